@@ -1,0 +1,96 @@
+/* Command lines from one table per program.
+ *
+ * The table yields: parsing (getopt_long), environment variables, --help, --print-config, the option table in docs/ and
+ * shell completion. Precedence: command line, then environment, then default. Every long option exists with dashes and with underscores
+ * (--nproc-per-node, --nproc_per_node); unambiguous prefixes are accepted; an unknown option is refused with the nearest known one
+ * ("did you mean ...?").
+ *
+ *     static const struct arg_spec specs[] = {
+ *         ARG_GROUP("Launch"),
+ *         {.name = "nproc-per-node", .type = ARG_INT, .at = offsetof(struct config, nproc), .def = "1",
+ *          .min = 1, .max = 4096, .env = "CRUN_NPROC_PER_NODE", .help = "workers to start"},
+ *         ARG_END,
+ *     };
+ */
+#ifndef CRUN_COMMON_ARGS_H
+#define CRUN_COMMON_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct err;
+
+enum arg_type {
+    ARG_END_,    /* ends the table */
+    ARG_HEADING, /* name is a heading of --help */
+    ARG_FLAG,    /* bool: --x, --x=on|off|true|false|1|0|yes|no, --no-x; environment: the same words */
+    ARG_INT,     /* int64_t in [min, max] (min == max == 0: any) */
+    ARG_REAL,    /* double in [min, max] (min == max == 0: any finite) */
+    ARG_SECONDS, /* double seconds >= 0: "30", "1.5", "500ms", "10m", "2h" */
+    ARG_STRING,  /* const char *; points into argv, the environment or the table */
+    ARG_CHOICE,  /* int: index into choices ("auto|bf16|off") */
+    ARG_CUSTOM,  /* parse() decides */
+};
+
+struct arg_spec {
+    const char *name;    /* canonical long name, dashes; no leading "--" */
+    char short_name;     /* 0: none */
+    enum arg_type type;
+    size_t at;           /* offset of the field in the config struct */
+    const char *def;     /* default as text, as a user would type it; NULL: the field is zeroed */
+    const char *choices; /* ARG_CHOICE: "a|b|c" */
+    double min, max;     /* inclusive */
+    const char *env;     /* comma-separated environment variables, first found wins; NULL: none */
+    const char *aliases; /* comma-separated further long names; NULL: none */
+    const char *metavar; /* shown in --help; NULL: by type */
+    const char *help;    /* one or two sentences, no newline */
+    bool required;
+    bool hidden;         /* not in --help or docs */
+    int (*parse)(const char *text, void *field, struct err *e); /* ARG_CUSTOM */
+};
+
+#define ARG_GROUP(text) {.type = ARG_HEADING, .name = (text)}
+#define ARG_END {.type = ARG_END_}
+
+enum arg_operands {
+    ARG_NO_OPERANDS,   /* an operand is an error */
+    ARG_OPERANDS,      /* operands anywhere (permuted) */
+    ARG_STOP_AT_FIRST, /* options end at the first operand: `crun [options] PROGRAM args...` */
+};
+
+struct arg_program {
+    const char *name;     /* "crun", "trainer make-data" */
+    const char *usage;    /* "[options] PROGRAM [args...]" */
+    const char *summary;  /* a sentence or two */
+    const char *epilog;   /* NULL or text after the options */
+    const struct arg_spec *specs;
+    enum arg_operands operands;
+};
+
+/* Where a value came from; one per spec, in table order, for --print-config. */
+enum arg_source { ARG_FROM_DEFAULT, ARG_FROM_ENV, ARG_FROM_COMMAND_LINE };
+
+struct arg_result {
+    int first_operand;        /* index into argv (argv may have been permuted under ARG_OPERANDS) */
+    bool help, version, print_config; /* the caller acts on them; required options are not checked then */
+    unsigned char source[256];/* enum arg_source by index of the spec */
+};
+
+/* Fill *config (zeroed by the caller) from argv and environ. Returns 0 or ERR_USAGE with *e naming option, value and expectation.
+ * --help/-h, --version and --print-config are always known. An option given twice: the last one wins. */
+int args_parse(const struct arg_program *p, int argc, char **argv, void *config, struct arg_result *r,
+               struct err *e);
+
+void args_help(const struct arg_program *p, FILE *out);
+void args_markdown(const struct arg_program *p, FILE *out);                  /* table for docs/ */
+void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
+                       FILE *out);                                           /* name = value  # source */
+
+/* Checked number parsers, also for use elsewhere. what: the name used in the error. */
+int parse_i64(const char *text, const char *what, int64_t min, int64_t max, int64_t *ret, struct err *e);
+int parse_f64(const char *text, const char *what, double min, double max, double *ret, struct err *e);
+int parse_seconds(const char *text, const char *what, double *ret, struct err *e);
+
+#endif

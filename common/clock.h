@@ -1,0 +1,16 @@
+/* Time. Durations and deadlines use CLOCK_MONOTONIC only; wall time is for people to read. */
+#ifndef CRUN_COMMON_CLOCK_H
+#define CRUN_COMMON_CLOCK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+int64_t clock_ns(void); /* monotonic, nanoseconds */
+int64_t clock_ms(void); /* monotonic, milliseconds */
+
+/* Wall time as 2026-11-21T13:46:37.123Z (UTC) into out. Returns out. */
+char *clock_iso(char *out, size_t cap);
+
+#define CLOCK_ISO_LEN 32
+
+#endif

@@ -1,0 +1,145 @@
+/* The rendezvous of one job: a pure state machine. No I/O, no clock; memory only for its members.
+ *
+ * The life of a job:
+ *   - every node JOINs with its slots; when MAX are there, or MIN are there and the last call is over, the round closes:
+ *     nodes are ordered, every member is told its group rank, rank base and the world size (NEWS_ROUND);
+ *   - the last call is skipped when every live member of the round before is back;
+ *   - workers run; every node reports DONE when all its workers exited 0; when all have, all are told NEWS_END, exit code 0.
+ * What goes wrong, and what is done:
+ *   - a worker fails: FAIL, with the cause. All members are told NEWS_STOP(failure); each JOINs again when its workers are gone. It costs one
+ *     restart of the job's budget; with none left all are told NEWS_END with the first culprit's exit code;
+ *   - a node is gone and proved dead (GONE): the same, costs one restart; the next round may start at once;
+ *   - a node falls silent (SILENT): the next round may not start without it before silence_ms + kill_ms have passed (its workers are
+ *     dead by then: the agent kills them within its own budget), unless it resumes;
+ *   - a node joins a running round with room: NEWS_STOP(resize), no restart used up; beyond MAX it is a spare and waits;
+ *   - a node leaves in good order: with MIN left NEWS_STOP(resize), else the job drains;
+ *   - FAIL or DONE of an older round: refused, ERR_FENCED. Round numbers only grow.
+ *
+ * Deadlines are absolute times of the caller's monotonic clock in ms; the caller delivers RDZV_TICK no later than rdzv_deadline(). */
+#ifndef CRUN_COMMON_RDZV_H
+#define CRUN_COMMON_RDZV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+#define RDZV_STATES(X)                                                                 \
+    X(RDZV_JOINING, "joining")     /* fewer than MIN nodes are here */                 \
+    X(RDZV_LAST_CALL, "last-call") /* MIN are here; more may come until the deadline */\
+    X(RDZV_RUNNING, "running")     /* a round runs */                                  \
+    X(RDZV_STOPPING, "stopping")   /* the round is broken; members stop their workers */ \
+    X(RDZV_SUCCEEDED, "succeeded") /* all members DONE (final) */                      \
+    X(RDZV_FAILED, "failed")       /* budget used up, or too few nodes in time (final) */ \
+    X(RDZV_DRAINED, "drained")     /* stopped in good order before the end (final) */
+
+#define RDZV_EVENTS(X)                                                                 \
+    X(RDZV_JOIN, "join")     /* a node is ready for the next round */                  \
+    X(RDZV_LEAVE, "leave")   /* a node goes in good order, its workers are gone or being stopped */ \
+    X(RDZV_FAIL, "fail")     /* a worker of this node failed in `round` */             \
+    X(RDZV_DONE, "done")     /* all workers of this node exited 0 in `round` */        \
+    X(RDZV_GONE, "gone")     /* the node's agent and all its processes are proved dead */ \
+    X(RDZV_SILENT, "silent") /* connection lost or heartbeats missed, nothing proved */\
+    X(RDZV_RESUME, "resume") /* a silent node is heard again */                        \
+    X(RDZV_DRAIN, "drain")   /* stop the job in good order (operator, preemption) */   \
+    X(RDZV_TICK, "tick")     /* time has passed */
+
+enum rdzv_state {
+#define X(name, text) name,
+    RDZV_STATES(X)
+#undef X
+};
+enum rdzv_event_kind {
+#define X(name, text) name,
+    RDZV_EVENTS(X)
+#undef X
+};
+
+const char *rdzv_state_name(enum rdzv_state s);
+const char *rdzv_event_name(enum rdzv_event_kind k);
+
+/* Why a round was stopped or began. The numbers are those of enum crun_stop_reason. */
+enum rdzv_reason { RDZV_WHY_START = 0, RDZV_WHY_FAILURE = 1, RDZV_WHY_RESIZE = 2, RDZV_WHY_DRAIN = 3 };
+
+#define RDZV_ID_MAX 63   /* bytes of a node id */
+#define RDZV_ADDR_MAX 63 /* bytes of an address */
+#define RDZV_TEXT_MAX 255
+
+struct rdzv_config {
+    int min_nodes, max_nodes;
+    int max_restarts;          /* budget of the whole job */
+    int64_t join_timeout_ms;   /* JOINING longer than this: the job fails; 600000 */
+    int64_t last_call_ms;      /* 30000 */
+    int64_t silence_ms;        /* an agent kills its workers when unheard for this long: 3000 */
+    int64_t kill_ms;           /* bound of that kill: 1000 */
+    uint64_t first_round;      /* number of the first round; >= 1 */
+};
+
+struct rdzv_cause {
+    int exit_code;             /* as a shell sees it: 1..255, 128 + signal */
+    int rank;                  /* global rank of the culprit, -1 if none */
+    char text[RDZV_TEXT_MAX + 1];
+};
+
+struct rdzv_event {
+    enum rdzv_event_kind kind;
+    char node[RDZV_ID_MAX + 1];  /* all but TICK and DRAIN; stable for the life of an agent */
+    uint64_t round;              /* FAIL, DONE, LEAVE: the round it speaks of */
+    int slots;                   /* JOIN: workers this node offers, >= 1 */
+    char addr[RDZV_ADDR_MAX + 1];/* JOIN: address other nodes reach it by */
+    struct rdzv_cause cause;     /* FAIL, GONE */
+};
+
+enum rdzv_news_kind { RDZV_NEWS_ROUND = 1, RDZV_NEWS_STOP, RDZV_NEWS_END };
+
+/* What one node is told. seq counts from 1 per node, so that an answer lost with its connection can be asked for again. */
+struct rdzv_news {
+    uint64_t seq;
+    enum rdzv_news_kind kind;
+    uint64_t round;                 /* ROUND: the new one; STOP: the one to stop; END: the last */
+    enum rdzv_reason why;           /* ROUND, STOP */
+    int restart_count;              /* restarts used up so far by the job */
+    int group_rank, group_world;    /* ROUND */
+    int rank_base, world_size;      /* ROUND: global ranks rank_base .. rank_base + slots - 1 */
+    char leader_addr[RDZV_ADDR_MAX + 1]; /* ROUND: address of group rank 0 */
+    bool spare;                     /* ROUND: this node has no part in it and waits */
+    int exit_code;                  /* END */
+    struct rdzv_cause cause;        /* STOP(failure), END: the first culprit */
+};
+
+struct rdzv_effect {
+    char node[RDZV_ID_MAX + 1];
+    struct rdzv_news news;
+};
+
+/* Effects of one step, in order. The caller zeroes it once, reads v[0..n) after each step, and frees it at the end. */
+struct rdzv_effects {
+    struct rdzv_effect *v;
+    size_t n, cap;
+};
+void rdzv_effects_free(struct rdzv_effects *fx);
+
+struct rdzv; /* opaque */
+
+/* -EINVAL with a sentence for 0 < min <= max, max_restarts >= 0 and the like. */
+int rdzv_create(struct rdzv **ret, const struct rdzv_config *c, struct err *e);
+void rdzv_destroy(struct rdzv *r);
+
+/* Apply one event. fx->n is reset first. Returns 0; ERR_FENCED (older round), ERR_REFUSED (job is over, unknown node, bad slots):
+ * nothing changed then. A repeated JOIN, DONE or FAIL is harmless. -ENOMEM: nothing changed. */
+int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struct rdzv_effects *fx, struct err *e);
+
+/* When the next RDZV_TICK is due; INT64_MAX if never. */
+int64_t rdzv_deadline(const struct rdzv *r);
+
+enum rdzv_state rdzv_state(const struct rdzv *r);
+uint64_t rdzv_round(const struct rdzv *r);      /* current or last round, 0 before the first */
+int rdzv_restarts(const struct rdzv *r);
+int rdzv_nodes(const struct rdzv *r);           /* nodes known, spares included */
+
+/* Every invariant that must hold after every step (ranks dense, round live at most once, budget exact, ...). 0, or
+ * ERR_CORRUPT naming the broken one. For the simulator and for assert in debug builds. */
+int rdzv_check(const struct rdzv *r, struct err *e);
+
+#endif

@@ -1,0 +1,44 @@
+/* The RESP2 server on libuv: a library, so that crun can carry it inside itself (--standalone, bootstrap store).
+ *
+ * The server never blocks the loop and owns nothing outside itself: one struct server has one key-space, one or more listeners, its
+ * connections. Requests are parsed by our own bounded parser (request.h): multi-bulk and inline, every cap enforced before memory
+ * is taken. Replies are queued per connection up to a limit; a client that does not read is closed. Loop thread only. */
+#ifndef CRUN_RENDEZVOUSD_SERVER_H
+#define CRUN_RENDEZVOUSD_SERVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct err;
+struct server;
+
+struct server_options {
+    size_t max_clients;         /* 0: 10000; beyond it a connection gets -ERR max number of clients reached */
+    size_t max_request_bytes;   /* 0: 64 MiB, one request with all its arguments */
+    size_t max_args;            /* 0: 65536 */
+    size_t max_output_bytes;    /* 0: 64 MiB queued replies of one client, then it is closed */
+    size_t max_memory_bytes;    /* 0: 1 GiB of keys and values; beyond it writes get -OOM ... */
+    int64_t request_timeout_ms; /* 0: 10000; a started but unfinished request older than this closes the connection */
+    bool same_uid_only;         /* loopback peers of another uid are refused (NETLINK_SOCK_DIAG) */
+};
+
+int server_create(struct server **ret, uv_loop_t *loop, const struct server_options *o, struct err *e);
+
+/* Listen on host:port (port 0: the kernel picks). *ret_port (may be NULL): the port. May be called several times. */
+int server_listen(struct server *s, const char *host, int port, int *ret_port, struct err *e);
+
+/* Close listeners and connections, fail waiters, then call done(arg) once, after which s is freed. Idempotent. */
+void server_close(struct server *s, void (*done)(void *arg), void *arg);
+
+struct server_stats {
+    size_t clients, keys, memory_bytes, waiters;
+    uint64_t commands, connections, refused;
+};
+void server_stats(const struct server *s, struct server_stats *ret);
+
+/* In-process access to the same key-space, waking waiters as a client's command would (an agent that hosts the server). */
+int server_set(struct server *s, const char *key, const void *value, size_t n, struct err *e);
+
+#endif

@@ -1,0 +1,48 @@
+/* Decode, crop, resize, flip: from file bytes to a (H, W, C) u8 slot of a batch. Pure functions of their arguments; any thread. */
+#ifndef CRUN_WORKER_IMAGE_H
+#define CRUN_WORKER_IMAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+struct image {
+    uint8_t *px;  /* (h, w, c) interleaved, malloc'ed */
+    int w, h, c;
+};
+void image_free(struct image *im);
+
+#define IMAGE_MAX_PIXELS (178956970u) /* Pillow's bomb limit, 2 * 89478485 */
+
+/* JPEG (baseline, progressive, grey, CMYK/YCCK) and PNG, told apart by content, never by name. channels: 3 (grey is replicated, CMYK
+ * converted, alpha dropped as Pillow's convert("RGB") does) or 1 (ITU-R 601 luma). EXIF orientation is ignored, as torchvision's
+ * ImageFolder does. ERR_DATA: not an image, truncated, corrupt, more than IMAGE_MAX_PIXELS (refused from the header, before
+ * memory is taken). */
+int image_decode(const void *data, size_t n, int channels, struct image *ret, struct err *e);
+
+/* Resample box (x0, y0, x1, y1 in source pixels, fractions allowed) to (h, w), bilinear with antialiasing as Pillow's
+ * Image.resize(BILINEAR, box) does: support scales with the reduction, two passes with u8 in between. flip: mirrored left-right.
+ * dst: (h, w, c). */
+int image_resize(const struct image *src, double x0, double y0, double x1, double y1, int w, int h, bool flip,
+                 uint8_t *dst, struct err *e);
+
+struct augment {           /* training transform, torchvision's RandomResizedCrop + RandomHorizontalFlip */
+    double scale_min, scale_max; /* share of the area, 0.08, 1 */
+    double ratio_min, ratio_max; /* 3/4, 4/3 */
+    double flip;                 /* probability, 0.5 */
+};
+
+struct crop {
+    int x, y, w, h; /* source pixels */
+    bool flip;
+};
+
+/* Pure: the crop of sample `id` in epoch `epoch`: ten tries, then the central fallback, as torchvision. */
+struct crop augment_crop(const struct augment *a, uint64_t seed, uint64_t epoch, uint64_t id, int w, int h);
+
+/* Evaluation: short side to `resize` (torchvision's Resize: the long side truncated), then the central size x size crop. */
+int image_eval(const struct image *src, int resize, int size, uint8_t *dst, struct err *e);
+
+#endif

@@ -1,0 +1,115 @@
+/* A device plans programs and runs them. Three of them: ref (plain C, double, the truth), cpu (oneDNN), cuda (a module).
+ *
+ * Memory of a device is reached through its ops only (host devices: plain memory). All calls from the training thread
+ * unless stated. Functions with `stream` semantics do not exist here: a device has one compute order, and hooks get its stream. */
+#ifndef CRUN_WORKER_DEVICE_H
+#define CRUN_WORKER_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/dtype.h"
+
+struct err;
+struct program;
+struct device;
+struct plan;
+
+struct device_options {
+    int threads;          /* compute threads, >= 1 (host devices) */
+    int index;            /* which GPU (cuda) */
+};
+
+/* One batch in host memory. Borrowed until run() returns (cuda: until the next run() or sync()). n = batch of the plan. */
+struct batch {
+    const uint8_t *images;  /* (n, H, W, C) */
+    const int32_t *labels;  /* (n), 0..classes-1; anything where the weight is 0 */
+    const float *weights;   /* (n), 0 or 1 */
+};
+
+struct run_hooks {
+    void *ctx;
+    /* Sum n elements over all ranks in place (synchronised BN, forward and backward). NULL: statistics of this rank alone.
+     * Called in the same order on every rank. stream: the device's compute stream, NULL on host devices, which it blocks. */
+    int (*all_sum)(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e);
+    /* Elements [first, end) of the reduce arena are final for this run. Ranges are given once each, in ascending order for gradients.
+     * NULL: nobody wants to know. Must not block. */
+    int (*ready)(void *ctx, size_t first, size_t end, void *stream, struct err *e);
+};
+
+struct plan_options {
+    int batch;              /* N >= 1 */
+    bool training;          /* false: forward ops only, BN by running statistics, no gradients */
+    enum dtype compute;     /* DT_F64 (ref), DT_F32, DT_BF16: storage type of activations, operand type of convolutions */
+    bool emulate;           /* bf16 by rounding every stored value, fp32 arithmetic (cpu without bf16 units) */
+    bool keep_all;          /* no fusion across ops, every tensor readable: tests */
+    int first_op, end_op;   /* slice of the program; 0, 0: all (of the forward part if !training) */
+    void *params, *stats, *reduce; /* arenas (program.h), device memory, bound for the life of the plan */
+};
+
+struct run_args {
+    struct batch batch;
+    double grad_scale;           /* multiplies dlogits; 1 if in doubt */
+    bool accumulate;             /* add to the gradients instead of replacing them */
+    uint64_t params_version;     /* changes whenever params or stats do: the plan refreshes its own copies */
+    const struct run_hooks *hooks; /* NULL: none */
+};
+
+/* Parameter update of one slice [first, first + n) of the arenas. Gradients are divided by *count first:
+ * count points at METRIC_COUNT of the (reduced) reduce arena, device memory. A count of 0 leaves everything as it is. */
+enum update_rule { UPDATE_SGD_TORCH };
+struct update {
+    enum update_rule rule;   /* g += wd * w; m = mu * m + g (first step: m = g, m starts at 0); w -= lr * m */
+    size_t first, n;
+    double lr, momentum, weight_decay;
+    double grad_mul;         /* further factor on gradients (1 / grad_scale) */
+};
+
+struct device_ops {
+    const char *name; /* "ref", "cpu", "cuda" */
+    enum dtype real;  /* type of arenas */
+    int (*open)(struct device **ret, const struct device_options *o, struct err *e);
+    void (*close)(struct device *d);
+
+    /* Zeroed, 64-byte aligned device memory. -ENOMEM names the size. */
+    int (*alloc)(struct device *d, size_t bytes, void **ret, struct err *e);
+    void (*release)(struct device *d, void *p);
+    int (*upload)(struct device *d, void *dst, const void *src, size_t bytes, struct err *e);
+    int (*download)(struct device *d, void *dst, const void *src, size_t bytes, struct err *e);
+    int (*sync)(struct device *d, struct err *e); /* everything issued so far has happened */
+
+    /* -ENOTSUP names the op and type that this device cannot do. */
+    int (*plan)(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
+                struct err *e);
+    void (*plan_close)(struct plan *pl);
+    int (*run)(struct plan *pl, const struct run_args *a, struct err *e);
+
+    /* Tests and `predict`: a tensor's values as logical NCHW doubles, n = N*c*h*w. get needs keep_all, except for program.logits. */
+    int (*get)(struct plan *pl, int tensor, double *out, struct err *e);
+    int (*put)(struct plan *pl, int tensor, const double *in, struct err *e);
+
+    int (*update)(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
+                  const void *count, struct err *e);
+    /* stats = (1 - momentum) * stats + momentum * sums / *count, n elements; as above a count of 0 changes nothing. */
+    int (*update_stats)(struct device *d, void *stats, const void *sums, size_t n, double momentum,
+                        const void *count, struct err *e);
+
+    /* One line for the log: instruction set, library version, what is emulated. */
+    int (*describe)(struct device *d, char *out, size_t cap);
+    bool (*native)(struct device *d, enum dtype compute); /* runs it in hardware at full speed */
+};
+
+struct device {
+    const struct device_ops *ops; /* first member of every device's struct */
+};
+struct plan {
+    const struct device_ops *ops;
+};
+
+extern const struct device_ops device_ref_ops, device_cpu_ops;
+
+/* By name: "ref", "cpu", "cuda", or "auto" (cuda where a device is there, else cpu). -EINVAL with the list; -ENODEV in one sentence. */
+int device_open(struct device **ret, const char *name, const struct device_options *o, struct err *e);
+
+#endif

@@ -1,0 +1,52 @@
+/* Data parallelism: the reduce arena (program.h) is summed over all ranks in buckets while backward still runs.
+ *
+ * A bucket is a contiguous slice of the arena; gradients lie in backward order, so bucket k is complete before bucket k+1. A bucket whose last
+ * element is ready goes to one communication thread (host backends) or to the communication stream (nccl), in order.
+ * PyTorch DDP's sizes: first bucket 1 MiB, then 25 MiB. */
+#ifndef CRUN_WORKER_DDP_H
+#define CRUN_WORKER_DDP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/device/device.h"
+
+struct comm;
+struct ddp;
+struct err;
+
+struct ddp_options {
+    size_t bucket_bytes;        /* 0: 25 MiB */
+    size_t first_bucket_bytes;  /* 0: 1 MiB */
+    bool sync_bn;               /* give devices the all_sum hook */
+};
+
+/* reduce: the arena (n_train gradients, then n_tail statistics and metrics) of element type `real`; borrowed. Starts the
+ * communication thread. */
+int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, size_t n_tail, enum dtype real,
+               const struct ddp_options *o, struct err *e);
+void ddp_destroy(struct ddp *d); /* joins the thread; comm_abort() first if calls may hang */
+
+/* Hooks to pass to run(); valid until ddp_destroy(). With world 1 they cost nothing. */
+const struct run_hooks *ddp_hooks(struct ddp *d);
+
+/* Before run(): this step's gradients will be reduced (false: an accumulation step, nothing is sent). */
+void ddp_begin(struct ddp *d, bool reduce);
+
+/* After run(): the tail (statistics, metrics, whatever the step put there) is final; wait until everything is reduced.
+ * Returns the first error of any bucket: -ECANCELED after abort, -ETIMEDOUT, -ECONNRESET. */
+int ddp_wait(struct ddp *d, struct err *e);
+
+struct ddp_stats {
+    int buckets;
+    int64_t comm_ns;    /* time spent in collectives, sum over steps */
+    int64_t exposed_ns; /* of it, time the training thread waited in ddp_wait() */
+};
+void ddp_stats(const struct ddp *d, struct ddp_stats *ret);
+
+/* Pure: slice ends (elements) of the buckets into ends[0..*ret_n), cap entries. The tail is in the last bucket. */
+int ddp_buckets(size_t n_train, size_t n_tail, size_t elem_bytes, size_t first_bytes, size_t bytes, size_t *ends,
+                int cap, int *ret_n);
+
+#endif
