@@ -1,0 +1,220 @@
+/* The backward list and the arenas.
+ *
+ * The forward list is walked backwards; each op turns the gradient of its output into ops for the gradients of its parameters
+ * (first: they travel over the network) and of its inputs. A tensor with several readers gets a contribution from each; they are summed by OP_ADD
+ * as they come, and since all readers stand behind the producer, the sum is complete when the walk reaches the producer. The gradient of
+ * OP_ADD's output *is* the gradient of both inputs: the same tensor id, no op. Gradients that lead to no parameter and to no
+ * free tensor (those of the images) are never made. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/program/builder.h"
+
+struct walk {
+    struct builder *b;
+    int *grad;    /* per forward tensor: id of its gradient so far, -1 if none yet */
+    int *readers; /* per forward tensor: contributions still to be expected in all */
+    int *parts;   /* per forward tensor: contributions made so far */
+    bool *wanted; /* per forward tensor: leads to a parameter or a free tensor */
+};
+
+/* A new gradient tensor shaped like t: "d name", or "d name #k" if it is one of several parts. */
+static int gradient_tensor(struct walk *w, int t, int part)
+{
+    struct tensor of = w->b->p.tensors[t];
+    char name[sizeof of.name + 32];
+    if (part)
+        snprintf(name, sizeof name, "d %s #%d", of.name, part);
+    else
+        snprintf(name, sizeof name, "d %s", of.name);
+    return builder_tensor(w->b, name, of.c, of.h, of.w, true);
+}
+
+/* Gradient g is one contribution to tensor t. */
+static void contribute(struct walk *w, int t, int g)
+{
+    w->parts[t]++;
+    if (w->grad[t] < 0) {
+        w->grad[t] = g;
+        return;
+    }
+    bool last = w->parts[t] == w->readers[t];
+    int sum = gradient_tensor(w, t, last ? 0 : 2 * w->parts[t]);
+    struct op *op = builder_op(w->b, OP_ADD);
+    if (!op)
+        return;
+    op->in[0] = w->grad[t];
+    op->in[1] = g;
+    op->out = sum;
+    w->grad[t] = sum;
+}
+
+/* Append the backward op `kind` of forward op f with inputs a and b. Where x >= 0 it makes a contribution to x's gradient. */
+static void emit(struct walk *w, int f, enum op_kind kind, int a, int b, int x)
+{
+    if (x >= 0 && !w->wanted[x] && kind != OP_BN_BWD)
+        return;
+    int out = -1;
+    if (x >= 0 && w->wanted[x])
+        out = gradient_tensor(w, x, w->readers[x] > 1 ? 2 * w->parts[x] + 1 : 0);
+    struct op *op = builder_op(w->b, kind);
+    if (!op)
+        return;
+    const struct op *fwd = &w->b->p.ops[f];
+    op->kh = fwd->kh, op->kw = fwd->kw, op->sh = fwd->sh, op->sw = fwd->sw, op->ph = fwd->ph, op->pw = fwd->pw;
+    op->eps = fwd->eps;
+    op->momentum = fwd->momentum;
+    memcpy(op->param, fwd->param, sizeof op->param);
+    op->fwd = f;
+    op->in[0] = a;
+    op->in[1] = b;
+    op->out = out;
+    if (out >= 0)
+        contribute(w, x, out);
+}
+
+static void reverse_op(struct walk *w, int f)
+{
+    const struct op op = w->b->p.ops[f]; /* a copy: the list moves as it grows */
+    int x = op.in[0], y = op.out;
+    int dy = y >= 0 ? w->grad[y] : -1;
+    if (y >= 0 && !w->wanted[y])
+        return;
+    switch (op.kind) {
+    case OP_INPUT:
+        break;
+    case OP_XENT:
+        emit(w, f, OP_XENT_BWD, x, -1, x);
+        break;
+    case OP_LINEAR:
+        emit(w, f, OP_LINEAR_BWD_PARAM, x, dy, -1);
+        emit(w, f, OP_LINEAR_BWD_DATA, dy, -1, x);
+        break;
+    case OP_CONV:
+        emit(w, f, OP_CONV_BWD_PARAM, x, dy, -1);
+        emit(w, f, OP_CONV_BWD_DATA, dy, -1, x);
+        break;
+    case OP_BN:
+        emit(w, f, OP_BN_BWD, x, dy, x);
+        break;
+    case OP_RELU:
+        emit(w, f, OP_RELU_BWD, y, dy, x);
+        break;
+    case OP_MAXPOOL:
+        emit(w, f, OP_MAXPOOL_BWD, x, dy, x);
+        break;
+    case OP_AVGPOOL:
+        emit(w, f, OP_AVGPOOL_BWD, dy, -1, x);
+        break;
+    case OP_ADD:
+        for (int i = 0; i < 2; i++)
+            if (w->wanted[op.in[i]])
+                contribute(w, op.in[i], dy);
+        break;
+    default:
+        assert(!"a backward op in the forward list");
+    }
+}
+
+/* Who is wanted, how often each tensor is read, and whether every result is used. */
+static int survey(struct walk *w, int nfwd, int root)
+{
+    struct program *p = &w->b->p;
+    bool *made = calloc((size_t)p->ntensors + 1, sizeof *made);
+    if (!made)
+        return err_set(&w->b->err, -ENOMEM, "no memory to differentiate a program");
+    for (int i = 0; i < nfwd; i++)
+        if (p->ops[i].out >= 0)
+            made[p->ops[i].out] = true;
+    for (int t = 0; t < p->ntensors; t++)
+        w->wanted[t] = !made[t];
+    free(made);
+    for (int i = 0; i < nfwd; i++) {
+        const struct op *op = &p->ops[i];
+        bool wanted = op->param[0] >= 0;
+        for (int k = 0; k < 2; k++)
+            if (op->in[k] >= 0) {
+                w->readers[op->in[k]]++;
+                wanted |= w->wanted[op->in[k]];
+            }
+        if (op->out >= 0)
+            w->wanted[op->out] = wanted;
+    }
+    for (int t = 0; t < p->ntensors; t++)
+        if (!w->readers[t] && t != root)
+            builder_fail(w->b, "nobody reads tensor '%s'", p->tensors[t].name);
+    return w->b->err.code;
+}
+
+static int walk_back(struct builder *b)
+{
+    struct program *p = &b->p;
+    size_t n = (size_t)p->ntensors + 1;
+    struct walk w = {.b = b,
+                     .grad = malloc(n * sizeof(int)),
+                     .readers = calloc(n, sizeof(int)),
+                     .parts = calloc(n, sizeof(int)),
+                     .wanted = calloc(n, sizeof(bool))};
+    int nfwd = p->nops, root = p->ops[nfwd - 1].out; /* -1: the loss, which starts the gradients itself */
+    int rc = -ENOMEM;
+    if (!w.grad || !w.readers || !w.parts || !w.wanted) {
+        err_set(&b->err, rc, "no memory to differentiate a program");
+        goto out;
+    }
+    for (size_t t = 0; t < n; t++)
+        w.grad[t] = -1;
+    TRY_GOTO(rc, survey(&w, nfwd, root), out);
+    if (root >= 0)
+        w.grad[root] = gradient_tensor(&w, root, 0);
+    for (int f = nfwd - 1; f >= 0 && !b->err.code; f--)
+        reverse_op(&w, f);
+    p->nfwd = nfwd;
+    rc = b->err.code;
+out:
+    free(w.grad);
+    free(w.readers);
+    free(w.parts);
+    free(w.wanted);
+    return rc;
+}
+
+/* Trainable parameters in the order in which their gradients are complete, statistics in forward order. */
+static void lay_out(struct program *p)
+{
+    for (int i = p->nfwd; i < p->nops; i++) {
+        const struct op *op = &p->ops[i];
+        if (op->kind != OP_LINEAR_BWD_PARAM && op->kind != OP_CONV_BWD_PARAM && op->kind != OP_BN_BWD)
+            continue;
+        for (int k = 0; k < 2; k++)
+            if (op->param[k] >= 0) {
+                p->params[op->param[k]].offset = p->n_train;
+                p->n_train += arena_padded(p->params[op->param[k]].count);
+            }
+    }
+    for (int i = 0; i < p->nparams; i++)
+        if (p->params[i].role == PARAM_STAT) {
+            p->params[i].offset = p->n_stats;
+            p->n_stats += arena_padded(p->params[i].count);
+        }
+    p->n_reduce = p->n_train + p->n_stats + METRIC_N;
+}
+
+int program_differentiate(struct program *p, struct err *e)
+{
+    struct builder *b = builder_of(p);
+    if (b->closed)
+        builder_fail(b, "the program is differentiated twice");
+    if (!p->nops)
+        builder_fail(b, "the program has no operation");
+    b->closed = true;
+    if (b->err.code || walk_back(b) < 0) {
+        if (e)
+            *e = b->err;
+        return b->err.code;
+    }
+    lay_out(p);
+    return 0;
+}

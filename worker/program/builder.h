@@ -1,0 +1,36 @@
+/* What program.c and autodiff.c share; nobody else includes this. */
+#ifndef CRUN_WORKER_PROGRAM_BUILDER_H
+#define CRUN_WORKER_PROGRAM_BUILDER_H
+
+#include "common/err.h"
+#include "worker/program/program.h"
+
+#define ARENA_ALIGN 16 /* elements: one cache line of f32 */
+
+/* A program with what only its construction needs. The public struct is the first member. */
+struct builder {
+    struct program p;
+    struct err err; /* the first building error; code 0 while there is none */
+    bool closed;    /* differentiated: nothing can be added */
+    int cap_ops, cap_tensors, cap_params;
+};
+
+static inline struct builder *builder_of(struct program *p)
+{
+    return (struct builder *)p;
+}
+
+static inline size_t arena_padded(size_t count)
+{
+    return (count + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+}
+
+/* Remember the first error only: later ones follow from it. Returns -1, an id that every building function takes silently. */
+int builder_fail(struct builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+int builder_tensor(struct builder *b, const char *name, int c, int h, int w, bool gradient); /* id or -1 */
+
+/* An op with every id unused; valid until the next op is added. NULL after an error. */
+struct op *builder_op(struct builder *b, enum op_kind kind);
+
+#endif

@@ -1,0 +1,133 @@
+/* Initial values (D8): functions of (seed, name, element), so that a slice needs no whole and every machine gets the same bits.
+ *
+ * Philox4x32-10 (Random123) makes 128 random bits from the key `seed` and the counter (element / 2, hash of the name): two elements. A normal value
+ * is the inverse of the normal distribution function at one uniform value: algorithm AS 241 (PPND16) of M. J. Wichura,
+ * Applied Statistics 37 (1988) 477-484, relative error about 1e-16. Only + - * / and sqrt are used, which IEEE 754 rounds in one way, and the
+ * folder is compiled with -ffp-contract=off; log, needed in the tails, is therefore written out below. */
+#include <math.h>
+#include <string.h>
+
+#include <Random123/philox.h>
+
+#include "worker/program/program.h"
+
+/* FNV-1a, 64 bits. */
+static uint64_t hash_name(const char *s)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *s; s++)
+        h = (h ^ (unsigned char)*s) * 0x100000001b3u;
+    return h;
+}
+
+/* 64 random bits for element i. */
+static uint64_t random_bits(uint64_t seed, uint64_t name, uint64_t i)
+{
+    philox4x32_ctr_t ctr = {{(uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), (uint32_t)name, (uint32_t)(name >> 32)}};
+    philox4x32_key_t key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
+    philox4x32_ctr_t r = philox4x32_R(10, ctr, key);
+    int k = (int)(i & 1) * 2;
+    return (uint64_t)r.v[k + 1] << 32 | r.v[k];
+}
+
+/* Natural logarithm of a normal number x > 0: x = m 2^e with m in [sqrt(1/2), sqrt(2)), log m = 2 artanh((m - 1) / (m + 1)). */
+static double plain_log(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    int e = (int)(bits >> 52) - 1023;
+    bits = (bits & 0x000fffffffffffffu) | 0x3ff0000000000000u;
+    double m;
+    memcpy(&m, &bits, 8);
+    if (m > 1.4142135623730951) {
+        m *= 0.5;
+        e++;
+    }
+    double z = (m - 1) / (m + 1), z2 = z * z, sum = 0; /* |z| < 0.172: the term z^25 is below 1e-19 */
+    for (int k = 23; k >= 1; k -= 2)
+        sum = sum * z2 + 1.0 / k;
+    return 2 * z * sum + e * 0.69314718055994530942;
+}
+
+static double ratio(const double *num, const double *den, double r)
+{
+    double a = num[7], b = den[7];
+    for (int i = 6; i >= 0; i--) {
+        a = a * r + num[i];
+        b = b * r + den[i];
+    }
+    return a / b;
+}
+
+/* The coefficients of AS 241, lowest power first. */
+static const double centre_num[8] = {3.3871328727963666080e0,  1.3314166789178437745e+2, 1.9715909503065514427e+3,
+                                     1.3731693765509461125e+4, 4.5921953931549871457e+4, 6.7265770927008700853e+4,
+                                     3.3430575583588128105e+4, 2.5090809287301226727e+3};
+static const double centre_den[8] = {1.0,
+                                     4.2313330701600911252e+1,
+                                     6.8718700749205790830e+2,
+                                     5.3941960214247511077e+3,
+                                     2.1213794301586595867e+4,
+                                     3.9307895800092710610e+4,
+                                     2.8729085735721942674e+4,
+                                     5.2264952788528545610e+3};
+static const double near_num[8] = {1.42343711074968357734e0,  4.63033784615654529590e0, 5.76949722146069140550e0,
+                                   3.64784832476320460504e0,  1.27045825245236838258e0, 2.41780725177450611770e-1,
+                                   2.27238449892691845833e-2, 7.74545014278341407640e-4};
+static const double near_den[8] = {1.0,
+                                   2.05319162663775882187e0,
+                                   1.67638483018380384940e0,
+                                   6.89767334985100004550e-1,
+                                   1.48103976427480074590e-1,
+                                   1.51986665636164571966e-2,
+                                   5.47593808499534494600e-4,
+                                   1.05075007164441684324e-9};
+static const double far_num[8] = {6.65790464350110377720e0,  5.46378491116411436990e0,  1.78482653991729133580e0,
+                                  2.96560571828504891230e-1, 2.65321895265761230930e-2, 1.24266094738807843860e-3,
+                                  2.71155556874348757815e-5, 2.01033439929228813265e-7};
+static const double far_den[8] = {1.0,
+                                  5.99832206555887937690e-1,
+                                  1.36929880922735805310e-1,
+                                  1.48753612908506148525e-2,
+                                  7.86869131145613259100e-4,
+                                  1.84631831751005468180e-5,
+                                  1.42151175831644588870e-7,
+                                  2.04426310338993978564e-15};
+
+/* x with P(N(0,1) < x) = u, 0 < u < 1. */
+static double normal_quantile(double u)
+{
+    double q = u - 0.5;
+    if (fabs(q) <= 0.425)
+        return q * ratio(centre_num, centre_den, 0.180625 - q * q);
+    double r = sqrt(-plain_log(q < 0 ? u : 1 - u));
+    double x = r <= 5 ? ratio(near_num, near_den, r - 1.6) : ratio(far_num, far_den, r - 5);
+    return q < 0 ? -x : x;
+}
+
+static double initial(const struct param *p, uint64_t seed, uint64_t name, size_t i)
+{
+    switch (p->init) {
+    case INIT_ZEROS:
+        return 0;
+    case INIT_ONES:
+        return 1;
+    case INIT_NORMAL: /* 52 bits and a half: never 0 nor 1 */
+        return p->init_scale * normal_quantile(((double)(random_bits(seed, name, i) >> 12) + 0.5) * 0x1p-52);
+    case INIT_UNIFORM:
+        return p->init_scale * ((double)(random_bits(seed, name, i) >> 11) * 0x1p-52 - 1);
+    }
+    return 0;
+}
+
+double param_initial(const struct param *p, uint64_t seed, size_t i)
+{
+    return initial(p, seed, hash_name(p->name), i);
+}
+
+void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
+{
+    uint64_t name = hash_name(p->name);
+    for (size_t i = 0; i < n; i++)
+        out[i] = initial(p, seed, name, first + i);
+}

@@ -1,0 +1,373 @@
+/* Building the forward list.
+ *
+ * Every function checks its shapes, infers the output's and appends one op. The first mistake is remembered and the functions
+ * after it return -1 without a word, so that a model is written as straight code and program_differentiate() reports. */
+#include "worker/program/program.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/program/builder.h"
+
+enum { MAX_CHANNELS = 1 << 24, MAX_SIDE = 1 << 15, MAX_KERNEL = 1 << 10 };
+
+const char *op_name(enum op_kind k)
+{
+    static const char *const name[] = {
+#define X(kind, text) text,
+        OPS(X)
+#undef X
+    };
+    return (unsigned)k < OP_KINDS ? name[k] : "?";
+}
+
+int builder_fail(struct builder *b, const char *fmt, ...)
+{
+    if (b->err.code)
+        return -1;
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    err_set(&b->err, -EINVAL, "%s", text);
+    return -1;
+}
+
+/* Make room for one more element; *cap grows by doubling. */
+static void *grown(struct builder *b, void *array, int n, int *cap, size_t size)
+{
+    if (n < *cap)
+        return array;
+    int want = *cap ? *cap * 2 : 64;
+    void *more = realloc(array, (size_t)want * size);
+    if (!more) {
+        if (!b->err.code)
+            err_set(&b->err, -ENOMEM, "no memory for a program of %d items", want);
+        return NULL;
+    }
+    *cap = want;
+    return more;
+}
+
+int builder_tensor(struct builder *b, const char *name, int c, int h, int w, bool gradient)
+{
+    struct program *p = &b->p;
+    if (b->err.code)
+        return -1;
+    if (c < 1 || h < 1 || w < 1 || c > MAX_CHANNELS || h > MAX_SIDE || w > MAX_SIDE)
+        return builder_fail(b, "tensor '%s' would be %d x %d x %d", name, c, h, w);
+    if (strlen(name) >= sizeof p->tensors->name)
+        return builder_fail(b, "tensor name '%s' is longer than %zu bytes", name, sizeof p->tensors->name - 1);
+    if (program_find_tensor(p, name) >= 0)
+        return builder_fail(b, "two tensors are called '%s'", name);
+    void *mem = grown(b, p->tensors, p->ntensors, &b->cap_tensors, sizeof *p->tensors);
+    if (!mem)
+        return -1;
+    p->tensors = mem;
+    struct tensor *t = &p->tensors[p->ntensors];
+    *t = (struct tensor){.c = c, .h = h, .w = w, .gradient = gradient};
+    strcpy(t->name, name);
+    return p->ntensors++;
+}
+
+struct op *builder_op(struct builder *b, enum op_kind kind)
+{
+    struct program *p = &b->p;
+    if (b->err.code)
+        return NULL;
+    void *mem = grown(b, p->ops, p->nops, &b->cap_ops, sizeof *p->ops);
+    if (!mem)
+        return NULL;
+    p->ops = mem;
+    struct op *op = &p->ops[p->nops++];
+    *op = (struct op){.kind = kind, .in = {-1, -1}, .out = -1, .param = {-1, -1, -1, -1}, .fwd = -1};
+    return op;
+}
+
+/* A parameter "<layer>.<suffix>" of ndim sizes; index or -1. */
+static int add_param(struct builder *b, const char *layer, const char *suffix, enum param_role role, int ndim,
+                     const int64_t *shape, enum param_init init, double init_scale)
+{
+    struct program *p = &b->p;
+    if (b->err.code)
+        return -1;
+    void *mem = grown(b, p->params, p->nparams, &b->cap_params, sizeof *p->params);
+    if (!mem)
+        return -1;
+    p->params = mem;
+    struct param q = {
+        .role = role, .ndim = ndim, .count = 1, .init = init, .init_scale = init_scale, .decay = role == PARAM_TRAIN};
+    if (snprintf(q.name, sizeof q.name, "%s.%s", layer, suffix) >= (int)sizeof q.name)
+        return builder_fail(b, "parameter name '%s.%s' is longer than %zu bytes", layer, suffix, sizeof q.name - 1);
+    if (program_find_param(p, q.name) >= 0)
+        return builder_fail(b, "two parameters are called '%s'", q.name);
+    for (int i = 0; i < ndim; i++) {
+        q.shape[i] = shape[i];
+        if (__builtin_mul_overflow(q.count, (size_t)shape[i], &q.count) || q.count > SIZE_MAX / 64)
+            return builder_fail(b, "parameter '%s' is too large", q.name);
+    }
+    p->params[p->nparams] = q;
+    return p->nparams++;
+}
+
+struct program *program_create(const char *arch, int channels, int height, int width, const float *mean,
+                               const float *std)
+{
+    struct builder *b = calloc(1, sizeof *b);
+    if (!b)
+        return NULL;
+    struct program *p = &b->p;
+    snprintf(p->arch, sizeof p->arch, "%s", arch);
+    p->logits = -1;
+    p->channels = channels;
+    p->height = height;
+    p->width = width;
+    if (channels < 1 || channels > 4)
+        builder_fail(b, "images of %d channels (expected 1 to 4)", channels);
+    for (int c = 0; c < channels && c < 4; c++) {
+        p->mean[c] = mean ? mean[c] : 0.0f;
+        p->std[c] = std ? std[c] : 1.0f;
+        if (!(p->std[c] > 0))
+            builder_fail(b, "standard deviation %g of channel %d (expected more than 0)", (double)p->std[c], c);
+    }
+    return p;
+}
+
+void program_destroy(struct program *p)
+{
+    if (!p)
+        return;
+    free(p->ops);
+    free(p->tensors);
+    free(p->params);
+    free(builder_of(p));
+}
+
+/* The shape of tensor x; NULL after an error or for an id that does not exist. A copy: the array moves as it grows. */
+static bool source(struct builder *b, const char *name, int x, struct tensor *ret)
+{
+    if (b->err.code)
+        return false;
+    if (b->closed || b->p.logits >= 0) {
+        builder_fail(b, "'%s' is added after the end of the program", name);
+        return false;
+    }
+    if (x < 0 || x >= b->p.ntensors) {
+        builder_fail(b, "'%s' reads tensor %d, which does not exist", name, x);
+        return false;
+    }
+    *ret = b->p.tensors[x];
+    return true;
+}
+
+/* Append the op that makes a new tensor `name` of the given shape from x (and y). */
+static struct op *produce(struct builder *b, enum op_kind kind, const char *name, int x, int y, int c, int h, int w)
+{
+    int out = builder_tensor(b, name, c, h, w, false);
+    struct op *op = builder_op(b, kind);
+    if (!op)
+        return NULL;
+    op->in[0] = x;
+    op->in[1] = y;
+    op->out = out;
+    return op;
+}
+
+/* Output side of a window, 0 if it does not fit. */
+static int window_out(int side, int kernel, int stride, int pad)
+{
+    int room = side + 2 * pad - kernel;
+    return room < 0 ? 0 : room / stride + 1;
+}
+
+static bool window_ok(struct builder *b, const char *name, const struct tensor *x, int kernel, int stride, int pad,
+                      int max_pad)
+{
+    if (kernel < 1 || kernel > MAX_KERNEL || stride < 1 || stride > MAX_KERNEL || pad < 0 || pad > max_pad) {
+        builder_fail(b, "'%s' has kernel %d, stride %d, padding %d (expected at least 1, at least 1, 0 to %d)", name,
+                     kernel, stride, pad, max_pad);
+        return false;
+    }
+    if (!window_out(x->h, kernel, stride, pad) || !window_out(x->w, kernel, stride, pad)) {
+        builder_fail(b, "'%s': a %d x %d window does not fit into %d x %d with padding %d", name, kernel, kernel, x->h,
+                     x->w, pad);
+        return false;
+    }
+    return true;
+}
+
+int program_tensor(struct program *p, const char *name, int c, int h, int w)
+{
+    return builder_tensor(builder_of(p), name, c, h, w, false);
+}
+
+int program_input(struct program *p)
+{
+    struct builder *b = builder_of(p);
+    struct op *op = produce(b, OP_INPUT, "input", -1, -1, p->channels, p->height, p->width);
+    return op ? op->out : -1;
+}
+
+int program_conv(struct program *p, const char *name, int x, int k, int kernel, int stride, int pad, bool bias)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!source(b, name, x, &in) || !window_ok(b, name, &in, kernel, stride, pad, kernel - 1))
+        return -1;
+    if (k < 1 || k > MAX_CHANNELS)
+        return builder_fail(b, "'%s' has %d output channels", name, k);
+    double fan_out = (double)kernel * kernel * k, fan_in = (double)kernel * kernel * in.c;
+    int weight = add_param(b, name, "weight", PARAM_TRAIN, 4, (int64_t[]){k, in.c, kernel, kernel}, INIT_NORMAL,
+                           sqrt(2 / fan_out));
+    int add = bias ? add_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){k}, INIT_UNIFORM, 1 / sqrt(fan_in)) : -1;
+    struct op *op = produce(b, OP_CONV, name, x, -1, k, window_out(in.h, kernel, stride, pad),
+                            window_out(in.w, kernel, stride, pad));
+    if (!op)
+        return -1;
+    op->param[0] = weight;
+    op->param[1] = add;
+    op->kh = op->kw = kernel;
+    op->sh = op->sw = stride;
+    op->ph = op->pw = pad;
+    return op->out;
+}
+
+int program_bn(struct program *p, const char *name, int x, float eps, float momentum, bool zero_gamma)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!source(b, name, x, &in))
+        return -1;
+    const int64_t shape[] = {in.c};
+    int param[4] = {
+        add_param(b, name, "weight", PARAM_TRAIN, 1, shape, zero_gamma ? INIT_ZEROS : INIT_ONES, 0),
+        add_param(b, name, "bias", PARAM_TRAIN, 1, shape, INIT_ZEROS, 0),
+        add_param(b, name, "running_mean", PARAM_STAT, 1, shape, INIT_ZEROS, 0),
+        add_param(b, name, "running_var", PARAM_STAT, 1, shape, INIT_ONES, 0),
+    };
+    struct op *op = produce(b, OP_BN, name, x, -1, in.c, in.h, in.w);
+    if (!op)
+        return -1;
+    memcpy(op->param, param, sizeof param);
+    op->eps = eps;
+    op->momentum = momentum;
+    return op->out;
+}
+
+int program_relu(struct program *p, const char *name, int x)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!source(b, name, x, &in))
+        return -1;
+    struct op *op = produce(b, OP_RELU, name, x, -1, in.c, in.h, in.w);
+    return op ? op->out : -1;
+}
+
+int program_add(struct program *p, const char *name, int a, int b_id)
+{
+    struct builder *b = builder_of(p);
+    struct tensor l, r;
+    if (!source(b, name, a, &l) || !source(b, name, b_id, &r))
+        return -1;
+    if (l.c != r.c || l.h != r.h || l.w != r.w)
+        return builder_fail(b, "'%s' adds %d x %d x %d and %d x %d x %d", name, l.c, l.h, l.w, r.c, r.h, r.w);
+    struct op *op = produce(b, OP_ADD, name, a, b_id, l.c, l.h, l.w);
+    return op ? op->out : -1;
+}
+
+int program_maxpool(struct program *p, const char *name, int x, int kernel, int stride, int pad)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    /* padding of at most half a window: every window holds a real element */
+    if (!source(b, name, x, &in) || !window_ok(b, name, &in, kernel, stride, pad, kernel / 2))
+        return -1;
+    struct op *op = produce(b, OP_MAXPOOL, name, x, -1, in.c, window_out(in.h, kernel, stride, pad),
+                            window_out(in.w, kernel, stride, pad));
+    if (!op)
+        return -1;
+    op->kh = op->kw = kernel;
+    op->sh = op->sw = stride;
+    op->ph = op->pw = pad;
+    return op->out;
+}
+
+int program_avgpool(struct program *p, const char *name, int x)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!source(b, name, x, &in))
+        return -1;
+    struct op *op = produce(b, OP_AVGPOOL, name, x, -1, in.c, 1, 1);
+    return op ? op->out : -1;
+}
+
+int program_linear(struct program *p, const char *name, int x, int k)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!source(b, name, x, &in))
+        return -1;
+    if (k < 1 || k > MAX_CHANNELS)
+        return builder_fail(b, "'%s' has %d outputs", name, k);
+    int64_t features = (int64_t)in.c * in.h * in.w;
+    double scale = 1 / sqrt((double)features);
+    int weight = add_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){k, features}, INIT_UNIFORM, scale);
+    int bias = add_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){k}, INIT_UNIFORM, scale);
+    struct op *op = produce(b, OP_LINEAR, name, x, -1, k, 1, 1);
+    if (!op)
+        return -1;
+    op->param[0] = weight;
+    op->param[1] = bias;
+    return op->out;
+}
+
+void program_xent(struct program *p, int logits)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!source(b, "xent", logits, &in))
+        return;
+    if (in.c < 2 || in.h != 1 || in.w != 1) {
+        builder_fail(b, "the loss reads %d x %d x %d (expected at least 2 classes x 1 x 1)", in.c, in.h, in.w);
+        return;
+    }
+    struct op *op = builder_op(b, OP_XENT);
+    if (!op)
+        return;
+    op->in[0] = logits;
+    p->logits = logits;
+    p->classes = in.c;
+}
+
+int program_find_tensor(const struct program *p, const char *name)
+{
+    for (int i = 0; i < p->ntensors; i++)
+        if (!strcmp(p->tensors[i].name, name))
+            return i;
+    return -1;
+}
+
+int program_find_param(const struct program *p, const char *name)
+{
+    for (int i = 0; i < p->nparams; i++)
+        if (!strcmp(p->params[i].name, name))
+            return i;
+    return -1;
+}
+
+size_t program_trainable(const struct program *p)
+{
+    size_t n = 0;
+    for (int i = 0; i < p->nparams; i++)
+        if (p->params[i].role == PARAM_TRAIN)
+            n += p->params[i].count;
+    return n;
+}
