@@ -1,9 +1,9 @@
 /* Command lines from one table per program.
  *
- * The table yields: parsing (getopt_long), environment variables, --help, --print-config, the option table in docs/ and
- * shell completion. Precedence: command line, then environment, then default. Every long option exists with dashes and with underscores
- * (--nproc-per-node, --nproc_per_node); unambiguous prefixes are accepted; an unknown option is refused with the nearest known one
- * ("did you mean ...?").
+ * The table yields: parsing (getopt_long), environment variables, --help, --print-config and the option table in docs/.
+ * Precedence: command line, then environment (an empty variable counts as unset), then default. Every long option exists with
+ * dashes and with underscores (--nproc-per-node, --nproc_per_node); unambiguous prefixes are accepted; an unknown option is
+ * refused with the nearest known one ("did you mean ...?").
  *
  *     static const struct arg_spec specs[] = {
  *         ARG_GROUP("Launch"),
@@ -28,31 +28,39 @@ enum arg_type {
     ARG_FLAG,    /* bool: --x, --x=on|off|true|false|1|0|yes|no, --no-x; environment: the same words */
     ARG_INT,     /* int64_t in [min, max] (min == max == 0: any) */
     ARG_REAL,    /* double in [min, max] (min == max == 0: any finite) */
-    ARG_SECONDS, /* double seconds >= 0: "30", "1.5", "500ms", "10m", "2h" */
+    ARG_SECONDS, /* double seconds >= 0: "30", "1.5", "500ms", "10m", "2h", "1d"; in [min, max] unless both are 0 */
     ARG_STRING,  /* const char *; points into argv, the environment or the table */
     ARG_CHOICE,  /* int: index into choices ("auto|bf16|off") */
     ARG_CUSTOM,  /* parse() decides */
 };
 
 struct arg_spec {
-    const char *name;    /* canonical long name, dashes; no leading "--" */
-    char short_name;     /* 0: none */
+    const char *name; /* canonical long name, dashes; no leading "--" */
+    char short_name;  /* 0: none */
     enum arg_type type;
     size_t at;           /* offset of the field in the config struct */
     const char *def;     /* default as text, as a user would type it; NULL: the field is zeroed */
     const char *choices; /* ARG_CHOICE: "a|b|c" */
-    double min, max;     /* inclusive */
+    double min, max;     /* inclusive; max INFINITY: no upper bound */
     const char *env;     /* comma-separated environment variables, first found wins; NULL: none */
     const char *aliases; /* comma-separated further long names; NULL: none */
     const char *metavar; /* shown in --help; NULL: by type */
     const char *help;    /* one or two sentences, no newline */
     bool required;
-    bool hidden;         /* not in --help or docs */
-    int (*parse)(const char *text, void *field, struct err *e); /* ARG_CUSTOM */
+    bool hidden; /* not in --help or docs */
+    /* ARG_CUSTOM: called for each occurrence on the command line, else once for the environment or the default.
+     * *e says what is wrong with the text ("expected MIN[:MAX]"); the option's name and the text are put in front. */
+    int (*parse)(const char *text, void *field, struct err *e);
 };
 
-#define ARG_GROUP(text) {.type = ARG_HEADING, .name = (text)}
-#define ARG_END {.type = ARG_END_}
+#define ARG_GROUP(text)                                                                                                \
+    {                                                                                                                  \
+        .type = ARG_HEADING, .name = (text)                                                                            \
+    }
+#define ARG_END                                                                                                        \
+    {                                                                                                                  \
+        .type = ARG_END_                                                                                               \
+    }
 
 enum arg_operands {
     ARG_NO_OPERANDS,   /* an operand is an error */
@@ -61,32 +69,36 @@ enum arg_operands {
 };
 
 struct arg_program {
-    const char *name;     /* "crun", "trainer make-data" */
-    const char *usage;    /* "[options] PROGRAM [args...]" */
-    const char *summary;  /* a sentence or two */
-    const char *epilog;   /* NULL or text after the options */
+    const char *name;    /* "crun", "trainer make-data" */
+    const char *usage;   /* "[options] PROGRAM [args...]" */
+    const char *summary; /* a sentence or two */
+    const char *epilog;  /* NULL or text after the options */
     const struct arg_spec *specs;
     enum arg_operands operands;
 };
+
+enum { ARG_SPECS_MAX = 256 }; /* headings included */
 
 /* Where a value came from; one per spec, in table order, for --print-config. */
 enum arg_source { ARG_FROM_DEFAULT, ARG_FROM_ENV, ARG_FROM_COMMAND_LINE };
 
 struct arg_result {
-    int first_operand;        /* index into argv (argv may have been permuted under ARG_OPERANDS) */
-    bool help, version, print_config; /* the caller acts on them; required options are not checked then */
-    unsigned char source[256];/* enum arg_source by index of the spec */
+    int first_operand;                   /* index into argv (argv may have been permuted under ARG_OPERANDS) */
+    bool help, version, print_config;    /* the caller acts on them; required options are not checked then */
+    unsigned char source[ARG_SPECS_MAX]; /* enum arg_source by index of the spec */
+    const char *text[ARG_SPECS_MAX]; /* the value as it was written; NULL: none. Lives as long as argv and environ */
 };
 
 /* Fill *config (zeroed by the caller) from argv and environ. Returns 0 or ERR_USAGE with *e naming option, value and expectation.
- * --help/-h, --version and --print-config are always known. An option given twice: the last one wins. */
-int args_parse(const struct arg_program *p, int argc, char **argv, void *config, struct arg_result *r,
-               struct err *e);
+ * argv[0] is skipped (for `trainer make-data ...` pass argv + 1). --help/-h, --version and --print-config are always known;
+ * at the first --help or --version parsing ends and *config is not complete. An option given twice: the last one wins.
+ * May be called again, but not from two threads at once (getopt). */
+int args_parse(const struct arg_program *p, int argc, char **argv, void *config, struct arg_result *r, struct err *e);
 
 void args_help(const struct arg_program *p, FILE *out);
-void args_markdown(const struct arg_program *p, FILE *out);                  /* table for docs/ */
+void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ */
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
-                       FILE *out);                                           /* name = value  # source */
+                       FILE *out); /* name = value  # source */
 
 /* Checked number parsers, also for use elsewhere. what: the name used in the error. */
 int parse_i64(const char *text, const char *what, int64_t min, int64_t max, int64_t *ret, struct err *e);

@@ -1,0 +1,24 @@
+/* Shared by args*.c only. */
+#ifndef CRUN_COMMON_ARGS_INTERNAL_H
+#define CRUN_COMMON_ARGS_INTERNAL_H
+
+#include "common/args.h"
+
+/* Parse text into the field of spec. what: "--name" or the variable, for the error. Returns 0 or ERR_USAGE. */
+int args_set_value(const struct arg_spec *s, const char *what, const char *text, void *config, struct err *e);
+
+/* The first non-empty variable of the spec; *ret_name (cap bytes) gets its name. NULL if there is none. */
+const char *args_env_value(const struct arg_spec *s, char *ret_name, size_t cap);
+
+/* Iterate over a list with separators: returns the next item's length and sets *item; 0 at the end. *cursor starts as the list. */
+size_t args_next_item(const char **cursor, char separator, const char **item);
+
+/* The range as people say it ("1 to 64", "at least 1"); "" if there is none. Returns out. */
+char *args_range_text(const struct arg_spec *s, char *out, size_t cap);
+
+static inline void *args_field(const struct arg_spec *s, void *config)
+{
+    return (char *)config + s->at;
+}
+
+#endif
