@@ -9,11 +9,17 @@
  *   - a worker fails: FAIL, with the cause. All members are told NEWS_STOP(failure); each JOINs again when its workers are gone. It costs one
  *     restart of the job's budget; with none left all are told NEWS_END with the first culprit's exit code;
  *   - a node is gone and proved dead (GONE): the same, costs one restart; the next round may start at once;
- *   - a node falls silent (SILENT): the next round may not start without it before silence_ms + kill_ms have passed (its workers are
- *     dead by then: the agent kills them within its own budget), unless it resumes;
+ *   - a node falls silent (SILENT): if it resumes within silence_ms + kill_ms, nothing has happened. After that its workers are dead (the
+ *     agent kills them within its own budget): it is forgotten, and a running round breaks as if it were gone. No next round
+ *     starts without it before;
  *   - a node joins a running round with room: NEWS_STOP(resize), no restart used up; beyond MAX it is a spare and waits;
  *   - a node leaves in good order: with MIN left NEWS_STOP(resize), else the job drains;
- *   - FAIL or DONE of an older round: refused, ERR_FENCED. Round numbers only grow.
+ *   - drain: NEWS_STOP(drain), and NEWS_END with EXIT_REQUEUE when all workers are gone;
+ *   - FAIL, DONE or JOIN of an older round: refused, ERR_FENCED. Round numbers only grow.
+ *
+ * Every NEWS_STOP is answered in one way, whatever its reason: JOIN, with the number of the stopped round, once all workers are gone.
+ * The answer to that is NEWS_ROUND, or NEWS_END (drained; or this node has asked to LEAVE). A restart is used up exactly when a failure
+ * breaks a running round. An agent that is refused (ERR_FENCED, unknown node) kills its workers and JOINs again.
  *
  * Deadlines are absolute times of the caller's monotonic clock in ms; the caller delivers RDZV_TICK no later than rdzv_deadline(). */
 #ifndef CRUN_COMMON_RDZV_H
@@ -36,7 +42,7 @@ struct err;
 
 #define RDZV_EVENTS(X)                                                                 \
     X(RDZV_JOIN, "join")     /* a node is ready for the next round */                  \
-    X(RDZV_LEAVE, "leave")   /* a node goes in good order, its workers are gone or being stopped */ \
+    X(RDZV_LEAVE, "leave")   /* a node wishes to go in good order: it is told STOP if it has workers, then END */ \
     X(RDZV_FAIL, "fail")     /* a worker of this node failed in `round` */             \
     X(RDZV_DONE, "done")     /* all workers of this node exited 0 in `round` */        \
     X(RDZV_GONE, "gone")     /* the node's agent and all its processes are proved dead */ \
@@ -65,6 +71,8 @@ enum rdzv_reason { RDZV_WHY_START = 0, RDZV_WHY_FAILURE = 1, RDZV_WHY_RESIZE = 2
 #define RDZV_ID_MAX 63   /* bytes of a node id */
 #define RDZV_ADDR_MAX 63 /* bytes of an address */
 #define RDZV_TEXT_MAX 255
+#define RDZV_SLOTS_MAX 4096
+#define RDZV_NODES_MAX 100000
 
 struct rdzv_config {
     int min_nodes, max_nodes;
@@ -85,15 +93,17 @@ struct rdzv_cause {
 struct rdzv_event {
     enum rdzv_event_kind kind;
     char node[RDZV_ID_MAX + 1];  /* all but TICK and DRAIN; stable for the life of an agent */
-    uint64_t round;              /* FAIL, DONE, LEAVE: the round it speaks of */
-    int slots;                   /* JOIN: workers this node offers, >= 1 */
+    uint64_t round;              /* FAIL, DONE: the round it speaks of; JOIN: the last round this node was told of (in ROUND or
+                                    STOP), all of whose workers are gone; 0: none yet */
+    int slots;                   /* JOIN: workers this node offers, 1..RDZV_SLOTS_MAX */
     char addr[RDZV_ADDR_MAX + 1];/* JOIN: address other nodes reach it by */
     struct rdzv_cause cause;     /* FAIL, GONE */
 };
 
 enum rdzv_news_kind { RDZV_NEWS_ROUND = 1, RDZV_NEWS_STOP, RDZV_NEWS_END };
 
-/* What one node is told. seq counts from 1 per node, so that an answer lost with its connection can be asked for again. */
+/* What one node is told. seq grows with every news of a node (not always by one), so that an answer lost with its connection can be
+ * asked for again; only the newest need be kept: it says all that the ones before it said. */
 struct rdzv_news {
     uint64_t seq;
     enum rdzv_news_kind kind;
@@ -137,6 +147,7 @@ enum rdzv_state rdzv_state(const struct rdzv *r);
 uint64_t rdzv_round(const struct rdzv *r);      /* current or last round, 0 before the first */
 int rdzv_restarts(const struct rdzv *r);
 int rdzv_nodes(const struct rdzv *r);           /* nodes known, spares included */
+bool rdzv_knows(const struct rdzv *r, const char *node);
 
 /* Every invariant that must hold after every step (ranks dense, round live at most once, budget exact, ...). 0, or
  * ERR_CORRUPT naming the broken one. For the simulator and for assert in debug builds. */
