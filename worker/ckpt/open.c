@@ -1,0 +1,173 @@
+/* Finding and reading checkpoints. Opening checks all that is cheap (manifest, headers, sizes); reading a tensor checks its sum. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "common/log.h"
+#include "worker/ckpt/ckpt.h"
+#include "worker/ckpt/folder.h"
+#include "worker/ckpt/manifest.h"
+
+struct ckpt {
+    int64_t step;
+    cJSON *manifest;
+    struct safetensors *file[CKPT_FILE_COUNT];
+};
+
+static int open_file(struct ckpt *c, const char *folder, enum ckpt_file_id id, struct err *e)
+{
+    char path[PATH_MAX];
+    int64_t bytes;
+    TRY(folder_path(path, e, "%s/%s", folder, ckpt_file_paths[id]));
+    TRY(safetensors_open(&c->file[id], path, e));
+    TRY(manifest_bytes(c->manifest, id, &bytes, e));
+    if (bytes != safetensors_bytes(c->file[id]))
+        return err_set(e, ERR_CORRUPT, "%s has %" PRId64 " bytes, its manifest says %" PRId64, path,
+                       safetensors_bytes(c->file[id]), bytes);
+    return 0;
+}
+
+int ckpt_open(struct ckpt **ret, const char *dir, int64_t step, struct err *e)
+{
+    char folder[PATH_MAX], path[PATH_MAX];
+    TRY(folder_step_path(folder, dir, step, "", e));
+    TRY(folder_path(path, e, "%s/%s", folder, CKPT_MANIFEST));
+    struct ckpt *c = calloc(1, sizeof *c);
+    if (!c)
+        return err_set(e, -ENOMEM, "no memory to open %s", folder);
+    c->step = step;
+    int rc = manifest_read(path, step, &c->manifest, e);
+    for (int i = 0; i < CKPT_FILE_COUNT && rc == 0; i++)
+        rc = open_file(c, folder, (enum ckpt_file_id)i, e);
+    if (rc < 0) {
+        ckpt_close(c);
+        return rc;
+    }
+    *ret = c;
+    return 0;
+}
+
+void ckpt_close(struct ckpt *c)
+{
+    if (!c)
+        return;
+    for (int i = 0; i < CKPT_FILE_COUNT; i++)
+        safetensors_close(c->file[i]);
+    cJSON_Delete(c->manifest);
+    free(c);
+}
+
+int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e)
+{
+    int64_t *steps, found = -1;
+    size_t n;
+    TRY(folder_list(dir, &steps, &n, e));
+    for (size_t i = 0; i < n && found < 0; i++) {
+        struct err why;
+        struct ckpt *c;
+        if (ckpt_open(&c, dir, steps[i], &why) < 0) {
+            log_warn("ckpt", "the checkpoint of step %" PRId64 " is passed over: %s", steps[i], why.text);
+            continue;
+        }
+        ckpt_close(c);
+        found = steps[i];
+    }
+    free(steps);
+    *ret_step = found;
+    return 0;
+}
+
+const cJSON *ckpt_meta(const struct ckpt *c)
+{
+    return cJSON_GetObjectItemCaseSensitive(c->manifest, "meta");
+}
+
+int64_t ckpt_step(const struct ckpt *c)
+{
+    return c->step;
+}
+
+static int file_id(const char *name)
+{
+    for (int i = 0; i < CKPT_FILE_COUNT; i++)
+        if (strcmp(ckpt_file_names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+struct safetensors *ckpt_file(struct ckpt *c, const char *file)
+{
+    int id = file_id(file);
+    return id < 0 ? NULL : c->file[id];
+}
+
+static int read_checked(struct ckpt *c, enum ckpt_file_id id, size_t i, void *dst, struct err *e)
+{
+    struct safetensors *s = c->file[id];
+    const struct ckpt_tensor *t = safetensors_at(s, i);
+    uint32_t want, got;
+    TRY(manifest_crc(c->manifest, id, t->name, &want, e));
+    TRY(safetensors_read(s, i, dst, &got, e));
+    if (got != want)
+        return err_set(e, ERR_CORRUPT,
+                       "tensor '%s' in %s is damaged: its CRC32C is %08" PRIx32 " instead of %08" PRIx32, t->name,
+                       safetensors_path(s), got, want);
+    return 0;
+}
+
+static bool same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
+{
+    if (a->dtype != b->dtype || a->ndim != b->ndim)
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i])
+            return false;
+    return true;
+}
+
+int ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *want, void *dst, struct err *e)
+{
+    int id = file_id(file);
+    if (id < 0)
+        return err_set(e, -EINVAL, "a checkpoint has no file '%s'", file);
+    int i = safetensors_find(c->file[id], want->name);
+    if (i < 0)
+        return err_set(e, -ENOENT, "%s has no tensor '%s'", safetensors_path(c->file[id]), want->name);
+    const struct ckpt_tensor *have = safetensors_at(c->file[id], (size_t)i);
+    if (!same_shape(have, want)) {
+        char a[CKPT_SHAPE_LEN], b[CKPT_SHAPE_LEN];
+        return err_set(e, ERR_MISMATCH, "tensor '%s' in %s is %s instead of %s", want->name,
+                       safetensors_path(c->file[id]), ckpt_tensor_shape(have, a, sizeof a),
+                       ckpt_tensor_shape(want, b, sizeof b));
+    }
+    return read_checked(c, (enum ckpt_file_id)id, (size_t)i, dst, e);
+}
+
+static int verify_file(struct ckpt *c, enum ckpt_file_id id, struct err *e)
+{
+    struct safetensors *s = c->file[id];
+    int64_t most = 1;
+    for (size_t i = 0; i < safetensors_count(s); i++) {
+        int64_t bytes = 0;
+        ckpt_tensor_bytes(safetensors_at(s, i), &bytes);
+        most = bytes > most ? bytes : most;
+    }
+    void *room = malloc((size_t)most);
+    if (!room)
+        return err_set(e, -ENOMEM, "no memory for %" PRId64 " bytes of %s", most, safetensors_path(s));
+    int rc = 0;
+    for (size_t i = 0; i < safetensors_count(s) && rc == 0; i++)
+        rc = read_checked(c, id, i, room, e);
+    free(room);
+    return rc;
+}
+
+int ckpt_verify(struct ckpt *c, struct err *e)
+{
+    for (int i = 0; i < CKPT_FILE_COUNT; i++)
+        TRY(verify_file(c, (enum ckpt_file_id)i, e));
+    return 0;
+}

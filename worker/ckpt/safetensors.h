@@ -1,0 +1,51 @@
+/* One safetensors file (github.com/huggingface/safetensors): u64 little-endian header length, JSON header
+ * {name: {dtype, shape, data_offsets}}, data. Written here: header padded with spaces to 8 bytes, tensors in name order. Read
+ * here: any file that follows the format, written by whomever; nothing in it is believed before it is checked. */
+#ifndef CRUN_WORKER_SAFETENSORS_H
+#define CRUN_WORKER_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/dtype.h"
+
+struct err;
+
+#define CKPT_NAME_MAX 111
+#define CKPT_DIMS_MAX 4
+
+struct ckpt_tensor {
+    char name[CKPT_NAME_MAX + 1];
+    enum dtype dtype;
+    int ndim; /* 0..4; 0: a scalar */
+    int64_t shape[CKPT_DIMS_MAX];
+    const void *data; /* host memory, native (little) endian; borrowed during the call */
+};
+
+/* Streams the tensors (any order; sorted by name in the file) to path, which must not exist yet, and fsyncs it. crc: CRC32C per
+ * tensor in input order, or NULL. -EEXIST for a name given twice; -EINVAL for a tensor that cannot be stored; -ENOSPC and the like
+ * name the path. Nothing is left behind on failure. */
+int safetensors_write(const char *path, const struct ckpt_tensor *t, size_t n, uint32_t *crc, struct err *e);
+
+struct safetensors;
+/* Opens and checks the header: at most 100 MB, offsets in range and contiguous, sizes that fit shapes. ERR_CORRUPT says what is
+ * wrong; -ENOTSUP for well-formed files with element types, dimensions or names beyond struct ckpt_tensor. */
+int safetensors_open(struct safetensors **ret, const char *path, struct err *e);
+void safetensors_close(struct safetensors *s); /* NULL allowed */
+size_t safetensors_count(const struct safetensors *s);
+const char *safetensors_path(const struct safetensors *s);
+int64_t safetensors_bytes(const struct safetensors *s); /* of the whole file */
+/* i-th tensor in file order; data is NULL. Valid until close. */
+const struct ckpt_tensor *safetensors_at(const struct safetensors *s, size_t i);
+int safetensors_find(const struct safetensors *s, const char *name); /* index in file order, -1 if none */
+/* Read it whole into dst (shape * dtype bytes). crc (may be NULL) gets the CRC32C of what was read. Thread-safe. */
+int safetensors_read(struct safetensors *s, size_t i, void *dst, uint32_t *crc, struct err *e);
+
+/* Bytes of a tensor: -EINVAL for a negative or overflowing shape, an unknown type or too many dimensions. */
+int ckpt_tensor_bytes(const struct ckpt_tensor *t, int64_t *ret);
+
+/* "F32 [64, 3, 7, 7]" into out. Returns out. */
+char *ckpt_tensor_shape(const struct ckpt_tensor *t, char *out, size_t cap);
+#define CKPT_SHAPE_LEN 112
+
+#endif
