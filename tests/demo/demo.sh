@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# ./dev demo: two trainer processes under crun learn to tell ten shapes apart; one of them is killed a third of the way.
+# usage: demo.sh BUILD [--seed N] [--out DIR]
+set -euo pipefail
+build=$(realpath "$1")
+shift
+seed=0 out=runs/demo
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --seed) seed=${2:?--seed needs a number} ;;
+    --out) out=${2:?--out needs a folder} ;;
+    *) echo "demo: unknown option '$1'" >&2; exit 2 ;;
+    esac
+    shift 2
+done
+
+epochs=5 batch=64 images=4000
+steps=$((epochs * ((images + batch - 1) / batch)))
+kill_at=$((steps / 3))
+data=$out/data
+run=$out/run-$(date +%Y%m%d-%H%M%S)-seed$seed
+mkdir -p "$run"
+echo "== data: $data"
+"$build/worker/trainer" make-data shapes --out "$data" --classes 10 --train-images $images --test-images 1000 \
+    --image-size 64 --seed 0
+
+echo "== training: $run"
+: >"$run/metrics.jsonl"
+# Wait for step kill_at to appear in the metrics (tail -F sleeps until the file grows), then kill rank 1 of this very run.
+(
+    tail -n +1 -F "$run/metrics.jsonl" 2>/dev/null | grep -m 1 --line-buffered "\"step\":$kill_at\b" >/dev/null
+    for p in /proc/[0-9]*; do
+        if tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -qx "TORCHELASTIC_RUN_ID=$(basename "$run")" &&
+            tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -qx "RANK=1"; then
+            echo "== kill -9 ${p#/proc/} (rank 1) after step $kill_at of $steps"
+            kill -9 "${p#/proc/}"
+        fi
+    done
+) &
+killer=$!
+trap 'kill $killer 2>/dev/null || true' EXIT
+
+set +e
+"$build/launcher/crun" --standalone --nproc_per_node 2 --max-restarts 3 --run-id "$(basename "$run")" \
+    --log-dir "$run/logs" \
+    trainer --train-data "$data/train" --test-data "$data/val" --arch resnet18 --image-size 64 --num-labels 10 \
+    --batch-size $batch --num-epochs $epochs --base-learning-rate 0.1 --crop-scale 0.6,1 --amp auto \
+    --checkpoint-dir "$run/checkpoints" --checkpoint-every 20 --resume auto --log-dir "$run" --print-freq 20 \
+    --seed "$seed" 2> >(tee "$run/crun.err" >&2) | tee "$run/crun.out"
+status=${PIPESTATUS[0]}
+set -e
+[ "$status" = 0 ] || { echo "demo: crun ended with $status" >&2; exit 1; }
+
+"$build/worker/trainer" plot "$run" --out "$run/plot.png"
+accuracy=$(sed -n 's/.* \* Acc@1 \([0-9.]*\) .*/\1/p' "$run/crun.out" | tail -n 1)
+echo
+echo "== restart: $(grep -h '^restart\|restart [0-9]' "$run/crun.err" | tail -n 2)"
+echo "== accuracy on 1000 held-out images: $accuracy %"
+echo "== plot: $run/plot.png   metrics: $run/metrics.jsonl   log: $(ls "$run"/*.log)"
+awk -v a="$accuracy" 'BEGIN { exit !(a >= 95) }' || { echo "demo: Acc@1 $accuracy is below 95" >&2; exit 1; }

@@ -1,0 +1,24 @@
+/* Evaluation: every image of the held-out set once, whatever the number of ranks; sums are reduced, not averages. */
+#ifndef CRUN_WORKER_EVAL_H
+#define CRUN_WORKER_EVAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct comm;
+struct err;
+struct loader;
+struct plan;
+struct state;
+
+struct eval_result {
+    double loss, top1, top5, count; /* sums over all ranks */
+    double bad;
+    bool stopped;                   /* some rank wants to stop: the sums are of a part only */
+};
+
+/* plan: not training, of the loader's share. steps: of this loader's epoch. All ranks. */
+int evaluate(struct state *s, struct plan *plan, struct loader *l, int64_t steps, struct comm *c, bool (*stop)(void),
+             struct eval_result *ret, struct err *e);
+
+#endif

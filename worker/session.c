@@ -1,0 +1,210 @@
+#include "worker/session.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/env_contract.h"
+#include "common/err.h"
+#include "common/store.h"
+#include "worker/comm/comm.h"
+#include "worker/config.h"
+#include "worker/data/dataset.h"
+#include "worker/data/loader.h"
+#include "worker/data/sampler.h"
+#include "worker/model/model.h"
+#include "worker/parallel/ddp.h"
+#include "worker/program/program.h"
+
+static const float imagenet_mean[4] = {0.485F, 0.456F, 0.406F, 0};
+static const float imagenet_std[4] = {0.229F, 0.224F, 0.225F, 1};
+
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static int at_least_one(int64_t n)
+{
+    return n < 1 ? 1 : (int)n;
+}
+
+static int open_data(struct session *s, struct err *e)
+{
+    const struct train_config *cfg = s->cfg;
+    int rc = dataset_open_folder(&s->train_set, cfg->train_data, NULL, 0, e);
+    if (rc < 0)
+        return err_wrap(e, "--train-data");
+    if (cfg->num_labels && s->train_set->classes > cfg->num_labels)
+        return err_set(e, ERR_DATA, "%s has %d classes, --num-labels allows %d", cfg->train_data,
+                       s->train_set->classes, (int)cfg->num_labels);
+    if (!cfg->test_data)
+        return 0;
+    rc = dataset_open_folder(&s->test_set, cfg->test_data, s->train_set->class_names, s->train_set->classes, e);
+    return rc < 0 ? err_wrap(e, "--test-data") : 0;
+}
+
+static int labels(const struct session *s)
+{
+    return s->cfg->num_labels ? (int)s->cfg->num_labels : s->train_set->classes;
+}
+
+static int open_model(struct session *s, struct err *e)
+{
+    struct model_options o = {.arch = s->cfg->arch, .classes = labels(s), .channels = (int)s->cfg->num_channels,
+                              .image_size = (int)s->cfg->image_size,
+                              .zero_init_residual = s->cfg->zero_init_residual};
+    for (int i = 0; i < 4; i++) {
+        o.mean[i] = o.channels == 3 ? imagenet_mean[i] : 0.5F;
+        o.std[i] = o.channels == 3 ? imagenet_std[i] : 0.5F;
+    }
+    return model_build(&s->program, &o, e);
+}
+
+static int open_device(struct session *s, struct err *e)
+{
+    struct device_options o = {.threads = s->threads};
+    TRY(device_open(&s->device, s->cfg->device, &o, e));
+    const struct device_ops *ops = s->device->ops;
+    bool native = ops->native(s->device, DT_BF16);
+    bool bf16 = s->cfg->amp == AMP_BF16 || (s->cfg->amp == AMP_AUTO && native);
+    if (bf16 && ops->real == DT_F64)
+        return err_set(e, ERR_USAGE, "--amp bf16: the ref device computes in double precision only");
+    s->compute = bf16 ? DT_BF16 : ops->real;
+    s->emulate = bf16 && !native;
+    ops->describe(s->device, s->device_text, sizeof s->device_text);
+    return state_init(&s->state, s->device, s->program, (uint64_t)s->cfg->seed, e);
+}
+
+static int open_comm(struct session *s, const struct env_contract *env, struct err *e)
+{
+    struct comm_options o = {.rank = s->rank, .world = s->world, .name = "world",
+                             .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
+    if (s->world > 1 && !env->store_url)
+        return err_set(e, ERR_USAGE,
+                       "WORLD_SIZE is %d but CRUN_STORE is not set: start this program with crun so that ranks find each other",
+                       s->world);
+    if (env->store_url)
+        TRY(store_open(&s->store, env->store_url, NULL, e));
+    o.store = s->store;
+    TRY(comm_open(&s->comm, s->cfg->comm, &o, e));
+    struct ddp_options d = {.bucket_bytes = (size_t)s->cfg->bucket_mb << 20, .sync_bn = s->cfg->sync_bn};
+    const struct program *p = s->program;
+    return ddp_create(&s->ddp, s->comm, s->state.reduce, p->n_train, p->n_reduce - p->n_train, s->state.real, &d, e);
+}
+
+static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
+{
+    struct plan_options o = {.batch = (int)sampler_share((size_t)s->cfg->batch_size, s->world), .training = training,
+                             .compute = s->compute, .emulate = s->emulate, .params = s->state.params,
+                             .stats = s->state.stats, .reduce = s->state.reduce};
+    return s->device->ops->plan(s->device, s->program, &o, ret, e);
+}
+
+static int open_loader(struct session *s, bool training, struct loader **ret, struct err *e)
+{
+    const struct train_config *cfg = s->cfg;
+    struct loader_options o = {.rank = s->rank, .world = s->world, .batch = (size_t)cfg->batch_size,
+                               .image_size = (int)cfg->image_size, .channels = (int)cfg->num_channels,
+                               .training = training, .seed = (uint64_t)cfg->seed, .threads = s->loader_threads,
+                               .strict = cfg->strict_data,
+                               .augment = {.scale_min = cfg->crop_scale.min, .scale_max = cfg->crop_scale.max,
+                                           .ratio_min = 3.0 / 4, .ratio_max = 4.0 / 3, .flip = 0.5}};
+    return loader_create(ret, training ? s->train_set : s->test_set, &o, e);
+}
+
+static int open_pipeline(struct session *s, struct err *e)
+{
+    size_t batch = (size_t)s->cfg->batch_size;
+    TRY(open_plan(s, true, &s->train_plan, e));
+    TRY(open_loader(s, true, &s->train_loader, e));
+    TRY(step_slices(s->program, s->cfg->weight_decay, &s->slices, &s->nslices, e));
+    s->steps_per_epoch = sampler_steps(s->train_set->n, batch);
+    if (!s->test_set)
+        return 0;
+    TRY(open_plan(s, false, &s->test_plan, e));
+    TRY(open_loader(s, false, &s->test_loader, e));
+    s->test_steps = sampler_steps(s->test_set->n, batch);
+    return 0;
+}
+
+static const char *amp_text(const struct session *s)
+{
+    if (s->compute != DT_BF16)
+        return s->compute == DT_F64 ? "fp64" : "fp32";
+    return s->emulate ? "bf16 (emulated: this processor has no bf16 units)" : "bf16";
+}
+
+static void identify(struct session *s)
+{
+    s->identity = (struct snapshot_identity){
+        .arch = s->cfg->arch, .classes = s->train_set->class_names, .nclasses = s->train_set->classes,
+        .num_labels = labels(s), .image_size = s->cfg->image_size, .channels = s->cfg->num_channels,
+        .seed = s->cfg->seed, .batch = s->cfg->batch_size, .world = s->world, .threads = s->threads,
+        .device = s->device_text, .amp = amp_text(s), .train_images = (int64_t)s->train_set->n};
+}
+
+int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e)
+{
+    *s = (struct session){.cfg = cfg, .rank = (int)env->rank, .world = (int)env->world_size,
+                          .local_world = at_least_one(env->local_world_size),
+                          .nodes = at_least_one(env->group_world_size)};
+    int share = at_least_one(cores() / s->local_world);
+    s->threads = cfg->threads ? (int)cfg->threads : share;
+    s->loader_threads = cfg->loader_threads ? (int)cfg->loader_threads : share;
+    int rc;
+    TRY_GOTO(rc, open_data(s, e), fail);
+    TRY_GOTO(rc, open_model(s, e), fail);
+    TRY_GOTO(rc, open_device(s, e), fail);
+    identify(s);
+    TRY_GOTO(rc, open_comm(s, env, e), fail);
+    TRY_GOTO(rc, open_pipeline(s, e), fail);
+    return 0;
+fail:
+    s->failed = true;
+    session_close(s);
+    return rc;
+}
+
+void session_close(struct session *s)
+{
+    if (s->comm && s->failed)
+        s->comm->ops->abort(s->comm); /* nobody may wait for us any more, nor we for them */
+    loader_destroy(s->train_loader);
+    loader_destroy(s->test_loader);
+    if (s->train_plan)
+        s->device->ops->plan_close(s->train_plan);
+    if (s->test_plan)
+        s->device->ops->plan_close(s->test_plan);
+    ddp_destroy(s->ddp);
+    if (s->comm)
+        s->comm->ops->close(s->comm);
+    store_close(s->store);
+    state_finish(&s->state);
+    if (s->device)
+        s->device->ops->close(s->device);
+    program_destroy(s->program);
+    dataset_close(s->test_set);
+    dataset_close(s->train_set);
+    free(s->slices);
+    *s = (struct session){0};
+}
+
+void session_banner(const struct session *s)
+{
+    const struct train_config *cfg = s->cfg;
+    int64_t batch = cfg->batch_size;
+    fprintf(stderr, "%s: %zu parameters, %d classes, %d x %d images\n", cfg->arch, program_trainable(s->program),
+            labels(s), (int)cfg->image_size, (int)cfg->image_size);
+    fprintf(stderr, "device: %s; %s; %d compute and %d loader threads a rank\n", s->device_text, amp_text(s),
+            s->threads, s->loader_threads);
+    fprintf(stderr, "data: %zu training images%s", s->train_set->n, s->test_set ? ", " : "\n");
+    if (s->test_set)
+        fprintf(stderr, "%zu held out\n", s->test_set->n);
+    fprintf(stderr, "batch: %lld global, %lld per node, up to %zu per rank (%d ranks, %d nodes); %lld steps an epoch\n",
+            (long long)batch, (long long)((batch + s->nodes - 1) / s->nodes), sampler_share((size_t)batch, s->world),
+            s->world, s->nodes, (long long)s->steps_per_epoch);
+}

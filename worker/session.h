@@ -1,0 +1,54 @@
+/* Everything one rank of a run holds, opened in order and closed in reverse: data, model, device, state, communicator,
+ * plans, loaders. train.c runs the loop over it. */
+#ifndef CRUN_WORKER_SESSION_H
+#define CRUN_WORKER_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/device/device.h"
+#include "worker/snapshot.h"
+#include "worker/state.h"
+#include "worker/step.h"
+
+struct comm;
+struct dataset;
+struct ddp;
+struct env_contract;
+struct err;
+struct loader;
+struct program;
+struct store;
+struct train_config;
+
+struct session {
+    const struct train_config *cfg;
+    int rank, world, local_world, nodes;
+    int threads, loader_threads;
+    struct dataset *train_set, *test_set;      /* test_set NULL: nothing to evaluate */
+    struct program *program;
+    struct device *device;
+    enum dtype compute;
+    bool emulate;
+    struct state state;
+    struct store *store;
+    struct comm *comm;
+    struct ddp *ddp;
+    struct plan *train_plan, *test_plan;
+    struct loader *train_loader, *test_loader;
+    struct decay_slice *slices;
+    int nslices;
+    int64_t steps_per_epoch, test_steps;
+    char device_text[160];
+    bool failed; /* set before session_close() after an error: peers are not waited for */
+    struct snapshot_identity identity;
+};
+
+/* All ranks. On failure everything is closed again. */
+int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e);
+void session_close(struct session *s);
+
+/* What a person wants to know before training starts; to stderr. Rank 0 calls it. */
+void session_banner(const struct session *s);
+
+#endif

@@ -1,0 +1,47 @@
+/* Checkpoints of a training run: what is in them, and how every rank comes back from one.
+ *
+ * model.safetensors: parameters and running statistics under torchvision's names (and num_batches_tracked).
+ * train.safetensors: "momentum.<name>". manifest "meta": struct position and what must not change (architecture, classes, seed).
+ *
+ * On resume the newest complete checkpoint that any rank can see wins; its rank reads it and broadcasts it, so that
+ * node-local disks work. Ranks need nothing but the communicator. */
+#ifndef CRUN_WORKER_SNAPSHOT_H
+#define CRUN_WORKER_SNAPSHOT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct comm;
+struct err;
+struct state;
+struct train_config;
+
+/* Where a run stands between two steps; equal on all ranks. */
+struct position {
+    int64_t updates;         /* steps done since the beginning: names the checkpoint */
+    int64_t epoch, step;     /* in progress: steps of it done; step == steps per epoch: its end is still to be handled */
+    double epoch_loss, epoch_top1, epoch_count, epoch_seconds; /* sums over the epoch so far */
+    double seconds;          /* training time so far */
+};
+
+struct snapshot_identity { /* what a checkpoint and a run must share, and what is noted */
+    const char *arch;
+    char *const *classes;
+    int nclasses;
+    int64_t num_labels, image_size, channels, seed;   /* num_labels: outputs of the model */
+    int64_t batch, world, threads;                    /* differences are told, not refused */
+    const char *device, *amp;
+    int64_t train_images;
+};
+
+/* Rank 0 only: copy the state to the host and write DIR/step-<updates>. keep: see ckpt_save(). */
+int snapshot_save(struct state *s, const char *dir, const struct position *at, const struct snapshot_identity *id,
+                  int keep, struct err *e);
+
+/* All ranks. Returns 1 and fills state and *at if there was a checkpoint, 0 if none (nothing touched), ERR_MISMATCH naming both
+ * values if it belongs to another architecture, class map or seed, ERR_CORRUPT naming tensor and file. Differences that are
+ * taken (batch, world, threads, device) are logged as warnings on rank 0. */
+int snapshot_resume(struct state *s, struct comm *c, const char *dir, const struct snapshot_identity *id,
+                    struct position *at, struct err *e);
+
+#endif

@@ -1,0 +1,247 @@
+/* The life of a run:
+ *   - open everything, take up the newest checkpoint if asked, cut the logs back to it
+ *   - step after step; at the end of an epoch a log row and an evaluation
+ *   - checkpoints by steps, by time, at the end of an epoch, and when ranks agreed to stop
+ *   - the last evaluation's accuracy is the last line of rank 0
+ * What goes wrong:
+ *   - a peer dies: a collective fails; wait for the launcher's verdict, else end with the error
+ *   - a checkpoint cannot be written: training goes on, the last one must succeed */
+#include "worker/train.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/env_contract.h"
+#include "common/err.h"
+#include "common/exitcode.h"
+#include "common/include/crun.h"
+#include "common/log.h"
+#include "worker/comm/comm.h"
+#include "worker/config.h"
+#include "worker/data/loader.h"
+#include "worker/eval.h"
+#include "worker/journal.h"
+#include "worker/optim/schedule.h"
+#include "worker/parallel/ddp.h"
+#include "worker/session.h"
+#include "worker/stop.h"
+
+#define VERDICT_MS 5000 /* longer than any launcher needs to notice a death */
+
+struct run {
+    const struct train_config *cfg;
+    struct session s;
+    struct journal journal;
+    struct position at;
+    struct schedule schedule;
+    struct step step;
+    struct eval_result last; /* count 0: nothing evaluated yet */
+    int64_t started_ns, saved_ns;
+    int64_t saved_updates;   /* of the newest checkpoint of this process, -1: none */
+};
+
+static struct schedule make_schedule(const struct train_config *cfg, int64_t steps_per_epoch)
+{
+    int64_t total = cfg->num_epochs * steps_per_epoch;
+    if (cfg->max_steps && cfg->max_steps < total)
+        total = cfg->max_steps;
+    double warmup = cfg->warmup_epochs < 0 ? 0.05 * (double)total : cfg->warmup_epochs * (double)steps_per_epoch;
+    int64_t step_size = (int64_t)(cfg->lr_step_epochs * (double)steps_per_epoch + 0.5);
+    return (struct schedule){.policy = (enum lr_policy)cfg->lr_policy, .base_lr = cfg->base_lr, .total_steps = total,
+                             .warmup_steps = (int64_t)(warmup + 0.5), .step_size = step_size > 0 ? step_size : 1,
+                             .gamma = cfg->lr_gamma};
+}
+
+static double rate(const struct run *r)
+{
+    return schedule_lr(&r->schedule, r->at.epoch * r->s.steps_per_epoch + r->at.step);
+}
+
+static bool epoch_over(const struct run *r)
+{
+    return r->at.step >= r->s.steps_per_epoch || (r->cfg->max_steps && r->at.updates >= r->cfg->max_steps);
+}
+
+static bool training_over(const struct run *r)
+{
+    return epoch_over(r) && (r->at.epoch + 1 >= r->cfg->num_epochs ||
+                             (r->cfg->max_steps && r->at.updates >= r->cfg->max_steps));
+}
+
+/* Rank 0 writes; the others hold the same state and go on. */
+static int save(struct run *r, struct err *e)
+{
+    if (!r->cfg->checkpoint_dir || r->s.rank != 0 || r->saved_updates == r->at.updates)
+        return 0;
+    TRY(snapshot_save(&r->s.state, r->cfg->checkpoint_dir, &r->at, &r->s.identity, (int)r->cfg->checkpoint_keep, e));
+    r->saved_ns = clock_ns();
+    r->saved_updates = r->at.updates;
+    return 0;
+}
+
+static bool save_due(const struct run *r)
+{
+    const struct train_config *cfg = r->cfg;
+    if (cfg->checkpoint_seconds > 0 && (double)(clock_ns() - r->saved_ns) / 1e9 >= cfg->checkpoint_seconds)
+        return true;
+    return cfg->checkpoint_every ? r->at.updates % cfg->checkpoint_every == 0 : epoch_over(r);
+}
+
+static void save_if_due(struct run *r)
+{
+    struct err e;
+    if (save_due(r) && save(r, &e) < 0) {
+        progress_end_line(&r->journal.progress);
+        log_error("train", "%s; training goes on", e.text);
+        r->saved_ns = clock_ns();
+    }
+}
+
+static void journal_failed(struct run *r, int rc, const struct err *e)
+{
+    if (rc < 0) {
+        log_error("train", "%s; logs are incomplete", e->text);
+        journal_close(&r->journal);
+        r->journal.active = r->s.rank == 0; /* messages to people go on */
+        progress_init(&r->journal.progress, (int)r->cfg->print_freq);
+    }
+}
+
+static bool want_stop(const struct run *r)
+{
+    double elapsed = (double)(clock_ns() - r->started_ns) / 1e9;
+    return stop_wanted() || (r->cfg->max_time > 0 && elapsed >= r->cfg->max_time);
+}
+
+/* One step with everything that is kept about it. *ret_stop: ranks agreed to stop. */
+static int one_step(struct run *r, bool *ret_stop, struct err *e)
+{
+    struct step_result res;
+    struct ddp_stats before, after;
+    struct err je;
+    double lr = rate(r);
+    ddp_stats(r->s.ddp, &before);
+    TRY(train_step(&r->step, lr, want_stop(r), &res, e));
+    ddp_stats(r->s.ddp, &after);
+    r->at.updates++;
+    r->at.step++;
+    r->at.epoch_loss += res.loss;
+    r->at.epoch_top1 += res.top1;
+    r->at.epoch_count += res.count;
+    r->at.epoch_seconds += (double)res.total_ns / 1e9;
+    r->at.seconds += (double)res.total_ns / 1e9;
+    crun_progress((uint64_t)r->at.updates);
+    double comm_wait = (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns;
+    journal_failed(r, journal_step(&r->journal, &r->s, &r->at, &res, lr, comm_wait, &je), &je);
+    *ret_stop = res.stop > 0;
+    return 0;
+}
+
+/* *ret_stop: some rank wants to stop; the epoch's end is then still to be handled. */
+static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
+{
+    const struct train_config *cfg = r->cfg;
+    struct eval_result v = {0};
+    struct err je;
+    bool last = training_over(r), due = last || (cfg->eval_every && (r->at.epoch + 1) % cfg->eval_every == 0);
+    bool evaluated = due && r->s.test_set;
+    if (evaluated) {
+        progress_end_line(&r->journal.progress);
+        TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, &v, e));
+        if (v.stopped) { /* sums of a part: a later run evaluates again */
+            *ret_stop = true;
+            return 0;
+        }
+        r->last = v;
+    }
+    int rc = journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, rate(r), &je);
+    journal_failed(r, rc, &je);
+    return 0;
+}
+
+static void next_epoch(struct position *at)
+{
+    at->epoch++;
+    at->step = 0;
+    at->epoch_loss = at->epoch_top1 = at->epoch_count = at->epoch_seconds = 0;
+}
+
+static int loop(struct run *r, bool *ret_stop, struct err *e)
+{
+    if (!epoch_over(r))
+        TRY(loader_seek(r->s.train_loader, r->at.epoch, r->at.step, r->cfg->num_epochs, e));
+    else
+        TRY(loader_seek(r->s.train_loader, r->at.epoch + 1, 0, r->cfg->num_epochs, e));
+    for (;;) {
+        if (epoch_over(r)) {
+            TRY(end_epoch(r, ret_stop, e));
+            if (*ret_stop || training_over(r))
+                return 0;
+            next_epoch(&r->at);
+        }
+        TRY(one_step(r, ret_stop, e));
+        save_if_due(r);
+        if (*ret_stop && !training_over(r))
+            return 0;
+        *ret_stop = false;
+    }
+}
+
+static int begin(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
+{
+    r->schedule = make_schedule(r->cfg, r->s.steps_per_epoch);
+    r->step = (struct step){.state = &r->s.state, .loader = r->s.train_loader, .plan = r->s.train_plan, .ddp = r->s.ddp,
+                            .momentum = r->cfg->momentum, .bn_momentum = 0.1, .slices = r->s.slices,
+                            .nslices = r->s.nslices};
+    int resumed = 0;
+    if (r->cfg->resume == RESUME_AUTO) {
+        resumed = snapshot_resume(&r->s.state, r->s.comm, r->cfg->checkpoint_dir, &r->s.identity, &r->at, e);
+        TRY(resumed);
+    }
+    if (resumed)
+        r->saved_updates = r->at.updates;
+    TRY(journal_open(&r->journal, &r->s, &r->at, (int)env->restart_count, command_line, e));
+    if (r->journal.active && !resumed)
+        session_banner(&r->s);
+    if (resumed)
+        journal_say(&r->journal, "resumed from step %lld (epoch %lld, step %lld of %lld)", (long long)r->at.updates,
+                    (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
+    r->started_ns = r->saved_ns = clock_ns();
+    return 0;
+}
+
+static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
+{
+    progress_end_line(&r->journal.progress);
+    TRY(save(r, e));
+    TRY(r->s.comm->ops->barrier(r->s.comm, COMM_CONTROL, e)); /* nobody ends before the checkpoint is complete */
+    *ret_exit = stopped ? EXIT_REQUEUE : EXIT_OK;
+    if (stopped)
+        journal_say(&r->journal, "stopped at step %lld%s", (long long)r->at.updates,
+                    r->cfg->checkpoint_dir ? "; --resume auto goes on from here" : "");
+    else if (r->s.rank == 0 && r->last.count > 0)
+        printf(" * Acc@1 %.3f Acc@5 %.3f\n", 100 * r->last.top1 / r->last.count, 100 * r->last.top5 / r->last.count);
+    fflush(stdout);
+    return 0;
+}
+
+int train_run(const struct train_config *cfg, const struct env_contract *env, const char *command_line, int *ret_exit,
+              struct err *e)
+{
+    struct run r = {.cfg = cfg, .saved_updates = -1};
+    bool stopped = false;
+    TRY(session_open(&r.s, cfg, env, e));
+    int rc = begin(&r, env, command_line, e);
+    if (rc == 0)
+        rc = loop(&r, &stopped, e);
+    if (rc == 0)
+        rc = finish(&r, stopped, ret_exit, e);
+    if (rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -EPIPE)
+        stop_await_verdict(VERDICT_MS);
+    r.s.failed = rc < 0;
+    journal_close(&r.journal);
+    session_close(&r.s);
+    return rc;
+}
