@@ -1,0 +1,104 @@
+#include "common/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+static int read_all(int fd, const char *path, size_t max_bytes, struct buf *b, struct err *e)
+{
+    for (;;) {
+        char chunk[16384];
+        ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_errno(e, errno, "read '%s'", path);
+        if (n == 0)
+            return 0;
+        if ((size_t)n > max_bytes - b->len)
+            return err_set(e, -E2BIG, "'%s' is larger than %zu bytes", path, max_bytes);
+        if (buf_add(b, chunk, (size_t)n) < 0)
+            return err_set(e, -ENOMEM, "read '%s': out of memory", path);
+    }
+}
+
+static int parse_text(const struct buf *b, const char *path, cJSON **ret, struct err *e)
+{
+    /* A NUL inside would end the text early, and whatever follows it would pass unseen. */
+    if (b->len == 0 || memchr(b->data, 0, b->len))
+        return err_set(e, ERR_CORRUPT, "'%s' is not JSON: %s", path,
+                       b->len ? "it contains a zero byte" : "it is empty");
+    const char *end = b->data;
+    cJSON *tree = cJSON_ParseWithLengthOpts(b->data, b->len + 1, &end, true);
+    if (!tree)
+        return err_set(e, ERR_CORRUPT, "'%s' is not JSON: error at byte %td", path, end - b->data);
+    *ret = tree;
+    return 0;
+}
+
+int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(e, errno, "open '%s'", path);
+    struct buf b;
+    buf_init(&b, max_bytes);
+    int rc = read_all(fd, path, max_bytes, &b, e);
+    close(fd);
+    if (rc == 0)
+        rc = parse_text(&b, path, ret, e);
+    buf_free(&b);
+    return rc;
+}
+
+static int find(const cJSON *o, const char *name, cJSON_bool (*is)(const cJSON *), const char *type, const cJSON **ret,
+                struct err *e)
+{
+    const cJSON *m = cJSON_GetObjectItemCaseSensitive(o, name);
+    if (!m)
+        return err_set(e, ERR_CORRUPT, "member '%s' is missing", name);
+    if (!is(m))
+        return err_set(e, ERR_CORRUPT, "member '%s' is not %s", name, type);
+    *ret = m;
+    return 0;
+}
+
+int json_str(const cJSON *o, const char *name, const char **ret, struct err *e)
+{
+    const cJSON *m = NULL;
+    TRY(find(o, name, cJSON_IsString, "a string", &m, e));
+    *ret = m->valuestring;
+    return 0;
+}
+
+int json_i64(const cJSON *o, const char *name, int64_t *ret, struct err *e)
+{
+    const cJSON *m = NULL;
+    TRY(find(o, name, cJSON_IsNumber, "a number", &m, e));
+    /* cJSON keeps a double: beyond 2^53 it may not be the number that was written. */
+    if (m->valuedouble != floor(m->valuedouble) || fabs(m->valuedouble) > 0x1p53)
+        return err_set(e, ERR_CORRUPT, "member '%s' is not a whole number up to 2^53: %g", name, m->valuedouble);
+    *ret = (int64_t)m->valuedouble;
+    return 0;
+}
+
+int json_f64(const cJSON *o, const char *name, double *ret, struct err *e)
+{
+    const cJSON *m = NULL;
+    TRY(find(o, name, cJSON_IsNumber, "a number", &m, e));
+    *ret = m->valuedouble;
+    return 0;
+}
+
+int json_bool(const cJSON *o, const char *name, bool *ret, struct err *e)
+{
+    const cJSON *m = NULL;
+    TRY(find(o, name, cJSON_IsBool, "true or false", &m, e));
+    *ret = cJSON_IsTrue(m);
+    return 0;
+}
