@@ -14,7 +14,8 @@
     X(ERR_MISMATCH, -10004, "two parties disagree on something both must share")  \
     X(ERR_DATA, -10005, "a data set cannot be used as it is")                     \
     X(ERR_DIVERGED, -10006, "training diverged: a loss is not a number")          \
-    X(ERR_REFUSED, -10007, "the peer understood the request and refused it")
+    X(ERR_REFUSED, -10007, "the peer understood the request and refused it")  \
+    X(ERR_OUTPUT, -10008, "an output file or folder cannot be written")
 
 enum err_code {
 #define X(name, value, text) name = value,

@@ -114,6 +114,8 @@ static const struct arg_spec specs[] = {
      .help = "deadline of a collective"},
     {.name = "bucket-mb", .type = ARG_INT, .at = AT(bucket_mb), .def = "25", .min = 1, .max = 4096,
      .help = "gradients are reduced in pieces of this size while backward runs"},
+    {.name = "check-replicas", .type = ARG_INT, .at = AT(check_replicas), .def = "0", .min = 0, .max = 1e12,
+     .metavar = "STEPS", .help = "compare the state of all ranks every so many steps and fail if a bit differs; 0: never"},
     ARG_END,
 };
 

@@ -48,7 +48,7 @@ struct train_config {
     int64_t threads; /* 0: cores / local ranks */
     const char *comm;
     double comm_timeout;
-    int64_t bucket_mb;
+    int64_t bucket_mb, check_replicas;
 };
 
 extern const struct arg_program train_program;

@@ -42,10 +42,8 @@ static int exit_code(int rc)
         return EXIT_MISMATCH;
     case -ENODEV:
         return EXIT_UNAVAILABLE;
-    case -EACCES:
-    case -EROFS:
+    case ERR_OUTPUT:
     case -ENOSPC:
-    case -ENOTDIR:
         return EXIT_CANT_CREATE;
     default:
         return EXIT_FAIL;

@@ -8,6 +8,7 @@
 
 #include "common/env_contract.h"
 #include "common/err.h"
+#include "common/path.h"
 #include "common/store.h"
 #include "worker/comm/comm.h"
 #include "worker/config.h"
@@ -45,6 +46,16 @@ static int open_data(struct session *s, struct err *e)
         return 0;
     rc = dataset_open_folder(&s->test_set, cfg->test_data, s->train_set->class_names, s->train_set->classes, e);
     return rc < 0 ? err_wrap(e, "--test-data") : 0;
+}
+
+/* Before anything expensive: rank 0 can write where it will have to. */
+static int check_output(const struct session *s, struct err *e)
+{
+    if (s->rank != 0)
+        return 0;
+    if (s->cfg->checkpoint_dir)
+        TRY(path_make_writable(s->cfg->checkpoint_dir, e));
+    return s->cfg->log_dir ? path_make_writable(s->cfg->log_dir, e) : 0;
 }
 
 static int labels(const struct session *s)
@@ -158,6 +169,7 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
     int rc;
     TRY_GOTO(rc, open_data(s, e), fail);
     TRY_GOTO(rc, open_model(s, e), fail);
+    TRY_GOTO(rc, check_output(s, e), fail);
     TRY_GOTO(rc, open_device(s, e), fail);
     identify(s);
     TRY_GOTO(rc, open_comm(s, env, e), fail);

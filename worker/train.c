@@ -25,6 +25,7 @@
 #include "worker/journal.h"
 #include "worker/optim/schedule.h"
 #include "worker/parallel/ddp.h"
+#include "worker/replicas.h"
 #include "worker/session.h"
 #include "worker/stop.h"
 
@@ -133,6 +134,8 @@ static int one_step(struct run *r, bool *ret_stop, struct err *e)
     r->at.epoch_seconds += (double)res.total_ns / 1e9;
     r->at.seconds += (double)res.total_ns / 1e9;
     crun_progress((uint64_t)r->at.updates);
+    if (r->cfg->check_replicas && r->at.updates % r->cfg->check_replicas == 0)
+        TRY(replicas_check(&r->s.state, r->s.comm, e));
     double comm_wait = (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns;
     journal_failed(r, journal_step(&r->journal, &r->s, &r->at, &res, lr, comm_wait, &je), &je);
     *ret_stop = res.stop > 0;

@@ -1,0 +1,13 @@
+/* Folders that a program writes into. */
+#ifndef CRUN_COMMON_PATH_H
+#define CRUN_COMMON_PATH_H
+
+struct err;
+
+/* mkdir -p. 0 also if it is there. ERR_OUTPUT names the part that cannot be made. */
+int path_make_dirs(const char *dir, struct err *e);
+
+/* path_make_dirs(), and files can be made in it. ERR_OUTPUT. */
+int path_make_writable(const char *dir, struct err *e);
+
+#endif

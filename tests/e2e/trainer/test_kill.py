@@ -1,0 +1,118 @@
+"""Kill -9 of a random worker at any moment: the job finishes, and its weights are those of the undisturbed run, bit for bit."""
+import random
+import re
+import signal
+import os
+import subprocess
+import threading
+import time
+
+import pytest
+
+from conftest import CRUN, worker_pid
+from tensors import newest
+
+EVERY = 4       # steps between checkpoints
+EPOCHS, IMAGES, BATCH = 3, 640, 64
+
+
+def command(world, run_id, out, data):
+    return [str(a) for a in (
+        CRUN, "--standalone", "--nproc_per_node", world, "--max-restarts", 3, "--run-id", run_id, "trainer",
+        "--train-data", data / "train", "--arch", "resnet18", "--image-size", 32, "--batch-size", BATCH,
+        "--num-epochs", EPOCHS, "--device", "cpu", "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out,
+        "--checkpoint-every", EVERY, "--resume", "auto", "--print-freq", 1, "--log-level", "info", "--seed", 7)]
+
+
+class Job:
+    """A running job whose stderr is read as it comes."""
+
+    def __init__(self, *args):
+        self.started = time.monotonic()
+        self.p = subprocess.Popen(command(*args), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines, self.on_line = [], None
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.p.stdout:
+            self.lines.append(line)
+            if self.on_line:
+                self.on_line(line)
+
+    def finish(self):
+        code = self.p.wait(timeout=300)
+        self.reader.join(timeout=10)
+        self.seconds = time.monotonic() - self.started
+        assert code == 0, "".join(self.lines[-40:])
+        return "".join(self.lines)
+
+
+def kill(run_id, rank):
+    pid = worker_pid(run_id, rank)
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+    return pid is not None
+
+
+def weights(out):
+    return (newest(out) / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def undisturbed(request, shapes, tmp_path_factory):
+    world = request.param
+    data = shapes(32, IMAGES, 20)
+    out = tmp_path_factory.mktemp("undisturbed")
+    job = Job(world, f"undisturbed-{world}", out, data)
+    job.finish()
+    return world, data, weights(out), job.seconds
+
+
+def check(text, out, expected, killed_at):
+    """Returns (step reached before the kill, step resumed from)."""
+    assert weights(out) == expected, "the weights differ from the undisturbed run's"
+    # the line "resumed" comes from rank 0 of the new round; "step N of" lines are the progress of rank 0
+    before, mark, after = text.partition("restart 1/3")
+    assert mark, "no restart was reported:\n" + text[-3000:]
+    done = [int(n) for n in re.findall(r"step=(\d+)", before)]
+    resumed = [int(n) for n in re.findall(r"resumed from step (\d+)", text)]
+    reached, start = (done[-1] if done else 0), (resumed[0] if resumed else 0)
+    print(f"killed {killed_at}: reached step {reached}, resumed from {start}, {reached - start} steps redone")
+    if reached > EVERY:
+        assert start > 0
+    assert reached - start <= EVERY
+    return reached, start
+
+
+def test_a_worker_killed_at_any_moment_changes_no_bit(undisturbed, tmp_path):
+    world, data, expected, seconds = undisturbed
+    seed = random.SystemRandom().randrange(1 << 30)
+    rng = random.Random(seed)
+    print(f"world {world}, seed {seed}, undisturbed {seconds:.1f} s")
+    strata = range(9) if world == 2 else range(0, 9, 3)
+    for i in strata:
+        out, run_id = tmp_path / f"kill-{i}", f"kill-{world}-{i}-{seed}"
+        moment = seconds * (0.02 + 0.9 * (i + rng.random()) / 9)
+        rank = rng.randrange(world)
+        job = Job(world, run_id, out, data)
+        time.sleep(max(0, job.started + moment - time.monotonic()))
+        assert kill(run_id, rank), f"rank {rank} is not running {moment:.2f} s after the start"
+        check(job.finish(), out, expected, f"rank {rank} at {moment:.2f} s")
+
+
+def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path):
+    world, data, expected, _ = undisturbed
+    run_id = f"kill-save-{world}-{random.SystemRandom().randrange(1 << 30)}"
+    job = Job(world, run_id, tmp_path, data)
+    target = f"saving step {2 * EVERY}"
+    hit = []
+
+    def on_line(line):
+        if target in line and not hit:
+            hit.append(kill(run_id, 0))
+
+    job.on_line = on_line
+    text = job.finish()
+    assert hit == [True], "the save was never seen"
+    check(text, tmp_path, expected, "while saving")

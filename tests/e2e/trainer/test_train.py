@@ -1,0 +1,216 @@
+"""What a user of `trainer` sees: results, logs, checkpoints, stops, refusals."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from conftest import CRUN, TRAINER, run
+from tensors import load, newest
+
+
+def small(data, *args, out=None, epochs=1):
+    a = [TRAINER, "--train-data", data / "train", "--arch", "resnet18", "--image-size", 32, "--batch-size", 32,
+         "--num-epochs", epochs, "--device", "cpu"]
+    if out is not None:
+        a += ["--checkpoint-dir", out]
+    return a + list(args)
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return shapes(32, 160, 41)
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained")
+    p = run(*small(data, "--test-data", data / "val", out=out, epochs=2))
+    assert p.returncode == 0, p.stderr
+    return out, p
+
+
+def test_the_last_line_is_the_accuracy(trained):
+    assert re.fullmatch(r" \* Acc@1 \d+\.\d{3} Acc@5 \d+\.\d{3}", trained[1].stdout.splitlines()[-1])
+
+
+def test_a_finished_run_started_again_only_evaluates(data, trained):
+    out, p = trained
+    again = run(*small(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
+    assert again.returncode == 0
+    assert again.stdout.splitlines()[-1] == p.stdout.splitlines()[-1]
+    rows = [line for line in next(out.glob("*.log")).read_text().splitlines() if re.match(r"\d", line)]
+    assert len(rows) == 2, rows
+
+
+def test_the_caffe2_log_has_its_columns_and_a_row_an_epoch(trained):
+    log = next(trained[0].glob("*.log"))
+    assert re.fullmatch(r"resnet18_gpu1_b32_L10_lr0\.10_v2_\d{8}_\d{6}\.log", log.name)
+    comment, header, *rows = log.read_text().splitlines()
+    assert comment.startswith("# ")
+    assert header == ("time_spent,cumulative_time_spent,input_count,cumulative_input_count,cumulative_batch_count,"
+                      "inputs_per_sec,accuracy,epoch,learning_rate,loss,test_accuracy")
+    assert [row.split(",")[2:5] for row in rows] == [["160", "160", "5"], ["160", "320", "10"]]
+
+
+def test_metrics_have_a_line_a_step(trained):
+    lines = [json.loads(line) for line in (trained[0] / "metrics.jsonl").read_text().splitlines()]
+    assert [m["step"] for m in lines if "lr" in m] == list(range(1, 11))
+
+
+def test_model_file_has_torchvisions_names_and_shapes(trained):
+    t = load(newest(trained[0]) / "model.safetensors")
+    assert len(t) == 122  # torchvision's resnet18: 62 parameters and 60 buffers
+    assert t["conv1.weight"].shape == (64, 3, 7, 7)
+    assert t["layer4.0.downsample.0.weight"].shape == (512, 256, 1, 1)
+    assert t["fc.weight"].shape == (10, 512) and t["fc.bias"].shape == (10,)
+    assert t["bn1.num_batches_tracked"].shape == () and t["bn1.num_batches_tracked"] == 10
+    assert all(v.dtype == np.float32 for k, v in t.items() if not k.endswith("num_batches_tracked"))
+    trainable = sum(v.size for k, v in t.items() if "running" not in k and "num_batches" not in k)
+    assert trainable == 11_689_512 - 990 * 513
+
+
+def test_evaluation_is_exact_for_uneven_shards(data, trained, tmp_path):
+    lines = []
+    for world in (1, 2, 3):
+        out = tmp_path / str(world)
+        shutil.copytree(trained[0], out)
+        p = run(CRUN, "--standalone", "--nproc_per_node", world,
+                *small(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
+        assert p.returncode == 0, p.stderr
+        lines.append(re.search(r"\* Acc@1 .*", p.stdout).group())
+        evals = [json.loads(m) for m in (out / "metrics.jsonl").read_text().splitlines() if "images" in m]
+        assert [m["images"] for m in evals if "lr" not in m and "images" in m][-1] == 41
+    assert len(set(lines)) == 1, lines
+
+
+def test_two_runs_of_one_seed_are_equal_and_loader_threads_do_not_matter(data, tmp_path):
+    files = []
+    for threads in (1, 4):
+        out = tmp_path / str(threads)
+        p = run(*small(data, "--loader-threads", threads, "--threads", 1, out=out))
+        assert p.returncode == 0, p.stderr
+        files.append((newest(out) / "model.safetensors").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_sigterm_saves_and_exits_75_and_a_new_start_goes_on(data, tmp_path):
+    args = small(data, "--print-freq", 1, out=tmp_path, epochs=100)
+    p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    for line in p.stderr:
+        if "step=3" in line:
+            p.send_signal(signal.SIGTERM)
+            break
+    rest = p.stderr.read()
+    assert p.wait(timeout=60) == 75, rest
+    step = int(re.search(r"stopped at step (\d+)", rest).group(1))
+    assert json.loads((newest(tmp_path) / "manifest.json").read_text())["meta"]["updates"] == step
+    again = run(*small(data, "--resume", "auto", "--max-steps", step + 1, out=tmp_path, epochs=100))
+    assert again.returncode == 0, again.stderr
+    assert f"resumed from step {step}" in again.stderr
+
+
+def test_max_time_stops_in_good_order(data, tmp_path):
+    p = run(*small(data, "--max-time", "1s", out=tmp_path, epochs=1000))
+    assert p.returncode == 75, p.stderr
+    assert newest(tmp_path).is_dir()
+
+
+def test_bf16_trains(data, tmp_path):
+    p = run(*small(data, "--amp", "bf16", out=tmp_path))
+    assert p.returncode == 0, p.stderr
+    losses = [json.loads(m)["loss"] for m in (tmp_path / "metrics.jsonl").read_text().splitlines() if '"lr"' in m]
+    assert len(losses) == 5 and all(0 < x < 10 for x in losses)
+
+
+def test_bad_samples_weigh_nothing_and_are_counted(data, tmp_path):
+    mine = tmp_path / "data"
+    shutil.copytree(data, mine)
+    victims = sorted((mine / "train").glob("*/*.jpg"))[::40]
+    victims[0].write_bytes(b"this is no image")
+    victims[1].write_bytes(victims[1].read_bytes()[:200])
+    out = tmp_path / "out"
+    p = run(*small(mine, out=out))
+    assert p.returncode == 0, p.stderr
+    lines = [json.loads(m) for m in (out / "metrics.jsonl").read_text().splitlines()]
+    assert sum(m.get("bad_samples", 0) for m in lines) == 2
+    assert victims[0].name in p.stderr and victims[1].name in p.stderr
+    strict = run(*small(mine, "--strict-data"))
+    assert strict.returncode == 65
+    assert any(v.name in strict.stderr for v in victims)
+
+
+def refusals(data, trained, tmp_path):
+    """name -> (arguments, exit code, words of the message)"""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    extra = tmp_path / "extra"
+    shutil.copytree(data / "val", extra)
+    (extra / "zebra").mkdir()
+    shutil.copy(next(extra.glob("*/*.jpg")), extra / "zebra" / "a.jpg")
+    cut = tmp_path / "cut"
+    shutil.copytree(trained, cut)
+    model = newest(cut) / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-100])
+    flipped = tmp_path / "flipped"
+    shutil.copytree(trained, flipped)
+    model = newest(flipped) / "model.safetensors"
+    raw = bytearray(model.read_bytes())
+    raw[-1] ^= 1
+    model.write_bytes(raw)
+    foreign = tmp_path / "foreign"
+    shutil.copytree(trained, foreign)
+    (newest(foreign) / "model.safetensors").write_bytes(b"PK\x03\x04 some zip file of another program")
+    fewer = tmp_path / "fewer"
+    shutil.copytree(data / "train", fewer)
+    shutil.rmtree(sorted(fewer.iterdir())[0])
+    t = ["--train-data", data / "train"]
+    r = ["--resume", "auto", "--image-size", 32, "--arch", "resnet18", "--batch-size", 32, "--checkpoint-dir"]
+    return {
+        "missing folder": (["--train-data", tmp_path / "nowhere"], 65, ["nowhere", "does not exist"]),
+        "no classes": (["--train-data", empty], 65, ["empty", "class"]),
+        "unknown class": ([*t, "--test-data", extra], 65, ["zebra"]),
+        "too many classes": ([*t, "--num-labels", 4], 65, ["10", "4"]),
+        "unknown option": ([*t, "--batchsize", 3], 2, ["batchsize", "batch-size"]),
+        "unknown arch": ([*t, "--arch", "resnet19"], 2, ["resnet19", "resnet18"]),
+        "unknown device": ([*t, "--device", "tpu"], 2, ["tpu", "cpu"]),
+        "no such device": ([*t, "--device", "cuda"], 69, ["cuda"]),
+        "batch 0": ([*t, "--batch-size", 0], 2, ["batch-size", "0"]),
+        "word for a number": ([*t, "--num-epochs", "many"], 2, ["num-epochs", "many"]),
+        "required": ([], 2, ["train-data"]),
+        "resume without folder": ([*t, "--resume", "auto"], 2, ["checkpoint-dir"]),
+        "unwritable folder": ([*t, "--checkpoint-dir", "/proc/nowhere", "--max-steps", 1], 73, ["/proc/nowhere"]),
+        "checkpoint of another arch": ([*t, *r, trained, "--arch", "resnet34"], 78, ["resnet18", "resnet34"]),
+        "checkpoint of another seed": ([*t, *r, trained, "--seed", 5], 78, ["seed", "5"]),
+        "checkpoint of other classes": (["--train-data", fewer, "--num-labels", 10, *r, trained], 78, ["class"]),
+        "truncated checkpoint": ([*t, *r, cut], 65, ["model.safetensors"]),
+        "flipped bit": ([*t, *r, flipped], 65, ["model.safetensors"]),
+        "foreign checkpoint": ([*t, *r, foreign], 65, ["model.safetensors"]),
+        "unknown command": (["pretrain"], 2, ["pretrain"]),
+    }
+
+
+def test_bad_input_gets_one_clear_sentence_and_the_right_code(data, trained, tmp_path):
+    wrong = []
+    for name, (args, code, words) in refusals(data, trained[0], tmp_path).items():
+        before = set(os.listdir(tmp_path))
+        p = run(TRAINER, *args, cwd=tmp_path)
+        said = [line for line in p.stderr.splitlines() if line.startswith("trainer")]
+        if p.returncode != code or len(said) != 1 or not all(w in said[0] for w in words):
+            wrong.append(f"{name}: exit {p.returncode} (expected {code}), words {words}: {p.stderr[-600:]}")
+        if set(os.listdir(tmp_path)) != before:
+            wrong.append(f"{name}: left {set(os.listdir(tmp_path)) - before}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_plot_draws_a_png(trained, tmp_path):
+    png = tmp_path / "p.png"
+    p = run(TRAINER, "plot", trained[0], "--out", png)
+    assert p.returncode == 0, p.stderr
+    assert png.read_bytes()[:4] == b"\x89PNG"

@@ -1,0 +1,59 @@
+"""The number of ranks is no part of the mathematics: same global batch, same training."""
+import json
+
+import numpy as np
+import pytest
+
+from conftest import CRUN, run
+from tensors import gradients
+
+
+def losses(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return np.array([m["loss"] for m in lines if "lr" in m])
+
+
+def train(world, out, data, *args, timeout=900):
+    p = run(CRUN, "--standalone", "--nproc_per_node", world, "trainer", "--train-data", data / "train",
+            "--batch-size", 64, "--sync-bn", "--checkpoint-dir", out, "--check-replicas", 1, *args, timeout=timeout)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return p
+
+
+def ref_losses_do_not_depend_on_world(shapes, tmp_path, arch, size, channels):
+    data = shapes(size, 660, 20)  # the last batch of an epoch is short: 660 = 10 * 64 + 20
+    seen = {}
+    for world in (1, 2, 3):
+        train(world, tmp_path / str(world), data, "--arch", arch, "--image-size", size, "--num-channels", channels,
+              "--device", "ref", "--base-learning-rate", 0.01, "--lr-policy", "fixed", "--num-epochs", 5, "--max-steps", 50)
+        seen[world] = losses(tmp_path / str(world))
+        assert len(seen[world]) == 50
+    for world in (2, 3):
+        worst = np.max(np.abs(seen[world] - seen[1]) / np.abs(seen[1]))
+        print(f"{arch} world {world}: largest relative difference of 50 losses {worst:.2e}")
+        assert worst <= 1e-10
+    first, last = np.mean(seen[1][:5]), np.mean(seen[1][-5:])
+    print(f"{arch}: loss {first:.4f} -> {last:.4f}")
+    assert last < first
+
+
+def test_ref_losses_do_not_depend_on_the_world_size(shapes, tmp_path):
+    ref_losses_do_not_depend_on_world(shapes, tmp_path, "convnet", 28, 1)
+
+
+@pytest.mark.slow
+def test_ref_losses_of_resnet18_do_not_depend_on_the_world_size(shapes, tmp_path):
+    ref_losses_do_not_depend_on_world(shapes, tmp_path, "resnet18", 32, 3)
+
+
+def test_cpu_gradients_of_the_first_step_agree_over_world_sizes(shapes, tmp_path):
+    data = shapes(32, 640, 20)
+    grad = {}
+    for world in (1, 2, 3):
+        train(world, tmp_path / str(world), data, "--arch", "resnet18", "--image-size", 32, "--device", "cpu",
+              "--amp", "off", "--weight-decay", 0, "--max-steps", 1)
+        grad[world] = gradients(tmp_path / str(world))
+    for world in (2, 3):
+        d = np.linalg.norm(grad[world] - grad[1]) / np.linalg.norm(grad[1])
+        print(f"world {world}: relative difference of the gradient {d:.2e}")
+        assert d <= 2e-2

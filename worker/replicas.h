@@ -1,0 +1,12 @@
+/* Are all replicas equal? Every rank hashes its parameters, momentum and running statistics; the hashes are compared. */
+#ifndef CRUN_WORKER_REPLICAS_H
+#define CRUN_WORKER_REPLICAS_H
+
+struct comm;
+struct err;
+struct state;
+
+/* All ranks. 0 if equal bit for bit; ERR_MISMATCH names the arena and the first rank that differs from rank 0. */
+int replicas_check(struct state *s, struct comm *c, struct err *e);
+
+#endif
