@@ -1,0 +1,116 @@
+#include "worker/device/host_common.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "worker/program/program.h"
+
+static bool reads_params(const struct op *op)
+{
+    return op->param[0] >= 0;
+}
+
+static bool writes_reduce(const struct op *op, bool training)
+{
+    return op->kind == OP_XENT || op->kind == OP_LINEAR_BWD_PARAM || op->kind == OP_CONV_BWD_PARAM ||
+           op->kind == OP_BN_BWD || (op->kind == OP_BN && training);
+}
+
+int host_plan_slice(const struct program *p, const struct plan_options *o, int *ret_first, int *ret_end, struct err *e)
+{
+    int limit = o->training ? p->nops : p->nfwd;
+    int first = o->first_op, end = o->end_op;
+    if (!first && !end)
+        end = limit;
+    if (first < 0 || end > limit || first >= end)
+        return err_set(e, -EINVAL, "operations %d to %d of a program of %d", first, end, limit);
+    if (o->batch < 1)
+        return err_set(e, -EINVAL, "a plan for a batch of %d (expected at least 1)", o->batch);
+    for (int i = first; i < end; i++) {
+        const struct op *op = &p->ops[i];
+        if (reads_params(op) && !o->params)
+            return err_set(e, -EINVAL, "operation %d (%s) has parameters, but the plan no arena", i, op_name(op->kind));
+        if (writes_reduce(op, o->training) && !o->reduce)
+            return err_set(e, -EINVAL, "operation %d (%s) writes sums, but the plan has no arena", i,
+                           op_name(op->kind));
+        if (op->kind == OP_BN && !o->training && !o->stats)
+            return err_set(e, -EINVAL, "operation %d (bn) needs running statistics, but the plan has none", i);
+    }
+    *ret_first = first;
+    *ret_end = end;
+    return 0;
+}
+
+int host_check_batch(const struct program *p, int first_op, int end_op, const struct batch *b, int n, struct err *e)
+{
+    bool images = false, labels = false;
+    for (int i = first_op; i < end_op; i++) {
+        images |= p->ops[i].kind == OP_INPUT;
+        labels |= p->ops[i].kind == OP_XENT || p->ops[i].kind == OP_XENT_BWD;
+    }
+    if (!b->weights || (images && !b->images) || (labels && !b->labels))
+        return err_set(e, -EINVAL, "the batch has no %s",
+                       !b->weights            ? "weights"
+                       : images && !b->images ? "images"
+                                              : "labels");
+    for (int i = 0; i < n; i++) {
+        if (b->weights[i] != 0 && b->weights[i] != 1)
+            return err_set(e, -EINVAL, "sample %d of the batch has weight %g (expected 0 or 1)", i,
+                           (double)b->weights[i]);
+        if (labels && b->weights[i] != 0 && (b->labels[i] < 0 || b->labels[i] >= p->classes))
+            return err_set(e, -EINVAL, "sample %d of the batch has label %d (expected 0 to %d)", i, b->labels[i],
+                           p->classes - 1);
+    }
+    return 0;
+}
+
+double host_batch_count(const struct batch *b, int n)
+{
+    double count = 0;
+    for (int i = 0; i < n; i++)
+        count += (double)b->weights[i];
+    return count;
+}
+
+/* log of the sum of exp(z), by way of the largest. */
+static double log_sum_exp(const double *z, int classes)
+{
+    double top = z[0], sum = 0;
+    for (int j = 1; j < classes; j++)
+        top = z[j] > top ? z[j] : top;
+    for (int j = 0; j < classes; j++)
+        sum += exp(z[j] - top);
+    return top + log(sum);
+}
+
+void host_xent(const double *z, int classes, int label, double *metrics)
+{
+    int better = 0;
+    for (int j = 0; j < classes; j++)
+        better += j != label && !(z[j] < z[label] || (z[j] == z[label] && j > label));
+    metrics[METRIC_LOSS] += log_sum_exp(z, classes) - z[label];
+    metrics[METRIC_TOP1] += better < 1 && !isnan(z[label]);
+    metrics[METRIC_TOP5] += better < 5 && !isnan(z[label]);
+    metrics[METRIC_COUNT] += 1;
+}
+
+void host_xent_backward(const double *z, int classes, int label, double scale, double *dz)
+{
+    double lse = log_sum_exp(z, classes);
+    for (int j = 0; j < classes; j++)
+        dz[j] = (exp(z[j] - lse) - (j == label)) * scale;
+}
+
+int host_alloc(size_t bytes, void **ret, struct err *e)
+{
+    size_t padded = (bytes + 63) / 64 * 64;
+    void *p = padded < bytes ? NULL : aligned_alloc(64, padded ? padded : 64);
+    if (!p)
+        return err_set(e, -ENOMEM, "no memory for %zu bytes", bytes);
+    memset(p, 0, padded ? padded : 64);
+    *ret = p;
+    return 0;
+}

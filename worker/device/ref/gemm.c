@@ -1,0 +1,81 @@
+/* A matrix product in tiles: each tile of c belongs to one task, which copies the blocks of a and b that it needs into two small contiguous
+ * buffers and multiplies them 4 x 4. The sum over k runs in one order whatever the number of threads. */
+#include <string.h>
+
+#include "worker/device/ref/ref.h"
+
+enum { MR = 4, NR = 4, TILE_M = 64, TILE_N = 128, TILE_K = 128 };
+
+typedef double quad __attribute__((vector_size(32)));
+
+static size_t at_most(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Copy `rows` x depth elements into strips of `strip` rows each, k outermost within a strip, the last one filled with zeros. */
+static void pack(double *to, const double *from, size_t row, size_t col, size_t rows, size_t depth, size_t strip)
+{
+    for (size_t i0 = 0; i0 < rows; i0 += strip) {
+        size_t n = at_most(strip, rows - i0);
+        for (size_t k = 0; k < depth; k++, to += strip)
+            for (size_t i = 0; i < strip; i++)
+                to[i] = i < n ? from[(i0 + i) * row + k * col] : 0;
+    }
+}
+
+/* sum[i][j] = the product of one strip of a and one strip of b. */
+static void multiply_strips(const double *a, const double *b, size_t depth, double sum[MR][NR])
+{
+    quad s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    for (size_t k = 0; k < depth; k++, a += MR, b += NR) {
+        quad v;
+        memcpy(&v, b, sizeof v);
+        s0 += a[0] * v;
+        s1 += a[1] * v;
+        s2 += a[2] * v;
+        s3 += a[3] * v;
+    }
+    memcpy(sum[0], &s0, sizeof s0);
+    memcpy(sum[1], &s1, sizeof s1);
+    memcpy(sum[2], &s2, sizeof s2);
+    memcpy(sum[3], &s3, sizeof s3);
+}
+
+static void multiply_blocks(const double *a, const double *b, size_t m, size_t n, size_t depth, double *c, size_t ldc)
+{
+    for (size_t j0 = 0; j0 < n; j0 += NR)
+        for (size_t i0 = 0; i0 < m; i0 += MR) {
+            double sum[MR][NR];
+            multiply_strips(a + i0 * depth, b + j0 * depth, depth, sum);
+            size_t rows = at_most(MR, m - i0), cols = at_most(NR, n - j0);
+            for (size_t i = 0; i < rows; i++)
+                for (size_t j = 0; j < cols; j++)
+                    c[(i0 + i) * ldc + j0 + j] += sum[i][j];
+        }
+}
+
+static void tile(size_t m, size_t n, size_t depth, struct matrix a, struct matrix b, double *c, size_t ldc, bool add)
+{
+    double packed_a[TILE_M * TILE_K], packed_b[TILE_N * TILE_K];
+    for (size_t i = 0; i < m && !add; i++)
+        memset(c + i * ldc, 0, n * sizeof *c);
+    for (size_t k0 = 0; k0 < depth; k0 += TILE_K) {
+        size_t some = at_most(TILE_K, depth - k0);
+        pack(packed_a, a.at + k0 * a.col, a.row, a.col, m, some, MR);
+        pack(packed_b, b.at + k0 * b.row, b.col, b.row, n, some, NR);
+        multiply_blocks(packed_a, packed_b, m, n, some, c, ldc);
+    }
+}
+
+void ref_gemm(int threads, size_t m, size_t n, size_t depth, struct matrix a, struct matrix b, double *c, size_t ldc,
+              bool add)
+{
+    size_t down = (m + TILE_M - 1) / TILE_M, across = (n + TILE_N - 1) / TILE_N;
+    PARALLEL_FOR
+    for (size_t t = 0; t < down * across; t++) {
+        size_t i = t / across * TILE_M, j = t % across * TILE_N;
+        struct matrix rows = {a.at + i * a.row, a.row, a.col}, cols = {b.at + j * b.col, b.row, b.col};
+        tile(at_most(TILE_M, m - i), at_most(TILE_N, n - j), depth, rows, cols, c + i * ldc + j, ldc, add);
+    }
+}

@@ -1,0 +1,192 @@
+/* Convolution and linear layers as matrix products over unfolded windows ("im2col").
+ *
+ *   y  (K x N*P)        = weight (K x C*kh*kw) . col (C*kh*kw x N*P)      P output positions of a sample
+ *   dcol                = weight^T . dy, folded back into dx by adding
+ *   d weight            = dy . col^T
+ *
+ * A linear layer is a convolution whose window is the whole image. A 1x1 window of stride 1 needs no unfolding. The
+ * samples are taken some at a time, as many as fit into plan->col. */
+#include <string.h>
+
+#include "worker/device/ref/ref.h"
+
+enum { COL_LIMIT = 1 << 22 }; /* elements: 32 MiB */
+
+struct geometry {
+    size_t c, h, w, k, oh, ow; /* image and output of one sample */
+    size_t kh, kw, sh, sw, ph, pw;
+    size_t window, positions; /* C*kh*kw and oh*ow */
+    bool direct;              /* col would be x itself */
+    size_t some;              /* samples at a time */
+};
+
+/* x and y are the forward tensors (or their gradients, of the same shape). */
+static struct geometry geometry(const struct ref_plan *pl, const struct op *op, int x, int y)
+{
+    const struct tensor *tx = &pl->p->tensors[x], *ty = &pl->p->tensors[y];
+    bool linear = op->kind == OP_LINEAR || op->kind == OP_LINEAR_BWD_DATA || op->kind == OP_LINEAR_BWD_PARAM;
+    struct geometry g = {.c = (size_t)tx->c,
+                         .h = (size_t)tx->h,
+                         .w = (size_t)tx->w,
+                         .k = (size_t)ty->c,
+                         .oh = (size_t)ty->h,
+                         .ow = (size_t)ty->w,
+                         .kh = linear ? (size_t)tx->h : (size_t)op->kh,
+                         .kw = linear ? (size_t)tx->w : (size_t)op->kw,
+                         .sh = linear ? 1 : (size_t)op->sh,
+                         .sw = linear ? 1 : (size_t)op->sw,
+                         .ph = linear ? 0 : (size_t)op->ph,
+                         .pw = linear ? 0 : (size_t)op->pw};
+    g.window = g.c * g.kh * g.kw;
+    g.positions = g.oh * g.ow;
+    g.direct = g.kh == 1 && g.kw == 1 && g.sh == 1 && g.sw == 1 && !g.ph && !g.pw;
+    g.some = g.direct ? (size_t)pl->n : COL_LIMIT / (g.window * g.positions);
+    if (g.some < 1)
+        g.some = 1;
+    if (g.some > (size_t)pl->n)
+        g.some = (size_t)pl->n;
+    return g;
+}
+
+static struct geometry geometry_of(const struct ref_plan *pl, const struct op *op)
+{
+    if (op->kind == OP_CONV || op->kind == OP_LINEAR)
+        return geometry(pl, op, op->in[0], op->out);
+    if (op->kind == OP_CONV_BWD_DATA || op->kind == OP_LINEAR_BWD_DATA)
+        return geometry(pl, op, op->out, op->in[0]);
+    return geometry(pl, op, op->in[0], op->in[1]);
+}
+
+size_t ref_col_elements(const struct ref_plan *pl, const struct op *op)
+{
+    if (op->kind != OP_CONV && op->kind != OP_LINEAR && op->kind != OP_CONV_BWD_DATA && op->kind != OP_CONV_BWD_PARAM &&
+        op->kind != OP_LINEAR_BWD_DATA && op->kind != OP_LINEAR_BWD_PARAM)
+        return 0;
+    struct geometry g = geometry_of(pl, op);
+    return g.direct ? 0 : g.window * g.positions * g.some;
+}
+
+/* Source coordinate of output o and window position k; false in the padding. */
+static bool inside(size_t o, size_t stride, size_t k, size_t pad, size_t side, size_t *ret)
+{
+    size_t at = o * stride + k;
+    *ret = at - pad;
+    return at >= pad && at - pad < side;
+}
+
+/* Unfold samples [n0, n0 + count) of x into col (window x count * P). */
+static void unfold(const struct ref_plan *pl, const struct geometry *g, const double *x, size_t n0, size_t count)
+{
+    int threads = pl->threads;
+    size_t n = (size_t)pl->n;
+    PARALLEL_FOR
+    for (size_t r = 0; r < g->window; r++) {
+        size_t c = r / (g->kh * g->kw), ky = r / g->kw % g->kh, kx = r % g->kw;
+        double *out = pl->col + r * count * g->positions;
+        for (size_t s = 0; s < count; s++)
+            for (size_t oy = 0; oy < g->oh; oy++)
+                for (size_t ox = 0; ox < g->ow; ox++) {
+                    size_t iy, ix;
+                    bool in = inside(oy, g->sh, ky, g->ph, g->h, &iy);
+                    in = inside(ox, g->sw, kx, g->pw, g->w, &ix) && in;
+                    *out++ = in ? x[((c * n + n0 + s) * g->h + iy) * g->w + ix] : 0;
+                }
+    }
+}
+
+/* The transpose of unfold: add col to samples [n0, n0 + count) of dx. */
+static void fold(const struct ref_plan *pl, const struct geometry *g, double *dx, size_t n0, size_t count)
+{
+    int threads = pl->threads;
+    size_t n = (size_t)pl->n, rows = g->kh * g->kw;
+    PARALLEL_FOR
+    for (size_t c = 0; c < g->c; c++)
+        for (size_t r = c * rows; r < (c + 1) * rows; r++) {
+            size_t ky = r / g->kw % g->kh, kx = r % g->kw;
+            const double *from = pl->col + r * count * g->positions;
+            for (size_t s = 0; s < count; s++)
+                for (size_t oy = 0; oy < g->oh; oy++)
+                    for (size_t ox = 0; ox < g->ow; ox++, from++) {
+                        size_t iy, ix;
+                        bool in = inside(oy, g->sh, ky, g->ph, g->h, &iy);
+                        in = inside(ox, g->sw, kx, g->pw, g->w, &ix) && in;
+                        if (in)
+                            dx[((c * n + n0 + s) * g->h + iy) * g->w + ix] += *from;
+                    }
+        }
+}
+
+/* The matrix col for samples [n0, n0 + count). */
+static struct matrix columns(const struct ref_plan *pl, const struct geometry *g, const double *x, size_t n0,
+                             size_t count)
+{
+    if (g->direct)
+        return (struct matrix){x + n0 * g->positions, (size_t)pl->n * g->positions, 1};
+    unfold(pl, g, x, n0, count);
+    return (struct matrix){pl->col, count * g->positions, 1};
+}
+
+static size_t take(const struct ref_plan *pl, const struct geometry *g, size_t n0)
+{
+    size_t left = (size_t)pl->n - n0;
+    return left < g->some ? left : g->some;
+}
+
+int ref_product(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    struct geometry g = geometry_of(pl, op);
+    const double *x = pl->value[op->in[0]];
+    double *y = pl->value[op->out];
+    size_t run = (size_t)pl->n * g.positions;
+    struct matrix weight = {ref_param(pl, op->param[0]), g.window, 1};
+    for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
+        count = take(pl, &g, n0);
+        ref_gemm(pl->threads, g.k, count * g.positions, g.window, weight, columns(pl, &g, x, n0, count),
+                 y + n0 * g.positions, run, false);
+    }
+    for (size_t k = 0; k < g.k && op->param[1] >= 0; k++)
+        for (size_t i = 0; i < run; i++)
+            y[k * run + i] += ref_param(pl, op->param[1])[k];
+    return 0;
+}
+
+int ref_product_bwd_data(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    struct geometry g = geometry_of(pl, op);
+    const double *dy = pl->value[op->in[0]];
+    double *dx = pl->value[op->out];
+    size_t run = (size_t)pl->n * g.positions;
+    struct matrix transposed = {ref_param(pl, op->param[0]), 1, g.window};
+    if (!g.direct)
+        memset(dx, 0, ref_elements(pl, op->out) * sizeof *dx);
+    for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
+        count = take(pl, &g, n0);
+        struct matrix grad = {dy + n0 * g.positions, run, 1};
+        ref_gemm(pl->threads, g.window, count * g.positions, g.k, transposed, grad, g.direct ? dx : pl->col,
+                 count * g.positions, false);
+        if (!g.direct)
+            fold(pl, &g, dx, n0, count);
+    }
+    return 0;
+}
+
+int ref_product_bwd_param(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    struct geometry g = geometry_of(pl, op);
+    const double *x = pl->value[op->in[0]], *dy = pl->value[op->in[1]];
+    size_t run = (size_t)pl->n * g.positions;
+    for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
+        count = take(pl, &g, n0);
+        struct matrix grad = {dy + n0 * g.positions, run, 1}, col = columns(pl, &g, x, n0, count);
+        struct matrix transposed = {col.at, col.col, col.row};
+        ref_gemm(pl->threads, g.k, g.window, count * g.positions, grad, transposed, ref_gradient(pl, op->param[0]),
+                 g.window, n0 > 0 || a->accumulate);
+    }
+    for (size_t k = 0; k < g.k && op->param[1] >= 0; k++) {
+        double sum = 0, *to = ref_gradient(pl, op->param[1]) + k;
+        for (size_t i = 0; i < run; i++)
+            sum += dy[k * run + i];
+        *to = a->accumulate ? *to + sum : sum;
+    }
+    return 0;
+}

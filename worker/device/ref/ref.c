@@ -1,0 +1,280 @@
+/* The reference device: memory, plans, the run loop and the updates. ref.h says how it computes. */
+#include "worker/device/ref/ref.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "worker/device/host_common.h"
+
+struct ref_device {
+    struct device base;
+    int threads;
+};
+
+static int ref_open(struct device **ret, const struct device_options *o, struct err *e)
+{
+    struct ref_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return err_set(e, -ENOMEM, "no memory for a device");
+    d->base.ops = &device_ref_ops;
+    d->threads = o->threads;
+    *ret = &d->base;
+    return 0;
+}
+
+static void ref_close(struct device *d)
+{
+    free(d);
+}
+
+static int ref_alloc(struct device *d, size_t bytes, void **ret, struct err *e)
+{
+    return host_alloc(bytes, ret, e);
+}
+
+static void ref_release(struct device *d, void *p)
+{
+    free(p);
+}
+
+static int ref_copy(struct device *d, void *dst, const void *src, size_t bytes, struct err *e)
+{
+    if (bytes)
+        memcpy(dst, src, bytes);
+    return 0;
+}
+
+static int ref_sync(struct device *d, struct err *e)
+{
+    return 0;
+}
+
+static ref_kernel *const kernels[OP_KINDS] = {
+    [OP_INPUT] = ref_input,
+    [OP_CONV] = ref_product,
+    [OP_BN] = ref_bn,
+    [OP_RELU] = ref_relu,
+    [OP_ADD] = ref_add,
+    [OP_MAXPOOL] = ref_maxpool,
+    [OP_AVGPOOL] = ref_avgpool,
+    [OP_LINEAR] = ref_product,
+    [OP_XENT] = ref_xent,
+    [OP_XENT_BWD] = ref_xent_bwd,
+    [OP_LINEAR_BWD_DATA] = ref_product_bwd_data,
+    [OP_LINEAR_BWD_PARAM] = ref_product_bwd_param,
+    [OP_AVGPOOL_BWD] = ref_avgpool_bwd,
+    [OP_MAXPOOL_BWD] = ref_maxpool_bwd,
+    [OP_RELU_BWD] = ref_relu_bwd,
+    [OP_BN_BWD] = ref_bn_bwd,
+    [OP_CONV_BWD_DATA] = ref_product_bwd_data,
+    [OP_CONV_BWD_PARAM] = ref_product_bwd_param,
+};
+
+static void ref_plan_close(struct plan *base)
+{
+    struct ref_plan *pl = (struct ref_plan *)base;
+    if (!pl)
+        return;
+    for (int t = 0; pl->value && t < pl->p->ntensors; t++)
+        free(pl->value[t]);
+    for (int i = 0; pl->saved && i < pl->p->nops; i++) {
+        free(pl->saved[i].mean);
+        free(pl->saved[i].inv_std);
+    }
+    free(pl->value);
+    free(pl->saved);
+    free(pl->col);
+    free(pl->scratch);
+    free(pl);
+}
+
+static int take_doubles(size_t n, double **ret, struct err *e)
+{
+    void *p;
+    TRY(host_alloc(n * sizeof(double), &p, e));
+    *ret = p;
+    return 0;
+}
+
+/* Memory for the tensors and the saved statistics that op touches; widens *col and *scratch. */
+static int take_op(struct ref_plan *pl, const struct op *op, size_t *col, size_t *scratch, struct err *e)
+{
+    int used[3] = {op->in[0], op->in[1], op->out};
+    for (int k = 0; k < 3; k++)
+        if (used[k] >= 0 && !pl->value[used[k]])
+            TRY(take_doubles(ref_elements(pl, used[k]), &pl->value[used[k]], e));
+    size_t want = ref_col_elements(pl, op);
+    *col = want > *col ? want : *col;
+    size_t channels = used[0] >= 0 ? (size_t)pl->p->tensors[used[0]].c : 0;
+    *scratch = 2 * channels + 1 > *scratch ? 2 * channels + 1 : *scratch;
+    if (op->kind != OP_BN && op->kind != OP_BN_BWD)
+        return 0;
+    struct bn_saved *b = &pl->saved[op->kind == OP_BN ? op - pl->p->ops : op->fwd];
+    if (b->mean)
+        return 0;
+    TRY(take_doubles(channels, &b->mean, e));
+    return take_doubles(channels, &b->inv_std, e);
+}
+
+static int take_memory(struct ref_plan *pl, struct err *e)
+{
+    size_t col = 0, scratch = 0;
+    pl->value = calloc((size_t)pl->p->ntensors + 1, sizeof *pl->value);
+    pl->saved = calloc((size_t)pl->p->nops, sizeof *pl->saved);
+    if (!pl->value || !pl->saved)
+        return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
+    for (int i = pl->first; i < pl->end; i++)
+        TRY(take_op(pl, &pl->p->ops[i], &col, &scratch, e));
+    pl->col_cap = col;
+    TRY(take_doubles(col, &pl->col, e));
+    return take_doubles(scratch, &pl->scratch, e);
+}
+
+static int ref_plan(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
+                    struct err *e)
+{
+    int first, end;
+    if (o->compute != DT_F64)
+        return err_set(e, -ENOTSUP, "the ref device computes in F64 only, not in %s", dtype_name(o->compute));
+    TRY(host_plan_slice(p, o, &first, &end, e));
+    struct ref_plan *pl = calloc(1, sizeof *pl);
+    if (!pl)
+        return err_set(e, -ENOMEM, "no memory for a plan");
+    *pl = (struct ref_plan){.base = {&device_ref_ops},
+                            .p = p,
+                            .threads = ((struct ref_device *)d)->threads,
+                            .n = o->batch,
+                            .training = o->training,
+                            .first = first,
+                            .end = end,
+                            .params = o->params,
+                            .stats = o->stats,
+                            .reduce = o->reduce};
+    int rc = take_memory(pl, e);
+    if (rc < 0) {
+        ref_plan_close(&pl->base);
+        return rc;
+    }
+    *ret = &pl->base;
+    return 0;
+}
+
+/* Tell the caller that the gradients of op's parameters, padding included, are final. */
+static int tell_ready(const struct ref_plan *pl, const struct op *op, const struct run_hooks *hooks, struct err *e)
+{
+    if (op->kind != OP_BN_BWD && op->kind != OP_CONV_BWD_PARAM && op->kind != OP_LINEAR_BWD_PARAM)
+        return 0;
+    const struct param *from = &pl->p->params[op->param[0]];
+    const struct param *last = op->param[1] >= 0 ? &pl->p->params[op->param[1]] : from;
+    return hooks->ready(hooks->ctx, from->offset, last->offset + (last->count + 15) / 16 * 16, NULL, e);
+}
+
+static int ref_run(struct plan *base, const struct run_args *a, struct err *e)
+{
+    struct ref_plan *pl = (struct ref_plan *)base;
+    TRY(host_check_batch(pl->p, pl->first, pl->end, &a->batch, pl->n, e));
+    for (int i = pl->first; i < pl->end; i++) {
+        const struct op *op = &pl->p->ops[i];
+        TRY(kernels[op->kind](pl, op, a, e));
+        if (a->hooks && a->hooks->ready)
+            TRY(tell_ready(pl, op, a->hooks, e));
+    }
+    return 0;
+}
+
+/* A tensor that this plan holds; NULL with *e set. */
+static double *held(struct ref_plan *pl, int t, struct err *e)
+{
+    if (t >= 0 && t < pl->p->ntensors && pl->value[t])
+        return pl->value[t];
+    err_set(e, -EINVAL, "tensor %d is not part of this plan", t);
+    return NULL;
+}
+
+/* Call with the index of each element in NCHW order and in the order of ref. */
+#define EACH_ELEMENT(pl, t, logical, stored)                                                                           \
+    for (size_t n_ = (size_t)(pl)->n, c_ = (size_t)(pl)->p->tensors[t].c, plane_ = ref_plane(pl, t), logical = 0,      \
+                stored = 0;                                                                                            \
+         logical < n_ * c_ * plane_ &&                                                                                 \
+         (stored = (logical / plane_ % c_ * n_ + logical / plane_ / c_) * plane_ + logical % plane_, true);            \
+         logical++)
+
+static int ref_get(struct plan *base, int tensor, double *out, struct err *e)
+{
+    struct ref_plan *pl = (struct ref_plan *)base;
+    const double *value = held(pl, tensor, e);
+    if (!value)
+        return -EINVAL;
+    EACH_ELEMENT(pl, tensor, i, at) out[i] = value[at];
+    return 0;
+}
+
+static int ref_put(struct plan *base, int tensor, const double *in, struct err *e)
+{
+    struct ref_plan *pl = (struct ref_plan *)base;
+    double *value = held(pl, tensor, e);
+    if (!value)
+        return -EINVAL;
+    EACH_ELEMENT(pl, tensor, i, at) value[at] = in[i];
+    return 0;
+}
+
+static int ref_update(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
+                      const void *count, struct err *e)
+{
+    double samples = *(const double *)count;
+    if (samples == 0)
+        return 0;
+    double *w = params, *m = momentum;
+    const double *sums = grads;
+    for (size_t i = u->first; i < u->first + u->n; i++) {
+        double g = sums[i] / samples * u->grad_mul + u->weight_decay * w[i];
+        m[i] = u->momentum * m[i] + g;
+        w[i] -= u->lr * m[i];
+    }
+    return 0;
+}
+
+static int ref_update_stats(struct device *d, void *stats, const void *sums, size_t n, double momentum,
+                            const void *count, struct err *e)
+{
+    double samples = *(const double *)count, *to = stats;
+    for (size_t i = 0; i < n && samples != 0; i++)
+        to[i] = (1 - momentum) * to[i] + momentum * (((const double *)sums)[i] / samples);
+    return 0;
+}
+
+static int ref_describe(struct device *d, char *out, size_t cap)
+{
+    snprintf(out, cap, "ref: plain C in double precision, %d threads", ((struct ref_device *)d)->threads);
+    return 0;
+}
+
+static bool ref_native(struct device *d, enum dtype compute)
+{
+    return compute == DT_F64;
+}
+
+const struct device_ops device_ref_ops = {
+    .name = "ref",
+    .real = DT_F64,
+    .open = ref_open,
+    .close = ref_close,
+    .alloc = ref_alloc,
+    .release = ref_release,
+    .upload = ref_copy,
+    .download = ref_copy,
+    .sync = ref_sync,
+    .plan = ref_plan,
+    .plan_close = ref_plan_close,
+    .run = ref_run,
+    .get = ref_get,
+    .put = ref_put,
+    .update = ref_update,
+    .update_stats = ref_update_stats,
+    .describe = ref_describe,
+    .native = ref_native,
+};

@@ -1,0 +1,83 @@
+/* The reference device, inside.
+ *
+ * Plain C in double precision: the truth that other devices are compared with, so it is written to be seen to be right. Every tensor of the
+ * slice has memory of its own, every op runs as its definition says. Values lie as (c, N, h, w), channel first, so that a convolution is one matrix product over all
+ * samples and a channel's statistics one run of memory. Every result element is computed by one thread in one order: the number of threads changes no bit. */
+#ifndef CRUN_WORKER_DEVICE_REF_H
+#define CRUN_WORKER_DEVICE_REF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "worker/device/device.h"
+#include "worker/program/program.h"
+
+#define REF_PRAGMA(x) _Pragma(#x)
+#ifdef _OPENMP
+#define PARALLEL_FOR REF_PRAGMA(omp parallel for num_threads(threads) schedule(static)) /* reads the variable `threads` */
+#else
+#define PARALLEL_FOR (void)threads;
+#endif
+
+/* What a BN's forward op leaves for its backward op. */
+struct bn_saved {
+    double *mean, *inv_std; /* (C) */
+    double elements;        /* per channel, over all ranks that share statistics */
+};
+
+struct ref_plan {
+    struct plan base;
+    const struct program *p;
+    int threads, n; /* batch */
+    bool training;
+    int first, end; /* slice */
+    double *params, *stats, *reduce;
+    double **value;         /* per tensor (c, N, h, w); NULL: not touched by the slice */
+    struct bn_saved *saved; /* per op; of BN ops only */
+    double *col;            /* unfolded windows of some samples, col_cap elements */
+    size_t col_cap;
+    double *scratch; /* two sums a channel and a count; or the logits of a sample */
+};
+
+typedef int ref_kernel(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e);
+
+ref_kernel ref_input, ref_add, ref_relu, ref_relu_bwd, ref_maxpool, ref_maxpool_bwd, ref_avgpool, ref_avgpool_bwd;
+ref_kernel ref_xent, ref_xent_bwd;
+ref_kernel ref_bn, ref_bn_bwd;
+ref_kernel ref_product, ref_product_bwd_data, ref_product_bwd_param; /* convolution and linear */
+
+/* Elements of col that the op would like: all it unfolds, within a limit. 0: it unfolds nothing. */
+size_t ref_col_elements(const struct ref_plan *pl, const struct op *op);
+
+/* Elements of tensor t over the whole batch. */
+static inline size_t ref_elements(const struct ref_plan *pl, int t)
+{
+    const struct tensor *s = &pl->p->tensors[t];
+    return (size_t)pl->n * (size_t)s->c * (size_t)s->h * (size_t)s->w;
+}
+
+/* Elements of one channel of one sample. */
+static inline size_t ref_plane(const struct ref_plan *pl, int t)
+{
+    return (size_t)pl->p->tensors[t].h * (size_t)pl->p->tensors[t].w;
+}
+
+static inline const double *ref_param(const struct ref_plan *pl, int param)
+{
+    return pl->params + pl->p->params[param].offset;
+}
+
+static inline double *ref_gradient(const struct ref_plan *pl, int param)
+{
+    return pl->reduce + pl->p->params[param].offset;
+}
+
+/* c[i * ldc + j] (+)= sum over k of a[i * a_row + k * a_col] * b[k * b_row + j * b_col], i < m, j < n. */
+struct matrix {
+    const double *at;
+    size_t row, col; /* strides */
+};
+void ref_gemm(int threads, size_t m, size_t n, size_t depth, struct matrix a, struct matrix b, double *c, size_t ldc,
+              bool add);
+
+#endif
