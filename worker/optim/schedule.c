@@ -1,0 +1,61 @@
+#include "worker/optim/schedule.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+
+#include "common/err.h"
+
+static double cosine(const struct schedule *s, int64_t step)
+{
+    if (step >= s->total_steps)
+        return 0;
+    double done = (double)(step - s->warmup_steps) / (double)(s->total_steps - s->warmup_steps);
+    return s->base_lr * (1 + cos(M_PI * done)) / 2;
+}
+
+double schedule_lr(const struct schedule *s, int64_t step)
+{
+    if (step < s->warmup_steps)
+        return s->base_lr * (double)(step + 1) / (double)s->warmup_steps;
+    switch (s->policy) {
+    case LR_COSINE:
+        return cosine(s, step);
+    case LR_STEP:
+        return s->base_lr * pow(s->gamma, (double)(step / s->step_size));
+    case LR_FIXED:
+        break;
+    }
+    return s->base_lr;
+}
+
+int schedule_check(const struct schedule *s, struct err *e)
+{
+    if (!schedule_policy_name(s->policy))
+        return err_set(e, -EINVAL, "learning-rate policy %d is not known", (int)s->policy);
+    if (!(s->base_lr >= 0) || !isfinite(s->base_lr))
+        return err_set(e, -EINVAL, "base learning rate %g is not a number from 0 upwards", s->base_lr);
+    if (s->total_steps < 1)
+        return err_set(e, -EINVAL, "a run of %" PRId64 " steps is shorter than one step", s->total_steps);
+    if (s->warmup_steps < 0 || s->warmup_steps > s->total_steps)
+        return err_set(e, -EINVAL, "warm-up of %" PRId64 " steps is not between 0 and the run's %" PRId64,
+                       s->warmup_steps, s->total_steps);
+    if (s->policy == LR_STEP && s->step_size < 1)
+        return err_set(e, -EINVAL, "step size %" PRId64 " of the step policy is below 1", s->step_size);
+    if (s->policy == LR_STEP && !(s->gamma > 0 && isfinite(s->gamma)))
+        return err_set(e, -EINVAL, "gamma %g of the step policy is not above 0", s->gamma);
+    return 0;
+}
+
+const char *schedule_policy_name(enum lr_policy p)
+{
+    switch (p) {
+#define X(name, text)                                                                                                  \
+    case name:                                                                                                         \
+        return text;
+        LR_POLICIES(X)
+#undef X
+    }
+    return NULL;
+}
