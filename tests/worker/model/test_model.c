@@ -1,0 +1,390 @@
+/* Models: sizes, names and shapes. The expected list of names is a table of text, expanded here by rules of its own: rows of torchvision's
+ * state_dict with the numbers of blocks beside it, no code of worker/model/. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "worker/model/model.h"
+#include "worker/program/program.h"
+
+static struct program *build(const char *arch, int classes, int channels, int side)
+{
+    struct model_options o = {.arch = arch,
+                              .classes = classes,
+                              .channels = channels,
+                              .image_size = side,
+                              .zero_init_residual = true,
+                              .mean = {0.5f, 0.5f, 0.5f},
+                              .std = {0.25f, 0.25f, 0.25f}};
+    struct program *p = NULL;
+    struct err e = {0};
+    if (model_build(&p, &o, &e) < 0)
+        fail_msg("%s", e.text);
+    return p;
+}
+
+static void parameters_are_as_many_as_published(void **state)
+{
+    const struct {
+        const char *arch;
+        int classes, channels, side;
+        size_t count;
+    } known[] = {
+        {"resnet18", 1000, 3, 224, 11689512},  {"resnet34", 1000, 3, 224, 21797672},
+        {"resnet50", 1000, 3, 224, 25557032},  {"resnet101", 1000, 3, 224, 44549160},
+        {"resnet152", 1000, 3, 224, 60192808}, {"convnet", 10, 1, 28, 29034},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        struct program *p = build(known[i].arch, known[i].classes, known[i].channels, known[i].side);
+        if (program_trainable(p) != known[i].count)
+            print_error("%s has %zu parameters, expected %zu\n", known[i].arch, program_trainable(p), known[i].count);
+        assert_int_equal(program_trainable(p), known[i].count);
+        program_destroy(p);
+    }
+}
+
+/* One row of the expected list at a time. */
+struct checker {
+    const struct program *p;
+    int next;
+};
+
+static void expect(struct checker *k, const char *name, int ndim, const int64_t *shape)
+{
+    assert_in_range(k->next, 0, k->p->nparams - 1);
+    const struct param *q = &k->p->params[k->next++];
+    assert_string_equal(q->name, name);
+    assert_int_equal(q->ndim, ndim);
+    for (int i = 0; i < ndim; i++) {
+        if (q->shape[i] != shape[i])
+            print_error("%s: size %d is %lld, expected %lld\n", name, i, (long long)q->shape[i], (long long)shape[i]);
+        assert_int_equal(q->shape[i], shape[i]);
+    }
+}
+
+static void expect_conv(struct checker *k, const char *layer, int64_t out, int64_t in, int64_t kernel)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s.weight", layer);
+    expect(k, name, 4, (int64_t[]){out, in, kernel, kernel});
+}
+
+static void expect_bn(struct checker *k, const char *layer, int64_t c)
+{
+    static const char *const part[] = {"weight", "bias", "running_mean", "running_var"};
+    for (int i = 0; i < 4; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "%s.%s", layer, part[i]);
+        expect(k, name, 1, &c);
+    }
+}
+
+/* A row: stage (0: none), block (*: 1 and later), layer, K, C, kernel. "bn" rows have a K only. */
+struct row {
+    int stage;
+    char block;
+    const char *layer;
+    int k, c, kernel;
+};
+
+static const struct row resnet18_rows[] = {
+    {1, '0', "conv1", 64, 64, 3},
+    {1, '0', "bn1", 64, 0, 0},
+    {1, '0', "conv2", 64, 64, 3},
+    {1, '0', "bn2", 64, 0, 0},
+    {1, '*', "conv1", 64, 64, 3},
+    {1, '*', "bn1", 64, 0, 0},
+    {1, '*', "conv2", 64, 64, 3},
+    {1, '*', "bn2", 64, 0, 0},
+    {2, '0', "conv1", 128, 64, 3},
+    {2, '0', "bn1", 128, 0, 0},
+    {2, '0', "conv2", 128, 128, 3},
+    {2, '0', "bn2", 128, 0, 0},
+    {2, '0', "downsample.0", 128, 64, 1},
+    {2, '0', "downsample.1", 128, 0, 0},
+    {2, '*', "conv1", 128, 128, 3},
+    {2, '*', "bn1", 128, 0, 0},
+    {2, '*', "conv2", 128, 128, 3},
+    {2, '*', "bn2", 128, 0, 0},
+    {3, '0', "conv1", 256, 128, 3},
+    {3, '0', "bn1", 256, 0, 0},
+    {3, '0', "conv2", 256, 256, 3},
+    {3, '0', "bn2", 256, 0, 0},
+    {3, '0', "downsample.0", 256, 128, 1},
+    {3, '0', "downsample.1", 256, 0, 0},
+    {3, '*', "conv1", 256, 256, 3},
+    {3, '*', "bn1", 256, 0, 0},
+    {3, '*', "conv2", 256, 256, 3},
+    {3, '*', "bn2", 256, 0, 0},
+    {4, '0', "conv1", 512, 256, 3},
+    {4, '0', "bn1", 512, 0, 0},
+    {4, '0', "conv2", 512, 512, 3},
+    {4, '0', "bn2", 512, 0, 0},
+    {4, '0', "downsample.0", 512, 256, 1},
+    {4, '0', "downsample.1", 512, 0, 0},
+    {4, '*', "conv1", 512, 512, 3},
+    {4, '*', "bn1", 512, 0, 0},
+    {4, '*', "conv2", 512, 512, 3},
+    {4, '*', "bn2", 512, 0, 0},
+    {0},
+};
+
+static const struct row resnet50_rows[] = {
+    {1, '0', "conv1", 64, 64, 1},
+    {1, '0', "bn1", 64, 0, 0},
+    {1, '0', "conv2", 64, 64, 3},
+    {1, '0', "bn2", 64, 0, 0},
+    {1, '0', "conv3", 256, 64, 1},
+    {1, '0', "bn3", 256, 0, 0},
+    {1, '0', "downsample.0", 256, 64, 1},
+    {1, '0', "downsample.1", 256, 0, 0},
+    {1, '*', "conv1", 64, 256, 1},
+    {1, '*', "bn1", 64, 0, 0},
+    {1, '*', "conv2", 64, 64, 3},
+    {1, '*', "bn2", 64, 0, 0},
+    {1, '*', "conv3", 256, 64, 1},
+    {1, '*', "bn3", 256, 0, 0},
+    {2, '0', "conv1", 128, 256, 1},
+    {2, '0', "bn1", 128, 0, 0},
+    {2, '0', "conv2", 128, 128, 3},
+    {2, '0', "bn2", 128, 0, 0},
+    {2, '0', "conv3", 512, 128, 1},
+    {2, '0', "bn3", 512, 0, 0},
+    {2, '0', "downsample.0", 512, 256, 1},
+    {2, '0', "downsample.1", 512, 0, 0},
+    {2, '*', "conv1", 128, 512, 1},
+    {2, '*', "bn1", 128, 0, 0},
+    {2, '*', "conv2", 128, 128, 3},
+    {2, '*', "bn2", 128, 0, 0},
+    {2, '*', "conv3", 512, 128, 1},
+    {2, '*', "bn3", 512, 0, 0},
+    {3, '0', "conv1", 256, 512, 1},
+    {3, '0', "bn1", 256, 0, 0},
+    {3, '0', "conv2", 256, 256, 3},
+    {3, '0', "bn2", 256, 0, 0},
+    {3, '0', "conv3", 1024, 256, 1},
+    {3, '0', "bn3", 1024, 0, 0},
+    {3, '0', "downsample.0", 1024, 512, 1},
+    {3, '0', "downsample.1", 1024, 0, 0},
+    {3, '*', "conv1", 256, 1024, 1},
+    {3, '*', "bn1", 256, 0, 0},
+    {3, '*', "conv2", 256, 256, 3},
+    {3, '*', "bn2", 256, 0, 0},
+    {3, '*', "conv3", 1024, 256, 1},
+    {3, '*', "bn3", 1024, 0, 0},
+    {4, '0', "conv1", 512, 1024, 1},
+    {4, '0', "bn1", 512, 0, 0},
+    {4, '0', "conv2", 512, 512, 3},
+    {4, '0', "bn2", 512, 0, 0},
+    {4, '0', "conv3", 2048, 512, 1},
+    {4, '0', "bn3", 2048, 0, 0},
+    {4, '0', "downsample.0", 2048, 1024, 1},
+    {4, '0', "downsample.1", 2048, 0, 0},
+    {4, '*', "conv1", 512, 2048, 1},
+    {4, '*', "bn1", 512, 0, 0},
+    {4, '*', "conv2", 512, 512, 3},
+    {4, '*', "bn2", 512, 0, 0},
+    {4, '*', "conv3", 2048, 512, 1},
+    {4, '*', "bn3", 2048, 0, 0},
+    {0},
+};
+
+static void expect_block(struct checker *k, const struct row *rows, int stage, int block)
+{
+    for (const struct row *r = rows; r->stage; r++) {
+        if (r->stage != stage || r->block != (block ? '*' : '0'))
+            continue;
+        char layer[96];
+        snprintf(layer, sizeof layer, "layer%d.%d.%s", stage, block, r->layer);
+        if (r->kernel)
+            expect_conv(k, layer, r->k, r->c, r->kernel);
+        else
+            expect_bn(k, layer, r->k);
+    }
+}
+
+static void expect_state_dict(const char *arch, const struct row *rows, const int *blocks, int width, int entries)
+{
+    struct program *p = build(arch, 1000, 3, 224);
+    struct checker k = {.p = p};
+    assert_int_equal(p->nparams, entries);
+    expect_conv(&k, "conv1", 64, 3, 7);
+    expect_bn(&k, "bn1", 64);
+    for (int s = 1; s <= 4; s++)
+        for (int b = 0; b < blocks[s - 1]; b++)
+            expect_block(&k, rows, s, b);
+    expect(&k, "fc.weight", 2, (int64_t[]){1000, width});
+    expect(&k, "fc.bias", 1, (int64_t[]){1000});
+    assert_int_equal(k.next, p->nparams);
+    program_destroy(p);
+}
+
+/* len(state_dict()) is 122, 218 and 320; without the num_batches_tracked of each of 20, 36 and 53 batch norms that is 102, 182 and 267. */
+static void names_and_shapes_are_those_of_torchvision_in_its_order(void **state)
+{
+    expect_state_dict("resnet18", resnet18_rows, (int[]){2, 2, 2, 2}, 512, 102);
+    expect_state_dict("resnet34", resnet18_rows, (int[]){3, 4, 6, 3}, 512, 182);
+    expect_state_dict("resnet50", resnet50_rows, (int[]){3, 4, 6, 3}, 2048, 267);
+}
+
+static void the_small_network_has_the_names_of_its_tutorial(void **state)
+{
+    struct program *p = build("convnet", 10, 1, 28);
+    struct checker k = {.p = p};
+    expect_conv(&k, "layer1.0", 16, 1, 5);
+    expect(&k, "layer1.0.bias", 1, (int64_t[]){16});
+    expect_bn(&k, "layer1.1", 16);
+    expect_conv(&k, "layer2.0", 32, 16, 5);
+    expect(&k, "layer2.0.bias", 1, (int64_t[]){32});
+    expect_bn(&k, "layer2.1", 32);
+    expect(&k, "fc.weight", 2, (int64_t[]){10, 7 * 7 * 32});
+    expect(&k, "fc.bias", 1, (int64_t[]){10});
+    assert_int_equal(k.next, p->nparams);
+    program_destroy(p);
+}
+
+static const struct op *producer(const struct program *p, const char *tensor)
+{
+    int t = program_find_tensor(p, tensor);
+    for (int i = 0; i < p->nfwd; i++)
+        if (p->ops[i].out == t)
+            return &p->ops[i];
+    fail_msg("nothing makes '%s'", tensor);
+    return NULL;
+}
+
+static void assert_stride(const struct program *p, const char *tensor, int stride, int side)
+{
+    assert_int_equal(producer(p, tensor)->sh, stride);
+    assert_int_equal(producer(p, tensor)->sw, stride);
+    assert_int_equal(p->tensors[program_find_tensor(p, tensor)].h, side);
+}
+
+static void bottlenecks_stride_in_the_3x3_convolution(void **state)
+{
+    struct program *p = build("resnet50", 1000, 3, 224);
+    assert_stride(p, "conv1", 2, 112);
+    assert_stride(p, "maxpool", 2, 56);
+    assert_stride(p, "layer1.0.conv2", 1, 56);
+    assert_stride(p, "layer2.0.conv1", 1, 56);
+    assert_stride(p, "layer2.0.conv2", 2, 28);
+    assert_stride(p, "layer2.0.downsample.0", 2, 28);
+    assert_stride(p, "layer4.2.conv3", 1, 7);
+    program_destroy(p);
+    p = build("resnet18", 1000, 3, 224);
+    assert_stride(p, "layer2.0.conv1", 2, 28);
+    assert_stride(p, "layer2.0.conv2", 1, 28);
+    program_destroy(p);
+}
+
+/* Multiplications of the forward convolutions and linear layer at 224 x 224: 1.814, 3.664, 4.089 GMAC as torchvision states. */
+static void forward_costs_what_is_published(void **state)
+{
+    const struct {
+        const char *arch;
+        double giga;
+    } known[] = {{"resnet18", 1.814}, {"resnet34", 3.664}, {"resnet50", 4.089}, {"resnet101", 7.801}};
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        struct program *p = build(known[k].arch, 1000, 3, 224);
+        double macs = 0;
+        for (int i = 0; i < p->nfwd; i++)
+            if (p->ops[i].kind == OP_CONV || p->ops[i].kind == OP_LINEAR) {
+                const struct tensor *y = &p->tensors[p->ops[i].out];
+                macs += (double)p->params[p->ops[i].param[0]].count * y->h * y->w;
+            }
+        if (macs / 1e9 < known[k].giga - 0.0006 || macs / 1e9 > known[k].giga + 0.0006)
+            fail_msg("%s: %.4f GMAC, expected %.3f", known[k].arch, macs / 1e9, known[k].giga);
+        program_destroy(p);
+    }
+}
+
+static double scale_of(const struct program *p, const char *name)
+{
+    return p->params[program_find_param(p, name)].init_scale;
+}
+
+static enum param_init init_of(const struct program *p, const char *name)
+{
+    return p->params[program_find_param(p, name)].init;
+}
+
+static void initial_values_follow_torchvision(void **state)
+{
+    struct program *p = build("resnet50", 1000, 3, 224);
+    double std = scale_of(p, "conv1.weight"), bound = scale_of(p, "fc.weight");
+    assert_int_equal(init_of(p, "conv1.weight"), INIT_NORMAL);
+    assert_true(std * std * 49 * 64 > 1.9999999 && std * std * 49 * 64 < 2.0000001);
+    assert_int_equal(init_of(p, "fc.bias"), INIT_UNIFORM);
+    assert_true(bound * bound * 2048 > 0.9999999 && bound * bound * 2048 < 1.0000001);
+    assert_int_equal(init_of(p, "layer1.0.bn2.weight"), INIT_ONES);
+    assert_int_equal(init_of(p, "layer1.0.bn3.weight"), INIT_ZEROS); /* zero_init_residual */
+    assert_int_equal(init_of(p, "layer1.0.downsample.1.weight"), INIT_ONES);
+    assert_int_equal(init_of(p, "bn1.running_var"), INIT_ONES);
+    assert_int_equal(init_of(p, "bn1.running_mean"), INIT_ZEROS);
+    program_destroy(p);
+    struct model_options o = {.arch = "resnet18", .classes = 2, .channels = 3, .image_size = 32, .std = {1, 1, 1}};
+    assert_int_equal(0, model_build(&p, &o, NULL));
+    assert_int_equal(init_of(p, "layer1.0.bn2.weight"), INIT_ONES);
+    program_destroy(p);
+}
+
+static void images_down_to_one_pixel_still_build(void **state)
+{
+    struct program *p = build("resnet18", 10, 1, 1);
+    assert_int_equal(1, p->tensors[program_find_tensor(p, "layer4.1.add")].h);
+    program_destroy(p);
+}
+
+static void assert_refused(struct model_options o, const char *text)
+{
+    struct program *p = NULL;
+    struct err e = {0};
+    assert_int_equal(-EINVAL, model_build(&p, &o, &e));
+    assert_null(p);
+    if (!strstr(e.text, text))
+        print_error("the error is '%s', expected to hold '%s'\n", e.text, text);
+    assert_non_null(strstr(e.text, text));
+}
+
+static void impossible_models_are_refused_with_a_sentence(void **state)
+{
+    struct model_options o = {.arch = "resnet18", .classes = 10, .channels = 3, .image_size = 32, .std = {1, 1, 1}};
+    struct model_options bad = o;
+    bad.arch = "resnet19";
+    assert_refused(bad, "unknown architecture 'resnet19' (expected one of resnet18, resnet34, resnet50, resnet101, "
+                        "resnet152, convnet)");
+    bad = o, bad.classes = 1;
+    assert_refused(bad, "1 classes (expected at least 2)");
+    bad = o, bad.channels = 2;
+    assert_refused(bad, "images of 2 channels (expected 1 or 3)");
+    bad = o, bad.image_size = 0;
+    assert_refused(bad, "image size 0 (expected at least 1)");
+    bad = o, bad.arch = "convnet";
+    assert_refused(bad, "image size 32 (expected 28");
+    bad = o, bad.std[1] = 0;
+    assert_refused(bad, "standard deviation 0 of channel 1");
+    bad = o, bad.image_size = 1 << 20;
+    assert_refused(bad, "tensor 'input' would be 3 x 1048576 x 1048576");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_are_as_many_as_published),
+        cmocka_unit_test(names_and_shapes_are_those_of_torchvision_in_its_order),
+        cmocka_unit_test(the_small_network_has_the_names_of_its_tutorial),
+        cmocka_unit_test(bottlenecks_stride_in_the_3x3_convolution),
+        cmocka_unit_test(forward_costs_what_is_published),
+        cmocka_unit_test(initial_values_follow_torchvision),
+        cmocka_unit_test(images_down_to_one_pixel_still_build),
+        cmocka_unit_test(impossible_models_are_refused_with_a_sentence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
