@@ -1,0 +1,43 @@
+/* The commands: one list for look-up, arity and what memory they may need; handlers in command_*.c. */
+#ifndef CRUN_RENDEZVOUSD_COMMANDS_H
+#define CRUN_RENDEZVOUSD_COMMANDS_H
+
+struct conn;
+struct request;
+
+#define COMMAND_GROWS 1 /* refused when memory is used up */
+
+/* handler, name, arity as Redis counts it (the name included; -n: at least n), flags */
+#define COMMANDS(X)                                                                                                    \
+    X(get, "get", 2, 0)                                                                                                \
+    X(set, "set", -3, COMMAND_GROWS)                                                                                   \
+    X(incr, "incr", 2, COMMAND_GROWS)                                                                                  \
+    X(incrby, "incrby", 3, COMMAND_GROWS)                                                                              \
+    X(decr, "decr", 2, COMMAND_GROWS)                                                                                  \
+    X(decrby, "decrby", 3, COMMAND_GROWS)                                                                              \
+    X(del, "del", -2, 0)                                                                                               \
+    X(exists, "exists", -2, 0)                                                                                         \
+    X(append, "append", 3, COMMAND_GROWS)                                                                              \
+    X(setnx, "setnx", 3, COMMAND_GROWS)                                                                                \
+    X(mget, "mget", -2, 0)                                                                                             \
+    X(mset, "mset", -3, COMMAND_GROWS)                                                                                 \
+    X(keys, "keys", 2, 0)                                                                                              \
+    X(dbsize, "dbsize", 1, 0)                                                                                          \
+    X(flushall, "flushall", -1, 0)                                                                                     \
+    X(store_wait, "store.wait", -3, 0)                                                                                 \
+    X(store_cas, "store.cas", 5, COMMAND_GROWS)                                                                        \
+    X(store_ping, "store.ping", 1, 0)                                                                                  \
+    X(ping, "ping", -1, 0)                                                                                             \
+    X(echo, "echo", 2, 0)                                                                                              \
+    X(select, "select", 2, 0)                                                                                          \
+    X(quit, "quit", -1, 0)                                                                                             \
+    X(hello, "hello", -1, 0)                                                                                           \
+    X(client, "client", -2, 0)                                                                                         \
+    X(command, "command", -1, 0)                                                                                       \
+    X(info, "info", -1, 0)
+
+#define X(handler, name, arity, flags) void command_##handler(struct conn *c, const struct request *rq);
+COMMANDS(X)
+#undef X
+
+#endif

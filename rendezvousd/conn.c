@@ -1,0 +1,355 @@
+/* One client: bytes in, requests one after the other, replies out in order.
+ *
+ * - read -> parser -> command -> reply buffer; one write for all that a read brought (pipelining);
+ * - STORE.WAIT blocks: nothing more of this client is executed until it is answered, by a key, the timer or its end. Its
+ *   bytes are still read (so that its end is seen), up to the limit of one request; then reading stops;
+ * - a waiter is woken in the middle of another client's request, so it is only marked ready there and goes on afterwards;
+ * - closing: the flag first, then the handles; the struct is freed when the last of them is gone. */
+#include "common/err.h"
+#include "common/log.h"
+#include "rendezvousd/peer_uid.h"
+#include "rendezvousd/server_impl.h"
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#define MODULE "server"
+#define FLUSH_BYTES (256 * 1024) /* replies are written when this much is there */
+#define KEEP_OUT_BYTES (16 * 1024)
+#define KEEPALIVE_SECONDS 60
+
+#define conn_of(handle, member) ((struct conn *)((char *)(handle)-offsetof(struct conn, member)))
+
+static void process(struct conn *c);
+
+/* ---- end of a connection ------------------------------------------------------------------------------------------- */
+
+static void on_closed(uv_handle_t *h)
+{
+    struct conn *c = h->data;
+    if (--c->open_handles > 0)
+        return;
+    struct server *s = c->s;
+    request_parser_free(&c->in);
+    buf_free(&c->reply.out);
+    buf_free(&c->flying);
+    free(c);
+    server_handle_closed(s);
+}
+
+void conn_close(struct conn *c)
+{
+    if (c->closing)
+        return;
+    c->closing = true;
+    if (c->waiter)
+        waiters_remove(c->s->waiters, c->waiter);
+    c->waiter = NULL;
+    if (c->ready)
+        DL_DELETE2(c->s->ready, c, ready_prev, ready_next);
+    c->ready = false;
+    keyspace_charge(c->s->keys, -(ptrdiff_t)c->charged);
+    DL_DELETE(c->s->conns, c);
+    c->s->clients--;
+    uv_close((uv_handle_t *)&c->tcp, on_closed);
+    uv_close((uv_handle_t *)&c->timer, on_closed);
+}
+
+/* Buffers count against the server's memory limit; a client whose next byte does not fit is closed. */
+static void charge(struct conn *c)
+{
+    if (c->closing)
+        return;
+    size_t now = request_memory(&c->in) + c->reply.out.cap + c->flying.cap;
+    if (now > c->charged && !keyspace_fits(c->s->keys, now - c->charged)) {
+        log_info(MODULE, "client %llu closed: no memory for %zu bytes of its buffers", (unsigned long long)c->id, now);
+        conn_close(c);
+        return;
+    }
+    keyspace_charge(c->s->keys, (ptrdiff_t)now - (ptrdiff_t)c->charged);
+    c->charged = now;
+}
+
+/* ---- the timer -------------------------------------------------------------------------------------------------- */
+
+static void on_timer(uv_timer_t *t)
+{
+    struct conn *c = conn_of(t, timer);
+    enum conn_timer kind = c->timer_kind;
+    c->timer_kind = TIMER_NONE;
+    if (c->closing)
+        return;
+    if (kind == TIMER_WAIT) {
+        waiters_remove(c->s->waiters, c->waiter);
+        c->waiter = NULL;
+        reply_int(&c->reply, 0);
+        process(c);
+        conn_drain_ready(c->s);
+        return;
+    }
+    if (kind == TIMER_REQUEST)
+        log_info(MODULE, "client %llu closed: its request was not complete after %lld ms", (unsigned long long)c->id,
+                 (long long)c->s->o.request_timeout_ms);
+    conn_close(c);
+}
+
+static void set_timer(struct conn *c, enum conn_timer kind, int64_t ms)
+{
+    c->timer_kind = kind;
+    if (kind == TIMER_NONE)
+        uv_timer_stop(&c->timer);
+    else
+        uv_timer_start(&c->timer, on_timer, (uint64_t)ms, 0);
+}
+
+/* ---- out -------------------------------------------------------------------------------------------------------- */
+
+static void flush(struct conn *c);
+
+static void all_written(struct conn *c)
+{
+    buf_clear(&c->flying);
+    c->flown = 0;
+    if (c->flying.cap > KEEP_OUT_BYTES)
+        buf_free(&c->flying);
+}
+
+static void on_written(uv_write_t *w, int status)
+{
+    struct conn *c = conn_of(w, write);
+    c->writing = false;
+    if (c->closing)
+        return;
+    if (status < 0) {
+        conn_close(c);
+        return;
+    }
+    all_written(c);
+    flush(c);
+    charge(c);
+}
+
+/* What the kernel takes at once goes at once; the rest is written when it can be. Filling and writing swap buffers. */
+static void flush(struct conn *c)
+{
+    if (c->closing || c->writing)
+        return;
+    if (c->reply.out.len == 0) {
+        if (c->last_words)
+            conn_close(c);
+        return;
+    }
+    struct buf filled = c->reply.out;
+    c->reply.out = c->flying;
+    c->flying = filled;
+    buf_clear(&c->reply.out);
+    uv_buf_t b = uv_buf_init(c->flying.data, (unsigned)c->flying.len);
+    int n = uv_try_write((uv_stream_t *)&c->tcp, &b, 1);
+    if (n < 0 && n != UV_EAGAIN) {
+        conn_close(c);
+        return;
+    }
+    c->flown = n > 0 ? (size_t)n : 0;
+    c->reply.out.max = c->s->o.max_output_bytes;
+    if (c->flown == c->flying.len) {
+        all_written(c);
+        if (c->last_words)
+            conn_close(c);
+        return;
+    }
+    size_t rest = c->flying.len - c->flown;
+    c->reply.out.max = rest < c->s->o.max_output_bytes ? c->s->o.max_output_bytes - rest : 1;
+    b = uv_buf_init(c->flying.data + c->flown, (unsigned)rest);
+    c->writing = true;
+    if (uv_write(&c->write, (uv_stream_t *)&c->tcp, &b, 1, on_written) < 0) {
+        c->writing = false;
+        conn_close(c);
+    }
+}
+
+/* Say what is queued, then close; a client that does not take it is closed all the same. */
+static void say_last_words(struct conn *c)
+{
+    c->last_words = true;
+    uv_read_stop((uv_stream_t *)&c->tcp);
+    c->reading = false;
+    set_timer(c, TIMER_LINGER, c->s->o.request_timeout_ms);
+}
+
+/* ---- in --------------------------------------------------------------------------------------------------------- */
+
+static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b)
+{
+    struct conn *c = h->data;
+    (void)suggested;
+    *b = uv_buf_init(c->s->read_bytes, sizeof c->s->read_bytes);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
+{
+    struct conn *c = conn_of(stream, tcp);
+    if (c->closing || n == 0)
+        return;
+    if (n < 0) {
+        conn_close(c);
+        return;
+    }
+    if (request_feed(&c->in, b->base, (size_t)n) < 0) {
+        conn_close(c);
+        return;
+    }
+    struct server *s = c->s;
+    process(c);
+    conn_drain_ready(s);
+}
+
+/* A client that is blocked may send ahead as much as one request. */
+static void choose_reading(struct conn *c)
+{
+    bool want = !c->last_words && (!c->waiter || request_buffered(&c->in) < c->s->o.max_request_bytes);
+    if (want == c->reading)
+        return;
+    c->reading = want;
+    if (!want)
+        uv_read_stop((uv_stream_t *)&c->tcp);
+    else if (uv_read_start((uv_stream_t *)&c->tcp, on_alloc, on_read) < 0)
+        conn_close(c);
+}
+
+static void refuse_request(struct conn *c, int code, const struct err *e)
+{
+    log_info(MODULE, "client %llu closed: %s", (unsigned long long)c->id, e->text);
+    if (code == -EPROTO)
+        reply_error(&c->reply, "ERR %s", e->text);
+    else
+        reply_error(&c->reply, "OOM %s", e->text);
+    say_last_words(c);
+}
+
+/* Execute what is there, as long as nothing blocks. */
+static void process(struct conn *c)
+{
+    while (!c->closing && !c->last_words && !c->waiter) {
+        struct request rq;
+        struct err e;
+        int rc = request_next(&c->in, &rq, &e);
+        if (rc == 0)
+            break;
+        if (rc < 0) {
+            refuse_request(c, rc, &e);
+            break;
+        }
+        if (c->timer_kind == TIMER_REQUEST)
+            set_timer(c, TIMER_NONE, 0);
+        c->s->commands++;
+        command_execute(c, &rq);
+        if (c->last_words)
+            say_last_words(c);
+        if (c->reply.failed) {
+            log_info(MODULE, "client %llu closed: more than %zu bytes of replies wait for it",
+                     (unsigned long long)c->id, c->s->o.max_output_bytes);
+            conn_close(c);
+        } else if (c->reply.out.len >= FLUSH_BYTES) {
+            flush(c);
+        }
+    }
+    if (!c->closing)
+        flush(c);
+    charge(c);
+    if (c->closing)
+        return;
+    if (c->timer_kind == TIMER_NONE && request_begun(&c->in))
+        set_timer(c, TIMER_REQUEST, c->s->o.request_timeout_ms);
+    choose_reading(c);
+}
+
+void conn_drain_ready(struct server *s)
+{
+    while (s->ready) {
+        struct conn *c = s->ready;
+        DL_DELETE2(s->ready, c, ready_prev, ready_next);
+        c->ready = false;
+        process(c);
+    }
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+
+static void on_all_there(void *arg)
+{
+    struct conn *c = arg;
+    c->waiter = NULL;
+    set_timer(c, TIMER_NONE, 0);
+    reply_int(&c->reply, 1);
+    c->ready = true;
+    DL_APPEND2(c->s->ready, c, ready_prev, ready_next);
+}
+
+int conn_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t timeout_ms)
+{
+    int rc = waiters_add(c->s->waiters, keys, n, on_all_there, c, &c->waiter);
+    if (rc == 0)
+        set_timer(c, TIMER_WAIT, timeout_ms);
+    return rc;
+}
+
+/* ---- beginning -------------------------------------------------------------------------------------------------- */
+
+/* Why this client may not come in; NULL if it may. */
+static const char *objection(struct server *s, struct conn *c)
+{
+    if (s->clients > s->o.max_clients)
+        return "ERR max number of clients reached";
+    if (!s->o.same_uid_only)
+        return NULL;
+    int fd;
+    uid_t uid;
+    struct err e;
+    if (uv_fileno((uv_handle_t *)&c->tcp, &fd) < 0)
+        return "ERR the connection is broken";
+    int rc = peer_uid(fd, &uid, &e);
+    if (rc == -EREMOTE || (rc == 0 && uid == geteuid()))
+        return NULL;
+    if (rc < 0)
+        log_warn(MODULE, "connection refused: %s", e.text);
+    else
+        log_warn(MODULE, "connection of uid %u refused: only uid %u may use this server", (unsigned)uid,
+                 (unsigned)geteuid());
+    return "NOPERM this server takes local connections of its own user only";
+}
+
+void conn_accept(struct server *s, uv_stream_t *listener)
+{
+    struct conn *c = calloc(1, sizeof *c);
+    if (!c || uv_tcp_init(s->loop, &c->tcp) < 0)
+        abort(); /* small and of fixed size; without it the listener would stand still for ever */
+    c->s = s;
+    c->tcp.data = c->timer.data = c;
+    uv_timer_init(s->loop, &c->timer);
+    c->open_handles = 2;
+    c->id = ++s->connections;
+    buf_init(&c->reply.out, s->o.max_output_bytes);
+    buf_init(&c->flying, s->o.max_output_bytes);
+    request_parser_init(&c->in, &(struct request_limits){s->o.max_request_bytes, s->o.max_args});
+    s->open_handles++;
+    s->clients++;
+    DL_APPEND(s->conns, c);
+    if (uv_accept(listener, (uv_stream_t *)&c->tcp) < 0) {
+        conn_close(c);
+        return;
+    }
+    uv_tcp_nodelay(&c->tcp, 1);
+    uv_tcp_keepalive(&c->tcp, 1, KEEPALIVE_SECONDS);
+    const char *no = objection(s, c);
+    if (no) {
+        s->refused++;
+        reply_error(&c->reply, "%s", no);
+        say_last_words(c);
+        flush(c);
+    } else {
+        choose_reading(c);
+    }
+}

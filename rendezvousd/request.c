@@ -1,0 +1,285 @@
+/* See request.h. `in` holds everything received and not yet consumed; arguments are kept as offsets while it may move. */
+#include "rendezvousd/request.h"
+#include "common/err.h"
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define HEADER_MAX 32          /* "*<number>" or "$<number>" with its line end */
+#define KEEP_BYTES (16 * 1024) /* an idle parser gives back more than this */
+#define KEEP_ARGS 64
+
+void request_parser_init(struct request_parser *p, const struct request_limits *l)
+{
+    *p = (struct request_parser){.limits = *l, .bulk_len = -1};
+    buf_init(&p->in, 2 * l->max_bytes + REQUEST_INLINE_MAX);
+}
+
+void request_parser_free(struct request_parser *p)
+{
+    buf_free(&p->in);
+    free(p->argv);
+    free(p->line);
+    p->argv = NULL;
+    p->line = NULL;
+    p->argv_cap = p->argc = 0;
+}
+
+bool request_i64(const char *p, size_t n, int64_t *ret)
+{
+    bool negative = n > 0 && p[0] == '-';
+    size_t i = negative;
+    if (n == i || n > 20 || (p[i] == '0' && n > 1))
+        return false;
+    uint64_t v = 0, max = negative ? (uint64_t)INT64_MAX + 1 : INT64_MAX;
+    for (; i < n; i++) {
+        unsigned d = (unsigned char)p[i] - (unsigned)'0';
+        if (d > 9 || v > (max - d) / 10)
+            return false;
+        v = v * 10 + d;
+    }
+    *ret = negative ? (int64_t)(0 - v) : (int64_t)v;
+    return true;
+}
+
+bool request_arg_is(const struct request_arg *a, const char *word)
+{
+    return strlen(word) == a->n && strncasecmp(a->p, word, a->n) == 0;
+}
+
+size_t request_buffered(const struct request_parser *p)
+{
+    return p->in.len - (p->complete ? p->pos : p->start);
+}
+
+bool request_begun(const struct request_parser *p)
+{
+    return request_buffered(p) > 0;
+}
+
+size_t request_memory(const struct request_parser *p)
+{
+    return p->in.cap + p->argv_cap * sizeof *p->argv;
+}
+
+/* Forget the request that was handed out; large memory goes back once nothing is left to parse. */
+static void retire(struct request_parser *p)
+{
+    free(p->line);
+    p->line = NULL;
+    p->start = p->pos;
+    p->argc = 0;
+    p->multibulk = p->complete = false;
+    p->bulk_len = -1;
+    p->args_left = 0;
+    if (p->start < p->in.len)
+        return;
+    buf_clear(&p->in);
+    p->start = p->pos = 0;
+    if (p->in.cap > KEEP_BYTES)
+        buf_free(&p->in);
+    if (p->argv_cap > KEEP_ARGS) {
+        free(p->argv);
+        p->argv = NULL;
+        p->argv_cap = 0;
+    }
+}
+
+int request_feed(struct request_parser *p, const void *data, size_t n)
+{
+    if (p->complete)
+        retire(p);
+    if (p->start > 0) { /* once per read, not per request: each byte moves at most once */
+        buf_consume(&p->in, p->start);
+        p->pos -= p->start;
+        p->start = 0;
+    }
+    return buf_add(&p->in, data, n);
+}
+
+static int protocol_error(struct request_parser *p, struct err *e, const char *what)
+{
+    p->broken = true;
+    return err_set(e, -EPROTO, "Protocol error: %s", what);
+}
+
+static int add_arg(struct request_parser *p, size_t offset, size_t n, struct err *e)
+{
+    if (p->argc == p->argv_cap) {
+        size_t cap = p->argv_cap ? p->argv_cap * 2 : 8;
+        struct request_arg *v = realloc(p->argv, cap * sizeof *v);
+        if (!v)
+            return err_set(e, -ENOMEM, "no memory for a request of %zu arguments", cap);
+        p->argv = v;
+        p->argv_cap = cap;
+    }
+    p->argv[p->argc++] = (struct request_arg){.p = (const char *)offset, .n = n};
+    return 0;
+}
+
+/* The number in the header line at pos. 1 and the position after it, 0 for more bytes, or a protocol error. */
+static int header(struct request_parser *p, const char *too_big, const char *invalid, int64_t *ret, struct err *e)
+{
+    const char *line = p->in.data + p->pos + 1; /* after '*' or '$' */
+    size_t have = p->in.len - p->pos - 1;
+    const char *end = memchr(line, '\n', have < HEADER_MAX ? have : HEADER_MAX);
+    if (!end)
+        return have >= HEADER_MAX ? protocol_error(p, e, too_big) : 0;
+    if (end == line || end[-1] != '\r' || !request_i64(line, (size_t)(end - 1 - line), ret))
+        return protocol_error(p, e, invalid);
+    p->pos = (size_t)(end + 1 - p->in.data);
+    return 1;
+}
+
+/* One argument of a multi-bulk request: its header, then its bytes. 1 when it is there. */
+static int bulk(struct request_parser *p, struct err *e)
+{
+    if (p->bulk_len < 0) {
+        if (p->pos == p->in.len)
+            return 0;
+        char c = p->in.data[p->pos];
+        if (c != '$') {
+            char what[] = "expected '$', got '?'";
+            what[sizeof what - 3] = isprint((unsigned char)c) ? c : '?';
+            return protocol_error(p, e, what);
+        }
+        int64_t n;
+        int rc = header(p, "too big bulk count string", "invalid bulk length", &n, e);
+        if (rc <= 0)
+            return rc;
+        size_t used = p->pos - p->start;
+        if (n < 0 || used > p->limits.max_bytes || (uint64_t)n > p->limits.max_bytes - used)
+            return protocol_error(p, e, "invalid bulk length");
+        p->bulk_len = n;
+    }
+    size_t n = (size_t)p->bulk_len;
+    if (p->in.len - p->pos < n + 2)
+        return 0;
+    if (memcmp(p->in.data + p->pos + n, "\r\n", 2) != 0)
+        return protocol_error(p, e, "expected CRLF after bulk");
+    TRY(add_arg(p, p->pos, n, e));
+    p->pos += n + 2;
+    p->bulk_len = -1;
+    p->args_left--;
+    return 1;
+}
+
+static int multibulk(struct request_parser *p, struct err *e)
+{
+    if (!p->multibulk) {
+        int64_t n;
+        int rc = header(p, "too big mbulk count string", "invalid multibulk length", &n, e);
+        if (rc <= 0)
+            return rc;
+        if (n > 0 && (uint64_t)n > p->limits.max_args)
+            return protocol_error(p, e, "invalid multibulk length");
+        p->multibulk = true;
+        p->args_left = n > 0 ? n : 0;
+    }
+    while (p->args_left > 0) {
+        int rc = bulk(p, e);
+        if (rc <= 0)
+            return rc;
+    }
+    for (size_t i = 0; i < p->argc; i++)
+        p->argv[i].p = p->in.data + (size_t)p->argv[i].p;
+    return 1;
+}
+
+static int hex(char c)
+{
+    return isdigit((unsigned char)c) ? c - '0' : tolower((unsigned char)c) - 'a' + 10;
+}
+
+/* What follows a backslash in double quotes; *s stands on the backslash and ends on the last byte used. */
+static char unescape(const char **s, const char *end)
+{
+    const char *c = *s + 1;
+    if (*c == 'x' && end - c > 2 && isxdigit((unsigned char)c[1]) && isxdigit((unsigned char)c[2])) {
+        *s = c + 2;
+        return (char)(hex(c[1]) * 16 + hex(c[2]));
+    }
+    *s = c;
+    static const char from[] = "nrtba", to[] = "\n\r\t\b\a";
+    const char *at = *c ? strchr(from, *c) : NULL;
+    return at ? to[at - from] : *c;
+}
+
+/* One word of an inline request, unquoted to *out. Returns where it ends, NULL if its quotes do not balance. */
+static const char *word(const char *s, const char *end, char **out)
+{
+    char quote = 0;
+    for (; s < end; s++) {
+        if (!quote && isspace((unsigned char)*s))
+            return s;
+        if (!quote && (*s == '"' || *s == '\''))
+            quote = *s;
+        else if (quote == '"' && *s == '\\' && s + 1 < end)
+            *(*out)++ = unescape(&s, end);
+        else if (quote == '\'' && *s == '\\' && s + 1 < end && s[1] == '\'')
+            *(*out)++ = *++s;
+        else if (quote && *s == quote) {
+            if (s + 1 < end && !isspace((unsigned char)s[1]))
+                return NULL; /* a closing quote ends the word */
+            return s + 1;
+        } else
+            *(*out)++ = *s;
+    }
+    return quote ? NULL : s;
+}
+
+static int inline_request(struct request_parser *p, struct err *e)
+{
+    const char *s = p->in.data + p->start;
+    size_t have = p->in.len - p->start;
+    const char *nl = memchr(p->in.data + p->pos, '\n', p->in.len - p->pos);
+    size_t max = p->limits.max_bytes < REQUEST_INLINE_MAX ? p->limits.max_bytes : REQUEST_INLINE_MAX;
+    if ((nl ? (size_t)(nl - s) : have) > max)
+        return protocol_error(p, e, "too big inline request");
+    if (!nl) {
+        p->pos = p->in.len; /* looked at already */
+        return 0;
+    }
+    p->pos = (size_t)(nl + 1 - p->in.data);
+    const char *end = nl > s && nl[-1] == '\r' ? nl - 1 : nl;
+    char *out = malloc((size_t)(end - s) + 1);
+    if (!out)
+        return err_set(e, -ENOMEM, "no memory for an inline request");
+    p->line = out;
+    while (s < end) {
+        if (isspace((unsigned char)*s)) {
+            s++;
+            continue;
+        }
+        char *from = out;
+        if (!(s = word(s, end, &out)))
+            return protocol_error(p, e, "unbalanced quotes in request");
+        if (p->argc == p->limits.max_args)
+            return protocol_error(p, e, "too big inline request");
+        TRY(add_arg(p, 0, (size_t)(out - from), e));
+        p->argv[p->argc - 1].p = from;
+    }
+    return 1;
+}
+
+int request_next(struct request_parser *p, struct request *ret, struct err *e)
+{
+    if (p->broken)
+        return err_set(e, -EPROTO, "Protocol error: the connection is out of step");
+    for (;;) {
+        if (p->complete)
+            retire(p);
+        if (p->start == p->in.len)
+            return 0;
+        int rc = p->in.data[p->start] == '*' ? multibulk(p, e) : inline_request(p, e);
+        if (rc <= 0)
+            return rc;
+        p->complete = true;
+        if (p->argc == 0)
+            continue; /* "*0", an empty line: no request, no answer */
+        *ret = (struct request){.argv = p->argv, .argc = p->argc};
+        return 1;
+    }
+}

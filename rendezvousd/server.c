@@ -1,0 +1,213 @@
+/* The server's life: options, listeners, in-process access, and an orderly end in which every handle is counted. */
+#include "common/clock.h"
+#include "common/err.h"
+#include "rendezvousd/server_impl.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#define BACKLOG 4096 /* the kernel cuts it to somaxconn */
+
+static void fill_defaults(struct server_options *o)
+{
+    const size_t mib = (size_t)1 << 20;
+    o->max_clients = o->max_clients ? o->max_clients : 10000;
+    o->max_request_bytes = o->max_request_bytes ? o->max_request_bytes : 64 * mib;
+    o->max_args = o->max_args ? o->max_args : 65536;
+    o->max_output_bytes = o->max_output_bytes ? o->max_output_bytes : 64 * mib;
+    o->max_memory_bytes = o->max_memory_bytes ? o->max_memory_bytes : 1024 * mib;
+    o->request_timeout_ms = o->request_timeout_ms ? o->request_timeout_ms : 10000;
+}
+
+static void destroy(struct server *s)
+{
+    waiters_destroy(s->waiters);
+    keyspace_destroy(s->keys);
+    free(s);
+}
+
+int server_create(struct server **ret, uv_loop_t *loop, const struct server_options *o, struct err *e)
+{
+    const size_t gib = (size_t)1 << 30;
+    struct server *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_set(e, -ENOMEM, "no memory for a server");
+    s->loop = loop;
+    if (o)
+        s->o = *o;
+    fill_defaults(&s->o);
+    s->started_ms = clock_ms();
+    if (s->o.max_request_bytes > gib || s->o.max_output_bytes > gib || s->o.request_timeout_ms < 0) {
+        int rc =
+            err_set(e, -EINVAL,
+                    "request limit %zu, output limit %zu, request timeout %lld: expected up to %zu bytes, 0 ms or more",
+                    s->o.max_request_bytes, s->o.max_output_bytes, (long long)s->o.request_timeout_ms, gib);
+        destroy(s);
+        return rc;
+    }
+    if (keyspace_create(&s->keys, s->o.max_memory_bytes) < 0 || waiters_create(&s->waiters, s->keys) < 0) {
+        destroy(s);
+        return err_set(e, -ENOMEM, "no memory for a server");
+    }
+    *ret = s;
+    return 0;
+}
+
+/* ---- listeners ------------------------------------------------------------------------------------------------------ */
+
+static void on_connection(uv_stream_t *stream, int status)
+{
+    struct listener *l = stream->data;
+    if (status < 0 || l->s->closing)
+        return; /* out of descriptors: libuv turns such clients away by itself */
+    conn_accept(l->s, stream);
+}
+
+static void on_listener_closed(uv_handle_t *h)
+{
+    struct listener *l = h->data;
+    struct server *s = l->s;
+    free(l);
+    server_handle_closed(s);
+}
+
+static int parse_address(const char *host, int port, struct sockaddr_storage *ret, struct err *e)
+{
+    if (port < 0 || port > 65535)
+        return err_set(e, -EINVAL, "port %d: expected 0 to 65535", port);
+    memset(ret, 0, sizeof *ret);
+    if (uv_ip4_addr(host, port, (struct sockaddr_in *)ret) == 0 ||
+        uv_ip6_addr(host, port, (struct sockaddr_in6 *)ret) == 0)
+        return 0;
+    return err_set(e, -EINVAL, "address '%s': expected an IPv4 or IPv6 address such as 127.0.0.1", host);
+}
+
+static int bound_port(const uv_tcp_t *tcp)
+{
+    struct sockaddr_storage sa;
+    int n = sizeof sa;
+    if (uv_tcp_getsockname(tcp, (struct sockaddr *)&sa, &n) < 0)
+        return 0;
+    const struct sockaddr_in *v4 = (const void *)&sa;
+    const struct sockaddr_in6 *v6 = (const void *)&sa;
+    return ntohs(sa.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port);
+}
+
+int server_listen(struct server *s, const char *host, int port, int *ret_port, struct err *e)
+{
+    struct sockaddr_storage sa;
+    if (s->closing)
+        return err_set(e, -ESHUTDOWN, "the server is closing");
+    TRY(parse_address(host, port, &sa, e));
+    struct listener *l = calloc(1, sizeof *l);
+    if (!l)
+        return err_set(e, -ENOMEM, "no memory for a listener");
+    int rc = uv_tcp_init(s->loop, &l->tcp);
+    if (rc < 0) {
+        free(l);
+        return err_errno(e, -rc, "cannot listen on %s port %d", host, port);
+    }
+    l->s = s;
+    l->tcp.data = l;
+    s->open_handles++;
+    DL_APPEND(s->listeners, l);
+    rc = uv_tcp_bind(&l->tcp, (const struct sockaddr *)&sa, 0);
+    if (rc == 0)
+        rc = uv_listen((uv_stream_t *)&l->tcp, BACKLOG, on_connection);
+    if (rc < 0) {
+        DL_DELETE(s->listeners, l);
+        uv_close((uv_handle_t *)&l->tcp, on_listener_closed);
+        return err_errno(e, -rc, "cannot listen on %s port %d", host, port);
+    }
+    if (ret_port)
+        *ret_port = bound_port(&l->tcp);
+    return 0;
+}
+
+/* ---- end -------------------------------------------------------------------------------------------------------- */
+
+void server_handle_closed(struct server *s)
+{
+    s->open_handles--;
+    if (!s->closing || s->open_handles > 0)
+        return;
+    void (*done)(void *) = s->done;
+    void *arg = s->done_arg;
+    destroy(s);
+    if (done)
+        done(arg);
+}
+
+/* The loop must turn once more even if nothing is open, so that done() is never called from inside server_close(). */
+static void on_last_turn(uv_handle_t *h)
+{
+    struct server *s = h->data;
+    free(h);
+    server_handle_closed(s);
+}
+
+void server_close(struct server *s, void (*done)(void *arg), void *arg)
+{
+    if (!s || s->closing)
+        return;
+    s->closing = true;
+    s->done = done;
+    s->done_arg = arg;
+    struct listener *l, *next;
+    DL_FOREACH_SAFE(s->listeners, l, next)
+    {
+        DL_DELETE(s->listeners, l);
+        uv_close((uv_handle_t *)&l->tcp, on_listener_closed);
+    }
+    while (s->conns)
+        conn_close(s->conns);
+    uv_timer_t *turn = calloc(1, sizeof *turn);
+    if (turn) {
+        uv_timer_init(s->loop, turn);
+        turn->data = s;
+        s->open_handles++;
+        uv_close((uv_handle_t *)turn, on_last_turn);
+    } else if (s->open_handles == 0) {
+        s->open_handles = 1;
+        server_handle_closed(s);
+    }
+}
+
+/* ---- in-process ----------------------------------------------------------------------------------------------------- */
+
+void server_key_created(struct server *s, const struct request_arg *key)
+{
+    waiters_created(s->waiters, key->p, key->n);
+}
+
+void server_key_deleted(struct server *s, const struct request_arg *key)
+{
+    waiters_deleted(s->waiters, key->p, key->n);
+}
+
+int server_set(struct server *s, const char *key, const void *value, size_t n, struct err *e)
+{
+    struct request_arg k = {key, strlen(key)};
+    bool created;
+    int rc = keyspace_set(s->keys, k.p, k.n, value, n, &created);
+    if (rc < 0)
+        return err_errno(e, -rc, "key '%s' of %zu bytes cannot be stored", key, n);
+    if (created)
+        server_key_created(s, &k);
+    conn_drain_ready(s);
+    return 0;
+}
+
+void server_stats(const struct server *s, struct server_stats *ret)
+{
+    *ret = (struct server_stats){
+        .clients = s->clients,
+        .keys = keyspace_count(s->keys),
+        .memory_bytes = keyspace_bytes(s->keys),
+        .waiters = waiters_count(s->waiters),
+        .commands = s->commands,
+        .connections = s->connections,
+        .refused = s->refused,
+    };
+}
