@@ -1,0 +1,256 @@
+#include "launcher/agent.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <string.h>
+
+#include "common/exitcode.h"
+#include "common/include/crun.h"
+
+static const char *const state_names[] = {
+#define X(name, text) [name] = text,
+    AGENT_STATES(X)
+#undef X
+};
+static const char *const event_names[] = {
+#define X(name, text) [name] = text,
+    AGENT_EVENTS(X)
+#undef X
+};
+static const char *const effect_names[] = {
+#define X(name, text) [name] = text,
+    AGENT_EFFECTS(X)
+#undef X
+};
+
+const char *agent_state_name(enum agent_state s)
+{
+    return state_names[s];
+}
+
+const char *agent_event_name(enum agent_event_kind k)
+{
+    return event_names[k];
+}
+
+const char *agent_effect_name(enum agent_effect_kind k)
+{
+    return effect_names[k];
+}
+
+void agent_init(struct agent *a, int slots)
+{
+    memset(a, 0, sizeof *a);
+    a->slots = slots;
+}
+
+static struct agent_effect *add(struct agent_effects *fx, enum agent_effect_kind kind)
+{
+    assert(fx->n < AGENT_EFFECTS_MAX);
+    struct agent_effect *f = &fx->v[fx->n++];
+    f->kind = kind;
+    return f;
+}
+
+static void join(struct agent *a, struct agent_effects *fx)
+{
+    a->state = AGENT_JOINING;
+    add(fx, AGENT_DO_JOIN);
+}
+
+static void leave_for_good(struct agent *a, int code, struct agent_effects *fx)
+{
+    a->state = AGENT_OVER;
+    add(fx, AGENT_DO_EXIT)->code = code;
+}
+
+static void clear(struct agent *a, struct agent_effects *fx)
+{
+    if (!a->clearing)
+        add(fx, AGENT_DO_CLEAR);
+    a->clearing = true;
+}
+
+static void stop(struct agent *a, int reason, struct agent_effects *fx)
+{
+    a->state = AGENT_STOPPING;
+    add(fx, AGENT_DO_STOP)->reason = reason;
+    if (a->live == 0)
+        clear(a, fx);
+}
+
+static void end_with(struct agent *a, int code)
+{
+    a->ended = true;
+    a->code = code;
+}
+
+/* --- the rendezvous says ----------------------------------------------------------------------------------------- */
+
+static void on_round(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
+{
+    if (a->state != AGENT_JOINING || news->spare)
+        return;
+    a->state = AGENT_RUNNING;
+    a->live = a->slots;
+    a->clearing = false;
+    add(fx, AGENT_DO_SPAWN)->news = *news;
+}
+
+static void on_stop(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
+{
+    if (a->state == AGENT_RUNNING)
+        stop(a, (int)news->why, fx);
+    else if (a->state == AGENT_FINISHING)
+        join(a, fx);
+}
+
+static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
+{
+    if (a->signo) /* we left, and know better than the answer to it */
+        return;
+    switch (a->state) {
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        leave_for_good(a, news->exit_code, fx);
+        break;
+    case AGENT_RUNNING:
+        end_with(a, news->exit_code);
+        stop(a, news->exit_code == EXIT_REQUEUE ? CRUN_STOP_DRAIN : CRUN_STOP_FAILURE, fx);
+        break;
+    case AGENT_STOPPING:
+    case AGENT_CLEARING:
+        if (!a->ended)
+            end_with(a, news->exit_code);
+        break;
+    default:
+        break;
+    }
+}
+
+static void on_news(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    switch (ev->news.kind) {
+    case RDZV_NEWS_ROUND:
+        on_round(a, &ev->news, fx);
+        break;
+    case RDZV_NEWS_STOP:
+        on_stop(a, &ev->news, fx);
+        break;
+    case RDZV_NEWS_END:
+        on_end(a, &ev->news, fx);
+        break;
+    }
+}
+
+/* --- the workers ------------------------------------------------------------------------------------------------- */
+
+static void on_worker_ended(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    const int code = ev->cause.exit_code;
+    if ((a->state != AGENT_RUNNING && a->state != AGENT_STOPPING) || a->live == 0)
+        return;
+    a->live--;
+    if (a->state == AGENT_STOPPING) {
+        a->unclean = a->unclean || (code != 0 && code != EXIT_REQUEUE);
+        if (a->live == 0)
+            clear(a, fx);
+    } else if (code != 0) {
+        a->unclean = true;
+        add(fx, AGENT_DO_FAIL)->cause = ev->cause;
+        stop(a, CRUN_STOP_FAILURE, fx);
+    } else if (a->live == 0) {
+        a->state = AGENT_CLEARING;
+        clear(a, fx);
+    }
+}
+
+static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    if (a->state != AGENT_RUNNING && a->state != AGENT_STOPPING)
+        return;
+    end_with(a, ev->cause.exit_code);
+    a->signo = 0;
+    a->state = AGENT_STOPPING;
+    add(fx, AGENT_DO_LEAVE);
+    clear(a, fx);
+}
+
+static void on_gone(struct agent *a, struct agent_effects *fx)
+{
+    if (a->state == AGENT_CLEARING && !a->ended) {
+        a->state = AGENT_FINISHING;
+        add(fx, AGENT_DO_DONE);
+    } else if (a->state == AGENT_CLEARING || a->state == AGENT_STOPPING) {
+        if (a->signo)
+            leave_for_good(a, a->unclean ? 128 + a->signo : EXIT_REQUEUE, fx);
+        else if (a->ended)
+            leave_for_good(a, a->code, fx);
+        else
+            join(a, fx);
+        a->unclean = false;
+    }
+}
+
+/* --- the user ---------------------------------------------------------------------------------------------------- */
+
+static void on_first_signal(struct agent *a, struct agent_effects *fx)
+{
+    add(fx, AGENT_DO_LEAVE);
+    switch (a->state) {
+    case AGENT_RUNNING:
+        stop(a, CRUN_STOP_DRAIN, fx);
+        break;
+    case AGENT_STOPPING: /* because of a failure: it goes on, but no further round follows */
+        break;
+    case AGENT_FINISHING:
+        leave_for_good(a, EXIT_REQUEUE, fx);
+        break;
+    default:
+        leave_for_good(a, 128 + a->signo, fx);
+    }
+}
+
+static void on_signal(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    if (a->state == AGENT_OVER || a->state == AGENT_CLEARING)
+        return;
+    if (!a->signo && !(a->ended && a->state == AGENT_STOPPING)) {
+        a->signo = ev->signo;
+        on_first_signal(a, fx);
+    } else if (ev->signo == SIGINT && !a->clearing) {
+        a->unclean = true;
+        add(fx, AGENT_DO_STOP)->reason = CRUN_STOP_ABORT;
+        clear(a, fx);
+    }
+}
+
+void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    memset(fx, 0, sizeof *fx);
+    switch (ev->kind) {
+    case AGENT_START:
+        if (a->state == AGENT_IDLE)
+            join(a, fx);
+        break;
+    case AGENT_NEWS:
+        on_news(a, ev, fx);
+        break;
+    case AGENT_WORKER_ENDED:
+        on_worker_ended(a, ev, fx);
+        break;
+    case AGENT_SPAWN_FAILED:
+        on_spawn_failed(a, ev, fx);
+        break;
+    case AGENT_GONE:
+        on_gone(a, fx);
+        break;
+    case AGENT_SIGNAL:
+        on_signal(a, ev, fx);
+        break;
+    case AGENT_GRACE_OVER:
+        if (a->state == AGENT_STOPPING)
+            clear(a, fx);
+        break;
+    }
+}

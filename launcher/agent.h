@@ -1,0 +1,107 @@
+/* The agent of one node: what to do when something happens. Pure: no I/O, no clock; agent_loop.c turns callbacks into events
+ * and effects into calls.
+ *
+ * The life of an agent:
+ *   - START: JOIN the rendezvous; it answers with a round: SPAWN the workers;
+ *   - all workers exit 0: clear what they left behind, say DONE; when all nodes have, the rendezvous ENDs the job: EXIT 0.
+ * What goes wrong, and what is done:
+ *   - a worker ends badly: FAIL goes to the rendezvous, and the other workers are stopped at once, whatever it answers;
+ *   - the rendezvous stops the round (another node failed, or came): the same without FAIL;
+ *   - stopping: reason into the shared pages, SIGTERM, after the grace SIGKILL of the whole trees; when nobody is left: JOIN again,
+ *     or EXIT where the job has ended (budget used up, drain);
+ *   - a stop signal: drain. LEAVE, stop the workers, exit 75 if all of them ended with 0 or 75, else 128 + signal;
+ *     a second SIGINT: no more grace;
+ *   - a program that cannot be executed: LEAVE, exit 126 or 127; trying again would not help. */
+#ifndef CRUN_LAUNCHER_AGENT_H
+#define CRUN_LAUNCHER_AGENT_H
+
+#include <stdbool.h>
+
+#include "common/rdzv.h"
+
+#define AGENT_STATES(X)                                                                                                \
+    X(AGENT_IDLE, "idle")           /* before START */                                                                 \
+    X(AGENT_JOINING, "joining")     /* waits for a round */                                                            \
+    X(AGENT_RUNNING, "running")     /* workers run */                                                                  \
+    X(AGENT_STOPPING, "stopping")   /* workers are being stopped */                                                    \
+    X(AGENT_CLEARING, "clearing")   /* all workers exited 0; what they left behind goes */                             \
+    X(AGENT_FINISHING, "finishing") /* DONE is said; other nodes still run */                                          \
+    X(AGENT_OVER, "over")           /* EXIT was the last effect */
+
+#define AGENT_EVENTS(X)                                                                                                \
+    X(AGENT_START, "start")                                                                                            \
+    X(AGENT_NEWS, "news")              /* from the rendezvous */                                                       \
+    X(AGENT_WORKER_ENDED, "ended")     /* a worker exited or was killed */                                             \
+    X(AGENT_SPAWN_FAILED, "unspawned") /* the round's workers cannot be started */                                     \
+    X(AGENT_GONE, "gone")              /* no process of the round is left */                                           \
+    X(AGENT_SIGNAL, "signal")          /* a stop signal for crun */                                                    \
+    X(AGENT_GRACE_OVER, "grace-over")
+
+#define AGENT_EFFECTS(X)                                                                                               \
+    X(AGENT_DO_JOIN, "join") /* tell the rendezvous */                                                                 \
+    X(AGENT_DO_FAIL, "fail") /* tell it, with `cause` */                                                               \
+    X(AGENT_DO_DONE, "done")                                                                                           \
+    X(AGENT_DO_LEAVE, "leave")                                                                                         \
+    X(AGENT_DO_SPAWN, "spawn") /* start the workers of `news` */                                                       \
+    X(AGENT_DO_STOP, "stop")   /* `reason` into the pages, SIGTERM, start the grace */                                 \
+    X(AGENT_DO_CLEAR, "clear") /* SIGKILL whatever is left; then GONE */                                               \
+    X(AGENT_DO_EXIT, "exit")   /* with `code` */
+
+enum agent_state {
+#define X(name, text) name,
+    AGENT_STATES(X)
+#undef X
+};
+enum agent_event_kind {
+#define X(name, text) name,
+    AGENT_EVENTS(X)
+#undef X
+};
+enum agent_effect_kind {
+#define X(name, text) name,
+    AGENT_EFFECTS(X)
+#undef X
+};
+
+const char *agent_state_name(enum agent_state s);
+const char *agent_event_name(enum agent_event_kind k);
+const char *agent_effect_name(enum agent_effect_kind k);
+
+struct agent_event {
+    enum agent_event_kind kind;
+    struct rdzv_news news;   /* NEWS */
+    struct rdzv_cause cause; /* WORKER_ENDED (exit_code 0: well), SPAWN_FAILED */
+    int signo;               /* SIGNAL */
+};
+
+struct agent_effect {
+    enum agent_effect_kind kind;
+    struct rdzv_news news;   /* SPAWN */
+    struct rdzv_cause cause; /* FAIL */
+    int reason;              /* STOP: enum crun_stop_reason */
+    int code;                /* EXIT */
+};
+
+#define AGENT_EFFECTS_MAX 4
+struct agent_effects {
+    struct agent_effect v[AGENT_EFFECTS_MAX];
+    int n;
+};
+
+struct agent {
+    enum agent_state state;
+    int slots;  /* workers of this node */
+    int live;   /* of them running */
+    bool ended; /* the job is over: exit with `code` once everybody is gone */
+    int code;
+    int signo;     /* the stop signal that began a drain, 0: none */
+    bool unclean;  /* draining: some worker ended with neither 0 nor 75 */
+    bool clearing; /* CLEAR was asked for in this round */
+};
+
+void agent_init(struct agent *a, int slots);
+
+/* Apply one event; fx is overwritten. An event that means nothing in the current state changes nothing. */
+void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effects *fx);
+
+#endif

@@ -1,0 +1,14 @@
+/* The agent in the real world: loop, signals, workers, rendezvous, bootstrap store. */
+#ifndef CRUN_LAUNCHER_AGENT_LOOP_H
+#define CRUN_LAUNCHER_AGENT_LOOP_H
+
+struct config;
+struct err;
+struct guardian_link;
+struct program;
+
+/* Run the job to its end. Returns 0 with crun's exit code in *ret_code, or a negative code if it could not be begun. */
+int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link, int *ret_code,
+              struct err *e);
+
+#endif

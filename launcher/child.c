@@ -1,0 +1,51 @@
+#include "launcher/child.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/err.h"
+
+int child_page_create(struct child *c, int notify_fd, int *ret_fd, struct err *e)
+{
+    int fd = memfd_create("crun-page", MFD_CLOEXEC);
+    if (fd < 0)
+        return err_errno(e, errno, "shared page of a worker");
+    void *at = MAP_FAILED;
+    if (ftruncate(fd, CRUN_PAGE_BYTES) == 0)
+        at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        int error = errno;
+        close(fd);
+        return err_errno(e, error, "shared page of a worker");
+    }
+    c->page = at;
+    c->page->version = CRUN_PAGE_VERSION;
+    c->page->notify_fd = notify_fd;
+    c->page->magic = CRUN_PAGE_MAGIC;
+    *ret_fd = fd;
+    return 0;
+}
+
+void child_page_drop(struct child *c)
+{
+    if (c->page)
+        munmap(c->page, CRUN_PAGE_BYTES);
+    c->page = NULL;
+}
+
+void child_stop(struct child *c, pid_t pid, int reason)
+{
+    atomic_store(&c->page->stop_reason, (uint32_t)reason);
+    kill(-pid, SIGTERM);
+    kill(-pid, SIGCONT);
+}
+
+void child_kill(struct child *c)
+{
+    if (c->pidfd >= 0)
+        syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0);
+}

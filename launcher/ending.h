@@ -1,0 +1,27 @@
+/* How a process ended: an exit code or a signal. Pure. */
+#ifndef CRUN_LAUNCHER_ENDING_H
+#define CRUN_LAUNCHER_ENDING_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+struct ending {
+    bool signaled; /* value is a signal, else an exit code */
+    bool core;     /* a core was dumped */
+    int value;
+};
+
+/* From what waitid(2) filled in. */
+struct ending ending_of(const siginfo_t *info);
+
+/* As a shell sees it: the code, or 128 + signal. */
+int ending_code(struct ending e);
+
+/* "killed by SIGSEGV (core dumped)", "exited with code 3"; returns out. */
+char *ending_text(struct ending e, char *out, size_t cap);
+
+/* "SIGTERM"; "signal 40" for those without a name. Static storage or out. */
+const char *signal_text(int signo, char *out, size_t cap);
+
+#endif

@@ -1,0 +1,343 @@
+#include "launcher/group.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "launcher/child.h"
+#include "launcher/logmux.h"
+#include "launcher/spawn.h"
+#include "launcher/tree.h"
+#include "launcher/watch.h"
+
+#ifndef P_PIDFD
+#define P_PIDFD 3
+#endif
+
+/* After SIGKILL: longer means that the kernel cannot end the process (a device or a network file system hangs). */
+#define KILL_BOUND_MS 30000
+
+struct group {
+    uv_loop_t *loop;
+    struct group_options o;
+    int null_fd;
+    int status_fd; /* our end of the exec status pipe; -1: all execs are known */
+    struct watch *status;
+    int notify_fd; /* eventfd shared by all workers; -1: none, or it has told */
+    struct watch *notify;
+    uv_timer_t rescan;
+    bool clearing;
+    int64_t clear_deadline;
+    unsigned deaths;
+    int n; /* workers started in this round */
+    struct child *children;
+    struct failure_worker *workers;
+};
+
+static void check_gone(struct group *g);
+
+/* --- starting ---------------------------------------------------------------------------------------------------- */
+
+int group_create(struct group **ret, uv_loop_t *loop, const struct group_options *o, struct err *e)
+{
+    struct group *g = calloc(1, sizeof *g);
+    if (!g)
+        return err_errno(e, ENOMEM, "workers");
+    g->loop = loop;
+    g->o = *o;
+    g->status_fd = g->notify_fd = -1;
+    uv_timer_init(loop, &g->rescan);
+    g->children = calloc((size_t)o->workers, sizeof *g->children);
+    g->workers = calloc((size_t)o->workers, sizeof *g->workers);
+    g->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    *ret = g;
+    if (!g->children || !g->workers)
+        return err_errno(e, ENOMEM, "%d workers", o->workers);
+    return g->null_fd < 0 ? err_errno(e, errno, "/dev/null") : 0;
+}
+
+static void status_close(struct group *g)
+{
+    watch_close(g->status);
+    g->status = NULL;
+    if (g->status_fd >= 0)
+        close(g->status_fd);
+    g->status_fd = -1;
+}
+
+/* Execs that failed, then end-of-file when no process is left between clone and exec. */
+static void on_status(void *arg)
+{
+    struct group *g = arg;
+    struct spawn_failure f;
+    while (g->status_fd >= 0) {
+        ssize_t n = read(g->status_fd, &f, sizeof f);
+        if (n == sizeof f) {
+            g->o.events.unstarted(g->o.arg, f.tag, f.error);
+        } else if (n == 0) {
+            status_close(g);
+            g->o.events.started(g->o.arg);
+        } else {
+            return;
+        }
+    }
+}
+
+static void notify_close(struct group *g)
+{
+    watch_close(g->notify);
+    g->notify = NULL;
+    if (g->notify_fd >= 0)
+        close(g->notify_fd);
+    g->notify_fd = -1;
+}
+
+static void on_notify(void *arg)
+{
+    struct group *g = arg;
+    int64_t first = 0;
+    for (int i = 0; i < g->n; i++) {
+        int64_t t = atomic_load(&g->children[i].page->first_step_ns);
+        if (t > 0 && (first == 0 || t < first))
+            first = t;
+    }
+    notify_close(g);
+    if (first > 0)
+        g->o.events.progressed(g->o.arg, first);
+}
+
+static void on_death(void *arg);
+
+static int start_one(struct group *g, int local, int rank, int status_fd, struct err *e)
+{
+    struct child *c = &g->children[local];
+    int out[2], page_fd = -1;
+    char **env = NULL;
+    pid_t pid = 0;
+
+    *c = (struct child){.group = g, .local = local, .pidfd = -1};
+    g->workers[local] = (struct failure_worker){.rank = rank, .local_rank = local};
+    TRY(logmux_add(g->o.mux, local, rank, out, e));
+    int rc = child_page_create(c, g->notify_fd, &page_fd, e);
+    if (rc == 0)
+        rc = g->o.events.make_env(g->o.arg, local, page_fd, &env, e);
+    if (rc == 0) {
+        struct spawn_request r = {.path = g->o.path,
+                                  .argv = g->o.argv,
+                                  .envp = env,
+                                  .stdio = {g->null_fd, out[0], out[1]},
+                                  .keep = {page_fd, g->notify_fd},
+                                  .n_keep = 2,
+                                  .status_fd = status_fd,
+                                  .tag = local,
+                                  .mask = &g->o.mask,
+                                  .on_pipe = &g->o.on_pipe,
+                                  .on_ttou = &g->o.on_ttou};
+        rc = spawn(&r, &pid, &c->pidfd, e);
+    }
+    free(env);
+    close(out[0]);
+    close(out[1]);
+    if (page_fd >= 0)
+        close(page_fd);
+    if (rc < 0) {
+        child_page_drop(c);
+        return rc;
+    }
+    g->workers[local].pid = pid;
+    g->n = local + 1;
+    TRY(watch_open(&c->death, g->loop, c->pidfd, UV_READABLE, on_death, c, e));
+    watch_set(c->death, true);
+    return 0;
+}
+
+int group_start(struct group *g, int rank_base, struct err *e)
+{
+    int status[2];
+    for (int i = 0; i < g->n; i++)
+        child_page_drop(&g->children[i]);
+    g->n = 0;
+    g->deaths = 0;
+    g->clearing = false;
+    if (pipe2(status, O_CLOEXEC) < 0)
+        return err_errno(e, errno, "pipe");
+    g->status_fd = status[0];
+    int rc = 0;
+    g->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (g->notify_fd < 0)
+        rc = err_errno(e, errno, "eventfd");
+    for (int i = 0; rc == 0 && i < g->o.workers; i++)
+        rc = start_one(g, i, rank_base + i, status[1], e);
+    close(status[1]);
+    if (rc == 0)
+        rc = watch_open(&g->status, g->loop, g->status_fd, UV_READABLE, on_status, g, e);
+    if (rc == 0)
+        rc = watch_open(&g->notify, g->loop, g->notify_fd, UV_READABLE, on_notify, g, e);
+    if (rc < 0)
+        return rc;
+    watch_set(g->status, true);
+    watch_set(g->notify, true);
+    return 0;
+}
+
+/* --- deaths ------------------------------------------------------------------------------------------------------ */
+
+/* Orphans of our workers became our children: reap them. A worker met here is left to its own watch, which comes here again. */
+static void reap_orphans(struct group *g)
+{
+    for (;;) {
+        siginfo_t info = {0};
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
+            return;
+        for (int i = 0; i < g->n; i++)
+            if (g->workers[i].pid == info.si_pid && !g->workers[i].ended)
+                return;
+        waitid(P_PID, (id_t)info.si_pid, &info, WEXITED | WNOHANG);
+    }
+}
+
+static void on_death(void *arg)
+{
+    struct child *c = arg;
+    struct group *g = c->group;
+    struct failure_worker *w = &g->workers[c->local];
+    int64_t woken = clock_ns();
+    siginfo_t info = {0};
+
+    on_status(g); /* an exec that failed is known before its process ends, and says more than its exit code */
+    if (waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) < 0 || info.si_pid == 0)
+        return;
+    w->ended = true;
+    w->order = ++g->deaths;
+    w->ended_ns = woken;
+    w->ending = ending_of(&info);
+    watch_close(c->death);
+    close(c->pidfd);
+    c->death = NULL;
+    c->pidfd = -1;
+    g->o.events.ended(g->o.arg, c->local, woken);
+    reap_orphans(g);
+    check_gone(g);
+}
+
+void group_on_sigchld(struct group *g)
+{
+    reap_orphans(g);
+    check_gone(g);
+}
+
+/* --- stopping ---------------------------------------------------------------------------------------------------- */
+
+void group_stop(struct group *g, int reason)
+{
+    for (int i = 0; i < g->n; i++) {
+        if (g->workers[i].ended)
+            continue;
+        g->workers[i].told_to_stop = true;
+        child_stop(&g->children[i], g->workers[i].pid, reason);
+    }
+}
+
+static void on_rescan(uv_timer_t *t)
+{
+    check_gone((struct group *)((char *)t - offsetof(struct group, rescan)));
+}
+
+static void finish_round(struct group *g)
+{
+    g->clearing = false;
+    uv_timer_stop(&g->rescan);
+    status_close(g);
+    notify_close(g);
+    logmux_end_round(g->o.mux);
+    g->o.events.gone(g->o.arg);
+}
+
+/* Somebody is left: killed as often as it takes, because a process may be born while we read /proc. */
+static void check_gone(struct group *g)
+{
+    if (!g->clearing)
+        return;
+    if (tree_empty()) {
+        finish_round(g);
+        return;
+    }
+    if (clock_ms() < g->clear_deadline) {
+        tree_kill();
+        uv_timer_start(&g->rescan, on_rescan, TREE_RESCAN_MS, 0);
+        return;
+    }
+    char text[256];
+    tree_describe(text, sizeof text);
+    if (text[0])
+        logmux_say(g->o.mux, "still there %d s after SIGKILL: %s", KILL_BOUND_MS / 1000, text);
+    for (int i = 0; i < g->n; i++) {
+        watch_close(g->children[i].death);
+        g->children[i].death = NULL;
+    }
+    finish_round(g);
+}
+
+void group_clear(struct group *g)
+{
+    for (int i = 0; i < g->n; i++) {
+        if (g->workers[i].ended)
+            continue;
+        g->workers[i].told_to_stop = true;
+        child_kill(&g->children[i]);
+    }
+    g->clearing = true;
+    g->clear_deadline = clock_ms() + KILL_BOUND_MS;
+    check_gone(g);
+}
+
+/* --- for the report ---------------------------------------------------------------------------------------------- */
+
+const struct failure_worker *group_workers(const struct group *g)
+{
+    return g->workers;
+}
+
+bool group_attached(const struct group *g)
+{
+    for (int i = 0; i < g->n; i++)
+        if (atomic_load(&g->children[i].page->attached))
+            return true;
+    return false;
+}
+
+const char *group_error_text(const struct group *g, int local)
+{
+    struct crun_page *p = g->children[local].page;
+    if (!p || atomic_load(&p->error_code) == 0)
+        return NULL;
+    p->error_text[sizeof p->error_text - 1] = '\0';
+    return p->error_text;
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    struct group *g = (struct group *)((char *)h - offsetof(struct group, rescan));
+    free(g->children);
+    free(g->workers);
+    free(g);
+}
+
+void group_destroy(struct group *g)
+{
+    if (!g)
+        return;
+    status_close(g);
+    notify_close(g);
+    for (int i = 0; i < g->n; i++)
+        child_page_drop(&g->children[i]);
+    if (g->null_fd >= 0)
+        close(g->null_fd);
+    uv_close((uv_handle_t *)&g->rescan, on_closed);
+}

@@ -1,0 +1,59 @@
+/* The workers of one round on this node: started together, watched, stopped, cleared away.
+ *
+ *   - group_start: pipes, shared pages, clone3 for each; one close-on-exec pipe tells when all execs are through, or which failed;
+ *   - every worker is watched through its pidfd; the kernel queues pidfds in the order of deaths, so the first report is the first death;
+ *   - group_stop: reason into the pages, then SIGTERM to the process groups (and SIGCONT: a stopped process cannot obey);
+ *   - group_clear: SIGKILL to the whole tree below this process, daemons included, until nobody is left. */
+#ifndef CRUN_LAUNCHER_GROUP_H
+#define CRUN_LAUNCHER_GROUP_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "launcher/failure.h"
+
+struct err;
+struct group;
+struct logmux;
+
+struct group_events {
+    void (*started)(void *arg);                         /* every exec is through */
+    void (*unstarted)(void *arg, int local, int error); /* errno of an exec that failed */
+    void (*ended)(void *arg, int local,
+                  int64_t woken_ns); /* group_workers()[local] says how; woken_ns: when we were told */
+    void (*progressed)(void *arg,
+                       int64_t first_step_ns); /* the first worker finished its first step; at most once a round */
+    void (*gone)(void *arg);                   /* nobody is left, all output is read */
+    /* Environment of a worker; freed with free() by the group. */
+    int (*make_env)(void *arg, int local, int page_fd, char ***ret, struct err *e);
+};
+
+struct group_options {
+    int workers;
+    const char *path;
+    char *const *argv;
+    sigset_t mask;                     /* of the workers */
+    struct sigaction on_pipe, on_ttou; /* dispositions of the workers */
+    struct logmux *mux;
+    struct group_events events;
+    void *arg;
+};
+
+int group_create(struct group **ret, uv_loop_t *loop, const struct group_options *o, struct err *e);
+
+/* Start all workers; ranks are rank_base + local. The round before must be gone. On failure what was started lives: group_clear(). */
+int group_start(struct group *g, int rank_base, struct err *e);
+
+void group_stop(struct group *g, int reason); /* enum crun_stop_reason */
+void group_clear(struct group *g);            /* then events.gone, once */
+void group_on_sigchld(struct group *g);       /* reaps orphans that became ours */
+
+const struct failure_worker *group_workers(const struct group *g);
+bool group_attached(const struct group *g);                     /* some worker of this round knows libcrun */
+const char *group_error_text(const struct group *g, int local); /* left in its shared page; NULL if none */
+
+void group_destroy(struct group *g); /* nobody may be left */
+
+#endif

@@ -1,0 +1,47 @@
+/* The output of the workers: pipes in, console and per-rank files out.
+ *
+ *   - console: whole lines with a prefix ("[default0]: " as torchrun writes it), stdout to stdout, stderr to stderr;
+ *   - files, where a folder is given: DIR/RUN_ID/round-R/rank-N.{out,err}, the bytes as they came; earlier rounds are never touched;
+ *   - the last lines of every stderr are kept for the failure report.
+ * A console that does not read slows the workers down (their pipes fill), as in any pipeline; it never stops crun itself. */
+#ifndef CRUN_LAUNCHER_LOGMUX_H
+#define CRUN_LAUNCHER_LOGMUX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "launcher/lines.h"
+
+struct err;
+struct logmux;
+
+struct logmux_options {
+    bool prefix;
+    const char *role;
+    const char *dir; /* DIR/RUN_ID, or NULL: no files */
+    int max_workers;
+};
+
+int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e);
+
+/* A new round: its folder is made. Streams of the round before must be closed (logmux_end_round). */
+int logmux_begin_round(struct logmux *m, uint64_t round, struct err *e);
+
+/* Make the pipes of a worker; ret_fds (stdout, stderr) are the worker's ends: closed by the caller after the spawn. */
+int logmux_add(struct logmux *m, int local, int rank, int ret_fds[2], struct err *e);
+
+/* All writers are dead: read what the pipes still hold, pass on unfinished lines, close. Last lines are kept until the next round. */
+void logmux_end_round(struct logmux *m);
+
+const struct lines_tail *logmux_tail(const struct logmux *m, int local); /* of its stderr */
+
+/* crun's own line on stderr ("crun: ..."), in order with the workers' lines. */
+void logmux_say(struct logmux *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void logmux_say_text(struct logmux *m, const char *text); /* as it is, newlines included */
+
+/* Write everything out, waiting up to timeout_ms for a console that does not read. */
+void logmux_flush(struct logmux *m, int64_t timeout_ms);
+void logmux_destroy(struct logmux *m);
+
+#endif

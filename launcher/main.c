@@ -1,0 +1,58 @@
+/* crun: the elastic launcher. The process the user started becomes the guardian; everything else happens in the agent, its child.
+ *
+ * Reading order: guardian.h, agent.h (what happens when), agent_loop.c (how), group.h, logmux.h. */
+#include <errno.h>
+#include <stdio.h>
+
+#include "common/err.h"
+#include "common/exitcode.h"
+#include "common/log.h"
+#include "launcher/agent_loop.h"
+#include "launcher/config.h"
+#include "launcher/guardian.h"
+#include "launcher/program.h"
+
+static int complain(int code, const struct err *e)
+{
+    fprintf(stderr, "crun: %s\n", e->text);
+    if (code == EXIT_USAGE_ERROR)
+        fprintf(stderr, "Try 'crun --help'.\n");
+    return code;
+}
+
+static int agent_main(const struct guardian_link *link, int argc, char **argv)
+{
+    struct config config;
+    struct arg_result args;
+    struct program program;
+    struct err e = {0};
+    int code = EXIT_INTERNAL;
+
+    if (config_read(&config, &args, argc, argv, &e) < 0)
+        return complain(EXIT_USAGE_ERROR, &e);
+    if (args.help)
+        args_help(&config_program, stdout);
+    else if (args.version)
+        printf("crun " CRUN_VERSION "\n");
+    else if (args.print_config)
+        args_print_config(&config_program, &config, &args, stdout);
+    if (args.help || args.version || args.print_config)
+        return EXIT_OK;
+    if (args.first_operand >= argc) {
+        err_set(&e, ERR_USAGE, "no program to run: expected crun [options] PROGRAM [args...]");
+        return complain(EXIT_USAGE_ERROR, &e);
+    }
+    log_init((enum log_level)config.log_level, "crun");
+    int rc = program_find(&program, argv + args.first_operand, &e);
+    if (rc < 0)
+        return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
+    if (agent_run(&config, &program, link, &code, &e) < 0)
+        code = complain(EXIT_UNAVAILABLE, &e);
+    program_free(&program);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    return guardian_run(agent_main, argc, argv);
+}

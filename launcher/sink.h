@@ -1,0 +1,41 @@
+/* Where console output goes: a queue in front of a descriptor that may be slow, closed or full, and never blocks the loop.
+ *
+ *   - terminals and pipes are opened a second time (/proc/self/fd/N) without blocking, because O_NONBLOCK on the descriptor that
+ *     we inherited would change it for the shell and everybody else who shares it;
+ *   - regular files are written as they are;
+ *   - a reader that went away (EPIPE) or a full disk ends the sink: further output is counted and dropped, workers go on. */
+#ifndef CRUN_LAUNCHER_SINK_H
+#define CRUN_LAUNCHER_SINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "common/buf.h"
+
+struct watch;
+
+struct sink {
+    int fd;
+    struct watch *watch; /* NULL: fd is the inherited one, writes block */
+    int error;           /* errno that ended it; 0: alive */
+    size_t written;      /* bytes of queue already written */
+    struct buf queue;
+    uint64_t dropped;           /* bytes */
+    void (*drained)(void *arg); /* the queue fell below SINK_LOW again */
+    void *arg;
+};
+
+#define SINK_HIGH (1u << 20) /* more queued than this: stop reading from workers (sink_full) */
+#define SINK_LOW (256u << 10)
+
+void sink_open(struct sink *s, uv_loop_t *loop, int fd, void (*drained)(void *arg), void *arg);
+void sink_add(struct sink *s, const void *data, size_t n);
+void sink_kick(struct sink *s); /* write what can be written now */
+bool sink_full(const struct sink *s);
+/* Write everything, blocking up to timeout_ms without progress. Returns 0; -ETIMEDOUT with output lost; -errno of the sink. */
+int sink_flush(struct sink *s, int64_t timeout_ms);
+void sink_close(struct sink *s);
+
+#endif

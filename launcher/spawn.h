@@ -1,0 +1,35 @@
+/* Starting one process: clone3 with a pidfd, then exec.
+ *
+ * Own code because neither uv_spawn nor posix_spawn can set what has to be set between fork and exec: process group, PDEATHSIG, which
+ * descriptors stay open. Without CLONE_VM: a vfork-like child would run on our stack. Call on the main thread only: PDEATHSIG
+ * fires when the spawning *thread* ends. */
+#ifndef CRUN_LAUNCHER_SPAWN_H
+#define CRUN_LAUNCHER_SPAWN_H
+
+#include <signal.h>
+#include <sys/types.h>
+
+struct err;
+
+#define SPAWN_KEEP_MAX 4
+
+struct spawn_request {
+    const char *path;
+    char *const *argv, *const *envp;
+    int stdio[3];             /* become 0, 1, 2; each >= 3 */
+    int keep[SPAWN_KEEP_MAX]; /* further descriptors to inherit, under their own numbers */
+    int n_keep;
+    int status_fd;        /* close-on-exec pipe: a struct spawn_failure is written if the exec fails */
+    int tag;              /* put into it */
+    const sigset_t *mask; /* the new process's */
+    const struct sigaction *on_pipe, *on_ttou;
+};
+
+struct spawn_failure {
+    int tag, error; /* errno of execve */
+};
+
+/* Returns 0 as soon as the process exists (the exec may still fail: status_fd). -errno if it cannot be made. The caller closes *ret_pidfd. */
+int spawn(const struct spawn_request *r, pid_t *ret_pid, int *ret_pidfd, struct err *e);
+
+#endif

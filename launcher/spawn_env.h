@@ -1,0 +1,20 @@
+/* Environment and arguments of a worker. Pure. */
+#ifndef CRUN_LAUNCHER_SPAWN_ENV_H
+#define CRUN_LAUNCHER_SPAWN_ENV_H
+
+#include <stddef.h>
+
+struct env_contract;
+struct err;
+
+/* base (NULL-terminated, borrowed) with the contract's variables and extra ("NAME=value" strings, NULL-terminated) put over it. *ret: NULL-terminated, one
+ * allocation, freed with free(); it points into base for inherited variables. -ENOMEM. */
+int spawn_env_build(char **base, const struct env_contract *c, const char *const *extra, char ***ret, struct err *e);
+
+/* Value of NAME in a NULL-terminated environment, or NULL. */
+const char *spawn_env_get(char *const *env, const char *name);
+
+/* OMP_NUM_THREADS for each of `workers` on `cores`: an even share, at least 1. */
+int spawn_env_omp_threads(int cores, int workers);
+
+#endif

@@ -1,0 +1,144 @@
+#include "launcher/tree.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+
+struct proc {
+    pid_t pid, parent;
+    bool ours;
+    char state;
+    char name[20];
+};
+
+struct procs {
+    struct proc *v;
+    size_t n, cap;
+};
+
+/* /proc/PID/stat: "PID (name) state ppid ..."; the name may hold spaces and parentheses, so look for the last one. */
+static bool read_proc(int dir, const char *pid_text, struct proc *p)
+{
+    char path[32], line[512];
+    snprintf(path, sizeof path, "%.16s/stat", pid_text);
+    int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (n <= 0)
+        return false;
+    line[n] = '\0';
+    char *open = strchr(line, '('), *shut = strrchr(line, ')');
+    if (!open || !shut)
+        return false;
+    int parent;
+    if (sscanf(shut + 1, " %c %d", &p->state, &parent) != 2)
+        return false;
+    p->pid = (pid_t)atoi(pid_text);
+    p->parent = (pid_t)parent;
+    p->ours = false;
+    snprintf(p->name, sizeof p->name, "%.*s", (int)(shut - open - 1), open + 1);
+    return true;
+}
+
+static void procs_read(struct procs *ps)
+{
+    memset(ps, 0, sizeof *ps);
+    DIR *d = opendir("/proc");
+    if (!d)
+        return;
+    for (struct dirent *e; (e = readdir(d));) {
+        if (e->d_name[0] < '1' || e->d_name[0] > '9')
+            continue;
+        if (ps->n == ps->cap) {
+            size_t cap = ps->cap ? 2 * ps->cap : 128;
+            struct proc *v = realloc(ps->v, cap * sizeof *v);
+            if (!v)
+                break;
+            ps->v = v;
+            ps->cap = cap;
+        }
+        if (read_proc(dirfd(d), e->d_name, &ps->v[ps->n]))
+            ps->n++;
+    }
+    closedir(d);
+}
+
+/* Mark all descendants of self: repeat until a pass finds none (a tree is a few levels deep). */
+static void procs_mark(struct procs *ps, pid_t self)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t i = 0; i < ps->n; i++) {
+            struct proc *p = &ps->v[i];
+            if (p->ours)
+                continue;
+            p->ours = p->parent == self;
+            for (size_t j = 0; j < ps->n && !p->ours; j++)
+                p->ours = ps->v[j].ours && ps->v[j].pid == p->parent;
+            more = more || p->ours;
+        }
+    }
+}
+
+int tree_kill(void)
+{
+    struct procs ps;
+    int killed = 0;
+    procs_read(&ps);
+    procs_mark(&ps, getpid());
+    for (size_t i = 0; i < ps.n; i++)
+        if (ps.v[i].ours && ps.v[i].state != 'Z' && kill(ps.v[i].pid, SIGKILL) == 0)
+            killed++;
+    free(ps.v);
+    return killed;
+}
+
+bool tree_empty(void)
+{
+    siginfo_t info;
+    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD;
+}
+
+bool tree_kill_all(int64_t timeout_ms)
+{
+    const int64_t end = clock_ms() + timeout_ms;
+    const struct timespec pause = {.tv_nsec = TREE_RESCAN_MS * 1000000L};
+    sigset_t chld;
+    sigemptyset(&chld);
+    sigaddset(&chld, SIGCHLD);
+    for (;;) {
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+            ;
+        if (tree_empty())
+            return true;
+        if (clock_ms() >= end)
+            return false;
+        tree_kill();
+        sigtimedwait(&chld, NULL, &pause);
+    }
+}
+
+void tree_describe(char *out, size_t cap)
+{
+    struct procs ps;
+    size_t len = 0;
+    out[0] = '\0';
+    procs_read(&ps);
+    procs_mark(&ps, getpid());
+    for (size_t i = 0; i < ps.n && len < cap; i++)
+        if (ps.v[i].ours && ps.v[i].state != 'Z')
+            len += (size_t)snprintf(out + len, cap - len, "%s%d (%s, state %c)", len ? ", " : "", (int)ps.v[i].pid,
+                                    ps.v[i].name, ps.v[i].state);
+    free(ps.v);
+}

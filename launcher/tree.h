@@ -1,0 +1,27 @@
+/* The process tree below this process: killing it to the last process.
+ *
+ * Works because guardian and agent are subreapers: whoever loses its parent, setsid'ed daemons included, becomes our
+ * child, so "no children left" (ECHILD) means that nobody is left. */
+#ifndef CRUN_LAUNCHER_TREE_H
+#define CRUN_LAUNCHER_TREE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* SIGKILL every descendant that /proc shows now. Returns how many; one born meanwhile is found by the next call. */
+int tree_kill(void);
+
+/* True if this process has no child, dead or alive. */
+bool tree_empty(void);
+
+/* Kill and reap until nobody is left or timeout_ms has passed. SIGCHLD must be blocked. Returns true if nobody is left. */
+bool tree_kill_all(int64_t timeout_ms);
+
+/* The first descendants still there, as "123 (name, state D), ..." for a message about unkillable processes. */
+void tree_describe(char *out, size_t cap);
+
+/* Between two looks at /proc while something is still dying: a death wakes us at once, a birth does not. */
+#define TREE_RESCAN_MS 5
+
+#endif
