@@ -1,0 +1,451 @@
+/* The 2.x C API: operation descriptor -> primitive descriptor -> primitive. */
+#include "worker/device/cpu/dnnl_wrap.h"
+
+#include <dnnl.h>
+#include <dnnl_debug.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+
+#if DNNL_VERSION_MAJOR != 2
+#error "this file speaks the C API of oneDNN 2.x"
+#endif
+
+struct dnn {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+};
+
+struct dnn_kernel {
+    struct dnn *dnn;
+    struct dnn_shape shape;
+    enum dnn_dir dir;
+    int block[DNN_SLOTS];
+    dnnl_primitive_desc_t desc;
+    dnnl_primitive_t primitive;
+    dnnl_memory_desc_t md[DNN_SLOTS];
+    dnnl_memory_t memory[DNN_SLOTS];
+    int arg[DNN_SLOTS]; /* DNNL_ARG_..., 0 where the kernel has no such argument */
+    dnnl_exec_arg_t args[DNN_SLOTS];
+    int nargs;
+};
+
+static int fail(struct err *e, dnnl_status_t s, const char *what)
+{
+    int code = s == dnnl_out_of_memory ? -ENOMEM : s == dnnl_unimplemented ? -ENOTSUP : -EIO;
+    return err_set(e, code, "oneDNN: %s: %s", what, dnnl_status2str(s));
+}
+
+#define DNN_TRY(expr, what)                                                                                            \
+    do {                                                                                                               \
+        dnnl_status_t status_ = (expr);                                                                                \
+        if (status_ != dnnl_success)                                                                                   \
+            return fail(e, status_, what);                                                                             \
+    } while (0)
+
+static dnnl_data_type_t data_type(enum dtype t)
+{
+    return t == DT_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+int dnn_open(struct dnn **ret, struct err *e)
+{
+    struct dnn *d = calloc(1, sizeof(*d));
+    if (!d)
+        return err_set(e, -ENOMEM, "out of memory");
+    dnnl_status_t s = dnnl_engine_create(&d->engine, dnnl_cpu, 0);
+    if (s == dnnl_success)
+        s = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
+    if (s != dnnl_success) {
+        dnn_close(d);
+        return fail(e, s, "open the processor's engine");
+    }
+    *ret = d;
+    return 0;
+}
+
+void dnn_close(struct dnn *d)
+{
+    if (!d)
+        return;
+    if (d->stream)
+        dnnl_stream_destroy(d->stream);
+    if (d->engine)
+        dnnl_engine_destroy(d->engine);
+    free(d);
+}
+
+void dnn_describe(char *version, size_t version_cap, char *isa, size_t isa_cap)
+{
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(version, version_cap, "%d.%d.%d", v->major, v->minor, v->patch);
+    const char *name = dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa());
+    snprintf(isa, isa_cap, "%s", strncmp(name, "cpu_isa_", 8) == 0 ? name + 8 : name);
+}
+
+/* Values of dnnl_cpu_isa_t are sets of bits: a richer instruction set contains the poorer ones. */
+static bool isa_has(dnnl_cpu_isa_t isa)
+{
+    return ((unsigned)dnnl_get_effective_cpu_isa() & (unsigned)isa) == (unsigned)isa;
+}
+
+int dnn_lanes(void)
+{
+    return isa_has(dnnl_cpu_isa_avx512_core) ? 16 : 8;
+}
+
+bool dnn_native_bf16(struct dnn *d)
+{
+    if (!isa_has(dnnl_cpu_isa_avx512_core_bf16))
+        return false;
+    const struct dnn_shape s = {.training = true,
+                                .n = 2,
+                                .c = 64,
+                                .h = 8,
+                                .w = 8,
+                                .k = 64,
+                                .oh = 8,
+                                .ow = 8,
+                                .kh = 3,
+                                .kw = 3,
+                                .sh = 1,
+                                .sw = 1,
+                                .ph = 1,
+                                .pw = 1,
+                                .src_type = DT_BF16,
+                                .dst_type = DT_BF16};
+    struct dnn_kernel *k[3] = {0};
+    bool yes = true;
+    for (int dir = DNN_FORWARD; yes && dir <= DNN_BWD_WEIGHTS; dir++)
+        yes = dnn_kernel_create(d, &s, (enum dnn_dir)dir, LAYOUT_ANY, LAYOUT_ANY, k[0], &k[dir], NULL) == 0 &&
+              !dnn_reference(k[dir]);
+    for (int i = 0; i < 3; i++)
+        dnn_kernel_destroy(k[i]);
+    return yes;
+}
+
+/* --- layouts */
+
+static int act_desc(dnnl_memory_desc_t *md, int n, int c, int h, int w, int block, enum dtype t)
+{
+    const dnnl_dims_t dims = {n, c, h, w};
+    dnnl_format_tag_t tag;
+    if (block == LAYOUT_ANY)
+        tag = dnnl_format_tag_any;
+    else if (block == LAYOUT_PLAIN)
+        tag = dnnl_nchw;
+    else if (block == c)
+        tag = dnnl_nhwc;
+    else if (block == 8)
+        tag = dnnl_nChw8c;
+    else if (block == 16)
+        tag = dnnl_nChw16c;
+    else
+        return dnnl_invalid_arguments;
+    return dnnl_memory_desc_init_by_tag(md, 4, dims, data_type(t), tag);
+}
+
+/* Which block is this? LAYOUT_ANY if the layout is none of ours. */
+static int block_of(const dnnl_memory_desc_t *md, enum dtype t)
+{
+    int n = (int)md->dims[0], c = (int)md->dims[1], h = (int)md->dims[2], w = (int)md->dims[3];
+    const int candidates[] = {16, 8, LAYOUT_PLAIN, c};
+    for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++) {
+        dnnl_memory_desc_t own;
+        if (act_desc(&own, n, c, h, w, candidates[i], t) == dnnl_success && dnnl_memory_desc_equal(&own, md))
+            return candidates[i];
+    }
+    return LAYOUT_ANY;
+}
+
+static int weights_desc(dnnl_memory_desc_t *md, const struct dnn_shape *s, enum dtype t, bool plain)
+{
+    const dnnl_dims_t conv = {s->k, s->c, s->kh, s->kw}, linear = {s->k, s->c};
+    dnnl_format_tag_t tag = !plain ? dnnl_format_tag_any : s->linear ? dnnl_oi : dnnl_oihw;
+    return dnnl_memory_desc_init_by_tag(md, s->linear ? 2 : 4, s->linear ? linear : conv, data_type(t), tag);
+}
+
+/* --- creating */
+
+static const int arg_of[3][DNN_SLOTS] = {
+    [DNN_FORWARD] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD},
+    [DNN_BWD_DATA] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, 0, DNNL_ARG_DIFF_DST, DNNL_ARG_SCRATCHPAD},
+    [DNN_BWD_WEIGHTS] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_BIAS, DNNL_ARG_DIFF_DST,
+                         DNNL_ARG_SCRATCHPAD},
+};
+static const dnnl_query_t query_of[3][DNN_SLOTS] = {
+    [DNN_FORWARD] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_weights_md, dnnl_query_dst_md,
+                     dnnl_query_scratchpad_md},
+    [DNN_BWD_DATA] = {dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_undef, dnnl_query_diff_dst_md,
+                      dnnl_query_scratchpad_md},
+    [DNN_BWD_WEIGHTS] = {dnnl_query_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_weights_md,
+                         dnnl_query_diff_dst_md, dnnl_query_scratchpad_md},
+};
+
+struct descs {
+    dnnl_memory_desc_t src, weights, bias, dst;
+    const dnnl_memory_desc_t *bias_p;
+};
+
+static dnnl_status_t conv_desc(const struct dnn_shape *s, enum dnn_dir dir, const struct descs *m,
+                               dnnl_convolution_desc_t *ret)
+{
+    const dnnl_dims_t strides = {s->sh, s->sw}, pad_l = {s->ph, s->pw};
+    const dnnl_dims_t pad_r = {(s->oh - 1) * s->sh + s->kh - s->h - s->ph, (s->ow - 1) * s->sw + s->kw - s->w - s->pw};
+    switch (dir) {
+    case DNN_FORWARD:
+        return dnnl_convolution_forward_desc_init(ret, s->training ? dnnl_forward_training : dnnl_forward_inference,
+                                                  dnnl_convolution_direct, &m->src, &m->weights, m->bias_p, &m->dst,
+                                                  strides, pad_l, pad_r);
+    case DNN_BWD_DATA:
+        return dnnl_convolution_backward_data_desc_init(ret, dnnl_convolution_direct, &m->src, &m->weights, &m->dst,
+                                                        strides, pad_l, pad_r);
+    default:
+        return dnnl_convolution_backward_weights_desc_init(ret, dnnl_convolution_direct, &m->src, &m->weights,
+                                                           m->bias_p, &m->dst, strides, pad_l, pad_r);
+    }
+}
+
+static dnnl_status_t linear_desc(const struct dnn_shape *s, enum dnn_dir dir, const struct descs *m,
+                                 dnnl_inner_product_desc_t *ret)
+{
+    switch (dir) {
+    case DNN_FORWARD:
+        return dnnl_inner_product_forward_desc_init(ret, s->training ? dnnl_forward_training : dnnl_forward_inference,
+                                                    &m->src, &m->weights, m->bias_p, &m->dst);
+    case DNN_BWD_DATA:
+        return dnnl_inner_product_backward_data_desc_init(ret, &m->src, &m->weights, &m->dst);
+    default:
+        return dnnl_inner_product_backward_weights_desc_init(ret, &m->src, &m->weights, m->bias_p, &m->dst);
+    }
+}
+
+static int make_descs(const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block, struct descs *m,
+                      struct err *e)
+{
+    enum dtype weights_type = dir == DNN_BWD_WEIGHTS ? DT_F32 : s->src_type;
+    const dnnl_dims_t bias = {s->k}, src = {s->n, s->c}, dst = {s->n, s->k};
+    if (s->linear) {
+        DNN_TRY(dnnl_memory_desc_init_by_tag(&m->src, 2, src, data_type(s->src_type), dnnl_nc), "describe x");
+        DNN_TRY(dnnl_memory_desc_init_by_tag(&m->dst, 2, dst, data_type(s->dst_type), dnnl_nc), "describe y");
+    } else {
+        DNN_TRY(act_desc(&m->src, s->n, s->c, s->h, s->w, src_block, s->src_type), "describe x");
+        DNN_TRY(act_desc(&m->dst, s->n, s->k, s->oh, s->ow, dst_block, s->dst_type), "describe y");
+    }
+    DNN_TRY(weights_desc(&m->weights, s, weights_type, false), "describe weights");
+    DNN_TRY(dnnl_memory_desc_init_by_tag(&m->bias, 1, bias, dnnl_f32, dnnl_a), "describe bias");
+    m->bias_p = s->bias && dir != DNN_BWD_DATA ? &m->bias : NULL;
+    return 0;
+}
+
+static int scratch_attr(dnnl_primitive_attr_t *ret, bool add, struct err *e)
+{
+    dnnl_primitive_attr_t attr;
+    DNN_TRY(dnnl_primitive_attr_create(&attr), "attributes");
+    dnnl_status_t s = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (s == dnnl_success && add) {
+        dnnl_post_ops_t ops;
+        s = dnnl_post_ops_create(&ops);
+        if (s == dnnl_success) {
+            s = dnnl_post_ops_append_sum(ops, 1.0f);
+            if (s == dnnl_success)
+                s = dnnl_primitive_attr_set_post_ops(attr, ops);
+            dnnl_post_ops_destroy(ops);
+        }
+    }
+    if (s != dnnl_success) {
+        dnnl_primitive_attr_destroy(attr);
+        return fail(e, s, "attributes");
+    }
+    *ret = attr;
+    return 0;
+}
+
+static struct dnn_kernel *kernel_alloc(struct dnn *d)
+{
+    struct dnn_kernel *k = calloc(1, sizeof(*k));
+    if (k)
+        k->dnn = d;
+    return k;
+}
+
+/* Take the memory descriptors and layouts that oneDNN chose. */
+static int kernel_query(struct dnn_kernel *k, struct err *e)
+{
+    for (int s = 0; s < DNN_SLOTS; s++) {
+        if (!arg_of[k->dir][s] || (s == DNN_BIAS && !k->shape.bias))
+            continue;
+        const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(k->desc, query_of[k->dir][s], s == DNN_BIAS);
+        if (!md || dnnl_memory_desc_get_size(md) == 0)
+            continue;
+        k->md[s] = *md;
+        k->arg[s] = arg_of[k->dir][s];
+        if (k->shape.linear || (s != DNN_SRC && s != DNN_DST)) {
+            k->block[s] = LAYOUT_PLAIN;
+            continue;
+        }
+        k->block[s] = block_of(md, s == DNN_SRC ? k->shape.src_type : k->shape.dst_type);
+        if (k->block[s] == LAYOUT_ANY)
+            return err_set(e, -ENOTSUP, "oneDNN chose a layout of activations that the other kernels do not know");
+    }
+    return 0;
+}
+
+static int kernel_finish(struct dnn_kernel *k, struct err *e)
+{
+    DNN_TRY(dnnl_primitive_create(&k->primitive, k->desc), "create a primitive");
+    return 0;
+}
+
+int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block,
+                      const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
+{
+    struct descs m;
+    dnnl_primitive_attr_t attr;
+    TRY(make_descs(s, dir, src_block, dst_block, &m, e));
+    struct dnn_kernel *k = kernel_alloc(d);
+    if (!k)
+        return err_set(e, -ENOMEM, "out of memory");
+    k->shape = *s;
+    k->dir = dir;
+    int rc = scratch_attr(&attr, false, e);
+    if (rc < 0)
+        goto failed;
+    dnnl_convolution_desc_t conv;
+    dnnl_inner_product_desc_t linear;
+    dnnl_status_t st = s->linear ? linear_desc(s, dir, &m, &linear) : conv_desc(s, dir, &m, &conv);
+    if (st == dnnl_success)
+        st = dnnl_primitive_desc_create(&k->desc, s->linear ? (void *)&linear : (void *)&conv, attr, d->engine,
+                                        dir == DNN_FORWARD ? NULL : fwd->desc);
+    dnnl_primitive_attr_destroy(attr);
+    if (st != dnnl_success) {
+        rc = fail(e, st, s->linear ? "inner product" : "convolution");
+        goto failed;
+    }
+    TRY_GOTO(rc, kernel_query(k, e), failed);
+    TRY_GOTO(rc, kernel_finish(k, e), failed);
+    *ret = k;
+    return 0;
+failed:
+    dnn_kernel_destroy(k);
+    return rc;
+}
+
+static int reorder_create(struct dnn *d, const dnnl_memory_desc_t *from, const dnnl_memory_desc_t *to, bool add,
+                          struct dnn_kernel **ret, struct err *e)
+{
+    dnnl_primitive_attr_t attr;
+    struct dnn_kernel *k = kernel_alloc(d);
+    if (!k)
+        return err_set(e, -ENOMEM, "out of memory");
+    int rc = scratch_attr(&attr, add, e);
+    if (rc < 0)
+        goto failed;
+    dnnl_status_t st = dnnl_reorder_primitive_desc_create(&k->desc, from, d->engine, to, d->engine, attr);
+    dnnl_primitive_attr_destroy(attr);
+    if (st != dnnl_success) {
+        rc = fail(e, st, "reorder");
+        goto failed;
+    }
+    k->md[DNN_SRC] = *from;
+    k->md[DNN_DST] = *to;
+    k->arg[DNN_SRC] = DNNL_ARG_FROM;
+    k->arg[DNN_DST] = DNNL_ARG_TO;
+    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(k->desc, dnnl_query_scratchpad_md, 0);
+    if (scratch && dnnl_memory_desc_get_size(scratch) > 0) {
+        k->md[DNN_SCRATCH] = *scratch;
+        k->arg[DNN_SCRATCH] = DNNL_ARG_SCRATCHPAD;
+    }
+    TRY_GOTO(rc, kernel_finish(k, e), failed);
+    *ret = k;
+    return 0;
+failed:
+    dnn_kernel_destroy(k);
+    return rc;
+}
+
+int dnn_reorder_create(struct dnn *d, const struct layout *from, enum dtype from_type, const struct layout *to,
+                       enum dtype to_type, struct dnn_kernel **ret, struct err *e)
+{
+    dnnl_memory_desc_t a, b;
+    DNN_TRY(act_desc(&a, from->n, from->c, from->h, from->w, from->b, from_type), "describe x");
+    DNN_TRY(act_desc(&b, to->n, to->c, to->h, to->w, to->b, to_type), "describe y");
+    return reorder_create(d, &a, &b, false, ret, e);
+}
+
+int dnn_weights_reorder_create(struct dnn *d, const struct dnn_kernel *k, bool to_plain, bool add,
+                               struct dnn_kernel **ret, struct err *e)
+{
+    dnnl_memory_desc_t plain;
+    DNN_TRY(weights_desc(&plain, &k->shape, DT_F32, true), "describe weights");
+    const dnnl_memory_desc_t *own = &k->md[DNN_WEIGHTS];
+    return reorder_create(d, to_plain ? own : &plain, to_plain ? &plain : own, add, ret, e);
+}
+
+void dnn_kernel_destroy(struct dnn_kernel *k)
+{
+    if (!k)
+        return;
+    for (int s = 0; s < DNN_SLOTS; s++)
+        if (k->memory[s])
+            dnnl_memory_destroy(k->memory[s]);
+    if (k->primitive)
+        dnnl_primitive_destroy(k->primitive);
+    if (k->desc)
+        dnnl_primitive_desc_destroy(k->desc);
+    free(k);
+}
+
+/* --- asking */
+
+int dnn_block(const struct dnn_kernel *k, enum dnn_slot s)
+{
+    return k->block[s];
+}
+
+size_t dnn_bytes(const struct dnn_kernel *k, enum dnn_slot s)
+{
+    return k->arg[s] ? dnnl_memory_desc_get_size(&k->md[s]) : 0;
+}
+
+const char *dnn_implementation(const struct dnn_kernel *k)
+{
+    const char *name = NULL;
+    dnnl_primitive_desc_query(k->desc, dnnl_query_impl_info_str, 0, &name);
+    return name ? name : "?";
+}
+
+bool dnn_reference(const struct dnn_kernel *k)
+{
+    const char *name = dnn_implementation(k);
+    return strncmp(name, "ref", 3) == 0 || strstr(name, "gemm:ref") || strstr(name, "simple");
+}
+
+bool dnn_same_weights(const struct dnn_kernel *a, const struct dnn_kernel *b)
+{
+    return dnnl_memory_desc_equal(&a->md[DNN_WEIGHTS], &b->md[DNN_WEIGHTS]);
+}
+
+/* --- running */
+
+int dnn_bind(struct dnn_kernel *k, enum dnn_slot s, void *memory, struct err *e)
+{
+    if (!k->arg[s])
+        return 0;
+    if (k->memory[s]) {
+        DNN_TRY(dnnl_memory_set_data_handle(k->memory[s], memory), "bind memory");
+        return 0;
+    }
+    DNN_TRY(dnnl_memory_create(&k->memory[s], &k->md[s], k->dnn->engine, memory), "bind memory");
+    k->args[k->nargs++] = (dnnl_exec_arg_t){k->arg[s], k->memory[s]};
+    return 0;
+}
+
+int dnn_run(const struct dnn_kernel *k, struct err *e)
+{
+    DNN_TRY(dnnl_primitive_execute(k->primitive, k->dnn->stream, k->nargs, k->args), "execute");
+    return 0;
+}

@@ -1,0 +1,200 @@
+/* Convolutions and linear layers become oneDNN kernels.
+ *
+ * A tensor has the layout that its producer likes best; a reader is asked first for a kernel that takes it as it is, and only
+ * where oneDNN has none but slow reference code is the tensor copied into another layout. Backward kernels are asked for the layouts of
+ * their forward kernel first, so gradients lie as their tensors do. */
+#include <errno.h>
+
+#include "worker/device/cpu/plan.h"
+
+static struct dnn_shape shape_of(const struct cpu_plan *pl, const struct op *fwd)
+{
+    const struct tensor *x = &pl->p->tensors[fwd->in[0]], *y = &pl->p->tensors[fwd->out];
+    struct dnn_shape s = {.linear = fwd->kind == OP_LINEAR,
+                          .bias = fwd->param[1] >= 0,
+                          .training = pl->o.training,
+                          .n = pl->o.batch,
+                          .c = x->c,
+                          .h = x->h,
+                          .w = x->w,
+                          .k = y->c,
+                          .oh = y->h,
+                          .ow = y->w,
+                          .kh = fwd->kh,
+                          .kw = fwd->kw,
+                          .sh = fwd->sh,
+                          .sw = fwd->sw,
+                          .ph = fwd->ph,
+                          .pw = fwd->pw,
+                          .src_type = store_type(pl->store),
+                          .dst_type = store_type(pl->store)};
+    if (s.linear)
+        s.c = x->c * x->h * x->w;
+    return s;
+}
+
+/* The first of some pairs of layouts for which oneDNN has a fast kernel, or else the first that works at all. */
+static int choose(struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir dir, int src, int dst,
+                  const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
+{
+    int lanes = pl->cpu->lanes;
+    const int pairs[][2] = {
+        {src, dst}, {LAYOUT_ANY, LAYOUT_ANY}, {lanes, lanes}, {LAYOUT_PLAIN, lanes}, {LAYOUT_PLAIN, LAYOUT_PLAIN}};
+    struct dnn_kernel *slow = NULL, *k;
+    struct err why = {0};
+    int n = s->linear ? 1 : (int)(sizeof(pairs) / sizeof(pairs[0])), rc = 0;
+    for (int i = 0; i < n; i++) {
+        rc = dnn_kernel_create(pl->cpu->dnn, s, dir, pairs[i][0], pairs[i][1], fwd, &k, &why);
+        if (rc == -ENOTSUP)
+            continue;
+        if (rc < 0)
+            break;
+        if (!dnn_reference(k)) {
+            dnn_kernel_destroy(slow);
+            *ret = k;
+            return 0;
+        }
+        if (slow)
+            dnn_kernel_destroy(k);
+        else
+            slow = k;
+    }
+    if (!slow)
+        return err_set(e, rc, "operation '%s': %s", s->linear ? "linear" : "conv", why.text);
+    *ret = slow;
+    return 0;
+}
+
+/* Kernel of the forward op at index f, made now if the slice begins behind it. */
+static int forward_kernel(struct cpu_plan *pl, int f, struct dnn_kernel **ret, struct err *e)
+{
+    const struct op *op = &pl->p->ops[f];
+    if (!pl->forward[f]) {
+        struct dnn_shape s = shape_of(pl, op);
+        const struct value *x = &pl->values[op->in[0]];
+        int block = x->buffer == NO_BUFFER ? LAYOUT_ANY : x->layout.b;
+        if (op->out == pl->p->logits)
+            s.dst_type = DT_F32;
+        struct dnn_kernel *k;
+        TRY(choose(pl, &s, DNN_FORWARD, block, LAYOUT_ANY, NULL, &k, e));
+        TRY(plan_kernel(pl, k, e));
+        pl->forward[f] = k;
+    }
+    *ret = pl->forward[f];
+    return 0;
+}
+
+int plan_conv_source_block(struct cpu_plan *pl, int f, struct err *e)
+{
+    struct dnn_kernel *k;
+    TRY(forward_kernel(pl, f, &k, e));
+    return dnn_block(k, DNN_SRC);
+}
+
+static int dnn_step(struct cpu_plan *pl, int i, struct dnn_kernel *k, int src, int weights, int dst, int out_tensor,
+                    const char *label, struct err *e)
+{
+    struct step *s;
+    TRY(plan_step(pl, step_dnn, label, i, &s, e));
+    s->kernel = k;
+    TRY(plan_use_kernel(pl, src, k, DNN_SRC, e));
+    TRY(plan_use_kernel(pl, weights, k, DNN_WEIGHTS, e));
+    TRY(plan_use_kernel(pl, dst, k, DNN_DST, e));
+    if (pl->values[out_tensor].store == STORE_ROUNDED) {
+        s->count = layout_count(&pl->values[out_tensor].layout);
+        TRY(plan_use(pl, pl->values[out_tensor].buffer, &s->out, e));
+    }
+    return 0;
+}
+
+static int emit_forward(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    bool linear = op->kind == OP_LINEAR;
+    struct dnn_kernel *k;
+    TRY(forward_kernel(pl, i, &k, e));
+    TRY(plan_value(pl, op->in[0], dnn_block(k, DNN_SRC), e));
+    int x = plan_in_block(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
+    TRY(x);
+    TRY(plan_value(pl, op->out, dnn_block(k, DNN_DST), e));
+    int w = plan_weights(pl, k, op->param[0], e);
+    TRY(w);
+    TRY(dnn_step(pl, i, k, x, w, pl->values[op->out].buffer, op->out, linear ? "linear" : "conv", e));
+    if (op->param[1] >= 0)
+        TRY(dnn_bind(k, DNN_BIAS, pl->params + pl->p->params[op->param[1]].offset, e));
+    return 0;
+}
+
+static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i], *fop = &pl->p->ops[op->fwd];
+    struct dnn_kernel *fwd, *k;
+    TRY(forward_kernel(pl, op->fwd, &fwd, e));
+    struct dnn_shape s = shape_of(pl, fop);
+    TRY(choose(pl, &s, DNN_BWD_DATA, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, &k, e));
+    TRY(plan_kernel(pl, k, e));
+    TRY(plan_value(pl, op->in[0], dnn_block(k, DNN_DST), e));
+    int dy = plan_in_block(pl, i, op->in[0], dnn_block(k, DNN_DST), e);
+    TRY(dy);
+    TRY(plan_value(pl, op->out, dnn_block(k, DNN_SRC), e));
+    int w = plan_weights(pl, k, op->param[0], e);
+    TRY(w);
+    return dnn_step(pl, i, k, pl->values[op->out].buffer, w, dy, op->out,
+                    s.linear ? "linear_bwd_data" : "conv_bwd_data", e);
+}
+
+static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i], *fop = &pl->p->ops[op->fwd];
+    struct dnn_kernel *fwd, *k, *set, *add;
+    struct step *st;
+    TRY(forward_kernel(pl, op->fwd, &fwd, e));
+    struct dnn_shape s = shape_of(pl, fop);
+    TRY(choose(pl, &s, DNN_BWD_WEIGHTS, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, &k, e));
+    TRY(plan_kernel(pl, k, e));
+    TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, true, false, &set, e));
+    TRY(plan_kernel(pl, set, e));
+    TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, true, true, &add, e));
+    TRY(plan_kernel(pl, add, e));
+    TRY(plan_value(pl, op->in[0], dnn_block(k, DNN_SRC), e));
+    TRY(plan_value(pl, op->in[1], dnn_block(k, DNN_DST), e));
+    int x = plan_in_block(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
+    TRY(x);
+    int dy = plan_in_block(pl, i, op->in[1], dnn_block(k, DNN_DST), e);
+    TRY(dy);
+    int dw = plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
+    TRY(dw);
+    TRY(plan_step(pl, step_param_gradient, s.linear ? "linear_bwd_param" : "conv_bwd_param", i, &st, e));
+    st->kernel = k;
+    st->reorder = set;
+    st->reorder_add = add;
+    TRY(plan_use_kernel(pl, x, k, DNN_SRC, e));
+    TRY(plan_use_kernel(pl, dy, k, DNN_DST, e));
+    TRY(plan_use_kernel(pl, dw, k, DNN_WEIGHTS, e));
+    TRY(plan_use_kernel(pl, dw, set, DNN_SRC, e));
+    TRY(plan_use_kernel(pl, dw, add, DNN_SRC, e));
+    float *arena = pl->reduce + pl->p->params[op->param[0]].offset;
+    TRY(dnn_bind(set, DNN_DST, arena, e));
+    TRY(dnn_bind(add, DNN_DST, arena, e));
+    if (op->param[1] >= 0) {
+        int db = plan_buffer(pl, dnn_bytes(k, DNN_BIAS), e);
+        TRY(db);
+        TRY(plan_use_kernel(pl, db, k, DNN_BIAS, e));
+        TRY(plan_use(pl, db, &st->bias, e));
+    }
+    return 0;
+}
+
+int plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e)
+{
+    switch (pl->p->ops[op].kind) {
+    case OP_CONV:
+    case OP_LINEAR:
+        return emit_forward(pl, op, e);
+    case OP_CONV_BWD_DATA:
+    case OP_LINEAR_BWD_DATA:
+        return emit_bwd_data(pl, op, e);
+    default:
+        return emit_bwd_param(pl, op, e);
+    }
+}

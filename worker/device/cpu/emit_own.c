@@ -1,0 +1,276 @@
+/* Everything that own kernels do: input, batch normalisation with what rides along, pooling, sums, the loss. Copies of tensors
+ * into other layouts are steps of their own, so every operand is settled before the step itself is begun. */
+#include <errno.h>
+
+#include "worker/device/cpu/plan.h"
+
+/* Layout of tensor t; where it has none yet, that of a neighbour, or else the device's favourite. */
+static int block_for(struct cpu_plan *pl, int t, int like)
+{
+    if (pl->values[t].buffer != NO_BUFFER)
+        return pl->values[t].layout.b;
+    if (like >= 0 && pl->values[like].buffer != NO_BUFFER)
+        return pl->values[like].layout.b;
+    return pl->cpu->lanes;
+}
+
+/* Give t a place (where it has none) and return the buffer of it in this block; NO_BUFFER for no tensor. */
+static int operand(struct cpu_plan *pl, int i, int t, int block, struct err *e)
+{
+    if (t < 0)
+        return NO_BUFFER;
+    TRY(plan_value(pl, t, block, e));
+    return plan_in_block(pl, i, t, block, e);
+}
+
+/* The last step reaches the buffer, if there is one, through this pointer. */
+static int use(struct cpu_plan *pl, int buffer, const void *p, struct err *e)
+{
+    return buffer == NO_BUFFER ? 0 : plan_use(pl, buffer, p, e);
+}
+
+#define OPERAND(name, i, t, block)                                                                                     \
+    int name = operand(pl, i, t, block, e);                                                                            \
+    if (name < NO_BUFFER)                                                                                              \
+        return name;
+
+/* The input takes the layout that the first convolution asks for. */
+static int emit_input(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    struct step *s;
+    int block = LAYOUT_PLAIN;
+    for (int k = pl->end_op - 1; k > i; k--)
+        if (pl->p->ops[k].kind == OP_CONV && pl->p->ops[k].in[0] == op->out)
+            block = plan_conv_source_block(pl, k, e);
+    TRY(block);
+    TRY(plan_value(pl, op->out, block, e));
+    TRY(plan_step(pl, step_input, "input", i, &s, e));
+    s->input = (struct input_job){.l = pl->values[op->out].layout, .mean = pl->p->mean, .std = pl->p->std};
+    return use(pl, pl->values[op->out].buffer, &s->input.y, e);
+}
+
+static int make_bn_state(struct cpu_plan *pl, int bn, const struct view *v, struct err *e)
+{
+    struct bn_state *b = &pl->bns[bn];
+    size_t n = (size_t)view_channels(v);
+    void *floats, *doubles;
+    TRY(plan_block(pl, 6 * n * sizeof(float), &floats, e));
+    TRY(plan_block(pl, (4 * n + 1) * sizeof(double), &doubles, e));
+    b->mean = floats;
+    b->invstd = b->mean + n;
+    b->scale = b->mean + 2 * n;
+    b->beta = b->mean + 3 * n;
+    b->k1 = b->mean + 4 * n;
+    b->k2 = b->mean + 5 * n;
+    b->sums = doubles;
+    b->wire = b->sums + 2 * n;
+    size_t partial = kern_partial(v, pl->cpu->threads);
+    if (partial > pl->partial_doubles)
+        pl->partial_doubles = partial;
+    return 0;
+}
+
+/* BN, and the sum with `other` and the ReLU where fuse.c found them; i is the last of these ops. */
+static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, struct err *e)
+{
+    int x = pl->p->ops[bn].in[0], y = pl->p->ops[i].out, block = block_for(pl, x, other);
+    struct step *s;
+    OPERAND(from, i, x, block);
+    OPERAND(add, i, other, block);
+    TRY(plan_value(pl, y, block, e));
+    TRY(plan_step(pl, pl->o.training ? step_bn_train : step_bn_eval,
+                  add != NO_BUFFER ? "bn+add+relu"
+                  : relu           ? "bn+relu"
+                                   : "bn",
+                  bn, &s, e));
+    struct layout l = plan_layout(pl, x, block);
+    struct view v = layout_view(&l);
+    TRY(make_bn_state(pl, bn, &v, e));
+    const struct bn_state *b = s->bn = &pl->bns[bn];
+    s->bn_fwd.stats = (struct bn_stats_job){.v = v, .sum = b->sums, .squares = b->sums + view_channels(&v)};
+    s->bn_fwd.apply = (struct bn_apply_job){.v = v, .mean = b->mean, .scale = b->scale, .beta = b->beta, .relu = relu};
+    TRY(use(pl, from, &s->bn_fwd.stats.x, e));
+    TRY(use(pl, from, &s->bn_fwd.apply.x, e));
+    TRY(use(pl, add, &s->bn_fwd.apply.add, e));
+    return use(pl, pl->values[y].buffer, &s->bn_fwd.apply.y, e);
+}
+
+static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const struct fused *f = &pl->fused[i];
+    struct step *s;
+    int x = op->in[0], dy = op->in[1], dy2 = -1, y = -1, block = block_for(pl, x, -1);
+    if (!pl->bns[op->fwd].sums)
+        return err_set(e, -ENOTSUP, "the slice holds the backward of a bn, but not its forward operation");
+    if (f->relu_bwd >= 0) {
+        y = pl->p->ops[f->relu_bwd].in[0];
+        dy = pl->p->ops[f->relu_bwd].in[1];
+    }
+    if (f->add_bwd >= 0) {
+        dy = pl->p->ops[f->add_bwd].in[0];
+        dy2 = pl->p->ops[f->add_bwd].in[1];
+    }
+    OPERAND(bx, i, x, block);
+    OPERAND(bdy, i, dy, block);
+    OPERAND(bdy2, i, dy2, block);
+    OPERAND(by, i, y, block);
+    int bdz = NO_BUFFER, bdx = NO_BUFFER;
+    if (f->store_dz) {
+        int dz = pl->p->ops[f->relu_bwd].out;
+        TRY(plan_value(pl, dz, block, e));
+        bdz = pl->values[dz].buffer;
+    }
+    if (op->out >= 0) {
+        TRY(plan_value(pl, op->out, block, e));
+        bdx = pl->values[op->out].buffer;
+    }
+    TRY(plan_step(pl, step_bn_bwd,
+                  bdy2 != NO_BUFFER ? "add+relu+bn_bwd"
+                  : by != NO_BUFFER ? "relu+bn_bwd"
+                                    : "bn_bwd",
+                  i, &s, e));
+    const struct bn_state *b = s->bn = &pl->bns[op->fwd];
+    struct layout l = plan_layout(pl, x, block);
+    struct view v = layout_view(&l);
+    s->bn_bwd.sums =
+        (struct bn_bwd_sums_job){.v = v, .mean = b->mean, .sum = b->sums, .sum_x = b->sums + view_channels(&v)};
+    s->bn_bwd.apply = (struct bn_bwd_apply_job){.v = v, .mean = b->mean, .scale = b->scale, .k1 = b->k1, .k2 = b->k2};
+    TRY(use(pl, bx, &s->bn_bwd.sums.x, e));
+    TRY(use(pl, bdy, &s->bn_bwd.sums.dy, e));
+    TRY(use(pl, bdy2, &s->bn_bwd.sums.dy2, e));
+    TRY(use(pl, by, &s->bn_bwd.sums.y, e));
+    TRY(use(pl, bdz, &s->bn_bwd.sums.dz, e));
+    TRY(use(pl, bx, &s->bn_bwd.apply.x, e));
+    TRY(use(pl, bdx, &s->bn_bwd.apply.dx, e));
+    if (bdz != NO_BUFFER) /* formed once, in the pass over the sums */
+        return use(pl, bdz, &s->bn_bwd.apply.dy, e);
+    TRY(use(pl, bdy, &s->bn_bwd.apply.dy, e));
+    TRY(use(pl, bdy2, &s->bn_bwd.apply.dy2, e));
+    return use(pl, by, &s->bn_bwd.apply.y, e);
+}
+
+/* y = a [+ b] [then ReLU] */
+static int emit_add(struct cpu_plan *pl, int i, int a, int b, bool relu, struct err *e)
+{
+    int y = pl->p->ops[i].out, block = block_for(pl, a, b);
+    struct step *s;
+    OPERAND(ba, i, a, block);
+    OPERAND(bb, i, b, block);
+    TRY(plan_value(pl, y, block, e));
+    TRY(plan_step(pl, step_add, b < 0 ? "relu" : relu ? "add+relu" : "add", i, &s, e));
+    s->add.relu = relu;
+    s->count = layout_count(&pl->values[y].layout);
+    TRY(use(pl, ba, &s->add.a, e));
+    TRY(use(pl, bb, &s->add.b, e));
+    return use(pl, pl->values[y].buffer, &s->add.y, e);
+}
+
+static int emit_relu_bwd(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    int block = block_for(pl, op->in[0], op->in[1]);
+    struct step *s;
+    OPERAND(y, i, op->in[0], block);
+    OPERAND(dy, i, op->in[1], block);
+    TRY(plan_value(pl, op->out, block, e));
+    TRY(plan_step(pl, step_relu_bwd, "relu_bwd", i, &s, e));
+    s->count = layout_count(&pl->values[op->out].layout);
+    TRY(use(pl, y, &s->add.a, e));
+    TRY(use(pl, dy, &s->add.b, e));
+    return use(pl, pl->values[op->out].buffer, &s->add.y, e);
+}
+
+/* All four pooling ops: big is the tensor on the input side, small that on the output side; average pooling writes plain rows. */
+static int emit_pool(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    bool max = op->kind == OP_MAXPOOL || op->kind == OP_MAXPOOL_BWD;
+    bool forward = op->kind == OP_MAXPOOL || op->kind == OP_AVGPOOL;
+    int f = forward ? i : op->fwd, big = pl->p->ops[f].in[0];
+    int dy = max ? op->in[1] : op->in[0];
+    int block = block_for(pl, big, -1), small_block = max ? block : LAYOUT_PLAIN;
+    struct step *s;
+    static const step_fn run[2][2] = {{step_avgpool_bwd, step_avgpool}, {step_maxpool_bwd, step_maxpool}};
+
+    if (max && op->kh * op->kw > 256)
+        return err_set(e, -ENOTSUP, "max pooling over %d elements (expected at most 256)", op->kh * op->kw);
+    if (max && !forward && pl->index_buffer[f] == NO_BUFFER)
+        return err_set(e, -ENOTSUP, "the slice holds the backward of a maxpool, but not its forward operation");
+    OPERAND(in, i, forward ? big : dy, forward ? block : small_block);
+    TRY(plan_value(pl, op->out, forward ? small_block : block, e));
+    TRY(plan_step(pl, run[max][forward], op_name(op->kind), i, &s, e));
+    struct layout lx = plan_layout(pl, big, block), ly = plan_layout(pl, pl->p->ops[f].out, small_block);
+    s->pool = (struct pool_job){.vx = layout_view(&lx),
+                                .vy = layout_view(&ly),
+                                .kh = op->kh,
+                                .kw = op->kw,
+                                .sh = op->sh,
+                                .sw = op->sw,
+                                .ph = op->ph,
+                                .pw = op->pw};
+    if (max && forward && pl->o.training) {
+        const struct view *v = &s->pool.vy;
+        int index = plan_buffer(pl, (size_t)v->n * v->groups * v->hw * v->lanes, e);
+        TRY(index);
+        pl->index_buffer[i] = index;
+    }
+    if (max && pl->index_buffer[f] != NO_BUFFER)
+        TRY(use(pl, pl->index_buffer[f], &s->pool.index, e));
+    size_t plane = (size_t)pl->cpu->threads * s->pool.vx.hw * LANES_MAX;
+    if (max && !forward && plane > pl->plane_floats)
+        pl->plane_floats = plane;
+    TRY(use(pl, in, forward ? &s->pool.x : &s->pool.dy, e));
+    return use(pl, pl->values[op->out].buffer, forward ? &s->pool.y : &s->pool.dx, e);
+}
+
+static int emit_xent(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    struct step *s;
+    OPERAND(logits, i, op->in[0], LAYOUT_PLAIN);
+    if (op->kind == OP_XENT_BWD)
+        TRY(plan_value(pl, op->out, LAYOUT_PLAIN, e));
+    TRY(plan_step(pl, op->kind == OP_XENT ? step_xent : step_xent_bwd, op_name(op->kind), i, &s, e));
+    TRY(use(pl, logits, &s->xent.logits, e));
+    return op->kind == OP_XENT ? 0 : use(pl, pl->values[op->out].buffer, &s->xent.dlogits, e);
+}
+
+int plan_emit_own(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const struct fused *f = &pl->fused[i];
+    if (f->bn >= 0) {
+        int y = pl->p->ops[f->bn].out, other = -1;
+        if (f->add >= 0) {
+            const struct op *add = &pl->p->ops[f->add];
+            other = add->in[0] == y ? add->in[1] : add->in[0];
+        }
+        return emit_bn(pl, i, f->bn, other, f->relu >= 0, e);
+    }
+    switch (op->kind) {
+    case OP_INPUT:
+        return emit_input(pl, i, e);
+    case OP_BN:
+        return emit_bn(pl, i, i, -1, false, e);
+    case OP_RELU:
+        return emit_add(pl, i, op->in[0], -1, true, e);
+    case OP_ADD:
+        return emit_add(pl, i, op->in[0], op->in[1], false, e);
+    case OP_BN_BWD:
+        return emit_bn_bwd(pl, i, e);
+    case OP_RELU_BWD:
+        return emit_relu_bwd(pl, i, e);
+    case OP_MAXPOOL:
+    case OP_AVGPOOL:
+    case OP_MAXPOOL_BWD:
+    case OP_AVGPOOL_BWD:
+        return emit_pool(pl, i, e);
+    case OP_XENT:
+    case OP_XENT_BWD:
+        return emit_xent(pl, i, e);
+    default:
+        return err_set(e, -ENOTSUP, "the cpu device has no operation '%s'", op_name(op->kind));
+    }
+}

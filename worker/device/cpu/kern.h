@@ -1,0 +1,113 @@
+/* The cpu device's own kernels: everything that is not a convolution or an inner product. One table per instruction set; the file
+ * kern_isa.c is compiled once for each, and kern_select() takes the best that the processor has.
+ *
+ * Own batch normalisation, because samples of weight 0 must not count, statistics are summed over ranks between the passes, and
+ * ReLU and the residual sum ride along. Sums are taken in fp32 over short runs of pixels and in double from there on; work is cut
+ * into fixed pieces whose results are combined in a fixed order, so results depend on the number of threads only.
+ * Arrays per channel are padded to whole groups (layout.h); lanes beyond the last channel come out as 0. */
+#ifndef CRUN_WORKER_DEVICE_CPU_KERN_H
+#define CRUN_WORKER_DEVICE_CPU_KERN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/device/cpu/layout.h"
+
+/* How activations are kept: fp32, bf16, or fp32 rounded to bf16 at every store (emulation). */
+enum store { STORE_F32, STORE_BF16, STORE_ROUNDED, STORES };
+
+/* Per channel sum and sum of squares of x over samples of weight 1. partial: kern_partial(view, threads) doubles. */
+struct bn_stats_job {
+    struct view v;
+    const void *x;
+    const float *weights;  /* (n) */
+    double *sum, *squares; /* per channel */
+    double *partial;
+};
+
+/* y = (x - mean) * scale + beta [+ add] [then ReLU] */
+struct bn_apply_job {
+    struct view v;
+    const void *x, *add; /* add: NULL or like x */
+    void *y;
+    const float *mean, *scale, *beta;
+    bool relu;
+};
+
+/* dz = (dy [+ dy2]) where y > 0 (everywhere if y is NULL). Sums of dz and of dz * (x - mean) over samples of weight 1; dz is
+ * stored if not NULL. */
+struct bn_bwd_sums_job {
+    struct view v;
+    const void *x, *dy, *dy2, *y;
+    void *dz;
+    const float *weights, *mean;
+    double *sum, *sum_x;
+    double *partial;
+};
+
+/* dx = scale * (dz - k1 - (x - mean) * k2); 0 in samples of weight 0, which moved nothing. */
+struct bn_bwd_apply_job {
+    struct view v;
+    const void *x, *dy, *dy2, *y; /* dz is formed as above; where it was stored it comes in as dy */
+    void *dx;
+    const float *weights, *mean, *scale, *k1, *k2;
+};
+
+/* index: which element of the window won, 0..kh*kw-1; one byte per output element, (n, groups, oh * ow, lanes) */
+struct pool_job {
+    struct view vx, vy;
+    const void *x; /* forward */
+    void *y;
+    uint8_t *index;
+    const void *dy; /* backward */
+    void *dx;
+    float *plane; /* backward: threads * hw * lanes floats */
+    int kh, kw, sh, sw, ph, pw;
+};
+
+struct input_job {
+    struct layout l;
+    const uint8_t *images; /* (n, h, w, c) */
+    void *y;
+    const float *mean, *std; /* per channel */
+};
+
+struct sgd_job {
+    size_t n;
+    float *w, *m;
+    const float *g;
+    float grad_scale, lr, momentum, decay;
+};
+
+struct kern {
+    const char *name;
+    void (*bn_stats)(const struct bn_stats_job *j, enum store t, int threads);
+    void (*bn_apply)(const struct bn_apply_job *j, enum store t, int threads);
+    void (*bn_bwd_sums)(const struct bn_bwd_sums_job *j, enum store t, int threads);
+    void (*bn_bwd_apply)(const struct bn_bwd_apply_job *j, enum store t, int threads);
+    void (*maxpool)(const struct pool_job *j, enum store t, int threads);
+    void (*maxpool_bwd)(const struct pool_job *j, enum store t, int threads);
+    void (*avgpool)(const struct pool_job *j, enum store t, int threads);     /* y is plain (n, c) */
+    void (*avgpool_bwd)(const struct pool_job *j, enum store t, int threads); /* dy is plain (n, c) */
+    void (*input)(const struct input_job *j, enum store t, int threads);
+    /* y = a [+ b] [then ReLU]; any layout, the same for all, n elements with padding */
+    void (*add)(const void *a, const void *b, void *y, bool relu, size_t n, enum store t, int threads);
+    void (*relu_bwd)(const void *y, const void *dy, void *dx, size_t n, enum store t, int threads);
+    void (*round)(float *x, size_t n, int threads); /* to the nearest bf16 */
+    void (*accumulate)(float *sum, const float *x, size_t n, int threads);
+    void (*sgd)(const struct sgd_job *j, int threads);
+    void (*blend)(float *stats, const float *sums, size_t n, float keep, float mul, int threads);
+};
+
+/* The best table for this processor, no better than what oneDNN is allowed to use. Width of vectors in floats: 16 (AVX-512) or 8. */
+const struct kern *kern_select(int lanes);
+/* All tables that this processor can run, best first, NULL at the end: tests. */
+const struct kern *const *kern_all(void);
+
+static inline size_t kern_partial(const struct view *v, int threads)
+{
+    return (size_t)threads * 2 * (size_t)view_channels(v);
+}
+
+#endif

@@ -1,0 +1,236 @@
+/* Compiled once per instruction set (meson.build) with KERN_TABLE the name of the table it defines. */
+#include "worker/device/cpu/kern.h"
+
+#include <omp.h>
+#include <string.h>
+
+#include "worker/dtype.h"
+
+#define INLINE inline __attribute__((always_inline))
+
+enum { RUN = 128 }; /* pixels summed in fp32 before the sum goes on in double */
+
+/* In how many pieces the samples are cut, so that all threads have channel groups to sum. */
+static int sum_splits(const struct view *v, int threads)
+{
+    if (v->groups % threads == 0 || v->groups >= 8 * threads)
+        return 1;
+    return v->n < threads ? v->n : threads;
+}
+
+static void combine(const double *partial, int splits, int channels, double *a, double *b)
+{
+    for (int c = 0; c < channels; c++) {
+        double sa = 0, sb = 0;
+        for (int s = 0; s < splits; s++) {
+            sa += partial[(size_t)s * 2 * channels + c];
+            sb += partial[(size_t)s * 2 * channels + channels + c];
+        }
+        a[c] = sa;
+        b[c] = sb;
+    }
+}
+
+/* The part of a pooling window that lies inside the image. */
+struct span {
+    int first, end; /* of the image */
+    int skipped;    /* window positions before it */
+};
+
+static INLINE struct span window(int out, int stride, int pad, int kernel, int size)
+{
+    int start = out * stride - pad, first = start < 0 ? 0 : start;
+    int end = start + kernel < size ? start + kernel : size;
+    return (struct span){first, end, first - start};
+}
+
+#define T_BF16 0
+#define ROUND 0
+#define T float
+#define L 16
+#define NAME(x) x##_f32_16
+#include "worker/device/cpu/kern_body.h"
+#undef L
+#undef NAME
+#define L 8
+#define NAME(x) x##_f32_8
+#include "worker/device/cpu/kern_body.h"
+#undef L
+#undef NAME
+#undef ROUND
+#define ROUND 1
+#define L 16
+#define NAME(x) x##_rounded_16
+#include "worker/device/cpu/kern_body.h"
+#undef L
+#undef NAME
+#define L 8
+#define NAME(x) x##_rounded_8
+#include "worker/device/cpu/kern_body.h"
+#undef L
+#undef NAME
+#undef ROUND
+#undef T
+#undef T_BF16
+#define T_BF16 1
+#define ROUND 0
+#define T uint16_t
+#define L 16
+#define NAME(x) x##_bf16_16
+#include "worker/device/cpu/kern_body.h"
+#undef L
+#undef NAME
+#define L 8
+#define NAME(x) x##_bf16_8
+#include "worker/device/cpu/kern_body.h"
+#undef L
+#undef NAME
+#undef T
+#undef T_BF16
+#undef ROUND
+
+/* Blocks of 8 go to the narrow kernels, everything else to the wide ones. */
+#define DISPATCH(f, lanes, ...)                                                                                        \
+    do {                                                                                                               \
+        if ((lanes) == 8) {                                                                                            \
+            if (t == STORE_F32)                                                                                        \
+                f##_f32_8(__VA_ARGS__);                                                                                \
+            else if (t == STORE_BF16)                                                                                  \
+                f##_bf16_8(__VA_ARGS__);                                                                               \
+            else                                                                                                       \
+                f##_rounded_8(__VA_ARGS__);                                                                            \
+        } else {                                                                                                       \
+            if (t == STORE_F32)                                                                                        \
+                f##_f32_16(__VA_ARGS__);                                                                               \
+            else if (t == STORE_BF16)                                                                                  \
+                f##_bf16_16(__VA_ARGS__);                                                                              \
+            else                                                                                                       \
+                f##_rounded_16(__VA_ARGS__);                                                                           \
+        }                                                                                                              \
+    } while (0)
+
+static void bn_stats(const struct bn_stats_job *j, enum store t, int threads)
+{
+    DISPATCH(bn_stats, j->v.lanes, j, threads);
+}
+
+static void bn_apply(const struct bn_apply_job *j, enum store t, int threads)
+{
+    DISPATCH(bn_apply, j->v.lanes, j, threads);
+}
+
+static void bn_bwd_sums(const struct bn_bwd_sums_job *j, enum store t, int threads)
+{
+    DISPATCH(bn_bwd_sums, j->v.lanes, j, threads);
+}
+
+static void bn_bwd_apply(const struct bn_bwd_apply_job *j, enum store t, int threads)
+{
+    DISPATCH(bn_bwd_apply, j->v.lanes, j, threads);
+}
+
+static void maxpool(const struct pool_job *j, enum store t, int threads)
+{
+    DISPATCH(maxpool, j->vx.lanes, j, threads);
+}
+
+static void maxpool_bwd(const struct pool_job *j, enum store t, int threads)
+{
+    DISPATCH(maxpool_bwd, j->vx.lanes, j, threads);
+}
+
+static void avgpool(const struct pool_job *j, enum store t, int threads)
+{
+    DISPATCH(avgpool, j->vx.lanes, j, threads);
+}
+
+static void avgpool_bwd(const struct pool_job *j, enum store t, int threads)
+{
+    DISPATCH(avgpool_bwd, j->vx.lanes, j, threads);
+}
+
+static void add(const void *a, const void *b, void *y, bool relu, size_t n, enum store t, int threads)
+{
+    DISPATCH(add, 16, a, b, y, relu, n, threads);
+}
+
+static void relu_bwd(const void *y, const void *dy, void *dx, size_t n, enum store t, int threads)
+{
+    DISPATCH(relu_bwd, 16, y, dy, dx, n, threads);
+}
+
+static void input(const struct input_job *j, enum store t, int threads)
+{
+    const struct layout *l = &j->l;
+    int hw = l->h * l->w, channels = layout_blocks(l) * l->b;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int n = 0; n < l->n; n++) {
+        for (int c = 0; c < channels; c++) {
+            float mul = c < l->c ? 1.0f / (255.0f * j->std[c]) : 0, sub = c < l->c ? j->mean[c] / j->std[c] : 0;
+            const uint8_t *image = j->images + (size_t)n * hw * l->c + (c < l->c ? c : 0);
+            size_t at = layout_offset(l, n, c, 0);
+            for (int p = 0; p < hw; p++) {
+                float v = (float)image[(size_t)p * l->c] * mul - sub;
+                if (t == STORE_BF16)
+                    ((uint16_t *)j->y)[at + (size_t)p * l->b] = bf16_from_f32(v);
+                else
+                    ((float *)j->y)[at + (size_t)p * l->b] = t == STORE_F32 ? v : f32_from_bf16(bf16_from_f32(v));
+            }
+        }
+    }
+}
+
+static void round_bf16(float *x, size_t n, int threads)
+{
+    add(x, NULL, x, false, n, STORE_ROUNDED, threads);
+}
+
+static void accumulate(float *sum, const float *x, size_t n, int threads)
+{
+#pragma omp parallel for simd schedule(static) num_threads(threads)
+    for (size_t i = 0; i < n; i++)
+        sum[i] += x[i];
+}
+
+static void sgd(const struct sgd_job *j, int threads)
+{
+    float *w = j->w, *m = j->m;
+    const float *grad = j->g;
+    float scale = j->grad_scale, lr = j->lr, momentum = j->momentum, decay = j->decay;
+#pragma omp parallel for simd schedule(static) num_threads(threads)
+    for (size_t i = 0; i < j->n; i++) {
+        float g = grad[i] * scale + decay * w[i];
+        m[i] = momentum * m[i] + g;
+        w[i] -= lr * m[i];
+    }
+}
+
+static void blend(float *stats, const float *sums, size_t n, float keep, float mul, int threads)
+{
+#pragma omp parallel for simd schedule(static) num_threads(threads)
+    for (size_t i = 0; i < n; i++)
+        stats[i] = keep * stats[i] + mul * sums[i];
+}
+
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+
+extern const struct kern KERN_TABLE;
+const struct kern KERN_TABLE = {
+    .name = STRING(KERN_TABLE),
+    .bn_stats = bn_stats,
+    .bn_apply = bn_apply,
+    .bn_bwd_sums = bn_bwd_sums,
+    .bn_bwd_apply = bn_bwd_apply,
+    .maxpool = maxpool,
+    .maxpool_bwd = maxpool_bwd,
+    .avgpool = avgpool,
+    .avgpool_bwd = avgpool_bwd,
+    .input = input,
+    .add = add,
+    .relu_bwd = relu_bwd,
+    .round = round_bf16,
+    .accumulate = accumulate,
+    .sgd = sgd,
+    .blend = blend,
+};

@@ -1,0 +1,526 @@
+/* Making, running and taking apart a plan; plan.h says how the pieces fit. */
+#include "worker/device/cpu/plan.h"
+
+#include <errno.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "worker/device/host_common.h"
+
+enum { ALIGN = 64 };
+
+/* --- building blocks */
+
+static void *grow(void *array, int n, int *cap, size_t size, struct err *e)
+{
+    if (n < *cap)
+        return array;
+    int want = *cap ? 2 * *cap : 64;
+    void *more = realloc(array, (size_t)want * size);
+    if (!more)
+        err_set(e, -ENOMEM, "no memory for a plan of %d pieces", want);
+    else
+        *cap = want;
+    return more;
+}
+
+/* Make room for element n; leaves the calling function if there is no memory. */
+#define GROW(array, n, cap)                                                                                            \
+    do {                                                                                                               \
+        void *more_ = grow(array, n, &(cap), sizeof(*(array)), e);                                                     \
+        if (!more_)                                                                                                    \
+            return -ENOMEM;                                                                                            \
+        (array) = more_;                                                                                               \
+    } while (0)
+
+size_t store_size(enum store s)
+{
+    return s == STORE_BF16 ? 2 : 4;
+}
+
+enum dtype store_type(enum store s)
+{
+    return s == STORE_BF16 ? DT_BF16 : DT_F32;
+}
+
+int plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
+{
+    GROW(pl->blocks, pl->nblocks, pl->cap_blocks);
+    TRY(host_alloc(bytes, ret, e));
+    pl->blocks[pl->nblocks++] = *ret;
+    return 0;
+}
+
+int plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e)
+{
+    GROW(pl->buffers, pl->nbuffers, pl->cap_buffers);
+    pl->buffers[pl->nbuffers] = (struct buffer){.bytes = bytes, .first = -1, .last = -1, .keep = pl->o.keep_all};
+    return pl->nbuffers++;
+}
+
+int plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struct step **ret, struct err *e)
+{
+    GROW(pl->steps, pl->nsteps, pl->cap_steps);
+    struct step *s = calloc(1, sizeof(*s));
+    if (!s)
+        return err_set(e, -ENOMEM, "no memory for a step");
+    s->run = run;
+    s->label = label;
+    s->op = op;
+    s->store = pl->store;
+    pl->steps[pl->nsteps++] = *ret = s;
+    return 0;
+}
+
+int plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e)
+{
+    void *more = grow(pl->kernels, pl->nkernels, &pl->cap_kernels, sizeof(struct dnn_kernel *), e);
+    if (!more) {
+        dnn_kernel_destroy(k);
+        return -ENOMEM;
+    }
+    pl->kernels = more;
+    pl->kernels[pl->nkernels++] = k;
+    size_t scratch = dnn_bytes(k, DNN_SCRATCH);
+    if (scratch > pl->scratch_bytes)
+        pl->scratch_bytes = scratch;
+    return 0;
+}
+
+static int patch(struct cpu_plan *pl, int buffer, void **pointer, struct dnn_kernel *k, enum dnn_slot s, struct err *e)
+{
+    GROW(pl->patches, pl->npatches, pl->cap_patches);
+    pl->patches[pl->npatches++] = (struct patch){.buffer = buffer, .pointer = pointer, .kernel = k, .slot = s};
+    struct buffer *b = &pl->buffers[buffer];
+    int now = pl->nsteps - 1;
+    if (b->first < 0)
+        b->first = now;
+    b->last = now;
+    return 0;
+}
+
+int plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e)
+{
+    return patch(pl, buffer, (void **)(uintptr_t)pointer_to_pointer, NULL, DNN_SRC, e);
+}
+
+int plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, enum dnn_slot s, struct err *e)
+{
+    return patch(pl, buffer, NULL, k, s, e);
+}
+
+struct layout plan_layout(const struct cpu_plan *pl, int t, int block)
+{
+    const struct tensor *x = &pl->p->tensors[t];
+    return (struct layout){.n = pl->o.batch, .c = x->c, .h = x->h, .w = x->w, .b = block};
+}
+
+int plan_value(struct cpu_plan *pl, int t, int block, struct err *e)
+{
+    struct value *v = &pl->values[t];
+    if (v->buffer != NO_BUFFER)
+        return 0;
+    v->layout = plan_layout(pl, t, block);
+    v->store = t == pl->p->logits ? STORE_F32 : pl->store;
+    int b = plan_buffer(pl, layout_count(&v->layout) * store_size(v->store), e);
+    TRY(b);
+    v->buffer = b;
+    return 0;
+}
+
+int plan_in_block(struct cpu_plan *pl, int op, int t, int block, struct err *e)
+{
+    struct value *v = &pl->values[t];
+    struct layout want = plan_layout(pl, t, block);
+    struct dnn_kernel *k;
+    struct step *s;
+    if (layout_same(&v->layout, &want))
+        return v->buffer;
+    if (v->alt_buffer != NO_BUFFER && v->alt_block == block)
+        return v->alt_buffer;
+    TRY(dnn_reorder_create(pl->cpu->dnn, &v->layout, store_type(v->store), &want, store_type(v->store), &k, e));
+    TRY(plan_kernel(pl, k, e));
+    int b = plan_buffer(pl, layout_count(&want) * store_size(v->store), e);
+    TRY(b);
+    TRY(plan_step(pl, step_dnn, "reorder", op, &s, e));
+    s->kernel = k;
+    TRY(plan_use_kernel(pl, v->buffer, k, DNN_SRC, e));
+    TRY(plan_use_kernel(pl, b, k, DNN_DST, e));
+    v->alt_block = block;
+    v->alt_buffer = b;
+    return b;
+}
+
+int plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct err *e)
+{
+    for (int i = 0; i < pl->nweights; i++)
+        if (pl->weights[i].param == param && dnn_same_weights(pl->weights[i].user, k))
+            return pl->weights[i].buffer;
+    GROW(pl->weights, pl->nweights, pl->cap_weights);
+    struct weight_copy *w = &pl->weights[pl->nweights];
+    *w = (struct weight_copy){.user = k, .param = param, .count = dnn_bytes(k, DNN_WEIGHTS) / sizeof(float)};
+    TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, false, false, &w->reorder, e));
+    TRY(plan_kernel(pl, w->reorder, e));
+    TRY(dnn_bind(w->reorder, DNN_SRC, pl->params + pl->p->params[param].offset, e));
+    int b = plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
+    TRY(b);
+    w->buffer = b;
+    pl->buffers[b].keep = true;
+    pl->nweights++;
+    return b;
+}
+
+/* --- memory */
+
+static int by_size(const void *a, const void *b, void *buffers)
+{
+    int i = *(const int *)a, j = *(const int *)b;
+    size_t x = ((struct buffer *)buffers)[i].bytes, y = ((struct buffer *)buffers)[j].bytes;
+    return x != y ? (x < y ? 1 : -1) : i - j;
+}
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static bool overlap(const struct buffer *a, const struct buffer *b)
+{
+    return a->keep || b->keep || (a->first <= b->last && b->first <= a->last);
+}
+
+/* Largest first, each at the lowest offset where nobody lives at the same time. */
+static size_t place(struct buffer *v, const int *order, int n)
+{
+    size_t total = 0;
+    for (int i = 0; i < n; i++) {
+        struct buffer *b = &v[order[i]];
+        size_t at = 0;
+        for (bool moved = true; moved;) {
+            moved = false;
+            for (int k = 0; k < i; k++) {
+                const struct buffer *o = &v[order[k]];
+                if (overlap(b, o) && at < o->offset + padded(o->bytes) && o->offset < at + padded(b->bytes)) {
+                    at = o->offset + padded(o->bytes);
+                    moved = true;
+                }
+            }
+        }
+        b->offset = at;
+        if (at + padded(b->bytes) > total)
+            total = at + padded(b->bytes);
+    }
+    return total;
+}
+
+static int place_all(struct cpu_plan *pl, struct err *e)
+{
+    int *order = malloc(sizeof(int) * ((size_t)pl->nbuffers + 1));
+    if (!order)
+        return err_set(e, -ENOMEM, "no memory for a plan of %d buffers", pl->nbuffers);
+    for (int i = 0; i < pl->nbuffers; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)pl->nbuffers, sizeof(int), by_size, pl->buffers);
+    pl->memory_bytes = place(pl->buffers, order, pl->nbuffers);
+    free(order);
+    void *memory;
+    TRY(plan_block(pl, pl->memory_bytes, &memory, e));
+    pl->memory = memory;
+    for (int i = 0; i < pl->npatches; i++) {
+        const struct patch *p = &pl->patches[i];
+        void *at = pl->memory + pl->buffers[p->buffer].offset;
+        if (p->pointer)
+            *p->pointer = at;
+        else
+            TRY(dnn_bind(p->kernel, p->slot, at, e));
+    }
+    for (int i = 0; i < pl->nweights; i++) {
+        struct weight_copy *w = &pl->weights[i];
+        w->at = (float *)(void *)(pl->memory + pl->buffers[w->buffer].offset);
+        TRY(dnn_bind(w->reorder, DNN_DST, w->at, e));
+    }
+    return 0;
+}
+
+/* Memory that steps share: they run one after another. */
+static int shared_memory(struct cpu_plan *pl, struct err *e)
+{
+    void *scratch, *partial, *plane, *metrics, *logits;
+    TRY(plan_block(pl, pl->scratch_bytes, &scratch, e));
+    TRY(plan_block(pl, pl->partial_doubles * sizeof(double), &partial, e));
+    TRY(plan_block(pl, pl->plane_floats * sizeof(float), &plane, e));
+    TRY(plan_block(pl, (size_t)pl->o.batch * METRIC_N * sizeof(double), &metrics, e));
+    TRY(plan_block(pl, (size_t)pl->cpu->threads * (size_t)pl->p->classes * sizeof(double), &logits, e));
+    pl->partial = partial;
+    pl->plane = plane;
+    pl->metrics = metrics;
+    pl->logits = logits;
+    for (int i = 0; i < pl->nkernels; i++)
+        TRY(dnn_bind(pl->kernels[i], DNN_SCRATCH, scratch, e));
+    return 0;
+}
+
+/* --- creating */
+
+static bool is_dnn(enum op_kind k)
+{
+    return k == OP_CONV || k == OP_CONV_BWD_DATA || k == OP_CONV_BWD_PARAM || k == OP_LINEAR ||
+           k == OP_LINEAR_BWD_DATA || k == OP_LINEAR_BWD_PARAM;
+}
+
+/* Results that somebody outside may ask for keep their memory: the logits, and what ops outside the slice or nobody reads. */
+static void keep_results(struct cpu_plan *pl)
+{
+    for (int t = 0; t < pl->p->ntensors; t++) {
+        if (pl->values[t].buffer == NO_BUFFER)
+            continue;
+        int inside = 0;
+        bool made = false;
+        for (int i = pl->first_op; i < pl->end_op; i++) {
+            inside += (pl->p->ops[i].in[0] == t) + (pl->p->ops[i].in[1] == t);
+            made |= pl->p->ops[i].out == t;
+        }
+        if (!made || inside < pl->readers[t] || pl->readers[t] == 0 || t == pl->p->logits)
+            pl->buffers[pl->values[t].buffer].keep = true;
+    }
+}
+
+static int check_type(const struct cpu *c, const struct plan_options *o, enum store *ret, struct err *e)
+{
+    if (o->compute == DT_F32)
+        *ret = STORE_F32;
+    else if (o->compute == DT_BF16 && o->emulate)
+        *ret = STORE_ROUNDED;
+    else if (o->compute == DT_BF16 && c->native_bf16)
+        *ret = STORE_BF16;
+    else if (o->compute == DT_BF16)
+        return err_set(e, -ENOTSUP, "convolutions in BF16: this processor or oneDNN has none; they can be emulated");
+    else
+        return err_set(e, -ENOTSUP, "the cpu device computes in F32 or BF16, not in %s", dtype_name(o->compute));
+    return 0;
+}
+
+static int allocate_tables(struct cpu_plan *pl, struct err *e)
+{
+    size_t nops = (size_t)pl->p->nops, nt = (size_t)pl->p->ntensors;
+    void *fused, *readers, *values, *forward, *bns, *index;
+    TRY(plan_block(pl, nops * sizeof(*pl->fused), &fused, e));
+    TRY(plan_block(pl, nt * sizeof(*pl->readers), &readers, e));
+    TRY(plan_block(pl, nt * sizeof(*pl->values), &values, e));
+    TRY(plan_block(pl, nops * sizeof(*pl->forward), &forward, e));
+    TRY(plan_block(pl, nops * sizeof(*pl->bns), &bns, e));
+    TRY(plan_block(pl, nops * sizeof(*pl->index_buffer), &index, e));
+    pl->fused = fused;
+    pl->readers = readers;
+    pl->values = values;
+    pl->forward = forward;
+    pl->bns = bns;
+    pl->index_buffer = index;
+    for (size_t t = 0; t < nt; t++)
+        pl->values[t] = (struct value){.buffer = NO_BUFFER, .alt_buffer = NO_BUFFER};
+    for (size_t i = 0; i < nops; i++)
+        pl->index_buffer[i] = NO_BUFFER;
+    int limit = pl->o.training ? pl->p->nops : pl->p->nfwd;
+    for (int i = 0; i < limit; i++)
+        for (int k = 0; k < 2; k++)
+            if (pl->p->ops[i].in[k] >= 0)
+                pl->readers[pl->p->ops[i].in[k]]++;
+    return 0;
+}
+
+static int build(struct cpu_plan *pl, struct err *e)
+{
+    TRY(allocate_tables(pl, e));
+    plan_fuse(pl);
+    for (int i = pl->first_op; i < pl->end_op; i++) {
+        if (pl->fused[i].skip)
+            continue;
+        TRY(is_dnn(pl->p->ops[i].kind) ? plan_emit_dnn(pl, i, e) : plan_emit_own(pl, i, e));
+    }
+    keep_results(pl);
+    TRY(place_all(pl, e));
+    return shared_memory(pl, e);
+}
+
+int cpu_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
+                    struct err *e)
+{
+    struct cpu *c = (struct cpu *)d;
+    struct cpu_plan *pl = calloc(1, sizeof(*pl));
+    if (!pl)
+        return err_set(e, -ENOMEM, "no memory for a plan");
+    pl->base.ops = &device_cpu_ops;
+    pl->cpu = c;
+    pl->p = p;
+    pl->o = *o;
+    pl->params = o->params;
+    pl->stats = o->stats;
+    pl->reduce = o->reduce;
+    omp_set_num_threads(c->threads);
+    int rc = host_plan_slice(p, o, &pl->first_op, &pl->end_op, e);
+    if (rc == 0)
+        rc = check_type(c, o, &pl->store, e);
+    if (rc == 0)
+        rc = build(pl, e);
+    if (rc < 0) {
+        cpu_plan_close(&pl->base);
+        return rc;
+    }
+    *ret = &pl->base;
+    return 0;
+}
+
+void cpu_plan_close(struct plan *plan)
+{
+    struct cpu_plan *pl = (struct cpu_plan *)plan;
+    if (!pl)
+        return;
+    for (int i = 0; i < pl->nkernels; i++)
+        dnn_kernel_destroy(pl->kernels[i]);
+    for (int i = 0; i < pl->nsteps; i++)
+        free(pl->steps[i]);
+    for (int i = 0; i < pl->nblocks; i++)
+        free(pl->blocks[i]);
+    free(pl->kernels);
+    free(pl->steps);
+    free(pl->blocks);
+    free(pl->buffers);
+    free(pl->patches);
+    free(pl->weights);
+    free(pl);
+}
+
+/* --- running */
+
+static int refresh_weights(struct cpu_plan *pl, struct err *e)
+{
+    for (int i = 0; i < pl->nweights; i++) {
+        const struct weight_copy *w = &pl->weights[i];
+        TRY(dnn_run(w->reorder, e));
+        if (pl->store == STORE_ROUNDED)
+            pl->cpu->kern->round(w->at, w->count, pl->cpu->threads);
+    }
+    return 0;
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
+{
+    struct cpu_plan *pl = (struct cpu_plan *)plan;
+    TRY(host_check_batch(pl->p, pl->first_op, pl->end_op, &a->batch, pl->o.batch, e));
+    omp_set_num_threads(pl->cpu->threads); /* of this thread, whoever it is: oneDNN asks for it */
+    double start = seconds_now();
+    if (!pl->fresh || pl->version != a->params_version) {
+        TRY(refresh_weights(pl, e));
+        pl->version = a->params_version;
+        pl->fresh = true;
+    }
+    double now = seconds_now();
+    pl->refresh_seconds += now - start;
+    pl->args = a;
+    pl->weight_sum = host_batch_count(&a->batch, pl->o.batch);
+    for (int i = 0; i < pl->nsteps; i++) {
+        struct step *s = pl->steps[i];
+        start = now;
+        TRY(s->run(pl, s, e));
+        now = seconds_now();
+        s->seconds += now - start;
+    }
+    pl->runs++;
+    return 0;
+}
+
+int plan_ready(struct cpu_plan *pl, int op, struct err *e)
+{
+    const struct run_hooks *h = pl->args->hooks;
+    if (!h || !h->ready)
+        return 0;
+    for (int k = 0; k < 2; k++) {
+        int i = pl->p->ops[op].param[k];
+        if (i < 0)
+            continue;
+        const struct param *q = &pl->p->params[i];
+        TRY(h->ready(h->ctx, q->offset, q->offset + (q->count + 15) / 16 * 16, NULL, e));
+    }
+    return 0;
+}
+
+/* --- tensors from outside */
+
+static int reachable(const struct cpu_plan *pl, int t, bool get, struct err *e)
+{
+    if (t < 0 || t >= pl->p->ntensors || pl->values[t].buffer == NO_BUFFER)
+        return err_set(e, -EINVAL, "tensor %d has no place in this plan", t);
+    if (get && !pl->buffers[pl->values[t].buffer].keep)
+        return err_set(e, -EINVAL, "tensor '%s' is not kept (expected the logits, or a plan that keeps all)",
+                       pl->p->tensors[t].name);
+    return 0;
+}
+
+int cpu_plan_get(struct plan *plan, int t, double *out, struct err *e)
+{
+    const struct cpu_plan *pl = (const struct cpu_plan *)plan;
+    TRY(reachable(pl, t, true, e));
+    const struct value *v = &pl->values[t];
+    const struct layout *l = &v->layout;
+    const void *at = pl->memory + pl->buffers[v->buffer].offset;
+    for (int n = 0; n < l->n; n++)
+        for (int c = 0; c < l->c; c++)
+            for (int p = 0; p < l->h * l->w; p++) {
+                size_t o = layout_offset(l, n, c, p);
+                *out++ = v->store == STORE_BF16 ? f32_from_bf16(((const uint16_t *)at)[o]) : ((const float *)at)[o];
+            }
+    return 0;
+}
+
+int cpu_plan_put(struct plan *plan, int t, const double *in, struct err *e)
+{
+    struct cpu_plan *pl = (struct cpu_plan *)plan;
+    TRY(reachable(pl, t, false, e));
+    const struct value *v = &pl->values[t];
+    const struct layout *l = &v->layout;
+    void *at = pl->memory + pl->buffers[v->buffer].offset;
+    memset(at, 0, pl->buffers[v->buffer].bytes);
+    for (int n = 0; n < l->n; n++)
+        for (int c = 0; c < l->c; c++)
+            for (int p = 0; p < l->h * l->w; p++) {
+                size_t o = layout_offset(l, n, c, p);
+                float f = (float)*in++;
+                if (v->store == STORE_BF16)
+                    ((uint16_t *)at)[o] = bf16_from_f32(f);
+                else
+                    ((float *)at)[o] = v->store == STORE_F32 ? f : f32_from_bf16(bf16_from_f32(f));
+            }
+    return 0;
+}
+
+/* --- where the time went */
+
+void cpu_plan_profile(const struct plan *plan, FILE *out)
+{
+    const struct cpu_plan *pl = (const struct cpu_plan *)plan;
+    double runs = pl->runs ? (double)pl->runs : 1;
+    fprintf(out, "%10.3f ms  weight copies\n", 1e3 * pl->refresh_seconds / runs);
+    for (int i = 0; i < pl->nsteps; i++) {
+        const struct step *s = pl->steps[i];
+        const struct op *op = &pl->p->ops[s->op];
+        int t = op->fwd >= 0 ? pl->p->ops[op->fwd].out : op->out;
+        fprintf(out, "%10.3f ms  %-18s %-28s %s\n", 1e3 * s->seconds / runs, s->label,
+                t >= 0 ? pl->p->tensors[t].name : "", s->kernel ? dnn_implementation(s->kernel) : "");
+    }
+    fprintf(out, "%10.1f MB  activations and weight copies in %d buffers\n", (double)pl->memory_bytes / 1e6,
+            pl->nbuffers);
+}
+
+size_t cpu_plan_bytes(const struct plan *plan)
+{
+    return ((const struct cpu_plan *)plan)->memory_bytes;
+}

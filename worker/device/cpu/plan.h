@@ -1,0 +1,208 @@
+/* Inside of a plan of the cpu device; shared by plan.c, fuse.c, emit_*.c and steps_*.c only.
+ *
+ * Planning: fuse.c marks ops that ride along with another one; emit_*.c turns the rest, in order, into steps and gives every
+ * tensor a layout and a buffer; plan.c then places buffers by liveness, fills their addresses into the steps (patches) and is ready.
+ * Running: refresh weight copies if parameters changed, then call step after step. Nothing is allocated. */
+#ifndef CRUN_WORKER_DEVICE_CPU_PLAN_H
+#define CRUN_WORKER_DEVICE_CPU_PLAN_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "common/err.h"
+#include "worker/device/cpu/cpu.h"
+#include "worker/device/cpu/dnnl_wrap.h"
+#include "worker/device/cpu/kern.h"
+#include "worker/device/cpu/layout.h"
+#include "worker/device/device.h"
+#include "worker/program/program.h"
+
+struct cpu {
+    struct device base;
+    struct dnn *dnn;
+    const struct kern *kern;
+    int threads;
+    int lanes; /* block of tensors whose layout nobody else chose */
+    bool native_bf16;
+};
+
+struct cpu_plan;
+struct step;
+typedef int (*step_fn)(struct cpu_plan *pl, struct step *s, struct err *e);
+
+enum { NO_BUFFER = -1 };
+
+struct buffer {
+    size_t bytes;
+    int first, last; /* steps that touch it */
+    bool keep;       /* its memory belongs to nobody else */
+    size_t offset;   /* into the plan's memory */
+};
+
+/* Where the address of a buffer must be filled in: a pointer, or an argument of a oneDNN kernel. */
+struct patch {
+    int buffer;
+    void **pointer;
+    struct dnn_kernel *kernel;
+    enum dnn_slot slot;
+};
+
+/* A tensor's place; buffer is NO_BUFFER until an op makes or needs it. alt: its copy in a second layout. */
+struct value {
+    struct layout layout;
+    enum store store;
+    int buffer;
+    int alt_block, alt_buffer;
+};
+
+/* Of a forward BN op, read again by its backward op. Arrays are padded to whole channel groups. */
+struct bn_state {
+    float *mean, *invstd, *scale, *beta, *k1, *k2;
+    double *sums; /* 2 * padded channels */
+    double *wire; /* 2 * C + 1: what all_sum sees */
+    double count; /* elements per channel behind the statistics, over all ranks */
+};
+
+/* A copy of a weight in a layout that a kernel wants. */
+struct weight_copy {
+    struct dnn_kernel *reorder;
+    const struct dnn_kernel *user;
+    int param, buffer;
+    float *at; /* rounded in place if bf16 is emulated */
+    size_t count;
+};
+
+struct step {
+    step_fn run;
+    const char *label;
+    int op;
+    double seconds; /* spent so far */
+    struct dnn_kernel *kernel;
+    struct dnn_kernel *reorder, *reorder_add; /* parameter gradients: into the arena, or added to it */
+    enum store store;
+    void *out; /* emulation: what oneDNN wrote, rounded afterwards */
+    size_t count;
+    struct bn_state *bn;
+    float *bias;
+    union {
+        struct {
+            struct bn_stats_job stats;
+            struct bn_apply_job apply;
+        } bn_fwd;
+        struct {
+            struct bn_bwd_sums_job sums;
+            struct bn_bwd_apply_job apply;
+        } bn_bwd;
+        struct pool_job pool;
+        struct input_job input;
+        struct {
+            const void *a, *b;
+            void *y;
+            bool relu;
+        } add;
+        struct {
+            const float *logits;
+            void *dlogits;
+        } xent;
+    };
+};
+
+/* What fuse.c found, per op. */
+struct fused {
+    bool skip;             /* another op does it */
+    int bn, add, relu;     /* forward: this op is the last of BN [+ ADD] [+ RELU]; -1 where absent */
+    int relu_bwd, add_bwd; /* BN_BWD: takes these along */
+    bool store_dz;         /* others read the result of relu_bwd */
+};
+
+struct cpu_plan {
+    struct plan base;
+    struct cpu *cpu;
+    const struct program *p;
+    struct plan_options o;
+    int first_op, end_op;
+    enum store store; /* of activations */
+    float *params, *stats, *reduce;
+
+    struct fused *fused;         /* per op */
+    int *readers;                /* per tensor, of all ops that this kind of plan could run */
+    struct value *values;        /* per tensor */
+    struct dnn_kernel **forward; /* per op: kernel of a convolution or linear layer, a hint for its backward ops */
+    struct bn_state *bns;        /* per op */
+    int *index_buffer;           /* per op: which elements won in max pooling */
+
+    struct buffer *buffers;
+    struct patch *patches;
+    struct step **steps;
+    struct dnn_kernel **kernels; /* all that must be destroyed */
+    struct weight_copy *weights;
+    void **blocks; /* small allocations that live as long as the plan */
+    int nbuffers, npatches, nsteps, nkernels, nweights, nblocks;
+    int cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_blocks;
+    size_t scratch_bytes, partial_doubles, plane_floats;
+    double *partial;
+    float *plane;
+    double *logits;  /* threads * classes */
+    double *metrics; /* batch * METRIC_N */
+    char *memory;
+    size_t memory_bytes;
+
+    const struct run_args *args; /* while running */
+    double weight_sum;           /* samples that count in this batch */
+    double refresh_seconds;
+    long runs;
+    uint64_t version;
+    bool fresh; /* weight copies are those of `version` */
+};
+
+/* plan.c: building blocks. All return a negative code with *e set on failure. */
+int plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e); /* zeroed */
+int plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e);            /* index */
+int plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struct step **ret, struct err *e);
+int plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e); /* takes it over, also on failure */
+/* The last step uses the buffer: through a pointer that it holds, or as a kernel's argument. */
+int plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e);
+int plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, enum dnn_slot s, struct err *e);
+/* Weights of a kernel: an existing copy in that layout, or a new one. Returns its buffer. */
+int plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct err *e);
+/* Make sure that tensor t has a place; where it has none yet it gets this block. */
+int plan_value(struct cpu_plan *pl, int t, int block, struct err *e);
+/* Buffer with tensor t in this block: its own, or a copy that a step makes. */
+int plan_in_block(struct cpu_plan *pl, int op, int t, int block, struct err *e);
+struct layout plan_layout(const struct cpu_plan *pl, int t, int block);
+size_t store_size(enum store s);
+enum dtype store_type(enum store s);
+
+void plan_fuse(struct cpu_plan *pl);                                    /* fuse.c */
+int plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e);          /* emit_dnn.c: convolutions and linear layers */
+int plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e); /* what a forward convolution wants to read */
+int plan_emit_own(struct cpu_plan *pl, int op, struct err *e);          /* emit_own.c: everything else */
+
+/* Gradients of a parameter are final. */
+int plan_ready(struct cpu_plan *pl, int op, struct err *e);
+
+/* steps_*.c */
+int step_dnn(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_param_gradient(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_input(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_bn_train(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_bn_eval(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_add(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_relu_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_maxpool(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_maxpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_avgpool(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_avgpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_xent(struct cpu_plan *pl, struct step *s, struct err *e);
+int step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+
+/* plan.c: members of device_cpu_ops. */
+int cpu_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
+                    struct err *e);
+void cpu_plan_close(struct plan *plan);
+int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e);
+int cpu_plan_get(struct plan *plan, int tensor, double *out, struct err *e);
+int cpu_plan_put(struct plan *plan, int tensor, const double *in, struct err *e);
+
+#endif
