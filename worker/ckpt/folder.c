@@ -115,27 +115,6 @@ int folder_list(const char *dir, int64_t **ret, size_t *ret_n, struct err *e)
     return 0;
 }
 
-int folder_make(const char *dir, struct err *e)
-{
-    char path[PATH_MAX];
-    TRY(folder_path(path, e, "%s", dir));
-    for (char *p = path + 1;; p++) {
-        if (*p != '/' && *p)
-            continue;
-        char was = *p;
-        *p = 0;
-        if (mkdir(path, 0777) < 0 && errno != EEXIST)
-            return err_errno(e, errno, "make the folder %s", path);
-        *p = was;
-        if (!was)
-            break;
-    }
-    struct stat st;
-    if (stat(path, &st) < 0)
-        return err_errno(e, errno, "look at %s", path);
-    return S_ISDIR(st.st_mode) ? 0 : err_set(e, -ENOTDIR, "%s is not a folder", path);
-}
-
 int folder_sync(const char *dir, struct err *e)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

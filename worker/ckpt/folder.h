@@ -28,7 +28,6 @@ int folder_step_path(char out[PATH_MAX], const char *dir, int64_t step, const ch
 /* Steps of all step-N folders in dir, newest first; *ret is freed by the caller. No folder: none. */
 int folder_list(const char *dir, int64_t **ret, size_t *ret_n, struct err *e);
 
-int folder_make(const char *dir, struct err *e);                     /* with its parents */
 int folder_sync(const char *dir, struct err *e);                     /* fsync of the folder itself */
 int folder_write(const char *path, const char *text, struct err *e); /* a new file, fsynced; removed on failure */
 int folder_remove(const char *path, struct err *e);                  /* its files, then itself; a missing one is fine */

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +62,7 @@ static int read_at(const struct safetensors *s, void *dst, size_t n, int64_t at,
 static bool whole(const cJSON *j, int64_t *ret)
 {
     if (!cJSON_IsNumber(j) || !(j->valuedouble >= 0 && j->valuedouble <= 9007199254740992.0) ||
-        j->valuedouble != floor(j->valuedouble))
+        j->valuedouble != (double)(int64_t)j->valuedouble)
         return false;
     *ret = (int64_t)j->valuedouble;
     return true;

@@ -17,6 +17,7 @@
 
 #include "common/err.h"
 #include "common/log.h"
+#include "common/path.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/folder.h"
 #include "worker/ckpt/manifest.h"
@@ -153,7 +154,7 @@ int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, si
     if (step < 0)
         return err_set(e, -EINVAL, "a checkpoint of step %" PRId64 " cannot be saved: steps count from 0", step);
     log_info("ckpt", "saving step %" PRId64, step);
-    int rc = folder_make(dir, e);
+    int rc = path_make_dirs(dir, e);
     if (rc == 0)
         rc = folder_clean(dir, e);
     if (rc == 0 && !is_complete(dir, step))

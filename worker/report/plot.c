@@ -114,7 +114,7 @@ static void write_panel(FILE *f, const struct plot_data *d, const struct panel *
         fprintf(f, "set yrange [0:%g]\n", p->top);
     else
         fprintf(f, "set yrange [0:*]\n");
-    fprintf(f, "plot 'steps.dat' using 1:%d with points pt 7 ps 0.35 lc rgb '%s' notitle", raw, p->colour);
+    fprintf(f, "plot 'steps.dat' using 1:%d with points pt 7 ps 0.5 lc rgb '%s' notitle", raw, p->colour);
     if (d->n_steps > 1)
         fprintf(f, ", '' using 1:%d with lines lw 2.5 lc rgb '%s' title '%s'", smooth, p->line,
                 p->series == PLOT_RATE ? "training" : "training (smoothed)");
@@ -148,7 +148,7 @@ static void write_title(FILE *f, const struct plot_data *d)
     double acc = d->n_evals ? d->evals[d->n_evals - 1].acc1 : NAN;
     fprintf(f, "set label 1000 \"%.0f steps", d->steps[d->n_steps - 1].step);
     if (isfinite(acc))
-        fprintf(f, ", test Acc\\\\@1 %.2f %%", acc);
+        fprintf(f, ", test Acc@1 %.2f %%", acc);
     if (d->n_restarts)
         fprintf(f, ", %zu restart%s", d->n_restarts, d->n_restarts == 1 ? "" : "s");
     fprintf(f, "\" at screen 0.53, screen 0.975 center font ',16' noenhanced\n");
@@ -170,11 +170,11 @@ static int write_script(const struct plot_data *d, const char *dir, struct err *
         "if (strstrt(GPVAL_TERMINALS, ' pngcairo ') > 0) set terminal pngcairo size 1200,900 noenhanced font 'Sans,13';"
         " else set terminal png size 1200,900 noenhanced\n"
         "set output 'plot.png'\nset datafile missing 'nan'\nset encoding utf8\n"
-        "set border 3 lc rgb '#444444'\nset tics nomirror out\nset grid ytics lc rgb '#dddddd' lw 1\n"
+        "set border 3 lc rgb '#444444'\nset tics nomirror out\nset grid ytics lc rgb '#cccccc' lw 1 lt 1\n"
         "set lmargin at screen 0.08\nset rmargin at screen 0.98\nset xrange [0:%g]\n"
         "set key top right opaque box lc rgb '#cccccc' samplen 2 spacing 1.1 font ',12'\n"
         "set multiplot\nset format x ''\n",
-        last > 1 ? last : 1);
+        1.01 * (last > 1 ? last : 1));
     write_title(f, d);
     for (int i = 0; i < 3; i++) {
         double high = 0.915 - 0.285 * i;

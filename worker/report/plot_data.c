@@ -98,11 +98,11 @@ static int by_step(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Mean over a window centred on each step, a fiftieth of the run wide. It narrows towards the start, where curves are steep, and is cut
+/* Mean over a window centred on each step, a thirtieth of the run wide. It narrows towards the start, where curves are steep, and is cut
  * off at the end, where they are flat and noise would show. */
 static int smooth(struct plot_data *d, enum plot_series which)
 {
-    size_t n = d->n_steps, half = n / 100 < 2 ? 2 : n / 100;
+    size_t n = d->n_steps, half = n / 60 < 2 ? 2 : n / 60;
     double *sum = calloc(n + 1, sizeof *sum), *count = calloc(n + 1, sizeof *count);
     if (!sum || !count) {
         free(sum);

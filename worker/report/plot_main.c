@@ -69,6 +69,10 @@ int plot_main(int argc, char **argv)
         args_help(&program, stdout);
         return EXIT_OK;
     }
+    if (r.version) {
+        puts("trainer " CRUN_VERSION);
+        return EXIT_OK;
+    }
     if (r.print_config) {
         args_print_config(&program, &c, &r, stdout);
         return EXIT_OK;
