@@ -1,0 +1,136 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "worker/optim/schedule.h"
+
+struct golden {
+    int64_t step;
+    double lr;
+};
+
+/* Bound: a few roundings of the formula in double. */
+static void expect(const struct schedule *s, const struct golden *v, size_t n)
+{
+    struct err e = {0};
+    if (schedule_check(s, &e) < 0)
+        fail_msg("%s", e.text);
+    for (size_t i = 0; i < n; i++) {
+        double lr = schedule_lr(s, v[i].step);
+        if (!(fabs(lr - v[i].lr) <= 1e-14 * s->base_lr))
+            fail_msg("step %lld: %.17g instead of %.17g", (long long)v[i].step, lr, v[i].lr);
+    }
+}
+#define EXPECT(s, ...)                                                                                                 \
+    do {                                                                                                               \
+        const struct golden v_[] = {__VA_ARGS__};                                                                      \
+        expect(s, v_, sizeof v_ / sizeof *v_);                                                                         \
+    } while (0)
+
+/* Values from Python's math module. */
+static void cosine_after_warm_up_follows_the_golden_table(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_COSINE, .base_lr = 0.1, .total_steps = 300, .warmup_steps = 15};
+    EXPECT(&s, {0, 0.0066666666666666671}, {1, 0.013333333333333334}, {7, 0.053333333333333337}, {14, 0.1}, {15, 0.1},
+           {16, 0.099996962294717162}, {100, 0.079611762633249011}, {157, 0.050275576907725023},
+           {158, 0.049724423092274983}, {250, 0.0074040295580836525}, {298, 1.2150452025272429e-05},
+           {299, 3.0377052828489685e-06}, {300, 0}, {1000, 0});
+}
+
+static void cosine_without_warm_up_starts_at_the_base_rate(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_COSINE, .base_lr = 0.4, .total_steps = 4};
+    EXPECT(&s, {0, 0.4}, {1, 0.34142135623730951}, {2, 0.2}, {3, 0.058578643762690494}, {4, 0});
+}
+
+/* torch: lr * 0.1^(epoch div 30), here with 1000 steps an epoch. */
+static void step_drops_where_the_seeds_table_says(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_STEP, .base_lr = 0.1, .total_steps = 90000, .step_size = 30000, .gamma = 0.1};
+    EXPECT(&s, {0, 0.1}, {29000, 0.1}, {29999, 0.1}, {30000, 0.01}, {59999, 0.01}, {60000, 0.001}, {89999, 0.001});
+}
+
+static void step_counts_from_step_0_even_after_warm_up(void **state)
+{
+    (void)state;
+    struct schedule s = {
+        .policy = LR_STEP, .base_lr = 1, .total_steps = 100, .warmup_steps = 4, .step_size = 10, .gamma = 0.5};
+    EXPECT(&s, {0, 0.25}, {3, 1}, {4, 1}, {9, 1}, {10, 0.5}, {19, 0.5}, {20, 0.25}, {99, pow(0.5, 9)});
+}
+
+static void fixed_stays(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_FIXED, .base_lr = 0.05, .total_steps = 10, .warmup_steps = 2};
+    EXPECT(&s, {0, 0.025}, {1, 0.05}, {2, 0.05}, {9, 0.05}, {1000000, 0.05});
+}
+
+static void warm_up_over_the_whole_run_never_divides_by_zero(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_COSINE, .base_lr = 0.2, .total_steps = 2, .warmup_steps = 2};
+    EXPECT(&s, {0, 0.1}, {1, 0.2}, {2, 0});
+}
+
+static void unusable_schedules_are_refused_with_the_value(void **state)
+{
+    (void)state;
+    const struct schedule good = {.policy = LR_STEP, .base_lr = 0.1, .total_steps = 10, .step_size = 3, .gamma = 0.1};
+    struct schedule bad[8];
+    const char *says[] = {"policy 9",      "rate -1",       "rate nan",    "run of 0",
+                          "warm-up of -1", "warm-up of 11", "step size 0", "gamma 0"};
+    for (int i = 0; i < 8; i++)
+        bad[i] = good;
+    bad[0].policy = (enum lr_policy)9;
+    bad[1].base_lr = -1;
+    bad[2].base_lr = NAN;
+    bad[3].total_steps = 0;
+    bad[4].warmup_steps = -1;
+    bad[5].warmup_steps = 11;
+    bad[6].step_size = 0;
+    bad[7].gamma = 0;
+    for (int i = 0; i < 8; i++) {
+        struct err e = {0};
+        int rc = schedule_check(&bad[i], &e);
+        if (rc != -EINVAL || !strstr(e.text, says[i]))
+            fail_msg("case %d: %s '%s' instead of '%s'", i, err_name(rc), e.text, says[i]);
+    }
+    struct schedule fixed = bad[6];
+    fixed.policy = LR_FIXED; /* its step size does not matter */
+    assert_int_equal(schedule_check(&fixed, NULL), 0);
+}
+
+static void policies_have_the_names_of_the_option(void **state)
+{
+    (void)state;
+    assert_string_equal(schedule_policy_name(LR_COSINE), "cosine");
+    assert_string_equal(schedule_policy_name(LR_STEP), "step");
+    assert_string_equal(schedule_policy_name(LR_FIXED), "fixed");
+    assert_null(schedule_policy_name((enum lr_policy)3));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cosine_after_warm_up_follows_the_golden_table),
+        cmocka_unit_test(cosine_without_warm_up_starts_at_the_base_rate),
+        cmocka_unit_test(step_drops_where_the_seeds_table_says),
+        cmocka_unit_test(step_counts_from_step_0_even_after_warm_up),
+        cmocka_unit_test(fixed_stays),
+        cmocka_unit_test(warm_up_over_the_whole_run_never_divides_by_zero),
+        cmocka_unit_test(unusable_schedules_are_refused_with_the_value),
+        cmocka_unit_test(policies_have_the_names_of_the_option),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
