@@ -1,0 +1,135 @@
+"""Restarts, reports, stops."""
+
+import json
+import os
+import re
+import signal
+import time
+
+import pytest
+
+
+def test_restarts_are_counted_and_every_rank_is_told(crun):
+    script = """echo "round $CRUN_ROUND count $TORCHELASTIC_RESTART_COUNT why $CRUN_RESTART_REASON prev $CRUN_PREV_RANK port $MASTER_PORT"
+                [ $CRUN_ROUND -ge 3 ] && exit 0
+                [ $RANK = 1 ] && exit 5
+                exec sleep 10"""
+    rc, out, err = crun.run("--log-prefix=off", "--nproc_per_node", 2, "--max-restarts", 3, "sh", "-c", script)
+    assert rc == 0, err
+    lines = [l.split(" port ") for l in out.splitlines()]
+    said = sorted(l[0] for l in lines)
+    assert said == sorted([
+        "round 1 count 0 why start prev -1", "round 1 count 0 why start prev -1",
+        "round 2 count 1 why failure prev 0", "round 2 count 1 why failure prev 1",
+        "round 3 count 2 why failure prev 0", "round 3 count 2 why failure prev 1",
+    ])
+    ports = [{l[1] for l in lines if l[0].startswith(f"round {r} ")} for r in (1, 2, 3)]
+    assert all(len(p) == 1 for p in ports) and ports[0] != ports[1] != ports[2]
+    assert len(re.findall(r"restart 1/3 \(rank 1 exited with code 5\): detect .* ms, stop .* ms, rendezvous .* ms, spawn .* ms", err)) == 1
+    assert "restart 2/3" in err and "restart 3/3" not in err and "failed:" not in err
+
+
+def test_when_restarts_are_used_up_the_last_culprits_code_is_returned(crun):
+    rc, out, err = crun.run("--nproc_per_node", 2, "--max-restarts", 2, "sh", "-c",
+                            "echo start; [ $RANK = 0 ] && exit $((10 + CRUN_ROUND)); exec sleep 10")
+    assert rc == 13, err
+    assert out.count("start") == 6
+    assert "2 of 2 restarts used" in err and "exited with code 13" in err
+
+
+def test_the_time_line_has_the_first_step_of_a_worker_that_tells_it(crun, worker):
+    rc, _, err = crun.run("--nproc_per_node", 2, "--max-restarts", 3, worker, "steps", 2)
+    assert rc == 0, err
+    found = re.findall(r"restart (\d)/3 \(rank 1 killed by SIGKILL\): detect ([\d.]+) ms, stop ([\d.]+) ms, "
+                       r"rendezvous ([\d.]+) ms, spawn ([\d.]+) ms, first step (\d+) ms", err)
+    assert [f[0] for f in found] == ["1", "2"], err
+    for f in found:
+        assert 20 <= int(f[5]), "the worker sleeps 20 ms before its step"
+    
+
+def test_the_report_names_the_first_culprit_its_record_and_last_words(crun, worker):
+    rc, _, err = crun.run("--nproc_per_node", 3, "sh", "-c",
+                          f"[ $RANK = 2 ] || exec sleep 10; exec python3 {worker} record 'it broke'")
+    assert rc == 9
+    assert "rank 2 exited with code 9" in err and "culprit   rank 2" in err
+    assert "message   it broke" in err
+    assert err.rstrip().endswith("    | one\n    | two\n    | three")
+    assert "rank 0" not in err and "rank 1" not in err, "stopped by crun itself: no failures"
+
+
+def test_workers_that_ignore_sigterm_are_killed_after_the_grace(crun, worker):
+    p = crun.start("--nproc_per_node", 2, "--shutdown-timeout", "0.5", worker, "stubborn")
+    pids = [int(crun.wait_file(f"ready-{r}")) for r in (0, 1)]
+    start = time.monotonic()
+    os.kill(pids[0], signal.SIGKILL)
+    _, err = p.communicate(timeout=60)
+    took = time.monotonic() - start
+    assert p.returncode == 137
+    assert 0.45 < took < 10, took
+    assert b"did not end within 0.5 s" in err
+    assert crun.processes() == []
+
+
+def test_a_drain_is_told_through_the_page_and_ends_with_75(crun, worker):
+    p = crun.start("--nproc_per_node", 2, "--max-restarts", 3, worker, "drain")
+    for r in (0, 1):
+        crun.wait_file(f"ready-{r}")
+    p.terminate()
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 75, err
+    assert [crun.wait_file(f"reason-{r}") for r in (0, 1)] == ["3", "3"]
+    assert b"restart" not in err and crun.processes() == []
+
+
+def test_a_failure_is_told_through_the_page(crun, worker):
+    p = crun.start("--nproc_per_node", 3, "sh", "-c",
+                   f"[ $RANK = 0 ] || exec python3 {worker} drain; while [ ! -e {crun.tmp}/ready-2 ]; do sleep 0.02; done; exit 4")
+    p.communicate(timeout=60)
+    assert p.returncode == 4
+    assert crun.wait_file("reason-2") == "1"
+
+
+@pytest.mark.parametrize("signo, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)])
+def test_a_stop_signal_ends_workers_that_know_nothing(crun, signo, code):
+    p = crun.start("--nproc_per_node", 2, "--max-restarts", 3, "sh", "-c", f"touch {crun.tmp}/up-$RANK; exec sleep 100",
+                   preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)])
+    for r in (0, 1):
+        crun.wait_file(f"up-{r}")
+    time.sleep(0.02)
+    p.send_signal(signo)
+    p.communicate(timeout=60)
+    assert p.returncode == code and crun.processes() == []
+
+
+def test_a_second_sigint_kills_at_once(crun, worker):
+    p = crun.start("--nproc_per_node", 2, worker, "stubborn",
+                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    for r in (0, 1):
+        crun.wait_file(f"ready-{r}")
+    p.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert p.poll() is None, "the first one waits for the workers"
+    start = time.monotonic()
+    p.send_signal(signal.SIGINT)
+    p.communicate(timeout=60)
+    assert p.returncode == 130 and time.monotonic() - start < 5
+    assert crun.processes() == []
+
+
+def test_an_ignored_sighup_stays_ignored(crun):
+    p = crun.start("sh", "-c", f"touch {crun.tmp}/up; sleep 0.4; echo end",
+                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    crun.wait_file("up")
+    p.send_signal(signal.SIGHUP)
+    out, _ = p.communicate(timeout=60)
+    assert p.returncode == 0 and b"end" in out
+
+
+def test_a_stopped_worker_is_stopped_too(crun):
+    p = crun.start("--nproc_per_node", 2, "sh", "-c", f"echo $$ > {crun.tmp}/pid-$RANK; exec sleep 100")
+    time.sleep(0.1)
+    pids = [int(crun.wait_file(f"pid-{r}")) for r in (0, 1)]
+    os.kill(pids[1], signal.SIGSTOP)
+    os.kill(pids[0], signal.SIGKILL)
+    p.communicate(timeout=60)
+    assert p.returncode == 137 and crun.processes() == []

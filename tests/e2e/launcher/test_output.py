@@ -1,0 +1,121 @@
+"""Every line arrives whole, on the console and in the files."""
+
+import collections
+import os
+import re
+import subprocess
+import time
+
+
+def test_four_ranks_of_ten_thousand_lines_arrive_whole(crun, worker):
+    rc, out, _ = crun.run("--nproc_per_node", 4, "--log-dir", crun.tmp / "logs", "--run-id", "j", worker, "lines", 10000)
+    assert rc == 0
+    seen = collections.defaultdict(list)
+    for line in out.splitlines():
+        m = re.fullmatch(r"\[default(\d)\]: line (\d+) of rank (\d) (x*)", line)
+        assert m and m[1] == m[3] and len(m[4]) == int(m[2]) % 97, line
+        seen[m[1]].append(int(m[2]))
+    assert {r: s == list(range(10000)) for r, s in seen.items()} == {str(r): True for r in range(4)}
+    for r in range(4):
+        text = (crun.tmp / "logs" / "j" / "round-1" / f"rank-{r}.out").read_text()
+        assert text.count("\n") == 10000 and text.startswith("line 0 of") and "[default" not in text
+        assert (crun.tmp / "logs" / "j" / "round-1" / f"rank-{r}.err").read_text() == ""
+
+
+def test_stdout_and_stderr_into_one_pipe_never_cut_into_each_other(crun):
+    script = "i=0; while [ $i -lt 3000 ]; do echo out-$RANK-$i; echo err-$RANK-$i >&2; i=$((i+1)); done"
+    rc, out, _ = crun.run("--nproc_per_node", 2, "sh", "-c", script, stderr=subprocess.STDOUT, extra_env={"OMP_NUM_THREADS": "1"})
+    assert rc == 0
+    lines = out.splitlines()
+    assert len(lines) == 12000 and all(re.fullmatch(r"\[default(\d)\]: (out|err)-\1-\d+", l) for l in lines)
+
+
+def test_lines_of_a_mebibyte_arrive_whole(crun, worker):
+    rc, out, _ = crun.run("--nproc_per_node", 2, worker, "long_line", 1 << 20)
+    assert rc == 0
+    assert sorted(out.splitlines()) == [f"[default{r}]: " + c * (1 << 20) for r, c in enumerate("ab")]
+
+
+def test_the_last_words_without_a_newline_are_kept(crun):
+    rc, out, err = crun.run("sh", "-c", "printf unfinished; printf last-words >&2; kill -9 $$")
+    assert rc == 137 and out == "[default0]: unfinished\n"
+    assert "[default0]: last-words\n" in err and "    | last-words\n" in err
+
+
+def test_a_closed_stdout_does_not_disturb(crun, worker):
+    r, w = os.pipe()
+    os.close(r)
+    p = crun.start("--nproc_per_node", 2, worker, "lines", 5000, stdout=w)
+    os.close(w)
+    p.communicate(timeout=60)
+    assert p.returncode == 0
+    rc, _, _ = crun.run("sh", "-c", "echo x; exit 6", stdout=None, preexec_fn=lambda: os.close(1))
+    assert rc == 6
+
+
+def test_a_console_that_reads_slowly_loses_nothing(crun, worker):
+    p = crun.start("--nproc_per_node", 2, worker, "lines", 60000)
+    time.sleep(0.7)  # several megabytes: the workers are blocked, crun is not
+    agent = crun.agent_of(p.pid)
+    before = open(f"/proc/{agent}/stat").read().split()[13:15]
+    time.sleep(0.2)
+    assert open(f"/proc/{agent}/stat").read().split()[13:15] == before, "waiting costs no processor time"
+    out, _ = p.communicate(timeout=60)
+    assert p.returncode == 0 and out.count(b"\n") == 120000
+
+
+def test_the_callers_stdout_keeps_its_flags(crun):
+    r, w = os.pipe()
+    p = crun.start("sh", "-c", "echo x", stdout=w)
+    p.communicate(timeout=60)
+    assert os.get_blocking(w)
+    os.close(w)
+    assert os.read(r, 100) == b"[default0]: x\n"
+    os.close(r)
+
+
+def test_a_file_as_stdout_is_appended_to_in_order(crun):
+    path = crun.tmp / "all"
+    path.write_text("before\n")
+    with open(path, "ab") as f:
+        p = crun.start("sh", "-c", "echo one; echo two", stdout=f, stderr=f)
+        p.communicate(timeout=60)
+    assert path.read_text() == "before\n[default0]: one\n[default0]: two\n"
+
+
+def test_a_full_disk_costs_output_but_not_the_job(crun, worker):
+    with open("/dev/full", "wb") as f:
+        p = crun.start("--nproc_per_node", 2, worker, "lines", 1000, stdout=f)
+        _, err = p.communicate(timeout=60)
+    assert p.returncode == 0
+    assert b"No space left" in err
+
+
+def test_every_round_keeps_its_files(crun):
+    rc, _, _ = crun.run("--max-restarts", 1, "--log-dir", crun.tmp / "logs", "--run-id", "j", "sh", "-c",
+                        "echo round $CRUN_ROUND; [ $CRUN_ROUND = 2 ]")
+    assert rc == 0
+    for r in (1, 2):
+        assert (crun.tmp / "logs" / "j" / f"round-{r}" / "rank-0.out").read_text() == f"round {r}\n"
+
+
+def test_a_log_folder_that_cannot_be_made_is_one_sentence(crun):
+    rc, _, err = crun.run("--log-dir", "/dev/null/x", "true")
+    assert rc != 0 and "/dev/null" in err and len(err.splitlines()) == 1
+
+
+def test_crun_on_a_terminal(crun):
+    """A pseudo terminal: output arrives, Ctrl-C ends the job once."""
+    import pty
+    pid, fd = pty.fork()
+    if pid == 0:
+        from crun_run import CRUN
+        os.execve(CRUN, [CRUN, "sh", "-c", "echo hello; exec sleep 100"], crun.env)
+    got = b""
+    while b"hello" not in got:
+        got += os.read(fd, 1000)
+    os.write(fd, b"\x03")
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+    os.close(fd)
+    assert crun.processes() == []

@@ -1,0 +1,134 @@
+"""Starting, environment, exit codes, program look-up."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+
+import pytest
+
+from crun_run import CRUN
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def test_four_workers_get_torchruns_variables(crun, worker):
+    rc, out, err = crun.run("--standalone", "--nproc_per_node", 4, "--max-restarts", 2, "--role", "trainers", worker, "env")
+    assert (rc, out) == (0, "")
+    assert err.count("OMP_NUM_THREADS") == 1
+    ports, error_files = set(), set()
+    for rank in range(4):
+        got = json.loads((crun.tmp / f"env-{rank}").read_text())
+        env = got["env"]
+        expected = {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank),
+            "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "ROLE_WORLD_SIZE": "4",
+            "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "trainers",
+            "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": str(max(1, CORES // 4)),
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCHELASTIC_MAX_RESTARTS": "2",
+            "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+            "CRUN_ROUND": "1", "CRUN_PREV_RANK": "-1", "CRUN_RESTART_REASON": "start",
+            "CRUN_STORE": f"resp://127.0.0.1:{env['MASTER_PORT']}",
+        }
+        assert {k: env.get(k) for k in expected} == expected
+        assert env["TORCHELASTIC_RUN_ID"] and env["CRUN_NODE_ID"]
+        ports.add(env["MASTER_PORT"])
+        error_files.add(env["TORCHELASTIC_ERROR_FILE"])
+        page = int(env["CRUN_PAGE_FD"])
+        # 0-2, the page, the eventfd, and the folder that the listing itself has open: nothing of crun or of other workers
+        assert len(got["fds"]) == 6 and page in got["fds"], got["fds"]
+    assert len(ports) == 1 and len(error_files) == 4
+
+
+def test_one_worker_is_left_its_threads(crun, worker):
+    rc, _, err = crun.run("--nproc_per_node", 1, worker, "env")
+    assert rc == 0 and err == ""
+    assert "OMP_NUM_THREADS" not in json.loads((crun.tmp / "env-0").read_text())["env"]
+
+
+def test_auto_means_the_cores_crun_may_use(crun):
+    rc, out, _ = crun.run("--nproc_per_node", "auto", "/bin/echo", "here")
+    assert rc == 0 and out.count("here") == CORES
+
+
+def test_signals_and_mask_of_workers_are_those_crun_was_started_with(crun):
+    rc, out, _ = crun.run("--log-prefix=off", "/bin/grep", "-E", "Sig(Blk|Ign)", "/proc/self/status",
+                          preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL))
+    assert rc == 0
+    assert [int(line.split()[1], 16) for line in out.splitlines()] == [0, 0]
+
+
+@pytest.mark.parametrize("script, code", [
+    ("exit 0", 0), ("exit 3", 3), ("exit 75", 75), ("kill -9 $$", 137), ("kill -SEGV $$", 139), ("kill -TERM $$", 143),
+])
+def test_the_exit_code_is_the_first_failing_workers(crun, script, code):
+    rc, _, err = crun.run("--nproc_per_node", 3, "sh", "-c", f"[ $RANK = 1 ] || exec sleep 0.2; {script}")
+    assert rc == code, err
+    if code:
+        assert "rank 1" in err
+        assert err.count("culprit") == 1 and "then" not in err
+
+
+def test_a_worker_that_is_done_early_does_not_end_the_others(crun):
+    rc, out, _ = crun.run("--nproc_per_node", 2, "sh", "-c", "[ $RANK = 0 ] || sleep 0.3; echo end")
+    assert rc == 0 and out.count("end") == 2
+
+
+@pytest.mark.parametrize("args, code, words", [
+    (["--nproc_per_node", "0", "true"], 2, ["nproc", "'0'", "1 to"]),
+    (["--nproc_per_node", "many", "true"], 2, ["'many'"]),
+    (["--nnodes", "2", "true"], 2, ["nnodes", "one node"]),
+    (["--max-restarts", "-1", "true"], 2, ["max-restarts"]),
+    (["--run-id", "a/b", "true"], 2, ["run-id", "a/b"]),
+    (["--nproc_per_nod3", "1", "true"], 2, ["nproc"]),
+    ([], 2, ["no program"]),
+    (["no-such-program"], 127, ["no-such-program", "not found"]),
+    (["./no/such/program"], 127, ["no/such/program", "not found"]),
+    (["no-such.py"], 127, ["no-such.py", "not found"]),
+    (["/etc/passwd"], 126, ["/etc/passwd", "cannot be executed"]),
+    (["/tmp"], 126, ["/tmp", "cannot be executed"]),
+])
+def test_a_wrong_command_line_is_one_clear_sentence(crun, args, code, words):
+    rc, out, err = crun.run(*args)
+    assert (rc, out) == (code, ""), err
+    assert err.startswith("crun: ") and len([l for l in err.splitlines() if l.startswith("crun: ")]) == 1
+    for word in words:
+        assert word in err
+
+
+def test_an_exec_that_fails_is_told_once_and_never_retried(crun):
+    for name, text, code in ("bad-interpreter", "#!/no/such/thing\n", 127), ("no-format", "garbage\n", 126):
+        path = crun.tmp / name
+        path.write_text(text)
+        path.chmod(0o755)
+        rc, _, err = crun.run("--nproc_per_node", 3, "--max-restarts", 5, path, extra_env={"OMP_NUM_THREADS": "1"})
+        assert rc == code, err
+        assert len(err.splitlines()) == 1 and str(path) in err
+
+
+def test_programs_beside_crun_and_in_its_worker_folder_are_found(crun):
+    bin_dir = crun.tmp / "b" / "launcher"
+    bin_dir.mkdir(parents=True)
+    (crun.tmp / "b" / "worker").mkdir()
+    shutil.copy(CRUN, bin_dir / "crun")
+    for folder, name in ("launcher", "beside-it"), ("worker", "in-worker"):
+        path = crun.tmp / "b" / folder / name
+        path.write_text(f"#!/bin/sh\necho found {name} $1\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    import subprocess
+    for name in "beside-it", "in-worker":
+        r = subprocess.run([bin_dir / "crun", name, "--help"], capture_output=True, text=True, timeout=60)
+        assert (r.returncode, r.stdout) == (0, f"[default0]: found {name} --help\n"), r.stderr
+
+
+def test_help_version_and_config_start_nothing(crun):
+    rc, out, err = crun.run("--help")
+    assert rc == 0 and "--nproc-per-node" in out and "PROGRAM" in out and err == ""
+    rc, out, _ = crun.run("--version")
+    assert rc == 0 and out.startswith("crun ")
+    rc, out, _ = crun.run("--print-config", "--nproc_per_node", "3", extra_env={"PET_MAX_RESTARTS": "7"})
+    assert rc == 0
+    assert any("nproc-per-node" in l and "3" in l for l in out.splitlines())
+    assert any("max-restarts" in l and "7" in l for l in out.splitlines())

@@ -1,0 +1,102 @@
+"""A worker for the tests: `worker.py WHAT [args]`. Uses the shared page as its layout in common/crun_page.h says."""
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+
+rank = int(os.environ["RANK"])
+here = os.environ.get("TMPDIR", "/tmp")
+
+
+class Page:
+    def __init__(self):
+        self.m = mmap.mmap(int(os.environ["CRUN_PAGE_FD"]), 4096)
+        assert self.m[0:4] == (0x6E757263).to_bytes(4, "little")
+
+    def u32(self, at):
+        return int.from_bytes(self.m[at : at + 4], "little")
+
+    def put(self, at, n, value):
+        self.m[at : at + n] = value.to_bytes(n, "little")
+
+    reason = property(lambda self: self.u32(16))
+
+    def attach(self):
+        self.put(20, 4, 1)
+
+    def progress(self, step):
+        self.put(24, 8, step)
+        self.put(32, 8, time.monotonic_ns())
+        os.write(self.u32(8), (1).to_bytes(8, "little"))
+
+
+def touch(name, text=""):
+    path = os.path.join(here, name)
+    with open(path + ".tmp", "w") as f:
+        f.write(text)
+    os.rename(path + ".tmp", path)
+
+
+def env():
+    """Every variable, as JSON, into a file of this rank."""
+    touch(f"env-{rank}", json.dumps({"env": dict(os.environ), "fds": sorted(map(int, os.listdir("/proc/self/fd")))}))
+
+
+def lines(count):
+    for i in range(int(count)):
+        sys.stdout.write(f"line {i} of rank {rank} {'x' * (i % 97)}\n")
+
+
+def long_line(size):
+    sys.stdout.write(chr(ord("a") + rank) * int(size) + "\n")
+
+
+def drain():
+    """Stops in good order: looks at the reason when SIGTERM comes, exits 75."""
+    page = Page()
+    page.attach()
+
+    def on_term(signo, frame):
+        touch(f"reason-{rank}", str(page.reason))
+        sys.exit(75)
+
+    signal.signal(signal.SIGTERM, on_term)
+    page.progress(1)
+    touch(f"ready-{rank}")
+    while True:
+        signal.pause()
+
+
+def stubborn():
+    """Ignores SIGTERM, and has a daemon of its own in another session that does so too."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    touch(f"ready-{rank}", str(os.getpid()))
+    while True:
+        signal.pause()
+
+
+def steps(fail_round):
+    """Makes a step; rank 1 kills itself in the first rounds."""
+    page = Page()
+    page.attach()
+    time.sleep(0.02)
+    page.progress(1)
+    if rank == 1 and int(os.environ["CRUN_ROUND"]) <= int(fail_round):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if int(os.environ["CRUN_ROUND"]) <= int(fail_round):
+        signal.pause()
+
+
+def record(text):
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as f:
+        json.dump({"message": {"message": text, "extraInfo": {"timestamp": "1700000000"}}}, f)
+    sys.stderr.write("one\ntwo\nthree\n")
+    sys.exit(9)
+
+
+globals()[sys.argv[1]](*sys.argv[2:])

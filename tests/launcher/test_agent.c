@@ -1,0 +1,263 @@
+/* The agent's machine: events in, effects out. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/exitcode.h"
+#include "common/include/crun.h"
+#include "launcher/agent.h"
+
+#define SLOTS 3
+
+/* What a step asked for, as words: "fail(5) stop(failure)". */
+static char trace[256];
+
+static void describe(const struct agent_effects *fx)
+{
+    size_t n = 0;
+    trace[0] = '\0';
+    for (int i = 0; i < fx->n; i++) {
+        const struct agent_effect *f = &fx->v[i];
+        n += (size_t)snprintf(trace + n, sizeof trace - n, "%s%s", i ? " " : "", agent_effect_name(f->kind));
+        if (f->kind == AGENT_DO_FAIL)
+            n += (size_t)snprintf(trace + n, sizeof trace - n, "(%d)", f->cause.exit_code);
+        else if (f->kind == AGENT_DO_STOP)
+            n += (size_t)snprintf(trace + n, sizeof trace - n, "(%s)",
+                                  crun_stop_reason_name((enum crun_stop_reason)f->reason));
+        else if (f->kind == AGENT_DO_EXIT)
+            n += (size_t)snprintf(trace + n, sizeof trace - n, "(%d)", f->code);
+    }
+}
+
+static const char *step(struct agent *a, struct agent_event ev)
+{
+    struct agent_effects fx;
+    agent_step(a, &ev, &fx);
+    describe(&fx);
+    return trace;
+}
+
+static const char *news(struct agent *a, enum rdzv_news_kind kind, enum rdzv_reason why, int exit_code)
+{
+    return step(a,
+                (struct agent_event){.kind = AGENT_NEWS, .news = {.kind = kind, .why = why, .exit_code = exit_code}});
+}
+
+static const char *round_begins(struct agent *a)
+{
+    return news(a, RDZV_NEWS_ROUND, RDZV_WHY_START, 0);
+}
+
+static const char *ends(struct agent *a, int code)
+{
+    return step(a, (struct agent_event){.kind = AGENT_WORKER_ENDED, .cause = {.exit_code = code}});
+}
+
+static const char *simple(struct agent *a, enum agent_event_kind kind)
+{
+    return step(a, (struct agent_event){.kind = kind});
+}
+
+static const char *signals(struct agent *a, int signo)
+{
+    return step(a, (struct agent_event){.kind = AGENT_SIGNAL, .signo = signo});
+}
+
+static struct agent running(void)
+{
+    struct agent a;
+    agent_init(&a, SLOTS);
+    assert_string_equal(simple(&a, AGENT_START), "join");
+    assert_string_equal(round_begins(&a), "spawn");
+    assert_int_equal(a.state, AGENT_RUNNING);
+    return a;
+}
+
+static void a_job_whose_workers_all_exit_zero_is_done_and_then_ends(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(ends(&a, 0), "");
+    assert_string_equal(ends(&a, 0), "");
+    assert_string_equal(ends(&a, 0), "clear");
+    assert_string_equal(simple(&a, AGENT_GONE), "done");
+    assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_START, 0), "exit(0)");
+}
+
+static void a_failure_is_told_and_stops_the_others_without_waiting_for_an_answer(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(ends(&a, 137), "fail(137) stop(failure)");
+    assert_string_equal(news(&a, RDZV_NEWS_STOP, RDZV_WHY_FAILURE, 0), "");
+    assert_string_equal(ends(&a, 143), "");
+    assert_string_equal(ends(&a, 143), "clear");
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_string_equal(round_begins(&a), "spawn");
+    assert_int_equal(a.live, SLOTS);
+}
+
+static void a_failure_without_restarts_left_ends_with_the_culprits_code(void **state)
+{
+    struct agent a = running();
+    ends(&a, 9);
+    assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_FAILURE, 9), "");
+    ends(&a, 143);
+    ends(&a, 1);
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(9)");
+}
+
+static void the_last_worker_failing_clears_at_once(void **state)
+{
+    struct agent a = running();
+    ends(&a, 0);
+    ends(&a, 0);
+    assert_string_equal(ends(&a, 3), "fail(3) stop(failure) clear");
+}
+
+static void the_grace_over_clears_once(void **state)
+{
+    struct agent a = running();
+    ends(&a, 1);
+    assert_string_equal(simple(&a, AGENT_GRACE_OVER), "clear");
+    assert_string_equal(simple(&a, AGENT_GRACE_OVER), "");
+    assert_string_equal(ends(&a, 137), "");
+    assert_string_equal(ends(&a, 137), "");
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+}
+
+static void a_grace_that_ends_late_means_nothing_to_the_next_round(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(simple(&a, AGENT_GRACE_OVER), "");
+    assert_int_equal(a.state, AGENT_RUNNING);
+}
+
+static void a_stop_from_the_rendezvous_stops_for_its_reason(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(news(&a, RDZV_NEWS_STOP, RDZV_WHY_RESIZE, 0), "stop(resize)");
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, EXIT_REQUEUE);
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+}
+
+static void a_node_that_is_done_joins_again_when_the_others_failed(void **state)
+{
+    struct agent a = running();
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 0);
+    simple(&a, AGENT_GONE);
+    assert_string_equal(news(&a, RDZV_NEWS_STOP, RDZV_WHY_FAILURE, 0), "join");
+}
+
+static void a_spare_waits(void **state)
+{
+    struct agent a;
+    agent_init(&a, SLOTS);
+    simple(&a, AGENT_START);
+    struct agent_event ev = {.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_ROUND, .spare = true}};
+    assert_string_equal(step(&a, ev), "");
+    assert_string_equal(round_begins(&a), "spawn");
+}
+
+static void a_drain_that_all_workers_obey_ends_with_75(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(signals(&a, SIGTERM), "leave stop(drain)");
+    assert_string_equal(news(&a, RDZV_NEWS_STOP, RDZV_WHY_DRAIN, 0), "");
+    ends(&a, EXIT_REQUEUE);
+    ends(&a, 0);
+    assert_string_equal(ends(&a, EXIT_REQUEUE), "clear");
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(75)");
+}
+
+static void a_drain_with_one_worker_killed_ends_with_the_signal(void **state)
+{
+    struct agent a = running();
+    signals(&a, SIGHUP);
+    ends(&a, EXIT_REQUEUE);
+    ends(&a, 143);
+    ends(&a, EXIT_REQUEUE);
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(129)");
+}
+
+static void a_drain_after_a_failure_starts_no_further_round(void **state)
+{
+    struct agent a = running();
+    ends(&a, 1);
+    assert_string_equal(signals(&a, SIGTERM), "leave");
+    ends(&a, EXIT_REQUEUE);
+    ends(&a, EXIT_REQUEUE);
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(143)");
+}
+
+static void the_second_sigint_ends_the_grace_and_a_second_sigterm_does_not(void **state)
+{
+    struct agent a = running();
+    signals(&a, SIGINT);
+    assert_string_equal(signals(&a, SIGTERM), "");
+    assert_string_equal(signals(&a, SIGINT), "stop(abort) clear");
+    assert_string_equal(signals(&a, SIGINT), "");
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 137);
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(130)");
+}
+
+static void a_worker_that_requeues_by_itself_is_a_failure(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(ends(&a, EXIT_REQUEUE), "fail(75) stop(failure)");
+}
+
+static void a_program_that_cannot_be_executed_is_not_tried_again(void **state)
+{
+    struct agent a = running();
+    struct agent_event ev = {.kind = AGENT_SPAWN_FAILED, .cause = {.exit_code = EXIT_NOT_FOUND}};
+    assert_string_equal(step(&a, ev), "leave clear");
+    assert_string_equal(step(&a, ev), "leave"); /* of the next worker; no second clear */
+    news(&a, RDZV_NEWS_STOP, RDZV_WHY_DRAIN, 0);
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 127);
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(127)");
+}
+
+static void after_the_end_nothing_matters(void **state)
+{
+    struct agent a = running();
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 0);
+    simple(&a, AGENT_GONE);
+    news(&a, RDZV_NEWS_END, RDZV_WHY_START, 0);
+    assert_string_equal(signals(&a, SIGINT), "");
+    assert_string_equal(round_begins(&a), "");
+    assert_string_equal(ends(&a, 1), "");
+    assert_string_equal(simple(&a, AGENT_GONE), "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_whose_workers_all_exit_zero_is_done_and_then_ends),
+        cmocka_unit_test(a_failure_is_told_and_stops_the_others_without_waiting_for_an_answer),
+        cmocka_unit_test(a_failure_without_restarts_left_ends_with_the_culprits_code),
+        cmocka_unit_test(the_last_worker_failing_clears_at_once),
+        cmocka_unit_test(the_grace_over_clears_once),
+        cmocka_unit_test(a_grace_that_ends_late_means_nothing_to_the_next_round),
+        cmocka_unit_test(a_stop_from_the_rendezvous_stops_for_its_reason),
+        cmocka_unit_test(a_node_that_is_done_joins_again_when_the_others_failed),
+        cmocka_unit_test(a_spare_waits),
+        cmocka_unit_test(a_drain_that_all_workers_obey_ends_with_75),
+        cmocka_unit_test(a_drain_with_one_worker_killed_ends_with_the_signal),
+        cmocka_unit_test(a_drain_after_a_failure_starts_no_further_round),
+        cmocka_unit_test(the_second_sigint_ends_the_grace_and_a_second_sigterm_does_not),
+        cmocka_unit_test(a_worker_that_requeues_by_itself_is_a_failure),
+        cmocka_unit_test(a_program_that_cannot_be_executed_is_not_tried_again),
+        cmocka_unit_test(after_the_end_nothing_matters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
