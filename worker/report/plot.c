@@ -248,14 +248,13 @@ static int copy_file(const char *from, const char *to, struct err *e)
     size_t n = data && f ? fread(data, 1, PICTURE_MAX, f) : 0;
     if (f)
         fclose(f);
-    int rc = n == 0 ? err_set(e, -EIO, "gnuplot drew nothing") : 0;
-    int fd = rc < 0 ? -1 : open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (rc == 0 && fd < 0)
-        rc = err_errno(e, errno, "create %s", to);
-    if (rc == 0)
-        rc = lines_write(fd, data, n, to, e);
-    if (fd >= 0 && close(fd) < 0 && rc == 0)
-        rc = err_errno(e, errno, "close %s", to);
+    int rc = n == 0 ? err_set(e, -EIO, "gnuplot drew nothing") : 0, fd = -1;
+    if (rc == 0 && (fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0)
+        rc = err_set(e, ERR_OUTPUT, "create %s: %s", to, strerror(errno));
+    if (rc == 0 && lines_write(fd, data, n, to, e) < 0)
+        rc = err_set(e, ERR_OUTPUT, "write %s: %s", to, strerror(errno));
+    if (fd >= 0)
+        close(fd);
     free(data);
     return rc;
 }
@@ -267,7 +266,7 @@ static int put_in_place(const char *dir, const char *png, struct err *e)
         return err_set(e, -ENAMETOOLONG, "a path is too long: %s", png);
     int rc = copy_file(from, tmp, e);
     if (rc == 0 && rename(tmp, png) < 0)
-        rc = err_errno(e, errno, "rename %s to %s", tmp, png);
+        rc = err_set(e, ERR_OUTPUT, "rename %s to %s: %s", tmp, png, strerror(errno));
     if (rc < 0)
         unlink(tmp);
     return rc;

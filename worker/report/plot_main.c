@@ -39,9 +39,9 @@ static int fail(int code, const char *text)
 
 static int exit_code(int rc, const char *jsonl)
 {
-    if (rc == ERR_DATA || rc == ERR_CORRUPT || access(jsonl, R_OK) < 0)
-        return EXIT_DATA;
-    return rc == -ENOENT || rc == -ETIMEDOUT || rc == -EIO ? EXIT_UNAVAILABLE : EXIT_CANT_CREATE;
+    if (rc == ERR_OUTPUT)
+        return EXIT_CANT_CREATE;
+    return rc == ERR_DATA || rc == ERR_CORRUPT || access(jsonl, R_OK) < 0 ? EXIT_DATA : EXIT_UNAVAILABLE;
 }
 
 static int draw(const char *run_dir, const char *out)
