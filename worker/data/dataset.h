@@ -22,7 +22,7 @@ struct dataset {
     const struct dataset_ops *ops; /* first member of every source's struct */
     size_t n;
     int classes;
-    char **class_names;            /* classes entries, sorted; owned by the data set */
+    char **class_names; /* classes entries, sorted; owned by the data set */
 };
 
 /* DIR/<class>/<anything>.{jpg,jpeg,JPEG,png,...}: classes are the sub-folders in byte order, files in byte order within a class; nested

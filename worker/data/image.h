@@ -9,7 +9,7 @@
 struct err;
 
 struct image {
-    uint8_t *px;  /* (h, w, c) interleaved, malloc'ed */
+    uint8_t *px; /* (h, w, c) interleaved, malloc'ed */
     int w, h, c;
 };
 void image_free(struct image *im);
@@ -28,7 +28,7 @@ int image_decode(const void *data, size_t n, int channels, struct image *ret, st
 int image_resize(const struct image *src, double x0, double y0, double x1, double y1, int w, int h, bool flip,
                  uint8_t *dst, struct err *e);
 
-struct augment {           /* training transform, torchvision's RandomResizedCrop + RandomHorizontalFlip */
+struct augment {                 /* training transform, torchvision's RandomResizedCrop + RandomHorizontalFlip */
     double scale_min, scale_max; /* share of the area, 0.08, 1 */
     double ratio_min, ratio_max; /* 3/4, 4/3 */
     double flip;                 /* probability, 0.5 */
@@ -39,10 +39,14 @@ struct crop {
     bool flip;
 };
 
+/* The crop cut out first, then resized to (h, w), so that nothing outside it is seen: torchvision's resized_crop. dst: (h, w, c). */
+int image_crop_resize(const struct image *src, const struct crop *c, int w, int h, uint8_t *dst, struct err *e);
+
 /* Pure: the crop of sample `id` in epoch `epoch`: ten tries, then the central fallback, as torchvision. */
 struct crop augment_crop(const struct augment *a, uint64_t seed, uint64_t epoch, uint64_t id, int w, int h);
 
-/* Evaluation: short side to `resize` (torchvision's Resize: the long side truncated), then the central size x size crop. */
+/* Evaluation: short side to `resize` (torchvision's Resize: the long side truncated), then the central size x size crop.
+ * resize >= size; only the crop is computed. */
 int image_eval(const struct image *src, int resize, int size, uint8_t *dst, struct err *e);
 
 #endif

@@ -7,11 +7,14 @@
 
 struct err;
 
+#define SHAPES_MAX_CLASSES 10
+
 struct shapes_options {
-    const char *out;      /* train/ and val/ with a folder of .jpg files per class are made here; must not hold a data set made with other options */
-    int classes;          /* 2..10 */
+    const char *
+        out; /* train/ and val/ with a folder of .jpg files per class are made here; must not hold a data set made with other options */
+    int classes;                   /* 2..SHAPES_MAX_CLASSES */
     int train_images, test_images; /* in all */
-    int image_size;       /* 16..512 */
+    int image_size;                /* 16..512 */
     uint64_t seed;
 };
 

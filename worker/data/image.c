@@ -1,0 +1,140 @@
+/* What the decoders share: the type by content, the bound on pixels, luma; and the transforms built on the resampler. */
+#include "worker/data/image.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "worker/data/image_impl.h"
+#include "worker/data/portable_math.h"
+#include "worker/data/rng.h"
+
+void image_free(struct image *im)
+{
+    free(im->px);
+    *im = (struct image){0};
+}
+
+int image_alloc(struct image *im, uint64_t w, uint64_t h, int c, struct err *e)
+{
+    if (w == 0 || h == 0)
+        return err_set(e, ERR_DATA, "an image of %ju x %ju pixels", (uintmax_t)w, (uintmax_t)h);
+    if (w > IMAGE_MAX_PIXELS || h > IMAGE_MAX_PIXELS || w * h > IMAGE_MAX_PIXELS)
+        return err_set(e, ERR_DATA, "an image of %ju x %ju pixels exceeds the limit of %u pixels", (uintmax_t)w,
+                       (uintmax_t)h, IMAGE_MAX_PIXELS);
+    uint8_t *px = malloc((size_t)w * (size_t)h * (size_t)c);
+    if (!px)
+        return err_set(e, -ENOMEM, "no memory for an image of %ju x %ju pixels", (uintmax_t)w, (uintmax_t)h);
+    *im = (struct image){.px = px, .w = (int)w, .h = (int)h, .c = c};
+    return 0;
+}
+
+void image_luma(const uint8_t *rgb, uint8_t *grey, size_t n)
+{
+    for (size_t i = 0; i < n; i++, rgb += 3)
+        grey[i] = (uint8_t)((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >> 16);
+}
+
+int image_decode(const void *data, size_t n, int channels, struct image *ret, struct err *e)
+{
+    const unsigned char *head = data;
+    if (channels != 1 && channels != 3)
+        return err_set(e, -EINVAL, "images have 1 or 3 channels, not %d", channels);
+    if (n >= 3 && memcmp(head, "\xff\xd8\xff", 3) == 0)
+        return image_decode_jpeg(data, n, channels, ret, e);
+    if (n >= 8 && memcmp(head, "\x89PNG\r\n\x1a\n", 8) == 0) {
+#ifdef HAVE_PNG
+        return image_decode_png(data, n, channels, ret, e);
+#else
+        return err_set(e, ERR_DATA, "a PNG image, which this build cannot read (it was made without libpng)");
+#endif
+    }
+    if (n == 0)
+        return err_set(e, ERR_DATA, "the file is empty");
+    return err_set(e, ERR_DATA, "neither a JPEG nor a PNG image (%zu bytes)", n);
+}
+
+static struct image_view whole(const struct image *im)
+{
+    return (struct image_view){
+        .px = im->px, .stride = (size_t)im->w * (size_t)im->c, .w = im->w, .h = im->h, .c = im->c};
+}
+
+int image_resize(const struct image *src, double x0, double y0, double x1, double y1, int w, int h, bool flip,
+                 uint8_t *dst, struct err *e)
+{
+    if (!(x0 >= 0 && y0 >= 0 && x0 < x1 && y0 < y1 && x1 <= src->w && y1 <= src->h) || w < 1 || h < 1)
+        return err_set(e, -EINVAL, "cannot resize the box (%g, %g, %g, %g) of a %d x %d image to %d x %d", x0, y0, x1,
+                       y1, src->w, src->h, w, h);
+    struct resample r = {.x0 = x0, .y0 = y0, .x1 = x1, .y1 = y1, .w = w, .h = h, .win_w = w, .win_h = h, .flip = flip};
+    struct image_view v = whole(src);
+    return image_resample(&v, &r, dst, e);
+}
+
+int image_crop_resize(const struct image *src, const struct crop *c, int w, int h, uint8_t *dst, struct err *e)
+{
+    if (c->x < 0 || c->y < 0 || c->w < 1 || c->h < 1 || c->x > src->w - c->w || c->y > src->h - c->h || w < 1 || h < 1)
+        return err_set(e, -EINVAL, "cannot crop %d x %d at (%d, %d) of a %d x %d image", c->w, c->h, c->x, c->y, src->w,
+                       src->h);
+    struct image_view v = whole(src);
+    v.px += (size_t)c->y * v.stride + (size_t)c->x * (size_t)v.c;
+    v.w = c->w;
+    v.h = c->h;
+    struct resample r = {.x1 = c->w, .y1 = c->h, .w = w, .h = h, .win_w = w, .win_h = h, .flip = c->flip};
+    return image_resample(&v, &r, dst, e);
+}
+
+int image_eval(const struct image *src, int resize, int size, uint8_t *dst, struct err *e)
+{
+    if (size < 1 || resize < size)
+        return err_set(e, -EINVAL, "cannot take the central %d x %d of an image resized to %d", size, size, resize);
+    int64_t w = resize, h = resize;
+    if (src->w < src->h)
+        h = (int64_t)resize * src->h / src->w;
+    else
+        w = (int64_t)resize * src->w / src->h;
+    if (w > INT32_MAX || h > INT32_MAX)
+        return err_set(e, ERR_DATA, "an image of %d x %d pixels is too long to be resized to %d", src->w, src->h,
+                       resize);
+    struct resample r = {
+        .x1 = src->w,
+        .y1 = src->h,
+        .w = (int)w,
+        .h = (int)h,
+        .win_x = (int)rint((double)(w - size) / 2.0), /* half to even, as Python's round() */
+        .win_y = (int)rint((double)(h - size) / 2.0),
+        .win_w = size,
+        .win_h = size,
+    };
+    struct image_view v = whole(src);
+    return image_resample(&v, &r, dst, e);
+}
+
+struct crop augment_crop(const struct augment *a, uint64_t seed, uint64_t epoch, uint64_t id, int w, int h)
+{
+    struct rng r = rng_stream(seed, RNG_AUGMENT, epoch, id);
+    struct crop c = {.flip = rng_unit(&r) < a->flip};
+    double area = (double)w * h, log_min = pm_log(a->ratio_min), log_max = pm_log(a->ratio_max);
+    for (int attempt = 0; attempt < 10; attempt++) {
+        double target = area * rng_range(&r, a->scale_min, a->scale_max);
+        double ratio = pm_exp(rng_range(&r, log_min, log_max));
+        double cw = rint(sqrt(target * ratio)), ch = rint(sqrt(target / ratio));
+        if (cw < 1 || ch < 1 || cw > w || ch > h)
+            continue;
+        c.w = (int)cw;
+        c.h = (int)ch;
+        c.y = (int)rng_below(&r, (uint64_t)(h - c.h + 1));
+        c.x = (int)rng_below(&r, (uint64_t)(w - c.w + 1));
+        return c;
+    }
+    double ratio = (double)w / h;
+    c.w = ratio > a->ratio_max ? (int)rint(h * a->ratio_max) : w;
+    c.h = ratio < a->ratio_min ? (int)rint(w / a->ratio_min) : h;
+    c.w = c.w < 1 ? 1 : c.w > w ? w : c.w;
+    c.h = c.h < 1 ? 1 : c.h > h ? h : c.h;
+    c.x = (w - c.w) / 2;
+    c.y = (h - c.h) / 2;
+    return c;
+}
