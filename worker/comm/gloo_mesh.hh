@@ -1,0 +1,131 @@
+/* Gloo's TCP mesh, with the three things it lacks: abort, deadlines of whole calls, and peers that vanish in mid-transfer.
+ *
+ * Gloo's algorithms see a transport context and its unbound buffers only. A Link stands between: it hands out buffers that know which
+ * rank every outstanding operation is with, and that can be woken.
+ *   - Deadline: each wait gets what is left of the call's time, not the whole of it.
+ *   - Abort and failure: every waiting buffer is woken (abortWaitRecv/Send) and throws Stopped; the sockets are shut down, so that the
+ *     other ranks learn of it now. Gloo's closeConnections() would leave a blocked wait waiting.
+ *   - A peer that goes: Gloo fails operations that have not begun, but forgets the one whose bytes were under way: its wait would last
+ *     the whole timeout. So a second descriptor of every socket is watched on Gloo's own event loop. When the peer has hung up and
+ *     everything it sent has been read (the same thread reads), operations with it that are still open are lost: Lost is thrown.
+ *     Operations with others go on: a rank that is done with the last collective may close before its neighbours.
+ *
+ * Descriptors are found without Gloo's private headers: a pair tells its local address, and the descriptor with that address is
+ * duplicated first and looked at then, so no other thread's descriptor can be taken by mistake.
+ *
+ * Threads: calls of one Link come one at a time (the caller's lock); wake, peer_gone come from any thread. */
+#ifndef CRUN_WORKER_COMM_GLOO_MESH_HH
+#define CRUN_WORKER_COMM_GLOO_MESH_HH
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gloo/context.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+namespace mesh
+{
+
+using Clock = std::chrono::steady_clock;
+
+/* Thrown through Gloo's algorithms, caught at the vtable. */
+struct Stopped {
+}; /* the mesh was aborted or has failed */
+struct Late {
+    int rank;
+}; /* the deadline passed while waiting for rank */
+struct Lost {
+    int rank;
+}; /* the connection to rank is gone */
+
+class Buffer;
+
+class Link final : public gloo::transport::Context
+{
+  public:
+    Link(const std::shared_ptr<gloo::transport::Device> &device, int rank, int size, std::chrono::milliseconds timeout);
+
+    std::unique_ptr<gloo::transport::Pair> &getPair(int rank) override;
+    std::unique_ptr<gloo::transport::Pair> &createPair(int rank) override;
+    std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void *ptr, size_t size) override;
+
+    void begin(Clock::time_point deadline); /* of the call that follows */
+    void stop();                            /* waits in progress and to come throw Stopped */
+    void peer_gone(int rank);
+
+  private:
+    friend class Buffer;
+    const std::shared_ptr<gloo::transport::Context> inner_;
+    std::mutex lock_;
+    std::vector<Buffer *> buffers_;
+    std::vector<bool> gone_;
+    bool stopped_ = false;
+    Clock::time_point deadline_;
+};
+
+/* One per channel. */
+class Channel final : public gloo::Context
+{
+  public:
+    Channel(const std::shared_ptr<gloo::transport::Device> &device, int rank, int size,
+            std::chrono::milliseconds timeout);
+    Link &link()
+    {
+        return *link_;
+    }
+    std::mutex call; /* held during a call */
+
+  private:
+    std::shared_ptr<Link> link_;
+};
+
+class Watch;
+
+class Mesh
+{
+  public:
+    Mesh(int rank, int world, int channels);
+    ~Mesh();
+
+    /* Two steps, with an exchange of strings between: listen, and tell where; connect to all. Throw gloo::Exception; Lost names
+     * the rank that could not be connected. */
+    std::string listen(const std::string &address, std::chrono::milliseconds timeout);
+    void connect(const std::vector<std::string> &records);
+
+    std::shared_ptr<Channel> &channel(int i)
+    {
+        return links_[static_cast<size_t>(i)];
+    }
+
+    /* Wakes everybody and shuts the sockets down. From any thread. */
+    void stop();
+
+    /* "rank 2 went away", with those that had gone before. */
+    std::string describe_loss(int rank);
+    void peer_gone(int channel, int rank);
+
+  private:
+    struct Connection {
+        int channel, rank;
+        std::string own, remote; /* remote: empty if the peer dialled */
+    };
+    void watch(std::vector<Connection> wanted);
+
+    const int rank_, world_, channels_;
+    std::shared_ptr<gloo::transport::Device> device_;
+    std::vector<std::shared_ptr<Channel>> links_;
+    std::vector<std::unique_ptr<Watch>> watches_;
+    std::mutex lock_;
+    std::vector<int> gone_; /* in the order in which they went, over all channels */
+};
+
+} // namespace mesh
+
+#endif
