@@ -1,5 +1,6 @@
 #include "common/clock.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -13,6 +14,20 @@ int64_t clock_ns(void)
 int64_t clock_ms(void)
 {
     return clock_ns() / 1000000;
+}
+
+int64_t clock_deadline(int64_t timeout_ms)
+{
+    int64_t now = clock_ms();
+    if (timeout_ms < 0)
+        return now;
+    return timeout_ms > INT64_MAX - now ? INT64_MAX : now + timeout_ms;
+}
+
+int clock_left(int64_t deadline_ms)
+{
+    int64_t left = deadline_ms - clock_ms();
+    return left < 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
 }
 
 char *clock_iso(char *out, size_t cap)

@@ -8,6 +8,12 @@
 int64_t clock_ns(void); /* monotonic, nanoseconds */
 int64_t clock_ms(void); /* monotonic, milliseconds */
 
+/* A deadline is a clock_ms() value. timeout_ms from now, saturating; negative counts as 0. */
+int64_t clock_deadline(int64_t timeout_ms);
+
+/* Milliseconds until the deadline, 0 if it has passed; never above INT_MAX, so that it fits poll(2). */
+int clock_left(int64_t deadline_ms);
+
 /* Wall time as 2026-11-21T13:46:37.123Z (UTC) into out. Returns out. */
 char *clock_iso(char *out, size_t cap);
 

@@ -1,9 +1,11 @@
 /* Key-value store client: blocking calls with deadlines, the same over every backend.
  *
- * Semantics are Redis': values are binary, keys are created by the first set/add. Thread-safe (one request at a time).
+ * Semantics are Redis': values are binary, keys are created by the first set/add. Thread-safe, but one request at a time: a
+ * thread that waits keeps others of the same store waiting (within their deadlines); open a second one for them.
  * A call on a broken connection redials within its own deadline; set/get/wait/delete are repeated, add and cas are not (they may have happened):
  * -ECONNRESET then. Every deadline is in milliseconds from the call; -ETIMEDOUT when it passes.
- * Backends: resp:// (rendezvousd, Redis), mem:// (in process), file://, tcpstore:// ; `store_prefix` puts a name-space before any. */
+ * Backends: resp:// (rendezvousd, Redis), mem:// (in process); store_open_prefix() puts a name-space before any.
+ * On a plain Redis waiters are woken by writers that use this client: it publishes on the channel "__store__:<key>". */
 #ifndef CRUN_COMMON_STORE_H
 #define CRUN_COMMON_STORE_H
 
@@ -22,7 +24,7 @@ struct store_options {
  * -EINVAL for an unknown scheme (with the list), -ETIMEDOUT, -ECONNREFUSED after the connect timeout. */
 int store_open(struct store **ret, const char *url, const struct store_options *o, struct err *e);
 
-/* A view that puts prefix before every key; borrows base, which must outlive it. */
+/* A view that puts prefix before every key; borrows base, which must outlive it. Aborting the view aborts base. */
 int store_open_prefix(struct store **ret, struct store *base, const char *prefix, struct err *e);
 
 void store_close(struct store *s); /* NULL allowed. Wakes nobody: join users first, or store_abort() */
@@ -51,13 +53,15 @@ int store_wait_get(struct store *s, const char *key, struct buf *value, int64_t 
 /* Returns the number of keys deleted. */
 int store_delete(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
 
-/* All of `world` callers meet: a counter and a release key under `name` (used once). */
+/* All of `world` callers meet: a counter and a release key under `name` (used once: -EINVAL for caller world + 1). Threads need a
+ * store each. */
 int store_barrier(struct store *s, const char *name, int world, int64_t timeout_ms, struct err *e);
 
 /* --- for backends ------------------------------------------------------------------------------------------------ */
 struct store_ops {
     const char *scheme;
-    int (*open)(struct store **ret, const char *url, const struct store_options *o, struct err *e);
+    /* address: the URL after "scheme://" */
+    int (*open)(struct store **ret, const char *address, const struct store_options *o, struct err *e);
     void (*close)(struct store *s);
     void (*abort)(struct store *s);
     int (*get)(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e);

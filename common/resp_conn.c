@@ -1,0 +1,203 @@
+#include "common/resp_conn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/resolve.h"
+
+enum { MAX_ARRAY = 65536 /* elements of a reply */ };
+
+void resp_init(struct resp_conn *c, int abort_fd)
+{
+    *c = (struct resp_conn){.fd = -1, .abort_fd = abort_fd, .max_reply = (size_t)1 << 20};
+    buf_init(&c->out, 0);
+}
+
+void resp_hang_up(struct resp_conn *c)
+{
+    if (c->fd >= 0)
+        close(c->fd);
+    c->fd = -1;
+    if (c->reader)
+        redisReaderFree(c->reader);
+    c->reader = NULL;
+    buf_clear(&c->out);
+}
+
+void resp_finish(struct resp_conn *c)
+{
+    resp_hang_up(c);
+    buf_free(&c->out);
+}
+
+#if HIREDIS_MAJOR >= 1
+static redisReader *new_reader(struct resp_conn *c)
+{
+    redisReader *r = redisReaderCreate();
+    if (r)
+        r->maxelements = MAX_ARRAY;
+    return r;
+}
+#else
+/* hiredis 0.14 allocates whatever number of elements the peer announces. */
+static void *bounded_array(const redisReadTask *task, int elements)
+{
+    struct resp_conn *c = task->privdata;
+    return elements > MAX_ARRAY ? NULL : c->create_array(task, elements);
+}
+
+static redisReader *new_reader(struct resp_conn *c)
+{
+    redisReader *r = redisReaderCreate();
+    if (!r)
+        return NULL;
+    c->functions = *r->fn;
+    c->create_array = r->fn->createArray;
+    c->functions.createArray = bounded_array;
+    r->fn = &c->functions;
+    r->privdata = c;
+    return r;
+}
+#endif
+
+static int connect_one(const struct addrinfo *a, int64_t deadline, int abort_fd, int *ret_fd, struct err *e)
+{
+    int one = 1, why = 0;
+    socklen_t len = sizeof why;
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
+    if (fd < 0)
+        return err_errno(e, errno, "socket");
+    int rc = connect(fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : -errno;
+    if (rc == -EINPROGRESS) {
+        rc = wait_fd(fd, POLLOUT, deadline, abort_fd, e);
+        if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &len) == 0 && why)
+            rc = err_errno(e, why, "connect");
+    } else if (rc < 0)
+        err_errno(e, -rc, "connect");
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    *ret_fd = fd;
+    return 0;
+}
+
+int resp_dial(struct resp_conn *c, const char *host, const char *port, int64_t deadline, struct err *e)
+{
+    struct addrinfo *list;
+    resp_hang_up(c);
+    TRY(resolve(host, port, deadline, c->abort_fd, &list, e));
+    int rc = -ENOENT;
+    for (const struct addrinfo *a = list; a; a = a->ai_next) {
+        rc = connect_one(a, deadline, c->abort_fd, &c->fd, e);
+        if (rc == 0 || rc == -ECANCELED || rc == -ETIMEDOUT)
+            break;
+    }
+    freeaddrinfo(list);
+    if (rc == 0 && !(c->reader = new_reader(c))) {
+        rc = err_set(e, -ENOMEM, "out of memory");
+        resp_hang_up(c);
+    }
+    return rc;
+}
+
+bool resp_is_stale(const struct resp_conn *c)
+{
+    char byte;
+    ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+int resp_append(struct resp_conn *c, int argc, const char *const *argv, const size_t *lens, struct err *e)
+{
+    char *text = NULL;
+    long long n = redisFormatCommandArgv(&text, argc, (const char **)argv, lens);
+    if (n < 0)
+        return err_set(e, -ENOMEM, "a request that large does not fit in memory");
+    int rc = buf_add(&c->out, text, (size_t)n);
+    redisFreeCommand(text);
+    return rc < 0 ? err_set(e, rc, "a request of %lld bytes is too large", n) : 0;
+}
+
+static int send_all(struct resp_conn *c, int64_t deadline, struct err *e)
+{
+    for (size_t sent = 0; sent < c->out.len;) {
+        ssize_t n = send(c->fd, c->out.data + sent, c->out.len - sent, MSG_NOSIGNAL);
+        if (n >= 0)
+            sent += (size_t)n;
+        else if (errno == EAGAIN || errno == EWOULDBLOCK)
+            TRY(wait_fd(c->fd, POLLOUT, deadline, c->abort_fd, e));
+        else if (errno != EINTR)
+            return err_errno(e, errno, "send");
+    }
+    buf_clear(&c->out);
+    return 0;
+}
+
+/* Read once and feed the codec. */
+static int feed(struct resp_conn *c, int64_t deadline, struct err *e)
+{
+    char chunk[65536];
+    TRY(wait_fd(c->fd, POLLIN, deadline, c->abort_fd, e));
+    ssize_t n = recv(c->fd, chunk, sizeof chunk, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+        return 0;
+    if (n < 0)
+        return err_errno(e, errno, "receive");
+    if (n == 0)
+        return err_set(e, -ECONNRESET, "the server closed the connection");
+    if (redisReaderFeed(c->reader, chunk, (size_t)n) != REDIS_OK)
+        return err_set(e, -EPROTO, "malformed reply: %s", c->reader->errstr);
+    return 0;
+}
+
+static int receive(struct resp_conn *c, redisReply **reply, int64_t deadline, struct err *e)
+{
+    for (;;) {
+        void *r = NULL;
+        if (redisReaderGetReply(c->reader, &r) != REDIS_OK)
+            return err_set(e, -EPROTO, "malformed reply: %s", c->reader->errstr);
+        if (r) {
+            *reply = r;
+            return 0;
+        }
+        if (c->reader->len > c->max_reply)
+            return err_set(e, -E2BIG, "a reply exceeds %zu bytes", c->max_reply);
+        TRY(feed(c, deadline, e));
+    }
+}
+
+int resp_receive(struct resp_conn *c, redisReply **reply, int64_t deadline, struct err *e)
+{
+    int rc = receive(c, reply, deadline, e);
+    if (rc < 0)
+        resp_hang_up(c);
+    return rc;
+}
+
+int resp_exchange(struct resp_conn *c, size_t n, redisReply **replies, int64_t deadline, struct err *e)
+{
+    size_t got = 0;
+    int rc = send_all(c, deadline, e);
+    while (rc == 0 && got < n) {
+        rc = receive(c, &replies[got], deadline, e);
+        got += rc == 0;
+    }
+    if (rc < 0) {
+        resp_hang_up(c);
+        while (got > 0)
+            freeReplyObject(replies[--got]);
+    }
+    return rc;
+}

@@ -1,0 +1,322 @@
+/* The store over RESP: rendezvousd, or a plain Redis.
+ *
+ * - One connection, dialled at open, one request at a time under a mutex (taken within the caller's deadline).
+ * - After each dial STORE.PING tells the two servers apart. rendezvousd has STORE.WAIT and STORE.CAS.
+ * - On a plain Redis every writer also publishes on "__store__:<key>"; a waiter subscribes on a second connection, then checks: a
+ *   write after the check finds it subscribed, so none is missed. Compare and set is WATCH, GET, MULTI.
+ * - A lost connection is dialled anew until the deadline. What may be repeated is repeated; add and cas are not, once sent.
+ * - abort() makes an eventfd readable, which is part of every poll(2).
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/resolve.h"
+#include "common/store_resp_internal.h"
+
+enum {
+    FIRST_PAUSE_MS = 10, /* before dialling again; doubles */
+    LAST_PAUSE_MS = 500,
+    WAIT_GRACE_MS = 50, /* the server's own timeout comes first: the connection stays usable */
+};
+
+/* ---- the operations ---------------------------------------------------------------------------------------------- */
+
+/* Before a reply that carries the value: let it be as large as the caller's buffer takes. */
+static void expect_value(struct resp_store *s, const struct buf *value)
+{
+    size_t max = value && value->max ? value->max : (size_t)1 << 30;
+    s->conn.max_reply = max + SMALL_REPLY;
+}
+
+static int try_get(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    struct resp_words w = resp_words("GET", c->keys[0]);
+    redisReply *r;
+    expect_value(s, c->value);
+    TRY(resp_words_append(&w, &s->conn, e));
+    TRY(resp_exchange(&s->conn, 1, &r, deadline, e));
+    int rc = r->type == REDIS_REPLY_NIL ? err_set(e, -ENOENT, "no such key") : resp_expect(r, REDIS_REPLY_STRING, e);
+    if (rc == 0)
+        rc = resp_take_value(r, c->value, e);
+    freeReplyObject(r);
+    return rc;
+}
+
+static int try_set(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    struct resp_words w = resp_words("SET", c->keys[0]);
+    redisReply *r;
+    resp_words_add(&w, c->desired, c->desired_len);
+    if (s->plain_redis) {
+        int rc = redis_set(s, &w, c->keys[0], deadline, e);
+        return rc == 0 ? err_set(e, -EPROTO, "EXEC: nil without WATCH") : rc < 0 ? rc : 0;
+    }
+    TRY(resp_words_append(&w, &s->conn, e));
+    TRY(resp_ask(&s->conn, REDIS_REPLY_STATUS, &r, deadline, e));
+    freeReplyObject(r);
+    return 0;
+}
+
+static int try_add(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    struct resp_words w = resp_words("INCRBY", c->keys[0]);
+    char delta[24];
+    resp_words_add(&w, delta, (size_t)snprintf(delta, sizeof delta, "%" PRId64, c->delta));
+    if (s->plain_redis)
+        return redis_add(s, &w, c->keys[0], c->ret, deadline, e);
+    TRY(resp_words_append(&w, &s->conn, e));
+    return resp_ask_integer(&s->conn, c->ret, deadline, e);
+}
+
+static int try_cas(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    redisReply *r;
+    expect_value(s, c->value);
+    if (s->plain_redis)
+        return redis_cas(s, c, deadline, e);
+    struct resp_words w = resp_words("STORE.CAS", c->keys[0]);
+    resp_words_add(&w, c->expected ? "1" : "0", 1);
+    resp_words_add(&w, c->expected, c->expected_len);
+    resp_words_add(&w, c->desired, c->desired_len);
+    TRY(resp_words_append(&w, &s->conn, e));
+    TRY(resp_ask(&s->conn, REDIS_REPLY_ARRAY, &r, deadline, e));
+    int rc = r->elements == 2 ? resp_expect(r->element[0], REDIS_REPLY_INTEGER, e)
+                              : err_set(e, -EPROTO, "STORE.CAS: %zu elements, expected 2", r->elements);
+    if (rc == 0)
+        rc = resp_take_value(r->element[1], c->value, e);
+    if (rc == 0)
+        rc = r->element[0]->integer == 1;
+    freeReplyObject(r);
+    return rc;
+}
+
+static int try_wait(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    char timeout[16];
+    int64_t there;
+    if (s->plain_redis)
+        return redis_wait(s, c, deadline, e);
+    snprintf(timeout, sizeof timeout, "%d", clock_left(deadline));
+    TRY(resp_words_append_many(&s->conn, "STORE.WAIT", "", c, timeout, e));
+    TRY(resp_ask_integer(&s->conn, &there, deadline > INT64_MAX - WAIT_GRACE_MS ? deadline : deadline + WAIT_GRACE_MS,
+                         e));
+    return there ? 0 : err_set(e, -ETIMEDOUT, "the deadline passed");
+}
+
+static int try_del(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    int64_t deleted;
+    TRY(resp_words_append_many(&s->conn, "DEL", "", c, NULL, e));
+    TRY(resp_ask_integer(&s->conn, &deleted, deadline, e));
+    return (int)deleted;
+}
+
+/* ---- connection and repetition ----------------------------------------------------------------------------------- */
+
+static bool is_lost(int rc)
+{
+    static const int codes[] = {ECONNRESET,  EPIPE,    ECONNREFUSED, ECONNABORTED, EHOSTUNREACH,
+                                ENETUNREACH, ENETDOWN, ENETRESET,    EAGAIN};
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (rc == -codes[i])
+            return true;
+    return false;
+}
+
+/* Which server is it? */
+static int probe(struct resp_store *s, int64_t deadline, struct err *e)
+{
+    struct resp_words w = resp_words("STORE.PING", NULL);
+    redisReply *r;
+    TRY(resp_words_append(&w, &s->conn, e));
+    TRY(resp_exchange(&s->conn, 1, &r, deadline, e));
+    s->plain_redis = r->type == REDIS_REPLY_ERROR && strncmp(r->str, "ERR unknown command", 19) == 0;
+    int rc = s->plain_redis ? 0 : resp_expect(r, REDIS_REPLY_STATUS, e);
+    freeReplyObject(r);
+    if (rc < 0)
+        resp_hang_up(&s->conn);
+    return rc;
+}
+
+static int connected(struct resp_store *s, int64_t deadline, struct err *e)
+{
+    if (s->conn.fd >= 0 && resp_is_stale(&s->conn))
+        resp_hang_up(&s->conn);
+    if (s->conn.fd >= 0)
+        return 0;
+    TRY(resp_dial(&s->conn, s->host, s->port, deadline, e));
+    return probe(s, deadline, e);
+}
+
+/* Attempt, and dial and attempt again while the connection is what fails. The last error if the deadline passes meanwhile. */
+static int persist(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    for (int pause = FIRST_PAUSE_MS;; pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {
+        int rc = connected(s, deadline, e);
+        if (rc == 0 && c->attempt) {
+            s->conn.max_reply = SMALL_REPLY;
+            rc = c->attempt(s, c, deadline, e);
+            if (is_lost(rc) && !c->repeatable) {
+                err_wrap(e, "it may or may not have happened");
+                return -ECONNRESET;
+            }
+        }
+        if (!is_lost(rc) || clock_left(deadline) == 0)
+            return rc;
+        int left = clock_left(deadline);
+        struct err woken;
+        int slept = wait_fd(-1, 0, clock_deadline(left < pause ? left : pause), s->abort_fd, &woken);
+        if (slept == -ECANCELED)
+            return err_set(e, slept, "%s", woken.text);
+    }
+}
+
+static int run(struct store *store, const struct call *c, int64_t timeout_ms, struct err *e)
+{
+    struct resp_store *s = (struct resp_store *)store;
+    int64_t deadline = clock_deadline(timeout_ms);
+    struct timespec until = {.tv_sec = deadline / 1000, .tv_nsec = deadline % 1000 * 1000000};
+    struct err local, *why = e ? e : &local;
+    if (pthread_mutex_clocklock(&s->mutex, CLOCK_MONOTONIC, &until) != 0)
+        return err_set(e, -ETIMEDOUT, "another thread's request was in progress all the time");
+    int rc = s->aborted ? err_set(e, -ECANCELED, "the store was aborted") : persist(s, c, deadline, why);
+    pthread_mutex_unlock(&s->mutex);
+    if (c->attempt && is_lost(rc) && (c->repeatable || rc != -ECONNRESET)) {
+        err_wrap(why, "the deadline passed");
+        why->code = rc = -ETIMEDOUT;
+    } else if (rc < 0)
+        why->code = rc;
+    return rc;
+}
+
+static int resp_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e)
+{
+    const struct call c = {.attempt = try_get, .repeatable = true, .keys = &key, .n = 1, .value = value};
+    return run(s, &c, timeout_ms, e);
+}
+
+static int resp_set(struct store *s, const char *key, const void *v, size_t n, int64_t timeout_ms, struct err *e)
+{
+    const struct call c = {
+        .attempt = try_set, .repeatable = true, .keys = &key, .n = 1, .desired = v, .desired_len = n};
+    return run(s, &c, timeout_ms, e);
+}
+
+static int resp_add(struct store *s, const char *key, int64_t d, int64_t *ret, int64_t timeout_ms, struct err *e)
+{
+    const struct call c = {.attempt = try_add, .keys = &key, .n = 1, .delta = d, .ret = ret};
+    return run(s, &c, timeout_ms, e);
+}
+
+static int resp_cas(struct store *s, const char *key, const void *exp, size_t exp_len, const void *des, size_t des_len,
+                    struct buf *value, int64_t timeout_ms, struct err *e)
+{
+    const struct call c = {.attempt = try_cas,
+                           .keys = &key,
+                           .n = 1,
+                           .expected = exp,
+                           .expected_len = exp_len,
+                           .desired = des,
+                           .desired_len = des_len,
+                           .value = value};
+    return run(s, &c, timeout_ms, e);
+}
+
+static int resp_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
+{
+    const struct call c = {.attempt = try_wait, .repeatable = true, .keys = keys, .n = n};
+    return run(s, &c, timeout_ms, e);
+}
+
+static int resp_del(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
+{
+    const struct call c = {.attempt = try_del, .repeatable = true, .keys = keys, .n = n};
+    return run(s, &c, timeout_ms, e);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+static void resp_close(struct store *store)
+{
+    struct resp_store *s = (struct resp_store *)store;
+    resp_finish(&s->conn);
+    resp_finish(&s->subscriber);
+    if (s->abort_fd >= 0)
+        close(s->abort_fd);
+    pthread_mutex_destroy(&s->mutex);
+    free(s->host);
+    free(s->port);
+    free(s);
+}
+
+static void resp_abort(struct store *store)
+{
+    struct resp_store *s = (struct resp_store *)store;
+    uint64_t one = 1;
+    s->aborted = true;
+    ssize_t ignored =
+        write(s->abort_fd, &one, sizeof one); /* an eventfd that was written stays readable: nobody reads it */
+    (void)ignored;
+}
+
+/* "host:port" or "[v6]:port". */
+static int split_address(struct resp_store *s, const char *address, struct err *e)
+{
+    const char *colon = strrchr(address, ':');
+    size_t n = colon ? (size_t)(colon - address) : 0;
+    const char *host = address;
+    if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
+        host++;
+        n -= 2;
+    } else if (memchr(host, ':', n))
+        n = 0;
+    if (n == 0 || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) - 1 > 4 ||
+        atoi(colon + 1) > 65535)
+        return err_set(e, -EINVAL, "expected resp://host:port or resp://[v6 address]:port");
+    s->host = strndup(host, n);
+    s->port = strdup(colon + 1);
+    return s->host && s->port ? 0 : err_set(e, -ENOMEM, "out of memory");
+}
+
+static int resp_open(struct store **ret, const char *address, const struct store_options *o, struct err *e)
+{
+    struct resp_store *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_set(e, -ENOMEM, "open store 'resp://%s': out of memory", address);
+    s->store.ops = &store_resp_ops;
+    pthread_mutex_init(&s->mutex, NULL);
+    s->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    resp_init(&s->conn, s->abort_fd);
+    resp_init(&s->subscriber, s->abort_fd);
+    int rc = s->abort_fd < 0 ? err_errno(e, errno, "eventfd") : split_address(s, address, e);
+    if (rc == 0)
+        rc = run(&s->store, &(struct call){0}, o->connect_timeout_ms ? o->connect_timeout_ms : 60000, e);
+    if (rc < 0) {
+        resp_close(&s->store);
+        return e ? err_wrap(e, "open store 'resp://%s'", address) : rc;
+    }
+    *ret = &s->store;
+    return 0;
+}
+
+const struct store_ops store_resp_ops = {
+    .scheme = "resp",
+    .open = resp_open,
+    .close = resp_close,
+    .abort = resp_abort,
+    .get = resp_get,
+    .set = resp_set,
+    .add = resp_add,
+    .cas = resp_cas,
+    .wait = resp_wait,
+    .del = resp_del,
+};
