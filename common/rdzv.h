@@ -19,7 +19,13 @@
  *
  * Every NEWS_STOP is answered in one way, whatever its reason: JOIN, with the number of the stopped round, once all workers are gone.
  * The answer to that is NEWS_ROUND, or NEWS_END (drained; or this node has asked to LEAVE). A restart is used up exactly when a failure
- * breaks a running round. An agent that is refused (ERR_FENCED, unknown node) kills its workers and JOINs again.
+ * breaks a running round. An agent that is refused as unknown kills its workers and JOINs again.
+ *
+ * What keeps two rounds from ever progressing at once (tests/sim shows that each is needed):
+ *   - an agent starts workers only while its newest acknowledged request is younger than silence_ms, counted from when it was sent, and
+ *     kills them when it no longer is; a refusal is no acknowledgement;
+ *   - it takes NEWS_ROUND only as the answer to its newest request, asked since it began to join (not from an older connection);
+ *   - a host drops the news it kept for a node when the machine has forgotten the node (rdzv_knows()), NEWS_END excepted.
  *
  * Deadlines are absolute times of the caller's monotonic clock in ms; the caller delivers RDZV_TICK no later than rdzv_deadline(). */
 #ifndef CRUN_COMMON_RDZV_H

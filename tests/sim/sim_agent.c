@@ -1,0 +1,168 @@
+/* A simulated agent: does what rdzv.h asks of one, and nothing more.
+ *
+ * Its lease is the newest request that was answered: it starts workers only within silence_ms of it, and kills them, within
+ * kill_ms, when it lapses. Every STOP is answered by JOIN once its workers are gone; what is not answered is asked again. */
+#include "common/err.h"
+#include "tests/sim/sim_impl.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { HEARTBEAT_MS = 1000, REPEAT_MS = 700 };
+
+static int64_t lease_end(const struct world *w, const struct agent *a)
+{
+    return a->acked_send + w->config.silence_ms;
+}
+
+static void ask(struct world *w, struct agent *a, enum request what)
+{
+    uint64_t round = what == ASK_JOIN ? a->told_round : a->worker_round;
+    sim_send(w, (struct message){.sent = w->now, .agent = (int)(a - w->agents), .ask = what, .round = round});
+    a->next_ask = w->now + (what == ASK_HEARTBEAT ? HEARTBEAT_MS : REPEAT_MS);
+}
+
+static void ask_again(struct world *w, struct agent *a)
+{
+    if (a->leaving && a->mode != AGENT_JOINING)
+        ask(w, a, ASK_LEAVE);
+    else if (a->mode == AGENT_JOINING && !a->workers)
+        ask(w, a, ASK_JOIN);
+    else if (a->mode == AGENT_WORKING && a->failed)
+        ask(w, a, ASK_FAIL);
+    else if (a->mode == AGENT_WORKING && a->done)
+        ask(w, a, ASK_DONE);
+    else
+        ask(w, a, ASK_HEARTBEAT);
+}
+
+static void start_joining(struct world *w, struct agent *a)
+{
+    a->mode = AGENT_JOINING;
+    a->joining_since = w->now;
+    a->next_ask = w->now;
+}
+
+void sim_agent_born(struct world *w, struct agent *a)
+{
+    a->acked_send = w->now;
+    a->finish_at = a->killed_at = NEVER;
+    a->slots = (int)sim_between(w, 1, 8);
+    start_joining(w, a);
+}
+
+void sim_agent_kill_workers(struct world *w, struct agent *a, int64_t within_ms)
+{
+    int64_t at = w->now + (sim_chance(w, 0.3) ? within_ms : sim_between(w, 0, within_ms));
+    if (a->workers && at < a->killed_at)
+        a->killed_at = at;
+    a->finish_at = NEVER;
+}
+
+/* No two rounds may ever progress at once: the one rule that everything else is for. */
+static void start_workers(struct world *w, struct agent *a, uint64_t round)
+{
+    if (round < rdzv_round(w->rdzv))
+        sim_broken(w, "%s starts round %llu while round %llu is under way", a->id, (unsigned long long)round,
+                   (unsigned long long)rdzv_round(w->rdzv));
+    for (int i = 0; i < w->agent_count; i++)
+        if (w->agents[i].workers && w->agents[i].worker_round != round)
+            sim_broken(w, "%s starts round %llu while %s works in round %llu", a->id, (unsigned long long)round,
+                       w->agents[i].id, (unsigned long long)w->agents[i].worker_round);
+    a->mode = AGENT_WORKING;
+    a->workers = true;
+    a->worker_round = round;
+    a->done = a->failed = false;
+    a->killed_at = NEVER;
+    a->finish_at = w->now + sim_between(w, 200, 6000);
+}
+
+static void take_news(struct world *w, struct agent *a, const struct rdzv_news *news)
+{
+    if (news->seq <= a->seen_seq)
+        return;
+    a->seen_seq = news->seq;
+    if (news->round > a->told_round)
+        a->told_round = news->round;
+    switch (news->kind) {
+    case RDZV_NEWS_ROUND:
+        if (a->workers)
+            sim_broken(w, "%s is told of round %llu while it works in round %llu", a->id,
+                       (unsigned long long)news->round, (unsigned long long)a->worker_round);
+        if (news->spare)
+            a->mode = AGENT_WAITING;
+        else if (w->now < lease_end(w, a))
+            start_workers(w, a, news->round);
+        else
+            start_joining(w, a);
+        break;
+    case RDZV_NEWS_STOP:
+        sim_agent_kill_workers(w, a, 1500);
+        start_joining(w, a);
+        break;
+    case RDZV_NEWS_END:
+        sim_agent_kill_workers(w, a, w->config.kill_ms);
+        a->mode = AGENT_ENDED;
+        break;
+    }
+}
+
+void sim_agent_receive(struct world *w, struct agent *a, const struct message *m)
+{
+    if (a->mode == AGENT_DEAD || a->mode == AGENT_ENDED)
+        return;
+    /* An ordered connection never answers an older request after a newer one, nor one asked in another life. */
+    bool stale =
+        m->news.kind == RDZV_NEWS_ROUND && (m->acked_send < a->joining_since || m->acked_send < a->answered_send);
+    if (m->acked_send > a->answered_send)
+        a->answered_send = m->acked_send;
+    if (m->answer != ANSWER_REFUSED && m->acked_send > a->acked_send) /* a refusal extends no lease */
+        a->acked_send = m->acked_send;
+    if (m->has_news && !stale)
+        take_news(w, a, &m->news);
+    if (a->mode == AGENT_ENDED)
+        return;
+    if (m->answer == ANSWER_OVER) {
+        sim_agent_kill_workers(w, a, w->config.kill_ms);
+        a->mode = AGENT_ENDED;
+    } else if (m->answer == ANSWER_REFUSED && m->acked_send >= a->joining_since && a->mode != AGENT_JOINING) {
+        sim_agent_kill_workers(w, a, w->config.kill_ms);
+        start_joining(w, a);
+    } else if (m->answer == ANSWER_OK && m->ask == ASK_JOIN && m->acked_send >= a->joining_since &&
+               a->mode == AGENT_JOINING && !a->workers) {
+        a->mode = AGENT_WAITING;
+    }
+}
+
+int64_t sim_agent_wake(const struct world *w, const struct agent *a)
+{
+    int64_t at = NEVER;
+    if (a->workers) {
+        int64_t lapse = a->killed_at == NEVER ? lease_end(w, a) : a->killed_at;
+        at = lapse < a->finish_at ? lapse : a->finish_at;
+    }
+    if (a->mode != AGENT_ENDED && a->mode != AGENT_DEAD && a->next_ask < at)
+        at = a->next_ask;
+    return at;
+}
+
+void sim_agent_tick(struct world *w, struct agent *a)
+{
+    if (a->workers && a->killed_at <= w->now) {
+        a->workers = false;
+        a->killed_at = NEVER;
+        if (a->mode == AGENT_WORKING && !a->failed)
+            start_joining(w, a); /* the lease lapsed */
+        else if (a->mode == AGENT_JOINING)
+            a->next_ask = w->now;
+    }
+    if (a->workers && a->killed_at == NEVER && lease_end(w, a) <= w->now)
+        sim_agent_kill_workers(w, a, w->config.kill_ms);
+    if (a->workers && a->finish_at <= w->now) {
+        a->workers = false;
+        a->finish_at = NEVER;
+        a->done = true;
+        a->next_ask = w->now;
+    }
+    if (a->mode != AGENT_ENDED && a->mode != AGENT_DEAD && a->next_ask <= w->now)
+        ask_again(w, a);
+}

@@ -1,0 +1,307 @@
+/* The life of a job as rdzv.h tells it, one scenario a case: what is asked, and word for word what everybody is told. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/rdzv.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+struct job {
+    struct rdzv *r;
+    struct rdzv_effects fx;
+    struct buf said;
+    int64_t now;
+};
+
+static struct job begin(int min, int max, int restarts)
+{
+    struct job j = {.now = 0};
+    struct rdzv_config c = {.min_nodes = min,
+                            .max_nodes = max,
+                            .max_restarts = restarts,
+                            .join_timeout_ms = 600000,
+                            .last_call_ms = 30000,
+                            .silence_ms = 3000,
+                            .kill_ms = 1000,
+                            .first_round = 1};
+    assert_int_equal(rdzv_create(&j.r, &c, NULL), 0);
+    return j;
+}
+
+static void end(struct job *j)
+{
+    rdzv_destroy(j->r);
+    rdzv_effects_free(&j->fx);
+    buf_free(&j->said);
+}
+
+static void write_news(struct buf *b, const struct rdzv_effect *fx)
+{
+    static const char *const why[] = {"start", "failure", "resize", "drain"};
+    const struct rdzv_news *n = &fx->news;
+    if (n->kind == RDZV_NEWS_ROUND && n->spare)
+        buf_printf(b, "%s: spare of round %d; ", fx->node, (int)n->round);
+    else if (n->kind == RDZV_NEWS_ROUND)
+        buf_printf(b, "%s: round %d %s, node %d/%d at %s, ranks %d+ of %d, restart %d; ", fx->node, (int)n->round,
+                   why[n->why], n->group_rank, n->group_world, n->leader_addr, n->rank_base, n->world_size,
+                   n->restart_count);
+    else if (n->kind == RDZV_NEWS_STOP)
+        buf_printf(b, "%s: stop %d %s; ", fx->node, (int)n->round, why[n->why]);
+    else
+        buf_printf(b, "%s: end %d; ", fx->node, n->exit_code);
+}
+
+static int step(struct job *j, enum rdzv_event_kind kind, const char *node, uint64_t round, int slots)
+{
+    struct rdzv_event ev = {
+        .kind = kind, .round = round, .slots = slots, .cause = {.exit_code = 137, .rank = 1, .text = "killed"}};
+    struct err e;
+    snprintf(ev.node, sizeof ev.node, "%s", node);
+    snprintf(ev.addr, sizeof ev.addr, "@%s", node);
+    int rc = rdzv_step(j->r, &ev, j->now, &j->fx, &e);
+    buf_clear(&j->said);
+    for (size_t i = 0; rc == 0 && i < j->fx.n; i++)
+        write_news(&j->said, &j->fx.v[i]);
+    if (rdzv_check(j->r, &e) < 0)
+        fail_msg("after %s of %s: %s", rdzv_event_name(kind), node, e.text);
+    return rc;
+}
+
+/* The event is taken, and this is what is told. */
+static void says(struct job *j, enum rdzv_event_kind kind, const char *node, uint64_t round, const char *expected)
+{
+    assert_int_equal(step(j, kind, node, round, 2), 0);
+    assert_string_equal(j->said.data ? j->said.data : "", expected);
+}
+
+static void ticks(struct job *j, int64_t at, const char *expected)
+{
+    assert_int_equal(rdzv_deadline(j->r), at);
+    j->now = at;
+    says(j, RDZV_TICK, "", 0, expected);
+}
+
+static void one_node_runs_fails_restarts_and_succeeds(void **state)
+{
+    struct job j = begin(1, 1, 1);
+    (void)state;
+    says(&j, RDZV_JOIN, "a", 0, "a: round 1 start, node 0/1 at @a, ranks 0+ of 2, restart 0; ");
+    says(&j, RDZV_FAIL, "a", 1, "a: stop 1 failure; ");
+    says(&j, RDZV_JOIN, "a", 1, "a: round 2 failure, node 0/1 at @a, ranks 0+ of 2, restart 1; ");
+    says(&j, RDZV_DONE, "a", 2, "a: end 0; ");
+    assert_int_equal(rdzv_state(j.r), RDZV_SUCCEEDED);
+    end(&j);
+}
+
+static void a_used_up_budget_ends_the_job_with_the_culprits_code(void **state)
+{
+    struct job j = begin(1, 1, 0);
+    (void)state;
+    says(&j, RDZV_JOIN, "a", 0, "a: round 1 start, node 0/1 at @a, ranks 0+ of 2, restart 0; ");
+    says(&j, RDZV_FAIL, "a", 1, "a: end 137; ");
+    assert_string_equal(j.fx.v[0].news.cause.text, "killed");
+    assert_int_equal(j.fx.v[0].news.cause.rank, 1);
+    assert_int_equal(rdzv_state(j.r), RDZV_FAILED);
+    assert_int_equal(step(&j, RDZV_JOIN, "b", 0, 1), ERR_REFUSED);
+    end(&j);
+}
+
+static void nodes_are_ordered_by_number_and_keep_their_order(void **state)
+{
+    struct job j = begin(3, 3, 3);
+    (void)state;
+    says(&j, RDZV_JOIN, "node10", 0, "");
+    says(&j, RDZV_JOIN, "node9", 0, "");
+    says(&j, RDZV_JOIN, "node2", 0,
+         "node2: round 1 start, node 0/3 at @node2, ranks 0+ of 6, restart 0; "
+         "node9: round 1 start, node 1/3 at @node2, ranks 2+ of 6, restart 0; "
+         "node10: round 1 start, node 2/3 at @node2, ranks 4+ of 6, restart 0; ");
+    says(&j, RDZV_GONE, "node2", 0, "node10: stop 1 failure; node9: stop 1 failure; ");
+    says(&j, RDZV_JOIN, "node10", 1, "");
+    says(&j, RDZV_JOIN, "node9", 1, "");
+    says(&j, RDZV_JOIN, "node1", 0,
+         "node9: round 2 failure, node 0/3 at @node9, ranks 0+ of 6, restart 1; "
+         "node10: round 2 failure, node 1/3 at @node9, ranks 2+ of 6, restart 1; "
+         "node1: round 2 failure, node 2/3 at @node9, ranks 4+ of 6, restart 1; ");
+    end(&j);
+}
+
+static void the_last_call_waits_for_more_than_the_minimum(void **state)
+{
+    struct job j = begin(1, 3, 0);
+    (void)state;
+    j.now = 100;
+    says(&j, RDZV_JOIN, "a", 0, "");
+    assert_int_equal(rdzv_state(j.r), RDZV_LAST_CALL);
+    j.now = 5000;
+    says(&j, RDZV_JOIN, "b", 0, "");
+    ticks(&j, 30100,
+          "a: round 1 start, node 0/2 at @a, ranks 0+ of 4, restart 0; b: round 1 start, node 1/2 at @a, ranks 2+ of "
+          "4, restart 0; ");
+    end(&j);
+}
+
+static void a_late_joiner_waits_for_the_next_round(void **state)
+{
+    struct job j = begin(1, 2, 0);
+    (void)state;
+    says(&j, RDZV_JOIN, "a", 0, "");
+    ticks(&j, 30000, "a: round 1 start, node 0/1 at @a, ranks 0+ of 2, restart 0; ");
+    says(&j, RDZV_JOIN, "b", 0, "a: stop 1 resize; ");
+    says(&j, RDZV_JOIN, "a", 1,
+         "a: round 2 resize, node 0/2 at @a, ranks 0+ of 4, restart 0; b: round 2 resize, node 1/2 at @a, ranks 2+ of "
+         "4, restart 0; ");
+    says(&j, RDZV_JOIN, "c", 0, "c: spare of round 2; ");
+    says(&j, RDZV_DONE, "a", 2, "");
+    says(&j, RDZV_DONE, "b", 2, "a: end 0; b: end 0; c: end 0; ");
+    end(&j);
+}
+
+static void a_silent_node_that_resumes_costs_nothing(void **state)
+{
+    struct job j = begin(2, 2, 1);
+    (void)state;
+    says(&j, RDZV_JOIN, "a", 0, "");
+    assert_int_equal(step(&j, RDZV_JOIN, "b", 0, 2), 0);
+    j.now = 1000;
+    says(&j, RDZV_SILENT, "b", 0, "");
+    assert_int_equal(rdzv_deadline(j.r), 5000);
+    j.now = 4999;
+    says(&j, RDZV_RESUME, "b", 0, "");
+    assert_int_equal(rdzv_deadline(j.r), INT64_MAX);
+    assert_int_equal(rdzv_state(j.r), RDZV_RUNNING);
+    assert_int_equal(rdzv_restarts(j.r), 0);
+    end(&j);
+}
+
+static void no_round_starts_without_a_silent_node_before_its_workers_are_dead(void **state)
+{
+    struct job j = begin(1, 2, 3);
+    (void)state;
+    says(&j, RDZV_JOIN, "a", 0, "");
+    assert_int_equal(step(&j, RDZV_JOIN, "b", 0, 2), 0);
+    j.now = 1000;
+    says(&j, RDZV_SILENT, "b", 0, "");
+    j.now = 1500;
+    says(&j, RDZV_FAIL, "a", 1, "a: stop 1 failure; b: stop 1 failure; ");
+    says(&j, RDZV_JOIN, "a", 1, ""); /* waits for b's fence, not for b */
+    ticks(&j, 5000, "a: round 2 failure, node 0/1 at @a, ranks 0+ of 2, restart 1; ");
+    assert_int_equal(step(&j, RDZV_DONE, "b", 1, 1), ERR_FENCED);
+    assert_int_equal(step(&j, RDZV_RESUME, "b", 0, 1), ERR_REFUSED);
+    says(&j, RDZV_JOIN, "b", 1, "a: stop 2 resize; ");
+    assert_int_equal(rdzv_restarts(j.r), 1);
+    end(&j);
+}
+
+static void claims_about_an_older_round_are_fenced_and_change_nothing(void **state)
+{
+    struct job j = begin(1, 1, 3);
+    (void)state;
+    says(&j, RDZV_JOIN, "a", 0, "a: round 1 start, node 0/1 at @a, ranks 0+ of 2, restart 0; ");
+    says(&j, RDZV_FAIL, "a", 1, "a: stop 1 failure; ");
+    says(&j, RDZV_FAIL, "a", 1, ""); /* repeated: harmless */
+    assert_int_equal(step(&j, RDZV_JOIN, "a", 0, 2), ERR_FENCED);
+    says(&j, RDZV_JOIN, "a", 1, "a: round 2 failure, node 0/1 at @a, ranks 0+ of 2, restart 1; ");
+    says(&j, RDZV_JOIN, "a", 1, ""); /* repeated: harmless */
+    assert_int_equal(step(&j, RDZV_FAIL, "a", 1, 0), ERR_FENCED);
+    assert_int_equal(step(&j, RDZV_DONE, "a", 1, 0), ERR_FENCED);
+    assert_int_equal(step(&j, RDZV_DONE, "a", 3, 0), ERR_REFUSED);
+    assert_int_equal(step(&j, RDZV_DONE, "b", 2, 0), ERR_REFUSED);
+    assert_int_equal(rdzv_state(j.r), RDZV_RUNNING);
+    assert_int_equal(rdzv_restarts(j.r), 1);
+    end(&j);
+}
+
+static void a_leaving_node_shrinks_the_job_while_the_minimum_is_left(void **state)
+{
+    struct job j = begin(1, 2, 0);
+    (void)state;
+    says(&j, RDZV_JOIN, "a", 0, "");
+    assert_int_equal(step(&j, RDZV_JOIN, "b", 0, 2), 0);
+    says(&j, RDZV_LEAVE, "b", 1, "a: stop 1 resize; b: stop 1 resize; ");
+    says(&j, RDZV_JOIN, "a", 1, "");
+    says(&j, RDZV_JOIN, "b", 1, "b: end 75; a: round 2 resize, node 0/1 at @a, ranks 0+ of 2, restart 0; ");
+    says(&j, RDZV_LEAVE, "a", 2, "a: stop 2 drain; ");
+    says(&j, RDZV_JOIN, "a", 2, "a: end 75; ");
+    end(&j);
+}
+
+static void a_drain_stops_all_and_ends_when_their_workers_are_gone(void **state)
+{
+    struct job j = begin(2, 2, 0);
+    (void)state;
+    says(&j, RDZV_JOIN, "a", 0, "");
+    assert_int_equal(step(&j, RDZV_JOIN, "b", 0, 2), 0);
+    says(&j, RDZV_DRAIN, "", 0, "a: stop 1 drain; b: stop 1 drain; ");
+    says(&j, RDZV_JOIN, "a", 1, "");
+    says(&j, RDZV_JOIN, "b", 1, "a: end 75; b: end 75; ");
+    assert_int_equal(rdzv_state(j.r), RDZV_DRAINED);
+    end(&j);
+}
+
+static void training_that_completes_during_a_drain_has_succeeded(void **state)
+{
+    struct job j = begin(1, 1, 0);
+    (void)state;
+    says(&j, RDZV_JOIN, "a", 0, "a: round 1 start, node 0/1 at @a, ranks 0+ of 2, restart 0; ");
+    says(&j, RDZV_DRAIN, "", 0, "a: stop 1 drain; ");
+    says(&j, RDZV_DONE, "a", 1, "a: end 0; ");
+    assert_int_equal(rdzv_state(j.r), RDZV_SUCCEEDED);
+    end(&j);
+}
+
+static void too_few_nodes_in_time_fail_the_job(void **state)
+{
+    struct job j = begin(2, 2, 0);
+    (void)state;
+    j.now = 7;
+    says(&j, RDZV_JOIN, "a", 0, "");
+    ticks(&j, 600007, "a: end 69; ");
+    assert_string_equal(j.fx.v[0].news.cause.text, "1 of at least 2 nodes were there within 600000 ms");
+    end(&j);
+}
+
+static void nonsense_is_refused_with_a_reason(void **state)
+{
+    struct job j = begin(1, 1, 0);
+    struct err e;
+    struct rdzv *r = NULL;
+    struct rdzv_config c = {.min_nodes = 2, .max_nodes = 1};
+    (void)state;
+    assert_int_equal(step(&j, RDZV_JOIN, "a", 0, 0), ERR_REFUSED);
+    assert_int_equal(step(&j, RDZV_JOIN, "a", 0, RDZV_SLOTS_MAX + 1), ERR_REFUSED);
+    assert_int_equal(step(&j, RDZV_JOIN, "a", UINT64_MAX, 1), ERR_REFUSED);
+    assert_int_equal(step(&j, RDZV_JOIN, "", 0, 1), ERR_REFUSED);
+    assert_int_equal(step(&j, RDZV_SILENT, "a", 0, 1), ERR_REFUSED);
+    assert_int_equal(rdzv_nodes(j.r), 0);
+    assert_int_equal(rdzv_create(&r, &c, &e), -EINVAL);
+    assert_string_equal(e.text, "nodes 2:1: expected 1 <= min <= max <= 100000");
+    end(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_node_runs_fails_restarts_and_succeeds),
+        cmocka_unit_test(a_used_up_budget_ends_the_job_with_the_culprits_code),
+        cmocka_unit_test(nodes_are_ordered_by_number_and_keep_their_order),
+        cmocka_unit_test(the_last_call_waits_for_more_than_the_minimum),
+        cmocka_unit_test(a_late_joiner_waits_for_the_next_round),
+        cmocka_unit_test(a_silent_node_that_resumes_costs_nothing),
+        cmocka_unit_test(no_round_starts_without_a_silent_node_before_its_workers_are_dead),
+        cmocka_unit_test(claims_about_an_older_round_are_fenced_and_change_nothing),
+        cmocka_unit_test(a_leaving_node_shrinks_the_job_while_the_minimum_is_left),
+        cmocka_unit_test(a_drain_stops_all_and_ends_when_their_workers_are_gone),
+        cmocka_unit_test(training_that_completes_during_a_drain_has_succeeded),
+        cmocka_unit_test(too_few_nodes_in_time_fail_the_job),
+        cmocka_unit_test(nonsense_is_refused_with_a_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
