@@ -1,9 +1,10 @@
 /* Checkpoints: DIR/step-00001234/{model.safetensors, train.safetensors, manifest.json} and DIR/latest.
  *
- * model.safetensors holds parameters under torchvision's names and nothing else (no time, path or run id), so equal states are
- * equal files. train.safetensors holds what only a resume needs. manifest.json is written last, everything is fsynced, then the folder
- * renamed from step-N.tmp: a checkpoint either is complete or does not exist. The manifest has the size of each file, a CRC32C of every
- * tensor, one of itself, and the caller's "meta". One process at a time may save into a folder; any number may read. */
+ * model.safetensors holds parameters under torchvision's names and nothing else (no time, path or run id), so equal
+ * states are equal files. train.safetensors holds what only a resume needs. manifest.json is written last, everything
+ * is fsynced, then the folder renamed from step-N.tmp: a checkpoint either is complete or does not exist. The manifest
+ * has the size of each file, a CRC32C of every tensor, one of itself, and the caller's "meta". One process at a time
+ * may save into a folder; any number may read. */
 #ifndef CRUN_WORKER_CKPT_H
 #define CRUN_WORKER_CKPT_H
 
@@ -17,17 +18,18 @@
 
 struct err;
 
-/* Save; meta (an object, or NULL) is put into the manifest as "meta" (borrowed; its numbers keep 15 digits, so exact state belongs in tensors).
- * Replaces DIR/latest afterwards (a text file with the folder's name, by rename). keep > 0: complete checkpoints beyond the newest `keep`
- * are removed after that, never the one just saved. An existing complete checkpoint of the same step is left as it is and counts as
- * success. DIR is made if missing. On failure (-ENOSPC, ...) what was there before is untouched and nothing half-made is left.
- * Logs "saving step N" before the first byte and "saved step N" at the end. */
+/* Save; meta (an object, or NULL) is put into the manifest as "meta" (borrowed; its numbers keep 15 digits, so exact
+ * state belongs in tensors). Replaces DIR/latest afterwards (a text file with the folder's name, by rename). keep > 0:
+ * complete checkpoints beyond the newest `keep` are removed after that, never the one just saved. An existing complete
+ * checkpoint of the same step is left as it is and counts as success. DIR is made if missing. On failure (-ENOSPC, ...)
+ * what was there before is untouched and nothing half-made is left. Logs "saving step N" before the first byte and
+ * "saved step N" at the end. */
 int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, size_t n_model,
               const struct ckpt_tensor *train, size_t n_train, const cJSON *meta, int keep, struct err *e);
 
-/* Step of the newest complete checkpoint (manifest sound, both files of the recorded size); -1 if there is none or no folder. A newer one that is
- * damaged is passed over with a warning in the log. Leftovers of a killed save (step-N.tmp) are ignored. The folder is the
- * truth, `latest` a convenience for people. */
+/* Step of the newest complete checkpoint (manifest sound, both files of the recorded size); -1 if there is none or no
+ * folder. A newer one that is damaged is passed over with a warning in the log. Leftovers of a killed save (step-N.tmp)
+ * are ignored. The folder is the truth, `latest` a convenience for people. */
 int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e);
 
 struct ckpt; /* one opened for reading */
@@ -35,15 +37,17 @@ int ckpt_open(struct ckpt **ret, const char *dir, int64_t step, struct err *e);
 void ckpt_close(struct ckpt *c);              /* NULL allowed */
 const cJSON *ckpt_meta(const struct ckpt *c); /* owned by c; an empty object if none was saved */
 int64_t ckpt_step(const struct ckpt *c);
-/* Read a tensor and verify its CRC: ERR_CORRUPT names the tensor and the file. -ENOENT if there is no such tensor; ERR_MISMATCH with both
- * shapes if it is of another shape or type; dst is undefined then. file: "model" or "train". Thread-safe. */
+/* Read a tensor and verify its CRC: ERR_CORRUPT names the tensor and the file. -ENOENT if there is no such tensor;
+ * ERR_MISMATCH with both shapes if it is of another shape or type; dst is undefined then. file: "model" or "train".
+ * Thread-safe. */
 int ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *want, void *dst, struct err *e);
 /* The file itself ("model" or "train"), to list its tensors; owned by c. NULL for another name. */
 struct safetensors *ckpt_file(struct ckpt *c, const char *file);
 /* Read everything and verify every CRC: the first damaged tensor is named. */
 int ckpt_verify(struct ckpt *c, struct err *e);
 
-/* Rename step-N to step-N.corrupt (replacing an older one), so that ckpt_latest finds the one before and N can be saved again. */
+/* Rename step-N to step-N.corrupt (replacing an older one), so that ckpt_latest finds the one before and N can be saved
+ * again. */
 int ckpt_set_aside(const char *dir, int64_t step, struct err *e);
 
 #endif

@@ -1,5 +1,5 @@
-/* Folders of checkpoints. A folder named step-N.tmp is never read: it is being written, or was being written or removed when its
- * process was killed, and the next save removes it. So removal begins with a rename to that name. */
+/* Folders of checkpoints. A folder named step-N.tmp is never read: it is being written, or was being written or removed
+ * when its process was killed, and the next save removes it. So removal begins with a rename to that name. */
 #include "worker/ckpt/folder.h"
 
 #include <dirent.h>

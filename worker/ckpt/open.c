@@ -1,4 +1,5 @@
-/* Finding and reading checkpoints. Opening checks all that is cheap (manifest, headers, sizes); reading a tensor checks its sum. */
+/* Finding and reading checkpoints. Opening checks all that is cheap (manifest, headers, sizes); reading a tensor checks
+ * its sum. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>

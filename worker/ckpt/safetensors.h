@@ -1,6 +1,7 @@
 /* One safetensors file (github.com/huggingface/safetensors): u64 little-endian header length, JSON header
- * {name: {dtype, shape, data_offsets}}, data. Written here: header padded with spaces to 8 bytes, tensors in name order. Read
- * here: any file that follows the format, written by whomever; nothing in it is believed before it is checked. */
+ * {name: {dtype, shape, data_offsets}}, data. Written here: header padded with spaces to 8 bytes, tensors in name
+ * order. Read here: any file that follows the format, written by whomever; nothing in it is believed before it is
+ * checked. */
 #ifndef CRUN_WORKER_SAFETENSORS_H
 #define CRUN_WORKER_SAFETENSORS_H
 
@@ -22,14 +23,14 @@ struct ckpt_tensor {
     const void *data; /* host memory, native (little) endian; borrowed during the call */
 };
 
-/* Streams the tensors (any order; sorted by name in the file) to path, which must not exist yet, and fsyncs it. crc: CRC32C per
- * tensor in input order, or NULL. -EEXIST for a name given twice; -EINVAL for a tensor that cannot be stored; -ENOSPC and the like
- * name the path. Nothing is left behind on failure. */
+/* Streams the tensors (any order; sorted by name in the file) to path, which must not exist yet, and fsyncs it. crc:
+ * CRC32C per tensor in input order, or NULL. -EEXIST for a name given twice; -EINVAL for a tensor that cannot be
+ * stored; -ENOSPC and the like name the path. Nothing is left behind on failure. */
 int safetensors_write(const char *path, const struct ckpt_tensor *t, size_t n, uint32_t *crc, struct err *e);
 
 struct safetensors;
-/* Opens and checks the header: at most 100 MB, offsets in range and contiguous, sizes that fit shapes. ERR_CORRUPT says what is
- * wrong; -ENOTSUP for well-formed files with element types, dimensions or names beyond struct ckpt_tensor. */
+/* Opens and checks the header: at most 100 MB, offsets in range and contiguous, sizes that fit shapes. ERR_CORRUPT says
+ * what is wrong; -ENOTSUP for well-formed files with element types, dimensions or names beyond struct ckpt_tensor. */
 int safetensors_open(struct safetensors **ret, const char *path, struct err *e);
 void safetensors_close(struct safetensors *s); /* NULL allowed */
 size_t safetensors_count(const struct safetensors *s);

@@ -1,7 +1,8 @@
 /* Writing one safetensors file.
  *
- * The header is made first: it depends on names, types and shapes only, so equal states give equal files. Data then goes straight
- * from the caller's memory to the file, a few MiB at a time, each piece summed while it is warm in the cache. */
+ * The header is made first: it depends on names, types and shapes only, so equal states give equal files. Data then
+ * goes straight from the caller's memory to the file, a few MiB at a time, each piece summed while it is warm in the
+ * cache. */
 #include "worker/ckpt/safetensors.h"
 
 #include <cjson/cJSON.h>

@@ -4,8 +4,8 @@
  *   - step-N.tmp is made; model and train tensors are streamed into it and fsynced, then the manifest, then the folder;
  *   - rename to step-N, fsync of DIR: from here on the checkpoint exists, whatever happens;
  *   - `latest` is replaced by rename, surplus checkpoints are renamed to .tmp and removed.
- * What goes wrong before the rename undoes step-N.tmp and is returned. What goes wrong after it (latest, rotation) is only worth a
- * warning: the state is safe. */
+ * What goes wrong before the rename undoes step-N.tmp and is returned. What goes wrong after it (latest, rotation) is
+ * only worth a warning: the state is safe. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -103,7 +103,8 @@ static bool is_complete(const char *dir, int64_t step)
     return true;
 }
 
-/* Keep the newest `keep` complete ones and the one just saved; folders that are no complete checkpoint are none of our business. */
+/* Keep the newest `keep` complete ones and the one just saved; folders that are no complete checkpoint are none of our
+ * business. */
 static int rotate(const char *dir, int64_t saved, int keep, struct err *e)
 {
     int64_t *steps;

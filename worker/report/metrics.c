@@ -1,7 +1,8 @@
 /* Writing metrics.jsonl, and cutting it back when a run goes on from an earlier step.
  *
- * Cutting back: all up to the first line to go stays where it is. Mostly nothing behind it is to be kept: one ftruncate(2). Otherwise
- * the file is written anew beside itself and renamed, so that a kill at any moment leaves the old file or the new one. */
+ * Cutting back: all up to the first line to go stays where it is. Mostly nothing behind it is to be kept: one
+ * ftruncate(2). Otherwise the file is written anew beside itself and renamed, so that a kill at any moment leaves the
+ * old file or the new one. */
 #include "worker/report/metrics.h"
 
 #include <cjson/cJSON.h>

@@ -1,11 +1,13 @@
-/* metrics.jsonl: one JSON object per training step and per evaluation, append-only within a run, cut back to the resumed step.
+/* metrics.jsonl: one JSON object per training step and per evaluation, append-only within a run, cut back to the
+ * resumed step.
  *
  *     {"step":120,"epoch":1.905,"loss":1.234,"acc1":54.7,"acc5":92.2,"lr":0.09,"images_per_sec":81.2,"data_wait":0.01,
  *      "comm_wait":0.04,"seconds":98.1,"bad_samples":0}                                                     (one line)
  *     {"step":126,"epoch":2,"test_loss":1.1,"test_acc1":60.1,"test_acc5":95,"test_images":1000,"seconds":103.2}
  *     {"event":"resume","step":120,"restart":1,"time":"2026-11-21T13:46:37.123Z"}
  *
- * Numbers that are not finite are written as null. Every line is one write(2), so a killed run leaves at most one torn line. */
+ * Numbers that are not finite are written as null. Every line is one write(2), so a killed run leaves at most one torn
+ * line. */
 #ifndef CRUN_WORKER_METRICS_H
 #define CRUN_WORKER_METRICS_H
 
@@ -14,8 +16,9 @@
 struct err;
 struct metrics;
 
-/* path is created if missing. Every line with "step" > first_step is cut off, as is a torn last line; lines without a step and events
- * up to it (restarts, also those at step 0) are kept. *ret_seconds: "seconds" of the last line kept that has it, 0 if none. */
+/* path is created if missing. Every line with "step" > first_step is cut off, as is a torn last line; lines without a
+ * step and events up to it (restarts, also those at step 0) are kept. *ret_seconds: "seconds" of the last line kept
+ * that has it, 0 if none. */
 int metrics_open(struct metrics **ret, const char *path, int64_t first_step, double *ret_seconds, struct err *e);
 void metrics_close(struct metrics *m); /* NULL allowed */
 
@@ -41,9 +44,10 @@ int metrics_eval(struct metrics *m, const struct metrics_eval *v, struct err *e)
 /* {"event": name, "step": ..., "restart": n, "time": iso} */
 int metrics_event(struct metrics *m, const char *name, int64_t step, int restart, struct err *e);
 
-/* PNG (1200 x 900) of loss, Acc@1 and images/s over steps, drawn by gnuplot from metrics.jsonl, with a dashed line at every event
- * named "resume" or with restart > 0. Written beside png and renamed. -ENOENT if gnuplot is not installed or there is no such jsonl; ERR_DATA if
- * it holds no training steps; ERR_OUTPUT if png cannot be written; -ETIMEDOUT if gnuplot takes longer than a minute. */
+/* PNG (1200 x 900) of loss, Acc@1 and images/s over steps, drawn by gnuplot from metrics.jsonl, with a dashed line at
+ * every event named "resume" or with restart > 0. Written beside png and renamed. -ENOENT if gnuplot is not installed
+ * or there is no such jsonl; ERR_DATA if it holds no training steps; ERR_OUTPUT if png cannot be written; -ETIMEDOUT if
+ * gnuplot takes longer than a minute. */
 int metrics_plot(const char *jsonl, const char *png, struct err *e);
 
 #endif

@@ -1,7 +1,8 @@
 /* Drawing metrics.jsonl with gnuplot.
  *
  *   - the data is read, smoothed and written with a script into a new folder under $TMPDIR;
- *   - gnuplot runs there, without a shell and with fixed file names, so no path is ever quoted; its stderr goes to a file;
+ *   - gnuplot runs there, without a shell and with fixed file names, so no path is ever quoted; its stderr goes to
+ *     a file;
  *   - the picture is copied beside the target and renamed.
  * The folder goes in any case. A gnuplot that takes longer than a minute is killed. */
 #include <errno.h>

@@ -98,8 +98,8 @@ static int by_step(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Mean over a window centred on each step, a thirtieth of the run wide. It narrows towards the start, where curves are steep, and is cut
- * off at the end, where they are flat and noise would show. */
+/* Mean over a window centred on each step, a thirtieth of the run wide. It narrows towards the start, where curves are
+ * steep, and is cut off at the end, where they are flat and noise would show. */
 static int smooth(struct plot_data *d, enum plot_series which)
 {
     size_t n = d->n_steps, half = n / 60 < 2 ? 2 : n / 60;

@@ -1,5 +1,6 @@
 /* The line a person watches: epoch, step, loss, Acc@1, images/s, ETA, share of time waiting for data.
- * On a terminal one line redrawn at most ten times a second; elsewhere a plain line every `every` steps and at the end of an epoch. To stderr. */
+ * On a terminal one line redrawn at most ten times a second; elsewhere a plain line every `every` steps and at the end
+ * of an epoch. To stderr. */
 #ifndef CRUN_WORKER_PROGRESS_H
 #define CRUN_WORKER_PROGRESS_H
 

@@ -286,6 +286,29 @@ static void one_set_aside_is_out_of_the_way(void **state)
     assert_int_equal(ckpt_set_aside(*state, 3, &e), -ENOENT);
 }
 
+/* Fault tests aim at the time between the two lines. */
+static void the_log_says_when_a_save_begins_and_ends(void **state)
+{
+    const char *path = scratch(state, "stderr");
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    int saved = dup(2);
+    assert_int_equal(dup2(fileno(f), 2), 2);
+    log_init(LOG_INFO, "");
+    struct err e = {0};
+    int rc = state_save(*state, 12, 0, &e);
+    log_init(LOG_ERROR, "");
+    dup2(saved, 2);
+    close(saved);
+    fclose(f);
+    assert_int_equal(rc, 0);
+    size_t n;
+    char *text = scratch_read(path, &n), *begin = strstr(text, "ckpt: saving step 12\n");
+    if (!begin || !strstr(begin, "ckpt: saved step 12\n"))
+        fail_msg("the log is '%s'", text);
+    free(text);
+}
+
 static void bad_arguments_are_refused(void **state)
 {
     struct err e = {0};
@@ -322,6 +345,7 @@ int main(void)
         CASE(a_checkpoint_under_another_number_is_refused),
         CASE(a_missing_tensor_and_another_shape_are_told_apart),
         CASE(one_set_aside_is_out_of_the_way),
+        CASE(the_log_says_when_a_save_begins_and_ends),
         CASE(bad_arguments_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

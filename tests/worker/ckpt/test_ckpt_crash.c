@@ -1,4 +1,5 @@
-/* Saves that do not end: killed at random moments, on a full disk, beyond a file-size limit. What was there before stays. */
+/* Saves that do not end: killed at random moments, on a full disk, beyond a file-size limit. What was there before
+ * stays. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
