@@ -277,7 +277,7 @@ static int split_address(struct resp_store *s, const char *address, struct err *
     if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
         host++;
         n -= 2;
-    } else if (memchr(host, ':', n))
+    } else if (memchr(host, ':', n) || memchr(host, '[', n))
         n = 0;
     if (n == 0 || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) - 1 > 4 ||
         atoi(colon + 1) > 65535)
