@@ -28,8 +28,9 @@ int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, si
               const struct ckpt_tensor *train, size_t n_train, const cJSON *meta, int keep, struct err *e);
 
 /* Step of the newest complete checkpoint (manifest sound, both files of the recorded size); -1 if there is none or no
- * folder. A newer one that is damaged is passed over with a warning in the log. Leftovers of a killed save (step-N.tmp)
- * are ignored. The folder is the truth, `latest` a convenience for people. */
+ * folder. A newer one that is damaged is passed over with a warning in the log; if all are damaged, that is an error: a
+ * run must not start over, and in the end rotate away what can be saved, because of a bad disk. Leftovers of a killed
+ * save (step-N.tmp) are ignored. The folder is the truth, `latest` a convenience for people. */
 int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e);
 
 struct ckpt; /* one opened for reading */

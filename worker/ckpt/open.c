@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/err.h"
 #include "common/log.h"
@@ -61,22 +62,35 @@ void ckpt_close(struct ckpt *c)
     free(c);
 }
 
+/* Was step-N a checkpoint once? Folders of that name without a manifest are none of our business. */
+static bool has_manifest(const char *dir, int64_t step)
+{
+    char folder[PATH_MAX], path[PATH_MAX];
+    return folder_step_path(folder, dir, step, "", NULL) == 0 &&
+           folder_path(path, NULL, "%s/%s", folder, CKPT_MANIFEST) == 0 && access(path, F_OK) == 0;
+}
+
 int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e)
 {
     int64_t *steps, found = -1;
-    size_t n;
+    size_t n, damaged = 0;
+    struct err first = {0}, why;
     TRY(folder_list(dir, &steps, &n, e));
     for (size_t i = 0; i < n && found < 0; i++) {
-        struct err why;
         struct ckpt *c;
-        if (ckpt_open(&c, dir, steps[i], &why) < 0) {
+        if (ckpt_open(&c, dir, steps[i], &why) == 0) {
+            ckpt_close(c);
+            found = steps[i];
+        } else if (has_manifest(dir, steps[i])) {
             log_warn("ckpt", "the checkpoint of step %" PRId64 " is passed over: %s", steps[i], why.text);
-            continue;
+            if (damaged++ == 0)
+                first = why;
         }
-        ckpt_close(c);
-        found = steps[i];
     }
     free(steps);
+    if (found < 0 && damaged > 0)
+        return err_set(e, first.code, "%s holds no sound checkpoint, only %zu damaged: %.350s", dir, damaged,
+                       first.text);
     *ret_step = found;
     return 0;
 }
