@@ -2,7 +2,13 @@
  *
  * A bucket is a contiguous slice of the arena; gradients lie in backward order, so bucket k is complete before bucket k+1. A bucket whose last
  * element is ready goes to one communication thread (host backends) or to the communication stream (nccl), in order.
- * PyTorch DDP's sizes: first bucket 1 MiB, then 25 MiB. */
+ * PyTorch DDP's sizes: first bucket 1 MiB, then 25 MiB. The last one is small again: what is left to send when backward ends is what
+ * the training thread waits for.
+ *
+ *   ddp_begin(d, last_micro_batch);      backward calls ready() on the training thread
+ *   run(plan, {.hooks = ddp_hooks(d)})   -> bucket k complete -> communication thread reduces it
+ *   write the tail (metrics, stop flag)
+ *   ddp_wait(d)                          -> the last bucket and the tail go, wait for all */
 #ifndef CRUN_WORKER_DDP_H
 #define CRUN_WORKER_DDP_H
 
@@ -31,21 +37,25 @@ void ddp_destroy(struct ddp *d); /* joins the thread; comm_abort() first if call
 /* Hooks to pass to run(); valid until ddp_destroy(). With world 1 they cost nothing. */
 const struct run_hooks *ddp_hooks(struct ddp *d);
 
-/* Before run(): this step's gradients will be reduced (false: an accumulation step, nothing is sent). */
+/* Before run(): this step's gradients will be reduced (false: an accumulation step, nothing is sent). What was begun ends with
+ * ddp_wait(), or with ddp_destroy() if run() failed: then the ranks are out of step. */
 void ddp_begin(struct ddp *d, bool reduce);
 
 /* After run(): the tail (statistics, metrics, whatever the step put there) is final; wait until everything is reduced.
- * Returns the first error of any bucket: -ECANCELED after abort, -ETIMEDOUT, -ECONNRESET. */
+ * Returns the first error of any bucket, now and ever after: -ECANCELED after abort, -ETIMEDOUT, -ECONNRESET; each collective's deadline
+ * bounds the wait. After ddp_begin(d, false): 0 at once. */
 int ddp_wait(struct ddp *d, struct err *e);
 
 struct ddp_stats {
-    int buckets;
-    int64_t comm_ns;    /* time spent in collectives, sum over steps */
-    int64_t exposed_ns; /* of it, time the training thread waited in ddp_wait() */
+    int buckets;           /* of a step; 0 in a world of one */
+    int64_t comm_ns;       /* time spent reducing buckets, sum over steps (host backends) */
+    int64_t exposed_ns;    /* time the training thread waited in ddp_wait() */
+    int64_t statistics_ns; /* time the training thread spent in all_sum */
 };
 void ddp_stats(const struct ddp *d, struct ddp_stats *ret);
 
-/* Pure: slice ends (elements) of the buckets into ends[0..*ret_n), cap entries. The tail is in the last bucket. */
+/* Pure: slice ends (elements) of the buckets into ends[0..*ret_n), cap entries. The tail is in the last bucket; the first and the last
+ * hold at most first_bytes of gradients, the others at most bytes. -ENOSPC if cap does not do, -EINVAL if a size holds no element. */
 int ddp_buckets(size_t n_train, size_t n_tail, size_t elem_bytes, size_t first_bytes, size_t bytes, size_t *ends,
                 int cap, int *ret_n);
 

@@ -1,0 +1,411 @@
+/* Buckets of gradients: the plan, what is sent when, and what happens when sending fails. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/err.h"
+#include "tests/worker/comm/ranks.h"
+#include "worker/comm/comm.h"
+#include "worker/parallel/ddp.h"
+
+/* ---- the plan ------------------------------------------------------------------------------------------------------ */
+
+static void buckets_cover_the_arena_once_and_begin_and_end_small(void **state)
+{
+    enum { CAP = 512 };
+    static const size_t trains[] = {0, 1, 15, 16, 17, 31, 32, 33, 100, 1000, 11689512};
+    static const size_t tails[] = {0, 16, 9616};
+    size_t ends[CAP];
+    for (size_t i = 0; i < sizeof trains / sizeof trains[0]; i++) {
+        for (size_t j = 0; j < sizeof tails / sizeof tails[0]; j++) {
+            size_t train = trains[i], tail = tails[j], first = train > 1000 ? 262144 : 16, most = first * 25;
+            int n = -1;
+            assert_int_equal(ddp_buckets(train, tail, 4, first * 4, most * 4, ends, CAP, &n), 0);
+            if (train + tail == 0) {
+                assert_int_equal(n, 0);
+                continue;
+            }
+            assert_int_equal(ends[n - 1], train + tail);
+            for (int k = 0; k < n; k++) {
+                size_t begin = k ? ends[k - 1] : 0, gradients = (k == n - 1 ? train : ends[k]) - begin;
+                assert_true(ends[k] > begin);
+                assert_true(gradients <= (k == 0 || k == n - 1 ? first : most));
+            }
+        }
+    }
+}
+
+static void a_plan_that_does_not_fit_is_refused(void **state)
+{
+    size_t ends[2];
+    int n = 7;
+    assert_int_equal(ddp_buckets(100, 4, 4, 16, 16, ends, 2, &n), -ENOSPC);
+    assert_int_equal(ddp_buckets(100, 4, 8, 4, 400, ends, 2, &n), -EINVAL);
+    assert_int_equal(n, 7);
+}
+
+/* ---- a communicator that keeps a record ------------------------------------------------------------------------------ */
+
+enum { RECORDS = 32, DEADLINE_S = 10 };
+
+struct fake {
+    struct comm base;
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    int calls;
+    struct {
+        const void *buf;
+        size_t n;
+        enum comm_channel channel;
+        void *stream;
+        pthread_t thread;
+    } call[RECORDS];
+    int fail_at; /* this call fails; -1: none */
+};
+
+static int fake_all_reduce(struct comm *c, enum comm_channel ch, void *buf, size_t n, enum dtype t, enum comm_op op,
+                           void *stream, struct err *e)
+{
+    struct fake *f = (struct fake *)c;
+    pthread_mutex_lock(&f->lock);
+    int i = f->calls++;
+    if (i < RECORDS) {
+        f->call[i].buf = buf;
+        f->call[i].n = n;
+        f->call[i].channel = ch;
+        f->call[i].stream = stream;
+        f->call[i].thread = pthread_self();
+    }
+    pthread_cond_broadcast(&f->change);
+    pthread_mutex_unlock(&f->lock);
+    return i == f->fail_at ? err_set(e, -ECONNRESET, "rank 1 went away") : 0;
+}
+
+static const struct comm_ops fake_host = {.name = "fake", .host_buffers = true, .all_reduce = fake_all_reduce};
+static const struct comm_ops fake_stream = {.name = "fake", .host_buffers = false, .all_reduce = fake_all_reduce};
+
+static void fake_init(struct fake *f, const struct comm_ops *ops, int world)
+{
+    *f = (struct fake){.base = {ops, 0, world}, .fail_at = -1};
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->change, NULL);
+}
+
+static void await_calls(struct fake *f, int n)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += DEADLINE_S;
+    pthread_mutex_lock(&f->lock);
+    int rc = 0;
+    while (f->calls < n && rc == 0)
+        rc = pthread_cond_timedwait(&f->change, &f->lock, &until);
+    int calls = f->calls;
+    pthread_mutex_unlock(&f->lock);
+    if (calls < n)
+        fail_msg("%d collectives began, expected %d", calls, n);
+}
+
+/* 100 gradients and a tail of 4, buckets of 10, 30, 30, 20, 10 + 4. */
+enum { TRAIN = 100, TAIL = 4, BUCKETS = 5 };
+static const struct ddp_options small = {.first_bucket_bytes = 40, .bucket_bytes = 120, .sync_bn = true};
+static float arena[TRAIN + TAIL];
+
+static struct ddp *create(struct fake *f)
+{
+    struct ddp *d = NULL;
+    struct err e;
+    assert_int_equal(ddp_create(&d, &f->base, arena, TRAIN, TAIL, DT_F32, &small, &e), 0);
+    return d;
+}
+
+static int ready(struct ddp *d, size_t first, size_t end)
+{
+    const struct run_hooks *h = ddp_hooks(d);
+    struct err e;
+    return h->ready(h->ctx, first, end, NULL, &e);
+}
+
+static void a_bucket_goes_while_backward_still_runs(void **state)
+{
+    struct fake f;
+    fake_init(&f, &fake_host, 2);
+    struct ddp *d = create(&f);
+    ddp_begin(d, true);
+    assert_int_equal(ready(d, 0, 9), 0);
+    assert_int_equal(ready(d, 9, 45), 0); /* completes buckets 0 and 1 */
+    await_calls(&f, 2);
+    assert_int_equal(f.calls, 2);
+    assert_ptr_equal(f.call[0].buf, arena);
+    assert_ptr_equal(f.call[1].buf, arena + 10);
+    assert_int_equal(f.call[1].n, 30);
+    assert_false(pthread_equal(f.call[0].thread, pthread_self()));
+    assert_int_equal(ready(d, 45, TRAIN), 0);
+    await_calls(&f, 4); /* the last bucket waits for the tail */
+    assert_int_equal(ddp_wait(d, NULL), 0);
+    assert_int_equal(f.calls, BUCKETS);
+    assert_ptr_equal(f.call[4].buf, arena + 90);
+    assert_int_equal(f.call[4].n, 14);
+    for (int i = 0; i < BUCKETS; i++)
+        assert_int_equal(f.call[i].channel, COMM_GRADIENTS);
+    struct ddp_stats s;
+    ddp_stats(d, &s);
+    assert_int_equal(s.buckets, BUCKETS);
+    ddp_destroy(d);
+}
+
+static void a_run_that_tells_nothing_is_reduced_as_a_whole_at_the_end(void **state)
+{
+    struct fake f;
+    fake_init(&f, &fake_host, 2);
+    struct ddp *d = create(&f);
+    for (int step = 1; step <= 3; step++) {
+        ddp_begin(d, true);
+        assert_int_equal(ddp_wait(d, NULL), 0);
+        assert_int_equal(f.calls, step * BUCKETS);
+    }
+    ddp_destroy(d);
+}
+
+static void an_accumulation_step_sends_nothing(void **state)
+{
+    struct fake f;
+    fake_init(&f, &fake_host, 2);
+    struct ddp *d = create(&f);
+    ddp_begin(d, false);
+    assert_int_equal(ready(d, 0, TRAIN), 0);
+    assert_int_equal(ddp_wait(d, NULL), 0);
+    ddp_begin(d, true);
+    assert_int_equal(ready(d, 0, TRAIN), 0);
+    assert_int_equal(ddp_wait(d, NULL), 0);
+    assert_int_equal(f.calls, BUCKETS);
+    ddp_destroy(d);
+}
+
+static void an_error_ends_the_step_and_stays(void **state)
+{
+    struct fake f;
+    fake_init(&f, &fake_host, 2);
+    f.fail_at = 1;
+    struct ddp *d = create(&f);
+    struct err e = {0};
+    ddp_begin(d, true);
+    assert_int_equal(ready(d, 0, 45), 0);
+    assert_int_equal(ddp_wait(d, &e), -ECONNRESET);
+    assert_string_equal(e.text, "rank 1 went away");
+    assert_int_equal(f.calls, 2);         /* nothing goes after the one that failed */
+    assert_int_equal(ddp_wait(d, &e), 0); /* nothing was begun */
+    ddp_begin(d, true);
+    assert_int_equal(ready(d, 0, 45), -ECONNRESET);
+    assert_int_equal(ddp_wait(d, &e), -ECONNRESET);
+    assert_int_equal(f.calls, 2);
+    ddp_destroy(d);
+}
+
+static void gradients_out_of_order_are_refused(void **state)
+{
+    struct fake f;
+    fake_init(&f, &fake_host, 2);
+    struct ddp *d = create(&f);
+    ddp_begin(d, true);
+    assert_int_equal(ready(d, 0, 20), 0);
+    assert_int_equal(ready(d, TRAIN, TRAIN + 2), 0); /* statistics may come any time */
+    assert_int_equal(ready(d, 10, 30), -EINVAL);
+    ddp_destroy(d);
+}
+
+static void a_run_may_be_given_up(void **state)
+{
+    struct fake f;
+    fake_init(&f, &fake_host, 2);
+    struct ddp *d = create(&f);
+    ddp_begin(d, true);
+    assert_int_equal(ready(d, 0, 90), 0);
+    ddp_destroy(d); /* returns */
+    assert_true(f.calls < BUCKETS);
+}
+
+static void statistics_have_a_channel_of_their_own(void **state)
+{
+    struct fake f;
+    fake_init(&f, &fake_host, 2);
+    struct ddp *d = create(&f);
+    const struct run_hooks *h = ddp_hooks(d);
+    double sums[6] = {0};
+    assert_int_equal(h->all_sum(h->ctx, sums, 6, DT_F64, NULL, NULL), 0);
+    assert_int_equal(f.call[0].channel, COMM_STATISTICS);
+    assert_true(pthread_equal(f.call[0].thread, pthread_self()));
+    assert_int_equal(f.call[0].n, 6);
+    ddp_destroy(d);
+
+    struct ddp_options o = {.sync_bn = false};
+    assert_int_equal(ddp_create(&d, &f.base, arena, TRAIN, TAIL, DT_F32, &o, NULL), 0);
+    assert_null(ddp_hooks(d)->all_sum);
+    ddp_destroy(d);
+}
+
+static void a_world_of_one_costs_nothing(void **state)
+{
+    struct fake f;
+    fake_init(&f, &fake_host, 1);
+    struct ddp *d = create(&f);
+    assert_null(ddp_hooks(d)->ready);
+    assert_null(ddp_hooks(d)->all_sum);
+    ddp_begin(d, true);
+    assert_int_equal(ddp_wait(d, NULL), 0);
+    assert_int_equal(f.calls, 0);
+    ddp_destroy(d);
+}
+
+static void stream_backends_are_called_in_place_with_the_stream(void **state)
+{
+    struct fake f;
+    fake_init(&f, &fake_stream, 2);
+    struct ddp *d = create(&f);
+    const struct run_hooks *h = ddp_hooks(d);
+    int stream;
+    ddp_begin(d, true);
+    assert_int_equal(h->ready(h->ctx, 0, 45, &stream, NULL), 0);
+    assert_int_equal(f.calls, 2);
+    assert_int_equal(ddp_wait(d, NULL), 0);
+    assert_int_equal(f.calls, BUCKETS);
+    for (int i = 0; i < BUCKETS; i++) {
+        assert_ptr_equal(f.call[i].stream, &stream);
+        assert_true(pthread_equal(f.call[i].thread, pthread_self()));
+    }
+    ddp_destroy(d);
+}
+
+/* ---- real collectives -------------------------------------------------------------------------------------------------- */
+
+enum { BIG = 100000, BIG_TAIL = 100, STEPS = 3 };
+
+struct result {
+    float *ddp[RANKS_MAX], *plain[RANKS_MAX];
+};
+
+static void fill(float *x, int rank, int step)
+{
+    uint32_t s = (uint32_t)(rank * 31 + step * 7 + 1);
+    for (int i = 0; i < BIG + BIG_TAIL; i++) {
+        s = s * 1664525u + 1013904223u;
+        x[i] = (float)(int32_t)s * 0x1p-31f;
+    }
+}
+
+static int step_with_buckets(struct comm *c, float *x, struct ddp *d, int step, struct err *e)
+{
+    const struct run_hooks *h = ddp_hooks(d);
+    fill(x, c->rank, step);
+    ddp_begin(d, true);
+    for (size_t at = 0; at < BIG; at += 1234)
+        TRY(h->ready(h->ctx, at, at + 1234 < BIG ? at + 1234 : BIG, NULL, e));
+    return ddp_wait(d, e);
+}
+
+static int reduce_both_ways(struct comm *c, int rank, void *arg, struct err *e)
+{
+    struct result *r = arg;
+    struct ddp_options o = {.first_bucket_bytes = 4096, .bucket_bytes = 100000};
+    size_t ends[64];
+    int n = 0;
+    struct ddp *d = NULL;
+    TRY(ddp_buckets(BIG, BIG_TAIL, 4, o.first_bucket_bytes, o.bucket_bytes, ends, 64, &n));
+    TRY(ddp_create(&d, c, r->ddp[rank], BIG, BIG_TAIL, DT_F32, &o, e));
+    int rc = 0;
+    for (int step = 0; step < STEPS && rc == 0; step++) {
+        rc = step_with_buckets(c, r->ddp[rank], d, step, e);
+        float *x = r->plain[rank];
+        fill(x, rank, step);
+        for (int k = 0; k < n && rc == 0; k++) {
+            size_t first = k ? ends[k - 1] : 0;
+            rc = c->ops->all_reduce(c, COMM_CONTROL, x + first, ends[k] - first, DT_F32, COMM_SUM, NULL, e);
+        }
+        if (rc == 0 && memcmp(r->ddp[rank], x, (BIG + BIG_TAIL) * sizeof *x) != 0)
+            rc = err_set(e, -EIO, "step %d differs", step);
+    }
+    ddp_destroy(d);
+    return rc;
+}
+
+static void overlapped_sums_are_the_plain_sums_bit_for_bit(void **state)
+{
+    static const char *const backends[] = {"local", "gloo"};
+    for (int b = 0; b < 2; b++) {
+        if (!ranks_have(backends[b]))
+            continue;
+        struct ranks w;
+        struct result r;
+        ranks_open(&w, backends[b], 3, 20000);
+        for (int i = 0; i < 3; i++) {
+            r.ddp[i] = calloc(BIG + BIG_TAIL, sizeof(float));
+            r.plain[i] = calloc(BIG + BIG_TAIL, sizeof(float));
+        }
+        ranks_run(&w, reduce_both_ways, &r);
+        for (int i = 0; i < 3; i++) {
+            if (w.rc[i] < 0)
+                fail_msg("%s, rank %d: %s", backends[b], i, w.err[i].text);
+            assert_memory_equal(r.ddp[0], r.ddp[i], (BIG + BIG_TAIL) * sizeof(float));
+            free(r.plain[i]);
+        }
+        for (int i = 0; i < 3; i++)
+            free(r.ddp[i]);
+        ranks_close(&w);
+    }
+}
+
+static int wait_in_vain(struct comm *c, int rank, void *arg, struct err *e)
+{
+    if (rank == 1) {
+        c->ops->abort(c);
+        return 0;
+    }
+    struct ddp *d = NULL;
+    struct ddp_options o = {0};
+    float *x = calloc(BIG, sizeof *x);
+    TRY(ddp_create(&d, c, x, BIG, 0, DT_F32, &o, e));
+    ddp_begin(d, true);
+    int rc = ddp_wait(d, e);
+    ddp_destroy(d);
+    free(x);
+    return rc;
+}
+
+static void a_peer_that_aborts_ends_the_wait(void **state)
+{
+    struct ranks w;
+    ranks_open(&w, "local", 2, 20000);
+    ranks_run(&w, wait_in_vain, NULL);
+    assert_int_equal(w.rc[0], -ECONNRESET);
+    assert_in_range(w.took_ms[0], 0, 1000);
+    ranks_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buckets_cover_the_arena_once_and_begin_and_end_small),
+        cmocka_unit_test(a_plan_that_does_not_fit_is_refused),
+        cmocka_unit_test(a_bucket_goes_while_backward_still_runs),
+        cmocka_unit_test(a_run_that_tells_nothing_is_reduced_as_a_whole_at_the_end),
+        cmocka_unit_test(an_accumulation_step_sends_nothing),
+        cmocka_unit_test(an_error_ends_the_step_and_stays),
+        cmocka_unit_test(gradients_out_of_order_are_refused),
+        cmocka_unit_test(a_run_may_be_given_up),
+        cmocka_unit_test(statistics_have_a_channel_of_their_own),
+        cmocka_unit_test(a_world_of_one_costs_nothing),
+        cmocka_unit_test(stream_backends_are_called_in_place_with_the_stream),
+        cmocka_unit_test(overlapped_sums_are_the_plain_sums_bit_for_bit),
+        cmocka_unit_test(a_peer_that_aborts_ends_the_wait),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

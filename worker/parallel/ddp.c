@@ -1,0 +1,232 @@
+/* Who does what: the training thread moves `complete` forward (buckets that may go), the communication thread takes buckets
+ * complete > taken in order, reduces them without the lock and counts `done`. An error stops the communication thread for good: the
+ * communicator is unusable after it, and a rank that left out one bucket and sent the next would sum wrong slices.
+ * Where collectives are enqueued on a stream (no host buffers) there is no thread: buckets are enqueued as they become complete. */
+#include "worker/parallel/ddp.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "worker/comm/comm.h"
+
+enum { BUCKET_BYTES = 25 << 20, FIRST_BUCKET_BYTES = 1 << 20 };
+
+struct ddp {
+    struct comm *comm;
+    char *reduce;
+    size_t n_train;
+    enum dtype real;
+    struct run_hooks hooks;
+    size_t *ends;
+    int buckets;
+
+    bool active;     /* training thread: this run's gradients are reduced */
+    size_t ready_to; /* training thread: gradients below are final */
+    void *stream;    /* training thread: of the last ready() */
+
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock; /* the rest */
+    pthread_cond_t change;
+    int complete, done; /* buckets of this step */
+    bool leaving;
+    struct err failed; /* code 0: none */
+    struct ddp_stats stats;
+};
+
+static int reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
+{
+    size_t first = k > 0 ? d->ends[k - 1] : 0;
+    return d->comm->ops->all_reduce(d->comm, COMM_GRADIENTS, d->reduce + first * dtype_size(d->real),
+                                    d->ends[k] - first, d->real, COMM_SUM, stream, e);
+}
+
+static void *communicate(void *arg)
+{
+    struct ddp *d = arg;
+    pthread_mutex_lock(&d->lock);
+    while (true) {
+        /* No deadline: woken by ddp_wait() or ddp_destroy() of the training thread. */
+        while (d->done == d->complete && !d->leaving)
+            pthread_cond_wait(&d->change, &d->lock);
+        if (d->leaving)
+            break; /* what has not begun is not wanted */
+        int k = d->done;
+        pthread_mutex_unlock(&d->lock);
+        struct err e = {0};
+        int64_t start = clock_ns();
+        int rc = reduce_bucket(d, k, NULL, &e);
+        int64_t took = clock_ns() - start;
+        pthread_mutex_lock(&d->lock);
+        d->stats.comm_ns += took;
+        if (rc < 0) {
+            d->failed = e;
+            d->failed.code = rc;
+            pthread_cond_broadcast(&d->change);
+            break;
+        }
+        d->done++;
+        pthread_cond_broadcast(&d->change);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+/* Buckets below k may go. */
+static int release(struct ddp *d, int k, struct err *e)
+{
+    int rc = 0;
+    pthread_mutex_lock(&d->lock);
+    while (!d->has_thread && d->done < k && !d->failed.code) {
+        rc = reduce_bucket(d, d->done, d->stream, &d->failed);
+        if (rc == 0)
+            d->done++;
+        else
+            d->failed.code = rc;
+    }
+    if (k > d->complete) {
+        d->complete = k;
+        pthread_cond_broadcast(&d->change);
+    }
+    if (d->failed.code)
+        rc = err_set(e, d->failed.code, "%s", d->failed.text);
+    pthread_mutex_unlock(&d->lock);
+    return rc;
+}
+
+static int on_ready(void *ctx, size_t first, size_t end, void *stream, struct err *e)
+{
+    struct ddp *d = ctx;
+    if (!d->active || first >= d->n_train)
+        return 0; /* the tail goes at the end */
+    if (first < d->ready_to)
+        return err_set(e, -EINVAL, "gradients [%zu, %zu) became ready after those up to %zu: expected ascending order",
+                       first, end, d->ready_to);
+    d->ready_to = end;
+    d->stream = stream;
+    int k = d->complete; /* only this thread writes it */
+    while (k < d->buckets - 1 && d->ends[k] <= end)
+        k++;
+    return k > d->complete ? release(d, k, e) : 0;
+}
+
+static int on_all_sum(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e)
+{
+    struct ddp *d = ctx;
+    int64_t start = clock_ns();
+    int rc = d->comm->ops->all_reduce(d->comm, COMM_STATISTICS, buf, n, t, COMM_SUM, stream, e);
+    int64_t took = clock_ns() - start;
+    pthread_mutex_lock(&d->lock);
+    d->stats.statistics_ns += took;
+    pthread_mutex_unlock(&d->lock);
+    return rc;
+}
+
+static int plan(struct ddp *d, size_t n_tail, const struct ddp_options *o, struct err *e)
+{
+    size_t bytes = o->bucket_bytes ? o->bucket_bytes : BUCKET_BYTES;
+    size_t first = o->first_bucket_bytes ? o->first_bucket_bytes : FIRST_BUCKET_BYTES;
+    size_t elem = dtype_size(d->real);
+    if (bytes < elem || first < elem)
+        return err_set(e, -EINVAL, "buckets of %zu and %zu bytes: expected at least %zu, one element", first, bytes,
+                       elem);
+    size_t cap = d->n_train / (bytes / elem) + 4;
+    d->ends = calloc(cap, sizeof *d->ends);
+    if (!d->ends)
+        return err_set(e, -ENOMEM, "no memory for %zu buckets", cap);
+    int rc = ddp_buckets(d->n_train, n_tail, elem, first, bytes, d->ends, (int)cap, &d->buckets);
+    d->stats.buckets = d->buckets;
+    return rc < 0 ? err_set(e, rc, "%zu gradients cannot be split into buckets of %zu bytes", d->n_train, bytes) : 0;
+}
+
+int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, size_t n_tail, enum dtype real,
+               const struct ddp_options *o, struct err *e)
+{
+    struct ddp *d = calloc(1, sizeof *d);
+    if (!d)
+        return err_set(e, -ENOMEM, "no memory for data parallelism");
+    d->comm = c;
+    d->reduce = reduce;
+    d->n_train = n_train;
+    d->real = real;
+    d->hooks.ctx = d;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->change, NULL);
+    int rc = 0;
+    if (c->world > 1) {
+        d->hooks.ready = on_ready;
+        d->hooks.all_sum = o->sync_bn ? on_all_sum : NULL;
+        rc = plan(d, n_tail, o, e);
+        if (rc == 0 && c->ops->host_buffers) {
+            rc = pthread_create(&d->thread, NULL, communicate, d);
+            d->has_thread = rc == 0;
+            if (rc)
+                rc = err_errno(e, rc, "communication thread");
+        }
+    }
+    if (rc < 0) {
+        ddp_destroy(d);
+        return rc;
+    }
+    *ret = d;
+    return 0;
+}
+
+void ddp_destroy(struct ddp *d)
+{
+    if (!d)
+        return;
+    if (d->has_thread) {
+        pthread_mutex_lock(&d->lock);
+        d->leaving = true;
+        pthread_cond_broadcast(&d->change);
+        pthread_mutex_unlock(&d->lock);
+        pthread_join(d->thread, NULL);
+    }
+    pthread_cond_destroy(&d->change);
+    pthread_mutex_destroy(&d->lock);
+    free(d->ends);
+    free(d);
+}
+
+const struct run_hooks *ddp_hooks(struct ddp *d)
+{
+    return &d->hooks;
+}
+
+void ddp_begin(struct ddp *d, bool reduce)
+{
+    d->active = reduce && d->comm->world > 1;
+    d->ready_to = 0;
+    pthread_mutex_lock(&d->lock);
+    d->complete = d->done = 0; /* ddp_wait() saw all of them done, or the communication thread end with an error */
+    pthread_mutex_unlock(&d->lock);
+}
+
+int ddp_wait(struct ddp *d, struct err *e)
+{
+    if (!d->active)
+        return 0;
+    d->active = false;
+    int64_t start = clock_ns();
+    (void)release(d, d->buckets, NULL); /* reported below */
+    pthread_mutex_lock(&d->lock);
+    /* No deadline of its own: every bucket's collective has one. */
+    while (d->done < d->buckets && !d->failed.code)
+        pthread_cond_wait(&d->change, &d->lock);
+    d->stats.exposed_ns += clock_ns() - start;
+    int rc = d->failed.code ? err_set(e, d->failed.code, "%s", d->failed.text) : 0;
+    pthread_mutex_unlock(&d->lock);
+    return rc;
+}
+
+void ddp_stats(const struct ddp *d, struct ddp_stats *ret)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&d->lock; /* logically const */
+    pthread_mutex_lock(lock);
+    *ret = d->stats;
+    pthread_mutex_unlock(lock);
+}
