@@ -18,7 +18,7 @@
 struct lookup {
     atomic_int users;
     int done_fd;
-    int rc; /* of getaddrinfo() */
+    atomic_int rc; /* of getaddrinfo(); set after found */
     struct addrinfo *found;
     char *host, *port;
 };

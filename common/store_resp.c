@@ -1,6 +1,6 @@
 /* The store over RESP: rendezvousd, or a plain Redis.
  *
- * - One connection, dialled at open, one request at a time under a mutex (taken within the caller's deadline).
+ * - One connection, dialled at open, one request at a time; a thread waits for its turn within its own deadline.
  * - After each dial STORE.PING tells the two servers apart. rendezvousd has STORE.WAIT and STORE.CAS.
  * - On a plain Redis every writer also publishes on "__store__:<key>"; a waiter subscribes on a second connection, then checks: a
  *   write after the check finds it subscribed, so none is missed. Compare and set is WATCH, GET, MULTI.
@@ -180,20 +180,41 @@ static int persist(struct resp_store *s, const struct call *c, int64_t deadline,
     }
 }
 
+/* Have the connection to oneself. */
+static int enter(struct resp_store *s, int64_t deadline, struct err *e)
+{
+    struct timespec until = {.tv_sec = deadline / 1000, .tv_nsec = deadline % 1000 * 1000000};
+    int rc = 0;
+    pthread_mutex_lock(&s->mutex);
+    while (s->busy && rc == 0)
+        rc = pthread_cond_timedwait(&s->idle, &s->mutex, &until);
+    bool mine = !s->busy;
+    s->busy = true;
+    pthread_mutex_unlock(&s->mutex);
+    return mine ? 0 : err_set(e, -ETIMEDOUT, "another thread's request was in progress all the time");
+}
+
+static void leave(struct resp_store *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->busy = false;
+    pthread_cond_signal(&s->idle);
+    pthread_mutex_unlock(&s->mutex);
+}
+
 static int run(struct store *store, const struct call *c, int64_t timeout_ms, struct err *e)
 {
     struct resp_store *s = (struct resp_store *)store;
     int64_t deadline = clock_deadline(timeout_ms);
-    struct timespec until = {.tv_sec = deadline / 1000, .tv_nsec = deadline % 1000 * 1000000};
     struct err local, *why = e ? e : &local;
-    if (pthread_mutex_clocklock(&s->mutex, CLOCK_MONOTONIC, &until) != 0)
-        return err_set(e, -ETIMEDOUT, "another thread's request was in progress all the time");
+    TRY(enter(s, deadline, e));
     int rc = s->aborted ? err_set(e, -ECANCELED, "the store was aborted") : persist(s, c, deadline, why);
-    pthread_mutex_unlock(&s->mutex);
+    leave(s);
     if (c->attempt && is_lost(rc) && (c->repeatable || rc != -ECONNRESET)) {
         err_wrap(why, "the deadline passed");
-        why->code = rc = -ETIMEDOUT;
-    } else if (rc < 0)
+        rc = -ETIMEDOUT;
+    }
+    if (rc < 0)
         why->code = rc;
     return rc;
 }
@@ -252,6 +273,7 @@ static void resp_close(struct store *store)
     resp_finish(&s->subscriber);
     if (s->abort_fd >= 0)
         close(s->abort_fd);
+    pthread_cond_destroy(&s->idle);
     pthread_mutex_destroy(&s->mutex);
     free(s->host);
     free(s->port);
@@ -289,11 +311,16 @@ static int split_address(struct resp_store *s, const char *address, struct err *
 
 static int resp_open(struct store **ret, const char *address, const struct store_options *o, struct err *e)
 {
+    pthread_condattr_t monotonic;
     struct resp_store *s = calloc(1, sizeof *s);
     if (!s)
         return err_set(e, -ENOMEM, "open store 'resp://%s': out of memory", address);
     s->store.ops = &store_resp_ops;
     pthread_mutex_init(&s->mutex, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->idle, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     s->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     resp_init(&s->conn, s->abort_fd);
     resp_init(&s->subscriber, s->abort_fd);

@@ -18,7 +18,9 @@ enum { SMALL_REPLY = 1 << 20 }; /* bytes; of a reply that carries no value */
 
 struct resp_store {
     struct store store;
-    pthread_mutex_t mutex;
+    pthread_mutex_t mutex; /* of busy only: a request may outlast another thread's patience */
+    pthread_cond_t idle;
+    bool busy;
     char *host, *port;
     int abort_fd;
     atomic_bool aborted;
