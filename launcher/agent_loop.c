@@ -29,8 +29,8 @@
 #include "launcher/tree.h"
 #include "launcher/watch.h"
 
-/* At the end, a console that has not read anything for this long loses the rest. */
-#define FLUSH_MS 30000
+/* At the end, a console that reads nothing (a pager) is waited for this long, or until a stop signal. */
+#define FLUSH_MS 600000
 /* After the guardian's death nobody waits for us any more; this bounds the farewell. */
 #define LOST_KILL_MS 30000
 #define QUEUE_MAX 64
@@ -151,7 +151,7 @@ static void spawn_round(struct run *r, const struct rdzv_news *news)
     if (rc == 0)
         rc = group_start(r->group, news->rank_base, &e);
     if (rc < 0)
-        spawn_failed(r, EXIT_UNAVAILABLE, e.text);
+        spawn_failed(r, rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE, e.text);
 }
 
 static void say_timeline(struct run *r)
@@ -272,7 +272,6 @@ static void finish(struct run *r, int code)
         report_failure(r);
     r->exit_code = code;
     r->done = true;
-    uv_stop(&r->loop);
 }
 
 /* --- effects ----------------------------------------------------------------------------------------------------- */
@@ -464,6 +463,7 @@ static int open_parts(struct run *r, struct err *e)
         .mask = r->link->worker_mask,
         .on_pipe = r->link->worker_pipe,
         .on_ttou = r->link->worker_ttou,
+        .nofile = r->link->worker_nofile,
         .mux = r->mux,
         .events = {on_started, on_unstarted, on_ended, on_progressed, on_gone, make_env},
         .arg = r,
@@ -489,6 +489,14 @@ static int open_parts(struct run *r, struct err *e)
     return watch_world(r, e);
 }
 
+static void flush_output(struct run *r)
+{
+    struct signalfd_siginfo info;
+    while (read(r->signal_fd, &info, sizeof info) == sizeof info) /* old news */
+        ;
+    logmux_flush(r->mux, FLUSH_MS, r->signal_fd);
+}
+
 static void close_parts(struct run *r)
 {
     watch_close(r->signals);
@@ -497,11 +505,11 @@ static void close_parts(struct run *r)
     bootstrap_close(&r->store);
     if (r->rdzv)
         r->rdzv->ops->close(r->rdzv);
+    guardian_remove_scratch(r->link->scratch_dir);
     if (r->mux)
-        logmux_flush(r->mux, FLUSH_MS);
+        flush_output(r);
     group_destroy(r->group);
     logmux_destroy(r->mux);
-    guardian_remove_scratch(r->link->scratch_dir);
     uv_run(&r->loop, UV_RUN_DEFAULT); /* only handles that close are left */
     uv_loop_close(&r->loop);
     if (r->signal_fd >= 0)
@@ -531,8 +539,8 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
         choose_omp(r);
         post(r, &(struct agent_event){.kind = AGENT_START});
         pump(r);
-        if (!r->done)
-            uv_run(&r->loop, UV_RUN_DEFAULT);
+        while (!r->done)
+            uv_run(&r->loop, UV_RUN_ONCE);
         *ret_code = r->exit_code;
     }
     close_parts(r);

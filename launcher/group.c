@@ -138,7 +138,8 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
                                   .tag = local,
                                   .mask = &g->o.mask,
                                   .on_pipe = &g->o.on_pipe,
-                                  .on_ttou = &g->o.on_ttou};
+                                  .on_ttou = &g->o.on_ttou,
+                                  .nofile = &g->o.nofile};
         rc = spawn(&r, &pid, &c->pidfd, e);
     }
     free(env);

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <uv.h>
 
 #include "launcher/failure.h"
@@ -36,6 +37,7 @@ struct group_options {
     char *const *argv;
     sigset_t mask;                     /* of the workers */
     struct sigaction on_pipe, on_ttou; /* dispositions of the workers */
+    struct rlimit nofile;              /* and their limit of open files */
     struct logmux *mux;
     struct group_events events;
     void *arg;

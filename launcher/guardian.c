@@ -62,6 +62,15 @@ void guardian_remove_scratch(char *path)
     path[0] = '\0';
 }
 
+/* The agent holds some descriptors for every worker; the usual limit of 1024 is for programs that use select(2). */
+static void raise_open_files(struct guardian_link *l)
+{
+    getrlimit(RLIMIT_NOFILE, &l->worker_nofile);
+    struct rlimit most = l->worker_nofile;
+    most.rlim_cur = most.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &most);
+}
+
 static int agent_process(struct guardian_link *l, int agent_end, int guardian_end,
                          int (*agent)(const struct guardian_link *, int, char **), int argc, char **argv)
 {
@@ -71,6 +80,7 @@ static int agent_process(struct guardian_link *l, int agent_end, int guardian_en
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
     signal(SIGPIPE, SIG_IGN); /* a console that went away is an error of write(2) */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    raise_open_files(l);
     return agent(l, argc, argv);
 }
 

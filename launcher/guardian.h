@@ -10,6 +10,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/resource.h>
 
 /* What the agent inherits. */
 struct guardian_link {
@@ -18,6 +19,7 @@ struct guardian_link {
     sigset_t handled;             /* stop signals that were not ignored at the start */
     struct sigaction worker_pipe; /* dispositions crun was started with, for the same reason */
     struct sigaction worker_ttou;
+    struct rlimit worker_nofile;
     char *scratch_dir; /* shared: the agent stores the path of its temporary folder here, GUARDIAN_PATH_MAX bytes */
 };
 

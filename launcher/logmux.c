@@ -113,7 +113,7 @@ static int open_file(struct logmux *m, int rank, const char *suffix, int *ret, s
         return 0;
     snprintf(path, sizeof path, "%s/rank-%d.%s", m->round_dir, rank, suffix);
     *ret = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    return *ret < 0 ? err_errno(e, errno, "cannot write the log file %s", path) : 0;
+    return *ret < 0 ? err_set(e, ERR_OUTPUT, "cannot write the log file %s: %s", path, strerror(errno)) : 0;
 }
 
 static void on_line(void *ctx, const char *line, size_t n)
@@ -257,11 +257,11 @@ void logmux_say(struct logmux *m, const char *fmt, ...)
     logmux_say_text(m, text);
 }
 
-void logmux_flush(struct logmux *m, int64_t timeout_ms)
+void logmux_flush(struct logmux *m, int64_t timeout_ms, int stop_fd)
 {
     for (int i = 0; i < 2; i++) {
         struct sink *s = m->console[i];
-        sink_flush(s, timeout_ms);
+        sink_flush(s, timeout_ms, stop_fd);
         if (s->dropped > 0 && s->error != EPIPE && s == &m->sinks[i]) /* `crun ... | head` is no news */
             dprintf(STDERR_FILENO, "crun: %llu bytes for %s were lost: %s\n", (unsigned long long)s->dropped,
                     i == 0 ? "stdout" : "stderr", strerror(s->error));

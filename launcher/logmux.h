@@ -40,8 +40,8 @@ const struct lines_tail *logmux_tail(const struct logmux *m, int local); /* of i
 void logmux_say(struct logmux *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void logmux_say_text(struct logmux *m, const char *text); /* as it is, newlines included */
 
-/* Write everything out, waiting up to timeout_ms for a console that does not read. */
-void logmux_flush(struct logmux *m, int64_t timeout_ms);
+/* Write everything out, waiting up to timeout_ms for a console that does not read (a pager), or until stop_fd is readable. */
+void logmux_flush(struct logmux *m, int64_t timeout_ms, int stop_fd);
 void logmux_destroy(struct logmux *m);
 
 #endif

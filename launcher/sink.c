@@ -103,15 +103,15 @@ static void on_writable(void *arg)
     sink_kick(arg);
 }
 
-int sink_flush(struct sink *s, int64_t timeout_ms)
+int sink_flush(struct sink *s, int64_t timeout_ms, int stop_fd)
 {
     int rc;
     while ((rc = write_some(s)) == -EAGAIN) {
-        struct pollfd p = {.fd = s->fd, .events = POLLOUT};
-        int n = poll(&p, 1, (int)timeout_ms);
-        if (n == 0) {
-            end(s, ETIMEDOUT);
-            return -ETIMEDOUT;
+        struct pollfd p[2] = {{.fd = s->fd, .events = POLLOUT}, {.fd = stop_fd, .events = POLLIN}};
+        int n = poll(p, 2, (int)timeout_ms);
+        if (n == 0 || (n > 0 && p[1].revents)) {
+            end(s, n == 0 ? ETIMEDOUT : EINTR);
+            return -s->error;
         }
     }
     return rc;

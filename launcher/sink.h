@@ -34,8 +34,9 @@ void sink_open(struct sink *s, uv_loop_t *loop, int fd, void (*drained)(void *ar
 void sink_add(struct sink *s, const void *data, size_t n);
 void sink_kick(struct sink *s); /* write what can be written now */
 bool sink_full(const struct sink *s);
-/* Write everything, blocking up to timeout_ms without progress. Returns 0; -ETIMEDOUT with output lost; -errno of the sink. */
-int sink_flush(struct sink *s, int64_t timeout_ms);
+/* Write everything; blocks until timeout_ms have passed without progress, or stop_fd is readable (-1: none). Returns 0, -ETIMEDOUT or -EINTR
+ * with the rest lost, or -errno of the sink. */
+int sink_flush(struct sink *s, int64_t timeout_ms, int stop_fd);
 void sink_close(struct sink *s);
 
 #endif

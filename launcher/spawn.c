@@ -25,6 +25,7 @@ static _Noreturn void child(const struct spawn_request *r, pid_t parent)
         fcntl(r->keep[i], F_SETFD, 0);
     sigaction(SIGPIPE, r->on_pipe, NULL);
     sigaction(SIGTTOU, r->on_ttou, NULL);
+    setrlimit(RLIMIT_NOFILE, r->nofile);
     sigprocmask(SIG_SETMASK, r->mask, NULL);
     execve(r->path, r->argv, r->envp);
     struct spawn_failure f = {r->tag, errno};

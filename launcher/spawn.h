@@ -7,6 +7,7 @@
 #define CRUN_LAUNCHER_SPAWN_H
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 struct err;
@@ -23,6 +24,7 @@ struct spawn_request {
     int tag;              /* put into it */
     const sigset_t *mask; /* the new process's */
     const struct sigaction *on_pipe, *on_ttou;
+    const struct rlimit *nofile;
 };
 
 struct spawn_failure {

@@ -66,6 +66,13 @@ class Crun:
             assert took < seconds, f"still there after {took:.3f} s: {left}"
             time.sleep(0.002)
 
+    def wait_processes(self, n, seconds=60):
+        """Until exactly n processes are left (guardian and agent: 2)."""
+        end = time.monotonic() + seconds
+        while len(self.processes()) != n:
+            assert time.monotonic() < end, self.processes()
+            time.sleep(0.005)
+
     def wait_file(self, name, seconds=60):
         path = self.tmp / name
         end = time.monotonic() + seconds

@@ -101,7 +101,19 @@ def test_every_round_keeps_its_files(crun):
 
 def test_a_log_folder_that_cannot_be_made_is_one_sentence(crun):
     rc, _, err = crun.run("--log-dir", "/dev/null/x", "true")
-    assert rc != 0 and "/dev/null" in err and len(err.splitlines()) == 1
+    assert rc == 73 and "/dev/null" in err and len(err.splitlines()) == 1
+
+
+def test_a_signal_ends_the_wait_for_a_console_that_never_reads(crun, worker):
+    # more than a pipe holds, less than crun queues
+    p = crun.start("--nproc_per_node", 1, "sh", "-c", f"python3 {worker} lines 2000; touch {crun.tmp}/written")
+    crun.wait_file("written")
+    crun.wait_processes(2)
+    time.sleep(0.2)
+    assert p.poll() is None, "the output is not lost: somebody may still read it"
+    p.terminate()
+    assert p.wait(timeout=60) == 0
+    p.communicate()
 
 
 def test_crun_on_a_terminal(crun):
