@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
 #include "tests/worker/ckpt/scratch.h"
@@ -54,12 +55,14 @@ static int64_t read_report(int fd, int64_t last)
     return last;
 }
 
-/* Start a saver, kill it wait_ns after its first acknowledged save. Returns the last step it acknowledged. */
-static int64_t kill_one(const char *dir, int64_t first, long wait_ns)
+/* Start a saver; after its first acknowledged save, kill it at a moment between now and 1.5 times what that save took,
+ * so that every part of a save is hit on fast and slow disks. Returns the last step it acknowledged. */
+static int64_t kill_one(const char *dir, int64_t first, unsigned *seed)
 {
     int fds[2], status;
     assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
     fflush(NULL);
+    int64_t start = clock_ns();
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0)
@@ -68,7 +71,9 @@ static int64_t kill_one(const char *dir, int64_t first, long wait_ns)
     int64_t first_report;
     assert_int_equal(read(fds[0], &first_report, sizeof first_report), sizeof first_report);
     assert_int_equal(first_report, first);
-    struct timespec moment = {.tv_nsec = wait_ns}; /* not to synchronise: the random moment itself */
+    int64_t wait = (int64_t)(1.5 * (double)(clock_ns() - start) * rand_r(seed) / RAND_MAX);
+    /* not to synchronise: the random moment itself */
+    struct timespec moment = {.tv_sec = wait / 1000000000, .tv_nsec = wait % 1000000000};
     nanosleep(&moment, NULL);
     kill(pid, SIGKILL);
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -84,7 +89,7 @@ static void whenever_a_save_is_killed_a_complete_checkpoint_is_readable(void **s
     int torn = 0;
     int64_t next = 0, saved = 0;
     for (int i = 0; i < KILLS; i++) {
-        int64_t acknowledged = kill_one(*state, next, rand_r(&seed) % 20000000L), found = -1;
+        int64_t acknowledged = kill_one(*state, next, &seed), found = -1;
         struct err e = {0};
         torn += scratch_count(*state, ".tmp") > 0;
         assert_int_equal(ckpt_latest(*state, &found, &e), 0);
