@@ -121,8 +121,8 @@ static void random_colour(struct rng *r, double lo, double hi, float rgb[3])
 static void draw_ground(struct canvas *c, struct rng *r)
 {
     float a[3], b[3];
-    random_colour(r, 5, 80, a);
-    random_colour(r, 5, 80, b);
+    random_colour(r, 5, 70, a);
+    random_colour(r, 5, 70, b);
     double angle = rng_range(r, -PM_PI, PM_PI), ux = pm_cos(angle), uy = pm_sin(angle);
     for (int y = 0; y < c->size; y++)
         for (int x = 0; x < c->size; x++) {
@@ -150,7 +150,7 @@ static void draw_clutter(struct canvas *c, struct rng *r)
     double angle = rng_range(r, -PM_PI, PM_PI), x = rng_range(r, 0, c->size), y = rng_range(r, 0, c->size);
     place(&o, side, stretch, angle, x, y);
     float colour[3];
-    random_colour(r, 0, 115, colour);
+    random_colour(r, 0, 95, colour);
     canvas_fill(c, &o, colour, (float)rng_range(r, 0.5, 1.0));
 }
 
@@ -159,7 +159,7 @@ static void shape_colour(struct rng *r, float rgb[3])
 {
     do
         random_colour(r, 70, 255, rgb);
-    while (rgb[0] + rgb[1] + rgb[2] < 3 * 150);
+    while (rgb[0] + rgb[1] + rgb[2] < 3 * 165);
 }
 
 static void draw_shape(struct canvas *c, struct rng *r, int cls)
@@ -167,7 +167,7 @@ static void draw_shape(struct canvas *c, struct rng *r, int cls)
     struct outline o;
     outline_clear(&o);
     forms[cls].draw(&o);
-    double side = rng_range(r, 0.26, 0.46) * c->size, stretch = pm_exp(rng_range(r, -0.15, 0.15));
+    double side = rng_range(r, 0.33, 0.48) * c->size, stretch = pm_exp(rng_range(r, -0.15, 0.15));
     double angle = rng_range(r, -PM_PI / 6, PM_PI / 6), margin = 0.75 * side;
     double x = rng_range(r, margin, c->size - margin), y = rng_range(r, margin, c->size - margin);
     place(&o, side, stretch, angle, x, y);
@@ -178,7 +178,7 @@ static void draw_shape(struct canvas *c, struct rng *r, int cls)
 
 static void finish(const struct canvas *c, struct rng *r, uint8_t *rgb)
 {
-    double sigma = rng_range(r, 4, 14);
+    double sigma = rng_range(r, 3, 10);
     size_t n = (size_t)c->size * (size_t)c->size * 3;
     for (size_t i = 0; i < n; i += 2) {
         uint64_t u = rng_u64(r); /* two sums of two uniforms: triangular noise, variance (2^16)^2 / 6 */
@@ -197,7 +197,7 @@ void shapes_draw(int cls, uint64_t seed, uint64_t index, int size, uint8_t *rgb)
     assert(c.rgb); /* 3 MiB at most */
     struct rng r = rng_stream(seed, RNG_SHAPES, index, 0);
     draw_ground(&c, &r);
-    for (int n = 6 + (int)rng_below(&r, 9); n > 0; n--)
+    for (int n = 4 + (int)rng_below(&r, 7); n > 0; n--)
         draw_clutter(&c, &r);
     draw_shape(&c, &r, cls);
     finish(&c, &r, rgb);

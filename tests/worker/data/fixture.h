@@ -1,0 +1,34 @@
+/* Images and folders made on the fly for the tests of worker/data. Failures end the test. */
+#ifndef CRUN_TESTS_DATA_FIXTURE_H
+#define CRUN_TESTS_DATA_FIXTURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+
+enum fixture_kind { FIXTURE_RGB, FIXTURE_GREY, FIXTURE_CMYK, FIXTURE_YCCK };
+
+struct fixture {
+    int w, h;
+    enum fixture_kind kind;
+    uint8_t colour[4]; /* in the kind's channels; CMYK and YCCK: CMYK as stored */
+    bool textured;     /* a busy pattern instead of the colour */
+    bool progressive;
+    bool exif_rotated; /* an Exif segment that says: turn by 90 degrees */
+};
+
+void fixture_jpeg(struct buf *out, const struct fixture *f);
+
+/* Between the two calls what is written to stderr goes to a file instead; returns the number of bytes. */
+int fixture_capture_stderr(void);
+long fixture_captured_bytes(int saved);
+
+/* A fresh folder under the system's temporary one; removed, with all in it, by fixture_remove(). */
+char *fixture_dir(void); /* free() it */
+void fixture_remove(const char *dir);
+/* Write DIR/name, making the folders above it. */
+void fixture_file(const char *dir, const char *name, const void *data, size_t n);
+
+#endif
