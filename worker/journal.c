@@ -23,7 +23,8 @@ static int open_files(struct journal *j, const struct session *s, const struct p
     TRY(metrics_event(j->metrics, at->updates ? "resume" : "start", at->updates, restart, e));
     struct caffe2_log_options o = {.dir = dir, .arch = s->cfg->arch, .devices = s->world,
                                    .batch = (int)s->cfg->batch_size, .labels = (int)s->identity.num_labels,
-                                   .lr = s->cfg->base_lr, .parameters = command_line};
+                                   .lr = s->cfg->base_lr, .parameters = command_line,
+                                   .resume = at->updates > 0};
     return caffe2_log_open(&j->csv, &o, at->epoch, &seconds, e);
 }
 

@@ -134,7 +134,7 @@ int snapshot_save(struct state *s, const char *dir, const struct position *at, c
         rc = ckpt_save(dir, at->updates, im.model, im.n_model, im.train, im.n_train, meta, keep, e);
     cJSON_Delete(meta);
     image_finish(&im);
-    return rc < 0 ? err_wrap(e, "save checkpoint") : 0;
+    return rc;
 }
 
 static int check_classes(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
@@ -311,8 +311,8 @@ static int take(struct state *s, const struct image *im, const char *text, const
 int snapshot_resume(struct state *s, struct comm *c, const char *dir, const struct snapshot_identity *id,
                     struct position *at, struct err *e)
 {
-    int source;
-    int64_t step;
+    int source = 0;
+    int64_t step = -1;
     TRY(find_source(c, dir, &source, &step, e));
     if (step < 0)
         return 0;

@@ -32,11 +32,11 @@ def test_a_checkpoint_evaluates_in_torchvision_as_here(shapes, tmp_path, arch):
                 64, "--batch-size", 32, "--num-epochs", 1, "--device", "cpu", "--amp", "off", "--checkpoint-dir", tmp_path,
                 timeout=600)
     assert p.returncode == 0, p.stderr
-    ours = [json.loads(m) for m in (tmp_path / "metrics.jsonl").read_text().splitlines() if '"images"' in m][-1]
+    ours = [json.loads(m) for m in (tmp_path / "metrics.jsonl").read_text().splitlines() if "test_images" in m][-1]
     newest = max(tmp_path.glob("step-*"))
     model = torchvision.models.__dict__[arch](num_classes=10)
     model.load_state_dict(safetensors.torch.load_file(newest / "model.safetensors"))
     loss, acc1 = evaluate(model, data / "val", 64)
-    print(f"{arch}: loss {ours['loss']:.6f} here, {loss:.6f} in torch; Acc@1 {ours['acc1']:.2f} and {acc1:.2f}")
-    assert abs(loss - ours["loss"]) <= 1e-3 * max(1, abs(loss))
-    assert abs(acc1 - ours["acc1"]) <= 1.0
+    print(f"{arch}: loss {ours['test_loss']:.6f} here, {loss:.6f} in torch; Acc@1 {ours['test_acc1']:.2f} and {acc1:.2f}")
+    assert abs(loss - ours["test_loss"]) <= 1e-3 * max(1, abs(loss))
+    assert abs(acc1 - ours["test_acc1"]) <= 1.0

@@ -16,7 +16,8 @@
 struct err;
 struct metrics;
 
-/* path is created if missing. Every line with "step" > first_step is cut off, as is a torn last line; lines without a
+/* path is created if missing. Every line with "step" > first_step is cut off, as are evaluations at first_step (a run resumed there does
+ * them again) and a torn last line; lines without a
  * step and events up to it (restarts, also those at step 0) are kept. *ret_seconds: "seconds" of the last line kept
  * that has it, 0 if none. */
 int metrics_open(struct metrics **ret, const char *path, int64_t first_step, double *ret_seconds, struct err *e);

@@ -73,6 +73,13 @@ class Crun:
             assert time.monotonic() < end, self.processes()
             time.sleep(0.005)
 
+    def wait_state(self, pid, state, seconds=60):
+        """Until /proc shows this state letter."""
+        end = time.monotonic() + seconds
+        while open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != state:
+            assert time.monotonic() < end
+            time.sleep(0.002)
+
     def wait_file(self, name, seconds=60):
         path = self.tmp / name
         end = time.monotonic() + seconds

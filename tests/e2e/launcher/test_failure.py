@@ -57,6 +57,20 @@ def test_the_report_names_the_first_culprit_its_record_and_last_words(crun, work
     assert "rank 0" not in err and "rank 1" not in err, "stopped by crun itself: no failures"
 
 
+def test_of_two_deaths_seen_at_once_the_first_is_the_culprit(crun):
+    p = crun.start("--nproc_per_node", 4, "sh", "-c", f"echo $$ > {crun.tmp}/p; mv {crun.tmp}/p {crun.tmp}/pid-$RANK; exec sleep 100")
+    pids = [int(crun.wait_file(f"pid-{r}")) for r in range(4)]
+    agent = crun.agent_of(p.pid)
+    os.kill(agent, signal.SIGSTOP)
+    for rank, signo in (2, signal.SIGSEGV), (0, signal.SIGKILL):
+        os.kill(pids[rank], signo)
+        crun.wait_state(pids[rank], "Z")
+    os.kill(agent, signal.SIGCONT)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 139, err
+    assert b"culprit   rank 2" in err and b"then      rank 0" in err and b"rank 1" not in err and b"rank 3" not in err
+
+
 def test_workers_that_ignore_sigterm_are_killed_after_the_grace(crun, worker):
     p = crun.start("--nproc_per_node", 2, "--shutdown-timeout", "0.5", worker, "stubborn")
     pids = [int(crun.wait_file(f"ready-{r}")) for r in (0, 1)]

@@ -72,10 +72,9 @@ def undisturbed(request, shapes, tmp_path_factory):
 def check(text, out, expected, killed_at):
     """Returns (step reached before the kill, step resumed from)."""
     assert weights(out) == expected, "the weights differ from the undisturbed run's"
-    # the line "resumed" comes from rank 0 of the new round; "step N of" lines are the progress of rank 0
-    before, mark, after = text.partition("restart 1/3")
+    before, mark, _ = text.partition("restart 1/3")
     assert mark, "no restart was reported:\n" + text[-3000:]
-    done = [int(n) for n in re.findall(r"step=(\d+)", before)]
+    done = [(int(e) - 1) * int(n) + int(k) for e, k, n in re.findall(r"Epoch (\d+)/\d+ \[ *(\d+)/(\d+)\]", before)]
     resumed = [int(n) for n in re.findall(r"resumed from step (\d+)", text)]
     reached, start = (done[-1] if done else 0), (resumed[0] if resumed else 0)
     print(f"killed {killed_at}: reached step {reached}, resumed from {start}, {reached - start} steps redone")
