@@ -51,25 +51,26 @@ void conn_close(struct conn *c)
     if (c->ready)
         DL_DELETE2(c->s->ready, c, ready_prev, ready_next);
     c->ready = false;
-    keyspace_charge(c->s->keys, -(ptrdiff_t)c->charged);
+    c->s->buffer_bytes -= c->charged;
     DL_DELETE(c->s->conns, c);
     c->s->clients--;
     uv_close((uv_handle_t *)&c->tcp, on_closed);
     uv_close((uv_handle_t *)&c->timer, on_closed);
 }
 
-/* Buffers count against the server's memory limit; a client whose next byte does not fit is closed. */
+/* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered; a client whose
+ * next byte does not fit is closed. */
 static void charge(struct conn *c)
 {
     if (c->closing)
         return;
-    size_t now = request_memory(&c->in) + c->reply.out.cap + c->flying.cap;
-    if (now > c->charged && !keyspace_fits(c->s->keys, now - c->charged)) {
+    size_t now = request_memory(&c->in) + c->reply.out.cap + c->flying.cap, others = c->s->buffer_bytes - c->charged;
+    if (now > c->charged && others + now > c->s->o.max_memory_bytes) {
         log_info(MODULE, "client %llu closed: no memory for %zu bytes of its buffers", (unsigned long long)c->id, now);
         conn_close(c);
         return;
     }
-    keyspace_charge(c->s->keys, (ptrdiff_t)now - (ptrdiff_t)c->charged);
+    c->s->buffer_bytes = others + now;
     c->charged = now;
 }
 

@@ -27,7 +27,7 @@ void keyspace_clear(struct keyspace *k);
 void keyspace_each(const struct keyspace *k, void (*visit)(void *arg, const char *key, size_t key_len), void *arg);
 size_t keyspace_count(const struct keyspace *k);
 
-/* Memory others take on behalf of clients (waiters, buffers) counts against the same limit. Release with a negative delta. */
+/* Memory others take on behalf of clients (waiters) counts against the same limit. Release with a negative delta. */
 bool keyspace_fits(const struct keyspace *k, size_t more);
 void keyspace_charge(struct keyspace *k, ptrdiff_t delta);
 size_t keyspace_bytes(const struct keyspace *k);

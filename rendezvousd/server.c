@@ -204,7 +204,7 @@ void server_stats(const struct server *s, struct server_stats *ret)
     *ret = (struct server_stats){
         .clients = s->clients,
         .keys = keyspace_count(s->keys),
-        .memory_bytes = keyspace_bytes(s->keys),
+        .memory_bytes = keyspace_bytes(s->keys) + s->buffer_bytes,
         .waiters = waiters_count(s->waiters),
         .commands = s->commands,
         .connections = s->connections,

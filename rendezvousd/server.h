@@ -19,7 +19,8 @@ struct server_options {
     size_t max_request_bytes;   /* 0: 64 MiB, one request with all its arguments */
     size_t max_args;            /* 0: 65536 */
     size_t max_output_bytes;    /* 0: 64 MiB queued replies of one client, then it is closed */
-    size_t max_memory_bytes;    /* 0: 1 GiB of keys and values; beyond it writes get -OOM ... */
+    size_t max_memory_bytes;    /* 0: 1 GiB of keys, values and waiters: beyond it writes get -OOM ...; and as
+                                    much again for all clients' buffers: beyond it the client is closed */
     int64_t request_timeout_ms; /* 0: 10000; a started but unfinished request older than this closes the connection */
     bool same_uid_only;         /* loopback peers of another uid are refused (NETLINK_SOCK_DIAG) */
 };

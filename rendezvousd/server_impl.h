@@ -41,7 +41,7 @@ struct conn {
     bool ready; /* in s->ready */
     int open_handles;
     struct waiter *waiter; /* blocked in STORE.WAIT */
-    size_t charged;        /* bytes of buffers charged to the key-space */
+    size_t charged;        /* bytes of its buffers in s->buffer_bytes */
     uint64_t id;
     char name[CLIENT_NAME_MAX + 1];
     struct conn *prev, *next;             /* in s->conns */
@@ -57,6 +57,7 @@ struct server {
     struct conn *conns;
     struct conn *ready; /* woken: they go on when the request that woke them is answered */
     size_t clients, open_handles;
+    size_t buffer_bytes; /* of all connections */
     uint64_t commands, connections, refused;
     int64_t started_ms;
     bool closing;
