@@ -7,11 +7,13 @@
 
 #include "worker/device/cpu/plan.h"
 
-static struct dnn_shape shape_of(const struct cpu_plan *pl, const struct op *fwd)
+/* Tensors are those of the forward op, the window is the op's own. */
+static struct dnn_shape shape_of(const struct cpu_plan *pl, const struct op *op)
 {
+    const struct op *fwd = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
     const struct tensor *x = &pl->p->tensors[fwd->in[0]], *y = &pl->p->tensors[fwd->out];
     struct dnn_shape s = {.linear = fwd->kind == OP_LINEAR,
-                          .bias = fwd->param[1] >= 0,
+                          .bias = op->param[1] >= 0,
                           .training = pl->o.training,
                           .n = pl->o.batch,
                           .c = x->c,
@@ -20,12 +22,12 @@ static struct dnn_shape shape_of(const struct cpu_plan *pl, const struct op *fwd
                           .k = y->c,
                           .oh = y->h,
                           .ow = y->w,
-                          .kh = fwd->kh,
-                          .kw = fwd->kw,
-                          .sh = fwd->sh,
-                          .sw = fwd->sw,
-                          .ph = fwd->ph,
-                          .pw = fwd->pw,
+                          .kh = op->kh,
+                          .kw = op->kw,
+                          .sh = op->sh,
+                          .sw = op->sw,
+                          .ph = op->ph,
+                          .pw = op->pw,
                           .src_type = store_type(pl->store),
                           .dst_type = store_type(pl->store)};
     if (s.linear)
@@ -127,10 +129,10 @@ static int emit_forward(struct cpu_plan *pl, int i, struct err *e)
 
 static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
 {
-    const struct op *op = &pl->p->ops[i], *fop = &pl->p->ops[op->fwd];
+    const struct op *op = &pl->p->ops[i];
     struct dnn_kernel *fwd, *k;
     TRY(forward_kernel(pl, op->fwd, &fwd, e));
-    struct dnn_shape s = shape_of(pl, fop);
+    struct dnn_shape s = shape_of(pl, op);
     TRY(choose(pl, &s, DNN_BWD_DATA, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, &k, e));
     TRY(plan_kernel(pl, k, e));
     TRY(plan_value(pl, op->in[0], dnn_block(k, DNN_DST), e));
@@ -145,11 +147,11 @@ static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
 
 static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
 {
-    const struct op *op = &pl->p->ops[i], *fop = &pl->p->ops[op->fwd];
+    const struct op *op = &pl->p->ops[i];
     struct dnn_kernel *fwd, *k, *set, *add;
     struct step *st;
     TRY(forward_kernel(pl, op->fwd, &fwd, e));
-    struct dnn_shape s = shape_of(pl, fop);
+    struct dnn_shape s = shape_of(pl, op);
     TRY(choose(pl, &s, DNN_BWD_WEIGHTS, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, &k, e));
     TRY(plan_kernel(pl, k, e));
     TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, true, false, &set, e));

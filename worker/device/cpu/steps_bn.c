@@ -19,7 +19,8 @@ static const float *param_at(const struct cpu_plan *pl, int param)
     return pl->params + pl->p->params[param].offset;
 }
 
-/* mean and variance of the batch over all ranks; this rank's share of them goes into the reduce arena (program.h). */
+/* mean and variance of the batch over all ranks; this rank's share of them goes into the reduce arena (program.h). If no sample counts
+ * at all the output is beta: 1 / sqrt(eps) once a layer would overflow fp32, and 0 * inf would reach the gradients. */
 static int statistics(struct cpu_plan *pl, const struct step *s, int c, int padded, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
@@ -38,7 +39,7 @@ static int statistics(struct cpu_plan *pl, const struct step *s, int c, int padd
         double mean = sum[i] * per, var = squares[i] * per - mean * mean;
         var = var < 0 ? 0 : var; /* rounding only: NaN stays */
         b->mean[i] = (float)mean;
-        b->invstd[i] = (float)(1 / sqrt(var + (double)op->eps));
+        b->invstd[i] = b->count > 0 ? (float)(1 / sqrt(var + (double)op->eps)) : 0;
         mean_out[i] = (float)(mean * pl->weight_sum) + (add ? mean_out[i] : 0);
         var_out[i] = (float)(var * unbiased * pl->weight_sum) + (add ? var_out[i] : 0);
     }

@@ -1,0 +1,439 @@
+/* Whole networks on the cpu device: against ref, and against itself where fusing, accumulating, masking samples or splitting the
+ * batch over ranks must change nothing. */
+#include "tests/conformance/device_rig.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "worker/model/model.h"
+
+static struct program *model(const char *arch, int size, bool zero_init)
+{
+    struct program *p;
+    struct err e = {0};
+    bool convnet = strcmp(arch, "convnet") == 0;
+    struct model_options o = {.arch = arch,
+                              .classes = 10,
+                              .channels = convnet ? 1 : 3,
+                              .image_size = size,
+                              .zero_init_residual = zero_init,
+                              .mean = {0.5f, 0.5f, 0.5f, 0},
+                              .std = {0.25f, 0.25f, 0.25f, 1}};
+    if (model_build(&p, &o, &e) < 0)
+        fail_msg("%s", e.text);
+    return p;
+}
+
+static double *reduce_of(const struct side *s)
+{
+    double *v = malloc(sizeof(*v) * s->p->n_reduce);
+    arena_get(s, s->reduce, 0, v, s->p->n_reduce);
+    return v;
+}
+
+static bool can(const struct mode *m)
+{
+    struct device *d;
+    assert_int_equal(0, device_open(&d, "cpu", &(struct device_options){.threads = 1}, NULL));
+    bool yes = m->emulate || d->ops->native(d, m->compute);
+    d->ops->close(d);
+    return yes;
+}
+
+/* Gradients, statistics and loss of the first step of a model. */
+static double *first_step(const char *device, const struct program *p, const struct mode *m, struct images *im, int n,
+                          bool keep_all)
+{
+    struct side s;
+    side_open(&s, device, p, m, n, true, keep_all, 2);
+    side_initialise(&s, 3);
+    side_run(&s, &im->b, 1, false, 1, NULL);
+    double *r = reduce_of(&s);
+    side_close(&s);
+    return r;
+}
+
+static void first_gradients_match(const char *arch, int size, const struct mode *m, double bound)
+{
+    if (!can(m)) {
+        print_message("# SKIP no %s units in this processor\n", m->name);
+        skip();
+    }
+    struct program *p = model(arch, size, false);
+    struct images im;
+    images_make(&im, p, 4, 11);
+    double *want = first_step("ref", p, &mode_f64, &im, 4, false), *got = first_step("cpu", p, m, &im, 4, false);
+    double d = relative_distance(got, want, p->n_train),
+           l = relative_distance(got + p->n_train + p->n_stats, want + p->n_train + p->n_stats, 1);
+    print_message("# %s in %s: gradients differ by %.2g (bound %.2g), the loss by %.2g\n", arch, m->name, d, bound, l);
+    if (!(d <= bound))
+        fail_msg("gradients differ by %g, bound %g", d, bound);
+    if (!(l <= bound))
+        fail_msg("the loss differs by %g, bound %g", l, bound);
+    free(want);
+    free(got);
+    images_free(&im);
+    program_destroy(p);
+}
+
+static void gradients_of_resnet18_match_ref(void **state)
+{
+    (void)state;
+    first_gradients_match("resnet18", 32, &mode_f32,
+                          2e-2); /* ReLUs and maxima flip: no bound by rounding alone exists */
+}
+
+static void gradients_of_convnet_match_ref(void **state)
+{
+    (void)state;
+    first_gradients_match("convnet", 28, &mode_f32, 1e-4);
+}
+
+static void fusing_changes_no_bit(void **state)
+{
+    const struct mode *m = *state;
+    if (!can(m)) {
+        print_message("# SKIP no %s units in this processor\n", m->name);
+        skip();
+    }
+    struct program *p = model("resnet18", 32, false);
+    struct images im;
+    images_make(&im, p, 5, 12);
+    im.weights[3] = 0;
+    double *fused = first_step("cpu", p, m, &im, 5, false), *plain = first_step("cpu", p, m, &im, 5, true);
+    size_t differ = 0;
+    for (size_t i = 0; i < p->n_reduce; i++)
+        differ += fused[i] != plain[i];
+    if (differ)
+        fail_msg("%zu of %zu sums differ, relative distance %g", differ, p->n_reduce,
+                 relative_distance(fused, plain, p->n_reduce));
+    free(fused);
+    free(plain);
+    images_free(&im);
+    program_destroy(p);
+}
+
+static void a_sample_of_weight_0_counts_nowhere(void **state)
+{
+    (void)state;
+    struct program *p = model("resnet18", 32, false);
+    struct images im;
+    images_make(&im, p, 4, 13);
+    im.weights[1] = 0;
+    double *a = first_step("cpu", p, &mode_f32, &im, 4, false);
+    size_t image = (size_t)p->channels * 32 * 32;
+    memset(im.pixels + image, 255, image);
+    im.labels[1] = -5;
+    double *b = first_step("cpu", p, &mode_f32, &im, 4, false);
+    for (size_t i = 0; i < p->n_reduce; i++)
+        if (a[i] != b[i])
+            fail_msg("sum %zu changed from %g to %g", i, a[i], b[i]);
+    assert_true(a[p->n_train + p->n_stats + METRIC_COUNT] == 3);
+    free(a);
+    free(b);
+    images_free(&im);
+    program_destroy(p);
+}
+
+static void a_batch_without_samples_moves_nothing(void **state)
+{
+    (void)state;
+    struct program *p = model("resnet18", 32, false);
+    struct images im;
+    struct side s;
+    images_make(&im, p, 2, 14);
+    im.weights[0] = im.weights[1] = 0;
+    side_open(&s, "cpu", p, &mode_f32, 2, true, false, 2);
+    side_initialise(&s, 3);
+    side_run(&s, &im.b, 1, false, 1, NULL);
+    double *r = reduce_of(&s), *before = malloc(sizeof(*before) * p->n_train),
+           *after = malloc(sizeof(*after) * p->n_train);
+    for (size_t i = 0; i < p->n_reduce; i++)
+        if (r[i] != 0) /* a NaN is not 0, either */
+            fail_msg("sum %zu is %g", i, r[i]);
+    arena_get(&s, s.params, 0, before, p->n_train);
+    struct update u = {.n = p->n_train, .lr = 1, .momentum = 0.9, .weight_decay = 0.1, .grad_mul = 1};
+    const float *count = (const float *)s.reduce + p->n_train + p->n_stats + METRIC_COUNT;
+    assert_int_equal(0, s.d->ops->update(s.d, &u, s.params, s.reduce, s.momentum, count, NULL));
+    arena_get(&s, s.params, 0, after, p->n_train);
+    assert_memory_equal(before, after, sizeof(*before) * p->n_train);
+    free(r);
+    free(before);
+    free(after);
+    side_close(&s);
+    images_free(&im);
+    program_destroy(p);
+}
+
+static void accumulating_the_same_batch_doubles_every_sum(void **state)
+{
+    (void)state;
+    struct program *p = model("resnet18", 32, false);
+    struct images im;
+    struct side s;
+    images_make(&im, p, 3, 15);
+    side_open(&s, "cpu", p, &mode_f32, 3, true, false, 2);
+    side_initialise(&s, 3);
+    side_run(&s, &im.b, 1, false, 1, NULL);
+    double *once = reduce_of(&s);
+    side_run(&s, &im.b, 1, true, 1, NULL);
+    double *twice = reduce_of(&s);
+    for (size_t i = 0; i < p->n_reduce; i++)
+        if (twice[i] != 2 * once[i])
+            fail_msg("sum %zu is %.9g after %.9g", i, twice[i], once[i]);
+    free(once);
+    free(twice);
+    side_close(&s);
+    images_free(&im);
+    program_destroy(p);
+}
+
+static void a_new_version_of_the_parameters_is_taken_up(void **state)
+{
+    (void)state;
+    struct program *p = model("convnet", 28, false);
+    struct images im;
+    struct side s;
+    images_make(&im, p, 2, 16);
+    side_open(&s, "cpu", p, &mode_f32, 2, true, false, 1);
+    side_initialise(&s, 3);
+    side_run(&s, &im.b, 1, false, 1, NULL);
+    double *first = side_get(&s, p->logits);
+    side_initialise(&s, 4);
+    side_run(&s, &im.b, 1, false, 2, NULL);
+    double *second = side_get(&s, p->logits);
+    side_close(&s);
+    side_open(&s, "cpu", p, &mode_f32, 2, true, false, 1);
+    side_initialise(&s, 4);
+    side_run(&s, &im.b, 1, false, 1, NULL);
+    double *fresh = side_get(&s, p->logits);
+    assert_memory_equal(second, fresh, sizeof(*fresh) * 20);
+    assert_memory_not_equal(first, second, sizeof(*fresh) * 20);
+    free(first);
+    free(second);
+    free(fresh);
+    side_close(&s);
+    images_free(&im);
+    program_destroy(p);
+}
+
+static void an_evaluation_plan_gives_the_logits_of_ref(void **state)
+{
+    (void)state;
+    struct program *p = model("resnet18", 32, false);
+    struct images im;
+    double *logits[2];
+    images_make(&im, p, 3, 17);
+    for (int i = 0; i < 2; i++) {
+        struct side s;
+        side_open(&s, i ? "cpu" : "ref", p, i ? &mode_f32 : &mode_f64, 3, false, false, 2);
+        side_initialise(&s, 3);
+        side_run(&s, &im.b, 1, false, 1, NULL);
+        logits[i] = side_get(&s, p->logits);
+        side_close(&s);
+    }
+    double d =
+        relative_distance(logits[1], logits[0], 30); /* 20 layers of sums of up to 4608 products: sqrt(4608) 20 eps */
+    if (!(d <= 1e-4))
+        fail_msg("logits differ by %g", d);
+    free(logits[0]);
+    free(logits[1]);
+    images_free(&im);
+    program_destroy(p);
+}
+
+/* --- ready() */
+
+struct seen {
+    size_t end, calls;
+    bool ordered;
+};
+
+static int on_ready(void *ctx, size_t first, size_t end, void *stream, struct err *e)
+{
+    struct seen *s = ctx;
+    (void)stream;
+    (void)e;
+    s->ordered = s->ordered && first == s->end && end > first;
+    s->end = end;
+    s->calls++;
+    return 0;
+}
+
+static void gradients_are_announced_once_and_in_order(void **state)
+{
+    (void)state;
+    struct program *p = model("resnet18", 32, false);
+    struct images im;
+    struct side s;
+    struct seen seen = {.ordered = true};
+    struct run_hooks h = {.ctx = &seen, .ready = on_ready};
+    images_make(&im, p, 1, 18);
+    side_open(&s, "cpu", p, &mode_f32, 1, true, false, 1);
+    side_initialise(&s, 3);
+    side_run(&s, &im.b, 1, false, 1, &h);
+    assert_true(seen.ordered);
+    assert_int_equal(p->n_train, seen.end);
+    side_close(&s);
+    images_free(&im);
+    program_destroy(p);
+}
+
+/* --- batch statistics over two ranks, one thread each */
+
+struct meeting {
+    pthread_barrier_t barrier;
+    double sum[2][4096];
+};
+struct rank {
+    struct meeting *m;
+    int rank;
+    const struct program *p;
+    struct images *im;
+    double *reduce;
+};
+
+static int meet(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e)
+{
+    struct rank *r = ctx;
+    double *v = buf;
+    (void)stream;
+    if (t != DT_F64 || n > 4096)
+        return err_set(e, -1, "%zu values of type %d", n, (int)t);
+    memcpy(r->m->sum[r->rank], v, n * sizeof(*v));
+    pthread_barrier_wait(&r->m->barrier);
+    for (size_t i = 0; i < n; i++)
+        v[i] = r->m->sum[0][i] + r->m->sum[1][i];
+    pthread_barrier_wait(&r->m->barrier);
+    return 0;
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank *r = arg;
+    struct side s;
+    struct run_hooks h = {.ctx = r, .all_sum = meet};
+    size_t image = (size_t)r->p->channels * 32 * 32;
+    int first = r->rank ? 3 : 0, n = r->rank ? 5 : 3; /* an uneven split of 8 samples */
+    struct batch b = {r->im->pixels + (size_t)first * image, r->im->labels + first, r->im->weights + first};
+    side_open(&s, "cpu", r->p, &mode_f32, n, true, false, 1);
+    side_initialise(&s, 3);
+    side_run(&s, &b, 1, false, 1, &h);
+    r->reduce = reduce_of(&s);
+    side_close(&s);
+    return NULL;
+}
+
+static void two_ranks_with_common_statistics_are_one(void **state)
+{
+    (void)state;
+    struct program *p = model("resnet18", 32, false);
+    struct images im;
+    struct meeting m;
+    images_make(&im, p, 8, 19);
+    im.weights[2] = 0;
+    double *whole = first_step("cpu", p, &mode_f32, &im, 8, false);
+    struct rank ranks[2] = {{&m, 0, p, &im, NULL}, {&m, 1, p, &im, NULL}};
+    pthread_t thread[2];
+    assert_int_equal(0, pthread_barrier_init(&m.barrier, NULL, 2));
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(0, pthread_create(&thread[i], NULL, rank_main, &ranks[i]));
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    for (size_t i = 0; i < p->n_reduce; i++)
+        ranks[0].reduce[i] += ranks[1].reduce[i];
+    double gradients = relative_distance(ranks[0].reduce, whole, p->n_train);
+    double statistics = relative_distance(ranks[0].reduce + p->n_train, whole + p->n_train, p->n_stats);
+    print_message("# gradients differ by %.2g, statistics by %.2g\n", gradients, statistics);
+    if (!(gradients <= 2e-2))
+        fail_msg("gradients differ by %g", gradients);
+    if (!(statistics <= 1e-4))
+        fail_msg("statistics differ by %g", statistics);
+    assert_true(ranks[0].reduce[p->n_train + p->n_stats + METRIC_COUNT] == 7);
+    pthread_barrier_destroy(&m.barrier);
+    free(whole);
+    free(ranks[0].reduce);
+    free(ranks[1].reduce);
+    images_free(&im);
+    program_destroy(p);
+}
+
+/* --- updates */
+
+static void updates_follow_the_torch_rule(void **state)
+{
+    (void)state;
+    enum { N = 37 };
+    double w[N], g[N], m[N], stats[N], got[N];
+    struct program *p = model("convnet", 28, false);
+    struct side s;
+    side_open(&s, "cpu", p, &mode_f32, 1, true, false, 2);
+    noise(w, N, 1, DT_F32);
+    noise(g, N, 2, DT_F32);
+    noise(m, N, 3, DT_F32);
+    noise(stats, N, 4, DT_F32);
+    arena_put(&s, s.params, 5, w, N);
+    arena_put(&s, s.reduce, 5, g, N);
+    arena_put(&s, s.momentum, 5, m, N);
+    float count = 8;
+    struct update u = {.first = 5, .n = N, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .grad_mul = 2};
+    assert_int_equal(0, s.d->ops->update(s.d, &u, s.params, s.reduce, s.momentum, &count, NULL));
+    arena_get(&s, s.params, 5, got, N);
+    for (int i = 0; i < N; i++) {
+        double want = w[i] - 0.1 * (0.9 * m[i] + g[i] / 8 * 2 + 0.01 * w[i]);
+        if (fabs(got[i] - want) > 4 * 0x1p-24) /* values below 1, four operations */
+            fail_msg("weight %d is %.9g, expected %.9g", i, got[i], want);
+    }
+    arena_put(&s, s.params, 0, stats, N);
+    assert_int_equal(0, s.d->ops->update_stats(s.d, s.params, (float *)s.reduce + 5, N, 0.1, &count, NULL));
+    arena_get(&s, s.params, 0, got, N);
+    for (int i = 0; i < N; i++)
+        if (fabs(got[i] - (0.9 * stats[i] + 0.1 * g[i] / 8)) > 4 * 0x1p-24)
+            fail_msg("statistic %d is %.9g, expected %.9g", i, got[i], 0.9 * stats[i] + 0.1 * g[i] / 8);
+    side_close(&s);
+    program_destroy(p);
+}
+
+static void a_type_that_the_device_lacks_is_named(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct device *d;
+    struct plan *plan;
+    struct program *p = model("convnet", 28, false);
+    float *memory = calloc(p->n_reduce, sizeof(*memory));
+    assert_int_equal(0, device_open(&d, "cpu", &(struct device_options){.threads = 1}, &e));
+    struct plan_options o = {
+        .batch = 1, .training = true, .compute = DT_F16, .params = memory, .stats = memory, .reduce = memory};
+    assert_int_equal(-ENOTSUP, d->ops->plan(d, p, &o, &plan, &e));
+    assert_non_null(strstr(e.text, "F16"));
+    d->ops->close(d);
+    free(memory);
+    program_destroy(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_of_resnet18_match_ref),
+        cmocka_unit_test(gradients_of_convnet_match_ref),
+        {"fusing_changes_no_bit_in_fp32", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_f32},
+        {"fusing_changes_no_bit_in_emulated_bf16", fusing_changes_no_bit, NULL, NULL,
+         (void *)(uintptr_t)&mode_emulated},
+        {"fusing_changes_no_bit_in_bf16", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_bf16},
+        cmocka_unit_test(a_sample_of_weight_0_counts_nowhere),
+        cmocka_unit_test(a_batch_without_samples_moves_nothing),
+        cmocka_unit_test(accumulating_the_same_batch_doubles_every_sum),
+        cmocka_unit_test(a_new_version_of_the_parameters_is_taken_up),
+        cmocka_unit_test(an_evaluation_plan_gives_the_logits_of_ref),
+        cmocka_unit_test(gradients_are_announced_once_and_in_order),
+        cmocka_unit_test(two_ranks_with_common_statistics_are_one),
+        cmocka_unit_test(updates_follow_the_torch_rule),
+        cmocka_unit_test(a_type_that_the_device_lacks_is_named),
+    };
+    return cmocka_run_group_tests_name("cpu device, whole networks", tests, NULL, NULL);
+}

@@ -1,0 +1,159 @@
+#include "tests/conformance/device_rig.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+
+const struct mode mode_f64 = {"fp64", DT_F64, false};
+const struct mode mode_f32 = {"fp32", DT_F32, false};
+const struct mode mode_bf16 = {"bf16", DT_BF16, false};
+const struct mode mode_emulated = {"emulated bf16", DT_BF16, true};
+
+#define MUST(expr)                                                                                                     \
+    do {                                                                                                               \
+        struct err must_e = {0};                                                                                       \
+        struct err *e = &must_e;                                                                                       \
+        if ((expr) < 0)                                                                                                \
+            fail_msg("%s: %s", #expr, must_e.text);                                                                    \
+    } while (0)
+
+void side_open(struct side *s, const char *device, const struct program *p, const struct mode *m, int batch,
+               bool training, bool keep_all, int threads)
+{
+    *s = (struct side){.p = p, .mode = *m, .n = batch};
+    MUST(device_open(&s->d, device, &(struct device_options){.threads = threads}, e));
+    size_t real = dtype_size(s->d->ops->real);
+    MUST(s->d->ops->alloc(s->d, p->n_train * real, &s->params, e));
+    MUST(s->d->ops->alloc(s->d, p->n_stats * real, &s->stats, e));
+    MUST(s->d->ops->alloc(s->d, p->n_reduce * real, &s->reduce, e));
+    MUST(s->d->ops->alloc(s->d, p->n_train * real, &s->momentum, e));
+    struct plan_options o = {.batch = batch,
+                             .training = training,
+                             .compute = m->compute,
+                             .emulate = m->emulate,
+                             .keep_all = keep_all,
+                             .params = s->params,
+                             .stats = s->stats,
+                             .reduce = s->reduce};
+    MUST(s->d->ops->plan(s->d, p, &o, &s->plan, e));
+}
+
+void side_close(struct side *s)
+{
+    s->d->ops->plan_close(s->plan);
+    s->d->ops->release(s->d, s->params);
+    s->d->ops->release(s->d, s->stats);
+    s->d->ops->release(s->d, s->reduce);
+    s->d->ops->release(s->d, s->momentum);
+    s->d->ops->close(s->d);
+}
+
+void arena_put(const struct side *s, void *arena, size_t first, const double *in, size_t n)
+{
+    bool f64 = s->d->ops->real == DT_F64;
+    for (size_t i = 0; i < n; i++) {
+        float f = (float)in[i];
+        if (f64)
+            MUST(s->d->ops->upload(s->d, (double *)arena + first + i, &in[i], sizeof(double), e));
+        else
+            MUST(s->d->ops->upload(s->d, (float *)arena + first + i, &f, sizeof(float), e));
+    }
+}
+
+void arena_get(const struct side *s, const void *arena, size_t first, double *out, size_t n)
+{
+    bool f64 = s->d->ops->real == DT_F64;
+    for (size_t i = 0; i < n; i++) {
+        float f = 0;
+        if (f64) {
+            MUST(s->d->ops->download(s->d, &out[i], (const double *)arena + first + i, sizeof(double), e));
+        } else {
+            MUST(s->d->ops->download(s->d, &f, (const float *)arena + first + i, sizeof(float), e));
+            out[i] = f;
+        }
+    }
+}
+
+void side_initialise(const struct side *s, uint64_t seed)
+{
+    for (int i = 0; i < s->p->nparams; i++) {
+        const struct param *q = &s->p->params[i];
+        double *v = malloc(sizeof(*v) * q->count);
+        param_initial_fill(q, seed, 0, q->count, v);
+        for (size_t k = 0; k < q->count; k++)
+            v[k] = (float)v[k];
+        arena_put(s, q->role == PARAM_TRAIN ? s->params : s->stats, q->offset, v, q->count);
+        free(v);
+    }
+}
+
+size_t side_count(const struct side *s, int tensor)
+{
+    const struct tensor *t = &s->p->tensors[tensor];
+    return (size_t)s->n * (size_t)t->c * (size_t)t->h * (size_t)t->w;
+}
+
+void side_put(const struct side *s, int tensor, const double *in)
+{
+    MUST(s->d->ops->put(s->plan, tensor, in, e));
+}
+
+double *side_get(const struct side *s, int tensor)
+{
+    double *out = malloc(sizeof(*out) * side_count(s, tensor));
+    MUST(s->d->ops->get(s->plan, tensor, out, e));
+    return out;
+}
+
+void side_run(const struct side *s, const struct batch *b, double grad_scale, bool accumulate, uint64_t version,
+              const struct run_hooks *h)
+{
+    struct run_args a = {
+        .batch = *b, .grad_scale = grad_scale, .accumulate = accumulate, .params_version = version, .hooks = h};
+    MUST(s->d->ops->run(s->plan, &a, e));
+}
+
+void noise(double *out, size_t n, uint64_t seed, enum dtype t)
+{
+    struct param p = {.name = "noise", .init = INIT_UNIFORM, .init_scale = 1};
+    param_initial_fill(&p, seed, 0, n, out);
+    for (size_t i = 0; i < n; i++)
+        out[i] = t == DT_BF16 ? f32_from_bf16(bf16_from_f32((float)out[i])) : (float)out[i];
+}
+
+double relative_distance(const double *a, const double *b, size_t n)
+{
+    double d = 0, s = 0;
+    for (size_t i = 0; i < n; i++) {
+        d += (a[i] - b[i]) * (a[i] - b[i]);
+        s += b[i] * b[i];
+    }
+    return sqrt(d / s);
+}
+
+void images_make(struct images *im, const struct program *p, int n, uint64_t seed)
+{
+    size_t count = (size_t)n * (size_t)p->channels * (size_t)p->height * (size_t)p->width;
+    double *v = malloc(sizeof(*v) * count);
+    noise(v, count, seed, DT_F32);
+    im->pixels = malloc(count);
+    im->labels = malloc(sizeof(*im->labels) * (size_t)n);
+    im->weights = malloc(sizeof(*im->weights) * (size_t)n);
+    for (size_t i = 0; i < count; i++)
+        im->pixels[i] = (uint8_t)(127.5 + 127.5 * v[i]);
+    for (int i = 0; i < n; i++) {
+        im->labels[i] = p->classes ? i % p->classes : 0;
+        im->weights[i] = 1;
+    }
+    im->b = (struct batch){im->pixels, im->labels, im->weights};
+    free(v);
+}
+
+void images_free(struct images *im)
+{
+    free(im->pixels);
+    free(im->labels);
+    free(im->weights);
+}

@@ -1,0 +1,62 @@
+/* One device with a program planned on it, reached in doubles: the same test code drives ref and the device under test. */
+#ifndef CRUN_TESTS_CONFORMANCE_DEVICE_RIG_H
+#define CRUN_TESTS_CONFORMANCE_DEVICE_RIG_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "worker/device/device.h"
+#include "worker/program/program.h"
+
+struct mode {
+    const char *name;
+    enum dtype compute;
+    bool emulate;
+};
+extern const struct mode mode_f64, mode_f32, mode_bf16, mode_emulated;
+
+struct side {
+    const struct program *p;
+    struct device *d;
+    struct plan *plan;
+    struct mode mode;
+    int n;
+    void *params, *stats, *reduce, *momentum;
+};
+
+/* Opens the device and plans; fails the test on any error. */
+void side_open(struct side *s, const char *device, const struct program *p, const struct mode *m, int batch,
+               bool training, bool keep_all, int threads);
+void side_close(struct side *s);
+/* Arena elements as doubles. */
+void arena_put(const struct side *s, void *arena, size_t first, const double *in, size_t n);
+void arena_get(const struct side *s, const void *arena, size_t first, double *out, size_t n);
+/* Parameters from their initial values, rounded to what `like` can represent. */
+void side_initialise(const struct side *s, uint64_t seed);
+size_t side_count(const struct side *s, int tensor);
+void side_put(const struct side *s, int tensor, const double *in);
+double *side_get(const struct side *s, int tensor); /* free() it */
+void side_run(const struct side *s, const struct batch *b, double grad_scale, bool accumulate, uint64_t version,
+              const struct run_hooks *h);
+
+/* Reproducible noise in [-1, 1), rounded to fp32, or to bf16. */
+void noise(double *out, size_t n, uint64_t seed, enum dtype t);
+/* |a - b| / |b| in the Euclidean norm. */
+double relative_distance(const double *a, const double *b, size_t n);
+
+/* A batch of noise images, labels in turn, weights 1. */
+struct images {
+    struct batch b;
+    uint8_t *pixels;
+    int32_t *labels;
+    float *weights;
+};
+void images_make(struct images *im, const struct program *p, int n, uint64_t seed);
+void images_free(struct images *im);
+
+#endif

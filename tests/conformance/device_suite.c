@@ -1,0 +1,522 @@
+/* Every op of the device interface, forward and backward, on the cpu device against ref: single-op programs over awkward shapes.
+ *
+ * Bounds, with eps = 2^-24 and u the rounding of a stored value (0 in fp32, 2^-8 in bf16; fp32's own is within the first term):
+ *   multilinear ops   |error| <= c sqrt(k) eps S + u |value|, c = 4, k = length of the sum, S = sum of |a_i b_i|, which ref itself
+ *                     computes from absolute values. sqrt(k): rounding errors of a sum are independent of one another
+ *   relu, max pooling exact
+ *   bn                bn_bounds() follows rounding through the formula; sums run over at most 128 values in fp32: 12 eps each
+ *   cross entropy     double inside, so one rounding of the result: 2 eps |value| + u |value|
+ * Inputs and weights are representable in the type under test. For each op a mutant (wrong padding, scale, operand) must be caught. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/conformance/device_rig.h"
+
+static const char *const device_name = "cpu";
+static const double EPS = 0x1p-24, C = 4;
+enum { BATCH_MAX = 8, CLASSES = 7 };
+
+struct shape {
+    int n, c, h, w, k, kernel, stride, pad;
+};
+
+static const struct shape shapes[] = {
+    /* n  c  h   w   k  kernel stride pad */
+    {1, 3, 7, 7, 5, 3, 1, 1},   {2, 3, 15, 13, 16, 7, 2, 3}, {1, 16, 9, 9, 32, 3, 2, 1}, {3, 17, 5, 7, 9, 3, 1, 1},
+    {2, 64, 8, 8, 64, 3, 1, 1}, {2, 32, 7, 7, 48, 1, 2, 0},  {1, 24, 6, 6, 40, 1, 1, 0}, {2, 1, 12, 12, 10, 5, 1, 0},
+    {5, 33, 3, 3, 65, 3, 2, 1}, {2, 16, 6, 5, 16, 2, 2, 0},  {4, 8, 16, 16, 8, 3, 2, 1}, {8, 2, 1, 1, 3, 1, 1, 0},
+};
+enum { NSHAPES = sizeof(shapes) / sizeof(shapes[0]) };
+
+enum group { INPUT, CONV, CONV_BIAS, BN, BN_EVAL, RELU, ADD, MAXPOOL, AVGPOOL, LINEAR, XENT, GROUPS };
+static const char *const group_name[] = {
+    "input",   "conv",    "conv_with_bias", "bn",           "bn_by_running_statistics", "relu", "add",
+    "maxpool", "avgpool", "linear",         "cross_entropy"};
+
+static struct program *build(enum group g, const struct shape *s, bool absolute)
+{
+    static const float mean[] = {0.4f, 0.5f, 0.6f, 0.1f}, std[] = {0.2f, 0.25f, 0.3f, 0.5f};
+    float minus[4];
+    for (int i = 0; i < 4; i++)
+        minus[i] = -mean[i];
+    struct program *p =
+        program_create("one op", g == INPUT ? (s->c - 1) % 4 + 1 : 3, s->h, s->w, absolute ? minus : mean, std);
+    int x = g == INPUT ? -1
+                       : program_tensor(p, "x", g == XENT ? CLASSES : s->c, g == XENT ? 1 : s->h, g == XENT ? 1 : s->w);
+    switch (g) {
+    case INPUT:
+        program_input(p);
+        break;
+    case CONV:
+    case CONV_BIAS:
+        program_conv(p, "op", x, s->k, s->kernel, s->stride, s->pad, g == CONV_BIAS);
+        break;
+    case BN:
+    case BN_EVAL:
+        program_bn(p, "op", x, 1e-5f, 0.1f, false);
+        break;
+    case RELU:
+        program_relu(p, "op", x);
+        break;
+    case ADD:
+        program_add(p, "op", x, program_tensor(p, "x2", s->c, s->h, s->w));
+        break;
+    case MAXPOOL:
+        program_maxpool(p, "op", x, s->kernel, s->stride, s->pad);
+        break;
+    case AVGPOOL:
+        program_avgpool(p, "op", x);
+        break;
+    case LINEAR:
+        program_linear(p, "op", x, s->k);
+        break;
+    default:
+        program_xent(p, x);
+    }
+    struct err *none = NULL;
+    assert_int_equal(0, program_differentiate(p, none));
+    return p;
+}
+
+static bool fits(enum group g, const struct shape *s)
+{
+    return g != MAXPOOL || s->kernel > 1;
+}
+
+/* --- mutants: one for every kind of op; for the rest of them the harness scales what goes in */
+
+struct mutant {
+    enum op_kind kind;
+    bool scale_dy;
+    double grad_scale;
+    int label_shift;
+};
+
+static void mutate(struct program *p, const struct mutant *m)
+{
+    for (int i = 0; i < p->nops; i++) {
+        struct op *op = &p->ops[i];
+        if (op->kind != m->kind)
+            continue;
+        switch (op->kind) {
+        case OP_INPUT:
+            p->mean[0] += 4.0f / 255;
+            break;
+        case OP_CONV:
+        case OP_CONV_BWD_DATA:
+        case OP_CONV_BWD_PARAM:
+        case OP_MAXPOOL:
+        case OP_MAXPOOL_BWD:
+            op->ph -= op->ph > 0;
+            break;
+        case OP_BN:
+            op->eps = 0.05f;
+            break;
+        case OP_BN_BWD:
+        case OP_RELU_BWD:
+            op->in[0] = op->in[1];
+            break;
+        case OP_RELU:
+            op->kind = OP_ADD; /* of nothing: the identity */
+            break;
+        case OP_ADD:
+            op->in[1] = op->in[0];
+            break;
+        case OP_AVGPOOL:
+            op->kind = OP_MAXPOOL;
+            op->kh = p->tensors[op->in[0]].h;
+            op->kw = p->tensors[op->in[0]].w;
+            op->sh = op->sw = 1;
+            break;
+        case OP_LINEAR:
+        case OP_LINEAR_BWD_PARAM:
+            op->param[1] = -1;
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+/* --- running one case on one device */
+
+static bool is_gradient_root(const struct program *p, int t)
+{
+    if (!p->tensors[t].gradient)
+        return false;
+    for (int i = 0; i < p->nops; i++)
+        if (p->ops[i].out == t)
+            return false;
+    return true;
+}
+
+static bool is_free(const struct program *p, int t)
+{
+    bool made = false, read = false;
+    for (int i = 0; i < p->nops; i++) {
+        made |= p->ops[i].out == t;
+        read |= p->ops[i].in[0] == t || p->ops[i].in[1] == t;
+    }
+    return !made && read;
+}
+
+static double value_for(double v, bool absolute)
+{
+    return absolute ? fabs(v) : v;
+}
+
+/* Fill everything that the program reads: noise from the tensor's or parameter's number, so both sides get the same. */
+static void fill(const struct side *s, enum group g, enum dtype t, bool absolute, double scale_dy)
+{
+    for (int i = 0; i < s->p->ntensors; i++) {
+        if (!is_free(s->p, i) || (g == BN_EVAL && s->p->tensors[i].gradient))
+            continue;
+        bool dy = is_gradient_root(s->p, i),
+             keep_sign = !dy && (g == RELU || g == MAXPOOL || g == BN || g == BN_EVAL || g == XENT);
+        size_t n = side_count(s, i);
+        double *v = malloc(sizeof(*v) * n);
+        noise(v, n, 100 + (uint64_t)i, t);
+        for (size_t k = 0; k < n; k++) {
+            v[k] = value_for(v[k], absolute && !keep_sign) * (dy ? scale_dy : g == XENT ? 4 : 1);
+            if (g == BN && !dy)
+                v[k] += 0.5; /* a mean to subtract */
+            v[k] = t == DT_BF16 ? f32_from_bf16(bf16_from_f32((float)v[k])) : (float)v[k];
+        }
+        side_put(s, i, v);
+        free(v);
+    }
+    for (int i = 0; i < s->p->nparams; i++) {
+        const struct param *q = &s->p->params[i];
+        double *v = malloc(sizeof(*v) * q->count);
+        noise(v, q->count, 200 + (uint64_t)i, t);
+        for (size_t k = 0; k < q->count; k++) {
+            v[k] = value_for(v[k], absolute || q->init == INIT_ONES);
+            if (q->role == PARAM_STAT && q->init == INIT_ONES)
+                v[k] = (float)(v[k] + 0.25);
+        }
+        arena_put(s, q->role == PARAM_TRAIN ? s->params : s->stats, q->offset, v, q->count);
+        free(v);
+    }
+}
+
+static void run_case(struct side *s, const char *device, const struct program *p, enum group g,
+                     const struct shape *shape, const struct mode *m, enum dtype values, bool absolute,
+                     const struct mutant *mutant)
+{
+    float weights[BATCH_MAX];
+    int32_t labels[BATCH_MAX];
+    struct images im;
+    side_open(s, device, p, m, shape->n, g != BN_EVAL, true, 2);
+    fill(s, g, values, absolute, mutant && mutant->scale_dy ? 1.0 + 1.0 / 64 : 1.0);
+    images_make(&im, p, shape->n, 7);
+    for (int i = 0; i < shape->n; i++) {
+        weights[i] = !(shape->n > 1 && i == shape->n / 2); /* one sample does not count */
+        labels[i] = (3 * i + (mutant ? mutant->label_shift : 0)) % CLASSES;
+    }
+    side_run(s, &(struct batch){im.pixels, labels, weights},
+             0.5 * (mutant && mutant->grad_scale > 0 ? mutant->grad_scale : 1), false, 1, NULL);
+    images_free(&im);
+}
+
+/* --- bounds */
+
+static double reduction(const struct program *p, const struct op *op, int n)
+{
+    const struct op *f = op->fwd >= 0 ? &p->ops[op->fwd] : op;
+    const struct tensor *x = f->in[0] >= 0 ? &p->tensors[f->in[0]] : NULL,
+                        *y = f->out >= 0 ? &p->tensors[f->out] : NULL;
+    switch (op->kind) {
+    case OP_CONV:
+        return (double)x->c * op->kh * op->kw + 1;
+    case OP_CONV_BWD_DATA:
+        return (double)y->c * op->kh * op->kw;
+    case OP_CONV_BWD_PARAM:
+        return (double)n * y->h * y->w;
+    case OP_LINEAR:
+        return (double)x->c * x->h * x->w + 1;
+    case OP_LINEAR_BWD_DATA:
+        return y->c;
+    case OP_LINEAR_BWD_PARAM:
+        return n;
+    case OP_AVGPOOL:
+        return (double)x->h * x->w;
+    case OP_MAXPOOL_BWD:
+        return (double)op->kh * op->kw;
+    default:
+        return 1;
+    }
+}
+
+static bool linear_kind(enum op_kind k)
+{
+    return k != OP_BN && k != OP_BN_BWD && k != OP_RELU && k != OP_RELU_BWD && k != OP_MAXPOOL && k != OP_XENT &&
+           k != OP_XENT_BWD;
+}
+
+/* Bounds for bn in units of eps: y and dx per element, the gradients of gamma and beta per channel. xhat is wrong by what x and
+ * the mean lose in the subtraction, by the mean's own sum, and by the deviation's sum (12 = sqrt(128) and a little). */
+struct bn_bounds {
+    double *y, *dx, *dgamma, *dbeta;
+};
+
+static struct bn_bounds bn_bounds(const struct side *ref, bool training)
+{
+    const struct op *op = &ref->p->ops[0];
+    const struct tensor *t = &ref->p->tensors[op->in[0]];
+    int hw = t->h * t->w, root = -1;
+    size_t n = side_count(ref, op->in[0]), channels = (size_t)t->c;
+    for (int i = 0; i < ref->p->ntensors; i++)
+        if (is_gradient_root(ref->p, i))
+            root = i;
+    double *x = side_get(ref, op->in[0]), *dy = training ? side_get(ref, root) : calloc(n, sizeof(double));
+    struct bn_bounds b = {calloc(n, sizeof(double)), calloc(n, sizeof(double)), calloc(channels, sizeof(double)),
+                          calloc(channels, sizeof(double))};
+    for (int c = 0; c < t->c; c++) {
+        double mean = 0, var = 0, size = 0, sizes = 0, count = 0, gamma, beta, k1 = 0, k2 = 0, sum_dy = 0, dg = 0;
+        arena_get(ref, ref->params, ref->p->params[op->param[0]].offset + (size_t)c, &gamma, 1);
+        arena_get(ref, ref->params, ref->p->params[op->param[1]].offset + (size_t)c, &beta, 1);
+#define EACH(i)                                                                                                        \
+    for (int s_ = 0; s_ < ref->n; s_++)                                                                                \
+        if (!training || ref->n == 1 || s_ != ref->n / 2)                                                              \
+            for (size_t i = ((size_t)s_ * channels + (size_t)c) * (size_t)hw, end_ = i + (size_t)hw; i < end_; i++)
+        EACH(i) mean += x[i], size += fabs(x[i]), count++;
+        mean /= count, size /= count;
+        EACH(i) var += (x[i] - mean) * (x[i] - mean);
+        var /= count;
+        if (!training) {
+            arena_get(ref, ref->stats, ref->p->params[op->param[2]].offset + (size_t)c, &mean, 1);
+            arena_get(ref, ref->stats, ref->p->params[op->param[3]].offset + (size_t)c, &var, 1);
+            size = 0;
+        }
+        double inv = 1 / sqrt(var + (double)op->eps);
+        EACH(i) k1 += dy[i] / count, k2 += dy[i] * (x[i] - mean) * inv / count, sizes += fabs(dy[i]);
+        for (int s = 0; s < ref->n; s++)
+            for (int q = 0; q < hw; q++) {
+                size_t i = ((size_t)s * channels + (size_t)c) * (size_t)hw + (size_t)q;
+                double hat = fabs(x[i] - mean) * inv, wrong = (fabs(x[i]) + fabs(mean) + 12 * size) * inv + 12 * hat;
+                b.y[i] = 2 * (fabs(gamma) * wrong + fabs(beta));
+            }
+        EACH(i)
+        {
+            double hat = fabs(x[i] - mean) * inv, wrong = (fabs(x[i]) + fabs(mean) + 12 * size) * inv + 12 * hat;
+            dg += fabs(dy[i]) * (wrong + 12 * hat);
+            sum_dy += fabs(dy[i]);
+        }
+        b.dgamma[c] = 2 * dg;
+        b.dbeta[c] = 2 * 12 * sum_dy;
+        EACH(i)
+        {
+            double hat = fabs(x[i] - mean) * inv, wrong = (fabs(x[i]) + fabs(mean) + 12 * size) * inv + 12 * hat;
+            b.dx[i] = 2 * fabs(gamma) * inv *
+                      (16 * (fabs(dy[i]) + fabs(k1) + hat * fabs(k2)) + 12 * sizes / count + hat * dg / count +
+                       wrong * fabs(k2));
+        }
+    }
+    free(x);
+    free(dy);
+    return b;
+}
+
+/* --- comparing */
+
+struct verdict {
+    double worst; /* error as a part of its bound; above 1 is a failure */
+    char where[160];
+};
+
+static void judge(struct verdict *v, const char *what, const struct shape *s, size_t i, double got, double want,
+                  double bound)
+{
+    double error = fabs(got - want), ratio = error == 0 ? 0 : error / bound;
+    if (isnan(got) || ratio > v->worst) {
+        v->worst = isnan(got) ? INFINITY : ratio;
+        snprintf(v->where, sizeof v->where,
+                 "%s of (%d,%d,%d,%d) k %d kernel %d stride %d: [%zu] %.9g, expected %.9g +- %.3g", what, s->n, s->c,
+                 s->h, s->w, s->k, s->kernel, s->stride, i, got, want, bound);
+    }
+}
+
+/* What op i of the program made, on both sides and (size) on ref with absolute values. */
+static void compare_op(const struct side *got, const struct side *ref, const struct side *size, int i,
+                       const struct shape *s, double u, struct verdict *v)
+{
+    const struct op *op = &ref->p->ops[i];
+    const char *name = op_name(op->kind);
+    double factor = C * sqrt(reduction(ref->p, op, s->n)) * EPS;
+    struct bn_bounds bn = {0};
+    if (op->kind == OP_BN || op->kind == OP_BN_BWD)
+        bn = bn_bounds(ref, size != NULL);
+    if (op->out >= 0) {
+        double *g = side_get(got, op->out), *w = side_get(ref, op->out),
+               *z = linear_kind(op->kind) ? side_get(size, op->out) : NULL;
+        for (size_t k = 0; k < side_count(ref, op->out); k++) {
+            double bound = u * fabs(w[k]);
+            if (z)
+                bound += factor * z[k];
+            else if (op->kind == OP_BN)
+                bound += EPS * bn.y[k];
+            else if (op->kind == OP_BN_BWD)
+                bound += EPS * bn.dx[k];
+            else if (op->kind == OP_XENT_BWD)
+                bound += 2 * EPS * fabs(w[k]);
+            judge(v, name, s, k, g[k], w[k], bound);
+        }
+        free(g);
+        free(w);
+        free(z);
+    }
+    bool param_gradient = op->kind == OP_CONV_BWD_PARAM || op->kind == OP_LINEAR_BWD_PARAM || op->kind == OP_BN_BWD;
+    for (int q = 0; q < 2 && param_gradient; q++) {
+        if (op->param[q] < 0)
+            continue;
+        const struct param *pr = &ref->p->params[op->param[q]];
+        for (size_t k = 0; k < pr->count; k++) {
+            double g, w, z = 0;
+            arena_get(got, got->reduce, pr->offset + k, &g, 1);
+            arena_get(ref, ref->reduce, pr->offset + k, &w, 1);
+            if (op->kind != OP_BN_BWD)
+                arena_get(size, size->reduce, pr->offset + k, &z, 1);
+            double bound = op->kind == OP_BN_BWD ? EPS * (q ? bn.dbeta[k] : bn.dgamma[k]) : factor * z;
+            judge(v, q ? "gradient of bias" : "gradient of weight", s, k, g, w, bound);
+        }
+    }
+    for (int k = 0; k < METRIC_N && op->kind == OP_XENT; k++) {
+        double g, w;
+        arena_get(got, got->reduce, got->p->n_train + got->p->n_stats + (size_t)k, &g, 1);
+        arena_get(ref, ref->reduce, ref->p->n_train + ref->p->n_stats + (size_t)k, &w, 1);
+        judge(v, "metric", s, (size_t)k, g, w, 2 * EPS * fabs(w));
+    }
+    free(bn.y);
+    free(bn.dx);
+    free(bn.dgamma);
+    free(bn.dbeta);
+}
+
+/* Run one case and judge it; with a mutant only the ops of its kind. */
+static void examine(enum group g, const struct shape *s, const struct mode *m, const struct mutant *mutant,
+                    struct verdict *v)
+{
+    enum dtype values = m->compute;
+    struct program *p = build(g, s, false), *q = build(g, s, true), *under_test = build(g, s, false);
+    struct side got, ref, size;
+    if (mutant)
+        mutate(under_test, mutant);
+    run_case(&ref, "ref", p, g, s, &mode_f64, values, false, NULL);
+    run_case(&size, "ref", q, g, s, &mode_f64, values, true, NULL);
+    run_case(&got, device_name, under_test, g, s, m, values, false, mutant);
+    int end = g == BN_EVAL ? p->nfwd : p->nops;
+    for (int i = 0; i < end; i++)
+        if (!mutant || p->ops[i].kind == mutant->kind)
+            compare_op(&got, &ref, g == BN_EVAL ? NULL : &size, i, s, m->compute == DT_BF16 ? 0x1p-8 : 0, v);
+    side_close(&got);
+    side_close(&ref);
+    side_close(&size);
+    program_destroy(p);
+    program_destroy(q);
+    program_destroy(under_test);
+}
+
+/* --- the tests */
+
+struct subject {
+    enum group group;
+    const struct mode *mode;
+    struct mutant mutant;
+    char name[128];
+};
+
+static bool native(const struct mode *m)
+{
+    struct device *d;
+    assert_int_equal(0, device_open(&d, device_name, &(struct device_options){.threads = 1}, NULL));
+    bool yes = m->emulate || d->ops->native(d, m->compute);
+    d->ops->close(d);
+    return yes;
+}
+
+static void op_matches_ref(void **state)
+{
+    const struct subject *t = *state;
+    struct verdict v = {0};
+    if (!native(t->mode)) {
+        print_message("# SKIP no %s units in this processor\n", t->mode->name);
+        skip();
+    }
+    for (int i = 0; i < NSHAPES; i++)
+        if (fits(t->group, &shapes[i]))
+            examine(t->group, &shapes[i], t->mode, NULL, &v);
+    print_message("# %s in %s: largest error %.2f of its bound\n", group_name[t->group], t->mode->name, v.worst);
+    if (v.worst > 1)
+        fail_msg("%s", v.where);
+}
+
+static void mutant_is_caught(void **state)
+{
+    const struct subject *t = *state;
+    struct verdict v = {0};
+    if (!native(t->mode)) {
+        print_message("# SKIP no %s units in this processor\n", t->mode->name);
+        skip();
+    }
+    for (int i = 0; i < NSHAPES && v.worst <= 1; i++)
+        if (fits(t->group, &shapes[i]))
+            examine(t->group, &shapes[i], t->mode, &t->mutant, &v);
+    if (v.worst <= 1)
+        fail_msg("a wrong %s passes: largest error %.2f of its bound", op_name(t->mutant.kind), v.worst);
+}
+
+static const struct {
+    enum group group;
+    struct mutant mutant;
+} mutants[] = {
+    {INPUT, {OP_INPUT, false, 0, 0}},
+    {CONV, {OP_CONV, false, 0, 0}},
+    {CONV, {OP_CONV_BWD_DATA, false, 0, 0}},
+    {CONV, {OP_CONV_BWD_PARAM, false, 0, 0}},
+    {BN, {OP_BN, false, 0, 0}},
+    {BN, {OP_BN_BWD, false, 0, 0}},
+    {RELU, {OP_RELU, false, 0, 0}},
+    {RELU, {OP_RELU_BWD, false, 0, 0}},
+    {ADD, {OP_ADD, false, 0, 0}},
+    {MAXPOOL, {OP_MAXPOOL, false, 0, 0}},
+    {MAXPOOL, {OP_MAXPOOL_BWD, false, 0, 0}},
+    {AVGPOOL, {OP_AVGPOOL, false, 0, 0}},
+    {AVGPOOL, {OP_AVGPOOL_BWD, true, 0, 0}},
+    {LINEAR, {OP_LINEAR, false, 0, 0}},
+    {LINEAR, {OP_LINEAR_BWD_DATA, true, 0, 0}},
+    {LINEAR, {OP_LINEAR_BWD_PARAM, false, 0, 0}},
+    {XENT, {OP_XENT, false, 0, 1}},
+    {XENT, {OP_XENT_BWD, false, 1 + 1.0 / 64, 0}},
+};
+enum { NMUTANTS = sizeof(mutants) / sizeof(mutants[0]) };
+_Static_assert((int)NMUTANTS == (int)OP_KINDS, "one mutant for every kind of op");
+
+int main(void)
+{
+    static const struct mode *const modes[] = {&mode_f32, &mode_emulated, &mode_bf16};
+    static struct subject subjects[3 * (GROUPS + NMUTANTS)];
+    static struct CMUnitTest tests[3 * (GROUPS + NMUTANTS)];
+    size_t n = 0;
+    for (int m = 0; m < 3; m++) {
+        for (int g = 0; g < GROUPS; g++, n++) {
+            subjects[n] = (struct subject){.group = (enum group)g, .mode = modes[m]};
+            snprintf(subjects[n].name, sizeof subjects[n].name, "%s_matches_ref_in_%s", group_name[g], modes[m]->name);
+        }
+        for (int k = 0; k < NMUTANTS; k++, n++) {
+            subjects[n] = (struct subject){.group = mutants[k].group, .mode = modes[m], .mutant = mutants[k].mutant};
+            snprintf(subjects[n].name, sizeof subjects[n].name, "a_wrong_%s_is_caught_in_%s",
+                     op_name(mutants[k].mutant.kind), modes[m]->name);
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        for (char *c = subjects[i].name; *c; c++)
+            *c = *c == ' ' ? '_' : *c;
+        tests[i] = (struct CMUnitTest){.name = subjects[i].name,
+                                       .test_func =
+                                           strncmp(subjects[i].name, "a_wrong", 7) ? op_matches_ref : mutant_is_caught,
+                                       .initial_state = &subjects[i]};
+    }
+    return _cmocka_run_group_tests("device", tests, n, NULL, NULL);
+}
