@@ -165,7 +165,7 @@ static void waiters_count_against_the_memory_limit(void **state)
     int done = 0;
     (void)state;
     for (int i = 0; i < 100; i++)
-        keys[i] = (struct request_arg){"abcdefgh" + i % 8, 1};
+        keys[i] = (struct request_arg){&"abcdefgh"[i % 8], 1};
     assert_int_equal(keyspace_create(&k, 6000), 0);
     assert_int_equal(waiters_create(&w, k), 0);
     assert_int_equal(waiters_add(w, keys, 100, count, &done, &one), -ENOSPC);
