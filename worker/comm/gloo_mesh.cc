@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -257,9 +258,21 @@ class Watch final : public gloo::transport::tcp::Handler
             mesh_.peer_gone(channel_, rank_);
     }
 
+    int rank() const
+    {
+        return rank_;
+    }
+
     void shut()
     {
         shutdown(fd_, SHUT_RDWR);
+    }
+
+    /* Has the peer closed its end? */
+    bool hung_up() const
+    {
+        pollfd p{fd_, POLLRDHUP, 0};
+        return poll(&p, 1, 0) > 0;
     }
 
   private:
@@ -488,24 +501,20 @@ void Mesh::stop()
 
 void Mesh::peer_gone(int channel, int rank)
 {
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        if (std::find(gone_.begin(), gone_.end(), rank) == gone_.end())
-            gone_.push_back(rank);
-    }
     links_[static_cast<size_t>(channel)]->link().peer_gone(rank);
 }
 
 std::string Mesh::describe_loss(int rank)
 {
-    std::lock_guard<std::mutex> guard(lock_);
-    std::string before;
-    for (int r : gone_) {
-        if (r == rank)
-            break;
-        before += " " + std::to_string(r);
+    std::string others;
+    std::vector<bool> named(static_cast<size_t>(world_), false);
+    for (auto &w : watches_) {
+        if (w->rank() == rank || named[static_cast<size_t>(w->rank())] || !w->hung_up())
+            continue;
+        named[static_cast<size_t>(w->rank())] = true;
+        others += " " + std::to_string(w->rank());
     }
-    return "rank " + std::to_string(rank) + " went away" + (before.empty() ? "" : ", after" + before);
+    return "rank " + std::to_string(rank) + " went away" + (others.empty() ? "" : " (so did:" + others + ")");
 }
 
 } // namespace mesh

@@ -107,7 +107,7 @@ class Mesh
     /* Wakes everybody and shuts the sockets down. From any thread. */
     void stop();
 
-    /* "rank 2 went away", with those that had gone before. */
+    /* "rank 2 went away (so did: 1)": a rank that gives up because of another closes too, and may be noticed first. */
     std::string describe_loss(int rank);
     void peer_gone(int channel, int rank);
 
@@ -122,8 +122,6 @@ class Mesh
     std::shared_ptr<gloo::transport::Device> device_;
     std::vector<std::shared_ptr<Channel>> links_;
     std::vector<std::unique_ptr<Watch>> watches_;
-    std::mutex lock_;
-    std::vector<int> gone_; /* in the order in which they went, over all channels */
 };
 
 } // namespace mesh

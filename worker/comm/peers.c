@@ -198,6 +198,23 @@ static int choose(const struct comm_options *o, const struct host_record *mine, 
     return 0;
 }
 
+/* An address that cannot be bound is reported here, in our words. */
+static int check_local(const char *address, struct err *e)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *ai = NULL;
+    int rc = getaddrinfo(address, NULL, &hints, &ai);
+    if (rc != 0)
+        return err_set(e, -EADDRNOTAVAIL, "the local address '%s' cannot be resolved: %s", address, gai_strerror(rc));
+    rc = 0;
+    int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, ai->ai_addr, ai->ai_addrlen) < 0)
+        rc = err_errno(e, errno, "'%s' is not an address of this machine", address);
+    if (fd >= 0)
+        close(fd);
+    freeaddrinfo(ai);
+    return rc;
+}
+
 int peers_address(const struct comm_options *o, int64_t deadline, char ret[PEERS_ADDRESS_LEN], struct err *e)
 {
     struct host_record mine = {.world = o->world};
@@ -213,5 +230,5 @@ int peers_address(const struct comm_options *o, int64_t deadline, char ret[PEERS
     TRY(peers_exchange(o, "host", text, sizeof text, deadline, &all, e));
     int rc = choose(o, &mine, all, ret, e);
     peers_free(all, o->world);
-    return rc;
+    return rc < 0 ? rc : check_local(ret, e);
 }
