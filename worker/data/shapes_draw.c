@@ -167,8 +167,8 @@ static void draw_shape(struct canvas *c, struct rng *r, int cls)
     struct outline o;
     outline_clear(&o);
     forms[cls].draw(&o);
-    double side = rng_range(r, 0.33, 0.48) * c->size, stretch = pm_exp(rng_range(r, -0.15, 0.15));
-    double angle = rng_range(r, -PM_PI / 6, PM_PI / 6), margin = 0.75 * side;
+    double side = rng_range(r, 0.36, 0.48) * c->size, stretch = pm_exp(rng_range(r, -0.15, 0.15));
+    double angle = rng_range(r, -PM_PI / 6, PM_PI / 6), margin = 0.8 * side;
     double x = rng_range(r, margin, c->size - margin), y = rng_range(r, margin, c->size - margin);
     place(&o, side, stretch, angle, x, y);
     float colour[3];
