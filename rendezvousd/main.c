@@ -118,30 +118,29 @@ static void on_signal(uv_signal_t *sig, int signum)
     server_close(d->server, NULL, NULL);
 }
 
-static int start(struct daemon *d, int *ret_port, struct err *e)
+/* On failure *ret_exit is the exit code that fits. */
+static int start(struct daemon *d, int *ret_port, int *ret_exit, struct err *e)
 {
     static const int signums[] = {SIGTERM, SIGINT};
     struct server_options o = {.max_clients = (size_t)d->config.max_clients, .same_uid_only = !d->config.insecure};
+    *ret_exit = EXIT_INTERNAL;
     TRY(server_create(&d->server, &d->loop, &o, e));
-    TRY(server_listen(d->server, d->config.bind, (int)d->config.port, ret_port, e));
+    int rc = server_listen(d->server, d->config.bind, (int)d->config.port, ret_port, e);
+    if (rc < 0) {
+        *ret_exit = rc == -EINVAL ? EXIT_USAGE_ERROR : EXIT_UNAVAILABLE;
+        return rc;
+    }
     for (size_t i = 0; i < sizeof signums / sizeof *signums; i++) {
         uv_signal_init(&d->loop, &d->signals[i]);
         d->signals[i].data = d;
-        int rc = uv_signal_start(&d->signals[i], on_signal, signums[i]);
+        rc = uv_signal_start(&d->signals[i], on_signal, signums[i]);
         if (rc < 0)
             return err_errno(e, -rc, "signal %d cannot be watched", signums[i]);
     }
+    *ret_exit = EXIT_CANT_CREATE;
     if (d->config.port_file)
         TRY(write_port_file(d->config.port_file, *ret_port, e));
     return 0;
-}
-
-static int exit_code_of(int rc)
-{
-    if (rc == -EINVAL || rc == ERR_USAGE)
-        return EXIT_USAGE_ERROR;
-    return rc == -ENAMETOOLONG || rc == -ENOENT || rc == -EROFS || rc == -ENOTDIR || rc == -EISDIR ? EXIT_CANT_CREATE
-                                                                                                   : EXIT_UNAVAILABLE;
 }
 
 static int complain(const struct err *e, int code)
@@ -153,7 +152,7 @@ static int complain(const struct err *e, int code)
 static int serve(struct daemon *d)
 {
     struct err e;
-    int port, rc;
+    int port, code, rc;
     if (!d->config.insecure && !is_loopback(d->config.bind)) {
         err_set(&e, ERR_USAGE,
                 "--bind %s: there is no authentication yet, so only a loopback address such as 127.0.0.1 is served "
@@ -167,9 +166,9 @@ static int serve(struct daemon *d)
         err_errno(&e, -rc, "no event loop");
         return complain(&e, EXIT_INTERNAL);
     }
-    rc = start(d, &port, &e);
+    rc = start(d, &port, &code, &e);
     if (rc < 0)
-        return complain(&e, exit_code_of(rc)); /* the process ends: nothing is served yet */
+        return complain(&e, code); /* the process ends: nothing is served yet */
     printf("rendezvousd ready on %s:%d\n", d->config.bind, port);
     fflush(stdout);
     uv_run(&d->loop, UV_RUN_DEFAULT);
