@@ -10,22 +10,17 @@
 #include <uv.h>
 
 #include "common/clock.h"
-#include "common/env_contract.h"
 #include "common/err.h"
 #include "common/exitcode.h"
-#include "common/failure_record.h"
 #include "common/include/crun.h"
 #include "common/log.h"
-#include "launcher/agent.h"
-#include "launcher/bootstrap.h"
 #include "launcher/config.h"
-#include "launcher/group.h"
 #include "launcher/guardian.h"
 #include "launcher/logmux.h"
 #include "launcher/program.h"
 #include "launcher/rdzv_client.h"
+#include "launcher/run.h"
 #include "launcher/spawn_env.h"
-#include "launcher/timeline.h"
 #include "launcher/tree.h"
 #include "launcher/watch.h"
 
@@ -33,243 +28,27 @@
 #define FLUSH_MS 600000
 /* After the guardian's death nobody waits for us any more; this bounds the farewell. */
 #define LOST_KILL_MS 30000
-#define QUEUE_MAX 64
 
 extern char **environ;
 
-struct run {
-    const struct config *config;
-    const struct program *program;
-    const struct guardian_link *link;
-    uv_loop_t loop;
-    struct agent agent;
-    struct agent_event
-        queue[QUEUE_MAX]; /* events that callbacks leave; pump() applies them, so that no step runs within another */
-    unsigned queue_first, queue_last;
-    bool pumping;
-    struct rdzv_client *rdzv;
-    struct bootstrap store;
-    struct logmux *mux;
-    struct group *group;
-    struct rdzv_news round; /* the current one */
-    int prev_base;          /* rank base of the round before, -1: none */
-    struct watch *signals, *guardian;
-    int signal_fd;
-    uv_timer_t grace;
-    struct timeline timeline;
-    bool wait_first_step; /* the workers of the broken round knew libcrun: their line waits for the first step */
-    char node[RDZV_ID_MAX + 1], host[64];
-    char log_dir[2048]; /* --log-dir/RUN_ID, or "" */
-    char error_file[2304];
-    char page_variable[32], omp_variable[32];
-    const char *nccl_async;
-    bool done;
-    int exit_code;
-};
-
-static void pump(struct run *r);
-
-static void post(struct run *r, const struct agent_event *ev)
+void run_post(struct run *r, const struct agent_event *ev)
 {
-    assert(r->queue_last - r->queue_first < QUEUE_MAX);
-    r->queue[r->queue_last++ % QUEUE_MAX] = *ev;
-}
-
-/* --- a round's workers ------------------------------------------------------------------------------------------- */
-
-static const char *error_path(struct run *r, int rank)
-{
-    const unsigned long long round = r->round.round;
-    if (r->log_dir[0])
-        snprintf(r->error_file, sizeof r->error_file, "%s/round-%llu/rank-%d.error.json", r->log_dir, round, rank);
-    else if (r->link->scratch_dir[0])
-        snprintf(r->error_file, sizeof r->error_file, "%.1000s/round-%llu-rank-%d.error.json", r->link->scratch_dir,
-                 round, rank);
-    else
-        return NULL;
-    return r->error_file;
-}
-
-static const char *reason_text(enum rdzv_reason why)
-{
-    return why == RDZV_WHY_START ? "start" : crun_stop_reason_name((enum crun_stop_reason)why);
-}
-
-static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *e)
-{
-    struct run *r = arg;
-    const struct rdzv_news *n = &r->round;
-    const int rank = n->rank_base + local;
-    const struct env_contract c = {.rank = rank,
-                                   .world_size = n->world_size,
-                                   .local_rank = local,
-                                   .local_world_size = r->config->nproc,
-                                   .group_rank = n->group_rank,
-                                   .group_world_size = n->group_world,
-                                   .role_rank = rank,
-                                   .role_world_size = n->world_size,
-                                   .master_port = r->store.port,
-                                   .restart_count = n->restart_count,
-                                   .max_restarts = r->config->max_restarts,
-                                   .round = (int64_t)n->round,
-                                   .prev_rank = r->prev_base < 0 ? -1 : r->prev_base + local,
-                                   .role_name = r->config->role,
-                                   .master_addr = "127.0.0.1",
-                                   .run_id = r->config->run_id,
-                                   .use_agent_store = "True",
-                                   .error_file = error_path(r, rank),
-                                   .signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-                                   .nccl_async = r->nccl_async,
-                                   .store_url = r->store.url,
-                                   .node_id = r->node,
-                                   .restart_reason = reason_text(n->why)};
-    const char *extra[] = {r->page_variable, r->omp_variable[0] ? r->omp_variable : NULL, NULL};
-    snprintf(r->page_variable, sizeof r->page_variable, ENV_PAGE_FD "=%d", page_fd);
-    return spawn_env_build(environ, &c, extra, ret, e);
-}
-
-static void spawn_failed(struct run *r, int code, const char *text)
-{
-    struct agent_event ev = {.kind = AGENT_SPAWN_FAILED, .cause = {.exit_code = code, .rank = -1}};
-    snprintf(ev.cause.text, sizeof ev.cause.text, "%s", text);
-    logmux_say(r->mux, "%s", text);
-    post(r, &ev);
-}
-
-static void spawn_round(struct run *r, const struct rdzv_news *news)
-{
-    struct err e = {0};
-    const int prev_base = r->round.round ? r->round.rank_base : -1;
-    r->round = *news;
-    r->prev_base = prev_base;
-    r->timeline.round = clock_ns();
-    int rc = bootstrap_renew(&r->store, &r->loop, &e);
-    if (rc < 0)
-        err_wrap(&e, "cannot open the bootstrap store");
-    if (rc == 0)
-        rc = logmux_begin_round(r->mux, news->round, &e);
-    if (rc == 0)
-        rc = group_start(r->group, news->rank_base, &e);
-    if (rc < 0)
-        spawn_failed(r, rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE, e.text);
-}
-
-static void say_timeline(struct run *r)
-{
-    char text[512];
-    logmux_say(r->mux, "%s", timeline_text(&r->timeline, text, sizeof text));
-    r->timeline.pending = false;
-}
-
-static void on_started(void *arg)
-{
-    struct run *r = arg;
-    r->timeline.spawned = clock_ns();
-    if (r->timeline.pending && (!r->wait_first_step || r->timeline.first_step))
-        say_timeline(r);
-}
-
-static void on_progressed(void *arg, int64_t first_step_ns)
-{
-    struct run *r = arg;
-    r->timeline.first_step = first_step_ns;
-    if (r->timeline.pending && r->timeline.spawned)
-        say_timeline(r);
-}
-
-static void on_unstarted(void *arg, int local, int error)
-{
-    struct run *r = arg;
-    char text[512];
-    if (error == ENOENT)
-        snprintf(text, sizeof text, "program '%s' cannot be executed: it, or the interpreter it names, is not found",
-                 r->program->path);
-    else
-        snprintf(text, sizeof text, "program '%s' cannot be executed: %s", r->program->path, strerror(error));
-    if (r->agent.ended) /* every worker fails the same way: said once */
-        return;
-    spawn_failed(r, error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXEC, text);
-    pump(r);
-}
-
-static void begin_timeline(struct run *r, int64_t woken, const char *cause)
-{
-    r->timeline = (struct timeline){.woken = woken, .max_restarts = (int)r->config->max_restarts, .pending = true};
-    snprintf(r->timeline.cause, sizeof r->timeline.cause, "%.*s", (int)sizeof r->timeline.cause - 1, cause);
-}
-
-static void on_ended(void *arg, int local, int64_t woken)
-{
-    struct run *r = arg;
-    const struct failure_worker *w = &group_workers(r->group)[local];
-    struct agent_event ev = {.kind = AGENT_WORKER_ENDED,
-                             .cause = {.exit_code = ending_code(w->ending), .rank = w->rank}};
-    char text[64];
-    snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d %s", w->rank, ending_text(w->ending, text, sizeof text));
-    log_info("agent", "worker ended: %s pid=%d", ev.cause.text, (int)w->pid);
-    if (r->agent.state == AGENT_RUNNING && ev.cause.exit_code != 0) {
-        if (r->timeline.pending) /* of the restart before; its first step never came */
-            say_timeline(r);
-        begin_timeline(r, woken, ev.cause.text);
-    }
-    post(r, &ev);
-    pump(r);
-}
-
-static void on_gone(void *arg)
-{
-    struct run *r = arg;
-    uv_timer_stop(&r->grace);
-    r->wait_first_step = group_attached(r->group);
-    r->timeline.gone = clock_ns();
-    post(r, &(struct agent_event){.kind = AGENT_GONE});
-    pump(r);
-}
-
-/* --- the end ----------------------------------------------------------------------------------------------------- */
-
-static void report_failure(struct run *r)
-{
-    const struct failure_worker *w = group_workers(r->group);
-    struct failure_record record;
-    struct failure_job job = {.run_id = r->config->run_id,
-                              .host = r->host,
-                              .program = r->program->path,
-                              .round = r->round.round,
-                              .restarts = r->round.restart_count,
-                              .max_restarts = (int)r->config->max_restarts};
-    int first = failure_first(w, r->agent.slots);
-    if (first < 0 || r->round.round == 0)
-        return;
-    const char *path = error_path(r, w[first].rank);
-    if (path && failure_record_read(path, &record, NULL) == 0) {
-        job.message = record.message;
-        job.message_from = path;
-    } else if ((job.message = group_error_text(r->group, first))) {
-        job.message_from = "told through libcrun";
-    }
-    if (job.message_from == path && !r->log_dir[0])
-        job.message_from = "error.json"; /* the folder is gone in a moment */
-    job.tail = logmux_tail(r->mux, w[first].local_rank);
-    struct buf text;
-    buf_init(&text, 1u << 20);
-    if (failure_render(&job, w, r->agent.slots, &text) == 0 && text.len > 0)
-        logmux_say_text(r->mux, text.data);
-    buf_free(&text);
+    assert(r->queue_last - r->queue_first < RUN_QUEUE_MAX);
+    r->queue[r->queue_last++ % RUN_QUEUE_MAX] = *ev;
 }
 
 static void finish(struct run *r, int code)
 {
     char name[32];
     if (r->timeline.pending && r->timeline.spawned)
-        say_timeline(r);
+        round_say_timeline(r);
     if (r->agent.signo && code == EXIT_REQUEUE)
         logmux_say(r->mux, "stopped in good order after %s; start it again to go on (exit code %d)",
                    signal_text(r->agent.signo, name, sizeof name), EXIT_REQUEUE);
     else if (r->agent.signo)
         logmux_say(r->mux, "stopped by %s", signal_text(r->agent.signo, name, sizeof name));
-    else if (code != EXIT_OK)
-        report_failure(r);
+    else if (code != EXIT_OK && !r->unspawned)
+        round_report_failure(r);
     r->exit_code = code;
     r->done = true;
 }
@@ -279,9 +58,11 @@ static void finish(struct run *r, int code)
 static void on_grace_over(uv_timer_t *t)
 {
     struct run *r = (struct run *)((char *)t - offsetof(struct run, grace));
-    logmux_say(r->mux, "some workers did not end within %g s of SIGTERM; killing them", r->config->shutdown_timeout);
-    post(r, &(struct agent_event){.kind = AGENT_GRACE_OVER});
-    pump(r);
+    if (r->config->shutdown_timeout > 0)
+        logmux_say(r->mux, "some workers did not end within %g s of SIGTERM; killing them",
+                   r->config->shutdown_timeout);
+    run_post(r, &(struct agent_event){.kind = AGENT_GRACE_OVER});
+    run_pump(r);
 }
 
 static void stop_workers(struct run *r, int reason)
@@ -297,7 +78,7 @@ static void told(struct run *r, int rc, const struct err *e)
     if (rc == 0)
         return;
     log_error("agent", "the rendezvous refused a request: %s", e->text);
-    post(r, &(struct agent_event){.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_END, .exit_code = EXIT_INTERNAL}});
+    run_post(r, &(struct agent_event){.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_END, .exit_code = EXIT_INTERNAL}});
 }
 
 static void apply(struct run *r, const struct agent_effect *f)
@@ -322,7 +103,7 @@ static void apply(struct run *r, const struct agent_effect *f)
     case AGENT_DO_SPAWN:
         if (f->news.why == RDZV_WHY_FAILURE)
             r->timeline.restart = f->news.restart_count;
-        spawn_round(r, &f->news);
+        round_spawn(r, &f->news);
         break;
     case AGENT_DO_STOP:
         stop_workers(r, f->reason);
@@ -349,13 +130,13 @@ static void step(struct run *r, const struct agent_event *ev)
         apply(r, &fx.v[i]);
 }
 
-static void pump(struct run *r)
+void run_pump(struct run *r)
 {
     if (r->pumping)
         return;
     r->pumping = true;
     while (r->queue_first != r->queue_last && !r->done) {
-        struct agent_event ev = r->queue[r->queue_first++ % QUEUE_MAX];
+        struct agent_event ev = r->queue[r->queue_first++ % RUN_QUEUE_MAX];
         step(r, &ev);
     }
     r->pumping = false;
@@ -367,9 +148,9 @@ static void on_news(void *arg, const struct rdzv_news *news)
 {
     struct run *r = arg;
     log_debug("agent", "news kind=%d round=%llu", (int)news->kind, (unsigned long long)news->round);
-    post(r, &(struct agent_event){.kind = AGENT_NEWS, .news = *news});
+    run_post(r, &(struct agent_event){.kind = AGENT_NEWS, .news = *news});
     /* News comes from inside effects or from a timer; the former are pumped by whoever applies them. */
-    pump(r);
+    run_pump(r);
 }
 
 static void on_signal(void *arg)
@@ -381,9 +162,9 @@ static void on_signal(void *arg)
         if (info.ssi_signo == SIGCHLD)
             child = true;
         else
-            post(r, &(struct agent_event){.kind = AGENT_SIGNAL, .signo = (int)info.ssi_signo});
+            run_post(r, &(struct agent_event){.kind = AGENT_SIGNAL, .signo = (int)info.ssi_signo});
     }
-    pump(r);
+    run_pump(r);
     if (child && !r->done)
         group_on_sigchld(r->group);
 }
@@ -465,7 +246,7 @@ static int open_parts(struct run *r, struct err *e)
         .on_ttou = r->link->worker_ttou,
         .nofile = r->link->worker_nofile,
         .mux = r->mux,
-        .events = {on_started, on_unstarted, on_ended, on_progressed, on_gone, make_env},
+        .events = round_events,
         .arg = r,
     };
     TRY(group_create(&r->group, &r->loop, &group, e));
@@ -537,8 +318,8 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
     int rc = open_parts(r, e);
     if (rc == 0) {
         choose_omp(r);
-        post(r, &(struct agent_event){.kind = AGENT_START});
-        pump(r);
+        run_post(r, &(struct agent_event){.kind = AGENT_START});
+        run_pump(r);
         while (!r->done)
             uv_run(&r->loop, UV_RUN_ONCE);
         *ret_code = r->exit_code;

@@ -235,10 +235,17 @@ void group_on_sigchld(struct group *g)
 
 /* --- stopping ---------------------------------------------------------------------------------------------------- */
 
+/* It died before we sent it anything: news of it is on its way, and it is a failure of its own. */
+static bool already_dead(const struct child *c)
+{
+    siginfo_t info = {0};
+    return waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
 void group_stop(struct group *g, int reason)
 {
     for (int i = 0; i < g->n; i++) {
-        if (g->workers[i].ended)
+        if (g->workers[i].ended || already_dead(&g->children[i]))
             continue;
         g->workers[i].told_to_stop = true;
         child_stop(&g->children[i], g->workers[i].pid, reason);
@@ -288,7 +295,7 @@ static void check_gone(struct group *g)
 void group_clear(struct group *g)
 {
     for (int i = 0; i < g->n; i++) {
-        if (g->workers[i].ended)
+        if (g->workers[i].ended || already_dead(&g->children[i]))
             continue;
         g->workers[i].told_to_stop = true;
         child_kill(&g->children[i]);

@@ -11,6 +11,8 @@ import pytest
 
 def test_restarts_are_counted_and_every_rank_is_told(crun):
     script = """echo "round $CRUN_ROUND count $TORCHELASTIC_RESTART_COUNT why $CRUN_RESTART_REASON prev $CRUN_PREV_RANK port $MASTER_PORT"
+                touch $TMPDIR/said-$CRUN_ROUND-$RANK
+                while [ ! -e $TMPDIR/said-$CRUN_ROUND-0 ]; do sleep 0.01; done
                 [ $CRUN_ROUND -ge 3 ] && exit 0
                 [ $RANK = 1 ] && exit 5
                 exec sleep 10"""
@@ -58,7 +60,7 @@ def test_the_report_names_the_first_culprit_its_record_and_last_words(crun, work
 
 
 def test_of_two_deaths_seen_at_once_the_first_is_the_culprit(crun):
-    p = crun.start("--nproc_per_node", 4, "sh", "-c", f"echo $$ > {crun.tmp}/p; mv {crun.tmp}/p {crun.tmp}/pid-$RANK; exec sleep 100")
+    p = crun.start("--nproc_per_node", 4, "sh", "-c", f"cd {crun.tmp}; echo $$ > p$RANK; mv p$RANK pid-$RANK; exec sleep 100")
     pids = [int(crun.wait_file(f"pid-{r}")) for r in range(4)]
     agent = crun.agent_of(p.pid)
     os.kill(agent, signal.SIGSTOP)
@@ -140,8 +142,7 @@ def test_an_ignored_sighup_stays_ignored(crun):
 
 
 def test_a_stopped_worker_is_stopped_too(crun):
-    p = crun.start("--nproc_per_node", 2, "sh", "-c", f"echo $$ > {crun.tmp}/pid-$RANK; exec sleep 100")
-    time.sleep(0.1)
+    p = crun.start("--nproc_per_node", 2, "sh", "-c", f"cd {crun.tmp}; echo $$ > p$RANK; mv p$RANK pid-$RANK; exec sleep 100")
     pids = [int(crun.wait_file(f"pid-{r}")) for r in (0, 1)]
     os.kill(pids[1], signal.SIGSTOP)
     os.kill(pids[0], signal.SIGKILL)

@@ -55,11 +55,14 @@ def test_a_closed_stdout_does_not_disturb(crun, worker):
 
 def test_a_console_that_reads_slowly_loses_nothing(crun, worker):
     p = crun.start("--nproc_per_node", 2, worker, "lines", 60000)
-    time.sleep(0.7)  # several megabytes: the workers are blocked, crun is not
-    agent = crun.agent_of(p.pid)
-    before = open(f"/proc/{agent}/stat").read().split()[13:15]
-    time.sleep(0.2)
-    assert open(f"/proc/{agent}/stat").read().split()[13:15] == before, "waiting costs no processor time"
+    for r in (0, 1):
+        crun.wait_file(f"writing-{r}")
+    cpu_time = lambda: open(f"/proc/{crun.agent_of(p.pid)}/stat").read().split()[13:15]
+    before, end = None, time.monotonic() + 60
+    while before != cpu_time():  # several megabytes: soon the workers are blocked, and crun waits without spinning
+        assert time.monotonic() < end, "crun spins"
+        before = cpu_time()
+        time.sleep(0.4)
     out, _ = p.communicate(timeout=60)
     assert p.returncode == 0 and out.count(b"\n") == 120000
 

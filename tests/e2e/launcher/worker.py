@@ -47,6 +47,7 @@ def env():
 
 
 def lines(count):
+    touch(f"writing-{rank}")
     for i in range(int(count)):
         sys.stdout.write(f"line {i} of rank {rank} {'x' * (i % 97)}\n")
 

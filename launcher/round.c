@@ -1,0 +1,213 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/env_contract.h"
+#include "common/err.h"
+#include "common/exitcode.h"
+#include "common/failure_record.h"
+#include "common/include/crun.h"
+#include "common/log.h"
+#include "launcher/config.h"
+#include "launcher/guardian.h"
+#include "launcher/logmux.h"
+#include "launcher/program.h"
+#include "launcher/run.h"
+#include "launcher/spawn_env.h"
+
+extern char **environ;
+
+/* --- starting ------------------------------------------------------------------------------------------- */
+
+static const char *error_path(struct run *r, int rank)
+{
+    const unsigned long long round = r->round.round;
+    if (r->log_dir[0])
+        snprintf(r->error_file, sizeof r->error_file, "%s/round-%llu/rank-%d.error.json", r->log_dir, round, rank);
+    else if (r->link->scratch_dir[0])
+        snprintf(r->error_file, sizeof r->error_file, "%.1000s/round-%llu-rank-%d.error.json", r->link->scratch_dir,
+                 round, rank);
+    else
+        return NULL;
+    return r->error_file;
+}
+
+static const char *reason_text(enum rdzv_reason why)
+{
+    return why == RDZV_WHY_START ? "start" : crun_stop_reason_name((enum crun_stop_reason)why);
+}
+
+static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *e)
+{
+    struct run *r = arg;
+    const struct rdzv_news *n = &r->round;
+    const int rank = n->rank_base + local;
+    const struct env_contract c = {.rank = rank,
+                                   .world_size = n->world_size,
+                                   .local_rank = local,
+                                   .local_world_size = r->config->nproc,
+                                   .group_rank = n->group_rank,
+                                   .group_world_size = n->group_world,
+                                   .role_rank = rank,
+                                   .role_world_size = n->world_size,
+                                   .master_port = r->store.port,
+                                   .restart_count = n->restart_count,
+                                   .max_restarts = r->config->max_restarts,
+                                   .round = (int64_t)n->round,
+                                   .prev_rank = r->prev_base < 0 ? -1 : r->prev_base + local,
+                                   .role_name = r->config->role,
+                                   .master_addr = "127.0.0.1",
+                                   .run_id = r->config->run_id,
+                                   .use_agent_store = "True",
+                                   .error_file = error_path(r, rank),
+                                   .signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+                                   .nccl_async = r->nccl_async,
+                                   .store_url = r->store.url,
+                                   .node_id = r->node,
+                                   .restart_reason = reason_text(n->why)};
+    const char *extra[] = {r->page_variable, r->omp_variable[0] ? r->omp_variable : NULL, NULL};
+    snprintf(r->page_variable, sizeof r->page_variable, ENV_PAGE_FD "=%d", page_fd);
+    return spawn_env_build(environ, &c, extra, ret, e);
+}
+
+static void spawn_failed(struct run *r, int code, const char *text)
+{
+    struct agent_event ev = {.kind = AGENT_SPAWN_FAILED, .cause = {.exit_code = code, .rank = -1}};
+    snprintf(ev.cause.text, sizeof ev.cause.text, "%s", text);
+    logmux_say(r->mux, "%s", text);
+    r->unspawned = true;
+    run_post(r, &ev);
+}
+
+void round_spawn(struct run *r, const struct rdzv_news *news)
+{
+    struct err e = {0};
+    const int prev_base = r->round.round ? r->round.rank_base : -1;
+    r->round = *news;
+    r->prev_base = prev_base;
+    r->timeline.round = clock_ns();
+    int rc = bootstrap_renew(&r->store, &r->loop, &e);
+    if (rc < 0)
+        err_wrap(&e, "cannot open the bootstrap store");
+    if (rc == 0)
+        rc = logmux_begin_round(r->mux, news->round, &e);
+    if (rc == 0)
+        rc = group_start(r->group, news->rank_base, &e);
+    if (rc < 0)
+        spawn_failed(r, rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE, e.text);
+}
+
+void round_say_timeline(struct run *r)
+{
+    char text[512];
+    logmux_say(r->mux, "%s", timeline_text(&r->timeline, text, sizeof text));
+    r->timeline.pending = false;
+}
+
+static void on_started(void *arg)
+{
+    struct run *r = arg;
+    r->timeline.spawned = clock_ns();
+    if (r->timeline.pending && (!r->wait_first_step || r->timeline.first_step))
+        round_say_timeline(r);
+}
+
+static void on_progressed(void *arg, int64_t first_step_ns)
+{
+    struct run *r = arg;
+    r->timeline.first_step = first_step_ns;
+    if (r->timeline.pending && r->timeline.spawned)
+        round_say_timeline(r);
+}
+
+static void on_unstarted(void *arg, int local, int error)
+{
+    struct run *r = arg;
+    char text[512];
+    if (error == ENOENT)
+        snprintf(text, sizeof text, "program '%s' cannot be executed: it, or the interpreter it names, is not found",
+                 r->program->path);
+    else
+        snprintf(text, sizeof text, "program '%s' cannot be executed: %s", r->program->path, strerror(error));
+    if (r->unspawned) /* every worker fails the same way: said once */
+        return;
+    spawn_failed(r, error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXEC, text);
+    run_pump(r);
+}
+
+static void begin_timeline(struct run *r, int64_t woken, const char *cause)
+{
+    r->timeline = (struct timeline){.woken = woken, .max_restarts = (int)r->config->max_restarts, .pending = true};
+    snprintf(r->timeline.cause, sizeof r->timeline.cause, "%.*s", (int)sizeof r->timeline.cause - 1, cause);
+}
+
+static void on_ended(void *arg, int local, int64_t woken)
+{
+    struct run *r = arg;
+    const struct failure_worker *w = &group_workers(r->group)[local];
+    struct agent_event ev = {.kind = AGENT_WORKER_ENDED,
+                             .cause = {.exit_code = ending_code(w->ending), .rank = w->rank}};
+    char text[64];
+    snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d %s", w->rank, ending_text(w->ending, text, sizeof text));
+    log_info("agent", "worker ended: %s pid=%d", ev.cause.text, (int)w->pid);
+    if (r->agent.state == AGENT_RUNNING && ev.cause.exit_code != 0) {
+        if (r->timeline.pending) /* of the restart before; its first step never came */
+            round_say_timeline(r);
+        begin_timeline(r, woken, ev.cause.text);
+    }
+    run_post(r, &ev);
+    run_pump(r);
+}
+
+static void on_gone(void *arg)
+{
+    struct run *r = arg;
+    uv_timer_stop(&r->grace);
+    r->wait_first_step = group_attached(r->group);
+    r->timeline.gone = clock_ns();
+    run_post(r, &(struct agent_event){.kind = AGENT_GONE});
+    run_pump(r);
+}
+
+/* --- the report ----------------------------------------------------------------------------------------------------- */
+
+void round_report_failure(struct run *r)
+{
+    const struct failure_worker *w = group_workers(r->group);
+    struct failure_record record;
+    struct failure_job job = {.run_id = r->config->run_id,
+                              .host = r->host,
+                              .program = r->program->path,
+                              .round = r->round.round,
+                              .restarts = r->round.restart_count,
+                              .max_restarts = (int)r->config->max_restarts};
+    int first = failure_first(w, r->agent.slots);
+    if (first < 0 || r->round.round == 0)
+        return;
+    const char *path = error_path(r, w[first].rank);
+    if (path && failure_record_read(path, &record, NULL) == 0) {
+        job.message = record.message;
+        job.message_from = path;
+    } else if ((job.message = group_error_text(r->group, first))) {
+        job.message_from = "told through libcrun";
+    }
+    if (job.message_from == path && !r->log_dir[0])
+        job.message_from = "error.json"; /* the folder is gone in a moment */
+    job.tail = logmux_tail(r->mux, w[first].local_rank);
+    struct buf text;
+    buf_init(&text, 1u << 20);
+    if (failure_render(&job, w, r->agent.slots, &text) == 0 && text.len > 0)
+        logmux_say_text(r->mux, text.data);
+    buf_free(&text);
+}
+
+const struct group_events round_events = {
+    .started = on_started,
+    .unstarted = on_unstarted,
+    .ended = on_ended,
+    .progressed = on_progressed,
+    .gone = on_gone,
+    .make_env = make_env,
+};

@@ -1,0 +1,63 @@
+/* The inside of the agent, shared by agent_loop.c (the world and the effects) and round.c (the workers of a round). */
+#ifndef CRUN_LAUNCHER_RUN_H
+#define CRUN_LAUNCHER_RUN_H
+
+#include <stdbool.h>
+#include <uv.h>
+
+#include "launcher/agent.h"
+#include "launcher/bootstrap.h"
+#include "launcher/group.h"
+#include "launcher/timeline.h"
+
+struct config;
+struct guardian_link;
+struct logmux;
+struct program;
+struct rdzv_client;
+struct watch;
+
+#define RUN_QUEUE_MAX 64
+
+struct run {
+    const struct config *config;
+    const struct program *program;
+    const struct guardian_link *link;
+    uv_loop_t loop;
+    struct agent agent;
+    struct agent_event queue
+        [RUN_QUEUE_MAX]; /* events that callbacks leave; pump() applies them, so that no step runs within another */
+    unsigned queue_first, queue_last;
+    bool pumping;
+    struct rdzv_client *rdzv;
+    struct bootstrap store;
+    struct logmux *mux;
+    struct group *group;
+    struct rdzv_news round; /* the current one */
+    int prev_base;          /* rank base of the round before, -1: none */
+    struct watch *signals, *guardian;
+    int signal_fd;
+    uv_timer_t grace;
+    struct timeline timeline;
+    bool wait_first_step; /* the workers of the broken round knew libcrun: their line waits for the first step */
+    char node[RDZV_ID_MAX + 1], host[64];
+    char log_dir[2048]; /* --log-dir/RUN_ID, or "" */
+    char error_file[2304];
+    char page_variable[32], omp_variable[32];
+    const char *nccl_async;
+    bool unspawned; /* the program could not be started, and that is said */
+    bool done;
+    int exit_code;
+};
+
+/* Leave an event for the machine; run_pump() applies what is left, unless it is at work already. */
+void run_post(struct run *r, const struct agent_event *ev);
+void run_pump(struct run *r);
+
+/* round.c */
+extern const struct group_events round_events; /* their arg is the struct run */
+void round_spawn(struct run *r, const struct rdzv_news *news);
+void round_say_timeline(struct run *r);
+void round_report_failure(struct run *r);
+
+#endif
