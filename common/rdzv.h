@@ -37,24 +37,24 @@
 
 struct err;
 
-#define RDZV_STATES(X)                                                                 \
-    X(RDZV_JOINING, "joining")     /* fewer than MIN nodes are here */                 \
-    X(RDZV_LAST_CALL, "last-call") /* MIN are here; more may come until the deadline */\
-    X(RDZV_RUNNING, "running")     /* a round runs */                                  \
-    X(RDZV_STOPPING, "stopping")   /* the round is broken; members stop their workers */ \
-    X(RDZV_SUCCEEDED, "succeeded") /* all members DONE (final) */                      \
-    X(RDZV_FAILED, "failed")       /* budget used up, or too few nodes in time (final) */ \
+#define RDZV_STATES(X)                                                                                                 \
+    X(RDZV_JOINING, "joining")     /* fewer than MIN nodes are here */                                                 \
+    X(RDZV_LAST_CALL, "last-call") /* MIN are here; more may come until the deadline */                                \
+    X(RDZV_RUNNING, "running")     /* a round runs */                                                                  \
+    X(RDZV_STOPPING, "stopping")   /* the round is broken; members stop their workers */                               \
+    X(RDZV_SUCCEEDED, "succeeded") /* all members DONE (final) */                                                      \
+    X(RDZV_FAILED, "failed")       /* budget used up, or too few nodes in time (final) */                              \
     X(RDZV_DRAINED, "drained")     /* stopped in good order before the end (final) */
 
-#define RDZV_EVENTS(X)                                                                 \
-    X(RDZV_JOIN, "join")     /* a node is ready for the next round */                  \
-    X(RDZV_LEAVE, "leave")   /* a node wishes to go in good order: it is told STOP if it has workers, then END */ \
-    X(RDZV_FAIL, "fail")     /* a worker of this node failed in `round` */             \
-    X(RDZV_DONE, "done")     /* all workers of this node exited 0 in `round` */        \
-    X(RDZV_GONE, "gone")     /* the node's agent and all its processes are proved dead */ \
-    X(RDZV_SILENT, "silent") /* connection lost or heartbeats missed, nothing proved */\
-    X(RDZV_RESUME, "resume") /* a silent node is heard again */                        \
-    X(RDZV_DRAIN, "drain")   /* stop the job in good order (operator, preemption) */   \
+#define RDZV_EVENTS(X)                                                                                                 \
+    X(RDZV_JOIN, "join")     /* a node is ready for the next round */                                                  \
+    X(RDZV_LEAVE, "leave")   /* a node wishes to go in good order: it is told STOP if it has workers, then END */      \
+    X(RDZV_FAIL, "fail")     /* a worker of this node failed in `round` */                                             \
+    X(RDZV_DONE, "done")     /* all workers of this node exited 0 in `round` */                                        \
+    X(RDZV_GONE, "gone")     /* the node's agent and all its processes are proved dead */                              \
+    X(RDZV_SILENT, "silent") /* connection lost or heartbeats missed, nothing proved */                                \
+    X(RDZV_RESUME, "resume") /* a silent node is heard again */                                                        \
+    X(RDZV_DRAIN, "drain")   /* stop the job in good order (operator, preemption) */                                   \
     X(RDZV_TICK, "tick")     /* time has passed */
 
 enum rdzv_state {
@@ -82,28 +82,28 @@ enum rdzv_reason { RDZV_WHY_START = 0, RDZV_WHY_FAILURE = 1, RDZV_WHY_RESIZE = 2
 
 struct rdzv_config {
     int min_nodes, max_nodes;
-    int max_restarts;          /* budget of the whole job */
-    int64_t join_timeout_ms;   /* JOINING longer than this: the job fails; 600000 */
-    int64_t last_call_ms;      /* 30000 */
-    int64_t silence_ms;        /* an agent kills its workers when unheard for this long: 3000 */
-    int64_t kill_ms;           /* bound of that kill: 1000 */
-    uint64_t first_round;      /* number of the first round; >= 1 */
+    int max_restarts;        /* budget of the whole job */
+    int64_t join_timeout_ms; /* JOINING longer than this: the job fails; 600000 */
+    int64_t last_call_ms;    /* 30000 */
+    int64_t silence_ms;      /* an agent kills its workers when unheard for this long: 3000 */
+    int64_t kill_ms;         /* bound of that kill: 1000 */
+    uint64_t first_round;    /* number of the first round; >= 1 */
 };
 
 struct rdzv_cause {
-    int exit_code;             /* as a shell sees it: 1..255, 128 + signal */
-    int rank;                  /* global rank of the culprit, -1 if none */
+    int exit_code; /* as a shell sees it: 1..255, 128 + signal */
+    int rank;      /* global rank of the culprit, -1 if none */
     char text[RDZV_TEXT_MAX + 1];
 };
 
 struct rdzv_event {
     enum rdzv_event_kind kind;
-    char node[RDZV_ID_MAX + 1];  /* all but TICK and DRAIN; stable for the life of an agent */
-    uint64_t round;              /* FAIL, DONE: the round it speaks of; JOIN: the last round this node was told of (in ROUND or
+    char node[RDZV_ID_MAX + 1]; /* all but TICK and DRAIN; stable for the life of an agent */
+    uint64_t round; /* FAIL, DONE: the round it speaks of; JOIN: the last round this node was told of (in ROUND or
                                     STOP), all of whose workers are gone; 0: none yet */
-    int slots;                   /* JOIN: workers this node offers, 1..RDZV_SLOTS_MAX */
-    char addr[RDZV_ADDR_MAX + 1];/* JOIN: address other nodes reach it by */
-    struct rdzv_cause cause;     /* FAIL, GONE */
+    int slots;      /* JOIN: workers this node offers, 1..RDZV_SLOTS_MAX */
+    char addr[RDZV_ADDR_MAX + 1]; /* JOIN: address other nodes reach it by */
+    struct rdzv_cause cause;      /* FAIL, GONE */
 };
 
 enum rdzv_news_kind { RDZV_NEWS_ROUND = 1, RDZV_NEWS_STOP, RDZV_NEWS_END };
@@ -113,15 +113,15 @@ enum rdzv_news_kind { RDZV_NEWS_ROUND = 1, RDZV_NEWS_STOP, RDZV_NEWS_END };
 struct rdzv_news {
     uint64_t seq;
     enum rdzv_news_kind kind;
-    uint64_t round;                 /* ROUND: the new one; STOP: the one to stop; END: the last */
-    enum rdzv_reason why;           /* ROUND, STOP */
-    int restart_count;              /* restarts used up so far by the job */
-    int group_rank, group_world;    /* ROUND */
-    int rank_base, world_size;      /* ROUND: global ranks rank_base .. rank_base + slots - 1 */
+    uint64_t round;                      /* ROUND: the new one; STOP: the one to stop; END: the last */
+    enum rdzv_reason why;                /* ROUND, STOP */
+    int restart_count;                   /* restarts used up so far by the job */
+    int group_rank, group_world;         /* ROUND */
+    int rank_base, world_size;           /* ROUND: global ranks rank_base .. rank_base + slots - 1 */
     char leader_addr[RDZV_ADDR_MAX + 1]; /* ROUND: address of group rank 0 */
-    bool spare;                     /* ROUND: this node has no part in it and waits */
-    int exit_code;                  /* END */
-    struct rdzv_cause cause;        /* STOP(failure), END: the first culprit */
+    bool spare;                          /* ROUND: this node has no part in it and waits */
+    int exit_code;                       /* END */
+    struct rdzv_cause cause;             /* STOP(failure), END: the first culprit */
 };
 
 struct rdzv_effect {
@@ -150,9 +150,9 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
 int64_t rdzv_deadline(const struct rdzv *r);
 
 enum rdzv_state rdzv_state(const struct rdzv *r);
-uint64_t rdzv_round(const struct rdzv *r);      /* current or last round, 0 before the first */
+uint64_t rdzv_round(const struct rdzv *r); /* current or last round, 0 before the first */
 int rdzv_restarts(const struct rdzv *r);
-int rdzv_nodes(const struct rdzv *r);           /* nodes known, spares included */
+int rdzv_nodes(const struct rdzv *r); /* nodes known, spares included */
 bool rdzv_knows(const struct rdzv *r, const char *node);
 
 /* Every invariant that must hold after every step (ranks dense, round live at most once, budget exact, ...). 0, or

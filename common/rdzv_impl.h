@@ -7,6 +7,9 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
+#define COUNT_ONE(...) +1
+enum { STATE_COUNT = 0 RDZV_STATES(COUNT_ONE), EVENT_COUNT = 0 RDZV_EVENTS(COUNT_ONE) };
+
 struct node {
     char id[RDZV_ID_MAX + 1];
     char addr[RDZV_ADDR_MAX + 1];
