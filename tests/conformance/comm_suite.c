@@ -377,6 +377,10 @@ static void abort_wakes_a_waiting_call_at_once(void **state)
                   (long long)w.took_ms[0]);
     assert_int_equal(w.rc[0], -ECANCELED);
     assert_in_range(w.took_ms[0], 0, SOON_MS);
+    struct err e;
+    int64_t start = clock_ms(); /* rank 1 need not wait for rank 2, which is busy, to learn that rank 0 is lost */
+    assert_int_equal(one_sum(w.comm[1], 1, NULL, &e), -ECONNRESET);
+    assert_in_range(clock_ms() - start, 0, SOON_MS);
     ranks_run(&w, one_sum, NULL); /* whatever comes after it fails on every rank */
     assert_int_equal(w.rc[0], -ECANCELED);
     for (int r = 1; r < 3; r++) {

@@ -47,14 +47,14 @@ class Buffer final : public UnboundBuffer
     {
         UnboundBuffer &b = with(rank);
         guarded(rank, [&] { b.send(rank, slot, offset, nbytes); });
-        sends_.push_back(rank);
+        sends_.push_back({rank, false});
     }
 
     void recv(int rank, uint64_t slot, size_t offset, size_t nbytes) override
     {
         UnboundBuffer &b = with(rank);
         guarded(rank, [&] { b.recv(rank, slot, offset, nbytes); });
-        recvs_.push_back(rank);
+        recvs_.push_back({rank, false});
     }
 
     void recv(std::vector<int>, uint64_t, size_t, size_t) override
@@ -81,11 +81,14 @@ class Buffer final : public UnboundBuffer
         wake(-1);
     }
 
-    /* Link's lock held. rank -1: all. */
+    /* Link's lock held. rank -1: whoever the operations are with. */
     void wake(int rank)
     {
+        bool concerned = rank < 0;
+        for (auto &p : peers_)
+            concerned = concerned || p.first == rank;
         for (auto &p : peers_) {
-            if (rank < 0 || p.first == rank) {
+            if (concerned) {
                 p.second->abortWaitRecv();
                 p.second->abortWaitSend();
             }
@@ -93,6 +96,11 @@ class Buffer final : public UnboundBuffer
     }
 
   private:
+    struct Posted {
+        int rank;
+        bool done; /* its completion was taken before its turn */
+    };
+
     UnboundBuffer &with(int rank)
     {
         std::lock_guard<std::mutex> guard(link_.lock_);
@@ -133,22 +141,41 @@ class Buffer final : public UnboundBuffer
         return milliseconds(std::max<decltype(ms)>(ms + 1, 0));
     }
 
-    template <typename F> bool wait(std::deque<int> &posted, int *ret, F f)
+    UnboundBuffer &inner(int rank)
     {
-        int rank = posted.front();
-        UnboundBuffer *b = nullptr;
         for (auto &p : peers_)
             if (p.first == rank)
-                b = p.second.get();
-        bool done = guarded(rank, [&] { return f(*b, left()); });
-        if (!done) {
-            /* Woken. If the mesh was stopped that is all; if the peer went, the operation may have been completed before. */
-            {
-                std::lock_guard<std::mutex> guard(link_.lock_);
-                if (link_.stopped_)
-                    throw Stopped{};
-            }
-            guarded(rank, [&] { return f(*b, milliseconds(0)); });
+                return *p.second;
+        GLOO_THROW_INVALID_OPERATION_EXCEPTION("waiting without an operation");
+    }
+
+    bool is_gone(int rank)
+    {
+        std::lock_guard<std::mutex> guard(link_.lock_);
+        if (link_.stopped_)
+            throw Stopped{};
+        return link_.gone_[static_cast<size_t>(rank)];
+    }
+
+    /* Operations with peers that went are either complete by now or lost, whichever we happen to wait for. */
+    template <typename F> void settle(std::deque<Posted> &posted, F f)
+    {
+        for (auto &p : posted) {
+            if (p.done || !is_gone(p.rank))
+                continue;
+            UnboundBuffer &b = inner(p.rank);
+            p.done = guarded(p.rank, [&] { return f(b, milliseconds(0)); }) || /* false: it told of the wake-up only */
+                     guarded(p.rank, [&] { return f(b, milliseconds(0)); });
+        }
+    }
+
+    template <typename F> bool wait(std::deque<Posted> &posted, int *ret, F f)
+    {
+        int rank = posted.front().rank;
+        UnboundBuffer &b = inner(rank);
+        while (!posted.front().done && !guarded(rank, [&] { return f(b, left()); })) {
+            (void)is_gone(rank); /* woken: stopped? */
+            settle(posted, f);
         }
         posted.pop_front();
         if (ret)
@@ -158,7 +185,7 @@ class Buffer final : public UnboundBuffer
 
     Link &link_;
     std::vector<std::pair<int, std::unique_ptr<UnboundBuffer>>> peers_;
-    std::deque<int> sends_, recvs_;
+    std::deque<Posted> sends_, recvs_;
 };
 
 /* ---- links -------------------------------------------------------------------------------------------------------- */
