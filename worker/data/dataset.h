@@ -25,10 +25,10 @@ struct dataset {
     char **class_names; /* classes entries, sorted; owned by the data set */
 };
 
-/* DIR/<class>/<anything>.{jpg,jpeg,JPEG,png,...}: classes are the sub-folders in byte order, files in byte order within a class; nested
- * folders are walked. class_names/classes: the training set's classes; NULL: take the folder's own. A class here
- * that is not among them is refused (ERR_DATA names it).
- * ERR_DATA: missing folder ("... does not exist"), no classes, a set without any image. */
+/* DIR/<class>/<anything>.{jpg,jpeg,png}, in any case: classes are the sub-folders in byte order, files in byte order within a class; nested
+ * folders are walked, hidden entries (.name) passed over. class_names/classes: the training set's classes, sorted, copied; NULL: take the
+ * folder's own. A class here that is not among them is refused (ERR_DATA names it).
+ * ERR_DATA: missing folder ("... does not exist"), no classes, a set without any image, and with class_names NULL a class without one. */
 int dataset_open_folder(struct dataset **ret, const char *dir, char *const *class_names, int classes, struct err *e);
 void dataset_close(struct dataset *d); /* NULL allowed */
 

@@ -222,6 +222,8 @@ static int check_options(struct loader_options *o, struct err *e)
         return err_set(e, -EINVAL,
                        "a loader needs a batch, an image size and threads of at least 1, not %zu, %d and %d", o->batch,
                        o->image_size, o->threads);
+    if (o->channels != 1 && o->channels != 3)
+        return err_set(e, -EINVAL, "images have 1 or 3 channels, not %d", o->channels);
     const struct augment *a = &o->augment;
     if (o->training &&
         !(a->scale_min > 0 && a->scale_min <= a->scale_max && a->scale_max <= 1 && a->ratio_min >= 1e-3 &&

@@ -273,7 +273,6 @@ static void a_bad_sample_gets_weight_0_and_is_reported_once(void **state)
     break_file(f, 6);
     fixture_file(f->dir, "b/09.jpg", "just text", 9);
     struct loader *l = open_loader(f->data, &o);
-    long logged = 0;
     for (int64_t epoch = 0; epoch < 2; epoch++) {
         size_t bad = 0;
         int saved = fixture_capture_stderr();
@@ -286,7 +285,6 @@ static void a_bad_sample_gets_weight_0_and_is_reported_once(void **state)
                     assert_int_equal(b.b.images[i * PIXELS + k], 0);
             }
         long bytes = fixture_captured_bytes(saved);
-        logged += bytes;
         assert_int_equal(bad, 2);
         if (epoch == 0 ? bytes == 0 : bytes != 0)
             fail_msg("epoch %d: %ld bytes logged", (int)epoch, bytes);
@@ -341,6 +339,9 @@ static void options_that_make_no_sense_are_refused(void **state)
     assert_int_equal(loader_create(&l, f->data, &o, &e), -EINVAL);
     o = options();
     o.augment.scale_min = 0;
+    assert_int_equal(loader_create(&l, f->data, &o, &e), -EINVAL);
+    o = options();
+    o.channels = 4;
     assert_int_equal(loader_create(&l, f->data, &o, &e), -EINVAL);
     o = options();
     o.training = false;
