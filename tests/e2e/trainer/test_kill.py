@@ -74,7 +74,7 @@ def check(text, out, expected, killed_at):
     assert weights(out) == expected, "the weights differ from the undisturbed run's"
     before, mark, _ = text.partition("restart 1/3")
     assert mark, "no restart was reported:\n" + text[-3000:]
-    done = [(int(e) - 1) * int(n) + int(k) for e, k, n in re.findall(r"Epoch (\d+)/\d+ \[ *(\d+)/(\d+)\]", before)]
+    done = [p for p in map(position, before.splitlines()) if p is not None]
     resumed = [int(n) for n in re.findall(r"resumed from step (\d+)", text)]
     reached, start = (done[-1] if done else 0), (resumed[0] if resumed else 0)
     print(f"killed {killed_at}: reached step {reached}, resumed from {start}, {reached - start} steps redone")
@@ -84,20 +84,52 @@ def check(text, out, expected, killed_at):
     return reached, start
 
 
+def position(line):
+    """Steps done according to a progress line, None for another line."""
+    m = re.search(r"Epoch (\d+)/\d+ \[ *(\d+)/(\d+)\]", line)
+    return (int(m[1]) - 1) * int(m[3]) + int(m[2]) if m else None
+
+
+def kill_at(job, run_id, rank, moment, step_seconds):
+    """Kill when `moment` steps are done: at the line of the whole step, plus its fraction of a step. Before step 1: of the start-up."""
+    done = threading.Event()
+    whole, fraction = int(moment), moment % 1
+
+    def fire():
+        for _ in range(1000):  # a worker that is being started has no rank yet
+            if kill(run_id, rank):
+                break
+            time.sleep(0.01)
+        done.set()
+
+    def on_line(line):
+        if not done.is_set() and position(line) == whole and whole > 0:
+            job.on_line = None
+            threading.Timer(fraction * step_seconds, fire).start()
+
+    if whole == 0:
+        threading.Timer(fraction, fire).start()
+    else:
+        job.on_line = on_line
+    return done
+
+
 def test_a_worker_killed_at_any_moment_changes_no_bit(undisturbed, tmp_path):
     world, data, expected, seconds = undisturbed
+    steps = EPOCHS * IMAGES // BATCH
     seed = random.SystemRandom().randrange(1 << 30)
     rng = random.Random(seed)
-    print(f"world {world}, seed {seed}, undisturbed {seconds:.1f} s")
+    print(f"world {world}, seed {seed}, undisturbed {seconds:.1f} s for {steps} steps")
     strata = range(9) if world == 2 else range(0, 9, 3)
     for i in strata:
         out, run_id = tmp_path / f"kill-{i}", f"kill-{world}-{i}-{seed}"
-        moment = seconds * (0.02 + 0.9 * (i + rng.random()) / 9)
+        moment = (steps - 1) * (i + rng.random()) / 9
         rank = rng.randrange(world)
         job = Job(world, run_id, out, data)
-        time.sleep(max(0, job.started + moment - time.monotonic()))
-        assert kill(run_id, rank), f"rank {rank} is not running {moment:.2f} s after the start"
-        check(job.finish(), out, expected, f"rank {rank} at {moment:.2f} s")
+        done = kill_at(job, run_id, rank, moment, seconds / steps)
+        text = job.finish()
+        assert done.is_set()
+        check(text, out, expected, f"rank {rank} {moment:.2f} steps into the run")
 
 
 def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path):

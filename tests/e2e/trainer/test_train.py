@@ -146,6 +146,17 @@ def test_bad_samples_weigh_nothing_and_are_counted(data, tmp_path):
     assert any(v.name in strict.stderr for v in victims)
 
 
+def test_a_truncated_newest_checkpoint_is_passed_over_with_a_warning(data, trained, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(trained[0], out)
+    model = newest(out) / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-100])
+    p = run(*small(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
+    assert p.returncode == 0, p.stderr
+    assert "passed over" in p.stderr and "resumed from step 5" in p.stderr
+    assert p.stdout == trained[1].stdout
+
+
 def refusals(data, trained, tmp_path):
     """name -> (arguments, exit code, words of the message)"""
     empty = tmp_path / "empty"
@@ -156,8 +167,8 @@ def refusals(data, trained, tmp_path):
     shutil.copy(next(extra.glob("*/*.jpg")), extra / "zebra" / "a.jpg")
     cut = tmp_path / "cut"
     shutil.copytree(trained, cut)
-    model = newest(cut) / "model.safetensors"
-    model.write_bytes(model.read_bytes()[:-100])
+    for model in cut.glob("step-*/model.safetensors"):
+        model.write_bytes(model.read_bytes()[:-100])
     flipped = tmp_path / "flipped"
     shutil.copytree(trained, flipped)
     model = newest(flipped) / "model.safetensors"
@@ -166,7 +177,8 @@ def refusals(data, trained, tmp_path):
     model.write_bytes(raw)
     foreign = tmp_path / "foreign"
     shutil.copytree(trained, foreign)
-    (newest(foreign) / "model.safetensors").write_bytes(b"PK\x03\x04 some zip file of another program")
+    for model in foreign.glob("step-*/model.safetensors"):
+        model.write_bytes(b"PK\x03\x04 some zip file of another program")
     fewer = tmp_path / "fewer"
     shutil.copytree(data / "train", fewer)
     shutil.rmtree(sorted(fewer.iterdir())[0])
