@@ -46,7 +46,7 @@ static void finish(struct run *r, int code)
         logmux_say(r->mux, "stopped in good order after %s; start it again to go on (exit code %d)",
                    signal_text(r->agent.signo, name, sizeof name), EXIT_REQUEUE);
     else if (r->agent.signo)
-        logmux_say(r->mux, "stopped by %s", signal_text(r->agent.signo, name, sizeof name));
+        round_say_stopped(r, r->agent.signo);
     else if (code != EXIT_OK && !r->unspawned)
         round_report_failure(r);
     r->exit_code = code;

@@ -203,6 +203,23 @@ void round_report_failure(struct run *r)
     buf_free(&text);
 }
 
+void round_say_stopped(struct run *r, int signo)
+{
+    const struct failure_worker *w = group_workers(r->group);
+    char name[32], text[64], line[512];
+    size_t n = (size_t)snprintf(line, sizeof line, "stopped by %s", signal_text(signo, name, sizeof name));
+    const char *before = "; not in good order: ";
+    for (int i = 0; r->round.round && i < r->agent.slots && n < sizeof line; i++) {
+        const int code = ending_code(w[i].ending);
+        if (!w[i].ended || code == EXIT_OK || code == EXIT_REQUEUE || code == 128 + SIGTERM)
+            continue;
+        n += (size_t)snprintf(line + n, sizeof line - n, "%srank %d %s", before, w[i].rank,
+                              ending_text(w[i].ending, text, sizeof text));
+        before = ", ";
+    }
+    logmux_say(r->mux, "%s", line);
+}
+
 const struct group_events round_events = {
     .started = on_started,
     .unstarted = on_unstarted,

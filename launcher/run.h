@@ -59,5 +59,6 @@ extern const struct group_events round_events; /* their arg is the struct run */
 void round_spawn(struct run *r, const struct rdzv_news *news);
 void round_say_timeline(struct run *r);
 void round_report_failure(struct run *r);
+void round_say_stopped(struct run *r, int signo); /* and which workers ended neither well nor by our SIGTERM */
 
 #endif

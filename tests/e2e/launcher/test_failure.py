@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from crun_run import BUILD
+
 
 def test_restarts_are_counted_and_every_rank_is_told(crun):
     script = """echo "round $CRUN_ROUND count $TORCHELASTIC_RESTART_COUNT why $CRUN_RESTART_REASON prev $CRUN_PREV_RANK port $MASTER_PORT"
@@ -95,6 +97,26 @@ def test_a_drain_is_told_through_the_page_and_ends_with_75(crun, worker):
     assert p.returncode == 75, err
     assert [crun.wait_file(f"reason-{r}") for r in (0, 1)] == ["3", "3"]
     assert b"restart" not in err and crun.processes() == []
+
+
+def test_workers_of_a_round_meet_in_a_store_that_no_later_round_sees(crun, worker):
+    rc, _, err = crun.run("--max-restarts", 1, worker, "store")
+    assert rc == 0, err
+    assert [crun.wait_file(f"store-{r}") for r in (1, 2)] == ["+PONG :0 +OK :2"] * 2
+
+
+def test_libcrun_sees_the_reason_of_a_stop(crun, worker):
+    lib = os.path.join(BUILD, "common", "libcrun.so.0")
+    if not os.path.exists(lib):
+        pytest.skip("libcrun.so is not built")
+    p = crun.start("--nproc_per_node", 2, "--run-id", "lib", worker, "library", lib)
+    for r in (0, 1):
+        crun.wait_file(f"ready-{r}")
+    p.terminate()
+    _, err = p.communicate(timeout=60)
+    assert [crun.wait_file(f"reason-{r}") for r in (0, 1)] == ["drain"] * 2
+    assert p.returncode == 143, "one worker did not stop in good order"
+    assert err.decode().splitlines()[-1] == "crun: stopped by SIGTERM; not in good order: rank 1 exited with code 11"
 
 
 def test_a_failure_is_told_through_the_page(crun, worker):

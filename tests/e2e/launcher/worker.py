@@ -1,9 +1,11 @@
 """A worker for the tests: `worker.py WHAT [args]`. Uses the shared page as its layout in common/crun_page.h says."""
 
+import ctypes
 import json
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -54,6 +56,46 @@ def lines(count):
 
 def long_line(size):
     sys.stdout.write(chr(ord("a") + rank) * int(size) + "\n")
+
+
+def store():
+    """Round 1 leaves a key and fails; round 2 must not see it. Speaks RESP by hand, as any Redis client would."""
+    f = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).makefile("rwb")
+
+    def ask(line):
+        f.write(line.encode() + b"\r\n")
+        f.flush()
+        return f.readline().decode().strip()
+
+    touch(f"store-{os.environ['CRUN_ROUND']}", " ".join([ask("PING"), ask("EXISTS key"), ask("SET key 1"), ask("INCR key")]))
+    sys.exit(1 if os.environ["CRUN_ROUND"] == "1" else 0)
+
+
+def library(path):
+    """The same as drain(), through libcrun and ctypes."""
+    lib = ctypes.CDLL(path)
+    lib.crun_stop_reason_name.restype = ctypes.c_char_p
+
+    class Info(ctypes.Structure):
+        names = "rank world_size local_rank local_world_size group_rank group_world_size round restart_count".split()
+        _fields_ = [(n, ctypes.c_int) for n in names] + [("run_id", ctypes.c_char_p), ("store", ctypes.c_char_p)]
+
+    info = Info()
+    assert lib.crun_init(ctypes.byref(info)) == 0
+    assert (info.rank, info.world_size, info.run_id) == (rank, int(os.environ["WORLD_SIZE"]), b"lib"), info
+
+    def on_term(signo, frame):
+        touch(f"reason-{rank}", lib.crun_stop_reason_name(lib.crun_stop_reason()).decode())
+        if rank == 1:
+            lib.crun_record_error(11, b"told through the page")
+            sys.exit(11)
+        sys.exit(75)
+
+    signal.signal(signal.SIGTERM, on_term)
+    lib.crun_progress(ctypes.c_uint64(5))
+    touch(f"ready-{rank}")
+    while True:
+        signal.pause()
 
 
 def drain():
