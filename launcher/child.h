@@ -8,14 +8,10 @@
 #include "launcher/failure.h"
 
 struct err;
-struct group;
-struct watch;
 
 struct child {
-    struct group *group;
     int local;
-    int pidfd; /* -1: none */
-    struct watch *death;
+    int pidfd;              /* -1: none */
     struct crun_page *page; /* mapped until the next round begins */
 };
 

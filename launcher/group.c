@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,6 +32,8 @@ struct group {
     struct watch *status;
     int notify_fd; /* eventfd shared by all workers; -1: none, or it has told */
     struct watch *notify;
+    int deaths_fd; /* epoll of all pidfds, in the order of deaths */
+    struct watch *deaths_watch;
     uv_timer_t rescan;
     bool clearing;
     int64_t clear_deadline;
@@ -41,6 +44,30 @@ struct group {
 };
 
 static void check_gone(struct group *g);
+static void on_deaths(void *arg);
+
+/* --- watching ---------------------------------------------------------------------------------------------------- */
+
+static int watch_child(struct group *g, struct child *c)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
+    return epoll_ctl(g->deaths_fd, EPOLL_CTL_ADD, c->pidfd, &ev) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+/* Taken out by hand: a process between fork and exec has copies of our descriptors, and close(2) alone would not do it then. */
+static void unwatch_child(struct group *g, struct child *c)
+{
+    epoll_ctl(g->deaths_fd, EPOLL_CTL_DEL, c->pidfd, NULL);
+}
+
+static void drop_pidfd(struct group *g, struct child *c)
+{
+    if (c->pidfd < 0)
+        return;
+    unwatch_child(g, c);
+    close(c->pidfd);
+    c->pidfd = -1;
+}
 
 /* --- starting ---------------------------------------------------------------------------------------------------- */
 
@@ -52,6 +79,7 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->loop = loop;
     g->o = *o;
     g->status_fd = g->notify_fd = -1;
+    g->deaths_fd = epoll_create1(EPOLL_CLOEXEC);
     uv_timer_init(loop, &g->rescan);
     g->children = calloc((size_t)o->workers, sizeof *g->children);
     g->workers = calloc((size_t)o->workers, sizeof *g->workers);
@@ -59,7 +87,13 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     *ret = g;
     if (!g->children || !g->workers)
         return err_errno(e, ENOMEM, "%d workers", o->workers);
-    return g->null_fd < 0 ? err_errno(e, errno, "/dev/null") : 0;
+    if (g->null_fd < 0)
+        return err_errno(e, errno, "/dev/null");
+    if (g->deaths_fd < 0)
+        return err_errno(e, errno, "epoll");
+    TRY(watch_open(&g->deaths_watch, loop, g->deaths_fd, UV_READABLE, on_deaths, g, e));
+    watch_set(g->deaths_watch, true);
+    return 0;
 }
 
 static void status_close(struct group *g)
@@ -112,8 +146,6 @@ static void on_notify(void *arg)
         g->o.events.progressed(g->o.arg, first);
 }
 
-static void on_death(void *arg);
-
 static int start_one(struct group *g, int local, int rank, int status_fd, struct err *e)
 {
     struct child *c = &g->children[local];
@@ -121,7 +153,7 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     char **env = NULL;
     pid_t pid = 0;
 
-    *c = (struct child){.group = g, .local = local, .pidfd = -1};
+    *c = (struct child){.local = local, .pidfd = -1};
     g->workers[local] = (struct failure_worker){.rank = rank, .local_rank = local};
     TRY(logmux_add(g->o.mux, local, rank, out, e));
     int rc = child_page_create(c, g->notify_fd, &page_fd, e);
@@ -153,9 +185,8 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     }
     g->workers[local].pid = pid;
     g->n = local + 1;
-    TRY(watch_open(&c->death, g->loop, c->pidfd, UV_READABLE, on_death, c, e));
-    watch_set(c->death, true);
-    return 0;
+    rc = watch_child(g, c);
+    return rc < 0 ? err_errno(e, -rc, "cannot watch process %d", (int)pid) : 0;
 }
 
 int group_start(struct group *g, int rank_base, struct err *e)
@@ -197,34 +228,42 @@ static void reap_orphans(struct group *g)
         if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
             return;
         for (int i = 0; i < g->n; i++)
-            if (g->workers[i].pid == info.si_pid && !g->workers[i].ended)
+            if (g->workers[i].pid == info.si_pid && !g->workers[i].ended) {
+                watch_child(g, &g->children[i]);
                 return;
+            }
         waitid(P_PID, (id_t)info.si_pid, &info, WEXITED | WNOHANG);
     }
 }
 
-static void on_death(void *arg)
+static void on_death(struct group *g, struct child *c)
 {
-    struct child *c = arg;
-    struct group *g = c->group;
     struct failure_worker *w = &g->workers[c->local];
     int64_t woken = clock_ns();
     siginfo_t info = {0};
 
     on_status(g); /* an exec that failed is known before its process ends, and says more than its exit code */
-    if (waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) < 0 || info.si_pid == 0)
+    if (waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) == 0 && info.si_pid == 0) {
+        unwatch_child(g, c); /* dead, but its debugger comes first; SIGCHLD will tell when it is our turn */
         return;
+    }
     w->ended = true;
     w->order = ++g->deaths;
     w->ended_ns = woken;
     w->ending = ending_of(&info);
-    watch_close(c->death);
-    close(c->pidfd);
-    c->death = NULL;
-    c->pidfd = -1;
+    drop_pidfd(g, c);
     g->o.events.ended(g->o.arg, c->local, woken);
     reap_orphans(g);
     check_gone(g);
+}
+
+/* One at a time: handling a death may end the round, and what the kernel told us of others would then be about the dead. */
+static void on_deaths(void *arg)
+{
+    struct group *g = arg;
+    struct epoll_event ev;
+    while (epoll_wait(g->deaths_fd, &ev, 1, 0) == 1)
+        on_death(g, ev.data.ptr);
 }
 
 void group_on_sigchld(struct group *g)
@@ -286,8 +325,7 @@ static void check_gone(struct group *g)
     if (text[0])
         logmux_say(g->o.mux, "still there %d s after SIGKILL: %s", KILL_BOUND_MS / 1000, text);
     for (int i = 0; i < g->n; i++) {
-        watch_close(g->children[i].death);
-        g->children[i].death = NULL;
+        drop_pidfd(g, &g->children[i]);
     }
     finish_round(g);
 }
@@ -343,6 +381,9 @@ void group_destroy(struct group *g)
         return;
     status_close(g);
     notify_close(g);
+    watch_close(g->deaths_watch);
+    if (g->deaths_fd >= 0)
+        close(g->deaths_fd);
     for (int i = 0; i < g->n; i++)
         child_page_drop(&g->children[i]);
     if (g->null_fd >= 0)

@@ -1,7 +1,8 @@
 /* The workers of one round on this node: started together, watched, stopped, cleared away.
  *
  *   - group_start: pipes, shared pages, clone3 for each; one close-on-exec pipe tells when all execs are through, or which failed;
- *   - every worker is watched through its pidfd; the kernel queues pidfds in the order of deaths, so the first report is the first death;
+ *   - every worker is watched through its pidfd, all in one epoll, from the moment it exists: the kernel queues them in the order of
+ *     deaths, so the first report is the first death;
  *   - group_stop: reason into the pages, then SIGTERM to the process groups (and SIGCONT: a stopped process cannot obey);
  *   - group_clear: SIGKILL to the whole tree below this process, daemons included, until nobody is left. */
 #ifndef CRUN_LAUNCHER_GROUP_H
