@@ -155,6 +155,10 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
         a->unclean = a->unclean || (code != 0 && code != EXIT_REQUEUE);
         if (a->live == 0)
             clear(a, fx);
+    } else if (code == EXIT_REQUEUE) {
+        end_with(a, EXIT_REQUEUE);
+        add(fx, AGENT_DO_LEAVE);
+        stop(a, CRUN_STOP_DRAIN, fx);
     } else if (code != 0) {
         a->unclean = true;
         add(fx, AGENT_DO_FAIL)->cause = ev->cause;

@@ -11,6 +11,7 @@
  *     or EXIT where the job has ended (budget used up, drain);
  *   - a stop signal: drain. LEAVE, stop the workers, exit 75 if all of them ended with 0 or 75, else 128 + signal;
  *     a second SIGINT: no more grace;
+ *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75;
  *   - a program that cannot be executed: LEAVE, exit 126 or 127; trying again would not help. */
 #ifndef CRUN_LAUNCHER_AGENT_H
 #define CRUN_LAUNCHER_AGENT_H

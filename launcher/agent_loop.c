@@ -47,6 +47,9 @@ static void finish(struct run *r, int code)
                    signal_text(r->agent.signo, name, sizeof name), EXIT_REQUEUE);
     else if (r->agent.signo)
         round_say_stopped(r, r->agent.signo);
+    else if (code == EXIT_REQUEUE)
+        logmux_say(r->mux, "the workers stopped in good order before the end; start it again to go on (exit code %d)",
+                   EXIT_REQUEUE);
     else if (code != EXIT_OK && !r->unspawned)
         round_report_failure(r);
     r->exit_code = code;

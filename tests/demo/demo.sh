@@ -28,7 +28,7 @@ echo "== training: $run"
 : >"$run/metrics.jsonl"
 # Wait for step kill_at to appear in the metrics (tail -F sleeps until the file grows), then kill rank 1 of this very run.
 (
-    tail -n +1 -F "$run/metrics.jsonl" 2>/dev/null | grep -m 1 --line-buffered "\"step\":$kill_at\b" >/dev/null
+    tail -n +1 -F "$run/metrics.jsonl" 2>/dev/null | grep -q -m 1 "\"step\":$kill_at\b" || true # tail ends by SIGPIPE
     for p in /proc/[0-9]*; do
         if tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -qx "TORCHELASTIC_RUN_ID=$(basename "$run")" &&
             tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -qx "RANK=1"; then

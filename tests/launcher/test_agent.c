@@ -208,10 +208,15 @@ static void the_second_sigint_ends_the_grace_and_a_second_sigterm_does_not(void 
     assert_string_equal(simple(&a, AGENT_GONE), "exit(130)");
 }
 
-static void a_worker_that_requeues_by_itself_is_a_failure(void **state)
+static void a_worker_that_requeues_by_itself_drains_the_others(void **state)
 {
+    (void)state;
     struct agent a = running();
-    assert_string_equal(ends(&a, EXIT_REQUEUE), "fail(75) stop(failure)");
+    assert_string_equal(ends(&a, EXIT_REQUEUE), "leave stop(drain)");
+    assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_START, EXIT_REQUEUE), "");
+    assert_string_equal(ends(&a, 0), "");
+    assert_string_equal(ends(&a, EXIT_REQUEUE), "clear");
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(75)");
 }
 
 static void a_program_that_cannot_be_executed_is_not_tried_again(void **state)
@@ -255,7 +260,7 @@ int main(void)
         cmocka_unit_test(a_drain_with_one_worker_killed_ends_with_the_signal),
         cmocka_unit_test(a_drain_after_a_failure_starts_no_further_round),
         cmocka_unit_test(the_second_sigint_ends_the_grace_and_a_second_sigterm_does_not),
-        cmocka_unit_test(a_worker_that_requeues_by_itself_is_a_failure),
+        cmocka_unit_test(a_worker_that_requeues_by_itself_drains_the_others),
         cmocka_unit_test(a_program_that_cannot_be_executed_is_not_tried_again),
         cmocka_unit_test(after_the_end_nothing_matters),
     };
