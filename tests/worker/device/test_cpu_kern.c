@@ -1,0 +1,210 @@
+/* The cpu device's own kernels give the same numbers in every layout and on every instruction set: layouts that oneDNN does
+ * not choose on this machine (NHWC, where there are AMX units) and older processors are covered here. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "worker/device/cpu/kern.h"
+
+enum { N = 3, H = 7, W = 5, HW = H * W, OH = 4, OW = 3, C_MAX = 40, THREADS = 2, VALUES = N * C_MAX * HW };
+
+/* Results by logical index. */
+struct results {
+    float y[VALUES], dx[VALUES], dz[VALUES], pooled[VALUES], dpool[VALUES], mean_pool[N * C_MAX], dmean[VALUES];
+    double sum[C_MAX], squares[C_MAX], bsum[C_MAX], bsum_x[C_MAX];
+};
+
+static float value(int seed, int i)
+{
+    uint32_t u = (uint32_t)i * 2654435761u + (uint32_t)seed * 40503u;
+    u ^= u >> 15;
+    u *= 2246822519u;
+    return (float)(int32_t)(u >> 8) / 0x1p23f - 1;
+}
+
+static float *scatter(const struct layout *l, int seed)
+{
+    float *to = calloc(layout_count(l) + 16, sizeof(*to));
+    for (int n = 0, i = 0; n < l->n; n++)
+        for (int c = 0; c < l->c; c++)
+            for (int p = 0; p < l->h * l->w; p++)
+                to[layout_offset(l, n, c, p)] = value(seed, i++);
+    return to;
+}
+
+static void gather(const struct layout *l, float *from, float *out)
+{
+    for (int n = 0; n < l->n; n++)
+        for (int c = 0; c < l->c; c++)
+            for (int p = 0; p < l->h * l->w; p++)
+                *out++ = from[layout_offset(l, n, c, p)];
+    free(from);
+}
+
+static float *channels(int seed)
+{
+    float *v = calloc(64, sizeof(*v));
+    for (int c = 0; c < 64; c++)
+        v[c] = value(seed, c);
+    return v;
+}
+
+static void normalise(const struct kern *k, const struct layout *l, struct results *r)
+{
+    static const float weights[N] = {1, 0, 1};
+    struct view v = layout_view(l);
+    double *partial = calloc(kern_partial(&v, THREADS), sizeof(*partial)), sums[4][64];
+    float *x = scatter(l, 1), *add = scatter(l, 2), *dy = scatter(l, 3), *dy2 = scatter(l, 4), *y = scatter(l, 5),
+          *dx = scatter(l, 6), *dz = scatter(l, 7), *mean = channels(8), *scale = channels(9), *beta = channels(10);
+    k->bn_stats(&(struct bn_stats_job){v, x, weights, sums[0], sums[1], partial}, STORE_F32, THREADS);
+    k->bn_apply(&(struct bn_apply_job){v, x, add, y, mean, scale, beta, true}, STORE_F32, THREADS);
+    k->bn_bwd_sums(&(struct bn_bwd_sums_job){v, x, dy, dy2, y, dz, weights, mean, sums[2], sums[3], partial}, STORE_F32,
+                   THREADS);
+    k->bn_bwd_apply(&(struct bn_bwd_apply_job){v, x, dy, dy2, y, dx, weights, mean, scale, beta, mean}, STORE_F32,
+                    THREADS);
+    memcpy(r->sum, sums[0], sizeof(double) * (size_t)l->c);
+    memcpy(r->squares, sums[1], sizeof(double) * (size_t)l->c);
+    memcpy(r->bsum, sums[2], sizeof(double) * (size_t)l->c);
+    memcpy(r->bsum_x, sums[3], sizeof(double) * (size_t)l->c);
+    gather(l, y, r->y);
+    gather(l, dx, r->dx);
+    gather(l, dz, r->dz);
+    free(partial);
+    free(x);
+    free(add);
+    free(dy);
+    free(dy2);
+    free(mean);
+    free(scale);
+    free(beta);
+}
+
+static void pool(const struct kern *k, const struct layout *l, struct results *r)
+{
+    struct layout small = *l, plain = *l;
+    small.h = OH;
+    small.w = OW;
+    plain.h = plain.w = plain.b = 1;
+    struct view v = layout_view(l), vs = layout_view(&small);
+    float *x = scatter(l, 1), *y = scatter(&small, 2), *dy = scatter(&small, 3), *dx = scatter(l, 4),
+          *dm = scatter(l, 5), *mean = scatter(&plain, 6), *dmean = scatter(&plain, 7),
+          *plane = calloc((size_t)THREADS * HW * LANES_MAX, sizeof(*plane));
+    uint8_t *index = calloc((size_t)vs.n * (size_t)vs.groups * (size_t)(vs.hw * vs.lanes), 1);
+    struct pool_job j = {.vx = v,
+                         .vy = vs,
+                         .x = x,
+                         .y = y,
+                         .index = index,
+                         .dy = dy,
+                         .dx = dx,
+                         .plane = plane,
+                         .kh = 3,
+                         .kw = 3,
+                         .sh = 2,
+                         .sw = 2,
+                         .ph = 1,
+                         .pw = 1};
+    k->maxpool(&j, STORE_F32, THREADS);
+    k->maxpool_bwd(&j, STORE_F32, THREADS);
+    j.y = mean;
+    j.dy = dmean;
+    j.dx = dm;
+    k->avgpool(&j, STORE_F32, THREADS);
+    k->avgpool_bwd(&j, STORE_F32, THREADS);
+    gather(&small, y, r->pooled);
+    gather(l, dx, r->dpool);
+    gather(&plain, mean, r->mean_pool);
+    gather(l, dm, r->dmean);
+    free(x);
+    free(dy);
+    free(dmean);
+    free(plane);
+    free(index);
+}
+
+static void run_all(const struct kern *k, int c, int block, struct results *r)
+{
+    struct layout l = {N, c, H, W, block};
+    memset(r, 0, sizeof(*r));
+    normalise(k, &l, r);
+    pool(k, &l, r);
+}
+
+static void close_to(const char *what, const struct kern *k, int c, int block, double got, double want)
+{
+    if (!(fabs(got - want) <= 2e-6 * (1 + fabs(want)))) /* a sum of up to 70 numbers below 2, in another order */
+        fail_msg("%s, %s, %d channels in blocks of %d: %.9g, expected %.9g", what, k->name, c, block, got, want);
+}
+
+#define CLOSE(field)                                                                                                   \
+    for (size_t i = 0; i < sizeof(want.field) / sizeof(want.field[0]); i++)                                            \
+    close_to(#field, k, c, block, (double)got.field[i], (double)want.field[i])
+
+static void every_layout_and_instruction_set_agrees(void **state)
+{
+    static const int channel_counts[] = {1, 8, 21, 32, 40};
+    static struct results want, got;
+    const struct kern *const *all = kern_all(), *plain = NULL;
+    (void)state;
+    for (int i = 0; all[i]; i++)
+        plain = all[i]; /* the last: plain C */
+    for (size_t q = 0; q < sizeof(channel_counts) / sizeof(channel_counts[0]); q++) {
+        int c = channel_counts[q];
+        const int blocks[] = {LAYOUT_PLAIN, 8, 16, c};
+        run_all(plain, c, LAYOUT_PLAIN, &want);
+        for (int t = 0; all[t]; t++)
+            for (int b = 0; b < 4; b++) {
+                const struct kern *k = all[t];
+                int block = blocks[b];
+                run_all(k, c, block, &got);
+                CLOSE(y);
+                CLOSE(dx);
+                CLOSE(dz);
+                CLOSE(pooled);
+                CLOSE(dpool);
+                CLOSE(mean_pool);
+                CLOSE(dmean);
+                CLOSE(sum);
+                CLOSE(squares);
+                CLOSE(bsum);
+                CLOSE(bsum_x);
+            }
+    }
+}
+
+static void statistics_survive_a_mean_far_from_zero(void **state)
+{
+    (void)state;
+    enum { CHANNELS = 16, PIXELS = 1024 };
+    struct layout l = {2, CHANNELS, 32, 32, CHANNELS};
+    struct view v = layout_view(&l);
+    float *x = calloc(layout_count(&l), sizeof(*x)), weights[2] = {1, 1};
+    double *partial = calloc(kern_partial(&v, 1), sizeof(*partial)), sum[CHANNELS], squares[CHANNELS];
+    for (size_t i = 0; i < layout_count(&l); i++)
+        x[i] = 4096 + (float)(i / CHANNELS % 2); /* variance 1/4 exactly, at 4096: squares need 26 bits */
+    for (int t = 0; kern_all()[t]; t++) {
+        kern_all()[t]->bn_stats(&(struct bn_stats_job){v, x, weights, sum, squares, partial}, STORE_F32, 1);
+        for (int c = 0; c < CHANNELS; c++) {
+            double mean = sum[c] / (2 * PIXELS), var = squares[c] / (2 * PIXELS) - mean * mean;
+            if (fabs(mean - 4096.5) > 1e-6 || fabs(var - 0.25) > 1e-6)
+                fail_msg("%s: mean %.9g, variance %.9g, expected 4096.5 and 0.25", kern_all()[t]->name, mean, var);
+        }
+    }
+    free(x);
+    free(partial);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_layout_and_instruction_set_agrees),
+        cmocka_unit_test(statistics_survive_a_mean_far_from_zero),
+    };
+    return cmocka_run_group_tests_name("kernels of the cpu device", tests, NULL, NULL);
+}
