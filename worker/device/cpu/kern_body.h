@@ -291,7 +291,8 @@ static INLINE void NAME(maxpool_plane)(const struct pool_job *j, const T *x, T *
             for (int ih = r.first; ih < r.end; ih++) {
                 for (int iw = c.first; iw < c.end; iw++) {
                     VF v = NAME(load)(x + ((size_t)ih * vx->w + iw) * vx->sp, lanes);
-                    VI greater = (v > best) | ((v != v) & (best == best)); /* the first maximum in row order stays; NaN wins */
+                    VI greater =
+                        (v > best) | ((v != v) & (best == best)); /* the first maximum in row order stays; NaN wins */
                     int k = (ih - r.first + r.skipped) * j->kw + iw - c.first + c.skipped;
                     best = NAME(select)(greater, v, best);
                     won = (greater & k) | (~greater & won);

@@ -9,8 +9,6 @@
 
 #include "worker/device/host_common.h"
 
-enum { ALIGN = 64 };
-
 /* --- building blocks */
 
 static void *grow(void *array, int n, int *cap, size_t size, struct err *e)
@@ -172,96 +170,6 @@ int plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct er
     return b;
 }
 
-/* --- memory */
-
-static int by_size(const void *a, const void *b, void *buffers)
-{
-    int i = *(const int *)a, j = *(const int *)b;
-    size_t x = ((struct buffer *)buffers)[i].bytes, y = ((struct buffer *)buffers)[j].bytes;
-    return x != y ? (x < y ? 1 : -1) : i - j;
-}
-
-static size_t padded(size_t bytes)
-{
-    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
-}
-
-static bool overlap(const struct buffer *a, const struct buffer *b)
-{
-    return a->keep || b->keep || (a->first <= b->last && b->first <= a->last);
-}
-
-/* Largest first, each at the lowest offset where nobody lives at the same time. */
-static size_t place(struct buffer *v, const int *order, int n)
-{
-    size_t total = 0;
-    for (int i = 0; i < n; i++) {
-        struct buffer *b = &v[order[i]];
-        size_t at = 0;
-        for (bool moved = true; moved;) {
-            moved = false;
-            for (int k = 0; k < i; k++) {
-                const struct buffer *o = &v[order[k]];
-                if (overlap(b, o) && at < o->offset + padded(o->bytes) && o->offset < at + padded(b->bytes)) {
-                    at = o->offset + padded(o->bytes);
-                    moved = true;
-                }
-            }
-        }
-        b->offset = at;
-        if (at + padded(b->bytes) > total)
-            total = at + padded(b->bytes);
-    }
-    return total;
-}
-
-static int place_all(struct cpu_plan *pl, struct err *e)
-{
-    int *order = malloc(sizeof(int) * ((size_t)pl->nbuffers + 1));
-    if (!order)
-        return err_set(e, -ENOMEM, "no memory for a plan of %d buffers", pl->nbuffers);
-    for (int i = 0; i < pl->nbuffers; i++)
-        order[i] = i;
-    qsort_r(order, (size_t)pl->nbuffers, sizeof(int), by_size, pl->buffers);
-    pl->memory_bytes = place(pl->buffers, order, pl->nbuffers);
-    free(order);
-    void *memory;
-    TRY(plan_block(pl, pl->memory_bytes, &memory, e));
-    pl->memory = memory;
-    for (int i = 0; i < pl->npatches; i++) {
-        const struct patch *p = &pl->patches[i];
-        void *at = pl->memory + pl->buffers[p->buffer].offset;
-        if (p->pointer)
-            *p->pointer = at;
-        else
-            TRY(dnn_bind(p->kernel, p->slot, at, e));
-    }
-    for (int i = 0; i < pl->nweights; i++) {
-        struct weight_copy *w = &pl->weights[i];
-        w->at = (float *)(void *)(pl->memory + pl->buffers[w->buffer].offset);
-        TRY(dnn_bind(w->reorder, DNN_DST, w->at, e));
-    }
-    return 0;
-}
-
-/* Memory that steps share: they run one after another. */
-static int shared_memory(struct cpu_plan *pl, struct err *e)
-{
-    void *scratch, *partial, *plane, *metrics, *logits;
-    TRY(plan_block(pl, pl->scratch_bytes, &scratch, e));
-    TRY(plan_block(pl, pl->partial_doubles * sizeof(double), &partial, e));
-    TRY(plan_block(pl, pl->plane_floats * sizeof(float), &plane, e));
-    TRY(plan_block(pl, (size_t)pl->o.batch * METRIC_N * sizeof(double), &metrics, e));
-    TRY(plan_block(pl, (size_t)pl->cpu->threads * (size_t)pl->p->classes * sizeof(double), &logits, e));
-    pl->partial = partial;
-    pl->plane = plane;
-    pl->metrics = metrics;
-    pl->logits = logits;
-    for (int i = 0; i < pl->nkernels; i++)
-        TRY(dnn_bind(pl->kernels[i], DNN_SCRATCH, scratch, e));
-    return 0;
-}
-
 /* --- creating */
 
 static bool is_dnn(enum op_kind k)
@@ -340,8 +248,8 @@ static int build(struct cpu_plan *pl, struct err *e)
         TRY(is_dnn(pl->p->ops[i].kind) ? plan_emit_dnn(pl, i, e) : plan_emit_own(pl, i, e));
     }
     keep_results(pl);
-    TRY(place_all(pl, e));
-    return shared_memory(pl, e);
+    TRY(plan_place(pl, e));
+    return plan_shared_memory(pl, e);
 }
 
 int cpu_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
@@ -452,76 +360,4 @@ int plan_ready(struct cpu_plan *pl, int op, struct err *e)
         TRY(h->ready(h->ctx, q->offset, q->offset + (q->count + 15) / 16 * 16, NULL, e));
     }
     return 0;
-}
-
-/* --- tensors from outside */
-
-static int reachable(const struct cpu_plan *pl, int t, bool get, struct err *e)
-{
-    if (t < 0 || t >= pl->p->ntensors || pl->values[t].buffer == NO_BUFFER)
-        return err_set(e, -EINVAL, "tensor %d has no place in this plan", t);
-    if (get && !pl->buffers[pl->values[t].buffer].keep)
-        return err_set(e, -EINVAL, "tensor '%s' is not kept (expected the logits, or a plan that keeps all)",
-                       pl->p->tensors[t].name);
-    return 0;
-}
-
-int cpu_plan_get(struct plan *plan, int t, double *out, struct err *e)
-{
-    const struct cpu_plan *pl = (const struct cpu_plan *)plan;
-    TRY(reachable(pl, t, true, e));
-    const struct value *v = &pl->values[t];
-    const struct layout *l = &v->layout;
-    const void *at = pl->memory + pl->buffers[v->buffer].offset;
-    for (int n = 0; n < l->n; n++)
-        for (int c = 0; c < l->c; c++)
-            for (int p = 0; p < l->h * l->w; p++) {
-                size_t o = layout_offset(l, n, c, p);
-                *out++ = v->store == STORE_BF16 ? f32_from_bf16(((const uint16_t *)at)[o]) : ((const float *)at)[o];
-            }
-    return 0;
-}
-
-int cpu_plan_put(struct plan *plan, int t, const double *in, struct err *e)
-{
-    struct cpu_plan *pl = (struct cpu_plan *)plan;
-    TRY(reachable(pl, t, false, e));
-    const struct value *v = &pl->values[t];
-    const struct layout *l = &v->layout;
-    void *at = pl->memory + pl->buffers[v->buffer].offset;
-    memset(at, 0, pl->buffers[v->buffer].bytes);
-    for (int n = 0; n < l->n; n++)
-        for (int c = 0; c < l->c; c++)
-            for (int p = 0; p < l->h * l->w; p++) {
-                size_t o = layout_offset(l, n, c, p);
-                float f = (float)*in++;
-                if (v->store == STORE_BF16)
-                    ((uint16_t *)at)[o] = bf16_from_f32(f);
-                else
-                    ((float *)at)[o] = v->store == STORE_F32 ? f : f32_from_bf16(bf16_from_f32(f));
-            }
-    return 0;
-}
-
-/* --- where the time went */
-
-void cpu_plan_profile(const struct plan *plan, FILE *out)
-{
-    const struct cpu_plan *pl = (const struct cpu_plan *)plan;
-    double runs = pl->runs ? (double)pl->runs : 1;
-    fprintf(out, "%10.3f ms  weight copies\n", 1e3 * pl->refresh_seconds / runs);
-    for (int i = 0; i < pl->nsteps; i++) {
-        const struct step *s = pl->steps[i];
-        const struct op *op = &pl->p->ops[s->op];
-        int t = op->fwd >= 0 ? pl->p->ops[op->fwd].out : op->out;
-        fprintf(out, "%10.3f ms  %-18s %-28s %s\n", 1e3 * s->seconds / runs, s->label,
-                t >= 0 ? pl->p->tensors[t].name : "", s->kernel ? dnn_implementation(s->kernel) : "");
-    }
-    fprintf(out, "%10.1f MB  activations and weight copies in %d buffers\n", (double)pl->memory_bytes / 1e6,
-            pl->nbuffers);
-}
-
-size_t cpu_plan_bytes(const struct plan *plan)
-{
-    return ((const struct cpu_plan *)plan)->memory_bytes;
 }

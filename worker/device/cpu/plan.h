@@ -1,7 +1,7 @@
 /* Inside of a plan of the cpu device; shared by plan.c, fuse.c, emit_*.c and steps_*.c only.
  *
  * Planning: fuse.c marks ops that ride along with another one; emit_*.c turns the rest, in order, into steps and gives every
- * tensor a layout and a buffer; plan.c then places buffers by liveness, fills their addresses into the steps (patches) and is ready.
+ * tensor a layout and a buffer; plan_memory.c then places buffers by liveness, fills their addresses into the steps (patches) and is ready.
  * Running: refresh weight copies if parameters changed, then call step after step. Nothing is allocated. */
 #ifndef CRUN_WORKER_DEVICE_CPU_PLAN_H
 #define CRUN_WORKER_DEVICE_CPU_PLAN_H
@@ -178,6 +178,10 @@ int plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e);          /* emit_
 int plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e); /* what a forward convolution wants to read */
 int plan_emit_own(struct cpu_plan *pl, int op, struct err *e);          /* emit_own.c: everything else */
 
+/* plan_memory.c: give every buffer its memory; then the scratch memory that steps share. */
+int plan_place(struct cpu_plan *pl, struct err *e);
+int plan_shared_memory(struct cpu_plan *pl, struct err *e);
+
 /* Gradients of a parameter are final. */
 int plan_ready(struct cpu_plan *pl, int op, struct err *e);
 
@@ -197,7 +201,7 @@ int step_avgpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 int step_xent(struct cpu_plan *pl, struct step *s, struct err *e);
 int step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 
-/* plan.c: members of device_cpu_ops. */
+/* plan.c and plan_access.c: members of device_cpu_ops. */
 int cpu_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
                     struct err *e);
 void cpu_plan_close(struct plan *plan);
