@@ -16,7 +16,7 @@
 #include "common/err.h"
 
 /* What getopt_long returns for a long option; short ones return their letter. */
-enum { VAL_HELP = 256, VAL_VERSION, VAL_PRINT_CONFIG, VAL_SPECS = 1024 };
+enum { VAL_HELP = 256, VAL_VERSION, VAL_PRINT_CONFIG, VAL_MARKDOWN, VAL_SPECS = 1024 };
 
 struct long_names {
     struct option *v; /* ends with a zeroed entry */
@@ -92,6 +92,7 @@ static int add_all(struct long_names *l, const struct arg_program *p)
     TRY(add_name(l, "", "help", 4, no_argument, VAL_HELP));
     TRY(add_name(l, "", "version", 7, no_argument, VAL_VERSION));
     TRY(add_name(l, "", "print-config", 12, no_argument, VAL_PRINT_CONFIG));
+    TRY(add_name(l, "", "help-markdown", 13, no_argument, VAL_MARKDOWN));
     for (size_t i = 0; p->specs[i].type != ARG_END_; i++) {
         assert(i < ARG_SPECS_MAX);
         if (p->specs[i].type != ARG_HEADING)
@@ -247,7 +248,7 @@ static int read_command_line(const struct arg_program *p, const struct long_name
         else if (c == VAL_PRINT_CONFIG)
             r->print_config = true;
         else {
-            *(c == VAL_VERSION ? &r->version : &r->help) = true;
+            *(c == VAL_VERSION ? &r->version : c == VAL_MARKDOWN ? &r->markdown : &r->help) = true;
             return 0;
         }
     }
@@ -288,7 +289,7 @@ int args_parse(const struct arg_program *p, int argc, char **argv, void *config,
     else
         rc = read_command_line(p, &names, argc, argv, config, r, e);
     free_names(&names);
-    if (rc < 0 || r->help || r->version)
+    if (rc < 0 || r->help || r->version || r->markdown)
         return rc;
     for (size_t i = 0; p->specs[i].type != ARG_END_; i++)
         if (p->specs[i].type != ARG_HEADING && r->source[i] != ARG_FROM_COMMAND_LINE)

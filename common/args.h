@@ -84,7 +84,7 @@ enum arg_source { ARG_FROM_DEFAULT, ARG_FROM_ENV, ARG_FROM_COMMAND_LINE };
 
 struct arg_result {
     int first_operand;                   /* index into argv (argv may have been permuted under ARG_OPERANDS) */
-    bool help, version, print_config;    /* the caller acts on them; required options are not checked then */
+    bool help, version, print_config, markdown; /* args_answer() acts on them; required options are not checked then */
     unsigned char source[ARG_SPECS_MAX]; /* enum arg_source by index of the spec */
     const char *text[ARG_SPECS_MAX]; /* the value as it was written; NULL: none. Lives as long as argv and environ */
 };
@@ -99,6 +99,10 @@ void args_help(const struct arg_program *p, FILE *out);
 void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ */
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
                        FILE *out); /* name = value  # source */
+
+/* Print what --help, --version ("<version>"), --print-config or --help-markdown asked for; false if nothing did and the program goes on. */
+bool args_answer(const struct arg_program *p, const char *version, const void *config, const struct arg_result *r,
+                 FILE *out);
 
 /* Checked number parsers, also for use elsewhere. what: the name used in the error. */
 int parse_i64(const char *text, const char *what, int64_t min, int64_t max, int64_t *ret, struct err *e);

@@ -252,3 +252,17 @@ void args_print_config(const struct arg_program *p, const void *config, const st
         fputc('\n', out);
     }
 }
+
+bool args_answer(const struct arg_program *p, const char *version, const void *config, const struct arg_result *r,
+                 FILE *out)
+{
+    if (r->help)
+        args_help(p, out);
+    else if (r->markdown)
+        args_markdown(p, out);
+    else if (r->version)
+        fprintf(out, "%s\n", version);
+    else if (r->print_config)
+        args_print_config(p, config, r, out);
+    return r->help || r->markdown || r->version || r->print_config;
+}

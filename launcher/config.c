@@ -154,7 +154,7 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
 {
     memset(c, 0, sizeof *c);
     TRY(args_parse(&config_program, argc, argv, c, r, e));
-    if (r->help || r->version)
+    if (r->help || r->version || r->markdown)
         return 0;
     if (!c->run_id) {
         random_id(c->random_id);

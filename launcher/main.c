@@ -30,13 +30,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
 
     if (config_read(&config, &args, argc, argv, &e) < 0)
         return complain(EXIT_USAGE_ERROR, &e);
-    if (args.help)
-        args_help(&config_program, stdout);
-    else if (args.version)
-        printf("crun " CRUN_VERSION "\n");
-    else if (args.print_config)
-        args_print_config(&config_program, &config, &args, stdout);
-    if (args.help || args.version || args.print_config)
+    if (args_answer(&config_program, "crun " CRUN_VERSION, &config, &args, stdout))
         return EXIT_OK;
     if (args.first_operand >= argc) {
         err_set(&e, ERR_USAGE, "no program to run: expected crun [options] PROGRAM [args...]");

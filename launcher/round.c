@@ -152,7 +152,7 @@ static void on_ended(void *arg, int local, int64_t woken)
     char text[64];
     snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d %s", w->rank, ending_text(w->ending, text, sizeof text));
     log_info("agent", "worker ended: %s pid=%d", ev.cause.text, (int)w->pid);
-    if (r->agent.state == AGENT_RUNNING && ev.cause.exit_code != 0) {
+    if (r->agent.state == AGENT_RUNNING && ev.cause.exit_code != EXIT_OK && ev.cause.exit_code != EXIT_REQUEUE) {
         if (r->timeline.pending) /* of the restart before; its first step never came */
             round_say_timeline(r);
         begin_timeline(r, woken, ev.cause.text);

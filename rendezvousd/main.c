@@ -185,18 +185,8 @@ int main(int argc, char **argv)
     struct err e;
     if (args_parse(&program, argc, argv, &d.config, &r, &e) < 0)
         return complain(&e, EXIT_USAGE_ERROR);
-    if (r.help) {
-        args_help(&program, stdout);
+    if (args_answer(&program, "rendezvousd " CRUN_VERSION, &d.config, &r, stdout))
         return EXIT_OK;
-    }
-    if (r.version) {
-        puts("rendezvousd " CRUN_VERSION);
-        return EXIT_OK;
-    }
-    if (r.print_config) {
-        args_print_config(&program, &d.config, &r, stdout);
-        return EXIT_OK;
-    }
     log_init((enum log_level)d.config.log_level, "");
     return serve(&d);
 }

@@ -95,18 +95,8 @@ static int train_main(int argc, char **argv)
     struct arg_result args;
     struct err e;
     int rc = args_parse(&train_program, argc, argv, &cfg, &args, &e);
-    if (rc == 0 && args.help) {
-        args_help(&train_program, stdout);
+    if (rc == 0 && args_answer(&train_program, "trainer " CRUN_VERSION, &cfg, &args, stdout))
         return EXIT_OK;
-    }
-    if (rc == 0 && args.version) {
-        puts("trainer " CRUN_VERSION);
-        return EXIT_OK;
-    }
-    if (rc == 0 && args.print_config) {
-        args_print_config(&train_program, &cfg, &args, stdout);
-        return EXIT_OK;
-    }
     if (rc == 0)
         rc = train_config_check(&cfg, &e);
     if (rc < 0) {

@@ -1,8 +1,12 @@
 """The data sets of the end-to-end tests, for the comparison with PyTorch."""
-import importlib.util
 import pathlib
+import sys
 
-spec = importlib.util.spec_from_file_location("e2e", pathlib.Path(__file__).resolve().parents[1] / "e2e" / "conftest.py")
-e2e = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(e2e)
-shapes = e2e.shapes
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+import support  # noqa: E402
+from importlib import util  # noqa: E402
+
+spec = util.spec_from_file_location("e2e_fixtures", pathlib.Path(support.__file__).with_name("conftest.py"))
+fixtures = util.module_from_spec(spec)
+spec.loader.exec_module(fixtures)
+shapes = fixtures.shapes

@@ -7,7 +7,7 @@ import torch
 import torchvision
 from torchvision import transforms
 
-from conftest import e2e
+from support import TRAINER, run
 
 
 def evaluate(model, folder, size):
@@ -28,7 +28,7 @@ def evaluate(model, folder, size):
 @pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
 def test_a_checkpoint_evaluates_in_torchvision_as_here(shapes, tmp_path, arch):
     data = shapes(64, 320, 100)
-    p = e2e.run(e2e.TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", arch, "--image-size",
+    p = run(TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", arch, "--image-size",
                 64, "--batch-size", 32, "--num-epochs", 1, "--device", "cpu", "--amp", "off", "--checkpoint-dir", tmp_path,
                 timeout=600)
     assert p.returncode == 0, p.stderr

@@ -97,18 +97,8 @@ int shapes_main(int argc, char **argv)
     struct err e = {0};
     if (args_parse(&program, argc, argv, &c, &r, &e) < 0)
         return usage_error(e.text);
-    if (r.help) {
-        args_help(&program, stdout);
+    if (args_answer(&program, "trainer " CRUN_VERSION, &c, &r, stdout))
         return EXIT_OK;
-    }
-    if (r.version) {
-        puts("trainer " CRUN_VERSION);
-        return EXIT_OK;
-    }
-    if (r.print_config) {
-        args_print_config(&program, &c, &r, stdout);
-        return EXIT_OK;
-    }
     if (r.first_operand != argc - 1)
         return usage_error("name one kind of data set to make: shapes");
     if (strcmp(argv[r.first_operand], "shapes") != 0) {

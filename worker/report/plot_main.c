@@ -65,18 +65,8 @@ int plot_main(int argc, char **argv)
     struct err e;
     if (args_parse(&program, argc, argv, &c, &r, &e) < 0)
         return fail(EXIT_USAGE_ERROR, e.text);
-    if (r.help) {
-        args_help(&program, stdout);
+    if (args_answer(&program, "trainer " CRUN_VERSION, &c, &r, stdout))
         return EXIT_OK;
-    }
-    if (r.version) {
-        puts("trainer " CRUN_VERSION);
-        return EXIT_OK;
-    }
-    if (r.print_config) {
-        args_print_config(&program, &c, &r, stdout);
-        return EXIT_OK;
-    }
     if (r.first_operand != argc - 1)
         return fail(EXIT_USAGE_ERROR, "exactly one RUN_DIR is needed: trainer plot RUN_DIR [--out FILE.png]");
     return draw(argv[r.first_operand], c.out);

@@ -61,7 +61,7 @@ def test_signals_and_mask_of_workers_are_those_crun_was_started_with(crun):
 
 
 @pytest.mark.parametrize("script, code", [
-    ("exit 0", 0), ("exit 3", 3), ("exit 75", 75), ("kill -9 $$", 137), ("kill -SEGV $$", 139), ("kill -TERM $$", 143),
+    ("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -SEGV $$", 139), ("kill -TERM $$", 143),
 ])
 def test_the_exit_code_is_the_first_failing_workers(crun, script, code):
     rc, _, err = crun.run("--nproc_per_node", 3, "sh", "-c", f"[ $RANK = 1 ] || exec sleep 0.2; {script}")
@@ -69,6 +69,12 @@ def test_the_exit_code_is_the_first_failing_workers(crun, script, code):
     if code:
         assert "rank 1" in err
         assert err.count("culprit") == 1 and "then" not in err
+
+
+def test_a_workers_own_75_ends_the_job_without_a_restart(crun):
+    rc, _, err = crun.run("--nproc_per_node", 3, "--max-restarts", 3, "sh", "-c", "[ $RANK = 1 ] || exec sleep 20; exit 75")
+    assert rc == 75, err
+    assert "good order" in err and "restart" not in err and "culprit" not in err
 
 
 def test_a_worker_that_is_done_early_does_not_end_the_others(crun):

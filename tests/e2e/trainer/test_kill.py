@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import CRUN, worker_pid
+from support import CRUN, worker_pid
 from tensors import newest
 
 EVERY = 4       # steps between checkpoints

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from conftest import CRUN, TRAINER, run
+from support import CRUN, TRAINER, run
 from tensors import load, newest
 
 

@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from conftest import CRUN, run
+from support import CRUN, run
 from tensors import gradients
 
 

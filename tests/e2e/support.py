@@ -1,0 +1,28 @@
+"""What all end-to-end tests share: the build under test, a data set, running commands with a deadline."""
+import os
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", ROOT / "build"))
+CRUN = BUILD / "launcher" / "crun"
+TRAINER = BUILD / "worker" / "trainer"
+
+
+def run(*args, timeout=120, **kw):
+    """Run to the end and return the CompletedProcess with text output; never longer than timeout seconds."""
+    kw.setdefault("stdout", subprocess.PIPE)
+    kw.setdefault("stderr", subprocess.PIPE)
+    return subprocess.run([str(a) for a in args], timeout=timeout, text=True, check=False, **kw)
+
+
+def worker_pid(run_id, rank):
+    """Process id of a rank of a running job, None if there is none."""
+    want = {f"TORCHELASTIC_RUN_ID={run_id}".encode(), f"RANK={rank}".encode()}
+    for p in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if want <= set((p / "environ").read_bytes().split(b"\0")):
+                return int(p.name)
+        except OSError:
+            pass
+    return None
