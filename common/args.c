@@ -92,7 +92,7 @@ static int add_all(struct long_names *l, const struct arg_program *p)
     TRY(add_name(l, "", "help", 4, no_argument, VAL_HELP));
     TRY(add_name(l, "", "version", 7, no_argument, VAL_VERSION));
     TRY(add_name(l, "", "print-config", 12, no_argument, VAL_PRINT_CONFIG));
-    TRY(add_name(l, "", "help-markdown", 13, no_argument, VAL_MARKDOWN));
+    TRY(add_name(l, "", "options-markdown", 16, no_argument, VAL_MARKDOWN));
     for (size_t i = 0; p->specs[i].type != ARG_END_; i++) {
         assert(i < ARG_SPECS_MAX);
         if (p->specs[i].type != ARG_HEADING)

@@ -100,7 +100,7 @@ void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ *
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
                        FILE *out); /* name = value  # source */
 
-/* Print what --help, --version ("<version>"), --print-config or --help-markdown asked for; false if nothing did and the program goes on. */
+/* Print what --help, --version ("<version>"), --print-config or --options-markdown asked for; false if nothing did and the program goes on. */
 bool args_answer(const struct arg_program *p, const char *version, const void *config, const struct arg_result *r,
                  FILE *out);
 

@@ -9,7 +9,7 @@ PROGRAMS = [("crun", ["launcher/crun"]), ("trainer", ["worker/trainer"]), ("trai
 def text(build):
     out = ["# Options\n", "Written by `./dev docs` from the programs' option tables.\n"]
     for name, (program, *args) in PROGRAMS:
-        p = subprocess.run([f"{build}/{program}", *args, "--help-markdown"], capture_output=True, text=True, check=True,
+        p = subprocess.run([f"{build}/{program}", *args, "--options-markdown"], capture_output=True, text=True, check=True,
                            timeout=20)
         out += [f"## {name}\n", p.stdout]
     return "\n".join(out)
