@@ -83,9 +83,9 @@ enum { ARG_SPECS_MAX = 256 }; /* headings included */
 enum arg_source { ARG_FROM_DEFAULT, ARG_FROM_ENV, ARG_FROM_COMMAND_LINE };
 
 struct arg_result {
-    int first_operand;                   /* index into argv (argv may have been permuted under ARG_OPERANDS) */
+    int first_operand;                          /* index into argv (argv may have been permuted under ARG_OPERANDS) */
     bool help, version, print_config, markdown; /* args_answer() acts on them; required options are not checked then */
-    unsigned char source[ARG_SPECS_MAX]; /* enum arg_source by index of the spec */
+    unsigned char source[ARG_SPECS_MAX];        /* enum arg_source by index of the spec */
     const char *text[ARG_SPECS_MAX]; /* the value as it was written; NULL: none. Lives as long as argv and environ */
 };
 

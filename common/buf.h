@@ -14,8 +14,8 @@ struct buf {
 
 /* All-zero is a valid empty buffer. */
 void buf_init(struct buf *b, size_t max);
-void buf_free(struct buf *b);           /* releases the memory; b is empty and usable again */
-void buf_clear(struct buf *b);          /* len = 0, memory kept */
+void buf_free(struct buf *b);  /* releases the memory; b is empty and usable again */
+void buf_clear(struct buf *b); /* len = 0, memory kept */
 
 /* Each returns 0; -E2BIG beyond max; -ENOMEM. Nothing is added on failure. */
 int buf_reserve(struct buf *b, size_t more);

@@ -11,8 +11,8 @@
 #define CRUN_PAGE_BYTES 4096
 
 struct crun_page {
-    uint32_t magic, version;       /* launcher, before the spawn */
-    int32_t notify_fd;             /* launcher: eventfd inherited by the worker, written once at the first progress; -1: none */
+    uint32_t magic, version; /* launcher, before the spawn */
+    int32_t notify_fd; /* launcher: eventfd inherited by the worker, written once at the first progress; -1: none */
     uint32_t reserved;
     _Atomic uint32_t stop_reason;  /* launcher: enum crun_stop_reason */
     _Atomic uint32_t attached;     /* worker: 1 once crun_init() ran: it will see reasons */

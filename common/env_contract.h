@@ -10,31 +10,31 @@
 
 struct err;
 
-#define ENV_INTS(X) /* field, variable, meaning */                                       \
-    X(rank, "RANK", "global rank, 0..world_size-1")                                      \
-    X(world_size, "WORLD_SIZE", "processes of the job")                                  \
-    X(local_rank, "LOCAL_RANK", "rank on this node")                                     \
-    X(local_world_size, "LOCAL_WORLD_SIZE", "processes on this node")                    \
-    X(group_rank, "GROUP_RANK", "rank of this node")                                     \
-    X(group_world_size, "GROUP_WORLD_SIZE", "nodes of this round")                       \
-    X(role_rank, "ROLE_RANK", "rank within the role")                                    \
-    X(role_world_size, "ROLE_WORLD_SIZE", "processes of the role")                       \
-    X(master_port, "MASTER_PORT", "port of the round's bootstrap store")                 \
-    X(restart_count, "TORCHELASTIC_RESTART_COUNT", "restarts of the job so far, the same on every rank") \
-    X(max_restarts, "TORCHELASTIC_MAX_RESTARTS", "restarts allowed")                     \
-    X(round, "CRUN_ROUND", "round number; only grows")                                   \
+#define ENV_INTS(X) /* field, variable, meaning */                                                                     \
+    X(rank, "RANK", "global rank, 0..world_size-1")                                                                    \
+    X(world_size, "WORLD_SIZE", "processes of the job")                                                                \
+    X(local_rank, "LOCAL_RANK", "rank on this node")                                                                   \
+    X(local_world_size, "LOCAL_WORLD_SIZE", "processes on this node")                                                  \
+    X(group_rank, "GROUP_RANK", "rank of this node")                                                                   \
+    X(group_world_size, "GROUP_WORLD_SIZE", "nodes of this round")                                                     \
+    X(role_rank, "ROLE_RANK", "rank within the role")                                                                  \
+    X(role_world_size, "ROLE_WORLD_SIZE", "processes of the role")                                                     \
+    X(master_port, "MASTER_PORT", "port of the round's bootstrap store")                                               \
+    X(restart_count, "TORCHELASTIC_RESTART_COUNT", "restarts of the job so far, the same on every rank")               \
+    X(max_restarts, "TORCHELASTIC_MAX_RESTARTS", "restarts allowed")                                                   \
+    X(round, "CRUN_ROUND", "round number; only grows")                                                                 \
     X(prev_rank, "CRUN_PREV_RANK", "rank in the round before, -1 if none")
 
-#define ENV_STRINGS(X)                                                                   \
-    X(role_name, "ROLE_NAME", "label of the role")                                       \
-    X(master_addr, "MASTER_ADDR", "address of the round's bootstrap store")              \
-    X(run_id, "TORCHELASTIC_RUN_ID", "id of the job")                                    \
-    X(use_agent_store, "TORCHELASTIC_USE_AGENT_STORE", "True: connect to the store, do not host it") \
-    X(error_file, "TORCHELASTIC_ERROR_FILE", "where a worker may leave its error.json")  \
-    X(signals, "TORCHELASTIC_SIGNALS_TO_HANDLE", "signals the launcher forwards")        \
-    X(nccl_async, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "inherited or 1")                   \
-    X(store_url, "CRUN_STORE", "bootstrap store as a URL: resp://host:port")             \
-    X(node_id, "CRUN_NODE_ID", "stable name of this node")                               \
+#define ENV_STRINGS(X)                                                                                                 \
+    X(role_name, "ROLE_NAME", "label of the role")                                                                     \
+    X(master_addr, "MASTER_ADDR", "address of the round's bootstrap store")                                            \
+    X(run_id, "TORCHELASTIC_RUN_ID", "id of the job")                                                                  \
+    X(use_agent_store, "TORCHELASTIC_USE_AGENT_STORE", "True: connect to the store, do not host it")                   \
+    X(error_file, "TORCHELASTIC_ERROR_FILE", "where a worker may leave its error.json")                                \
+    X(signals, "TORCHELASTIC_SIGNALS_TO_HANDLE", "signals the launcher forwards")                                      \
+    X(nccl_async, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "inherited or 1")                                                 \
+    X(store_url, "CRUN_STORE", "bootstrap store as a URL: resp://host:port")                                           \
+    X(node_id, "CRUN_NODE_ID", "stable name of this node")                                                             \
     X(restart_reason, "CRUN_RESTART_REASON", "why this round began: start, failure, resize")
 
 struct env_contract {

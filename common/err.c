@@ -49,8 +49,8 @@ int err_wrap(struct err *e, const char *fmt, ...)
 const char *err_name(int code)
 {
     switch (code) {
-#define X(name, value, text) \
-    case name:               \
+#define X(name, value, text)                                                                                           \
+    case name:                                                                                                         \
         return #name;
         ERR_CODES(X)
 #undef X

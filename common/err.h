@@ -7,14 +7,14 @@
 #define CRUN_COMMON_ERR_H
 
 /* Project codes lie below libuv's (-4095) and never leave the process. */
-#define ERR_CODES(X)                                                              \
-    X(ERR_USAGE, -10001, "the command line or the configuration is wrong")        \
-    X(ERR_FENCED, -10002, "the request belongs to an older round")                \
-    X(ERR_CORRUPT, -10003, "stored data fails its checksum or is not well formed")\
-    X(ERR_MISMATCH, -10004, "two parties disagree on something both must share")  \
-    X(ERR_DATA, -10005, "a data set cannot be used as it is")                     \
-    X(ERR_DIVERGED, -10006, "training diverged: a loss is not a number")          \
-    X(ERR_REFUSED, -10007, "the peer understood the request and refused it")  \
+#define ERR_CODES(X)                                                                                                   \
+    X(ERR_USAGE, -10001, "the command line or the configuration is wrong")                                             \
+    X(ERR_FENCED, -10002, "the request belongs to an older round")                                                     \
+    X(ERR_CORRUPT, -10003, "stored data fails its checksum or is not well formed")                                     \
+    X(ERR_MISMATCH, -10004, "two parties disagree on something both must share")                                       \
+    X(ERR_DATA, -10005, "a data set cannot be used as it is")                                                          \
+    X(ERR_DIVERGED, -10006, "training diverged: a loss is not a number")                                               \
+    X(ERR_REFUSED, -10007, "the peer understood the request and refused it")                                           \
     X(ERR_OUTPUT, -10008, "an output file or folder cannot be written")
 
 enum err_code {
@@ -41,19 +41,19 @@ int err_wrap(struct err *e, const char *fmt, ...) __attribute__((format(printf, 
 const char *err_name(int code);
 
 /* Return from the calling function if the expression is negative. */
-#define TRY(expr)                     \
-    do {                              \
-        int try_rc_ = (expr);         \
-        if (try_rc_ < 0)              \
-            return try_rc_;           \
+#define TRY(expr)                                                                                                      \
+    do {                                                                                                               \
+        int try_rc_ = (expr);                                                                                          \
+        if (try_rc_ < 0)                                                                                               \
+            return try_rc_;                                                                                            \
     } while (0)
 
 /* Set rc and jump if the expression is negative. */
-#define TRY_GOTO(rc, expr, label)     \
-    do {                              \
-        (rc) = (expr);                \
-        if ((rc) < 0)                 \
-            goto label;               \
+#define TRY_GOTO(rc, expr, label)                                                                                      \
+    do {                                                                                                               \
+        (rc) = (expr);                                                                                                 \
+        if ((rc) < 0)                                                                                                  \
+            goto label;                                                                                                \
     } while (0)
 
 #endif

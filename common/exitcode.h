@@ -3,17 +3,17 @@
 #ifndef CRUN_COMMON_EXITCODE_H
 #define CRUN_COMMON_EXITCODE_H
 
-#define EXIT_CODES(X)                                                                                  \
-    X(EXIT_OK, 0, "training (or the program) is complete")                                            \
-    X(EXIT_FAIL, 1, "the program failed; the last line on stderr says why")                           \
-    X(EXIT_USAGE_ERROR, 2, "wrong command line or configuration; nothing was started")                \
-    X(EXIT_DATA, 65, "input data cannot be used: missing folder, no classes, corrupt with --strict-data") \
-    X(EXIT_UNAVAILABLE, 69, "something needed is not there: device, server, library")                 \
-    X(EXIT_INTERNAL, 70, "a fault in this program itself")                                            \
-    X(EXIT_CANT_CREATE, 73, "an output file or folder cannot be written")                             \
-    X(EXIT_REQUEUE, 75, "stopped in good order before the end (drain, resize): start it again to go on") \
-    X(EXIT_MISMATCH, 78, "a checkpoint or a peer does not fit this job: architecture, labels, seed")  \
-    X(EXIT_CANNOT_EXEC, 126, "the program was found but cannot be executed")                          \
+#define EXIT_CODES(X)                                                                                                  \
+    X(EXIT_OK, 0, "training (or the program) is complete")                                                             \
+    X(EXIT_FAIL, 1, "the program failed; the last line on stderr says why")                                            \
+    X(EXIT_USAGE_ERROR, 2, "wrong command line or configuration; nothing was started")                                 \
+    X(EXIT_DATA, 65, "input data cannot be used: missing folder, no classes, corrupt with --strict-data")              \
+    X(EXIT_UNAVAILABLE, 69, "something needed is not there: device, server, library")                                  \
+    X(EXIT_INTERNAL, 70, "a fault in this program itself")                                                             \
+    X(EXIT_CANT_CREATE, 73, "an output file or folder cannot be written")                                              \
+    X(EXIT_REQUEUE, 75, "stopped in good order before the end (drain, resize): start it again to go on")               \
+    X(EXIT_MISMATCH, 78, "a checkpoint or a peer does not fit this job: architecture, labels, seed")                   \
+    X(EXIT_CANNOT_EXEC, 126, "the program was found but cannot be executed")                                           \
     X(EXIT_NOT_FOUND, 127, "the program was not found")
 
 enum exit_code {

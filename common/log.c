@@ -41,8 +41,8 @@ void log_line(enum log_level level, const char *module, const char *fmt, ...)
     if ((int)level > max_level)
         return;
     char line[2048], when[CLOCK_ISO_LEN];
-    int n = snprintf(line, sizeof line, "%s %s %s%s: ", clock_iso(when, sizeof when), level_names[level],
-                     line_prefix, module);
+    int n = snprintf(line, sizeof line, "%s %s %s%s: ", clock_iso(when, sizeof when), level_names[level], line_prefix,
+                     module);
     va_list ap;
     va_start(ap, fmt);
     int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);

@@ -3,10 +3,10 @@
 #ifndef CRUN_COMMON_LOG_H
 #define CRUN_COMMON_LOG_H
 
-#define LOG_LEVELS(X)                                              \
-    X(LOG_ERROR, "error") /* the program cannot do what was asked */ \
-    X(LOG_WARN, "warn")   /* it goes on, but somebody should look */ \
-    X(LOG_INFO, "info")   /* what an operator wants to see */        \
+#define LOG_LEVELS(X)                                                                                                  \
+    X(LOG_ERROR, "error") /* the program cannot do what was asked */                                                   \
+    X(LOG_WARN, "warn")   /* it goes on, but somebody should look */                                                   \
+    X(LOG_INFO, "info")   /* what an operator wants to see */                                                          \
     X(LOG_DEBUG, "debug") /* what a developer wants to see */
 
 enum log_level {
@@ -20,8 +20,7 @@ void log_init(enum log_level max, const char *prefix);
 enum log_level log_level(void);
 int log_level_parse(const char *name); /* -1 if unknown */
 
-void log_line(enum log_level level, const char *module, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+void log_line(enum log_level level, const char *module, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 #define log_error(module, ...) log_line(LOG_ERROR, module, __VA_ARGS__)
 #define log_warn(module, ...) log_line(LOG_WARN, module, __VA_ARGS__)

@@ -28,11 +28,11 @@ struct train_config {
     int amp; /* enum amp */
     bool zero_init_residual, sync_bn;
 
-    int64_t batch_size; /* global */
+    int64_t batch_size;            /* global */
     int64_t num_epochs, max_steps; /* max_steps 0: no limit */
     double max_time;               /* seconds, 0: no limit */
     double base_lr, momentum, weight_decay;
-    int lr_policy; /* enum lr_policy */
+    int lr_policy;                                  /* enum lr_policy */
     double lr_step_epochs, lr_gamma, warmup_epochs; /* warmup_epochs < 0: 5 % of the run */
     int64_t seed, eval_every;
 

@@ -6,13 +6,13 @@
 #include <stdint.h>
 #include <string.h>
 
-#define DTYPES(X) /* name, bytes, safetensors name */ \
-    X(DT_F64, 8, "F64")                               \
-    X(DT_F32, 4, "F32")                               \
-    X(DT_BF16, 2, "BF16")                             \
-    X(DT_F16, 2, "F16")                               \
-    X(DT_I64, 8, "I64")                               \
-    X(DT_I32, 4, "I32")                               \
+#define DTYPES(X) /* name, bytes, safetensors name */                                                                  \
+    X(DT_F64, 8, "F64")                                                                                                \
+    X(DT_F32, 4, "F32")                                                                                                \
+    X(DT_BF16, 2, "BF16")                                                                                              \
+    X(DT_F16, 2, "F16")                                                                                                \
+    X(DT_I64, 8, "I64")                                                                                                \
+    X(DT_I32, 4, "I32")                                                                                                \
     X(DT_U8, 1, "U8")
 
 enum dtype {

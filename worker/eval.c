@@ -36,7 +36,11 @@ int evaluate(struct state *s, struct plan *plan, struct loader *l, int64_t steps
         TRY(one_batch(s, plan, l, sums, e));
     sums[STOP] = stop();
     TRY(c->ops->all_reduce(c, COMM_CONTROL, sums, SUMS, DT_F64, COMM_SUM, NULL, e));
-    *ret = (struct eval_result){.loss = sums[LOSS], .top1 = sums[TOP1], .top5 = sums[TOP5], .count = sums[COUNT],
-                                .bad = sums[BAD], .stopped = sums[STOP] > 0};
+    *ret = (struct eval_result){.loss = sums[LOSS],
+                                .top1 = sums[TOP1],
+                                .top5 = sums[TOP5],
+                                .count = sums[COUNT],
+                                .bad = sums[BAD],
+                                .stopped = sums[STOP] > 0};
     return 0;
 }

@@ -14,7 +14,7 @@ struct state;
 struct eval_result {
     double loss, top1, top5, count; /* sums over all ranks */
     double bad;
-    bool stopped;                   /* some rank wants to stop: the sums are of a part only */
+    bool stopped; /* some rank wants to stop: the sums are of a part only */
 };
 
 /* plan: not training, of the loader's share. steps: of this loader's epoch. All ranks. */

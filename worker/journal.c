@@ -5,11 +5,11 @@
 
 #include "common/err.h"
 #include "worker/config.h"
+#include "worker/data/dataset.h"
 #include "worker/eval.h"
 #include "worker/report/caffe2_log.h"
 #include "worker/report/metrics.h"
 #include "worker/session.h"
-#include "worker/data/dataset.h"
 #include "worker/snapshot.h"
 #include "worker/step.h"
 
@@ -21,9 +21,13 @@ static int open_files(struct journal *j, const struct session *s, const struct p
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     TRY(metrics_open(&j->metrics, path, at->updates, &seconds, e));
     TRY(metrics_event(j->metrics, at->updates ? "resume" : "start", at->updates, restart, e));
-    struct caffe2_log_options o = {.dir = dir, .arch = s->cfg->arch, .devices = s->world,
-                                   .batch = (int)s->cfg->batch_size, .labels = (int)s->identity.num_labels,
-                                   .lr = s->cfg->base_lr, .parameters = command_line,
+    struct caffe2_log_options o = {.dir = dir,
+                                   .arch = s->cfg->arch,
+                                   .devices = s->world,
+                                   .batch = (int)s->cfg->batch_size,
+                                   .labels = (int)s->identity.num_labels,
+                                   .lr = s->cfg->base_lr,
+                                   .parameters = command_line,
                                    .resume = at->updates > 0};
     return caffe2_log_open(&j->csv, &o, at->epoch, &seconds, e);
 }
@@ -77,8 +81,12 @@ int journal_step(struct journal *j, const struct session *s, const struct positi
     int64_t done = at->epoch * s->steps_per_epoch + at->step, total = s->cfg->num_epochs * s->steps_per_epoch;
     if (s->cfg->max_steps && s->cfg->max_steps < total)
         total = s->cfg->max_steps;
-    struct progress_state p = {.epoch = at->epoch, .epochs = s->cfg->num_epochs, .step = at->step,
-                               .steps_per_epoch = s->steps_per_epoch, .total_done = done, .total_steps = total,
+    struct progress_state p = {.epoch = at->epoch,
+                               .epochs = s->cfg->num_epochs,
+                               .step = at->step,
+                               .steps_per_epoch = s->steps_per_epoch,
+                               .total_done = done,
+                               .total_steps = total,
                                .loss = mean(at->epoch_loss, at->epoch_count),
                                .acc1 = percent(at->epoch_top1, at->epoch_count),
                                .images_per_sec = mean(at->epoch_count, at->epoch_seconds),
@@ -87,10 +95,17 @@ int journal_step(struct journal *j, const struct session *s, const struct positi
     progress_step(&j->progress, &p);
     if (!j->metrics)
         return 0;
-    struct metrics_step m = {.step = at->updates, .epoch = epochs_done(s, at), .loss = mean(r->loss, r->count),
-                             .acc1 = percent(r->top1, r->count), .acc5 = percent(r->top5, r->count), .lr = lr,
-                             .images_per_sec = mean(r->count, seconds), .data_wait = p.data_wait,
-                             .comm_wait = comm_wait, .seconds = at->seconds, .bad_samples = (int64_t)r->bad};
+    struct metrics_step m = {.step = at->updates,
+                             .epoch = epochs_done(s, at),
+                             .loss = mean(r->loss, r->count),
+                             .acc1 = percent(r->top1, r->count),
+                             .acc5 = percent(r->top5, r->count),
+                             .lr = lr,
+                             .images_per_sec = mean(r->count, seconds),
+                             .data_wait = p.data_wait,
+                             .comm_wait = comm_wait,
+                             .seconds = at->seconds,
+                             .bad_samples = (int64_t)r->bad};
     return metrics_step(j->metrics, &m, e);
 }
 
@@ -107,18 +122,25 @@ int journal_epoch(struct journal *j, const struct session *s, const struct posit
     if (!j->metrics)
         return 0;
     if (v) {
-        struct metrics_eval m = {.step = at->updates, .epoch = epochs_done(s, at), .loss = mean(v->loss, v->count),
-                                 .acc1 = percent(v->top1, v->count), .acc5 = percent(v->top5, v->count),
-                                 .seconds = at->seconds, .images = (int64_t)v->count};
+        struct metrics_eval m = {.step = at->updates,
+                                 .epoch = epochs_done(s, at),
+                                 .loss = mean(v->loss, v->count),
+                                 .acc1 = percent(v->top1, v->count),
+                                 .acc5 = percent(v->top5, v->count),
+                                 .seconds = at->seconds,
+                                 .images = (int64_t)v->count};
         TRY(metrics_eval(j->metrics, &m, e));
     }
-    struct caffe2_row row = {.time_spent = at->epoch_seconds, .cumulative_time_spent = at->seconds,
+    struct caffe2_row row = {.time_spent = at->epoch_seconds,
+                             .cumulative_time_spent = at->seconds,
                              .input_count = (int64_t)at->epoch_count,
                              .cumulative_input_count = at->epoch * (int64_t)s->train_set->n + (int64_t)at->epoch_count,
                              .cumulative_batch_count = at->updates,
                              .inputs_per_sec = mean(at->epoch_count, at->epoch_seconds),
-                             .accuracy = mean(at->epoch_top1, at->epoch_count), .epoch = at->epoch,
-                             .learning_rate = lr, .loss = mean(at->epoch_loss, at->epoch_count),
+                             .accuracy = mean(at->epoch_top1, at->epoch_count),
+                             .epoch = at->epoch,
+                             .learning_rate = lr,
+                             .loss = mean(at->epoch_loss, at->epoch_count),
                              .test_accuracy = v ? mean(v->top1, v->count) : -1};
     return caffe2_log_row(j->csv, &row, e);
 }

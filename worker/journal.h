@@ -17,8 +17,8 @@ struct session;
 struct step_result;
 
 struct journal {
-    bool active;                /* rank 0 */
-    struct metrics *metrics;    /* NULL: no files */
+    bool active;             /* rank 0 */
+    struct metrics *metrics; /* NULL: no files */
     struct caffe2_log *csv;
     struct progress progress;
 };

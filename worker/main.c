@@ -54,8 +54,8 @@ static int fail(const struct env_contract *env, int rc, const struct err *e)
 {
     int code = exit_code(rc);
     fprintf(stderr, "trainer: %s\n", e->text);
-    struct failure_record record = {.timestamp = (int64_t)time(NULL), .exitcode = code, .rank = (int)env->rank,
-                                    .step = -1};
+    struct failure_record record = {
+        .timestamp = (int64_t)time(NULL), .exitcode = code, .rank = (int)env->rank, .step = -1};
     snprintf(record.message, sizeof record.message, "%s", e->text);
     struct err ignored;
     failure_record_write(env->error_file, &record, &ignored);

@@ -40,7 +40,8 @@ int replicas_check(struct state *s, struct comm *c, struct err *e)
     for (int r = 1; rc == 0 && r < c->world; r++)
         for (int a = 0; rc == 0 && a < ARENAS; a++)
             if (all[r * ARENAS + a] != all[a])
-                rc = err_set(e, ERR_MISMATCH, "replicas differ: %s of rank %d are not those of rank 0", arena_names[a], r);
+                rc = err_set(e, ERR_MISMATCH, "replicas differ: %s of rank %d are not those of rank 0", arena_names[a],
+                             r);
     free(all);
     return rc;
 }

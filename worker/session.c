@@ -40,8 +40,8 @@ static int open_data(struct session *s, struct err *e)
     if (rc < 0)
         return err_wrap(e, "--train-data");
     if (cfg->num_labels && s->train_set->classes > cfg->num_labels)
-        return err_set(e, ERR_DATA, "%s has %d classes, --num-labels allows %d", cfg->train_data,
-                       s->train_set->classes, (int)cfg->num_labels);
+        return err_set(e, ERR_DATA, "%s has %d classes, --num-labels allows %d", cfg->train_data, s->train_set->classes,
+                       (int)cfg->num_labels);
     if (!cfg->test_data)
         return 0;
     rc = dataset_open_folder(&s->test_set, cfg->test_data, s->train_set->class_names, s->train_set->classes, e);
@@ -65,7 +65,9 @@ static int labels(const struct session *s)
 
 static int open_model(struct session *s, struct err *e)
 {
-    struct model_options o = {.arch = s->cfg->arch, .classes = labels(s), .channels = (int)s->cfg->num_channels,
+    struct model_options o = {.arch = s->cfg->arch,
+                              .classes = labels(s),
+                              .channels = (int)s->cfg->num_channels,
                               .image_size = (int)s->cfg->image_size,
                               .zero_init_residual = s->cfg->zero_init_residual};
     for (int i = 0; i < 4; i++) {
@@ -92,12 +94,13 @@ static int open_device(struct session *s, struct err *e)
 
 static int open_comm(struct session *s, const struct env_contract *env, struct err *e)
 {
-    struct comm_options o = {.rank = s->rank, .world = s->world, .name = "world",
-                             .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
+    struct comm_options o = {
+        .rank = s->rank, .world = s->world, .name = "world", .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
     if (s->world > 1 && !env->store_url)
-        return err_set(e, ERR_USAGE,
-                       "WORLD_SIZE is %d but CRUN_STORE is not set: start this program with crun so that ranks find each other",
-                       s->world);
+        return err_set(
+            e, ERR_USAGE,
+            "WORLD_SIZE is %d but CRUN_STORE is not set: start this program with crun so that ranks find each other",
+            s->world);
     if (env->store_url)
         TRY(store_open(&s->store, env->store_url, NULL, e));
     o.store = s->store;
@@ -109,21 +112,33 @@ static int open_comm(struct session *s, const struct env_contract *env, struct e
 
 static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
 {
-    struct plan_options o = {.batch = (int)sampler_share((size_t)s->cfg->batch_size, s->world), .training = training,
-                             .compute = s->compute, .emulate = s->emulate, .params = s->state.params,
-                             .stats = s->state.stats, .reduce = s->state.reduce};
+    struct plan_options o = {.batch = (int)sampler_share((size_t)s->cfg->batch_size, s->world),
+                             .training = training,
+                             .compute = s->compute,
+                             .emulate = s->emulate,
+                             .params = s->state.params,
+                             .stats = s->state.stats,
+                             .reduce = s->state.reduce};
     return s->device->ops->plan(s->device, s->program, &o, ret, e);
 }
 
 static int open_loader(struct session *s, bool training, struct loader **ret, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
-    struct loader_options o = {.rank = s->rank, .world = s->world, .batch = (size_t)cfg->batch_size,
-                               .image_size = (int)cfg->image_size, .channels = (int)cfg->num_channels,
-                               .training = training, .seed = (uint64_t)cfg->seed, .threads = s->loader_threads,
+    struct loader_options o = {.rank = s->rank,
+                               .world = s->world,
+                               .batch = (size_t)cfg->batch_size,
+                               .image_size = (int)cfg->image_size,
+                               .channels = (int)cfg->num_channels,
+                               .training = training,
+                               .seed = (uint64_t)cfg->seed,
+                               .threads = s->loader_threads,
                                .strict = cfg->strict_data,
-                               .augment = {.scale_min = cfg->crop_scale.min, .scale_max = cfg->crop_scale.max,
-                                           .ratio_min = 3.0 / 4, .ratio_max = 4.0 / 3, .flip = 0.5}};
+                               .augment = {.scale_min = cfg->crop_scale.min,
+                                           .scale_max = cfg->crop_scale.max,
+                                           .ratio_min = 3.0 / 4,
+                                           .ratio_max = 4.0 / 3,
+                                           .flip = 0.5}};
     return loader_create(ret, training ? s->train_set : s->test_set, &o, e);
 }
 
@@ -151,16 +166,26 @@ static const char *amp_text(const struct session *s)
 
 static void identify(struct session *s)
 {
-    s->identity = (struct snapshot_identity){
-        .arch = s->cfg->arch, .classes = s->train_set->class_names, .nclasses = s->train_set->classes,
-        .num_labels = labels(s), .image_size = s->cfg->image_size, .channels = s->cfg->num_channels,
-        .seed = s->cfg->seed, .batch = s->cfg->batch_size, .world = s->world, .threads = s->threads,
-        .device = s->device_text, .amp = amp_text(s), .train_images = (int64_t)s->train_set->n};
+    s->identity = (struct snapshot_identity){.arch = s->cfg->arch,
+                                             .classes = s->train_set->class_names,
+                                             .nclasses = s->train_set->classes,
+                                             .num_labels = labels(s),
+                                             .image_size = s->cfg->image_size,
+                                             .channels = s->cfg->num_channels,
+                                             .seed = s->cfg->seed,
+                                             .batch = s->cfg->batch_size,
+                                             .world = s->world,
+                                             .threads = s->threads,
+                                             .device = s->device_text,
+                                             .amp = amp_text(s),
+                                             .train_images = (int64_t)s->train_set->n};
 }
 
 int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e)
 {
-    *s = (struct session){.cfg = cfg, .rank = (int)env->rank, .world = (int)env->world_size,
+    *s = (struct session){.cfg = cfg,
+                          .rank = (int)env->rank,
+                          .world = (int)env->world_size,
                           .local_world = at_least_one(env->local_world_size),
                           .nodes = at_least_one(env->group_world_size)};
     int share = at_least_one(cores() / s->local_world);

@@ -25,7 +25,7 @@ struct session {
     const struct train_config *cfg;
     int rank, world, local_world, nodes;
     int threads, loader_threads;
-    struct dataset *train_set, *test_set;      /* test_set NULL: nothing to evaluate */
+    struct dataset *train_set, *test_set; /* test_set NULL: nothing to evaluate */
     struct program *program;
     struct device *device;
     enum dtype compute;

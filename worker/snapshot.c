@@ -93,10 +93,25 @@ static void image_arenas(const struct image *im, const struct state *s, struct a
 }
 
 /* Members of the manifest that are plain numbers: written, read and compared from this list. */
-#define POSITION_FIELDS(X)                                                                          \
-    X(updates) X(epoch) X(step) X(epoch_loss) X(epoch_top1) X(epoch_count) X(epoch_seconds) X(seconds)
-#define FIXED_FIELDS(X) X(num_labels) X(image_size) X(channels) X(seed)
-#define NOTED_FIELDS(X) X(batch) X(world) X(threads) X(train_images)
+#define POSITION_FIELDS(X)                                                                                             \
+    X(updates)                                                                                                         \
+    X(epoch)                                                                                                           \
+    X(step)                                                                                                            \
+    X(epoch_loss)                                                                                                      \
+    X(epoch_top1)                                                                                                      \
+    X(epoch_count)                                                                                                     \
+    X(epoch_seconds)                                                                                                   \
+    X(seconds)
+#define FIXED_FIELDS(X)                                                                                                \
+    X(num_labels)                                                                                                      \
+    X(image_size)                                                                                                      \
+    X(channels)                                                                                                        \
+    X(seed)
+#define NOTED_FIELDS(X)                                                                                                \
+    X(batch)                                                                                                           \
+    X(world)                                                                                                           \
+    X(threads)                                                                                                         \
+    X(train_images)
 
 /* Integers above 2^53 do not occur (seeds are limited by the option table), so JSON numbers are exact. */
 static cJSON *make_meta(const struct position *at, const struct snapshot_identity *id)
@@ -159,20 +174,20 @@ static int check_identity(const cJSON *meta, const struct snapshot_identity *id,
     TRY(json_str(meta, "arch", &text, e));
     if (strcmp(text, id->arch) != 0)
         return err_set(e, ERR_MISMATCH, "the checkpoint is of arch %s, this run of %s", text, id->arch);
-#define X(f)                                                                                                     \
-    TRY(json_i64(meta, #f, &value, e));                                                                          \
-    if (value != id->f)                                                                                          \
-        return err_set(e, ERR_MISMATCH, "the checkpoint has " #f " %lld, this run %lld", (long long)value,       \
+#define X(f)                                                                                                           \
+    TRY(json_i64(meta, #f, &value, e));                                                                                \
+    if (value != id->f)                                                                                                \
+        return err_set(e, ERR_MISMATCH, "the checkpoint has " #f " %lld, this run %lld", (long long)value,             \
                        (long long)id->f);
     FIXED_FIELDS(X)
 #undef X
     TRY(check_classes(meta, id, e));
     if (!tell)
         return 0;
-#define X(f)                                                                                                     \
-    TRY(json_i64(meta, #f, &value, e));                                                                          \
-    if (value != id->f)                                                                                          \
-        log_warn("resume", #f " was %lld and is now %lld: results may differ in their last bits or more",        \
+#define X(f)                                                                                                           \
+    TRY(json_i64(meta, #f, &value, e));                                                                                \
+    if (value != id->f)                                                                                                \
+        log_warn("resume", #f " was %lld and is now %lld: results may differ in their last bits or more",              \
                  (long long)value, (long long)id->f);
     NOTED_FIELDS(X)
 #undef X
@@ -189,8 +204,8 @@ static int check_identity(const cJSON *meta, const struct snapshot_identity *id,
 static int read_position(const cJSON *meta, struct position *at, struct err *e)
 {
     double v;
-#define X(f)                           \
-    TRY(json_f64(meta, #f, &v, e));    \
+#define X(f)                                                                                                           \
+    TRY(json_f64(meta, #f, &v, e));                                                                                    \
     at->f = (__typeof__(at->f))v;
     POSITION_FIELDS(X)
 #undef X
@@ -200,8 +215,8 @@ static int read_position(const cJSON *meta, struct position *at, struct err *e)
 }
 
 /* The rank that reads: fill im and return the manifest's meta as text (malloc'ed). */
-static int read_all(struct image *im, const char *dir, int64_t step, const struct snapshot_identity *id, char **ret_meta,
-                    struct err *e)
+static int read_all(struct image *im, const char *dir, int64_t step, const struct snapshot_identity *id,
+                    char **ret_meta, struct err *e)
 {
     struct ckpt *c;
     TRY(ckpt_open(&c, dir, step, e));
@@ -327,4 +342,3 @@ int snapshot_resume(struct state *s, struct comm *c, const char *dir, const stru
     image_finish(&im);
     return rc < 0 ? err_wrap(e, "resume from %s, step %lld", dir, (long long)step) : 1;
 }
-

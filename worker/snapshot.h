@@ -18,18 +18,18 @@ struct train_config;
 
 /* Where a run stands between two steps; equal on all ranks. */
 struct position {
-    int64_t updates;         /* steps done since the beginning: names the checkpoint */
-    int64_t epoch, step;     /* in progress: steps of it done; step == steps per epoch: its end is still to be handled */
+    int64_t updates;     /* steps done since the beginning: names the checkpoint */
+    int64_t epoch, step; /* in progress: steps of it done; step == steps per epoch: its end is still to be handled */
     double epoch_loss, epoch_top1, epoch_count, epoch_seconds; /* sums over the epoch so far */
-    double seconds;          /* training time so far */
+    double seconds;                                            /* training time so far */
 };
 
 struct snapshot_identity { /* what a checkpoint and a run must share, and what is noted */
     const char *arch;
     char *const *classes;
     int nclasses;
-    int64_t num_labels, image_size, channels, seed;   /* num_labels: outputs of the model */
-    int64_t batch, world, threads;                    /* differences are told, not refused */
+    int64_t num_labels, image_size, channels, seed; /* num_labels: outputs of the model */
+    int64_t batch, world, threads;                  /* differences are told, not refused */
     const char *device, *amp;
     int64_t train_images;
 };

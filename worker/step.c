@@ -12,7 +12,6 @@
 #include "worker/program/program.h"
 #include "worker/state.h"
 
-
 int step_slices(const struct program *p, double weight_decay, struct decay_slice **ret, int *ret_n, struct err *e)
 {
     struct decay_slice *v = calloc((size_t)p->nparams + 1, sizeof *v);
@@ -47,8 +46,13 @@ static int update_all(struct step *t, double lr, struct err *e)
     const char *tail = (const char *)s->reduce + state_bytes(s, p->n_train);
     const void *count = tail + state_bytes(s, p->n_stats + METRIC_COUNT);
     for (int i = 0; i < t->nslices; i++) {
-        struct update u = {.rule = UPDATE_SGD_TORCH, .first = t->slices[i].first, .n = t->slices[i].n, .lr = lr,
-                           .momentum = t->momentum, .weight_decay = t->slices[i].weight_decay, .grad_mul = 1};
+        struct update u = {.rule = UPDATE_SGD_TORCH,
+                           .first = t->slices[i].first,
+                           .n = t->slices[i].n,
+                           .lr = lr,
+                           .momentum = t->momentum,
+                           .weight_decay = t->slices[i].weight_decay,
+                           .grad_mul = 1};
         TRY(ops->update(s->device, &u, s->params, s->reduce, s->momentum, count, e));
     }
     TRY(ops->update_stats(s->device, s->stats, tail, p->n_stats, t->bn_momentum, count, e));
@@ -63,23 +67,29 @@ int train_step(struct step *t, double lr, int stop, struct step_result *ret, str
     double m[METRIC_N];
     int64_t start = clock_ns();
 
-    TRY(loader_next(t->loader, &batch, e));                   /* images (n, H, W, C) u8, labels (n), weights (n) */
+    TRY(loader_next(t->loader, &batch, e)); /* images (n, H, W, C) u8, labels (n), weights (n) */
     int64_t loaded = clock_ns();
     ddp_begin(t->ddp, true);
     struct run_args run = {.batch = batch.b, .grad_scale = 1, .params_version = s->version, .hooks = ddp_hooks(t->ddp)};
-    int rc = s->device->ops->run(t->plan, &run, e);           /* forward and backward; buckets leave as they fill */
+    int rc = s->device->ops->run(t->plan, &run, e); /* forward and backward; buckets leave as they fill */
     loader_done(t->loader, &batch);
     TRY(rc);
     TRY(state_set_metric(s, METRIC_STOP, stop, e));
     TRY(state_set_metric(s, METRIC_BAD, (double)batch.bad, e));
-    TRY(ddp_wait(t->ddp, e));                                 /* gradients, statistics and metrics are sums over all ranks */
+    TRY(ddp_wait(t->ddp, e)); /* gradients, statistics and metrics are sums over all ranks */
     TRY(state_get_metrics(s, m, e));
     if (!isfinite(m[METRIC_LOSS]))
-        return err_set(e, ERR_DIVERGED, "training diverged: the loss is %f; lower --base-learning-rate", m[METRIC_LOSS]);
+        return err_set(e, ERR_DIVERGED, "training diverged: the loss is %f; lower --base-learning-rate",
+                       m[METRIC_LOSS]);
     TRY(update_all(t, lr, e));
 
-    *ret = (struct step_result){.loss = m[METRIC_LOSS], .top1 = m[METRIC_TOP1], .top5 = m[METRIC_TOP5],
-                                .count = m[METRIC_COUNT], .stop = m[METRIC_STOP], .bad = m[METRIC_BAD],
-                                .wait_ns = loaded - start, .total_ns = clock_ns() - start};
+    *ret = (struct step_result){.loss = m[METRIC_LOSS],
+                                .top1 = m[METRIC_TOP1],
+                                .top5 = m[METRIC_TOP5],
+                                .count = m[METRIC_COUNT],
+                                .stop = m[METRIC_STOP],
+                                .bad = m[METRIC_BAD],
+                                .wait_ns = loaded - start,
+                                .total_ns = clock_ns() - start};
     return 0;
 }

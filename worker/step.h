@@ -20,21 +20,21 @@ struct decay_slice {
 };
 
 struct step {
-    struct state *state;         /* all borrowed */
+    struct state *state; /* all borrowed */
     struct loader *loader;
     struct plan *plan;
     struct ddp *ddp;
     double momentum;
-    double bn_momentum;          /* weight of this step's statistics in the running ones */
+    double bn_momentum; /* weight of this step's statistics in the running ones */
     struct decay_slice *slices;
     int nslices;
 };
 
-struct step_result {             /* sums over the global batch, equal on all ranks */
+struct step_result { /* sums over the global batch, equal on all ranks */
     double loss, top1, top5, count;
-    double stop;                 /* ranks that want to stop */
-    double bad;                  /* samples that could not be decoded */
-    int64_t wait_ns, total_ns;   /* of this rank */
+    double stop;               /* ranks that want to stop */
+    double bad;                /* samples that could not be decoded */
+    int64_t wait_ns, total_ns; /* of this rank */
 };
 
 /* Merge parameters of equal decay into slices. *ret is malloc'ed. */

@@ -40,7 +40,7 @@ struct run {
     struct step step;
     struct eval_result last; /* count 0: nothing evaluated yet */
     int64_t started_ns, saved_ns;
-    int64_t saved_updates;   /* of the newest checkpoint of this process, -1: none */
+    int64_t saved_updates; /* of the newest checkpoint of this process, -1: none */
 };
 
 static struct schedule make_schedule(const struct train_config *cfg, int64_t steps_per_epoch)
@@ -50,8 +50,11 @@ static struct schedule make_schedule(const struct train_config *cfg, int64_t ste
         total = cfg->max_steps;
     double warmup = cfg->warmup_epochs < 0 ? 0.05 * (double)total : cfg->warmup_epochs * (double)steps_per_epoch;
     int64_t step_size = (int64_t)(cfg->lr_step_epochs * (double)steps_per_epoch + 0.5);
-    return (struct schedule){.policy = (enum lr_policy)cfg->lr_policy, .base_lr = cfg->base_lr, .total_steps = total,
-                             .warmup_steps = (int64_t)(warmup + 0.5), .step_size = step_size > 0 ? step_size : 1,
+    return (struct schedule){.policy = (enum lr_policy)cfg->lr_policy,
+                             .base_lr = cfg->base_lr,
+                             .total_steps = total,
+                             .warmup_steps = (int64_t)(warmup + 0.5),
+                             .step_size = step_size > 0 ? step_size : 1,
                              .gamma = cfg->lr_gamma};
 }
 
@@ -67,8 +70,8 @@ static bool epoch_over(const struct run *r)
 
 static bool training_over(const struct run *r)
 {
-    return epoch_over(r) && (r->at.epoch + 1 >= r->cfg->num_epochs ||
-                             (r->cfg->max_steps && r->at.updates >= r->cfg->max_steps));
+    return epoch_over(r) &&
+           (r->at.epoch + 1 >= r->cfg->num_epochs || (r->cfg->max_steps && r->at.updates >= r->cfg->max_steps));
 }
 
 /* Rank 0 writes; the others hold the same state and go on. */
@@ -195,8 +198,13 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
 static int begin(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
 {
     r->schedule = make_schedule(r->cfg, r->s.steps_per_epoch);
-    r->step = (struct step){.state = &r->s.state, .loader = r->s.train_loader, .plan = r->s.train_plan, .ddp = r->s.ddp,
-                            .momentum = r->cfg->momentum, .bn_momentum = 0.1, .slices = r->s.slices,
+    r->step = (struct step){.state = &r->s.state,
+                            .loader = r->s.train_loader,
+                            .plan = r->s.train_plan,
+                            .ddp = r->s.ddp,
+                            .momentum = r->cfg->momentum,
+                            .bn_momentum = 0.1,
+                            .slices = r->s.slices,
                             .nslices = r->s.nslices};
     int resumed = 0;
     if (r->cfg->resume == RESUME_AUTO) {

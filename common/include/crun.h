@@ -12,11 +12,11 @@ extern "C" {
 #endif
 
 /* Why the launcher wants this process to end; set before SIGTERM is sent (docs/architecture.md, "Stops"). */
-#define CRUN_STOP_REASONS(X)                                                                                     \
-    X(CRUN_STOP_NONE, 0, "none")       /* go on */                                                               \
-    X(CRUN_STOP_FAILURE, 1, "failure") /* a peer died: abort collectives, save nothing, exit within a second */  \
-    X(CRUN_STOP_RESIZE, 2, "resize")   /* all ranks healthy: agree on a step, save, exit 75 */                   \
-    X(CRUN_STOP_DRAIN, 3, "drain")     /* the same, and the job will not go on by itself */                      \
+#define CRUN_STOP_REASONS(X)                                                                                           \
+    X(CRUN_STOP_NONE, 0, "none")       /* go on */                                                                     \
+    X(CRUN_STOP_FAILURE, 1, "failure") /* a peer died: abort collectives, save nothing, exit within a second */        \
+    X(CRUN_STOP_RESIZE, 2, "resize")   /* all ranks healthy: agree on a step, save, exit 75 */                         \
+    X(CRUN_STOP_DRAIN, 3, "drain")     /* the same, and the job will not go on by itself */                            \
     X(CRUN_STOP_ABORT, 4, "abort")     /* the user wants it gone: exit now */
 
 enum crun_stop_reason {
@@ -27,10 +27,10 @@ enum crun_stop_reason {
 
 struct crun_info {
     int rank, world_size, local_rank, local_world_size, group_rank, group_world_size;
-    int round;            /* grows with every rendezvous; 0 without crun */
-    int restart_count;    /* of the job */
-    const char *run_id;   /* "" without crun; valid until crun_finish() */
-    const char *store;    /* "resp://host:port", or "" */
+    int round;          /* grows with every rendezvous; 0 without crun */
+    int restart_count;  /* of the job */
+    const char *run_id; /* "" without crun; valid until crun_finish() */
+    const char *store;  /* "resp://host:port", or "" */
 };
 
 /* Read the environment and map the shared page. Call once, before other threads use the rest. */

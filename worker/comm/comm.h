@@ -24,15 +24,16 @@ enum comm_channel { COMM_CONTROL, COMM_GRADIENTS, COMM_STATISTICS, COMM_CHANNELS
 
 struct comm_options {
     int rank, world;
-    struct store *store;      /* bootstrap: used during open only; keys under "comm/<name>/" */
-    const char *name;         /* distinguishes communicators of one store, "world" */
-    int64_t timeout_ms;       /* of open and of every call; > 0 */
-    const char *bind_addr;    /* local address to bind and advertise; NULL: loopback if all ranks are local, else by route */
+    struct store *store; /* bootstrap: used during open only; keys under "comm/<name>/" */
+    const char *name;    /* distinguishes communicators of one store, "world" */
+    int64_t timeout_ms;  /* of open and of every call; > 0 */
+    const char
+        *bind_addr; /* local address to bind and advertise; NULL: loopback if all ranks are local, else by route */
 };
 
 struct comm_ops {
-    const char *name;         /* "local", "gloo", "nccl" */
-    bool host_buffers;        /* buffers are host memory and calls block; else they are enqueued on `stream` */
+    const char *name;  /* "local", "gloo", "nccl" */
+    bool host_buffers; /* buffers are host memory and calls block; else they are enqueued on `stream` */
     int (*open)(struct comm **ret, const struct comm_options *o, struct err *e);
     void (*close)(struct comm *c);
 

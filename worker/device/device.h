@@ -17,15 +17,15 @@ struct device;
 struct plan;
 
 struct device_options {
-    int threads;          /* compute threads, >= 1 (host devices) */
-    int index;            /* which GPU (cuda) */
+    int threads; /* compute threads, >= 1 (host devices) */
+    int index;   /* which GPU (cuda) */
 };
 
 /* One batch in host memory. Borrowed until run() returns (cuda: until the next run() or sync()). n = batch of the plan. */
 struct batch {
-    const uint8_t *images;  /* (n, H, W, C) */
-    const int32_t *labels;  /* (n), 0..classes-1; anything where the weight is 0 */
-    const float *weights;   /* (n), 0 or 1 */
+    const uint8_t *images; /* (n, H, W, C) */
+    const int32_t *labels; /* (n), 0..classes-1; anything where the weight is 0 */
+    const float *weights;  /* (n), 0 or 1 */
 };
 
 struct run_hooks {
@@ -39,20 +39,20 @@ struct run_hooks {
 };
 
 struct plan_options {
-    int batch;              /* N >= 1 */
-    bool training;          /* false: forward ops only, BN by running statistics, no gradients */
-    enum dtype compute;     /* DT_F64 (ref), DT_F32, DT_BF16: storage type of activations, operand type of convolutions */
-    bool emulate;           /* bf16 by rounding every stored value, fp32 arithmetic (cpu without bf16 units) */
-    bool keep_all;          /* no fusion across ops, every tensor readable: tests */
-    int first_op, end_op;   /* slice of the program; 0, 0: all (of the forward part if !training) */
+    int batch;            /* N >= 1 */
+    bool training;        /* false: forward ops only, BN by running statistics, no gradients */
+    enum dtype compute;   /* DT_F64 (ref), DT_F32, DT_BF16: storage type of activations, operand type of convolutions */
+    bool emulate;         /* bf16 by rounding every stored value, fp32 arithmetic (cpu without bf16 units) */
+    bool keep_all;        /* no fusion across ops, every tensor readable: tests */
+    int first_op, end_op; /* slice of the program; 0, 0: all (of the forward part if !training) */
     void *params, *stats, *reduce; /* arenas (program.h), device memory, bound for the life of the plan */
 };
 
 struct run_args {
     struct batch batch;
-    double grad_scale;           /* multiplies dlogits; 1 if in doubt */
-    bool accumulate;             /* add to the gradients instead of replacing them */
-    uint64_t params_version;     /* changes whenever params or stats do: the plan refreshes its own copies */
+    double grad_scale;             /* multiplies dlogits; 1 if in doubt */
+    bool accumulate;               /* add to the gradients instead of replacing them */
+    uint64_t params_version;       /* changes whenever params or stats do: the plan refreshes its own copies */
     const struct run_hooks *hooks; /* NULL: none */
 };
 
@@ -60,10 +60,10 @@ struct run_args {
  * count points at METRIC_COUNT of the (reduced) reduce arena, device memory. A count of 0 leaves everything as it is. */
 enum update_rule { UPDATE_SGD_TORCH };
 struct update {
-    enum update_rule rule;   /* g += wd * w; m = mu * m + g (first step: m = g, m starts at 0); w -= lr * m */
+    enum update_rule rule; /* g += wd * w; m = mu * m + g (first step: m = g, m starts at 0); w -= lr * m */
     size_t first, n;
     double lr, momentum, weight_decay;
-    double grad_mul;         /* further factor on gradients (1 / grad_scale) */
+    double grad_mul; /* further factor on gradients (1 / grad_scale) */
 };
 
 struct device_ops {
@@ -92,8 +92,8 @@ struct device_ops {
     int (*update)(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
                   const void *count, struct err *e);
     /* stats = (1 - momentum) * stats + momentum * sums / *count, n elements; as above a count of 0 changes nothing. */
-    int (*update_stats)(struct device *d, void *stats, const void *sums, size_t n, double momentum,
-                        const void *count, struct err *e);
+    int (*update_stats)(struct device *d, void *stats, const void *sums, size_t n, double momentum, const void *count,
+                        struct err *e);
 
     /* One line for the log: instruction set, library version, what is emulated. */
     int (*describe)(struct device *d, char *out, size_t cap);

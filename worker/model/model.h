@@ -8,11 +8,11 @@ struct err;
 struct program;
 
 struct model_options {
-    const char *arch;          /* resnet18/34/50/101/152, convnet */
-    int classes;               /* >= 2 */
-    int channels;              /* 1 or 3 */
-    int image_size;            /* square; >= 32 for ResNets (smaller than 32 still works down to 1x1 maps), 28 for convnet */
-    bool zero_init_residual;   /* last gamma of every block starts at 0 */
+    const char *arch; /* resnet18/34/50/101/152, convnet */
+    int classes;      /* >= 2 */
+    int channels;     /* 1 or 3 */
+    int image_size;   /* square; >= 32 for ResNets (smaller than 32 still works down to 1x1 maps), 28 for convnet */
+    bool zero_init_residual; /* last gamma of every block starts at 0 */
     float mean[4], std[4];
 };
 

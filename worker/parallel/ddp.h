@@ -23,9 +23,9 @@ struct ddp;
 struct err;
 
 struct ddp_options {
-    size_t bucket_bytes;        /* 0: 25 MiB */
-    size_t first_bucket_bytes;  /* 0: 1 MiB */
-    bool sync_bn;               /* give devices the all_sum hook */
+    size_t bucket_bytes;       /* 0: 25 MiB */
+    size_t first_bucket_bytes; /* 0: 1 MiB */
+    bool sync_bn;              /* give devices the all_sum hook */
 };
 
 /* reduce: the arena (n_train gradients, then n_tail statistics and metrics) of element type `real`; borrowed. Starts the

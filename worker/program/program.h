@@ -22,47 +22,48 @@
 
 struct err;
 
-#define OPS(X) /* kind, name, inputs -> outputs, parameters */                                                              \
-    X(OP_INPUT, "input")         /* images u8 (N,H,W,C) of the batch -> out[0] = (x / 255 - mean) / std */                  \
-    X(OP_CONV, "conv")           /* x -> y; param[0] weight (K,C,kh,kw), param[1] bias (K) or -1 */                         \
-    X(OP_BN, "bn")               /* x -> y; param[0] gamma, [1] beta, [2] running mean, [3] running var */                  \
-    X(OP_RELU, "relu")           /* x -> y */                                                                               \
-    X(OP_ADD, "add")             /* a, b -> y; also sums gradients of a tensor with several readers */                      \
-    X(OP_MAXPOOL, "maxpool")     /* x -> y; padding never wins */                                                           \
-    X(OP_AVGPOOL, "avgpool")     /* x (N,C,H,W) -> y (N,C,1,1), mean over H, W */                                           \
-    X(OP_LINEAR, "linear")       /* x (N,C,H,W) flattened to (N, C*H*W) -> y (N,K,1,1); param[0] weight (K, C*H*W), [1] bias (K) */ \
-    X(OP_XENT, "xent")           /* logits (N,K,1,1), labels and weights of the batch -> metrics */                         \
-    X(OP_XENT_BWD, "xent_bwd")   /* logits -> dlogits = weight * (softmax - onehot) * grad_scale */                         \
-    X(OP_LINEAR_BWD_DATA, "linear_bwd_data")     /* dy -> dx; param[0] */                                                   \
-    X(OP_LINEAR_BWD_PARAM, "linear_bwd_param")   /* x, dy -> gradients of param[0], param[1] */                             \
-    X(OP_AVGPOOL_BWD, "avgpool_bwd")             /* dy -> dx */                                                             \
-    X(OP_MAXPOOL_BWD, "maxpool_bwd")             /* x, dy -> dx; the first maximum in row order gets the gradient */        \
-    X(OP_RELU_BWD, "relu_bwd")                   /* y, dy -> dx = y > 0 ? dy : 0 */                                         \
-    X(OP_BN_BWD, "bn_bwd")                       /* x, dy -> dx, gradients of param[0], param[1] */                         \
-    X(OP_CONV_BWD_DATA, "conv_bwd_data")         /* dy -> dx; param[0] */                                                   \
-    X(OP_CONV_BWD_PARAM, "conv_bwd_param")       /* x, dy -> gradients of param[0], param[1] */
+#define OPS(X)               /* kind, name, inputs -> outputs, parameters */                                           \
+    X(OP_INPUT, "input")     /* images u8 (N,H,W,C) of the batch -> out[0] = (x / 255 - mean) / std */                 \
+    X(OP_CONV, "conv")       /* x -> y; param[0] weight (K,C,kh,kw), param[1] bias (K) or -1 */                        \
+    X(OP_BN, "bn")           /* x -> y; param[0] gamma, [1] beta, [2] running mean, [3] running var */                 \
+    X(OP_RELU, "relu")       /* x -> y */                                                                              \
+    X(OP_ADD, "add")         /* a, b -> y; also sums gradients of a tensor with several readers */                     \
+    X(OP_MAXPOOL, "maxpool") /* x -> y; padding never wins */                                                          \
+    X(OP_AVGPOOL, "avgpool") /* x (N,C,H,W) -> y (N,C,1,1), mean over H, W */                                          \
+    X(OP_LINEAR,                                                                                                       \
+      "linear") /* x (N,C,H,W) flattened to (N, C*H*W) -> y (N,K,1,1); param[0] weight (K, C*H*W), [1] bias (K) */     \
+    X(OP_XENT, "xent")                         /* logits (N,K,1,1), labels and weights of the batch -> metrics */      \
+    X(OP_XENT_BWD, "xent_bwd")                 /* logits -> dlogits = weight * (softmax - onehot) * grad_scale */      \
+    X(OP_LINEAR_BWD_DATA, "linear_bwd_data")   /* dy -> dx; param[0] */                                                \
+    X(OP_LINEAR_BWD_PARAM, "linear_bwd_param") /* x, dy -> gradients of param[0], param[1] */                          \
+    X(OP_AVGPOOL_BWD, "avgpool_bwd")           /* dy -> dx */                                                          \
+    X(OP_MAXPOOL_BWD, "maxpool_bwd")           /* x, dy -> dx; the first maximum in row order gets the gradient */     \
+    X(OP_RELU_BWD, "relu_bwd")                 /* y, dy -> dx = y > 0 ? dy : 0 */                                      \
+    X(OP_BN_BWD, "bn_bwd")                     /* x, dy -> dx, gradients of param[0], param[1] */                      \
+    X(OP_CONV_BWD_DATA, "conv_bwd_data")       /* dy -> dx; param[0] */                                                \
+    X(OP_CONV_BWD_PARAM, "conv_bwd_param")     /* x, dy -> gradients of param[0], param[1] */
 
 enum op_kind {
 #define X(kind, name) kind,
     OPS(X)
 #undef X
-    OP_KINDS
+        OP_KINDS
 };
 const char *op_name(enum op_kind k);
 
 struct op {
     enum op_kind kind;
-    int in[2];                /* tensor ids, -1 where unused, in the order of the list above */
-    int out;                  /* tensor id, -1 if none */
-    int param[4];             /* indices into program.params, -1 where unused */
-    int fwd;                  /* backward ops: index of the forward op; else -1 */
+    int in[2];                  /* tensor ids, -1 where unused, in the order of the list above */
+    int out;                    /* tensor id, -1 if none */
+    int param[4];               /* indices into program.params, -1 where unused */
+    int fwd;                    /* backward ops: index of the forward op; else -1 */
     int kh, kw, sh, sw, ph, pw; /* CONV, MAXPOOL and their backward ops: kernel, stride, padding */
-    float eps, momentum;      /* BN: momentum is the weight of the new value, 0.1 */
+    float eps, momentum;        /* BN: momentum is the weight of the new value, 0.1 */
 };
 
 struct tensor {
-    char name[64];  /* "layer1.0.conv1", gradients "d layer1.0.conv1" */
-    int c, h, w;    /* all >= 1 */
+    char name[64]; /* "layer1.0.conv1", gradients "d layer1.0.conv1" */
+    int c, h, w;   /* all >= 1 */
     bool gradient;
 };
 
@@ -75,15 +76,15 @@ enum param_init {
 };
 
 struct param {
-    char name[96];        /* torchvision's state_dict name */
+    char name[96]; /* torchvision's state_dict name */
     enum param_role role;
     int ndim;
-    int64_t shape[4];     /* OIHW for convolutions, (K, C) for linear, (C) else */
-    size_t count;         /* elements */
-    size_t offset;        /* elements into `params`/`reduce` (TRAIN) or `stats` (STAT) */
+    int64_t shape[4]; /* OIHW for convolutions, (K, C) for linear, (C) else */
+    size_t count;     /* elements */
+    size_t offset;    /* elements into `params`/`reduce` (TRAIN) or `stats` (STAT) */
     enum param_init init;
     double init_scale;
-    bool decay;           /* weight decay applies (torch: to every trainable parameter) */
+    bool decay; /* weight decay applies (torch: to every trainable parameter) */
 };
 
 enum metric { METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT, METRIC_STOP, METRIC_BAD, METRIC_N = 16 };
@@ -93,13 +94,14 @@ enum metric { METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT, METRIC_STOP, 
 
 struct program {
     struct op *ops;
-    int nops, nfwd;       /* ops[0..nfwd) forward, the rest backward */
+    int nops, nfwd; /* ops[0..nfwd) forward, the rest backward */
     struct tensor *tensors;
     int ntensors;
     struct param *params;
     int nparams;
-    size_t n_train, n_stats, n_reduce; /* arena sizes in elements, padding included; n_reduce = n_train + n_stats + METRIC_N */
-    int logits;           /* tensor id of the input of XENT */
+    size_t n_train, n_stats,
+        n_reduce; /* arena sizes in elements, padding included; n_reduce = n_train + n_stats + METRIC_N */
+    int logits;   /* tensor id of the input of XENT */
     int classes;
     int channels, height, width; /* of the images */
     float mean[4], std[4];       /* OP_INPUT, per channel, of values in [0,1] */
@@ -107,10 +109,12 @@ struct program {
 };
 
 /* --- building (worker/model/, tests). Functions return the id of the new tensor; errors are remembered and reported by program_differentiate(). */
-struct program *program_create(const char *arch, int channels, int height, int width, const float *mean, const float *std);
+struct program *program_create(const char *arch, int channels, int height, int width, const float *mean,
+                               const float *std);
 void program_destroy(struct program *p);
 
-int program_tensor(struct program *p, const char *name, int c, int h, int w); /* a free tensor: input of a single-op program */
+int program_tensor(struct program *p, const char *name, int c, int h,
+                   int w); /* a free tensor: input of a single-op program */
 int program_input(struct program *p);
 int program_conv(struct program *p, const char *name, int x, int k, int kernel, int stride, int pad, bool bias);
 int program_bn(struct program *p, const char *name, int x, float eps, float momentum, bool zero_gamma);
@@ -128,7 +132,7 @@ int program_differentiate(struct program *p, struct err *e);
 
 int program_find_tensor(const struct program *p, const char *name); /* -1 if none */
 int program_find_param(const struct program *p, const char *name);  /* -1 if none */
-size_t program_trainable(const struct program *p);                  /* number of trainable parameters, padding excluded */
+size_t program_trainable(const struct program *p); /* number of trainable parameters, padding excluded */
 
 /* Initial value of element i of a parameter: a function of (seed, name, i), equal on every machine (D8: Philox, no libm). */
 double param_initial(const struct param *p, uint64_t seed, size_t i);
