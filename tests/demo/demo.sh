@@ -29,13 +29,15 @@ echo "== training: $run"
 # Wait for step kill_at to appear in the metrics (tail -F sleeps until the file grows), then kill rank 1 of this very run.
 (
     tail -n +1 -F "$run/metrics.jsonl" 2>/dev/null | grep -q -m 1 "\"step\":$kill_at\b" || true # tail ends by SIGPIPE
-    for p in /proc/[0-9]*; do
-        if tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -qx "TORCHELASTIC_RUN_ID=$(basename "$run")" &&
-            tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -qx "RANK=1"; then
-            echo "== kill -9 ${p#/proc/} (rank 1) after step $kill_at of $steps"
-            kill -9 "${p#/proc/}"
-        fi
-    done
+    { # processes come and go while we look
+        for p in /proc/[0-9]*; do
+            env=$(tr '\0' '\n' <"$p/environ") || continue
+            if grep -qx "TORCHELASTIC_RUN_ID=$(basename "$run")" <<<"$env" && grep -qx "RANK=1" <<<"$env"; then
+                echo "== kill -9 ${p#/proc/} (rank 1) after step $kill_at of $steps"
+                kill -9 "${p#/proc/}"
+            fi
+        done
+    } 2>/dev/null
 ) &
 killer=$!
 trap 'kill $killer 2>/dev/null || true' EXIT

@@ -116,10 +116,28 @@ def test_sigterm_saves_and_exits_75_and_a_new_start_goes_on(data, tmp_path):
     assert f"resumed from step {step}" in again.stderr
 
 
-def test_max_time_stops_in_good_order(data, tmp_path):
-    p = run(*small(data, "--max-time", "1s", out=tmp_path, epochs=1000))
+def test_sigterm_to_crun_makes_all_ranks_save_the_same_step(data, tmp_path):
+    args = [CRUN, "--standalone", "--nproc_per_node", 2, "--max-restarts", 3,
+            *small(data, "--print-freq", 1, out=tmp_path, epochs=100)]
+    p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    for line in p.stderr:
+        if "[3/5]" in line:
+            p.send_signal(signal.SIGTERM)
+            break
+    rest = p.stderr.read()
+    assert p.wait(timeout=60) == 75, rest
+    step = int(re.search(r"stopped at step (\d+)", rest).group(1))
+    assert json.loads((newest(tmp_path) / "manifest.json").read_text())["meta"]["updates"] == step
+    again = run(*args, "--resume", "auto", "--max-steps", step + 1, "--check-replicas", 1)
+    assert again.returncode == 0, again.stderr
+    assert f"resumed from step {step}" in again.stderr
+
+
+@pytest.mark.parametrize("launcher", [[], [CRUN, "--standalone", "--nproc_per_node", 2, "--max-restarts", 3]])
+def test_max_time_stops_in_good_order(data, tmp_path, launcher):
+    p = run(*launcher, *small(data, "--max-time", "1s", out=tmp_path, epochs=1000))
     assert p.returncode == 75, p.stderr
-    assert newest(tmp_path).is_dir()
+    assert newest(tmp_path).is_dir() and "restart " not in p.stderr
 
 
 def test_bf16_trains(data, tmp_path):
