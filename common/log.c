@@ -28,14 +28,6 @@ enum log_level log_level(void)
     return (enum log_level)max_level;
 }
 
-int log_level_parse(const char *name)
-{
-    for (size_t i = 0; i < sizeof level_names / sizeof *level_names; i++)
-        if (strcmp(name, level_names[i]) == 0)
-            return (int)i;
-    return -1;
-}
-
 void log_line(enum log_level level, const char *module, const char *fmt, ...)
 {
     if ((int)level > max_level)

@@ -18,7 +18,6 @@ enum log_level {
 /* prefix: "run=j1 node=0 rank=3" or "", copied. Default: LOG_WARN, no prefix. */
 void log_init(enum log_level max, const char *prefix);
 enum log_level log_level(void);
-int log_level_parse(const char *name); /* -1 if unknown */
 
 void log_line(enum log_level level, const char *module, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

@@ -10,6 +10,7 @@
 #include "common/err.h"
 #include "common/path.h"
 #include "common/store.h"
+#include "worker/ckpt/ckpt.h"
 #include "worker/comm/comm.h"
 #include "worker/config.h"
 #include "worker/data/dataset.h"
@@ -53,8 +54,16 @@ static int check_output(const struct session *s, struct err *e)
 {
     if (s->rank != 0)
         return 0;
+    int64_t step = -1;
     if (s->cfg->checkpoint_dir)
         TRY(path_make_writable(s->cfg->checkpoint_dir, e));
+    if (s->cfg->checkpoint_dir && s->cfg->resume == RESUME_OFF)
+        TRY(ckpt_latest(s->cfg->checkpoint_dir, &step, e));
+    if (step >= 0)
+        return err_set(
+            e, ERR_USAGE,
+            "%s holds a checkpoint of step %lld: --resume auto goes on from it; a new run needs an empty folder",
+            s->cfg->checkpoint_dir, (long long)step);
     return s->cfg->log_dir ? path_make_writable(s->cfg->log_dir, e) : 0;
 }
 

@@ -198,6 +198,7 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
 static int begin(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
 {
     r->schedule = make_schedule(r->cfg, r->s.steps_per_epoch);
+    TRY(schedule_check(&r->schedule, e));
     r->step = (struct step){.state = &r->s.state,
                             .loader = r->s.train_loader,
                             .plan = r->s.train_plan,

@@ -27,7 +27,7 @@ struct err;
 int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, size_t n_model,
               const struct ckpt_tensor *train, size_t n_train, const cJSON *meta, int keep, struct err *e);
 
-/* Step of the newest complete checkpoint (manifest sound, both files of the recorded size); -1 if there is none or no
+/* Step of the newest complete checkpoint (every CRC right); -1 if there is none or no
  * folder. A newer one that is damaged is passed over with a warning in the log; if all are damaged, that is an error: a
  * run must not start over, and in the end rotate away what can be saved, because of a bad disk. Leftovers of a killed
  * save (step-N.tmp) are ignored. The folder is the truth, `latest` a convenience for people. */
@@ -47,8 +47,7 @@ struct safetensors *ckpt_file(struct ckpt *c, const char *file);
 /* Read everything and verify every CRC: the first damaged tensor is named. */
 int ckpt_verify(struct ckpt *c, struct err *e);
 
-/* Rename step-N to step-N.corrupt (replacing an older one), so that ckpt_latest finds the one before and N can be saved
- * again. */
-int ckpt_set_aside(const char *dir, int64_t step, struct err *e);
+/* Is there a complete checkpoint of this step, every CRC right? 0, or what is wrong with it. */
+int ckpt_check(const char *dir, int64_t step, struct err *e);
 
 #endif

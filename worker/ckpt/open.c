@@ -77,11 +77,9 @@ int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e)
     struct err first = {0}, why;
     TRY(folder_list(dir, &steps, &n, e));
     for (size_t i = 0; i < n && found < 0; i++) {
-        struct ckpt *c;
-        if (ckpt_open(&c, dir, steps[i], &why) == 0) {
-            ckpt_close(c);
+        if (ckpt_check(dir, steps[i], &why) == 0)
             found = steps[i];
-        } else if (has_manifest(dir, steps[i])) {
+        else if (has_manifest(dir, steps[i])) {
             log_warn("ckpt", "the checkpoint of step %" PRId64 " is passed over: %s", steps[i], why.text);
             if (damaged++ == 0)
                 first = why;
@@ -185,4 +183,13 @@ int ckpt_verify(struct ckpt *c, struct err *e)
     for (int i = 0; i < CKPT_FILE_COUNT; i++)
         TRY(verify_file(c, (enum ckpt_file_id)i, e));
     return 0;
+}
+
+int ckpt_check(const char *dir, int64_t step, struct err *e)
+{
+    struct ckpt *c;
+    TRY(ckpt_open(&c, dir, step, e));
+    int rc = ckpt_verify(c, e);
+    ckpt_close(c);
+    return rc;
 }

@@ -158,7 +158,7 @@ int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, si
     int rc = path_make_dirs(dir, e);
     if (rc == 0)
         rc = folder_clean(dir, e);
-    if (rc == 0 && !is_complete(dir, step))
+    if (rc == 0 && ckpt_check(dir, step, NULL) < 0)
         rc = save_new(dir, step, t, n, meta, e);
     if (rc < 0) {
         err_wrap(e, "save the checkpoint of step %" PRId64, step);
@@ -167,9 +167,4 @@ int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, si
     after_save(dir, step, keep);
     log_info("ckpt", "saved step %" PRId64, step);
     return 0;
-}
-
-int ckpt_set_aside(const char *dir, int64_t step, struct err *e)
-{
-    return move_folder(dir, step, "", ".corrupt", e);
 }

@@ -164,11 +164,12 @@ def test_bad_samples_weigh_nothing_and_are_counted(data, tmp_path):
     assert any(v.name in strict.stderr for v in victims)
 
 
-def test_a_truncated_newest_checkpoint_is_passed_over_with_a_warning(data, trained, tmp_path):
+@pytest.mark.parametrize("damage", [lambda b: b[:-100], lambda b: b[:-1] + bytes([b[-1] ^ 1])], ids=["truncated", "flipped bit"])
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(data, trained, tmp_path, damage):
     out = tmp_path / "out"
     shutil.copytree(trained[0], out)
     model = newest(out) / "model.safetensors"
-    model.write_bytes(model.read_bytes()[:-100])
+    model.write_bytes(damage(model.read_bytes()))
     p = run(*small(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
     assert p.returncode == 0, p.stderr
     assert "passed over" in p.stderr and "resumed from step 5" in p.stderr
@@ -189,10 +190,10 @@ def refusals(data, trained, tmp_path):
         model.write_bytes(model.read_bytes()[:-100])
     flipped = tmp_path / "flipped"
     shutil.copytree(trained, flipped)
-    model = newest(flipped) / "model.safetensors"
-    raw = bytearray(model.read_bytes())
-    raw[-1] ^= 1
-    model.write_bytes(raw)
+    for model in flipped.glob("step-*/model.safetensors"):
+        raw = bytearray(model.read_bytes())
+        raw[-1] ^= 1
+        model.write_bytes(raw)
     foreign = tmp_path / "foreign"
     shutil.copytree(trained, foreign)
     for model in foreign.glob("step-*/model.safetensors"):
@@ -219,6 +220,7 @@ def refusals(data, trained, tmp_path):
         "checkpoint of another arch": ([*t, *r, trained, "--arch", "resnet34"], 78, ["resnet18", "resnet34"]),
         "checkpoint of another seed": ([*t, *r, trained, "--seed", 5], 78, ["seed", "5"]),
         "checkpoint of other classes": (["--train-data", fewer, "--num-labels", 10, *r, trained], 78, ["class"]),
+        "a new run over an old one": ([*t, "--checkpoint-dir", trained], 2, ["step 10", "--resume auto"]),
         "truncated checkpoint": ([*t, *r, cut], 65, ["model.safetensors"]),
         "flipped bit": ([*t, *r, flipped], 65, ["model.safetensors"]),
         "foreign checkpoint": ([*t, *r, foreign], 65, ["model.safetensors"]),

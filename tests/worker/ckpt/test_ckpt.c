@@ -285,19 +285,6 @@ static void a_missing_tensor_and_another_shape_are_told_apart(void **state)
     ckpt_close(c);
 }
 
-static void one_set_aside_is_out_of_the_way(void **state)
-{
-    struct err e = {0};
-    save(state, 1, 0);
-    for (int i = 0; i < 2; i++) {
-        save(state, 2, 0);
-        assert_int_equal(ckpt_set_aside(*state, 2, &e), 0);
-        assert_int_equal(latest(state), 1);
-    }
-    assert_int_equal(scratch_count(*state, ".corrupt"), 1);
-    assert_int_equal(ckpt_set_aside(*state, 3, &e), -ENOENT);
-}
-
 /* Fault tests aim at the time between the two lines. */
 static void the_log_says_when_a_save_begins_and_ends(void **state)
 {
@@ -357,7 +344,6 @@ int main(void)
         CASE(a_damaged_or_foreign_manifest_is_refused),
         CASE(a_checkpoint_under_another_number_is_refused),
         CASE(a_missing_tensor_and_another_shape_are_told_apart),
-        CASE(one_set_aside_is_out_of_the_way),
         CASE(the_log_says_when_a_save_begins_and_ends),
         CASE(bad_arguments_are_refused),
     };
