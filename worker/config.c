@@ -174,7 +174,7 @@ static const struct arg_spec specs[] = {
      .type = ARG_REAL,
      .at = AT(lr_gamma),
      .def = "0.1",
-     .min = 0,
+     .min = 1e-9,
      .max = 1,
      .help = "lr-policy step: factor of a drop"},
     {.name = "warmup-epochs",
@@ -230,7 +230,8 @@ static const struct arg_spec specs[] = {
      .at = AT(resume),
      .choices = "off|auto",
      .def = "off",
-     .help = "auto: go on from the newest complete checkpoint in --checkpoint-dir, from the start if there is none"},
+     .help = "auto: go on from the newest complete checkpoint in --checkpoint-dir, from the start if there is none; a "
+             "restart by crun always goes on"},
 
     ARG_GROUP("Logs"),
     {.name = "log-dir",

@@ -1,4 +1,4 @@
-/* Options of `trainer` (training): one table gives parsing, --help, --print-config and docs/training.md. */
+/* Options of `trainer` (training): one table gives parsing, --help, --print-config and docs/options.md. */
 #ifndef CRUN_WORKER_CONFIG_H
 #define CRUN_WORKER_CONFIG_H
 

@@ -28,7 +28,7 @@ static int open_files(struct journal *j, const struct session *s, const struct p
                                    .labels = (int)s->identity.num_labels,
                                    .lr = s->cfg->base_lr,
                                    .parameters = command_line,
-                                   .resume = at->updates > 0};
+                                   .resume = at->updates > 0 || restart > 0};
     return caffe2_log_open(&j->csv, &o, at->epoch, &seconds, e);
 }
 
@@ -78,9 +78,7 @@ int journal_step(struct journal *j, const struct session *s, const struct positi
     if (!j->active)
         return 0;
     double seconds = (double)r->total_ns / 1e9;
-    int64_t done = at->epoch * s->steps_per_epoch + at->step, total = s->cfg->num_epochs * s->steps_per_epoch;
-    if (s->cfg->max_steps && s->cfg->max_steps < total)
-        total = s->cfg->max_steps;
+    int64_t done = at->epoch * s->steps_per_epoch + at->step, total = s->total_steps;
     struct progress_state p = {.epoch = at->epoch,
                                .epochs = s->cfg->num_epochs,
                                .step = at->step,
@@ -119,6 +117,8 @@ int journal_epoch(struct journal *j, const struct session *s, const struct posit
                     (long long)at->epoch + 1, mean(at->epoch_loss, at->epoch_count),
                     percent(at->epoch_top1, at->epoch_count), mean(v->loss, v->count), percent(v->top1, v->count),
                     (long long)v->count);
+    if (v && v->bad > 0)
+        journal_say(j, "%lld test images could not be decoded and count nowhere", (long long)v->bad);
     if (!j->metrics)
         return 0;
     if (v) {
@@ -128,7 +128,8 @@ int journal_epoch(struct journal *j, const struct session *s, const struct posit
                                  .acc1 = percent(v->top1, v->count),
                                  .acc5 = percent(v->top5, v->count),
                                  .seconds = at->seconds,
-                                 .images = (int64_t)v->count};
+                                 .images = (int64_t)v->count,
+                                 .bad_samples = (int64_t)v->bad};
         TRY(metrics_eval(j->metrics, &m, e));
     }
     struct caffe2_row row = {.time_spent = at->epoch_seconds,

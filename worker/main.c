@@ -1,5 +1,6 @@
 /* trainer: read the command line and the environment a launcher gave, train, leave a record on failure. */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +26,13 @@ static void wait_passively(char **argv)
 {
     if (getenv("OMP_WAIT_POLICY"))
         return;
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0)
+        return;
+    self[n] = '\0';
     setenv("OMP_WAIT_POLICY", "passive", 1);
-    execv("/proc/self/exe", argv); /* where this fails, spinning is only slower */
+    execv(self, argv); /* where this fails, spinning is only slower */
 }
 
 static int exit_code(int rc)
@@ -84,8 +90,7 @@ static int train(const struct train_config *cfg, int argc, char **argv)
         rc = train_run(cfg, &env, line.data, &code, &e);
     if (rc < 0)
         code = fail(&env, rc, &e);
-    buf_free(&line);
-    crun_finish();
+    buf_free(&line); /* no crun_finish(): the signal thread reads the page until the process ends */
     return code;
 }
 

@@ -57,7 +57,7 @@ static int check_output(const struct session *s, struct err *e)
     int64_t step = -1;
     if (s->cfg->checkpoint_dir)
         TRY(path_make_writable(s->cfg->checkpoint_dir, e));
-    if (s->cfg->checkpoint_dir && s->cfg->resume == RESUME_OFF)
+    if (s->cfg->checkpoint_dir && !s->resume)
         TRY(ckpt_latest(s->cfg->checkpoint_dir, &step, e));
     if (step >= 0)
         return err_set(
@@ -119,9 +119,16 @@ static int open_comm(struct session *s, const struct env_contract *env, struct e
     return ddp_create(&s->ddp, s->comm, s->state.reduce, p->n_train, p->n_reduce - p->n_train, s->state.real, &d, e);
 }
 
+/* No step holds more images than there are: plans and buffers are as large as that, not as an option. */
+static size_t batch_of(const struct session *s, bool training)
+{
+    size_t n = training ? s->train_set->n : s->test_set->n, batch = (size_t)s->cfg->batch_size;
+    return batch < n ? batch : n;
+}
+
 static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
 {
-    struct plan_options o = {.batch = (int)sampler_share((size_t)s->cfg->batch_size, s->world),
+    struct plan_options o = {.batch = (int)sampler_share(batch_of(s, training), s->world),
                              .training = training,
                              .compute = s->compute,
                              .emulate = s->emulate,
@@ -136,7 +143,7 @@ static int open_loader(struct session *s, bool training, struct loader **ret, st
     const struct train_config *cfg = s->cfg;
     struct loader_options o = {.rank = s->rank,
                                .world = s->world,
-                               .batch = (size_t)cfg->batch_size,
+                               .batch = batch_of(s, training),
                                .image_size = (int)cfg->image_size,
                                .channels = (int)cfg->num_channels,
                                .training = training,
@@ -153,16 +160,15 @@ static int open_loader(struct session *s, bool training, struct loader **ret, st
 
 static int open_pipeline(struct session *s, struct err *e)
 {
-    size_t batch = (size_t)s->cfg->batch_size;
     TRY(open_plan(s, true, &s->train_plan, e));
     TRY(open_loader(s, true, &s->train_loader, e));
     TRY(step_slices(s->program, s->cfg->weight_decay, &s->slices, &s->nslices, e));
-    s->steps_per_epoch = sampler_steps(s->train_set->n, batch);
+    s->steps_per_epoch = sampler_steps(s->train_set->n, batch_of(s, true));
     if (!s->test_set)
         return 0;
     TRY(open_plan(s, false, &s->test_plan, e));
     TRY(open_loader(s, false, &s->test_loader, e));
-    s->test_steps = sampler_steps(s->test_set->n, batch);
+    s->test_steps = sampler_steps(s->test_set->n, batch_of(s, false));
     return 0;
 }
 
@@ -175,7 +181,8 @@ static const char *amp_text(const struct session *s)
 
 static void identify(struct session *s)
 {
-    s->identity = (struct snapshot_identity){.arch = s->cfg->arch,
+    s->identity = (struct snapshot_identity){.cfg = s->cfg,
+                                             .arch = s->cfg->arch,
                                              .classes = s->train_set->class_names,
                                              .nclasses = s->train_set->classes,
                                              .num_labels = labels(s),
@@ -197,6 +204,8 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
                           .world = (int)env->world_size,
                           .local_world = at_least_one(env->local_world_size),
                           .nodes = at_least_one(env->group_world_size)};
+    /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older runs'. */
+    s->resume = cfg->checkpoint_dir && (cfg->resume == RESUME_AUTO || env->restart_count > 0);
     int share = at_least_one(cores() / s->local_world);
     s->threads = cfg->threads ? (int)cfg->threads : share;
     s->loader_threads = cfg->loader_threads ? (int)cfg->loader_threads : share;

@@ -39,6 +39,8 @@ struct session {
     struct decay_slice *slices;
     int nslices;
     int64_t steps_per_epoch, test_steps;
+    int64_t total_steps; /* of the run, in steps of this batch; train.c sets it */
+    bool resume;         /* take up the newest checkpoint: asked for, or this is a restart of the job */
     char device_text[160];
     bool failed; /* set before session_close() after an error: peers are not waited for */
     struct snapshot_identity identity;

@@ -2,6 +2,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "common/log.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/comm/comm.h"
+#include "worker/config.h"
 #include "worker/device/device.h"
 #include "worker/program/program.h"
 #include "worker/state.h"
@@ -113,6 +115,21 @@ static void image_arenas(const struct image *im, const struct state *s, struct a
     X(threads)                                                                                                         \
     X(train_images)
 
+/* Options that may change between runs of one training, told when they do. */
+#define NOTED_OPTIONS(X)                                                                                               \
+    X("num-epochs", num_epochs)                                                                                        \
+    X("max-steps", max_steps)                                                                                          \
+    X("base-learning-rate", base_lr)                                                                                   \
+    X("momentum", momentum)                                                                                            \
+    X("weight-decay", weight_decay)                                                                                    \
+    X("lr-policy", lr_policy)                                                                                          \
+    X("lr-step", lr_step_epochs)                                                                                       \
+    X("lr-gamma", lr_gamma)                                                                                            \
+    X("warmup-epochs", warmup_epochs)                                                                                  \
+    X("crop-scale MIN", crop_scale.min)                                                                                \
+    X("crop-scale MAX", crop_scale.max)                                                                                \
+    X("sync-bn", sync_bn)
+
 /* Integers above 2^53 do not occur (seeds are limited by the option table), so JSON numbers are exact. */
 static cJSON *make_meta(const struct position *at, const struct snapshot_identity *id)
 {
@@ -127,10 +144,23 @@ static cJSON *make_meta(const struct position *at, const struct snapshot_identit
 #define X(f) cJSON_AddNumberToObject(m, #f, (double)at->f);
     POSITION_FIELDS(X)
 #undef X
+    cJSON *options = cJSON_AddObjectToObject(m, "options");
+#define X(name, f) cJSON_AddNumberToObject(options, name, (double)id->cfg->f);
+    NOTED_OPTIONS(X)
+#undef X
     cJSON *classes = cJSON_AddArrayToObject(m, "classes");
     for (int i = 0; i < id->nclasses; i++)
         cJSON_AddItemToArray(classes, cJSON_CreateString(id->classes[i]));
     return m;
+}
+
+/* After a blow-up the loss is still a number for one step while the parameters are not. */
+static int check_finite(const struct image *im, const struct state *s, struct err *e)
+{
+    for (size_t i = 0; i < s->program->n_train; i++)
+        if (!isfinite(s->real == DT_F64 ? ((const double *)im->params)[i] : ((const float *)im->params)[i]))
+            return err_set(e, ERR_DIVERGED, "a parameter is not finite");
+    return 0;
 }
 
 int snapshot_save(struct state *s, const char *dir, const struct position *at, const struct snapshot_identity *id,
@@ -145,6 +175,8 @@ int snapshot_save(struct state *s, const char *dir, const struct position *at, c
     int rc = 0;
     for (int i = 0; i < 3 && rc == 0; i++)
         rc = s->device->ops->download(s->device, arena[i].host, arena[i].device, arena[i].bytes, e);
+    if (rc == 0)
+        rc = check_finite(&im, s, e);
     if (rc == 0)
         rc = ckpt_save(dir, at->updates, im.model, im.n_model, im.train, im.n_train, meta, keep, e);
     cJSON_Delete(meta);
@@ -165,6 +197,17 @@ static int check_classes(const cJSON *meta, const struct snapshot_identity *id, 
                            name ? name : "?", id->classes[i]);
     }
     return 0;
+}
+
+static void tell_options(const cJSON *meta, const struct train_config *cfg)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(meta, "options");
+    double was;
+#define X(name, f)                                                                                                     \
+    if (json_f64(options, name, &was, NULL) == 0 && was != (double)cfg->f)                                             \
+        log_warn("resume", "--" name " was %g and is now %g", was, (double)cfg->f);
+    NOTED_OPTIONS(X)
+#undef X
 }
 
 static int check_identity(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
@@ -198,6 +241,7 @@ static int check_identity(const cJSON *meta, const struct snapshot_identity *id,
     TRY(json_str(meta, "amp", &text, e));
     if (strcmp(text, id->amp) != 0)
         log_warn("resume", "precision was %s and is now %s", text, id->amp);
+    tell_options(meta, id->cfg);
     return 0;
 }
 
@@ -249,7 +293,7 @@ static int find_source(struct comm *c, const char *dir, int *ret_rank, int64_t *
     *ret_rank = 0;
     for (int r = 0; rc >= 0 && rc2 >= 0 && r < c->world; r++) {
         if (all[r] == -2)
-            rc = err_set(e, -EIO, "rank %d cannot read the checkpoint folder", r);
+            rc = err_set(e, -ECANCELED, "rank %d cannot use its checkpoint folder", r);
         if (all[r] > *ret_step) {
             *ret_step = all[r];
             *ret_rank = r;
@@ -272,7 +316,7 @@ static int share(struct comm *c, int source, int64_t read_rc, struct image *im, 
     TRY(c->ops->broadcast(c, COMM_CONTROL, head, sizeof head, source, NULL, e));
     if (head[0] < 0)
         return c->rank == source ? (int)head[0]
-                                 : err_set(e, (int)head[0], "rank %d could not load the checkpoint", source);
+                                 : err_set(e, -ECANCELED, "rank %d could not load the checkpoint", source);
     if (head[1] <= 0 || head[1] > META_MAX)
         return err_set(e, -EPROTO, "rank %d announces a manifest of %lld bytes", source, (long long)head[1]);
     if (c->rank != source) {

@@ -24,7 +24,8 @@ struct position {
     double seconds;                                            /* training time so far */
 };
 
-struct snapshot_identity { /* what a checkpoint and a run must share, and what is noted */
+struct snapshot_identity {          /* what a checkpoint and a run must share, and what is noted */
+    const struct train_config *cfg; /* options of which differences are told */
     const char *arch;
     char *const *classes;
     int nclasses;
@@ -34,13 +35,15 @@ struct snapshot_identity { /* what a checkpoint and a run must share, and what i
     int64_t train_images;
 };
 
-/* Rank 0 only: copy the state to the host and write DIR/step-<updates>. keep: see ckpt_save(). */
+/* Rank 0 only: copy the state to the host and write DIR/step-<updates>. keep: see ckpt_save(). ERR_DIVERGED if a parameter is
+ * not finite: nothing is written then, so that rotation keeps the last good one. */
 int snapshot_save(struct state *s, const char *dir, const struct position *at, const struct snapshot_identity *id,
                   int keep, struct err *e);
 
 /* All ranks. Returns 1 and fills state and *at if there was a checkpoint, 0 if none (nothing touched), ERR_MISMATCH naming both
  * values if it belongs to another architecture, class map or seed, ERR_CORRUPT naming tensor and file. Differences that are
- * taken (batch, world, threads, device) are logged as warnings on rank 0. */
+ * taken (batch, world, threads, device, rates, epochs) are logged as warnings on rank 0. -ECANCELED: another rank failed and says
+ * why. */
 int snapshot_resume(struct state *s, struct comm *c, const char *dir, const struct snapshot_identity *id,
                     struct position *at, struct err *e);
 

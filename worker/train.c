@@ -43,11 +43,17 @@ struct run {
     int64_t saved_updates; /* of the newest checkpoint of this process, -1: none */
 };
 
-static struct schedule make_schedule(const struct train_config *cfg, int64_t steps_per_epoch)
+/* Steps of the whole run, counted in batches of today's size: where the run stands, and what --max-steps leaves. */
+static int64_t total_steps(const struct train_config *cfg, int64_t steps_per_epoch, const struct position *at)
 {
-    int64_t total = cfg->num_epochs * steps_per_epoch;
-    if (cfg->max_steps && cfg->max_steps < total)
-        total = cfg->max_steps;
+    int64_t total = cfg->num_epochs * steps_per_epoch, here = at->epoch * steps_per_epoch + at->step;
+    if (cfg->max_steps && here + cfg->max_steps - at->updates < total)
+        total = here + cfg->max_steps - at->updates;
+    return total > 1 ? total : 1;
+}
+
+static struct schedule make_schedule(const struct train_config *cfg, int64_t steps_per_epoch, int64_t total)
+{
     double warmup = cfg->warmup_epochs < 0 ? 0.05 * (double)total : cfg->warmup_epochs * (double)steps_per_epoch;
     int64_t step_size = (int64_t)(cfg->lr_step_epochs * (double)steps_per_epoch + 0.5);
     return (struct schedule){.policy = (enum lr_policy)cfg->lr_policy,
@@ -58,20 +64,27 @@ static struct schedule make_schedule(const struct train_config *cfg, int64_t ste
                              .gamma = cfg->lr_gamma};
 }
 
-static double rate(const struct run *r)
+/* Of the step to do, or (ahead = -1) of the last one done. */
+static double rate(const struct run *r, int ahead)
 {
-    return schedule_lr(&r->schedule, r->at.epoch * r->s.steps_per_epoch + r->at.step);
+    int64_t step = r->at.epoch * r->s.steps_per_epoch + r->at.step + ahead;
+    return schedule_lr(&r->schedule, step > 0 ? step : 0);
+}
+
+/* No step may follow, whatever is left of the epoch (a resumed run may have been given fewer epochs or steps). */
+static bool limit_reached(const struct run *r)
+{
+    return r->at.epoch >= r->cfg->num_epochs || (r->cfg->max_steps && r->at.updates >= r->cfg->max_steps);
 }
 
 static bool epoch_over(const struct run *r)
 {
-    return r->at.step >= r->s.steps_per_epoch || (r->cfg->max_steps && r->at.updates >= r->cfg->max_steps);
+    return r->at.step >= r->s.steps_per_epoch || limit_reached(r);
 }
 
 static bool training_over(const struct run *r)
 {
-    return epoch_over(r) &&
-           (r->at.epoch + 1 >= r->cfg->num_epochs || (r->cfg->max_steps && r->at.updates >= r->cfg->max_steps));
+    return limit_reached(r) || (epoch_over(r) && r->at.epoch + 1 >= r->cfg->num_epochs);
 }
 
 /* Rank 0 writes; the others hold the same state and go on. */
@@ -125,7 +138,7 @@ static int one_step(struct run *r, bool *ret_stop, struct err *e)
     struct step_result res;
     struct ddp_stats before, after;
     struct err je;
-    double lr = rate(r);
+    double lr = rate(r, 0);
     ddp_stats(r->s.ddp, &before);
     TRY(train_step(&r->step, lr, want_stop(r), &res, e));
     ddp_stats(r->s.ddp, &after);
@@ -153,6 +166,9 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
     struct err je;
     bool last = training_over(r), due = last || (cfg->eval_every && (r->at.epoch + 1) % cfg->eval_every == 0);
     bool evaluated = due && r->s.test_set;
+    if (r->at.step > 0 && r->at.epoch_count == 0)
+        return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data,
+                       (long long)r->at.epoch + 1);
     if (evaluated) {
         progress_end_line(&r->journal.progress);
         TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, &v, e));
@@ -160,9 +176,11 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
             *ret_stop = true;
             return 0;
         }
+        if (v.count == 0)
+            return err_set(e, ERR_DATA, "not one image of %s could be decoded", cfg->test_data);
         r->last = v;
     }
-    int rc = journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, rate(r), &je);
+    int rc = journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, rate(r, -1), &je);
     journal_failed(r, rc, &je);
     return 0;
 }
@@ -197,8 +215,6 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
 
 static int begin(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
 {
-    r->schedule = make_schedule(r->cfg, r->s.steps_per_epoch);
-    TRY(schedule_check(&r->schedule, e));
     r->step = (struct step){.state = &r->s.state,
                             .loader = r->s.train_loader,
                             .plan = r->s.train_plan,
@@ -208,12 +224,15 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
                             .slices = r->s.slices,
                             .nslices = r->s.nslices};
     int resumed = 0;
-    if (r->cfg->resume == RESUME_AUTO) {
+    if (r->s.resume) {
         resumed = snapshot_resume(&r->s.state, r->s.comm, r->cfg->checkpoint_dir, &r->s.identity, &r->at, e);
         TRY(resumed);
     }
     if (resumed)
         r->saved_updates = r->at.updates;
+    r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
+    r->schedule = make_schedule(r->cfg, r->s.steps_per_epoch, r->s.total_steps);
+    TRY(schedule_check(&r->schedule, e));
     TRY(journal_open(&r->journal, &r->s, &r->at, (int)env->restart_count, command_line, e));
     if (r->journal.active && !resumed)
         session_banner(&r->s);
@@ -244,14 +263,18 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
 {
     struct run r = {.cfg = cfg, .saved_updates = -1};
     bool stopped = false;
-    TRY(session_open(&r.s, cfg, env, e));
-    int rc = begin(&r, env, command_line, e);
+    int rc = session_open(&r.s, cfg, env, e);
+    bool opened = rc == 0;
+    if (rc == 0)
+        rc = begin(&r, env, command_line, e);
     if (rc == 0)
         rc = loop(&r, &stopped, e);
     if (rc == 0)
         rc = finish(&r, stopped, ret_exit, e);
-    if (rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -EPIPE)
+    if (rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -EPIPE || rc == -ECANCELED) /* somebody else's fault */
         stop_await_verdict(VERDICT_MS);
+    if (!opened)
+        return rc;
     r.s.failed = rc < 0;
     journal_close(&r.journal);
     session_close(&r.s);

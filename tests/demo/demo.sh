@@ -28,7 +28,7 @@ echo "== training: $run"
 : >"$run/metrics.jsonl"
 # Wait for step kill_at to appear in the metrics (tail -F sleeps until the file grows), then kill rank 1 of this very run.
 (
-    tail -n +1 -F "$run/metrics.jsonl" 2>/dev/null | grep -q -m 1 "\"step\":$kill_at\b" || true # tail ends by SIGPIPE
+    tail --pid=$$ -n +1 -F "$run/metrics.jsonl" 2>/dev/null | grep -q -m 1 "\"step\":$kill_at\b" || true # tail ends by SIGPIPE
     { # processes come and go while we look
         for p in /proc/[0-9]*; do
             env=$(tr '\0' '\n' <"$p/environ") || continue
@@ -48,15 +48,20 @@ set +e
     trainer --train-data "$data/train" --test-data "$data/val" --arch resnet18 --image-size 64 --num-labels 10 \
     --batch-size $batch --num-epochs $epochs --base-learning-rate 0.1 --crop-scale 0.6,1 --amp auto \
     --checkpoint-dir "$run/checkpoints" --checkpoint-every 20 --resume auto --log-dir "$run" --print-freq 20 \
-    --seed "$seed" 2> >(tee "$run/crun.err" >&2) | tee "$run/crun.out"
+    --seed "$seed" 2>&1 | tee "$run/output"
 status=${PIPESTATUS[0]}
 set -e
 [ "$status" = 0 ] || { echo "demo: crun ended with $status" >&2; exit 1; }
 
-"$build/worker/trainer" plot "$run" --out "$run/plot.png"
-accuracy=$(sed -n 's/.* \* Acc@1 \([0-9.]*\) .*/\1/p' "$run/crun.out" | tail -n 1)
+"$build/worker/trainer" plot "$run" --out "$run/plot.png" >/dev/null
+accuracy=$(sed -n 's/.* \* Acc@1 \([0-9.]*\) .*/\1/p' "$run/output" | tail -n 1)
+restart=$(grep -o 'restart 1/3 .*' "$run/output" || true)
+resumed=$(grep -o 'resumed from step [1-9].*' "$run/output" || true)
 echo
-echo "== restart: $(grep -h '^restart\|restart [0-9]' "$run/crun.err" | tail -n 2)"
+[ -n "$restart" ] && [ -n "$resumed" ] || { echo "demo: no worker was killed and restarted" >&2; exit 1; }
+echo "== $restart"
+echo "== $resumed"
 echo "== accuracy on 1000 held-out images: $accuracy %"
-echo "== plot: $run/plot.png   metrics: $run/metrics.jsonl   log: $(ls "$run"/*.log)"
+echo "== plot: $run/plot.png"
+echo "== metrics: $run/metrics.jsonl, log: $(ls "$run"/*.log), output of each rank: $run/logs"
 awk -v a="$accuracy" 'BEGIN { exit !(a >= 95) }' || { echo "demo: Acc@1 $accuracy is below 95" >&2; exit 1; }

@@ -216,9 +216,10 @@ int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *e)
 int metrics_eval(struct metrics *m, const struct metrics_eval *s, struct err *e)
 {
     const struct member v[] = {
-        {"step", (double)s->step}, {"epoch", s->epoch},    {"test_loss", s->loss},
-        {"test_acc1", s->acc1},    {"test_acc5", s->acc5}, {"test_images", (double)s->images},
-        {"seconds", s->seconds},
+        {"step", (double)s->step}, {"epoch", s->epoch},
+        {"test_loss", s->loss},    {"test_acc1", s->acc1},
+        {"test_acc5", s->acc5},    {"test_images", (double)s->images},
+        {"seconds", s->seconds},   {"bad_samples", (double)s->bad_samples},
     };
     return put_object(m, v, sizeof v / sizeof *v, e);
 }

@@ -3,7 +3,8 @@
  *
  *     {"step":120,"epoch":1.905,"loss":1.234,"acc1":54.7,"acc5":92.2,"lr":0.09,"images_per_sec":81.2,"data_wait":0.01,
  *      "comm_wait":0.04,"seconds":98.1,"bad_samples":0}                                                     (one line)
- *     {"step":126,"epoch":2,"test_loss":1.1,"test_acc1":60.1,"test_acc5":95,"test_images":1000,"seconds":103.2}
+ *     {"step":126,"epoch":2,"test_loss":1.1,"test_acc1":60.1,"test_acc5":95,"test_images":1000,"seconds":103.2,
+ *      "bad_samples":0}
  *     {"event":"resume","step":120,"restart":1,"time":"2026-11-21T13:46:37.123Z"}
  *
  * Numbers that are not finite are written as null. Every line is one write(2), so a killed run leaves at most one torn
@@ -39,6 +40,7 @@ struct metrics_eval {
     int64_t step;
     double epoch, loss, acc1, acc5, seconds;
     int64_t images;
+    int64_t bad_samples; /* could not be decoded */
 };
 int metrics_eval(struct metrics *m, const struct metrics_eval *v, struct err *e);
 

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from support import CRUN, TRAINER, run
+from support import CRUN, TRAINER, run, worker_pid
 from tensors import load, newest
 
 
@@ -138,6 +138,82 @@ def test_max_time_stops_in_good_order(data, tmp_path, launcher):
     p = run(*launcher, *small(data, "--max-time", "1s", out=tmp_path, epochs=1000))
     assert p.returncode == 75, p.stderr
     assert newest(tmp_path).is_dir() and "restart " not in p.stderr
+
+
+def test_a_restart_goes_on_without_being_told_to_resume(data, tmp_path):
+    run_id = f"restart-{os.getpid()}"
+    args = [CRUN, "--standalone", "--nproc_per_node", 2, "--max-restarts", 1, "--run-id", run_id,
+            *small(data, "--print-freq", 1, "--checkpoint-every", 2, out=tmp_path, epochs=4)]
+    p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    seen = []
+    for line in p.stderr:
+        seen.append(line)
+        if "Epoch 2/4 [1/5]" in line:
+            os.kill(worker_pid(run_id, 1), signal.SIGKILL)
+            break
+    text = "".join(seen) + p.stderr.read()
+    assert p.wait(timeout=120) == 0, text
+    assert re.search(r"resumed from step [46]", text), text
+    steps = [json.loads(m)["step"] for m in (tmp_path / "metrics.jsonl").read_text().splitlines() if '"lr"' in m]
+    assert steps == list(range(1, 21)), "each step is logged once"
+    seconds = [json.loads(m)["seconds"] for m in (tmp_path / "metrics.jsonl").read_text().splitlines() if '"lr"' in m]
+    assert seconds == sorted(seconds), "times are carried on"
+
+
+def test_another_batch_size_and_rate_are_taken_and_told(data, tmp_path):
+    assert run(*small(data, "--max-steps", 3, out=tmp_path, epochs=4)).returncode == 0
+    p = run(*small(data, "--batch-size", 16, "--base-learning-rate", 0.05, "--resume", "auto", "--max-steps", 8, out=tmp_path, epochs=4))
+    assert p.returncode == 0, p.stderr
+    assert "step 6 of 10" in p.stderr, "96 of 160 images are done"
+    assert "batch was 32 and is now 16" in p.stderr
+    assert "--base-learning-rate was 0.1 and is now 0.05" in p.stderr
+    rates = [json.loads(m)["lr"] for m in (tmp_path / "metrics.jsonl").read_text().splitlines() if '"lr"' in m]
+    assert len(rates) == 8 and all(0 < r <= 0.1 for r in rates), rates
+
+
+def test_fewer_epochs_than_done_end_the_run_with_an_evaluation(data, tmp_path):
+    assert run(*small(data, "--max-steps", 13, out=tmp_path, epochs=4)).returncode == 0
+    p = run(*small(data, "--test-data", data / "val", "--resume", "auto", out=tmp_path, epochs=2))
+    assert p.returncode == 0, p.stderr
+    assert re.match(r" \* Acc@1 ", p.stdout)
+
+
+def test_evaluations_come_every_so_many_epochs_and_at_the_end(data, tmp_path):
+    p = run(*small(data, "--test-data", data / "val", "--eval-every", 2, out=tmp_path, epochs=3))
+    assert p.returncode == 0, p.stderr
+    evals = [json.loads(m)["step"] for m in (tmp_path / "metrics.jsonl").read_text().splitlines() if "test_images" in m]
+    assert evals == [10, 15]
+
+
+def test_checkpoints_come_by_time_too(data, tmp_path):
+    p = run(*small(data, "--checkpoint-every", 1000, "--checkpoint-seconds", "1ms", "--checkpoint-keep", 0, out=tmp_path))
+    assert p.returncode == 0, p.stderr
+    assert len(list(tmp_path.glob("step-*"))) == 5
+
+
+def test_a_set_without_one_good_image_is_refused_after_an_epoch(data, tmp_path):
+    mine = tmp_path / "data"
+    shutil.copytree(data, mine)
+    for f in (mine / "train").glob("*/*.jpg"):
+        f.write_bytes(b"no image")
+    p = run(*small(mine))
+    assert p.returncode == 65 and "could be decoded" in p.stderr, p.stderr
+
+
+def test_a_run_that_blew_up_leaves_no_checkpoint_of_it(data, tmp_path):
+    p = run(*small(data, "--base-learning-rate", 1e9, "--warmup-epochs", 0, "--checkpoint-every", 1, out=tmp_path, epochs=4))
+    assert p.returncode == 1 and "diverged" in p.stderr, p.stderr
+    for f in tmp_path.glob("step-*/model.safetensors"):
+        assert all(np.isfinite(v).all() for v in load(f).values())
+
+
+def test_ps_calls_the_trainer_by_its_name(data, tmp_path):
+    p = subprocess.Popen([str(a) for a in small(data, "--print-freq", 1, epochs=100)], stderr=subprocess.PIPE, text=True)
+    p.stderr.readline()
+    name = pathlib.Path(f"/proc/{p.pid}/comm").read_text().strip()
+    p.kill()
+    p.wait()
+    assert name == "trainer"
 
 
 def test_bf16_trains(data, tmp_path):

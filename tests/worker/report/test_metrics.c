@@ -94,7 +94,7 @@ static void each_kind_of_line_is_written_as_documented(void **state)
                               "\"images_per_sec\":81.2,\"data_wait\":0.01,\"comm_wait\":0.04,\"seconds\":98.1,"
                               "\"bad_samples\":0}\n"
                               "{\"step\":126,\"epoch\":2,\"test_loss\":1.1,\"test_acc1\":60.1,\"test_acc5\":95,"
-                              "\"test_images\":1000,\"seconds\":103.2}\n");
+                              "\"test_images\":1000,\"seconds\":103.2,\"bad_samples\":0}\n");
     free(text);
 }
 
