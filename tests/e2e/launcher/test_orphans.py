@@ -1,7 +1,9 @@
 """No process survives crun, whichever of its halves dies."""
 
+import ctypes
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -20,6 +22,82 @@ def test_nobody_survives_the_kill_of_one_half(crun, worker, victim):
     p.communicate(timeout=60)
     assert p.returncode == (-9 if victim == "guardian" else 137)
     assert crun.leftovers() == []
+
+
+def open_console(kind):
+    """-> (crun's end, end to keep open or None): a console that takes nothing, in one of the ways in which it can."""
+    if kind == "socket":
+        ours, theirs = socket.socketpair()
+        return theirs.detach(), ours.detach()
+    r, w = os.pipe()
+    if kind == "closed":
+        os.close(r)
+        return w, None
+    os.set_blocking(w, False)
+    try:
+        while True:
+            os.write(w, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(w, True)
+    if kind == "foreign":  # /proc/self/fd/N of a pipe that may not be opened
+        os.fchmod(w, 0)
+    return w, r
+
+
+def give_up_reading_everything():
+    """Root without CAP_DAC_OVERRIDE: permissions count."""
+    ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("victim", ["guardian", "agent"])
+@pytest.mark.parametrize("console", ["closed", "full", "socket", "foreign"])
+def test_no_console_keeps_them_alive(crun, victim, console):
+    theirs, ours = open_console(console)
+    p = crun.start("--nproc_per_node", 2, "sh", "-c", f"setsid sleep 1000 & touch {crun.tmp}/up-$RANK; trap '' PIPE; yes; exec sleep 1000",
+                   stdout=theirs, stderr=theirs, preexec_fn=give_up_reading_everything)
+    os.close(theirs)
+    for r in range(2):
+        crun.wait_file(f"up-{r}")
+    time.sleep(0.1)  # more output than the console and crun's queue hold
+    os.kill(p.pid if victim == "guardian" else crun.agent_of(p.pid), signal.SIGKILL)
+    assert crun.wait_processes_gone(5) < 2
+    assert p.wait(timeout=60) == (-9 if victim == "guardian" else 137)
+    if ours is not None:
+        os.close(ours)
+
+
+@pytest.mark.parametrize("console", ["full", "socket", "foreign"])
+def test_the_farewell_to_a_console_that_takes_nothing_ends_with_the_guardian(crun, console):
+    theirs, ours = open_console(console)
+    p = crun.start("sh", "-c", f"head -c 400000 /dev/zero; touch {crun.tmp}/up", stdout=theirs, stderr=subprocess.DEVNULL,
+                   preexec_fn=give_up_reading_everything)
+    os.close(theirs)
+    crun.wait_file("up")
+    crun.wait_processes(2)
+    time.sleep(0.1)
+    assert p.poll() is None, "it waits for the console"
+    p.kill()
+    assert crun.wait_processes_gone(5) < 2
+    p.wait(timeout=60)
+    os.close(ours)
+
+
+@pytest.mark.parametrize("console", ["socket", "foreign"])
+def test_a_console_that_cannot_be_reopened_gets_every_byte(crun, worker, console):
+    if console == "socket":
+        ours, theirs = (s.detach() for s in socket.socketpair())
+    else:
+        ours, theirs = os.pipe()
+        os.fchmod(theirs, 0)
+    p = crun.start("--nproc_per_node", 2, worker, "lines", 5000, stdout=theirs, preexec_fn=give_up_reading_everything)
+    got = b""
+    assert os.get_blocking(theirs)
+    os.close(theirs)
+    while chunk := os.read(ours, 65536):
+        got += chunk
+    p.communicate(timeout=60)
+    os.close(ours)
+    assert p.returncode == 0 and got.count(b"\n") == 10000 and got.count(b"]: line ") == 10000
 
 
 def test_killed_at_any_moment_of_the_start(crun):
