@@ -31,7 +31,6 @@ static const struct arg_spec specs[] = {
     {.name = "train-data",
      .type = ARG_STRING,
      .at = AT(train_data),
-     .aliases = "train_data",
      .metavar = "DIR",
      .required = true,
      .help = "training images: DIR/<class>/*.jpg"},

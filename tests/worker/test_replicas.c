@@ -80,7 +80,8 @@ static void equal_replicas_pass(void **state)
 static void a_flipped_bit_is_found_on_every_rank(void **state)
 {
     (void)state;
-    static const char *const names[] = {"", "parameters of rank 2", "momentum of rank 2", "running statistics of rank 2"};
+    static const char *const names[] = {"", "parameters of rank 2", "momentum of rank 2",
+                                        "running statistics of rank 2"};
     for (int flip = 1; flip <= 3; flip++) {
         struct rank ranks[WORLD];
         check(2, flip, ranks);
