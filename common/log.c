@@ -10,6 +10,8 @@
 
 static _Atomic int max_level = LOG_WARN;
 static char line_prefix[128];
+static void (*redirect)(void *arg, const char *line, size_t n);
+static void *redirect_arg;
 
 static const char *const level_names[] = {
 #define X(name, text) [name] = text,
@@ -28,6 +30,12 @@ enum log_level log_level(void)
     return (enum log_level)max_level;
 }
 
+void log_redirect(void (*out)(void *arg, const char *line, size_t n), void *arg)
+{
+    redirect = out;
+    redirect_arg = arg;
+}
+
 void log_line(enum log_level level, const char *module, const char *fmt, ...)
 {
     if ((int)level > max_level)
@@ -43,6 +51,10 @@ void log_line(enum log_level level, const char *module, const char *fmt, ...)
     if (len > sizeof line - 2)
         len = sizeof line - 2;
     line[len++] = '\n';
+    if (redirect) {
+        redirect(redirect_arg, line, len);
+        return;
+    }
     ssize_t ignored = write(STDERR_FILENO, line, len);
     (void)ignored;
 }

@@ -1,7 +1,9 @@
 /* Log lines: `time level run node rank module: message key=value`, to stderr, one write(2) a line.
- * The only file-scope mutable state of the project. Thread-safe. */
+ * Thread-safe. The only file-scope mutable state of the programs; libcrun, whose API has no handle, has its own (common/crun.c). */
 #ifndef CRUN_COMMON_LOG_H
 #define CRUN_COMMON_LOG_H
+
+#include <stddef.h>
 
 #define LOG_LEVELS(X)                                                                                                  \
     X(LOG_ERROR, "error") /* the program cannot do what was asked */                                                   \
@@ -18,6 +20,10 @@ enum log_level {
 /* prefix: "run=j1 node=0 rank=3" or "", copied. Default: LOG_WARN, no prefix. */
 void log_init(enum log_level max, const char *prefix);
 enum log_level log_level(void);
+
+/* Lines go to out() instead of stderr, newline included; NULL: to stderr again. For a program that must not block there; it has one
+ * thread that logs. out() must not log. */
+void log_redirect(void (*out)(void *arg, const char *line, size_t n), void *arg);
 
 void log_line(enum log_level level, const char *module, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

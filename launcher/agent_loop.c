@@ -172,13 +172,18 @@ static void on_signal(void *arg)
         group_on_sigchld(r->group);
 }
 
-/* The pipe to the guardian ended: it was killed. Nobody would notice us any more, so everything goes. */
+static void log_to_console(void *arg, const char *line, size_t n)
+{
+    logmux_say_bytes(arg, line, n);
+}
+
+/* The pipe to the guardian ended: it was killed. Nobody would notice us any more, so everything goes, before anything is said. */
 static void on_guardian_gone(void *arg)
 {
     struct run *r = arg;
-    log_error("agent", "the guardian is gone; ending all workers");
     tree_kill_all(LOST_KILL_MS);
     guardian_remove_scratch(r->link->scratch_dir);
+    log_error("agent", "the guardian is gone; all workers were ended");
     _exit(128 + SIGKILL);
 }
 
@@ -240,6 +245,7 @@ static int open_parts(struct run *r, struct err *e)
     const struct logmux_options mux = {
         .prefix = c->log_prefix, .role = c->role, .dir = r->log_dir[0] ? r->log_dir : NULL, .max_workers = n};
     TRY(logmux_create(&r->mux, &r->loop, &mux, e));
+    log_redirect(log_to_console, r->mux);
     const struct group_options group = {
         .workers = n,
         .path = r->program->path,
@@ -278,7 +284,7 @@ static void flush_output(struct run *r)
     struct signalfd_siginfo info;
     while (read(r->signal_fd, &info, sizeof info) == sizeof info) /* old news */
         ;
-    logmux_flush(r->mux, FLUSH_MS, r->signal_fd);
+    logmux_flush(r->mux, FLUSH_MS, (const int[2]){r->signal_fd, r->link->guardian_fd});
 }
 
 static void close_parts(struct run *r)
@@ -293,6 +299,7 @@ static void close_parts(struct run *r)
     if (r->mux)
         flush_output(r);
     group_destroy(r->group);
+    log_redirect(NULL, NULL);
     logmux_destroy(r->mux);
     uv_run(&r->loop, UV_RUN_DEFAULT); /* only handles that close are left */
     uv_loop_close(&r->loop);

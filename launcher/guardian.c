@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/exitcode.h"
+#include "launcher/console.h"
 #include "launcher/ending.h"
 #include "launcher/tree.h"
 
@@ -45,6 +46,7 @@ static void take_signals(struct guardian_link *l, sigset_t *waited)
     sigaddset(waited, SIGCHLD);
     sigprocmask(SIG_BLOCK, waited, &l->worker_mask);
     sigaction(SIGPIPE, NULL, &l->worker_pipe);
+    signal(SIGPIPE, SIG_IGN); /* a console that went away is an error of write(2), for both halves */
     sigaction(SIGTTOU, NULL, &l->worker_ttou);
 }
 
@@ -78,7 +80,6 @@ static int agent_process(struct guardian_link *l, int agent_end, int guardian_en
     l->guardian_fd = agent_end;
     setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
-    signal(SIGPIPE, SIG_IGN); /* a console that went away is an error of write(2) */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     raise_open_files(l);
     return agent(l, argc, argv);
@@ -104,17 +105,19 @@ static struct ending watch(pid_t agent, const sigset_t *waited)
     }
 }
 
+/* First the deeds, then the words: nothing that a console does may keep workers alive. */
 static int finish(struct ending e, pid_t agent, struct guardian_link *l)
 {
     char text[256];
-    if (e.signaled)
-        dprintf(STDERR_FILENO, "crun: its agent (pid %d) was %s; the workers are being ended\n", (int)agent,
-                ending_text(e, text, sizeof text));
-    if (!tree_kill_all(KILL_BOUND_MS)) {
-        tree_describe(text, sizeof text);
-        dprintf(STDERR_FILENO, "crun: still there %d s after SIGKILL: %s\n", KILL_BOUND_MS / 1000, text);
-    }
+    const bool all = tree_kill_all(KILL_BOUND_MS);
     guardian_remove_scratch(l->scratch_dir);
+    if (e.signaled)
+        console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)agent,
+                    ending_text(e, text, sizeof text));
+    if (!all) {
+        tree_describe(text, sizeof text);
+        console_try("crun: still there %d s after SIGKILL: %s\n", KILL_BOUND_MS / 1000, text);
+    }
     return ending_code(e);
 }
 
@@ -133,7 +136,7 @@ int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int a
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t pid = fork();
     if (pid < 0) {
-        dprintf(STDERR_FILENO, "crun: cannot start a process: %s\n", strerror(errno));
+        console_try("crun: cannot start a process: %s\n", strerror(errno));
         return EXIT_UNAVAILABLE;
     }
     if (pid == 0)

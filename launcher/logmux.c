@@ -10,8 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 #include "common/path.h"
+#include "launcher/console.h"
 #include "launcher/sink.h"
 #include "launcher/watch.h"
 
@@ -240,10 +242,15 @@ const struct lines_tail *logmux_tail(const struct logmux *m, int local)
     return &m->sources[local].tail;
 }
 
+void logmux_say_bytes(struct logmux *m, const char *text, size_t n)
+{
+    sink_add(m->console[1], text, n);
+    sink_kick(m->console[1]);
+}
+
 void logmux_say_text(struct logmux *m, const char *text)
 {
-    sink_add(m->console[1], text, strlen(text));
-    sink_kick(m->console[1]);
+    logmux_say_bytes(m, text, strlen(text));
 }
 
 void logmux_say(struct logmux *m, const char *fmt, ...)
@@ -257,14 +264,15 @@ void logmux_say(struct logmux *m, const char *fmt, ...)
     logmux_say_text(m, text);
 }
 
-void logmux_flush(struct logmux *m, int64_t timeout_ms, int stop_fd)
+void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2])
 {
+    const int64_t deadline = clock_deadline(timeout_ms);
     for (int i = 0; i < 2; i++) {
         struct sink *s = m->console[i];
-        sink_flush(s, timeout_ms, stop_fd);
+        sink_flush(s, deadline, stop_fds);
         if (s->dropped > 0 && s->error != EPIPE && s == &m->sinks[i]) /* `crun ... | head` is no news */
-            dprintf(STDERR_FILENO, "crun: %llu bytes for %s were lost: %s\n", (unsigned long long)s->dropped,
-                    i == 0 ? "stdout" : "stderr", strerror(s->error));
+            console_try("crun: %llu bytes for %s were lost: %s\n", (unsigned long long)s->dropped,
+                        i == 0 ? "stdout" : "stderr", strerror(s->error));
     }
 }
 

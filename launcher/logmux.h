@@ -39,9 +39,11 @@ const struct lines_tail *logmux_tail(const struct logmux *m, int local); /* of i
 /* crun's own line on stderr ("crun: ..."), in order with the workers' lines. */
 void logmux_say(struct logmux *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void logmux_say_text(struct logmux *m, const char *text); /* as it is, newlines included */
+void logmux_say_bytes(struct logmux *m, const char *text, size_t n);
 
-/* Write everything out, waiting up to timeout_ms for a console that does not read (a pager), or until stop_fd is readable. */
-void logmux_flush(struct logmux *m, int64_t timeout_ms, int stop_fd);
+/* Write everything out, waiting up to timeout_ms for a console that does not read (a pager), or until one of stop_fds is readable
+ * (-1: none). */
+void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2]);
 void logmux_destroy(struct logmux *m);
 
 #endif
