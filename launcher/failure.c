@@ -1,5 +1,7 @@
 #include "launcher/failure.h"
 
+#include <string.h>
+
 #include "common/err.h"
 
 static bool failed(const struct failure_worker *w)
@@ -28,6 +30,23 @@ static int render_others(const struct failure_worker *w, int n, int first, struc
     return 0;
 }
 
+/* Its further lines are indented: nothing that a worker wrote looks like a line of ours. */
+static int render_message(const struct failure_job *j, struct buf *out)
+{
+    static const char first[] = "  message   ", further[] = "\n            ";
+    TRY(buf_addstr(out, first));
+    for (const char *line = j->message;; line++) {
+        const size_t n = strcspn(line, "\n"), start = out->len;
+        TRY(buf_add(out, line, n));
+        lines_clean(out->data + start, n);
+        line += n;
+        if (!*line || !line[1])
+            break;
+        TRY(buf_addstr(out, further));
+    }
+    return buf_printf(out, " (%s)\n", j->message_from);
+}
+
 int failure_render(const struct failure_job *j, const struct failure_worker *w, int n, struct buf *out)
 {
     char text[64];
@@ -42,7 +61,7 @@ int failure_render(const struct failure_job *j, const struct failure_worker *w, 
     TRY(buf_printf(out, "  culprit   rank %d (local rank %d), pid %d on %s\n", c->rank, c->local_rank, (int)c->pid,
                    j->host));
     if (j->message)
-        TRY(buf_printf(out, "  message   %s (%s)\n", j->message, j->message_from));
+        TRY(render_message(j, out));
     TRY(render_others(w, n, first, out));
     if (!j->tail || j->tail->n == 0)
         return buf_addstr(out, "  stderr    (nothing)\n");

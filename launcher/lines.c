@@ -79,16 +79,22 @@ void lines_tail_add(struct lines_tail *t, const char *line, size_t n)
     tail_put(t, "\n", 1);
 }
 
+void lines_clean(char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (((unsigned char)text[i] < 0x20 && text[i] != '\n' && text[i] != '\t') || text[i] == 0x7f)
+            text[i] = '?';
+}
+
 int lines_tail_render(const struct lines_tail *t, int max_lines, const char *prefix, struct buf *out)
 {
     char text[LINES_TAIL_BYTES];
     if (t->n == 0)
         return 0;
     size_t first = t->n < LINES_TAIL_BYTES ? 0 : t->at;
-    for (size_t i = 0; i < t->n; i++) {
-        char c = t->ring[(first + i) % LINES_TAIL_BYTES];
-        text[i] = ((unsigned char)c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ? '?' : c;
-    }
+    for (size_t i = 0; i < t->n; i++)
+        text[i] = t->ring[(first + i) % LINES_TAIL_BYTES];
+    lines_clean(text, t->n);
     size_t start = t->n - 1; /* text ends with a newline */
     for (int lines = 0; start > 0; start--)
         if (text[start - 1] == '\n' && ++lines == max_lines)

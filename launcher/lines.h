@@ -30,6 +30,8 @@ struct lines_tail {
 void lines_tail_add(struct lines_tail *t, const char *line, size_t n);
 /* Append the last max_lines whole lines to *out, each with prefix and newline; control bytes become '?'. */
 int lines_tail_render(const struct lines_tail *t, int max_lines, const char *prefix, struct buf *out);
+/* Control bytes but newline and tab become '?': text of others must not steer a terminal. */
+void lines_clean(char *text, size_t n);
 void lines_tail_free(struct lines_tail *t);
 
 #endif

@@ -75,6 +75,19 @@ static void the_report_names_culprit_followers_message_and_last_lines(void **sta
     lines_tail_free(&tail);
 }
 
+static void a_message_cannot_pass_for_lines_of_ours_nor_steer_a_terminal(void **state)
+{
+    struct failure_worker w[] = {exited(0, 1, 1)};
+    struct buf out;
+    const struct failure_job j = {
+        .program = "p", .message = "a\x1b[2J\x7f\ncrun: all is well\n", .message_from = "error.json"};
+    buf_init(&out, 0);
+    assert_int_equal(failure_render(&j, w, 1, &out), 0);
+    if (!strstr(out.data, "\n  message   a?[2J?\n            crun: all is well (error.json)\n"))
+        fail_msg("'%s'", out.data);
+    buf_free(&out);
+}
+
 static void without_a_culprit_there_is_no_report(void **state)
 {
     struct failure_worker w[] = {exited(0, 1, 0)};
@@ -119,6 +132,7 @@ int main(void)
         cmocka_unit_test(the_first_death_is_the_culprit),
         cmocka_unit_test(workers_that_we_stopped_or_that_ended_well_or_still_run_are_no_culprits),
         cmocka_unit_test(the_report_names_culprit_followers_message_and_last_lines),
+        cmocka_unit_test(a_message_cannot_pass_for_lines_of_ours_nor_steer_a_terminal),
         cmocka_unit_test(without_a_culprit_there_is_no_report),
         cmocka_unit_test(endings_are_codes_as_a_shell_sees_them),
         cmocka_unit_test(the_time_line_shows_each_part_and_the_first_step_only_if_there_was_one),
