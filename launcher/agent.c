@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <signal.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "common/exitcode.h"
@@ -94,6 +95,7 @@ static void on_round(struct agent *a, const struct rdzv_news *news, struct agent
     a->state = AGENT_RUNNING;
     a->live = a->slots;
     a->clearing = false;
+    a->bad_code = 0;
     add(fx, AGENT_DO_SPAWN)->news = *news;
 }
 
@@ -153,6 +155,8 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     a->live--;
     if (a->state == AGENT_STOPPING) {
         a->unclean = a->unclean || (code != 0 && code != EXIT_REQUEUE);
+        if (!a->bad_code && code != 0 && code != EXIT_REQUEUE && code != 128 + SIGTERM)
+            a->bad_code = code;
         if (a->live == 0)
             clear(a, fx);
     } else if (code == EXIT_REQUEUE) {
@@ -189,7 +193,7 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
         if (a->signo)
             leave_for_good(a, a->unclean ? 128 + a->signo : EXIT_REQUEUE, fx);
         else if (a->ended)
-            leave_for_good(a, a->code, fx);
+            leave_for_good(a, a->code == EXIT_REQUEUE && a->bad_code ? a->bad_code : a->code, fx);
         else
             join(a, fx);
         a->unclean = false;
@@ -219,10 +223,13 @@ static void on_signal(struct agent *a, const struct agent_event *ev, struct agen
 {
     if (a->state == AGENT_OVER || a->state == AGENT_CLEARING)
         return;
+    const bool again = ev->signo == SIGINT && a->sigint_ms && ev->now_ms - a->sigint_ms >= AGENT_SIGINT_APART_MS;
+    if (ev->signo == SIGINT && !a->sigint_ms)
+        a->sigint_ms = ev->now_ms;
     if (!a->signo && !(a->ended && a->state == AGENT_STOPPING)) {
         a->signo = ev->signo;
         on_first_signal(a, fx);
-    } else if (ev->signo == SIGINT && !a->clearing) {
+    } else if (again && !a->clearing) {
         a->unclean = true;
         add(fx, AGENT_DO_STOP)->reason = CRUN_STOP_ABORT;
         clear(a, fx);

@@ -10,8 +10,10 @@
  *   - stopping: reason into the shared pages, SIGTERM, after the grace SIGKILL of the whole trees; when nobody is left: JOIN again,
  *     or EXIT where the job has ended (budget used up, drain);
  *   - a stop signal: drain. LEAVE, stop the workers, exit 75 if all of them ended with 0 or 75, else 128 + signal;
- *     a second SIGINT: no more grace;
- *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75;
+ *     another SIGINT, a second or more after the first one: no more grace (sooner it is the same wish told twice: timeout(1) and
+ *     some shells signal the process and its group);
+ *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75 if the others ended with 0, 75 or by
+ *     our SIGTERM, else with the code of the first that did not;
  *   - a program that cannot be executed: LEAVE, exit 126 or 127; trying again would not help. */
 #ifndef CRUN_LAUNCHER_AGENT_H
 #define CRUN_LAUNCHER_AGENT_H
@@ -73,6 +75,7 @@ struct agent_event {
     struct rdzv_news news;   /* NEWS */
     struct rdzv_cause cause; /* WORKER_ENDED (exit_code 0: well), SPAWN_FAILED */
     int signo;               /* SIGNAL */
+    int64_t now_ms;          /* SIGNAL: monotonic, above 0 */
 };
 
 struct agent_effect {
@@ -82,6 +85,9 @@ struct agent_effect {
     int reason;              /* STOP: enum crun_stop_reason */
     int code;                /* EXIT */
 };
+
+/* SIGINTs closer together are one. */
+#define AGENT_SIGINT_APART_MS 1000
 
 #define AGENT_EFFECTS_MAX 4
 struct agent_effects {
@@ -95,8 +101,10 @@ struct agent {
     int live;   /* of them running */
     bool ended; /* the job is over: exit with `code` once everybody is gone */
     int code;
-    int signo;     /* the stop signal that began a drain, 0: none */
-    bool unclean;  /* draining: some worker ended with neither 0 nor 75 */
+    int signo;         /* the stop signal that began a drain, 0: none */
+    int64_t sigint_ms; /* of the first SIGINT, 0: none */
+    bool unclean;      /* draining: some worker ended with neither 0 nor 75 */
+    int bad_code;  /* of the first worker that, being stopped, ended with neither 0 nor 75 nor by SIGTERM; 0: none */
     bool clearing; /* CLEAR was asked for in this round */
 };
 

@@ -39,14 +39,16 @@ void run_post(struct run *r, const struct agent_event *ev)
 
 static void finish(struct run *r, int code)
 {
-    char name[32];
-    if (r->timeline.pending && r->timeline.spawned)
-        round_say_timeline(r);
+    char name[32], why[64];
+    round_say_timeline(r);
     if (r->agent.signo && code == EXIT_REQUEUE)
         logmux_say(r->mux, "stopped in good order after %s; start it again to go on (exit code %d)",
                    signal_text(r->agent.signo, name, sizeof name), EXIT_REQUEUE);
-    else if (r->agent.signo)
-        round_say_stopped(r, r->agent.signo);
+    else if (r->agent.signo) {
+        snprintf(why, sizeof why, "stopped by %s", signal_text(r->agent.signo, name, sizeof name));
+        round_say_stopped(r, why);
+    } else if (r->agent.ended && r->agent.code == EXIT_REQUEUE && code != EXIT_REQUEUE)
+        round_say_stopped(r, "stopped because a worker asked for it (exit code 75)");
     else if (code == EXIT_REQUEUE)
         logmux_say(r->mux, "the workers stopped in good order before the end; start it again to go on (exit code %d)",
                    EXIT_REQUEUE);
@@ -95,7 +97,7 @@ static void apply(struct run *r, const struct agent_effect *f)
         break;
     case AGENT_DO_FAIL:
         told(r, ops->fail(r->rdzv, &f->cause, &e), &e);
-        r->timeline.told = clock_ns();
+        r->broken.told = clock_ns();
         break;
     case AGENT_DO_DONE:
         told(r, ops->done(r->rdzv, &e), &e);
@@ -104,8 +106,6 @@ static void apply(struct run *r, const struct agent_effect *f)
         told(r, ops->leave(r->rdzv, &e), &e);
         break;
     case AGENT_DO_SPAWN:
-        if (f->news.why == RDZV_WHY_FAILURE)
-            r->timeline.restart = f->news.restart_count;
         round_spawn(r, &f->news);
         break;
     case AGENT_DO_STOP:
@@ -165,7 +165,8 @@ static void on_signal(void *arg)
         if (info.ssi_signo == SIGCHLD)
             child = true;
         else
-            run_post(r, &(struct agent_event){.kind = AGENT_SIGNAL, .signo = (int)info.ssi_signo});
+            run_post(r,
+                     &(struct agent_event){.kind = AGENT_SIGNAL, .signo = (int)info.ssi_signo, .now_ms = clock_ms()});
     }
     run_pump(r);
     if (child && !r->done)
@@ -263,7 +264,7 @@ static int open_parts(struct run *r, struct err *e)
         .job = {.min_nodes = 1,
                 .max_nodes = 1,
                 .max_restarts = (int)c->max_restarts,
-                .join_timeout_ms = 600000,
+                .join_timeout_ms = config_join_timeout_ms(c),
                 .last_call_ms = 30000,
                 .silence_ms = 3000,
                 .kill_ms = 1000,

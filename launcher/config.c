@@ -10,11 +10,19 @@
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "common/rdzv.h"
+#include "launcher/group.h"
 
 int config_cores(void)
 {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+int64_t config_join_timeout_ms(const struct config *c)
+{
+    const int64_t margin_ms = 60000, least_ms = 600000;
+    const int64_t stopping_ms = (int64_t)(c->shutdown_timeout * 1000) + GROUP_KILL_BOUND_MS + margin_ms;
+    return stopping_ms > least_ms ? stopping_ms : least_ms;
 }
 
 static int parse_nnodes(const char *text, void *field, struct err *e)
@@ -38,14 +46,49 @@ static int parse_nproc(const char *text, void *field, struct err *e)
     return 0;
 }
 
+/* They are printed, and a terminal would obey them. */
+static int refuse_control(const char *what, const char *text, struct err *e)
+{
+    for (const char *p = text; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            return err_set(e, ERR_USAGE, "%s: expected no control characters, got one of code %d at position %zu", what,
+                           (unsigned char)*p, (size_t)(p - text) + 1);
+    return 0;
+}
+
 /* Becomes the name of a folder. */
 static int check_run_id(const char *id, struct err *e)
 {
+    TRY(refuse_control("--run-id", id, e));
     if (!*id || strchr(id, '/') || id[0] == '.' || strlen(id) > 128)
         return err_set(e, ERR_USAGE, "--run-id '%s': expected 1 to 128 characters without '/', not beginning with '.'",
                        id);
     return 0;
 }
+
+/* Options of torchrun that this version does not have. They are known only to be refused by a sentence that says what to do. */
+#define ABSENT_OPTIONS(X)                                                                                              \
+    X(rdzv_backend, "rdzv-backend", 0, "has one rendezvous, the one inside it: leave the option out")                  \
+    X(rdzv_endpoint, "rdzv-endpoint", 0, "has one rendezvous, the one inside it: leave the option out")                \
+    X(rdzv_conf, "rdzv-conf", 0, "has one rendezvous, the one inside it: leave the option out")                        \
+    X(node_rank, "node-rank", 0, "runs one node, which has rank 0: leave the option out")                              \
+    X(master_addr, "master-addr", 0, "runs one node and picks MASTER_ADDR itself: leave the option out")               \
+    X(master_port, "master-port", 0, "picks a fresh MASTER_PORT for each round: leave the option out")                 \
+    X(local_addr, "local-addr", 0, "runs one node on 127.0.0.1: leave the option out")                                 \
+    X(module, "module", 'm', "starts no Python modules by name: write python3 -m MODULE as the program")               \
+    X(no_python, "no-python", 0, "runs every PROGRAM but NAME.py as it is: leave the option out")                      \
+    X(redirects, "redirects", 'r', "shows all output and, with --log-dir, writes it to files: leave the option out")   \
+    X(tee, "tee", 't', "shows all output and, with --log-dir, writes it to files: leave the option out")               \
+    X(monitor_interval, "monitor-interval", 0, "is told of deaths by the kernel at once: leave the option out")        \
+    X(start_method, "start-method", 0, "has one way to start workers: leave the option out")
+
+#define X(id, long_name, letter, text)                                                                                 \
+    static int refuse_##id(const char *value, void *field, struct err *e)                                              \
+    {                                                                                                                  \
+        return err_set(e, ERR_USAGE, "this version of crun %s", text);                                                 \
+    }
+ABSENT_OPTIONS(X)
+#undef X
 
 static const struct arg_spec specs[] = {
     ARG_GROUP("Size"),
@@ -102,7 +145,9 @@ static const struct arg_spec specs[] = {
      .at = offsetof(struct config, log_dir),
      .metavar = "DIR",
      .env = "CRUN_LOG_DIR,PET_LOG_DIR",
-     .help = "write DIR/RUN_ID/round-R/rank-N.out and .err besides the console; without it no files are written"},
+     .help =
+         "write DIR/RUN_ID/round-R/rank-N.out and .err besides the console, at the end of what an earlier job of this "
+         "id left there; without it no files are written"},
     {.name = "log-prefix",
      .type = ARG_FLAG,
      .at = offsetof(struct config, log_prefix),
@@ -123,7 +168,11 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_ROLE,PET_ROLE",
      .metavar = "NAME",
      .help = "label of the workers: ROLE_NAME and the prefix of their lines"},
-    ARG_END,
+#define X(id, long_name, letter, text)                                                                                 \
+    {.name = (long_name), .short_name = (letter), .type = ARG_CUSTOM, .hidden = true, .parse = refuse_##id},
+    ABSENT_OPTIONS(X)
+#undef X
+        ARG_END,
 };
 
 const struct arg_program config_program = {
@@ -141,13 +190,14 @@ const struct arg_program config_program = {
     .operands = ARG_STOP_AT_FIRST,
 };
 
-static void random_id(char out[40])
+static int random_id(char out[40], struct err *e)
 {
     unsigned char bytes[16];
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
-        memset(bytes, 0, sizeof bytes);
+        return err_set(e, ERR_USAGE, "no random numbers for a run id (%s): expected --run-id", strerror(errno));
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+    return 0;
 }
 
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e)
@@ -157,13 +207,14 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     if (r->help || r->version || r->markdown)
         return 0;
     if (!c->run_id) {
-        random_id(c->random_id);
+        TRY(random_id(c->random_id, e));
         c->run_id = c->random_id;
     }
     TRY(check_run_id(c->run_id, e));
     if (!c->standalone)
         return err_set(e, ERR_USAGE,
                        "--no-standalone: this version of crun has no other rendezvous than the one inside it");
+    TRY(refuse_control("--role", c->role, e));
     if (strlen(c->role) > 64)
         return err_set(e, ERR_USAGE, "--role '%s': expected at most 64 characters", c->role);
     if (c->log_dir && !*c->log_dir)

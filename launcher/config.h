@@ -26,6 +26,9 @@ extern const struct arg_program config_program;
 /* Returns 0, or ERR_USAGE with *e. r->help and the like are the caller's to act on. */
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e);
 
+/* How long the rendezvous waits for a node: at least for as long as stopping its workers may take. */
+int64_t config_join_timeout_ms(const struct config *c);
+
 /* Cores this process may run on. */
 int config_cores(void);
 

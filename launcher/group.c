@@ -21,9 +21,6 @@
 #define P_PIDFD 3
 #endif
 
-/* After SIGKILL: longer means that the kernel cannot end the process (a device or a network file system hangs). */
-#define KILL_BOUND_MS 30000
-
 struct group {
     uv_loop_t *loop;
     struct group_options o;
@@ -141,8 +138,9 @@ static void on_notify(void *arg)
         if (t > 0 && (first == 0 || t < first))
             first = t;
     }
+    const bool told = g->notify_fd < 0;
     notify_close(g);
-    if (first > 0)
+    if (first > 0 && !told)
         g->o.events.progressed(g->o.arg, first);
 }
 
@@ -200,9 +198,9 @@ int group_start(struct group *g, int rank_base, struct err *e)
     if (pipe2(status, O_CLOEXEC) < 0)
         return err_errno(e, errno, "pipe");
     g->status_fd = status[0];
-    int rc = 0;
+    int rc = fcntl(status[0], F_SETFL, O_NONBLOCK) < 0 ? err_errno(e, errno, "pipe") : 0;
     g->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (g->notify_fd < 0)
+    if (rc == 0 && g->notify_fd < 0)
         rc = err_errno(e, errno, "eventfd");
     for (int i = 0; rc == 0 && i < g->o.workers; i++)
         rc = start_one(g, i, rank_base + i, status[1], e);
@@ -300,6 +298,8 @@ static void finish_round(struct group *g)
 {
     g->clearing = false;
     uv_timer_stop(&g->rescan);
+    on_status(g); /* workers may be gone before the loop came to these */
+    on_notify(g);
     status_close(g);
     notify_close(g);
     logmux_end_round(g->o.mux);
@@ -323,7 +323,7 @@ static void check_gone(struct group *g)
     char text[256];
     tree_describe(text, sizeof text);
     if (text[0])
-        logmux_say(g->o.mux, "still there %d s after SIGKILL: %s", KILL_BOUND_MS / 1000, text);
+        logmux_say(g->o.mux, "still there %d s after SIGKILL: %s", GROUP_KILL_BOUND_MS / 1000, text);
     for (int i = 0; i < g->n; i++) {
         drop_pidfd(g, &g->children[i]);
     }
@@ -339,7 +339,7 @@ void group_clear(struct group *g)
         child_kill(&g->children[i]);
     }
     g->clearing = true;
-    g->clear_deadline = clock_ms() + KILL_BOUND_MS;
+    g->clear_deadline = clock_ms() + GROUP_KILL_BOUND_MS;
     check_gone(g);
 }
 

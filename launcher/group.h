@@ -16,6 +16,9 @@
 
 #include "launcher/failure.h"
 
+/* After SIGKILL: longer means that the kernel cannot end the process (a device or a network file system hangs). */
+#define GROUP_KILL_BOUND_MS 30000
+
 struct err;
 struct group;
 struct logmux;

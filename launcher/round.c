@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/env_contract.h"
@@ -39,6 +40,15 @@ static const char *reason_text(enum rdzv_reason why)
     return why == RDZV_WHY_START ? "start" : crun_stop_reason_name((enum crun_stop_reason)why);
 }
 
+/* The path where this rank will leave its error record. An earlier job may have left one there; it would be taken for ours. */
+static const char *fresh_error_path(struct run *r, int rank)
+{
+    const char *path = error_path(r, rank);
+    if (path)
+        unlink(path);
+    return path ? path : ""; /* not unset: of a crun around this one the workers would inherit its path */
+}
+
 static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *e)
 {
     struct run *r = arg;
@@ -61,7 +71,7 @@ static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *
                                    .master_addr = "127.0.0.1",
                                    .run_id = r->config->run_id,
                                    .use_agent_store = "True",
-                                   .error_file = error_path(r, rank),
+                                   .error_file = fresh_error_path(r, rank),
                                    .signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
                                    .nccl_async = r->nccl_async,
                                    .store_url = r->store.url,
@@ -87,7 +97,11 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     const int prev_base = r->round.round ? r->round.rank_base : -1;
     r->round = *news;
     r->prev_base = prev_base;
+    r->timeline = r->broken;
+    r->timeline.restart = news->restart_count;
     r->timeline.round = clock_ns();
+    r->timeline.pending = news->why == RDZV_WHY_FAILURE;
+    r->broken = (struct timeline){0};
     int rc = bootstrap_renew(&r->store, &r->loop, &e);
     if (rc < 0)
         err_wrap(&e, "cannot open the bootstrap store");
@@ -102,15 +116,18 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
 void round_say_timeline(struct run *r)
 {
     char text[512];
-    logmux_say(r->mux, "%s", timeline_text(&r->timeline, text, sizeof text));
+    if (r->timeline.pending && r->timeline.spawned)
+        logmux_say(r->mux, "%s", timeline_text(&r->timeline, text, sizeof text));
     r->timeline.pending = false;
 }
 
 static void on_started(void *arg)
 {
     struct run *r = arg;
+    if (r->unspawned)
+        return;
     r->timeline.spawned = clock_ns();
-    if (r->timeline.pending && (!r->wait_first_step || r->timeline.first_step))
+    if (!r->wait_first_step || r->timeline.first_step)
         round_say_timeline(r);
 }
 
@@ -118,7 +135,7 @@ static void on_progressed(void *arg, int64_t first_step_ns)
 {
     struct run *r = arg;
     r->timeline.first_step = first_step_ns;
-    if (r->timeline.pending && r->timeline.spawned)
+    if (r->timeline.spawned)
         round_say_timeline(r);
 }
 
@@ -139,8 +156,8 @@ static void on_unstarted(void *arg, int local, int error)
 
 static void begin_timeline(struct run *r, int64_t woken, const char *cause)
 {
-    r->timeline = (struct timeline){.woken = woken, .max_restarts = (int)r->config->max_restarts, .pending = true};
-    snprintf(r->timeline.cause, sizeof r->timeline.cause, "%.*s", (int)sizeof r->timeline.cause - 1, cause);
+    r->broken = (struct timeline){.woken = woken, .max_restarts = (int)r->config->max_restarts};
+    snprintf(r->broken.cause, sizeof r->broken.cause, "%.*s", (int)sizeof r->broken.cause - 1, cause);
 }
 
 static void on_ended(void *arg, int local, int64_t woken)
@@ -152,11 +169,8 @@ static void on_ended(void *arg, int local, int64_t woken)
     char text[64];
     snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d %s", w->rank, ending_text(w->ending, text, sizeof text));
     log_info("agent", "worker ended: %s pid=%d", ev.cause.text, (int)w->pid);
-    if (r->agent.state == AGENT_RUNNING && ev.cause.exit_code != EXIT_OK && ev.cause.exit_code != EXIT_REQUEUE) {
-        if (r->timeline.pending) /* of the restart before; its first step never came */
-            round_say_timeline(r);
+    if (r->agent.state == AGENT_RUNNING && ev.cause.exit_code != EXIT_OK && ev.cause.exit_code != EXIT_REQUEUE)
         begin_timeline(r, woken, ev.cause.text);
-    }
     run_post(r, &ev);
     run_pump(r);
 }
@@ -165,8 +179,9 @@ static void on_gone(void *arg)
 {
     struct run *r = arg;
     uv_timer_stop(&r->grace);
+    round_say_timeline(r); /* its first step never came */
     r->wait_first_step = group_attached(r->group);
-    r->timeline.gone = clock_ns();
+    r->broken.gone = clock_ns();
     run_post(r, &(struct agent_event){.kind = AGENT_GONE});
     run_pump(r);
 }
@@ -203,11 +218,11 @@ void round_report_failure(struct run *r)
     buf_free(&text);
 }
 
-void round_say_stopped(struct run *r, int signo)
+void round_say_stopped(struct run *r, const char *why)
 {
     const struct failure_worker *w = group_workers(r->group);
-    char name[32], text[64], line[512];
-    size_t n = (size_t)snprintf(line, sizeof line, "stopped by %s", signal_text(signo, name, sizeof name));
+    char text[64], line[512];
+    size_t n = (size_t)snprintf(line, sizeof line, "%s", why);
     const char *before = "; not in good order: ";
     for (int i = 0; r->round.round && i < r->agent.slots && n < sizeof line; i++) {
         const int code = ending_code(w[i].ending);

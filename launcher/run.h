@@ -38,8 +38,9 @@ struct run {
     struct watch *signals, *guardian;
     int signal_fd;
     uv_timer_t grace;
-    struct timeline timeline;
-    bool wait_first_step; /* the workers of the broken round knew libcrun: their line waits for the first step */
+    struct timeline timeline; /* of the restart that the current round is */
+    struct timeline broken;   /* of the restart that follows, once a worker of the current round has failed */
+    bool wait_first_step;     /* the workers of the broken round knew libcrun: their line waits for the first step */
     char node[RDZV_ID_MAX + 1], host[64];
     char log_dir[2048]; /* --log-dir/RUN_ID, or "" */
     char error_file[2304];
@@ -57,8 +58,8 @@ void run_pump(struct run *r);
 /* round.c */
 extern const struct group_events round_events; /* their arg is the struct run */
 void round_spawn(struct run *r, const struct rdzv_news *news);
-void round_say_timeline(struct run *r);
+void round_say_timeline(struct run *r); /* unless it is said, or the round is no restart */
 void round_report_failure(struct run *r);
-void round_say_stopped(struct run *r, int signo); /* and which workers ended neither well nor by our SIGTERM */
+void round_say_stopped(struct run *r, const char *why); /* and which workers ended neither well nor by our SIGTERM */
 
 #endif

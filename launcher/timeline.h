@@ -16,7 +16,7 @@ struct timeline {
     int64_t first_step; /* the first worker finished a step: first step = first_step - spawned */
     int restart, max_restarts;
     char cause[96]; /* "rank 1 killed by SIGKILL" */
-    bool pending;   /* a restart is under way and its line not printed */
+    bool pending;   /* its line is not printed */
 };
 
 /* "restart 1/3 (rank 1 killed by SIGKILL): detect 0.2 ms, stop 3.1 ms, ..."; first step only where there was one. Returns out. */

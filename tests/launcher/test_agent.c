@@ -64,9 +64,14 @@ static const char *simple(struct agent *a, enum agent_event_kind kind)
     return step(a, (struct agent_event){.kind = kind});
 }
 
+static const char *signals_at(struct agent *a, int signo, int64_t now_ms)
+{
+    return step(a, (struct agent_event){.kind = AGENT_SIGNAL, .signo = signo, .now_ms = now_ms});
+}
+
 static const char *signals(struct agent *a, int signo)
 {
-    return step(a, (struct agent_event){.kind = AGENT_SIGNAL, .signo = signo});
+    return signals_at(a, signo, 1);
 }
 
 static struct agent running(void)
@@ -196,16 +201,53 @@ static void a_drain_after_a_failure_starts_no_further_round(void **state)
     assert_string_equal(simple(&a, AGENT_GONE), "exit(143)");
 }
 
-static void the_second_sigint_ends_the_grace_and_a_second_sigterm_does_not(void **state)
+static void a_second_sigint_ends_the_grace_and_a_second_sigterm_does_not(void **state)
 {
     struct agent a = running();
-    signals(&a, SIGINT);
-    assert_string_equal(signals(&a, SIGTERM), "");
-    assert_string_equal(signals(&a, SIGINT), "stop(abort) clear");
-    assert_string_equal(signals(&a, SIGINT), "");
+    signals_at(&a, SIGINT, 5000);
+    assert_string_equal(signals_at(&a, SIGTERM, 7000), "");
+    assert_string_equal(signals_at(&a, SIGINT, 6000), "stop(abort) clear");
+    assert_string_equal(signals_at(&a, SIGINT, 8000), "");
     for (int i = 0; i < SLOTS; i++)
         ends(&a, 137);
     assert_string_equal(simple(&a, AGENT_GONE), "exit(130)");
+}
+
+static void two_sigints_within_a_second_are_one(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(signals_at(&a, SIGINT, 5000), "leave stop(drain)");
+    assert_string_equal(signals_at(&a, SIGINT, 5000), "");
+    assert_string_equal(signals_at(&a, SIGINT, 5999), "");
+    assert_string_equal(signals_at(&a, SIGINT, 6000), "stop(abort) clear");
+}
+
+static void the_first_sigint_after_a_sigterm_does_not_abort(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(signals_at(&a, SIGTERM, 5000), "leave stop(drain)");
+    assert_string_equal(signals_at(&a, SIGINT, 9000), "");
+    assert_string_equal(signals_at(&a, SIGINT, 9500), "");
+    assert_string_equal(signals_at(&a, SIGINT, 10000), "stop(abort) clear");
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 137);
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(143)");
+}
+
+static void a_requeue_that_another_worker_does_not_obey_ends_with_its_code(void **state)
+{
+    static const struct {
+        int second, third;
+        const char *exit;
+    } cases[] = {{0, 143, "exit(75)"}, {143, 3, "exit(3)"}, {139, 3, "exit(139)"}, {75, 137, "exit(137)"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct agent a = running();
+        ends(&a, EXIT_REQUEUE);
+        news(&a, RDZV_NEWS_END, RDZV_WHY_START, EXIT_REQUEUE);
+        ends(&a, cases[i].second);
+        assert_string_equal(ends(&a, cases[i].third), "clear");
+        assert_string_equal(simple(&a, AGENT_GONE), cases[i].exit);
+    }
 }
 
 static void a_worker_that_requeues_by_itself_drains_the_others(void **state)
@@ -259,7 +301,10 @@ int main(void)
         cmocka_unit_test(a_drain_that_all_workers_obey_ends_with_75),
         cmocka_unit_test(a_drain_with_one_worker_killed_ends_with_the_signal),
         cmocka_unit_test(a_drain_after_a_failure_starts_no_further_round),
-        cmocka_unit_test(the_second_sigint_ends_the_grace_and_a_second_sigterm_does_not),
+        cmocka_unit_test(a_second_sigint_ends_the_grace_and_a_second_sigterm_does_not),
+        cmocka_unit_test(two_sigints_within_a_second_are_one),
+        cmocka_unit_test(the_first_sigint_after_a_sigterm_does_not_abort),
+        cmocka_unit_test(a_requeue_that_another_worker_does_not_obey_ends_with_its_code),
         cmocka_unit_test(a_worker_that_requeues_by_itself_drains_the_others),
         cmocka_unit_test(a_program_that_cannot_be_executed_is_not_tried_again),
         cmocka_unit_test(after_the_end_nothing_matters),

@@ -33,6 +33,19 @@ def test_restarts_are_counted_and_every_rank_is_told(crun):
     assert "restart 2/3" in err and "restart 3/3" not in err and "failed:" not in err
 
 
+@pytest.mark.parametrize("again", range(3))
+def test_every_restart_has_one_line_however_short_it_is(crun, again):
+    rc, _, err = crun.run("--nproc_per_node", 4, "--max_restarts", 2, "false")
+    assert rc == 1
+    number = r"([\d.]+) ms"
+    found = re.findall(rf"^crun: restart (\d)/2 \(rank \d exited with code 1\): detect {number}, stop {number}, rendezvous {number}, spawn {number}$",
+                       err, re.M)
+    assert [f[0] for f in found] == ["1", "2"] and err.count("restart ") == 2, err
+    for f in found:
+        assert all(float(x) < 5000 for x in f[1:]), err
+        assert float(f[2]) > 0 and float(f[4]) > 0, "to clear four processes away, and to start four, takes some time"
+
+
 def test_when_restarts_are_used_up_the_last_culprits_code_is_returned(crun):
     rc, out, err = crun.run("--nproc_per_node", 2, "--max-restarts", 2, "sh", "-c",
                             "echo start; [ $RANK = 0 ] && exit $((10 + CRUN_ROUND)); exec sleep 10")
@@ -145,13 +158,42 @@ def test_a_second_sigint_kills_at_once(crun, worker):
     for r in (0, 1):
         crun.wait_file(f"ready-{r}")
     p.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    time.sleep(0.1)
+    p.send_signal(signal.SIGINT)  # timeout(1) signals crun, then its group: one wish
+    time.sleep(1)
     assert p.poll() is None, "the first one waits for the workers"
     start = time.monotonic()
     p.send_signal(signal.SIGINT)
     p.communicate(timeout=60)
     assert p.returncode == 130 and time.monotonic() - start < 5
     assert crun.processes() == []
+
+
+def test_a_stop_signal_told_twice_is_a_drain(crun, worker):
+    p = crun.start("--nproc_per_node", 2, worker, "drain", 0.3,
+                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    for r in (0, 1):
+        crun.wait_file(f"ready-{r}")
+    for signo in signal.SIGTERM, signal.SIGINT, signal.SIGINT:
+        p.send_signal(signo)
+        time.sleep(0.02)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 75, err
+
+
+def test_an_error_record_of_an_earlier_job_is_not_taken_for_ours(crun, worker):
+    args = ["--log-dir", crun.tmp / "logs", "--run-id", "j"]
+    assert "stale" in crun.run(*args, "sh", "-c", f"exec python3 {worker} record stale")[2]
+    rc, _, err = crun.run(*args, "sh", "-c", "exit 3")
+    assert rc == 3 and "stale" not in err and "message" not in err
+
+
+def test_a_requeue_that_another_worker_does_not_obey_is_named(crun):
+    rc, _, err = crun.run("--nproc_per_node", 2, "--max-restarts", 3, "sh", "-c",
+                          f"[ $RANK = 1 ] && {{ trap 'exit 3' TERM; touch {crun.tmp}/up; while :; do sleep 0.01; done; }};"
+                          f"while [ ! -e {crun.tmp}/up ]; do sleep 0.01; done; exit 75")
+    assert rc == 3, err
+    assert err.splitlines()[-1] == "crun: stopped because a worker asked for it (exit code 75); not in good order: rank 1 exited with code 3"
 
 
 def test_an_ignored_sighup_stays_ignored(crun):

@@ -42,6 +42,12 @@ def test_four_workers_get_torchruns_variables(crun, worker):
     assert len(ports) == 1 and len(error_files) == 4
 
 
+def test_the_error_file_of_a_crun_around_this_one_is_not_passed_on(crun):
+    rc, out, _ = crun.run("--log-prefix=off", "sh", "-c", 'echo "<$TORCHELASTIC_ERROR_FILE>"',
+                          extra_env={"TMPDIR": "/nonexistent", "TORCHELASTIC_ERROR_FILE": "/outer/error.json"})
+    assert (rc, out) == (0, "<>\n")
+
+
 def test_one_worker_is_left_its_threads(crun, worker):
     rc, _, err = crun.run("--nproc_per_node", 1, worker, "env")
     assert rc == 0 and err == ""
@@ -89,6 +95,9 @@ def test_a_worker_that_is_done_early_does_not_end_the_others(crun):
     (["--max-restarts", "-1", "true"], 2, ["max-restarts"]),
     (["--run-id", "a/b", "true"], 2, ["run-id", "a/b"]),
     (["--nproc_per_nod3", "1", "true"], 2, ["nproc"]),
+    (["--rdzv_backend=c10d", "--rdzv_endpoint", "x:1", "true"], 2, ["rdzv-backend", "this version of crun"]),
+    (["-m", "package.module"], 2, ["module", "python3 -m"]),
+    (["--role", "a\nb", "true"], 2, ["role", "control characters"]),
     ([], 2, ["no program"]),
     (["no-such-program"], 127, ["no-such-program", "not found"]),
     (["./no/such/program"], 127, ["no/such/program", "not found"]),

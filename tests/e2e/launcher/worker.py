@@ -98,13 +98,14 @@ def library(path):
         signal.pause()
 
 
-def drain():
-    """Stops in good order: looks at the reason when SIGTERM comes, exits 75."""
+def drain(seconds=0):
+    """Stops in good order: looks at the reason when SIGTERM comes, takes its time, exits 75."""
     page = Page()
     page.attach()
 
     def on_term(signo, frame):
         touch(f"reason-{rank}", str(page.reason))
+        time.sleep(float(seconds))
         sys.exit(75)
 
     signal.signal(signal.SIGTERM, on_term)
