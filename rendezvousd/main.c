@@ -1,9 +1,10 @@
-/* rendezvousd: the server of server.h as a program. Exits 0 on SIGTERM or SIGINT. */
+/* rendezvousd: the server of server.h as a program. Exits 0 on SIGTERM, SIGINT or SIGHUP. */
 #include "common/args.h"
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "common/log.h"
 #include "rendezvousd/server.h"
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -75,17 +76,19 @@ static const struct arg_program program = {
 struct daemon {
     struct config config;
     uv_loop_t loop;
-    uv_signal_t signals[2];
+    uv_signal_t signals[3];
+    size_t n_signals;
     struct server *server;
 };
 
-static bool is_loopback(const char *host)
+/* A loopback address, or no address at all: server_listen() says what is expected then. */
+static bool may_bind(const char *host)
 {
     struct sockaddr_in v4;
     struct sockaddr_in6 v6;
     if (uv_ip4_addr(host, 0, &v4) == 0)
         return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
-    return uv_ip6_addr(host, 0, &v6) == 0 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+    return uv_ip6_addr(host, 0, &v6) != 0 || IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
 /* Whoever sees the file sees all of it: written aside, then renamed. */
@@ -113,15 +116,33 @@ static void on_signal(uv_signal_t *sig, int signum)
 {
     struct daemon *d = sig->data;
     log_info("main", "signal %d: closing", signum);
-    for (size_t i = 0; i < sizeof d->signals / sizeof *d->signals; i++)
+    for (size_t i = 0; i < d->n_signals; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     server_close(d->server, NULL, NULL);
+}
+
+/* A signal that was ignored at the start (SIGHUP under nohup) stays ignored. */
+static int watch_signals(struct daemon *d, struct err *e)
+{
+    static const int signums[] = {SIGTERM, SIGINT, SIGHUP};
+    static_assert(sizeof signums / sizeof *signums == sizeof d->signals / sizeof *d->signals, "a handle for each");
+    for (size_t i = 0; i < sizeof signums / sizeof *signums; i++) {
+        struct sigaction old;
+        if (sigaction(signums[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN)
+            continue;
+        uv_signal_t *s = &d->signals[d->n_signals++];
+        uv_signal_init(&d->loop, s);
+        s->data = d;
+        int rc = uv_signal_start(s, on_signal, signums[i]);
+        if (rc < 0)
+            return err_errno(e, -rc, "signal %d cannot be watched", signums[i]);
+    }
+    return 0;
 }
 
 /* On failure *ret_exit is the exit code that fits. */
 static int start(struct daemon *d, int *ret_port, int *ret_exit, struct err *e)
 {
-    static const int signums[] = {SIGTERM, SIGINT};
     struct server_options o = {.max_clients = (size_t)d->config.max_clients, .same_uid_only = !d->config.insecure};
     *ret_exit = EXIT_INTERNAL;
     TRY(server_create(&d->server, &d->loop, &o, e));
@@ -130,13 +151,7 @@ static int start(struct daemon *d, int *ret_port, int *ret_exit, struct err *e)
         *ret_exit = rc == -EINVAL ? EXIT_USAGE_ERROR : EXIT_UNAVAILABLE;
         return rc;
     }
-    for (size_t i = 0; i < sizeof signums / sizeof *signums; i++) {
-        uv_signal_init(&d->loop, &d->signals[i]);
-        d->signals[i].data = d;
-        rc = uv_signal_start(&d->signals[i], on_signal, signums[i]);
-        if (rc < 0)
-            return err_errno(e, -rc, "signal %d cannot be watched", signums[i]);
-    }
+    TRY(watch_signals(d, e));
     *ret_exit = EXIT_CANT_CREATE;
     if (d->config.port_file)
         TRY(write_port_file(d->config.port_file, *ret_port, e));
@@ -153,7 +168,7 @@ static int serve(struct daemon *d)
 {
     struct err e;
     int port, code, rc;
-    if (!d->config.insecure && !is_loopback(d->config.bind)) {
+    if (!d->config.insecure && !may_bind(d->config.bind)) {
         err_set(&e, ERR_USAGE,
                 "--bind %s: there is no authentication yet, so only a loopback address such as 127.0.0.1 is served "
                 "without --insecure",

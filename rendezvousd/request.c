@@ -273,6 +273,8 @@ int request_next(struct request_parser *p, struct request *ret, struct err *e)
             retire(p);
         if (p->start == p->in.len)
             return 0;
+        if (p->in.data[p->start] == '\0')
+            return protocol_error(p, e, "byte 00 begins no RESP request (is this a client of PyTorch's TCPStore?)");
         int rc = p->in.data[p->start] == '*' ? multibulk(p, e) : inline_request(p, e);
         if (rc <= 0)
             return rc;

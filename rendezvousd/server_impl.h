@@ -1,4 +1,5 @@
-/* The inside of the server, shared by server.c (listeners, life), conn.c (one client) and commands.c (what it may ask). */
+/* The inside of the server, shared by server.c (listeners, life), conn.c (one client) and command*.c (what it may
+ * ask). */
 #ifndef CRUN_RENDEZVOUSD_SERVER_IMPL_H
 #define CRUN_RENDEZVOUSD_SERVER_IMPL_H
 

@@ -154,6 +154,8 @@ static void other_violations_end_the_connection_with_redis_words(void **state)
     char *text = malloc(8192);
     memset(text, 'a', 8192);
     gives(text, 4097, "Protocol error: too big inline request");
+    GIVES("PING\r\n\0",
+          "4:PING,;Protocol error: byte 00 begins no RESP request (is this a client of PyTorch's TCPStore?)");
     free(text);
 }
 

@@ -374,6 +374,15 @@ static void a_client_may_wait_longer_than_a_request_may_take(void **state)
     client_expect_closed(fd); /* then the unfinished GET is timed */
 }
 
+static void a_client_of_another_protocol_is_told_so_at_once(void **state)
+{
+    int fd = open_client(state);
+    client_send(fd, "\0", 1);
+    client_expect(fd,
+                  "-ERR Protocol error: byte 00 begins no RESP request (is this a client of PyTorch's TCPStore?)\r\n");
+    client_expect_closed(fd);
+}
+
 static void too_many_arguments_are_refused(void **state)
 {
     int fd = open_client(state);
@@ -438,6 +447,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_client_that_does_not_read_is_closed, small_output, tear_down),
         cmocka_unit_test_setup_teardown(an_unfinished_request_is_not_waited_for, short_requests, tear_down),
         cmocka_unit_test_setup_teardown(a_client_may_wait_longer_than_a_request_may_take, short_requests, tear_down),
+        WITH(a_client_of_another_protocol_is_told_so_at_once),
         cmocka_unit_test_setup_teardown(too_many_arguments_are_refused, short_requests, tear_down),
         cmocka_unit_test(closing_fails_those_who_wait),
         WITH(a_thousand_waiters_are_released_at_once),
