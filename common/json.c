@@ -94,11 +94,3 @@ int json_f64(const cJSON *o, const char *name, double *ret, struct err *e)
     *ret = m->valuedouble;
     return 0;
 }
-
-int json_bool(const cJSON *o, const char *name, bool *ret, struct err *e)
-{
-    const cJSON *m = NULL;
-    TRY(find(o, name, cJSON_IsBool, "true or false", &m, e));
-    *ret = cJSON_IsTrue(m);
-    return 0;
-}

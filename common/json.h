@@ -15,6 +15,5 @@ int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *
 int json_str(const cJSON *o, const char *name, const char **ret, struct err *e);
 int json_i64(const cJSON *o, const char *name, int64_t *ret, struct err *e);
 int json_f64(const cJSON *o, const char *name, double *ret, struct err *e);
-int json_bool(const cJSON *o, const char *name, bool *ret, struct err *e);
 
 #endif

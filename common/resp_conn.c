@@ -93,6 +93,15 @@ static int connect_one(const struct addrinfo *a, int64_t deadline, int abort_fd,
     return 0;
 }
 
+/* Its share of the time that is left: an address that swallows everything leaves the others theirs. */
+static int64_t share(const struct addrinfo *a, int64_t deadline)
+{
+    int addresses = 0;
+    for (; a; a = a->ai_next)
+        addresses++;
+    return addresses == 1 ? deadline : clock_deadline(clock_left(deadline) / addresses);
+}
+
 int resp_dial(struct resp_conn *c, const char *host, const char *port, int64_t deadline, struct err *e)
 {
     struct addrinfo *list;
@@ -100,8 +109,8 @@ int resp_dial(struct resp_conn *c, const char *host, const char *port, int64_t d
     TRY(resolve(host, port, deadline, c->abort_fd, &list, e));
     int rc = -ENOENT;
     for (const struct addrinfo *a = list; a; a = a->ai_next) {
-        rc = connect_one(a, deadline, c->abort_fd, &c->fd, e);
-        if (rc == 0 || rc == -ECANCELED || rc == -ETIMEDOUT)
+        rc = connect_one(a, share(a, deadline), c->abort_fd, &c->fd, e);
+        if (rc == 0 || rc == -ECANCELED)
             break;
     }
     freeaddrinfo(list);
