@@ -160,7 +160,7 @@ def test_a_second_sigint_kills_at_once(crun, worker):
     p.send_signal(signal.SIGINT)
     time.sleep(0.1)
     p.send_signal(signal.SIGINT)  # timeout(1) signals crun, then its group: one wish
-    time.sleep(1)
+    time.sleep(1.3)
     assert p.poll() is None, "the first one waits for the workers"
     start = time.monotonic()
     p.send_signal(signal.SIGINT)
