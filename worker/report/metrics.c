@@ -178,7 +178,20 @@ static int put(struct metrics *m, const char *line, size_t n, struct err *e)
 struct member {
     const char *name;
     double value;
+    bool exact;
 };
+
+/* Ten digits, or, where the value is compared with another run's, as few as read back to the very same number. */
+static int put_number(char *out, size_t cap, double v, bool exact)
+{
+    int n, digits = 10;
+    if (!isfinite(v))
+        return snprintf(out, cap, "null");
+    do
+        n = snprintf(out, cap, "%.*g", digits, v);
+    while (exact && strtod(out, NULL) != v && ++digits <= 17);
+    return n;
+}
 
 static int put_object(struct metrics *m, const struct member *v, size_t n, struct err *e)
 {
@@ -186,10 +199,7 @@ static int put_object(struct metrics *m, const struct member *v, size_t n, struc
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
         at += (size_t)snprintf(line + at, sizeof line - at, "%c\"%s\":", i ? ',' : '{', v[i].name);
-        if (isfinite(v[i].value))
-            at += (size_t)snprintf(line + at, sizeof line - at, "%.10g", v[i].value);
-        else
-            at += (size_t)snprintf(line + at, sizeof line - at, "null");
+        at += (size_t)put_number(line + at, sizeof line - at, v[i].value, v[i].exact);
     }
     at += (size_t)snprintf(line + at, sizeof line - at, "}\n");
     return put(m, line, at, e);
@@ -200,7 +210,7 @@ int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *e)
     const struct member v[] = {
         {"step", (double)s->step},
         {"epoch", s->epoch},
-        {"loss", s->loss},
+        {"loss", s->loss, .exact = true},
         {"acc1", s->acc1},
         {"acc5", s->acc5},
         {"lr", s->lr},
@@ -216,10 +226,14 @@ int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *e)
 int metrics_eval(struct metrics *m, const struct metrics_eval *s, struct err *e)
 {
     const struct member v[] = {
-        {"step", (double)s->step}, {"epoch", s->epoch},
-        {"test_loss", s->loss},    {"test_acc1", s->acc1},
-        {"test_acc5", s->acc5},    {"test_images", (double)s->images},
-        {"seconds", s->seconds},   {"bad_samples", (double)s->bad_samples},
+        {"step", (double)s->step},
+        {"epoch", s->epoch},
+        {"test_loss", s->loss, .exact = true},
+        {"test_acc1", s->acc1},
+        {"test_acc5", s->acc5},
+        {"test_images", (double)s->images},
+        {"seconds", s->seconds},
+        {"bad_samples", (double)s->bad_samples},
     };
     return put_object(m, v, sizeof v / sizeof *v, e);
 }

@@ -7,7 +7,7 @@
  *      "bad_samples":0}
  *     {"event":"resume","step":120,"restart":1,"time":"2026-11-21T13:46:37.123Z"}
  *
- * Numbers that are not finite are written as null. Every line is one write(2), so a killed run leaves at most one torn
+ * Losses are written so that they read back exactly. Numbers that are not finite are written as null. Every line is one write(2), so a killed run leaves at most one torn
  * line. */
 #ifndef CRUN_WORKER_METRICS_H
 #define CRUN_WORKER_METRICS_H

@@ -59,6 +59,23 @@ static void expect_steps(const char *path, const char *want)
     assert_string_equal(have, want);
 }
 
+static void losses_read_back_exactly(void **state)
+{
+    const char *path = scratch(state, "m.jsonl");
+    double seconds = -1;
+    struct metrics *m = must_open(path, 0, &seconds);
+    struct metrics_step s = {.step = 1, .loss = 2.0 / 3 + 0x1p-52};
+    assert_int_equal(metrics_step(m, &s, NULL), 0);
+    metrics_close(m);
+    size_t n;
+    char *text = scratch_read(path, &n);
+    cJSON *o = cJSON_Parse(text);
+    double back = cJSON_GetNumberValue(cJSON_GetObjectItem(o, "loss"));
+    cJSON_Delete(o);
+    free(text);
+    assert_memory_equal(&back, &s.loss, sizeof back);
+}
+
 static void each_kind_of_line_is_written_as_documented(void **state)
 {
     const char *path = scratch(state, "m.jsonl");
@@ -220,6 +237,7 @@ static void a_full_disk_leaves_whole_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        CASE(losses_read_back_exactly),
         CASE(each_kind_of_line_is_written_as_documented),
         CASE(on_resume_later_steps_are_cut_off_and_time_goes_on),
         CASE(lines_without_a_step_are_kept_when_they_lie_behind_the_cut),
