@@ -100,25 +100,12 @@ def test_two_runs_of_one_seed_are_equal_and_loader_threads_do_not_matter(data, t
     assert files[0] == files[1]
 
 
-def test_sigterm_saves_and_exits_75_and_a_new_start_goes_on(data, tmp_path):
-    args = small(data, "--print-freq", 1, out=tmp_path, epochs=100)
-    p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    for line in p.stderr:
-        if "[3/5]" in line:
-            p.send_signal(signal.SIGTERM)
-            break
-    rest = p.stderr.read()
-    assert p.wait(timeout=60) == 75, rest
-    step = int(re.search(r"stopped at step (\d+)", rest).group(1))
-    assert json.loads((newest(tmp_path) / "manifest.json").read_text())["meta"]["updates"] == step
-    again = run(*small(data, "--resume", "auto", "--max-steps", step + 1, out=tmp_path, epochs=100))
-    assert again.returncode == 0, again.stderr
-    assert f"resumed from step {step}" in again.stderr
+TWO_RANKS = [CRUN, "--standalone", "--nproc_per_node", 2, "--max-restarts", 3]
 
 
-def test_sigterm_to_crun_makes_all_ranks_save_the_same_step(data, tmp_path):
-    args = [CRUN, "--standalone", "--nproc_per_node", 2, "--max-restarts", 3,
-            *small(data, "--print-freq", 1, out=tmp_path, epochs=100)]
+@pytest.mark.parametrize("launcher", [[], TWO_RANKS], ids=["alone", "two ranks"])
+def test_sigterm_saves_one_step_of_all_ranks_and_a_new_start_goes_on(data, tmp_path, launcher):
+    args = [*launcher, *small(data, "--print-freq", 1, out=tmp_path, epochs=100)]
     p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     for line in p.stderr:
         if "[3/5]" in line:
@@ -133,7 +120,7 @@ def test_sigterm_to_crun_makes_all_ranks_save_the_same_step(data, tmp_path):
     assert f"resumed from step {step}" in again.stderr
 
 
-@pytest.mark.parametrize("launcher", [[], [CRUN, "--standalone", "--nproc_per_node", 2, "--max-restarts", 3]])
+@pytest.mark.parametrize("launcher", [[], TWO_RANKS], ids=["alone", "two ranks"])
 def test_max_time_stops_in_good_order(data, tmp_path, launcher):
     p = run(*launcher, *small(data, "--max-time", "1s", out=tmp_path, epochs=1000))
     assert p.returncode == 75, p.stderr
