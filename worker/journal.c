@@ -1,8 +1,11 @@
 #include "worker/journal.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 #include "worker/config.h"
 #include "worker/data/dataset.h"
@@ -13,12 +16,25 @@
 #include "worker/snapshot.h"
 #include "worker/step.h"
 
+/* A new run in the log folder of an older one: what that one wrote is kept under another name. */
+static int set_aside(const char *path, struct err *e)
+{
+    char old[4200], when[CLOCK_ISO_LEN];
+    struct stat st;
+    if (stat(path, &st) < 0 || st.st_size == 0)
+        return 0;
+    snprintf(old, sizeof old, "%s.until-%s", path, clock_iso(when, sizeof when));
+    return rename(path, old) < 0 ? err_errno(e, errno, "rename %s", path) : 0;
+}
+
 static int open_files(struct journal *j, const struct session *s, const struct position *at, int restart,
                       const char *dir, const char *command_line, struct err *e)
 {
     char path[4096];
     double seconds;
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    if (at->updates == 0 && restart == 0)
+        TRY(set_aside(path, e));
     TRY(metrics_open(&j->metrics, path, at->updates, &seconds, e));
     TRY(metrics_event(j->metrics, at->updates ? "resume" : "start", at->updates, restart, e));
     struct caffe2_log_options o = {.dir = dir,
@@ -28,7 +44,7 @@ static int open_files(struct journal *j, const struct session *s, const struct p
                                    .labels = (int)s->identity.num_labels,
                                    .lr = s->cfg->base_lr,
                                    .parameters = command_line,
-                                   .resume = at->updates > 0 || restart > 0};
+                                   .resume = at->updates > 0};
     return caffe2_log_open(&j->csv, &o, at->epoch, &seconds, e);
 }
 

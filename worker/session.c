@@ -1,13 +1,17 @@
 #include "worker/session.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "common/env_contract.h"
 #include "common/err.h"
+#include "common/json.h"
 #include "common/path.h"
 #include "common/store.h"
 #include "worker/ckpt/ckpt.h"
@@ -49,21 +53,49 @@ static int open_data(struct session *s, struct err *e)
     return rc < 0 ? err_wrap(e, "--test-data") : 0;
 }
 
-/* Before anything expensive: rank 0 can write where it will have to. */
-static int check_output(const struct session *s, struct err *e)
+/* Two live runs in one folder would remove each other's files. The lock goes with the process. */
+static int lock_folder(struct session *s, const char *dir, struct err *e)
+{
+    s->lock_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (s->lock_fd < 0)
+        return err_errno(e, errno, "open %s", dir);
+    if (flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+        return err_set(e, ERR_OUTPUT, "another run that is still alive writes its checkpoints to %s", dir);
+    return 0; /* a file system without locks is used without one */
+}
+
+/* Was this checkpoint written by the job that we are a restart of? */
+static int is_own(const char *dir, int64_t step, const char *run_id, bool *ret, struct err *e)
+{
+    struct ckpt *c;
+    const char *writer;
+    TRY(ckpt_open(&c, dir, step, e));
+    *ret = run_id && json_str(ckpt_meta(c), "run_id", &writer, NULL) == 0 && strcmp(writer, run_id) == 0;
+    ckpt_close(c);
+    return 0;
+}
+
+/* Before a run begins: rank 0 can write where it will have to, and overwrites nobody. */
+static int check_output(struct session *s, const struct env_contract *env, struct err *e)
 {
     if (s->rank != 0)
         return 0;
+    const char *dir = s->cfg->checkpoint_dir;
     int64_t step = -1;
-    if (s->cfg->checkpoint_dir)
-        TRY(path_make_writable(s->cfg->checkpoint_dir, e));
-    if (s->cfg->checkpoint_dir && !s->resume)
-        TRY(ckpt_latest(s->cfg->checkpoint_dir, &step, e));
-    if (step >= 0)
+    bool own = false;
+    if (dir)
+        TRY(path_make_writable(dir, e));
+    if (dir)
+        TRY(lock_folder(s, dir, e));
+    if (dir && s->cfg->resume == RESUME_OFF)
+        TRY(ckpt_latest(dir, &step, e));
+    if (step >= 0 && s->resume)
+        TRY(is_own(dir, step, env->run_id, &own, e));
+    if (step >= 0 && !own)
         return err_set(
             e, ERR_USAGE,
-            "%s holds a checkpoint of step %lld: --resume auto goes on from it; a new run needs an empty folder",
-            s->cfg->checkpoint_dir, (long long)step);
+            "%s holds a checkpoint of step %lld: --resume auto goes on from it; a new run needs an empty folder", dir,
+            (long long)step);
     return s->cfg->log_dir ? path_make_writable(s->cfg->log_dir, e) : 0;
 }
 
@@ -203,7 +235,8 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
                           .rank = (int)env->rank,
                           .world = (int)env->world_size,
                           .local_world = at_least_one(env->local_world_size),
-                          .nodes = at_least_one(env->group_world_size)};
+                          .nodes = at_least_one(env->group_world_size),
+                          .lock_fd = -1};
     /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older runs'. */
     s->resume = cfg->checkpoint_dir && (cfg->resume == RESUME_AUTO || env->restart_count > 0);
     int share = at_least_one(cores() / s->local_world);
@@ -212,9 +245,10 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
     int rc;
     TRY_GOTO(rc, open_data(s, e), fail);
     TRY_GOTO(rc, open_model(s, e), fail);
-    TRY_GOTO(rc, check_output(s, e), fail);
     TRY_GOTO(rc, open_device(s, e), fail);
+    TRY_GOTO(rc, check_output(s, env, e), fail);
     identify(s);
+    s->identity.run_id = env->run_id ? env->run_id : "";
     TRY_GOTO(rc, open_comm(s, env, e), fail);
     TRY_GOTO(rc, open_pipeline(s, e), fail);
     return 0;
@@ -245,6 +279,8 @@ void session_close(struct session *s)
     dataset_close(s->test_set);
     dataset_close(s->train_set);
     free(s->slices);
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
     *s = (struct session){0};
 }
 

@@ -137,6 +137,7 @@ static cJSON *make_meta(const struct position *at, const struct snapshot_identit
     cJSON_AddStringToObject(m, "arch", id->arch);
     cJSON_AddStringToObject(m, "device", id->device);
     cJSON_AddStringToObject(m, "amp", id->amp);
+    cJSON_AddStringToObject(m, "run_id", id->run_id);
 #define X(f) cJSON_AddNumberToObject(m, #f, (double)id->f);
     FIXED_FIELDS(X)
     NOTED_FIELDS(X)
@@ -159,7 +160,7 @@ static int check_finite(const struct image *im, const struct state *s, struct er
 {
     for (size_t i = 0; i < s->program->n_train; i++)
         if (!isfinite(s->real == DT_F64 ? ((const double *)im->params)[i] : ((const float *)im->params)[i]))
-            return err_set(e, ERR_DIVERGED, "a parameter is not finite");
+            return err_set(e, ERR_DIVERGED, "no checkpoint is written: a parameter is not finite");
     return 0;
 }
 

@@ -32,6 +32,8 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
     int64_t num_labels, image_size, channels, seed; /* num_labels: outputs of the model */
     int64_t batch, world, threads;                  /* differences are told, not refused */
     const char *device, *amp;
+    const char
+        *run_id; /* of the job that writes: a restart without --resume auto goes on from its own checkpoints only */
     int64_t train_images;
 };
 

@@ -8,11 +8,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/env_contract.h"
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "common/include/crun.h"
 #include "common/log.h"
+
+#define AGAIN_MS 1000
 
 static atomic_bool wanted;
 
@@ -22,7 +25,8 @@ static void *wait_for_signals(void *arg)
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
-    for (int signals = 0, sig;; signals++) {
+    int64_t first_int = 0;
+    for (int sig;;) {
         if (sigwait(&set, &sig) != 0)
             continue;
         enum crun_stop_reason why = crun_stop_reason();
@@ -30,8 +34,11 @@ static void *wait_for_signals(void *arg)
             log_info("stop", "ending at once: %s", crun_stop_reason_name(why));
             _exit(EXIT_REQUEUE);
         }
-        if (sig == SIGINT && signals > 0)
+        /* Wrappers such as timeout(1) send one SIGINT twice: the second one counts when a person may have typed it. */
+        if (sig == SIGINT && first_int && clock_ms() - first_int >= AGAIN_MS)
             _exit(128 + SIGINT);
+        if (sig == SIGINT && !first_int)
+            first_int = clock_ms();
         log_info("stop", "will stop after this step: %s", why ? crun_stop_reason_name(why) : "signal");
         atomic_store(&wanted, true);
     }

@@ -2,7 +2,7 @@
  *
  *   failure, abort   the process ends at once from the signal thread: a peer is dead, nothing that it could save is agreed upon
  *   resize, drain    a flag: ranks agree on a step in the next all-reduce, save, exit 75
- *   SIGTERM or SIGINT without crun: as drain; a second SIGINT ends the process at once */
+ *   SIGTERM or SIGINT without crun: as drain; a second SIGINT a second later ends the process at once */
 #ifndef CRUN_WORKER_STOP_H
 #define CRUN_WORKER_STOP_H
 

@@ -271,7 +271,8 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
         rc = loop(&r, &stopped, e);
     if (rc == 0)
         rc = finish(&r, stopped, ret_exit, e);
-    if (rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -EPIPE || rc == -ECANCELED) /* somebody else's fault */
+    bool others = rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -EPIPE || rc == -ECANCELED;
+    if (others && crun_stop_reason() == CRUN_STOP_NONE) /* somebody else's fault, and nobody has said whose */
         stop_await_verdict(VERDICT_MS);
     if (!opened)
         return rc;

@@ -8,7 +8,7 @@ seed=0 out=runs/demo
 while [ $# -gt 0 ]; do
     case "$1" in
     --seed) seed=${2:?--seed needs a number} ;;
-    --out) out=${2:?--out needs a folder} ;;
+    --out) out=$(cd "${CALLER:-.}" && realpath -m "${2:?--out needs a folder}") ;;
     *) echo "demo: unknown option '$1'" >&2; exit 2 ;;
     esac
     shift 2

@@ -77,9 +77,14 @@ int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e)
     struct err first = {0}, why;
     TRY(folder_list(dir, &steps, &n, e));
     for (size_t i = 0; i < n && found < 0; i++) {
-        if (ckpt_check(dir, steps[i], &why) == 0)
+        int rc = ckpt_check(dir, steps[i], &why);
+        if (rc == 0)
             found = steps[i];
-        else if (has_manifest(dir, steps[i])) {
+        else if (rc > -1000 && rc != -ENOENT &&
+                 rc != -ENOTDIR) { /* not the file's fault: passing it over would lose it */
+            free(steps);
+            return err_set(e, rc, "%.400s", why.text);
+        } else if (has_manifest(dir, steps[i])) {
             log_warn("ckpt", "the checkpoint of step %" PRId64 " is passed over: %s", steps[i], why.text);
             if (damaged++ == 0)
                 first = why;

@@ -147,6 +147,45 @@ def test_a_restart_goes_on_without_being_told_to_resume(data, tmp_path):
     assert seconds == sorted(seconds), "times are carried on"
 
 
+def test_a_restart_does_not_take_up_another_runs_checkpoints(data, trained, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(trained[0], out)
+    before = sorted(p.name for p in out.iterdir())
+    p = run(*TWO_RANKS, *small(data, out=out, epochs=4))
+    assert p.returncode == 2, p.stderr
+    assert "holds a checkpoint of step 10" in p.stderr and "resumed" not in p.stderr
+    assert sorted(p.name for p in out.iterdir()) == before
+
+
+def test_two_live_runs_do_not_share_a_checkpoint_folder(data, tmp_path):
+    first = subprocess.Popen([str(a) for a in small(data, "--print-freq", 1, out=tmp_path, epochs=100)],
+                             stderr=subprocess.PIPE, text=True)
+    try:
+        for line in first.stderr:
+            if "[1/5]" in line:
+                break
+        p = run(*small(data, "--resume", "auto", out=tmp_path, epochs=100))
+        assert p.returncode == 73 and "another run that is still alive" in p.stderr, p.stderr
+    finally:
+        first.kill()
+        first.wait()
+    assert run(*small(data, "--resume", "auto", "--max-steps", 1, out=tmp_path)).returncode == 0
+
+
+def test_a_new_run_keeps_the_metrics_of_an_older_one_in_its_log_folder(data, tmp_path):
+    for n in (1, 2):
+        p = run(*small(data, "--max-steps", n, "--log-dir", tmp_path / "logs"))
+        assert p.returncode == 0, p.stderr
+    old, = (tmp_path / "logs").glob("metrics.jsonl.until-*")
+    count = [sum('"lr"' in line for line in f.read_text().splitlines()) for f in (old, tmp_path / "logs" / "metrics.jsonl")]
+    assert count == [1, 2]
+
+
+def test_one_sigint_sent_twice_at_once_still_saves(data, tmp_path):
+    p = run("timeout", "--preserve-status", "-s", "INT", "2", *small(data, out=tmp_path, epochs=1000))
+    assert p.returncode == 75, p.stderr
+
+
 def test_another_batch_size_and_rate_are_taken_and_told(data, tmp_path):
     assert run(*small(data, "--max-steps", 3, out=tmp_path, epochs=4)).returncode == 0
     p = run(*small(data, "--batch-size", 16, "--base-learning-rate", 0.05, "--resume", "auto", "--max-steps", 8, out=tmp_path, epochs=4))
@@ -275,6 +314,7 @@ def refusals(data, trained, tmp_path):
         "unknown arch": ([*t, "--arch", "resnet19"], 2, ["resnet19", "resnet18"]),
         "unknown device": ([*t, "--device", "tpu"], 2, ["tpu", "cpu"]),
         "no such device": ([*t, "--device", "cuda"], 69, ["cuda"]),
+        "no such device, with folders": ([*t, "--device", "cuda", "--checkpoint-dir", tmp_path / "ck", "--log-dir", tmp_path / "lg"], 69, ["cuda"]),
         "batch 0": ([*t, "--batch-size", 0], 2, ["batch-size", "0"]),
         "word for a number": ([*t, "--num-epochs", "many"], 2, ["num-epochs", "many"]),
         "required": ([], 2, ["train-data"]),

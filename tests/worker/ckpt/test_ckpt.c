@@ -323,6 +323,20 @@ static void bad_arguments_are_refused(void **state)
     assert_int_equal(scratch_count(*state, ""), 0);
 }
 
+static void one_that_cannot_be_read_is_no_reason_to_start_over(void **state)
+{
+    char manifest[4096];
+    int64_t step = -7;
+    struct err e = {0};
+    save(state, 1, 0);
+    save(state, 2, 0);
+    snprintf(manifest, sizeof manifest, "%s/step-00000002/manifest.json", (const char *)*state);
+    assert_int_equal(unlink(manifest), 0);
+    assert_int_equal(symlink("manifest.json", manifest), 0); /* ELOOP, also for root */
+    assert_int_equal(ckpt_latest(*state, &step, &e), -ELOOP);
+    assert_int_equal(step, -7);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, scratch_make, scratch_drop)
 
 int main(void)
@@ -330,6 +344,7 @@ int main(void)
     log_init(LOG_ERROR, ""); /* passing over damaged ones is a warning */
     const struct CMUnitTest tests[] = {
         CASE(a_saved_checkpoint_is_found_and_read_back),
+        CASE(one_that_cannot_be_read_is_no_reason_to_start_over),
         CASE(the_folder_is_made_with_its_parents),
         CASE(without_a_checkpoint_there_is_no_latest),
         CASE(the_newest_is_chosen_by_number_beyond_eight_digits),
