@@ -14,6 +14,7 @@
 #include "worker/comm/comm.h"
 #include "worker/config.h"
 #include "worker/device/device.h"
+#include "worker/optim/schedule.h"
 #include "worker/program/program.h"
 #include "worker/state.h"
 
@@ -122,13 +123,17 @@ static void image_arenas(const struct image *im, const struct state *s, struct a
     X("base-learning-rate", base_lr)                                                                                   \
     X("momentum", momentum)                                                                                            \
     X("weight-decay", weight_decay)                                                                                    \
-    X("lr-policy", lr_policy)                                                                                          \
     X("lr-step", lr_step_epochs)                                                                                       \
     X("lr-gamma", lr_gamma)                                                                                            \
     X("warmup-epochs", warmup_epochs)                                                                                  \
     X("crop-scale MIN", crop_scale.min)                                                                                \
     X("crop-scale MAX", crop_scale.max)                                                                                \
     X("sync-bn", sync_bn)
+
+static const char *policy_name(const struct snapshot_identity *id)
+{
+    return schedule_policy_name((enum lr_policy)id->cfg->lr_policy);
+}
 
 /* Integers above 2^53 do not occur (seeds are limited by the option table), so JSON numbers are exact. */
 static cJSON *make_meta(const struct position *at, const struct snapshot_identity *id)
@@ -149,6 +154,7 @@ static cJSON *make_meta(const struct position *at, const struct snapshot_identit
 #define X(name, f) cJSON_AddNumberToObject(options, name, (double)id->cfg->f);
     NOTED_OPTIONS(X)
 #undef X
+    cJSON_AddStringToObject(options, "lr-policy", policy_name(id));
     cJSON *classes = cJSON_AddArrayToObject(m, "classes");
     for (int i = 0; i < id->nclasses; i++)
         cJSON_AddItemToArray(classes, cJSON_CreateString(id->classes[i]));
@@ -200,8 +206,10 @@ static int check_classes(const cJSON *meta, const struct snapshot_identity *id, 
     return 0;
 }
 
-static void tell_options(const cJSON *meta, const struct train_config *cfg)
+static void tell_options(const cJSON *meta, const struct snapshot_identity *id)
 {
+    const struct train_config *cfg = id->cfg;
+    const char *policy;
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(meta, "options");
     double was;
 #define X(name, f)                                                                                                     \
@@ -209,6 +217,8 @@ static void tell_options(const cJSON *meta, const struct train_config *cfg)
         log_warn("resume", "--" name " was %g and is now %g", was, (double)cfg->f);
     NOTED_OPTIONS(X)
 #undef X
+    if (json_str(options, "lr-policy", &policy, NULL) == 0 && strcmp(policy, policy_name(id)) != 0)
+        log_warn("resume", "--lr-policy was %s and is now %s", policy, policy_name(id));
 }
 
 static int check_identity(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
@@ -242,7 +252,7 @@ static int check_identity(const cJSON *meta, const struct snapshot_identity *id,
     TRY(json_str(meta, "amp", &text, e));
     if (strcmp(text, id->amp) != 0)
         log_warn("resume", "precision was %s and is now %s", text, id->amp);
-    tell_options(meta, id->cfg);
+    tell_options(meta, id);
     return 0;
 }
 

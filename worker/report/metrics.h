@@ -7,8 +7,8 @@
  *      "bad_samples":0}
  *     {"event":"resume","step":120,"restart":1,"time":"2026-11-21T13:46:37.123Z"}
  *
- * Losses are written so that they read back exactly. Numbers that are not finite are written as null. Every line is one write(2), so a killed run leaves at most one torn
- * line. */
+ * Losses are written so that they read back exactly. Numbers that are not finite are written as null. Every line is one
+ * write(2), so a killed run leaves at most one torn line. */
 #ifndef CRUN_WORKER_METRICS_H
 #define CRUN_WORKER_METRICS_H
 
@@ -17,9 +17,9 @@
 struct err;
 struct metrics;
 
-/* path is created if missing. Every line with "step" > first_step is cut off, as are evaluations at first_step (a run resumed there does
- * them again) and a torn last line; lines without a
- * step and events up to it (restarts, also those at step 0) are kept. *ret_seconds: "seconds" of the last line kept
+/* path is created if missing. Every line with "step" > first_step is cut off, as are evaluations at first_step (a run
+ * resumed there does them again) and a torn last line; lines without a step and events up to it (restarts, also those at
+ * step 0) are kept. *ret_seconds: "seconds" of the last line kept
  * that has it, 0 if none. */
 int metrics_open(struct metrics **ret, const char *path, int64_t first_step, double *ret_seconds, struct err *e);
 void metrics_close(struct metrics *m); /* NULL allowed */

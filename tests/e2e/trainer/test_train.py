@@ -188,11 +188,12 @@ def test_one_sigint_sent_twice_at_once_still_saves(data, tmp_path):
 
 def test_another_batch_size_and_rate_are_taken_and_told(data, tmp_path):
     assert run(*small(data, "--max-steps", 3, out=tmp_path, epochs=4)).returncode == 0
-    p = run(*small(data, "--batch-size", 16, "--base-learning-rate", 0.05, "--resume", "auto", "--max-steps", 8, out=tmp_path, epochs=4))
+    p = run(*small(data, "--batch-size", 16, "--base-learning-rate", 0.05, "--lr-policy", "fixed", "--resume", "auto", "--max-steps", 8, out=tmp_path, epochs=4))
     assert p.returncode == 0, p.stderr
     assert "step 6 of 10" in p.stderr, "96 of 160 images are done"
     assert "batch was 32 and is now 16" in p.stderr
     assert "--base-learning-rate was 0.1 and is now 0.05" in p.stderr
+    assert "--lr-policy was cosine and is now fixed" in p.stderr
     rates = [json.loads(m)["lr"] for m in (tmp_path / "metrics.jsonl").read_text().splitlines() if '"lr"' in m]
     assert len(rates) == 8 and all(0 < r <= 0.1 for r in rates), rates
 
