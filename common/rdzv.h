@@ -42,6 +42,7 @@ struct err;
     X(RDZV_LAST_CALL, "last-call") /* MIN are here; more may come until the deadline */                                \
     X(RDZV_RUNNING, "running")     /* a round runs */                                                                  \
     X(RDZV_STOPPING, "stopping")   /* the round is broken; members stop their workers */                               \
+    X(RDZV_BACKOFF, "backing-off") /* all members are back, but rounds have been failing early: the next one waits */  \
     X(RDZV_SUCCEEDED, "succeeded") /* all members DONE (final) */                                                      \
     X(RDZV_FAILED, "failed")       /* budget used up, or too few nodes in time (final) */                              \
     X(RDZV_DRAINED, "drained")     /* stopped in good order before the end (final) */
@@ -77,12 +78,28 @@ enum rdzv_reason { RDZV_WHY_START = 0, RDZV_WHY_FAILURE = 1, RDZV_WHY_RESIZE = 2
 #define RDZV_ID_MAX 63   /* bytes of a node id */
 #define RDZV_ADDR_MAX 63 /* bytes of an address */
 #define RDZV_TEXT_MAX 255
+#define RDZV_ADDRS_MAX 511 /* bytes of all addresses of a node, separated by commas */
+#define RDZV_ROLE_MAX 63
 #define RDZV_SLOTS_MAX 4096
 #define RDZV_NODES_MAX 100000
 
+/* How new nodes are ordered; members of the last round keep their order before them, but with RDZV_ORDER_NODE_RANK. */
+enum rdzv_order {
+    RDZV_ORDER_HOST,      /* natural order of node ids: node2 before node10 */
+    RDZV_ORDER_JOIN,      /* first come, first ranked */
+    RDZV_ORDER_NODE_RANK, /* by the node_rank of JOIN; nodes without one after those with, in the order of their ids */
+};
+
+/* All agents of a job must bring the same numbers (rdzv_config_differs() of rdzv_wire.h). */
 struct rdzv_config {
     int min_nodes, max_nodes;
-    int max_restarts;        /* budget of the whole job */
+    int max_restarts;          /* budget of the whole job */
+    int64_t restart_window_ms; /* restarts older than this no longer count against the budget; 0: all count */
+    int64_t backoff_ms;     /* wait before the second restart in a row of rounds that lived less than backoff_reset_ms,
+                                   doubled for each further one; 0: never wait */
+    int64_t backoff_max_ms; /* bound of the doubling; 30000 */
+    int64_t backoff_reset_ms; /* a round that lived this long ends the row; 10000 */
+    enum rdzv_order order;
     int64_t join_timeout_ms; /* JOINING longer than this: the job fails; 600000 */
     int64_t last_call_ms;    /* 30000 */
     int64_t silence_ms;      /* an agent kills its workers when unheard for this long: 3000 */
@@ -102,7 +119,11 @@ struct rdzv_event {
     uint64_t round; /* FAIL, DONE: the round it speaks of; JOIN: the last round this node was told of (in ROUND or
                                     STOP), all of whose workers are gone; 0: none yet */
     int slots;      /* JOIN: workers this node offers, 1..RDZV_SLOTS_MAX */
-    char addr[RDZV_ADDR_MAX + 1]; /* JOIN: address other nodes reach it by */
+    int node_rank;  /* JOIN: as the user numbered it, -1: did not */
+    char addr[RDZV_ADDR_MAX + 1];   /* JOIN: address other nodes reach it by */
+    char addrs[RDZV_ADDRS_MAX + 1]; /* JOIN: every address its workers may connect from */
+    int port;                     /* JOIN: where its bootstrap store listens already, in case it becomes group rank 0 */
+    char role[RDZV_ROLE_MAX + 1]; /* JOIN: label of its workers */
     struct rdzv_cause cause;      /* FAIL, GONE */
 };
 
@@ -118,7 +139,9 @@ struct rdzv_news {
     int restart_count;                   /* restarts used up so far by the job */
     int group_rank, group_world;         /* ROUND */
     int rank_base, world_size;           /* ROUND: global ranks rank_base .. rank_base + slots - 1 */
+    int role_base, role_world;           /* ROUND: the same, counted among the workers of this node's role */
     char leader_addr[RDZV_ADDR_MAX + 1]; /* ROUND: address of group rank 0 */
+    int leader_port;                     /* ROUND: of its bootstrap store */
     bool spare;                          /* ROUND: this node has no part in it and waits */
     int exit_code;                       /* END */
     struct rdzv_cause cause;             /* STOP(failure), END: the first culprit */
@@ -154,6 +177,28 @@ uint64_t rdzv_round(const struct rdzv *r); /* current or last round, 0 before th
 int rdzv_restarts(const struct rdzv *r);
 int rdzv_nodes(const struct rdzv *r); /* nodes known, spares included */
 bool rdzv_knows(const struct rdzv *r, const char *node);
+
+/* One node as others may see it. Strings are borrowed until the next step. */
+struct rdzv_member {
+    const char *node, *addr, *addrs, *role;
+    int slots, node_rank, port;
+    int group_rank, rank_base; /* -1: not a member of the current or last round */
+    bool member, ready, done, silent, leaving;
+};
+/* Visit every node known, members first in group-rank order. Stops when visit() returns other than 0, and returns that. */
+int rdzv_members(const struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg);
+
+/* --- decisions: what a successor of this machine needs (DESIGN D2; log format in rdzv_log.h) --------------------------- */
+
+/* Append what the steps since the last call changed: every field of the machine and of each changed or forgotten node, and the deadlines as
+ * durations from now_ms. Effects are the host's to log. The first call after rdzv_create() gives the whole. -ENOMEM. */
+struct buf;
+int rdzv_delta(struct rdzv *r, int64_t now_ms, struct buf *out, struct err *e);
+/* Append the whole state, in the same lines. Does not change what the next rdzv_delta() gives. */
+int rdzv_snapshot(const struct rdzv *r, int64_t now_ms, struct buf *out, struct err *e);
+/* Take over lines of rdzv_snapshot() or rdzv_delta() in the order they were written, on a machine fresh from rdzv_create(). Every
+ * duration starts anew at now_ms. ERR_CORRUPT names the line: the machine must be destroyed. */
+int rdzv_replay(struct rdzv *r, const char *text, size_t n, int64_t now_ms, struct err *e);
 
 /* Every invariant that must hold after every step (ranks dense, round live at most once, budget exact, ...). 0, or
  * ERR_CORRUPT naming the broken one. For the simulator and for assert in debug builds. */
