@@ -64,7 +64,11 @@ void command_execute(struct conn *c, const struct request *rq)
         reply_error(&c->reply, "ERR wrong number of arguments for '%s' command", cmd->name);
         return;
     }
-    if ((cmd->flags & COMMAND_GROWS) && !keyspace_fits(c->s->keys, request_size(rq))) {
+    if (c->trust == TRUST_NONE && !(cmd->flags & COMMAND_OPEN)) {
+        reply_error(&c->reply, "NOAUTH Authentication required.");
+        return;
+    }
+    if ((cmd->flags & COMMAND_GROWS) && !keyspace_fits(c->space->keys, request_size(rq))) {
         reply_error(&c->reply, "OOM command not allowed when used memory > 'maxmemory'.");
         return;
     }

@@ -20,15 +20,15 @@ static void say_failure(struct conn *c, int rc)
 
 static const char *look_up(struct conn *c, const struct request_arg *key, size_t *len)
 {
-    return keyspace_get(c->s->keys, key->p, key->n, len);
+    return keyspace_get(c->space->keys, key->p, key->n, len);
 }
 
 static int store(struct conn *c, const struct request_arg *key, const struct request_arg *value)
 {
     bool created;
-    int rc = keyspace_set(c->s->keys, key->p, key->n, value->p, value->n, &created);
+    int rc = keyspace_set(c->space->keys, key->p, key->n, value->p, value->n, &created);
     if (rc == 0 && created)
-        server_key_created(c->s, key);
+        space_key_created(c->space, key);
     return rc;
 }
 
@@ -92,14 +92,14 @@ static void add(struct conn *c, const struct request_arg *key, int64_t delta)
 {
     int64_t sum;
     bool created;
-    int rc = keyspace_add(c->s->keys, key->p, key->n, delta, &sum, &created);
+    int rc = keyspace_add(c->space->keys, key->p, key->n, delta, &sum, &created);
     if (rc < 0) {
         say_failure(c, rc);
         return;
     }
     reply_int(&c->reply, sum);
     if (created)
-        server_key_created(c->s, key);
+        space_key_created(c->space, key);
 }
 
 void command_incr(struct conn *c, const struct request *rq)
@@ -137,24 +137,24 @@ void command_append(struct conn *c, const struct request *rq)
     const struct request_arg *key = &rq->argv[1], *v = &rq->argv[2];
     size_t len;
     bool created;
-    int rc = keyspace_append(c->s->keys, key->p, key->n, v->p, v->n, &len, &created);
+    int rc = keyspace_append(c->space->keys, key->p, key->n, v->p, v->n, &len, &created);
     if (rc < 0) {
         say_failure(c, rc);
         return;
     }
     reply_int(&c->reply, (int64_t)len);
     if (created)
-        server_key_created(c->s, key);
+        space_key_created(c->space, key);
 }
 
 void command_del(struct conn *c, const struct request *rq)
 {
     int64_t deleted = 0;
     for (size_t i = 1; i < rq->argc; i++) {
-        if (!keyspace_delete(c->s->keys, rq->argv[i].p, rq->argv[i].n))
+        if (!keyspace_delete(c->space->keys, rq->argv[i].p, rq->argv[i].n))
             continue;
         deleted++;
-        server_key_deleted(c->s, &rq->argv[i]);
+        space_key_deleted(c->space, &rq->argv[i]);
     }
     reply_int(&c->reply, deleted);
 }
@@ -185,7 +185,7 @@ void command_mset(struct conn *c, const struct request *rq)
     }
     for (size_t i = 1; i < rq->argc; i += 2)
         need += keyspace_entry_bytes(rq->argv[i].n, rq->argv[i + 1].n);
-    int rc = keyspace_fits(c->s->keys, need) ? 0 : -ENOSPC;
+    int rc = keyspace_fits(c->space->keys, need) ? 0 : -ENOSPC;
     for (size_t i = 1; rc == 0 && i < rq->argc; i += 2)
         rc = store(c, &rq->argv[i], &rq->argv[i + 1]);
     if (rc < 0)
@@ -214,21 +214,21 @@ static void list_key(void *arg, const char *key, size_t key_len)
 void command_keys(struct conn *c, const struct request *rq)
 {
     struct listing l = {.c = c, .pattern = &rq->argv[1]};
-    keyspace_each(c->s->keys, list_key, &l); /* RESP wants the count first */
+    keyspace_each(c->space->keys, list_key, &l); /* RESP wants the count first */
     reply_array(&c->reply, (size_t)l.matches);
     l.write = true;
-    keyspace_each(c->s->keys, list_key, &l);
+    keyspace_each(c->space->keys, list_key, &l);
 }
 
 void command_dbsize(struct conn *c, const struct request *rq)
 {
     (void)rq;
-    reply_int(&c->reply, (int64_t)keyspace_count(c->s->keys));
+    reply_int(&c->reply, (int64_t)keyspace_count(c->space->keys));
 }
 
 static void forget_key(void *arg, const char *key, size_t key_len)
 {
-    server_key_deleted(arg, &(struct request_arg){key, key_len});
+    space_key_deleted(arg, &(struct request_arg){key, key_len});
 }
 
 void command_flushall(struct conn *c, const struct request *rq)
@@ -238,8 +238,8 @@ void command_flushall(struct conn *c, const struct request *rq)
         reply_error(&c->reply, SYNTAX_ERROR);
         return;
     }
-    keyspace_each(c->s->keys, forget_key, c->s);
-    keyspace_clear(c->s->keys);
+    keyspace_each(c->space->keys, forget_key, c->space);
+    keyspace_clear(c->space->keys);
     reply_status(&c->reply, "OK");
 }
 

@@ -6,6 +6,7 @@ struct conn;
 struct request;
 
 #define COMMAND_GROWS 1 /* refused when memory is used up */
+#define COMMAND_OPEN 2  /* for clients that have not authenticated, too */
 
 /* handler, name, arity as Redis counts it (the name included; -n: at least n), flags */
 #define COMMANDS(X)                                                                                                    \
@@ -30,8 +31,8 @@ struct request;
     X(ping, "ping", -1, 0)                                                                                             \
     X(echo, "echo", 2, 0)                                                                                              \
     X(select, "select", 2, 0)                                                                                          \
-    X(quit, "quit", -1, 0)                                                                                             \
-    X(hello, "hello", -1, 0)                                                                                           \
+    X(quit, "quit", -1, COMMAND_OPEN)                                                                                  \
+    X(hello, "hello", -1, COMMAND_OPEN)                                                                                \
     X(client, "client", -2, 0)                                                                                         \
     X(command, "command", -1, 0)                                                                                       \
     X(info, "info", -1, 0)

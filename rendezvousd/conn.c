@@ -1,13 +1,12 @@
 /* One client: bytes in, requests one after the other, replies out in order.
  *
  * - read -> parser -> command -> reply buffer; one write for all that a read brought (pipelining);
- * - STORE.WAIT blocks: nothing more of this client is executed until it is answered, by a key, the timer or its end. Its
+ * - a command may block: nothing more of this client is executed until it is answered, by an event, the timer or its end. Its
  *   bytes are still read (so that its end is seen), up to the limit of one request; then reading stops;
  * - a waiter is woken in the middle of another client's request, so it is only marked ready there and goes on afterwards;
  * - closing: the flag first, then the handles; the struct is freed when the last of them is gone. */
 #include "common/err.h"
 #include "common/log.h"
-#include "rendezvousd/peer_uid.h"
 #include "rendezvousd/server_impl.h"
 #include <errno.h>
 #include <stddef.h>
@@ -33,7 +32,8 @@ static void on_closed(uv_handle_t *h)
     if (--c->open_handles > 0)
         return;
     struct server *s = c->s;
-    request_parser_free(&c->in);
+    if (c->front)
+        c->front->close(c);
     buf_free(&c->reply.out);
     buf_free(&c->flying);
     free(c);
@@ -45,15 +45,22 @@ void conn_close(struct conn *c)
     if (c->closing)
         return;
     c->closing = true;
-    if (c->waiter)
-        waiters_remove(c->s->waiters, c->waiter);
-    c->waiter = NULL;
+    if (c->end == END_NONE)
+        c->end = END_OURS;
+    const struct blocked_ops *blocked = c->blocked;
+    c->blocked = NULL;
+    if (blocked)
+        blocked->forget(c, c->blocked_arg);
+    if (c->on_close)
+        c->on_close(c);
     if (c->ready)
         DL_DELETE2(c->s->ready, c, ready_prev, ready_next);
     c->ready = false;
     c->s->buffer_bytes -= c->charged;
     DL_DELETE(c->s->conns, c);
     c->s->clients--;
+    space_release(c->space);
+    c->space = NULL;
     uv_close((uv_handle_t *)&c->tcp, on_closed);
     uv_close((uv_handle_t *)&c->timer, on_closed);
 }
@@ -64,7 +71,8 @@ static void charge(struct conn *c)
 {
     if (c->closing)
         return;
-    size_t now = request_memory(&c->in) + c->reply.out.cap + c->flying.cap, others = c->s->buffer_bytes - c->charged;
+    size_t in = c->front ? c->front->memory(c) : 0;
+    size_t now = in + c->reply.out.cap + c->flying.cap, others = c->s->buffer_bytes - c->charged;
     if (now > c->charged && others + now > c->s->o.max_memory_bytes) {
         log_info(MODULE, "client %llu closed: no memory for %zu bytes of its buffers", (unsigned long long)c->id, now);
         conn_close(c);
@@ -83,10 +91,10 @@ static void on_timer(uv_timer_t *t)
     c->timer_kind = TIMER_NONE;
     if (c->closing)
         return;
-    if (kind == TIMER_WAIT) {
-        waiters_remove(c->s->waiters, c->waiter);
-        c->waiter = NULL;
-        reply_int(&c->reply, 0);
+    if (kind == TIMER_BLOCKED) {
+        const struct blocked_ops *blocked = c->blocked;
+        c->blocked = NULL;
+        blocked->timeout(c, c->blocked_arg);
         process(c);
         conn_drain_ready(c->s);
         return;
@@ -189,16 +197,27 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b)
     *b = uv_buf_init(c->s->read_bytes, sizeof c->s->read_bytes);
 }
 
+static int choose_front(struct conn *c, const char *first)
+{
+    const struct front *binary = c->s->o.binary;
+    const unsigned char byte = (unsigned char)*first;
+    const struct front *front = binary && byte < 0x20 && byte != '\r' && byte != '\n' ? binary : &front_resp;
+    TRY(front->open(c));
+    c->front = front;
+    return 0;
+}
+
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
 {
     struct conn *c = conn_of(stream, tcp);
     if (c->closing || n == 0)
         return;
     if (n < 0) {
+        c->end = n == UV_EOF ? END_OF_FILE : END_RESET;
         conn_close(c);
         return;
     }
-    if (request_feed(&c->in, b->base, (size_t)n) < 0) {
+    if ((!c->front && choose_front(c, b->base) < 0) || c->front->feed(c, b->base, (size_t)n) < 0) {
         conn_close(c);
         return;
     }
@@ -207,10 +226,15 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
     conn_drain_ready(s);
 }
 
+static size_t buffered(struct conn *c)
+{
+    return c->front ? c->front->buffered(c) : 0;
+}
+
 /* A client that is blocked may send ahead as much as one request. */
 static void choose_reading(struct conn *c)
 {
-    bool want = !c->last_words && (!c->waiter || request_buffered(&c->in) < c->s->o.max_request_bytes);
+    bool want = !c->last_words && (!c->blocked || buffered(c) < c->s->o.max_request_bytes);
     if (want == c->reading)
         return;
     c->reading = want;
@@ -220,33 +244,34 @@ static void choose_reading(struct conn *c)
         conn_close(c);
 }
 
-static void refuse_request(struct conn *c, int code, const struct err *e)
+/* A blocked client has sent its next request: may that go on? */
+static bool may_step(struct conn *c)
 {
-    log_info(MODULE, "client %llu closed: %s", (unsigned long long)c->id, e->text);
-    if (code == -EPROTO)
-        reply_error(&c->reply, "ERR %s", e->text);
-    else
-        reply_error(&c->reply, "OOM %s", e->text);
-    say_last_words(c);
+    if (!c->blocked)
+        return true;
+    if (!c->blocked->interrupt || !c->front->ready(c))
+        return false;
+    const struct blocked_ops *blocked = c->blocked;
+    c->blocked = NULL;
+    set_timer(c, TIMER_NONE, 0);
+    blocked->interrupt(c, c->blocked_arg);
+    return true;
 }
 
 /* Execute what is there, as long as nothing blocks. */
 static void process(struct conn *c)
 {
-    while (!c->closing && !c->last_words && !c->waiter) {
-        struct request rq;
-        struct err e;
-        int rc = request_next(&c->in, &rq, &e);
+    while (!c->closing && !c->last_words && c->front && may_step(c)) {
+        int rc = c->front->step(c);
         if (rc == 0)
             break;
         if (rc < 0) {
-            refuse_request(c, rc, &e);
+            say_last_words(c);
             break;
         }
         if (c->timer_kind == TIMER_REQUEST)
             set_timer(c, TIMER_NONE, 0);
         c->s->commands++;
-        command_execute(c, &rq);
         if (c->last_words)
             say_last_words(c);
         if (c->reply.failed) {
@@ -262,7 +287,7 @@ static void process(struct conn *c)
     charge(c);
     if (c->closing)
         return;
-    if (c->timer_kind == TIMER_NONE && request_begun(&c->in))
+    if (c->timer_kind == TIMER_NONE && c->front && c->front->unfinished(c))
         set_timer(c, TIMER_REQUEST, c->s->o.request_timeout_ms);
     choose_reading(c);
 }
@@ -279,48 +304,67 @@ void conn_drain_ready(struct server *s)
 
 /* ---- waiting ---------------------------------------------------------------------------------------------------- */
 
-static void on_all_there(void *arg)
+void conn_push(struct conn *c)
 {
-    struct conn *c = arg;
-    c->waiter = NULL;
-    set_timer(c, TIMER_NONE, 0);
-    reply_int(&c->reply, 1);
+    if (c->closing || c->ready)
+        return;
     c->ready = true;
     DL_APPEND2(c->s->ready, c, ready_prev, ready_next);
 }
 
+void conn_block(struct conn *c, const struct blocked_ops *ops, void *arg, int64_t timeout_ms)
+{
+    c->blocked = ops;
+    c->blocked_arg = arg;
+    if (timeout_ms >= 0)
+        set_timer(c, TIMER_BLOCKED, timeout_ms);
+    else
+        set_timer(c, TIMER_NONE, 0);
+}
+
+void conn_wake(struct conn *c)
+{
+    c->blocked = NULL;
+    set_timer(c, TIMER_NONE, 0);
+    conn_push(c);
+}
+
+void conn_use_space(struct conn *c, struct space *sp)
+{
+    space_hold(sp);
+    space_release(c->space);
+    c->space = sp;
+}
+
+static void on_all_there(void *arg)
+{
+    struct conn *c = arg;
+    reply_int(&c->reply, 1);
+    conn_wake(c);
+}
+
+static void wait_forget(struct conn *c, void *arg)
+{
+    waiters_remove(c->space->waiters, arg);
+}
+
+static void wait_timeout(struct conn *c, void *arg)
+{
+    wait_forget(c, arg);
+    reply_int(&c->reply, 0);
+}
+
 int conn_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t timeout_ms)
 {
-    int rc = waiters_add(c->s->waiters, keys, n, on_all_there, c, &c->waiter);
+    static const struct blocked_ops ops = {.timeout = wait_timeout, .forget = wait_forget};
+    struct waiter *w;
+    int rc = waiters_add(c->space->waiters, keys, n, on_all_there, c, &w);
     if (rc == 0)
-        set_timer(c, TIMER_WAIT, timeout_ms);
+        conn_block(c, &ops, w, timeout_ms);
     return rc;
 }
 
 /* ---- beginning -------------------------------------------------------------------------------------------------- */
-
-/* Why this client may not come in; NULL if it may. */
-static const char *objection(struct server *s, struct conn *c)
-{
-    if (s->clients > s->o.max_clients)
-        return "ERR max number of clients reached";
-    if (!s->o.same_uid_only)
-        return NULL;
-    int fd;
-    uid_t uid;
-    struct err e;
-    if (uv_fileno((uv_handle_t *)&c->tcp, &fd) < 0)
-        return "ERR the connection is broken";
-    int rc = peer_uid(fd, &uid, &e);
-    if (rc == -EREMOTE || (rc == 0 && uid == geteuid()))
-        return NULL;
-    if (rc < 0)
-        log_warn(MODULE, "connection refused: %s", e.text);
-    else
-        log_warn(MODULE, "connection of uid %u refused: only uid %u may use this server", (unsigned)uid,
-                 (unsigned)geteuid());
-    return "NOPERM this server takes local connections of its own user only";
-}
 
 void conn_accept(struct server *s, uv_stream_t *listener)
 {
@@ -334,7 +378,7 @@ void conn_accept(struct server *s, uv_stream_t *listener)
     c->id = ++s->connections;
     buf_init(&c->reply.out, s->o.max_output_bytes);
     buf_init(&c->flying, s->o.max_output_bytes);
-    request_parser_init(&c->in, &(struct request_limits){s->o.max_request_bytes, s->o.max_args});
+    c->space = space_hold(s->space);
     s->open_handles++;
     s->clients++;
     DL_APPEND(s->conns, c);
@@ -344,7 +388,7 @@ void conn_accept(struct server *s, uv_stream_t *listener)
     }
     uv_tcp_nodelay(&c->tcp, 1);
     uv_tcp_keepalive(&c->tcp, 1, KEEPALIVE_SECONDS);
-    const char *no = objection(s, c);
+    const char *no = gate_admit(c);
     if (no) {
         s->refused++;
         reply_error(&c->reply, "%s", no);

@@ -22,8 +22,7 @@ static void fill_defaults(struct server_options *o)
 
 static void destroy(struct server *s)
 {
-    waiters_destroy(s->waiters);
-    keyspace_destroy(s->keys);
+    space_release(s->space);
     free(s);
 }
 
@@ -46,7 +45,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
         destroy(s);
         return rc;
     }
-    if (keyspace_create(&s->keys, s->o.max_memory_bytes) < 0 || waiters_create(&s->waiters, s->keys) < 0) {
+    if (space_create(&s->space, s->o.max_memory_bytes) < 0) {
         destroy(s);
         return err_set(e, -ENOMEM, "no memory for a server");
     }
@@ -176,25 +175,15 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
 
 /* ---- in-process ----------------------------------------------------------------------------------------------------- */
 
-void server_key_created(struct server *s, const struct request_arg *key)
-{
-    waiters_created(s->waiters, key->p, key->n);
-}
-
-void server_key_deleted(struct server *s, const struct request_arg *key)
-{
-    waiters_deleted(s->waiters, key->p, key->n);
-}
-
 int server_set(struct server *s, const char *key, const void *value, size_t n, struct err *e)
 {
     struct request_arg k = {key, strlen(key)};
     bool created;
-    int rc = keyspace_set(s->keys, k.p, k.n, value, n, &created);
+    int rc = keyspace_set(s->space->keys, k.p, k.n, value, n, &created);
     if (rc < 0)
         return err_errno(e, -rc, "key '%s' of %zu bytes cannot be stored", key, n);
     if (created)
-        server_key_created(s, &k);
+        space_key_created(s->space, &k);
     conn_drain_ready(s);
     return 0;
 }
@@ -203,9 +192,9 @@ void server_stats(const struct server *s, struct server_stats *ret)
 {
     *ret = (struct server_stats){
         .clients = s->clients,
-        .keys = keyspace_count(s->keys),
-        .memory_bytes = keyspace_bytes(s->keys) + s->buffer_bytes,
-        .waiters = waiters_count(s->waiters),
+        .keys = keyspace_count(s->space->keys),
+        .memory_bytes = keyspace_bytes(s->space->keys) + s->buffer_bytes,
+        .waiters = waiters_count(s->space->waiters),
         .commands = s->commands,
         .connections = s->connections,
         .refused = s->refused,

@@ -12,6 +12,7 @@
 #include <uv.h>
 
 struct err;
+struct front;
 struct server;
 
 struct server_options {
@@ -22,6 +23,7 @@ struct server_options {
     size_t max_memory_bytes;    /* 0: 1 GiB of keys, values and waiters: beyond it writes get -OOM ...; and as
                                     much again for all clients' buffers: beyond it the client is closed */
     int64_t request_timeout_ms; /* 0: 10000; a started but unfinished request older than this closes the connection */
+    const struct front *binary; /* NULL, or who serves connections that do not begin as RESP does (front.h) */
     bool same_uid_only;         /* loopback peers of another uid are refused (NETLINK_SOCK_DIAG) */
 };
 

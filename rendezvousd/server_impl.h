@@ -3,6 +3,7 @@
 #ifndef CRUN_RENDEZVOUSD_SERVER_IMPL_H
 #define CRUN_RENDEZVOUSD_SERVER_IMPL_H
 
+#include "rendezvousd/front.h"
 #include "rendezvousd/keyspace.h"
 #include "rendezvousd/reply.h"
 #include "rendezvousd/request.h"
@@ -18,11 +19,41 @@ struct listener {
     struct listener *prev, *next;
 };
 
+/* A key-space and who waits in it. Connections hold references; the server holds one of its default space. */
+struct space {
+    struct keyspace *keys;
+    struct waiters *waiters;
+    size_t refs;
+};
+
+/* Who may do what: decided by the gate (gate.h) when a connection comes, raised by authentication. */
+enum trust {
+    TRUST_NONE,  /* only commands marked COMMAND_OPEN, until it has authenticated */
+    TRUST_STORE, /* the keys of its space */
+    TRUST_FULL,  /* everything */
+};
+
+/* How a connection ended, as far as the peer's side can tell. */
+enum conn_end {
+    END_NONE,
+    END_OF_FILE, /* the peer closed it in good order: every holder of its socket is gone or has closed it */
+    END_RESET,   /* broken; proves nothing */
+    END_OURS,    /* we closed it */
+};
+
+/* What a connection is blocked in. The ops speak when it ends; each finds the connection unblocked already. */
+struct blocked_ops {
+    void (*timeout)(struct conn *c, void *arg); /* its time is over: reply */
+    void (*forget)(struct conn *c, void *arg);  /* the connection goes: no reply */
+    void (*interrupt)(struct conn *c,
+                      void *arg); /* the client's next request is here: reply, that one goes on. NULL: it has to wait */
+};
+
 /* What a connection's one timer stands for. */
 enum conn_timer {
     TIMER_NONE,
     TIMER_REQUEST, /* an unfinished request must be complete by then */
-    TIMER_WAIT,    /* STORE.WAIT answers 0 then */
+    TIMER_BLOCKED, /* the end of what it is blocked in */
     TIMER_LINGER,  /* the last words to a client must be taken by then */
 };
 
@@ -32,17 +63,25 @@ struct conn {
     uv_timer_t timer;
     enum conn_timer timer_kind;
     uv_write_t write;
-    struct request_parser in;
-    struct reply reply; /* being filled */
-    struct buf flying;  /* being written */
-    size_t flown;       /* bytes of `flying` gone already */
+    const struct front *front; /* NULL until the first byte */
+    void *front_state;
+    struct space *space;
+    enum trust trust;
+    const char *principal; /* borrowed from the gate, NULL: not authenticated */
+    struct reply reply;    /* being filled */
+    struct buf flying;     /* being written */
+    size_t flown;          /* bytes of `flying` gone already */
     bool writing, reading;
     bool last_words; /* close once all replies are written; no further request */
     bool closing;
     bool ready; /* in s->ready */
     int open_handles;
-    struct waiter *waiter; /* blocked in STORE.WAIT */
-    size_t charged;        /* bytes of its buffers in s->buffer_bytes */
+    enum conn_end end;
+    const struct blocked_ops *blocked; /* NULL: not blocked */
+    void *blocked_arg;
+    void (*on_close)(struct conn *c); /* NULL, or told once when the connection goes; c->end says how */
+    void *on_close_arg;
+    size_t charged; /* bytes of its buffers in s->buffer_bytes */
     uint64_t id;
     char name[CLIENT_NAME_MAX + 1];
     struct conn *prev, *next;             /* in s->conns */
@@ -52,8 +91,7 @@ struct conn {
 struct server {
     uv_loop_t *loop;
     struct server_options o; /* no zeroes: defaults are filled in */
-    struct keyspace *keys;
-    struct waiters *waiters;
+    struct space *space;     /* the default one */
     struct listener *listeners;
     struct conn *conns;
     struct conn *ready; /* woken: they go on when the request that woke them is answered */
@@ -69,12 +107,29 @@ struct server {
 
 /* server.c */
 void server_handle_closed(struct server *s);
-void server_key_created(struct server *s, const struct request_arg *key);
-void server_key_deleted(struct server *s, const struct request_arg *key);
+
+/* space.c */
+int space_create(struct space **ret, size_t max_bytes); /* with one reference; -ENOMEM */
+struct space *space_hold(struct space *sp);
+void space_release(struct space *sp); /* the last one destroys it; NULL allowed */
+void space_key_created(struct space *sp, const struct request_arg *key);
+void space_key_deleted(struct space *sp, const struct request_arg *key);
+
+/* gate.c: may this client come in? NULL, and c->trust and c->principal are set; else the error it is told. */
+const char *gate_admit(struct conn *c);
 
 /* conn.c */
 void conn_accept(struct server *s, uv_stream_t *listener);
 void conn_close(struct conn *c);
+void conn_use_space(struct conn *c, struct space *sp); /* from now on; not while blocked */
+
+/* Nothing more of this client is executed until it is unblocked, by conn_wake() or by an end that ops tell. timeout_ms < 0: no time limit. */
+void conn_block(struct conn *c, const struct blocked_ops *ops, void *arg, int64_t timeout_ms);
+/* The reply is in c->reply: unblock. It goes on (is written, executes what it has sent ahead) once the request that woke it is answered. */
+void conn_wake(struct conn *c);
+/* Something unasked for was added to c->reply (a pub/sub message): write it once the current request is answered. */
+void conn_push(struct conn *c);
+/* Let all woken connections go on. After whatever woke them, outside of any request. */
 void conn_drain_ready(struct server *s);
 /* Block until all keys exist (:1) or timeout_ms has passed (:0). -ENOSPC, -ENOMEM. */
 int conn_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t timeout_ms);

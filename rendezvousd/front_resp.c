@@ -1,0 +1,101 @@
+/* RESP2 as a connection's language: the bounded parser of request.h in front of the commands. */
+#include "common/err.h"
+#include "common/log.h"
+#include "rendezvousd/server_impl.h"
+#include <errno.h>
+#include <stdlib.h>
+
+#define MODULE "server"
+
+struct resp_state {
+    struct request_parser in;
+    struct request next; /* complete, not executed yet */
+    bool has_next;
+    int broken; /* the parser's error, told by the next step */
+    struct err e;
+};
+
+static int resp_open(struct conn *c)
+{
+    struct resp_state *r = calloc(1, sizeof *r);
+    if (!r)
+        return -ENOMEM;
+    request_parser_init(&r->in, &(struct request_limits){c->s->o.max_request_bytes, c->s->o.max_args});
+    c->front_state = r;
+    return 0;
+}
+
+static void resp_close(struct conn *c)
+{
+    struct resp_state *r = c->front_state;
+    request_parser_free(&r->in);
+    free(r);
+}
+
+static int resp_feed(struct conn *c, const void *data, size_t n)
+{
+    struct resp_state *r = c->front_state;
+    return request_feed(&r->in, data,
+                        n); /* `next` points into the parser's buffer: conn.c feeds only when there is none */
+}
+
+static bool look_ahead(struct resp_state *r)
+{
+    if (!r->has_next && r->broken == 0) {
+        int rc = request_next(&r->in, &r->next, &r->e);
+        r->has_next = rc > 0;
+        r->broken = rc < 0 ? rc : 0;
+    }
+    return r->has_next || r->broken < 0;
+}
+
+static bool resp_ready(struct conn *c)
+{
+    return look_ahead(c->front_state);
+}
+
+static int refuse(struct conn *c, int code, const struct err *e)
+{
+    log_info(MODULE, "client %llu closed: %s", (unsigned long long)c->id, e->text);
+    reply_error(&c->reply, code == -EPROTO ? "ERR %s" : "OOM %s", e->text);
+    return code;
+}
+
+static int resp_step(struct conn *c)
+{
+    struct resp_state *r = c->front_state;
+    if (!look_ahead(r))
+        return 0;
+    if (r->broken < 0)
+        return refuse(c, r->broken, &r->e);
+    r->has_next = false;
+    command_execute(c, &r->next);
+    return 1;
+}
+
+static bool resp_unfinished(struct conn *c)
+{
+    return request_begun(&((struct resp_state *)c->front_state)->in);
+}
+
+static size_t resp_buffered(struct conn *c)
+{
+    return request_buffered(&((struct resp_state *)c->front_state)->in);
+}
+
+static size_t resp_memory(struct conn *c)
+{
+    return request_memory(&((struct resp_state *)c->front_state)->in);
+}
+
+const struct front front_resp = {
+    .name = "resp",
+    .open = resp_open,
+    .close = resp_close,
+    .feed = resp_feed,
+    .step = resp_step,
+    .ready = resp_ready,
+    .unfinished = resp_unfinished,
+    .buffered = resp_buffered,
+    .memory = resp_memory,
+};
