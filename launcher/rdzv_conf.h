@@ -1,0 +1,39 @@
+/* --rdzv-conf: key=value,key=value, as torchrun takes them. Pure. */
+#ifndef CRUN_LAUNCHER_RDZV_CONF_H
+#define CRUN_LAUNCHER_RDZV_CONF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+
+/* Seconds, kept in ms: key, field, default, meaning. Defaults are torchrun's but for the heartbeat (torchrun: 5 s, 3 times). */
+#define RDZV_CONF_TIMES(X)                                                                                             \
+    X(join_timeout, 600000, "how long a round may take to come together, and the rendezvous to be found")              \
+    X(last_call_timeout, 30000, "wait for further nodes once MIN are there")                                           \
+    X(close_timeout, 30000, "how long a crun that hosts stays at the end until all nodes know it")                     \
+    X(keep_alive_interval, 1000, "time between two signs of life")                                                     \
+    X(daemon_grace, 60000, "how long workers run on while the rendezvous is gone and their group is whole")
+
+/* torchrun's keys that mean nothing here; taken, so that its command lines work. */
+#define RDZV_CONF_UNUSED(X)                                                                                            \
+    X(heartbeat_timeout)                                                                                               \
+    X(read_timeout)                                                                                                    \
+    X(use_libuv)
+
+struct rdzv_conf {
+#define X(key, def, text) int64_t key##_ms;
+    RDZV_CONF_TIMES(X)
+#undef X
+    int64_t keep_alive_max_attempt; /* signs of life that may fail in a row: 3 */
+    int is_host;                    /* -1 not said, 0, 1 */
+    int64_t rank;                   /* -1; the same as --node-rank */
+    bool store_type_file;           /* endpoint is a path */
+    bool join_timeout_typed;
+    const char *unused; /* the first of RDZV_CONF_UNUSED that was given, NULL: none; static storage */
+};
+
+/* text may be NULL or empty: defaults. `timeout` is another word for join_timeout (torchrun's static backend). ERR_USAGE names the key. */
+int rdzv_conf_parse(const char *text, struct rdzv_conf *ret, struct err *e);
+
+#endif
