@@ -56,6 +56,7 @@ static struct agent_effect *add(struct agent_effects *fx, enum agent_effect_kind
 static void join(struct agent *a, struct agent_effects *fx)
 {
     a->state = AGENT_JOINING;
+    a->done = false;
     add(fx, AGENT_DO_JOIN);
 }
 
@@ -90,7 +91,10 @@ static void end_with(struct agent *a, int code)
 
 static void on_round(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
 {
-    if (a->state != AGENT_JOINING || news->spare)
+    if (a->state != AGENT_JOINING)
+        return;
+    a->told = true;
+    if (news->spare)
         return;
     a->state = AGENT_RUNNING;
     a->live = a->slots;
@@ -109,12 +113,14 @@ static void on_stop(struct agent *a, const struct rdzv_news *news, struct agent_
 
 static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
 {
-    if (a->signo) /* we left, and know better than the answer to it */
-        return;
+    a->released = true;
     switch (a->state) {
     case AGENT_JOINING:
     case AGENT_FINISHING:
         leave_for_good(a, news->exit_code, fx);
+        break;
+    case AGENT_PARTING: /* a node that leaves knows its code better, unless its part was complete */
+        leave_for_good(a, a->done ? news->exit_code : a->code, fx);
         break;
     case AGENT_RUNNING:
         end_with(a, news->exit_code);
@@ -122,7 +128,7 @@ static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_e
         break;
     case AGENT_STOPPING:
     case AGENT_CLEARING:
-        if (!a->ended)
+        if (!a->ended && !a->signo)
             end_with(a, news->exit_code);
         break;
     default:
@@ -141,6 +147,54 @@ static void on_news(struct agent *a, const struct agent_event *ev, struct agent_
         break;
     case RDZV_NEWS_END:
         on_end(a, &ev->news, fx);
+        break;
+    }
+}
+
+/* Another round may begin at any moment, or has: nobody gets a grace. */
+static void on_fenced(struct agent *a, struct agent_effects *fx)
+{
+    switch (a->state) {
+    case AGENT_RUNNING:
+    case AGENT_STOPPING:
+    case AGENT_CLEARING: /* what was complete no longer counts */
+        a->state = AGENT_STOPPING;
+        clear(a, fx);
+        break;
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        join(a, fx);
+        break;
+    case AGENT_PARTING:
+        leave_for_good(a, a->code, fx);
+        break;
+    case AGENT_IDLE:
+    case AGENT_OVER:
+        break;
+    }
+}
+
+static void on_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    a->released = true;
+    switch (a->state) {
+    case AGENT_RUNNING:
+    case AGENT_STOPPING:
+    case AGENT_CLEARING:
+        if (!a->ended)
+            end_with(a, ev->cause.exit_code);
+        a->state = AGENT_STOPPING;
+        clear(a, fx);
+        break;
+    case AGENT_PARTING:
+        leave_for_good(a, a->code, fx);
+        break;
+    case AGENT_IDLE:
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        leave_for_good(a, ev->cause.exit_code, fx);
+        break;
+    case AGENT_OVER:
         break;
     }
 }
@@ -184,18 +238,46 @@ static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struc
     clear(a, fx);
 }
 
+/* Leave with this code as soon as the rendezvous agrees, or does not answer. */
+static void part(struct agent *a, int code, struct agent_effects *fx)
+{
+    if (a->released) {
+        leave_for_good(a, code, fx);
+        return;
+    }
+    a->state = AGENT_PARTING;
+    a->code = code;
+    add(fx, AGENT_DO_AWAIT);
+}
+
+static int code_of_end(const struct agent *a)
+{
+    if (a->signo)
+        return a->unclean ? 128 + a->signo : EXIT_REQUEUE;
+    return a->code == EXIT_REQUEUE && a->bad_code ? a->bad_code : a->code;
+}
+
+static void say_done(struct agent *a, struct agent_effects *fx)
+{
+    a->done = true;
+    add(fx, AGENT_DO_DONE);
+    if (a->signo) {
+        add(fx, AGENT_DO_LEAVE);
+        part(a, EXIT_REQUEUE, fx);
+    } else {
+        a->state = AGENT_FINISHING;
+    }
+}
+
 static void on_gone(struct agent *a, struct agent_effects *fx)
 {
     if (a->state == AGENT_CLEARING && !a->ended) {
-        a->state = AGENT_FINISHING;
-        add(fx, AGENT_DO_DONE);
+        say_done(a, fx);
     } else if (a->state == AGENT_CLEARING || a->state == AGENT_STOPPING) {
-        if (a->signo)
-            leave_for_good(a, a->unclean ? 128 + a->signo : EXIT_REQUEUE, fx);
-        else if (a->ended)
-            leave_for_good(a, a->code == EXIT_REQUEUE && a->bad_code ? a->bad_code : a->code, fx);
-        else
+        if (!a->released || !(a->signo || a->ended))
             join(a, fx);
+        if (a->signo || a->ended)
+            part(a, code_of_end(a), fx);
         a->unclean = false;
     }
 }
@@ -204,6 +286,12 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
 
 static void on_first_signal(struct agent *a, struct agent_effects *fx)
 {
+    if (a->state == AGENT_CLEARING) /* all workers are complete: DONE comes before LEAVE */
+        return;
+    if (a->state == AGENT_IDLE) {
+        leave_for_good(a, 128 + a->signo, fx);
+        return;
+    }
     add(fx, AGENT_DO_LEAVE);
     switch (a->state) {
     case AGENT_RUNNING:
@@ -212,23 +300,26 @@ static void on_first_signal(struct agent *a, struct agent_effects *fx)
     case AGENT_STOPPING: /* because of a failure: it goes on, but no further round follows */
         break;
     case AGENT_FINISHING:
-        leave_for_good(a, EXIT_REQUEUE, fx);
+        part(a, EXIT_REQUEUE, fx);
         break;
     default:
-        leave_for_good(a, 128 + a->signo, fx);
+        part(a, a->told ? EXIT_REQUEUE : 128 + a->signo, fx);
     }
 }
 
 static void on_signal(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
-    if (a->state == AGENT_OVER || a->state == AGENT_CLEARING)
+    if (a->state == AGENT_OVER)
         return;
     const bool again = ev->signo == SIGINT && a->sigint_ms && ev->now_ms - a->sigint_ms >= AGENT_SIGINT_APART_MS;
     if (ev->signo == SIGINT && !a->sigint_ms)
         a->sigint_ms = ev->now_ms;
-    if (!a->signo && !(a->ended && a->state == AGENT_STOPPING)) {
+    if (!a->signo && a->state != AGENT_PARTING && !(a->ended && a->state == AGENT_STOPPING)) {
         a->signo = ev->signo;
         on_first_signal(a, fx);
+    } else if (a->state == AGENT_PARTING) {
+        if (again || !a->signo)
+            leave_for_good(a, a->code, fx);
     } else if (again && !a->clearing) {
         a->unclean = true;
         add(fx, AGENT_DO_STOP)->reason = CRUN_STOP_ABORT;
@@ -262,6 +353,14 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
     case AGENT_GRACE_OVER:
         if (a->state == AGENT_STOPPING)
             clear(a, fx);
+        else if (a->state == AGENT_PARTING)
+            leave_for_good(a, a->code, fx);
+        break;
+    case AGENT_FENCED:
+        on_fenced(a, fx);
+        break;
+    case AGENT_FAILED:
+        on_failed(a, ev, fx);
         break;
     }
 }

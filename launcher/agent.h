@@ -9,12 +9,16 @@
  *   - the rendezvous stops the round (another node failed, or came): the same without FAIL;
  *   - stopping: reason into the shared pages, SIGTERM, after the grace SIGKILL of the whole trees; when nobody is left: JOIN again,
  *     or EXIT where the job has ended (budget used up, drain);
- *   - a stop signal: drain. LEAVE, stop the workers, exit 75 if all of them ended with 0 or 75, else 128 + signal;
+ *   - fenced (the rendezvous is not heard, or knows this node no longer): SIGKILL at once, because the next round may begin
+ *     elsewhere; when nobody is left: JOIN again;
+ *   - the rendezvous refuses this node for good: SIGKILL, EXIT with the code that says why;
+ *   - a stop signal: this node leaves. LEAVE, stop the workers, JOIN to say that none is left, EXIT when the rendezvous lets it go: 75 if
+ *     all workers ended with 0 or 75, else 128 + signal. The others go on without it, or drain where they are too few;
  *     another SIGINT, a second or more after the first one: no more grace (sooner it is the same wish told twice: timeout(1) and
  *     some shells signal the process and its group);
  *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75 if the others ended with 0, 75 or by
  *     our SIGTERM, else with the code of the first that did not;
- *   - a program that cannot be executed: LEAVE, exit 126 or 127; trying again would not help. */
+ *   - a program that cannot be executed: the node leaves, exit 126 or 127; trying again would not help. */
 #ifndef CRUN_LAUNCHER_AGENT_H
 #define CRUN_LAUNCHER_AGENT_H
 
@@ -29,6 +33,7 @@
     X(AGENT_STOPPING, "stopping")   /* workers are being stopped */                                                    \
     X(AGENT_CLEARING, "clearing")   /* all workers exited 0; what they left behind goes */                             \
     X(AGENT_FINISHING, "finishing") /* DONE is said; other nodes still run */                                          \
+    X(AGENT_PARTING, "parting")     /* no worker is left; this node waits to be let go */                              \
     X(AGENT_OVER, "over")           /* EXIT was the last effect */
 
 #define AGENT_EVENTS(X)                                                                                                \
@@ -38,7 +43,9 @@
     X(AGENT_SPAWN_FAILED, "unspawned") /* the round's workers cannot be started */                                     \
     X(AGENT_GONE, "gone")              /* no process of the round is left */                                           \
     X(AGENT_SIGNAL, "signal")          /* a stop signal for crun */                                                    \
-    X(AGENT_GRACE_OVER, "grace-over")
+    X(AGENT_GRACE_OVER, "grace-over")  /* of STOP, or the wait of AWAIT */                                             \
+    X(AGENT_FENCED, "fenced")          /* the workers must not run any longer: another round may begin */              \
+    X(AGENT_FAILED, "failed")          /* the rendezvous will not have this node, or cannot be reached */
 
 #define AGENT_EFFECTS(X)                                                                                               \
     X(AGENT_DO_JOIN, "join") /* tell the rendezvous */                                                                 \
@@ -48,6 +55,7 @@
     X(AGENT_DO_SPAWN, "spawn") /* start the workers of `news` */                                                       \
     X(AGENT_DO_STOP, "stop")   /* `reason` into the pages, SIGTERM, start the grace */                                 \
     X(AGENT_DO_CLEAR, "clear") /* SIGKILL whatever is left; then GONE */                                               \
+    X(AGENT_DO_AWAIT, "await") /* GRACE_OVER in AGENT_PART_MS, if NEWS_END does not come before */                     \
     X(AGENT_DO_EXIT, "exit")   /* with `code` */
 
 enum agent_state {
@@ -73,7 +81,7 @@ const char *agent_effect_name(enum agent_effect_kind k);
 struct agent_event {
     enum agent_event_kind kind;
     struct rdzv_news news;   /* NEWS */
-    struct rdzv_cause cause; /* WORKER_ENDED (exit_code 0: well), SPAWN_FAILED */
+    struct rdzv_cause cause; /* WORKER_ENDED (exit_code 0: well), SPAWN_FAILED, FAILED */
     int signo;               /* SIGNAL */
     int64_t now_ms;          /* SIGNAL: monotonic, above 0 */
 };
@@ -88,6 +96,8 @@ struct agent_effect {
 
 /* SIGINTs closer together are one. */
 #define AGENT_SIGINT_APART_MS 1000
+/* A rendezvous that does not answer delays a farewell by no more than this. */
+#define AGENT_PART_MS 2000
 
 #define AGENT_EFFECTS_MAX 4
 struct agent_effects {
@@ -99,8 +109,11 @@ struct agent {
     enum agent_state state;
     int slots;  /* workers of this node */
     int live;   /* of them running */
-    bool ended; /* the job is over: exit with `code` once everybody is gone */
+    bool ended; /* for this node the job is over: exit with `code` once everybody is gone */
     int code;
+    bool released;     /* the rendezvous said END or FAILED: it expects nothing more of this node */
+    bool told;         /* of a round, as a member or as a spare */
+    bool done;         /* DONE was said in this round */
     int signo;         /* the stop signal that began a drain, 0: none */
     int64_t sigint_ms; /* of the first SIGINT, 0: none */
     bool unclean;      /* draining: some worker ended with neither 0 nor 75 */

@@ -44,7 +44,7 @@ static void finish(struct run *r, int code)
     if (r->agent.signo && code == EXIT_REQUEUE)
         logmux_say(r->mux, "stopped in good order after %s; start it again to go on (exit code %d)",
                    signal_text(r->agent.signo, name, sizeof name), EXIT_REQUEUE);
-    else if (r->agent.signo) {
+    else if (r->agent.signo && code != EXIT_OK) {
         snprintf(why, sizeof why, "stopped by %s", signal_text(r->agent.signo, name, sizeof name));
         round_say_stopped(r, why);
     } else if (r->agent.ended && r->agent.code == EXIT_REQUEUE && code != EXIT_REQUEUE)
@@ -66,6 +66,13 @@ static void on_grace_over(uv_timer_t *t)
     if (r->config->shutdown_timeout > 0)
         logmux_say(r->mux, "some workers did not end within %g s of SIGTERM; killing them",
                    r->config->shutdown_timeout);
+    run_post(r, &(struct agent_event){.kind = AGENT_GRACE_OVER});
+    run_pump(r);
+}
+
+static void on_wait_over(uv_timer_t *t)
+{
+    struct run *r = (struct run *)((char *)t - offsetof(struct run, grace));
     run_post(r, &(struct agent_event){.kind = AGENT_GRACE_OVER});
     run_pump(r);
 }
@@ -114,6 +121,9 @@ static void apply(struct run *r, const struct agent_effect *f)
     case AGENT_DO_CLEAR:
         uv_timer_stop(&r->grace);
         group_clear(r->group);
+        break;
+    case AGENT_DO_AWAIT:
+        uv_timer_start(&r->grace, on_wait_over, AGENT_PART_MS, 0);
         break;
     case AGENT_DO_EXIT:
         finish(r, f->code);

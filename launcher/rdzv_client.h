@@ -45,6 +45,9 @@ struct rdzv_client_options {
                        const char *addrs); /* on group rank 0, before its NEWS_ROUND: every address of every member */
     void (*on_progress)(void *arg, const struct rdzv_progress *p);
     void (*on_fence)(void *arg, const char *why); /* kill the workers now; then join() again */
+    /* Until when workers may run, as a clock_ms() time; 0: none run. Told whenever it moves, so that somebody else can kill the workers
+     * where this process is stopped or hangs (guardian_lease()). NULL allowed. */
+    void (*on_lease)(void *arg, int64_t until_ms);
     void (*on_failed)(void *arg, int exit_code,
                       const char *why); /* this node cannot take part (refused, unreachable): end */
     void (*on_socket)(

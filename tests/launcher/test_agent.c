@@ -74,6 +74,24 @@ static const char *signals(struct agent *a, int signo)
     return signals_at(a, signo, 1);
 }
 
+static const char *fenced(struct agent *a)
+{
+    return simple(a, AGENT_FENCED);
+}
+
+static const char *failed(struct agent *a, int code)
+{
+    return step(a, (struct agent_event){.kind = AGENT_FAILED, .cause = {.exit_code = code}});
+}
+
+/* Nobody is left: the node says so, and goes when the rendezvous agrees. */
+static const char *parts(struct agent *a)
+{
+    assert_string_equal(simple(a, AGENT_GONE), "join await");
+    assert_int_equal(a->state, AGENT_PARTING);
+    return news(a, RDZV_NEWS_END, RDZV_WHY_START, EXIT_REQUEUE);
+}
+
 static struct agent running(void)
 {
     struct agent a;
@@ -178,7 +196,7 @@ static void a_drain_that_all_workers_obey_ends_with_75(void **state)
     ends(&a, EXIT_REQUEUE);
     ends(&a, 0);
     assert_string_equal(ends(&a, EXIT_REQUEUE), "clear");
-    assert_string_equal(simple(&a, AGENT_GONE), "exit(75)");
+    assert_string_equal(parts(&a), "exit(75)");
 }
 
 static void a_drain_with_one_worker_killed_ends_with_the_signal(void **state)
@@ -188,7 +206,7 @@ static void a_drain_with_one_worker_killed_ends_with_the_signal(void **state)
     ends(&a, EXIT_REQUEUE);
     ends(&a, 143);
     ends(&a, EXIT_REQUEUE);
-    assert_string_equal(simple(&a, AGENT_GONE), "exit(129)");
+    assert_string_equal(parts(&a), "exit(129)");
 }
 
 static void a_drain_after_a_failure_starts_no_further_round(void **state)
@@ -198,7 +216,7 @@ static void a_drain_after_a_failure_starts_no_further_round(void **state)
     assert_string_equal(signals(&a, SIGTERM), "leave");
     ends(&a, EXIT_REQUEUE);
     ends(&a, EXIT_REQUEUE);
-    assert_string_equal(simple(&a, AGENT_GONE), "exit(143)");
+    assert_string_equal(parts(&a), "exit(143)");
 }
 
 static void a_second_sigint_ends_the_grace_and_a_second_sigterm_does_not(void **state)
@@ -210,7 +228,7 @@ static void a_second_sigint_ends_the_grace_and_a_second_sigterm_does_not(void **
     assert_string_equal(signals_at(&a, SIGINT, 8000), "");
     for (int i = 0; i < SLOTS; i++)
         ends(&a, 137);
-    assert_string_equal(simple(&a, AGENT_GONE), "exit(130)");
+    assert_string_equal(parts(&a), "exit(130)");
 }
 
 static void two_sigints_within_a_second_are_one(void **state)
@@ -231,7 +249,7 @@ static void the_first_sigint_after_a_sigterm_does_not_abort(void **state)
     assert_string_equal(signals_at(&a, SIGINT, 10000), "stop(abort) clear");
     for (int i = 0; i < SLOTS; i++)
         ends(&a, 137);
-    assert_string_equal(simple(&a, AGENT_GONE), "exit(143)");
+    assert_string_equal(parts(&a), "exit(143)");
 }
 
 static void a_requeue_that_another_worker_does_not_obey_ends_with_its_code(void **state)
@@ -270,7 +288,201 @@ static void a_program_that_cannot_be_executed_is_not_tried_again(void **state)
     news(&a, RDZV_NEWS_STOP, RDZV_WHY_DRAIN, 0);
     for (int i = 0; i < SLOTS; i++)
         ends(&a, 127);
-    assert_string_equal(simple(&a, AGENT_GONE), "exit(127)");
+    assert_string_equal(parts(&a), "exit(127)");
+}
+
+static void a_fence_kills_at_once_and_joins_again(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(fenced(&a), "clear");
+    assert_string_equal(fenced(&a), "");
+    for (int i = 0; i < SLOTS; i++)
+        assert_string_equal(ends(&a, 137), "");
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_string_equal(round_begins(&a), "spawn");
+}
+
+static void a_fence_ends_the_grace_of_a_stop(void **state)
+{
+    struct agent a = running();
+    news(&a, RDZV_NEWS_STOP, RDZV_WHY_RESIZE, 0);
+    assert_string_equal(fenced(&a), "clear");
+    assert_string_equal(simple(&a, AGENT_GRACE_OVER), "");
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+}
+
+static void a_node_fenced_before_it_could_say_done_joins_again(void **state)
+{
+    struct agent a = running();
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 0);
+    assert_int_equal(a.state, AGENT_CLEARING);
+    assert_string_equal(fenced(&a), "");
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+}
+
+static void a_failed_rendezvous_kills_and_ends_with_its_code(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(fenced(&a), "clear");
+    assert_string_equal(failed(&a, EXIT_UNAVAILABLE), "");
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(69)");
+}
+
+static void a_node_that_leaves_while_the_others_go_on_ends_with_75(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(signals(&a, SIGTERM), "leave stop(drain)");
+    assert_string_equal(news(&a, RDZV_NEWS_STOP, RDZV_WHY_RESIZE, 0), "");
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, EXIT_REQUEUE);
+    assert_string_equal(parts(&a), "exit(75)");
+}
+
+static void a_node_that_is_drained_by_others_ends_with_75(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(news(&a, RDZV_NEWS_STOP, RDZV_WHY_DRAIN, 0), "stop(drain)");
+    ends(&a, EXIT_REQUEUE);
+    ends(&a, 143);
+    ends(&a, 0);
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_DRAIN, EXIT_REQUEUE), "exit(75)");
+}
+
+static void nobody_waits_for_a_rendezvous_that_does_not_let_go(void **state)
+{
+    struct agent a = running();
+    signals_at(&a, SIGINT, 1000);
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 0);
+    assert_string_equal(simple(&a, AGENT_GONE), "join await");
+    assert_string_equal(signals_at(&a, SIGTERM, 1500), "");
+    assert_string_equal(simple(&a, AGENT_GRACE_OVER), "exit(75)");
+
+    struct agent b = running();
+    signals_at(&b, SIGINT, 1000);
+    simple(&b, AGENT_GONE);
+    assert_string_equal(signals_at(&b, SIGINT, 2000), "exit(75)");
+}
+
+static void a_stopped_spare_ends_with_75_and_a_node_without_a_round_with_the_signal(void **state)
+{
+    struct agent a;
+    agent_init(&a, SLOTS);
+    simple(&a, AGENT_START);
+    struct agent b = a;
+    step(&a, (struct agent_event){.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_ROUND, .spare = true}});
+    assert_string_equal(signals(&a, SIGTERM), "leave await");
+    assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_START, EXIT_REQUEUE), "exit(75)");
+    assert_string_equal(signals(&b, SIGTERM), "leave await");
+    assert_string_equal(news(&b, RDZV_NEWS_END, RDZV_WHY_START, EXIT_REQUEUE), "exit(143)");
+}
+
+static void a_node_whose_workers_are_complete_says_so_before_it_leaves(void **state)
+{
+    struct agent a = running();
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 0);
+    assert_string_equal(signals(&a, SIGTERM), "");
+    assert_string_equal(simple(&a, AGENT_GONE), "done leave await");
+    assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_START, 0), "exit(0)");
+}
+
+/* Every event in every state; the words are the effects, "-> state" where it changes. */
+#define CELLS 13
+static const char *const cell_names[CELLS] = {"start",    "round",      "spare",     "stop", "end(9)",
+                                              "ended(0)", "ended(3)",   "unspawned", "gone", "grace-over",
+                                              "fenced",   "failed(69)", "SIGTERM"};
+
+static struct agent_event cell_event(int i)
+{
+    static const struct agent_event v[CELLS] = {
+        {.kind = AGENT_START},
+        {.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_ROUND}},
+        {.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_ROUND, .spare = true}},
+        {.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_STOP, .why = RDZV_WHY_RESIZE}},
+        {.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_END, .exit_code = 9}},
+        {.kind = AGENT_WORKER_ENDED},
+        {.kind = AGENT_WORKER_ENDED, .cause = {.exit_code = 3}},
+        {.kind = AGENT_SPAWN_FAILED, .cause = {.exit_code = EXIT_NOT_FOUND}},
+        {.kind = AGENT_GONE},
+        {.kind = AGENT_GRACE_OVER},
+        {.kind = AGENT_FENCED},
+        {.kind = AGENT_FAILED, .cause = {.exit_code = EXIT_UNAVAILABLE}},
+        {.kind = AGENT_SIGNAL, .signo = SIGTERM, .now_ms = 1},
+    };
+    return v[i];
+}
+
+/* An agent of SLOTS workers as it is in this state on the straight way there; parting: after SIGTERM, all workers having obeyed. */
+static struct agent in_state(enum agent_state s)
+{
+    struct agent a;
+    agent_init(&a, SLOTS);
+    if (s == AGENT_IDLE)
+        return a;
+    simple(&a, AGENT_START);
+    if (s == AGENT_JOINING)
+        return a;
+    a = running();
+    if (s == AGENT_STOPPING)
+        news(&a, RDZV_NEWS_STOP, RDZV_WHY_RESIZE, 0);
+    else if (s == AGENT_PARTING)
+        signals(&a, SIGTERM);
+    for (int i = 0; i < SLOTS && s != AGENT_RUNNING && s != AGENT_STOPPING; i++)
+        ends(&a, 0);
+    if (s == AGENT_FINISHING || s == AGENT_PARTING || s == AGENT_OVER)
+        simple(&a, AGENT_GONE);
+    if (s == AGENT_OVER)
+        news(&a, RDZV_NEWS_END, RDZV_WHY_START, 0);
+    return a;
+}
+
+static void every_event_in_every_state_does_what_the_table_says(void **state)
+{
+    (void)state;
+    /* clang-format off */
+    static const char *const table[][CELLS] = {
+        /*                    start              round                spare  stop                        end(9) */
+        [AGENT_IDLE]      = {"join -> joining", "",                  "",    "",                         "",
+        /*                    ended(0)           ended(3)             unspawned */
+                             "",                "",                  "",
+        /*                    gone               grace-over           fenced failed(69) SIGTERM */
+                             "",                "",                  "",    "exit(69) -> over", "exit(143) -> over"},
+        [AGENT_JOINING]   = {"",                "spawn -> running",  "",    "",                         "exit(9) -> over",
+                             "",                "",                  "",
+                             "",                "",                  "join", "exit(69) -> over", "leave await -> parting"},
+        [AGENT_RUNNING]   = {"",                "",                  "",    "stop(resize) -> stopping", "stop(failure) -> stopping",
+                             "",                "fail(3) stop(failure) -> stopping", "leave clear -> stopping",
+                             "",                "",                  "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping"},
+        [AGENT_STOPPING]  = {"",                "",                  "",    "",                         "",
+                             "",                "",                  "leave clear",
+                             "join -> joining", "clear",             "clear", "clear", "leave"},
+        [AGENT_CLEARING]  = {"",                "",                  "",    "",                         "",
+                             "",                "",                  "",
+                             "done -> finishing", "",                " -> stopping", " -> stopping", ""},
+        [AGENT_FINISHING] = {"",                "",                  "",    "join -> joining",          "exit(9) -> over",
+                             "",                "",                  "",
+                             "",                "",                  "join -> joining", "exit(69) -> over", "leave await -> parting"},
+        [AGENT_PARTING]   = {"",                "",                  "",    "",                         "exit(75) -> over",
+                             "",                "",                  "",
+                             "",                "exit(75) -> over",  "exit(75) -> over", "exit(75) -> over", ""},
+        [AGENT_OVER]      = {"", "", "", "", "", "", "", "", "", "", "", "", ""},
+    };
+    /* clang-format on */
+    for (int s = AGENT_IDLE; s <= AGENT_OVER; s++)
+        for (int i = 0; i < CELLS; i++) {
+            struct agent a = in_state((enum agent_state)s);
+            char got[sizeof trace + 32];
+            assert_int_equal(a.state, s);
+            const char *words = step(&a, cell_event(i));
+            snprintf(got, sizeof got, "%s%s%s", words, (int)a.state != s ? " -> " : "",
+                     (int)a.state != s ? agent_state_name(a.state) : "");
+            if (strcmp(got, table[s][i]) != 0)
+                fail_msg("%s in %s: '%s', expected '%s'", cell_names[i], agent_state_name((enum agent_state)s), got,
+                         table[s][i]);
+        }
 }
 
 static void after_the_end_nothing_matters(void **state)
@@ -307,6 +519,16 @@ int main(void)
         cmocka_unit_test(a_requeue_that_another_worker_does_not_obey_ends_with_its_code),
         cmocka_unit_test(a_worker_that_requeues_by_itself_drains_the_others),
         cmocka_unit_test(a_program_that_cannot_be_executed_is_not_tried_again),
+        cmocka_unit_test(a_fence_kills_at_once_and_joins_again),
+        cmocka_unit_test(a_fence_ends_the_grace_of_a_stop),
+        cmocka_unit_test(a_node_fenced_before_it_could_say_done_joins_again),
+        cmocka_unit_test(a_failed_rendezvous_kills_and_ends_with_its_code),
+        cmocka_unit_test(a_node_that_leaves_while_the_others_go_on_ends_with_75),
+        cmocka_unit_test(a_node_that_is_drained_by_others_ends_with_75),
+        cmocka_unit_test(nobody_waits_for_a_rendezvous_that_does_not_let_go),
+        cmocka_unit_test(a_stopped_spare_ends_with_75_and_a_node_without_a_round_with_the_signal),
+        cmocka_unit_test(a_node_whose_workers_are_complete_says_so_before_it_leaves),
+        cmocka_unit_test(every_event_in_every_state_does_what_the_table_says),
         cmocka_unit_test(after_the_end_nothing_matters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
