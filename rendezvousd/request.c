@@ -94,6 +94,8 @@ int request_feed(struct request_parser *p, const void *data, size_t n)
     if (p->start > 0) { /* once per read, not per request: each byte moves at most once */
         buf_consume(&p->in, p->start);
         p->pos -= p->start;
+        for (size_t i = 0; i < p->argc; i++) /* of the unfinished request */
+            p->argv[i].p = (const char *)((size_t)p->argv[i].p - p->start);
         p->start = 0;
     }
     return buf_add(&p->in, data, n);
