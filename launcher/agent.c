@@ -120,7 +120,7 @@ static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_e
         leave_for_good(a, news->exit_code, fx);
         break;
     case AGENT_PARTING: /* a node that leaves knows its code better, unless its part was complete */
-        leave_for_good(a, a->done ? news->exit_code : a->code, fx);
+        leave_for_good(a, a->done ? news->exit_code : a->part_code, fx);
         break;
     case AGENT_RUNNING:
         end_with(a, news->exit_code);
@@ -166,7 +166,7 @@ static void on_fenced(struct agent *a, struct agent_effects *fx)
         join(a, fx);
         break;
     case AGENT_PARTING:
-        leave_for_good(a, a->code, fx);
+        leave_for_good(a, a->part_code, fx);
         break;
     case AGENT_IDLE:
     case AGENT_OVER:
@@ -187,7 +187,7 @@ static void on_failed(struct agent *a, const struct agent_event *ev, struct agen
         clear(a, fx);
         break;
     case AGENT_PARTING:
-        leave_for_good(a, a->code, fx);
+        leave_for_good(a, a->part_code, fx);
         break;
     case AGENT_IDLE:
     case AGENT_JOINING:
@@ -246,7 +246,7 @@ static void part(struct agent *a, int code, struct agent_effects *fx)
         return;
     }
     a->state = AGENT_PARTING;
-    a->code = code;
+    a->part_code = code;
     add(fx, AGENT_DO_AWAIT);
 }
 
@@ -319,7 +319,7 @@ static void on_signal(struct agent *a, const struct agent_event *ev, struct agen
         on_first_signal(a, fx);
     } else if (a->state == AGENT_PARTING) {
         if (again || !a->signo)
-            leave_for_good(a, a->code, fx);
+            leave_for_good(a, a->part_code, fx);
     } else if (again && !a->clearing) {
         a->unclean = true;
         add(fx, AGENT_DO_STOP)->reason = CRUN_STOP_ABORT;
@@ -354,7 +354,7 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
         if (a->state == AGENT_STOPPING)
             clear(a, fx);
         else if (a->state == AGENT_PARTING)
-            leave_for_good(a, a->code, fx);
+            leave_for_good(a, a->part_code, fx);
         break;
     case AGENT_FENCED:
         on_fenced(a, fx);

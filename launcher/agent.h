@@ -111,6 +111,7 @@ struct agent {
     int live;   /* of them running */
     bool ended; /* for this node the job is over: exit with `code` once everybody is gone */
     int code;
+    int part_code;     /* PARTING: exit with it */
     bool released;     /* the rendezvous said END or FAILED: it expects nothing more of this node */
     bool told;         /* of a round, as a member or as a spare */
     bool done;         /* DONE was said in this round */

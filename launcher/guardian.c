@@ -3,13 +3,17 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/exitcode.h"
 #include "launcher/console.h"
 #include "launcher/ending.h"
@@ -17,6 +21,24 @@
 
 /* A SIGKILLed process is gone in milliseconds, one with gigabytes to free in a second; longer means it cannot be killed. */
 #define KILL_BOUND_MS 30000
+
+/* What the agent and the guardian share; the pages are zero until one of them writes. */
+struct shared {
+    _Atomic int64_t lease_ms;
+    char scratch_dir[GUARDIAN_PATH_MAX];
+};
+
+/* Words of the link, one byte each. */
+enum { WORD_HOLD = 'H' /* with the descriptor */, WORD_DROP = 'D', WORD_LEASE = 'L' /* look at it again */ };
+
+/* The guardian's own side. */
+struct guard {
+    pid_t agent;
+    int link_fd;   /* words of the agent */
+    int signal_fd; /* what we wait for */
+    int held_fd;   /* the connection that stands for this node, -1: none */
+    bool lapsed;   /* and that is said */
+};
 
 /* With descriptor 0, 1 or 2 closed, the first files we open would take their numbers and receive output meant for people. */
 static int fill_standard_fds(void)
@@ -73,10 +95,11 @@ static void raise_open_files(struct guardian_link *l)
     setrlimit(RLIMIT_NOFILE, &most);
 }
 
-static int agent_process(struct guardian_link *l, int agent_end, int guardian_end,
+static int agent_process(struct guardian_link *l, int agent_end, const struct guard *g,
                          int (*agent)(const struct guardian_link *, int, char **), int argc, char **argv)
 {
-    close(guardian_end);
+    close(g->link_fd);
+    close(g->signal_fd);
     l->guardian_fd = agent_end;
     setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
@@ -85,34 +108,149 @@ static int agent_process(struct guardian_link *l, int agent_end, int guardian_en
     return agent(l, argc, argv);
 }
 
-/* Until the agent has ended: reap everybody, forward the rest. */
-static struct ending watch(pid_t agent, const sigset_t *waited)
+/* --- the agent's side of the link ----------------------------------------------------------------------------------- */
+
+/* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is read again in time. */
+static void say(const struct guardian_link *l, char word, int fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec iov = {&word, 1};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (fd >= 0) {
+        m.msg_control = &control;
+        m.msg_controllen = sizeof control;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    }
+    ssize_t ignored = sendmsg(l->guardian_fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)ignored;
+}
+
+void guardian_hold(const struct guardian_link *l, int fd)
+{
+    const struct linger reset = {.l_onoff = 1};
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    say(l, fd >= 0 ? WORD_HOLD : WORD_DROP, fd);
+}
+
+void guardian_prove(int fd)
+{
+    const struct linger orderly = {0};
+    if (fd < 0)
+        return;
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &orderly, sizeof orderly);
+    shutdown(fd, SHUT_WR); /* close(2) alone would reset a connection with bytes left to read */
+}
+
+void guardian_lease(const struct guardian_link *l, int64_t until_ms)
+{
+    int64_t before = atomic_exchange(l->lease_ms, until_ms);
+    if (until_ms && (!before || until_ms < before))
+        say(l, WORD_LEASE, -1);
+}
+
+/* --- the guardian ------------------------------------------------------------------------------------------------------ */
+
+static void hold(struct guard *g, int fd)
+{
+    if (g->held_fd >= 0)
+        close(g->held_fd);
+    g->held_fd = fd;
+}
+
+/* Take one word; false if there is none. */
+static bool take_word(struct guard *g)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    char word = 0;
+    struct iovec iov = {&word, 1};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    if (recvmsg(g->link_fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
+        return false;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    int fd = -1;
+    if (word == WORD_HOLD && c && c->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    if (word == WORD_HOLD || word == WORD_DROP)
+        hold(g, fd);
+    return true;
+}
+
+/* Milliseconds until the lease must be looked at again, -1: it needs no look. Kills what runs without one. */
+static int keep_lease(struct guard *g, struct guardian_link *l)
+{
+    const int64_t until = atomic_load(l->lease_ms);
+    const int64_t left = until + GUARDIAN_LATE_MS - clock_ms();
+    if (!until || left > 0) {
+        g->lapsed = false;
+        return until ? (int)(left < INT32_MAX ? left : INT32_MAX) : -1;
+    }
+    if (tree_kill_below(g->agent) > 0 && !g->lapsed) {
+        g->lapsed = true;
+        console_try(
+            "crun: its agent (pid %d) is stopped or hangs; the workers were ended, because another round may begin\n",
+            (int)g->agent);
+    }
+    return g->lapsed ? TREE_RESCAN_MS * 10 : GUARDIAN_LATE_MS;
+}
+
+/* Reap everybody; true when the agent was among them. */
+static bool reap(pid_t agent, struct ending *ret)
 {
     for (;;) {
-        siginfo_t info;
-        int signo = sigwaitinfo(waited, &info);
-        if (signo > 0 && signo != SIGCHLD)
-            kill(agent, signo);
-        if (signo != SIGCHLD)
-            continue;
-        for (;;) {
-            siginfo_t child = {0};
-            if (waitid(P_ALL, 0, &child, WEXITED | WNOHANG) < 0 || child.si_pid == 0)
-                break;
-            if (child.si_pid == agent)
-                return ending_of(&child);
+        siginfo_t child = {0};
+        if (waitid(P_ALL, 0, &child, WEXITED | WNOHANG) < 0 || child.si_pid == 0)
+            return false;
+        if (child.si_pid == agent) {
+            *ret = ending_of(&child);
+            return true;
         }
     }
 }
 
+/* Until the agent has ended: reap everybody, forward signals, keep what the agent hands over. */
+static struct ending watch(struct guard *g, struct guardian_link *l)
+{
+    struct pollfd fds[2] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
+    struct ending ending;
+    for (;;) {
+        struct signalfd_siginfo info;
+        poll(fds, 2, keep_lease(g, l));
+        if (fds[1].revents && !take_word(g) && (fds[1].revents & POLLHUP))
+            fds[1].fd = -1; /* the agent is ending */
+        if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
+            continue;
+        if (info.ssi_signo != SIGCHLD)
+            kill(g->agent, (int)info.ssi_signo);
+        else if (reap(g->agent, &ending))
+            break;
+    }
+    while (take_word(g)) /* its last ones */
+        ;
+    return ending;
+}
+
 /* First the deeds, then the words: nothing that a console does may keep workers alive. */
-static int finish(struct ending e, pid_t agent, struct guardian_link *l)
+static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
     char text[256];
     const bool all = tree_kill_all(KILL_BOUND_MS);
+    if (all)
+        guardian_prove(g->held_fd);
+    hold(g, -1);
     guardian_remove_scratch(l->scratch_dir);
     if (e.signaled)
-        console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)agent,
+        console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)g->agent,
                     ending_text(e, text, sizeof text));
     if (!all) {
         tree_describe(text, sizeof text);
@@ -124,23 +262,28 @@ static int finish(struct ending e, pid_t agent, struct guardian_link *l)
 int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int argc, char **argv)
 {
     static struct guardian_link l;
+    static struct guard g = {.held_fd = -1};
     sigset_t waited;
     int ends[2];
 
-    if (fill_standard_fds() < 0 || pipe2(ends, O_CLOEXEC) < 0)
+    if (fill_standard_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return EXIT_UNAVAILABLE;
-    l.scratch_dir = mmap(NULL, GUARDIAN_PATH_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (l.scratch_dir == MAP_FAILED)
+    struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (s == MAP_FAILED)
         return EXIT_UNAVAILABLE;
+    l.scratch_dir = s->scratch_dir;
+    l.lease_ms = &s->lease_ms;
     take_signals(&l, &waited);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    pid_t pid = fork();
-    if (pid < 0) {
+    g.link_fd = ends[1];
+    g.signal_fd = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
+    g.agent = g.signal_fd < 0 ? -1 : fork();
+    if (g.agent < 0) {
         console_try("crun: cannot start a process: %s\n", strerror(errno));
         return EXIT_UNAVAILABLE;
     }
-    if (pid == 0)
-        return agent_process(&l, ends[0], ends[1], agent, argc, argv);
+    if (g.agent == 0)
+        return agent_process(&l, ends[0], &g, agent, argc, argv);
     close(ends[0]);
-    return finish(watch(pid, &waited), pid, &l);
+    return finish(watch(&g, &l), &g, &l);
 }

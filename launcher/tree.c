@@ -91,17 +91,22 @@ static void procs_mark(struct procs *ps, pid_t self)
     }
 }
 
-int tree_kill(void)
+int tree_kill_below(pid_t root)
 {
     struct procs ps;
     int killed = 0;
     procs_read(&ps);
-    procs_mark(&ps, getpid());
+    procs_mark(&ps, root);
     for (size_t i = 0; i < ps.n; i++)
         if (ps.v[i].ours && ps.v[i].state != 'Z' && kill(ps.v[i].pid, SIGKILL) == 0)
             killed++;
     free(ps.v);
     return killed;
+}
+
+int tree_kill(void)
+{
+    return tree_kill_below(getpid());
 }
 
 bool tree_empty(void)

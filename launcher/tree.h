@@ -12,6 +12,9 @@
 /* SIGKILL every descendant that /proc shows now. Returns how many; one born meanwhile is found by the next call. */
 int tree_kill(void);
 
+/* The same for every descendant of that process, but not the process itself. */
+int tree_kill_below(pid_t root);
+
 /* True if this process has no child, dead or alive. */
 bool tree_empty(void);
 
