@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <utlist.h>
 
 #define BACKLOG 4096 /* the kernel cuts it to somaxconn */
@@ -93,30 +94,63 @@ static int bound_port(const uv_tcp_t *tcp)
     return ntohs(sa.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port);
 }
 
-int server_listen(struct server *s, const char *host, int port, int *ret_port, struct err *e)
+static int add_listener(struct server *s, struct listener **ret, struct err *e)
 {
-    struct sockaddr_storage sa;
-    if (s->closing)
-        return err_set(e, -ESHUTDOWN, "the server is closing");
-    TRY(parse_address(host, port, &sa, e));
     struct listener *l = calloc(1, sizeof *l);
     if (!l)
         return err_set(e, -ENOMEM, "no memory for a listener");
     int rc = uv_tcp_init(s->loop, &l->tcp);
     if (rc < 0) {
         free(l);
-        return err_errno(e, -rc, "cannot listen on %s port %d", host, port);
+        return err_errno(e, -rc, "a listener");
     }
     l->s = s;
     l->tcp.data = l;
     s->open_handles++;
     DL_APPEND(s->listeners, l);
-    rc = uv_tcp_bind(&l->tcp, (const struct sockaddr *)&sa, 0);
+    *ret = l;
+    return 0;
+}
+
+static void drop_listener(struct listener *l)
+{
+    DL_DELETE(l->s->listeners, l);
+    uv_close((uv_handle_t *)&l->tcp, on_listener_closed);
+}
+
+int server_listen_fd(struct server *s, int fd, struct err *e)
+{
+    struct listener *l;
+    int rc = s->closing ? err_set(e, -ESHUTDOWN, "the server is closing") : add_listener(s, &l, e);
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    rc = uv_tcp_open(&l->tcp, fd);
+    if (rc < 0)
+        close(fd);
+    else
+        rc = uv_listen((uv_stream_t *)&l->tcp, BACKLOG, on_connection);
+    if (rc < 0) {
+        drop_listener(l);
+        return err_errno(e, -rc, "cannot accept connections");
+    }
+    return 0;
+}
+
+int server_listen(struct server *s, const char *host, int port, int *ret_port, struct err *e)
+{
+    struct sockaddr_storage sa;
+    if (s->closing)
+        return err_set(e, -ESHUTDOWN, "the server is closing");
+    TRY(parse_address(host, port, &sa, e));
+    struct listener *l;
+    TRY(add_listener(s, &l, e));
+    int rc = uv_tcp_bind(&l->tcp, (const struct sockaddr *)&sa, 0);
     if (rc == 0)
         rc = uv_listen((uv_stream_t *)&l->tcp, BACKLOG, on_connection);
     if (rc < 0) {
-        DL_DELETE(s->listeners, l);
-        uv_close((uv_handle_t *)&l->tcp, on_listener_closed);
+        drop_listener(l);
         return err_errno(e, -rc, "cannot listen on %s port %d", host, port);
     }
     if (ret_port)
@@ -155,10 +189,7 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
     s->done_arg = arg;
     struct listener *l, *next;
     DL_FOREACH_SAFE(s->listeners, l, next)
-    {
-        DL_DELETE(s->listeners, l);
-        uv_close((uv_handle_t *)&l->tcp, on_listener_closed);
-    }
+    drop_listener(l);
     while (s->conns)
         conn_close(s->conns);
     uv_timer_t *turn = calloc(1, sizeof *turn);
@@ -174,6 +205,27 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
 }
 
 /* ---- in-process ----------------------------------------------------------------------------------------------------- */
+
+int server_renew_space(struct server *s, struct err *e)
+{
+    struct space *fresh, *old = s->space;
+    if (space_create(&fresh, s->o.max_memory_bytes) < 0)
+        return err_set(e, -ENOMEM, "no memory for a key-space");
+    s->space = fresh;
+    struct conn *c, *next;
+    DL_FOREACH_SAFE(s->conns, c, next)
+    if (c->space == old && !c->on_close)
+        conn_close(c);
+    space_release(old);
+    return 0;
+}
+
+void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run, const char *node, uint64_t round),
+                      void *arg)
+{
+    s->o.alive = alive;
+    s->o.alive_arg = arg;
+}
 
 int server_set(struct server *s, const char *key, const void *value, size_t n, struct err *e)
 {

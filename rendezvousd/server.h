@@ -24,13 +24,25 @@ struct server_options {
                                     much again for all clients' buffers: beyond it the client is closed */
     int64_t request_timeout_ms; /* 0: 10000; a started but unfinished request older than this closes the connection */
     const struct front *binary; /* NULL, or who serves connections that do not begin as RESP does (front.h) */
-    bool same_uid_only;         /* loopback peers of another uid are refused (NETLINK_SOCK_DIAG) */
+    /* RDZV.ALIVE: 1: +MAJORITY; 0: +ALIVE; ERR_FENCED, ERR_REFUSED. NULL: there is no round here to ask for. */
+    int (*alive)(void *arg, const char *run, const char *node, uint64_t round);
+    void *alive_arg;
+    bool same_uid_only; /* loopback peers of another uid are refused (NETLINK_SOCK_DIAG) */
 };
 
 int server_create(struct server **ret, uv_loop_t *loop, const struct server_options *o, struct err *e);
 
 /* Listen on host:port (port 0: the kernel picks). *ret_port (may be NULL): the port. May be called several times. */
 int server_listen(struct server *s, const char *host, int port, int *ret_port, struct err *e);
+
+/* Accept on a socket that listens already; it is the server's from now on, also on failure. */
+int server_listen_fd(struct server *s, int fd, struct err *e);
+
+/* Begin with an empty default key-space; connections that used the old one are closed, but for those that stand for members of a job. */
+int server_renew_space(struct server *s, struct err *e);
+
+void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run, const char *node, uint64_t round),
+                      void *arg);
 
 /* Close listeners and connections, fail waiters, then call done(arg) once, after which s is freed. Idempotent. */
 void server_close(struct server *s, void (*done)(void *arg), void *arg);

@@ -23,6 +23,7 @@ struct listener {
 struct space {
     struct keyspace *keys;
     struct waiters *waiters;
+    struct barrier *barriers; /* who waits in TCPStore's BARRIER (tcpstore_barrier.c) */
     size_t refs;
 };
 
