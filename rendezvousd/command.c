@@ -65,6 +65,7 @@ void command_execute(struct conn *c, const struct request *rq)
         return;
     }
     if (c->trust == TRUST_NONE && !(cmd->flags & COMMAND_OPEN)) {
+        gate_refused(c, "asked for '%s' before it has authenticated", cmd->name);
         reply_error(&c->reply, "NOAUTH Authentication required.");
         return;
     }

@@ -35,7 +35,10 @@ struct request;
     X(hello, "hello", -1, COMMAND_OPEN)                                                                                \
     X(client, "client", -2, 0)                                                                                         \
     X(command, "command", -1, 0)                                                                                       \
-    X(info, "info", -1, 0)
+    X(info, "info", -1, 0)                                                                                             \
+    X(auth, "auth", -2, COMMAND_OPEN)                                                                                  \
+    X(store_auth, "store.auth", 3, COMMAND_OPEN)                                                                       \
+    X(store_prove, "store.prove", 2, COMMAND_OPEN)
 
 #define X(handler, name, arity, flags) void command_##handler(struct conn *c, const struct request *rq);
 COMMANDS(X)

@@ -7,6 +7,7 @@
  * - closing: the flag first, then the handles; the struct is freed when the last of them is gone. */
 #include "common/err.h"
 #include "common/log.h"
+#include "common/tls_stream.h"
 #include "rendezvousd/server_impl.h"
 #include <errno.h>
 #include <stddef.h>
@@ -23,6 +24,8 @@
 #define conn_of(handle, member) ((struct conn *)((char *)(handle)-offsetof(struct conn, member)))
 
 static void process(struct conn *c);
+static void flush(struct conn *c);
+static void say_last_words(struct conn *c);
 
 /* ---- end of a connection ------------------------------------------------------------------------------------------- */
 
@@ -36,6 +39,8 @@ static void on_closed(uv_handle_t *h)
         c->front->close(c);
     buf_free(&c->reply.out);
     buf_free(&c->flying);
+    buf_free(&c->sealed);
+    tls_stream_free(c->tls);
     free(c);
     server_handle_closed(s);
 }
@@ -63,6 +68,7 @@ void conn_close(struct conn *c)
     c->space = NULL;
     uv_close((uv_handle_t *)&c->tcp, on_closed);
     uv_close((uv_handle_t *)&c->timer, on_closed);
+    gate_leave(c);
 }
 
 /* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered; a client whose
@@ -72,7 +78,7 @@ static void charge(struct conn *c)
     if (c->closing)
         return;
     size_t in = c->front ? c->front->memory(c) : 0;
-    size_t now = in + c->reply.out.cap + c->flying.cap, others = c->s->buffer_bytes - c->charged;
+    size_t now = in + c->reply.out.cap + c->flying.cap + c->sealed.cap, others = c->s->buffer_bytes - c->charged;
     if (now > c->charged && others + now > c->s->o.max_memory_bytes) {
         log_info(MODULE, "client %llu closed: no memory for %zu bytes of its buffers", (unsigned long long)c->id, now);
         conn_close(c);
@@ -99,6 +105,12 @@ static void on_timer(uv_timer_t *t)
         conn_drain_ready(c->s);
         return;
     }
+    if (kind == TIMER_AUTH) {
+        gate_too_late(c);
+        say_last_words(c);
+        flush(c);
+        return;
+    }
     if (kind == TIMER_REQUEST)
         log_info(MODULE, "client %llu closed: its request was not complete after %lld ms", (unsigned long long)c->id,
                  (long long)c->s->o.request_timeout_ms);
@@ -115,8 +127,6 @@ static void set_timer(struct conn *c, enum conn_timer kind, int64_t ms)
 }
 
 /* ---- out -------------------------------------------------------------------------------------------------------- */
-
-static void flush(struct conn *c);
 
 static void all_written(struct conn *c)
 {
@@ -141,20 +151,33 @@ static void on_written(uv_write_t *w, int status)
     charge(c);
 }
 
+/* What is to be written next: the replies, sealed where the client speaks TLS. */
+static struct buf *outgoing(struct conn *c)
+{
+    struct err e;
+    if (!c->tls)
+        return &c->reply.out;
+    if (c->reply.out.len > 0 && tls_stream_write(c->tls, c->reply.out.data, c->reply.out.len, &c->sealed, &e) < 0)
+        buf_clear(&c->sealed); /* as good as broken */
+    buf_clear(&c->reply.out);
+    return &c->sealed;
+}
+
 /* What the kernel takes at once goes at once; the rest is written when it can be. Filling and writing swap buffers. */
 static void flush(struct conn *c)
 {
     if (c->closing || c->writing)
         return;
-    if (c->reply.out.len == 0) {
+    struct buf *out = outgoing(c);
+    if (out->len == 0) {
         if (c->last_words)
             conn_close(c);
         return;
     }
-    struct buf filled = c->reply.out;
-    c->reply.out = c->flying;
+    struct buf filled = *out;
+    *out = c->flying;
     c->flying = filled;
-    buf_clear(&c->reply.out);
+    buf_clear(out);
     uv_buf_t b = uv_buf_init(c->flying.data, (unsigned)c->flying.len);
     int n = uv_try_write((uv_stream_t *)&c->tcp, &b, 1);
     if (n < 0 && n != UV_EAGAIN) {
@@ -199,12 +222,73 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b)
 
 static int choose_front(struct conn *c, const char *first)
 {
-    const struct front *binary = c->s->o.binary;
+    const struct front *binary = c->trust == TRUST_NONE ? NULL : c->s->o.binary; /* it has no words to authenticate with */
     const unsigned char byte = (unsigned char)*first;
     const struct front *front = binary && byte < 0x20 && byte != '\r' && byte != '\n' ? binary : &front_resp;
     TRY(front->open(c));
     c->front = front;
     return 0;
+}
+
+static int feed(struct conn *c, const char *p, size_t n)
+{
+    if (n == 0)
+        return 0;
+    if (!c->front)
+        TRY(choose_front(c, p));
+    return c->front->feed(c, p, n);
+}
+
+/* TLS: the records' content goes to the front end, handshake and alerts to the client. */
+static int take_sealed(struct conn *c, const char *p, size_t n)
+{
+    struct buf plain;
+    struct err e;
+    buf_init(&plain, 0);
+    bool was_ready = tls_stream_ready(c->tls);
+    int rc = tls_stream_feed(c->tls, p, n, &plain, &c->sealed, &e);
+    if (rc < 0) {
+        gate_refused(c, "%s", e.text);
+        say_last_words(c); /* the alert */
+        rc = 0;
+    } else {
+        if (!was_ready && tls_stream_ready(c->tls) && c->timer_kind == TIMER_AUTH)
+            set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c)); /* the handshake's time is not the client's */
+        int fed = feed(c, plain.data, plain.len);
+        if (rc == 1)
+            say_last_words(c);
+        rc = fed;
+    }
+    buf_free(&plain);
+    return rc;
+}
+
+#define TLS_HANDSHAKE 0x16 /* the first byte of a TLS client; no front end's */
+
+static int begin_tls(struct conn *c)
+{
+    struct err e;
+    int rc = tls_stream_create(&c->tls, gate_tls(c->s), NULL, &e);
+    if (rc < 0)
+        log_warn(MODULE, "client %llu closed: %s", (unsigned long long)c->id, e.text);
+    if (rc == 0 && c->trust == TRUST_NONE)
+        set_timer(c, TIMER_AUTH, c->s->o.request_timeout_ms);
+    return rc;
+}
+
+static int take(struct conn *c, const char *p, size_t n)
+{
+    if (!c->front && !c->tls && gate_tls(c->s) && p[0] == TLS_HANDSHAKE)
+        TRY(begin_tls(c));
+    if (c->tls)
+        return take_sealed(c, p, n);
+    if (!c->front && gate_tls_only(c->s)) {
+        gate_refused(c, "no TLS");
+        reply_error(&c->reply, "NOPERM this server speaks TLS only");
+        say_last_words(c);
+        return 0;
+    }
+    return feed(c, p, n);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
@@ -217,12 +301,11 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
         conn_close(c);
         return;
     }
-    if ((!c->front && choose_front(c, b->base) < 0) || c->front->feed(c, b->base, (size_t)n) < 0) {
-        conn_close(c);
-        return;
-    }
     struct server *s = c->s;
-    process(c);
+    if (take(c, b->base, (size_t)n) < 0)
+        conn_close(c);
+    else
+        process(c);
     conn_drain_ready(s);
 }
 
@@ -287,7 +370,7 @@ static void process(struct conn *c)
     charge(c);
     if (c->closing)
         return;
-    if (c->timer_kind == TIMER_NONE && c->front && c->front->unfinished(c))
+    if (c->timer_kind == TIMER_NONE && !c->blocked && c->front && c->front->unfinished(c))
         set_timer(c, TIMER_REQUEST, c->s->o.request_timeout_ms);
     choose_reading(c);
 }
@@ -327,6 +410,12 @@ void conn_wake(struct conn *c)
     c->blocked = NULL;
     set_timer(c, TIMER_NONE, 0);
     conn_push(c);
+}
+
+void conn_trusted(struct conn *c)
+{
+    if (c->timer_kind == TIMER_AUTH)
+        set_timer(c, TIMER_NONE, 0);
 }
 
 void conn_use_space(struct conn *c, struct space *sp)
@@ -394,7 +483,9 @@ void conn_accept(struct server *s, uv_stream_t *listener)
         reply_error(&c->reply, "%s", no);
         say_last_words(c);
         flush(c);
-    } else {
-        choose_reading(c);
+        return;
     }
+    if (c->trust == TRUST_NONE)
+        set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c));
+    choose_reading(c);
 }

@@ -25,6 +25,14 @@ static int resp_open(struct conn *c)
     return 0;
 }
 
+/* A stranger needs no long requests. */
+static struct request_limits limits(const struct conn *c)
+{
+    if (c->trust == TRUST_NONE)
+        return (struct request_limits){GATE_REQUEST_MAX, GATE_ARGS_MAX};
+    return (struct request_limits){c->s->o.max_request_bytes, c->s->o.max_args};
+}
+
 static void resp_close(struct conn *c)
 {
     struct resp_state *r = c->front_state;
@@ -39,9 +47,11 @@ static int resp_feed(struct conn *c, const void *data, size_t n)
                         n); /* `next` points into the parser's buffer: conn.c feeds only when there is none */
 }
 
-static bool look_ahead(struct resp_state *r)
+static bool look_ahead(struct conn *c)
 {
+    struct resp_state *r = c->front_state;
     if (!r->has_next && r->broken == 0) {
+        r->in.limits = limits(c);
         int rc = request_next(&r->in, &r->next, &r->e);
         r->has_next = rc > 0;
         r->broken = rc < 0 ? rc : 0;
@@ -51,12 +61,14 @@ static bool look_ahead(struct resp_state *r)
 
 static bool resp_ready(struct conn *c)
 {
-    return look_ahead(c->front_state);
+    return look_ahead(c);
 }
 
 static int refuse(struct conn *c, int code, const struct err *e)
 {
     log_info(MODULE, "client %llu closed: %s", (unsigned long long)c->id, e->text);
+    if (c->trust == TRUST_NONE)
+        gate_refused(c, "before it has authenticated: %s", e->text);
     reply_error(&c->reply, code == -EPROTO ? "ERR %s" : "OOM %s", e->text);
     return code;
 }
@@ -64,7 +76,7 @@ static int refuse(struct conn *c, int code, const struct err *e)
 static int resp_step(struct conn *c)
 {
     struct resp_state *r = c->front_state;
-    if (!look_ahead(r))
+    if (!look_ahead(c))
         return 0;
     if (r->broken < 0)
         return refuse(c, r->broken, &r->e);

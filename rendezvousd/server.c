@@ -24,6 +24,7 @@ static void fill_defaults(struct server_options *o)
 static void destroy(struct server *s)
 {
     space_release(s->space);
+    free(s->members);
     free(s);
 }
 
@@ -61,7 +62,33 @@ static void on_connection(uv_stream_t *stream, int status)
     struct listener *l = stream->data;
     if (status < 0 || l->s->closing)
         return; /* out of descriptors: libuv turns such clients away by itself */
-    conn_accept(l->s, stream);
+    l->waiting = !gate_has_room(l->s); /* libuv takes no more from the kernel's queue until this one is accepted */
+    if (!l->waiting)
+        conn_accept(l->s, stream);
+}
+
+void server_accept_waiting(struct server *s)
+{
+    struct listener *l;
+    if (s->closing)
+        return;
+    DL_FOREACH(s->listeners, l)
+    {
+        if (!l->waiting || !gate_has_room(s))
+            continue;
+        l->waiting = false;
+        conn_accept(s, (uv_stream_t *)&l->tcp);
+    }
+}
+
+int server_set_members(struct server *s, const char *addresses)
+{
+    char *copy = addresses ? strdup(addresses) : NULL;
+    if (addresses && !copy)
+        return -ENOMEM;
+    free(s->members);
+    s->members = copy;
+    return 0;
 }
 
 static void on_listener_closed(uv_handle_t *h)

@@ -13,6 +13,7 @@
 
 struct err;
 struct front;
+struct gate;
 struct server;
 
 struct server_options {
@@ -27,6 +28,7 @@ struct server_options {
     /* RDZV.ALIVE: 1: +MAJORITY; 0: +ALIVE; ERR_FENCED, ERR_REFUSED. NULL: there is no round here to ask for. */
     int (*alive)(void *arg, const char *run, const char *node, uint64_t round);
     void *alive_arg;
+    struct gate *gate;  /* who may come in (gate.h), borrowed; NULL: as same_uid_only and members say */
     bool same_uid_only; /* loopback peers of another uid are refused (NETLINK_SOCK_DIAG) */
 };
 
@@ -43,6 +45,10 @@ int server_renew_space(struct server *s, struct err *e);
 
 void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run, const char *node, uint64_t round),
                       void *arg);
+
+/* From now on connections from other hosts are taken from these addresses only, for the keys alone: text separated by commas, copied. NULL:
+ * members have no rights of their own. Connections that are there stay. -ENOMEM. */
+int server_set_members(struct server *s, const char *addresses);
 
 /* Close listeners and connections, fail waiters, then call done(arg) once, after which s is freed. Idempotent. */
 void server_close(struct server *s, void (*done)(void *arg), void *arg);

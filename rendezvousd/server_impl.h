@@ -4,6 +4,7 @@
 #define CRUN_RENDEZVOUSD_SERVER_IMPL_H
 
 #include "rendezvousd/front.h"
+#include "rendezvousd/gate.h"
 #include "rendezvousd/keyspace.h"
 #include "rendezvousd/reply.h"
 #include "rendezvousd/request.h"
@@ -16,6 +17,7 @@
 struct listener {
     struct server *s;
     uv_tcp_t tcp;
+    bool waiting; /* a client is there, but too many have yet to authenticate */
     struct listener *prev, *next;
 };
 
@@ -55,6 +57,7 @@ enum conn_timer {
     TIMER_NONE,
     TIMER_REQUEST, /* an unfinished request must be complete by then */
     TIMER_BLOCKED, /* the end of what it is blocked in */
+    TIMER_AUTH,    /* it must have authenticated by then */
     TIMER_LINGER,  /* the last words to a client must be taken by then */
 };
 
@@ -68,7 +71,10 @@ struct conn {
     void *front_state;
     struct space *space;
     enum trust trust;
-    const char *principal; /* borrowed from the gate, NULL: not authenticated */
+    const char *principal;   /* borrowed from the gate, NULL: not authenticated */
+    struct gate_peer *peer;  /* the gate's own */
+    struct tls_stream *tls;  /* NULL: plain */
+    struct buf sealed;       /* TLS records to be written */
     struct reply reply;    /* being filled */
     struct buf flying;     /* being written */
     size_t flown;          /* bytes of `flying` gone already */
@@ -93,6 +99,7 @@ struct server {
     uv_loop_t *loop;
     struct server_options o; /* no zeroes: defaults are filled in */
     struct space *space;     /* the default one */
+    char *members;           /* see server_set_members() */
     struct listener *listeners;
     struct conn *conns;
     struct conn *ready; /* woken: they go on when the request that woke them is answered */
@@ -108,6 +115,7 @@ struct server {
 
 /* server.c */
 void server_handle_closed(struct server *s);
+void server_accept_waiting(struct server *s); /* there may be room for one more that has yet to authenticate */
 
 /* space.c */
 int space_create(struct space **ret, size_t max_bytes); /* with one reference; -ENOMEM */
@@ -116,12 +124,10 @@ void space_release(struct space *sp); /* the last one destroys it; NULL allowed 
 void space_key_created(struct space *sp, const struct request_arg *key);
 void space_key_deleted(struct space *sp, const struct request_arg *key);
 
-/* gate.c: may this client come in? NULL, and c->trust and c->principal are set; else the error it is told. */
-const char *gate_admit(struct conn *c);
-
 /* conn.c */
 void conn_accept(struct server *s, uv_stream_t *listener);
 void conn_close(struct conn *c);
+void conn_trusted(struct conn *c); /* it has authenticated: no hurry any more */
 void conn_use_space(struct conn *c, struct space *sp); /* from now on; not while blocked */
 
 /* Nothing more of this client is executed until it is unblocked, by conn_wake() or by an end that ops tell. timeout_ms < 0: no time limit. */

@@ -1,0 +1,27 @@
+/* The token file of a server, as it is now; names of principals that outlive its changes. */
+#ifndef CRUN_RENDEZVOUSD_TOKENS_H
+#define CRUN_RENDEZVOUSD_TOKENS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct auth_token;
+struct err;
+struct tokens;
+
+/* path: a file or "fd:N"; own: if path is NULL, the user's own (auth_tokens_own). Neither: there are none. path is borrowed. */
+int tokens_open(struct tokens **ret, const char *path, bool own, struct err *e);
+void tokens_close(struct tokens *t); /* NULL allowed */
+
+/* Read the file again; on failure what was read before stays. ERR_USAGE for a descriptor: it can be read only once. */
+int tokens_reload(struct tokens *t, struct err *e);
+
+size_t tokens_count(const struct tokens *t);
+bool tokens_were_drawn(const struct tokens *t);
+const struct auth_token *tokens_at(const struct tokens *t, size_t i);
+const struct auth_token *tokens_find(const struct tokens *t, const char *principal, size_t n); /* NULL: none */
+
+/* The same text, good until tokens_close(). NULL: no memory. */
+const char *tokens_name(struct tokens *t, const char *principal);
+
+#endif
