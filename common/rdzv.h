@@ -14,6 +14,8 @@
  *     starts without it before;
  *   - a node joins a running round with room: NEWS_STOP(resize), no restart used up; beyond MAX it is a spare and waits;
  *   - a node leaves in good order: with MIN left NEWS_STOP(resize), else the job drains;
+ *   - rounds fail early one after another: the first restart of such a row is immediate, each further one waits twice as long as the one
+ *     before (BACKOFF), counted from the failure;
  *   - drain: NEWS_STOP(drain), and NEWS_END with EXIT_REQUEUE when all workers are gone;
  *   - FAIL, DONE or JOIN of an older round: refused, ERR_FENCED. Round numbers only grow.
  *
@@ -74,6 +76,7 @@ const char *rdzv_event_name(enum rdzv_event_kind k);
 
 /* Why a round was stopped or began. The numbers are those of enum crun_stop_reason. */
 enum rdzv_reason { RDZV_WHY_START = 0, RDZV_WHY_FAILURE = 1, RDZV_WHY_RESIZE = 2, RDZV_WHY_DRAIN = 3 };
+const char *rdzv_reason_name(enum rdzv_reason why); /* "failure" */
 
 #define RDZV_ID_MAX 63   /* bytes of a node id */
 #define RDZV_ADDR_MAX 63 /* bytes of an address */
@@ -188,16 +191,19 @@ struct rdzv_member {
 /* Visit every node known, members first in group-rank order. Stops when visit() returns other than 0, and returns that. */
 int rdzv_members(const struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg);
 
-/* --- decisions: what a successor of this machine needs (DESIGN D2; log format in rdzv_log.h) --------------------------- */
+/* --- decisions: what a successor of this machine needs (DESIGN D2) ------------------------------------------------------
+ * A log is lines "machine ...", "node ...", "gone ...", "restart ..." of fields as in rdzv_wire.h; settings are not among them. */
 
 /* Append what the steps since the last call changed: every field of the machine and of each changed or forgotten node, and the deadlines as
- * durations from now_ms. Effects are the host's to log. The first call after rdzv_create() gives the whole. -ENOMEM. */
+ * durations from now_ms; nothing if nothing changed. Effects are the host's to log. The first call after rdzv_create() gives the whole; after
+ * rdzv_replay() what was replayed is known. -ENOMEM, -E2BIG: nothing is appended and nothing is lost for the next call. */
 struct buf;
 int rdzv_delta(struct rdzv *r, int64_t now_ms, struct buf *out, struct err *e);
 /* Append the whole state, in the same lines. Does not change what the next rdzv_delta() gives. */
 int rdzv_snapshot(const struct rdzv *r, int64_t now_ms, struct buf *out, struct err *e);
-/* Take over lines of rdzv_snapshot() or rdzv_delta() in the order they were written, on a machine fresh from rdzv_create(). Every
- * duration starts anew at now_ms. ERR_CORRUPT names the line: the machine must be destroyed. */
+/* Take over lines of rdzv_snapshot() or rdzv_delta() in the order they were written, on a machine fresh from rdzv_create() with the same
+ * settings (or one that only ever replayed). Every duration starts anew at now_ms. ERR_CORRUPT names the line, -ENOMEM: the machine must be
+ * destroyed. */
 int rdzv_replay(struct rdzv *r, const char *text, size_t n, int64_t now_ms, struct err *e);
 
 /* Every invariant that must hold after every step (ranks dense, round live at most once, budget exact, ...). 0, or

@@ -25,6 +25,12 @@ const char *rdzv_event_name(enum rdzv_event_kind k)
     return (size_t)k < EVENT_COUNT ? names[k] : "?";
 }
 
+const char *rdzv_reason_name(enum rdzv_reason why)
+{
+    static const char *const names[] = {"start", "failure", "resize", "drain"};
+    return (size_t)why < sizeof names / sizeof *names ? names[why] : "?";
+}
+
 int rdzv_create(struct rdzv **ret, const struct rdzv_config *c, struct err *e)
 {
     if (c->min_nodes < 1 || c->max_nodes < c->min_nodes || c->max_nodes > RDZV_NODES_MAX)
@@ -36,13 +42,23 @@ int rdzv_create(struct rdzv **ret, const struct rdzv_config *c, struct err *e)
         return err_set(
             e, -EINVAL, "join timeout %lld, last call %lld, silence %lld, kill %lld ms: expected > 0, >= 0, > 0, >= 0",
             (long long)c->join_timeout_ms, (long long)c->last_call_ms, (long long)c->silence_ms, (long long)c->kill_ms);
+    if (c->restart_window_ms < 0 || c->backoff_ms < 0 || c->backoff_reset_ms < 0 ||
+        (c->backoff_ms > 0 && c->backoff_max_ms < c->backoff_ms))
+        return err_set(e, -EINVAL,
+                       "restart window %lld, backoff %lld to %lld, backoff reset %lld ms: expected >= 0, and "
+                       "the longest backoff no shorter than the first",
+                       (long long)c->restart_window_ms, (long long)c->backoff_ms, (long long)c->backoff_max_ms,
+                       (long long)c->backoff_reset_ms);
+    if ((unsigned)c->order > RDZV_ORDER_NODE_RANK)
+        return err_set(e, -EINVAL, "rank order %d is unknown", (int)c->order);
     if (c->first_round < 1 || c->first_round > INT64_MAX)
         return err_set(e, -EINVAL, "first round %llu: expected 1 or more", (unsigned long long)c->first_round);
     struct rdzv *r = calloc(1, sizeof *r);
     if (!r)
         return err_set(e, -ENOMEM, "no memory for a rendezvous");
     r->config = *c;
-    r->state_deadline = INT64_MAX;
+    r->m.deadline = INT64_MAX;
+    r->logged = r->m;
     *ret = r;
     return 0;
 }
@@ -56,23 +72,25 @@ void rdzv_destroy(struct rdzv *r)
         HASH_DEL(r->nodes, n);
         free(n);
     }
+    rdzv_free_gone_(r);
+    free(r->restart_times);
     free(r->order);
     free(r);
 }
 
 enum rdzv_state rdzv_state(const struct rdzv *r)
 {
-    return r->state;
+    return r->m.state;
 }
 
 uint64_t rdzv_round(const struct rdzv *r)
 {
-    return r->round;
+    return r->m.round;
 }
 
 int rdzv_restarts(const struct rdzv *r)
 {
-    return r->restarts;
+    return r->m.restarts;
 }
 
 int rdzv_nodes(const struct rdzv *r)
@@ -82,7 +100,47 @@ int rdzv_nodes(const struct rdzv *r)
 
 bool rdzv_knows(const struct rdzv *r, const char *node)
 {
-    const struct node *n;
-    HASH_FIND_STR(r->nodes, node, n);
-    return n != NULL;
+    return rdzv_find_(r, node) != NULL;
+}
+
+static int visit_node(const struct node *n, int (*visit)(void *arg, const struct rdzv_member *m), void *arg)
+{
+    const struct standing *is = &n->is;
+    return visit(arg, &(struct rdzv_member){.node = n->id,
+                                            .addr = n->addr,
+                                            .addrs = n->addrs,
+                                            .role = n->role,
+                                            .slots = n->slots,
+                                            .node_rank = n->node_rank,
+                                            .port = n->port,
+                                            .group_rank = is->member ? n->group_rank : -1,
+                                            .rank_base = is->member ? n->rank_base : -1,
+                                            .member = is->member,
+                                            .ready = is->joined && !is->silent,
+                                            .done = is->done,
+                                            .silent = is->silent,
+                                            .leaving = is->leaving});
+}
+
+static int by_rank(const void *pa, const void *pb)
+{
+    const struct node *a = *(struct node *const *)pa, *b = *(struct node *const *)pb;
+    return (a->group_rank > b->group_rank) - (a->group_rank < b->group_rank);
+}
+
+int rdzv_members(const struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg)
+{
+    size_t members = 0;
+    int rc = 0;
+    for (struct node *n = r->nodes; n; n = n->hh.next)
+        if (n->is.member)
+            r->order[members++] = n;
+    if (members > 0)
+        qsort(r->order, members, sizeof *r->order, by_rank);
+    for (size_t i = 0; i < members && rc == 0; i++)
+        rc = visit_node(r->order[i], visit, arg);
+    for (const struct node *n = r->nodes; n && rc == 0; n = n->hh.next)
+        if (!n->is.member)
+            rc = visit_node(n, visit, arg);
+    return rc;
 }

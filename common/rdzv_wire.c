@@ -25,10 +25,9 @@ static const char *news_word(int v)
     return words[v];
 }
 
-const char *rdzv_reason_word_(int v)
+static const char *why_word(int v)
 {
-    static const char *const words[] = {"start", "failure", "resize", "drain"};
-    return words[v];
+    return rdzv_reason_name((enum rdzv_reason)v);
 }
 
 static const char *order_word(int v)
@@ -87,7 +86,7 @@ static const struct rdzv_field news_fields[] = {
     RDZV_NAME(RDZV_ALL, struct rdzv_news, "kind", kind, RDZV_NEWS_ROUND, RDZV_NEWS_END, 0, news_word),
     NUMBER(RDZV_ALL, "seq", seq, 0, INT64_MAX, 0),
     NUMBER(RDZV_ALL, "round", round, 0, INT64_MAX, 0),
-    RDZV_NAME(ROUND | CAUSE, struct rdzv_news, "why", why, 0, RDZV_WHY_DRAIN, 0, rdzv_reason_word_),
+    RDZV_NAME(ROUND | CAUSE, struct rdzv_news, "why", why, 0, RDZV_WHY_DRAIN, 0, why_word),
     NUMBER(RDZV_ALL, "restart_count", restart_count, 0, INT_MAX, 0),
     NUMBER(ROUND, "group_rank", group_rank, -1, INT_MAX, -1),
     NUMBER(ROUND, "group_world", group_world, 0, INT_MAX, 0),

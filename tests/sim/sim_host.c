@@ -51,7 +51,8 @@ static void check_round_news(struct world *w)
             return;
         }
         for (size_t k = 0; k < w->fx.n; k++)
-            if (strcmp(w->fx.v[k].node, at[i]->id) == 0 && w->fx.v[k].news.rank_base != base)
+            if (strcmp(w->fx.v[k].node, at[i]->id) == 0 && w->fx.v[k].news.kind == RDZV_NEWS_ROUND &&
+                w->fx.v[k].news.rank_base != base)
                 sim_broken(w, "rank base %d of %s, expected %d", w->fx.v[k].news.rank_base, at[i]->id, base);
         base += at[i]->slots;
     }
