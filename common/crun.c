@@ -137,6 +137,16 @@ void crun_progress(uint64_t step)
         announce_first_progress(p, now);
 }
 
+void crun_metrics(double images_per_s, double loss)
+{
+    struct crun_page *p = self.page;
+    if (!p)
+        return;
+    crun_page_set_real(&p->images_per_s, images_per_s);
+    crun_page_set_real(&p->loss, loss);
+    atomic_store_explicit(&p->has_metrics, 1, memory_order_release);
+}
+
 enum crun_stop_reason crun_stop_reason(void)
 {
     struct crun_page *p = self.page;

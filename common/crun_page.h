@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+#include <string.h>
 
 #define CRUN_PAGE_MAGIC 0x6e757263u /* "crun" */
 #define CRUN_PAGE_VERSION 1u
@@ -21,7 +22,25 @@ struct crun_page {
     _Atomic int64_t last_step_ns;  /* worker */
     _Atomic int32_t error_code;    /* worker: set after error_text */
     char error_text[512];          /* worker: NUL-terminated */
+    _Atomic uint32_t has_metrics;  /* worker: set after the first pair of */
+    uint32_t reserved2;
+    _Atomic uint64_t images_per_s, loss; /* worker: bits of a double; the job's, of a recent step */
 };
+
+static inline double crun_page_real(_Atomic uint64_t *at)
+{
+    const uint64_t bits = atomic_load_explicit(at, memory_order_relaxed);
+    double v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+static inline void crun_page_set_real(_Atomic uint64_t *at, double v)
+{
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    atomic_store_explicit(at, bits, memory_order_relaxed);
+}
 
 _Static_assert(sizeof(struct crun_page) <= CRUN_PAGE_BYTES, "one page");
 

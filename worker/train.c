@@ -150,6 +150,8 @@ static int one_step(struct run *r, bool *ret_stop, struct err *e)
     r->at.epoch_seconds += (double)res.total_ns / 1e9;
     r->at.seconds += (double)res.total_ns / 1e9;
     crun_progress((uint64_t)r->at.updates);
+    if (res.count > 0 && res.total_ns > 0)
+        crun_metrics(res.count * 1e9 / (double)res.total_ns, res.loss / res.count);
     if (r->cfg->check_replicas && r->at.updates % r->cfg->check_replicas == 0)
         TRY(replicas_check(&r->s.state, r->s.comm, e));
     double comm_wait = (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns;

@@ -40,6 +40,9 @@ void crun_finish(void);
 /* Heartbeat: this worker finished step `step`. One shared-memory store; the first one of a process also wakes the launcher. */
 void crun_progress(uint64_t step);
 
+/* For status pages: throughput and loss of the whole job at a recent step. Rank 0 tells; two stores. */
+void crun_metrics(double images_per_s, double loss);
+
 /* What the launcher wants; reading it costs one load. */
 enum crun_stop_reason crun_stop_reason(void);
 const char *crun_stop_reason_name(enum crun_stop_reason r);

@@ -107,6 +107,16 @@ static void progress_is_seen_and_the_first_one_wakes_the_launcher(void **state)
     assert_int_equal(page->attached, 0);
 }
 
+static void metrics_are_told_as_they_are(void **state)
+{
+    assert_int_equal(crun_init(&info), 0);
+    assert_int_equal(page->has_metrics, 0);
+    crun_metrics(310.25, 2.5e-7);
+    assert_int_equal(page->has_metrics, 1);
+    assert_true(crun_page_real(&page->images_per_s) == 310.25 && crun_page_real(&page->loss) == 2.5e-7);
+    crun_finish();
+}
+
 static void stop_reasons_arrive_and_have_names(void **state)
 {
     assert_int_equal(crun_init(&info), 0);
@@ -162,6 +172,7 @@ static void expect_no_page(void)
 {
     assert_int_equal(crun_init(&info), 0);
     crun_progress(1);
+    crun_metrics(1, 1);
     crun_record_error(1, "x");
     assert_int_equal(crun_stop_reason(), CRUN_STOP_NONE);
 }
@@ -200,7 +211,8 @@ static void the_shared_library_exports_the_api_only(void **state)
     if (!lib)
         fail_msg("%s", dlerror());
     static const char *const api[] = {"crun_init",        "crun_finish",           "crun_progress",
-                                      "crun_stop_reason", "crun_stop_reason_name", "crun_record_error"};
+                                      "crun_stop_reason", "crun_stop_reason_name", "crun_record_error",
+                                      "crun_metrics"};
     for (size_t i = 0; i < sizeof api / sizeof *api; i++)
         assert_non_null(dlsym(lib, api[i]));
     assert_null(dlsym(lib, "env_contract_read"));
@@ -215,6 +227,7 @@ int main(void)
         cmocka_unit_test(everything_works_without_crun),
         cmocka_unit_test(the_environment_is_handed_over),
         WITH_PAGE(progress_is_seen_and_the_first_one_wakes_the_launcher),
+        WITH_PAGE(metrics_are_told_as_they_are),
         WITH_PAGE(stop_reasons_arrive_and_have_names),
         WITH_PAGE(the_first_error_is_recorded_in_page_and_file),
         WITH_PAGE(descriptors_are_not_inherited_further),
