@@ -555,6 +555,26 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
     return 0;
 }
 
+int rdzv_raise(struct rdzv *r, uint64_t round, int restarts, int64_t now_ms, struct err *e)
+{
+    int most = r->config.restart_window_ms ? restarts : r->config.max_restarts;
+    if (restarts > most)
+        restarts = most;
+    if (round > r->m.round_floor && round <= INT64_MAX)
+        r->m.round_floor = round;
+    rdzv_forget_restarts_(r, now_ms);
+    while (r->m.restarts < restarts) {
+        if (r->config.restart_window_ms > 0 && r->restart_n >= (size_t)r->config.max_restarts) {
+            r->m.restarts = restarts;
+            break;
+        }
+        if (r->config.restart_window_ms > 0 && rdzv_reserve_restart_(r) < 0)
+            return err_set(e, -ENOMEM, "no memory for the times of restarts");
+        use_up_restart(r, now_ms);
+    }
+    return 0;
+}
+
 int64_t rdzv_deadline(const struct rdzv *r)
 {
     if (is_final(r->m.state))

@@ -206,6 +206,10 @@ int rdzv_snapshot(const struct rdzv *r, int64_t now_ms, struct buf *out, struct 
  * destroyed. */
 int rdzv_replay(struct rdzv *r, const char *text, size_t n, int64_t now_ms, struct err *e);
 
+/* What a predecessor whose last decisions are lost had done already, as far as others tell: later rounds are above `round`, and `restarts`
+ * are used up (never more than the budget; with a window they count from now_ms on). Lower values than known change nothing. -ENOMEM. */
+int rdzv_raise(struct rdzv *r, uint64_t round, int restarts, int64_t now_ms, struct err *e);
+
 /* Every invariant that must hold after every step (ranks dense, round live at most once, budget exact, ...). 0, or
  * ERR_CORRUPT naming the broken one. For the simulator and for assert in debug builds. */
 int rdzv_check(const struct rdzv *r, struct err *e);

@@ -304,7 +304,7 @@ int rdzv_record_read(const char *p, size_t n, const struct rdzv_field *fields, s
     for (const struct rdzv_field *f = fields; f < fields + count; f++)
         if (f->type == RDZV_FIELD_TEXT)
             memset((char *)base + f->offset, 0, f->size);
-        else
+        else if (f->otherwise != LLONG_MIN)
             save(f, base, f->otherwise);
     return rdzv_record_each(p, n, take_field, &r, e);
 }

@@ -43,7 +43,7 @@ struct rdzv_field {
 /* Append the fields that a record of this kind (one bit) carries and that differ from `otherwise`. -ENOMEM, -E2BIG. */
 int rdzv_record_write(struct buf *out, const struct rdzv_field *fields, size_t count, unsigned kind, const void *base);
 
-/* Set every field of *base from the record. -EINVAL names key and value. Keys that no field has are ignored, a key that stands twice is not. */
+/* Set every field of *base from the record (one that is not there and whose `otherwise` is LLONG_MIN stays as it is). -EINVAL names key and value. Keys that no field has are ignored, a key that stands twice is not. */
 int rdzv_record_read(const char *p, size_t n, const struct rdzv_field *fields, size_t count, void *base, struct err *e);
 
 /* Visit every key and unescaped value (both NUL-terminated, borrowed until take() returns). -EINVAL; take()'s if it is negative. */

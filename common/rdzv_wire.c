@@ -126,13 +126,13 @@ int rdzv_news_decode(const char *p, size_t n, struct rdzv_news *ret, struct err 
 /* ---- settings --------------------------------------------------------------------------------------------------- */
 
 static const struct rdzv_field config_fields[] = {
-#define NUMBER(key, member, lo, hi) RDZV_NUMBER(RDZV_ALL, struct rdzv_config, key, member, lo, hi, 0)
+#define NUMBER(key, member, lo, hi) RDZV_NUMBER(RDZV_ALL, struct rdzv_config, key, member, lo, hi, LLONG_MIN)
     NUMBER("max_restarts", max_restarts, 0, INT_MAX),
     NUMBER("restart_window", restart_window_ms, 0, MS_MAX),
     NUMBER("backoff", backoff_ms, 0, MS_MAX),
     NUMBER("backoff_max", backoff_max_ms, 0, MS_MAX),
     NUMBER("backoff_reset", backoff_reset_ms, 0, MS_MAX),
-    RDZV_NAME(RDZV_ALL, struct rdzv_config, "order", order, 0, RDZV_ORDER_NODE_RANK, 0, order_word),
+    RDZV_NAME(RDZV_ALL, struct rdzv_config, "order", order, 0, RDZV_ORDER_NODE_RANK, LLONG_MIN, order_word),
     NUMBER("join_timeout", join_timeout_ms, 0, MS_MAX),
     NUMBER("last_call", last_call_ms, 0, MS_MAX),
     NUMBER("silence", silence_ms, 0, MS_MAX),
@@ -140,6 +140,19 @@ static const struct rdzv_field config_fields[] = {
     NUMBER("first_round", first_round, 0, INT64_MAX),
 #undef NUMBER
 };
+
+void rdzv_config_defaults(struct rdzv_config *ret)
+{
+    *ret = (struct rdzv_config){.min_nodes = 1,
+                                .max_nodes = 1,
+                                .backoff_max_ms = 30000,
+                                .backoff_reset_ms = 10000,
+                                .join_timeout_ms = 600000,
+                                .last_call_ms = 30000,
+                                .silence_ms = 3000,
+                                .kill_ms = 1000,
+                                .first_round = 1};
+}
 
 int rdzv_config_encode(const struct rdzv_config *c, struct buf *out)
 {
@@ -182,7 +195,7 @@ int rdzv_config_decode(const char *p, size_t n, struct rdzv_config *ret, struct 
     if (rc == 0 || rdzv_record_number(version, &v) < 0 || v != RDZV_PROTOCOL)
         return err_set(e, -EINVAL, "protocol version %s, but this program speaks version %d",
                        rc ? version : "is missing", RDZV_PROTOCOL);
-    memset(&c, 0, sizeof c);
+    c = *ret;
     TRY(rdzv_record_read(p, n, config_fields, COUNT(config_fields), &c, e));
     TRY(read_nnodes(p, n, &c, e));
     *ret = c;

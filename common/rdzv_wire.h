@@ -24,7 +24,9 @@ int rdzv_news_encode(const struct rdzv_news *news, struct buf *out);
 int rdzv_news_decode(const char *p, size_t n, struct rdzv_news *ret, struct err *e);
 
 /* Job settings: v=1 nnodes=2:4 max_restarts=3 restart_window=0 ... (milliseconds). They follow a JOIN's fields on the same line: both decoders
- * ignore what is the other's. decode: -EINVAL for another protocol version, with both named. */
+ * ignore what is the other's. encode writes all of them. decode: a key missing in the text leaves that setting of *ret as it was, so that a
+ * caller fills in defaults before; -EINVAL for another protocol version, with both named. */
+void rdzv_config_defaults(struct rdzv_config *ret); /* one node, no restarts, no backoff; the rest as rdzv.h says */
 int rdzv_config_encode(const struct rdzv_config *c, struct buf *out);
 int rdzv_config_decode(const char *p, size_t n, struct rdzv_config *ret, struct err *e);
 

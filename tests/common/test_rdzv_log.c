@@ -295,6 +295,30 @@ static void damaged_logs_do_no_harm(void **state)
     buf_free(&b);
 }
 
+static void lost_decisions_are_made_up_for(void **state)
+{
+    struct rdzv *r;
+    struct rdzv_effects fx = {0};
+    struct rdzv_config c = plain(1, 1);
+    struct rdzv_event fail = {.kind = RDZV_FAIL, .node = "a", .round = 10};
+    (void)state;
+    c.max_restarts = 2;
+    for (c.restart_window_ms = 0; c.restart_window_ms <= 5000; c.restart_window_ms += 5000) {
+        assert_int_equal(rdzv_create(&r, &c, NULL), 0);
+        assert_int_equal(rdzv_raise(r, 9, 2, 100, NULL), 0);
+        assert_int_equal(rdzv_raise(r, 3, 1, 100, NULL), 0);
+        join(r, "a", 100, &fx);
+        assert_int_equal(rdzv_round(r), 10);
+        assert_int_equal(rdzv_restarts(r), 2);
+        assert_int_equal(rdzv_raise(r, 9, 7, 100, NULL), 0);
+        assert_int_equal(rdzv_check(r, NULL), 0);
+        assert_int_equal(rdzv_step(r, &fail, 200, &fx, NULL), 0);
+        assert_int_equal(rdzv_state(r), RDZV_FAILED);
+        rdzv_destroy(r);
+    }
+    rdzv_effects_free(&fx);
+}
+
 struct seen {
     char text[256];
     int stop_at;
@@ -338,6 +362,7 @@ int main(void)
         cmocka_unit_test(no_memory_for_a_delta_loses_nothing),
         cmocka_unit_test(a_damaged_log_is_refused_by_line),
         cmocka_unit_test(damaged_logs_do_no_harm),
+        cmocka_unit_test(lost_decisions_are_made_up_for),
         cmocka_unit_test(members_are_visited_in_the_order_of_their_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -138,7 +138,7 @@ static struct rdzv_config settings(void)
 
 static void settings_come_back_beside_a_join(void **state)
 {
-    struct rdzv_config c = settings(), back;
+    struct rdzv_config c = settings(), back = {0};
     struct rdzv_event ev = {.kind = RDZV_JOIN, .node = "node 1", .slots = 8, .node_rank = -1, .port = 5}, ev_back;
     struct buf b = {0};
     struct err e;
@@ -158,7 +158,7 @@ static void settings_come_back_beside_a_join(void **state)
 
 static void settings_of_another_protocol_are_refused_with_both_versions(void **state)
 {
-    struct rdzv_config c;
+    struct rdzv_config c = {.min_nodes = 1};
     struct err e;
     (void)state;
 #define DECODE(text) rdzv_config_decode(text, strlen(text), &c, &e)
@@ -172,6 +172,11 @@ static void settings_of_another_protocol_are_refused_with_both_versions(void **s
     assert_int_equal(c.min_nodes, 5);
     assert_int_equal(c.max_nodes, 5);
     assert_int_equal(DECODE("v=1 nnodes=1:2 silence=-1"), -EINVAL);
+    rdzv_config_defaults(&c);
+    assert_int_equal(DECODE("v=1 silence=4000"), 0); /* what is not said stays */
+    assert_int_equal(c.silence_ms, 4000);
+    assert_int_equal(c.join_timeout_ms, 600000);
+    assert_int_equal(c.order, RDZV_ORDER_HOST);
 #undef DECODE
 }
 
@@ -285,7 +290,7 @@ static void damaged_records_do_no_harm(void **state)
         size_t n = draw() % (b.len + 1);
         char *p = malloc(n + !n);
         struct rdzv_event back;
-        struct rdzv_config c_back;
+        struct rdzv_config c_back = {0};
         struct rdzv_news news;
         memcpy(p, b.data, n);
         for (uint64_t k = draw() % 3; n > 0 && k > 0; k--)
