@@ -13,6 +13,7 @@
 #include "common/rdzv.h"
 
 struct err;
+struct jobs;
 struct rdzv_client;
 
 /* What is known while this node waits for a round; at most once a second. */
@@ -37,6 +38,7 @@ struct rdzv_client_options {
     const char *addr;       /* address other nodes reach it by; NULL: the source address of its connection */
     const char *addrs;      /* all its addresses, comma-separated */
     const char *role;
+    struct jobs *jobs;      /* local: the jobs that this crun hosts for others too; NULL: its own, of this node alone */
     int slots, node_rank; /* node_rank -1: not numbered */
     int (*store_port)(
         void *arg); /* port where the bootstrap store for the next round listens; asked before each JOIN; < 0: failed */

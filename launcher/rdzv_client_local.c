@@ -1,55 +1,79 @@
-/* A rendezvous of one node: the machine runs in this process, its deadline is a timer of the loop. */
+/* The rendezvous in this process: of one node, or where this crun hosts the others. The jobs are the caller's, or made here for this node
+ * alone; there is no connection, so nothing is ever silent, fenced or redialled.
+ *
+ * close() must not be called from inside a callback. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
 #include "common/err.h"
 #include "launcher/rdzv_client.h"
+#include "rendezvousd/jobs.h"
+
+#define PROGRESS_MS 1000
 
 struct local {
     struct rdzv_client base;
     struct rdzv_client_options o;
-    struct rdzv *machine;
-    struct rdzv_effects effects;
-    uint64_t round; /* the last one this node was told of */
-    uv_timer_t tick;
-    bool closing;
+    struct jobs *jobs;
+    struct jobs_party *party;
+    const char *run;
+    uint64_t round, seq; /* of the last news */
+    bool waiting;        /* has joined, was not told of a round yet */
+    bool inside;         /* a callback of ours runs */
+    uv_timer_t progress;
 };
 
-static int apply(struct local *l, struct rdzv_event *ev, struct err *e);
-
-static void on_tick(uv_timer_t *t)
+static int ask(struct local *l, struct err *e)
 {
-    struct local *l = (struct local *)((char *)t - offsetof(struct local, tick));
-    struct rdzv_event ev = {.kind = RDZV_TICK};
-    if (!l->closing)
-        apply(l, &ev, NULL);
+    return jobs_next(l->party, l->run, l->o.node, l->seq, e);
 }
 
-static void arm(struct local *l)
+static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs)
 {
-    int64_t due = rdzv_deadline(l->machine), now = clock_ms();
-    if (due == INT64_MAX)
-        uv_timer_stop(&l->tick);
-    else
-        uv_timer_start(&l->tick, on_tick, due > now ? (uint64_t)(due - now) : 0, 0);
-}
-
-static int apply(struct local *l, struct rdzv_event *ev, struct err *e)
-{
-    snprintf(ev->node, sizeof ev->node, "%s", l->o.node);
-    TRY(rdzv_step(l->machine, ev, clock_ms(), &l->effects, e));
-    for (size_t i = 0; i < l->effects.n; i++) {
-        const struct rdzv_news *news = &l->effects.v[i].news;
-        if (news->kind != RDZV_NEWS_END)
-            l->round = news->round;
-        l->o.on_news(l->o.arg, news);
+    struct local *l = arg;
+    const bool end = news->kind == RDZV_NEWS_END;
+    l->seq = news->seq;
+    l->inside = true;
+    if (!end)
+        l->round = news->round;
+    if (news->kind == RDZV_NEWS_ROUND ? !news->spare : end) {
+        l->waiting = false;
+        uv_timer_stop(&l->progress);
     }
-    arm(l);
-    return 0;
+    if (member_addrs && l->o.on_members)
+        l->o.on_members(l->o.arg, member_addrs);
+    l->o.on_news(l->o.arg, news);
+    l->inside = false;
+    if (!end)
+        ask(l, NULL); /* it cannot fail: this node has just been told */
+}
+
+static void on_progress(uv_timer_t *t)
+{
+    struct local *l = (struct local *)((char *)t - offsetof(struct local, progress));
+    struct rdzv_progress p = {0};
+    struct jobs_progress now;
+    if (jobs_progress(l->jobs, NULL, l->run, &now, NULL) < 0)
+        return;
+    p.state = now.state;
+    p.joined = now.joined;
+    p.min_nodes = now.min_nodes;
+    p.max_nodes = now.max_nodes;
+    if (now.missing[0])
+        snprintf(p.missing, sizeof p.missing, "node ranks %.115s", now.missing);
+    l->o.on_progress(l->o.arg, &p);
+}
+
+/* Jobs of its own live in a crun that hosts nobody else: they have no limits to keep. */
+static int open_jobs(struct local *l, uv_loop_t *loop, struct err *e)
+{
+    l->jobs = l->o.jobs;
+    if (l->jobs)
+        return 0;
+    return jobs_create(&l->jobs, &(struct jobs_options){.loop = loop, .embedded = true}, e);
 }
 
 static int local_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e)
@@ -57,61 +81,96 @@ static int local_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rd
     struct local *l = calloc(1, sizeof *l);
     if (!l)
         return err_errno(e, ENOMEM, "rendezvous");
-    int rc = rdzv_create(&l->machine, &o->job, e);
+    l->base.ops = &rdzv_client_local_ops;
+    l->o = *o;
+    l->run = o->run_id ? o->run_id : "";
+    int rc = open_jobs(l, loop, e);
+    if (rc == 0)
+        rc = jobs_party_open(&l->party, l->jobs,
+                             &(struct jobs_party_options){.principal = "", .told = on_told, .arg = l}, e);
     if (rc < 0) {
+        if (!o->jobs)
+            jobs_destroy(l->jobs);
         free(l);
         return rc;
     }
-    l->base.ops = &rdzv_client_local_ops;
-    l->o = *o;
-    uv_timer_init(loop, &l->tick);
+    uv_timer_init(loop, &l->progress);
     *ret = &l->base;
     return 0;
+}
+
+static void copy(char *out, size_t cap, const char *s)
+{
+    snprintf(out, cap, "%s", s ? s : "");
 }
 
 static int local_join(struct rdzv_client *c, struct err *e)
 {
     struct local *l = (struct local *)c;
-    struct rdzv_event ev = {.kind = RDZV_JOIN, .round = l->round, .slots = l->o.slots};
-    snprintf(ev.addr, sizeof ev.addr, "%s", l->o.addr);
-    return apply(l, &ev, e);
+    struct rdzv_event ev = {.kind = RDZV_JOIN, .round = l->round, .slots = l->o.slots, .node_rank = l->o.node_rank};
+    struct jobs_joined joined;
+    if (l->o.store_port)
+        ev.port = l->o.store_port(l->o.arg);
+    if (ev.port < 0)
+        return err_set(e, -EADDRNOTAVAIL, "the bootstrap store has no port to listen on");
+    copy(ev.node, sizeof ev.node, l->o.node);
+    copy(ev.addr, sizeof ev.addr, l->o.addr);
+    copy(ev.addrs, sizeof ev.addrs, l->o.addrs);
+    copy(ev.role, sizeof ev.role, l->o.role);
+    l->waiting = true;
+    TRY(jobs_join(l->party, l->run, &ev, &l->o.job, &joined, e));
+    l->seq = joined.seq;
+    TRY(ask(l, e));
+    if (l->waiting && l->o.on_progress)
+        uv_timer_start(&l->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
+    return 0;
+}
+
+static int say(struct local *l, enum rdzv_event_kind kind, const struct rdzv_cause *cause, struct err *e)
+{
+    struct rdzv_event ev = {.kind = kind, .round = l->round};
+    copy(ev.node, sizeof ev.node, l->o.node);
+    if (cause)
+        ev.cause = *cause;
+    return jobs_claim(l->party, l->run, &ev, e);
 }
 
 static int local_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)
 {
-    struct local *l = (struct local *)c;
-    struct rdzv_event ev = {.kind = RDZV_FAIL, .round = l->round, .cause = *cause};
-    return apply(l, &ev, e);
+    return say((struct local *)c, RDZV_FAIL, cause, e);
 }
 
 static int local_done(struct rdzv_client *c, struct err *e)
 {
-    struct local *l = (struct local *)c;
-    struct rdzv_event ev = {.kind = RDZV_DONE, .round = l->round};
-    return apply(l, &ev, e);
+    return say((struct local *)c, RDZV_DONE, NULL, e);
 }
 
 static int local_leave(struct rdzv_client *c, struct err *e)
 {
-    struct rdzv_event ev = {.kind = RDZV_LEAVE};
-    return apply((struct local *)c, &ev, e);
+    return say((struct local *)c, RDZV_LEAVE, NULL, e);
+}
+
+static int local_report(struct rdzv_client *c, const char *fields, struct err *e)
+{
+    struct local *l = (struct local *)c;
+    return jobs_report(l->party, l->run, l->o.node, fields, strlen(fields), e);
 }
 
 static void on_closed(uv_handle_t *h)
 {
-    struct local *l = (struct local *)((char *)h - offsetof(struct local, tick));
-    rdzv_destroy(l->machine);
-    rdzv_effects_free(&l->effects);
-    free(l);
+    free((char *)h - offsetof(struct local, progress));
 }
 
 static void local_close(struct rdzv_client *c)
 {
     struct local *l = (struct local *)c;
-    if (!l || l->closing)
+    if (!l)
         return;
-    l->closing = true;
-    uv_close((uv_handle_t *)&l->tick, on_closed);
+    assert(!l->inside);
+    jobs_party_close(l->party, JOBS_GONE);
+    if (!l->o.jobs)
+        jobs_destroy(l->jobs);
+    uv_close((uv_handle_t *)&l->progress, on_closed);
 }
 
 const struct rdzv_client_ops rdzv_client_local_ops = {
@@ -121,5 +180,6 @@ const struct rdzv_client_ops rdzv_client_local_ops = {
     .fail = local_fail,
     .done = local_done,
     .leave = local_leave,
+    .report = local_report,
     .close = local_close,
 };

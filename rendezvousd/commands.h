@@ -38,7 +38,16 @@ struct request;
     X(info, "info", -1, 0)                                                                                             \
     X(auth, "auth", -2, COMMAND_OPEN)                                                                                  \
     X(store_auth, "store.auth", 3, COMMAND_OPEN)                                                                       \
-    X(store_prove, "store.prove", 2, COMMAND_OPEN)
+    X(store_prove, "store.prove", 2, COMMAND_OPEN)                                                                     \
+    X(rdzv_join, "rdzv.join", -4, 0)                                                                                   \
+    X(rdzv_next, "rdzv.next", 5, 0)                                                                                    \
+    X(rdzv_fail, "rdzv.fail", -4, 0)                                                                                   \
+    X(rdzv_done, "rdzv.done", 4, 0)                                                                                    \
+    X(rdzv_leave, "rdzv.leave", 3, 0)                                                                                  \
+    X(rdzv_drain, "rdzv.drain", 2, 0)                                                                                  \
+    X(rdzv_status, "rdzv.status", -1, 0)                                                                               \
+    X(rdzv_report, "rdzv.report", -4, 0)                                                                               \
+    X(rdzv_alive, "rdzv.alive", 4, 0)
 
 #define X(handler, name, arity, flags) void command_##handler(struct conn *c, const struct request *rq);
 COMMANDS(X)

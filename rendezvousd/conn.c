@@ -56,6 +56,8 @@ void conn_close(struct conn *c)
     c->blocked = NULL;
     if (blocked)
         blocked->forget(c, c->blocked_arg);
+    if (c->rdzv)
+        rdzv_conn_gone(c);
     if (c->on_close)
         c->on_close(c);
     if (c->ready)

@@ -219,6 +219,7 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
     drop_listener(l);
     while (s->conns)
         conn_close(s->conns);
+    server_close_door(s);
     uv_timer_t *turn = calloc(1, sizeof *turn);
     if (turn) {
         uv_timer_init(s->loop, turn);
@@ -241,7 +242,7 @@ int server_renew_space(struct server *s, struct err *e)
     s->space = fresh;
     struct conn *c, *next;
     DL_FOREACH_SAFE(s->conns, c, next)
-    if (c->space == old && !c->on_close)
+    if (c->space == old && !c->rdzv)
         conn_close(c);
     space_release(old);
     return 0;

@@ -14,6 +14,7 @@
 struct err;
 struct front;
 struct gate;
+struct jobs;
 struct server;
 
 struct server_options {
@@ -52,6 +53,9 @@ int server_set_members(struct server *s, const char *addresses);
 
 /* Close listeners and connections, fail waiters, then call done(arg) once, after which s is freed. Idempotent. */
 void server_close(struct server *s, void (*done)(void *arg), void *arg);
+
+/* Answer RDZV.* for these jobs; borrowed until done() of server_close(). */
+int server_set_jobs(struct server *s, struct jobs *j, struct err *e);
 
 struct server_stats {
     size_t clients, keys, memory_bytes, waiters;

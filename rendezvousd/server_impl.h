@@ -88,6 +88,7 @@ struct conn {
     void *blocked_arg;
     void (*on_close)(struct conn *c); /* NULL, or told once when the connection goes; c->end says how */
     void *on_close_arg;
+    struct rdzv_conn *rdzv; /* NULL, or what it has as a party of a job (command_rdzv.c) */
     size_t charged; /* bytes of its buffers in s->buffer_bytes */
     uint64_t id;
     char name[CLIENT_NAME_MAX + 1];
@@ -103,6 +104,8 @@ struct server {
     struct listener *listeners;
     struct conn *conns;
     struct conn *ready; /* woken: they go on when the request that woke them is answered */
+    struct jobs *jobs;      /* borrowed; NULL: this server hosts no rendezvous */
+    struct rdzv_door *door; /* with jobs */
     size_t clients, open_handles;
     size_t buffer_bytes; /* of all connections */
     uint64_t commands, connections, refused;
@@ -123,6 +126,10 @@ struct space *space_hold(struct space *sp);
 void space_release(struct space *sp); /* the last one destroys it; NULL allowed */
 void space_key_created(struct space *sp, const struct request_arg *key);
 void space_key_deleted(struct space *sp, const struct request_arg *key);
+
+/* command_rdzv.c */
+void rdzv_conn_gone(struct conn *c); /* the connection goes: so does the party */
+void server_close_door(struct server *s);
 
 /* conn.c */
 void conn_accept(struct server *s, uv_stream_t *listener);
