@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/ckpt/crc32c.h"
+#include "common/crc32c.h"
 #include "worker/ckpt/safetensors.h"
 #include "worker/dtype.h"
 

@@ -8,7 +8,7 @@
 
 #include "common/err.h"
 #include "common/json.h"
-#include "worker/ckpt/crc32c.h"
+#include "common/crc32c.h"
 
 #define FORMAT "crun checkpoint"
 #define VERSION 1

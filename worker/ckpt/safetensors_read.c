@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "common/err.h"
-#include "worker/ckpt/crc32c.h"
+#include "common/crc32c.h"
 
 #define HEADER_MAX ((uint64_t)100 << 20)
 #define PIECE ((size_t)4 << 20)

@@ -16,7 +16,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "worker/ckpt/crc32c.h"
+#include "common/crc32c.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "safetensors holds little-endian data; hosts must be the same");

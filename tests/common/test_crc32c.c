@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "worker/ckpt/crc32c.h"
+#include "common/crc32c.h"
 
 /* RFC 3720, B.4, and the check value of the CRC catalogue. */
 static void known_values_come_out(void **state)

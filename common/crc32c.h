@@ -1,6 +1,6 @@
 /* CRC32C (Castagnoli), as used by iSCSI, ext4 and SSE4.2. */
-#ifndef CRUN_WORKER_CRC32C_H
-#define CRUN_WORKER_CRC32C_H
+#ifndef CRUN_COMMON_CRC32C_H
+#define CRUN_COMMON_CRC32C_H
 
 #include <stddef.h>
 #include <stdint.h>

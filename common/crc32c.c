@@ -1,6 +1,6 @@
 /* CRC32C (Castagnoli polynomial, reflected 0x82f63b78): the SSE4.2 instruction where the CPU has it, else eight tables
  * of 256 entries ("slicing by 8"). The choice is made once, at the first call; both give the same values. */
-#include "worker/ckpt/crc32c.h"
+#include "common/crc32c.h"
 
 #include <pthread.h>
 #include <stdbool.h>
