@@ -286,6 +286,7 @@ static int open_parts(struct run *r, struct err *e)
         .arg = r,
     };
     TRY(rdzv_client_local_ops.open(&r->rdzv, &r->loop, &rdzv, e));
+    bootstrap_init(&r->store, &r->loop, &(struct bootstrap_options){.loopback_only = true, .run_id = c->run_id});
     make_scratch(r);
     return watch_world(r, e);
 }

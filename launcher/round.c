@@ -74,7 +74,7 @@ static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *
                                    .error_file = fresh_error_path(r, rank),
                                    .signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
                                    .nccl_async = r->nccl_async,
-                                   .store_url = r->store.url,
+                                   .store_url = r->store_url,
                                    .node_id = r->node,
                                    .restart_reason = reason_text(n->why)};
     const char *extra[] = {r->page_variable, r->omp_variable[0] ? r->omp_variable : NULL, NULL};
@@ -102,7 +102,8 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     r->timeline.round = clock_ns();
     r->timeline.pending = news->why == RDZV_WHY_FAILURE;
     r->broken = (struct timeline){0};
-    int rc = bootstrap_renew(&r->store, &r->loop, &e);
+    int rc = bootstrap_use(&r->store, news->round, news->group_world, "", 0, &e);
+    snprintf(r->store_url, sizeof r->store_url, "resp://127.0.0.1:%d", r->store.port);
     if (rc < 0)
         err_wrap(&e, "cannot open the bootstrap store");
     if (rc == 0)

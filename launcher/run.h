@@ -31,6 +31,7 @@ struct run {
     bool pumping;
     struct rdzv_client *rdzv;
     struct bootstrap store;
+    char store_url[64]; /* resp://127.0.0.1:PORT */
     struct logmux *mux;
     struct group *group;
     struct rdzv_news round; /* the current one */
