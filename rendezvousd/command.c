@@ -1,28 +1,97 @@
 /* Look a request up in the list of commands, check what can be checked for all, and run it. Error texts are Redis'. */
-#include "rendezvousd/commands.h"
-#include "rendezvousd/server_impl.h"
+#include "common/clock.h"
+#include "rendezvousd/command_impl.h"
+#include "rendezvousd/transaction.h"
+#include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
-struct command {
-    void (*run)(struct conn *c, const struct request *rq);
-    const char *name;
-    size_t name_len;
-    int arity, flags;
-};
+#define NAME_MAX_BYTES 16
+#define SLOTS 1024 /* several times the number of commands */
 
 static const struct command commands[] = {
-#define X(handler, name, arity, flags) {command_##handler, name, sizeof(name) - 1, arity, flags},
+#define X(handler, name, arity, flags) {command_##handler, name, arity, flags},
     COMMANDS(X)
 #undef X
 };
 
-static const struct command *look_up(const struct request_arg *name)
+#define X(handler, name, arity, flags) static_assert(sizeof(name) - 1 <= NAME_MAX_BYTES, name);
+COMMANDS(X)
+#undef X
+
+enum { COUNT = sizeof commands / sizeof *commands };
+static_assert(COUNT < SLOTS / 4, "the index is too small");
+
+/* A name in lower case, as two words. */
+struct name {
+    uint64_t w[2];
+};
+
+struct slot {
+    struct name name;
+    const struct command *command;
+};
+
+struct command_index {
+    struct slot slots[SLOTS];
+};
+
+const struct command *command_at(int i)
 {
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (commands[i].name_len == name->n && strncasecmp(commands[i].name, name->p, name->n) == 0)
-            return &commands[i];
+    return i < COUNT ? &commands[i] : NULL;
+}
+
+/* Eight ASCII letters at a time: bit 7 of a byte is set where it lies in A..Z, and moved to the bit that tells the cases apart. */
+static uint64_t lower(uint64_t w)
+{
+    const uint64_t ones = 0x0101010101010101u;
+    uint64_t from_a = w + (0x80 - 'A') * ones, beyond_z = w + (0x80 - 'Z' - 1) * ones;
+    return w | ((from_a & ~beyond_z & 0x80 * ones) >> 2);
+}
+
+static bool pack(const char *p, size_t n, struct name *ret)
+{
+    if (n > NAME_MAX_BYTES)
+        return false;
+    struct name w = {{0, 0}};
+    memcpy(w.w, p, n);
+    if ((w.w[0] | w.w[1]) & 0x8080808080808080u)
+        return false; /* beyond ASCII: no command */
+    *ret = (struct name){{lower(w.w[0]), lower(w.w[1])}};
+    return true;
+}
+
+static size_t first_slot(const struct name *n)
+{
+    return (n->w[0] * 0x9e3779b97f4a7c15u ^ n->w[1] * 0xd6e8feb86659fd93u) >> 54;
+}
+
+int command_index_create(struct command_index **ret)
+{
+    struct command_index *x = calloc(1, sizeof *x);
+    if (!x)
+        return -ENOMEM;
+    for (int i = 0; i < COUNT; i++) {
+        struct name n;
+        pack(commands[i].name, strlen(commands[i].name), &n);
+        size_t at = first_slot(&n);
+        while (x->slots[at].command)
+            at = (at + 1) % SLOTS;
+        x->slots[at] = (struct slot){n, &commands[i]};
+    }
+    *ret = x;
+    return 0;
+}
+
+static const struct command *look_up(const struct command_index *x, const struct request_arg *name)
+{
+    struct name n;
+    if (!pack(name->p, name->n, &n))
+        return NULL;
+    for (size_t at = first_slot(&n); x->slots[at].command; at = (at + 1) % SLOTS)
+        if (x->slots[at].name.w[0] == n.w[0] && x->slots[at].name.w[1] == n.w[1])
+            return x->slots[at].command;
     return NULL;
 }
 
@@ -52,26 +121,70 @@ static size_t request_size(const struct request *rq)
     return n;
 }
 
-void command_execute(struct conn *c, const struct request *rq)
+/* What speaks against running it, said to the client; false: nothing. */
+static bool refused(struct conn *c, const struct command *cmd, const struct request *rq)
 {
-    const struct command *cmd = look_up(&rq->argv[0]);
-    if (!cmd) {
-        unknown(c, rq);
-        return;
-    }
     size_t least = (size_t)abs(cmd->arity);
-    if (rq->argc < least || (cmd->arity > 0 && rq->argc > least)) {
+    if (rq->argc < least || (cmd->arity > 0 && rq->argc > least))
         reply_error(&c->reply, "ERR wrong number of arguments for '%s' command", cmd->name);
-        return;
-    }
-    if (c->trust == TRUST_NONE && !(cmd->flags & COMMAND_OPEN)) {
+    else if (c->trust == TRUST_NONE && !(cmd->flags & COMMAND_OPEN)) {
         gate_refused(c, "asked for '%s' before it has authenticated", cmd->name);
         reply_error(&c->reply, "NOAUTH Authentication required.");
+    } else if ((cmd->flags & COMMAND_GROWS) && !keyspace_fits(c->space->keys, request_size(rq)))
+        reply_error(&c->reply, NO_MEMORY);
+    else if (c->subscriber && !(cmd->flags & COMMAND_SUBSCRIBED))
+        reply_error(&c->reply,
+                    "ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
+                    "allowed in this context",
+                    cmd->name);
+    else if (c->txn && (cmd->flags & COMMAND_NO_MULTI))
+        reply_error(&c->reply, "ERR Command not allowed inside a transaction");
+    else
+        return false;
+    return true;
+}
+
+static void run(struct conn *c, const struct request *rq)
+{
+    const struct command *cmd = look_up(c->s->index, &rq->argv[0]);
+    if (!cmd || refused(c, cmd, rq)) {
+        if (!cmd)
+            unknown(c, rq);
+        transaction_spoil(c->txn);
         return;
     }
-    if ((cmd->flags & COMMAND_GROWS) && !keyspace_fits(c->space->keys, request_size(rq))) {
-        reply_error(&c->reply, "OOM command not allowed when used memory > 'maxmemory'.");
+    c->last_command = cmd->name;
+    if (c->txn && !(cmd->flags & COMMAND_NOW)) {
+        if (transaction_queue(c->txn, cmd, rq) < 0) {
+            transaction_spoil(c->txn);
+            reply_error(&c->reply, NO_MEMORY);
+        } else {
+            reply_status(&c->reply, "QUEUED");
+        }
         return;
     }
     cmd->run(c, rq);
+}
+
+/* CLIENT REPLY: what was added since `mark` is taken back. */
+static void mute(struct conn *c, size_t mark)
+{
+    if (c->replies == REPLY_ON)
+        return;
+    if (c->replies == REPLY_SKIP_NEXT)
+        c->replies = REPLY_SKIP; /* the command that asked for it; its own reply is muted, too */
+    else if (c->replies == REPLY_SKIP)
+        c->replies = REPLY_ON;
+    c->reply.out.len = mark;
+}
+
+void command_execute(struct conn *c, const struct request *rq)
+{
+    size_t mark = c->reply.out.len;
+    c->active_ms = (int64_t)uv_now(c->s->loop);
+    keyspace_tick(c->space->keys, c->active_ms);
+    run(c, rq);
+    mute(c, mark);
+    if (!c->closing)
+        space_settle(c->space, c->s);
 }

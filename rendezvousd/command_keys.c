@@ -1,210 +1,78 @@
-/* Commands on keys. Whoever creates or deletes a key tells the waiters. */
-#include "rendezvousd/commands.h"
+/* Commands on keys of any type. */
+#include "rendezvousd/command_impl.h"
 #include "rendezvousd/glob.h"
-#include "rendezvousd/server_impl.h"
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/random.h>
 
-#define NOT_AN_INTEGER "ERR value is not an integer or out of range"
-#define SYNTAX_ERROR "ERR syntax error"
-
-static void say_failure(struct conn *c, int rc)
-{
-    if (rc == -EINVAL)
-        reply_error(&c->reply, NOT_AN_INTEGER);
-    else if (rc == -ERANGE)
-        reply_error(&c->reply, "ERR increment or decrement would overflow");
-    else
-        reply_error(&c->reply, "OOM command not allowed when used memory > 'maxmemory'.");
-}
-
-static const char *look_up(struct conn *c, const struct request_arg *key, size_t *len)
-{
-    return keyspace_get(c->space->keys, key->p, key->n, len);
-}
-
-static int store(struct conn *c, const struct request_arg *key, const struct request_arg *value)
-{
-    bool created;
-    int rc = keyspace_set(c->space->keys, key->p, key->n, value->p, value->n, &created);
-    if (rc == 0 && created)
-        space_key_created(c->space, key);
-    return rc;
-}
-
-static void reply_value(struct conn *c, const struct request_arg *key)
-{
-    size_t n;
-    const char *v = look_up(c, key, &n);
-    if (v)
-        reply_bulk(&c->reply, v, n);
-    else
-        reply_nil(&c->reply);
-}
-
-void command_get(struct conn *c, const struct request *rq)
-{
-    reply_value(c, &rq->argv[1]);
-}
-
-void command_set(struct conn *c, const struct request *rq)
-{
-    bool nx = false, xx = false;
-    size_t n;
-    for (size_t i = 3; i < rq->argc; i++) {
-        if (request_arg_is(&rq->argv[i], "nx"))
-            nx = true;
-        else if (request_arg_is(&rq->argv[i], "xx"))
-            xx = true;
-        else
-            nx = xx = true;
-    }
-    if (nx && xx) {
-        reply_error(&c->reply, SYNTAX_ERROR);
-        return;
-    }
-    if ((nx || xx) && (look_up(c, &rq->argv[1], &n) != NULL) != xx) {
-        reply_nil(&c->reply);
-        return;
-    }
-    int rc = store(c, &rq->argv[1], &rq->argv[2]);
-    if (rc < 0)
-        say_failure(c, rc);
-    else
-        reply_status(&c->reply, "OK");
-}
-
-void command_setnx(struct conn *c, const struct request *rq)
-{
-    size_t n;
-    if (look_up(c, &rq->argv[1], &n)) {
-        reply_int(&c->reply, 0);
-        return;
-    }
-    int rc = store(c, &rq->argv[1], &rq->argv[2]);
-    if (rc < 0)
-        say_failure(c, rc);
-    else
-        reply_int(&c->reply, 1);
-}
-
-static void add(struct conn *c, const struct request_arg *key, int64_t delta)
-{
-    int64_t sum;
-    bool created;
-    int rc = keyspace_add(c->space->keys, key->p, key->n, delta, &sum, &created);
-    if (rc < 0) {
-        say_failure(c, rc);
-        return;
-    }
-    reply_int(&c->reply, sum);
-    if (created)
-        space_key_created(c->space, key);
-}
-
-void command_incr(struct conn *c, const struct request *rq)
-{
-    add(c, &rq->argv[1], 1);
-}
-
-void command_decr(struct conn *c, const struct request *rq)
-{
-    add(c, &rq->argv[1], -1);
-}
-
-void command_incrby(struct conn *c, const struct request *rq)
-{
-    int64_t delta;
-    if (!request_i64(rq->argv[2].p, rq->argv[2].n, &delta))
-        reply_error(&c->reply, NOT_AN_INTEGER);
-    else
-        add(c, &rq->argv[1], delta);
-}
-
-void command_decrby(struct conn *c, const struct request *rq)
-{
-    int64_t delta;
-    if (!request_i64(rq->argv[2].p, rq->argv[2].n, &delta))
-        reply_error(&c->reply, NOT_AN_INTEGER);
-    else if (delta == INT64_MIN)
-        reply_error(&c->reply, "ERR decrement would overflow");
-    else
-        add(c, &rq->argv[1], -delta);
-}
-
-void command_append(struct conn *c, const struct request *rq)
-{
-    const struct request_arg *key = &rq->argv[1], *v = &rq->argv[2];
-    size_t len;
-    bool created;
-    int rc = keyspace_append(c->space->keys, key->p, key->n, v->p, v->n, &len, &created);
-    if (rc < 0) {
-        say_failure(c, rc);
-        return;
-    }
-    reply_int(&c->reply, (int64_t)len);
-    if (created)
-        space_key_created(c->space, key);
-}
+static const char *const type_names[] = {[KEY_NONE] = "none", [KEY_STRING] = "string", [KEY_LIST] = "list"};
 
 void command_del(struct conn *c, const struct request *rq)
 {
     int64_t deleted = 0;
-    for (size_t i = 1; i < rq->argc; i++) {
-        if (!keyspace_delete(c->space->keys, rq->argv[i].p, rq->argv[i].n))
-            continue;
-        deleted++;
-        space_key_deleted(c->space, &rq->argv[i]);
-    }
+    for (size_t i = 1; i < rq->argc; i++)
+        deleted += keyspace_delete(c->space->keys, rq->argv[i].p, rq->argv[i].n);
     reply_int(&c->reply, deleted);
 }
 
 void command_exists(struct conn *c, const struct request *rq)
 {
     int64_t found = 0;
-    size_t n;
     for (size_t i = 1; i < rq->argc; i++)
-        found += look_up(c, &rq->argv[i], &n) != NULL;
+        found += keyspace_type(c->space->keys, rq->argv[i].p, rq->argv[i].n) != KEY_NONE;
     reply_int(&c->reply, found);
 }
 
-void command_mget(struct conn *c, const struct request *rq)
+void command_type(struct conn *c, const struct request *rq)
 {
-    reply_array(&c->reply, rq->argc - 1);
-    for (size_t i = 1; i < rq->argc && !c->reply.failed; i++)
-        reply_value(c, &rq->argv[i]);
+    reply_status(&c->reply, type_names[keyspace_type(c->space->keys, rq->argv[1].p, rq->argv[1].n)]);
 }
 
-/* All or nothing: room for all as if all were new is asked for first. */
-void command_mset(struct conn *c, const struct request *rq)
+static int rename_key(struct conn *c, const struct request *rq)
 {
-    size_t need = 0;
-    if (rq->argc % 2 == 0) {
-        reply_error(&c->reply, "ERR wrong number of arguments for 'mset' command");
-        return;
-    }
-    for (size_t i = 1; i < rq->argc; i += 2)
-        need += keyspace_entry_bytes(rq->argv[i].n, rq->argv[i + 1].n);
-    int rc = keyspace_fits(c->space->keys, need) ? 0 : -ENOSPC;
-    for (size_t i = 1; rc == 0 && i < rq->argc; i += 2)
-        rc = store(c, &rq->argv[i], &rq->argv[i + 1]);
-    if (rc < 0)
+    const struct request_arg *from = &rq->argv[1], *to = &rq->argv[2];
+    int rc = keyspace_rename(c->space->keys, from->p, from->n, to->p, to->n);
+    if (rc == -ENOENT)
+        reply_error(&c->reply, "ERR no such key");
+    else if (rc < 0)
         say_failure(c, rc);
-    else
+    return rc;
+}
+
+void command_rename(struct conn *c, const struct request *rq)
+{
+    if (rename_key(c, rq) == 0)
         reply_status(&c->reply, "OK");
 }
 
+void command_renamenx(struct conn *c, const struct request *rq)
+{
+    struct keyspace *k = c->space->keys;
+    bool there = keyspace_type(k, rq->argv[1].p, rq->argv[1].n) != KEY_NONE;
+    if (there && keyspace_type(k, rq->argv[2].p, rq->argv[2].n) != KEY_NONE)
+        reply_int(&c->reply, 0);
+    else if (rename_key(c, rq) == 0)
+        reply_int(&c->reply, 1);
+}
+
+/* ---- walks: RESP wants the count first, so each goes twice ------------------------------------------------------- */
+
 struct listing {
     struct conn *c;
-    const struct request_arg *pattern;
-    int64_t matches;
+    const struct request_arg *pattern, *type; /* NULL: any */
+    size_t visited, matches;
     bool write;
 };
 
-static void list_key(void *arg, const char *key, size_t key_len)
+static void list_key(void *arg, enum key_type type, const char *key, size_t key_len)
 {
     struct listing *l = arg;
-    if (!glob_match(l->pattern->p, l->pattern->n, key, key_len))
+    l->visited++;
+    if (l->type && !request_arg_is(l->type, type_names[type]))
+        return;
+    if (l->pattern && !glob_match(l->pattern->p, l->pattern->n, key, key_len))
         return;
     l->matches++;
     if (l->write)
@@ -214,21 +82,100 @@ static void list_key(void *arg, const char *key, size_t key_len)
 void command_keys(struct conn *c, const struct request *rq)
 {
     struct listing l = {.c = c, .pattern = &rq->argv[1]};
-    keyspace_each(c->space->keys, list_key, &l); /* RESP wants the count first */
-    reply_array(&c->reply, (size_t)l.matches);
+    keyspace_walk(c->space->keys, list_key, &l);
+    reply_array(&c->reply, l.matches);
     l.write = true;
-    keyspace_each(c->space->keys, list_key, &l);
+    keyspace_walk(c->space->keys, list_key, &l);
 }
+
+/* As many buckets as hold `count` keys, but not for ever through empty ones. */
+static uint64_t scan(struct listing *l, uint64_t cursor, int64_t count)
+{
+    uint64_t most = (uint64_t)count < UINT64_MAX / 10 ? (uint64_t)count * 10 : UINT64_MAX;
+    l->visited = 0;
+    do
+        cursor = keyspace_scan(l->c->space->keys, cursor, list_key, l);
+    while (cursor != 0 && l->visited < (uint64_t)count && --most > 0);
+    return cursor;
+}
+
+/* Redis reads the cursor with strtoul: no sign, no blank before it. */
+static bool read_cursor(const struct request_arg *a, uint64_t *ret)
+{
+    uint64_t v = 0;
+    for (size_t i = 0; i < a->n; i++) {
+        unsigned d = (unsigned char)a->p[i] - (unsigned)'0';
+        if (d > 9 || __builtin_mul_overflow(v, (uint64_t)10, &v) || __builtin_add_overflow(v, (uint64_t)d, &v))
+            return false;
+    }
+    *ret = v;
+    return a->n > 0;
+}
+
+static bool scan_options(struct conn *c, const struct request *rq, struct listing *l, int64_t *count)
+{
+    for (size_t i = 2; i < rq->argc; i += 2) {
+        const struct request_arg *a = &rq->argv[i];
+        bool more = i + 1 < rq->argc;
+        if (more && request_arg_is(a, "count")) {
+            if (!want_i64(c, a + 1, count))
+                return false;
+            if (*count >= 1)
+                continue;
+        } else if (more && request_arg_is(a, "match")) {
+            l->pattern = a + 1;
+            continue;
+        } else if (more && request_arg_is(a, "type")) {
+            l->type = a + 1;
+            continue;
+        }
+        reply_error(&c->reply, SYNTAX_ERROR);
+        return false;
+    }
+    return true;
+}
+
+void command_scan(struct conn *c, const struct request *rq)
+{
+    struct listing l = {.c = c};
+    uint64_t cursor;
+    int64_t count = 10;
+    if (!read_cursor(&rq->argv[1], &cursor)) {
+        reply_error(&c->reply, "ERR invalid cursor");
+        return;
+    }
+    if (!scan_options(c, rq, &l, &count))
+        return;
+    char text[24];
+    uint64_t next = scan(&l, cursor, count);
+    reply_array(&c->reply, 2);
+    reply_bulk(&c->reply, text, (size_t)snprintf(text, sizeof text, "%llu", (unsigned long long)next));
+    reply_array(&c->reply, l.matches);
+    l.write = true;
+    scan(&l, cursor, count);
+}
+
+void command_randomkey(struct conn *c, const struct request *rq)
+{
+    uint64_t draw = 0;
+    size_t n;
+    (void)rq;
+    if (getrandom(&draw, sizeof draw, GRND_NONBLOCK) < 0)
+        draw = c->s->commands;
+    const char *key = keyspace_random(c->space->keys, draw, &n);
+    if (key)
+        reply_bulk(&c->reply, key, n);
+    else
+        reply_nil(&c->reply);
+}
+
+/* ---- all keys ---------------------------------------------------------------------------------------------------- */
 
 void command_dbsize(struct conn *c, const struct request *rq)
 {
     (void)rq;
+    keyspace_expire_due(c->space->keys, SIZE_MAX);
     reply_int(&c->reply, (int64_t)keyspace_count(c->space->keys));
-}
-
-static void forget_key(void *arg, const char *key, size_t key_len)
-{
-    space_key_deleted(arg, &(struct request_arg){key, key_len});
 }
 
 void command_flushall(struct conn *c, const struct request *rq)
@@ -238,61 +185,71 @@ void command_flushall(struct conn *c, const struct request *rq)
         reply_error(&c->reply, SYNTAX_ERROR);
         return;
     }
-    keyspace_each(c->space->keys, forget_key, c->space);
     keyspace_clear(c->space->keys);
     reply_status(&c->reply, "OK");
 }
 
-/* ---- beyond Redis ------------------------------------------------------------------------------------------------- */
+/* ---- what a key is made of --------------------------------------------------------------------------------------- */
 
-#define WAIT_MAX_MS ((int64_t)30 * 24 * 3600 * 1000)
-
-/* STORE.WAIT key [key ...] timeout_ms: 1 in the moment when all exist, 0 at the timeout. */
-void command_store_wait(struct conn *c, const struct request *rq)
+static const char *encoding(struct keyspace *k, const struct request_arg *key)
 {
-    const struct request_arg *t = &rq->argv[rq->argc - 1];
-    int64_t timeout_ms;
-    size_t n = rq->argc - 2, len, found = 0;
-    if (!request_i64(t->p, t->n, &timeout_ms) || timeout_ms > WAIT_MAX_MS) {
-        reply_error(&c->reply, "ERR timeout is not an integer or out of range");
-        return;
-    }
-    if (timeout_ms < 0) {
-        reply_error(&c->reply, "ERR timeout is negative");
-        return;
-    }
-    for (size_t i = 1; i <= n; i++)
-        found += look_up(c, &rq->argv[i], &len) != NULL;
-    if (found == n || timeout_ms == 0) {
-        reply_int(&c->reply, found == n);
-        return;
-    }
-    int rc = conn_wait(c, &rq->argv[1], n, timeout_ms);
-    if (rc < 0)
-        say_failure(c, rc);
+    size_t n;
+    int64_t number;
+    const char *v = keyspace_get(k, key->p, key->n, &n);
+    if (!v)
+        return "quicklist";
+    return request_i64(v, n, &number) ? "int" : n <= 44 ? "embstr" : "raw";
 }
 
-/* STORE.CAS key must_exist expected desired: [1 or 0, what the key holds afterwards]. With must_exist 0 the key is made if there is
- * none, and expected is not looked at. */
-void command_store_cas(struct conn *c, const struct request *rq)
+static bool want_key(struct conn *c, const struct request_arg *key)
 {
-    const struct request_arg *key = &rq->argv[1], *flag = &rq->argv[2], *expected = &rq->argv[3];
-    int64_t must_exist;
-    size_t n;
-    if (!request_i64(flag->p, flag->n, &must_exist) || must_exist < 0 || must_exist > 1) {
+    if (keyspace_type(c->space->keys, key->p, key->n) != KEY_NONE)
+        return true;
+    reply_nil(&c->reply);
+    return false;
+}
+
+static void object_encoding(struct conn *c, const struct request *rq)
+{
+    if (want_key(c, &rq->argv[2]))
+        reply_text(&c->reply, encoding(c->space->keys, &rq->argv[2]));
+}
+
+static void object_refcount(struct conn *c, const struct request *rq)
+{
+    if (want_key(c, &rq->argv[2]))
+        reply_int(&c->reply, 1);
+}
+
+static void object_idletime(struct conn *c, const struct request *rq)
+{
+    if (want_key(c, &rq->argv[2]))
+        reply_int(&c->reply, 0);
+}
+
+void command_object(struct conn *c, const struct request *rq)
+{
+    static const struct subcommand v[] = {
+        {"encoding", 3, object_encoding}, {"refcount", 3, object_refcount}, {"idletime", 3, object_idletime}};
+    RUN_SUBCOMMAND(c, rq, "object", v);
+}
+
+/* MEMORY USAGE key [SAMPLES n] */
+static void memory_usage(struct conn *c, const struct request *rq)
+{
+    int64_t samples;
+    bool option = rq->argc == 5 && request_arg_is(&rq->argv[3], "samples");
+    if (rq->argc != 3 && !option) {
         reply_error(&c->reply, SYNTAX_ERROR);
         return;
     }
-    const char *v = look_up(c, key, &n);
-    bool swap = must_exist ? v && n == expected->n && memcmp(v, expected->p, n) == 0 : !v;
-    if (swap) {
-        int rc = store(c, key, &rq->argv[4]);
-        if (rc < 0) {
-            say_failure(c, rc);
-            return;
-        }
-    }
-    reply_array(&c->reply, 2);
-    reply_int(&c->reply, swap);
-    reply_value(c, key);
+    if ((option && !want_i64(c, &rq->argv[4], &samples)) || !want_key(c, &rq->argv[2]))
+        return;
+    reply_int(&c->reply, (int64_t)keyspace_key_bytes(c->space->keys, rq->argv[2].p, rq->argv[2].n));
+}
+
+void command_memory(struct conn *c, const struct request *rq)
+{
+    static const struct subcommand v[] = {{"usage", -3, memory_usage}};
+    RUN_SUBCOMMAND(c, rq, "memory", v);
 }

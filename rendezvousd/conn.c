@@ -60,6 +60,7 @@ void conn_close(struct conn *c)
         rdzv_conn_gone(c);
     if (c->on_close)
         c->on_close(c);
+    command_forget(c);
     if (c->ready)
         DL_DELETE2(c->s->ready, c, ready_prev, ready_next);
     c->ready = false;
@@ -79,7 +80,7 @@ static void charge(struct conn *c)
 {
     if (c->closing)
         return;
-    size_t in = c->front ? c->front->memory(c) : 0;
+    size_t in = (c->front ? c->front->memory(c) : 0) + command_held_bytes(c);
     size_t now = in + c->reply.out.cap + c->flying.cap + c->sealed.cap, others = c->s->buffer_bytes - c->charged;
     if (now > c->charged && others + now > c->s->o.max_memory_bytes) {
         log_info(MODULE, "client %llu closed: no memory for %zu bytes of its buffers", (unsigned long long)c->id, now);
@@ -422,6 +423,7 @@ void conn_trusted(struct conn *c)
 
 void conn_use_space(struct conn *c, struct space *sp)
 {
+    command_forget(c);
     space_hold(sp);
     space_release(c->space);
     c->space = sp;
@@ -467,6 +469,7 @@ void conn_accept(struct server *s, uv_stream_t *listener)
     uv_timer_init(s->loop, &c->timer);
     c->open_handles = 2;
     c->id = ++s->connections;
+    c->since_ms = c->active_ms = (int64_t)uv_now(s->loop);
     buf_init(&c->reply.out, s->o.max_output_bytes);
     buf_init(&c->flying, s->o.max_output_bytes);
     c->space = space_hold(s->space);

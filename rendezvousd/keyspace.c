@@ -1,27 +1,12 @@
-/* See keyspace.h. A uthash table; the key is stored in its entry, the value beside it so that it can grow. */
-#include "rendezvousd/keyspace.h"
-#include "rendezvousd/request.h"
+/* See keyspace.h. A uthash table; the key is stored in its entry, the value beside it so that it can grow. The table has 2^n buckets
+ * and only ever doubles (or starts anew when empty), so a cursor that counts buckets from their highest bit down misses nothing. */
+#include "rendezvousd/keyspace_impl.h"
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
-
-struct entry {
-    UT_hash_handle hh;
-    char *value;
-    size_t value_len, value_cap;
-    size_t key_len;
-    char key[];
-};
-
-struct keyspace {
-    struct entry *table;
-    size_t bytes, max_bytes;
-};
+__extension__ typedef unsigned __int128 u128;
 
 int keyspace_create(struct keyspace **ret, size_t max_bytes)
 {
@@ -29,13 +14,27 @@ int keyspace_create(struct keyspace **ret, size_t max_bytes)
     if (!k)
         return -ENOMEM;
     k->max_bytes = max_bytes;
+    k->now_ms = 1;
+    if (getrandom(&k->seed, sizeof k->seed, GRND_NONBLOCK) != (ssize_t)sizeof k->seed)
+        k->seed = (uintptr_t)k;
     *ret = k;
     return 0;
 }
 
+void keyspace_observe(struct keyspace *k,
+                      void (*changed)(void *arg, enum key_change what, enum key_type type, const char *key,
+                                      size_t key_len),
+                      void *arg)
+{
+    k->changed = changed;
+    k->changed_arg = arg;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
 size_t keyspace_entry_bytes(size_t key_len, size_t value_len)
 {
-    return sizeof(struct entry) + key_len + value_len + 1;
+    return sizeof(struct key) + key_len + value_len + 1;
 }
 
 bool keyspace_fits(const struct keyspace *k, size_t more)
@@ -48,154 +47,166 @@ void keyspace_charge(struct keyspace *k, ptrdiff_t delta)
     k->bytes += (size_t)delta;
 }
 
-static struct entry *find(const struct keyspace *k, const char *key, size_t key_len)
+size_t keyspace_bytes(const struct keyspace *k)
 {
-    struct entry *en;
-    HASH_FIND(hh, k->table, key, key_len, en);
+    return k->bytes;
+}
+
+void key_charge(struct keyspace *k, struct key *en)
+{
+    size_t now = keyspace_entry_bytes(en->name_len, en->type == KEY_LIST ? en->list.bytes : en->text.cap);
+    k->bytes += now - en->charged;
+    en->charged = now;
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+static uint64_t fold(uint64_t a, uint64_t b)
+{
+    u128 r = (u128)a * b;
+    return (uint64_t)r ^ (uint64_t)(r >> 64);
+}
+
+/* Eight bytes at a time, multiplied into each other. */
+unsigned key_hash(const struct keyspace *k, const char *key, size_t key_len)
+{
+    uint64_t h = k->seed ^ key_len, w;
+    for (; key_len >= sizeof w; key += sizeof w, key_len -= sizeof w) {
+        memcpy(&w, key, sizeof w);
+        h = fold(h ^ w, 0x9e3779b97f4a7c15u);
+    }
+    for (w = 0; key_len > 0; key_len--)
+        w = w << 8 | (unsigned char)key[key_len - 1];
+    h = fold(h ^ w, 0xd6e8feb86659fd93u);
+    return (unsigned)(h ^ h >> 32);
+}
+
+static void tell(struct keyspace *k, enum key_change what, const struct key *en)
+{
+    if (k->changed)
+        k->changed(k->changed_arg, what, en->type, en->name, en->name_len);
+}
+
+void key_changed(struct keyspace *k, struct key *en)
+{
+    enum key_change what = en->fresh ? KEY_CREATED : KEY_CHANGED;
+    en->fresh = false;
+    tell(k, what, en);
+}
+
+struct key *key_find(struct keyspace *k, const char *key, size_t key_len, unsigned hash)
+{
+    struct key *en;
+    HASH_FIND_BYHASHVALUE(hh, k->table, key, key_len, hash, en);
+    if (en && en->expiry.place && k->now_ms > en->expiry.at) {
+        key_drop(k, en);
+        return NULL;
+    }
     return en;
 }
 
-const char *keyspace_get(const struct keyspace *k, const char *key, size_t key_len, size_t *ret_len)
+static struct key *find(struct keyspace *k, const char *key, size_t key_len)
 {
-    const struct entry *en = find(k, key, key_len);
+    return key_find(k, key, key_len, key_hash(k, key, key_len));
+}
+
+struct key *key_add(struct keyspace *k, const char *key, size_t key_len, unsigned hash, enum key_type type)
+{
+    struct key *en = calloc(1, sizeof *en + key_len);
     if (!en)
         return NULL;
-    *ret_len = en->value_len;
-    return en->value;
-}
-
-/* Give the value room for exactly cap bytes (and a NUL). */
-static int resize(struct keyspace *k, struct entry *en, size_t cap)
-{
-    if (cap > en->value_cap && !keyspace_fits(k, cap - en->value_cap))
-        return -ENOSPC;
-    char *v = realloc(en->value, cap + 1);
-    if (!v)
-        return -ENOMEM;
-    k->bytes += cap - en->value_cap;
-    en->value = v;
-    en->value_cap = cap;
-    return 0;
-}
-
-static int add_entry(struct keyspace *k, const char *key, size_t key_len, const void *v, size_t n)
-{
-    if (!keyspace_fits(k, keyspace_entry_bytes(key_len, n)))
-        return -ENOSPC;
-    struct entry *en = calloc(1, sizeof *en + key_len);
-    char *value = malloc(n + 1);
-    if (!en || !value)
-        goto no_memory;
-    memcpy(en->key, key, key_len);
-    en->key_len = key_len;
-    if (n > 0)
-        memcpy(value, v, n);
-    en->value = value;
-    en->value_len = en->value_cap = n;
-    HASH_ADD_KEYPTR(hh, k->table, en->key, key_len, en);
-    if (!en->hh.tbl)
-        goto no_memory;
-    k->bytes += keyspace_entry_bytes(key_len, n);
-    return 0;
-
-no_memory:
-    free(value);
-    free(en);
-    return -ENOMEM;
-}
-
-int keyspace_set(struct keyspace *k, const char *key, size_t key_len, const void *v, size_t n, bool *created)
-{
-    struct entry *en = find(k, key, key_len);
-    if (created)
-        *created = !en;
-    if (!en)
-        return add_entry(k, key, key_len, v, n);
-    if (n > en->value_cap || n < en->value_cap / 2) {
-        int rc = resize(k, en, n);
-        if (rc < 0)
-            return rc;
+    if (key_len)
+        memcpy(en->name, key, key_len);
+    en->name_len = key_len;
+    en->type = type;
+    en->fresh = true;
+    HASH_ADD_KEYPTR_BYHASHVALUE(hh, k->table, en->name, key_len, hash, en);
+    if (!en->hh.tbl) {
+        free(en);
+        return NULL;
     }
-    if (n > 0)
-        memmove(en->value, v, n);
-    en->value_len = n;
-    return 0;
+    key_charge(k, en);
+    return en;
 }
 
-int keyspace_append(struct keyspace *k, const char *key, size_t key_len, const void *v, size_t n, size_t *ret_len,
-                    bool *created)
+void key_free_value(struct key *en)
 {
-    struct entry *en = find(k, key, key_len);
-    *created = !en;
-    if (!en) {
-        *ret_len = n;
-        return add_entry(k, key, key_len, v, n);
-    }
-    size_t need = en->value_len + n;
-    if (need > en->value_cap) {
-        size_t roomy = need + need / 2;
-        int rc = resize(k, en, keyspace_fits(k, roomy - en->value_cap) ? roomy : need);
-        if (rc < 0)
-            return rc;
-    }
-    if (n > 0)
-        memcpy(en->value + en->value_len, v, n);
-    en->value_len = need;
-    *ret_len = need;
-    return 0;
+    if (en->type == KEY_LIST)
+        list_free(&en->list);
+    else
+        free(en->text.p);
+    en->text = (struct text){0};
 }
 
-int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t delta, int64_t *ret, bool *created)
+void key_drop(struct keyspace *k, struct key *en)
 {
-    const struct entry *en = find(k, key, key_len);
-    int64_t old = 0, sum;
-    if (en && !request_i64(en->value, en->value_len, &old))
-        return -EINVAL;
-    if (__builtin_add_overflow(old, delta, &sum))
-        return -ERANGE;
-    char text[24];
-    int n = snprintf(text, sizeof text, "%" PRId64, sum);
-    int rc = keyspace_set(k, key, key_len, text, (size_t)n, created);
-    if (rc == 0)
-        *ret = sum;
-    return rc;
-}
-
-static void drop(struct keyspace *k, struct entry *en)
-{
-    k->bytes -= keyspace_entry_bytes(en->key_len, en->value_cap);
+    k->bytes -= en->charged;
+    expiry_remove(&k->expiry, &en->expiry);
     HASH_DEL(k->table, en);
-    free(en->value);
+    if (!en->fresh)
+        tell(k, KEY_DELETED, en);
+    key_free_value(en);
     free(en);
 }
 
 bool keyspace_delete(struct keyspace *k, const char *key, size_t key_len)
 {
-    struct entry *en = find(k, key, key_len);
+    struct key *en = find(k, key, key_len);
     if (en)
-        drop(k, en);
+        key_drop(k, en);
     return en != NULL;
 }
 
 void keyspace_clear(struct keyspace *k)
 {
-    struct entry *en, *next;
+    struct key *en, *next;
     HASH_ITER (hh, k->table, en, next)
-        drop(k, en);
+        key_drop(k, en);
 }
 
 void keyspace_destroy(struct keyspace *k)
 {
     if (!k)
         return;
+    k->changed = NULL;
     keyspace_clear(k);
+    expiry_free(&k->expiry);
     free(k);
 }
 
-void keyspace_each(const struct keyspace *k, void (*visit)(void *arg, const char *key, size_t key_len), void *arg)
+int keyspace_rename(struct keyspace *k, const char *from, size_t from_len, const char *to, size_t to_len)
 {
-    for (const struct entry *en = k->table; en; en = en->hh.next)
-        visit(arg, en->key, en->key_len);
+    struct key *old = find(k, from, from_len), *target = find(k, to, to_len), *en;
+    if (!old)
+        return -ENOENT;
+    if (old == target)
+        return 0;
+    if (!(en = key_add(k, to, to_len, key_hash(k, to, to_len), old->type))) /* in front of the one it replaces */
+        return -ENOMEM;
+    en->list = old->list; /* the larger of both kinds of value */
+    if (old->type == KEY_STRING)
+        en->text = old->text;
+    old->type = KEY_STRING;
+    old->text = (struct text){0};
+    expiry_replace(&k->expiry, &old->expiry, &en->expiry);
+    key_drop(k, old);
+    if (target)
+        key_drop(k, target);
+    key_charge(k, en);
+    key_changed(k, en);
+    return 0;
+}
+
+enum key_type keyspace_type(struct keyspace *k, const char *key, size_t key_len)
+{
+    const struct key *en = find(k, key, key_len);
+    return en ? en->type : KEY_NONE;
+}
+
+size_t keyspace_key_bytes(struct keyspace *k, const char *key, size_t key_len)
+{
+    const struct key *en = find(k, key, key_len);
+    return en ? en->charged : 0;
 }
 
 size_t keyspace_count(const struct keyspace *k)
@@ -203,7 +214,127 @@ size_t keyspace_count(const struct keyspace *k)
     return HASH_COUNT(k->table);
 }
 
-size_t keyspace_bytes(const struct keyspace *k)
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+
+void keyspace_tick(struct keyspace *k, int64_t now_ms)
 {
-    return k->bytes;
+    k->now_ms = now_ms;
+}
+
+int64_t keyspace_now(const struct keyspace *k)
+{
+    return k->now_ms;
+}
+
+int key_set_expiry(struct keyspace *k, struct key *en, int64_t at_ms)
+{
+    if (at_ms == KEYSPACE_KEEP)
+        return 0;
+    if (at_ms != KEYSPACE_NEVER)
+        return expiry_set(&k->expiry, &en->expiry, at_ms);
+    expiry_remove(&k->expiry, &en->expiry);
+    return 0;
+}
+
+int64_t keyspace_expiry(struct keyspace *k, const char *key, size_t key_len)
+{
+    const struct key *en = find(k, key, key_len);
+    if (!en)
+        return -1;
+    return en->expiry.place ? en->expiry.at : KEYSPACE_NEVER;
+}
+
+int keyspace_expire(struct keyspace *k, const char *key, size_t key_len, int64_t at_ms)
+{
+    struct key *en = find(k, key, key_len);
+    if (!en)
+        return -ENOENT;
+    int rc = key_set_expiry(k, en, at_ms);
+    if (rc == 0)
+        key_changed(k, en);
+    return rc;
+}
+
+size_t keyspace_expiring(const struct keyspace *k)
+{
+    return k->expiry.n;
+}
+
+static struct key *key_of(struct deadline *d)
+{
+    return (struct key *)((char *)d - offsetof(struct key, expiry));
+}
+
+int64_t keyspace_next_expiry(const struct keyspace *k)
+{
+    const struct deadline *d = expiry_first(&k->expiry);
+    return d ? d->at : INT64_MAX;
+}
+
+size_t keyspace_expire_due(struct keyspace *k, size_t at_most)
+{
+    size_t n = 0;
+    for (struct deadline *d; n < at_most && (d = expiry_first(&k->expiry)) && k->now_ms > d->at; n++)
+        key_drop(k, key_of(d));
+    return n;
+}
+
+/* ---- walks ------------------------------------------------------------------------------------------------------- */
+
+static bool alive(const struct keyspace *k, const struct key *en)
+{
+    return !en->expiry.place || k->now_ms <= en->expiry.at;
+}
+
+void keyspace_walk(const struct keyspace *k, keyspace_visit *visit, void *arg)
+{
+    for (const struct key *en = k->table; en; en = en->hh.next)
+        if (alive(k, en))
+            visit(arg, en->type, en->name, en->name_len);
+}
+
+void keyspace_each(const struct keyspace *k, void (*visit)(void *arg, const char *key, size_t key_len), void *arg)
+{
+    for (const struct key *en = k->table; en; en = en->hh.next)
+        if (alive(k, en))
+            visit(arg, en->name, en->name_len);
+}
+
+static uint64_t reversed(uint64_t v)
+{
+    uint64_t r = 0;
+    for (int i = 0; i < 64; i++, v >>= 1)
+        r = r << 1 | (v & 1);
+    return r;
+}
+
+uint64_t keyspace_scan(const struct keyspace *k, uint64_t cursor, keyspace_visit *visit, void *arg)
+{
+    if (!k->table)
+        return 0;
+    const struct UT_hash_table *t = k->table->hh.tbl;
+    uint64_t mask = t->num_buckets - 1;
+    for (struct UT_hash_handle *h = t->buckets[cursor & mask].hh_head; h; h = h->hh_next) {
+        const struct key *en = ELMT_FROM_HH(t, h);
+        if (alive(k, en))
+            visit(arg, en->type, en->name, en->name_len);
+    }
+    return reversed(reversed(cursor | ~mask) + 1);
+}
+
+const char *keyspace_random(struct keyspace *k, uint64_t draw, size_t *ret_len)
+{
+    keyspace_expire_due(k, SIZE_MAX);
+    if (!k->table)
+        return NULL;
+    const struct UT_hash_table *t = k->table->hh.tbl;
+    uint64_t b = draw & (t->num_buckets - 1);
+    while (!t->buckets[b].hh_head)
+        b = (b + 1) & (t->num_buckets - 1);
+    struct UT_hash_handle *h = t->buckets[b].hh_head;
+    for (uint64_t skip = (draw >> 32) % t->buckets[b].count; skip > 0; skip--)
+        h = h->hh_next;
+    const struct key *en = ELMT_FROM_HH(t, h);
+    *ret_len = en->name_len;
+    return en->name;
 }

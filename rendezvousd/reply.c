@@ -68,6 +68,11 @@ void reply_nil(struct reply *r)
     add(r, "$-1\r\n", 5);
 }
 
+void reply_nil_array(struct reply *r)
+{
+    add(r, "*-1\r\n", 5);
+}
+
 void reply_array(struct reply *r, size_t n)
 {
     add_number(r, '*', (int64_t)n);

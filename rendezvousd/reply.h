@@ -17,6 +17,7 @@ void reply_int(struct reply *r, int64_t v);
 void reply_bulk(struct reply *r, const void *p, size_t n);
 void reply_text(struct reply *r, const char *s); /* a bulk string */
 void reply_nil(struct reply *r);
+void reply_nil_array(struct reply *r);
 void reply_array(struct reply *r, size_t n); /* n replies follow */
 
 #endif

@@ -23,7 +23,13 @@ static void fill_defaults(struct server_options *o)
 
 static void destroy(struct server *s)
 {
+    while (s->expiring) {
+        struct space *sp = s->expiring;
+        DL_DELETE(s->expiring, sp);
+        sp->expiring = NULL;
+    }
     space_release(s->space);
+    free(s->index);
     free(s->members);
     free(s);
 }
@@ -47,10 +53,13 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
         destroy(s);
         return rc;
     }
-    if (space_create(&s->space, s->o.max_memory_bytes) < 0) {
+    if (space_create(&s->space, s->o.max_memory_bytes) < 0 || command_index_create(&s->index) < 0) {
         destroy(s);
         return err_set(e, -ENOMEM, "no memory for a server");
     }
+    uv_timer_init(loop, &s->expiry_timer);
+    s->expiry_timer.data = s;
+    s->open_handles++;
     *ret = s;
     return 0;
 }
@@ -199,12 +208,9 @@ void server_handle_closed(struct server *s)
         done(arg);
 }
 
-/* The loop must turn once more even if nothing is open, so that done() is never called from inside server_close(). */
-static void on_last_turn(uv_handle_t *h)
+static void on_timer_closed(uv_handle_t *h)
 {
-    struct server *s = h->data;
-    free(h);
-    server_handle_closed(s);
+    server_handle_closed(h->data);
 }
 
 void server_close(struct server *s, void (*done)(void *arg), void *arg)
@@ -220,16 +226,7 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
     while (s->conns)
         conn_close(s->conns);
     server_close_door(s);
-    uv_timer_t *turn = calloc(1, sizeof *turn);
-    if (turn) {
-        uv_timer_init(s->loop, turn);
-        turn->data = s;
-        s->open_handles++;
-        uv_close((uv_handle_t *)turn, on_last_turn);
-    } else if (s->open_handles == 0) {
-        s->open_handles = 1;
-        server_handle_closed(s);
-    }
+    uv_close((uv_handle_t *)&s->expiry_timer, on_timer_closed); /* the last: done() is never called from in here */
 }
 
 /* ---- in-process ----------------------------------------------------------------------------------------------------- */
@@ -258,12 +255,9 @@ void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run,
 int server_set(struct server *s, const char *key, const void *value, size_t n, struct err *e)
 {
     struct request_arg k = {key, strlen(key)};
-    bool created;
-    int rc = keyspace_set(s->space->keys, k.p, k.n, value, n, &created);
+    int rc = keyspace_set(s->space->keys, k.p, k.n, value, n, NULL);
     if (rc < 0)
         return err_errno(e, -rc, "key '%s' of %zu bytes cannot be stored", key, n);
-    if (created)
-        space_key_created(s->space, &k);
     conn_drain_ready(s);
     return 0;
 }
@@ -273,6 +267,7 @@ void server_stats(const struct server *s, struct server_stats *ret)
     *ret = (struct server_stats){
         .clients = s->clients,
         .keys = keyspace_count(s->space->keys),
+        .expires = keyspace_expiring(s->space->keys),
         .memory_bytes = keyspace_bytes(s->space->keys) + s->buffer_bytes,
         .waiters = waiters_count(s->space->waiters),
         .commands = s->commands,

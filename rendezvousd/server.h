@@ -58,7 +58,7 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg);
 int server_set_jobs(struct server *s, struct jobs *j, struct err *e);
 
 struct server_stats {
-    size_t clients, keys, memory_bytes, waiters;
+    size_t clients, keys, expires, memory_bytes, waiters;
     uint64_t commands, connections, refused;
 };
 void server_stats(const struct server *s, struct server_stats *ret);

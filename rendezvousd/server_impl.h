@@ -10,6 +10,7 @@
 #include "rendezvousd/request.h"
 #include "rendezvousd/server.h"
 #include "rendezvousd/waiters.h"
+#include "rendezvousd/watch.h"
 
 #define CLIENT_NAME_MAX 63
 #define READ_BYTES (64 * 1024)
@@ -21,10 +22,16 @@ struct listener {
     struct listener *prev, *next;
 };
 
-/* A key-space and who waits in it. Connections hold references; the server holds one of its default space. */
+/* A key-space, who waits in it and who listens. Connections hold references; the server holds one of its default space. */
 struct space {
     struct keyspace *keys;
     struct waiters *waiters;
+    struct watches *watches;
+    struct pubsub *pubsub;
+    bool wake_one;     /* a list that comes wakes nobody by itself: whoever pushes calls waiters_created_one() */
+    int64_t expiry_ms; /* when the server's timer looks for keys to expire; INT64_MAX: not at all */
+    struct server *expiring; /* the server in whose list of such spaces it stands */
+    struct space *prev, *next;
     struct barrier *barriers; /* who waits in TCPStore's BARRIER (tcpstore_barrier.c) */
     size_t refs;
 };
@@ -90,6 +97,13 @@ struct conn {
     void *on_close_arg;
     struct rdzv_conn *rdzv; /* NULL, or what it has as a party of a job (command_rdzv.c) */
     size_t charged; /* bytes of its buffers in s->buffer_bytes */
+    struct transaction *txn;       /* between MULTI and EXEC (command_multi.c) */
+    struct watcher watcher;        /* WATCH */
+    struct subscriber *subscriber; /* NULL until it subscribes */
+    bool in_exec;                  /* nothing blocks now */
+    enum { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP } replies; /* CLIENT REPLY */
+    int64_t since_ms, active_ms;                                        /* the loop's time: accepted; last command */
+    const char *last_command;                                           /* NULL: none yet */
     uint64_t id;
     char name[CLIENT_NAME_MAX + 1];
     struct conn *prev, *next;             /* in s->conns */
@@ -104,6 +118,9 @@ struct server {
     struct listener *listeners;
     struct conn *conns;
     struct conn *ready; /* woken: they go on when the request that woke them is answered */
+    struct command_index *index; /* of the commands' names */
+    struct space *expiring;      /* those with keys that expire */
+    uv_timer_t expiry_timer;
     struct jobs *jobs;      /* borrowed; NULL: this server hosts no rendezvous */
     struct rdzv_door *door; /* with jobs */
     size_t clients, open_handles;
@@ -124,8 +141,20 @@ void server_accept_waiting(struct server *s); /* there may be room for one more 
 int space_create(struct space **ret, size_t max_bytes); /* with one reference; -ENOMEM */
 struct space *space_hold(struct space *sp);
 void space_release(struct space *sp); /* the last one destroys it; NULL allowed */
-void space_key_created(struct space *sp, const struct request_arg *key);
-void space_key_deleted(struct space *sp, const struct request_arg *key);
+/* Nothing to do any more: a key-space tells by itself. */
+static inline void space_key_created(struct space *sp, const struct request_arg *key)
+{
+    (void)sp;
+    (void)key;
+}
+static inline void space_key_deleted(struct space *sp, const struct request_arg *key)
+{
+    (void)sp;
+    (void)key;
+}
+/* After each request that may have changed it: serve those who wait for lists, and have the timer look for keys that expire. */
+void space_settle(struct space *sp, struct server *s);
+void space_expire(struct server *s); /* the timer's work: delete what is due, look again when the next is */
 
 /* command_rdzv.c */
 void rdzv_conn_gone(struct conn *c); /* the connection goes: so does the party */
@@ -148,7 +177,14 @@ void conn_drain_ready(struct server *s);
 /* Block until all keys exist (:1) or timeout_ms has passed (:0). -ENOSPC, -ENOMEM. */
 int conn_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t timeout_ms);
 
-/* command.c: answer one request into c->reply (or block c). */
+/* command.c */
+int command_index_create(struct command_index **ret); /* -ENOMEM; to be freed */
+/* Answer one request into c->reply (or block c). */
 void command_execute(struct conn *c, const struct request *rq);
+void command_forget(struct conn *c);         /* its transaction, watches and subscriptions: it leaves its space */
+size_t command_held_bytes(const struct conn *c); /* bytes these take */
+
+/* command_block.c: give lists that came to those who wait for them. */
+void block_serve(struct space *sp);
 
 #endif

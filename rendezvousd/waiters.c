@@ -13,7 +13,10 @@
 
 struct awaited {
     UT_hash_handle hh;
-    struct link *links;
+    struct link *links; /* those who wait for all of their keys */
+    struct link *any;   /* those who wait for a list */
+    bool signalled;     /* in waiters.signalled */
+    struct awaited *s_prev, *s_next;
     size_t key_len;
     char key[];
 };
@@ -21,11 +24,12 @@ struct awaited {
 struct link {
     struct waiter *owner;
     struct awaited *key;
-    struct link *prev, *next; /* in key->links */
+    bool missing;             /* counted in owner->missing */
+    struct link *prev, *next; /* in key->links or key->any */
 };
 
 struct waiter {
-    void (*done)(void *arg);
+    void (*done)(void *arg); /* NULL: waits for a list */
     void *arg;
     struct waiter *next_done;
     size_t missing, n;
@@ -35,6 +39,7 @@ struct waiter {
 struct waiters {
     struct keyspace *keys;
     struct awaited *table;
+    struct awaited *signalled; /* in the order of their lists */
     size_t count;
 };
 
@@ -73,11 +78,23 @@ static struct awaited *await(struct waiters *w, const char *key, size_t key_len)
     return a;
 }
 
+static void unsignal(struct waiters *w, struct awaited *a)
+{
+    if (a->signalled)
+        DL_DELETE2(w->signalled, a, s_prev, s_next);
+    a->signalled = false;
+}
+
 static void unlink_key(struct waiters *w, struct link *l)
 {
     struct awaited *a = l->key;
-    DL_DELETE(a->links, l);
-    if (a->links)
+    if (l->owner->done)
+        DL_DELETE(a->links, l);
+    else
+        DL_DELETE(a->any, l);
+    if (!a->any)
+        unsignal(w, a);
+    if (a->links || a->any)
         return;
     keyspace_charge(w->keys, -(ptrdiff_t)(sizeof *a + a->key_len));
     HASH_DEL(w->table, a);
@@ -105,8 +122,8 @@ void waiters_remove(struct waiters *w, struct waiter *one)
     release(w, one, n);
 }
 
-int waiters_add(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
-                struct waiter **ret)
+static int add(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
+               struct waiter **ret)
 {
     size_t need = waiter_bytes(n);
     for (size_t i = 0; i < n; i++)
@@ -123,18 +140,32 @@ int waiters_add(struct waiters *w, const struct request_arg *keys, size_t n, voi
     for (; one->n < n; one->n++) {
         const struct request_arg *key = &keys[one->n];
         struct link *l = &one->links[one->n];
-        size_t len;
         if (!(l->key = await(w, key->p, key->n))) {
             detach(w, one);
             release(w, one, n);
             return -ENOMEM;
         }
         l->owner = one;
-        DL_APPEND(l->key->links, l);
-        one->missing += !keyspace_get(w->keys, key->p, key->n, &len);
+        if (done)
+            DL_APPEND(l->key->links, l);
+        else
+            DL_APPEND(l->key->any, l);
+        l->missing = keyspace_type(w->keys, key->p, key->n) == KEY_NONE;
+        one->missing += l->missing;
     }
     *ret = one;
     return 0;
+}
+
+int waiters_add(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
+                struct waiter **ret)
+{
+    return add(w, keys, n, done, arg, ret);
+}
+
+int waiters_add_any(struct waiters *w, const struct request_arg *keys, size_t n, void *arg, struct waiter **ret)
+{
+    return add(w, keys, n, NULL, arg, ret);
 }
 
 size_t waiters_count(const struct waiters *w)
@@ -142,20 +173,16 @@ size_t waiters_count(const struct waiters *w)
     return w->count;
 }
 
-void waiters_created(struct waiters *w, const char *key, size_t key_len)
+static struct awaited *find(struct waiters *w, const char *key, size_t key_len)
 {
-    struct awaited *a;
-    HASH_FIND(hh, w->table, key, key_len, a);
-    if (!a)
-        return;
-    /* In the order they came. Removing one may free `a`, so those that are done are collected first. */
-    struct waiter *first = NULL, **last = &first;
-    for (struct link *l = a->links; l; l = l->next) {
-        if (--l->owner->missing == 0) {
-            *last = l->owner;
-            last = &l->owner->next_done;
-        }
-    }
+    struct awaited *a = NULL;
+    if (w->table)
+        HASH_FIND(hh, w->table, key, key_len, a);
+    return a;
+}
+
+static void tell_all(struct waiters *w, struct waiter *first)
+{
     while (first) {
         struct waiter *one = first;
         void (*done)(void *) = one->done;
@@ -166,21 +193,81 @@ void waiters_created(struct waiters *w, const char *key, size_t key_len)
     }
 }
 
+/* The first at_most links that miss the key. In the order they came; removing a waiter may free `a`, so those that are done are
+ * collected first. */
+static void created(struct waiters *w, struct awaited *a, size_t at_most)
+{
+    struct waiter *first = NULL, **last = &first;
+    for (struct link *l = a->links; l && at_most > 0; l = l->next) {
+        if (!l->missing)
+            continue;
+        l->missing = false;
+        at_most--;
+        if (--l->owner->missing == 0) {
+            *last = l->owner;
+            last = &l->owner->next_done;
+        }
+    }
+    tell_all(w, first);
+}
+
+void waiters_created(struct waiters *w, const char *key, size_t key_len)
+{
+    struct awaited *a = find(w, key, key_len);
+    if (a)
+        created(w, a, SIZE_MAX);
+}
+
+void waiters_created_one(struct waiters *w, const char *key, size_t key_len)
+{
+    struct awaited *a = find(w, key, key_len);
+    if (a)
+        created(w, a, 1);
+}
+
 void waiters_deleted(struct waiters *w, const char *key, size_t key_len)
 {
-    struct awaited *a;
-    HASH_FIND(hh, w->table, key, key_len, a);
+    struct awaited *a = find(w, key, key_len);
     if (!a)
         return;
-    for (struct link *l = a->links; l; l = l->next)
-        l->owner->missing++;
+    for (struct link *l = a->links; l; l = l->next) {
+        l->owner->missing += !l->missing;
+        l->missing = true;
+    }
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------------------ */
+
+void waiters_signal(struct waiters *w, const char *key, size_t key_len)
+{
+    struct awaited *a = find(w, key, key_len);
+    if (!a || !a->any || a->signalled)
+        return;
+    a->signalled = true;
+    DL_APPEND2(w->signalled, a, s_prev, s_next);
+}
+
+void *waiters_next(struct waiters *w, struct request_arg *ret_key)
+{
+    struct awaited *a = w->signalled;
+    if (!a)
+        return NULL;
+    *ret_key = (struct request_arg){a->key, a->key_len};
+    return a->any->owner->arg;
+}
+
+void waiters_pass(struct waiters *w)
+{
+    unsignal(w, w->signalled);
 }
 
 void waiters_destroy(struct waiters *w)
 {
     if (!w)
         return;
-    while (w->table)
-        waiters_remove(w, w->table->links->owner);
+    while (w->table) {
+        const struct link *l = w->table->links ? w->table->links : w->table->any;
+        waiters_remove(w, l->owner);
+    }
     free(w);
 }

@@ -1,0 +1,26 @@
+/* Deadlines in the order they come due: a binary heap, since libuv's and uthash's are of no use here. Each deadline stands inside the
+ * thing that expires. Pure: no clock. */
+#ifndef CRUN_RENDEZVOUSD_EXPIRY_H
+#define CRUN_RENDEZVOUSD_EXPIRY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct deadline {
+    int64_t at;   /* ms; meaningful while it stands in a heap */
+    size_t place; /* in the heap, from 1; 0: in none */
+};
+
+struct expiry {
+    struct deadline **v;
+    size_t n, cap;
+};
+
+int expiry_reserve(struct expiry *h); /* so that one more expiry_set() cannot fail; -ENOMEM */
+int expiry_set(struct expiry *h, struct deadline *d, int64_t at);                 /* in the heap or not yet; -ENOMEM */
+void expiry_remove(struct expiry *h, struct deadline *d);                         /* no-op if it stands in none */
+struct deadline *expiry_first(const struct expiry *h);                            /* the soonest; NULL: none */
+void expiry_replace(struct expiry *h, struct deadline *old, struct deadline *by); /* the thing has moved */
+void expiry_free(struct expiry *h); /* the heap's memory; the deadlines are not touched */
+
+#endif
