@@ -20,6 +20,7 @@
 #define FLUSH_BYTES (256 * 1024) /* replies are written when this much is there */
 #define KEEP_OUT_BYTES (16 * 1024)
 #define KEEPALIVE_SECONDS 60
+#define FINISH_MS 1000
 
 #define conn_of(handle, member) ((struct conn *)((char *)(handle)-offsetof(struct conn, member)))
 
@@ -212,6 +213,16 @@ static void say_last_words(struct conn *c)
     uv_read_stop((uv_stream_t *)&c->tcp);
     c->reading = false;
     set_timer(c, TIMER_LINGER, c->s->o.request_timeout_ms);
+}
+
+void conn_finish(struct conn *c)
+{
+    if (!c->writing || c->blocked || c->rdzv) {
+        conn_close(c);
+        return;
+    }
+    say_last_words(c);
+    set_timer(c, TIMER_LINGER, FINISH_MS);
 }
 
 /* ---- in --------------------------------------------------------------------------------------------------------- */

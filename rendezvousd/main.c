@@ -1,8 +1,18 @@
-/* rendezvousd: the server of server.h as a program. Exits 0 on SIGTERM, SIGINT or SIGHUP. */
+/* rendezvousd: the server of server.h as a program.
+ *
+ * - start: options, gate (tokens, TLS), server, jobs, HTTP; then whoever waits is told (stdout, port file, descriptor, systemd);
+ * - SIGHUP: token and TLS files are read again; connections of principals that are gone are closed. What cannot be read is told, and the
+ *   old stays;
+ * - SIGTERM, SIGINT: no longer ready, no new connections; replies that are on their way are written; exit 0. */
 #include "common/args.h"
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "common/log.h"
+#include "rendezvousd/config.h"
+#include "rendezvousd/gate.h"
+#include "rendezvousd/http.h"
+#include "rendezvousd/jobs.h"
+#include "rendezvousd/sd_notify.h"
 #include "rendezvousd/server.h"
 #include <assert.h>
 #include <errno.h>
@@ -10,86 +20,24 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-struct config {
-    const char *bind, *port_file;
-    int64_t port, max_clients;
-    int log_level;
-    bool insecure;
-};
-
-static const struct arg_spec specs[] = {
-    ARG_GROUP("Listening"),
-    {.name = "bind",
-     .type = ARG_STRING,
-     .at = offsetof(struct config, bind),
-     .def = "127.0.0.1",
-     .metavar = "ADDR",
-     .env = "RENDEZVOUSD_BIND",
-     .help = "address to listen on"},
-    {.name = "port",
-     .type = ARG_INT,
-     .at = offsetof(struct config, port),
-     .def = "29400",
-     .min = 0,
-     .max = 65535,
-     .env = "RENDEZVOUSD_PORT",
-     .help = "port to listen on; 0: the kernel picks one"},
-    {.name = "port-file",
-     .type = ARG_STRING,
-     .at = offsetof(struct config, port_file),
-     .metavar = "FILE",
-     .help = "write the port to FILE once the server listens"},
-    {.name = "insecure",
-     .type = ARG_FLAG,
-     .at = offsetof(struct config, insecure),
-     .help = "serve addresses beyond loopback, and every local user, although nobody is authenticated"},
-    ARG_GROUP("Limits"),
-    {.name = "max-clients",
-     .type = ARG_INT,
-     .at = offsetof(struct config, max_clients),
-     .def = "10000",
-     .min = 1,
-     .max = 1000000,
-     .env = "RENDEZVOUSD_MAX_CLIENTS",
-     .help = "connections served at once; more are refused"},
-    ARG_GROUP("Output"),
-    {.name = "log-level",
-     .type = ARG_CHOICE,
-     .at = offsetof(struct config, log_level),
-     .def = "warn",
-     .choices = "error|warn|info|debug",
-     .env = "RENDEZVOUSD_LOG_LEVEL",
-     .help = "what to log on stderr"},
-    ARG_END,
-};
-
-static const struct arg_program program = {
-    .name = "rendezvousd",
-    .usage = "[options]",
-    .summary = "Rendezvous daemon and key-value store. Speaks Redis' RESP2, so redis-cli can talk to it.",
-    .specs = specs,
-    .operands = ARG_NO_OPERANDS,
-};
+#define MODULE "main"
+#define SPARE_FILES 48 /* descriptors for everything but clients: listeners, loop, log, state, a few look-ups */
+#define HTTP_FILES 160
 
 struct daemon {
     struct config config;
     uv_loop_t loop;
     uv_signal_t signals[3];
     size_t n_signals;
+    struct gate *gate;
     struct server *server;
+    struct jobs *jobs;
+    struct http *http;
+    int port, http_port;
 };
-
-/* A loopback address, or no address at all: server_listen() says what is expected then. */
-static bool may_bind(const char *host)
-{
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-    if (uv_ip4_addr(host, 0, &v4) == 0)
-        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
-    return uv_ip6_addr(host, 0, &v6) != 0 || IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
-}
 
 /* Whoever sees the file sees all of it: written aside, then renamed. */
 static int write_port_file(const char *path, int port, struct err *e)
@@ -112,13 +60,52 @@ static int write_port_file(const char *path, int port, struct err *e)
     return 0;
 }
 
-static void on_signal(uv_signal_t *sig, int signum)
+/* ---- end --------------------------------------------------------------------------------------------------------------- */
+
+static void on_server_closed(void *arg)
 {
-    struct daemon *d = sig->data;
-    log_info("main", "signal %d: closing", signum);
+    struct daemon *d = arg;
+    http_close(d->http);
+    d->http = NULL;
+    jobs_destroy(d->jobs);
+    d->jobs = NULL;
+    gate_destroy(d->gate);
+    d->gate = NULL;
+}
+
+static void shut_down(struct daemon *d, int signum)
+{
+    log_info(MODULE, "signal %d: closing", signum);
+    sd_notify_say("STOPPING=1", NULL);
     for (size_t i = 0; i < d->n_signals; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
-    server_close(d->server, NULL, NULL);
+    if (d->http)
+        http_not_ready(d->http);
+    server_close(d->server, on_server_closed, d);
+}
+
+/* ---- reload ------------------------------------------------------------------------------------------------------------ */
+
+static void reload(struct daemon *d)
+{
+    struct err e;
+    sd_notify_say("RELOADING=1", NULL);
+    if (gate_reload(d->gate, &e) < 0)
+        log_error(MODULE, "SIGHUP: %s; what was read before stays", e.text);
+    else
+        log_warn(MODULE, "SIGHUP: tokens and certificates were read again, %zu connections closed",
+                 gate_dismiss_removed(d->gate, d->server));
+    if (d->http && http_reload(d->http, &e) < 0)
+        log_error(MODULE, "SIGHUP: %s; what was read before stays", e.text);
+    sd_notify_say("READY=1", NULL);
+}
+
+static void on_signal(uv_signal_t *sig, int signum)
+{
+    if (signum == SIGHUP)
+        reload(sig->data);
+    else
+        shut_down(sig->data, signum);
 }
 
 /* A signal that was ignored at the start (SIGHUP under nohup) stays ignored. */
@@ -140,22 +127,121 @@ static int watch_signals(struct daemon *d, struct err *e)
     return 0;
 }
 
-/* On failure *ret_exit is the exit code that fits. */
-static int start(struct daemon *d, int *ret_port, int *ret_exit, struct err *e)
+/* ---- start ------------------------------------------------------------------------------------------------------------- */
+
+/* As many clients as there may be open files; the limit is raised as far as we may. */
+static size_t affordable_clients(const struct config *c)
 {
-    struct server_options o = {.max_clients = (size_t)d->config.max_clients, .same_uid_only = !d->config.insecure};
-    *ret_exit = EXIT_INTERNAL;
-    TRY(server_create(&d->server, &d->loop, &o, e));
-    int rc = server_listen(d->server, d->config.bind, (int)d->config.port, ret_port, e);
-    if (rc < 0) {
-        *ret_exit = rc == -EINVAL ? EXIT_USAGE_ERROR : EXIT_UNAVAILABLE;
-        return rc;
+    struct rlimit l;
+    size_t want = (size_t)c->max_clients, spare = SPARE_FILES + (c->http_port >= 0 ? HTTP_FILES : 0);
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0)
+        return want;
+    if (l.rlim_cur < want + spare && l.rlim_cur < l.rlim_max) {
+        l.rlim_cur = l.rlim_max == RLIM_INFINITY || l.rlim_max > want + spare ? want + spare : l.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &l) < 0)
+            getrlimit(RLIMIT_NOFILE, &l);
     }
-    TRY(watch_signals(d, e));
-    *ret_exit = EXIT_CANT_CREATE;
-    if (d->config.port_file)
-        TRY(write_port_file(d->config.port_file, *ret_port, e));
+    if (l.rlim_cur >= want + spare)
+        return want;
+    size_t can = l.rlim_cur > spare + 1 ? (size_t)l.rlim_cur - spare : 1;
+    log_warn(MODULE, "only %llu files may be open (ulimit -n): %zu clients instead of %zu",
+             (unsigned long long)l.rlim_cur, can, want);
+    return can;
+}
+
+static int open_gate(struct daemon *d, struct err *e)
+{
+    const struct config *c = &d->config;
+    return gate_create(&d->gate,
+                       &(struct gate_options){.token_file = c->token_file,
+                                              .insecure = c->insecure,
+                                              .plain_auth = c->plain_auth,
+                                              .max_unauthenticated = (size_t)c->max_unauthenticated,
+                                              .max_per_address = (size_t)c->max_per_address,
+                                              .auth_timeout_ms = (int64_t)(c->auth_timeout_s * 1000),
+                                              .tls_cert = c->tls_cert,
+                                              .tls_key = c->tls_key,
+                                              .tls_client_ca = c->tls_client_ca,
+                                              .tls_only = c->tls_only},
+                       e);
+}
+
+static int open_server(struct daemon *d, struct err *e)
+{
+    const struct config *c = &d->config;
+    struct server_options o = {.max_clients = affordable_clients(c),
+                               .max_request_bytes = (size_t)c->max_request,
+                               .max_output_bytes = (size_t)c->max_output,
+                               .max_memory_bytes = (size_t)c->max_memory,
+                               .request_timeout_ms = (int64_t)(c->request_timeout_s * 1000),
+                               .gate = d->gate};
+    return server_create(&d->server, &d->loop, &o, e);
+}
+
+static int open_jobs(struct daemon *d, struct err *e)
+{
+    const struct config *c = &d->config;
+    struct jobs_options o = {.loop = &d->loop,
+                             .epoch = 1,
+                             .max_jobs = (size_t)c->max_jobs,
+                             .max_jobs_per_principal = (size_t)c->max_jobs_per_principal,
+                             .max_nodes = (size_t)c->max_nodes,
+                             .max_job_bytes = (size_t)c->max_job_memory};
+    TRY(jobs_create(&d->jobs, &o, e));
+    return server_set_jobs(d->server, d->jobs, e);
+}
+
+static int listen_all(struct daemon *d, struct err *e)
+{
+    char one[256];
+    const char *list = d->config.bind;
+    d->port = (int)d->config.port; /* the first address decides where the kernel picks */
+    while (config_next_address(&list, one, sizeof one) > 0)
+        TRY(server_listen(d->server, one, d->port, &d->port, e));
     return 0;
+}
+
+static int open_http(struct daemon *d, struct err *e)
+{
+    const struct config *c = &d->config;
+    if (c->http_port < 0)
+        return 0;
+    struct http_options o = {.bind = c->http_bind,
+                             .port = (int)c->http_port,
+                             .token_file = c->http_token_file,
+                             .any_host = c->http_insecure,
+                             .server = d->server,
+                             .gate = d->gate,
+                             .jobs = d->jobs};
+    return http_open(&d->http, &d->loop, &o, &d->http_port, e);
+}
+
+static int exit_code_of(int rc)
+{
+    return rc == -EINVAL || rc == ERR_USAGE || rc == -ENOENT || rc == -EBADF ? EXIT_USAGE_ERROR
+           : rc == -ENOMEM || rc == -EIO                                     ? EXIT_INTERNAL
+                                                                             : EXIT_UNAVAILABLE;
+}
+
+/* On failure *ret_exit is the exit code that fits. */
+static int start(struct daemon *d, int *ret_exit, struct err *e)
+{
+    int rc = open_gate(d, e);
+    if (rc == 0)
+        rc = open_server(d, e);
+    if (rc == 0)
+        rc = open_jobs(d, e);
+    if (rc == 0)
+        rc = listen_all(d, e);
+    if (rc == 0)
+        rc = open_http(d, e);
+    if (rc == 0)
+        rc = watch_signals(d, e);
+    *ret_exit = exit_code_of(rc);
+    if (rc < 0)
+        return rc;
+    *ret_exit = EXIT_CANT_CREATE;
+    return d->config.port_file ? write_port_file(d->config.port_file, d->port, e) : 0;
 }
 
 static int complain(const struct err *e, int code)
@@ -164,28 +250,36 @@ static int complain(const struct err *e, int code)
     return code;
 }
 
+static void tell_ready(const struct daemon *d)
+{
+    struct err e;
+    printf("rendezvousd ready on %s:%d\n", d->config.bind, d->port);
+    if (d->http)
+        printf("rendezvousd http on http://%s%s%s:%d/\n", strchr(d->config.http_bind, ':') ? "[" : "",
+               d->config.http_bind, strchr(d->config.http_bind, ':') ? "]" : "", d->http_port);
+    fflush(stdout);
+    if (d->config.ready_fd >= 0 && ready_fd_say((int)d->config.ready_fd, &e) < 0)
+        log_warn(MODULE, "%s", e.text);
+    if (sd_notify_say("READY=1", &e) < 0)
+        log_warn(MODULE, "%s", e.text);
+}
+
 static int serve(struct daemon *d)
 {
     struct err e;
-    int port, code, rc;
-    if (!d->config.insecure && !may_bind(d->config.bind)) {
-        err_set(&e, ERR_USAGE,
-                "--bind %s: there is no authentication yet, so only a loopback address such as 127.0.0.1 is served "
-                "without --insecure",
-                d->config.bind);
+    int code, rc = config_check(&d->config, &e);
+    if (rc < 0)
         return complain(&e, EXIT_USAGE_ERROR);
-    }
     signal(SIGPIPE, SIG_IGN);
     rc = uv_loop_init(&d->loop);
     if (rc < 0) {
         err_errno(&e, -rc, "no event loop");
         return complain(&e, EXIT_INTERNAL);
     }
-    rc = start(d, &port, &code, &e);
+    rc = start(d, &code, &e);
     if (rc < 0)
         return complain(&e, code); /* the process ends: nothing is served yet */
-    printf("rendezvousd ready on %s:%d\n", d->config.bind, port);
-    fflush(stdout);
+    tell_ready(d);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     if (d->config.port_file)
         unlink(d->config.port_file);
@@ -198,9 +292,9 @@ int main(int argc, char **argv)
     static struct daemon d;
     struct arg_result r;
     struct err e;
-    if (args_parse(&program, argc, argv, &d.config, &r, &e) < 0)
+    if (args_parse(&config_program, argc, argv, &d.config, &r, &e) < 0)
         return complain(&e, EXIT_USAGE_ERROR);
-    if (args_answer(&program, "rendezvousd " CRUN_VERSION, &d.config, &r, stdout))
+    if (args_answer(&config_program, "rendezvousd " CRUN_VERSION, &d.config, &r, stdout))
         return EXIT_OK;
     log_init((enum log_level)d.config.log_level, "");
     return serve(&d);

@@ -223,8 +223,9 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
     struct listener *l, *next;
     DL_FOREACH_SAFE(s->listeners, l, next)
     drop_listener(l);
-    while (s->conns)
-        conn_close(s->conns);
+    struct conn *c, *following;
+    DL_FOREACH_SAFE(s->conns, c, following)
+    conn_finish(c);
     server_close_door(s);
     uv_close((uv_handle_t *)&s->expiry_timer, on_timer_closed); /* the last: done() is never called from in here */
 }

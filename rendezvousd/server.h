@@ -51,7 +51,8 @@ void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run,
  * members have no rights of their own. Connections that are there stay. -ENOMEM. */
 int server_set_members(struct server *s, const char *addresses);
 
-/* Close listeners and connections, fail waiters, then call done(arg) once, after which s is freed. Idempotent. */
+/* Close listeners and connections, fail waiters, then call done(arg) once, after which s is freed. Replies that are being written have a second
+ * to get through. Idempotent. */
 void server_close(struct server *s, void (*done)(void *arg), void *arg);
 
 /* Answer RDZV.* for these jobs; borrowed until done() of server_close(). */

@@ -163,6 +163,7 @@ void server_close_door(struct server *s);
 /* conn.c */
 void conn_accept(struct server *s, uv_stream_t *listener);
 void conn_close(struct conn *c);
+void conn_finish(struct conn *c); /* close, once what is being written is written, at most 1 s */
 void conn_trusted(struct conn *c); /* it has authenticated: no hurry any more */
 void conn_use_space(struct conn *c, struct space *sp); /* from now on; not while blocked */
 

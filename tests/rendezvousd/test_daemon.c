@@ -95,9 +95,9 @@ static void says_and_exits(char *const argv[], int code, const char *what)
 
 static void it_serves_until_a_signal_and_exits_0(void **state)
 {
-    static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
+    static const int signals[] = {SIGTERM, SIGINT};
     (void)state;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 2; i++) {
         int port;
         struct run r = daemon_start(&port);
         int fd = client_open(port);
@@ -143,38 +143,11 @@ static void the_port_file_holds_the_port_and_goes_with_the_daemon(void **state)
                    "/nonexistent/port");
 }
 
-static void a_hangup_takes_the_port_file_along_unless_it_was_ignored(void **state)
-{
-    char path[] = "/tmp/rendezvousd-XXXXXX";
-    (void)state;
-    close(mkstemp(path));
-    for (int ignored = 0; ignored < 2; ignored++) {
-        signal(SIGHUP, ignored ? SIG_IGN : SIG_DFL);
-        struct run r = begin((char *[]){program(), "--port", "0", "--port-file", path, NULL});
-        hear(&r, "ready");
-        kill(r.pid, SIGHUP);
-        if (ignored) {
-            int port;
-            FILE *f = fopen(path, "r");
-            assert_non_null(f);
-            assert_int_equal(fscanf(f, "%d", &port), 1);
-            fclose(f);
-            int fd = client_open(port);
-            client_talk(fd, "PING\r\n", "+PONG\r\n");
-            close(fd);
-            kill(r.pid, SIGTERM);
-        }
-        assert_int_equal(finish(&r), 0);
-        assert_int_equal(access(path, F_OK), -1);
-    }
-    signal(SIGHUP, SIG_DFL);
-}
-
 static void an_address_beyond_loopback_needs_insecure(void **state)
 {
     (void)state;
     says_and_exits((char *[]){program(), "--bind", "0.0.0.0", "--port", "0", NULL}, 2,
-                   "--bind 0.0.0.0: there is no authentication yet");
+                   "--bind 0.0.0.0: beyond loopback clients must authenticate");
     says_and_exits((char *[]){program(), "--bind", "::", "--port", "0", NULL}, 2, "--bind ::");
     struct run r = begin((char *[]){program(), "--bind", "0.0.0.0", "--port", "0", "--insecure", NULL});
     hear(&r, "rendezvousd ready on 0.0.0.0:");
@@ -248,7 +221,6 @@ int main(void)
         cmocka_unit_test(it_serves_until_a_signal_and_exits_0),
         cmocka_unit_test(a_port_in_use_is_one_sentence_and_exit_69),
         cmocka_unit_test(the_port_file_holds_the_port_and_goes_with_the_daemon),
-        cmocka_unit_test(a_hangup_takes_the_port_file_along_unless_it_was_ignored),
         cmocka_unit_test(an_address_beyond_loopback_needs_insecure),
         cmocka_unit_test(a_wrong_command_line_is_one_sentence_and_exit_2),
         cmocka_unit_test(help_version_and_configuration_are_printed),

@@ -1,0 +1,10 @@
+/* The status page, status_page.html, as embed.py puts it into the program. */
+#ifndef CRUN_RENDEZVOUSD_STATUS_PAGE_H
+#define CRUN_RENDEZVOUSD_STATUS_PAGE_H
+
+#include <stddef.h>
+
+extern const char status_page[];
+extern const size_t status_page_len;
+
+#endif
