@@ -6,6 +6,7 @@
 
 #include "common/err.h"
 #include "common/log.h"
+#include "worker/data/dataset.h"
 #include "worker/model/model.h"
 #include "worker/optim/schedule.h"
 
@@ -31,14 +32,30 @@ static const struct arg_spec specs[] = {
     {.name = "train-data",
      .type = ARG_STRING,
      .at = AT(train_data),
-     .metavar = "DIR",
+     .metavar = "PATH",
      .required = true,
-     .help = "training images: DIR/<class>/*.jpg"},
+     .help = "training images: DIR/<class>/*.jpg, an LMDB or LevelDB of Caffe or Caffe2 records, MNIST's or CIFAR-10's "
+             "files; null: made "
+             "up, nothing is read"},
     {.name = "test-data",
      .type = ARG_STRING,
      .at = AT(test_data),
-     .metavar = "DIR",
+     .metavar = "PATH",
      .help = "held-out images in the same classes; without it nothing is evaluated"},
+    {.name = "data-format",
+     .type = ARG_CHOICE,
+     .at = AT(data_format),
+     .choices = DATASET_CHOICES,
+     .def = "auto",
+     .aliases = "db-type",
+     .help = "what --train-data and --test-data are; auto: what they look like"},
+    {.name = "null-images",
+     .type = ARG_INT,
+     .at = AT(null_images),
+     .def = "0",
+     .min = 0,
+     .max = 1e9,
+     .help = "--train-data null: images of an epoch; 0: 1281167"},
     {.name = "num-labels",
      .type = ARG_INT,
      .at = AT(num_labels),

@@ -18,7 +18,9 @@ enum resume { RESUME_OFF, RESUME_AUTO };
 
 struct train_config {
     const char *train_data, *test_data;
-    int64_t num_labels; /* 0: as many as the training set has classes */
+    int data_format;     /* enum dataset_kind */
+    int64_t num_labels;  /* 0: as many as the training set has classes */
+    int64_t null_images; /* of --train-data null; 0: ImageNet's number */
     int64_t num_channels, image_size;
     struct range crop_scale;
     bool strict_data;

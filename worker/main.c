@@ -15,6 +15,7 @@
 #include "common/include/crun.h"
 #include "common/log.h"
 #include "worker/config.h"
+#include "worker/data/make_db.h"
 #include "worker/data/shapes.h"
 #include "worker/report/plot_main.h"
 #include "worker/stop.h"
@@ -47,6 +48,7 @@ static int exit_code(int rc)
     case ERR_MISMATCH:
         return EXIT_MISMATCH;
     case -ENODEV:
+    case -ENOTSUP:
         return EXIT_UNAVAILABLE;
     case ERR_OUTPUT:
     case -ENOSPC:
@@ -117,6 +119,7 @@ static const struct {
 } commands[] = {
     {"train", train_main},
     {"make-data", shapes_main},
+    {"make-db", make_db_main},
     {"plot", plot_main},
 };
 
@@ -128,6 +131,6 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].main(argc - 1, argv + 1);
-    fprintf(stderr, "trainer: '%s' is not a command; train (the default), make-data and plot are\n", argv[1]);
+    fprintf(stderr, "trainer: '%s' is not a command; train (the default), make-data, make-db and plot are\n", argv[1]);
     return EXIT_USAGE_ERROR;
 }

@@ -41,7 +41,13 @@ static int at_least_one(int64_t n)
 static int open_data(struct session *s, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
-    int rc = dataset_open_folder(&s->train_set, cfg->train_data, NULL, 0, e);
+    struct dataset_options o = {
+        .kind = (enum dataset_kind)cfg->data_format,
+        .num_labels = (int)cfg->num_labels,
+        .null_samples = (size_t)cfg->null_images,
+        .null_size = (int)cfg->image_size,
+    };
+    int rc = dataset_open(&s->train_set, cfg->train_data, &o, e);
     if (rc < 0)
         return err_wrap(e, "--train-data");
     if (cfg->num_labels && s->train_set->classes > cfg->num_labels)
@@ -49,7 +55,11 @@ static int open_data(struct session *s, struct err *e)
                        (int)cfg->num_labels);
     if (!cfg->test_data)
         return 0;
-    rc = dataset_open_folder(&s->test_set, cfg->test_data, s->train_set->class_names, s->train_set->classes, e);
+    o.testing = true;
+    o.class_names = s->train_set->class_names;
+    o.classes = s->train_set->classes;
+    o.null_samples = 0;
+    rc = dataset_open(&s->test_set, cfg->test_data, &o, e);
     return rc < 0 ? err_wrap(e, "--test-data") : 0;
 }
 

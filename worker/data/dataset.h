@@ -1,4 +1,5 @@
-/* A data set is a numbered list of samples with labels; sources behind a vtable (folder now; LMDB, LevelDB, IDX beside it). */
+/* A data set is a numbered list of samples with labels, behind a vtable: a tree of pictures, a data base of records, MNIST's and CIFAR-10's
+ * own files, or pictures made up. */
 #ifndef CRUN_WORKER_DATASET_H
 #define CRUN_WORKER_DATASET_H
 
@@ -12,7 +13,8 @@ struct dataset;
 
 struct dataset_ops {
     const char *name;
-    /* Sample i (0..n-1) as an encoded or raw image: appends the bytes to *data, sets *label. Any thread. */
+    /* Sample i (0..n-1) as bytes for image_decode(): appends them to *data, sets *label. Any thread. ERR_DATA: this sample is
+     * damaged. */
     int (*read)(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e);
     const char *(*sample_name)(struct dataset *d, size_t i); /* for messages; valid until close */
     void (*close)(struct dataset *d);
@@ -25,11 +27,40 @@ struct dataset {
     char **class_names; /* classes entries, sorted; owned by the data set */
 };
 
-/* DIR/<class>/<anything>.{jpg,jpeg,png}, in any case: classes are the sub-folders in byte order, files in byte order within a class; nested
+#define DATASET_KINDS(X)                                                                                               \
+    X(DATASET_FOLDER, "folder")   /* DIR/<class>/<picture> */                                                          \
+    X(DATASET_LMDB, "lmdb")       /* a folder with data.mdb: Caffe Datum or Caffe2 TensorProtos records */             \
+    X(DATASET_LEVELDB, "leveldb") /* a folder with CURRENT: the same records */                                        \
+    X(DATASET_MNIST, "mnist")     /* a folder with train-images-idx3-ubyte and so on, also .gz */                      \
+    X(DATASET_CIFAR10, "cifar10") /* a folder with data_batch_1.bin and so on */                                       \
+    X(DATASET_NULL, "null")       /* made-up pictures, nothing is read */
+
+enum dataset_kind {
+    DATASET_AUTO, /* what the path holds */
+#define X(name, text) name,
+    DATASET_KINDS(X)
+#undef X
+};
+#define DATASET_CHOICES "auto|folder|lmdb|leveldb|mnist|cifar10|null" /* in the order of enum dataset_kind */
+
+struct dataset_options {
+    enum dataset_kind kind;
+    bool testing;             /* the test part of a set that has two in one folder (mnist, cifar10) */
+    char *const *class_names; /* those of the training set, sorted, copied; NULL: the set's own */
+    int classes;              /* entries of class_names */
+    int num_labels;           /* of records without class names (lmdb, leveldb, null); 0: not told */
+    size_t null_samples;      /* null: how many; 0: 1281167, or 50000 if testing */
+    int null_size;            /* null: pixels a side */
+};
+
+/* Opens what path holds. "null" as a path is DATASET_NULL. ERR_DATA: one sentence. -ENOTSUP: this build has no reader for it. */
+int dataset_open(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
+void dataset_close(struct dataset *d); /* NULL allowed */
+
+/* DIR/<class>/<anything>.{jpg,jpeg,png,ppm,pgm}, in any case: classes are the sub-folders in byte order, files in byte order within a class; nested
  * folders are walked, hidden entries (.name) passed over. class_names/classes: the training set's classes, sorted, copied; NULL: take the
  * folder's own. A class here that is not among them is refused (ERR_DATA names it).
  * ERR_DATA: missing folder ("... does not exist"), no classes, a set without any image, and with class_names NULL a class without one. */
 int dataset_open_folder(struct dataset **ret, const char *dir, char *const *class_names, int classes, struct err *e);
-void dataset_close(struct dataset *d); /* NULL allowed */
 
 #endif

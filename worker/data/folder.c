@@ -1,7 +1,7 @@
 /* Data set of a folder tree, DIR/<class>/.../<image>, as torchvision's ImageFolder reads it.
  *
  * The names of all files are listed once, at open; the files are read when asked for. Differences from torchvision: hidden files and folders are
- * passed over, and of its extensions those are taken that image_decode() can read (.jpg, .jpeg and, with libpng, .png, in any case). */
+ * passed over, and of its extensions those are taken that image_decode() can read (.jpg, .jpeg, .ppm, .pgm and, with libpng, .png, in any case). */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,11 +21,11 @@
 #define MAX_FILE_BYTES (1024u * 1024 * 1024)
 
 #ifdef HAVE_PNG
-static const char *const extensions[] = {".jpg", ".jpeg", ".png"};
-#define EXTENSIONS_TEXT ".jpg, .jpeg, .png"
+static const char *const extensions[] = {".jpg", ".jpeg", ".png", ".ppm", ".pgm"};
+#define EXTENSIONS_TEXT ".jpg, .jpeg, .png, .ppm, .pgm"
 #else
-static const char *const extensions[] = {".jpg", ".jpeg"};
-#define EXTENSIONS_TEXT ".jpg, .jpeg"
+static const char *const extensions[] = {".jpg", ".jpeg", ".ppm", ".pgm"};
+#define EXTENSIONS_TEXT ".jpg, .jpeg, .ppm, .pgm"
 #endif
 
 struct sample {

@@ -51,9 +51,11 @@ int image_decode(const void *data, size_t n, int channels, struct image *ret, st
         return err_set(e, ERR_DATA, "a PNG image, which this build cannot read (it was made without libpng)");
 #endif
     }
+    if (n >= 2 && head[0] == 'P' && (head[1] == '5' || head[1] == '6'))
+        return image_decode_pnm(data, n, channels, ret, e);
     if (n == 0)
         return err_set(e, ERR_DATA, "the file is empty");
-    return err_set(e, ERR_DATA, "neither a JPEG nor a PNG image (%zu bytes)", n);
+    return err_set(e, ERR_DATA, "neither a JPEG nor a PNG nor a PPM or PGM image (%zu bytes)", n);
 }
 
 static struct image_view whole(const struct image *im)

@@ -16,7 +16,7 @@ void image_free(struct image *im);
 
 #define IMAGE_MAX_PIXELS (178956970u) /* Pillow's bomb limit, 2 * 89478485 */
 
-/* JPEG (baseline, progressive, grey, CMYK/YCCK) and PNG, told apart by content, never by name. channels: 3 (grey is replicated, CMYK
+/* JPEG (baseline, progressive, grey, CMYK/YCCK), PNG, PPM and PGM (binary, 8 bits), told apart by content, never by name. channels: 3 (grey is replicated, CMYK
  * converted, alpha dropped as Pillow's convert("RGB") does) or 1 (ITU-R 601 luma). EXIF orientation is ignored, as torchvision's
  * ImageFolder does. ERR_DATA: not an image, truncated, corrupt, more than IMAGE_MAX_PIXELS (refused from the header, before
  * memory is taken). */

@@ -12,7 +12,9 @@
 #define RNG_PURPOSES(X) /* the values are part of every result: never renumber */                                      \
     X(RNG_ORDER, 1)     /* order of an epoch: a = epoch */                                                             \
     X(RNG_AUGMENT, 2)   /* crop and flip: a = epoch, b = sample */                                                     \
-    X(RNG_SHAPES, 3)    /* drawn pictures: a = index */
+    X(RNG_SHAPES, 3)    /* drawn pictures: a = index */                                                                \
+    X(RNG_NULL, 4)      /* noise: a = sample */                                                                        \
+    X(RNG_RECORDS, 5)   /* order of the records of a new data base */
 
 enum rng_purpose {
 #define X(name, value) name = value,

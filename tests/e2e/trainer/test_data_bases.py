@@ -1,0 +1,108 @@
+"""Training from data bases: the same pictures in the same order give the same losses, wherever they are kept."""
+import gzip
+import json
+import pathlib
+import struct
+import tempfile
+
+import pytest
+
+from support import TRAINER, run
+
+lmdb = pytest.importorskip("lmdb")
+
+
+def train(data, *args):
+    with tempfile.TemporaryDirectory() as out:
+        p = run(TRAINER, "--train-data", data, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 1,
+                "--device", "ref", "--max-steps", 3, "--lr", 0.01, "--checkpoint-dir", out, *args)
+        assert p.returncode == 0, p.stderr
+        lines = [json.loads(line) for line in (pathlib.Path(out) / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "lr" in line]
+    assert len(losses) == 3, p.stdout
+    return losses
+
+
+def make_db(src, dst, *args):
+    p = run(TRAINER, "make-db", "--src", src, "--dst", dst, *args)
+    assert p.returncode == 0, p.stderr
+    return dst
+
+
+@pytest.fixture(scope="module")
+def folder(shapes):
+    return shapes(32, 64, 16) / "train"
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "leveldb"])
+@pytest.mark.parametrize("form", ["datum", "tensorprotos"])
+def test_a_data_base_trains_as_its_folder_does(folder, tmp_path, kind, form):
+    db = make_db(folder, tmp_path / "db", "--db_type", kind, "--format", form)
+    assert train(db) == train(folder)
+
+
+def varint(n):
+    out = b""
+    while n > 127:
+        out += bytes([n & 127 | 128])
+        n >>= 7
+    return out + bytes([n])
+
+
+def datum(jpeg, label):
+    return b"\x22" + varint(len(jpeg)) + jpeg + b"\x28" + varint(label) + b"\x38\x01"
+
+
+def test_an_lmdb_written_in_python_trains_as_its_folder_does(folder, tmp_path):
+    names = sorted(d.name for d in folder.iterdir())
+    env = lmdb.open(str(tmp_path / "db"), map_size=1 << 26)
+    with env.begin(write=True) as txn:
+        for i, path in enumerate(sorted(folder.glob("*/*.jpg"))):
+            txn.put(b"%08d" % i, datum(path.read_bytes(), names.index(path.parent.name)))
+    env.close()
+    assert train(tmp_path / "db", "--num-labels", len(names)) == train(folder)
+
+
+def test_damaged_records_weigh_nothing_and_are_named(folder, tmp_path):
+    env = lmdb.open(str(tmp_path / "db"), map_size=1 << 26)
+    with env.begin(write=True) as txn:
+        for i, path in enumerate(sorted(folder.glob("*/*.jpg"))[:48]):
+            record = datum(path.read_bytes(), 99 if i == 7 else i % 10)
+            txn.put(b"%08d" % i, record[:200] if i == 3 else record)
+    env.close()
+    p = run(TRAINER, "--train-data", tmp_path / "db", "--num-labels", 10, "--arch", "convnet", "--image-size", 28,
+            "--batch-size", 16, "--num-epochs", 1, "--device", "ref")
+    assert p.returncode == 0, p.stderr
+    assert "record '00000003' is left out" in p.stderr or "record '00000003'' is left out" in p.stderr
+    assert "label 99 of a set of 10 classes" in p.stderr
+
+
+def test_mnist_files_train(tmp_path):
+    pixels = bytes(i * 37 % 256 for i in range(40 * 28 * 28))
+    with gzip.open(tmp_path / "train-images-idx3-ubyte.gz", "wb") as f:
+        f.write(struct.pack(">IIII", 0x803, 40, 28, 28) + pixels)
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 40) + bytes(i % 10 for i in range(40)))
+    assert train(tmp_path, "--num-channels", 1)
+
+
+def test_null_needs_no_data():
+    assert train("null", "--null-images", 64, "--num-labels", 10)
+
+
+def refused(*args):
+    p = run(*args)
+    assert p.returncode != 0
+    return p
+
+
+def test_refusals_are_one_sentence(folder, tmp_path):
+    p = refused(TRAINER, "make-db", "--src", tmp_path / "no", "--dst", tmp_path / "db")
+    assert p.stderr == f"trainer make-db: '{tmp_path}/no' does not exist\n" and p.returncode == 65
+    p = refused(TRAINER, "make-db", "--src", folder, "--dst", tmp_path)
+    assert p.stderr == f"trainer make-db: '{tmp_path}' exists already\n"
+    p = refused(TRAINER, "make-db", "--src", folder, "--dst", "/proc/db")
+    assert p.stderr.startswith("trainer make-db: cannot write the LMDB")
+    db = make_db(folder, tmp_path / "db")
+    (db / "classes.txt").unlink()
+    p = refused(TRAINER, "--train-data", db, "--max-steps", 1)
+    assert "give --num-labels" in p.stderr and p.returncode == 65
