@@ -144,12 +144,31 @@ static bool refused(struct conn *c, const struct command *cmd, const struct requ
     return true;
 }
 
+/* An EXEC that is refused ends its transaction, and says so around the reason that stands behind `mark`. */
+static void abort_exec(struct conn *c, size_t mark)
+{
+    static const char before[] = "-ERR ";
+    char why[256];
+    size_t n = c->reply.out.len - mark;
+    if (n < sizeof before + 1 || n >= sizeof why || memcmp(c->reply.out.data + mark, before, sizeof before - 1) != 0)
+        return;
+    n -= sizeof before - 1 + 2; /* without the line's end */
+    memcpy(why, c->reply.out.data + mark + sizeof before - 1, n);
+    why[n] = 0;
+    c->reply.out.len = mark;
+    reply_error(&c->reply, "EXECABORT Transaction discarded because of: %s", why);
+    transaction_end(c);
+}
+
 static void run(struct conn *c, const struct request *rq)
 {
     const struct command *cmd = look_up(c->s->index, &rq->argv[0]);
+    size_t mark = c->reply.out.len;
     if (!cmd || refused(c, cmd, rq)) {
         if (!cmd)
             unknown(c, rq);
+        else if (cmd->run == command_exec)
+            abort_exec(c, mark);
         transaction_spoil(c->txn);
         return;
     }

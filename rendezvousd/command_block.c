@@ -26,11 +26,7 @@ static void wait_forget(struct conn *c, void *arg)
 
 static void wait_timeout(struct conn *c, void *arg)
 {
-    const struct list_wait *w = arg;
-    if (w->move)
-        reply_nil(&c->reply);
-    else
-        reply_nil_array(&c->reply);
+    reply_nil_array(&c->reply);
     wait_forget(c, arg);
 }
 

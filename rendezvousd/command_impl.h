@@ -33,6 +33,8 @@ void run_subcommand(struct conn *c, const struct request *rq, const char *comman
                     size_t n);
 #define RUN_SUBCOMMAND(c, rq, command, table) run_subcommand(c, rq, command, table, sizeof(table) / sizeof *(table))
 
+void transaction_end(struct conn *c); /* what was queued and watched is forgotten */
+
 /* When an option's or command's number means: see command_expire.c. */
 struct expiry_time {
     int64_t value;

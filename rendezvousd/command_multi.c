@@ -8,7 +8,7 @@ static void unwatch(struct conn *c)
     watches_forget(c->space->watches, &c->watcher);
 }
 
-static void end(struct conn *c)
+void transaction_end(struct conn *c)
 {
     transaction_free(c->txn);
     c->txn = NULL;
@@ -33,7 +33,7 @@ void command_discard(struct conn *c, const struct request *rq)
         reply_error(&c->reply, "ERR DISCARD without MULTI");
         return;
     }
-    end(c);
+    transaction_end(c);
     reply_status(&c->reply, "OK");
 }
 
@@ -96,7 +96,7 @@ void command_unwatch(struct conn *c, const struct request *rq)
 
 void command_forget(struct conn *c)
 {
-    end(c);
+    transaction_end(c);
     pubsub_leave(c->space->pubsub, c->subscriber);
     c->subscriber = NULL;
 }

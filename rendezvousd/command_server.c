@@ -115,7 +115,7 @@ static void command_info_of(struct conn *c, const struct request *rq)
         if (cmd)
             describe(c, cmd);
         else
-            reply_nil_array(&c->reply);
+            reply_nil(&c->reply);
     }
 }
 
