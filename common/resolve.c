@@ -74,26 +74,51 @@ static int refuse(int gai, const char *host, struct err *e)
     return err_set(e, code, "host '%s': %s", host, gai_strerror(gai));
 }
 
-int resolve(const char *host, const char *port, int64_t deadline, int abort_fd, struct addrinfo **ret, struct err *e)
+int resolve_start(const char *host, const char *port, struct addrinfo **ret, struct lookup **ret_lookup, struct err *e)
 {
     struct addrinfo numeric = hints;
     numeric.ai_flags |= AI_NUMERICHOST;
     int gai = getaddrinfo(host, port, &numeric, ret);
     if (gai == 0)
-        return 0;
+        return 1;
     if (gai != EAI_NONAME)
         return refuse(gai, host, e);
-    struct lookup *l = start(host, port);
-    if (!l)
-        return err_set(e, -ENOMEM, "host '%s': out of memory or threads", host);
-    int rc = wait_fd(l->done_fd, POLLIN, deadline, abort_fd, e);
-    if (rc == 0 && l->rc != 0)
-        rc = refuse(l->rc, host, e);
+    *ret_lookup = start(host, port);
+    return *ret_lookup ? 0 : err_set(e, -ENOMEM, "host '%s': out of memory or threads", host);
+}
+
+int resolve_fd(const struct lookup *l)
+{
+    return l->done_fd;
+}
+
+int resolve_take(struct lookup *l, const char *host, struct addrinfo **ret, struct err *e)
+{
+    int rc = l->rc == 0 ? 0 : refuse(l->rc, host, e);
     if (rc == 0) {
         *ret = l->found;
         l->found = NULL;
     }
     let_go(l);
+    return rc;
+}
+
+void resolve_abandon(struct lookup *l)
+{
+    if (l)
+        let_go(l);
+}
+
+int resolve(const char *host, const char *port, int64_t deadline, int abort_fd, struct addrinfo **ret, struct err *e)
+{
+    struct lookup *l = NULL;
+    int rc = resolve_start(host, port, ret, &l, e);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    rc = wait_fd(l->done_fd, POLLIN, deadline, abort_fd, e);
+    if (rc == 0)
+        return resolve_take(l, host, ret, e);
+    resolve_abandon(l);
     return rc;
 }
 

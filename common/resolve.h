@@ -12,6 +12,13 @@ struct err;
  * -EAGAIN if the name service does not answer. */
 int resolve(const char *host, const char *port, int64_t deadline, int abort_fd, struct addrinfo **ret, struct err *e);
 
+/* The same for an event loop. 1: *ret is there already (host is numeric); 0: *ret_lookup is under way. */
+struct lookup;
+int resolve_start(const char *host, const char *port, struct addrinfo **ret, struct lookup **ret_lookup, struct err *e);
+int resolve_fd(const struct lookup *l); /* readable when the answer is there */
+int resolve_take(struct lookup *l, const char *host, struct addrinfo **ret, struct err *e); /* then; l is gone */
+void resolve_abandon(struct lookup *l); /* NULL allowed; never waits */
+
 /* Wait for events (poll(2)) on fd, or only for the time if fd is -1. 0; -ETIMEDOUT; -ECANCELED when abort_fd becomes readable. */
 int wait_fd(int fd, short events, int64_t deadline, int abort_fd, struct err *e);
 

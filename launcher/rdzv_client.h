@@ -33,12 +33,15 @@ struct rdzv_client_options {
     const char *run_id;
     const char *
         endpoint; /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
-    const char *token_file; /* secrets for the challenge (common/auth.h), NULL: none */
-    const char *node;       /* id of this node: host name first, so that ids sort as hosts do */
-    const char *addr;       /* address other nodes reach it by; NULL: the source address of its connection */
-    const char *addrs;      /* all its addresses, comma-separated */
+    const char *token_file; /* secrets for the challenge (common/auth.h), NULL: the user's own */
+    bool insecure;          /* a server that proves nothing will do */
+    bool tls;               /* tcp: TLS, whose certificates are those of tls_ca (NULL: the system's) */
+    const char *tls_ca;
+    const char *node;  /* id of this node: host name first, so that ids sort as hosts do */
+    const char *addr;  /* address other nodes reach it by; NULL: the source address of its connection */
+    const char *addrs; /* all its addresses, comma-separated */
     const char *role;
-    struct jobs *jobs;      /* local: the jobs that this crun hosts for others too; NULL: its own, of this node alone */
+    struct jobs *jobs;    /* local: the jobs that this crun hosts for others too; NULL: its own, of this node alone */
     int slots, node_rank; /* node_rank -1: not numbered */
     int (*store_port)(
         void *arg); /* port where the bootstrap store for the next round listens; asked before each JOIN; < 0: failed */

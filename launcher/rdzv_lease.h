@@ -1,0 +1,28 @@
+/* Until when the workers of this node may run: the silence rule and its one exception (DESIGN D4). Pure: times are clock_ms() values that the
+ * caller brings, and each is the moment of asking, not that of the answer.
+ *
+ *   - the newest request that the rendezvous acknowledged, plus silence_ms: until then it cannot have given this node up;
+ *   - after that only while its daemon is proved gone: its address refused or reset us less than silence_ms ago, and the round's bootstrap
+ *     store, which a majority of the round can reach, answered less than silence_ms ago; daemon_grace_ms at most. */
+#ifndef CRUN_LAUNCHER_RDZV_LEASE_H
+#define CRUN_LAUNCHER_RDZV_LEASE_H
+
+#include <stdint.h>
+
+struct lease {
+    int64_t silence_ms, grace_ms;
+    int64_t acked;    /* newest acknowledged request, 0: none */
+    int64_t lost;     /* since when the daemon is away, 0: it is there */
+    int64_t refused;  /* newest dial that was refused or reset, 0: none, or a later one ended in another way */
+    int64_t majority; /* newest question to the bootstrap store that was answered so, 0: none */
+};
+
+void lease_acked(struct lease *l, int64_t asked);
+void lease_lost(struct lease *l, int64_t now);
+void lease_dialled(struct lease *l, int64_t begun, int refused); /* refused 0: timed out, unreachable */
+void lease_majority(struct lease *l, int64_t asked);
+
+/* The moment from which workers must not run. */
+int64_t lease_until(const struct lease *l);
+
+#endif
