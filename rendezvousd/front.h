@@ -23,6 +23,6 @@ struct front {
     size_t (*memory)(struct conn *c);   /* bytes taken */
 };
 
-extern const struct front front_resp;
+extern const struct front front_resp, front_tcpstore;
 
 #endif
