@@ -4,7 +4,7 @@
  * thread that waits keeps others of the same store waiting (within their deadlines); open a second one for them.
  * A call on a broken connection redials within its own deadline; set/get/wait/delete are repeated, add and cas are not (they may have happened):
  * -ECONNRESET then. Every deadline is in milliseconds from the call; -ETIMEDOUT when it passes.
- * Backends: resp:// (rendezvousd, Redis), mem:// (in process); store_open_prefix() puts a name-space before any.
+ * Backends: resp:// (rendezvousd, Redis), tcp:// (PyTorch's TCPStore), mem:// (in process); store_open_prefix() puts a name-space before any.
  * On a plain Redis waiters are woken by writers that use this client: it publishes on the channel "__store__:<key>". */
 #ifndef CRUN_COMMON_STORE_H
 #define CRUN_COMMON_STORE_H
@@ -20,7 +20,7 @@ struct store_options {
     int64_t connect_timeout_ms; /* 0: 60000 */
 };
 
-/* url: "resp://host:port", "mem://" (a fresh one) or "mem://name" (shared by all that open the name in this process).
+/* url: "resp://host:port", "tcp://host:port" (with "?generation=1": torch before 2.2), "mem://" (a fresh one) or "mem://name" (shared by all that open the name in this process).
  * -EINVAL for an unknown scheme (with the list), -ETIMEDOUT, -ECONNREFUSED after the connect timeout. */
 int store_open(struct store **ret, const char *url, const struct store_options *o, struct err *e);
 
@@ -77,6 +77,6 @@ struct store {
     const struct store_ops *ops; /* first member of every backend's struct */
 };
 
-extern const struct store_ops store_resp_ops, store_mem_ops;
+extern const struct store_ops store_tcp_ops, store_resp_ops, store_mem_ops;
 
 #endif

@@ -9,6 +9,7 @@
 #include "common/exitcode.h"
 #include "common/log.h"
 #include "rendezvousd/config.h"
+#include "rendezvousd/front.h"
 #include "rendezvousd/gate.h"
 #include "rendezvousd/http.h"
 #include "rendezvousd/jobs.h"
@@ -173,6 +174,7 @@ static int open_server(struct daemon *d, struct err *e)
                                .max_request_bytes = (size_t)c->max_request,
                                .max_output_bytes = (size_t)c->max_output,
                                .max_memory_bytes = (size_t)c->max_memory,
+                               .binary = &front_tcpstore,
                                .request_timeout_ms = (int64_t)(c->request_timeout_s * 1000),
                                .gate = d->gate};
     return server_create(&d->server, &d->loop, &o, e);
