@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "rendezvousd/front.h"
 #include "rendezvousd/server.h"
 
 enum { BACKLOG = 4096 /* the kernel cuts it to somaxconn */, MAX_NODE_ID = 256 };
@@ -150,7 +151,8 @@ static int admit(struct server *s, const char *addrs, struct err *e)
 
 static int serve_own(struct bootstrap *b, const char *addrs, struct server **ret, struct err *e)
 {
-    const struct server_options o = {.same_uid_only = true, .alive = on_alive, .alive_arg = b};
+    const struct server_options o = {
+        .same_uid_only = true, .binary = &front_tcpstore, .alive = on_alive, .alive_arg = b};
     TRY(server_create(ret, b->loop, &o, e));
     int rc = admit(*ret, b->o.loopback_only ? "" : addrs, e);
     if (rc == 0) {
