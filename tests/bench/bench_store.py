@@ -1,0 +1,145 @@
+"""rendezvousd beside Redis, a bare libuv server and, where a torch is installed, PyTorch's TCPStore: one client, pinned, taking turns.
+
+    bench_store.py BENCH_STORE RENDEZVOUSD [--rounds N] [--ms N] [--only WORD]
+"""
+import argparse
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SERVER_CPU, CLIENT_CPU = 0, 1
+CASES = [("50 connections", 50, 1), ("256 connections", 256, 1), ("1,000 connections", 1000, 1), ("50 connections, 16 in one go", 50, 16)]
+STORM = 4000
+
+TORCH = """
+import sys, time
+from torch.distributed import TCPStore
+s = TCPStore("127.0.0.1", int(sys.argv[1]), None, True, wait_for_workers=False)
+print("ready", flush=True)
+time.sleep(3600)
+"""
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def pinned():
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[SERVER_CPU % len(cpus)]})
+
+
+class Server:
+    def __init__(self, name, protocol, argv, port=None, ready=False):
+        self.name, self.protocol, self.port = name, protocol, port
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=pinned)
+        if port is None:
+            self.port = int(self.process.stdout.readline())
+        elif ready and "ready" not in self.process.stdout.readline():
+            raise OSError("it did not start")
+        end = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                if time.monotonic() > end or self.process.poll() is not None:
+                    raise
+                time.sleep(0.02)
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def servers(bench, rendezvousd, tmp):
+    port = free_port()
+    found = [Server("rendezvousd", "resp", [rendezvousd, "--port", str(port)], port)]
+    redis = shutil.which("redis-server")
+    if redis:
+        port = free_port()
+        found.append(Server("redis", "resp", [redis, "--port", str(port), "--bind", "127.0.0.1", "--protected-mode", "no", "--save", "", "--appendonly", "no",
+                                              "--maxclients", "12000", "--tcp-backlog", "4096", "--dir", tmp], port))
+    else:
+        print("# SKIP redis: no redis-server")
+    found.append(Server("libuv echo", "echo", [bench, "echo", str(SERVER_CPU)]))
+    python = os.environ.get("BENCH_TORCH_PYTHON", "/usr/bin/python3")
+    try:
+        port = free_port()
+        found.append(Server("PyTorch's TCPStore", "tcpstore", [python, "-c", TORCH, str(port)], port, ready=True))
+        found.append(Server.__new__(Server))
+        found[-1].__dict__.update(found[0].__dict__, name="rendezvousd as TCPStore", protocol="tcpstore")
+    except (OSError, ValueError):
+        print("# SKIP PyTorch's TCPStore: no torch in", python)
+    return found
+
+
+def measure(bench, *args):
+    p = subprocess.run([bench, *map(str, args), str(CLIENT_CPU)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, text=True,
+                       check=False)
+    if p.returncode != 0:
+        raise RuntimeError(p.stderr.strip())
+    return [float(x) for x in p.stdout.split()]
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("bench")
+    ap.add_argument("rendezvousd")
+    ap.add_argument("--rounds", type=int, default=7)
+    ap.add_argument("--ms", type=int, default=400)
+    ap.add_argument("--only", default="")
+    o = ap.parse_args()
+    with tempfile.TemporaryDirectory() as tmp:
+        all_servers = servers(o.bench, o.rendezvousd, tmp)
+        try:
+            run(o, all_servers)
+        finally:
+            for s in all_servers:
+                s.stop()
+
+
+def run(o, all_servers):
+    for title, conns, pipeline in CASES:
+        if o.only not in title:
+            continue
+        got = {s.name: [] for s in all_servers}
+        for _ in range(o.rounds):
+            for s in all_servers:
+                got[s.name].append(measure(o.bench, "ops", s.protocol, s.port, conns, pipeline, o.ms))
+        print(f"{title}: additions/s (median of {o.rounds}, ratio to redis), then median us of p50, p99, p99.9")
+        mid = {name: [statistics.median(col) for col in zip(*rows)] for name, rows in got.items()}
+        base = mid.get("redis")
+        for name, m in mid.items():
+            ratio = f"{m[0] / base[0]:5.2f}" if base else "    -"
+            tail = f"(p99.9 ratio {m[3] / base[3]:.2f})" if base else ""
+            print(f"  {name:24s} {m[0]:10,.0f} {ratio}   {m[1]:8.1f} {m[2]:8.1f} {m[3]:8.1f} {tail}")
+        sys.stdout.flush()
+    if o.only in "storm":
+        print(f"storm of {STORM:,} clients, connect + add + wait, first connect to last release: median ms, ratio to libuv echo")
+        got = {s.name: [] for s in all_servers if s.name != "redis"}
+        for _ in range(o.rounds):
+            for s in all_servers:
+                if s.name != "redis":
+                    if s.protocol == "resp":
+                        reset(s.port)
+                    got[s.name].append(measure(o.bench, "storm", s.protocol, s.port, STORM)[0])
+        floor = statistics.median(got["libuv echo"])
+        for name, v in got.items():
+            print(f"  {name:24s} {statistics.median(v):10.1f} {statistics.median(v) / floor:5.2f}   (from {min(v):.1f} to {max(v):.1f})")
+
+
+def reset(port):
+    with socket.create_connection(("127.0.0.1", port), 5) as s:
+        s.sendall(b"FLUSHALL\r\n")
+        assert s.recv(16) == b"+OK\r\n"
+
+
+main()
