@@ -130,7 +130,9 @@ static bool refused(struct conn *c, const struct command *cmd, const struct requ
     else if (c->trust == TRUST_NONE && !(cmd->flags & COMMAND_OPEN)) {
         gate_refused(c, "asked for '%s' before it has authenticated", cmd->name);
         reply_error(&c->reply, "NOAUTH Authentication required.");
-    } else if ((cmd->flags & COMMAND_GROWS) && !keyspace_fits(c->space->keys, request_size(rq)))
+    } else if (c->trust < TRUST_FULL && (cmd->flags & COMMAND_FULL))
+        reply_error(&c->reply, "NOPERM this connection has not authenticated: it may use keys, but not '%s'", cmd->name);
+    else if ((cmd->flags & COMMAND_GROWS) && !keyspace_fits(c->space->keys, request_size(rq)))
         reply_error(&c->reply, NO_MEMORY);
     else if (c->subscriber && !(cmd->flags & COMMAND_SUBSCRIBED))
         reply_error(&c->reply,

@@ -14,6 +14,7 @@ enum {
     COMMAND_NOW = 16,        /* executed at once between MULTI and EXEC, not queued */
     COMMAND_SUBSCRIBED = 32, /* for subscribed clients, too */
     COMMAND_BLOCKS = 64,
+    COMMAND_FULL = 128, /* not for those who may use keys only */
 };
 
 /* Which arguments are keys. */
@@ -123,15 +124,16 @@ enum {
     X(wait, "wait", 3, 0)                                                                                              \
     X(auth, "auth", -2, COMMAND_OPEN | COMMAND_NO_MULTI)                                                               \
     X(store_auth, "store.auth", 3, COMMAND_OPEN | COMMAND_NO_MULTI)                                                    \
+    X(store_use, "store.use", -1, COMMAND_FULL | COMMAND_NO_MULTI)                                                     \
     X(store_prove, "store.prove", 2, COMMAND_OPEN | COMMAND_NO_MULTI)                                                  \
-    X(rdzv_join, "rdzv.join", -4, COMMAND_NO_MULTI)                                                                    \
-    X(rdzv_next, "rdzv.next", 5, COMMAND_NO_MULTI)                                                                     \
-    X(rdzv_fail, "rdzv.fail", -4, COMMAND_NO_MULTI)                                                                    \
-    X(rdzv_done, "rdzv.done", 4, COMMAND_NO_MULTI)                                                                     \
-    X(rdzv_leave, "rdzv.leave", 3, COMMAND_NO_MULTI)                                                                   \
-    X(rdzv_drain, "rdzv.drain", 2, COMMAND_NO_MULTI)                                                                   \
-    X(rdzv_status, "rdzv.status", -1, COMMAND_NO_MULTI)                                                                \
-    X(rdzv_report, "rdzv.report", -4, COMMAND_NO_MULTI)                                                                \
+    X(rdzv_join, "rdzv.join", -4, COMMAND_NO_MULTI | COMMAND_FULL)                                                                    \
+    X(rdzv_next, "rdzv.next", 5, COMMAND_NO_MULTI | COMMAND_FULL)                                                                     \
+    X(rdzv_fail, "rdzv.fail", -4, COMMAND_NO_MULTI | COMMAND_FULL)                                                                    \
+    X(rdzv_done, "rdzv.done", 4, COMMAND_NO_MULTI | COMMAND_FULL)                                                                     \
+    X(rdzv_leave, "rdzv.leave", 3, COMMAND_NO_MULTI | COMMAND_FULL)                                                                   \
+    X(rdzv_drain, "rdzv.drain", 2, COMMAND_NO_MULTI | COMMAND_FULL)                                                                   \
+    X(rdzv_status, "rdzv.status", -1, COMMAND_NO_MULTI | COMMAND_FULL)                                                                \
+    X(rdzv_report, "rdzv.report", -4, COMMAND_NO_MULTI | COMMAND_FULL)                                                                \
     X(rdzv_alive, "rdzv.alive", 4, COMMAND_NO_MULTI)
 
 struct command {

@@ -257,7 +257,7 @@ int config_next_address(const char **list, char *ret, int cap)
     size_t n = strcspn(*list, ",");
     if (**list == 0)
         return 0;
-    if (n >= (size_t)cap)
+    if (n == 0 || n >= (size_t)cap)
         return -1;
     memcpy(ret, *list, n);
     ret[n] = 0;

@@ -7,6 +7,7 @@
 #include "rendezvousd/gate_impl.h"
 #include "rendezvousd/peer_uid.h"
 #include "rendezvousd/server_impl.h"
+#include "rendezvousd/spaces.h"
 #include "rendezvousd/tokens.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -238,6 +239,8 @@ void gate_raise(struct conn *c, const char *name)
     g->authenticated++;
     if (first)
         conn_trusted(c);
+    if (g->o.own_spaces && spaces_use(c, SPACE_OF_PRINCIPAL, kept) < 0)
+        abort(); /* small and of fixed size */
     count_unauthenticated(c, false);
 }
 

@@ -33,6 +33,7 @@ struct gate_options {
     const char *token_file; /* path or "fd:N" (common/auth.h); NULL: no tokens, but see own_token */
     bool own_token;         /* without token_file: the user's own, ~/.config/crun/token (a server inside crun) */
     bool own_uid_only;      /* local peers of another uid are refused whatever they know */
+    bool own_spaces;        /* each principal that has proved who it is begins in a key-space of its own */
     bool trust_local;       /* local peers of our own uid need no token; without tokens they never do */
     bool insecure;
     bool plain_auth;                /* AUTH and HELLO ... AUTH are allowed: the secret itself goes over the wire */
@@ -74,6 +75,8 @@ bool gate_has_room(const struct server *s); /* for one more that has to authenti
 int64_t gate_auth_timeout_ms(const struct conn *c);
 void gate_too_late(struct conn *c); /* its time to authenticate is over: reply */
 void gate_refused(struct conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* one audit line */
+
+bool gate_owns_space(const struct conn *c); /* its key-space is its principal's (own_spaces) */
 
 /* STORE.AUTH, STORE.PROVE, AUTH: answer into c->reply. user may be NULL. */
 void gate_challenge(struct conn *c, const struct request_arg *principal, const struct request_arg *nonce);

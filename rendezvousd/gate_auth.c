@@ -21,6 +21,11 @@ void gate_too_late(struct conn *c)
     reply_error(&c->reply, "NOAUTH not authenticated within %lld ms", ms);
 }
 
+bool gate_owns_space(const struct conn *c)
+{
+    return c->s->o.gate && c->s->o.gate->o.own_spaces && c->peer->by_token;
+}
+
 static bool principal_text(const struct request_arg *a, char ret[AUTH_PRINCIPAL_MAX + 1])
 {
     if (a->n == 0 || a->n > AUTH_PRINCIPAL_MAX || memchr(a->p, 0, a->n))

@@ -39,12 +39,21 @@ size_t keyspace_entry_bytes(size_t key_len, size_t value_len)
 
 bool keyspace_fits(const struct keyspace *k, size_t more)
 {
-    return k->bytes <= k->max_bytes && more <= k->max_bytes - k->bytes;
+    const struct keyspace_total *t = k->total;
+    return k->bytes <= k->max_bytes && more <= k->max_bytes - k->bytes &&
+           (!t || (t->bytes <= t->max_bytes && more <= t->max_bytes - t->bytes));
+}
+
+void keyspace_share(struct keyspace *k, struct keyspace_total *t)
+{
+    k->total = t;
 }
 
 void keyspace_charge(struct keyspace *k, ptrdiff_t delta)
 {
     k->bytes += (size_t)delta;
+    if (k->total)
+        k->total->bytes += (size_t)delta;
 }
 
 size_t keyspace_bytes(const struct keyspace *k)
@@ -55,7 +64,7 @@ size_t keyspace_bytes(const struct keyspace *k)
 void key_charge(struct keyspace *k, struct key *en)
 {
     size_t now = keyspace_entry_bytes(en->name_len, en->type == KEY_LIST ? en->list.bytes : en->text.cap);
-    k->bytes += now - en->charged;
+    keyspace_charge(k, (ptrdiff_t)now - (ptrdiff_t)en->charged);
     en->charged = now;
 }
 
@@ -140,7 +149,7 @@ void key_free_value(struct key *en)
 
 void key_drop(struct keyspace *k, struct key *en)
 {
-    k->bytes -= en->charged;
+    keyspace_charge(k, -(ptrdiff_t)en->charged);
     expiry_remove(&k->expiry, &en->expiry);
     HASH_DEL(k->table, en);
     if (!en->fresh)

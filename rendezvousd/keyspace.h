@@ -89,6 +89,11 @@ size_t keyspace_expiring(const struct keyspace *k); /* those with an expiry */
 bool keyspace_fits(const struct keyspace *k, size_t more);
 void keyspace_charge(struct keyspace *k, ptrdiff_t delta);
 size_t keyspace_bytes(const struct keyspace *k);
+/* Count this one's bytes in *t too, whose limit then holds besides its own. Before anything is stored; *t must outlive k. */
+struct keyspace_total {
+    size_t bytes, max_bytes;
+};
+void keyspace_share(struct keyspace *k, struct keyspace_total *t);
 size_t keyspace_entry_bytes(size_t key_len, size_t value_len); /* what a new key takes */
 
 #endif

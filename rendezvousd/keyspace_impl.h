@@ -32,6 +32,7 @@ struct keyspace {
     struct key *table;
     struct expiry expiry;
     size_t bytes, max_bytes;
+    struct keyspace_total *total; /* NULL: this one counts alone */
     int64_t now_ms;
     uint64_t seed; /* of the hash: whoever chooses keys does not choose buckets */
     void (*changed)(void *arg, enum key_change what, enum key_type type, const char *key, size_t key_len);

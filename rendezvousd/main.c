@@ -156,6 +156,7 @@ static int open_gate(struct daemon *d, struct err *e)
     return gate_create(&d->gate,
                        &(struct gate_options){.token_file = c->token_file,
                                               .insecure = c->insecure,
+                                              .own_spaces = true,
                                               .plain_auth = c->plain_auth,
                                               .max_unauthenticated = (size_t)c->max_unauthenticated,
                                               .max_per_address = (size_t)c->max_per_address,
@@ -175,9 +176,16 @@ static int open_server(struct daemon *d, struct err *e)
                                .max_output_bytes = (size_t)c->max_output,
                                .max_memory_bytes = (size_t)c->max_memory,
                                .binary = &front_tcpstore,
+                               .max_job_bytes = (size_t)c->max_job_memory,
                                .request_timeout_ms = (int64_t)(c->request_timeout_s * 1000),
                                .gate = d->gate};
     return server_create(&d->server, &d->loop, &o, e);
+}
+
+static void on_forgotten(void *arg, const char *run)
+{
+    struct daemon *d = arg;
+    server_forget_run(d->server, run);
 }
 
 static int open_jobs(struct daemon *d, struct err *e)
@@ -190,6 +198,7 @@ static int open_jobs(struct daemon *d, struct err *e)
                              .max_nodes = (size_t)c->max_nodes,
                              .max_job_bytes = (size_t)c->max_job_memory};
     TRY(jobs_create(&d->jobs, &o, e));
+    jobs_on_forgotten(d->jobs, on_forgotten, d);
     return server_set_jobs(d->server, d->jobs, e);
 }
 

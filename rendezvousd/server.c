@@ -2,6 +2,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "rendezvousd/server_impl.h"
+#include "rendezvousd/spaces.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ static void fill_defaults(struct server_options *o)
     o->max_args = o->max_args ? o->max_args : 65536;
     o->max_output_bytes = o->max_output_bytes ? o->max_output_bytes : 64 * mib;
     o->max_memory_bytes = o->max_memory_bytes ? o->max_memory_bytes : 1024 * mib;
+    o->max_job_bytes = o->max_job_bytes ? o->max_job_bytes : 256 * mib;
     o->request_timeout_ms = o->request_timeout_ms ? o->request_timeout_ms : 10000;
 }
 
@@ -28,6 +30,7 @@ static void destroy(struct server *s)
         DL_DELETE(s->expiring, sp);
         sp->expiring = NULL;
     }
+    spaces_drop_all(s);
     space_release(s->space);
     free(s->index);
     free(s->members);
@@ -57,6 +60,8 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
         destroy(s);
         return err_set(e, -ENOMEM, "no memory for a server");
     }
+    s->memory.max_bytes = s->o.max_memory_bytes;
+    keyspace_share(s->space->keys, &s->memory);
     uv_timer_init(loop, &s->expiry_timer);
     s->expiry_timer.data = s;
     s->open_handles++;
@@ -88,6 +93,11 @@ void server_accept_waiting(struct server *s)
         l->waiting = false;
         conn_accept(s, (uv_stream_t *)&l->tcp);
     }
+}
+
+void server_forget_run(struct server *s, const char *run)
+{
+    spaces_drop(s, SPACE_OF_JOB, run);
 }
 
 int server_set_members(struct server *s, const char *addresses)
@@ -237,6 +247,7 @@ int server_renew_space(struct server *s, struct err *e)
     struct space *fresh, *old = s->space;
     if (space_create(&fresh, s->o.max_memory_bytes) < 0)
         return err_set(e, -ENOMEM, "no memory for a key-space");
+    keyspace_share(fresh->keys, &s->memory);
     s->space = fresh;
     struct conn *c, *next;
     DL_FOREACH_SAFE(s->conns, c, next)
@@ -269,7 +280,7 @@ void server_stats(const struct server *s, struct server_stats *ret)
         .clients = s->clients,
         .keys = keyspace_count(s->space->keys),
         .expires = keyspace_expiring(s->space->keys),
-        .memory_bytes = keyspace_bytes(s->space->keys) + s->buffer_bytes,
+        .memory_bytes = s->memory.bytes + s->buffer_bytes,
         .waiters = waiters_count(s->space->waiters),
         .commands = s->commands,
         .connections = s->connections,

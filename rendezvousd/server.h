@@ -24,6 +24,7 @@ struct server_options {
     size_t max_output_bytes;    /* 0: 64 MiB queued replies of one client, then it is closed */
     size_t max_memory_bytes;    /* 0: 1 GiB of keys, values and waiters: beyond it writes get -OOM ...; and as
                                     much again for all clients' buffers: beyond it the client is closed */
+    size_t max_job_bytes;       /* 0: 256 MiB of keys in one job's key-space (STORE.USE) */
     int64_t request_timeout_ms; /* 0: 10000; a started but unfinished request older than this closes the connection */
     const struct front *binary; /* NULL, or who serves connections that do not begin as RESP does (front.h) */
     /* RDZV.ALIVE: 1: +MAJORITY; 0: +ALIVE; ERR_FENCED, ERR_REFUSED. NULL: there is no round here to ask for. */
@@ -50,6 +51,9 @@ void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run,
 /* From now on connections from other hosts are taken from these addresses only, for the keys alone: text separated by commas, copied. NULL:
  * members have no rights of their own. Connections that are there stay. -ENOMEM. */
 int server_set_members(struct server *s, const char *addresses);
+
+/* The job of this run id is forgotten: its keys go. */
+void server_forget_run(struct server *s, const char *run);
 
 /* Close listeners and connections, fail waiters, then call done(arg) once, after which s is freed. Replies that are being written have a second
  * to get through. Idempotent. */

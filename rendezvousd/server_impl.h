@@ -115,6 +115,8 @@ struct server {
     struct server_options o; /* no zeroes: defaults are filled in */
     struct space *space;     /* the default one */
     char *members;           /* see server_set_members() */
+    struct named_space *spaces;   /* of principals and jobs (spaces.h) */
+    struct keyspace_total memory; /* of all key-spaces */
     struct listener *listeners;
     struct conn *conns;
     struct conn *ready; /* woken: they go on when the request that woke them is answered */

@@ -1,0 +1,20 @@
+/* Key-spaces by name: one per principal, where its connections begin, and one per job, which STORE.USE selects. They live until they are
+ * dropped, whether somebody uses them or not. All together have a limit of memory besides each one's own. */
+#ifndef CRUN_RENDEZVOUSD_SPACES_H
+#define CRUN_RENDEZVOUSD_SPACES_H
+
+#include <stddef.h>
+
+struct conn;
+struct server;
+
+enum space_kind { SPACE_OF_PRINCIPAL, SPACE_OF_JOB };
+
+/* Let c use it from now on; made if it is not there. -ENOMEM: c stays where it was. */
+int spaces_use(struct conn *c, enum space_kind kind, const char *name);
+
+/* Its keys go once the last connection has left it. */
+void spaces_drop(struct server *s, enum space_kind kind, const char *name);
+void spaces_drop_all(struct server *s);
+
+#endif

@@ -1,0 +1,66 @@
+"""Fixtures: a token file, certificates, a network namespace with an address of its own."""
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import pathlib
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+ALICE = ("alice", "alice-0123456789abcdef")
+BOB = ("bob", "bob-0123456789abcdefgh")
+
+
+def write_tokens(path, *tokens, mode=0o600):
+    path.touch(mode=0o600)
+    path.write_text("# who may use the daemon\n" + "".join(f"{p} {s}\n" for p, s in tokens))
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    return write_tokens(tmp_path / "tokens", ALICE, BOB)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """dir with cert.pem, key.pem (server) and client.pem (certificate and key), each signed by itself."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl(1) is not installed")
+    d = tmp_path_factory.mktemp("tls")
+    for cert, key in (("cert.pem", "key.pem"), ("client.pem", "client-key.pem")):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", d / key,
+                        "-out", d / cert, "-days", "2", "-subj", "/CN=store.example", "-addext", "subjectAltName=DNS:store.example"],
+                       check=True, capture_output=True, timeout=60)
+    return d
+
+
+@pytest.fixture(scope="session")
+def tls(certificates):
+    context = ssl.create_default_context(cafile=certificates / "cert.pem")
+    return context
+
+
+@pytest.fixture(scope="session")
+def namespace():
+    """(name, address of its side, address of ours): another host, as far as the network goes."""
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        pytest.skip("network namespaces need root and ip(8)")
+    name, n = f"rdzvd{os.getpid()}", os.getpid() % 200
+    ours, theirs = f"10.213.{n}.1", f"10.213.{n}.2"
+    here, there = f"rda{os.getpid()}", f"rdb{os.getpid()}"
+    made = [f"ip netns add {name}", f"ip link add {here} type veth peer name {there} netns {name}", f"ip addr add {ours}/24 dev {here}",
+            f"ip link set {here} up", f"ip -n {name} addr add {theirs}/24 dev {there}", f"ip -n {name} link set {there} up"]
+    try:
+        for command in made:
+            p = subprocess.run(command.split(), capture_output=True, text=True, timeout=20, check=False)
+            if p.returncode:
+                pytest.skip(f"no network namespace here: {command}: {p.stderr.strip()}")
+        yield name, theirs, ours
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20, check=False)
+        subprocess.run(["ip", "link", "del", here], capture_output=True, timeout=20, check=False)

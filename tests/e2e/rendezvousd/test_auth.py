@@ -1,0 +1,373 @@
+"""Who may use rendezvousd: every way to come in without the right token, over every transport and from every kind of address."""
+import os
+import re
+import secrets
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+
+import pytest
+
+from conftest import ALICE, BOB, write_tokens
+from daemon import Client, Daemon, RespError, network_namespace, refused_start, until
+
+WRONG = "WRONGPASS invalid username-password pair or user is disabled."
+
+
+@pytest.fixture(params=["loopback", "other loopback address", "another host"])
+def dial(request):
+    """dial(daemon, tls=None) -> Client that comes from there."""
+    if request.param == "another host":
+        name, _, ours = request.getfixturevalue("namespace")
+
+        def from_there(daemon, tls=None):
+            with network_namespace(name):
+                sock = socket.create_connection((ours, daemon.port), timeout=30)
+            return Client(0, sock=sock, tls=tls)
+        return from_there
+    source = "127.0.0.1" if request.param == "loopback" else "127.0.0.2"
+    return lambda daemon, tls=None: Client(daemon.port, source=source, tls=tls)
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def transport(request):
+    """(options of the daemon, ssl context of the client)"""
+    if request.param == "plain":
+        return [], None
+    d = request.getfixturevalue("certificates")
+    return ["--tls-cert", d / "cert.pem", "--tls-key", d / "key.pem"], request.getfixturevalue("tls")
+
+
+def test_the_auth_matrix(tokens, dial, transport):
+    options, tls = transport
+    with Daemon("--bind", "0.0.0.0", "--token-file", tokens, "--auth-timeout", "700ms", *options) as d:
+        with dial(d, tls) as c:  # no token
+            assert c.error("GET", "a") == "NOAUTH Authentication required."
+            assert c.error("PING") == "NOAUTH Authentication required."
+            assert c.error("RDZV.STATUS") == "NOAUTH Authentication required."
+            assert c("HELLO")[1] == "rendezvousd" and c("QUIT") == "OK"
+            assert c.closed()
+        with dial(d, tls) as c:  # right
+            c.authenticate(*ALICE)
+            assert c.server_is_right
+            assert c("SET", "k", "v") == "OK" and c("GET", "k") == "v"
+            said, nonce = c.challenge(*ALICE, nonce="a" * 64), "a" * 64
+        with dial(d, tls) as c:  # wrong secret
+            proof = c.challenge(ALICE[0], "x" * 30)
+            assert not c.server_is_right
+            assert c.error("STORE.PROVE", proof) == WRONG
+            assert c.closed()
+        with dial(d, tls) as c:  # somebody nobody knows is not told so before the proof
+            assert c.error("STORE.PROVE", c.challenge("mallory", ALICE[1])) == WRONG
+        with dial(d, tls) as c:  # the right secret of somebody else
+            assert c.error("STORE.PROVE", c.challenge(BOB[0], ALICE[1])) == WRONG
+        with dial(d, tls) as c:  # replayed: all that was overheard of the right one, said again
+            c("STORE.AUTH", ALICE[0], nonce)
+            assert c.error("STORE.PROVE", said) == WRONG
+        with dial(d, tls) as c:  # truncated
+            assert c.error("STORE.PROVE", c.challenge(*ALICE)[:-1]) == WRONG
+        with dial(d, tls) as c:  # reflected
+            nonce = secrets.token_hex(32)
+            assert c.error("STORE.PROVE", c("STORE.AUTH", ALICE[0], nonce)[1]) == WRONG
+        with dial(d, tls) as c:  # expired: a proof that comes too late
+            proof = c.challenge(*ALICE)
+            with pytest.raises((RespError, EOFError, ConnectionError)) as e:
+                c.receive()
+            assert "NOAUTH not authenticated within 700 ms" in str(e.value)
+            with pytest.raises((OSError, EOFError)):
+                for _ in range(1000):
+                    c("STORE.PROVE", proof)
+        with dial(d, tls) as c:  # once is enough
+            proof = c.challenge(*ALICE)
+            assert c("STORE.PROVE", proof) == "OK"
+            assert c.error("STORE.PROVE", proof) == "ERR STORE.PROVE without STORE.AUTH before it"
+            time.sleep(1)  # the deadline is for strangers only
+            assert c("PING") == "PONG"
+        assert d.stop() == 0
+    for reason in ("asked for 'get' before it has authenticated", "wrong proof for principal 'alice'", "wrong proof for principal 'mallory'",
+                   "not authenticated within 700 ms"):
+        assert f"reason={reason}" in d.err
+    for _, secret in (ALICE, BOB):
+        assert secret not in d.err
+    assert d.err.count("audit: refused peer=") == 8  # one line each
+
+
+def test_principals_have_keys_of_their_own(tokens):
+    with Daemon("--token-file", tokens) as d, Client(d.port) as a, Client(d.port) as b, Client(d.port) as a2:
+        a.authenticate(*ALICE)
+        b.authenticate(*BOB)
+        assert a("SET", "k", "alice's") == "OK"
+        assert b("GET", "k") is None and b("DBSIZE") == 0
+        assert b("SET", "k", "bob's") == "OK"
+        a2.authenticate(*ALICE)
+        assert a2("GET", "k") == "alice's"
+
+
+def join(c, run, node="n1"):
+    return c("RDZV.JOIN", run, node, "slots=1", "v=1", "nnodes=1:1", "max_restarts=0")
+
+
+def test_a_job_belongs_to_whose_join_made_it(tokens):
+    with Daemon("--token-file", tokens) as d, Client(d.port) as a, Client(d.port) as b:
+        a.authenticate(*ALICE)
+        b.authenticate(*BOB)
+        assert b.error("STORE.USE", "j1").startswith("NOJOB run 'j1' is unknown")
+        join(a, "j1")
+        assert b.error("RDZV.STATUS", "j1").startswith("NOPERM ")
+        assert b.error("RDZV.JOIN", "j1", "n2", "slots=1", "v=1", "nnodes=1:1", "max_restarts=0").startswith("NOPERM ")
+        assert b.error("RDZV.DRAIN", "j1").startswith("NOPERM ")
+        assert b.error("STORE.USE", "j1") == "NOPERM run 'j1' belongs to another principal"
+        assert a("SET", "k", "own") == "OK"
+        assert a("STORE.USE", "j1") == "OK" and a("GET", "k") is None and a("SET", "k", "job's") == "OK"
+        assert a("STORE.USE") == "OK" and a("GET", "k") == "own"
+        assert a("STORE.USE", "j1") == "OK" and a("GET", "k") == "job's"
+        assert b("RDZV.STATUS").count("j1") == 0
+
+
+def test_plain_auth_is_off_unless_allowed(tokens):
+    with Daemon("--token-file", tokens) as d:
+        with Client(d.port) as c:
+            assert c.error("AUTH", ALICE[1]).startswith("ERR plain AUTH is off")
+            assert c.error("AUTH", *ALICE).startswith("ERR plain AUTH is off")
+    with Daemon("--token-file", tokens, "--allow-plain-auth") as d:
+        for words in ((ALICE[1],), ALICE):
+            with Client(d.port) as c:
+                assert c("AUTH", *words) == "OK" and c("PING") == "PONG"
+        with Client(d.port) as c:
+            c.s.sendall(f"AUTH {ALICE[1]}\r\nSET a {'x' * 5000}\r\nGET a\r\n".encode())  # long requests may follow at once
+            assert [c.receive(), c.receive(), len(c.receive())] == ["OK", "OK", 5000]
+        for words in (("x" * 30,), (ALICE[0], BOB[1]), ("mallory", ALICE[1]), (ALICE[0], ALICE[1][:-1])):
+            with Client(d.port) as c:
+                assert c.error("AUTH", *words) == WRONG
+                assert c.closed()
+    with Daemon() as d, Client(d.port) as c:
+        assert c.error("AUTH", "x").startswith("ERR AUTH <password> called without any password configured")
+
+
+def test_redis_cli_authenticates_where_plain_auth_is_allowed(tokens):
+    if not shutil.which("redis-cli"):
+        pytest.skip("redis-cli is not installed")
+    with Daemon("--token-file", tokens, "--allow-plain-auth") as d:
+        p = subprocess.run(["redis-cli", "-p", str(d.port), "--user", ALICE[0], "--pass", ALICE[1], "--no-auth-warning", "set", "a", "1"],
+                           capture_output=True, text=True, timeout=30, check=False)
+        assert p.stdout.strip() == "OK", p
+        p = subprocess.run(["redis-cli", "-p", str(d.port), "set", "a", "1"], capture_output=True, text=True, timeout=30, check=False)
+        assert "NOAUTH" in p.stdout + p.stderr
+
+
+@pytest.mark.parametrize("text", [b"*2\r\n$4\r\nHELO\r\n$2000\r\n", b"*9\r\n", b"x" * 1500 + b"\r\n", b"*2\r\n$1025\r\n", b"\x00\x01\x02"])
+def test_a_stranger_gets_a_kibibyte(tokens, text):
+    with Daemon("--token-file", tokens) as d:
+        with Client(d.port) as c:
+            c.s.sendall(text)
+            with pytest.raises((RespError, ConnectionError)) as e:
+                c.receive()
+            assert isinstance(e.value, ConnectionError) or "Protocol error" in str(e.value)
+            assert c.closed()
+        assert d.stop() == 0
+    assert "reason=before it has authenticated: Protocol error" in d.err
+
+
+def test_bytes_dripped_do_not_prolong_the_deadline(tokens):
+    with Daemon("--token-file", tokens, "--auth-timeout", "500ms") as d, Client(d.port) as c:
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            while time.monotonic() - began < 20:
+                c.s.sendall(b"HELLO\r\n")
+                time.sleep(0.05)
+        assert time.monotonic() - began < 10
+
+
+def test_too_many_strangers_wait_in_the_queue_and_harm_nobody(tokens):
+    with Daemon("--token-file", tokens, "--max-unauthenticated", "4", "--auth-timeout", "1s") as d, Client(d.port) as friend:
+        friend.authenticate(*ALICE)
+        idle = [socket.create_connection(("127.0.0.1", d.port), timeout=30) for _ in range(12)]
+        began = time.monotonic()
+        with Client(d.port) as late:  # behind twelve: three times the deadline at most
+            assert friend("PING") == "PONG"
+            late.authenticate(*BOB)
+            waited = time.monotonic() - began
+            assert late("PING") == "PONG"
+        print(f"waited {waited:.1f} s behind 12 idle connections, 4 at a time, 1 s each")
+        assert waited > 1.5
+        for s in idle:
+            s.close()
+
+
+def test_no_address_takes_more_than_its_share(tokens, namespace):
+    name, _, ours = namespace
+    with Daemon("--bind", "0.0.0.0", "--token-file", tokens, "--max-clients-per-address", "3", "--max-unauthenticated", "100") as d:
+        with network_namespace(name):
+            socks = [socket.create_connection((ours, d.port), timeout=30) for _ in range(4)]
+        clients = [Client(0, sock=s) for s in socks]
+        for c in clients[:3]:
+            c.authenticate(*ALICE)
+        with pytest.raises(RespError, match="LIMIT too many connections of this address"):
+            clients[3].receive()
+        clients[0].close()
+
+        def again():
+            with network_namespace(name):
+                s = socket.create_connection((ours, d.port), timeout=30)
+            with Client(0, sock=s) as c:
+                try:
+                    c.authenticate(*ALICE)
+                except RespError:
+                    return False
+            return True
+        until(again, "a place is free again")
+        assert d.stop() == 0
+    assert "reason=more than 3 connections of this address" in d.err
+
+
+def test_without_tokens_only_our_own_user_on_this_host_is_served():
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("another uid needs root and setpriv(1)")
+    with Daemon() as d:
+        with Client(d.port) as c:
+            assert c("PING") == "PONG"
+            assert c("STORE.AUTH", "anybody", "a" * 64) == "OK"  # no proof is asked for
+        said = subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "/usr/bin/python3", "-c",
+                               f"import socket; s = socket.create_connection(('127.0.0.1', {d.port})); print(s.recv(200).decode())"],
+                              capture_output=True, text=True, timeout=30, check=False).stdout
+        assert "NOPERM this server takes local connections of its own user only" in said
+        assert d.stop() == 0
+    assert "reason=uid 65534 is not 0" in d.err
+
+
+def test_with_tokens_other_users_of_this_host_may_prove_themselves(tokens):
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("another uid needs root and setpriv(1)")
+    with Daemon("--token-file", tokens) as d:
+        said = subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "/usr/bin/python3", "-c",
+                               f"import socket; s = socket.create_connection(('127.0.0.1', {d.port})); s.sendall(b'GET a\\r\\n'); "
+                               "print(s.recv(200).decode())"], capture_output=True, text=True, timeout=30, check=False).stdout
+        assert "NOAUTH" in said
+
+
+def test_insecure_serves_whoever_comes(namespace):
+    name, _, ours = namespace
+    with Daemon("--bind", "0.0.0.0", "--insecure") as d:
+        with network_namespace(name):
+            s = socket.create_connection((ours, d.port), timeout=30)
+        with Client(0, sock=s) as c:
+            assert c("PING") == "PONG"
+
+
+def test_hangup_reads_tokens_again(tokens):
+    carol = ("carol", "carol-0123456789abcdef")
+    with Daemon("--token-file", tokens) as d, Client(d.port) as a, Client(d.port) as b:
+        a.authenticate(*ALICE)
+        b.authenticate(*BOB)
+        write_tokens(tokens, ALICE, carol)
+        d.p.send_signal(1)
+        assert b.closed()  # bob is no longer in it
+        assert a("PING") == "PONG"
+        with Client(d.port) as c:
+            c.authenticate(*carol)
+        write_tokens(tokens, ALICE, mode=0o644)  # refused: what was read before stays
+        d.p.send_signal(1)
+        with Client(d.port) as c:
+            until(lambda: c.authenticate(*carol), "carol is still there")
+        assert a("PING") == "PONG"
+        d.p.send_signal(1)
+        assert d.stop() == 0
+    assert "reason=principal 'bob' is no longer in the token file" in d.err
+    assert "may be used by others (mode 0644)" in d.err
+
+
+def test_audit_lines_are_rate_limited_and_counted(tokens):
+    n = 200
+    with Daemon("--token-file", tokens) as d:
+        for _ in range(n):
+            with Client(d.port) as c:
+                assert c.error("GET", "a").startswith("NOAUTH")
+        assert d.stop() == 0
+    lines = d.err.count("refused peer=")
+    counted = sum(int(n) for n in re.findall(r"(\d+) more peers were refused", d.err))
+    print(f"{lines} lines for {n} peers, {counted} counted")
+    assert 20 <= lines < n and lines + counted == n
+
+
+def test_tls_only_and_client_certificates(tokens, certificates, tls):
+    d1 = ["--token-file", tokens, "--tls-cert", certificates / "cert.pem", "--tls-key", certificates / "key.pem"]
+    with Daemon(*d1, "--tls-only") as d:
+        with Client(d.port) as c:
+            assert c.error("HELLO") == "NOPERM this server speaks TLS only"
+        with Client(d.port, tls=tls) as c:
+            c.authenticate(*ALICE)
+            assert c("SET", "big", "x" * 1000000) == "OK" and len(c("GET", "big")) == 1000000
+    with Daemon(*d1, "--tls-client-ca", certificates / "client.pem") as d:
+        with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
+            with Client(d.port, tls=tls) as c:
+                c("HELLO")
+        context = ssl.create_default_context(cafile=certificates / "cert.pem")
+        context.load_cert_chain(certificates / "client.pem", certificates / "client-key.pem")
+        with Client(d.port, tls=context) as c:
+            c.authenticate(*ALICE)
+            assert c("PING") == "PONG"
+        assert d.stop() == 0
+    assert "reason=TLS" in d.err
+
+
+def test_many_tls_clients_at_once(tokens, certificates, tls):
+    errors = []
+
+    def work(d):
+        try:
+            with Client(d.port, tls=tls) as c:
+                c.authenticate(*ALICE)
+                for i in range(20):
+                    assert c("ECHO", "y" * i * 997) == "y" * i * 997
+        except Exception as e:  # noqa: BLE001 - told by the main thread
+            errors.append(e)
+    with Daemon("--token-file", tokens, "--tls-cert", certificates / "cert.pem", "--tls-key", certificates / "key.pem") as d:
+        threads = [threading.Thread(target=work, args=(d,)) for _ in range(16)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(60)
+    assert not errors
+
+
+@pytest.mark.parametrize("args, says", [
+    (["--bind", "0.0.0.0"], "--bind 0.0.0.0: beyond loopback clients must authenticate: give --token-file FILE"),
+    (["--bind", "127.0.0.1,::"], "--bind ::: beyond loopback clients must authenticate"),
+    (["--bind", ","], "--bind ',': expected addresses separated by commas"),
+    (["--insecure", "--token-file", "T"], "--insecure and --token-file contradict each other"),
+    (["--allow-plain-auth"], "--allow-plain-auth without --token-file has no effect"),
+    (["--tls-key", "x"], "--tls-key without --tls-cert has no effect"),
+    (["--tls-only"], "--tls-only without --tls-cert has no effect"),
+    (["--tls-cert", "/nonexistent"], "certificate '/nonexistent' cannot be used"),
+    (["--max-request", "2G"], "--max-request: expected at most 1G"),
+    (["--max-memory", "lots"], "expected bytes such as 65536, 64M or 1G"),
+    (["--token-file", "/nonexistent"], "token file '/nonexistent' cannot be read: No such file or directory"),
+    (["--token-file", "fd:77"], "token file 'fd:77' cannot be read: Bad file descriptor"),
+    (["--token-file", "fd:x"], "token file 'fd:x': expected fd: and the number of an open descriptor"),
+    (["--http-bind", "0.0.0.0", "--http-port", "0"], "--http-bind 0.0.0.0: beyond loopback readers must show a token"),
+    (["--http-insecure"], "--http-insecure without --http-port has no effect"),
+    (["--http-port", "0", "--http-token-file", "T", "--http-insecure"], "--http-token-file and --http-insecure contradict each other"),
+    (["--http-port", "0", "--http-bind", "here"], "address 'here' for HTTP: expected an IPv4 or IPv6 address"),
+])
+def test_a_start_that_cannot_be_is_one_sentence_and_exit_2(tokens, args, says):
+    text, code = refused_start(*[str(tokens) if a == "T" else a for a in args])
+    assert says in text and code == 2
+
+
+def test_a_token_file_that_others_may_read_is_refused(tokens):
+    for mode in (0o644, 0o640, 0o604):
+        tokens.chmod(mode)
+        text, code = refused_start("--token-file", tokens)
+        assert f"may be used by others (mode 0{mode:o}): expected 0600 or less (chmod 600 '{tokens}')" in text and code == 2
+
+
+def test_tokens_come_over_an_inherited_descriptor(tokens):
+    with open(tokens) as f, Daemon("--token-file", f"fd:{f.fileno()}", pass_fds=[f.fileno()]) as d, Client(d.port) as c:
+        c.authenticate(*ALICE)
+        d.p.send_signal(1)
+        assert c("PING") == "PONG"
+        assert d.stop() == 0
+    assert "a descriptor can be read only once" in d.err
