@@ -109,8 +109,6 @@ void rdzv_forget_restarts_(struct rdzv *r, int64_t now)
         return;
     r->restart_n -= old;
     memmove(r->restart_times, r->restart_times + old, r->restart_n * sizeof *r->restart_times);
-    if (r->restart_new > r->restart_n)
-        r->restart_new = r->restart_n;
 }
 
 /* Restarts that count against the budget now. */
@@ -128,7 +126,7 @@ static void use_up_restart(struct rdzv *r, int64_t now)
     if (r->config.restart_window_ms == 0)
         return;
     r->restart_times[r->restart_n++] = now; /* reserved before the step began */
-    r->restart_new++;
+    r->restart_new = true;
 }
 
 /* How long the next round waits after this failure: the first restart of a row not at all, each further one twice as long. */

@@ -87,9 +87,10 @@ struct rdzv {
     struct node *gone;    /* forgotten since then */
     struct node *silent;  /* in order of their fences */
     int ready, working, working_done, members, staying; /* counts; working: members that have not joined again */
-    int64_t *restart_times;                     /* with a restart window: those that may still count, oldest first */
-    size_t restart_n, restart_cap, restart_new; /* new: not yet in the log */
-    struct node **order;                        /* scratch, room for all nodes */
+    int64_t *restart_times; /* with a restart window: those that may still count, oldest first */
+    size_t restart_n, restart_cap;
+    bool restart_new;    /* one is not in the log yet */
+    struct node **order; /* scratch, room for all nodes */
     size_t order_cap;
 };
 

@@ -1,5 +1,5 @@
 /* The machine as lines of a log, and back: "machine ..." all but nodes, "gone id=..." a node that was forgotten, "node id=..." the whole of
- * one, "restart age=..." one that counts against a window. Times are written as durations from or to the moment of writing. */
+ * one, "restart age=..." one that counts against a window (all of them, the first with first=1). Times are written as durations from or to the moment of writing. */
 #include <errno.h>
 #include <string.h>
 #include <utlist.h>
@@ -98,11 +98,18 @@ static int write_node(const struct node *n, int64_t now, struct buf *out)
     return write_line(out, "node", node_fields, COUNT(node_fields), &copy);
 }
 
-static int write_restart(const struct rdzv *r, size_t i, int64_t now, struct buf *out)
+/* All that count: a successor knows how far apart they were. */
+static int write_restarts(const struct rdzv *r, int64_t now, struct buf *out)
 {
-    TRY(buf_addstr(out, "restart"));
-    TRY(rdzv_field_int(out, "age", until(now, r->restart_times[i])));
-    return buf_add(out, "\n", 1);
+    size_t first = rdzv_expired_restarts_(r, now);
+    for (size_t i = first; i < r->restart_n; i++) {
+        TRY(buf_addstr(out, "restart"));
+        TRY(rdzv_field_int(out, "age", until(now, r->restart_times[i])));
+        if (i == first)
+            TRY(rdzv_field_int(out, "first", 1));
+        TRY(buf_add(out, "\n", 1));
+    }
+    return 0;
 }
 
 static int write_all(const struct rdzv *r, int64_t now, struct buf *out)
@@ -110,9 +117,7 @@ static int write_all(const struct rdzv *r, int64_t now, struct buf *out)
     TRY(write_machine(r, now, out));
     for (const struct node *n = r->nodes; n; n = n->hh.next)
         TRY(write_node(n, now, out));
-    for (size_t i = rdzv_expired_restarts_(r, now); i < r->restart_n; i++)
-        TRY(write_restart(r, i, now, out));
-    return 0;
+    return write_restarts(r, now, out);
 }
 
 static int write_changes(const struct rdzv *r, int64_t now, struct buf *out)
@@ -126,9 +131,7 @@ static int write_changes(const struct rdzv *r, int64_t now, struct buf *out)
     }
     for (const struct node *n = r->changed; n; n = n->next)
         TRY(write_node(n, now, out));
-    for (size_t i = r->restart_n - r->restart_new; i < r->restart_n; i++)
-        TRY(write_restart(r, i, now, out));
-    return 0;
+    return r->restart_new ? write_restarts(r, now, out) : 0;
 }
 
 static int whole_or_nothing(int rc, struct buf *out, size_t before, struct err *e)
@@ -151,7 +154,7 @@ static void set_logged(struct rdzv *r)
     }
     r->changed = NULL;
     rdzv_free_gone_(r);
-    r->restart_new = 0;
+    r->restart_new = false;
     r->logged = r->m;
     r->logging = true;
 }
@@ -243,7 +246,8 @@ static int read_restart(struct rdzv *r, const struct line *l, struct err *e)
     if (rdzv_field_find(l->p, l->n, "age", text, sizeof text) != 1 || rdzv_record_number(text, &age) < 0 || age < 0 ||
         age > MS_MAX)
         return err_set(e, -EINVAL, "there is no age= of 0 to %lld", (long long)MS_MAX);
-    rdzv_forget_restarts_(r, l->now);
+    if (rdzv_field_find(l->p, l->n, "first", text, sizeof text) == 1)
+        r->restart_n = 0;
     if (rdzv_reserve_restart_(r) < 0)
         return err_set(e, -ENOMEM, "no memory for the times of restarts");
     r->restart_times[r->restart_n++] = l->now - age;

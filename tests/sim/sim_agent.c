@@ -1,4 +1,4 @@
-/* A simulated agent: does what rdzv.h asks of one, and nothing more.
+/* A simulated agent: does what rdzv.h asks of one, and nothing more. It knows its own clock alone.
  *
  * Its lease is the newest request that was answered: it starts workers only within silence_ms of it, and kills them, within
  * kill_ms, when it lapses. Every STOP is answered by JOIN once its workers are gone; what is not answered is asked again. */
@@ -9,6 +9,11 @@
 
 enum { HEARTBEAT_MS = 1000, REPEAT_MS = 700 };
 
+static int64_t clock_of(const struct world *w, const struct agent *a)
+{
+    return w->now + a->skew;
+}
+
 static int64_t lease_end(const struct world *w, const struct agent *a)
 {
     return a->acked_send + w->config.silence_ms;
@@ -17,8 +22,8 @@ static int64_t lease_end(const struct world *w, const struct agent *a)
 static void ask(struct world *w, struct agent *a, enum request what)
 {
     uint64_t round = what == ASK_JOIN ? a->told_round : a->worker_round;
-    sim_send(w, (struct message){.sent = w->now, .agent = (int)(a - w->agents), .ask = what, .round = round});
-    a->next_ask = w->now + (what == ASK_HEARTBEAT ? HEARTBEAT_MS : REPEAT_MS);
+    sim_send(w, (struct message){.sent = clock_of(w, a), .agent = (int)(a - w->agents), .ask = what, .round = round});
+    a->next_ask = clock_of(w, a) + (what == ASK_HEARTBEAT ? HEARTBEAT_MS : REPEAT_MS);
 }
 
 static void ask_again(struct world *w, struct agent *a)
@@ -29,7 +34,7 @@ static void ask_again(struct world *w, struct agent *a)
         ask(w, a, ASK_JOIN);
     else if (a->mode == AGENT_WORKING && a->failed)
         ask(w, a, ASK_FAIL);
-    else if (a->mode == AGENT_WORKING && a->done)
+    else if (a->mode == AGENT_WORKING && a->done && !a->done_told)
         ask(w, a, ASK_DONE);
     else
         ask(w, a, ASK_HEARTBEAT);
@@ -38,45 +43,45 @@ static void ask_again(struct world *w, struct agent *a)
 static void start_joining(struct world *w, struct agent *a)
 {
     a->mode = AGENT_JOINING;
-    a->joining_since = w->now;
-    a->next_ask = w->now;
+    a->joining_since = clock_of(w, a);
+    a->next_ask = a->joining_since;
 }
 
 void sim_agent_born(struct world *w, struct agent *a)
 {
-    a->acked_send = w->now;
+    static const char *const roles[] = {"", "trainer", "reader"};
+    a->skew = sim_between(w, -1000000, 1000000000);
+    a->acked_send = a->answered_send = a->heard_sent = clock_of(w, a);
     a->finish_at = a->killed_at = NEVER;
     a->slots = (int)sim_between(w, 1, 8);
+    a->node_rank = (int)sim_between(w, -1, 40);
+    snprintf(a->role, sizeof a->role, "%s", roles[w->roles ? sim_between(w, 0, 2) : 0]);
     start_joining(w, a);
 }
 
 void sim_agent_kill_workers(struct world *w, struct agent *a, int64_t within_ms)
 {
-    int64_t at = w->now + (sim_chance(w, 0.3) ? within_ms : sim_between(w, 0, within_ms));
+    int64_t at = clock_of(w, a) + (sim_chance(w, 0.3) ? within_ms : sim_between(w, 0, within_ms));
     if (a->workers && at < a->killed_at)
         a->killed_at = at;
     a->finish_at = NEVER;
 }
 
-/* No two rounds may ever progress at once: the one rule that everything else is for. */
 static void start_workers(struct world *w, struct agent *a, uint64_t round)
 {
-    if (round < rdzv_round(w->rdzv))
+    if (round < w->account.round)
         sim_broken(w, "%s starts round %llu while round %llu is under way", a->id, (unsigned long long)round,
-                   (unsigned long long)rdzv_round(w->rdzv));
-    for (int i = 0; i < w->agent_count; i++)
-        if (w->agents[i].workers && w->agents[i].worker_round != round)
-            sim_broken(w, "%s starts round %llu while %s works in round %llu", a->id, (unsigned long long)round,
-                       w->agents[i].id, (unsigned long long)w->agents[i].worker_round);
+                   (unsigned long long)w->account.round);
     a->mode = AGENT_WORKING;
     a->workers = true;
     a->worker_round = round;
-    a->done = a->failed = false;
+    a->done = a->done_told = a->failed = false;
     a->killed_at = NEVER;
-    a->finish_at = w->now + sim_between(w, 200, 6000);
+    a->finish_at = clock_of(w, a) + sim_between(w, 200, sim_chance(w, 0.5) ? 60000 : 15000);
+    sim_check_alone(w, a);
 }
 
-static void take_news(struct world *w, struct agent *a, const struct rdzv_news *news)
+static void take_news(struct world *w, struct agent *a, const struct told *news)
 {
     if (news->seq <= a->seen_seq)
         return;
@@ -90,7 +95,7 @@ static void take_news(struct world *w, struct agent *a, const struct rdzv_news *
                        (unsigned long long)news->round, (unsigned long long)a->worker_round);
         if (news->spare)
             a->mode = AGENT_WAITING;
-        else if (w->now < lease_end(w, a))
+        else if (clock_of(w, a) < lease_end(w, a))
             start_workers(w, a, news->round);
         else
             start_joining(w, a);
@@ -117,10 +122,11 @@ void sim_agent_receive(struct world *w, struct agent *a, const struct message *m
         a->answered_send = m->acked_send;
     if (m->answer != ANSWER_REFUSED && m->acked_send > a->acked_send) /* a refusal extends no lease */
         a->acked_send = m->acked_send;
-    if (m->has_news && !stale)
+    if (m->news.kind != 0 && !stale)
         take_news(w, a, &m->news);
     if (a->mode == AGENT_ENDED)
         return;
+    a->done_told |= m->answer == ANSWER_OK && m->ask == ASK_DONE && m->round == a->worker_round;
     if (m->answer == ANSWER_OVER) {
         sim_agent_kill_workers(w, a, w->config.kill_ms);
         a->mode = AGENT_ENDED;
@@ -142,27 +148,48 @@ int64_t sim_agent_wake(const struct world *w, const struct agent *a)
     }
     if (a->mode != AGENT_ENDED && a->mode != AGENT_DEAD && a->next_ask < at)
         at = a->next_ask;
-    return at;
+    if (at != NEVER)
+        at -= a->skew;
+    return a->mode != AGENT_DEAD && (at < a->paused_until || (a->woke && at > a->paused_until)) ? a->paused_until : at;
+}
+
+/* A node that stood still looks at its lease before its workers go on: both are one host, and the agent's timer is due at once. */
+static void wake(struct world *w, struct agent *a)
+{
+    a->woke = false;
+    if (a->workers && lease_end(w, a) <= clock_of(w, a)) {
+        a->finish_at = NEVER;
+        a->killed_at = clock_of(w, a);
+    } else if (a->workers) {
+        sim_check_alone(w, a);
+    }
+}
+
+static void workers_gone(struct world *w, struct agent *a)
+{
+    a->workers = false;
+    a->killed_at = NEVER;
+    if (a->mode == AGENT_WORKING && !a->failed)
+        start_joining(w, a); /* the lease lapsed */
+    else if (a->mode == AGENT_JOINING)
+        a->next_ask = clock_of(w, a);
 }
 
 void sim_agent_tick(struct world *w, struct agent *a)
 {
-    if (a->workers && a->killed_at <= w->now) {
-        a->workers = false;
-        a->killed_at = NEVER;
-        if (a->mode == AGENT_WORKING && !a->failed)
-            start_joining(w, a); /* the lease lapsed */
-        else if (a->mode == AGENT_JOINING)
-            a->next_ask = w->now;
-    }
-    if (a->workers && a->killed_at == NEVER && lease_end(w, a) <= w->now)
+    int64_t now = clock_of(w, a);
+    if (a->woke)
+        wake(w, a);
+    if (a->workers && a->killed_at <= now)
+        workers_gone(w, a);
+    if (a->workers && a->killed_at == NEVER && lease_end(w, a) <= now)
         sim_agent_kill_workers(w, a, w->config.kill_ms);
-    if (a->workers && a->finish_at <= w->now) {
+    if (a->workers && a->finish_at <= now) {
         a->workers = false;
         a->finish_at = NEVER;
         a->done = true;
-        a->next_ask = w->now;
+        a->next_ask = now;
     }
-    if (a->mode != AGENT_ENDED && a->mode != AGENT_DEAD && a->next_ask <= w->now)
+    if (a->mode != AGENT_ENDED && a->mode != AGENT_DEAD && a->next_ask <= now)
         ask_again(w, a);
 }

@@ -1,37 +1,56 @@
-/* The parts of a simulated job: world (clock, network, faults), host (what a daemon does around the machine), agents. */
+/* The parts of a simulated job: world (clock, network), faults, host (what a daemon does around the machine), agents, rules. */
 #ifndef CRUN_TESTS_SIM_IMPL_H
 #define CRUN_TESTS_SIM_IMPL_H
 
+#include "common/buf.h"
 #include "common/rdzv.h"
 #include "tests/sim/sim.h"
 #include <stdbool.h>
 
-#define AGENTS_MAX 48
-#define MESSAGES_MAX 4096
+#define NODES_MAX 64   /* at a time */
+#define AGENTS_MAX 160 /* in all */
+#define MESSAGES_MAX 16384
+#define RESTARTS_MAX 256
 #define NEVER INT64_MAX
 
 enum request { ASK_HEARTBEAT, ASK_JOIN, ASK_FAIL, ASK_DONE, ASK_LEAVE, TELL_GONE };
 enum answer { ANSWER_OK, ANSWER_FENCED, ANSWER_REFUSED, ANSWER_OVER };
 
+/* What an agent needs of its news. */
+struct told {
+    uint64_t seq, round; /* seq 0: nothing */
+    enum rdzv_news_kind kind;
+    bool spare;
+};
+
 struct message {
-    int64_t at, sent;
+    int64_t sent; /* on the agent's clock */
     int agent;
     bool to_agent;
     enum request ask;
     uint64_t round;
     /* to_agent */
     enum answer answer;
-    int64_t acked_send;
-    bool has_news;
-    struct rdzv_news news;
+    int64_t acked_send; /* on the agent's clock */
+    struct told news;
+};
+
+/* A message under way, or a free place. */
+struct flight {
+    int64_t at;
+    uint64_t order; /* of those due at once */
+    int slot;
 };
 
 enum agent_mode { AGENT_UNBORN, AGENT_JOINING, AGENT_WAITING, AGENT_WORKING, AGENT_ENDED, AGENT_DEAD };
 
+/* Times are on its own clock, world time + skew, where nothing else is said. */
 struct agent {
     char id[RDZV_ID_MAX + 1];
-    int slots;
+    char role[8];
+    int slots, node_rank;
     enum agent_mode mode;
+    int64_t skew;
     uint64_t seen_seq, told_round;
     int64_t acked_send;    /* when the newest request that was answered was sent: the agent's lease counts from here */
     int64_t answered_send; /* the same, refusals included */
@@ -41,33 +60,53 @@ struct agent {
     uint64_t worker_round;
     int64_t finish_at; /* all workers exit 0 */
     int64_t killed_at; /* being stopped: dead from then on */
-    bool failed, done, leaving;
-    int64_t cut_until; /* no message passes */
-    /* the host's side */
+    bool failed, done, done_told, leaving;
+    int64_t deaf_until, mute_until; /* world time: no message to it, from it passes */
+    int64_t paused_until;           /* world time: the whole node stands still */
+    bool woke;                      /* from a pause, and has not looked at its lease yet */
+    /* the host's side; times on the host's clock */
+    bool known, connected, known_silent;
     int64_t heard, heard_sent; /* when its last message came, and when the newest was sent */
-    bool known_silent;
-    bool has_news;
-    struct rdzv_news news;
+    unsigned joined_as;        /* place in the order of first JOINs */
+    struct told news;
+};
+
+/* The rules' own account of the job, made from what is told alone. */
+struct account {
+    uint64_t round;
+    int restarts;                                 /* of the job's life */
+    int64_t restart_at[RESTARTS_MAX];             /* host's clock */
+    int64_t restart_age[RESTARTS_MAX];            /* as the log has it */
+    int counted;                                  /* entries of those */
+    int row;                                      /* failures in a row of rounds that lived too short */
+    int64_t round_at, not_before, core_logged_at; /* host's clock */
+    int order[AGENTS_MAX];                        /* members of the last round that are still known, by rank */
+    int order_count;
+    unsigned joins;
 };
 
 struct world {
     uint64_t seed, rng;
     int64_t now, faults_end;
-    bool trace;
+    bool trace, durable, roles, cut_all;
     double loss, repeat, fault_rate, long_delay;
     int64_t next_fault;
     struct rdzv_config config;
-    struct rdzv *rdzv;
+    struct rdzv *rdzv; /* NULL while the daemon is down */
     struct rdzv_effects fx;
+    int64_t host_skew, host_up_at, host_paused_until;
+    int known;       /* nodes */
+    int64_t unheard; /* host's clock: no node has to be noticed as silent before */
+    struct buf log;
     struct agent agents[AGENTS_MAX];
-    int agent_count;
-    struct message queue[MESSAGES_MAX];
+    int64_t wakes[AGENTS_MAX];                /* when each has something to do, world time */
+    int agent_count, agent_limit, most_alive; /* limit: alive at a time */
+    struct message *slots;                    /* MESSAGES_MAX */
+    struct flight *heap;                      /* by time; behind queued: free slots */
     int queued;
-    /* what the checks remember */
-    uint64_t last_round;
-    int restarts_seen;
-    char order[AGENTS_MAX][RDZV_ID_MAX + 1];
-    int order_count;
+    uint64_t sent;
+    struct account account;
+    uint64_t events;
     struct sim_stats *stats;
     struct err *e;
     int broken;
@@ -77,19 +116,40 @@ struct world {
 uint64_t sim_random(struct world *w);
 int64_t sim_between(struct world *w, int64_t lo, int64_t hi); /* inclusive */
 bool sim_chance(struct world *w, double p);
+bool sim_faulty(const struct world *w);
 void sim_send(struct world *w, struct message m);
 void sim_broken(struct world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+struct agent *sim_add_agent(struct world *w); /* NULL: there are enough */
+
+/* sim_faults.c */
+void sim_fault(struct world *w);
+void sim_cease(struct world *w); /* faults that last end now */
 
 /* sim_host.c */
+int64_t sim_host_clock(const struct world *w);
 int sim_step(struct world *w, const struct rdzv_event *ev);
+bool sim_is_over(const struct world *w);
+int sim_host_open(struct world *w, struct err *e);
+void sim_host_kill(struct world *w, int64_t down_ms);
+void sim_host_restart(struct world *w);
+void sim_host_compact(struct world *w);
 void sim_host_receive(struct world *w, const struct message *m);
-int64_t sim_host_wake(const struct world *w);
+void sim_host_silence(struct world *w, struct agent *a);
+int64_t sim_host_wake(const struct world *w); /* world time */
 void sim_host_tick(struct world *w);
+
+/* sim_rules.c */
+struct agent *sim_by_id(struct world *w, const char *id);
+bool sim_progresses(const struct world *w, const struct agent *a);
+void sim_check_alone(struct world *w, const struct agent *a); /* no other round than a's progresses */
+void sim_check_step(struct world *w, const struct rdzv_event *ev, enum rdzv_state before, uint64_t round_before);
+void sim_account_restarted(struct world *w);
+void sim_account_compacted(struct world *w);
 
 /* sim_agent.c */
 void sim_agent_born(struct world *w, struct agent *a);
 void sim_agent_receive(struct world *w, struct agent *a, const struct message *m);
-int64_t sim_agent_wake(const struct world *w, const struct agent *a);
+int64_t sim_agent_wake(const struct world *w, const struct agent *a); /* world time */
 void sim_agent_tick(struct world *w, struct agent *a);
 void sim_agent_kill_workers(struct world *w, struct agent *a, int64_t within_ms);
 
