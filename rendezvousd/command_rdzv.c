@@ -211,12 +211,21 @@ static bool copy_names(struct conn *c, const struct request *rq, char *run, char
     return true;
 }
 
+/* Members of a round may use the keys of its bootstrap store, not the rendezvous that shares its port. */
+static bool admit(struct conn *c)
+{
+    if (!c->s->jobs)
+        reply_error(&c->reply, "ERR this server hosts no rendezvous");
+    else if (c->trust != TRUST_FULL)
+        reply_error(&c->reply, "NOPERM the rendezvous of this server takes those that have authenticated");
+    else
+        return true;
+    return false;
+}
+
 static bool read_names(struct conn *c, const struct request *rq, char *run, char *node)
 {
-    if (c->s->jobs)
-        return copy_names(c, rq, run, node);
-    reply_error(&c->reply, "ERR this server hosts no rendezvous");
-    return false;
+    return admit(c) && copy_names(c, rq, run, node);
 }
 
 static bool read_number(struct conn *c, const struct request_arg *a, const char *what, int64_t max, int64_t *ret)
@@ -408,13 +417,12 @@ void command_rdzv_status(struct conn *c, const struct request *rq)
     struct buf out = {0};
     struct err e = {0};
     int rc;
-    if (rq->argc > 1 && !read_names(c, rq, run, NULL))
-        return;
-    if (!c->s->jobs || rq->argc > 3 || (rq->argc == 3 && !request_arg_is(&rq->argv[2], "brief"))) {
-        reply_error(&c->reply,
-                    c->s->jobs ? "ERR expected RDZV.STATUS [run [BRIEF]]" : "ERR this server hosts no rendezvous");
+    if (rq->argc > 3 || (rq->argc == 3 && !request_arg_is(&rq->argv[2], "brief"))) {
+        reply_error(&c->reply, "ERR expected RDZV.STATUS [run [BRIEF]]");
         return;
     }
+    if (!admit(c) || (rq->argc > 1 && !copy_names(c, rq, run, NULL)))
+        return;
     if (rq->argc == 3)
         rc = jobs_status_brief(c->s->jobs, principal, run, &out, &e);
     else

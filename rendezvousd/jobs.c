@@ -4,6 +4,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "rendezvousd/jobs_impl.h"
+#include "rendezvousd/persist.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,8 +67,10 @@ void jobs_destroy(struct jobs *j)
 {
     if (!j)
         return;
-    while (j->all)
+    while (j->all) {
+        persist_log_close(j->all->log);
         job_free(j->all);
+    }
     if (j->timer)
         uv_close((uv_handle_t *)j->timer, on_timer_closed);
     rdzv_effects_free(&j->fx);
@@ -84,12 +87,15 @@ void jobs_on_forgotten(struct jobs *j, void (*forgotten)(void *arg, const char *
 
 struct job *job_find_(const struct jobs *j, const char *run)
 {
-    struct job *job;
+    struct job *job, *over = NULL;
     DL_FOREACH (j->all, job) {
-        if (strcmp(job->run, run) == 0)
+        if (strcmp(job->run, run) != 0)
+            continue;
+        if (!job->over)
             return job;
+        over = over ? over : job;
     }
-    return NULL;
+    return over;
 }
 
 static int check_limits(const struct jobs *j, const char *run, const char *principal, struct err *e)
@@ -118,7 +124,8 @@ static int make_instance(char *ret, struct err *e)
 int job_create_(struct jobs *j, const char *run, const char *principal, const struct rdzv_config *c, struct job **ret,
                 struct err *e)
 {
-    TRY(check_limits(j, run, principal, e));
+    if (!j->loading) /* what was taken once is kept */
+        TRY(check_limits(j, run, principal, e));
     struct job *job = calloc(1, sizeof *job);
     if (!job || !(job->principal = strdup(principal))) {
         free(job);
@@ -148,6 +155,7 @@ void job_forget_(struct job *job)
     struct jobs *j = job->jobs;
     char run[JOBS_RUN_MAX + 1];
     memcpy(run, job->run, sizeof run);
+    persist_log_remove(job->log);
     job_free(job);
     if (j->forgotten && !job_find_(j, run))
         j->forgotten(j->forgotten_arg, run);
@@ -170,6 +178,11 @@ void job_forget_if_empty_(struct job *job)
 static bool is_final(enum rdzv_state s)
 {
     return s == RDZV_SUCCEEDED || s == RDZV_FAILED || s == RDZV_DRAINED;
+}
+
+bool job_is_final_(const struct job *job)
+{
+    return is_final(rdzv_state(job->machine));
 }
 
 /* Whom does the machine know, whom has it forgotten? The event's node perhaps; others only when their time was over. */
@@ -207,6 +220,7 @@ int job_step_(struct job *job, const struct rdzv_event *ev, struct err *e)
     job_note_(job, &before, ev);
     notice_forgotten(job, ev);
     job_take_effects_(job, &j->fx);
+    job_compact_(job);
     if (!job->over && is_final(rdzv_state(job->machine))) {
         job->over = true;
         job->over_ms = now;

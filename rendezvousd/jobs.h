@@ -49,6 +49,9 @@ struct jobs_options {
 };
 
 int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);
+/* Take over what the state directory holds: every member is silent, resumes by JOIN or NEXT, and is given up after the time any silent node has.
+ * Before the first party. ERR_CORRUPT and others name the file: nothing must be served then. */
+int jobs_load(struct jobs *j, struct err *e);
 /* Parties must be closed before, jobs need not be over. NULL allowed. With a loop, memory goes when the loop has turned. */
 void jobs_destroy(struct jobs *j);
 

@@ -43,12 +43,15 @@ struct member {
     bool known;       /* to the machine */
     bool loopback;    /* its address is one */
     bool to_tell;     /* in jobs->tell */
+    bool waits_disk;  /* in job->undurable */
+    uint64_t record;  /* must be on disk before the news is told */
     uint64_t acked;   /* newest seq that was acknowledged or is void */
     int64_t heard_ms; /* its last request, or its END */
     char *report;     /* what its trainer said last, a record; NULL: nothing */
     enum member_list list;
     struct member *prev, *next;           /* job->lists[list], oldest first */
     struct member *tell_prev, *tell_next; /* jobs->tell */
+    struct member *disk_prev, *disk_next; /* job->undurable, oldest record first */
     UT_hash_handle hh;                    /* job->members */
 };
 
@@ -78,6 +81,10 @@ struct job {
     int64_t started_ms, over_ms;     /* over_ms 0: not over */
     bool over;
     size_t bytes;
+    struct persist_log *log;  /* NULL: in memory only */
+    struct member *undurable; /* they ask, and their news wait for the disk */
+    bool unlogged;            /* no log is kept although there is a state directory */
+    uint64_t restarts_logged;
     struct happening events[JOBS_EVENTS];
     uint64_t event_count;
     struct job_restart restarts[JOBS_RESTARTS];
@@ -90,7 +97,7 @@ struct jobs {
     struct job *all;
     size_t count;
     struct member *tell; /* those whose news may go out */
-    bool telling;
+    bool telling, loading;
     struct rdzv_effects fx;
     uv_timer_t *timer; /* NULL: no loop */
     int64_t armed;     /* the earliest date known */
@@ -100,12 +107,13 @@ struct jobs {
 };
 
 /* jobs.c */
-struct job *job_find_(const struct jobs *j, const char *run); /* the newest instance; NULL */
+struct job *job_find_(const struct jobs *j, const char *run); /* the instance that is not over, else the newest; NULL */
 int job_create_(struct jobs *j, const char *run, const char *principal, const struct rdzv_config *c, struct job **ret,
                 struct err *e);
 void job_forget_(struct job *job); /* with its log */
 /* One step of the machine and all that follows but the telling. */
 int job_step_(struct job *job, const struct rdzv_event *ev, struct err *e);
+bool job_is_final_(const struct job *job); /* by its machine */
 void job_arm_(struct job *job);
 void job_forget_if_empty_(struct job *job); /* nobody is left, and there was no round */
 void jobs_arm_(struct jobs *j, int64_t deadline);
@@ -121,7 +129,7 @@ int member_heard_(struct member *m, struct err *e); /* RESUME, if it was silent 
 int member_bind_(struct member *m, struct jobs_party *p, struct err *e);
 
 /* jobs_tell.c */
-void job_take_effects_(struct job *job, const struct rdzv_effects *fx);
+void job_take_effects_(struct job *job, struct rdzv_effects *fx);
 void jobs_queue_(struct member *m); /* look whether it can be told */
 void jobs_tell_(struct jobs *j);
 
@@ -136,5 +144,11 @@ struct job_before {
 };
 struct job_before job_before_(const struct job *job);
 void job_note_(struct job *job, const struct job_before *before, const struct rdzv_event *ev);
+
+/* jobs_log.c: the decision log of a job; nothing of it without a state directory. */
+uint64_t job_log_(struct job *job,
+                  const struct rdzv_effects *fx); /* number of the record that must be durable, 0: none */
+void job_compact_(struct job *job);
+bool job_durable_(const struct job *job, uint64_t record);
 
 #endif

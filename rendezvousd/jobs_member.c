@@ -69,6 +69,8 @@ void member_drop_(struct member *m)
     member_list_(m, LIST_NONE);
     if (m->to_tell)
         DL_DELETE2(job->jobs->tell, m, tell_prev, tell_next);
+    if (m->waits_disk)
+        DL_DELETE2(job->undurable, m, disk_prev, disk_next);
     if (m->known)
         job->known--;
     HASH_DEL(job->members, m);

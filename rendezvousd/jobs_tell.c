@@ -25,7 +25,7 @@ static bool seen_from_outside(const struct job *job)
     return false;
 }
 
-static void replace_leader(const struct job *job, const struct rdzv_effects *fx)
+static void replace_leader(const struct job *job, struct rdzv_effects *fx)
 {
     int outside = -1; /* not looked yet: the same for all of one step */
     for (size_t i = 0; i < fx->n; i++) {
@@ -41,9 +41,10 @@ static void replace_leader(const struct job *job, const struct rdzv_effects *fx)
 
 /* ---- keeping ---------------------------------------------------------------------------------------------------- */
 
-void job_take_effects_(struct job *job, const struct rdzv_effects *fx)
+void job_take_effects_(struct job *job, struct rdzv_effects *fx)
 {
     replace_leader(job, fx);
+    const uint64_t record = job_log_(job, fx);
     for (size_t i = 0; i < fx->n; i++) {
         struct member *m = member_find_(job, fx->v[i].node);
         if (!m)
@@ -51,6 +52,7 @@ void job_take_effects_(struct job *job, const struct rdzv_effects *fx)
         m->news = fx->v[i].news;
         m->has_news = true;
         m->told = false;
+        m->record = record;
         jobs_queue_(m);
     }
 }
@@ -62,11 +64,18 @@ static bool can_tell(const struct member *m)
 
 void jobs_queue_(struct member *m)
 {
-    struct jobs *j = m->job->jobs;
+    struct job *job = m->job;
     if (m->to_tell || !can_tell(m))
         return;
+    if (!job_durable_(job, m->record)) {
+        if (m->waits_disk) /* for an older record: now for a newer one */
+            DL_DELETE2(job->undurable, m, disk_prev, disk_next);
+        m->waits_disk = true;
+        DL_APPEND2(job->undurable, m, disk_prev, disk_next);
+        return;
+    }
     m->to_tell = true;
-    DL_APPEND2(j->tell, m, tell_prev, tell_next);
+    DL_APPEND2(job->jobs->tell, m, tell_prev, tell_next);
 }
 
 /* ---- telling ---------------------------------------------------------------------------------------------------- */
@@ -104,8 +113,12 @@ void jobs_tell_(struct jobs *j)
     while ((m = j->tell)) {
         DL_DELETE2(j->tell, m, tell_prev, tell_next);
         m->to_tell = false;
-        if (can_tell(m))
+        if (!can_tell(m))
+            continue;
+        if (job_durable_(m->job, m->record))
             tell(m);
+        else
+            jobs_queue_(m); /* newer news have come in between */
     }
     j->telling = false;
 }

@@ -13,6 +13,7 @@
 #include "rendezvousd/gate.h"
 #include "rendezvousd/http.h"
 #include "rendezvousd/jobs.h"
+#include "rendezvousd/persist.h"
 #include "rendezvousd/sd_notify.h"
 #include "rendezvousd/server.h"
 #include <assert.h>
@@ -35,6 +36,7 @@ struct daemon {
     size_t n_signals;
     struct gate *gate;
     struct server *server;
+    struct persist *persist; /* NULL: jobs live in memory only */
     struct jobs *jobs;
     struct http *http;
     int port, http_port;
@@ -70,6 +72,8 @@ static void on_server_closed(void *arg)
     d->http = NULL;
     jobs_destroy(d->jobs);
     d->jobs = NULL;
+    persist_close(d->persist);
+    d->persist = NULL;
     gate_destroy(d->gate);
     d->gate = NULL;
 }
@@ -197,8 +201,12 @@ static int open_jobs(struct daemon *d, struct err *e)
                              .max_jobs_per_principal = (size_t)c->max_jobs_per_principal,
                              .max_nodes = (size_t)c->max_nodes,
                              .max_job_bytes = (size_t)c->max_job_memory};
+    if (c->state_dir)
+        TRY(persist_open(&d->persist, &d->loop, c->state_dir, &o.epoch, e));
+    o.persist = d->persist;
     TRY(jobs_create(&d->jobs, &o, e));
     jobs_on_forgotten(d->jobs, on_forgotten, d);
+    TRY(jobs_load(d->jobs, e));
     return server_set_jobs(d->server, d->jobs, e);
 }
 
@@ -230,6 +238,7 @@ static int open_http(struct daemon *d, struct err *e)
 static int exit_code_of(int rc)
 {
     return rc == -EINVAL || rc == ERR_USAGE || rc == -ENOENT || rc == -EBADF ? EXIT_USAGE_ERROR
+           : rc == ERR_CORRUPT                                               ? EXIT_DATA
            : rc == -ENOMEM || rc == -EIO                                     ? EXIT_INTERNAL
                                                                              : EXIT_UNAVAILABLE;
 }
