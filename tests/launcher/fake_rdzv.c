@@ -95,8 +95,8 @@ static void note(struct fake *f, const char *verb, const char *arg)
 /* "round=3" of a record. */
 static const char *round_of(const char *record, char *out, size_t cap)
 {
-    const char *at = strstr(record, "round=");
-    snprintf(out, cap, "%.*s", at ? (int)strcspn(at, " ") : 0, at ? at : "");
+    const char *at = strstr(record, " round=");
+    snprintf(out, cap, "%.*s", at ? (int)strcspn(at + 1, " ") : 0, at ? at + 1 : "");
     return out;
 }
 
