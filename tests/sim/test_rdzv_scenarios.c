@@ -6,87 +6,9 @@
 
 #include <cmocka.h>
 
-#include "common/buf.h"
 #include "common/err.h"
-#include "common/rdzv.h"
+#include "tests/sim/scenario.h"
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
-struct job {
-    struct rdzv *r;
-    struct rdzv_effects fx;
-    struct buf said;
-    int64_t now;
-};
-
-static struct job begin(int min, int max, int restarts)
-{
-    struct job j = {.now = 0};
-    struct rdzv_config c = {.min_nodes = min,
-                            .max_nodes = max,
-                            .max_restarts = restarts,
-                            .join_timeout_ms = 600000,
-                            .last_call_ms = 30000,
-                            .silence_ms = 3000,
-                            .kill_ms = 1000,
-                            .first_round = 1};
-    assert_int_equal(rdzv_create(&j.r, &c, NULL), 0);
-    return j;
-}
-
-static void end(struct job *j)
-{
-    rdzv_destroy(j->r);
-    rdzv_effects_free(&j->fx);
-    buf_free(&j->said);
-}
-
-static void write_news(struct buf *b, const struct rdzv_effect *fx)
-{
-    static const char *const why[] = {"start", "failure", "resize", "drain"};
-    const struct rdzv_news *n = &fx->news;
-    if (n->kind == RDZV_NEWS_ROUND && n->spare)
-        buf_printf(b, "%s: spare of round %d; ", fx->node, (int)n->round);
-    else if (n->kind == RDZV_NEWS_ROUND)
-        buf_printf(b, "%s: round %d %s, node %d/%d at %s, ranks %d+ of %d, restart %d; ", fx->node, (int)n->round,
-                   why[n->why], n->group_rank, n->group_world, n->leader_addr, n->rank_base, n->world_size,
-                   n->restart_count);
-    else if (n->kind == RDZV_NEWS_STOP)
-        buf_printf(b, "%s: stop %d %s; ", fx->node, (int)n->round, why[n->why]);
-    else
-        buf_printf(b, "%s: end %d; ", fx->node, n->exit_code);
-}
-
-static int step(struct job *j, enum rdzv_event_kind kind, const char *node, uint64_t round, int slots)
-{
-    struct rdzv_event ev = {
-        .kind = kind, .round = round, .slots = slots, .cause = {.exit_code = 137, .rank = 1, .text = "killed"}};
-    struct err e;
-    snprintf(ev.node, sizeof ev.node, "%s", node);
-    snprintf(ev.addr, sizeof ev.addr, "@%s", node);
-    int rc = rdzv_step(j->r, &ev, j->now, &j->fx, &e);
-    buf_clear(&j->said);
-    for (size_t i = 0; rc == 0 && i < j->fx.n; i++)
-        write_news(&j->said, &j->fx.v[i]);
-    if (rdzv_check(j->r, &e) < 0)
-        fail_msg("after %s of %s: %s", rdzv_event_name(kind), node, e.text);
-    return rc;
-}
-
-/* The event is taken, and this is what is told. */
-static void says(struct job *j, enum rdzv_event_kind kind, const char *node, uint64_t round, const char *expected)
-{
-    assert_int_equal(step(j, kind, node, round, 2), 0);
-    assert_string_equal(j->said.data ? j->said.data : "", expected);
-}
-
-static void ticks(struct job *j, int64_t at, const char *expected)
-{
-    assert_int_equal(rdzv_deadline(j->r), at);
-    j->now = at;
-    says(j, RDZV_TICK, "", 0, expected);
-}
 
 static void one_node_runs_fails_restarts_and_succeeds(void **state)
 {

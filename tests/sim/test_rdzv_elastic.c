@@ -1,0 +1,378 @@
+/* Who is in a round and in which order; when a failed job goes on at once, when it waits and when it ends. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "tests/sim/scenario.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct rdzv_event join_event(const char *node, int node_rank, const char *role, int slots)
+{
+    struct rdzv_event ev = {.kind = RDZV_JOIN, .node_rank = node_rank, .slots = slots};
+    snprintf(ev.node, sizeof ev.node, "%s", node);
+    snprintf(ev.role, sizeof ev.role, "%s", role);
+    return ev;
+}
+
+static void joins(struct job *j, const char *node, int node_rank, uint64_t round)
+{
+    struct rdzv_event ev = join_event(node, node_rank, "", 1);
+    ev.round = round;
+    assert_int_equal(step_event(j, &ev), 0);
+}
+
+struct list {
+    char text[256];
+};
+
+static int add_member(void *arg, const struct rdzv_member *m)
+{
+    struct list *l = arg;
+    size_t n = strlen(l->text);
+    snprintf(l->text + n, sizeof l->text - n, "%s%s", n ? " " : "", m->member ? m->node : "-");
+    return 0;
+}
+
+/* Members in the order of their ranks; '-' for each spare. */
+static void members_are(const struct job *j, const char *expected)
+{
+    struct list l = {""};
+    assert_int_equal(rdzv_members(j->r, add_member, &l), 0);
+    assert_string_equal(l.text, expected);
+}
+
+static void ranks_follow_the_numbers_that_users_gave(void **state)
+{
+    struct rdzv_config c = job_config(4, 4, 3);
+    c.order = RDZV_ORDER_NODE_RANK;
+    struct job j = begin_with(&c);
+    (void)state;
+    joins(&j, "z", 3, 0);
+    joins(&j, "b", -1, 0);
+    joins(&j, "y", 10, 0);
+    joins(&j, "x", 0, 0);
+    members_are(&j, "x z y b");
+    assert_int_equal(step(&j, RDZV_GONE, "x", 0, 1), 0);
+    joins(&j, "z", 3, 1);
+    joins(&j, "b", -1, 1);
+    joins(&j, "y", 10, 1);
+    joins(&j, "w", 5, 0); /* in the middle, where its number says */
+    members_are(&j, "z w y b");
+    end(&j);
+}
+
+static void a_spare_displaces_nobody_whatever_its_number(void **state)
+{
+    struct rdzv_config c = job_config(2, 2, 3);
+    c.order = RDZV_ORDER_NODE_RANK;
+    struct job j = begin_with(&c);
+    (void)state;
+    joins(&j, "b", 5, 0);
+    joins(&j, "c", 6, 0);
+    joins(&j, "a", 0, 0);
+    members_are(&j, "b c -");
+    assert_int_equal(step(&j, RDZV_FAIL, "b", 1, 1), 0);
+    joins(&j, "b", 5, 1);
+    joins(&j, "c", 6, 1);
+    members_are(&j, "b c -");
+    end(&j);
+}
+
+static void a_spare_takes_a_dead_nodes_place_at_once(void **state)
+{
+    struct job j = begin(2, 2, 3);
+    (void)state;
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    joins(&j, "spare", -1, 0);
+    j.now = 60000;
+    says(&j, RDZV_GONE, "a", 0, "b: stop 1 failure; ");
+    assert_int_equal(step(&j, RDZV_JOIN, "b", 1, 1), 0);
+    assert_int_equal(rdzv_state(j.r), RDZV_RUNNING); /* no last call */
+    assert_int_equal(rdzv_round(j.r), 2);
+    members_are(&j, "b spare");
+    end(&j);
+}
+
+static void first_come_is_first_ranked_and_stays_so(void **state)
+{
+    struct rdzv_config c = job_config(3, 3, 3);
+    c.order = RDZV_ORDER_JOIN;
+    struct job j = begin_with(&c);
+    (void)state;
+    joins(&j, "c", -1, 0);
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    members_are(&j, "c a b");
+    assert_int_equal(step(&j, RDZV_GONE, "a", 0, 1), 0);
+    joins(&j, "z", -1, 0);
+    joins(&j, "b", -1, 1);
+    joins(&j, "c", -1, 1);
+    members_are(&j, "c b z");
+    end(&j);
+}
+
+static const struct rdzv_news *news_of(const struct job *j, const char *node)
+{
+    for (size_t i = 0; i < j->fx.n; i++)
+        if (strcmp(j->fx.v[i].node, node) == 0)
+            return &j->fx.v[i].news;
+    fail_msg("%s was told nothing", node);
+    return NULL;
+}
+
+static void ranks_count_among_the_workers_of_a_role(void **state)
+{
+    struct job j = begin(4, 4, 0);
+    const struct {
+        const char *node, *role;
+        int slots, role_base, role_world;
+    } nodes[] = {
+        {"a", "trainer", 2, 0, 9}, {"b", "reader", 3, 0, 7}, {"c", "trainer", 7, 2, 9}, {"d", "reader", 4, 3, 7}};
+    (void)state;
+    for (int i = 3; i >= 0; i--) {
+        struct rdzv_event ev = join_event(nodes[i].node, -1, nodes[i].role, nodes[i].slots);
+        ev.port = 100 + i;
+        assert_int_equal(step_event(&j, &ev), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        const struct rdzv_news *n = news_of(&j, nodes[i].node);
+        assert_int_equal(n->group_rank, i);
+        assert_int_equal(n->role_base, nodes[i].role_base);
+        assert_int_equal(n->role_world, nodes[i].role_world);
+        assert_int_equal(n->leader_port, 100);
+    }
+    end(&j);
+}
+
+static void restarts_older_than_the_window_do_not_count(void **state)
+{
+    struct rdzv_config c = job_config(1, 1, 2);
+    c.restart_window_ms = 1000;
+    struct job j = begin_with(&c);
+    const int64_t fails[] = {100, 600, 1101, 1601, 2601};
+    uint64_t round = 0;
+    (void)state;
+    joins(&j, "a", -1, 0);
+    for (size_t i = 0; i < sizeof fails / sizeof *fails; i++) {
+        j.now = fails[i]; /* the one before the last is 1001 ms ago each time */
+        assert_int_equal(step(&j, RDZV_FAIL, "a", ++round, 1), 0);
+        assert_int_equal(rdzv_state(j.r), RDZV_STOPPING);
+        joins(&j, "a", -1, round);
+    }
+    assert_int_equal(rdzv_restarts(j.r), 5); /* of its whole life */
+    j.now = 2602;
+    assert_int_equal(step(&j, RDZV_FAIL, "a", ++round, 1), 0);
+    joins(&j, "a", -1, round);
+    j.now = 3601; /* those at 2601 and 2602 count: one is exactly as old as the window, none older */
+    says(&j, RDZV_FAIL, "a", ++round, "a: end 137; ");
+    assert_int_equal(rdzv_state(j.r), RDZV_FAILED);
+    end(&j);
+}
+
+static struct job begin_backoff(int min, int max)
+{
+    struct rdzv_config c = job_config(min, max, 100);
+    c.backoff_ms = 100;
+    c.backoff_max_ms = 350;
+    c.backoff_reset_ms = 10000;
+    return begin_with(&c);
+}
+
+/* a's worker fails and a comes back at once; the round is known to run again at `at`. */
+static void fails_and_runs_again(struct job *j, int64_t at)
+{
+    uint64_t round = rdzv_round(j->r);
+    assert_int_equal(step(j, RDZV_FAIL, "a", round, 1), 0);
+    joins(j, "a", -1, round);
+    if (at > j->now) {
+        assert_int_equal(rdzv_state(j->r), RDZV_BACKOFF);
+        assert_int_equal(rdzv_deadline(j->r), at);
+        j->now = at;
+        assert_int_equal(step(j, RDZV_TICK, "", 0, 1), 0);
+    }
+    assert_int_equal(rdzv_state(j->r), RDZV_RUNNING);
+    assert_int_equal(rdzv_round(j->r), round + 1);
+}
+
+static void the_first_restart_is_immediate_and_each_further_one_waits_longer(void **state)
+{
+    struct job j = begin_backoff(1, 1);
+    (void)state;
+    joins(&j, "a", -1, 0);
+    fails_and_runs_again(&j, 0);
+    fails_and_runs_again(&j, 100);
+    fails_and_runs_again(&j, 300);
+    fails_and_runs_again(&j, 650); /* 400 is more than the most */
+    fails_and_runs_again(&j, 1000);
+    j.now = 11000; /* this round lived long enough */
+    fails_and_runs_again(&j, 0);
+    fails_and_runs_again(&j, 0);
+    fails_and_runs_again(&j, 11100);
+    end(&j);
+}
+
+static void the_wait_counts_from_the_failure(void **state)
+{
+    struct job j = begin_backoff(1, 1);
+    (void)state;
+    joins(&j, "a", -1, 0);
+    fails_and_runs_again(&j, 0);
+    assert_int_equal(step(&j, RDZV_FAIL, "a", 2, 1), 0);
+    j.now = 99;
+    joins(&j, "a", -1, 2);
+    assert_int_equal(rdzv_state(j.r), RDZV_BACKOFF);
+    assert_int_equal(rdzv_deadline(j.r), 100);
+    j.now = 100;
+    assert_int_equal(step(&j, RDZV_TICK, "", 0, 1), 0);
+    assert_int_equal(step(&j, RDZV_FAIL, "a", 3, 1), 0);
+    j.now = 350; /* stopping took longer than the wait */
+    joins(&j, "a", -1, 3);
+    assert_int_equal(rdzv_state(j.r), RDZV_RUNNING);
+    end(&j);
+}
+
+static void a_resize_is_no_failure(void **state)
+{
+    struct job j = begin_backoff(1, 2);
+    (void)state;
+    joins(&j, "a", -1, 0);
+    j.now = 30000;
+    assert_int_equal(step(&j, RDZV_TICK, "", 0, 1), 0);
+    fails_and_runs_again(&j, 0);
+    joins(&j, "b", -1, 0);
+    joins(&j, "a", -1, 2);
+    assert_int_equal(rdzv_state(j.r), RDZV_RUNNING); /* at once */
+    assert_int_equal(rdzv_restarts(j.r), 1);
+    end(&j);
+}
+
+static void who_comes_while_the_job_backs_off_takes_part(void **state)
+{
+    struct job j = begin_backoff(1, 2);
+    (void)state;
+    joins(&j, "a", -1, 0);
+    j.now = 30000;
+    assert_int_equal(step(&j, RDZV_TICK, "", 0, 1), 0);
+    fails_and_runs_again(&j, 0);
+    assert_int_equal(step(&j, RDZV_FAIL, "a", 2, 1), 0);
+    joins(&j, "a", -1, 2);
+    says(&j, RDZV_JOIN, "b", 0, "");
+    assert_int_equal(rdzv_state(j.r), RDZV_BACKOFF);
+    assert_int_equal(rdzv_deadline(j.r), 30100);
+    j.now = 30100;
+    assert_int_equal(step(&j, RDZV_TICK, "", 0, 1), 0);
+    members_are(&j, "a b");
+    end(&j);
+}
+
+/* a and b of at least two back off. */
+static struct job begin_backing_off(void)
+{
+    struct job j = begin_backoff(2, 2);
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    for (uint64_t round = 1; round <= 2; round++) {
+        assert_int_equal(step(&j, RDZV_FAIL, "a", round, 1), 0);
+        joins(&j, "a", -1, round);
+        joins(&j, "b", -1, round);
+    }
+    assert_int_equal(rdzv_state(j.r), RDZV_BACKOFF);
+    return j;
+}
+
+static void a_job_that_loses_its_minimum_while_it_backs_off_waits_for_more(void **state)
+{
+    struct job j = begin_backing_off();
+    (void)state;
+    says(&j, RDZV_GONE, "b", 0, "");
+    assert_int_equal(rdzv_state(j.r), RDZV_JOINING);
+    joins(&j, "c", -1, 0);
+    assert_int_equal(rdzv_state(j.r), RDZV_BACKOFF); /* the wait is not over */
+    assert_int_equal(rdzv_deadline(j.r), 100);
+    end(&j);
+}
+
+static void a_node_that_leaves_between_rounds_drains_the_job_below_its_minimum(void **state)
+{
+    struct job j = begin_backing_off();
+    (void)state;
+    says(&j, RDZV_LEAVE, "b", 0, "b: end 75; a: end 75; ");
+    assert_int_equal(rdzv_state(j.r), RDZV_DRAINED);
+    end(&j);
+    j = begin(2, 3, 3);
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    joins(&j, "c", -1, 0);
+    assert_int_equal(step(&j, RDZV_FAIL, "a", 1, 1), 0);
+    joins(&j, "b", -1, 1);
+    says(&j, RDZV_LEAVE, "b", 0, "b: end 75; "); /* two are left */
+    joins(&j, "c", -1, 1);
+    says(&j, RDZV_LEAVE, "c", 0,
+         "c: end 75; "); /* one is not enough: it is told to end as soon as its workers are gone */
+    says(&j, RDZV_JOIN, "a", 1, "a: end 75; ");
+    assert_int_equal(rdzv_state(j.r), RDZV_DRAINED);
+    end(&j);
+}
+
+static void a_silence_noticed_late_counts_from_when_it_began(void **state)
+{
+    struct job j = begin(2, 2, 3);
+    (void)state;
+    j.now = 10000;
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    assert_int_equal(step(&j, RDZV_SILENT, "a", 0, 1), 0);
+    j.now = 9000;
+    assert_int_equal(step(&j, RDZV_SILENT, "b", 0, 1), 0);
+    assert_int_equal(rdzv_deadline(j.r), 13000);
+    end(&j);
+}
+
+static void impossible_settings_are_refused(void **state)
+{
+    struct rdzv_config good = job_config(1, 1, 0), c;
+    struct rdzv *r = NULL;
+    (void)state;
+#define REFUSED(member, value)                                                                                         \
+    do {                                                                                                               \
+        c = good;                                                                                                      \
+        c.member = (value);                                                                                            \
+        assert_int_equal(rdzv_create(&r, &c, NULL), -EINVAL);                                                          \
+    } while (0)
+    REFUSED(restart_window_ms, -1);
+    REFUSED(backoff_ms, -1);
+    REFUSED(backoff_ms, 1); /* the most is 0 */
+    REFUSED(backoff_reset_ms, -1);
+    REFUSED(order, (enum rdzv_order)3);
+    REFUSED(silence_ms, 0);
+#undef REFUSED
+    assert_null(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_follow_the_numbers_that_users_gave),
+        cmocka_unit_test(a_spare_displaces_nobody_whatever_its_number),
+        cmocka_unit_test(a_spare_takes_a_dead_nodes_place_at_once),
+        cmocka_unit_test(first_come_is_first_ranked_and_stays_so),
+        cmocka_unit_test(ranks_count_among_the_workers_of_a_role),
+        cmocka_unit_test(restarts_older_than_the_window_do_not_count),
+        cmocka_unit_test(the_first_restart_is_immediate_and_each_further_one_waits_longer),
+        cmocka_unit_test(the_wait_counts_from_the_failure),
+        cmocka_unit_test(a_resize_is_no_failure),
+        cmocka_unit_test(who_comes_while_the_job_backs_off_takes_part),
+        cmocka_unit_test(a_job_that_loses_its_minimum_while_it_backs_off_waits_for_more),
+        cmocka_unit_test(a_node_that_leaves_between_rounds_drains_the_job_below_its_minimum),
+        cmocka_unit_test(a_silence_noticed_late_counts_from_when_it_began),
+        cmocka_unit_test(impossible_settings_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
