@@ -427,11 +427,12 @@ static void a_round_that_is_old_when_it_is_heard_is_not_taken(void **state)
     open_client();
     join();
     AWAIT(rig->f.nexts > 0);
+    int before = rig->f.nexts;
+    AWAIT(rig->f.nexts > before);
     tell_round(1, 0, 3);
-    usleep((SILENCE_MS + 200) * 1000); /* the rendezvous may have given us up meanwhile */
+    usleep((SILENCE_MS + 10) * 1000); /* the rendezvous may have given us up meanwhile */
     AWAIT(rig->f.joins == 2);
     assert_int_equal(rig->rounds, 0);
-    assert_non_null(strstr(rig->f.log, "JOIN(round=1)"));
     tell_round(2, 0, 3);
     AWAIT(rig->rounds == 1);
 }
@@ -440,7 +441,7 @@ static void an_idle_client_is_not_fenced(void **state)
 {
     (void)state;
     run_a_round();
-    turn_for(3 * SILENCE_MS);
+    turn_for(2 * SILENCE_MS);
     assert_int_equal(rig->fences, 0);
 }
 
