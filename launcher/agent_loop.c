@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 #include <uv.h>
@@ -17,8 +18,8 @@
 #include "launcher/config.h"
 #include "launcher/guardian.h"
 #include "launcher/logmux.h"
+#include "launcher/member.h"
 #include "launcher/program.h"
-#include "launcher/rdzv_client.h"
 #include "launcher/run.h"
 #include "launcher/spawn_env.h"
 #include "launcher/tree.h"
@@ -52,8 +53,8 @@ static void finish(struct run *r, int code)
     else if (code == EXIT_REQUEUE)
         logmux_say(r->mux, "the workers stopped in good order before the end; start it again to go on (exit code %d)",
                    EXIT_REQUEUE);
-    else if (code != EXIT_OK && !r->unspawned)
-        round_report_failure(r);
+    else if (code != EXIT_OK && !r->unspawned && !round_report_failure(r))
+        member_say_failure(r, code);
     r->exit_code = code;
     r->done = true;
 }
@@ -84,7 +85,7 @@ static void stop_workers(struct run *r, int reason)
     uv_timer_start(&r->grace, on_grace_over, (uint64_t)(r->config->shutdown_timeout * 1000), 0);
 }
 
-/* The machine and the rendezvous in this process cannot disagree unless one of them is wrong: say so and end the job. */
+/* Requests are taken at once; only a rendezvous in this process can refuse one here, and then one of the two is wrong. */
 static void told(struct run *r, int rc, const struct err *e)
 {
     if (rc == 0)
@@ -96,21 +97,21 @@ static void told(struct run *r, int rc, const struct err *e)
 static void apply(struct run *r, const struct agent_effect *f)
 {
     struct err e = {0};
-    const struct rdzv_client_ops *ops = r->rdzv->ops;
+    struct rdzv_client *c = r->rendezvous.client;
     log_debug("agent", "%s state=%s", agent_effect_name(f->kind), agent_state_name(r->agent.state));
     switch (f->kind) {
     case AGENT_DO_JOIN:
-        told(r, ops->join(r->rdzv, &e), &e);
+        told(r, c->ops->join(c, &e), &e);
         break;
     case AGENT_DO_FAIL:
-        told(r, ops->fail(r->rdzv, &f->cause, &e), &e);
+        told(r, c->ops->fail(c, &f->cause, &e), &e);
         r->broken.told = clock_ns();
         break;
     case AGENT_DO_DONE:
-        told(r, ops->done(r->rdzv, &e), &e);
+        told(r, c->ops->done(c, &e), &e);
         break;
     case AGENT_DO_LEAVE:
-        told(r, ops->leave(r->rdzv, &e), &e);
+        told(r, rendezvous_leave(&r->rendezvous, &e), &e);
         break;
     case AGENT_DO_SPAWN:
         round_spawn(r, &f->news);
@@ -157,23 +158,16 @@ void run_pump(struct run *r)
 
 /* --- the world --------------------------------------------------------------------------------------------------- */
 
-static void on_news(void *arg, const struct rdzv_news *news)
-{
-    struct run *r = arg;
-    log_debug("agent", "news kind=%d round=%llu", (int)news->kind, (unsigned long long)news->round);
-    run_post(r, &(struct agent_event){.kind = AGENT_NEWS, .news = *news});
-    /* News comes from inside effects or from a timer; the former are pumped by whoever applies them. */
-    run_pump(r);
-}
-
 static void on_signal(void *arg)
 {
     struct run *r = arg;
     struct signalfd_siginfo info;
     bool child = false;
-    while (!r->done && read(r->signal_fd, &info, sizeof info) == sizeof info) {
+    while (read(r->signal_fd, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             child = true;
+        else if (r->done)
+            r->hurry = true;
         else
             run_post(r,
                      &(struct agent_event){.kind = AGENT_SIGNAL, .signo = (int)info.ssi_signo, .now_ms = clock_ms()});
@@ -192,7 +186,8 @@ static void log_to_console(void *arg, const char *line, size_t n)
 static void on_guardian_gone(void *arg)
 {
     struct run *r = arg;
-    tree_kill_all(LOST_KILL_MS);
+    if (tree_kill_all(LOST_KILL_MS) && r->rdzv_fd >= 0)
+        guardian_prove(r->rdzv_fd);
     guardian_remove_scratch(r->link->scratch_dir);
     log_error("agent", "the guardian is gone; all workers were ended");
     _exit(128 + SIGKILL);
@@ -270,23 +265,7 @@ static int open_parts(struct run *r, struct err *e)
         .arg = r,
     };
     TRY(group_create(&r->group, &r->loop, &group, e));
-    const struct rdzv_client_options rdzv = {
-        .job = {.min_nodes = 1,
-                .max_nodes = 1,
-                .max_restarts = (int)c->max_restarts,
-                .join_timeout_ms = config_join_timeout_ms(c),
-                .last_call_ms = 30000,
-                .silence_ms = 3000,
-                .kill_ms = 1000,
-                .first_round = 1},
-        .node = r->node,
-        .addr = "127.0.0.1",
-        .slots = n,
-        .on_news = on_news,
-        .arg = r,
-    };
-    TRY(rdzv_client_local_ops.open(&r->rdzv, &r->loop, &rdzv, e));
-    bootstrap_init(&r->store, &r->loop, &(struct bootstrap_options){.loopback_only = true, .run_id = c->run_id});
+    TRY(member_open(r, e));
     make_scratch(r);
     return watch_world(r, e);
 }
@@ -304,9 +283,7 @@ static void close_parts(struct run *r)
     watch_close(r->signals);
     watch_close(r->guardian);
     uv_close((uv_handle_t *)&r->grace, NULL);
-    bootstrap_close(&r->store);
-    if (r->rdzv)
-        r->rdzv->ops->close(r->rdzv);
+    member_close(r);
     guardian_remove_scratch(r->link->scratch_dir);
     if (r->mux)
         flush_output(r);
@@ -319,6 +296,28 @@ static void close_parts(struct run *r)
         close(r->signal_fd);
 }
 
+/* Host name first, so that ids sort as hosts do; containers may share host name and process id. */
+static void name_node(struct run *r)
+{
+    uint16_t random = 0;
+    gethostname(r->host, sizeof r->host - 1);
+    if (r->config->home.kind == HOME_LOCAL) {
+        snprintf(r->node, sizeof r->node, "%.40s-%d", r->host, (int)getpid());
+        return;
+    }
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
+        random = (uint16_t)clock_ns();
+    snprintf(r->node, sizeof r->node, "%.40s-%d-%04x", r->host, (int)getpid(), random);
+}
+
+/* A crun that hosts leaves last: the others may still be stopping their workers. */
+static void see_off(struct run *r)
+{
+    const struct config *c = r->config;
+    const int64_t stopping_ms = (int64_t)(c->shutdown_timeout * 1000) + GROUP_KILL_BOUND_MS;
+    rendezvous_see_off(&r->rendezvous, stopping_ms + c->conf.close_timeout_ms, &r->hurry);
+}
+
 int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link, int *ret_code,
               struct err *e)
 {
@@ -328,14 +327,15 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
     r->config = c;
     r->program = p;
     r->link = link;
-    r->signal_fd = -1;
+    r->signal_fd = r->rdzv_fd = -1;
     r->nccl_async = getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
     if (!r->nccl_async)
         r->nccl_async = "1";
-    gethostname(r->host, sizeof r->host - 1);
-    snprintf(r->node, sizeof r->node, "%.40s-%d", r->host, (int)getpid());
+    name_node(r);
     uv_loop_init(&r->loop);
     uv_timer_init(&r->loop, &r->grace);
+    uv_timer_init(&r->loop, &r->report);
+    uv_timer_init(&r->loop, &r->take_over);
     agent_init(&r->agent, (int)c->nproc);
     int rc = open_parts(r, e);
     if (rc == 0) {
@@ -344,6 +344,7 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
         run_pump(r);
         while (!r->done)
             uv_run(&r->loop, UV_RUN_ONCE);
+        see_off(r);
         *ret_code = r->exit_code;
     }
     close_parts(r);

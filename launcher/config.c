@@ -12,6 +12,10 @@
 #include "common/rdzv.h"
 #include "launcher/group.h"
 
+#define BACKOFF_MAX_MS 30000
+#define BACKOFF_RESET_MS 10000
+#define KILL_MS 1000
+
 int config_cores(void)
 {
     cpu_set_t set;
@@ -20,16 +24,58 @@ int config_cores(void)
 
 int64_t config_join_timeout_ms(const struct config *c)
 {
-    const int64_t margin_ms = 60000, least_ms = 600000;
+    const int64_t margin_ms = 60000;
     const int64_t stopping_ms = (int64_t)(c->shutdown_timeout * 1000) + GROUP_KILL_BOUND_MS + margin_ms;
-    return stopping_ms > least_ms ? stopping_ms : least_ms;
+    if (c->conf.join_timeout_typed || stopping_ms <= c->conf.join_timeout_ms)
+        return c->conf.join_timeout_ms;
+    return stopping_ms;
+}
+
+static enum rdzv_order order(const struct config *c)
+{
+    switch (c->rank_order) {
+    case CONFIG_ORDER_HOST:
+        return RDZV_ORDER_HOST;
+    case CONFIG_ORDER_JOIN:
+        return RDZV_ORDER_JOIN;
+    case CONFIG_ORDER_NODE_RANK:
+        return RDZV_ORDER_NODE_RANK;
+    default:
+        return c->home.node_rank >= 0 ? RDZV_ORDER_NODE_RANK : RDZV_ORDER_HOST;
+    }
+}
+
+void config_job(const struct config *c, struct rdzv_config *ret)
+{
+    *ret = (struct rdzv_config){
+        .min_nodes = c->nnodes.min,
+        .max_nodes = c->nnodes.max,
+        .max_restarts = (int)c->max_restarts,
+        .restart_window_ms = (int64_t)(c->restart_window * 1000),
+        .backoff_ms = (int64_t)(c->restart_backoff * 1000),
+        .backoff_max_ms = BACKOFF_MAX_MS,
+        .backoff_reset_ms = BACKOFF_RESET_MS,
+        .order = order(c),
+        .join_timeout_ms = config_join_timeout_ms(c),
+        .last_call_ms = c->conf.last_call_timeout_ms,
+        .silence_ms = c->conf.keep_alive_interval_ms * c->conf.keep_alive_max_attempt,
+        .kill_ms = KILL_MS,
+        .first_round = 1,
+    };
 }
 
 static int parse_nnodes(const char *text, void *field, struct err *e)
 {
-    if (strcmp(text, "1") != 0 && strcmp(text, "1:1") != 0)
-        return err_set(e, ERR_USAGE, "this version of crun runs one node: expected 1 or 1:1");
-    *(int *)field = 1;
+    struct config_nodes *n = field;
+    char min[16];
+    const char *colon = strchr(text, ':');
+    int64_t lo, hi;
+    struct err why;
+    snprintf(min, sizeof min, "%.*s", colon ? (int)(colon - text) : 15, text);
+    if (parse_i64(min, "", 1, RDZV_NODES_MAX, &lo, &why) < 0 ||
+        parse_i64(colon ? colon + 1 : min, "", 1, RDZV_NODES_MAX, &hi, &why) < 0 || lo > hi)
+        return err_set(e, ERR_USAGE, "expected N or MIN:MAX with 1 <= MIN <= MAX <= %d", RDZV_NODES_MAX);
+    *n = (struct config_nodes){(int)lo, (int)hi};
     return 0;
 }
 
@@ -68,13 +114,6 @@ static int check_run_id(const char *id, struct err *e)
 
 /* Options of torchrun that this version does not have. They are known only to be refused by a sentence that says what to do. */
 #define ABSENT_OPTIONS(X)                                                                                              \
-    X(rdzv_backend, "rdzv-backend", 0, "has one rendezvous, the one inside it: leave the option out")                  \
-    X(rdzv_endpoint, "rdzv-endpoint", 0, "has one rendezvous, the one inside it: leave the option out")                \
-    X(rdzv_conf, "rdzv-conf", 0, "has one rendezvous, the one inside it: leave the option out")                        \
-    X(node_rank, "node-rank", 0, "runs one node, which has rank 0: leave the option out")                              \
-    X(master_addr, "master-addr", 0, "runs one node and picks MASTER_ADDR itself: leave the option out")               \
-    X(master_port, "master-port", 0, "picks a fresh MASTER_PORT for each round: leave the option out")                 \
-    X(local_addr, "local-addr", 0, "runs one node on 127.0.0.1: leave the option out")                                 \
     X(module, "module", 'm', "starts no Python modules by name: write python3 -m MODULE as the program")               \
     X(no_python, "no-python", 0, "runs every PROGRAM but NAME.py as it is: leave the option out")                      \
     X(redirects, "redirects", 'r', "shows all output and, with --log-dir, writes it to files: leave the option out")   \
@@ -107,21 +146,103 @@ static const struct arg_spec specs[] = {
      .metavar = "N|MIN:MAX",
      .env = "CRUN_NNODES,PET_NNODES",
      .parse = parse_nnodes,
-     .help = "nodes of the job; this version runs one"},
+     .help = "nodes of the job: exactly N, or begin with MIN and take up to MAX; nodes beyond MAX wait as spares"},
     ARG_GROUP("Rendezvous"),
     {.name = "standalone",
      .type = ARG_FLAG,
      .at = offsetof(struct config, standalone),
-     .def = "on",
      .env = "CRUN_STANDALONE,PET_STANDALONE",
-     .help = "one node, with the rendezvous inside crun: needs nothing else"},
+     .help = "one node, with the rendezvous inside crun: needs nothing else. One node without any of the options below "
+             "means the same"},
+    {.name = "rdzv-endpoint",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, rdzv_endpoint),
+     .metavar = "WHERE",
+     .env = "CRUN_RDZV_ENDPOINT,PET_RDZV_ENDPOINT",
+     .help = "where the nodes meet: HOST[:PORT] (port 29400) of a rendezvousd or of one of the nodes, whose crun then "
+             "hosts the "
+             "rendezvous; redis://, rediss:// or redis+sentinel:// URL; file:///DIR that all nodes see"},
+    {.name = "rdzv-backend",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, rdzv_backend),
+     .metavar = "NAME",
+     .env = "CRUN_RDZV_BACKEND,PET_RDZV_BACKEND",
+     .help = "c10d, rendezvousd and tcp (all the same), static, redis or file; mostly the endpoint says it"},
     {.name = "run-id",
      .type = ARG_STRING,
      .at = offsetof(struct config, run_id),
      .aliases = "rdzv-id",
      .metavar = "ID",
      .env = "CRUN_RUN_ID,PET_RDZV_ID",
-     .help = "name of the job; a random one if not given"},
+     .help = "name of the job; the scheduler's job id if not given, a random one for one node; a rendezvous that jobs "
+             "share needs one"},
+    {.name = "rdzv-conf",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, rdzv_conf),
+     .metavar = "K=V,...",
+     .env = "CRUN_RDZV_CONF,PET_RDZV_CONF",
+     .help =
+         "join_timeout=600, last_call_timeout=30, close_timeout=30, keep_alive_interval=1, keep_alive_max_attempt=3, "
+         "daemon_grace=60, timeout (static: join_timeout), is_host=0|1, rank, store_type=tcp|file; times in seconds or "
+         "with a unit"},
+    {.name = "node-rank",
+     .type = ARG_INT,
+     .at = offsetof(struct config, node_rank),
+     .def = "-1",
+     .min = -1,
+     .max = 99999,
+     .env = "CRUN_NODE_RANK,PET_NODE_RANK",
+     .help = "number of this node; -1: none, or the scheduler's. Static rendezvous: 0 hosts"},
+    {.name = "master-addr",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, master_addr),
+     .metavar = "HOST",
+     .env = "CRUN_MASTER_ADDR,PET_MASTER_ADDR",
+     .help = "static rendezvous: address of node 0, told to the workers as it is; 127.0.0.1 if not given"},
+    {.name = "master-port",
+     .type = ARG_INT,
+     .at = offsetof(struct config, master_port),
+     .def = "-1",
+     .min = -1,
+     .max = 65535,
+     .env = "CRUN_MASTER_PORT,PET_MASTER_PORT",
+     .help = "static rendezvous: port of rendezvous and workers' store on node 0; -1: 29500. One node: port of the "
+             "workers' store; -1: "
+             "a fresh one each round"},
+    {.name = "local-addr",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, local_addr),
+     .metavar = "ADDR",
+     .env = "CRUN_LOCAL_ADDR,PET_LOCAL_ADDR",
+     .help =
+         "address other nodes reach this one by; the source address of its connection to the rendezvous if not given"},
+    {.name = "iface",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, iface),
+     .metavar = "NAME",
+     .env = "CRUN_IFACE",
+     .help = "network interface whose address is taken as --local-addr"},
+    {.name = "rank-order",
+     .type = ARG_CHOICE,
+     .at = offsetof(struct config, rank_order),
+     .def = "auto",
+     .choices = "auto|host|join|node-rank",
+     .env = "CRUN_RANK_ORDER",
+     .help = "order of new nodes: by host name (node2 before node10), by arrival or by node rank; auto: by node rank "
+             "where this node has "
+             "one, else by host name. Nodes that stay keep their order"},
+    {.name = "token-file",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, token_file),
+     .metavar = "FILE",
+     .env = "CRUN_TOKEN_FILE",
+     .help = "secret that the nodes of a job and a rendezvousd share; ~/.config/crun/token, made on first use, if not "
+             "given"},
+    {.name = "insecure",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, insecure),
+     .env = "CRUN_INSECURE",
+     .help = "host a rendezvous, or go to one, without a secret: anybody who reaches it may take part in the job"},
     ARG_GROUP("Failures and stops"),
     {.name = "max-restarts",
      .type = ARG_INT,
@@ -130,7 +251,25 @@ static const struct arg_spec specs[] = {
      .min = 0,
      .max = 1000000,
      .env = "CRUN_MAX_RESTARTS,PET_MAX_RESTARTS",
-     .help = "how often the job may be restarted after a worker failed"},
+     .help = "how often the job may be restarted after a worker failed or a node died, counted over all nodes"},
+    {.name = "restart-window",
+     .type = ARG_SECONDS,
+     .at = offsetof(struct config, restart_window),
+     .def = "0",
+     .min = 0,
+     .max = 86400.0 * 365,
+     .env = "CRUN_RESTART_WINDOW",
+     .help = "restarts longer ago than this no longer count; 0: all count"},
+    {.name = "restart-backoff",
+     .type = ARG_SECONDS,
+     .at = offsetof(struct config, restart_backoff),
+     .def = "1",
+     .min = 0,
+     .max = 3600,
+     .env = "CRUN_RESTART_BACKOFF",
+     .help = "wait before the second restart in a row of rounds that lived less than 10 s, doubled for each further "
+             "one up to 30 s; 0: "
+             "never wait"},
     {.name = "shutdown-timeout",
      .type = ARG_SECONDS,
      .at = offsetof(struct config, shutdown_timeout),
@@ -200,20 +339,47 @@ static int random_id(char out[40], struct err *e)
     return 0;
 }
 
+static int check_texts(struct config *c, struct err *e)
+{
+    const struct {
+        const char *name, **field;
+    } texts[] = {{"--rdzv-endpoint", &c->rdzv_endpoint}, {"--rdzv-backend", &c->rdzv_backend},
+                 {"--rdzv-conf", &c->rdzv_conf},         {"--master-addr", &c->master_addr},
+                 {"--local-addr", &c->local_addr},       {"--iface", &c->iface},
+                 {"--token-file", &c->token_file}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        if (*texts[i].field && !**texts[i].field)
+            *texts[i].field = NULL;
+        if (*texts[i].field)
+            TRY(refuse_control(texts[i].name, *texts[i].field, e));
+    }
+    if (c->local_addr && c->iface)
+        return err_set(e, ERR_USAGE, "--local-addr and --iface both say this node's address: leave one of them out");
+    if (c->insecure && c->token_file)
+        return err_set(e, ERR_USAGE, "--insecure and --token-file contradict each other");
+    return 0;
+}
+
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e)
 {
     memset(c, 0, sizeof *c);
     TRY(args_parse(&config_program, argc, argv, c, r, e));
     if (r->help || r->version || r->markdown)
         return 0;
+    TRY(check_texts(c, e));
+    if (rdzv_conf_parse(c->rdzv_conf, &c->conf, e) < 0)
+        return err_wrap(e, "--rdzv-conf");
+    if (c->conf.rank >= 0 && c->node_rank >= 0 && c->conf.rank != c->node_rank)
+        return err_set(e, ERR_USAGE, "--node-rank %d and rank=%d of --rdzv-conf contradict each other",
+                       (int)c->node_rank, (int)c->conf.rank);
+    TRY(config_find_home(c, e));
+    if (!c->run_id && c->home.run_id[0])
+        c->run_id = c->home.run_id;
     if (!c->run_id) {
         TRY(random_id(c->random_id, e));
         c->run_id = c->random_id;
     }
     TRY(check_run_id(c->run_id, e));
-    if (!c->standalone)
-        return err_set(e, ERR_USAGE,
-                       "--no-standalone: this version of crun has no other rendezvous than the one inside it");
     TRY(refuse_control("--role", c->role, e));
     if (strlen(c->role) > 64)
         return err_set(e, ERR_USAGE, "--role '%s': expected at most 64 characters", c->role);

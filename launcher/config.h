@@ -6,19 +6,37 @@
 #include <stdint.h>
 
 #include "common/args.h"
+#include "common/rdzv.h"
+#include "launcher/home.h"
+#include "launcher/rdzv_conf.h"
+
+struct config_nodes {
+    int min, max;
+};
+
+enum config_order { CONFIG_ORDER_AUTO, CONFIG_ORDER_HOST, CONFIG_ORDER_JOIN, CONFIG_ORDER_NODE_RANK };
 
 struct config {
-    int nnodes;
+    struct config_nodes nnodes;
     int64_t nproc; /* workers of this node */
     bool standalone;
+    const char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as typed, NULL: not */
+    const char *master_addr, *local_addr, *iface, *token_file;
+    int64_t node_rank, master_port; /* -1: not typed */
+    bool insecure;
+    int rank_order; /* enum config_order */
     int64_t max_restarts;
-    const char *run_id; /* never NULL after config_read() */
+    double restart_window, restart_backoff; /* seconds */
+    const char *run_id;                     /* never NULL after config_read() */
     const char *role;
     const char *log_dir; /* NULL: no files */
     bool log_prefix;
     int log_level;
     double shutdown_timeout; /* seconds */
     char random_id[40];      /* run_id may point here */
+    char token_path[1024];   /* token_file may point here */
+    struct home home;
+    struct rdzv_conf conf;
 };
 
 extern const struct arg_program config_program;
@@ -26,8 +44,14 @@ extern const struct arg_program config_program;
 /* Returns 0, or ERR_USAGE with *e. r->help and the like are the caller's to act on. */
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e);
 
-/* How long the rendezvous waits for a node: at least for as long as stopping its workers may take. */
+/* config_home.c: c->home, and token_file where only crun.conf names one. ERR_USAGE. */
+int config_find_home(struct config *c, struct err *e);
+
+/* How long the rendezvous waits for a node: if not typed, at least for as long as stopping its workers may take. */
 int64_t config_join_timeout_ms(const struct config *c);
+
+/* The settings that all nodes of the job must share. */
+void config_job(const struct config *c, struct rdzv_config *ret);
 
 /* Cores this process may run on. */
 int config_cores(void);

@@ -57,7 +57,16 @@ void group_clear(struct group *g);            /* then events.gone, once */
 void group_on_sigchld(struct group *g);       /* reaps orphans that became ours */
 
 const struct failure_worker *group_workers(const struct group *g);
-bool group_attached(const struct group *g);                     /* some worker of this round knows libcrun */
+bool group_attached(const struct group *g); /* some worker of this round knows libcrun */
+
+/* How far the workers are: the latest step of any, and what the first one says of itself. False: none has made a step. */
+struct group_progress {
+    uint64_t step;
+    bool has_metrics;
+    double images_per_s, loss;
+};
+bool group_progress(const struct group *g, struct group_progress *ret);
+
 const char *group_error_text(const struct group *g, int local); /* left in its shared page; NULL if none */
 
 void group_destroy(struct group *g); /* nobody may be left */

@@ -14,6 +14,7 @@
 #include "launcher/config.h"
 #include "launcher/guardian.h"
 #include "launcher/logmux.h"
+#include "launcher/member.h"
 #include "launcher/program.h"
 #include "launcher/run.h"
 #include "launcher/spawn_env.h"
@@ -60,15 +61,15 @@ static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *
                                    .local_world_size = r->config->nproc,
                                    .group_rank = n->group_rank,
                                    .group_world_size = n->group_world,
-                                   .role_rank = rank,
-                                   .role_world_size = n->world_size,
-                                   .master_port = r->store.port,
+                                   .role_rank = n->role_base + local,
+                                   .role_world_size = n->role_world,
+                                   .master_port = r->master_port,
                                    .restart_count = n->restart_count,
                                    .max_restarts = r->config->max_restarts,
                                    .round = (int64_t)n->round,
                                    .prev_rank = r->prev_base < 0 ? -1 : r->prev_base + local,
                                    .role_name = r->config->role,
-                                   .master_addr = "127.0.0.1",
+                                   .master_addr = r->master_addr,
                                    .run_id = r->config->run_id,
                                    .use_agent_store = "True",
                                    .error_file = fresh_error_path(r, rank),
@@ -102,10 +103,7 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     r->timeline.round = clock_ns();
     r->timeline.pending = news->why == RDZV_WHY_FAILURE;
     r->broken = (struct timeline){0};
-    int rc = bootstrap_use(&r->store, news->round, news->group_world, "", 0, &e);
-    snprintf(r->store_url, sizeof r->store_url, "resp://127.0.0.1:%d", r->store.port);
-    if (rc < 0)
-        err_wrap(&e, "cannot open the bootstrap store");
+    int rc = member_begin_round(r, news, &e);
     if (rc == 0)
         rc = logmux_begin_round(r->mux, news->round, &e);
     if (rc == 0)
@@ -168,7 +166,9 @@ static void on_ended(void *arg, int local, int64_t woken)
     struct agent_event ev = {.kind = AGENT_WORKER_ENDED,
                              .cause = {.exit_code = ending_code(w->ending), .rank = w->rank}};
     char text[64];
-    snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d %s", w->rank, ending_text(w->ending, text, sizeof text));
+    const bool alone = r->config->home.kind == HOME_LOCAL;
+    snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d%s%s %s", w->rank, alone ? "" : " on ", alone ? "" : r->host,
+             ending_text(w->ending, text, sizeof text));
     log_info("agent", "worker ended: %s pid=%d", ev.cause.text, (int)w->pid);
     if (r->agent.state == AGENT_RUNNING && ev.cause.exit_code != EXIT_OK && ev.cause.exit_code != EXIT_REQUEUE)
         begin_timeline(r, woken, ev.cause.text);
@@ -189,7 +189,7 @@ static void on_gone(void *arg)
 
 /* --- the report ----------------------------------------------------------------------------------------------------- */
 
-void round_report_failure(struct run *r)
+bool round_report_failure(struct run *r)
 {
     const struct failure_worker *w = group_workers(r->group);
     struct failure_record record;
@@ -201,7 +201,7 @@ void round_report_failure(struct run *r)
                               .max_restarts = (int)r->config->max_restarts};
     int first = failure_first(w, r->agent.slots);
     if (first < 0 || r->round.round == 0)
-        return;
+        return false;
     const char *path = error_path(r, w[first].rank);
     if (path && failure_record_read(path, &record, NULL) == 0) {
         job.message = record.message;
@@ -217,6 +217,7 @@ void round_report_failure(struct run *r)
     if (failure_render(&job, w, r->agent.slots, &text) == 0 && text.len > 0)
         logmux_say_text(r->mux, text.data);
     buf_free(&text);
+    return true;
 }
 
 void round_say_stopped(struct run *r, const char *why)

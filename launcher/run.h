@@ -8,13 +8,13 @@
 #include "launcher/agent.h"
 #include "launcher/bootstrap.h"
 #include "launcher/group.h"
+#include "launcher/rendezvous.h"
 #include "launcher/timeline.h"
 
 struct config;
 struct guardian_link;
 struct logmux;
 struct program;
-struct rdzv_client;
 struct watch;
 
 #define RUN_QUEUE_MAX 64
@@ -29,9 +29,18 @@ struct run {
         [RUN_QUEUE_MAX]; /* events that callbacks leave; pump() applies them, so that no step runs within another */
     unsigned queue_first, queue_last;
     bool pumping;
-    struct rdzv_client *rdzv;
+    struct rendezvous rendezvous;
+    int rdzv_fd; /* the connection that stands for this node, -1: none */
     struct bootstrap store;
-    char store_url[64]; /* resp://127.0.0.1:PORT */
+    char *members;         /* every address of every node, on group rank 0 */
+    char master_addr[256]; /* where the workers of the round meet */
+    int master_port;
+    char store_url[280];
+    uv_timer_t report, take_over;
+    uint64_t last_round;  /* that this node was told of, as a member or not */
+    struct rdzv_news end; /* zeroed until the job is over */
+    bool refused;         /* the rendezvous does not take this node, and that is said */
+    bool hurry;           /* a stop signal came after the end: wait for nobody */
     struct logmux *mux;
     struct group *group;
     struct rdzv_news round; /* the current one */
@@ -59,8 +68,8 @@ void run_pump(struct run *r);
 /* round.c */
 extern const struct group_events round_events; /* their arg is the struct run */
 void round_spawn(struct run *r, const struct rdzv_news *news);
-void round_say_timeline(struct run *r); /* unless it is said, or the round is no restart */
-void round_report_failure(struct run *r);
+void round_say_timeline(struct run *r);                 /* unless it is said, or the round is no restart */
+bool round_report_failure(struct run *r);               /* false: no worker of this node failed */
 void round_say_stopped(struct run *r, const char *why); /* and which workers ended neither well nor by our SIGTERM */
 
 #endif

@@ -1,0 +1,19 @@
+/* This node as a member of the job: what the rendezvous tells the agent, and what it tells on its own. */
+#ifndef CRUN_LAUNCHER_MEMBER_H
+#define CRUN_LAUNCHER_MEMBER_H
+
+struct err;
+struct rdzv_news;
+struct run;
+
+/* Opens r->rendezvous and r->store. */
+int member_open(struct run *r, struct err *e);
+void member_close(struct run *r);
+
+/* A round with this node as a member: serve its workers' store if this is group rank 0, and note where it is. */
+int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *e);
+
+/* The job failed, and not by a worker of this node: say where. */
+void member_say_failure(struct run *r, int code);
+
+#endif
