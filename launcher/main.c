@@ -3,6 +3,7 @@
  * Reading order: guardian.h, agent.h (what happens when), agent_loop.c (how), group.h, logmux.h. */
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/err.h"
 #include "common/exitcode.h"
@@ -11,6 +12,7 @@
 #include "launcher/config.h"
 #include "launcher/guardian.h"
 #include "launcher/program.h"
+#include "launcher/status.h"
 
 static int complain(int code, const struct err *e)
 {
@@ -48,5 +50,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "status") == 0) /* a program of that name is started as ./status */
+        return status_main(argc - 1, argv + 1);
     return guardian_run(agent_main, argc, argv);
 }

@@ -3,7 +3,6 @@
 #include "rendezvousd/http.h"
 #include "common/auth.h"
 #include "common/buf.h"
-#include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
 #include "rendezvousd/http_auth.h"
@@ -65,8 +64,7 @@ static int jobs(struct http *h, struct answer *a)
     a->type = "application/json";
     int rc = h->o.jobs ? jobs_status_json(h->o.jobs, NULL, NULL, &list, NULL) : buf_addstr(&list, "{\"jobs\":[]}");
     if (rc == 0)
-        rc = buf_printf(&a->body, "{\"now_ms\":%lld,\"version\":\"" CRUN_VERSION "\",%s", (long long)clock_ms(),
-                        list.data + 1);
+        rc = buf_printf(&a->body, "{\"version\":\"" CRUN_VERSION "\",%s", list.data + 1);
     buf_free(&list);
     return rc;
 }

@@ -3,7 +3,7 @@
  *     /healthz   200 "ok" as long as the loop turns
  *     /readyz    200 "ready"; 503 "closing" once the server ends
  *     /metrics   Prometheus' text format (metrics.h)
- *     /api/jobs  {"now_ms":N, "version":"...", "epoch":N, "jobs":[...]}: jobs_status_json()
+ *     /api/jobs  {"version":"...", "jobs":[...], ...}: jobs_status_json()
  *     /          the status page: one file, nothing from elsewhere
  *
  * With a token file all but the first two ask for a token: "Authorization: Bearer SECRET", or Basic with a principal and its secret, which

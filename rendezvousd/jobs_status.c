@@ -99,6 +99,7 @@ static cJSON *job_json(const struct job *job)
     cJSON_AddStringToObject(o, "principal", job->principal);
     cJSON_AddStringToObject(o, "state", rdzv_state_name(rdzv_state(job->machine)));
     cJSON_AddNumberToObject(o, "round", (double)rdzv_round(job->machine));
+    cJSON_AddNumberToObject(o, "now_ms", (double)job->jobs->o.now());
     cJSON_AddNumberToObject(o, "age_ms", (double)(job->jobs->o.now() - job->started_ms));
     cJSON_AddNumberToObject(o, "min_nodes", job->config.min_nodes);
     cJSON_AddNumberToObject(o, "max_nodes", job->config.max_nodes);
@@ -129,6 +130,7 @@ static int all_json(const struct jobs *j, const char *principal, struct buf *out
 {
     cJSON *o = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(o, "jobs");
     const struct job *job;
+    cJSON_AddNumberToObject(o, "now_ms", (double)j->o.now());
     cJSON_AddNumberToObject(o, "epoch", (double)j->o.epoch);
     DL_FOREACH (j->all, job) {
         cJSON *one = NULL;

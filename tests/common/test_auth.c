@@ -129,8 +129,9 @@ static void the_proof_is_the_one_that_the_header_describes(void **state)
              "b'\\0'.join([b'crun-auth-1', b'server', b'alice', b'a'*64, b'%s', b'i1', b'']), 'sha256').hexdigest())\"",
              alice.secret, nonce);
     FILE *f = popen(cmd, "r");
-    assert_non_null(fgets(expected, AUTH_HEX + 1, f));
+    assert_non_null(fgets(expected, sizeof expected, f));
     pclose(f);
+    expected[AUTH_HEX] = 0; /* the newline */
     assert_string_equal(expected, server_proof);
 }
 

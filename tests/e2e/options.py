@@ -2,7 +2,7 @@
 import subprocess
 import sys
 
-PROGRAMS = [("crun", ["launcher/crun"]), ("trainer", ["worker/trainer"]), ("trainer make-data", ["worker/trainer", "make-data"]),
+PROGRAMS = [("crun", ["launcher/crun"]), ("crun status", ["launcher/crun", "status"]), ("trainer", ["worker/trainer"]), ("trainer make-data", ["worker/trainer", "make-data"]),
             ("trainer plot", ["worker/trainer", "plot"]), ("rendezvousd", ["rendezvousd/rendezvousd"])]
 
 

@@ -1,0 +1,86 @@
+"""crun status: what a rendezvous knows, in a terminal."""
+import json
+import signal
+import subprocess
+
+import pytest
+
+from conftest import ALICE, BOB, write_tokens
+from daemon import Client, Daemon
+from support import CRUN, run
+
+JOIN = ("slots=4", "v=1", "nnodes=2:2", "max_restarts=3")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CRUN_RDZV_ENDPOINT", raising=False)
+    return tmp_path
+
+
+def status(port, *args):
+    return run(CRUN, "status", "--rdzv-endpoint", f"127.0.0.1:{port}", *args, timeout=30)
+
+
+def fill(c, run_id="resnet"):
+    c("RDZV.JOIN", run_id, "node1", *JOIN)
+    c("RDZV.REPORT", run_id, "node1", "step=12", "images_per_s=31.5", "loss=2.25")
+
+
+def test_jobs_and_one_job_are_printed(home):
+    with Daemon() as d, Client(d.port) as c:
+        assert status(d.port).stdout.split() == "RUN STATE ROUND NODES RANKS RESTARTS STEP IMAGES/S LOSS AGE".split()
+        fill(c)
+        head, row = status(d.port).stdout.splitlines()
+        assert row.split()[:3] == ["resnet", "joining", "0"] and "1 of 2:2" in row and "0 of 3" in row and "31.5" in row and "2.25" in row
+        assert head.index("STATE") == row.index("joining")
+        p = status(d.port, "resnet")
+        assert p.returncode == 0 and "NODE" in p.stdout and "node1" in p.stdout and "127.0.0.1" in p.stdout and "EVENT" in p.stdout
+        assert json.loads(status(d.port, "--json", "resnet").stdout)["run"] == "resnet"
+        p = status(d.port, "nobody's")
+        assert p.returncode == 1 and p.stderr.startswith("crun status: 127.0.0.1 port ") and "NOJOB run 'nobody's' is unknown" in p.stderr
+
+
+def test_names_do_not_move_the_cursor(home):
+    with Daemon() as d, Client(d.port) as c:
+        fill(c, "a\x1b[2Jb")
+        out = status(d.port).stdout
+        assert "a?[2Jb" in out and "\x1b" not in out
+
+
+def test_it_authenticates_where_it_must_and_sees_its_own_jobs(home, tokens):
+    mine = write_tokens(home / "mine", ALICE)
+    theirs = write_tokens(home / "theirs", BOB)
+    with Daemon("--token-file", tokens) as d, Client(d.port) as c:
+        fill(c.authenticate(*ALICE))
+        assert "resnet" in status(d.port, "--token-file", mine).stdout
+        assert "resnet" not in status(d.port, "--token-file", theirs).stdout
+        p = status(d.port, "--token-file", theirs, "resnet")
+        assert p.returncode == 1 and "NOPERM" in p.stderr
+        p = status(d.port)  # with the token made for us, which this daemon does not know
+        assert p.returncode == 1 and "the server does not hold the secret that we hold for principal" in p.stderr
+        assert (home / ".config/crun/token").stat().st_mode & 0o777 == 0o600
+
+
+def test_watch_looks_again_until_interrupted(home):
+    with Daemon() as d, Client(d.port) as c:
+        fill(c)
+        p = subprocess.Popen([CRUN, "status", "--watch", "--json", "--rdzv-endpoint", f"127.0.0.1:{d.port}"], stdout=subprocess.PIPE, text=True)
+        first, second = p.stdout.readline(), p.stdout.readline()
+        assert json.loads(second)["now_ms"] > json.loads(first)["now_ms"]
+        p.send_signal(signal.SIGINT)
+        assert p.wait(30) == -signal.SIGINT
+        p.stdout.close()
+
+
+@pytest.mark.parametrize("args, code, says", [
+    (["--rdzv-endpoint", "127.0.0.1:1"], 69, "127.0.0.1 port 1: "),
+    (["--rdzv-endpoint", "redis://h"], 2, "only a rendezvousd or a crun that hosts can be asked"),
+    (["--rdzv-endpoint", "h:x"], 2, "h:x"),
+    (["a", "b"], 2, "'b': expected one RUN at most"),
+    (["--wach"], 2, "did you mean"),
+])
+def test_what_cannot_be_is_one_sentence(home, args, code, says):
+    p = run(CRUN, "status", *args, timeout=30)
+    assert p.returncode == code and says in p.stderr and p.stderr.count("\n") == 1, p
