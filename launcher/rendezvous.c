@@ -16,6 +16,7 @@
 #include "rendezvousd/server.h"
 
 #define RESOLVE_MS 5000
+#define GOODBYE_MS 2000 /* for nodes that know the end to close their connections */
 
 /* --- hosting -------------------------------------------------------------------------------------------------------- */
 
@@ -189,14 +190,28 @@ static void on_late(uv_timer_t *t)
     z->is_late = true;
 }
 
+static bool alone(const struct rendezvous *z)
+{
+    struct server_stats st;
+    server_stats(z->hosted->server, &st);
+    return st.clients == 0;
+}
+
 void rendezvous_see_off(struct rendezvous *z, int64_t bound_ms, const bool *hurry)
 {
-    if (!z->hosted || jobs_all_told(z->hosted->jobs))
+    bool all_told = false;
+    if (!z->hosted)
         return;
     uv_timer_init(z->loop, &z->late);
     uv_timer_start(&z->late, on_late, (uint64_t)bound_ms, 0);
-    while (!jobs_all_told(z->hosted->jobs) && !z->is_late && !*hurry)
-        uv_run(z->loop, UV_RUN_ONCE);
+    while (!(all_told && alone(z)) && !z->is_late && !*hurry) {
+        if (!all_told &&
+            (all_told = jobs_all_told(
+                 z->hosted->jobs))) /* what they are told may still be on its way: they go when it is there */
+            uv_timer_start(&z->late, on_late, GOODBYE_MS, 0);
+        else
+            uv_run(z->loop, UV_RUN_ONCE);
+    }
     uv_close((uv_handle_t *)&z->late, NULL);
 }
 
