@@ -25,7 +25,7 @@
  *
  * What keeps two rounds from ever progressing at once (tests/sim shows that each is needed):
  *   - an agent starts workers only while its newest acknowledged request is younger than silence_ms, counted from when it was sent, and
- *     kills them when it no longer is; a refusal is no acknowledgement;
+ *     kills them when it no longer is, also those it is stopping in good order: their grace ends there; a refusal is no acknowledgement;
  *   - it takes NEWS_ROUND only as the answer to its newest request, asked since it began to join (not from an older connection);
  *   - a host drops the news it kept for a node when the machine has forgotten the node (rdzv_knows()), NEWS_END excepted.
  *

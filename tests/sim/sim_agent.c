@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { HEARTBEAT_MS = 1000, REPEAT_MS = 700 };
+enum { HEARTBEAT_MS = 1000, REPEAT_MS = 700, GRACE_MS = 5000 };
 
 static int64_t clock_of(const struct world *w, const struct agent *a)
 {
@@ -75,7 +75,7 @@ static void start_workers(struct world *w, struct agent *a, uint64_t round)
     a->mode = AGENT_WORKING;
     a->workers = true;
     a->worker_round = round;
-    a->done = a->done_told = a->failed = false;
+    a->done = a->done_told = a->failed = a->lapsed = false;
     a->killed_at = NEVER;
     a->finish_at = clock_of(w, a) + sim_between(w, 200, sim_chance(w, 0.5) ? 60000 : 15000);
     sim_check_alone(w, a);
@@ -101,7 +101,7 @@ static void take_news(struct world *w, struct agent *a, const struct told *news)
             start_joining(w, a);
         break;
     case RDZV_NEWS_STOP:
-        sim_agent_kill_workers(w, a, 1500);
+        sim_agent_kill_workers(w, a, GRACE_MS);
         start_joining(w, a);
         break;
     case RDZV_NEWS_END:
@@ -143,7 +143,7 @@ int64_t sim_agent_wake(const struct world *w, const struct agent *a)
 {
     int64_t at = NEVER;
     if (a->workers) {
-        int64_t lapse = a->killed_at == NEVER ? lease_end(w, a) : a->killed_at;
+        int64_t lapse = !a->lapsed && lease_end(w, a) < a->killed_at ? lease_end(w, a) : a->killed_at;
         at = lapse < a->finish_at ? lapse : a->finish_at;
     }
     if (a->mode != AGENT_ENDED && a->mode != AGENT_DEAD && a->next_ask < at)
@@ -182,8 +182,10 @@ void sim_agent_tick(struct world *w, struct agent *a)
         wake(w, a);
     if (a->workers && a->killed_at <= now)
         workers_gone(w, a);
-    if (a->workers && a->killed_at == NEVER && lease_end(w, a) <= now)
+    if (a->workers && lease_end(w, a) <= now && !a->lapsed) {
+        a->lapsed = true; /* workers that were given time to stop in good order have no more of it */
         sim_agent_kill_workers(w, a, w->config.kill_ms);
+    }
     if (a->workers && a->finish_at <= now) {
         a->workers = false;
         a->finish_at = NEVER;

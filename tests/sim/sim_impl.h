@@ -60,6 +60,7 @@ struct agent {
     uint64_t worker_round;
     int64_t finish_at; /* all workers exit 0 */
     int64_t killed_at; /* being stopped: dead from then on */
+    bool lapsed;       /* killed because its lease is over; it stays so, whatever is heard later */
     bool failed, done, done_told, leaving;
     int64_t deaf_until, mute_until; /* world time: no message to it, from it passes */
     int64_t paused_until;           /* world time: the whole node stands still */
