@@ -13,7 +13,6 @@
 #include "common/err.h"
 #include "common/json.h"
 #include "common/path.h"
-#include "common/store.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/comm/comm.h"
 #include "worker/config.h"
@@ -23,6 +22,8 @@
 #include "worker/model/model.h"
 #include "worker/parallel/ddp.h"
 #include "worker/program/program.h"
+
+#define LEAVE_MS 10000 /* rank 0 may wait so long for others that are about to end */
 
 static const float imagenet_mean[4] = {0.485F, 0.456F, 0.406F, 0};
 static const float imagenet_std[4] = {0.229F, 0.224F, 0.225F, 1};
@@ -147,14 +148,8 @@ static int open_comm(struct session *s, const struct env_contract *env, struct e
 {
     struct comm_options o = {
         .rank = s->rank, .world = s->world, .name = "world", .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
-    if (s->world > 1 && !env->store_url)
-        return err_set(
-            e, ERR_USAGE,
-            "WORLD_SIZE is %d but CRUN_STORE is not set: start this program with crun so that ranks find each other",
-            s->world);
-    if (env->store_url)
-        TRY(store_open(&s->store, env->store_url, NULL, e));
-    o.store = s->store;
+    TRY(meet_open(&s->meet, env, o.timeout_ms, e));
+    o.store = s->meet.store;
     TRY(comm_open(&s->comm, s->cfg->comm, &o, e));
     struct ddp_options d = {.bucket_bytes = (size_t)s->cfg->bucket_mb << 20, .sync_bn = s->cfg->sync_bn};
     const struct program *p = s->program;
@@ -281,7 +276,7 @@ void session_close(struct session *s)
     ddp_destroy(s->ddp);
     if (s->comm)
         s->comm->ops->close(s->comm);
-    store_close(s->store);
+    meet_close(&s->meet, s->failed ? 0 : LEAVE_MS);
     state_finish(&s->state);
     if (s->device)
         s->device->ops->close(s->device);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "worker/device/device.h"
+#include "worker/meet.h"
 #include "worker/snapshot.h"
 #include "worker/state.h"
 #include "worker/step.h"
@@ -18,7 +19,6 @@ struct env_contract;
 struct err;
 struct loader;
 struct program;
-struct store;
 struct train_config;
 
 struct session {
@@ -32,7 +32,7 @@ struct session {
     enum dtype compute;
     bool emulate;
     struct state state;
-    struct store *store;
+    struct meet meet;
     struct comm *comm;
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;
