@@ -42,8 +42,9 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     int rc = program_find(&program, argv + args.first_operand, &e);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
-    if (agent_run(&config, &program, link, &code, &e) < 0)
-        code = complain(EXIT_UNAVAILABLE, &e);
+    rc = agent_run(&config, &program, link, &code, &e);
+    if (rc < 0)
+        code = complain(rc == ERR_USAGE ? EXIT_USAGE_ERROR : EXIT_UNAVAILABLE, &e);
     program_free(&program);
     return code;
 }

@@ -65,6 +65,11 @@ static int open_hosted(struct hosted *h, const struct config *c, uv_loop_t *loop
                                       .trust_local = true,
                                       .insecure = c->insecure};
     TRY(gate_create(&h->gate, &gate, e));
+    if (c->nnodes.max > 1 && gate_token_was_drawn(h->gate))
+        return err_set(e, ERR_USAGE,
+                       "there is no place for a secret that the other nodes could share (~/.config/crun/token cannot "
+                       "be made): copy one "
+                       "to all nodes and name it with --token-file, or take --insecure");
     const bool has_store = c->home.kind == HOME_STATIC; /* on the same port */
     const struct server_options server = {.gate = h->gate, .binary = has_store ? &front_tcpstore : NULL};
     TRY(server_create(&h->server, loop, &server, e));

@@ -1,0 +1,189 @@
+"""Nodes come, go, fail and die; the rendezvous is a rendezvousd."""
+import os
+import time
+
+import pytest
+
+from cluster import free_port, wait
+
+FAST = "last_call_timeout=200ms,keep_alive_interval=300ms"
+
+
+@pytest.fixture
+def job(cluster):
+    """job(args...) starts a node of one job at a rendezvousd."""
+    where = cluster.daemon()
+
+    def start(*args, conf=FAST, run_id="job", **kw):
+        return cluster.node("--rdzv_endpoint", where, "--rdzv_id", run_id, "--rdzv_conf", conf, *args, **kw)
+
+    start.where = where
+    return start
+
+
+def test_a_node_joins_and_another_leaves(cluster, job):
+    size = ["--nnodes", "1:3"]
+    first = job(*size)
+    one, ranks = cluster.wait_round(1)
+    assert ranks[0]["CRUN_RESTART_REASON"] == "start" and ranks[0]["CRUN_PREV_RANK"] == "-1"
+    second = job(*size)
+    two, ranks = cluster.wait_round(2, after=one)
+    assert cluster.reason(one, 0) == 2
+    assert ranks[0]["CRUN_NODE_ID"] != ranks[1]["CRUN_NODE_ID"]
+    assert [ranks[i]["CRUN_PREV_RANK"] for i in (0, 1)] == ["0", "-1"]  # who stays keeps its place
+    assert {e["CRUN_RESTART_REASON"] for e in ranks.values()} == {"resize"}
+    assert {e["TORCHELASTIC_RESTART_COUNT"] for e in ranks.values()} == {"0"}
+    first.terminate()
+    assert first.wait() == 75, first.text()
+    three, ranks = cluster.wait_round(1, after=two)
+    assert ranks[0]["CRUN_PREV_RANK"] == "1" and ranks[0]["TORCHELASTIC_RESTART_COUNT"] == "0"
+    cluster.finish(second)
+
+
+def test_below_min_a_leave_drains_the_job(cluster, job):
+    nodes = [job("--nnodes", 2) for _ in range(2)]
+    number, _ = cluster.wait_round(2)
+    nodes[1].terminate()
+    for n in nodes:
+        assert n.wait() == 75, n.text()
+    assert [cluster.reason(number, r) for r in (0, 1)] == [3, 3]
+
+
+def test_a_hosting_crun_that_is_stopped_drains_the_job(cluster):
+    port = free_port()
+    args = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_conf", FAST]
+    host = cluster.node(*args)
+    one, _ = cluster.wait_round(1)
+    other = cluster.node(*args)
+    cluster.wait_round(2, after=one)
+    host.terminate()
+    assert (host.wait(), other.wait()) == (75, 75), host.text() + other.text()
+
+
+def test_a_dead_agent_costs_a_restart(cluster, job):
+    size = ["--nnodes", "1:2", "--max-restarts", 1]
+    nodes = [job(*size)]
+    one, _ = cluster.wait_round(1)
+    nodes.append(job(*size))
+    number, _ = cluster.wait_round(2, after=one)
+    start = time.monotonic()
+    nodes[1].kill_agent()
+    _, ranks = cluster.wait_round(1, after=number)
+    print(f"kill -9 of an agent to the next round's workers: {1000 * (time.monotonic() - start):.0f} ms")
+    assert ranks[0]["TORCHELASTIC_RESTART_COUNT"] == "1"
+    cluster.finish(nodes[0])
+
+
+def test_a_spare_takes_the_place_of_a_dead_node(cluster, job):
+    size = ["--nnodes", 2, "--max-restarts", 1]
+    nodes = [job(*size) for _ in range(2)]
+    number, _ = cluster.wait_round(2)
+    nodes.append(job(*size))
+    wait("the spare", lambda: "waits as a spare" in nodes[2].text())
+    nodes[0].kill_agent()
+    _, ranks = cluster.wait_round(2, after=number)
+    assert {e["CRUN_PREV_RANK"] for e in ranks.values()} >= {"-1"}
+    cluster.finish(*nodes[1:])
+
+
+def test_nodes_may_have_different_numbers_of_workers(cluster, job):
+    for rank, n in enumerate((1, 3, 2)):
+        job("--nnodes", 3, "--node-rank", rank, "--nproc_per_node", n, "--role", "a" if n == 3 else "b")
+    _, ranks = cluster.wait_round(6)
+    assert [int(ranks[i]["GROUP_RANK"]) for i in range(6)] == [0, 1, 1, 1, 2, 2]
+    assert [int(ranks[i]["LOCAL_RANK"]) for i in range(6)] == [0, 0, 1, 2, 0, 1]
+    assert [int(ranks[i]["LOCAL_WORLD_SIZE"]) for i in range(6)] == [1, 3, 3, 3, 2, 2]
+    assert [int(ranks[i]["ROLE_RANK"]) for i in range(6)] == [0, 0, 1, 2, 1, 2]
+    assert [int(ranks[i]["ROLE_WORLD_SIZE"]) for i in range(6)] == [3, 3, 3, 3, 3, 3]
+    cluster.finish()
+
+
+def test_the_budget_is_the_jobs_and_every_node_names_the_culprit(cluster, job):
+    nodes = [job("--nnodes", 2, "--max-restarts", 1, "--node-rank", r) for r in range(2)]
+    one, _ = cluster.wait_round(2)
+    cluster.say(f"fail-{one}-0")
+    two, ranks = cluster.wait_round(2, after=one)
+    assert {e["TORCHELASTIC_RESTART_COUNT"] for e in ranks.values()} == {"1"}
+    cluster.say(f"fail-{two}-1")
+    for n in nodes:
+        assert n.wait() == 7, n.text()
+    assert f"the job failed: rank 1 on {os.uname().nodename} exited with code 7" in nodes[0].text()
+    assert "failed: rank 1 exited with code 7" in nodes[1].text()
+
+
+def test_restarts_outside_the_window_do_not_count(cluster, job):
+    nodes = [job("--nnodes", 2, "--max-restarts", 1, "--restart-window", 1, "--restart-backoff", 0) for _ in range(2)]
+    number = 0
+    for _ in range(3):
+        number, _ = cluster.wait_round(2, after=number)
+        time.sleep(1.5)  # out of the window
+        cluster.say(f"fail-{number}-0")
+    cluster.wait_round(2, after=number)
+    cluster.finish(*nodes)
+
+
+def test_the_first_restart_is_at_once_and_the_next_ones_wait(cluster, job):
+    nodes = [job("--nnodes", 1, "--max-restarts", 3, "--restart-backoff", 1)]
+    took, number = [], 0
+    for _ in range(3):
+        number, _ = cluster.wait_round(1, after=number)
+        start = time.monotonic()
+        cluster.say(f"fail-{number}-0")
+        cluster.wait_round(1, after=number)
+        took.append(time.monotonic() - start)
+    print("restarts took", [f"{t:.2f} s" for t in took])
+    assert took[1] >= 1 and took[2] >= 2
+    cluster.finish(*nodes)
+
+
+def test_settings_that_differ_are_refused_with_both_values(cluster, job):
+    first = job("--nnodes", 2, "--max-restarts", 1)
+    wait("the first", lambda: "joining: 1 of 2" in first.text())
+    for args, words in ((["--nnodes", "1:2", "--max-restarts", 1], ["--nnodes 2", "1:2"]),
+                        (["--nnodes", 2, "--max-restarts", 5], ["--max-restarts", "1", "5"])):
+        other = job(*args)
+        assert other.wait() not in (0, 75)
+        assert all(w in other.text() for w in words), other.text()
+    job("--nnodes", 2, "--max-restarts", 1)
+    cluster.wait_round(2)
+    cluster.finish(first, cluster.nodes[-1])
+
+
+def test_a_shared_daemon_takes_no_nameless_job(cluster, job):
+    n = cluster.node("--nnodes", 2, "--rdzv_endpoint", job.where)
+    assert n.wait() not in (0, 75)
+    assert "run id 'none'" in n.text() and "--rdzv_id" in n.text(), n.text()
+
+
+def test_two_jobs_in_one_daemon_do_not_meet(cluster, job):
+    for run_id in ("a", "b"):
+        for _ in range(2):
+            job("--nnodes", 2, run_id=run_id, env={"OUT": str(cluster.out / run_id)})
+    for run_id in ("a", "b"):
+        d = cluster.out / run_id
+        wait("both ranks", lambda: len(list(d.glob("round-1/rank-*.json"))) == 2)  # pylint: disable=cell-var-from-loop
+        (d / "finish").touch()
+    for n in cluster.nodes:
+        assert n.wait() == 0, n.text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for host names of their own")
+def test_hosts_are_sorted_as_people_count(cluster, job):
+    names = ["node10", "node2", "node1"]
+    for name in names:
+        job("--nnodes", 3, prefix=["unshare", "--uts", "sh", "-c", f'hostname {name}; exec "$@"', "sh"])
+    _, ranks = cluster.wait_round(3)
+    assert [ranks[i]["CRUN_NODE_ID"].split("-")[0] for i in range(3)] == ["node1", "node2", "node10"]
+    cluster.finish()
+
+
+def test_a_finished_id_may_be_used_again(cluster, job):
+    job("--nnodes", 1)
+    cluster.wait_round(1)
+    cluster.finish()
+    (cluster.out / "finish").unlink()
+    for f in cluster.out.glob("round-*/rank-*"):
+        f.unlink()
+    n = job("--nnodes", 1)
+    cluster.wait_round(1)
+    cluster.finish(n)

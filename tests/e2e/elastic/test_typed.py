@@ -1,0 +1,123 @@
+"""As torchrun's users type it: the nodes need nothing but each other."""
+import re
+import time
+
+import pytest
+
+from cluster import WORKER, free_port, wait
+from support import CRUN, run
+
+
+def c10d(port, *more, host="127.0.0.1"):
+    return ["--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{host}:{port}", "--rdzv_id", "j", *more]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_two_cruns_and_nothing_else(cluster, host):
+    port = free_port()
+    cluster.node(*c10d(port, host=host))
+    cluster.node(*c10d(port, host=host))
+    _, ranks = cluster.wait_round(2)
+    assert {e["GROUP_RANK"] for e in ranks.values()} == {"0", "1"}
+    assert {e["GROUP_WORLD_SIZE"] for e in ranks.values()} == {"2"}
+    assert len({(e["MASTER_ADDR"], e["MASTER_PORT"], e["CRUN_STORE"]) for e in ranks.values()}) == 1
+    assert {e["TORCHELASTIC_RUN_ID"] for e in ranks.values()} == {"j"}
+    assert len({e["CRUN_NODE_ID"] for e in ranks.values()}) == 2
+    cluster.finish()
+
+
+def test_the_one_who_may_not_host_may_start_first(cluster):
+    port = free_port()
+    first = cluster.node(*c10d(port, "--rdzv_conf", "is_host=0"))
+    wait("a line that says what is missing", lambda: f"127.0.0.1:{port}" in first.text())
+    cluster.node(*c10d(port))
+    cluster.wait_round(2)
+    cluster.finish()
+
+
+def test_while_joining_a_line_each_second_says_what_is_missing(cluster):
+    port = free_port()
+    first = cluster.node("--nnodes", 3, "--node-rank", 1, "--rdzv-endpoint", f"127.0.0.1:{port}")
+    wait("two lines", lambda: first.text().count("joining: 1 of 3 nodes, missing ") >= 2)
+    assert re.search("missing node ranks 0, ?2", first.text())
+    cluster.node("--nnodes", 3, "--node-rank", 2, "--rdzv-endpoint", f"127.0.0.1:{port}")
+    wait("a line", lambda: "joining: 2 of 3 nodes, missing " in first.text())
+    cluster.node("--nnodes", 3, "--node-rank", 0, "--rdzv-endpoint", f"127.0.0.1:{port}")
+    _, ranks = cluster.wait_round(3)
+    cluster.finish()
+
+
+def test_a_host_that_dies_is_followed_by_another_on_its_machine(cluster):
+    port = free_port()
+    args = c10d(port, "--rdzv_conf", "keep_alive_interval=300ms,last_call_timeout=200ms", "--log-level", "info")
+    host = cluster.node(*args)
+    wait("the host", lambda: "joining: 1 of 2" in host.text())
+    other = cluster.node(*args)
+    number, _ = cluster.wait_round(2)
+    host.process.kill()
+    host.wait()
+    wait("a new host", lambda: f"hosting at 127.0.0.1:{port}" in other.text())
+    third = cluster.node(*args)
+    again, _ = cluster.wait_round(2, after=number)
+    assert again > number
+    cluster.finish(other, third)
+
+
+def test_without_a_host_the_others_end(cluster):
+    port = free_port()
+    conf = "join_timeout=3,keep_alive_interval=200ms,daemon_grace=1"
+    cluster.node(*c10d(port, "--rdzv_conf", conf))
+    other = cluster.node(*c10d(port, "--rdzv_conf", f"is_host=0,{conf}"))
+    cluster.wait_round(2)
+    start = time.monotonic()
+    cluster.nodes[0].process.kill()
+    assert other.wait(60) not in (0, 75)
+    assert time.monotonic() - start < 30
+    assert f"127.0.0.1:{port}" in other.text()
+
+
+def test_static(cluster):
+    port = free_port()
+    args = ["--nnodes", 2, "--nproc_per_node", 2, "--master_addr", "127.0.0.1", "--master_port", port]
+    cluster.node("--node_rank", 1, *args)
+    cluster.node("--node_rank", 0, *args)
+    _, ranks = cluster.wait_round(4)
+    assert [ranks[i]["GROUP_RANK"] for i in range(4)] == ["0", "0", "1", "1"]
+    assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in ranks.values()} == {("127.0.0.1", str(port))}
+    cluster.finish()
+
+
+def test_static_restarts_on_the_same_port(cluster):
+    port = free_port()
+    args = ["--nnodes", 2, "--master_addr", "127.0.0.1", "--master_port", port, "--max_restarts", 1]
+    cluster.node("--node_rank", 1, *args)
+    cluster.node("--node_rank", 0, *args)
+    number, _ = cluster.wait_round(2)
+    cluster.say(f"fail-{number}-1")
+    _, ranks = cluster.wait_round(2, after=number)
+    assert {e["MASTER_PORT"] for e in ranks.values()} == {str(port)}
+    assert {e["TORCHELASTIC_RESTART_COUNT"] for e in ranks.values()} == {"1"}
+    cluster.finish()
+
+
+def test_one_node_with_a_fixed_port(cluster):
+    port = free_port()
+    cluster.node("--nproc_per_node", 2, "--master_port", port)
+    _, ranks = cluster.wait_round(2)
+    assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in ranks.values()} == {("127.0.0.1", str(port))}
+    cluster.finish()
+
+
+@pytest.mark.parametrize("args, words", [
+    (["--nnodes", "2"], ["needs a place to meet", "--rdzv-endpoint", "crun.conf"]),
+    (["--nnodes", "2", "--rdzv_backend", "etcd", "--rdzv_endpoint", "h"], ["'etcd' is not supported"]),
+    (["--nnodes", "2", "--rdzv_endpoint", "file:///tmp"], ["--rdzv-id"]),
+    (["--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "jion=1"], ["no key 'jion'"]),
+    (["--nnodes", "2", "--standalone"], ["--standalone runs one node"]),
+    (["--nnodes", "2", "--rdzv_endpoint", "127.0.0.1:1", "--iface", "nosuch0"], ["--iface 'nosuch0'", "lo"]),
+])
+def test_what_cannot_work_is_refused_at_once(cluster, args, words):
+    p = run(CRUN, *args, *WORKER, timeout=60, env=cluster.env)
+    assert p.returncode == 2, p.stderr
+    for w in words:
+        assert w in p.stderr, p.stderr
