@@ -27,6 +27,25 @@ static int parse_range(const char *text, void *field, struct err *e)
     return 0;
 }
 
+static int parse_milestones(const char *text, void *field, struct err *e)
+{
+    struct milestones *m = field;
+    char one[32];
+    m->n = 0;
+    for (const char *at = text, *end; at; at = end ? end + 1 : NULL) {
+        end = strchr(at, ',');
+        size_t n = end ? (size_t)(end - at) : strlen(at);
+        if (m->n == MILESTONES_MAX)
+            return err_set(e, ERR_USAGE, "'%s' has more than %d epochs", text, MILESTONES_MAX);
+        snprintf(one, sizeof one, "%.*s", n < sizeof one ? (int)n : (int)sizeof one - 1, at);
+        TRY(parse_f64(one, "epoch", 0, 1e6, &m->epoch[m->n], e));
+        if (m->n > 0 && m->epoch[m->n] <= m->epoch[m->n - 1])
+            return err_set(e, ERR_USAGE, "'%s' does not rise: %g after %g", text, m->epoch[m->n], m->epoch[m->n - 1]);
+        m->n++;
+    }
+    return 0;
+}
+
 static const struct arg_spec specs[] = {
     ARG_GROUP("Data"),
     {.name = "train-data",
@@ -136,6 +155,16 @@ static const struct arg_spec specs[] = {
      .min = 1,
      .max = 1 << 20,
      .help = "global batch: images per step over all ranks"},
+    {.name = "accumulate",
+     .type = ARG_INT,
+     .at = AT(accumulate),
+     .def = "1",
+     .min = 1,
+     .max = 65536,
+     .aliases = "batches-per-allreduce",
+     .help = "parts in which a rank's share goes through the model, one after the other; gradients are added up and "
+             "reduced once. Batch "
+             "statistics are each part's own"},
     {.name = "num-epochs",
      .type = ARG_INT,
      .at = AT(num_epochs),
@@ -164,7 +193,52 @@ static const struct arg_spec specs[] = {
      .max = 1e9,
      .aliases = "lr,learning-rate",
      .help = "rate after warm-up, for the global batch"},
-    {.name = "momentum", .type = ARG_REAL, .at = AT(momentum), .def = "0.9", .min = 0, .max = 1, .help = "of SGD"},
+    {.name = "optimizer",
+     .type = ARG_CHOICE,
+     .at = AT(optimizer),
+     .choices = "sgd|lars|adam|adamw",
+     .def = "sgd",
+     .help = "sgd, adam and adamw as in torch.optim; lars: a rate for every matrix and filter from the norms of "
+             "weights and gradients"},
+    {.name = "nesterov",
+     .type = ARG_FLAG,
+     .at = AT(nesterov),
+     .help = "sgd: Nesterov's momentum, as in torch.optim.SGD"},
+    {.name = "sgd-rule",
+     .type = ARG_CHOICE,
+     .at = AT(sgd_rule),
+     .choices = "torch|caffe2",
+     .def = "torch",
+     .help = "sgd: caffe2 keeps the rate inside the momentum (Nesterov's, MomentumSGDUpdate)"},
+    {.name = "momentum",
+     .type = ARG_REAL,
+     .at = AT(momentum),
+     .def = "0.9",
+     .min = 0,
+     .max = 1,
+     .aliases = "beta1",
+     .help = "of sgd and lars; beta1 of adam and adamw"},
+    {.name = "beta2",
+     .type = ARG_REAL,
+     .at = AT(beta2),
+     .def = "0.999",
+     .min = 0,
+     .max = 1,
+     .help = "of adam and adamw"},
+    {.name = "adam-eps",
+     .type = ARG_REAL,
+     .at = AT(adam_eps),
+     .def = "1e-8",
+     .min = 1e-30,
+     .max = 1,
+     .help = "added to the root of adam's second moment"},
+    {.name = "lars-eta",
+     .type = ARG_REAL,
+     .at = AT(lars_eta),
+     .def = "0.001",
+     .min = 1e-9,
+     .max = 1,
+     .help = "lars: share of a tensor's norm that a step at rate 1 may move it"},
     {.name = "weight-decay",
      .type = ARG_REAL,
      .at = AT(weight_decay),
@@ -172,13 +246,60 @@ static const struct arg_spec specs[] = {
      .min = 0,
      .max = 1,
      .aliases = "wd",
-     .help = "added to the gradient, as in torch.optim.SGD, of every parameter"},
+     .help = "added to the gradient, as in torch.optim.SGD (adamw: taken off the weights)"},
+    {.name = "bn-decay",
+     .type = ARG_FLAG,
+     .at = AT(bn_decay),
+     .def = "on",
+     .help = "weight decay of biases and batch norm, too"},
+    {.name = "clip-grad-norm",
+     .type = ARG_REAL,
+     .at = AT(clip_grad_norm),
+     .def = "0",
+     .min = 0,
+     .max = 1e9,
+     .help = "scale the gradients down to this L2 norm over all parameters; 0: never"},
+    {.name = "label-smoothing",
+     .type = ARG_REAL,
+     .at = AT(label_smoothing),
+     .def = "0",
+     .min = 0,
+     .max = 1,
+     .help = "share of the target that is spread over all classes in training, as in torch.nn.CrossEntropyLoss"},
+    {.name = "ema",
+     .type = ARG_REAL,
+     .at = AT(ema),
+     .def = "0",
+     .min = 0,
+     .max = 1,
+     .help = "keep a moving average of weights and statistics of which each step keeps this share (0.9999), and "
+             "evaluate it; 0: none"},
     {.name = "lr-policy",
      .type = ARG_CHOICE,
      .at = AT(lr_policy),
-     .choices = "cosine|step|fixed",
+     .choices = "cosine|step|multistep|poly|exp|inv|fixed",
      .def = "cosine",
      .help = "how the rate falls after warm-up"},
+    {.name = "lr-milestones",
+     .type = ARG_CUSTOM,
+     .at = AT(milestones),
+     .def = "30,60,80",
+     .parse = parse_milestones,
+     .metavar = "EPOCHS",
+     .help = "lr-policy multistep: epochs at which the rate drops by lr-gamma"},
+    {.name = "lr-power",
+     .type = ARG_REAL,
+     .at = AT(lr_power),
+     .def = "2",
+     .min = 0.01,
+     .max = 100,
+     .help = "lr-policy poly: (1 - share of the run done)^power; inv: (1 + gamma * steps)^-power"},
+    {.name = "lr-scale",
+     .type = ARG_CHOICE,
+     .at = AT(lr_scale),
+     .choices = "none|workers|batch256",
+     .def = "none",
+     .help = "multiply the rate by the number of ranks, or by batch-size / 256"},
     {.name = "lr-step",
      .type = ARG_REAL,
      .at = AT(lr_step_epochs),
@@ -192,7 +313,7 @@ static const struct arg_spec specs[] = {
      .def = "0.1",
      .min = 1e-9,
      .max = 1,
-     .help = "lr-policy step: factor of a drop"},
+     .help = "lr-policy step, multistep: factor of a drop; exp: factor of a step; inv: see lr-power"},
     {.name = "warmup-epochs",
      .type = ARG_REAL,
      .at = AT(warmup_epochs),
@@ -329,6 +450,16 @@ int train_config_check(const struct train_config *c, struct err *e)
         return err_set(e, ERR_USAGE, "--resume auto needs --checkpoint-dir: it says where to look");
     if ((c->checkpoint_every || c->checkpoint_seconds > 0) && !c->checkpoint_dir)
         return err_set(e, ERR_USAGE, "--checkpoint-every and --checkpoint-seconds need --checkpoint-dir");
+    if (c->optimizer != OPTIMIZER_SGD && (c->nesterov || c->sgd_rule != SGD_TORCH))
+        return err_set(e, ERR_USAGE, "--nesterov and --sgd-rule are rules of --optimizer sgd");
+    if (c->nesterov && c->sgd_rule == SGD_CAFFE2)
+        return err_set(e, ERR_USAGE, "--nesterov goes with --sgd-rule torch; caffe2's rule is Nesterov's already");
+    if (c->nesterov && c->momentum == 0)
+        return err_set(e, ERR_USAGE, "--nesterov needs a --momentum above 0");
+    if ((c->optimizer == OPTIMIZER_ADAM || c->optimizer == OPTIMIZER_ADAMW) && (c->momentum >= 1 || c->beta2 >= 1))
+        return err_set(e, ERR_USAGE, "--momentum %g, --beta2 %g: adam needs both below 1", c->momentum, c->beta2);
+    if (c->ema >= 1)
+        return err_set(e, ERR_USAGE, "--ema %g: an average that keeps all of itself never moves", c->ema);
     if (c->comm_timeout <= 0)
         return err_set(e, ERR_USAGE, "--comm-timeout 0: must be above 0 seconds");
     return 0;

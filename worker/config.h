@@ -13,6 +13,15 @@ struct range {
     double min, max;
 };
 
+#define MILESTONES_MAX 16
+struct milestones {
+    double epoch[MILESTONES_MAX]; /* rising */
+    int n;
+};
+
+enum optimizer_name { OPTIMIZER_SGD, OPTIMIZER_LARS, OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
+enum sgd_rule { SGD_TORCH, SGD_CAFFE2 };
+enum lr_scale { LR_SCALE_NONE, LR_SCALE_WORKERS, LR_SCALE_BATCH256 };
 enum amp { AMP_AUTO, AMP_BF16, AMP_OFF };
 enum resume { RESUME_OFF, RESUME_AUTO };
 
@@ -31,11 +40,15 @@ struct train_config {
     bool zero_init_residual, sync_bn;
 
     int64_t batch_size;            /* global */
+    int64_t accumulate;            /* parts of a rank's share that go through the model one after the other */
     int64_t num_epochs, max_steps; /* max_steps 0: no limit */
     double max_time;               /* seconds, 0: no limit */
-    double base_lr, momentum, weight_decay;
-    int lr_policy;                                  /* enum lr_policy */
-    double lr_step_epochs, lr_gamma, warmup_epochs; /* warmup_epochs < 0: 5 % of the run */
+    int optimizer, sgd_rule;       /* enum optimizer_name, enum sgd_rule */
+    double base_lr, momentum, weight_decay, beta2, adam_eps, lars_eta, clip_grad_norm, label_smoothing, ema;
+    bool nesterov, bn_decay;
+    int lr_policy, lr_scale; /* enum lr_policy, enum lr_scale */
+    struct milestones milestones;
+    double lr_step_epochs, lr_gamma, lr_power, warmup_epochs; /* warmup_epochs < 0: 5 % of the run */
     int64_t seed, eval_every;
 
     const char *checkpoint_dir;

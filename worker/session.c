@@ -129,6 +129,28 @@ static int open_model(struct session *s, struct err *e)
     return model_build(&s->program, &o, e);
 }
 
+static struct optimizer choose_optimizer(const struct train_config *c)
+{
+    static const enum update_rule rules[] = {[OPTIMIZER_SGD] = UPDATE_SGD,
+                                             [OPTIMIZER_LARS] = UPDATE_LARS,
+                                             [OPTIMIZER_ADAM] = UPDATE_ADAM,
+                                             [OPTIMIZER_ADAMW] = UPDATE_ADAMW};
+    struct optimizer o = {.rule = rules[c->optimizer],
+                          .momentum = c->momentum,
+                          .beta2 = c->beta2,
+                          .eps = c->adam_eps,
+                          .weight_decay = c->weight_decay,
+                          .trust = c->optimizer == OPTIMIZER_LARS ? c->lars_eta : 0,
+                          .decay_vectors = c->bn_decay && c->optimizer != OPTIMIZER_LARS,
+                          .clip_norm = c->clip_grad_norm,
+                          .ema = c->ema};
+    if (c->optimizer == OPTIMIZER_SGD && c->sgd_rule == SGD_CAFFE2)
+        o.rule = UPDATE_CAFFE2;
+    else if (c->nesterov)
+        o.rule = UPDATE_NESTEROV;
+    return o;
+}
+
 static int open_device(struct session *s, struct err *e)
 {
     struct device_options o = {.threads = s->threads};
@@ -141,7 +163,12 @@ static int open_device(struct session *s, struct err *e)
     s->compute = bf16 ? DT_BF16 : ops->real;
     s->emulate = bf16 && !native;
     ops->describe(s->device, s->device_text, sizeof s->device_text);
-    return state_init(&s->state, s->device, s->program, (uint64_t)s->cfg->seed, e);
+    const struct state_options state = {
+        .seed = (uint64_t)s->cfg->seed,
+        .second = s->optimizer.rule == UPDATE_ADAM || s->optimizer.rule == UPDATE_ADAMW,
+        .ema = s->cfg->ema > 0,
+    };
+    return state_init(&s->state, s->device, s->program, &state, e);
 }
 
 static int open_comm(struct session *s, const struct env_contract *env, struct err *e)
@@ -163,15 +190,24 @@ static size_t batch_of(const struct session *s, bool training)
     return batch < n ? batch : n;
 }
 
+/* Samples that go through the model at once. */
+static size_t part_of(const struct session *s, bool training)
+{
+    const size_t share = sampler_share(batch_of(s, training), s->world), parts = training ? (size_t)s->parts : 1;
+    return (share + parts - 1) / parts;
+}
+
 static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
 {
-    struct plan_options o = {.batch = (int)sampler_share(batch_of(s, training), s->world),
+    const struct state *st = &s->state;
+    const bool average = !training && st->ema_params;
+    struct plan_options o = {.batch = (int)part_of(s, training),
                              .training = training,
                              .compute = s->compute,
                              .emulate = s->emulate,
-                             .params = s->state.params,
-                             .stats = s->state.stats,
-                             .reduce = s->state.reduce};
+                             .params = average ? st->ema_params : st->params,
+                             .stats = average ? st->ema_stats : st->stats,
+                             .reduce = st->reduce};
     return s->device->ops->plan(s->device, s->program, &o, ret, e);
 }
 
@@ -181,6 +217,7 @@ static int open_loader(struct session *s, bool training, struct loader **ret, st
     struct loader_options o = {.rank = s->rank,
                                .world = s->world,
                                .batch = batch_of(s, training),
+                               .rows = part_of(s, training) * (training ? (size_t)s->parts : 1),
                                .image_size = (int)cfg->image_size,
                                .channels = (int)cfg->num_channels,
                                .training = training,
@@ -197,9 +234,10 @@ static int open_loader(struct session *s, bool training, struct loader **ret, st
 
 static int open_pipeline(struct session *s, struct err *e)
 {
+    s->part = (int)part_of(s, true);
     TRY(open_plan(s, true, &s->train_plan, e));
     TRY(open_loader(s, true, &s->train_loader, e));
-    TRY(step_slices(s->program, s->cfg->weight_decay, &s->slices, &s->nslices, e));
+    TRY(step_slices(s->program, &s->optimizer, &s->slices, &s->nslices, e));
     s->steps_per_epoch = sampler_steps(s->train_set->n, batch_of(s, true));
     if (!s->test_set)
         return 0;
@@ -231,6 +269,7 @@ static void identify(struct session *s)
                                              .threads = s->threads,
                                              .device = s->device_text,
                                              .amp = amp_text(s),
+                                             .optimizer = update_rule_name(s->optimizer.rule),
                                              .train_images = (int64_t)s->train_set->n};
 }
 
@@ -246,6 +285,8 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
     s->resume = cfg->checkpoint_dir && (cfg->resume == RESUME_AUTO || env->restart_count > 0);
     int share = at_least_one(cores() / s->local_world);
     s->threads = cfg->threads ? (int)cfg->threads : share;
+    s->optimizer = choose_optimizer(cfg);
+    s->parts = (int)cfg->accumulate;
     s->loader_threads = cfg->loader_threads ? (int)cfg->loader_threads : share;
     int rc;
     TRY_GOTO(rc, open_data(s, e), fail);

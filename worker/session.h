@@ -37,7 +37,9 @@ struct session {
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;
     struct loader *train_loader, *test_loader;
-    struct decay_slice *slices;
+    struct optimizer optimizer;
+    int parts, part; /* --accumulate; samples that go through the model at once in training */
+    struct update_slice *slices;
     int nslices;
     int64_t steps_per_epoch, test_steps;
     int64_t total_steps; /* of the run, in steps of this batch; train.c sets it */

@@ -22,16 +22,21 @@
 
 /* Host copies of the arenas and the list of tensors that lie in them. */
 struct image {
-    void *params, *momentum, *stats;
+    void *params, *stats, *momentum;
+    void *second, *ema_params, *ema_stats; /* NULL where the state has none */
     struct ckpt_tensor *model, *train;
     size_t n_model, n_train;
-    int64_t updates; /* num_batches_tracked points here */
+    size_t n_moments; /* of train: the optimizer's; averages follow */
+    int64_t updates;  /* num_batches_tracked points here */
 };
 
 static void image_finish(struct image *im)
 {
     free(im->params);
     free(im->momentum);
+    free(im->second);
+    free(im->ema_params);
+    free(im->ema_stats);
     free(im->stats);
     free(im->model);
     free(im->train);
@@ -55,24 +60,50 @@ static bool counter_name(const char *mean_name, char *out, size_t cap)
     return tail != NULL;
 }
 
+static int image_alloc_all(struct image *im, const struct state *s, struct err *e)
+{
+    const struct program *p = s->program;
+    const size_t params = state_bytes(s, p->n_train), stats = state_bytes(s, p->n_stats + 1);
+    im->params = calloc(1, params);
+    im->momentum = calloc(1, params);
+    im->stats = calloc(1, stats);
+    im->second = s->second ? calloc(1, params) : NULL;
+    im->ema_params = s->ema_params ? calloc(1, params) : NULL;
+    im->ema_stats = s->ema_stats ? calloc(1, stats) : NULL;
+    im->model = calloc((size_t)p->nparams * 2, sizeof *im->model);
+    im->train = calloc((size_t)p->nparams * 3, sizeof *im->train);
+    if (im->params && im->momentum && im->stats && im->model && im->train && !im->second == !s->second &&
+        !im->ema_params == !s->ema_params && !im->ema_stats == !s->ema_stats)
+        return 0;
+    image_finish(im);
+    return err_errno(e, ENOMEM, "host copy of the training state");
+}
+
+/* What train.safetensors holds: the optimizer's moments first, then averages. */
+static void list_train(struct image *im, const struct state *s)
+{
+    const struct program *p = s->program;
+    for (int i = 0; i < p->nparams; i++)
+        if (p->params[i].role == PARAM_TRAIN)
+            add_tensor(&im->train[im->n_train++], s, "momentum.", &p->params[i], im->momentum);
+    for (int i = 0; i < p->nparams && im->second; i++)
+        if (p->params[i].role == PARAM_TRAIN)
+            add_tensor(&im->train[im->n_train++], s, "second.", &p->params[i], im->second);
+    im->n_moments = im->n_train;
+    for (int i = 0; i < p->nparams && im->ema_params; i++)
+        add_tensor(&im->train[im->n_train++], s, "ema.", &p->params[i],
+                   p->params[i].role == PARAM_TRAIN ? im->ema_params : im->ema_stats);
+}
+
 static int image_init(struct image *im, const struct state *s, struct err *e)
 {
     const struct program *p = s->program;
     *im = (struct image){0};
-    im->params = calloc(1, state_bytes(s, p->n_train));
-    im->momentum = calloc(1, state_bytes(s, p->n_train));
-    im->stats = calloc(1, state_bytes(s, p->n_stats + 1));
-    im->model = calloc((size_t)p->nparams * 2, sizeof *im->model);
-    im->train = calloc((size_t)p->nparams, sizeof *im->train);
-    if (!im->params || !im->momentum || !im->stats || !im->model || !im->train) {
-        image_finish(im);
-        return err_errno(e, ENOMEM, "host copy of the training state");
-    }
+    TRY(image_alloc_all(im, s, e));
+    list_train(im, s);
     for (int i = 0; i < p->nparams; i++) {
         const struct param *q = &p->params[i];
         add_tensor(&im->model[im->n_model++], s, "", q, q->role == PARAM_TRAIN ? im->params : im->stats);
-        if (q->role == PARAM_TRAIN)
-            add_tensor(&im->train[im->n_train++], s, "momentum.", q, im->momentum);
         struct ckpt_tensor *counter = &im->model[im->n_model];
         if (q->role == PARAM_STAT && counter_name(q->name, counter->name, sizeof counter->name)) {
             counter->dtype = DT_I64;
@@ -88,11 +119,17 @@ struct arena {
     size_t bytes;
 };
 
-static void image_arenas(const struct image *im, const struct state *s, struct arena out[3])
+enum { ARENAS = 6 };
+
+static void image_arenas(const struct image *im, const struct state *s, struct arena out[ARENAS])
 {
-    out[0] = (struct arena){im->params, s->params, state_bytes(s, s->program->n_train)};
-    out[1] = (struct arena){im->momentum, s->momentum, state_bytes(s, s->program->n_train)};
-    out[2] = (struct arena){im->stats, s->stats, state_bytes(s, s->program->n_stats)};
+    const size_t params = state_bytes(s, s->program->n_train), stats = state_bytes(s, s->program->n_stats);
+    out[0] = (struct arena){im->params, s->params, params};
+    out[1] = (struct arena){im->momentum, s->momentum, params};
+    out[2] = (struct arena){im->stats, s->stats, stats};
+    out[3] = (struct arena){im->second, s->second, im->second ? params : 0};
+    out[4] = (struct arena){im->ema_params, s->ema_params, im->ema_params ? params : 0};
+    out[5] = (struct arena){im->ema_stats, s->ema_stats, im->ema_stats ? stats : 0};
 }
 
 /* Members of the manifest that are plain numbers: written, read and compared from this list. */
@@ -123,6 +160,16 @@ static void image_arenas(const struct image *im, const struct state *s, struct a
     X("base-learning-rate", base_lr)                                                                                   \
     X("momentum", momentum)                                                                                            \
     X("weight-decay", weight_decay)                                                                                    \
+    X("beta2", beta2)                                                                                                  \
+    X("adam-eps", adam_eps)                                                                                            \
+    X("lars-eta", lars_eta)                                                                                            \
+    X("bn-decay", bn_decay)                                                                                            \
+    X("clip-grad-norm", clip_grad_norm)                                                                                \
+    X("label-smoothing", label_smoothing)                                                                              \
+    X("ema", ema)                                                                                                      \
+    X("accumulate", accumulate)                                                                                        \
+    X("lr-scale", lr_scale)                                                                                            \
+    X("lr-power", lr_power)                                                                                            \
     X("lr-step", lr_step_epochs)                                                                                       \
     X("lr-gamma", lr_gamma)                                                                                            \
     X("warmup-epochs", warmup_epochs)                                                                                  \
@@ -142,6 +189,7 @@ static cJSON *make_meta(const struct position *at, const struct snapshot_identit
     cJSON_AddStringToObject(m, "arch", id->arch);
     cJSON_AddStringToObject(m, "device", id->device);
     cJSON_AddStringToObject(m, "amp", id->amp);
+    cJSON_AddStringToObject(m, "optimizer", id->optimizer);
     cJSON_AddStringToObject(m, "run_id", id->run_id);
 #define X(f) cJSON_AddNumberToObject(m, #f, (double)id->f);
     FIXED_FIELDS(X)
@@ -175,12 +223,12 @@ int snapshot_save(struct state *s, const char *dir, const struct position *at, c
 {
     struct image im;
     TRY(image_init(&im, s, e));
-    struct arena arena[3];
+    struct arena arena[ARENAS];
     image_arenas(&im, s, arena);
     im.updates = at->updates;
     cJSON *meta = make_meta(at, id);
     int rc = 0;
-    for (int i = 0; i < 3 && rc == 0; i++)
+    for (int i = 0; i < ARENAS && rc == 0; i++)
         rc = s->device->ops->download(s->device, arena[i].host, arena[i].device, arena[i].bytes, e);
     if (rc == 0)
         rc = check_finite(&im, s, e);
@@ -221,6 +269,13 @@ static void tell_options(const cJSON *meta, const struct snapshot_identity *id)
         log_warn("resume", "--lr-policy was %s and is now %s", policy, policy_name(id));
 }
 
+static bool same_optimizer(const cJSON *meta, const struct snapshot_identity *id)
+{
+    const char *was = "sgd";
+    json_str(meta, "optimizer", &was, NULL);
+    return strcmp(was, id->optimizer) == 0;
+}
+
 static int check_identity(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
 {
     const char *text;
@@ -252,6 +307,8 @@ static int check_identity(const cJSON *meta, const struct snapshot_identity *id,
     TRY(json_str(meta, "amp", &text, e));
     if (strcmp(text, id->amp) != 0)
         log_warn("resume", "precision was %s and is now %s", text, id->amp);
+    if (!same_optimizer(meta, id))
+        log_warn("resume", "the optimizer is %s now and was another: it begins without momentum", id->optimizer);
     tell_options(meta, id);
     return 0;
 }
@@ -269,17 +326,33 @@ static int read_position(const cJSON *meta, struct position *at, struct err *e)
     return 0;
 }
 
+/* Another optimizer's moments mean nothing to ours, which begins with none; an average that was not kept begins with the weights. */
+static int read_train(struct image *im, const struct state *s, const struct snapshot_identity *id, struct ckpt *c,
+                      struct err *e)
+{
+    const bool moments = same_optimizer(ckpt_meta(c), id);
+    double ema = 0;
+    json_f64(cJSON_GetObjectItemCaseSensitive(ckpt_meta(c), "options"), "ema", &ema, NULL);
+    for (size_t i = moments ? 0 : im->n_moments; i < (ema > 0 ? im->n_train : im->n_moments); i++)
+        TRY(ckpt_read(c, "train", &im->train[i], (void *)(uintptr_t)im->train[i].data, e));
+    if (im->ema_params && ema <= 0) {
+        memcpy(im->ema_params, im->params, state_bytes(s, s->program->n_train));
+        memcpy(im->ema_stats, im->stats, state_bytes(s, s->program->n_stats));
+    }
+    return 0;
+}
+
 /* The rank that reads: fill im and return the manifest's meta as text (malloc'ed). */
-static int read_all(struct image *im, const char *dir, int64_t step, const struct snapshot_identity *id,
-                    char **ret_meta, struct err *e)
+static int read_all(struct image *im, const struct state *s, const char *dir, int64_t step,
+                    const struct snapshot_identity *id, char **ret_meta, struct err *e)
 {
     struct ckpt *c;
     TRY(ckpt_open(&c, dir, step, e));
     int rc = check_identity(ckpt_meta(c), id, false, e);
     for (size_t i = 0; i < im->n_model && rc == 0; i++)
         rc = ckpt_read(c, "model", &im->model[i], (void *)(uintptr_t)im->model[i].data, e);
-    for (size_t i = 0; i < im->n_train && rc == 0; i++)
-        rc = ckpt_read(c, "train", &im->train[i], (void *)(uintptr_t)im->train[i].data, e);
+    if (rc == 0)
+        rc = read_train(im, s, id, c, e);
     if (rc == 0) {
         *ret_meta = cJSON_PrintUnformatted(ckpt_meta(c));
         if (!*ret_meta)
@@ -336,9 +409,9 @@ static int share(struct comm *c, int source, int64_t read_rc, struct image *im, 
             return err_errno(e, ENOMEM, "manifest");
     }
     TRY(c->ops->broadcast(c, COMM_CONTROL, *meta, (size_t)head[1], source, NULL, e));
-    struct arena arena[3];
+    struct arena arena[ARENAS];
     image_arenas(im, s, arena);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < ARENAS; i++)
         if (arena[i].bytes)
             TRY(c->ops->broadcast(c, COMM_CONTROL, arena[i].host, arena[i].bytes, source, NULL, e));
     return 0;
@@ -363,9 +436,9 @@ static int take(struct state *s, const struct image *im, const char *text, const
     int rc = check_identity(meta, id, tell, e);
     if (rc == 0)
         rc = read_position(meta, &found, e);
-    struct arena arena[3];
+    struct arena arena[ARENAS];
     image_arenas(im, s, arena);
-    for (int i = 0; i < 3 && rc == 0; i++)
+    for (int i = 0; i < ARENAS && rc == 0; i++)
         rc = s->device->ops->upload(s->device, arena[i].device, arena[i].host, arena[i].bytes, e);
     if (rc == 0) {
         int64_t batch = id->batch;
@@ -389,7 +462,7 @@ int snapshot_resume(struct state *s, struct comm *c, const char *dir, const stru
     struct image im;
     char *meta = NULL;
     TRY(image_init(&im, s, e));
-    int rc = c->rank == source ? read_all(&im, dir, step, id, &meta, e) : 0;
+    int rc = c->rank == source ? read_all(&im, s, dir, step, id, &meta, e) : 0;
     rc = share(c, source, rc, &im, s, &meta, e);
     if (rc == 0)
         rc = take(s, &im, meta, id, c->rank == 0, at, e);

@@ -1,7 +1,7 @@
 /* Checkpoints of a training run: what is in them, and how every rank comes back from one.
  *
  * model.safetensors: parameters and running statistics under torchvision's names (and num_batches_tracked).
- * train.safetensors: "momentum.<name>". manifest "meta": struct position and what must not change (architecture, classes, seed).
+ * train.safetensors: "momentum.<name>"; with adam "second.<name>", with --ema "ema.<name>". manifest "meta": struct position and what must not change (architecture, classes, seed).
  *
  * On resume the newest complete checkpoint that any rank can see wins; its rank reads it and broadcasts it, so that
  * node-local disks work. Ranks need nothing but the communicator. */
@@ -31,7 +31,7 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
     int nclasses;
     int64_t num_labels, image_size, channels, seed; /* num_labels: outputs of the model */
     int64_t batch, world, threads;                  /* differences are told, not refused */
-    const char *device, *amp;
+    const char *device, *amp, *optimizer;
     const char
         *run_id; /* of the job that writes: a restart without --resume auto goes on from its own checkpoints only */
     int64_t train_images;

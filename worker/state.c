@@ -49,9 +49,25 @@ static int fill(struct state *s, void *arena, size_t elements, enum param_role r
     return rc;
 }
 
-int state_init(struct state *s, struct device *d, const struct program *p, uint64_t seed, struct err *e)
+static int alloc_optional(struct state *s, const struct state_options *o, struct err *e)
+{
+    const struct device_ops *ops = s->device->ops;
+    const size_t params = state_bytes(s, s->program->n_train);
+    TRY(ops->alloc(s->device, state_bytes(s, 1), &s->norm, e));
+    if (o->second)
+        TRY(ops->alloc(s->device, params, &s->second, e));
+    if (!o->ema)
+        return 0;
+    TRY(ops->alloc(s->device, params, &s->ema_params, e));
+    TRY(ops->alloc(s->device, state_bytes(s, s->program->n_stats + 1), &s->ema_stats, e));
+    TRY(fill(s, s->ema_params, s->program->n_train, PARAM_TRAIN, o->seed, e));
+    return fill(s, s->ema_stats, s->program->n_stats, PARAM_STAT, o->seed, e);
+}
+
+int state_init(struct state *s, struct device *d, const struct program *p, const struct state_options *o, struct err *e)
 {
     *s = (struct state){.device = d, .program = p, .real = d->ops->real, .version = 1};
+    const uint64_t seed = o->seed;
     int rc;
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->params, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->momentum, e), fail);
@@ -59,6 +75,7 @@ int state_init(struct state *s, struct device *d, const struct program *p, uint6
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_reduce), &s->reduce, e), fail);
     TRY_GOTO(rc, fill(s, s->params, p->n_train, PARAM_TRAIN, seed, e), fail);
     TRY_GOTO(rc, fill(s, s->stats, p->n_stats, PARAM_STAT, seed, e), fail);
+    TRY_GOTO(rc, alloc_optional(s, o, e), fail);
     return 0;
 fail:
     state_finish(s);
@@ -69,7 +86,7 @@ void state_finish(struct state *s)
 {
     if (!s->device)
         return;
-    void *arenas[] = {s->params, s->momentum, s->stats, s->reduce};
+    void *arenas[] = {s->params, s->momentum, s->stats, s->reduce, s->second, s->ema_params, s->ema_stats, s->norm};
     for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++)
         if (arenas[i])
             s->device->ops->release(s->device, arenas[i]);

@@ -2,6 +2,7 @@
 #ifndef CRUN_WORKER_STATE_H
 #define CRUN_WORKER_STATE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,13 +17,23 @@ struct state {
     const struct program *program; /* borrowed */
     enum dtype real;               /* of all arenas */
     void *params, *momentum;       /* (n_train) */
+    void *second;                  /* (n_train), Adam's second moments, or NULL */
+    void *ema_params, *ema_stats;  /* (n_train), (n_stats): moving averages of params and stats, or NULL */
+    void *norm;                    /* (1): norm of the gradients */
     void *stats;                   /* (n_stats) */
     void *reduce;                  /* (n_reduce) */
     uint64_t version;              /* grows whenever params or stats change: run_args.params_version */
 };
 
-/* Allocate and fill with the initial values of `seed`; momentum is 0. On failure nothing stays allocated. */
-int state_init(struct state *s, struct device *d, const struct program *p, uint64_t seed, struct err *e);
+struct state_options {
+    uint64_t seed;
+    bool second, ema; /* which optional arenas there are */
+};
+
+/* Allocate and fill with the initial values of `seed`; moments are 0, averages equal what they average. On failure nothing stays
+ * allocated. */
+int state_init(struct state *s, struct device *d, const struct program *p, const struct state_options *o,
+               struct err *e);
 void state_finish(struct state *s);
 
 /* Bytes of `elements` elements of an arena. */

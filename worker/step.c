@@ -12,9 +12,24 @@
 #include "worker/program/program.h"
 #include "worker/state.h"
 
-int step_slices(const struct program *p, double weight_decay, struct decay_slice **ret, int *ret_n, struct err *e)
+/* Biases and the scales and shifts of batch norm are vectors. */
+static struct update_slice slice_of(const struct param *q, const struct optimizer *o)
 {
-    struct decay_slice *v = calloc((size_t)p->nparams + 1, sizeof *v);
+    const bool vector = q->ndim < 2;
+    return (struct update_slice){.first = q->offset,
+                                 .weight_decay = !q->decay || (vector && !o->decay_vectors) ? 0 : o->weight_decay,
+                                 .trust = vector ? 0 : o->trust};
+}
+
+static bool alike(const struct update_slice *a, const struct update_slice *b)
+{
+    return a->weight_decay == b->weight_decay && a->trust == 0 && b->trust == 0;
+}
+
+int step_slices(const struct program *p, const struct optimizer *o, struct update_slice **ret, int *ret_n,
+                struct err *e)
+{
+    struct update_slice *v = calloc((size_t)p->nparams + 1, sizeof *v);
     if (!v)
         return err_errno(e, ENOMEM, "parameter slices");
     int n = 0;
@@ -27,9 +42,9 @@ int step_slices(const struct program *p, double weight_decay, struct decay_slice
         }
         if (!next)
             break;
-        double wd = next->decay ? weight_decay : 0;
-        if (n == 0 || v[n - 1].weight_decay != wd)
-            v[n++] = (struct decay_slice){.first = next->offset, .weight_decay = wd};
+        const struct update_slice one = slice_of(next, o);
+        if (n == 0 || !alike(&v[n - 1], &one))
+            v[n++] = one;
         at = next->offset + next->count;
         v[n - 1].n = at - v[n - 1].first;
     }
@@ -38,25 +53,72 @@ int step_slices(const struct program *p, double weight_decay, struct decay_slice
     return 0;
 }
 
+static int update_average(struct step *t, struct err *e)
+{
+    struct state *s = t->state;
+    const struct program *p = s->program;
+    const double weight = 1 - t->optimizer.ema;
+    if (!s->ema_params)
+        return 0;
+    TRY(s->device->ops->blend(s->device, s->ema_params, s->params, p->n_train, weight, e));
+    return s->device->ops->blend(s->device, s->ema_stats, s->stats, p->n_stats, weight, e);
+}
+
 static int update_all(struct step *t, double lr, struct err *e)
 {
     struct state *s = t->state;
+    const struct optimizer *o = &t->optimizer;
     const struct program *p = s->program;
     const struct device_ops *ops = s->device->ops;
     const char *tail = (const char *)s->reduce + state_bytes(s, p->n_train);
     const void *count = tail + state_bytes(s, p->n_stats + METRIC_COUNT);
+    if (o->clip_norm > 0)
+        TRY(ops->grad_norm(s->device, s->reduce, p->n_train, 1, count, s->norm, e));
     for (int i = 0; i < t->nslices; i++) {
-        struct update u = {.rule = UPDATE_SGD_TORCH,
+        struct update u = {.rule = o->rule,
                            .first = t->slices[i].first,
                            .n = t->slices[i].n,
                            .lr = lr,
-                           .momentum = t->momentum,
+                           .momentum = o->momentum,
                            .weight_decay = t->slices[i].weight_decay,
-                           .grad_mul = 1};
+                           .grad_mul = 1,
+                           .trust = t->slices[i].trust,
+                           .beta2 = o->beta2,
+                           .eps = o->eps,
+                           .step = t->updates + 1,
+                           .second = s->second,
+                           .norm = o->clip_norm > 0 ? s->norm : NULL,
+                           .max_norm = o->clip_norm};
         TRY(ops->update(s->device, &u, s->params, s->reduce, s->momentum, count, e));
     }
     TRY(ops->update_stats(s->device, s->stats, tail, p->n_stats, t->bn_momentum, count, e));
+    TRY(update_average(t, e));
+    t->updates++;
     s->version++;
+    return 0;
+}
+
+/* Forward and backward, part after part; buckets leave as they fill in the last one. */
+static int run_parts(struct step *t, const struct loader_batch *batch, struct err *e)
+{
+    const struct program *p = t->state->program;
+    const size_t image = (size_t)p->channels * (size_t)p->height * (size_t)p->width, part = (size_t)t->part;
+    for (int i = 0; i < t->parts; i++) {
+        const bool last = i == t->parts - 1;
+        const size_t first = (size_t)i * part;
+        struct run_args run = {.batch = {.images = batch->b.images + first * image,
+                                         .labels = batch->b.labels + first,
+                                         .weights = batch->b.weights + first},
+                               .grad_scale = 1,
+                               .smoothing = t->smoothing,
+                               .accumulate = i > 0,
+                               .params_version = t->state->version,
+                               .hooks = ddp_hooks(t->ddp)};
+        ddp_begin(t->ddp, last);
+        TRY(t->state->device->ops->run(t->plan, &run, e));
+        if (!last)
+            TRY(ddp_wait(t->ddp, e));
+    }
     return 0;
 }
 
@@ -69,9 +131,7 @@ int train_step(struct step *t, double lr, int stop, struct step_result *ret, str
 
     TRY(loader_next(t->loader, &batch, e)); /* images (n, H, W, C) u8, labels (n), weights (n) */
     int64_t loaded = clock_ns();
-    ddp_begin(t->ddp, true);
-    struct run_args run = {.batch = batch.b, .grad_scale = 1, .params_version = s->version, .hooks = ddp_hooks(t->ddp)};
-    int rc = s->device->ops->run(t->plan, &run, e); /* forward and backward; buckets leave as they fill */
+    int rc = run_parts(t, &batch, e);
     loader_done(t->loader, &batch);
     TRY(rc);
     TRY(state_set_metric(s, METRIC_STOP, stop, e));

@@ -2,21 +2,32 @@
 #ifndef CRUN_WORKER_STEP_H
 #define CRUN_WORKER_STEP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "worker/device/device.h"
+
 struct ddp;
-struct device;
 struct err;
 struct loader;
 struct plan;
 struct program;
 struct state;
 
-/* A run of the arenas with one weight decay. */
-struct decay_slice {
+/* A run of the arenas that one update takes. */
+struct update_slice {
     size_t first, n;
-    double weight_decay;
+    double weight_decay, trust; /* struct update */
+};
+
+struct optimizer {
+    enum update_rule rule;
+    double momentum, beta2, eps;
+    double weight_decay, trust; /* of matrices and filters */
+    bool decay_vectors;         /* weight decay of biases and batch norm, too */
+    double clip_norm;           /* 0: never clipped */
+    double ema;                 /* share of the old average that a step keeps; 0: no average */
 };
 
 struct step {
@@ -24,10 +35,14 @@ struct step {
     struct loader *loader;
     struct plan *plan;
     struct ddp *ddp;
-    double momentum;
+    struct optimizer optimizer;
     double bn_momentum; /* weight of this step's statistics in the running ones */
-    struct decay_slice *slices;
+    const struct update_slice *slices;
     int nslices;
+    int parts; /* >= 1: the batch goes through the plan in so many parts, whose gradients are added up before they are reduced */
+    int part;         /* samples of one: the batch of the plan */
+    double smoothing; /* of labels */
+    int64_t updates;  /* done so far */
 };
 
 struct step_result { /* sums over the global batch, equal on all ranks */
@@ -37,8 +52,9 @@ struct step_result { /* sums over the global batch, equal on all ranks */
     int64_t wait_ns, total_ns; /* of this rank */
 };
 
-/* Merge parameters of equal decay into slices. *ret is malloc'ed. */
-int step_slices(const struct program *p, double weight_decay, struct decay_slice **ret, int *ret_n, struct err *e);
+/* Merge parameters that are updated alike into slices; LARS has one a tensor. *ret is malloc'ed. */
+int step_slices(const struct program *p, const struct optimizer *o, struct update_slice **ret, int *ret_n,
+                struct err *e);
 
 /* Next batch, forward, backward with the all-reduce beside it, update. stop: this rank wants to stop after the step.
  * Returns 0; ERR_DIVERGED if the loss is not a number (nothing is updated then); the errors of loader, device and collectives. */

@@ -34,7 +34,7 @@ static int one_rank(struct rank *r)
     struct device_options threads = {.threads = 1};
     TRY(device_open(&d, "ref", &threads, &r->e));
     TRY(model_build(&p, &o, &r->e));
-    TRY(state_init(&s, d, p, 1, &r->e));
+    TRY(state_init(&s, d, p, &(struct state_options){.seed = 1}, &r->e));
     void *const arenas[] = {NULL, s.params, s.momentum, s.stats};
     if (r->flip)
         *(unsigned char *)arenas[r->flip] ^= 1; /* ref's memory is the host's */

@@ -284,6 +284,7 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     l->data = d;
     l->o = checked;
     l->share = sampler_share(o->batch, o->world);
+    l->share = o->rows > l->share ? o->rows : l->share;
     l->image_bytes = (size_t)o->image_size * (size_t)o->image_size * (size_t)o->channels;
     l->steps = sampler_steps(d->n, o->batch);
     l->n_slots = checked.prefetch + 1; /* and the one the caller holds */

@@ -12,6 +12,16 @@ static const struct device_ops *const cpu_ops = &device_cpu_ops;
 static const struct device_ops *const cpu_ops = NULL;
 #endif
 
+const char *update_rule_name(enum update_rule r)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        UPDATE_RULES(X)
+#undef X
+    };
+    return names[r];
+}
+
 int device_open(struct device **ret, const char *name, const struct device_options *o, struct err *e)
 {
     if (o->threads < 1)

@@ -51,19 +51,42 @@ struct plan_options {
 struct run_args {
     struct batch batch;
     double grad_scale;             /* multiplies dlogits; 1 if in doubt */
-    bool accumulate;               /* add to the gradients instead of replacing them */
+    double smoothing;              /* of labels, 0..1, in the loss and its gradient */
+    bool accumulate;               /* add to gradients, statistics and metrics instead of replacing them */
     uint64_t params_version;       /* changes whenever params or stats do: the plan refreshes its own copies */
     const struct run_hooks *hooks; /* NULL: none */
 };
 
-/* Parameter update of one slice [first, first + n) of the arenas. Gradients are divided by *count first:
- * count points at METRIC_COUNT of the (reduced) reduce arena, device memory. A count of 0 leaves everything as it is. */
-enum update_rule { UPDATE_SGD_TORCH };
+/* Parameter update of one slice [first, first + n) of the arenas. With g = gradient * grad_mul * clip / *count; count points at METRIC_COUNT
+ * of the (reduced) reduce arena, device memory. A count of 0 leaves everything as it is. */
+#define UPDATE_RULES(X)                                                                                                \
+    X(UPDATE_SGD, "sgd")           /* torch: g += wd * w; m = mu * m + g; w -= lr * m */                               \
+    X(UPDATE_NESTEROV, "nesterov") /* torch: as above, but w -= lr * (g + mu * m) */                                   \
+    X(UPDATE_CAFFE2, "caffe2")     /* g += wd * w; m' = mu * m + lr * g; w -= (1 + mu) * m' - mu * m */                \
+    X(UPDATE_LARS, "lars")   /* r = trust * |w| / (|g| + wd * |w|); m = mu * m + lr * r * (g + wd * w); w -= m */      \
+    X(UPDATE_ADAM, "adam")   /* torch.optim.Adam: momentum is beta1, decay is added to the gradient */                 \
+    X(UPDATE_ADAMW, "adamw") /* torch.optim.AdamW: w *= 1 - lr * wd, then Adam without decay */
+
+enum update_rule {
+#define X(name, text) name,
+    UPDATE_RULES(X)
+#undef X
+};
+
+const char *update_rule_name(enum update_rule r);
+
 struct update {
-    enum update_rule rule; /* g += wd * w; m = mu * m + g (first step: m = g, m starts at 0); w -= lr * m */
-    size_t first, n;
+    enum update_rule rule;
+    size_t first, n; /* LARS: one tensor */
     double lr, momentum, weight_decay;
-    double grad_mul; /* further factor on gradients (1 / grad_scale) */
+    double grad_mul;   /* 1 / grad_scale */
+    double trust;      /* LARS: eta; 0: r = 1 (biases, batch norm) */
+    double beta2, eps; /* ADAM, ADAMW */
+    int64_t step;      /* ADAM, ADAMW: updates of this state, this one included */
+    void *second;      /* ADAM, ADAMW: arena of second moments */
+    const void *
+        norm; /* NULL: no clipping; else device memory, grad_norm()'s result: clip = min(1, max_norm / (norm + 1e-6)) */
+    double max_norm;
 };
 
 struct device_ops {
@@ -91,6 +114,11 @@ struct device_ops {
 
     int (*update)(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
                   const void *count, struct err *e);
+    /* *norm (device memory, one element) = L2 norm of grads[0..n) * grad_mul / *count; 0 where the count is 0. */
+    int (*grad_norm)(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,
+                     struct err *e);
+    /* to = (1 - weight) * to + weight * from, n elements. */
+    int (*blend)(struct device *d, void *to, const void *from, size_t n, double weight, struct err *e);
     /* stats = (1 - momentum) * stats + momentum * sums / *count, n elements; as above a count of 0 changes nothing. */
     int (*update_stats)(struct device *d, void *stats, const void *sums, size_t n, double momentum, const void *count,
                         struct err *e);

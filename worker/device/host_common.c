@@ -86,22 +86,25 @@ static double log_sum_exp(const double *z, int classes)
     return top + log(sum);
 }
 
-void host_xent(const double *z, int classes, int label, double *metrics)
+void host_xent(const double *z, int classes, int label, double smoothing, double *metrics)
 {
     int better = 0;
     for (int j = 0; j < classes; j++)
         better += j != label && !(z[j] < z[label] || (z[j] == z[label] && j > label));
-    metrics[METRIC_LOSS] += log_sum_exp(z, classes) - z[label];
+    double mean = 0;
+    for (int j = 0; j < classes && smoothing > 0; j++)
+        mean += z[j] / classes;
+    metrics[METRIC_LOSS] += log_sum_exp(z, classes) - (1 - smoothing) * z[label] - smoothing * mean;
     metrics[METRIC_TOP1] += better < 1 && !isnan(z[label]);
     metrics[METRIC_TOP5] += better < 5 && !isnan(z[label]);
     metrics[METRIC_COUNT] += 1;
 }
 
-void host_xent_backward(const double *z, int classes, int label, double scale, double *dz)
+void host_xent_backward(const double *z, int classes, int label, double smoothing, double scale, double *dz)
 {
     double lse = log_sum_exp(z, classes);
     for (int j = 0; j < classes; j++)
-        dz[j] = (exp(z[j] - lse) - (j == label)) * scale;
+        dz[j] = (exp(z[j] - lse) - (j == label ? 1 - smoothing : 0) - smoothing / classes) * scale;
 }
 
 int host_alloc(size_t bytes, void **ret, struct err *e)

@@ -20,11 +20,12 @@ int host_check_batch(const struct program *p, int first_op, int end_op, const st
 /* Number of samples that count. */
 double host_batch_count(const struct batch *b, int n);
 
-/* Add a counting sample's loss, hits and 1 to metrics[METRIC_N]. z: logits of its classes. A logit that is not a number is no hit. */
-void host_xent(const double *z, int classes, int label, double *metrics);
+/* The target of a sample: (1 - smoothing) * onehot(label) + smoothing / classes.
+ * Add a counting sample's loss, hits and 1 to metrics[METRIC_N]. z: logits of its classes. A logit that is not a number is no hit. */
+void host_xent(const double *z, int classes, int label, double smoothing, double *metrics);
 
-/* dz = (softmax(z) - onehot(label)) * scale. dz may be z. */
-void host_xent_backward(const double *z, int classes, int label, double scale, double *dz);
+/* dz = (softmax(z) - target) * scale. dz may be z. */
+void host_xent_backward(const double *z, int classes, int label, double smoothing, double scale, double *dz);
 
 /* Zeroed memory aligned to 64 bytes, freed with free(). -ENOMEM names the size. */
 int host_alloc(size_t bytes, void **ret, struct err *e);

@@ -3,16 +3,23 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/err.h"
 
-static double cosine(const struct schedule *s, int64_t step)
+/* Share of the run after warm-up that is done. */
+static double done(const struct schedule *s, int64_t step)
 {
-    if (step >= s->total_steps)
-        return 0;
-    double done = (double)(step - s->warmup_steps) / (double)(s->total_steps - s->warmup_steps);
-    return s->base_lr * (1 + cos(M_PI * done)) / 2;
+    return step >= s->total_steps ? 1 : (double)(step - s->warmup_steps) / (double)(s->total_steps - s->warmup_steps);
+}
+
+static int passed(const struct schedule *s, int64_t step)
+{
+    int n = 0;
+    while (n < s->n_milestones && step >= s->milestones[n])
+        n++;
+    return n;
 }
 
 double schedule_lr(const struct schedule *s, int64_t step)
@@ -21,7 +28,15 @@ double schedule_lr(const struct schedule *s, int64_t step)
         return s->base_lr * (double)(step + 1) / (double)s->warmup_steps;
     switch (s->policy) {
     case LR_COSINE:
-        return cosine(s, step);
+        return step >= s->total_steps ? 0 : s->base_lr * (1 + cos(M_PI * done(s, step))) / 2;
+    case LR_MULTISTEP:
+        return s->base_lr * pow(s->gamma, passed(s, step));
+    case LR_POLY:
+        return s->base_lr * pow(1 - done(s, step), s->power);
+    case LR_EXP:
+        return s->base_lr * pow(s->gamma, (double)step);
+    case LR_INV:
+        return s->base_lr * pow(1 + s->gamma * (double)step, -s->power);
     case LR_STEP:
         return s->base_lr * pow(s->gamma, (double)(step / s->step_size));
     case LR_FIXED:
@@ -43,8 +58,15 @@ int schedule_check(const struct schedule *s, struct err *e)
                        s->warmup_steps, s->total_steps);
     if (s->policy == LR_STEP && s->step_size < 1)
         return err_set(e, -EINVAL, "step size %" PRId64 " of the step policy is below 1", s->step_size);
-    if (s->policy == LR_STEP && !(s->gamma > 0 && isfinite(s->gamma)))
-        return err_set(e, -EINVAL, "gamma %g of the step policy is not above 0", s->gamma);
+    const bool gamma = s->policy == LR_STEP || s->policy == LR_MULTISTEP || s->policy == LR_EXP || s->policy == LR_INV;
+    if (gamma && !(s->gamma > 0 && isfinite(s->gamma)))
+        return err_set(e, -EINVAL, "gamma %g of the %s policy is not above 0", s->gamma,
+                       schedule_policy_name(s->policy));
+    if ((s->policy == LR_POLY || s->policy == LR_INV) && !(s->power > 0 && isfinite(s->power)))
+        return err_set(e, -EINVAL, "power %g of the %s policy is not above 0", s->power,
+                       schedule_policy_name(s->policy));
+    if (s->n_milestones < 0 || s->n_milestones > SCHEDULE_MILESTONES_MAX)
+        return err_set(e, -EINVAL, "%d milestones (expected 0 to %d)", s->n_milestones, SCHEDULE_MILESTONES_MAX);
     return 0;
 }
 

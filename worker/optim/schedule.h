@@ -7,9 +7,15 @@
 struct err;
 
 #define LR_POLICIES(X)                                                                                                 \
-    X(LR_COSINE, "cosine") /* half a cosine from base to 0 */                                                          \
-    X(LR_STEP, "step")     /* times gamma every step_size steps */                                                     \
+    X(LR_COSINE, "cosine")       /* half a cosine from base to 0 */                                                    \
+    X(LR_STEP, "step")           /* times gamma every step_size steps */                                               \
+    X(LR_MULTISTEP, "multistep") /* times gamma at each milestone */                                                   \
+    X(LR_POLY, "poly")           /* (1 - share of the run done)^power */                                               \
+    X(LR_EXP, "exp")             /* gamma^step */                                                                      \
+    X(LR_INV, "inv")             /* (1 + gamma * step)^-power */                                                       \
     X(LR_FIXED, "fixed")
+
+#define SCHEDULE_MILESTONES_MAX 16
 
 enum lr_policy {
 #define X(name, text) name,
@@ -23,14 +29,19 @@ struct schedule {
     int64_t total_steps;  /* of the run */
     int64_t warmup_steps; /* step s < warmup: base * (s + 1) / warmup */
     int64_t step_size;    /* STEP: every so many steps, counted from step 0 ... */
-    double gamma;         /* ... times this */
+    double gamma;         /* ... times this; MULTISTEP, EXP, INV: see above */
+    double power;         /* POLY, INV */
+    int64_t
+        milestones[SCHEDULE_MILESTONES_MAX]; /* MULTISTEP: rising steps; from each on the rate is gamma times as much */
+    int n_milestones;
 };
 
 /* Can it be used? -EINVAL names the member, its value and what is expected. */
 int schedule_check(const struct schedule *s, struct err *e);
 
 /* Rate of step s (0-based). COSINE: base * (1 + cos(pi * (s - warmup) / (total - warmup))) / 2, 0 beyond the end.
- * STEP: base * gamma^floor(s / step_size). */
+ * POLY: base * (1 - (s - warmup) / (total - warmup))^power, 0 beyond the end. The others count s from the beginning of the run, warm-up
+ * included, as Caffe2's LearningRate and torch's StepLR do. */
 double schedule_lr(const struct schedule *s, int64_t step);
 
 const char *schedule_policy_name(enum lr_policy p);

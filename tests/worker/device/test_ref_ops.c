@@ -352,6 +352,25 @@ static void ties_go_to_the_lower_class_and_nan_is_no_hit(void **state)
     finish(&r, p);
 }
 
+/* Values of torch.nn.CrossEntropyLoss(label_smoothing=0.1): loss 0.4076 + 0.1 * mean gap. */
+static void smoothed_labels_pull_towards_all_classes(void **state)
+{
+    struct program *p = loss_program(3);
+    struct rig r;
+    done(&r, p, 1, true);
+    rig_put(&r, "x", (double[]){2, 1, 0});
+    struct run_args a = {
+        .batch = {.labels = (int32_t[]){0}, .weights = ones}, .grad_scale = 1, .smoothing = 0.1, .params_version = 1};
+    assert_int_equal(0, r.dev->ops->run(r.plan, &a, NULL));
+    const double lse = log(exp(2) + exp(1) + 1), q = 0.1 / 3;
+    assert_near("loss", rig_metrics(&r)[METRIC_LOSS], lse - 0.9 * 2 - q * 3, 1e-15);
+    double d[3];
+    assert_int_equal(0, r.dev->ops->get(r.plan, program_find_tensor(p, "d x"), d, NULL));
+    assert_near("label's gradient", d[0], exp(2 - lse) - 0.9 - q, 1e-15);
+    assert_near("other's gradient", d[2], exp(-lse) - q, 1e-15);
+    finish(&r, p);
+}
+
 static void sgd_keeps_its_momentum_over_a_change_of_rate(void **state)
 {
     struct device *d;
@@ -450,6 +469,7 @@ int main(void)
         cmocka_unit_test(average_pool_by_hand),
         cmocka_unit_test(cross_entropy_by_hand),
         cmocka_unit_test(ties_go_to_the_lower_class_and_nan_is_no_hit),
+        cmocka_unit_test(smoothed_labels_pull_towards_all_classes),
         cmocka_unit_test(sgd_keeps_its_momentum_over_a_change_of_rate),
         cmocka_unit_test(running_statistics_move_by_their_momentum),
         cmocka_unit_test(what_cannot_be_done_is_refused_with_a_sentence),

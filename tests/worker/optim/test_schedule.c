@@ -69,6 +69,38 @@ static void step_counts_from_step_0_even_after_warm_up(void **state)
     EXPECT(&s, {0, 0.25}, {3, 1}, {4, 1}, {9, 1}, {10, 0.5}, {19, 0.5}, {20, 0.25}, {99, pow(0.5, 9)});
 }
 
+/* Epochs 30, 60, 80 of 100 steps. */
+static void multistep_drops_at_its_milestones(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_MULTISTEP,
+                         .base_lr = 0.1,
+                         .total_steps = 9000,
+                         .gamma = 0.1,
+                         .milestones = {3000, 6000, 8000},
+                         .n_milestones = 3};
+    EXPECT(&s, {0, 0.1}, {2999, 0.1}, {3000, 0.01}, {5999, 0.01}, {6000, 0.001}, {8000, 0.0001}, {8999, 0.0001});
+}
+
+static void poly_falls_to_0_at_the_end(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_POLY, .base_lr = 0.4, .total_steps = 12, .warmup_steps = 2, .power = 2};
+    EXPECT(&s, {0, 0.2}, {1, 0.4}, {2, 0.4}, {7, 0.1}, {11, 0.004}, {12, 0}, {99, 0});
+}
+
+/* Caffe2's formulas. */
+static void exp_and_inv_follow_caffe2(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_EXP, .base_lr = 0.1, .total_steps = 100, .gamma = 0.5};
+    EXPECT(&s, {0, 0.1}, {1, 0.05}, {3, 0.0125});
+    s.policy = LR_INV;
+    s.power = 0.75;
+    s.gamma = 0.1;
+    EXPECT(&s, {0, 0.1}, {10, 0.1 * pow(2, -0.75)}, {90, 0.1 * pow(10, -0.75)});
+}
+
 static void fixed_stays(void **state)
 {
     (void)state;
@@ -87,10 +119,10 @@ static void unusable_schedules_are_refused_with_the_value(void **state)
 {
     (void)state;
     const struct schedule good = {.policy = LR_STEP, .base_lr = 0.1, .total_steps = 10, .step_size = 3, .gamma = 0.1};
-    struct schedule bad[8];
-    const char *says[] = {"policy 9",      "rate -1",       "rate nan",    "run of 0",
-                          "warm-up of -1", "warm-up of 11", "step size 0", "gamma 0"};
-    for (int i = 0; i < 8; i++)
+    struct schedule bad[10];
+    const char *says[] = {"policy 9",      "rate -1",     "rate nan", "run of 0", "warm-up of -1",
+                          "warm-up of 11", "step size 0", "gamma 0",  "power 0",  "17 milestones"};
+    for (int i = 0; i < 10; i++)
         bad[i] = good;
     bad[0].policy = (enum lr_policy)9;
     bad[1].base_lr = -1;
@@ -100,7 +132,9 @@ static void unusable_schedules_are_refused_with_the_value(void **state)
     bad[5].warmup_steps = 11;
     bad[6].step_size = 0;
     bad[7].gamma = 0;
-    for (int i = 0; i < 8; i++) {
+    bad[8].policy = LR_POLY;
+    bad[9].n_milestones = 17;
+    for (int i = 0; i < 10; i++) {
         struct err e = {0};
         int rc = schedule_check(&bad[i], &e);
         if (rc != -EINVAL || !strstr(e.text, says[i]))
@@ -117,7 +151,7 @@ static void policies_have_the_names_of_the_option(void **state)
     assert_string_equal(schedule_policy_name(LR_COSINE), "cosine");
     assert_string_equal(schedule_policy_name(LR_STEP), "step");
     assert_string_equal(schedule_policy_name(LR_FIXED), "fixed");
-    assert_null(schedule_policy_name((enum lr_policy)3));
+    assert_null(schedule_policy_name((enum lr_policy)7));
 }
 
 int main(void)
@@ -127,6 +161,9 @@ int main(void)
         cmocka_unit_test(cosine_without_warm_up_starts_at_the_base_rate),
         cmocka_unit_test(step_drops_where_the_seeds_table_says),
         cmocka_unit_test(step_counts_from_step_0_even_after_warm_up),
+        cmocka_unit_test(multistep_drops_at_its_milestones),
+        cmocka_unit_test(poly_falls_to_0_at_the_end),
+        cmocka_unit_test(exp_and_inv_follow_caffe2),
         cmocka_unit_test(fixed_stays),
         cmocka_unit_test(warm_up_over_the_whole_run_never_divides_by_zero),
         cmocka_unit_test(unusable_schedules_are_refused_with_the_value),

@@ -5,6 +5,7 @@
 #include "worker/device/cpu/cpu.h"
 
 #include <errno.h>
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,21 +75,30 @@ static int cpu_sync(struct device *d, struct err *e)
 static int cpu_update(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
                       const void *count, struct err *e)
 {
+    (void)e;
     const struct cpu *c = (const struct cpu *)d;
-    float n = *(const float *)count;
-    if (u->rule != UPDATE_SGD_TORCH)
-        return err_set(e, -ENOTSUP, "the cpu device has no update rule %d", (int)u->rule);
-    if (n == 0)
-        return 0;
-    struct sgd_job j = {.n = u->n,
-                        .w = (float *)params + u->first,
-                        .m = (float *)momentum + u->first,
-                        .g = (const float *)grads + u->first,
-                        .grad_scale = (float)(u->grad_mul / (double)n),
-                        .lr = (float)u->lr,
-                        .momentum = (float)u->momentum,
-                        .decay = (float)u->weight_decay};
-    c->kern->sgd(&j, c->threads);
+    const float n = *(const float *)count;
+    if (n != 0)
+        c->kern->update(u, params, grads, momentum, (double)n, c->threads);
+    return 0;
+}
+
+static int cpu_grad_norm(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,
+                         struct err *e)
+{
+    (void)e;
+    const struct cpu *c = (const struct cpu *)d;
+    const double samples = (double)*(const float *)count;
+    *(float *)norm =
+        samples != 0 ? (float)(sqrt(c->kern->squares(grads, n, c->threads)) * fabs(grad_mul) / samples) : 0;
+    return 0;
+}
+
+static int cpu_blend(struct device *d, void *to, const void *from, size_t n, double weight, struct err *e)
+{
+    (void)e;
+    const struct cpu *c = (const struct cpu *)d;
+    c->kern->blend(to, from, n, (float)(1 - weight), (float)weight, c->threads);
     return 0;
 }
 
@@ -134,6 +144,8 @@ const struct device_ops device_cpu_ops = {
     .get = cpu_plan_get,
     .put = cpu_plan_put,
     .update = cpu_update,
+    .grad_norm = cpu_grad_norm,
+    .blend = cpu_blend,
     .update_stats = cpu_update_stats,
     .describe = cpu_describe,
     .native = cpu_native,

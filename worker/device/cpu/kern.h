@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "worker/device/cpu/layout.h"
+#include "worker/device/device.h"
 
 /* How activations are kept: fp32, bf16, or fp32 rounded to bf16 at every store (emulation). */
 enum store { STORE_F32, STORE_BF16, STORE_ROUNDED, STORES };
@@ -73,13 +74,6 @@ struct input_job {
     const float *mean, *std; /* per channel */
 };
 
-struct sgd_job {
-    size_t n;
-    float *w, *m;
-    const float *g;
-    float grad_scale, lr, momentum, decay;
-};
-
 struct kern {
     const char *name;
     void (*bn_stats)(const struct bn_stats_job *j, enum store t, int threads);
@@ -96,7 +90,8 @@ struct kern {
     void (*relu_bwd)(const void *y, const void *dy, void *dx, size_t n, enum store t, int threads);
     void (*round)(float *x, size_t n, int threads); /* to the nearest bf16 */
     void (*accumulate)(float *sum, const float *x, size_t n, int threads);
-    void (*sgd)(const struct sgd_job *j, int threads);
+    void (*update)(const struct update *u, void *params, const void *grads, void *momentum, double count, int threads);
+    double (*squares)(const float *x, size_t n, int threads); /* their sum */
     void (*blend)(float *stats, const float *sums, size_t n, float keep, float mul, int threads);
 };
 

@@ -6,6 +6,9 @@
 
 #include "worker/dtype.h"
 
+#define REAL float
+#include "worker/device/rules.h"
+
 #define INLINE inline __attribute__((always_inline))
 
 enum { RUN = 128 }; /* pixels summed in fp32 before the sum goes on in double */
@@ -192,17 +195,9 @@ static void accumulate(float *sum, const float *x, size_t n, int threads)
         sum[i] += x[i];
 }
 
-static void sgd(const struct sgd_job *j, int threads)
+static double squares(const float *x, size_t n, int threads)
 {
-    float *w = j->w, *m = j->m;
-    const float *grad = j->g;
-    float scale = j->grad_scale, lr = j->lr, momentum = j->momentum, decay = j->decay;
-#pragma omp parallel for simd schedule(static) num_threads(threads)
-    for (size_t i = 0; i < j->n; i++) {
-        float g = grad[i] * scale + decay * w[i];
-        m[i] = momentum * m[i] + g;
-        w[i] -= lr * m[i];
-    }
+    return rule_squares(x, n, threads);
 }
 
 static void blend(float *stats, const float *sums, size_t n, float keep, float mul, int threads)
@@ -231,6 +226,7 @@ const struct kern KERN_TABLE = {
     .relu_bwd = relu_bwd,
     .round = round_bf16,
     .accumulate = accumulate,
-    .sgd = sgd,
+    .update = rule_update,
+    .squares = squares,
     .blend = blend,
 };

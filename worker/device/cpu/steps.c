@@ -76,7 +76,7 @@ int step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
         for (int i = 0; i < classes; i++)
             z[i] = (double)s->xent.logits[(size_t)n * (size_t)classes + i];
         if (b->weights[n] != 0)
-            host_xent(z, classes, b->labels[n], m);
+            host_xent(z, classes, b->labels[n], pl->args->smoothing, m);
     }
     static const enum metric written[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
     float *out = pl->reduce + pl->p->n_train + pl->p->n_stats;
@@ -101,7 +101,7 @@ int step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
         for (int i = 0; i < classes; i++)
             z[i] = (double)s->xent.logits[at + i];
         if (b->weights[n] != 0)
-            host_xent_backward(z, classes, b->labels[n], pl->args->grad_scale, z);
+            host_xent_backward(z, classes, b->labels[n], pl->args->smoothing, pl->args->grad_scale, z);
         for (int i = 0; i < classes; i++) {
             float f = b->weights[n] != 0 ? (float)z[i] : 0;
             if (s->store == STORE_BF16)

@@ -9,6 +9,9 @@
 #include "common/err.h"
 #include "worker/device/host_common.h"
 
+#define REAL double
+#include "worker/device/rules.h"
+
 struct ref_device {
     struct device base;
     int threads;
@@ -225,16 +228,24 @@ static int ref_put(struct plan *base, int tensor, const double *in, struct err *
 static int ref_update(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
                       const void *count, struct err *e)
 {
-    double samples = *(const double *)count;
-    if (samples == 0)
-        return 0;
-    double *w = params, *m = momentum;
-    const double *sums = grads;
-    for (size_t i = u->first; i < u->first + u->n; i++) {
-        double g = sums[i] / samples * u->grad_mul + u->weight_decay * w[i];
-        m[i] = u->momentum * m[i] + g;
-        w[i] -= u->lr * m[i];
-    }
+    const double samples = *(const double *)count;
+    if (samples != 0)
+        rule_update(u, params, grads, momentum, samples, ((struct ref_device *)d)->threads);
+    return 0;
+}
+
+static int ref_grad_norm(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,
+                         struct err *e)
+{
+    const double samples = *(const double *)count, squares = rule_squares(grads, n, ((struct ref_device *)d)->threads);
+    *(double *)norm = samples != 0 ? sqrt(squares) * fabs(grad_mul) / samples : 0;
+    return 0;
+}
+
+static int ref_blend(struct device *d, void *to, const void *from, size_t n, double weight, struct err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        ((double *)to)[i] = (1 - weight) * ((double *)to)[i] + weight * ((const double *)from)[i];
     return 0;
 }
 
@@ -274,6 +285,8 @@ const struct device_ops device_ref_ops = {
     .get = ref_get,
     .put = ref_put,
     .update = ref_update,
+    .grad_norm = ref_grad_norm,
+    .blend = ref_blend,
     .update_stats = ref_update_stats,
     .describe = ref_describe,
     .native = ref_native,

@@ -129,7 +129,7 @@ int ref_xent(struct ref_plan *pl, const struct op *op, const struct run_args *a,
     double sums[METRIC_N] = {0}, *metrics = pl->reduce + pl->p->n_train + pl->p->n_stats;
     for (int s = 0; s < pl->n; s++)
         if (a->batch.weights[s] != 0)
-            host_xent(gather(pl, pl->value[op->in[0]], s), pl->p->classes, a->batch.labels[s], sums);
+            host_xent(gather(pl, pl->value[op->in[0]], s), pl->p->classes, a->batch.labels[s], a->smoothing, sums);
     for (int m = 0; m < METRIC_N; m++)
         metrics[m] = sums[m] + (a->accumulate ? metrics[m] : 0);
     return 0;
@@ -143,7 +143,7 @@ int ref_xent_bwd(struct ref_plan *pl, const struct op *op, const struct run_args
         if (a->batch.weights[s] == 0)
             continue;
         double *z = gather(pl, pl->value[op->in[0]], s);
-        host_xent_backward(z, pl->p->classes, a->batch.labels[s], a->grad_scale, z);
+        host_xent_backward(z, pl->p->classes, a->batch.labels[s], a->smoothing, a->grad_scale, z);
         for (int j = 0; j < pl->p->classes; j++)
             dlogits[(size_t)j * (size_t)pl->n + (size_t)s] = z[j];
     }

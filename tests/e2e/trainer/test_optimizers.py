@@ -1,0 +1,125 @@
+"""Options of the optimizer in whole runs: what must not change the result does not, and a run goes on where it stopped."""
+import json
+
+import numpy as np
+import pytest
+
+from support import CRUN, TRAINER, run
+from tensors import load, newest
+
+EVERYTHING = {
+    "lars": ["--optimizer", "lars", "--lars-eta", 0.02, "--lr", 0.5],
+    "adamw": ["--optimizer", "adamw", "--lr", 0.001, "--weight-decay", 0.05],
+    "adam": ["--optimizer", "adam", "--lr", 0.001, "--no-bn-decay"],
+    "nesterov": ["--nesterov", "--lr", 0.01],
+    "caffe2": ["--sgd-rule", "caffe2", "--lr", 0.01],
+}
+OPTIONS = ["--label-smoothing", 0.1, "--clip-grad-norm", 1.5, "--ema", 0.9, "--lr-policy", "multistep", "--lr-milestones", "1,2"]
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return shapes(28, 100, 20)  # the last batch of an epoch is short
+
+
+def train(data, out, *args, world=1, epochs=3):
+    launch = [CRUN, "--standalone", "--nproc_per_node", world, "trainer"] if world > 1 else [TRAINER]
+    p = run(*launch, "--train-data", data / "train", "--test-data", data / "val", "--arch", "convnet", "--image-size", 28,
+            "--num-channels", 1, "--batch-size", 32, "--num-epochs", epochs, "--device", "ref", "--checkpoint-dir", out,
+            "--seed", 3, *args)
+    assert p.returncode in (0, 75), p.stdout + p.stderr
+    return p
+
+
+def losses(out):
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return np.array([line["loss"] for line in lines if "lr" in line])
+
+
+def largest_difference(a, b):
+    return np.max(np.abs(a - b) / np.abs(b))
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_losses_do_not_depend_on_the_world(data, tmp_path, name):
+    args = EVERYTHING[name] + OPTIONS + ["--sync-bn"]
+    train(data, tmp_path / "one", *args)
+    train(data, tmp_path / "two", *args, world=2)
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert len(one) == 12 and one[-1] < one[0]
+    worst = largest_difference(two, one)
+    print(f"{name}: largest relative difference of 12 losses {worst:.2e}")
+    assert worst <= 1e-10
+
+
+def test_parts_of_one_rank_are_as_good_as_ranks(shapes, tmp_path):
+    """Batch statistics are those of 16 images either way."""
+    data = shapes(28, 96, 20)
+    args = EVERYTHING["nesterov"] + OPTIONS
+    train(data, tmp_path / "parts", *args, "--accumulate", 2)
+    train(data, tmp_path / "ranks", *args, world=2)
+    assert largest_difference(losses(tmp_path / "parts"), losses(tmp_path / "ranks")) <= 1e-10
+    train(data, tmp_path / "both", *args, "--accumulate", 3, world=2)  # 16 = 6 + 6 + 4: still every image once
+    counts = [json.loads(line) for line in (tmp_path / "both" / "metrics.jsonl").read_text().splitlines()]
+    assert len([c for c in counts if "lr" in c]) == 9
+
+
+def test_the_rules_differ(data, tmp_path):
+    last = set()
+    for name, args in EVERYTHING.items():
+        train(data, tmp_path / name, *args, epochs=1)
+        last.add(losses(tmp_path / name)[-1])
+    assert len(last) == len(EVERYTHING)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lars"])
+def test_a_stopped_run_goes_on_bit_for_bit(data, tmp_path, name):
+    args = EVERYTHING[name] + OPTIONS + ["--accumulate", 2]
+    train(data, tmp_path / "whole", *args)
+    train(data, tmp_path / "parts", *args, "--checkpoint-every", 1, "--max-time", "1ms")  # stops after a step
+    assert len(losses(tmp_path / "parts")) < 12
+    train(data, tmp_path / "parts", *args, "--resume", "auto")
+    assert np.array_equal(losses(tmp_path / "whole"), losses(tmp_path / "parts"))
+    for file in ("model.safetensors", "train.safetensors"):
+        assert (newest(tmp_path / "whole") / file).read_bytes() == (newest(tmp_path / "parts") / file).read_bytes()
+
+
+def test_another_optimizer_begins_without_momentum(data, tmp_path):
+    train(data, tmp_path, *EVERYTHING["nesterov"], epochs=1)
+    p = train(data, tmp_path, *EVERYTHING["adamw"], "--resume", "auto", epochs=2)
+    assert "the optimizer is adamw now and was another: it begins without momentum" in p.stderr
+
+
+def test_the_average_is_kept_and_evaluated(data, tmp_path):
+    train(data, tmp_path / "a", "--ema", 0.5, "--lr", 0.05, epochs=1)
+    train(data, tmp_path / "b", "--lr", 0.05, epochs=1)
+    model = load(newest(tmp_path / "a") / "model.safetensors")
+    state = load(newest(tmp_path / "a") / "train.safetensors")
+    plain = load(newest(tmp_path / "b") / "model.safetensors")
+    for name, value in model.items():
+        if f"ema.{name}" in state:
+            assert np.array_equal(value, plain[name])  # the average changes nothing in training
+            assert not np.array_equal(value, state[f"ema.{name}"])
+    assert sum(name.startswith("ema.") for name in state) >= 8
+
+
+def test_rates_scale_as_asked(data, tmp_path):
+    train(data, tmp_path / "a", "--lr", 0.32, "--lr-policy", "fixed", "--warmup-epochs", 0, "--lr-scale", "batch256", epochs=1)
+    train(data, tmp_path / "b", "--lr", 0.02, "--lr-policy", "fixed", "--warmup-epochs", 0, "--lr-scale", "workers", epochs=1, world=2)
+    for out in ("a", "b"):
+        lines = [json.loads(line) for line in (tmp_path / out / "metrics.jsonl").read_text().splitlines()]
+        assert {line["lr"] for line in lines if "lr" in line} == {0.04}
+
+
+@pytest.mark.parametrize("args, says", [
+    (["--optimizer", "adam", "--nesterov"], "--nesterov and --sgd-rule are rules of --optimizer sgd"),
+    (["--nesterov", "--sgd-rule", "caffe2"], "caffe2's rule is Nesterov's already"),
+    (["--nesterov", "--momentum", 0], "--nesterov needs a --momentum above 0"),
+    (["--optimizer", "adamw", "--beta2", 1], "adam needs both below 1"),
+    (["--ema", 1], "never moves"),
+    (["--lr-milestones", "30,20"], "does not rise: 20 after 30"),
+    (["--lr-milestones", "x"], "x"),
+])
+def test_contradictions_are_one_sentence(data, args, says):
+    p = run(TRAINER, "--train-data", data / "train", *args)
+    assert p.returncode == 2 and says in p.stderr and p.stderr.count("\n") == 1, p.stderr
