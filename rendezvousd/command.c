@@ -50,15 +50,35 @@ static uint64_t lower(uint64_t w)
     return w | ((from_a & ~beyond_z & 0x80 * ones) >> 2);
 }
 
+static uint64_t load(const char *p, size_t n) /* n: 4 or 8 */
+{
+    uint64_t w = 0;
+    if (n == 8)
+        memcpy(&w, p, 8);
+    else
+        memcpy(&w, p, 4);
+    return w;
+}
+
+/* Up to eight bytes, the first one lowest: two loads that overlap instead of a loop. */
+static uint64_t load_short(const char *p, size_t n)
+{
+    if (n >= 4)
+        return load(p, 4) | load(p + n - 4, 4) << 8 * (n - 4);
+    uint64_t w = 0;
+    while (n-- > 0)
+        w = w << 8 | (unsigned char)p[n];
+    return w;
+}
+
 static bool pack(const char *p, size_t n, struct name *ret)
 {
     if (n > NAME_MAX_BYTES)
         return false;
-    struct name w = {{0, 0}};
-    memcpy(w.w, p, n);
-    if ((w.w[0] | w.w[1]) & 0x8080808080808080u)
+    uint64_t a = n >= 8 ? load(p, 8) : load_short(p, n), b = n > 8 ? load_short(p + 8, n - 8) : 0;
+    if ((a | b) & 0x8080808080808080u)
         return false; /* beyond ASCII: no command */
-    *ret = (struct name){{lower(w.w[0]), lower(w.w[1])}};
+    *ret = (struct name){{lower(a), lower(b)}};
     return true;
 }
 
@@ -131,7 +151,8 @@ static bool refused(struct conn *c, const struct command *cmd, const struct requ
         gate_refused(c, "asked for '%s' before it has authenticated", cmd->name);
         reply_error(&c->reply, "NOAUTH Authentication required.");
     } else if (c->trust < TRUST_FULL && (cmd->flags & COMMAND_FULL))
-        reply_error(&c->reply, "NOPERM this connection has not authenticated: it may use keys, but not '%s'", cmd->name);
+        reply_error(&c->reply, "NOPERM this connection has not authenticated: it may use keys, but not '%s'",
+                    cmd->name);
     else if ((cmd->flags & COMMAND_GROWS) && !keyspace_fits(c->space->keys, request_size(rq)))
         reply_error(&c->reply, NO_MEMORY);
     else if (c->subscriber && !(cmd->flags & COMMAND_SUBSCRIBED))

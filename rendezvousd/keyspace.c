@@ -76,17 +76,32 @@ static uint64_t fold(uint64_t a, uint64_t b)
     return (uint64_t)r ^ (uint64_t)(r >> 64);
 }
 
+/* The last one to eight bytes: loads that overlap where there are enough. */
+static uint64_t tail(const char *p, size_t n)
+{
+    uint64_t w = 0;
+    uint32_t a, b;
+    if (n == 8) {
+        memcpy(&w, p, 8);
+    } else if (n >= 4) {
+        memcpy(&a, p, 4);
+        memcpy(&b, p + n - 4, 4);
+        w = (uint64_t)a << 32 | b;
+    } else if (n > 0) {
+        w = (uint64_t)(unsigned char)p[0] << 16 | (uint64_t)(unsigned char)p[n / 2] << 8 | (unsigned char)p[n - 1];
+    }
+    return w;
+}
+
 /* Eight bytes at a time, multiplied into each other. */
 unsigned key_hash(const struct keyspace *k, const char *key, size_t key_len)
 {
     uint64_t h = k->seed ^ key_len, w;
-    for (; key_len >= sizeof w; key += sizeof w, key_len -= sizeof w) {
+    for (; key_len > sizeof w; key += sizeof w, key_len -= sizeof w) {
         memcpy(&w, key, sizeof w);
         h = fold(h ^ w, 0x9e3779b97f4a7c15u);
     }
-    for (w = 0; key_len > 0; key_len--)
-        w = w << 8 | (unsigned char)key[key_len - 1];
-    h = fold(h ^ w, 0xd6e8feb86659fd93u);
+    h = fold(h ^ tail(key, key_len), 0xd6e8feb86659fd93u);
     return (unsigned)(h ^ h >> 32);
 }
 

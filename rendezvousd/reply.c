@@ -4,24 +4,64 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Room for n bytes at the end, NULL if there is none. */
+static char *room(struct reply *r, size_t n)
+{
+    if (r->failed)
+        return NULL;
+    if (r->out.cap - r->out.len <= n || r->out.len + n > r->out.max) {
+        if (buf_reserve(&r->out, n) < 0) {
+            r->failed = true;
+            return NULL;
+        }
+    }
+    return r->out.data + r->out.len;
+}
+
+static void added(struct reply *r, size_t n)
+{
+    r->out.len += n;
+    r->out.data[r->out.len] = 0;
+}
+
 static void add(struct reply *r, const void *p, size_t n)
 {
-    if (!r->failed && buf_add(&r->out, p, n) < 0)
-        r->failed = true;
+    char *at = room(r, n);
+    if (!at)
+        return;
+    if (n)
+        memcpy(at, p, n);
+    added(r, n);
+}
+
+#define NUMBER_BYTES 24
+
+/* "<type><number>\r\n" to p, which has room for NUMBER_BYTES. Returns how many. */
+static size_t write_number(char *p, char type, int64_t v)
+{
+    char text[NUMBER_BYTES], *end = text + sizeof text, *at = end;
+    if (v >= 0 && v < 10) {
+        memcpy(p, (const char[4]){type, (char)('0' + v), '\r', '\n'}, 4);
+        return 4;
+    }
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    *--at = '\n';
+    *--at = '\r';
+    do
+        *--at = (char)('0' + u % 10);
+    while (u /= 10);
+    if (v < 0)
+        *--at = '-';
+    *--at = type;
+    memcpy(p, at, (size_t)(end - at));
+    return (size_t)(end - at);
 }
 
 static void add_number(struct reply *r, char type, int64_t v)
 {
-    char text[32], *end = text + sizeof text, *p = end - 2;
-    memcpy(p, "\r\n", 2);
-    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-    do
-        *--p = (char)('0' + u % 10);
-    while (u /= 10);
-    if (v < 0)
-        *--p = '-';
-    *--p = type;
-    add(r, p, (size_t)(end - p));
+    char *p = room(r, NUMBER_BYTES);
+    if (p)
+        added(r, write_number(p, type, v));
 }
 
 void reply_status(struct reply *r, const char *text)
@@ -53,9 +93,14 @@ void reply_int(struct reply *r, int64_t v)
 
 void reply_bulk(struct reply *r, const void *p, size_t n)
 {
-    add_number(r, '$', (int64_t)n);
-    add(r, p, n);
-    add(r, "\r\n", 2);
+    char *at = room(r, n + NUMBER_BYTES + 2);
+    if (!at)
+        return;
+    size_t head = write_number(at, '$', (int64_t)n);
+    if (n)
+        memcpy(at + head, p, n);
+    memcpy(at + head + n, "\r\n", 2);
+    added(r, head + n + 2);
 }
 
 void reply_text(struct reply *r, const char *s)

@@ -34,12 +34,19 @@ bool request_i64(const char *p, size_t n, int64_t *ret)
     if (n == i || n > 20 || (p[i] == '0' && n > 1))
         return false;
     uint64_t v = 0, max = negative ? (uint64_t)INT64_MAX + 1 : INT64_MAX;
+    bool overflow = false;
     for (; i < n; i++) {
         unsigned d = (unsigned char)p[i] - (unsigned)'0';
-        if (d > 9 || v > (max - d) / 10)
+        if (d > 9)
             return false;
-        v = v * 10 + d;
+        if (i >= 18) /* fewer digits cannot overflow */
+            overflow =
+                overflow || __builtin_mul_overflow(v, (uint64_t)10, &v) || __builtin_add_overflow(v, (uint64_t)d, &v);
+        else
+            v = v * 10 + d;
     }
+    if (overflow || v > max)
+        return false;
     *ret = negative ? (int64_t)(0 - v) : (int64_t)v;
     return true;
 }
@@ -67,7 +74,8 @@ size_t request_memory(const struct request_parser *p)
 /* Forget the request that was handed out; large memory goes back once nothing is left to parse. */
 static void retire(struct request_parser *p)
 {
-    free(p->line);
+    if (p->line)
+        free(p->line);
     p->line = NULL;
     p->start = p->pos;
     p->argc = 0;
@@ -190,6 +198,45 @@ static int multibulk(struct request_parser *p, struct err *e)
     return 1;
 }
 
+/* "<digits>\r\n": what follows it, NULL if it is anything else (or not all there). */
+static const char *short_number(const char *s, const char *end, size_t *ret)
+{
+    if (end - s < 3)
+        return NULL;
+    const char *most = end - s < 9 ? end - 2 : s + 7, *first = s;
+    size_t v = 0;
+    unsigned d;
+    for (; s < most && (d = (unsigned char)*s - (unsigned)'0') <= 9; s++)
+        v = v * 10 + d;
+    if (s == first || (*first == '0' && s > first + 1) || s[0] != '\r' || s[1] != '\n')
+        return NULL;
+    *ret = v;
+    return s + 2;
+}
+
+/* The common case: a multi-bulk request that is all there and small. False: nothing has changed, the careful way is to be taken. */
+static bool whole(struct request_parser *p)
+{
+    const char *begin = p->in.data + p->start, *end = p->in.data + p->in.len;
+    size_t argc, n;
+    const char *s = short_number(begin + 1, end, &argc);
+    if (!s || argc > p->argv_cap || argc > p->limits.max_args)
+        return false;
+    for (size_t i = 0; i < argc; i++) {
+        if (end - s < 3 || *s != '$' || !(s = short_number(s + 1, end, &n)))
+            return false;
+        if ((size_t)(end - s) < n + 2 || s[n] != '\r' || s[n + 1] != '\n')
+            return false;
+        p->argv[i] = (struct request_arg){s, n};
+        s += n + 2;
+    }
+    if ((size_t)(s - begin) > p->limits.max_bytes)
+        return false;
+    p->pos = (size_t)(s - p->in.data);
+    p->argc = argc;
+    return true;
+}
+
 static int hex(char c)
 {
     return isdigit((unsigned char)c) ? c - '0' : tolower((unsigned char)c) - 'a' + 10;
@@ -277,7 +324,8 @@ int request_next(struct request_parser *p, struct request *ret, struct err *e)
             return 0;
         if (p->in.data[p->start] == '\0')
             return protocol_error(p, e, "byte 00 begins no RESP request (is this a client of PyTorch's TCPStore?)");
-        int rc = p->in.data[p->start] == '*' ? multibulk(p, e) : inline_request(p, e);
+        bool bulks = p->in.data[p->start] == '*', fast = bulks && !p->multibulk && whole(p);
+        int rc = fast ? 1 : bulks ? multibulk(p, e) : inline_request(p, e);
         if (rc <= 0)
             return rc;
         p->complete = true;

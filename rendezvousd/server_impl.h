@@ -28,6 +28,7 @@ struct space {
     struct waiters *waiters;
     struct watches *watches;
     struct pubsub *pubsub;
+    bool signalled;    /* lists have come since the last space_settle() */
     bool wake_one;     /* a list that comes wakes nobody by itself: whoever pushes calls waiters_created_one() */
     int64_t expiry_ms; /* when the server's timer looks for keys to expire; INT64_MAX: not at all */
     struct server *expiring; /* the server in whose list of such spaces it stands */

@@ -15,8 +15,10 @@ static void on_change(void *arg, enum key_change what, enum key_type type, const
         waiters_created(sp->waiters, key, key_len);
     else if (what == KEY_DELETED)
         waiters_deleted(sp->waiters, key, key_len);
-    if (list)
+    if (list) {
         waiters_signal(sp->waiters, key, key_len);
+        sp->signalled = true;
+    }
     watches_changed(sp->watches, key, key_len);
 }
 
@@ -110,7 +112,9 @@ static void expect_expiry(struct space *sp, struct server *s, int64_t at_ms)
 
 void space_settle(struct space *sp, struct server *s)
 {
-    block_serve(sp);
+    if (sp->signalled)
+        block_serve(sp);
+    sp->signalled = false;
     int64_t next = keyspace_next_expiry(sp->keys);
     if (next < sp->expiry_ms)
         expect_expiry(sp, s, next);

@@ -10,7 +10,7 @@
  * storm: all clients connect, add one to a shared counter and wait for a key; whoever makes the counter complete sets the key. Prints the
  * milliseconds from the first connect() to the last client's release. To the floor the same bytes go, it gives them back.
  *
- * PROTOCOL: resp, tcpstore (PyTorch's, the newer generation), echo. */
+ * PROTOCOL: resp, tcpstore and tcpstore1 (PyTorch's since 2.2 and before), echo. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -111,22 +111,44 @@ static size_t tcpstore_greet(char *p)
     return sizeof validate_and_ping - 1;
 }
 
+/* The older generation counts its operations from one less. */
+static size_t old_add(char *p, const char *key)
+{
+    *p = 3;
+    return (size_t)(put_u64(put_string(p + 1, key), 1) - p);
+}
+
+static size_t old_wait(char *p, const char *key)
+{
+    *p = 5;
+    return (size_t)(put_string(put_u64(p + 1, 1), key) - p);
+}
+
+static size_t old_set(char *p, const char *key)
+{
+    *p = 0;
+    return (size_t)(put_string(put_string(p + 1, key), "1") - p);
+}
+
+static size_t newer(char *p, size_t n)
+{
+    ++*p;
+    return n;
+}
+
 static size_t tcpstore_add(char *p, const char *key)
 {
-    *p = 4;
-    return (size_t)(put_u64(put_string(p + 1, key), 1) - p);
+    return newer(p, old_add(p, key));
 }
 
 static size_t tcpstore_wait(char *p, const char *key)
 {
-    *p = 6;
-    return (size_t)(put_string(put_u64(p + 1, 1), key) - p);
+    return newer(p, old_wait(p, key));
 }
 
 static size_t tcpstore_set(char *p, const char *key)
 {
-    *p = 1;
-    return (size_t)(put_string(put_string(p + 1, key), "1") - p);
+    return newer(p, old_set(p, key));
 }
 
 static int64_t tcpstore_sum(const char *p, size_t n)
@@ -141,6 +163,7 @@ static int64_t tcpstore_sum(const char *p, size_t n)
 static const struct protocol protocols[] = {
     {"resp", no_greeting, 0, resp_add, resp_wait, resp_set, resp_replies, resp_sum, 0, 0, 1},
     {"tcpstore", tcpstore_greet, 4, tcpstore_add, tcpstore_wait, tcpstore_set, NULL, tcpstore_sum, 8, 1, 0},
+    {"tcpstore1", no_greeting, 0, old_add, old_wait, old_set, NULL, tcpstore_sum, 8, 1, 0},
     {"echo", no_greeting, 0, resp_add, resp_add, resp_set, NULL, NULL, 1, 1, 0}, /* unit: the request's own length */
 };
 
@@ -149,7 +172,7 @@ static const struct protocol *protocol_named(const char *name)
     for (size_t i = 0; i < sizeof protocols / sizeof *protocols; i++)
         if (strcmp(protocols[i].name, name) == 0)
             return &protocols[i];
-    fprintf(stderr, "bench_store: protocol '%s': expected resp, tcpstore or echo\n", name);
+    fprintf(stderr, "bench_store: protocol '%s': expected resp, tcpstore, tcpstore1 or echo\n", name);
     exit(2);
 }
 
@@ -302,7 +325,7 @@ static int ops(const struct protocol *pr, int port, int n, int pipeline, int64_t
             c->have += pr->replies ? pr->replies(in, (size_t)got) : (size_t)got;
             if (c->have < c->need)
                 continue;
-            if (in[0] == '-') {
+            if (pr->replies && in[0] == '-') {
                 fprintf(stderr, "bench_store: %.*s", (int)got, in);
                 return 1;
             }

@@ -1,6 +1,8 @@
 """rendezvousd beside Redis, a bare libuv server and, where a torch is installed, PyTorch's TCPStore: one client, pinned, taking turns.
 
-    bench_store.py BENCH_STORE RENDEZVOUSD [--rounds N] [--ms N] [--only WORD]
+    bench_store.py BENCH_STORE RENDEZVOUSD [--rounds N] [--ms N] [--only WORD] [--ahead] [--no-torch]
+
+--ahead: servers and client run ahead of whatever else the machine does (SCHED_FIFO; needs the right to).
 """
 import argparse
 import os
@@ -18,9 +20,10 @@ STORM = 4000
 
 TORCH = """
 import sys, time
+import torch
 from torch.distributed import TCPStore
 s = TCPStore("127.0.0.1", int(sys.argv[1]), None, True, wait_for_workers=False)
-print("ready", flush=True)
+print("ready", *torch.__version__.split("+")[0].split(".")[:2], flush=True)
 time.sleep(3600)
 """
 
@@ -31,9 +34,24 @@ def free_port():
         return s.getsockname()[1]
 
 
+def go_ahead():
+    if "--ahead" in sys.argv:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+
+
 def pinned():
     cpus = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cpus[SERVER_CPU % len(cpus)]})
+    go_ahead()
+
+
+def cpu_ns(pid):
+    """CPU time of all threads of a process so far."""
+    total = 0
+    for t in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{t}/schedstat") as f:
+            total += int(f.read().split()[0])
+    return total
 
 
 class Server:
@@ -42,8 +60,11 @@ class Server:
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=pinned)
         if port is None:
             self.port = int(self.process.stdout.readline())
-        elif ready and "ready" not in self.process.stdout.readline():
-            raise OSError("it did not start")
+        elif ready:
+            words = self.process.stdout.readline().split()
+            if not words:
+                raise OSError("it did not start")
+            self.protocol = "tcpstore" if (int(words[1]), int(words[2])) >= (2, 2) else "tcpstore1"
         end = time.monotonic() + 20
         while True:
             try:
@@ -59,7 +80,7 @@ class Server:
         self.process.wait()
 
 
-def servers(bench, rendezvousd, tmp):
+def servers(bench, rendezvousd, tmp, torch):
     port = free_port()
     found = [Server("rendezvousd", "resp", [rendezvousd, "--port", str(port)], port)]
     redis = shutil.which("redis-server")
@@ -70,12 +91,14 @@ def servers(bench, rendezvousd, tmp):
     else:
         print("# SKIP redis: no redis-server")
     found.append(Server("libuv echo", "echo", [bench, "echo", str(SERVER_CPU)]))
+    if not torch:
+        return found
     python = os.environ.get("BENCH_TORCH_PYTHON", "/usr/bin/python3")
     try:
         port = free_port()
         found.append(Server("PyTorch's TCPStore", "tcpstore", [python, "-c", TORCH, str(port)], port, ready=True))
         found.append(Server.__new__(Server))
-        found[-1].__dict__.update(found[0].__dict__, name="rendezvousd as TCPStore", protocol="tcpstore")
+        found[-1].__dict__.update(found[0].__dict__, name="rendezvousd as TCPStore", protocol=found[-2].protocol)
     except (OSError, ValueError):
         print("# SKIP PyTorch's TCPStore: no torch in", python)
     return found
@@ -83,7 +106,7 @@ def servers(bench, rendezvousd, tmp):
 
 def measure(bench, *args):
     p = subprocess.run([bench, *map(str, args), str(CLIENT_CPU)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, text=True,
-                       check=False)
+                       check=False, preexec_fn=go_ahead)
     if p.returncode != 0:
         raise RuntimeError(p.stderr.strip())
     return [float(x) for x in p.stdout.split()]
@@ -96,9 +119,11 @@ def main():
     ap.add_argument("--rounds", type=int, default=7)
     ap.add_argument("--ms", type=int, default=400)
     ap.add_argument("--only", default="")
+    ap.add_argument("--ahead", action="store_true")
+    ap.add_argument("--no-torch", action="store_true")
     o = ap.parse_args()
     with tempfile.TemporaryDirectory() as tmp:
-        all_servers = servers(o.bench, o.rendezvousd, tmp)
+        all_servers = servers(o.bench, o.rendezvousd, tmp, not o.no_torch)
         try:
             run(o, all_servers)
         finally:
@@ -113,14 +138,17 @@ def run(o, all_servers):
         got = {s.name: [] for s in all_servers}
         for _ in range(o.rounds):
             for s in all_servers:
-                got[s.name].append(measure(o.bench, "ops", s.protocol, s.port, conns, pipeline, o.ms))
-        print(f"{title}: additions/s (median of {o.rounds}, ratio to redis), then median us of p50, p99, p99.9")
+                before = cpu_ns(s.process.pid)
+                row = measure(o.bench, "ops", s.protocol, s.port, conns, pipeline, o.ms)
+                all_of_them = row[0] * 1.2 * o.ms / 1e3  # with those of the warm-up
+                got[s.name].append(row + [(cpu_ns(s.process.pid) - before) / all_of_them])
+        print(f"{title}: additions/s (median of {o.rounds}, ratio to redis), median us of p50, p99, p99.9, server's CPU ns an addition")
         mid = {name: [statistics.median(col) for col in zip(*rows)] for name, rows in got.items()}
         base = mid.get("redis")
         for name, m in mid.items():
             ratio = f"{m[0] / base[0]:5.2f}" if base else "    -"
             tail = f"(p99.9 ratio {m[3] / base[3]:.2f})" if base else ""
-            print(f"  {name:24s} {m[0]:10,.0f} {ratio}   {m[1]:8.1f} {m[2]:8.1f} {m[3]:8.1f} {tail}")
+            print(f"  {name:24s} {m[0]:10,.0f} {ratio}   {m[1]:8.1f} {m[2]:8.1f} {m[3]:8.1f} {m[5]:7.0f} {tail}")
         sys.stdout.flush()
     if o.only in "storm":
         print(f"storm of {STORM:,} clients, connect + add + wait, first connect to last release: median ms, ratio to libuv echo")
