@@ -78,69 +78,6 @@ static void stop_round(struct step *s, enum rdzv_reason why, const struct rdzv_c
     }
 }
 
-/* ---- the budget of restarts ----------------------------------------------------------------------------------------- */
-
-int rdzv_reserve_restart_(struct rdzv *r)
-{
-    if (r->restart_n < r->restart_cap)
-        return 0;
-    size_t cap = r->restart_cap ? r->restart_cap * 2 : 8;
-    int64_t *v = realloc(r->restart_times, cap * sizeof *v);
-    if (!v)
-        return -ENOMEM;
-    r->restart_times = v;
-    r->restart_cap = cap;
-    return 0;
-}
-
-/* How many of the oldest restarts are older than the window. */
-size_t rdzv_expired_restarts_(const struct rdzv *r, int64_t now)
-{
-    size_t n = 0;
-    while (n < r->restart_n && now - r->restart_times[n] > r->config.restart_window_ms && SOUND(10))
-        n++;
-    return n;
-}
-
-void rdzv_forget_restarts_(struct rdzv *r, int64_t now)
-{
-    size_t old = rdzv_expired_restarts_(r, now);
-    if (old == 0)
-        return;
-    r->restart_n -= old;
-    memmove(r->restart_times, r->restart_times + old, r->restart_n * sizeof *r->restart_times);
-}
-
-/* Restarts that count against the budget now. */
-static int used_up(struct rdzv *r, int64_t now)
-{
-    if (r->config.restart_window_ms == 0)
-        return r->m.restarts;
-    rdzv_forget_restarts_(r, now);
-    return (int)r->restart_n;
-}
-
-static void use_up_restart(struct rdzv *r, int64_t now)
-{
-    r->m.restarts++;
-    if (r->config.restart_window_ms == 0)
-        return;
-    r->restart_times[r->restart_n++] = now; /* reserved before the step began */
-    r->restart_new = true;
-}
-
-/* How long the next round waits after this failure: the first restart of a row not at all, each further one twice as long. */
-static int64_t backoff(const struct rdzv *r)
-{
-    const struct rdzv_config *c = &r->config;
-    int64_t wait = c->backoff_ms;
-    if (r->m.row < 2)
-        return 0;
-    for (int i = 2; i < r->m.row && wait < c->backoff_max_ms && SOUND(11); i++)
-        wait *= 2;
-    return wait < c->backoff_max_ms ? wait : c->backoff_max_ms;
-}
-
 /* A failure breaks the running round: one restart is used up, or there is none and the job has failed. */
 static void fail_round(struct step *s, const struct rdzv_cause *cause)
 {
@@ -148,16 +85,16 @@ static void fail_round(struct step *s, const struct rdzv_cause *cause)
     struct rdzv_cause c = *cause;
     if (c.exit_code < 1 || c.exit_code > 255)
         c.exit_code = EXIT_FAIL;
-    if (used_up(s->r, s->now) >= s->r->config.max_restarts + !SOUND(1)) {
+    if (rdzv_used_up_(s->r, s->now) >= s->r->config.max_restarts + !SOUND(1)) {
         m->why = RDZV_WHY_FAILURE;
         finish(s, RDZV_FAILED, c.exit_code, &c);
         return;
     }
-    use_up_restart(s->r, s->now);
+    rdzv_use_up_restart_(s->r, s->now);
     if (s->now - m->round_started < s->r->config.backoff_reset_ms)
         m->row++;
     stop_round(s, RDZV_WHY_FAILURE, &c);
-    m->not_before = s->now + backoff(s->r);
+    m->not_before = s->now + rdzv_backoff_(s->r);
 }
 
 /* All live members are back: no last call. */
@@ -550,26 +487,6 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
     }
     TRY(table[r->m.state][ev->kind](&s));
     settle(&s);
-    return 0;
-}
-
-int rdzv_raise(struct rdzv *r, uint64_t round, int restarts, int64_t now_ms, struct err *e)
-{
-    int most = r->config.restart_window_ms ? restarts : r->config.max_restarts;
-    if (restarts > most)
-        restarts = most;
-    if (round > r->m.round_floor && round <= INT64_MAX)
-        r->m.round_floor = round;
-    rdzv_forget_restarts_(r, now_ms);
-    while (r->m.restarts < restarts) {
-        if (r->config.restart_window_ms > 0 && r->restart_n >= (size_t)r->config.max_restarts) {
-            r->m.restarts = restarts;
-            break;
-        }
-        if (r->config.restart_window_ms > 0 && rdzv_reserve_restart_(r) < 0)
-            return err_set(e, -ENOMEM, "no memory for the times of restarts");
-        use_up_restart(r, now_ms);
-    }
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* The inside of the rendezvous machine, shared by its files:
  *   rdzv.c        what an event does in a state
  *   rdzv_round.c  how a round begins: who, in which order, with which ranks
+ *   rdzv_budget.c which restarts count, and how long to wait before the next
  *   rdzv_nodes.c  the nodes, their counts and what each is told
  *   rdzv_log.c    the machine as lines of a log, and back
  *   rdzv_check.c  what must always hold
@@ -118,9 +119,13 @@ struct rdzv_news *rdzv_tell_(struct step *s, struct node *n, enum rdzv_news_kind
 void rdzv_start_round_(struct step *s); /* of all that are ready, up to MAX */
 void rdzv_tell_round_(struct step *s, struct node *n);
 
-/* rdzv.c */
+/* rdzv_budget.c */
 int rdzv_reserve_restart_(struct rdzv *r);                        /* room for one more; -ENOMEM */
 size_t rdzv_expired_restarts_(const struct rdzv *r, int64_t now); /* older than the window; they are the first */
 void rdzv_forget_restarts_(struct rdzv *r, int64_t now);          /* those */
+int rdzv_used_up_(struct rdzv *r, int64_t now);                   /* restarts that count against the budget now */
+void rdzv_use_up_restart_(struct rdzv *r, int64_t now);           /* reserved before */
+/* How long the next round waits after this failure: the first restart of a row not at all, each further one twice as long. */
+int64_t rdzv_backoff_(const struct rdzv *r);
 
 #endif
