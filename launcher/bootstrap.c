@@ -107,13 +107,19 @@ static void forget_members(struct bootstrap *b)
     }
 }
 
-int bootstrap_alive(const struct bootstrap *b)
+static int count_alive(const struct bootstrap *b)
 {
     const int64_t now = clock_ms();
     int n = 0;
     for (const struct bootstrap_member *m = b->alive; m; m = m->hh.next)
         n += now - m->seen_ms <= b->silence_ms;
     return n;
+}
+
+int bootstrap_alive(struct bootstrap *b)
+{
+    b->alone_ms = clock_ms();
+    return count_alive(b);
 }
 
 static int note_alive(struct bootstrap *b, const char *node)
@@ -131,14 +137,15 @@ static int note_alive(struct bootstrap *b, const char *node)
     return 0;
 }
 
-/* RDZV.ALIVE: 1 if a majority of the members, we among them, reaches us. */
+/* RDZV.ALIVE: 1 if a majority of the members, we among them, reaches us, and we are without the rendezvous as well: where we hear it, the one
+ * who asks may be given up by it, and another round begin. */
 static int on_alive(void *arg, const char *run, const char *node, uint64_t round)
 {
     struct bootstrap *b = arg;
     if (round != b->round || strcmp(run, b->o.run_id) != 0)
         return ERR_FENCED;
     TRY(note_alive(b, node));
-    return 2 * (bootstrap_alive(b) + 1) > b->members;
+    return clock_ms() - b->alone_ms <= b->silence_ms / 2 && 2 * (count_alive(b) + 1) > b->members;
 }
 
 /* ---- a round ------------------------------------------------------------------------------------------------------- */

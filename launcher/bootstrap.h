@@ -41,6 +41,7 @@ struct bootstrap {
     struct bootstrap_member *alive; /* nodes that called RDZV.ALIVE in this round */
     int members;
     int64_t silence_ms;
+    int64_t alone_ms; /* of the last bootstrap_alive() */
 };
 
 void bootstrap_init(struct bootstrap *b, uv_loop_t *loop, const struct bootstrap_options *o);
@@ -56,8 +57,9 @@ int bootstrap_use(struct bootstrap *b, uint64_t round, int members, const char *
 /* Somebody else is group rank 0, or the round is over: nothing of ours is served. */
 void bootstrap_drop(struct bootstrap *b);
 
-/* Members, we not among them, whose RDZV.ALIVE came within the last silence_ms. */
-int bootstrap_alive(const struct bootstrap *b);
+/* Members, we not among them, whose RDZV.ALIVE came within the last silence_ms. To be asked again and again while we do not hear the
+ * rendezvous: only then, and silence_ms / 2 after, are others told of a majority. */
+int bootstrap_alive(struct bootstrap *b);
 
 void bootstrap_close(struct bootstrap *b); /* the loop must turn once more */
 

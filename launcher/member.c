@@ -52,9 +52,9 @@ static void on_members(void *arg, const char *addrs)
 static void on_fence(void *arg, const char *why)
 {
     struct run *r = arg;
-    logmux_say(r->mux, "%s", why);
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
     run_pump(r);
+    logmux_say(r->mux, "%s; the workers here were ended", why); /* first the deed */
 }
 
 static void on_failed(void *arg, int exit_code, const char *why)

@@ -58,7 +58,7 @@ struct rdzv_client_options {
     void (*on_socket)(
         void *arg, int fd); /* the connection that stands for this node; a duplicate goes to the guardian; -1: void */
     int (*majority)(
-        void *arg); /* on group rank 0: members whose RDZV.ALIVE reached our bootstrap store within silence_ms */
+        void *arg); /* on group rank 0: other members whose RDZV.ALIVE reached our bootstrap store within silence_ms */
     void *arg;
 };
 

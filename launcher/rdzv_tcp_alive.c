@@ -76,8 +76,8 @@ static void on_dialled(void *arg, int fd, const char *text)
 static void count(struct tcp *t)
 {
     int64_t now = clock_ms();
-    int here = t->o.majority ? t->o.majority(t->o.arg) : t->group_world == 1;
-    if (2 * here <= t->group_world)
+    int others = t->o.majority ? t->o.majority(t->o.arg) : 0;
+    if (2 * (others + 1) <= t->group_world)
         return;
     lease_majority(&t->lease, now);
     tcp_lease_moved(t);
