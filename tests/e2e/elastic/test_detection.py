@@ -1,0 +1,362 @@
+"""Deaths, silence and partitions: how soon the others go on, and that two rounds never run at once.
+
+Workers leave their time in one file (tests/fault/stamp.c). Times are printed; bounds are asserted with room for a loaded machine and measured in
+tests/bench/bench_detection.py.
+"""
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cluster import RENDEZVOUSD, free_port, wait
+from support import BUILD, ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "fault"))
+import netns  # noqa: E402
+from proxy import FAULTS, Proxy  # noqa: E402
+
+STAMP = [str(BUILD / "tests" / "fault" / "stamp")]
+QUICK = "last_call_timeout=300ms,keep_alive_interval=300ms"  # silence after 0.9 s
+DEFAULTS = "last_call_timeout=300ms"  # silence after 3 s, the kill's second: 4 s
+LATE = 6  # seconds that a loaded machine may need beyond every bound
+
+
+class Stamps:
+    """What the workers left: {round: {rank: (first, last)}}, seconds of the monotonic clock."""
+
+    def __init__(self, out):
+        self.path = out / "stamps"
+
+    def read(self):
+        rounds = {}
+        if self.path.exists():
+            for line in self.path.read_text().splitlines():
+                words = line.split()
+                if len(words) == 3:
+                    number, rank, t = int(words[0]), int(words[1]), int(words[2]) / 1e9
+                    ranks = rounds.setdefault(number, {})
+                    first, last = ranks.get(rank, (t, t))
+                    ranks[rank] = (min(first, t), max(last, t))
+        return rounds
+
+    def wait_round(self, world, after=0, seconds=60):
+        """The first round above `after` in which ranks 0..world-1 run: (number, when the last of them began)."""
+
+        def look():
+            for number, ranks in sorted(self.read().items()):
+                if number > after and sorted(ranks) == list(range(world)):
+                    return number, max(first for first, _ in ranks.values())
+            return None
+
+        return wait(f"a round of {world} after round {after}", look, seconds)
+
+    def never_two(self):
+        """No worker of a round runs when one of a later round has begun."""
+        rounds = sorted(self.read().items())
+        for (a, old), (b, new) in zip(rounds, rounds[1:]):
+            end, begin = max(last for _, last in old.values()), min(first for first, _ in new.values())
+            assert end < begin, f"round {a} ran {1000 * (end - begin):.1f} ms into round {b}"
+        return len(rounds)
+
+
+@pytest.fixture
+def stamps(cluster):
+    return Stamps(cluster.out)
+
+
+def daemon_at(cluster, *args, prefix=(), bind="127.0.0.1", port=29400, name="d"):
+    port_file = cluster.tmp / f"{name}.port"
+    port_file.unlink(missing_ok=True)
+    with open(cluster.tmp / "rendezvousd.log", "ab") as log:
+        p = subprocess.Popen([*prefix, str(RENDEZVOUSD), "--bind", bind, "--port", str(port), "--port-file", str(port_file),
+                              *map(str, args)], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=cluster.env)
+    cluster.processes.append(p)
+    wait("a listening rendezvousd", lambda: port_file.exists() and port_file.read_text().strip())
+    return p
+
+
+@pytest.fixture
+def net(cluster):
+    """Three hosts for nodes, a fourth for the daemon; they share a token."""
+    why = netns.available()
+    if why:
+        pytest.skip(why)
+    n = netns.Net(4)
+    token = cluster.tmp / "token"
+    token.write_text("team a-secret-of-enough-bytes\n")
+    token.chmod(0o600)
+    cluster.env["CRUN_TOKEN_FILE"] = str(token)
+    n.token = token
+    yield n
+    cluster.close()
+    n.close()
+
+
+def on_hosts(cluster, net, *args, conf=QUICK, state=None):
+    """A daemon on the last host, a node on each of the others: -> (the daemon, the nodes, one more daemon at the same place)"""
+    home = net.hosts[-1]
+    more = ["--state-dir", state] if state else []
+
+    def daemon():
+        return daemon_at(cluster, "--token-file", net.token, *more, prefix=home.prefix(), bind=home.addr)
+
+    first = daemon()
+    nodes = [cluster.node("--rdzv_endpoint", f"{home.addr}:29400", "--rdzv_id", "job", "--rdzv_conf", conf, "--max-restarts", 100,
+                          *args, program=STAMP, prefix=h.prefix()) for h in net.hosts[:-1]]
+    return first, nodes, daemon
+
+
+def texts(nodes):
+    return "\n---\n".join(n.text() for n in nodes)
+
+
+# --- death --------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_agent_is_known_to_be_dead_at_once(cluster, stamps):
+    where = cluster.daemon()
+    args = ["--nnodes", "3:4", "--rdzv_endpoint", where, "--rdzv_id", "job", "--rdzv_conf", DEFAULTS, "--max-restarts", 3]
+    nodes = [cluster.node(*args, program=STAMP) for _ in range(4)]
+    one, _ = stamps.wait_round(4)
+    killed = time.monotonic()
+    nodes[2].kill_agent()
+    two, began = stamps.wait_round(3, after=one)
+    print(f"kill -9 of an agent to the next round: {1000 * (began - killed):.0f} ms")
+    assert began - killed < 3.5, "it was taken for silence"
+    assert two == one + 1
+    stamps.never_two()
+    cluster.finish(*(n for n in nodes if n is not nodes[2]))
+
+
+# --- silence ------------------------------------------------------------------------------------------------------
+
+
+def partition(cluster, net, stamps, conf, budget):
+    first, nodes, _ = on_hosts(cluster, net, "--nnodes", "2:3", conf=conf)
+    one, _ = stamps.wait_round(3)
+    cut = time.monotonic()
+    net.hosts[2].cut()
+    two, began = stamps.wait_round(2, after=one)
+    print(f"partition to the next round: {began - cut:.2f} s (bound {budget} s)")
+    assert budget - 2 < began - cut < budget + LATE
+    stamps.never_two()
+    assert "the workers here were ended" in wait("a fence", lambda: "ended" in nodes[2].text() and nodes[2].text())
+    net.hosts[2].heal()
+    stamps.wait_round(3, after=two)
+    stamps.never_two()
+    cluster.finish(*nodes)
+
+
+def test_a_silent_partition_and_a_healed_one(cluster, net, stamps):
+    partition(cluster, net, stamps, QUICK, 0.9 + 1 + 1)
+
+
+@pytest.mark.slow
+def test_a_silent_partition_with_the_default_heartbeat(cluster, net, stamps):
+    partition(cluster, net, stamps, DEFAULTS, 3 + 1 + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deaf", ["daemon", "node"])
+def test_a_partition_of_one_way(cluster, net, stamps, deaf):
+    _, nodes, _ = on_hosts(cluster, net, "--nnodes", "2:3")
+    one, _ = stamps.wait_round(3)
+    node, home = net.hosts[2], net.hosts[-1]
+    who, to = (home, node) if deaf == "daemon" else (node, home)
+    who.deaf_to_us(to)
+    two, _ = stamps.wait_round(2, after=one)
+    who.hears_us(to)
+    stamps.wait_round(3, after=two)
+    stamps.never_two()
+    cluster.finish(*nodes)
+
+
+@pytest.mark.slow
+def test_flapping_makes_few_rounds(cluster, net, stamps):
+    flaps = 20
+    _, nodes, _ = on_hosts(cluster, net, "--nnodes", "2:3")
+    stamps.wait_round(3)
+    for _ in range(flaps):
+        net.hosts[2].cut()
+        time.sleep(1.5)
+        net.hosts[2].heal()
+        time.sleep(1.5)
+    last = max(stamps.read())
+    print(f"{flaps} flaps in {flaps * 3} s: {last} rounds")
+    assert last <= 2 * flaps  # each one breaks a round at most, and lets one begin
+    stamps.wait_round(3, after=last - 1)
+    stamps.never_two()
+    cluster.finish(*nodes)
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_stopped_loses_its_workers_meanwhile(cluster, stamps):
+    where = cluster.daemon()
+    args = ["--nnodes", "2:3", "--rdzv_endpoint", where, "--rdzv_id", "job", "--rdzv_conf", DEFAULTS, "--max-restarts", 9]
+    nodes = [cluster.node(*args, program=STAMP) for _ in range(3)]
+    one, _ = stamps.wait_round(3)
+    agent = nodes[1].agent()
+    os.kill(agent, signal.SIGSTOP)
+    stopped = time.monotonic()
+    two, began = stamps.wait_round(2, after=one)
+    print(f"SIGSTOP of an agent to the next round: {began - stopped:.2f} s")
+    stamps.never_two()
+    time.sleep(max(0, 10 - (time.monotonic() - stopped)))
+    os.kill(agent, signal.SIGCONT)
+    stamps.wait_round(3, after=two)
+    stamps.never_two()
+    cluster.finish(*nodes)
+
+
+# --- the daemon ----------------------------------------------------------------------------------------------------
+
+
+def test_a_daemon_that_is_killed_and_restarted_restarts_no_worker(cluster, stamps):
+    port, state = free_port(), cluster.tmp / "state"
+    first = daemon_at(cluster, "--state-dir", state, port=port)
+    args = ["--nnodes", "3", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", QUICK]
+    nodes = [cluster.node(*args, program=STAMP) for _ in range(3)]
+    one, _ = stamps.wait_round(3)
+    first.kill()
+    first.wait()
+    time.sleep(3)  # more than three times the silence that would fence
+    daemon_at(cluster, "--state-dir", state, port=port)
+    time.sleep(3)
+    now = time.monotonic()
+    rounds = stamps.read()
+    assert list(rounds) == [one], texts(nodes)
+    assert all(now - last < LATE for _, last in rounds[one].values())
+    cluster.finish(*nodes)
+
+
+@pytest.mark.slow
+def test_a_daemon_without_memory_ends_the_job_with_a_sentence(cluster, stamps):
+    port = free_port()
+    first = daemon_at(cluster, port=port)
+    args = ["--nnodes", "2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", QUICK]
+    nodes = [cluster.node(*args, program=STAMP) for _ in range(2)]
+    stamps.wait_round(2)
+    first.kill()
+    first.wait()
+    daemon_at(cluster, port=port)
+    for n in nodes:
+        assert n.wait() == 69, n.text()
+        assert "no longer knows job 'job'" in n.text()
+
+
+@pytest.mark.slow
+def test_a_daemon_killed_while_the_network_is_cut(cluster, net, stamps):
+    first, nodes, again = on_hosts(cluster, net, "--nnodes", "2:3", conf=DEFAULTS, state=cluster.tmp / "state")
+    one, _ = stamps.wait_round(3)
+    net.hosts[2].cut()
+    first.kill()
+    cut = time.monotonic()
+    first.wait()
+    time.sleep(8)
+    rounds = stamps.read()
+    assert list(rounds) == [one]
+    ends = sorted(last for _, last in rounds[one].values())
+    print(f"the node that is cut off ended its workers after {ends[0] - cut:.2f} s (bound 4 s); the others run on")
+    assert ends[0] - cut < 4 + LATE / 2
+    assert time.monotonic() - ends[1] < LATE, texts(nodes)
+    again()
+    two, _ = stamps.wait_round(2, after=one)
+    net.hosts[2].heal()
+    stamps.wait_round(3, after=two)
+    stamps.never_two()
+    cluster.finish(*nodes)
+
+
+@pytest.mark.slow
+def test_the_grace_for_a_dead_daemon_ends(cluster, stamps):
+    port = free_port()
+    first = daemon_at(cluster, port=port)
+    args = ["--nnodes", "2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf",
+            QUICK + ",daemon_grace=3,join_timeout=5"]
+    nodes = [cluster.node(*args, program=STAMP) for _ in range(2)]
+    one, _ = stamps.wait_round(2)
+    first.kill()
+    gone = time.monotonic()
+    for n in nodes:
+        assert n.wait() == 69, n.text()
+        assert "cannot reach" in n.text()
+    ends = [last for _, last in stamps.read()[one].values()]
+    print("workers ran on for", [f"{e - gone:.2f} s" for e in ends])
+    assert all(2 < e - gone < 3 + LATE for e in ends)
+
+
+@pytest.mark.slow
+def test_a_daemon_that_is_stopped_declares_nobody_dead(cluster, stamps):
+    port = free_port()
+    daemon = daemon_at(cluster, port=port)
+    args = ["--nnodes", "2:3", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", DEFAULTS,
+            "--max-restarts", 1]
+    nodes = [cluster.node(*args, program=STAMP) for _ in range(3)]
+    one, _ = stamps.wait_round(3)
+    daemon.send_signal(signal.SIGSTOP)
+    time.sleep(5)
+    daemon.send_signal(signal.SIGCONT)
+    # The agents fenced themselves; all of them are in the very next round, and one restart is used up.
+    two, _ = stamps.wait_round(3, after=one)
+    assert two == one + 1, texts(nodes)
+    stamps.never_two()
+    cluster.finish(*nodes)
+
+
+@pytest.mark.slow
+def test_a_daemon_that_pauses_for_a_moment_changes_nothing(cluster, stamps):
+    port = free_port()
+    daemon = daemon_at(cluster, port=port)
+    args = ["--nnodes", "2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", DEFAULTS]
+    nodes = [cluster.node(*args, program=STAMP) for _ in range(2)]
+    one, _ = stamps.wait_round(2)
+    for _ in range(3):
+        daemon.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        daemon.send_signal(signal.SIGCONT)
+        time.sleep(1.5)
+    assert list(stamps.read()) == [one]
+    cluster.finish(*nodes)
+
+
+# --- everything -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [int(os.environ.get("CRUN_FAULT_SEED", s)) for s in (1, 2, 3)])
+def test_whatever_the_network_does(cluster, stamps, seed):
+    """Each node behind a proxy of its own that goes wrong at random; then the job must end well."""
+    print(f"seed {seed} (CRUN_FAULT_SEED)")
+    dice = random.Random(seed)
+    port, state = free_port(), cluster.tmp / "state"
+    daemon = daemon_at(cluster, "--state-dir", state, port=port)
+    proxies = [Proxy("127.0.0.1", port, seed + i) for i in range(3)]
+    args = ["--nnodes", "1:3", "--rdzv_id", "job", "--rdzv_conf", QUICK, "--max-restarts", 1000]
+    nodes = [cluster.node("--rdzv_endpoint", f"127.0.0.1:{p.port}", *args, program=STAMP) for p in proxies]
+    stamps.wait_round(3)
+    for _ in range(25):
+        what = dice.random()
+        if what < 0.1:
+            daemon.kill()
+            daemon.wait()
+            time.sleep(dice.uniform(0, 1))
+            daemon = daemon_at(cluster, "--state-dir", state, port=port)
+        elif what < 0.2:
+            os.kill(nodes[dice.randrange(3)].agent(), signal.SIGSTOP)
+        else:
+            dice.choice(proxies).set(dice.choice(FAULTS))
+        time.sleep(dice.uniform(0, 2))
+        for n in nodes:
+            os.kill(n.agent(), signal.SIGCONT)
+    for p in proxies:
+        p.set("pass")
+    last = max(stamps.read())
+    stamps.wait_round(3, after=last - 1)
+    print(f"{stamps.never_two()} rounds")
+    cluster.finish(*nodes)
+    for p in proxies:
+        p.close()
