@@ -44,6 +44,7 @@ static int take_over(struct rdzv_host *h, struct err *e)
     rc = rc ? rc : host_replay(h, log.data, log.len, e);
     for (struct peer *p = h->peers; p; p = p->hh.next)
         p->heard = p->written = h->began;
+    host_note_end(h);
     bool lost = h->former_identity[0] ? strcmp(h->former_identity, h->identity) != 0 : h->o->was_member;
     if (lost && HOST_SOUND(6))
         h->hold_until = h->began + h->o->job.silence_ms + h->o->job.kill_ms;
@@ -144,6 +145,8 @@ static int look(struct rdzv_host *h, struct err *e)
 {
     int64_t began = now_of(h);
     bool all = began >= h->next_look;
+    h->looks += all;
+    h->all = all;
     TRY(h->home->ops->beats(h->home, all, host_visit, h, e));
     if (h->failed)
         return h->failed == 1 ? 1 : h->failed;
@@ -158,6 +161,9 @@ static int look(struct rdzv_host *h, struct err *e)
 static void tick(struct rdzv_host *h)
 {
     int64_t now = now_of(h);
+    if (h->held && now >= h->hold_until)
+        h->changed = true; /* what follows is a decision: the next reign need not wait again */
+    h->held = now < h->hold_until;
     if (h->machine && now >= h->hold_until && rdzv_deadline(h->machine) <= now)
         host_step(h, &(struct rdzv_event){.kind = RDZV_TICK}, now, NULL);
 }
@@ -165,13 +171,7 @@ static void tick(struct rdzv_host *h)
 /* Everybody that takes part has seen the END, or has had time enough. */
 static bool may_go(struct rdzv_host *h)
 {
-    if (!host_is_over(h)) {
-        h->over_since = 0;
-        return false;
-    }
-    if (!h->over_since)
-        h->over_since = now_of(h);
-    return now_of(h) - h->over_since >= LINGER_MS;
+    return h->over_since && now_of(h) - h->over_since >= LINGER_MS && now_of(h) >= h->hold_until;
 }
 
 static int64_t patience(struct rdzv_host *h)

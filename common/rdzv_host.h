@@ -31,7 +31,7 @@ struct rdzv_host_options {
     struct rdzv_config job; /* for a job that does not exist yet */
     const char *node;       /* who leads, for people */
     int64_t heartbeat_ms;   /* between two pulses, and between two looks at all beats */
-    bool was_member;        /* this node was part of a job that the home no longer holds */
+    bool was_member;        /* this node has seen an epoch there: a home without one was emptied */
     uint64_t (*random)(void *arg);
     void *random_arg;
     const atomic_bool *stop; /* set, then interrupt the home: the reign ends in good order */

@@ -123,6 +123,7 @@ int host_step(struct rdzv_host *h, const struct rdzv_event *ev, int64_t now, str
     if (rc < 0)
         return rc;
     h->changed = true;
+    host_note_end(h);
     spread_news(h);
     if (rdzv_nodes(h->machine) < before + (ev->kind == RDZV_JOIN))
         forget_stale_news(h);
@@ -149,12 +150,23 @@ static int check_addresses(const struct rdzv_event *ev, struct err *e)
     return 0;
 }
 
+/* Take up what nodes were told by others than us. */
+static void raise_floors(struct rdzv_host *h, int64_t now)
+{
+    if (h->machine && (h->raised_round > rdzv_round(h->machine) || h->raised_restarts > rdzv_restarts(h->machine)) &&
+        rdzv_raise(h->machine, h->raised_round, h->raised_restarts, now, NULL) == 0)
+        h->changed = true;
+}
+
 static int new_instance(struct rdzv_host *h, const struct rdzv_config *c, struct err *e)
 {
     char instance[20];
     snprintf(instance, sizeof instance, "%016" PRIx64, h->o->random(h->o->random_arg));
     h->created = true;
-    return host_begin_job(h, c, instance, e);
+    TRY(host_begin_job(h, c, instance, e));
+    h->over_since = 0;
+    raise_floors(h, h->home->ops->now(h->home));
+    return 0;
 }
 
 /* A JOIN begins a new job where there is none, or where the one that is over is not the asker's. */
@@ -166,11 +178,8 @@ static int admit_join(struct rdzv_host *h, const struct beat *b, const struct rd
     TRY(rdzv_config_decode(line, n, &theirs, e));
     TRY(check_addresses(ev, e));
     bool theirs_ended = host_is_over(h) && strcmp(b->instance, h->instance) != 0;
-    if (!h->machine || theirs_ended) {
+    if (!h->machine || theirs_ended)
         TRY(new_instance(h, &theirs, e));
-        if (b->told > 0 || b->instance[0]) /* the home lost a job whose workers may still run */
-            h->hold_until = h->hold_until ? h->hold_until : h->began + theirs.silence_ms + theirs.kill_ms;
-    }
     int rc = rdzv_config_differs(&h->config, &theirs, e);
     return rc < 0 ? ERR_MISMATCH : 0;
 }
@@ -208,6 +217,25 @@ static void resume(struct rdzv_host *h, struct peer *p, int64_t now)
     host_step(h, &ev, now, NULL);
 }
 
+static uint64_t log_round(const struct rdzv_host *h)
+{
+    return h->machine ? rdzv_round(h->machine) : 0;
+}
+
+/* Members of the job that is over may still work for as long as their leases run, unless all have cleared up and gone. */
+static bool too_early(struct rdzv_host *h, const struct beat *b, int64_t now)
+{
+    int64_t bound = h->over_since + h->config.silence_ms + h->config.kill_ms;
+    if (!host_is_over(h) || strcmp(b->instance, h->instance) == 0 || now >= bound)
+        return false;
+    for (const struct peer *p = h->peers; p; p = p->hh.next)
+        if (rdzv_knows(h->machine, p->node) && p->looked + 1 >= h->looks) {
+            h->hold_until = bound;
+            return true;
+        }
+    return false;
+}
+
 static void request(struct rdzv_host *h, struct peer *p, const struct beat *b, const char *line, size_t n)
 {
     struct rdzv_event ev;
@@ -216,9 +244,13 @@ static void request(struct rdzv_host *h, struct peer *p, const struct beat *b, c
     int64_t now = h->home->ops->now(h->home);
     if (q <= p->q)
         return;
-    p->q = q;
     int rc = rdzv_event_decode(line, n, &ev, &e);
+    if (rc == 0 && ev.kind == RDZV_JOIN && too_early(h, b, now))
+        return; /* it goes on asking */
+    p->q = q;
     memcpy(ev.node, p->node, sizeof ev.node);
+    if (!HOST_SOUND(5) && ev.kind == RDZV_JOIN && ev.round > log_round(h))
+        ev.round = log_round(h);
     if (rc == 0 && ev.kind == RDZV_JOIN)
         rc = admit_join(h, b, &ev, line, n, &e);
     if (rc < 0) {
@@ -298,7 +330,7 @@ static void repair(struct rdzv_host *h, struct peer *p, const struct beat *b, in
 
 static void requests(struct rdzv_host *h, struct peer *p, const struct beat *b)
 {
-    for (const char *line = b->requests; line < b->end;) {
+    for (const char *line = b->requests; line < b->end && h->home->ops->now(h->home) >= h->hold_until;) {
         const char *stop = memchr(line, '\n', (size_t)(b->end - line));
         stop = stop ? stop : b->end;
         request(h, p, b, line, (size_t)(stop - line));
@@ -310,13 +342,20 @@ static void requests(struct rdzv_host *h, struct peer *p, const struct beat *b)
 static void learn(struct rdzv_host *h, const struct beat *b, int64_t now)
 {
     bool ours = strcmp(b->instance, h->instance) == 0 || h->hold_until;
-    if (!h->machine || !ours || !HOST_SOUND(5) || (b->told <= h->raised_round && b->restarts <= h->raised_restarts))
+    if (!ours || !HOST_SOUND(5) || (b->told <= h->raised_round && b->restarts <= h->raised_restarts))
         return;
     h->raised_round = b->told > h->raised_round ? b->told : h->raised_round;
     h->raised_restarts = b->restarts > h->raised_restarts ? b->restarts : h->raised_restarts;
-    bool news = b->told > rdzv_round(h->machine) || b->restarts > rdzv_restarts(h->machine);
-    if (news && rdzv_raise(h->machine, b->told, b->restarts, now, NULL) == 0)
-        h->changed = true;
+    raise_floors(h, now);
+}
+
+/* A log without a past, and a node that has heeded an earlier reign: the home was emptied. What else it forgot may still be at work. */
+static void suspect_loss(struct rdzv_host *h, const struct beat *b, int64_t now)
+{
+    bool past = h->former_identity[0] || h->hold_until || (h->machine && rdzv_round(h->machine) > 0);
+    if (past || !b->epoch[0] || strcmp(b->epoch, h->epoch) == 0 || !HOST_SOUND(6))
+        return;
+    h->hold_until = now + h->config.silence_ms + h->config.kill_ms;
 }
 
 void host_visit(void *arg, const char *node, const char *text, size_t n)
@@ -327,22 +366,25 @@ void host_visit(void *arg, const char *node, const char *text, size_t n)
     if (h->failed || decode(text, n, &b) < 0 || !(p = host_peer(h, node)))
         return;
     begin_life(p, &b);
+    if (h->all)
+        p->looked = h->looks;
     bool moved = b.n != p->n, promised = strcmp(b.epoch, h->epoch) == 0;
     int64_t now = h->home->ops->now(h->home);
     p->n = b.n;
     if (b.seen > p->seq)
         p->seq = b.seen;
+    suspect_loss(h, &b, now);
     if (!moved || !promised)
         return;
     p->heard = now;
+    learn(h, &b, now);
     if (now < h->hold_until)
         return;
-    learn(h, &b, now);
     resume(h, p, now);
     requests(h, p, &b);
     if (b.bye)
         depart(h, p, now);
-    else {
+    else if (now >= h->hold_until) {
         check_place(h, p, &b);
         repair(h, p, &b, now);
     }

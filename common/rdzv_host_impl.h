@@ -5,15 +5,10 @@
 #include "common/buf.h"
 #include "common/rdzv_home.h"
 #include "common/rdzv_host.h"
+#include "common/rdzv_mutant.h"
 #include "common/rdzv_slot.h"
 
 #include <uthash.h>
-
-/* tests/sim compiles these files again with one fault sown into them, to show that the simulator would see it. */
-#ifndef RDZV_HOST_MUTANT
-#define RDZV_HOST_MUTANT 0
-#endif
-#define HOST_SOUND(n) (RDZV_HOST_MUTANT != (n))
 
 /* What the leader keeps of a node, whether the machine knows it or not. */
 struct peer {
@@ -27,6 +22,7 @@ struct peer {
     bool has_news;
     struct rdzv_news news; /* newest; its seq is ours, not the machine's */
     uint64_t seq;          /* the highest this node has been sent, or has seen from a predecessor */
+    uint64_t looked;       /* the newest look at all beats that found one of this node */
     bool silent;           /* the machine was told so */
     bool dirty;            /* the slot must be written with the next decision */
     int64_t written;       /* when it was */
@@ -48,7 +44,9 @@ struct rdzv_host {
     struct rdzv_news end;      /* what all were told when the job ended */
     int64_t began, hold_until; /* 0: no hold */
     int64_t next_pulse, next_look, over_since;
-    uint64_t pulses;
+    uint64_t pulses, looks;
+    bool held;             /* at the last tick */
+    bool all;              /* this look is at all beats */
     uint64_t raised_round; /* what nodes were told by others than us */
     int raised_restarts;
     size_t logged; /* bytes since the newest whole decision */
@@ -66,6 +64,7 @@ int host_pulse_text(struct rdzv_host *h, bool released, struct buf *out);
 int host_begin_job(struct rdzv_host *h, const struct rdzv_config *c, const char *instance, struct err *e);
 struct peer *host_peer(struct rdzv_host *h, const char *node); /* made if need be; NULL: no memory */
 bool host_is_over(const struct rdzv_host *h);
+void host_note_end(struct rdzv_host *h); /* when the job was first seen to be over */
 
 /* rdzv_host_beat.c: what a node's beat makes of the job */
 void host_visit(void *arg, const char *node, const char *beat, size_t n);

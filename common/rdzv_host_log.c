@@ -1,5 +1,6 @@
 /* Decisions as text. A decision is a header line, then blocks:
- *   D epoch=... holder=... home=... instance=...   who decided, and in which incarnation of the home
+ *   T epoch=... holder=... home=... instance=      a reign begins (alone), and in which incarnation of the home
+ *   D epoch=... holder=... home=... instance=...   who decided
  *   C <settings>                                   a new job begins: forget what was before
  *   M <bytes>\n<rdzv_delta() or rdzv_snapshot()>   the machine
  *   S <bytes> <node>\n<slot>                       what a node was told
@@ -17,6 +18,14 @@ bool host_is_over(const struct rdzv_host *h)
 {
     enum rdzv_state s = h->machine ? rdzv_state(h->machine) : RDZV_JOINING;
     return s == RDZV_SUCCEEDED || s == RDZV_FAILED || s == RDZV_DRAINED;
+}
+
+void host_note_end(struct rdzv_host *h)
+{
+    if (!host_is_over(h))
+        h->over_since = 0;
+    else if (!h->over_since)
+        h->over_since = h->home->ops->now(h->home);
 }
 
 struct peer *host_peer(struct rdzv_host *h, const char *node)
@@ -45,9 +54,9 @@ int host_begin_job(struct rdzv_host *h, const struct rdzv_config *c, const char 
 
 /* ---- writing ------------------------------------------------------------------------------------------------------ */
 
-int host_record_claim(struct rdzv_host *h, struct buf *out)
+static int record_head(struct rdzv_host *h, const char *mark, struct buf *out)
 {
-    TRY(buf_addstr(out, "D "));
+    TRY(buf_addstr(out, mark));
     struct buf line = {0};
     int rc = rdzv_field_text(&line, "epoch", h->epoch);
     rc = rc ? rc : rdzv_field_text(&line, "holder", h->o->node);
@@ -56,6 +65,11 @@ int host_record_claim(struct rdzv_host *h, struct buf *out)
     rc = rc ? rc : buf_printf(out, "%s\n", line.data);
     buf_free(&line);
     return rc;
+}
+
+int host_record_claim(struct rdzv_host *h, struct buf *out)
+{
+    return record_head(h, "T ", out);
 }
 
 struct gather {
@@ -115,7 +129,7 @@ static int record_slots(struct rdzv_host *h, bool whole, struct buf *out, struct
 int host_record(struct rdzv_host *h, bool whole, struct buf *out, struct buf *slots, struct err *e)
 {
     struct buf machine = {0};
-    int rc = host_record_claim(h, out);
+    int rc = record_head(h, "D ", out);
     if (rc == 0 && (h->created || whole)) {
         rc = buf_addstr(out, "C ");
         struct buf line = {0};
@@ -210,13 +224,14 @@ static int take_block(struct reader *r, const char *size, const char **ret, size
     return 0;
 }
 
-static int replay_header(struct rdzv_host *h, const char *p, size_t n)
+/* Only a decision shows that a reign has waited out what its home may have lost; a claim alone does not. */
+static int replay_decision(struct rdzv_host *h, const char *p, size_t n)
 {
-    char epoch[RDZV_EPOCH_MAX + 1] = "";
-    TRY(rdzv_field_find(p, n, "epoch", epoch, sizeof epoch));
-    if (strcmp(epoch, h->epoch) == 0)
-        return 0; /* our own claim */
+    char instance[20] = "";
+    TRY(rdzv_field_find(p, n, "instance", instance, sizeof instance));
     TRY(rdzv_field_find(p, n, "home", h->former_identity, sizeof h->former_identity));
+    if (instance[0])
+        snprintf(h->instance, sizeof h->instance, "%s", instance);
     return 0;
 }
 
@@ -245,13 +260,10 @@ static int replay_line(struct rdzv_host *h, struct reader *r, char *line, size_t
     size_t n;
     struct rdzv_config c;
     switch (line[0]) {
-    case 'D': {
-        char instance[20] = "";
-        TRY(rdzv_field_find(line + 2, len - 2, "instance", instance, sizeof instance));
-        if (instance[0])
-            snprintf(h->instance, sizeof h->instance, "%s", instance);
-        return replay_header(h, line + 2, len - 2);
-    }
+    case 'T':
+        return 0;
+    case 'D':
+        return replay_decision(h, line + 2, len - 2);
     case 'C':
         rdzv_config_defaults(&c);
         TRY(rdzv_config_decode(line + 2, len - 2, &c, e));

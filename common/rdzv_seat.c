@@ -7,6 +7,7 @@
 
 #include "common/err.h"
 #include "common/exitcode.h"
+#include "common/rdzv_mutant.h"
 #include "common/rdzv_slot.h"
 #include "common/rdzv_wire.h"
 
@@ -143,7 +144,7 @@ static int take_news(struct rdzv_seat *s, const struct rdzv_slot *slot, struct r
     if (slot->news_len == 0)
         return 0;
     TRY(rdzv_news_decode(slot->news, slot->news_len, &news, e));
-    bool stale = news.kind == RDZV_NEWS_ROUND && (slot->q < s->join_q || !s->joining);
+    bool stale = news.kind == RDZV_NEWS_ROUND && (slot->q < s->join_q || !s->joining) && HOST_SOUND(8);
     if (news.seq <= s->seen || stale)
         return 0;
     believe(s, &news, ret);
@@ -155,8 +156,8 @@ static int take_news(struct rdzv_seat *s, const struct rdzv_slot *slot, struct r
 /* The leader has forgotten us, or never knew us. */
 static int take_unknown(struct rdzv_seat *s, bool other_job, struct rdzv_heard *ret)
 {
-    if (s->works) {
-        s->works = false;
+    if (s->works || (s->done && !s->leaving)) {
+        s->works = s->done = false;
         ret->bits |= SEAT_UNKNOWN | (other_job ? SEAT_LOST : 0);
     } else if (s->leaving) {
         const struct rdzv_news end = {
@@ -216,13 +217,15 @@ int rdzv_seat_hear(struct rdzv_seat *s, const struct rdzv_view *v, int64_t sent,
     if (strcmp(v->epoch, s->epoch) != 0) { /* promise it first */
         snprintf(s->epoch, sizeof s->epoch, "%s", v->epoch);
         ret->bits |= s->epoch[0] ? SEAT_AGAIN : 0;
-        return repeat_claims(s);
+        TRY(repeat_claims(s));
+        if (HOST_SOUND(7))
+            return 0;
     }
     if (!s->epoch[0])
         return 0; /* nobody leads: nobody acknowledges */
     struct rdzv_slot slot;
     TRY(read_slot(s, v, &slot, e));
-    bool lapsed = now >= s->lease, held = !s->works || holds_our_round(s, &slot);
+    bool lapsed = now >= s->lease, held = !s->works || holds_our_round(s, &slot) || !HOST_SOUND(9);
     if (held && sent + s->silence_ms > s->lease)
         s->lease = sent + s->silence_ms;
     if (lapsed) {

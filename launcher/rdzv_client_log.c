@@ -63,7 +63,7 @@ struct log_client {
     struct rdzv_client_options o;
     uv_async_t async;
     uv_timer_t fence;
-    bool closing, works; /* the loop's */
+    bool closing, works, done; /* the loop's */
     bool joined_once;
     int open_handles;
 
@@ -83,7 +83,8 @@ struct log_client {
     struct rdzv_view view;
     struct buf beat, pulse;
     int64_t pulse_moved, claim_at, heard_at, progress_at, next_beat;
-    bool answered; /* our first JOIN */
+    bool answered;   /* our first JOIN */
+    bool knew_reign; /* somebody led when we looked before */
     int pause_ms;
 };
 
@@ -191,7 +192,7 @@ static void start_leading(struct log_client *l)
     d->o = (struct rdzv_host_options){.job = l->o.job,
                                       .node = l->o.node,
                                       .heartbeat_ms = l->o.heartbeat_ms,
-                                      .was_member = l->seat.instance[0] != 0,
+                                      .was_member = l->knew_reign,
                                       .random = draw,
                                       .stop = &d->stop};
     memcpy(d->seen, l->view.epoch, sizeof d->seen);
@@ -223,6 +224,7 @@ static void end_leading(struct log_client *l, bool now)
 static void watch_leader(struct log_client *l, int64_t now)
 {
     bool none = !l->view.epoch[0] || pulse_number(l, "free") > 0;
+    l->knew_reign |= l->view.epoch[0] != 0;
     int64_t patience = l->o.job.silence_ms + (int64_t)(draw(NULL) % (uint64_t)(l->o.heartbeat_ms / 2 + 1));
     end_leading(l, false);
     if (l->view.pulse.len != l->pulse.len || memcmp(l->view.pulse.data, l->pulse.data, l->pulse.len) != 0) {
@@ -432,10 +434,12 @@ static void no_more_work(struct log_client *l)
         l->o.on_lease(l->o.arg, 0);
 }
 
+/* Whoever works, or is done and waits for the others, must join again. */
 static void fence(struct log_client *l, const char *why)
 {
-    if (!l->works)
+    if (!l->works && !l->done)
         return;
+    l->done = false;
     no_more_work(l);
     l->o.on_fence(l->o.arg, why);
 }
@@ -581,6 +585,7 @@ static int log_join(struct rdzv_client *c, struct err *e)
     struct log_client *l = (struct log_client *)c;
     struct rdzv_event ev = {.kind = RDZV_JOIN, .slots = l->o.slots, .node_rank = l->o.node_rank};
     no_more_work(l);
+    l->done = false;
     ev.port = l->o.store_port ? l->o.store_port(l->o.arg) : 0;
     if (ev.port < 0)
         return err_set(e, -EADDRNOTAVAIL, "no port for the bootstrap store");
@@ -603,6 +608,7 @@ static int log_done(struct rdzv_client *c, struct err *e)
     struct log_client *l = (struct log_client *)c;
     (void)e;
     no_more_work(l);
+    l->done = true;
     return ask(l, &(struct rdzv_event){.kind = RDZV_DONE});
 }
 

@@ -1,0 +1,147 @@
+/* A simulated job whose rendezvous lives in a log: a Redis that may fail over and lose its last acknowledged writes, or a shared directory.
+ * Agents are the product's seats (common/rdzv_seat.h); whoever leads runs the product's host (common/rdzv_host.h) as a coroutine, which may
+ * pause, crash or lose its connection before or after the effect of every call. Each node has a clock of its own. */
+#ifndef CRUN_TESTS_SIM_LOG_H
+#define CRUN_TESTS_SIM_LOG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <ucontext.h>
+
+#include "common/rdzv_home.h"
+#include "common/rdzv_host.h"
+#include "common/rdzv_seat.h"
+
+enum { LOG_AGENTS_MAX = 12, LOG_EVENTS_MAX = 512, LOG_DECISIONS_MAX = 8192, LOG_HISTORY = 12 };
+
+enum sim_home_kind { SIM_REDIS, SIM_FOLDER };
+
+struct log_stats {
+    uint64_t steps, rounds, reigns, failovers, lost_writes, fences, appends, refused_appends, ended_well, ended_badly;
+};
+
+/* What the home holds. Strings live in the world's arena, so that a copy is a snapshot. */
+struct home_state {
+    const char *epoch, *pulse;
+    const char *beats[LOG_AGENTS_MAX], *slots[LOG_AGENTS_MAX];
+    int first, count; /* decisions */
+};
+
+struct decision {
+    const char *epoch, *text;
+};
+
+enum log_event { EV_ARRIVE, EV_REPLY };
+
+/* An exchange on its way. */
+struct flight {
+    enum log_event kind;
+    int64_t at, sent; /* sent: by the agent's clock */
+    int agent;
+    uint64_t number; /* of the exchange; a late one is nobody's */
+    int generation;
+    const char *beat, *epoch, *pulse, *slot;
+};
+
+enum work { WORK_NONE, WORK_RUNS, WORK_STOPS };
+
+struct log_agent {
+    struct sim_home *home;
+    int index;
+    bool alive, ended, leaving, knew_reign;
+    int64_t offset, paused_until, cut_until;
+    struct rdzv_seat seat;
+    uint64_t exchange; /* newest; 0: none under way */
+    uint64_t exchanges;
+    int64_t next_beat, gives_up;
+    enum work work;
+    uint64_t work_round;
+    int64_t dead_at, finish_at; /* true time */
+    bool join_due;
+    int slots;
+    /* leading */
+    ucontext_t context;
+    char *stack;
+    bool leads;
+    int64_t wake;   /* of the coroutine */
+    int generation; /* of its connection; -1: broken */
+    char own_epoch[RDZV_EPOCH_MAX + 1];
+    bool called[LOG_AGENTS_MAX];
+    struct rdzv_host_options o;
+    atomic_bool stop;
+    char seen[RDZV_EPOCH_MAX + 1];
+    /* what it has seen of the leader */
+    const char *view_epoch, *view_pulse;
+    int64_t pulse_moved, claim_at;
+};
+
+struct sim_home {
+    struct rdzv_home base;
+    struct log_world *w;
+    int agent;
+};
+
+struct log_world {
+    uint64_t seed, rng;
+    enum sim_home_kind kind;
+    int64_t now, faults_end, next_fault;
+    bool trace;
+    double loss, slow, breaks, fault_rate;
+    struct rdzv_config config;
+    struct home_state state;
+    struct decision log[LOG_DECISIONS_MAX];
+    struct home_state history[LOG_HISTORY];
+    int history_count;
+    int generation; /* of the server: grows with each failover */
+    struct log_agent agents[LOG_AGENTS_MAX];
+    struct sim_home homes[LOG_AGENTS_MAX];
+    int agent_count;
+    struct flight flights[LOG_EVENTS_MAX];
+    int flight_count;
+    ucontext_t main;
+    char **arena;
+    size_t arena_count, arena_cap;
+    /* what the rules remember */
+    uint64_t round_world[64];
+    unsigned round_nodes[64]; /* bits: who was told */
+    char round_instance[64][20];
+    int round_slots[64];
+    char round_leader[64][RDZV_ADDR_MAX + 1];
+    uint64_t round_number[64];
+    uint64_t round_taken[64]; /* bits: group ranks */
+    struct log_stats *stats;
+    struct err *e;
+    int broken;
+};
+
+uint64_t log_random(struct log_world *w);
+int64_t log_between(struct log_world *w, int64_t lo, int64_t hi);
+bool log_chance(struct log_world *w, double p);
+const char *log_keep(struct log_world *w, const char *p, size_t n);
+void log_broken(struct log_world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void log_trace(struct log_world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static inline bool log_faulty(const struct log_world *w)
+{
+    return w->now < w->faults_end;
+}
+
+/* sim_log_home.c */
+void log_home_open(struct log_world *w, int agent);
+void log_mutated(struct log_world *w); /* before each change, so that a failover can go back */
+void log_failover(struct log_world *w);
+void log_lead(struct log_world *w, struct log_agent *a);
+void log_resume(struct log_world *w, struct log_agent *a); /* its coroutine */
+
+/* sim_log_agent.c */
+void log_agent_born(struct log_world *w, struct log_agent *a, int index);
+void log_agent_tick(struct log_world *w, struct log_agent *a);
+int64_t log_agent_wake(const struct log_world *w, const struct log_agent *a);
+void log_agent_hear(struct log_world *w, struct log_agent *a, const struct flight *f);
+void log_agent_crash(struct log_world *w, struct log_agent *a);
+void log_agent_fail(struct log_world *w, struct log_agent *a);
+void log_agent_leave(struct log_world *w, struct log_agent *a);
+
+/* One schedule; 0, or ERR_CORRUPT with the rule that broke. */
+int log_run(enum sim_home_kind kind, uint64_t seed, bool trace, struct log_stats *total, struct err *e);
+
+#endif

@@ -1,0 +1,91 @@
+/* Random schedules against the rendezvous that lives in a log. LOG_RUNS: how many for each home; LOG_SEED and LOG_HOME (0 Redis, 1 folder):
+ * replay one, with its trace. With -DRDZV_HOST_MUTANT=n a fault is sown into the code, and must be seen. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/rdzv_mutant.h"
+#include "tests/sim/sim_log.h"
+
+static uint64_t number(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void say(const char *home, uint64_t runs, double s, const struct log_stats *st)
+{
+    print_message(
+        "# %s: %llu schedules in %.1f s: %llu steps, %llu rounds, %llu reigns, %llu decisions (%llu refused), "
+        "%llu failovers lost %llu writes, %llu fenced, %llu ended well, %llu badly\n",
+        home, (unsigned long long)runs, s, (unsigned long long)st->steps, (unsigned long long)st->rounds,
+        (unsigned long long)st->reigns, (unsigned long long)st->appends, (unsigned long long)st->refused_appends,
+        (unsigned long long)st->failovers, (unsigned long long)st->lost_writes, (unsigned long long)st->fences,
+        (unsigned long long)st->ended_well, (unsigned long long)st->ended_badly);
+}
+
+static void many(enum sim_home_kind kind, const char *home)
+{
+    struct log_stats st = {0};
+    struct err e = {0};
+    uint64_t runs = number("LOG_RUNS", 400), one = number("LOG_SEED", 0);
+    int64_t t0 = clock_ms();
+    if (one > 0) {
+        if (number("LOG_HOME", 0) == kind && log_run(kind, one, true, &st, &e) < 0)
+            fail_msg("%s", e.text);
+        return;
+    }
+    for (uint64_t seed = 1; seed <= runs; seed++)
+        if (log_run(kind, seed, false, &st, &e) < 0)
+            fail_msg("%s: %s (replay: LOG_HOME=%d LOG_SEED=%llu)", home, e.text, (int)kind, (unsigned long long)seed);
+    say(home, runs, (double)(clock_ms() - t0) / 1000, &st);
+    /* A simulation in which little happens proves little. */
+    assert_true(st.rounds > runs);
+    assert_true(st.reigns > runs);
+    assert_true(st.fences > runs / 10);
+    assert_true(st.ended_well > runs / 10);
+}
+
+static void every_rule_holds_over_a_redis_that_loses_writes(void **state)
+{
+    (void)state;
+    many(SIM_REDIS, "Redis");
+}
+
+static void every_rule_holds_over_a_shared_folder(void **state)
+{
+    (void)state;
+    many(SIM_FOLDER, "folder");
+}
+
+static void the_sown_fault_is_seen(void **state)
+{
+    struct log_stats st = {0};
+    struct err e = {0};
+    uint64_t runs = number("LOG_RUNS", 20000);
+    (void)state;
+    for (uint64_t seed = 1; seed <= runs; seed++)
+        for (int kind = SIM_REDIS; kind <= SIM_FOLDER; kind++)
+            if (log_run((enum sim_home_kind)kind, seed, false, &st, &e) < 0) {
+                print_message("# mutant %d is seen after %llu schedules: %s\n", RDZV_HOST_MUTANT,
+                              (unsigned long long)seed * 2, e.text);
+                return;
+            }
+    fail_msg("mutant %d was not seen in %llu schedules", RDZV_HOST_MUTANT, (unsigned long long)runs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest sound[] = {
+        cmocka_unit_test(every_rule_holds_over_a_redis_that_loses_writes),
+        cmocka_unit_test(every_rule_holds_over_a_shared_folder),
+    };
+    const struct CMUnitTest mutant[] = {cmocka_unit_test(the_sown_fault_is_seen)};
+    return RDZV_HOST_MUTANT ? cmocka_run_group_tests(mutant, NULL, NULL) : cmocka_run_group_tests(sound, NULL, NULL);
+}
