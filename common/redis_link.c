@@ -311,13 +311,15 @@ static int dial_server(struct redis_link *l, struct resp_conn *c, const struct r
     char name[300];
     l->now = *h;
     int rc = resp_dial(c, h->name, h->port, deadline, e);
+    if (l->plain)
+        return rc;
     if (rc < 0)
         return e ? (err_wrap(e, "%s", redis_link_name(l, name, sizeof name)), rc) : rc;
     if (l->tls)
         rc = start_tls(l, c, h->name, deadline, e);
     if (rc < 0)
         return e ? (err_wrap(e, "%s", redis_link_name(l, name, sizeof name)), rc) : rc;
-    rc = l->plain ? 0 : greet(l, c, deadline, e);
+    rc = greet(l, c, deadline, e);
     rc = rc == 0 && l->sentinel ? check_primary(l, c, deadline, e) : rc;
     if (rc < 0)
         resp_hang_up(c);

@@ -10,7 +10,9 @@
 #include "common/clock.h"
 #include "common/err.h"
 
-static const struct store_ops *const backends[] = {&store_resp_ops, &store_tcp_ops, &store_mem_ops};
+static const struct store_ops *const backends[] = {&store_resp_ops,     &store_tcp_ops,    &store_mem_ops,
+                                                   &store_redis_ops,    &store_rediss_ops, &store_sentinel_ops,
+                                                   &store_sentinels_ops};
 
 int store_open(struct store **ret, const char *url, const struct store_options *o, struct err *e)
 {

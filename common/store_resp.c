@@ -153,7 +153,7 @@ static int connected(struct resp_store *s, int64_t deadline, struct err *e)
         resp_hang_up(&s->conn);
     if (s->conn.fd >= 0)
         return 0;
-    TRY(resp_dial(&s->conn, s->host, s->port, deadline, e));
+    TRY(redis_link_dial(&s->link, &s->conn, deadline, e));
     return probe(s, deadline, e);
 }
 
@@ -275,8 +275,7 @@ static void resp_close(struct store *store)
         close(s->abort_fd);
     pthread_cond_destroy(&s->idle);
     pthread_mutex_destroy(&s->mutex);
-    free(s->host);
-    free(s->port);
+    redis_link_finish(&s->link);
     free(s);
 }
 
@@ -290,32 +289,33 @@ static void resp_abort(struct store *store)
     (void)ignored;
 }
 
-/* "host:port" or "[v6]:port". */
-static int split_address(struct resp_store *s, const char *address, struct err *e)
+/* resp:// always had its port said. */
+static int parse(struct resp_store *s, const char *url, struct err *e)
 {
-    const char *colon = strrchr(address, ':');
-    size_t n = colon ? (size_t)(colon - address) : 0;
-    const char *host = address;
-    if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
-        host++;
-        n -= 2;
-    } else if (memchr(host, ':', n) || memchr(host, '[', n))
-        n = 0;
-    if (n == 0 || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) - 1 > 4 ||
-        atoi(colon + 1) > 65535)
+    int rc = redis_link_parse(&s->link, url, e);
+    const char *end = url + strcspn(url, "/") + 2, *last = strrchr(end, ':');
+    bool exact = last && !strchr(last, ']') && !strpbrk(end, "/,@");
+    if (s->link.plain && (rc < 0 || !exact))
         return err_set(e, -EINVAL, "expected resp://host:port or resp://[v6 address]:port");
-    s->host = strndup(host, n);
-    s->port = strdup(colon + 1);
-    return s->host && s->port ? 0 : err_set(e, -ENOMEM, "out of memory");
+    return rc;
 }
 
-static int resp_open(struct store **ret, const char *address, const struct store_options *o, struct err *e)
+/* What may be shown of a URL: no user, no password. */
+static const char *shown(const char *address)
 {
+    const char *at = strrchr(address, '@');
+    return at ? at + 1 : address;
+}
+
+static int open_kind(const struct store_ops *ops, struct store **ret, const char *address,
+                     const struct store_options *o, struct err *e)
+{
+    char url[1024];
     pthread_condattr_t monotonic;
     struct resp_store *s = calloc(1, sizeof *s);
     if (!s)
-        return err_set(e, -ENOMEM, "open store 'resp://%s': out of memory", address);
-    s->store.ops = &store_resp_ops;
+        return err_set(e, -ENOMEM, "open store '%s://%s': out of memory", ops->scheme, shown(address));
+    s->store.ops = ops;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -324,26 +324,40 @@ static int resp_open(struct store **ret, const char *address, const struct store
     s->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     resp_init(&s->conn, s->abort_fd);
     resp_init(&s->subscriber, s->abort_fd);
-    int rc = s->abort_fd < 0 ? err_errno(e, errno, "eventfd") : split_address(s, address, e);
+    int rc = s->abort_fd < 0 ? err_errno(e, errno, "eventfd") : 0;
+    if (rc == 0 && (size_t)snprintf(url, sizeof url, "%s://%s", ops->scheme, address) >= sizeof url)
+        rc = err_set(e, -EINVAL, "a URL has at most %zu bytes", sizeof url - 1);
+    rc = rc ? rc : parse(s, url, e);
     if (rc == 0)
         rc = run(&s->store, &(struct call){0}, o->connect_timeout_ms ? o->connect_timeout_ms : 60000, e);
     if (rc < 0) {
         resp_close(&s->store);
-        return e ? err_wrap(e, "open store 'resp://%s'", address) : rc;
+        return e ? err_wrap(e, "open store '%s://%s'", ops->scheme, shown(address)) : rc;
     }
     *ret = &s->store;
     return 0;
 }
 
-const struct store_ops store_resp_ops = {
-    .scheme = "resp",
-    .open = resp_open,
-    .close = resp_close,
-    .abort = resp_abort,
-    .get = resp_get,
-    .set = resp_set,
-    .add = resp_add,
-    .cas = resp_cas,
-    .wait = resp_wait,
-    .del = resp_del,
-};
+/* One row for each way to name a server: redis_link.h says what they mean. */
+#define KIND(id, text)                                                                                                 \
+    static int open_##id(struct store **ret, const char *address, const struct store_options *o, struct err *e)        \
+    {                                                                                                                  \
+        return open_kind(&store_##id##_ops, ret, address, o, e);                                                       \
+    }                                                                                                                  \
+    const struct store_ops store_##id##_ops = {                                                                        \
+        .scheme = (text),                                                                                              \
+        .open = open_##id,                                                                                             \
+        .close = resp_close,                                                                                           \
+        .abort = resp_abort,                                                                                           \
+        .get = resp_get,                                                                                               \
+        .set = resp_set,                                                                                               \
+        .add = resp_add,                                                                                               \
+        .cas = resp_cas,                                                                                               \
+        .wait = resp_wait,                                                                                             \
+        .del = resp_del,                                                                                               \
+    };
+KIND(resp, "resp")
+KIND(redis, "redis")
+KIND(rediss, "rediss")
+KIND(sentinel, "redis+sentinel")
+KIND(sentinels, "rediss+sentinel")

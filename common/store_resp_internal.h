@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/redis_link.h"
 #include "common/resp_conn.h"
 #include "common/store.h"
 
@@ -21,7 +22,7 @@ struct resp_store {
     pthread_mutex_t mutex; /* of busy only: a request may outlast another thread's patience */
     pthread_cond_t idle;
     bool busy;
-    char *host, *port;
+    struct redis_link link;
     int abort_fd;
     atomic_bool aborted;
     struct resp_conn conn;

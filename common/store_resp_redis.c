@@ -151,7 +151,7 @@ int redis_wait(struct resp_store *s, const struct call *c, int64_t deadline, str
     int rc = all_exist(s, c, deadline, e);
     if (rc != 0)
         return rc < 0 ? rc : 0;
-    TRY(resp_dial(&s->subscriber, s->host, s->port, deadline, e));
+    TRY(redis_link_dial(&s->link, &s->subscriber, deadline, e));
     rc = plain_wait_subscribed(s, c, deadline, e);
     resp_hang_up(&s->subscriber);
     return rc;
