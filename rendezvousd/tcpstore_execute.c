@@ -154,23 +154,33 @@ static int do_multi_set(struct conn *c, const struct tcpstore_request *rq, struc
     return 0;
 }
 
+/* Queues are not counted among the keys, nor listed with them. */
+static void count_key(void *arg, enum key_type type, const char *key, size_t key_len)
+{
+    int64_t *n = arg;
+    (void)key, (void)key_len;
+    *n += type != KEY_LIST;
+}
+
 static int do_num_keys(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
+    int64_t n = 0;
     (void)rq, (void)e;
-    reply_i64(c, (int64_t)keyspace_count(c->space->keys));
+    keyspace_walk(c->space->keys, count_key, &n);
+    reply_i64(c, n);
     return 0;
 }
 
-static void list_key(void *arg, const char *key, size_t key_len)
+static void list_key(void *arg, enum key_type type, const char *key, size_t key_len)
 {
-    reply_bytes(arg, key, key_len);
+    if (type != KEY_LIST)
+        reply_bytes(arg, key, key_len);
 }
 
 static int do_list_keys(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
-    (void)rq, (void)e;
-    reply_i64(c, (int64_t)keyspace_count(c->space->keys));
-    keyspace_each(c->space->keys, list_key, c);
+    do_num_keys(c, rq, e);
+    keyspace_walk(c->space->keys, list_key, c);
     return 0;
 }
 
