@@ -13,6 +13,7 @@
 #include "common/exitcode.h"
 #include "common/resp_conn.h"
 #include "launcher/home.h"
+#include "launcher/status_home.h"
 
 #define ANSWER_MAX ((size_t)256 << 20)
 #define WATCH_MS 1000
@@ -29,9 +30,10 @@ static const struct arg_spec specs[] = {
      .type = ARG_STRING,
      .at = offsetof(struct status_config, endpoint),
      .def = "127.0.0.1",
-     .metavar = "HOST[:PORT]",
+     .metavar = "WHERE",
      .env = "CRUN_RDZV_ENDPOINT,PET_RDZV_ENDPOINT",
-     .help = "a rendezvousd, or a crun that hosts a rendezvous"},
+     .help = "HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; or, for one RUN, the redis:// or "
+             "file:// URL where its nodes meet"},
     {.name = "token-file",
      .type = ARG_STRING,
      .at = offsetof(struct status_config, token_file),
@@ -72,6 +74,11 @@ struct status {
     struct resp_conn conn;
 };
 
+static int64_t timeout_ms(const struct status *s)
+{
+    return (int64_t)(s->config.timeout_s * 1000);
+}
+
 /* ---- asking -------------------------------------------------------------------------------------------------------- */
 
 /* One request, one reply; an error reply is ERR_REFUSED with its text. */
@@ -82,7 +89,7 @@ static int ask(struct status *s, int argc, const char *const *argv, redisReply *
     for (int i = 0; i < argc; i++)
         lens[i] = strlen(argv[i]);
     TRY(resp_append(&s->conn, argc, argv, lens, e));
-    TRY(resp_exchange(&s->conn, 1, &r, clock_deadline((int64_t)(s->config.timeout_s * 1000)), e));
+    TRY(resp_exchange(&s->conn, 1, &r, clock_deadline(timeout_ms(s)), e));
     if (r->type == REDIS_REPLY_ERROR) {
         int rc = err_set(e, ERR_REFUSED, "%.*s", (int)r->len, r->str);
         freeReplyObject(r);
@@ -136,38 +143,44 @@ static int look(struct status *s, redisReply **ret, struct err *e)
 {
     const char *const words[] = {"RDZV.STATUS", s->run};
     int n = s->run ? 2 : 1;
-    if (s->conn.fd < 0)
-        TRY(resp_dial(&s->conn, s->host, s->port, clock_deadline((int64_t)(s->config.timeout_s * 1000)), e));
-    s->conn.max_reply = ANSWER_MAX;
-    int rc = ask(s, n, words, ret, e);
-    if (rc != ERR_REFUSED || strncmp(e->text, "NOAUTH", 6) != 0)
-        return rc;
-    TRY(authenticate(s, e));
+    if (s->conn.fd < 0) {
+        TRY(resp_dial(&s->conn, s->host, s->port, clock_deadline(timeout_ms(s)), e));
+        s->conn.max_reply = ANSWER_MAX;
+        int rc = authenticate(s, e);
+        if (rc < 0)
+            resp_hang_up(&s->conn);
+        TRY(rc);
+    }
     return ask(s, n, words, ret, e);
 }
 
 /* ---- showing ------------------------------------------------------------------------------------------------------- */
 
-static int show(struct status *s, struct err *e)
+/* The answer as JSON, to be freed. */
+static int fetch(struct status *s, char **ret, struct err *e)
 {
     redisReply *r;
+    if (!s->host[0])
+        return status_read_home(s->config.endpoint, s->run, timeout_ms(s), ret, e);
     int rc = look(s, &r, e);
     if (rc < 0)
         return err_wrap(e, "%s port %s", s->host, s->port);
-    if (!is_text(r)) {
-        freeReplyObject(r);
-        return err_set(e, ERR_CORRUPT, "%s port %s: the answer to RDZV.STATUS is none", s->host, s->port);
-    }
+    *ret = is_text(r) ? strdup(r->str) : NULL;
+    freeReplyObject(r);
+    return *ret ? 0 : err_set(e, ERR_CORRUPT, "%s port %s: the answer to RDZV.STATUS is none", s->host, s->port);
+}
+
+static int show(struct status *s, struct err *e)
+{
+    char *json;
+    TRY(fetch(s, &json, e));
     if (s->config.watch && !s->config.json && isatty(STDOUT_FILENO))
         fputs("\033[H\033[J", stdout); /* home, and clear to the end */
-    if (s->config.json)
-        puts(r->str);
-    else
-        rc = status_print(r->str, s->run != NULL, stdout, e);
-    freeReplyObject(r);
+    int rc = s->config.json ? puts(json) : status_print(json, s->run != NULL, stdout, e);
+    free(json);
     if (fflush(stdout) != 0)
         return err_errno(e, errno, "the terminal");
-    return rc;
+    return rc < 0 ? rc : 0;
 }
 
 static int complain(const struct err *e, int code)
@@ -178,7 +191,9 @@ static int complain(const struct err *e, int code)
 
 static int exit_code_of(int rc)
 {
-    return rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc == ERR_REFUSED ? EXIT_FAIL : EXIT_UNAVAILABLE;
+    return rc == ERR_USAGE || rc == -EINVAL     ? EXIT_USAGE_ERROR
+           : rc == ERR_REFUSED || rc == -ENOENT ? EXIT_FAIL
+                                                : EXIT_UNAVAILABLE;
 }
 
 static int run(struct status *s)
@@ -197,12 +212,22 @@ static int run(struct status *s)
     return rc < 0 && !s->config.watch ? complain(&e, exit_code_of(rc)) : rc < 0 ? exit_code_of(rc) : EXIT_OK;
 }
 
+/* s->host stays empty where no server is asked. */
+static int find_endpoint(struct status *s, struct err *e)
+{
+    int port;
+    if (strstr(s->config.endpoint, "://"))
+        return s->run ? 0 : err_set(e, ERR_USAGE, "a Redis or a directory has no list of jobs: name the RUN");
+    TRY(home_parse_endpoint(s->config.endpoint, HOME_PORT, s->host, &port, e));
+    snprintf(s->port, sizeof s->port, "%d", port);
+    return 0;
+}
+
 int status_main(int argc, char **argv)
 {
     struct status s = {0};
     struct arg_result r;
     struct err e;
-    int port;
     if (args_parse(&status_program, argc, argv, &s.config, &r, &e) < 0)
         return complain(&e, EXIT_USAGE_ERROR);
     if (args_answer(&status_program, "crun " CRUN_VERSION, &s.config, &r, stdout))
@@ -212,17 +237,8 @@ int status_main(int argc, char **argv)
         return complain(&e, EXIT_USAGE_ERROR);
     }
     s.run = r.first_operand < argc ? argv[r.first_operand] : NULL;
-    if (strstr(s.config.endpoint, "://")) {
-        err_set(&e, ERR_USAGE,
-                "--rdzv-endpoint %.200s: only a rendezvousd or a crun that hosts can be asked (HOST[:PORT]); jobs over "
-                "Redis or "
-                "a directory show their state in the log of their crun",
-                s.config.endpoint);
+    if (find_endpoint(&s, &e) < 0)
         return complain(&e, EXIT_USAGE_ERROR);
-    }
-    if (home_parse_endpoint(s.config.endpoint, HOME_PORT, s.host, &port, &e) < 0)
-        return complain(&e, EXIT_USAGE_ERROR);
-    snprintf(s.port, sizeof s.port, "%d", port);
     resp_init(&s.conn, -1);
     return run(&s);
 }

@@ -111,7 +111,11 @@ static void number_cell(struct table *t, double v)
 
 static void span_cell(struct table *t, double ms, const char *after)
 {
-    long long s = isnan(ms) || ms < 0 ? 0 : (long long)(ms / 1000);
+    if (isnan(ms)) {
+        cell(t, "-");
+        return;
+    }
+    long long s = ms < 0 ? 0 : (long long)(ms / 1000);
     if (s < 60)
         cell(t, "%llds%s", s, after);
     else if (s < 3600)
@@ -153,10 +157,16 @@ static void job_row(struct table *t, const cJSON *job)
     cell(t, "%s", text(job, "run"));
     cell(t, "%s", text(job, "state"));
     cell(t, "%.0f", number(job, "round"));
-    cell(t, "%d of %.0f:%.0f", cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(job, "nodes")),
-         number(job, "min_nodes"), number(job, "max_nodes"));
+    if (isnan(number(job, "min_nodes"))) /* only a daemon knows */
+        cell(t, "%d", cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(job, "nodes")));
+    else
+        cell(t, "%d of %.0f:%.0f", cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(job, "nodes")),
+             number(job, "min_nodes"), number(job, "max_nodes"));
     cell(t, "%d", world(job));
-    cell(t, "%.0f of %.0f", number(job, "restart_count"), number(job, "max_restarts"));
+    if (isnan(number(job, "max_restarts")))
+        cell(t, "%.0f", number(job, "restart_count"));
+    else
+        cell(t, "%.0f of %.0f", number(job, "restart_count"), number(job, "max_restarts"));
     number_cell(t, number(r, "step"));
     number_cell(t, number(r, "images_per_s"));
     number_cell(t, number(r, "loss"));
@@ -245,7 +255,7 @@ static int print_events(const cJSON *list, double now, FILE *out, struct err *e)
 
 static int print_details(const cJSON *job, FILE *out, struct err *e)
 {
-    double now = number(job, "now_ms");
+    double now = number(job, "age_ms"); /* times are since the job began */
     TRY(print_nodes(cJSON_GetObjectItemCaseSensitive(job, "nodes"), out, e));
     TRY(print_restarts(cJSON_GetObjectItemCaseSensitive(job, "restarts"), now, out, e));
     return print_events(cJSON_GetObjectItemCaseSensitive(job, "events"), now, out, e);

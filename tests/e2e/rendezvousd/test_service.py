@@ -16,6 +16,7 @@ import pytest
 
 from conftest import ALICE, BOB, write_tokens
 from daemon import Client, Daemon, RespError, until
+from support import ROOT
 
 
 def get(url, headers=None, method="GET", data=None):
@@ -283,3 +284,10 @@ def test_readiness_ends_before_the_daemon_does():
         assert d.stop() == 0
         t.join(30)
         assert seen == {200, 503}
+
+
+def test_the_page_on_operating_names_every_metric(tokens):
+    page = (ROOT / "docs" / "operating.md").read_text()
+    with Daemon("--http-port", "0", "--token-file", tokens) as d:
+        told = {name.split("{")[0] for name in samples(get(d.http + "/metrics")[2])}
+    assert told == set(re.findall(r"`((?:rendezvousd|process)_[a-z_]+)`", page.split("| metric |")[1].split("\nWorth an alert")[0]))

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from conftest import ALICE, BOB, write_tokens
-from daemon import Client, Daemon
+from daemon import Client, Daemon, until
 from support import CRUN, run
 
 JOIN = ("slots=4", "v=1", "nnodes=2:2", "max_restarts=3")
@@ -76,7 +76,8 @@ def test_watch_looks_again_until_interrupted(home):
 
 @pytest.mark.parametrize("args, code, says", [
     (["--rdzv-endpoint", "127.0.0.1:1"], 69, "127.0.0.1 port 1: "),
-    (["--rdzv-endpoint", "redis://h"], 2, "only a rendezvousd or a crun that hosts can be asked"),
+    (["--rdzv-endpoint", "redis://h"], 2, "a Redis or a directory has no list of jobs: name the RUN"),
+    (["--rdzv-endpoint", "file:///nonexistent", "j"], 1, "run 'j': "),
     (["--rdzv-endpoint", "h:x"], 2, "h:x"),
     (["a", "b"], 2, "'b': expected one RUN at most"),
     (["--wach"], 2, "did you mean"),
@@ -84,3 +85,17 @@ def test_watch_looks_again_until_interrupted(home):
 def test_what_cannot_be_is_one_sentence(home, args, code, says):
     p = run(CRUN, "status", *args, timeout=30)
     assert p.returncode == code and says in p.stderr and p.stderr.count("\n") == 1, p
+
+
+def test_a_job_in_a_directory_is_read_from_its_log(home):
+    crun = subprocess.Popen([CRUN, "--nnodes", "1:2", "--rdzv-endpoint", f"file://{home}", "--rdzv-id", "j1", "--rdzv-conf", "last_call_timeout=0.2", "sleep", "60"],
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        out = until(lambda: (lambda p: p.stdout if p.returncode == 0 and "running" in p.stdout else None)(
+            run(CRUN, "status", "--rdzv-endpoint", f"file://{home}", "j1", timeout=30)), "the job runs")
+        assert "j1" in out and "0-0" in out
+    finally:
+        crun.terminate()
+        crun.communicate(timeout=60)
+    p = run(CRUN, "status", "--rdzv-endpoint", f"file://{home}", "j2", timeout=30)
+    assert p.returncode == 1 and "run 'j2': " in p.stderr
