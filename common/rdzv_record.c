@@ -131,7 +131,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The value at p[0..n) into ret[cap], without its escapes. 0, or -EINVAL with what is wrong. */
+/* The value at p[0..n) into ret[cap], without its escapes; ret NULL: only looked at. 0, -E2BIG, or -EINVAL with what is wrong. */
 static int unescape(const char *p, size_t n, char *ret, size_t cap, const char **why)
 {
     size_t len = 0;
@@ -151,11 +151,14 @@ static int unescape(const char *p, size_t n, char *ret, size_t cap, const char *
             return -EINVAL;
         if (len + 1 >= cap) {
             *why = "it is too long";
-            return -EINVAL;
+            return -E2BIG;
         }
-        ret[len++] = (char)c;
+        if (ret)
+            ret[len] = (char)c;
+        len++;
     }
-    ret[len] = 0;
+    if (ret)
+        ret[len] = 0;
     return 0;
 }
 
@@ -205,9 +208,10 @@ int rdzv_record_each(const char *p, size_t n, int (*take)(void *arg, const char 
             continue; /* not one of ours */
         memcpy(key, t.key, t.key_len);
         key[t.key_len] = 0;
-        if (unescape(t.value, t.value_len, value, sizeof value, &why) < 0)
+        int bad = unescape(t.value, t.value_len, value, sizeof value, &why);
+        if (bad == -EINVAL)
             return err_set(e, -EINVAL, "field %s=%s: %s", key, shown(t.value, t.value_len, text), why);
-        TRY(take(arg, key, value, e));
+        TRY(take(arg, key, bad ? NULL : value, e));
     }
     char text[41];
     if (rc < 0)
@@ -231,10 +235,9 @@ int rdzv_field_find(const char *p, size_t n, const char *key, char *ret, size_t 
     }
     if (rc < 0 || !found.key)
         return rc;
-    char value[RDZV_VALUE_MAX + 1]; /* ret stays untouched on failure */
-    if (unescape(found.value, found.value_len, value, cap < sizeof value ? cap : sizeof value, &why) < 0)
+    if (unescape(found.value, found.value_len, NULL, cap, &why) < 0) /* ret stays untouched on failure */
         return -EINVAL;
-    memcpy(ret, value, strlen(value) + 1);
+    unescape(found.value, found.value_len, ret, cap, &why);
     return 1;
 }
 
@@ -279,6 +282,8 @@ static int take_field(void *arg, const char *key, const char *value, struct err 
         f++;
     if (f == end)
         return 0;
+    if (!value)
+        return err_set(e, -EINVAL, "field '%s' has more than %d bytes", key, RDZV_VALUE_MAX);
     uint64_t bit = (uint64_t)1 << (f - r->fields);
     if (r->seen & bit)
         return err_set(e, -EINVAL, "field '%s' stands twice", key);

@@ -218,7 +218,6 @@ static void on_stop(struct tcp *t, const struct rdzv_news *news)
 
 static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *r)
 {
-    char addrs[65536];
     struct rdzv_news news;
     struct err e = {0};
     if (rdzv_news_decode(r->str, r->len, &news, &e) < 0) {
@@ -230,8 +229,12 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
     t->seq = news.seq;
     if (news.kind != RDZV_NEWS_END && news.round > t->told_round)
         t->told_round = news.round;
-    if (rdzv_field_find(r->str, r->len, "member_addrs", addrs, sizeof addrs) != 1)
-        addrs[0] = '\0';
+    char *addrs = calloc(1, r->len + 1); /* as long as there are nodes */
+    if (!addrs || rdzv_field_find(r->str, r->len, "member_addrs", addrs, r->len + 1) < 0) {
+        tcp_give_up(t, addrs ? "the members' addresses are malformed" : "no memory for the members' addresses");
+        free(addrs);
+        return;
+    }
     switch (news.kind) {
     case RDZV_NEWS_ROUND:
         on_round(t, a, &news, addrs);
@@ -243,6 +246,7 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
         tcp_end(t, &news);
         break;
     }
+    free(addrs);
 }
 
 /* --- answers -------------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,389 @@
+/* Many agents join one job in rendezvousd.
+ *
+ *     bench_join RENDEZVOUSD [check]
+ *
+ * One process plays all agents: each opens its own connection (sources spread over 127.0.0.0/24), proves who it is (HMAC both ways), JOINs
+ * and asks for news, each step when the one before is answered, as crun does. The time runs from the first connect() to the last agent that
+ * knows its rank, daemon and agents sharing the machine. Printed: the median of 5 and all five, and the bytes on the wire per agent. Once more for
+ * 10,000 agents that all connect at once. With `check` the exit code is 1 where 10,000 take longer than a second (median). */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/auth.h"
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/rdzv_wire.h"
+
+#ifndef IP_BIND_ADDRESS_NO_PORT
+#define IP_BIND_ADDRESS_NO_PORT 24
+#endif
+
+#define SOURCES 250
+#define IN_FLIGHT 1000
+#define RUNS 5
+#define BOUND_MS 1000.0
+#define DEADLINE_NS ((int64_t)60 * 1000000000)
+#define TOKEN "bench 0123456789abcdef0123456789abcdef"
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_join: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static void die_of(const char *what, const char *text)
+{
+    fprintf(stderr, "bench_join: %s: %s\n", what, text);
+    exit(1);
+}
+
+/* ---- the daemon -------------------------------------------------------------------------------------------------- */
+
+struct daemon {
+    pid_t pid;
+    int port;
+    char token[64];
+};
+
+static void write_token(struct daemon *d)
+{
+    strcpy(d->token, "/tmp/bench-join-XXXXXX");
+    int fd = mkstemp(d->token);
+    if (fd < 0 || write(fd, TOKEN "\n", sizeof TOKEN) != (ssize_t)sizeof TOKEN)
+        die("token file");
+    close(fd);
+}
+
+/* Its first line is "rendezvousd ready on ADDRESS:PORT". */
+static void start_daemon(struct daemon *d, const char *path)
+{
+    int p[2];
+    write_token(d);
+    if (pipe2(p, O_CLOEXEC) < 0)
+        die("pipe");
+    d->pid = fork();
+    if (d->pid < 0)
+        die("fork");
+    if (d->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        dup2(p[1], 1);
+        execl(path, path, "--port", "0", "--token-file", d->token, "--max-clients", "12000", "--max-unauthenticated",
+              "12000", "--max-clients-per-address", "0", "--log-level", "warn", (char *)NULL);
+        _exit(127);
+    }
+    close(p[1]);
+    FILE *f = fdopen(p[0], "r");
+    char line[256] = "";
+    if (!f || !fgets(line, sizeof line, f) || !strrchr(line, ':'))
+        die_of(path, "it is not ready");
+    d->port = atoi(strrchr(line, ':') + 1);
+    fclose(f);
+    if (d->port <= 0)
+        die_of(path, line);
+}
+
+static void stop_daemon(struct daemon *d)
+{
+    kill(d->pid, SIGKILL);
+    waitpid(d->pid, NULL, 0);
+    unlink(d->token);
+}
+
+/* ---- an agent ---------------------------------------------------------------------------------------------------- */
+
+enum stage { CONNECTING, AUTH, PROVE, JOIN, NEXT, TOLD };
+
+struct agent {
+    int fd;
+    enum stage stage;
+    struct auth_client auth;
+    struct buf in;
+};
+
+struct bench {
+    const struct daemon *d;
+    struct auth_token token;
+    struct agent *agents;
+    int n, opened, in_flight, told, limit;
+    int ep;
+    long long sent, received;
+    struct rdzv_config job;
+    bool *ranks;
+};
+
+static void say(struct bench *b, struct agent *a, int argc, const char *const *argv)
+{
+    struct buf out = {0};
+    buf_printf(&out, "*%d\r\n", argc);
+    for (int i = 0; i < argc; i++)
+        buf_printf(&out, "$%zu\r\n%s\r\n", strlen(argv[i]), argv[i]);
+    if (send(a->fd, out.data, out.len, MSG_NOSIGNAL) != (ssize_t)out.len)
+        die("send");
+    b->sent += (long long)out.len;
+    buf_free(&out);
+}
+
+static const char *name_of(const struct bench *b, const struct agent *a, char *out)
+{
+    sprintf(out, "node%d-%d", (int)(a - b->agents), 4711);
+    return out;
+}
+
+static void say_auth(struct bench *b, struct agent *a)
+{
+    struct err e;
+    if (auth_client_begin(&a->auth, &b->token, &e) < 0)
+        die_of("auth", e.text);
+    a->stage = AUTH;
+    say(b, a, 3, (const char *const[]){"STORE.AUTH", a->auth.token.principal, a->auth.nonce});
+}
+
+static void say_join(struct bench *b, struct agent *a)
+{
+    struct rdzv_event ev = {.kind = RDZV_JOIN, .slots = 8, .node_rank = -1, .port = 29500, .role = "default"};
+    char name[32];
+    struct buf fields = {0};
+    name_of(b, a, ev.node);
+    a->stage = JOIN;
+    if (rdzv_event_encode(&ev, &fields) < 0 || rdzv_config_encode(&b->job, &fields) < 0)
+        die("join");
+    say(b, a, 4, (const char *const[]){"RDZV.JOIN", "bench", name_of(b, a, name), fields.data});
+    buf_free(&fields);
+}
+
+static void say_next(struct bench *b, struct agent *a)
+{
+    char name[32];
+    a->stage = NEXT;
+    say(b, a, 5, (const char *const[]){"RDZV.NEXT", "bench", name_of(b, a, name), "0", "1000"});
+}
+
+static void open_agent(struct bench *b, struct agent *a)
+{
+    const int i = (int)(a - b->agents), yes = 1;
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000001u + (unsigned)(i % SOURCES))};
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000001u), .sin_port = htons((uint16_t)b->d->port)};
+    a->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (a->fd < 0)
+        die("socket");
+    setsockopt(a->fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &yes, sizeof yes);
+    setsockopt(a->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (bind(a->fd, (struct sockaddr *)&from, sizeof from) < 0)
+        die("bind");
+    if (connect(a->fd, (struct sockaddr *)&to, sizeof to) < 0 && errno != EINPROGRESS)
+        die("connect");
+    struct epoll_event ev = {.events = EPOLLOUT, .data.ptr = a};
+    if (epoll_ctl(b->ep, EPOLL_CTL_ADD, a->fd, &ev) < 0)
+        die("epoll");
+    b->in_flight++;
+}
+
+/* Bulk string at *p, which is moved behind it; NULL: it is not whole yet. A nil is "" with *ret_n 0. */
+static const char *take_bulk(const char **p, const char *end, size_t *ret_n)
+{
+    const char *nl = memchr(*p, '\n', (size_t)(end - *p));
+    if (!nl || **p != '$')
+        return NULL;
+    long n = strtol(*p + 1, NULL, 10);
+    if (n < 0) {
+        *ret_n = 0;
+        *p = nl + 1;
+        return "";
+    }
+    if (end - nl - 1 < n + 2)
+        return NULL;
+    *ret_n = (size_t)n;
+    *p = nl + 1 + n + 2;
+    return nl + 1;
+}
+
+/* Each returns false while the answer is not whole. */
+static bool on_challenge(struct bench *b, struct agent *a)
+{
+    const char *p = a->in.data + 4, *end = a->in.data + a->in.len, *part[3];
+    char proof[AUTH_HEX + 1];
+    size_t n[3];
+    struct err e;
+    if (a->in.len < 4 || memcmp(a->in.data, "*3\r\n", 4) != 0)
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (!(part[i] = take_bulk(&p, end, &n[i])))
+            return false;
+    if (auth_client_answer(&a->auth, part[0], n[0], part[1], n[1], part[2], n[2], proof, &e) < 0)
+        die_of("the daemon's proof", e.text);
+    a->stage = PROVE;
+    say(b, a, 2, (const char *const[]){"STORE.PROVE", proof});
+    return true;
+}
+
+static bool on_news(struct bench *b, struct agent *a)
+{
+    const char *p = a->in.data, *text;
+    struct rdzv_news news;
+    struct err e;
+    size_t n;
+    if (!(text = take_bulk(&p, a->in.data + a->in.len, &n)))
+        return false;
+    if (n == 0) {
+        say_next(b, a);
+        return true;
+    }
+    if (rdzv_news_decode(text, n, &news, &e) < 0)
+        die_of("news", e.text);
+    if (news.kind != RDZV_NEWS_ROUND || news.group_rank < 0 || news.group_rank >= b->n || b->ranks[news.group_rank])
+        die_of("news", "a rank is missing or was given twice");
+    b->ranks[news.group_rank] = true;
+    a->stage = TOLD;
+    b->told++;
+    return true;
+}
+
+static bool answered(struct bench *b, struct agent *a)
+{
+    if (a->in.data[0] == '-')
+        die_of("the daemon answers", a->in.data);
+    if (!memchr(a->in.data, '\n', a->in.len))
+        return false;
+    switch (a->stage) {
+    case AUTH:
+        return on_challenge(b, a);
+    case PROVE:
+        say_join(b, a);
+        return true;
+    case JOIN:
+        say_next(b, a);
+        return true;
+    case NEXT:
+        return on_news(b, a);
+    default:
+        die_of("the daemon", "says more than it was asked");
+    }
+    return false;
+}
+
+static void on_ready(struct bench *b, struct agent *a)
+{
+    char part[65536];
+    if (a->stage == CONNECTING) {
+        int rc = 0;
+        socklen_t len = sizeof rc;
+        getsockopt(a->fd, SOL_SOCKET, SO_ERROR, &rc, &len);
+        if ((errno = rc))
+            die("connect");
+        struct epoll_event ev = {.events = EPOLLIN, .data.ptr = a};
+        epoll_ctl(b->ep, EPOLL_CTL_MOD, a->fd, &ev);
+        b->in_flight--;
+        say_auth(b, a);
+        return;
+    }
+    ssize_t n = recv(a->fd, part, sizeof part, 0);
+    if (n < 0 && errno == EAGAIN)
+        return;
+    if (n <= 0)
+        die("the daemon closed a connection");
+    b->received += n;
+    if (buf_add(&a->in, part, (size_t)n) < 0)
+        die("memory");
+    if (answered(b, a))
+        buf_clear(&a->in);
+}
+
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
+
+static double run(struct bench *b)
+{
+    struct epoll_event evs[512];
+    const int64_t begun = clock_ns();
+    while (b->told < b->n) {
+        while (b->opened < b->n && b->in_flight < b->limit)
+            open_agent(b, &b->agents[b->opened++]);
+        int n = epoll_wait(b->ep, evs, 512, 1000);
+        for (int i = 0; i < n; i++)
+            on_ready(b, evs[i].data.ptr);
+        if (clock_ns() - begun > DEADLINE_NS)
+            die_of("run", "not all were told within a minute");
+    }
+    return (double)(clock_ns() - begun) / 1e6;
+}
+
+static double join_once(const char *path, int n, int limit, double *ret_bytes)
+{
+    struct daemon d;
+    struct bench b = {.d = &d, .n = n, .limit = limit};
+    start_daemon(&d, path);
+    sscanf(TOKEN, "%63s %255s", b.token.principal, b.token.secret);
+    rdzv_config_defaults(&b.job);
+    b.job.min_nodes = b.job.max_nodes = n;
+    b.agents = calloc((size_t)n, sizeof *b.agents);
+    b.ranks = calloc((size_t)n, sizeof *b.ranks);
+    b.ep = epoll_create1(EPOLL_CLOEXEC);
+    if (!b.agents || !b.ranks || b.ep < 0)
+        die("memory");
+    double ms = run(&b);
+    stop_daemon(&d);
+    for (int i = 0; i < n; i++) {
+        close(b.agents[i].fd);
+        buf_free(&b.agents[i].in);
+    }
+    close(b.ep);
+    free(b.agents);
+    free(b.ranks);
+    *ret_bytes = (double)(b.sent + b.received) / n;
+    return ms;
+}
+
+static int by_size(const void *pa, const void *pb)
+{
+    const double a = *(const double *)pa, b = *(const double *)pb;
+    return (a > b) - (a < b);
+}
+
+static double report(const char *path, int n, int limit, const char *what)
+{
+    double ms[RUNS], bytes = 0;
+    for (int i = 0; i < RUNS; i++)
+        ms[i] = join_once(path, n, limit, &bytes);
+    qsort(ms, RUNS, sizeof *ms, by_size);
+    printf("%6d agents%s: %7.1f ms (of %d: %.1f %.1f %.1f %.1f %.1f), %.0f bytes each\n", n, what, ms[RUNS / 2], RUNS,
+           ms[0], ms[1], ms[2], ms[3], ms[4], bytes);
+    fflush(stdout);
+    return ms[RUNS / 2];
+}
+
+int main(int argc, char **argv)
+{
+    static const int sizes[] = {1000, 2000, 5000, 10000};
+    struct rlimit l;
+    double last = 0;
+    if (argc < 2)
+        die_of("usage", "bench_join RENDEZVOUSD [check]");
+    getrlimit(RLIMIT_NOFILE, &l);
+    l.rlim_cur = l.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &l);
+    if (l.rlim_max < 10100) {
+        printf("SKIP: ulimit -n is %llu, 10,100 files are needed\n", (unsigned long long)l.rlim_max);
+        return 77;
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        last = report(argv[1], sizes[i], IN_FLIGHT, "");
+    report(argv[1], 10000, 10000, " at once");
+    if (last <= BOUND_MS)
+        return 0;
+    printf("10,000 agents took longer than %.0f ms\n", BOUND_MS);
+    return argc > 2 && strcmp(argv[2], "check") == 0;
+}
