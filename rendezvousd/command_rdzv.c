@@ -7,6 +7,8 @@
 #include "rendezvousd/jobs.h"
 #include "rendezvousd/server_impl.h"
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -169,12 +171,16 @@ static struct jobs_party *party_of(struct conn *c, struct err *e)
     return r->party;
 }
 
-/* Whatever made us close it: was the peer's end there already? */
+/* Whatever made us close it: was the peer's end there already? Of a connection that was reset, a failed write takes the error with it, and reading
+ * then looks like an end of file; its state does not lie. */
 static bool at_end_of_file(struct conn *c)
 {
+    struct tcp_info info = {0};
+    socklen_t n = sizeof info;
     char byte;
     int fd;
-    return uv_fileno((uv_handle_t *)&c->tcp, &fd) == 0 && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    return uv_fileno((uv_handle_t *)&c->tcp, &fd) == 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 &&
+           info.tcpi_state == TCP_CLOSE_WAIT && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
 void rdzv_conn_gone(struct conn *c)
