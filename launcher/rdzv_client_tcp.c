@@ -68,7 +68,7 @@ static void on_clock(uv_timer_t *timer)
     tcp_arm(t);
 }
 
-/* The timer is left alone where it comes too early: it looks again then. So an idle agent wakes little more than once per heartbeat. */
+/* Moved with every answer, so that it wakes nobody as long as all is well. */
 void tcp_arm(struct tcp *t)
 {
     int64_t due = INT64_MAX, now = clock_ms();
@@ -82,11 +82,14 @@ void tcp_arm(struct tcp *t)
         due = t->asked[t->asked_first % TCP_ASKED_MAX].due;
     if (waits_to_reach(t) && t->progress_at + TCP_PROGRESS_MS < due)
         due = t->progress_at + TCP_PROGRESS_MS;
-    if (due == INT64_MAX || (t->clock_due && t->clock_due <= due))
+    if (due == t->clock_due)
         return;
     t->clock_due = due;
     uv_update_time(t->loop);
-    uv_timer_start(&t->clock, on_clock, due > now ? (uint64_t)(due - now) : 0, 0);
+    if (due == INT64_MAX)
+        uv_timer_stop(&t->clock);
+    else
+        uv_timer_start(&t->clock, on_clock, due > now ? (uint64_t)(due - now) : 0, 0);
 }
 
 int64_t tcp_check(struct tcp *t)

@@ -21,11 +21,14 @@ static int64_t patience_ms(const struct tcp *t)
     return t->mode == TCP_RUNNING ? t->o.heartbeat_ms : t->o.job.silence_ms + t->o.heartbeat_ms;
 }
 
+/* The answer to a request says when we were heard last: at its beginning. So requests follow each other faster than one per heartbeat, but
+ * not so fast that an idle agent wakes twice. */
 static int64_t hold_ms(const struct tcp *t)
 {
+    const int64_t hold = t->o.heartbeat_ms * 2 / 3;
     if (t->mode == TCP_OVER || (t->parting && t->mode == TCP_JOINING && !t->joined))
         return 0;
-    return t->mode == TCP_JOINING && t->o.heartbeat_ms > TCP_PROGRESS_MS ? TCP_PROGRESS_MS : t->o.heartbeat_ms;
+    return t->mode == TCP_JOINING && hold > TCP_PROGRESS_MS ? TCP_PROGRESS_MS : hold;
 }
 
 static void note(struct tcp *t, enum tcp_ask what, int64_t at)
