@@ -238,6 +238,17 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_TOKEN_FILE",
      .help = "secret that the nodes of a job and a rendezvousd share; ~/.config/crun/token, made on first use, if not "
              "given"},
+    {.name = "rdzv-tls",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, rdzv_tls),
+     .env = "CRUN_RDZV_TLS",
+     .help = "go to a rendezvousd by TLS; crun never hosts then"},
+    {.name = "rdzv-ca",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, rdzv_ca),
+     .metavar = "FILE",
+     .env = "CRUN_RDZV_CA",
+     .help = "certificates of those who may vouch for the rendezvousd, PEM; implies --rdzv-tls"},
     {.name = "insecure",
      .type = ARG_FLAG,
      .at = offsetof(struct config, insecure),
@@ -346,7 +357,7 @@ static int check_texts(struct config *c, struct err *e)
     } texts[] = {{"--rdzv-endpoint", &c->rdzv_endpoint}, {"--rdzv-backend", &c->rdzv_backend},
                  {"--rdzv-conf", &c->rdzv_conf},         {"--master-addr", &c->master_addr},
                  {"--local-addr", &c->local_addr},       {"--iface", &c->iface},
-                 {"--token-file", &c->token_file}};
+                 {"--token-file", &c->token_file},       {"--rdzv-ca", &c->rdzv_ca}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (*texts[i].field && !**texts[i].field)
             *texts[i].field = NULL;
@@ -355,6 +366,7 @@ static int check_texts(struct config *c, struct err *e)
     }
     if (c->local_addr && c->iface)
         return err_set(e, ERR_USAGE, "--local-addr and --iface both say this node's address: leave one of them out");
+    c->rdzv_tls = c->rdzv_tls || c->rdzv_ca;
     if (c->insecure && c->token_file)
         return err_set(e, ERR_USAGE, "--insecure and --token-file contradict each other");
     return 0;
@@ -373,6 +385,9 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
         return err_set(e, ERR_USAGE, "--node-rank %d and rank=%d of --rdzv-conf contradict each other",
                        (int)c->node_rank, (int)c->conf.rank);
     TRY(config_find_home(c, e));
+    if (c->home.kind == HOME_STATIC && c->rank_order != CONFIG_ORDER_AUTO && c->rank_order != CONFIG_ORDER_NODE_RANK)
+        return err_set(e, ERR_USAGE,
+                       "--rank-order: a static rendezvous orders nodes by their rank, expected node-rank");
     if (!c->run_id && c->home.run_id[0])
         c->run_id = c->home.run_id;
     if (!c->run_id) {

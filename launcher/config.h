@@ -23,7 +23,8 @@ struct config {
     const char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as typed, NULL: not */
     const char *master_addr, *local_addr, *iface, *token_file;
     int64_t node_rank, master_port; /* -1: not typed */
-    bool insecure;
+    const char *rdzv_ca;
+    bool rdzv_tls, insecure;
     int rank_order; /* enum config_order */
     int64_t max_restarts;
     double restart_window, restart_backoff; /* seconds */

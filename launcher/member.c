@@ -27,9 +27,11 @@ static void note_news(struct run *r, const struct rdzv_news *news)
                    (unsigned long long)news->round);
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_RESIZE)
         logmux_say(r->mux, "the nodes of the job change; the workers stop in good order and start again");
-    if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE &&
-        news->cause.text[0])
+    if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE) {
+        round_begin_timeline(r, clock_ns(), news->cause.text);
+        r->broken.told = clock_ns();
         logmux_say(r->mux, "%s; the workers here stop as well", news->cause.text);
+    }
 }
 
 static void on_news(void *arg, const struct rdzv_news *news)

@@ -111,7 +111,8 @@ static int open_tcp(struct rendezvous *z, struct err *e)
 {
     const struct home *h = &z->config->home;
     struct err why = {0};
-    z->may_host = h->hosting == HOME_HOSTS || (h->hosting == HOME_HOSTS_IF_OWN && addresses_own(h->host, RESOLVE_MS));
+    z->may_host = !z->config->rdzv_tls &&
+                  (h->hosting == HOME_HOSTS || (h->hosting == HOME_HOSTS_IF_OWN && addresses_own(h->host, RESOLVE_MS)));
     int rc = z->may_host ? host(z, &why) : -EADDRINUSE;
     if (rc == 0)
         return open_client(z, &rdzv_client_local_ops, e);
@@ -165,6 +166,8 @@ int rendezvous_open(struct rendezvous *z, const struct config *c, uv_loop_t *loo
     z->options.endpoint = c->home.endpoint;
     z->options.token_file = c->token_file;
     z->options.insecure = c->insecure;
+    z->options.tls = c->rdzv_tls;
+    z->options.tls_ca = c->rdzv_ca;
     z->options.addr = z->addr[0] ? z->addr : NULL;
     z->options.addrs = z->addrs;
     z->options.role = c->role;

@@ -101,7 +101,7 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     r->timeline = r->broken;
     r->timeline.restart = news->restart_count;
     r->timeline.round = clock_ns();
-    r->timeline.pending = news->why == RDZV_WHY_FAILURE;
+    r->timeline.pending = news->why == RDZV_WHY_FAILURE && r->timeline.woken; /* a newcomer broke nothing */
     r->broken = (struct timeline){0};
     int rc = member_begin_round(r, news, &e);
     if (rc == 0)
@@ -153,7 +153,7 @@ static void on_unstarted(void *arg, int local, int error)
     run_pump(r);
 }
 
-static void begin_timeline(struct run *r, int64_t woken, const char *cause)
+void round_begin_timeline(struct run *r, int64_t woken, const char *cause)
 {
     r->broken = (struct timeline){.woken = woken, .max_restarts = (int)r->config->max_restarts};
     snprintf(r->broken.cause, sizeof r->broken.cause, "%.*s", (int)sizeof r->broken.cause - 1, cause);
@@ -171,7 +171,7 @@ static void on_ended(void *arg, int local, int64_t woken)
              ending_text(w->ending, text, sizeof text));
     log_info("agent", "worker ended: %s pid=%d", ev.cause.text, (int)w->pid);
     if (r->agent.state == AGENT_RUNNING && ev.cause.exit_code != EXIT_OK && ev.cause.exit_code != EXIT_REQUEUE)
-        begin_timeline(r, woken, ev.cause.text);
+        round_begin_timeline(r, woken, ev.cause.text);
     run_post(r, &ev);
     run_pump(r);
 }

@@ -68,6 +68,7 @@ void run_pump(struct run *r);
 /* round.c */
 extern const struct group_events round_events; /* their arg is the struct run */
 void round_spawn(struct run *r, const struct rdzv_news *news);
+void round_begin_timeline(struct run *r, int64_t woken_ns, const char *cause); /* the current round is broken */
 void round_say_timeline(struct run *r);                 /* unless it is said, or the round is no restart */
 bool round_report_failure(struct run *r);               /* false: no worker of this node failed */
 void round_say_stopped(struct run *r, const char *why); /* and which workers ended neither well nor by our SIGTERM */
