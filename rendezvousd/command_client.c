@@ -122,6 +122,12 @@ static bool among(const struct conn *one, const struct request_arg *ids, size_t 
     return false;
 }
 
+/* Who uses the same keys; but a worker that was let in for its address has no business with the connections of agents. */
+static bool may_see(const struct conn *c, const struct conn *one)
+{
+    return one->space == c->space && one->trust <= c->trust;
+}
+
 static void client_list(struct conn *c, const struct request *rq)
 {
     bool type = rq->argc == 4 && request_arg_is(&rq->argv[2], "type");
@@ -142,8 +148,7 @@ static void client_list(struct conn *c, const struct request *rq)
     struct buf b = {.max = c->s->o.max_output_bytes};
     struct conn *one;
     DL_FOREACH (c->s->conns, one) {
-        if (one->space == c->space && (!type || of_type(one, &rq->argv[3])) &&
-            (!id || among(one, &rq->argv[3], rq->argc - 3)))
+        if (may_see(c, one) && (!type || of_type(one, &rq->argv[3])) && (!id || among(one, &rq->argv[3], rq->argc - 3)))
             describe(one, &b);
     }
     reply_bulk(&c->reply, b.data ? b.data : "", b.len);
@@ -226,7 +231,7 @@ static void client_kill(struct conn *c, const struct request *rq)
     struct conn *one, *next;
     DL_FOREACH_SAFE(c->s->conns, one, next)
     {
-        if (one->space != c->space || (one == c && f.keep_me) || !matches(one, &f))
+        if (!may_see(c, one) || (one == c && f.keep_me) || !matches(one, &f))
             continue;
         killed++;
         if (one == c)

@@ -1,0 +1,119 @@
+"""A crun that hosts the rendezvous keeps strangers out as rendezvousd does; so does the store of a round."""
+import os
+import socket
+import subprocess
+
+import pytest
+
+from conftest import ALICE, BOB, write_tokens
+from daemon import Client, RespError, network_namespace, until
+from support import CRUN
+
+HOST = ("--nnodes", "1:2", "--rdzv-id", "j1", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=20")
+
+
+def free_port(address):
+    with socket.socket() as s:
+        s.bind((address, 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture
+def hosted(tmp_path, namespace):
+    """A running job of one node (room for two) whose crun hosts at (address, port); its worker told (MASTER_ADDR, MASTER_PORT)."""
+    _, _, ours = namespace
+    port, said = free_port(ours), tmp_path / "master"
+    token = write_tokens(tmp_path / "token", ALICE)
+    log = open(tmp_path / "log", "w+")
+    p = subprocess.Popen([CRUN, *HOST, "--rdzv-endpoint", f"{ours}:{port}", "--token-file", token, "sh", "-c",
+                          f'echo "$MASTER_ADDR $MASTER_PORT" >{said}.new; mv {said}.new {said}; sleep 600'], stdout=log, stderr=log)
+    try:
+        until(said.exists, "the worker runs")
+        yield ours, port, said.read_text().split(), tmp_path / "log"
+    finally:
+        p.terminate()
+        p.wait(60)
+        log.close()
+
+
+def from_there(namespace, port):
+    name, _, ours = namespace
+    with network_namespace(name):
+        return Client(0, sock=socket.create_connection((ours, port), timeout=30))
+
+
+def test_the_rendezvous_asks_strangers_for_the_token(hosted, namespace):
+    _, port, _, log = hosted
+    with from_there(namespace, port) as c:
+        assert c.error("RDZV.STATUS", "j1") == "NOAUTH Authentication required."
+    with from_there(namespace, port) as c:
+        assert c.error("STORE.PROVE", c.challenge(ALICE[0], BOB[1])).startswith("WRONGPASS ")
+    with from_there(namespace, port) as c:
+        c.authenticate(*ALICE)
+        assert '"run":"j1"' in c("RDZV.STATUS", "j1")
+    text = until(lambda: log.read_text() if "wrong proof" in log.read_text() else None, "the refusal is logged")
+    assert "refused peer=" in text and ALICE[1] not in text
+
+
+def test_the_store_of_a_round_is_for_its_members(hosted, namespace):
+    ours, _, (_, port), _ = hosted
+    with Client(int(port), host=ours) as c:  # this host, own user: as a worker
+        assert c("SET", "k", "v") == "OK"
+        assert c("GET", "k") == "v"
+    with from_there(namespace, int(port)) as c:
+        with pytest.raises(RespError, match="NOPERM this server takes connections of the members of its job only"):
+            c.receive()
+
+
+def agent_there(namespace, port, *args, home):
+    name, _, ours = namespace
+    return subprocess.run(["ip", "netns", "exec", name, CRUN, *HOST, "--rdzv-endpoint", f"{ours}:{port}", *args, "true"], capture_output=True,
+                          text=True, timeout=60, check=False, env={**os.environ, "HOME": str(home), "CRUN_TOKEN_FILE": ""})
+
+
+def test_an_agent_with_another_token_is_told_so(hosted, namespace, tmp_path):
+    _, port, _, _ = hosted
+    p = agent_there(namespace, port, "--token-file", write_tokens(tmp_path / "other", (ALICE[0], BOB[1])), home=tmp_path)
+    assert p.returncode == 2 and "the server does not hold the secret that we hold for principal 'alice'" in p.stderr, p.stderr
+    p = agent_there(namespace, port, home=tmp_path)  # the one made for us
+    assert p.returncode == 2 and "--token-file" in p.stderr, p.stderr
+
+
+def test_an_agent_with_the_token_comes_in(tmp_path, namespace):
+    name, theirs, ours = namespace
+    port, token = free_port(ours), write_tokens(tmp_path / "token", ALICE)
+    common = ["--nnodes", "2", "--nproc_per_node", "2", "--rdzv-id", "j2", "--rdzv-endpoint", f"{ours}:{port}", "--token-file", str(token), "sh", "-c",
+              "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR"]
+    here = subprocess.Popen([CRUN, *common], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    there = subprocess.Popen(["ip", "netns", "exec", name, CRUN, *common], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    out = [p.communicate(timeout=90)[0] for p in (here, there)]
+    assert here.returncode == there.returncode == 0, out
+    assert sorted(line.split("rank ")[1].split()[0] for o in out for line in o.splitlines() if "of 4 at" in line) == ["0", "1", "2", "3"]
+
+
+def test_a_member_of_the_round_may_use_keys_and_nothing_else(tmp_path, namespace):
+    """One port for both, as with --master_port: the address lets a worker in, not an agent."""
+    name, _, ours = namespace
+    port, token = free_port(ours), write_tokens(tmp_path / "token", ALICE)
+    ready = tmp_path / "ready"
+    common = ["--nnodes", "2", "--master_addr", ours, "--master_port", str(port), "--rdzv-id", "j3", "--token-file", str(token), "sh", "-c",
+              f"touch {ready}$RANK; sleep 600"]
+    with open(tmp_path / "log", "w") as log:
+        agents = [subprocess.Popen([CRUN, "--node_rank", "0", *common], stdout=log, stderr=log),
+                  subprocess.Popen(["ip", "netns", "exec", name, CRUN, "--node_rank", "1", *common], stdout=log, stderr=log)]
+        try:
+            until(lambda: all((tmp_path / f"ready{r}").exists() for r in (0, 1)), "both workers run")
+            with from_there(namespace, port) as c:
+                assert c("SET", "k", "v") == "OK" and c("GET", "k") == "v"
+                for words in (("RDZV.STATUS", "j3"), ("RDZV.DRAIN", "j3"), ("RDZV.LEAVE", "j3", "x"), ("STORE.USE", "j3")):
+                    assert c.error(*words).startswith("NOPERM this connection has not authenticated")
+                assert len(c("CLIENT", "LIST").splitlines()) == 1  # itself
+                assert c("CLIENT", "KILL", "TYPE", "normal") == 0
+                c.authenticate(*ALICE)
+                assert '"state":"running"' in c("RDZV.STATUS", "j3")
+            assert [a.poll() for a in agents] == [None, None]
+        finally:
+            for a in agents:
+                a.terminate()
+            for a in agents:
+                a.wait(60)
