@@ -92,7 +92,9 @@ static bool want_timeout(struct conn *c, const struct request_arg *a, int64_t *r
     if (no)
         reply_error(&c->reply, "%s", no);
     else
-        *ret_ms = s == 0 ? -1 : (int64_t)ceil(s * 1000);
+        *ret_ms = s == 0 ? -1
+                         : (int64_t)(s * 1000) +
+                               ((double)(int64_t)(s * 1000) < s * 1000); /* rounded up; libm costs crun start time */
     return !no;
 }
 
