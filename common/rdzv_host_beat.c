@@ -78,7 +78,11 @@ static void reachable_leader(struct rdzv_host *h, const struct leader *l, struct
         return;
     for (const char *p = l->addrs; *p; p += strcspn(p, ","), p += *p == ',') {
         char one[RDZV_ADDR_MAX + 1];
-        snprintf(one, sizeof one, "%.*s", (int)strcspn(p, ","), p);
+        size_t n = strcspn(p, ",");
+        if (n >= sizeof one)
+            continue;
+        memcpy(one, p, n);
+        one[n] = 0;
         if (one[0] && !is_loopback(one)) {
             memcpy(news->leader_addr, one, sizeof one);
             return;

@@ -294,14 +294,14 @@ static int file_exchange(struct rdzv_home *base, const char *node, const struct 
     TRY(read_pulse(h, e));
     snprintf(ret->epoch, sizeof ret->epoch, "%s", h->epoch);
     buf_clear(&ret->pulse);
-    TRY(buf_add(&ret->pulse, h->pulse.data, h->pulse.len));
+    TRY(buf_add(&ret->pulse, h->pulse.data ? h->pulse.data : "", h->pulse.len));
     snprintf(path, sizeof path, "slots/%s", file);
     int rc = read_file(h, path, &ret->slot, e);
     if (rc == -ENOENT || rc == -EAGAIN)
         buf_clear(&ret->slot);
     else if (rc < 0)
         return rc;
-    h->slot_crc = crc32c(0, ret->slot.data, ret->slot.len);
+    h->slot_crc = crc32c(0, ret->slot.data ? ret->slot.data : "", ret->slot.len);
     return 0;
 }
 

@@ -227,7 +227,8 @@ static void watch_leader(struct log_client *l, int64_t now)
     l->knew_reign |= l->view.epoch[0] != 0;
     int64_t patience = l->o.job.silence_ms + (int64_t)(draw(NULL) % (uint64_t)(l->o.heartbeat_ms / 2 + 1));
     end_leading(l, false);
-    if (l->view.pulse.len != l->pulse.len || memcmp(l->view.pulse.data, l->pulse.data, l->pulse.len) != 0) {
+    if (l->view.pulse.len != l->pulse.len ||
+        (l->pulse.len && memcmp(l->view.pulse.data, l->pulse.data, l->pulse.len) != 0)) {
         buf_clear(&l->pulse);
         buf_add(&l->pulse, l->view.pulse.data ? l->view.pulse.data : "", l->view.pulse.len);
         l->pulse_moved = now;

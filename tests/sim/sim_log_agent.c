@@ -53,21 +53,30 @@ static void kill_workers(struct log_world *w, struct log_agent *a, int64_t withi
     a->finish_at = INT64_MAX;
 }
 
-static bool anybody_knows(const struct log_world *w, unsigned nodes)
+/* A node the leader has heard of, or one that works: others may have been out of reach when a loss was waited out. */
+static bool counts(const struct log_world *w, const struct log_agent *b, const char *epoch)
+{
+    bool heard = strcmp(b->seat.epoch, epoch) == 0 && b->seat.lease > own_clock(w, b) && b->paused_until <= w->now &&
+                 b->cut_until <= w->now;
+    return b->alive && !b->ended && (heard || b->work != WORK_NONE);
+}
+
+static bool anybody_knows(const struct log_world *w, unsigned nodes, const char *epoch)
 {
     for (int i = 0; i < w->agent_count; i++)
-        if ((nodes >> i & 1) && w->agents[i].alive && !w->agents[i].ended)
+        if ((nodes >> i & 1) && counts(w, &w->agents[i], epoch))
             return true;
     return false;
 }
 
-/* Whoever is told of a round is told the same of it; only if all who were are gone, may what was lost with a Redis come again. */
+/* Whoever is told of a round is told the same of it; only if all who were are gone or out of reach, may a number that was lost with a Redis
+ * come again. */
 static void check_round(struct log_world *w, struct log_agent *a, const struct rdzv_news *n)
 {
     unsigned k = (unsigned)(n->round % 64);
     uint64_t bit = (uint64_t)1 << (n->group_rank & 63);
     if (w->round_number[k] != n->round || strcmp(w->round_instance[k], a->seat.instance) != 0 ||
-        !anybody_knows(w, w->round_nodes[k])) {
+        !anybody_knows(w, w->round_nodes[k], a->seat.epoch)) {
         memcpy(w->round_instance[k], a->seat.instance, sizeof w->round_instance[k]);
         w->round_number[k] = n->round;
         w->round_nodes[k] = 0;
