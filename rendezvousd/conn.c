@@ -19,7 +19,6 @@
 #define MODULE "server"
 #define FLUSH_BYTES (256 * 1024) /* replies are written when this much is there */
 #define KEEP_OUT_BYTES (16 * 1024)
-#define KEEPALIVE_SECONDS 60
 #define FINISH_MS 1000
 
 #define conn_of(handle, member) ((struct conn *)((char *)(handle)-offsetof(struct conn, member)))
@@ -491,8 +490,6 @@ void conn_accept(struct server *s, uv_stream_t *listener)
         conn_close(c);
         return;
     }
-    uv_tcp_nodelay(&c->tcp, 1);
-    uv_tcp_keepalive(&c->tcp, 1, KEEPALIVE_SECONDS);
     const char *no = gate_admit(c);
     if (no) {
         s->refused++;

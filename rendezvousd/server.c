@@ -10,6 +10,7 @@
 #include <utlist.h>
 
 #define BACKLOG 4096 /* the kernel cuts it to somaxconn */
+#define KEEPALIVE_SECONDS 60
 
 static void fill_defaults(struct server_options *o)
 {
@@ -75,7 +76,7 @@ static void on_connection(uv_stream_t *stream, int status)
 {
     struct listener *l = stream->data;
     if (status < 0 || l->s->closing)
-        return; /* out of descriptors: libuv turns such clients away by itself */
+        return;                        /* out of descriptors: libuv turns such clients away by itself */
     l->waiting = !gate_has_room(l->s); /* libuv takes no more from the kernel's queue until this one is accepted */
     if (!l->waiting)
         conn_accept(l->s, stream);
@@ -86,8 +87,7 @@ void server_accept_waiting(struct server *s)
     struct listener *l;
     if (s->closing)
         return;
-    DL_FOREACH(s->listeners, l)
-    {
+    DL_FOREACH (s->listeners, l) {
         if (!l->waiting || !gate_has_room(s))
             continue;
         l->waiting = false;
@@ -127,6 +127,14 @@ static int parse_address(const char *host, int port, struct sockaddr_storage *re
         uv_ip6_addr(host, port, (struct sockaddr_in6 *)ret) == 0)
         return 0;
     return err_set(e, -EINVAL, "address '%s': expected an IPv4 or IPv6 address such as 127.0.0.1", host);
+}
+
+/* Connections inherit these from their listener: five system calls less for each. */
+static int listen_now(struct listener *l)
+{
+    uv_tcp_nodelay(&l->tcp, 1);
+    uv_tcp_keepalive(&l->tcp, 1, KEEPALIVE_SECONDS);
+    return uv_listen((uv_stream_t *)&l->tcp, BACKLOG, on_connection);
 }
 
 static int bound_port(const uv_tcp_t *tcp)
@@ -176,7 +184,7 @@ int server_listen_fd(struct server *s, int fd, struct err *e)
     if (rc < 0)
         close(fd);
     else
-        rc = uv_listen((uv_stream_t *)&l->tcp, BACKLOG, on_connection);
+        rc = listen_now(l);
     if (rc < 0) {
         drop_listener(l);
         return err_errno(e, -rc, "cannot accept connections");
@@ -194,7 +202,7 @@ int server_listen(struct server *s, const char *host, int port, int *ret_port, s
     TRY(add_listener(s, &l, e));
     int rc = uv_tcp_bind(&l->tcp, (const struct sockaddr *)&sa, 0);
     if (rc == 0)
-        rc = uv_listen((uv_stream_t *)&l->tcp, BACKLOG, on_connection);
+        rc = listen_now(l);
     if (rc < 0) {
         drop_listener(l);
         return err_errno(e, -rc, "cannot listen on %s port %d", host, port);
