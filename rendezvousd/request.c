@@ -33,19 +33,17 @@ bool request_i64(const char *p, size_t n, int64_t *ret)
     size_t i = negative;
     if (n == i || n > 20 || (p[i] == '0' && n > 1))
         return false;
+    size_t safe = n < 18 ? n : 18; /* so many digits cannot overflow */
     uint64_t v = 0, max = negative ? (uint64_t)INT64_MAX + 1 : INT64_MAX;
-    bool overflow = false;
-    for (; i < n; i++) {
-        unsigned d = (unsigned char)p[i] - (unsigned)'0';
-        if (d > 9)
+    unsigned d = 0;
+    for (; i < safe && (d = (unsigned char)p[i] - (unsigned)'0') <= 9; i++)
+        v = v * 10 + d;
+    for (; i < n && d <= 9; i++) {
+        d = (unsigned char)p[i] - (unsigned)'0';
+        if (__builtin_mul_overflow(v, (uint64_t)10, &v) || __builtin_add_overflow(v, (uint64_t)d, &v))
             return false;
-        if (i >= 18) /* fewer digits cannot overflow */
-            overflow =
-                overflow || __builtin_mul_overflow(v, (uint64_t)10, &v) || __builtin_add_overflow(v, (uint64_t)d, &v);
-        else
-            v = v * 10 + d;
     }
-    if (overflow || v > max)
+    if (d > 9 || v > max)
         return false;
     *ret = negative ? (int64_t)(0 - v) : (int64_t)v;
     return true;
