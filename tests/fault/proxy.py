@@ -1,7 +1,8 @@
-"""A TCP proxy that does wrong, by seed: delays, stalls of one or both ways, resets, answers cut in the middle, a closed door.
+"""A TCP proxy that does wrong, by seed: delays, stalls of one or both ways, resets, answers cut in the middle.
 
 It ends what it carries as its ends do: end-of-file for end-of-file, a reset for a reset; what it breaks by itself it resets, for an end-of-file is
-the proof that a node is dead. Each connection has its own delay, so that a newer one overtakes an older one.
+the proof that a node is dead. It never refuses a connection, for that is the proof that a daemon is. Each connection has its own delay, so that a
+newer one overtakes an older one.
 """
 import random
 import socket
@@ -9,7 +10,7 @@ import struct
 import threading
 import time
 
-FAULTS = ("pass", "delay", "stall-up", "stall-down", "stall", "reset", "truncate", "refuse")
+FAULTS = ("pass", "delay", "stall-up", "stall-down", "stall", "reset", "truncate")
 
 
 def reset(s):
@@ -31,24 +32,14 @@ class Proxy:
         self.fault = "pass"
         self.pairs = set()
         self.lock = threading.Lock()
-        self.over = False
-        self.port = 0
-        self.listener = None
-        self._listen()
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
 
-    def _listen(self):
-        s = socket.socket()
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        s.bind(("127.0.0.1", self.port))
-        s.listen(64)
-        self.port = s.getsockname()[1]
-        self.listener = s
-        threading.Thread(target=self._accept, args=(s,), daemon=True).start()
-
-    def _accept(self, listener):
+    def _accept(self):
         while True:
             try:
-                client, _ = listener.accept()
+                client, _ = self.listener.accept()
             except OSError:
                 return
             try:
@@ -83,7 +74,9 @@ class Proxy:
                 while self.fault in ("stall", stall) and pair in self.pairs:
                     time.sleep(0.01)
                 if not data:
-                    sink.shutdown(socket.SHUT_WR)
+                    with self.lock:
+                        if pair in self.pairs:  # else we broke it ourselves
+                            sink.shutdown(socket.SHUT_WR)
                     return
                 if self.fault == "truncate" and stall == "stall-down":
                     sink.sendall(data[: len(data) // 2])
@@ -94,23 +87,17 @@ class Proxy:
             self._break(pair)
 
     def set(self, fault):
-        before, self.fault = self.fault, fault
-        if fault == "refuse" and before != "refuse":
-            self.listener.shutdown(socket.SHUT_RDWR)
-            self.listener.close()
-        elif before == "refuse" and fault != "refuse":
-            self._listen()
-        if fault in ("reset", "refuse"):
-            with self.lock:
-                pairs = list(self.pairs)
-            for pair in pairs:
-                self._break(pair)
+        self.fault = fault
+        if fault == "reset":
+            self._break_all()
 
-    def close(self):
-        self.set("pass")
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
+    def _break_all(self):
         with self.lock:
             pairs = list(self.pairs)
         for pair in pairs:
             self._break(pair)
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self._break_all()
