@@ -1,32 +1,22 @@
 /* The store over RESP: rendezvousd, or a plain Redis.
  *
- * - One connection, dialled at open, one request at a time; a thread waits for its turn within its own deadline.
+ * - One connection, dialled at open, one request at a time; turns, repetition and abort are store_turn.h's.
  * - After each dial STORE.PING tells the two servers apart. rendezvousd has STORE.WAIT and STORE.CAS.
  * - On a plain Redis every writer also publishes on "__store__:<key>"; a waiter subscribes on a second connection, then checks: a
  *   write after the check finds it subscribed, so none is missed. Compare and set is WATCH, GET, MULTI.
- * - A lost connection is dialled anew until the deadline. What may be repeated is repeated; add and cas are not, once sent.
- * - abort() makes an eventfd readable, which is part of every poll(2).
- */
+ * - What may be repeated on a new connection is repeated; add and cas are not, once sent. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
-#include "common/resolve.h"
 #include "common/store_resp_internal.h"
 
-enum {
-    FIRST_PAUSE_MS = 10, /* before dialling again; doubles */
-    LAST_PAUSE_MS = 500,
-    WAIT_GRACE_MS = 50, /* the server's own timeout comes first: the connection stays usable */
-};
+enum { WAIT_GRACE_MS = 50 /* the server's own timeout comes first: the connection stays usable */ };
 
 /* ---- the operations ---------------------------------------------------------------------------------------------- */
 
@@ -122,16 +112,6 @@ static int try_del(struct resp_store *s, const struct call *c, int64_t deadline,
 
 /* ---- connection and repetition ----------------------------------------------------------------------------------- */
 
-static bool is_lost(int rc)
-{
-    static const int codes[] = {ECONNRESET,  EPIPE,    ECONNREFUSED, ECONNABORTED, EHOSTUNREACH,
-                                ENETUNREACH, ENETDOWN, ENETRESET,    EAGAIN};
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
-        if (rc == -codes[i])
-            return true;
-    return false;
-}
-
 /* Which server is it? */
 static int probe(struct resp_store *s, int64_t deadline, struct err *e)
 {
@@ -147,8 +127,9 @@ static int probe(struct resp_store *s, int64_t deadline, struct err *e)
     return rc;
 }
 
-static int connected(struct resp_store *s, int64_t deadline, struct err *e)
+static int connected(void *store, int64_t deadline, struct err *e)
 {
+    struct resp_store *s = store;
     if (s->conn.fd >= 0 && resp_is_stale(&s->conn))
         resp_hang_up(&s->conn);
     if (s->conn.fd >= 0)
@@ -157,66 +138,19 @@ static int connected(struct resp_store *s, int64_t deadline, struct err *e)
     return probe(s, deadline, e);
 }
 
-/* Attempt, and dial and attempt again while the connection is what fails. The last error if the deadline passes meanwhile. */
-static int persist(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+static int attempt(void *store, const void *call, int64_t deadline, struct err *e)
 {
-    for (int pause = FIRST_PAUSE_MS;; pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {
-        int rc = connected(s, deadline, e);
-        if (rc == 0 && c->attempt) {
-            s->conn.max_reply = SMALL_REPLY;
-            rc = c->attempt(s, c, deadline, e);
-            if (is_lost(rc) && !c->repeatable) {
-                err_wrap(e, "it may or may not have happened");
-                return -ECONNRESET;
-            }
-        }
-        if (!is_lost(rc) || clock_left(deadline) == 0)
-            return rc;
-        int left = clock_left(deadline);
-        struct err woken;
-        int slept = wait_fd(-1, 0, clock_deadline(left < pause ? left : pause), s->abort_fd, &woken);
-        if (slept == -ECANCELED)
-            return err_set(e, slept, "%s", woken.text);
-    }
-}
-
-/* Have the connection to oneself. */
-static int enter(struct resp_store *s, int64_t deadline, struct err *e)
-{
-    struct timespec until = {.tv_sec = deadline / 1000, .tv_nsec = deadline % 1000 * 1000000};
-    int rc = 0;
-    pthread_mutex_lock(&s->mutex);
-    while (s->busy && rc == 0)
-        rc = pthread_cond_timedwait(&s->idle, &s->mutex, &until);
-    bool mine = !s->busy;
-    s->busy = true;
-    pthread_mutex_unlock(&s->mutex);
-    return mine ? 0 : err_set(e, -ETIMEDOUT, "another thread's request was in progress all the time");
-}
-
-static void leave(struct resp_store *s)
-{
-    pthread_mutex_lock(&s->mutex);
-    s->busy = false;
-    pthread_cond_signal(&s->idle);
-    pthread_mutex_unlock(&s->mutex);
+    struct resp_store *s = store;
+    const struct call *c = call;
+    s->conn.max_reply = SMALL_REPLY;
+    return c->attempt(s, c, deadline, e);
 }
 
 static int run(struct store *store, const struct call *c, int64_t timeout_ms, struct err *e)
 {
     struct resp_store *s = (struct resp_store *)store;
-    int64_t deadline = clock_deadline(timeout_ms);
-    struct err local, *why = e ? e : &local;
-    TRY(enter(s, deadline, e));
-    int rc = s->aborted ? err_set(e, -ECANCELED, "the store was aborted") : persist(s, c, deadline, why);
-    leave(s);
-    if (c->attempt && is_lost(rc) && (c->repeatable || rc != -ECONNRESET)) {
-        err_wrap(why, "the deadline passed");
-        rc = -ETIMEDOUT;
-    }
-    if (rc < 0)
-        why->code = rc;
-    return rc;
+    const struct store_attempt a = {connected, c->attempt ? attempt : NULL, c, c->repeatable};
+    return store_turn_run(&s->turn, s, &a, timeout_ms, e);
 }
 
 static int resp_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e)
@@ -271,22 +205,14 @@ static void resp_close(struct store *store)
     struct resp_store *s = (struct resp_store *)store;
     resp_finish(&s->conn);
     resp_finish(&s->subscriber);
-    if (s->abort_fd >= 0)
-        close(s->abort_fd);
-    pthread_cond_destroy(&s->idle);
-    pthread_mutex_destroy(&s->mutex);
+    store_turn_finish(&s->turn);
     redis_link_finish(&s->link);
     free(s);
 }
 
 static void resp_abort(struct store *store)
 {
-    struct resp_store *s = (struct resp_store *)store;
-    uint64_t one = 1;
-    s->aborted = true;
-    ssize_t ignored =
-        write(s->abort_fd, &one, sizeof one); /* an eventfd that was written stays readable: nobody reads it */
-    (void)ignored;
+    store_turn_abort(&((struct resp_store *)store)->turn);
 }
 
 /* resp:// always had its port said. */
@@ -311,20 +237,13 @@ static int open_kind(const struct store_ops *ops, struct store **ret, const char
                      const struct store_options *o, struct err *e)
 {
     char url[1024];
-    pthread_condattr_t monotonic;
     struct resp_store *s = calloc(1, sizeof *s);
     if (!s)
         return err_set(e, -ENOMEM, "open store '%s://%s': out of memory", ops->scheme, shown(address));
     s->store.ops = ops;
-    pthread_mutex_init(&s->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->idle, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    s->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    resp_init(&s->conn, s->abort_fd);
-    resp_init(&s->subscriber, s->abort_fd);
-    int rc = s->abort_fd < 0 ? err_errno(e, errno, "eventfd") : 0;
+    int rc = store_turn_init(&s->turn, e);
+    resp_init(&s->conn, s->turn.abort_fd);
+    resp_init(&s->subscriber, s->turn.abort_fd);
     if (rc == 0 && (size_t)snprintf(url, sizeof url, "%s://%s", ops->scheme, address) >= sizeof url)
         rc = err_set(e, -EINVAL, "a URL has at most %zu bytes", sizeof url - 1);
     rc = rc ? rc : parse(s, url, e);

@@ -2,8 +2,6 @@
 #ifndef CRUN_COMMON_STORE_RESP_INTERNAL_H
 #define CRUN_COMMON_STORE_RESP_INTERNAL_H
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,6 +9,7 @@
 #include "common/redis_link.h"
 #include "common/resp_conn.h"
 #include "common/store.h"
+#include "common/store_turn.h"
 
 struct buf;
 struct err;
@@ -19,12 +18,8 @@ enum { SMALL_REPLY = 1 << 20 }; /* bytes; of a reply that carries no value */
 
 struct resp_store {
     struct store store;
-    pthread_mutex_t mutex; /* of busy only: a request may outlast another thread's patience */
-    pthread_cond_t idle;
-    bool busy;
+    struct store_turn turn;
     struct redis_link link;
-    int abort_fd;
-    atomic_bool aborted;
     struct resp_conn conn;
     struct resp_conn subscriber; /* plain Redis, during a wait */
     bool plain_redis;
