@@ -12,6 +12,7 @@
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "common/resp_conn.h"
+#include "common/tls_stream.h"
 #include "launcher/home.h"
 #include "launcher/status_home.h"
 
@@ -19,9 +20,9 @@
 #define WATCH_MS 1000
 
 struct status_config {
-    const char *endpoint, *token_file;
+    const char *endpoint, *token_file, *ca;
     double timeout_s;
-    bool watch, json;
+    bool tls, watch, json;
 };
 
 static const struct arg_spec specs[] = {
@@ -41,6 +42,17 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_TOKEN_FILE",
      .help =
          "secret to authenticate with where it is asked for; ~/.config/crun/token, made on first use, if not given"},
+    {.name = "rdzv-tls",
+     .type = ARG_FLAG,
+     .at = offsetof(struct status_config, tls),
+     .env = "CRUN_RDZV_TLS",
+     .help = "speak TLS with the rendezvousd"},
+    {.name = "rdzv-ca",
+     .type = ARG_STRING,
+     .at = offsetof(struct status_config, ca),
+     .metavar = "FILE",
+     .env = "CRUN_RDZV_CA",
+     .help = "certificates of those who may vouch for the rendezvousd, PEM; implies --rdzv-tls"},
     {.name = "watch",
      .type = ARG_FLAG,
      .at = offsetof(struct status_config, watch),
@@ -139,6 +151,17 @@ static int authenticate(struct status *s, struct err *e)
     return rc;
 }
 
+static int start_tls(struct status *s, struct err *e)
+{
+    struct tls_context *context;
+    if (!s->config.tls && !s->config.ca)
+        return 0;
+    TRY(tls_context_client(&context, s->config.ca, NULL, NULL, e));
+    int rc = resp_start_tls(&s->conn, context, s->host, clock_deadline(timeout_ms(s)), e);
+    tls_context_free(context);
+    return rc;
+}
+
 static int look(struct status *s, redisReply **ret, struct err *e)
 {
     const char *const words[] = {"RDZV.STATUS", s->run};
@@ -146,7 +169,9 @@ static int look(struct status *s, redisReply **ret, struct err *e)
     if (s->conn.fd < 0) {
         TRY(resp_dial(&s->conn, s->host, s->port, clock_deadline(timeout_ms(s)), e));
         s->conn.max_reply = ANSWER_MAX;
-        int rc = authenticate(s, e);
+        int rc = start_tls(s, e);
+        if (rc == 0)
+            rc = authenticate(s, e);
         if (rc < 0)
             resp_hang_up(&s->conn);
         TRY(rc);

@@ -34,7 +34,7 @@ def certificates(tmp_path_factory):
     d = tmp_path_factory.mktemp("tls")
     for cert, key in (("cert.pem", "key.pem"), ("client.pem", "client-key.pem")):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", d / key,
-                        "-out", d / cert, "-days", "2", "-subj", "/CN=store.example", "-addext", "subjectAltName=DNS:store.example"],
+                        "-out", d / cert, "-days", "2", "-subj", "/CN=store.example", "-addext", "subjectAltName=DNS:store.example,IP:127.0.0.1"],
                        check=True, capture_output=True, timeout=60)
     return d
 

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from conftest import ALICE, BOB, write_tokens
-from daemon import Client, RespError, network_namespace, until
-from support import CRUN
+from daemon import Client, Daemon, RespError, network_namespace, until
+from support import CRUN, run
 
 HOST = ("--nnodes", "1:2", "--rdzv-id", "j1", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=20")
 
@@ -117,3 +117,17 @@ def test_a_member_of_the_round_may_use_keys_and_nothing_else(tmp_path, namespace
                 a.terminate()
             for a in agents:
                 a.wait(60)
+
+
+def test_a_job_meets_over_tls(tmp_path, tokens, certificates):
+    token = write_tokens(tmp_path / "token", ALICE)
+    with Daemon("--token-file", tokens, "--tls-only", "--tls-cert", certificates / "cert.pem", "--tls-key", certificates / "key.pem") as d:
+        where = ["--rdzv-endpoint", f"127.0.0.1:{d.port}", "--token-file", token]
+        ca = ["--rdzv-ca", certificates / "cert.pem"]
+        p = run(CRUN, *HOST, *where, *ca, "sh", "-c", "echo rank $RANK of $WORLD_SIZE", timeout=60)
+        assert p.returncode == 0 and "rank 0 of 1" in p.stdout, p
+        assert run(CRUN, "status", *where, *ca, timeout=30).stdout.splitlines()[1].split()[:2] == ["j1", "succeeded"]
+        p = run(CRUN, "status", *where, timeout=30)
+        assert p.returncode == 1 and "this server speaks TLS only" in p.stderr
+        p = run(CRUN, "status", *where, "--rdzv-ca", certificates / "client.pem", timeout=30)
+        assert p.returncode == 69 and "certificate is refused" in p.stderr
