@@ -353,11 +353,13 @@ static void learn(struct rdzv_host *h, const struct beat *b, int64_t now)
     raise_floors(h, now);
 }
 
-/* A log without a past, and a node that has heeded an earlier reign: the home was emptied. What else it forgot may still be at work. */
+/* A log without a past, and a node that has heeded an earlier reign or was part of a job: the home was emptied. What else it forgot may still be at work. */
 static void suspect_loss(struct rdzv_host *h, const struct beat *b, int64_t now)
 {
     bool past = h->former_identity[0] || h->hold_until || (h->machine && rdzv_round(h->machine) > 0);
-    if (past || !b->epoch[0] || strcmp(b->epoch, h->epoch) == 0 || !HOST_SOUND(6))
+    bool heeded = b->epoch[0] && strcmp(b->epoch, h->epoch) != 0;
+    bool member = b->told > 0 || (b->instance[0] && strcmp(b->instance, h->instance) != 0);
+    if (past || (!heeded && !member) || !HOST_SOUND(6))
         return;
     h->hold_until = now + h->config.silence_ms + h->config.kill_ms;
 }
