@@ -10,3 +10,4 @@ spec = util.spec_from_file_location("e2e_fixtures", pathlib.Path(support.__file_
 fixtures = util.module_from_spec(spec)
 spec.loader.exec_module(fixtures)
 shapes = fixtures.shapes
+pytest_configure = fixtures.pytest_configure
