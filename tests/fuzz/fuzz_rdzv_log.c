@@ -42,7 +42,7 @@ static void decode_line(const char *p, size_t n)
 {
     struct rdzv_event ev, ev_again;
     struct rdzv_news news, news_again;
-    struct rdzv_config c = {0};
+    struct rdzv_config c;
     struct buf b = {0};
     int rc = rdzv_event_decode(p, n, &ev, NULL);
     if (rc == 0 && (rdzv_event_encode(&ev, &b) < 0 || rdzv_event_decode(b.data, b.len, &ev_again, NULL) < 0))
@@ -56,6 +56,7 @@ static void decode_line(const char *p, size_t n)
     if (rc != 0 && rc != -EINVAL)
         die("news are refused oddly", err_name(rc));
     buf_clear(&b);
+    rdzv_config_defaults(&c); /* what the line does not say */
     if (rdzv_config_decode(p, n, &c, NULL) == 0 &&
         (rdzv_config_encode(&c, &b) < 0 || rdzv_config_decode(b.data, b.len, &c, NULL) < 0))
         die("settings do not come back", b.data);
