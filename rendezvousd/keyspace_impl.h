@@ -9,9 +9,12 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
+/* A counter is kept as a number from one addition to the next; its text is written when somebody reads it. */
 struct text {
     char *p;
     size_t len, cap; /* a NUL follows cap */
+    int64_t number;
+    bool is_number; /* p has room for it, and holds anything */
 };
 
 struct key {

@@ -7,11 +7,34 @@
 
 #define NUMBER_CAP 24 /* a counter never moves */
 
+static size_t format(char *p, int64_t v)
+{
+    char text[NUMBER_CAP], *end = text + sizeof text, *at = end;
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do
+        *--at = (char)('0' + u % 10);
+    while (u /= 10);
+    if (v < 0)
+        *--at = '-';
+    memcpy(p, at, (size_t)(end - at));
+    return (size_t)(end - at);
+}
+
+/* From here on it is text. */
+static void write_out(struct key *en)
+{
+    if (!en->text.is_number)
+        return;
+    en->text.len = format(en->text.p, en->text.number);
+    en->text.is_number = false;
+}
+
 const char *keyspace_get(struct keyspace *k, const char *key, size_t key_len, size_t *ret_len)
 {
-    const struct key *en = key_find(k, key, key_len, key_hash(k, key, key_len));
+    struct key *en = key_find(k, key, key_len, key_hash(k, key, key_len));
     if (!en || en->type != KEY_STRING)
         return NULL;
+    write_out(en);
     *ret_len = en->text.len;
     return en->text.p;
 }
@@ -80,6 +103,7 @@ static int store(struct keyspace *k, struct key *en, const void *v, size_t n)
     if (n)
         memcpy(en->text.p, v, n);
     en->text.len = n;
+    en->text.is_number = false;
     return 0;
 }
 
@@ -134,6 +158,8 @@ int keyspace_append(struct keyspace *k, const char *key, size_t key_len, const v
 {
     struct key *en;
     int rc = open_text(k, key, key_len, n, &en);
+    if (rc == 0)
+        write_out(en);
     if (rc == 0 && (rc = grow(k, en, en->text.len + n)) < 0 && en->fresh)
         key_drop(k, en);
     if (rc < 0)
@@ -153,6 +179,8 @@ int keyspace_set_range(struct keyspace *k, const char *key, size_t key_len, size
 {
     struct key *en;
     int rc = open_text(k, key, key_len, offset + n, &en);
+    if (rc == 0)
+        write_out(en);
     if (rc == 0 && (rc = grow(k, en, offset + n)) < 0 && en->fresh)
         key_drop(k, en);
     if (rc < 0)
@@ -168,19 +196,6 @@ int keyspace_set_range(struct keyspace *k, const char *key, size_t key_len, size
     return 0;
 }
 
-static size_t format(char *p, int64_t v)
-{
-    char text[NUMBER_CAP], *end = text + sizeof text, *at = end;
-    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-    do
-        *--at = (char)('0' + u % 10);
-    while (u /= 10);
-    if (v < 0)
-        *--at = '-';
-    memcpy(p, at, (size_t)(end - at));
-    return (size_t)(end - at);
-}
-
 int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t delta, int64_t *ret, bool *created)
 {
     struct key *en;
@@ -188,13 +203,16 @@ int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t de
     int rc = open_text(k, key, key_len, NUMBER_CAP, &en);
     if (rc < 0)
         return rc;
-    if (!en->fresh && !request_i64(en->text.p, en->text.len, &old))
+    if (en->text.is_number)
+        old = en->text.number;
+    else if (!en->fresh && !request_i64(en->text.p, en->text.len, &old))
         return -EINVAL;
     if (__builtin_add_overflow(old, delta, &sum))
         return -ERANGE; /* never of a fresh key */
     if (en->text.cap < NUMBER_CAP && (rc = resize(k, en, NUMBER_CAP)) < 0)
         return rc;
-    en->text.len = format(en->text.p, sum);
+    en->text.number = sum;
+    en->text.is_number = true;
     *ret = sum;
     if (created)
         *created = en->fresh;

@@ -36,25 +36,32 @@ static void add(struct reply *r, const void *p, size_t n)
 
 #define NUMBER_BYTES 24
 
-/* "<type><number>\r\n" to p, which has room for NUMBER_BYTES. Returns how many. */
+static size_t count_digits(uint64_t u)
+{
+    size_t n = 1;
+    for (; u >= 1000; u /= 1000)
+        n += 3;
+    return n + (u >= 10) + (u >= 100);
+}
+
+/* "<type><number>\r\n" to p, which has room for NUMBER_BYTES. Returns how many. Two digits at a time. */
 static size_t write_number(char *p, char type, int64_t v)
 {
-    char text[NUMBER_BYTES], *end = text + sizeof text, *at = end;
-    if (v >= 0 && v < 10) {
-        memcpy(p, (const char[4]){type, (char)('0' + v), '\r', '\n'}, 4);
-        return 4;
-    }
+    static const char pairs[] =
+        "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748"
+        "49505152535455565758596061626364656667686970717273747576777879808182838485868788899091929394959697"
+        "9899";
     uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-    *--at = '\n';
-    *--at = '\r';
-    do
-        *--at = (char)('0' + u % 10);
-    while (u /= 10);
-    if (v < 0)
-        *--at = '-';
-    *--at = type;
-    memcpy(p, at, (size_t)(end - at));
-    return (size_t)(end - at);
+    size_t n = count_digits(u) + (v < 0);
+    p[0] = type;
+    p[1] = '-';
+    char *at = p + 1 + n;
+    memcpy(at, "\r\n", 2);
+    for (; u >= 10; u /= 100)
+        memcpy(at -= 2, pairs + 2 * (u % 100), 2);
+    if (u > 0 || at == p + 2 + (v < 0)) /* an odd number of digits */
+        at[-1] = (char)('0' + u);
+    return n + 3;
 }
 
 static void add_number(struct reply *r, char type, int64_t v)

@@ -201,6 +201,10 @@ static const char *short_number(const char *s, const char *end, size_t *ret)
 {
     if (end - s < 3)
         return NULL;
+    if (s[1] == '\r' && s[2] == '\n' && s[0] >= '0' && s[0] <= '9') { /* nearly always */
+        *ret = (size_t)(s[0] - '0');
+        return s + 3;
+    }
     const char *most = end - s < 9 ? end - 2 : s + 7, *first = s;
     size_t v = 0;
     unsigned d;
