@@ -372,6 +372,10 @@ void host_visit(void *arg, const char *node, const char *text, size_t n)
     if (h->failed || decode(text, n, &b) < 0 || !(p = host_peer(h, node)))
         return;
     begin_life(p, &b);
+    if (p->has_news && p->news.kind == RDZV_NEWS_END && b.seen > p->news.seq) {
+        p->seq = b.seen; /* it has seen more than the home remembers: what is true now must look newer */
+        tell(p, &p->news);
+    }
     if (h->all)
         p->looked = h->looks;
     bool moved = b.n != p->n, promised = strcmp(b.epoch, h->epoch) == 0;

@@ -207,6 +207,8 @@ static int take_slot(struct rdzv_seat *s, struct rdzv_slot slot, struct rdzv_hea
         snprintf(ret->why, sizeof ret->why, "%s", slot.text);
         return 0;
     }
+    if (slot.answer == ANSWER_FENCED && s->done && slot.q >= s->q)
+        return take_unknown(s, false, ret); /* the round this node is done with was lost: another one waits for it */
     return take_news(s, &slot, ret, e);
 }
 

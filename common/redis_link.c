@@ -284,10 +284,12 @@ static int greet(struct redis_link *l, struct resp_conn *c, int64_t deadline, st
 {
     char db[16];
     const char *auth[3] = {"AUTH", l->user[0] ? l->user : l->password, l->password};
-    const char *select[2] = {"SELECT", db};
+    const char *select[2] = {"SELECT", db}, *ping[1] = {"PING"};
     snprintf(db, sizeof db, "%d", l->db);
     if (l->password[0])
         TRY(tell(l, c, l->user[0] ? 3 : 2, auth, deadline, e));
+    else
+        TRY(tell(l, c, 1, ping, deadline, e)); /* a server that is full says so to the first request, and closes */
     return l->db ? tell(l, c, 2, select, deadline, e) : 0;
 }
 

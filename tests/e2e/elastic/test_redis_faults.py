@@ -1,0 +1,260 @@
+"""A job whose rendezvous is a Redis, and what befalls that Redis. Each test says what users see and what becomes of the workers."""
+import shutil
+import socket
+import subprocess
+import time
+
+import pytest
+
+from cluster import free_port, wait, wait_port
+
+if not shutil.which("redis-server"):
+    pytest.skip("no redis-server", allow_module_level=True)
+
+
+class Redis:
+    def __init__(self, cluster, *args, port=None, sentinel=False):
+        self.cluster, self.port = cluster, port or free_port()
+        self.dir = cluster.tmp / f"redis-{self.port}"
+        self.dir.mkdir(exist_ok=True)
+        self.args, self.sentinel = list(map(str, args)), sentinel
+        self.start()
+
+    def start(self, *more, listening=True):
+        conf = self.dir / "redis.conf"
+        lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self.dir}", 'save ""', *self.args, *more]
+        if not (self.sentinel and conf.exists()):
+            conf.write_text("\n".join(line for line in lines if not (self.sentinel and line.startswith("save"))) + "\n")
+        self.process = subprocess.Popen(["redis-server", str(conf)] + (["--sentinel"] if self.sentinel else []),
+                                        stdout=open(self.dir / "log", "ab"), stderr=subprocess.STDOUT)
+        self.cluster.processes.append(self.process)
+        if listening:
+            wait_port("127.0.0.1", self.port)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def cli(self, *args):
+        r = subprocess.run(["redis-cli", "-p", str(self.port), *map(str, args)], capture_output=True, text=True, timeout=30)
+        return r.stdout.strip()
+
+    @property
+    def url(self):
+        return f"redis://127.0.0.1:{self.port}"
+
+
+def two_nodes(cluster, url, *more, env=()):
+    for _ in range(2):
+        cluster.node("--nnodes", 2, "--nproc_per_node", 2, "--rdzv_endpoint", url, "--rdzv_id", "job", "--local-addr",
+                     "127.0.0.1", "--max-restarts", 5, "--log-level", "info", *more, env=env)
+
+
+def said(cluster, text):
+    def look():
+        return all(text in n.text() for n in cluster.nodes)
+
+    try:
+        wait(f"the message '{text}'", look)
+    except AssertionError as e:
+        raise AssertionError(str(e) + "\n" + "\n---\n".join(n.text() for n in cluster.nodes)) from None
+
+
+def test_a_quick_restart_with_its_data_goes_unnoticed(cluster):
+    redis = Redis(cluster, "appendonly yes", "appendfsync always")
+    two_nodes(cluster, redis.url)
+    first, _ = cluster.wait_round(4)
+    redis.kill()
+    redis.start()
+    time.sleep(6)  # twice the silence that would stop the workers
+    assert sorted(cluster.rounds()) == [first], "\n".join(n.text() for n in cluster.nodes)
+    cluster.finish()
+
+
+def test_a_long_outage_stops_the_workers_and_the_job_forms_again(cluster):
+    redis = Redis(cluster, "appendonly yes", "appendfsync always")
+    two_nodes(cluster, redis.url)
+    first, _ = cluster.wait_round(4)
+    redis.kill()
+    said(cluster, f"{redis.url}")  # which server is out of reach
+    time.sleep(4.5)
+    redis.start()
+    cluster.wait_round(4, after=first)
+    cluster.finish()
+
+
+def test_a_server_that_comes_back_empty_costs_a_round(cluster):
+    redis = Redis(cluster)
+    two_nodes(cluster, redis.url)
+    first, _ = cluster.wait_round(4)
+    redis.kill()
+    redis.start()
+    cluster.wait_round(4, after=first)
+    cluster.finish()
+
+
+def test_flushall_in_mid_job_costs_a_round(cluster):
+    redis = Redis(cluster)
+    two_nodes(cluster, redis.url)
+    first, _ = cluster.wait_round(4)
+    redis.cli("flushall")
+    cluster.wait_round(4, after=first)
+    cluster.finish()
+
+
+def test_a_password_at_the_start_is_asked_for_by_name(cluster):
+    redis = Redis(cluster, "requirepass secret")
+    two_nodes(cluster, redis.url)
+    for n in cluster.nodes:
+        assert n.wait() == 2
+        assert "a password is needed: CRUN_REDIS_PASSWORD_FILE" in n.text()
+    cluster.nodes.clear()
+    two_nodes(cluster, redis.url, env={"CRUN_REDIS_PASSWORD": "wrong"})
+    for n in cluster.nodes:
+        assert n.wait() == 2
+        assert "the user or the password is wrong" in n.text()
+        assert "wrong (WRONGPASS" in n.text()
+
+
+def test_passwords_come_from_file_environment_and_url(cluster):
+    redis = Redis(cluster, "requirepass secret", "user trainer on >s3cr@t ~crun:* +@all")
+    file = cluster.tmp / "password"
+    file.write_text("secret\n")
+    for node, (url, env) in enumerate([(redis.url, {"CRUN_REDIS_PASSWORD_FILE": str(file)}),
+                                       (f"redis://trainer:s3cr%40t@127.0.0.1:{redis.port}/0", {}),
+                                       (redis.url, {"REDISCLI_AUTH": "secret"})]):
+        cluster.node("--nnodes", 3, "--rdzv_endpoint", url, "--rdzv_id", "job", "--local-addr", "127.0.0.1", env=env)
+    cluster.wait_round(3)
+    cluster.finish()
+
+
+def test_a_password_set_in_mid_job_is_told_and_mended(cluster):
+    redis = Redis(cluster)
+    two_nodes(cluster, redis.url)
+    first, _ = cluster.wait_round(4)
+    redis.cli("config", "set", "requirepass", "secret")
+    subprocess.run(["redis-cli", "-p", str(redis.port), "-a", "secret", "client", "kill", "type", "normal"], capture_output=True,
+                   timeout=30)
+    said(cluster, "a password is needed")
+    subprocess.run(["redis-cli", "-p", str(redis.port), "-a", "secret", "config", "set", "requirepass", ""], capture_output=True,
+                   timeout=30)
+    cluster.finish()
+
+
+def test_a_replica_is_refused_by_what_it_is(cluster):
+    primary = Redis(cluster)
+    replica = Redis(cluster, f"replicaof 127.0.0.1 {primary.port}")
+    wait("the replica's link", lambda: "master_link_status:up" in replica.cli("info", "replication"))
+    two_nodes(cluster, replica.url)
+    for n in cluster.nodes:
+        assert n.wait() == 69
+        assert "it is a read-only replica: name the primary" in n.text()
+
+
+def test_loading_is_waited_for(cluster):
+    redis = Redis(cluster, "enable-debug-command yes")
+    assert redis.cli("debug", "populate", 3000) == "OK"
+    assert redis.cli("save") == "OK"
+    redis.kill()
+    redis.start("key-load-delay 1000", "loading-process-events-interval-bytes 1024")
+    two_nodes(cluster, redis.url)
+    said(cluster, "it is loading its data")
+    cluster.wait_round(4)
+    cluster.finish()
+
+
+def test_too_many_clients_is_told_and_waited_for(cluster):
+    redis = Redis(cluster, "maxclients 2")
+    with socket.create_connection(("127.0.0.1", redis.port), timeout=30) as admin:  # leaves room for one
+        admin.sendall(b"PING\r\n")
+        assert admin.recv(100) == b"+PONG\r\n"
+        two_nodes(cluster, redis.url)
+        wait("a message", lambda: any("as many clients as it may" in n.text() for n in cluster.nodes))
+        admin.sendall(b"CONFIG SET maxclients 100\r\n")
+        assert admin.recv(100) == b"+OK\r\n"
+    cluster.wait_round(4)
+    cluster.finish()
+
+
+def test_a_sentinel_failover_is_followed(cluster):
+    primary = Redis(cluster)
+    replica = Redis(cluster, f"replicaof 127.0.0.1 {primary.port}")
+    wait("the replica's link", lambda: "master_link_status:up" in replica.cli("info", "replication"))
+    sentinels = [
+        Redis(cluster, f"sentinel monitor prime 127.0.0.1 {primary.port} 2", "sentinel down-after-milliseconds prime 1000",
+              "sentinel failover-timeout prime 5000", sentinel=True) for _ in range(3)
+    ]
+    wait("the sentinels' agreement", lambda: all("num-other-sentinels\n2" in s.cli("sentinel", "master", "prime") and
+                                                 "num-slaves\n1" in s.cli("sentinel", "master", "prime") for s in sentinels))
+    url = "redis+sentinel://" + ",".join(f"127.0.0.1:{s.port}" for s in sentinels) + "/prime"
+    two_nodes(cluster, url)
+    cluster.wait_round(4)
+    primary.kill()
+    wait("the failover", lambda: "role:master" in replica.cli("info", "replication"))
+    time.sleep(10)  # a silence, a hold and a round, if need be
+    cluster.finish()
+    assert int(replica.cli("dbsize")) > 0
+
+
+def cluster_ports(n):
+    """A node's bus listens at its port + 10000."""
+    found = set()
+    while len(found) < n:
+        port = free_port()
+        if port <= 55535:
+            found.add(port)
+    return sorted(found)
+
+
+def test_a_cluster_of_three_is_followed(cluster):
+    nodes = [Redis(cluster, "cluster-enabled yes", port=port) for port in cluster_ports(3)]
+    made = subprocess.run(["redis-cli", "--cluster", "create", *[f"127.0.0.1:{n.port}" for n in nodes], "--cluster-yes"],
+                          capture_output=True, text=True, timeout=60)
+    assert made.returncode == 0, made.stdout
+    wait("the cluster", lambda: all("cluster_state:ok" in n.cli("cluster", "info") for n in nodes))
+    for i, n in enumerate(nodes):  # one node each: at most one of them holds the slot
+        cluster.node("--nnodes", 3, "--rdzv_endpoint", n.url, "--rdzv_id", "job", "--local-addr", "127.0.0.1")
+    cluster.wait_round(3)
+    cluster.finish()
+    assert sorted(int(n.cli("dbsize")) > 0 for n in nodes) == [False, False, True]
+
+
+def test_every_key_expires(cluster):
+    redis = Redis(cluster)
+    two_nodes(cluster, redis.url)
+    cluster.wait_round(4)
+    keys = redis.cli("--raw", "keys", "*").split()
+    assert keys and all(k.startswith("crun:{job}:") for k in keys)
+    assert all(int(redis.cli("pttl", k)) > 0 for k in keys)
+    cluster.finish()
+
+
+@pytest.fixture(name="certificates")
+def certificates_fixture(tmp_path):
+    def openssl(*args):
+        subprocess.run(["openssl", *args], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+
+    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "ca.key", "-out", "ca.crt",
+            "-subj", "/CN=test authority", "-days", "2")
+    openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "redis.key", "-out", "redis.csr", "-subj",
+            "/CN=localhost")
+    (tmp_path / "ext").write_text("subjectAltName=DNS:localhost\n")
+    openssl("x509", "-req", "-in", "redis.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-out", "redis.crt", "-days", "2",
+            "-extfile", "ext")
+    return tmp_path
+
+
+def test_tls_checks_authority_and_name(cluster, certificates):
+    port = free_port()
+    Redis(cluster, f"tls-port {port}", f"tls-cert-file {certificates}/redis.crt", f"tls-key-file {certificates}/redis.key",
+          f"tls-ca-cert-file {certificates}/ca.crt", "tls-auth-clients no")
+    env = {"CRUN_REDIS_CA": str(certificates / "ca.crt")}
+    two_nodes(cluster, f"rediss://localhost:{port}", env=env)
+    cluster.wait_round(4)
+    cluster.finish()
+    cluster.nodes.clear()
+    two_nodes(cluster, f"rediss://localhost:{port}")  # by an authority nobody here knows
+    two_nodes(cluster, f"rediss://127.0.0.1:{port}", env=env)  # by another name than the certificate's
+    for n in cluster.nodes:
+        assert n.wait() == 69
+        assert "certificate" in n.text()
