@@ -144,17 +144,6 @@ void server_accept_waiting(struct server *s); /* there may be room for one more 
 int space_create(struct space **ret, size_t max_bytes); /* with one reference; -ENOMEM */
 struct space *space_hold(struct space *sp);
 void space_release(struct space *sp); /* the last one destroys it; NULL allowed */
-/* Nothing to do any more: a key-space tells by itself. */
-static inline void space_key_created(struct space *sp, const struct request_arg *key)
-{
-    (void)sp;
-    (void)key;
-}
-static inline void space_key_deleted(struct space *sp, const struct request_arg *key)
-{
-    (void)sp;
-    (void)key;
-}
 /* After each request that may have changed it: serve those who wait for lists, and have the timer look for keys that expire. */
 void space_settle(struct space *sp, struct server *s);
 void space_expire(struct server *s); /* the timer's work: delete what is due, look again when the next is */
