@@ -54,6 +54,10 @@ static void on_members(void *arg, const char *addrs)
 static void on_fence(void *arg, const char *why)
 {
     struct run *r = arg;
+    if (r->agent.state == AGENT_RUNNING) {
+        round_begin_timeline(r, clock_ns(), "fenced");
+        r->broken.told = clock_ns();
+    }
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
     run_pump(r);
     logmux_say(r->mux, "%s; the workers here were ended", why); /* first the deed */
@@ -174,7 +178,9 @@ void member_say_failure(struct run *r, int code)
     const struct rdzv_cause *c = &r->end.cause;
     if (r->refused)
         return;
-    if (c->text[0])
+    if (c->text[0] && c->rank >= 0)
+        logmux_say(r->mux, "the job failed: %s", c->text);
+    else if (c->text[0])
         logmux_say(r->mux, "the job failed: %s (exit code %d)", c->text, code);
     else
         logmux_say(r->mux, "the job ended with exit code %d", code);

@@ -273,6 +273,12 @@ static void identify(struct session *s)
                                              .train_images = (int64_t)s->train_set->n};
 }
 
+/* A round that follows another of the same job: after a failure, or because nodes came or went. */
+static bool goes_on(const struct env_contract *env)
+{
+    return env->restart_count > 0 || (env->restart_reason && strcmp(env->restart_reason, "start") != 0);
+}
+
 int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e)
 {
     *s = (struct session){.cfg = cfg,
@@ -282,7 +288,7 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
                           .nodes = at_least_one(env->group_world_size),
                           .lock_fd = -1};
     /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older runs'. */
-    s->resume = cfg->checkpoint_dir && (cfg->resume == RESUME_AUTO || env->restart_count > 0);
+    s->resume = cfg->checkpoint_dir && (cfg->resume == RESUME_AUTO || goes_on(env));
     int share = at_least_one(cores() / s->local_world);
     s->threads = cfg->threads ? (int)cfg->threads : share;
     s->optimizer = choose_optimizer(cfg);

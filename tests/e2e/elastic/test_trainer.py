@@ -1,0 +1,82 @@
+"""The trainer on two nodes, over each home; and resized in mid-run."""
+import json
+
+import numpy as np
+import pytest
+
+from cluster import wait
+from support import TRAINER
+from test_homes import HOMES, where
+
+TRAIN = ["--arch", "convnet", "--image-size", 28, "--num-channels", 1, "--device", "ref", "--batch-size", 64, "--lr-policy", "fixed",
+         "--base-learning-rate", 0.01, "--crop-scale", "0.6,1", "--sync-bn", "--threads", 1]
+
+
+def losses(folder):
+    """By step: a restart repeats the steps since the last checkpoint."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = {m["step"]: m["loss"] for m in lines if "lr" in m}
+    return np.array([steps[s] for s in sorted(steps)])
+
+
+def program(data, out, steps, *more):
+    return [TRAINER, *TRAIN, "--train-data", data / "train", "--num-epochs", 1000, "--max-steps", steps, "--checkpoint-dir", out, *more]
+
+
+alone = {}
+
+
+@pytest.fixture
+def one_node(cluster, shapes, tmp_path):
+    """Losses of 20 steps on one node."""
+    data = shapes(28, 148, 20)
+    if not alone:
+        n = cluster.node("--standalone", program=program(data, tmp_path / "one", 20))
+        assert n.wait(120) == 0, n.text()
+        alone["losses"] = losses(tmp_path / "one")
+    assert len(alone["losses"]) == 20
+    return data, alone["losses"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", HOMES)
+def test_two_nodes_train_as_one(cluster, one_node, tmp_path, home):
+    data, expected = one_node
+    args = where(cluster, home)
+    nodes = [cluster.node("--nnodes", 2, "--node-rank", r, *args, program=program(data, tmp_path / "two", 20)) for r in (0, 1)]
+    for n in nodes:
+        assert n.wait(240) == 0, n.text()
+    worst = np.max(np.abs(losses(tmp_path / "two") - expected) / expected)
+    print(f"{home}: largest relative difference of 20 losses {worst:.1e}")
+    assert worst <= 1e-10
+
+
+@pytest.mark.slow
+def test_a_resized_job_trains_on(cluster, shapes, tmp_path):
+    """1 -> 2 -> 1 nodes: no restart is used up, no step is lost, the losses are those of one node."""
+    data, steps = shapes(28, 148, 20), 120
+    ref = cluster.node("--standalone", program=program(data, tmp_path / "one", steps))
+    assert ref.wait(240) == 0, ref.text()
+    size = ["--nnodes", "1:2", "--rdzv_endpoint", cluster.daemon(), "--rdzv_id", "job", "--rdzv_conf", "last_call_timeout=100ms"]
+    out = tmp_path / "elastic"
+
+    def reached(step):
+        try:
+            return len(losses(out)) >= step
+        except (OSError, json.JSONDecodeError):
+            return False
+
+    first = cluster.node(*size, program=program(data, out, steps))
+    wait("10 steps", lambda: reached(10))
+    second = cluster.node(*size, program=program(data, out, steps))
+    wait("the second round", lambda: "resumed from step" in first.text() + second.text())
+    done = len(losses(out))
+    wait("more steps", lambda: reached(min(done + 10, steps)))
+    second.terminate()
+    assert second.wait(60) == 75, second.text()
+    assert first.wait(240) == 0, first.text()
+    got, expected = losses(out), losses(tmp_path / "one")
+    assert len(got) == len(expected) == steps
+    worst = np.max(np.abs(got - expected) / expected)
+    print(f"resized twice: largest relative difference of {steps} losses {worst:.1e}")
+    assert worst <= 1e-9
