@@ -1,0 +1,205 @@
+"""One bad client never stops, slows or grows the daemon beyond its limits. Figures are printed (pytest -s)."""
+import os
+import pathlib
+import random
+import resource
+import selectors
+import signal
+import socket
+import statistics
+import threading
+import time
+
+import pytest
+
+from conftest import ALICE
+from daemon import Client, Daemon, RespError, until
+
+
+def rss(daemon):
+    return int(next(line for line in pathlib.Path(f"/proc/{daemon.p.pid}/status").read_text().splitlines() if line.startswith("VmRSS")).split()[1]) * 1024
+
+
+def descriptors(daemon):
+    return len(os.listdir(f"/proc/{daemon.p.pid}/fd"))
+
+
+def latencies(c, n=300):
+    out = []
+    for _ in range(n):
+        began = time.perf_counter()
+        c("INCR", "n")
+        out.append((time.perf_counter() - began) * 1e6)
+    return sorted(out)
+
+
+@pytest.fixture(autouse=True)
+def many_files():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_slow_clients_are_closed_and_slow_down_nobody():
+    with Daemon("--request-timeout", "2s") as d, Client(d.port) as c:
+        before, files = latencies(c), descriptors(d)
+        request = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100\r\n" + b"x" * 100
+        slow = []
+        for i in range(200):
+            s = socket.create_connection(("127.0.0.1", d.port), timeout=30)
+            s.sendall(request[:1 + i % (len(request) - 1)])
+            slow.append(s)
+        until(lambda: descriptors(d) >= files + 200, "all are there")
+        during = latencies(c)
+        for s in slow:
+            try:
+                assert s.recv(1) == b""
+            except ConnectionError:
+                pass
+            s.close()
+        until(lambda: descriptors(d) <= files, "their descriptors are free")
+        print(f"p50 {statistics.median(before):.0f} -> {statistics.median(during):.0f} us, p99 {before[-3]:.0f} -> {during[-3]:.0f} us beside 200 slow clients")
+        assert c("PING") == "PONG"
+
+
+def test_who_does_not_read_is_closed_at_its_limit():
+    with Daemon("--max-output", "4M") as d, Client(d.port) as other, Client(d.port) as deaf:
+        assert other("SET", "big", "x" * 1_000_000) == "OK"
+        before = rss(d)
+        deaf.s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with pytest.raises(OSError):
+            for _ in range(100_000):
+                deaf.s.sendall(b"GET big\r\n" * 100)
+        peak = rss(d)
+        assert other("GET", "big") == "x" * 1_000_000
+        print(f"RSS {before / 1e6:.0f} -> {peak / 1e6:.0f} MB")
+        assert peak - before < 40e6
+
+
+def test_lengths_that_a_peer_announces_take_no_memory():
+    numbers = [0, 1, 2**16, 2**16 + 1, 2**26, 2**26 + 1, 2**31, 2**32, 2**61, 2**63 - 1, 2**63, 2**64 - 1, -1, -2]
+    with Daemon() as d, Client(d.port) as other:
+        assert other("PING") == "PONG"
+        before, worst = rss(d), 0.0
+        for n in numbers:
+            for text in (b"*%d\r\n" % n, b"*2\r\n$3\r\nGET\r\n$%d\r\n" % n):
+                s = socket.create_connection(("127.0.0.1", d.port), timeout=30)
+                began = time.perf_counter()
+                s.sendall(text)
+                assert other("PING") == "PONG"  # answered, refused, or waiting for more: it goes on
+                worst = max(worst, time.perf_counter() - began)
+                s.close()
+        print(f"RSS grew by {(rss(d) - before) / 1024:.0f} KiB, the worst answer beside it took {worst * 1e3:.1f} ms")
+        assert rss(d) - before < 4 << 20
+
+
+def test_a_herd_is_released_and_leaves_nothing():
+    n = 2000
+    with Daemon() as d, Client(d.port) as c:
+        assert c("PING") == "PONG"
+        files = descriptors(d)
+        herd = [socket.create_connection(("127.0.0.1", d.port), timeout=30) for _ in range(n)]
+        for s in herd:
+            s.sendall(b"STORE.WAIT go 60000\r\n")
+        until(lambda: f"blocked_clients:{n}" in c("INFO", "clients"), "all wait")
+        sel = selectors.DefaultSelector()
+        for s in herd:
+            sel.register(s, selectors.EVENT_READ)
+        began = time.perf_counter()
+        assert c("SET", "go", "1") == "OK"
+        waiting = n
+        while waiting:
+            ready = sel.select(30)
+            assert ready
+            for key, _ in ready:
+                assert key.fileobj.recv(64) == b":1\r\n"
+                sel.unregister(key.fileobj)
+                waiting -= 1
+        print(f"{n} waiters released in {(time.perf_counter() - began) * 1e3:.0f} ms, seen from Python")
+        for s in herd:
+            s.close()
+        began = time.perf_counter()
+        assert c("PING") == "PONG"
+        print(f"stalled {(time.perf_counter() - began) * 1e3:.1f} ms as all left at once")
+        until(lambda: descriptors(d) <= files, "all are gone")
+
+
+def test_a_wait_is_answered_exactly_once():
+    with Daemon() as d:
+        wrong = []
+        stop = threading.Event()
+
+        def wait_for(i):
+            r = random.Random(i)
+            with Client(d.port) as c:
+                for turn in range(60):
+                    keys = [f"k{r.randrange(8)}" for _ in range(r.randrange(1, 4))]
+                    got = c("STORE.WAIT", *keys, r.choice([0, 1, 5, 20]))
+                    mark = f"{i}.{turn}"
+                    if got not in (0, 1) or c("ECHO", mark) != mark:  # an answer too many would come here
+                        wrong.append((i, turn, got))
+
+        def churn():
+            r = random.Random(99)
+            with Client(d.port) as c:
+                while not stop.is_set():
+                    key = f"k{r.randrange(8)}"
+                    if r.random() < 0.5:
+                        c("SET", key, "1")
+                    else:
+                        c("DEL", key)
+        waiters = [threading.Thread(target=wait_for, args=(i,)) for i in range(16)]
+        churner = threading.Thread(target=churn)
+        churner.start()
+        for t in waiters:
+            t.start()
+        for t in waiters:
+            t.join(120)
+        stop.set()
+        churner.join(30)
+        assert not wrong and not any(t.is_alive() for t in waiters)
+
+
+def test_a_daemon_that_was_stopped_goes_on_as_if_nothing_had_been(tokens):
+    with Daemon("--token-file", tokens) as d, Client(d.port) as c, Client(d.port) as agent:
+        c.authenticate(*ALICE)
+        agent.authenticate(*ALICE)
+        agent("RDZV.JOIN", "j1", "n1", "slots=1", "v=1", "nnodes=1:1", "max_restarts=0")
+        d.p.send_signal(signal.SIGSTOP)
+        c.send("SET", "k", "v")
+        time.sleep(5)  # longer than any heartbeat budget: its own pause is nobody's silence
+        d.p.send_signal(signal.SIGCONT)
+        assert c.receive() == "OK" and c("GET", "k") == "v"
+        assert "kind=round" in agent("RDZV.NEXT", "j1", "n1", "0", "2000")
+        assert '"state":"running"' in c("RDZV.STATUS", "j1")
+
+
+def test_memory_that_the_system_refuses_is_an_error_and_no_end():
+    with Daemon("--max-memory", "8G", prefix=["/bin/sh", "-c", "ulimit -v 250000; exec \"$0\" \"$@\""]) as d, Client(d.port) as c:
+        refused = 0
+        for i in range(12):
+            try:
+                with Client(d.port) as one:
+                    one("SET", f"k{i}", b"x" * 30_000_000)
+            except (RespError, EOFError, OSError):
+                refused += 1
+        print(f"{refused} of 12 values of 30 MB refused under 250 MB of address space")
+        assert refused > 3 and c("PING") == "PONG"
+
+
+def test_scans_and_strangers_languages_are_shrugged_off():
+    noise = [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"SSH-2.0-x\r\n", os.urandom(4096), b"\r\n" * 1000, b"\0" * 64]
+    with Daemon() as d, Client(d.port) as c:
+        files = None
+        for _ in range(20):
+            for text in noise:
+                with socket.create_connection(("127.0.0.1", d.port), timeout=30) as s:
+                    try:
+                        s.sendall(text)
+                    except ConnectionError:
+                        pass
+            assert c("PING") == "PONG"
+            files = files or descriptors(d)
+        until(lambda: descriptors(d) <= files, "nothing is left of them")
+        assert d.stop() == 0
