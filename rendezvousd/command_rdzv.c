@@ -171,16 +171,23 @@ static struct jobs_party *party_of(struct conn *c, struct err *e)
     return r->party;
 }
 
-/* Whatever made us close it: was the peer's end there already? Of a connection that was reset, a failed write takes the error with it, and reading
- * then looks like an end of file; its state does not lie. */
-static bool at_end_of_file(struct conn *c)
+/* Has the peer closed its end in good order? What a read or a write says is not enough: libuv takes bytes and a reset that come together for
+ * an end of file, and a failed write takes the error of a reset with it. The socket's own state does not lie: CLOSE_WAIT, or an EPIPE that is
+ * left where a reset came after the end. */
+static bool peer_ended(struct conn *c)
 {
     struct tcp_info info = {0};
     socklen_t n = sizeof info;
+    int fd, error = 0;
     char byte;
-    int fd;
-    return uv_fileno((uv_handle_t *)&c->tcp, &fd) == 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 &&
-           info.tcpi_state == TCP_CLOSE_WAIT && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    if (c->end == END_RESET || uv_fileno((uv_handle_t *)&c->tcp, &fd) < 0 ||
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) < 0)
+        return false;
+    if (info.tcpi_state == TCP_CLOSE_WAIT)
+        return c->end == END_OF_FILE || recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    n = sizeof error;
+    return c->end == END_OF_FILE && info.tcpi_state == TCP_CLOSE &&
+           getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && error == EPIPE;
 }
 
 void rdzv_conn_gone(struct conn *c)
@@ -188,7 +195,7 @@ void rdzv_conn_gone(struct conn *c)
     struct rdzv_conn *r = c->rdzv;
     if (!r)
         return;
-    bool proved = c->end == END_OF_FILE || (c->end == END_OURS && at_end_of_file(c));
+    bool proved = peer_ended(c);
     c->rdzv = NULL;
     jobs_party_close(r->party, proved ? JOBS_GONE : JOBS_SILENT);
     free(r);

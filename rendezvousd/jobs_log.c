@@ -75,7 +75,7 @@ static int step_text(struct job *job, const struct rdzv_effects *fx, bool first,
     return restart_lines(job, job->restarts_logged, out);
 }
 
-static int whole_text(struct job *job, struct buf *out)
+int job_whole_text_(struct job *job, struct buf *out)
 {
     TRY(job_line(job, out));
     TRY(begin_line(out, ""));
@@ -130,7 +130,7 @@ void job_compact_(struct job *job)
     persist_sizes(job->log, &appended, &base);
     if (appended < KEEP_BYTES + 4 * base)
         return;
-    if (whole_text(job, &b) == 0)
+    if (job_whole_text_(job, &b) == 0)
         persist_rewrite(job->log, b.data, b.len);
     buf_free(&b);
 }
@@ -329,6 +329,18 @@ static void all_silent(struct job *job)
     }
 }
 
+/* The job as it is now, after all records. */
+static int restore(struct job *job, struct err *e)
+{
+    job->unlogged = true; /* until the whole of it is written anew */
+    TRY(rdzv_members(job->machine, see_node, job) < 0 ? err_set(e, -ENOMEM, "no memory for its members") : 0);
+    job->over = job_is_final_(job);
+    job->over_ms = job->jobs->o.now();
+    all_silent(job);
+    job->restarts_logged = job->restart_count;
+    return 0;
+}
+
 static int load_end(void *log_arg, struct err *e)
 {
     struct loading *ld = log_arg;
@@ -336,22 +348,17 @@ static int load_end(void *log_arg, struct err *e)
     struct buf b = {.max = PERSIST_RECORD_MAX};
     if (!job) { /* it died before its first record was whole */
         persist_log_remove(ld->log);
+        ld->log = NULL;
         return 0;
     }
     struct persist_log *log = job->log;
     job->log = NULL;
-    job->unlogged = true; /* until the whole of it is written anew */
-    int rc = rdzv_members(job->machine, see_node, job);
-    if (rc == 0) {
-        job->over = job_is_final_(job);
-        job->over_ms = job->jobs->o.now();
-        all_silent(job);
-        rc = whole_text(job, &b);
-    }
+    int rc = restore(job, e);
+    if (rc == 0 && job_whole_text_(job, &b) < 0)
+        rc = err_set(e, -ENOMEM, "no memory for its text");
     job->log = log;
     job->unlogged = false;
     if (rc == 0) {
-        job->restarts_logged = job->restart_count;
         persist_log_watch(log, on_durable, job);
         persist_rewrite(log, b.data, b.len);
         log_info(MODULE, "run=%s loaded: %s, round %llu, %d nodes", job->run, rdzv_state_name(rdzv_state(job->machine)),
@@ -359,7 +366,20 @@ static int load_end(void *log_arg, struct err *e)
     }
     buf_free(&b);
     job_arm_(job);
-    return rc < 0 ? err_set(e, rc, "no memory for it") : 0;
+    return rc;
+}
+
+int jobs_load_text_(struct jobs *j, const char *p, size_t n, struct job **ret, struct err *e)
+{
+    struct loading ld = {.jobs = j};
+    size_t good;
+    j->loading = true;
+    int rc = persist_parse(p, n, load_record, &ld, &good, e);
+    j->loading = false;
+    if (rc == 0 && ld.job)
+        rc = restore(ld.job, e);
+    *ret = ld.job;
+    return rc;
 }
 
 int jobs_load(struct jobs *j, struct err *e)
