@@ -1,0 +1,105 @@
+"""Each key behaves as if all requests on it had happened one after the other, each at some moment between its sending and its answer."""
+import random
+import signal
+import sys
+import threading
+import time
+
+from daemon import Client, Daemon
+
+CLIENTS, KEYS, TURNS = 16, 16, 250
+NEVER = float("inf")
+
+
+def apply(state, op):
+    """(what op answers, the state after it). state: the value, None if there is none."""
+    what, *args = op
+    if what == "GET":
+        return state, state
+    if what == "SET":
+        return "OK", args[0]
+    if what == "DEL":
+        return int(state is not None), None
+    if what == "APPEND":
+        new = (state or "") + args[0]
+        return len(new), new
+    assert what == "SETNX"
+    return int(state is None), args[0] if state is None else state
+
+
+def linearizable(history):
+    """history: (began, ended, op, answer) of one key; ended NEVER: no answer came, it may have happened or not. Depth-first search over what may
+    have been next, remembering what was tried."""
+    history = sorted(history)
+    done_mask = sum(1 << i for i, h in enumerate(history) if h[1] != NEVER)
+    tried = set()
+
+    def search(mask, state):
+        if mask & done_mask == done_mask:
+            return True
+        if (mask, state) in tried:
+            return False
+        tried.add((mask, state))
+        soonest = min(h[1] for i, h in enumerate(history) if not mask >> i & 1)
+        for i, (began, ended, op, answer) in enumerate(history):
+            if began > soonest:
+                break
+            if mask >> i & 1:
+                continue
+            got, after = apply(state, op)
+            if (ended == NEVER or got == answer) and search(mask | 1 << i, after):
+                return True
+        return False
+    return search(0, None)
+
+
+def test_the_checker_finds_what_is_wrong():
+    assert linearizable([(0, 1, ("SET", "a"), "OK"), (2, 3, ("GET",), "a")])
+    assert linearizable([(0, 5, ("SET", "a"), "OK"), (1, 2, ("GET",), "a"), (3, 4, ("GET",), "a")])
+    assert not linearizable([(0, 1, ("SET", "a"), "OK"), (2, 3, ("GET",), None)])  # stale
+    assert not linearizable([(0, 9, ("SET", "a"), "OK"), (1, 2, ("GET",), "a"), (3, 4, ("GET",), None)])  # and back again
+    assert not linearizable([(0, 3, ("SETNX", "a"), 1), (1, 2, ("SETNX", "b"), 1)])  # both won
+    assert linearizable([(0, NEVER, ("SET", "a"), None), (1, 2, ("GET",), None), (3, 4, ("GET",), "a")])  # happened late
+    assert not linearizable([(0, NEVER, ("SET", "a"), None), (1, 2, ("GET",), "a"), (3, 4, ("GET",), None)])
+
+
+def test_every_key_is_linearizable_beside_pauses_and_clients_that_die():
+    seed = random.randrange(1 << 30)
+    sys.setrecursionlimit(10000)
+    history = {f"k{i}": [] for i in range(KEYS)}
+    lock = threading.Lock()
+
+    def work(me, port):
+        r = random.Random(seed * 100 + me)
+        c = Client(port)
+        for turn in range(TURNS):
+            key, value = f"k{r.randrange(KEYS)}", f"{me}.{turn}"
+            op = r.choice([("GET",), ("GET",), ("SET", value), ("APPEND", "x"), ("SETNX", value), ("DEL",)])
+            dies = r.random() < 0.01
+            began = time.monotonic()
+            c.send(op[0], key, *op[1:])
+            answer = None if dies else c.receive()
+            ended = NEVER if dies else time.monotonic()
+            with lock:
+                history[key].append((began, ended, op, answer))
+            if dies:
+                c.close()
+                c = Client(port)
+        c.close()
+
+    with Daemon() as d:
+        threads = [threading.Thread(target=work, args=(i, d.port)) for i in range(CLIENTS)]
+        for t in threads:
+            t.start()
+        r = random.Random(seed)
+        while any(t.is_alive() for t in threads):
+            d.p.send_signal(signal.SIGSTOP)
+            time.sleep(r.uniform(0.01, 0.05))
+            d.p.send_signal(signal.SIGCONT)
+            time.sleep(r.uniform(0.001, 0.02))
+        for t in threads:
+            t.join(60)
+    print(f"seed {seed}: {sum(map(len, history.values()))} requests, {sum(h[1] == NEVER for v in history.values() for h in v)} without an answer")
+    assert sum(map(len, history.values())) == CLIENTS * TURNS
+    for key, h in history.items():
+        assert linearizable(h), f"seed {seed}, {key}: {sorted(h)}"
