@@ -3,6 +3,7 @@
 #define CRUN_TESTS_RENDEZVOUSD_TCPSTORE_WORDS_H
 
 #include "common/buf.h"
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -34,6 +35,11 @@ static inline void put_hex(struct buf *b, const char *hex)
     static const char digits[] = "0123456789abcdef";
     for (; hex[0] && hex[1]; hex += 2)
         buf_add(b, &(char){(char)((strchr(digits, hex[0]) - digits) << 4 | (strchr(digits, hex[1]) - digits))}, 1);
+}
+
+static inline bool same(const struct buf *a, const struct buf *b)
+{
+    return a->len == b->len && (a->len == 0 || memcmp(a->data, b->data, a->len) == 0);
 }
 
 #endif
