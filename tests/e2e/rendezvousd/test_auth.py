@@ -371,3 +371,60 @@ def test_tokens_come_over_an_inherited_descriptor(tokens):
         assert c("PING") == "PONG"
         assert d.stop() == 0
     assert "a descriptor can be read only once" in d.err
+
+
+def test_one_address_may_not_hold_every_place_of_the_unauthenticated(tokens, namespace):
+    name, _, ours = namespace
+    with Daemon("--bind", "0.0.0.0", "--token-file", tokens, "--max-unauthenticated", "4") as d:
+        with network_namespace(name):
+            socks = [socket.create_connection((ours, d.port), timeout=30) for _ in range(3)]
+        clients = [Client(0, sock=s) for s in socks]
+        with pytest.raises(RespError, match="LIMIT too many connections of this address have yet to authenticate"):
+            clients[2].receive()
+        clients[0].authenticate(*ALICE)
+        with Client(d.port) as c:
+            c.authenticate(*BOB)
+        for c in clients:
+            c.close()
+
+
+def test_what_is_no_principal_nonce_or_run_is_named(tokens):
+    with Daemon("--token-file", tokens) as d, Client(d.port) as c:
+        assert c.error("STORE.AUTH", "x" * 64, "a" * 64) == "ERR a principal has 1 to 63 characters"
+        assert c.error("STORE.AUTH", "", "a" * 64) == "ERR a principal has 1 to 63 characters"
+        assert c.error("STORE.AUTH", "alice", "a" * 63) == "ERR the nonce is not 64 hex digits"
+        assert c.error("STORE.AUTH", "alice") == "ERR wrong number of arguments for 'store.auth' command"
+        assert c.error("STORE.PROVE", "a" * 64) == "ERR STORE.PROVE without STORE.AUTH before it"
+        assert c.error("AUTH", "a", "b", "c").startswith("ERR syntax error")
+        c.authenticate(*ALICE)
+        assert c.error("STORE.USE", "r" * 256).startswith("ERR run id of 256 bytes: expected 1 to 255")
+        assert c.error("STORE.USE", "a", "b") == "ERR wrong number of arguments for 'store.use' command"
+
+
+def test_hangup_reads_certificates_again(tokens, certificates, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+
+    def use(c, k):
+        shutil.copy(certificates / k, key)
+        shutil.copy(certificates / c, cert)
+
+    def accepted(ca, port):
+        try:
+            with Client(port, tls=ssl.create_default_context(cafile=certificates / ca)) as c:
+                return c("HELLO")[1] == "rendezvousd"
+        except ssl.SSLError:
+            return False
+    use("cert.pem", "key.pem")
+    with Daemon("--token-file", tokens, "--tls-cert", cert, "--tls-key", key) as d, \
+            Client(d.port, tls=ssl.create_default_context(cafile=certificates / "cert.pem")) as old:
+        old.authenticate(*ALICE)
+        assert accepted("cert.pem", d.port) and not accepted("client.pem", d.port)
+        use("client.pem", "client-key.pem")
+        d.p.send_signal(1)
+        until(lambda: accepted("client.pem", d.port), "the new certificate is shown")
+        assert old("PING") == "PONG"
+        cert.write_text("no certificate")
+        d.p.send_signal(1)
+        assert accepted("client.pem", d.port) and old("PING") == "PONG"
+        assert d.stop() == 0
+    assert f"certificate '{cert}' cannot be used" in d.err and "what was read before stays" in d.err

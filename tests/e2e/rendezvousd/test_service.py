@@ -291,3 +291,9 @@ def test_the_page_on_operating_names_every_metric(tokens):
     with Daemon("--http-port", "0", "--token-file", tokens) as d:
         told = {name.split("{")[0] for name in samples(get(d.http + "/metrics")[2])}
     assert told == set(re.findall(r"`((?:rendezvousd|process)_[a-z_]+)`", page.split("| metric |")[1].split("\nWorth an alert")[0]))
+
+
+def test_a_descriptor_that_is_none_is_told_and_harmless():
+    with Daemon("--ready-fd", "77") as d:
+        assert d.stop() == 0
+    assert "--ready-fd 77 cannot be written: Bad file descriptor" in d.err
