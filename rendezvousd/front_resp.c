@@ -11,19 +11,10 @@ struct resp_state {
     struct request_parser in;
     struct request next; /* complete, not executed yet */
     bool has_next;
-    int broken; /* the parser's error, told by the next step */
+    bool limited; /* the parser has the limits of a stranger */
+    int broken;   /* the parser's error, told by the next step */
     struct err e;
 };
-
-static int resp_open(struct conn *c)
-{
-    struct resp_state *r = calloc(1, sizeof *r);
-    if (!r)
-        return -ENOMEM;
-    request_parser_init(&r->in, &(struct request_limits){c->s->o.max_request_bytes, c->s->o.max_args});
-    c->front_state = r;
-    return 0;
-}
 
 /* A stranger needs no long requests. */
 static struct request_limits limits(const struct conn *c)
@@ -31,6 +22,18 @@ static struct request_limits limits(const struct conn *c)
     if (c->trust == TRUST_NONE)
         return (struct request_limits){GATE_REQUEST_MAX, GATE_ARGS_MAX};
     return (struct request_limits){c->s->o.max_request_bytes, c->s->o.max_args};
+}
+
+static int resp_open(struct conn *c)
+{
+    struct resp_state *r = calloc(1, sizeof *r);
+    if (!r)
+        return -ENOMEM;
+    struct request_limits l = limits(c);
+    request_parser_init(&r->in, &l);
+    r->limited = c->trust == TRUST_NONE;
+    c->front_state = r;
+    return 0;
 }
 
 static void resp_close(struct conn *c)
@@ -51,7 +54,10 @@ static bool look_ahead(struct conn *c)
 {
     struct resp_state *r = c->front_state;
     if (!r->has_next && r->broken == 0) {
-        r->in.limits = limits(c);
+        if (r->limited != (c->trust == TRUST_NONE)) {
+            r->limited = !r->limited;
+            r->in.limits = limits(c);
+        }
         int rc = request_next(&r->in, &r->next, &r->e);
         r->has_next = rc > 0;
         r->broken = rc < 0 ? rc : 0;

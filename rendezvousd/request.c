@@ -201,10 +201,6 @@ static const char *short_number(const char *s, const char *end, size_t *ret)
 {
     if (end - s < 3)
         return NULL;
-    if (s[1] == '\r' && s[2] == '\n' && s[0] >= '0' && s[0] <= '9') { /* nearly always */
-        *ret = (size_t)(s[0] - '0');
-        return s + 3;
-    }
     const char *most = end - s < 9 ? end - 2 : s + 7, *first = s;
     size_t v = 0;
     unsigned d;
@@ -216,16 +212,31 @@ static const char *short_number(const char *s, const char *end, size_t *ret)
     return s + 2;
 }
 
+/* One or two digits, nearly always; end is at least four bytes away. */
+static inline const char *number(const char *s, const char *end, size_t *ret)
+{
+    unsigned a = (unsigned char)s[0] - (unsigned)'0', b = (unsigned char)s[1] - (unsigned)'0';
+    if (a <= 9 && s[1] == '\r' && s[2] == '\n') {
+        *ret = a;
+        return s + 3;
+    }
+    if (a - 1 < 9 && b <= 9 && s[2] == '\r' && s[3] == '\n') {
+        *ret = a * 10 + b;
+        return s + 4;
+    }
+    return short_number(s, end, ret);
+}
+
 /* The common case: a multi-bulk request that is all there and small. False: nothing has changed, the careful way is to be taken. */
 static bool whole(struct request_parser *p)
 {
     const char *begin = p->in.data + p->start, *end = p->in.data + p->in.len;
     size_t argc, n;
-    const char *s = short_number(begin + 1, end, &argc);
+    const char *s = end - begin > 5 ? number(begin + 1, end, &argc) : NULL;
     if (!s || argc > p->argv_cap || argc > p->limits.max_args)
         return false;
     for (size_t i = 0; i < argc; i++) {
-        if (end - s < 3 || *s != '$' || !(s = short_number(s + 1, end, &n)))
+        if (end - s < 5 || *s != '$' || !(s = number(s + 1, end, &n)))
             return false;
         if ((size_t)(end - s) < n + 2 || s[n] != '\r' || s[n + 1] != '\n')
             return false;
