@@ -171,7 +171,7 @@ static void tick(struct rdzv_host *h)
 /* Everybody that takes part has seen the END, or has had time enough. */
 static bool may_go(struct rdzv_host *h)
 {
-    return h->over_since && now_of(h) - h->over_since >= LINGER_MS && now_of(h) >= h->hold_until;
+    return h->over_since && now_of(h) - h->over_since >= LINGER_MS && now_of(h) >= h->hold_until + LINGER_MS;
 }
 
 static int64_t patience(struct rdzv_host *h)
