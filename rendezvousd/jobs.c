@@ -13,6 +13,7 @@
 #include <utlist.h>
 
 #define MODULE "jobs"
+#define PAUSE_MS 500 /* we are that late: we did not run */
 
 static void fill_defaults(struct jobs_options *o)
 {
@@ -206,11 +207,17 @@ static void count(struct jobs *j, const struct job *job, const struct job_before
     j->stats.finished += is_final(rdzv_state(job->machine)) && !is_final(b->state);
 }
 
-int job_step_(struct job *job, const struct rdzv_event *ev, struct err *e)
+/* When a node was heard last; a time in which we ourselves did not run counts for nobody's silence. */
+static int64_t last_heard(const struct member *m)
+{
+    const int64_t awake = m->job->jobs->awake_ms;
+    return m->heard_ms > awake ? m->heard_ms : awake;
+}
+
+static int step_at(struct job *job, const struct rdzv_event *ev, int64_t now, struct err *e)
 {
     struct jobs *j = job->jobs;
     const struct job_before before = job_before_(job);
-    const int64_t now = j->o.now();
     int rc = rdzv_step(job->machine, ev, now, &j->fx, e);
     if (rc < 0) {
         j->stats.fences += rc == ERR_FENCED;
@@ -230,6 +237,25 @@ int job_step_(struct job *job, const struct rdzv_event *ev, struct err *e)
     return 0;
 }
 
+int job_step_(struct job *job, const struct rdzv_event *ev, struct err *e)
+{
+    return step_at(job, ev, job->jobs->o.now(), e);
+}
+
+static void notice_pause(struct jobs *j, int64_t now)
+{
+    if (j->armed < now - PAUSE_MS)
+        j->awake_ms = now;
+}
+
+int job_silent_(struct member *m)
+{
+    struct rdzv_event ev = {.kind = RDZV_SILENT};
+    notice_pause(m->job->jobs, m->job->jobs->o.now());
+    memcpy(ev.node, m->node, sizeof ev.node);
+    return step_at(m->job, &ev, last_heard(m), NULL);
+}
+
 /* ---- time ------------------------------------------------------------------------------------------------------- */
 
 static int64_t earlier(int64_t a, int64_t b)
@@ -244,7 +270,7 @@ static int64_t job_deadline(const struct job *job)
         return job->over_ms + JOBS_LINGER_MS;
     int64_t d = rdzv_deadline(job->machine);
     if (heard)
-        d = earlier(d, heard->heard_ms + job->config.silence_ms);
+        d = earlier(d, last_heard(heard) + job->config.silence_ms);
     if (ended)
         d = earlier(d, ended->heard_ms + JOBS_LINGER_MS);
     return d;
@@ -273,11 +299,8 @@ void job_arm_(struct job *job)
 
 static void fall_silent(struct member *m)
 {
-    struct job *job = m->job;
-    struct rdzv_event ev = {.kind = RDZV_SILENT};
-    memcpy(ev.node, m->node, sizeof ev.node);
     member_list_(m, LIST_SILENT);
-    job_step_(job, &ev, NULL); /* refused only where the node is unknown: then it does not matter */
+    job_silent_(m); /* refused only where the node is unknown: then it does not matter */
 }
 
 static void job_tick(struct job *job, int64_t now)
@@ -288,7 +311,7 @@ static void job_tick(struct job *job, int64_t now)
             job_forget_(job);
         return;
     }
-    while (!job->over && (m = job->lists[LIST_HEARD]) && m->heard_ms + job->config.silence_ms <= now)
+    while (!job->over && (m = job->lists[LIST_HEARD]) && last_heard(m) + job->config.silence_ms <= now)
         fall_silent(m);
     while ((m = job->lists[LIST_ENDED]) && m->heard_ms + JOBS_LINGER_MS <= now)
         member_drop_(m);
@@ -301,6 +324,7 @@ void jobs_tick(struct jobs *j)
 {
     struct job *job, *next;
     const int64_t now = j->o.now();
+    notice_pause(j, now);
     DL_FOREACH_SAFE(j->all, job, next)
     {
         if (job_deadline(job) <= now)

@@ -101,6 +101,7 @@ struct jobs {
     struct rdzv_effects fx;
     uv_timer_t *timer; /* NULL: no loop */
     int64_t armed;     /* the earliest date known */
+    int64_t awake_ms;  /* when we ran again after a pause of our own */
     struct jobs_stats stats;
     void (*forgotten)(void *arg, const char *run);
     void *forgotten_arg;
@@ -113,6 +114,7 @@ int job_create_(struct jobs *j, const char *run, const char *principal, const st
 void job_forget_(struct job *job); /* with its log */
 /* One step of the machine and all that follows but the telling. */
 int job_step_(struct job *job, const struct rdzv_event *ev, struct err *e);
+int job_silent_(struct member *m);         /* SILENT since it was last heard */
 bool job_is_final_(const struct job *job); /* by its machine */
 void job_arm_(struct job *job);
 void job_forget_if_empty_(struct job *job); /* nobody is left, and there was no round */

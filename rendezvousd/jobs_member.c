@@ -139,6 +139,10 @@ int jobs_party_open(struct jobs_party **ret, struct jobs *j, const struct jobs_p
 static void tell_machine(struct member *m, enum rdzv_event_kind kind)
 {
     struct rdzv_event ev = {.kind = kind, .cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1}};
+    if (kind == RDZV_SILENT) {
+        job_silent_(m);
+        return;
+    }
     memcpy(ev.node, m->node, sizeof ev.node);
     snprintf(ev.cause.text, sizeof ev.cause.text, "node '%s' is gone: its agent and all its processes ended", m->node);
     job_step_(m->job, &ev, NULL);

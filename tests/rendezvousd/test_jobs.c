@@ -179,12 +179,28 @@ static void silence_counts_from_the_last_request(void **s)
     struct pair p;
     (void)s;
     pair_start(&p, NULL);
-    keep_hearing(&p, &p.a, 6000); /* node2 asks nothing: silent after 3 s, given up 4 s later */
+    keep_hearing(&p, &p.a, 3000); /* node2 asks nothing: its workers are dead 4 s after its last request */
     assert_int_equal(p.a.told, 1);
     keep_hearing(&p, &p.a, 1000);
     assert_int_equal(p.a.told, 2);
     assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
     assert_int_equal(rig_next(&p.b), ERR_REFUSED);
+    pair_end(&p);
+}
+
+static void a_pause_of_our_own_is_nobodys_silence(void **s)
+{
+    struct pair p;
+    (void)s;
+    pair_start(&p, NULL);
+    rig_now += 10000; /* we were stopped: no tick, and what broke meanwhile is read first */
+    rig_close(&p.b, JOBS_SILENT);
+    jobs_tick(p.j);
+    assert_int_equal(p.a.told, 1);
+    keep_hearing(&p, &p.a, 3000);
+    assert_int_equal(p.a.told, 1);
+    keep_hearing(&p, &p.a, 1000);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
     pair_end(&p);
 }
 
@@ -573,6 +589,7 @@ int main(void)
         cmocka_unit_test(a_proved_death_breaks_the_round_at_once),
         cmocka_unit_test(a_lost_connection_waits_for_the_fence),
         cmocka_unit_test(silence_counts_from_the_last_request),
+        cmocka_unit_test(a_pause_of_our_own_is_nobodys_silence),
         cmocka_unit_test(a_silent_node_that_resumes_has_lost_nothing),
         cmocka_unit_test(news_of_a_forgotten_node_are_void),
         cmocka_unit_test(a_shared_rendezvous_needs_a_run_id),
