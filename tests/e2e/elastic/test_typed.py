@@ -49,7 +49,7 @@ def test_while_joining_a_line_each_second_says_what_is_missing(cluster):
 
 def test_a_host_that_dies_is_followed_by_another_on_its_machine(cluster):
     port = free_port()
-    args = c10d(port, "--rdzv_conf", "keep_alive_interval=300ms,last_call_timeout=200ms", "--log-level", "info")
+    args = c10d(port, "--rdzv_conf", "last_call_timeout=200ms", "--log-level", "info")
     host = cluster.node(*args)
     wait("the host", lambda: "joining: 1 of 2" in host.text())
     other = cluster.node(*args)
@@ -65,7 +65,7 @@ def test_a_host_that_dies_is_followed_by_another_on_its_machine(cluster):
 
 def test_without_a_host_the_others_end(cluster):
     port = free_port()
-    conf = "join_timeout=3,keep_alive_interval=200ms,daemon_grace=1"
+    conf = "join_timeout=5,daemon_grace=1"
     cluster.node(*c10d(port, "--rdzv_conf", conf))
     other = cluster.node(*c10d(port, "--rdzv_conf", f"is_host=0,{conf}"))
     cluster.wait_round(2)
