@@ -34,6 +34,7 @@ struct rdzv_slot_write {
     const char *node;
     const char *text;
     size_t len;
+    bool quiet; /* no news: the node need not be woken for it */
 };
 
 /* One decision and what it means for each node that is told of it. */

@@ -69,7 +69,7 @@ static size_t address_slots(struct rdzv_host *h, struct buf *slots, struct rdzv_
     const char *text = slots->data;
     for (struct peer *p = h->peers; p; p = p->hh.next)
         if (p->dirty) {
-            v[n] = (struct rdzv_slot_write){p->node, text, strlen(text)};
+            v[n] = (struct rdzv_slot_write){p->node, text, strlen(text), !p->loud};
             text += v[n++].len + 1;
         }
     return n;
@@ -80,7 +80,7 @@ static void settled(struct rdzv_host *h, size_t bytes, bool whole)
     for (struct peer *p = h->peers; p; p = p->hh.next) {
         if (p->dirty)
             p->written = now_of(h);
-        p->dirty = false;
+        p->dirty = p->loud = false;
     }
     h->logged = whole ? 0 : h->logged + bytes;
     h->changed = h->created = false;

@@ -48,7 +48,7 @@ static void tell(struct peer *p, const struct rdzv_news *news)
     p->news = *news;
     p->news.seq = ++p->seq;
     p->has_news = true;
-    p->dirty = true;
+    p->dirty = p->loud = true;
 }
 
 static bool is_loopback(const char *addr)
@@ -141,6 +141,7 @@ static void answer(struct peer *p, enum rdzv_answer a, const struct err *e)
     p->answer = a;
     snprintf(p->text, sizeof p->text, "%.399s", a == ANSWER_OK || !e ? "" : e->text);
     p->dirty = true;
+    p->loud |= a != ANSWER_OK || p->has_news; /* news that wait for this answer to be believed */
 }
 
 /* An address goes into lines of text and to other nodes' workers. */
@@ -325,7 +326,7 @@ static void repair(struct rdzv_host *h, struct peer *p, const struct beat *b, in
         return;
     p->written = now;
     int rc = host_slot_text(h, p, &text);
-    const struct rdzv_slot_write w = {p->node, text.data, text.len};
+    const struct rdzv_slot_write w = {p->node, text.data, text.len, false};
     rc = rc ? rc : h->home->ops->rewrite(h->home, &w, h->e);
     buf_free(&text);
     if (rc <= 0 && !h->failed)

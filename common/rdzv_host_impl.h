@@ -24,6 +24,7 @@ struct peer {
     uint64_t seq;          /* the highest this node has been sent, or has seen from a predecessor */
     uint64_t looked;       /* the newest look at all beats that found one of this node */
     bool silent;           /* the machine was told so */
+    bool loud;             /* the node waits for what is new in its slot */
     bool dirty;            /* the slot must be written with the next decision */
     int64_t written;       /* when it was */
     UT_hash_handle hh;

@@ -427,13 +427,17 @@ static int redis_load(struct rdzv_home *base, struct buf *ret, struct err *e)
     }
 }
 
+/* Returns how many requests that is. */
 static int queue_slot(struct redis_home *h, const struct rdzv_slot_write *s, struct err *e)
 {
     char list[400];
-    snprintf(list, sizeof list, "%s%s", h->wake_prefix, s->node);
     TRY(QUEUE(&h->conn, e, W("HSET"), key(h, KEY_SLOTS), W(s->node), {s->text, s->len}));
+    if (s->quiet)
+        return 1;
+    snprintf(list, sizeof list, "%s%s", h->wake_prefix, s->node);
     TRY(QUEUE(&h->conn, e, W("RPUSH"), W(list), W("1")));
-    return QUEUE(&h->conn, e, W("PEXPIRE"), W(list), W(h->keep));
+    TRY(QUEUE(&h->conn, e, W("PEXPIRE"), W(list), W(h->keep)));
+    return 3;
 }
 
 static int redis_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e)
@@ -449,11 +453,14 @@ static int redis_append(struct rdzv_home *base, const struct rdzv_write *w, stru
     if (w->whole)
         TRY(QUEUE(&h->conn, e, W("XTRIM"), key(h, KEY_LOG), W("MAXLEN"), W("0")));
     TRY(queue_decision(h, w->decision, e));
-    for (size_t i = 0; i < w->slot_count; i++)
-        TRY(queue_slot(h, &w->slots[i], e));
+    size_t requests = 0;
+    for (size_t i = 0; i < w->slot_count; i++) {
+        TRY(rc = queue_slot(h, &w->slots[i], e));
+        requests += (size_t)rc;
+    }
     TRY(queue_expiry(h, KEY_LOG, keep, e));
     TRY(queue_expiry(h, KEY_SLOTS, keep, e));
-    return execute(h, 3 + 3 * w->slot_count + w->whole, e);
+    return execute(h, 3 + requests + w->whole, e);
 }
 
 static int redis_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slot, struct err *e)
@@ -463,8 +470,8 @@ static int redis_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *s
     if (rc != 1)
         return rc;
     TRY(QUEUE(&h->conn, e, W("MULTI")));
-    TRY(queue_slot(h, slot, e));
-    return execute(h, 3, e);
+    TRY(rc = queue_slot(h, slot, e));
+    return execute(h, (size_t)rc, e);
 }
 
 static int redis_pulse(struct rdzv_home *base, const struct buf *record, struct err *e)

@@ -239,7 +239,7 @@ static void watch_leader(struct log_client *l, int64_t now)
         return;
     }
     if (!l->claim_at)
-        l->claim_at = now + (int64_t)(draw(NULL) % JITTER_MS);
+        l->claim_at = now + (int64_t)(draw(NULL) % (uint64_t)(JITTER_MS + l->o.job.max_nodes / 5));
     else if (now >= l->claim_at)
         start_leading(l);
 }
@@ -366,8 +366,9 @@ static int wait_for_more(struct log_client *l, struct err *e)
     int64_t until = l->next_beat, now = clock_ms();
     if (l->claim_at && !l->leader.running && l->claim_at < until)
         until = l->claim_at;
-    if (!l->view.epoch[0] && now + NOBODY_MS < until)
-        until = now + NOBODY_MS; /* somebody will lead in a moment, and nobody would tell us */
+    int64_t nobody = NOBODY_MS + l->o.job.max_nodes / 10; /* a thousand need not ask fifty times a second */
+    if (!l->view.epoch[0] && now + nobody < until)
+        until = now + nobody; /* somebody will lead in a moment, and nobody would tell us */
     return until > now ? l->home->ops->wait_slot(l->home, l->o.node, until - now, e) : 0;
 }
 

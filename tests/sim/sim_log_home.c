@@ -145,7 +145,7 @@ static void set_slot(struct log_world *w, const struct rdzv_slot_write *s)
     log_mutated(w);
     w->state.slots[atoi(s->node + 4)] = log_keep(w, s->text, s->len);
     struct log_agent *a = &w->agents[atoi(s->node + 4)];
-    if (w->kind == SIM_REDIS && a->next_beat > w->now + 3) /* woken */
+    if (w->kind == SIM_REDIS && !s->quiet && a->next_beat > w->now + 3) /* woken */
         a->next_beat = w->now + 3;
 }
 
