@@ -5,6 +5,7 @@ import time
 import pytest
 
 from cluster import free_port, wait
+from support import CRUN, run
 
 FAST = "last_call_timeout=200ms,keep_alive_max_attempt=20"  # a busy machine is no silence; the dead prove their death
 
@@ -153,6 +154,19 @@ def test_a_shared_daemon_takes_no_nameless_job(cluster, job):
     n = cluster.node("--nnodes", 2, "--rdzv_endpoint", job.where)
     assert n.wait() not in (0, 75)
     assert "run id 'none'" in n.text() and "--rdzv_id" in n.text(), n.text()
+
+
+def test_the_status_shows_what_workers_report(cluster, job):
+    job("--nnodes", 1)
+    cluster.wait_round(1)
+
+    def look():
+        text = run(CRUN, "status", "--rdzv_endpoint", job.where, env=cluster.env).stdout
+        return text if "310.5" in text else None
+
+    line = wait("a report", look).splitlines()[1].split()
+    assert line[:2] == ["job", "running"] and "12" in line and "0.25" in "".join(line)
+    cluster.finish()
 
 
 def test_two_jobs_in_one_daemon_do_not_meet(cluster, job):

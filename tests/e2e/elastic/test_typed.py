@@ -108,6 +108,35 @@ def test_one_node_with_a_fixed_port(cluster):
     cluster.finish()
 
 
+def test_a_node_says_by_which_address_it_is_reached(cluster):
+    port = free_port()
+    cluster.node(*c10d(port, "--local-addr", "127.0.0.2"))
+    cluster.node(*c10d(port, "--local-addr", "127.0.0.2"))
+    _, ranks = cluster.wait_round(2)
+    assert {e["MASTER_ADDR"] for e in ranks.values()} == {"127.0.0.2"}
+    cluster.finish()
+
+
+def test_slurm_is_found_out(cluster):
+    job = str(free_port())  # any number that no other test has
+    for rank in ("1", "0"):
+        cluster.node("--nnodes", 2, env={"SLURM_JOB_ID": job, "SLURM_NODEID": rank, "SLURM_STEP_ID": "3",
+                                         "SLURM_JOB_NODELIST": "localhost,node[2-3]"})
+    _, ranks = cluster.wait_round(2)
+    assert {e["TORCHELASTIC_RUN_ID"] for e in ranks.values()} == {f"{job}.3"}
+    cluster.finish()
+
+
+def test_a_cluster_that_is_set_up_once(cluster):
+    folder = cluster.tmp / ".config" / "crun"
+    folder.mkdir(parents=True)
+    (folder / "crun.conf").write_text(f"rdzv_endpoint = {cluster.daemon()}\n")
+    for _ in range(2):
+        cluster.node("--nnodes", 2, "--rdzv_id", "job")
+    cluster.wait_round(2)
+    cluster.finish()
+
+
 @pytest.mark.parametrize("args, words", [
     (["--nnodes", "2"], ["needs a place to meet", "--rdzv-endpoint", "crun.conf"]),
     (["--nnodes", "2", "--rdzv_backend", "etcd", "--rdzv_endpoint", "h"], ["'etcd' is not supported"]),

@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 import signal
+import struct
 import sys
 import time
 
@@ -31,6 +32,9 @@ def on_term(signo, frame):
 
 signal.signal(signal.SIGTERM, on_term)
 page[20:24] = (1).to_bytes(4, "little")
+page[24:40] = struct.pack("qq", 12, time.monotonic_ns())  # step, and when the first one was done
+page[576:592] = struct.pack("dd", 310.5, 0.25)  # images a second, loss
+page[564:568] = (1).to_bytes(4, "little")
 write(f"round-{round_}/rank-{rank}.json", json.dumps(dict(os.environ)))
 parent = os.getppid()
 while os.getppid() == parent:
