@@ -149,10 +149,12 @@ static void on_report(uv_timer_t *t)
     c->ops->report(c, text, NULL); /* for people who look: the next one comes soon */
 }
 
-static void start_reports(struct run *r)
+/* Every other heartbeat, and nobody else wakes for it. */
+static void start_reports(struct run *r, const struct rdzv_news *news)
 {
-    const uint64_t ms = (uint64_t)r->config->conf.keep_alive_interval_ms;
-    if (r->config->home.kind != HOME_LOCAL && r->rendezvous.client->ops->report)
+    const uint64_t ms = 2 * (uint64_t)r->config->conf.keep_alive_interval_ms;
+    uv_timer_stop(&r->report);
+    if (news->group_rank == 0 && r->config->home.kind != HOME_LOCAL && r->rendezvous.client->ops->report)
         uv_timer_start(&r->report, on_report, ms, ms);
 }
 
@@ -170,6 +172,7 @@ int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *
     r->master_port = h->kind == HOME_STATIC ? h->port : news->leader_port;
     strcpy(r->store_url, "resp://");
     home_join(r->master_addr, r->master_port, r->store_url + 7, sizeof r->store_url - 7);
+    start_reports(r, news);
     return 0;
 }
 
@@ -211,7 +214,6 @@ int member_open(struct run *r, struct err *e)
         .run_id = c->run_id,
     };
     bootstrap_init(&r->store, &r->loop, &store);
-    start_reports(r);
     return 0;
 }
 
