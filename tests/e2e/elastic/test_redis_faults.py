@@ -60,6 +60,7 @@ def said(cluster, text):
         raise AssertionError(str(e) + "\n" + "\n---\n".join(n.text() for n in cluster.nodes)) from None
 
 
+@pytest.mark.slow
 def test_a_quick_restart_with_its_data_goes_unnoticed(cluster):
     redis = Redis(cluster, "appendonly yes", "appendfsync always")
     two_nodes(cluster, redis.url)
@@ -71,6 +72,7 @@ def test_a_quick_restart_with_its_data_goes_unnoticed(cluster):
     cluster.finish()
 
 
+@pytest.mark.slow
 def test_a_long_outage_stops_the_workers_and_the_job_forms_again(cluster):
     redis = Redis(cluster, "appendonly yes", "appendfsync always")
     two_nodes(cluster, redis.url)
@@ -128,6 +130,7 @@ def test_passwords_come_from_file_environment_and_url(cluster):
     cluster.finish()
 
 
+@pytest.mark.slow
 def test_a_password_set_in_mid_job_is_told_and_mended(cluster):
     redis = Redis(cluster)
     two_nodes(cluster, redis.url)
@@ -176,6 +179,7 @@ def test_too_many_clients_is_told_and_waited_for(cluster):
     cluster.finish()
 
 
+@pytest.mark.slow
 def test_a_sentinel_failover_is_followed(cluster):
     primary = Redis(cluster)
     replica = Redis(cluster, f"replicaof 127.0.0.1 {primary.port}")
