@@ -182,12 +182,18 @@ def test_two_jobs_in_one_daemon_do_not_meet(cluster, job):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for host names of their own")
-def test_hosts_are_sorted_as_people_count(cluster, job):
-    names = ["node10", "node2", "node1"]
-    for name in names:
-        job("--nnodes", 3, prefix=["unshare", "--uts", "sh", "-c", f'hostname {name}; exec "$@"', "sh"])
+@pytest.mark.parametrize("order, expected", [
+    ("auto", ["node1", "node2", "node10"]),  # as people count
+    ("join", ["node10", "node2", "node1"]),
+])
+def test_ranks_follow_host_names_or_arrival(cluster, job, order, expected):
+    for here, name in enumerate(["node10", "node2", "node1"], 1):
+        n = job("--nnodes", 3, "--rank-order", order,
+                prefix=["unshare", "--uts", "sh", "-c", f'hostname {name}; exec "$@"', "sh"])
+        if here < 3:
+            wait("the node", lambda: f"joining: {here} of 3" in n.text())  # pylint: disable=cell-var-from-loop
     _, ranks = cluster.wait_round(3)
-    assert [ranks[i]["CRUN_NODE_ID"].split("-")[0] for i in range(3)] == ["node1", "node2", "node10"]
+    assert [ranks[i]["CRUN_NODE_ID"].split("-")[0] for i in range(3)] == expected
     cluster.finish()
 
 
