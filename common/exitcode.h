@@ -13,6 +13,7 @@
     X(EXIT_CANT_CREATE, 73, "an output file or folder cannot be written")                                              \
     X(EXIT_REQUEUE, 75, "stopped in good order before the end (drain, resize): start it again to go on")               \
     X(EXIT_MISMATCH, 78, "a checkpoint or a peer does not fit this job: architecture, labels, seed")                   \
+    X(EXIT_HUNG, 124, "a worker made no progress (--hang-timeout) and no restart was left; timeout(1) uses it too")    \
     X(EXIT_CANNOT_EXEC, 126, "the program was found but cannot be executed")                                           \
     X(EXIT_NOT_FOUND, 127, "the program was not found")
 

@@ -227,6 +227,16 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     }
 }
 
+/* It may still be alive and is stopped like the others; what it then exits with says nothing. */
+static void on_hung(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    if (a->state != AGENT_RUNNING)
+        return;
+    a->unclean = true;
+    add(fx, AGENT_DO_FAIL)->cause = ev->cause;
+    stop(a, CRUN_STOP_FAILURE, fx);
+}
+
 static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
     if (a->state != AGENT_RUNNING && a->state != AGENT_STOPPING)
@@ -340,6 +350,9 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
         break;
     case AGENT_WORKER_ENDED:
         on_worker_ended(a, ev, fx);
+        break;
+    case AGENT_HUNG:
+        on_hung(a, ev, fx);
         break;
     case AGENT_SPAWN_FAILED:
         on_spawn_failed(a, ev, fx);

@@ -6,6 +6,7 @@
  *   - all workers exit 0: clear what they left behind, say DONE; when all nodes have, the rendezvous ENDs the job: EXIT 0.
  * What goes wrong, and what is done:
  *   - a worker ends badly: FAIL goes to the rendezvous, and the other workers are stopped at once, whatever it answers;
+ *   - a worker hangs (hang.h): the same, as if it had failed;
  *   - the rendezvous stops the round (another node failed, or came): the same without FAIL;
  *   - stopping: reason into the shared pages, SIGTERM, after the grace SIGKILL of the whole trees; when nobody is left: JOIN again,
  *     or EXIT where the job has ended (budget used up, drain);
@@ -40,6 +41,7 @@
     X(AGENT_START, "start")                                                                                            \
     X(AGENT_NEWS, "news")              /* from the rendezvous */                                                       \
     X(AGENT_WORKER_ENDED, "ended")     /* a worker exited or was killed */                                             \
+    X(AGENT_HUNG, "hung")              /* a worker makes no progress */                                                \
     X(AGENT_SPAWN_FAILED, "unspawned") /* the round's workers cannot be started */                                     \
     X(AGENT_GONE, "gone")              /* no process of the round is left */                                           \
     X(AGENT_SIGNAL, "signal")          /* a stop signal for crun */                                                    \
@@ -81,7 +83,7 @@ const char *agent_effect_name(enum agent_effect_kind k);
 struct agent_event {
     enum agent_event_kind kind;
     struct rdzv_news news;   /* NEWS */
-    struct rdzv_cause cause; /* WORKER_ENDED (exit_code 0: well), SPAWN_FAILED, FAILED */
+    struct rdzv_cause cause; /* WORKER_ENDED (exit_code 0: well), HUNG, SPAWN_FAILED, FAILED */
     int signo;               /* SIGNAL */
     int64_t now_ms;          /* SIGNAL: monotonic, above 0 */
 };

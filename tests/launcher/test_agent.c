@@ -390,10 +390,10 @@ static void a_node_whose_workers_are_complete_says_so_before_it_leaves(void **st
 }
 
 /* Every event in every state; the words are the effects, "-> state" where it changes. */
-#define CELLS 13
-static const char *const cell_names[CELLS] = {"start",    "round",      "spare",     "stop", "end(9)",
-                                              "ended(0)", "ended(3)",   "unspawned", "gone", "grace-over",
-                                              "fenced",   "failed(69)", "SIGTERM"};
+#define CELLS 14
+static const char *const cell_names[CELLS] = {"start",    "round",      "spare",     "stop",     "end(9)",
+                                              "ended(0)", "ended(3)",   "unspawned", "gone",     "grace-over",
+                                              "fenced",   "failed(69)", "SIGTERM",   "hung(124)"};
 
 static struct agent_event cell_event(int i)
 {
@@ -411,6 +411,7 @@ static struct agent_event cell_event(int i)
         {.kind = AGENT_FENCED},
         {.kind = AGENT_FAILED, .cause = {.exit_code = EXIT_UNAVAILABLE}},
         {.kind = AGENT_SIGNAL, .signo = SIGTERM, .now_ms = 1},
+        {.kind = AGENT_HUNG, .cause = {.exit_code = EXIT_HUNG}},
     };
     return v[i];
 }
@@ -448,27 +449,28 @@ static void every_event_in_every_state_does_what_the_table_says(void **state)
         [AGENT_IDLE]      = {"join -> joining", "",                  "",    "",                         "",
         /*                    ended(0)           ended(3)             unspawned */
                              "",                "",                  "",
-        /*                    gone               grace-over           fenced failed(69) SIGTERM */
-                             "",                "",                  "",    "exit(69) -> over", "exit(143) -> over"},
+        /*                    gone               grace-over           fenced failed(69) SIGTERM hung(124) */
+                             "",                "",                  "",    "exit(69) -> over", "exit(143) -> over", ""},
         [AGENT_JOINING]   = {"",                "spawn -> running",  "",    "",                         "exit(9) -> over",
                              "",                "",                  "",
-                             "",                "",                  "join", "exit(69) -> over", "leave await -> parting"},
+                             "",                "",                  "join", "exit(69) -> over", "leave await -> parting", ""},
         [AGENT_RUNNING]   = {"",                "",                  "",    "stop(resize) -> stopping", "stop(failure) -> stopping",
                              "",                "fail(3) stop(failure) -> stopping", "leave clear -> stopping",
-                             "",                "",                  "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping"},
+                             "",                "",                  "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping",
+                             "fail(124) stop(failure) -> stopping"},
         [AGENT_STOPPING]  = {"",                "",                  "",    "",                         "",
                              "",                "",                  "leave clear",
-                             "join -> joining", "clear",             "clear", "clear", "leave"},
+                             "join -> joining", "clear",             "clear", "clear", "leave", ""},
         [AGENT_CLEARING]  = {"",                "",                  "",    "",                         "",
                              "",                "",                  "",
-                             "done -> finishing", "",                " -> stopping", " -> stopping", ""},
+                             "done -> finishing", "",                " -> stopping", " -> stopping", "", ""},
         [AGENT_FINISHING] = {"",                "",                  "",    "join -> joining",          "exit(9) -> over",
                              "",                "",                  "",
-                             "",                "",                  "join -> joining", "exit(69) -> over", "leave await -> parting"},
+                             "",                "",                  "join -> joining", "exit(69) -> over", "leave await -> parting", ""},
         [AGENT_PARTING]   = {"",                "",                  "",    "",                         "exit(75) -> over",
                              "",                "",                  "",
-                             "",                "exit(75) -> over",  "exit(75) -> over", "exit(75) -> over", ""},
-        [AGENT_OVER]      = {"", "", "", "", "", "", "", "", "", "", "", "", ""},
+                             "",                "exit(75) -> over",  "exit(75) -> over", "exit(75) -> over", "", ""},
+        [AGENT_OVER]      = {"", "", "", "", "", "", "", "", "", "", "", "", "", ""},
     };
     /* clang-format on */
     for (int s = AGENT_IDLE; s <= AGENT_OVER; s++)
