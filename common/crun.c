@@ -19,16 +19,12 @@
 #include "common/args.h"
 #include "common/clock.h"
 #include "common/crun_page.h"
+#include "common/crun_self.h"
 #include "common/env_contract.h"
 #include "common/failure_record.h"
 
-/* One per process, as the environment is: the API has no handle. Written by crun_init() and crun_finish() only. */
-static struct {
-    struct crun_page *page; /* NULL: no launcher watches */
-    char *run_id, *store, *error_file;
-    int rank;
-    atomic_flag recorded; /* the first error is the cause; later ones are consequences */
-} self = {.recorded = ATOMIC_FLAG_INIT};
+struct libcrun libcrun_self = {.recorded = ATOMIC_FLAG_INIT};
+#define self libcrun_self
 
 /* The descriptor named by the environment, -1 if none. */
 static int page_descriptor(void)
@@ -83,6 +79,7 @@ int crun_init(struct crun_info *ret)
         return rc;
     }
     self.rank = (int)c.rank;
+    self.world = (int)c.world_size;
     self.page = map_page(page_descriptor());
     if (self.page)
         atomic_store(&self.page->attached, 1);
@@ -103,6 +100,7 @@ int crun_init(struct crun_info *ret)
 
 void crun_finish(void)
 {
+    libcrun_store_close();
     if (self.page) {
         atomic_store(&self.page->attached, 0);
         munmap(self.page, CRUN_PAGE_BYTES);
@@ -125,12 +123,63 @@ static void announce_first_progress(struct crun_page *p, int64_t now)
     (void)ignored;
 }
 
+static int64_t relaxed(_Atomic int64_t *at)
+{
+    return atomic_load_explicit(at, memory_order_relaxed);
+}
+
+static void raise_to(_Atomic int64_t *longest, int64_t ns)
+{
+    if (ns > relaxed(longest))
+        atomic_store_explicit(longest, ns, memory_order_relaxed);
+}
+
+/* This thread is the only writer: plain loads and stores. The first step begins before anybody could know when. */
+static void count_step(struct crun_page *p, int64_t now)
+{
+    int64_t from = relaxed(&p->last_step_ns), phase = relaxed(&p->phase_ns);
+    if (from == 0 || atomic_load_explicit(&p->phase, memory_order_relaxed) != CRUN_PHASE_STEP)
+        return;
+    const int64_t took = now - (phase > from ? phase : from);
+    _Atomic uint32_t *n = &p->steps[crun_page_bucket(took)];
+    atomic_store_explicit(n, atomic_load_explicit(n, memory_order_relaxed) + 1, memory_order_relaxed);
+    raise_to(&p->longest_ns[CRUN_PHASE_STEP], took);
+}
+
+void crun_phase(enum crun_phase phase)
+{
+    struct crun_page *p = self.page;
+    if (!p || (unsigned)phase >= CRUN_PAGE_PHASES)
+        return;
+    const int64_t now = clock_ns();
+    const uint32_t before = atomic_load_explicit(&p->phase, memory_order_relaxed);
+    if (before == (uint32_t)phase)
+        return;
+    if (before != CRUN_PHASE_STEP)
+        raise_to(&p->longest_ns[before], now - relaxed(&p->phase_ns));
+    atomic_store_explicit(&p->phase_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&p->phase, (uint32_t)phase, memory_order_release);
+}
+
+const char *crun_phase_name(enum crun_phase phase)
+{
+    switch (phase) {
+#define X(name, value, text)                                                                                           \
+    case name:                                                                                                         \
+        return text;
+        CRUN_PHASES(X)
+#undef X
+    }
+    return "unknown";
+}
+
 void crun_progress(uint64_t step)
 {
     struct crun_page *p = self.page;
     if (!p)
         return;
     int64_t now = clock_ns();
+    count_step(p, now);
     atomic_store_explicit(&p->step, step, memory_order_relaxed);
     atomic_store_explicit(&p->last_step_ns, now, memory_order_release);
     if (atomic_load_explicit(&p->first_step_ns, memory_order_relaxed) == 0)

@@ -11,6 +11,13 @@
 #define CRUN_PAGE_VERSION 1u
 #define CRUN_PAGE_BYTES 4096
 
+/* How long steps took: 16 buckets for each doubling of the time, the first from 0, the last without an end. A worker counts its own
+ * steps, so that nobody has to look at each of them. */
+#define CRUN_PAGE_BUCKETS 384
+#define CRUN_PAGE_OCTAVE 16     /* buckets of a doubling */
+#define CRUN_PAGE_LEAST_LOG2 17 /* bucket 0 ends where 2^17 ns = 131 us do; the last one begins after 36 minutes */
+#define CRUN_PAGE_PHASES 8      /* room for more than enum crun_phase has */
+
 struct crun_page {
     uint32_t magic, version; /* launcher, before the spawn */
     int32_t notify_fd; /* launcher: eventfd inherited by the worker, written once at the first progress; -1: none */
@@ -25,7 +32,29 @@ struct crun_page {
     _Atomic uint32_t has_metrics;  /* worker: set after the first pair of */
     uint32_t reserved2;
     _Atomic uint64_t images_per_s, loss; /* worker: bits of a double; the job's, of a recent step */
+    _Atomic uint32_t phase;              /* worker: enum crun_phase; set after phase_ns */
+    uint32_t reserved3;
+    _Atomic int64_t phase_ns;                     /* worker: CLOCK_MONOTONIC of the last change of phase, 0: none */
+    _Atomic int64_t longest_ns[CRUN_PAGE_PHASES]; /* worker: longest stay in a phase that was left; [0]: longest step */
+    _Atomic uint32_t steps[CRUN_PAGE_BUCKETS];    /* worker: its steps after the first, by the time they took */
 };
+
+/* Bucket of a duration, and where a bucket begins. */
+static inline unsigned crun_page_bucket(int64_t ns)
+{
+    if (ns < (INT64_C(1) << CRUN_PAGE_LEAST_LOG2))
+        return 0;
+    const unsigned log2 = 63u - (unsigned)__builtin_clzll((unsigned long long)ns);
+    const unsigned part = (unsigned)(ns >> (log2 - 4)) & (CRUN_PAGE_OCTAVE - 1);
+    const unsigned i = (log2 - CRUN_PAGE_LEAST_LOG2) * CRUN_PAGE_OCTAVE + part;
+    return i < CRUN_PAGE_BUCKETS ? i : CRUN_PAGE_BUCKETS - 1;
+}
+
+static inline int64_t crun_page_bucket_begin(unsigned i)
+{
+    const unsigned log2 = CRUN_PAGE_LEAST_LOG2 + i / CRUN_PAGE_OCTAVE;
+    return i == 0 ? 0 : (INT64_C(1) << log2) + ((int64_t)(i % CRUN_PAGE_OCTAVE) << (log2 - 4));
+}
 
 static inline double crun_page_real(_Atomic uint64_t *at)
 {

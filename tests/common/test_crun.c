@@ -9,11 +9,14 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -202,6 +205,191 @@ static void a_page_of_another_kind_is_left_alone(void **state)
     expect_no_page();
 }
 
+static int64_t steps_counted(void)
+{
+    int64_t n = 0;
+    for (unsigned i = 0; i < CRUN_PAGE_BUCKETS; i++)
+        n += page->steps[i];
+    return n;
+}
+
+static void buckets_hold_what_they_say(void **state)
+{
+    assert_int_equal(crun_page_bucket(0), 0);
+    assert_int_equal(crun_page_bucket(INT64_MAX), CRUN_PAGE_BUCKETS - 1);
+    for (unsigned i = 1; i < CRUN_PAGE_BUCKETS; i++) {
+        const int64_t begin = crun_page_bucket_begin(i);
+        assert_int_equal(crun_page_bucket(begin), i);
+        assert_int_equal(crun_page_bucket(begin - 1), i - 1);
+    }
+}
+
+/* The first step begins before the library knows when; a checkpoint is no step. */
+static void steps_are_counted_by_their_time_and_phases_apart(void **state)
+{
+    assert_int_equal(crun_init(&info), 0);
+    crun_progress(1);
+    assert_int_equal(steps_counted(), 0);
+    crun_progress(2);
+    assert_int_equal(steps_counted(), 1);
+    crun_phase(CRUN_PHASE_CHECKPOINT);
+    assert_int_equal(page->phase, CRUN_PHASE_CHECKPOINT);
+    const int64_t entered = page->phase_ns;
+    usleep(20000);
+    crun_phase(CRUN_PHASE_STEP);
+    assert_true(page->phase_ns - entered >= 20000000);
+    assert_int_equal(page->longest_ns[CRUN_PHASE_CHECKPOINT], page->phase_ns - entered);
+    crun_progress(3);
+    assert_int_equal(steps_counted(), 2);
+    assert_true(page->longest_ns[CRUN_PHASE_STEP] < page->longest_ns[CRUN_PHASE_CHECKPOINT]);
+    assert_string_equal(crun_phase_name(CRUN_PHASE_CLOSING), "closing");
+    assert_string_equal(crun_phase_name((enum crun_phase)99), "unknown");
+}
+
+static void without_a_store_there_are_no_keys(void **state)
+{
+    size_t n;
+    assert_int_equal(crun_init(&info), 0);
+    assert_int_equal(crun_set("k", "v", 1), -ENOTCONN);
+    assert_int_equal(crun_get("k", NULL, 0, &n, 0.1), -ENOTCONN);
+    assert_int_equal(crun_get("k", NULL, 0, &n, -1), -EINVAL);
+    assert_int_equal(crun_get("", NULL, 0, &n, 1), -EINVAL);
+    assert_int_equal(crun_add("k", 1, NULL), -ENOTCONN);
+    assert_int_equal(crun_delete(""), -EINVAL);
+    assert_int_equal(crun_barrier("b", 1), 0);
+}
+
+/* --- crashes --------------------------------------------------------------------------------------------------- */
+
+static void die_of_a_bad_pointer(void)
+{
+    *(volatile int *)16 = 1;
+}
+
+static void die_of_abort(void)
+{
+    abort();
+}
+
+static int deeper(volatile char *above)
+{
+    volatile char here[4096];
+    here[0] = above[0];
+    return deeper(here) + here[0];
+}
+
+static void die_of_a_deep_stack(void)
+{
+    char top = 1;
+    deeper(&top);
+}
+
+static void die_of_a_signal(void)
+{
+    kill(getpid(), SIGFPE);
+}
+
+/* In a child: die with the handlers installed. Returns what waitpid() says. */
+static int death(void (*how)(void), const char *record)
+{
+    setenv("TORCHELASTIC_ERROR_FILE", record, 1);
+    unlink(record);
+    int status;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        close(STDERR_FILENO);
+        for (int s = 1; s < 32; s++)
+            signal(s, SIG_DFL); /* cmocka's own, and a sanitizer's */
+        crun_init(&info);
+        crun_progress(7);
+        if (crun_catch_crashes() == 0 && crun_catch_crashes() == 0)
+            how();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static void a_crash_leaves_a_record_and_the_signal_kills(void **state)
+{
+    static const struct {
+        void (*how)(void);
+        int signo;
+        const char *message;
+    } deaths[] = {{die_of_a_bad_pointer, SIGSEGV, "crashed: SIGSEGV at address 0x10"},
+                  {die_of_abort, SIGABRT, "crashed: SIGABRT"},
+                  {die_of_a_deep_stack, SIGSEGV, "crashed: SIGSEGV at address 0x7"},
+                  {die_of_a_signal, SIGFPE, "crashed: SIGFPE sent by process "}};
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/crun-crash-%d.json", (int)getpid());
+    for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++) {
+        struct failure_record r;
+        struct err e;
+        const int status = death(deaths[i].how, path);
+        assert_true(WIFSIGNALED(status));
+        assert_int_equal(WTERMSIG(status), deaths[i].signo);
+        if (failure_record_read(path, &r, &e) < 0)
+            fail_msg("%s", e.text);
+        if (strncmp(r.message, deaths[i].message, strlen(deaths[i].message)) != 0)
+            fail_msg("'%s', expected '%s'", r.message, deaths[i].message);
+        assert_int_equal(r.exitcode, 128 + deaths[i].signo);
+        assert_int_equal(r.step, 7);
+        assert_int_equal(page->error_code, 128 + deaths[i].signo);
+        assert_string_equal(page->error_text, r.message);
+        assert_int_equal(page->attached, 1);
+        page->error_code = 0;
+        page->first_step_ns = 0;
+    }
+    unlink(path);
+    unsetenv("TORCHELASTIC_ERROR_FILE");
+}
+
+static void the_call_stack_is_in_the_record(void **state)
+{
+    char path[64], text[8192];
+    snprintf(path, sizeof path, "/tmp/crun-stack-%d.json", (int)getpid());
+    death(die_of_a_bad_pointer, path);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    unlink(path);
+    unsetenv("TORCHELASTIC_ERROR_FILE");
+    assert_non_null(strstr(text, "\"py_callstack\": \"#0 0x"));
+    assert_non_null(strstr(text, "test_crun+0x"));
+    assert_non_null(strstr(text, "\\n#1 0x"));
+}
+
+static void handler_that_was_there(int signo)
+{
+    _exit(40 + (atomic_load(&page->error_code) == 128 + signo));
+}
+
+static void die_with_a_handler(void)
+{
+    raise(SIGILL);
+}
+
+static void the_handler_that_was_there_comes_next(void **state)
+{
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(STDERR_FILENO);
+        signal(SIGILL, handler_that_was_there);
+        crun_init(&info);
+        crun_catch_crashes();
+        die_with_a_handler();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 41);
+}
+
 static void the_shared_library_exports_the_api_only(void **state)
 {
     const char *path = getenv("LIBCRUN");
@@ -210,13 +398,15 @@ static void the_shared_library_exports_the_api_only(void **state)
     void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!lib)
         fail_msg("%s", dlerror());
-    static const char *const api[] = {"crun_init",        "crun_finish",           "crun_progress",
-                                      "crun_stop_reason", "crun_stop_reason_name", "crun_record_error",
-                                      "crun_metrics"};
+    static const char *const api[] = {
+        "crun_init",         "crun_finish",  "crun_progress", "crun_stop_reason", "crun_stop_reason_name",
+        "crun_record_error", "crun_metrics", "crun_phase",    "crun_phase_name",  "crun_catch_crashes",
+        "crun_set",          "crun_get",     "crun_add",      "crun_delete",      "crun_barrier"};
     for (size_t i = 0; i < sizeof api / sizeof *api; i++)
         assert_non_null(dlsym(lib, api[i]));
     assert_null(dlsym(lib, "env_contract_read"));
     assert_null(dlsym(lib, "err_set"));
+    assert_null(dlsym(lib, "libcrun_self"));
     dlclose(lib);
 }
 
@@ -233,6 +423,12 @@ int main(void)
         WITH_PAGE(descriptors_are_not_inherited_further),
         WITH_PAGE(a_garbage_descriptor_means_no_launcher),
         WITH_PAGE(a_page_of_another_kind_is_left_alone),
+        cmocka_unit_test(buckets_hold_what_they_say),
+        WITH_PAGE(steps_are_counted_by_their_time_and_phases_apart),
+        cmocka_unit_test(without_a_store_there_are_no_keys),
+        WITH_PAGE(a_crash_leaves_a_record_and_the_signal_kills),
+        WITH_PAGE(the_call_stack_is_in_the_record),
+        WITH_PAGE(the_handler_that_was_there_comes_next),
         cmocka_unit_test(the_shared_library_exports_the_api_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
