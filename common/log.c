@@ -50,6 +50,9 @@ void log_line(enum log_level level, const char *module, const char *fmt, ...)
     size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
     if (len > sizeof line - 2)
         len = sizeof line - 2;
+    for (size_t i = (size_t)n; i < len; i++)
+        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
+            line[i] = '?';
     line[len++] = '\n';
     if (redirect) {
         redirect(redirect_arg, line, len);

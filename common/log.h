@@ -1,4 +1,5 @@
 /* Log lines: `time level run node rank module: message key=value`, to stderr, one write(2) a line.
+ * What a peer has named itself may stand in a message: control characters become '?', so that nobody writes lines of his own.
  * Thread-safe. The only file-scope mutable state of the programs; libcrun, whose API has no handle, has its own (common/crun.c). */
 #ifndef CRUN_COMMON_LOG_H
 #define CRUN_COMMON_LOG_H
