@@ -300,8 +300,6 @@ static const char *admit(struct conn *c)
     if (g ? g->o.insecure : !c->s->o.same_uid_only)
         return trust(c, TRUST_FULL, "anyone");
     if (g && gate_has_tokens(g) && !g->o.own_uid_only && !g->o.trust_local && !c->s->members)
-        return must_authenticate(c); /* whoever it is: no look-up */
-    if (g && gate_has_tokens(g) && !g->o.own_uid_only && !g->o.trust_local && !c->s->members)
         return must_authenticate(c); /* whoever it is: no need to ask the kernel */
     if (uv_fileno((uv_handle_t *)&c->tcp, &fd) < 0)
         return "ERR the connection is broken";
