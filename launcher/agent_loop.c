@@ -15,6 +15,7 @@
 #include "common/exitcode.h"
 #include "common/include/crun.h"
 #include "common/log.h"
+#include "launcher/cgroup.h"
 #include "launcher/config.h"
 #include "launcher/guardian.h"
 #include "launcher/logmux.h"
@@ -186,9 +187,11 @@ static void log_to_console(void *arg, const char *line, size_t n)
 static void on_guardian_gone(void *arg)
 {
     struct run *r = arg;
+    cgroup_kill(r->cgroup);
     if (tree_kill_all(LOST_KILL_MS) && r->rdzv_fd >= 0)
         guardian_prove(r->rdzv_fd);
     guardian_remove_scratch(r->link->scratch_dir);
+    cgroup_remove_at(r->link->cgroup_dir);
     log_error("agent", "the guardian is gone; all workers were ended");
     _exit(128 + SIGKILL);
 }
@@ -243,6 +246,18 @@ static int place_logs(struct run *r, struct err *e)
     return n < (int)sizeof r->log_dir ? 0 : err_set(e, -ENAMETOOLONG, "--log-dir: the path is too long");
 }
 
+static int make_cgroup(struct run *r, struct err *e)
+{
+    struct err why;
+    if (r->config->cgroup == CONFIG_CGROUP_OFF ||
+        cgroup_create(&r->cgroup, "/proc/self", r->link->cgroup_dir, &why) == 0)
+        return 0;
+    if (r->config->cgroup == CONFIG_CGROUP_ON)
+        return err_set(e, why.code, "%s (--cgroup on)", why.text);
+    log_debug("agent", "%s", why.text);
+    return 0;
+}
+
 static int open_parts(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
@@ -252,6 +267,7 @@ static int open_parts(struct run *r, struct err *e)
         .prefix = c->log_prefix, .role = c->role, .dir = r->log_dir[0] ? r->log_dir : NULL, .max_workers = n};
     TRY(logmux_create(&r->mux, &r->loop, &mux, e));
     log_redirect(log_to_console, r->mux);
+    TRY(make_cgroup(r, e));
     const struct group_options group = {
         .workers = n,
         .path = r->program->path,
@@ -260,6 +276,8 @@ static int open_parts(struct run *r, struct err *e)
         .on_pipe = r->link->worker_pipe,
         .on_ttou = r->link->worker_ttou,
         .nofile = r->link->worker_nofile,
+        .cgroup = r->cgroup,
+        .cgroup_must = c->cgroup == CONFIG_CGROUP_ON,
         .mux = r->mux,
         .events = round_events,
         .arg = r,
@@ -288,6 +306,7 @@ static void close_parts(struct run *r)
     if (r->mux)
         flush_output(r);
     group_destroy(r->group);
+    cgroup_destroy(r->cgroup);
     log_redirect(NULL, NULL);
     logmux_destroy(r->mux);
     uv_run(&r->loop, UV_RUN_DEFAULT); /* only handles that close are left */

@@ -14,6 +14,8 @@ struct config_nodes {
     int min, max;
 };
 
+enum config_cgroup { CONFIG_CGROUP_AUTO, CONFIG_CGROUP_ON, CONFIG_CGROUP_OFF };
+
 enum config_order { CONFIG_ORDER_AUTO, CONFIG_ORDER_HOST, CONFIG_ORDER_JOIN, CONFIG_ORDER_NODE_RANK };
 
 struct config {
@@ -26,6 +28,7 @@ struct config {
     const char *rdzv_ca;
     bool rdzv_tls, insecure;
     int rank_order; /* enum config_order */
+    int cgroup;     /* enum config_cgroup */
     int64_t max_restarts;
     double restart_window, restart_backoff; /* seconds */
     const char *run_id;                     /* never NULL after config_read() */

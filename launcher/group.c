@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "launcher/cgroup.h"
 #include "launcher/child.h"
 #include "launcher/logmux.h"
 #include "launcher/spawn.h"
@@ -34,6 +35,7 @@ struct group {
     uv_timer_t rescan;
     bool clearing;
     int64_t clear_deadline;
+    int64_t sweep_ms; /* no look at /proc before this */
     unsigned deaths;
     int n; /* workers started in this round */
     struct child *children;
@@ -169,7 +171,9 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
                                   .mask = &g->o.mask,
                                   .on_pipe = &g->o.on_pipe,
                                   .on_ttou = &g->o.on_ttou,
-                                  .nofile = &g->o.nofile};
+                                  .nofile = &g->o.nofile,
+                                  .cgroup_fd = cgroup_fd(g->o.cgroup),
+                                  .cgroup_must = g->o.cgroup_must};
         rc = spawn(&r, &pid, &c->pidfd, e);
     }
     free(env);
@@ -316,7 +320,8 @@ static void check_gone(struct group *g)
         return;
     }
     if (clock_ms() < g->clear_deadline) {
-        tree_kill();
+        if (clock_ms() >= g->sweep_ms)
+            tree_kill();
         uv_timer_start(&g->rescan, on_rescan, TREE_RESCAN_MS, 0);
         return;
     }
@@ -340,6 +345,8 @@ void group_clear(struct group *g)
     }
     g->clearing = true;
     g->clear_deadline = clock_ms() + GROUP_KILL_BOUND_MS;
+    g->sweep_ms =
+        clock_ms() + (cgroup_kill(g->o.cgroup) ? TREE_RESCAN_MS : 0); /* only who left the cgroup is left then */
     check_gone(g);
 }
 

@@ -19,6 +19,7 @@
 /* After SIGKILL: longer means that the kernel cannot end the process (a device or a network file system hangs). */
 #define GROUP_KILL_BOUND_MS 30000
 
+struct cgroup;
 struct err;
 struct group;
 struct logmux;
@@ -42,6 +43,8 @@ struct group_options {
     sigset_t mask;                     /* of the workers */
     struct sigaction on_pipe, on_ttou; /* dispositions of the workers */
     struct rlimit nofile;              /* and their limit of open files */
+    struct cgroup *cgroup;             /* NULL: none; the caller begins its rounds */
+    bool cgroup_must;                  /* no worker may start outside it */
     struct logmux *mux;
     struct group_events events;
     void *arg;

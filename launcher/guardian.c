@@ -15,6 +15,7 @@
 
 #include "common/clock.h"
 #include "common/exitcode.h"
+#include "launcher/cgroup.h"
 #include "launcher/console.h"
 #include "launcher/ending.h"
 #include "launcher/tree.h"
@@ -25,7 +26,7 @@
 /* What the agent and the guardian share; the pages are zero until one of them writes. */
 struct shared {
     _Atomic int64_t lease_ms;
-    char scratch_dir[GUARDIAN_PATH_MAX];
+    char scratch_dir[GUARDIAN_PATH_MAX], cgroup_dir[GUARDIAN_PATH_MAX];
 };
 
 /* Words of the link, one byte each. */
@@ -195,6 +196,7 @@ static int keep_lease(struct guard *g, struct guardian_link *l)
         g->lapsed = false;
         return until ? (int)(left < INT32_MAX ? left : INT32_MAX) : -1;
     }
+    cgroup_kill_at(l->cgroup_dir);
     if (tree_kill_below(g->agent) > 0 && !g->lapsed) {
         g->lapsed = true;
         console_try(
@@ -244,11 +246,13 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
     char text[256];
+    cgroup_kill_at(l->cgroup_dir);
     const bool all = tree_kill_all(KILL_BOUND_MS);
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
     guardian_remove_scratch(l->scratch_dir);
+    cgroup_remove_at(l->cgroup_dir);
     if (e.signaled)
         console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)g->agent,
                     ending_text(e, text, sizeof text));
@@ -272,6 +276,7 @@ int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int a
     if (s == MAP_FAILED)
         return EXIT_UNAVAILABLE;
     l.scratch_dir = s->scratch_dir;
+    l.cgroup_dir = s->cgroup_dir;
     l.lease_ms = &s->lease_ms;
     take_signals(&l, &waited);
     prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -29,6 +29,7 @@ struct guardian_link {
     struct sigaction worker_pipe; /* dispositions crun was started with, for the same reason */
     struct sigaction worker_ttou;
     struct rlimit worker_nofile;
+    char *cgroup_dir;  /* shared likewise: the job's cgroup, or "" (cgroup.h) */
     char *scratch_dir; /* shared: the agent stores the path of its temporary folder here, GUARDIAN_PATH_MAX bytes */
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
 };

@@ -11,6 +11,7 @@
 #include "common/failure_record.h"
 #include "common/include/crun.h"
 #include "common/log.h"
+#include "launcher/cgroup.h"
 #include "launcher/config.h"
 #include "launcher/guardian.h"
 #include "launcher/logmux.h"
@@ -92,6 +93,18 @@ static void spawn_failed(struct run *r, int code, const char *text)
     run_post(r, &ev);
 }
 
+/* Left out where it can be: the round goes on without. */
+static int begin_cgroup(struct run *r, uint64_t round, struct err *e)
+{
+    struct err why;
+    if (!r->cgroup || cgroup_begin_round(r->cgroup, round, &why) == 0)
+        return 0;
+    if (r->config->cgroup == CONFIG_CGROUP_ON)
+        return err_set(e, why.code, "%s (--cgroup on)", why.text);
+    log_debug("agent", "%s", why.text);
+    return 0;
+}
+
 void round_spawn(struct run *r, const struct rdzv_news *news)
 {
     struct err e = {0};
@@ -106,6 +119,8 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     int rc = member_begin_round(r, news, &e);
     if (rc == 0)
         rc = logmux_begin_round(r->mux, news->round, &e);
+    if (rc == 0)
+        rc = begin_cgroup(r, news->round, &e);
     if (rc == 0)
         rc = group_start(r->group, news->rank_base, &e);
     if (rc < 0)

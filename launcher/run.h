@@ -11,6 +11,7 @@
 #include "launcher/rendezvous.h"
 #include "launcher/timeline.h"
 
+struct cgroup;
 struct config;
 struct guardian_link;
 struct logmux;
@@ -43,6 +44,7 @@ struct run {
     bool hurry;           /* a stop signal came after the end: wait for nobody */
     struct logmux *mux;
     struct group *group;
+    struct cgroup *cgroup; /* NULL: none */
     struct rdzv_news round; /* the current one */
     int prev_base;          /* rank base of the round before, -1: none */
     struct watch *signals, *guardian;

@@ -7,6 +7,7 @@
 #define CRUN_LAUNCHER_SPAWN_H
 
 #include <signal.h>
+#include <stdbool.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 
@@ -25,6 +26,8 @@ struct spawn_request {
     const sigset_t *mask; /* the new process's */
     const struct sigaction *on_pipe, *on_ttou;
     const struct rlimit *nofile;
+    int cgroup_fd;    /* cgroup2 to be born in, -1: that of this process */
+    bool cgroup_must; /* fail if that is not possible; else the process is started outside it */
 };
 
 struct spawn_failure {

@@ -1,0 +1,38 @@
+/* A cgroup of the job, below crun's own, and in it one for each round: killing all of a round, whatever it forked, is one write.
+ *
+ * Only the v2 tree, found through mountinfo (hybrid systems mount it at /sys/fs/cgroup/unified). No controller is used, so none has to be
+ * enabled. Where none can be made (a read-only tree, as in most containers; no permission; a kernel without cgroup.kill, < 5.14) crun works without:
+ * guardian and agent are subreapers and find every descendant through /proc (tree.h). That path stays the one that decides whether
+ * somebody is left; this one is quicker, and cannot be outrun by a process that forks all the time.
+ *
+ * The agent makes and removes them; the guardian kills and removes what a dead agent left. */
+#ifndef CRUN_LAUNCHER_CGROUP_H
+#define CRUN_LAUNCHER_CGROUP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cgroup;
+struct err;
+
+/* proc: "/proc/self". shared: GUARDIAN_PATH_MAX bytes for the folder's path, told to the guardian; empty on failure. -errno with a sentence. Some 50 us. */
+int cgroup_create(struct cgroup **ret, const char *proc, char *shared, struct err *e);
+
+/* The cgroup of the next round; the one before is removed if it is empty. -errno. */
+int cgroup_begin_round(struct cgroup *c, uint64_t round, struct err *e);
+
+/* For CLONE_INTO_CGROUP; -1: c is NULL or no round has begun. The cgroup's own. */
+int cgroup_fd(const struct cgroup *c);
+
+/* SIGKILL to everybody in the round's cgroup and below it. False if that was not possible (or c is NULL). */
+bool cgroup_kill(struct cgroup *c);
+
+/* Nobody may be left. What cannot be removed now is the guardian's to remove. NULL is fine. */
+void cgroup_destroy(struct cgroup *c);
+
+/* The guardian's: by the path in shared, which may be empty. */
+bool cgroup_kill_at(const char *path);
+void cgroup_remove_at(char *path); /* waits up to a second for the last ones to leave; *path becomes "" */
+
+#endif

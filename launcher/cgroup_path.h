@@ -1,0 +1,15 @@
+/* Where this process stands in a cgroup tree, from mountinfo and /proc/self/cgroup. */
+#ifndef CRUN_LAUNCHER_CGROUP_PATH_H
+#define CRUN_LAUNCHER_CGROUP_PATH_H
+
+#define CGROUP_PATH_MAX 1024
+
+struct cgroup_path {
+    char mount[CGROUP_PATH_MAX]; /* where the tree is mounted */
+    char own[CGROUP_PATH_MAX];   /* folder of this process' group, mount or below it */
+};
+
+/* proc: "/proc/self". controller: of cgroup v1 ("cpu"), NULL: the v2 tree. -ENOENT: no such tree; -ENAMETOOLONG. */
+int cgroup_path_find(const char *proc, const char *controller, struct cgroup_path *ret);
+
+#endif

@@ -1,0 +1,115 @@
+"""Workers in a cgroup2 of their own, and the same endings without one."""
+import os
+import signal
+import subprocess
+
+import pytest
+
+from crun_run import CRUN
+
+
+def tree():
+    """-> folder of this process' cgroup2, None where none is mounted."""
+    with open("/proc/self/mountinfo") as f:
+        mounts = [line.split() for line in f if " - cgroup2 " in line]
+    own = [line.split(":", 2)[2].strip() for line in open("/proc/self/cgroup") if line.startswith("0::")]
+    return mounts[0][4] + own[0].rstrip("/") if mounts and own else None
+
+
+TREE = tree()
+
+
+def can_make():
+    probe = f"{TREE}/crun-test-{os.getpid()}"
+    try:
+        os.mkdir(probe)
+    except OSError:
+        return False
+    able = os.path.exists(f"{probe}/cgroup.kill")
+    os.rmdir(probe)
+    return able
+
+
+needs_tree = pytest.mark.skipif(TREE is None or not can_make(), reason="no cgroup2 can be made here")
+
+
+def ours(agent):
+    return [n for n in os.listdir(TREE) if n.startswith(f"crun-{agent}-")]
+
+
+@pytest.fixture(params=["off", pytest.param("on", marks=needs_tree)])
+def mode(request):
+    return ["--cgroup", request.param]
+
+
+@needs_tree
+def test_each_round_has_its_own_and_the_end_removes_them(crun):
+    script = "grep ^0:: /proc/self/cgroup; [ $CRUN_ROUND = 2 ]"
+    rc, out, err = crun.run("--cgroup", "on", "--max-restarts", 1, "--nproc_per_node", 2, "sh", "-c", script)
+    assert rc == 0, err
+    paths = {line.split("::")[1] for line in out.splitlines()}
+    assert {p.rsplit("/", 1)[1] for p in paths} == {"round-1", "round-2"}
+    job, = {p.rsplit("/", 1)[0].rsplit("/", 1)[1] for p in paths}
+    assert job.startswith("crun-") and not os.path.exists(f"{TREE}/{job}")
+
+
+def test_off_leaves_the_workers_where_crun_is(crun):
+    rc, out, _ = crun.run("--cgroup", "off", "--log-prefix=off", "cat", "/proc/self/cgroup")
+    assert rc == 0 and out == open("/proc/self/cgroup").read()
+
+
+def test_daemons_die_with_a_failure(crun, mode):
+    script = "(setsid sh -c 'sleep 100 & sleep 100' &) ; sleep 0.1; exit 3"
+    assert crun.run(*mode, "--nproc_per_node", 2, "sh", "-c", script)[0] == 3  # run() looks for survivors
+
+
+def test_one_that_forks_all_the_time_is_caught(crun, mode):
+    chain = ("import os\nopen('up','w').close()\n"
+             "while os.fork() == 0 or os._exit(0):\n    os.setsid()\n")
+    rc, _, err = crun.run(*mode, "sh", "-c", "python3 -c \"$CHAIN\" & while ! [ -e up ]; do sleep 0.01; done; exit 4",
+                          cwd=crun.tmp, extra_env={"CHAIN": chain}, timeout=60)
+    assert rc == 4 and "still there" not in err
+
+
+@pytest.mark.parametrize("victim", ["guardian", "agent"])
+def test_the_half_that_lives_kills_and_cleans_up(crun, worker, mode, victim):
+    p = crun.start(*mode, "--nproc_per_node", 2, worker, "stubborn")
+    for r in range(2):
+        crun.wait_file(f"ready-{r}")
+    agent = crun.agent_of(p.pid)
+    if mode[1] == "on":
+        assert len(ours(agent)) == 1
+    os.kill(p.pid if victim == "guardian" else agent, signal.SIGKILL)
+    assert crun.wait_processes_gone(5) < 2
+    p.communicate(timeout=60)
+    if TREE:
+        assert ours(agent) == []
+
+
+@needs_tree
+def test_a_crun_within_a_worker_nests_and_goes_with_it(crun):
+    p = crun.start("--cgroup", "on", CRUN, "--cgroup", "on", "--log-prefix=off", "sh", "-c",
+                   "grep ^0:: /proc/self/cgroup > group; touch up; exec sleep 100", cwd=crun.tmp)
+    crun.wait_file("up")
+    assert crun.wait_file("group").count("crun-") == 2
+    agent = crun.agent_of(p.pid)
+    os.kill(agent, signal.SIGKILL)
+    crun.wait_processes_gone(5)
+    p.communicate(timeout=60)
+    assert ours(agent) == []
+
+
+@needs_tree
+def test_a_tree_that_cannot_be_written_is_no_matter_unless_it_must(crun):
+    def run(*args):
+        ro = ["unshare", "-m", "sh", "-c", f"mount -o remount,ro,bind {mount} && exec \"$@\"", "sh"]
+        return subprocess.run([*ro, CRUN, *args], env=crun.env, capture_output=True, text=True, timeout=60)
+
+    mount = next(line.split()[4] for line in open("/proc/self/mountinfo") if " - cgroup2 " in line)
+    if subprocess.run(["unshare", "-m", "mount", "-o", "remount,ro,bind", mount], capture_output=True).returncode != 0:
+        pytest.skip("no mount namespaces here")
+    r = run("sh", "-c", "exit 5")
+    assert r.returncode == 5 and "cgroup" not in r.stderr
+    assert "cgroup" in run("--log-level=debug", "true").stderr
+    r = run("--cgroup=on", "sh", "-c", "echo ran")
+    assert r.returncode == 69 and r.stdout == "" and "Read-only file system" in r.stderr and "--cgroup on" in r.stderr
