@@ -2,7 +2,7 @@
  *
  * - Each long name gives two entries (dashes, underscores) with one value, so getopt sees no ambiguity between them.
  * - Values read from the command line go into the config at once, so that each one is checked, even if a later one wins.
- * - Then what was not given is filled from the environment or the default.
+ * - Then what was not given is filled from the environment, the settings files or the default.
  */
 #include "common/args.h"
 
@@ -16,7 +16,7 @@
 #include "common/err.h"
 
 /* What getopt_long returns for a long option; short ones return their letter. */
-enum { VAL_HELP = 256, VAL_VERSION, VAL_PRINT_CONFIG, VAL_MARKDOWN, VAL_SPECS = 1024 };
+enum { VAL_HELP = 256, VAL_VERSION, VAL_PRINT_CONFIG, VAL_MARKDOWN, VAL_MAN, VAL_COMPLETION, VAL_SPECS = 1024 };
 
 struct long_names {
     struct option *v; /* ends with a zeroed entry */
@@ -80,7 +80,7 @@ static int add_spec(struct long_names *l, const struct arg_spec *s, size_t index
         const char *cursor = lists[i];
         for (size_t n; (n = args_next_item(&cursor, ',', &item)) > 0;) {
             TRY(add_name(l, "", item, n, has_arg, spec_val(index, false)));
-            if (flag)
+            if (args_negatable(s))
                 TRY(add_name(l, "no-", item, n, no_argument, spec_val(index, true)));
         }
     }
@@ -93,6 +93,9 @@ static int add_all(struct long_names *l, const struct arg_program *p)
     TRY(add_name(l, "", "version", 7, no_argument, VAL_VERSION));
     TRY(add_name(l, "", "print-config", 12, no_argument, VAL_PRINT_CONFIG));
     TRY(add_name(l, "", "options-markdown", 16, no_argument, VAL_MARKDOWN));
+    TRY(add_name(l, "", "options-man", 11, no_argument, VAL_MAN));
+    TRY(add_name(l, "", "completion", 10, required_argument, VAL_COMPLETION));
+    TRY(add_name(l, "", "print-completion", 16, required_argument, VAL_COMPLETION));
     for (size_t i = 0; p->specs[i].type != ARG_END_; i++) {
         assert(i < ARG_SPECS_MAX);
         if (p->specs[i].type != ARG_HEADING)
@@ -210,7 +213,7 @@ static int explain(const struct arg_program *p, const struct long_names *l, int 
     if (c == ':' && optopt < 256)
         return err_set(e, ERR_USAGE, "option '-%c' (--%s) needs a value", optopt, s->name);
     if (c == ':')
-        return err_set(e, ERR_USAGE, "option '--%s' needs a value", s->name);
+        return err_set(e, ERR_USAGE, "option '--%s' needs a value", s ? s->name : "completion");
     if (optopt >= 256)
         return err_set(e, ERR_USAGE, "option '%s' takes no value", argv[optind - 1]);
     if (optopt)
@@ -227,6 +230,23 @@ static int take(const struct arg_program *p, const struct arg_spec *s, bool nega
     TRY(args_set_value(s, what, text, config, e));
     r->source[s - p->specs] = ARG_FROM_COMMAND_LINE;
     r->text[s - p->specs] = text;
+    return 0;
+}
+
+/* One of those options that end the parsing. */
+static int take_page(int c, struct arg_result *r, struct err *e)
+{
+    if (c == VAL_VERSION) {
+        r->version = true;
+        return 0;
+    }
+    r->help = true;
+    r->page = c == VAL_MARKDOWN ? ARG_PAGE_MARKDOWN : c == VAL_MAN ? ARG_PAGE_MAN : ARG_PAGE_HELP;
+    if (c == VAL_COMPLETION) {
+        r->page = strcmp(optarg, "zsh") == 0 ? ARG_PAGE_ZSH : ARG_PAGE_BASH;
+        if (strcmp(optarg, "bash") != 0 && r->page != ARG_PAGE_ZSH)
+            return err_set(e, ERR_USAGE, "--completion: '%s' is not one of bash|zsh", optarg);
+    }
     return 0;
 }
 
@@ -247,10 +267,8 @@ static int read_command_line(const struct arg_program *p, const struct long_name
             TRY(take(p, s, negated, config, r, e));
         else if (c == VAL_PRINT_CONFIG)
             r->print_config = true;
-        else {
-            *(c == VAL_VERSION ? &r->version : c == VAL_MARKDOWN ? &r->markdown : &r->help) = true;
-            return 0;
-        }
+        else
+            return take_page(c, r, e);
     }
     r->first_operand = optind;
     if (p->operands == ARG_NO_OPERANDS && optind < argc)
@@ -258,16 +276,20 @@ static int read_command_line(const struct arg_program *p, const struct long_name
     return 0;
 }
 
-/* Environment, then default, for one option that the command line did not give. */
+/* Environment, settings files, then default, for one option that the command line did not give. */
 static int fill(const struct arg_program *p, size_t i, void *config, struct arg_result *r, struct err *e)
 {
     const struct arg_spec *s = &p->specs[i];
-    char variable[128];
+    char variable[128], place[1200];
     const char *text = args_env_value(s, variable, sizeof variable);
     if (text) {
         r->source[i] = ARG_FROM_ENV;
         r->text[i] = text;
         return args_set_value(s, variable, text, config, e);
+    }
+    if (r->source[i] == ARG_FROM_FILE) {
+        snprintf(place, sizeof place, "%s: line %d: %s", r->file_path[i], r->file_line[i], s->name);
+        return args_set_value(s, place, r->text[i], config, e);
     }
     if (s->def) {
         r->text[i] = s->def;
@@ -289,8 +311,9 @@ int args_parse(const struct arg_program *p, int argc, char **argv, void *config,
     else
         rc = read_command_line(p, &names, argc, argv, config, r, e);
     free_names(&names);
-    if (rc < 0 || r->help || r->version || r->markdown)
+    if (rc < 0 || r->help || r->version)
         return rc;
+    TRY(args_read_files(p, r, e));
     for (size_t i = 0; p->specs[i].type != ARG_END_; i++)
         if (p->specs[i].type != ARG_HEADING && r->source[i] != ARG_FROM_COMMAND_LINE)
             TRY(fill(p, i, config, r, e));

@@ -1,7 +1,8 @@
 /* Command lines from one table per program.
  *
- * The table yields: parsing (getopt_long), environment variables, --help, --print-config and the option table in docs/.
- * Precedence: command line, then environment (an empty variable counts as unset), then default. Every long option exists with
+ * The table yields: parsing (getopt_long), environment variables, settings files, --help, --print-config, the option table in
+ * docs/, the manual page and the completion of shells.
+ * Precedence: command line, environment (an empty variable counts as unset), settings files, default. Every long option exists with
  * dashes and with underscores (--nproc-per-node, --nproc_per_node); unambiguous prefixes are accepted; an unknown option is
  * refused with the nearest known one ("did you mean ...?").
  *
@@ -25,7 +26,7 @@ struct err;
 enum arg_type {
     ARG_END_,    /* ends the table */
     ARG_HEADING, /* name is a heading of --help */
-    ARG_FLAG,    /* bool: --x, --x=on|off|true|false|1|0|yes|no, --no-x; environment: the same words */
+    ARG_FLAG, /* bool: --x, --x=on|off|true|false|1|0|yes|no, --no-x (not if x begins with "no-"); environment: the same words */
     ARG_INT,     /* int64_t in [min, max] (min == max == 0: any) */
     ARG_REAL,    /* double in [min, max] (min == max == 0: any finite) */
     ARG_SECONDS, /* double seconds >= 0: "30", "1.5", "500ms", "10m", "2h", "1d"; in [min, max] unless both are 0 */
@@ -75,23 +76,36 @@ struct arg_program {
     const char *epilog;  /* NULL or text after the options */
     const struct arg_spec *specs;
     enum arg_operands operands;
+    const char *const
+        *files; /* settings files, the first one counts most, NULL-terminated; '~' in front: $HOME. NULL: none */
+    const char *subcommands; /* "status,topo": for the completion; NULL: none */
 };
 
-enum { ARG_SPECS_MAX = 256 }; /* headings included */
+enum { ARG_SPECS_MAX = 256, ARG_FILE_TEXT_MAX = 8192 }; /* headings included; bytes of values */
 
 /* Where a value came from; one per spec, in table order, for --print-config. */
-enum arg_source { ARG_FROM_DEFAULT, ARG_FROM_ENV, ARG_FROM_COMMAND_LINE };
+enum arg_source { ARG_FROM_DEFAULT, ARG_FROM_FILE, ARG_FROM_ENV, ARG_FROM_COMMAND_LINE };
+
+/* What is printed instead of doing anything. */
+enum arg_page { ARG_PAGE_HELP, ARG_PAGE_MARKDOWN, ARG_PAGE_MAN, ARG_PAGE_BASH, ARG_PAGE_ZSH };
 
 struct arg_result {
-    int first_operand;                          /* index into argv (argv may have been permuted under ARG_OPERANDS) */
-    bool help, version, print_config, markdown; /* args_answer() acts on them; required options are not checked then */
-    unsigned char source[ARG_SPECS_MAX];        /* enum arg_source by index of the spec */
-    const char *text[ARG_SPECS_MAX]; /* the value as it was written; NULL: none. Lives as long as argv and environ */
+    int first_operand;                   /* index into argv (argv may have been permuted under ARG_OPERANDS) */
+    bool help, version, print_config;    /* args_answer() acts on them; required options are not checked then */
+    enum arg_page page;                  /* that help means */
+    unsigned char source[ARG_SPECS_MAX]; /* enum arg_source by index of the spec */
+    const char
+        *text[ARG_SPECS_MAX]; /* the value as it was written; NULL: none. Lives as long as argv, environ and this */
+    const char *file_path[ARG_SPECS_MAX]; /* ARG_FROM_FILE: where it was found */
+    int file_line[ARG_SPECS_MAX];
+    char file_text[ARG_FILE_TEXT_MAX];
+    size_t file_text_used;
 };
 
 /* Fill *config (zeroed by the caller) from argv and environ. Returns 0 or ERR_USAGE with *e naming option, value and expectation.
- * argv[0] is skipped (for `trainer make-data ...` pass argv + 1). --help/-h, --version and --print-config are always known;
- * at the first --help or --version parsing ends and *config is not complete. An option given twice: the last one wins.
+ * argv[0] is skipped (for `trainer make-data ...` pass argv + 1). --help/-h, --version, --print-config, --completion bash|zsh,
+ * --options-markdown and --options-man are always known; at the first of them but --print-config parsing ends and *config is not
+ * complete. An option given twice: the last one wins. Strings from settings files point into *r, which must outlive *config.
  * May be called again, but not from two threads at once (getopt). */
 int args_parse(const struct arg_program *p, int argc, char **argv, void *config, struct arg_result *r, struct err *e);
 
@@ -100,7 +114,11 @@ void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ *
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
                        FILE *out); /* name = value  # source */
 
-/* Print what --help, --version ("<version>"), --print-config or --options-markdown asked for; false if nothing did and the program goes on. */
+void args_man(const struct arg_program *p, const char *version, FILE *out); /* roff */
+void args_completion_bash(const struct arg_program *p, FILE *out);
+void args_completion_zsh(const struct arg_program *p, FILE *out);
+
+/* Print what --help, --version ("<version>"), --print-config and the like asked for; false if nothing did and the program goes on. */
 bool args_answer(const struct arg_program *p, const char *version, const void *config, const struct arg_result *r,
                  FILE *out);
 

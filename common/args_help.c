@@ -6,7 +6,7 @@
 
 enum { WIDTH = 100, HELP_COLUMN = 34 };
 
-static const char *metavar(const struct arg_spec *s)
+const char *args_metavar(const struct arg_spec *s)
 {
     if (s->metavar)
         return s->metavar;
@@ -24,15 +24,20 @@ static const char *metavar(const struct arg_spec *s)
     }
 }
 
+bool args_negatable(const struct arg_spec *s)
+{
+    return s->type == ARG_FLAG && strncmp(s->name, "no-", 3) != 0;
+}
+
 static char *synopsis(const struct arg_spec *s, char *out, size_t cap)
 {
     char letter[8] = "";
     if (s->short_name)
         snprintf(letter, sizeof letter, "-%c, ", s->short_name);
     if (s->type == ARG_FLAG)
-        snprintf(out, cap, "%s--[no-]%s", letter, s->name);
+        snprintf(out, cap, "%s--%s%s", letter, args_negatable(s) ? "[no-]" : "", s->name);
     else
-        snprintf(out, cap, "%s--%s %s", letter, s->name, metavar(s));
+        snprintf(out, cap, "%s--%s %s", letter, s->name, args_metavar(s));
     return out;
 }
 
@@ -55,8 +60,7 @@ static void print_words(FILE *out, const char *text, int *column)
     }
 }
 
-/* "(default 1; 1 to 64; also --x; environment A, B)", or nothing. */
-static char *remarks(const struct arg_spec *s, char *out, size_t cap)
+char *args_remarks(const struct arg_spec *s, char *out, size_t cap)
 {
     char range[64];
     size_t n = 0;
@@ -112,12 +116,13 @@ void args_help(const struct arg_program *p, FILE *out)
         if (s->type == ARG_HEADING)
             fprintf(out, "\n%s:\n", s->name);
         else if (!s->hidden)
-            help_entry(out, synopsis(s, left, sizeof left), s->help, remarks(s, rest, sizeof rest));
+            help_entry(out, synopsis(s, left, sizeof left), s->help, args_remarks(s, rest, sizeof rest));
     }
     fprintf(out, "\nHelp:\n");
     help_entry(out, "-h, --help", "print this and exit", "");
     help_entry(out, "--version", "print the version and exit", "");
     help_entry(out, "--print-config", "print every option's value and where it came from, and exit", "");
+    help_entry(out, "--completion bash|zsh", "print what the shell needs to complete options, and exit", "");
     if (p->epilog)
         fprintf(out, "\n%s\n", p->epilog);
 }
@@ -221,12 +226,15 @@ static void print_value(const struct arg_spec *s, const void *config, const char
     }
 }
 
-static void print_source(const struct arg_spec *s, enum arg_source source, FILE *out)
+static void print_source(const struct arg_spec *s, enum arg_source source, const char *path, FILE *out)
 {
     char variable[128] = "";
     switch (source) {
     case ARG_FROM_DEFAULT:
         fputs("default", out);
+        break;
+    case ARG_FROM_FILE:
+        fprintf(out, "file %s", path);
         break;
     case ARG_FROM_ENV:
         args_env_value(s, variable, sizeof variable);
@@ -248,8 +256,29 @@ void args_print_config(const struct arg_program *p, const void *config, const st
         fprintf(out, "%s = ", s->name);
         print_value(s, config, r->text[i], out);
         fputs("  # ", out);
-        print_source(s, source, out);
+        print_source(s, source, r->file_path[i], out);
         fputc('\n', out);
+    }
+}
+
+static void print_page(const struct arg_program *p, const char *version, enum arg_page page, FILE *out)
+{
+    switch (page) {
+    case ARG_PAGE_HELP:
+        args_help(p, out);
+        break;
+    case ARG_PAGE_MARKDOWN:
+        args_markdown(p, out);
+        break;
+    case ARG_PAGE_MAN:
+        args_man(p, version, out);
+        break;
+    case ARG_PAGE_BASH:
+        args_completion_bash(p, out);
+        break;
+    case ARG_PAGE_ZSH:
+        args_completion_zsh(p, out);
+        break;
     }
 }
 
@@ -257,12 +286,10 @@ bool args_answer(const struct arg_program *p, const char *version, const void *c
                  FILE *out)
 {
     if (r->help)
-        args_help(p, out);
-    else if (r->markdown)
-        args_markdown(p, out);
+        print_page(p, version, r->page, out);
     else if (r->version)
         fprintf(out, "%s\n", version);
     else if (r->print_config)
         args_print_config(p, config, r, out);
-    return r->help || r->markdown || r->version || r->print_config;
+    return r->help || r->version || r->print_config;
 }

@@ -384,7 +384,7 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
 {
     memset(c, 0, sizeof *c);
     TRY(args_parse(&config_program, argc, argv, c, r, e));
-    if (r->help || r->version || r->markdown)
+    if (r->help || r->version)
         return 0;
     TRY(check_texts(c, e));
     if (rdzv_conf_parse(c->rdzv_conf, &c->conf, e) < 0)

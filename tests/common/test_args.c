@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/args.h"
 #include "common/err.h"
@@ -385,6 +386,136 @@ static void markdown_has_a_row_for_every_visible_option(void **state)
     expect_printed(f, "secret-knob", false);
     fclose(f);
     free(printed);
+    printed = NULL;
+}
+
+/* Two settings files, the first of them in $HOME. */
+static const char *const files[] = {"~/args-test.conf", NULL, NULL};
+static char second_file[] = "/tmp/args-test-XXXXXX";
+static const struct arg_program file_program = {
+    .name = "filed", .specs = specs, .operands = ARG_OPERANDS, .files = files};
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static int parse_with_files(const char *first, const char *second, const char *text)
+{
+    char home[] = "/tmp/args-home-XXXXXX", path[64];
+    const char *two[] = {files[0], second_file, NULL};
+    struct arg_program p = file_program;
+    p.files = two;
+    assert_non_null(mkdtemp(home));
+    snprintf(path, sizeof path, "%s/args-test.conf", home);
+    setenv("HOME", home, 1);
+    write_file(path, first);
+    write_file(second_file, second);
+    int rc = parse(&p, text);
+    unlink(path);
+    rmdir(home);
+    return rc;
+}
+
+static void settings_files_count_less_than_the_environment(void **state)
+{
+    const int fd = mkstemp(second_file);
+    assert_true(fd >= 0);
+    close(fd);
+    setenv("TEST_RUN_ID", "from-env", 1);
+    assert_int_equal(parse_with_files("# comment\n\ntrain_data = a#b c # folder\n nnodes=2:4\nrun_id = x\namp = yes\n",
+                                      "train-data = other\nnproc_per_node = 5\nbase-learning-rate = 7\n",
+                                      "--nproc-per-node 6"),
+                     0);
+    unsetenv("TEST_RUN_ID");
+    assert_string_equal(config.data, "a#b c");
+    assert_int_equal(config.nnodes.max, 4);
+    assert_string_equal(config.run_id, "from-env");
+    assert_true(config.amp);
+    assert_int_equal(config.nproc, 6);
+    assert_true(config.rate == 7);
+    FILE *f = begin_print();
+    args_print_config(&file_program, &config, &result, f);
+    expect_printed(f, "nnodes = 2:4  # file /tmp/args-home-", true);
+    expect_printed(f, "base-learning-rate = 7  # file /tmp/args-test-", true);
+    fclose(f);
+    unlink(second_file);
+}
+
+static void mistakes_in_settings_files_are_named_with_their_line(void **state)
+{
+    static const struct {
+        const char *file, *expected;
+    } cases[] = {
+        {"\nnprok = 1\n", "args-test.conf: line 2: no setting 'nprok': expected the name of an option (see --help)"},
+        {"amp\n", "line 1: expected name = value"},
+        {"amp =\n", "line 1: amp: expected a value"},
+        {"\n\nnproc-per-node = many\n", "args-test.conf: line 3: nproc-per-node: 'many' is not a whole number"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(parse_with_files(cases[i].file, "", "--train-data D"), ERR_USAGE);
+        if (!strstr(error.text, cases[i].expected))
+            fail_msg("'%s'", error.text);
+    }
+    static char much[ARG_FILE_TEXT_MAX + 64];
+    snprintf(much, sizeof much, "run-id = %*s\n", ARG_FILE_TEXT_MAX, "x");
+    assert_int_equal(parse_with_files(much, "", "--train-data D"), 0); /* blanks are no value */
+    memset(much + strlen("run-id = "), 'x', ARG_FILE_TEXT_MAX);
+    assert_int_equal(parse_with_files(much, "", "--train-data D"), ERR_USAGE);
+    assert_non_null(strstr(error.text, "line 1: expected less than 8192 bytes of settings"));
+    unlink(second_file);
+}
+
+static void flags_that_begin_with_no_have_no_second_no(void **state)
+{
+    static const struct arg_spec only[] = {{.name = "no-python", .type = ARG_FLAG, AT(amp), .help = "h"}, ARG_END};
+    static const struct arg_program p = {.name = "p", .specs = only};
+    assert_int_equal(parse(&p, "--no_python"), 0);
+    assert_true(config.amp);
+    assert_int_equal(parse(&p, "--no-python=off"), 0);
+    assert_false(config.amp);
+    assert_int_equal(parse(&p, "--no-no-python"), ERR_USAGE);
+    FILE *f = begin_print();
+    args_help(&p, f);
+    expect_printed(f, "  --no-python ", true);
+    fclose(f);
+}
+
+static void other_pages_are_asked_for_by_hidden_options(void **state)
+{
+    static const struct {
+        const char *line;
+        enum arg_page page;
+    } cases[] = {{"--options-markdown", ARG_PAGE_MARKDOWN},
+                 {"--options-man", ARG_PAGE_MAN},
+                 {"--completion bash", ARG_PAGE_BASH},
+                 {"--print-completion=zsh", ARG_PAGE_ZSH}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(parse(&any_program, cases[i].line), 0);
+        assert_true(result.help);
+        assert_int_equal(result.page, cases[i].page);
+    }
+    assert_int_equal(parse(&any_program, "--completion fish"), ERR_USAGE);
+    assert_string_equal(error.text, "--completion: 'fish' is not one of bash|zsh");
+}
+
+static void the_manual_page_escapes_what_roff_would_take_for_its_own(void **state)
+{
+    static const struct arg_spec odd[] = {
+        {.name = "odd-one", .short_name = 'o', .type = ARG_STRING, .help = ".it's a~b\\c ^d `e", .def = "x"}, ARG_END};
+    static const struct arg_program p = {.name = "odd", .specs = odd, .files = files};
+    FILE *f = begin_print();
+    args_man(&p, "odd 1", f);
+    expect_printed(f, ".TH ODD 1 \"\" \"odd 1\" \"\"\n", true);
+    expect_printed(f, "\\fB\\-o\\fR, \\fB\\-\\-odd\\-one\\fR \\fITEXT\\fR\n", true);
+    expect_printed(f, "\n\\&.it\\(aqs a\\(tib\\ec \\(had \\(gae\n(default x)\n", true);
+    expect_printed(f, ".SH FILES\n.TP\n\\fI\\(ti/args\\-test.conf\\fR\n", true);
+    fclose(f);
+    free(printed);
+    printed = NULL;
 }
 
 static void number_parsers_take_whole_texts_only(void **state)
@@ -422,6 +553,11 @@ int main(void)
         cmocka_unit_test(print_config_shows_value_and_source),
         cmocka_unit_test(help_names_every_visible_option_within_the_width),
         cmocka_unit_test(markdown_has_a_row_for_every_visible_option),
+        cmocka_unit_test(settings_files_count_less_than_the_environment),
+        cmocka_unit_test(mistakes_in_settings_files_are_named_with_their_line),
+        cmocka_unit_test(flags_that_begin_with_no_have_no_second_no),
+        cmocka_unit_test(other_pages_are_asked_for_by_hidden_options),
+        cmocka_unit_test(the_manual_page_escapes_what_roff_would_take_for_its_own),
         cmocka_unit_test(number_parsers_take_whole_texts_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
