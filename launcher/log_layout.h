@@ -1,0 +1,36 @@
+/* Where log files and error records lie. Nothing that is there already is removed or overwritten.
+ *
+ *   crun      DIR/RUN_ID/round-R/rank-N.{out,err,error.json}, filtered-G.{out,err} (G: group rank): predictable, one tree for all nodes
+ *   torchrun  DIR/RUN_ID_XXXXXX/attempt_A/LOCAL_RANK/{stdout.log,stderr.log,error.json}, attempt_A/filtered_{stdout,stderr}.log; A: restarts,
+ *             or one more than before after a restart that does not count: the logs of an interrupted attempt stay */
+#ifndef CRUN_LAUNCHER_LOG_LAYOUT_H
+#define CRUN_LAUNCHER_LOG_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct log_conf;
+
+struct log_layout {
+    bool torchrun;
+    int attempt;     /* the last one, -1: none */
+    char root[2048]; /* absolute; "": no files */
+    char round[2112];
+};
+
+enum log_file { LOG_FILE_OUT, LOG_FILE_ERR, LOG_FILE_ERROR, LOG_FILE_KINDS };
+
+#define LOG_PATH_MAX 2304
+
+/* Without a folder in c it stays without files. ERR_OUTPUT. */
+int log_layout_open(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e);
+/* The folder of a round is made. ERR_OUTPUT. */
+int log_layout_begin_round(struct log_layout *l, uint64_t round, int restarts, struct err *e);
+/* The folder that a worker's files lie in is made. ERR_OUTPUT. */
+int log_layout_begin_worker(const struct log_layout *l, int local, struct err *e);
+char *log_layout_path(const struct log_layout *l, int local, int rank, enum log_file kind, char out[LOG_PATH_MAX]);
+char *log_layout_filtered(const struct log_layout *l, int group_rank, enum log_file kind, char out[LOG_PATH_MAX]);
+
+#endif
