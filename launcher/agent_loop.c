@@ -215,7 +215,7 @@ static void make_scratch(struct run *r)
 {
     const char *base = getenv("TMPDIR");
     char path[GUARDIAN_PATH_MAX];
-    if (r->log_dir[0])
+    if (r->logs.root[0])
         return;
     int n = snprintf(path, sizeof path, "%s/crun-XXXXXX", base && *base ? base : "/tmp");
     if (n > 0 && (size_t)n < sizeof path && mkdtemp(path))
@@ -230,20 +230,7 @@ static void choose_omp(struct run *r)
     int threads = spawn_env_omp_threads(config_cores(), workers);
     snprintf(r->omp_variable, sizeof r->omp_variable, "OMP_NUM_THREADS=%d", threads);
     logmux_say(r->mux, "OMP_NUM_THREADS is not set; each of the %d workers gets %d (%d cores)", workers, threads,
-               config_cores());
-}
-
-/* Absolute, because workers get paths below it and may change their folder. */
-static int place_logs(struct run *r, struct err *e)
-{
-    const struct config *c = r->config;
-    char here[1024] = "";
-    if (!c->log_dir)
-        return 0;
-    if (c->log_dir[0] != '/' && !getcwd(here, sizeof here))
-        return err_errno(e, errno, "the current folder");
-    int n = snprintf(r->log_dir, sizeof r->log_dir, "%s%s%s/%s", here, here[0] ? "/" : "", c->log_dir, c->run_id);
-    return n < (int)sizeof r->log_dir ? 0 : err_set(e, -ENAMETOOLONG, "--log-dir: the path is too long");
+               cores_usable());
 }
 
 static int make_cgroup(struct run *r, struct err *e)
@@ -262,12 +249,18 @@ static int open_parts(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
     const int n = (int)c->nproc;
-    TRY(place_logs(r, e));
-    const struct logmux_options mux = {
-        .prefix = c->log_prefix, .role = c->role, .dir = r->log_dir[0] ? r->log_dir : NULL, .max_workers = n};
+    TRY(log_layout_open(&r->logs, &c->log, c->run_id, e));
+    const struct logmux_options mux = {.conf = &c->log,
+                                       .layout = &r->logs,
+                                       .role = c->role,
+                                       .host = r->host,
+                                       .run_id = c->run_id,
+                                       .max_workers = n};
     TRY(logmux_create(&r->mux, &r->loop, &mux, e));
     log_redirect(log_to_console, r->mux);
     TRY(make_cgroup(r, e));
+    if (c->log.dir_chosen || r->logs.torchrun) /* else the path is known beforehand */
+        logmux_say(r->mux, "the workers' output goes to %s", r->logs.root);
     const struct group_options group = {
         .workers = n,
         .path = r->program->path,

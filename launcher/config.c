@@ -12,6 +12,7 @@
 #include "common/rdzv.h"
 #include "launcher/group.h"
 
+#include "launcher/log_prefix.h"
 #define BACKOFF_MAX_MS 30000
 #define BACKOFF_RESET_MS 10000
 #define KILL_MS 1000
@@ -116,8 +117,6 @@ static int check_run_id(const char *id, struct err *e)
 #define ABSENT_OPTIONS(X)                                                                                              \
     X(module, "module", 'm', "starts no Python modules by name: write python3 -m MODULE as the program")               \
     X(no_python, "no-python", 0, "runs every PROGRAM but NAME.py as it is: leave the option out")                      \
-    X(redirects, "redirects", 'r', "shows all output and, with --log-dir, writes it to files: leave the option out")   \
-    X(tee, "tee", 't', "shows all output and, with --log-dir, writes it to files: leave the option out")               \
     X(monitor_interval, "monitor-interval", 0, "is told of deaths by the kernel at once: leave the option out")        \
     X(start_method, "start-method", 0, "has one way to start workers: leave the option out")
 
@@ -300,18 +299,133 @@ static const struct arg_spec specs[] = {
     ARG_GROUP("Output"),
     {.name = "log-dir",
      .type = ARG_STRING,
-     .at = offsetof(struct config, log_dir),
+     .at = offsetof(struct config, log.dir),
      .metavar = "DIR",
      .env = "CRUN_LOG_DIR,PET_LOG_DIR",
-     .help =
-         "write DIR/RUN_ID/round-R/rank-N.out and .err besides the console, at the end of what an earlier job of this "
-         "id left there; without it no files are written"},
+     .help = "write each worker's output to files too: DIR/RUN_ID/round-R/rank-N.out and .err, at the end of what an "
+             "earlier job of this id left there; without it, or with /dev/null, no files are written"},
+    {.name = "log-layout",
+     .type = ARG_CHOICE,
+     .at = offsetof(struct config, log.layout),
+     .def = "crun",
+     .choices = "crun|torchrun",
+     .env = "CRUN_LOG_LAYOUT",
+     .help = "torchrun: DIR/RUN_ID_XXXXXX/attempt_N/LOCAL_RANK/stdout.log and stderr.log"},
+    {.name = "redirects",
+     .short_name = 'r',
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, log.redirects),
+     .def = "0",
+     .metavar = "STREAMS",
+     .env = "CRUN_REDIRECTS,PET_REDIRECTS",
+     .parse = log_conf_parse_spec,
+     .help = "streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both, or per local rank as in 0:1,1:2 or "
+             "0-3:3,*:1 (g8-15:3: global ranks). With -r or -t the streams that neither names go to the console only. "
+             "Files go to ./logs without --log-dir"},
+    {.name = "tee",
+     .short_name = 't',
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, log.tee),
+     .def = "0",
+     .metavar = "STREAMS",
+     .env = "CRUN_TEE,PET_TEE",
+     .parse = log_conf_parse_spec,
+     .help = "streams that go to files and the console, said as for --redirects"},
+    {.name = "local-ranks-filter",
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, log.local_ranks),
+     .metavar = "RANKS",
+     .env = "CRUN_LOCAL_RANKS_FILTER,PET_LOCAL_RANKS_FILTER",
+     .parse = log_conf_parse_ranks,
+     .help = "show only these local ranks on the console, as in 0,2,5-7; files hold all"},
+    {.name = "ranks-filter",
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, log.ranks),
+     .metavar = "RANKS",
+     .env = "CRUN_RANKS_FILTER",
+     .parse = log_conf_parse_ranks,
+     .help = "show only these ranks of the job on the console"},
+    {.name = "show",
+     .type = ARG_CHOICE,
+     .at = offsetof(struct config, log.show),
+     .def = "all",
+     .choices = "all|first-failure",
+     .env = "CRUN_SHOW",
+     .help = "first-failure: all output goes to files only, and the console shows the last lines of the worker that "
+             "failed first"},
+    {.name = "collapse",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, log.collapse),
+     .env = "CRUN_COLLAPSE",
+     .help = "show a line that several workers write within 200 ms once, as [8 ranks: 0-7]: LINE"},
+    {.name = "log-rate",
+     .type = ARG_INT,
+     .at = offsetof(struct config, log.rate),
+     .def = "0",
+     .min = 0,
+     .max = 1e9,
+     .metavar = "LINES",
+     .env = "CRUN_LOG_RATE",
+     .help = "show at most so many lines a second of each stream of a worker, and how many were left out; files hold "
+             "all; 0: no limit"},
+    {.name = "duplicate-stdout-filters",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, log.out_filters),
+     .metavar = "TEXT,...",
+     .env = "CRUN_DUPLICATE_STDOUT_FILTERS,PET_DUPLICATE_STDOUT_FILTERS",
+     .help = "write the lines of stdout that hold one of these texts (,, is a comma) to one file of the node as well"},
+    {.name = "duplicate-stderr-filters",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, log.err_filters),
+     .metavar = "TEXT,...",
+     .env = "CRUN_DUPLICATE_STDERR_FILTERS,PET_DUPLICATE_STDERR_FILTERS",
+     .help = "the same for stderr"},
+    {.name = "log-rotate-size",
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, log.rotate_bytes),
+     .def = "0",
+     .metavar = "BYTES",
+     .env = "CRUN_LOG_ROTATE_SIZE",
+     .parse = log_conf_parse_bytes,
+     .help = "begin a log file anew when it grows beyond this (500K, 100M, 2G); the old ones are NAME.1, NAME.2, ...; "
+             "0: never"},
+    {.name = "log-rotate-keep",
+     .type = ARG_INT,
+     .at = offsetof(struct config, log.rotate_keep),
+     .def = "0",
+     .min = 0,
+     .max = 1000000,
+     .env = "CRUN_LOG_ROTATE_KEEP",
+     .help = "keep so many old files of each that this round rotated; 0: all"},
+    {.name = "log-max-size",
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, log.max_bytes),
+     .def = "0",
+     .metavar = "BYTES",
+     .env = "CRUN_LOG_MAX_SIZE",
+     .parse = log_conf_parse_bytes,
+     .help = "write at most so much of a worker's stream to its files in a round, and how much was left out; 0: all"},
     {.name = "log-prefix",
      .type = ARG_FLAG,
-     .at = offsetof(struct config, log_prefix),
+     .at = offsetof(struct config, log.prefix),
      .def = "on",
      .env = "CRUN_LOG_PREFIX",
-     .help = "put [ROLE LOCAL_RANK]: in front of the workers' lines on the console"},
+     .help = "put a prefix in front of the workers' lines on the console"},
+    {.name = "log-line-prefix-template",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, log.template),
+     .def = LOG_PREFIX_DEFAULT,
+     .metavar = "TEXT",
+     .env = "CRUN_LOG_LINE_PREFIX_TEMPLATE,TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+     .help = "that prefix, with ${role_name}, ${local_rank}, ${rank}, ${rank_in_role}, ${group_rank}, ${hostname}, "
+             "${host}, ${time}, ${stream}, ${round} and ${run_id}"},
+    {.name = "color",
+     .type = ARG_CHOICE,
+     .at = offsetof(struct config, log.color),
+     .def = "auto",
+     .choices = "auto|always|never",
+     .env = "CRUN_COLOR",
+     .help = "a colour for each rank's prefix; auto: on a terminal, unless NO_COLOR is set"},
     {.name = "log-level",
      .type = ARG_CHOICE,
      .at = offsetof(struct config, log_level),
@@ -406,7 +520,5 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     TRY(refuse_control("--role", c->role, e));
     if (strlen(c->role) > 64)
         return err_set(e, ERR_USAGE, "--role '%s': expected at most 64 characters", c->role);
-    if (c->log_dir && !*c->log_dir)
-        c->log_dir = NULL;
-    return 0;
+    return log_conf_settle(&c->log, e);
 }

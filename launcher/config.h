@@ -8,6 +8,7 @@
 #include "common/args.h"
 #include "common/rdzv.h"
 #include "launcher/home.h"
+#include "launcher/log_conf.h"
 #include "launcher/rdzv_conf.h"
 
 struct config_nodes {
@@ -33,8 +34,7 @@ struct config {
     double restart_window, restart_backoff; /* seconds */
     const char *run_id;                     /* never NULL after config_read() */
     const char *role;
-    const char *log_dir; /* NULL: no files */
-    bool log_prefix;
+    struct log_conf log;
     int log_level;
     double shutdown_timeout; /* seconds */
     char random_id[40];      /* run_id may point here */

@@ -7,13 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "common/path.h"
 #include "launcher/console.h"
+#include "launcher/log_conf.h"
+#include "launcher/log_console.h"
+#include "launcher/log_layout.h"
+#include "launcher/logfile.h"
 #include "launcher/sink.h"
 #include "launcher/watch.h"
 
@@ -21,16 +23,16 @@
 
 struct stream {
     struct logmux *mux;
-    struct sink *sink;
-    int fd, file; /* our end of the pipe, the log file; -1: none */
+    struct log_voice voice;
+    bool shown;
+    int fd; /* our end of the pipe, -1: none */
+    struct logfile file;
     struct lines lines;
     struct lines_tail *tail; /* NULL: stdout */
-    const char *prefix;
-    struct watch *watch; /* NULL: closed */
+    struct watch *watch;     /* NULL: closed */
 };
 
 struct source { /* one worker */
-    char prefix[96];
     struct lines_tail tail;
     struct stream out, err;
 };
@@ -38,9 +40,11 @@ struct source { /* one worker */
 struct logmux {
     uv_loop_t *loop;
     struct logmux_options o;
-    struct sink sinks[2];    /* stdout, stderr */
-    struct sink *console[2]; /* both the first where they are one file: lines must not cut into each other */
-    char *round_dir;
+    struct log_console *console;
+    struct logmux_round round;
+    struct log_words words[2];  /* of the duplicate filters */
+    struct logfile filtered[2]; /* stdout, stderr */
+    uint64_t lost;              /* bytes that no log file took, in all */
     bool paused;
     int n;
     struct source *sources; /* o.max_workers */
@@ -53,7 +57,7 @@ static struct stream *stream_of(struct logmux *m, int i)
     return i % 2 ? &s->err : &s->out;
 }
 
-/* Read from the workers unless a console is behind. */
+/* Read from the workers whose lines are shown, unless a console is behind. */
 static void set_paused(struct logmux *m, bool paused)
 {
     if (m->paused == paused)
@@ -61,7 +65,7 @@ static void set_paused(struct logmux *m, bool paused)
     m->paused = paused;
     for (int i = 0; i < 2 * m->n; i++) {
         struct stream *s = stream_of(m, i);
-        if (s->watch)
+        if (s->watch && s->shown)
             watch_set(s->watch, !paused);
     }
 }
@@ -69,8 +73,14 @@ static void set_paused(struct logmux *m, bool paused)
 static void on_drained(void *arg)
 {
     struct logmux *m = arg;
-    if (m->paused && !sink_full(m->console[0]) && !sink_full(m->console[1]))
+    if (m->paused && !log_console_full(m->console))
         set_paused(m, false);
+}
+
+static struct log_voice *voice_of(void *arg, int local, bool is_err)
+{
+    struct logmux *m = arg;
+    return local < m->n ? &stream_of(m, 2 * local + is_err)->voice : NULL;
 }
 
 int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e)
@@ -82,40 +92,77 @@ int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_opti
     }
     m->loop = loop;
     m->o = *o;
-    struct stat a, b;
-    bool same =
-        fstat(STDOUT_FILENO, &a) == 0 && fstat(STDERR_FILENO, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-    sink_open(&m->sinks[0], loop, STDOUT_FILENO, on_drained, m);
-    m->console[0] = m->console[1] = &m->sinks[0];
-    if (!same) {
-        sink_open(&m->sinks[1], loop, STDERR_FILENO, on_drained, m);
-        m->console[1] = &m->sinks[1];
+    m->filtered[0].fd = m->filtered[1].fd = -1;
+    const struct log_console_options console = {
+        .conf = o->conf, .max_workers = o->max_workers, .voice = voice_of, .drained = on_drained, .arg = m};
+    int rc = log_console_create(&m->console, loop, &console, e);
+    if (rc == 0 && (log_words_split(o->conf->out_filters, &m->words[0]) < 0 ||
+                    log_words_split(o->conf->err_filters, &m->words[1]) < 0))
+        rc = err_errno(e, ENOMEM, "filters of output");
+    if (rc < 0) {
+        logmux_destroy(m);
+        return rc;
     }
     *ret = m;
     return 0;
 }
 
-int logmux_begin_round(struct logmux *m, uint64_t round, struct err *e)
+/* --- files --------------------------------------------------------------------------------------------------------- */
+
+static int open_file(struct logmux *m, struct logfile *f, const char *path, struct err *e)
 {
-    assert(m->n == 0);
-    if (!m->o.dir)
-        return 0;
-    free(m->round_dir);
-    m->round_dir = NULL;
-    if (asprintf(&m->round_dir, "%s/round-%llu", m->o.dir, (unsigned long long)round) < 0)
-        return err_errno(e, ENOMEM, "log folder");
-    return path_make_dirs(m->round_dir, e);
+    const struct log_conf *c = m->o.conf;
+    const struct logfile_limits limits = {c->rotate_bytes, c->rotate_keep, c->max_bytes};
+    return logfile_open(f, path, &limits, e);
 }
 
-static int open_file(struct logmux *m, int rank, const char *suffix, int *ret, struct err *e)
+static int open_filtered(struct logmux *m, struct err *e)
 {
-    char path[4096];
-    *ret = -1;
-    if (!m->round_dir)
-        return 0;
-    snprintf(path, sizeof path, "%s/rank-%d.%s", m->round_dir, rank, suffix);
-    *ret = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    return *ret < 0 ? err_set(e, ERR_OUTPUT, "cannot write the log file %s: %s", path, strerror(errno)) : 0;
+    char path[LOG_PATH_MAX];
+    for (int i = 0; i < 2; i++)
+        if (m->o.layout->root[0] && m->words[i].v[0])
+            TRY(open_file(m, &m->filtered[i],
+                          log_layout_filtered(m->o.layout, m->round.group_rank, i ? LOG_FILE_ERR : LOG_FILE_OUT, path),
+                          e));
+    return 0;
+}
+
+int logmux_begin_round(struct logmux *m, const struct logmux_round *round, struct err *e)
+{
+    assert(m->n == 0);
+    m->round = *round;
+    log_console_begin_round(m->console, round->rank_base);
+    TRY(log_layout_begin_round(m->o.layout, round->round, round->restarts, e));
+    return open_filtered(m, e);
+}
+
+/* A full disk must not end training. */
+static void write_file(struct logmux *m, struct logfile *f, const char *data, size_t n)
+{
+    const int rc = logfile_write(f, data, n);
+    if (rc < 0)
+        logmux_say(m, "the log file %s is incomplete from here on: %s", f->path, strerror(-rc));
+}
+
+static void close_file(struct logmux *m, struct logfile *f)
+{
+    logfile_close(f);
+    m->lost += f->lost;
+    f->lost = 0;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------- */
+
+static void duplicate(struct stream *s, const char *line, size_t n)
+{
+    struct logmux *m = s->mux;
+    struct logfile *f = &m->filtered[s->voice.is_err];
+    if (!f->path || !log_words_match(&m->words[s->voice.is_err], line, n))
+        return;
+    const struct buf *prefix = log_console_prefix(m->console, &s->voice);
+    write_file(m, f, prefix->data, prefix->len);
+    write_file(m, f, line, n);
+    write_file(m, f, "\n", 1);
 }
 
 static void on_line(void *ctx, const char *line, size_t n)
@@ -123,27 +170,9 @@ static void on_line(void *ctx, const char *line, size_t n)
     struct stream *s = ctx;
     if (s->tail)
         lines_tail_add(s->tail, line, n);
-    sink_add(s->sink, s->prefix, strlen(s->prefix));
-    sink_add(s->sink, line, n);
-    sink_add(s->sink, "\n", 1);
-}
-
-static void write_file(struct stream *s, const char *data, size_t n)
-{
-    while (s->file >= 0 && n > 0) {
-        ssize_t w = write(s->file, data, n);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w < 0) { /* a full disk must not end training */
-            logmux_say(s->mux, "a log file of %scannot be written (%s); only the console shows its output now",
-                       s->prefix, strerror(errno));
-            close(s->file);
-            s->file = -1;
-            return;
-        }
-        data += w;
-        n -= (size_t)w;
-    }
+    duplicate(s, line, n);
+    if (s->shown)
+        log_console_line(s->mux->console, &s->voice, line, n);
 }
 
 static void stream_close(struct stream *s)
@@ -152,9 +181,9 @@ static void stream_close(struct stream *s)
     s->watch = NULL;
     if (s->fd >= 0)
         close(s->fd);
-    if (s->file >= 0)
-        close(s->file);
-    s->fd = s->file = -1;
+    s->fd = -1;
+    close_file(s->mux, &s->file);
+    log_voice_close(&s->voice);
 }
 
 /* One read. Returns false when there is nothing more now, or ever. */
@@ -165,8 +194,9 @@ static bool stream_read(struct stream *s)
     if (n < 0)
         return errno == EINTR;
     if (n > 0) {
-        write_file(s, m->scratch, (size_t)n);
-        lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
+        write_file(m, &s->file, m->scratch, (size_t)n);
+        if (s->shown || s->tail || m->filtered[0].path)
+            lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
         return true;
     }
     watch_close(s->watch); /* end-of-file would be readable for ever */
@@ -177,19 +207,44 @@ static bool stream_read(struct stream *s)
 static void on_readable(void *arg)
 {
     struct stream *s = arg;
+    struct logmux *m = s->mux;
     stream_read(s);
-    sink_kick(s->sink);
-    if (sink_full(s->sink))
-        set_paused(s->mux, true);
+    log_console_kick(m->console);
+    if (log_console_full(m->console))
+        set_paused(m, true);
 }
 
-static int stream_open(struct stream *s, struct logmux *m, int rank, bool is_err, int *ret_fd, struct err *e)
+/* --- workers ------------------------------------------------------------------------------------------------------- */
+
+static int open_routes(struct stream *s, int local, int rank, struct err *e)
 {
+    struct logmux *m = s->mux;
+    char path[LOG_PATH_MAX];
+    const bool is_err = s->voice.is_err;
+    const struct log_routes routes = log_conf_routes(m->o.conf, local, rank);
+    const int bit = is_err ? LOG_ERR : LOG_OUT;
+    s->shown = routes.console & bit;
+    if (routes.file & bit)
+        TRY(open_file(m, &s->file,
+                      log_layout_path(m->o.layout, local, rank, is_err ? LOG_FILE_ERR : LOG_FILE_OUT, path), e));
+    s->voice.names = (struct log_prefix_values){.role_name = m->o.role,
+                                                .host = m->o.host,
+                                                .stream = is_err ? "stderr" : "stdout",
+                                                .run_id = m->o.run_id,
+                                                .time = "",
+                                                .local_rank = local,
+                                                .rank = rank,
+                                                .rank_in_role = m->round.role_base + local,
+                                                .group_rank = m->round.group_rank,
+                                                .round = m->round.round};
+    return log_voice_open(m->console, &s->voice, s->shown, e);
+}
+
+static int stream_open(struct stream *s, int local, int rank, int *ret_fd, struct err *e)
+{
+    struct logmux *m = s->mux;
     int ends[2];
-    s->mux = m;
-    s->sink = m->console[is_err];
-    lines_init(&s->lines);
-    TRY(open_file(m, rank, is_err ? "err" : "out", &s->file, e));
+    TRY(open_routes(s, local, rank, e));
     if (pipe2(ends, O_CLOEXEC) < 0)
         return err_errno(e, errno, "cannot make a pipe for rank %d", rank);
     s->fd = ends[0]; /* the watch makes it non-blocking; the worker's end has flags of its own */
@@ -198,9 +253,19 @@ static int stream_open(struct stream *s, struct logmux *m, int rank, bool is_err
         close(ends[1]);
         return rc;
     }
-    watch_set(s->watch, !m->paused);
+    watch_set(s->watch, !s->shown || !m->paused);
     *ret_fd = ends[1];
     return 0;
+}
+
+static void stream_init(struct stream *s, struct logmux *m, struct lines_tail *tail)
+{
+    memset(s, 0, sizeof *s);
+    s->mux = m;
+    s->fd = s->file.fd = -1;
+    s->voice.is_err = tail;
+    s->tail = tail;
+    lines_init(&s->lines);
 }
 
 int logmux_add(struct logmux *m, int local, int rank, int ret_fds[2], struct err *e)
@@ -208,15 +273,12 @@ int logmux_add(struct logmux *m, int local, int rank, int ret_fds[2], struct err
     struct source *s = &m->sources[local];
     assert(local == m->n && local < m->o.max_workers);
     lines_tail_free(&s->tail);
-    memset(s, 0, sizeof *s);
-    s->out.fd = s->out.file = s->err.fd = s->err.file = -1;
-    if (m->o.prefix)
-        snprintf(s->prefix, sizeof s->prefix, "[%s%d]: ", m->o.role, local);
-    s->out.prefix = s->err.prefix = s->prefix;
-    s->err.tail = &s->tail;
+    stream_init(&s->out, m, NULL);
+    stream_init(&s->err, m, &s->tail);
     m->n++;
-    TRY(stream_open(&s->out, m, rank, false, &ret_fds[0], e));
-    int rc = stream_open(&s->err, m, rank, true, &ret_fds[1], e);
+    TRY(log_layout_begin_worker(m->o.layout, local, e));
+    TRY(stream_open(&s->out, local, rank, &ret_fds[0], e));
+    int rc = stream_open(&s->err, local, rank, &ret_fds[1], e);
     if (rc < 0)
         close(ret_fds[0]);
     return rc;
@@ -228,13 +290,15 @@ void logmux_end_round(struct logmux *m)
         struct stream *s = stream_of(m, i);
         /* Bounded: a descriptor handed to a process outside the tree could be written for ever. A pipe holds 1 MiB at most. */
         for (int reads = 0; s->watch && reads < LAST_READS && stream_read(s); reads++)
-            sink_kick(s->sink);
+            log_console_kick(m->console);
         lines_finish(&s->lines, on_line, s);
-        stream_close(s);
     }
+    log_console_end_round(m->console);
+    for (int i = 0; i < 2 * m->n; i++)
+        stream_close(stream_of(m, i));
+    for (int i = 0; i < 2; i++)
+        close_file(m, &m->filtered[i]);
     m->n = 0;
-    sink_kick(m->console[0]);
-    sink_kick(m->console[1]);
 }
 
 const struct lines_tail *logmux_tail(const struct logmux *m, int local)
@@ -242,10 +306,11 @@ const struct lines_tail *logmux_tail(const struct logmux *m, int local)
     return &m->sources[local].tail;
 }
 
+/* --- crun's own words ---------------------------------------------------------------------------------------------- */
+
 void logmux_say_bytes(struct logmux *m, const char *text, size_t n)
 {
-    sink_add(m->console[1], text, n);
-    sink_kick(m->console[1]);
+    log_console_say(m->console, text, n);
 }
 
 void logmux_say_text(struct logmux *m, const char *text)
@@ -267,10 +332,14 @@ void logmux_say(struct logmux *m, const char *fmt, ...)
 void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2])
 {
     const int64_t deadline = clock_deadline(timeout_ms);
+    if (m->lost > 0)
+        logmux_say(m, "%llu bytes of the workers' output are missing in the log files", (unsigned long long)m->lost);
     for (int i = 0; i < 2; i++) {
-        struct sink *s = m->console[i];
+        struct sink *s = log_console_sink(m->console, i);
+        if (!s)
+            continue;
         sink_flush(s, deadline, stop_fds);
-        if (s->dropped > 0 && s->error != EPIPE && s == &m->sinks[i]) /* `crun ... | head` is no news */
+        if (s->dropped > 0 && s->error != EPIPE) /* `crun ... | head` is no news */
             console_try("crun: %llu bytes for %s were lost: %s\n", (unsigned long long)s->dropped,
                         i == 0 ? "stdout" : "stderr", strerror(s->error));
     }
@@ -280,12 +349,11 @@ void logmux_destroy(struct logmux *m)
 {
     if (!m)
         return;
-    sink_close(&m->sinks[0]);
-    if (m->console[1] == &m->sinks[1])
-        sink_close(&m->sinks[1]);
+    log_console_destroy(m->console);
     for (int i = 0; i < m->o.max_workers; i++)
         lines_tail_free(&m->sources[i].tail);
+    for (int i = 0; i < 2; i++)
+        log_words_free(&m->words[i]);
     free(m->sources);
-    free(m->round_dir);
     free(m);
 }

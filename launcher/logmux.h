@@ -1,9 +1,10 @@
 /* The output of the workers: pipes in, console and per-rank files out.
  *
- *   - console: whole lines with a prefix ("[default0]: " as torchrun writes it), stdout to stdout, stderr to stderr;
- *   - files, where a folder is given: DIR/RUN_ID/round-R/rank-N.{out,err}, the bytes as they came; earlier rounds are never touched;
+ *   - console: whole lines with a prefix, stdout to stdout, stderr to stderr (log_console.h);
+ *   - files, where a folder is given: the bytes as they came (log_layout.h, logfile.h); earlier rounds are never touched;
+ *   - which stream goes where: log_conf_routes();
  *   - the last lines of every stderr are kept for the failure report.
- * A console that does not read slows the workers down (their pipes fill), as in any pipeline; it never stops crun itself. */
+ * A console that does not read slows down the workers it is to show (their pipes fill), as in any pipeline; it never stops crun itself. */
 #ifndef CRUN_LAUNCHER_LOGMUX_H
 #define CRUN_LAUNCHER_LOGMUX_H
 
@@ -14,19 +15,26 @@
 #include "launcher/lines.h"
 
 struct err;
+struct log_conf;
+struct log_layout;
 struct logmux;
 
-struct logmux_options {
-    bool prefix;
-    const char *role;
-    const char *dir; /* DIR/RUN_ID, or NULL: no files */
+struct logmux_options { /* all of it is borrowed */
+    const struct log_conf *conf;
+    struct log_layout *layout;
+    const char *role, *host, *run_id;
     int max_workers;
+};
+
+struct logmux_round {
+    uint64_t round;
+    int restarts, rank_base, role_base, group_rank;
 };
 
 int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e);
 
 /* A new round: its folder is made. Streams of the round before must be closed (logmux_end_round). */
-int logmux_begin_round(struct logmux *m, uint64_t round, struct err *e);
+int logmux_begin_round(struct logmux *m, const struct logmux_round *round, struct err *e);
 
 /* Make the pipes of a worker; ret_fds (stdout, stderr) are the worker's ends: closed by the caller after the spawn. */
 int logmux_add(struct logmux *m, int local, int rank, int ret_fds[2], struct err *e);

@@ -27,8 +27,8 @@ extern char **environ;
 static const char *error_path(struct run *r, int rank)
 {
     const unsigned long long round = r->round.round;
-    if (r->log_dir[0])
-        snprintf(r->error_file, sizeof r->error_file, "%s/round-%llu/rank-%d.error.json", r->log_dir, round, rank);
+    if (r->logs.root[0])
+        log_layout_path(&r->logs, rank - r->round.rank_base, rank, LOG_FILE_ERROR, r->error_file);
     else if (r->link->scratch_dir[0])
         snprintf(r->error_file, sizeof r->error_file, "%.1000s/round-%llu-rank-%d.error.json", r->link->scratch_dir,
                  round, rank);
@@ -118,7 +118,13 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     r->broken = (struct timeline){0};
     int rc = member_begin_round(r, news, &e);
     if (rc == 0)
-        rc = logmux_begin_round(r->mux, news->round, &e);
+        rc = logmux_begin_round(r->mux,
+                                &(struct logmux_round){.round = news->round,
+                                                       .restarts = news->restart_count,
+                                                       .rank_base = news->rank_base,
+                                                       .role_base = news->role_base,
+                                                       .group_rank = news->group_rank},
+                                &e);
     if (rc == 0)
         rc = begin_cgroup(r, news->round, &e);
     if (rc == 0)
@@ -224,7 +230,7 @@ bool round_report_failure(struct run *r)
     } else if ((job.message = group_error_text(r->group, first))) {
         job.message_from = "told through libcrun";
     }
-    if (job.message_from == path && !r->log_dir[0])
+    if (job.message_from == path && !r->logs.root[0])
         job.message_from = "error.json"; /* the folder is gone in a moment */
     job.tail = logmux_tail(r->mux, w[first].local_rank);
     struct buf text;

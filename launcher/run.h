@@ -8,6 +8,7 @@
 #include "launcher/agent.h"
 #include "launcher/bootstrap.h"
 #include "launcher/group.h"
+#include "launcher/log_layout.h"
 #include "launcher/rendezvous.h"
 #include "launcher/timeline.h"
 
@@ -54,7 +55,7 @@ struct run {
     struct timeline broken;   /* of the restart that follows, once a worker of the current round has failed */
     bool wait_first_step;     /* the workers of the broken round knew libcrun: their line waits for the first step */
     char node[RDZV_ID_MAX + 1], host[64];
-    char log_dir[2048]; /* --log-dir/RUN_ID, or "" */
+    struct log_layout logs;
     char error_file[2304];
     char page_variable[32], omp_variable[32];
     const char *nccl_async;

@@ -52,8 +52,8 @@ static void the_rendezvous_waits_longer_than_a_stop_may_take(void **state)
 static void options_of_torchrun_that_are_absent_are_refused_by_a_sentence(void **state)
 {
     static const char *const names[] = {
-        "-m",    "--module", "--no-python",        "--no_python",        "--redirects",   "-r",
-        "--tee", "-t",       "--monitor_interval", "--monitor-interval", "--start-method"};
+        "-m",    "--module", "--no-python",        "--no_python",
+        "--monitor_interval", "--monitor-interval", "--start-method"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct config c;
         struct err e;
