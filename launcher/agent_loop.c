@@ -230,7 +230,7 @@ static void choose_omp(struct run *r)
     int threads = spawn_env_omp_threads(config_cores(), workers);
     snprintf(r->omp_variable, sizeof r->omp_variable, "OMP_NUM_THREADS=%d", threads);
     logmux_say(r->mux, "OMP_NUM_THREADS is not set; each of the %d workers gets %d (%d cores)", workers, threads,
-               cores_usable());
+               config_cores());
 }
 
 static int make_cgroup(struct run *r, struct err *e)
