@@ -55,8 +55,9 @@ static bool look_ahead(struct conn *c)
     struct resp_state *r = c->front_state;
     if (!r->has_next && r->broken == 0) {
         if (r->limited != (c->trust == TRUST_NONE)) {
+            struct request_limits l = limits(c);
             r->limited = !r->limited;
-            r->in.limits = limits(c);
+            request_parser_limit(&r->in, &l);
         }
         int rc = request_next(&r->in, &r->next, &r->e);
         r->has_next = rc > 0;

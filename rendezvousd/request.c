@@ -13,8 +13,15 @@
 
 void request_parser_init(struct request_parser *p, const struct request_limits *l)
 {
-    *p = (struct request_parser){.limits = *l, .bulk_len = -1};
-    buf_init(&p->in, 2 * l->max_bytes + REQUEST_INLINE_MAX);
+    *p = (struct request_parser){.bulk_len = -1};
+    buf_init(&p->in, 0);
+    request_parser_limit(p, l);
+}
+
+void request_parser_limit(struct request_parser *p, const struct request_limits *l)
+{
+    p->limits = *l;
+    p->in.max = 2 * l->max_bytes + REQUEST_INLINE_MAX;
 }
 
 void request_parser_free(struct request_parser *p)

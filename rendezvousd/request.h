@@ -47,6 +47,7 @@ struct request_parser {
 };
 
 void request_parser_init(struct request_parser *p, const struct request_limits *l);
+void request_parser_limit(struct request_parser *p, const struct request_limits *l); /* other limits from now on */
 void request_parser_free(struct request_parser *p);
 
 /* Take bytes from the network. 0, -ENOMEM, -E2BIG (requests that nobody fetches pile up). */
