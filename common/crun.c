@@ -117,6 +117,8 @@ static void announce_first_progress(struct crun_page *p, int64_t now)
 {
     int64_t never = 0;
     uint64_t one = 1;
+    if (atomic_load(&p->phase) == CRUN_PHASE_STARTING)
+        crun_phase(CRUN_PHASE_STEP);
     if (!atomic_compare_exchange_strong(&p->first_step_ns, &never, now) || p->notify_fd < 0)
         return;
     ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* nobody to tell: the launcher reads the page anyway */

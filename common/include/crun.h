@@ -31,8 +31,9 @@ enum crun_stop_reason {
     X(CRUN_PHASE_STEP, 0, "step")             /* at work: crun_progress() is called after each step */                 \
     X(CRUN_PHASE_CHECKPOINT, 1, "checkpoint") /* writes or reads one, or waits for the rank that does */               \
     X(CRUN_PHASE_EVALUATION, 2, "evaluation")                                                                          \
-    X(CRUN_PHASE_CLOSING, 3, "closing") /* no step will follow */                                                      \
-    X(CRUN_PHASE_PAUSED, 4, "paused")   /* waits for a person or another job: may take for ever */
+    X(CRUN_PHASE_CLOSING, 3, "closing")   /* no step will follow */                                                    \
+    X(CRUN_PHASE_PAUSED, 4, "paused")     /* waits for a person or another job: may take for ever */                   \
+    X(CRUN_PHASE_STARTING, 5, "starting") /* steps will be reported; ends by itself with the first one */
 
 enum crun_phase {
 #define X(name, value, text) name = value,
