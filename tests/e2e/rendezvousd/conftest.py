@@ -10,15 +10,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-ALICE = ("alice", "alice-0123456789abcdef")
-BOB = ("bob", "bob-0123456789abcdefgh")
-
-
-def write_tokens(path, *tokens, mode=0o600):
-    path.touch(mode=0o600)
-    path.write_text("# who may use the daemon\n" + "".join(f"{p} {s}\n" for p, s in tokens))
-    path.chmod(mode)
-    return path
+from daemon import ALICE, BOB, write_tokens  # noqa: E402
 
 
 @pytest.fixture

@@ -15,6 +15,17 @@ import pytest
 
 from support import BUILD
 
+ALICE = ("alice", "alice-0123456789abcdef")
+BOB = ("bob", "bob-0123456789abcdefgh")
+
+
+def write_tokens(path, *tokens, mode=0o600):
+    path.touch(mode=0o600)
+    path.write_text("# who may use the daemon\n" + "".join(f"{p} {s}\n" for p, s in tokens))
+    path.chmod(mode)
+    return path
+
+
 RENDEZVOUSD = BUILD / "rendezvousd" / "rendezvousd"
 DEADLINE = 30
 

@@ -12,8 +12,7 @@ import time
 
 import pytest
 
-from conftest import ALICE
-from daemon import Client, Daemon, RespError, until
+from daemon import ALICE, Client, Daemon, RespError, until
 
 
 def rss(daemon):

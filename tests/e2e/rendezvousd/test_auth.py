@@ -11,8 +11,7 @@ import time
 
 import pytest
 
-from conftest import ALICE, BOB, write_tokens
-from daemon import Client, Daemon, RespError, network_namespace, refused_start, until
+from daemon import ALICE, BOB, Client, Daemon, RespError, network_namespace, refused_start, until, write_tokens
 
 WRONG = "WRONGPASS invalid username-password pair or user is disabled."
 

@@ -5,8 +5,7 @@ import subprocess
 
 import pytest
 
-from conftest import ALICE, BOB, write_tokens
-from daemon import Client, Daemon, RespError, network_namespace, until
+from daemon import ALICE, BOB, Client, Daemon, RespError, network_namespace, until, write_tokens
 from support import CRUN, run
 
 HOST = ("--nnodes", "1:2", "--rdzv-id", "j1", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=20")

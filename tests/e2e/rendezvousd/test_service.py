@@ -14,8 +14,7 @@ import urllib.request
 
 import pytest
 
-from conftest import ALICE, BOB, write_tokens
-from daemon import Client, Daemon, RespError, until
+from daemon import ALICE, BOB, Client, Daemon, RespError, until, write_tokens
 from support import ROOT
 
 

@@ -5,8 +5,7 @@ import subprocess
 
 import pytest
 
-from conftest import ALICE, BOB, write_tokens
-from daemon import Client, Daemon, until
+from daemon import ALICE, BOB, Client, Daemon, until, write_tokens
 from support import CRUN, run
 
 JOIN = ("slots=4", "v=1", "nnodes=2:2", "max_restarts=3")
