@@ -17,6 +17,7 @@
 #include "common/log.h"
 #include "launcher/cgroup.h"
 #include "launcher/config.h"
+#include "launcher/cores.h"
 #include "launcher/guardian.h"
 #include "launcher/logmux.h"
 #include "launcher/member.h"
@@ -227,10 +228,10 @@ static void choose_omp(struct run *r)
     const int workers = (int)r->config->nproc;
     if (workers == 1 || spawn_env_get(environ, "OMP_NUM_THREADS"))
         return;
-    int threads = spawn_env_omp_threads(config_cores(), workers);
+    int threads = spawn_env_omp_threads(cores_usable(), workers);
     snprintf(r->omp_variable, sizeof r->omp_variable, "OMP_NUM_THREADS=%d", threads);
     logmux_say(r->mux, "OMP_NUM_THREADS is not set; each of the %d workers gets %d (%d cores)", workers, threads,
-               config_cores());
+               cores_usable());
 }
 
 static int make_cgroup(struct run *r, struct err *e)

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <sched.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/random.h>
@@ -10,18 +9,14 @@
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "common/rdzv.h"
+#include "launcher/cores.h"
+#include "launcher/gpus.h"
 #include "launcher/group.h"
 
 #include "launcher/log_prefix.h"
 #define BACKOFF_MAX_MS 30000
 #define BACKOFF_RESET_MS 10000
 #define KILL_MS 1000
-
-int config_cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 int64_t config_join_timeout_ms(const struct config *c)
 {
@@ -83,13 +78,23 @@ static int parse_nnodes(const char *text, void *field, struct err *e)
 static int parse_nproc(const char *text, void *field, struct err *e)
 {
     int64_t *n = field;
-    if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0) {
-        *n = config_cores();
+    struct gpu gpus[GPUS_MAX];
+    const bool automatic = strcmp(text, "auto") == 0, gpu = strcmp(text, "gpu") == 0;
+    if (automatic || gpu) {
+        *n = gpus_usable(gpus);
+        if (*n > 0)
+            return 0;
+        if (gpu)
+            return err_set(e, ERR_USAGE,
+                           "no GPU is usable here (CUDA_VISIBLE_DEVICES counts): expected a number, cpu or auto");
+    }
+    if (automatic || strcmp(text, "cpu") == 0) {
+        *n = cores_usable();
         return 0;
     }
     struct err why;
     if (parse_i64(text, "workers", 1, RDZV_SLOTS_MAX, n, &why) < 0)
-        return err_set(e, ERR_USAGE, "expected a number from 1 to %d, auto or cpu", RDZV_SLOTS_MAX);
+        return err_set(e, ERR_USAGE, "expected a number from 1 to %d, auto, cpu or gpu", RDZV_SLOTS_MAX);
     return 0;
 }
 
@@ -294,7 +299,8 @@ static const struct arg_spec specs[] = {
      .def = "auto",
      .choices = "auto|on|off",
      .env = "CRUN_CGROUP",
-     .help = "start the workers in a cgroup of their own, so that one write kills them and all they started; auto: where a cgroup2 "
+     .help = "start the workers in a cgroup of their own, so that one write kills them and all they started; auto: "
+             "where a cgroup2 "
              "can be made, on: or refuse to start"},
     ARG_GROUP("Output"),
     {.name = "log-dir",

@@ -57,7 +57,4 @@ int64_t config_join_timeout_ms(const struct config *c);
 /* The settings that all nodes of the job must share. */
 void config_job(const struct config *c, struct rdzv_config *ret);
 
-/* Cores this process may run on. */
-int config_cores(void);
-
 #endif

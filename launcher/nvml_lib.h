@@ -1,0 +1,50 @@
+/* NVIDIA's management library, opened on first use: it counts and describes GPUs without making a context on any of them.
+ *
+ * Its header is not part of the library's package, so what we call is declared here, as its manual describes it. */
+#ifndef CRUN_LAUNCHER_NVML_LIB_H
+#define CRUN_LAUNCHER_NVML_LIB_H
+
+struct err;
+
+typedef struct nvml_device_opaque *nvml_device;
+
+struct nvml_pci {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32]; /* "00000000:3B:00.0" */
+};
+
+enum { NVML_SUCCESS = 0, NVML_LINKS = 18, NVML_TEXT = 96 };
+
+/* Values of nvmlDeviceGetTopologyCommonAncestor. */
+enum nvml_level {
+    NVML_INTERNAL = 0,
+    NVML_SINGLE = 10,
+    NVML_MULTIPLE = 20,
+    NVML_HOSTBRIDGE = 30,
+    NVML_NODE = 40,
+    NVML_SYSTEM = 50
+};
+
+#define NVML_LIB_FUNCTIONS(X)                                                                                          \
+    X(nvmlInit_v2, (void))                                                                                             \
+    X(nvmlShutdown, (void))                                                                                            \
+    X(nvmlDeviceGetCount_v2, (unsigned *))                                                                             \
+    X(nvmlDeviceGetHandleByIndex_v2, (unsigned, nvml_device *))                                                        \
+    X(nvmlDeviceGetUUID, (nvml_device, char *, unsigned))                                                              \
+    X(nvmlDeviceGetName, (nvml_device, char *, unsigned))                                                              \
+    X(nvmlDeviceGetPciInfo_v3, (nvml_device, struct nvml_pci *))                                                       \
+    X(nvmlDeviceGetTopologyCommonAncestor, (nvml_device, nvml_device, int *))                                          \
+    X(nvmlDeviceGetNvLinkState, (nvml_device, unsigned, int *))                                                        \
+    X(nvmlDeviceGetNvLinkRemotePciInfo_v2, (nvml_device, unsigned, struct nvml_pci *))
+
+struct nvml_lib {
+#define X(name, args) int(*name) args;
+    NVML_LIB_FUNCTIONS(X)
+#undef X
+};
+
+/* Opened and initialised; stays for the life of the process. NULL, with one sentence, where there is no driver. Main thread. */
+const struct nvml_lib *nvml_lib(struct err *e);
+
+#endif
