@@ -63,6 +63,7 @@ struct listing {
     struct conn *c;
     const struct request_arg *pattern, *type; /* NULL: any */
     size_t visited, matches;
+    uint64_t work; /* what the pattern may still take */
     bool write;
 };
 
@@ -72,19 +73,32 @@ static void list_key(void *arg, enum key_type type, const char *key, size_t key_
     l->visited++;
     if (l->type && !request_arg_is(l->type, type_names[type]))
         return;
-    if (l->pattern && !glob_match(l->pattern->p, l->pattern->n, key, key_len))
+    if (l->pattern && !glob_match(l->pattern->p, l->pattern->n, key, key_len, &l->work))
         return;
     l->matches++;
     if (l->write)
         reply_bulk(&l->c->reply, key, key_len);
 }
 
+/* The matches are counted: go again, and write them. False: there was no end of it. */
+static bool may_write(struct listing *l)
+{
+    if (l->work == 0) {
+        reply_error(&l->c->reply, "ERR the pattern takes too long");
+        return false;
+    }
+    l->work = GLOB_WORK;
+    l->write = true;
+    return true;
+}
+
 void command_keys(struct conn *c, const struct request *rq)
 {
-    struct listing l = {.c = c, .pattern = &rq->argv[1]};
+    struct listing l = {.c = c, .pattern = &rq->argv[1], .work = GLOB_WORK};
     keyspace_walk(c->space->keys, list_key, &l);
+    if (!may_write(&l))
+        return;
     reply_array(&c->reply, l.matches);
-    l.write = true;
     keyspace_walk(c->space->keys, list_key, &l);
 }
 
@@ -137,7 +151,7 @@ static bool scan_options(struct conn *c, const struct request *rq, struct listin
 
 void command_scan(struct conn *c, const struct request *rq)
 {
-    struct listing l = {.c = c};
+    struct listing l = {.c = c, .work = GLOB_WORK};
     uint64_t cursor;
     int64_t count = 10;
     if (!read_cursor(&rq->argv[1], &cursor)) {
@@ -148,10 +162,11 @@ void command_scan(struct conn *c, const struct request *rq)
         return;
     char text[24];
     uint64_t next = scan(&l, cursor, count);
+    if (!may_write(&l))
+        return;
     reply_array(&c->reply, 2);
     reply_bulk(&c->reply, text, (size_t)snprintf(text, sizeof text, "%llu", (unsigned long long)next));
     reply_array(&c->reply, l.matches);
-    l.write = true;
     scan(&l, cursor, count);
 }
 

@@ -115,6 +115,7 @@ struct channel_list {
     struct conn *c;
     const struct request_arg *pattern; /* NULL: all */
     size_t n;
+    uint64_t work; /* what the pattern may still take */
     bool write;
 };
 
@@ -122,7 +123,7 @@ static void list_channel(void *arg, const struct request_arg *name, size_t subsc
 {
     struct channel_list *l = arg;
     (void)subscribers;
-    if (l->pattern && !glob_match(l->pattern->p, l->pattern->n, name->p, name->n))
+    if (l->pattern && !glob_match(l->pattern->p, l->pattern->n, name->p, name->n, &l->work))
         return;
     l->n++;
     if (l->write)
@@ -131,7 +132,7 @@ static void list_channel(void *arg, const struct request_arg *name, size_t subsc
 
 static void pubsub_channels(struct conn *c, const struct request *rq)
 {
-    struct channel_list l = {.c = c, .pattern = rq->argc > 2 ? &rq->argv[2] : NULL};
+    struct channel_list l = {.c = c, .pattern = rq->argc > 2 ? &rq->argv[2] : NULL, .work = GLOB_WORK};
     if (rq->argc > 3) {
         reply_error(&c->reply, "ERR unknown subcommand or wrong number of arguments for '%.*s'. Try PUBSUB HELP.",
                     (int)rq->argv[1].n, rq->argv[1].p);
@@ -139,6 +140,7 @@ static void pubsub_channels(struct conn *c, const struct request *rq)
     }
     pubsub_each(c->space->pubsub, TOPIC_CHANNEL, list_channel, &l);
     reply_array(&c->reply, l.n);
+    l.work = GLOB_WORK;
     l.write = true;
     pubsub_each(c->space->pubsub, TOPIC_CHANNEL, list_channel, &l);
 }

@@ -196,8 +196,9 @@ static size_t settings(const struct server *s, struct setting *v)
 
 static bool asked_for(const struct request *rq, const char *name)
 {
+    uint64_t work = GLOB_WORK;
     for (size_t i = 2; i < rq->argc; i++)
-        if (glob_match(rq->argv[i].p, rq->argv[i].n, name, strlen(name)))
+        if (glob_match(rq->argv[i].p, rq->argv[i].n, name, strlen(name), &work))
             return true;
     return false;
 }

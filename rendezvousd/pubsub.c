@@ -183,6 +183,7 @@ size_t pubsub_publish(struct pubsub *p, const struct request_arg *channel, const
                       void (*deliver)(void *arg, const struct request_arg *pattern, const struct request_arg *channel,
                                       const struct request_arg *message))
 {
+    uint64_t work = GLOB_WORK;
     size_t heard = 0;
     const struct link *l;
     const struct topic *t = find(p, TOPIC_CHANNEL, channel);
@@ -193,7 +194,7 @@ size_t pubsub_publish(struct pubsub *p, const struct request_arg *channel, const
         }
     }
     for (t = p->topics[TOPIC_PATTERN]; t; t = t->hh.next) {
-        if (!glob_match(t->name, t->name_len, channel->p, channel->n))
+        if (!glob_match(t->name, t->name_len, channel->p, channel->n, &work))
             continue;
         struct request_arg pattern = {t->name, t->name_len};
         DL_FOREACH (t->links, l) {

@@ -11,6 +11,7 @@
 #include "rendezvousd/request.h"
 #include "rendezvousd/waiters.h"
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void keys_and_values_are_binary(void **state)
@@ -199,9 +200,10 @@ static void patterns_match_as_in_redis(void **state)
                  {"", "", true},
                  {"", "a", false},
                  {"a/*", "a/b/c", true}};
+    uint64_t work = GLOB_WORK;
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (glob_match(cases[i].pattern, strlen(cases[i].pattern), cases[i].text, strlen(cases[i].text)) !=
+        if (glob_match(cases[i].pattern, strlen(cases[i].pattern), cases[i].text, strlen(cases[i].text), &work) !=
             cases[i].match)
             fail_msg("'%s' and '%s': expected %d", cases[i].pattern, cases[i].text, cases[i].match);
 }
@@ -210,9 +212,32 @@ static void a_hostile_pattern_takes_no_time(void **state)
 {
     static const char pattern[] = "a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b";
     char text[4096];
+    uint64_t work = GLOB_WORK;
     (void)state;
     memset(text, 'a', sizeof text);
-    assert_false(glob_match(pattern, sizeof pattern - 1, text, sizeof text)); /* exponential matchers never come back */
+    assert_false(
+        glob_match(pattern, sizeof pattern - 1, text, sizeof text, &work)); /* exponential matchers never come back */
+}
+
+/* What is quadratic is for all texts together only so much. */
+static void long_patterns_for_long_texts_come_to_an_end(void **state)
+{
+    enum { TEXT = 1 << 20, PATTERN = 1 << 19 };
+    char *text = malloc(TEXT), *pattern = malloc(PATTERN);
+    uint64_t work = GLOB_WORK;
+    (void)state;
+    assert_true(text && pattern);
+    memset(text, 'a', TEXT);
+    memset(pattern, 'a', PATTERN);
+    pattern[0] = '*';
+    assert_true(glob_match(pattern, PATTERN, text, PATTERN - 1, &work)); /* as long as there is nothing to look for */
+    assert_int_equal(work, GLOB_WORK);
+    pattern[PATTERN - 1] = 'b';
+    assert_false(glob_match(pattern, PATTERN, text, TEXT, &work));
+    assert_int_equal(work, 0);
+    assert_true(glob_match("a*", 2, text, 100, &work)); /* what costs little is for nothing */
+    free(text);
+    free(pattern);
 }
 
 int main(void)
@@ -226,6 +251,7 @@ int main(void)
         cmocka_unit_test(waiters_count_against_the_memory_limit),
         cmocka_unit_test(patterns_match_as_in_redis),
         cmocka_unit_test(a_hostile_pattern_takes_no_time),
+        cmocka_unit_test(long_patterns_for_long_texts_come_to_an_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
