@@ -6,8 +6,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-__extension__ typedef unsigned __int128 u128;
-
 int keyspace_create(struct keyspace **ret, size_t max_bytes)
 {
     struct keyspace *k = calloc(1, sizeof *k);
@@ -70,65 +68,6 @@ void key_charge(struct keyspace *k, struct key *en)
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-static uint64_t fold(uint64_t a, uint64_t b)
-{
-    u128 r = (u128)a * b;
-    return (uint64_t)r ^ (uint64_t)(r >> 64);
-}
-
-/* The last one to eight bytes: loads that overlap where there are enough. */
-static uint64_t tail(const char *p, size_t n)
-{
-    uint64_t w = 0;
-    uint32_t a, b;
-    if (n == 8) {
-        memcpy(&w, p, 8);
-    } else if (n >= 4) {
-        memcpy(&a, p, 4);
-        memcpy(&b, p + n - 4, 4);
-        w = (uint64_t)a << 32 | b;
-    } else if (n > 0) {
-        w = (uint64_t)(unsigned char)p[0] << 16 | (uint64_t)(unsigned char)p[n / 2] << 8 | (unsigned char)p[n - 1];
-    }
-    return w;
-}
-
-/* Eight bytes at a time, multiplied into each other. */
-unsigned key_hash(const struct keyspace *k, const char *key, size_t key_len)
-{
-    uint64_t h = k->seed ^ key_len, w;
-    for (; key_len > sizeof w; key += sizeof w, key_len -= sizeof w) {
-        memcpy(&w, key, sizeof w);
-        h = fold(h ^ w, 0x9e3779b97f4a7c15u);
-    }
-    h = fold(h ^ tail(key, key_len), 0xd6e8feb86659fd93u);
-    return (unsigned)(h ^ h >> 32);
-}
-
-static void tell(struct keyspace *k, enum key_change what, const struct key *en)
-{
-    if (k->changed)
-        k->changed(k->changed_arg, what, en->type, en->name, en->name_len);
-}
-
-void key_changed(struct keyspace *k, struct key *en)
-{
-    enum key_change what = en->fresh ? KEY_CREATED : KEY_CHANGED;
-    en->fresh = false;
-    tell(k, what, en);
-}
-
-struct key *key_find(struct keyspace *k, const char *key, size_t key_len, unsigned hash)
-{
-    struct key *en;
-    HASH_FIND_BYHASHVALUE(hh, k->table, key, key_len, hash, en);
-    if (en && en->expiry.place && k->now_ms > en->expiry.at) {
-        key_drop(k, en);
-        return NULL;
-    }
-    return en;
-}
-
 static struct key *find(struct keyspace *k, const char *key, size_t key_len)
 {
     return key_find(k, key, key_len, key_hash(k, key, key_len));
@@ -168,7 +107,7 @@ void key_drop(struct keyspace *k, struct key *en)
     expiry_remove(&k->expiry, &en->expiry);
     HASH_DEL(k->table, en);
     if (!en->fresh)
-        tell(k, KEY_DELETED, en);
+        key_tell(k, KEY_DELETED, en);
     key_free_value(en);
     free(en);
 }

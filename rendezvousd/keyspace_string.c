@@ -196,21 +196,34 @@ int keyspace_set_range(struct keyspace *k, const char *key, size_t key_len, size
     return 0;
 }
 
-int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t delta, int64_t *ret, bool *created)
+/* The first addition to what was text or not there. */
+static int add_first(struct keyspace *k, const char *key, size_t key_len, int64_t delta, int64_t *ret,
+                     struct key **ret_en)
 {
     struct key *en;
-    int64_t old = 0, sum;
+    int64_t old = 0;
     int rc = open_text(k, key, key_len, NUMBER_CAP, &en);
     if (rc < 0)
         return rc;
-    if (en->text.is_number)
-        old = en->text.number;
-    else if (!en->fresh && !request_i64(en->text.p, en->text.len, &old))
+    if (!en->fresh && !request_i64(en->text.p, en->text.len, &old))
         return -EINVAL;
-    if (__builtin_add_overflow(old, delta, &sum))
+    if (__builtin_add_overflow(old, delta, ret))
         return -ERANGE; /* never of a fresh key */
-    if (en->text.cap < NUMBER_CAP && (rc = resize(k, en, NUMBER_CAP)) < 0)
-        return rc;
+    *ret_en = en;
+    return en->text.cap < NUMBER_CAP ? resize(k, en, NUMBER_CAP) : 0;
+}
+
+int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t delta, int64_t *ret, bool *created)
+{
+    struct key *en = key_find(k, key, key_len, key_hash(k, key, key_len));
+    int64_t sum;
+    if (!en || en->type != KEY_STRING || !en->text.is_number) {
+        int rc = add_first(k, key, key_len, delta, &sum, &en);
+        if (rc < 0)
+            return rc;
+    } else if (__builtin_add_overflow(en->text.number, delta, &sum)) {
+        return -ERANGE;
+    }
     en->text.number = sum;
     en->text.is_number = true;
     *ret = sum;

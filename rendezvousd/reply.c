@@ -4,23 +4,25 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Room for n bytes at the end, NULL if there is none. */
-static char *room(struct reply *r, size_t n)
+static char *make_room(struct reply *r, size_t n)
 {
-    if (r->failed)
+    if (r->failed || buf_reserve(&r->out, n) < 0) {
+        r->failed = true;
         return NULL;
-    if (r->out.cap - r->out.len <= n || r->out.len + n > r->out.max) {
-        if (buf_reserve(&r->out, n) < 0) {
-            r->failed = true;
-            return NULL;
-        }
     }
     return r->out.data + r->out.len;
 }
 
-static void added(struct reply *r, size_t n)
+/* Room for n bytes at the end, NULL if there is none. */
+static inline char *room(struct reply *r, size_t n)
 {
-    r->out.len += n;
+    bool there = !r->failed && r->out.cap - r->out.len > n && r->out.len + n <= r->out.max;
+    return there ? r->out.data + r->out.len : make_room(r, n);
+}
+
+static inline void added(struct reply *r, const char *end)
+{
+    r->out.len = (size_t)(end - r->out.data);
     r->out.data[r->out.len] = 0;
 }
 
@@ -31,37 +33,57 @@ static void add(struct reply *r, const void *p, size_t n)
         return;
     if (n)
         memcpy(at, p, n);
-    added(r, n);
+    added(r, at + n);
 }
 
 #define NUMBER_BYTES 24
 
-static size_t count_digits(uint64_t u)
+static const char pairs[] = "00010203040506070809101112131415161718192021222324252627282930313233343536373839"
+                            "40414243444546474849505152535455565758596061626364656667686970717273747576777879"
+                            "8081828384858687888990919293949596979899";
+
+/* Each returns the end of what it has written. */
+static inline char *two_digits(char *p, unsigned v)
 {
-    size_t n = 1;
-    for (; u >= 1000; u /= 1000)
-        n += 3;
-    return n + (u >= 10) + (u >= 100);
+    memcpy(p, pairs + 2 * v, 2);
+    return p + 2;
 }
 
-/* "<type><number>\r\n" to p, which has room for NUMBER_BYTES. Returns how many. Two digits at a time. */
-static size_t write_number(char *p, char type, int64_t v)
+static inline char *four_digits(char *p, unsigned v)
 {
-    static const char pairs[] =
-        "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748"
-        "49505152535455565758596061626364656667686970717273747576777879808182838485868788899091929394959697"
-        "9899";
+    return two_digits(two_digits(p, v / 100), v % 100);
+}
+
+static inline char *below_100(char *p, unsigned v)
+{
+    if (v >= 10)
+        return two_digits(p, v);
+    *p = (char)('0' + v);
+    return p + 1;
+}
+
+static inline char *below_10000(char *p, unsigned v)
+{
+    return v < 100 ? below_100(p, v) : two_digits(below_100(p, v / 100), v % 100);
+}
+
+static char *digits(char *p, uint64_t u)
+{
+    if (u < 10000)
+        return below_10000(p, (unsigned)u);
+    return four_digits(digits(p, u / 10000), (unsigned)(u % 10000));
+}
+
+/* "<type><number>\r\n" to p, which has room for NUMBER_BYTES. */
+static inline char *write_number(char *p, char type, int64_t v)
+{
     uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-    size_t n = count_digits(u) + (v < 0);
-    p[0] = type;
-    p[1] = '-';
-    char *at = p + 1 + n;
-    memcpy(at, "\r\n", 2);
-    for (; u >= 10; u /= 100)
-        memcpy(at -= 2, pairs + 2 * (u % 100), 2);
-    if (u > 0 || at == p + 2 + (v < 0)) /* an odd number of digits */
-        at[-1] = (char)('0' + u);
-    return n + 3;
+    *p++ = type;
+    if (v < 0)
+        *p++ = '-';
+    p = u < 10000 ? below_10000(p, (unsigned)u) : digits(p, u);
+    memcpy(p, "\r\n", 2);
+    return p + 2;
 }
 
 static void add_number(struct reply *r, char type, int64_t v)
@@ -103,11 +125,11 @@ void reply_bulk(struct reply *r, const void *p, size_t n)
     char *at = room(r, n + NUMBER_BYTES + 2);
     if (!at)
         return;
-    size_t head = write_number(at, '$', (int64_t)n);
+    at = write_number(at, '$', (int64_t)n);
     if (n)
-        memcpy(at + head, p, n);
-    memcpy(at + head + n, "\r\n", 2);
-    added(r, head + n + 2);
+        memcpy(at, p, n);
+    memcpy(at + n, "\r\n", 2);
+    added(r, at + n + 2);
 }
 
 void reply_text(struct reply *r, const char *s)

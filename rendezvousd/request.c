@@ -84,7 +84,7 @@ static void retire(struct request_parser *p)
     p->line = NULL;
     p->start = p->pos;
     p->argc = 0;
-    p->multibulk = p->complete = false;
+    p->multibulk = p->complete = p->plain = false;
     p->bulk_len = -1;
     p->args_left = 0;
     if (p->start < p->in.len)
@@ -203,6 +203,11 @@ static int multibulk(struct request_parser *p, struct err *e)
     return 1;
 }
 
+static inline bool ends_line(const char *s)
+{
+    return memcmp(s, "\r\n", 2) == 0;
+}
+
 /* "<digits>\r\n": what follows it, NULL if it is anything else (or not all there). */
 static const char *short_number(const char *s, const char *end, size_t *ret)
 {
@@ -213,7 +218,7 @@ static const char *short_number(const char *s, const char *end, size_t *ret)
     unsigned d;
     for (; s < most && (d = (unsigned char)*s - (unsigned)'0') <= 9; s++)
         v = v * 10 + d;
-    if (s == first || (*first == '0' && s > first + 1) || s[0] != '\r' || s[1] != '\n')
+    if (s == first || (*first == '0' && s > first + 1) || !ends_line(s))
         return NULL;
     *ret = v;
     return s + 2;
@@ -223,11 +228,11 @@ static const char *short_number(const char *s, const char *end, size_t *ret)
 static inline const char *number(const char *s, const char *end, size_t *ret)
 {
     unsigned a = (unsigned char)s[0] - (unsigned)'0', b = (unsigned char)s[1] - (unsigned)'0';
-    if (a <= 9 && s[1] == '\r' && s[2] == '\n') {
+    if (a <= 9 && ends_line(s + 1)) {
         *ret = a;
         return s + 3;
     }
-    if (a - 1 < 9 && b <= 9 && s[2] == '\r' && s[3] == '\n') {
+    if (a - 1 < 9 && b <= 9 && ends_line(s + 2)) {
         *ret = a * 10 + b;
         return s + 4;
     }
@@ -235,26 +240,28 @@ static inline const char *number(const char *s, const char *end, size_t *ret)
 }
 
 /* The common case: a multi-bulk request that is all there and small. False: nothing has changed, the careful way is to be taken. */
-static bool whole(struct request_parser *p)
+static bool whole(struct request_parser *p, size_t start)
 {
-    const char *begin = p->in.data + p->start, *end = p->in.data + p->in.len;
+    const char *begin = p->in.data + start, *end = p->in.data + p->in.len;
+    struct request_arg *v = p->argv;
     size_t argc, n;
-    const char *s = end - begin > 5 ? number(begin + 1, end, &argc) : NULL;
-    if (!s || argc > p->argv_cap || argc > p->limits.max_args)
+    const char *s = end - begin > 5 && *begin == '*' ? number(begin + 1, end, &argc) : NULL;
+    if (!s || argc - 1 >= p->argv_cap || argc > p->limits.max_args)
         return false;
-    for (size_t i = 0; i < argc; i++) {
+    for (size_t left = argc; left > 0; left--, v++) {
         if (end - s < 5 || *s != '$' || !(s = number(s + 1, end, &n)))
             return false;
-        if ((size_t)(end - s) < n + 2 || s[n] != '\r' || s[n + 1] != '\n')
+        if ((size_t)(end - s) < n + 2 || !ends_line(s + n))
             return false;
-        p->argv[i] = (struct request_arg){s, n};
+        *v = (struct request_arg){s, n};
         s += n + 2;
     }
     if ((size_t)(s - begin) > p->limits.max_bytes)
         return false;
+    p->start = start;
     p->pos = (size_t)(s - p->in.data);
     p->argc = argc;
-    return true;
+    return p->complete = p->plain = true;
 }
 
 static int hex(char c)
@@ -333,7 +340,8 @@ static int inline_request(struct request_parser *p, struct err *e)
     return 1;
 }
 
-int request_next(struct request_parser *p, struct request *ret, struct err *e)
+/* As request_next(), whatever comes. */
+static int next_carefully(struct request_parser *p, struct err *e)
 {
     if (p->broken)
         return err_set(e, -EPROTO, "Protocol error: the connection is out of step");
@@ -344,14 +352,22 @@ int request_next(struct request_parser *p, struct request *ret, struct err *e)
             return 0;
         if (p->in.data[p->start] == '\0')
             return protocol_error(p, e, "byte 00 begins no RESP request (is this a client of PyTorch's TCPStore?)");
-        bool bulks = p->in.data[p->start] == '*', fast = bulks && !p->multibulk && whole(p);
-        int rc = fast ? 1 : bulks ? multibulk(p, e) : inline_request(p, e);
+        bool bulks = p->in.data[p->start] == '*';
+        if (bulks && !p->multibulk && whole(p, p->start))
+            return 1;
+        int rc = bulks ? multibulk(p, e) : inline_request(p, e);
         if (rc <= 0)
             return rc;
         p->complete = true;
-        if (p->argc == 0)
-            continue; /* "*0", an empty line: no request, no answer */
-        *ret = (struct request){.argv = p->argv, .argc = p->argc};
-        return 1;
+        if (p->argc > 0)
+            return 1; /* "*0", an empty line: no request, no answer */
     }
+}
+
+int request_next(struct request_parser *p, struct request *ret, struct err *e)
+{
+    int rc = p->plain && whole(p, p->pos) ? 1 : next_carefully(p, e);
+    if (rc > 0)
+        *ret = (struct request){.argv = p->argv, .argc = p->argc};
+    return rc;
 }

@@ -37,6 +37,7 @@ struct request_parser {
     size_t start;  /* of the current request in `in` */
     size_t pos;    /* where parsing goes on */
     bool complete; /* the current request was handed out */
+    bool plain;    /* so it was by the short way: its bytes are all that is to be forgotten */
     bool broken;
     bool multibulk;
     int64_t args_left; /* multi-bulk: arguments still to come */
