@@ -141,11 +141,20 @@ static size_t request_size(const struct request *rq)
     return n;
 }
 
+static bool has_room(const struct conn *c, const struct command *cmd, const struct request *rq)
+{
+    return !(cmd->flags & COMMAND_GROWS) || keyspace_fits(c->space->keys, request_size(rq));
+}
+
+static bool has_arity(const struct command *cmd, const struct request *rq)
+{
+    return cmd->arity < 0 ? rq->argc >= (size_t)-cmd->arity : rq->argc == (size_t)cmd->arity;
+}
+
 /* What speaks against running it, said to the client; false: nothing. */
 static bool refused(struct conn *c, const struct command *cmd, const struct request *rq)
 {
-    size_t least = (size_t)abs(cmd->arity);
-    if (rq->argc < least || (cmd->arity > 0 && rq->argc > least))
+    if (!has_arity(cmd, rq))
         reply_error(&c->reply, "ERR wrong number of arguments for '%s' command", cmd->name);
     else if (c->trust == TRUST_NONE && !(cmd->flags & COMMAND_OPEN)) {
         gate_refused(c, "asked for '%s' before it has authenticated", cmd->name);
@@ -153,7 +162,7 @@ static bool refused(struct conn *c, const struct command *cmd, const struct requ
     } else if (c->trust < TRUST_FULL && (cmd->flags & COMMAND_FULL))
         reply_error(&c->reply, "NOPERM this connection has not authenticated: it may use keys, but not '%s'",
                     cmd->name);
-    else if ((cmd->flags & COMMAND_GROWS) && !keyspace_fits(c->space->keys, request_size(rq)))
+    else if (!has_room(c, cmd, rq))
         reply_error(&c->reply, NO_MEMORY);
     else if (c->subscriber && !(cmd->flags & COMMAND_SUBSCRIBED))
         reply_error(&c->reply,
@@ -183,9 +192,9 @@ static void abort_exec(struct conn *c, size_t mark)
     transaction_end(c);
 }
 
-static void run(struct conn *c, const struct request *rq)
+/* A client that may not do all, that is subscribed or inside MULTI, or a request with something wrong. */
+static void run_carefully(struct conn *c, const struct command *cmd, const struct request *rq)
 {
-    const struct command *cmd = look_up(c->s->index, &rq->argv[0]);
     size_t mark = c->reply.out.len;
     if (!cmd || refused(c, cmd, rq)) {
         if (!cmd)
@@ -211,8 +220,6 @@ static void run(struct conn *c, const struct request *rq)
 /* CLIENT REPLY: what was added since `mark` is taken back. */
 static void mute(struct conn *c, size_t mark)
 {
-    if (c->replies == REPLY_ON)
-        return;
     if (c->replies == REPLY_SKIP_NEXT)
         c->replies = REPLY_SKIP; /* the command that asked for it; its own reply is muted, too */
     else if (c->replies == REPLY_SKIP)
@@ -223,10 +230,16 @@ static void mute(struct conn *c, size_t mark)
 void command_execute(struct conn *c, const struct request *rq)
 {
     size_t mark = c->reply.out.len;
-    c->active_ms = (int64_t)uv_now(c->s->loop);
-    keyspace_tick(c->space->keys, c->active_ms);
-    run(c, rq);
-    mute(c, mark);
-    if (!c->closing)
-        space_settle(c->space, c->s);
+    const struct command *cmd = look_up(c->s->index, &rq->argv[0]);
+    bool plain = cmd && c->trust == TRUST_FULL && !c->subscriber && !c->txn;
+    if (plain && has_arity(cmd, rq) && has_room(c, cmd, rq)) {
+        c->last_command = cmd->name;
+        cmd->run(c, rq);
+    } else {
+        run_carefully(c, cmd, rq);
+    }
+    if (c->replies != REPLY_ON)
+        mute(c, mark);
+    if (!c->closing && c->space->signalled)
+        space_serve(c->space);
 }

@@ -1,6 +1,6 @@
 /* One client: bytes in, requests one after the other, replies out in order.
  *
- * - read -> parser -> command -> reply buffer; one write for all that a read brought (pipelining);
+ * - read -> parser -> command -> reply buffer; one write for all that a read brought (pipelining): conn_write.c;
  * - a command may block: nothing more of this client is executed until it is answered, by an event, the timer or its end. Its
  *   bytes are still read (so that its end is seen), up to the limit of one request; then reading stops;
  * - a waiter is woken in the middle of another client's request, so it is only marked ready there and goes on afterwards;
@@ -8,7 +8,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/tls_stream.h"
-#include "rendezvousd/server_impl.h"
+#include "rendezvousd/conn_impl.h"
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -18,14 +18,9 @@
 
 #define MODULE "server"
 #define FLUSH_BYTES (256 * 1024) /* replies are written when this much is there */
-#define KEEP_OUT_BYTES (16 * 1024)
 #define FINISH_MS 1000
 
-#define conn_of(handle, member) ((struct conn *)((char *)(handle)-offsetof(struct conn, member)))
-
 static void process(struct conn *c);
-static void flush(struct conn *c);
-static void say_last_words(struct conn *c);
 
 /* ---- end of a connection ------------------------------------------------------------------------------------------- */
 
@@ -49,6 +44,10 @@ void conn_close(struct conn *c)
 {
     if (c->closing)
         return;
+    if (c->unsent)
+        conn_flush(c); /* earlier requests are answered, whatever closes it now */
+    if (c->closing)
+        return;
     c->closing = true;
     if (c->end == END_NONE)
         c->end = END_OURS;
@@ -67,6 +66,7 @@ void conn_close(struct conn *c)
     c->s->buffer_bytes -= c->charged;
     DL_DELETE(c->s->conns, c);
     c->s->clients--;
+    space_expect_expiry(c->space, c->s);
     space_release(c->space);
     c->space = NULL;
     uv_close((uv_handle_t *)&c->tcp, on_closed);
@@ -76,7 +76,7 @@ void conn_close(struct conn *c)
 
 /* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered; a client whose
  * next byte does not fit is closed. */
-static void charge(struct conn *c)
+void conn_charge(struct conn *c)
 {
     if (c->closing)
         return;
@@ -110,8 +110,8 @@ static void on_timer(uv_timer_t *t)
     }
     if (kind == TIMER_AUTH) {
         gate_too_late(c);
-        say_last_words(c);
-        flush(c);
+        conn_say_last_words(c);
+        conn_flush(c);
         return;
     }
     if (kind == TIMER_REQUEST)
@@ -120,7 +120,7 @@ static void on_timer(uv_timer_t *t)
     conn_close(c);
 }
 
-static void set_timer(struct conn *c, enum conn_timer kind, int64_t ms)
+void conn_set_timer(struct conn *c, enum conn_timer kind, int64_t ms)
 {
     c->timer_kind = kind;
     if (kind == TIMER_NONE)
@@ -129,99 +129,14 @@ static void set_timer(struct conn *c, enum conn_timer kind, int64_t ms)
         uv_timer_start(&c->timer, on_timer, (uint64_t)ms, 0);
 }
 
-/* ---- out -------------------------------------------------------------------------------------------------------- */
-
-static void all_written(struct conn *c)
-{
-    buf_clear(&c->flying);
-    c->flown = 0;
-    if (c->flying.cap > KEEP_OUT_BYTES)
-        buf_free(&c->flying);
-}
-
-static void on_written(uv_write_t *w, int status)
-{
-    struct conn *c = conn_of(w, write);
-    c->writing = false;
-    if (c->closing)
-        return;
-    if (status < 0) {
-        conn_close(c);
-        return;
-    }
-    all_written(c);
-    flush(c);
-    charge(c);
-}
-
-/* What is to be written next: the replies, sealed where the client speaks TLS. */
-static struct buf *outgoing(struct conn *c)
-{
-    struct err e;
-    if (!c->tls)
-        return &c->reply.out;
-    if (c->reply.out.len > 0 && tls_stream_write(c->tls, c->reply.out.data, c->reply.out.len, &c->sealed, &e) < 0)
-        buf_clear(&c->sealed); /* as good as broken */
-    buf_clear(&c->reply.out);
-    return &c->sealed;
-}
-
-/* What the kernel takes at once goes at once; the rest is written when it can be. Filling and writing swap buffers. */
-static void flush(struct conn *c)
-{
-    if (c->closing || c->writing)
-        return;
-    struct buf *out = outgoing(c);
-    if (out->len == 0) {
-        if (c->last_words)
-            conn_close(c);
-        return;
-    }
-    struct buf filled = *out;
-    *out = c->flying;
-    c->flying = filled;
-    buf_clear(out);
-    uv_buf_t b = uv_buf_init(c->flying.data, (unsigned)c->flying.len);
-    int n = uv_try_write((uv_stream_t *)&c->tcp, &b, 1);
-    if (n < 0 && n != UV_EAGAIN) {
-        conn_close(c);
-        return;
-    }
-    c->flown = n > 0 ? (size_t)n : 0;
-    c->reply.out.max = c->s->o.max_output_bytes;
-    if (c->flown == c->flying.len) {
-        all_written(c);
-        if (c->last_words)
-            conn_close(c);
-        return;
-    }
-    size_t rest = c->flying.len - c->flown;
-    c->reply.out.max = rest < c->s->o.max_output_bytes ? c->s->o.max_output_bytes - rest : 1;
-    b = uv_buf_init(c->flying.data + c->flown, (unsigned)rest);
-    c->writing = true;
-    if (uv_write(&c->write, (uv_stream_t *)&c->tcp, &b, 1, on_written) < 0) {
-        c->writing = false;
-        conn_close(c);
-    }
-}
-
-/* Say what is queued, then close; a client that does not take it is closed all the same. */
-static void say_last_words(struct conn *c)
-{
-    c->last_words = true;
-    uv_read_stop((uv_stream_t *)&c->tcp);
-    c->reading = false;
-    set_timer(c, TIMER_LINGER, c->s->o.request_timeout_ms);
-}
-
 void conn_finish(struct conn *c)
 {
     if (!c->writing || c->blocked || c->rdzv) {
         conn_close(c);
         return;
     }
-    say_last_words(c);
-    set_timer(c, TIMER_LINGER, FINISH_MS);
+    conn_say_last_words(c);
+    conn_set_timer(c, TIMER_LINGER, FINISH_MS);
 }
 
 /* ---- in --------------------------------------------------------------------------------------------------------- */
@@ -262,14 +177,14 @@ static int take_sealed(struct conn *c, const char *p, size_t n)
     int rc = tls_stream_feed(c->tls, p, n, &plain, &c->sealed, &e);
     if (rc < 0) {
         gate_refused(c, "%s", e.text);
-        say_last_words(c); /* the alert */
+        conn_say_last_words(c); /* the alert */
         rc = 0;
     } else {
         if (!was_ready && tls_stream_ready(c->tls) && c->timer_kind == TIMER_AUTH)
-            set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c)); /* the handshake's time is not the client's */
+            conn_set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c)); /* the handshake's time is not the client's */
         int fed = feed(c, plain.data, plain.len);
         if (rc == 1)
-            say_last_words(c);
+            conn_say_last_words(c);
         rc = fed;
     }
     buf_free(&plain);
@@ -285,7 +200,7 @@ static int begin_tls(struct conn *c)
     if (rc < 0)
         log_warn(MODULE, "client %llu closed: %s", (unsigned long long)c->id, e.text);
     if (rc == 0 && c->trust == TRUST_NONE)
-        set_timer(c, TIMER_AUTH, c->s->o.request_timeout_ms);
+        conn_set_timer(c, TIMER_AUTH, c->s->o.request_timeout_ms);
     return rc;
 }
 
@@ -298,7 +213,7 @@ static int take(struct conn *c, const char *p, size_t n)
     if (!c->front && gate_tls_only(c->s)) {
         gate_refused(c, "no TLS");
         reply_error(&c->reply, "NOPERM this server speaks TLS only");
-        say_last_words(c);
+        conn_say_last_words(c);
         return 0;
     }
     return feed(c, p, n);
@@ -349,7 +264,7 @@ static bool may_step(struct conn *c)
         return false;
     const struct blocked_ops *blocked = c->blocked;
     c->blocked = NULL;
-    set_timer(c, TIMER_NONE, 0);
+    conn_set_timer(c, TIMER_NONE, 0);
     blocked->interrupt(c, c->blocked_arg);
     return true;
 }
@@ -357,34 +272,39 @@ static bool may_step(struct conn *c)
 /* Execute what is there, as long as nothing blocks. */
 static void process(struct conn *c)
 {
+    if (c->closing)
+        return;
+    c->active_ms = (int64_t)uv_now(c->s->loop);
+    keyspace_tick(c->space->keys, c->active_ms);
     while (!c->closing && !c->last_words && c->front && may_step(c)) {
         int rc = c->front->step(c);
         if (rc == 0)
             break;
         if (rc < 0) {
-            say_last_words(c);
+            conn_say_last_words(c);
             break;
         }
         if (c->timer_kind == TIMER_REQUEST)
-            set_timer(c, TIMER_NONE, 0);
+            conn_set_timer(c, TIMER_NONE, 0);
         c->s->commands++;
         if (c->last_words)
-            say_last_words(c);
+            conn_say_last_words(c);
         if (c->reply.failed) {
             log_info(MODULE, "client %llu closed: more than %zu bytes of replies wait for it",
                      (unsigned long long)c->id, c->s->o.max_output_bytes);
             conn_close(c);
         } else if (c->reply.out.len >= FLUSH_BYTES) {
-            flush(c);
+            conn_flush(c);
         }
     }
-    if (!c->closing)
-        flush(c);
-    charge(c);
+    if (c->closing)
+        return;
+    space_expect_expiry(c->space, c->s);
+    conn_flush_soon(c);
     if (c->closing)
         return;
     if (c->timer_kind == TIMER_NONE && !c->blocked && c->front && c->front->unfinished(c))
-        set_timer(c, TIMER_REQUEST, c->s->o.request_timeout_ms);
+        conn_set_timer(c, TIMER_REQUEST, c->s->o.request_timeout_ms);
     choose_reading(c);
 }
 
@@ -413,30 +333,32 @@ void conn_block(struct conn *c, const struct blocked_ops *ops, void *arg, int64_
     c->blocked = ops;
     c->blocked_arg = arg;
     if (timeout_ms >= 0)
-        set_timer(c, TIMER_BLOCKED, timeout_ms);
+        conn_set_timer(c, TIMER_BLOCKED, timeout_ms);
     else
-        set_timer(c, TIMER_NONE, 0);
+        conn_set_timer(c, TIMER_NONE, 0);
 }
 
 void conn_wake(struct conn *c)
 {
     c->blocked = NULL;
-    set_timer(c, TIMER_NONE, 0);
+    conn_set_timer(c, TIMER_NONE, 0);
     conn_push(c);
 }
 
 void conn_trusted(struct conn *c)
 {
     if (c->timer_kind == TIMER_AUTH)
-        set_timer(c, TIMER_NONE, 0);
+        conn_set_timer(c, TIMER_NONE, 0);
 }
 
 void conn_use_space(struct conn *c, struct space *sp)
 {
     command_forget(c);
     space_hold(sp);
+    space_expect_expiry(c->space, c->s);
     space_release(c->space);
     c->space = sp;
+    keyspace_tick(sp->keys, (int64_t)uv_now(c->s->loop));
 }
 
 static void on_all_there(void *arg)
@@ -494,11 +416,11 @@ void conn_accept(struct server *s, uv_stream_t *listener)
     if (no) {
         s->refused++;
         reply_error(&c->reply, "%s", no);
-        say_last_words(c);
-        flush(c);
+        conn_say_last_words(c);
+        conn_flush(c);
         return;
     }
     if (c->trust == TRUST_NONE)
-        set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c));
+        conn_set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c));
     choose_reading(c);
 }

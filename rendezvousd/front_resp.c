@@ -50,25 +50,26 @@ static int resp_feed(struct conn *c, const void *data, size_t n)
                         n); /* `next` points into the parser's buffer: conn.c feeds only when there is none */
 }
 
-static bool look_ahead(struct conn *c)
+/* As request_next(), with the limits this client has by now. */
+static int next(const struct conn *c, struct resp_state *r, struct request *ret)
 {
-    struct resp_state *r = c->front_state;
-    if (!r->has_next && r->broken == 0) {
-        if (r->limited != (c->trust == TRUST_NONE)) {
-            struct request_limits l = limits(c);
-            r->limited = !r->limited;
-            request_parser_limit(&r->in, &l);
-        }
-        int rc = request_next(&r->in, &r->next, &r->e);
-        r->has_next = rc > 0;
-        r->broken = rc < 0 ? rc : 0;
+    if (r->limited != (c->trust == TRUST_NONE)) {
+        struct request_limits l = limits(c);
+        r->limited = !r->limited;
+        request_parser_limit(&r->in, &l);
     }
-    return r->has_next || r->broken < 0;
+    int rc = request_next(&r->in, ret, &r->e);
+    if (rc < 0)
+        r->broken = rc;
+    return rc;
 }
 
 static bool resp_ready(struct conn *c)
 {
-    return look_ahead(c);
+    struct resp_state *r = c->front_state;
+    if (!r->has_next && r->broken == 0)
+        r->has_next = next(c, r, &r->next) > 0;
+    return r->has_next || r->broken < 0;
 }
 
 static int refuse(struct conn *c, int code, const struct err *e)
@@ -83,12 +84,13 @@ static int refuse(struct conn *c, int code, const struct err *e)
 static int resp_step(struct conn *c)
 {
     struct resp_state *r = c->front_state;
-    if (!look_ahead(c))
+    struct request rq = r->next;
+    if (!r->has_next && r->broken == 0 && next(c, r, &rq) == 0)
         return 0;
     if (r->broken < 0)
         return refuse(c, r->broken, &r->e);
     r->has_next = false;
-    command_execute(c, &r->next);
+    command_execute(c, &rq);
     return 1;
 }
 

@@ -28,7 +28,7 @@ struct space {
     struct waiters *waiters;
     struct watches *watches;
     struct pubsub *pubsub;
-    bool signalled;    /* lists have come since the last space_settle() */
+    bool signalled;    /* lists have come since the last space_serve() */
     bool wake_one;     /* a list that comes wakes nobody by itself: whoever pushes calls waiters_created_one() */
     int64_t expiry_ms; /* when the server's timer looks for keys to expire; INT64_MAX: not at all */
     struct server *expiring; /* the server in whose list of such spaces it stands */
@@ -89,7 +89,8 @@ struct conn {
     bool writing, reading;
     bool last_words; /* close once all replies are written; no further request */
     bool closing;
-    bool ready; /* in s->ready */
+    bool ready;  /* in s->ready */
+    bool unsent; /* in s->unsent */
     int open_handles;
     enum conn_end end;
     const struct blocked_ops *blocked; /* NULL: not blocked */
@@ -109,6 +110,7 @@ struct conn {
     char name[CLIENT_NAME_MAX + 1];
     struct conn *prev, *next;             /* in s->conns */
     struct conn *ready_prev, *ready_next; /* in s->ready */
+    struct conn *unsent_prev, *unsent_next; /* in s->unsent */
 };
 
 struct server {
@@ -121,6 +123,8 @@ struct server {
     struct listener *listeners;
     struct conn *conns;
     struct conn *ready; /* woken: they go on when the request that woke them is answered */
+    struct conn *unsent;         /* their replies go out before the loop sleeps */
+    uv_prepare_t before_sleep;
     struct command_index *index; /* of the commands' names */
     struct space *expiring;      /* those with keys that expire */
     uv_timer_t expiry_timer;
@@ -144,13 +148,16 @@ void server_accept_waiting(struct server *s); /* there may be room for one more 
 int space_create(struct space **ret, size_t max_bytes); /* with one reference; -ENOMEM */
 struct space *space_hold(struct space *sp);
 void space_release(struct space *sp); /* the last one destroys it; NULL allowed */
-/* After each request that may have changed it: serve those who wait for lists, and have the timer look for keys that expire. */
-void space_settle(struct space *sp, struct server *s);
+void space_serve(struct space *sp); /* those who wait for lists, after each request that may have brought some */
+void space_expect_expiry(struct space *sp, struct server *s); /* have the timer look for what may expire sooner now: after each read */
 void space_expire(struct server *s); /* the timer's work: delete what is due, look again when the next is */
 
 /* command_rdzv.c */
 void rdzv_conn_gone(struct conn *c); /* the connection goes: so does the party */
 void server_close_door(struct server *s);
+
+/* conn_write.c */
+void conn_flush_all(uv_prepare_t *h); /* of server.before_sleep */
 
 /* conn.c */
 void conn_accept(struct server *s, uv_stream_t *listener);

@@ -10,6 +10,10 @@
 static void on_change(void *arg, enum key_change what, enum key_type type, const char *key, size_t key_len)
 {
     struct space *sp = arg;
+    if (what == KEY_CHANGED) {
+        watches_changed(sp->watches, key, key_len);
+        return;
+    }
     bool list = what == KEY_CREATED && type == KEY_LIST;
     if (what == KEY_CREATED && !(list && sp->wake_one))
         waiters_created(sp->waiters, key, key_len);
@@ -110,11 +114,15 @@ static void expect_expiry(struct space *sp, struct server *s, int64_t at_ms)
         arm(s, at_ms);
 }
 
-void space_settle(struct space *sp, struct server *s)
+void space_serve(struct space *sp)
 {
     if (sp->signalled)
         block_serve(sp);
     sp->signalled = false;
+}
+
+void space_expect_expiry(struct space *sp, struct server *s)
+{
     int64_t next = keyspace_next_expiry(sp->keys);
     if (next < sp->expiry_ms)
         expect_expiry(sp, s, next);

@@ -78,7 +78,7 @@ static int tcpstore_step(struct conn *c)
     t->has_next = false;
     keyspace_tick(c->space->keys, (int64_t)uv_now(c->s->loop));
     int rc = tcpstore_execute(c, &t->next, &t->e);
-    space_settle(c->space, c->s);
+    space_serve(c->space);
     return rc < 0 ? refuse(c, rc, tcpstore_op_name(t->next.op), &t->e) : 1;
 }
 
