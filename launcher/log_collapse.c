@@ -71,20 +71,60 @@ void log_collapse_flush(struct log_collapse *c)
         leave(c);
 }
 
-/* Is there a line that `local` may join? Then it has. */
-static bool join(struct log_collapse *c, int local, const char *line, size_t n, uint64_t hash)
+static void add_rank(struct log_collapse *c, uint64_t number, int local)
 {
-    for (uint64_t i = c->passed[local] > c->head ? c->passed[local] : c->head; i < c->tail; i++) {
+    struct waiting *w = slot(c, number);
+    w->ranks[local / 64] |= (uint64_t)1 << local % 64;
+    w->count++;
+    w->first = local < w->first ? local : w->first;
+    c->passed[local] = number + 1;
+}
+
+/* Was it the last line of each rank that said it, and not of this one? */
+static bool may_move(const struct log_collapse *c, const struct waiting *w, uint64_t number, int local, int64_t now_ms)
+{
+    if (now_ms - w->since_ms >= LOG_COLLAPSE_MS || w->ranks[local / 64] >> local % 64 & 1)
+        return false;
+    for (int i = 0; i < c->workers; i++)
+        if (w->ranks[i / 64] >> i % 64 & 1 && c->passed[i] != number + 1)
+            return false;
+    return true;
+}
+
+static void move_to_end(struct log_collapse *c, uint64_t number)
+{
+    const struct waiting moved = *slot(c, number);
+    for (uint64_t i = number; i + 1 < c->tail; i++)
+        *slot(c, i) = *slot(c, i + 1);
+    *slot(c, c->tail - 1) = moved;
+    for (int i = 0; i < c->workers; i++) {
+        if (moved.ranks[i / 64] >> i % 64 & 1)
+            c->passed[i] = c->tail;
+        else if (c->passed[i] > number)
+            c->passed[i]--;
+    }
+}
+
+/* Is there a line that `local` may join? Then it has. */
+static bool join(struct log_collapse *c, int local, const char *line, size_t n, uint64_t hash, int64_t now_ms)
+{
+    uint64_t behind = c->tail;
+    for (uint64_t i = c->head; i < c->tail; i++) {
         struct waiting *w = slot(c, i);
         if (w->hash != hash || w->n != n || memcmp(w->line, line, n) != 0)
             continue;
-        w->ranks[local / 64] |= (uint64_t)1 << local % 64;
-        w->count++;
-        w->first = local < w->first ? local : w->first;
-        c->passed[local] = i + 1;
-        return true;
+        if (i >= c->passed[local]) {
+            add_rank(c, i, local);
+            return true;
+        }
+        if (may_move(c, w, i, local, now_ms))
+            behind = i;
     }
-    return false;
+    if (behind == c->tail)
+        return false;
+    move_to_end(c, behind);
+    add_rank(c, c->tail - 1, local);
+    return true;
 }
 
 static void append(struct log_collapse *c, int local, const char *line, size_t n, uint64_t hash, int64_t now_ms)
@@ -114,7 +154,7 @@ static void leave_complete(struct log_collapse *c)
 void log_collapse_add(struct log_collapse *c, int local, const char *line, size_t n, int64_t now_ms)
 {
     const uint64_t hash = hash_of(line, n);
-    if (!join(c, local, line, n, hash)) {
+    if (!join(c, local, line, n, hash, now_ms)) {
         while (c->head != c->tail && (c->tail - c->head == LOG_COLLAPSE_LINES || c->bytes + n > LOG_COLLAPSE_BYTES))
             leave(c);
         append(c, local, line, n, hash, now_ms);

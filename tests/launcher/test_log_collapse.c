@@ -80,6 +80,16 @@ static void lines_of_a_rank_stay_in_order(void **state)
     buf_free(&out);
 }
 
+static void a_line_is_joined_behind_lines_of_others_own(void **state)
+{
+    const struct say says[] = {{0, "own0", 0}, {0, "a", 0}, {1, "own1", 0}, {1, "a", 0},
+                               {2, "own2", 0}, {2, "a", 0}, {3, "a", 0}};
+    struct buf out = {0};
+    (void)state;
+    assert_string_equal(SHOWN(says, 5, LOG_COLLAPSE_MS), "0=own0;1=own1;2=own2;0-3=a;");
+    buf_free(&out);
+}
+
 struct model {
     int n[WORKERS]; /* the line that each rank is to be shown next */
     char line[WORKERS][2000];
@@ -128,6 +138,7 @@ int main(void)
         cmocka_unit_test(a_line_that_some_have_said_leaves_when_it_is_old),
         cmocka_unit_test(a_rank_that_repeats_itself_is_shown_as_often),
         cmocka_unit_test(lines_of_a_rank_stay_in_order),
+        cmocka_unit_test(a_line_is_joined_behind_lines_of_others_own),
         cmocka_unit_test(nothing_is_lost_and_all_stays_in_order_whatever_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
