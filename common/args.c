@@ -319,3 +319,12 @@ int args_parse(const struct arg_program *p, int argc, char **argv, void *config,
             TRY(fill(p, i, config, r, e));
     return 0;
 }
+
+enum arg_source args_source(const struct arg_program *p, const struct arg_result *r, const char *name)
+{
+    for (size_t i = 0; p->specs[i].type != ARG_END_; i++)
+        if (p->specs[i].type != ARG_HEADING && strcmp(p->specs[i].name, name) == 0)
+            return r->source[i];
+    assert(!"an option of this program");
+    return ARG_FROM_DEFAULT;
+}

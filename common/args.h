@@ -109,6 +109,9 @@ struct arg_result {
  * May be called again, but not from two threads at once (getopt). */
 int args_parse(const struct arg_program *p, int argc, char **argv, void *config, struct arg_result *r, struct err *e);
 
+/* Where the value of an option of the table came from; name: its canonical name. */
+enum arg_source args_source(const struct arg_program *p, const struct arg_result *r, const char *name);
+
 void args_help(const struct arg_program *p, FILE *out);
 void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ */
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,

@@ -23,7 +23,8 @@ struct err;
     X(restart_count, "TORCHELASTIC_RESTART_COUNT", "restarts of the job so far, the same on every rank")               \
     X(max_restarts, "TORCHELASTIC_MAX_RESTARTS", "restarts allowed")                                                   \
     X(round, "CRUN_ROUND", "round number; only grows")                                                                 \
-    X(prev_rank, "CRUN_PREV_RANK", "rank in the round before, -1 if none")
+    X(prev_rank, "CRUN_PREV_RANK", "rank in the round before, -1 if none")                                             \
+    X(global_restarts, "CRUN_GLOBAL_RESTARTS", "restarts of the job so far, counted over all nodes")
 
 #define ENV_STRINGS(X)                                                                                                 \
     X(role_name, "ROLE_NAME", "label of the role")                                                                     \

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "common/err.h"
 #include "common/exitcode.h"
@@ -12,8 +11,8 @@
 #include "launcher/cores.h"
 #include "launcher/gpus.h"
 #include "launcher/group.h"
-
 #include "launcher/log_prefix.h"
+
 #define BACKOFF_MAX_MS 30000
 #define BACKOFF_RESET_MS 10000
 #define KILL_MS 1000
@@ -97,41 +96,6 @@ static int parse_nproc(const char *text, void *field, struct err *e)
         return err_set(e, ERR_USAGE, "expected a number from 1 to %d, auto, cpu or gpu", RDZV_SLOTS_MAX);
     return 0;
 }
-
-/* They are printed, and a terminal would obey them. */
-static int refuse_control(const char *what, const char *text, struct err *e)
-{
-    for (const char *p = text; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            return err_set(e, ERR_USAGE, "%s: expected no control characters, got one of code %d at position %zu", what,
-                           (unsigned char)*p, (size_t)(p - text) + 1);
-    return 0;
-}
-
-/* Becomes the name of a folder. */
-static int check_run_id(const char *id, struct err *e)
-{
-    TRY(refuse_control("--run-id", id, e));
-    if (!*id || strchr(id, '/') || id[0] == '.' || strlen(id) > 128)
-        return err_set(e, ERR_USAGE, "--run-id '%s': expected 1 to 128 characters without '/', not beginning with '.'",
-                       id);
-    return 0;
-}
-
-/* Options of torchrun that this version does not have. They are known only to be refused by a sentence that says what to do. */
-#define ABSENT_OPTIONS(X)                                                                                              \
-    X(module, "module", 'm', "starts no Python modules by name: write python3 -m MODULE as the program")               \
-    X(no_python, "no-python", 0, "runs every PROGRAM but NAME.py as it is: leave the option out")                      \
-    X(monitor_interval, "monitor-interval", 0, "is told of deaths by the kernel at once: leave the option out")        \
-    X(start_method, "start-method", 0, "has one way to start workers: leave the option out")
-
-#define X(id, long_name, letter, text)                                                                                 \
-    static int refuse_##id(const char *value, void *field, struct err *e)                                              \
-    {                                                                                                                  \
-        return err_set(e, ERR_USAGE, "this version of crun %s", text);                                                 \
-    }
-ABSENT_OPTIONS(X)
-#undef X
 
 static const struct arg_spec specs[] = {
     ARG_GROUP("Size"),
@@ -446,12 +410,71 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_ROLE,PET_ROLE",
      .metavar = "NAME",
      .help = "label of the workers: ROLE_NAME and the prefix of their lines"},
-#define X(id, long_name, letter, text)                                                                                 \
-    {.name = (long_name), .short_name = (letter), .type = ARG_CUSTOM, .hidden = true, .parse = refuse_##id},
-    ABSENT_OPTIONS(X)
-#undef X
-        ARG_END,
+    ARG_GROUP("Program"),
+    {.name = "module",
+     .short_name = 'm',
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, how.module),
+     .env = "CRUN_MODULE,PET_MODULE",
+     .help = "PROGRAM is the name of a Python module: python3 -u -m PROGRAM"},
+    {.name = "no-python",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, how.no_python),
+     .env = "CRUN_NO_PYTHON,PET_NO_PYTHON",
+     .help = "run PROGRAM itself, also if its name ends in .py"},
+    {.name = "run-path",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, how.run_path),
+     .env = "CRUN_RUN_PATH,PET_RUN_PATH",
+     .help = "run PROGRAM by Python's runpy.run_path: a script of any name, a folder or a zip file with __main__.py"},
+    {.name = "use-env",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, how.use_env),
+     .def = "on",
+     .env = "CRUN_USE_ENV,PET_USE_ENV",
+     .help = "workers learn their local rank from LOCAL_RANK only; off, which is the default of crun-launch: also from "
+             "a first argument --local-rank=N"},
+    {.name = "virtual-local-rank",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, virtual_local_rank),
+     .env = "CRUN_VIRTUAL_LOCAL_RANK,PET_VIRTUAL_LOCAL_RANK",
+     .help = "give every worker LOCAL_RANK=0 and, in CUDA_VISIBLE_DEVICES, one device: the one of its real local rank"},
+    {.name = "dry-run",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, dry_run),
+     .env = "CRUN_DRY_RUN",
+     .help = "print ranks, environment and commands of this node's workers; start nothing"},
+    ARG_GROUP("Taken from torchrun without effect"),
+    {.name = "monitor-interval",
+     .type = ARG_SECONDS,
+     .at = offsetof(struct config, monitor_interval),
+     .def = "0.1",
+     .env = "CRUN_MONITOR_INTERVAL,PET_MONITOR_INTERVAL",
+     .help = "crun does not look from time to time: the kernel tells it of a death at once"},
+    {.name = "start-method",
+     .type = ARG_CHOICE,
+     .at = offsetof(struct config, start_method),
+     .def = "spawn",
+     .choices = "spawn|fork|forkserver",
+     .env = "CRUN_START_METHOD,PET_START_METHOD",
+     .help = "crun starts programs, not functions of a Python process"},
+    {.name = "event-log-handler",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, event_log_handler),
+     .def = "null",
+     .metavar = "NAME",
+     .env = "CRUN_EVENT_LOG_HANDLER,PET_EVENT_LOG_HANDLER",
+     .help = "names a Python plug-in"},
+    {.name = "logs-specs",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, logs_specs),
+     .metavar = "NAME",
+     .env = "CRUN_LOGS_SPECS,PET_LOGS_SPECS",
+     .help = "names a Python plug-in"},
+    ARG_END,
 };
+
+static const char *const settings_files[] = {"~/.config/crun/crun.conf", "/etc/crun.conf", NULL};
 
 const struct arg_program config_program = {
     .name = "crun",
@@ -460,71 +483,13 @@ const struct arg_program config_program = {
                "them together when one "
                "fails, and leaves no process behind.",
     .epilog = "PROGRAM is looked for on PATH, beside crun and in ../worker of crun's folder; NAME.py is run by "
-              "$PYTHON_EXEC or python3.\n"
+              "$PYTHON_EXEC or python3 with -u.\n"
+              "${local_rank} and ${rank} in its arguments become the worker's; $${rank} is left as ${rank}.\n"
               "Exit code: that of the first worker that failed (128 + signal for a signal), 75 after a stop in good "
               "order, 2 for a wrong\n"
               "command line, 126 or 127 if PROGRAM cannot be executed or found.\n",
     .specs = specs,
     .operands = ARG_STOP_AT_FIRST,
+    .files = settings_files,
+    .subcommands = "status",
 };
-
-static int random_id(char out[40], struct err *e)
-{
-    unsigned char bytes[16];
-    if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
-        return err_set(e, ERR_USAGE, "no random numbers for a run id (%s): expected --run-id", strerror(errno));
-    for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-    return 0;
-}
-
-static int check_texts(struct config *c, struct err *e)
-{
-    const struct {
-        const char *name, **field;
-    } texts[] = {{"--rdzv-endpoint", &c->rdzv_endpoint}, {"--rdzv-backend", &c->rdzv_backend},
-                 {"--rdzv-conf", &c->rdzv_conf},         {"--master-addr", &c->master_addr},
-                 {"--local-addr", &c->local_addr},       {"--iface", &c->iface},
-                 {"--token-file", &c->token_file},       {"--rdzv-ca", &c->rdzv_ca}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        if (*texts[i].field && !**texts[i].field)
-            *texts[i].field = NULL;
-        if (*texts[i].field)
-            TRY(refuse_control(texts[i].name, *texts[i].field, e));
-    }
-    if (c->local_addr && c->iface)
-        return err_set(e, ERR_USAGE, "--local-addr and --iface both say this node's address: leave one of them out");
-    c->rdzv_tls = c->rdzv_tls || c->rdzv_ca;
-    if (c->insecure && c->token_file)
-        return err_set(e, ERR_USAGE, "--insecure and --token-file contradict each other");
-    return 0;
-}
-
-int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e)
-{
-    memset(c, 0, sizeof *c);
-    TRY(args_parse(&config_program, argc, argv, c, r, e));
-    if (r->help || r->version)
-        return 0;
-    TRY(check_texts(c, e));
-    if (rdzv_conf_parse(c->rdzv_conf, &c->conf, e) < 0)
-        return err_wrap(e, "--rdzv-conf");
-    if (c->conf.rank >= 0 && c->node_rank >= 0 && c->conf.rank != c->node_rank)
-        return err_set(e, ERR_USAGE, "--node-rank %d and rank=%d of --rdzv-conf contradict each other",
-                       (int)c->node_rank, (int)c->conf.rank);
-    TRY(config_find_home(c, e));
-    if (c->home.kind == HOME_STATIC && c->rank_order != CONFIG_ORDER_AUTO && c->rank_order != CONFIG_ORDER_NODE_RANK)
-        return err_set(e, ERR_USAGE,
-                       "--rank-order: a static rendezvous orders nodes by their rank, expected node-rank");
-    if (!c->run_id && c->home.run_id[0])
-        c->run_id = c->home.run_id;
-    if (!c->run_id) {
-        TRY(random_id(c->random_id, e));
-        c->run_id = c->random_id;
-    }
-    TRY(check_run_id(c->run_id, e));
-    TRY(refuse_control("--role", c->role, e));
-    if (strlen(c->role) > 64)
-        return err_set(e, ERR_USAGE, "--role '%s': expected at most 64 characters", c->role);
-    return log_conf_settle(&c->log, e);
-}

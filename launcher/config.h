@@ -9,6 +9,7 @@
 #include "common/rdzv.h"
 #include "launcher/home.h"
 #include "launcher/log_conf.h"
+#include "launcher/program.h"
 #include "launcher/rdzv_conf.h"
 
 struct config_nodes {
@@ -37,16 +38,25 @@ struct config {
     struct log_conf log;
     int log_level;
     double shutdown_timeout; /* seconds */
-    char random_id[40];      /* run_id may point here */
-    char token_path[1024];   /* token_file may point here */
+    struct program_how how;  /* the user's program is started */
+    bool virtual_local_rank, dry_run;
+    int start_method; /* of no effect, like the three below */
+    double monitor_interval;
+    const char *event_log_handler, *logs_specs;
+    const char *configured_endpoint, *configured_token; /* of crun.conf; NULL: none */
+    char random_id[40];                                 /* run_id may point here */
     struct home home;
     struct rdzv_conf conf;
 };
 
 extern const struct arg_program config_program;
 
-/* Returns 0, or ERR_USAGE with *e. r->help and the like are the caller's to act on. */
+/* config_read.c: returns 0, or ERR_USAGE with *e. r->help and the like are the caller's to act on. Strings of *c point into argv, environ and
+ * *r. */
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e);
+
+/* config_unused.c: one line for each option that was typed and has no effect here. */
+void config_say_unused(const struct config *c, const struct arg_result *r, FILE *out);
 
 /* config_home.c: c->home, and token_file where only crun.conf names one. ERR_USAGE. */
 int config_find_home(struct config *c, struct err *e);

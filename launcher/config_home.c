@@ -10,13 +10,8 @@
 
 #define LINE_CAP 1152
 
-/* The settings of crun.conf: "key = value" lines; '#' begins a comment. */
-struct settings {
-    char rdzv_endpoint[HOME_ENDPOINT_MAX + 1], token_file[1024];
-};
-
 struct lookup {
-    struct settings settings;
+    const char *configured;
     char line[LINE_CAP], domain[HOME_HOST_MAX + 1];
 };
 
@@ -27,53 +22,6 @@ static char *trim(char *p)
     while (n && strchr(" \t\r\n", p[n - 1]))
         p[--n] = 0;
     return p;
-}
-
-static int take_setting(struct settings *s, const char *key, const char *value, struct err *e)
-{
-    char *field = strcmp(key, "rdzv_endpoint") == 0 ? s->rdzv_endpoint
-                  : strcmp(key, "token_file") == 0  ? s->token_file
-                                                    : NULL;
-    if (!field)
-        return err_set(e, ERR_USAGE, "no setting '%.64s': expected rdzv_endpoint or token_file", key);
-    if (!*value || strlen(value) >= sizeof s->token_file)
-        return err_set(e, ERR_USAGE, "%s: expected 1 to %zu characters", key, sizeof s->token_file - 1);
-    if (!*field) /* the first file, and the first line in it, counts */
-        strcpy(field, value);
-    return 0;
-}
-
-static int read_settings(const char *path, struct settings *s, struct err *e)
-{
-    char line[LINE_CAP];
-    int number = 0, rc = 0;
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return 0;
-    while (rc == 0 && fgets(line, sizeof line, f)) {
-        number++;
-        line[strcspn(line, "#")] = 0;
-        char *text = trim(line), *equals = strchr(text, '=');
-        if (!*text)
-            continue;
-        if (!equals) {
-            rc = err_set(e, ERR_USAGE, "expected key = value");
-            break;
-        }
-        *equals = 0;
-        rc = take_setting(s, trim(text), trim(equals + 1), e);
-    }
-    fclose(f);
-    return rc < 0 ? err_wrap(e, "%s: line %d", path, number) : 0;
-}
-
-static int read_all_settings(struct settings *s, struct err *e)
-{
-    char path[1024];
-    const char *home = getenv("HOME");
-    if (home && *home && snprintf(path, sizeof path, "%s/.config/crun/crun.conf", home) < (int)sizeof path)
-        TRY(read_settings(path, s, e));
-    return read_settings("/etc/crun.conf", s, e);
 }
 
 static const char *look_env(void *arg, const char *name)
@@ -94,7 +42,7 @@ static const char *look_first_line(void *arg, const char *path)
 static const char *look_configured(void *arg)
 {
     struct lookup *l = arg;
-    return l->settings.rdzv_endpoint[0] ? l->settings.rdzv_endpoint : NULL;
+    return l->configured;
 }
 
 static const char *look_domain(void *arg)
@@ -115,7 +63,7 @@ static const char *look_domain(void *arg)
 
 int config_find_home(struct config *c, struct err *e)
 {
-    struct lookup l = {.line = ""};
+    struct lookup l = {.configured = c->configured_endpoint};
     const struct home_look look = {look_env, look_first_line, look_configured, look_domain, &l};
     const struct home_typed typed = {
         .backend = c->rdzv_backend,
@@ -129,13 +77,8 @@ int config_find_home(struct config *c, struct err *e)
         .standalone = c->standalone,
         .max_nodes = c->nnodes.max,
     };
-    const bool alone = c->nnodes.max == 1 && !c->rdzv_endpoint && !c->master_addr && c->master_port < 0;
-    if (!alone && !c->standalone)
-        TRY(read_all_settings(&l.settings, e));
     TRY(home_decide(&typed, &look, &c->home, e));
-    if (!c->token_file && l.settings.token_file[0]) {
-        strcpy(c->token_path, l.settings.token_file);
-        c->token_file = c->token_path;
-    }
+    if (!c->token_file && !c->insecure && c->home.kind != HOME_LOCAL)
+        c->token_file = c->configured_token;
     return 0;
 }

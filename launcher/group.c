@@ -150,7 +150,7 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
 {
     struct child *c = &g->children[local];
     int out[2], page_fd = -1;
-    char **env = NULL;
+    char **env = NULL, **argv = NULL;
     pid_t pid = 0;
 
     *c = (struct child){.local = local, .pidfd = -1};
@@ -159,9 +159,11 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     int rc = child_page_create(c, g->notify_fd, &page_fd, e);
     if (rc == 0)
         rc = g->o.events.make_env(g->o.arg, local, page_fd, &env, e);
+    if (rc == 0)
+        rc = g->o.events.make_argv(g->o.arg, local, &argv, e);
     if (rc == 0) {
         struct spawn_request r = {.path = g->o.path,
-                                  .argv = g->o.argv,
+                                  .argv = argv ? argv : g->o.argv,
                                   .envp = env,
                                   .stdio = {g->null_fd, out[0], out[1]},
                                   .keep = {page_fd, g->notify_fd},
@@ -177,6 +179,7 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
         rc = spawn(&r, &pid, &c->pidfd, e);
     }
     free(env);
+    free(argv);
     close(out[0]);
     close(out[1]);
     if (page_fd >= 0)

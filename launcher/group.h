@@ -34,6 +34,8 @@ struct group_events {
     void (*gone)(void *arg);                   /* nobody is left, all output is read */
     /* Environment of a worker; freed with free() by the group. */
     int (*make_env)(void *arg, int local, int page_fd, char ***ret, struct err *e);
+    /* Arguments of a worker that differ from group_options.argv, freed likewise; NULL in *ret: they do not. */
+    int (*make_argv)(void *arg, int local, char ***ret, struct err *e);
 };
 
 struct group_options {

@@ -298,7 +298,7 @@ static const char *unused_option(const struct choice *c)
 {
     const struct home_typed *t = c->t;
     const struct home *h = c->home;
-    if (h->kind != HOME_STATIC && t->master_port >= 0)
+    if (h->kind != HOME_STATIC && t->master_port > 0)
         return "--master-port";
     if (h->kind != HOME_STATIC && t->master_addr)
         return "--master-addr";

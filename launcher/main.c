@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "launcher/agent_loop.h"
 #include "launcher/config.h"
+#include "launcher/dryrun.h"
 #include "launcher/guardian.h"
 #include "launcher/program.h"
 #include "launcher/status.h"
@@ -39,10 +40,16 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         return complain(EXIT_USAGE_ERROR, &e);
     }
     log_init((enum log_level)config.log_level, "crun");
-    int rc = program_find(&program, argv + args.first_operand, &e);
+    int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
-    rc = agent_run(&config, &program, link, &code, &e);
+    config_say_unused(&config, &args, stderr);
+    if (config.dry_run) {
+        rc = dryrun_print(&config, &program, stdout, &e);
+        code = EXIT_OK;
+    } else {
+        rc = agent_run(&config, &program, link, &code, &e);
+    }
     if (rc < 0)
         code = complain(rc == ERR_USAGE ? EXIT_USAGE_ERROR : EXIT_UNAVAILABLE, &e);
     program_free(&program);

@@ -2,16 +2,30 @@
 #ifndef CRUN_LAUNCHER_PROGRAM_H
 #define CRUN_LAUNCHER_PROGRAM_H
 
+#include <stdbool.h>
+
 struct err;
+
+/* As the options of the same names say. run_path counts more than the others. */
+struct program_how {
+    bool module, no_python, run_path;
+    bool python;  /* PROGRAM is a script, whatever its name */
+    bool use_env; /* false: its first argument is --local-rank=N */
+};
 
 struct program {
     char *path;  /* to exec */
     char **argv; /* NULL-terminated; strings borrowed from the command line, except argv[0] of a script's interpreter */
+    bool macros; /* some argument differs between workers: program_args() */
 };
 
 /* args: PROGRAM and its arguments, NULL-terminated. A name with a slash is that file; another is looked for on PATH, beside crun and in ../worker of
  * crun's folder. NAME.py is run by $PYTHON_EXEC or python3 with -u. -ENOENT: not found; -EACCES: found, but not executable. */
-int program_find(struct program *ret, char **args, struct err *e);
+int program_find(struct program *ret, const struct program_how *how, char **args, struct err *e);
+
+/* Arguments of one worker: ${local_rank} and ${rank} are its numbers, $${rank} is ${rank}. rank NULL: not known yet. *ret: one allocation, freed with free().
+ * -ENOMEM. */
+int program_args(const struct program *p, const char *rank, int local_rank, char ***ret, struct err *e);
 void program_free(struct program *p);
 
 #endif

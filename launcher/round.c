@@ -19,6 +19,7 @@
 #include "launcher/program.h"
 #include "launcher/run.h"
 #include "launcher/spawn_env.h"
+#include "launcher/virtual_rank.h"
 
 extern char **environ;
 
@@ -58,7 +59,7 @@ static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *
     const int rank = n->rank_base + local;
     const struct env_contract c = {.rank = rank,
                                    .world_size = n->world_size,
-                                   .local_rank = local,
+                                   .local_rank = r->config->virtual_local_rank ? 0 : local,
                                    .local_world_size = r->config->nproc,
                                    .group_rank = n->group_rank,
                                    .group_world_size = n->group_world,
@@ -69,6 +70,7 @@ static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *
                                    .max_restarts = r->config->max_restarts,
                                    .round = (int64_t)n->round,
                                    .prev_rank = r->prev_base < 0 ? -1 : r->prev_base + local,
+                                   .global_restarts = n->restart_count,
                                    .role_name = r->config->role,
                                    .master_addr = r->master_addr,
                                    .run_id = r->config->run_id,
@@ -79,9 +81,28 @@ static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *
                                    .store_url = r->store_url,
                                    .node_id = r->node,
                                    .restart_reason = reason_text(n->why)};
-    const char *extra[] = {r->page_variable, r->omp_variable[0] ? r->omp_variable : NULL, NULL};
+    const char *extra[] = {r->page_variable, r->omp_variable[0] ? r->omp_variable : NULL, NULL, NULL, NULL};
     snprintf(r->page_variable, sizeof r->page_variable, ENV_PAGE_FD "=%d", page_fd);
+    struct virtual_rank device;
+    if (r->config->virtual_local_rank) {
+        TRY(virtual_rank_device(local, &device, e));
+        size_t at = 0;
+        while (extra[at])
+            at++;
+        extra[at++] = device.cuda;
+        extra[at] = device.hip[0] ? device.hip : NULL;
+    }
     return spawn_env_build(environ, &c, extra, ret, e);
+}
+
+static int make_argv(void *arg, int local, char ***ret, struct err *e)
+{
+    const struct run *r = arg;
+    char rank[16];
+    if (!r->program->macros)
+        return 0;
+    snprintf(rank, sizeof rank, "%d", r->round.rank_base + local);
+    return program_args(r->program, rank, local, ret, e);
 }
 
 static void spawn_failed(struct run *r, int code, const char *text)
@@ -265,4 +286,5 @@ const struct group_events round_events = {
     .progressed = on_progressed,
     .gone = on_gone,
     .make_env = make_env,
+    .make_argv = make_argv,
 };

@@ -159,13 +159,14 @@ static void what_is_written_is_read_back(void **state)
                                    .max_restarts = 5,
                                    .round = 7,
                                    .prev_rank = -1,
+                                   .global_restarts = 3,
                                    .role_name = "default",
                                    .store_url = "resp://h:1",
                                    .restart_reason = "failure"};
     int n = 0;
     clearenv();
     assert_int_equal(env_contract_write(&w, put, &n), 0);
-    assert_int_equal(n, 13 + 3); /* every number, and the strings that are set */
+    assert_int_equal(n, 14 + 3); /* every number, and the strings that are set */
     assert_int_equal(env_contract_read(&c, &error), 0);
 #define X(field, variable, meaning) assert_int_equal(c.field, w.field);
     ENV_INTS(X)

@@ -1,0 +1,97 @@
+/* Options that were typed and do nothing here: each is said, in one line. */
+#include <string.h>
+
+#include "launcher/config.h"
+
+static const char *with_python(const struct config *c)
+{
+    return c->how.run_path ? "--run-path counts more" : NULL;
+}
+
+static const char *one_node(const struct config *c)
+{
+    return c->home.kind == HOME_LOCAL ? "one node meets nobody" : NULL;
+}
+
+static const char *only_node(const struct config *c)
+{
+    return c->node_rank > 0 ? one_node(c) : NULL;
+}
+
+static const char *one_node_address(const struct config *c)
+{
+    return c->home.kind == HOME_LOCAL ? "no other node has to reach this one" : NULL;
+}
+
+static const char *without_server(const struct config *c)
+{
+    return c->home.kind == HOME_LOCAL || c->home.kind == HOME_FILE ? "there is no server to talk to" : NULL;
+}
+
+static const char *without_restarts(const struct config *c)
+{
+    return c->max_restarts == 0 ? "--max-restarts is 0" : NULL;
+}
+
+static const char *polling(const struct config *c)
+{
+    return "the kernel tells of a death at once";
+}
+
+static const char *functions(const struct config *c)
+{
+    return "crun starts programs, not functions of a Python process";
+}
+
+static const char *log_plugins(const struct config *c)
+{
+    return "it names a Python plug-in; see --log-dir, --log-layout";
+}
+
+static const char *event_plugins(const struct config *c)
+{
+    return strcmp(c->event_log_handler, "null") == 0 ? NULL : "it names a Python plug-in";
+}
+
+/* option; whether a variable of the environment is worth a line, too; why it does nothing, NULL: it does something */
+#define UNUSED(X)                                                                                                      \
+    X("module", true, with_python)                                                                                     \
+    X("no-python", true, with_python)                                                                                  \
+    X("monitor-interval", true, polling)                                                                               \
+    X("start-method", true, functions)                                                                                 \
+    X("event-log-handler", true, event_plugins)                                                                        \
+    X("logs-specs", true, log_plugins)                                                                                 \
+    X("node-rank", false, only_node)                                                                                   \
+    X("rank-order", false, one_node)                                                                                   \
+    X("rdzv-conf", false, one_node)                                                                                    \
+    X("local-addr", false, one_node_address)                                                                           \
+    X("iface", false, one_node_address)                                                                                \
+    X("token-file", false, without_server)                                                                             \
+    X("rdzv-tls", false, without_server)                                                                               \
+    X("rdzv-ca", false, without_server)                                                                                \
+    X("insecure", false, without_server)                                                                               \
+    X("restart-window", false, without_restarts)                                                                       \
+    X("restart-backoff", false, without_restarts)
+
+void config_say_unused(const struct config *c, const struct arg_result *r, FILE *out)
+{
+    static const struct {
+        const char *name;
+        bool variables;
+        const char *(*why)(const struct config *c);
+    } options[] = {
+#define X(name, variables, why) {name, variables, why},
+        UNUSED(X)
+#undef X
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        const enum arg_source least = options[i].variables ? ARG_FROM_ENV : ARG_FROM_COMMAND_LINE;
+        const char *why = options[i].why(c);
+        if (why && args_source(&config_program, r, options[i].name) >= least)
+            fprintf(out, "crun: --%s has no effect: %s\n", options[i].name, why);
+    }
+    if (c->home.unused)
+        fprintf(out, "crun: %s has no effect with %s\n", c->home.unused, c->home.from);
+    if (c->conf.unused)
+        fprintf(out, "crun: --rdzv-conf: %s has no effect\n", c->conf.unused);
+}

@@ -1,0 +1,166 @@
+#include "launcher/dryrun.h"
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/env_contract.h"
+#include "common/err.h"
+#include "launcher/config.h"
+#include "launcher/program.h"
+#include "launcher/virtual_rank.h"
+
+struct dryrun {
+    const struct config *c;
+    const struct program *p;
+    int group_rank; /* -1: the rendezvous decides */
+    FILE *out;
+};
+
+/* Variables of the contract whose value nobody knows yet. */
+static const struct {
+    const char *name, *why;
+    bool ranks; /* known if the rank of the node is */
+} later[] = {
+    {"RANK", "decided by the rendezvous", true},
+    {"WORLD_SIZE", "decided by the rendezvous", true},
+    {"GROUP_RANK", "decided by the rendezvous", true},
+    {"GROUP_WORLD_SIZE", "decided by the rendezvous", true},
+    {"ROLE_RANK", "decided by the rendezvous", true},
+    {"ROLE_WORLD_SIZE", "decided by the rendezvous", true},
+    {"MASTER_ADDR", "address of group rank 0", false},
+    {"MASTER_PORT", "a free port", false},
+    {"CRUN_STORE", "resp://MASTER_ADDR:MASTER_PORT", false},
+    {"CRUN_NODE_ID", "made at the start", false},
+    {"TORCHELASTIC_ERROR_FILE", "a file of this worker and round", false},
+};
+
+static const char *why_later(const struct dryrun *d, const char *name)
+{
+    const enum home_kind kind = d->c->home.kind;
+    if (kind == HOME_STATIC && (strncmp(name, "MASTER_", 7) == 0 || strcmp(name, "CRUN_STORE") == 0))
+        return NULL;
+    if (kind == HOME_LOCAL && strcmp(name, "MASTER_ADDR") == 0)
+        return NULL;
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (strcmp(later[i].name, name) == 0)
+            return later[i].ranks && d->group_rank >= 0 ? NULL : later[i].why;
+    return NULL;
+}
+
+/* Numbered nodes of a fixed number keep their numbers; that all start as many workers is assumed. */
+static int known_group_rank(const struct config *c)
+{
+    struct rdzv_config job;
+    if (c->home.kind == HOME_LOCAL)
+        return 0;
+    config_job(c, &job);
+    const bool fixed = job.min_nodes == job.max_nodes && job.order == RDZV_ORDER_NODE_RANK;
+    return fixed && c->home.node_rank < job.max_nodes ? c->home.node_rank : -1;
+}
+
+static bool plain(const char *word)
+{
+    for (const char *p = word; *p; p++)
+        if (!isalnum((unsigned char)*p) && !strchr("_-./:=,+@%", *p))
+            return false;
+    return *word;
+}
+
+/* As a shell would read it back. */
+static void print_word(const char *word, FILE *out)
+{
+    if (plain(word)) {
+        fputs(word, out);
+        return;
+    }
+    fputc('\'', out);
+    for (; *word; word++)
+        if (*word == '\'')
+            fputs("'\\''", out);
+        else
+            fputc(*word, out);
+    fputc('\'', out);
+}
+
+static int put(void *ctx, const char *name, const char *value)
+{
+    const struct dryrun *d = ctx;
+    const char *why = why_later(d, name);
+    if (why)
+        fprintf(d->out, "    %s=<%s>\n", name, why);
+    else
+        fprintf(d->out, "    %s=%s\n", name, value);
+    return 0;
+}
+
+static int print_environment(struct dryrun *d, int local, int rank, struct err *e)
+{
+    const struct config *c = d->c;
+    const char *async = getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+    const int nodes = c->nnodes.max, n = (int)c->nproc;
+    char url[HOME_ENDPOINT_MAX + 16];
+    snprintf(url, sizeof url, "resp://%s", c->home.endpoint);
+    const struct env_contract env = {.rank = rank,
+                                     .world_size = nodes * n,
+                                     .local_rank = c->virtual_local_rank ? 0 : local,
+                                     .local_world_size = n,
+                                     .group_rank = d->group_rank,
+                                     .group_world_size = nodes,
+                                     .role_rank = rank,
+                                     .role_world_size = nodes * n,
+                                     .max_restarts = c->max_restarts,
+                                     .round = 1,
+                                     .prev_rank = -1,
+                                     .role_name = c->role,
+                                     .master_addr = c->home.kind == HOME_STATIC ? c->home.host : "127.0.0.1",
+                                     .master_port = c->home.port,
+                                     .run_id = c->run_id,
+                                     .use_agent_store = "True",
+                                     .error_file = "",
+                                     .signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+                                     .nccl_async = async ? async : "1",
+                                     .store_url = url,
+                                     .node_id = "",
+                                     .restart_reason = "start"};
+    TRY(env_contract_write(&env, put, d));
+    if (!c->virtual_local_rank)
+        return 0;
+    struct virtual_rank device;
+    TRY(virtual_rank_device(local, &device, e));
+    fprintf(d->out, "    %s\n%s%s%s", device.cuda, device.hip[0] ? "    " : "", device.hip, device.hip[0] ? "\n" : "");
+    return 0;
+}
+
+static int print_worker(struct dryrun *d, int local, struct err *e)
+{
+    const int rank = d->group_rank >= 0 ? d->group_rank * (int)d->c->nproc + local : -1;
+    char number[16] = "?", **argv;
+    if (rank >= 0)
+        snprintf(number, sizeof number, "%d", rank);
+    TRY(program_args(d->p, rank >= 0 ? number : NULL, local, &argv, e));
+    fprintf(d->out, "rank %s, local rank %d\n  command:", number, local);
+    for (size_t i = 0; argv[i]; i++) {
+        fputc(' ', d->out);
+        print_word(i == 0 ? d->p->path : argv[i], d->out);
+    }
+    free(argv);
+    fputs("\n  environment:\n", d->out);
+    return print_environment(d, local, rank, e);
+}
+
+int dryrun_print(const struct config *c, const struct program *p, FILE *out, struct err *e)
+{
+    struct dryrun d = {.c = c, .p = p, .group_rank = known_group_rank(c), .out = out};
+    fprintf(out, "job %s: %d workers on this node, ", c->run_id, (int)c->nproc);
+    if (c->nnodes.min == c->nnodes.max)
+        fprintf(out, "%d node%s", c->nnodes.max, c->nnodes.max == 1 ? "" : "s");
+    else
+        fprintf(out, "%d to %d nodes", c->nnodes.min, c->nnodes.max);
+    fprintf(out, ", rendezvous %s%s%s (%s)\n", home_kind_name(c->home.kind), c->home.endpoint[0] ? " at " : "",
+            c->home.endpoint, c->home.from);
+    for (int i = 0; i < c->nproc; i++)
+        TRY(print_worker(&d, i, e));
+    return 0;
+}

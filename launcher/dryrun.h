@@ -1,0 +1,14 @@
+/* --dry-run: what would be started on this node. */
+#ifndef CRUN_LAUNCHER_DRYRUN_H
+#define CRUN_LAUNCHER_DRYRUN_H
+
+#include <stdio.h>
+
+struct config;
+struct err;
+struct program;
+
+/* Print rank, command and variables of each worker of this node; what only the rendezvous or the start decide is shown as <why>. */
+int dryrun_print(const struct config *c, const struct program *p, FILE *out, struct err *e);
+
+#endif
