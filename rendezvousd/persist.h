@@ -44,7 +44,7 @@ struct persist_reader {
 };
 int persist_load(struct persist *p, const struct persist_reader *r, struct err *e);
 
-/* id: 1 to 64 letters, digits or '-'. durable(arg) is called when more has become durable. -ENOMEM. */
+/* id: 1 to 64 letters, digits or '-'. durable(arg) is called when more has become durable; it may append. -ENOMEM. */
 int persist_log_create(struct persist *p, const char *id, struct persist_log **ret, struct err *e);
 void persist_log_watch(struct persist_log *l, void (*durable)(void *arg), void *arg);
 void persist_log_close(struct persist_log *l);  /* keeps the file; NULL allowed */

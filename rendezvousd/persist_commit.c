@@ -144,6 +144,7 @@ static void give_up(struct persist_log *l)
 static void land(struct persist *p)
 {
     struct persist_log *l, *next;
+    p->landing = true;
     DL_FOREACH_SAFE2(p->flying, l, next, fly_next)
     {
         DL_DELETE2(p->flying, l, fly_prev, fly_next);
@@ -160,6 +161,7 @@ static void land(struct persist *p)
         if (l->on_durable)
             l->on_durable(l->arg);
     }
+    p->landing = false;
 }
 
 static void start(struct persist *p);
@@ -203,14 +205,14 @@ static struct persist_work *begin_work(struct persist *p)
 
 static void start(struct persist *p)
 {
-    if (p->work || !p->dirty)
-        return;
-    take_off(p);
-    p->work = begin_work(p);
-    if (p->work)
-        return;
-    write_flying(p); /* no memory for a thread's work: late is better than never */
-    land(p);
+    while (!p->work && !p->landing && p->dirty) {
+        take_off(p);
+        p->work = begin_work(p);
+        if (p->work)
+            return;
+        write_flying(p); /* no memory for a thread's work: late is better than never */
+        land(p);
+    }
 }
 
 void persist_touch_(struct persist_log *l)

@@ -230,6 +230,68 @@ static void two_daemons_never_share_a_directory(void **s)
     remove_dir(&d);
 }
 
+struct echo {
+    struct daemon *d;
+    struct persist_log *from, *to;
+    int left, told, too_early;
+};
+
+static void write_again(void *arg)
+{
+    struct echo *e = arg;
+    if (e->left-- > 0)
+        persist_append(e->to, "more", 4);
+}
+
+static int count_record(void *arg, const char *text, size_t n, struct err *e)
+{
+    (void)text, (void)n, (void)e;
+    ++*(uint64_t *)arg;
+    return 0;
+}
+
+static void look_at_the_file(void *arg)
+{
+    struct echo *e = arg;
+    struct buf b = {0};
+    char path[96];
+    uint64_t there = 0;
+    size_t good;
+    snprintf(path, sizeof path, "%s/jobs/to.log", e->d->dir);
+    read_log(path, &b);
+    assert_int_equal(persist_parse(b.data, b.len, count_record, &there, &good, NULL), 0);
+    buf_free(&b);
+    e->told++;
+    e->too_early += persist_durable(e->to, there + 1);
+}
+
+/* Both logs are in flight together, and whoever hears of the first one's landing writes to the second. */
+static void who_hears_of_the_disk_may_write_again(void **s)
+{
+    struct daemon d;
+    struct echo e = {.d = &d, .left = 20};
+    (void)s;
+    make_dir(&d);
+    start(&d);
+    assert_int_equal(persist_log_create(d.p, "from", &e.from, &d.e), 0);
+    assert_int_equal(persist_log_create(d.p, "to", &e.to, &d.e), 0);
+    persist_log_watch(e.from, write_again, &e);
+    persist_log_watch(e.to, look_at_the_file, &e);
+    for (int i = 0; i < 20; i++) {
+        persist_append(e.from, "one", 3);
+        persist_append(e.to, "two", 3);
+        uv_run(&d.loop, UV_RUN_ONCE);
+    }
+    settle(&d);
+    assert_true(e.told > 0);
+    assert_int_equal(e.too_early, 0);
+    assert_true(persist_durable(e.to, persist_last(e.to)));
+    persist_log_remove(e.from);
+    persist_log_remove(e.to);
+    stop(&d);
+    remove_dir(&d);
+}
+
 static void a_damaged_epoch_is_refused(void **s)
 {
     static const char *const bad[] = {"", "x\n", "12", "1 2\n", "-3\n", "99999999999999999999999\n"};
@@ -617,6 +679,7 @@ int main(void)
         cmocka_unit_test(another_version_is_refused),
         cmocka_unit_test(the_epoch_counts_openings),
         cmocka_unit_test(two_daemons_never_share_a_directory),
+        cmocka_unit_test(who_hears_of_the_disk_may_write_again),
         cmocka_unit_test(a_damaged_epoch_is_refused),
         cmocka_unit_test(news_wait_for_the_disk),
         cmocka_unit_test(a_restart_is_not_noticed),
