@@ -19,6 +19,7 @@
 #include "launcher/config.h"
 #include "launcher/cores.h"
 #include "launcher/guardian.h"
+#include "launcher/hang_watch.h"
 #include "launcher/logmux.h"
 #include "launcher/member.h"
 #include "launcher/program.h"
@@ -277,6 +278,7 @@ static int open_parts(struct run *r, struct err *e)
         .arg = r,
     };
     TRY(group_create(&r->group, &r->loop, &group, e));
+    TRY(hang_watch_open(r, e));
     TRY(member_open(r, e));
     make_scratch(r);
     return watch_world(r, e);
@@ -295,6 +297,7 @@ static void close_parts(struct run *r)
     watch_close(r->signals);
     watch_close(r->guardian);
     uv_close((uv_handle_t *)&r->grace, NULL);
+    hang_watch_close(r);
     member_close(r);
     guardian_remove_scratch(r->link->scratch_dir);
     if (r->mux)

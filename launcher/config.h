@@ -7,6 +7,7 @@
 
 #include "common/args.h"
 #include "common/rdzv.h"
+#include "launcher/hang.h"
 #include "launcher/home.h"
 #include "launcher/log_conf.h"
 #include "launcher/program.h"
@@ -37,6 +38,7 @@ struct config {
     const char *role;
     struct log_conf log;
     int log_level;
+    struct hang_options hang; /* several_nodes is not set */
     double shutdown_timeout; /* seconds */
     struct program_how how;  /* the user's program is started */
     bool virtual_local_rank, dry_run;

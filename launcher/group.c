@@ -388,6 +388,11 @@ bool group_progress(const struct group *g, struct group_progress *ret)
     return any;
 }
 
+struct crun_page *group_page(const struct group *g, int local)
+{
+    return local < g->n ? g->children[local].page : NULL;
+}
+
 const char *group_error_text(const struct group *g, int local)
 {
     struct crun_page *p = g->children[local].page;

@@ -20,6 +20,7 @@
 #define GROUP_KILL_BOUND_MS 30000
 
 struct cgroup;
+struct crun_page;
 struct err;
 struct group;
 struct logmux;
@@ -72,6 +73,7 @@ struct group_progress {
 };
 bool group_progress(const struct group *g, struct group_progress *ret);
 
+struct crun_page *group_page(const struct group *g, int local); /* until the next round; NULL: it was never started */
 const char *group_error_text(const struct group *g, int local); /* left in its shared page; NULL if none */
 
 void group_destroy(struct group *g); /* nobody may be left */

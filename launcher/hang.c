@@ -5,12 +5,28 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/args.h"
+#include "common/err.h"
 #include "common/include/crun.h"
 
 #define SECOND_NS INT64_C(1000000000)
 #define LOOK_NS SECOND_NS        /* between two looks while something is not settled */
 #define IDLE_NS (60 * SECOND_NS) /* while nobody tells anything */
 #define TAIL_STEPS 5000          /* of each worker: so many tell p99.9 */
+
+int hang_parse(const char *text, void *field, struct err *e)
+{
+    struct hang_options *o = field;
+    double seconds = 0;
+    struct err why;
+    *o = (struct hang_options){.off = strcmp(text, "off") == 0};
+    if (o->off || strcmp(text, "auto") == 0)
+        return 0;
+    if (parse_seconds(text, "", &seconds, &why) < 0 || seconds < 0.1 || seconds > 7 * 86400)
+        return err_set(e, ERR_USAGE, "expected auto, off or a time from 100ms to 7d");
+    o->fixed_ns = (int64_t)(seconds * 1e9);
+    return 0;
+}
 
 void hang_init(struct hang *h, const struct hang_options *o)
 {
@@ -367,8 +383,10 @@ static size_t say_others(const struct rest *r, const struct hang_worker *w, int 
         if (told)
             continue;
         place_text(&here, where, sizeof where);
-        len += (size_t)snprintf(out + len, cap - len, "; %s wait %s",
-                                hang_ranks(w, n, in_rest, &at, ranks, sizeof ranks), where);
+        hang_ranks(w, n, in_rest, &at, ranks, sizeof ranks);
+        const bool many = strpbrk(ranks, ",-");
+        len += (size_t)snprintf(out + len, cap - len, "; rank%s %s wait%s %s", many ? "s" : "", ranks, many ? "" : "s",
+                                where);
     }
     return len;
 }
@@ -391,7 +409,7 @@ static void explain(const struct hang *h, const struct scene *s, int64_t now, co
         return;
     }
     snprintf(ret->cause, sizeof ret->cause, "rank %d hung %s", blamed->rank, where);
-    size_t len = (size_t)snprintf(ret->text, sizeof ret->text, "rank %d stands %s since %.1f s%s", blamed->rank, where,
+    size_t len = (size_t)snprintf(ret->text, sizeof ret->text, "rank %d has stood %s for %.1f s%s", blamed->rank, where,
                                   seconds, blamed->stopped ? ", stopped by a signal" : "");
     if (s->telling > 1)
         say_others(&rest, w, n, ret->text + len, sizeof ret->text - len);

@@ -18,6 +18,8 @@
 
 #include "common/crun_page.h"
 
+struct err;
+
 #define HANG_FACTOR 3
 #define HANG_FLOOR_NS INT64_C(1000000000)
 #define HANG_STEPS_MIN 32                     /* of each worker, before they are trusted */
@@ -31,6 +33,9 @@ struct hang_options {
     int64_t fixed_ns; /* --hang-timeout SECONDS: a step's time, and the least of the others; 0: auto */
     bool several_nodes;
 };
+
+/* "auto", "off" or seconds into a struct hang_options. */
+int hang_parse(const char *text, void *field, struct err *e);
 
 struct hang_worker {
     int rank;

@@ -14,6 +14,7 @@
 #include "launcher/cgroup.h"
 #include "launcher/config.h"
 #include "launcher/guardian.h"
+#include "launcher/hang_watch.h"
 #include "launcher/logmux.h"
 #include "launcher/member.h"
 #include "launcher/program.h"
@@ -150,6 +151,8 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
         rc = begin_cgroup(r, news->round, &e);
     if (rc == 0)
         rc = group_start(r->group, news->rank_base, &e);
+    if (rc == 0)
+        hang_watch_begin_round(r);
     if (rc < 0)
         spawn_failed(r, rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE, e.text);
 }
@@ -176,6 +179,7 @@ static void on_progressed(void *arg, int64_t first_step_ns)
 {
     struct run *r = arg;
     r->timeline.first_step = first_step_ns;
+    hang_watch_progressed(r);
     if (r->timeline.spawned)
         round_say_timeline(r);
 }
@@ -225,6 +229,7 @@ static void on_gone(void *arg)
     round_say_timeline(r); /* its first step never came */
     r->wait_first_step = group_attached(r->group);
     r->broken.gone = clock_ns();
+    hang_watch_end_round(r);
     run_post(r, &(struct agent_event){.kind = AGENT_GONE});
     run_pump(r);
 }

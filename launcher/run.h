@@ -15,6 +15,7 @@
 struct cgroup;
 struct config;
 struct guardian_link;
+struct hang_watch;
 struct logmux;
 struct program;
 struct watch;
@@ -45,6 +46,7 @@ struct run {
     bool hurry;           /* a stop signal came after the end: wait for nobody */
     struct logmux *mux;
     struct group *group;
+    struct hang_watch *hang; /* NULL: not watched */
     struct cgroup *cgroup; /* NULL: none */
     struct rdzv_news round; /* the current one */
     int prev_base;          /* rank base of the round before, -1: none */

@@ -95,7 +95,7 @@ static void a_stopped_worker_is_noticed_after_three_times_p99_and_a_second(void 
     assert_int_equal(verdict.rank, 2);
     assert_string_equal(verdict.cause, "rank 2 hung at step 1000");
     assert_string_equal(verdict.text,
-                        "rank 2 stands at step 1000 since 1.3 s, stopped by a signal; all others wait at step 1000");
+                        "rank 2 has stood at step 1000 for 1.3 s, stopped by a signal; all others wait at step 1000");
     print_message("# 100 ms steps, one worker stopped: noticed after %.3f s\n", (double)(at - last) / 1e9);
 }
 
@@ -109,7 +109,7 @@ static void the_one_that_is_behind_is_blamed(void **state)
             progress(i);
     assert_true(watch_until(now + 100 * S) > 0);
     assert_int_equal(verdict.rank, 2);
-    assert_string_equal(verdict.text, "rank 2 stands at step 6000 since 1.3 s; all others wait at step 6001");
+    assert_string_equal(verdict.text, "rank 2 has stood at step 6000 for 1.3 s; all others wait at step 6001");
 }
 
 static void the_others_are_told_by_where_they_stand(void **state)
@@ -121,8 +121,9 @@ static void the_others_are_told_by_where_they_stand(void **state)
     progress(1);
     progress(1);
     assert_true(watch_until(now + 100 * S) > 0);
-    assert_string_equal(verdict.text,
-                        "rank 2 stands at step 6000 since 1.3 s; 0,3 wait at step 6001; 1 wait at step 6002");
+    assert_string_equal(
+        verdict.text,
+        "rank 2 has stood at step 6000 for 1.3 s; ranks 0,3 wait at step 6001; rank 1 waits at step 6002");
 }
 
 static void a_hang_of_all_blames_nobody(void **state)
@@ -198,7 +199,7 @@ static void a_checkpoint_holds_those_that_wait_for_it(void **state)
     at = watch_until(now + 1000 * S);
     assert_int_equal(at - from, 61 * S); /* three times 20 s, and one */
     assert_string_equal(verdict.text,
-                        "rank 0 stands in checkpoint after step 1101 since 61.0 s; all others wait at step 1101");
+                        "rank 0 has stood in checkpoint after step 1101 for 61.0 s; all others wait at step 1101");
     assert_true(left > 0);
 }
 
