@@ -17,7 +17,6 @@
 #include "common/log.h"
 #include "launcher/cgroup.h"
 #include "launcher/config.h"
-#include "launcher/cores.h"
 #include "launcher/guardian.h"
 #include "launcher/hang_watch.h"
 #include "launcher/logmux.h"
@@ -224,15 +223,24 @@ static void make_scratch(struct run *r)
         strcpy(r->link->scratch_dir, path);
 }
 
+/* A single worker sees its cores itself; a CPU quota it does not. */
 static void choose_omp(struct run *r)
 {
-    const int workers = (int)r->config->nproc;
-    if (workers == 1 || spawn_env_get(environ, "OMP_NUM_THREADS"))
+    const struct placement *p = &r->placement;
+    if ((p->workers == 1 && !p->limited) || spawn_env_get(environ, "OMP_NUM_THREADS"))
         return;
-    int threads = spawn_env_omp_threads(cores_usable(), workers);
-    snprintf(r->omp_variable, sizeof r->omp_variable, "OMP_NUM_THREADS=%d", threads);
-    logmux_say(r->mux, "OMP_NUM_THREADS is not set; each of the %d workers gets %d (%d cores)", workers, threads,
-               cores_usable());
+    int least = placement_threads(p, 0), most = least;
+    for (int i = 1; i < p->workers; i++) {
+        const int n = placement_threads(p, i);
+        least = n < least ? n : least;
+        most = n > most ? n : most;
+    }
+    char range[32] = "";
+    if (most > least)
+        snprintf(range, sizeof range, " to %d", most);
+    r->set_omp = true;
+    logmux_say(r->mux, "OMP_NUM_THREADS is not set: each worker gets %d%s (workers: %d, cores: %d)", least, range,
+               p->workers, p->cores);
 }
 
 static int make_cgroup(struct run *r, struct err *e)
@@ -252,14 +260,11 @@ static int open_parts(struct run *r, struct err *e)
     const struct config *c = r->config;
     const int n = (int)c->nproc;
     TRY(log_layout_open(&r->logs, &c->log, c->run_id, e));
-    const struct logmux_options mux = {.conf = &c->log,
-                                       .layout = &r->logs,
-                                       .role = c->role,
-                                       .host = r->host,
-                                       .run_id = c->run_id,
-                                       .max_workers = n};
+    const struct logmux_options mux = {
+        .conf = &c->log, .layout = &r->logs, .role = c->role, .host = r->host, .run_id = c->run_id, .max_workers = n};
     TRY(logmux_create(&r->mux, &r->loop, &mux, e));
     log_redirect(log_to_console, r->mux);
+    TRY(placement_plan(&r->placement, (enum binding_mode)c->numa_binding, n, e));
     TRY(make_cgroup(r, e));
     if (c->log.dir_chosen || r->logs.torchrun) /* else the path is known beforehand */
         logmux_say(r->mux, "the workers' output goes to %s", r->logs.root);
@@ -271,6 +276,7 @@ static int open_parts(struct run *r, struct err *e)
         .on_pipe = r->link->worker_pipe,
         .on_ttou = r->link->worker_ttou,
         .nofile = r->link->worker_nofile,
+        .bindings = r->placement.bindings,
         .cgroup = r->cgroup,
         .cgroup_must = c->cgroup == CONFIG_CGROUP_ON,
         .mux = r->mux,
@@ -304,6 +310,7 @@ static void close_parts(struct run *r)
         flush_output(r);
     group_destroy(r->group);
     cgroup_destroy(r->cgroup);
+    placement_free(&r->placement);
     log_redirect(NULL, NULL);
     logmux_destroy(r->mux);
     uv_run(&r->loop, UV_RUN_DEFAULT); /* only handles that close are left */

@@ -8,6 +8,7 @@
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "common/rdzv.h"
+#include "launcher/binding.h"
 #include "launcher/cores.h"
 #include "launcher/gpus.h"
 #include "launcher/group.h"
@@ -115,6 +116,15 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_NNODES,PET_NNODES",
      .parse = parse_nnodes,
      .help = "nodes of the job: exactly N, or begin with MIN and take up to MAX; nodes beyond MAX wait as spares"},
+    {.name = "numa-binding",
+     .type = ARG_CHOICE,
+     .at = offsetof(struct config, numa_binding),
+     .def = "off",
+     .choices = BINDING_CHOICES,
+     .env = "CRUN_NUMA_BINDING",
+     .help = "bind each worker to cores near its GPU (worker N has GPU N), without one to an even share: those of its "
+             "NUMA node or socket, "
+             "a share of the node that no other worker has, or a group of cores with one largest cache"},
     ARG_GROUP("Rendezvous"),
     {.name = "standalone",
      .type = ARG_FLAG,

@@ -30,8 +30,9 @@ struct config {
     int64_t node_rank, master_port; /* -1: not typed */
     const char *rdzv_ca;
     bool rdzv_tls, insecure;
-    int rank_order; /* enum config_order */
-    int cgroup;     /* enum config_cgroup */
+    int rank_order;   /* enum config_order */
+    int cgroup;       /* enum config_cgroup */
+    int numa_binding; /* enum binding_mode */
     int64_t max_restarts;
     double restart_window, restart_backoff; /* seconds */
     const char *run_id;                     /* never NULL after config_read() */

@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "launcher/binding.h"
 #include "launcher/cgroup.h"
 #include "launcher/child.h"
 #include "launcher/logmux.h"
@@ -174,6 +175,7 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
                                   .on_pipe = &g->o.on_pipe,
                                   .on_ttou = &g->o.on_ttou,
                                   .nofile = &g->o.nofile,
+                                  .binding = g->o.bindings ? &g->o.bindings[local] : NULL,
                                   .cgroup_fd = cgroup_fd(g->o.cgroup),
                                   .cgroup_must = g->o.cgroup_must};
         rc = spawn(&r, &pid, &c->pidfd, e);

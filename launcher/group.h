@@ -19,6 +19,7 @@
 /* After SIGKILL: longer means that the kernel cannot end the process (a device or a network file system hangs). */
 #define GROUP_KILL_BOUND_MS 30000
 
+struct binding;
 struct cgroup;
 struct crun_page;
 struct err;
@@ -46,6 +47,7 @@ struct group_options {
     sigset_t mask;                     /* of the workers */
     struct sigaction on_pipe, on_ttou; /* dispositions of the workers */
     struct rlimit nofile;              /* and their limit of open files */
+    const struct binding *bindings;    /* one for each worker; NULL: none is bound */
     struct cgroup *cgroup;             /* NULL: none; the caller begins its rounds */
     bool cgroup_must;                  /* no worker may start outside it */
     struct logmux *mux;

@@ -82,7 +82,8 @@ static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *
                                    .store_url = r->store_url,
                                    .node_id = r->node,
                                    .restart_reason = reason_text(n->why)};
-    const char *extra[] = {r->page_variable, r->omp_variable[0] ? r->omp_variable : NULL, NULL, NULL, NULL};
+    const char *extra[] = {r->page_variable, r->set_omp ? r->omp_variable : NULL, NULL, NULL, NULL};
+    snprintf(r->omp_variable, sizeof r->omp_variable, "OMP_NUM_THREADS=%d", placement_threads(&r->placement, local));
     snprintf(r->page_variable, sizeof r->page_variable, ENV_PAGE_FD "=%d", page_fd);
     struct virtual_rank device;
     if (r->config->virtual_local_rank) {
@@ -188,14 +189,16 @@ static void on_unstarted(void *arg, int local, int error)
 {
     struct run *r = arg;
     char text[512];
-    if (error == ENOENT)
+    if (error < 0)
+        snprintf(text, sizeof text, "a worker cannot be bound to its cores (--numa-binding): %s", strerror(-error));
+    else if (error == ENOENT)
         snprintf(text, sizeof text, "program '%s' cannot be executed: it, or the interpreter it names, is not found",
                  r->program->path);
     else
         snprintf(text, sizeof text, "program '%s' cannot be executed: %s", r->program->path, strerror(error));
     if (r->unspawned) /* every worker fails the same way: said once */
         return;
-    spawn_failed(r, error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXEC, text);
+    spawn_failed(r, error < 0 ? EXIT_UNAVAILABLE : error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXEC, text);
     run_pump(r);
 }
 

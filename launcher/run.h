@@ -9,6 +9,7 @@
 #include "launcher/bootstrap.h"
 #include "launcher/group.h"
 #include "launcher/log_layout.h"
+#include "launcher/placement.h"
 #include "launcher/rendezvous.h"
 #include "launcher/timeline.h"
 
@@ -48,6 +49,8 @@ struct run {
     struct group *group;
     struct hang_watch *hang; /* NULL: not watched */
     struct cgroup *cgroup; /* NULL: none */
+    struct placement placement;
+    bool set_omp;           /* the workers are told their share of the cores */
     struct rdzv_news round; /* the current one */
     int prev_base;          /* rank base of the round before, -1: none */
     struct watch *signals, *guardian;

@@ -10,6 +10,15 @@
 #include <unistd.h>
 
 #include "common/err.h"
+#include "launcher/binding.h"
+
+static _Noreturn void fail(const struct spawn_request *r, int error)
+{
+    struct spawn_failure f = {r->tag, error};
+    ssize_t ignored = write(r->status_fd, &f, sizeof f); /* far below PIPE_BUF: whole or not at all */
+    (void)ignored;
+    _exit(127);
+}
 
 /* Between fork and exec: system calls only. */
 static _Noreturn void child(const struct spawn_request *r, pid_t parent)
@@ -27,11 +36,11 @@ static _Noreturn void child(const struct spawn_request *r, pid_t parent)
     sigaction(SIGTTOU, r->on_ttou, NULL);
     setrlimit(RLIMIT_NOFILE, r->nofile);
     sigprocmask(SIG_SETMASK, r->mask, NULL);
+    const int bound = r->binding ? binding_apply(r->binding) : 0;
+    if (bound < 0)
+        fail(r, bound);
     execve(r->path, r->argv, r->envp);
-    struct spawn_failure f = {r->tag, errno};
-    ssize_t ignored = write(r->status_fd, &f, sizeof f); /* far below PIPE_BUF: whole or not at all */
-    (void)ignored;
-    _exit(127);
+    fail(r, errno);
 }
 
 /* Old kernels and some seccomp filters know no clone3. */

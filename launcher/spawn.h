@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+struct binding;
 struct err;
 
 #define SPAWN_KEEP_MAX 4
@@ -26,12 +27,13 @@ struct spawn_request {
     const sigset_t *mask; /* the new process's */
     const struct sigaction *on_pipe, *on_ttou;
     const struct rlimit *nofile;
-    int cgroup_fd;    /* cgroup2 to be born in, -1: that of this process */
-    bool cgroup_must; /* fail if that is not possible; else the process is started outside it */
+    const struct binding *binding; /* its cores; NULL: those of this process */
+    int cgroup_fd;                 /* cgroup2 to be born in, -1: that of this process */
+    bool cgroup_must;              /* fail if that is not possible; else the process is started outside it */
 };
 
 struct spawn_failure {
-    int tag, error; /* errno of execve */
+    int tag, error; /* errno of execve; negative: -errno of binding it to its cores */
 };
 
 /* Returns 0 as soon as the process exists (the exec may still fail: status_fd). -errno if it cannot be made. The caller closes *ret_pidfd. */

@@ -90,8 +90,3 @@ const char *spawn_env_get(char *const *env, const char *name)
             return *env + n + 1;
     return NULL;
 }
-
-int spawn_env_omp_threads(int cores, int workers)
-{
-    return cores > workers ? cores / workers : 1;
-}

@@ -14,7 +14,4 @@ int spawn_env_build(char **base, const struct env_contract *c, const char *const
 /* Value of NAME in a NULL-terminated environment, or NULL. */
 const char *spawn_env_get(char *const *env, const char *name);
 
-/* OMP_NUM_THREADS for each of `workers` on `cores`: an even share, at least 1. */
-int spawn_env_omp_threads(int cores, int workers);
-
 #endif

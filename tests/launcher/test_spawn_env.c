@@ -56,20 +56,11 @@ static void every_variable_of_the_contract_is_there_once(void **state)
     free(env);
 }
 
-static void threads_are_an_even_share_and_never_none(void **state)
-{
-    assert_int_equal(spawn_env_omp_threads(64, 8), 8);
-    assert_int_equal(spawn_env_omp_threads(7, 2), 3);
-    assert_int_equal(spawn_env_omp_threads(2, 8), 1);
-    assert_int_equal(spawn_env_omp_threads(4, 4), 1);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(inherited_variables_stay_and_the_contracts_replace_them),
         cmocka_unit_test(every_variable_of_the_contract_is_there_once),
-        cmocka_unit_test(threads_are_an_even_share_and_never_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
