@@ -97,7 +97,7 @@ def test_a_worker_that_is_done_early_does_not_end_the_others(crun):
     (["--run-id", "a/b", "true"], 2, ["run-id", "a/b"]),
     (["--nproc_per_nod3", "1", "true"], 2, ["nproc"]),
     (["--rdzv_backend=etcd", "--rdzv_endpoint", "x:1", "true"], 2, ["rdzv-backend", "not supported"]),
-    (["-m", "package.module"], 2, ["module", "python3 -m"]),
+    (["-m", "--no-python", "package.module"], 2, ["--module", "--no-python"]),
     (["--role", "a\nb", "true"], 2, ["role", "control characters"]),
     ([], 2, ["no program"]),
     (["no-such-program"], 127, ["no-such-program", "not found"]),

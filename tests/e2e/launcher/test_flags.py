@@ -1,0 +1,412 @@
+"""Every option of crun has a row here that shows its effect, or names the test that does.
+
+A row is a function that runs crun with the option and looks at what came of it. Options of torchrun are those of torch 2.15."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from crun_run import BUILD, CRUN, REPO
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "elastic"))
+from cluster import free_port  # noqa: E402
+
+TORCHRUN = """nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone max-restarts monitor-interval start-method
+event-log-handler role module no-python run-path log-dir redirects tee local-ranks-filter duplicate-stdout-filters duplicate-stderr-filters
+log-line-prefix-template logs-specs node-rank master-addr master-port local-addr shutdown-timeout
+virtual-local-rank print-completion""".split()
+
+ROWS = {}
+ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
+    "cgroup": "launcher/test_cgroup.py::test_off_leaves_the_workers_where_crun_is",
+    "collapse": "launcher/test_logs.py::test_lines_that_ranks_share_are_shown_once",
+    "color": "launcher/test_logs.py::test_colours",
+    "duplicate-stderr-filters": "launcher/test_logs.py::test_lines_with_a_word_are_written_to_one_more_file",
+    "duplicate-stdout-filters": "launcher/test_logs.py::test_lines_with_a_word_are_written_to_one_more_file",
+    "local-ranks-filter": "launcher/test_logs.py::test_ranks_of_two_digits_have_redirects_and_filters",
+    "log-layout": "launcher/test_logs.py::test_the_layout_of_torchrun_keeps_every_attempt",
+    "log-line-prefix-template": "launcher/test_logs.py::test_the_macros_of_a_prefix",
+    "log-max-size": "launcher/test_logs.py::test_a_file_has_a_cap_that_counts_what_is_left_out",
+    "log-rate": "launcher/test_logs.py::test_the_console_is_limited_by_rate_and_counts_the_rest",
+    "log-rotate-keep": "launcher/test_logs.py::test_files_are_rotated_and_old_ones_kept_as_told",
+    "log-rotate-size": "launcher/test_logs.py::test_files_are_rotated_and_old_ones_kept_as_told",
+    "rank-order": "elastic/test_elastic.py::test_ranks_follow_host_names_or_arrival",
+    "ranks-filter": "launcher/test_logs.py::test_ranks_of_two_digits_have_redirects_and_filters",
+    "rdzv-ca": "rendezvousd/test_hosting.py::test_a_job_meets_over_tls",
+    "redirects": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
+    "restart-backoff": "elastic/test_elastic.py::test_the_first_restart_is_at_once_and_the_next_ones_wait",
+    "restart-window": "elastic/test_elastic.py::test_restarts_outside_the_window_do_not_count",
+    "show": "launcher/test_logs.py::test_only_the_first_failure_is_shown",
+    "tee": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
+    "token-file": "rendezvousd/test_hosting.py::test_an_agent_with_the_token_comes_in",
+}
+
+
+def row(*options):
+    def keep(function):
+        for option in options:
+            assert option not in ROWS and option not in ELSEWHERE, option
+            ROWS[option] = function
+        return function
+    return keep
+
+
+def options():
+    """Long names of --help, without those that only print."""
+    text = subprocess.run([CRUN, "--help"], capture_output=True, text=True, check=True, timeout=20).stdout
+    found = re.findall(r"^  (?:-., )?--(?:\[no-\])?([a-z-]+)", text, re.M)
+    return found
+
+
+def said(crun, *args, program=("sh", "-c"), code=0, **kw):
+    """The workers' lines, sorted, without prefix; and crun's stderr. The last argument is a script of sh."""
+    rc, out, err = crun.run("--log-prefix=off", *args[:-1], *program, args[-1], **kw)
+    assert rc == code, err
+    return sorted(out.splitlines()), err
+
+
+def script(crun, name, text):
+    path = crun.tmp / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+# --- size and rendezvous ---------------------------------------------------------------------------------------------
+
+
+@row("nproc-per-node")
+def nproc(crun):
+    assert said(crun, "--nproc_per_node", 3, "echo $LOCAL_RANK/$LOCAL_WORLD_SIZE")[0] == ["0/3", "1/3", "2/3"]
+
+
+def two_nodes(crun, *common, each=((), ()), secret="--insecure", env=None, show="echo $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RUN_ID"):
+    started = [crun.start("--log-prefix=off", *secret.split(), "--nnodes", 2, *common, *own, "sh", "-c", show, extra_env=env or {}) for own in each]
+    done = [p.communicate(timeout=90) for p in started]
+    assert [p.returncode for p in started] == [0, 0], done
+    return sorted(out.decode().strip() for out, _ in done)
+
+
+@row("nnodes", "rdzv-endpoint", "rdzv-backend", "run-id")
+def nodes_meet(crun):
+    lines = two_nodes(crun, "--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "meet")
+    assert [line.split()[0] for line in lines] == ["0/2", "1/2"]
+    assert {line.split()[2] for line in lines} == {"meet"}
+    rc, _, err = crun.run("--rdzv-backend", "etcd", "true")
+    assert rc == 2 and "--rdzv-backend 'etcd' is not supported" in err
+
+
+@row("node-rank", "master-addr", "master-port")
+def static_nodes(crun):
+    port = free_port()
+    show = "echo $GROUP_RANK $ROLE $MASTER_ADDR:$MASTER_PORT"
+    each = [("--node_rank", 1, "--role", "second"), ("--node_rank", 0, "--role", "first")]
+    lines = two_nodes(crun, "--master_addr", "127.0.0.1", "--master_port", port, each=each, show=show.replace("ROLE", "ROLE_NAME"))
+    assert lines == [f"0 first 127.0.0.1:{port}", f"1 second 127.0.0.1:{port}"]
+
+
+@row("local-addr", "iface")
+def addresses(crun):
+    for option in (("--local_addr", "127.0.0.1"), ("--iface", "lo")):
+        lines = two_nodes(crun, "--rdzv_endpoint", f"localhost:{free_port()}", *option)
+        assert {line.split()[1].split(":")[0] for line in lines} == {"127.0.0.1"}
+
+
+@row("rdzv-conf")
+def join_timeout(crun):
+    rc, _, err = crun.run("--insecure", "--nnodes", 2, "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_conf",
+                          "join_timeout=1", "true")
+    assert rc == 69, err
+
+
+@row("rdzv-tls")
+def tls(crun):
+    """Who may talk TLS only hosts nothing, and finds nothing here."""
+    rc, _, err = crun.run("--insecure", "--rdzv_tls", "--nnodes", 2, "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_conf",
+                          "join_timeout=1", "true")
+    assert rc == 69 and "cannot reach" in err, err
+
+
+@row("insecure")
+def insecure(crun):
+    for secret, made in (("--insecure", False), ("", True)):
+        home = crun.tmp / f"home{made}"
+        home.mkdir()
+        two_nodes(crun, "--rdzv_endpoint", f"127.0.0.1:{free_port()}", secret=secret, env={"HOME": str(home)})
+        assert (home / ".config" / "crun" / "token").exists() == made
+
+
+@row("standalone")
+def standalone(crun):
+    lines, err = said(crun, "--standalone", "--rdzv-endpoint", "10.255.255.1:1", "echo $GROUP_WORLD_SIZE $MASTER_ADDR")
+    assert lines == ["1 127.0.0.1"] and "crun: --rdzv-endpoint has no effect with --standalone\n" in err
+
+
+# --- failures and stops ----------------------------------------------------------------------------------------------
+
+
+@row("max-restarts")
+def restarts(crun):
+    lines, _ = said(crun, "--max_restarts", 2, "echo $CRUN_ROUND $CRUN_GLOBAL_RESTARTS $CRUN_RESTART_REASON; [ $CRUN_ROUND = 2 ]")
+    assert lines == ["1 0 start", "2 1 failure"]
+
+
+@row("shutdown-timeout")
+def grace(crun):
+    stubborn = "trap '' TERM; : > ready; while :; do sleep 1; done"
+    dies = "while [ ! -e ready ]; do sleep 0.01; done; exit 4"
+    _, err = said(crun, "--nproc_per_node", 2, "--shutdown_timeout", "0", f"[ $RANK = 0 ] && {{ {dies}; }}; {stubborn}", code=4,
+                  cwd=crun.tmp, timeout=25)
+    assert "rank 0 exited with code 4" in err
+
+
+# --- output ----------------------------------------------------------------------------------------------------------
+
+
+@row("log-dir")
+def log_dir(crun):
+    said(crun, "--log_dir", crun.tmp / "logs", "--rdzv_id", "job", "echo out; echo err >&2")
+    folder = crun.tmp / "logs" / "job" / "round-1"
+    assert ((folder / "rank-0.out").read_text(), (folder / "rank-0.err").read_text()) == ("out\n", "err\n")
+
+
+@row("log-prefix", "role")
+def prefix(crun):
+    rc, out, _ = crun.run("--role", "actor", "sh", "-c", "echo $ROLE_NAME")
+    assert (rc, out) == (0, "[actor0]: actor\n")
+    assert said(crun, "--no-log-prefix", "echo bare")[0] == ["bare"]
+
+
+@row("log-level")
+def log_level(crun):
+    assert "worker ended" in said(crun, "--log-level", "info", "true")[1]
+    assert "worker ended" not in said(crun, "true")[1]
+
+
+# --- the program -----------------------------------------------------------------------------------------------------
+
+
+@row("module")
+def module(crun):
+    script(crun, "some_module.py", "import sys; print(__name__, sys.argv[1:], sys.stdout.write_through, __spec__.name)")
+    for flag in ("-m", "--module"):
+        lines, _ = said(crun, flag, "--x", program=("some_module",), cwd=crun.tmp)
+        assert lines == ["__main__ ['--x'] True some_module"]
+
+
+@row("no-python")
+def no_python(crun):
+    path = script(crun, "not_python.py", "#!/bin/sh\necho shell $1\n")
+    assert said(crun, "--no_python", "x", program=(path,))[0] == ["shell x"]
+    rc, _, err = crun.run("-m", "--no-python", "x")
+    assert rc == 2 and "--module and --no-python contradict each other" in err
+
+
+@row("run-path")
+def run_path(crun):
+    script(crun, "__main__.py", "import sys; print(__name__, sys.argv[1:])")
+    lines, err = said(crun, "--run_path", "--no_python", "a b", program=(crun.tmp,))
+    assert lines == ["__main__ ['a b']"] and "crun: --no-python has no effect: --run-path counts more\n" in err
+
+
+@row("use-env")
+def use_env(crun):
+    path = script(crun, "args.py", "import sys; print(sys.argv[1:])")
+    assert said(crun, "--no-use-env", "--nproc_per_node", 2, "x", program=(path,))[0] == ["['--local-rank=0', 'x']", "['--local-rank=1', 'x']"]
+    assert said(crun, "x", program=(path,))[0] == ["['x']"]
+
+
+@row("virtual-local-rank")
+def virtual_local_rank(crun):
+    show = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES"
+    assert said(crun, "--virtual_local_rank", "--nproc_per_node", 2, show)[0] == ["0 0 0", "1 0 1"]
+    lines, _ = said(crun, "--virtual_local_rank", "--nproc_per_node", 2, show, extra_env={"CUDA_VISIBLE_DEVICES": "5, GPU-7"})
+    assert lines == ["0 0 5", "1 0 GPU-7"]
+    rc, _, err = crun.run("--virtual-local-rank", "--nproc_per_node", 2, "true", extra_env={"CUDA_VISIBLE_DEVICES": "5"})
+    assert rc == 2 and "CUDA_VISIBLE_DEVICES is '5', expected a device for local rank 1" in err
+
+
+@row("dry-run")
+def dry_run(crun):
+    rc, out, err = crun.run("--dry-run", "--nproc_per_node", 2, "--nnodes", 3, "--node-rank", 1, "--master-addr", "10.0.0.1",
+                            "--role", "r", "sh", "-c", 'touch started; echo "$0" ${rank}', cwd=crun.tmp)
+    assert (rc, err) == (0, "") and not (crun.tmp / "started").exists()
+    assert "rank 2, local rank 0\n" in out and "rank 3, local rank 1\n" in out
+    assert "-c 'touch started; echo \"$0\" 3'\n" in out
+    for line in ("RANK=3", "WORLD_SIZE=6", "GROUP_RANK=1", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500", "ROLE_NAME=r"):
+        assert f"    {line}\n" in out, out
+    rc, out, _ = crun.run("--dry-run", "--nnodes", "1:2", "--rdzv-endpoint", "10.0.0.1", "true")
+    assert rc == 0 and "    RANK=<decided by the rendezvous>\n" in out
+
+
+# --- without effect --------------------------------------------------------------------------------------------------
+
+
+@row("monitor-interval", "start-method", "event-log-handler", "logs-specs")
+def said_to_have_no_effect(crun):
+    for line in (("--monitor_interval", "5"), ("--start_method", "fork"), ("--event_log_handler", "console"), ("--logs_specs", "mine")):
+        lines, err = said(crun, *line, "echo ran")
+        assert lines == ["ran"] and err.count("\n") == 1
+        assert err.startswith(f"crun: {line[0].replace('_', '-')} has no effect: "), err
+    assert "--monitor-interval has no effect" in said(crun, "true", extra_env={"PET_MONITOR_INTERVAL": "5"})[1]
+    assert said(crun, "--event-log-handler", "null", "true")[1] == ""
+
+
+# --- what only prints ------------------------------------------------------------------------------------------------
+
+
+@row("print-config")
+def print_config(crun):
+    folder = crun.tmp / ".config" / "crun"
+    folder.mkdir(parents=True)
+    conf = folder / "crun.conf"
+    conf.write_text("max_restarts = 7 # as a rule\nrole = from-file\nnproc-per-node = 4\nshutdown-timeout=5\n")
+    env = {"HOME": str(crun.tmp), "PET_ROLE": "from-env", "CRUN_NPROC_PER_NODE": "3", "PET_NPROC_PER_NODE": "5"}
+    rc, out, _ = crun.run("--print-config", "--shutdown-timeout", "9", "prog", extra_env=env)
+    assert rc == 0
+    for line in (f"max-restarts = 7  # file {conf}", "role = from-env  # environment PET_ROLE", "shutdown-timeout = 9  # command line",
+                 "nproc-per-node = 3  # environment CRUN_NPROC_PER_NODE", "nnodes = 1:1  # default"):
+        assert line + "\n" in out, out
+    assert said(crun, "echo $TORCHELASTIC_MAX_RESTARTS", extra_env={"HOME": str(crun.tmp)})[0] == ["7"] * 4
+    conf.write_text("\nmax_restart = 7\n")
+    rc, _, err = crun.run("true", extra_env=env)
+    assert rc == 2 and f"crun: {conf}: line 2: no setting 'max_restart'" in err
+
+
+@row("version", "help")
+def version(crun):
+    assert re.fullmatch(r"crun \d+\.\d+\.\d+\n", crun.run("--version")[1])
+    assert crun.run("-h")[1].startswith("Usage: crun [options] PROGRAM [args...]\n")
+
+
+@row("completion")
+def completion(crun):
+    bash = crun.run("--print-completion", "bash")[1]
+    script(crun, "crun.bash", bash)
+
+    def complete(*words):
+        text = f'. {crun.tmp}/crun.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _crun; printf "%s\\n" "${{COMPREPLY[@]}}"'
+        p = subprocess.run(["bash", "-c", text, "bash", *words], capture_output=True, text=True, timeout=20)
+        assert p.returncode == 0 and p.stderr == "", p
+        return p.stdout.split()
+
+    assert set(complete("crun", "--")) >= {f"--{o}" for o in options()}
+    assert complete("crun", "--nproc") == ["--nproc-per-node"]
+    assert complete("crun", "--nproc_per_node", "2", "--rank-order", "=", "ho") == ["host"]
+    assert complete("crun", "--nproc_per_node", "2", "python3", "--n") == []
+    zsh = crun.run("--completion", "zsh")[1]
+    assert zsh.startswith("#compdef crun\n") and "'--rank-order=[" in zsh and ":(auto host join node-rank)'" in zsh
+
+
+# --- the tests -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted({f.__name__ for f in ROWS.values()}))
+def test_effect(crun, name):
+    next(f for f in ROWS.values() if f.__name__ == name)(crun)
+
+
+def test_every_option_has_a_row():
+    missing = [o for o in options() if o not in ROWS and o not in ELSEWHERE]
+    assert missing == [], "a row in test_flags.py shows what an option does"
+    assert [o for o in [*ROWS, *ELSEWHERE] if o not in options()] == [], "rows of options that are gone"
+
+
+@pytest.mark.parametrize("option", sorted(ELSEWHERE))
+def test_the_test_of_a_row_exists_and_uses_the_option(option):
+    file, name = ELSEWHERE[option].split("::")
+    text = (HERE.parent / file).read_text()
+    assert f"def {name}(" in text, f"{file} has no {name}"
+    assert re.search(rf"--(no-)?{option.replace('-', '[-_]')}\b", text), option
+
+
+@pytest.mark.parametrize("option", [o for o in TORCHRUN if o != "print-completion"])
+def test_torchruns_options_have_both_spellings_and_a_variable(option):
+    rows = subprocess.run([CRUN, "--options-markdown"], capture_output=True, text=True, check=True, timeout=20).stdout
+    found = [line for line in rows.splitlines() if re.search(rf"--(\[no-\])?{option}\b", line.split(" | ")[0])]
+    assert len(found) == 1, f"--{option} is not an option"
+    variables = found[0].split(" | ")[1]
+    assert "`CRUN_" in variables
+    if option != "numa-binding":
+        assert f"`PET_{option.upper().replace('-', '_')}`" in variables
+    for spelling in (option, option.replace("-", "_")):
+        p = subprocess.run([CRUN, f"--{spelling}=\x01", "--help"], capture_output=True, text=True, timeout=20)
+        assert "unknown option" not in p.stderr and "ambiguous" not in p.stderr, p.stderr
+
+
+def test_every_option_has_a_variable_of_its_own():
+    rows = subprocess.run([CRUN, "--options-markdown"], capture_output=True, text=True, check=True, timeout=20).stdout
+    for line in rows.splitlines():
+        if line.startswith("| `"):
+            name = re.search(r"--(?:\[no-\])?([a-z-]+)", line).group(1)
+            assert f"`CRUN_{name.upper().replace('-', '_')}`" in line, line
+
+
+def test_prefixes_are_taken_unless_ambiguous(crun):
+    assert said(crun, "--nproc", 2, "echo x")[0] == ["x", "x"]
+    rc, _, err = crun.run("--rdzv-c", "x", "true")
+    assert rc == 2 and "option '--rdzv-c' is ambiguous: --rdzv-conf, --rdzv-ca" in err
+    rc, _, err = crun.run("--nprok-per-node", "2", "true")
+    assert rc == 2 and "did you mean '--nproc-per-node'?" in err
+
+
+def test_macros_in_arguments(crun):
+    lines, _ = said(crun, "--nproc_per_node", 2, "printf '%s\\n' '${local_rank}-${rank} $${rank} $$ $rank ${other}'")
+    assert lines == ["0-0 ${rank} $$ $rank ${other}", "1-1 ${rank} $$ $rank ${other}"]
+
+
+def test_crun_launch_has_the_manners_of_torch_distributed_launch(crun):
+    link = crun.tmp / "crun-launch"
+    link.symlink_to(CRUN)
+    path = script(crun, "no_suffix", "import os, sys; print(os.environ['LOCAL_RANK'], sys.argv[1:])")
+
+    def launch(*args):
+        p = subprocess.run([link, "--log-prefix=off", *args], capture_output=True, text=True, timeout=60, env=crun.env)
+        assert p.returncode == 0, p.stderr
+        return sorted(p.stdout.splitlines())
+
+    assert launch("--nproc_per_node=2", path, "a") == ["0 ['--local-rank=0', 'a']", "1 ['--local-rank=1', 'a']"]
+    assert launch("--use_env", path, "a") == ["0 ['a']"]
+
+
+def test_a_python_of_choice(crun):
+    python = script(crun, "python", '#!/bin/sh\necho "$@"\n')
+    path = script(crun, "x.py", "")
+    lines, _ = said(crun, "1", program=(path,), extra_env={"PYTHON_EXEC": str(python)})
+    assert lines == [f"-u {path} 1"]
+
+
+def test_what_has_no_effect_here_is_said(crun):
+    for option in (("--node-rank", "3"), ("--iface", "lo"), ("--rdzv-tls",), ("--restart-window", "9"), ("--insecure",)):
+        _, err = said(crun, *option, "true")
+        assert re.fullmatch(rf"crun: {option[0]} has no effect: [^\n]+\n", err), err
+
+
+def test_the_manual_page_is_formatted_without_a_warning():
+    page = pathlib.Path(BUILD) / "launcher" / "crun.1"
+    text = page.read_text()
+    for option in options():
+        assert option.replace("-", r"\-") in text
+    try:
+        p = subprocess.run(["groff", "-man", "-ww", "-Tutf8", str(page)], capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("no groff")
+    assert p.returncode == 0 and p.stderr == ""
+    assert "restarts them together" in re.sub(r"\s+", " ", p.stdout)
+
+
+def test_a_shell_that_is_there_takes_the_completion(crun):
+    tried = 0
+    for shell in ("bash", "zsh"):
+        path = script(crun, f"completion.{shell}", crun.run("--completion", shell)[1])
+        try:
+            p = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True, timeout=20)
+        except FileNotFoundError:
+            continue
+        tried += 1
+        assert p.returncode == 0 and p.stderr == "", p
+    assert tried, "bash is needed for ./dev"
