@@ -43,14 +43,14 @@ const struct command *command_at(int i)
 }
 
 /* Eight ASCII letters at a time: bit 7 of a byte is set where it lies in A..Z, and moved to the bit that tells the cases apart. */
-static uint64_t lower(uint64_t w)
+static inline uint64_t lower(uint64_t w)
 {
     const uint64_t ones = 0x0101010101010101u;
     uint64_t from_a = w + (0x80 - 'A') * ones, beyond_z = w + (0x80 - 'Z' - 1) * ones;
     return w | ((from_a & ~beyond_z & 0x80 * ones) >> 2);
 }
 
-static uint64_t load(const char *p, size_t n) /* n: 4 or 8 */
+static inline uint64_t load(const char *p, size_t n) /* n: 4 or 8 */
 {
     uint64_t w = 0;
     if (n == 8)
@@ -61,7 +61,7 @@ static uint64_t load(const char *p, size_t n) /* n: 4 or 8 */
 }
 
 /* Up to eight bytes, the first one lowest: two loads that overlap instead of a loop. */
-static uint64_t load_short(const char *p, size_t n)
+static inline uint64_t load_short(const char *p, size_t n)
 {
     if (n >= 4)
         return load(p, 4) | load(p + n - 4, 4) << 8 * (n - 4);
@@ -71,7 +71,7 @@ static uint64_t load_short(const char *p, size_t n)
     return w;
 }
 
-static bool pack(const char *p, size_t n, struct name *ret)
+static inline bool pack(const char *p, size_t n, struct name *ret)
 {
     if (n > NAME_MAX_BYTES)
         return false;
@@ -193,7 +193,7 @@ static void abort_exec(struct conn *c, size_t mark)
 }
 
 /* A client that may not do all, that is subscribed or inside MULTI, or a request with something wrong. */
-static void run_carefully(struct conn *c, const struct command *cmd, const struct request *rq)
+__attribute__((noinline)) static void run_carefully(struct conn *c, const struct command *cmd, const struct request *rq)
 {
     size_t mark = c->reply.out.len;
     if (!cmd || refused(c, cmd, rq)) {

@@ -74,6 +74,16 @@ void conn_close(struct conn *c)
     gate_leave(c);
 }
 
+void conn_finish(struct conn *c)
+{
+    if (!c->writing || c->blocked || c->rdzv) {
+        conn_close(c);
+        return;
+    }
+    conn_say_last_words(c);
+    conn_set_timer(c, TIMER_LINGER, FINISH_MS);
+}
+
 /* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered; a client whose
  * next byte does not fit is closed. */
 void conn_charge(struct conn *c)
@@ -127,16 +137,6 @@ void conn_set_timer(struct conn *c, enum conn_timer kind, int64_t ms)
         uv_timer_stop(&c->timer);
     else
         uv_timer_start(&c->timer, on_timer, (uint64_t)ms, 0);
-}
-
-void conn_finish(struct conn *c)
-{
-    if (!c->writing || c->blocked || c->rdzv) {
-        conn_close(c);
-        return;
-    }
-    conn_say_last_words(c);
-    conn_set_timer(c, TIMER_LINGER, FINISH_MS);
 }
 
 /* ---- in --------------------------------------------------------------------------------------------------------- */

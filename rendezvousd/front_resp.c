@@ -51,14 +51,14 @@ static int resp_feed(struct conn *c, const void *data, size_t n)
 }
 
 /* As request_next(), with the limits this client has by now. */
-static int next(const struct conn *c, struct resp_state *r, struct request *ret)
+static inline int next(const struct conn *c, struct resp_state *r)
 {
     if (r->limited != (c->trust == TRUST_NONE)) {
         struct request_limits l = limits(c);
         r->limited = !r->limited;
         request_parser_limit(&r->in, &l);
     }
-    int rc = request_next(&r->in, ret, &r->e);
+    int rc = request_next(&r->in, &r->next, &r->e);
     if (rc < 0)
         r->broken = rc;
     return rc;
@@ -68,7 +68,7 @@ static bool resp_ready(struct conn *c)
 {
     struct resp_state *r = c->front_state;
     if (!r->has_next && r->broken == 0)
-        r->has_next = next(c, r, &r->next) > 0;
+        r->has_next = next(c, r) > 0;
     return r->has_next || r->broken < 0;
 }
 
@@ -84,13 +84,12 @@ static int refuse(struct conn *c, int code, const struct err *e)
 static int resp_step(struct conn *c)
 {
     struct resp_state *r = c->front_state;
-    struct request rq = r->next;
-    if (!r->has_next && r->broken == 0 && next(c, r, &rq) == 0)
+    if (!r->has_next && r->broken == 0 && next(c, r) == 0)
         return 0;
     if (r->broken < 0)
         return refuse(c, r->broken, &r->e);
     r->has_next = false;
-    command_execute(c, &rq);
+    command_execute(c, &r->next);
     return 1;
 }
 

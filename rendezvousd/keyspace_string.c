@@ -197,8 +197,8 @@ int keyspace_set_range(struct keyspace *k, const char *key, size_t key_len, size
 }
 
 /* The first addition to what was text or not there. */
-static int add_first(struct keyspace *k, const char *key, size_t key_len, int64_t delta, int64_t *ret,
-                     struct key **ret_en)
+__attribute__((noinline)) static int add_first(struct keyspace *k, const char *key, size_t key_len, int64_t delta,
+                                               int64_t *ret, struct key **ret_en)
 {
     struct key *en;
     int64_t old = 0;

@@ -67,11 +67,18 @@ static inline char *below_10000(char *p, unsigned v)
     return v < 100 ? below_100(p, v) : two_digits(below_100(p, v / 100), v % 100);
 }
 
+static inline char *below_100000000(char *p, unsigned v)
+{
+    return v < 10000 ? below_10000(p, v) : four_digits(below_10000(p, v / 10000), v % 10000);
+}
+
 static char *digits(char *p, uint64_t u)
 {
-    if (u < 10000)
-        return below_10000(p, (unsigned)u);
-    return four_digits(digits(p, u / 10000), (unsigned)(u % 10000));
+    const unsigned limit = 100000000;
+    if (u < limit)
+        return below_100000000(p, (unsigned)u);
+    p = digits(p, u / limit);
+    return four_digits(four_digits(p, (unsigned)(u % limit) / 10000), (unsigned)(u % 10000));
 }
 
 /* "<type><number>\r\n" to p, which has room for NUMBER_BYTES. */
@@ -81,7 +88,7 @@ static inline char *write_number(char *p, char type, int64_t v)
     *p++ = type;
     if (v < 0)
         *p++ = '-';
-    p = u < 10000 ? below_10000(p, (unsigned)u) : digits(p, u);
+    p = digits(p, u);
     memcpy(p, "\r\n", 2);
     return p + 2;
 }

@@ -84,7 +84,7 @@ static void retire(struct request_parser *p)
     p->line = NULL;
     p->start = p->pos;
     p->argc = 0;
-    p->multibulk = p->complete = p->plain = false;
+    p->multibulk = p->complete = false;
     p->bulk_len = -1;
     p->args_left = 0;
     if (p->start < p->in.len)
@@ -200,6 +200,7 @@ static int multibulk(struct request_parser *p, struct err *e)
     }
     for (size_t i = 0; i < p->argc; i++)
         p->argv[i].p = p->in.data + (size_t)p->argv[i].p;
+    p->multibulk = false;
     return 1;
 }
 
@@ -236,19 +237,22 @@ static inline const char *number(const char *s, const char *end, size_t *ret)
         *ret = a * 10 + b;
         return s + 4;
     }
-    return short_number(s, end, ret);
+    size_t longer = 0; /* its address is taken, so that it is not in a register */
+    s = short_number(s, end, &longer);
+    *ret = longer;
+    return s;
 }
 
 /* The common case: a multi-bulk request that is all there and small. False: nothing has changed, the careful way is to be taken. */
-static bool whole(struct request_parser *p, size_t start)
+static inline bool whole(struct request_parser *p, size_t start)
 {
     const char *begin = p->in.data + start, *end = p->in.data + p->in.len;
     struct request_arg *v = p->argv;
-    size_t argc, n;
+    size_t argc = 0, n;
     const char *s = end - begin > 5 && *begin == '*' ? number(begin + 1, end, &argc) : NULL;
     if (!s || argc - 1 >= p->argv_cap || argc > p->limits.max_args)
         return false;
-    for (size_t left = argc; left > 0; left--, v++) {
+    for (const struct request_arg *last = v + argc; v < last; v++) {
         if (end - s < 5 || *s != '$' || !(s = number(s + 1, end, &n)))
             return false;
         if ((size_t)(end - s) < n + 2 || !ends_line(s + n))
@@ -261,7 +265,7 @@ static bool whole(struct request_parser *p, size_t start)
     p->start = start;
     p->pos = (size_t)(s - p->in.data);
     p->argc = argc;
-    return p->complete = p->plain = true;
+    return p->complete = true;
 }
 
 static int hex(char c)
@@ -340,7 +344,7 @@ static int inline_request(struct request_parser *p, struct err *e)
     return 1;
 }
 
-/* As request_next(), whatever comes. */
+/* The request that begins at start, which is not a common one. */
 static int next_carefully(struct request_parser *p, struct err *e)
 {
     if (p->broken)
@@ -352,10 +356,7 @@ static int next_carefully(struct request_parser *p, struct err *e)
             return 0;
         if (p->in.data[p->start] == '\0')
             return protocol_error(p, e, "byte 00 begins no RESP request (is this a client of PyTorch's TCPStore?)");
-        bool bulks = p->in.data[p->start] == '*';
-        if (bulks && !p->multibulk && whole(p, p->start))
-            return 1;
-        int rc = bulks ? multibulk(p, e) : inline_request(p, e);
+        int rc = p->in.data[p->start] == '*' ? multibulk(p, e) : inline_request(p, e);
         if (rc <= 0)
             return rc;
         p->complete = true;
@@ -366,7 +367,8 @@ static int next_carefully(struct request_parser *p, struct err *e)
 
 int request_next(struct request_parser *p, struct request *ret, struct err *e)
 {
-    int rc = p->plain && whole(p, p->pos) ? 1 : next_carefully(p, e);
+    bool between = !p->multibulk && !p->line && !p->broken;
+    int rc = between && whole(p, p->complete ? p->pos : p->start) ? 1 : next_carefully(p, e);
     if (rc > 0)
         *ret = (struct request){.argv = p->argv, .argc = p->argc};
     return rc;

@@ -37,9 +37,8 @@ struct request_parser {
     size_t start;  /* of the current request in `in` */
     size_t pos;    /* where parsing goes on */
     bool complete; /* the current request was handed out */
-    bool plain;    /* so it was by the short way: its bytes are all that is to be forgotten */
     bool broken;
-    bool multibulk;
+    bool multibulk; /* the current request is one, and begun */
     int64_t args_left; /* multi-bulk: arguments still to come */
     int64_t bulk_len;  /* of the argument being read; -1: its header comes next */
     size_t argc, argv_cap;
