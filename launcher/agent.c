@@ -100,6 +100,7 @@ static void on_round(struct agent *a, const struct rdzv_news *news, struct agent
     a->live = a->slots;
     a->clearing = false;
     a->bad_code = 0;
+    a->shared_signo = 0;
     add(fx, AGENT_DO_SPAWN)->news = *news;
 }
 
@@ -201,6 +202,13 @@ static void on_failed(struct agent *a, const struct agent_event *ev, struct agen
 
 /* --- the workers ------------------------------------------------------------------------------------------------- */
 
+static void requeue(struct agent *a, struct agent_effects *fx)
+{
+    end_with(a, EXIT_REQUEUE);
+    add(fx, AGENT_DO_LEAVE);
+    stop(a, CRUN_STOP_DRAIN, fx);
+}
+
 static void on_worker_ended(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
     const int code = ev->cause.exit_code;
@@ -214,7 +222,10 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
         if (a->live == 0)
             clear(a, fx);
     } else if (code == EXIT_REQUEUE) {
-        end_with(a, EXIT_REQUEUE);
+        requeue(a, fx);
+    } else if (a->shared_signo && code == 128 + a->shared_signo) {
+        a->signo = a->shared_signo;
+        a->unclean = true;
         add(fx, AGENT_DO_LEAVE);
         stop(a, CRUN_STOP_DRAIN, fx);
     } else if (code != 0) {
@@ -271,7 +282,7 @@ static void say_done(struct agent *a, struct agent_effects *fx)
 {
     a->done = true;
     add(fx, AGENT_DO_DONE);
-    if (a->signo) {
+    if (a->signo || a->preempted) {
         add(fx, AGENT_DO_LEAVE);
         part(a, EXIT_REQUEUE, fx);
     } else {
@@ -290,6 +301,12 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
             part(a, code_of_end(a), fx);
         a->unclean = false;
     }
+}
+
+static void on_unkillable(struct agent *a, struct agent_effects *fx)
+{
+    if (a->state == AGENT_STOPPING || a->state == AGENT_CLEARING)
+        leave_for_good(a, EXIT_UNKILLABLE, fx);
 }
 
 /* --- the user ---------------------------------------------------------------------------------------------------- */
@@ -317,11 +334,45 @@ static void on_first_signal(struct agent *a, struct agent_effects *fx)
     }
 }
 
+static void on_preempted(struct agent *a, struct agent_effects *fx)
+{
+    switch (a->state) {
+    case AGENT_IDLE:
+        leave_for_good(a, EXIT_REQUEUE, fx);
+        break;
+    case AGENT_RUNNING:
+        requeue(a, fx);
+        break;
+    case AGENT_STOPPING: /* it goes on, but no further round follows */
+        if (a->ended || a->signo)
+            break;
+        end_with(a, EXIT_REQUEUE);
+        add(fx, AGENT_DO_LEAVE);
+        break;
+    case AGENT_CLEARING: /* all workers are complete: DONE comes before LEAVE */
+        a->preempted = true;
+        break;
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        add(fx, AGENT_DO_LEAVE);
+        part(a, EXIT_REQUEUE, fx);
+        break;
+    case AGENT_PARTING:
+    case AGENT_OVER:
+        break;
+    }
+}
+
 static void on_signal(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
     if (a->state == AGENT_OVER)
         return;
-    const bool again = ev->signo == SIGINT && a->sigint_ms && ev->now_ms - a->sigint_ms >= AGENT_SIGINT_APART_MS;
+    if (ev->shared && a->state == AGENT_RUNNING && !a->signo) {
+        a->shared_signo = ev->signo;
+        return;
+    }
+    const int64_t apart = ev->typed ? AGENT_TYPED_APART_MS : AGENT_SIGINT_APART_MS;
+    const bool again = ev->signo == SIGINT && a->sigint_ms && ev->now_ms - a->sigint_ms >= apart;
     if (ev->signo == SIGINT && !a->sigint_ms)
         a->sigint_ms = ev->now_ms;
     if (!a->signo && a->state != AGENT_PARTING && !(a->ended && a->state == AGENT_STOPPING)) {
@@ -359,6 +410,12 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
         break;
     case AGENT_GONE:
         on_gone(a, fx);
+        break;
+    case AGENT_UNKILLABLE:
+        on_unkillable(a, fx);
+        break;
+    case AGENT_PREEMPTED:
+        on_preempted(a, fx);
         break;
     case AGENT_SIGNAL:
         on_signal(a, ev, fx);

@@ -16,9 +16,12 @@
  *   - a stop signal: this node leaves. LEAVE, stop the workers, JOIN to say that none is left, EXIT when the rendezvous lets it go: 75 if
  *     all workers ended with 0 or 75, else 128 + signal. The others go on without it, or drain where they are too few;
  *     another SIGINT, a second or more after the first one: no more grace (sooner it is the same wish told twice: timeout(1) and
- *     some shells signal the process and its group);
+ *     some shells signal the process and its group); one that is typed counts at once;
  *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75 if the others ended with 0, 75 or by
  *     our SIGTERM, else with the code of the first that did not;
+ *   - a preemption notice: as if a worker had exited 75, also where no worker runs; a worker that our SIGTERM ends is no fault then;
+ *   - Ctrl-C where the worker has the terminal (`shared`): its own matter, as without crun; if it dies of it, that was a stop signal;
+ *   - a process that SIGKILL does not end: EXIT without a word to the rendezvous, which must not believe that nobody is left;
  *   - a program that cannot be executed: the node leaves, exit 126 or 127; trying again would not help. */
 #ifndef CRUN_LAUNCHER_AGENT_H
 #define CRUN_LAUNCHER_AGENT_H
@@ -44,7 +47,9 @@
     X(AGENT_HUNG, "hung")              /* a worker makes no progress */                                                \
     X(AGENT_SPAWN_FAILED, "unspawned") /* the round's workers cannot be started */                                     \
     X(AGENT_GONE, "gone")              /* no process of the round is left */                                           \
+    X(AGENT_UNKILLABLE, "unkillable")  /* some are, and the kernel does not end them */                                \
     X(AGENT_SIGNAL, "signal")          /* a stop signal for crun */                                                    \
+    X(AGENT_PREEMPTED, "preempted")    /* this node will be taken away: --preemption-signal */                         \
     X(AGENT_GRACE_OVER, "grace-over")  /* of STOP, or the wait of AWAIT */                                             \
     X(AGENT_FENCED, "fenced")          /* the workers must not run any longer: another round may begin */              \
     X(AGENT_FAILED, "failed")          /* the rendezvous will not have this node, or cannot be reached */
@@ -86,6 +91,8 @@ struct agent_event {
     struct rdzv_cause cause; /* WORKER_ENDED (exit_code 0: well), HUNG, SPAWN_FAILED, FAILED */
     int signo;               /* SIGNAL */
     int64_t now_ms;          /* SIGNAL: monotonic, above 0 */
+    bool typed;              /* SIGNAL: on the terminal, not by kill(2) */
+    bool shared;             /* SIGNAL: and the workers got it as well */
 };
 
 struct agent_effect {
@@ -96,8 +103,9 @@ struct agent_effect {
     int code;                /* EXIT */
 };
 
-/* SIGINTs closer together are one. */
+/* SIGINTs closer together are one: timeout(1) and others tell us twice, and a key that is held down repeats. */
 #define AGENT_SIGINT_APART_MS 1000
+#define AGENT_TYPED_APART_MS 150
 /* A rendezvous that does not answer delays a farewell by no more than this. */
 #define AGENT_PART_MS 2000
 
@@ -119,6 +127,8 @@ struct agent {
     bool done;         /* DONE was said in this round */
     int signo;         /* the stop signal that began a drain, 0: none */
     int64_t sigint_ms; /* of the first SIGINT, 0: none */
+    bool preempted;    /* CLEARING: leave when DONE is said */
+    int shared_signo;  /* of this round: typed to the workers too, 0: none */
     bool unclean;      /* draining: some worker ended with neither 0 nor 75 */
     int bad_code;  /* of the first worker that, being stopped, ended with neither 0 nor 75 nor by SIGTERM; 0: none */
     bool clearing; /* CLEAR was asked for in this round */

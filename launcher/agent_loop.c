@@ -55,7 +55,7 @@ static void finish(struct run *r, int code)
     else if (code == EXIT_REQUEUE)
         logmux_say(r->mux, "the workers stopped in good order before the end; start it again to go on (exit code %d)",
                    EXIT_REQUEUE);
-    else if (code != EXIT_OK && !r->unspawned && !round_report_failure(r))
+    else if (code != EXIT_OK && !r->unspawned && !round_report_failure(r) && code != EXIT_UNKILLABLE)
         member_say_failure(r, code);
     r->exit_code = code;
     r->done = true;
@@ -66,9 +66,8 @@ static void finish(struct run *r, int code)
 static void on_grace_over(uv_timer_t *t)
 {
     struct run *r = (struct run *)((char *)t - offsetof(struct run, grace));
-    if (r->config->shutdown_timeout > 0)
-        logmux_say(r->mux, "some workers did not end within %g s of SIGTERM; killing them",
-                   r->config->shutdown_timeout);
+    if (r->grace_ms > 0)
+        logmux_say(r->mux, "some workers did not end within %g s of SIGTERM; killing them", (double)r->grace_ms / 1000);
     run_post(r, &(struct agent_event){.kind = AGENT_GRACE_OVER});
     run_pump(r);
 }
@@ -84,7 +83,8 @@ static void stop_workers(struct run *r, int reason)
 {
     log_info("agent", "stopping the workers reason=%s", crun_stop_reason_name((enum crun_stop_reason)reason));
     group_stop(r->group, reason);
-    uv_timer_start(&r->grace, on_grace_over, (uint64_t)(r->config->shutdown_timeout * 1000), 0);
+    r->grace_ms = stops_grace_ms(&r->config->stops, reason);
+    uv_timer_start(&r->grace, on_grace_over, (uint64_t)r->grace_ms, 0);
 }
 
 /* Requests are taken at once; only a rendezvous in this process can refuse one here, and then one of the two is wrong. */
@@ -270,6 +270,7 @@ static int open_parts(struct run *r, struct err *e)
         logmux_say(r->mux, "the workers' output goes to %s", r->logs.root);
     const struct group_options group = {
         .workers = n,
+        .kill_ms = (int64_t)(c->stops.kill * 1000),
         .path = r->program->path,
         .argv = r->program->argv,
         .mask = r->link->worker_mask,
@@ -337,8 +338,7 @@ static void name_node(struct run *r)
 static void see_off(struct run *r)
 {
     const struct config *c = r->config;
-    const int64_t stopping_ms = (int64_t)(c->shutdown_timeout * 1000) + GROUP_KILL_BOUND_MS;
-    rendezvous_see_off(&r->rendezvous, stopping_ms + c->conf.close_timeout_ms, &r->hurry);
+    rendezvous_see_off(&r->rendezvous, stops_longest_ms(&c->stops) + c->conf.close_timeout_ms, &r->hurry);
 }
 
 int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link, int *ret_code,

@@ -11,7 +11,6 @@
 #include "launcher/binding.h"
 #include "launcher/cores.h"
 #include "launcher/gpus.h"
-#include "launcher/group.h"
 #include "launcher/log_prefix.h"
 
 #define BACKOFF_MAX_MS 30000
@@ -21,7 +20,7 @@
 int64_t config_join_timeout_ms(const struct config *c)
 {
     const int64_t margin_ms = 60000;
-    const int64_t stopping_ms = (int64_t)(c->shutdown_timeout * 1000) + GROUP_KILL_BOUND_MS + margin_ms;
+    const int64_t stopping_ms = stops_longest_ms(&c->stops) + margin_ms;
     if (c->conf.join_timeout_typed || stopping_ms <= c->conf.join_timeout_ms)
         return c->conf.join_timeout_ms;
     return stopping_ms;
@@ -261,12 +260,39 @@ static const struct arg_spec specs[] = {
              "never wait"},
     {.name = "shutdown-timeout",
      .type = ARG_SECONDS,
-     .at = offsetof(struct config, shutdown_timeout),
+     .at = offsetof(struct config, stops.shutdown),
      .def = "30",
      .min = 0,
-     .max = 86400 * 7,
+     .max = STOPS_GRACE_MAX,
      .env = "CRUN_SHUTDOWN_TIMEOUT,PET_SHUTDOWN_TIMEOUT,TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-     .help = "time between SIGTERM and SIGKILL whenever workers are stopped"},
+     .help = "time between SIGTERM and SIGKILL when workers are stopped because another one failed"},
+    {.name = "resize-timeout",
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, stops.resize),
+     .def = "same",
+     .metavar = "SECONDS|same",
+     .env = "CRUN_RESIZE_TIMEOUT",
+     .parse = stops_parse_grace,
+     .help = "the same when a node comes or leaves: healthy workers save first; same: as --shutdown-timeout"},
+    {.name = "drain-timeout",
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, stops.drain),
+     .def = "same",
+     .metavar = "SECONDS|same",
+     .env = "CRUN_DRAIN_TIMEOUT",
+     .parse = stops_parse_grace,
+     .help = "the same when the job or this node is to end early: a stop signal, a preemption notice, a worker's exit "
+             "code 75; same: as --shutdown-timeout"},
+    {.name = "kill-timeout",
+     .type = ARG_SECONDS,
+     .at = offsetof(struct config, stops.kill),
+     .def = "30",
+     .min = 0.1,
+     .max = 86400,
+     .env = "CRUN_KILL_TIMEOUT",
+     .help =
+         "how long SIGKILL may take: processes that the kernel has not ended by then are named and left behind, and "
+         "crun exits with 71"},
     {.name = "hang-timeout",
      .type = ARG_CUSTOM,
      .at = offsetof(struct config, hang),
@@ -274,8 +300,9 @@ static const struct arg_spec specs[] = {
      .metavar = "auto|SECONDS|off",
      .env = "CRUN_HANG_TIMEOUT",
      .parse = hang_parse,
-     .help = "end a round in which a worker that tells libcrun of its steps makes none for so long, as if it had failed; "
-             "auto: learned from the steps so far"},
+     .help =
+         "end a round in which a worker that tells libcrun of its steps makes none for so long, as if it had failed; "
+         "auto: learned from the steps so far"},
     {.name = "cgroup",
      .type = ARG_CHOICE,
      .at = offsetof(struct config, cgroup),

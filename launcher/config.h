@@ -12,6 +12,7 @@
 #include "launcher/log_conf.h"
 #include "launcher/program.h"
 #include "launcher/rdzv_conf.h"
+#include "launcher/stops.h"
 
 struct config_nodes {
     int min, max;
@@ -39,9 +40,9 @@ struct config {
     const char *role;
     struct log_conf log;
     int log_level;
+    struct stops stops;
     struct hang_options hang; /* several_nodes is not set */
-    double shutdown_timeout; /* seconds */
-    struct program_how how;  /* the user's program is started */
+    struct program_how how;   /* the user's program is started */
     bool virtual_local_rank, dry_run;
     int start_method; /* of no effect, like the three below */
     double monitor_interval;

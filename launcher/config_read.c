@@ -116,6 +116,7 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     if (c->conf.rank >= 0 && c->node_rank >= 0 && c->conf.rank != c->node_rank)
         return err_set(e, ERR_USAGE, "--node-rank %d and rank=%d of --rdzv-conf contradict each other",
                        (int)c->node_rank, (int)c->conf.rank);
+    stops_settle(&c->stops);
     TRY(config_find_home(c, e));
     if (c->home.kind == HOME_STATIC && c->rank_order != CONFIG_ORDER_AUTO && c->rank_order != CONFIG_ORDER_NODE_RANK)
         return err_set(e, ERR_USAGE,

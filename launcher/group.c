@@ -303,7 +303,7 @@ static void on_rescan(uv_timer_t *t)
     check_gone((struct group *)((char *)t - offsetof(struct group, rescan)));
 }
 
-static void finish_round(struct group *g)
+static void finish_round(struct group *g, const char *left)
 {
     g->clearing = false;
     uv_timer_stop(&g->rescan);
@@ -312,7 +312,10 @@ static void finish_round(struct group *g)
     status_close(g);
     notify_close(g);
     logmux_end_round(g->o.mux);
-    g->o.events.gone(g->o.arg);
+    if (left)
+        g->o.events.unkillable(g->o.arg, left);
+    else
+        g->o.events.gone(g->o.arg);
 }
 
 /* Somebody is left: killed as often as it takes, because a process may be born while we read /proc. */
@@ -321,7 +324,7 @@ static void check_gone(struct group *g)
     if (!g->clearing)
         return;
     if (tree_empty()) {
-        finish_round(g);
+        finish_round(g, NULL);
         return;
     }
     if (clock_ms() < g->clear_deadline) {
@@ -330,14 +333,11 @@ static void check_gone(struct group *g)
         uv_timer_start(&g->rescan, on_rescan, TREE_RESCAN_MS, 0);
         return;
     }
-    char text[256];
+    char text[512];
     tree_describe(text, sizeof text);
-    if (text[0])
-        logmux_say(g->o.mux, "still there %d s after SIGKILL: %s", GROUP_KILL_BOUND_MS / 1000, text);
-    for (int i = 0; i < g->n; i++) {
+    for (int i = 0; i < g->n; i++)
         drop_pidfd(g, &g->children[i]);
-    }
-    finish_round(g);
+    finish_round(g, text);
 }
 
 void group_clear(struct group *g)
@@ -349,7 +349,7 @@ void group_clear(struct group *g)
         child_kill(&g->children[i]);
     }
     g->clearing = true;
-    g->clear_deadline = clock_ms() + GROUP_KILL_BOUND_MS;
+    g->clear_deadline = clock_ms() + g->o.kill_ms;
     g->sweep_ms =
         clock_ms() + (cgroup_kill(g->o.cgroup) ? TREE_RESCAN_MS : 0); /* only who left the cgroup is left then */
     check_gone(g);

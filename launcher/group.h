@@ -16,9 +16,6 @@
 
 #include "launcher/failure.h"
 
-/* After SIGKILL: longer means that the kernel cannot end the process (a device or a network file system hangs). */
-#define GROUP_KILL_BOUND_MS 30000
-
 struct binding;
 struct cgroup;
 struct crun_page;
@@ -32,8 +29,9 @@ struct group_events {
     void (*ended)(void *arg, int local,
                   int64_t woken_ns); /* group_workers()[local] says how; woken_ns: when we were told */
     void (*progressed)(void *arg,
-                       int64_t first_step_ns); /* the first worker finished its first step; at most once a round */
-    void (*gone)(void *arg);                   /* nobody is left, all output is read */
+                       int64_t first_step_ns);      /* the first worker finished its first step; at most once a round */
+    void (*gone)(void *arg);                        /* nobody is left, all output is read */
+    void (*unkillable)(void *arg, const char *who); /* instead of it: these are left, kill_ms after SIGKILL */
     /* Environment of a worker; freed with free() by the group. */
     int (*make_env)(void *arg, int local, int page_fd, char ***ret, struct err *e);
     /* Arguments of a worker that differ from group_options.argv, freed likewise; NULL in *ret: they do not. */
@@ -42,6 +40,8 @@ struct group_events {
 
 struct group_options {
     int workers;
+    int64_t
+        kill_ms; /* after SIGKILL; longer means that the kernel cannot end the process (a device, a file system hangs) */
     const char *path;
     char *const *argv;
     sigset_t mask;                     /* of the workers */

@@ -22,6 +22,7 @@
 
 /* A SIGKILLed process is gone in milliseconds, one with gigabytes to free in a second; longer means it cannot be killed. */
 #define KILL_BOUND_MS 30000
+#define KILL_AGAIN_MS 1000 /* the agent has waited for them already */
 
 /* What the agent and the guardian share; the pages are zero until one of them writes. */
 struct shared {
@@ -246,8 +247,9 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
     char text[256];
+    const bool known = !e.signaled && e.value == EXIT_UNKILLABLE;
     cgroup_kill_at(l->cgroup_dir);
-    const bool all = tree_kill_all(KILL_BOUND_MS);
+    const bool all = tree_kill_all(known ? KILL_AGAIN_MS : KILL_BOUND_MS);
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
@@ -256,11 +258,11 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (e.signaled)
         console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)g->agent,
                     ending_text(e, text, sizeof text));
-    if (!all) {
+    if (!all && !known) {
         tree_describe(text, sizeof text);
         console_try("crun: still there %d s after SIGKILL: %s\n", KILL_BOUND_MS / 1000, text);
     }
-    return ending_code(e);
+    return all ? ending_code(e) : EXIT_UNKILLABLE;
 }
 
 int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int argc, char **argv)

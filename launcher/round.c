@@ -237,6 +237,15 @@ static void on_gone(void *arg)
     run_pump(r);
 }
 
+static void on_unkillable(void *arg, const char *who)
+{
+    struct run *r = arg;
+    logmux_say(r->mux, "still there %g s after SIGKILL: %s; the kernel does not end them, and crun goes without",
+               r->config->stops.kill, who);
+    run_post(r, &(struct agent_event){.kind = AGENT_UNKILLABLE});
+    run_pump(r);
+}
+
 /* --- the report ----------------------------------------------------------------------------------------------------- */
 
 bool round_report_failure(struct run *r)
@@ -293,6 +302,7 @@ const struct group_events round_events = {
     .ended = on_ended,
     .progressed = on_progressed,
     .gone = on_gone,
+    .unkillable = on_unkillable,
     .make_env = make_env,
     .make_argv = make_argv,
 };

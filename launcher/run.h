@@ -56,6 +56,7 @@ struct run {
     struct watch *signals, *guardian;
     int signal_fd;
     uv_timer_t grace;
+    int64_t grace_ms; /* that it was started with */
     struct timeline timeline; /* of the restart that the current round is */
     struct timeline broken;   /* of the restart that follows, once a worker of the current round has failed */
     bool wait_first_step;     /* the workers of the broken round knew libcrun: their line waits for the first step */

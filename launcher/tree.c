@@ -134,6 +134,19 @@ bool tree_kill_all(int64_t timeout_ms)
     }
 }
 
+/* Where in the kernel it waits; "" where that is not told (privileges, kernel options). */
+static const char *wait_channel(pid_t pid, char out[64])
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/wchan", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, out, 63);
+    if (fd >= 0)
+        close(fd);
+    out[n > 0 ? n : 0] = '\0';
+    return strcmp(out, "0") == 0 ? "" : out;
+}
+
 void tree_describe(char *out, size_t cap)
 {
     struct procs ps;
@@ -141,9 +154,14 @@ void tree_describe(char *out, size_t cap)
     out[0] = '\0';
     procs_read(&ps);
     procs_mark(&ps, getpid());
-    for (size_t i = 0; i < ps.n && len < cap; i++)
-        if (ps.v[i].ours && ps.v[i].state != 'Z')
-            len += (size_t)snprintf(out + len, cap - len, "%s%d (%s, state %c)", len ? ", " : "", (int)ps.v[i].pid,
-                                    ps.v[i].name, ps.v[i].state);
+    for (size_t i = 0; i < ps.n && len < cap; i++) {
+        const struct proc *p = &ps.v[i];
+        char where[64];
+        if (!p->ours || p->state == 'Z')
+            continue;
+        wait_channel(p->pid, where);
+        len += (size_t)snprintf(out + len, cap - len, "%s%d (%s, state %c%s%s)", len ? ", " : "", (int)p->pid, p->name,
+                                p->state, where[0] ? " in " : "", where);
+    }
     free(ps.v);
 }

@@ -21,7 +21,7 @@ bool tree_empty(void);
 /* Kill and reap until nobody is left or timeout_ms has passed. SIGCHLD must be blocked. Returns true if nobody is left. */
 bool tree_kill_all(int64_t timeout_ms);
 
-/* The first descendants still there, as "123 (name, state D), ..." for a message about unkillable processes. */
+/* The first descendants still there, as "123 (name, state D in nfs_wait), ..." for a message about unkillable processes. */
 void tree_describe(char *out, size_t cap);
 
 /* Between two looks at /proc while something is still dying: a death wakes us at once, a birth does not. */

@@ -379,6 +379,82 @@ static void a_stopped_spare_ends_with_75_and_a_node_without_a_round_with_the_sig
     assert_string_equal(news(&b, RDZV_NEWS_END, RDZV_WHY_START, EXIT_REQUEUE), "exit(143)");
 }
 
+static void a_preemption_notice_is_a_wish_to_be_started_again(void **state)
+{
+    static const struct {
+        int ends[SLOTS];
+        const char *exit;
+    } cases[] = {{{75, 75, 0}, "exit(75)"}, {{143, 143, 143}, "exit(75)"}, {{75, 139, 143}, "exit(139)"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct agent a = running();
+        assert_string_equal(simple(&a, AGENT_PREEMPTED), "leave stop(drain)");
+        assert_string_equal(simple(&a, AGENT_PREEMPTED), "");
+        assert_string_equal(signals(&a, SIGTERM), ""); /* the scheduler's, when the time is up */
+        for (int k = 0; k < SLOTS; k++)
+            ends(&a, cases[i].ends[k]);
+        assert_string_equal(parts(&a), cases[i].exit);
+    }
+}
+
+static void a_preempted_node_whose_workers_are_complete_says_so_before_it_leaves(void **state)
+{
+    struct agent a = running();
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 0);
+    assert_string_equal(simple(&a, AGENT_PREEMPTED), "");
+    assert_string_equal(simple(&a, AGENT_GONE), "done leave await");
+}
+
+static void a_preemption_notice_after_a_failure_starts_no_further_round(void **state)
+{
+    struct agent a = running();
+    ends(&a, 1);
+    assert_string_equal(simple(&a, AGENT_PREEMPTED), "leave");
+    ends(&a, 143);
+    ends(&a, 143);
+    assert_string_equal(parts(&a), "exit(75)");
+}
+
+static const char *types(struct agent *a, int signo, bool shared, int64_t now_ms)
+{
+    return step(a, (struct agent_event){
+                       .kind = AGENT_SIGNAL, .signo = signo, .typed = true, .shared = shared, .now_ms = now_ms});
+}
+
+static void a_typed_second_sigint_kills_at_once(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(types(&a, SIGINT, false, 5000), "leave stop(drain)");
+    assert_string_equal(types(&a, SIGINT, false, 5100), ""); /* the key is held down */
+    assert_string_equal(types(&a, SIGINT, false, 5200), "stop(abort) clear");
+}
+
+static void what_is_typed_to_a_worker_with_the_terminal_is_its_own_matter(void **state)
+{
+    struct agent a = running(), b = a, c = a;
+    assert_string_equal(types(&a, SIGINT, true, 5000), "");
+    assert_string_equal(types(&a, SIGINT, true, 9000), "");
+    assert_string_equal(ends(&a, 130), "leave stop(drain)");
+    ends(&a, 0);
+    ends(&a, 0);
+    assert_string_equal(parts(&a), "exit(130)");
+
+    types(&b, SIGINT, true, 5000);
+    assert_string_equal(ends(&b, 1), "fail(1) stop(failure)");
+
+    signals(&c, SIGTERM);
+    assert_string_equal(types(&c, SIGINT, true, 5000), "");
+    assert_string_equal(types(&c, SIGINT, true, 6000), "stop(abort) clear"); /* it does not obey: both ways are open */
+}
+
+static void an_unkillable_process_ends_the_node_without_a_word(void **state)
+{
+    struct agent a = running();
+    ends(&a, 9);
+    simple(&a, AGENT_GRACE_OVER);
+    assert_string_equal(simple(&a, AGENT_UNKILLABLE), "exit(71)");
+}
+
 static void a_node_whose_workers_are_complete_says_so_before_it_leaves(void **state)
 {
     struct agent a = running();
@@ -390,10 +466,10 @@ static void a_node_whose_workers_are_complete_says_so_before_it_leaves(void **st
 }
 
 /* Every event in every state; the words are the effects, "-> state" where it changes. */
-#define CELLS 14
-static const char *const cell_names[CELLS] = {"start",    "round",      "spare",     "stop",     "end(9)",
-                                              "ended(0)", "ended(3)",   "unspawned", "gone",     "grace-over",
-                                              "fenced",   "failed(69)", "SIGTERM",   "hung(124)"};
+#define CELLS 16
+static const char *const cell_names[CELLS] = {
+    "start", "round",      "spare",  "stop",       "end(9)",  "ended(0)",  "ended(3)",   "unspawned",
+    "gone",  "grace-over", "fenced", "failed(69)", "SIGTERM", "hung(124)", "unkillable", "preempted"};
 
 static struct agent_event cell_event(int i)
 {
@@ -412,6 +488,8 @@ static struct agent_event cell_event(int i)
         {.kind = AGENT_FAILED, .cause = {.exit_code = EXIT_UNAVAILABLE}},
         {.kind = AGENT_SIGNAL, .signo = SIGTERM, .now_ms = 1},
         {.kind = AGENT_HUNG, .cause = {.exit_code = EXIT_HUNG}},
+        {.kind = AGENT_UNKILLABLE},
+        {.kind = AGENT_PREEMPTED},
     };
     return v[i];
 }
@@ -449,28 +527,28 @@ static void every_event_in_every_state_does_what_the_table_says(void **state)
         [AGENT_IDLE]      = {"join -> joining", "",                  "",    "",                         "",
         /*                    ended(0)           ended(3)             unspawned */
                              "",                "",                  "",
-        /*                    gone               grace-over           fenced failed(69) SIGTERM hung(124) */
-                             "",                "",                  "",    "exit(69) -> over", "exit(143) -> over", ""},
+        /*                    gone               grace-over           fenced failed(69) SIGTERM hung(124) unkillable preempted */
+                             "",                "",                  "",    "exit(69) -> over", "exit(143) -> over", "", "", "exit(75) -> over"},
         [AGENT_JOINING]   = {"",                "spawn -> running",  "",    "",                         "exit(9) -> over",
                              "",                "",                  "",
-                             "",                "",                  "join", "exit(69) -> over", "leave await -> parting", ""},
+                             "",                "",                  "join", "exit(69) -> over", "leave await -> parting", "", "", "leave await -> parting"},
         [AGENT_RUNNING]   = {"",                "",                  "",    "stop(resize) -> stopping", "stop(failure) -> stopping",
                              "",                "fail(3) stop(failure) -> stopping", "leave clear -> stopping",
                              "",                "",                  "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping",
-                             "fail(124) stop(failure) -> stopping"},
+                             "fail(124) stop(failure) -> stopping", "", "leave stop(drain) -> stopping"},
         [AGENT_STOPPING]  = {"",                "",                  "",    "",                         "",
                              "",                "",                  "leave clear",
-                             "join -> joining", "clear",             "clear", "clear", "leave", ""},
+                             "join -> joining", "clear",             "clear", "clear", "leave", "", "exit(71) -> over", "leave"},
         [AGENT_CLEARING]  = {"",                "",                  "",    "",                         "",
                              "",                "",                  "",
-                             "done -> finishing", "",                " -> stopping", " -> stopping", "", ""},
+                             "done -> finishing", "",                " -> stopping", " -> stopping", "", "", "exit(71) -> over", ""},
         [AGENT_FINISHING] = {"",                "",                  "",    "join -> joining",          "exit(9) -> over",
                              "",                "",                  "",
-                             "",                "",                  "join -> joining", "exit(69) -> over", "leave await -> parting", ""},
+                             "",                "",                  "join -> joining", "exit(69) -> over", "leave await -> parting", "", "", "leave await -> parting"},
         [AGENT_PARTING]   = {"",                "",                  "",    "",                         "exit(75) -> over",
                              "",                "",                  "",
-                             "",                "exit(75) -> over",  "exit(75) -> over", "exit(75) -> over", "", ""},
-        [AGENT_OVER]      = {"", "", "", "", "", "", "", "", "", "", "", "", "", ""},
+                             "",                "exit(75) -> over",  "exit(75) -> over", "exit(75) -> over", "", "", "", ""},
+        [AGENT_OVER]      = {"", "", "", "", "", "", "", "", "", "", "", "", "", "", "", ""},
     };
     /* clang-format on */
     for (int s = AGENT_IDLE; s <= AGENT_OVER; s++)
@@ -530,6 +608,12 @@ int main(void)
         cmocka_unit_test(nobody_waits_for_a_rendezvous_that_does_not_let_go),
         cmocka_unit_test(a_stopped_spare_ends_with_75_and_a_node_without_a_round_with_the_signal),
         cmocka_unit_test(a_node_whose_workers_are_complete_says_so_before_it_leaves),
+        cmocka_unit_test(a_preemption_notice_is_a_wish_to_be_started_again),
+        cmocka_unit_test(a_preempted_node_whose_workers_are_complete_says_so_before_it_leaves),
+        cmocka_unit_test(a_preemption_notice_after_a_failure_starts_no_further_round),
+        cmocka_unit_test(a_typed_second_sigint_kills_at_once),
+        cmocka_unit_test(what_is_typed_to_a_worker_with_the_terminal_is_its_own_matter),
+        cmocka_unit_test(an_unkillable_process_ends_the_node_without_a_word),
         cmocka_unit_test(every_event_in_every_state_does_what_the_table_says),
         cmocka_unit_test(after_the_end_nothing_matters),
     };

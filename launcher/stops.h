@@ -1,0 +1,61 @@
+/* What the options on failures and stops say: graces, signals, codes. Types, parsers, answers. Pure. */
+#ifndef CRUN_LAUNCHER_STOPS_H
+#define CRUN_LAUNCHER_STOPS_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+
+/* Signals that crun can be told to take as a wish to stop; the first four are torchrun's list. Left out: those that cannot be caught, that
+ * report a fault of crun itself, and job control. */
+#define STOPS_SIGNALS(X)                                                                                               \
+    X(SIGTERM)                                                                                                         \
+    X(SIGINT)                                                                                                          \
+    X(SIGHUP)                                                                                                          \
+    X(SIGQUIT)                                                                                                         \
+    X(SIGUSR1)                                                                                                         \
+    X(SIGUSR2)                                                                                                         \
+    X(SIGALRM)                                                                                                         \
+    X(SIGVTALRM)                                                                                                       \
+    X(SIGPROF)                                                                                                         \
+    X(SIGXCPU)                                                                                                         \
+    X(SIGIO)                                                                                                           \
+    X(SIGPWR)
+
+#define STOPS_HANDLED "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+#define STOPS_GRACE_MAX (86400.0 * 7) /* seconds */
+
+struct stops {
+    double shutdown, resize,
+        drain;   /* seconds between SIGTERM and SIGKILL: after a failure, for a resize, for a drain */
+    double kill; /* seconds between SIGKILL and giving up */
+    struct stops_signals {
+        sigset_t set;
+        char names[128]; /* "SIGTERM,SIGINT" */
+    } handled;
+    int preempt; /* 0: none */
+    struct stops_codes {
+        uint32_t bits[8]; /* of 0..255 */
+    } fatal;
+};
+
+/* Parsers for the option table. A grace of "same" is that of --shutdown-timeout, once stops_settle() has run. */
+int stops_parse_grace(const char *text, void *field, struct err *e);
+int stops_parse_signals(const char *text, void *field, struct err *e);
+int stops_parse_signal(const char *text, void *field, struct err *e); /* or "none" */
+int stops_parse_codes(const char *text, void *field, struct err *e);  /* "3,77,130-139" or "none" */
+
+void stops_settle(struct stops *s);
+
+/* The grace of workers that are stopped for this reason (enum crun_stop_reason), in ms. */
+int64_t stops_grace_ms(const struct stops *s, int reason);
+
+/* The longest that stopping the workers may take, for whatever reason, in ms. */
+int64_t stops_longest_ms(const struct stops *s);
+
+/* A failure with this code, as a shell sees it, is not worth another try. */
+bool stops_fatal(const struct stops *s, int code);
+
+#endif
