@@ -432,7 +432,7 @@ static const struct arg_spec specs[] = {
      .at = offsetof(struct config, log.template),
      .def = LOG_PREFIX_DEFAULT,
      .metavar = "TEXT",
-     .env = "CRUN_LOG_LINE_PREFIX_TEMPLATE,TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+     .env = "CRUN_LOG_LINE_PREFIX_TEMPLATE,PET_LOG_LINE_PREFIX_TEMPLATE,TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
      .help = "that prefix, with ${role_name}, ${local_rank}, ${rank}, ${rank_in_role}, ${group_rank}, ${hostname}, "
              "${host}, ${time}, ${stream}, ${round} and ${run_id}"},
     {.name = "color",
@@ -489,7 +489,7 @@ static const struct arg_spec specs[] = {
      .type = ARG_FLAG,
      .at = offsetof(struct config, dry_run),
      .env = "CRUN_DRY_RUN",
-     .help = "print ranks, environment and commands of this node's workers; start nothing"},
+     .help = "print ranks, commands, bindings and environment of this node's workers; start nothing"},
     ARG_GROUP("Taken from torchrun without effect"),
     {.name = "monitor-interval",
      .type = ARG_SECONDS,

@@ -8,6 +8,8 @@
 #include "common/env_contract.h"
 #include "common/err.h"
 #include "launcher/config.h"
+#include "launcher/log_layout.h"
+#include "launcher/placement.h"
 #include "launcher/program.h"
 #include "launcher/virtual_rank.h"
 
@@ -15,6 +17,7 @@ struct dryrun {
     const struct config *c;
     const struct program *p;
     int group_rank; /* -1: the rendezvous decides */
+    struct placement placement;
     FILE *out;
 };
 
@@ -125,11 +128,39 @@ static int print_environment(struct dryrun *d, int local, int rank, struct err *
                                      .node_id = "",
                                      .restart_reason = "start"};
     TRY(env_contract_write(&env, put, d));
+    if (!getenv("OMP_NUM_THREADS") && (n > 1 || d->placement.limited))
+        fprintf(d->out, "    OMP_NUM_THREADS=%d\n", placement_threads(&d->placement, local));
     if (!c->virtual_local_rank)
         return 0;
     struct virtual_rank device;
     TRY(virtual_rank_device(local, &device, e));
     fprintf(d->out, "    %s\n%s%s%s", device.cuda, device.hip[0] ? "    " : "", device.hip, device.hip[0] ? "\n" : "");
+    return 0;
+}
+
+static void print_stream(struct dryrun *d, const char *name, bool shown, const char *path)
+{
+    fprintf(d->out, "  %s: %s%s%s%s\n", name, shown ? "console" : "", shown && path ? ", " : "", path ? path : "",
+            shown || path ? "" : "nowhere");
+}
+
+static int print_output(struct dryrun *d, int local, int rank, struct err *e)
+{
+    const struct config *c = d->c;
+    const struct log_routes routes = log_conf_routes(&c->log, local, rank);
+    struct log_layout l;
+    char out[LOG_PATH_MAX], err[LOG_PATH_MAX];
+    TRY(log_layout_plan(&l, &c->log, c->run_id, e));
+    log_layout_name_round(&l, 1, 0);
+    if (rank < 0) {
+        snprintf(out, sizeof out, "a file in %s", l.round);
+        strcpy(err, out);
+    } else {
+        log_layout_path(&l, local, rank, LOG_FILE_OUT, out);
+        log_layout_path(&l, local, rank, LOG_FILE_ERR, err);
+    }
+    print_stream(d, "stdout", routes.console & LOG_OUT, routes.file & LOG_OUT ? out : NULL);
+    print_stream(d, "stderr", routes.console & LOG_ERR, routes.file & LOG_ERR ? err : NULL);
     return 0;
 }
 
@@ -146,8 +177,11 @@ static int print_worker(struct dryrun *d, int local, struct err *e)
         print_word(i == 0 ? d->p->path : argv[i], d->out);
     }
     free(argv);
-    fputs("\n  environment:\n", d->out);
-    return print_environment(d, local, rank, e);
+    char place[256];
+    placement_text(&d->placement, local, place, sizeof place);
+    fprintf(d->out, "\n  binding: %s\n  environment:\n", place[0] ? place : "none");
+    TRY(print_environment(d, local, rank, e));
+    return print_output(d, local, rank, e);
 }
 
 int dryrun_print(const struct config *c, const struct program *p, FILE *out, struct err *e)
@@ -160,7 +194,10 @@ int dryrun_print(const struct config *c, const struct program *p, FILE *out, str
         fprintf(out, "%d to %d nodes", c->nnodes.min, c->nnodes.max);
     fprintf(out, ", rendezvous %s%s%s (%s)\n", home_kind_name(c->home.kind), c->home.endpoint[0] ? " at " : "",
             c->home.endpoint, c->home.from);
-    for (int i = 0; i < c->nproc; i++)
-        TRY(print_worker(&d, i, e));
-    return 0;
+    TRY(placement_plan(&d.placement, (enum binding_mode)c->numa_binding, (int)c->nproc, e));
+    int rc = 0;
+    for (int i = 0; i < c->nproc && rc == 0; i++)
+        rc = print_worker(&d, i, e);
+    placement_free(&d.placement);
+    return rc;
 }

@@ -17,7 +17,7 @@ from cluster import free_port  # noqa: E402
 
 TORCHRUN = """nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone max-restarts monitor-interval start-method
 event-log-handler role module no-python run-path log-dir redirects tee local-ranks-filter duplicate-stdout-filters duplicate-stderr-filters
-log-line-prefix-template logs-specs node-rank master-addr master-port local-addr shutdown-timeout
+log-line-prefix-template logs-specs node-rank master-addr master-port local-addr numa-binding shutdown-timeout
 virtual-local-rank print-completion""".split()
 
 ROWS = {}
@@ -35,6 +35,7 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "log-rotate-keep": "launcher/test_logs.py::test_files_are_rotated_and_old_ones_kept_as_told",
     "log-rotate-size": "launcher/test_logs.py::test_files_are_rotated_and_old_ones_kept_as_told",
     "rank-order": "elastic/test_elastic.py::test_ranks_follow_host_names_or_arrival",
+    "numa-binding": "launcher/test_placement.py::test_exclusive_workers_share_no_core",
     "ranks-filter": "launcher/test_logs.py::test_ranks_of_two_digits_have_redirects_and_filters",
     "rdzv-ca": "rendezvousd/test_hosting.py::test_a_job_meets_over_tls",
     "redirects": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
@@ -164,6 +165,13 @@ def grace(crun):
     assert "rank 0 exited with code 4" in err
 
 
+@row("hang-timeout")
+def hang(crun, worker):
+    rc, _, err = crun.run("--hang-timeout", "0.5", worker, "drain")  # one step, and no more
+    assert rc == 124 and "rank 0 has stood at step 1" in err, err
+    assert crun.run("--hang-timeout", "1", "true")[2].startswith("crun: --hang-timeout 1 has no effect: ")
+
+
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
@@ -236,9 +244,12 @@ def dry_run(crun):
                             "--role", "r", "sh", "-c", 'touch started; echo "$0" ${rank}', cwd=crun.tmp)
     assert (rc, err) == (0, "") and not (crun.tmp / "started").exists()
     assert "rank 2, local rank 0\n" in out and "rank 3, local rank 1\n" in out
+    assert out.count("\n  binding: none\n") == 2
     assert "-c 'touch started; echo \"$0\" 3'\n" in out
     for line in ("RANK=3", "WORLD_SIZE=6", "GROUP_RANK=1", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500", "ROLE_NAME=r"):
         assert f"    {line}\n" in out, out
+    rc, out, _ = crun.run("--dry-run", "--numa-binding", "exclusive", "true")
+    assert rc == 0 and "\n  binding: CPUs " in out
     rc, out, _ = crun.run("--dry-run", "--nnodes", "1:2", "--rdzv-endpoint", "10.0.0.1", "true")
     assert rc == 0 and "    RANK=<decided by the rendezvous>\n" in out
 
@@ -306,8 +317,9 @@ def completion(crun):
 
 
 @pytest.mark.parametrize("name", sorted({f.__name__ for f in ROWS.values()}))
-def test_effect(crun, name):
-    next(f for f in ROWS.values() if f.__name__ == name)(crun)
+def test_effect(crun, worker, name):
+    function = next(f for f in ROWS.values() if f.__name__ == name)
+    function(*(crun, worker)[:function.__code__.co_argcount])
 
 
 def test_every_option_has_a_row():
