@@ -53,6 +53,21 @@ static const char *event_plugins(const struct config *c)
     return strcmp(c->event_log_handler, "null") == 0 ? NULL : "it names a Python plug-in";
 }
 
+static const char *without_prefix(const struct config *c)
+{
+    return !c->log.prefix ? "--no-log-prefix leaves the lines bare" : NULL;
+}
+
+static const char *unseen(const struct config *c)
+{
+    return log_conf_hides_all(&c->log) ? "no line of the workers is shown" : NULL;
+}
+
+static const char *one_worker(const struct config *c)
+{
+    return c->nproc == 1 ? "one worker shares its lines with nobody" : unseen(c);
+}
+
 /* option; whether a variable of the environment is worth a line, too; why it does nothing, NULL: it does something */
 #define UNUSED(X)                                                                                                      \
     X("module", true, with_python)                                                                                     \
@@ -71,7 +86,12 @@ static const char *event_plugins(const struct config *c)
     X("rdzv-ca", false, without_server)                                                                                \
     X("insecure", false, without_server)                                                                               \
     X("restart-window", false, without_restarts)                                                                       \
-    X("restart-backoff", false, without_restarts)
+    X("restart-backoff", false, without_restarts)                                                                      \
+    X("log-line-prefix-template", false, without_prefix)                                                               \
+    X("local-ranks-filter", false, unseen)                                                                             \
+    X("ranks-filter", false, unseen)                                                                                   \
+    X("log-rate", false, unseen)                                                                                       \
+    X("collapse", false, one_worker)
 
 void config_say_unused(const struct config *c, const struct arg_result *r, FILE *out)
 {

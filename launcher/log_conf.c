@@ -153,6 +153,14 @@ struct log_routes log_conf_routes(const struct log_conf *c, int local, int rank)
     return r;
 }
 
+bool log_conf_hides_all(const struct log_conf *c)
+{
+    const struct log_spec *r = &c->redirects;
+    const bool redirected = r->n == 1 && r->v[0].streams == LOG_BOTH && r->v[0].ranks.first == 0 &&
+                            r->v[0].ranks.last == RANK_MAX && !names_any(&c->tee);
+    return c->show == LOG_SHOW_FIRST_FAILURE || redirected;
+}
+
 static int check(const struct log_conf *c, struct err *e)
 {
     const bool nowhere = c->dir && strcmp(c->dir, LOG_CONF_NOWHERE) == 0;

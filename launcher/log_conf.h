@@ -73,6 +73,9 @@ struct log_routes {
 };
 struct log_routes log_conf_routes(const struct log_conf *c, int local, int rank);
 
+/* No line of any worker reaches the console. */
+bool log_conf_hides_all(const struct log_conf *c);
+
 /* 0, or -ENOMEM. */
 int log_words_split(const char *text, struct log_words *ret);
 bool log_words_match(const struct log_words *w, const char *line, size_t n); /* one of them is part of the line */

@@ -24,6 +24,10 @@ enum log_file { LOG_FILE_OUT, LOG_FILE_ERR, LOG_FILE_ERROR, LOG_FILE_KINDS };
 
 #define LOG_PATH_MAX 2304
 
+/* Names only, nothing is made (--dry-run): of the layout, then of a round. ERR_OUTPUT: too long. */
+int log_layout_plan(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e);
+void log_layout_name_round(struct log_layout *l, uint64_t round, int restarts);
+
 /* Without a folder in c it stays without files. ERR_OUTPUT. */
 int log_layout_open(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e);
 /* The folder of a round is made. ERR_OUTPUT. */

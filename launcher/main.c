@@ -51,7 +51,10 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         rc = agent_run(&config, &program, link, &code, &e);
     }
     if (rc < 0)
-        code = complain(rc == ERR_USAGE ? EXIT_USAGE_ERROR : EXIT_UNAVAILABLE, &e);
+        code = complain(rc == ERR_USAGE    ? EXIT_USAGE_ERROR
+                        : rc == ERR_OUTPUT ? EXIT_CANT_CREATE
+                                           : EXIT_UNAVAILABLE,
+                        &e);
     program_free(&program);
     return code;
 }

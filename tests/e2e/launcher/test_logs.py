@@ -102,6 +102,13 @@ def test_the_layout_of_torchrun_keeps_every_attempt(crun):
         assert (root / f"attempt_{a}" / "1" / "stdout.log").read_text() == f"attempt {a}\n{root}/attempt_{a}/1/error.json\n"
 
 
+@pytest.mark.parametrize("layout", ["crun", "torchrun"])
+def test_a_folder_that_cannot_be_made_is_one_sentence(crun, layout):
+    (crun.tmp / "file").touch()
+    rc, _, err = crun.run("--log-dir", crun.tmp / "file", "--log-layout", layout, "true")
+    assert rc == 73 and len(err.splitlines()) == 1 and str(crun.tmp / "file") in err
+
+
 def test_two_jobs_of_one_id_do_not_meet_in_the_layout_of_torchrun(crun):
     for _ in range(2):
         crun.run("--log-layout", "torchrun", "--log-dir", crun.tmp / "l", "--run-id", "j", "sh", "-c", SAY)
@@ -211,6 +218,29 @@ def test_a_file_has_a_cap_that_counts_what_is_left_out(logs):
     assert lines[20:] == ["crun: 100 bytes are the most a file may hold (--log-max-size); what follows is left out",
                           "crun: 405 bytes were left out"]
     assert len(out) == 101
+
+
+@pytest.mark.parametrize("options, name, why", [
+    (("--no-log-prefix", "--log-line-prefix-template", "$rank "), "log-line-prefix-template", "bare"),
+    (("-r", "3", "--collapse", "--nproc-per-node", "2"), "collapse", "no line of the workers is shown"),
+    (("--collapse",), "collapse", "one worker"),
+    (("--show", "first-failure", "--log-rate", "5"), "log-rate", "no line of the workers is shown"),
+    (("-r", "3", "--local-ranks-filter", "0"), "local-ranks-filter", "no line of the workers is shown"),
+    (("-r", "3", "--ranks-filter", "0"), "ranks-filter", "no line of the workers is shown"),
+])
+def test_what_has_no_effect_is_said(crun, options, name, why):
+    rc, _, err = crun.run(*options, "true", cwd=crun.tmp)
+    assert rc == 0 and [l for l in err.splitlines() if l.startswith(f"crun: --{name} has no effect: ") and why in l], err
+
+
+def test_a_dry_run_tells_where_output_goes_and_makes_nothing(crun):
+    rc, out, _ = crun.run("--dry-run", "--nproc-per-node", 2, "-r", "1:1", "-t", "0:3", "--log-dir", "l", "--run-id", "j", "true", cwd=crun.tmp)
+    l = f"{crun.tmp}/l/j/round-1"
+    assert rc == 0 and [s for s in out.splitlines() if s.startswith("  std")] == [
+        f"  stdout: console, {l}/rank-0.out", f"  stderr: console, {l}/rank-0.err", f"  stdout: {l}/rank-1.out", "  stderr: console"]
+    rc, out, _ = crun.run("--dry-run", "--log-layout", "torchrun", "--log-dir", "l", "--run-id", "j", "true", cwd=crun.tmp)
+    assert f"  stdout: console, {crun.tmp}/l/j_XXXXXX/attempt_0/0/stdout.log\n" in out
+    assert list(crun.tmp.iterdir()) == []
 
 
 @pytest.mark.parametrize("options, words", [
