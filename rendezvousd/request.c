@@ -246,10 +246,12 @@ static inline const char *number(const char *s, const char *end, size_t *ret)
 /* The common case: a multi-bulk request that is all there and small. False: nothing has changed, the careful way is to be taken. */
 static inline bool whole(struct request_parser *p, size_t start)
 {
+    if (p->in.len - start < 6)
+        return false;
     const char *begin = p->in.data + start, *end = p->in.data + p->in.len;
     struct request_arg *v = p->argv;
     size_t argc = 0, n;
-    const char *s = end - begin > 5 && *begin == '*' ? number(begin + 1, end, &argc) : NULL;
+    const char *s = *begin == '*' ? number(begin + 1, end, &argc) : NULL;
     if (!s || argc - 1 >= p->argv_cap || argc > p->limits.max_args)
         return false;
     for (const struct request_arg *last = v + argc; v < last; v++) {
