@@ -64,10 +64,12 @@ int watches_add(struct watches *w, struct watcher *one, const struct request_arg
 {
     struct watched *k;
     struct watch *x;
-    DL_FOREACH2(one->watches, x, o_next)
-    if (x->key->key_len == key->n && memcmp(x->key->key, key->p, key->n) == 0)
-        return 0;
     HASH_FIND(hh, w->table, key->p, key->n, k);
+    if (k) {
+        DL_FOREACH (k->watches, x)
+            if (x->owner == one)
+                return 0;
+    }
     if (!k && !(k = make(w, key)))
         return -ENOMEM;
     if (!(x = calloc(1, sizeof *x))) {

@@ -187,6 +187,24 @@ def test_memory_that_the_system_refuses_is_an_error_and_no_end():
         assert refused > 3 and c("PING") == "PONG"
 
 
+def test_one_request_of_many_names_holds_up_nobody():
+    names = [f"k{i}" for i in range(60_000)]
+    with Daemon() as d, Client(d.port) as c:
+        for words in (["WATCH", *names], ["UNWATCH"], ["STORE.WAIT", *names, 1], ["BLPOP", *names, "0.001"], ["MGET", *names], ["CLIENT", "LIST", "ID", *range(1, 60_000)],
+                      ["CONFIG", "GET", *names], ["COMMAND", "INFO", *names], ["DEL", *names], ["KEYS", "*" + "a" * 100_000 + "b"]):
+            text = b"".join([b"*%d\r\n" % len(words), *(b"$%d\r\n%s\r\n" % (len(str(w)), str(w).encode()) for w in words)])
+            assert c("SET", "a" * 200_000, "v") == "OK"
+            began = time.perf_counter()
+            c.s.sendall(text)
+            try:
+                c.receive()
+            except RespError:
+                pass
+            took = time.perf_counter() - began
+            print(f"{' '.join(map(str, words[:2]))[:20]} of {len(words)} words: {took * 1e3:.0f} ms, seen from Python")
+            assert took < 10  # what is quadratic takes half a minute
+
+
 def test_scans_and_strangers_languages_are_shrugged_off():
     noise = [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"SSH-2.0-x\r\n", os.urandom(4096), b"\r\n" * 1000, b"\0" * 64]
     with Daemon() as d, Client(d.port) as c:
