@@ -44,7 +44,7 @@ struct hang_watch {
     int n;
     uv_timer_t timer;
     int64_t planned_ns; /* of the next look, 0: none */
-    bool said_mute;
+    bool said_mute, was_traced;
     struct save *save; /* under way */
     struct hang_verdict verdict;
 };
@@ -205,14 +205,20 @@ static void read_workers(struct hang_watch *w)
         w->workers[i] = (struct hang_worker){.rank = f[i].rank, .gone = f[i].ended, .page = group_page(w->r->group, i)};
 }
 
-static void read_processes(struct hang_watch *w)
+/* Those that waited for one in a debugger have a fresh time from the moment it is seen without. */
+static void read_processes(struct hang_watch *w, int64_t now)
 {
+    bool traced = false;
     const struct failure_worker *f = group_workers(w->r->group);
     for (int i = 0; i < w->n; i++) {
         struct hang_worker *k = &w->workers[i];
         if (!k->gone && !stacks_look(f[i].pid, &k->stopped, &k->traced))
             k->gone = true;
+        traced = traced || (!k->gone && k->traced);
     }
+    if (traced || w->was_traced)
+        hang_excuse(&w->hang, now);
+    w->was_traced = traced;
 }
 
 static void plan(struct hang_watch *w, int64_t now)
@@ -254,10 +260,7 @@ static void on_look(uv_timer_t *t)
     excuse_own_stops(w, now);
     say_if_mute(w, now);
     if (hang_due(&w->hang, now, w->workers, w->n)) {
-        read_processes(w);
-        for (int i = 0; i < w->n; i++)
-            if (w->workers[i].traced && !w->workers[i].gone)
-                hang_excuse(&w->hang, now); /* the others' time begins when its debugger has left */
+        read_processes(w, now);
         if (hang_judge(&w->hang, now, w->workers, w->n, &w->verdict)) {
             hung(w, now);
             return;

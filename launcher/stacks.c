@@ -77,10 +77,11 @@ bool stacks_look(pid_t pid, bool *ret_stopped, bool *ret_traced)
 {
     char status[4096];
     slurp(pid, 0, "status", status, sizeof status);
-    const char *state = field(status, "State"), *tracer = field(status, "TracerPid");
+    const char *state = field(status, "State"), *tracer = field(status, "TracerPid"),
+               *core = field(status, "CoreDumping");
     if (!state)
         return false;
-    *ret_traced = tracer && atoi(tracer) != 0;
+    *ret_traced = (tracer && atoi(tracer) != 0) || (core && *core == '1');
     *ret_stopped = *state == 'T' && !*ret_traced;
     return true;
 }

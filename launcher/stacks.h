@@ -27,7 +27,7 @@ struct stacks_request {
 /* Blocks, for a second and more with large libraries: not for a loop's thread. Needs an own thread of the process while it runs (ptrace). */
 int stacks_save(const struct stacks_request *r, struct err *e);
 
-/* /proc: stopped by a signal (not by its debugger), and whether it has a debugger. False if the process is gone. */
+/* /proc: stopped by a signal (not by its debugger), and whether it has a debugger, or its core is being written. False if the process is gone. */
 bool stacks_look(pid_t pid, bool *ret_stopped, bool *ret_traced);
 
 #endif
