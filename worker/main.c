@@ -81,6 +81,10 @@ static int train(const struct train_config *cfg, int argc, char **argv)
     int rc = env_contract_read(&env, &e);
     if (rc == 0)
         rc = crun_init(&info);
+    if (rc == 0) {
+        crun_catch_crashes(); /* without, a crash only says less */
+        crun_phase(CRUN_PHASE_STARTING);
+    }
     if (rc == 0)
         rc = stop_init(&e);
     char prefix[64];

@@ -125,14 +125,22 @@ static bool save_due(const struct run *r)
     return cfg->checkpoint_every ? r->at.updates % cfg->checkpoint_every == 0 : epoch_over(r);
 }
 
+/* The ranks that do not write wait for the one that does in their next step: for the launcher all are at the checkpoint. */
 static void save_if_due(struct run *r)
 {
     struct err e;
-    if (save_due(r) && save(r, &e) < 0) {
+    if (!r->cfg->checkpoint_dir || !save_due(r))
+        return;
+    crun_phase(CRUN_PHASE_CHECKPOINT);
+    if (save(r, &e) < 0) {
         progress_end_line(&r->journal.progress);
         log_error("train", "%s; training goes on", e.text);
         r->saved_ns = clock_ns();
     }
+    if (r->s.rank == 0)
+        crun_phase(CRUN_PHASE_STEP);
+    else
+        r->saved_ns = clock_ns();
 }
 
 static void journal_failed(struct run *r, int rc, const struct err *e)
@@ -169,6 +177,7 @@ static int one_step(struct run *r, bool *ret_stop, struct err *e)
     r->at.epoch_seconds += (double)res.total_ns / 1e9;
     r->at.seconds += (double)res.total_ns / 1e9;
     crun_progress((uint64_t)r->at.updates);
+    crun_phase(CRUN_PHASE_STEP);
     if (res.count > 0 && res.total_ns > 0)
         crun_metrics(res.count * 1e9 / (double)res.total_ns, res.loss / res.count);
     if (r->cfg->check_replicas && r->at.updates % r->cfg->check_replicas == 0)
@@ -192,6 +201,7 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
                        (long long)r->at.epoch + 1);
     if (evaluated) {
         progress_end_line(&r->journal.progress);
+        crun_phase(CRUN_PHASE_EVALUATION);
         TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, &v, e));
         if (v.stopped) { /* sums of a part: a later run evaluates again */
             *ret_stop = true;
@@ -200,6 +210,7 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
         if (v.count == 0)
             return err_set(e, ERR_DATA, "not one image of %s could be decoded", cfg->test_data);
         r->last = v;
+        crun_phase(CRUN_PHASE_STEP);
     }
     int rc = journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, rate(r, -1), &je);
     journal_failed(r, rc, &je);
@@ -271,6 +282,7 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
 static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
 {
     progress_end_line(&r->journal.progress);
+    crun_phase(CRUN_PHASE_CLOSING);
     TRY(save(r, e));
     TRY(r->s.comm->ops->barrier(r->s.comm, COMM_CONTROL, e)); /* nobody ends before the checkpoint is complete */
     *ret_exit = stopped ? EXIT_REQUEUE : EXIT_OK;
