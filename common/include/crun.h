@@ -64,7 +64,7 @@ const char *crun_phase_name(enum crun_phase phase);
 /* For status pages: throughput and loss of the whole job at a recent step. Rank 0 tells; two stores. */
 void crun_metrics(double images_per_s, double loss);
 
-/* What the launcher wants; reading it costs one load. */
+/* What the launcher wants; reading it costs one load. Async-signal-safe. */
 enum crun_stop_reason crun_stop_reason(void);
 const char *crun_stop_reason_name(enum crun_stop_reason r);
 
