@@ -85,6 +85,20 @@ def test_a_ddp_script_runs_under_two_cruns_and_survives_the_death_of_a_worker(tm
     told(text, 1, 4)
 
 
+def test_a_ddp_script_runs_as_a_module(tmp_path):
+    p = run(CRUN, "--nproc_per_node", 2, "-m", "ddp", env=environment(tmp_path, PYTHON_EXEC=PYTHON), cwd=HERE, timeout=400)
+    assert p.returncode == 0, p.stdout + p.stderr
+    told(p.stdout, 0, 2)
+
+
+@pytest.mark.parametrize("how", [(), ("--run-path",)])
+def test_a_script_under_record_has_its_exception_in_the_report(tmp_path, how):
+    p = run(CRUN, "--nproc_per_node", 2, *how, HERE / "recorded.py", env=environment(tmp_path, PYTHON_EXEC=PYTHON), timeout=400)
+    assert p.returncode == 1, p.stdout + p.stderr
+    report = p.stderr[p.stderr.index(" failed: rank 1 exited with code 1"):]
+    assert any("ValueError: no luck on local rank 1" in line and "error.json" in line for line in report.splitlines()), report
+
+
 def test_our_server_answers_as_pytorchs_does(tmp_path, processes):
     ours, theirs = free_port(), free_port()
     env = environment(tmp_path)
