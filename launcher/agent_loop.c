@@ -23,7 +23,6 @@
 #include "launcher/member.h"
 #include "launcher/program.h"
 #include "launcher/run.h"
-#include "launcher/spawn_env.h"
 #include "launcher/tree.h"
 #include "launcher/watch.h"
 
@@ -31,8 +30,6 @@
 #define FLUSH_MS 600000
 /* After the guardian's death nobody waits for us any more; this bounds the farewell. */
 #define LOST_KILL_MS 30000
-
-extern char **environ;
 
 void run_post(struct run *r, const struct agent_event *ev)
 {
@@ -223,11 +220,10 @@ static void make_scratch(struct run *r)
         strcpy(r->link->scratch_dir, path);
 }
 
-/* A single worker sees its cores itself; a CPU quota it does not. */
 static void choose_omp(struct run *r)
 {
     const struct placement *p = &r->placement;
-    if ((p->workers == 1 && !p->limited) || spawn_env_get(environ, "OMP_NUM_THREADS"))
+    if (!placement_sets_threads(p))
         return;
     int least = placement_threads(p, 0), most = least;
     for (int i = 1; i < p->workers; i++) {

@@ -128,7 +128,7 @@ static int print_environment(struct dryrun *d, int local, int rank, struct err *
                                      .node_id = "",
                                      .restart_reason = "start"};
     TRY(env_contract_write(&env, put, d));
-    if (!getenv("OMP_NUM_THREADS") && (n > 1 || d->placement.limited))
+    if (placement_sets_threads(&d->placement))
         fprintf(d->out, "    OMP_NUM_THREADS=%d\n", placement_threads(&d->placement, local));
     if (!c->virtual_local_rank)
         return 0;

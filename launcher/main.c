@@ -14,6 +14,7 @@
 #include "launcher/guardian.h"
 #include "launcher/program.h"
 #include "launcher/status.h"
+#include "launcher/topo.h"
 
 static int complain(int code, const struct err *e)
 {
@@ -63,5 +64,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "status") == 0) /* a program of that name is started as ./status */
         return status_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "topo") == 0) /* likewise */
+        return topo_main(argc - 1, argv + 1);
     return guardian_run(agent_main, argc, argv);
 }

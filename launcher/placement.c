@@ -66,6 +66,11 @@ int placement_threads(const struct placement *p, int worker)
     return n < 1 ? 1 : p->limited && n > share ? share : n;
 }
 
+bool placement_sets_threads(const struct placement *p)
+{
+    return (p->workers > 1 || p->limited) && !getenv("OMP_NUM_THREADS");
+}
+
 char *placement_text(const struct placement *p, int worker, char *out, size_t cap)
 {
     char cpus[256], node[48] = "";

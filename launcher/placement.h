@@ -23,6 +23,9 @@ void placement_free(struct placement *p);
 /* Cores of the worker's mask divided by the workers that have the same, within its share of crun's cores; at least 1. */
 int placement_threads(const struct placement *p, int worker);
 
+/* Whether workers are told that number: OMP_NUM_THREADS is not set. A single worker sees its cores itself; a CPU quota it does not. */
+bool placement_sets_threads(const struct placement *p);
+
 /* "CPUs 0-7, memory of NUMA node 0", "" if it is not bound; returns out. */
 char *placement_text(const struct placement *p, int worker, char *out, size_t cap);
 

@@ -1,4 +1,4 @@
-/* Stands before NVIDIA's library in tests: two GPUs on one PCIe switch, joined by two NVLinks. */
+/* Stands before NVIDIA's library in tests: three GPUs below one host bridge, the first two joined by two NVLinks. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +26,7 @@ int nvmlShutdown(void)
 
 int nvmlDeviceGetCount_v2(unsigned *ret)
 {
-    *ret = 2;
+    *ret = 3;
     return NVML_SUCCESS;
 }
 
@@ -63,7 +63,7 @@ int nvmlDeviceGetTopologyCommonAncestor(nvml_device a, nvml_device b, int *ret)
 
 int nvmlDeviceGetNvLinkState(nvml_device d, unsigned link, int *ret)
 {
-    *ret = link < 2;
+    *ret = link < 2 && index_of(d) < 2;
     return link < 4 ? NVML_SUCCESS : 3;
 }
 

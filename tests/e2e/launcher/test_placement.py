@@ -5,10 +5,10 @@ import subprocess
 
 import pytest
 
-from crun_run import BUILD
+from crun_run import BUILD, CRUN
 
 CPUS = sorted(os.sched_getaffinity(0))
-FAKE_NVML = os.path.join(BUILD, "tests", "launcher")  # two GPUs: GPU-1..., GPU-2...
+FAKE_NVML = os.path.join(BUILD, "tests", "launcher")  # three GPUs: GPU-1... to GPU-3..., NVLinks between the first two
 ASK = "grep Cpus_allowed_list /proc/self/status; echo OMP $OMP_NUM_THREADS"
 
 
@@ -62,7 +62,7 @@ def test_a_cpu_quota_bounds_the_count_and_the_threads(crun):
         os.rmdir(group)
 
 
-@pytest.mark.parametrize("visible, n", [(None, 2), ("1", 1), ("1,0", 2), ("GPU-2", 1), ("0,7,1", 1)])
+@pytest.mark.parametrize("visible, n", [(None, 3), ("1", 1), ("1,0", 2), ("GPU-2", 1), ("0,7,1", 1)])
 def test_gpus_are_counted_without_cuda(crun, visible, n):
     for word in ("gpu", "auto"):
         assert count(crun, ["--nproc_per_node", word], extra_env=with_gpus(visible)) == n
@@ -140,3 +140,42 @@ def test_nothing_is_opened_that_nobody_asked_for(crun):
     rc, out, _ = crun.run("--standalone", "--nproc_per_node", 2, "sh", "-c", "cat /proc/$PPID/maps")
     assert rc == 0 and "libc.so" in out
     assert not re.search("hwloc|nvidia", out)
+
+
+def topo(crun, *args, **env):
+    p = subprocess.run([CRUN, "topo", *args], env=dict(crun.env, **env), capture_output=True, text=True, timeout=60)
+    return p.returncode, p.stdout, p.stderr
+
+
+def test_topo_prints_the_matrix_as_nvidia_smi_does(crun):
+    rc, out, err = topo(crun, **with_gpus("1"))
+    assert rc == 0, err
+    rows = [line.split("\t") for line in out.split("\nLegend:")[0].splitlines()]
+    assert rows[0][:4] == ["", "GPU0", "GPU1", "GPU2"] and rows[0][-2:] == ["CPU Affinity", "NUMA Affinity"]
+    cells = [[c.strip() for c in row[1:4]] for row in rows[1:4]]
+    assert cells == [["X", "NV2", "PXB"], ["NV2", "X", "PXB"], ["PXB", "PXB", "X"]]
+    for word in ("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV#"):
+        assert re.search(rf"^  {word:4} = ", out, re.M)
+
+
+def test_topo_without_a_gpu_shows_the_cores(crun):
+    rc, out, err = topo(crun)
+    assert rc == 0, err
+    nodes = re.findall(r"^NUMA node \d+: socket \d+, \d+ cores? .*CPUs ([0-9]+(?:[,-][0-9]+)*)", out, re.M)
+    assert set(CPUS) <= {cpu for text in nodes for cpu in expand(text)}
+
+
+def test_topo_says_what_is_wrong(crun):
+    assert topo(crun, "--help")[:2][0] == 0
+    rc, out, err = topo(crun, "now")
+    assert rc == 2 and "'now'" in err
+    (crun.tmp / "libhwloc.so.15").touch()
+    rc, out, err = topo(crun, LD_LIBRARY_PATH=str(crun.tmp))
+    assert rc == 69 and err.count("\n") == 1 and "Debian: libhwloc" in err
+
+
+def test_a_dry_run_prints_the_place_of_each_worker(crun):
+    rc, out, err = crun.run("--dry-run", "--numa-binding=node", "--nproc_per_node", 2, "true",
+                            preexec_fn=lambda: os.sched_setaffinity(0, {CPUS[0]}))
+    assert rc == 0, err
+    assert out.count(f"binding: CPUs {CPUS[0]}") == 2 and out.count("    OMP_NUM_THREADS=1\n") == 2
