@@ -262,6 +262,14 @@ static void lost_memory(struct tcp *t)
         t->o.endpoint, t->o.run_id);
 }
 
+/* Whoever hosts in place of a host that died goes on above the rounds it knew of. */
+static bool goes_on(const struct tcp *t, const redisReply *r)
+{
+    char first[24] = "";
+    rdzv_field_find(r->str, r->len, "first_round", first, sizeof first);
+    return strtoull(first, NULL, 10) > t->told_round;
+}
+
 static void on_joined(struct tcp *t, const redisReply *r)
 {
     char instance[sizeof t->instance];
@@ -272,7 +280,8 @@ static void on_joined(struct tcp *t, const redisReply *r)
     if (t->mode != TCP_JOINING)
         return;
     if (strcmp(instance, t->instance) != 0) {
-        if (t->instance[0] && t->told_round) { /* somebody has begun this job anew; we belong to the old one */
+        if (t->instance[0] && t->told_round &&
+            !goes_on(t, r)) { /* somebody has begun this job anew; we belong to the old one */
             lost_memory(t);
             return;
         }

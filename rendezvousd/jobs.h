@@ -81,7 +81,8 @@ void jobs_party_close(struct jobs_party *p, enum jobs_end how); /* NULL allowed;
 
 struct jobs_joined {
     char instance[JOBS_INSTANCE_LEN + 1];
-    uint64_t epoch, seq; /* seq: news up to this one were told, or void; NEXT asks for newer ones */
+    uint64_t epoch, seq;  /* seq: news up to this one were told, or void; NEXT asks for newer ones */
+    uint64_t first_round; /* all rounds of this instance are at least that */
 };
 
 /* Errors of all verbs, e->code as returned:

@@ -131,6 +131,7 @@ static void describe(const struct job *job, const struct member *m, struct jobs_
     memcpy(ret->instance, job->instance, sizeof ret->instance);
     ret->epoch = job->jobs->o.epoch;
     ret->seq = m->has_news ? m->news.seq - 1 : m->acked;
+    ret->first_round = job->config.first_round;
 }
 
 static bool lists(const char *addrs, const char *addr)

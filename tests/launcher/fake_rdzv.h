@@ -24,6 +24,7 @@ struct fake {
     const char *garbage;                               /* answers this instead, once */
     const char *reset_on;                              /* resets the connection that asks this verb, once */
     const char *instance;                              /* of JOIN's answer */
+    int first_round;                                   /* the same */
     const char *join_error, *next_error, *claim_error; /* "-FENCED ..." */
     const char *alive;                                 /* "+MAJORITY" */
     char news[512];                                    /* the record NEXT answers; it carries seq= */

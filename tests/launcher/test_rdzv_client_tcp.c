@@ -497,6 +497,24 @@ static void another_instance_of_the_job_is_not_joined(void **state)
     assert_int_equal(rig->last_code, EXIT_UNAVAILABLE);
 }
 
+/* A host in place of one that died: its rounds are above ours. */
+static void another_instance_that_goes_on_is_joined(void **state)
+{
+    (void)state;
+    run_a_round();
+    rig->f.next_error = "-REFUSED node is unknown";
+    AWAIT(rig->fences == 1);
+    rig->f.next_error = NULL;
+    rig->f.instance = "bbbbbbbbbbbbbbbb";
+    rig->f.first_round = 2;
+    rig->f.seq = 0;
+    join();
+    AWAIT(strstr(rig->f.log, "JOIN(round=1)"));
+    tell_round(2, 1, 2);
+    AWAIT(rig->rounds == 2);
+    assert_int_equal(rig->failures, 0);
+}
+
 static void a_daemon_restarted_while_nodes_gather_is_joined(void **state)
 {
     (void)state;
@@ -793,6 +811,7 @@ int main(void)
         CASE(a_claim_of_an_older_round_fences),
         CASE(a_daemon_that_lost_its_memory_ends_the_node),
         CASE(another_instance_of_the_job_is_not_joined),
+        CASE(another_instance_that_goes_on_is_joined),
         CASE(a_daemon_restarted_while_nodes_gather_is_joined),
         CASE(refusals_of_a_join_have_their_exit_codes),
         CASE(a_limit_is_waited_out),

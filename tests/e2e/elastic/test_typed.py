@@ -63,6 +63,20 @@ def test_a_host_that_dies_is_followed_by_another_on_its_machine(cluster):
     cluster.finish(other, third)
 
 
+def test_all_others_follow_a_new_host(cluster):
+    port = free_port()
+    args = ["--nnodes", "2:3", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "j", "--rdzv_conf", "last_call_timeout=1s"]
+    host = cluster.node(*args)
+    wait("the host", lambda: "joining: 1 of 2" in host.text())
+    others = [cluster.node(*args) for _ in range(2)]
+    number, _ = cluster.wait_round(3)
+    host.process.kill()
+    host.wait()
+    again, _ = cluster.wait_round(2, after=number)
+    assert again > number
+    cluster.finish(*others)
+
+
 def test_without_a_host_the_others_end(cluster):
     port = free_port()
     conf = "join_timeout=5,daemon_grace=1"
