@@ -141,10 +141,27 @@ static void notice_silence(struct rdzv_host *h, int64_t looked)
     }
 }
 
+/* Whose beat is there. */
+static void mark(void *arg, const char *node, const char *text, size_t n)
+{
+    struct rdzv_host *h = arg;
+    struct peer *p;
+    (void)text;
+    (void)n;
+    HASH_FIND_STR(h->peers, node, p);
+    if (p)
+        p->looked = h->looks;
+}
+
 static int look(struct rdzv_host *h, struct err *e)
 {
     int64_t began = now_of(h);
     bool all = began >= h->next_look;
+    if (all && h->looks == 0 &&
+        host_is_over(h)) { /* the members of a job that is over may all have gone: know it before anybody asks */
+        h->looks = 1;
+        TRY(h->home->ops->beats(h->home, true, mark, h, e));
+    }
     h->looks += all;
     h->all = all;
     TRY(h->home->ops->beats(h->home, all, host_visit, h, e));

@@ -33,6 +33,7 @@ struct redis_home {
     struct resp_conn conn, blocked;
     bool pending; /* a blocking command's reply is to come on `blocked` */
     bool leads;   /* since identity(): conn must not be dialled anew */
+    bool over;    /* the newest decision of this reign ends the job */
     int wake_fd;
     char epoch[RDZV_EPOCH_MAX + 1];
     uint64_t seq;

@@ -19,7 +19,7 @@ int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], stru
     struct redis_home *h = (struct redis_home *)base;
     redisReply *r[2];
     char run[44], replica[44];
-    h->leads = false;
+    h->leads = h->over = false;
     h->epoch[0] = 0;
     TRY(redis_connected(h, e));
     TRY(QUEUE(&h->conn, e, W("INFO"), W("server")));
@@ -147,12 +147,19 @@ static int queue_slot(struct redis_home *h, const struct rdzv_slot_write *s, str
     return 3;
 }
 
+/* How long keys are kept, as text. */
+static const char *keep_of(const struct redis_home *h, char over[24])
+{
+    snprintf(over, 24, "%d", OVER_KEEP_MS);
+    return h->over ? over : h->keep;
+}
+
 int redis_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e)
 {
     struct redis_home *h = (struct redis_home *)base;
     char over[24];
-    snprintf(over, sizeof over, "%d", OVER_KEEP_MS);
-    const char *keep = w->over ? over : h->keep;
+    h->over = w->over;
+    const char *keep = keep_of(h, over);
     int rc = arm(h, h->epoch, e);
     if (rc != 1)
         return rc;
@@ -184,14 +191,16 @@ int redis_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slot, st
 int redis_pulse(struct rdzv_home *base, const struct buf *record, struct err *e)
 {
     struct redis_home *h = (struct redis_home *)base;
+    char over[24];
+    const char *keep = keep_of(h, over);
     int rc = arm(h, h->epoch, e);
     if (rc != 1)
         return rc;
     TRY(QUEUE(&h->conn, e, W("MULTI")));
-    TRY(QUEUE(&h->conn, e, W("SET"), redis_key(h, KEY_PULSE), {record->data, record->len}, W("PX"), W(h->keep)));
-    TRY(redis_queue_expiry(h, KEY_EPOCH, h->keep, e));
-    TRY(redis_queue_expiry(h, KEY_LOG, h->keep, e));
-    TRY(redis_queue_expiry(h, KEY_SLOTS, h->keep, e));
+    TRY(QUEUE(&h->conn, e, W("SET"), redis_key(h, KEY_PULSE), {record->data, record->len}, W("PX"), W(keep)));
+    TRY(redis_queue_expiry(h, KEY_EPOCH, keep, e));
+    TRY(redis_queue_expiry(h, KEY_LOG, keep, e));
+    TRY(redis_queue_expiry(h, KEY_SLOTS, keep, e));
     return execute(h, 4, e);
 }
 

@@ -1,5 +1,7 @@
 """Same job, four homes."""
 import shutil
+import subprocess
+import time
 
 import pytest
 
@@ -37,3 +39,21 @@ def test_rank_maps_and_environments_are_the_same(cluster, home):
     first = next(iter(maps.values()))
     for r in range(6):
         assert maps[home][r] == first[r]
+
+
+def redis_cli(url, *words):
+    return subprocess.run(["redis-cli", "-u", url, *words], check=True, capture_output=True, text=True, timeout=30).stdout.split()
+
+
+@pytest.mark.skipif(not shutil.which("redis-cli"), reason="no redis-cli")
+def test_an_id_in_a_redis_can_be_used_again_at_once(cluster):
+    url = cluster.redis()
+    # With a silence of a minute: whoever waits for the dead shows it.
+    args = ["--nnodes", 2, "--rdzv_endpoint", url, "--rdzv_id", "job", "--rdzv_conf", "keep_alive_interval=20"]
+    for turn in range(2):
+        start = time.monotonic()
+        nodes = [cluster.node(*args, program=["true"]) for _ in range(2)]
+        assert [n.wait(120) for n in nodes] == [0, 0]
+        assert time.monotonic() - start < 45, f"turn {turn}"
+        kept = {key: int(redis_cli(url, "pttl", key)[0]) for key in redis_cli(url, "keys", "*")}
+        assert all(0 < ms <= (3600000 if key.endswith(":calls") else 600000) for key, ms in kept.items()), kept
