@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -263,7 +264,8 @@ static void without_a_store_there_are_no_keys(void **state)
 
 static void die_of_a_bad_pointer(void)
 {
-    *(volatile int *)16 = 1;
+    int *volatile bad = (int *)16; /* volatile: no compiler sees through it */
+    *bad = 1;
 }
 
 static void die_of_abort(void)
@@ -271,11 +273,13 @@ static void die_of_abort(void)
     abort();
 }
 
+static volatile bool for_ever = true;
+
 static int deeper(volatile char *above)
 {
     volatile char here[4096];
     here[0] = above[0];
-    return deeper(here) + here[0];
+    return for_ever ? deeper(here) + here[0] : 0;
 }
 
 static void die_of_a_deep_stack(void)
