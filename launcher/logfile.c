@@ -249,9 +249,11 @@ void logfile_close(struct logfile *f)
     if (f->fd >= 0 && f->path) {
         if (f->left_out > 0)
             say(f, "crun: %llu bytes were left out%s\n", f->left_out, "");
+        f->retry_ms = 0;
         if (f->error && f->gap > 0)
-            f->retry_ms = 0, resume(f);
-        close(f->fd);
+            resume(f);
+        if (f->fd >= 0)
+            close(f->fd);
     }
     free(f->path);
     f->path = NULL;
