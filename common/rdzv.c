@@ -85,7 +85,7 @@ static void fail_round(struct step *s, const struct rdzv_cause *cause)
     struct rdzv_cause c = *cause;
     if (c.exit_code < 1 || c.exit_code > 255)
         c.exit_code = EXIT_FAIL;
-    if (rdzv_used_up_(s->r, s->now) >= s->r->config.max_restarts + !SOUND(1)) {
+    if (c.fatal || rdzv_used_up_(s->r, s->now) >= s->r->config.max_restarts + !SOUND(1)) {
         m->why = RDZV_WHY_FAILURE;
         finish(s, RDZV_FAILED, c.exit_code, &c);
         return;

@@ -7,7 +7,7 @@
  *   - workers run; every node reports DONE when all its workers exited 0; when all have, all are told NEWS_END, exit code 0.
  * What goes wrong, and what is done:
  *   - a worker fails: FAIL, with the cause. All members are told NEWS_STOP(failure); each JOINs again when its workers are gone. It costs one
- *     restart of the job's budget; with none left all are told NEWS_END with the first culprit's exit code;
+ *     restart of the job's budget; with none left, or if the cause is fatal, all are told NEWS_END with the first culprit's exit code;
  *   - a node is gone and proved dead (GONE): the same, costs one restart; the next round may start at once;
  *   - a node falls silent (SILENT): if it resumes within silence_ms + kill_ms, nothing has happened. After that its workers are dead (the
  *     agent kills them within its own budget): it is forgotten, and a running round breaks as if it were gone. No next round
@@ -113,6 +113,7 @@ struct rdzv_config {
 struct rdzv_cause {
     int exit_code; /* as a shell sees it: 1..255, 128 + signal */
     int rank;      /* global rank of the culprit, -1 if none */
+    bool fatal;    /* FAIL: another try is of no use; the job has failed, whatever restarts are left */
     char text[RDZV_TEXT_MAX + 1];
 };
 

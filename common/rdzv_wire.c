@@ -55,6 +55,7 @@ static const struct rdzv_field event_fields[] = {
     TEXT(KIND(RDZV_JOIN), "role", role),
     NUMBER(KIND(RDZV_FAIL) | KIND(RDZV_GONE), "code", cause.exit_code, 0, 255, 0),
     NUMBER(KIND(RDZV_FAIL) | KIND(RDZV_GONE), "rank", cause.rank, -1, INT_MAX, -1),
+    NUMBER(KIND(RDZV_FAIL), "fatal", cause.fatal, 0, 1, 0),
     TEXT(KIND(RDZV_FAIL) | KIND(RDZV_GONE), "text", cause.text),
 #undef TEXT
 #undef NUMBER

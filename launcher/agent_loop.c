@@ -47,6 +47,13 @@ static void finish(struct run *r, int code)
     else if (r->agent.signo && code != EXIT_OK) {
         snprintf(why, sizeof why, "stopped by %s", signal_text(r->agent.signo, name, sizeof name));
         round_say_stopped(r, why);
+    } else if (r->preempted && code == EXIT_REQUEUE) {
+        logmux_say(r->mux, "stopped after %s, a preemption notice; start it again to go on (exit code %d)",
+                   signal_text(r->config->stops.preempt, name, sizeof name), EXIT_REQUEUE);
+    } else if (r->preempted && r->agent.ended && code != EXIT_OK) {
+        snprintf(why, sizeof why, "stopped by %s, a preemption notice",
+                 signal_text(r->config->stops.preempt, name, sizeof name));
+        round_say_stopped(r, why);
     } else if (r->agent.ended && r->agent.code == EXIT_REQUEUE && code != EXIT_REQUEUE)
         round_say_stopped(r, "stopped because a worker asked for it (exit code 75)");
     else if (code == EXIT_REQUEUE)
@@ -157,6 +164,25 @@ void run_pump(struct run *r)
 
 /* --- the world --------------------------------------------------------------------------------------------------- */
 
+/* A preemption notice, a wish to stop, or a word for the workers (SIGUSR1, SIGUSR2). */
+static void take_signal(struct run *r, const struct signalfd_siginfo *info)
+{
+    const int signo = (int)info->ssi_signo;
+    const struct stops *s = &r->config->stops;
+    const bool typed = info->ssi_code == SI_QUEUE && info->ssi_int == GUARDIAN_TYPED;
+    struct agent_event ev = {.kind = AGENT_SIGNAL, .signo = signo, .now_ms = clock_ms(), .typed = typed};
+    if (signo != s->preempt && !sigismember(&s->handled.set, signo)) {
+        group_forward(r->group, signo);
+    } else if (r->done) {
+        r->hurry = true;
+    } else {
+        if (signo == s->preempt)
+            ev.kind = AGENT_PREEMPTED;
+        r->preempted = r->preempted || signo == s->preempt;
+        run_post(r, &ev);
+    }
+}
+
 static void on_signal(void *arg)
 {
     struct run *r = arg;
@@ -165,11 +191,8 @@ static void on_signal(void *arg)
     while (read(r->signal_fd, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             child = true;
-        else if (r->done)
-            r->hurry = true;
         else
-            run_post(r,
-                     &(struct agent_event){.kind = AGENT_SIGNAL, .signo = (int)info.ssi_signo, .now_ms = clock_ms()});
+            take_signal(r, &info);
     }
     run_pump(r);
     if (child && !r->done)
@@ -194,10 +217,27 @@ static void on_guardian_gone(void *arg)
     _exit(128 + SIGKILL);
 }
 
+/* What the options name, and what is forwarded to workers; but nothing that was ignored at the start. */
+static sigset_t handled_signals(const struct run *r)
+{
+    sigset_t set = r->config->stops.handled.set;
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
+    if (r->config->stops.preempt)
+        sigaddset(&set, r->config->stops.preempt);
+    for (int s = 1; s < 32; s++)
+        if (sigismember(&r->link->ignored, s))
+            sigdelset(&set, s);
+    return set;
+}
+
 static int watch_world(struct run *r, struct err *e)
 {
-    sigset_t set = r->link->handled;
+    sigset_t set = handled_signals(r), mask;
+    guardian_signals(r->link, &set);
     sigaddset(&set, SIGCHLD);
+    sigorset(&mask, &r->link->worker_mask, &set);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     r->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (r->signal_fd < 0)
         return err_errno(e, errno, "signalfd");

@@ -298,6 +298,13 @@ void group_stop(struct group *g, int reason)
     }
 }
 
+void group_forward(struct group *g, int signo)
+{
+    for (int i = 0; i < g->n; i++)
+        if (!g->workers[i].ended)
+            tree_tell_group(g->workers[i].pid, signo);
+}
+
 static void on_rescan(uv_timer_t *t)
 {
     check_gone((struct group *)((char *)t - offsetof(struct group, rescan)));

@@ -27,11 +27,17 @@
 /* What the agent and the guardian share; the pages are zero until one of them writes. */
 struct shared {
     _Atomic int64_t lease_ms;
+    _Atomic uint64_t signals; /* bit N - 1 for signal N */
     char scratch_dir[GUARDIAN_PATH_MAX], cgroup_dir[GUARDIAN_PATH_MAX];
 };
 
 /* Words of the link, one byte each. */
-enum { WORD_HOLD = 'H' /* with the descriptor */, WORD_DROP = 'D', WORD_LEASE = 'L' /* look at it again */ };
+enum {
+    WORD_HOLD = 'H' /* with the descriptor */,
+    WORD_DROP = 'D',
+    WORD_LEASE = 'L' /* look at it again */,
+    WORD_SIGNALS = 'S'
+};
 
 /* The guardian's own side. */
 struct guard {
@@ -51,7 +57,13 @@ static int fill_standard_fds(void)
     return 0;
 }
 
-/* Block what we wait for. A signal that was ignored when crun started (nohup, a background job) stays ignored. */
+static bool was_ignored(int signo)
+{
+    struct sigaction old;
+    return sigaction(signo, NULL, &old) == 0 && old.sa_handler == SIG_IGN;
+}
+
+/* Block what we wait for. */
 static void take_signals(struct guardian_link *l, sigset_t *waited)
 {
     static const int signals[] = {
@@ -59,14 +71,15 @@ static void take_signals(struct guardian_link *l, sigset_t *waited)
         GUARDIAN_SIGNALS(X)
 #undef X
     };
-    sigemptyset(&l->handled);
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        struct sigaction old;
-        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-            sigaddset(&l->handled, signals[i]);
-    }
+    sigemptyset(&l->ignored);
+    for (int s = 1; s < 32; s++)
+        if (was_ignored(s))
+            sigaddset(&l->ignored, s);
+    sigemptyset(waited);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (!sigismember(&l->ignored, signals[i]))
+            sigaddset(waited, signals[i]);
     signal(SIGCHLD, SIG_DFL); /* inherited SIG_IGN would let children vanish unseen */
-    *waited = l->handled;
     sigaddset(waited, SIGCHLD);
     sigprocmask(SIG_BLOCK, waited, &l->worker_mask);
     sigaction(SIGPIPE, NULL, &l->worker_pipe);
@@ -158,6 +171,16 @@ void guardian_lease(const struct guardian_link *l, int64_t until_ms)
         say(l, WORD_LEASE, -1);
 }
 
+void guardian_signals(const struct guardian_link *l, const sigset_t *set)
+{
+    uint64_t bits = 0;
+    for (int s = 1; s <= 64; s++)
+        if (sigismember(set, s) == 1)
+            bits |= UINT64_C(1) << (s - 1);
+    atomic_store(l->signals, bits);
+    say(l, WORD_SIGNALS, -1);
+}
+
 /* --- the guardian ------------------------------------------------------------------------------------------------------ */
 
 static void hold(struct guard *g, int fd)
@@ -167,8 +190,22 @@ static void hold(struct guard *g, int fd)
     g->held_fd = fd;
 }
 
+static void wait_for(struct guard *g, struct guardian_link *l)
+{
+    const uint64_t bits = atomic_load(l->signals);
+    sigset_t waited, mask = l->worker_mask;
+    sigemptyset(&waited);
+    for (int s = 1; s <= 64; s++)
+        if (s == SIGCHLD || bits >> (s - 1) & 1) {
+            sigaddset(&waited, s);
+            sigaddset(&mask, s);
+        }
+    signalfd(g->signal_fd, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+}
+
 /* Take one word; false if there is none. */
-static bool take_word(struct guard *g)
+static bool take_word(struct guard *g, struct guardian_link *l)
 {
     union {
         struct cmsghdr align;
@@ -185,6 +222,8 @@ static bool take_word(struct guard *g)
         memcpy(&fd, CMSG_DATA(c), sizeof fd);
     if (word == WORD_HOLD || word == WORD_DROP)
         hold(g, fd);
+    else if (word == WORD_SIGNALS)
+        wait_for(g, l);
     return true;
 }
 
@@ -221,6 +260,13 @@ static bool reap(pid_t agent, struct ending *ret)
     }
 }
 
+/* What the terminal sends comes from the kernel itself. */
+static void forward(const struct guard *g, const struct signalfd_siginfo *info)
+{
+    const union sigval how = {.sival_int = info->ssi_code == SI_KERNEL ? GUARDIAN_TYPED : GUARDIAN_SENT};
+    sigqueue(g->agent, (int)info->ssi_signo, how);
+}
+
 /* Until the agent has ended: reap everybody, forward signals, keep what the agent hands over. */
 static struct ending watch(struct guard *g, struct guardian_link *l)
 {
@@ -229,16 +275,16 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
     for (;;) {
         struct signalfd_siginfo info;
         poll(fds, 2, keep_lease(g, l));
-        if (fds[1].revents && !take_word(g) && (fds[1].revents & POLLHUP))
+        if (fds[1].revents && !take_word(g, l) && (fds[1].revents & POLLHUP))
             fds[1].fd = -1; /* the agent is ending */
         if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
             continue;
         if (info.ssi_signo != SIGCHLD)
-            kill(g->agent, (int)info.ssi_signo);
+            forward(g, &info);
         else if (reap(g->agent, &ending))
             break;
     }
-    while (take_word(g)) /* its last ones */
+    while (take_word(g, l)) /* its last ones */
         ;
     return ending;
 }
@@ -280,6 +326,7 @@ int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int a
     l.scratch_dir = s->scratch_dir;
     l.cgroup_dir = s->cgroup_dir;
     l.lease_ms = &s->lease_ms;
+    l.signals = &s->signals;
     take_signals(&l, &waited);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];

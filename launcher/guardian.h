@@ -23,25 +23,28 @@
 
 /* What the agent inherits. */
 struct guardian_link {
-    int guardian_fd;              /* readable: the guardian is gone */
-    sigset_t worker_mask;         /* signal mask that crun was started with: workers get it back */
-    sigset_t handled;             /* stop signals that were not ignored at the start */
+    int guardian_fd;      /* readable: the guardian is gone */
+    sigset_t worker_mask; /* signal mask that crun was started with: workers get it back */
+    sigset_t ignored;     /* signals that were ignored when crun started (nohup, a background job): they stay so */
     struct sigaction worker_pipe; /* dispositions crun was started with, for the same reason */
     struct sigaction worker_ttou;
     struct rlimit worker_nofile;
     char *cgroup_dir;  /* shared likewise: the job's cgroup, or "" (cgroup.h) */
     char *scratch_dir; /* shared: the agent stores the path of its temporary folder here, GUARDIAN_PATH_MAX bytes */
+    _Atomic uint64_t *signals; /* shared; guardian_signals() */
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
 };
 
 #define GUARDIAN_PATH_MAX 1024
 
-/* Signals that stop the job in good order; torchrun's default list. */
+/* Forwarded to the agent from the first moment, before it has read the command line. */
 #define GUARDIAN_SIGNALS(X)                                                                                            \
     X(SIGTERM)                                                                                                         \
     X(SIGINT)                                                                                                          \
     X(SIGHUP)                                                                                                          \
-    X(SIGQUIT)
+    X(SIGQUIT)                                                                                                         \
+    X(SIGUSR1)                                                                                                         \
+    X(SIGUSR2)
 
 /* Runs agent() in a child and returns the exit code of crun. */
 int guardian_run(int (*agent)(const struct guardian_link *link, int argc, char **argv), int argc, char **argv);
@@ -52,6 +55,11 @@ void guardian_hold(const struct guardian_link *l, int fd);
 
 /* Nobody of this node runs any more: let this connection end in good order. */
 void guardian_prove(int fd);
+
+/* In the agent: forward these from now on. Others do to the guardian what they do by default, and the agent ends the workers when it is gone.
+ * The agent gets them by sigqueue(3) with GUARDIAN_TYPED where a terminal sent them. */
+void guardian_signals(const struct guardian_link *l, const sigset_t *set);
+enum { GUARDIAN_SENT, GUARDIAN_TYPED };
 
 /* In the agent. Workers may run until then (clock_ms()), 0: as long as they like. GUARDIAN_LATE_MS later the guardian kills those that are left. */
 void guardian_lease(const struct guardian_link *l, int64_t until_ms);

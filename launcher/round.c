@@ -77,7 +77,7 @@ static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *
                                    .run_id = r->config->run_id,
                                    .use_agent_store = "True",
                                    .error_file = fresh_error_path(r, rank),
-                                   .signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+                                   .signals = r->config->stops.handled.names,
                                    .nccl_async = r->nccl_async,
                                    .store_url = r->store_url,
                                    .node_id = r->node,
@@ -214,6 +214,7 @@ static void on_ended(void *arg, int local, int64_t woken)
     const struct failure_worker *w = &group_workers(r->group)[local];
     struct agent_event ev = {.kind = AGENT_WORKER_ENDED,
                              .cause = {.exit_code = ending_code(w->ending), .rank = w->rank}};
+    ev.cause.fatal = stops_fatal(&r->config->stops, ev.cause.exit_code);
     char text[64];
     const bool alone = r->config->home.kind == HOME_LOCAL;
     snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d%s%s %s", w->rank, alone ? "" : " on ", alone ? "" : r->host,

@@ -44,6 +44,7 @@ struct run {
     uint64_t last_round;  /* that this node was told of, as a member or not */
     struct rdzv_news end; /* zeroed until the job is over */
     bool refused;         /* the rendezvous does not take this node, and that is said */
+    bool preempted;       /* a preemption notice came */
     bool hurry;           /* a stop signal came after the end: wait for nobody */
     struct logmux *mux;
     struct group *group;

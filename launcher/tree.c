@@ -109,6 +109,35 @@ int tree_kill(void)
     return tree_kill_below(getpid());
 }
 
+/* The mask behind such a name in /proc/PID/status. */
+static uint64_t mask_of(const char *status, const char *name)
+{
+    const char *at = strstr(status, name);
+    return at ? strtoull(at + strlen(name), NULL, 16) : 0;
+}
+
+static bool is_ready_for(pid_t pid, int signo)
+{
+    char path[32], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return (mask_of(text, "\nSigCgt:") | mask_of(text, "\nSigBlk:")) >> (signo - 1) & 1;
+}
+
+void tree_tell_group(pid_t group, int signo)
+{
+    struct procs ps;
+    procs_read(&ps);
+    for (size_t i = 0; i < ps.n; i++)
+        if (getpgid(ps.v[i].pid) == group && is_ready_for(ps.v[i].pid, signo))
+            kill(ps.v[i].pid, signo);
+    free(ps.v);
+}
+
 bool tree_empty(void)
 {
     siginfo_t info;

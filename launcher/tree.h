@@ -15,6 +15,9 @@ int tree_kill(void);
 /* The same for every descendant of that process, but not the process itself. */
 int tree_kill_below(pid_t root);
 
+/* This signal to every process of the group that catches or blocks it (/proc tells); to the others it would mean death. */
+void tree_tell_group(pid_t group, int signo);
+
 /* True if this process has no child, dead or alive. */
 bool tree_empty(void);
 

@@ -64,6 +64,7 @@ static void every_field_of_an_event_comes_back(void **state)
         if (ev.kind == RDZV_FAIL || ev.kind == RDZV_GONE) {
             ev.cause.exit_code = (int)between(0, 255);
             ev.cause.rank = (int)between(-1, INT_MAX);
+            ev.cause.fatal = ev.kind == RDZV_FAIL && (draw() & 1);
             draw_text(ev.cause.text, sizeof ev.cause.text);
         }
         buf_clear(&b);

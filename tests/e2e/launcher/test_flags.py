@@ -17,7 +17,7 @@ from cluster import free_port  # noqa: E402
 
 TORCHRUN = """nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone max-restarts monitor-interval start-method
 event-log-handler role module no-python run-path log-dir redirects tee local-ranks-filter duplicate-stdout-filters duplicate-stderr-filters
-log-line-prefix-template logs-specs node-rank master-addr master-port local-addr numa-binding shutdown-timeout
+log-line-prefix-template logs-specs node-rank master-addr master-port local-addr numa-binding signals-to-handle shutdown-timeout
 virtual-local-rank print-completion""".split()
 
 ROWS = {}
@@ -28,6 +28,12 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "duplicate-stderr-filters": "launcher/test_logs.py::test_lines_with_a_word_are_written_to_one_more_file",
     "duplicate-stdout-filters": "launcher/test_logs.py::test_lines_with_a_word_are_written_to_one_more_file",
     "local-ranks-filter": "launcher/test_logs.py::test_ranks_of_two_digits_have_redirects_and_filters",
+    "drain-timeout": "launcher/test_stops.py::test_the_grace_of_a_drain",
+    "fatal-codes": "launcher/test_signals.py::test_a_fatal_code_is_not_worth_another_try",
+    "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
+    "preemption-signal": "launcher/test_signals.py::test_a_preemption_notice_ends_with_75_and_the_workers_see_a_drain",
+    "resize-timeout": "launcher/test_stops.py::test_the_grace_of_a_resize",
+    "signals-to-handle": "launcher/test_signals.py::test_the_signals_named_stop_the_job_in_good_order_and_no_others",
     "log-layout": "launcher/test_logs.py::test_the_layout_of_torchrun_keeps_every_attempt",
     "log-line-prefix-template": "launcher/test_logs.py::test_the_macros_of_a_prefix",
     "log-max-size": "launcher/test_logs.py::test_a_file_has_a_cap_that_counts_what_is_left_out",
