@@ -1,4 +1,6 @@
 """rendezvousd beside Redis, a bare libuv server and, where a torch is installed, PyTorch's TCPStore: one client, pinned, taking turns.
+Turns are short and many, every other round backwards; a ratio is the median of the ratios within a round, so that what else the machine does
+touches both sides alike.
 
     bench_store.py BENCH_STORE RENDEZVOUSD [--rounds N] [--ms N] [--only WORD] [--ahead] [--no-torch]
 
@@ -16,7 +18,7 @@ import time
 
 SERVER_CPU, CLIENT_CPU = 0, 1
 CASES = [("50 connections", 50, 1), ("256 connections", 256, 1), ("1,000 connections", 1000, 1), ("50 connections, 16 in one go", 50, 16)]
-STORM = 4000
+STORM, STORMS = 4000, 7
 
 TORCH = """
 import sys, time
@@ -116,8 +118,8 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("bench")
     ap.add_argument("rendezvousd")
-    ap.add_argument("--rounds", type=int, default=7)
-    ap.add_argument("--ms", type=int, default=400)
+    ap.add_argument("--rounds", type=int, default=21)
+    ap.add_argument("--ms", type=int, default=80)
     ap.add_argument("--only", default="")
     ap.add_argument("--ahead", action="store_true")
     ap.add_argument("--no-torch", action="store_true")
@@ -131,29 +133,33 @@ def main():
                 s.stop()
 
 
+def beside(rows, base, column):
+    return statistics.median(a[column] / b[column] for a, b in zip(rows, base))
+
+
 def run(o, all_servers):
     for title, conns, pipeline in CASES:
         if o.only not in title:
             continue
         got = {s.name: [] for s in all_servers}
-        for _ in range(o.rounds):
-            for s in all_servers:
+        for turn in range(o.rounds):
+            for s in all_servers[::-1] if turn % 2 else all_servers:
                 before = cpu_ns(s.process.pid)
                 row = measure(o.bench, "ops", s.protocol, s.port, conns, pipeline, o.ms)
                 all_of_them = row[0] * 1.2 * o.ms / 1e3  # with those of the warm-up
                 got[s.name].append(row + [(cpu_ns(s.process.pid) - before) / all_of_them])
         print(f"{title}: additions/s (median of {o.rounds}, ratio to redis), median us of p50, p99, p99.9, server's CPU ns an addition")
         mid = {name: [statistics.median(col) for col in zip(*rows)] for name, rows in got.items()}
-        base = mid.get("redis")
+        base = got.get("redis")
         for name, m in mid.items():
-            ratio = f"{m[0] / base[0]:5.2f}" if base else "    -"
-            tail = f"(p99.9 ratio {m[3] / base[3]:.2f})" if base else ""
+            ratio = f"{beside(got[name], base, 0):5.2f}" if base else "    -"
+            tail = f"(p99.9 ratio {beside(got[name], base, 3):.2f})" if base else ""
             print(f"  {name:24s} {m[0]:10,.0f} {ratio}   {m[1]:8.1f} {m[2]:8.1f} {m[3]:8.1f} {m[5]:7.0f} {tail}")
         sys.stdout.flush()
     if o.only in "storm":
         print(f"storm of {STORM:,} clients, connect + add + wait, first connect to last release: median ms, ratio to libuv echo")
         got = {s.name: [] for s in all_servers if s.name != "redis"}
-        for _ in range(o.rounds):
+        for _ in range(min(o.rounds, STORMS)):
             for s in all_servers:
                 if s.name != "redis":
                     if s.protocol == "resp":
