@@ -2,10 +2,15 @@
 
 import os
 import pty
+import pathlib
 import re
 import socket
+import sys
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "elastic"))
+from cluster import free_port  # noqa: E402
 
 SAY = "echo out-$RANK; echo err-$RANK >&2"
 
@@ -265,3 +270,21 @@ def test_what_cannot_be_is_one_sentence(crun, options, words):
     rc, out, err = crun.run(*options, "true", cwd=crun.tmp)
     assert rc == 2 and out == "" and all(w in err for w in words), err
     assert list(crun.tmp.iterdir()) == []
+
+
+@pytest.mark.parametrize("layout, file", [("crun", "j/round-{}/rank-0.out"), ("torchrun", "*/attempt_{}/0/stdout.log")])
+def test_a_node_that_comes_destroys_no_logs(crun, layout, file):
+    """A new node ends the round of the first without counting as a restart."""
+    port = free_port()
+    script = f"echo round $CRUN_ROUND; touch {crun.tmp}/in-$CRUN_ROUND; [ $GROUP_WORLD_SIZE = 2 ] || exec sleep 100"
+    nodes = []
+    for i in (1, 2):
+        nodes.append(crun.start("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--insecure", "--run-id", "j", "--rdzv-conf",
+                                "last_call_timeout=0.1", "--log-dir", crun.tmp / f"l{i}", "--log-layout", layout, "sh", "-c", script))
+        crun.wait_file("in-1")
+    for p in nodes:
+        out, err = p.communicate(timeout=90)
+        assert p.returncode == 0, err
+    base = 1 if layout == "crun" else 0
+    texts = [p.read_text() for i in (0, 1) for p in (crun.tmp / "l1").glob(file.format(base + i))]
+    assert texts == ["round 1\n", "round 2\n"]
