@@ -214,9 +214,9 @@ static void print_value(const struct arg_spec *s, const void *config, const char
     case ARG_SECONDS:
         print_real(*(const double *)field, out);
         break;
-    case ARG_STRING:
-        if (*(const char *const *)field)
-            fputs(*(const char *const *)field, out);
+    case ARG_STRING: /* as it was said, also if the program put it elsewhere */
+        if (text || *(const char *const *)field)
+            fputs(text ? text : *(const char *const *)field, out);
         break;
     case ARG_CHOICE:
         print_choice(s, *(const int *)field, out);

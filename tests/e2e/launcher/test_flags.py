@@ -25,8 +25,10 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "cgroup": "launcher/test_cgroup.py::test_off_leaves_the_workers_where_crun_is",
     "collapse": "launcher/test_logs.py::test_lines_that_ranks_share_are_shown_once",
     "color": "launcher/test_logs.py::test_colours",
+    "drain-timeout": "launcher/test_stops.py::test_the_grace_of_a_drain",
     "duplicate-stderr-filters": "launcher/test_logs.py::test_lines_with_a_word_are_written_to_one_more_file",
     "duplicate-stdout-filters": "launcher/test_logs.py::test_lines_with_a_word_are_written_to_one_more_file",
+    "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
     "local-ranks-filter": "launcher/test_logs.py::test_ranks_of_two_digits_have_redirects_and_filters",
     "drain-timeout": "launcher/test_stops.py::test_the_grace_of_a_drain",
     "fatal-codes": "launcher/test_signals.py::test_a_fatal_code_is_not_worth_another_try",
@@ -45,6 +47,7 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "ranks-filter": "launcher/test_logs.py::test_ranks_of_two_digits_have_redirects_and_filters",
     "rdzv-ca": "rendezvousd/test_hosting.py::test_a_job_meets_over_tls",
     "redirects": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
+    "resize-timeout": "launcher/test_stops.py::test_the_grace_of_a_resize",
     "restart-backoff": "elastic/test_elastic.py::test_the_first_restart_is_at_once_and_the_next_ones_wait",
     "restart-window": "elastic/test_elastic.py::test_restarts_outside_the_window_do_not_count",
     "show": "launcher/test_logs.py::test_only_the_first_failure_is_shown",
@@ -280,12 +283,12 @@ def print_config(crun):
     folder = crun.tmp / ".config" / "crun"
     folder.mkdir(parents=True)
     conf = folder / "crun.conf"
-    conf.write_text("max_restarts = 7 # as a rule\nrole = from-file\nnproc-per-node = 4\nshutdown-timeout=5\n")
+    conf.write_text("max_restarts = 7 # as a rule\nrole = from-file\nrdzv_endpoint = host:1\nnproc-per-node = 4\nshutdown-timeout=5\n")
     env = {"HOME": str(crun.tmp), "PET_ROLE": "from-env", "CRUN_NPROC_PER_NODE": "3", "PET_NPROC_PER_NODE": "5"}
     rc, out, _ = crun.run("--print-config", "--shutdown-timeout", "9", "prog", extra_env=env)
     assert rc == 0
     for line in (f"max-restarts = 7  # file {conf}", "role = from-env  # environment PET_ROLE", "shutdown-timeout = 9  # command line",
-                 "nproc-per-node = 3  # environment CRUN_NPROC_PER_NODE", "nnodes = 1:1  # default"):
+                 f"rdzv-endpoint = host:1  # file {conf}", "nproc-per-node = 3  # environment CRUN_NPROC_PER_NODE", "nnodes = 1:1  # default"):
         assert line + "\n" in out, out
     assert said(crun, "echo $TORCHELASTIC_MAX_RESTARTS", extra_env={"HOME": str(crun.tmp)})[0] == ["7"] * 4
     conf.write_text("\nmax_restart = 7\n")
