@@ -21,6 +21,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -154,6 +155,21 @@ static size_t affordable_clients(const struct config *c)
     return can;
 }
 
+/* Connections beyond the kernel's queue come in by the retransmissions of their SYNs: one, three, seven seconds later. */
+static void look_at_backlog(const struct config *c)
+{
+    char text[32] = "";
+    int fd = open("/proc/sys/net/core/somaxconn", O_RDONLY | O_CLOEXEC);
+    long n = fd >= 0 && read(fd, text, sizeof text - 1) > 0 ? strtol(text, NULL, 10) : 0;
+    if (fd >= 0)
+        close(fd);
+    if (n > 0 && n < SERVER_BACKLOG && n < c->max_clients)
+        log_warn(MODULE,
+                 "the kernel lets %ld connections wait (net.core.somaxconn): more agents at once come in seconds "
+                 "later; %d is better",
+                 n, SERVER_BACKLOG);
+}
+
 static int open_gate(struct daemon *d, struct err *e)
 {
     const struct config *c = &d->config;
@@ -217,6 +233,7 @@ static int listen_all(struct daemon *d, struct err *e)
     d->port = (int)d->config.port; /* the first address decides where the kernel picks */
     while (config_next_address(&list, one, sizeof one) > 0)
         TRY(server_listen(d->server, one, d->port, &d->port, e));
+    look_at_backlog(&d->config);
     return 0;
 }
 

@@ -9,7 +9,6 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#define BACKLOG 4096 /* the kernel cuts it to somaxconn */
 #define KEEPALIVE_SECONDS 60
 
 static void fill_defaults(struct server_options *o)
@@ -138,7 +137,7 @@ static int listen_now(struct listener *l)
 {
     uv_tcp_nodelay(&l->tcp, 1);
     uv_tcp_keepalive(&l->tcp, 1, KEEPALIVE_SECONDS);
-    return uv_listen((uv_stream_t *)&l->tcp, BACKLOG, on_connection);
+    return uv_listen((uv_stream_t *)&l->tcp, SERVER_BACKLOG, on_connection);
 }
 
 static int bound_port(const uv_tcp_t *tcp)

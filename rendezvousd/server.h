@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <uv.h>
 
+#define SERVER_BACKLOG 4096 /* connections the kernel may hold for us; it cuts that to somaxconn */
+
 struct err;
 struct front;
 struct gate;

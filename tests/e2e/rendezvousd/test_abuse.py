@@ -93,20 +93,21 @@ def test_lengths_that_a_peer_announces_take_no_memory():
         assert rss(d) - before < 4 << 20
 
 
-def test_a_herd_is_released_and_leaves_nothing():
-    n = 2000
+@pytest.mark.parametrize("keys", [1, 4000])
+def test_a_herd_is_released_and_leaves_nothing(keys):
+    n = 4000
     with Daemon() as d, Client(d.port) as c:
         assert c("PING") == "PONG"
         files = descriptors(d)
         herd = [socket.create_connection(("127.0.0.1", d.port), timeout=30) for _ in range(n)]
-        for s in herd:
-            s.sendall(b"STORE.WAIT go 60000\r\n")
+        for i, s in enumerate(herd):
+            s.sendall(b"STORE.WAIT go%d 60000\r\n" % (i % keys))
         until(lambda: f"blocked_clients:{n}" in c("INFO", "clients"), "all wait")
         sel = selectors.DefaultSelector()
         for s in herd:
             sel.register(s, selectors.EVENT_READ)
         began = time.perf_counter()
-        assert c("SET", "go", "1") == "OK"
+        assert c("MSET", *(word for i in range(keys) for word in (f"go{i}", "1"))) == "OK"
         waiting = n
         while waiting:
             ready = sel.select(30)
@@ -115,13 +116,61 @@ def test_a_herd_is_released_and_leaves_nothing():
                 assert key.fileobj.recv(64) == b":1\r\n"
                 sel.unregister(key.fileobj)
                 waiting -= 1
-        print(f"{n} waiters released in {(time.perf_counter() - began) * 1e3:.0f} ms, seen from Python")
+        print(f"{n} waiters for {keys} keys released in {(time.perf_counter() - began) * 1e3:.0f} ms, seen from Python")
         for s in herd:
             s.close()
         began = time.perf_counter()
         assert c("PING") == "PONG"
         print(f"stalled {(time.perf_counter() - began) * 1e3:.1f} ms as all left at once")
         until(lambda: descriptors(d) <= files, "all are gone")
+
+
+def storm(address, n):
+    """Seconds until n connections that all come at once have been served; none may fail."""
+    sel = selectors.DefaultSelector()
+    began = time.perf_counter()
+    crowd = []
+    for _ in range(n):
+        s = socket.socket()
+        s.setblocking(False)
+        s.connect_ex(address)
+        sel.register(s, selectors.EVENT_WRITE)
+        crowd.append(s)
+    served = 0
+    while served < n:
+        ready = sel.select(60)
+        assert ready, f"{n - served} of {n} were not served"
+        for key, events in ready:
+            if events & selectors.EVENT_WRITE:
+                assert key.fileobj.send(b"PING\r\n") == 6
+                sel.modify(key.fileobj, selectors.EVENT_READ)
+            else:
+                assert key.fileobj.recv(64) == b"+PONG\r\n"
+                sel.unregister(key.fileobj)
+                served += 1
+    took = time.perf_counter() - began
+    for s in crowd:
+        s.close()
+    return took
+
+
+@pytest.mark.parametrize("n", [1000, 4000, 8000, pytest.param(16000, marks=pytest.mark.slow)])
+def test_a_storm_of_connections_is_served_to_the_last(n):
+    with Daemon("--max-clients", "17000") as d:
+        print(f"{n} connections at once served in {storm(('127.0.0.1', d.port), n) * 1e3:.0f} ms, seen from Python")
+        with Client(d.port) as c:
+            until(lambda: "connected_clients:1\r\n" in c("INFO", "clients"), "all have left")
+        assert d.stop() == 0
+    assert "somaxconn" not in d.err or int(pathlib.Path("/proc/sys/net/core/somaxconn").read_text()) < 4096
+
+
+def test_a_storm_beyond_a_short_queue_is_served_later(namespace):
+    name, theirs, _ = namespace
+    with Daemon("--bind", theirs, "--insecure", prefix=["ip", "netns", "exec", name, "/bin/sh", "-c",
+                                                        "echo 128 >/proc/sys/net/core/somaxconn || exit 1; exec \"$0\" \"$@\""]) as d:
+        print(f"1000 connections at once served in {storm((theirs, d.port), 1000):.1f} s where 128 may wait, seen from Python")
+        assert d.stop() == 0
+    assert "the kernel lets 128 connections wait (net.core.somaxconn)" in d.err
 
 
 def test_a_wait_is_answered_exactly_once():
