@@ -244,8 +244,8 @@ def test_the_page_shows_jobs_in_a_browser_and_escapes_what_they_say(tmp_path):
     evil = "<img src=x onerror=alert(1)>"
     with Daemon("--http-port", "0") as d, Client(d.port) as c, Client(d.port) as c2:
         assert "No jobs." in dom(d.http + "/", tmp_path)
-        c("RDZV.JOIN", "resnet-" + evil, "node1", "slots=4", "v=1", "nnodes=2:2", "max_restarts=3")
-        c2("RDZV.JOIN", "resnet-" + evil, "node2", "slots=4", "v=1", "nnodes=2:2", "max_restarts=3")
+        c("RDZV.JOIN", "resnet-" + evil, "node1", "slots=4", "v=1", "nnodes=2:2", "max_restarts=3", "silence=600000")
+        c2("RDZV.JOIN", "resnet-" + evil, "node2", "slots=4", "v=1", "nnodes=2:2", "max_restarts=3", "silence=600000")
         c("RDZV.NEXT", "resnet-" + evil, "node1", "0", "5000")
         c("RDZV.REPORT", "resnet-" + evil, "node1", "step=12", "images_per_s=31.5", "loss=2.25")
         page = dom(d.http + "/", tmp_path)
