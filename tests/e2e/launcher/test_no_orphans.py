@@ -1,0 +1,106 @@
+"""kill -9 of the agent, the guardian, or both at random moments: nobody is left.
+
+Workers fork, leave for sessions of their own and ignore SIGTERM. Figures are printed (pytest -s); moments come from a seed (CRUN_TEST_SEED)."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+WORKERS = 3
+# Direct workers hold MEMORY bytes; what they leave in the background is told apart by CHILD.
+WORKER = r"""
+trap '' TERM
+CHILD=1 setsid sh -c 'trap "" TERM; sleep 1000 & sleep 1000' &
+(CHILD=1 setsid sleep 1000 &)
+CHILD=1 sleep 1000 &
+exec python3 -S -E -c "import signal; x = bytearray($MEMORY); signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+"""
+
+
+def states(pids):
+    """pid -> (state, name), of those that are there."""
+    found = {}
+    for pid in pids:
+        try:
+            head, tail = open(f"/proc/{pid}/stat").read().rsplit(")", 1)
+            found[pid] = tail.split()[0], head.split("(", 1)[1]
+        except OSError:
+            pass
+    return found
+
+
+def children(pids):
+    found = set()
+    for pid in pids:
+        try:
+            if b"CHILD=1" in open(f"/proc/{pid}/environ", "rb").read().split(b"\0"):
+                found.add(pid)
+        except OSError:
+            pass
+    return found
+
+
+def kill_at(crun, rng, victim, cgroup, memory):
+    """One job, killed at one moment. -> (phase, seconds until all were gone, children that survived the kill of both, zombies)"""
+    phase = rng.choice(["spawning", "running", "stopping"])
+    p = crun.start("--nproc_per_node", WORKERS, "--cgroup", cgroup, "sh", "-c", WORKER, extra_env={"MEMORY": str(memory)})
+    time.sleep(rng.uniform(0, 0.06) if phase == "spawning" else rng.uniform(0.1, 0.3))
+    if phase == "stopping":
+        p.terminate()
+        time.sleep(rng.uniform(0, 0.05))
+    try:
+        agent = crun.agent_of(p.pid)
+    except (OSError, IndexError):
+        agent = None  # it is not there yet
+    seen = set(crun.processes())
+    start = time.monotonic()
+    for pid in ([p.pid] if victim != "agent" else []) + ([agent] if agent and victim != "guardian" else []):
+        os.kill(pid, signal.SIGKILL)
+    if victim == "agent" and not agent:
+        p.kill()
+    left = set()
+    while True:
+        now = set(crun.processes())
+        seen |= now
+        left = children(now) if victim == "both" else set()
+        if not now - left:
+            break
+        assert time.monotonic() - start < 10, f"{phase}: still there: {states(now)}"
+    took = time.monotonic() - start
+    p.communicate(timeout=60)
+    # An agent without its guardian is reaped by whoever adopts it; so are all, if neither is left.
+    zombies = {pid: s for pid, s in states(seen - {p.pid, agent}).items() if s[0] == "Z"} if victim != "both" and agent else {}
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    if victim != "both" and agent:
+        assert crun.leftovers() == []
+    return phase, took, len(left), len(zombies)
+
+
+def campaign(crun, victim, cgroup, moments, memory):
+    seed = int(os.environ.get("CRUN_TEST_SEED", time.time_ns() % 100000))
+    rng = random.Random(seed)
+    done = [kill_at(crun, rng, victim, cgroup, memory) for _ in range(moments)]
+    took = sorted(1000 * d[1] for d in done)
+    print(f"\nkill -9 of {victim}, cgroup {cgroup}, {moments} moments, seed {seed}: gone after p50 {took[len(took) // 2]:.0f} ms, max {took[-1]:.0f} ms; "
+          f"survivors at 100 ms: {sum(t > 100 for t in took)}; zombies: {sum(d[3] for d in done)}; children left by the kill of both: "
+          f"{sum(d[2] for d in done)} in {sum(d[2] > 0 for d in done)} moments")
+    assert sum(d[3] for d in done) == 0
+    if victim != "both":
+        assert sum(d[2] for d in done) == 0
+
+
+@pytest.mark.parametrize("victim", ["agent", "guardian", "both"])
+def test_nobody_is_left_at_any_of_ten_moments(crun, victim):
+    for cgroup in "auto", "off":
+        campaign(crun, victim, cgroup, 5, 1 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cgroup", ["auto", "off"])
+@pytest.mark.parametrize("victim", ["agent", "guardian", "both"])
+def test_nobody_is_left_at_any_of_a_hundred_moments(crun, victim, cgroup):
+    campaign(crun, victim, cgroup, 100, 60 << 20)
