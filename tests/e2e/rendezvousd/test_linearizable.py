@@ -23,6 +23,9 @@ def apply(state, op):
     if what == "APPEND":
         new = (state or "") + args[0]
         return len(new), new
+    if what == "STORE.CAS":
+        held = args[2] if state == args[1] else state
+        return [int(state == args[1]), held], held
     assert what == "SETNX"
     return int(state is None), args[0] if state is None else state
 
@@ -59,6 +62,7 @@ def test_the_checker_finds_what_is_wrong():
     assert not linearizable([(0, 1, ("SET", "a"), "OK"), (2, 3, ("GET",), None)])  # stale
     assert not linearizable([(0, 9, ("SET", "a"), "OK"), (1, 2, ("GET",), "a"), (3, 4, ("GET",), None)])  # and back again
     assert not linearizable([(0, 3, ("SETNX", "a"), 1), (1, 2, ("SETNX", "b"), 1)])  # both won
+    assert not linearizable([(0, 1, ("SET", "a"), "OK"), (2, 5, ("STORE.CAS", "1", "a", "b"), [1, "b"]), (3, 4, ("STORE.CAS", "1", "a", "c"), [1, "c"])])
     assert linearizable([(0, NEVER, ("SET", "a"), None), (1, 2, ("GET",), None), (3, 4, ("GET",), "a")])  # happened late
     assert not linearizable([(0, NEVER, ("SET", "a"), None), (1, 2, ("GET",), "a"), (3, 4, ("GET",), None)])
 
@@ -67,14 +71,14 @@ def test_every_key_is_linearizable_beside_pauses_and_clients_that_die():
     seed = random.randrange(1 << 30)
     sys.setrecursionlimit(10000)
     history = {f"k{i}": [] for i in range(KEYS)}
-    lock = threading.Lock()
+    lock, seen, swaps = threading.Lock(), {}, [0]
 
     def work(me, port):
         r = random.Random(seed * 100 + me)
         c = Client(port)
         for turn in range(TURNS):
             key, value = f"k{r.randrange(KEYS)}", f"{me}.{turn}"
-            op = r.choice([("GET",), ("GET",), ("SET", value), ("APPEND", "x"), ("SETNX", value), ("DEL",)])
+            op = r.choice([("GET",), ("GET",), ("SET", value), ("APPEND", "x"), ("SETNX", value), ("DEL",), ("STORE.CAS", "1", seen.get(key, "-"), value)])
             dies = r.random() < 0.01
             began = time.monotonic()
             c.send(op[0], key, *op[1:])
@@ -82,6 +86,9 @@ def test_every_key_is_linearizable_beside_pauses_and_clients_that_die():
             ended = NEVER if dies else time.monotonic()
             with lock:
                 history[key].append((began, ended, op, answer))
+                if op[0] in ("GET", "STORE.CAS") and answer:
+                    seen[key] = answer if op[0] == "GET" else answer[1] or "-"
+                swaps[0] += op[0] == "STORE.CAS" and answer is not None and answer[0]
             if dies:
                 c.close()
                 c = Client(port)
@@ -99,7 +106,8 @@ def test_every_key_is_linearizable_beside_pauses_and_clients_that_die():
             time.sleep(r.uniform(0.001, 0.02))
         for t in threads:
             t.join(60)
-    print(f"seed {seed}: {sum(map(len, history.values()))} requests, {sum(h[1] == NEVER for v in history.values() for h in v)} without an answer")
+    print(f"seed {seed}: {sum(map(len, history.values()))} requests, {sum(h[1] == NEVER for v in history.values() for h in v)} without an answer, {swaps[0]} swaps")
+    assert swaps[0] > 0
     assert sum(map(len, history.values())) == CLIENTS * TURNS
     for key, h in history.items():
         assert linearizable(h), f"seed {seed}, {key}: {sorted(h)}"
