@@ -1,101 +1,11 @@
+/* The option table of crun. What its values must fit: config_read.c; what they mean for the job: config_job.c. */
 #include "launcher/config.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
 
-#include "common/err.h"
-#include "common/exitcode.h"
-#include "common/rdzv.h"
 #include "launcher/binding.h"
-#include "launcher/cores.h"
-#include "launcher/gpus.h"
 #include "launcher/log_prefix.h"
-
-#define BACKOFF_MAX_MS 30000
-#define BACKOFF_RESET_MS 10000
-#define KILL_MS 1000
-
-int64_t config_join_timeout_ms(const struct config *c)
-{
-    const int64_t margin_ms = 60000;
-    const int64_t stopping_ms = stops_longest_ms(&c->stops) + margin_ms;
-    if (c->conf.join_timeout_typed || stopping_ms <= c->conf.join_timeout_ms)
-        return c->conf.join_timeout_ms;
-    return stopping_ms;
-}
-
-static enum rdzv_order order(const struct config *c)
-{
-    switch (c->rank_order) {
-    case CONFIG_ORDER_HOST:
-        return RDZV_ORDER_HOST;
-    case CONFIG_ORDER_JOIN:
-        return RDZV_ORDER_JOIN;
-    case CONFIG_ORDER_NODE_RANK:
-        return RDZV_ORDER_NODE_RANK;
-    default:
-        return c->home.node_rank >= 0 ? RDZV_ORDER_NODE_RANK : RDZV_ORDER_HOST;
-    }
-}
-
-void config_job(const struct config *c, struct rdzv_config *ret)
-{
-    *ret = (struct rdzv_config){
-        .min_nodes = c->nnodes.min,
-        .max_nodes = c->nnodes.max,
-        .max_restarts = (int)c->max_restarts,
-        .restart_window_ms = (int64_t)(c->restart_window * 1000),
-        .backoff_ms = (int64_t)(c->restart_backoff * 1000),
-        .backoff_max_ms = BACKOFF_MAX_MS,
-        .backoff_reset_ms = BACKOFF_RESET_MS,
-        .order = order(c),
-        .join_timeout_ms = config_join_timeout_ms(c),
-        .last_call_ms = c->conf.last_call_timeout_ms,
-        .silence_ms = c->conf.keep_alive_interval_ms * c->conf.keep_alive_max_attempt,
-        .kill_ms = KILL_MS,
-        .first_round = 1,
-    };
-}
-
-static int parse_nnodes(const char *text, void *field, struct err *e)
-{
-    struct config_nodes *n = field;
-    char min[16];
-    const char *colon = strchr(text, ':');
-    int64_t lo, hi;
-    struct err why;
-    snprintf(min, sizeof min, "%.*s", colon ? (int)(colon - text) : 15, text);
-    if (parse_i64(min, "", 1, RDZV_NODES_MAX, &lo, &why) < 0 ||
-        parse_i64(colon ? colon + 1 : min, "", 1, RDZV_NODES_MAX, &hi, &why) < 0 || lo > hi)
-        return err_set(e, ERR_USAGE, "expected N or MIN:MAX with 1 <= MIN <= MAX <= %d", RDZV_NODES_MAX);
-    *n = (struct config_nodes){(int)lo, (int)hi};
-    return 0;
-}
-
-static int parse_nproc(const char *text, void *field, struct err *e)
-{
-    int64_t *n = field;
-    struct gpu gpus[GPUS_MAX];
-    const bool automatic = strcmp(text, "auto") == 0, gpu = strcmp(text, "gpu") == 0;
-    if (automatic || gpu) {
-        *n = gpus_usable(gpus);
-        if (*n > 0)
-            return 0;
-        if (gpu)
-            return err_set(e, ERR_USAGE,
-                           "no GPU is usable here (CUDA_VISIBLE_DEVICES counts): expected a number, cpu or auto");
-    }
-    if (automatic || strcmp(text, "cpu") == 0) {
-        *n = cores_usable();
-        return 0;
-    }
-    struct err why;
-    if (parse_i64(text, "workers", 1, RDZV_SLOTS_MAX, n, &why) < 0)
-        return err_set(e, ERR_USAGE, "expected a number from 1 to %d, auto, cpu or gpu", RDZV_SLOTS_MAX);
-    return 0;
-}
 
 static const struct arg_spec specs[] = {
     ARG_GROUP("Size"),
@@ -103,17 +13,19 @@ static const struct arg_spec specs[] = {
      .type = ARG_CUSTOM,
      .at = offsetof(struct config, nproc),
      .def = "1",
-     .metavar = "N|auto|cpu",
+     .metavar = "N|auto|cpu|gpu",
      .env = "CRUN_NPROC_PER_NODE,PET_NPROC_PER_NODE",
-     .parse = parse_nproc,
-     .help = "workers to start on this node; auto and cpu: one for each core crun may run on"},
+     .parse = config_parse_nproc,
+     .help = "workers to start on this node; cpu: one for each core crun may use, gpu: for each visible GPU, auto: gpu "
+             "where "
+             "there is one, else cpu"},
     {.name = "nnodes",
      .type = ARG_CUSTOM,
      .at = offsetof(struct config, nnodes),
      .def = "1:1",
      .metavar = "N|MIN:MAX",
      .env = "CRUN_NNODES,PET_NNODES",
-     .parse = parse_nnodes,
+     .parse = config_parse_nnodes,
      .help = "nodes of the job: exactly N, or begin with MIN and take up to MAX; nodes beyond MAX wait as spares"},
     {.name = "numa-binding",
      .type = ARG_CHOICE,

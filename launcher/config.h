@@ -59,6 +59,10 @@ extern const struct arg_program config_program;
  * *r. */
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e);
 
+/* config_parse.c: values of the option table (struct arg_spec.parse). */
+int config_parse_nnodes(const char *text, void *field, struct err *e);
+int config_parse_nproc(const char *text, void *field, struct err *e);
+
 /* config_unused.c: one line for each option that was typed and has no effect here. */
 void config_say_unused(const struct config *c, const struct arg_result *r, FILE *out);
 
