@@ -83,8 +83,9 @@ struct log_client {
     struct rdzv_view view;
     struct buf beat, pulse;
     int64_t pulse_moved, claim_at, heard_at, progress_at, next_beat;
-    bool answered;   /* our first JOIN */
-    bool knew_reign; /* somebody led when we looked before */
+    int64_t leaderless; /* since when this node failed to lead and nobody else does, 0: somebody does */
+    bool answered;      /* our first JOIN */
+    bool knew_reign;    /* somebody led when we looked before */
     int pause_ms;
 };
 
@@ -203,6 +204,25 @@ static void start_leading(struct log_client *l)
         d->home->ops->close(d->home);
 }
 
+static void fail_for_good(struct log_client *l, int code, const char *why)
+{
+    l->ended = true;
+    post_text(l, ITEM_FAILED, code, why);
+}
+
+/* The home takes our beats but not our decisions (a full disk, a right that is missing): without a leader nobody would ever be answered. */
+static void cannot_lead(struct log_client *l, const char *why)
+{
+    int64_t now = clock_ms();
+    l->leaderless = l->leaderless ? l->leaderless : now;
+    if (now >= l->progress_at) {
+        l->progress_at = now + PROGRESS_MS;
+        post_text(l, ITEM_PROGRESS, 0, why);
+    }
+    if (!l->seat.works && !l->ended && now - l->leaderless >= l->o.connect_ms)
+        fail_for_good(l, EXIT_UNAVAILABLE, why);
+}
+
 static void end_leading(struct log_client *l, bool now)
 {
     struct leader *d = &l->leader;
@@ -217,6 +237,8 @@ static void end_leading(struct log_client *l, bool now)
     if (d->rc < 0) {
         post_text(l, ITEM_LOG, 0, d->e.text); /* loggers are the loop's */
         l->pulse_moved = 0;                   /* nobody leads: claim again soon */
+        if (!now)
+            cannot_lead(l, d->e.text);
     }
 }
 
@@ -232,6 +254,7 @@ static void watch_leader(struct log_client *l, int64_t now)
         buf_clear(&l->pulse);
         buf_add(&l->pulse, l->view.pulse.data ? l->view.pulse.data : "", l->view.pulse.len);
         l->pulse_moved = now;
+        l->leaderless = pulse_number(l, "n") > 0 ? 0 : l->leaderless;
         none = !l->view.epoch[0] || pulse_number(l, "free") > 0;
     }
     if (l->leader.running || l->ended || (!none && now - l->pulse_moved < patience)) {
@@ -245,12 +268,6 @@ static void watch_leader(struct log_client *l, int64_t now)
 }
 
 /* ---- the node ----------------------------------------------------------------------------------------------------------- */
-
-static void fail_for_good(struct log_client *l, int code, const char *why)
-{
-    l->ended = true;
-    post_text(l, ITEM_FAILED, code, why);
-}
 
 static void heard(struct log_client *l, const struct rdzv_heard *h)
 {

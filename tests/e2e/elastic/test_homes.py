@@ -57,3 +57,21 @@ def test_an_id_in_a_redis_can_be_used_again_at_once(cluster):
         assert time.monotonic() - start < 45, f"turn {turn}"
         kept = {key: int(redis_cli(url, "pttl", key)[0]) for key in redis_cli(url, "keys", "*")}
         assert all(0 < ms <= (3600000 if key.endswith(":calls") else 600000) for key, ms in kept.items()), kept
+
+
+def test_a_folder_that_is_full_ends_the_job_with_a_word(cluster):
+    shared = cluster.tmp / "shared"
+    shared.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", shared], check=False, capture_output=True).returncode:
+        pytest.skip("cannot mount a small file system")
+    try:
+        for _ in range(2):
+            cluster.node("--nnodes", 2, "--rdzv_endpoint", f"file://{shared}", "--rdzv_id", "job", "--rdzv_conf", "join_timeout=4")
+        cluster.wait_round(2)
+        with open(shared / "fill", "wb", 0) as f, pytest.raises(OSError):
+            while True:
+                f.write(b"x" * 4096)
+        cluster.finish(code=69)
+        assert any("No space left on device" in n.text() for n in cluster.nodes)
+    finally:
+        subprocess.run(["umount", "-l", shared], check=True)
