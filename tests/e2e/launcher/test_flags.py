@@ -152,6 +152,7 @@ def insecure(crun):
 
 @row("standalone")
 def standalone(crun):
+    assert said(crun, "true", extra_env={"PET_STANDALONE": "2", "PET_RDZV_ENDPOINT": "10.255.255.1:1"}, timeout=20)[0] == []
     lines, err = said(crun, "--standalone", "--rdzv-endpoint", "10.255.255.1:1", "echo $GROUP_WORLD_SIZE $MASTER_ADDR")
     assert lines == ["1 127.0.0.1"] and "crun: --rdzv-endpoint has no effect with --standalone\n" in err
 
