@@ -97,6 +97,9 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
     struct run *r = arg;
     if (p->text[0])
         logmux_say(r->mux, "%s", p->text);
+    else if (p->state == RDZV_BACKOFF)
+        logmux_say(r->mux, "rounds failed early one after another; the next one waits (%d of %d nodes are here)",
+                   p->joined, p->min_nodes);
     else if (p->joined < p->min_nodes)
         logmux_say(r->mux, "joining: %d of %d nodes%s%s", p->joined, p->min_nodes, p->missing[0] ? ", missing " : "",
                    p->missing);

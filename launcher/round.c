@@ -204,7 +204,8 @@ static void on_unstarted(void *arg, int local, int error)
 
 void round_begin_timeline(struct run *r, int64_t woken, const char *cause)
 {
-    r->broken = (struct timeline){.woken = woken, .max_restarts = (int)r->config->max_restarts};
+    const bool window = r->config->restart_window > 0;
+    r->broken = (struct timeline){.woken = woken, .max_restarts = window ? -1 : (int)r->config->max_restarts};
     snprintf(r->broken.cause, sizeof r->broken.cause, "%.*s", (int)sizeof r->broken.cause - 1, cause);
 }
 

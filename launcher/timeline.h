@@ -8,15 +8,15 @@
 
 /* Monotonic ns; 0: has not happened. */
 struct timeline {
-    int64_t woken;      /* the kernel told crun of the death */
-    int64_t told;       /* the cause is known and the rendezvous told: detect = told - woken */
-    int64_t gone;       /* no process of the old round is left: stop = gone - told */
-    int64_t round;      /* the next round is agreed: rendezvous = round - gone */
-    int64_t spawned;    /* every worker executes its program: spawn = spawned - round */
-    int64_t first_step; /* the first worker finished a step: first step = first_step - spawned */
-    int restart, max_restarts;
-    char cause[96]; /* "rank 1 killed by SIGKILL" */
-    bool pending;   /* its line is not printed */
+    int64_t woken;             /* the kernel told crun of the death */
+    int64_t told;              /* the cause is known and the rendezvous told: detect = told - woken */
+    int64_t gone;              /* no process of the old round is left: stop = gone - told */
+    int64_t round;             /* the next round is agreed: rendezvous = round - gone */
+    int64_t spawned;           /* every worker executes its program: spawn = spawned - round */
+    int64_t first_step;        /* the first worker finished a step: first step = first_step - spawned */
+    int restart, max_restarts; /* max_restarts -1: only those within a window count, so "3/2" would mislead */
+    char cause[96];            /* "rank 1 killed by SIGKILL" */
+    bool pending;              /* its line is not printed */
 };
 
 /* "restart 1/3 (rank 1 killed by SIGKILL): detect 0.2 ms, stop 3.1 ms, ..."; first step only where there was one. Returns out. */

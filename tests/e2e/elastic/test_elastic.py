@@ -207,3 +207,11 @@ def test_a_finished_id_may_be_used_again(cluster, job):
     n = job("--nnodes", 1)
     cluster.wait_round(1)
     cluster.finish(n)
+
+
+def test_a_node_says_that_it_backs_off(cluster):
+    node = cluster.node("--nnodes", 1, "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "job", "--max-restarts", 2,
+                        "--restart-window", 1000, "--restart-backoff", 3, program=["false"])
+    assert node.wait() == 1
+    assert "rounds failed early one after another; the next one waits" in node.text()
+    assert "restart 2 (" in node.text()
