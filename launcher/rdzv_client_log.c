@@ -694,6 +694,7 @@ static int log_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv
     pthread_cond_init(&l->asked, &monotonic);
     pthread_condattr_destroy(&monotonic);
     int rc = open_home(l, &l->home, e);
+    rc = rc == -EINVAL ? ERR_USAGE : rc; /* the URL */
     rc = rc ? rc : init_seat(l, e);
     rc = rc ? rc : uv_async_init(loop, &l->async, on_async);
     if (rc == 0) {
