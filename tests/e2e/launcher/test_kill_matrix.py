@@ -4,9 +4,12 @@ import os
 import re
 import signal
 import socket
+import sys
 
 import pytest
 
+
+from crun_run import BUILD
 from kill_matrix import ALWAYS, COMPLETE, NODES, ONE, PAIRS, REQUEUE, STOPPED, WORKERS
 
 # $1: what happens, $2: to which rank, $3: up to which round, $4: number of ranks. $HERE: where the ranks meet.
@@ -30,12 +33,12 @@ def ident(row):
     return "-".join(str(x).replace(" ", "") for x in row)
 
 
-def play(crun, row, *options):
+def play(crun, row, *options, program=("sh", "-c", SCRIPT, "worker")):
     rc, _, err = crun.run("--nproc_per_node", WORKERS, "--max-restarts", row.max_restarts, "--restart-backoff", 0, *options,
-                          "sh", "-c", SCRIPT, "worker", row.kind, row.ranks[0], row.rounds, WORKERS,
+                          *program, row.kind, row.ranks[0], row.rounds, WORKERS,
                           extra_env={"HERE": str(crun.tmp)})
     restarts = len(re.findall(r"^crun: restart \d+/", err, re.M))
-    culprit = re.search(r"^  culprit +rank (\d+)", err, re.M)
+    culprit = re.search(r"^(?:  culprit +|crun: the job failed: )rank (\d+)", err, re.M)
     assert (rc, restarts, culprit and int(culprit[1])) == (row.code, row.restarts, row.culprit), err
 
 
@@ -44,11 +47,23 @@ def test_one_rank_ends(crun, row):
     play(crun, row)
 
 
+# The same arguments; ranks that make steps, as only libcrun can tell.
+STEPS = f"""
+import ctypes, os, signal, sys, time
+lib = ctypes.CDLL({os.path.join(BUILD, 'common', 'libcrun.so.0')!r})
+lib.crun_init(ctypes.create_string_buffer(4096))
+again = int(os.environ["CRUN_ROUND"]) <= int(sys.argv[3])
+for step in range(1, 1000 if again else 20):
+    if again and step == 10 and os.environ["RANK"] == sys.argv[2]:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    lib.crun_progress(ctypes.c_uint64(step))
+    time.sleep(0.02)
+"""
+
+
 @pytest.mark.parametrize("row", STOPPED, ids=ident)
 def test_one_rank_stands_still(crun, row):
-    if "--hang-timeout" not in crun.run("--help")[1]:
-        pytest.skip("this crun has no --hang-timeout")
-    play(crun, row, "--hang-timeout", 1)
+    play(crun, row, "--hang-timeout", "500ms", program=(sys.executable, "-S", "-E", "-c", STEPS))
 
 
 def die_while_the_agent_looks_away(crun, pair, *options):
