@@ -122,7 +122,7 @@ static int print_environment(struct dryrun *d, int local, int rank, struct err *
                                      .run_id = c->run_id,
                                      .use_agent_store = "True",
                                      .error_file = "",
-                                     .signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+                                     .signals = c->stops.handled.names,
                                      .nccl_async = async ? async : "1",
                                      .store_url = url,
                                      .node_id = "",

@@ -2,6 +2,7 @@
 
 A row is a function that runs crun with the option and looks at what came of it. Options of torchrun are those of torch 2.15."""
 
+import json
 import pathlib
 import re
 import subprocess
@@ -277,6 +278,22 @@ def said_to_have_no_effect(crun):
 
 
 # --- what only prints ------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_workers_get(crun, worker):
+    args = ["--nproc_per_node", 2, "--rdzv-id", "dry", "--signals-to-handle", "SIGTERM,SIGUSR2", "--virtual-local-rank", "--max-restarts", 3, worker, "env"]
+    crun.env["PYTHON_EXEC"] = sys.executable  # not a shell script that sets variables of its own
+    assert crun.run(*args)[0] == 0
+    rc, out, _ = crun.run("--dry-run", *args)
+    blocks = out.split("\nrank ")[1:]
+    assert rc == 0 and len(blocks) == 2
+    for rank, block in enumerate(blocks):
+        got = json.loads((crun.tmp / f"env-{rank}").read_text())["env"]
+        said_of = dict(line.strip().split("=", 1) for line in block.splitlines() if line.startswith("    "))
+        known = {name: value for name, value in said_of.items() if not value.startswith("<")}
+        assert {name: got.get(name) for name in known} == known and len(known) > 15
+        ours = {name for name in got if name not in crun.env or got[name] != crun.env[name]}
+        assert ours - set(said_of) == {"CRUN_PAGE_FD"} and set(said_of) - set(got) == set()
 
 
 @row("print-config")
