@@ -357,8 +357,9 @@ void group_clear(struct group *g)
     }
     g->clearing = true;
     g->clear_deadline = clock_ms() + g->o.kill_ms;
-    g->sweep_ms =
-        clock_ms() + (cgroup_kill(g->o.cgroup) ? TREE_RESCAN_MS : 0); /* only who left the cgroup is left then */
+    g->sweep_ms = g->clear_deadline - g->o.kill_ms;
+    if (!tree_empty() && cgroup_kill(g->o.cgroup))
+        g->sweep_ms += TREE_RESCAN_MS; /* only who left the cgroup is left then */
     check_gone(g);
 }
 
