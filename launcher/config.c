@@ -477,5 +477,5 @@ const struct arg_program config_program = {
     .specs = specs,
     .operands = ARG_STOP_AT_FIRST,
     .files = settings_files,
-    .subcommands = "status",
+    .subcommands = "status,topo",
 };

@@ -332,6 +332,7 @@ def completion(crun):
         return p.stdout.split()
 
     assert set(complete("crun", "--")) >= {f"--{o}" for o in options()}
+    assert {"status", "topo"} <= set(complete("crun", "t") + complete("crun", "s"))
     assert complete("crun", "--nproc") == ["--nproc-per-node"]
     assert complete("crun", "--nproc_per_node", "2", "--rank-order", "=", "ho") == ["host"]
     assert complete("crun", "--nproc_per_node", "2", "python3", "--n") == []
