@@ -237,6 +237,7 @@ static int watch_world(struct run *r, struct err *e)
     guardian_signals(r->link, &set);
     sigaddset(&set, SIGCHLD);
     sigorset(&mask, &r->link->worker_mask, &set);
+    sigaddset(&mask, SIGXFSZ); /* to a log file a limit is a full disk like any other, no end of crun */
     sigprocmask(SIG_SETMASK, &mask, NULL);
     r->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (r->signal_fd < 0)

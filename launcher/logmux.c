@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,15 +83,6 @@ static struct log_voice *voice_of(void *arg, int local, bool is_err)
     return local < m->n ? &stream_of(m, 2 * local + is_err)->voice : NULL;
 }
 
-/* A limit on file sizes is a full disk like any other, no end of crun. Workers get their own mask. */
-static void block_xfsz(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGXFSZ);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-}
-
 int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e)
 {
     struct logmux *m = calloc(1, sizeof *m);
@@ -100,7 +90,6 @@ int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_opti
         free(m);
         return err_errno(e, ENOMEM, "output of %d workers", o->max_workers);
     }
-    block_xfsz();
     m->loop = loop;
     m->o = *o;
     m->filtered[0].fd = m->filtered[1].fd = -1;
