@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -16,6 +18,7 @@
 #include "launcher/cgroup_path.h"
 
 #define NAME "crun-"
+#define YOUNG_S 60
 #define LEAVE_MS 1000 /* a reaped process may leave its cgroup a moment later */
 
 struct cgroup {
@@ -60,6 +63,24 @@ static int remove_tree(int dir_fd, const char *name)
     return !d ? -error : unlinkat(dir_fd, name, AT_REMOVEDIR) == 0 ? 0 : -errno;
 }
 
+/* What a crun left whose two halves were killed at once. A living one holds a lock; one being made is young. */
+static void sweep(const char *own)
+{
+    DIR *d = opendir(own);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        struct stat st;
+        if (strncmp(e->d_name, NAME, strlen(NAME)) != 0)
+            continue;
+        const int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0 && fstat(fd, &st) == 0 && time(NULL) - st.st_mtime > YOUNG_S && flock(fd, LOCK_EX | LOCK_NB) == 0)
+            remove_tree(dirfd(d), e->d_name);
+        if (fd >= 0)
+            close(fd);
+    }
+    if (d)
+        closedir(d);
+}
+
 static int open_job(struct cgroup *c, const struct cgroup_path *at, struct err *e)
 {
     char path[CGROUP_PATH_MAX];
@@ -76,6 +97,7 @@ static int open_job(struct cgroup *c, const struct cgroup_path *at, struct err *
     c->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (c->dir_fd < 0)
         return err_errno(e, errno, "%.200s", path);
+    flock(c->dir_fd, LOCK_SH | LOCK_NB); /* see sweep() */
     if (faccessat(c->dir_fd, "cgroup.kill", W_OK, 0) < 0)
         return err_set(e, -ENOTSUP,
                        "no cgroup for the job: this kernel has no cgroup.kill (expected Linux 5.14 or newer)");
@@ -98,6 +120,7 @@ int cgroup_create(struct cgroup **ret, const char *proc, char *shared, struct er
         cgroup_destroy(c);
         return rc;
     }
+    sweep(at.own);
     *ret = c;
     return 0;
 }

@@ -5,7 +5,8 @@
  * guardian and agent are subreapers and find every descendant through /proc (tree.h). That path stays the one that decides whether
  * somebody is left; this one is quicker, and cannot be outrun by a process that forks all the time.
  *
- * The agent makes and removes them; the guardian kills and removes what a dead agent left. */
+ * The agent makes and removes them; the guardian kills and removes what a dead agent left; the next crun in the same cgroup
+ * removes what both left that were killed at once. */
 #ifndef CRUN_LAUNCHER_CGROUP_H
 #define CRUN_LAUNCHER_CGROUP_H
 

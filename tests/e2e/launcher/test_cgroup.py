@@ -113,3 +113,23 @@ def test_a_tree_that_cannot_be_written_is_no_matter_unless_it_must(crun):
     assert "cgroup" in run("--log-level=debug", "true").stderr
     r = run("--cgroup=on", "sh", "-c", "echo ran")
     assert r.returncode == 69 and r.stdout == "" and "Read-only file system" in r.stderr and "--cgroup on" in r.stderr
+
+
+@needs_tree
+def test_the_next_crun_removes_what_a_killed_one_left_and_nothing_else(crun):
+    old, young = (f"{TREE}/crun-{os.getpid()}-{name}" for name in ("00old", "young"))
+    for path in (old, young):
+        os.makedirs(f"{path}/round-1")
+    os.utime(old, (0, 0))
+    p = crun.start("--cgroup", "on", "sh", "-c", "touch up; exec sleep 100", cwd=crun.tmp)
+    crun.wait_file("up")
+    living, = ours(crun.agent_of(p.pid))
+    os.utime(f"{TREE}/{living}", (0, 0))
+    try:
+        assert subprocess.run([CRUN, "--cgroup", "on", "true"], env=crun.env, timeout=60).returncode == 0
+        assert not os.path.exists(old) and os.path.exists(young) and os.path.exists(f"{TREE}/{living}")
+    finally:
+        os.rmdir(f"{young}/round-1")
+        os.rmdir(young)
+    p.terminate()
+    p.communicate(timeout=60)
