@@ -100,7 +100,6 @@ static void on_round(struct agent *a, const struct rdzv_news *news, struct agent
     a->live = a->slots;
     a->clearing = false;
     a->bad_code = 0;
-    a->shared_signo = 0;
     add(fx, AGENT_DO_SPAWN)->news = *news;
 }
 
@@ -223,8 +222,8 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
             clear(a, fx);
     } else if (code == EXIT_REQUEUE) {
         requeue(a, fx);
-    } else if (a->shared_signo && code == 128 + a->shared_signo) {
-        a->signo = a->shared_signo;
+    } else if (ev->signo) {
+        a->signo = ev->signo;
         a->unclean = true;
         add(fx, AGENT_DO_LEAVE);
         stop(a, CRUN_STOP_DRAIN, fx);
@@ -367,10 +366,8 @@ static void on_signal(struct agent *a, const struct agent_event *ev, struct agen
 {
     if (a->state == AGENT_OVER)
         return;
-    if (ev->shared && a->state == AGENT_RUNNING && !a->signo) {
-        a->shared_signo = ev->signo;
+    if (ev->shared && a->state == AGENT_RUNNING)
         return;
-    }
     const int64_t apart = ev->typed ? AGENT_TYPED_APART_MS : AGENT_SIGINT_APART_MS;
     const bool again = ev->signo == SIGINT && a->sigint_ms && ev->now_ms - a->sigint_ms >= apart;
     if (ev->signo == SIGINT && !a->sigint_ms)

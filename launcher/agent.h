@@ -89,7 +89,7 @@ struct agent_event {
     enum agent_event_kind kind;
     struct rdzv_news news;   /* NEWS */
     struct rdzv_cause cause; /* WORKER_ENDED (exit_code 0: well), HUNG, SPAWN_FAILED, FAILED */
-    int signo;               /* SIGNAL */
+    int signo;               /* SIGNAL; WORKER_ENDED: it shares the terminal and died of what was typed, else 0 */
     int64_t now_ms;          /* SIGNAL: monotonic, above 0 */
     bool typed;              /* SIGNAL: on the terminal, not by kill(2) */
     bool shared;             /* SIGNAL: and the workers got it as well */
@@ -128,7 +128,6 @@ struct agent {
     int signo;         /* the stop signal that began a drain, 0: none */
     int64_t sigint_ms; /* of the first SIGINT, 0: none */
     bool preempted;    /* CLEARING: leave when DONE is said */
-    int shared_signo;  /* of this round: typed to the workers too, 0: none */
     bool unclean;      /* draining: some worker ended with neither 0 nor 75 */
     int bad_code;  /* of the first worker that, being stopped, ended with neither 0 nor 75 nor by SIGTERM; 0: none */
     bool clearing; /* CLEAR was asked for in this round */

@@ -171,6 +171,7 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
     const struct stops *s = &r->config->stops;
     const bool typed = info->ssi_code == SI_QUEUE && info->ssi_int == GUARDIAN_TYPED;
     struct agent_event ev = {.kind = AGENT_SIGNAL, .signo = signo, .now_ms = clock_ms(), .typed = typed};
+    ev.shared = typed && r->shares_terminal && (signo == SIGINT || signo == SIGQUIT);
     if (signo != s->preempt && !sigismember(&s->handled.set, signo)) {
         group_forward(r->group, signo);
     } else if (r->done) {
@@ -292,6 +293,12 @@ static int make_cgroup(struct run *r, struct err *e)
     return 0;
 }
 
+/* One worker's output needs no multiplexer then, and a debugger's prompt is no whole line. */
+static bool shows_everything(const struct log_conf *l)
+{
+    return !l->dir && l->local_ranks.n == 0 && l->ranks.n == 0 && l->show == LOG_SHOW_ALL;
+}
+
 static int open_parts(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
@@ -305,8 +312,11 @@ static int open_parts(struct run *r, struct err *e)
     TRY(make_cgroup(r, e));
     if (c->log.dir_chosen || r->logs.torchrun) /* else the path is known beforehand */
         logmux_say(r->mux, "the workers' output goes to %s", r->logs.root);
+    r->shares_terminal = n == 1 && isatty(STDIN_FILENO);
     const struct group_options group = {
         .workers = n,
+        .terminal_group = r->shares_terminal ? getpgid(getppid()) : 0,
+        .terminal_out = isatty(STDOUT_FILENO) && shows_everything(&c->log),
         .kill_ms = (int64_t)(c->stops.kill * 1000),
         .path = r->program->path,
         .argv = r->program->argv,

@@ -40,8 +40,9 @@ void child_page_drop(struct child *c)
 void child_stop(struct child *c, pid_t pid, int reason)
 {
     atomic_store(&c->page->stop_reason, (uint32_t)reason);
-    kill(-pid, SIGTERM);
-    kill(-pid, SIGCONT);
+    const pid_t who = c->guest ? pid : -pid;
+    kill(who, SIGTERM);
+    kill(who, SIGCONT);
 }
 
 void child_kill(struct child *c)

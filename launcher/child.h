@@ -12,6 +12,7 @@ struct err;
 struct child {
     int local;
     int pidfd;              /* -1: none */
+    bool guest;             /* in a process group that is not its own */
     struct crun_page *page; /* mapped until the next round begins */
 };
 

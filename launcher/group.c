@@ -27,7 +27,8 @@ struct group {
     uv_loop_t *loop;
     struct group_options o;
     int null_fd;
-    int status_fd; /* our end of the exec status pipe; -1: all execs are known */
+    int in_fd, out_fd; /* of the terminal, -1: not the worker's */
+    int status_fd;     /* our end of the exec status pipe; -1: all execs are known */
     struct watch *status;
     int notify_fd; /* eventfd shared by all workers; -1: none, or it has told */
     struct watch *notify;
@@ -79,6 +80,8 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->loop = loop;
     g->o = *o;
     g->status_fd = g->notify_fd = -1;
+    g->in_fd = o->terminal_group ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
+    g->out_fd = o->terminal_group && o->terminal_out ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
     g->deaths_fd = epoll_create1(EPOLL_CLOEXEC);
     uv_timer_init(loop, &g->rescan);
     g->children = calloc((size_t)o->workers, sizeof *g->children);
@@ -154,7 +157,7 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     char **env = NULL, **argv = NULL;
     pid_t pid = 0;
 
-    *c = (struct child){.local = local, .pidfd = -1};
+    *c = (struct child){.local = local, .pidfd = -1, .guest = g->o.terminal_group > 0};
     g->workers[local] = (struct failure_worker){.rank = rank, .local_rank = local};
     TRY(logmux_add(g->o.mux, local, rank, out, e));
     int rc = child_page_create(c, g->notify_fd, &page_fd, e);
@@ -163,21 +166,23 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     if (rc == 0)
         rc = g->o.events.make_argv(g->o.arg, local, &argv, e);
     if (rc == 0) {
-        struct spawn_request r = {.path = g->o.path,
-                                  .argv = argv ? argv : g->o.argv,
-                                  .envp = env,
-                                  .stdio = {g->null_fd, out[0], out[1]},
-                                  .keep = {page_fd, g->notify_fd},
-                                  .n_keep = 2,
-                                  .status_fd = status_fd,
-                                  .tag = local,
-                                  .mask = &g->o.mask,
-                                  .on_pipe = &g->o.on_pipe,
-                                  .on_ttou = &g->o.on_ttou,
-                                  .nofile = &g->o.nofile,
-                                  .binding = g->o.bindings ? &g->o.bindings[local] : NULL,
-                                  .cgroup_fd = cgroup_fd(g->o.cgroup),
-                                  .cgroup_must = g->o.cgroup_must};
+        struct spawn_request r = {
+            .path = g->o.path,
+            .argv = argv ? argv : g->o.argv,
+            .envp = env,
+            .stdio = {g->in_fd >= 0 ? g->in_fd : g->null_fd, g->out_fd >= 0 ? g->out_fd : out[0], out[1]},
+            .group = g->o.terminal_group,
+            .keep = {page_fd, g->notify_fd},
+            .n_keep = 2,
+            .status_fd = status_fd,
+            .tag = local,
+            .mask = &g->o.mask,
+            .on_pipe = &g->o.on_pipe,
+            .on_ttou = &g->o.on_ttou,
+            .nofile = &g->o.nofile,
+            .binding = g->o.bindings ? &g->o.bindings[local] : NULL,
+            .cgroup_fd = cgroup_fd(g->o.cgroup),
+            .cgroup_must = g->o.cgroup_must};
         rc = spawn(&r, &pid, &c->pidfd, e);
     }
     free(env);
@@ -302,7 +307,7 @@ void group_forward(struct group *g, int signo)
 {
     for (int i = 0; i < g->n; i++)
         if (!g->workers[i].ended)
-            tree_tell_group(g->workers[i].pid, signo);
+            tree_tell(g->workers[i].pid, !g->children[i].guest, signo);
 }
 
 static void on_rescan(uv_timer_t *t)
@@ -431,7 +436,10 @@ void group_destroy(struct group *g)
         close(g->deaths_fd);
     for (int i = 0; i < g->n; i++)
         child_page_drop(&g->children[i]);
-    if (g->null_fd >= 0)
-        close(g->null_fd);
+    for (int i = 0; i < 3; i++) {
+        const int fd = i == 0 ? g->null_fd : i == 1 ? g->in_fd : g->out_fd;
+        if (fd >= 0)
+            close(fd);
+    }
     uv_close((uv_handle_t *)&g->rescan, on_closed);
 }

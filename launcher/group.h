@@ -40,6 +40,9 @@ struct group_events {
 
 struct group_options {
     int workers;
+    pid_t
+        terminal_group; /* of the job that has the terminal: the one worker joins it and reads from it; 0: workers read nothing */
+    bool terminal_out; /* and writes to it, past the multiplexer */
     int64_t
         kill_ms; /* after SIGKILL; longer means that the kernel cannot end the process (a device, a file system hangs) */
     const char *path;

@@ -11,6 +11,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -41,6 +42,8 @@ enum {
 
 /* The guardian's own side. */
 struct guard {
+    bool has_terminal; /* as standard input, and it was left as */
+    struct termios terminal;
     pid_t agent;
     int link_fd;   /* words of the agent */
     int signal_fd; /* what we wait for */
@@ -289,6 +292,15 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
     return ending;
 }
 
+/* A worker that had the terminal may have left it without echo. A shell does this only for those that die of a signal. */
+static void give_back_terminal(const struct guard *g)
+{
+    struct termios now;
+    if (g->has_terminal && tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &now) == 0 &&
+        memcmp(&now, &g->terminal, sizeof now) != 0)
+        tcsetattr(STDIN_FILENO, TCSADRAIN, &g->terminal);
+}
+
 /* First the deeds, then the words: nothing that a console does may keep workers alive. */
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
@@ -299,6 +311,8 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
+    if (ending_code(e) != EXIT_OK)
+        give_back_terminal(g);
     guardian_remove_scratch(l->scratch_dir);
     cgroup_remove_at(l->cgroup_dir);
     if (e.signaled)
@@ -328,6 +342,7 @@ int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int a
     l.lease_ms = &s->lease_ms;
     l.signals = &s->signals;
     take_signals(&l, &waited);
+    g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
     g.signal_fd = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -215,13 +215,16 @@ static void on_ended(void *arg, int local, int64_t woken)
     const struct failure_worker *w = &group_workers(r->group)[local];
     struct agent_event ev = {.kind = AGENT_WORKER_ENDED,
                              .cause = {.exit_code = ending_code(w->ending), .rank = w->rank}};
+    if (r->shares_terminal && w->ending.signaled && (w->ending.value == SIGINT || w->ending.value == SIGQUIT))
+        ev.signo = w->ending.value;
     ev.cause.fatal = stops_fatal(&r->config->stops, ev.cause.exit_code);
     char text[64];
     const bool alone = r->config->home.kind == HOME_LOCAL;
     snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d%s%s %s", w->rank, alone ? "" : " on ", alone ? "" : r->host,
              ending_text(w->ending, text, sizeof text));
     log_info("agent", "worker ended: %s pid=%d", ev.cause.text, (int)w->pid);
-    if (r->agent.state == AGENT_RUNNING && ev.cause.exit_code != EXIT_OK && ev.cause.exit_code != EXIT_REQUEUE)
+    if (r->agent.state == AGENT_RUNNING && !ev.signo && ev.cause.exit_code != EXIT_OK &&
+        ev.cause.exit_code != EXIT_REQUEUE)
         round_begin_timeline(r, woken, ev.cause.text);
     run_post(r, &ev);
     run_pump(r);

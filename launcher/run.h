@@ -44,12 +44,13 @@ struct run {
     uint64_t last_round;  /* that this node was told of, as a member or not */
     struct rdzv_news end; /* zeroed until the job is over */
     bool refused;         /* the rendezvous does not take this node, and that is said */
+    bool shares_terminal; /* with its one worker */
     bool preempted;       /* a preemption notice came */
     bool hurry;           /* a stop signal came after the end: wait for nobody */
     struct logmux *mux;
     struct group *group;
     struct hang_watch *hang; /* NULL: not watched */
-    struct cgroup *cgroup; /* NULL: none */
+    struct cgroup *cgroup;   /* NULL: none */
     struct placement placement;
     bool set_omp;           /* the workers are told their share of the cores */
     struct rdzv_news round; /* the current one */
@@ -57,7 +58,7 @@ struct run {
     struct watch *signals, *guardian;
     int signal_fd;
     uv_timer_t grace;
-    int64_t grace_ms; /* that it was started with */
+    int64_t grace_ms;         /* that it was started with */
     struct timeline timeline; /* of the restart that the current round is */
     struct timeline broken;   /* of the restart that follows, once a worker of the current round has failed */
     bool wait_first_step;     /* the workers of the broken round knew libcrun: their line waits for the first step */

@@ -23,7 +23,7 @@ static _Noreturn void fail(const struct spawn_request *r, int error)
 /* Between fork and exec: system calls only. */
 static _Noreturn void child(const struct spawn_request *r, pid_t parent)
 {
-    setpgid(0, 0);
+    setpgid(0, r->group);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it died before we asked to be told */
         _exit(127);
@@ -84,7 +84,7 @@ int spawn(const struct spawn_request *r, pid_t *ret_pid, int *ret_pidfd, struct 
         kill(pid, SIGKILL); /* reaped with the orphans */
         return err_errno(e, error, "cannot watch process %d", (int)pid);
     }
-    setpgid(pid, pid); /* whoever comes first: a signal to the group must find it */
+    setpgid(pid, r->group ? r->group : pid); /* whoever comes first: a signal to the group must find it */
     *ret_pid = pid;
     *ret_pidfd = pidfd;
     return 0;

@@ -24,6 +24,7 @@ struct spawn_request {
     int n_keep;
     int status_fd;        /* close-on-exec pipe: a struct spawn_failure is written if the exec fails */
     int tag;              /* put into it */
+    pid_t group;          /* process group to be in, 0: one of its own */
     const sigset_t *mask; /* the new process's */
     const struct sigaction *on_pipe, *on_ttou;
     const struct rlimit *nofile;

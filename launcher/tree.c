@@ -128,12 +128,12 @@ static bool is_ready_for(pid_t pid, int signo)
     return (mask_of(text, "\nSigCgt:") | mask_of(text, "\nSigBlk:")) >> (signo - 1) & 1;
 }
 
-void tree_tell_group(pid_t group, int signo)
+void tree_tell(pid_t pid, bool group, int signo)
 {
     struct procs ps;
     procs_read(&ps);
     for (size_t i = 0; i < ps.n; i++)
-        if (getpgid(ps.v[i].pid) == group && is_ready_for(ps.v[i].pid, signo))
+        if ((group ? getpgid(ps.v[i].pid) : ps.v[i].pid) == pid && is_ready_for(ps.v[i].pid, signo))
             kill(ps.v[i].pid, signo);
     free(ps.v);
 }

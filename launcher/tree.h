@@ -15,8 +15,8 @@ int tree_kill(void);
 /* The same for every descendant of that process, but not the process itself. */
 int tree_kill_below(pid_t root);
 
-/* This signal to every process of the group that catches or blocks it (/proc tells); to the others it would mean death. */
-void tree_tell_group(pid_t group, int signo);
+/* This signal to the process, or to every process of its group, if it catches or blocks it (/proc tells); to others it would mean death. */
+void tree_tell(pid_t pid, bool group, int signo);
 
 /* True if this process has no child, dead or alive. */
 bool tree_empty(void);
