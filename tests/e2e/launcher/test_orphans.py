@@ -158,3 +158,25 @@ def test_as_pid_1_of_a_pid_namespace(crun):
                        env=crun.env, capture_output=True, text=True, timeout=60)
     assert r.returncode == 7, r.stderr
     assert crun.processes() == []
+
+
+@pytest.mark.parametrize("cgroup", ["as it is", "read-only"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_right_as_pid_1_of_a_container(crun, cgroup, stopped):
+    """Exec'ed as PID 1: nothing outside reaps for it, and signals without a handler would be dropped."""
+    from crun_run import CRUN
+    trees = [line.split()[1] for line in open("/proc/mounts") if line.split()[2] == "cgroup2"] if cgroup == "read-only" else []
+    lock = " && ".join(["true"] + [f"mount -o remount,bind,ro {t}" for t in trees])
+    unshare = ["unshare", "--pid", "--fork", "--mount", "--mount-proc"]
+    if subprocess.run([*unshare, "sh", "-c", lock], capture_output=True).returncode != 0:
+        pytest.skip("no namespaces, or no remount, here")
+    worker = f"setsid sleep 100 & (sleep 0.01 &); touch {crun.tmp}/up-$RANK; " + ("exec sleep 100" if stopped else "sleep 0.1; exit $((RANK * 7))")
+    p = subprocess.Popen([*unshare, "sh", "-c", f"{lock} && exec {CRUN} --log-level info --nproc_per_node 2 sh -c '{worker}'"], env=crun.env, stderr=subprocess.PIPE, text=True)
+    if stopped:
+        crun.wait_file("up-0")
+        crun.wait_file("up-1")
+        inner = int(open(f"/proc/{p.pid}/task/{p.pid}/children").read().split()[0])
+        os.kill(inner, signal.SIGTERM)
+    err = p.communicate(timeout=60)[1]
+    assert p.returncode == (143 if stopped else 7), err
+    assert crun.processes() == []
