@@ -63,6 +63,7 @@ void conn_close(struct conn *c)
     if (c->ready)
         DL_DELETE2(c->s->ready, c, ready_prev, ready_next);
     c->ready = false;
+    conn_write_over(c);
     c->s->buffer_bytes -= c->charged;
     DL_DELETE(c->s->conns, c);
     c->s->clients--;
@@ -84,21 +85,33 @@ void conn_finish(struct conn *c)
     conn_set_timer(c, TIMER_LINGER, FINISH_MS);
 }
 
-/* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered; a client whose
- * next byte does not fit is closed. */
+static struct conn *largest_holder(const struct server *s)
+{
+    struct conn *c, *largest = s->conns;
+    DL_FOREACH (s->conns, c)
+        if (c->charged > largest->charged)
+            largest = c;
+    return largest;
+}
+
+/* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered. What does not fit is
+ * paid for by those who hold most, not by whoever happens to come next. */
 void conn_charge(struct conn *c)
 {
     if (c->closing)
         return;
+    struct server *s = c->s;
     size_t in = (c->front ? c->front->memory(c) : 0) + command_held_bytes(c);
-    size_t now = in + c->reply.out.cap + c->flying.cap + c->sealed.cap, others = c->s->buffer_bytes - c->charged;
-    if (now > c->charged && others + now > c->s->o.max_memory_bytes) {
-        log_info(MODULE, "client %llu closed: no memory for %zu bytes of its buffers", (unsigned long long)c->id, now);
-        conn_close(c);
-        return;
-    }
-    c->s->buffer_bytes = others + now;
+    size_t now = in + c->reply.out.cap + c->flying.cap + c->sealed.cap;
+    bool grows = now > c->charged;
+    s->buffer_bytes += now - c->charged;
     c->charged = now;
+    while (grows && s->buffer_bytes > s->o.max_memory_bytes && !c->closing) {
+        struct conn *largest = largest_holder(s);
+        log_info(MODULE, "client %llu closed: no memory for %zu bytes of buffers, and it holds most of them, %zu",
+                 (unsigned long long)largest->id, s->buffer_bytes, largest->charged);
+        conn_close(largest);
+    }
 }
 
 /* ---- the timer -------------------------------------------------------------------------------------------------- */
@@ -150,7 +163,8 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b)
 
 static int choose_front(struct conn *c, const char *first)
 {
-    const struct front *binary = c->trust == TRUST_NONE ? NULL : c->s->o.binary; /* it has no words to authenticate with */
+    const struct front *binary =
+        c->trust == TRUST_NONE ? NULL : c->s->o.binary; /* it has no words to authenticate with */
     const unsigned char byte = (unsigned char)*first;
     const struct front *front = binary && byte < 0x20 && byte != '\r' && byte != '\n' ? binary : &front_resp;
     TRY(front->open(c));

@@ -14,6 +14,7 @@ void conn_charge(struct conn *c); /* count its buffers; it is closed if they are
 /* conn_write.c */
 void conn_flush(struct conn *c);          /* write what there is; may close */
 void conn_flush_soon(struct conn *c);     /* before the loop sleeps, or at once what is much; then conn_charge() */
+void conn_write_over(struct conn *c);     /* nothing of it waits for its client any more; idempotent */
 void conn_say_last_words(struct conn *c); /* write what there is, take nothing more, then close */
 
 #endif

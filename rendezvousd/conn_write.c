@@ -1,10 +1,14 @@
 /* What a connection writes. Small replies wait until every client that the loop has heard is answered, and go out one after the other
  * before it sleeps: a peer that serves many connections is woken by the first and kept awake, not woken by each. */
 #include "common/err.h"
+#include "common/log.h"
 #include "common/tls_stream.h"
 #include "rendezvousd/conn_impl.h"
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <utlist.h>
 
+#define MODULE "server"
 #define KEEP_OUT_BYTES (16 * 1024)
 
 static void all_written(struct conn *c)
@@ -18,7 +22,7 @@ static void all_written(struct conn *c)
 static void on_written(uv_write_t *w, int status)
 {
     struct conn *c = conn_of(w, write);
-    c->writing = false;
+    conn_write_over(c);
     if (c->closing)
         return;
     if (status < 0) {
@@ -29,6 +33,62 @@ static void on_written(uv_write_t *w, int status)
     conn_flush(c);
     conn_charge(c);
 }
+
+/* ---- who does not read ---------------------------------------------------------------------------------------------- */
+
+#define LOOKS 4 /* so often within request_timeout_ms; counted, not timed: a pause of our own is nobody's fault */
+
+/* Bytes that the client's host has not taken yet: ours, and those the kernel holds for us. The latter alone may be megabytes: who reads slowly
+ * would seem to read nothing. */
+static size_t bytes_left(const struct conn *c)
+{
+    int fd, held = 0;
+    if (uv_fileno((const uv_handle_t *)&c->tcp, &fd) < 0 || ioctl(fd, SIOCOUTQ, &held) < 0)
+        held = 0;
+    return uv_stream_get_write_queue_size((const uv_stream_t *)&c->tcp) + (size_t)held;
+}
+
+static void on_look(uv_timer_t *t)
+{
+    struct server *s = t->data;
+    struct conn *c, *next;
+    DL_FOREACH_SAFE2(s->written, c, next, written_next)
+    {
+        size_t left = bytes_left(c);
+        c->idle_looks = left == c->write_left ? c->idle_looks + 1 : 0;
+        c->write_left = left;
+        if (c->idle_looks < LOOKS)
+            continue;
+        log_info(MODULE, "client %llu closed: it has read nothing for %lld ms, and %zu bytes wait for it",
+                 (unsigned long long)c->id, (long long)s->o.request_timeout_ms, left);
+        conn_close(c);
+    }
+}
+
+static void write_begins(struct conn *c)
+{
+    struct server *s = c->s;
+    c->writing = true;
+    c->idle_looks = 0;
+    c->write_left = bytes_left(c);
+    if (!s->written) {
+        const uint64_t ms = (uint64_t)(s->o.request_timeout_ms / LOOKS) + 1;
+        uv_timer_start(&s->write_timer, on_look, ms, ms);
+    }
+    DL_APPEND2(s->written, c, written_prev, written_next);
+}
+
+void conn_write_over(struct conn *c)
+{
+    if (!c->writing)
+        return;
+    c->writing = false;
+    DL_DELETE2(c->s->written, c, written_prev, written_next);
+    if (!c->s->written)
+        uv_timer_stop(&c->s->write_timer);
+}
+
+/* ---- writing -------------------------------------------------------------------------------------------------------- */
 
 /* What is to be written next: the replies, sealed where the client speaks TLS. */
 static struct buf *outgoing(struct conn *c)
@@ -77,11 +137,10 @@ void conn_flush(struct conn *c)
     size_t rest = c->flying.len - c->flown;
     c->reply.out.max = rest < c->s->o.max_output_bytes ? c->s->o.max_output_bytes - rest : 1;
     b = uv_buf_init(c->flying.data + c->flown, (unsigned)rest);
-    c->writing = true;
-    if (uv_write(&c->write, (uv_stream_t *)&c->tcp, &b, 1, on_written) < 0) {
-        c->writing = false;
+    if (uv_write(&c->write, (uv_stream_t *)&c->tcp, &b, 1, on_written) < 0)
         conn_close(c);
-    }
+    else
+        write_begins(c);
 }
 
 void conn_flush_soon(struct conn *c)

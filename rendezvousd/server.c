@@ -64,11 +64,13 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
     keyspace_share(s->space->keys, &s->memory);
     uv_timer_init(loop, &s->expiry_timer);
     s->expiry_timer.data = s;
+    uv_timer_init(loop, &s->write_timer);
+    s->write_timer.data = s;
     uv_prepare_init(loop, &s->before_sleep);
     s->before_sleep.data = s;
     uv_prepare_start(&s->before_sleep, conn_flush_all);
     uv_unref((uv_handle_t *)&s->before_sleep);
-    s->open_handles += 2;
+    s->open_handles += 3;
     *ret = s;
     return 0;
 }
@@ -249,6 +251,7 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
     conn_finish(c);
     server_close_door(s);
     uv_close((uv_handle_t *)&s->before_sleep, on_timer_closed);
+    uv_close((uv_handle_t *)&s->write_timer, on_timer_closed);
     uv_close((uv_handle_t *)&s->expiry_timer, on_timer_closed); /* the last: done() is never called from in here */
 }
 

@@ -20,14 +20,16 @@ struct jobs;
 struct server;
 
 struct server_options {
-    size_t max_clients;         /* 0: 10000; beyond it a connection gets -ERR max number of clients reached */
-    size_t max_request_bytes;   /* 0: 64 MiB, one request with all its arguments */
-    size_t max_args;            /* 0: 65536 */
-    size_t max_output_bytes;    /* 0: 64 MiB queued replies of one client, then it is closed */
-    size_t max_memory_bytes;    /* 0: 1 GiB of keys, values and waiters: beyond it writes get -OOM ...; and as
-                                    much again for all clients' buffers: beyond it the client is closed */
-    size_t max_job_bytes;       /* 0: 256 MiB of keys in one job's key-space (STORE.USE) */
-    int64_t request_timeout_ms; /* 0: 10000; a started but unfinished request older than this closes the connection */
+    size_t max_clients;       /* 0: 10000; beyond it a connection gets -ERR max number of clients reached */
+    size_t max_request_bytes; /* 0: 64 MiB, one request with all its arguments */
+    size_t max_args;          /* 0: 65536 */
+    size_t max_output_bytes;  /* 0: 64 MiB queued replies of one client, then it is closed */
+    size_t max_memory_bytes;  /* 0: 1 GiB of keys, values and waiters: beyond it writes get -OOM ...; and as
+                                    much again for all clients' buffers: beyond it those that hold most are closed */
+    size_t max_job_bytes;     /* 0: 256 MiB of keys in one job's key-space (STORE.USE) */
+    int64_t
+        request_timeout_ms; /* 0: 10000; a started but unfinished request older than this closes the connection, and so do
+                                   replies of which nothing was read for so long */
     const struct front *binary; /* NULL, or who serves connections that do not begin as RESP does (front.h) */
     /* RDZV.ALIVE: 1: +MAJORITY; 0: +ALIVE; ERR_FENCED, ERR_REFUSED. NULL: there is no round here to ask for. */
     int (*alive)(void *arg, const char *run, const char *node, uint64_t round);

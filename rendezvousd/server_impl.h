@@ -111,6 +111,9 @@ struct conn {
     struct conn *prev, *next;             /* in s->conns */
     struct conn *ready_prev, *ready_next; /* in s->ready */
     struct conn *unsent_prev, *unsent_next; /* in s->unsent */
+    struct conn *written_prev, *written_next; /* in s->written, while writing */
+    size_t write_left; /* bytes of its write at the last look; looks since then that found the same */
+    int idle_looks;
 };
 
 struct server {
@@ -125,6 +128,8 @@ struct server {
     struct conn *ready; /* woken: they go on when the request that woke them is answered */
     struct conn *unsent;         /* their replies go out before the loop sleeps */
     uv_prepare_t before_sleep;
+    struct conn *written;        /* what is being written waits for them to read it */
+    uv_timer_t write_timer;      /* looks at them; runs while there are any */
     struct command_index *index; /* of the commands' names */
     struct space *expiring;      /* those with keys that expire */
     uv_timer_t expiry_timer;
