@@ -129,6 +129,7 @@ int jobs_status_brief(const struct jobs *j, const char *principal, const char *r
 struct jobs_stats {
     size_t jobs, nodes, running; /* jobs not over, their nodes, of the jobs those in a round */
     uint64_t joins, rounds, restarts, fences, finished;
+    size_t damaged; /* logs found damaged at the start */
 };
 void jobs_stats(const struct jobs *j, struct jobs_stats *ret);
 

@@ -369,6 +369,17 @@ static int load_end(void *log_arg, struct err *e)
     return rc;
 }
 
+static void load_drop(void *log_arg)
+{
+    struct loading *ld = log_arg;
+    if (ld->job) {
+        ld->job->log = NULL; /* whose file stays */
+        job_forget_(ld->job);
+    }
+    ld->job = NULL;
+    ld->log = NULL;
+}
+
 int jobs_load_text_(struct jobs *j, const char *p, size_t n, struct job **ret, struct err *e)
 {
     struct loading ld = {.jobs = j};
@@ -385,12 +396,14 @@ int jobs_load_text_(struct jobs *j, const char *p, size_t n, struct job **ret, s
 int jobs_load(struct jobs *j, struct err *e)
 {
     struct loading ld = {.jobs = j};
-    const struct persist_reader r = {.begin = load_begin, .record = load_record, .end = load_end, .arg = &ld};
+    const struct persist_reader r = {
+        .begin = load_begin, .record = load_record, .end = load_end, .drop = load_drop, .arg = &ld};
     if (!j->o.persist)
         return 0;
     j->loading = true;
     int rc = persist_load(j->o.persist, &r, e);
     j->loading = false;
+    j->stats.damaged = persist_damaged(j->o.persist);
     if (rc < 0 && ld.log)
         persist_log_close(ld.log);
     return rc;

@@ -41,7 +41,8 @@ static int figure(struct buf *out, const char *name, const char *type, const cha
     X("joins_total", COUNTER, "JOIN requests accepted.", st.joins)                                                     \
     X("rounds_total", COUNTER, "Rounds begun.", st.rounds)                                                             \
     X("restarts_total", COUNTER, "Restarts used up.", st.restarts)                                                     \
-    X("fenced_total", COUNTER, "Requests refused because they were of an older round.", st.fences)
+    X("fenced_total", COUNTER, "Requests refused because they were of an older round.", st.fences)                     \
+    X("damaged_logs", GAUGE, "Job logs that were damaged when the daemon started, and set aside.", st.damaged)
 
 static int of_server(struct buf *out, const struct server *s)
 {

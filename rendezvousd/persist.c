@@ -265,6 +265,11 @@ void persist_sizes(const struct persist_log *l, size_t *ret_appended, size_t *re
     *ret_base = l->base;
 }
 
+size_t persist_damaged(const struct persist *p)
+{
+    return p->damaged;
+}
+
 /* ---- loading ---------------------------------------------------------------------------------------------------- */
 
 static int read_file(int dir_fd, const char *name, struct buf *out, struct err *e)
@@ -297,9 +302,24 @@ static int read_file(int dir_fd, const char *name, struct buf *out, struct err *
     return rc;
 }
 
+/* What was read of it is forgotten; the file stays for whoever wants to look at it. */
+static int set_aside(struct persist *p, const char *name, const struct err *why, struct err *e)
+{
+    char aside[PERSIST_ID_MAX + 16];
+    snprintf(aside, sizeof aside, "%s.damaged", name);
+    if (renameat(p->jobs_fd, name, p->jobs_fd, aside) < 0 || fsync(p->jobs_fd) < 0)
+        return err_errno(e, errno, "it is damaged, and cannot be renamed to '%s'", aside);
+    p->damaged++;
+    log_error(MODULE,
+              "job log 'jobs/%s' of the state directory is damaged: %s; it is set aside as '%s', its job is forgotten",
+              name, why->text, aside);
+    return 0;
+}
+
 static int load_log(struct persist *p, const char *id, const char *name, const struct persist_reader *r, struct err *e)
 {
     struct buf b = {.max = PERSIST_FILE_MAX + 1};
+    struct err damage = {0};
     struct persist_log *l;
     void *arg;
     size_t good;
@@ -316,11 +336,15 @@ static int load_log(struct persist *p, const char *id, const char *name, const s
         buf_free(&b);
         return rc;
     }
-    rc = persist_parse(b.data ? b.data : "", b.len, r->record, arg, &good, e);
+    rc = persist_parse(b.data ? b.data : "", b.len, r->record, arg, &good, &damage);
     if (rc == 0 && good < b.len)
         log_warn(MODULE, "'%s' ends within a record: its last %zu bytes are void", name, b.len - good);
     buf_free(&b);
-    return rc < 0 ? rc : r->end(arg, e);
+    if (rc == 0)
+        return r->end(arg, e);
+    r->drop(arg);
+    persist_log_close(l);
+    return rc == -ENOMEM ? err_set(e, rc, "%s", damage.text) : set_aside(p, name, &damage, e);
 }
 
 static int by_name(const void *a, const void *b)

@@ -6,7 +6,7 @@
  *
  * A record is a line "LENGTH NUMBER CRC32C" (8 hexadecimal digits each; the sum covers the first two words and the text), LENGTH bytes of
  * text, a newline. Numbers count from 1 without gaps. A file that ends within a record (the daemon or its host died while it was
- * written) is good up to there; a bad record with a good one behind it is damage, and refused.
+ * written) is good up to there; a bad record with a good one behind it is damage: such a file is set aside.
  *
  * Appending only copies; a thread of libuv's pool writes everything that has gathered and syncs it (group commit: one fdatasync per log and
  * turn), so that no disk ever delays a heartbeat. What may be told when is the owner's business: persist_durable(). A log that cannot be
@@ -34,15 +34,18 @@ int persist_open(struct persist **ret, uv_loop_t *loop, const char *dir, uint64_
 void persist_close(struct persist *p);
 
 /* Visit every log, in the order of their names: begin() takes the log over (what it gives in *ret_log_arg goes to the others), record() gets
- * its texts. Before anything else is written to it, it must be rewritten or removed: its end may be torn. An error of theirs or of a file ends
- * it: e names the file and the place. */
+ * its texts. Before anything else is written to it, it must be rewritten or removed: its end may be torn. Where the file is damaged or record()
+ * refuses a text, drop() forgets what was read, closing nothing, and the file is renamed to ID.log.damaged and told of: the others are read
+ * all the same. An error of begin() or end(), of the disk or of memory ends it: e names the file. */
 struct persist_reader {
     int (*begin)(void *arg, struct persist_log *l, void **ret_log_arg, struct err *e);
     int (*record)(void *log_arg, const char *text, size_t n, struct err *e);
     int (*end)(void *log_arg, struct err *e);
+    void (*drop)(void *log_arg);
     void *arg;
 };
 int persist_load(struct persist *p, const struct persist_reader *r, struct err *e);
+size_t persist_damaged(const struct persist *p); /* files that were set aside */
 
 /* id: 1 to 64 letters, digits or '-'. durable(arg) is called when more has become durable; it may append. -ENOMEM. */
 int persist_log_create(struct persist *p, const char *id, struct persist_log **ret, struct err *e);

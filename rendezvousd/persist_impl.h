@@ -47,6 +47,7 @@ struct persist {
     int dir_fd, jobs_fd, lock_fd;
     struct persist_log *logs, *dirty, *flying;
     struct persist_work *work; /* NULL: nothing is being written */
+    size_t damaged;            /* logs that were set aside */
     bool landing;              /* owners hear of it: what they append now flies next */
 };
 

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -296,3 +297,26 @@ def test_a_descriptor_that_is_none_is_told_and_harmless():
     with Daemon("--ready-fd", "77") as d:
         assert d.stop() == 0
     assert "--ready-fd 77 cannot be written: Bad file descriptor" in d.err
+
+
+def test_one_damaged_job_log_is_set_aside_and_the_others_go_on(tokens, tmp_path):
+    state = ("--state-dir", tmp_path / "state", "--token-file", tokens, "--http-port", "0")
+    with Daemon(*state) as d, Client(d.port) as a, Client(d.port) as b:
+        for run, c in (("sound", a), ("broken", b)):
+            c.authenticate(*ALICE)
+            c("RDZV.JOIN", run, "n1", "slots=1", "v=1", "nnodes=1:1", "max_restarts=3")
+            assert "kind=round" in c("RDZV.NEXT", run, "n1", "0", "20000")  # told: it is on disk
+            assert c("RDZV.FAIL", run, "n1", "1", "code=1", "text=no") == "OK"
+            assert "kind=stop" in c("RDZV.NEXT", run, "n1", "1", "20000")
+        d.stop(signal.SIGKILL)
+    log = next(f for f in (tmp_path / "state" / "jobs").glob("*.log") if b"run=broken" in f.read_bytes())
+    text = bytearray(log.read_bytes())
+    text[len(text) // 4] ^= 1
+    log.write_bytes(text)
+    with Daemon(*state) as d, Client(d.port) as a:
+        a.authenticate(*ALICE)
+        assert '"run":"sound"' in a("RDZV.STATUS") and a.error("RDZV.STATUS", "broken").startswith("NOJOB ")
+        assert "\nrendezvousd_damaged_logs 1\n" in get(d.http + "/metrics")[2]
+        assert d.stop() == 0
+    assert not log.exists() and log.with_name(log.name + ".damaged").read_bytes() == text
+    assert f"job log 'jobs/{log.name}' of the state directory is damaged: record 1 at byte 18 is damaged, and more follow" in d.err
