@@ -95,9 +95,11 @@ def test_dev_null_as_folder_is_no_files(crun):
 
 
 def test_the_layout_of_torchrun_keeps_every_attempt(crun):
-    script = "echo attempt $TORCHELASTIC_RESTART_COUNT; echo $TORCHELASTIC_ERROR_FILE; [ $TORCHELASTIC_RESTART_COUNT = 1 ]"
+    script = ("echo attempt $TORCHELASTIC_RESTART_COUNT; echo $TORCHELASTIC_ERROR_FILE; touch $0.$TORCHELASTIC_RESTART_COUNT.$RANK; "
+              "until [ -e $0.$TORCHELASTIC_RESTART_COUNT.0 -a -e $0.$TORCHELASTIC_RESTART_COUNT.1 ]; do sleep 0.01; done; "
+              "[ $TORCHELASTIC_RESTART_COUNT = 1 ]")  # nobody fails before both have spoken
     rc, out, err = crun.run("--nproc-per-node", 2, "--max-restarts", 1, "--log-layout", "torchrun", "--log-dir", crun.tmp / "l",
-                            "--run-id", "j", "--duplicate-stdout-filters", "attempt", "sh", "-c", script)
+                            "--run-id", "j", "--duplicate-stdout-filters", "attempt", "sh", "-c", script, crun.tmp / "said")
     assert rc == 0, err
     (root,) = (crun.tmp / "l").iterdir()
     assert re.fullmatch(r"j_\w{6}", root.name) and f"crun: the workers' output goes to {root}\n" in err
