@@ -157,11 +157,13 @@ static void job_row(struct table *t, const cJSON *job)
     cell(t, "%s", text(job, "run"));
     cell(t, "%s", text(job, "state"));
     cell(t, "%.0f", number(job, "round"));
+    double count = number(job, "node_count"); /* a daemon does not list them all where they are very many */
+    if (isnan(count))
+        count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(job, "nodes"));
     if (isnan(number(job, "min_nodes"))) /* only a daemon knows */
-        cell(t, "%d", cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(job, "nodes")));
+        cell(t, "%.0f", count);
     else
-        cell(t, "%d of %.0f:%.0f", cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(job, "nodes")),
-             number(job, "min_nodes"), number(job, "max_nodes"));
+        cell(t, "%.0f of %.0f:%.0f", count, number(job, "min_nodes"), number(job, "max_nodes"));
     cell(t, "%d", world(job));
     if (isnan(number(job, "max_restarts")))
         cell(t, "%.0f", number(job, "restart_count"));

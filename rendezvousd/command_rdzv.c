@@ -430,17 +430,20 @@ void command_rdzv_status(struct conn *c, const struct request *rq)
     const char *principal = c->principal ? c->principal : "";
     struct buf out = {0};
     struct err e = {0};
+    int64_t first = 0;
     int rc;
-    if (rq->argc > 3 || (rq->argc == 3 && !request_arg_is(&rq->argv[2], "brief"))) {
-        reply_error(&c->reply, "ERR expected RDZV.STATUS [run [BRIEF]]");
+    if (rq->argc > 4 || (rq->argc == 3 && !request_arg_is(&rq->argv[2], "brief")) ||
+        (rq->argc == 4 && !request_arg_is(&rq->argv[2], "from"))) {
+        reply_error(&c->reply, "ERR expected RDZV.STATUS [run [BRIEF | FROM node]]");
         return;
     }
-    if (!admit(c) || (rq->argc > 1 && !copy_names(c, rq, run, NULL)))
+    if (!admit(c) || (rq->argc > 1 && !copy_names(c, rq, run, NULL)) ||
+        (rq->argc == 4 && !read_number(c, &rq->argv[3], "first node", INT32_MAX, &first)))
         return;
     if (rq->argc == 3)
         rc = jobs_status_brief(c->s->jobs, principal, run, &out, &e);
     else
-        rc = jobs_status_json(c->s->jobs, principal, rq->argc > 1 ? run : NULL, &out, &e);
+        rc = jobs_status_from(c->s->jobs, principal, rq->argc > 1 ? run : NULL, (size_t)first, &out, &e);
     if (rc < 0) {
         buf_free(&out);
         say_error(c, rc, &e);

@@ -10,6 +10,7 @@
 #include "rendezvousd/jobs.h"
 #include "rendezvousd/metrics.h"
 #include "rendezvousd/status_page.h"
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ struct http {
 /* ---- answers --------------------------------------------------------------------------------------------------------- */
 
 struct answer {
+    struct MHD_Connection *c;
     unsigned status;
     const char *type;
     struct buf body;
@@ -58,13 +60,34 @@ static int metrics(struct http *h, struct answer *a)
     return metrics_write(&a->body, h->o.server, h->o.gate, h->o.jobs);
 }
 
+static int refuse(struct answer *a, unsigned status, const char *why)
+{
+    a->status = status;
+    a->type = "text/plain; charset=utf-8";
+    return buf_printf(&a->body, "%s\n", why);
+}
+
+/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. */
 static int jobs(struct http *h, struct answer *a)
 {
+    const char *run = h->lib->MHD_lookup_connection_value(a->c, MHD_GET_ARGUMENT_KIND, "run");
+    const char *from = h->lib->MHD_lookup_connection_value(a->c, MHD_GET_ARGUMENT_KIND, "from");
     struct buf list = {0};
+    struct err e;
+    char *end = NULL;
+    unsigned long first = from && isdigit((unsigned char)*from) ? strtoul(from, &end, 10) : 0;
+    if (from && (!run || !end || *end))
+        return refuse(a, MHD_HTTP_BAD_REQUEST, "from=: expected a number, and a run=");
+    if (run && !h->o.jobs)
+        return refuse(a, MHD_HTTP_NOT_FOUND, "there are no jobs here");
     a->type = "application/json";
-    int rc = h->o.jobs ? jobs_status_json(h->o.jobs, NULL, NULL, &list, NULL) : buf_addstr(&list, "{\"jobs\":[]}");
+    int rc = h->o.jobs ? jobs_status_from(h->o.jobs, NULL, run, first, &list, &e) : buf_addstr(&list, "{\"jobs\":[]}");
+    if (rc == -ENOENT)
+        return refuse(a, MHD_HTTP_NOT_FOUND, e.text);
     if (rc == 0)
-        rc = buf_printf(&a->body, "{\"version\":\"" CRUN_VERSION "\",%s", list.data + 1);
+        rc = buf_addstr(&a->body, "{\"version\":\"" CRUN_VERSION "\",");
+    if (rc == 0)
+        rc = buf_add(&a->body, list.data + 1, list.len - 1);
     buf_free(&list);
     return rc;
 }
@@ -119,12 +142,6 @@ static enum MHD_Result send_answer(struct http *h, struct MHD_Connection *c, str
     return rc;
 }
 
-static int refuse(struct answer *a, unsigned status, const char *why)
-{
-    a->status = status;
-    return buf_printf(&a->body, "%s\n", why);
-}
-
 /* Whoever may not read it is told why. */
 static int decide(struct http *h, struct MHD_Connection *c, const char *url, const char *method, struct answer *a)
 {
@@ -161,7 +178,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
         *data_len = 0; /* a body: of no use here */
         return MHD_YES;
     }
-    struct answer a = {.status = MHD_HTTP_OK, .type = "text/plain; charset=utf-8"};
+    struct answer a = {.c = c, .status = MHD_HTTP_OK, .type = "text/plain; charset=utf-8"};
     if (decide(h, c, url, method, &a) < 0) {
         buf_free(&a.body);
         return MHD_NO;

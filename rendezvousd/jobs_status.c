@@ -3,27 +3,39 @@
 #include "common/err.h"
 #include "common/rdzv_wire.h"
 #include "rendezvousd/jobs_impl.h"
-#include <cjson/cJSON.h>
+#include "rendezvousd/json_write.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
+/* What one answer may hold: written within a few milliseconds, for nothing else is served meanwhile. */
+#define NODES_MAX 5000
+#define LINES_MAX 5000 /* events and restarts */
+
+struct status {
+    struct json_write w;
+    size_t nodes, lines; /* room for so many more */
+    size_t skip;         /* nodes that come before the first one asked for */
+};
+
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
 struct node_list {
     const struct job *job;
-    cJSON *nodes;
+    struct status *s;
 };
 
-static void add_report(cJSON *o, const char *report)
+static void add_report(struct json_write *w, const char *report)
 {
     static const char *const fields[] = {"step", "images_per_s", "loss"};
     char text[32];
+    json_begin(w, "report", '{');
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (rdzv_field_find(report, strlen(report), fields[i], text, sizeof text) == 1)
-            cJSON_AddNumberToObject(o, fields[i], strtod(text, NULL));
+            json_number(w, fields[i], strtod(text, NULL));
+    json_end(w, '}');
 }
 
 static const char *condition(const struct rdzv_member *m)
@@ -31,118 +43,126 @@ static const char *condition(const struct rdzv_member *m)
     return m->silent ? "silent" : m->done ? "done" : m->leaving ? "leaving" : m->ready ? "ready" : "running";
 }
 
+static void add_host(struct json_write *w, const struct job *job, const struct member *host)
+{
+    bool here = host->party && !host->party->o.addr;
+    json_bool(w, "connected", host->party != NULL);
+    json_int(w, "heard_ms_ago", here ? 0 : job->jobs->o.now() - host->heard_ms);
+    if (host->report)
+        add_report(w, host->report);
+}
+
 static int add_node(void *arg, const struct rdzv_member *m)
 {
     struct node_list *l = arg;
-    const struct member *host = member_find_(l->job, m->node);
-    cJSON *o = cJSON_CreateObject();
-    if (!o || !cJSON_AddItemToArray(l->nodes, o)) {
-        cJSON_Delete(o);
-        return -ENOMEM;
-    }
-    cJSON_AddStringToObject(o, "id", m->node);
-    cJSON_AddStringToObject(o, "addr", m->addr);
-    cJSON_AddNumberToObject(o, "slots", m->slots);
-    cJSON_AddStringToObject(o, "role", m->role);
-    cJSON_AddNumberToObject(o, "node_rank", m->node_rank);
-    cJSON_AddBoolToObject(o, "member", m->member);
-    cJSON_AddNumberToObject(o, "group_rank", m->group_rank);
-    cJSON_AddNumberToObject(o, "rank_base", m->rank_base);
-    cJSON_AddStringToObject(o, "state", condition(m));
-    if (!host)
+    struct json_write *w = &l->s->w;
+    const struct member *host;
+    if (l->s->skip > 0) {
+        l->s->skip--;
         return 0;
-    cJSON_AddBoolToObject(o, "connected", host->party != NULL);
-    cJSON_AddNumberToObject(o, "heard_ms_ago",
-                            host->party && !host->party->o.addr ? 0 : (double)(l->job->jobs->o.now() - host->heard_ms));
-    if (host->report)
-        add_report(cJSON_AddObjectToObject(o, "report"), host->report);
-    return 0;
+    }
+    if (l->s->nodes == 0)
+        return 0;
+    l->s->nodes--;
+    json_begin(w, NULL, '{');
+    json_text(w, "id", m->node);
+    json_text(w, "addr", m->addr);
+    json_int(w, "slots", m->slots);
+    json_text(w, "role", m->role);
+    json_int(w, "node_rank", m->node_rank);
+    json_bool(w, "member", m->member);
+    json_int(w, "group_rank", m->group_rank);
+    json_int(w, "rank_base", m->rank_base);
+    json_text(w, "state", condition(m));
+    if ((host = member_find_(l->job, m->node)))
+        add_host(w, l->job, host);
+    json_end(w, '}');
+    return w->rc;
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------------------------- */
 
-static void add_restarts(cJSON *o, const struct job *job)
+/* The first of `count` that is in a ring of `size`, and for which there is room. */
+static uint64_t first_line(struct status *s, uint64_t count, uint64_t size)
 {
-    cJSON *list = cJSON_AddArrayToObject(o, "restarts");
-    uint64_t first = job->restart_count > JOBS_RESTARTS ? job->restart_count - JOBS_RESTARTS : 0;
-    for (uint64_t i = first; i < job->restart_count; i++) {
+    uint64_t n = count < size ? count : size;
+    n = n < s->lines ? n : s->lines;
+    s->lines -= n;
+    return count - n;
+}
+
+static void add_restarts(struct status *s, const struct job *job)
+{
+    struct json_write *w = &s->w;
+    json_begin(w, "restarts", '[');
+    for (uint64_t i = first_line(s, job->restart_count, JOBS_RESTARTS); i < job->restart_count; i++) {
         const struct job_restart *r = &job->restarts[i % JOBS_RESTARTS];
-        cJSON *one = cJSON_CreateObject();
-        cJSON_AddItemToArray(list, one);
-        cJSON_AddNumberToObject(one, "at_ms", (double)r->at_ms);
-        cJSON_AddNumberToObject(one, "round", (double)r->round);
-        cJSON_AddNumberToObject(one, "exit_code", r->cause.exit_code);
-        cJSON_AddNumberToObject(one, "rank", r->cause.rank);
-        cJSON_AddStringToObject(one, "cause", r->cause.text);
+        json_begin(w, NULL, '{');
+        json_int(w, "at_ms", r->at_ms);
+        json_int(w, "round", (long long)r->round);
+        json_int(w, "exit_code", r->cause.exit_code);
+        json_int(w, "rank", r->cause.rank);
+        json_text(w, "cause", r->cause.text);
+        json_end(w, '}');
     }
+    json_end(w, ']');
 }
 
-static void add_events(cJSON *o, const struct job *job)
+static void add_events(struct status *s, const struct job *job)
 {
-    cJSON *list = cJSON_AddArrayToObject(o, "events");
-    uint64_t first = job->event_count > JOBS_EVENTS ? job->event_count - JOBS_EVENTS : 0;
-    for (uint64_t i = first; i < job->event_count; i++) {
+    struct json_write *w = &s->w;
+    json_begin(w, "events", '[');
+    for (uint64_t i = first_line(s, job->event_count, JOBS_EVENTS); i < job->event_count; i++) {
         const struct happening *h = &job->events[i % JOBS_EVENTS];
-        cJSON *one = cJSON_CreateObject();
-        cJSON_AddItemToArray(list, one);
-        cJSON_AddNumberToObject(one, "at_ms", (double)h->at_ms);
-        cJSON_AddNumberToObject(one, "round", (double)h->round);
-        cJSON_AddStringToObject(one, "text", h->text);
+        json_begin(w, NULL, '{');
+        json_int(w, "at_ms", h->at_ms);
+        json_int(w, "round", (long long)h->round);
+        json_text(w, "text", h->text);
+        json_end(w, '}');
     }
+    json_end(w, ']');
 }
 
-static cJSON *job_json(const struct job *job)
+static void add_job(struct status *s, const struct job *job)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "run", job->run);
-    cJSON_AddStringToObject(o, "instance", job->instance);
-    cJSON_AddStringToObject(o, "principal", job->principal);
-    cJSON_AddStringToObject(o, "state", rdzv_state_name(rdzv_state(job->machine)));
-    cJSON_AddNumberToObject(o, "round", (double)rdzv_round(job->machine));
-    cJSON_AddNumberToObject(o, "now_ms", (double)job->jobs->o.now());
-    cJSON_AddNumberToObject(o, "age_ms", (double)(job->jobs->o.now() - job->started_ms));
-    cJSON_AddNumberToObject(o, "min_nodes", job->config.min_nodes);
-    cJSON_AddNumberToObject(o, "max_nodes", job->config.max_nodes);
-    cJSON_AddNumberToObject(o, "restart_count", rdzv_restarts(job->machine));
-    cJSON_AddNumberToObject(o, "max_restarts", job->config.max_restarts);
-    struct node_list l = {job, cJSON_AddArrayToObject(o, "nodes")};
-    bool ok = l.nodes && rdzv_members(job->machine, add_node, &l) == 0;
-    add_restarts(o, job);
-    add_events(o, job);
-    if (ok)
-        return o;
-    cJSON_Delete(o);
-    return NULL;
+    struct json_write *w = &s->w;
+    const int64_t now = job->jobs->o.now();
+    struct node_list l = {job, s};
+    json_begin(w, NULL, '{');
+    json_text(w, "run", job->run);
+    json_text(w, "instance", job->instance);
+    json_text(w, "principal", job->principal);
+    json_text(w, "state", rdzv_state_name(rdzv_state(job->machine)));
+    json_int(w, "round", (long long)rdzv_round(job->machine));
+    json_int(w, "now_ms", now);
+    json_int(w, "age_ms", now - job->started_ms);
+    json_int(w, "min_nodes", job->config.min_nodes);
+    json_int(w, "max_nodes", job->config.max_nodes);
+    json_int(w, "restart_count", rdzv_restarts(job->machine));
+    json_int(w, "max_restarts", job->config.max_restarts);
+    json_int(w, "node_count", rdzv_nodes(job->machine));
+    json_begin(w, "nodes", '[');
+    if (w->rc == 0)
+        rdzv_members(job->machine, add_node, &l);
+    json_end(w, ']');
+    add_restarts(s, job);
+    add_events(s, job);
+    json_end(w, '}');
 }
 
-static int print(cJSON *o, struct buf *out)
+static void add_all(struct status *s, const struct jobs *j, const char *principal)
 {
-    char *text = o ? cJSON_PrintUnformatted(o) : NULL;
-    cJSON_Delete(o);
-    if (!text)
-        return -ENOMEM;
-    int rc = buf_addstr(out, text);
-    cJSON_free(text);
-    return rc;
-}
-
-static int all_json(const struct jobs *j, const char *principal, struct buf *out)
-{
-    cJSON *o = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(o, "jobs");
+    struct json_write *w = &s->w;
     const struct job *job;
-    cJSON_AddNumberToObject(o, "now_ms", (double)j->o.now());
-    cJSON_AddNumberToObject(o, "epoch", (double)j->o.epoch);
-    DL_FOREACH (j->all, job) {
-        cJSON *one = NULL;
-        if (job_check_owner_(job, principal, NULL) < 0)
-            continue;
-        if (!list || !(one = job_json(job))) {
-            cJSON_Delete(o);
-            return -ENOMEM;
-        }
-        cJSON_AddItemToArray(list, one);
-    }
-    return print(o, out);
+    json_begin(w, NULL, '{');
+    json_begin(w, "jobs", '[');
+    DL_FOREACH (j->all, job)
+        if (job_check_owner_(job, principal, NULL) == 0)
+            add_job(s, job);
+    json_end(w, ']');
+    json_int(w, "now_ms", j->o.now());
+    json_int(w, "epoch", (long long)j->o.epoch);
+    json_end(w, '}');
 }
 
 static int find(const struct jobs *j, const char *principal, const char *run, struct job **ret, struct err *e)
@@ -155,13 +175,23 @@ static int find(const struct jobs *j, const char *principal, const char *run, st
     return 0;
 }
 
-int jobs_status_json(const struct jobs *j, const char *principal, const char *run, struct buf *out, struct err *e)
+int jobs_status_from(const struct jobs *j, const char *principal, const char *run, size_t first, struct buf *out,
+                     struct err *e)
 {
+    struct status s = {.w = {.out = out}, .nodes = NODES_MAX, .lines = LINES_MAX, .skip = first};
     struct job *job = NULL;
     if (run)
         TRY(find(j, principal, run, &job, e));
-    int rc = run ? print(job_json(job), out) : all_json(j, principal, out);
-    return rc < 0 ? err_set(e, rc, "no memory for the status of jobs") : 0;
+    if (job)
+        add_job(&s, job);
+    else
+        add_all(&s, j, principal);
+    return s.w.rc < 0 ? err_set(e, s.w.rc, "no memory for the status of jobs") : 0;
+}
+
+int jobs_status_json(const struct jobs *j, const char *principal, const char *run, struct buf *out, struct err *e)
+{
+    return jobs_status_from(j, principal, run, 0, out, e);
 }
 
 /* ---- the progress line ---------------------------------------------------------------------------------------------- */

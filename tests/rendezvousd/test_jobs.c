@@ -11,7 +11,9 @@
 #include "tests/rendezvousd/jobs_rig.h"
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Two nodes of run "r" in their first round. */
 struct pair {
@@ -561,6 +563,50 @@ static void events_are_a_ring(void **s)
     pair_end(&p);
 }
 
+/* Nodes listed of run "r" from the first on, and how many it says there are. */
+static int listed(struct jobs *j, size_t first, int64_t *ret_count)
+{
+    struct buf out = {0};
+    assert_int_equal(jobs_status_from(j, NULL, "r", first, &out, NULL), 0);
+    cJSON *o = cJSON_ParseWithLength(out.data, out.len);
+    assert_non_null(o);
+    int n = cJSON_GetArraySize(cJSON_GetObjectItem(o, "nodes"));
+    json_i64(o, "node_count", ret_count, NULL);
+    cJSON_Delete(o);
+    buf_free(&out);
+    return n;
+}
+
+static void a_status_lists_so_many_nodes_and_counts_all(void **s)
+{
+    enum { NODES = 12000 };
+    static char names[NODES][16];
+    struct jobs *j = rig_jobs(NULL);
+    struct rdzv_config c = rig_config(NODES, NODES);
+    struct agent *a = calloc(NODES, sizeof *a);
+    struct buf out = {0};
+    int64_t count;
+    (void)s;
+    for (int i = 0; i < NODES; i++) {
+        snprintf(names[i], sizeof names[i], "node%d", i);
+        rig_open(j, &a[i], "r", names[i], "10.0.0.2");
+        assert_int_equal(rig_join(&a[i], &c, 0), 0);
+    }
+    assert_int_equal(listed(j, 0, &count), 5000);
+    assert_int_equal(count, NODES);
+    assert_int_equal(listed(j, 10000, &count), 2000);
+    assert_int_equal(listed(j, 12000, &count), 0);
+    clock_t began = clock();
+    assert_int_equal(jobs_status_json(j, NULL, NULL, &out, NULL), 0);
+    printf("# all of %d nodes in %.1f ms, %zu bytes\n", NODES, 1e3 * (double)(clock() - began) / CLOCKS_PER_SEC,
+           out.len);
+    for (int i = 0; i < NODES; i++)
+        rig_close(&a[i], JOBS_GONE);
+    free(a);
+    buf_free(&out);
+    jobs_destroy(j);
+}
+
 static void the_progress_line_names_who_is_missing(void **s)
 {
     struct jobs *j = rig_jobs(NULL);
@@ -605,6 +651,7 @@ int main(void)
         cmocka_unit_test(a_callback_may_ask_and_claim),
         cmocka_unit_test(status_names_what_people_ask),
         cmocka_unit_test(events_are_a_ring),
+        cmocka_unit_test(a_status_lists_so_many_nodes_and_counts_all),
         cmocka_unit_test(the_progress_line_names_who_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

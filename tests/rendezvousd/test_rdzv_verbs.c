@@ -189,6 +189,8 @@ static void every_refusal_has_its_word(void **state)
         {"RDZV.DRAIN k\r\n", "-NOJOB "},
         {"RDZV.STATUS k\r\n", "-NOJOB "},
         {"RDZV.STATUS j LONG\r\n", "-ERR expected RDZV.STATUS"},
+        {"RDZV.STATUS j FROM\r\n", "-ERR expected RDZV.STATUS"},
+        {"RDZV.STATUS j FROM x\r\n", "-ERR first node 'x'"},
         {"RDZV.REPORT j node1 step=x\r\n", "-ERR step 'x': expected a number"},
         {"RDZV.ALIVE j node1 2\r\n", "-FENCED "},
         {"RDZV.ALIVE j stranger 3\r\n", "-REFUSED "},

@@ -168,6 +168,11 @@ def test_http_tells_health_metrics_and_jobs(tokens):
         j = json.loads(text)
         assert status == 200 and headers["Content-Type"] == "application/json"
         assert j["now_ms"] > 0 and j["jobs"][0]["run"] == "j1" and j["jobs"][0]["principal"] == "alice"
+        one = json.loads(get(d.http + "/api/jobs?run=j1")[2])
+        assert one["run"] == "j1" and one["node_count"] == len(one["nodes"]) == 1
+        one = json.loads(get(d.http + "/api/jobs?run=j1&from=1")[2])
+        assert one["node_count"] == 1 and one["nodes"] == []
+        assert get(d.http + "/api/jobs?run=j2")[0] == 404 and get(d.http + "/api/jobs?from=1")[0] == get(d.http + "/api/jobs?run=j1&from=x")[0] == 400
         status, headers, text = get(d.http + "/")
         assert status == 200 and text.startswith("<!doctype html>") and "default-src 'none'" in headers["Content-Security-Policy"]
         assert not re.search(r"""(src|href)=["']?(https?:|//)""", text)  # nothing from elsewhere
