@@ -56,6 +56,8 @@ static void finish(struct run *r, int code)
         round_say_stopped(r, why);
     } else if (r->agent.ended && r->agent.code == EXIT_REQUEUE && code != EXIT_REQUEUE)
         round_say_stopped(r, "stopped because a worker asked for it (exit code 75)");
+    else if (code == EXIT_REQUEUE && r->agent.bad_code) /* somebody else's drain */
+        round_say_stopped(r, "stopped before the end; start it again to go on (exit code 75)");
     else if (code == EXIT_REQUEUE)
         logmux_say(r->mux, "the workers stopped in good order before the end; start it again to go on (exit code %d)",
                    EXIT_REQUEUE);

@@ -1,5 +1,6 @@
 """Nodes come, go, fail and die; the rendezvous is a rendezvousd."""
 import os
+import sys
 import time
 
 import pytest
@@ -48,6 +49,31 @@ def test_below_min_a_leave_drains_the_job(cluster, job):
     for n in nodes:
         assert n.wait() == 75, n.text()
     assert [cluster.reason(number, r) for r in (0, 1)] == [3, 3]
+
+
+DEAF = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.makedirs(os.environ["OUT"] + "/round-" + os.environ["CRUN_ROUND"], exist_ok=True)
+path = os.environ["OUT"] + "/round-" + os.environ["CRUN_ROUND"] + "/rank-" + os.environ["RANK"] + ".json"
+import json
+with open(path + ".tmp", "w") as f:
+    json.dump(dict(os.environ), f)
+os.rename(path + ".tmp", path)
+time.sleep(600)
+"""
+
+
+def test_who_disobeys_the_drain_of_others_is_named(cluster, job):
+    deaf = job("--nnodes", 2, "--drain-timeout", "0.2", program=[sys.executable, "-S", "-E", "-c", DEAF])
+    other = job("--nnodes", 2, "--drain-timeout", "0.2")
+    _, ranks = cluster.wait_round(2)
+    rank = next(r for r, e in ranks.items() if e["CRUN_NODE_ID"].split("-")[-2] == str(deaf.agent()))
+    other.terminate()
+    assert (other.wait(), deaf.wait()) == (75, 75), other.text() + deaf.text()
+    assert f"stopped before the end; start it again to go on (exit code 75); not in good order: rank {rank} " in deaf.text()
+    assert "stopped in good order" not in deaf.text()
+    assert "not in good order" not in other.text()
 
 
 def test_a_hosting_crun_that_is_stopped_drains_the_job(cluster):
