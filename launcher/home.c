@@ -182,6 +182,9 @@ static int take_static(struct choice *c, struct err *e)
                        endpoint ? t->endpoint : t->master_addr);
     h->kind = HOME_STATIC;
     h->node_rank = t->node_rank < 0 ? 0 : t->node_rank; /* torchrun's default */
+    if (h->node_rank >= t->max_nodes)
+        return err_set(e, ERR_USAGE, "--node-rank %d: expected 0 to %d, as --nnodes allows %d node%s", h->node_rank,
+                       t->max_nodes - 1, t->max_nodes, t->max_nodes > 1 ? "s" : "");
     h->hosting = t->is_host == 0 || (t->is_host < 0 && h->node_rank != 0) ? HOME_DIALS : HOME_HOSTS;
     h->from = endpoint ? "--rdzv-backend static" : "--master-addr";
     return take_address(c, host, port);

@@ -135,6 +135,8 @@ static void what_cannot_be_is_refused_by_a_sentence(void **state)
         {{TYPED, .max_nodes = 2, .endpoint = "[::1]x"}, "expected HOST, HOST:PORT or [IPV6]:PORT"},
         {{TYPED, .max_nodes = 2, .endpoint = "a b"}, "expected HOST, HOST:PORT or [IPV6]:PORT"},
         {{.master_port = 0, .node_rank = 0, .is_host = -1, .max_nodes = 2, .master_addr = "h"}, "a static rendezvous needs a port"},
+        {{.master_port = -1, .node_rank = 2, .is_host = -1, .max_nodes = 2, .master_addr = "h"}, "--node-rank 2: expected 0 to 1, as --nnodes allows 2 nodes"},
+        {{.master_port = -1, .node_rank = 1, .is_host = -1, .max_nodes = 1, .master_addr = "h"}, "--node-rank 1: expected 0 to 0"},
         /* clang-format on */
     };
     const struct machine m = {0};
