@@ -2,6 +2,7 @@
 #include "rendezvousd/command_impl.h"
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 
 void say_failure(struct conn *c, int rc)
 {
@@ -53,6 +54,22 @@ void reply_value(struct conn *c, const struct request_arg *key)
         reply_nil(&c->reply);
 }
 
+static void reply_help(struct conn *c, const char *upper, const struct subcommand *v, size_t n)
+{
+    char line[96];
+    reply_array(&c->reply, n + 2);
+    snprintf(line, sizeof line, "%s <subcommand> [<argument> ...]. Subcommands are:", upper);
+    reply_status(&c->reply, line);
+    for (size_t i = 0; i < n; i++) {
+        size_t k = 0;
+        for (; v[i].name[k] && k < sizeof line - 1; k++)
+            line[k] = (char)toupper((unsigned char)v[i].name[k]);
+        line[k] = 0;
+        reply_status(&c->reply, line);
+    }
+    reply_status(&c->reply, "HELP");
+}
+
 void run_subcommand(struct conn *c, const struct request *rq, const char *command, const struct subcommand *v, size_t n)
 {
     const struct request_arg *sub = &rq->argv[1];
@@ -71,6 +88,10 @@ void run_subcommand(struct conn *c, const struct request *rq, const char *comman
     for (; command[k] && k < sizeof upper - 1; k++)
         upper[k] = (char)toupper((unsigned char)command[k]);
     upper[k] = 0;
+    if (request_arg_is(sub, "help") && rq->argc == 2) {
+        reply_help(c, upper, v, n);
+        return;
+    }
     reply_error(&c->reply, "ERR unknown subcommand '%.*s'. Try %s HELP.", sub->n < 128 ? (int)sub->n : 128, sub->p,
                 upper);
 }

@@ -2,6 +2,7 @@
 #include "rendezvousd/config.h"
 #include "common/err.h"
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <netinet/in.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,10 +13,10 @@
 static int parse_bytes(const char *text, void *field, struct err *e)
 {
     static const char units[] = "KMG";
-    char *end;
-    double n = strtod(text, &end);
-    const char *unit = *end ? strchr(units, *end) : NULL;
-    if (end == text || (*end && (!unit || end[1])) || !(n >= 1))
+    char *end = NULL;
+    double n = isdigit((unsigned char)*text) && !strpbrk(text, "xX") ? strtod(text, &end) : 0; /* no hexadecimal */
+    const char *unit = n > 0 && *end ? strchr(units, *end) : NULL;
+    if (!(n >= 1) || (*end && (!unit || end[1])))
         return err_set(e, ERR_USAGE, "expected bytes such as 65536, 64M or 1G");
     for (const char *u = units; unit && u <= unit; u++)
         n *= 1024;

@@ -112,5 +112,7 @@ int peer_uid(int fd, uid_t *ret, struct err *e)
     setsockopt(nl, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
     int rc = ask(nl, &peer, &own, ret);
     close(nl);
-    return rc < 0 ? err_errno(e, -rc, "the user of a connection was not told") : 0;
+    if (rc == -ENOENT) /* what a closed socket leaves in the kernel has no user any more */
+        return err_set(e, rc, "the peer closed its connection before it could be asked whose it is");
+    return rc < 0 ? err_errno(e, -rc, "the kernel does not tell whose a connection is") : 0;
 }

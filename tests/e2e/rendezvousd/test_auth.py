@@ -3,6 +3,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -246,6 +247,19 @@ def test_without_tokens_only_our_own_user_on_this_host_is_served():
     assert "reason=uid 65534 is not 0" in d.err
 
 
+def test_a_client_that_is_gone_before_it_was_asked_is_told_apart():
+    with Daemon() as d, Client(d.port) as c:
+        assert c("PING") == "PONG"
+        d.p.send_signal(signal.SIGSTOP)
+        with socket.create_connection(("127.0.0.1", d.port), timeout=30) as s:
+            s.sendall(b"SET k v\r\n")
+        d.p.send_signal(signal.SIGCONT)
+        until(lambda: "total_connections_received:2" in c("INFO", "stats"), "it has come")
+        assert c("GET", "k") is None  # nobody knows whose request that was
+        assert d.stop() == 0
+    assert "reason=the peer closed its connection before it could be asked whose it is" in d.err
+
+
 def test_with_tokens_other_users_of_this_host_may_prove_themselves(tokens):
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("another uid needs root and setpriv(1)")
@@ -352,6 +366,7 @@ def test_many_tls_clients_at_once(tokens, certificates, tls):
     (["--tls-cert", "/nonexistent"], "certificate '/nonexistent' cannot be used"),
     (["--max-request", "2G"], "--max-request: expected at most 1G"),
     (["--max-memory", "lots"], "expected bytes such as 65536, 64M or 1G"),
+    (["--max-memory", "0x10"], "expected bytes such as 65536, 64M or 1G"),
     (["--token-file", "/nonexistent"], "token file '/nonexistent' cannot be read: No such file or directory"),
     (["--token-file", "fd:77"], "token file 'fd:77' cannot be read: Bad file descriptor"),
     (["--token-file", "fd:x"], "token file 'fd:x': expected fd: and the number of an open descriptor"),

@@ -325,3 +325,11 @@ def test_one_damaged_job_log_is_set_aside_and_the_others_go_on(tokens, tmp_path)
         assert d.stop() == 0
     assert not log.exists() and log.with_name(log.name + ".damaged").read_bytes() == text
     assert f"job log 'jobs/{log.name}' of the state directory is damaged: record 1 at byte 18 is damaged, and more follow" in d.err
+
+
+def test_every_command_that_says_try_help_has_it():
+    with Daemon() as d, Client(d.port) as c:
+        for name in ("OBJECT", "MEMORY", "CLIENT", "CONFIG", "COMMAND", "PUBSUB"):
+            assert f"Try {name} HELP." in c.error(name, "nosuch")
+            assert c(name, "HELP")[0].startswith(f"{name} <subcommand>") and c(name, "HELP")[-1] == "HELP"
+        assert {"ENCODING", "REFCOUNT", "IDLETIME"} <= set(c("OBJECT", "HELP"))
