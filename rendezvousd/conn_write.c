@@ -83,7 +83,10 @@ void conn_write_over(struct conn *c)
     if (!c->writing)
         return;
     c->writing = false;
+    if (!c->written_prev) /* a connection without a socket, which only seems to write (tests/fuzz) */
+        return;
     DL_DELETE2(c->s->written, c, written_prev, written_next);
+    c->written_prev = NULL;
     if (!c->s->written)
         uv_timer_stop(&c->s->write_timer);
 }
