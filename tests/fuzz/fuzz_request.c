@@ -1,7 +1,8 @@
 /* The request parser against hostile bytes: whatever comes, it neither crashes nor takes more memory than was received, and what it
  * says does not depend on how the bytes were cut.
  *
- * With clang and -fsanitize=fuzzer this is a libFuzzer target; with main() below it mutates its own corpus by a seed (FUZZ_RUNS, FUZZ_SEED). */
+ * With clang and -fsanitize=fuzzer this is a libFuzzer target; with main() below it runs the kept corpus, then mutates it by a seed (FUZZ_RUNS,
+ * FUZZ_SEED). FUZZ_CORPUS: the file, a line of hexadecimal digits each. */
 #include "common/buf.h"
 #include "common/err.h"
 #include "rendezvousd/request.h"
@@ -75,18 +76,30 @@ static uint64_t draw(uint64_t below) /* xorshift64* */
     return (rng * 0x2545f4914f6cdd1du >> 11) % below;
 }
 
-static const char *const corpus[] = {
-    "*1\r\n$4\r\nPING\r\n",
-    "PING\r\n",
-    "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$5\r\nhello\r\n",
-    "set 'a b' \"c\\x41\\n\\\"\" \r\n",
-    "*2\r\n$3\r\nGET\r\n$0\r\n\r\n",
-    "*0\r\n\r\n*-1\r\n",
-    "*33\r\n",
-    "*1\r\n$2049\r\n",
-    "$5\r\n",
-    "*1\r\n$18446744073709551615\r\n",
-};
+enum { MAX_CORPUS = 4096, INPUT_BYTES = 512 };
+
+static struct input {
+    uint8_t bytes[INPUT_BYTES];
+    size_t n;
+} corpus[MAX_CORPUS];
+static size_t corpus_n;
+
+static void read_corpus(const char *path)
+{
+    static char line[2 * INPUT_BYTES + 2];
+    FILE *f = path ? fopen(path, "r") : NULL;
+    if (!f)
+        die("FUZZ_CORPUS names no file that can be read");
+    while (corpus_n < MAX_CORPUS && fgets(line, sizeof line, f)) {
+        struct input *in = &corpus[corpus_n++];
+        unsigned byte;
+        while (in->n < INPUT_BYTES && sscanf(line + 2 * in->n, "%2x", &byte) == 1)
+            in->bytes[in->n++] = (uint8_t)byte;
+    }
+    fclose(f);
+    if (corpus_n == 0)
+        die("the corpus is empty");
+}
 
 static size_t mutate(uint8_t *b, size_t n, size_t cap)
 {
@@ -112,10 +125,10 @@ static size_t mutate(uint8_t *b, size_t n, size_t cap)
             }
             break;
         default: {
-            const char *more = corpus[draw(sizeof corpus / sizeof *corpus)];
-            if (n + strlen(more) <= cap) {
-                memcpy(b + n, more, strlen(more));
-                n += strlen(more);
+            const struct input *more = &corpus[draw(corpus_n)];
+            if (n + more->n <= cap) {
+                memcpy(b + n, more->bytes, more->n);
+                n += more->n;
             }
         }
         }
@@ -132,14 +145,15 @@ static uint64_t env(const char *name, uint64_t otherwise)
 int main(void)
 {
     uint64_t runs = env("FUZZ_RUNS", 100000), seed = env("FUZZ_SEED", 1);
-    uint8_t b[512];
+    uint8_t b[INPUT_BYTES];
     rng = seed | 1;
+    read_corpus(getenv("FUZZ_CORPUS"));
+    for (size_t i = 0; i < corpus_n; i++)
+        LLVMFuzzerTestOneInput(corpus[i].bytes, corpus[i].n);
     for (uint64_t i = 0; i < runs; i++) {
-        const char *from = corpus[draw(sizeof corpus / sizeof *corpus)];
-        size_t n = strlen(from);
-        memcpy(b, from, n);
-        n = mutate(b, n, sizeof b);
-        LLVMFuzzerTestOneInput(b, n);
+        const struct input *from = &corpus[draw(corpus_n)];
+        memcpy(b, from->bytes, from->n);
+        LLVMFuzzerTestOneInput(b, mutate(b, from->n, sizeof b));
     }
     printf("1..1\nok 1 - %llu hostile inputs leave the parser whole (seed %llu)\n", (unsigned long long)runs,
            (unsigned long long)seed);
