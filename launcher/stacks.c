@@ -123,20 +123,21 @@ static int describe(struct job *j, const struct thread *t)
 
 /* --- ptrace -------------------------------------------------------------------------------------------------- */
 
-static bool has_stopped(struct thread *t)
+/* The end of its first thread is the end of the process: crun's loop must hear of that, so it is looked at, not taken. */
+static bool has_stopped(const struct job *j, struct thread *t)
 {
-    int status;
+    siginfo_t info = {0};
     if (t->held || !t->seized)
         return true;
-    const pid_t got = waitpid(t->tid, &status, __WALL | WNOHANG);
-    if (got < 0 || (got == t->tid && !WIFSTOPPED(status))) {
-        t->seized = false; /* it ended */
+    const int peek = t->tid == j->r->pid ? WNOWAIT : 0;
+    if (waitid(P_PID, (id_t)t->tid, &info, WSTOPPED | WNOHANG | __WALL) == 0 && info.si_pid == t->tid) {
+        t->held = true;
+        t->signo = info.si_status >> 8 ? 0 : info.si_status;
         return true;
     }
-    if (got == 0)
+    if (waitid(P_PID, (id_t)t->tid, &info, WEXITED | WNOHANG | __WALL | peek) == 0 && info.si_pid != t->tid)
         return false;
-    t->held = true;
-    t->signo = status >> 16 ? 0 : WSTOPSIG(status);
+    t->seized = false; /* it ended */
     return true;
 }
 
@@ -155,7 +156,7 @@ static void hold(struct job *j)
     for (bool all = false; !all && clock_ms() < deadline && !atomic_load(j->r->cancel);) {
         all = true;
         for (int i = 0; i < j->n; i++)
-            all = has_stopped(&j->threads[i]) && all;
+            all = has_stopped(j, &j->threads[i]) && all;
         if (!all)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
