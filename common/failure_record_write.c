@@ -9,34 +9,13 @@
 
 #include "common/err.h"
 #include "common/failure_record.h"
-
-/* Length of the well-formed UTF-8 character at s, 0 if it is none. */
-static size_t utf8_len(const unsigned char *s)
-{
-    static const struct {
-        unsigned char mask, lead;
-        uint32_t least; /* smaller values are overlong forms */
-    } forms[] = {{0x80, 0x00, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
-    for (size_t n = 0; n < sizeof forms / sizeof *forms; n++) {
-        if ((s[0] & forms[n].mask) != forms[n].lead)
-            continue;
-        uint32_t code = s[0] & (unsigned char)~forms[n].mask;
-        for (size_t i = 1; i <= n; i++) {
-            if ((s[i] & 0xc0) != 0x80) /* also ends at the NUL */
-                return 0;
-            code = code << 6 | (s[i] & 0x3f);
-        }
-        bool surrogate = code >= 0xd800 && code < 0xe000;
-        return code < forms[n].least || code > 0x10ffff || surrogate ? 0 : n + 1;
-    }
-    return 0;
-}
+#include "common/utf8.h"
 
 /* As the inside of a JSON string; bytes that are no UTF-8 become '?'. */
 static void print_escaped(FILE *f, const char *text)
 {
     for (const unsigned char *s = (const unsigned char *)text; *s;) {
-        size_t n = utf8_len(s);
+        size_t n = utf8_len((const char *)s);
         if (*s == '"' || *s == '\\')
             fprintf(f, "\\%c", *s);
         else if (*s < 0x20)

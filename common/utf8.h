@@ -1,0 +1,13 @@
+/* Text of others that must be UTF-8. Pure. */
+#ifndef CRUN_COMMON_UTF8_H
+#define CRUN_COMMON_UTF8_H
+
+#include <stddef.h>
+
+/* Length of the well-formed character at s (NUL-terminated), 0 if it is none. */
+size_t utf8_len(const char *s);
+
+/* Bytes that are no UTF-8 become '?'. */
+void utf8_clean(char *text);
+
+#endif
