@@ -148,6 +148,14 @@ static int on_alive(void *arg, const char *run, const char *node, uint64_t round
     return clock_ms() - b->alone_ms <= b->silence_ms / 2 && 2 * (count_alive(b) + 1) > b->members;
 }
 
+static int on_failure(void *arg, const char *run, const char *node, uint64_t round, const char *text, size_t n)
+{
+    struct bootstrap *b = arg;
+    if (round != b->round || strcmp(run, b->o.run_id) != 0)
+        return ERR_FENCED;
+    return b->o.failure ? b->o.failure(b->o.arg, node, text, n) : ERR_REFUSED;
+}
+
 /* ---- a round ------------------------------------------------------------------------------------------------------- */
 
 static int admit(struct server *s, const char *addrs, struct err *e)
@@ -159,7 +167,13 @@ static int admit(struct server *s, const char *addrs, struct err *e)
 static int serve_own(struct bootstrap *b, const char *addrs, struct server **ret, struct err *e)
 {
     const struct server_options o = {
-        .same_uid_only = true, .binary = &front_tcpstore, .alive = on_alive, .alive_arg = b};
+        .same_uid_only = true,
+        .binary = &front_tcpstore,
+        .alive = on_alive,
+        .alive_arg = b,
+        .failure = on_failure,
+        .failure_arg = b,
+    };
     TRY(server_create(ret, b->loop, &o, e));
     int rc = admit(*ret, b->o.loopback_only ? "" : addrs, e);
     if (rc == 0) {
@@ -174,6 +188,7 @@ static int serve_own(struct bootstrap *b, const char *addrs, struct server **ret
 static int serve_shared(struct bootstrap *b, const char *addrs, struct err *e)
 {
     server_set_alive(b->o.shared, on_alive, b);
+    server_set_failure(b->o.shared, on_failure, b);
     TRY(admit(b->o.shared, addrs, e));
     return server_renew_space(b->o.shared, e);
 }
@@ -224,6 +239,8 @@ void bootstrap_close(struct bootstrap *b)
     if (!b->loop)
         return;
     bootstrap_drop(b);
-    if (b->o.shared)
+    if (b->o.shared) {
         server_set_alive(b->o.shared, NULL, NULL);
+        server_set_failure(b->o.shared, NULL, NULL);
+    }
 }

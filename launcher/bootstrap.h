@@ -26,6 +26,9 @@ struct bootstrap_options {
         shared; /* fixed port: the server that hosts the rendezvous, which outlives us; NULL: a server for each round */
     int shared_port;
     const char *run_id; /* borrowed */
+    /* A member of the round tells of its workers' failures (RDZV.FAILURE); NULL: nobody listens. 0; ERR_REFUSED. */
+    int (*failure)(void *arg, const char *node, const char *text, size_t n);
+    void *arg;
 };
 
 struct bootstrap_member;

@@ -306,7 +306,8 @@ static int joined_record(const struct jobs_joined *j, struct buf *out)
     TRY(rdzv_field_int(out, "epoch", (long long)j->epoch));
     TRY(rdzv_field_int(out, "seq", (long long)j->seq));
     TRY(rdzv_field_int(out, "v", RDZV_PROTOCOL));
-    return rdzv_field_int(out, "first_round", (long long)j->first_round);
+    TRY(rdzv_field_int(out, "first_round", (long long)j->first_round));
+    return j->beside ? rdzv_field_text(out, "serves", j->beside) : 0;
 }
 
 void command_rdzv_join(struct conn *c, const struct request *rq)
@@ -452,6 +453,17 @@ void command_rdzv_status(struct conn *c, const struct request *rq)
     }
 }
 
+static void say_round(struct conn *c, int rc, const char *run, const char *node, int64_t round, const char *ok)
+{
+    if (rc == ERR_FENCED)
+        reply_error(&c->reply, "FENCED this is not the bootstrap store of round %lld of run '%s'", (long long)round,
+                    run);
+    else if (rc < 0)
+        reply_error(&c->reply, "REFUSED node '%s' is no member of round %lld", node, (long long)round);
+    else
+        reply_status(&c->reply, ok);
+}
+
 /* Run id and node id as they are; the bootstrap store knows which it expects. */
 void command_rdzv_alive(struct conn *c, const struct request *rq)
 {
@@ -464,11 +476,21 @@ void command_rdzv_alive(struct conn *c, const struct request *rq)
     if (!copy_names(c, rq, run, node) || !read_number(c, &rq->argv[3], "round", INT64_MAX, &round))
         return;
     int rc = c->s->o.alive(c->s->o.alive_arg, run, node, (uint64_t)round);
-    if (rc == ERR_FENCED)
-        reply_error(&c->reply, "FENCED this is not the bootstrap store of round %lld of run '%s'", (long long)round,
-                    run);
-    else if (rc < 0)
-        reply_error(&c->reply, "REFUSED node '%s' is no member of round %lld", node, (long long)round);
-    else
-        reply_status(&c->reply, rc > 0 ? "MAJORITY" : "ALIVE");
+    say_round(c, rc, run, node, round, rc > 0 ? "MAJORITY" : "ALIVE");
+}
+
+/* A node of the round tells group rank 0 which of its workers failed. */
+void command_rdzv_failure(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    int64_t round;
+    if (!c->s->o.failure) {
+        reply_error(&c->reply, "ERR this server is no bootstrap store");
+        return;
+    }
+    if (!copy_names(c, rq, run, node) || !read_number(c, &rq->argv[3], "round", INT64_MAX, &round))
+        return;
+    const struct request_arg *text = &rq->argv[4];
+    int rc = c->s->o.failure(c->s->o.failure_arg, run, node, (uint64_t)round, text->p, text->n);
+    say_round(c, rc, run, node, round, "OK");
 }

@@ -131,7 +131,8 @@ enum {
     X(rdzv_drain, "rdzv.drain", 2, COMMAND_NO_MULTI | COMMAND_FULL)                                                    \
     X(rdzv_status, "rdzv.status", -1, COMMAND_NO_MULTI | COMMAND_FULL)                                                 \
     X(rdzv_report, "rdzv.report", -4, COMMAND_NO_MULTI | COMMAND_FULL)                                                 \
-    X(rdzv_alive, "rdzv.alive", 4, COMMAND_NO_MULTI)
+    X(rdzv_alive, "rdzv.alive", 4, COMMAND_NO_MULTI)                                                                   \
+    X(rdzv_failure, "rdzv.failure", 5, COMMAND_NO_MULTI)
 
 struct command {
     void (*run)(struct conn *c, const struct request *rq);

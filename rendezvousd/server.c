@@ -279,6 +279,15 @@ void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run,
     s->o.alive_arg = arg;
 }
 
+void server_set_failure(struct server *s,
+                        int (*failure)(void *arg, const char *run, const char *node, uint64_t round, const char *text,
+                                       size_t n),
+                        void *arg)
+{
+    s->o.failure = failure;
+    s->o.failure_arg = arg;
+}
+
 int server_set(struct server *s, const char *key, const void *value, size_t n, struct err *e)
 {
     struct request_arg k = {key, strlen(key)};

@@ -34,6 +34,9 @@ struct server_options {
     /* RDZV.ALIVE: 1: +MAJORITY; 0: +ALIVE; ERR_FENCED, ERR_REFUSED. NULL: there is no round here to ask for. */
     int (*alive)(void *arg, const char *run, const char *node, uint64_t round);
     void *alive_arg;
+    /* RDZV.FAILURE: 0: +OK; ERR_FENCED, ERR_REFUSED. text: any bytes. NULL: nobody asks for it. */
+    int (*failure)(void *arg, const char *run, const char *node, uint64_t round, const char *text, size_t n);
+    void *failure_arg;
     struct gate *gate;  /* who may come in (gate.h), borrowed; NULL: as same_uid_only and members say */
     bool same_uid_only; /* loopback peers of another uid are refused (NETLINK_SOCK_DIAG) */
 };
@@ -51,6 +54,10 @@ int server_renew_space(struct server *s, struct err *e);
 
 void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run, const char *node, uint64_t round),
                       void *arg);
+void server_set_failure(struct server *s,
+                        int (*failure)(void *arg, const char *run, const char *node, uint64_t round, const char *text,
+                                       size_t n),
+                        void *arg);
 
 /* From now on connections from other hosts are taken from these addresses only, for the keys alone: text separated by commas, copied. NULL:
  * members have no rights of their own. Connections that are there stay. -ENOMEM. */
