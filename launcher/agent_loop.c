@@ -61,8 +61,8 @@ static void finish(struct run *r, int code)
     else if (code == EXIT_REQUEUE)
         logmux_say(r->mux, "the workers stopped in good order before the end; start it again to go on (exit code %d)",
                    EXIT_REQUEUE);
-    else if (code != EXIT_OK && !r->unspawned && !round_report_failure(r) && code != EXIT_UNKILLABLE)
-        member_say_failure(r, code);
+    else
+        r->failed = code != EXIT_OK && !r->unspawned;
     r->exit_code = code;
     r->done = true;
 }
@@ -354,6 +354,7 @@ static void close_parts(struct run *r)
     watch_close(r->guardian);
     uv_close((uv_handle_t *)&r->grace, NULL);
     hang_watch_close(r);
+    failure_share_close(r);
     member_close(r);
     guardian_remove_scratch(r->link->scratch_dir);
     if (r->mux)
@@ -408,6 +409,7 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
     uv_timer_init(&r->loop, &r->grace);
     uv_timer_init(&r->loop, &r->report);
     uv_timer_init(&r->loop, &r->take_over);
+    failure_share_open(r);
     agent_init(&r->agent, (int)c->nproc);
     int rc = open_parts(r, e);
     if (rc == 0) {
@@ -416,6 +418,8 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
         run_pump(r);
         while (!r->done)
             uv_run(&r->loop, UV_RUN_ONCE);
+        if (r->failed)
+            failure_share_report(r);
         see_off(r);
         *ret_code = r->exit_code;
     }

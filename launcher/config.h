@@ -40,6 +40,7 @@ struct config {
     const char *role;
     struct log_conf log;
     int log_level;
+    const char *failure_file; /* NULL: none */
     struct stops stops;
     struct hang_options hang; /* several_nodes is not set */
     struct program_how how;   /* the user's program is started */

@@ -18,10 +18,12 @@
 
 static void note_news(struct run *r, const struct rdzv_news *news)
 {
-    if (news->kind == RDZV_NEWS_END)
+    if (news->kind == RDZV_NEWS_END) {
         r->end = *news;
-    else
+        failure_share_tell_early(r);
+    } else {
         r->last_round = news->round;
+    }
     if (news->kind == RDZV_NEWS_ROUND && news->spare)
         logmux_say(r->mux, "round %llu has all the nodes it may have; this one waits as a spare",
                    (unsigned long long)news->round);
@@ -60,7 +62,16 @@ static void on_fence(void *arg, const char *why)
     }
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
     run_pump(r);
-    logmux_say(r->mux, "%s; the workers here were ended", why); /* first the deed */
+    if (why[0])
+        logmux_say(r->mux, "%s; the workers here were ended", why); /* first the deed */
+}
+
+/* What became of the workers of a node that goes without the rendezvous. */
+static const char *fate(const struct run *r)
+{
+    if (r->agent.done)
+        return "; this node's workers had finished, whether the job has is unknown";
+    return r->agent.state == AGENT_RUNNING || r->agent.state == AGENT_STOPPING ? "; the workers here are ended" : "";
 }
 
 static void on_failed(void *arg, int exit_code, const char *why)
@@ -68,7 +79,7 @@ static void on_failed(void *arg, int exit_code, const char *why)
     struct run *r = arg;
     struct agent_event ev = {.kind = AGENT_FAILED, .cause = {.exit_code = exit_code, .rank = -1}};
     snprintf(ev.cause.text, sizeof ev.cause.text, "%s", why);
-    logmux_say(r->mux, "%s", why);
+    logmux_say(r->mux, "%s%s", why, fate(r));
     r->refused = true;
     run_post(r, &ev);
     run_pump(r);
@@ -215,6 +226,8 @@ int member_open(struct run *r, struct err *e)
         .shared = c->home.kind == HOME_STATIC ? rendezvous_server(&r->rendezvous) : NULL,
         .shared_port = c->home.port,
         .run_id = c->run_id,
+        .failure = failure_share_on_told,
+        .arg = r,
     };
     bootstrap_init(&r->store, &r->loop, &store);
     return 0;

@@ -8,7 +8,6 @@
 #include "common/env_contract.h"
 #include "common/err.h"
 #include "common/exitcode.h"
-#include "common/failure_record.h"
 #include "common/include/crun.h"
 #include "common/log.h"
 #include "launcher/cgroup.h"
@@ -26,7 +25,7 @@ extern char **environ;
 
 /* --- starting ------------------------------------------------------------------------------------------- */
 
-static const char *error_path(struct run *r, int rank)
+const char *round_error_path(struct run *r, int rank)
 {
     const unsigned long long round = r->round.round;
     if (r->logs.root[0])
@@ -47,7 +46,7 @@ static const char *reason_text(enum rdzv_reason why)
 /* The path where this rank will leave its error record. An earlier job may have left one there; it would be taken for ours. */
 static const char *fresh_error_path(struct run *r, int rank)
 {
-    const char *path = error_path(r, rank);
+    const char *path = round_error_path(r, rank);
     if (path)
         unlink(path);
     return path ? path : ""; /* not unset: of a crun around this one the workers would inherit its path */
@@ -139,6 +138,7 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     r->timeline.round = clock_ns();
     r->timeline.pending = news->why == RDZV_WHY_FAILURE && r->timeline.woken; /* a newcomer broke nothing */
     r->broken = (struct timeline){0};
+    failure_share_begin_round(r);
     int rc = member_begin_round(r, news, &e);
     if (rc == 0)
         rc = logmux_begin_round(r->mux,
@@ -251,38 +251,7 @@ static void on_unkillable(void *arg, const char *who)
     run_pump(r);
 }
 
-/* --- the report ----------------------------------------------------------------------------------------------------- */
-
-bool round_report_failure(struct run *r)
-{
-    const struct failure_worker *w = group_workers(r->group);
-    struct failure_record record;
-    struct failure_job job = {.run_id = r->config->run_id,
-                              .host = r->host,
-                              .program = r->program->path,
-                              .round = r->round.round,
-                              .restarts = r->round.restart_count,
-                              .max_restarts = (int)r->config->max_restarts};
-    int first = failure_first(w, r->agent.slots);
-    if (first < 0 || r->round.round == 0)
-        return false;
-    const char *path = error_path(r, w[first].rank);
-    if (path && failure_record_read(path, &record, NULL) == 0) {
-        job.message = record.message;
-        job.message_from = path;
-    } else if ((job.message = group_error_text(r->group, first))) {
-        job.message_from = "told through libcrun";
-    }
-    if (job.message_from == path && !r->logs.root[0])
-        job.message_from = "error.json"; /* the folder is gone in a moment */
-    job.tail = logmux_tail(r->mux, w[first].local_rank);
-    struct buf text;
-    buf_init(&text, 1u << 20);
-    if (failure_render(&job, w, r->agent.slots, &text) == 0 && text.len > 0)
-        logmux_say_text(r->mux, text.data);
-    buf_free(&text);
-    return true;
-}
+/* --- the end -------------------------------------------------------------------------------------------------------- */
 
 void round_say_stopped(struct run *r, const char *why)
 {

@@ -7,6 +7,7 @@
 
 #include "launcher/agent.h"
 #include "launcher/bootstrap.h"
+#include "launcher/failure_share.h"
 #include "launcher/group.h"
 #include "launcher/log_layout.h"
 #include "launcher/placement.h"
@@ -36,6 +37,7 @@ struct run {
     struct rendezvous rendezvous;
     int rdzv_fd; /* the connection that stands for this node, -1: none */
     struct bootstrap store;
+    struct failure_share share;
     char *members;         /* every address of every node, on group rank 0 */
     char master_addr[256]; /* where the workers of the round meet */
     int master_port;
@@ -68,6 +70,7 @@ struct run {
     char page_variable[32], omp_variable[32];
     const char *nccl_async;
     bool unspawned; /* the program could not be started, and that is said */
+    bool failed;    /* the job ended badly, and that is to be reported */
     bool done;
     int exit_code;
 };
@@ -81,7 +84,7 @@ extern const struct group_events round_events; /* their arg is the struct run */
 void round_spawn(struct run *r, const struct rdzv_news *news);
 void round_begin_timeline(struct run *r, int64_t woken_ns, const char *cause); /* the current round is broken */
 void round_say_timeline(struct run *r);                 /* unless it is said, or the round is no restart */
-bool round_report_failure(struct run *r);               /* false: no worker of this node failed */
+const char *round_error_path(struct run *r, int rank);  /* of its error record; NULL: there is no place for one */
 void round_say_stopped(struct run *r, const char *why); /* and which workers ended neither well nor by our SIGTERM */
 
 #endif

@@ -32,6 +32,7 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
     "local-ranks-filter": "launcher/test_logs.py::test_ranks_of_two_digits_have_redirects_and_filters",
     "drain-timeout": "launcher/test_stops.py::test_the_grace_of_a_drain",
+    "failure-file": "elastic/test_report.py::test_a_culprit_of_another_node_is_reported_by_group_rank_0",
     "fatal-codes": "launcher/test_signals.py::test_a_fatal_code_is_not_worth_another_try",
     "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
     "preemption-signal": "launcher/test_signals.py::test_a_preemption_notice_ends_with_75_and_the_workers_see_a_drain",

@@ -1,0 +1,24 @@
+/* Where the kernel put a core: /proc/sys/kernel/core_pattern as core(5) has it. */
+#ifndef CRUN_LAUNCHER_CORE_PATH_H
+#define CRUN_LAUNCHER_CORE_PATH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+struct core_facts {
+    pid_t pid;
+    int signo;
+    const char *program; /* its path */
+    const char *host;
+    const char *folder; /* that relative names are in */
+    long long time;     /* seconds since 1970 */
+};
+
+/* Pure. A path; or, where the pattern is a program, "given to PROGRAM". What cannot be known of a dead process stays as it stands. */
+void core_path_expand(const char *pattern, bool uses_pid, const struct core_facts *f, char *out, size_t cap);
+
+/* By this system's settings; "" if they cannot be read. A path where no such file is has " (expected there)" after it. */
+void core_path_find(const struct core_facts *f, char *out, size_t cap);
+
+#endif
