@@ -69,6 +69,7 @@ void jobs_destroy(struct jobs *j)
     if (!j)
         return;
     while (j->all) {
+        job_log_age_(j->all);
         persist_log_close(j->all->log);
         job_free(j->all);
     }

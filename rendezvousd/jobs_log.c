@@ -2,10 +2,12 @@
  *
  * Each step appends one record: first what the machine has changed (rdzv_delta), then lines of this host, which begin with '@':
  *   @job run= principal= instance= ...settings   the first of each file
+ *   @age ms=                                     how old the job was
  *   @news node= ...news                          what a member must be told
  *   @restart at= round= code= rank= text=        for status pages
  * A rewrite is one record with all of it. What was acknowledged, said by trainers or heard is not logged: members say again how far they are,
- * and all are silent when a log is loaded. */
+ * and all are silent when a log is loaded. No clock outlives a host, so the start is kept as an age: of the last record, and of the daemon's end
+ * where that is an orderly one. */
 #include "common/err.h"
 #include "common/log.h"
 #include "common/rdzv_wire.h"
@@ -38,6 +40,12 @@ static int job_line(const struct job *job, struct buf *out)
     return rdzv_config_encode(&job->config, out);
 }
 
+static int age_line(const struct job *job, struct buf *out)
+{
+    TRY(begin_line(out, "@age"));
+    return rdzv_field_int(out, "ms", (long long)(job->jobs->o.now() - job->started_ms));
+}
+
 static int news_line(const char *node, const struct rdzv_news *news, struct buf *out)
 {
     TRY(begin_line(out, "@news"));
@@ -68,6 +76,7 @@ static int step_text(struct job *job, const struct rdzv_effects *fx, bool first,
 {
     if (first)
         TRY(job_line(job, out));
+    TRY(age_line(job, out));
     TRY(begin_line(out, ""));
     TRY(rdzv_delta(job->machine, job->jobs->o.now(), out, NULL));
     for (size_t i = 0; i < fx->n; i++)
@@ -78,6 +87,7 @@ static int step_text(struct job *job, const struct rdzv_effects *fx, bool first,
 int job_whole_text_(struct job *job, struct buf *out)
 {
     TRY(job_line(job, out));
+    TRY(age_line(job, out));
     TRY(begin_line(out, ""));
     TRY(rdzv_snapshot(job->machine, job->jobs->o.now(), out, NULL));
     for (const struct member *m = job->members; m; m = m->hh.next)
@@ -152,6 +162,14 @@ uint64_t job_log_(struct job *job, const struct rdzv_effects *fx)
     uint64_t number = b.len ? persist_append(job->log, b.data, b.len) : persist_last(job->log);
     buf_free(&b);
     return number;
+}
+
+void job_log_age_(struct job *job)
+{
+    struct buf b = {.max = PERSIST_RECORD_MAX};
+    if (job->log && !job->unlogged && age_line(job, &b) == 0)
+        persist_append(job->log, b.data, b.len);
+    buf_free(&b);
 }
 
 bool job_durable_(const struct job *job, uint64_t record)
@@ -234,6 +252,15 @@ static int number_field(const char *p, size_t n, const char *key, long long *ret
     return 0;
 }
 
+static int take_age(struct job *job, const char *p, size_t n, struct err *e)
+{
+    long long ms;
+    TRY(number_field(p, n, "ms", &ms, e));
+    if (ms >= 0)
+        job->started_ms = job->jobs->o.now() - ms;
+    return 0;
+}
+
 static int take_restart(struct job *job, const char *p, size_t n, struct err *e)
 {
     long long at, round, code, rank;
@@ -259,7 +286,7 @@ static int take_line(struct loading *ld, const char *p, size_t n, struct err *e)
     static const struct {
         const char *word;
         int (*take)(struct job *job, const char *p, size_t n, struct err *e);
-    } words[] = {{"@news ", take_news}, {"@restart ", take_restart}};
+    } words[] = {{"@age ", take_age}, {"@news ", take_news}, {"@restart ", take_restart}};
     if (n > 5 && memcmp(p, "@job ", 5) == 0)
         return take_job(ld, p + 5, n - 5, e);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -357,7 +384,7 @@ static int load_end(void *log_arg, struct err *e)
     if (rc == 0 && job_whole_text_(job, &b) < 0)
         rc = err_set(e, -ENOMEM, "no memory for its text");
     job->log = log;
-    job->unlogged = false;
+    job->unlogged = rc < 0;
     if (rc == 0) {
         persist_log_watch(log, on_durable, job);
         persist_rewrite(log, b.data, b.len);

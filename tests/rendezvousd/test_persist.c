@@ -518,6 +518,48 @@ static void a_log_cut_anywhere_loads(void **s)
     remove_dir(&p.d);
 }
 
+static int64_t age_of(struct jobs *j)
+{
+    struct buf out = {0};
+    int64_t age = -1;
+    assert_int_equal(jobs_status_json(j, NULL, "r", &out, NULL), 0);
+    const char *at = strstr(out.data, "\"age_ms\":");
+    assert_non_null(at);
+    age = strtoll(at + strlen("\"age_ms\":"), NULL, 10);
+    buf_free(&out);
+    return age;
+}
+
+static void a_job_is_as_old_as_before_the_restart(void **s)
+{
+    struct pair p;
+    struct daemon killed;
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    rig_now += 2000;
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    settle(&p.d);
+    rig_now += 3000;
+    assert_int_equal(age_of(p.d.j), 5000);
+    make_dir(&killed);
+    char command[256];
+    snprintf(command, sizeof command, "cp -r '%s/.' '%s/'", p.d.dir, killed.dir);
+    assert_int_equal(system(command), 0);
+    close_pair(&p);
+    stop(&p.d);
+    rig_now += 1000000;
+    assert_int_equal(start(&p.d), 0);
+    assert_int_equal(age_of(p.d.j), 5000); /* as it ended in good order */
+    settle(&p.d);
+    stop(&p.d);
+    assert_int_equal(start(&killed), 0);
+    assert_int_equal(age_of(killed.j), 2000); /* as of its last decision */
+    stop(&killed);
+    remove_dir(&killed);
+    remove_dir(&p.d);
+}
+
 static void a_damaged_log_is_set_aside(void **s)
 {
     struct pair p;
@@ -699,6 +741,7 @@ int main(void)
         cmocka_unit_test(who_does_not_come_back_is_given_up),
         cmocka_unit_test(untold_news_are_told_after_the_restart),
         cmocka_unit_test(a_log_cut_anywhere_loads),
+        cmocka_unit_test(a_job_is_as_old_as_before_the_restart),
         cmocka_unit_test(a_damaged_log_is_set_aside),
         cmocka_unit_test(finished_and_forgotten_jobs_leave_nothing),
         cmocka_unit_test(a_long_life_takes_bounded_room),
