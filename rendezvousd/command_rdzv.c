@@ -306,8 +306,7 @@ static int joined_record(const struct jobs_joined *j, struct buf *out)
     TRY(rdzv_field_int(out, "epoch", (long long)j->epoch));
     TRY(rdzv_field_int(out, "seq", (long long)j->seq));
     TRY(rdzv_field_int(out, "v", RDZV_PROTOCOL));
-    TRY(rdzv_field_int(out, "first_round", (long long)j->first_round));
-    return j->beside ? rdzv_field_text(out, "serves", j->beside) : 0;
+    return rdzv_field_int(out, "first_round", (long long)j->first_round);
 }
 
 void command_rdzv_join(struct conn *c, const struct request *rq)
