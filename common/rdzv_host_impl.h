@@ -8,7 +8,7 @@
 #include "common/rdzv_mutant.h"
 #include "common/rdzv_slot.h"
 
-#include <uthash.h>
+#include "common/seeded_hash.h"
 
 /* What the leader keeps of a node, whether the machine knows it or not. */
 struct peer {

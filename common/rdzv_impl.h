@@ -12,7 +12,7 @@
 #include "common/rdzv.h"
 
 #define HASH_NONFATAL_OOM 1
-#include <uthash.h>
+#include "common/seeded_hash.h"
 
 /* tests/sim compiles these files again with one fault sown into them, to show that the simulator would see it. */
 #ifndef RDZV_MUTANT

@@ -3,6 +3,7 @@
  * "mem://name" is one space for all that open the name while at least one has it open; "mem://" is a fresh one. Waiters use
  * CLOCK_MONOTONIC deadlines. An abort concerns one handle, so it is a flag of the handle, set under the space's mutex.
  */
+#include "common/seeded_hash.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <uthash.h>
 #include <utlist.h>
 
 #include "common/args.h"

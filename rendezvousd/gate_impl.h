@@ -3,10 +3,10 @@
 #define CRUN_RENDEZVOUSD_GATE_IMPL_H
 
 #include "common/auth.h"
+#include "common/seeded_hash.h"
 #include "rendezvousd/audit.h"
 #include "rendezvousd/gate.h"
 #include "rendezvousd/peer_addr.h"
-#include <uthash.h>
 
 /* Connections of one address. */
 struct address {

@@ -8,7 +8,7 @@
 #include "rendezvousd/jobs.h"
 
 #define HASH_NONFATAL_OOM 1
-#include <uthash.h>
+#include "common/seeded_hash.h"
 
 struct job;
 struct member;
@@ -151,7 +151,7 @@ void job_note_(struct job *job, const struct job_before *before, const struct rd
 uint64_t job_log_(struct job *job,
                   const struct rdzv_effects *fx); /* number of the record that must be durable, 0: none */
 void job_compact_(struct job *job);
-void job_log_age_(struct job *job); /* before it is closed */
+void job_log_age_(struct job *job);                    /* before it is closed */
 int job_whole_text_(struct job *job, struct buf *out); /* the one record of a rewrite; -ENOMEM, -E2BIG */
 /* A job from the bytes of its log, in memory only. *ret: NULL if there is none in it; on failure it may be there in part. */
 int jobs_load_text_(struct jobs *j, const char *p, size_t n, struct job **ret, struct err *e);

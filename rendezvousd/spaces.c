@@ -1,10 +1,10 @@
 /* See spaces.h. */
 #include "rendezvousd/spaces.h"
+#include "common/seeded_hash.h"
 #include "rendezvousd/server_impl.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <uthash.h>
 
 struct named_space {
     struct space *space;

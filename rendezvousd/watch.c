@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define HASH_NONFATAL_OOM 1
-#include <uthash.h>
+#include "common/seeded_hash.h"
 #include <utlist.h>
 
 struct watched {
