@@ -164,7 +164,7 @@ static void job_row(struct table *t, const cJSON *job)
         cell(t, "%.0f", count);
     else
         cell(t, "%.0f of %.0f:%.0f", count, number(job, "min_nodes"), number(job, "max_nodes"));
-    cell(t, "%d", world(job));
+    cell(t, "%d", isnan(number(job, "world_size")) ? world(job) : (int)number(job, "world_size"));
     if (isnan(number(job, "max_restarts")))
         cell(t, "%.0f", number(job, "restart_count"));
     else

@@ -11,8 +11,8 @@
 #include <utlist.h>
 
 /* What one answer may hold: written within a few milliseconds, for nothing else is served meanwhile. */
-#define NODES_MAX 5000
-#define LINES_MAX 5000 /* events and restarts */
+#define NODES_MAX 2000
+#define LINES_MAX 2000 /* events and restarts */
 
 struct status {
     struct json_write w;
@@ -25,6 +25,7 @@ struct status {
 struct node_list {
     const struct job *job;
     struct status *s;
+    long long ranks; /* of the round, also of nodes that are not listed */
 };
 
 static void add_report(struct json_write *w, const char *report)
@@ -57,6 +58,7 @@ static int add_node(void *arg, const struct rdzv_member *m)
     struct node_list *l = arg;
     struct json_write *w = &l->s->w;
     const struct member *host;
+    l->ranks += m->member ? m->slots : 0;
     if (l->s->skip > 0) {
         l->s->skip--;
         return 0;
@@ -127,7 +129,7 @@ static void add_job(struct status *s, const struct job *job)
 {
     struct json_write *w = &s->w;
     const int64_t now = job->jobs->o.now();
-    struct node_list l = {job, s};
+    struct node_list l = {job, s, 0};
     json_begin(w, NULL, '{');
     json_text(w, "run", job->run);
     json_text(w, "instance", job->instance);
@@ -145,6 +147,7 @@ static void add_job(struct status *s, const struct job *job)
     if (w->rc == 0)
         rdzv_members(job->machine, add_node, &l);
     json_end(w, ']');
+    json_int(w, "world_size", l.ranks);
     add_restarts(s, job);
     add_events(s, job);
     json_end(w, '}');

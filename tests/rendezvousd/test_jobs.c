@@ -572,6 +572,9 @@ static int listed(struct jobs *j, size_t first, int64_t *ret_count)
     assert_non_null(o);
     int n = cJSON_GetArraySize(cJSON_GetObjectItem(o, "nodes"));
     json_i64(o, "node_count", ret_count, NULL);
+    int64_t ranks;
+    assert_int_equal(json_i64(o, "world_size", &ranks, NULL), 0);
+    assert_int_equal(ranks, 2 * *ret_count);
     cJSON_Delete(o);
     buf_free(&out);
     return n;
@@ -592,13 +595,13 @@ static void a_status_lists_so_many_nodes_and_counts_all(void **s)
         rig_open(j, &a[i], "r", names[i], "10.0.0.2");
         assert_int_equal(rig_join(&a[i], &c, 0), 0);
     }
-    assert_int_equal(listed(j, 0, &count), 5000);
+    assert_int_equal(listed(j, 0, &count), 2000);
     assert_int_equal(count, NODES);
-    assert_int_equal(listed(j, 10000, &count), 2000);
+    assert_int_equal(listed(j, 11000, &count), 1000);
     assert_int_equal(listed(j, 12000, &count), 0);
     clock_t began = clock();
     assert_int_equal(jobs_status_json(j, NULL, NULL, &out, NULL), 0);
-    printf("# all of %d nodes in %.1f ms, %zu bytes\n", NODES, 1e3 * (double)(clock() - began) / CLOCKS_PER_SEC,
+    printf("# the first of %d nodes in %.1f ms, %zu bytes\n", NODES, 1e3 * (double)(clock() - began) / CLOCKS_PER_SEC,
            out.len);
     for (int i = 0; i < NODES; i++)
         rig_close(&a[i], JOBS_GONE);
