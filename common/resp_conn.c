@@ -165,6 +165,8 @@ int resp_start_tls(struct resp_conn *c, struct tls_context *ctx, const char *ser
     rc = rc ? rc : feed_tls(c, "", 0, deadline, e);
     while (rc == 0 && !tls_stream_ready(c->tls))
         rc = feed(c, deadline, e);
+    if (e && (rc == -ETIMEDOUT || rc == -ECONNRESET))
+        err_wrap(e, "the TLS handshake (does it speak TLS?)");
     if (rc < 0)
         resp_hang_up(c);
     return rc;

@@ -148,6 +148,8 @@ static void tell_progress(struct log_client *l, int64_t now)
     rdzv_field_find(l->pulse.data ? l->pulse.data : "", l->pulse.len, "missing", ranks, sizeof ranks);
     i->progress.state = (enum rdzv_state)pulse_number(l, "state");
     i->progress.joined = (int)pulse_number(l, "joined");
+    if (i->progress.joined == 0) /* this node is there */
+        i->progress.joined = 1;
     i->progress.min_nodes = l->o.job.min_nodes;
     i->progress.max_nodes = l->o.job.max_nodes;
     if (ranks[0])
@@ -210,6 +212,14 @@ static void fail_for_good(struct log_client *l, int code, const char *why)
     post_text(l, ITEM_FAILED, code, why);
 }
 
+static void fail_in_time(struct log_client *l, const char *why)
+{
+    char text[512];
+    snprintf(text, sizeof text, "given up after %lld s (join_timeout): %.440s", (long long)(l->o.connect_ms / 1000),
+             why);
+    fail_for_good(l, EXIT_UNAVAILABLE, text);
+}
+
 /* The home takes our beats but not our decisions (a full disk, a right that is missing): without a leader nobody would ever be answered. */
 static void cannot_lead(struct log_client *l, const char *why)
 {
@@ -220,7 +230,7 @@ static void cannot_lead(struct log_client *l, const char *why)
         post_text(l, ITEM_PROGRESS, 0, why);
     }
     if (!l->seat.works && !l->ended && now - l->leaderless >= l->o.connect_ms)
-        fail_for_good(l, EXIT_UNAVAILABLE, why);
+        fail_in_time(l, why);
 }
 
 static void end_leading(struct log_client *l, bool now)
@@ -360,7 +370,7 @@ static void trouble(struct log_client *l, int rc, const char *why)
     if (!l->answered && for_good(rc))
         fail_for_good(l, rc == -EROFS || rc == -ECONNABORTED ? EXIT_UNAVAILABLE : EXIT_USAGE_ERROR, why);
     else if (now - l->heard_at >= l->o.connect_ms)
-        fail_for_good(l, EXIT_UNAVAILABLE, why);
+        fail_in_time(l, why);
     l->pause_ms = l->pause_ms ? l->pause_ms * 2 : FIRST_PAUSE_MS;
     l->pause_ms = l->pause_ms > LAST_PAUSE_MS ? LAST_PAUSE_MS : l->pause_ms;
 }

@@ -75,3 +75,10 @@ def test_a_folder_that_is_full_ends_the_job_with_a_word(cluster):
         assert any("No space left on device" in n.text() for n in cluster.nodes)
     finally:
         subprocess.run(["umount", "-l", shared], check=True)
+
+
+@pytest.mark.parametrize("home", ["redis", "file"])
+def test_a_node_counts_itself_while_joining(cluster, home):
+    node = cluster.node("--nnodes", 2, "--rdzv_conf", "join_timeout=2", *where(cluster, home))
+    assert node.wait() != 0
+    assert "joining: 1 of 2 nodes" in node.text() and "joining: 0" not in node.text(), node.text()

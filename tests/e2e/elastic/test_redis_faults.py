@@ -262,3 +262,11 @@ def test_tls_checks_authority_and_name(cluster, certificates):
     for n in cluster.nodes:
         assert n.wait() == 69
         assert "certificate" in n.text()
+
+
+def test_tls_to_a_server_without_it_is_called_by_its_name(cluster):
+    port = Redis(cluster).port
+    conf = "join_timeout=1,keep_alive_interval=0.2"
+    node = cluster.node("--nnodes", 2, "--rdzv_endpoint", f"rediss://127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", conf)
+    assert node.wait() == 69
+    assert "TLS handshake" in node.text() and "join_timeout" in node.text().splitlines()[-1], node.text()
