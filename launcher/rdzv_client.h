@@ -49,7 +49,8 @@ struct rdzv_client_options {
     void (*on_members)(void *arg,
                        const char *addrs); /* on group rank 0, before its NEWS_ROUND: every address of every member */
     void (*on_progress)(void *arg, const struct rdzv_progress *p);
-    void (*on_fence)(void *arg, const char *why); /* kill the workers now; then join() again */
+    /* Kill the workers now; then join() again. why "": on_failed follows, and says it. */
+    void (*on_fence)(void *arg, const char *why);
     /* Until when workers may run, as a clock_ms() time; 0: none run. Told whenever it moves, so that somebody else can kill the workers
      * where this process is stopped or hangs (guardian_lease()). NULL allowed. */
     void (*on_lease)(void *arg, int64_t until_ms);

@@ -136,7 +136,8 @@ void tcp_fail(struct tcp *t, int code, const char *fmt, ...)
     va_end(ap);
     if (t->mode == TCP_OVER)
         return;
-    tcp_fence(t, why);
+    if (t->mode == TCP_RUNNING) /* not where they are done */
+        tcp_fence(t, "");
     set_mode(t, TCP_OVER);
     tcp_alive_stop(t);
     uv_timer_stop(&t->retry);

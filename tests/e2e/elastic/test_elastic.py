@@ -241,3 +241,17 @@ def test_a_node_says_that_it_backs_off(cluster):
     assert node.wait() == 1
     assert "rounds failed early one after another; the next one waits" in node.text()
     assert "restart 2 (" in node.text()
+
+
+def test_a_node_that_had_finished_says_what_it_does_not_know(cluster, job):
+    conf = FAST + ",join_timeout=2"
+    finished = job("--nnodes", 2, conf=conf, program=["true"])
+    other = job("--nnodes", 2, conf=conf, program=["sleep", "600"])
+    ask = [CRUN, "status", "--json", "--rdzv_endpoint", job.where, "job"]
+    wait("the end of one", lambda: '"done"' in run(*ask, env=cluster.env).stdout)
+    cluster.processes[0].kill()
+    assert finished.wait() == 69
+    assert "this node's workers had finished, whether the job has is unknown" in finished.text(), finished.text()
+    assert "were ended" not in finished.text()
+    other.process.kill()
+    other.wait()
