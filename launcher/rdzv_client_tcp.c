@@ -43,7 +43,9 @@ static bool waits_to_reach(const struct tcp *t)
 static void still_out_of_reach(struct tcp *t)
 {
     struct rdzv_progress p = {.state = RDZV_JOINING, .min_nodes = t->o.job.min_nodes, .max_nodes = t->o.job.max_nodes};
-    if (t->why[0])
+    if (t->stranger)
+        snprintf(p.text, sizeof p.text, "%.*s", (int)sizeof p.text - 1, t->why);
+    else if (t->why[0])
         snprintf(p.text, sizeof p.text, "cannot reach %.*s", (int)sizeof p.text - 14, t->why);
     else
         snprintf(p.text, sizeof p.text, "connecting to %.200s", t->o.endpoint);
@@ -227,7 +229,7 @@ void tcp_give_up(struct tcp *t, const char *why)
     if (t->closing)
         return;
     log_info("rendezvous", "the connection to %s is given up: %s", t->o.endpoint, why);
-    snprintf(text, sizeof text, "%.120s: %s", t->o.endpoint, why);
+    snprintf(text, sizeof text, "%.120s%s %s", t->o.endpoint, t->stranger ? "" : ":", why);
     drop(t);
     if (t->mode == TCP_RUNNING) {
         lease_lost(&t->lease, clock_ms());
@@ -249,6 +251,7 @@ static void on_lost(void *arg, enum rdzv_lost how, const char *why)
         drop(t);
         return;
     }
+    t->stranger = how == RDZV_STRANGER;
     tcp_give_up(t, why);
 }
 
@@ -299,6 +302,7 @@ static void on_dialled(void *arg, int fd, const char *text)
     struct tcp *t = arg;
     struct err e = {0};
     t->dial = NULL;
+    t->stranger = false;
     if (fd < 0) {
         lease_dialled(&t->lease, t->dial_begun, fd == -ECONNREFUSED || fd == -ECONNRESET);
         tcp_check(t);

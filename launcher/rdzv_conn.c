@@ -32,6 +32,7 @@ struct rdzv_conn {
     uv_timer_t soon; /* what must not be told from inside open() */
     int open_handles;
     bool closing, lost;
+    bool heard; /* a reply */
     char bytes[READ_BYTES];
 };
 
@@ -73,6 +74,19 @@ static void lose(struct rdzv_conn *c, enum rdzv_lost how, const char *why)
     c->lost = true;
     uv_read_stop((uv_stream_t *)&c->tcp);
     c->o.lost(c->o.arg, how, why);
+}
+
+static void lose_stranger(struct rdzv_conn *c)
+{
+    lose(c, RDZV_STRANGER, "answers, but is no rendezvous");
+}
+
+static void lose_malformed(struct rdzv_conn *c, const char *why)
+{
+    if (c->heard)
+        lose(c, RDZV_LOST, why);
+    else
+        lose_stranger(c);
 }
 
 /* --- sending ------------------------------------------------------------------------------------------------------ */
@@ -177,6 +191,10 @@ static void on_challenge(struct rdzv_conn *c, const redisReply *r)
         lose(c, RDZV_DENIED, "the server does not prove who it is: give it a token file, or say --insecure");
         return;
     }
+    if (is_error(r, "ERR unknown command")) { /* a Redis */
+        lose_stranger(c);
+        return;
+    }
     if (r->type == REDIS_REPLY_ERROR) {
         lose(c, is_denial(r) ? RDZV_DENIED : RDZV_LOST, r->str);
         return;
@@ -211,6 +229,7 @@ static void on_verdict(struct rdzv_conn *c, const redisReply *r)
 
 static void take(struct rdzv_conn *c, const redisReply *r)
 {
+    c->heard = true;
     switch (c->greeting) {
     case GREET_TLS:
         lose(c, RDZV_LOST, "the server speaks before it is asked");
@@ -230,13 +249,13 @@ static void take(struct rdzv_conn *c, const redisReply *r)
 static void decode(struct rdzv_conn *c, const char *data, size_t n)
 {
     if (redisReaderFeed(c->reader, data, n) != REDIS_OK) {
-        lose(c, RDZV_LOST, "the reply is malformed");
+        lose_malformed(c, "the reply is malformed");
         return;
     }
     while (!c->closing && !c->lost) {
         void *r = NULL;
         if (redisReaderGetReply(c->reader, &r) != REDIS_OK) {
-            lose(c, RDZV_LOST, c->reader->errstr[0] ? c->reader->errstr : "the reply is malformed");
+            lose_malformed(c, c->reader->errstr[0] ? c->reader->errstr : "the reply is malformed");
             return;
         }
         if (!r)

@@ -79,6 +79,7 @@ struct tcp {
     int64_t pause_ms;  /* before the next dial */
     unsigned rng;
     char why[512]; /* it is out of reach */
+    bool stranger; /* somebody else is there */
     uv_timer_t clock, retry;
     int64_t clock_due;   /* 0: not armed */
     int64_t progress_at; /* of the last one */

@@ -270,6 +270,15 @@ static bool goes_on(const struct tcp *t, const redisReply *r)
     return strtoull(first, NULL, 10) > t->told_round;
 }
 
+/* A hosting crun that another job has begun to use: a slip of --rdzv-id would look like waiting for nodes. */
+static void say_whom_it_serves(const struct tcp *t, const redisReply *r)
+{
+    char run[256];
+    if (t->told_round == 0 && rdzv_field_find(r->str, r->len, "serves", run, sizeof run) == 1)
+        log_warn("rendezvous", "%s serves job '%s'; this node waits there for nodes of job '%s' (--rdzv-id)",
+                 t->o.endpoint, run, t->o.run_id);
+}
+
 static void on_joined(struct tcp *t, const redisReply *r)
 {
     char instance[sizeof t->instance];
@@ -289,6 +298,7 @@ static void on_joined(struct tcp *t, const redisReply *r)
         snprintf(t->instance, sizeof t->instance, "%s", instance);
     }
     t->joined = true;
+    say_whom_it_serves(t, r);
     tcp_say(t, ASK_NEXT);
 }
 
@@ -387,8 +397,13 @@ static void on_join_refused(struct tcp *t, const redisReply *r)
     case DENIED:
         tcp_fail(t, EXIT_USAGE_ERROR, "the rendezvous at %s does not admit this node: %s", t->o.endpoint, r->str);
         break;
-    case REFUSED:
     case NONSENSE:
+        if (strncmp(r->str, "ERR unknown command", 19) == 0) { /* a Redis */
+            tcp_fail(t, EXIT_UNAVAILABLE, "%s answers, but is no rendezvous: %s", t->o.endpoint, r->str);
+            break;
+        }
+        /* fall through */
+    case REFUSED:
         tcp_fail(t, EXIT_UNAVAILABLE, "the rendezvous at %s refused this node: %s", t->o.endpoint, r->str);
         break;
     }

@@ -306,7 +306,8 @@ static int joined_record(const struct jobs_joined *j, struct buf *out)
     TRY(rdzv_field_int(out, "epoch", (long long)j->epoch));
     TRY(rdzv_field_int(out, "seq", (long long)j->seq));
     TRY(rdzv_field_int(out, "v", RDZV_PROTOCOL));
-    return rdzv_field_int(out, "first_round", (long long)j->first_round);
+    TRY(rdzv_field_int(out, "first_round", (long long)j->first_round));
+    return j->beside ? rdzv_field_text(out, "serves", j->beside) : 0;
 }
 
 void command_rdzv_join(struct conn *c, const struct request *rq)

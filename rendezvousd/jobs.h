@@ -83,6 +83,7 @@ struct jobs_joined {
     char instance[JOBS_INSTANCE_LEN + 1];
     uint64_t epoch, seq;  /* seq: news up to this one were told, or void; NEXT asks for newer ones */
     uint64_t first_round; /* all rounds of this instance are at least that */
+    const char *beside; /* in a hosting crun: the oldest other job there is, else NULL. Borrowed as from jobs_owner() */
 };
 
 /* Errors of all verbs, e->code as returned:

@@ -126,12 +126,23 @@ static int job_to_join(struct jobs_party *p, const char *run, const struct rdzv_
     return job_create_(p->jobs, run, p->o.principal, c, ret, e);
 }
 
+static const char *beside(const struct job *job)
+{
+    const struct job *other;
+    if (job->jobs->o.embedded)
+        DL_FOREACH (job->jobs->all, other)
+            if (!other->over && strcmp(other->run, job->run) != 0)
+                return other->run;
+    return NULL;
+}
+
 static void describe(const struct job *job, const struct member *m, struct jobs_joined *ret)
 {
     memcpy(ret->instance, job->instance, sizeof ret->instance);
     ret->epoch = job->jobs->o.epoch;
     ret->seq = m->has_news ? m->news.seq - 1 : m->acked;
     ret->first_round = job->config.first_round;
+    ret->beside = beside(job);
 }
 
 static bool lists(const char *addrs, const char *addr)

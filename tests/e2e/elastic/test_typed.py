@@ -1,5 +1,7 @@
 """As torchrun's users type it: the nodes need nothing but each other."""
 import re
+import socket
+import threading
 import time
 
 import pytest
@@ -166,3 +168,40 @@ def test_what_cannot_work_is_refused_at_once(cluster, args, words):
     assert p.returncode == 2, p.stderr
     for w in words:
         assert w in p.stderr, p.stderr
+
+
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-OpenSSH_9\r\n"])
+def test_what_is_no_rendezvous_is_called_so(cluster, greeting):
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+
+        def serve():
+            while True:
+                try:
+                    c = s.accept()[0]
+                    c.sendall(greeting or (c.recv(4096) and b"<!DOCTYPE html>\r\n"))
+                    c.close()
+                except OSError:
+                    return
+
+        threading.Thread(target=serve, daemon=True).start()
+        node = cluster.node(*c10d(port, "--rdzv_conf", "is_host=0,join_timeout=1"))
+        assert node.wait() == 69
+        s.shutdown(socket.SHUT_RDWR)
+    assert f"127.0.0.1:{port} answers, but is no rendezvous" in node.text()
+    assert "rotocol error" not in node.text() and "cannot reach 127" not in node.text()
+
+
+def test_another_id_at_a_hosting_crun_is_told_whom_it_serves(cluster):
+    port = free_port()
+    host = cluster.node(*c10d(port))
+    wait("the host", lambda: "joining: 1 of 2" in host.text())
+    stranger = cluster.node("--nnodes", 2, "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "k")
+    wait("the line", lambda: f"127.0.0.1:{port} serves job 'j'" in stranger.text())
+    assert "serves job" not in host.text()
+    cluster.node(*c10d(port))
+    cluster.wait_round(2)
+    stranger.terminate()
+    stranger.wait()
+    cluster.nodes.remove(stranger)
+    cluster.finish()
