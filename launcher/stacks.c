@@ -129,15 +129,15 @@ static bool has_stopped(const struct job *j, struct thread *t)
     siginfo_t info = {0};
     if (t->held || !t->seized)
         return true;
-    const int peek = t->tid == j->r->pid ? WNOWAIT : 0;
-    if (waitid(P_PID, (id_t)t->tid, &info, WSTOPPED | WNOHANG | __WALL) == 0 && info.si_pid == t->tid) {
-        t->held = true;
-        t->signo = info.si_status >> 8 ? 0 : info.si_status;
-        return true;
-    }
-    if (waitid(P_PID, (id_t)t->tid, &info, WEXITED | WNOHANG | __WALL | peek) == 0 && info.si_pid != t->tid)
+    const int rc = waitid(P_PID, (id_t)t->tid, &info, WSTOPPED | WEXITED | WNOHANG | WNOWAIT | __WALL);
+    if (rc == 0 && info.si_pid == 0)
         return false;
-    t->seized = false; /* it ended */
+    t->held = rc == 0 && (info.si_code == CLD_TRAPPED || info.si_code == CLD_STOPPED);
+    t->seized = t->held; /* or it ended */
+    if (t->held)
+        t->signo = info.si_status >> 8 ? 0 : info.si_status;
+    if (t->held || t->tid != j->r->pid)
+        waitid(P_PID, (id_t)t->tid, &info, (t->held ? WSTOPPED : WEXITED) | WNOHANG | __WALL);
     return true;
 }
 

@@ -1,11 +1,13 @@
 """A worker that makes steps of some milliseconds through libcrun: `step_worker.py LAST_ROUND_STEPS [STUCK_RANK STUCK_STEP]`.
 
 In the first round it goes on until something ends it; the rank STUCK_RANK stands still at STUCK_STEP. In later rounds it makes LAST_ROUND_STEPS.
+With THREADS in the environment it has so many more, which sleep.
 """
 import ctypes
 import os
 import pathlib
 import sys
+import threading
 import time
 
 lib = ctypes.CDLL(os.environ["LIBCRUN"])
@@ -16,6 +18,8 @@ lib.crun_phase(5)
 rank, first = int(os.environ["RANK"]), os.environ["CRUN_ROUND"] == "1"
 last = int(sys.argv[1])
 stuck = [int(a) for a in sys.argv[2:4]] or [-1, -1]
+for _ in range(int(os.environ.get("THREADS", 0))):
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 took = []
 step = 0
 while first or step < last:

@@ -95,6 +95,20 @@ def test_a_hang_without_restarts_left_is_exit_code_124(crun, start):
     assert crun.processes() == [] and crun.leftovers() == []
 
 
+def test_all_threads_are_stopped_for_their_stacks(crun, start):
+    """In one of three attempts: on a busy machine half a second may be too short for 90 threads."""
+    crun.env["THREADS"] = "30"
+    for attempt in "abc":
+        logs = crun.tmp / attempt
+        c = start("--nproc_per_node", 3, "--hang-timeout", "1", "--log-dir", logs, "--run-id", "h", WORKER, 10, 1, 250)
+        assert c.end() == 124, c.text()
+        texts = [f.read_text() for f in (logs / "h" / "round-1").glob("hang-rank-*.txt")]
+        assert [len(re.findall(r"^thread ", text, re.M)) for text in texts] == [31] * 3, texts
+        if not any("it does not stop" in text for text in texts):
+            return
+    raise AssertionError(texts)
+
+
 def test_off_is_off(crun, start):
     c = start("--nproc_per_node", 2, "--hang-timeout", "off", WORKER, 10)
     pids, p99 = ready(crun, 2)
