@@ -260,8 +260,11 @@ static int render_head(const struct failure_job *j, const cJSON *culprit, struct
     } else {
         TRY(add_shown(out, j->cause));
     }
-    return buf_printf(out, "\n  job       %s, round %llu, %d of %d restarts used\n", j->run_id,
-                      (unsigned long long)j->round, j->restarts, j->max_restarts);
+    TRY(buf_printf(out, "\n  job       %s, round %llu, ", j->run_id, (unsigned long long)j->round));
+    if (j->restart_window > 0)
+        return buf_printf(out, "%d restart%s, %d allowed within %g s\n", j->restarts, j->restarts == 1 ? "" : "s",
+                          j->max_restarts, j->restart_window);
+    return buf_printf(out, "%d of %d restarts used\n", j->restarts, j->max_restarts);
 }
 
 /* What the rendezvous blames may have told nothing: its node died. */

@@ -48,6 +48,7 @@ struct failure_job {
     const char *run_id, *program;
     uint64_t round;
     int restarts, max_restarts;
+    double restart_window; /* seconds; 0: all restarts count */
     int exit_code;
     const char *cause; /* in the rendezvous' words, "": it gave none */
     int culprit;       /* rank of the first that failed, as the rendezvous had it, -1: none */

@@ -371,6 +371,7 @@ static void report(struct run *r, cJSON *all)
                               .round = r->round.round,
                               .restarts = r->round.restart_count,
                               .max_restarts = (int)r->config->max_restarts,
+                              .restart_window = r->config->restart_window,
                               .exit_code = r->exit_code,
                               .cause = r->end.cause.text,
                               .culprit = r->end.kind == RDZV_NEWS_END ? r->end.cause.rank : -1};

@@ -194,6 +194,23 @@ static void a_tail_is_cut_at_a_line(void **state)
     lines_tail_free(&tail);
 }
 
+static void restarts_outside_the_window_do_not_seem_too_many(void **state)
+{
+    struct failure_worker culprit = exited(0, 1, 3);
+    cJSON *all = one(&culprit, (struct failure_words){.time = 1});
+    struct failure_job j = job;
+    j.restarts = 5;
+    j.max_restarts = 2;
+    j.restart_window = 60;
+    renders(&j, all,
+            "crun: p failed: rank 0 exited with code 3\n"
+            "  job       j, round 2, 5 restarts, 2 allowed within 60 s\n"
+            "  culprit   rank 0 (local rank 0), pid 100 on h\n"
+            "  stderr    (nothing)\n");
+    cJSON_Delete(all);
+    (void)state;
+}
+
 static void a_message_cannot_pass_for_lines_of_ours_nor_steer_a_terminal(void **state)
 {
     struct failure_worker w = exited(0, 1, 1);
@@ -277,6 +294,7 @@ int main(void)
         cmocka_unit_test(the_first_death_is_the_culprit),
         cmocka_unit_test(workers_that_we_stopped_or_that_ended_well_or_still_run_are_no_culprits),
         cmocka_unit_test(the_report_names_culprit_followers_message_and_last_lines),
+        cmocka_unit_test(restarts_outside_the_window_do_not_seem_too_many),
         cmocka_unit_test(a_message_cannot_pass_for_lines_of_ours_nor_steer_a_terminal),
         cmocka_unit_test(a_culprit_that_told_nothing_is_named_in_the_rendezvous_words),
         cmocka_unit_test(the_json_twin_says_the_same_and_is_utf8),
