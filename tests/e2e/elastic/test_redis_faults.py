@@ -270,3 +270,19 @@ def test_tls_to_a_server_without_it_is_called_by_its_name(cluster):
     node = cluster.node("--nnodes", 2, "--rdzv_endpoint", f"rediss://127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", conf)
     assert node.wait() == 69
     assert "TLS handshake" in node.text() and "join_timeout" in node.text().splitlines()[-1], node.text()
+
+
+@pytest.mark.parametrize("setting, broken, well, text", [("maxmemory", "1", "0", "its memory is full (maxmemory)"),
+                                                         ("min-replicas-to-write", "1", "0", "only with replicas")])
+def test_a_server_that_takes_no_writes_is_waited_for(cluster, setting, broken, well, text):
+    redis = Redis(cluster)
+    redis.cli("config", "set", setting, broken)
+    two_nodes(cluster, redis.url)
+    said(cluster, text)
+    redis.cli("config", "set", setting, well)
+    first, _ = cluster.wait_round(4)
+    redis.cli("config", "set", setting, broken)
+    said(cluster, "the workers here were ended")
+    redis.cli("config", "set", setting, well)
+    cluster.wait_round(4, after=first)
+    cluster.finish()
