@@ -24,6 +24,16 @@ static int complain(int code, const struct err *e)
     return code;
 }
 
+/* A full disk is told only here. `crun --help | head` is no news. */
+static int printed(void)
+{
+    struct err e;
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || errno == EPIPE)
+        return EXIT_OK;
+    err_errno(&e, errno, "the output cannot be written");
+    return complain(EXIT_CANT_CREATE, &e);
+}
+
 static int agent_main(const struct guardian_link *link, int argc, char **argv)
 {
     struct config config;
@@ -35,7 +45,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     if (config_read(&config, &args, argc, argv, &e) < 0)
         return complain(EXIT_USAGE_ERROR, &e);
     if (args_answer(&config_program, "crun " CRUN_VERSION, &config, &args, stdout))
-        return EXIT_OK;
+        return printed();
     if (args.first_operand >= argc) {
         err_set(&e, ERR_USAGE, "no program to run: expected crun [options] PROGRAM [args...]");
         return complain(EXIT_USAGE_ERROR, &e);
@@ -47,7 +57,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     config_say_unused(&config, &args, stderr);
     if (config.dry_run) {
         rc = dryrun_print(&config, &program, stdout, &e);
-        code = EXIT_OK;
+        code = rc == 0 ? printed() : EXIT_INTERNAL;
     } else {
         rc = agent_run(&config, &program, link, &code, &e);
     }

@@ -6,6 +6,8 @@ import re
 import subprocess
 import time
 
+import pytest
+
 
 def test_four_ranks_of_ten_thousand_lines_arrive_whole(crun, worker):
     rc, out, _ = crun.run("--nproc_per_node", 4, "--log-dir", crun.tmp / "logs", "--run-id", "j", worker, "lines", 10000)
@@ -84,6 +86,18 @@ def test_a_file_as_stdout_is_appended_to_in_order(crun):
         p = crun.start("sh", "-c", "echo one; echo two", stdout=f, stderr=f)
         p.communicate(timeout=60)
     assert path.read_text() == "before\n[default0]: one\n[default0]: two\n"
+
+
+@pytest.mark.parametrize("what", [["--help"], ["--print-config", "x"], ["--completion", "bash"], ["--dry-run", "true"]])
+def test_what_was_only_to_be_printed_is_printed_or_an_error(crun, what):
+    with open("/dev/full", "wb") as f:
+        p = crun.start(*what, stdout=f)
+        _, err = p.communicate(timeout=60)
+    assert p.returncode == 73
+    assert b"crun: the output cannot be written: No space left on device" in err
+    p = crun.start(*what)
+    p.stdout.close()  # a pager that was left
+    assert p.wait(60) == 0 and p.stderr.read() == b""
 
 
 def test_a_full_disk_costs_output_but_not_the_job(crun, worker):
