@@ -67,7 +67,8 @@ def test_a_stopped_worker_is_noticed_saved_and_restarted(crun, start):
     pids, p99 = ready(crun, 4)
     begun = time.monotonic()
     os.kill(pids[2], signal.SIGSTOP)
-    at, m = c.wait(r"rank 2 has stood at step (\d+) for ([\d.]+) s, stopped by a signal; all others wait at step \1")
+    at, m = c.wait(r"rank 2 has stood at step (\d+) for ([\d.]+) s, stopped by a signal; all others wait at step (\d+)")
+    assert int(m[3]) - int(m[1]) in (0, 1)  # 1: it had come to the barrier, and was stopped before it heard the answer
     assert c.end() == 0, c.text()
     # what p99 crun saw is not known here to the millisecond: the bound is the default's, and a second for a busy machine
     print(f"p99 {1000 * p99:.1f} ms, noticed {at - begun:.3f} s after SIGSTOP (3 x p99 + 1 s = {3 * p99 + 1:.3f} s)")
