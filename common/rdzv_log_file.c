@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <inttypes.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -30,6 +29,7 @@
 #include "common/clock.h"
 #include "common/crc32c.h"
 #include "common/err.h"
+#include "common/framed_file.h"
 #include "common/rdzv_log_home.h"
 #include "common/rdzv_wire.h"
 #include "common/resolve.h"
@@ -37,7 +37,6 @@
 enum {
     POLL_FIRST_MS = 20,
     POLL_LAST_MS = 1000,
-    TORN_TRIES = 20, /* of a file that is being written */
     NAME_CAP = 300,
 };
 
@@ -58,111 +57,16 @@ struct file_home {
 
 /* ---- small files ---------------------------------------------------------------------------------------------------- */
 
-/* A file name for any text. */
-static void escape(const char *text, char *out, size_t cap)
-{
-    size_t n = 0;
-    for (const char *p = text; *p && n + 4 < cap; p++) {
-        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' ||
-                     *p == '_' || (*p == '.' && p != text);
-        n += (size_t)snprintf(out + n, cap - n, plain ? "%c" : "%%%02X", (unsigned char)*p);
-    }
-    out[n] = 0;
-}
-
-static void unescape(const char *text, char *out, size_t cap)
-{
-    size_t n = 0;
-    for (const char *p = text; *p && n + 1 < cap; p++) {
-        unsigned c = (unsigned char)*p;
-        if (c == '%' && p[1] && p[2]) {
-            sscanf(p + 1, "%2x", &c);
-            p += 2;
-        }
-        out[n++] = (char)c;
-    }
-    out[n] = 0;
-}
-
-static int write_all(int fd, const char *p, size_t n)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t w = pwrite(fd, p + done, n - done, (off_t)done);
-        if (w < 0 && errno != EINTR)
-            return -errno;
-        done += w > 0 ? (size_t)w : 0;
-    }
-    return 0;
-}
-
-/* Length, checksum, text. */
-static int frame(const char *text, size_t n, struct buf *out)
-{
-    TRY(buf_printf(out, "%08zx %08" PRIx32 "\n", n, crc32c(0, text, n)));
-    return buf_add(out, text, n);
-}
-
-/* close(2) is what sends the bytes to an NFS server, and where it complains. */
 static int write_file(struct file_home *h, const char *path, int flags, bool sync, const char *text, size_t n,
                       struct err *e)
 {
-    struct buf b = {0};
-    int fd = openat(h->job_fd, path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
-    int rc = fd < 0 ? -errno : frame(text, n, &b);
-    rc = rc ? rc : write_all(fd, b.data, b.len);
-    if (rc == 0 && sync && fsync(fd) < 0)
-        rc = -errno;
-    if (fd >= 0 && close(fd) < 0 && rc == 0)
-        rc = -errno;
-    buf_free(&b);
+    int rc = framed_file_write(h->job_fd, path, flags, sync, text, n);
     return rc < 0 ? err_errno(e, -rc, "write '%s/%s/%s'", h->dir, h->name, path) : 0;
 }
 
-static int read_once(int fd, struct buf *out)
-{
-    char chunk[16384];
-    for (off_t at = 0;;) {
-        ssize_t n = pread(fd, chunk, sizeof chunk, at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n < 0 ? -errno : 0;
-        TRY(buf_add(out, chunk, (size_t)n));
-        at += n;
-    }
-}
-
-/* The text within a frame; -EAGAIN if it is not whole. */
-static int unframe(struct buf *b)
-{
-    size_t n = 0;
-    uint32_t crc = 0;
-    const size_t head = 18;
-    if (b->len < head || sscanf(b->data, "%8zx %8" SCNx32, &n, &crc) != 2 || n > b->len - head ||
-        crc32c(0, b->data + head, n) != crc)
-        return -EAGAIN;
-    buf_consume(b, head);
-    b->len = n;
-    b->data[n] = 0;
-    return 0;
-}
-
-/* -ENOENT if there is none; -EAGAIN if it stays torn: its writer stopped in the middle, or goes on. */
 static int read_file(struct file_home *h, const char *path, struct buf *out, struct err *e)
 {
-    int rc = -EAGAIN;
-    for (int i = 0; i < TORN_TRIES && rc == -EAGAIN; i++) {
-        if (i > 0)
-            poll(NULL, 0, 1);
-        buf_clear(out);
-        int fd = openat(h->job_fd, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-        rc = fd < 0 ? -errno : read_once(fd, out);
-        if (fd >= 0)
-            close(fd);
-        rc = rc ? rc : unframe(out);
-    }
-    if (rc == -ESTALE) /* NFS: another host has replaced it */
-        rc = -EAGAIN;
+    int rc = framed_file_read(h->job_fd, path, out);
     return rc < 0 ? err_errno(e, -rc, "read '%s/%s/%s'", h->dir, h->name, path) : 0;
 }
 
@@ -285,7 +189,7 @@ static int file_exchange(struct rdzv_home *base, const char *node, const struct 
 {
     struct file_home *h = (struct file_home *)base;
     char file[NAME_CAP], path[NAME_CAP + 8];
-    escape(node, file, sizeof file);
+    framed_file_escape(node, file, sizeof file);
     TRY(inside(h, e));
     snprintf(path, sizeof path, "beats/%s", file);
     TRY(write_file(h, path, 0, false, beat->data, beat->len, e));
@@ -312,7 +216,7 @@ static int file_wait_slot(struct rdzv_home *base, const char *node, int64_t time
     struct buf b = {0};
     int64_t until = clock_deadline(timeout_ms);
     uint32_t before = h->slot_crc;
-    escape(node, file, sizeof file);
+    framed_file_escape(node, file, sizeof file);
     snprintf(path, sizeof path, "slots/%s", file);
     while (clock_left(until) > 0 && h->slot_crc == before) {
         int64_t ms = file_poll_ms(h);
@@ -374,7 +278,7 @@ static void file_forget(struct rdzv_home *base, const char *node)
     char file[NAME_CAP], path[NAME_CAP + 8];
     if (h->job_fd < 0)
         return;
-    escape(node, file, sizeof file);
+    framed_file_escape(node, file, sizeof file);
     snprintf(path, sizeof path, "beats/%s", file);
     unlinkat(h->job_fd, path, 0);
     snprintf(path, sizeof path, "slots/%s", file);
@@ -474,7 +378,7 @@ static int file_load(struct rdzv_home *base, struct buf *ret, struct err *e)
 static int write_slot(struct file_home *h, const struct rdzv_slot_write *s, struct err *e)
 {
     char file[NAME_CAP], path[NAME_CAP + 8];
-    escape(s->node, file, sizeof file);
+    framed_file_escape(s->node, file, sizeof file);
     snprintf(path, sizeof path, "slots/%s", file);
     return write_file(h, path, 0, false, s->text, s->len, e);
 }
@@ -551,7 +455,7 @@ static int file_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, 
         const char *asks = memchr(b.data, '\n', b.len);
         if (asks)
             crc = crc32c(crc, asks, b.len - (size_t)(asks - b.data));
-        unescape(d->d_name, node, sizeof node);
+        framed_file_unescape(d->d_name, node, sizeof node);
         visit(arg, node, b.data, b.len);
     }
     if (crc != h->calls_crc)
@@ -627,7 +531,7 @@ int rdzv_log_file_open(struct rdzv_home **ret, const char *url, const struct rdz
     h->base.ops = &file_ops;
     h->dir_fd = h->job_fd = -1;
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    escape(o->run_id, run, sizeof run - 64);
+    framed_file_escape(o->run_id, run, sizeof run - 64);
     h->dir = strdup(path);
     if (h->wake_fd < 0 || !h->dir || asprintf(&h->name, "crun-%s", run) < 0) {
         file_close(&h->base);
