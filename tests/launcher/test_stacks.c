@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,6 +31,7 @@ static pid_t start_unstoppable(void)
     assert_int_equal(pipe(ready), 0);
     const pid_t pid = fork();
     if (pid == 0 && vfork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* it would outlive the test */
         ssize_t ignored = write(ready[1], "x", 1);
         (void)ignored;
         pause();
