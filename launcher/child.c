@@ -1,6 +1,7 @@
 #include "launcher/child.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,11 +12,12 @@
 
 int child_page_create(struct child *c, int notify_fd, int *ret_fd, struct err *e)
 {
-    int fd = memfd_create("crun-page", MFD_CLOEXEC);
+    int fd = memfd_create("crun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return err_errno(e, errno, "shared page of a worker");
     void *at = MAP_FAILED;
-    if (ftruncate(fd, CRUN_PAGE_BYTES) == 0)
+    /* A worker that cut it short would end us with SIGBUS. */
+    if (ftruncate(fd, CRUN_PAGE_BYTES) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
         at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) {
         int error = errno;

@@ -148,3 +148,11 @@ def test_help_version_and_config_start_nothing(crun):
     assert rc == 0
     assert any("nproc-per-node" in l and "3" in l for l in out.splitlines())
     assert any("max-restarts" in l and "7" in l for l in out.splitlines())
+
+
+def test_a_worker_cannot_cut_its_page_short(crun):
+    """The agent reads it: a page that is gone would end the agent with SIGBUS."""
+    script = ("import os, sys\ntry: os.ftruncate(int(os.environ['CRUN_PAGE_FD']), 0)\n"
+              "except PermissionError: sys.exit(7)")
+    rc, _, err = crun.run("--standalone", "python3", "-c", script)
+    assert rc == 7, err
