@@ -10,7 +10,8 @@
     X(EXIT_DATA, 65, "input data cannot be used: missing folder, no classes, corrupt with --strict-data")              \
     X(EXIT_UNAVAILABLE, 69, "something needed is not there: device, server, library")                                  \
     X(EXIT_INTERNAL, 70, "a fault in this program itself")                                                             \
-    X(EXIT_UNKILLABLE, 71, "the kernel did not end a process of the job in time (--kill-timeout); pid and wait channel named") \
+    X(EXIT_UNKILLABLE, 71,                                                                                             \
+      "the kernel did not end a process of the job in time (--kill-timeout); pid and wait channel named")              \
     X(EXIT_CANT_CREATE, 73, "an output file or folder cannot be written")                                              \
     X(EXIT_REQUEUE, 75, "stopped in good order before the end (drain, resize): start it again to go on")               \
     X(EXIT_MISMATCH, 78, "a checkpoint or a peer does not fit this job: architecture, labels, seed")                   \

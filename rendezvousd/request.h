@@ -38,7 +38,7 @@ struct request_parser {
     size_t pos;    /* where parsing goes on */
     bool complete; /* the current request was handed out */
     bool broken;
-    bool multibulk; /* the current request is one, and begun */
+    bool multibulk;    /* the current request is one, and begun */
     int64_t args_left; /* multi-bulk: arguments still to come */
     int64_t bulk_len;  /* of the argument being read; -1: its header comes next */
     size_t argc, argv_cap;

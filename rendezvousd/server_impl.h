@@ -28,9 +28,9 @@ struct space {
     struct waiters *waiters;
     struct watches *watches;
     struct pubsub *pubsub;
-    bool signalled;    /* lists have come since the last space_serve() */
-    bool wake_one;     /* a list that comes wakes nobody by itself: whoever pushes calls waiters_created_one() */
-    int64_t expiry_ms; /* when the server's timer looks for keys to expire; INT64_MAX: not at all */
+    bool signalled;          /* lists have come since the last space_serve() */
+    bool wake_one;           /* a list that comes wakes nobody by itself: whoever pushes calls waiters_created_one() */
+    int64_t expiry_ms;       /* when the server's timer looks for keys to expire; INT64_MAX: not at all */
     struct server *expiring; /* the server in whose list of such spaces it stands */
     struct space *prev, *next;
     struct barrier *barriers; /* who waits in TCPStore's BARRIER (tcpstore_barrier.c) */
@@ -79,13 +79,13 @@ struct conn {
     void *front_state;
     struct space *space;
     enum trust trust;
-    const char *principal;   /* borrowed from the gate, NULL: not authenticated */
-    struct gate_peer *peer;  /* the gate's own */
-    struct tls_stream *tls;  /* NULL: plain */
-    struct buf sealed;       /* TLS records to be written */
-    struct reply reply;    /* being filled */
-    struct buf flying;     /* being written */
-    size_t flown;          /* bytes of `flying` gone already */
+    const char *principal;  /* borrowed from the gate, NULL: not authenticated */
+    struct gate_peer *peer; /* the gate's own */
+    struct tls_stream *tls; /* NULL: plain */
+    struct buf sealed;      /* TLS records to be written */
+    struct reply reply;     /* being filled */
+    struct buf flying;      /* being written */
+    size_t flown;           /* bytes of `flying` gone already */
     bool writing, reading;
     bool last_words; /* close once all replies are written; no further request */
     bool closing;
@@ -97,20 +97,20 @@ struct conn {
     void *blocked_arg;
     void (*on_close)(struct conn *c); /* NULL, or told once when the connection goes; c->end says how */
     void *on_close_arg;
-    struct rdzv_conn *rdzv; /* NULL, or what it has as a party of a job (command_rdzv.c) */
-    size_t charged; /* bytes of its buffers in s->buffer_bytes */
+    struct rdzv_conn *rdzv;        /* NULL, or what it has as a party of a job (command_rdzv.c) */
+    size_t charged;                /* bytes of its buffers in s->buffer_bytes */
     struct transaction *txn;       /* between MULTI and EXEC (command_multi.c) */
     struct watcher watcher;        /* WATCH */
     struct subscriber *subscriber; /* NULL until it subscribes */
     bool in_exec;                  /* nothing blocks now */
     enum { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP } replies; /* CLIENT REPLY */
-    int64_t since_ms, active_ms;                                        /* the loop's time: accepted; last command */
-    const char *last_command;                                           /* NULL: none yet */
+    int64_t since_ms, active_ms;                                       /* the loop's time: accepted; last command */
+    const char *last_command;                                          /* NULL: none yet */
     uint64_t id;
     char name[CLIENT_NAME_MAX + 1];
-    struct conn *prev, *next;             /* in s->conns */
-    struct conn *ready_prev, *ready_next; /* in s->ready */
-    struct conn *unsent_prev, *unsent_next; /* in s->unsent */
+    struct conn *prev, *next;                 /* in s->conns */
+    struct conn *ready_prev, *ready_next;     /* in s->ready */
+    struct conn *unsent_prev, *unsent_next;   /* in s->unsent */
     struct conn *written_prev, *written_next; /* in s->written, while writing */
     size_t write_left; /* bytes of its write at the last look; looks since then that found the same */
     int idle_looks;
@@ -118,15 +118,15 @@ struct conn {
 
 struct server {
     uv_loop_t *loop;
-    struct server_options o; /* no zeroes: defaults are filled in */
-    struct space *space;     /* the default one */
-    char *members;           /* see server_set_members() */
+    struct server_options o;      /* no zeroes: defaults are filled in */
+    struct space *space;          /* the default one */
+    char *members;                /* see server_set_members() */
     struct named_space *spaces;   /* of principals and jobs (spaces.h) */
     struct keyspace_total memory; /* of all key-spaces */
     struct listener *listeners;
     struct conn *conns;
-    struct conn *ready; /* woken: they go on when the request that woke them is answered */
-    struct conn *unsent;         /* their replies go out before the loop sleeps */
+    struct conn *ready;  /* woken: they go on when the request that woke them is answered */
+    struct conn *unsent; /* their replies go out before the loop sleeps */
     uv_prepare_t before_sleep;
     struct conn *written;        /* what is being written waits for them to read it */
     uv_timer_t write_timer;      /* looks at them; runs while there are any */
@@ -153,9 +153,10 @@ void server_accept_waiting(struct server *s); /* there may be room for one more 
 int space_create(struct space **ret, size_t max_bytes); /* with one reference; -ENOMEM */
 struct space *space_hold(struct space *sp);
 void space_release(struct space *sp); /* the last one destroys it; NULL allowed */
-void space_serve(struct space *sp); /* those who wait for lists, after each request that may have brought some */
-void space_expect_expiry(struct space *sp, struct server *s); /* have the timer look for what may expire sooner now: after each read */
-void space_expire(struct server *s); /* the timer's work: delete what is due, look again when the next is */
+void space_serve(struct space *sp);   /* those who wait for lists, after each request that may have brought some */
+void space_expect_expiry(struct space *sp,
+                         struct server *s); /* have the timer look for what may expire sooner now: after each read */
+void space_expire(struct server *s);        /* the timer's work: delete what is due, look again when the next is */
 
 /* command_rdzv.c */
 void rdzv_conn_gone(struct conn *c); /* the connection goes: so does the party */
@@ -167,8 +168,8 @@ void conn_flush_all(uv_prepare_t *h); /* of server.before_sleep */
 /* conn.c */
 void conn_accept(struct server *s, uv_stream_t *listener);
 void conn_close(struct conn *c);
-void conn_finish(struct conn *c); /* close, once what is being written is written, at most 1 s */
-void conn_trusted(struct conn *c); /* it has authenticated: no hurry any more */
+void conn_finish(struct conn *c);                      /* close, once what is being written is written, at most 1 s */
+void conn_trusted(struct conn *c);                     /* it has authenticated: no hurry any more */
 void conn_use_space(struct conn *c, struct space *sp); /* from now on; not while blocked */
 
 /* Nothing more of this client is executed until it is unblocked, by conn_wake() or by an end that ops tell. timeout_ms < 0: no time limit. */
@@ -186,7 +187,7 @@ int conn_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t 
 int command_index_create(struct command_index **ret); /* -ENOMEM; to be freed */
 /* Answer one request into c->reply (or block c). */
 void command_execute(struct conn *c, const struct request *rq);
-void command_forget(struct conn *c);         /* its transaction, watches and subscriptions: it leaves its space */
+void command_forget(struct conn *c);             /* its transaction, watches and subscriptions: it leaves its space */
 size_t command_held_bytes(const struct conn *c); /* bytes these take */
 
 /* command_block.c: give lists that came to those who wait for them. */

@@ -434,10 +434,9 @@ static void what_is_typed_to_a_worker_with_the_terminal_is_its_own_matter(void *
     struct agent a = running(), b = a, c = a;
     assert_string_equal(types(&a, SIGINT, true, 5000), "");
     assert_string_equal(types(&a, SIGINT, true, 9000), "");
-    assert_string_equal(step(&a, (struct agent_event){.kind = AGENT_WORKER_ENDED,
-                                                      .cause = {.exit_code = 130},
-                                                      .signo = SIGINT}),
-                        "leave stop(drain)");
+    assert_string_equal(
+        step(&a, (struct agent_event){.kind = AGENT_WORKER_ENDED, .cause = {.exit_code = 130}, .signo = SIGINT}),
+        "leave stop(drain)");
     ends(&a, 0);
     ends(&a, 0);
     assert_string_equal(parts(&a), "exit(130)");

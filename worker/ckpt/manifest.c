@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/crc32c.h"
 #include "common/err.h"
 #include "common/json.h"
-#include "common/crc32c.h"
 
 #define FORMAT "crun checkpoint"
 #define VERSION 1

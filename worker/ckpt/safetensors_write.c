@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "common/buf.h"
-#include "common/err.h"
 #include "common/crc32c.h"
+#include "common/err.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "safetensors holds little-endian data; hosts must be the same");

@@ -19,7 +19,8 @@ struct loader;
 struct loader_options {
     int rank, world;
     size_t batch; /* global */
-    size_t rows;  /* of a batch in memory, at least this rank's largest share; what is not filled has weight 0. 0: the share */
+    size_t
+        rows; /* of a batch in memory, at least this rank's largest share; what is not filled has weight 0. 0: the share */
     int image_size, channels;
     bool training; /* augment + shuffle; else resize + centre crop in order */
     struct augment augment;

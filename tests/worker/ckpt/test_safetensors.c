@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/crc32c.h"
 #include "common/err.h"
 #include "tests/worker/ckpt/scratch.h"
-#include "common/crc32c.h"
 #include "worker/ckpt/safetensors.h"
 
 static const float weights[6] = {1, -2, 3.5f, 0, 1e-30f, 65504};
