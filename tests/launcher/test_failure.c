@@ -232,20 +232,20 @@ static void a_core_is_where_the_pattern_says(void **state)
         bool uses_pid;
         const char *path;
     } cases[] = {
-        {"core", false, "/work/core"},
-        {"core", true, "/work/core.42"},
-        {"core.%p", true, "/work/core.42"},
+        {"core", false, "/srv/run/core"},
+        {"core", true, "/srv/run/core.42"},
+        {"core.%p", true, "/srv/run/core.42"},
         {"/var/c/%e-%s-%t-%h-%%-%d", false, "/var/c/a_program_of_ma-11-7-host-%-%d"},
         {"/c/%E.%P", false, "/c/!opt!a_program_of_many_letters.42"},
         {"|/usr/lib/systemd/systemd-coredump %P %u", false, "given to /usr/lib/systemd/systemd-coredump"},
         {"", false, ""},
-        {"end%", false, "/work/end"},
+        {"end%", false, "/srv/run/end"},
     };
     const struct core_facts f = {.pid = 42,
                                  .signo = 11,
                                  .program = "/opt/a_program_of_many_letters",
                                  .host = "host",
-                                 .folder = "/work",
+                                 .folder = "/srv/run",
                                  .time = 7};
     char out[128], small[8];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
