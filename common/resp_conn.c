@@ -42,41 +42,11 @@ void resp_finish(struct resp_conn *c)
     buf_free(&c->out);
 }
 
-#if HIREDIS_MAJOR >= 1
-static redisReader *new_reader(struct resp_conn *c)
-{
-    redisReader *r = redisReaderCreate();
-    if (r)
-        r->maxelements = MAX_ARRAY;
-    return r;
-}
-#else
-/* hiredis 0.14 allocates whatever number of elements the peer announces. */
-static void *bounded_array(const redisReadTask *task, int elements)
-{
-    struct resp_conn *c = task->privdata;
-    return elements > MAX_ARRAY ? NULL : c->create_array(task, elements);
-}
-
-static redisReader *new_reader(struct resp_conn *c)
-{
-    redisReader *r = redisReaderCreate();
-    if (!r)
-        return NULL;
-    c->functions = *r->fn;
-    c->create_array = r->fn->createArray;
-    c->functions.createArray = bounded_array;
-    r->fn = &c->functions;
-    r->privdata = c;
-    return r;
-}
-#endif
-
 int resp_dial(struct resp_conn *c, const char *host, const char *port, int64_t deadline, struct err *e)
 {
     resp_hang_up(c);
     TRY(dial(host, port, deadline, c->abort_fd, &c->fd, e));
-    if ((c->reader = new_reader(c)))
+    if ((c->reader = resp_reader_create(&c->bound, MAX_ARRAY)))
         return 0;
     resp_hang_up(c);
     return err_set(e, -ENOMEM, "out of memory");

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "common/buf.h"
+#include "common/resp_reader.h"
 
 struct err;
 struct tls_context;
@@ -22,10 +23,7 @@ struct resp_conn {
     struct buf out;         /* requests not sent yet */
     struct tls_stream *tls; /* NULL: plain text */
     struct buf plain, cipher;
-#if HIREDIS_MAJOR < 1
-    redisReplyObjectFunctions functions; /* hiredis' own, but with a bound on arrays */
-    void *(*create_array)(const redisReadTask *, int);
-#endif
+    struct resp_bound bound;
 };
 
 void resp_init(struct resp_conn *c, int abort_fd);

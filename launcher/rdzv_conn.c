@@ -8,10 +8,11 @@
 #include "common/auth.h"
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/resp_reader.h"
 #include "common/tls_stream.h"
 
 #define REPLY_MAX ((size_t)1 << 20) /* bytes of a reply: every address of every member is the longest */
-#define ARRAY_MAX 16                /* elements; hiredis 0.14 allocates whatever number the peer announces */
+#define ARRAY_MAX 16                /* elements of an answer */
 #define READ_BYTES 16384
 
 enum greeting { GREET_TLS, GREET_AUTH, GREET_PROOF, GREET_DONE };
@@ -25,10 +26,7 @@ struct rdzv_conn {
     struct tls_stream *tls;
     struct buf plain, cipher; /* with TLS: received, to be sent */
     redisReader *reader;
-#if HIREDIS_MAJOR < 1
-    redisReplyObjectFunctions functions; /* hiredis' own, but with a bound on arrays */
-    void *(*create_array)(const redisReadTask *, int);
-#endif
+    struct resp_bound bound;
     uv_timer_t soon; /* what must not be told from inside open() */
     int open_handles;
     bool closing, lost;
@@ -308,36 +306,6 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b)
 
 /* --- the beginning ------------------------------------------------------------------------------------------------- */
 
-#if HIREDIS_MAJOR >= 1
-static redisReader *new_reader(struct rdzv_conn *c)
-{
-    (void)c;
-    redisReader *r = redisReaderCreate();
-    if (r)
-        r->maxelements = ARRAY_MAX;
-    return r;
-}
-#else
-static void *bounded_array(const redisReadTask *task, int elements)
-{
-    struct rdzv_conn *c = task->privdata;
-    return elements > ARRAY_MAX ? NULL : c->create_array(task, elements);
-}
-
-static redisReader *new_reader(struct rdzv_conn *c)
-{
-    redisReader *r = redisReaderCreate();
-    if (!r)
-        return NULL;
-    c->functions = *r->fn;
-    c->create_array = r->fn->createArray;
-    c->functions.createArray = bounded_array;
-    r->fn = &c->functions;
-    r->privdata = c;
-    return r;
-}
-#endif
-
 static void begin(uv_timer_t *t)
 {
     struct rdzv_conn *c = t->data;
@@ -352,7 +320,7 @@ static void begin(uv_timer_t *t)
 
 static int prepare(struct rdzv_conn *c, struct err *e)
 {
-    if (!(c->reader = new_reader(c)))
+    if (!(c->reader = resp_reader_create(&c->bound, ARRAY_MAX)))
         return err_set(e, -ENOMEM, "no memory for a connection");
     if (c->o.tls)
         return tls_stream_create(&c->tls, c->o.tls, c->o.server_name, e);
