@@ -9,6 +9,7 @@
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"
 #include "worker/optim/schedule.h"
+#include "worker/report/progress.h"
 
 #define AT(field) offsetof(struct train_config, field)
 
@@ -376,6 +377,13 @@ static const struct arg_spec specs[] = {
      .at = AT(log_dir),
      .metavar = "DIR",
      .help = "metrics.jsonl and the Caffe2 CSV log; default: the checkpoint folder; neither: no files"},
+    {.name = "progress",
+     .type = ARG_CHOICE,
+     .at = AT(progress),
+     .choices = PROGRESS_CHOICES,
+     .def = "plain",
+     .help = "whose lines tell how far training is: this program's, or those of PyTorch's ImageNet example, Apex's, the "
+             "MNIST article's, Caffe2's"},
     {.name = "print-freq",
      .type = ARG_INT,
      .at = AT(print_freq),

@@ -57,6 +57,7 @@ struct train_config {
     int resume; /* enum resume */
 
     const char *log_dir;
+    int progress; /* enum progress_format */
     int64_t print_freq;
     int log_level;
 

@@ -7,6 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum progress_format { PROGRESS_PLAIN, PROGRESS_TORCH, PROGRESS_APEX, PROGRESS_ARTICLE, PROGRESS_CAFFE2 };
+#define PROGRESS_CHOICES "plain|torch|apex|article|caffe2"
+
 struct progress {
     bool terminal;
     int every; /* plain lines: every so many steps */
