@@ -7,6 +7,8 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "worker/data/dataset.h"
+#include "worker/data/input.h"
+#include "worker/data/sampler.h"
 #include "worker/model/model.h"
 #include "worker/optim/schedule.h"
 #include "worker/report/progress.h"
@@ -105,6 +107,23 @@ static const struct arg_spec specs[] = {
      .parse = parse_range,
      .metavar = "MIN,MAX",
      .help = "share of the image's area that a random training crop keeps"},
+    {.name = "input",
+     .type = ARG_CHOICE,
+     .at = AT(input),
+     .choices = INPUT_CHOICES,
+     .def = "torch",
+     .help = "torch: random resized crop, flip, ImageNet's mean and deviation; caffe2: short side scaled, random crop, "
+             "flip, BGR around 0; plain: 0 to 1, nothing random; cifar: a crop of the padded image, flip, CIFAR-10's "
+             "mean and deviation"},
+    {.name = "sampler",
+     .type = ARG_CHOICE,
+     .at = AT(sampler),
+     .choices = SAMPLER_CHOICES,
+     .def = "global",
+     .help = "global: one order cut into batches and those into shares, each sample once an epoch for any number of "
+             "ranks; distributed: ranks take turns in an order padded to a multiple of them, as torch's "
+             "DistributedSampler; sharded: nodes take turns in the order of the records, round and round, as Caffe2's "
+             "readers"},
     {.name = "strict-data",
      .type = ARG_FLAG,
      .at = AT(strict_data),
@@ -364,12 +383,19 @@ static const struct arg_spec specs[] = {
      .max = 1000000,
      .help = "newest checkpoints kept; 0: all"},
     {.name = "resume",
-     .type = ARG_CHOICE,
+     .type = ARG_STRING,
      .at = AT(resume),
-     .choices = "off|auto",
      .def = "off",
+     .metavar = "off|auto|PATH",
      .help = "auto: go on from the newest complete checkpoint in --checkpoint-dir, from the start if there is none; a "
-             "restart by crun always goes on"},
+             "path (a checkpoint folder, or a step-N folder in one): from that, which must exist. A restart by crun "
+             "always goes on"},
+    {.name = "evaluate",
+     .short_name = 'e',
+     .type = ARG_FLAG,
+     .at = AT(evaluate),
+     .help = "evaluate --test-data with what --resume (or else the seed) gives, print the accuracy and end; nothing "
+             "is written"},
 
     ARG_GROUP("Logs"),
     {.name = "log-dir",
@@ -382,8 +408,9 @@ static const struct arg_spec specs[] = {
      .at = AT(progress),
      .choices = PROGRESS_CHOICES,
      .def = "plain",
-     .help = "whose lines tell how far training is: this program's, or those of PyTorch's ImageNet example, Apex's, the "
-             "MNIST article's, Caffe2's"},
+     .help =
+         "whose lines tell how far training is: this program's, or those of PyTorch's ImageNet example, Apex's, the "
+         "MNIST article's, Caffe2's"},
     {.name = "print-freq",
      .type = ARG_INT,
      .at = AT(print_freq),
@@ -448,14 +475,23 @@ const struct arg_program train_program = {
     .operands = ARG_NO_OPERANDS,
 };
 
+enum resume train_config_resume(const struct train_config *c)
+{
+    if (!c->resume || strcmp(c->resume, "off") == 0)
+        return RESUME_OFF;
+    return strcmp(c->resume, "auto") == 0 ? RESUME_AUTO : RESUME_PATH;
+}
+
 int train_config_check(const struct train_config *c, struct err *e)
 {
     if (c->num_channels != 1 && c->num_channels != 3)
         return err_set(e, ERR_USAGE, "--num-channels %d: must be 1 or 3", (int)c->num_channels);
     if (c->num_labels == 1)
         return err_set(e, ERR_USAGE, "--num-labels 1: a classifier needs at least 2 classes");
-    if (c->resume == RESUME_AUTO && !c->checkpoint_dir)
+    if (train_config_resume(c) == RESUME_AUTO && !c->checkpoint_dir)
         return err_set(e, ERR_USAGE, "--resume auto needs --checkpoint-dir: it says where to look");
+    if (c->evaluate && !c->test_data)
+        return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
     if ((c->checkpoint_every || c->checkpoint_seconds > 0) && !c->checkpoint_dir)
         return err_set(e, ERR_USAGE, "--checkpoint-every and --checkpoint-seconds need --checkpoint-dir");
     if (c->optimizer != OPTIMIZER_SGD && (c->nesterov || c->sgd_rule != SGD_TORCH))

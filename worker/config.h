@@ -23,7 +23,7 @@ enum optimizer_name { OPTIMIZER_SGD, OPTIMIZER_LARS, OPTIMIZER_ADAM, OPTIMIZER_A
 enum sgd_rule { SGD_TORCH, SGD_CAFFE2 };
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_WORKERS, LR_SCALE_BATCH256 };
 enum amp { AMP_AUTO, AMP_BF16, AMP_OFF };
-enum resume { RESUME_OFF, RESUME_AUTO };
+enum resume { RESUME_OFF, RESUME_AUTO, RESUME_PATH };
 
 struct train_config {
     const char *train_data, *test_data;
@@ -31,6 +31,7 @@ struct train_config {
     int64_t num_labels;  /* 0: as many as the training set has classes */
     int64_t null_images; /* of --train-data null; 0: ImageNet's number */
     int64_t num_channels, image_size;
+    int input, sampler; /* enum input_kind, enum sampler_kind */
     struct range crop_scale;
     bool strict_data;
     int64_t loader_threads; /* 0: cores / local ranks */
@@ -54,7 +55,8 @@ struct train_config {
     const char *checkpoint_dir;
     int64_t checkpoint_every, checkpoint_keep;
     double checkpoint_seconds;
-    int resume; /* enum resume */
+    const char *resume; /* "off", "auto" or a path: see train_config_resume() */
+    bool evaluate;      /* evaluate --test-data and end */
 
     const char *log_dir;
     int progress; /* enum progress_format */
@@ -68,6 +70,8 @@ struct train_config {
 };
 
 extern const struct arg_program train_program;
+
+enum resume train_config_resume(const struct train_config *c);
 
 /* Check what single options cannot know. ERR_USAGE with one sentence. */
 int train_config_check(const struct train_config *c, struct err *e);

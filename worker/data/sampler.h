@@ -10,6 +10,10 @@
 /* A permutation of 0..n-1 (Fisher-Yates on Philox) into out; shuffle == 0: the identity. */
 void sampler_permutation(uint64_t seed, uint64_t epoch, int shuffle, size_t n, uint32_t *out);
 
+/* Who takes which sample of an epoch. */
+enum sampler_kind { SAMPLER_GLOBAL, SAMPLER_DISTRIBUTED, SAMPLER_SHARDED };
+#define SAMPLER_CHOICES "global|distributed|sharded" /* in the order of enum sampler_kind */
+
 int64_t sampler_steps(size_t n, size_t batch); /* steps per epoch: ceil(n / batch) */
 
 struct slice {
