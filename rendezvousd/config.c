@@ -1,6 +1,7 @@
 /* See config.h. */
 #include "rendezvousd/config.h"
 #include "common/err.h"
+#include "common/http_auth.h"
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <netinet/in.h>
@@ -293,22 +294,6 @@ static int check_bind(const struct config *c, struct err *e)
     return rc < 0 || n == 0 ? err_set(e, ERR_USAGE, "--bind '%s': expected addresses separated by commas", c->bind) : 0;
 }
 
-static int check_http(const struct config *c, struct err *e)
-{
-    if (c->http_port < 0 && (c->http_token_file || c->http_insecure))
-        return err_set(e, ERR_USAGE, "--%s without --http-port has no effect",
-                       c->http_token_file ? "http-token-file" : "http-insecure");
-    if (c->http_token_file && c->http_insecure)
-        return err_set(e, ERR_USAGE, "--http-token-file and --http-insecure contradict each other");
-    if (c->http_port >= 0 && !is_loopback(c->http_bind) && !c->http_token_file && !c->http_insecure)
-        return err_set(e, ERR_USAGE,
-                       "--http-bind %s: beyond loopback readers must show a token: give --http-token-file FILE, or "
-                       "--http-insecure to "
-                       "let whoever reaches the port read",
-                       c->http_bind);
-    return 0;
-}
-
 int config_check(const struct config *c, struct err *e)
 {
     if (c->insecure && c->token_file)
@@ -324,5 +309,6 @@ int config_check(const struct config *c, struct err *e)
         return err_set(e, ERR_USAGE, "--%s: expected at most 1G",
                        c->max_request > (int64_t)1 << 30 ? "max-request" : "max-output");
     TRY(check_bind(c, e));
-    return check_http(c, e);
+    return http_auth_check((int)c->http_port, c->http_bind, is_loopback(c->http_bind), c->http_token_file,
+                           c->http_insecure, e);
 }

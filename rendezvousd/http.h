@@ -6,9 +6,7 @@
  *     /api/jobs  {"version":"...", "jobs":[...], ...}: jobs_status_json()
  *     /          the status page: one file, nothing from elsewhere
  *
- * With a token file all but the first two ask for a token: "Authorization: Bearer SECRET", or Basic with a principal and its secret, which
- * browsers ask their user for. Without one a request must be addressed to an IP address or localhost, so that no page of somebody else's
- * can read ours through a name that it points here. */
+ * Who may read: common/http_server.h. */
 #ifndef CRUN_RENDEZVOUSD_HTTP_H
 #define CRUN_RENDEZVOUSD_HTTP_H
 
@@ -35,7 +33,7 @@ struct http_options {
 int http_open(struct http **ret, uv_loop_t *loop, const struct http_options *o, int *ret_port, struct err *e);
 int http_reload(struct http *h, struct err *e); /* read the token file again; on failure the old tokens stay */
 void http_not_ready(struct http *h);            /* from now on /readyz says 503 */
-/* server, gate and jobs are not touched any more when this returns; h goes with the loop's next turns. NULL allowed. */
+/* server, gate and jobs are not touched any more when this returns. NULL allowed. */
 void http_close(struct http *h);
 
 #endif

@@ -3,7 +3,7 @@
 #include "common/err.h"
 #include "common/rdzv_wire.h"
 #include "rendezvousd/jobs_impl.h"
-#include "rendezvousd/json_write.h"
+#include "common/json_write.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,6 +7,7 @@
 #include "common/args.h"
 #include "common/err.h"
 #include "common/exitcode.h"
+#include "common/http_auth.h"
 #include "common/log.h"
 #include "rendezvousd/config.h"
 #include "rendezvousd/front.h"
@@ -290,10 +291,10 @@ static int complain(const struct err *e, int code)
 static void tell_ready(const struct daemon *d)
 {
     struct err e;
+    char url[96];
     printf("rendezvousd ready on %s:%d\n", d->config.bind, d->port);
     if (d->http)
-        printf("rendezvousd http on http://%s%s%s:%d/\n", strchr(d->config.http_bind, ':') ? "[" : "",
-               d->config.http_bind, strchr(d->config.http_bind, ':') ? "]" : "", d->http_port);
+        printf("rendezvousd http on %s\n", http_auth_url(d->config.http_bind, d->http_port, url, sizeof url));
     fflush(stdout);
     if (d->config.ready_fd >= 0 && ready_fd_say((int)d->config.ready_fd, &e) < 0)
         log_warn(MODULE, "%s", e.text);

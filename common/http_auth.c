@@ -1,7 +1,9 @@
 /* See http_auth.h. */
-#include "rendezvousd/http_auth.h"
+#include "common/http_auth.h"
 #include "common/auth.h"
+#include "common/err.h"
 #include <arpa/inet.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -83,4 +85,25 @@ bool http_auth_host(const char *header)
     host[n] = 0;
     return strcasecmp(host, "localhost") == 0 || inet_pton(AF_INET, host, bytes) == 1 ||
            inet_pton(AF_INET6, host, bytes) == 1;
+}
+
+int http_auth_check(int port, const char *bind, bool loopback, const char *token_file, bool insecure, struct err *e)
+{
+    if (port < 0 && (token_file || insecure))
+        return err_set(e, ERR_USAGE, "--%s without --http-port has no effect",
+                       token_file ? "http-token-file" : "http-insecure");
+    if (token_file && insecure)
+        return err_set(e, ERR_USAGE, "--http-token-file and --http-insecure contradict each other");
+    if (port >= 0 && !loopback && !token_file && !insecure)
+        return err_set(e, ERR_USAGE,
+                       "--http-bind %s: beyond loopback readers must show a token: give --http-token-file FILE, or "
+                       "--http-insecure to let whoever reaches the port read",
+                       bind);
+    return 0;
+}
+
+char *http_auth_url(const char *bind, int port, char *out, size_t cap)
+{
+    snprintf(out, cap, strchr(bind, ':') ? "http://[%s]:%d/" : "http://%s:%d/", bind, port);
+    return out;
 }

@@ -1,5 +1,5 @@
 /* See json_write.h. */
-#include "rendezvousd/json_write.h"
+#include "common/json_write.h"
 #include "common/buf.h"
 #include <math.h>
 #include <stdio.h>

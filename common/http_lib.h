@@ -1,6 +1,6 @@
-/* libmicrohttpd, opened on first use: it brings a TLS library of its own, and only a daemon with --http-port needs it. */
-#ifndef CRUN_RENDEZVOUSD_HTTP_LIB_H
-#define CRUN_RENDEZVOUSD_HTTP_LIB_H
+/* libmicrohttpd, opened on first use: it brings a TLS library of its own, and only a process with --http-port needs it. */
+#ifndef CRUN_COMMON_HTTP_LIB_H
+#define CRUN_COMMON_HTTP_LIB_H
 
 #include <microhttpd.h>
 

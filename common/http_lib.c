@@ -1,5 +1,5 @@
 /* See http_lib.h. */
-#include "rendezvousd/http_lib.h"
+#include "common/http_lib.h"
 #include "common/err.h"
 #include <dlfcn.h>
 #include <errno.h>
