@@ -54,7 +54,7 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
     const char *dir = s->cfg->log_dir ? s->cfg->log_dir : s->cfg->checkpoint_dir;
     *j = (struct journal){.active = s->rank == 0};
     progress_init(&j->progress, (int)s->cfg->print_freq);
-    if (!j->active || !dir)
+    if (!j->active || !dir || s->cfg->evaluate)
         return 0;
     int rc = open_files(j, s, at, restart, dir, command_line, e);
     if (rc < 0)

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,10 +87,24 @@ static int is_own(const char *dir, int64_t step, const char *run_id, bool *ret, 
     return 0;
 }
 
+/* --resume PATH into a folder that holds checkpoints: only at its newest, whose successors are not there yet. */
+static int check_branch(const char *path, const char *dir, int64_t newest, bool *ret, struct err *e)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    int64_t step = -1;
+    *ret = ckpt_locate(path, from, &step, NULL) == 0 && realpath(dir, to) && strcmp(from, to) == 0;
+    if (*ret && step >= 0 && step != newest)
+        return err_set(e, ERR_USAGE,
+                       "--resume %s: %s holds a newer checkpoint, of step %lld; go on from an older one in another "
+                       "--checkpoint-dir",
+                       path, dir, (long long)newest);
+    return 0;
+}
+
 /* Before a run begins: rank 0 can write where it will have to, and overwrites nobody. */
 static int check_output(struct session *s, const struct env_contract *env, struct err *e)
 {
-    if (s->rank != 0)
+    if (s->rank != 0 || s->cfg->evaluate)
         return 0;
     const char *dir = s->cfg->checkpoint_dir;
     int64_t step = -1;
@@ -98,10 +113,12 @@ static int check_output(struct session *s, const struct env_contract *env, struc
         TRY(path_make_writable(dir, e));
     if (dir)
         TRY(lock_folder(s, dir, e));
-    if (dir && s->cfg->resume == RESUME_OFF)
+    if (dir && train_config_resume(s->cfg) != RESUME_AUTO)
         TRY(ckpt_latest(dir, &step, e));
     if (step >= 0 && s->resume)
         TRY(is_own(dir, step, env->run_id, &own, e));
+    if (step >= 0 && !own && train_config_resume(s->cfg) == RESUME_PATH)
+        TRY(check_branch(s->cfg->resume, dir, step, &own, e));
     if (step >= 0 && !own)
         return err_set(
             e, ERR_USAGE,
@@ -235,8 +252,10 @@ static int open_loader(struct session *s, bool training, struct loader **ret, st
 static int open_pipeline(struct session *s, struct err *e)
 {
     s->part = (int)part_of(s, true);
-    TRY(open_plan(s, true, &s->train_plan, e));
-    TRY(open_loader(s, true, &s->train_loader, e));
+    if (!s->cfg->evaluate) {
+        TRY(open_plan(s, true, &s->train_plan, e));
+        TRY(open_loader(s, true, &s->train_loader, e));
+    }
     TRY(step_slices(s->program, &s->optimizer, &s->slices, &s->nslices, e));
     s->steps_per_epoch = sampler_steps(s->train_set->n, batch_of(s, true));
     if (!s->test_set)
@@ -270,7 +289,8 @@ static void identify(struct session *s)
                                              .device = s->device_text,
                                              .amp = amp_text(s),
                                              .optimizer = update_rule_name(s->optimizer.rule),
-                                             .train_images = (int64_t)s->train_set->n};
+                                             .train_images = (int64_t)s->train_set->n,
+                                             .evaluate = s->cfg->evaluate};
 }
 
 /* A round that follows another of the same job: after a failure, or because nodes came or went. */
@@ -288,7 +308,7 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
                           .nodes = at_least_one(env->group_world_size),
                           .lock_fd = -1};
     /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older runs'. */
-    s->resume = cfg->checkpoint_dir && (cfg->resume == RESUME_AUTO || goes_on(env));
+    s->resume = cfg->checkpoint_dir && (train_config_resume(cfg) == RESUME_AUTO || goes_on(env));
     int share = at_least_one(cores() / s->local_world);
     s->threads = cfg->threads ? (int)cfg->threads : share;
     s->optimizer = choose_optimizer(cfg);

@@ -35,6 +35,7 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
     const char
         *run_id; /* of the job that writes: a restart without --resume auto goes on from its own checkpoints only */
     int64_t train_images;
+    bool evaluate; /* nothing is trained: the seed may differ */
 };
 
 /* Rank 0 only: copy the state to the host and write DIR/step-<updates>. keep: see ckpt_save(). ERR_DIVERGED if a parameter is
@@ -42,11 +43,16 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
 int snapshot_save(struct state *s, const char *dir, const struct position *at, const struct snapshot_identity *id,
                   int keep, struct err *e);
 
-/* All ranks. Returns 1 and fills state and *at if there was a checkpoint, 0 if none (nothing touched), ERR_MISMATCH naming both
- * values if it belongs to another architecture, class map or seed, ERR_CORRUPT naming tensor and file. Differences that are
- * taken (batch, world, threads, device, rates, epochs) are logged as warnings on rank 0. -ECANCELED: another rank failed and says
- * why. */
-int snapshot_resume(struct state *s, struct comm *c, const char *dir, const struct snapshot_identity *id,
-                    struct position *at, struct err *e);
+struct snapshot_source {
+    const char *path;
+    bool exact; /* path is what a user named (see ckpt_locate()) and must be there; else a folder that may be empty */
+};
+
+/* All ranks. Returns 1 and fills state and *at if there was a checkpoint, 0 if none (nothing touched; ERR_USAGE if exact),
+ * ERR_MISMATCH naming both values if it belongs to another architecture, class map or seed, ERR_CORRUPT naming tensor and file.
+ * Differences that are taken (batch, world, threads, device, rates, epochs) are logged as warnings on rank 0. -ECANCELED:
+ * another rank failed and says why. */
+int snapshot_resume(struct state *s, struct comm *c, const struct snapshot_source *from,
+                    const struct snapshot_identity *id, struct position *at, struct err *e);
 
 #endif

@@ -109,7 +109,7 @@ static bool training_over(const struct run *r)
 /* Rank 0 writes; the others hold the same state and go on. */
 static int save(struct run *r, struct err *e)
 {
-    if (!r->cfg->checkpoint_dir || r->s.rank != 0 || r->saved_updates == r->at.updates)
+    if (!r->cfg->checkpoint_dir || r->cfg->evaluate || r->s.rank != 0 || r->saved_updates == r->at.updates)
         return 0;
     TRY(snapshot_save(&r->s.state, r->cfg->checkpoint_dir, &r->at, &r->s.identity, (int)r->cfg->checkpoint_keep, e));
     r->saved_ns = clock_ns();
@@ -188,6 +188,17 @@ static int one_step(struct run *r, bool *ret_stop, struct err *e)
     return 0;
 }
 
+static int test(struct run *r, struct eval_result *v, struct err *e)
+{
+    progress_end_line(&r->journal.progress);
+    crun_phase(CRUN_PHASE_EVALUATION);
+    TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, v, e));
+    if (!v->stopped && v->count == 0)
+        return err_set(e, ERR_DATA, "not one image of %s could be decoded", r->cfg->test_data);
+    crun_phase(CRUN_PHASE_STEP);
+    return 0;
+}
+
 /* *ret_stop: some rank wants to stop; the epoch's end is then still to be handled. */
 static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
 {
@@ -200,17 +211,12 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
         return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data,
                        (long long)r->at.epoch + 1);
     if (evaluated) {
-        progress_end_line(&r->journal.progress);
-        crun_phase(CRUN_PHASE_EVALUATION);
-        TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, &v, e));
+        TRY(test(r, &v, e));
         if (v.stopped) { /* sums of a part: a later run evaluates again */
             *ret_stop = true;
             return 0;
         }
-        if (v.count == 0)
-            return err_set(e, ERR_DATA, "not one image of %s could be decoded", cfg->test_data);
         r->last = v;
-        crun_phase(CRUN_PHASE_STEP);
     }
     int rc = journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, rate(r, -1), &je);
     journal_failed(r, rc, &je);
@@ -245,6 +251,17 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
     }
 }
 
+/* What this job has saved goes before what it was told to begin with. */
+static int resume(struct run *r, struct err *e)
+{
+    const struct snapshot_source own = {.path = r->cfg->checkpoint_dir},
+                                 named = {.path = r->cfg->resume, .exact = true};
+    int resumed = r->s.resume ? snapshot_resume(&r->s.state, r->s.comm, &own, &r->s.identity, &r->at, e) : 0;
+    if (resumed == 0 && train_config_resume(r->cfg) == RESUME_PATH)
+        resumed = snapshot_resume(&r->s.state, r->s.comm, &named, &r->s.identity, &r->at, e);
+    return resumed;
+}
+
 static int begin(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
 {
     r->step = (struct step){.state = &r->s.state,
@@ -258,13 +275,8 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
                             .smoothing = r->cfg->label_smoothing,
                             .parts = r->s.parts,
                             .part = r->s.part};
-    int resumed = 0;
-    if (r->s.resume) {
-        resumed = snapshot_resume(&r->s.state, r->s.comm, r->cfg->checkpoint_dir, &r->s.identity, &r->at, e);
-        TRY(resumed);
-    }
-    if (resumed)
-        r->saved_updates = r->at.updates;
+    int resumed = resume(r, e);
+    TRY(resumed);
     r->step.updates = r->at.updates;
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     r->schedule = make_schedule(r->cfg, rate_scale(&r->s), r->s.steps_per_epoch, r->s.total_steps);
@@ -295,6 +307,17 @@ static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
     return 0;
 }
 
+/* --evaluate */
+static int only_evaluate(struct run *r, bool *ret_stop, struct err *e)
+{
+    TRY(test(r, &r->last, e));
+    *ret_stop = r->last.stopped;
+    if (!*ret_stop)
+        journal_say(&r->journal, "Test: loss %.4f Acc@1 %.3f Acc@5 %.3f (%lld images)", r->last.loss / r->last.count,
+                    100 * r->last.top1 / r->last.count, 100 * r->last.top5 / r->last.count, (long long)r->last.count);
+    return 0;
+}
+
 int train_run(const struct train_config *cfg, const struct env_contract *env, const char *command_line, int *ret_exit,
               struct err *e)
 {
@@ -305,7 +328,7 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
     if (rc == 0)
         rc = begin(&r, env, command_line, e);
     if (rc == 0)
-        rc = loop(&r, &stopped, e);
+        rc = (cfg->evaluate ? only_evaluate : loop)(&r, &stopped, e);
     if (rc == 0)
         rc = finish(&r, stopped, ret_exit, e);
     bool others = rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -EPIPE || rc == -ECANCELED;

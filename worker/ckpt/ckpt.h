@@ -33,6 +33,10 @@ int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, si
  * save (step-N.tmp) are ignored. The folder is the truth, `latest` a convenience for people. */
 int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e);
 
+/* What a path given by a user means: a folder of checkpoints (*step is -1: the newest), or one checkpoint in it
+ * (DIR/step-N, also through a link). *dir: PATH_MAX bytes. ERR_USAGE: nothing there, or something that is neither. */
+int ckpt_locate(const char *path, char *dir, int64_t *step, struct err *e);
+
 struct ckpt; /* one opened for reading */
 int ckpt_open(struct ckpt **ret, const char *dir, int64_t step, struct err *e);
 void ckpt_close(struct ckpt *c);              /* NULL allowed */

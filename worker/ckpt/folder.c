@@ -55,6 +55,11 @@ static int64_t parse_name(const char *name, const char *suffix)
     return strtoll(name + 5, NULL, 10);
 }
 
+int64_t folder_step(const char *name)
+{
+    return parse_name(name, "");
+}
+
 static int newest_first(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;

@@ -25,6 +25,9 @@ int folder_path(char out[PATH_MAX], struct err *e, const char *fmt, ...) __attri
 /* DIR/step-00001234<suffix> */
 int folder_step_path(char out[PATH_MAX], const char *dir, int64_t step, const char *suffix, struct err *e);
 
+/* Step of "step-<digits>" as folder_step_path() writes it, -1 for any other name. */
+int64_t folder_step(const char *name);
+
 /* Steps of all step-N folders in dir, newest first; *ret is freed by the caller. No folder: none. */
 int folder_list(const char *dir, int64_t **ret, size_t *ret_n, struct err *e);
 

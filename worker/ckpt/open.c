@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -95,6 +96,27 @@ int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e)
         return err_set(e, first.code, "%s holds no sound checkpoint, only %zu damaged: %.350s", dir, damaged,
                        first.text);
     *ret_step = found;
+    return 0;
+}
+
+int ckpt_locate(const char *path, char *dir, int64_t *step, struct err *e)
+{
+    char real[PATH_MAX];
+    int64_t *steps = NULL;
+    size_t n = 0;
+    if (!realpath(path, real))
+        return err_set(e, ERR_USAGE, "no checkpoint found at '%s': %s", path, strerror(errno));
+    char *name = strrchr(real, '/');
+    int64_t one = folder_step(name + 1);
+    if (one < 0)
+        folder_list(real, &steps, &n, NULL);
+    free(steps);
+    if (one < 0 && n == 0)
+        return err_set(e, ERR_USAGE, "no checkpoint found at '%s': neither a step-N folder nor a folder of them", path);
+    if (one >= 0)
+        *name = '\0';
+    snprintf(dir, PATH_MAX, "%s", real[0] ? real : "/");
+    *step = one;
     return 0;
 }
 

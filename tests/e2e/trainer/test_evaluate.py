@@ -1,0 +1,99 @@
+"""--evaluate and --resume PATH: what they print, what they refuse, and that they write nothing they should not."""
+import json
+import re
+import shutil
+
+import pytest
+
+from support import CRUN, TRAINER, run
+
+
+def command(data, *args):
+    return [TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "resnet18", "--image-size", 32,
+            "--batch-size", 32, "--device", "cpu", "--amp", "off", "--threads", 1, *args]
+
+
+def accuracy(p):
+    assert p.returncode == 0, p.stderr
+    return re.search(r"\* Acc@1 .*", p.stdout).group()
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return shapes(32, 160, 41)
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("evaluate") / "ck"
+    p = run(*command(data, "--num-epochs", 2, "--checkpoint-dir", out))
+    assert p.returncode == 0, p.stderr
+    return out, accuracy(p)
+
+
+def listing(folder):
+    return sorted((p.relative_to(folder), p.stat().st_mtime_ns) for p in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_evaluate_prints_what_training_printed_whatever_the_world(data, trained, world):
+    out, expected = trained
+    before = listing(out)
+    p = run(CRUN, "--standalone", "--nproc_per_node", world,
+            *command(data, "--evaluate", "--checkpoint-dir", out, "--resume", "auto"))
+    assert accuracy(p) == expected
+    assert re.search(r"Test: loss \d\.\d{4} Acc@1 .* \(41 images\)", p.stderr), p.stderr
+    assert listing(out) == before
+
+
+def test_evaluate_takes_a_folder_a_step_and_a_link_to_one(data, trained, tmp_path):
+    out, expected = trained
+    link = tmp_path / "model_2.mdl"
+    link.symlink_to(out / "step-00000010")
+    for path in (out, out / "step-00000010", link):
+        assert accuracy(run(*command(data, "-e", "--resume", path))) == expected
+    of_first = [json.loads(m) for m in (out / "metrics.jsonl").read_text().splitlines() if "test_acc1" in m][0]
+    p = run(*command(data, "-e", "--resume", out / "step-00000005", "--seed", 3))
+    assert accuracy(p).startswith(f"* Acc@1 {of_first['test_acc1']:.3f} ")
+
+
+def test_evaluate_without_test_data_is_a_wrong_command_line(data):
+    p = run(TRAINER, "--train-data", data / "train", "-e")
+    assert p.returncode == 2 and "--evaluate needs --test-data" in p.stderr
+
+
+def test_resume_from_a_path_that_is_not_there_ends_with_2(data, tmp_path):
+    for path in (tmp_path / "nowhere", tmp_path):
+        p = run(CRUN, "--standalone", "--nproc_per_node", 2, *command(data, "--resume", path))
+        assert p.returncode == 2
+        assert f"no checkpoint found at '{path}'" in p.stderr
+
+
+def test_resume_auto_in_an_empty_folder_starts_over(data, tmp_path):
+    p = run(*command(data, "--num-epochs", 1, "--max-steps", 1, "--checkpoint-dir", tmp_path, "--resume", "auto"))
+    assert p.returncode == 0 and "resumed" not in p.stderr
+
+
+def test_a_run_resumed_from_a_path_goes_on_as_the_unbroken_one(data, trained, tmp_path):
+    out, expected = trained
+    p = run(*command(data, "--num-epochs", 2, "--resume", out / "step-00000005", "--checkpoint-dir", tmp_path))
+    assert accuracy(p) == expected and "resumed from step 5" in p.stderr
+    for name in ("model", "train"):
+        file = f"step-00000010/{name}.safetensors"
+        assert (tmp_path / file).read_bytes() == (out / file).read_bytes()
+
+
+def test_an_older_step_of_the_same_folder_is_refused(data, trained):
+    out, _ = trained
+    p = run(*command(data, "--resume", out / "step-00000005", "--checkpoint-dir", out))
+    assert p.returncode == 2 and "holds a newer checkpoint, of step 10" in p.stderr
+
+
+def test_a_damaged_checkpoint_named_by_its_path_is_refused_with_the_tensor(data, trained, tmp_path):
+    shutil.copytree(trained[0] / "step-00000010", tmp_path / "step-00000010")
+    file = tmp_path / "step-00000010" / "model.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-1000] ^= 1
+    file.write_bytes(raw)
+    p = run(*command(data, "-e", "--resume", tmp_path / "step-00000010"))
+    assert p.returncode == 65 and re.search(r"tensor '\S+' in .*model.safetensors is damaged", p.stderr), p.stderr

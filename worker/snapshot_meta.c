@@ -1,0 +1,174 @@
+#include "worker/snapshot_impl.h"
+
+#include <string.h>
+
+#include "common/err.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "worker/config.h"
+#include "worker/optim/schedule.h"
+#include "worker/snapshot.h"
+
+/* Members of the manifest that are plain numbers: written, read and compared from this list. */
+#define POSITION_FIELDS(X)                                                                                             \
+    X(updates)                                                                                                         \
+    X(epoch)                                                                                                           \
+    X(step)                                                                                                            \
+    X(epoch_loss)                                                                                                      \
+    X(epoch_top1)                                                                                                      \
+    X(epoch_count)                                                                                                     \
+    X(epoch_seconds)                                                                                                   \
+    X(seconds)
+#define FIXED_FIELDS(X)                                                                                                \
+    X(num_labels)                                                                                                      \
+    X(image_size)                                                                                                      \
+    X(channels)                                                                                                        \
+    X(seed)
+#define NOTED_FIELDS(X)                                                                                                \
+    X(batch)                                                                                                           \
+    X(world)                                                                                                           \
+    X(threads)                                                                                                         \
+    X(train_images)
+
+/* Options that may change between runs of one training, told when they do. */
+#define NOTED_OPTIONS(X)                                                                                               \
+    X("num-epochs", num_epochs)                                                                                        \
+    X("max-steps", max_steps)                                                                                          \
+    X("base-learning-rate", base_lr)                                                                                   \
+    X("momentum", momentum)                                                                                            \
+    X("weight-decay", weight_decay)                                                                                    \
+    X("beta2", beta2)                                                                                                  \
+    X("adam-eps", adam_eps)                                                                                            \
+    X("lars-eta", lars_eta)                                                                                            \
+    X("bn-decay", bn_decay)                                                                                            \
+    X("clip-grad-norm", clip_grad_norm)                                                                                \
+    X("label-smoothing", label_smoothing)                                                                              \
+    X("ema", ema)                                                                                                      \
+    X("accumulate", accumulate)                                                                                        \
+    X("lr-scale", lr_scale)                                                                                            \
+    X("lr-power", lr_power)                                                                                            \
+    X("lr-step", lr_step_epochs)                                                                                       \
+    X("lr-gamma", lr_gamma)                                                                                            \
+    X("warmup-epochs", warmup_epochs)                                                                                  \
+    X("crop-scale MIN", crop_scale.min)                                                                                \
+    X("crop-scale MAX", crop_scale.max)                                                                                \
+    X("sync-bn", sync_bn)
+
+static const char *policy_name(const struct snapshot_identity *id)
+{
+    return schedule_policy_name((enum lr_policy)id->cfg->lr_policy);
+}
+
+/* Integers above 2^53 do not occur (seeds are limited by the option table), so JSON numbers are exact. */
+cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
+{
+    cJSON *m = cJSON_CreateObject();
+    cJSON_AddStringToObject(m, "arch", id->arch);
+    cJSON_AddStringToObject(m, "device", id->device);
+    cJSON_AddStringToObject(m, "amp", id->amp);
+    cJSON_AddStringToObject(m, "optimizer", id->optimizer);
+    cJSON_AddStringToObject(m, "run_id", id->run_id);
+#define X(f) cJSON_AddNumberToObject(m, #f, (double)id->f);
+    FIXED_FIELDS(X)
+    NOTED_FIELDS(X)
+#undef X
+#define X(f) cJSON_AddNumberToObject(m, #f, (double)at->f);
+    POSITION_FIELDS(X)
+#undef X
+    cJSON *options = cJSON_AddObjectToObject(m, "options");
+#define X(name, f) cJSON_AddNumberToObject(options, name, (double)id->cfg->f);
+    NOTED_OPTIONS(X)
+#undef X
+    cJSON_AddStringToObject(options, "lr-policy", policy_name(id));
+    cJSON *classes = cJSON_AddArrayToObject(m, "classes");
+    for (int i = 0; i < id->nclasses; i++)
+        cJSON_AddItemToArray(classes, cJSON_CreateString(id->classes[i]));
+    return m;
+}
+
+static int check_classes(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
+{
+    const cJSON *classes = cJSON_GetObjectItemCaseSensitive(meta, "classes");
+    if (cJSON_GetArraySize(classes) != id->nclasses)
+        return err_set(e, ERR_MISMATCH, "the checkpoint was trained on %d classes, the training set has %d",
+                       cJSON_GetArraySize(classes), id->nclasses);
+    for (int i = 0; i < id->nclasses; i++) {
+        const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(classes, i));
+        if (!name || strcmp(name, id->classes[i]) != 0)
+            return err_set(e, ERR_MISMATCH, "class %d is '%s' in the checkpoint and '%s' in the training set", i,
+                           name ? name : "?", id->classes[i]);
+    }
+    return 0;
+}
+
+static void tell_options(const cJSON *meta, const struct snapshot_identity *id)
+{
+    const struct train_config *cfg = id->cfg;
+    const char *policy;
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(meta, "options");
+    double was;
+#define X(name, f)                                                                                                     \
+    if (json_f64(options, name, &was, NULL) == 0 && was != (double)cfg->f)                                             \
+        log_warn("resume", "--" name " was %g and is now %g", was, (double)cfg->f);
+    NOTED_OPTIONS(X)
+#undef X
+    if (json_str(options, "lr-policy", &policy, NULL) == 0 && strcmp(policy, policy_name(id)) != 0)
+        log_warn("resume", "--lr-policy was %s and is now %s", policy, policy_name(id));
+}
+
+bool meta_same_optimizer(const cJSON *meta, const struct snapshot_identity *id)
+{
+    const char *was = "sgd";
+    json_str(meta, "optimizer", &was, NULL);
+    return strcmp(was, id->optimizer) == 0;
+}
+
+int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
+{
+    const char *text;
+    int64_t value;
+    TRY(json_str(meta, "arch", &text, e));
+    if (strcmp(text, id->arch) != 0)
+        return err_set(e, ERR_MISMATCH, "the checkpoint is of arch %s, this run of %s", text, id->arch);
+#define X(f)                                                                                                           \
+    TRY(json_i64(meta, #f, &value, e));                                                                                \
+    if (value != id->f && !(id->evaluate && strcmp(#f, "seed") == 0))                                                  \
+        return err_set(e, ERR_MISMATCH, "the checkpoint has " #f " %lld, this run %lld", (long long)value,             \
+                       (long long)id->f);
+    FIXED_FIELDS(X)
+#undef X
+    TRY(check_classes(meta, id, e));
+    if (!tell || id->evaluate)
+        return 0;
+#define X(f)                                                                                                           \
+    TRY(json_i64(meta, #f, &value, e));                                                                                \
+    if (value != id->f)                                                                                                \
+        log_warn("resume", #f " was %lld and is now %lld: results may differ in their last bits or more",              \
+                 (long long)value, (long long)id->f);
+    NOTED_FIELDS(X)
+#undef X
+    TRY(json_str(meta, "device", &text, e));
+    if (strcmp(text, id->device) != 0)
+        log_warn("resume", "the device was '%s' and is now '%s': results may differ in their last bits", text,
+                 id->device);
+    TRY(json_str(meta, "amp", &text, e));
+    if (strcmp(text, id->amp) != 0)
+        log_warn("resume", "precision was %s and is now %s", text, id->amp);
+    if (!meta_same_optimizer(meta, id))
+        log_warn("resume", "the optimizer is %s now and was another: it begins without momentum", id->optimizer);
+    tell_options(meta, id);
+    return 0;
+}
+
+int meta_position(const cJSON *meta, struct position *at, struct err *e)
+{
+    double v;
+#define X(f)                                                                                                           \
+    TRY(json_f64(meta, #f, &v, e));                                                                                    \
+    at->f = (__typeof__(at->f))v;
+    POSITION_FIELDS(X)
+#undef X
+    if (at->updates < 0 || at->epoch < 0 || at->step < 0)
+        return err_set(e, ERR_CORRUPT, "the manifest's position is negative");
+    return 0;
+}
