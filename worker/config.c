@@ -124,6 +124,25 @@ static const struct arg_spec specs[] = {
              "ranks; distributed: ranks take turns in an order padded to a multiple of them, as torch's "
              "DistributedSampler; sharded: nodes take turns in the order of the records, round and round, as Caffe2's "
              "readers"},
+    {.name = "shuffle",
+     .type = ARG_CHOICE,
+     .at = AT(shuffle),
+     .choices = "auto|on|off",
+     .def = "auto",
+     .help = "an order of its own for every pass (sharded: one for all); off: that of the set; auto: off where the "
+             "sampler is sharded"},
+    {.name = "drop-last",
+     .type = ARG_FLAG,
+     .at = AT(drop_last),
+     .help = "--sampler distributed: leave out the samples that the ranks do not divide, instead of repeating some"},
+    {.name = "epoch-size",
+     .type = ARG_INT,
+     .at = AT(epoch_size),
+     .def = "0",
+     .min = 0,
+     .max = 1e15,
+     .help = "samples of an epoch, rounded down to whole batches, but at least one; passes over the set go on from one "
+             "epoch to the next. 0: as many as the set has"},
     {.name = "strict-data",
      .type = ARG_FLAG,
      .at = AT(strict_data),
@@ -486,6 +505,8 @@ int train_config_check(const struct train_config *c, struct err *e)
 {
     if (c->num_channels != 1 && c->num_channels != 3)
         return err_set(e, ERR_USAGE, "--num-channels %d: must be 1 or 3", (int)c->num_channels);
+    if (c->drop_last && c->sampler != SAMPLER_DISTRIBUTED)
+        return err_set(e, ERR_USAGE, "--drop-last is an option of --sampler distributed; the others repeat nothing");
     if (c->num_labels == 1)
         return err_set(e, ERR_USAGE, "--num-labels 1: a classifier needs at least 2 classes");
     if (train_config_resume(c) == RESUME_AUTO && !c->checkpoint_dir)

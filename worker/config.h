@@ -22,6 +22,7 @@ struct milestones {
 enum optimizer_name { OPTIMIZER_SGD, OPTIMIZER_LARS, OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
 enum sgd_rule { SGD_TORCH, SGD_CAFFE2 };
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_WORKERS, LR_SCALE_BATCH256 };
+enum shuffle { SHUFFLE_AUTO, SHUFFLE_ON, SHUFFLE_OFF };
 enum amp { AMP_AUTO, AMP_BF16, AMP_OFF };
 enum resume { RESUME_OFF, RESUME_AUTO, RESUME_PATH };
 
@@ -31,7 +32,9 @@ struct train_config {
     int64_t num_labels;  /* 0: as many as the training set has classes */
     int64_t null_images; /* of --train-data null; 0: ImageNet's number */
     int64_t num_channels, image_size;
-    int input, sampler; /* enum input_kind, enum sampler_kind */
+    int input, sampler, shuffle; /* enum input_kind, enum sampler_kind, enum shuffle */
+    bool drop_last;
+    int64_t epoch_size; /* 0: the set's own number */
     struct range crop_scale;
     bool strict_data;
     int64_t loader_threads; /* 0: cores / local ranks */

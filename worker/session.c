@@ -207,11 +207,31 @@ static size_t batch_of(const struct session *s, bool training)
     return batch < n ? batch : n;
 }
 
+/* Evaluation takes every held-out sample once, in order, for any number of ranks. */
+static struct sampler order_of(const struct session *s, bool training)
+{
+    const struct train_config *cfg = s->cfg;
+    struct sampler o = {.n = training ? s->train_set->n : s->test_set->n,
+                        .batch = batch_of(s, training),
+                        .rank = s->rank,
+                        .world = s->world,
+                        .seed = (uint64_t)cfg->seed};
+    if (training) {
+        o.kind = (enum sampler_kind)cfg->sampler;
+        o.shards = s->nodes;
+        o.shuffle = cfg->shuffle == SHUFFLE_ON || (cfg->shuffle == SHUFFLE_AUTO && o.kind != SAMPLER_SHARDED);
+        o.drop_last = cfg->drop_last;
+        o.epoch_size = (size_t)cfg->epoch_size;
+    }
+    return o;
+}
+
 /* Samples that go through the model at once. */
 static size_t part_of(const struct session *s, bool training)
 {
-    const size_t share = sampler_share(batch_of(s, training), s->world), parts = training ? (size_t)s->parts : 1;
-    return (share + parts - 1) / parts;
+    const struct sampler order = order_of(s, training);
+    const size_t rows = sampler_rows(&order), parts = training ? (size_t)s->parts : 1;
+    return (rows + parts - 1) / parts;
 }
 
 static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
@@ -231,14 +251,11 @@ static int open_plan(struct session *s, bool training, struct plan **ret, struct
 static int open_loader(struct session *s, bool training, struct loader **ret, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
-    struct loader_options o = {.rank = s->rank,
-                               .world = s->world,
-                               .batch = batch_of(s, training),
+    struct loader_options o = {.sampler = order_of(s, training),
                                .rows = part_of(s, training) * (training ? (size_t)s->parts : 1),
                                .image_size = (int)cfg->image_size,
                                .channels = (int)cfg->num_channels,
                                .training = training,
-                               .seed = (uint64_t)cfg->seed,
                                .threads = s->loader_threads,
                                .strict = cfg->strict_data,
                                .augment = {.scale_min = cfg->crop_scale.min,
@@ -251,18 +268,21 @@ static int open_loader(struct session *s, bool training, struct loader **ret, st
 
 static int open_pipeline(struct session *s, struct err *e)
 {
+    struct sampler order = order_of(s, true);
+    TRY(sampler_check(&order, e));
     s->part = (int)part_of(s, true);
     if (!s->cfg->evaluate) {
         TRY(open_plan(s, true, &s->train_plan, e));
         TRY(open_loader(s, true, &s->train_loader, e));
     }
     TRY(step_slices(s->program, &s->optimizer, &s->slices, &s->nslices, e));
-    s->steps_per_epoch = sampler_steps(s->train_set->n, batch_of(s, true));
+    s->steps_per_epoch = sampler_steps(&order);
     if (!s->test_set)
         return 0;
     TRY(open_plan(s, false, &s->test_plan, e));
     TRY(open_loader(s, false, &s->test_loader, e));
-    s->test_steps = sampler_steps(s->test_set->n, batch_of(s, false));
+    order = order_of(s, false);
+    s->test_steps = sampler_steps(&order);
     return 0;
 }
 

@@ -2,7 +2,7 @@
  *
  * Batches are numbered; batch q lives in slot q % slots. Its life: FREE -> (begin_batch: ids, labels' places and weights are laid out)
  * FILLING -> (the last sample is in) READY -> (loader_next) TAKEN -> (loader_done) FREE. The unit of work is one sample, handed out in order under the lock and
- * decoded outside of it, so one slow picture delays nobody but its batch. What a sample becomes depends on (seed, epoch, id) alone.
+ * decoded outside of it, so one slow picture delays nobody but its batch. What a sample becomes depends on (seed, pass, id) alone.
  *
  * What goes wrong:
  *   - a sample cannot be decoded: zero pixels, weight 0, counted, logged once;  with strict it is the batch's error;
@@ -36,6 +36,7 @@ struct slot {
     int32_t *labels;
     float *weights;
     uint32_t *ids;
+    uint64_t *passes; /* through the set; crops differ from one to the next */
 };
 
 struct loader {
@@ -50,7 +51,7 @@ struct loader {
     bool stopping, sought;
     int busy, waiting;              /* threads with a sample in hand; callers in loader_next() */
     int64_t epoch, step, end_epoch; /* of the next batch to begin */
-    int64_t order_epoch;            /* of order; -1: none */
+    uint64_t order_pass;            /* of order; UINT64_MAX: none */
     uint32_t *order;
     uint64_t begun, taken;   /* batches begun by the threads, given to the caller */
     size_t handed;           /* samples handed out of batch begun - 1 */
@@ -68,7 +69,7 @@ struct loader {
 struct job {
     struct slot *slot;
     size_t place; /* in the batch */
-    int64_t epoch;
+    uint64_t pass;
     uint32_t id;
 };
 
@@ -77,7 +78,7 @@ static int transform(const struct loader *l, const struct job *j, const struct i
     const struct loader_options *o = &l->o;
     if (!o->training)
         return image_eval(im, o->eval_resize, o->image_size, dst, e);
-    struct crop c = augment_crop(&o->augment, o->seed, (uint64_t)j->epoch, j->id, im->w, im->h);
+    struct crop c = augment_crop(&o->augment, o->sampler.seed, j->pass, j->id, im->w, im->h);
     return image_crop_resize(im, &c, o->image_size, o->image_size, dst, e);
 }
 
@@ -103,24 +104,32 @@ static void set_ready(struct loader *l, struct slot *s)
     pthread_cond_broadcast(&l->ready);
 }
 
+/* Ids of the samples, in order; in a batch that two passes share the order changes on the way. */
+static void choose_samples(struct loader *l, struct slot *s)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        const struct place p = sampler_place(&l->o.sampler, s->epoch, s->step, i);
+        if (l->order_pass != p.pass)
+            sampler_order(&l->o.sampler, p.pass, l->order);
+        l->order_pass = p.pass;
+        s->ids[i] = l->order[p.at];
+        s->passes[i] = p.pass;
+    }
+}
+
 /* Lay out the next batch in its slot: which samples, and the padding behind them. */
 static void begin_batch(struct loader *l, struct slot *s)
 {
-    if (l->order_epoch != l->epoch) {
-        sampler_permutation(l->o.seed, (uint64_t)l->epoch, l->o.training, l->data->n, l->order);
-        l->order_epoch = l->epoch;
-    }
-    struct slice part = sampler_slice(l->data->n, l->o.batch, l->step, l->o.rank, l->o.world);
     s->epoch = l->epoch;
     s->step = l->step;
-    s->count = s->pending = part.count;
+    s->count = s->pending = sampler_count(&l->o.sampler, s->epoch, s->step);
     s->bad = 0;
     s->error.code = 0;
-    memcpy(s->ids, l->order + part.first, part.count * sizeof *s->ids);
+    choose_samples(l, s);
     memset(s->labels, 0, l->share * sizeof *s->labels);
-    memset(s->images + part.count * l->image_bytes, 0, (l->share - part.count) * l->image_bytes);
+    memset(s->images + s->count * l->image_bytes, 0, (l->share - s->count) * l->image_bytes);
     for (size_t i = 0; i < l->share; i++)
-        s->weights[i] = i < part.count ? 1.0f : 0.0f;
+        s->weights[i] = i < s->count ? 1.0f : 0.0f;
     s->state = SLOT_FILLING;
     l->handed = 0;
     l->begun++;
@@ -128,7 +137,7 @@ static void begin_batch(struct loader *l, struct slot *s)
         l->step = 0;
         l->epoch++;
     }
-    if (part.count == 0)
+    if (s->count == 0)
         set_ready(l, s);
 }
 
@@ -149,7 +158,7 @@ static bool hand_out(struct loader *l, struct job *j)
         begin_batch(l, next);
     }
     struct slot *s = slot_of(l, l->begun - 1);
-    *j = (struct job){.slot = s, .place = l->handed, .epoch = s->epoch, .id = s->ids[l->handed]};
+    *j = (struct job){.slot = s, .place = l->handed, .pass = s->passes[l->handed], .id = s->ids[l->handed]};
     l->handed++;
     return true;
 }
@@ -216,11 +225,9 @@ static void *loader_thread(void *arg)
 
 static int check_options(struct loader_options *o, struct err *e)
 {
-    if (o->world < 1 || o->rank < 0 || o->rank >= o->world)
-        return err_set(e, -EINVAL, "rank %d of a world of %d", o->rank, o->world);
-    if (o->batch < 1 || o->image_size < 1 || o->threads < 1 || o->threads > 4096 || o->prefetch < 0)
-        return err_set(e, -EINVAL,
-                       "a loader needs a batch, an image size and threads of at least 1, not %zu, %d and %d", o->batch,
+    TRY(sampler_check(&o->sampler, e));
+    if (o->image_size < 1 || o->threads < 1 || o->threads > 4096 || o->prefetch < 0)
+        return err_set(e, -EINVAL, "a loader needs an image size and threads of at least 1, not %d and %d",
                        o->image_size, o->threads);
     if (o->channels != 1 && o->channels != 3)
         return err_set(e, -EINVAL, "images have 1 or 3 channels, not %d", o->channels);
@@ -249,7 +256,8 @@ static int alloc_slots(struct loader *l, struct err *e)
         s->labels = calloc(n, sizeof *s->labels);
         s->weights = calloc(n, sizeof *s->weights);
         s->ids = calloc(n, sizeof *s->ids);
-        if (!s->images || !s->labels || !s->weights || !s->ids)
+        s->passes = calloc(n, sizeof *s->passes);
+        if (!s->images || !s->labels || !s->weights || !s->ids || !s->passes)
             return err_set(e, -ENOMEM, "no memory for %d batches of %zu images of %zu bytes", l->n_slots, n,
                            l->image_bytes);
     }
@@ -275,20 +283,21 @@ static void init_sync(struct loader *l)
 int loader_create(struct loader **ret, struct dataset *d, const struct loader_options *o, struct err *e)
 {
     struct loader_options checked = *o;
-    TRY(check_options(&checked, e));
     if (d->n < 1 || d->n > UINT32_MAX)
         return err_set(e, ERR_DATA, "a data set of %zu samples cannot be loaded", d->n);
+    checked.sampler.n = d->n;
+    TRY(check_options(&checked, e));
     struct loader *l = calloc(1, sizeof *l);
     if (!l)
         return err_set(e, -ENOMEM, "no memory for a loader");
     l->data = d;
     l->o = checked;
-    l->share = sampler_share(o->batch, o->world);
+    l->share = sampler_rows(&l->o.sampler);
     l->share = o->rows > l->share ? o->rows : l->share;
     l->image_bytes = (size_t)o->image_size * (size_t)o->image_size * (size_t)o->channels;
-    l->steps = sampler_steps(d->n, o->batch);
+    l->steps = sampler_steps(&l->o.sampler);
     l->n_slots = checked.prefetch + 1; /* and the one the caller holds */
-    l->order_epoch = -1;
+    l->order_pass = UINT64_MAX;
     init_sync(l);
     int rc = alloc_slots(l, e);
     for (; rc == 0 && l->n_threads < checked.threads; l->n_threads++) {
@@ -303,6 +312,11 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     else
         *ret = l;
     return rc;
+}
+
+int64_t loader_steps(const struct loader *l)
+{
+    return l->steps;
 }
 
 void loader_destroy(struct loader *l)
@@ -323,6 +337,7 @@ void loader_destroy(struct loader *l)
         free(l->slots[i].labels);
         free(l->slots[i].weights);
         free(l->slots[i].ids);
+        free(l->slots[i].passes);
     }
     free(l->slots);
     free(l->order);

@@ -1,6 +1,6 @@
 /* Loader threads that keep a ring of ready batches ahead of training.
  *
- * Results depend on (seed, epoch, step, rank, world) only, never on the number of threads or on timing. A sample that cannot be decoded
+ * Results depend on the sampler, epoch and step only, never on the number of threads or on timing. A sample that cannot be decoded
  * gets weight 0 and zero pixels, is counted, and is logged once by name; with strict it fails loader_next(). */
 #ifndef CRUN_WORKER_LOADER_H
 #define CRUN_WORKER_LOADER_H
@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "worker/data/image.h"
+#include "worker/data/sampler.h"
 #include "worker/device/device.h"
 
 struct dataset;
@@ -17,17 +18,15 @@ struct err;
 struct loader;
 
 struct loader_options {
-    int rank, world;
-    size_t batch; /* global */
+    struct sampler sampler; /* n is the set's; its seed is that of crops, too */
     size_t
         rows; /* of a batch in memory, at least this rank's largest share; what is not filled has weight 0. 0: the share */
     int image_size, channels;
-    bool training; /* augment + shuffle; else resize + centre crop in order */
+    bool training; /* augment; else resize + centre crop */
     struct augment augment;
     int eval_resize; /* short side before the centre crop, >= image_size; 0: image_size * 256 / 224 rounded */
-    uint64_t seed;
-    int threads;  /* >= 1 */
-    int prefetch; /* ready batches ahead; 0: 4 */
+    int threads;     /* >= 1 */
+    int prefetch;    /* ready batches ahead; 0: 4 */
     bool strict;
     int64_t timeout_ms; /* of loader_next(); 0: 600000 */
 };
@@ -42,7 +41,8 @@ struct loader_batch {
 };
 
 int loader_create(struct loader **ret, struct dataset *d, const struct loader_options *o, struct err *e);
-void loader_destroy(struct loader *l); /* wakes a blocked loader_next(), joins the threads; NULL allowed */
+int64_t loader_steps(const struct loader *l); /* of an epoch */
+void loader_destroy(struct loader *l);        /* wakes a blocked loader_next(), joins the threads; NULL allowed */
 
 /* (Re)start at a step of an epoch; the last batch is that of the last step of epoch end_epoch - 1. What was prefetched is dropped;
  * hand borrowed batches back first. */

@@ -1,27 +1,58 @@
-/* Which samples make up a step: pure functions (D8), the same for every world size.
+/* Which samples make up a step: pure functions, cheap enough to be asked for every batch.
  *
- * Step k of an epoch takes perm(seed, epoch)[kB, min((k+1)B, n)); with m its size, rank r of W takes [floor(rm/W), floor((r+1)m/W)) of it. */
+ * An endless stream of samples runs through the set pass after pass; an epoch is the next `epoch_size` of it (the set's own number: a
+ * pass) and step k the epoch's positions kB .. (k+1)B - 1, the last step being short where B does not divide it. Of a step's m positions:
+ *   - global: rank r of W takes the r-th W-th, [floor(rm/W), floor((r+1)m/W)): the union is the same for every W;
+ *   - distributed (torch.utils.data.DistributedSampler): a pass is padded by its own head to a multiple of W (drop_last: cut down to
+ *     one), and rank r takes every position p of the pass with p mod W = r. The permutation is ours, not torch's: same distribution, other
+ *     numbers;
+ *   - sharded (Caffe2's DBReader): shard s of S reads records s, s + S, s + 2S ... and begins again at s when the set ends; each of the
+ *     shard's W/S ranks takes an equal part of its B/S of the step. An epoch is a multiple of B. Shuffled, it is once and for all:
+ *     shards end a pass at different times, and must not meet. */
 #ifndef CRUN_WORKER_SAMPLER_H
 #define CRUN_WORKER_SAMPLER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* A permutation of 0..n-1 (Fisher-Yates on Philox) into out; shuffle == 0: the identity. */
-void sampler_permutation(uint64_t seed, uint64_t epoch, int shuffle, size_t n, uint32_t *out);
+struct err;
 
 /* Who takes which sample of an epoch. */
 enum sampler_kind { SAMPLER_GLOBAL, SAMPLER_DISTRIBUTED, SAMPLER_SHARDED };
 #define SAMPLER_CHOICES "global|distributed|sharded" /* in the order of enum sampler_kind */
 
-int64_t sampler_steps(size_t n, size_t batch); /* steps per epoch: ceil(n / batch) */
-
-struct slice {
-    size_t first, count; /* into the permutation */
+struct sampler {
+    enum sampler_kind kind;
+    size_t n, batch; /* samples of the set, of a global batch; both >= 1 */
+    int rank, world;
+    int shards;        /* sharded: a divisor of world; shard s are ranks s * world / shards onwards. 0: world */
+    bool shuffle;      /* each pass in an order of its own; else that of the set */
+    bool drop_last;    /* distributed */
+    size_t epoch_size; /* rounded down to a multiple of batch, but at least one batch. 0: the set's own number */
+    uint64_t seed;
 };
-struct slice sampler_slice(size_t n, size_t batch, int64_t step, int rank, int world);
 
-/* Largest share of a rank: ceil(batch / world). The batch of the plan. */
+/* Fills in the defaults. ERR_USAGE names the option that asks for what cannot be; -EINVAL. */
+int sampler_check(struct sampler *s, struct err *e);
+
+int64_t sampler_steps(const struct sampler *s); /* of an epoch */
+size_t sampler_rows(const struct sampler *s);   /* most samples a rank has in a step */
+
+/* Samples of this rank in a step. */
+size_t sampler_count(const struct sampler *s, int64_t epoch, int64_t step);
+
+/* Sample i (< sampler_count) of this rank: the place in the order of a pass. */
+struct place {
+    uint64_t pass;
+    uint32_t at;
+};
+struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step, size_t i);
+
+/* The order of a pass: a permutation of 0..n-1 (Fisher-Yates on Philox) into out; without shuffle the identity. */
+void sampler_order(const struct sampler *s, uint64_t pass, uint32_t *out);
+
+/* Largest share of a rank: ceil(batch / world). */
 size_t sampler_share(size_t batch, int world);
 
 #endif

@@ -63,14 +63,11 @@ static int tear_down(void **state)
 static struct loader_options options(void)
 {
     return (struct loader_options){
-        .rank = 0,
-        .world = 1,
-        .batch = 5,
+        .sampler = {.world = 1, .batch = 5, .shuffle = true, .seed = 11},
         .image_size = SIZE,
         .channels = 3,
         .training = true,
         .augment = {0.3, 1, 3.0 / 4, 4.0 / 3, 0.5},
-        .seed = 11,
         .threads = 2,
         .timeout_ms = 20000,
     };
@@ -174,8 +171,8 @@ static void gather(struct dataset *d, int world, uint8_t images[N][PIXELS], int 
 {
     for (int rank = 0; rank < world; rank++) {
         struct loader_options o = options();
-        o.world = world;
-        o.rank = rank;
+        o.sampler.world = world;
+        o.sampler.rank = rank;
         struct loader *l = open_loader(d, &o);
         struct loader_batch b;
         int steps = 0;
@@ -213,8 +210,8 @@ static void padding_has_weight_0_and_no_pixels(void **state)
     struct fix *f = *state;
     struct loader_options o = options();
     struct loader_batch b;
-    o.world = 2;
-    o.rank = 1;
+    o.sampler.world = 2;
+    o.sampler.rank = 1;
     struct loader *l = open_loader(f->data, &o);
     seek(l, 0, 0, 1);
     for (int step = 0; step < 5; step++) {
@@ -236,8 +233,8 @@ static void evaluation_takes_the_files_in_order_through_the_central_crop(void **
     struct fix *f = *state;
     struct loader_options o = options();
     struct loader_batch b;
-    o.training = false;
-    o.batch = 10;
+    o.training = o.sampler.shuffle = false;
+    o.sampler.batch = 10;
     struct loader *l = open_loader(f->data, &o);
     seek(l, 0, 0, 1);
     for (uint32_t next = 0; loader_next(l, &b, NULL) == 0; loader_done(l, &b))
@@ -335,7 +332,7 @@ static void options_that_make_no_sense_are_refused(void **state)
     struct loader_batch b;
     struct err e = {0};
     struct loader_options o = options();
-    o.rank = 1;
+    o.sampler.rank = 1;
     assert_int_equal(loader_create(&l, f->data, &o, &e), -EINVAL);
     o = options();
     o.augment.scale_min = 0;
@@ -344,7 +341,7 @@ static void options_that_make_no_sense_are_refused(void **state)
     o.channels = 4;
     assert_int_equal(loader_create(&l, f->data, &o, &e), -EINVAL);
     o = options();
-    o.training = false;
+    o.training = o.sampler.shuffle = false;
     o.eval_resize = SIZE - 1;
     assert_int_equal(loader_create(&l, f->data, &o, &e), -EINVAL);
     o = options();

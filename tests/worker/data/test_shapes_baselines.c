@@ -177,7 +177,7 @@ static double train(const float *f, int n, const int *label, int passes, double 
     double best = 0;
     for (int pass = 0; pass < passes; pass++) {
         float rate = (float)(0.5 * (1 - (double)pass / passes) / n); /* stable: the inputs' squared length is n */
-        sampler_permutation(1, (uint64_t)pass, 1, TRAIN, order);
+        sampler_order(&(struct sampler){.n = TRAIN, .shuffle = true, .seed = 1}, (uint64_t)pass, order);
         for (int i = 0; i < TRAIN; i += BATCH)
             train_step(f, w, m, n, label, order + i, rate, (float)decay);
         best = fmax(best, accuracy(f, w, n, label));
@@ -228,7 +228,7 @@ static void shuffled_labels_teach_nothing(void **state)
 {
     int shuffled[ALL];
     uint32_t order[ALL];
-    sampler_permutation(2, 0, 1, ALL, order);
+    sampler_order(&(struct sampler){.n = ALL, .shuffle = true, .seed = 2}, 0, order);
     for (int i = 0; i < ALL; i++)
         shuffled[i] = labels[order[i]];
     check(best_of(coarse_pixels, shuffled, 3, "shuffled labels"), 5, 15);
