@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 
+#include "worker/model/model.h"
+
 struct program;
 
 struct resnet_shape {
@@ -12,7 +14,8 @@ struct resnet_shape {
     int blocks[4]; /* of the stages layer1 to layer4 */
 };
 
-void resnet_write(struct program *p, const struct resnet_shape *shape, int classes, bool zero_init_residual);
+void resnet_write(struct program *p, const struct resnet_shape *shape, const struct model_options *o);
 void convnet_write(struct program *p, int classes);
+void mlp_write(struct program *p, int classes);
 
 #endif

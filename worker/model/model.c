@@ -26,8 +26,13 @@ static const struct resnet_shape resnets[] = {
 const char *model_names(void)
 {
 #define X(name, bottleneck, a, b, c, d) name ", "
-    return RESNETS(X) "convnet";
+    return RESNETS(X) "convnet, mlp";
 #undef X
+}
+
+double model_bn_momentum(enum net_style style)
+{
+    return style == NET_CAFFE2 ? 0.9 : 0.1;
 }
 
 static int check(const struct model_options *o, struct err *e)
@@ -49,16 +54,19 @@ int model_build(struct program **ret, const struct model_options *o, struct err 
     for (size_t i = 0; i < sizeof resnets / sizeof *resnets; i++)
         if (!strcmp(o->arch, resnets[i].name))
             shape = &resnets[i];
-    if (!shape && strcmp(o->arch, "convnet"))
+    const bool convnet = !strcmp(o->arch, "convnet");
+    if (!shape && !convnet && strcmp(o->arch, "mlp"))
         return err_set(e, -EINVAL, "unknown architecture '%s' (expected one of %s)", o->arch, model_names());
     TRY(check(o, e));
     struct program *p = program_create(o->arch, o->channels, o->image_size, o->image_size, o->mean, o->std);
     if (!p)
         return err_set(e, -ENOMEM, "no memory for a model");
     if (shape)
-        resnet_write(p, shape, o->classes, o->zero_init_residual);
-    else
+        resnet_write(p, shape, o);
+    else if (convnet)
         convnet_write(p, o->classes);
+    else
+        mlp_write(p, o->classes);
     if (program_differentiate(p, e) < 0) {
         program_destroy(p);
         return err_wrap(e, "model %s of %d x %d images", o->arch, o->image_size, o->image_size);

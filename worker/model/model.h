@@ -7,17 +7,34 @@
 struct err;
 struct program;
 
+/* Details in which two well-known ResNets differ. */
+#define NET_STYLES(X)                                                                                                  \
+    X(NET_TORCH, "torch") /* torchvision: batch-norm eps 1e-5, new statistics weigh 0.1, max-pool padded by 1 */       \
+    X(NET_CAFFE2,                                                                                                      \
+      "caffe2") /* Caffe2's resnet.py: eps 1e-3, new statistics weigh 0.9, max-pool without padding, the   \
+                               last layer drawn by XavierFill with a bias of 0 */
+
+enum net_style {
+#define X(name, text) name,
+    NET_STYLES(X)
+#undef X
+};
+
 struct model_options {
-    const char *arch; /* resnet18/34/50/101/152, convnet */
-    int classes;      /* >= 2 */
-    int channels;     /* 1 or 3 */
-    int image_size;   /* square; >= 32 for ResNets (smaller than 32 still works down to 1x1 maps), 28 for convnet */
+    const char *arch;     /* resnet18/34/50/101/152, convnet, mlp */
+    enum net_style style; /* of ResNets; the others have one */
+    int classes;          /* >= 2 */
+    int channels;         /* 1 or 3 */
+    int image_size; /* square; >= 32 for ResNets (smaller than 32 still works down to 1x1 maps), 28 for convnet, any for mlp */
     bool zero_init_residual; /* last gamma of every block starts at 0 */
     float mean[4], std[4];
 };
 
 /* Build and differentiate. *ret is freed with program_destroy(). -EINVAL: unknown arch (with the list) or impossible size. */
 int model_build(struct program **ret, const struct model_options *o, struct err *e);
+
+/* Weight of a step's batch statistics in the running ones. */
+double model_bn_momentum(enum net_style style);
 
 /* "resnet18, resnet34, ..." */
 const char *model_names(void);

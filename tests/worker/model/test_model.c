@@ -1,6 +1,7 @@
 /* Models: sizes, names and shapes. The expected list of names is a table of text, expanded here by rules of its own: rows of torchvision's
  * state_dict with the numbers of blocks beside it, no code of worker/model/. */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,9 +38,13 @@ static void parameters_are_as_many_as_published(void **state)
         int classes, channels, side;
         size_t count;
     } known[] = {
-        {"resnet18", 1000, 3, 224, 11689512},  {"resnet34", 1000, 3, 224, 21797672},
-        {"resnet50", 1000, 3, 224, 25557032},  {"resnet101", 1000, 3, 224, 44549160},
-        {"resnet152", 1000, 3, 224, 60192808}, {"convnet", 10, 1, 28, 29034},
+        {"resnet18", 1000, 3, 224, 11689512},
+        {"resnet34", 1000, 3, 224, 21797672},
+        {"resnet50", 1000, 3, 224, 25557032},
+        {"resnet101", 1000, 3, 224, 44549160},
+        {"resnet152", 1000, 3, 224, 60192808},
+        {"convnet", 10, 1, 28, 29034},
+        {"mlp", 10, 1, 28, 669706},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         struct program *p = build(known[i].arch, known[i].classes, known[i].channels, known[i].side);
@@ -335,6 +340,51 @@ static void initial_values_follow_torchvision(void **state)
     program_destroy(p);
 }
 
+static struct program *build_caffe2(const char *arch, int side)
+{
+    struct model_options o = {
+        .arch = arch, .style = NET_CAFFE2, .classes = 1000, .channels = 3, .image_size = side, .std = {1, 1, 1}};
+    struct program *p = NULL;
+    struct err e = {0};
+    if (model_build(&p, &o, &e) < 0)
+        fail_msg("%s", e.text);
+    return p;
+}
+
+/* 227 -> 114 -> 56 in Caffe2's trainer, and 224 -> 112 -> 55; torchvision's padded pool gives 57 and 56. */
+static void caffe2_pools_without_padding(void **state)
+{
+    const struct {
+        int side, conv, pool, padded;
+    } known[] = {{227, 114, 56, 57}, {224, 112, 55, 56}};
+    for (size_t i = 0; i < 2; i++) {
+        struct program *c = build_caffe2("resnet50", known[i].side), *t = build("resnet50", 1000, 3, known[i].side);
+        assert_int_equal(known[i].conv, c->tensors[program_find_tensor(c, "conv1")].h);
+        assert_int_equal(known[i].pool, c->tensors[program_find_tensor(c, "maxpool")].h);
+        assert_int_equal(known[i].padded, t->tensors[program_find_tensor(t, "maxpool")].h);
+        assert_int_equal(25557032, program_trainable(c));
+        program_destroy(c);
+        program_destroy(t);
+    }
+}
+
+static void caffe2_normalises_and_begins_as_its_resnet_py(void **state)
+{
+    struct program *p = build_caffe2("resnet50", 227);
+    for (int i = 0; i < p->nfwd; i++)
+        if (p->ops[i].kind == OP_BN) {
+            assert_true(p->ops[i].eps == 1e-3f);
+            assert_true(p->ops[i].momentum == 0.9f);
+        }
+    assert_true(model_bn_momentum(NET_CAFFE2) == 0.9 && model_bn_momentum(NET_TORCH) == 0.1);
+    double std = scale_of(p, "layer1.0.conv2.weight"), bound = scale_of(p, "fc.weight");
+    assert_true(fabs(std * std * 9 * 64 - 2) < 1e-12); /* MSRA: sqrt(2 / fan_out) */
+    assert_true(fabs(bound * bound * 2048 - 3) < 1e-12);
+    assert_int_equal(init_of(p, "fc.bias"), INIT_ZEROS);
+    assert_int_equal(init_of(p, "layer1.0.bn3.weight"), INIT_ONES);
+    program_destroy(p);
+}
+
 static void images_down_to_one_pixel_still_build(void **state)
 {
     struct program *p = build("resnet18", 10, 1, 1);
@@ -359,7 +409,7 @@ static void impossible_models_are_refused_with_a_sentence(void **state)
     struct model_options bad = o;
     bad.arch = "resnet19";
     assert_refused(bad, "unknown architecture 'resnet19' (expected one of resnet18, resnet34, resnet50, resnet101, "
-                        "resnet152, convnet)");
+                        "resnet152, convnet, mlp)");
     bad = o, bad.classes = 1;
     assert_refused(bad, "1 classes (expected at least 2)");
     bad = o, bad.channels = 2;
@@ -383,6 +433,8 @@ int main(void)
         cmocka_unit_test(bottlenecks_stride_in_the_3x3_convolution),
         cmocka_unit_test(forward_costs_what_is_published),
         cmocka_unit_test(initial_values_follow_torchvision),
+        cmocka_unit_test(caffe2_pools_without_padding),
+        cmocka_unit_test(caffe2_normalises_and_begins_as_its_resnet_py),
         cmocka_unit_test(images_down_to_one_pixel_still_build),
         cmocka_unit_test(impossible_models_are_refused_with_a_sentence),
     };
