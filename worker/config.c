@@ -162,7 +162,15 @@ static const struct arg_spec specs[] = {
      .type = ARG_STRING,
      .at = AT(arch),
      .def = "resnet50",
-     .help = "resnet18, resnet34, resnet50, resnet101, resnet152 or convnet"},
+     .help = "resnet18, resnet34, resnet50, resnet101, resnet152, convnet or mlp"},
+    {.name = "net-style",
+     .type = ARG_CHOICE,
+     .at = AT(net_style),
+     .choices = "torch|caffe2",
+     .def = "torch",
+     .help = "ResNets: torchvision's, or those of Caffe2's resnet.py (batch-norm eps 1e-3, new statistics weigh 0.9, "
+             "max-pool "
+             "without padding)"},
     {.name = "device",
      .type = ARG_STRING,
      .at = AT(device),
@@ -316,9 +324,10 @@ static const struct arg_spec specs[] = {
     {.name = "lr-policy",
      .type = ARG_CHOICE,
      .at = AT(lr_policy),
-     .choices = "cosine|step|multistep|poly|exp|inv|fixed",
+     .choices = "cosine|step|multistep|poly|exp|inv|fixed|horovod|apex",
      .def = "cosine",
-     .help = "how the rate falls after warm-up"},
+     .help =
+         "how the rate falls after warm-up; horovod, apex: as in their ImageNet examples, warm-up and scale included"},
     {.name = "lr-milestones",
      .type = ARG_CUSTOM,
      .at = AT(milestones),
@@ -359,7 +368,21 @@ static const struct arg_spec specs[] = {
      .def = "-1",
      .min = -1,
      .max = 1e6,
-     .help = "epochs of linear warm-up; -1: the first 5 % of all steps"},
+     .help = "epochs of warm-up; -1: the first 5 % of all steps (lr-policy horovod, apex: 5 epochs)"},
+    {.name = "lr-warmup",
+     .type = ARG_CHOICE,
+     .at = AT(lr_warmup),
+     .choices = "linear|caffe2|constant",
+     .def = "linear",
+     .help = "linear: from rate / steps up; caffe2 (linearWarmup): from warmup-start times the rate up; constant: that "
+             "all the time"},
+    {.name = "warmup-start",
+     .type = ARG_REAL,
+     .at = AT(warmup_start),
+     .def = "0.1",
+     .min = 0,
+     .max = 1,
+     .help = "lr-warmup caffe2, constant: share of the rate to begin with"},
     {.name = "seed",
      .type = ARG_INT,
      .at = AT(seed),
@@ -523,6 +546,9 @@ int train_config_check(const struct train_config *c, struct err *e)
         return err_set(e, ERR_USAGE, "--nesterov needs a --momentum above 0");
     if ((c->optimizer == OPTIMIZER_ADAM || c->optimizer == OPTIMIZER_ADAMW) && (c->momentum >= 1 || c->beta2 >= 1))
         return err_set(e, ERR_USAGE, "--momentum %g, --beta2 %g: adam needs both below 1", c->momentum, c->beta2);
+    if ((c->lr_policy == LR_HOROVOD || c->lr_policy == LR_APEX) && c->lr_scale != LR_SCALE_NONE)
+        return err_set(e, ERR_USAGE, "--lr-policy %s scales the rate itself: leave --lr-scale out",
+                       schedule_policy_name((enum lr_policy)c->lr_policy));
     if (c->ema >= 1)
         return err_set(e, ERR_USAGE, "--ema %g: an average that keeps all of itself never moves", c->ema);
     if (c->comm_timeout <= 0)

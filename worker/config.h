@@ -40,7 +40,8 @@ struct train_config {
     int64_t loader_threads; /* 0: cores / local ranks */
 
     const char *arch, *device;
-    int amp; /* enum amp */
+    int amp;       /* enum amp */
+    int net_style; /* enum net_style */
     bool zero_init_residual, sync_bn;
 
     int64_t batch_size;            /* global */
@@ -50,9 +51,10 @@ struct train_config {
     int optimizer, sgd_rule;       /* enum optimizer_name, enum sgd_rule */
     double base_lr, momentum, weight_decay, beta2, adam_eps, lars_eta, clip_grad_norm, label_smoothing, ema;
     bool nesterov, bn_decay;
-    int lr_policy, lr_scale; /* enum lr_policy, enum lr_scale */
+    int lr_policy, lr_scale, lr_warmup; /* enum lr_policy, lr_scale, lr_warmup */
     struct milestones milestones;
-    double lr_step_epochs, lr_gamma, lr_power, warmup_epochs; /* warmup_epochs < 0: 5 % of the run */
+    double lr_step_epochs, lr_gamma, lr_power, warmup_start;
+    double warmup_epochs; /* < 0: 5 % of the run, or what the policy brings */
     int64_t seed, eval_every;
 
     const char *checkpoint_dir;

@@ -135,6 +135,7 @@ static int labels(const struct session *s)
 static int open_model(struct session *s, struct err *e)
 {
     struct model_options o = {.arch = s->cfg->arch,
+                              .style = (enum net_style)s->cfg->net_style,
                               .classes = labels(s),
                               .channels = (int)s->cfg->num_channels,
                               .image_size = (int)s->cfg->image_size,

@@ -23,8 +23,10 @@
 #include "worker/data/loader.h"
 #include "worker/eval.h"
 #include "worker/journal.h"
+#include "worker/model/model.h"
 #include "worker/optim/schedule.h"
 #include "worker/parallel/ddp.h"
+#include "worker/rate.h"
 #include "worker/replicas.h"
 #include "worker/session.h"
 #include "worker/stop.h"
@@ -50,37 +52,6 @@ static int64_t total_steps(const struct train_config *cfg, int64_t steps_per_epo
     if (cfg->max_steps && here + cfg->max_steps - at->updates < total)
         total = here + cfg->max_steps - at->updates;
     return total > 1 ? total : 1;
-}
-
-static double rate_scale(const struct session *s)
-{
-    switch ((enum lr_scale)s->cfg->lr_scale) {
-    case LR_SCALE_WORKERS:
-        return s->world;
-    case LR_SCALE_BATCH256:
-        return (double)s->cfg->batch_size / 256;
-    case LR_SCALE_NONE:
-        break;
-    }
-    return 1;
-}
-
-static struct schedule make_schedule(const struct train_config *cfg, double scale, int64_t steps_per_epoch,
-                                     int64_t total)
-{
-    double warmup = cfg->warmup_epochs < 0 ? 0.05 * (double)total : cfg->warmup_epochs * (double)steps_per_epoch;
-    int64_t step_size = (int64_t)(cfg->lr_step_epochs * (double)steps_per_epoch + 0.5);
-    struct schedule s = {.policy = (enum lr_policy)cfg->lr_policy,
-                         .base_lr = cfg->base_lr * scale,
-                         .total_steps = total,
-                         .warmup_steps = (int64_t)(warmup + 0.5),
-                         .step_size = step_size > 0 ? step_size : 1,
-                         .gamma = cfg->lr_gamma,
-                         .power = cfg->lr_power};
-    s.n_milestones = cfg->milestones.n;
-    for (int i = 0; i < s.n_milestones; i++)
-        s.milestones[i] = (int64_t)(cfg->milestones.epoch[i] * (double)steps_per_epoch + 0.5);
-    return s;
 }
 
 /* Of the step to do, or (ahead = -1) of the last one done. */
@@ -269,7 +240,7 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
                             .plan = r->s.train_plan,
                             .ddp = r->s.ddp,
                             .optimizer = r->s.optimizer,
-                            .bn_momentum = 0.1,
+                            .bn_momentum = model_bn_momentum((enum net_style)r->cfg->net_style),
                             .slices = r->s.slices,
                             .nslices = r->s.nslices,
                             .smoothing = r->cfg->label_smoothing,
@@ -279,7 +250,7 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
     TRY(resumed);
     r->step.updates = r->at.updates;
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
-    r->schedule = make_schedule(r->cfg, rate_scale(&r->s), r->s.steps_per_epoch, r->s.total_steps);
+    r->schedule = rate_schedule(r->cfg, r->s.world, r->s.steps_per_epoch, r->s.total_steps);
     TRY(schedule_check(&r->schedule, e));
     TRY(journal_open(&r->journal, &r->s, &r->at, (int)env->restart_count, command_line, e));
     if (r->journal.active && !resumed)

@@ -22,14 +22,34 @@ static int passed(const struct schedule *s, int64_t step)
     return n;
 }
 
+static double warm(const struct schedule *s, int64_t step)
+{
+    const double m = s->warmup_start, w = (double)s->warmup_steps;
+    switch (s->warmup) {
+    case WARMUP_CAFFE2:
+        return m + (1 - m) * (double)step / w;
+    case WARMUP_CONSTANT:
+        return m;
+    case WARMUP_HOROVOD:
+        return m + (1 - m) * (double)(step + 1) / w;
+    case WARMUP_APEX:
+        return (double)(step + 2) / w;
+    case WARMUP_LINEAR:
+        break;
+    }
+    return (double)(step + 1) / w;
+}
+
 double schedule_lr(const struct schedule *s, int64_t step)
 {
     if (step < s->warmup_steps)
-        return s->base_lr * (double)(step + 1) / (double)s->warmup_steps;
+        return s->base_lr * warm(s, step);
     switch (s->policy) {
     case LR_COSINE:
         return step >= s->total_steps ? 0 : s->base_lr * (1 + cos(M_PI * done(s, step))) / 2;
     case LR_MULTISTEP:
+    case LR_HOROVOD:
+    case LR_APEX:
         return s->base_lr * pow(s->gamma, passed(s, step));
     case LR_POLY:
         return s->base_lr * pow(1 - done(s, step), s->power);
@@ -58,7 +78,7 @@ int schedule_check(const struct schedule *s, struct err *e)
                        s->warmup_steps, s->total_steps);
     if (s->policy == LR_STEP && s->step_size < 1)
         return err_set(e, -EINVAL, "step size %" PRId64 " of the step policy is below 1", s->step_size);
-    const bool gamma = s->policy == LR_STEP || s->policy == LR_MULTISTEP || s->policy == LR_EXP || s->policy == LR_INV;
+    const bool gamma = s->policy != LR_COSINE && s->policy != LR_POLY && s->policy != LR_FIXED;
     if (gamma && !(s->gamma > 0 && isfinite(s->gamma)))
         return err_set(e, -EINVAL, "gamma %g of the %s policy is not above 0", s->gamma,
                        schedule_policy_name(s->policy));

@@ -1,4 +1,4 @@
-/* Learning-rate schedules: pure functions of the step. Warm-up (linear from lr/steps upwards) then the policy. */
+/* Learning-rate schedules: pure functions of the step. Warm-up, then the policy. */
 #ifndef CRUN_WORKER_SCHEDULE_H
 #define CRUN_WORKER_SCHEDULE_H
 
@@ -13,7 +13,17 @@ struct err;
     X(LR_POLY, "poly")           /* (1 - share of the run done)^power */                                               \
     X(LR_EXP, "exp")             /* gamma^step */                                                                      \
     X(LR_INV, "inv")             /* (1 + gamma * step)^-power */                                                       \
-    X(LR_FIXED, "fixed")
+    X(LR_FIXED, "fixed")         /* base */                                                                            \
+    X(LR_HOROVOD, "horovod")     /* multistep at epochs 30, 60, 80; its own warm-up (horovod's ImageNet example) */    \
+    X(LR_APEX, "apex")           /* multistep at epochs 30, 60, 80, 90; its own warm-up (Apex's ImageNet example) */
+
+/* Factor of step s < warmup_steps = w; m: warmup_start. */
+#define LR_WARMUPS(X)                                                                                                  \
+    X(WARMUP_LINEAR, "linear")     /* (s + 1) / w */                                                                   \
+    X(WARMUP_CAFFE2, "caffe2")     /* m + (1 - m) * s / w: Caffe2's linearWarmup */                                    \
+    X(WARMUP_CONSTANT, "constant") /* m: Caffe2's constantWarmup */                                                    \
+    X(WARMUP_HOROVOD, "horovod")   /* m + (1 - m) * (s + 1) / w, m = 1 / ranks: from one rank's rate to all ranks' */  \
+    X(WARMUP_APEX, "apex")         /* (s + 2) / w */
 
 #define SCHEDULE_MILESTONES_MAX 16
 
@@ -23,16 +33,24 @@ enum lr_policy {
 #undef X
 };
 
+enum lr_warmup {
+#define X(name, text) name,
+    LR_WARMUPS(X)
+#undef X
+};
+
 struct schedule {
     enum lr_policy policy;
+    enum lr_warmup warmup;
+    double warmup_start; /* CAFFE2, CONSTANT, HOROVOD */
     double base_lr;
     int64_t total_steps;  /* of the run */
-    int64_t warmup_steps; /* step s < warmup: base * (s + 1) / warmup */
+    int64_t warmup_steps; /* steps before it: base * the warm-up's factor */
     int64_t step_size;    /* STEP: every so many steps, counted from step 0 ... */
-    double gamma;         /* ... times this; MULTISTEP, EXP, INV: see above */
+    double gamma;         /* ... times this; MULTISTEP, HOROVOD, APEX, EXP, INV: see above */
     double power;         /* POLY, INV */
-    int64_t
-        milestones[SCHEDULE_MILESTONES_MAX]; /* MULTISTEP: rising steps; from each on the rate is gamma times as much */
+    int64_t milestones
+        [SCHEDULE_MILESTONES_MAX]; /* MULTISTEP, HOROVOD, APEX: rising steps; from each on the rate is gamma times as much */
     int n_milestones;
 };
 

@@ -151,7 +151,68 @@ static void policies_have_the_names_of_the_option(void **state)
     assert_string_equal(schedule_policy_name(LR_COSINE), "cosine");
     assert_string_equal(schedule_policy_name(LR_STEP), "step");
     assert_string_equal(schedule_policy_name(LR_FIXED), "fixed");
-    assert_null(schedule_policy_name((enum lr_policy)7));
+    assert_string_equal(schedule_policy_name(LR_APEX), "apex");
+    assert_null(schedule_policy_name((enum lr_policy)(LR_APEX + 1)));
+}
+
+/* Horovod's ImageNet example: 0.0125 a rank, 8 ranks, 100 steps an epoch, 5 epochs of warm-up: factor 1/8 * (e * 7/5 + 1) with e the epochs
+ * done after the step. */
+static void horovods_warm_up_goes_from_one_ranks_rate_to_all_ranks(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_HOROVOD,
+                         .warmup = WARMUP_HOROVOD,
+                         .base_lr = 0.0125 * 8,
+                         .warmup_start = 1.0 / 8,
+                         .total_steps = 9000,
+                         .warmup_steps = 500,
+                         .gamma = 0.1,
+                         .milestones = {3000, 6000, 8000},
+                         .n_milestones = 3};
+    EXPECT(&s, {0, 0.012675}, {99, 0.03}, {499, 0.1}, {500, 0.1}, {2999, 0.1}, {3000, 0.01}, {5999, 0.01},
+           {6000, 0.001}, {8000, 0.0001});
+}
+
+/* Apex' ImageNet example: 0.1 * 2048 / 256, 100 steps an epoch: (1 + step + epoch * 100) / 500 with step from 1. */
+static void apex_warm_up_counts_from_two(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_APEX,
+                         .warmup = WARMUP_APEX,
+                         .base_lr = 0.8,
+                         .total_steps = 9500,
+                         .warmup_steps = 500,
+                         .gamma = 0.1,
+                         .milestones = {3000, 6000, 8000, 9000},
+                         .n_milestones = 4};
+    EXPECT(&s, {0, 0.0032}, {1, 0.0048}, {498, 0.8}, {500, 0.8}, {2999, 0.8}, {3000, 0.08}, {7999, 0.008},
+           {8000, 0.0008}, {9000, 0.00008});
+}
+
+/* LearningRate's linearWarmup and constantWarmup. */
+static void caffe2s_warm_ups_start_at_their_multiplier(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_FIXED,
+                         .warmup = WARMUP_CAFFE2,
+                         .warmup_start = 0.2,
+                         .base_lr = 0.5,
+                         .total_steps = 100,
+                         .warmup_steps = 10};
+    EXPECT(&s, {0, 0.1}, {5, 0.3}, {9, 0.46}, {10, 0.5});
+    s.warmup = WARMUP_CONSTANT;
+    EXPECT(&s, {0, 0.1}, {9, 0.1}, {10, 0.5}, {99, 0.5});
+}
+
+/* int(30 * epoch_size / batch / num_shards) iterations, epoch_size rounded down to whole batches. */
+static void caffe2_drops_by_iterations(void **state)
+{
+    (void)state;
+    struct schedule s = {
+        .policy = LR_STEP, .base_lr = 0.1, .total_steps = 46875000, .step_size = 1406250, .gamma = 0.1};
+    EXPECT(&s, {0, 0.1}, {1406249, 0.1}, {1406250, 0.01}, {2812500, 0.001});
+    s.step_size = 703110;
+    EXPECT(&s, {703109, 0.1}, {703110, 0.01});
 }
 
 int main(void)
@@ -168,6 +229,10 @@ int main(void)
         cmocka_unit_test(warm_up_over_the_whole_run_never_divides_by_zero),
         cmocka_unit_test(unusable_schedules_are_refused_with_the_value),
         cmocka_unit_test(policies_have_the_names_of_the_option),
+        cmocka_unit_test(horovods_warm_up_goes_from_one_ranks_rate_to_all_ranks),
+        cmocka_unit_test(apex_warm_up_counts_from_two),
+        cmocka_unit_test(caffe2s_warm_ups_start_at_their_multiplier),
+        cmocka_unit_test(caffe2_drops_by_iterations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
