@@ -65,7 +65,8 @@ struct train_config {
 
     const char *log_dir;
     int progress; /* enum progress_format */
-    int64_t print_freq;
+    int64_t print_freq; /* 0: as the format's program does */
+    bool log_all_ranks;
     int log_level;
 
     int64_t threads; /* 0: cores / local ranks */

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "common/clock.h"
@@ -52,8 +53,8 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
                  const char *command_line, struct err *e)
 {
     const char *dir = s->cfg->log_dir ? s->cfg->log_dir : s->cfg->checkpoint_dir;
-    *j = (struct journal){.active = s->rank == 0};
-    progress_init(&j->progress, (int)s->cfg->print_freq);
+    *j = (struct journal){.active = s->rank == 0, .opened_ns = clock_ns()};
+    journal_progress(j, s);
     if (!j->active || !dir || s->cfg->evaluate)
         return 0;
     int rc = open_files(j, s, at, restart, dir, command_line, e);
@@ -62,9 +63,17 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
     return rc;
 }
 
+void journal_progress(struct journal *j, const struct session *s)
+{
+    j->lines = j->active || s->cfg->log_all_ranks;
+    if (s->rank > 0)
+        snprintf(j->prefix, sizeof j->prefix, "rank %d: ", s->rank);
+    progress_init(&j->progress, (enum progress_format)s->cfg->progress, (int)s->cfg->print_freq, j->prefix);
+}
+
 void journal_close(struct journal *j)
 {
-    if (j->active)
+    if (j->lines)
         progress_end_line(&j->progress);
     if (j->csv)
         caffe2_log_close(j->csv);
@@ -88,25 +97,58 @@ static double epochs_done(const struct session *s, const struct position *at)
     return (double)at->epoch + (double)at->step / (double)s->steps_per_epoch;
 }
 
-int journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
-                 double lr, double comm_wait, struct err *e)
+/* Evaluations that follow the current epoch and those after it. */
+static int64_t evaluations_left(const struct session *s, const struct position *at)
 {
-    if (!j->active)
+    int64_t last = s->total_steps > 0 ? (s->total_steps - 1) / s->steps_per_epoch : 0, every = s->cfg->eval_every;
+    if (!s->test_set || last < at->epoch)
         return 0;
-    double seconds = (double)r->total_ns / 1e9;
-    int64_t done = at->epoch * s->steps_per_epoch + at->step, total = s->total_steps;
+    return every ? 1 + last / every - at->epoch / every : 1;
+}
+
+static double seconds_left(const struct journal *j, const struct session *s, const struct position *at, int64_t done)
+{
+    return meters_step_seconds(&j->meters) * (double)(s->total_steps - done) +
+           j->eval_seconds * (double)evaluations_left(s, at);
+}
+
+/* Loss and accuracy are those of the whole epoch, also of what was done of it before a restart. */
+static void show_progress(struct journal *j, const struct session *s, const struct position *at)
+{
+    int64_t done = at->epoch * s->steps_per_epoch + at->step;
     struct progress_state p = {.epoch = at->epoch,
                                .epochs = s->cfg->num_epochs,
                                .step = at->step,
                                .steps_per_epoch = s->steps_per_epoch,
                                .total_done = done,
-                               .total_steps = total,
-                               .loss = mean(at->epoch_loss, at->epoch_count),
-                               .acc1 = percent(at->epoch_top1, at->epoch_count),
-                               .images_per_sec = mean(at->epoch_count, at->epoch_seconds),
-                               .data_wait = mean((double)r->wait_ns, (double)r->total_ns),
-                               .eta_seconds = mean(at->seconds, (double)done) * (double)(total - done)};
+                               .total_steps = s->total_steps,
+                               .eta_seconds = seconds_left(j, s, at, done),
+                               .synthetic = strcmp(s->train_set->ops->name, "null") == 0};
+    meters_show(&j->meters, &p);
+    p.loss.mean = mean(at->epoch_loss, at->epoch_count);
+    p.acc1.mean = percent(at->epoch_top1, at->epoch_count);
     progress_step(&j->progress, &p);
+}
+
+static struct meters_step sample(const struct position *at, const struct step_result *r)
+{
+    return (struct meters_step){.epoch = at->epoch,
+                                .loss = r->loss,
+                                .top1 = r->top1,
+                                .top5 = r->top5,
+                                .count = r->count,
+                                .seconds = (double)r->total_ns / 1e9,
+                                .data_seconds = (double)r->wait_ns / 1e9};
+}
+
+int journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
+                 double lr, double comm_wait, struct err *e)
+{
+    if (!j->lines)
+        return 0;
+    const struct meters_step now = sample(at, r);
+    meters_add(&j->meters, &now);
+    show_progress(j, s, at);
     if (!j->metrics)
         return 0;
     struct metrics_step m = {.step = at->updates,
@@ -115,12 +157,53 @@ int journal_step(struct journal *j, const struct session *s, const struct positi
                              .acc1 = percent(r->top1, r->count),
                              .acc5 = percent(r->top5, r->count),
                              .lr = lr,
-                             .images_per_sec = mean(r->count, seconds),
-                             .data_wait = p.data_wait,
+                             .images_per_sec = mean(r->count, now.seconds),
+                             .data_wait = mean((double)r->wait_ns, (double)r->total_ns),
                              .comm_wait = comm_wait,
                              .seconds = at->seconds,
                              .bad_samples = (int64_t)r->bad};
     return metrics_step(j->metrics, &m, e);
+}
+
+static void on_test_batch(void *ctx, int64_t done, int64_t steps, const struct eval_result *now,
+                          const struct eval_result *so_far)
+{
+    struct journal *j = ctx;
+    const double all = (double)j->world;
+    const struct progress_state p = {
+        .step = done,
+        .steps_per_epoch = steps,
+        .loss = {mean(now->loss, now->count), mean(so_far->loss, so_far->count)},
+        .acc1 = {percent(now->top1, now->count), percent(so_far->top1, so_far->count)},
+        .acc5 = {percent(now->top5, now->count), percent(so_far->top5, so_far->count)},
+        .time = {now->seconds, so_far->seconds / (double)done},
+        .rate = {all * mean(now->count, now->seconds), all * mean(so_far->count, so_far->seconds)}};
+    if (j->lines)
+        progress_test(&j->progress, &p);
+}
+
+struct eval_watch journal_watch(struct journal *j, const struct session *s)
+{
+    j->world = s->world;
+    return (struct eval_watch){.ctx = j, .batch = on_test_batch};
+}
+
+static void tell_evaluation(struct journal *j, const struct session *s, const struct position *at,
+                            const struct eval_result *v)
+{
+    char line[96];
+    bool last = at->epoch * s->steps_per_epoch + at->step >= s->total_steps; /* then stdout gets it */
+    progress_summary_text(j->progress.format, percent(v->top1, v->count), percent(v->top5, v->count), line,
+                          sizeof line);
+    if (line[0] && !(last && j->progress.format == PROGRESS_TORCH))
+        journal_say(j, "%s", line);
+    if (!line[0])
+        journal_say(j, "epoch %lld: train loss %.4f Acc@1 %.2f, test loss %.4f Acc@1 %.2f (%lld images)",
+                    (long long)at->epoch + 1, mean(at->epoch_loss, at->epoch_count),
+                    percent(at->epoch_top1, at->epoch_count), mean(v->loss, v->count), percent(v->top1, v->count),
+                    (long long)v->count);
+    if (v->bad > 0)
+        journal_say(j, "%lld test images could not be decoded and count nowhere", (long long)v->bad);
 }
 
 int journal_epoch(struct journal *j, const struct session *s, const struct position *at, const struct eval_result *v,
@@ -128,13 +211,10 @@ int journal_epoch(struct journal *j, const struct session *s, const struct posit
 {
     if (!j->active)
         return 0;
-    if (v)
-        journal_say(j, "epoch %lld: train loss %.4f Acc@1 %.2f, test loss %.4f Acc@1 %.2f (%lld images)",
-                    (long long)at->epoch + 1, mean(at->epoch_loss, at->epoch_count),
-                    percent(at->epoch_top1, at->epoch_count), mean(v->loss, v->count), percent(v->top1, v->count),
-                    (long long)v->count);
-    if (v && v->bad > 0)
-        journal_say(j, "%lld test images could not be decoded and count nowhere", (long long)v->bad);
+    if (v) {
+        j->eval_seconds = v->seconds;
+        tell_evaluation(j, s, at, v);
+    }
     if (!j->metrics)
         return 0;
     if (v) {
@@ -160,6 +240,14 @@ int journal_epoch(struct journal *j, const struct session *s, const struct posit
                              .loss = mean(at->epoch_loss, at->epoch_count),
                              .test_accuracy = v ? mean(v->top1, v->count) : -1};
     return caffe2_log_row(j->csv, &row, e);
+}
+
+void journal_complete(struct journal *j)
+{
+    char took[48];
+    if (j->progress.format == PROGRESS_ARTICLE)
+        journal_say(j, "Training complete in: %s",
+                    progress_timedelta((clock_ns() - j->opened_ns) / 1000, took, sizeof took));
 }
 
 void journal_say(struct journal *j, const char *fmt, ...)

@@ -1,11 +1,13 @@
-/* What rank 0 leaves behind of a run: metrics.jsonl, the Caffe2 CSV log, the progress line. Other ranks, and runs without a log folder,
- * have a journal that does nothing. */
+/* What rank 0 leaves behind of a run: metrics.jsonl, the Caffe2 CSV log, progress lines. Other ranks have a journal that does nothing,
+ * or with --log-all-ranks one that writes progress lines; runs without a log folder leave no files. */
 #ifndef CRUN_WORKER_JOURNAL_H
 #define CRUN_WORKER_JOURNAL_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "worker/eval.h"
+#include "worker/report/meters.h"
 #include "worker/report/progress.h"
 
 struct caffe2_log;
@@ -20,7 +22,13 @@ struct journal {
     bool active;             /* rank 0 */
     struct metrics *metrics; /* NULL: no files */
     struct caffe2_log *csv;
+    bool lines; /* progress lines are written */
     struct progress progress;
+    char prefix[24]; /* of them */
+    struct meters meters;
+    double eval_seconds; /* of the last evaluation */
+    int64_t opened_ns;
+    int world;
 };
 
 /* at: where the run starts or goes on; logs are cut back to it. */
@@ -33,6 +41,12 @@ int journal_step(struct journal *j, const struct session *s, const struct positi
 /* After an epoch; v NULL: it was not evaluated. */
 int journal_epoch(struct journal *j, const struct session *s, const struct position *at, const struct eval_result *v,
                   double lr, struct err *e);
+/* For evaluate(): lines of batches, where the format has them. What they say is of this rank's share. */
+struct eval_watch journal_watch(struct journal *j, const struct session *s);
+/* Begin with progress lines (again): what is left when files can no longer be written. journal_open() does it, too. */
+void journal_progress(struct journal *j, const struct session *s);
+/* Training is complete: what the format's program prints then. */
+void journal_complete(struct journal *j);
 /* A line for people, not torn by the progress line. */
 void journal_say(struct journal *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -120,7 +120,7 @@ static void journal_failed(struct run *r, int rc, const struct err *e)
         log_error("train", "%s; logs are incomplete", e->text);
         journal_close(&r->journal);
         r->journal.active = r->s.rank == 0; /* messages to people go on */
-        progress_init(&r->journal.progress, (int)r->cfg->print_freq);
+        journal_progress(&r->journal, &r->s);
     }
 }
 
@@ -163,7 +163,9 @@ static int test(struct run *r, struct eval_result *v, struct err *e)
 {
     progress_end_line(&r->journal.progress);
     crun_phase(CRUN_PHASE_EVALUATION);
-    TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, v, e));
+    const struct eval_watch watch = journal_watch(&r->journal, &r->s);
+    TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, &watch, v,
+                 e));
     if (!v->stopped && v->count == 0)
         return err_set(e, ERR_DATA, "not one image of %s could be decoded", r->cfg->test_data);
     crun_phase(CRUN_PHASE_STEP);
@@ -272,7 +274,9 @@ static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
     if (stopped)
         journal_say(&r->journal, "stopped at step %lld%s", (long long)r->at.updates,
                     r->cfg->checkpoint_dir ? "; --resume auto goes on from here" : "");
-    else if (r->s.rank == 0 && r->last.count > 0)
+    else
+        journal_complete(&r->journal);
+    if (!stopped && r->s.rank == 0 && r->last.count > 0)
         printf(" * Acc@1 %.3f Acc@5 %.3f\n", 100 * r->last.top1 / r->last.count, 100 * r->last.top5 / r->last.count);
     fflush(stdout);
     return 0;

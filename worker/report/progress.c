@@ -1,8 +1,5 @@
 #include "worker/report/progress.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,69 +9,20 @@
 #include "common/clock.h"
 
 #define REDRAW_NS 100000000 /* ten times a second */
-#define LINE_CAP 256
+#define PLAIN_WIDTH 256
+#define TEXT_CAP 512
 
-char *progress_duration(double seconds, char *out, int cap)
+void progress_init(struct progress *p, enum progress_format format, int every, const char *prefix)
 {
-    if (!(seconds >= 0) || seconds > 1e9) {
-        snprintf(out, (size_t)cap, "?");
-        return out;
-    }
-    long long s = llround(seconds);
-    if (s < 60)
-        snprintf(out, (size_t)cap, "%llds", s);
-    else if (s < 3600)
-        snprintf(out, (size_t)cap, "%lldm%02llds", s / 60, s % 60);
-    else if (s < 86400)
-        snprintf(out, (size_t)cap, "%lldh%02lldm", s / 3600, s % 3600 / 60);
-    else
-        snprintf(out, (size_t)cap, "%lldd%02lldh", s / 86400, s % 86400 / 3600);
-    return out;
-}
-
-/* Append a part if it fits; false (and nothing appended) if not. */
-__attribute__((format(printf, 4, 5))) static bool add(char *out, int room, bool first, const char *fmt, ...)
-{
-    char part[LINE_CAP];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(part, sizeof part, fmt, ap);
-    va_end(ap);
-    size_t at = strlen(out);
-    if (!first && (int)(at + 2 + strlen(part)) > room)
-        return false;
-    sprintf(out + at, "%s%s", first ? "" : "  ", part);
-    return true;
-}
-
-static int digits(int64_t n)
-{
-    int d = 1;
-    while (n >= 10 && d < 19) {
-        n /= 10;
-        d++;
-    }
-    return d;
-}
-
-char *progress_format(const struct progress_state *s, int width, char *out, int cap)
-{
-    char line[2 * LINE_CAP] = "", eta[24];
-    int room = width < LINE_CAP ? width : LINE_CAP;
-    progress_duration(s->eta_seconds, eta, sizeof eta);
-    double wait = s->data_wait >= 0 && s->data_wait <= 1 ? 100 * s->data_wait : 0;
-    (void)(add(line, room, true, "Epoch %" PRId64 "/%" PRId64 " [%*" PRId64 "/%" PRId64 "]", s->epoch + 1, s->epochs,
-               digits(s->steps_per_epoch), s->step, s->steps_per_epoch) &&
-           add(line, room, false, "loss %.4f", s->loss) && add(line, room, false, "Acc@1 %6.2f", s->acc1) &&
-           add(line, room, false, "%.1f img/s", s->images_per_sec) && add(line, room, false, "ETA %s", eta) &&
-           add(line, room, false, "data wait %.0f%%", wait));
-    snprintf(out, (size_t)cap, "%s", line);
-    return out;
-}
-
-void progress_init(struct progress *p, int every)
-{
-    *p = (struct progress){.terminal = isatty(STDERR_FILENO) == 1, .every = every > 0 ? every : 1};
+    static const int usual[] = {[PROGRESS_PLAIN] = 10,
+                                [PROGRESS_TORCH] = 10,
+                                [PROGRESS_APEX] = 10,
+                                [PROGRESS_ARTICLE] = 100,
+                                [PROGRESS_CAFFE2] = 1};
+    *p = (struct progress){.format = format,
+                           .terminal = format == PROGRESS_PLAIN && !prefix[0] && isatty(STDERR_FILENO) == 1,
+                           .every = every > 0 ? every : usual[format],
+                           .prefix = prefix};
 }
 
 static int terminal_width(void)
@@ -86,29 +34,67 @@ static int terminal_width(void)
 }
 
 /* One write per line. The bar is for people: if stderr is gone, training goes on. */
-static void put(const char *before, const char *line, const char *after)
+static void put(const char *before, const char *text, const char *after)
 {
-    char all[2 * LINE_CAP + 16];
-    int n = snprintf(all, sizeof all, "%s%s%s", before, line, after);
-    ssize_t ignored = write(STDERR_FILENO, all, (size_t)n);
+    char all[TEXT_CAP + 64];
+    int n = snprintf(all, sizeof all, "%s%s%s", before, text, after);
+    ssize_t ignored = write(STDERR_FILENO, all, (size_t)n < sizeof all ? (size_t)n : sizeof all - 1);
     (void)ignored;
 }
 
-void progress_step(struct progress *p, const struct progress_state *s)
+/* PyTorch's example tells of the first step of every `every`, the others of the last. */
+static bool due(const struct progress *p, const struct progress_state *s)
 {
-    char line[2 * LINE_CAP];
-    bool last = s->step == s->steps_per_epoch || s->total_done == s->total_steps;
-    if (!p->terminal) {
-        if (last || s->total_done % p->every == 0)
-            put("", progress_format(s, LINE_CAP, line, sizeof line), "\n");
+    if (p->format == PROGRESS_PLAIN)
+        return s->step == s->steps_per_epoch || s->total_done == s->total_steps || s->total_done % p->every == 0;
+    return (p->format == PROGRESS_TORCH ? s->step - 1 : s->step) % p->every == 0;
+}
+
+/* Apex measures time between two lines, not of a step. */
+static void since_last_line(struct progress *p, struct progress_state *s)
+{
+    p->since.steps++;
+    p->since.seconds += s->time.now;
+    p->since.rate_seconds += s->time.now * s->rate.now;
+    if (p->format != PROGRESS_APEX || p->since.seconds <= 0)
         return;
-    }
+    s->rate.now = p->since.rate_seconds / p->since.seconds;
+    s->time.now = p->since.seconds / (double)p->since.steps;
+}
+
+static void redraw(struct progress *p, const struct progress_state *s, bool last)
+{
+    char text[TEXT_CAP];
     int64_t now = clock_ns();
     if (!last && p->last_ns && now - p->last_ns < REDRAW_NS)
         return;
     p->last_ns = now;
     p->open_line = true;
-    put("\r", progress_format(s, terminal_width() - 1, line, sizeof line), "\033[K");
+    put("\r", progress_text(p->format, s, terminal_width() - 1, text, sizeof text), "\033[K");
+}
+
+void progress_step(struct progress *p, const struct progress_state *state)
+{
+    struct progress_state s = *state;
+    char text[TEXT_CAP];
+    if (p->terminal) {
+        redraw(p, &s, s.step == s.steps_per_epoch || s.total_done == s.total_steps);
+        return;
+    }
+    if (s.step == 1)
+        memset(&p->since, 0, sizeof p->since);
+    since_last_line(p, &s);
+    if (!due(p, &s))
+        return;
+    memset(&p->since, 0, sizeof p->since);
+    put(p->prefix, progress_text(p->format, &s, PLAIN_WIDTH, text, sizeof text), "\n");
+}
+
+void progress_test(struct progress *p, const struct progress_state *s)
+{
+    char text[TEXT_CAP];
+    if ((p->format == PROGRESS_TORCH || p->format == PROGRESS_APEX) && due(p, s))
+        put(p->prefix, progress_test_text(p->format, s, text, sizeof text), "\n");
 }
 
 void progress_end_line(struct progress *p)

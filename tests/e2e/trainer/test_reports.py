@@ -1,0 +1,80 @@
+"""What a run tells: progress lines of several programs, event files, timelines, memory, plots."""
+import json
+import re
+
+import pytest
+
+from support import CRUN, TRAINER, run
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return shapes(32, 160, 41)
+
+
+def convnet(data, *args, epochs=1):
+    return [TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "convnet", "--image-size", 28,
+            "--batch-size", 32, "--num-epochs", epochs, "--device", "cpu", *args]
+
+
+VALUE = r"\s*\d+\.\d{3} \(\s*\d+\.\d{3}\)"
+PERCENT = r"\s*\d+\.\d\d \(\s*\d+\.\d\d\)"
+TORCH_EPOCH = rf"Epoch: \[(\d)\]\[(\d)/5\]\tTime {VALUE}\tData {VALUE}\tLoss \d\.\d{{4}}e[+-]\d\d \(\d\.\d{{4}}e[+-]\d\d\)\tAcc@1 {PERCENT}\tAcc@5 {PERCENT}"
+APEX_EPOCH = (r"Epoch: \[(\d)\]\[(\d)/5\]\tTime \d+\.\d{3} \(\d+\.\d{3}\)\tSpeed \d+\.\d{3} \(\d+\.\d{3}\)\tLoss \d+\.\d{10} \(\d+\.\d{4}\)\t"
+              r"Prec@1 \d+\.\d{3} \(\d+\.\d{3}\)\tPrec@5 \d+\.\d{3} \(\d+\.\d{3}\)")
+
+
+def steps(stderr, pattern):
+    return [m.groups() for m in (re.fullmatch(pattern, line) for line in stderr.splitlines()) if m]
+
+
+def test_torchs_lines_come_every_so_many_steps_of_an_epoch_from_the_first(data):
+    p = run(*convnet(data, "--progress", "torch", "--print-freq", 2, epochs=2))
+    assert p.returncode == 0, p.stderr
+    assert steps(p.stderr, TORCH_EPOCH) == [(e, i) for e in "01" for i in "135"], p.stderr
+    test = rf"Test: \[(\d)/2\]\tTime {VALUE}\tLoss \d\.\d{{4}}e[+-]\d\d \(\d\.\d{{4}}e[+-]\d\d\)\tAcc@1 {PERCENT}\tAcc@5 {PERCENT}"
+    assert steps(p.stderr, test) == [("1",), ("1",)], p.stderr
+    summary = r" \* Acc@1 \d+\.\d{3} Acc@5 \d+\.\d{3}"
+    assert len(steps(p.stderr, summary)) == 1 and len(steps(p.stdout, summary)) == 1  # the last one is the result
+
+
+def test_apexs_lines_tell_the_speed_of_all_ranks(data):
+    p = run(CRUN, "--standalone", "--nproc_per_node", 2, *convnet(data, "--progress", "apex", "--print-freq", 2))
+    assert p.returncode == 0, p.stderr
+    found = [line for line in p.stderr.splitlines() if "Prec@1" in line]
+    assert sum(bool(re.search(APEX_EPOCH, line)) for line in found) == 2, p.stderr
+    assert sum(bool(re.search(r" \* Prec@1 \d+\.\d{3} Prec@5 \d+\.\d{3}$", line)) for line in found) == 1
+    time, speed = map(float, re.search(r"Time (\S+) \(.*Speed (\S+) \(", found[0]).groups())
+    assert abs(speed * time - 32) < 0.02 * 32 + 32 * 0.0006 / time, found[0]  # both are rounded
+
+
+def test_the_articles_lines_and_its_last_one(data):
+    p = run(*convnet(data, "--progress", "article", "--print-freq", 2, epochs=2))
+    assert p.returncode == 0, p.stderr
+    assert steps(p.stderr, r"Epoch \[(\d)/2\], Step \[(\d)/5\], Loss: \d+\.\d{4}") == [(e, i) for e in "12" for i in "24"]
+    assert re.fullmatch(r"Training complete in: 0:0\d:\d\d(\.\d{6})?", p.stderr.splitlines()[-1]) or \
+        re.search(r"^Training complete in: 0:0\d:\d\d(\.\d{6})?$", p.stderr, re.M), p.stderr
+
+
+def test_caffe2s_lines_come_with_every_iteration(data):
+    p = run(*convnet(data, "--progress", "caffe2"))
+    assert p.returncode == 0, p.stderr
+    assert steps(p.stderr, r"Finished iteration (\d)/5 of epoch 0 \(\d+\.\d\d images/sec\)") == [(i,) for i in "12345"]
+    assert len(steps(p.stderr, r"Training loss: \d+\.\d+, accuracy: [01]\.\d+")) == 5, p.stderr
+
+
+@pytest.mark.parametrize("all_ranks", [False, True])
+def test_progress_is_rank_0s_unless_all_are_asked(data, all_ranks):
+    p = run(CRUN, "--standalone", "--nproc_per_node", 2,
+            *convnet(data, "--print-freq", 5, *["--log-all-ranks"] * all_ranks))
+    assert p.returncode == 0, p.stderr
+    lines = [line for line in p.stderr.splitlines() if "Epoch 1/1 [5/5]" in line]
+    assert len(lines) == 1 + all_ranks, p.stderr
+    assert sum("rank 1: Epoch" in line for line in lines) == all_ranks
+
+
+def test_made_up_pictures_are_called_that(data):
+    p = run(TRAINER, "--train-data", "null", "--null-images", 64, "--num-labels", 10, "--arch", "convnet", "--image-size", 28,
+            "--batch-size", 32, "--num-epochs", 1, "--device", "cpu")
+    assert p.returncode == 0, p.stderr
+    assert re.search(r"\d img/s \(synthetic\)", p.stderr), p.stderr
