@@ -17,6 +17,11 @@ struct err;
 #define CRYPTO_LIB_FUNCTIONS(X)                                                                                        \
     X(HMAC)                                                                                                            \
     X(EVP_sha256)                                                                                                      \
+    X(EVP_MD_CTX_new)                                                                                                  \
+    X(EVP_MD_CTX_free)                                                                                                 \
+    X(EVP_DigestInit_ex)                                                                                               \
+    X(EVP_DigestUpdate)                                                                                                \
+    X(EVP_DigestFinal_ex)                                                                                              \
     X(CRYPTO_memcmp)                                                                                                   \
     X(ERR_get_error)                                                                                                   \
     X(ERR_clear_error)                                                                                                 \

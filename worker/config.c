@@ -147,6 +147,13 @@ static const struct arg_spec specs[] = {
      .type = ARG_FLAG,
      .at = AT(strict_data),
      .help = "fail on an image that cannot be decoded, instead of giving it weight 0 and counting it"},
+    {.name = "debug-batch-sha",
+     .type = ARG_STRING,
+     .at = AT(debug_batch_sha),
+     .metavar = "FILE",
+     .help =
+         "append a JSON line for every training batch of every rank: epoch, step, SHA-256 of its pixels, labels and "
+         "weights, ids of its samples; -: to standard output"},
     {.name = "loader-threads",
      .type = ARG_INT,
      .at = AT(loader_threads),

@@ -37,6 +37,7 @@ struct train_config {
     int64_t epoch_size; /* 0: the set's own number */
     struct range crop_scale;
     bool strict_data;
+    const char *debug_batch_sha; /* NULL: none */
     int64_t loader_threads; /* 0: cores / local ranks */
 
     const char *arch, *device;

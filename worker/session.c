@@ -259,6 +259,7 @@ static int open_loader(struct session *s, bool training, struct loader **ret, st
                                .training = training,
                                .threads = s->loader_threads,
                                .strict = cfg->strict_data,
+                               .batch_log = training ? cfg->debug_batch_sha : NULL,
                                .augment = {.scale_min = cfg->crop_scale.min,
                                            .scale_max = cfg->crop_scale.max,
                                            .ratio_min = 3.0 / 4,

@@ -41,6 +41,7 @@ struct run {
     struct schedule schedule;
     struct step step;
     struct eval_result last; /* count 0: nothing evaluated yet */
+    double epoch_bad;        /* samples of this epoch that could not be decoded, since it began or was resumed */
     int64_t started_ns, saved_ns;
     int64_t saved_updates; /* of the newest checkpoint of this process, -1: none */
 };
@@ -145,6 +146,7 @@ static int one_step(struct run *r, bool *ret_stop, struct err *e)
     r->at.epoch_loss += res.loss;
     r->at.epoch_top1 += res.top1;
     r->at.epoch_count += res.count;
+    r->epoch_bad += res.bad;
     r->at.epoch_seconds += (double)res.total_ns / 1e9;
     r->at.seconds += (double)res.total_ns / 1e9;
     crun_progress((uint64_t)r->at.updates);
@@ -191,6 +193,10 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
         }
         r->last = v;
     }
+    if (r->epoch_bad > 0)
+        journal_say(&r->journal, "%lld training images could not be decoded and weighed nothing",
+                    (long long)r->epoch_bad);
+    r->epoch_bad = 0;
     int rc = journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, rate(r, -1), &je);
     journal_failed(r, rc, &je);
     return 0;

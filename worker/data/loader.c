@@ -21,6 +21,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "worker/data/batch_log.h"
 #include "worker/data/dataset.h"
 #include "worker/data/sampler.h"
 
@@ -42,6 +43,7 @@ struct slot {
 struct loader {
     struct dataset *data;
     struct loader_options o;
+    struct batch_log *log; /* the caller's side only; NULL: none */
     size_t share, image_bytes;
     int64_t steps; /* per epoch */
 
@@ -300,6 +302,8 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     l->order_pass = UINT64_MAX;
     init_sync(l);
     int rc = alloc_slots(l, e);
+    if (rc == 0 && o->batch_log)
+        rc = batch_log_open(&l->log, o->batch_log, o->sampler.rank, o->sampler.world, e);
     for (; rc == 0 && l->n_threads < checked.threads; l->n_threads++) {
         int code = pthread_create(&l->threads[l->n_threads], NULL, loader_thread, l);
         if (code) {
@@ -339,6 +343,7 @@ void loader_destroy(struct loader *l)
         free(l->slots[i].ids);
         free(l->slots[i].passes);
     }
+    batch_log_close(l->log);
     free(l->slots);
     free(l->order);
     free(l->reported);
@@ -442,6 +447,8 @@ int loader_next(struct loader *l, struct loader_batch *ret, struct err *e)
         };
     }
     pthread_mutex_unlock(&l->lock);
+    if (rc == 0 && l->log && (rc = batch_log_write(l->log, ret, l->image_bytes, e)) < 0)
+        loader_done(l, ret);
     return rc;
 }
 

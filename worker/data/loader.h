@@ -28,7 +28,8 @@ struct loader_options {
     int threads;     /* >= 1 */
     int prefetch;    /* ready batches ahead; 0: 4 */
     bool strict;
-    int64_t timeout_ms; /* of loader_next(); 0: 600000 */
+    const char *batch_log; /* batch_log.h: where batches are told of as they are taken; NULL: nowhere */
+    int64_t timeout_ms;    /* of loader_next(); 0: 600000 */
 };
 
 struct loader_batch {
