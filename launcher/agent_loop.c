@@ -15,6 +15,7 @@
 #include "common/exitcode.h"
 #include "common/include/crun.h"
 #include "common/log.h"
+#include "launcher/agent_http.h"
 #include "launcher/cgroup.h"
 #include "launcher/config.h"
 #include "launcher/guardian.h"
@@ -65,6 +66,7 @@ static void finish(struct run *r, int code)
         r->failed = code != EXIT_OK && !r->unspawned;
     r->exit_code = code;
     r->done = true;
+    events_ended(r, code);
 }
 
 /* --- effects ----------------------------------------------------------------------------------------------------- */
@@ -91,6 +93,7 @@ static void stop_workers(struct run *r, int reason)
     group_stop(r->group, reason);
     r->grace_ms = stops_grace_ms(&r->config->stops, reason);
     uv_timer_start(&r->grace, on_grace_over, (uint64_t)r->grace_ms, 0);
+    events_stop(r, reason, r->grace_ms);
 }
 
 /* Requests are taken at once; only a rendezvous in this process can refuse one here, and then one of the two is wrong. */
@@ -145,9 +148,11 @@ static void step(struct run *r, const struct agent_event *ev)
     struct agent_effects fx;
     enum agent_state before = r->agent.state;
     agent_step(&r->agent, ev, &fx);
-    if (r->agent.state != before)
+    if (r->agent.state != before) {
         log_debug("agent", "%s: %s -> %s", agent_event_name(ev->kind), agent_state_name(before),
                   agent_state_name(r->agent.state));
+        events_state(r, before, ev->kind);
+    }
     for (int i = 0; i < fx.n; i++)
         apply(r, &fx.v[i]);
 }
@@ -176,12 +181,14 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
     ev.shared = typed && r->shares_terminal && (signo == SIGINT || signo == SIGQUIT);
     if (signo != s->preempt && !sigismember(&s->handled.set, signo)) {
         group_forward(r->group, signo);
+        events_signal(r, signo, "forwarded");
     } else if (r->done) {
         r->hurry = true;
     } else {
         if (signo == s->preempt)
             ev.kind = AGENT_PREEMPTED;
         r->preempted = r->preempted || signo == s->preempt;
+        events_signal(r, signo, signo == s->preempt ? "preemption" : "stop");
         run_post(r, &ev);
     }
 }
@@ -310,6 +317,8 @@ static int open_parts(struct run *r, struct err *e)
         .conf = &c->log, .layout = &r->logs, .role = c->role, .host = r->host, .run_id = c->run_id, .max_workers = n};
     TRY(logmux_create(&r->mux, &r->loop, &mux, e));
     log_redirect(log_to_console, r->mux);
+    TRY(events_open(r, e));
+    TRY(agent_http_open(r, e));
     TRY(placement_plan(&r->placement, (enum binding_mode)c->numa_binding, n, e));
     TRY(make_cgroup(r, e));
     if (c->log.dir_chosen || r->logs.torchrun) /* else the path is known beforehand */
@@ -353,6 +362,8 @@ static void close_parts(struct run *r)
     watch_close(r->signals);
     watch_close(r->guardian);
     uv_close((uv_handle_t *)&r->grace, NULL);
+    agent_http_close(r);
+    events_close(r);
     hang_watch_close(r);
     failure_share_close(r);
     member_close(r);

@@ -41,13 +41,18 @@ struct config {
     struct log_conf log;
     int log_level;
     const char *failure_file; /* NULL: none */
+    const char *event_log;    /* NULL: none */
+    int64_t http_port;        /* -1: none */
+    const char *http_bind, *http_token_file;
+    bool http_insecure;
     struct stops stops;
     struct hang_options hang; /* several_nodes is not set */
     struct program_how how;   /* the user's program is started */
     bool virtual_local_rank, dry_run;
-    int start_method; /* of no effect, like the three below */
+    const char *event_log_handler; /* torchrun's; "console" has an effect */
+    int start_method;              /* of no effect, like the two below */
     double monitor_interval;
-    const char *event_log_handler, *logs_specs;
+    const char *logs_specs;
     const char *configured_endpoint, *configured_token; /* of crun.conf; NULL: none */
     char random_id[40];                                 /* run_id may point here */
     struct home home;

@@ -5,6 +5,8 @@
 #include <sys/random.h>
 
 #include "common/err.h"
+#include "common/http_auth.h"
+#include "launcher/addresses.h"
 #include "launcher/config.h"
 #include "launcher/virtual_rank.h"
 
@@ -42,10 +44,16 @@ static int check_texts(struct config *c, struct err *e)
 {
     const struct {
         const char *name, **field;
-    } texts[] = {{"--rdzv-endpoint", &c->rdzv_endpoint}, {"--rdzv-backend", &c->rdzv_backend},
-                 {"--rdzv-conf", &c->rdzv_conf},         {"--master-addr", &c->master_addr},
-                 {"--local-addr", &c->local_addr},       {"--iface", &c->iface},
-                 {"--token-file", &c->token_file},       {"--rdzv-ca", &c->rdzv_ca}};
+    } texts[] = {{"--rdzv-endpoint", &c->rdzv_endpoint},
+                 {"--rdzv-backend", &c->rdzv_backend},
+                 {"--rdzv-conf", &c->rdzv_conf},
+                 {"--master-addr", &c->master_addr},
+                 {"--local-addr", &c->local_addr},
+                 {"--iface", &c->iface},
+                 {"--token-file", &c->token_file},
+                 {"--rdzv-ca", &c->rdzv_ca},
+                 {"--http-token-file", &c->http_token_file},
+                 {"--event-log", &c->event_log}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (*texts[i].field && !**texts[i].field)
             *texts[i].field = NULL;
@@ -101,6 +109,12 @@ static int settle_program(struct config *c, const struct arg_result *r, const ch
     return 0;
 }
 
+static int check_http(const struct config *c, struct err *e)
+{
+    return http_auth_check((int)c->http_port, c->http_bind, addresses_loopback(c->http_bind), c->http_token_file,
+                           c->http_insecure, e);
+}
+
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e)
 {
     memset(c, 0, sizeof *c);
@@ -117,6 +131,7 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
         return err_set(e, ERR_USAGE, "--node-rank %d and rank=%d of --rdzv-conf contradict each other",
                        (int)c->node_rank, (int)c->conf.rank);
     stops_settle(&c->stops);
+    TRY(check_http(c, e));
     TRY(config_find_home(c, e));
     if (c->home.kind == HOME_STATIC && c->rank_order != CONFIG_ORDER_AUTO && c->rank_order != CONFIG_ORDER_NODE_RANK)
         return err_set(e, ERR_USAGE,

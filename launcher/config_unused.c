@@ -50,7 +50,11 @@ static const char *log_plugins(const struct config *c)
 
 static const char *event_plugins(const struct config *c)
 {
-    return strcmp(c->event_log_handler, "null") == 0 ? NULL : "it names a Python plug-in";
+    static const char *const known[] = {"null", "console", "dynamic_rendezvous"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(c->event_log_handler, known[i]) == 0)
+            return NULL;
+    return "it names a Python plug-in; see --event-log";
 }
 
 static const char *without_prefix(const struct config *c)

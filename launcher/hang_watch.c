@@ -234,6 +234,7 @@ static void hung(struct hang_watch *w, int64_t now)
     struct run *r = w->r;
     logmux_say(r->mux, "%s", w->verdict.text);
     round_begin_timeline(r, now, w->verdict.cause);
+    events_hang(r, w->verdict.rank, w->verdict.text);
     if (!save_stacks(w))
         end_round(w);
 }

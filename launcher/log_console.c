@@ -22,6 +22,7 @@ struct log_console {
     bool timed;                   /* the prefix holds the time */
     struct log_collapse *same[2]; /* NULL: off */
     int rank_base, shown[2];
+    uint64_t left_out; /* lines, in all */
     bool limited;      /* lines were left out; the timer tells how many */
     uv_timer_t *timer; /* in memory of its own: it closes later than we are freed */
     struct buf ranks;
@@ -195,6 +196,7 @@ static bool admit(struct log_console *c, struct log_voice *v)
     if (v->said++ < rate)
         return true;
     v->left_out++;
+    c->left_out++;
     return false;
 }
 
@@ -289,6 +291,11 @@ struct sink *log_console_sink(struct log_console *c, int i)
 static void on_timer_closed(uv_handle_t *h)
 {
     free(h);
+}
+
+uint64_t log_console_left_out(const struct log_console *c)
+{
+    return c->left_out;
 }
 
 void log_console_destroy(struct log_console *c)

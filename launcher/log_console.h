@@ -47,6 +47,7 @@ void log_console_say(struct log_console *c, const char *text, size_t n); /* crun
 void log_console_end_round(struct log_console *c); /* whatever waits is shown; the voices are still open */
 void log_console_kick(struct log_console *c);
 bool log_console_full(const struct log_console *c);
+uint64_t log_console_left_out(const struct log_console *c); /* lines, in all */
 struct sink *log_console_sink(struct log_console *c,
                               int i); /* 0: stdout; 1: stderr, NULL where that is the same file */
 

@@ -45,6 +45,7 @@ struct logmux {
     struct log_words words[2];  /* of the duplicate filters */
     struct logfile filtered[2]; /* stdout, stderr */
     uint64_t lost;              /* bytes that no log file took, in all */
+    uint64_t read[2];           /* bytes, in all: stdout, stderr */
     bool paused;
     int n;
     struct source *sources; /* o.max_workers */
@@ -194,6 +195,7 @@ static bool stream_read(struct stream *s)
     if (n < 0)
         return errno == EINTR;
     if (n > 0) {
+        m->read[s->voice.is_err] += (uint64_t)n;
         write_file(m, &s->file, m->scratch, (size_t)n);
         if (s->shown || s->tail || m->filtered[0].path)
             lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
@@ -304,6 +306,19 @@ void logmux_end_round(struct logmux *m)
 const struct lines_tail *logmux_tail(const struct logmux *m, int local)
 {
     return &m->sources[local].tail;
+}
+
+void logmux_figures(const struct logmux *m, struct logmux_figures *ret)
+{
+    *ret = (struct logmux_figures){.bytes = {m->read[0], m->read[1]},
+                                   .lost = m->lost + m->filtered[0].lost + m->filtered[1].lost,
+                                   .left_out = log_console_left_out(m->console)};
+    for (int i = 0; i < m->n; i++)
+        ret->lost += m->sources[i].out.file.lost + m->sources[i].err.file.lost;
+    for (int i = 0; i < 2; i++) {
+        const struct sink *s = log_console_sink(m->console, i);
+        ret->dropped += s ? s->dropped : 0;
+    }
 }
 
 /* --- crun's own words ---------------------------------------------------------------------------------------------- */

@@ -44,6 +44,14 @@ void logmux_end_round(struct logmux *m);
 
 const struct lines_tail *logmux_tail(const struct logmux *m, int local); /* of its stderr */
 
+struct logmux_figures { /* since the beginning */
+    uint64_t bytes[2];  /* read from the workers: stdout, stderr */
+    uint64_t lost;      /* bytes that no log file took */
+    uint64_t left_out;  /* lines: --log-rate */
+    uint64_t dropped;   /* bytes that the console did not take */
+};
+void logmux_figures(const struct logmux *m, struct logmux_figures *ret);
+
 /* crun's own line on stderr ("crun: ..."), in order with the workers' lines. */
 void logmux_say(struct logmux *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void logmux_say_text(struct logmux *m, const char *text); /* as it is, newlines included */

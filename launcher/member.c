@@ -24,9 +24,14 @@ static void note_news(struct run *r, const struct rdzv_news *news)
     } else {
         r->last_round = news->round;
     }
-    if (news->kind == RDZV_NEWS_ROUND && news->spare)
-        logmux_say(r->mux, "round %llu has all the nodes it may have; this one waits as a spare",
-                   (unsigned long long)news->round);
+    if (news->kind == RDZV_NEWS_ROUND)
+        r->waits_for[0] = 0;
+    if (news->kind == RDZV_NEWS_ROUND && news->spare) {
+        snprintf(r->waits_for, sizeof r->waits_for,
+                 "round %llu has all the nodes it may have; this one waits as a spare",
+                 (unsigned long long)news->round);
+        logmux_say(r->mux, "%s", r->waits_for);
+    }
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_RESIZE)
         logmux_say(r->mux, "the nodes of the job change; the workers stop in good order and start again");
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE) {
@@ -60,6 +65,7 @@ static void on_fence(void *arg, const char *why)
         round_begin_timeline(r, clock_ns(), "fenced");
         r->broken.told = clock_ns();
     }
+    events_fenced(r, why);
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
     run_pump(r);
     if (why[0])
@@ -106,16 +112,19 @@ static void take_over(uv_timer_t *t)
 static void on_progress(void *arg, const struct rdzv_progress *p)
 {
     struct run *r = arg;
+    char *out = r->waits_for;
+    const size_t cap = sizeof r->waits_for;
     if (p->text[0])
-        logmux_say(r->mux, "%s", p->text);
+        snprintf(out, cap, "%s", p->text);
     else if (p->state == RDZV_BACKOFF)
-        logmux_say(r->mux, "rounds failed early one after another; the next one waits (%d of %d nodes are here)",
-                   p->joined, p->min_nodes);
+        snprintf(out, cap, "rounds failed early one after another; the next one waits (%d of %d nodes are here)",
+                 p->joined, p->min_nodes);
     else if (p->joined < p->min_nodes)
-        logmux_say(r->mux, "joining: %d of %d nodes%s%s", p->joined, p->min_nodes, p->missing[0] ? ", missing " : "",
-                   p->missing);
+        snprintf(out, cap, "%d of %d nodes%s%s", p->joined, p->min_nodes, p->missing[0] ? ", missing " : "",
+                 p->missing);
     else
-        logmux_say(r->mux, "joining: %d nodes of %d to %d are here", p->joined, p->min_nodes, p->max_nodes);
+        snprintf(out, cap, "%d nodes of %d to %d are here", p->joined, p->min_nodes, p->max_nodes);
+    logmux_say(r->mux, p->text[0] || p->state == RDZV_BACKOFF ? "%s" : "joining: %s", out);
     if (p->text[0])
         uv_timer_start(&r->take_over, take_over, 0, 0); /* not from inside the client that it would close */
 }

@@ -7,6 +7,7 @@
 
 #include "launcher/agent.h"
 #include "launcher/bootstrap.h"
+#include "launcher/events.h"
 #include "launcher/failure_share.h"
 #include "launcher/group.h"
 #include "launcher/log_layout.h"
@@ -16,8 +17,10 @@
 
 struct cgroup;
 struct config;
+struct event_log;
 struct guardian_link;
 struct hang_watch;
+struct http_server;
 struct logmux;
 struct program;
 struct watch;
@@ -51,8 +54,12 @@ struct run {
     bool hurry;           /* a stop signal came after the end: wait for nobody */
     struct logmux *mux;
     struct group *group;
-    struct hang_watch *hang; /* NULL: not watched */
-    struct cgroup *cgroup;   /* NULL: none */
+    struct hang_watch *hang;  /* NULL: not watched */
+    struct event_log *events; /* NULL: none */
+    struct event_figures figures;
+    struct http_server *http; /* NULL: none */
+    char waits_for[320];      /* while this node joins, for people */
+    struct cgroup *cgroup;    /* NULL: none */
     struct placement placement;
     bool set_omp;           /* the workers are told their share of the cores */
     struct rdzv_news round; /* the current one */

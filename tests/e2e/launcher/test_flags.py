@@ -32,6 +32,12 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
     "local-ranks-filter": "launcher/test_logs.py::test_ranks_of_two_digits_have_redirects_and_filters",
     "drain-timeout": "launcher/test_stops.py::test_the_grace_of_a_drain",
+    "event-log": "launcher/test_observe.py::test_the_event_log_tells_of_a_restart_from_beginning_to_end",
+    "event-log-handler": "launcher/test_observe.py::test_torchruns_event_handler_console_writes_the_lines_to_stderr",
+    "http-bind": "launcher/test_observe.py::test_who_may_read_is_said_beyond_loopback",
+    "http-insecure": "launcher/test_observe.py::test_who_may_read_is_said_beyond_loopback",
+    "http-port": "launcher/test_observe.py::test_health_is_right_while_a_node_joins_runs_and_waits_for_the_others",
+    "http-token-file": "launcher/test_observe.py::test_who_may_read_is_said_beyond_loopback",
     "failure-file": "elastic/test_report.py::test_a_culprit_of_another_node_is_reported_by_group_rank_0",
     "fatal-codes": "launcher/test_signals.py::test_a_fatal_code_is_not_worth_another_try",
     "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
@@ -268,9 +274,9 @@ def dry_run(crun):
 # --- without effect --------------------------------------------------------------------------------------------------
 
 
-@row("monitor-interval", "start-method", "event-log-handler", "logs-specs")
+@row("monitor-interval", "start-method", "logs-specs")
 def said_to_have_no_effect(crun):
-    for line in (("--monitor_interval", "5"), ("--start_method", "fork"), ("--event_log_handler", "console"), ("--logs_specs", "mine")):
+    for line in (("--monitor_interval", "5"), ("--start_method", "fork"), ("--event_log_handler", "mine"), ("--logs_specs", "mine")):
         lines, err = said(crun, *line, "echo ran")
         assert lines == ["ran"] and err.count("\n") == 1
         assert err.startswith(f"crun: {line[0].replace('_', '-')} has no effect: "), err

@@ -1,5 +1,6 @@
 """Workers that hang: noticed, their stacks saved, restarted; and those that only seem to."""
 import ctypes
+import json
 import os
 import pathlib
 import re
@@ -88,8 +89,11 @@ def test_a_stopped_worker_is_noticed_saved_and_restarted(crun, start):
 
 
 def test_a_hang_without_restarts_left_is_exit_code_124(crun, start):
-    c = start("--nproc_per_node", 2, "--hang-timeout", "1", WORKER, 10, 1, 250)
+    log = crun.tmp / "events.jsonl"
+    c = start("--nproc_per_node", 2, "--hang-timeout", "1", "--event-log", log, WORKER, 10, 1, 250)
     assert c.end() == 124, c.text()
+    hang, = [e for e in map(json.loads, log.read_text().splitlines()) if e["event"] == "hang"]
+    assert "all 2 stand at step 250" in hang["text"]
     assert re.search(r"no rank has progressed for 1\.\d s: all 2 stand at step 250", c.text()), c.text()
     assert "the job failed: all ranks of a node hung at step 250" in c.text()
     assert "until crun ends; --log-dir keeps it" in c.text()
