@@ -38,6 +38,12 @@ struct run_hooks {
     int (*ready)(void *ctx, size_t first, size_t end, void *stream, struct err *e);
 };
 
+/* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, times as clock_ns(). */
+struct run_trace {
+    void *ctx;
+    void (*op)(void *ctx, const char *label, int op, int64_t start_ns, int64_t end_ns); /* op: index in the program */
+};
+
 struct plan_options {
     int batch;            /* N >= 1 */
     bool training;        /* false: forward ops only, BN by running statistics, no gradients */
@@ -55,6 +61,7 @@ struct run_args {
     bool accumulate;               /* add to gradients, statistics and metrics instead of replacing them */
     uint64_t params_version;       /* changes whenever params or stats do: the plan refreshes its own copies */
     const struct run_hooks *hooks; /* NULL: none */
+    const struct run_trace *trace; /* NULL: none */
 };
 
 /* Parameter update of one slice [first, first + n) of the arenas. With g = gradient * grad_mul * clip / *count; count points at METRIC_COUNT

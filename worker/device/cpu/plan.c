@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/clock.h"
 #include "worker/device/host_common.h"
 
 /* --- building blocks */
@@ -338,10 +339,13 @@ int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
     pl->weight_sum = host_batch_count(&a->batch, pl->o.batch);
     for (int i = 0; i < pl->nsteps; i++) {
         struct step *s = pl->steps[i];
+        const int64_t begun = a->trace ? clock_ns() : 0;
         start = now;
         TRY(s->run(pl, s, e));
         now = seconds_now();
         s->seconds += now - start;
+        if (a->trace)
+            a->trace->op(a->trace->ctx, s->label, s->op, begun, clock_ns());
     }
     pl->runs++;
     return 0;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 #include "worker/device/host_common.h"
 
@@ -181,7 +182,10 @@ static int ref_run(struct plan *base, const struct run_args *a, struct err *e)
     TRY(host_check_batch(pl->p, pl->first, pl->end, &a->batch, pl->n, e));
     for (int i = pl->first; i < pl->end; i++) {
         const struct op *op = &pl->p->ops[i];
+        const int64_t start = a->trace ? clock_ns() : 0;
         TRY(kernels[op->kind](pl, op, a, e));
+        if (a->trace)
+            a->trace->op(a->trace->ctx, op_name(op->kind), i, start, clock_ns());
         if (a->hooks && a->hooks->ready)
             TRY(tell_ready(pl, op, a->hooks, e));
     }
