@@ -1,0 +1,93 @@
+/* What an idle job costs: how often guardian and agent wake, and their memory, with 64 workers that wait. Alone, and as two agents of a job,
+ * where each gives the rendezvous a sign of life a second and the first hosts it. */
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "tests/bench/launch.h"
+
+#define WORKERS 64
+#define SETTLE_S 2
+
+struct halves {
+    pid_t guardian, agent;
+    long guardian_woke, agent_woke;
+};
+
+static struct halves halves_of(pid_t guardian)
+{
+    const pid_t agent = launch_child_of(guardian);
+    return (struct halves){guardian, agent, launch_switches(guardian), launch_switches(agent)};
+}
+
+/* Prints wake-ups a second; returns those of both halves. */
+static double print_wakes(const char *name, const struct halves *was, double seconds)
+{
+    const struct halves now = halves_of(was->guardian);
+    const double guardian = (double)(now.guardian_woke - was->guardian_woke) / seconds;
+    const double agent = (double)(now.agent_woke - was->agent_woke) / seconds;
+    printf("  %-28s wake-ups a second: guardian %.2f, agent %.2f\n", name, guardian, agent);
+    return guardian + agent;
+}
+
+static double print_memory(const struct halves *h)
+{
+    const long rss = launch_status(h->guardian, "VmRSS:") + launch_status(h->agent, "VmRSS:");
+    printf("  RSS: guardian %ld kB, agent %ld kB, both %.2f MB; at most %.2f MB; PSS of both %.2f MB\n",
+           launch_status(h->guardian, "VmRSS:"), launch_status(h->agent, "VmRSS:"), (double)rss / 1024,
+           (double)(launch_status(h->guardian, "VmHWM:") + launch_status(h->agent, "VmHWM:")) / 1024,
+           (double)(launch_pss_kb(h->guardian) + launch_pss_kb(h->agent)) / 1024);
+    return (double)rss / 1024;
+}
+
+static void alone(const struct launch_options *o, int seconds)
+{
+    static struct launch_stamp stamps[WORKERS];
+    const char *const argv[] = {o->crun, "--standalone", "--nproc_per_node", "64", o->worker, "stay", NULL};
+    const pid_t pid = launch_start(argv);
+    launch_read(stamps, WORKERS);
+    sleep(SETTLE_S);
+    const struct halves was = halves_of(pid);
+    sleep((unsigned)seconds);
+    launch_expect("idle, 64 workers alone: wake-ups of both halves a second", print_wakes("alone", &was, seconds), 2);
+    launch_expect("idle, 64 workers alone: RSS of both halves, MB", print_memory(&was), 8);
+    launch_stop(pid);
+}
+
+static void two_agents(const struct launch_options *o, int seconds)
+{
+    static struct launch_stamp stamps[2 * WORKERS];
+    char endpoint[32];
+    pid_t pids[2];
+    struct halves was[2];
+    snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", launch_free_port());
+    const char *const argv[] = {o->crun,  "--nnodes",  "2",     "--nproc_per_node", "64",      "--rdzv_endpoint",
+                                endpoint, "--rdzv_id", "bench", "--insecure",       o->worker, "stay",
+                                NULL};
+    for (int i = 0; i < 2; i++)
+        pids[i] = launch_start(argv);
+    launch_read(stamps, 2 * WORKERS);
+    sleep(SETTLE_S);
+    for (int i = 0; i < 2; i++)
+        was[i] = halves_of(pids[i]);
+    sleep((unsigned)seconds);
+    double woke[2];
+    for (int i = 0; i < 2; i++)
+        woke[i] = print_wakes("one of two agents", &was[i], seconds);
+    launch_expect("idle, one of two agents: wake-ups a heartbeat (guest)", woke[0] < woke[1] ? woke[0] : woke[1], 2);
+    launch_expect("idle, one of two agents: wake-ups a heartbeat (host)", woke[0] < woke[1] ? woke[1] : woke[0], 2 * 2);
+    print_memory(&was[0]);
+    for (int i = 0; i < 2; i++)
+        kill(pids[i], SIGTERM);
+    for (int i = 0; i < 2; i++)
+        launch_wait(pids[i], false);
+}
+
+void launch_bench_idle(const struct launch_options *o)
+{
+    const int seconds = launch_runs(o, 20);
+    printf("idle for %d s, a heartbeat a second where there is one:\n", seconds);
+    alone(o, seconds);
+    two_agents(o, seconds);
+    fflush(stdout);
+}
