@@ -1,6 +1,7 @@
 /* Whole networks on the cpu device: against ref, and against itself where fusing, accumulating, masking samples or splitting the
  * batch over ranks must change nothing. */
 #include "tests/conformance/device_rig.h"
+#include "worker/device/cpu/cpu.h"
 
 #include <errno.h>
 #include <math.h>
@@ -420,6 +421,91 @@ static void updates_follow_the_torch_rule(void **state)
     program_destroy(p);
 }
 
+/* Values of every forward tensor, and whether they are halves: the same on both devices. Differences: a value that lies near the middle
+ * of two halves falls to either side (one in a hundred: fp32 sums are off by up to 2^-7 of a half's ulp), and all that read it differ. */
+static void halves_are_those_of_ref(void **state)
+{
+    const struct mode *m = *state;
+    struct program *p = small();
+    struct images im;
+    struct side sides[2];
+    images_make(&im, p, 5, 12);
+    for (int k = 0; k < 2; k++) {
+        side_open(&sides[k], k ? "cpu" : "ref", p, m, 5, true, true, 2);
+        side_initialise(&sides[k], 3);
+        side_run(&sides[k], &im.b, 1, false, 1, NULL);
+    }
+    size_t wide = 0, stored = 0, differ = 0, all = 0;
+    for (int i = 0; i < p->nops; i++) {
+        const int t = p->ops[i].out;
+        if (t < 0)
+            continue;
+        double *ref = side_get(&sides[0], t), *cpu = side_get(&sides[1], t);
+        bool half[2] = {true, true};
+        for (size_t k = 0; k < side_count(&sides[0], t); k++) {
+            half[0] = half[0] && ref[k] == dtype_rounded(m->compute, ref[k]);
+            half[1] = half[1] && cpu[k] == dtype_rounded(m->compute, cpu[k]);
+            differ += i < p->nfwd && half[0] && fabs(cpu[k] - ref[k]) > 1e-5 * fabs(ref[k]) + 0x1p-25;
+            all += i < p->nfwd && half[0];
+        }
+        if (half[0] != half[1])
+            fail_msg("%s (%s): halves on %s only", p->tensors[t].name, op_name(p->ops[i].kind),
+                     half[0] ? "ref" : "cpu");
+        wide += !half[0];
+        stored += half[0];
+        free(ref);
+        free(cpu);
+    }
+    const double d = (double)differ / (double)all;
+    print_message("# %s: %zu tensors of halves, %zu wide; %.2g of the halves differ\n", m->name, stored, wide, d);
+    assert_true(stored > 3 && d < 0.15);
+    assert_int_equal(m->half == HALF_OPERANDS, wide > 3);
+    side_close(&sides[0]);
+    side_close(&sides[1]);
+    images_free(&im);
+    program_destroy(p);
+}
+
+/* Nothing is copied from layout to layout between the input and the weight gradients. */
+static void a_format_is_kept_from_the_input_to_the_loss(void **state)
+{
+    const struct mode *m = *state;
+    struct program *p = model("resnet18", 32);
+    struct side s;
+    char *text = NULL;
+    size_t n = 0;
+    side_open(&s, "cpu", p, m, 4, true, false, 1);
+    FILE *f = open_memstream(&text, &n);
+    cpu_plan_profile(s.plan, f);
+    fclose(f);
+    assert_non_null(strstr(text, " conv "));
+    if (strstr(text, " reorder "))
+        fail_msg("%s", text);
+    free(text);
+    side_close(&s);
+    program_destroy(p);
+}
+
+/* Bound: sums in another order. */
+static void nchw_and_nhwc_give_the_same_numbers(void **state)
+{
+    (void)state;
+    struct program *p = model("resnet18", 32);
+    struct images im;
+    images_make(&im, p, 4, 11);
+    double *blocked = first_step("cpu", p, &mode_f32, &im, 4, false),
+           *nchw = first_step("cpu", p, &mode_nchw, &im, 4, false),
+           *nhwc = first_step("cpu", p, &mode_nhwc, &im, 4, false);
+    const double a = relative_distance(nchw, nhwc, p->n_train), b = relative_distance(nchw, blocked, p->n_train);
+    print_message("# nchw against nhwc: %.2g, against blocks: %.2g\n", a, b);
+    assert_true(a < 2e-2 && b < 2e-2); /* as against ref: ReLUs and maxima flip */
+    free(blocked);
+    free(nchw);
+    free(nhwc);
+    images_free(&im);
+    program_destroy(p);
+}
+
 static void a_type_that_the_device_lacks_is_named(void **state)
 {
     (void)state;
@@ -446,6 +532,21 @@ int main(void)
         {"fusing_changes_no_bit_in_fp32", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_f32},
         {"fusing_changes_no_bit_in_emulated_bf16", fusing_changes_no_bit, NULL, NULL,
          (void *)(uintptr_t)&mode_emulated},
+        {"fusing_changes_no_bit_in_fp16_O1", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_fp16_o1},
+        {"fusing_changes_no_bit_in_fp16_O2", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_fp16_o2},
+        {"fusing_changes_no_bit_in_fp16_O3", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_fp16_o3},
+        {"fusing_changes_no_bit_in_bf16_O1", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_bf16_o1},
+        {"fusing_changes_no_bit_in_nhwc", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_nhwc},
+        {"halves_are_those_of_ref_at_O1", halves_are_those_of_ref, NULL, NULL, (void *)(uintptr_t)&mode_fp16_o1},
+        {"halves_are_those_of_ref_at_O2", halves_are_those_of_ref, NULL, NULL, (void *)(uintptr_t)&mode_fp16_o2},
+        {"halves_are_those_of_ref_at_O3", halves_are_those_of_ref, NULL, NULL, (void *)(uintptr_t)&mode_fp16_o3},
+        {"halves_are_those_of_ref_in_bf16_at_O1", halves_are_those_of_ref, NULL, NULL,
+         (void *)(uintptr_t)&mode_bf16_o1},
+        cmocka_unit_test(nchw_and_nhwc_give_the_same_numbers),
+        {"nchw_is_kept_from_the_input_to_the_loss", a_format_is_kept_from_the_input_to_the_loss, NULL, NULL,
+         (void *)(uintptr_t)&mode_nchw},
+        {"nhwc_is_kept_from_the_input_to_the_loss", a_format_is_kept_from_the_input_to_the_loss, NULL, NULL,
+         (void *)(uintptr_t)&mode_nhwc},
         {"fusing_changes_no_bit_in_bf16", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_bf16},
         cmocka_unit_test(a_sample_of_weight_0_counts_nowhere),
         cmocka_unit_test(a_batch_without_samples_moves_nothing),

@@ -6,10 +6,16 @@
 
 #include "common/err.h"
 
-const struct mode mode_f64 = {"fp64", DT_F64, false};
-const struct mode mode_f32 = {"fp32", DT_F32, false};
-const struct mode mode_bf16 = {"bf16", DT_BF16, false};
-const struct mode mode_emulated = {"emulated bf16", DT_BF16, true};
+const struct mode mode_f64 = {.name = "fp64", .compute = DT_F64};
+const struct mode mode_f32 = {.name = "fp32", .compute = DT_F32};
+const struct mode mode_bf16 = {.name = "bf16", .compute = DT_BF16};
+const struct mode mode_emulated = {.name = "emulated bf16", .compute = DT_BF16, .emulate = true};
+const struct mode mode_bf16_o1 = {.name = "bf16 O1", .compute = DT_BF16, .emulate = true, .half = HALF_OPERANDS};
+const struct mode mode_fp16_o1 = {.name = "fp16 O1", .compute = DT_F16, .emulate = true, .half = HALF_OPERANDS};
+const struct mode mode_fp16_o2 = {.name = "fp16 O2", .compute = DT_F16, .emulate = true};
+const struct mode mode_fp16_o3 = {.name = "fp16 O3", .compute = DT_F16, .emulate = true, .half_bn = true};
+const struct mode mode_nchw = {.name = "nchw", .compute = DT_F32, .format = MEMORY_NCHW};
+const struct mode mode_nhwc = {.name = "nhwc", .compute = DT_F32, .format = MEMORY_NHWC};
 
 #define MUST(expr)                                                                                                     \
     do {                                                                                                               \
@@ -33,6 +39,9 @@ void side_open(struct side *s, const char *device, const struct program *p, cons
                              .training = training,
                              .compute = m->compute,
                              .emulate = m->emulate,
+                             .half = m->half,
+                             .half_bn = m->half_bn,
+                             .format = m->format,
                              .keep_all = keep_all,
                              .params = s->params,
                              .stats = s->stats,
@@ -120,7 +129,7 @@ void noise(double *out, size_t n, uint64_t seed, enum dtype t)
     struct param p = {.name = "noise", .init = INIT_UNIFORM, .init_scale = 1};
     param_initial_fill(&p, seed, 0, n, out);
     for (size_t i = 0; i < n; i++)
-        out[i] = t == DT_BF16 ? f32_from_bf16(bf16_from_f32((float)out[i])) : (float)out[i];
+        out[i] = dtype_rounded(t, (double)(float)out[i]);
 }
 
 double relative_distance(const double *a, const double *b, size_t n)

@@ -17,8 +17,13 @@ struct mode {
     const char *name;
     enum dtype compute;
     bool emulate;
+    enum half_rule half;
+    bool half_bn;
+    enum memory_format format;
 };
 extern const struct mode mode_f64, mode_f32, mode_bf16, mode_emulated;
+extern const struct mode mode_fp16_o1, mode_fp16_o2, mode_fp16_o3, mode_bf16_o1;
+extern const struct mode mode_nchw, mode_nhwc;
 
 struct side {
     const struct program *p;
@@ -44,7 +49,7 @@ double *side_get(const struct side *s, int tensor); /* free() it */
 void side_run(const struct side *s, const struct batch *b, double grad_scale, bool accumulate, uint64_t version,
               const struct run_hooks *h);
 
-/* Reproducible noise in [-1, 1), rounded to fp32, or to bf16. */
+/* Reproducible noise in [-1, 1), rounded to fp32, or to a half. */
 void noise(double *out, size_t n, uint64_t seed, enum dtype t);
 /* |a - b| / |b| in the Euclidean norm. */
 double relative_distance(const double *a, const double *b, size_t n);

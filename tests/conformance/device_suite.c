@@ -1,6 +1,7 @@
 /* Every op of the device interface, forward and backward, on the cpu device against ref: single-op programs over awkward shapes.
  *
  * Bounds, with eps = 2^-24 and u the rounding of a stored value (0 in fp32, 2^-8 in bf16; fp32's own is within the first term):
+ *   (fp16: u = 2^-11 and, below 2^-14, 2^-25; its gradients of weights are stored so, too)
  *   multilinear ops   |error| <= c sqrt(k) eps S + u |value|, c = 4, k = length of the sum, S = sum of |a_i b_i|, which ref itself
  *                     computes from absolute values. sqrt(k): rounding errors of a sum are independent of one another
  *   relu, max pooling exact
@@ -182,7 +183,7 @@ static void fill(const struct side *s, enum group g, enum dtype t, bool absolute
             v[k] = value_for(v[k], absolute && !keep_sign) * (dy ? scale_dy : g == XENT ? 4 : 1);
             if (g == BN && !dy)
                 v[k] += 0.5; /* a mean to subtract */
-            v[k] = t == DT_BF16 ? f32_from_bf16(bf16_from_f32((float)v[k])) : (float)v[k];
+            v[k] = dtype_rounded(t, (double)(float)v[k]);
         }
         side_put(s, i, v);
         free(v);
@@ -340,8 +341,9 @@ static void judge(struct verdict *v, const char *what, const struct shape *s, si
 
 /* What op i of the program made, on both sides and (size) on ref with absolute values. */
 static void compare_op(const struct side *got, const struct side *ref, const struct side *size, int i,
-                       const struct shape *s, double u, struct verdict *v)
+                       const struct shape *s, enum dtype t, struct verdict *v)
 {
+    const double u = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0, tiny = t == DT_F16 ? 0x1p-25 : 0;
     const struct op *op = &ref->p->ops[i];
     const char *name = op_name(op->kind);
     double factor = C * sqrt(reduction(ref->p, op, s->n)) * EPS;
@@ -352,7 +354,7 @@ static void compare_op(const struct side *got, const struct side *ref, const str
         double *g = side_get(got, op->out), *w = side_get(ref, op->out),
                *z = linear_kind(op->kind) ? side_get(size, op->out) : NULL;
         for (size_t k = 0; k < side_count(ref, op->out); k++) {
-            double bound = u * fabs(w[k]);
+            double bound = u * fabs(w[k]) + tiny;
             if (z)
                 bound += factor * z[k];
             else if (op->kind == OP_BN)
@@ -379,6 +381,8 @@ static void compare_op(const struct side *got, const struct side *ref, const str
             if (op->kind != OP_BN_BWD)
                 arena_get(size, size->reduce, pr->offset + k, &z, 1);
             double bound = op->kind == OP_BN_BWD ? EPS * (q ? bn.dbeta[k] : bn.dgamma[k]) : factor * z;
+            if (t == DT_F16 && op->kind != OP_BN_BWD)
+                bound += u * fabs(w) + tiny;
             judge(v, q ? "gradient of bias" : "gradient of weight", s, k, g, w, bound);
         }
     }
@@ -409,7 +413,7 @@ static void examine(enum group g, const struct shape *s, const struct mode *m, c
     int end = g == BN_EVAL ? p->nfwd : p->nops;
     for (int i = 0; i < end; i++)
         if (!mutant || p->ops[i].kind == mutant->kind)
-            compare_op(&got, &ref, g == BN_EVAL ? NULL : &size, i, s, m->compute == DT_BF16 ? 0x1p-8 : 0, v);
+            compare_op(&got, &ref, g == BN_EVAL ? NULL : &size, i, s, m->compute, v);
     side_close(&got);
     side_close(&ref);
     side_close(&size);
@@ -485,13 +489,15 @@ static const struct {
 enum { NMUTANTS = sizeof(mutants) / sizeof(mutants[0]) };
 _Static_assert((int)NMUTANTS == (int)OP_KINDS, "one mutant for every kind of op");
 
-/* device_suite fp32|emulated|bf16: all ops in one type. Without bf16 units the last of them is skipped as a whole. */
+/* device_suite fp32|emulated|bf16|fp16|fp16-O1|nchw|nhwc: all ops in one type. Without bf16 units bf16 is skipped as a whole. */
 int main(int argc, char **argv)
 {
     static const struct {
         const char *arg;
         const struct mode *mode;
-    } modes[] = {{"fp32", &mode_f32}, {"emulated", &mode_emulated}, {"bf16", &mode_bf16}};
+    } modes[] = {{"fp32", &mode_f32},     {"emulated", &mode_emulated}, {"bf16", &mode_bf16},
+                 {"fp16", &mode_fp16_o2}, {"fp16-O1", &mode_fp16_o1},   {"nchw", &mode_nchw},
+                 {"nhwc", &mode_nhwc}};
     static struct subject subjects[GROUPS + NMUTANTS];
     static struct CMUnitTest tests[GROUPS + NMUTANTS];
     const struct mode *mode = NULL;
@@ -499,7 +505,7 @@ int main(int argc, char **argv)
         if (argc == 2 && strcmp(argv[1], modes[i].arg) == 0)
             mode = modes[i].mode;
     if (!mode) {
-        fprintf(stderr, "usage: device_suite fp32|emulated|bf16\n");
+        fprintf(stderr, "usage: device_suite fp32|emulated|bf16|fp16|fp16-O1|nchw|nhwc\n");
         return 2;
     }
     if (!native(mode)) {

@@ -44,13 +44,29 @@ struct run_trace {
     void (*op)(void *ctx, const char *label, int op, int64_t start_ns, int64_t end_ns); /* op: index in the program */
 };
 
+/* Where halves are used when plan_options.compute is DT_F16 or DT_BF16; device/half.h says it value by value. */
+enum half_rule {
+    HALF_STORED,  /* all activations are */
+    HALF_OPERANDS /* operands and results of convolutions and linear layers only */
+};
+
+/* How activations lie in memory. */
+enum memory_format {
+    MEMORY_AUTO, /* as the device likes best: its own blocks */
+    MEMORY_NCHW,
+    MEMORY_NHWC /* channels last */
+};
+
 struct plan_options {
-    int batch;            /* N >= 1 */
-    bool training;        /* false: forward ops only, BN by running statistics, no gradients */
-    enum dtype compute;   /* DT_F64 (ref), DT_F32, DT_BF16: storage type of activations, operand type of convolutions */
-    bool emulate;         /* bf16 by rounding every stored value, fp32 arithmetic (cpu without bf16 units) */
-    bool keep_all;        /* no fusion across ops, every tensor readable: tests */
-    int first_op, end_op; /* slice of the program; 0, 0: all (of the forward part if !training) */
+    int batch;          /* N >= 1 */
+    bool training;      /* false: forward ops only, BN by running statistics, no gradients */
+    enum dtype compute; /* DT_F64 (ref), DT_F32, or a half: DT_BF16, DT_F16 */
+    bool emulate; /* halves by rounding what would be stored as one; arithmetic is the arena's (fp32, ref: fp64) */
+    enum half_rule half;
+    bool half_bn;                  /* scale and shift of batch norm, too */
+    enum memory_format format;     /* -ENOTSUP where the device has only its own (ref) */
+    bool keep_all;                 /* no fusion across ops, every tensor readable: tests */
+    int first_op, end_op;          /* slice of the program; 0, 0: all (of the forward part if !training) */
     void *params, *stats, *reduce; /* arenas (program.h), device memory, bound for the life of the plan */
 };
 
@@ -126,6 +142,8 @@ struct device_ops {
                      struct err *e);
     /* to = (1 - weight) * to + weight * from, n elements. */
     int (*blend)(struct device *d, void *to, const void *from, size_t n, double weight, struct err *e);
+    /* Every element becomes the nearest value of type t (a half), too large ones infinity. */
+    int (*round)(struct device *d, void *x, size_t n, enum dtype t, struct err *e);
     /* stats = (1 - momentum) * stats + momentum * sums / *count, n elements; as above a count of 0 changes nothing. */
     int (*update_stats)(struct device *d, void *stats, const void *sums, size_t n, double momentum, const void *count,
                         struct err *e);

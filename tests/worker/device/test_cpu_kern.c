@@ -200,9 +200,63 @@ static void statistics_survive_a_mean_far_from_zero(void **state)
     free(partial);
 }
 
+/* Distance in memory of neighbours along N, C, H and W. */
+static void expect_strides(const struct layout *l, size_t n, size_t c, size_t h, size_t w)
+{
+    const size_t at = layout_offset(l, 0, 0, 0);
+    assert_int_equal(layout_offset(l, 1, 0, 0) - at, n);
+    assert_int_equal(layout_offset(l, 0, 1, 0) - at, c);
+    assert_int_equal(layout_offset(l, 0, 0, l->w) - at, h);
+    assert_int_equal(layout_offset(l, 0, 0, 1) - at, w);
+}
+
+/* torch's examples of channels_last: 10 images of 3 x 16 x 16, and of 3 x 32 x 32. */
+static void nhwc_has_the_strides_of_channels_last(void **state)
+{
+    (void)state;
+    expect_strides(&(struct layout){10, 3, 16, 16, 3}, 768, 1, 48, 3);
+    expect_strides(&(struct layout){10, 3, 32, 32, 3}, 3072, 1, 96, 3);
+    expect_strides(&(struct layout){10, 3, 32, 32, LAYOUT_PLAIN}, 3072, 1024, 32, 1);
+}
+
+/* In all lanes and instruction sets: the bits of dtype.h, for every fp32 number near a half and for the edges. */
+static void rounding_to_fp16_has_the_bits_of_the_scalar_one(void **state)
+{
+    (void)state;
+    enum { FLOATS = 4 * 0x7c00 + 8 };
+    float *in = malloc(sizeof(*in) * FLOATS), *out = malloc(sizeof(*out) * FLOATS);
+    for (int i = 0; i < 0x7c00; i++) {
+        const float half = f32_from_f16((uint16_t)i), next = f32_from_f16((uint16_t)(i + 1)),
+                    mid = i == 0x7bff ? 65520 : half + (next - half) / 2;
+        in[4 * i] = half;
+        in[4 * i + 1] = -mid;
+        in[4 * i + 2] = nextafterf(mid, 0);
+        in[4 * i + 3] = nextafterf(mid, 1e9f);
+    }
+    const float edges[8] = {INFINITY, -INFINITY, 1e30f, -1e-30f, -0.0f, 65519.99f, 0x1p-25f, 0x1.8p-25f};
+    memcpy(in + 4 * 0x7c00, edges, sizeof(edges));
+    for (int t = 0; kern_all()[t]; t++) {
+        memcpy(out, in, sizeof(*in) * FLOATS);
+        kern_all()[t]->round(out, FLOATS - 3, STORE_ROUNDED_F16, 2);
+        for (int i = 0; i < FLOATS - 3; i++) {
+            const float want = f32_from_f16(f16_from_f32(in[i]));
+            if (memcmp(&out[i], &want, 4) != 0)
+                fail_msg("%s: %a becomes %a instead of %a", kern_all()[t]->name, (double)in[i], (double)out[i],
+                         (double)want);
+        }
+        float nan = NAN;
+        kern_all()[t]->round(&nan, 1, STORE_ROUNDED_F16, 1);
+        assert_true(isnan(nan));
+    }
+    free(in);
+    free(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nhwc_has_the_strides_of_channels_last),
+        cmocka_unit_test(rounding_to_fp16_has_the_bits_of_the_scalar_one),
         cmocka_unit_test(every_layout_and_instruction_set_agrees),
         cmocka_unit_test(statistics_survive_a_mean_far_from_zero),
     };

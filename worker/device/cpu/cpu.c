@@ -102,6 +102,15 @@ static int cpu_blend(struct device *d, void *to, const void *from, size_t n, dou
     return 0;
 }
 
+static int cpu_round(struct device *d, void *x, size_t n, enum dtype t, struct err *e)
+{
+    (void)e;
+    const struct cpu *c = (const struct cpu *)d;
+    if (t == DT_F16 || t == DT_BF16)
+        c->kern->round(x, n, t == DT_F16 ? STORE_ROUNDED_F16 : STORE_ROUNDED, c->threads);
+    return 0;
+}
+
 static int cpu_update_stats(struct device *d, void *stats, const void *sums, size_t n, double momentum,
                             const void *count, struct err *e)
 {
@@ -146,6 +155,7 @@ const struct device_ops device_cpu_ops = {
     .update = cpu_update,
     .grad_norm = cpu_grad_norm,
     .blend = cpu_blend,
+    .round = cpu_round,
     .update_stats = cpu_update_stats,
     .describe = cpu_describe,
     .native = cpu_native,

@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "worker/device/cpu/plan.h"
+#include "worker/device/half.h"
 
 /* Tensors are those of the forward op, the window is the op's own. */
 static struct dnn_shape shape_of(const struct cpu_plan *pl, const struct op *op)
@@ -35,7 +36,8 @@ static struct dnn_shape shape_of(const struct cpu_plan *pl, const struct op *op)
     return s;
 }
 
-/* The first of some pairs of layouts for which oneDNN has a fast kernel, or else the first that works at all. */
+/* The first of some pairs of layouts for which oneDNN has a fast kernel, or else the first that works at all. A prescribed format is
+ * taken as it is. */
 static int choose(struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir dir, int src, int dst,
                   const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
 {
@@ -44,7 +46,7 @@ static int choose(struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir d
         {src, dst}, {LAYOUT_ANY, LAYOUT_ANY}, {lanes, lanes}, {LAYOUT_PLAIN, lanes}, {LAYOUT_PLAIN, LAYOUT_PLAIN}};
     struct dnn_kernel *slow = NULL, *k;
     struct err why = {0};
-    int n = s->linear ? 1 : (int)(sizeof(pairs) / sizeof(pairs[0])), rc = 0;
+    int n = s->linear || pl->o.format != MEMORY_AUTO ? 1 : (int)(sizeof(pairs) / sizeof(pairs[0])), rc = 0;
     for (int i = 0; i < n; i++) {
         rc = dnn_kernel_create(pl->cpu->dnn, s, dir, pairs[i][0], pairs[i][1], fwd, &k, &why);
         if (rc == -ENOTSUP)
@@ -74,11 +76,11 @@ static int forward_kernel(struct cpu_plan *pl, int f, struct dnn_kernel **ret, s
     if (!pl->forward[f]) {
         struct dnn_shape s = shape_of(pl, op);
         const struct value *x = &pl->values[op->in[0]];
-        int block = x->buffer == NO_BUFFER ? LAYOUT_ANY : x->layout.b;
+        int block = x->buffer == NO_BUFFER ? plan_format(pl, op->in[0]) : x->layout.b;
         if (op->out == pl->p->logits)
             s.dst_type = DT_F32;
         struct dnn_kernel *k;
-        TRY(choose(pl, &s, DNN_FORWARD, block, LAYOUT_ANY, NULL, &k, e));
+        TRY(choose(pl, &s, DNN_FORWARD, block, plan_format(pl, op->out), NULL, &k, e));
         TRY(plan_kernel(pl, k, e));
         pl->forward[f] = k;
     }
@@ -102,7 +104,7 @@ static int dnn_step(struct cpu_plan *pl, int i, struct dnn_kernel *k, int src, i
     TRY(plan_use_kernel(pl, src, k, DNN_SRC, e));
     TRY(plan_use_kernel(pl, weights, k, DNN_WEIGHTS, e));
     TRY(plan_use_kernel(pl, dst, k, DNN_DST, e));
-    if (pl->values[out_tensor].store == STORE_ROUNDED) {
+    if (store_rounds(pl->values[out_tensor].store)) {
         s->count = layout_count(&pl->values[out_tensor].layout);
         TRY(plan_use(pl, pl->values[out_tensor].buffer, &s->out, e));
     }
@@ -116,7 +118,7 @@ static int emit_forward(struct cpu_plan *pl, int i, struct err *e)
     struct dnn_kernel *k;
     TRY(forward_kernel(pl, i, &k, e));
     TRY(plan_value(pl, op->in[0], dnn_block(k, DNN_SRC), e));
-    int x = plan_in_block(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
+    int x = plan_operand(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
     TRY(x);
     TRY(plan_value(pl, op->out, dnn_block(k, DNN_DST), e));
     int w = plan_weights(pl, k, op->param[0], e);
@@ -136,7 +138,7 @@ static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
     TRY(choose(pl, &s, DNN_BWD_DATA, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, &k, e));
     TRY(plan_kernel(pl, k, e));
     TRY(plan_value(pl, op->in[0], dnn_block(k, DNN_DST), e));
-    int dy = plan_in_block(pl, i, op->in[0], dnn_block(k, DNN_DST), e);
+    int dy = plan_operand(pl, i, op->in[0], dnn_block(k, DNN_DST), e);
     TRY(dy);
     TRY(plan_value(pl, op->out, dnn_block(k, DNN_SRC), e));
     int w = plan_weights(pl, k, op->param[0], e);
@@ -160,9 +162,9 @@ static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
     TRY(plan_kernel(pl, add, e));
     TRY(plan_value(pl, op->in[0], dnn_block(k, DNN_SRC), e));
     TRY(plan_value(pl, op->in[1], dnn_block(k, DNN_DST), e));
-    int x = plan_in_block(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
+    int x = plan_operand(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
     TRY(x);
-    int dy = plan_in_block(pl, i, op->in[1], dnn_block(k, DNN_DST), e);
+    int dy = plan_operand(pl, i, op->in[1], dnn_block(k, DNN_DST), e);
     TRY(dy);
     int dw = plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
     TRY(dw);
@@ -173,6 +175,10 @@ static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
     TRY(plan_use_kernel(pl, x, k, DNN_SRC, e));
     TRY(plan_use_kernel(pl, dy, k, DNN_DST, e));
     TRY(plan_use_kernel(pl, dw, k, DNN_WEIGHTS, e));
+    if (half_gradients(&pl->o, op)) {
+        st->count = dnn_bytes(k, DNN_WEIGHTS) / sizeof(float);
+        TRY(plan_use(pl, dw, &st->out, e));
+    }
     TRY(plan_use_kernel(pl, dw, set, DNN_SRC, e));
     TRY(plan_use_kernel(pl, dw, add, DNN_SRC, e));
     float *arena = pl->reduce + pl->p->params[op->param[0]].offset;

@@ -11,7 +11,7 @@ static int block_for(struct cpu_plan *pl, int t, int like)
         return pl->values[t].layout.b;
     if (like >= 0 && pl->values[like].buffer != NO_BUFFER)
         return pl->values[like].layout.b;
-    return pl->cpu->lanes;
+    return plan_format(pl, t) ? plan_format(pl, t) : pl->cpu->lanes;
 }
 
 /* Give t a place (where it has none) and return the buffer of it in this block; NO_BUFFER for no tensor. */
@@ -46,6 +46,7 @@ static int emit_input(struct cpu_plan *pl, int i, struct err *e)
     TRY(block);
     TRY(plan_value(pl, op->out, block, e));
     TRY(plan_step(pl, step_input, "input", i, &s, e));
+    s->store = pl->values[op->out].store;
     s->input = (struct input_job){.l = pl->values[op->out].layout, .mean = pl->p->mean, .std = pl->p->std};
     return use(pl, pl->values[op->out].buffer, &s->input.y, e);
 }
@@ -84,6 +85,7 @@ static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, str
                   : relu           ? "bn+relu"
                                    : "bn",
                   bn, &s, e));
+    s->store = pl->values[y].store;
     struct layout l = plan_layout(pl, x, block);
     struct view v = layout_view(&l);
     TRY(make_bn_state(pl, bn, &v, e));
@@ -131,6 +133,11 @@ static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
                   : by != NO_BUFFER ? "relu+bn_bwd"
                                     : "bn_bwd",
                   i, &s, e));
+    s->store = pl->o.half == HALF_OPERANDS ? STORE_F32 : pl->store;
+    if (bdx != NO_BUFFER && pl->values[op->out].store != s->store) { /* wide sums, but dx is a half */
+        s->count = layout_count(&pl->values[op->out].layout);
+        TRY(use(pl, bdx, &s->out, e));
+    }
     const struct bn_state *b = s->bn = &pl->bns[op->fwd];
     struct layout l = plan_layout(pl, x, block);
     struct view v = layout_view(&l);
@@ -160,6 +167,7 @@ static int emit_add(struct cpu_plan *pl, int i, int a, int b, bool relu, struct 
     OPERAND(bb, i, b, block);
     TRY(plan_value(pl, y, block, e));
     TRY(plan_step(pl, step_add, b < 0 ? "relu" : relu ? "add+relu" : "add", i, &s, e));
+    s->store = pl->values[y].store;
     s->add.relu = relu;
     s->count = layout_count(&pl->values[y].layout);
     TRY(use(pl, ba, &s->add.a, e));
@@ -176,6 +184,7 @@ static int emit_relu_bwd(struct cpu_plan *pl, int i, struct err *e)
     OPERAND(dy, i, op->in[1], block);
     TRY(plan_value(pl, op->out, block, e));
     TRY(plan_step(pl, step_relu_bwd, "relu_bwd", i, &s, e));
+    s->store = pl->values[op->out].store;
     s->count = layout_count(&pl->values[op->out].layout);
     TRY(use(pl, y, &s->add.a, e));
     TRY(use(pl, dy, &s->add.b, e));
@@ -201,6 +210,7 @@ static int emit_pool(struct cpu_plan *pl, int i, struct err *e)
     OPERAND(in, i, forward ? big : dy, forward ? block : small_block);
     TRY(plan_value(pl, op->out, forward ? small_block : block, e));
     TRY(plan_step(pl, run[max][forward], op_name(op->kind), i, &s, e));
+    s->store = pl->values[op->out].store;
     struct layout lx = plan_layout(pl, big, block), ly = plan_layout(pl, pl->p->ops[f].out, small_block);
     s->pool = (struct pool_job){.vx = layout_view(&lx),
                                 .vy = layout_view(&ly),
@@ -233,6 +243,8 @@ static int emit_xent(struct cpu_plan *pl, int i, struct err *e)
     if (op->kind == OP_XENT_BWD)
         TRY(plan_value(pl, op->out, LAYOUT_PLAIN, e));
     TRY(plan_step(pl, op->kind == OP_XENT ? step_xent : step_xent_bwd, op_name(op->kind), i, &s, e));
+    if (op->kind == OP_XENT_BWD)
+        s->store = pl->values[op->out].store;
     TRY(use(pl, logits, &s->xent.logits, e));
     return op->kind == OP_XENT ? 0 : use(pl, pl->values[op->out].buffer, &s->xent.dlogits, e);
 }

@@ -14,9 +14,23 @@
 
 #include "worker/device/cpu/layout.h"
 #include "worker/device/device.h"
+#include "worker/dtype.h"
 
-/* How activations are kept: fp32, bf16, or fp32 rounded to bf16 at every store (emulation). */
-enum store { STORE_F32, STORE_BF16, STORE_ROUNDED, STORES };
+/* How activations are kept: fp32, bf16, or fp32 rounded to bf16 or fp16 at every store (emulation). */
+enum store { STORE_F32, STORE_BF16, STORE_ROUNDED, STORE_ROUNDED_F16, STORES };
+
+static inline bool store_rounds(enum store s)
+{
+    return s == STORE_ROUNDED || s == STORE_ROUNDED_F16;
+}
+
+/* What a store leaves of f. */
+static inline float store_value(enum store s, float f)
+{
+    if (s == STORE_F32)
+        return f;
+    return s == STORE_ROUNDED_F16 ? f32_from_f16(f16_from_f32(f)) : f32_from_bf16(bf16_from_f32(f));
+}
 
 /* Per channel sum and sum of squares of x over samples of weight 1. partial: kern_partial(view, threads) doubles. */
 struct bn_stats_job {
@@ -88,7 +102,7 @@ struct kern {
     /* y = a [+ b] [then ReLU]; any layout, the same for all, n elements with padding */
     void (*add)(const void *a, const void *b, void *y, bool relu, size_t n, enum store t, int threads);
     void (*relu_bwd)(const void *y, const void *dy, void *dx, size_t n, enum store t, int threads);
-    void (*round)(float *x, size_t n, int threads); /* to the nearest bf16 */
+    void (*round)(float *x, size_t n, enum store t, int threads); /* in place: what a store leaves of it */
     void (*accumulate)(float *sum, const float *x, size_t n, int threads);
     void (*update)(const struct update *u, void *params, const void *grads, void *momentum, double count, int threads);
     double (*squares)(const float *x, size_t n, int threads); /* their sum */

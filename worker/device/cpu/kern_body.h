@@ -1,5 +1,5 @@
 /* Kernels over one storage type and one vector width, included by kern_isa.c with
- *   T      element type in memory      ROUND  1: round to bf16 at every store      L  lanes of a vector: 8 or 16
+ *   T      element type in memory      ROUND  1, 2: round to bf16, fp16 at every store      L  lanes of a vector: 8 or 16
  *   NAME(x) gives each function its own name.
  * Groups with all their lanes take the path where `lanes` is a constant; the rest (odd channel counts, plain layouts, ends of
  * NHWC pixels) goes element by element. */
@@ -28,6 +28,21 @@ static INLINE VU NAME(bf16_bits)(VF v) /* upper half of every lane: the nearest 
     return (((u | 0x400000u) & nan) | (rounded & ~nan)) & 0xffff0000u;
 }
 
+#if ROUND == 2
+/* Every lane the nearest fp16. A subnormal one is a multiple of 2^-24, the ulp of 0.5. */
+static INLINE VU NAME(f16_bits)(VF v)
+{
+    VU u = (VU)v, a = u & 0x7fffffffu;
+    VI tiny = (VI)a<0x38800000, large = (VI)a >= 0x477ff000, nan = (VI)a> 0x7f800000;
+    VF small = ((VF)a + 0.5f) - 0.5f;
+    VU r = (a + 0xfffu + ((a >> 13) & 1u)) & ~0x1fffu;
+    r = ((VU)small & (VU)tiny) | (r & ~(VU)tiny);
+    r = (((VU){0} + 0x7f800000u) & (VU)large) | (r & ~(VU)large);
+    r = (((a | 0x400000u) & (VU)nan) | (r & ~(VU)nan));
+    return r | (u & 0x80000000u);
+}
+#endif
+
 static INLINE VF NAME(load)(const T *p, int lanes)
 {
     if (lanes == L) {
@@ -53,7 +68,9 @@ static INLINE VF NAME(load)(const T *p, int lanes)
 
 static INLINE VF NAME(rounded)(VF v) /* what load() will give back after store() */
 {
-#if T_BF16 || ROUND
+#if ROUND == 2
+    return (VF)NAME(f16_bits)(v);
+#elif T_BF16 || ROUND
     return (VF)NAME(bf16_bits)(v);
 #else
     return v;

@@ -73,6 +73,18 @@ static INLINE struct span window(int out, int stride, int pad, int kernel, int s
 #undef L
 #undef NAME
 #undef ROUND
+#define ROUND 2
+#define L 16
+#define NAME(x) x##_half_16
+#include "worker/device/cpu/kern_body.h"
+#undef L
+#undef NAME
+#define L 8
+#define NAME(x) x##_half_8
+#include "worker/device/cpu/kern_body.h"
+#undef L
+#undef NAME
+#undef ROUND
 #undef T
 #undef T_BF16
 #define T_BF16 1
@@ -100,6 +112,8 @@ static INLINE struct span window(int out, int stride, int pad, int kernel, int s
                 f##_f32_8(__VA_ARGS__);                                                                                \
             else if (t == STORE_BF16)                                                                                  \
                 f##_bf16_8(__VA_ARGS__);                                                                               \
+            else if (t == STORE_ROUNDED_F16)                                                                           \
+                f##_half_8(__VA_ARGS__);                                                                               \
             else                                                                                                       \
                 f##_rounded_8(__VA_ARGS__);                                                                            \
         } else {                                                                                                       \
@@ -107,6 +121,8 @@ static INLINE struct span window(int out, int stride, int pad, int kernel, int s
                 f##_f32_16(__VA_ARGS__);                                                                               \
             else if (t == STORE_BF16)                                                                                  \
                 f##_bf16_16(__VA_ARGS__);                                                                              \
+            else if (t == STORE_ROUNDED_F16)                                                                           \
+                f##_half_16(__VA_ARGS__);                                                                              \
             else                                                                                                       \
                 f##_rounded_16(__VA_ARGS__);                                                                           \
         }                                                                                                              \
@@ -177,15 +193,15 @@ static void input(const struct input_job *j, enum store t, int threads)
                 if (t == STORE_BF16)
                     ((uint16_t *)j->y)[at + (size_t)p * l->b] = bf16_from_f32(v);
                 else
-                    ((float *)j->y)[at + (size_t)p * l->b] = t == STORE_F32 ? v : f32_from_bf16(bf16_from_f32(v));
+                    ((float *)j->y)[at + (size_t)p * l->b] = store_value(t, v);
             }
         }
     }
 }
 
-static void round_bf16(float *x, size_t n, int threads)
+static void round_all(float *x, size_t n, enum store t, int threads)
 {
-    add(x, NULL, x, false, n, STORE_ROUNDED, threads);
+    add(x, NULL, x, false, n, t, threads);
 }
 
 static void accumulate(float *sum, const float *x, size_t n, int threads)
@@ -224,7 +240,7 @@ const struct kern KERN_TABLE = {
     .input = input,
     .add = add,
     .relu_bwd = relu_bwd,
-    .round = round_bf16,
+    .round = round_all,
     .accumulate = accumulate,
     .update = rule_update,
     .squares = squares,

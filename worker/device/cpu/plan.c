@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "worker/device/half.h"
 #include "worker/device/host_common.h"
 
 /* --- building blocks */
@@ -116,13 +117,20 @@ struct layout plan_layout(const struct cpu_plan *pl, int t, int block)
     return (struct layout){.n = pl->o.batch, .c = x->c, .h = x->h, .w = x->w, .b = block};
 }
 
+int plan_format(const struct cpu_plan *pl, int t)
+{
+    if (pl->o.format == MEMORY_NHWC)
+        return pl->p->tensors[t].c;
+    return pl->o.format == MEMORY_NCHW ? LAYOUT_PLAIN : LAYOUT_ANY;
+}
+
 int plan_value(struct cpu_plan *pl, int t, int block, struct err *e)
 {
     struct value *v = &pl->values[t];
     if (v->buffer != NO_BUFFER)
         return 0;
     v->layout = plan_layout(pl, t, block);
-    v->store = t == pl->p->logits ? STORE_F32 : pl->store;
+    v->store = half_tensor(pl->p, &pl->o, t) ? pl->store : STORE_F32;
     int b = plan_buffer(pl, layout_count(&v->layout) * store_size(v->store), e);
     TRY(b);
     v->buffer = b;
@@ -149,6 +157,31 @@ int plan_in_block(struct cpu_plan *pl, int op, int t, int block, struct err *e)
     TRY(plan_use_kernel(pl, b, k, DNN_DST, e));
     v->alt_block = block;
     v->alt_buffer = b;
+    return b;
+}
+
+int plan_operand(struct cpu_plan *pl, int op, int t, int block, struct err *e)
+{
+    struct value *v = &pl->values[t];
+    struct layout want = plan_layout(pl, t, block);
+    struct dnn_kernel *k;
+    struct step *s;
+    if (v->store == pl->store)
+        return plan_in_block(pl, op, t, block, e);
+    if (v->cast_buffer != NO_BUFFER && v->cast_block == block)
+        return v->cast_buffer;
+    TRY(dnn_reorder_create(pl->cpu->dnn, &v->layout, DT_F32, &want, DT_F32, &k, e));
+    TRY(plan_kernel(pl, k, e));
+    int b = plan_buffer(pl, layout_count(&want) * sizeof(float), e);
+    TRY(b);
+    TRY(plan_step(pl, step_dnn, "cast", op, &s, e));
+    s->kernel = k;
+    s->count = layout_count(&want);
+    TRY(plan_use_kernel(pl, v->buffer, k, DNN_SRC, e));
+    TRY(plan_use_kernel(pl, b, k, DNN_DST, e));
+    TRY(plan_use(pl, b, &s->out, e));
+    v->cast_block = block;
+    v->cast_buffer = b;
     return b;
 }
 
@@ -200,14 +233,15 @@ static int check_type(const struct cpu *c, const struct plan_options *o, enum st
 {
     if (o->compute == DT_F32)
         *ret = STORE_F32;
-    else if (o->compute == DT_BF16 && o->emulate)
-        *ret = STORE_ROUNDED;
-    else if (o->compute == DT_BF16 && c->native_bf16)
+    else if (half_compute(o) && o->emulate)
+        *ret = o->compute == DT_F16 ? STORE_ROUNDED_F16 : STORE_ROUNDED;
+    else if (o->compute == DT_BF16 && c->native_bf16 && o->half == HALF_STORED)
         *ret = STORE_BF16;
-    else if (o->compute == DT_BF16)
-        return err_set(e, -ENOTSUP, "convolutions in BF16: this processor or oneDNN has none; they can be emulated");
+    else if (half_compute(o))
+        return err_set(e, -ENOTSUP, "convolutions in %s: this processor or oneDNN has none; they can be emulated",
+                       dtype_name(o->compute));
     else
-        return err_set(e, -ENOTSUP, "the cpu device computes in F32 or BF16, not in %s", dtype_name(o->compute));
+        return err_set(e, -ENOTSUP, "the cpu device computes in F32, BF16 or F16, not in %s", dtype_name(o->compute));
     return 0;
 }
 
@@ -228,7 +262,7 @@ static int allocate_tables(struct cpu_plan *pl, struct err *e)
     pl->bns = bns;
     pl->index_buffer = index;
     for (size_t t = 0; t < nt; t++)
-        pl->values[t] = (struct value){.buffer = NO_BUFFER, .alt_buffer = NO_BUFFER};
+        pl->values[t] = (struct value){.buffer = NO_BUFFER, .alt_buffer = NO_BUFFER, .cast_buffer = NO_BUFFER};
     for (size_t i = 0; i < nops; i++)
         pl->index_buffer[i] = NO_BUFFER;
     int limit = pl->o.training ? pl->p->nops : pl->p->nfwd;
@@ -308,8 +342,8 @@ static int refresh_weights(struct cpu_plan *pl, struct err *e)
     for (int i = 0; i < pl->nweights; i++) {
         const struct weight_copy *w = &pl->weights[i];
         TRY(dnn_run(w->reorder, e));
-        if (pl->store == STORE_ROUNDED)
-            pl->cpu->kern->round(w->at, w->count, pl->cpu->threads);
+        if (store_rounds(pl->store))
+            pl->cpu->kern->round(w->at, w->count, pl->store, pl->cpu->threads);
     }
     return 0;
 }

@@ -53,6 +53,7 @@ struct value {
     enum store store;
     int buffer;
     int alt_block, alt_buffer;
+    int cast_block, cast_buffer; /* its copy as a half, for convolutions */
 };
 
 /* Of a forward BN op, read again by its backward op. Arrays are padded to whole channel groups. */
@@ -80,7 +81,7 @@ struct step {
     struct dnn_kernel *kernel;
     struct dnn_kernel *reorder, *reorder_add; /* parameter gradients: into the arena, or added to it */
     enum store store;
-    void *out; /* emulation: what oneDNN wrote, rounded afterwards */
+    void *out; /* emulation: what was written unrounded, rounded to `store` afterwards */
     size_t count;
     struct bn_state *bn;
     float *bias;
@@ -165,10 +166,14 @@ int plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, st
 int plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, enum dnn_slot s, struct err *e);
 /* Weights of a kernel: an existing copy in that layout, or a new one. Returns its buffer. */
 int plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct err *e);
+/* The block that plan_options.format prescribes for a tensor; LAYOUT_ANY where it leaves the choice. */
+int plan_format(const struct cpu_plan *pl, int t);
 /* Make sure that tensor t has a place; where it has none yet it gets this block. */
 int plan_value(struct cpu_plan *pl, int t, int block, struct err *e);
 /* Buffer with tensor t in this block: its own, or a copy that a step makes. */
 int plan_in_block(struct cpu_plan *pl, int op, int t, int block, struct err *e);
+/* The same for an operand of a convolution or linear layer, which where halves are computed in is one. */
+int plan_operand(struct cpu_plan *pl, int op, int t, int block, struct err *e);
 struct layout plan_layout(const struct cpu_plan *pl, int t, int block);
 size_t store_size(enum store s);
 enum dtype store_type(enum store s);

@@ -46,7 +46,7 @@ int cpu_plan_put(struct plan *plan, int t, const double *in, struct err *e)
                 if (v->store == STORE_BF16)
                     ((uint16_t *)at)[o] = bf16_from_f32(f);
                 else
-                    ((float *)at)[o] = v->store == STORE_F32 ? f : f32_from_bf16(bf16_from_f32(f));
+                    ((float *)at)[o] = store_value(v->store, f);
             }
     return 0;
 }

@@ -8,7 +8,7 @@ int step_dnn(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     TRY(dnn_run(s->kernel, e));
     if (s->out)
-        pl->cpu->kern->round(s->out, s->count, pl->cpu->threads);
+        pl->cpu->kern->round(s->out, s->count, s->store, pl->cpu->threads);
     return 0;
 }
 
@@ -16,6 +16,11 @@ int step_param_gradient(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
     TRY(dnn_run(s->kernel, e));
+    if (s->out) {
+        pl->cpu->kern->round(s->out, s->count, s->store, pl->cpu->threads);
+        if (s->bias)
+            pl->cpu->kern->round(s->bias, pl->p->params[op->param[1]].count, s->store, 1);
+    }
     TRY(dnn_run(pl->args->accumulate ? s->reorder_add : s->reorder, e));
     if (s->bias) {
         const struct param *q = &pl->p->params[op->param[1]];
@@ -107,7 +112,7 @@ int step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
             if (s->store == STORE_BF16)
                 ((uint16_t *)s->xent.dlogits)[at + i] = bf16_from_f32(f);
             else
-                ((float *)s->xent.dlogits)[at + i] = s->store == STORE_F32 ? f : f32_from_bf16(bf16_from_f32(f));
+                ((float *)s->xent.dlogits)[at + i] = store_value(s->store, f);
         }
     }
     return 0;

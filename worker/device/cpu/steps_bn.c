@@ -19,6 +19,12 @@ static const float *param_at(const struct cpu_plan *pl, int param)
     return pl->params + pl->p->params[param].offset;
 }
 
+/* A scale or shift, or its gradient, as the kernels of this plan see it. */
+static float half_bn(const struct cpu_plan *pl, float v)
+{
+    return pl->o.half_bn ? store_value(pl->store, v) : v;
+}
+
 /* mean and variance of the batch over all ranks; this rank's share of them goes into the reduce arena (program.h). If no sample counts
  * at all the output is beta: 1 / sqrt(eps) once a layer would overflow fp32, and 0 * inf would reach the gradients. */
 static int statistics(struct cpu_plan *pl, const struct step *s, int c, int padded, struct err *e)
@@ -52,8 +58,8 @@ static void apply(struct cpu_plan *pl, struct step *s, int c)
     struct bn_state *b = s->bn;
     const float *gamma = param_at(pl, op->param[0]), *beta = param_at(pl, op->param[1]);
     for (int i = 0; i < c; i++) {
-        b->scale[i] = gamma[i] * b->invstd[i];
-        b->beta[i] = beta[i];
+        b->scale[i] = half_bn(pl, gamma[i]) * b->invstd[i];
+        b->beta[i] = half_bn(pl, beta[i]);
     }
     pl->cpu->kern->bn_apply(&s->bn_fwd.apply, s->store, pl->cpu->threads);
 }
@@ -101,8 +107,8 @@ int step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
     for (int i = 0; i < c; i++) {
         b->wire[i] = b->sums[i];
         b->wire[c + i] = b->sums[padded + i] * (double)b->invstd[i];
-        dbeta[i] = (float)b->wire[i] + (add ? dbeta[i] : 0);
-        dgamma[i] = (float)b->wire[c + i] + (add ? dgamma[i] : 0);
+        dbeta[i] = half_bn(pl, (float)b->wire[i]) + (add ? dbeta[i] : 0);
+        dgamma[i] = half_bn(pl, (float)b->wire[c + i]) + (add ? dgamma[i] : 0);
     }
     TRY(plan_ready(pl, s->op, e));
     TRY(sum_over_ranks(pl, b->wire, 2 * c, e));
@@ -111,11 +117,13 @@ int step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
     const float *gamma = param_at(pl, op->param[0]);
     double per = b->count > 0 ? 1 / b->count : 0;
     for (int i = 0; i < c; i++) {
-        b->scale[i] = gamma[i] * b->invstd[i];
+        b->scale[i] = half_bn(pl, gamma[i]) * b->invstd[i];
         b->k1[i] = (float)(b->wire[i] * per);
         b->k2[i] = (float)(b->wire[c + i] * per * (double)b->invstd[i]);
     }
     s->bn_bwd.apply.weights = pl->args->batch.weights;
     pl->cpu->kern->bn_bwd_apply(&s->bn_bwd.apply, s->store, pl->cpu->threads);
+    if (s->out)
+        pl->cpu->kern->round(s->out, s->count, pl->store, pl->cpu->threads);
     return 0;
 }

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "worker/device/half.h"
 #include "worker/device/host_common.h"
 
 #define REAL double
@@ -88,6 +89,7 @@ static void ref_plan_close(struct plan *base)
         free(pl->saved[i].mean);
         free(pl->saved[i].inv_std);
     }
+    ref_rounding_destroy(pl->rounding);
     free(pl->value);
     free(pl->saved);
     free(pl->col);
@@ -141,8 +143,11 @@ static int ref_plan(struct device *d, const struct program *p, const struct plan
                     struct err *e)
 {
     int first, end;
-    if (o->compute != DT_F64)
-        return err_set(e, -ENOTSUP, "the ref device computes in F64 only, not in %s", dtype_name(o->compute));
+    if (o->compute != DT_F64 && !(half_compute(o) && o->emulate))
+        return err_set(e, -ENOTSUP, "the ref device computes in F64 only, not in %s%s", dtype_name(o->compute),
+                       half_compute(o) ? "; it can be emulated" : "");
+    if (o->format != MEMORY_AUTO)
+        return err_set(e, -ENOTSUP, "the ref device has a memory format of its own");
     TRY(host_plan_slice(p, o, &first, &end, e));
     struct ref_plan *pl = calloc(1, sizeof *pl);
     if (!pl)
@@ -158,6 +163,8 @@ static int ref_plan(struct device *d, const struct program *p, const struct plan
                             .stats = o->stats,
                             .reduce = o->reduce};
     int rc = take_memory(pl, e);
+    if (rc == 0 && half_compute(o))
+        rc = ref_rounding_create(pl, o, e);
     if (rc < 0) {
         ref_plan_close(&pl->base);
         return rc;
@@ -180,10 +187,13 @@ static int ref_run(struct plan *base, const struct run_args *a, struct err *e)
 {
     struct ref_plan *pl = (struct ref_plan *)base;
     TRY(host_check_batch(pl->p, pl->first, pl->end, &a->batch, pl->n, e));
+    if (pl->rounding)
+        ref_rounding_begin(pl);
     for (int i = pl->first; i < pl->end; i++) {
         const struct op *op = &pl->p->ops[i];
+        ref_kernel *kernel = kernels[op->kind];
         const int64_t start = a->trace ? clock_ns() : 0;
-        TRY(kernels[op->kind](pl, op, a, e));
+        TRY(pl->rounding ? ref_rounded(pl, kernel, op, a, e) : kernel(pl, op, a, e));
         if (a->trace)
             a->trace->op(a->trace->ctx, op_name(op->kind), i, start, clock_ns());
         if (a->hooks && a->hooks->ready)
@@ -253,6 +263,13 @@ static int ref_blend(struct device *d, void *to, const void *from, size_t n, dou
     return 0;
 }
 
+static int ref_round(struct device *d, void *x, size_t n, enum dtype t, struct err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        ((double *)x)[i] = dtype_rounded(t, ((const double *)x)[i]);
+    return 0;
+}
+
 static int ref_update_stats(struct device *d, void *stats, const void *sums, size_t n, double momentum,
                             const void *count, struct err *e)
 {
@@ -291,6 +308,7 @@ const struct device_ops device_ref_ops = {
     .update = ref_update,
     .grad_norm = ref_grad_norm,
     .blend = ref_blend,
+    .round = ref_round,
     .update_stats = ref_update_stats,
     .describe = ref_describe,
     .native = ref_native,

@@ -2,7 +2,8 @@
  *
  * Plain C in double precision: the truth that other devices are compared with, so it is written to be seen to be right. Every tensor of the
  * slice has memory of its own, every op runs as its definition says. Values lie as (c, N, h, w), channel first, so that a convolution is one matrix product over all
- * samples and a channel's statistics one run of memory. Every result element is computed by one thread in one order: the number of threads changes no bit. */
+ * samples and a channel's statistics one run of memory. Every result element is computed by one thread in one order: the number of threads changes no bit.
+ * Asked for halves it rounds each value once, when it is stored as one: the yardstick of fp16 and bf16. */
 #ifndef CRUN_WORKER_DEVICE_REF_H
 #define CRUN_WORKER_DEVICE_REF_H
 
@@ -25,6 +26,8 @@ struct bn_saved {
     double elements;        /* per channel, over all ranks that share statistics */
 };
 
+struct rounding;
+
 struct ref_plan {
     struct plan base;
     const struct program *p;
@@ -36,7 +39,8 @@ struct ref_plan {
     struct bn_saved *saved; /* per op; of BN ops only */
     double *col;            /* unfolded windows of some samples, col_cap elements */
     size_t col_cap;
-    double *scratch; /* two sums a channel and a count; or the logits of a sample */
+    double *scratch;           /* two sums a channel and a count; or the logits of a sample */
+    struct rounding *rounding; /* NULL: nothing is rounded to halves */
 };
 
 typedef int ref_kernel(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e);
@@ -45,6 +49,12 @@ ref_kernel ref_input, ref_add, ref_relu, ref_relu_bwd, ref_maxpool, ref_maxpool_
 ref_kernel ref_xent, ref_xent_bwd;
 ref_kernel ref_bn, ref_bn_bwd;
 ref_kernel ref_product, ref_product_bwd_data, ref_product_bwd_param; /* convolution and linear */
+
+/* round.c: a plan that computes in halves, by rounding what they would hold (device/half.h). */
+int ref_rounding_create(struct ref_plan *pl, const struct plan_options *o, struct err *e);
+void ref_rounding_destroy(struct rounding *r);
+void ref_rounding_begin(struct ref_plan *pl); /* of a run: round the weights */
+int ref_rounded(struct ref_plan *pl, ref_kernel *kernel, const struct op *op, const struct run_args *a, struct err *e);
 
 /* Elements of col that the op would like: all it unfolds, within a limit. 0: it unfolds nothing. */
 size_t ref_col_elements(const struct ref_plan *pl, const struct op *op);

@@ -1,0 +1,129 @@
+/* Halves on the reference device: an op runs in double on operands that were rounded, and its result is rounded. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "worker/device/half.h"
+#include "worker/device/host_common.h"
+#include "worker/device/ref/ref.h"
+
+struct rounding {
+    struct plan_options o;
+    bool *stored;    /* per tensor: half_tensor() */
+    bool *weight;    /* per parameter: half_weight() */
+    double *weights; /* (n_train): parameters as ops see them */
+    double *part;    /* (n_train): gradients of one op, before they are rounded and added */
+    double *cast[2]; /* operands */
+};
+
+static void round_all(double *x, size_t n, enum dtype t)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = dtype_rounded(t, x[i]);
+}
+
+static size_t largest_tensor(const struct ref_plan *pl)
+{
+    size_t most = 1;
+    for (int t = 0; t < pl->p->ntensors; t++)
+        most = ref_elements(pl, t) > most ? ref_elements(pl, t) : most;
+    return most;
+}
+
+int ref_rounding_create(struct ref_plan *pl, const struct plan_options *o, struct err *e)
+{
+    const struct program *p = pl->p;
+    struct rounding *r = calloc(1, sizeof *r);
+    if (!r)
+        return err_set(e, -ENOMEM, "no memory for a plan");
+    pl->rounding = r;
+    r->o = *o;
+    const size_t operand = largest_tensor(pl);
+    r->stored = calloc((size_t)p->ntensors + 1, sizeof *r->stored);
+    r->weight = calloc((size_t)p->nparams + 1, sizeof *r->weight);
+    r->weights = calloc(p->n_train + 1, sizeof(double));
+    r->part = calloc(p->n_train + 1, sizeof(double));
+    r->cast[0] = calloc(operand, sizeof(double));
+    r->cast[1] = calloc(operand, sizeof(double));
+    if (!r->stored || !r->weight || !r->weights || !r->part || !r->cast[0] || !r->cast[1])
+        return err_set(e, -ENOMEM, "no memory for a plan of %zu parameters in halves", p->n_train);
+    for (int t = 0; t < p->ntensors; t++)
+        r->stored[t] = half_tensor(p, o, t);
+    for (int i = 0; i < p->nparams; i++)
+        r->weight[i] = half_weight(p, o, i);
+    return 0;
+}
+
+void ref_rounding_destroy(struct rounding *r)
+{
+    if (!r)
+        return;
+    free(r->stored);
+    free(r->weight);
+    free(r->weights);
+    free(r->part);
+    free(r->cast[0]);
+    free(r->cast[1]);
+    free(r);
+}
+
+void ref_rounding_begin(struct ref_plan *pl)
+{
+    struct rounding *r = pl->rounding;
+    if (!pl->params)
+        return;
+    memcpy(r->weights, pl->params, pl->p->n_train * sizeof(double));
+    for (int i = 0; i < pl->p->nparams; i++)
+        if (r->weight[i])
+            round_all(r->weights + pl->p->params[i].offset, pl->p->params[i].count, r->o.compute);
+}
+
+/* What the op has put into r->part goes into the arena as halves do. */
+static void take_gradients(struct ref_plan *pl, const struct op *op, bool add)
+{
+    struct rounding *r = pl->rounding;
+    for (int k = 0; k < 2; k++) {
+        if (op->param[k] < 0)
+            continue;
+        const struct param *q = &pl->p->params[op->param[k]];
+        for (size_t i = q->offset; i < q->offset + q->count; i++)
+            pl->reduce[i] = dtype_rounded(r->o.compute, r->part[i]) + (add ? pl->reduce[i] : 0);
+    }
+}
+
+int ref_rounded(struct ref_plan *pl, ref_kernel *kernel, const struct op *op, const struct run_args *a, struct err *e)
+{
+    struct rounding *r = pl->rounding;
+    double *params = pl->params, *reduce = pl->reduce, *own[2] = {NULL, NULL};
+    const bool gradients = half_gradients(&r->o, op);
+    struct run_args args = *a;
+    if (params)
+        pl->params = r->weights;
+    for (int k = 0; k < 2; k++) {
+        const int t = op->in[k];
+        if (!half_casts(op) || t < 0 || r->stored[t])
+            continue;
+        own[k] = pl->value[t];
+        memcpy(r->cast[k], own[k], ref_elements(pl, t) * sizeof(double));
+        round_all(r->cast[k], ref_elements(pl, t), r->o.compute);
+        pl->value[t] = r->cast[k];
+    }
+    if (gradients) {
+        pl->reduce = r->part;
+        args.accumulate = false;
+    }
+    int rc = kernel(pl, op, &args, e);
+    pl->params = params;
+    pl->reduce = reduce;
+    for (int k = 0; k < 2; k++)
+        if (own[k])
+            pl->value[op->in[k]] = own[k];
+    if (rc < 0)
+        return rc;
+    if (gradients)
+        take_gradients(pl, op, a->accumulate);
+    if (op->out >= 0 && r->stored[op->out])
+        round_all(pl->value[op->out], ref_elements(pl, op->out), r->o.compute);
+    return 0;
+}
