@@ -404,6 +404,21 @@ static const struct arg_spec specs[] = {
      .min = 0,
      .max = 1000000,
      .help = "epochs between evaluations; the last epoch is always evaluated; 0: only that"},
+    {.name = "eval-steps",
+     .type = ARG_INT,
+     .at = AT(eval_steps),
+     .def = "0",
+     .min = 0,
+     .max = 1e12,
+     .aliases = "test-iters",
+     .help = "batches of an evaluation; 0: the whole test set"},
+    {.name = "start-epoch",
+     .type = ARG_INT,
+     .at = AT(start_epoch),
+     .def = "0",
+     .min = 0,
+     .max = 1000000,
+     .help = "a run without a checkpoint to go on from begins with this epoch (from 0): its rate, its order"},
 
     ARG_GROUP("Checkpoints"),
     {.name = "checkpoint-dir",
@@ -431,6 +446,13 @@ static const struct arg_spec specs[] = {
      .min = 0,
      .max = 1000000,
      .help = "newest checkpoints kept; 0: all"},
+    {.name = "if-checkpoint",
+     .type = ARG_CHOICE,
+     .at = AT(if_checkpoint),
+     .choices = "refuse|aside",
+     .def = "refuse",
+     .help = "a new run whose checkpoint folder holds an older run's checkpoints: refuse, or rename the folder to "
+             "DIR.until-TIME"},
     {.name = "resume",
      .type = ARG_STRING,
      .at = AT(resume),
@@ -478,6 +500,52 @@ static const struct arg_spec specs[] = {
      .def = "warn",
      .env = "CRUN_LOG_LEVEL",
      .help = "messages about the program itself"},
+
+    ARG_GROUP("Ranks without a launcher"),
+    {.name = "procs",
+     .type = ARG_INT,
+     .at = AT(procs),
+     .def = "0",
+     .min = 0,
+     .max = 1024,
+     .help = "processes that trainer starts on this machine, a rank each, and ends together; 0: it is one itself"},
+    {.name = "gpus",
+     .type = ARG_STRING,
+     .at = AT(gpus),
+     .metavar = "LIST",
+     .help =
+         "devices of this machine, comma-separated, each driven by a process that trainer starts; on a CPU only their "
+         "number counts"},
+    {.name = "data-parallel",
+     .type = ARG_FLAG,
+     .at = AT(data_parallel),
+     .help = "--gpus or --procs on this machine alone: refuses --nodes"},
+    {.name = "nodes",
+     .type = ARG_INT,
+     .at = AT(nodes),
+     .def = "0",
+     .min = 0,
+     .max = 65536,
+     .help = "machines on which trainer is started with these options; 0: this one"},
+    {.name = "node-rank",
+     .type = ARG_INT,
+     .at = AT(node_rank),
+     .def = "0",
+     .min = 0,
+     .max = 65535,
+     .help = "number of this machine, from 0"},
+    {.name = "dist-url",
+     .type = ARG_STRING,
+     .at = AT(dist_url),
+     .metavar = "URL",
+     .help =
+         "where the machines meet: tcp://HOST:PORT (machine 0 hosts), env:// (MASTER_ADDR and MASTER_PORT say that), "
+         "redis://HOST:PORT or file:///FOLDER that all see"},
+    {.name = "run-id",
+     .type = ARG_STRING,
+     .at = AT(run_id),
+     .metavar = "ID",
+     .help = "name of the run in a Redis or a folder: the same on all machines"},
 
     ARG_GROUP("Machine"),
     {.name = "threads",
@@ -560,6 +628,11 @@ int train_config_check(const struct train_config *c, struct err *e)
     if ((c->lr_policy == LR_HOROVOD || c->lr_policy == LR_APEX) && c->lr_scale != LR_SCALE_NONE)
         return err_set(e, ERR_USAGE, "--lr-policy %s scales the rate itself: leave --lr-scale out",
                        schedule_policy_name((enum lr_policy)c->lr_policy));
+    if (c->start_epoch >= c->num_epochs)
+        return err_set(e, ERR_USAGE, "--start-epoch %d: the run has %d epochs, counted from 0", (int)c->start_epoch,
+                       (int)c->num_epochs);
+    if (c->data_parallel && !c->gpus && !c->procs)
+        return err_set(e, ERR_USAGE, "--data-parallel: over which devices? Give --gpus or --procs");
     if (c->ema >= 1)
         return err_set(e, ERR_USAGE, "--ema %g: an average that keeps all of itself never moves", c->ema);
     if (c->comm_timeout <= 0)

@@ -23,6 +23,7 @@ enum optimizer_name { OPTIMIZER_SGD, OPTIMIZER_LARS, OPTIMIZER_ADAM, OPTIMIZER_A
 enum sgd_rule { SGD_TORCH, SGD_CAFFE2 };
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_WORKERS, LR_SCALE_BATCH256 };
 enum shuffle { SHUFFLE_AUTO, SHUFFLE_ON, SHUFFLE_OFF };
+enum if_checkpoint { IF_CHECKPOINT_REFUSE, IF_CHECKPOINT_ASIDE };
 enum amp { AMP_AUTO, AMP_BF16, AMP_OFF };
 enum resume { RESUME_OFF, RESUME_AUTO, RESUME_PATH };
 
@@ -38,7 +39,7 @@ struct train_config {
     struct range crop_scale;
     bool strict_data;
     const char *debug_batch_sha; /* NULL: none */
-    int64_t loader_threads; /* 0: cores / local ranks */
+    int64_t loader_threads;      /* 0: cores / local ranks */
 
     const char *arch, *device;
     int amp;       /* enum amp */
@@ -57,18 +58,24 @@ struct train_config {
     double lr_step_epochs, lr_gamma, lr_power, warmup_start;
     double warmup_epochs; /* < 0: 5 % of the run, or what the policy brings */
     int64_t seed, eval_every;
+    int64_t start_epoch, eval_steps; /* 0: the first; the whole set */
 
     const char *checkpoint_dir;
     int64_t checkpoint_every, checkpoint_keep;
     double checkpoint_seconds;
+    int if_checkpoint;  /* enum if_checkpoint */
     const char *resume; /* "off", "auto" or a path: see train_config_resume() */
     bool evaluate;      /* evaluate --test-data and end */
 
     const char *log_dir;
-    int progress; /* enum progress_format */
+    int progress;       /* enum progress_format */
     int64_t print_freq; /* 0: as the format's program does */
     bool log_all_ranks;
     int log_level;
+
+    int64_t procs, nodes, node_rank; /* worker/ranks.h; 0: not given */
+    const char *gpus, *dist_url, *run_id;
+    bool data_parallel;
 
     int64_t threads; /* 0: cores / local ranks */
     const char *comm;

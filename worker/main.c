@@ -17,7 +17,10 @@
 #include "worker/config.h"
 #include "worker/data/make_db.h"
 #include "worker/data/shapes.h"
+#include "worker/personality/personality.h"
+#include "worker/ranks.h"
 #include "worker/report/plot_main.h"
+#include "worker/spawn.h"
 #include "worker/stop.h"
 #include "worker/train.h"
 
@@ -100,6 +103,28 @@ static int train(const struct train_config *cfg, int argc, char **argv)
     return code;
 }
 
+/* Become the ranks that the options ask for, and train as each of them. */
+static int train_as_asked(const struct train_config *cfg, int argc, char **argv)
+{
+    struct ranks ranks;
+    struct err e;
+    int local_rank = 0, code = EXIT_OK;
+    int rc = train_config_check(cfg, &e);
+    if (rc == 0)
+        rc = ranks_find(&ranks, cfg, &e);
+    if (rc == 0 && ranks.asked && ranks.procs > 1)
+        rc = spawn_ranks(ranks.procs, &local_rank, &code, &e);
+    if (rc < 0) {
+        fprintf(stderr, "trainer: %s\n", e.text);
+        return exit_code(rc);
+    }
+    if (local_rank < 0)
+        return code;
+    if (ranks.asked)
+        ranks_enter(&ranks, local_rank);
+    return train(cfg, argc, argv);
+}
+
 static int train_main(int argc, char **argv)
 {
     struct train_config cfg = {0};
@@ -108,23 +133,51 @@ static int train_main(int argc, char **argv)
     int rc = args_parse(&train_program, argc, argv, &cfg, &args, &e);
     if (rc == 0 && args_answer(&train_program, "trainer " CRUN_VERSION, &cfg, &args, stdout))
         return EXIT_OK;
-    if (rc == 0)
-        rc = train_config_check(&cfg, &e);
     if (rc < 0) {
         fprintf(stderr, "trainer: %s\n", e.text);
         return EXIT_USAGE_ERROR;
     }
-    return train(&cfg, argc, argv);
+    return train_as_asked(&cfg, argc, argv);
+}
+
+/* Another program's command line. */
+static int personality_main(const struct personality *p, int argc, char **argv)
+{
+    struct train_config *cfg;
+    struct err e;
+    int code, rc = personality_parse(p, argc, argv, "trainer " CRUN_VERSION, &cfg, &e);
+    if (rc > 0)
+        return EXIT_OK;
+    if (rc < 0) {
+        fprintf(stderr, "trainer %s: %s\n", p->name, e.text);
+        return exit_code(rc);
+    }
+    code = train_as_asked(cfg, argc, argv);
+    free(cfg);
+    return code;
+}
+
+static int caffe2_main(int argc, char **argv)
+{
+    return personality_main(&personality_caffe2, argc, argv);
+}
+
+static int imagenet_main(int argc, char **argv)
+{
+    return personality_main(&personality_imagenet, argc, argv);
+}
+
+static int mnist_main(int argc, char **argv)
+{
+    return personality_main(&personality_mnist, argc, argv);
 }
 
 static const struct {
     const char *name;
     int (*main)(int argc, char **argv);
 } commands[] = {
-    {"train", train_main},
-    {"make-data", shapes_main},
-    {"make-db", make_db_main},
-    {"plot", plot_main},
+    {"train", train_main},      {"caffe2", caffe2_main},   {"imagenet", imagenet_main}, {"mnist", mnist_main},
+    {"make-data", shapes_main}, {"make-db", make_db_main}, {"plot", plot_main},
 };
 
 int main(int argc, char **argv)
@@ -135,6 +188,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].main(argc - 1, argv + 1);
-    fprintf(stderr, "trainer: '%s' is not a command; train (the default), make-data, make-db and plot are\n", argv[1]);
+    fprintf(stderr,
+            "trainer: '%s' is not a command; train (the default), caffe2, imagenet, mnist, make-data, make-db and plot "
+            "are\n",
+            argv[1]);
     return EXIT_USAGE_ERROR;
 }

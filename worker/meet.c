@@ -58,6 +58,31 @@ static int open_hosted(struct meet *m, const char *addr, int port, bool one_host
     return 0;
 }
 
+/* FOLDER may be on another machine, too. */
+static int open_file(struct meet *m, const struct env_contract *env, const char *dir, int64_t deadline, struct err *e)
+{
+    char url[320], host[256] = "127.0.0.1";
+    const char *id = env->run_id ? env->run_id : "none";
+    const struct meet_host_options o = {.loopback = env->local_world_size == env->world_size};
+    int port = 0;
+    if (m->rank == 0)
+        TRY(meet_host_open(&m->host, &o, &port, e));
+    else
+        TRY(meet_file_ask(dir, id, m->rank, m->world, host, sizeof host, &port, deadline, e));
+    make_url(url, sizeof url, "resp", host, port, "");
+    TRY(dial(m, url, deadline, e));
+    m->store = m->base;
+    m->base = NULL;
+    m->hosted = true;
+    return m->rank == 0 ? meet_file_host(dir, id, m->world, port, m->store, deadline, e)
+                        : meet_file_came(m->store, m->world, deadline, e);
+}
+
+static bool is_shared(const char *url)
+{
+    return strncmp(url, "tcp://", 6) == 0 || strncmp(url, "redis", 5) == 0;
+}
+
 static int open_world(struct meet *m, const struct env_contract *env, int64_t deadline, struct err *e)
 {
     char host[256];
@@ -85,7 +110,9 @@ int meet_open(struct meet *m, const struct env_contract *env, int64_t timeout_ms
     const char *url = env->store_url;
     int rc = 0;
     *m = (struct meet){.rank = (int)env->rank, .world = (int)env->world_size};
-    if (url && strncmp(url, "tcp://", 6) == 0 && m->world > 1)
+    if (url && m->world > 1 && strncmp(url, "file://", 7) == 0)
+        rc = open_file(m, env, url + 7, deadline, e);
+    else if (url && m->world > 1 && is_shared(url))
         rc = open_agents(m, env, url, deadline, e);
     else if (url)
         rc = store_open(&m->store, url, &(struct store_options){.connect_timeout_ms = timeout_ms}, e);

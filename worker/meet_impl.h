@@ -23,6 +23,14 @@ int meet_port_listen(int *ret_fd, struct err *e);
 void meet_port_answer(int fd, int port); /* whoever asks now; only this user is answered */
 int meet_port_ask(int *ret_port, int64_t deadline, struct err *e);
 
+/* A folder that all ranks see, as the place where rank 0 says where its store is. Each of the others leaves a note with a number drawn for it, and looks
+ * for the answer to that number only, so that nothing an earlier run left is ever read. What is there is removed once all have come. */
+int meet_file_host(const char *dir, const char *run_id, int world, int port, struct store *own, int64_t deadline,
+                   struct err *e);
+int meet_file_ask(const char *dir, const char *run_id, int rank, int world, char *ret_host, size_t cap, int *ret_port,
+                  int64_t deadline, struct err *e);
+int meet_file_came(struct store *s, int world, int64_t deadline, struct err *e); /* others, once they have dialled */
+
 /* First node of the Slurm step, and a port: every rank finds the same. False if the environment does not tell. */
 bool meet_slurm(char *ret_host, size_t cap, int *ret_port);
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/env_contract.h"
@@ -101,6 +102,26 @@ static int check_branch(const char *path, const char *dir, int64_t newest, bool 
     return 0;
 }
 
+/* DIR becomes DIR.until-TIME, and an empty one takes its place. */
+static int set_aside(struct session *s, const char *dir, struct err *e)
+{
+    char to[PATH_MAX], when[32];
+    const time_t now = time(NULL);
+    struct tm tm;
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    snprintf(to, sizeof to, "%.*s.until-%s", (int)n, dir, when);
+    if (rename(dir, to) < 0)
+        return err_set(e, ERR_OUTPUT, "rename %s to %s: %s", dir, to, strerror(errno));
+    fprintf(stderr, "trainer: the checkpoints of an older run in %s are now in %s\n", dir, to);
+    close(s->lock_fd);
+    s->lock_fd = -1;
+    TRY(path_make_writable(dir, e));
+    return lock_folder(s, dir, e);
+}
+
 /* Before a run begins: rank 0 can write where it will have to, and overwrites nobody. */
 static int check_output(struct session *s, const struct env_contract *env, struct err *e)
 {
@@ -119,7 +140,9 @@ static int check_output(struct session *s, const struct env_contract *env, struc
         TRY(is_own(dir, step, env->run_id, &own, e));
     if (step >= 0 && !own && train_config_resume(s->cfg) == RESUME_PATH)
         TRY(check_branch(s->cfg->resume, dir, step, &own, e));
-    if (step >= 0 && !own)
+    if (step >= 0 && !own && s->cfg->if_checkpoint == IF_CHECKPOINT_ASIDE)
+        TRY(set_aside(s, dir, e));
+    else if (step >= 0 && !own)
         return err_set(
             e, ERR_USAGE,
             "%s holds a checkpoint of step %lld: --resume auto goes on from it; a new run needs an empty folder", dir,
@@ -285,6 +308,8 @@ static int open_pipeline(struct session *s, struct err *e)
     TRY(open_loader(s, false, &s->test_loader, e));
     order = order_of(s, false);
     s->test_steps = sampler_steps(&order);
+    if (s->cfg->eval_steps && s->cfg->eval_steps < s->test_steps)
+        s->test_steps = s->cfg->eval_steps;
     return 0;
 }
 

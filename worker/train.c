@@ -166,8 +166,7 @@ static int test(struct run *r, struct eval_result *v, struct err *e)
     progress_end_line(&r->journal.progress);
     crun_phase(CRUN_PHASE_EVALUATION);
     const struct eval_watch watch = journal_watch(&r->journal, &r->s);
-    TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, &watch, v,
-                 e));
+    TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, &watch, v, e));
     if (!v->stopped && v->count == 0)
         return err_set(e, ERR_DATA, "not one image of %s could be decoded", r->cfg->test_data);
     crun_phase(CRUN_PHASE_STEP);
@@ -256,6 +255,12 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
                             .part = r->s.part};
     int resumed = resume(r, e);
     TRY(resumed);
+    if (!resumed) {
+        r->at.epoch = r->cfg->start_epoch;
+        r->at.updates = r->at.epoch * r->s.steps_per_epoch;
+    }
+    if (replicas_check(&r->s.state, r->s.comm, e) < 0)
+        return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
     r->step.updates = r->at.updates;
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     r->schedule = rate_schedule(r->cfg, r->s.world, r->s.steps_per_epoch, r->s.total_steps);

@@ -139,16 +139,14 @@ static int route_to(const char *to, char ret[PEERS_ADDRESS_LEN])
     return rc;
 }
 
-/* An address by which other hosts may reach this one: that of the default route (192.0.2.0/24 and 2001:db8::/32 belong to
- * nobody), loopback if there is none. */
-static void default_address(char ret[PEERS_ADDRESS_LEN])
+/* 192.0.2.0/24 and 2001:db8::/32 belong to nobody. */
+void peers_default_address(char ret[PEERS_ADDRESS_LEN])
 {
     if (route_to("192.0.2.1", ret) < 0 && route_to("2001:db8::1", ret) < 0)
         snprintf(ret, PEERS_ADDRESS_LEN, "127.0.0.1");
 }
 
-/* Equal for two processes exactly if loopback connects them. */
-static void host_identity(char *out, size_t cap)
+void peers_host_identity(char *out, size_t cap)
 {
     char boot[64] = "?";
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -218,13 +216,13 @@ static int check_local(const char *address, struct err *e)
 int peers_address(const struct comm_options *o, int64_t deadline, char ret[PEERS_ADDRESS_LEN], struct err *e)
 {
     struct host_record mine = {.world = o->world};
-    host_identity(mine.identity, sizeof mine.identity);
+    peers_host_identity(mine.identity, sizeof mine.identity);
     if (o->bind_addr && strlen(o->bind_addr) >= sizeof mine.address)
         return err_set(e, -EINVAL, "the address '%.60s...' is too long", o->bind_addr);
     if (o->bind_addr)
         snprintf(mine.address, sizeof mine.address, "%s", o->bind_addr);
     else
-        default_address(mine.address);
+        peers_default_address(mine.address);
     char text[256], **all = NULL;
     snprintf(text, sizeof text, "%d %s %s", mine.world, mine.identity, mine.address);
     TRY(peers_exchange(o, "host", text, sizeof text, deadline, &all, e));

@@ -23,6 +23,12 @@ void peers_free(char **records, int world);
  * else the address from which the first rank of another host is reached. -ERR_MISMATCH if ranks disagree on the size of the world. */
 int peers_address(const struct comm_options *o, int64_t deadline, char ret[PEERS_ADDRESS_LEN], struct err *e);
 
+/* An address by which other hosts may reach this one: that of the default route, loopback if there is none. */
+void peers_default_address(char ret[PEERS_ADDRESS_LEN]);
+
+/* Equal for two processes exactly if loopback connects them. A word of less than cap bytes. */
+void peers_host_identity(char *out, size_t cap);
+
 #ifdef __cplusplus
 }
 #endif
