@@ -49,6 +49,33 @@ static int parse_milestones(const char *text, void *field, struct err *e)
     return 0;
 }
 
+static int parse_channels(const char *text, double min, void *field, struct err *e)
+{
+    struct channels *c = field;
+    char one[32];
+    c->n = 0;
+    for (const char *at = text, *end; at; at = end ? end + 1 : NULL) {
+        end = strchr(at, ',');
+        size_t n = end ? (size_t)(end - at) : strlen(at);
+        if (c->n == 3)
+            return err_set(e, ERR_USAGE, "'%s' has more than 3 channels", text);
+        snprintf(one, sizeof one, "%.*s", n < sizeof one ? (int)n : (int)sizeof one - 1, at);
+        TRY(parse_f64(one, "value", min, 1000, &c->v[c->n], e));
+        c->n++;
+    }
+    return 0;
+}
+
+static int parse_mean(const char *text, void *field, struct err *e)
+{
+    return parse_channels(text, -1000, field, e);
+}
+
+static int parse_std(const char *text, void *field, struct err *e)
+{
+    return parse_channels(text, 1e-6, field, e);
+}
+
 static const struct arg_spec specs[] = {
     ARG_GROUP("Data"),
     {.name = "train-data",
@@ -100,6 +127,27 @@ static const struct arg_spec specs[] = {
      .min = 8,
      .max = 4096,
      .help = "images are cropped and scaled to this many pixels square"},
+    {.name = "scale",
+     .type = ARG_INT,
+     .at = AT(scale),
+     .def = "0",
+     .min = 0,
+     .max = 16384,
+     .help =
+         "pixels of the short side that the crop is cut from: --input caffe2, and evaluation with torch. 0: 256, torch "
+         "image-size * 256 / 224"},
+    {.name = "mean",
+     .type = ARG_CUSTOM,
+     .at = AT(mean),
+     .parse = parse_mean,
+     .metavar = "M[,M,M]",
+     .help = "subtracted from each channel, in shares of 255; default: that of --input"},
+    {.name = "std",
+     .type = ARG_CUSTOM,
+     .at = AT(std),
+     .parse = parse_std,
+     .metavar = "S[,S,S]",
+     .help = "what each channel is then divided by; default: that of --input"},
     {.name = "crop-scale",
      .type = ARG_CUSTOM,
      .at = AT(crop_scale),
@@ -607,6 +655,14 @@ int train_config_check(const struct train_config *c, struct err *e)
 {
     if (c->num_channels != 1 && c->num_channels != 3)
         return err_set(e, ERR_USAGE, "--num-channels %d: must be 1 or 3", (int)c->num_channels);
+    if (c->scale && c->input != INPUT_TORCH && c->input != INPUT_CAFFE2)
+        return err_set(e, ERR_USAGE, "--scale %d: --input plain and cifar scale to --image-size", (int)c->scale);
+    if (c->input != INPUT_TORCH && (c->crop_scale.min != 0.08 || c->crop_scale.max != 1))
+        return err_set(e, ERR_USAGE, "--crop-scale: only --input torch crops shares of the area");
+    if ((c->mean.n && c->mean.n != 1 && c->mean.n != c->num_channels) ||
+        (c->std.n && c->std.n != 1 && c->std.n != c->num_channels))
+        return err_set(e, ERR_USAGE, "--mean and --std take one value or one for each of the %d channels",
+                       (int)c->num_channels);
     if (c->drop_last && c->sampler != SAMPLER_DISTRIBUTED)
         return err_set(e, ERR_USAGE, "--drop-last is an option of --sampler distributed; the others repeat nothing");
     if (c->num_labels == 1)

@@ -19,6 +19,11 @@ struct milestones {
     int n;
 };
 
+struct channels {
+    double v[3];
+    int n; /* 0: not given */
+};
+
 enum optimizer_name { OPTIMIZER_SGD, OPTIMIZER_LARS, OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
 enum sgd_rule { SGD_TORCH, SGD_CAFFE2 };
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_WORKERS, LR_SCALE_BATCH256 };
@@ -36,6 +41,8 @@ struct train_config {
     int input, sampler, shuffle; /* enum input_kind, enum sampler_kind, enum shuffle */
     bool drop_last;
     int64_t epoch_size; /* 0: the set's own number */
+    int64_t scale;      /* 0: as the input does */
+    struct channels mean, std;
     struct range crop_scale;
     bool strict_data;
     const char *debug_batch_sha; /* NULL: none */

@@ -19,6 +19,7 @@
 #include "worker/comm/comm.h"
 #include "worker/config.h"
 #include "worker/data/dataset.h"
+#include "worker/data/input.h"
 #include "worker/data/loader.h"
 #include "worker/data/sampler.h"
 #include "worker/model/model.h"
@@ -26,9 +27,6 @@
 #include "worker/program/program.h"
 
 #define LEAVE_MS 10000 /* rank 0 may wait so long for others that are about to end */
-
-static const float imagenet_mean[4] = {0.485F, 0.456F, 0.406F, 0};
-static const float imagenet_std[4] = {0.229F, 0.224F, 0.225F, 1};
 
 static int cores(void)
 {
@@ -41,9 +39,33 @@ static int at_least_one(int64_t n)
     return n < 1 ? 1 : (int)n;
 }
 
+static struct input_options input_of(const struct session *s, bool training)
+{
+    const struct train_config *cfg = s->cfg;
+    return (struct input_options){.kind = (enum input_kind)cfg->input,
+                                  .size = (int)cfg->image_size,
+                                  .channels = (int)cfg->num_channels,
+                                  .scale = (int)cfg->scale,
+                                  .training = training,
+                                  .seed = (uint64_t)cfg->seed,
+                                  .augment = {.scale_min = cfg->crop_scale.min,
+                                              .scale_max = cfg->crop_scale.max,
+                                              .ratio_min = 3.0 / 4,
+                                              .ratio_max = 4.0 / 3,
+                                              .flip = 0.5}};
+}
+
+static int check_input(const struct session *s, struct err *e)
+{
+    struct input_options training = input_of(s, true), testing = input_of(s, false);
+    TRY(input_check(&training, e));
+    return s->cfg->test_data ? input_check(&testing, e) : 0;
+}
+
 static int open_data(struct session *s, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
+    TRY(check_input(s, e));
     struct dataset_options o = {
         .kind = (enum dataset_kind)cfg->data_format,
         .num_labels = (int)cfg->num_labels,
@@ -155,6 +177,15 @@ static int labels(const struct session *s)
     return s->cfg->num_labels ? (int)s->cfg->num_labels : s->train_set->classes;
 }
 
+static void normalization(const struct train_config *cfg, float mean[4], float std[4])
+{
+    input_normalization((enum input_kind)cfg->input, (int)cfg->num_channels, mean, std);
+    for (int i = 0; i < 4 && cfg->mean.n > 0; i++)
+        mean[i] = (float)cfg->mean.v[i % cfg->mean.n];
+    for (int i = 0; i < 4 && cfg->std.n > 0; i++)
+        std[i] = (float)cfg->std.v[i % cfg->std.n];
+}
+
 static int open_model(struct session *s, struct err *e)
 {
     struct model_options o = {.arch = s->cfg->arch,
@@ -163,10 +194,7 @@ static int open_model(struct session *s, struct err *e)
                               .channels = (int)s->cfg->num_channels,
                               .image_size = (int)s->cfg->image_size,
                               .zero_init_residual = s->cfg->zero_init_residual};
-    for (int i = 0; i < 4; i++) {
-        o.mean[i] = o.channels == 3 ? imagenet_mean[i] : 0.5F;
-        o.std[i] = o.channels == 3 ? imagenet_std[i] : 0.5F;
-    }
+    normalization(s->cfg, o.mean, o.std);
     return model_build(&s->program, &o, e);
 }
 
@@ -277,17 +305,10 @@ static int open_loader(struct session *s, bool training, struct loader **ret, st
     const struct train_config *cfg = s->cfg;
     struct loader_options o = {.sampler = order_of(s, training),
                                .rows = part_of(s, training) * (training ? (size_t)s->parts : 1),
-                               .image_size = (int)cfg->image_size,
-                               .channels = (int)cfg->num_channels,
-                               .training = training,
+                               .input = input_of(s, training),
                                .threads = s->loader_threads,
                                .strict = cfg->strict_data,
-                               .batch_log = training ? cfg->debug_batch_sha : NULL,
-                               .augment = {.scale_min = cfg->crop_scale.min,
-                                           .scale_max = cfg->crop_scale.max,
-                                           .ratio_min = 3.0 / 4,
-                                           .ratio_max = 4.0 / 3,
-                                           .flip = 0.5}};
+                               .batch_log = training ? cfg->debug_batch_sha : NULL};
     return loader_create(ret, training ? s->train_set : s->test_set, &o, e);
 }
 

@@ -9,6 +9,7 @@
 #include "common/err.h"
 #include "worker/data/image_impl.h"
 #include "worker/data/portable_math.h"
+#include "worker/data/resample.h"
 #include "worker/data/rng.h"
 
 void image_free(struct image *im)
@@ -17,13 +18,19 @@ void image_free(struct image *im)
     *im = (struct image){0};
 }
 
-int image_alloc(struct image *im, uint64_t w, uint64_t h, int c, struct err *e)
+int image_check_size(uint64_t w, uint64_t h, struct err *e)
 {
     if (w == 0 || h == 0)
         return err_set(e, ERR_DATA, "an image of %ju x %ju pixels", (uintmax_t)w, (uintmax_t)h);
     if (w > IMAGE_MAX_PIXELS || h > IMAGE_MAX_PIXELS || w * h > IMAGE_MAX_PIXELS)
         return err_set(e, ERR_DATA, "an image of %ju x %ju pixels exceeds the limit of %u pixels", (uintmax_t)w,
                        (uintmax_t)h, IMAGE_MAX_PIXELS);
+    return 0;
+}
+
+int image_alloc(struct image *im, uint64_t w, uint64_t h, int c, struct err *e)
+{
+    TRY(image_check_size(w, h, e));
     uint8_t *px = malloc((size_t)w * (size_t)h * (size_t)c);
     if (!px)
         return err_set(e, -ENOMEM, "no memory for an image of %ju x %ju pixels", (uintmax_t)w, (uintmax_t)h);
@@ -37,31 +44,53 @@ void image_luma(const uint8_t *rgb, uint8_t *grey, size_t n)
         grey[i] = (uint8_t)((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >> 16);
 }
 
-int image_decode(const void *data, size_t n, int channels, struct image *ret, struct err *e)
+int image_decode_part(const void *data, size_t n, int channels, const struct want *want, struct region *ret,
+                      struct err *e)
 {
     const unsigned char *head = data;
+    struct region part = {0};
     if (channels != 1 && channels != 3)
         return err_set(e, -EINVAL, "images have 1 or 3 channels, not %d", channels);
     if (n >= 3 && memcmp(head, "\xff\xd8\xff", 3) == 0)
-        return image_decode_jpeg(data, n, channels, ret, e);
+        return image_decode_jpeg(data, n, channels, want, ret, e);
     if (n >= 8 && memcmp(head, "\x89PNG\r\n\x1a\n", 8) == 0) {
 #ifdef HAVE_PNG
-        return image_decode_png(data, n, channels, ret, e);
+        TRY(image_decode_png(data, n, channels, &part.im, e));
 #else
         return err_set(e, ERR_DATA, "a PNG image, which this build cannot read (it was made without libpng)");
 #endif
-    }
-    if (n >= 2 && head[0] == 'P' && (head[1] == '5' || head[1] == '6'))
-        return image_decode_pnm(data, n, channels, ret, e);
-    if (n == 0)
+    } else if (n >= 2 && head[0] == 'P' && (head[1] == '5' || head[1] == '6')) {
+        TRY(image_decode_pnm(data, n, channels, &part.im, e));
+    } else if (n == 0) {
         return err_set(e, ERR_DATA, "the file is empty");
-    return err_set(e, ERR_DATA, "neither a JPEG nor a PNG nor a PPM or PGM image (%zu bytes)", n);
+    } else {
+        return err_set(e, ERR_DATA, "neither a JPEG nor a PNG nor a PPM or PGM image (%zu bytes)", n);
+    }
+    struct rect wanted;
+    int rc = want ? want->choose(want->arg, part.im.w, part.im.h, &wanted, e) : 0;
+    if (rc < 0)
+        image_free(&part.im);
+    else
+        *ret = part;
+    return rc;
 }
 
-static struct image_view whole(const struct image *im)
+int image_decode(const void *data, size_t n, int channels, struct image *ret, struct err *e)
 {
-    return (struct image_view){
-        .px = im->px, .stride = (size_t)im->w * (size_t)im->c, .w = im->w, .h = im->h, .c = im->c};
+    struct region all;
+    TRY(image_decode_part(data, n, channels, NULL, &all, e));
+    *ret = all.im;
+    return 0;
+}
+
+static int resample_whole(const struct image *src, const struct resample *r, uint8_t *dst, struct err *e)
+{
+    const struct region whole = {.im = *src};
+    struct resampler s;
+    TRY(resampler_init(&s, r, e));
+    int rc = resampler_run(&s, &whole, dst, e);
+    resampler_free(&s);
+    return rc;
 }
 
 int image_resize(const struct image *src, double x0, double y0, double x1, double y1, int w, int h, bool flip,
@@ -70,9 +99,16 @@ int image_resize(const struct image *src, double x0, double y0, double x1, doubl
     if (!(x0 >= 0 && y0 >= 0 && x0 < x1 && y0 < y1 && x1 <= src->w && y1 <= src->h) || w < 1 || h < 1)
         return err_set(e, -EINVAL, "cannot resize the box (%g, %g, %g, %g) of a %d x %d image to %d x %d", x0, y0, x1,
                        y1, src->w, src->h, w, h);
-    struct resample r = {.x0 = x0, .y0 = y0, .x1 = x1, .y1 = y1, .w = w, .h = h, .win_w = w, .win_h = h, .flip = flip};
-    struct image_view v = whole(src);
-    return image_resample(&v, &r, dst, e);
+    const struct resample r = {.source = {.w = src->w, .h = src->h},
+                               .x0 = x0,
+                               .y0 = y0,
+                               .x1 = x1,
+                               .y1 = y1,
+                               .w = w,
+                               .h = h,
+                               .window = {.w = w, .h = h},
+                               .flip = flip};
+    return resample_whole(src, &r, dst, e);
 }
 
 int image_crop_resize(const struct image *src, const struct crop *c, int w, int h, uint8_t *dst, struct err *e)
@@ -80,38 +116,16 @@ int image_crop_resize(const struct image *src, const struct crop *c, int w, int 
     if (c->x < 0 || c->y < 0 || c->w < 1 || c->h < 1 || c->x > src->w - c->w || c->y > src->h - c->h || w < 1 || h < 1)
         return err_set(e, -EINVAL, "cannot crop %d x %d at (%d, %d) of a %d x %d image", c->w, c->h, c->x, c->y, src->w,
                        src->h);
-    struct image_view v = whole(src);
-    v.px += (size_t)c->y * v.stride + (size_t)c->x * (size_t)v.c;
-    v.w = c->w;
-    v.h = c->h;
-    struct resample r = {.x1 = c->w, .y1 = c->h, .w = w, .h = h, .win_w = w, .win_h = h, .flip = c->flip};
-    return image_resample(&v, &r, dst, e);
+    const struct resample r = resample_crop(c, w, h);
+    return resample_whole(src, &r, dst, e);
 }
 
 int image_eval(const struct image *src, int resize, int size, uint8_t *dst, struct err *e)
 {
-    if (size < 1 || resize < size)
-        return err_set(e, -EINVAL, "cannot take the central %d x %d of an image resized to %d", size, size, resize);
-    int64_t w = resize, h = resize;
-    if (src->w < src->h)
-        h = (int64_t)resize * src->h / src->w;
-    else
-        w = (int64_t)resize * src->w / src->h;
-    if (w > INT32_MAX || h > INT32_MAX)
-        return err_set(e, ERR_DATA, "an image of %d x %d pixels is too long to be resized to %d", src->w, src->h,
-                       resize);
-    struct resample r = {
-        .x1 = src->w,
-        .y1 = src->h,
-        .w = (int)w,
-        .h = (int)h,
-        .win_x = (int)rint((double)(w - size) / 2.0), /* half to even, as Python's round() */
-        .win_y = (int)rint((double)(h - size) / 2.0),
-        .win_w = size,
-        .win_h = size,
-    };
-    struct image_view v = whole(src);
-    return image_resample(&v, &r, dst, e);
+    struct resample r;
+    TRY(resample_short_side(&r, FILTER_BILINEAR, src->w, src->h, resize, size, e));
+    resample_centre(&r);
+    return resample_whole(src, &r, dst, e);
 }
 
 struct crop augment_crop(const struct augment *a, uint64_t seed, uint64_t epoch, uint64_t id, int w, int h)

@@ -12,9 +12,10 @@ struct reader {
     struct jpeg_decompress_struct cinfo;
     struct jpeg_errors errors;
     struct jpeg_progress_mgr progress;
-    struct image im;
-    uint8_t *row; /* of the file's own channels, where they are converted */
-    int channels; /* wanted */
+    struct region part; /* its width is in pixels of a row */
+    uint8_t *row;       /* of the file's own channels, where they are converted */
+    int channels;       /* wanted */
+    const struct want *want;
     struct err *e;
 };
 
@@ -58,45 +59,107 @@ static void read_row(struct reader *rd, uint8_t *dst)
     jpeg_read_scanlines(ci, &row, 1);
     if (ci->out_color_space == JCS_CMYK) {
         uint8_t *rgb = rd->channels == 3 ? dst : rd->row; /* in place: it shrinks */
-        cmyk_to_rgb(rd->row, rgb, rd->im.w);
+        cmyk_to_rgb(rd->row, rgb, rd->part.im.w);
     }
     if (rd->row && rd->channels == 1)
-        image_luma(rd->row, dst, (size_t)rd->im.w);
+        image_luma(rd->row, dst, (size_t)rd->part.im.w);
+}
+
+/* The pixels of a part are those of the whole picture if what they are interpolated from is there: up to two pixels (of a chroma
+ * sample each side) beyond it. */
+#define MARGIN 2
+
+/* Rows and columns that are worth decoding. Progressive files and files in several scans are decoded as a whole: they give no row
+ * before the last scan, and nothing would be saved. */
+static int choose_part(struct reader *rd, struct rect *ret)
+{
+    struct jpeg_decompress_struct *ci = &rd->cinfo;
+    const int w = (int)ci->image_width, h = (int)ci->image_height;
+    *ret = (struct rect){.w = w, .h = h};
+    if (!rd->want)
+        return 0;
+    TRY(rd->want->choose(rd->want->arg, w, h, ret, rd->e));
+    if (jpeg_has_multiple_scans(ci)) {
+        *ret = (struct rect){.w = w, .h = h};
+        return 0;
+    }
+    const int right = ret->x + ret->w + MARGIN, bottom = ret->y + ret->h;
+    ret->x = ret->x > MARGIN ? ret->x - MARGIN : 0;
+    ret->w = (right < w ? right : w) - ret->x;
+    ret->h = bottom - ret->y;
+    return 0;
+}
+
+/* Columns: libjpeg begins at the left of a block. */
+static int begin_part(struct reader *rd, struct rect *r)
+{
+    struct jpeg_decompress_struct *ci = &rd->cinfo;
+    if (r->w < (int)ci->image_width) {
+        JDIMENSION x = (JDIMENSION)r->x, w = (JDIMENSION)r->w;
+        jpeg_crop_scanline(ci, &x, &w);
+        r->x = (int)x;
+        r->w = (int)w;
+    }
+    rd->part.x = r->x;
+    rd->part.y = r->y;
+    TRY(image_alloc(&rd->part.im, (uint64_t)r->w, (uint64_t)r->h, rd->channels, rd->e));
+    if (ci->output_components == rd->channels)
+        return 0;
+    rd->row = malloc((size_t)r->w * 4);
+    return rd->row ? 0 : err_set(rd->e, -ENOMEM, "no memory for a row of %d pixels", r->w);
+}
+
+/* What is damaged below the part is damage, too: all rows are read through, and the last one decoded, else libjpeg would stop here. */
+static int check_rest(struct reader *rd)
+{
+    struct jpeg_decompress_struct *ci = &rd->cinfo;
+    if (ci->output_scanline == ci->output_height)
+        return 0;
+    if (ci->output_height - ci->output_scanline > 1)
+        jpeg_skip_scanlines(ci, ci->output_height - ci->output_scanline - 1);
+    JSAMPROW row = rd->row ? rd->row : (rd->row = malloc((size_t)rd->part.im.w * 4));
+    if (!row)
+        return err_set(rd->e, -ENOMEM, "no memory for a row of %d pixels", rd->part.im.w);
+    jpeg_read_scanlines(ci, &row, 1);
+    return 0;
 }
 
 static int decode(struct reader *rd, const void *data, size_t n)
 {
     struct jpeg_decompress_struct *ci = &rd->cinfo;
+    struct rect r;
     if (setjmp(rd->errors.escape))
         return err_set(rd->e, ERR_DATA, "not a whole JPEG image: %s", rd->errors.text);
     jpeg_create_decompress(ci);
     ci->progress = &rd->progress;
     jpeg_mem_src(ci, data, (unsigned long)n);
     jpeg_read_header(ci, TRUE);
-    TRY(image_alloc(&rd->im, ci->image_width, ci->image_height, rd->channels, rd->e));
+    TRY(image_check_size(ci->image_width, ci->image_height, rd->e));
+    TRY(choose_part(rd, &r));
     ci->out_color_space = choose_space(rd);
     jpeg_start_decompress(ci);
-    if (ci->output_components != rd->channels) {
-        rd->row = malloc((size_t)rd->im.w * 4);
-        if (!rd->row)
-            return err_set(rd->e, -ENOMEM, "no memory for a row of %d pixels", rd->im.w);
-    }
-    while (ci->output_scanline < ci->output_height)
-        read_row(rd, rd->im.px + (size_t)ci->output_scanline * (size_t)rd->im.w * (size_t)rd->channels);
+    TRY(begin_part(rd, &r));
+    if (r.y > 0)
+        jpeg_skip_scanlines(ci, (JDIMENSION)r.y);
+    const size_t bytes = (size_t)r.w * (size_t)rd->channels;
+    for (int y = 0; y < r.h; y++)
+        read_row(rd, rd->part.im.px + (size_t)y * bytes);
+    TRY(check_rest(rd));
     jpeg_finish_decompress(ci);
     return 0;
 }
 
-int image_decode_jpeg(const void *data, size_t n, int channels, struct image *ret, struct err *e)
+int image_decode_jpeg(const void *data, size_t n, int channels, const struct want *want, struct region *ret,
+                      struct err *e)
 {
-    struct reader rd = {.channels = channels, .e = e, .progress.progress_monitor = watch_scans};
+    struct reader rd = {.channels = channels, .want = want, .e = e, .progress.progress_monitor = watch_scans};
     rd.cinfo.err = jpeg_errors_init(&rd.errors);
     int rc = decode(&rd, data, n);
     jpeg_destroy_decompress(&rd.cinfo);
     free(rd.row);
     if (rc < 0)
-        image_free(&rd.im);
+        image_free(&rd.part.im);
     else
-        *ret = rd.im;
+        *ret = rd.part;
     return rc;
 }

@@ -75,27 +75,14 @@ struct job {
     uint32_t id;
 };
 
-static int transform(const struct loader *l, const struct job *j, const struct image *im, uint8_t *dst, struct err *e)
-{
-    const struct loader_options *o = &l->o;
-    if (!o->training)
-        return image_eval(im, o->eval_resize, o->image_size, dst, e);
-    struct crop c = augment_crop(&o->augment, o->sampler.seed, j->pass, j->id, im->w, im->h);
-    return image_crop_resize(im, &c, o->image_size, o->image_size, dst, e);
-}
-
 static int load(const struct loader *l, const struct job *j, struct buf *file, struct err *e)
 {
-    struct image im = {0};
     int label = 0;
     buf_clear(file);
     TRY(l->data->ops->read(l->data, j->id, file, &label, e));
-    TRY(image_decode(file->data, file->len, l->o.channels, &im, e));
-    int rc = transform(l, j, &im, j->slot->images + j->place * l->image_bytes, e);
-    image_free(&im);
-    if (rc == 0)
-        j->slot->labels[j->place] = label;
-    return rc;
+    TRY(input_load(&l->o.input, file->data, file->len, j->pass, j->id, j->slot->images + j->place * l->image_bytes, e));
+    j->slot->labels[j->place] = label;
+    return 0;
 }
 
 /* --- handing out ---------------------------------------------------------------------------------------------------- */
@@ -228,21 +215,9 @@ static void *loader_thread(void *arg)
 static int check_options(struct loader_options *o, struct err *e)
 {
     TRY(sampler_check(&o->sampler, e));
-    if (o->image_size < 1 || o->threads < 1 || o->threads > 4096 || o->prefetch < 0)
-        return err_set(e, -EINVAL, "a loader needs an image size and threads of at least 1, not %d and %d",
-                       o->image_size, o->threads);
-    if (o->channels != 1 && o->channels != 3)
-        return err_set(e, -EINVAL, "images have 1 or 3 channels, not %d", o->channels);
-    const struct augment *a = &o->augment;
-    if (o->training &&
-        !(a->scale_min > 0 && a->scale_min <= a->scale_max && a->scale_max <= 1 && a->ratio_min >= 1e-3 &&
-          a->ratio_min <= a->ratio_max && a->ratio_max <= 1e3 && a->flip >= 0 && a->flip <= 1))
-        return err_set(e, -EINVAL, "crops of scale %g to %g and ratio %g to %g cannot be drawn", a->scale_min,
-                       a->scale_max, a->ratio_min, a->ratio_max);
-    if (o->eval_resize == 0)
-        o->eval_resize = (o->image_size * 256 + 112) / 224;
-    if (!o->training && o->eval_resize < o->image_size)
-        return err_set(e, -EINVAL, "images resized to %d do not hold a crop of %d", o->eval_resize, o->image_size);
+    TRY(input_check(&o->input, e));
+    if (o->threads < 1 || o->threads > 4096 || o->prefetch < 0)
+        return err_set(e, -EINVAL, "a loader needs 1 to 4096 threads, not %d", o->threads);
     o->prefetch = o->prefetch ? o->prefetch : 4;
     o->timeout_ms = o->timeout_ms ? o->timeout_ms : 600000;
     return 0;
@@ -296,7 +271,7 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     l->o = checked;
     l->share = sampler_rows(&l->o.sampler);
     l->share = o->rows > l->share ? o->rows : l->share;
-    l->image_bytes = (size_t)o->image_size * (size_t)o->image_size * (size_t)o->channels;
+    l->image_bytes = (size_t)o->input.size * (size_t)o->input.size * (size_t)o->input.channels;
     l->steps = sampler_steps(&l->o.sampler);
     l->n_slots = checked.prefetch + 1; /* and the one the caller holds */
     l->order_pass = UINT64_MAX;

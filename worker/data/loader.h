@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/data/image.h"
+#include "worker/data/input.h"
 #include "worker/data/sampler.h"
 #include "worker/device/device.h"
 
@@ -18,15 +18,12 @@ struct err;
 struct loader;
 
 struct loader_options {
-    struct sampler sampler; /* n is the set's; its seed is that of crops, too */
+    struct sampler sampler; /* n is the set's */
     size_t
         rows; /* of a batch in memory, at least this rank's largest share; what is not filled has weight 0. 0: the share */
-    int image_size, channels;
-    bool training; /* augment; else resize + centre crop */
-    struct augment augment;
-    int eval_resize; /* short side before the centre crop, >= image_size; 0: image_size * 256 / 224 rounded */
-    int threads;     /* >= 1 */
-    int prefetch;    /* ready batches ahead; 0: 4 */
+    struct input_options input;
+    int threads;  /* >= 1 */
+    int prefetch; /* ready batches ahead; 0: 4 */
     bool strict;
     const char *batch_log; /* batch_log.h: where batches are told of as they are taken; NULL: nowhere */
     int64_t timeout_ms;    /* of loader_next(); 0: 600000 */

@@ -58,6 +58,11 @@ void fixture_jpeg(struct buf *out, const struct fixture *f)
     jpeg_set_defaults(&ci);
     jpeg_set_colorspace(&ci, spaces[f->kind].file);
     jpeg_set_quality(&ci, 95, TRUE);
+    if (f->across) {
+        ci.comp_info[0].h_samp_factor = f->across;
+        ci.comp_info[0].v_samp_factor = f->down;
+    }
+    ci.restart_interval = (unsigned)f->restart;
     if (f->progressive)
         jpeg_simple_progression(&ci);
     jpeg_start_compress(&ci, TRUE);

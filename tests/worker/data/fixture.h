@@ -16,6 +16,8 @@ struct fixture {
     uint8_t colour[4]; /* in the kind's channels; CMYK and YCCK: CMYK as stored */
     bool textured;     /* a busy pattern instead of the colour */
     bool progressive;
+    int across, down;  /* pixels a chroma sample covers; 0: 2 x 2 */
+    int restart;       /* blocks between restart markers; 0: none */
     bool exif_rotated; /* an Exif segment that says: turn by 90 degrees */
 };
 

@@ -64,10 +64,8 @@ static struct loader_options options(void)
 {
     return (struct loader_options){
         .sampler = {.world = 1, .batch = 5, .shuffle = true, .seed = 11},
-        .image_size = SIZE,
-        .channels = 3,
-        .training = true,
-        .augment = {0.3, 1, 3.0 / 4, 4.0 / 3, 0.5},
+        .input =
+            {.size = SIZE, .channels = 3, .training = true, .augment = {0.3, 1, 3.0 / 4, 4.0 / 3, 0.5}, .seed = 11},
         .threads = 2,
         .timeout_ms = 20000,
     };
@@ -233,7 +231,7 @@ static void evaluation_takes_the_files_in_order_through_the_central_crop(void **
     struct fix *f = *state;
     struct loader_options o = options();
     struct loader_batch b;
-    o.training = o.sampler.shuffle = false;
+    o.input.training = o.sampler.shuffle = false;
     o.sampler.batch = 10;
     struct loader *l = open_loader(f->data, &o);
     seek(l, 0, 0, 1);
@@ -335,15 +333,15 @@ static void options_that_make_no_sense_are_refused(void **state)
     o.sampler.rank = 1;
     assert_int_equal(loader_create(&l, f->data, &o, &e), -EINVAL);
     o = options();
-    o.augment.scale_min = 0;
+    o.input.augment.scale_min = 0;
     assert_int_equal(loader_create(&l, f->data, &o, &e), -EINVAL);
     o = options();
-    o.channels = 4;
+    o.input.channels = 4;
     assert_int_equal(loader_create(&l, f->data, &o, &e), -EINVAL);
     o = options();
-    o.training = o.sampler.shuffle = false;
-    o.eval_resize = SIZE - 1;
-    assert_int_equal(loader_create(&l, f->data, &o, &e), -EINVAL);
+    o.input.training = o.sampler.shuffle = false;
+    o.input.scale = SIZE - 1;
+    assert_int_equal(loader_create(&l, f->data, &o, &e), ERR_USAGE);
     o = options();
     l = open_loader(f->data, &o);
     assert_int_equal(loader_next(l, &b, &e), -EINVAL);

@@ -1,0 +1,104 @@
+/* The bilinear filter in AVX2: sums of products of two taps at a time (VPMADDWD), with 22-bit weights as 15 low bits and the rest. All
+ * sums are exact modulo 2^32, so the bits are those of resample.c. Compiled with -mavx2. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "worker/data/resample.h"
+
+/* sums of low and high parts to rounded pixels, 8 x i32 */
+static inline __m256i rounded(__m256i low, __m256i high)
+{
+    const __m256i half = _mm256_set1_epi32(1 << (RESAMPLE_PRECISION - 1));
+    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(low, half), _mm256_slli_epi32(high, 15));
+    return _mm256_srai_epi32(sum, RESAMPLE_PRECISION);
+}
+
+/* Four taps of an output pixel from 16 bytes at p: the halves of a register hold taps 0, 1 and 2, 3, each as the pairs r r, g g, b b. */
+static inline __m256i pairs_of_taps(const uint8_t *p)
+{
+    const __m256i order = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 6, -1, 9, -1, 7,
+                                           -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p)), order);
+}
+
+/* Four weights: the first two in each of the low half's places, the others in the high half's. */
+static inline __m256i pairs_of_weights(const int16_t *w)
+{
+    const __m256i order = _mm256_setr_epi8(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5,
+                                           6, 7, 4, 5, 6, 7);
+    int64_t four;
+    memcpy(&four, w, sizeof four);
+    return _mm256_shuffle_epi8(_mm256_set1_epi64x(four), order);
+}
+
+static inline void pixel_rgb(const struct axis *a, int i, const uint8_t *p, int groups, uint8_t *out)
+{
+    const size_t at = (size_t)i * (size_t)a->taps;
+    __m256i low = _mm256_setzero_si256(), high = low;
+    for (int g = 0; g < groups; g++) {
+        const __m256i v = pairs_of_taps(p + 12 * g);
+        low = _mm256_add_epi32(low, _mm256_madd_epi16(v, pairs_of_weights(a->low + at + 4 * g)));
+        high = _mm256_add_epi32(high, _mm256_madd_epi16(v, pairs_of_weights(a->high + at + 4 * g)));
+    }
+    low = _mm256_add_epi32(low, _mm256_permute2x128_si256(low, low, 1));
+    high = _mm256_add_epi32(high, _mm256_permute2x128_si256(high, high, 1));
+    const __m128i v = _mm256_castsi256_si128(rounded(low, high));
+    const uint32_t rgb = (uint32_t)_mm_cvtsi128_si32(_mm_packus_epi16(_mm_packus_epi32(v, v), v));
+    memcpy(out, &rgb, 3);
+}
+
+static void row_rgb(const struct axis *a, const uint8_t *src, const uint8_t *end, uint8_t *dst, bool flip)
+{
+    for (int i = 0; i < a->n; i++) {
+        const uint8_t *p = src + (size_t)a->first[i] * 3;
+        uint8_t *out = dst + (size_t)(flip ? a->n - 1 - i : i) * 3;
+        const int groups = (a->count[i] + 3) / 4;
+        if (end - p >= 12 * groups + 4) /* the last load goes 4 bytes beyond the taps */
+            pixel_rgb(a, i, p, groups, out);
+        else
+            resample_pixel_rgb(a, i, src, out);
+    }
+}
+
+/* 16 bytes of one output row. */
+static inline void column_block(const struct axis *a, int i, const uint8_t *top, size_t bytes, uint8_t *out)
+{
+    const int16_t *low = a->low + (size_t)i * (size_t)a->taps, *high = a->high + (size_t)i * (size_t)a->taps;
+    __m256i low0 = _mm256_setzero_si256(), low1 = low0, high0 = low0, high1 = low0;
+    for (int k = 0; k < a->count[i]; k += 2) {
+        const uint8_t *p = top + (size_t)k * bytes, *q = k + 1 < a->count[i] ? p + bytes : p; /* its weight is 0 */
+        const __m128i u = _mm_loadu_si128((const __m128i *)(const void *)p);
+        const __m128i v = _mm_loadu_si128((const __m128i *)(const void *)q);
+        const __m256i v0 = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(u, v));
+        const __m256i v1 = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(u, v));
+        int32_t l, h;
+        memcpy(&l, low + k, sizeof l);
+        memcpy(&h, high + k, sizeof h);
+        const __m256i wl = _mm256_set1_epi32(l), wh = _mm256_set1_epi32(h);
+        low0 = _mm256_add_epi32(low0, _mm256_madd_epi16(v0, wl));
+        low1 = _mm256_add_epi32(low1, _mm256_madd_epi16(v1, wl));
+        high0 = _mm256_add_epi32(high0, _mm256_madd_epi16(v0, wh));
+        high1 = _mm256_add_epi32(high1, _mm256_madd_epi16(v1, wh));
+    }
+    __m256i words = _mm256_packus_epi32(rounded(low0, high0), rounded(low1, high1));
+    words = _mm256_permute4x64_epi64(words, 0xd8);
+    const __m128i v = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i *)(void *)out, v);
+}
+
+static void columns(const struct axis *a, const uint8_t *rows, size_t bytes, uint8_t *dst)
+{
+    if (bytes < 16) {
+        resample_plain.columns(a, rows, bytes, dst);
+        return;
+    }
+    for (int i = 0; i < a->n; i++, dst += bytes) {
+        const uint8_t *top = rows + (size_t)a->first[i] * bytes;
+        for (size_t x = 0; x < bytes; x += 16) {
+            const size_t at = x + 16 <= bytes ? x : bytes - 16; /* the last block overlaps the one before */
+            column_block(a, i, top + at, bytes, dst + at);
+        }
+    }
+}
+
+const struct resample_kernels resample_avx2 = {.row_rgb = row_rgb, .columns = columns};
