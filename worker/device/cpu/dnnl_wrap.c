@@ -1,7 +1,6 @@
-/* The 2.x C API: operation descriptor -> primitive descriptor -> primitive. */
+/* Kernels are primitives with their memory objects, for both C APIs (dnnl_api.h). */
 #include "worker/device/cpu/dnnl_wrap.h"
 
-#include <dnnl.h>
 #include <dnnl_debug.h>
 #include <errno.h>
 #include <stdio.h>
@@ -9,10 +8,7 @@
 #include <string.h>
 
 #include "common/err.h"
-
-#if DNNL_VERSION_MAJOR != 2
-#error "this file speaks the C API of oneDNN 2.x"
-#endif
+#include "worker/device/cpu/dnnl_api.h"
 
 struct dnn {
     dnnl_engine_t engine;
@@ -26,7 +22,7 @@ struct dnn_kernel {
     int block[DNN_SLOTS];
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive;
-    dnnl_memory_desc_t md[DNN_SLOTS];
+    api_desc md[DNN_SLOTS];
     dnnl_memory_t memory[DNN_SLOTS];
     int arg[DNN_SLOTS]; /* DNNL_ARG_..., 0 where the kernel has no such argument */
     dnnl_exec_arg_t args[DNN_SLOTS];
@@ -129,7 +125,7 @@ bool dnn_native_bf16(struct dnn *d)
 
 /* --- layouts */
 
-static int act_desc(dnnl_memory_desc_t *md, int n, int c, int h, int w, int block, enum dtype t)
+static dnnl_status_t act_desc(api_desc *md, int n, int c, int h, int w, int block, enum dtype t)
 {
     const dnnl_dims_t dims = {n, c, h, w};
     dnnl_format_tag_t tag;
@@ -145,27 +141,32 @@ static int act_desc(dnnl_memory_desc_t *md, int n, int c, int h, int w, int bloc
         tag = dnnl_nChw16c;
     else
         return dnnl_invalid_arguments;
-    return dnnl_memory_desc_init_by_tag(md, 4, dims, data_type(t), tag);
+    return api_desc_create(md, 4, dims, data_type(t), tag);
 }
 
 /* Which block is this? LAYOUT_ANY if the layout is none of ours. */
-static int block_of(const dnnl_memory_desc_t *md, enum dtype t)
+static int block_of(api_const_desc md, enum dtype t)
 {
-    int n = (int)md->dims[0], c = (int)md->dims[1], h = (int)md->dims[2], w = (int)md->dims[3];
+    const dnnl_dim_t *dims = api_desc_dims(md);
+    int n = (int)dims[0], c = (int)dims[1], h = (int)dims[2], w = (int)dims[3];
     const int candidates[] = {16, 8, LAYOUT_PLAIN, c};
     for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++) {
-        dnnl_memory_desc_t own;
-        if (act_desc(&own, n, c, h, w, candidates[i], t) == dnnl_success && dnnl_memory_desc_equal(&own, md))
+        api_desc own;
+        if (act_desc(&own, n, c, h, w, candidates[i], t) != dnnl_success)
+            continue;
+        bool same = dnnl_memory_desc_equal(own, md);
+        api_desc_destroy(own);
+        if (same)
             return candidates[i];
     }
     return LAYOUT_ANY;
 }
 
-static int weights_desc(dnnl_memory_desc_t *md, const struct dnn_shape *s, enum dtype t, bool plain)
+static dnnl_status_t weights_desc(api_desc *md, const struct dnn_shape *s, enum dtype t, bool plain)
 {
     const dnnl_dims_t conv = {s->k, s->c, s->kh, s->kw}, linear = {s->k, s->c};
     dnnl_format_tag_t tag = !plain ? dnnl_format_tag_any : s->linear ? dnnl_oi : dnnl_oihw;
-    return dnnl_memory_desc_init_by_tag(md, s->linear ? 2 : 4, s->linear ? linear : conv, data_type(t), tag);
+    return api_desc_create(md, s->linear ? 2 : 4, s->linear ? linear : conv, data_type(t), tag);
 }
 
 /* --- creating */
@@ -185,60 +186,30 @@ static const dnnl_query_t query_of[3][DNN_SLOTS] = {
                          dnnl_query_diff_dst_md, dnnl_query_scratchpad_md},
 };
 
-struct descs {
-    dnnl_memory_desc_t src, weights, bias, dst;
-    const dnnl_memory_desc_t *bias_p;
-};
-
-static dnnl_status_t conv_desc(const struct dnn_shape *s, enum dnn_dir dir, const struct descs *m,
-                               dnnl_convolution_desc_t *ret)
-{
-    const dnnl_dims_t strides = {s->sh, s->sw}, pad_l = {s->ph, s->pw};
-    const dnnl_dims_t pad_r = {(s->oh - 1) * s->sh + s->kh - s->h - s->ph, (s->ow - 1) * s->sw + s->kw - s->w - s->pw};
-    switch (dir) {
-    case DNN_FORWARD:
-        return dnnl_convolution_forward_desc_init(ret, s->training ? dnnl_forward_training : dnnl_forward_inference,
-                                                  dnnl_convolution_direct, &m->src, &m->weights, m->bias_p, &m->dst,
-                                                  strides, pad_l, pad_r);
-    case DNN_BWD_DATA:
-        return dnnl_convolution_backward_data_desc_init(ret, dnnl_convolution_direct, &m->src, &m->weights, &m->dst,
-                                                        strides, pad_l, pad_r);
-    default:
-        return dnnl_convolution_backward_weights_desc_init(ret, dnnl_convolution_direct, &m->src, &m->weights,
-                                                           m->bias_p, &m->dst, strides, pad_l, pad_r);
-    }
-}
-
-static dnnl_status_t linear_desc(const struct dnn_shape *s, enum dnn_dir dir, const struct descs *m,
-                                 dnnl_inner_product_desc_t *ret)
-{
-    switch (dir) {
-    case DNN_FORWARD:
-        return dnnl_inner_product_forward_desc_init(ret, s->training ? dnnl_forward_training : dnnl_forward_inference,
-                                                    &m->src, &m->weights, m->bias_p, &m->dst);
-    case DNN_BWD_DATA:
-        return dnnl_inner_product_backward_data_desc_init(ret, &m->src, &m->weights, &m->dst);
-    default:
-        return dnnl_inner_product_backward_weights_desc_init(ret, &m->src, &m->weights, m->bias_p, &m->dst);
-    }
-}
-
-static int make_descs(const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block, struct descs *m,
+static int make_descs(const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block, struct api_descs *m,
                       struct err *e)
 {
     enum dtype weights_type = dir == DNN_BWD_WEIGHTS ? DT_F32 : s->src_type;
     const dnnl_dims_t bias = {s->k}, src = {s->n, s->c}, dst = {s->n, s->k};
     if (s->linear) {
-        DNN_TRY(dnnl_memory_desc_init_by_tag(&m->src, 2, src, data_type(s->src_type), dnnl_nc), "describe x");
-        DNN_TRY(dnnl_memory_desc_init_by_tag(&m->dst, 2, dst, data_type(s->dst_type), dnnl_nc), "describe y");
+        DNN_TRY(api_desc_create(&m->src, 2, src, data_type(s->src_type), dnnl_nc), "describe x");
+        DNN_TRY(api_desc_create(&m->dst, 2, dst, data_type(s->dst_type), dnnl_nc), "describe y");
     } else {
         DNN_TRY(act_desc(&m->src, s->n, s->c, s->h, s->w, src_block, s->src_type), "describe x");
         DNN_TRY(act_desc(&m->dst, s->n, s->k, s->oh, s->ow, dst_block, s->dst_type), "describe y");
     }
     DNN_TRY(weights_desc(&m->weights, s, weights_type, false), "describe weights");
-    DNN_TRY(dnnl_memory_desc_init_by_tag(&m->bias, 1, bias, dnnl_f32, dnnl_a), "describe bias");
-    m->bias_p = s->bias && dir != DNN_BWD_DATA ? &m->bias : NULL;
+    if (s->bias && dir != DNN_BWD_DATA)
+        DNN_TRY(api_desc_create(&m->bias, 1, bias, dnnl_f32, dnnl_a), "describe bias");
     return 0;
+}
+
+static void free_descs(struct api_descs *m)
+{
+    api_desc_destroy(m->src);
+    api_desc_destroy(m->weights);
+    api_desc_destroy(m->bias);
+    api_desc_destroy(m->dst);
 }
 
 static int scratch_attr(dnnl_primitive_attr_t *ret, bool add, struct err *e)
@@ -250,7 +221,7 @@ static int scratch_attr(dnnl_primitive_attr_t *ret, bool add, struct err *e)
         dnnl_post_ops_t ops;
         s = dnnl_post_ops_create(&ops);
         if (s == dnnl_success) {
-            s = dnnl_post_ops_append_sum(ops, 1.0f);
+            s = api_append_sum(ops);
             if (s == dnnl_success)
                 s = dnnl_primitive_attr_set_post_ops(attr, ops);
             dnnl_post_ops_destroy(ops);
@@ -278,10 +249,10 @@ static int kernel_query(struct dnn_kernel *k, struct err *e)
     for (int s = 0; s < DNN_SLOTS; s++) {
         if (!arg_of[k->dir][s] || (s == DNN_BIAS && !k->shape.bias))
             continue;
-        const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(k->desc, query_of[k->dir][s], s == DNN_BIAS);
+        api_const_desc md = dnnl_primitive_desc_query_md(k->desc, query_of[k->dir][s], s == DNN_BIAS);
         if (!md || dnnl_memory_desc_get_size(md) == 0)
             continue;
-        k->md[s] = *md;
+        DNN_TRY(api_desc_clone(&k->md[s], md), "describe an operand");
         k->arg[s] = arg_of[k->dir][s];
         if (k->shape.linear || (s != DNN_SRC && s != DNN_DST)) {
             k->block[s] = LAYOUT_PLAIN;
@@ -300,47 +271,54 @@ static int kernel_finish(struct dnn_kernel *k, struct err *e)
     return 0;
 }
 
+/* The primitive descriptor, which is the kernel's also where this fails. */
+static int describe(struct dnn_kernel *k, const struct api_descs *m, const struct dnn_kernel *fwd, struct err *e)
+{
+    dnnl_primitive_attr_t attr;
+    TRY(scratch_attr(&attr, false, e));
+    const_dnnl_primitive_desc_t hint = k->dir == DNN_FORWARD ? NULL : fwd->desc;
+    bool linear = k->shape.linear;
+    dnnl_status_t st =
+        (linear ? api_inner_product : api_convolution)(&k->desc, k->dnn->engine, &k->shape, k->dir, m, attr, hint);
+    dnnl_primitive_attr_destroy(attr);
+    return st == dnnl_success ? 0 : fail(e, st, linear ? "inner product" : "convolution");
+}
+
 int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block,
                       const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
 {
-    struct descs m;
-    dnnl_primitive_attr_t attr;
-    TRY(make_descs(s, dir, src_block, dst_block, &m, e));
+    struct api_descs m = {0};
+    int rc;
     struct dnn_kernel *k = kernel_alloc(d);
     if (!k)
         return err_set(e, -ENOMEM, "out of memory");
     k->shape = *s;
     k->dir = dir;
-    int rc = scratch_attr(&attr, false, e);
-    if (rc < 0)
-        goto failed;
-    dnnl_convolution_desc_t conv;
-    dnnl_inner_product_desc_t linear;
-    dnnl_status_t st = s->linear ? linear_desc(s, dir, &m, &linear) : conv_desc(s, dir, &m, &conv);
-    if (st == dnnl_success)
-        st = dnnl_primitive_desc_create(&k->desc, s->linear ? (void *)&linear : (void *)&conv, attr, d->engine,
-                                        dir == DNN_FORWARD ? NULL : fwd->desc);
-    dnnl_primitive_attr_destroy(attr);
-    if (st != dnnl_success) {
-        rc = fail(e, st, s->linear ? "inner product" : "convolution");
-        goto failed;
-    }
+    TRY_GOTO(rc, make_descs(s, dir, src_block, dst_block, &m, e), failed);
+    TRY_GOTO(rc, describe(k, &m, fwd, e), failed);
     TRY_GOTO(rc, kernel_query(k, e), failed);
     TRY_GOTO(rc, kernel_finish(k, e), failed);
+    free_descs(&m);
     *ret = k;
     return 0;
 failed:
+    free_descs(&m);
     dnn_kernel_destroy(k);
     return rc;
 }
 
-static int reorder_create(struct dnn *d, const dnnl_memory_desc_t *from, const dnnl_memory_desc_t *to, bool add,
-                          struct dnn_kernel **ret, struct err *e)
+/* Takes over from and to, also on failure. */
+static int reorder_create(struct dnn *d, api_desc from, api_desc to, bool add, struct dnn_kernel **ret, struct err *e)
 {
     dnnl_primitive_attr_t attr;
     struct dnn_kernel *k = kernel_alloc(d);
-    if (!k)
+    if (!k) {
+        api_desc_destroy(from);
+        api_desc_destroy(to);
         return err_set(e, -ENOMEM, "out of memory");
+    }
+    k->md[DNN_SRC] = from;
+    k->md[DNN_DST] = to;
     int rc = scratch_attr(&attr, add, e);
     if (rc < 0)
         goto failed;
@@ -350,13 +328,15 @@ static int reorder_create(struct dnn *d, const dnnl_memory_desc_t *from, const d
         rc = fail(e, st, "reorder");
         goto failed;
     }
-    k->md[DNN_SRC] = *from;
-    k->md[DNN_DST] = *to;
     k->arg[DNN_SRC] = DNNL_ARG_FROM;
     k->arg[DNN_DST] = DNNL_ARG_TO;
-    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(k->desc, dnnl_query_scratchpad_md, 0);
+    api_const_desc scratch = dnnl_primitive_desc_query_md(k->desc, dnnl_query_scratchpad_md, 0);
     if (scratch && dnnl_memory_desc_get_size(scratch) > 0) {
-        k->md[DNN_SCRATCH] = *scratch;
+        st = api_desc_clone(&k->md[DNN_SCRATCH], scratch);
+        if (st != dnnl_success) {
+            rc = fail(e, st, "describe an operand");
+            goto failed;
+        }
         k->arg[DNN_SCRATCH] = DNNL_ARG_SCRATCHPAD;
     }
     TRY_GOTO(rc, kernel_finish(k, e), failed);
@@ -370,19 +350,27 @@ failed:
 int dnn_reorder_create(struct dnn *d, const struct layout *from, enum dtype from_type, const struct layout *to,
                        enum dtype to_type, struct dnn_kernel **ret, struct err *e)
 {
-    dnnl_memory_desc_t a, b;
+    api_desc a, b;
     DNN_TRY(act_desc(&a, from->n, from->c, from->h, from->w, from->b, from_type), "describe x");
-    DNN_TRY(act_desc(&b, to->n, to->c, to->h, to->w, to->b, to_type), "describe y");
-    return reorder_create(d, &a, &b, false, ret, e);
+    dnnl_status_t s = act_desc(&b, to->n, to->c, to->h, to->w, to->b, to_type);
+    if (s != dnnl_success) {
+        api_desc_destroy(a);
+        return fail(e, s, "describe y");
+    }
+    return reorder_create(d, a, b, false, ret, e);
 }
 
 int dnn_weights_reorder_create(struct dnn *d, const struct dnn_kernel *k, bool to_plain, bool add,
                                struct dnn_kernel **ret, struct err *e)
 {
-    dnnl_memory_desc_t plain;
+    api_desc plain, own;
     DNN_TRY(weights_desc(&plain, &k->shape, DT_F32, true), "describe weights");
-    const dnnl_memory_desc_t *own = &k->md[DNN_WEIGHTS];
-    return reorder_create(d, to_plain ? own : &plain, to_plain ? &plain : own, add, ret, e);
+    dnnl_status_t s = api_desc_clone(&own, k->md[DNN_WEIGHTS]);
+    if (s != dnnl_success) {
+        api_desc_destroy(plain);
+        return fail(e, s, "describe weights");
+    }
+    return reorder_create(d, to_plain ? own : plain, to_plain ? plain : own, add, ret, e);
 }
 
 void dnn_kernel_destroy(struct dnn_kernel *k)
@@ -392,6 +380,8 @@ void dnn_kernel_destroy(struct dnn_kernel *k)
     for (int s = 0; s < DNN_SLOTS; s++)
         if (k->memory[s])
             dnnl_memory_destroy(k->memory[s]);
+    for (int s = 0; s < DNN_SLOTS; s++)
+        api_desc_destroy(k->md[s]);
     if (k->primitive)
         dnnl_primitive_destroy(k->primitive);
     if (k->desc)
@@ -408,7 +398,7 @@ int dnn_block(const struct dnn_kernel *k, enum dnn_slot s)
 
 size_t dnn_bytes(const struct dnn_kernel *k, enum dnn_slot s)
 {
-    return k->arg[s] ? dnnl_memory_desc_get_size(&k->md[s]) : 0;
+    return k->arg[s] ? dnnl_memory_desc_get_size(k->md[s]) : 0;
 }
 
 const char *dnn_implementation(const struct dnn_kernel *k)
@@ -426,7 +416,7 @@ bool dnn_reference(const struct dnn_kernel *k)
 
 bool dnn_same_weights(const struct dnn_kernel *a, const struct dnn_kernel *b)
 {
-    return dnnl_memory_desc_equal(&a->md[DNN_WEIGHTS], &b->md[DNN_WEIGHTS]);
+    return dnnl_memory_desc_equal(a->md[DNN_WEIGHTS], b->md[DNN_WEIGHTS]);
 }
 
 /* --- running */
@@ -439,7 +429,7 @@ int dnn_bind(struct dnn_kernel *k, enum dnn_slot s, void *memory, struct err *e)
         DNN_TRY(dnnl_memory_set_data_handle(k->memory[s], memory), "bind memory");
         return 0;
     }
-    DNN_TRY(dnnl_memory_create(&k->memory[s], &k->md[s], k->dnn->engine, memory), "bind memory");
+    DNN_TRY(dnnl_memory_create(&k->memory[s], k->md[s], k->dnn->engine, memory), "bind memory");
     k->args[k->nargs++] = (dnnl_exec_arg_t){k->arg[s], k->memory[s]};
     return 0;
 }

@@ -1,4 +1,4 @@
-/* oneDNN behind a narrow door: the only file that knows whether the library's C API is that of 2.x (operation descriptors).
+/* oneDNN (2.x or 3.x) behind a narrow door.
  *
  * A kernel is a primitive with its memory objects. Convolutions and inner products are asked for by shape, direction and the
  * blocks of their activations (LAYOUT_ANY: oneDNN chooses); weights always take the layout that oneDNN likes best, and reorder

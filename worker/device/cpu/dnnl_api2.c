@@ -1,0 +1,73 @@
+/* The 2.x C API: operation descriptor -> primitive descriptor. */
+#include "worker/device/cpu/dnnl_api.h"
+
+#include <stdlib.h>
+
+dnnl_status_t api_desc_create(api_desc *ret, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
+                              dnnl_format_tag_t tag)
+{
+    dnnl_memory_desc_t md;
+    dnnl_status_t s = dnnl_memory_desc_init_by_tag(&md, ndims, dims, type, tag);
+    return s == dnnl_success ? api_desc_clone(ret, &md) : s;
+}
+
+dnnl_status_t api_desc_clone(api_desc *ret, api_const_desc d)
+{
+    dnnl_memory_desc_t *copy = malloc(sizeof(*copy));
+    if (!copy)
+        return dnnl_out_of_memory;
+    *copy = *d;
+    *ret = copy;
+    return dnnl_success;
+}
+
+void api_desc_destroy(api_desc d)
+{
+    free(d);
+}
+
+const dnnl_dim_t *api_desc_dims(api_const_desc d)
+{
+    return d->dims;
+}
+
+dnnl_status_t api_convolution(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
+                              enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
+                              const_dnnl_primitive_desc_t hint)
+{
+    const dnnl_dims_t strides = {s->sh, s->sw}, pad = {s->ph, s->pw};
+    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
+    dnnl_convolution_desc_t op;
+    dnnl_dims_t end;
+    dnnl_status_t st;
+    api_end_padding(s, end);
+    if (dir == DNN_FORWARD)
+        st = dnnl_convolution_forward_desc_init(&op, api_forward_kind(s), direct, d->src, d->weights, d->bias, d->dst,
+                                                strides, pad, end);
+    else if (dir == DNN_BWD_DATA)
+        st = dnnl_convolution_backward_data_desc_init(&op, direct, d->src, d->weights, d->dst, strides, pad, end);
+    else
+        st = dnnl_convolution_backward_weights_desc_init(&op, direct, d->src, d->weights, d->bias, d->dst, strides, pad,
+                                                         end);
+    return st == dnnl_success ? dnnl_primitive_desc_create(ret, &op, attr, engine, hint) : st;
+}
+
+dnnl_status_t api_inner_product(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
+                                enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
+                                const_dnnl_primitive_desc_t hint)
+{
+    dnnl_inner_product_desc_t op;
+    dnnl_status_t st;
+    if (dir == DNN_FORWARD)
+        st = dnnl_inner_product_forward_desc_init(&op, api_forward_kind(s), d->src, d->weights, d->bias, d->dst);
+    else if (dir == DNN_BWD_DATA)
+        st = dnnl_inner_product_backward_data_desc_init(&op, d->src, d->weights, d->dst);
+    else
+        st = dnnl_inner_product_backward_weights_desc_init(&op, d->src, d->weights, d->bias, d->dst);
+    return st == dnnl_success ? dnnl_primitive_desc_create(ret, &op, attr, engine, hint) : st;
+}
+
+dnnl_status_t api_append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f);
+}

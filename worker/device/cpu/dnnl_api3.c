@@ -1,0 +1,64 @@
+/* The 3.x C API: no operation descriptors, memory descriptors are opaque. */
+#include "worker/device/cpu/dnnl_api.h"
+
+dnnl_status_t api_desc_create(api_desc *ret, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
+                              dnnl_format_tag_t tag)
+{
+    return dnnl_memory_desc_create_with_tag(ret, ndims, dims, type, tag);
+}
+
+dnnl_status_t api_desc_clone(api_desc *ret, api_const_desc d)
+{
+    return dnnl_memory_desc_clone(ret, d);
+}
+
+void api_desc_destroy(api_desc d)
+{
+    if (d)
+        dnnl_memory_desc_destroy(d);
+}
+
+const dnnl_dim_t *api_desc_dims(api_const_desc d)
+{
+    static const dnnl_dims_t none;
+    const dnnl_dims_t *dims;
+    return dnnl_memory_desc_query(d, dnnl_query_dims, &dims) == dnnl_success ? *dims : none;
+}
+
+dnnl_status_t api_convolution(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
+                              enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
+                              const_dnnl_primitive_desc_t hint)
+{
+    const dnnl_dims_t strides = {s->sh, s->sw}, dilates = {0, 0}, pad = {s->ph, s->pw};
+    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
+    dnnl_dims_t end;
+    api_end_padding(s, end);
+    if (dir == DNN_FORWARD)
+        return dnnl_convolution_forward_primitive_desc_create(ret, engine, api_forward_kind(s), direct, d->src,
+                                                              d->weights, d->bias, d->dst, strides, dilates, pad, end,
+                                                              attr);
+    if (dir == DNN_BWD_DATA)
+        return dnnl_convolution_backward_data_primitive_desc_create(ret, engine, direct, d->src, d->weights, d->dst,
+                                                                    strides, dilates, pad, end, hint, attr);
+    return dnnl_convolution_backward_weights_primitive_desc_create(ret, engine, direct, d->src, d->weights, d->bias,
+                                                                   d->dst, strides, dilates, pad, end, hint, attr);
+}
+
+dnnl_status_t api_inner_product(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
+                                enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
+                                const_dnnl_primitive_desc_t hint)
+{
+    if (dir == DNN_FORWARD)
+        return dnnl_inner_product_forward_primitive_desc_create(ret, engine, api_forward_kind(s), d->src, d->weights,
+                                                                d->bias, d->dst, attr);
+    if (dir == DNN_BWD_DATA)
+        return dnnl_inner_product_backward_data_primitive_desc_create(ret, engine, d->src, d->weights, d->dst, hint,
+                                                                      attr);
+    return dnnl_inner_product_backward_weights_primitive_desc_create(ret, engine, d->src, d->weights, d->bias, d->dst,
+                                                                     hint, attr);
+}
+
+dnnl_status_t api_append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
