@@ -4,6 +4,7 @@
  * close() must not be called from inside a callback. */
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +74,7 @@ static int open_jobs(struct local *l, uv_loop_t *loop, struct err *e)
     l->jobs = l->o.jobs;
     if (l->jobs)
         return 0;
-    return jobs_create(&l->jobs, &(struct jobs_options){.loop = loop, .embedded = true}, e);
+    return jobs_create(&l->jobs, &(struct jobs_options){.loop = loop, .embedded = true, .max_joins = INT_MAX}, e);
 }
 
 static int local_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e)
