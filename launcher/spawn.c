@@ -43,6 +43,76 @@ static _Noreturn void child(const struct spawn_request *r, pid_t parent)
     fail(r, errno);
 }
 
+struct child_arg {
+    const struct spawn_request *r;
+    pid_t parent;
+};
+
+static _Noreturn void child_entry(const struct child_arg *a)
+{
+    child(a->r, a->parent);
+}
+
+#if defined(__x86_64__)
+#define CAN_BORROW 1
+/* clone3 whose child calls child_entry(a) on the stack in *args: it must never return into this frame, which the parent goes on with. */
+static long clone3_borrowed(const struct clone_args *args, const struct child_arg *a)
+{
+    long rc;
+    register const struct child_arg *arg __asm__("r8") = a;
+    register void (*entry)(const struct child_arg *) __asm__("r9") = child_entry;
+    __asm__ volatile("syscall\n\t"
+                     "test %%rax, %%rax\n\t"
+                     "jnz 1f\n\t"
+                     "xor %%ebp, %%ebp\n\t" /* the end of its call stack */
+                     "mov %%r8, %%rdi\n\t"
+                     "call *%%r9\n\t"
+                     "hlt\n"
+                     "1:"
+                     : "=a"(rc)
+                     : "a"(SYS_clone3), "D"(args), "S"(sizeof *args), "r"(arg), "r"(entry)
+                     : "rcx", "r11", "cc", "memory");
+    return rc;
+}
+#else
+#define CAN_BORROW 0
+static long clone3_borrowed(const struct clone_args *args, const struct child_arg *a)
+{
+    return -ENOSYS;
+}
+#endif
+
+/* As vfork(2), on a stack of its own: the child borrows our memory, and we wait until it has exec'ed or ended. Copying the page tables of an
+ * agent with hundreds of workers takes longer than all else of a start. No handler of ours may run in it: its signals are blocked until the last
+ * moment. */
+static pid_t clone_borrowed(const struct clone_args *args, const struct spawn_request *r, pid_t self)
+{
+    static char stack[64 << 10] __attribute__((aligned(64)));
+    struct clone_args a = *args;
+    struct child_arg arg = {r, self};
+    sigset_t all, before;
+    a.flags |= CLONE_VM | CLONE_VFORK;
+    a.stack = (uintptr_t)stack;
+    a.stack_size = sizeof stack;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    const long rc = clone3_borrowed(&a, &arg);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (rc < 0)
+        errno = (int)-rc;
+    return rc < 0 ? -1 : (pid_t)rc;
+}
+
+static pid_t clone_child(const struct clone_args *args, const struct spawn_request *r, pid_t self)
+{
+    if (CAN_BORROW)
+        return clone_borrowed(args, r, self);
+    const pid_t pid = (pid_t)syscall(SYS_clone3, args, sizeof *args);
+    if (pid == 0)
+        child(r, self);
+    return pid;
+}
+
 /* Old kernels and some seccomp filters know no clone3. */
 static pid_t fork_pidfd(int *ret_pidfd)
 {
@@ -53,12 +123,12 @@ static pid_t fork_pidfd(int *ret_pidfd)
 }
 
 /* Fails on kernels before 5.7, for want of permission, and where the tree is used in some way of its own (threaded groups). */
-static pid_t clone_into(const struct clone_args *plain, int cgroup_fd)
+static pid_t clone_into(const struct clone_args *plain, const struct spawn_request *r, pid_t self)
 {
     struct clone_args args = *plain;
     args.flags |= CLONE_INTO_CGROUP;
-    args.cgroup = (uint64_t)cgroup_fd;
-    return (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    args.cgroup = (uint64_t)r->cgroup_fd;
+    return clone_child(&args, r, self);
 }
 
 int spawn(const struct spawn_request *r, pid_t *ret_pid, int *ret_pidfd, struct err *e)
@@ -68,11 +138,11 @@ int spawn(const struct spawn_request *r, pid_t *ret_pid, int *ret_pidfd, struct 
     struct clone_args args = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)&pidfd, .exit_signal = SIGCHLD};
     pid_t pid = -1;
     if (r->cgroup_fd >= 0)
-        pid = clone_into(&args, r->cgroup_fd);
+        pid = clone_into(&args, r, self);
     if (pid < 0 && r->cgroup_fd >= 0 && r->cgroup_must)
         return err_errno(e, errno, "cannot start a process in a cgroup (--cgroup on)");
     if (pid < 0)
-        pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+        pid = clone_child(&args, r, self);
     if (pid < 0 && (errno == ENOSYS || errno == EPERM))
         pid = fork_pidfd(&pidfd);
     if (pid == 0)
