@@ -9,6 +9,7 @@
 #include "worker/data/dataset.h"
 #include "worker/data/input.h"
 #include "worker/data/sampler.h"
+#include "worker/device/device.h"
 #include "worker/model/model.h"
 #include "worker/optim/schedule.h"
 #include "worker/report/progress.h"
@@ -230,14 +231,51 @@ static const struct arg_spec specs[] = {
      .type = ARG_STRING,
      .at = AT(device),
      .def = "auto",
-     .help = "auto, cpu (oneDNN, fp32 or bf16) or ref (plain C in double precision, the yardstick)"},
+     .help = "auto, cpu (oneDNN) or ref (plain C in double precision, the yardstick)"},
+    {.name = "opt-level",
+     .type = ARG_CUSTOM,
+     .at = AT(precision.level),
+     .parse = precision_parse_level,
+     .metavar = "O0|O1|O2|O3",
+     .help = "O0 (default): fp32. O1: fp32 weights, operands of convolutions and linear layers cast to halves. O2: a "
+             "model and "
+             "activations of halves, fp32 batch norm and master weights. O3: halves throughout"},
+    {.name = "amp-dtype",
+     .type = ARG_CUSTOM,
+     .at = AT(precision.half),
+     .parse = precision_parse_half,
+     .metavar = "fp16|bf16",
+     .help = "what a half is at O1, O2 and O3; default fp16"},
     {.name = "amp",
+     .type = ARG_CUSTOM,
+     .at = AT(precision.amp),
+     .parse = precision_parse_amp,
+     .metavar = "off|auto|bf16|fp16",
+     .help = "bf16, fp16: short for --opt-level O2 --amp-dtype bf16, fp16; auto: bf16 where the processor has units "
+             "for it, else "
+             "O0; off: O0. What it lacks is emulated"},
+    {.name = "enable-amp-mode", .type = ARG_FLAG, .at = AT(precision.amp_mode), .help = "--opt-level O1"},
+    {.name = "keep-batchnorm-fp32",
+     .type = ARG_CUSTOM,
+     .at = AT(precision.keep_bn),
+     .parse = precision_parse_yes_no,
+     .metavar = "True|False",
+     .help = "batch norm in fp32 at O2 (default True) and O3 (default False)"},
+    {.name = "loss-scale",
+     .type = ARG_CUSTOM,
+     .at = AT(precision.loss_scale),
+     .parse = precision_parse_scale,
+     .metavar = "dynamic|NUMBER",
+     .help = "factor of the loss in the backward pass; dynamic (default with fp16 at O1 and O2): from 65536, halved "
+             "where gradients "
+             "overflow (that step is left out), doubled after 2000 steps without; else 1"},
+    {.name = "memory-format",
      .type = ARG_CHOICE,
-     .at = AT(amp),
-     .choices = "auto|bf16|off",
-     .def = "off",
-     .help = "bf16 activations and convolutions with fp32 master weights; auto: where the processor has bf16 units; "
-             "bf16 elsewhere is emulated"},
+     .at = AT(format),
+     .choices = "auto|nchw|nhwc",
+     .def = "auto",
+     .help = "how activations lie in memory; auto: in the blocks that this device is fastest with"},
+    {.name = "channels-last", .type = ARG_FLAG, .at = AT(channels_last), .help = "--memory-format nhwc"},
     {.name = "zero-init-residual",
      .type = ARG_FLAG,
      .at = AT(zero_init_residual),
@@ -361,6 +399,14 @@ static const struct arg_spec specs[] = {
      .min = 0,
      .max = 1e9,
      .help = "scale the gradients down to this L2 norm over all parameters; 0: never"},
+    {.name = "max-loss",
+     .type = ARG_REAL,
+     .at = AT(max_loss),
+     .def = "0",
+     .min = 0,
+     .max = 1e9,
+     .help =
+         "end training (exit code 1) where the mean loss of an epoch reaches this; 0: only where it is not a number"},
     {.name = "label-smoothing",
      .type = ARG_REAL,
      .at = AT(label_smoothing),
@@ -620,6 +666,13 @@ static const struct arg_spec specs[] = {
      .min = 1,
      .max = 4096,
      .help = "gradients are reduced in pieces of this size while backward runs"},
+    {.name = "allreduce-dtype",
+     .type = ARG_CHOICE,
+     .at = AT(allreduce),
+     .choices = "fp32|fp16|bf16",
+     .def = "fp32",
+     .help = "type in which gradients travel between ranks"},
+    {.name = "fp16-allreduce", .type = ARG_FLAG, .at = AT(fp16_allreduce), .help = "--allreduce-dtype fp16"},
     {.name = "check-replicas",
      .type = ARG_INT,
      .at = AT(check_replicas),
@@ -651,8 +704,25 @@ enum resume train_config_resume(const struct train_config *c)
     return strcmp(c->resume, "auto") == 0 ? RESUME_AUTO : RESUME_PATH;
 }
 
+enum allreduce train_config_allreduce(const struct train_config *c)
+{
+    return c->fp16_allreduce ? ALLREDUCE_FP16 : (enum allreduce)c->allreduce;
+}
+
+static int check_aliases(const struct train_config *c, struct err *e)
+{
+    struct precision p;
+    TRY(precision_resolve(&c->precision, false, &p, e));
+    if (c->channels_last && c->format == MEMORY_NCHW)
+        return err_set(e, ERR_USAGE, "--channels-last and --memory-format nchw contradict each other");
+    if (c->fp16_allreduce && c->allreduce == ALLREDUCE_BF16)
+        return err_set(e, ERR_USAGE, "--fp16-allreduce and --allreduce-dtype bf16 contradict each other");
+    return 0;
+}
+
 int train_config_check(const struct train_config *c, struct err *e)
 {
+    TRY(check_aliases(c, e));
     if (c->num_channels != 1 && c->num_channels != 3)
         return err_set(e, ERR_USAGE, "--num-channels %d: must be 1 or 3", (int)c->num_channels);
     if (c->scale && c->input != INPUT_TORCH && c->input != INPUT_CAFFE2)

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "common/args.h"
+#include "worker/precision.h"
 
 struct err;
 
@@ -29,8 +30,9 @@ enum sgd_rule { SGD_TORCH, SGD_CAFFE2 };
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_WORKERS, LR_SCALE_BATCH256 };
 enum shuffle { SHUFFLE_AUTO, SHUFFLE_ON, SHUFFLE_OFF };
 enum if_checkpoint { IF_CHECKPOINT_REFUSE, IF_CHECKPOINT_ASIDE };
-enum amp { AMP_AUTO, AMP_BF16, AMP_OFF };
 enum resume { RESUME_OFF, RESUME_AUTO, RESUME_PATH };
+
+enum allreduce { ALLREDUCE_FP32, ALLREDUCE_FP16, ALLREDUCE_BF16 };
 
 struct train_config {
     const char *train_data, *test_data;
@@ -49,7 +51,9 @@ struct train_config {
     int64_t loader_threads;      /* 0: cores / local ranks */
 
     const char *arch, *device;
-    int amp;       /* enum amp */
+    struct precision_options precision;
+    int format; /* enum memory_format */
+    bool channels_last;
     int net_style; /* enum net_style */
     bool zero_init_residual, sync_bn;
 
@@ -59,6 +63,7 @@ struct train_config {
     double max_time;               /* seconds, 0: no limit */
     int optimizer, sgd_rule;       /* enum optimizer_name, enum sgd_rule */
     double base_lr, momentum, weight_decay, beta2, adam_eps, lars_eta, clip_grad_norm, label_smoothing, ema;
+    double max_loss; /* of an epoch; 0: any */
     bool nesterov, bn_decay;
     int lr_policy, lr_scale, lr_warmup; /* enum lr_policy, lr_scale, lr_warmup */
     struct milestones milestones;
@@ -88,9 +93,13 @@ struct train_config {
     const char *comm;
     double comm_timeout;
     int64_t bucket_mb, check_replicas;
+    int allreduce; /* enum allreduce */
+    bool fp16_allreduce;
 };
 
 extern const struct arg_program train_program;
+
+enum allreduce train_config_allreduce(const struct train_config *c);
 
 enum resume train_config_resume(const struct train_config *c);
 

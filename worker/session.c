@@ -14,6 +14,7 @@
 #include "common/env_contract.h"
 #include "common/err.h"
 #include "common/json.h"
+#include "common/log.h"
 #include "common/path.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/comm/comm.h"
@@ -225,19 +226,28 @@ static int open_device(struct session *s, struct err *e)
     struct device_options o = {.threads = s->threads};
     TRY(device_open(&s->device, s->cfg->device, &o, e));
     const struct device_ops *ops = s->device->ops;
-    bool native = ops->native(s->device, DT_BF16);
-    bool bf16 = s->cfg->amp == AMP_BF16 || (s->cfg->amp == AMP_AUTO && native);
-    if (bf16 && ops->real == DT_F64)
-        return err_set(e, ERR_USAGE, "--amp bf16: the ref device computes in double precision only");
-    s->compute = bf16 ? DT_BF16 : ops->real;
-    s->emulate = bf16 && !native;
+    const bool native = ops->native(s->device, DT_BF16);
+    struct precision *p = &s->precision;
+    TRY(precision_resolve(&s->cfg->precision, native, p, e));
+    const bool half = p->half == DT_F16 || p->half == DT_BF16;
+    s->compute = half ? p->half : ops->real;
+    s->emulate = half && !(native && p->half == DT_BF16 && p->level != LEVEL_O1);
+    s->format = s->cfg->channels_last ? MEMORY_NHWC : (enum memory_format)s->cfg->format;
+    if (s->format != MEMORY_AUTO && ops->real == DT_F64)
+        return err_set(e, ERR_USAGE, "--memory-format %s: the ref device has a format of its own",
+                       s->format == MEMORY_NHWC ? "nhwc" : "nchw");
+    if (p->useless_scale && s->rank == 0)
+        log_warn("trainer", "--loss-scale is of use with fp16 only: in %s no gradient vanishes for being small",
+                 precision_text(p));
     ops->describe(s->device, s->device_text, sizeof s->device_text);
     const struct state_options state = {
         .seed = (uint64_t)s->cfg->seed,
         .second = s->optimizer.rule == UPDATE_ADAM || s->optimizer.rule == UPDATE_ADAMW,
         .ema = s->cfg->ema > 0,
     };
-    return state_init(&s->state, s->device, s->program, &state, e);
+    TRY(state_init(&s->state, s->device, s->program, &state, e));
+    s->state.loss_scale = p->scale;
+    return step_round(&s->state, p, e);
 }
 
 static int open_comm(struct session *s, const struct env_contract *env, struct err *e)
@@ -247,7 +257,11 @@ static int open_comm(struct session *s, const struct env_contract *env, struct e
     TRY(meet_open(&s->meet, env, o.timeout_ms, e));
     o.store = s->meet.store;
     TRY(comm_open(&s->comm, s->cfg->comm, &o, e));
-    struct ddp_options d = {.bucket_bytes = (size_t)s->cfg->bucket_mb << 20, .sync_bn = s->cfg->sync_bn};
+    static const enum dtype wire[] = {[ALLREDUCE_FP32] = DT_F32, [ALLREDUCE_FP16] = DT_F16, [ALLREDUCE_BF16] = DT_BF16};
+    const enum allreduce by = train_config_allreduce(s->cfg);
+    struct ddp_options d = {.bucket_bytes = (size_t)s->cfg->bucket_mb << 20,
+                            .sync_bn = s->cfg->sync_bn,
+                            .wire = by == ALLREDUCE_FP32 ? s->state.real : wire[by]};
     const struct program *p = s->program;
     return ddp_create(&s->ddp, s->comm, s->state.reduce, p->n_train, p->n_reduce - p->n_train, s->state.real, &d, e);
 }
@@ -294,6 +308,9 @@ static int open_plan(struct session *s, bool training, struct plan **ret, struct
                              .training = training,
                              .compute = s->compute,
                              .emulate = s->emulate,
+                             .half = s->precision.level == LEVEL_O1 ? HALF_OPERANDS : HALF_STORED,
+                             .half_bn = s->precision.half_bn,
+                             .format = s->format,
                              .params = average ? st->ema_params : st->params,
                              .stats = average ? st->ema_stats : st->stats,
                              .reduce = st->reduce};
@@ -334,15 +351,19 @@ static int open_pipeline(struct session *s, struct err *e)
     return 0;
 }
 
-static const char *amp_text(const struct session *s)
+static void describe_precision(struct session *s)
 {
-    if (s->compute != DT_BF16)
-        return s->compute == DT_F64 ? "fp64" : "fp32";
-    return s->emulate ? "bf16 (emulated: this processor has no bf16 units)" : "bf16";
+    const struct precision *p = &s->precision;
+    const bool half = p->level != LEVEL_O0, wide = s->device->ops->real == DT_F64;
+    const char *how = !half || !s->emulate ? ""
+                      : wide               ? " (emulated in fp64)"
+                                           : " (emulated: values are rounded, arithmetic is fp32)";
+    snprintf(s->precision_text, sizeof s->precision_text, "%s%s", half || !wide ? precision_text(p) : "fp64", how);
 }
 
 static void identify(struct session *s)
 {
+    describe_precision(s);
     s->identity = (struct snapshot_identity){.cfg = s->cfg,
                                              .arch = s->cfg->arch,
                                              .classes = s->train_set->class_names,
@@ -355,7 +376,7 @@ static void identify(struct session *s)
                                              .world = s->world,
                                              .threads = s->threads,
                                              .device = s->device_text,
-                                             .amp = amp_text(s),
+                                             .amp = s->precision_text,
                                              .optimizer = update_rule_name(s->optimizer.rule),
                                              .train_images = (int64_t)s->train_set->n,
                                              .evaluate = s->cfg->evaluate};
@@ -430,7 +451,7 @@ void session_banner(const struct session *s)
     int64_t batch = cfg->batch_size;
     fprintf(stderr, "%s: %zu parameters, %d classes, %d x %d images\n", cfg->arch, program_trainable(s->program),
             labels(s), (int)cfg->image_size, (int)cfg->image_size);
-    fprintf(stderr, "device: %s; %s; %d compute and %d loader threads a rank\n", s->device_text, amp_text(s),
+    fprintf(stderr, "device: %s; %s; %d compute and %d loader threads a rank\n", s->device_text, s->precision_text,
             s->threads, s->loader_threads);
     fprintf(stderr, "data: %zu training images%s", s->train_set->n, s->test_set ? ", " : "\n");
     if (s->test_set)

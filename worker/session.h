@@ -8,6 +8,7 @@
 
 #include "worker/device/device.h"
 #include "worker/meet.h"
+#include "worker/precision.h"
 #include "worker/snapshot.h"
 #include "worker/state.h"
 #include "worker/step.h"
@@ -29,8 +30,10 @@ struct session {
     struct dataset *train_set, *test_set; /* test_set NULL: nothing to evaluate */
     struct program *program;
     struct device *device;
+    struct precision precision;
     enum dtype compute;
     bool emulate;
+    enum memory_format format;
     struct state state;
     struct meet meet;
     struct comm *comm;
@@ -44,7 +47,7 @@ struct session {
     int64_t steps_per_epoch, test_steps;
     int64_t total_steps; /* of the run, in steps of this batch; train.c sets it */
     bool resume;         /* take up the newest checkpoint: asked for, or this is a restart of the job */
-    char device_text[160];
+    char device_text[160], precision_text[96];
     bool failed; /* set before session_close() after an error: peers are not waited for */
     struct snapshot_identity identity;
 };

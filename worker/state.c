@@ -66,7 +66,8 @@ static int alloc_optional(struct state *s, const struct state_options *o, struct
 
 int state_init(struct state *s, struct device *d, const struct program *p, const struct state_options *o, struct err *e)
 {
-    *s = (struct state){.device = d, .program = p, .real = d->ops->real, .version = 1};
+    *s = (struct state){
+        .device = d, .program = p, .real = d->ops->real, .version = 1, .loss_scale = loss_scale_fixed(1)};
     const uint64_t seed = o->seed;
     int rc;
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->params, e), fail);
@@ -118,4 +119,14 @@ int state_set_metric(struct state *s, int metric, double value, struct err *e)
     double v[1];
     store_real(s->real, v, 0, &value, 1);
     return s->device->ops->upload(s->device, metric_at(s, metric), v, state_bytes(s, 1), e);
+}
+
+int state_get_norm(struct state *s, double *out, struct err *e)
+{
+    double wide = 0;
+    float f;
+    TRY(s->device->ops->download(s->device, &wide, s->norm, state_bytes(s, 1), e));
+    memcpy(&f, &wide, sizeof f);
+    *out = s->real == DT_F64 ? wide : (double)f;
+    return 0;
 }

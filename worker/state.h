@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "worker/dtype.h"
+#include "worker/loss_scale.h"
 
 struct device;
 struct err;
@@ -22,6 +23,7 @@ struct state {
     void *norm;                    /* (1): norm of the gradients */
     void *stats;                   /* (n_stats) */
     void *reduce;                  /* (n_reduce) */
+    struct loss_scale loss_scale;  /* 1 from state_init() on; the run says what it wants, a checkpoint what it was */
     uint64_t version;              /* grows whenever params or stats change: run_args.params_version */
 };
 
@@ -41,6 +43,8 @@ size_t state_bytes(const struct state *s, size_t elements);
 
 /* Metrics of the reduce arena (METRIC_N doubles) to and from the host. */
 int state_get_metrics(struct state *s, double *out, struct err *e);
+/* The norm that device_ops.grad_norm() left in norm. */
+int state_get_norm(struct state *s, double *out, struct err *e);
 int state_set_metric(struct state *s, int metric, double value, struct err *e);
 
 #endif

@@ -8,6 +8,8 @@
 #include "common/err.h"
 #include "worker/data/loader.h"
 #include "worker/device/device.h"
+#include "worker/device/half.h"
+#include "worker/divergence.h"
 #include "worker/parallel/ddp.h"
 #include "worker/program/program.h"
 #include "worker/state.h"
@@ -53,6 +55,32 @@ int step_slices(const struct program *p, const struct optimizer *o, struct updat
     return 0;
 }
 
+/* Scale and shift of a batch norm. */
+static bool of_bn(const struct program *p, int param)
+{
+    const struct plan_options with = {.compute = DT_F16, .half_bn = true}, without = {.compute = DT_F16};
+    return half_weight(p, &with, param) && !half_weight(p, &without, param);
+}
+
+static int round_param(struct state *s, const struct param *q, enum dtype t, struct err *e)
+{
+    void *arenas[] = {s->params, s->momentum};
+    for (int i = 0; i < 2; i++)
+        TRY(s->device->ops->round(s->device, (char *)arenas[i] + state_bytes(s, q->offset), q->count, t, e));
+    return 0;
+}
+
+int step_round(struct state *s, const struct precision *p, struct err *e)
+{
+    const struct program *program = s->program;
+    for (int i = 0; i < program->nparams && p->half_weights; i++) {
+        const struct param *q = &program->params[i];
+        if (q->role == PARAM_TRAIN && (p->half_bn || !of_bn(program, i)))
+            TRY(round_param(s, q, p->half, e));
+    }
+    return p->half_bn ? s->device->ops->round(s->device, s->stats, program->n_stats, p->half, e) : 0;
+}
+
 static int update_average(struct step *t, struct err *e)
 {
     struct state *s = t->state;
@@ -72,8 +100,6 @@ static int update_all(struct step *t, double lr, struct err *e)
     const struct device_ops *ops = s->device->ops;
     const char *tail = (const char *)s->reduce + state_bytes(s, p->n_train);
     const void *count = tail + state_bytes(s, p->n_stats + METRIC_COUNT);
-    if (o->clip_norm > 0)
-        TRY(ops->grad_norm(s->device, s->reduce, p->n_train, 1, count, s->norm, e));
     for (int i = 0; i < t->nslices; i++) {
         struct update u = {.rule = o->rule,
                            .first = t->slices[i].first,
@@ -81,7 +107,7 @@ static int update_all(struct step *t, double lr, struct err *e)
                            .lr = lr,
                            .momentum = o->momentum,
                            .weight_decay = t->slices[i].weight_decay,
-                           .grad_mul = 1,
+                           .grad_mul = 1 / t->grad_scale,
                            .trust = t->slices[i].trust,
                            .beta2 = o->beta2,
                            .eps = o->eps,
@@ -92,6 +118,7 @@ static int update_all(struct step *t, double lr, struct err *e)
         TRY(ops->update(s->device, &u, s->params, s->reduce, s->momentum, count, e));
     }
     TRY(ops->update_stats(s->device, s->stats, tail, p->n_stats, t->bn_momentum, count, e));
+    TRY(step_round(s, &t->precision, e));
     TRY(update_average(t, e));
     t->updates++;
     s->version++;
@@ -109,7 +136,7 @@ static int run_parts(struct step *t, const struct loader_batch *batch, struct er
         struct run_args run = {.batch = {.images = batch->b.images + first * image,
                                          .labels = batch->b.labels + first,
                                          .weights = batch->b.weights + first},
-                               .grad_scale = 1,
+                               .grad_scale = t->grad_scale,
                                .smoothing = t->smoothing,
                                .accumulate = i > 0,
                                .params_version = t->state->version,
@@ -118,6 +145,42 @@ static int run_parts(struct step *t, const struct loader_batch *batch, struct er
         TRY(t->state->device->ops->run(t->plan, &run, e));
         if (!last)
             TRY(ddp_wait(t->ddp, e));
+    }
+    return 0;
+}
+
+/* Are the summed gradients numbers? Sums are equal on all ranks, so all ranks find the same, whoever overflowed. Leaves their norm. */
+static int check_gradients(struct step *t, bool *ret_finite, struct err *e)
+{
+    struct state *s = t->state;
+    const struct program *p = s->program;
+    const void *count = (const char *)s->reduce + state_bytes(s, p->n_train + p->n_stats + METRIC_COUNT);
+    double norm = 0;
+    *ret_finite = true;
+    if (!t->check && t->optimizer.clip_norm == 0)
+        return 0;
+    TRY(s->device->ops->grad_norm(s->device, s->reduce, p->n_train, 1 / t->grad_scale, count, s->norm, e));
+    TRY(state_get_norm(s, &norm, e));
+    *ret_finite = isfinite(norm);
+    return 0;
+}
+
+/* Shall this step change anything? Ends training that diverged. */
+static int judge(struct step *t, double *m, bool *ret_skipped, struct err *e)
+{
+    bool finite = true;
+    TRY(check_gradients(t, &finite, e));
+    const bool loss = isfinite(m[METRIC_LOSS]);
+    switch (loss_scale_after(&t->state->loss_scale, finite && loss)) {
+    case LOSS_SCALE_UPDATE:
+        break;
+    case LOSS_SCALE_SKIP:
+        *ret_skipped = true;
+        if (!loss)
+            m[METRIC_LOSS] = m[METRIC_TOP1] = m[METRIC_TOP5] = m[METRIC_COUNT] = 0;
+        break;
+    case LOSS_SCALE_HOPELESS:
+        return divergence_error(t->state, m[METRIC_LOSS], e);
     }
     return 0;
 }
@@ -131,6 +194,7 @@ int train_step(struct step *t, double lr, int stop, struct step_result *ret, str
 
     TRY(loader_next(t->loader, &batch, e)); /* images (n, H, W, C) u8, labels (n), weights (n) */
     int64_t loaded = clock_ns();
+    t->grad_scale = precision_grad_scale(&t->precision, &s->loss_scale, t->grad_batch);
     int rc = run_parts(t, &batch, e);
     loader_done(t->loader, &batch);
     TRY(rc);
@@ -138,10 +202,10 @@ int train_step(struct step *t, double lr, int stop, struct step_result *ret, str
     TRY(state_set_metric(s, METRIC_BAD, (double)batch.bad, e));
     TRY(ddp_wait(t->ddp, e)); /* gradients, statistics and metrics are sums over all ranks */
     TRY(state_get_metrics(s, m, e));
-    if (!isfinite(m[METRIC_LOSS]))
-        return err_set(e, ERR_DIVERGED, "training diverged: the loss is %f; lower --base-learning-rate",
-                       m[METRIC_LOSS]);
-    TRY(update_all(t, lr, e));
+    bool skipped = false;
+    TRY(judge(t, m, &skipped, e));
+    if (!skipped)
+        TRY(update_all(t, lr, e));
 
     *ret = (struct step_result){.loss = m[METRIC_LOSS],
                                 .top1 = m[METRIC_TOP1],
@@ -149,6 +213,7 @@ int train_step(struct step *t, double lr, int stop, struct step_result *ret, str
                                 .count = m[METRIC_COUNT],
                                 .stop = m[METRIC_STOP],
                                 .bad = m[METRIC_BAD],
+                                .skipped = skipped,
                                 .wait_ns = loaded - start,
                                 .total_ns = clock_ns() - start};
     return 0;

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "worker/device/device.h"
+#include "worker/precision.h"
 
 struct ddp;
 struct err;
@@ -42,22 +43,32 @@ struct step {
     int parts; /* >= 1: the batch goes through the plan in so many parts, whose gradients are added up before they are reduced */
     int part;         /* samples of one: the batch of the plan */
     double smoothing; /* of labels */
-    int64_t updates;  /* done so far */
+    struct precision precision;
+    double grad_scale; /* of this step; train_step() sets it */
+    double grad_batch; /* samples of a step: what precision_grad_scale() divides by */
+    bool check;        /* see that gradients are finite before they are used, in every step */
+    int64_t updates;   /* done so far */
 };
 
 struct step_result { /* sums over the global batch, equal on all ranks */
     double loss, top1, top5, count;
-    double stop;               /* ranks that want to stop */
-    double bad;                /* samples that could not be decoded */
+    double stop; /* ranks that want to stop */
+    double bad;  /* samples that could not be decoded */
+    bool
+        skipped; /* a gradient overflowed: nothing changed, but the loss scale. Sums are 0 if the loss overflowed, too */
     int64_t wait_ns, total_ns; /* of this rank */
 };
+
+/* O3 has no master weights: round them, the moments and (half_bn) statistics as an update leaves them. Else nothing. */
+int step_round(struct state *s, const struct precision *p, struct err *e);
 
 /* Merge parameters that are updated alike into slices; LARS has one a tensor. *ret is malloc'ed. */
 int step_slices(const struct program *p, const struct optimizer *o, struct update_slice **ret, int *ret_n,
                 struct err *e);
 
 /* Next batch, forward, backward with the all-reduce beside it, update. stop: this rank wants to stop after the step.
- * Returns 0; ERR_DIVERGED if the loss is not a number (nothing is updated then); the errors of loader, device and collectives. */
+ * Returns 0; ERR_DIVERGED naming a tensor if the loss, or with fp16 a gradient, is not a number and the loss scale is not why (nothing is
+ * updated then); the errors of loader, device and collectives. */
 int train_step(struct step *t, double lr, int stop, struct step_result *ret, struct err *e);
 
 #endif

@@ -143,6 +143,9 @@ static int one_step(struct run *r, bool *ret_stop, struct err *e)
     ddp_stats(r->s.ddp, &after);
     r->at.updates++;
     r->at.step++;
+    if (res.skipped)
+        journal_say(&r->journal, "step %lld: gradients overflowed and nothing was changed; the loss scale is now %g",
+                    (long long)r->at.updates, r->s.state.loss_scale.scale);
     r->at.epoch_loss += res.loss;
     r->at.epoch_top1 += res.top1;
     r->at.epoch_count += res.count;
@@ -173,6 +176,16 @@ static int test(struct run *r, struct eval_result *v, struct err *e)
     return 0;
 }
 
+/* Caffe2's guard against explosions. */
+static int check_loss(const struct run *r, struct err *e)
+{
+    const double most = r->cfg->max_loss, loss = r->at.epoch_count > 0 ? r->at.epoch_loss / r->at.epoch_count : 0;
+    if (most == 0 || loss < most)
+        return 0;
+    return err_set(e, ERR_DIVERGED, "training diverged: the mean loss of epoch %lld is %g, --max-loss is %g",
+                   (long long)r->at.epoch + 1, loss, most);
+}
+
 /* *ret_stop: some rank wants to stop; the epoch's end is then still to be handled. */
 static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
 {
@@ -181,9 +194,10 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
     struct err je;
     bool last = training_over(r), due = last || (cfg->eval_every && (r->at.epoch + 1) % cfg->eval_every == 0);
     bool evaluated = due && r->s.test_set;
-    if (r->at.step > 0 && r->at.epoch_count == 0)
+    if (r->at.step > 0 && r->at.epoch_count == 0 && !r->s.state.loss_scale.skipped)
         return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data,
                        (long long)r->at.epoch + 1);
+    TRY(check_loss(r, e));
     if (evaluated) {
         TRY(test(r, &v, e));
         if (v.stopped) { /* sums of a part: a later run evaluates again */
@@ -252,7 +266,11 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
                             .nslices = r->s.nslices,
                             .smoothing = r->cfg->label_smoothing,
                             .parts = r->s.parts,
-                            .part = r->s.part};
+                            .part = r->s.part,
+                            .precision = r->s.precision,
+                            .grad_batch = (double)r->cfg->batch_size,
+                            .check = r->s.precision.half == DT_F16 || r->s.state.loss_scale.dynamic ||
+                                     train_config_allreduce(r->cfg) != ALLREDUCE_FP32};
     int resumed = resume(r, e);
     TRY(resumed);
     if (!resumed) {
@@ -261,7 +279,7 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
     }
     if (replicas_check(&r->s.state, r->s.comm, e) < 0)
         return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
-    r->step.updates = r->at.updates;
+    r->step.updates = r->at.updates - r->s.state.loss_scale.skipped; /* Adam's own count */
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     r->schedule = rate_schedule(r->cfg, r->s.world, r->s.steps_per_epoch, r->s.total_steps);
     TRY(schedule_check(&r->schedule, e));

@@ -41,7 +41,7 @@ struct comm_ops {
      * fail with -ECONNRESET. */
     void (*abort)(struct comm *c);
 
-    /* In place over n elements. DT_F32, DT_F64, DT_BF16 (sums in fp32, rounded at most once per rank), DT_I64; else -EINVAL.
+    /* In place over n elements. DT_F32, DT_F64, DT_BF16 and DT_F16 (sums in fp32, rounded at most once per rank), DT_I64; else -EINVAL.
      * Maxima and minima with a NaN among the inputs are unspecified, but equal on all ranks. n = 0 does nothing. */
     int (*all_reduce)(struct comm *c, enum comm_channel ch, void *buf, size_t n, enum dtype t, enum comm_op op,
                       void *stream, struct err *e);

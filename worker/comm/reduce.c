@@ -27,7 +27,10 @@
     X(DT_I64, int64_t, SAME, SAME, COMM_MIN, MIN)                                                                      \
     X(DT_BF16, uint16_t, f32_from_bf16, bf16_from_f32, COMM_SUM, ADD)                                                  \
     X(DT_BF16, uint16_t, f32_from_bf16, bf16_from_f32, COMM_MAX, MAX)                                                  \
-    X(DT_BF16, uint16_t, f32_from_bf16, bf16_from_f32, COMM_MIN, MIN)
+    X(DT_BF16, uint16_t, f32_from_bf16, bf16_from_f32, COMM_MIN, MIN)                                                  \
+    X(DT_F16, uint16_t, f32_from_f16, f16_from_f32, COMM_SUM, ADD)                                                     \
+    X(DT_F16, uint16_t, f32_from_f16, f16_from_f32, COMM_MAX, MAX)                                                     \
+    X(DT_F16, uint16_t, f32_from_f16, f16_from_f32, COMM_MIN, MIN)
 
 #define X(dtype, element, load, store, op, arithmetic)                                                                 \
     static void reduce_##dtype##_##op(void *restrict acc, const void *restrict in, size_t n)                           \
@@ -61,25 +64,28 @@ int reduce_check(enum dtype t, enum comm_op op, struct err *e)
 {
     if (reduce_find(t, op))
         return 0;
-    return err_set(e, -EINVAL, "elements of type %s cannot be reduced (operation %d): F32, F64, BF16 and I64 can",
+    return err_set(e, -EINVAL, "elements of type %s cannot be reduced (operation %d): F32, F64, BF16, F16 and I64 can",
                    dtype_name(t), (int)op);
 }
 
 enum { BLOCK = 1024 }; /* elements: accumulators stay in the first-level cache */
 
-static void bf16_sum_block(uint16_t *out, const void *const *parts, int count, size_t first, size_t n)
-{
-    float acc[BLOCK];
-    for (size_t i = 0; i < n; i++)
-        acc[i] = f32_from_bf16(((const uint16_t *)parts[0])[first + i]);
-    for (int p = 1; p < count; p++) {
-        const uint16_t *x = (const uint16_t *)parts[p] + first;
-        for (size_t i = 0; i < n; i++)
-            acc[i] += f32_from_bf16(x[i]);
+#define HALF_SUM_BLOCK(name, load, store)                                                                              \
+    static void name(uint16_t *out, const void *const *parts, int count, size_t first, size_t n)                       \
+    {                                                                                                                  \
+        float acc[BLOCK];                                                                                              \
+        for (size_t i = 0; i < n; i++)                                                                                 \
+            acc[i] = load(((const uint16_t *)parts[0])[first + i]);                                                    \
+        for (int p = 1; p < count; p++) {                                                                              \
+            const uint16_t *x = (const uint16_t *)parts[p] + first;                                                    \
+            for (size_t i = 0; i < n; i++)                                                                             \
+                acc[i] += load(x[i]);                                                                                  \
+        }                                                                                                              \
+        for (size_t i = 0; i < n; i++)                                                                                 \
+            out[first + i] = store(acc[i]);                                                                            \
     }
-    for (size_t i = 0; i < n; i++)
-        out[first + i] = bf16_from_f32(acc[i]);
-}
+HALF_SUM_BLOCK(bf16_sum_block, f32_from_bf16, bf16_from_f32)
+HALF_SUM_BLOCK(f16_sum_block, f32_from_f16, f16_from_f32)
 
 static const void *at(const void *p, size_t bytes)
 {
@@ -93,8 +99,8 @@ void reduce_many(void *out, const void *const *parts, int count, size_t n, enum 
     _Alignas(16) char acc[BLOCK * 8];
     for (size_t first = 0; first < n; first += BLOCK) {
         size_t k = n - first < BLOCK ? n - first : BLOCK;
-        if (t == DT_BF16 && op == COMM_SUM) {
-            bf16_sum_block(out, parts, count, first, k);
+        if ((t == DT_BF16 || t == DT_F16) && op == COMM_SUM) {
+            (t == DT_BF16 ? bf16_sum_block : f16_sum_block)(out, parts, count, first, k);
             continue;
         }
         memcpy(acc, at(parts[0], first * size), k * size);

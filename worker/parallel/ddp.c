@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "worker/comm/comm.h"
+#include "worker/parallel/wire.h"
 
 enum { BUCKET_BYTES = 25 << 20, FIRST_BUCKET_BYTES = 1 << 20 };
 
@@ -18,7 +19,8 @@ struct ddp {
     struct comm *comm;
     char *reduce;
     size_t n_train;
-    enum dtype real;
+    enum dtype real, wire;
+    uint16_t *half; /* a bucket's gradients on their way; NULL where wire is real */
     struct run_hooks hooks;
     size_t *ends;
     int buckets;
@@ -37,11 +39,32 @@ struct ddp {
     struct ddp_stats stats;
 };
 
+static int all_reduce(struct ddp *d, void *buf, size_t n, enum dtype t, void *stream, struct err *e)
+{
+    return d->comm->ops->all_reduce(d->comm, COMM_GRADIENTS, buf, n, t, COMM_SUM, stream, e);
+}
+
+/* Gradients [first, first + n) go as halves. */
+static int reduce_half(struct ddp *d, size_t first, size_t n, void *stream, struct err *e)
+{
+    const float world = (float)d->comm->world;
+    wire_pack(d->half, d->reduce, first, n, d->real, d->wire, 1 / world);
+    TRY(all_reduce(d, d->half, n, d->wire, stream, e));
+    wire_unpack(d->reduce, d->half, first, n, d->real, d->wire, world);
+    return 0;
+}
+
 static int reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
 {
     size_t first = k > 0 ? d->ends[k - 1] : 0;
-    return d->comm->ops->all_reduce(d->comm, COMM_GRADIENTS, d->reduce + first * dtype_size(d->real),
-                                    d->ends[k] - first, d->real, COMM_SUM, stream, e);
+    const size_t end = d->ends[k], gradients = end < d->n_train ? end : d->n_train;
+    if (d->half && first < gradients) {
+        TRY(reduce_half(d, first, gradients - first, stream, e));
+        first = gradients;
+    }
+    if (first == end)
+        return 0;
+    return all_reduce(d, d->reduce + first * dtype_size(d->real), end - first, d->real, stream, e);
 }
 
 static void *communicate(void *arg)
@@ -139,6 +162,14 @@ static int plan(struct ddp *d, size_t n_tail, const struct ddp_options *o, struc
         return err_set(e, -ENOMEM, "no memory for %zu buckets", cap);
     int rc = ddp_buckets(d->n_train, n_tail, elem, first, bytes, d->ends, (int)cap, &d->buckets);
     d->stats.buckets = d->buckets;
+    if (d->wire == DT_F16 || d->wire == DT_BF16) {
+        size_t most = 1;
+        for (int k = 0; k < d->buckets; k++)
+            most = d->ends[k] - (k ? d->ends[k - 1] : 0) > most ? d->ends[k] - (k ? d->ends[k - 1] : 0) : most;
+        d->half = calloc(most, sizeof *d->half);
+        if (!d->half)
+            return err_set(e, -ENOMEM, "no memory for a bucket of %zu halves", most);
+    }
     return rc < 0 ? err_set(e, rc, "%zu gradients cannot be split into buckets of %zu bytes", d->n_train, bytes) : 0;
 }
 
@@ -152,6 +183,7 @@ int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, s
     d->reduce = reduce;
     d->n_train = n_train;
     d->real = real;
+    d->wire = o->wire;
     d->hooks.ctx = d;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->change, NULL);
@@ -188,6 +220,7 @@ void ddp_destroy(struct ddp *d)
     }
     pthread_cond_destroy(&d->change);
     pthread_mutex_destroy(&d->lock);
+    free(d->half);
     free(d->ends);
     free(d);
 }

@@ -26,6 +26,8 @@ struct ddp_options {
     size_t bucket_bytes;       /* 0: 25 MiB */
     size_t first_bucket_bytes; /* 0: 1 MiB */
     bool sync_bn;              /* give devices the all_sum hook */
+    enum dtype
+        wire; /* what gradients travel as: `real`, or DT_F16, DT_BF16: then divided by the world first, so that their sum fits */
 };
 
 /* reduce: the arena (n_train gradients, then n_tail statistics and metrics) of element type `real`; borrowed. Starts the

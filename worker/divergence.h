@@ -1,0 +1,12 @@
+/* Saying what is not a number after training diverged. */
+#ifndef CRUN_WORKER_DIVERGENCE_H
+#define CRUN_WORKER_DIVERGENCE_H
+
+struct err;
+struct state;
+
+/* Sets ERR_DIVERGED, names the loss and the first tensor that holds an infinity or a NaN: a weight; else, in the order of the model, the
+ * statistics of a batch norm's input; else a gradient. Returns ERR_DIVERGED (another code if the device fails). */
+int divergence_error(struct state *s, double loss, struct err *e);
+
+#endif
