@@ -80,6 +80,7 @@ struct train_config {
     bool evaluate;      /* evaluate --test-data and end */
 
     const char *log_dir;
+    const char *tensorboard;
     int progress;       /* enum progress_format */
     int64_t print_freq; /* 0: as the format's program does */
     bool log_all_ranks;

@@ -13,6 +13,7 @@
 #include "worker/eval.h"
 #include "worker/report/caffe2_log.h"
 #include "worker/report/metrics.h"
+#include "worker/report/tensorboard.h"
 #include "worker/session.h"
 #include "worker/snapshot.h"
 #include "worker/step.h"
@@ -55,9 +56,11 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
     const char *dir = s->cfg->log_dir ? s->cfg->log_dir : s->cfg->checkpoint_dir;
     *j = (struct journal){.active = s->rank == 0, .opened_ns = clock_ns()};
     journal_progress(j, s);
-    if (!j->active || !dir || s->cfg->evaluate)
+    if (!j->active || s->cfg->evaluate)
         return 0;
-    int rc = open_files(j, s, at, restart, dir, command_line, e);
+    int rc = dir ? open_files(j, s, at, restart, dir, command_line, e) : 0;
+    if (rc == 0 && s->cfg->tensorboard)
+        rc = tensorboard_open(&j->tensorboard, s->cfg->tensorboard, at->updates, e);
     if (rc < 0)
         journal_close(j);
     return rc;
@@ -79,6 +82,7 @@ void journal_close(struct journal *j)
         caffe2_log_close(j->csv);
     if (j->metrics)
         metrics_close(j->metrics);
+    tensorboard_close(j->tensorboard);
     *j = (struct journal){0};
 }
 
@@ -130,6 +134,21 @@ static void show_progress(struct journal *j, const struct session *s, const stru
     progress_step(&j->progress, &p);
 }
 
+static int scalars_step(struct tensorboard *t, const struct metrics_step *m, struct err *e)
+{
+    const struct tensorboard_scalar v[] = {
+        {"train/loss", m->loss},           {"train/acc1", m->acc1},      {"train/acc5", m->acc5},
+        {"train/lr", m->lr},               {"epoch", m->epoch},          {"speed/images_per_sec", m->images_per_sec},
+        {"speed/data_wait", m->data_wait}, {"speed/comm_wait", m->comm_wait}};
+    return tensorboard_add(t, m->step, v, sizeof v / sizeof *v, e);
+}
+
+static int scalars_eval(struct tensorboard *t, const struct metrics_eval *m, struct err *e)
+{
+    const struct tensorboard_scalar v[] = {{"test/loss", m->loss}, {"test/acc1", m->acc1}, {"test/acc5", m->acc5}};
+    return tensorboard_add(t, m->step, v, sizeof v / sizeof *v, e);
+}
+
 static struct meters_step sample(const struct position *at, const struct step_result *r)
 {
     return (struct meters_step){.epoch = at->epoch,
@@ -149,7 +168,7 @@ int journal_step(struct journal *j, const struct session *s, const struct positi
     const struct meters_step now = sample(at, r);
     meters_add(&j->meters, &now);
     show_progress(j, s, at);
-    if (!j->metrics)
+    if (!j->metrics && !j->tensorboard)
         return 0;
     struct metrics_step m = {.step = at->updates,
                              .epoch = epochs_done(s, at),
@@ -162,7 +181,8 @@ int journal_step(struct journal *j, const struct session *s, const struct positi
                              .comm_wait = comm_wait,
                              .seconds = at->seconds,
                              .bad_samples = (int64_t)r->bad};
-    return metrics_step(j->metrics, &m, e);
+    TRY(j->tensorboard ? scalars_step(j->tensorboard, &m, e) : 0);
+    return j->metrics ? metrics_step(j->metrics, &m, e) : 0;
 }
 
 static void on_test_batch(void *ctx, int64_t done, int64_t steps, const struct eval_result *now,
@@ -215,8 +235,6 @@ int journal_epoch(struct journal *j, const struct session *s, const struct posit
         j->eval_seconds = v->seconds;
         tell_evaluation(j, s, at, v);
     }
-    if (!j->metrics)
-        return 0;
     if (v) {
         struct metrics_eval m = {.step = at->updates,
                                  .epoch = epochs_done(s, at),
@@ -226,8 +244,11 @@ int journal_epoch(struct journal *j, const struct session *s, const struct posit
                                  .seconds = at->seconds,
                                  .images = (int64_t)v->count,
                                  .bad_samples = (int64_t)v->bad};
-        TRY(metrics_eval(j->metrics, &m, e));
+        TRY(j->tensorboard ? scalars_eval(j->tensorboard, &m, e) : 0);
+        TRY(j->metrics ? metrics_eval(j->metrics, &m, e) : 0);
     }
+    if (!j->csv)
+        return 0;
     struct caffe2_row row = {.time_spent = at->epoch_seconds,
                              .cumulative_time_spent = at->seconds,
                              .input_count = (int64_t)at->epoch_count,

@@ -17,11 +17,13 @@ struct metrics;
 struct position;
 struct session;
 struct step_result;
+struct tensorboard;
 
 struct journal {
     bool active;             /* rank 0 */
     struct metrics *metrics; /* NULL: no files */
     struct caffe2_log *csv;
+    struct tensorboard *tensorboard; /* NULL: not asked for */
     bool lines; /* progress lines are written */
     struct progress progress;
     char prefix[24]; /* of them */

@@ -1,9 +1,11 @@
 """What a run tells: progress lines of several programs, event files, timelines, memory, plots."""
 import json
 import re
+import subprocess
 
 import pytest
 
+from event_files import curves, events
 from support import CRUN, TRAINER, run
 
 
@@ -78,3 +80,35 @@ def test_made_up_pictures_are_called_that(data):
             "--batch-size", 32, "--num-epochs", 1, "--device", "cpu")
     assert p.returncode == 0, p.stderr
     assert re.search(r"\d img/s \(synthetic\)", p.stderr), p.stderr
+
+
+def test_event_files_hold_the_curves_of_the_metrics(data, tmp_path):
+    p = run(*convnet(data, "--tensorboard", tmp_path / "tb", "--log-dir", tmp_path, epochs=2))
+    assert p.returncode == 0, p.stderr
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    got = curves(tmp_path / "tb")
+    for tag, key in [("train/loss", "loss"), ("train/acc1", "acc1"), ("train/lr", "lr"), ("speed/data_wait", "data_wait"),
+                     ("speed/images_per_sec", "images_per_sec"), ("test/acc1", "test_acc1"), ("test/loss", "test_loss")]:
+        expected = {m["step"]: m[key] for m in lines if key in m}
+        assert len(expected) == (2 if "test" in tag else 10)
+        assert got[tag] == pytest.approx(expected, rel=1e-6), tag
+
+
+def test_event_files_of_a_run_that_goes_on_take_back_what_is_done_again(data, tmp_path):
+    args = convnet(data, "--tensorboard", tmp_path / "tb", "--checkpoint-dir", tmp_path / "ck", "--checkpoint-every", 4, "--print-freq", 1, epochs=3)
+    p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, text=True)
+    for line in p.stderr:
+        if "Epoch 2/3 [2/5]" in line:  # step 7: saved at 4
+            p.kill()
+            break
+    p.stderr.close()
+    p.wait(timeout=60)
+    saved = max(int(f.name[5:]) for f in (tmp_path / "ck").glob("step-*"))
+    again = run(*args, "--resume", "auto")
+    assert again.returncode == 0, again.stderr
+    files = sorted((tmp_path / "tb").iterdir())
+    assert len(files) == 2
+    started = [step for f in files for step, _, start in events(f) if start]
+    assert started == [saved + 1]
+    assert max(s for s, _, _ in events(files[0])) > saved  # something was done twice
+    assert sorted(curves(tmp_path / "tb")["train/loss"]) == list(range(1, 16))
