@@ -1,10 +1,12 @@
 #include "launcher/hang_watch.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/clock.h"
 #include "common/err.h"
@@ -19,6 +21,7 @@
 #define LATE_NS INT64_C(1000000000) /* a look that comes so late says that we were stopped, or the whole machine was */
 #define SAVE_MS 5000                /* for the stacks; then the round ends without the rest */
 #define TOP_BYTES 4096
+#define EXIT_WAIT_S 1
 
 struct saved {
     int rank;
@@ -27,10 +30,12 @@ struct saved {
     char why[256]; /* it could not be saved; "": it was */
 };
 
-/* Of its own: the thread may be late and outlive the round. */
+/* Of its own, and in a thread of its own: it may hang in the kernel with the process it looks at, and outlive the round and crun's loop. What it
+ * holds by ptrace goes free at the latest when the thread ends. */
 struct save {
-    uv_work_t work;
+    pthread_mutex_t lock;     /* of the next two */
     struct hang_watch *watch; /* NULL: nobody waits for it any more */
+    bool done;
     atomic_bool cancel;
     char top[TOP_BYTES]; /* of the rank that is blamed */
     int rank, n;
@@ -43,6 +48,8 @@ struct hang_watch {
     struct hang_worker *workers;
     int n;
     uv_timer_t timer;
+    uv_async_t saved; /* a save is done */
+    int open_handles;
     int64_t planned_ns; /* of the next look, 0: none */
     bool said_mute, was_traced;
     struct save *save; /* under way */
@@ -73,9 +80,41 @@ static void excuse_own_stops(struct hang_watch *w, int64_t now)
 
 /* --- saving stacks --------------------------------------------------------------------------------------------- */
 
-static void on_work(uv_work_t *work)
+static pthread_mutex_t count_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t none_runs = PTHREAD_COND_INITIALIZER;
+static int running; /* threads that save */
+
+static void count(int change)
 {
-    struct save *s = (struct save *)((char *)work - offsetof(struct save, work));
+    pthread_mutex_lock(&count_lock);
+    running += change;
+    if (running == 0)
+        pthread_cond_broadcast(&none_runs);
+    pthread_mutex_unlock(&count_lock);
+}
+
+/* Nobody should walk a stack while exit(3) takes the libraries down. One that hangs in the kernel does not. */
+static void wait_for_threads(void)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += EXIT_WAIT_S;
+    pthread_mutex_lock(&count_lock);
+    while (running > 0 && pthread_cond_timedwait(&none_runs, &count_lock, &end) == 0)
+        ;
+    pthread_mutex_unlock(&count_lock);
+}
+
+static void free_save(struct save *s)
+{
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+/* The last of thread and loop frees it. */
+static void *save_thread(void *arg)
+{
+    struct save *s = arg;
     for (int i = 0; i < s->n && !atomic_load(&s->cancel); i++) {
         struct saved *v = &s->v[i];
         struct err e = {0};
@@ -90,6 +129,16 @@ static void on_work(uv_work_t *work)
         if (stacks_save(&q, &e) < 0)
             snprintf(v->why, sizeof v->why, "%.255s", e.text);
     }
+    pthread_mutex_lock(&s->lock);
+    const bool awaited = s->watch;
+    s->done = true;
+    if (awaited)
+        uv_async_send(&s->watch->saved);
+    pthread_mutex_unlock(&s->lock);
+    if (!awaited)
+        free_save(s);
+    count(-1);
+    return NULL;
 }
 
 static void say_saved(struct hang_watch *w, const struct save *s)
@@ -127,26 +176,37 @@ static void end_round(struct hang_watch *w)
     run_pump(r);
 }
 
-static void on_worked(uv_work_t *work, int status)
+static void on_saved(uv_async_t *a)
 {
-    struct save *s = (struct save *)((char *)work - offsetof(struct save, work));
-    struct hang_watch *w = s->watch;
-    if (w) {
-        w->save = NULL;
-        say_saved(w, s);
-        end_round(w);
-    }
-    free(s);
+    struct hang_watch *w = (struct hang_watch *)((char *)a - offsetof(struct hang_watch, saved));
+    struct save *s = w->save;
+    if (!s) /* it was abandoned meanwhile */
+        return;
+    pthread_mutex_lock(&s->lock); /* until the thread has let go of it */
+    const bool done = s->done;
+    pthread_mutex_unlock(&s->lock);
+    if (!done)
+        return;
+    w->save = NULL;
+    say_saved(w, s);
+    free_save(s);
+    end_round(w);
 }
 
 /* The thread goes on by itself, and its result is of no use any more. */
 static void abandon(struct hang_watch *w)
 {
-    if (!w->save)
+    struct save *s = w->save;
+    if (!s)
         return;
-    atomic_store(&w->save->cancel, true);
-    w->save->watch = NULL;
     w->save = NULL;
+    atomic_store(&s->cancel, true);
+    pthread_mutex_lock(&s->lock);
+    const bool done = s->done;
+    s->watch = NULL;
+    pthread_mutex_unlock(&s->lock);
+    if (done)
+        free_save(s);
 }
 
 static void on_save_late(uv_timer_t *t)
@@ -168,6 +228,20 @@ static bool stacks_path(const struct run *r, int rank, char *out, size_t cap)
     return n > 0 && (size_t)n < cap;
 }
 
+static int start_thread(struct save *s)
+{
+    pthread_t thread;
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    count(+1);
+    const int error = pthread_create(&thread, &attr, save_thread, s);
+    pthread_attr_destroy(&attr);
+    if (error)
+        count(-1);
+    return -error;
+}
+
 /* False: there is nowhere to save anything. */
 static bool save_stacks(struct hang_watch *w)
 {
@@ -175,6 +249,7 @@ static bool save_stacks(struct hang_watch *w)
     struct save *s = calloc(1, sizeof *s + (size_t)w->n * sizeof s->v[0]);
     if (!s)
         return false;
+    pthread_mutex_init(&s->lock, NULL);
     s->watch = w;
     s->rank = w->verdict.rank;
     for (int i = 0; i < w->n; i++) {
@@ -187,11 +262,12 @@ static bool save_stacks(struct hang_watch *w)
         snprintf(v->why, sizeof v->why, "no time was left");
         s->n++;
     }
-    if (s->n == 0 || uv_queue_work(&w->r->loop, &s->work, on_work, on_worked) != 0) {
-        free(s);
+    w->save = s;
+    if (s->n == 0 || start_thread(s) < 0) {
+        w->save = NULL;
+        free_save(s);
         return false;
     }
-    w->save = s;
     uv_timer_start(&w->timer, on_save_late, SAVE_MS, 0);
     return true;
 }
@@ -287,6 +363,8 @@ int hang_watch_open(struct run *r, struct err *e)
     o.several_nodes = r->config->nnodes.max > 1;
     hang_init(&w->hang, &o);
     uv_timer_init(&r->loop, &w->timer);
+    uv_async_init(&r->loop, &w->saved, on_saved);
+    w->open_handles = 2;
     struct sigaction a = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
     sigaction(SIGCONT, &a, NULL);
     r->hang = w;
@@ -333,16 +411,22 @@ void hang_watch_excuse(struct run *r)
 
 static void on_closed(uv_handle_t *h)
 {
-    struct hang_watch *w = (struct hang_watch *)((char *)h - offsetof(struct hang_watch, timer));
+    struct hang_watch *w = h->data;
+    if (--w->open_handles > 0)
+        return;
     free(w->workers);
     free(w);
 }
 
 void hang_watch_close(struct run *r)
 {
-    if (!r->hang)
+    struct hang_watch *w = r->hang;
+    if (!w)
         return;
-    abandon(r->hang);
-    uv_close((uv_handle_t *)&r->hang->timer, on_closed);
+    abandon(w);
+    wait_for_threads();
+    w->timer.data = w->saved.data = w;
+    uv_close((uv_handle_t *)&w->timer, on_closed);
+    uv_close((uv_handle_t *)&w->saved, on_closed);
     r->hang = NULL;
 }

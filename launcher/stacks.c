@@ -162,10 +162,11 @@ static void hold(struct job *j)
     }
 }
 
+/* One that stops after this last look is let go when the calling thread ends. */
 static void let_go(struct job *j)
 {
     for (int i = 0; i < j->n; i++)
-        if (j->threads[i].held)
+        if (has_stopped(j, &j->threads[i]) && j->threads[i].held)
             ptrace(PTRACE_DETACH, j->threads[i].tid, NULL, (void *)(intptr_t)j->threads[i].signo);
 }
 

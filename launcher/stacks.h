@@ -24,7 +24,8 @@ struct stacks_request {
     const atomic_bool *cancel; /* true: end soon */
 };
 
-/* Blocks, for a second and more with large libraries: not for a loop's thread. Needs an own thread of the process while it runs (ptrace). */
+/* Blocks, for a second and more with large libraries: not for a loop's thread. Needs a thread
+ * of its own that ends soon after it (ptrace): a thread of the process that hung in the kernel, and stops late, goes on only then. */
 int stacks_save(const struct stacks_request *r, struct err *e);
 
 /* /proc: stopped by a signal (not by its debugger), and whether it has a debugger, or its core is being written. False if the process is gone. */
