@@ -167,11 +167,13 @@ void resample_pixel_rgb(const struct axis *a, int i, const uint8_t *src, uint8_t
     out[2] = resample_rounded(s2);
 }
 
-static void row_rgb(const struct axis *a, const uint8_t *src, const uint8_t *end, uint8_t *dst, bool flip)
+static void rows_rgb(const struct axis *a, const uint8_t *src, size_t stride, int n, const uint8_t *end, uint8_t *dst,
+                     bool flip)
 {
     (void)end;
-    for (int i = 0; i < a->n; i++)
-        resample_pixel_rgb(a, i, src, dst + (size_t)(flip ? a->n - 1 - i : i) * 3);
+    for (int y = 0; y < n; y++, src += stride, dst += (size_t)a->n * 3)
+        for (int i = 0; i < a->n; i++)
+            resample_pixel_rgb(a, i, src, dst + (size_t)(flip ? a->n - 1 - i : i) * 3);
 }
 
 static void row_grey(const struct axis *a, const uint8_t *src, uint8_t *dst, bool flip)
@@ -206,7 +208,7 @@ static void columns(const struct axis *a, const uint8_t *rows, size_t bytes, uin
     }
 }
 
-const struct resample_kernels resample_plain = {.row_rgb = row_rgb, .columns = columns};
+const struct resample_kernels resample_plain = {.rows_rgb = rows_rgb, .columns = columns};
 
 const struct resample_kernels *resample_best(void)
 {
@@ -231,10 +233,10 @@ static void bilinear(const struct resampler *s, const struct region *part, const
     const struct image *im = &part->im;
     const size_t c = (size_t)im->c, stride = (size_t)im->w * c, bytes = (size_t)s->r.window.w * c;
     const uint8_t *px = first_pixel(part, needs), *end = im->px + (size_t)im->h * stride;
-    for (int y = 0; y < needs->h; y++)
-        if (c == 3)
-            s->kernels->row_rgb(&s->across, px + (size_t)y * stride, end, rows + (size_t)y * bytes, s->r.flip);
-        else
+    if (c == 3)
+        s->kernels->rows_rgb(&s->across, px, stride, needs->h, end, rows, s->r.flip);
+    else
+        for (int y = 0; y < needs->h; y++)
             row_grey(&s->across, px + (size_t)y * stride, rows + (size_t)y * bytes, s->r.flip);
     s->kernels->columns(&s->down, rows, bytes, dst);
 }

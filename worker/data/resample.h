@@ -64,9 +64,10 @@ int resampler_run(const struct resampler *s, const struct region *part, uint8_t 
 
 /* The inner loops of the bilinear filter; all give the same bits. */
 struct resample_kernels {
-    /* One row of c = 3 channels to a->n pixels, from right to left if flip. src: source pixel a->origin; nothing at or behind `end` is
-     * read. */
-    void (*row_rgb)(const struct axis *a, const uint8_t *src, const uint8_t *end, uint8_t *dst, bool flip);
+    /* n rows of 3 channels, `stride` bytes apart, to a->n pixels each, from right to left if flip. src: source pixel a->origin; nothing
+     * at or behind `end` is read. */
+    void (*rows_rgb)(const struct axis *a, const uint8_t *src, size_t stride, int n, const uint8_t *end, uint8_t *dst,
+                     bool flip);
     /* rows: source rows a->origin onwards, `bytes` each. dst: (a->n, bytes). */
     void (*columns)(const struct axis *a, const uint8_t *rows, size_t bytes, uint8_t *dst);
 };

@@ -5,12 +5,19 @@
 
 #include "worker/data/resample.h"
 
+#define UNROLL _Pragma("GCC unroll 4")
+#define ROWS 4 /* that go through the row pass together: they share the weights */
+
 /* sums of low and high parts to rounded pixels, 8 x i32 */
-static inline __m256i rounded(__m256i low, __m256i high)
+static inline __m256i rounded(__m256i sum)
 {
     const __m256i half = _mm256_set1_epi32(1 << (RESAMPLE_PRECISION - 1));
-    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(low, half), _mm256_slli_epi32(high, 15));
-    return _mm256_srai_epi32(sum, RESAMPLE_PRECISION);
+    return _mm256_srai_epi32(_mm256_add_epi32(sum, half), RESAMPLE_PRECISION);
+}
+
+static inline __m256i joined(__m256i low, __m256i high)
+{
+    return _mm256_add_epi32(low, _mm256_slli_epi32(high, 15));
 }
 
 /* Four taps of an output pixel from 16 bytes at p: the halves of a register hold taps 0, 1 and 2, 3, each as the pairs r r, g g, b b. */
@@ -31,33 +38,62 @@ static inline __m256i pairs_of_weights(const int16_t *w)
     return _mm256_shuffle_epi8(_mm256_set1_epi64x(four), order);
 }
 
-static inline void pixel_rgb(const struct axis *a, int i, const uint8_t *p, int groups, uint8_t *out)
+/* The halves of a and of b added up, side by side. */
+static inline __m256i add_halves(__m256i a, __m256i b)
 {
-    const size_t at = (size_t)i * (size_t)a->taps;
-    __m256i low = _mm256_setzero_si256(), high = low;
-    for (int g = 0; g < groups; g++) {
-        const __m256i v = pairs_of_taps(p + 12 * g);
-        low = _mm256_add_epi32(low, _mm256_madd_epi16(v, pairs_of_weights(a->low + at + 4 * g)));
-        high = _mm256_add_epi32(high, _mm256_madd_epi16(v, pairs_of_weights(a->high + at + 4 * g)));
-    }
-    low = _mm256_add_epi32(low, _mm256_permute2x128_si256(low, low, 1));
-    high = _mm256_add_epi32(high, _mm256_permute2x128_si256(high, high, 1));
-    const __m128i v = _mm256_castsi256_si128(rounded(low, high));
-    const uint32_t rgb = (uint32_t)_mm_cvtsi128_si32(_mm_packus_epi16(_mm_packus_epi32(v, v), v));
-    memcpy(out, &rgb, 3);
+    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
 }
 
-static void row_rgb(const struct axis *a, const uint8_t *src, const uint8_t *end, uint8_t *dst, bool flip)
+static inline void put_rgb(uint8_t *out, uint32_t rgb)
 {
-    for (int i = 0; i < a->n; i++) {
-        const uint8_t *p = src + (size_t)a->first[i] * 3;
-        uint8_t *out = dst + (size_t)(flip ? a->n - 1 - i : i) * 3;
-        const int groups = (a->count[i] + 3) / 4;
-        if (end - p >= 12 * groups + 4) /* the last load goes 4 bytes beyond the taps */
-            pixel_rgb(a, i, p, groups, out);
-        else
-            resample_pixel_rgb(a, i, src, out);
+    const uint16_t two = (uint16_t)rgb;
+    memcpy(out, &two, sizeof two);
+    out[2] = (uint8_t)(rgb >> 16);
+}
+
+/* Output pixel i of four rows, `stride` apart, whose first tap p is. out: `bytes` apart. */
+static inline void pixel_of_rows(const struct axis *a, int i, const uint8_t *p, size_t stride, uint8_t *out,
+                                 size_t bytes)
+{
+    const int16_t *low = a->low + (size_t)i * (size_t)a->taps, *high = a->high + (size_t)i * (size_t)a->taps;
+    __m256i l[ROWS], h[ROWS];
+    UNROLL for (int y = 0; y < ROWS; y++) l[y] = h[y] = _mm256_setzero_si256();
+    for (int k = 0; k < a->count[i]; k += 4, p += 12) {
+        const __m256i wl = pairs_of_weights(low + k), wh = pairs_of_weights(high + k);
+        UNROLL for (int y = 0; y < ROWS; y++)
+        {
+            const __m256i v = pairs_of_taps(p + (size_t)y * stride);
+            l[y] = _mm256_add_epi32(l[y], _mm256_madd_epi16(v, wl));
+            h[y] = _mm256_add_epi32(h[y], _mm256_madd_epi16(v, wh));
+        }
     }
+    const __m256i even = rounded(add_halves(joined(l[0], h[0]), joined(l[2], h[2])));
+    const __m256i odd = rounded(add_halves(joined(l[1], h[1]), joined(l[3], h[3])));
+    const __m256i words = _mm256_packus_epi32(even, odd), rgb = _mm256_packus_epi16(words, words);
+    const uint64_t first = (uint64_t)_mm256_extract_epi64(rgb, 0), last = (uint64_t)_mm256_extract_epi64(rgb, 2);
+    put_rgb(out, (uint32_t)first);
+    put_rgb(out + bytes, (uint32_t)(first >> 32));
+    put_rgb(out + 2 * bytes, (uint32_t)last);
+    put_rgb(out + 3 * bytes, (uint32_t)(last >> 32));
+}
+
+static void rows_rgb(const struct axis *a, const uint8_t *src, size_t stride, int n, const uint8_t *end, uint8_t *dst,
+                     bool flip)
+{
+    const size_t bytes = (size_t)a->n * 3;
+    int y = 0;
+    for (; y + ROWS <= n; y += ROWS, src += ROWS * stride, dst += ROWS * bytes)
+        for (int i = 0; i < a->n; i++) {
+            const uint8_t *p = src + (size_t)a->first[i] * 3;
+            uint8_t *out = dst + (size_t)(flip ? a->n - 1 - i : i) * 3;
+            const size_t reach = (ROWS - 1) * stride + 12 * (size_t)((a->count[i] + 3) / 4) + 4; /* of the last load */
+            if ((size_t)(end - p) >= reach)
+                pixel_of_rows(a, i, p, stride, out, bytes);
+            else
+                for (int k = 0; k < ROWS; k++)
+                    resample_pixel_rgb(a, i, src + (size_t)k * stride, out + (size_t)k * bytes);
+        }
+    resample_plain.rows_rgb(a, src, stride, n - y, end, dst, flip);
 }
 
 /* 16 bytes of one output row. */
@@ -80,7 +116,7 @@ static inline void column_block(const struct axis *a, int i, const uint8_t *top,
         high0 = _mm256_add_epi32(high0, _mm256_madd_epi16(v0, wh));
         high1 = _mm256_add_epi32(high1, _mm256_madd_epi16(v1, wh));
     }
-    __m256i words = _mm256_packus_epi32(rounded(low0, high0), rounded(low1, high1));
+    __m256i words = _mm256_packus_epi32(rounded(joined(low0, high0)), rounded(joined(low1, high1)));
     words = _mm256_permute4x64_epi64(words, 0xd8);
     const __m128i v = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128((__m128i *)(void *)out, v);
@@ -101,4 +137,4 @@ static void columns(const struct axis *a, const uint8_t *rows, size_t bytes, uin
     }
 }
 
-const struct resample_kernels resample_avx2 = {.row_rgb = row_rgb, .columns = columns};
+const struct resample_kernels resample_avx2 = {.rows_rgb = rows_rgb, .columns = columns};

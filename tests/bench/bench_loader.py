@@ -1,0 +1,92 @@
+"""The trainer's loader beside bare libjpeg-turbo and, where `./dev peer` has installed it, PyTorch's DataLoader: the same JPEG files, as many
+threads or worker processes as there are cores, taking turns; a ratio is the median of the ratios within a round.
+
+    bench_loader.py BENCH_LOADER [--rounds N] [--seconds S] [--images N] [--check]
+
+Rates per core are images a second of processor time, so that what else the machine does counts little. --check: fail below the aims.
+"""
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+PEER = pathlib.Path(__file__).resolve().parents[2] / "build" / "peer" / "bin" / "python"
+BARE_AIM, TORCH_AIM = 0.9, 3.0
+
+TORCH = """
+import os, resource, sys, time
+import torch, torchvision
+from torchvision import transforms as t
+path, seconds, cores = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+how = t.Compose([t.RandomResizedCrop(224), t.RandomHorizontalFlip(), t.ToTensor(),
+                 t.Normalize((.485, .456, .406), (.229, .224, .225))])
+data = torchvision.datasets.ImageFolder(path, how)
+
+def cpu():
+    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+
+def turn(images):
+    sampler = torch.utils.data.RandomSampler(data, replacement=True, num_samples=images)
+    before, begin, seen = cpu(), None, 0
+    for x, y in torch.utils.data.DataLoader(data, 64, sampler=sampler, num_workers=cores):
+        if begin is None:
+            begin = time.perf_counter()
+        else:
+            seen += len(y)
+    end = time.perf_counter()
+    return seen / (end - begin), images / (cpu() - before)
+
+turn(64 * (cores + 1))
+rate, _ = turn(64 * 2 * (cores + 1))
+print(*turn(64 * max(3, int(rate * seconds / 64))), torch.__version__, torchvision.__version__)
+"""
+
+
+def rates(*argv):
+    out = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout.split()
+    return float(out[0]), float(out[1]), out[2:]
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("bench")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--seconds", type=float, default=3)
+    p.add_argument("--images", type=int, default=128)
+    p.add_argument("--check", action="store_true")
+    a = p.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    seen = {"libjpeg-turbo, bare": [], "loader": [], "torch DataLoader": []}
+    with tempfile.TemporaryDirectory() as tmp:
+        data = pathlib.Path(tmp) / "set"
+        subprocess.run([a.bench, "make", data, str(a.images)], check=True, timeout=300)
+        size = sum(f.stat().st_size for f in data.glob("*/*.jpg")) / a.images / 1000
+        print(f"{a.images} pictures of 500 x 375, quality 90, 4:2:0, {size:.0f} KB each; {cores} cores; crops of 224")
+        for _ in range(a.rounds):
+            seen["libjpeg-turbo, bare"].append(rates(a.bench, "bare", data, a.seconds))
+            seen["loader"].append(rates(a.bench, "loader", data, a.seconds))
+            if PEER.exists():
+                seen["torch DataLoader"].append(rates(PEER, "-c", TORCH, data, a.seconds, cores))
+    print(f"{'':22}{'images/s':>10}{'per core':>10}")
+    for name, turns in seen.items():
+        if turns:
+            told = " ".join(turns[0][2])
+            print(f"{name:22}{statistics.median(t[0] for t in turns):10.0f}{statistics.median(t[1] for t in turns):10.0f}  {told}")
+    ours = seen["loader"]
+    bare = statistics.median(x[1] / y[1] for x, y in zip(ours, seen["libjpeg-turbo, bare"]))
+    print(f"loader / bare decode, per core: {bare:.2f} (aim {BARE_AIM})")
+    failed = bare < BARE_AIM
+    if PEER.exists():
+        torch = [statistics.median(x[i] / y[i] for x, y in zip(ours, seen["torch DataLoader"])) for i in (0, 1)]
+        print(f"loader / torch DataLoader: {torch[0]:.2f}, per core {torch[1]:.2f} (aim {TORCH_AIM})")
+        failed |= torch[1] < TORCH_AIM
+    else:
+        print("torch DataLoader: skipped, ./dev peer installs it")
+    return 1 if a.check and failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
