@@ -23,6 +23,7 @@
 #include "launcher/logmux.h"
 #include "launcher/member.h"
 #include "launcher/program.h"
+#include "launcher/remote_wire.h"
 #include "launcher/run.h"
 #include "launcher/tree.h"
 #include "launcher/watch.h"
@@ -193,6 +194,32 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
     }
 }
 
+static void be_told(struct run *r, int signo, bool typed)
+{
+    const struct signalfd_siginfo info = {
+        .ssi_signo = (uint32_t)signo, .ssi_code = SI_QUEUE, .ssi_int = typed ? GUARDIAN_TYPED : GUARDIAN_SENT};
+    take_signal(r, &info);
+}
+
+/* The crun that started this one passes on signals; its end is the end of the job here. */
+static void on_control(void *arg)
+{
+    struct run *r = arg;
+    unsigned char byte;
+    ssize_t n;
+    while ((n = read((int)r->config->control_fd, &byte, 1)) == 1)
+        be_told(r, byte & ~REMOTE_TYPED, byte & REMOTE_TYPED);
+    if (n == 0) {
+        watch_close(r->control);
+        r->control = NULL;
+        if (r->done)
+            r->hurry = true;
+        else
+            run_post(r, &(struct agent_event){.kind = AGENT_SIGNAL, .signo = SIGTERM, .now_ms = clock_ms()});
+    }
+    run_pump(r);
+}
+
 static void on_signal(void *arg)
 {
     struct run *r = arg;
@@ -256,6 +283,10 @@ static int watch_world(struct run *r, struct err *e)
     TRY(watch_open(&r->guardian, &r->loop, r->link->guardian_fd, UV_READABLE, on_guardian_gone, r, e));
     watch_set(r->signals, true);
     watch_set(r->guardian, true);
+    if (r->config->control_fd < 0)
+        return 0;
+    TRY(watch_open(&r->control, &r->loop, (int)r->config->control_fd, UV_READABLE, on_control, r, e));
+    watch_set(r->control, true);
     return 0;
 }
 
@@ -361,6 +392,7 @@ static void close_parts(struct run *r)
 {
     watch_close(r->signals);
     watch_close(r->guardian);
+    watch_close(r->control);
     uv_close((uv_handle_t *)&r->grace, NULL);
     agent_http_close(r);
     events_close(r);

@@ -22,9 +22,20 @@ enum config_cgroup { CONFIG_CGROUP_AUTO, CONFIG_CGROUP_ON, CONFIG_CGROUP_OFF };
 
 enum config_order { CONFIG_ORDER_AUTO, CONFIG_ORDER_HOST, CONFIG_ORDER_JOIN, CONFIG_ORDER_NODE_RANK };
 
+/* -x: each "NAME=VALUE", or a NAME that ends at a comma or the end. */
+#define CONFIG_EXPORTS_MAX 128
+struct config_exports {
+    const char *v[CONFIG_EXPORTS_MAX];
+    int n;
+};
+
 struct config {
     struct config_nodes nnodes;
-    int64_t nproc; /* workers of this node */
+    bool nnodes_typed;                                /* or set by a variable or a file */
+    const char *hosts, *hostfile, *rsh, *remote_crun; /* NULL: not typed */
+    struct config_exports exports;
+    int64_t control_fd; /* -1: nobody else starts this crun (remote_agent.h) */
+    int64_t nproc;      /* workers of this node */
     bool standalone;
     const char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as typed, NULL: not */
     const char *master_addr, *local_addr, *iface, *token_file;
@@ -68,6 +79,14 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
 /* config_parse.c: values of the option table (struct arg_spec.parse). */
 int config_parse_nnodes(const char *text, void *field, struct err *e);
 int config_parse_nproc(const char *text, void *field, struct err *e);
+
+int config_parse_export(const char *text, void *field, struct err *e);
+
+/* Whether this crun starts agents on other hosts and is none itself (remote.h). */
+bool config_starts_agents(const struct config *c);
+
+/* Count what "auto", "cpu" and "gpu" mean on this machine. ERR_USAGE. */
+int config_count_workers(struct config *c, struct err *e);
 
 /* config_unused.c: one line for each option that was typed and has no effect here. */
 void config_say_unused(const struct config *c, const struct arg_result *r, FILE *out);

@@ -1,4 +1,5 @@
 /* How many nodes and workers. */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,25 +24,68 @@ int config_parse_nnodes(const char *text, void *field, struct err *e)
     return 0;
 }
 
+/* Counted by config_count_workers(): where agents are started elsewhere, this machine does not matter. */
+enum { WORKERS_AUTO = -3, WORKERS_CPU, WORKERS_GPU };
+
 int config_parse_nproc(const char *text, void *field, struct err *e)
 {
+    static const struct {
+        const char *word;
+        int means;
+    } words[] = {{"auto", WORKERS_AUTO}, {"cpu", WORKERS_CPU}, {"gpu", WORKERS_GPU}};
     int64_t *n = field;
-    struct gpu gpus[GPUS_MAX];
-    const bool automatic = strcmp(text, "auto") == 0, gpu = strcmp(text, "gpu") == 0;
-    if (automatic || gpu) {
-        *n = gpus_usable(gpus);
-        if (*n > 0)
-            return 0;
-        if (gpu)
-            return err_set(e, ERR_USAGE,
-                           "no GPU is usable here (CUDA_VISIBLE_DEVICES counts): expected a number, cpu or auto");
-    }
-    if (automatic || strcmp(text, "cpu") == 0) {
-        *n = cores_usable();
-        return 0;
-    }
     struct err why;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(text, words[i].word) == 0) {
+            *n = words[i].means;
+            return 0;
+        }
     if (parse_i64(text, "workers", 1, RDZV_SLOTS_MAX, n, &why) < 0)
         return err_set(e, ERR_USAGE, "expected a number from 1 to %d, auto, cpu or gpu", RDZV_SLOTS_MAX);
     return 0;
+}
+
+int config_count_workers(struct config *c, struct err *e)
+{
+    struct gpu gpus[GPUS_MAX];
+    const int64_t means = c->nproc;
+    if (means > 0)
+        return 0;
+    c->nproc = means == WORKERS_CPU ? 0 : gpus_usable(gpus);
+    if (c->nproc <= 0 && means == WORKERS_GPU)
+        return err_set(
+            e, ERR_USAGE,
+            "--nproc-per-node 'gpu': no GPU is usable here (CUDA_VISIBLE_DEVICES counts): expected a number, "
+            "cpu or auto");
+    if (c->nproc <= 0)
+        c->nproc = cores_usable();
+    return 0;
+}
+
+static bool name_ok(const char *name, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)name[i]) && name[i] != '_')
+            return false;
+    return n > 0 && !isdigit((unsigned char)name[0]);
+}
+
+/* Words of a list are kept where they stand, in argv or environ; a comma ends them. */
+int config_parse_export(const char *text, void *field, struct err *e)
+{
+    struct config_exports *x = field;
+    const char *equals = strchr(text, '=');
+    if (equals && !name_ok(text, (size_t)(equals - text)))
+        return err_set(e, ERR_USAGE, "expected NAME=VALUE, NAME or NAME,NAME");
+    for (const char *p = text;; p++) {
+        const size_t n = equals ? strlen(p) : strcspn(p, ",");
+        if (!equals && !name_ok(p, n))
+            return err_set(e, ERR_USAGE, "expected NAME=VALUE, NAME or NAME,NAME");
+        if (x->n == CONFIG_EXPORTS_MAX)
+            return err_set(e, ERR_USAGE, "expected at most %d variables", CONFIG_EXPORTS_MAX);
+        x->v[x->n++] = p;
+        p += n;
+        if (!*p)
+            return 0;
+    }
 }

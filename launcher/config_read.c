@@ -10,6 +10,11 @@
 #include "launcher/config.h"
 #include "launcher/virtual_rank.h"
 
+bool config_starts_agents(const struct config *c)
+{
+    return c->control_fd < 0 && (c->hosts || c->hostfile);
+}
+
 /* They are printed, and a terminal would obey them. */
 static int refuse_control(const char *what, const char *text, struct err *e)
 {
@@ -44,7 +49,11 @@ static int check_texts(struct config *c, struct err *e)
 {
     const struct {
         const char *name, **field;
-    } texts[] = {{"--rdzv-endpoint", &c->rdzv_endpoint},
+    } texts[] = {{"--hosts", &c->hosts},
+                 {"--hostfile", &c->hostfile},
+                 {"--rsh", &c->rsh},
+                 {"--remote-crun", &c->remote_crun},
+                 {"--rdzv-endpoint", &c->rdzv_endpoint},
                  {"--rdzv-backend", &c->rdzv_backend},
                  {"--rdzv-conf", &c->rdzv_conf},
                  {"--master-addr", &c->master_addr},
@@ -102,7 +111,7 @@ static int settle_program(struct config *c, const struct arg_result *r, const ch
             c->how.use_env = false;
     }
     struct virtual_rank device;
-    for (int i = 0; c->virtual_local_rank && i < c->nproc; i++)
+    for (int i = 0; c->virtual_local_rank && !config_starts_agents(c) && i < c->nproc; i++)
         TRY(virtual_rank_device(i, &device, e));
     if (c->how.module && c->how.no_python && !c->how.run_path)
         return err_set(e, ERR_USAGE, "--module and --no-python contradict each other: leave one of them out");
@@ -121,6 +130,9 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     TRY(args_parse(&config_program, argc, argv, c, r, e));
     if (r->help || r->version)
         return 0;
+    c->nnodes_typed = args_source(&config_program, r, "nnodes") != ARG_FROM_DEFAULT;
+    if (!config_starts_agents(c))
+        TRY(config_count_workers(c, e));
     set_aside_configured(c, r);
     TRY(check_texts(c, e));
     TRY(choose_address(c, r, e));
@@ -132,7 +144,10 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
                        (int)c->node_rank, (int)c->conf.rank);
     stops_settle(&c->stops);
     TRY(check_http(c, e));
-    TRY(config_find_home(c, e));
+    if (config_starts_agents(c)) /* the agents look for it themselves */
+        c->home = (struct home){.kind = HOME_LOCAL, .node_rank = -1, .from = "-H"};
+    else
+        TRY(config_find_home(c, e));
     if (c->home.kind == HOME_STATIC && c->rank_order != CONFIG_ORDER_AUTO && c->rank_order != CONFIG_ORDER_NODE_RANK)
         return err_set(e, ERR_USAGE,
                        "--rank-order: a static rendezvous orders nodes by their rank, expected node-rank");

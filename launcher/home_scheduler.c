@@ -23,7 +23,7 @@ static int number(const char *text, int missing)
 }
 
 /* FNV-1a of the job's id: every node finds the same one, two jobs on the same nodes seldom do. */
-static int port_of(const char *job)
+int scheduler_port(const char *job)
 {
     uint32_t h = 2166136261u;
     for (; *job; job++)
@@ -99,6 +99,19 @@ static bool look_kubernetes(const struct home_look *l, struct scheduler *s)
     return true;
 }
 
+/* Open MPI 5 has no address to tell, but names the job after mpirun: "prterun-HOST-PID@1". */
+static void look_prte(const struct home_look *l, struct scheduler *s)
+{
+    static const char first[] = "prterun-";
+    const char *space = env(l, "PMIX_NAMESPACE");
+    const char *host = space && strncmp(space, first, sizeof first - 1) == 0 ? space + sizeof first - 1 : NULL;
+    const char *end = host ? strrchr(host, '-') : NULL;
+    if (!end || end == host || (size_t)(end - host) >= sizeof s->host)
+        return;
+    snprintf(s->job, sizeof s->job, "%s", space);
+    snprintf(s->host, sizeof s->host, "%.*s", (int)(end - host), host);
+}
+
 /* mpirun's own address is in "JOB.0;tcp://10.0.0.1,192.168.0.1:4711;tcp6://..."; node 0 runs where mpirun does, mostly. */
 static bool look_openmpi(const struct home_look *l, struct scheduler *s)
 {
@@ -112,6 +125,8 @@ static bool look_openmpi(const struct home_look *l, struct scheduler *s)
         snprintf(s->job, sizeof s->job, "%s", job);
     if (tcp && job)
         snprintf(s->host, sizeof s->host, "%.*s", (int)strcspn(tcp + 6, ",:;"), tcp + 6);
+    if (!uri)
+        look_prte(l, s);
     return true;
 }
 
@@ -119,5 +134,5 @@ void scheduler_look(const struct home_look *look, struct scheduler *ret)
 {
     *ret = (struct scheduler){.node_rank = -1};
     if (look_slurm(look, ret) || look_pbs(look, ret) || look_kubernetes(look, ret) || look_openmpi(look, ret))
-        ret->port = port_of(ret->job);
+        ret->port = scheduler_port(ret->job);
 }

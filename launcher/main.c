@@ -13,6 +13,9 @@
 #include "launcher/dryrun.h"
 #include "launcher/guardian.h"
 #include "launcher/program.h"
+#include "launcher/remote.h"
+#include "launcher/remote_agent.h"
+#include "launcher/remote_wire.h"
 #include "launcher/status.h"
 #include "launcher/topo.h"
 
@@ -34,6 +37,23 @@ static int printed(void)
     return complain(EXIT_CANT_CREATE, &e);
 }
 
+static int failure_code(int rc)
+{
+    return rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE;
+}
+
+static int elsewhere(const struct config *config, const struct arg_result *args, const struct guardian_link *link,
+                     int argc, char **argv)
+{
+    struct err e = {0};
+    int code = EXIT_INTERNAL;
+    const int rc = config->dry_run ? remote_print(config, argc, argv, args->first_operand, stdout, &e)
+                                   : remote_run(config, link, argc, argv, args->first_operand, &code, &e);
+    if (rc < 0)
+        return complain(failure_code(rc), &e);
+    return config->dry_run ? printed() : code;
+}
+
 static int agent_main(const struct guardian_link *link, int argc, char **argv)
 {
     struct config config;
@@ -51,6 +71,8 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         return complain(EXIT_USAGE_ERROR, &e);
     }
     log_init((enum log_level)config.log_level, "crun");
+    if (config_starts_agents(&config))
+        return elsewhere(&config, &args, link, argc, argv);
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
@@ -62,10 +84,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         rc = agent_run(&config, &program, link, &code, &e);
     }
     if (rc < 0)
-        code = complain(rc == ERR_USAGE    ? EXIT_USAGE_ERROR
-                        : rc == ERR_OUTPUT ? EXIT_CANT_CREATE
-                                           : EXIT_UNAVAILABLE,
-                        &e);
+        code = complain(failure_code(rc), &e);
     program_free(&program);
     return code;
 }
@@ -76,5 +95,7 @@ int main(int argc, char **argv)
         return status_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "topo") == 0) /* likewise */
         return topo_main(argc - 1, argv + 1);
+    if (argc == 2 && strcmp(argv[1], REMOTE_COMMAND) == 0) /* likewise; by crun -H on another host */
+        return remote_agent_main(agent_main);
     return guardian_run(agent_main, argc, argv);
 }

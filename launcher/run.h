@@ -61,10 +61,10 @@ struct run {
     char waits_for[320];      /* while this node joins, for people */
     struct cgroup *cgroup;    /* NULL: none */
     struct placement placement;
-    bool set_omp;           /* the workers are told their share of the cores */
-    struct rdzv_news round; /* the current one */
-    int prev_base;          /* rank base of the round before, -1: none */
-    struct watch *signals, *guardian;
+    bool set_omp;                               /* the workers are told their share of the cores */
+    struct rdzv_news round;                     /* the current one */
+    int prev_base;                              /* rank base of the round before, -1: none */
+    struct watch *signals, *guardian, *control; /* control NULL: nobody else starts this crun */
     int signal_fd;
     uv_timer_t grace;
     int64_t grace_ms;         /* that it was started with */

@@ -110,11 +110,40 @@ static void a_process_goes_on_after_its_stacks_were_saved(void **state)
     unlink(path);
 }
 
+static void *save(void *arg)
+{
+    struct err e = {0};
+    return (void *)(intptr_t)stacks_save(arg, &e);
+}
+
+static void one_that_stops_late_goes_on_when_the_thread_that_saves_ends(void **state)
+{
+    char path[] = "/tmp/stacks-XXXXXX";
+    atomic_bool cancel = false;
+    pthread_t thread;
+    void *rc;
+    siginfo_t info = {0};
+    close(mkstemp(path));
+    const pid_t pid = start_unstoppable();
+    const struct stacks_request r = {.path = path, .head = "rank 0", .pid = pid, .cancel = &cancel};
+    assert_int_equal(pthread_create(&thread, NULL, save, (void *)&r), 0);
+    pthread_join(thread, &rc);
+    assert_int_equal((intptr_t)rc, 0);
+    for (int i = 0; i < 10000 && tracer_of(pid); i++)
+        wait_ms(1); /* the kernel lets go of it after the join */
+    assert_int_equal(tracer_of(pid), 0);
+    kill(pid, SIGTERM);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED), 0);
+    assert_int_equal(info.si_status, SIGTERM);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(how_a_process_ended_is_left_to_its_parent),
         cmocka_unit_test(a_process_goes_on_after_its_stacks_were_saved),
+        cmocka_unit_test(one_that_stops_late_goes_on_when_the_thread_that_saves_ends),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests_name("stacks", tests, NULL, NULL);

@@ -34,6 +34,11 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "drain-timeout": "launcher/test_stops.py::test_the_grace_of_a_drain",
     "event-log": "launcher/test_observe.py::test_the_event_log_tells_of_a_restart_from_beginning_to_end",
     "event-log-handler": "launcher/test_observe.py::test_torchruns_event_handler_console_writes_the_lines_to_stderr",
+    "export": "launcher/test_remote.py::test_agents_start_elsewhere_and_their_output_comes_back",
+    "hostfile": "launcher/test_remote.py::test_a_file_of_hosts_and_a_restart",
+    "hosts": "launcher/test_remote.py::test_agents_start_elsewhere_and_their_output_comes_back",
+    "remote-crun": "launcher/test_remote.py::test_a_host_without_crun_and_one_without_the_folder_are_told",
+    "rsh": "launcher/test_remote.py::test_agents_start_elsewhere_and_their_output_comes_back",
     "http-bind": "launcher/test_observe.py::test_who_may_read_is_said_beyond_loopback",
     "http-insecure": "launcher/test_observe.py::test_who_may_read_is_said_beyond_loopback",
     "http-port": "launcher/test_observe.py::test_health_is_right_while_a_node_joins_runs_and_waits_for_the_others",
@@ -367,7 +372,8 @@ def test_the_test_of_a_row_exists_and_uses_the_option(option):
     file, name = ELSEWHERE[option].split("::")
     text = (HERE.parent / file).read_text()
     assert f"def {name}(" in text, f"{file} has no {name}"
-    assert re.search(rf"--(no-)?{option.replace('-', '[-_]')}\b", text), option
+    short = {"hosts": "-H", "export": "-x"}.get(option)
+    assert re.search(rf"--(no-)?{option.replace('-', '[-_]')}\b", text) or (short and f'"{short}"' in text), option
 
 
 @pytest.mark.parametrize("option", [o for o in TORCHRUN if o != "print-completion"])

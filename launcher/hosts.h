@@ -1,0 +1,41 @@
+/* The hosts that -H and --hostfile name, as mpirun takes them. Pure but for reading the file.
+ *
+ *     -H node1:4,node2,user@node3:2,[fd00::1]:8
+ *     node1 slots=4      # Open MPI, DeepSpeed
+ *     node2:4            # MPICH
+ *     node3              # a list with a line a slot (PBS): twice the same host are two slots
+ *
+ * A host that is named once and without a number has --nproc-per-node workers. */
+#ifndef CRUN_LAUNCHER_HOSTS_H
+#define CRUN_LAUNCHER_HOSTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct err;
+
+#define HOSTS_MAX 4096
+#define HOSTS_NAME_MAX 255
+
+struct host {
+    char name[HOSTS_NAME_MAX + 1]; /* without brackets; a user may stand in front: "user@node3" */
+    int slots;                     /* 0: not said */
+};
+
+struct hosts {
+    struct host *v;
+    int n;
+};
+
+/* Add to h. what: "-H", named in errors. ERR_USAGE; -ENOMEM. */
+int hosts_add_list(struct hosts *h, const char *list, const char *what, struct err *e);
+int hosts_add_text(struct hosts *h, const char *text, const char *what, struct err *e); /* of a hostfile */
+int hosts_add_file(struct hosts *h, const char *path, struct err *e);
+void hosts_free(struct hosts *h);
+
+const char *host_address(const struct host *h); /* its name without the user */
+
+/* `word` as a POSIX shell reads it back; returns out. Cut off where cap does not suffice. */
+char *hosts_quote(const char *word, char *out, size_t cap);
+
+#endif

@@ -1,0 +1,498 @@
+#include "launcher/remote.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/exitcode.h"
+#include "launcher/config.h"
+#include "launcher/ending.h"
+#include "launcher/guardian.h"
+#include "launcher/lines.h"
+#include "launcher/log_console.h"
+#include "launcher/program.h"
+#include "launcher/remote_plan.h"
+#include "launcher/remote_wire.h"
+#include "launcher/tree.h"
+#include "launcher/watch.h"
+
+#define READ_BYTES (64u << 10)
+#define LAST_READS 64
+#define FLUSH_MS 600000
+#define LOST_KILL_MS 30000
+#define LATE_MS 30000 /* an agent that was told to stop has this on top of what its workers may take */
+#define EXIT_SSH 255
+
+struct far;
+
+struct far_stream {
+    struct far *far;
+    int fd; /* -1: closed */
+    struct watch *watch;
+    struct lines lines;
+    struct log_voice voice;
+};
+
+/* The agent of one host. */
+struct far {
+    struct remote *m;
+    const struct host *host;
+    pid_t pid; /* of its ssh, 0: not started */
+    int control;
+    struct far_stream out, err;
+    bool ready, over, ended; /* it began; it said that it ended; its ssh has */
+    struct ending ending;
+};
+
+struct remote {
+    const struct config *c;
+    const struct guardian_link *link;
+    struct remote_plan plan;
+    struct log_conf conf; /* of the console: nothing is added to what the agents say */
+    uv_loop_t loop;
+    uv_timer_t late;
+    struct log_console *console;
+    struct watch *signals, *guardian;
+    int signal_fd;
+    struct program rsh;
+    struct far *far;
+    int n, left;
+    bool paused, stopping, failed;
+    int code; /* of the agent that ended last, -1: none did */
+    char scratch[READ_BYTES];
+};
+
+static void say(struct remote *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct remote *m, const char *fmt, ...)
+{
+    char text[1024] = "crun: ";
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text + 6, sizeof text - 7, fmt, ap);
+    va_end(ap);
+    strcat(text, "\n");
+    log_console_say(m->console, text, strlen(text));
+}
+
+/* --- output -------------------------------------------------------------------------------------------------------- */
+
+static void on_line(void *ctx, const char *line, size_t n)
+{
+    struct far_stream *s = ctx;
+    struct far *f = s->far;
+    const size_t hello = sizeof REMOTE_HELLO - 1, bye = sizeof REMOTE_BYE - 1;
+    if (!s->voice.is_err && n == hello && memcmp(line, REMOTE_HELLO, n) == 0)
+        f->ready = true;
+    else if (!s->voice.is_err && n == bye && memcmp(line, REMOTE_BYE, n) == 0)
+        f->over = true;
+    else
+        log_console_line(f->m->console, &s->voice, line, n);
+}
+
+static void pause_reading(struct remote *m, bool paused)
+{
+    m->paused = paused;
+    for (int i = 0; i < m->n; i++) {
+        if (m->far[i].out.watch)
+            watch_set(m->far[i].out.watch, !paused);
+        if (m->far[i].err.watch)
+            watch_set(m->far[i].err.watch, !paused);
+    }
+}
+
+static void on_drained(void *arg)
+{
+    struct remote *m = arg;
+    if (m->paused && !log_console_full(m->console))
+        pause_reading(m, false);
+}
+
+/* False: nothing more now, or ever. */
+static bool read_once(struct far_stream *s)
+{
+    struct remote *m = s->far->m;
+    const ssize_t n = read(s->fd, m->scratch, sizeof m->scratch);
+    if (n > 0) {
+        lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
+        return true;
+    }
+    if (n == 0) { /* would be readable for ever */
+        watch_close(s->watch);
+        s->watch = NULL;
+    }
+    return n < 0 && errno == EINTR;
+}
+
+static void on_readable(void *arg)
+{
+    struct far_stream *s = arg;
+    read_once(s);
+    log_console_kick(s->far->m->console);
+    if (log_console_full(s->far->m->console))
+        pause_reading(s->far->m, true);
+}
+
+static void finish_stream(struct far_stream *s)
+{
+    if (s->fd < 0)
+        return;
+    for (int i = 0; s->watch && i < LAST_READS && read_once(s); i++)
+        log_console_kick(s->far->m->console);
+    lines_finish(&s->lines, on_line, s);
+    watch_close(s->watch);
+    s->watch = NULL;
+    close(s->fd);
+    s->fd = -1;
+    log_voice_close(&s->voice);
+}
+
+/* --- signals to the agents ----------------------------------------------------------------------------------------- */
+
+static void tell(struct remote *m, unsigned char byte)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->far[i].control >= 0 && write(m->far[i].control, &byte, 1) < 0 && errno != EAGAIN) {
+            close(m->far[i].control);
+            m->far[i].control = -1;
+        }
+}
+
+static void on_late(uv_timer_t *t)
+{
+    struct remote *m = t->data;
+    for (int i = 0; i < m->n; i++)
+        if (m->far[i].pid && !m->far[i].ended) {
+            say(m, "host %s: nothing was heard of the end of its workers; crun goes without", m->far[i].host->name);
+            kill(-m->far[i].pid, SIGKILL);
+            kill(m->far[i].pid, SIGKILL);
+        }
+}
+
+static void stop_all(struct remote *m, int signo, bool typed)
+{
+    tell(m, (unsigned char)(signo | (typed ? REMOTE_TYPED : 0)));
+    if (m->stopping)
+        return;
+    m->stopping = true;
+    uv_timer_start(&m->late, on_late,
+                   (uint64_t)(stops_longest_ms(&m->c->stops) + (int64_t)(m->c->stops.kill * 1000) + LATE_MS), 0);
+}
+
+/* --- ends ---------------------------------------------------------------------------------------------------------- */
+
+/* How the other hosts fare is decided here; a host that began is the rendezvous' business. */
+static void judge_unbegun(struct far *f)
+{
+    struct remote *m = f->m;
+    const char *name = f->host->name, *rsh = m->plan.rsh[0];
+    const bool local = m->plan.local[f->host - m->plan.hosts.v];
+    char text[64];
+    int others = 0;
+    for (int i = 0; i < m->n; i++)
+        others += m->far[i].pid && !m->far[i].ended;
+    if (m->stopping)
+        return;
+    if (!local && !f->ending.signaled && f->ending.value == EXIT_SSH)
+        say(m, "host %s cannot be reached: %s ended with exit code 255", name, rsh);
+    else if (!local && !f->ending.signaled && f->ending.value == EXIT_NOT_FOUND)
+        say(m, "host %s has no crun at %s (exit code 127): install it there, or name it with --remote-crun", name,
+            m->plan.crun);
+    else
+        say(m, "host %s: crun did not begin there: %s %s", name, local ? "it" : rsh,
+            ending_text(f->ending, text, sizeof text));
+    if (others >= (m->c->nnodes_typed ? m->c->nnodes.min : m->n))
+        return;
+    m->failed = true;
+    if (others > 0)
+        stop_all(m, SIGTERM, false);
+}
+
+static void judge(struct far *f)
+{
+    struct remote *m = f->m;
+    char text[64];
+    m->left--;
+    if (!f->ready) {
+        judge_unbegun(f);
+    } else if (f->over) {
+        m->code = ending_code(f->ending);
+    } else {
+        say(m, "host %s is lost: %s %s", f->host->name,
+            m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.rsh[0],
+            ending_text(f->ending, text, sizeof text));
+    }
+    if (f->control >= 0)
+        close(f->control);
+    f->control = -1;
+}
+
+static void reap(struct remote *m)
+{
+    for (;;) {
+        siginfo_t child = {0};
+        if (waitid(P_ALL, 0, &child, WEXITED | WNOHANG) < 0 || child.si_pid == 0)
+            return;
+        for (int i = 0; i < m->n; i++) {
+            struct far *f = &m->far[i];
+            if (f->pid != child.si_pid || f->ended)
+                continue;
+            f->ended = true;
+            f->ending = ending_of(&child);
+            finish_stream(&f->out);
+            finish_stream(&f->err);
+            judge(f);
+        }
+    }
+}
+
+static void on_signal(void *arg)
+{
+    struct remote *m = arg;
+    const struct stops *s = &m->c->stops;
+    struct signalfd_siginfo info;
+    while (read(m->signal_fd, &info, sizeof info) == sizeof info) {
+        const int signo = (int)info.ssi_signo;
+        const bool typed = info.ssi_code == SI_QUEUE && info.ssi_int == GUARDIAN_TYPED;
+        if (signo == SIGCHLD)
+            continue;
+        if (signo == s->preempt || sigismember(&s->handled.set, signo))
+            stop_all(m, signo, typed);
+        else
+            tell(m, (unsigned char)signo);
+    }
+    reap(m);
+}
+
+/* Nobody would notice us any more. The ends of the connections stop the agents. */
+static void on_guardian_gone(void *arg)
+{
+    tree_kill_all(LOST_KILL_MS);
+    _exit(128 + SIGKILL);
+}
+
+/* --- beginnings ---------------------------------------------------------------------------------------------------- */
+
+static void run_child(const struct remote *m, int i, const int fds[3])
+{
+    const struct remote_plan *p = &m->plan;
+    char *local[] = {(char *)p->crun, (char *)REMOTE_COMMAND, NULL}, *far[REMOTE_RSH_WORDS + 3];
+    int n = 0;
+    setsid(); /* what is typed is for us to pass on */
+    for (int k = 0; k < 3; k++)
+        dup2(fds[k], k);
+    sigaction(SIGPIPE, &m->link->worker_pipe, NULL);
+    sigaction(SIGTTOU, &m->link->worker_ttou, NULL);
+    setrlimit(RLIMIT_NOFILE, &m->link->worker_nofile);
+    sigprocmask(SIG_SETMASK, &m->link->worker_mask, NULL);
+    for (; p->rsh[n]; n++)
+        far[n] = p->rsh[n];
+    far[n++] = p->hosts.v[i].name;
+    far[n++] = (char *)p->command;
+    far[n] = NULL;
+    if (p->local[i])
+        execv("/proc/self/exe", local);
+    else
+        execv(m->rsh.path, far);
+    _exit(EXIT_CANNOT_EXEC);
+}
+
+static int open_stream(struct far_stream *s, struct far *f, bool is_err, int *ret_fd, struct err *e)
+{
+    int ends[2];
+    s->far = f;
+    s->voice.is_err = is_err;
+    lines_init(&s->lines);
+    TRY(log_voice_open(f->m->console, &s->voice, true, e));
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return err_errno(e, errno, "cannot make a pipe for host %s", f->host->name);
+    s->fd = ends[0];
+    *ret_fd = ends[1];
+    TRY(watch_open(&s->watch, &f->m->loop, s->fd, UV_READABLE, on_readable, s, e));
+    watch_set(s->watch, true);
+    return 0;
+}
+
+/* The order goes into the pipe before anybody reads it: that of the largest job fits. */
+static int open_control(struct far *f, int i, int *ret_fd, struct err *e)
+{
+    struct buf order;
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return err_errno(e, errno, "cannot make a pipe for host %s", f->host->name);
+    *ret_fd = ends[0];
+    f->control = ends[1];
+    fcntl(f->control, F_SETFL, O_NONBLOCK);
+    buf_init(&order, 0);
+    int rc = remote_plan_order(&f->m->plan, i, &order, e);
+    if (rc == 0 && order.len > 60000 && fcntl(f->control, F_SETPIPE_SZ, (int)REMOTE_ORDER_MAX * 2) < 0)
+        rc = err_errno(e, errno, "arguments and variables of %zu bytes for host %s", order.len, f->host->name);
+    if (rc == 0 && write(f->control, order.data, order.len) != (ssize_t)order.len)
+        rc = err_errno(e, errno, "the order for host %s", f->host->name);
+    if (order.data)
+        explicit_bzero(order.data, order.cap);
+    buf_free(&order);
+    return rc;
+}
+
+static int start_one(struct remote *m, int i, struct err *e)
+{
+    struct far *f = &m->far[i];
+    int fds[3] = {-1, -1, -1};
+    int rc = open_control(f, i, &fds[0], e);
+    if (rc == 0)
+        rc = open_stream(&f->out, f, false, &fds[1], e);
+    if (rc == 0)
+        rc = open_stream(&f->err, f, true, &fds[2], e);
+    if (rc == 0) {
+        f->pid = fork();
+        if (f->pid == 0)
+            run_child(m, i, fds);
+        m->left += f->pid > 0;
+        if (f->pid < 0)
+            rc = err_errno(e, errno, "cannot start a process for host %s", f->host->name);
+    }
+    for (int k = 0; k < 3; k++)
+        if (fds[k] >= 0)
+            close(fds[k]);
+    return rc;
+}
+
+static struct log_voice *voice_of(void *arg, int local, bool is_err)
+{
+    struct remote *m = arg;
+    return local >= m->n ? NULL : is_err ? &m->far[local].err.voice : &m->far[local].out.voice;
+}
+
+static int watch_world(struct remote *m, struct err *e)
+{
+    sigset_t set = m->c->stops.handled.set, mask;
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
+    if (m->c->stops.preempt)
+        sigaddset(&set, m->c->stops.preempt);
+    for (int s = 1; s < 32; s++)
+        if (sigismember(&m->link->ignored, s))
+            sigdelset(&set, s);
+    guardian_signals(m->link, &set);
+    sigaddset(&set, SIGCHLD);
+    sigorset(&mask, &m->link->worker_mask, &set);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    m->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (m->signal_fd < 0)
+        return err_errno(e, errno, "signalfd");
+    TRY(watch_open(&m->signals, &m->loop, m->signal_fd, UV_READABLE, on_signal, m, e));
+    TRY(watch_open(&m->guardian, &m->loop, m->link->guardian_fd, UV_READABLE, on_guardian_gone, m, e));
+    watch_set(m->signals, true);
+    watch_set(m->guardian, true);
+    return 0;
+}
+
+static int open_all(struct remote *m, struct err *e)
+{
+    m->n = m->plan.hosts.n;
+    m->far = calloc((size_t)m->n, sizeof *m->far);
+    if (!m->far)
+        return err_errno(e, ENOMEM, "hosts");
+    for (int i = 0; i < m->n; i++) {
+        m->far[i] = (struct far){.m = m, .host = &m->plan.hosts.v[i], .control = -1};
+        m->far[i].out.fd = m->far[i].err.fd = -1;
+    }
+    m->conf = m->c->log;
+    m->conf.prefix = m->conf.collapse = false;
+    m->conf.rate = 0;
+    m->conf.template = "";
+    const struct log_console_options console = {
+        .conf = &m->conf, .max_workers = m->n, .voice = voice_of, .drained = on_drained, .arg = m};
+    TRY(log_console_create(&m->console, &m->loop, &console, e));
+    for (int i = 0; i < m->n; i++) {
+        const struct program_how how = {.no_python = true, .use_env = true};
+        if (!m->plan.local[i] && !m->rsh.path && program_find(&m->rsh, &how, m->plan.rsh, e) < 0)
+            return err_wrap(e, "--rsh");
+    }
+    return watch_world(m, e);
+}
+
+static void close_all(struct remote *m)
+{
+    const int stop[2] = {m->signal_fd, m->link->guardian_fd};
+    for (int i = 0; i < m->n; i++) {
+        finish_stream(&m->far[i].out);
+        finish_stream(&m->far[i].err);
+        if (m->far[i].control >= 0)
+            close(m->far[i].control);
+    }
+    watch_close(m->signals);
+    watch_close(m->guardian);
+    uv_close((uv_handle_t *)&m->late, NULL);
+    for (int i = 0; m->console && i < 2; i++)
+        if (log_console_sink(m->console, i))
+            sink_flush(log_console_sink(m->console, i), clock_deadline(FLUSH_MS), stop);
+    if (m->console)
+        log_console_destroy(m->console);
+    uv_run(&m->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&m->loop);
+    if (m->signal_fd >= 0)
+        close(m->signal_fd);
+    program_free(&m->rsh);
+    free(m->far);
+    remote_plan_free(&m->plan);
+    free(m);
+}
+
+int remote_run(const struct config *c, const struct guardian_link *link, int argc, char **argv, int first_operand,
+               int *ret_code, struct err *e)
+{
+    struct remote *m = calloc(1, sizeof *m);
+    if (!m)
+        return err_errno(e, ENOMEM, "hosts");
+    m->c = c;
+    m->link = link;
+    m->signal_fd = m->code = -1;
+    uv_loop_init(&m->loop);
+    uv_timer_init(&m->loop, &m->late);
+    m->late.data = m;
+    int rc = remote_plan_make(&m->plan, c, argc, argv, first_operand, e);
+    if (rc == 0)
+        rc = open_all(m, e);
+    for (int i = 0; i < m->n && rc == 0; i++)
+        rc = start_one(m, i, e);
+    if (rc < 0) /* those that were started see the end of their orders */
+        stop_all(m, SIGTERM, false);
+    while (m->left > 0)
+        uv_run(&m->loop, UV_RUN_ONCE);
+    *ret_code = m->failed || m->code < 0 ? EXIT_UNAVAILABLE : m->code;
+    close_all(m);
+    return rc;
+}
+
+int remote_print(const struct config *c, int argc, char **argv, int first_operand, FILE *out, struct err *e)
+{
+    struct remote_plan p;
+    char own[REMOTE_OPTIONS][1200], quoted[REMOTE_PATH_MAX];
+    int rc = remote_plan_make(&p, c, argc, argv, first_operand, e);
+    for (int i = 0; i < p.hosts.n && rc == 0; i++) {
+        fprintf(out, "host %s, node rank %d\n  started by:", p.hosts.v[i].name, i);
+        for (int k = 0; p.rsh[k] && !p.local[i]; k++)
+            fprintf(out, " %s", hosts_quote(p.rsh[k], quoted, sizeof quoted));
+        if (p.local[i])
+            fprintf(out, " this crun\n");
+        else
+            fprintf(out, " %s %s\n", p.hosts.v[i].name, hosts_quote(p.command, quoted, sizeof quoted));
+        fprintf(out, "  options on top of those typed:");
+        const int n = remote_plan_options(&p, i, own);
+        for (int k = 0; k < n; k++)
+            fprintf(out, " %s", hosts_quote(own[k], quoted, sizeof quoted));
+        fprintf(out, "\n");
+    }
+    remote_plan_free(&p);
+    return rc;
+}

@@ -1,0 +1,40 @@
+/* What a crun that starts agents on other hosts (remote.h) tells each of them on its standard input, so that nothing of it stands in a command
+ * line where other users see it:
+ *
+ *     "crun-agent 1 BYTES\n", then BYTES of NUL-terminated words: C folder, E NAME=VALUE, A argument; T "principal secret" and S stand among the
+ *     arguments for the options that name the secret and the rest of this input
+ *
+ * After it each byte is a signal, REMOTE_TYPED added for one that was typed. The end of the input means: stop. The agent's first line of
+ * output is REMOTE_HELLO, its last one REMOTE_BYE: an exit code without it is that of ssh. */
+#ifndef CRUN_LAUNCHER_REMOTE_WIRE_H
+#define CRUN_LAUNCHER_REMOTE_WIRE_H
+
+#include <stdint.h>
+
+#include "common/buf.h"
+
+struct err;
+
+#define REMOTE_MAGIC "crun-agent 1"
+#define REMOTE_HELLO "\001" REMOTE_MAGIC
+#define REMOTE_BYE "\002" REMOTE_MAGIC
+#define REMOTE_ORDER_MAX (512u << 10) /* bytes: a pipe holds them before anybody reads */
+#define REMOTE_TYPED 0x80
+#define REMOTE_COMMAND "remote-agent"
+
+enum remote_word {
+    REMOTE_FOLDER = 'C',
+    REMOTE_TOKEN = 'T',
+    REMOTE_SIGNALS = 'S',
+    REMOTE_VARIABLE = 'E',
+    REMOTE_ARGUMENT = 'A'
+};
+
+/* Append a word. -ENOMEM, -E2BIG. */
+int remote_put(struct buf *b, enum remote_word kind, const char *text);
+
+/* Read the first part of fd. ret: the words, each with its NUL; NULL-terminated text follows the last. -ETIMEDOUT, ERR_CORRUPT. Blocks up to
+ * timeout_ms. */
+int remote_read(int fd, struct buf *ret, int64_t timeout_ms, struct err *e);
+
+#endif

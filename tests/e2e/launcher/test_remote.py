@@ -1,0 +1,268 @@
+"""-H and --hostfile: agents that crun starts on other hosts. A script stands in for ssh; the last test has a real one."""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "elastic"))
+from cluster import free_port  # noqa: E402
+
+# Names with a user are never this machine, and all of them are reached at once.
+ONE, TWO = "one@127.0.0.1", "two@127.0.0.1"
+
+FAKE = """#!/bin/sh
+# ssh as far as crun sees it: another environment and folder, words of its own, a shell for the command.
+echo "$@" >> {tmp}/calls
+host=$1; shift
+case $host in down*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255;; esac
+cd /; echo "welcome to $host"
+exec env -i PATH="$PATH" HOME="$HOME" TMPDIR={tmp} {mark} FAKE_HOST=$host sh -c "$*"
+"""
+
+
+@pytest.fixture
+def ssh(crun):
+    path = crun.tmp / "fake-ssh"
+    path.write_text(FAKE.format(tmp=crun.tmp, mark=crun.mark))
+    path.chmod(0o755)
+    crun.env["HOME"] = str(crun.tmp)
+    for name in [n for n in crun.env if n.startswith(("CRUN_RDZV", "PET_"))]:
+        del crun.env[name]
+    return str(path)
+
+
+def test_agents_start_elsewhere_and_their_output_comes_back(crun, ssh):
+    folder = crun.tmp / "work here"
+    folder.mkdir()
+    show = 'echo "$RANK/$WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $FAKE_HOST $PWD $MINE $SAME ${OTHER-unset} $0"; echo "err $RANK" >&2'
+    rc, out, err = crun.run("-H", f"{ONE},{TWO}:2", "--rsh", ssh, "-x", "MINE=a b", "-x", "SAME,MISSING", "--run-id", "far", "sh", "-c", show,
+                            "it's", cwd=folder, extra_env={"SAME": "as here", "OTHER": "x"})
+    assert rc == 0, err
+    assert sorted(line for line in out.splitlines() if "]: " in line) == sorted(
+        f"[default{rank if rank == 0 else rank - 1}]: {rank}/3 {n} {node} {host} {folder} a b as here unset it's"
+        for rank, n, node, host in ((0, 1, 0, ONE), (1, 2, 1, TWO), (2, 2, 1, TWO)))
+    assert {f"welcome to {ONE}", f"welcome to {TWO}"} <= set(out.splitlines())
+    assert [f"[default{i}]: err {r}" in err.splitlines() for i, r in ((0, 0), (0, 1), (1, 2))] == [True] * 3
+    assert "\001" not in out and "\002" not in out
+
+
+def test_the_secret_stands_in_no_command_line(crun, ssh):
+    token = crun.tmp / "token"
+    token.write_text("me a-secret-of-the-job-0123456789\n")
+    token.chmod(0o600)
+    script = "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; env; touch $TMPDIR/seen-$RANK; until [ -e $TMPDIR/seen-0 ] && [ -e $TMPDIR/seen-1 ]; do sleep 0.02; done"
+    rc, out, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", ssh, "--token-file", token, "sh", "-c", script)
+    assert rc == 0, err
+    assert "remote-agent" in out and "a-secret-of-the-job" not in out + (crun.tmp / "calls").read_text()
+    calls = (crun.tmp / "calls").read_text().splitlines()
+    assert sorted(line.split()[0] for line in calls) == [ONE, TWO] and all(line.endswith(" remote-agent") for line in calls)
+
+
+@pytest.mark.parametrize("how,code", [("exit 7", 7), ("exit 255", 255), ("kill -SEGV $$", 139), ("exit 0", 0)])
+def test_the_exit_code_is_the_jobs(crun, ssh, how, code):
+    rc, _, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", ssh, "sh", "-c", f"[ $RANK = 1 ] && {how}; [ {code} = 0 ] || sleep 60")
+    assert rc == code, err
+    assert "is lost" not in err
+
+
+def test_a_file_of_hosts_and_a_restart(crun, ssh):
+    hosts = crun.tmp / "hosts"
+    hosts.write_text(f"# two\n{ONE} slots=2\n{TWO}:1\n")
+    rc, out, err = crun.run("--hostfile", hosts, "--rsh", ssh, "--max-restarts", 1, "sh", "-c",
+                            '[ $RANK$CRUN_ROUND = 21 ] && exit 3; [ $CRUN_ROUND = 1 ] && sleep 60; echo "rank $RANK"')
+    assert rc == 0 and "restart 1/1 (rank 2" in err, err
+    assert sorted(re.findall(r"\]: rank (\d)", out)) == ["0", "1", "2"]
+
+
+def test_a_host_that_cannot_be_reached_is_told_and_the_others_stop(crun, ssh):
+    start = time.monotonic()
+    rc, _, err = crun.run("-H", f"{ONE},down", "--rsh", ssh, "sleep", "60")
+    assert rc == 69 and time.monotonic() - start < 30
+    assert "ssh: connect to host down port 22: Connection refused\n" in err
+    assert f"crun: host down cannot be reached: {ssh} ended with exit code 255\n" in err
+
+
+def test_a_host_without_crun_and_one_without_the_folder_are_told(crun, ssh):
+    rc, _, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", ssh, "--remote-crun", "/no/such/crun", "true")
+    assert rc == 69
+    assert f"crun: host {ONE} has no crun at /no/such/crun (exit code 127): install it there, or name it with --remote-crun\n" in err
+    other = crun.tmp / "other-ssh"
+    other.write_text(f"#!/bin/sh\n[ $1 = {ONE} ] || mv {crun.tmp}/gone {crun.tmp}/moved\nexec {ssh} \"$@\"\n")
+    other.chmod(0o755)
+    (crun.tmp / "gone").mkdir()
+    rc, _, err = crun.run("-H", f"{TWO}", "--rsh", other, "true", cwd=crun.tmp / "gone")
+    assert rc == 69 and f"crun: the folder {crun.tmp}/gone cannot be entered here: No such file or directory\n" in err
+    assert f"crun: host {TWO}: crun did not begin there: " in err
+    rc, _, err = crun.run("-H", "a", "--rsh", "/no/such/ssh", "true")
+    assert rc != 0 and "crun: --rsh: " in err and "/no/such/ssh" in err
+
+
+def test_too_few_hosts_are_no_matter_where_fewer_suffice(crun, ssh):
+    rc, out, err = crun.run("-H", f"{ONE},down", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.1", "--rsh", ssh, "sh", "-c", "echo world $WORLD_SIZE")
+    assert rc == 0 and "world 1" in out and "host down cannot be reached" in err, err
+
+
+def up(crun, ssh, *args):
+    p = crun.start("-H", f"{ONE},{TWO}", "--rsh", ssh, *args)
+    for rank in (0, 1):
+        crun.wait_file(f"up-{rank}")
+    return p
+
+
+UP = "trap 'echo saved; exit 75' TERM; touch $TMPDIR/up-$RANK; while :; do sleep 0.02; done"
+
+
+def test_a_signal_reaches_the_workers_of_all_hosts(crun, ssh):
+    p = up(crun, ssh, "sh", "-c", UP)
+    p.send_signal(signal.SIGTERM)
+    out, err = p.communicate(timeout=60)
+    assert p.returncode == 75 and out.decode().count("]: saved\n") == 2, err
+    assert crun.processes() == []
+
+
+@pytest.mark.parametrize("victim", ["guardian", "agent"])
+def test_nothing_is_left_elsewhere_when_the_local_crun_is_killed(crun, ssh, victim):
+    p = up(crun, ssh, "sh", "-c", "trap '' TERM; touch $TMPDIR/up-$RANK; sleep 61", "--")
+    os.kill(p.pid if victim == "guardian" else crun.agent_of(p.pid), signal.SIGKILL)
+    crun.wait_processes_gone(30)
+    p.communicate(timeout=60)
+    assert p.returncode == (-9 if victim == "guardian" else 137)
+
+
+CLIENT = """import os, socket, sys, threading
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall((chr(0).join(sys.argv[2:]) + chr(10)).encode())
+def pump(read, write):
+    while data := read(65536):
+        write(data)
+threading.Thread(target=pump, args=(lambda n: os.read(0, n), s.sendall), daemon=True).start()
+pump(s.recv, lambda data: os.write(1, data))
+"""
+
+
+@pytest.fixture
+def far_side(crun, ssh):
+    """A command for --rsh whose far side is no process of crun's: only a connection leads there, as with ssh."""
+    listener, started = socket.socket(socket.AF_UNIX), []
+    listener.bind(str(crun.tmp / "far.sock"))
+    listener.listen()
+
+    def serve():
+        while True:
+            try:
+                c = listener.accept()[0]
+            except OSError:
+                return
+            head = b""
+            while not head.endswith(b"\n"):
+                head += c.recv(1)
+            started.append(subprocess.Popen([ssh, *head.decode().rstrip("\n").split("\0")], stdin=c, stdout=c, stderr=subprocess.DEVNULL, env=crun.env))
+            c.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    (crun.tmp / "client.py").write_text(CLIENT)
+    yield f"{sys.executable} -S {crun.tmp}/client.py {crun.tmp}/far.sock", started
+    listener.close()
+    for p in started:
+        p.kill()
+        p.wait()
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_the_end_of_a_connection_stops_the_agent_there(crun, far_side, end):
+    rsh, started = far_side
+    p = up(crun, rsh, "sh", "-c", "trap 'touch $TMPDIR/saved-$RANK; exit 75' TERM; touch $TMPDIR/up-$RANK; while :; do sleep 0.02; done")
+    p.send_signal(end)
+    p.communicate(timeout=60)
+    assert [q.wait(30) for q in started] == [75, 75]
+    assert (crun.tmp / "saved-0").exists() and (crun.tmp / "saved-1").exists()
+    crun.wait_processes_gone(10)
+
+
+def test_a_host_that_is_lost_is_told(crun, ssh):
+    p = up(crun, ssh, "--rdzv-conf", "keep_alive_interval=0.2", "sh", "-c", UP)
+    killed = [pid for pid in crun.processes() if b"remote-agent" in open(f"/proc/{pid}/cmdline", "rb").read()
+              and f"FAKE_HOST={TWO}".encode() in open(f"/proc/{pid}/environ", "rb").read()]
+    os.kill(min(killed), signal.SIGKILL)
+    out, err = p.communicate(timeout=90)
+    assert f"crun: host {TWO} is lost: {ssh} killed by SIGKILL\n" in err.decode(), err
+    assert p.returncode not in (0, 255) and crun.processes() == []
+
+
+def test_hosts_are_checked_before_anything_starts(crun, ssh):
+    for args, part in ((("-H", "a,-oProxyCommand=x"), "-H: host '-oProxyCommand=x': expected HOST"),
+                       (("-H", "a:0"), "-H: host 'a:0': slots"),
+                       (("--hostfile", "/no/such"), "--hostfile '/no/such' cannot be read: No such file or directory"),
+                       (("-H", "a", "--hostfile", "/dev/null"), "-H and --hostfile both name the hosts"),
+                       (("--hostfile", "/dev/null"), "--hostfile '/dev/null' names no host"),
+                       (("-H", "a", "--nnodes", "3"), "--nnodes wants 3 nodes, but only 1 host is named"),
+                       (("-H", "a", "--standalone"), "--standalone contradicts -H"),
+                       (("-H", "a", "--node-rank", "1"), "--node-rank contradicts -H"),
+                       (("-H", "a", "-x", "1A=2"), "expected NAME=VALUE, NAME or NAME,NAME")):
+        rc, _, err = crun.run(*args, "--rsh", ssh, "true")
+        assert rc == 2 and part in err, err
+    assert not (crun.tmp / "calls").exists()
+
+
+def test_a_dry_run_tells_who_would_be_started_how(crun, ssh):
+    rc, out, err = crun.run("-H", f"localhost:2,{TWO}", "--rsh", f"{ssh} -p 22", "--nproc-per-node", "gpu", "--run-id", "plan", "--dry-run", "true")
+    assert (rc, err) == (0, ""), "GPUs are those of the hosts"
+    assert "host localhost, node rank 0\n  started by: this crun\n" in out
+    assert re.search(rf"host {TWO}, node rank 1\n  started by: {ssh} -p 22 {TWO} 'exec /\S+/crun remote-agent'\n", out), out
+    assert "--nnodes=2 --nproc-per-node=2 --rdzv-id=plan --node-rank=0 --rdzv-endpoint=" in out
+    assert not (crun.tmp / "calls").exists()
+
+
+def test_a_remote_agent_is_nothing_for_people(crun):
+    rc, _, err = crun.run("remote-agent", stdin=subprocess.DEVNULL)
+    assert rc == 69 and "the crun that started this one has gone" in err
+    p = crun.start("remote-agent", stdin=subprocess.PIPE)
+    _, err = p.communicate(b"hello\n", timeout=60)
+    assert p.returncode == 69 and b"crun remote-agent is what crun -H starts on other hosts" in err
+
+
+def test_a_real_ssh(crun):
+    sshd, keygen = shutil.which("sshd", path="/usr/sbin:/usr/bin"), shutil.which("ssh-keygen")
+    if not sshd or not keygen or not shutil.which("ssh"):
+        pytest.skip("no sshd here")
+    tmp, port = crun.tmp, free_port()
+    for name in ("host", "user"):
+        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(tmp / name)], check=True, timeout=30)
+    (tmp / "authorized").write_text((tmp / "user.pub").read_text())
+    config = tmp / "sshd_config"
+    config.write_text(f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp}/host\nAuthorizedKeysFile {tmp}/authorized\nStrictModes no\n"
+                      f"PidFile none\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n")
+    if os.geteuid() == 0:
+        os.makedirs("/run/sshd", exist_ok=True)
+    daemon = subprocess.Popen([sshd, "-D", "-e", "-f", str(config)], stderr=subprocess.PIPE, env=crun.env)
+    ssh = (f"ssh -x -F none -p {port} -i {tmp}/user -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null "
+           "-o LogLevel=ERROR -o IdentitiesOnly=yes")
+    try:
+        end = time.monotonic() + 30
+        while subprocess.run([*ssh.split(), "127.0.0.1", "true"], timeout=60, capture_output=True).returncode:
+            if daemon.poll() is not None or time.monotonic() > end:
+                pytest.skip(f"sshd does not serve us here: {daemon.stderr.read() if daemon.poll() is not None else ''}")
+            time.sleep(0.1)
+        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        mark, value = crun.mark.split("=")
+        rc, out, err = crun.run("-H", f"{user}@127.0.0.1:2", "--rsh", ssh, "-x", f"{mark}={value}", "-x", "A=1 2", "sh", "-c", 'echo "$RANK $A $SSH_CONNECTION"; [ $RANK = 0 ] || exit 9')
+        assert rc == 9 and re.search(r"\]: 0 1 2 127\.0\.0\.1 ", out), (out, err)
+        p = crun.start("-H", f"{user}@127.0.0.1", "--rsh", ssh, "-x", f"{mark}={value}", "sh", "-c", f"touch {tmp}/up; sleep 61")
+        crun.wait_file("up")
+        p.kill()
+        p.communicate(timeout=60)
+        end = time.monotonic() + 60
+        while any(pid != daemon.pid and b"sshd" not in open(f"/proc/{pid}/comm", "rb").read() for pid in crun.processes()):
+            assert time.monotonic() < end, "the far side outlives crun"
+            time.sleep(0.05)
+    finally:
+        daemon.terminate()
+        daemon.communicate(timeout=30)
