@@ -1,0 +1,12 @@
+#!/bin/bash
+# Two nodes with eight workers each. PBS starts this script on the first node; crun reaches the others by ssh, as PBS' list has them.
+#PBS -N train
+#PBS -l select=2:ncpus=64:mpiprocs=8:ngpus=8
+#PBS -l walltime=24:00:00
+#PBS -r y
+
+cd "$PBS_O_WORKDIR" || exit 1
+
+# PBS_NODEFILE names each node once for each of its mpiprocs: so many workers are started there.
+crun --hostfile "$PBS_NODEFILE" --run-id "$PBS_JOBID" --max-restarts 3 --log-dir "logs/$PBS_JOBID" \
+    train.py --data "$HOME/data"

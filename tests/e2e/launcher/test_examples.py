@@ -1,0 +1,94 @@
+"""The examples of docs/examples: they are what their languages take, and crun understands what the schedulers say there."""
+import pathlib
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from crun_run import CRUN, REPO
+
+EXAMPLES = pathlib.Path(REPO) / "docs" / "examples"
+
+
+@pytest.fixture
+def clean(crun):
+    for name in list(crun.env):
+        if name.startswith(("CRUN_R", "CRUN_N", "PET_", "SLURM_", "PBS_", "OMPI_", "PMIX_", "KUBERNETES_")):
+            del crun.env[name]
+    script = crun.tmp / "train.py"
+    script.write_text("")
+    return crun
+
+
+def crun_lines(text):
+    """The arguments of each crun in a script of a shell, its variables still in."""
+    joined = re.sub(r"\\\n\s*", " ", text)
+    found = [line[line.index("crun "):] for line in joined.splitlines() if re.match(r"\s*(srun .*|mpirun .*)?\bcrun ", line)]
+    assert found
+    return [shlex.split(line)[1:] for line in found]
+
+
+def plan(crun, args, env):
+    """-> first line of --dry-run, and all of it"""
+    args = [re.sub(r"\$\{?(\w+)\}?", lambda m: env.get(m[1], "/tmp"), a) for a in args]
+    args = ["2" if a == "gpu" else a for a in args]  # there may be none here
+    rc, out, err = crun.run("--dry-run", *args, cwd=crun.tmp, extra_env=env)
+    assert rc == 0, err
+    return out.splitlines()[0], out
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "pbs.sh", "mpirun.sh"])
+def test_scripts_are_what_bash_takes(name):
+    p = subprocess.run(["bash", "-n", EXAMPLES / name], capture_output=True, text=True, timeout=30)
+    assert (p.returncode, p.stderr) == (0, "")
+
+
+def test_the_slurm_example(clean):
+    text = (EXAMPLES / "slurm.sbatch").read_text()
+    for node in (0, 1):
+        env = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NODEID": str(node), "SLURM_JOB_NODELIST": "gpu[03-04]",
+               "SLURM_STEP_NODELIST": "gpu[03-04]", "SLURM_JOB_NUM_NODES": "2"}
+        first, out = plan(clean, *crun_lines(text), env)
+        assert re.fullmatch(r"job 4711\.0: 2 workers on this node, 2 nodes, rendezvous tcp at gpu03:\d+ \(Slurm\)", first)
+        assert f"    GROUP_RANK={node}\n" in out and f"    RANK={2 * node}\n" in out
+    grace = int(re.search(r"--signal=USR1@(\d+)", text)[1])
+    assert "--preemption-signal SIGUSR1" in text and int(re.search(r"--drain-timeout (\d+)", text)[1]) < grace
+
+
+def test_the_pbs_example(clean):
+    nodes = clean.tmp / "nodefile"
+    nodes.write_text("n1.cluster\n" * 8 + "n2.cluster\n" * 8)
+    env = {"PBS_JOBID": "815.server", "PBS_NODEFILE": str(nodes)}
+    _, out = plan(clean, *crun_lines((EXAMPLES / "pbs.sh").read_text()), env)
+    assert "host n1.cluster, node rank 0\n" in out and "host n2.cluster, node rank 1\n" in out
+    assert out.count(" --nproc-per-node=8 --rdzv-id=815.server ") == 2 and out.count(" --rdzv-endpoint=n1.cluster:") == 2
+    first, _ = plan(clean, ["--nnodes", "2", "train.py"], env | {"PBS_NODENUM": "1"})
+    assert re.fullmatch(r"job 815\.server: 1 workers on this node, 2 nodes, rendezvous tcp at n1\.cluster:\d+ \(PBS\)", first)
+
+
+@pytest.mark.parametrize("env,host,job", [
+    ({"OMPI_MCA_ess_base_jobid": "265", "OMPI_MCA_orte_hnp_uri": "264.0;tcp://10.0.0.1,10.1.0.1:49511"}, "10.0.0.1", "265"),
+    ({"PMIX_NAMESPACE": "prterun-head-7-4711@1"}, "head-7", "prterun-head-7-4711@1")])
+def test_the_open_mpi_example(clean, env, host, job):
+    first, _ = plan(clean, *crun_lines((EXAMPLES / "mpirun.sh").read_text()), env | {"OMPI_COMM_WORLD_RANK": "1"})
+    assert re.fullmatch(rf"job {job}: 2 workers on this node, 2 nodes, rendezvous tcp at {host}:\d+ \(Open MPI\)", first)
+
+
+def test_the_kubernetes_example(clean):
+    yaml = pytest.importorskip("yaml")
+    service, job = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    container, = pod["containers"]
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]} and pod["subdomain"] == service["metadata"]["name"]
+    assert spec["completionMode"] == "Indexed" and f"--nnodes={spec['completions']}" in container["command"]
+    assert spec["completions"] == spec["parallelism"] and pod["restartPolicy"] == "Never"
+    assert all(rule["onExitCodes"]["containerName"] == container["name"] for rule in spec["podFailurePolicy"]["rules"])
+    ports = {container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")}
+    assert ports == {9420} and "--http-port=9420" in container["command"]
+    volume, = pod["volumes"]
+    assert volume["secret"]["defaultMode"] & 0o077 == 0, "a token that others may read is refused"
+    first, out = plan(clean, container["command"][1:], {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1", "KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+    assert re.fullmatch(r"job train: 8 workers on this node, 2 nodes, rendezvous tcp at train-0[\w.-]*:\d+ \(Kubernetes\)", first)
+    assert "    GROUP_RANK=1\n" in out and "    RANK=8\n" in out
