@@ -50,6 +50,9 @@ static void put(void *buf, size_t i, enum dtype t, double v)
     case DT_BF16:
         ((uint16_t *)buf)[i] = bf16_from_f32((float)v);
         break;
+    case DT_F16:
+        ((uint16_t *)buf)[i] = f16_from_f32((float)v);
+        break;
     default:
         ((int64_t *)buf)[i] = (int64_t)v;
     }
@@ -60,6 +63,7 @@ static double get(const void *buf, size_t i, enum dtype t)
     return t == DT_F32   ? ((const float *)buf)[i]
            : t == DT_F64 ? ((const double *)buf)[i]
            : t == DT_I64 ? (double)((const int64_t *)buf)[i]
+           : t == DT_F16 ? f32_from_f16(((const uint16_t *)buf)[i])
                          : f32_from_bf16(((const uint16_t *)buf)[i]);
 }
 
@@ -90,7 +94,8 @@ static void expect_all(const struct ranks *w, int code)
 /* Element i of out, combined over `world` ranks whose inputs begin at `first`. */
 static void check(const void *out, size_t i, size_t first, int world, enum dtype t, enum comm_op op)
 {
-    static const double unit[] = {[DT_F64] = 0x1p-53, [DT_F32] = 0x1p-24, [DT_BF16] = 0x1p-8, [DT_I64] = 0};
+    static const double unit[] = {
+        [DT_F64] = 0x1p-53, [DT_F32] = 0x1p-24, [DT_BF16] = 0x1p-8, [DT_F16] = 0x1p-11, [DT_I64] = 0};
     long double sum = 0, size = 0;
     double max = -INFINITY, min = INFINITY;
     for (int r = 0; r < world; r++) {
@@ -132,7 +137,7 @@ static void check_all_reduce(struct ranks *w, size_t n, enum dtype t, enum comm_
 static void all_reduce_gives_every_rank_the_same_right_bits(void **state)
 {
     static const size_t sizes[] = {0, 1, 3, 17, 1000, 1000000};
-    static const enum dtype types[] = {DT_F32, DT_F64, DT_BF16, DT_I64};
+    static const enum dtype types[] = {DT_F32, DT_F64, DT_BF16, DT_F16, DT_I64};
     static const enum comm_op ops[] = {COMM_SUM, COMM_MAX, COMM_MIN};
     for (size_t i = 0; i < LEN(worlds); i++) {
         struct ranks w;
@@ -238,7 +243,7 @@ static int scatter(struct comm *c, int rank, void *arg, struct err *e)
 static void reduce_scatter_gives_each_rank_its_slice(void **state)
 {
     static const size_t sizes[] = {0, 1, 1000, 300001};
-    static const enum dtype types[] = {DT_F32, DT_F64, DT_BF16, DT_I64};
+    static const enum dtype types[] = {DT_F32, DT_F64, DT_BF16, DT_F16, DT_I64};
     for (size_t i = 0; i < LEN(worlds); i++) {
         struct ranks w;
         ranks_open(&w, *state, worlds[i], TIMEOUT_MS);

@@ -26,6 +26,17 @@ static void bf16_sums_stay_in_fp32_until_the_end(void **state)
     assert_int_equal(f32_from_bf16(out[1]), 256);
 }
 
+static void f16_sums_stay_in_fp32_until_the_end(void **state)
+{
+    /* 2048 + 1 + 1 in fp16 steps would stay at 2048; and what is too large only on the way is no infinity. */
+    uint16_t first[2] = {f16_from_f32(2048), f16_from_f32(60000)}, a[2] = {f16_from_f32(1), f16_from_f32(60000)},
+             b[2] = {f16_from_f32(1), f16_from_f32(-60000)}, out[2];
+    const void *parts[] = {first, a, b};
+    reduce_many(out, parts, 3, 2, DT_F16, COMM_SUM);
+    assert_int_equal(f32_from_f16(out[0]), 2050);
+    assert_true(f32_from_f16(out[1]) == f32_from_f16(first[1]));
+}
+
 static void the_output_may_be_one_of_the_inputs(void **state)
 {
     enum { N = 5000 }; /* more than a block */
@@ -100,6 +111,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_sums_stay_in_fp32_until_the_end),
+        cmocka_unit_test(f16_sums_stay_in_fp32_until_the_end),
         cmocka_unit_test(the_output_may_be_one_of_the_inputs),
         cmocka_unit_test(integer_sums_wrap),
         cmocka_unit_test(types_that_cannot_be_reduced_are_named),

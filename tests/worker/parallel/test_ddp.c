@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -363,6 +364,72 @@ static void overlapped_sums_are_the_plain_sums_bit_for_bit(void **state)
     }
 }
 
+struct wire_case {
+    enum dtype wire, real;
+    void *x[3];
+};
+
+/* Gradients sin(i + rank), a tail of 0.1 + rank that no half holds; the first gradient of rank 1 is infinite. */
+static int reduce_as_halves(struct comm *c, int rank, void *arg, struct err *e)
+{
+    struct wire_case *w = arg;
+    struct ddp_options o = {.first_bucket_bytes = 4096, .bucket_bytes = 100000, .wire = w->wire};
+    struct ddp *d = NULL;
+    for (size_t i = 0; i < BIG + BIG_TAIL; i++) {
+        const double v = i < BIG ? (i == 0 && rank == 1 ? INFINITY : sin((double)i + rank)) : 0.1 + rank;
+        if (w->real == DT_F64)
+            ((double *)w->x[rank])[i] = v;
+        else
+            ((float *)w->x[rank])[i] = (float)v;
+    }
+    TRY(ddp_create(&d, c, w->x[rank], BIG, BIG_TAIL, w->real, &o, e));
+    ddp_begin(d, true);
+    const struct run_hooks *h = ddp_hooks(d);
+    int rc = 0;
+    for (size_t at = 0; at < BIG && rc == 0; at += 1234)
+        rc = h->ready(h->ctx, at, at + 1234 < BIG ? at + 1234 : BIG, NULL, e);
+    if (rc == 0)
+        rc = ddp_wait(d, e);
+    ddp_destroy(d);
+    return rc;
+}
+
+/* Bound: each of three terms is rounded once, and their sum; terms are at most 1/3 in size, the result is scaled by 3. */
+static void gradients_travel_as_halves_and_the_rest_does_not(void **state)
+{
+    const struct wire_case cases[] = {
+        {.wire = DT_F16, .real = DT_F32}, {.wire = DT_BF16, .real = DT_F32}, {.wire = DT_F16, .real = DT_F64}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct wire_case w = cases[k];
+        struct ranks r;
+        double worst = 0;
+        ranks_open(&r, "local", 3, 20000);
+        for (int i = 0; i < 3; i++)
+            w.x[i] = calloc(BIG + BIG_TAIL, sizeof(double));
+        ranks_run(&r, reduce_as_halves, &w);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(r.rc[i], 0);
+            assert_memory_equal(w.x[0], w.x[i], (BIG + BIG_TAIL) * dtype_size(w.real));
+        }
+        for (size_t i = 0; i < BIG + BIG_TAIL; i++) {
+            const double got = w.real == DT_F64 ? ((double *)w.x[0])[i] : (double)((float *)w.x[0])[i];
+            const double want = i < BIG ? sin((double)i) + sin((double)i + 1) + sin((double)i + 2) : 3.3;
+            if (i == 0)
+                assert_true(isinf(got)); /* nobody loses sight of an overflow */
+            else if (i < BIG)
+                worst = fmax(worst, fabs(got - want));
+            else
+                assert_true(fabs(got - want) < 1e-6);
+        }
+        const double unit = w.wire == DT_F16 ? 0x1p-12 : 0x1p-9;
+        print_message("# %s: largest error %.2g\n", dtype_name(w.wire), worst);
+        assert_true(worst > unit / 4 && worst < 3 * (3 * unit + unit * 2));
+        for (int i = 0; i < 3; i++)
+            free(w.x[i]);
+        ranks_close(&r);
+    }
+}
+
 static int wait_in_vain(struct comm *c, int rank, void *arg, struct err *e)
 {
     if (rank == 1) {
@@ -405,6 +472,7 @@ int main(void)
         cmocka_unit_test(a_world_of_one_costs_nothing),
         cmocka_unit_test(stream_backends_are_called_in_place_with_the_stream),
         cmocka_unit_test(overlapped_sums_are_the_plain_sums_bit_for_bit),
+        cmocka_unit_test(gradients_travel_as_halves_and_the_rest_does_not),
         cmocka_unit_test(a_peer_that_aborts_ends_the_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
