@@ -31,6 +31,18 @@ static int parse_range(const char *text, void *field, struct err *e)
     return 0;
 }
 
+static int parse_window(const char *text, void *field, struct err *e)
+{
+    struct window *w = field;
+    char first[64];
+    const char *comma = strchr(text, ',');
+    if (!comma || (size_t)(comma - text) >= sizeof first)
+        return err_set(e, ERR_USAGE, "'%s' is not FIRST,COUNT", text);
+    snprintf(first, sizeof first, "%.*s", (int)(comma - text), text);
+    TRY(parse_i64(first, "FIRST", 1, INT64_MAX / 2, &w->first, e));
+    return parse_i64(comma + 1, "COUNT", 1, INT64_MAX / 2, &w->count, e);
+}
+
 static int parse_milestones(const char *text, void *field, struct err *e)
 {
     struct milestones *m = field;
@@ -573,6 +585,27 @@ static const struct arg_spec specs[] = {
      .at = AT(tensorboard),
      .metavar = "DIR",
      .help = "write event files for TensorBoard there: loss, accuracy, rate, images/s and waits of every step, and evaluations"},
+    {.name = "timeline",
+     .type = ARG_STRING,
+     .at = AT(timeline),
+     .metavar = "FILE",
+     .help = "write what some steps spend their time on there, in Chrome's trace format: operations, reductions, waits, "
+             "evaluations, checkpoints"},
+    {.name = "timeline-steps",
+     .type = ARG_CUSTOM,
+     .at = AT(timeline_steps),
+     .def = "3,10",
+     .parse = parse_window,
+     .metavar = "FIRST,COUNT",
+     .help = "steps of this process that --timeline tells of, counted from 1"},
+    {.name = "prof",
+     .type = ARG_INT,
+     .at = AT(prof),
+     .def = "0",
+     .min = 0,
+     .max = 1e15,
+     .metavar = "STEP",
+     .help = "a timeline of ten steps from this one on; without --timeline in timeline.json of the log folder or here; 0: none"},
     {.name = "progress",
      .type = ARG_CHOICE,
      .at = AT(progress),

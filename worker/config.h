@@ -14,6 +14,10 @@ struct range {
     double min, max;
 };
 
+struct window {
+    int64_t first, count; /* steps, from 1 */
+};
+
 #define MILESTONES_MAX 16
 struct milestones {
     double epoch[MILESTONES_MAX]; /* rising */
@@ -80,7 +84,9 @@ struct train_config {
     bool evaluate;      /* evaluate --test-data and end */
 
     const char *log_dir;
-    const char *tensorboard;
+    const char *tensorboard, *timeline;
+    struct window timeline_steps;
+    int64_t prof; /* 0: as --timeline and --timeline-steps say */
     int progress;       /* enum progress_format */
     int64_t print_freq; /* 0: as the format's program does */
     bool log_all_ranks;

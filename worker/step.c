@@ -13,6 +13,7 @@
 #include "worker/parallel/ddp.h"
 #include "worker/program/program.h"
 #include "worker/state.h"
+#include "worker/trace.h"
 
 /* Biases and the scales and shifts of batch norm are vectors. */
 static struct update_slice slice_of(const struct param *q, const struct optimizer *o)
@@ -140,7 +141,8 @@ static int run_parts(struct step *t, const struct loader_batch *batch, struct er
                                .smoothing = t->smoothing,
                                .accumulate = i > 0,
                                .params_version = t->state->version,
-                               .hooks = ddp_hooks(t->ddp)};
+                               .hooks = ddp_hooks(t->ddp),
+                               .trace = trace_ops(t->trace)};
         ddp_begin(t->ddp, last);
         TRY(t->state->device->ops->run(t->plan, &run, e));
         if (!last)
@@ -194,18 +196,23 @@ int train_step(struct step *t, double lr, int stop, struct step_result *ret, str
 
     TRY(loader_next(t->loader, &batch, e)); /* images (n, H, W, C) u8, labels (n), weights (n) */
     int64_t loaded = clock_ns();
+    trace_span(t->trace, "data", "wait for the loader", start);
     t->grad_scale = precision_grad_scale(&t->precision, &s->loss_scale, t->grad_batch);
     int rc = run_parts(t, &batch, e);
     loader_done(t->loader, &batch);
     TRY(rc);
     TRY(state_set_metric(s, METRIC_STOP, stop, e));
     TRY(state_set_metric(s, METRIC_BAD, (double)batch.bad, e));
+    int64_t computed = clock_ns();
     TRY(ddp_wait(t->ddp, e)); /* gradients, statistics and metrics are sums over all ranks */
+    trace_span(t->trace, "collective", "wait for reductions", computed);
     TRY(state_get_metrics(s, m, e));
     bool skipped = false;
     TRY(judge(t, m, &skipped, e));
+    int64_t reduced = clock_ns();
     if (!skipped)
         TRY(update_all(t, lr, e));
+    trace_span(t->trace, "optimizer", "update", reduced);
 
     *ret = (struct step_result){.loss = m[METRIC_LOSS],
                                 .top1 = m[METRIC_TOP1],

@@ -15,6 +15,7 @@ struct loader;
 struct plan;
 struct program;
 struct state;
+struct trace;
 
 /* A run of the arenas that one update takes. */
 struct update_slice {
@@ -48,6 +49,7 @@ struct step {
     double grad_batch; /* samples of a step: what precision_grad_scale() divides by */
     bool check;        /* see that gradients are finite before they are used, in every step */
     int64_t updates;   /* done so far */
+    const struct trace *trace; /* NULL: none */
 };
 
 struct step_result { /* sums over the global batch, equal on all ranks */

@@ -30,6 +30,7 @@
 #include "worker/replicas.h"
 #include "worker/session.h"
 #include "worker/stop.h"
+#include "worker/trace.h"
 
 #define VERDICT_MS 5000 /* longer than any launcher needs to notice a death */
 
@@ -37,6 +38,8 @@ struct run {
     const struct train_config *cfg;
     struct session s;
     struct journal journal;
+    struct trace trace;
+    int64_t steps; /* of this process */
     struct position at;
     struct schedule schedule;
     struct step step;
@@ -104,7 +107,11 @@ static void save_if_due(struct run *r)
     if (!r->cfg->checkpoint_dir || !save_due(r))
         return;
     crun_phase(CRUN_PHASE_CHECKPOINT);
-    if (save(r, &e) < 0) {
+    int64_t start = clock_ns();
+    int rc = save(r, &e);
+    if (r->s.rank == 0)
+        trace_long_span(&r->trace, "checkpoint", "checkpoint", start);
+    if (rc < 0) {
         progress_end_line(&r->journal.progress);
         log_error("train", "%s; training goes on", e.text);
         r->saved_ns = clock_ns();
@@ -139,7 +146,10 @@ static int one_step(struct run *r, bool *ret_stop, struct err *e)
     struct err je;
     double lr = rate(r, 0);
     ddp_stats(r->s.ddp, &before);
+    trace_step(&r->trace, ++r->steps);
+    int64_t start = clock_ns();
     TRY(train_step(&r->step, lr, want_stop(r), &res, e));
+    trace_span(&r->trace, "step", "step", start);
     ddp_stats(r->s.ddp, &after);
     r->at.updates++;
     r->at.step++;
@@ -168,8 +178,10 @@ static int test(struct run *r, struct eval_result *v, struct err *e)
 {
     progress_end_line(&r->journal.progress);
     crun_phase(CRUN_PHASE_EVALUATION);
+    int64_t start = clock_ns();
     const struct eval_watch watch = journal_watch(&r->journal, &r->s);
     TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, &watch, v, e));
+    trace_long_span(&r->trace, "evaluation", "evaluation", start);
     if (!v->stopped && v->count == 0)
         return err_set(e, ERR_DATA, "not one image of %s could be decoded", r->cfg->test_data);
     crun_phase(CRUN_PHASE_STEP);
@@ -271,6 +283,8 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
                             .grad_batch = (double)r->cfg->batch_size,
                             .check = r->s.precision.half == DT_F16 || r->s.state.loss_scale.dynamic ||
                                      train_config_allreduce(r->cfg) != ALLREDUCE_FP32};
+    r->step.trace = &r->trace;
+    TRY(trace_open(&r->trace, &r->s, env, true, e));
     int resumed = resume(r, e);
     TRY(resumed);
     if (!resumed) {
@@ -279,6 +293,7 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
     }
     if (replicas_check(&r->s.state, r->s.comm, e) < 0)
         return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
+    TRY(trace_open(&r->trace, &r->s, env, false, e)); /* the file is there: ranks met */
     r->step.updates = r->at.updates - r->s.state.loss_scale.skipped; /* Adam's own count */
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     r->schedule = rate_schedule(r->cfg, r->s.world, r->s.steps_per_epoch, r->s.total_steps);
@@ -298,6 +313,7 @@ static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
     progress_end_line(&r->journal.progress);
     crun_phase(CRUN_PHASE_CLOSING);
     TRY(save(r, e));
+    trace_flush(&r->trace);
     TRY(r->s.comm->ops->barrier(r->s.comm, COMM_CONTROL, e)); /* nobody ends before the checkpoint is complete */
     *ret_exit = stopped ? EXIT_REQUEUE : EXIT_OK;
     if (stopped)
@@ -342,6 +358,7 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
         return rc;
     r.s.failed = rc < 0;
     journal_close(&r.journal);
-    session_close(&r.s);
+    session_close(&r.s); /* its communication thread tells the trace of itself */
+    trace_close(&r.trace, rc == 0);
     return rc;
 }

@@ -22,6 +22,7 @@ struct ddp {
     enum dtype real, wire;
     uint16_t *half; /* a bucket's gradients on their way; NULL where wire is real */
     struct run_hooks hooks;
+    const struct ddp_watch *watch; /* NULL: nobody */
     size_t *ends;
     int buckets;
 
@@ -67,6 +68,12 @@ static int reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
     return all_reduce(d, d->reduce + first * dtype_size(d->real), end - first, d->real, stream, e);
 }
 
+static void tell(const struct ddp *d, int bucket, bool own_thread, int64_t start_ns, int64_t took_ns)
+{
+    if (d->watch)
+        d->watch->reduced(d->watch->ctx, bucket, own_thread, start_ns, start_ns + took_ns);
+}
+
 static void *communicate(void *arg)
 {
     struct ddp *d = arg;
@@ -83,6 +90,7 @@ static void *communicate(void *arg)
         int64_t start = clock_ns();
         int rc = reduce_bucket(d, k, NULL, &e);
         int64_t took = clock_ns() - start;
+        tell(d, k, true, start, took);
         pthread_mutex_lock(&d->lock);
         d->stats.comm_ns += took;
         if (rc < 0) {
@@ -142,6 +150,7 @@ static int on_all_sum(void *ctx, void *buf, size_t n, enum dtype t, void *stream
     int64_t start = clock_ns();
     int rc = d->comm->ops->all_reduce(d->comm, COMM_STATISTICS, buf, n, t, COMM_SUM, stream, e);
     int64_t took = clock_ns() - start;
+    tell(d, -1, false, start, took);
     pthread_mutex_lock(&d->lock);
     d->stats.statistics_ns += took;
     pthread_mutex_unlock(&d->lock);
@@ -223,6 +232,11 @@ void ddp_destroy(struct ddp *d)
     free(d->half);
     free(d->ends);
     free(d);
+}
+
+void ddp_set_watch(struct ddp *d, const struct ddp_watch *w)
+{
+    d->watch = w;
 }
 
 const struct run_hooks *ddp_hooks(struct ddp *d)

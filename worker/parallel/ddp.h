@@ -22,6 +22,12 @@ struct comm;
 struct ddp;
 struct err;
 
+/* Who wants to know when reductions ran, times as clock_ns(). bucket -1: statistics. own_thread: not on the training thread. */
+struct ddp_watch {
+    void *ctx;
+    void (*reduced)(void *ctx, int bucket, bool own_thread, int64_t start_ns, int64_t end_ns);
+};
+
 struct ddp_options {
     size_t bucket_bytes;       /* 0: 25 MiB */
     size_t first_bucket_bytes; /* 0: 1 MiB */
@@ -35,6 +41,9 @@ struct ddp_options {
 int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, size_t n_tail, enum dtype real,
                const struct ddp_options *o, struct err *e);
 void ddp_destroy(struct ddp *d); /* joins the thread; comm_abort() first if calls may hang */
+
+/* Before the first ddp_begin(); borrowed until ddp_destroy(). */
+void ddp_set_watch(struct ddp *d, const struct ddp_watch *w);
 
 /* Hooks to pass to run(); valid until ddp_destroy(). With world 1 they cost nothing. */
 const struct run_hooks *ddp_hooks(struct ddp *d);

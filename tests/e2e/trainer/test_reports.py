@@ -112,3 +112,74 @@ def test_event_files_of_a_run_that_goes_on_take_back_what_is_done_again(data, tm
     assert started == [saved + 1]
     assert max(s for s, _, _ in events(files[0])) > saved  # something was done twice
     assert sorted(curves(tmp_path / "tb")["train/loss"]) == list(range(1, 16))
+
+
+def spans(path):
+    """{(rank, track): [event]} of a timeline, in order of time."""
+    out = {}
+    for e in json.loads(path.read_text()):
+        if e["ph"] == "X":
+            out.setdefault((e["pid"], e["tid"]), []).append(e)
+    for track in out.values():
+        track.sort(key=lambda e: (e["ts"], -e["dur"]))
+    return out
+
+
+def assert_nested(track):
+    open_until = []
+    for e in track:
+        end = e["ts"] + e["dur"]
+        while open_until and open_until[-1] <= e["ts"]:
+            open_until.pop()
+        assert not open_until or end <= open_until[-1] + 0.0015, e  # microseconds, rounded to three digits
+        open_until.append(end)
+
+
+def test_a_timeline_tells_what_steps_spend_their_time_on(data, tmp_path):
+    p = run(CRUN, "--standalone", "--nproc_per_node", 2,
+            *convnet(data, "--timeline", tmp_path / "t.json", "--timeline-steps", "2,3", "--checkpoint-dir", tmp_path / "ck"))
+    assert p.returncode == 0, p.stderr
+    tracks = spans(tmp_path / "t.json")
+    assert {rank for rank, _ in tracks} == {0, 1}
+    for track in tracks.values():
+        assert_nested(track)
+    for rank in (0, 1):
+        training = tracks[rank, 0]
+        steps_ = [e for e in training if e["cat"] == "step"]
+        assert len(steps_) == 3
+        names = [e["name"] for e in training]
+        assert names.count("evaluation") == 1 and names.count("checkpoint") == (rank == 0)
+        inner = [e for e in training if e["cat"] in ("data", "compute", "collective", "optimizer")]
+        assert {"data", "compute", "collective", "optimizer"} <= {e["cat"] for e in inner}
+        assert any("layer1.0" in e["name"] for e in inner)
+        assert sum(e["dur"] for e in inner) >= 0.8 * sum(e["dur"] for e in steps_)  # steps are told of nearly whole
+        assert sum("all-reduce" in e["name"] for e in tracks[rank, 1]) >= 3  # a bucket a step at least
+
+
+def test_the_steps_of_a_timeline_add_up_to_the_time_of_training(data, tmp_path):
+    p = run(*convnet(data, "--timeline", tmp_path / "t.json", "--timeline-steps", "1,1000", "--log-dir", tmp_path))
+    assert p.returncode == 0, p.stderr
+    took = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    seconds = max(m["seconds"] for m in took if "lr" in m)
+    total = sum(e["dur"] for e in spans(tmp_path / "t.json")[0, 0] if e["cat"] == "step") / 1e6
+    assert seconds <= total <= 1.1 * seconds + 0.05
+
+
+def test_a_killed_runs_timeline_lacks_a_bracket_at_most(data, tmp_path):
+    file = tmp_path / "t.json"
+    p = subprocess.Popen([str(a) for a in convnet(data, "--timeline", file, "--timeline-steps", "1,1000000", "--print-freq", 1, epochs=1000)],
+                         stderr=subprocess.PIPE, text=True)
+    for line in p.stderr:
+        if "Epoch 2/1000 [3/5]" in line:
+            p.kill()
+            break
+    p.stderr.close()
+    p.wait(timeout=60)
+    events_ = json.loads(file.read_text() + "]")
+    assert sum(e.get("cat") == "step" for e in events_) >= 6
+
+
+def test_prof_is_a_timeline_of_ten_steps(data, tmp_path):
+    p = run(*convnet(data, "--prof", 4, "--log-dir", tmp_path, epochs=4))
+    assert p.returncode == 0, p.stderr
+    assert sum(e["cat"] == "step" for e in spans(tmp_path / "timeline.json")[0, 0]) == 10
