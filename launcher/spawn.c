@@ -48,13 +48,21 @@ struct child_arg {
     pid_t parent;
 };
 
+#if defined(__has_feature) /* clang's word for it */
+#define HAS_SANITIZER (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAS_SANITIZER 1
+#else
+#define HAS_SANITIZER 0
+#endif
+
+#if defined(__x86_64__) && !HAS_SANITIZER /* they know one stack a thread */
+#define CAN_BORROW 1
 static _Noreturn void child_entry(const struct child_arg *a)
 {
     child(a->r, a->parent);
 }
 
-#if defined(__x86_64__)
-#define CAN_BORROW 1
 /* clone3 whose child calls child_entry(a) on the stack in *args: it must never return into this frame, which the parent goes on with. */
 static long clone3_borrowed(const struct clone_args *args, const struct child_arg *a)
 {
