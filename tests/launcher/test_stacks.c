@@ -60,6 +60,17 @@ static pid_t tracer_of(pid_t pid)
     return tracer;
 }
 
+static pid_t child_of(pid_t pid)
+{
+    char path[64];
+    int child = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    FILE *f = fopen(path, "re");
+    assert_true(f && fscanf(f, "%d", &child) == 1);
+    fclose(f);
+    return child;
+}
+
 static void *kill_when_traced(void *arg)
 {
     const pid_t pid = *(pid_t *)arg;
@@ -133,6 +144,7 @@ static void one_that_stops_late_goes_on_when_the_thread_that_saves_ends(void **s
         wait_ms(1); /* the kernel lets go of it after the join */
     assert_int_equal(tracer_of(pid), 0);
     kill(pid, SIGTERM);
+    kill(child_of(pid), SIGKILL); /* it comes out of the kernel, where it would have stopped */
     assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED), 0);
     assert_int_equal(info.si_status, SIGTERM);
     unlink(path);
