@@ -1,9 +1,11 @@
 """kill -9 of the agent, the guardian, or both at random moments: nobody is left.
 
-Workers fork, leave for sessions of their own and ignore SIGTERM. Figures are printed (pytest -s); moments come from a seed (CRUN_TEST_SEED)."""
+Workers fork, leave for sessions of their own and ignore SIGTERM. Figures are printed (pytest -s); moments come from a seed (CRUN_TEST_SEED). The time
+runs from the last kill to the end of the last process, told by the kernel (pidfd), so that a look at /proc on a busy machine does not count."""
 
 import os
 import random
+import select
 import signal
 import time
 
@@ -43,6 +45,48 @@ def children(pids):
     return found
 
 
+class Ends:
+    """When processes end, as the kernel tells it."""
+
+    def __init__(self, pids):
+        self.fds, self.poll, self.last = {}, select.poll(), 0.0
+        self.add(pids)
+
+    def add(self, pids):
+        for pid in pids:
+            try:
+                fd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            self.fds[fd] = pid
+            self.poll.register(fd, select.POLLIN)
+
+    def left(self):
+        return set(self.fds.values())
+
+    def take(self, ms):
+        for fd, _ in self.poll.poll(ms):
+            self.last = time.monotonic()
+            self.poll.unregister(fd)
+            os.close(fd)
+            del self.fds[fd]
+
+    def wait(self, may_live, seconds=10):
+        """Until all have ended but those that may_live() names."""
+        end = time.monotonic() + seconds
+        while self.fds and time.monotonic() < end:
+            self.take(20)
+            if self.fds and self.left() <= may_live():
+                break
+
+    def finish(self):
+        """-> when the last one ended that has"""
+        self.take(0)
+        for fd in self.fds:
+            os.close(fd)
+        return self.last
+
+
 def kill_at(crun, rng, victim, cgroup, memory):
     """One job, killed at one moment. -> (phase, seconds until all were gone, children that survived the kill of both, zombies)"""
     phase = rng.choice(["spawning", "running", "stopping"])
@@ -56,20 +100,22 @@ def kill_at(crun, rng, victim, cgroup, memory):
     except (OSError, IndexError):
         agent = None  # it is not there yet
     seen = set(crun.processes())
-    start = time.monotonic()
-    for pid in ([p.pid] if victim != "agent" else []) + ([agent] if agent and victim != "guardian" else []):
+    watched = Ends(seen - {p.pid, agent})
+    kills = ([p.pid] if victim != "agent" or not agent else []) + ([agent] if agent and victim != "guardian" else [])
+    for pid in kills:
         os.kill(pid, signal.SIGKILL)
-    if victim == "agent" and not agent:
-        p.kill()
+    start = time.monotonic()
+    watched.wait(lambda: children(watched.left()) if victim == "both" else set())
     left = set()
-    while True:
+    while True:  # those that were born meanwhile
         now = set(crun.processes())
+        watched.add(now - seen - {p.pid, agent})
         seen |= now
         left = children(now) if victim == "both" else set()
         if not now - left:
             break
         assert time.monotonic() - start < 10, f"{phase}: still there: {states(now)}"
-    took = time.monotonic() - start
+    took = max(0, watched.finish() - start)
     p.communicate(timeout=60)
     # An agent without its guardian is reaped by whoever adopts it; so are all, if neither is left.
     zombies = {pid: s for pid, s in states(seen - {p.pid, agent}).items() if s[0] == "Z"} if victim != "both" and agent else {}
