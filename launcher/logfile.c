@@ -15,12 +15,26 @@
 #define RETRY_MS 1000 /* a full disk is asked again */
 #define PATH_BYTES 4200
 
+/* An earlier job's last line may have no end: ours must not go on in it. */
+static void end_line(const char *path, int fd)
+{
+    char last = '\n';
+    struct stat st;
+    const int in = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (in >= 0 && fstat(in, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+        pread(in, &last, 1, st.st_size - 1) == 1 && last != '\n' && write(fd, "\n", 1) < 0)
+        last = 0; /* a full disk: told by the first line that does not go in */
+    if (in >= 0)
+        close(in);
+}
+
 static int open_end(struct logfile *f)
 {
     struct stat st;
     f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (f->fd < 0)
         return -errno;
+    end_line(f->path, f->fd);
     f->size = f->line_at = fstat(f->fd, &st) == 0 && S_ISREG(st.st_mode) ? st.st_size : 0;
     return 0;
 }
@@ -90,13 +104,13 @@ static void count_dropped(struct logfile *f, uint64_t bytes)
     }
 }
 
-static int fail(struct logfile *f, int rc)
+static void fail(struct logfile *f, int rc)
 {
-    const bool first = f->lost == 0;
+    if (f->lost == 0)
+        f->untold = rc;
     f->error = -rc;
     f->retry_ms = clock_deadline(RETRY_MS);
     count_dropped(f, take_back(f));
-    return first ? rc : 0;
 }
 
 /* At the beginning of a line: is there room again? */
@@ -207,23 +221,22 @@ static void drop(struct logfile *f, const char *data, size_t n)
     f->skipping = n > 0 ? data[n - 1] != '\n' : f->skipping;
 }
 
-static int write_lines(struct logfile *f, const char *data, size_t n)
+static void write_lines(struct logfile *f, const char *data, size_t n)
 {
     while (n > 0) {
         size_t part = f->capped ? 0 : fitting(f, data, n);
         if (part == 0 || f->error) {
             drop(f, data, n);
-            return 0;
+            return;
         }
         n -= part;
         const int rc = put(f, &data, &part);
         if (rc < 0) {
-            const int first = fail(f, rc);
+            fail(f, rc);
             drop(f, data, part + n);
-            return first;
+            return;
         }
     }
-    return 0;
 }
 
 int logfile_write(struct logfile *f, const char *data, size_t n)
@@ -237,17 +250,19 @@ int logfile_write(struct logfile *f, const char *data, size_t n)
         data += part;
         n -= part;
     }
-    if (n > 0 && f->error && !resume(f)) {
+    if (n > 0 && f->error && !resume(f))
         drop(f, data, n);
-        return 0;
-    }
-    return write_lines(f, data, n);
+    else
+        write_lines(f, data, n);
+    const int rc = f->untold;
+    f->untold = 0;
+    return rc;
 }
 
 void logfile_close(struct logfile *f)
 {
-    if (f->fd >= 0 && f->path) {
-        if (f->left_out > 0)
+    if (f->path) {
+        if (f->fd >= 0 && f->left_out > 0)
             say(f, "crun: %llu bytes were left out%s\n", f->left_out, "");
         f->retry_ms = 0;
         if (f->error && f->gap > 0)

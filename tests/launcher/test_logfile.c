@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -113,6 +114,38 @@ static void what_was_there_stays(void **state)
     }
     expect(0, "one\ntwo");
     assert_int_equal(put(&f, "closed"), 0);
+}
+
+static void a_line_that_an_earlier_job_left_without_its_end_is_ended(void **state)
+{
+    struct logfile f;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        begin(&f, (struct logfile_limits){0});
+        put(&f, i ? "two\n" : "one");
+        logfile_close(&f);
+    }
+    expect(0, "one\ntwo\n");
+}
+
+/* Rotated, the file cannot be begun anew: told with the line that finds it so. */
+static void a_rotation_that_cannot_go_on_is_told_at_once(void **state)
+{
+    struct logfile f;
+    struct rlimit before, none;
+    (void)state;
+    begin(&f, (struct logfile_limits){.rotate_bytes = 8});
+    assert_int_equal(put(&f, "aaa\nbbb\n"), 0);
+    getrlimit(RLIMIT_NOFILE, &before);
+    none = (struct rlimit){0, before.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+    const int told = put(&f, "ccc\n");
+    setrlimit(RLIMIT_NOFILE, &before);
+    assert_int_equal(told, -EMFILE);
+    assert_int_equal(put(&f, "ddd\n"), 0); /* once */
+    logfile_close(&f);
+    expect(1, "aaa\nbbb\n");
+    expect(0, "crun: 8 bytes are missing here (Too many open files)\n");
 }
 
 static void files_are_rotated_between_lines(void **state)
@@ -241,6 +274,8 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         CASE(what_was_there_stays),
+        CASE(a_line_that_an_earlier_job_left_without_its_end_is_ended),
+        CASE(a_rotation_that_cannot_go_on_is_told_at_once),
         CASE(files_are_rotated_between_lines),
         CASE(old_files_of_others_are_never_removed),
         CASE(a_cap_ends_the_file_between_lines_and_counts),
