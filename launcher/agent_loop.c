@@ -352,7 +352,7 @@ static int open_parts(struct run *r, struct err *e)
     TRY(agent_http_open(r, e));
     TRY(placement_plan(&r->placement, (enum binding_mode)c->numa_binding, n, e));
     TRY(make_cgroup(r, e));
-    if (c->log.dir_chosen || r->logs.torchrun) /* else the path is known beforehand */
+    if (r->logs.root[0] && (c->log.dir_chosen || r->logs.torchrun)) /* else the path is known beforehand */
         logmux_say(r->mux, "the workers' output goes to %s", r->logs.root);
     r->shares_terminal = n == 1 && isatty(STDIN_FILENO);
     const struct group_options group = {

@@ -28,9 +28,9 @@ static int refuse_control(const char *what, const char *text, struct err *e)
 /* Becomes the name of a folder. */
 static int check_run_id(const char *id, struct err *e)
 {
-    TRY(refuse_control("--run-id", id, e));
+    TRY(refuse_control("--rdzv-id", id, e));
     if (!*id || strchr(id, '/') || id[0] == '.' || strlen(id) > 128)
-        return err_set(e, ERR_USAGE, "--run-id '%s': expected 1 to 128 characters without '/', not beginning with '.'",
+        return err_set(e, ERR_USAGE, "--rdzv-id '%s': expected 1 to 128 characters without '/', not beginning with '.'",
                        id);
     return 0;
 }
@@ -39,7 +39,7 @@ static int random_id(char out[40], struct err *e)
 {
     unsigned char bytes[16];
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
-        return err_set(e, ERR_USAGE, "no random numbers for a run id (%s): expected --run-id", strerror(errno));
+        return err_set(e, ERR_USAGE, "no random numbers for a run id (%s): expected --rdzv-id", strerror(errno));
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(out + 2 * i, 3, "%02x", bytes[i]);
     return 0;

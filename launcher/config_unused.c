@@ -67,6 +67,17 @@ static const char *unseen(const struct config *c)
     return log_conf_hides_all(&c->log) ? "no line of the workers is shown" : NULL;
 }
 
+static const char *without_files(const struct config *c)
+{
+    return !c->log.dir ? "no log files are written (--log-dir)" : NULL;
+}
+
+static const char *without_rotation(const struct config *c)
+{
+    return c->log.rotate_keep > 0 && c->log.rotate_bytes == 0 ? "nothing is rotated without --log-rotate-size"
+                                                              : without_files(c);
+}
+
 static const char *one_worker(const struct config *c)
 {
     return c->nproc == 1 ? "one worker shares its lines with nobody" : unseen(c);
@@ -91,6 +102,12 @@ static const char *one_worker(const struct config *c)
     X("insecure", false, without_server)                                                                               \
     X("restart-window", false, without_restarts)                                                                       \
     X("restart-backoff", false, without_restarts)                                                                      \
+    X("log-layout", false, without_files)                                                                              \
+    X("log-rotate-size", false, without_files)                                                                         \
+    X("log-rotate-keep", false, without_rotation)                                                                      \
+    X("log-max-size", false, without_files)                                                                            \
+    X("duplicate-stdout-filters", false, without_files)                                                                \
+    X("duplicate-stderr-filters", false, without_files)                                                                \
     X("log-line-prefix-template", false, without_prefix)                                                               \
     X("local-ranks-filter", false, unseen)                                                                             \
     X("ranks-filter", false, unseen)                                                                                   \

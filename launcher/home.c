@@ -292,7 +292,7 @@ static int choose_run_id(struct choice *c, const struct scheduler *s, struct err
     if (!*id && h->kind != HOME_LOCAL)
         id = HOME_RUN_ID;
     if (strlen(id) > HOME_ID_MAX)
-        return err_set(e, ERR_USAGE, "--run-id: expected at most %d characters", HOME_ID_MAX);
+        return err_set(e, ERR_USAGE, "--rdzv-id: expected at most %d characters", HOME_ID_MAX);
     snprintf(h->run_id, sizeof h->run_id, "%s", id);
     return 0;
 }

@@ -161,24 +161,6 @@ bool log_conf_hides_all(const struct log_conf *c)
     return c->show == LOG_SHOW_FIRST_FAILURE || redirected;
 }
 
-static int check(const struct log_conf *c, struct err *e)
-{
-    const bool nowhere = c->dir && strcmp(c->dir, LOG_CONF_NOWHERE) == 0;
-    if (c->show == LOG_SHOW_FIRST_FAILURE && names_any(&c->tee))
-        return err_set(e, ERR_USAGE, "--show first-failure and --tee contradict each other: leave one of them out");
-    if (c->rotate_keep > 0 && c->rotate_bytes == 0)
-        return err_set(e, ERR_USAGE, "--log-rotate-keep has no effect without --log-rotate-size");
-    if ((!c->dir || nowhere) && (c->rotate_bytes > 0 || c->max_bytes > 0 || c->layout != LOG_LAYOUT_CRUN))
-        return err_set(e, ERR_USAGE, "%s has no effect without files: expected --log-dir DIR",
-                       c->rotate_bytes > 0 ? "--log-rotate-size"
-                       : c->max_bytes > 0  ? "--log-max-size"
-                                           : "--log-layout torchrun");
-    if (nowhere && (c->out_filters || c->err_filters))
-        return err_set(e, ERR_USAGE, "%s has no effect with --log-dir %s: expected a folder",
-                       c->out_filters ? "--duplicate-stdout-filters" : "--duplicate-stderr-filters", LOG_CONF_NOWHERE);
-    return 0;
-}
-
 int log_conf_settle(struct log_conf *c, struct err *e)
 {
     const char **const texts[] = {&c->dir, &c->out_filters, &c->err_filters};
@@ -187,7 +169,8 @@ int log_conf_settle(struct log_conf *c, struct err *e)
             *texts[i] = NULL;
     if (log_prefix_check(c->template, e) < 0)
         return err_wrap(e, "--log-line-prefix-template '%s'", c->template);
-    TRY(check(c, e));
+    if (c->show == LOG_SHOW_FIRST_FAILURE && names_any(&c->tee))
+        return err_set(e, ERR_USAGE, "--show first-failure and --tee contradict each other: leave one of them out");
     const bool files = names_any(&c->redirects) || names_any(&c->tee) || c->out_filters || c->err_filters ||
                        c->show == LOG_SHOW_FIRST_FAILURE;
     c->dir_chosen = !c->dir && files;

@@ -60,7 +60,7 @@ int log_conf_parse_ranks(const char *text, void *field, struct err *e);
 int log_conf_parse_spec(const char *text, void *field, struct err *e);
 int log_conf_parse_bytes(const char *text, void *field, struct err *e);
 
-/* Contradictions and options without effect are refused (ERR_USAGE); c->dir becomes what it stands for. */
+/* Contradictions are refused (ERR_USAGE); c->dir becomes what it stands for: NULL where no files are written. */
 int log_conf_settle(struct log_conf *c, struct err *e);
 
 bool log_ranks_has(const struct log_ranks *r, int rank);

@@ -184,7 +184,7 @@ static void a_cluster_is_set_up_once(void **state)
 
 static void control_characters_are_refused_and_not_printed(void **state)
 {
-    static const char *const options[] = {"--run-id", "--role"};
+    static const char *const options[] = {"--rdzv-id", "--role"};
     for (size_t i = 0; i < 2; i++) {
         struct config c;
         struct err e;
@@ -209,7 +209,7 @@ static void a_run_id_is_random_or_an_error(void **state)
     int rc = read_two("--nnodes", "1", &a, &e);
     no_random_numbers = false;
     assert_int_equal(rc, ERR_USAGE);
-    assert_non_null(strstr(e.text, "expected --run-id"));
+    assert_non_null(strstr(e.text, "expected --rdzv-id"));
 }
 
 int main(void)

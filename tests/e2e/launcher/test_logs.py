@@ -234,10 +234,22 @@ def test_a_file_has_a_cap_that_counts_what_is_left_out(logs):
     (("--show", "first-failure", "--log-rate", "5"), "log-rate", "no line of the workers is shown"),
     (("-r", "3", "--local-ranks-filter", "0"), "local-ranks-filter", "no line of the workers is shown"),
     (("-r", "3", "--ranks-filter", "0"), "ranks-filter", "no line of the workers is shown"),
+    (("--log-layout", "torchrun"), "log-layout", "no log files are written (--log-dir)"),
+    (("--log-max-size", "5"), "log-max-size", "no log files are written (--log-dir)"),
+    (("--log-rotate-size", "5"), "log-rotate-size", "no log files are written (--log-dir)"),
+    (("--log-rotate-keep", "5", "--log-dir", "d"), "log-rotate-keep", "nothing is rotated without --log-rotate-size"),
+    (("--duplicate-stdout-filters", "x", "--log-dir", "/dev/null"), "duplicate-stdout-filters", "no log files are written"),
+    (("--duplicate-stderr-filters", "x", "--log-dir", "/dev/null"), "duplicate-stderr-filters", "no log files are written"),
 ])
 def test_what_has_no_effect_is_said(crun, options, name, why):
     rc, _, err = crun.run(*options, "true", cwd=crun.tmp)
     assert rc == 0 and [l for l in err.splitlines() if l.startswith(f"crun: --{name} has no effect: ") and why in l], err
+
+
+def test_files_that_a_redirect_asks_for_may_be_capped(crun):
+    rc, _, err = crun.run("-r", "1", "--run-id", "j", "--log-max-size", "5", "sh", "-c", "echo abc; echo def", cwd=crun.tmp)
+    assert rc == 0 and "no effect" not in err, err
+    assert (crun.tmp / "logs" / "j" / "round-1" / "rank-0.out").read_text().splitlines()[0] == "abc"
 
 
 def test_a_dry_run_tells_where_output_goes_and_makes_nothing(crun):
@@ -259,14 +271,9 @@ def test_a_dry_run_tells_where_output_goes_and_makes_nothing(crun):
     (("--color", "red"), ["--color", "'red'", "auto"]),
     (("--show", "none"), ["--show", "'none'", "first-failure"]),
     (("--log-layout", "x", "--log-dir", "d"), ["--log-layout", "'x'", "torchrun"]),
-    (("--log-layout", "torchrun"), ["--log-layout torchrun", "--log-dir"]),
     (("--log-rate", "-1"), ["--log-rate", "-1"]),
     (("--log-max-size", "5X", "--log-dir", "d"), ["--log-max-size", "'5X'", "expected bytes"]),
-    (("--log-max-size", "5"), ["--log-max-size", "no effect", "--log-dir"]),
-    (("--log-rotate-size", "5"), ["--log-rotate-size", "no effect", "--log-dir"]),
-    (("--log-rotate-keep", "5", "--log-dir", "d"), ["--log-rotate-keep", "no effect", "--log-rotate-size"]),
     (("--show", "first-failure", "-t", "3"), ["--show first-failure", "--tee"]),
-    (("--duplicate-stdout-filters", "x", "--log-dir", "/dev/null"), ["--duplicate-stdout-filters", "no effect", "/dev/null"]),
 ])
 def test_what_cannot_be_is_one_sentence(crun, options, words):
     rc, out, err = crun.run(*options, "true", cwd=crun.tmp)

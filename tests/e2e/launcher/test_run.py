@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -156,3 +157,9 @@ def test_a_worker_cannot_cut_its_page_short(crun):
               "except PermissionError: sys.exit(7)")
     rc, _, err = crun.run("--standalone", "python3", "-c", script)
     assert rc == 7, err
+
+
+def test_too_few_open_files_are_told_with_the_limit(crun):
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    rc, _, err = crun.run("--nproc-per-node", 64, "true", preexec_fn=few)
+    assert rc == 69 and "Too many open files (ulimit -n allows 40)" in err, err
