@@ -136,10 +136,14 @@ static void show_progress(struct journal *j, const struct session *s, const stru
 
 static int scalars_step(struct tensorboard *t, const struct metrics_step *m, struct err *e)
 {
-    const struct tensorboard_scalar v[] = {
-        {"train/loss", m->loss},           {"train/acc1", m->acc1},      {"train/acc5", m->acc5},
-        {"train/lr", m->lr},               {"epoch", m->epoch},          {"speed/images_per_sec", m->images_per_sec},
-        {"speed/data_wait", m->data_wait}, {"speed/comm_wait", m->comm_wait}};
+    const struct tensorboard_scalar v[] = {{"train/loss", m->loss},
+                                           {"train/acc1", m->acc1},
+                                           {"train/acc5", m->acc5},
+                                           {"train/lr", m->lr},
+                                           {"epoch", m->epoch},
+                                           {"speed/images_per_sec", m->images_per_sec},
+                                           {"speed/data_wait", m->data_wait},
+                                           {"speed/comm_wait", m->comm_wait}};
     return tensorboard_add(t, m->step, v, sizeof v / sizeof *v, e);
 }
 
@@ -181,6 +185,10 @@ int journal_step(struct journal *j, const struct session *s, const struct positi
                              .comm_wait = comm_wait,
                              .seconds = at->seconds,
                              .bad_samples = (int64_t)r->bad};
+    if (s->state.loss_scale.dynamic || s->state.loss_scale.scale != 1) {
+        m.loss_scale = s->state.loss_scale.scale;
+        m.skipped = s->state.loss_scale.skipped;
+    }
     TRY(j->tensorboard ? scalars_step(j->tensorboard, &m, e) : 0);
     return j->metrics ? metrics_step(j->metrics, &m, e) : 0;
 }

@@ -148,6 +148,7 @@ static int take(struct state *s, const struct image *im, const char *text, const
         json_i64(meta, "batch", &batch, NULL);
         found.step = same_place(found.step, batch, id);
         *at = found;
+        meta_take_scale(meta, id, tell, &s->loss_scale);
     }
     cJSON_Delete(meta);
     return rc;
@@ -184,6 +185,7 @@ int snapshot_save(struct state *s, const char *dir, const struct position *at, c
     TRY(image_init(&im, s, e));
     im.updates = at->updates;
     cJSON *meta = meta_make(at, id);
+    meta_add_scale(meta, &s->loss_scale);
     int rc = image_download(&im, s, e);
     if (rc == 0)
         rc = image_check_finite(&im, s, e);

@@ -10,6 +10,7 @@
 #include "worker/ckpt/ckpt.h"
 
 struct err;
+struct loss_scale;
 struct position;
 struct snapshot_identity;
 struct state;
@@ -42,6 +43,10 @@ int image_check_finite(const struct image *im, const struct state *s, struct err
 
 /* The manifest's "meta". */
 cJSON *meta_make(const struct position *at, const struct snapshot_identity *id);
+/* How the losses of this run are scaled. What another precision, or another choice of --loss-scale, had come to is not taken up (that is
+ * told), but how many steps were left out. */
+void meta_add_scale(cJSON *meta, const struct loss_scale *s);
+void meta_take_scale(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct loss_scale *s);
 /* Does it fit this run? ERR_MISMATCH names both values. tell: log what differs and is taken. */
 int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e);
 int meta_position(const cJSON *meta, struct position *at, struct err *e);

@@ -6,6 +6,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "worker/config.h"
+#include "worker/loss_scale.h"
 #include "worker/optim/schedule.h"
 #include "worker/snapshot.h"
 
@@ -84,6 +85,36 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
     for (int i = 0; i < id->nclasses; i++)
         cJSON_AddItemToArray(classes, cJSON_CreateString(id->classes[i]));
     return m;
+}
+
+void meta_add_scale(cJSON *meta, const struct loss_scale *s)
+{
+    cJSON *m = cJSON_AddObjectToObject(meta, "loss_scale");
+    cJSON_AddNumberToObject(m, "scale", s->scale);
+    cJSON_AddNumberToObject(m, "clean", (double)s->clean);
+    cJSON_AddNumberToObject(m, "skipped", (double)s->skipped);
+    cJSON_AddBoolToObject(m, "dynamic", s->dynamic);
+}
+
+void meta_take_scale(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct loss_scale *s)
+{
+    const cJSON *m = cJSON_GetObjectItemCaseSensitive(meta, "loss_scale");
+    const bool dynamic = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(m, "dynamic"));
+    const char *precision = "";
+    double scale = 0;
+    int64_t clean = 0;
+    if (json_i64(m, "skipped", &s->skipped, NULL) < 0) /* a checkpoint from before there were any */
+        return;
+    json_str(meta, "amp", &precision, NULL);
+    if (!s->dynamic && !dynamic)
+        return;
+    if (s->dynamic && dynamic && strcmp(precision, id->amp) == 0 && json_f64(m, "scale", &scale, NULL) == 0 &&
+        json_i64(m, "clean", &clean, NULL) == 0 && scale > 0) {
+        s->scale = scale;
+        s->clean = clean;
+    } else if (tell) {
+        log_warn("resume", "the loss scale begins anew at %g", s->scale);
+    }
 }
 
 static int check_classes(const cJSON *meta, const struct snapshot_identity *id, struct err *e)

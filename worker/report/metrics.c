@@ -219,8 +219,11 @@ int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *e)
         {"comm_wait", s->comm_wait},
         {"seconds", s->seconds},
         {"bad_samples", (double)s->bad_samples},
+        {"loss_scale", s->loss_scale},
+        {"skipped", (double)s->skipped},
     };
-    return put_object(m, v, sizeof v / sizeof *v, e);
+    const size_t n = sizeof v / sizeof *v;
+    return put_object(m, v, s->loss_scale > 0 ? n : n - 2, e);
 }
 
 int metrics_eval(struct metrics *m, const struct metrics_eval *s, struct err *e)
