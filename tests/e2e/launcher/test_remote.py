@@ -1,4 +1,5 @@
 """-H and --hostfile: agents that crun starts on other hosts. A script stands in for ssh; the last test has a real one."""
+import contextlib
 import os
 import pathlib
 import re
@@ -14,6 +15,8 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "elastic"))
+sys.path.insert(0, str(HERE.parents[1] / "fault"))
+import netns  # noqa: E402
 from cluster import free_port  # noqa: E402
 
 # Names with a user are never this machine, and all of them are reached at once.
@@ -227,6 +230,21 @@ def test_a_remote_agent_is_nothing_for_people(crun):
     p = crun.start("remote-agent", stdin=subprocess.PIPE)
     _, err = p.communicate(b"hello\n", timeout=60)
     assert p.returncode == 69 and b"crun remote-agent is what crun -H starts on other hosts" in err
+
+
+def test_hosts_of_their_own_networks_meet_at_the_first(crun):
+    """This crun is in none of the networks, as on a log-in node without a route: it needs no more than ssh."""
+    why = netns.available()
+    if why:
+        pytest.skip(why)
+    rsh = crun.tmp / "netns-ssh"
+    with contextlib.closing(netns.Net(2)) as net:
+        rsh.write_text("#!/bin/sh\nhost=$1; shift\ncase $host in\n" + "".join(
+            f'{h.addr}) exec {" ".join(h.prefix())} sh -c "$*";;\n' for h in net.hosts) + "esac\nexit 255\n")
+        rsh.chmod(0o755)
+        rc, out, err = crun.run("-H", ",".join(f"{h.addr}:2" for h in net.hosts), "--rsh", rsh, "sh", "-c", 'echo "$RANK/$WORLD_SIZE $MASTER_ADDR"')
+        assert rc == 0, err
+        assert sorted(re.findall(r"\]: (\S+ \S+)", out)) == [f"{r}/4 {net.hosts[0].addr}" for r in range(4)]
 
 
 def test_a_real_ssh(crun):
