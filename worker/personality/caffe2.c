@@ -15,8 +15,8 @@ struct caffe2 {
     struct train_config train;
     int64_t batch, num_gpus, num_shards, shard_id, redis_port, workspace_mb, num_layers;
     const char *redis_host, *file_store, *save_dir, *model_name, *load_path, *interfaces, *model;
-    int transport;
-    bool use_cpu, use_ideep, model_parallel, use_nccl;
+    int transport, dtype;
+    bool use_cpu, use_ideep, model_parallel, use_nccl, float16_compute, tensor_core;
 };
 
 #define OWN(field) offsetof(struct caffe2, field)
@@ -104,6 +104,17 @@ static const struct arg_spec own[] = {
      .choices = "tcp|ibverbs",
      .def = "tcp",
      .help = "between machines; ibverbs is not built"},
+    {.name = "dtype",
+     .type = ARG_CHOICE,
+     .at = OWN(dtype),
+     .choices = "float|float16",
+     .def = "float",
+     .help = "float16: fp16 parameters and activations with fp32 copies: --opt-level O2 --loss-scale 1"},
+    {.name = "float16-compute", .type = ARG_FLAG, .at = OWN(float16_compute), .help = "all in fp16: --opt-level O3"},
+    {.name = "enable-tensor-core",
+     .type = ARG_FLAG,
+     .at = OWN(tensor_core),
+     .help = "fp16 units of a GPU; no effect on a CPU, which is said"},
     {.name = "model-parallel", .type = ARG_FLAG, .at = OWN(model_parallel), .help = "not in this build"},
     {.name = "model",
      .type = ARG_STRING,
@@ -121,13 +132,21 @@ static const struct arg_spec own[] = {
 };
 
 static const struct personality_default defaults[] = {
-    {"image-size", "227", 0, NULL},   {"num-labels", "1000", 0, NULL},
-    {"num-epochs", "1000", 0, NULL},  {"lr-policy", "step", 0, NULL},
-    {"warmup-epochs", "0", 0, NULL},  {"sgd-rule", "caffe2", 0, NULL},
-    {"bn-decay", "off", 0, NULL},     {"zero-init-residual", "off", 0, NULL},
-    {"net-style", "caffe2", 0, NULL}, {"sampler", "sharded", 0, NULL},
-    {"input", "caffe2", 0, NULL},     {"progress", "caffe2", 0, NULL},
-    {"log-dir", ".", 0, NULL},        {NULL, NULL, 0, NULL},
+    {"image-size", "227", 0, NULL},
+    {"num-labels", "1000", 0, NULL},
+    {"num-epochs", "1000", 0, NULL},
+    {"lr-policy", "step", 0, NULL},
+    {"warmup-epochs", "0", 0, NULL},
+    {"sgd-rule", "caffe2", 0, NULL},
+    {"bn-decay", "off", 0, NULL},
+    {"zero-init-residual", "off", 0, NULL},
+    {"net-style", "caffe2", 0, NULL},
+    {"sampler", "sharded", 0, NULL},
+    {"input", "caffe2", 0, NULL},
+    {"progress", "caffe2", 0, NULL},
+    {"log-dir", ".", 0, NULL},
+    {"max-loss", "40", 0, NULL},
+    {NULL, NULL, 0, NULL},
 };
 
 /* Names of the original's checks and advice, so that people find them. */
@@ -229,6 +248,17 @@ static int choose_checkpoints(struct caffe2 *c, struct err *e)
     return 0;
 }
 
+static void choose_precision(struct caffe2 *c)
+{
+    struct precision_options *p = &c->train.precision;
+    if (c->float16_compute)
+        p->level = LEVEL_O3;
+    else if (c->dtype) {
+        p->level = LEVEL_O2;
+        p->loss_scale = 1;
+    }
+}
+
 /* The rate is "based on 256 global batch size", says its help, and is never rescaled. */
 static void say_what_does_not_fit(const struct caffe2 *c, const struct personality_args *a)
 {
@@ -240,6 +270,8 @@ static void say_what_does_not_fit(const struct caffe2 *c, const struct personali
             t->base_lr, (int)t->batch_size, t->base_lr * (double)t->batch_size / 256);
     if (personality_given(a, "cudnn-workspace-limit-mb"))
         personality_warn("--cudnn_workspace_limit_mb %d has no effect on a CPU", (int)c->workspace_mb);
+    if (c->tensor_core)
+        personality_warn("--enable_tensor_core has no effect on a CPU");
     if (!c->use_cpu && !c->use_ideep && !personality_given(a, "device"))
         personality_warn("no GPU can be used by this build: using CPU, this will be slow");
     if (c->use_ideep)
@@ -263,6 +295,7 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
     if (c->train.epoch_size && c->train.epoch_size < c->train.batch_size)
         return err_set(e, ERR_USAGE, "--epoch_size %d is less than one batch of %d images", (int)c->train.epoch_size,
                        (int)c->train.batch_size);
+    choose_precision(c);
     say_what_does_not_fit(c, a);
     return 0;
 }

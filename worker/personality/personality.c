@@ -85,7 +85,7 @@ static void adopt(const struct personality *p, struct arg_spec *s, char aliases[
         s->short_name = d->short_name;
     if (d && d->def)
         s->def = d->def;
-    s->required = s->required && !is_own(p, s->name, strlen(s->name));
+    s->required = s->required && p->operands == ARG_NO_OPERANDS && !is_own(p, s->name, strlen(s->name));
 }
 
 static void merge(struct merged *m, const struct personality *p)

@@ -1,0 +1,131 @@
+"""trainer imagenet: the printed command lines of TorchShard and PyTorch's example, their defaults, their refusals."""
+import json
+
+import pytest
+
+from command_lines import config, free_port, losses, refused, together, trained
+
+SMALL = " -a convnet --image-size 28 --epochs 1 -j 1"
+
+
+@pytest.fixture(scope="module")
+def folder(shapes):
+    return shapes(32, 32, 16)
+
+
+def test_one_machine(folder, tmp_path):
+    p = trained(tmp_path, f"imagenet --multiprocessing-distributed --num-classes 1000 {folder} --procs 2 -b 16" + SMALL)
+    assert "1000 classes" in p.stderr_text and "16 global, 16 per node, up to 8 per rank (2 ranks, 1 nodes); 2 steps" in p.stderr_text
+    assert p.stdout_text.startswith(" * Acc@1 ") or " * Acc@1" in p.stderr_text + p.stdout_text
+    assert "Epoch: [0][" in p.stderr_text + p.stdout_text and (tmp_path / "checkpoint.pth.tar" / "latest").exists()
+
+
+@pytest.mark.parametrize("more", ["--enable-model-parallel --model-parallel-dim 0", "--enable-model-parallel --model-parallel-dim -1",
+                                  "--enable-model-parallel --model-parallel-dim 0 --enable-amp-mode", "--model-parallel-dim 1",
+                                  "--enable-model-parallel --model-parallel-dim 0 --enable-zero-optim"])
+def test_what_this_build_does_not_have_is_said(folder, tmp_path, more):
+    p = refused(tmp_path, f"imagenet --multiprocessing-distributed --num-classes 1000 {more} {folder}", 69, "this build does not have a last layer sharded")
+    assert p.stderr_text.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_mixed_precision_by_torchshards_name(folder, tmp_path):
+    p = trained(tmp_path, f"imagenet --multiprocessing-distributed --num-classes 1000 --enable-amp-mode {folder} -b 16 --max-steps 1" + SMALL)
+    assert "(O1" in p.stderr_text
+
+
+def nodes(folder, tmp_path, url, **env):
+    line = f"imagenet {folder} --multiprocessing-distributed --dist-url {url} --batch-size 8 --num-classes 2000 --world-size 2 --procs 2" + SMALL
+    ps = together([(tmp_path, f"{line} --rank {r}", env) for r in range(2)])
+    assert "16 global, 8 per node, up to 4 per rank (4 ranks, 2 nodes); 2 steps" in ps[0].stderr_text and "ranks" not in ps[1].stderr_text
+    return losses(tmp_path / "checkpoint.pth.tar")
+
+
+def test_two_machines_meet_at_tcp_and_by_environment(folder, tmp_path):
+    tcp, env = tmp_path / "tcp", tmp_path / "env"
+    tcp.mkdir(), env.mkdir()
+    first = nodes(folder, tcp, f"tcp://127.0.0.1:{free_port()}")
+    assert nodes(folder, env, "env://", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port()) == first and len(first) == 2
+
+
+def test_a_second_run_sets_the_first_ones_checkpoints_aside(folder, tmp_path):
+    for _ in range(2):
+        trained(tmp_path, f"imagenet {folder} -b 16" + SMALL)
+    kept = list(tmp_path.glob("checkpoint.pth.tar.until-*"))
+    assert len(kept) == 1 and (kept[0] / "latest").exists() and (tmp_path / "checkpoint.pth.tar" / "latest").exists()
+
+
+def test_resume_and_evaluate(folder, tmp_path):
+    trained(tmp_path, f"imagenet {folder} -b 16" + SMALL)
+    p = trained(tmp_path, f"imagenet {folder} -b 16 --resume checkpoint.pth.tar" + SMALL.replace("--epochs 1", "--epochs 2"))
+    assert "resumed from step 2 (epoch 1" in p.stderr_text + p.stdout_text or "resumed from step 2" in p.stderr_text
+    p = trained(tmp_path, f"imagenet {folder} -b 16 -e --resume checkpoint.pth.tar" + SMALL)
+    assert "Acc@1" in p.stdout_text
+    refused(tmp_path, f"imagenet {folder} --resume no.pth.tar" + SMALL, 2, "no.pth.tar")
+
+
+def test_a_start_epoch_has_its_rate(folder, tmp_path):
+    trained(tmp_path, f"imagenet {folder} -b 16 --epochs 31 --start-epoch 30 -a convnet --image-size 28 --max-steps 61 --lr 0.01")
+    steps = [m for m in map(json.loads, (tmp_path / "checkpoint.pth.tar" / "metrics.jsonl").read_text().splitlines()) if "lr" in m]
+    assert len(steps) == 1 and abs(steps[0]["lr"] - 0.001) < 1e-12
+
+
+def test_one_device_and_made_up_images(tmp_path):
+    p = trained(tmp_path, "imagenet --dummy --gpu 0 -b 4 --max-steps 1 --null-images 8 --eval-steps 1" + SMALL)
+    for text in ("=> Dummy data is used!", "completely disable data parallelism", "using CPU, this will be slow"):
+        assert text in p.stderr_text
+    p = trained(tmp_path, "imagenet --dummy --no-accel --print-config")
+    assert "CPU" not in p.stderr_text
+
+
+def test_defaults_are_those_of_the_examples():
+    c = config("imagenet DIR --no-cuda")
+    want = {"train-data": "DIR/train", "test-data": "DIR/val", "batch-size": "256", "arch": "resnet50", "num-epochs": "90", "start-epoch": "0",
+            "base-learning-rate": "0.1", "momentum": "0.9", "weight-decay": "0.0001", "lr-policy": "step", "lr-step": "30", "lr-gamma": "0.1",
+            "warmup-epochs": "0", "print-freq": "10", "num-labels": "1000", "image-size": "224", "loader-threads": "4", "resume": "off",
+            "evaluate": "off", "sampler": "distributed", "input": "torch", "progress": "torch", "checkpoint-dir": "checkpoint.pth.tar",
+            "if-checkpoint": "aside", "zero-init-residual": "off", "bn-decay": "on", "net-style": "torch", "dist-url": ""}
+    assert {k: c[k] for k in want} == want
+    assert config("imagenet")["train-data"] == "imagenet/train"
+    assert config("imagenet --train-dir a --val-dir b")["test-data"] == "b"
+
+
+def test_numbers_of_machines_and_processes():
+    c = config("imagenet D --world-size 2 --rank 1 --dist-url tcp://h:8000 --multiprocessing-distributed --procs 4 -j 6 --batch-size 128")
+    assert (c["batch-size"], c["nodes"], c["node-rank"], c["loader-threads"]) == ("256", "2", "1", "2")
+    c = config("imagenet D --batch-per-process 256 --multiprocessing-distributed --procs 8 --lr-policy apex --sync_bn")
+    assert (c["batch-size"], c["warmup-epochs"], c["sync-bn"]) == ("2048", "-1", "on")
+    c = config("imagenet D --batch-per-process 32 --base-lr 0.0125 --wd 5e-5 --warmup-epochs 5 --lr-policy horovod --batches-per-allreduce 2")
+    assert (c["batch-size"], c["base-learning-rate"], c["accumulate"]) == ("32", "0.0125", "2")
+
+
+@pytest.mark.parametrize("line, code, text", [
+    ("D --world-size 2 --rank 0", 2, "2 machines need a place to meet"),
+    ("D --world-size 2 --dist-url tcp://h:1", 2, "--world-size 2 needs --rank"),
+    ("D --rank 1", 2, "--rank 1 needs --world-size"),
+    ("D --world-size 2 --rank 2 --dist-url tcp://h:1", 2, "counted from 0 to 1"),
+    ("D --world-size 2 --rank 0 --dist-url tcp://224.66.41.62:23456", 2, "multicast"),
+    ("D --world-size 2 --rank 0 --dist-url tcp://h", 2, "expected tcp://HOST:PORT"),
+    ("D --world-size 2 --rank 0 --dist-url env://", 2, "MASTER_ADDR and MASTER_PORT"),
+    ("D --world-size 2 --rank 0 --dist-url redis://h:1", 2, "give --run-id"),
+    ("D --dist-url mpi://", 2, "expected env://"),
+    ("D --procs 2", 2, "goes with --multiprocessing-distributed"),
+    ("D E", 2, "unexpected argument 'E'"),
+    ("D -a resnet19", 2, "unknown architecture 'resnet19' (expected one of resnet18"),
+    ("/no/such/folder", 65, "/no/such/folder/train"),
+    ("D --use-adasum", 69, "adaptive summation"),
+    ("D --start-epoch 90", 2, "the run has 90 epochs"),
+    ("D --resume", 2, "'--resume' needs a value"),
+])
+def test_refusals(tmp_path, line, code, text):
+    if "resnet19" in line:
+        (tmp_path / "D").mkdir()
+        line = line.replace("D ", "--dummy ")
+    refused(tmp_path, "imagenet " + line, code, text)
+
+
+def test_under_a_launcher_ranks_are_not_counted_anew(tmp_path):
+    env = dict(RANK=0, WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2)
+    refused(tmp_path, "imagenet D --multiprocessing-distributed", 2, "a launcher has started 2 processes", **env)
+    refused(tmp_path, "imagenet D --local_rank=1", 2, "LOCAL_RANK is 0", **env)
+    refused(tmp_path, "train --train-data D --procs 2", 2, "a launcher has started this as rank 0 of 2", **env)
+    assert config("imagenet D -b 64", **env)["batch-size"] == "64"
