@@ -1,5 +1,6 @@
 /* Training images a second of a device without loader and communication.
- *   bench_device [device=cpu] [arch=resnet18] [image=64] [batch=32] [threads=1] [type=f32|bf16|emulated|eval] [steps=10] [profile=0|1]
+ *   bench_device [device=cpu] [arch=resnet18] [image=64] [batch=32] [threads=1] [type=f32|bf16|emulated|eval] [steps=10] [profile=0|1] [classes=10] [serve=0|1]
+ * serve=1: on each line of standard input the steps are run again, and the seconds of the fastest are printed: for taking turns with others.
  * Prints: device, arch, image, batch, threads, type, images/s of the fastest and of the median step, MB of plan memory. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,31 +8,11 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "tests/bench/options.h"
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/device.h"
 #include "worker/model/model.h"
 #include "worker/program/program.h"
-
-static const char *option(int argc, char **argv, const char *name, const char *def)
-{
-    size_t n = strlen(name);
-    for (int i = 1; i < argc; i++)
-        if (strncmp(argv[i], name, n) == 0 && argv[i][n] == '=')
-            return argv[i] + n + 1;
-    return def;
-}
-
-static int number(int argc, char **argv, const char *name, const char *def)
-{
-    char *end;
-    const char *text = option(argc, argv, name, def);
-    long v = strtol(text, &end, 10);
-    if (*end || v < 0 || v > 1000000) {
-        fprintf(stderr, "%s=%s (expected a number)\n", name, text);
-        exit(2);
-    }
-    return (int)v;
-}
 
 static int by_value(const void *a, const void *b)
 {
@@ -42,7 +23,7 @@ static int by_value(const void *a, const void *b)
 struct bench {
     const char *type, *device;
     struct model_options model;
-    int batch, threads, steps, profile;
+    int batch, threads, steps, profile, serve;
 };
 
 static int run(const struct bench *o, struct err *e)
@@ -91,14 +72,27 @@ static int run(const struct bench *o, struct err *e)
     }
     struct update u = {.n = p->n_train, .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4, .grad_mul = 1};
     const char *count = (const char *)reduce + (p->n_train + p->n_stats + METRIC_COUNT) * real;
-    for (int i = 0; i <= o->steps; i++) { /* the first one is not counted */
-        struct run_args a = {
-            .batch = {images, labels, weights}, .grad_scale = 1, .params_version = training ? (uint64_t)i + 1 : 1};
-        int64_t start = clock_ns();
-        TRY(ops->run(pl, &a, e));
-        if (training)
-            TRY(ops->update(d, &u, params, reduce, momentum, count, e));
-        times[i] = (double)(clock_ns() - start) * 1e-9;
+    int64_t version = 0;
+    for (int c = '\n'; c != EOF; c = o->serve ? getchar() : EOF) {
+        if (c != '\n')
+            continue;
+        for (int i = version > 0; i <= o->steps; i++) { /* the very first one is not counted */
+            struct run_args a = {.batch = {images, labels, weights},
+                                 .grad_scale = 1,
+                                 .params_version = training ? (uint64_t)++version : 1};
+            int64_t start = clock_ns();
+            TRY(ops->run(pl, &a, e));
+            if (training)
+                TRY(ops->update(d, &u, params, reduce, momentum, count, e));
+            times[i] = (double)(clock_ns() - start) * 1e-9;
+        }
+        double best = times[1];
+        for (int i = 2; i <= o->steps; i++)
+            best = times[i] < best ? times[i] : best;
+        if (o->serve) {
+            printf("%.6f\n", best);
+            fflush(stdout);
+        }
     }
     qsort(times + 1, (size_t)o->steps, sizeof(*times), by_value);
     printf("%s %s image=%d batch=%d threads=%d %s: %.1f images/s best, %.1f median, %.1f MB\n", o->device,
@@ -130,8 +124,9 @@ int main(int argc, char **argv)
                       .threads = number(argc, argv, "threads", "1"),
                       .steps = number(argc, argv, "steps", "10"),
                       .profile = number(argc, argv, "profile", "0"),
+                      .serve = number(argc, argv, "serve", "0"),
                       .model = {.arch = option(argc, argv, "arch", "resnet18"),
-                                .classes = 10,
+                                .classes = number(argc, argv, "classes", "10"),
                                 .channels = 3,
                                 .image_size = number(argc, argv, "image", "64"),
                                 .mean = {0.5f, 0.5f, 0.5f},

@@ -1,0 +1,203 @@
+/* What oneDNN alone needs for a training step: every convolution and inner product of a model, forward, by data and by weights, each
+ * by itself, in the layouts that oneDNN likes best, data in cache or not as it comes. Equal shapes are run once and counted.
+ *   bench_kernels [arch=resnet50] [image=224] [batch=16] [threads=2] [type=f32|bf16] [repeat=5] [table=1] [serve=0]
+ * Prints a row per shape and direction (best of `repeat`) and their sum. serve=1: on each line of standard input all are run again, each
+ * keeps its best, and the sum is printed: for taking turns with others. */
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "tests/bench/options.h"
+#include "worker/device/cpu/dnnl_wrap.h"
+#include "worker/device/host_common.h"
+#include "worker/model/model.h"
+#include "worker/program/program.h"
+
+enum { MAX_KERNELS = 1024 };
+
+struct timed {
+    struct dnn_shape shape;
+    enum dnn_dir dir;
+    struct dnn_kernel *kernel;
+    int count;
+    double best; /* seconds; 0: not run yet */
+};
+
+struct bench {
+    struct dnn *dnn;
+    struct timed kernels[MAX_KERNELS];
+    int n;
+    int batch, repeat;
+    enum dtype type;
+};
+
+static struct dnn_shape shape_of(const struct bench *b, const struct program *p, const struct op *op)
+{
+    const struct op *f = op->fwd >= 0 ? &p->ops[op->fwd] : op;
+    const struct tensor *x = &p->tensors[f->in[0]], *y = &p->tensors[f->out];
+    bool linear = f->kind == OP_LINEAR;
+    struct dnn_shape s;
+    memset(&s, 0, sizeof s); /* compared as bytes */
+    s.linear = linear;
+    s.bias = op->param[1] >= 0;
+    s.training = true;
+    s.n = b->batch;
+    s.c = linear ? x->c * x->h * x->w : x->c;
+    s.h = x->h;
+    s.w = x->w;
+    s.k = y->c;
+    s.oh = y->h;
+    s.ow = y->w;
+    s.kh = f->kh;
+    s.kw = f->kw;
+    s.sh = f->sh;
+    s.sw = f->sw;
+    s.ph = f->ph;
+    s.pw = f->pw;
+    s.src_type = s.dst_type = b->type;
+    return s;
+}
+
+static int bind_all(struct dnn_kernel *k, struct err *e)
+{
+    for (int s = 0; s < DNN_SLOTS; s++) {
+        void *memory;
+        if (!dnn_bytes(k, (enum dnn_slot)s))
+            continue;
+        TRY(host_alloc(dnn_bytes(k, (enum dnn_slot)s), &memory, e)); /* lives as long as the process */
+        memset(memory, 0x3d, dnn_bytes(k, (enum dnn_slot)s));        /* numbers of ordinary size in both types */
+        TRY(dnn_bind(k, (enum dnn_slot)s, memory, e));
+    }
+    return 0;
+}
+
+static int add(struct bench *b, const struct dnn_shape *s, enum dnn_dir dir, struct err *e)
+{
+    for (int i = 0; i < b->n; i++)
+        if (b->kernels[i].dir == dir && memcmp(&b->kernels[i].shape, s, sizeof *s) == 0) {
+            b->kernels[i].count++;
+            return 0;
+        }
+    if (b->n == MAX_KERNELS)
+        return err_set(e, -1, "more than %d shapes", MAX_KERNELS);
+    struct dnn_kernel *forward = NULL;
+    struct timed *t = &b->kernels[b->n];
+    *t = (struct timed){.shape = *s, .dir = dir, .count = 1};
+    if (dir != DNN_FORWARD)
+        TRY(dnn_kernel_create(b->dnn, s, DNN_FORWARD, LAYOUT_ANY, LAYOUT_ANY, NULL, &forward, e));
+    TRY(dnn_kernel_create(b->dnn, s, dir, LAYOUT_ANY, LAYOUT_ANY, forward, &t->kernel, e));
+    dnn_kernel_destroy(forward);
+    b->n++;
+    return bind_all(t->kernel, e);
+}
+
+static int collect(struct bench *b, const struct program *p, struct err *e)
+{
+    for (int i = 0; i < p->nops; i++) {
+        struct dnn_shape s;
+        switch (p->ops[i].kind) {
+        case OP_CONV:
+        case OP_LINEAR:
+            s = shape_of(b, p, &p->ops[i]);
+            TRY(add(b, &s, DNN_FORWARD, e));
+            break;
+        case OP_CONV_BWD_DATA:
+        case OP_LINEAR_BWD_DATA:
+            s = shape_of(b, p, &p->ops[i]);
+            TRY(add(b, &s, DNN_BWD_DATA, e));
+            break;
+        case OP_CONV_BWD_PARAM:
+        case OP_LINEAR_BWD_PARAM:
+            s = shape_of(b, p, &p->ops[i]);
+            TRY(add(b, &s, DNN_BWD_WEIGHTS, e));
+            break;
+        default:
+            break;
+        }
+    }
+    return 0;
+}
+
+static int run_all(struct bench *b, double *ret_sum, struct err *e)
+{
+    *ret_sum = 0;
+    for (int i = 0; i < b->n; i++) {
+        struct timed *t = &b->kernels[i];
+        TRY(dnn_run(t->kernel, e)); /* wakes the threads, warms the caches */
+        for (int r = 0; r < b->repeat; r++) {
+            int64_t start = clock_ns();
+            TRY(dnn_run(t->kernel, e));
+            double took = (double)(clock_ns() - start) * 1e-9;
+            if (t->best <= 0 || took < t->best)
+                t->best = took;
+        }
+        *ret_sum += t->best * t->count;
+    }
+    return 0;
+}
+
+static void print_table(const struct bench *b)
+{
+    static const char *const names[] = {"forward", "by data", "by weights"};
+    for (int i = 0; i < b->n; i++) {
+        const struct timed *t = &b->kernels[i];
+        const struct dnn_shape *s = &t->shape;
+        double flop = 2.0 * s->n * s->k * s->c * (s->linear ? 1 : (double)s->oh * s->ow * s->kh * s->kw);
+        printf("  %9.3f ms x %d  %6.0f GF/s  %-10s %4d x %3dx%-3d -> %4d x %3dx%-3d by %dx%d/%d  %s\n", 1e3 * t->best,
+               t->count, flop / t->best * 1e-9, names[t->dir], s->c, s->h, s->w, s->k, s->oh, s->ow, s->kh, s->kw,
+               s->sh, dnn_implementation(t->kernel));
+    }
+}
+
+static int run(struct bench *b, const struct model_options *m, bool table, bool serve, struct err *e)
+{
+    struct program *p;
+    double sum;
+    TRY(model_build(&p, m, e));
+    TRY(dnn_open(&b->dnn, e));
+    TRY(collect(b, p, e));
+    TRY(run_all(b, &sum, e));
+    for (int c; serve && (c = getchar()) != EOF;) {
+        if (c != '\n')
+            continue;
+        TRY(run_all(b, &sum, e));
+        printf("%.6f\n", sum);
+        fflush(stdout);
+    }
+    if (table)
+        print_table(b);
+    printf("bare kernels: %.3f ms a step of %d, %.2f images/s\n", 1e3 * sum, b->batch, b->batch / sum);
+    for (int i = 0; i < b->n; i++)
+        dnn_kernel_destroy(b->kernels[i].kernel);
+    dnn_close(b->dnn);
+    program_destroy(p);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    struct err e = {0};
+    struct model_options m = {.arch = option(argc, argv, "arch", "resnet50"),
+                              .classes = 1000,
+                              .channels = 3,
+                              .image_size = number(argc, argv, "image", "224"),
+                              .mean = {0.5f, 0.5f, 0.5f},
+                              .std = {0.25f, 0.25f, 0.25f}};
+    b.batch = number(argc, argv, "batch", "16");
+    b.repeat = number(argc, argv, "repeat", "5");
+    b.type = strcmp(option(argc, argv, "type", "f32"), "bf16") == 0 ? DT_BF16 : DT_F32;
+    omp_set_num_threads(number(argc, argv, "threads", "2"));
+    if (b.batch < 1 || b.repeat < 1) {
+        fprintf(stderr, "batch and repeat are at least 1\n");
+        return 2;
+    }
+    if (run(&b, &m, number(argc, argv, "table", "1"), number(argc, argv, "serve", "0"), &e) < 0) {
+        fprintf(stderr, "bench_kernels: %s\n", e.text);
+        return 1;
+    }
+    return 0;
+}

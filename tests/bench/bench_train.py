@@ -1,0 +1,137 @@
+"""ResNet-50 training on this machine's processor: this project's cpu device, PyTorch, and oneDNN's bare kernels, side by side.
+
+usage: bench_train.py BENCH_DEVICE BENCH_KERNELS [--peer PYTHON] [--rounds N] [--threads N] [--batch N,N] [--image N] [--no-check]
+
+Each contender is a process that waits for its turn; turns alternate, every other round backwards. A turn is a few whole steps on synthetic
+images: forward, backward, SGD. A contender's speed in a round is that of its fastest step; ratios are medians of the ratios within a
+round. Each side runs with the batch that suits it best, PyTorch also with the better of NCHW and channels_last (tried first). The bare kernels
+run with the batch of this project's side. Aims: 1.2 x PyTorch in fp32 (in bf16 where the processor has AMX), 85 % of the bare kernels."""
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+
+PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_steps.py")
+PASSIVE = dict(os.environ, OMP_WAIT_POLICY="passive")  # as the trainer itself runs
+
+
+class Contender:
+    def __init__(self, name, batch, argv, env=None):
+        self.name, self.batch, self.speeds = name, batch, []
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env or PASSIVE)
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended early (exit status {self.process.wait()})")
+        return self.batch / float(line)
+
+    def turn(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def end(self):
+        self.process.stdin.close()
+        rest = self.process.stdout.read()
+        self.process.wait()
+        return rest
+
+
+def ours(options, batch, kind):
+    return Contender(f"ours batch {batch}", batch, [
+        options.device, "arch=resnet50", "classes=1000", f"image={options.image}", f"batch={batch}",
+        f"threads={options.threads}", f"type={kind}", "steps=2", "serve=1"])
+
+
+def pytorch(options, batch, layout, kind):
+    return Contender(f"PyTorch {layout} batch {batch}", batch, [
+        options.peer, PEER, str(batch), layout, kind, str(options.threads), str(options.image)], dict(os.environ))
+
+
+def bare(options, batch, kind):
+    return Contender("bare kernels", batch, [
+        options.kernels, f"image={options.image}", f"batch={batch}", f"threads={options.threads}", f"type={kind}",
+        "repeat=2", "serve=1"])
+
+
+def best_of(candidates):
+    """The fastest of contenders in one turn each; the others are ended."""
+    tried = []
+    for make in candidates:
+        c = make()
+        c.read()  # the start-up turn
+        tried.append((max(c.turn(), c.turn()), c))
+        print(f"    tried {c.name}: {tried[-1][0]:.2f} images/s", flush=True)
+    tried.sort(key=lambda t: t[0])
+    for _, c in tried[:-1]:
+        c.end()
+    return tried[-1][1]
+
+
+def compare(options, kind):
+    """Median ratios of ours to PyTorch (None without it) and to the bare kernels."""
+    print(f"{kind}:")
+    sides = [best_of([lambda b=b: ours(options, b, kind) for b in options.batch])]
+    if options.peer:
+        sides.append(best_of([lambda b=b, l=l: pytorch(options, b, l, kind)
+                              for b in options.batch for l in ("NCHW", "channels_last")]))
+    sides.append(bare(options, sides[0].batch, kind))
+    for r in range(options.rounds):
+        for c in sides if r % 2 == 0 else reversed(sides):
+            c.speeds.append(c.turn())
+    rest = [c.end() for c in sides]
+    print(rest[-1], end="")
+    for c in sides:
+        print(f"  {c.name:32s} {statistics.median(c.speeds):7.2f} images/s, rounds "
+              + " ".join(f"{s:.2f}" for s in c.speeds))
+    to = {c.name.split()[0]: statistics.median(a / b for a, b in zip(sides[0].speeds, c.speeds)) for c in sides[1:]}
+    if "PyTorch" in to:
+        print(f"  {kind}: {to['PyTorch']:.2f} x PyTorch's best")
+    print(f"  {kind}: {100 * to['bare']:.0f} % of the bare kernels' sum")
+    return to.get("PyTorch"), to["bare"]
+
+
+def processor(flag):
+    with open("/proc/cpuinfo") as f:
+        return re.search(rf"^flags\s.*\b{flag}\b", f.read(), re.M) is not None
+
+
+def arguments():
+    a = argparse.ArgumentParser()
+    a.add_argument("device")
+    a.add_argument("kernels")
+    a.add_argument("--peer", help="python of PyTorch's environment (./dev peer makes one)")
+    a.add_argument("--rounds", type=int, default=5)
+    a.add_argument("--threads", type=int, default=2)
+    a.add_argument("--image", type=int, default=224)
+    a.add_argument("--batch", type=lambda s: [int(x) for x in s.split(",")], default=[16, 32])
+    a.add_argument("--no-check", action="store_true", help="print only")
+    return a.parse_args()
+
+
+def main():
+    options = arguments()
+    if options.peer and not os.access(options.peer, os.X_OK):
+        print(f"no PyTorch at {options.peer}: ./dev peer makes it; SKIPPED the comparison with it")
+        options.peer = None
+    if options.peer:
+        subprocess.run([options.peer, "-c", "import torch; print('PyTorch', torch.__version__)"], check=True)
+    failed = []
+    torch, kernels = compare(options, "f32")
+    if torch is not None and torch < 1.2:
+        failed.append(f"fp32: {torch:.2f} x PyTorch (expected 1.2)")
+    if kernels < 0.85:
+        failed.append(f"fp32: {100 * kernels:.0f} % of the bare kernels (expected 85)")
+    if processor("amx_bf16") or processor("avx512_bf16"):
+        torch, _ = compare(options, "bf16")
+        if torch is not None and torch < 1.2 and processor("amx_bf16"):
+            failed.append(f"bf16: {torch:.2f} x PyTorch (expected 1.2)")
+    print("\n".join(failed) or "every aim is reached")
+    sys.exit(bool(failed) and not options.no_check)
+
+
+if __name__ == "__main__":
+    main()
