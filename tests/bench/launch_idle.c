@@ -20,13 +20,14 @@ static struct halves halves_of(pid_t guardian)
     return (struct halves){guardian, agent, launch_switches(guardian), launch_switches(agent)};
 }
 
-/* Prints wake-ups a second; returns those of both halves. */
+/* Prints wake-ups a heartbeat; returns those of both halves. */
 static double print_wakes(const char *name, const struct halves *was, double seconds)
 {
     const struct halves now = halves_of(was->guardian);
-    const double guardian = (double)(now.guardian_woke - was->guardian_woke) / seconds;
-    const double agent = (double)(now.agent_woke - was->agent_woke) / seconds;
-    printf("  %-28s wake-ups a second: guardian %.2f, agent %.2f\n", name, guardian, agent);
+    const double beats = seconds + 1; /* that many may fall into the window */
+    const double guardian = (double)(now.guardian_woke - was->guardian_woke) / beats;
+    const double agent = (double)(now.agent_woke - was->agent_woke) / beats;
+    printf("  %-28s wake-ups a heartbeat: guardian %.2f, agent %.2f\n", name, guardian, agent);
     return guardian + agent;
 }
 
