@@ -1,5 +1,5 @@
-/* Records in a LevelDB. The library allows one process at a time; several threads of it may read. The keys are listed once at open, which reads the
- * whole data base through (a LevelDB keeps keys and values in the same blocks). */
+/* Records in a LevelDB, read through a view of its files (leveldb_view.h) by any number of threads. The keys are listed once at open, which reads
+ * the whole data base through (a LevelDB keeps keys and values in the same blocks). */
 #include <leveldb/c.h>
 
 #include <errno.h>
@@ -10,11 +10,12 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "worker/data/dataset_impl.h"
+#include "worker/data/leveldb_view.h"
 #include "worker/data/record.h"
 
 struct level {
     struct dataset base; /* first */
-    char *path;
+    char *path, *view;
     leveldb_options_t *options;
     leveldb_readoptions_t *reading;
     leveldb_t *db;
@@ -57,6 +58,7 @@ static void level_close(struct dataset *d)
         leveldb_options_destroy(l->options);
     keys_free(&l->keys);
     dataset_free_classes(d);
+    leveldb_view_remove(l->view);
     free(l->path);
     free(l);
 }
@@ -75,15 +77,10 @@ static int open_db(struct level *l, struct err *e)
     l->reading = leveldb_readoptions_create();
     leveldb_readoptions_set_fill_cache(l->reading, 0);
     leveldb_readoptions_set_verify_checksums(l->reading, 1);
-    l->db = leveldb_open(l->options, l->path, &why);
+    l->db = leveldb_open(l->options, l->view, &why);
     if (l->db)
         return 0;
-    int rc = strstr(why, "lock")
-                 ? err_set(e, ERR_DATA,
-                           "the LevelDB '%s' is open in another process, and LevelDB allows one at a time: "
-                           "run one rank, or copy it into an LMDB (trainer make-db)",
-                           l->path)
-                 : err_set(e, ERR_DATA, "cannot open the LevelDB '%s': %s", l->path, why);
+    int rc = err_set(e, ERR_DATA, "cannot open the LevelDB '%s': %s", l->path, why);
     leveldb_free(why);
     return rc;
 }
@@ -115,6 +112,8 @@ int dataset_open_leveldb(struct dataset **ret, const char *path, const struct da
     int rc = (l->path = strdup(path)) ? 0 : err_set(e, -ENOMEM, "no memory for a data set");
     if (rc == 0 && !dataset_has_file(path, "CURRENT")) /* opening would leave files in a stranger's folder */
         rc = err_set(e, ERR_DATA, "'%s' is no LevelDB: it holds no CURRENT", path);
+    if (rc == 0)
+        rc = leveldb_view_make(path, &l->view, e);
     if (rc == 0)
         rc = open_db(l, e);
     if (rc == 0)

@@ -33,7 +33,7 @@ static const struct arg_spec specs[] = {
      AT(db_type),
      .choices = "lmdb|leveldb",
      .def = "lmdb",
-     .help = "kind of data base; LevelDB can be read by one process at a time"},
+     .help = "kind of data base"},
     {.name = "format",
      .type = ARG_CHOICE,
      AT(format),

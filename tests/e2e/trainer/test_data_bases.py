@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from support import TRAINER, run
+from support import CRUN, TRAINER, run
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -106,3 +106,15 @@ def test_refusals_are_one_sentence(folder, tmp_path):
     (db / "classes.txt").unlink()
     p = refused(TRAINER, "--train-data", db, "--max-steps", 1)
     assert "give --num-labels" in p.stderr and p.returncode == 65
+
+
+def test_both_data_bases_give_several_ranks_the_same_batches(folder, tmp_path):
+    seen = {}
+    for kind in ("lmdb", "leveldb"):
+        db = make_db(folder, tmp_path / kind, "--db_type", kind)
+        log = tmp_path / (kind + ".log")
+        p = run(CRUN, "--standalone", "--nproc_per_node", 2, "trainer", "--train-data", db, "--test-data", db, "--arch", "convnet",
+                "--image-size", 28, "--batch-size", 16, "--num-epochs", 1, "--device", "ref", "--debug-batch-sha", log)
+        assert p.returncode == 0, p.stderr
+        seen[kind] = sorted(log.read_text().splitlines())
+    assert seen["lmdb"] == seen["leveldb"] and len(seen["lmdb"]) == 2 * 4

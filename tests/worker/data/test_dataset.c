@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <leveldb/c.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -302,29 +303,88 @@ static void a_cut_lmdb_is_refused(void **state)
     open_fails(in(*state, "db"), NULL, "cannot read the LMDB");
 }
 
-static void a_leveldb_in_use_is_told(void **state)
+/* A child has the data base open, through LevelDB itself or as we read it, while the parent goes on. */
+struct holder {
+    pid_t pid;
+    int over[2];
+};
+
+static void hold(struct holder *h, const char *path, bool as_reader)
 {
-    int ready[2], over[2];
+    int ready[2];
     char byte = 0;
-    put_pictures(*state);
-    make(*state, "db", (struct make_db_options){.writer = &db_writer_leveldb});
-    assert_int_equal(pipe(ready) + pipe(over), 0);
-    pid_t pid = fork();
-    if (pid == 0) {
+    assert_int_equal(pipe(ready) + pipe(h->over), 0);
+    h->pid = fork();
+    if (h->pid == 0) {
         struct dataset *d;
         struct err e;
-        byte = dataset_open(&d, in(*state, "db"), &(struct dataset_options){0}, &e) == 0;
-        close(over[1]);
-        _exit(write(ready[1], &byte, 1) == 1 && read(over[0], &byte, 1) == 0 ? 0 : 1);
+        char *why = NULL;
+        byte = as_reader ? dataset_open(&d, path, &(struct dataset_options){0}, &e) == 0
+                         : leveldb_open(leveldb_options_create(), path, &why) != NULL;
+        close(h->over[1]);
+        _exit(write(ready[1], &byte, 1) == 1 && read(h->over[0], &byte, 1) == 0 ? 0 : 1);
     }
+    close(ready[1]);
     assert_int_equal(read(ready[0], &byte, 1), 1);
     assert_int_equal(byte, 1);
-    open_fails(in(*state, "db"), NULL, "allows one at a time");
-    close(over[0]);
-    close(over[1]);
-    waitpid(pid, NULL, 0);
     close(ready[0]);
-    close(ready[1]);
+}
+
+static void let_go(struct holder *h)
+{
+    close(h->over[0]);
+    close(h->over[1]);
+    waitpid(h->pid, NULL, 0);
+}
+
+static void a_leveldb_that_another_process_may_change_is_refused(void **state)
+{
+    struct holder h;
+    char pid[32];
+    put_pictures(*state);
+    make(*state, "db", (struct make_db_options){.writer = &db_writer_leveldb});
+    hold(&h, in(*state, "db"), false);
+    snprintf(pid, sizeof pid, "process %d,", (int)h.pid);
+    open_fails(in(*state, "db"), NULL, pid);
+    open_fails(in(*state, "db"), NULL, "db/LOCK");
+    let_go(&h);
+}
+
+static uint32_t fingerprint(const char *dir)
+{
+    char command[5000], line[64] = {0};
+    snprintf(command, sizeof command, "cd '%s' && (ls -l --time-style=full-iso; cat *) | cksum", dir);
+    FILE *p = popen(command, "r");
+    assert_non_null(p);
+    assert_non_null(fgets(line, sizeof line, p));
+    pclose(p);
+    return (uint32_t)strtoul(line, NULL, 10);
+}
+
+static void many_processes_read_a_leveldb_and_leave_it_as_it_was(void **state)
+{
+    struct holder h;
+    put_pictures(*state);
+    make(*state, "db", (struct make_db_options){.writer = &db_writer_leveldb});
+    const uint32_t before = fingerprint(in(*state, "db"));
+    assert_int_equal(mkdir(in(*state, "views"), 0777), 0);
+    setenv("TMPDIR", in(*state, "views"), 1);
+    hold(&h, in(*state, "db"), true);
+    struct dataset *d[2];
+    for (int i = 0; i < 2; i++) {
+        struct buf b = {0};
+        struct err e;
+        int label;
+        if (dataset_open(&d[i], in(*state, "db"), &(struct dataset_options){0}, &e) != 0 ||
+            d[i]->ops->read(d[i], 0, &b, &label, &e) != 0)
+            fail_msg("%s", e.text);
+        buf_free(&b);
+    }
+    dataset_close(d[0]);
+    dataset_close(d[1]);
+    let_go(&h);
+    unsetenv("TMPDIR");
+    assert_int_equal(fingerprint(in(*state, "db")), before);
 }
 
 static void an_existing_data_base_is_left_alone(void **state)
@@ -407,7 +467,8 @@ int main(void)
         CASE(a_shuffle_keeps_every_picture),
         CASE(a_foreign_data_base_needs_num_labels),
         CASE(a_cut_lmdb_is_refused),
-        CASE(a_leveldb_in_use_is_told),
+        CASE(a_leveldb_that_another_process_may_change_is_refused),
+        CASE(many_processes_read_a_leveldb_and_leave_it_as_it_was),
         CASE(an_existing_data_base_is_left_alone),
         CASE(damaged_pictures_are_left_out_or_refused),
         CASE(made_up_pictures_need_nothing),
