@@ -68,18 +68,11 @@ static int read_tcp(struct ranks *r, const char *url, struct err *e)
     return 0;
 }
 
-/* torch's env://: where rank 0 is stands in MASTER_ADDR and MASTER_PORT; RANK and WORLD_SIZE, set by hand, are those of nodes here. */
-static int read_env(struct ranks *r, const struct train_config *cfg, struct err *e)
+/* torch's env://: where rank 0 is stands in MASTER_ADDR and MASTER_PORT. */
+static int read_env(struct ranks *r, struct err *e)
 {
-    const char *addr = lookup("MASTER_ADDR"), *port = lookup("MASTER_PORT"), *rank = lookup("RANK");
-    const char *world = lookup("WORLD_SIZE");
-    int64_t p = 0, nodes = r->nodes, node_rank = r->node_rank;
-    if (rank && world && !cfg->nodes) {
-        TRY(parse_i64(world, "WORLD_SIZE", 1, INT32_MAX, &nodes, e));
-        TRY(parse_i64(rank, "RANK", 0, INT32_MAX, &node_rank, e));
-    }
-    r->nodes = (int)nodes;
-    r->node_rank = (int)node_rank;
+    const char *addr = lookup("MASTER_ADDR"), *port = lookup("MASTER_PORT");
+    int64_t p;
     if (r->nodes > 1 && (!addr || !port))
         return err_set(e, ERR_USAGE, "--dist-url env:// on %d nodes: MASTER_ADDR and MASTER_PORT are not both set",
                        r->nodes);
@@ -102,7 +95,7 @@ static int read_url(struct ranks *r, const struct train_config *cfg, struct err 
     if (!url)
         return 0;
     if (begins(url, "env://"))
-        return read_env(r, cfg, e);
+        return read_env(r, e);
     if (begins(url, "tcp://"))
         return read_tcp(r, url, e);
     if (!begins(url, "file:///") && !begins(url, "redis://") && !begins(url, "rediss://") &&

@@ -2,7 +2,8 @@
 import subprocess
 import sys
 
-PROGRAMS = [("crun", ["launcher/crun"]), ("crun status", ["launcher/crun", "status"]), ("trainer", ["worker/trainer"]), ("trainer make-data", ["worker/trainer", "make-data"]),
+PROGRAMS = [("crun", ["launcher/crun"]), ("crun status", ["launcher/crun", "status"]), ("trainer", ["worker/trainer"]), ("trainer caffe2", ["worker/trainer", "caffe2"]),
+            ("trainer imagenet", ["worker/trainer", "imagenet"]), ("trainer mnist", ["worker/trainer", "mnist"]), ("trainer make-data", ["worker/trainer", "make-data"]),
             ("trainer plot", ["worker/trainer", "plot"]), ("rendezvousd", ["rendezvousd/rendezvousd"])]
 
 

@@ -149,6 +149,14 @@ static void print_outcome(const struct merged *m, const struct train_config *c)
     args_print_config(&train_program, c, &r, stdout);
 }
 
+/* For docs/: the rest is trainer's. */
+static void print_own(const struct personality *p, const struct merged *m)
+{
+    struct arg_program own = m->program;
+    own.specs = p->own;
+    args_markdown(&own, stdout);
+}
+
 int personality_parse(const struct personality *p, int argc, char **argv, const char *version,
                       struct train_config **ret, struct err *e)
 {
@@ -168,6 +176,9 @@ int personality_parse(const struct personality *p, int argc, char **argv, const 
         rc = p->apply(config, &a, e);
     if (rc == 0 && m->result.print_config) {
         print_outcome(m, config);
+        rc = 1;
+    } else if (rc == 0 && m->result.help && m->result.page == ARG_PAGE_MARKDOWN) {
+        print_own(p, m);
         rc = 1;
     } else if (rc == 0 && args_answer(&m->program, version, config, &m->result, stdout)) {
         rc = 1;
