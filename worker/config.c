@@ -559,6 +559,20 @@ static const struct arg_spec specs[] = {
      .def = "refuse",
      .help = "a new run whose checkpoint folder holds an older run's checkpoints: refuse, or rename the folder to "
              "DIR.until-TIME"},
+    {.name = "checkpoint-sync",
+     .type = ARG_FLAG,
+     .at = AT(checkpoint_sync),
+     .help = "write checkpoints between two steps; otherwise training goes on while a copy in memory is written"},
+    {.name = "checkpoint-per-node",
+     .type = ARG_FLAG,
+     .at = AT(checkpoint_per_node),
+     .help = "the first rank of every node writes, for a --checkpoint-dir on disks of the nodes' own; otherwise rank 0 "
+             "alone writes"},
+    {.name = "checkpoint-name",
+     .type = ARG_STRING,
+     .at = AT(checkpoint_name),
+     .metavar = "NAME",
+     .help = "also keep a link NAME_<epochs done>.mdl in --checkpoint-dir to the checkpoint of the last whole epoch"},
     {.name = "resume",
      .type = ARG_STRING,
      .at = AT(resume),
@@ -779,6 +793,9 @@ int train_config_check(const struct train_config *c, struct err *e)
         return err_set(e, ERR_USAGE, "--resume auto needs --checkpoint-dir: it says where to look");
     if (c->evaluate && !c->test_data)
         return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
+    if (c->checkpoint_name && (!c->checkpoint_dir || !*c->checkpoint_name || strchr(c->checkpoint_name, '/')))
+        return err_set(e, ERR_USAGE, "--checkpoint-name '%s': a file name in --checkpoint-dir is needed",
+                       c->checkpoint_name);
     if ((c->checkpoint_every || c->checkpoint_seconds > 0) && !c->checkpoint_dir)
         return err_set(e, ERR_USAGE, "--checkpoint-every and --checkpoint-seconds need --checkpoint-dir");
     if (c->optimizer != OPTIMIZER_SGD && (c->nesterov || c->sgd_rule != SGD_TORCH))

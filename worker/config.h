@@ -79,9 +79,11 @@ struct train_config {
     const char *checkpoint_dir;
     int64_t checkpoint_every, checkpoint_keep;
     double checkpoint_seconds;
-    int if_checkpoint;  /* enum if_checkpoint */
-    const char *resume; /* "off", "auto" or a path: see train_config_resume() */
-    bool evaluate;      /* evaluate --test-data and end */
+    int if_checkpoint; /* enum if_checkpoint */
+    bool checkpoint_sync, checkpoint_per_node;
+    const char *checkpoint_name; /* NULL: no links <name>_<epoch>.mdl */
+    const char *resume;          /* "off", "auto" or a path: see train_config_resume() */
+    bool evaluate;               /* evaluate --test-data and end */
 
     const char *log_dir;
     const char *tensorboard, *timeline;

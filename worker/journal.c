@@ -16,6 +16,7 @@
 #include "worker/report/tensorboard.h"
 #include "worker/session.h"
 #include "worker/snapshot.h"
+#include "worker/snapshot_writer.h"
 #include "worker/step.h"
 
 /* A new run in the log folder of an older one: what that one wrote is kept under another name. */
@@ -277,6 +278,12 @@ void journal_complete(struct journal *j)
     if (j->progress.format == PROGRESS_ARTICLE)
         journal_say(j, "Training complete in: %s",
                     progress_timedelta((clock_ns() - j->opened_ns) / 1000, took, sizeof took));
+}
+
+int journal_checkpoint(struct journal *j, const struct snapshot_saved *saved, struct err *e)
+{
+    return j->metrics ? metrics_checkpoint(j->metrics, saved->step, saved->copy_ms, saved->write_ms, saved->bytes, e)
+                      : 0;
 }
 
 void journal_say(struct journal *j, const char *fmt, ...)

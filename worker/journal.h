@@ -16,6 +16,7 @@ struct eval_result;
 struct metrics;
 struct position;
 struct session;
+struct snapshot_saved;
 struct step_result;
 struct tensorboard;
 
@@ -49,6 +50,8 @@ struct eval_watch journal_watch(struct journal *j, const struct session *s);
 void journal_progress(struct journal *j, const struct session *s);
 /* Training is complete: what the format's program prints then. */
 void journal_complete(struct journal *j);
+/* A checkpoint is complete. */
+int journal_checkpoint(struct journal *j, const struct snapshot_saved *saved, struct err *e);
 /* A line for people, not torn by the progress line. */
 void journal_say(struct journal *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -96,7 +96,8 @@ static int lock_folder(struct session *s, const char *dir, struct err *e)
     if (s->lock_fd < 0)
         return err_errno(e, errno, "open %s", dir);
     if (flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
-        return err_set(e, ERR_OUTPUT, "another run that is still alive writes its checkpoints to %s", dir);
+        return err_set(e, ERR_OUTPUT, "another run that is still alive%s writes its checkpoints to %s",
+                       s->cfg->checkpoint_per_node ? ", or a node that shares this folder," : "", dir);
     return 0; /* a file system without locks is used without one */
 }
 
@@ -145,19 +146,15 @@ static int set_aside(struct session *s, const char *dir, struct err *e)
     return lock_folder(s, dir, e);
 }
 
-/* Before a run begins: rank 0 can write where it will have to, and overwrites nobody. */
-static int check_output(struct session *s, const struct env_contract *env, struct err *e)
+/* May this run write its checkpoints to the folder? */
+static int check_folder(struct session *s, const struct env_contract *env, struct err *e)
 {
-    if (s->rank != 0 || s->cfg->evaluate)
-        return 0;
     const char *dir = s->cfg->checkpoint_dir;
     int64_t step = -1;
     bool own = false;
-    if (dir)
-        TRY(path_make_writable(dir, e));
-    if (dir)
-        TRY(lock_folder(s, dir, e));
-    if (dir && train_config_resume(s->cfg) != RESUME_AUTO)
+    TRY(path_make_writable(dir, e));
+    TRY(lock_folder(s, dir, e));
+    if (train_config_resume(s->cfg) != RESUME_AUTO)
         TRY(ckpt_latest(dir, &step, e));
     if (step >= 0 && s->resume)
         TRY(is_own(dir, step, env->run_id, &own, e));
@@ -170,7 +167,17 @@ static int check_output(struct session *s, const struct env_contract *env, struc
             e, ERR_USAGE,
             "%s holds a checkpoint of step %lld: --resume auto goes on from it; a new run needs an empty folder", dir,
             (long long)step);
-    return s->cfg->log_dir ? path_make_writable(s->cfg->log_dir, e) : 0;
+    return 0;
+}
+
+/* Before a run begins: whoever writes can write where it will have to, and overwrites nobody. */
+static int check_output(struct session *s, const struct env_contract *env, struct err *e)
+{
+    s->writes = s->cfg->checkpoint_dir && !s->cfg->evaluate &&
+                (s->rank == 0 || (s->cfg->checkpoint_per_node && env->local_rank == 0));
+    if (s->writes)
+        TRY(check_folder(s, env, e));
+    return s->rank == 0 && s->cfg->log_dir && !s->cfg->evaluate ? path_make_writable(s->cfg->log_dir, e) : 0;
 }
 
 static int labels(const struct session *s)

@@ -26,7 +26,8 @@ struct session {
     const struct train_config *cfg;
     int rank, world, local_world, nodes;
     int threads, loader_threads;
-    int lock_fd;                          /* rank 0: holds the checkpoint folder for this run; -1: none */
+    bool writes; /* checkpoints */
+    int lock_fd; /* of a rank that writes: holds the checkpoint folder for this run; -1: none */
     struct dataset *train_set, *test_set; /* test_set NULL: nothing to evaluate */
     struct program *program;
     struct device *device;

@@ -177,21 +177,3 @@ int snapshot_resume(struct state *s, struct comm *c, const struct snapshot_sourc
     image_finish(&im);
     return rc < 0 ? err_wrap(e, "resume from %s, step %lld", f.dir, (long long)step) : 1;
 }
-
-int snapshot_save(struct state *s, const char *dir, const struct position *at, const struct snapshot_identity *id,
-                  int keep, struct err *e)
-{
-    struct image im;
-    TRY(image_init(&im, s, e));
-    im.updates = at->updates;
-    cJSON *meta = meta_make(at, id);
-    meta_add_scale(meta, &s->loss_scale);
-    int rc = image_download(&im, s, e);
-    if (rc == 0)
-        rc = image_check_finite(&im, s, e);
-    if (rc == 0)
-        rc = ckpt_save(dir, at->updates, im.model, im.n_model, im.train, im.n_train, meta, keep, e);
-    cJSON_Delete(meta);
-    image_finish(&im);
-    return rc;
-}

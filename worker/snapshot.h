@@ -1,4 +1,4 @@
-/* Checkpoints of a training run: what is in them, and how every rank comes back from one.
+/* Checkpoints of a training run: what is in them, and how every rank comes back from one. snapshot_writer.h saves them.
  *
  * model.safetensors: parameters and running statistics under torchvision's names (and num_batches_tracked).
  * train.safetensors: "momentum.<name>"; with adam "second.<name>", with --ema "ema.<name>". manifest "meta": struct position and what must not change (architecture, classes, seed).
@@ -22,6 +22,8 @@ struct position {
     int64_t epoch, step; /* in progress: steps of it done; step == steps per epoch: its end is still to be handled */
     double epoch_loss, epoch_top1, epoch_count, epoch_seconds; /* sums over the epoch so far */
     double seconds;                                            /* training time so far */
+    double best_top1;     /* best share of the test set that was right, of checkpoint step-<best_updates> */
+    int64_t best_updates; /* 0: nothing was evaluated yet */
 };
 
 struct snapshot_identity {          /* what a checkpoint and a run must share, and what is noted */
@@ -37,11 +39,6 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
     int64_t train_images;
     bool evaluate; /* nothing is trained: the seed may differ */
 };
-
-/* Rank 0 only: copy the state to the host and write DIR/step-<updates>. keep: see ckpt_save(). ERR_DIVERGED if a parameter is
- * not finite: nothing is written then, so that rotation keeps the last good one. */
-int snapshot_save(struct state *s, const char *dir, const struct position *at, const struct snapshot_identity *id,
-                  int keep, struct err *e);
 
 struct snapshot_source {
     const char *path;

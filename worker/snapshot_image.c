@@ -79,7 +79,7 @@ static void list_train(struct image *im, const struct state *s)
 int image_init(struct image *im, const struct state *s, struct err *e)
 {
     const struct program *p = s->program;
-    *im = (struct image){0};
+    *im = (struct image){.count = p->n_train, .real = s->real};
     TRY(image_alloc_all(im, s, e));
     list_train(im, s);
     for (int i = 0; i < p->nparams; i++) {
@@ -107,10 +107,10 @@ void image_arenas(const struct image *im, const struct state *s, struct arena ou
 }
 
 /* After a blow-up the loss is still a number for one step while the parameters are not. */
-int image_check_finite(const struct image *im, const struct state *s, struct err *e)
+int image_check_finite(const struct image *im, struct err *e)
 {
-    for (size_t i = 0; i < s->program->n_train; i++)
-        if (!isfinite(s->real == DT_F64 ? ((const double *)im->params)[i] : ((const float *)im->params)[i]))
+    for (size_t i = 0; i < im->count; i++)
+        if (!isfinite(im->real == DT_F64 ? ((const double *)im->params)[i] : ((const float *)im->params)[i]))
             return err_set(e, ERR_DIVERGED, "no checkpoint is written: a parameter is not finite");
     return 0;
 }

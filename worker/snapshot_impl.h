@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "worker/ckpt/ckpt.h"
+#include "worker/dtype.h"
 
 struct err;
 struct loss_scale;
@@ -22,6 +23,8 @@ struct image {
     struct ckpt_tensor *model, *train;
     size_t n_model, n_train;
     size_t n_moments; /* of train: the optimizer's; averages follow */
+    size_t count;     /* elements of params */
+    enum dtype real;  /* of all arenas */
     int64_t updates;  /* num_batches_tracked points here: an image must not be moved */
 };
 
@@ -38,8 +41,8 @@ void image_arenas(const struct image *im, const struct state *s, struct arena ou
 int image_download(struct image *im, const struct state *s, struct err *e);
 int image_upload(const struct image *im, struct state *s, struct err *e);
 
-/* ERR_DIVERGED if a parameter is not a finite number. n: elements of the parameter arena. */
-int image_check_finite(const struct image *im, const struct state *s, struct err *e);
+/* ERR_DIVERGED if a parameter is not a finite number. */
+int image_check_finite(const struct image *im, struct err *e);
 
 /* The manifest's "meta". */
 cJSON *meta_make(const struct position *at, const struct snapshot_identity *id);

@@ -20,6 +20,9 @@
     X(epoch_count)                                                                                                     \
     X(epoch_seconds)                                                                                                   \
     X(seconds)
+#define OPTIONAL_FIELDS(X) /* 0 where a checkpoint lacks them */                                                       \
+    X(best_top1)                                                                                                       \
+    X(best_updates)
 #define FIXED_FIELDS(X)                                                                                                \
     X(num_labels)                                                                                                      \
     X(image_size)                                                                                                      \
@@ -75,6 +78,7 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 #undef X
 #define X(f) cJSON_AddNumberToObject(m, #f, (double)at->f);
     POSITION_FIELDS(X)
+    OPTIONAL_FIELDS(X)
 #undef X
     cJSON *options = cJSON_AddObjectToObject(m, "options");
 #define X(name, f) cJSON_AddNumberToObject(options, name, (double)id->cfg->f);
@@ -198,6 +202,11 @@ int meta_position(const cJSON *meta, struct position *at, struct err *e)
     TRY(json_f64(meta, #f, &v, e));                                                                                    \
     at->f = (__typeof__(at->f))v;
     POSITION_FIELDS(X)
+#undef X
+#define X(f)                                                                                                           \
+    if (json_f64(meta, #f, &v, NULL) == 0)                                                                             \
+        at->f = (__typeof__(at->f))v;
+    OPTIONAL_FIELDS(X)
 #undef X
     if (at->updates < 0 || at->epoch < 0 || at->step < 0)
         return err_set(e, ERR_CORRUPT, "the manifest's position is negative");

@@ -28,6 +28,7 @@
 #include "worker/parallel/ddp.h"
 #include "worker/rate.h"
 #include "worker/replicas.h"
+#include "worker/saver.h"
 #include "worker/session.h"
 #include "worker/stop.h"
 #include "worker/trace.h"
@@ -45,8 +46,8 @@ struct run {
     struct step step;
     struct eval_result last; /* count 0: nothing evaluated yet */
     double epoch_bad;        /* samples of this epoch that could not be decoded, since it began or was resumed */
-    int64_t started_ns, saved_ns;
-    int64_t saved_updates; /* of the newest checkpoint of this process, -1: none */
+    int64_t started_ns;
+    struct saver saver;
 };
 
 /* Steps of the whole run, counted in batches of today's size: where the run stands, and what --max-steps leaves. */
@@ -79,47 +80,6 @@ static bool epoch_over(const struct run *r)
 static bool training_over(const struct run *r)
 {
     return limit_reached(r) || (epoch_over(r) && r->at.epoch + 1 >= r->cfg->num_epochs);
-}
-
-/* Rank 0 writes; the others hold the same state and go on. */
-static int save(struct run *r, struct err *e)
-{
-    if (!r->cfg->checkpoint_dir || r->cfg->evaluate || r->s.rank != 0 || r->saved_updates == r->at.updates)
-        return 0;
-    TRY(snapshot_save(&r->s.state, r->cfg->checkpoint_dir, &r->at, &r->s.identity, (int)r->cfg->checkpoint_keep, e));
-    r->saved_ns = clock_ns();
-    r->saved_updates = r->at.updates;
-    return 0;
-}
-
-static bool save_due(const struct run *r)
-{
-    const struct train_config *cfg = r->cfg;
-    if (cfg->checkpoint_seconds > 0 && (double)(clock_ns() - r->saved_ns) / 1e9 >= cfg->checkpoint_seconds)
-        return true;
-    return cfg->checkpoint_every ? r->at.updates % cfg->checkpoint_every == 0 : epoch_over(r);
-}
-
-/* The ranks that do not write wait for the one that does in their next step: for the launcher all are at the checkpoint. */
-static void save_if_due(struct run *r)
-{
-    struct err e;
-    if (!r->cfg->checkpoint_dir || !save_due(r))
-        return;
-    crun_phase(CRUN_PHASE_CHECKPOINT);
-    int64_t start = clock_ns();
-    int rc = save(r, &e);
-    if (r->s.rank == 0)
-        trace_long_span(&r->trace, "checkpoint", "checkpoint", start);
-    if (rc < 0) {
-        progress_end_line(&r->journal.progress);
-        log_error("train", "%s; training goes on", e.text);
-        r->saved_ns = clock_ns();
-    }
-    if (r->s.rank == 0)
-        crun_phase(CRUN_PHASE_STEP);
-    else
-        r->saved_ns = clock_ns();
 }
 
 static void journal_failed(struct run *r, int rc, const struct err *e)
@@ -217,6 +177,7 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
             return 0;
         }
         r->last = v;
+        saver_evaluated(&r->saver, &r->at, &v, epoch_over(r));
     }
     if (r->epoch_bad > 0)
         journal_say(&r->journal, "%lld training images could not be decoded and weighed nothing",
@@ -248,11 +209,24 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
             next_epoch(&r->at);
         }
         TRY(one_step(r, ret_stop, e));
-        save_if_due(r);
+        int64_t start = clock_ns();
+        if (saver_step(&r->saver, &r->at, epoch_over(r)))
+            trace_long_span(&r->trace, "checkpoint", "checkpoint", start);
         if (*ret_stop && !training_over(r))
             return 0;
         *ret_stop = false;
     }
+}
+
+/* Files of Caffe2's name, <name>_<epochs>.mdl: the checkpoint itself knows better how many epochs it is of. */
+static void compare_name(const struct run *r, const char *path)
+{
+    const char *number = strrchr(path, '_');
+    char suffix[8] = "";
+    long long named, inside = (long long)r->at.epoch + (r->at.step >= r->s.steps_per_epoch);
+    if (r->s.rank == 0 && number && sscanf(number, "_%lld%7s", &named, suffix) == 2 && strcmp(suffix, ".mdl") == 0 &&
+        named != inside)
+        log_warn("resume", "%s says %lld epochs in its name and %lld inside: the latter counts", path, named, inside);
 }
 
 /* What this job has saved goes before what it was told to begin with. */
@@ -261,8 +235,11 @@ static int resume(struct run *r, struct err *e)
     const struct snapshot_source own = {.path = r->cfg->checkpoint_dir},
                                  named = {.path = r->cfg->resume, .exact = true};
     int resumed = r->s.resume ? snapshot_resume(&r->s.state, r->s.comm, &own, &r->s.identity, &r->at, e) : 0;
-    if (resumed == 0 && train_config_resume(r->cfg) == RESUME_PATH)
-        resumed = snapshot_resume(&r->s.state, r->s.comm, &named, &r->s.identity, &r->at, e);
+    if (resumed != 0 || train_config_resume(r->cfg) != RESUME_PATH)
+        return resumed;
+    resumed = snapshot_resume(&r->s.state, r->s.comm, &named, &r->s.identity, &r->at, e);
+    if (resumed == 1)
+        compare_name(r, r->cfg->resume);
     return resumed;
 }
 
@@ -304,15 +281,15 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
     if (resumed)
         journal_say(&r->journal, "resumed from step %lld (epoch %lld, step %lld of %lld)", (long long)r->at.updates,
                     (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
-    r->started_ns = r->saved_ns = clock_ns();
-    return 0;
+    r->started_ns = clock_ns();
+    return saver_open(&r->saver, &r->s, &r->journal, e);
 }
 
 static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
 {
     progress_end_line(&r->journal.progress);
     crun_phase(CRUN_PHASE_CLOSING);
-    TRY(save(r, e));
+    TRY(saver_finish(&r->saver, &r->at, epoch_over(r), e));
     trace_flush(&r->trace);
     TRY(r->s.comm->ops->barrier(r->s.comm, COMM_CONTROL, e)); /* nobody ends before the checkpoint is complete */
     *ret_exit = stopped ? EXIT_REQUEUE : EXIT_OK;
@@ -341,7 +318,7 @@ static int only_evaluate(struct run *r, bool *ret_stop, struct err *e)
 int train_run(const struct train_config *cfg, const struct env_contract *env, const char *command_line, int *ret_exit,
               struct err *e)
 {
-    struct run r = {.cfg = cfg, .saved_updates = -1};
+    struct run r = {.cfg = cfg};
     bool stopped = false;
     int rc = session_open(&r.s, cfg, env, e);
     bool opened = rc == 0;
@@ -357,6 +334,7 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
     if (!opened)
         return rc;
     r.s.failed = rc < 0;
+    saver_close(&r.saver, rc < 0);
     journal_close(&r.journal);
     session_close(&r.s); /* its communication thread tells the trace of itself */
     trace_close(&r.trace, rc == 0);

@@ -21,6 +21,7 @@
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/folder.h"
 #include "worker/ckpt/manifest.h"
+#include "worker/ckpt/pointer.h"
 
 /* One tensor file into the folder tmp; crc: room for n. */
 static int write_tensors(const char *tmp, enum ckpt_file_id id, const struct ckpt_tensor *t, size_t n, uint32_t *crc,
@@ -59,21 +60,6 @@ static int fill_folder(const char *tmp, int64_t step, const struct ckpt_tensor *
     return rc;
 }
 
-/* DIR/latest holds the folder's name. */
-static int point_latest(const char *dir, int64_t step, struct err *e)
-{
-    char tmp[PATH_MAX], path[PATH_MAX], text[64];
-    TRY(folder_path(tmp, e, "%s/latest.tmp", dir));
-    TRY(folder_path(path, e, "%s/latest", dir));
-    snprintf(text, sizeof text, "step-%08" PRId64 "\n", step);
-    if (unlink(tmp) < 0 && errno != ENOENT)
-        return err_errno(e, errno, "remove %s", tmp);
-    TRY(folder_write(tmp, text, e));
-    if (rename(tmp, path) < 0)
-        return err_errno(e, errno, "rename %s to %s", tmp, path);
-    return folder_sync(dir, e);
-}
-
 /* A folder that stands in the way under the name step-N<to> is removed first. */
 static int move_folder(const char *dir, int64_t step, const char *from, const char *to, struct err *e)
 {
@@ -103,8 +89,8 @@ static bool is_complete(const char *dir, int64_t step)
     return true;
 }
 
-/* Keep the newest `keep` complete ones and the one just saved; folders that are no complete checkpoint are none of our
- * business. */
+/* Keep the newest `keep` complete ones, the one just saved and those that something points at; folders that are no
+ * complete checkpoint are none of our business. */
 static int rotate(const char *dir, int64_t saved, int keep, struct err *e)
 {
     int64_t *steps;
@@ -112,7 +98,7 @@ static int rotate(const char *dir, int64_t saved, int keep, struct err *e)
     int kept = 0, rc = 0;
     TRY(folder_list(dir, &steps, &n, e));
     for (size_t i = 0; i < n && rc == 0; i++)
-        if (is_complete(dir, steps[i]) && ++kept > keep && steps[i] != saved)
+        if (is_complete(dir, steps[i]) && ++kept > keep && steps[i] != saved && !pointer_to(dir, steps[i]))
             rc = discard(dir, steps[i], e);
     free(steps);
     return rc;
@@ -121,7 +107,7 @@ static int rotate(const char *dir, int64_t saved, int keep, struct err *e)
 static void after_save(const char *dir, int64_t step, int keep)
 {
     struct err e;
-    if (point_latest(dir, step, &e) < 0)
+    if (pointer_write(dir, CKPT_LATEST, step, &e) < 0)
         log_warn("ckpt", "step %" PRId64 " is saved, but %s/latest is not updated: %s", step, dir, e.text);
     if (keep > 0 && rotate(dir, step, keep, &e) < 0)
         log_warn("ckpt", "step %" PRId64 " is saved, but older ones are not removed: %s", step, e.text);

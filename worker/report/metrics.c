@@ -241,15 +241,10 @@ int metrics_eval(struct metrics *m, const struct metrics_eval *s, struct err *e)
     return put_object(m, v, sizeof v / sizeof *v, e);
 }
 
-int metrics_event(struct metrics *m, const char *name, int64_t step, int restart, struct err *e)
+/* Writes o as a line, and frees it. */
+static int put_json(struct metrics *m, cJSON *o, bool complete, struct err *e)
 {
-    char when[CLOCK_ISO_LEN];
-    cJSON *o = cJSON_CreateObject();
-    char *text = NULL;
-    if (cJSON_AddStringToObject(o, "event", name) && cJSON_AddNumberToObject(o, "step", (double)step) &&
-        cJSON_AddNumberToObject(o, "restart", restart) &&
-        cJSON_AddStringToObject(o, "time", clock_iso(when, sizeof when)))
-        text = cJSON_PrintUnformatted(o);
+    char *text = complete ? cJSON_PrintUnformatted(o) : NULL;
     cJSON_Delete(o);
     size_t n = text ? strlen(text) : 0;
     char *line = text ? realloc(text, n + 2) : NULL;
@@ -258,8 +253,27 @@ int metrics_event(struct metrics *m, const char *name, int64_t step, int restart
         return err_set(e, -ENOMEM, "no memory for an event");
     }
     memcpy(line + n, "\n", 2);
-    int rc = n + 1 < LINE_MAX_BYTES ? put(m, line, n + 1, e)
-                                    : err_set(e, -EINVAL, "the name of an event has %zu bytes", strlen(name));
+    int rc = n + 1 < LINE_MAX_BYTES ? put(m, line, n + 1, e) : err_set(e, -EINVAL, "an event has %zu bytes", n);
     free(line);
     return rc;
+}
+
+int metrics_event(struct metrics *m, const char *name, int64_t step, int restart, struct err *e)
+{
+    char when[CLOCK_ISO_LEN];
+    cJSON *o = cJSON_CreateObject();
+    bool complete = cJSON_AddStringToObject(o, "event", name) && cJSON_AddNumberToObject(o, "step", (double)step) &&
+                    cJSON_AddNumberToObject(o, "restart", restart) &&
+                    cJSON_AddStringToObject(o, "time", clock_iso(when, sizeof when));
+    return put_json(m, o, complete, e);
+}
+
+int metrics_checkpoint(struct metrics *m, int64_t step, double copy_ms, double write_ms, int64_t bytes, struct err *e)
+{
+    cJSON *o = cJSON_CreateObject();
+    bool complete =
+        cJSON_AddStringToObject(o, "event", "checkpoint") && cJSON_AddNumberToObject(o, "step", (double)step) &&
+        cJSON_AddNumberToObject(o, "copy_ms", copy_ms) && cJSON_AddNumberToObject(o, "write_ms", write_ms) &&
+        cJSON_AddNumberToObject(o, "bytes", (double)bytes);
+    return put_json(m, o, complete, e);
 }

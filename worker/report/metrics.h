@@ -50,6 +50,10 @@ int metrics_eval(struct metrics *m, const struct metrics_eval *v, struct err *e)
 /* {"event": name, "step": ..., "restart": n, "time": iso} */
 int metrics_event(struct metrics *m, const char *name, int64_t step, int restart, struct err *e);
 
+/* {"event": "checkpoint", "step": ..., "copy_ms": ..., "write_ms": ..., "bytes": ...}: training stood still for copy_ms
+ * (--checkpoint-sync: for both). */
+int metrics_checkpoint(struct metrics *m, int64_t step, double copy_ms, double write_ms, int64_t bytes, struct err *e);
+
 /* PNG (1200 x 900) of loss, Acc@1 and images/s over steps, drawn by gnuplot from metrics.jsonl, with a dashed line at
  * every event named "resume" or with restart > 0. Written beside png and renamed. -ENOENT if gnuplot is not installed
  * or there is no such jsonl; ERR_DATA if it holds no training steps; ERR_OUTPUT if png cannot be written; -ETIMEDOUT if

@@ -213,7 +213,8 @@ def test_evaluations_come_every_so_many_epochs_and_at_the_end(data, tmp_path):
 
 
 def test_checkpoints_come_by_time_too(data, tmp_path):
-    p = run(*small(data, "--checkpoint-every", 1000, "--checkpoint-seconds", "1ms", "--checkpoint-keep", 0, out=tmp_path))
+    p = run(*small(data, "--checkpoint-every", 1000, "--checkpoint-seconds", "1ms", "--checkpoint-keep", 0, "--checkpoint-sync",
+                   out=tmp_path))
     assert p.returncode == 0, p.stderr
     assert len(list(tmp_path.glob("step-*"))) == 5
 

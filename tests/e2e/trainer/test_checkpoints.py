@@ -1,0 +1,221 @@
+"""Saving beside training: slow, full and killed disks, the best checkpoint, names and folders."""
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from support import BUILD, TRAINER, run
+from tensors import newest
+
+STEPS = 20  # of the whole run: 5 epochs of 4
+
+
+def command(data, out, *args):
+    """Tiny and the same on every machine."""
+    return [str(a) for a in (
+        TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "convnet", "--image-size", 28,
+        "--num-channels", 1, "--batch-size", 16, "--num-epochs", 5, "--device", "ref", "--base-learning-rate", 0.05,
+        "--lr-policy", "fixed", "--log-level", "info", "--print-freq", 1, "--checkpoint-dir", out, *args)]
+
+
+def fault(**kw):
+    return {**os.environ, "LD_PRELOAD": str(BUILD / "tests" / "fault" / "libfault_disk.so"),
+            "ASAN_OPTIONS": "verify_asan_link_order=0", **{f"FAULT_DISK_{k.upper()}": str(v) for k, v in kw.items()}}
+
+
+def lines(out):
+    return [json.loads(m) for m in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def saved(out):
+    return [m for m in lines(out) if m.get("event") == "checkpoint"]
+
+
+def wait_for(path, seconds=30):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, f"no {path}"
+        time.sleep(0.005)
+
+
+def steps(out):
+    return sorted(int(p.name[5:]) for p in pathlib.Path(out).glob("step-*"))
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return shapes(28, 64, 40, 4)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed")
+    p = run(*command(data, out))
+    assert p.returncode == 0, p.stderr
+    return (newest(out) / "model.safetensors").read_bytes()
+
+
+def test_steps_go_on_while_a_slow_disk_writes(data, undisturbed, tmp_path):
+    p = run(*command(data, tmp_path, "--checkpoint-every", 1, "--checkpoint-keep", 0, "--eval-every", 0),
+            env=fault(fsync_ms=400))
+    assert p.returncode == 0, p.stderr
+    done = saved(tmp_path)
+    assert all(m["write_ms"] >= 800 > m["copy_ms"] > 0 and m["bytes"] > 0 for m in done), done
+    at = [m["step"] for m in done]
+    print("saved at steps", at)
+    assert at[0] == 1 and at[-1] == STEPS and len(at) < STEPS
+    assert max(b - a for a, b in zip(at, at[1:])) > 1, "no step was done while a checkpoint was written"
+    assert steps(tmp_path) == at
+    assert (newest(tmp_path) / "model.safetensors").read_bytes() == undisturbed
+
+
+def test_checkpoint_sync_writes_every_checkpoint_between_two_steps(data, undisturbed, tmp_path):
+    p = run(*command(data, tmp_path, "--checkpoint-every", 2, "--checkpoint-keep", 0, "--checkpoint-sync", "--eval-every", 0),
+            env=fault(fsync_ms=20))
+    assert p.returncode == 0, p.stderr
+    assert [m["step"] for m in saved(tmp_path)] == list(range(2, STEPS + 1, 2))
+    assert (newest(tmp_path) / "model.safetensors").read_bytes() == undisturbed
+
+
+def test_a_kill_in_the_middle_of_a_write_leaves_the_checkpoint_before(data, undisturbed, tmp_path):
+    p = subprocess.Popen(command(data, tmp_path), env=fault(fsync_ms=1500), stderr=subprocess.PIPE, text=True)
+    for line in p.stderr:
+        if "saving step 8" in line:
+            wait_for(tmp_path / "step-00000008.tmp" / "model.safetensors")
+            p.send_signal(signal.SIGKILL)
+            break
+    p.communicate(timeout=60)
+    assert sorted(q.name for q in tmp_path.glob("step-*")) == ["step-00000004", "step-00000008.tmp"]
+    again = run(*command(data, tmp_path, "--resume", "auto"))
+    assert again.returncode == 0 and "resumed from step 4 " in again.stderr, again.stderr
+    assert not list(tmp_path.glob("*.tmp"))
+    assert (newest(tmp_path) / "model.safetensors").read_bytes() == undisturbed
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_and_training_goes_on(data, undisturbed, tmp_path):
+    full = tmp_path / "full"
+    out = tmp_path / "out"
+    p = subprocess.Popen(command(data, out), env=fault(full=full), stderr=subprocess.PIPE, text=True)
+    failures, seen = 0, []
+    for line in p.stderr:
+        seen.append(line)
+        if "saved step 4" in line:
+            full.touch()
+        if "training goes on" in line:
+            assert "No space left on device" in line
+            assert steps(out) == [4], steps(out)
+            failures += 1
+            full.unlink(missing_ok=True)
+    assert p.wait(timeout=60) == 0, "".join(seen)
+    assert failures >= 1
+    assert newest(out).name == f"step-{STEPS:08}" and not list(out.glob("*.tmp"))
+    assert (newest(out) / "model.safetensors").read_bytes() == undisturbed
+
+
+def test_the_last_checkpoint_must_succeed(data, tmp_path):
+    full = tmp_path / "full"
+    full.touch()
+    p = run(*command(data, tmp_path / "out"), env=fault(full=full))
+    assert p.returncode == 73 and "No space left on device" in p.stderr.splitlines()[-1], p.stderr
+    assert steps(tmp_path / "out") == []
+
+
+def test_sigterm_waits_for_the_checkpoint_of_its_step(data, tmp_path):
+    p = subprocess.Popen(command(data, tmp_path, "--num-epochs", 1000, "--eval-every", 0), env=fault(fsync_ms=700),
+                         stderr=subprocess.PIPE, text=True)
+    for line in p.stderr:
+        if "saving step 4" in line:
+            p.send_signal(signal.SIGTERM)
+            break
+    rest = p.stderr.read()
+    assert p.wait(timeout=60) == 75, rest
+    assert f"stopped at step {steps(tmp_path)[-1]};" in rest, rest
+
+
+def best(out):
+    return int((out / "best").read_text().strip()[5:])
+
+
+def test_best_points_at_the_most_accurate_checkpoint_and_rotation_spares_it(data, tmp_path):
+    where = []
+    for epochs in (3, 5, 8, 12):  # each a run of its own: the value to beat survives
+        p = run(*command(data, tmp_path, "--num-epochs", epochs, "--checkpoint-keep", 1, "--resume", "auto",
+                         "--base-learning-rate", 0.4))
+        assert p.returncode == 0, p.stderr
+        acc = {m["step"]: m["test_acc1"] for m in lines(tmp_path) if "test_acc1" in m}
+        first_of_best = max(acc, key=lambda s: (acc[s], -s))
+        assert best(tmp_path) == first_of_best, acc
+        assert steps(tmp_path) == sorted({first_of_best, 4 * epochs})
+        where.append((first_of_best, 4 * epochs))
+    print("best, newest:", where)
+    assert any(a < b for a, b in where), "the best was always the newest: this run shows nothing"
+    e = run(*command(data, tmp_path, "-e", "--resume", tmp_path / f"step-{best(tmp_path):08}"))
+    assert f"* Acc@1 {acc[best(tmp_path)]:.3f}" in e.stdout
+
+
+def test_a_link_with_caffe2s_name_leads_to_the_last_epoch(data, tmp_path):
+    p = run(*command(data, tmp_path, "--checkpoint-name", "resnet50_model", "--checkpoint-every", 3, "--checkpoint-keep", 1,
+                     "--checkpoint-sync", "--num-epochs", 3, "--max-steps", 11, "--eval-every", 0))
+    assert p.returncode == 0, p.stderr
+    link = tmp_path / "resnet50_model_2.mdl"
+    assert list(tmp_path.glob("*.mdl")) == [link]
+    assert os.readlink(link) == "step-00000008"
+    assert set(steps(tmp_path)) >= {8, 11} and 4 not in steps(tmp_path)
+    assert json.loads((link / "manifest.json").read_text())["step"] == 8
+    again = run(*command(data, tmp_path / "other", "--num-epochs", 3, "--resume", link))
+    assert again.returncode == 0 and "resumed from step 8 " in again.stderr and "warn" not in "".join(
+        line for line in again.stderr.splitlines() if ".mdl" in line)
+
+
+def test_the_epoch_in_a_links_name_gives_way_to_the_one_inside(data, tmp_path):
+    p = run(*command(data, tmp_path, "--num-epochs", 1))
+    assert p.returncode == 0, p.stderr
+    link = tmp_path / "model_7.mdl"
+    link.symlink_to("step-00000004")
+    p = run(*command(data, tmp_path / "other", "--num-epochs", 2, "--resume", link))
+    assert p.returncode == 0 and "resumed from step 4 (epoch 1" in p.stderr
+    assert "model_7.mdl says 7 epochs in its name and 1 inside" in p.stderr
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def two_nodes(data, outs, *args):
+    """A rank on each of two `nodes`, each with a folder of its own."""
+    port = free_port()
+    ranks = [subprocess.Popen(command(data, out, *args), stderr=subprocess.PIPE, text=True, env={
+        **os.environ, "RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(r),
+        "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}) for r, out in enumerate(outs)]
+    texts = [p.communicate(timeout=120)[1] for p in ranks]
+    assert [p.returncode for p in ranks] == [0, 0], texts
+    return texts
+
+
+def test_the_newest_checkpoint_is_streamed_to_nodes_that_do_not_see_it(data, tmp_path):
+    a, b, c = (tmp_path / x for x in "abc")
+    two_nodes(data, (a, b), "--max-steps", 4)
+    assert steps(a) == [4] and not b.exists()
+    two_nodes(data, (a, b), "--resume", "auto", "--max-steps", 10)
+    assert newest(a).name == "step-00000010"
+    two_nodes(data, (c, a), "--resume", "auto", "--check-replicas", 1)  # rank 0 is on another node now
+    whole = tmp_path / "whole"
+    two_nodes(data, (whole, b))
+    assert (newest(c) / "model.safetensors").read_bytes() == (newest(whole) / "model.safetensors").read_bytes()
+
+
+def test_with_checkpoint_per_node_each_node_has_every_checkpoint(data, tmp_path):
+    a, b = (tmp_path / x for x in "ab")
+    two_nodes(data, (a, b), "--checkpoint-per-node", "--checkpoint-sync")
+    assert steps(a) == steps(b) != []
+    for file in sorted(p.relative_to(a) for p in a.glob("step-*/*.safetensors")):
+        assert (a / file).read_bytes() == (b / file).read_bytes()
+    assert best(a) == best(b)
+    assert (a / "metrics.jsonl").exists() and not (b / "metrics.jsonl").exists()

@@ -1,0 +1,20 @@
+/* What points at a checkpoint in DIR: the text files `latest` and `best`, and links <name>_<epoch>.mdl. Used by ckpt/ only. */
+#ifndef CRUN_WORKER_CKPT_POINTER_H
+#define CRUN_WORKER_CKPT_POINTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+
+#define CKPT_LATEST "latest"
+#define CKPT_BEST "best"
+#define CKPT_LINK_SUFFIX ".mdl"
+
+/* DIR/<name> holds the folder's name from now on: replaced by rename, fsynced. */
+int pointer_write(const char *dir, const char *name, int64_t step, struct err *e);
+
+/* Must this checkpoint stay: is it the best, or does a link lead to it? */
+bool pointer_to(const char *dir, int64_t step);
+
+#endif

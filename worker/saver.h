@@ -1,0 +1,39 @@
+/* When checkpoints are saved: by steps, by time, at the end of an epoch, when one is the best so far, at the end. */
+#ifndef CRUN_WORKER_SAVER_H
+#define CRUN_WORKER_SAVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+struct eval_result;
+struct journal;
+struct position;
+struct session;
+struct snapshot_writer;
+
+struct saver {
+    struct session *s;
+    struct journal *journal;
+    struct snapshot_writer *writer; /* NULL: this rank writes nothing */
+    bool pending;                   /* a save is due and the one before is not on the disk yet */
+    int64_t saved_ns;
+    int64_t saved_updates; /* of the newest save of this process that has not failed, -1: none */
+};
+
+/* Takes the host memory of a copy of the state. */
+int saver_open(struct saver *v, struct session *s, struct journal *j, struct err *e);
+/* failed: a write that takes long is not waited for. */
+void saver_close(struct saver *v, bool failed);
+
+/* After a step, before the next. over: it was the last of an epoch or of the run. Errors are logged: training goes on.
+ * Did training stand still for a save? */
+bool saver_step(struct saver *v, const struct position *at, bool over);
+
+/* After an evaluation: is it the best so far? All ranks. */
+void saver_evaluated(struct saver *v, struct position *at, const struct eval_result *r, bool over);
+
+/* The last checkpoint: it must succeed, and is complete on return. */
+int saver_finish(struct saver *v, const struct position *at, bool over, struct err *e);
+
+#endif
