@@ -15,8 +15,10 @@
 #include "common/include/crun.h"
 #include "common/log.h"
 #include "worker/config.h"
+#include "worker/convert_main.h"
 #include "worker/data/make_db.h"
 #include "worker/data/shapes.h"
+#include "worker/exit_code.h"
 #include "worker/personality/personality.h"
 #include "worker/ranks.h"
 #include "worker/report/plot_main.h"
@@ -39,31 +41,9 @@ static void wait_passively(char **argv)
     execv(self, argv); /* where this fails, spinning is only slower */
 }
 
-static int exit_code(int rc)
-{
-    switch (rc) {
-    case ERR_USAGE:
-    case -EINVAL:
-        return EXIT_USAGE_ERROR;
-    case ERR_DATA:
-    case ERR_CORRUPT:
-        return EXIT_DATA;
-    case ERR_MISMATCH:
-        return EXIT_MISMATCH;
-    case -ENODEV:
-    case -ENOTSUP:
-        return EXIT_UNAVAILABLE;
-    case ERR_OUTPUT:
-    case -ENOSPC:
-        return EXIT_CANT_CREATE;
-    default:
-        return EXIT_FAIL;
-    }
-}
-
 static int fail(const struct env_contract *env, int rc, const struct err *e)
 {
-    int code = exit_code(rc);
+    int code = exit_code_of(rc);
     fprintf(stderr, "trainer: %s\n", e->text);
     struct failure_record record = {
         .timestamp = (int64_t)time(NULL), .exitcode = code, .rank = (int)env->rank, .step = -1};
@@ -116,7 +96,7 @@ static int train_as_asked(const struct train_config *cfg, int argc, char **argv)
         rc = spawn_ranks(ranks.procs, &local_rank, &code, &e);
     if (rc < 0) {
         fprintf(stderr, "trainer: %s\n", e.text);
-        return exit_code(rc);
+        return exit_code_of(rc);
     }
     if (local_rank < 0)
         return code;
@@ -150,7 +130,7 @@ static int personality_main(const struct personality *p, int argc, char **argv)
         return EXIT_OK;
     if (rc < 0) {
         fprintf(stderr, "trainer %s: %s\n", p->name, e.text);
-        return exit_code(rc);
+        return exit_code_of(rc);
     }
     code = train_as_asked(cfg, argc, argv);
     free(cfg);
@@ -177,7 +157,7 @@ static const struct {
     int (*main)(int argc, char **argv);
 } commands[] = {
     {"train", train_main},      {"caffe2", caffe2_main},   {"imagenet", imagenet_main}, {"mnist", mnist_main},
-    {"make-data", shapes_main}, {"make-db", make_db_main}, {"plot", plot_main},
+    {"make-data", shapes_main}, {"make-db", make_db_main}, {"plot", plot_main},         {"convert", convert_main},
 };
 
 int main(int argc, char **argv)
@@ -189,7 +169,8 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].main(argc - 1, argv + 1);
     fprintf(stderr,
-            "trainer: '%s' is not a command; train (the default), caffe2, imagenet, mnist, make-data, make-db and plot "
+            "trainer: '%s' is not a command; train (the default), caffe2, imagenet, mnist, make-data, make-db, plot "
+            "and convert "
             "are\n",
             argv[1]);
     return EXIT_USAGE_ERROR;

@@ -1,0 +1,194 @@
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zip.h>
+
+#include "common/err.h"
+#include "worker/ckpt/pickle_read.h"
+#include "worker/ckpt/torch_zip.h"
+
+#define PICKLE_NAME "/data.pkl"
+
+struct torch_zip {
+    zip_t *zip;
+    char *path, *prefix; /* "archive/" */
+    struct pickle pickle;
+    char *storage; /* the one read last: tensors may share it */
+    char storage_key[PICKLE_KEY_MAX + 1];
+};
+
+/* Entry i must be stored, not compressed: what it holds is then as large as the file says. */
+static int read_entry(struct torch_zip *z, zip_uint64_t i, char *dst, size_t n, struct err *e)
+{
+    zip_file_t *f = zip_fopen_index(z->zip, i, 0);
+    if (!f)
+        return err_set(e, ERR_CORRUPT, "%s: entry '%s': %s", z->path, zip_get_name(z->zip, i, 0), zip_strerror(z->zip));
+    size_t got = 0;
+    zip_int64_t r = 1;
+    while (got < n && (r = zip_fread(f, dst + got, n - got)) > 0)
+        got += (size_t)r;
+    char more;
+    if (r > 0)
+        r = zip_fread(f, &more, 1); /* at its end the sum is checked */
+    int rc = r < 0 || got < n ? err_set(e, ERR_CORRUPT, "%s: entry '%s': %s", z->path, zip_get_name(z->zip, i, 0),
+                                        r < 0 ? zip_file_strerror(f) : "it ends early")
+                              : 0;
+    zip_fclose(f);
+    return rc;
+}
+
+/* An entry of the archive whole, malloc'ed; at most `most` bytes. */
+static int load(struct torch_zip *z, const char *name, uint64_t most, char **ret, size_t *ret_n, struct err *e)
+{
+    zip_stat_t st;
+    zip_int64_t i = zip_name_locate(z->zip, name, 0);
+    if (i < 0)
+        return err_set(e, ERR_CORRUPT, "%s has no entry '%s'", z->path, name);
+    if (zip_stat_index(z->zip, (zip_uint64_t)i, 0, &st) < 0 || !(st.valid & ZIP_STAT_SIZE) || st.size > most)
+        return err_set(e, ERR_CORRUPT, "%s: entry '%s' is too large", z->path, name);
+    if (st.comp_method != ZIP_CM_STORE)
+        return err_set(e, ERR_CORRUPT, "%s: entry '%s' is compressed, which torch does not do", z->path, name);
+    char *data = malloc(st.size ? (size_t)st.size : 1);
+    if (!data)
+        return err_errno(e, ENOMEM, "%llu bytes of %s", (unsigned long long)st.size, z->path);
+    int rc = read_entry(z, (zip_uint64_t)i, data, (size_t)st.size, e);
+    if (rc < 0) {
+        free(data);
+        return rc;
+    }
+    *ret = data;
+    *ret_n = (size_t)st.size;
+    return 0;
+}
+
+static int find_prefix(struct torch_zip *z, struct err *e)
+{
+    const size_t tail = strlen(PICKLE_NAME);
+    for (zip_int64_t i = 0; i < zip_get_num_entries(z->zip, 0); i++) {
+        const char *name = zip_get_name(z->zip, (zip_uint64_t)i, 0);
+        size_t n = name ? strlen(name) : 0;
+        if (n > tail && strcmp(name + n - tail, PICKLE_NAME) == 0) {
+            z->prefix = strndup(name, n - tail + 1);
+            return z->prefix ? 0 : err_errno(e, ENOMEM, "%s", z->path);
+        }
+    }
+    return err_set(e, ERR_CORRUPT, "%s is a zip, but none of torch.save(): it has no data.pkl", z->path);
+}
+
+static int check_byte_order(struct torch_zip *z, struct err *e)
+{
+    char name[PATH_MAX], *text;
+    size_t n;
+    snprintf(name, sizeof name, "%sbyteorder", z->prefix);
+    if (zip_name_locate(z->zip, name, 0) < 0) /* torch before 2.1 */
+        return 0;
+    TRY(load(z, name, 64, &text, &n, e));
+    bool little = n == 6 && memcmp(text, "little", 6) == 0;
+    free(text);
+    return little ? 0 : err_set(e, -ENOTSUP, "%s was written on a big-endian machine", z->path);
+}
+
+static int read_list(struct torch_zip *z, struct err *e)
+{
+    char name[PATH_MAX], *data;
+    size_t n;
+    TRY(find_prefix(z, e));
+    TRY(check_byte_order(z, e));
+    snprintf(name, sizeof name, "%sdata.pkl", z->prefix);
+    TRY(load(z, name, PICKLE_BYTES_MAX, &data, &n, e));
+    int rc = pickle_read(&z->pickle, data, n, e);
+    free(data);
+    return rc < 0 ? err_wrap(e, "%s", z->path) : 0;
+}
+
+int torch_zip_open(struct torch_zip **ret, const char *path, struct err *e)
+{
+    int code = 0;
+    struct torch_zip *z = calloc(1, sizeof *z);
+    if (!z || !(z->path = strdup(path))) {
+        free(z);
+        return err_errno(e, ENOMEM, "%s", path);
+    }
+    z->zip = zip_open(path, ZIP_RDONLY, &code);
+    int rc;
+    if (z->zip) {
+        rc = read_list(z, e);
+    } else {
+        zip_error_t why;
+        zip_error_init_with_code(&why, code);
+        rc = err_set(e, ERR_CORRUPT, "%s is no sound zip: %s", path, zip_error_strerror(&why));
+        zip_error_fini(&why);
+    }
+    if (rc < 0) {
+        torch_zip_close(z);
+        return rc;
+    }
+    *ret = z;
+    return 0;
+}
+
+void torch_zip_close(struct torch_zip *z)
+{
+    if (!z)
+        return;
+    if (z->zip)
+        zip_discard(z->zip);
+    pickle_free(&z->pickle);
+    free(z->storage);
+    free(z->prefix);
+    free(z->path);
+    free(z);
+}
+
+size_t torch_zip_count(const struct torch_zip *z)
+{
+    return z->pickle.n;
+}
+
+const struct ckpt_tensor *torch_zip_at(const struct torch_zip *z, size_t i)
+{
+    return &z->pickle.t[i].t;
+}
+
+static int load_storage(struct torch_zip *z, const struct pickled_tensor *p, struct err *e)
+{
+    char name[PATH_MAX];
+    size_t n, want;
+    if (z->storage && strcmp(z->storage_key, p->storage) == 0)
+        return 0;
+    free(z->storage);
+    z->storage = NULL;
+    if (__builtin_mul_overflow((size_t)p->storage_count, dtype_size(p->t.dtype), &want))
+        return err_set(e, ERR_CORRUPT, "%s: storage '%s' is too large", z->path, p->storage);
+    snprintf(name, sizeof name, "%sdata/%s", z->prefix, p->storage);
+    TRY(load(z, name, INT64_MAX, &z->storage, &n, e));
+    if (n < want)
+        return err_set(e, ERR_CORRUPT, "%s: storage '%s' of tensor '%s' has %zu bytes instead of %zu", z->path,
+                       p->storage, p->t.name, n, want);
+    snprintf(z->storage_key, sizeof z->storage_key, "%s", p->storage);
+    return 0;
+}
+
+int torch_zip_read(struct torch_zip *z, size_t i, void *dst, struct err *e)
+{
+    const struct pickled_tensor *p = &z->pickle.t[i];
+    const size_t size = dtype_size(p->t.dtype);
+    int64_t bytes, at[CKPT_DIMS_MAX] = {0};
+    TRY(ckpt_tensor_bytes(&p->t, &bytes));
+    int rc = load_storage(z, p, e);
+    if (rc < 0) {
+        z->storage_key[0] = '\0';
+        return rc;
+    }
+    for (size_t k = 0; k < (size_t)bytes / size; k++) {
+        int64_t from = p->offset;
+        for (int d = 0; d < p->t.ndim; d++)
+            from += at[d] * p->stride[d];
+        memcpy((char *)dst + k * size, z->storage + (size_t)from * size, size);
+        for (int d = p->t.ndim - 1; d >= 0 && ++at[d] == p->t.shape[d]; d--)
+            at[d] = 0;
+    }
+    return 0;
+}

@@ -1,0 +1,146 @@
+#include "worker/ckpt/weights.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/err.h"
+#include "worker/ckpt/ckpt.h"
+#include "worker/ckpt/torch_zip.h"
+
+struct weights { /* one of them is open */
+    struct ckpt *ckpt;
+    struct safetensors *file; /* of ckpt, if that is open */
+    struct torch_zip *torch;
+};
+
+static int open_checkpoint(struct weights *w, const char *path, struct err *e)
+{
+    char dir[PATH_MAX];
+    int64_t step;
+    TRY(ckpt_locate(path, dir, &step, e));
+    if (step < 0)
+        TRY(ckpt_latest(dir, &step, e));
+    TRY(ckpt_open(&w->ckpt, dir, step, e));
+    w->file = ckpt_file(w->ckpt, "model");
+    return 0;
+}
+
+static int open_file(struct weights *w, const char *path, struct err *e)
+{
+    static const unsigned char old_torch[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46};
+    unsigned char head[8] = {0};
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return err_errno(e, errno, "open %s", path);
+    size_t n = fread(head, 1, sizeof head, f);
+    fclose(f);
+    if (n >= 4 && memcmp(head, "PK\3\4", 4) == 0)
+        return torch_zip_open(&w->torch, path, e);
+    if (n == sizeof head && memcmp(head, old_torch, sizeof head) == 0)
+        return err_set(e, -ENOTSUP,
+                       "%s has the format of torch before 1.6: load it in Python and save it again (torch.save)", path);
+    return safetensors_open(&w->file, path, e);
+}
+
+int weights_open(struct weights **ret, const char *path, struct err *e)
+{
+    struct stat st;
+    if (stat(path, &st) < 0)
+        return err_set(e, ERR_USAGE, "no weights found at '%s': %s", path, strerror(errno));
+    struct weights *w = calloc(1, sizeof *w);
+    if (!w)
+        return err_errno(e, ENOMEM, "%s", path);
+    int rc = S_ISDIR(st.st_mode) ? open_checkpoint(w, path, e) : open_file(w, path, e);
+    if (rc < 0) {
+        weights_close(w);
+        return rc;
+    }
+    *ret = w;
+    return 0;
+}
+
+void weights_close(struct weights *w)
+{
+    if (!w)
+        return;
+    if (w->ckpt)
+        ckpt_close(w->ckpt);
+    else
+        safetensors_close(w->file);
+    torch_zip_close(w->torch);
+    free(w);
+}
+
+const cJSON *weights_meta(const struct weights *w)
+{
+    return w->ckpt ? ckpt_meta(w->ckpt) : NULL;
+}
+
+size_t weights_count(const struct weights *w)
+{
+    return w->torch ? torch_zip_count(w->torch) : safetensors_count(w->file);
+}
+
+const struct ckpt_tensor *weights_at(const struct weights *w, size_t i)
+{
+    return w->torch ? torch_zip_at(w->torch, i) : safetensors_at(w->file, i);
+}
+
+const struct ckpt_tensor *weights_find(const struct weights *w, const char *name, size_t *ret_i)
+{
+    for (size_t i = 0; i < weights_count(w); i++)
+        if (strcmp(weights_at(w, i)->name, name) == 0) {
+            *ret_i = i;
+            return weights_at(w, i);
+        }
+    return NULL;
+}
+
+int weights_read(struct weights *w, size_t i, void *dst, struct err *e)
+{
+    if (w->torch)
+        return torch_zip_read(w->torch, i, dst, e);
+    return w->ckpt ? ckpt_read(w->ckpt, "model", weights_at(w, i), dst, e) : safetensors_read(w->file, i, dst, NULL, e);
+}
+
+static double element(enum dtype t, const void *p, size_t i)
+{
+    switch (t) {
+    case DT_F64:
+        return ((const double *)p)[i];
+    case DT_BF16:
+        return (double)f32_from_bf16(((const uint16_t *)p)[i]);
+    case DT_F16:
+        return (double)f32_from_f16(((const uint16_t *)p)[i]);
+    default:
+        return (double)((const float *)p)[i];
+    }
+}
+
+int weights_read_real(struct weights *w, size_t i, enum dtype real, void *dst, struct err *e)
+{
+    const struct ckpt_tensor *t = weights_at(w, i);
+    int64_t bytes;
+    char text[CKPT_SHAPE_LEN];
+    if (t->dtype != DT_F64 && t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16)
+        return err_set(e, ERR_MISMATCH, "tensor '%s' is %s instead of floating-point numbers", t->name,
+                       ckpt_tensor_shape(t, text, sizeof text));
+    TRY(ckpt_tensor_bytes(t, &bytes));
+    void *raw = malloc(bytes ? (size_t)bytes : 1);
+    if (!raw)
+        return err_errno(e, ENOMEM, "tensor '%s'", t->name);
+    int rc = weights_read(w, i, raw, e);
+    for (size_t k = 0; rc == 0 && k < (size_t)bytes / dtype_size(t->dtype); k++) {
+        if (real == DT_F64)
+            ((double *)dst)[k] = element(t->dtype, raw, k);
+        else
+            ((float *)dst)[k] = (float)element(t->dtype, raw, k);
+    }
+    free(raw);
+    return rc;
+}
