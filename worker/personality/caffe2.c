@@ -79,7 +79,7 @@ static const struct arg_spec own[] = {
      .type = ARG_STRING,
      .at = OWN(save_dir),
      .metavar = "DIR",
-     .help = "where to; default: --file_store_path"},
+     .help = "where to; default: --file_store_path if it is given, else the current folder"},
     {.name = "load-model-path",
      .type = ARG_STRING,
      .at = OWN(load_path),
@@ -235,13 +235,15 @@ static int choose_place(struct caffe2 *c, const struct personality_args *a, cons
     return 0;
 }
 
-static int choose_checkpoints(struct caffe2 *c, struct err *e)
+/* Not in /tmp, where everybody's would meet, unless it is asked for. */
+static int choose_checkpoints(struct caffe2 *c, const struct personality_args *a, struct err *e)
 {
     struct train_config *t = &c->train;
     if (c->save_dir && !c->model_name)
         return err_set(e, ERR_USAGE, "--save_dir needs --save_model_name: what is saved there is NAME_<epochs>.mdl");
     if (c->model_name) {
-        t->checkpoint_dir = c->save_dir ? c->save_dir : c->file_store;
+        t->checkpoint_dir = c->save_dir ? c->save_dir : personality_given(a, "file-store-path") ? c->file_store : ".";
+        t->checkpoint_name = c->model_name;
     }
     if (c->load_path)
         t->resume = c->load_path;
@@ -290,7 +292,7 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
                        (int)c->batch, w.procs);
     TRY(choose_model(c, a, e));
     TRY(choose_place(c, a, &w, e));
-    TRY(choose_checkpoints(c, e));
+    TRY(choose_checkpoints(c, a, e));
     c->train.batch_size = c->batch * w.nodes;
     if (c->train.epoch_size && c->train.epoch_size < c->train.batch_size)
         return err_set(e, ERR_USAGE, "--epoch_size %d is less than one batch of %d images", (int)c->train.epoch_size,

@@ -124,6 +124,18 @@ def test_batch_size_is_that_of_a_machine():
     assert c["dist-url"] == "file:///nfs"
 
 
+def test_models_have_the_name_and_the_epoch_and_can_be_loaded(dbs, tmp_path):
+    line = f"caffe2 --train_data {dbs}/train.lmdb --base_learning_rate 0.001 --save_model_name model" + SMALL.replace("--num_epochs 1", "")
+    trained(tmp_path, line + " --save_dir saved --num_epochs 1")
+    assert [p.name for p in (tmp_path / "saved").glob("*.mdl")] == ["model_1.mdl"]
+    p = trained(tmp_path, line + " --save_dir saved --num_epochs 2 --load_model_path saved/model_1.mdl")
+    assert "resumed from step 2" in p.stderr_text and [m.name for m in (tmp_path / "saved").glob("*.mdl")] == ["model_2.mdl"]
+    (tmp_path / "saved" / "model_2.mdl").rename(tmp_path / "saved" / "model_7.mdl")
+    p = trained(tmp_path, line + " --file_store_path other --num_epochs 3 --load_model_path saved/model_7.mdl")
+    assert "resumed from step 4" in p.stderr_text and "7" in p.stderr_text.split("resumed")[0] and (tmp_path / "other" / "model_3.mdl").is_dir()
+    refused(tmp_path, line + " --load_model_path saved/model_9.mdl --save_dir new --num_epochs 3", 2, "model_9.mdl")
+
+
 @pytest.mark.parametrize("line, says", [("--dtype float16", "fp16 (O2"), ("--float16_compute", "fp16 (O3")])
 def test_half_precision_by_its_names(dbs, tmp_path, line, says):
     p = trained(tmp_path, f"caffe2 --train_data {dbs}/train.lmdb --max-steps 1 --base_learning_rate 0.001 --enable_tensor_core {line}" + SMALL)
