@@ -199,7 +199,7 @@ static void judge_unbegun(struct far *f)
     int others = 0;
     for (int i = 0; i < m->n; i++)
         others += m->far[i].pid && !m->far[i].ended;
-    if (m->stopping)
+    if (m->stopping && f->ending.signaled) /* by on_late() */
         return;
     if (!local && !f->ending.signaled && f->ending.value == EXIT_SSH)
         say(m, "host %s cannot be reached: %s ended with exit code 255", name, rsh);

@@ -48,7 +48,18 @@ static int keep_control(struct order *o, struct err *e)
     return 0;
 }
 
-static int take_word(struct order *o, const char *word, struct err *e)
+static int set_variable(char *text, struct err *e)
+{
+    char *equals = strchr(text, '=');
+    if (!equals)
+        return err_set(e, ERR_CORRUPT, "what crun was told is not well formed");
+    *equals = 0;
+    const int rc = setenv(text, equals + 1, 1) == 0 ? 0 : err_errno(e, errno, "environment");
+    *equals = '='; /* the next word begins after this one's end */
+    return rc;
+}
+
+static int take_word(struct order *o, char *word, struct err *e)
 {
     switch (word[0]) {
     case REMOTE_FOLDER:
@@ -58,9 +69,9 @@ static int take_word(struct order *o, const char *word, struct err *e)
     case REMOTE_SIGNALS:
         return keep_control(o, e);
     case REMOTE_VARIABLE:
-        return putenv((char *)word + 1) == 0 ? 0 : err_errno(e, errno, "environment");
+        return set_variable(word + 1, e);
     case REMOTE_ARGUMENT:
-        o->argv[o->argc++] = (char *)word + 1;
+        o->argv[o->argc++] = word + 1;
         return 0;
     default:
         return err_set(e, ERR_CORRUPT, "the crun that started this one is of another version");
@@ -81,22 +92,31 @@ static int take_order(struct order *o, struct buf *words, struct err *e)
     return 0;
 }
 
+static void free_order(struct order *o, struct buf *words)
+{
+    if (words->data)
+        explicit_bzero(words->data, words->cap);
+    buf_free(words);
+    free(o->argv);
+}
+
 int remote_agent_main(int (*agent)(const struct guardian_link *link, int argc, char **argv))
 {
     struct order o = {0};
     struct buf words;
     struct err e = {0};
+    int code = EXIT_UNAVAILABLE;
+    const pid_t own = getpid();
     buf_init(&words, REMOTE_ORDER_MAX + 1);
     if (take_order(&o, &words, &e) < 0) {
         fprintf(stderr, "crun: %s\n", e.text);
-        return EXIT_UNAVAILABLE;
+    } else {
+        printf(REMOTE_HELLO "\n");
+        fflush(stdout);
+        code = guardian_run(agent, o.argc, o.argv); /* the arguments point into words */
+        if (getpid() == own)                        /* its agent returns as well */
+            printf(REMOTE_BYE "\n");
     }
-    const pid_t own = getpid();
-    printf(REMOTE_HELLO "\n");
-    fflush(stdout);
-    const int code =
-        guardian_run(agent, o.argc, o.argv); /* words: until the end, arguments and variables point there */
-    if (getpid() == own)                     /* its agent returns as well */
-        printf(REMOTE_BYE "\n");
+    free_order(&o, &words);
     return code;
 }
