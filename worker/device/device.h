@@ -19,6 +19,15 @@ struct plan;
 struct device_options {
     int threads; /* compute threads, >= 1 (host devices) */
     int index;   /* which GPU (cuda) */
+    struct gpu_options {
+        bool eager;             /* launch kernel by kernel, capture no graph */
+        bool tune;              /* time cuDNN's candidates for every convolution */
+        bool tf32;              /* fp32 convolutions and products may round operands to TF32 */
+        bool fused;             /* cuDNN's fused patterns where it has them */
+        bool deterministic;     /* equal runs give equal bits */
+        size_t workspace_limit; /* bytes a convolution may take as scratch, 0: no limit */
+        const char *cache_dir;  /* of tuned choices; NULL: none */
+    } gpu;
 };
 
 /* One batch in host memory. Borrowed until run() returns (cuda: until the next run() or sync()). n = batch of the plan. */
@@ -36,6 +45,10 @@ struct run_hooks {
     /* Elements [first, end) of the reduce arena are final for this run. Ranges are given once each, in ascending order for gradients.
      * NULL: nobody wants to know. Must not block. */
     int (*ready)(void *ctx, size_t first, size_t end, void *stream, struct err *e);
+    /* A device that captures a run as a graph calls the two above while it captures, then captured(); each later launch of that graph does again what they
+     * had enqueued, and is told by replayed(). NULL: nobody wants to know. */
+    int (*captured)(void *ctx, void *stream, struct err *e);
+    int (*replayed)(void *ctx, void *stream, struct err *e);
 };
 
 /* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, times as clock_ns(). */
@@ -112,6 +125,10 @@ struct update {
     double max_norm;
 };
 
+struct plan_memory { /* bytes */
+    size_t activations, weights, workspace; /* tensors; copies of weights in other layouts; scratch of kernels */
+};
+
 struct device_ops {
     const char *name; /* "ref", "cpu", "cuda" */
     enum dtype real;  /* type of arenas */
@@ -129,6 +146,7 @@ struct device_ops {
     int (*plan)(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
                 struct err *e);
     void (*plan_close)(struct plan *pl);
+    void (*plan_memory)(const struct plan *pl, struct plan_memory *ret); /* NULL: not known */
     int (*run)(struct plan *pl, const struct run_args *a, struct err *e);
 
     /* Tests and `predict`: a tensor's values as logical NCHW doubles, n = N*c*h*w. get needs keep_all, except for program.logits. */

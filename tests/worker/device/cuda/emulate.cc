@@ -1,0 +1,147 @@
+#include "tests/worker/device/cuda/emulate.h"
+
+#include <ucontext.h>
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+namespace emulate
+{
+place here;
+
+namespace
+{
+constexpr unsigned WARP = 32;
+constexpr size_t STACK = 128 << 10;
+
+enum state { READY, AT_BARRIER, AT_SHUFFLE, DONE };
+
+struct fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack{new char[STACK]};
+    state st = DONE;
+    unsigned index = 0;
+    char value[16];
+};
+
+std::vector<std::unique_ptr<fiber>> pool;
+fiber *current;
+ucontext_t scheduler;
+const std::function<void()> *body_of_block;
+uint32_t noise = 12345;
+
+uint32_t next_noise()
+{
+    noise = noise * 1664525u + 1013904223u;
+    return noise >> 8;
+}
+
+void enter()
+{
+    (*body_of_block)();
+    current->st = DONE;
+    swapcontext(&current->context, &scheduler);
+}
+
+void wait_as(state s)
+{
+    current->st = s;
+    swapcontext(&current->context, &scheduler);
+}
+
+void begin(fiber &f, unsigned index)
+{
+    f.index = index;
+    f.st = READY;
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = f.stack.get();
+    f.context.uc_stack.ss_size = STACK;
+    f.context.uc_link = nullptr;
+    makecontext(&f.context, enter, 0);
+}
+
+void resume(fiber &f)
+{
+    current = &f;
+    here.thread = dim3(f.index);
+    swapcontext(&scheduler, &f.context);
+}
+
+// A warp goes on when none of its threads is still on the way; a block likewise. Threads that ended count as arrived.
+bool release(unsigned first, unsigned end, state from)
+{
+    bool any = false;
+    for (unsigned i = first; i < end; i++) {
+        if (pool[i]->st != from && pool[i]->st != DONE)
+            return false;
+        any = any || pool[i]->st == from;
+    }
+    for (unsigned i = first; any && i < end; i++)
+        if (pool[i]->st == from)
+            pool[i]->st = READY;
+    return any;
+}
+
+bool run_ready(unsigned n)
+{
+    bool any = false;
+    const unsigned start = next_noise() % n, back = next_noise() % 2;
+    for (unsigned k = 0; k < n; k++) {
+        fiber &f = *pool[(start + (back ? n - k : k)) % n];
+        if (f.st == READY) {
+            any = true;
+            resume(f);
+        }
+    }
+    return any;
+}
+
+void run_block(unsigned n)
+{
+    while (pool.size() < n)
+        pool.emplace_back(new fiber);
+    for (unsigned i = 0; i < n; i++)
+        begin(*pool[i], i);
+    for (;;) {
+        bool moved = run_ready(n);
+        for (unsigned w = 0; w < n; w += WARP)
+            moved = release(w, w + WARP < n ? w + WARP : n, AT_SHUFFLE) || moved;
+        moved = release(0, n, AT_BARRIER) || moved;
+        if (moved)
+            continue;
+        for (unsigned i = 0; i < n; i++)
+            if (pool[i]->st != DONE)
+                abort(); // threads wait at different places: undefined on a GPU, too
+        return;
+    }
+}
+} // namespace
+
+void launch(dim3 blocks, dim3 threads, const std::function<void()> &body)
+{
+    here.blocks = blocks;
+    here.threads = threads;
+    body_of_block = &body;
+    for (unsigned y = 0; y < blocks.y; y++) {
+        for (unsigned x = 0; x < blocks.x; x++) {
+            here.block = dim3(x, y);
+            run_block(threads.x);
+        }
+    }
+}
+
+void barrier()
+{
+    wait_as(AT_BARRIER);
+}
+
+void shuffle(const void *in, void *out, size_t bytes, unsigned lane_xor)
+{
+    fiber *f = current;
+    memcpy(f->value, in, bytes);
+    wait_as(AT_SHUFFLE); // everybody has written
+    memcpy(out, pool[f->index ^ lane_xor]->value, bytes);
+    wait_as(AT_SHUFFLE); // everybody has read
+}
+} // namespace emulate

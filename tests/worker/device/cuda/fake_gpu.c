@@ -1,0 +1,386 @@
+#include "tests/worker/device/cuda/fake_gpu.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "tests/worker/device/cuda/fake_math.h"
+
+enum { POISON = 0xff }; /* a NaN in every type */
+
+struct gpu_stream {
+    int unused;
+};
+struct gpu_event {
+    int unused;
+};
+
+enum work_kind { WORK_KERNEL, WORK_DNN, WORK_GEMM, WORK_COPY, WORK_FILL };
+struct work {
+    enum work_kind kind;
+    enum kernel kernel;
+    char args[512];
+    struct gpu_dnn dnn;
+    struct gpu_gemm gemm;
+    void *to;
+    const void *from;
+    size_t bytes;
+    int byte;
+};
+struct gpu_graph {
+    struct work *all;
+    int n, cap;
+};
+
+struct block {
+    void *at;
+    size_t bytes;
+    struct block *next;
+};
+
+struct fake {
+    struct gpu base;
+    struct fake_options o;
+    struct fake_counts c;
+    struct gpu_graph *recording; /* NULL: work runs at once */
+    struct block *blocks;
+};
+
+static struct fake *self(struct gpu *g)
+{
+    return (struct fake *)g;
+}
+
+static const size_t arg_size[] = {
+#define X(id, type) sizeof(type),
+    KERNELS(X)
+#undef X
+};
+
+static int run(struct fake *f, const struct work *w, struct err *e)
+{
+    switch (w->kind) {
+    case WORK_KERNEL:
+        f->c.kernels++;
+        f->c.by_kernel[w->kernel]++;
+        if (f->o.fail_kernel && f->c.kernels == f->o.fail_kernel)
+            return err_set(e, -EIO, "CUDA: kernel %d: an illegal memory access was encountered", w->kernel);
+        return kernel_launch(w->kernel, w->args, NULL);
+    case WORK_DNN:
+        f->c.dnns++;
+        fake_dnn(&w->dnn);
+        return 0;
+    case WORK_GEMM:
+        f->c.gemms++;
+        fake_gemm(&w->gemm);
+        return 0;
+    case WORK_COPY:
+        memmove(w->to, w->from, w->bytes);
+        return 0;
+    case WORK_FILL:
+        memset(w->to, w->byte, w->bytes);
+        return 0;
+    }
+    return 0;
+}
+
+static int issue(struct fake *f, const struct work *w, struct err *e)
+{
+    struct gpu_graph *x = f->recording;
+    if (!x)
+        return run(f, w, e);
+    if (x->n == x->cap) {
+        x->cap = x->cap ? 2 * x->cap : 64;
+        x->all = realloc(x->all, (size_t)x->cap * sizeof *x->all);
+    }
+    x->all[x->n++] = *w;
+    return 0;
+}
+
+static void fake_close(struct gpu *g)
+{
+    while (self(g)->blocks) {
+        struct block *b = self(g)->blocks;
+        self(g)->blocks = b->next;
+        free(b->at);
+        free(b);
+    }
+    free(g);
+}
+
+static int fake_info(struct gpu *g, struct gpu_info *ret, struct err *e)
+{
+    (void)g;
+    (void)e;
+    *ret = (struct gpu_info){.name = "no GPU, but its like", .capability = 90, .sms = 132, .memory = (size_t)80 << 30};
+    return 0;
+}
+
+static int fake_memory(struct gpu *g, size_t *ret_free, size_t *ret_total, struct err *e)
+{
+    (void)e;
+    *ret_total = self(g)->o.memory ? self(g)->o.memory : (size_t)80 << 30;
+    *ret_free = *ret_total - self(g)->c.bytes;
+    return 0;
+}
+
+static int fake_alloc(struct gpu *g, size_t bytes, void **ret, struct err *e)
+{
+    struct fake *f = self(g);
+    struct block *b = calloc(1, sizeof *b);
+    if (f->recording)
+        return err_set(e, -EIO, "memory is taken during a capture");
+    if (f->o.memory && f->c.bytes + bytes > f->o.memory) {
+        free(b);
+        return err_set(e, -ENOMEM, "%zu MiB of GPU memory are wanted, %zu of %zu MiB are free", bytes >> 20,
+                       (f->o.memory - f->c.bytes) >> 20, f->o.memory >> 20);
+    }
+    b->bytes = bytes;
+    b->at = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    memset(b->at, POISON, bytes);
+    b->next = f->blocks;
+    f->blocks = b;
+    f->c.allocs++;
+    f->c.bytes += bytes;
+    *ret = b->at;
+    return 0;
+}
+
+static void fake_release(struct gpu *g, void *p)
+{
+    struct fake *f = self(g);
+    for (struct block **at = &f->blocks; *at; at = &(*at)->next) {
+        struct block *b = *at;
+        if (b->at != p)
+            continue;
+        *at = b->next;
+        f->c.bytes -= b->bytes;
+        f->c.frees++;
+        free(b->at);
+        free(b);
+        return;
+    }
+}
+
+static int fake_host_alloc(struct gpu *g, size_t bytes, void **ret, struct err *e)
+{
+    (void)e;
+    self(g)->c.host_allocs++;
+    *ret = calloc(1, bytes + 1);
+    return 0;
+}
+
+static void fake_host_release(struct gpu *g, void *p)
+{
+    if (p)
+        self(g)->c.host_frees++;
+    free(p);
+}
+
+static int fake_stream_open(struct gpu *g, bool urgent, struct gpu_stream **ret, struct err *e)
+{
+    (void)g;
+    (void)urgent;
+    (void)e;
+    *ret = calloc(1, sizeof **ret);
+    return 0;
+}
+
+static void fake_stream_close(struct gpu *g, struct gpu_stream *s)
+{
+    (void)g;
+    free(s);
+}
+
+static void *fake_stream_native(struct gpu_stream *s)
+{
+    return s;
+}
+
+static int fake_stream_sync(struct gpu *g, struct gpu_stream *s, struct err *e)
+{
+    (void)s;
+    self(g)->c.syncs++;
+    return self(g)->recording ? err_set(e, -EIO, "the host waits during a capture") : 0;
+}
+
+static int fake_event_open(struct gpu *g, bool timed, struct gpu_event **ret, struct err *e)
+{
+    (void)g;
+    (void)timed;
+    (void)e;
+    *ret = calloc(1, sizeof **ret);
+    return 0;
+}
+
+static void fake_event_close(struct gpu *g, struct gpu_event *v)
+{
+    (void)g;
+    free(v);
+}
+
+static int fake_event(struct gpu *g, struct gpu_event *v, struct gpu_stream *s, struct err *e)
+{
+    (void)g;
+    (void)v;
+    (void)s;
+    (void)e;
+    return 0;
+}
+
+static int fake_event_sync(struct gpu *g, struct gpu_event *v, struct err *e)
+{
+    (void)g;
+    (void)v;
+    (void)e;
+    return 0;
+}
+
+static int fake_event_ms(struct gpu *g, struct gpu_event *from, struct gpu_event *to, float *ret, struct err *e)
+{
+    (void)g;
+    (void)from;
+    (void)to;
+    (void)e;
+    *ret = 1;
+    return 0;
+}
+
+static int fake_copy(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e)
+{
+    (void)s;
+    const struct work w = {.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes};
+    return bytes == 0 ? 0 : issue(self(g), &w, e);
+}
+
+static int fake_copy_in(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e)
+{
+    self(g)->c.copies_in++;
+    return fake_copy(g, s, to, from, bytes, e);
+}
+
+static int fake_copy_out(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e)
+{
+    self(g)->c.copies_out++;
+    return fake_copy(g, s, to, from, bytes, e);
+}
+
+static int fake_fill(struct gpu *g, struct gpu_stream *s, void *to, int byte, size_t bytes, struct err *e)
+{
+    (void)s;
+    const struct work w = {.kind = WORK_FILL, .to = to, .byte = byte, .bytes = bytes};
+    return bytes == 0 ? 0 : issue(self(g), &w, e);
+}
+
+static int fake_capture_begin(struct gpu *g, struct gpu_stream *s, struct err *e)
+{
+    (void)s;
+    if (self(g)->recording)
+        return err_set(e, -EIO, "a capture within a capture");
+    self(g)->recording = calloc(1, sizeof(struct gpu_graph));
+    self(g)->c.captures++;
+    return 0;
+}
+
+static int fake_capture_end(struct gpu *g, struct gpu_stream *s, struct gpu_graph **ret, struct err *e)
+{
+    (void)s;
+    (void)e;
+    *ret = self(g)->recording;
+    self(g)->recording = NULL;
+    self(g)->c.graphs++;
+    return 0;
+}
+
+static int fake_graph_launch(struct gpu *g, struct gpu_graph *x, struct gpu_stream *s, struct err *e)
+{
+    (void)s;
+    self(g)->c.launches++;
+    for (int i = 0; i < x->n; i++)
+        TRY(run(self(g), &x->all[i], e));
+    return 0;
+}
+
+static void fake_graph_close(struct gpu *g, struct gpu_graph *x)
+{
+    (void)g;
+    if (x)
+        free(x->all);
+    free(x);
+}
+
+static int fake_kernel(struct gpu *g, struct gpu_stream *s, enum kernel k, const void *args, struct err *e)
+{
+    (void)s;
+    struct work w = {.kind = WORK_KERNEL, .kernel = k};
+    if (arg_size[k] > sizeof w.args)
+        return err_set(e, -E2BIG, "arguments of kernel %d", k);
+    memcpy(w.args, args, arg_size[k]);
+    return issue(self(g), &w, e);
+}
+
+static int fake_dnn_call(struct gpu *g, struct gpu_stream *s, const struct gpu_dnn *d, void *workspace, struct err *e)
+{
+    (void)s;
+    (void)workspace;
+    const struct work w = {.kind = WORK_DNN, .dnn = *d};
+    return issue(self(g), &w, e);
+}
+
+static int fake_gemm_call(struct gpu *g, struct gpu_stream *s, const struct gpu_gemm *m, void *workspace,
+                          size_t workspace_bytes, struct err *e)
+{
+    (void)s;
+    (void)workspace;
+    (void)workspace_bytes;
+    const struct work w = {.kind = WORK_GEMM, .gemm = *m};
+    return issue(self(g), &w, e);
+}
+
+static const struct gpu_ops fake_ops = {
+    .name = "fake",
+    .close = fake_close,
+    .info = fake_info,
+    .memory = fake_memory,
+    .alloc = fake_alloc,
+    .release = fake_release,
+    .host_alloc = fake_host_alloc,
+    .host_release = fake_host_release,
+    .stream_open = fake_stream_open,
+    .stream_close = fake_stream_close,
+    .stream_native = fake_stream_native,
+    .stream_sync = fake_stream_sync,
+    .event_open = fake_event_open,
+    .event_close = fake_event_close,
+    .event_record = fake_event,
+    .event_wait = fake_event,
+    .event_sync = fake_event_sync,
+    .event_ms = fake_event_ms,
+    .copy_in = fake_copy_in,
+    .copy_out = fake_copy_out,
+    .copy = fake_copy,
+    .fill = fake_fill,
+    .capture_begin = fake_capture_begin,
+    .capture_end = fake_capture_end,
+    .graph_launch = fake_graph_launch,
+    .graph_close = fake_graph_close,
+    .kernel = fake_kernel,
+    .dnn = fake_dnn_call,
+    .gemm = fake_gemm_call,
+};
+
+int fake_gpu_open(struct gpu **ret, const struct fake_options *o)
+{
+    struct fake *f = calloc(1, sizeof *f);
+    f->base.ops = &fake_ops;
+    f->o = *o;
+    *ret = &f->base;
+    return 0;
+}
+
+const struct fake_counts *fake_gpu_counts(const struct gpu *g)
+{
+    return &((const struct fake *)g)->c;
+}

@@ -1,0 +1,32 @@
+/* A GPU that is not there: struct gpu_ops on the processor. Own kernels are the real ones, emulated (emulate.h); convolutions and products are
+ * plain loops. Work runs at once, except in a capture, where it is recorded, arguments by value, and runs with each launch of the graph.
+ * Memory is filled with NaN patterns when it is taken. Calls are counted, so that tests can say what a step must not do. */
+#ifndef CRUN_TESTS_FAKE_GPU_H
+#define CRUN_TESTS_FAKE_GPU_H
+
+#include "worker/device/cuda/gpu.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct fake_counts {
+    long allocs, frees, host_allocs, host_frees, syncs, copies_in, copies_out, kernels, dnns, gemms, captures, graphs,
+        launches;
+    long by_kernel[KERNEL_COUNT];
+    size_t bytes; /* taken now */
+};
+
+struct fake_options {
+    size_t memory;    /* bytes, 0: a lot */
+    long fail_kernel; /* the so many-th kernel launch fails; 0: none */
+};
+
+int fake_gpu_open(struct gpu **ret, const struct fake_options *o);
+const struct fake_counts *fake_gpu_counts(const struct gpu *g);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

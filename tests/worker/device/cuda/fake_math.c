@@ -1,0 +1,229 @@
+/* The convolutions and products of fake_gpu.c: definitions, written out, in double. */
+#include "tests/worker/device/cuda/fake_math.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+double fake_get(const void *p, enum dtype t, size_t i)
+{
+    switch (t) {
+    case DT_F16:
+        return (double)f32_from_f16(((const uint16_t *)p)[i]);
+    case DT_BF16:
+        return (double)f32_from_bf16(((const uint16_t *)p)[i]);
+    default:
+        return (double)((const float *)p)[i];
+    }
+}
+
+void fake_set(void *p, enum dtype t, size_t i, double x)
+{
+    switch (t) {
+    case DT_F16:
+        ((uint16_t *)p)[i] = f16_from_f32((float)x);
+        break;
+    case DT_BF16:
+        ((uint16_t *)p)[i] = bf16_from_f32((float)x);
+        break;
+    default:
+        ((float *)p)[i] = (float)x;
+    }
+}
+
+/* Index of (n, c, h, w) in a tensor of c_all x h_all x w_all a sample. */
+static size_t at(bool nhwc, int n, int c, int h, int w, int c_all, int h_all, int w_all)
+{
+    return nhwc ? (((size_t)n * (size_t)h_all + (size_t)h) * (size_t)w_all + (size_t)w) * (size_t)c_all + (size_t)c
+                : (((size_t)n * (size_t)c_all + (size_t)c) * (size_t)h_all + (size_t)h) * (size_t)w_all + (size_t)w;
+}
+
+struct conv {
+    const struct dnn_shape *s;
+    int oh, ow;
+};
+
+typedef void visit_fn(void *ctx, size_t x, size_t w, size_t y);
+
+/* Every multiplication of a convolution: element x of the input, w of the filter, y of the output. */
+static void visit(const struct dnn_shape *s, visit_fn *f, void *ctx)
+{
+    const int oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1, ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
+    for (int n = 0; n < s->n; n++)
+        for (int k = 0; k < s->k; k++)
+            for (int p = 0; p < oh; p++)
+                for (int q = 0; q < ow; q++)
+                    for (int c = 0; c < s->c; c++)
+                        for (int r = 0; r < s->r; r++)
+                            for (int t = 0; t < s->s; t++) {
+                                const int h = p * s->stride[0] - s->pad[0] + r, w = q * s->stride[1] - s->pad[1] + t;
+                                if (h >= 0 && h < s->h && w >= 0 && w < s->w)
+                                    f(ctx, at(s->nhwc, n, c, h, w, s->c, s->h, s->w),
+                                      at(s->nhwc, k, c, r, t, s->c, s->r, s->s), at(s->nhwc, n, k, p, q, s->k, oh, ow));
+                            }
+}
+
+struct sums {
+    enum dtype t;
+    const void *x, *w, *y;
+    double *out;
+};
+
+static void forward(void *ctx, size_t x, size_t w, size_t y)
+{
+    struct sums *s = ctx;
+    s->out[y] += fake_get(s->x, s->t, x) * fake_get(s->w, s->t, w);
+}
+
+static void backward_data(void *ctx, size_t x, size_t w, size_t y)
+{
+    struct sums *s = ctx;
+    s->out[x] += fake_get(s->y, s->t, y) * fake_get(s->w, s->t, w);
+}
+
+static void backward_filter(void *ctx, size_t x, size_t w, size_t y)
+{
+    struct sums *s = ctx;
+    s->out[w] += fake_get(s->x, s->t, x) * fake_get(s->y, s->t, y);
+}
+
+/* Run a direction and store its result of n elements at `to`. */
+static void product(const struct dnn_shape *s, visit_fn *f, struct sums in, void *to, size_t n)
+{
+    in.t = s->type;
+    in.out = calloc(n + 1, sizeof *in.out);
+    visit(s, f, &in);
+    for (size_t i = 0; i < n; i++)
+        fake_set(to, s->type, i, in.out[i]);
+    free(in.out);
+}
+
+struct sizes {
+    size_t x, w, y;
+    int oh, ow;
+};
+
+static struct sizes sizes_of(const struct dnn_shape *s)
+{
+    const int oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1, ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
+    return (struct sizes){.x = (size_t)s->n * (size_t)s->c * (size_t)s->h * (size_t)s->w,
+                          .w = (size_t)s->k * (size_t)s->c * (size_t)s->r * (size_t)s->s,
+                          .y = (size_t)s->n * (size_t)s->k * (size_t)oh * (size_t)ow,
+                          .oh = oh,
+                          .ow = ow};
+}
+
+/* The channel of element i; fused patterns are NHWC. */
+static size_t channel(const struct dnn_shape *s, size_t i, int c)
+{
+    (void)s;
+    return i % (size_t)c;
+}
+
+/* relu(x * scale + shift) in the graph's precision; malloc'ed. */
+static void *activated(const struct dnn_shape *s, const void *x, const void *scale, const void *shift)
+{
+    const size_t n = sizes_of(s).x;
+    void *out = calloc(n + 1, dtype_size(s->type));
+    for (size_t i = 0; i < n; i++) {
+        const size_t c = channel(s, i, s->c);
+        const double v = fake_get(x, s->type, i) * fake_get(scale, s->type, c) + fake_get(shift, s->type, c);
+        fake_set(out, s->type, i, v > 0 ? v : 0);
+    }
+    return out;
+}
+
+static void statistics(const struct dnn_shape *s, const void *y, float *sum, float *squares)
+{
+    const size_t n = sizes_of(s).y;
+    double *a = calloc(2 * (size_t)s->k, sizeof *a);
+    for (size_t i = 0; i < n; i++) {
+        const double v = fake_get(y, s->type, i);
+        a[channel(s, i, s->k)] += v;
+        a[(size_t)s->k + channel(s, i, s->k)] += v * v;
+    }
+    for (int k = 0; k < s->k; k++) {
+        sum[k] = (float)a[k];
+        squares[k] = (float)a[s->k + k];
+    }
+    free(a);
+}
+
+/* Slots as in dnn.h: dy, w, x, mean, invstd, scale, shift -> dz, dscale, dbias, a, b, c. */
+static void dgrad_drelu_bn(const struct dnn_shape *s, void *const *p)
+{
+    const size_t n = sizes_of(s).x, channels = (size_t)s->c;
+    const float *mean = p[3], *invstd = p[4], *gamma = p[5], *beta = p[6];
+    float *dscale = p[8], *dbias = p[9], *a = p[10], *b = p[11], *c = p[12];
+    double *sums = calloc(2 * channels, sizeof *sums);
+    product(s, backward_data, (struct sums){.w = p[1], .y = p[0]}, p[7], n);
+    for (size_t i = 0; i < n; i++) {
+        const size_t k = channel(s, i, s->c);
+        const double unit = (fake_get(p[2], s->type, i) - (double)mean[k]) * (double)invstd[k];
+        const double dz = unit * (double)gamma[k] + (double)beta[k] > 0 ? fake_get(p[7], s->type, i) : 0;
+        fake_set(p[7], s->type, i, dz);
+        sums[k] += dz;
+        sums[channels + k] += dz * unit;
+    }
+    const double count = (double)(n / channels);
+    for (size_t k = 0; k < channels; k++) {
+        dbias[k] = (float)sums[k];
+        dscale[k] = (float)sums[channels + k];
+        a[k] = gamma[k] * invstd[k];
+        b[k] = (float)(-(double)a[k] * (double)invstd[k] * sums[channels + k] / count);
+        c[k] = (float)(-(double)a[k] * sums[k] / count - (double)b[k] * (double)mean[k]);
+    }
+    free(sums);
+}
+
+void fake_dnn(const struct gpu_dnn *d)
+{
+    const struct dnn_shape *s = &d->shape;
+    void *const *p = d->slot;
+    const struct sizes z = sizes_of(s);
+    void *x;
+    switch (d->pattern) {
+    case DNN_CONV:
+        product(s, forward, (struct sums){.x = p[0], .w = p[1]}, p[2], z.y);
+        break;
+    case DNN_CONV_STATS:
+        product(s, forward, (struct sums){.x = p[0], .w = p[1]}, p[2], z.y);
+        statistics(s, p[2], p[3], p[4]);
+        break;
+    case DNN_SBR_CONV_STATS:
+        x = activated(s, p[0], p[1], p[2]);
+        product(s, forward, (struct sums){.x = x, .w = p[3]}, p[4], z.y);
+        statistics(s, p[4], p[5], p[6]);
+        free(x);
+        break;
+    case DNN_DGRAD:
+        product(s, backward_data, (struct sums){.w = p[1], .y = p[0]}, p[2], z.x);
+        break;
+    case DNN_WGRAD:
+        product(s, backward_filter, (struct sums){.x = p[0], .y = p[1]}, p[2], z.w);
+        break;
+    case DNN_SBR_WGRAD:
+        x = activated(s, p[0], p[1], p[2]);
+        product(s, backward_filter, (struct sums){.x = x, .y = p[3]}, p[4], z.w);
+        free(x);
+        break;
+    case DNN_DGRAD_DRELU_BN:
+        dgrad_drelu_bn(s, p);
+        break;
+    case DNN_PATTERN_COUNT:
+        break;
+    }
+}
+
+void fake_gemm(const struct gpu_gemm *g)
+{
+    for (int64_t i = 0; i < g->m; i++) {
+        for (int64_t j = 0; j < g->n; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < g->k; k++)
+                sum += fake_get(g->a, g->in, (size_t)(g->trans_a ? k * g->m + i : i * g->k + k)) *
+                       fake_get(g->b, g->in, (size_t)(g->trans_b ? j * g->k + k : k * g->n + j));
+            const size_t at_c = (size_t)(i * g->n + j);
+            fake_set(g->c, g->out, at_c, (double)g->alpha * sum + (g->add ? fake_get(g->c, g->out, at_c) : 0));
+        }
+    }
+}

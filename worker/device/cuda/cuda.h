@@ -1,0 +1,44 @@
+/* The cuda device: struct device_ops over gpu.h. */
+#ifndef CRUN_WORKER_DEVICE_CUDA_CUDA_H
+#define CRUN_WORKER_DEVICE_CUDA_CUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "worker/device/cuda/gpu.h"
+#include "worker/device/device.h"
+
+struct dnn;
+
+struct cuda {
+    struct device base;
+    struct gpu *gpu;
+    struct dnn *dnn; /* NULL where the gpu is not a real one: then no plan is looked for (tests) */
+    struct gpu_info info;
+    struct gpu_stream *compute, *copy;
+    struct gpu_event *moment; /* for joins of streams that are used up at once */
+    struct cuda_options {
+        bool graphs;            /* capture steps and launch them as a graph */
+        bool tune;              /* time the candidates of every convolution */
+        bool tf32;              /* fp32 convolutions and products may round operands to TF32 */
+        bool fused_patterns;    /* cuDNN's conv+stats and its kin, where there are plans */
+        size_t workspace_limit; /* bytes, 0: none */
+        const char *cache_dir;  /* of tuned plans, NULL: none */
+    } options;
+    char *host;         /* page-locked, CUDA_HOST_BYTES: small transfers */
+    float *norms;       /* device memory (2): LARS */
+    double *partial;    /* device memory (KERNEL_NORM_PARTIAL) */
+    size_t bytes, peak; /* of device memory taken through this device */
+};
+enum { CUDA_HOST_BYTES = 4096 };
+
+extern const struct device_ops device_cuda_ops;
+
+/* A device on this gpu, which it takes over also on failure. dnn likewise; NULL: see above. */
+int cuda_open_on(struct device **ret, struct gpu *g, struct dnn *dnn, const struct cuda_options *o, struct err *e);
+
+/* Zeroed device memory; counts. -ENOMEM names the sizes. */
+int cuda_take(struct cuda *c, size_t bytes, void **ret, struct err *e);
+void cuda_give(struct cuda *c, void *p, size_t bytes);
+
+#endif

@@ -1,0 +1,92 @@
+/* Convolutions by cuDNN's backend (graph) API: one graph a shape and pattern, a plan chosen by heuristics, by measurement, or taken from a cache.
+ *
+ * Works with no GPU (DESIGN D11): given the properties of a device as JSON, heuristics run and plans are finalised; only execution and timing need the card.
+ *
+ * Patterns, and their tensor slots in the order of `pointers`:
+ *   CONV            x, w -> y                          any type
+ *   CONV_STATS      x, w -> y, sum, squares            fp16; sum and squares fp32 (1, K)
+ *   SBR_CONV_STATS  x, scale, shift, w -> y, sum, sq   fp16; the convolution reads relu(x * scale + shift)
+ *   DGRAD           dy, w -> dx
+ *   WGRAD           x, dy -> dw                        dw of the type of x
+ *   SBR_WGRAD       x, scale, shift, dy -> dw          fp16
+ *   DGRAD_DRELU_BN  dy, w, x, mean, invstd, scale, shift -> dz, dscale, dbias, eq_a, eq_b, eq_c   fp16: dz = dgrad where relu was on; dx of the BN = a * dz + b * x + c
+ * Fused patterns follow Jia et al., "Highly Scalable Deep Learning Training System", and NVIDIA's MLPerf ResNet; facts in cuDNN's documentation. */
+#ifndef CRUN_WORKER_DEVICE_CUDA_DNN_H
+#define CRUN_WORKER_DEVICE_CUDA_DNN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "worker/dtype.h"
+
+struct dnn;
+struct dnn_plan;
+struct err;
+
+#define DNN_PATTERNS(X) /* id, name, slots, only fp16 */                                                               \
+    X(DNN_CONV, "conv", 3, false)                                                                                      \
+    X(DNN_CONV_STATS, "conv+stats", 5, true)                                                                           \
+    X(DNN_SBR_CONV_STATS, "sbr+conv+stats", 7, true)                                                                   \
+    X(DNN_DGRAD, "dgrad", 3, false)                                                                                    \
+    X(DNN_WGRAD, "wgrad", 3, false)                                                                                    \
+    X(DNN_SBR_WGRAD, "sbr+wgrad", 5, true)                                                                             \
+    X(DNN_DGRAD_DRELU_BN, "dgrad+drelu+bn", 13, true)
+
+enum dnn_pattern {
+#define X(id, name, slots, half) id,
+    DNN_PATTERNS(X)
+#undef X
+        DNN_PATTERN_COUNT
+};
+#define DNN_SLOTS_MAX 13
+
+struct dnn_shape { /* of the forward convolution, whichever direction is asked for */
+    int n, c, h, w, k, r, s;
+    int stride[2], pad[2]; /* of h, of w */
+    enum dtype type;       /* of x, w, y and their gradients: DT_F32, DT_F16, DT_BF16; sums in fp32 */
+    bool nhwc;             /* else NCHW with KCRS weights */
+    bool tf32;             /* DT_F32: tensor cores with TF32 operands allowed */
+};
+
+struct dnn_options {
+    const char *props_json; /* the target device, borrowed during dnn_open(); NULL: CUDA device `index` */
+    int index;
+    size_t workspace_limit; /* bytes a plan may ask for; 0: no limit */
+    const char *cache_dir;  /* NULL: none. Files are keyed by device name, cuDNN version, pattern and shape */
+    bool deterministic;     /* leave out engines that are noted as not deterministic */
+};
+
+int dnn_open(struct dnn **ret, const struct dnn_options *o, struct err *e);
+void dnn_close(struct dnn *d);
+int dnn_version(void); /* 91900 */
+/* Properties of the device as cuDNN writes them, malloc'ed: props_json of another machine. */
+int dnn_properties(struct dnn *d, char **ret, struct err *e);
+
+/* The plan of a graph: from memory, from the cache, else the heuristics' first that can be finalised within the limit (modes A, B, then fallback).
+ * -ENOTSUP: no engine has it; *e names pattern and shape. Borrowed until dnn_close(). */
+int dnn_find(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, struct dnn_plan **ret, struct err *e);
+
+/* Candidates in the heuristics' order, at most cap, for timing; each must be chosen with dnn_choose() or is freed with dnn_close(). */
+int dnn_candidates(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, struct dnn_plan **ret, int cap,
+                   int *ret_n, struct err *e);
+/* This one from now on; into the cache, with the time that it took (microseconds, 0: not measured). */
+int dnn_choose(struct dnn *d, struct dnn_plan *p, double us, struct err *e);
+
+size_t dnn_plan_workspace(const struct dnn_plan *p);
+const char *dnn_plan_name(const struct dnn_plan *p); /* engine and its knobs: "eng34{k2=13,...}" */
+/* What a checkpoint keeps so that a resumed run takes the same plan: JSON of engine and knobs, valid until dnn_close(). */
+const char *dnn_plan_choice(const struct dnn_plan *p);
+int dnn_adopt(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, const char *choice, struct err *e);
+
+/* cudnnHandle_t with its stream set; returns cudnnStatus_t as int. */
+int dnn_execute(struct dnn_plan *p, void *handle, void *const *pointers, void *workspace);
+
+/* The error that such a status means. */
+int dnn_failed(const struct dnn_plan *p, int status, struct err *e);
+
+const char *dnn_pattern_name(enum dnn_pattern p);
+int dnn_pattern_slots(enum dnn_pattern p);
+
+#endif

@@ -1,0 +1,228 @@
+/* Convolutions (cuDNN) and linear layers (cuBLASLt), forward and backward. A bias is added, and its gradient summed, by the batch-norm kernels. */
+#include <errno.h>
+
+#include "worker/device/cuda/plan.h"
+
+/* The convolution of op o, whose forward op is f. */
+static struct dnn_shape shape_of(const struct cuda_plan *pl, const struct op *o, const struct op *f)
+{
+    const struct view4 x = plan_view(pl, f->in[0]), y = plan_view(pl, f->out);
+    return (struct dnn_shape){.n = x.n,
+                              .c = x.c,
+                              .h = x.h,
+                              .w = x.w,
+                              .k = y.c,
+                              .r = o->kh,
+                              .s = o->kw,
+                              .stride = {o->sh, o->sw},
+                              .pad = {o->ph, o->pw},
+                              .type = pl->type,
+                              .nhwc = pl->nhwc,
+                              .tf32 = pl->cuda->options.tf32};
+}
+
+/* A step that runs a cuDNN graph; slots are filled in by the caller with plan_use(). */
+static int dnn_step(struct cuda_plan *pl, int op, enum dnn_pattern pattern, struct step **ret, struct err *e)
+{
+    const struct op *o = &pl->p->ops[op];
+    struct step *s;
+    TRY(plan_step(pl, STEP_DNN, dnn_pattern_name(pattern), op, &s, e));
+    s->dnn.pattern = pattern;
+    s->dnn.shape = shape_of(pl, o, o->fwd >= 0 ? &pl->p->ops[o->fwd] : o);
+    if (pl->cuda->dnn)
+        TRY(dnn_find(pl->cuda->dnn, pattern, &s->dnn.shape, &s->dnn.plan, e));
+    const size_t bytes = s->dnn.plan ? dnn_plan_workspace(s->dnn.plan) : 0;
+    if (bytes > pl->workspace_bytes)
+        pl->workspace_bytes = bytes;
+    *ret = s;
+    return 0;
+}
+
+/* y += bias, channel by channel. */
+static int emit_bias(struct cuda_plan *pl, int i, int y, enum dtype type, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    struct step *s;
+    if (op->param[1] < 0)
+        return 0;
+    TRY(plan_step(pl, STEP_KERNEL, "bias", i, &s, e));
+    s->kernel = KERNEL_BN_APPLY;
+    struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
+    struct view4 v = plan_view(pl, op->out);
+    v.type = type;
+    *a = (struct k_bn_apply){.v = v, .shift = pl->params + pl->p->params[op->param[1]].offset};
+    TRY(plan_use(pl, y, 0, &a->x, e));
+    return plan_use(pl, y, 0, &a->y, e);
+}
+
+/* The gradient of a bias: sums of dy. */
+static int emit_bias_gradient(struct cuda_plan *pl, int i, int t, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const struct view4 v = plan_view(pl, t);
+    struct step *sum, *convert;
+    if (op->param[1] < 0)
+        return 0;
+    TRY(plan_step(pl, STEP_KERNEL, "bias gradient", i, &sum, e));
+    sum->kernel = KERNEL_BN_BWD_SUMS;
+    struct k_bn_bwd_sums *a = &sum->args.as_KERNEL_BN_BWD_SUMS;
+    *a = (struct k_bn_bwd_sums){.v = v, .mean = pl->zeros}; /* the second sum is not used */
+    const size_t partial = kernel_partial(&v);
+    pl->partial_doubles = partial > pl->partial_doubles ? partial : pl->partial_doubles;
+    const int dy = plan_value(pl, t, e), sums = plan_buffer(pl, (2 * (size_t)v.c + 1) * sizeof(double), false, e);
+    TRY(dy);
+    TRY(sums);
+    TRY(plan_use(pl, dy, 0, &a->x, e));
+    TRY(plan_use(pl, dy, 0, &a->dy, e));
+    TRY(plan_use(pl, sums, 0, &a->sums, e));
+    TRY(plan_step(pl, STEP_KERNEL, "bias gradient", i, &convert, e));
+    convert->kernel = KERNEL_CONVERT;
+    struct k_convert *c = &convert->args.as_KERNEL_CONVERT;
+    *c = (struct k_convert){.n = (size_t)v.c, .from = DT_F64, .to = DT_F32};
+    const int out = plan_weight_gradient(pl, i, op->param[1], DT_F32, e);
+    TRY(out);
+    TRY(plan_use(pl, sums, 0, &c->in, e));
+    return plan_use(pl, out, 0, &c->out, e);
+}
+
+static int emit_conv(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    struct step *s;
+    const int x = plan_value(pl, op->in[0], e), w = plan_weight_copy(pl, i, op->param[0], e),
+              y = plan_value(pl, op->out, e);
+    TRY(x);
+    TRY(w);
+    TRY(y);
+    TRY(dnn_step(pl, i, DNN_CONV, &s, e));
+    TRY(plan_use(pl, x, 0, &s->dnn.slot[0], e));
+    TRY(plan_use(pl, w, 0, &s->dnn.slot[1], e));
+    TRY(plan_use(pl, y, 0, &s->dnn.slot[2], e));
+    return emit_bias(pl, i, y, pl->type, e);
+}
+
+static int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    struct step *s;
+    const int dy = plan_value(pl, op->in[0], e), w = plan_weight_copy(pl, i, op->param[0], e),
+              dx = plan_value(pl, op->out, e);
+    TRY(dy);
+    TRY(w);
+    TRY(dx);
+    TRY(dnn_step(pl, i, DNN_DGRAD, &s, e));
+    TRY(plan_use(pl, dy, 0, &s->dnn.slot[0], e));
+    TRY(plan_use(pl, w, 0, &s->dnn.slot[1], e));
+    return plan_use(pl, dx, 0, &s->dnn.slot[2], e);
+}
+
+static int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    struct step *s;
+    const int x = plan_value(pl, op->in[0], e), dy = plan_value(pl, op->in[1], e),
+              dw = plan_weight_gradient(pl, i, op->param[0], pl->type, e);
+    TRY(x);
+    TRY(dy);
+    TRY(dw);
+    TRY(dnn_step(pl, i, DNN_WGRAD, &s, e));
+    TRY(plan_use(pl, x, 0, &s->dnn.slot[0], e));
+    TRY(plan_use(pl, dy, 0, &s->dnn.slot[1], e));
+    TRY(plan_use(pl, dw, 0, &s->dnn.slot[2], e));
+    TRY(emit_bias_gradient(pl, i, op->in[1], e));
+    return plan_gradients_ready(pl, i, e);
+}
+
+/* Matrices of a linear layer: x (N, C), w (K, C), y (N, K). */
+static struct gpu_gemm linear(const struct cuda_plan *pl, const struct op *f, enum dtype out)
+{
+    const struct view4 x = plan_view(pl, f->in[0]), y = plan_view(pl, f->out);
+    return (struct gpu_gemm){.in = pl->type,
+                             .out = out,
+                             .tf32 = pl->cuda->options.tf32,
+                             .m = x.n,
+                             .n = y.c,
+                             .k = (int64_t)x.c * x.h * x.w,
+                             .alpha = 1};
+}
+
+static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int a, int b, int c, struct err *e)
+{
+    struct step *s;
+    TRY(a);
+    TRY(b);
+    TRY(c);
+    TRY(plan_step(pl, STEP_GEMM, op_name(pl->p->ops[i].kind), i, &s, e));
+    s->gemm = *m;
+    if (pl->workspace_bytes < PLAN_GEMM_WORKSPACE)
+        pl->workspace_bytes = PLAN_GEMM_WORKSPACE;
+    TRY(plan_use(pl, a, 0, &s->gemm.a, e));
+    TRY(plan_use(pl, b, 0, &s->gemm.b, e));
+    return plan_use(pl, c, 0, &s->gemm.c, e);
+}
+
+/* The bias is added in fp32, and the result rounded once. */
+static int emit_linear(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const enum dtype type = plan_view(pl, op->out).type;
+    struct gpu_gemm m = linear(pl, op, DT_F32);
+    struct step *s;
+    m.trans_b = true;
+    const size_t n = (size_t)(m.m * m.n);
+    const int y = plan_value(pl, op->out, e), sum = type == DT_F32 ? y : plan_buffer(pl, n * sizeof(float), false, e);
+    TRY(gemm_step(pl, i, &m, plan_value(pl, op->in[0], e), plan_weight_copy(pl, i, op->param[0], e), sum, e));
+    TRY(emit_bias(pl, i, sum, DT_F32, e));
+    if (sum == y)
+        return 0;
+    TRY(plan_step(pl, STEP_KERNEL, "round", i, &s, e));
+    s->kernel = KERNEL_CONVERT;
+    struct k_convert *c = &s->args.as_KERNEL_CONVERT;
+    *c = (struct k_convert){.n = n, .from = DT_F32, .to = type};
+    TRY(plan_use(pl, sum, 0, &c->in, e));
+    return plan_use(pl, y, 0, &c->out, e);
+}
+
+static int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], pl->type);
+    const int64_t k = m.n;
+    m.n = m.k;
+    m.k = k;
+    return gemm_step(pl, i, &m, plan_value(pl, op->in[0], e), plan_weight_copy(pl, i, op->param[0], e),
+                     plan_value(pl, op->out, e), e);
+}
+
+static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], DT_F32);
+    const int64_t batch = m.m, classes = m.n, features = m.k;
+    m.trans_a = true;
+    m.m = classes;
+    m.n = features;
+    m.k = batch;
+    TRY(gemm_step(pl, i, &m, plan_value(pl, op->in[1], e), plan_value(pl, op->in[0], e),
+                  plan_weight_gradient(pl, i, op->param[0], DT_F32, e), e));
+    TRY(emit_bias_gradient(pl, i, op->in[1], e));
+    return plan_gradients_ready(pl, i, e);
+}
+
+int emit_product(struct cuda_plan *pl, int i, struct err *e)
+{
+    switch (pl->p->ops[i].kind) {
+    case OP_CONV:
+        return emit_conv(pl, i, e);
+    case OP_CONV_BWD_DATA:
+        return emit_conv_bwd_data(pl, i, e);
+    case OP_CONV_BWD_PARAM:
+        return emit_conv_bwd_param(pl, i, e);
+    case OP_LINEAR:
+        return emit_linear(pl, i, e);
+    case OP_LINEAR_BWD_DATA:
+        return emit_linear_bwd_data(pl, i, e);
+    default:
+        return emit_linear_bwd_param(pl, i, e);
+    }
+}

@@ -1,0 +1,239 @@
+/* Arenas: copies for the convolutions and back, norms, update rules (device/rules.h has them for the host), averages, loss scale. */
+#include "worker/device/cuda/kern.cuh"
+
+/* PACK and UNPACK are one launch for a table of tensors: blockIdx.y is the tensor. Both are walked in the order of the copy, which is
+ * written or read in runs; on the arena's side neighbours lie rs elements apart, which the cache makes up for. */
+
+/* Where element i of the copy is in the arena; false: it is padding. */
+__device__ static bool arena_index(const k_tensor &t, size_t i, size_t *ret)
+{
+    size_t k, c, rs;
+    if (t.krsc) {
+        c = i % t.padded_c, i /= t.padded_c;
+        rs = i % t.rs;
+        k = i / t.rs;
+    } else {
+        rs = i % t.rs, i /= t.rs;
+        c = i % t.padded_c;
+        k = i / t.padded_c;
+    }
+    *ret = (k * t.c + c) * t.rs + rs;
+    return c < (size_t)t.c;
+}
+
+__global__ void pack_all(const k_tensor *table)
+{
+    const k_tensor t = table[blockIdx.y];
+    const size_t n = (size_t)t.k * t.padded_c * t.rs;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK) {
+        size_t at;
+        const bool in = arena_index(t, i, &at);
+        const float v = in ? t.arena[at] : 0;
+        if (t.type == DT_F16)
+            from_float(static_cast<__half *>(t.copy)[i], v);
+        else if (t.type == DT_BF16)
+            from_float(static_cast<__nv_bfloat16 *>(t.copy)[i], v);
+        else
+            static_cast<float *>(t.copy)[i] = v;
+    }
+}
+
+__global__ void unpack_all(k_pack a)
+{
+    const k_tensor t = a.table[blockIdx.y];
+    const size_t n = (size_t)t.k * t.padded_c * t.rs;
+    const float mul = a.inv_scale ? *a.inv_scale : 1;
+    bool finite = true;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK) {
+        size_t at;
+        if (!arena_index(t, i, &at))
+            continue;
+        float v = t.type == DT_F16    ? to_float(static_cast<const __half *>(t.copy)[i])
+                  : t.type == DT_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(t.copy)[i])
+                                      : static_cast<const float *>(t.copy)[i];
+        v *= mul;
+        finite = finite && isfinite(v);
+        t.arena[at] = a.accumulate ? t.arena[at] + v : v;
+    }
+    if (a.bad && !finite)
+        *a.bad = 1; /* whoever else writes it writes the same */
+}
+
+static dim3 table_grid(const k_pack *a)
+{
+    const size_t each = a->elements / (a->n > 0 ? a->n : 1);
+    size_t x = (each + 4 * BLOCK - 1) / (4 * BLOCK);
+    return dim3((unsigned)(x < 1 ? 1 : x > 256 ? 256 : x), a->n);
+}
+
+void launch_KERNEL_PACK(const k_pack *a, cudaStream_t s)
+{
+    if (a->n > 0)
+        LAUNCH((pack_all), table_grid(a), BLOCK, s, a->table);
+}
+
+void launch_KERNEL_UNPACK(const k_pack *a, cudaStream_t s)
+{
+    if (a->n > 0)
+        LAUNCH((unpack_all), table_grid(a), BLOCK, s, *a);
+}
+
+template <typename T> __device__ static float read_as(const void *p, size_t i)
+{
+    return to_float(static_cast<const T *>(p)[i]);
+}
+
+__global__ void convert(k_convert a)
+{
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < a.n; i += (size_t)gridDim.x * BLOCK) {
+        const float v = a.from == DT_F64    ? (float)static_cast<const double *>(a.in)[i]
+                        : a.from == DT_F16  ? read_as<__half>(a.in, i)
+                        : a.from == DT_BF16 ? read_as<__nv_bfloat16>(a.in, i)
+                                            : read_as<float>(a.in, i);
+        if (a.to == DT_F16)
+            from_float(static_cast<__half *>(a.out)[i], v);
+        else if (a.to == DT_BF16)
+            from_float(static_cast<__nv_bfloat16 *>(a.out)[i], v);
+        else
+            static_cast<float *>(a.out)[i] = v;
+    }
+}
+
+void launch_KERNEL_CONVERT(const k_convert *a, cudaStream_t s)
+{
+    LAUNCH((convert), blocks_for(a->n), BLOCK, s, *a);
+}
+
+__global__ void squares(const float *x, size_t n, double *partial)
+{
+    double sum = 0;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK)
+        sum += (double)x[i] * x[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sum;
+}
+
+__global__ void norm(k_norm a, int blocks)
+{
+    double sum = 0;
+    for (int i = threadIdx.x; i < blocks; i += BLOCK)
+        sum += a.partial[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        const double count = a.count ? *a.count : 1;
+        *a.out = count > 0 ? (float)(sqrt(sum) * a.mul / count) : 0;
+    }
+}
+
+void launch_KERNEL_NORM(const k_norm *a, cudaStream_t s)
+{
+    const unsigned wanted = blocks_for(a->n), blocks = wanted < KERNEL_NORM_PARTIAL ? wanted : KERNEL_NORM_PARTIAL;
+    LAUNCH((squares), blocks, BLOCK, s, a->x, a->n, a->partial);
+    LAUNCH((norm), 1, BLOCK, s, *a, (int)blocks);
+}
+
+/* Bias corrections of Adam in double: 1 - beta^step loses digits in fp32. */
+struct adam {
+    float first, second;
+};
+
+__global__ void update(k_update a)
+{
+    const struct update &u = a.u;
+    const float count = *a.count;
+    if (count == 0 || (a.skip && *a.skip > 0))
+        return;
+    const float lr = a.lr, mu = (float)u.momentum, wd = (float)u.weight_decay, beta2 = (float)u.beta2;
+    float mul = (float)(u.grad_mul / count), local = 1;
+    if (u.norm) {
+        const float clip = (float)(u.max_norm / (*static_cast<const float *>(u.norm) + 1e-6));
+        mul *= clip < 1 ? clip : 1;
+    }
+    if (u.rule == UPDATE_LARS && u.trust > 0) {
+        const float wn = a.norms[0], gn = a.norms[1] * fabsf(mul);
+        if (wn > 0 && gn > 0)
+            local = (float)(u.trust * wn / (gn + u.weight_decay * wn));
+    }
+    adam fix = {1, 1};
+    if (u.rule == UPDATE_ADAM || u.rule == UPDATE_ADAMW) {
+        fix.first = (float)(lr / (1 - pow(u.momentum, (double)a.step)));
+        fix.second = (float)(1 / sqrt(1 - pow(u.beta2, (double)a.step)));
+    }
+    for (size_t i = u.first + blockIdx.x * (size_t)BLOCK + threadIdx.x; i < u.first + u.n;
+         i += (size_t)gridDim.x * BLOCK) {
+        float w = a.params[i], m = a.momentum[i], g = a.grads[i] * mul;
+        switch (u.rule) {
+        case UPDATE_SGD:
+            m = mu * m + (g + wd * w);
+            w -= lr * m;
+            break;
+        case UPDATE_NESTEROV:
+            g += wd * w;
+            m = mu * m + g;
+            w -= lr * (g + mu * m);
+            break;
+        case UPDATE_CAFFE2: {
+            const float old = m;
+            m = mu * old + lr * (g + wd * w);
+            w -= (1 + mu) * m - mu * old;
+        } break;
+        case UPDATE_LARS:
+            m = mu * m + lr * local * (g + wd * w);
+            w -= m;
+            break;
+        case UPDATE_ADAM:
+        case UPDATE_ADAMW: {
+            if (u.rule == UPDATE_ADAM)
+                g += wd * w;
+            else
+                w *= 1 - lr * wd;
+            m = mu * m + (1 - mu) * g;
+            const float v = beta2 * a.second[i] + (1 - beta2) * g * g;
+            a.second[i] = v;
+            w -= fix.first * m / (sqrtf(v) * fix.second + (float)u.eps);
+        } break;
+        }
+        a.params[i] = w;
+        a.momentum[i] = m;
+    }
+}
+
+void launch_KERNEL_UPDATE(const k_update *a, cudaStream_t s)
+{
+    LAUNCH((update), blocks_for(a->u.n), BLOCK, s, *a);
+}
+
+__global__ void blend(k_blend a)
+{
+    const float count = a.count ? *a.count : 1;
+    if (count == 0 || (a.skip && *a.skip > 0))
+        return;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < a.n; i += (size_t)gridDim.x * BLOCK)
+        a.to[i] = (1 - a.weight) * a.to[i] + a.weight * (a.from[i] / count);
+}
+
+void launch_KERNEL_BLEND(const k_blend *a, cudaStream_t s)
+{
+    LAUNCH((blend), blocks_for(a->n), BLOCK, s, *a);
+}
+
+__global__ void scaler(k_scaler a)
+{
+    k_scaler_state s = *a.state;
+    if (*a.bad > 0) {
+        s.skipped++;
+        s.clean = 0;
+        s.scale *= s.dynamic ? a.backoff : 1;
+    } else if (s.dynamic && ++s.clean >= a.interval) {
+        s.clean = 0;
+        s.scale = fminf(s.scale * a.growth, a.max);
+    }
+    s.inv_scale = 1 / s.scale;
+    *a.state = s;
+}
+
+void launch_KERNEL_SCALER(const k_scaler *a, cudaStream_t s)
+{
+    LAUNCH((scaler), 1, 1, s, *a);
+}

@@ -1,0 +1,29 @@
+/* The GPU module: trainer-cuda.so, beside the program or in its libdir, loaded when a GPU is asked for or may be there (DESIGN D12).
+ * Nothing else of trainer links CUDA. */
+#ifndef CRUN_WORKER_DEVICE_CUDA_MODULE_H
+#define CRUN_WORKER_DEVICE_CUDA_MODULE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct comm_ops;
+struct device_ops;
+struct err;
+
+#define CUDA_MODULE_ABI 1
+#define CUDA_MODULE_SYMBOL "trainer_cuda_module"
+
+struct cuda_module {
+    int abi;                         /* CUDA_MODULE_ABI of the headers it was built with */
+    const char *version;             /* of the project */
+    const struct device_ops *device; /* "cuda" */
+    const struct comm_ops *nccl;     /* "nccl"; NULL: built without NCCL */
+    int (*count)(struct err *e);     /* usable GPUs; 0: *e says why, in one sentence */
+    /* JSON of the device's properties as cuDNN wants them, malloc'ed: for device-less planning elsewhere. */
+    int (*properties)(int index, char **ret, struct err *e);
+};
+
+/* The module, loaded once; NULL with *e set: the file or a library that it needs is missing, or it is of another version. Any thread. */
+const struct cuda_module *cuda_module(struct err *e);
+
+#endif

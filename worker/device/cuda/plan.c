@@ -1,0 +1,331 @@
+/* Making a plan; plan.h says how the pieces fit. */
+#include "worker/device/cuda/plan.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/device/host_common.h"
+
+/* Gradients are unpacked and told of in groups of neighbours, at least so many elements: a megabyte, the first bucket of data parallelism. */
+#define GROUP_ELEMENTS (1u << 18)
+
+static int grow(void *pointer_to_array, int n, int *cap, size_t size, struct err *e)
+{
+    void **array = pointer_to_array;
+    if (n < *cap)
+        return 0;
+    const int want = *cap ? 2 * *cap : 64;
+    void *more = realloc(*array, (size_t)want * size);
+    if (!more)
+        return err_set(e, -ENOMEM, "no memory for a plan of %d pieces", want);
+    *array = more;
+    *cap = want;
+    return 0;
+}
+
+int plan_buffer(struct cuda_plan *pl, size_t bytes, bool keep, struct err *e)
+{
+    TRY(grow(&pl->buffers, pl->nbuffers, &pl->cap_buffers, sizeof *pl->buffers, e));
+    pl->buffers[pl->nbuffers] =
+        (struct live_buffer){.bytes = bytes, .first = -1, .last = -1, .keep = keep || pl->o.keep_all};
+    return pl->nbuffers++;
+}
+
+int plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label, int op, struct step **ret, struct err *e)
+{
+    TRY(grow(&pl->steps, pl->nsteps, &pl->cap_steps, sizeof *pl->steps, e));
+    struct step *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_set(e, -ENOMEM, "no memory for a step");
+    s->kind = kind;
+    s->label = label;
+    s->op = op;
+    pl->steps[pl->nsteps++] = *ret = s;
+    return 0;
+}
+
+/* Pointers to be filled in later are kept as addresses of members of steps, which do not move. */
+static int patch(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e)
+{
+    TRY(grow(&pl->patches, pl->npatches, &pl->cap_patches, sizeof *pl->patches, e));
+    pl->patches[pl->npatches++] =
+        (struct patch){.buffer = buffer, .offset = offset, .pointer = (void **)(uintptr_t)pointer_to_pointer};
+    return 0;
+}
+
+int plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e)
+{
+    if (buffer == NO_BUFFER)
+        return 0;
+    struct live_buffer *b = &pl->buffers[buffer];
+    const int now = pl->nsteps - 1;
+    b->first = b->first < 0 ? now : b->first;
+    b->last = now;
+    return patch(pl, buffer, offset, pointer_to_pointer, e);
+}
+
+static enum dtype value_type(const struct cuda_plan *pl, int t)
+{
+    return t == pl->p->logits ? DT_F32 : pl->type;
+}
+
+struct view4 plan_view(const struct cuda_plan *pl, int t)
+{
+    const struct tensor *x = &pl->p->tensors[t];
+    const bool image = pl->p->ops[0].kind == OP_INPUT && pl->p->ops[0].out == t;
+    return (struct view4){.n = pl->o.batch,
+                          .c = image ? pl->padded_channels : x->c,
+                          .h = x->h,
+                          .w = x->w,
+                          .nhwc = pl->nhwc,
+                          .type = value_type(pl, t)};
+}
+
+int plan_value(struct cuda_plan *pl, int t, struct err *e)
+{
+    if (pl->value[t] != NO_BUFFER)
+        return pl->value[t];
+    const struct view4 v = plan_view(pl, t);
+    const size_t n = (size_t)v.n * (size_t)v.c * (size_t)v.h * (size_t)v.w;
+    const int b = plan_buffer(pl, n * dtype_size(v.type), false, e);
+    TRY(b);
+    return pl->value[t] = b;
+}
+
+/* --- weights */
+
+/* The form of a parameter's copy. Vectors stay fp32: batch norm and biases are computed in it. */
+static struct k_tensor form_of(const struct cuda_plan *pl, const struct op *op, int param)
+{
+    const struct param *q = &pl->p->params[param];
+    if (q->ndim < 2)
+        return (struct k_tensor){.k = (int)q->count, .c = 1, .rs = 1, .padded_c = 1, .type = DT_F32};
+    const struct op *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
+    const struct view4 x = plan_view(pl, f->in[0]);
+    const int k = (int)q->shape[0];
+    int rs = q->ndim == 4 ? (int)(q->shape[2] * q->shape[3]) : x.h * x.w;
+    const int c = (int)(q->count / (size_t)k) / rs;
+    return (struct k_tensor){
+        .k = k, .c = c, .rs = rs, .padded_c = q->ndim == 4 ? x.c : c, .krsc = pl->nhwc, .type = pl->type};
+}
+
+static size_t form_elements(const struct k_tensor *t)
+{
+    return (size_t)t->k * (size_t)t->padded_c * (size_t)t->rs;
+}
+
+int plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e)
+{
+    struct weight *w = &pl->weights[param];
+    if (w->copy != NO_BUFFER)
+        return w->copy;
+    w->form = form_of(pl, &pl->p->ops[op], param);
+    const int b = plan_buffer(pl, form_elements(&w->form) * dtype_size(w->form.type), true, e);
+    TRY(b);
+    return w->copy = b;
+}
+
+int plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e)
+{
+    struct weight *w = &pl->weights[param];
+    struct k_tensor form = form_of(pl, &pl->p->ops[op], param);
+    form.type = type;
+    const int b = plan_buffer(pl, form_elements(&form) * dtype_size(type), false, e);
+    TRY(b);
+    w->gradient_form = form;
+    return w->gradient = b;
+}
+
+/* The table's entries [first, first + n) are the gradients that are pending. */
+static int add_entries(struct cuda_plan *pl, size_t *ret_elements, struct err *e)
+{
+    *ret_elements = 0;
+    for (int i = 0; i < pl->npending; i++) {
+        const int param = pl->pending[i];
+        const struct weight *w = &pl->weights[param];
+        TRY(grow(&pl->host_table, pl->ntable, &pl->cap_table, sizeof *pl->host_table, e));
+        pl->host_table[pl->ntable] = w->gradient_form;
+        pl->host_table[pl->ntable].arena = pl->reduce + pl->p->params[param].offset;
+        pl->host_table[pl->ntable].copy = (void *)(intptr_t)w->gradient; /* a buffer's number until plan_place() */
+        pl->ntable++;
+        *ret_elements += form_elements(&w->gradient_form);
+    }
+    return 0;
+}
+
+int plan_flush(struct cuda_plan *pl, int op, struct err *e)
+{
+    struct step *s;
+    size_t elements;
+    if (pl->npending == 0)
+        return 0;
+    TRY(plan_step(pl, STEP_KERNEL, "unpack gradients", op, &s, e));
+    s->kernel = KERNEL_UNPACK;
+    s->table_at = pl->ntable;
+    TRY(add_entries(pl, &elements, e));
+    s->args.as_KERNEL_UNPACK = (struct k_pack){.n = pl->npending, .elements = elements, .bad = pl->bad};
+    for (int i = 0; i < pl->npending; i++) /* they live until now */
+        pl->buffers[pl->weights[pl->pending[i]].gradient].last = pl->nsteps - 1;
+    TRY(plan_step(pl, STEP_READY, "ready", op, &s, e));
+    s->first = pl->pending_first;
+    s->end = pl->pending_end;
+    pl->npending = 0;
+    return 0;
+}
+
+int plan_gradients_ready(struct cuda_plan *pl, int op, struct err *e)
+{
+    for (int k = 0; k < 2; k++) {
+        const int i = pl->p->ops[op].param[k];
+        if (i < 0)
+            continue;
+        const struct param *q = &pl->p->params[i];
+        const size_t end = q->offset + (q->count + 15) / 16 * 16;
+        if (pl->npending == 0)
+            pl->pending_first = q->offset;
+        pl->pending[pl->npending++] = i;
+        pl->pending_end = end;
+    }
+    return pl->npending > 0 && pl->pending_end - pl->pending_first >= GROUP_ELEMENTS ? plan_flush(pl, op, e) : 0;
+}
+
+/* --- creating */
+
+static int allocate_tables(struct cuda_plan *pl, struct err *e)
+{
+    const size_t nops = (size_t)pl->p->nops, nt = (size_t)pl->p->ntensors, np = (size_t)pl->p->nparams;
+    pl->fused = calloc(nops + 1, sizeof *pl->fused);
+    pl->readers = calloc(nt + 1, sizeof *pl->readers);
+    pl->value = calloc(nt + 1, sizeof *pl->value);
+    pl->bns = calloc(nops + 1, sizeof *pl->bns);
+    pl->index_buffer = calloc(nops + 1, sizeof *pl->index_buffer);
+    pl->weights = calloc(np + 1, sizeof *pl->weights);
+    pl->pending = calloc(np + 1, sizeof *pl->pending);
+    if (!pl->fused || !pl->readers || !pl->value || !pl->bns || !pl->index_buffer || !pl->weights || !pl->pending)
+        return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
+    for (size_t t = 0; t < nt; t++)
+        pl->value[t] = NO_BUFFER;
+    for (size_t i = 0; i < nops; i++)
+        pl->index_buffer[i] = NO_BUFFER;
+    for (size_t i = 0; i < np; i++)
+        pl->weights[i].copy = pl->weights[i].gradient = NO_BUFFER;
+    return 0;
+}
+
+/* Results that somebody outside may ask for keep their memory: the logits, and what ops outside the slice or nobody reads. */
+static void keep_results(struct cuda_plan *pl)
+{
+    for (int t = 0; t < pl->p->ntensors; t++) {
+        if (pl->value[t] == NO_BUFFER)
+            continue;
+        int inside = 0;
+        bool made = false;
+        for (int i = pl->first_op; i < pl->end_op; i++) {
+            inside += (pl->p->ops[i].in[0] == t) + (pl->p->ops[i].in[1] == t);
+            made |= pl->p->ops[i].out == t;
+        }
+        if (!made || inside < pl->readers[t] || pl->readers[t] == 0 || t == pl->p->logits)
+            pl->buffers[pl->value[t]].keep = true;
+    }
+}
+
+/* Convolutions want channels in groups (padded with zeros): 4 halves, 8 bfloats (DESIGN D11). */
+static int channels_of_input(const struct cuda_plan *pl)
+{
+    const int c = pl->p->channels, group = !pl->nhwc ? 1 : pl->type == DT_BF16 ? 8 : 4;
+    return (c + group - 1) / group * group;
+}
+
+static bool is_product(enum op_kind k)
+{
+    return k == OP_CONV || k == OP_CONV_BWD_DATA || k == OP_CONV_BWD_PARAM || k == OP_LINEAR ||
+           k == OP_LINEAR_BWD_DATA || k == OP_LINEAR_BWD_PARAM;
+}
+
+/* Metrics are sums of what follows; what the step sets later starts at 0. */
+static int emit_clear(struct cuda_plan *pl, struct err *e)
+{
+    struct step *s;
+    if (!pl->reduce)
+        return 0;
+    TRY(plan_step(pl, STEP_FILL, "clear metrics", pl->first_op, &s, e));
+    s->at = pl->reduce + pl->p->n_train + pl->p->n_stats;
+    s->n = METRIC_N * sizeof(float);
+    return 0;
+}
+
+static int build(struct cuda_plan *pl, struct err *e)
+{
+    TRY(allocate_tables(pl, e));
+    fuse_readers(pl->p, pl->o.training, pl->readers);
+    fuse_ops(pl->p, pl->first_op, pl->end_op, pl->readers, pl->o.keep_all, pl->fused);
+    TRY(plan_fixed(pl, e));
+    TRY(emit_clear(pl, e));
+    for (int i = pl->first_op; i < pl->end_op; i++) {
+        if (!pl->fused[i].skip)
+            TRY(is_product(pl->p->ops[i].kind) ? emit_product(pl, i, e) : emit_own(pl, i, e));
+    }
+    TRY(plan_flush(pl, pl->end_op - 1, e));
+    keep_results(pl);
+    return plan_place(pl, e);
+}
+
+static int check_type(const struct plan_options *o, struct err *e)
+{
+    if (o->compute == DT_F32 || ((o->compute == DT_BF16 || o->compute == DT_F16) && !o->emulate))
+        return 0;
+    return err_set(e, -ENOTSUP, "the cuda device computes in F32, F16 or BF16, not in %s%s",
+                   o->emulate ? "emulated " : "", dtype_name(o->compute));
+}
+
+int cuda_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
+                     struct err *e)
+{
+    struct cuda_plan *pl = calloc(1, sizeof *pl);
+    if (!pl)
+        return err_set(e, -ENOMEM, "no memory for a plan");
+    pl->base.ops = d->ops;
+    pl->cuda = (struct cuda *)d;
+    pl->p = p;
+    pl->o = *o;
+    pl->params = o->params;
+    pl->stats = o->stats;
+    pl->reduce = o->reduce;
+    pl->type = o->compute;
+    pl->nhwc = o->format != MEMORY_NCHW;
+    pl->padded_channels = channels_of_input(pl);
+    int rc = host_plan_slice(p, o, &pl->first_op, &pl->end_op, e);
+    if (rc == 0)
+        rc = check_type(o, e);
+    if (rc == 0)
+        rc = build(pl, e);
+    if (rc < 0) {
+        cuda_plan_close(&pl->base);
+        return rc;
+    }
+    *ret = &pl->base;
+    return 0;
+}
+
+void cuda_plan_close(struct plan *plan)
+{
+    struct cuda_plan *pl = (struct cuda_plan *)plan;
+    if (!pl)
+        return;
+    plan_release(pl);
+    for (int i = 0; i < pl->nsteps; i++)
+        free(pl->steps[i]);
+    free(pl->steps);
+    free(pl->patches);
+    free(pl->buffers);
+    free(pl->host_table);
+    free(pl->fused);
+    free(pl->readers);
+    free(pl->value);
+    free(pl->bns);
+    free(pl->index_buffer);
+    free(pl->weights);
+    free(pl->pending);
+    free(pl);
+}

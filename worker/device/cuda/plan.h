@@ -1,0 +1,171 @@
+/* Inside of a plan of the cuda device; cuda.c, plan*.c, emit*.c and run.c only.
+ *
+ * Planning: fuse.h marks ops that ride along with another one; emit*.c turns the rest, in order, into steps on buffers; plan_memory.c places buffers by
+ * liveness and fills their addresses in. Running (run.c): inputs are staged on the copy stream, then the steps are walked, or a
+ * captured graph of that walk is launched. Nothing is allocated after the plan is made.
+ *
+ * Weights live as fp32 in the arena and as a copy of the plan's type and layout, made by one KERNEL_PACK whenever parameters changed; weight
+ * gradients come out in the copy's form and go into the reduce arena by KERNEL_UNPACK, a group of neighbours at a time, before
+ * ready() is called for them. */
+#ifndef CRUN_WORKER_DEVICE_CUDA_PLAN_H
+#define CRUN_WORKER_DEVICE_CUDA_PLAN_H
+
+#include "common/err.h"
+#include "worker/device/cuda/cuda.h"
+#include "worker/device/cuda/dnn.h"
+#include "worker/device/cuda/gpu.h"
+#include "worker/device/device.h"
+#include "worker/device/fuse.h"
+#include "worker/device/liveness.h"
+#include "worker/program/program.h"
+
+enum { NO_BUFFER = -1, STAGES = 2, VARIANTS_MAX = 8, ALIGN = 256 };
+#define PLAN_GEMM_WORKSPACE ((size_t)32 << 20) /* what cuBLASLt is offered, as recommended for Hopper */
+
+enum step_kind { STEP_KERNEL, STEP_DNN, STEP_GEMM, STEP_FILL, STEP_ALL_SUM, STEP_READY };
+
+union kernel_args {
+#define X(id, type) type as_##id;
+    KERNELS(X)
+#undef X
+};
+
+struct step {
+    enum step_kind kind;
+    const char *label;
+    int op;
+    enum kernel kernel;
+    union kernel_args args; /* STEP_KERNEL; `weights`, `labels` and such are those of the plan's own batch */
+    struct gpu_dnn dnn;     /* STEP_DNN */
+    struct gpu_gemm gemm;   /* STEP_GEMM */
+    void *at;               /* FILL, ALL_SUM */
+    double *keep;           /* ALL_SUM: where this rank's values go first, or NULL */
+    size_t n;               /* FILL: bytes; ALL_SUM: doubles */
+    size_t first, end;      /* READY: of the reduce arena */
+    int table_at;           /* KERNEL_UNPACK: its first entry */
+};
+
+/* Where the address of a buffer must be filled in. */
+struct patch {
+    int buffer;
+    size_t offset; /* bytes into the buffer */
+    void **pointer;
+};
+
+/* A parameter's copies. */
+struct weight {
+    int copy, gradient;                  /* buffers, NO_BUFFER where the slice needs none */
+    struct k_tensor form, gradient_form; /* shapes there; arena and copy are filled in later */
+};
+
+/* Of a forward BN op, read again by its backward op: device memory that lives as long as the plan. */
+struct bn_state {
+    int c;                                            /* 0: this slice has no such op */
+    float *mean, *invstd, *scale, *shift, *a, *b, *k; /* (c) */
+    double *sums, *local;                             /* (2c + 1) */
+};
+
+/* One way in which a plan can be run; a captured graph belongs to one. */
+struct variant_key {
+    bool accumulate, hooks, sums; /* sums: hooks sum statistics over ranks */
+    double smoothing;
+};
+struct variant {
+    struct variant_key key;
+    struct gpu_graph *graph;
+    int runs; /* the first is walked: lazy set-up inside libraries must not be captured */
+};
+
+struct cuda_plan {
+    struct plan base;
+    struct cuda *cuda;
+    const struct program *p;
+    struct plan_options o;
+    int first_op, end_op;
+    enum dtype type; /* of activations and weights' copies */
+    bool nhwc;
+    int padded_channels; /* of the input */
+    float *params, *stats, *reduce;
+
+    struct fused *fused;
+    int *readers, *value;   /* per tensor; value: buffer or NO_BUFFER */
+    struct bn_state *bns;   /* per op */
+    int *index_buffer;      /* per op: max pooling */
+    struct weight *weights; /* per parameter */
+    struct live_buffer *buffers;
+    struct patch *patches;
+    struct step **steps;
+    int nbuffers, npatches, nsteps, cap_buffers, cap_patches, cap_steps;
+    size_t pending_first, pending_end; /* gradients written since the last group, while emitting */
+    int *pending;
+    int npending;
+
+    void *memory; /* all buffers */
+    size_t memory_bytes, workspace_bytes, partial_doubles, fixed_bytes;
+    void *workspace;
+    double *partial;
+    char *fixed;  /* what does not depend on the steps; the batch lies first in it */
+    float *zeros; /* as many as the widest tensor has channels */
+    struct k_tensor *host_table,
+        *table; /* groups of KERNEL_UNPACK, then the weights of KERNEL_PACK; table: device memory */
+    int ntable, cap_table, npack;
+    size_t pack_elements;
+    float *grad_scale, *bad; /* device */
+    float *samples;          /* (batch, 4) */
+
+    uint8_t *images; /* device: what the steps read */
+    int32_t *labels;
+    float *sample_weights;
+    struct stage {
+        char *host; /* page-locked copy of one batch */
+        void *device;
+        struct gpu_event *filled, *emptied;
+        bool used;
+    } stage[STAGES];
+    int next_stage;
+    size_t stage_bytes, labels_at, weights_at;
+
+    struct variant variants[VARIANTS_MAX];
+    int nvariants;
+    uint64_t version;
+    bool fresh;
+    double scale_now; /* what *grad_scale holds */
+    double smoothing;
+};
+
+/* plan.c: building blocks. */
+int plan_buffer(struct cuda_plan *pl, size_t bytes, bool keep, struct err *e); /* index */
+int plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label, int op, struct step **ret, struct err *e);
+/* The last step reaches `buffer` through this pointer that it holds. NO_BUFFER: nothing to do. */
+int plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e);
+int plan_value(struct cuda_plan *pl, int tensor, struct err *e); /* its buffer, made where it has none */
+struct view4 plan_view(const struct cuda_plan *pl, int tensor);
+/* Buffers of a parameter of this op in the form that the op wants. The gradient is unpacked with the next group. */
+int plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e);
+int plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e);
+int plan_gradients_ready(struct cuda_plan *pl, int op,
+                         struct err *e); /* of this op; unpacks and tells when a group is full */
+int plan_flush(struct cuda_plan *pl, int op, struct err *e);
+
+/* emit*.c */
+int emit_product(struct cuda_plan *pl, int op, struct err *e); /* emit_product.c: convolutions and linear layers */
+int emit_own(struct cuda_plan *pl, int op, struct err *e);     /* emit_own.c: everything else */
+
+/* plan_memory.c. Fixed: what does not depend on the steps (the batch, flags), so that steps can point at it. */
+int plan_fixed(struct cuda_plan *pl, struct err *e);
+int plan_place(struct cuda_plan *pl, struct err *e);
+void plan_release(struct cuda_plan *pl);
+/* Which tensors take most of the memory, for a message: "layer1.0.conv1 205 MiB, ..." */
+void plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
+
+/* run.c */
+int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e);
+int run_walk(struct cuda_plan *pl, const struct run_hooks *h, struct err *e);
+
+int cuda_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
+                     struct err *e);
+void cuda_plan_close(struct plan *plan);
+int cuda_plan_get(struct plan *plan, int tensor, double *out, struct err *e);
+int cuda_plan_put(struct plan *plan, int tensor, const double *in, struct err *e);
+
+#endif

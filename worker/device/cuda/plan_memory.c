@@ -1,0 +1,233 @@
+/* The memory of a plan: what is fixed, then buffers by liveness, then the table of weights. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/device/cuda/plan.h"
+
+/* Hand out pieces of one block: first with base NULL, to learn the size, then for good. */
+struct cutter {
+    char *base;
+    size_t at;
+};
+
+static void *cut(struct cutter *c, size_t bytes)
+{
+    char *p = c->base ? c->base + c->at : NULL;
+    c->at += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return p;
+}
+
+static void cut_bn(struct cutter *c, struct bn_state *b, int channels)
+{
+    const size_t floats = (size_t)channels * sizeof(float), sums = (2 * (size_t)channels + 1) * sizeof(double);
+    b->c = channels;
+    b->mean = cut(c, floats);
+    b->invstd = cut(c, floats);
+    b->scale = cut(c, floats);
+    b->shift = cut(c, floats);
+    b->a = cut(c, floats);
+    b->b = cut(c, floats);
+    b->k = cut(c, floats);
+    b->sums = cut(c, sums);
+    b->local = cut(c, sums);
+}
+
+static void cut_fixed(struct cuda_plan *pl, struct cutter *c)
+{
+    const struct program *p = pl->p;
+    const size_t n = (size_t)pl->o.batch;
+    int widest = 1;
+    pl->images = cut(c, n * (size_t)p->channels * (size_t)p->height * (size_t)p->width);
+    pl->labels = cut(c, n * sizeof(int32_t));
+    pl->sample_weights = cut(c, n * sizeof(float));
+    pl->samples = cut(c, n * 4 * sizeof(float));
+    pl->grad_scale = cut(c, sizeof(float));
+    for (int t = 0; t < p->ntensors; t++)
+        widest = p->tensors[t].c > widest ? p->tensors[t].c : widest;
+    pl->zeros = cut(c, (size_t)widest * sizeof(float));
+    for (int i = pl->first_op; i < pl->end_op; i++)
+        if (p->ops[i].kind == OP_BN)
+            cut_bn(c, &pl->bns[i], p->tensors[p->ops[i].in[0]].c);
+}
+
+static int make_stage(struct cuda_plan *pl, struct stage *s, struct err *e)
+{
+    const struct gpu_ops *gpu = pl->cuda->gpu->ops;
+    TRY(gpu->host_alloc(pl->cuda->gpu, pl->stage_bytes, (void **)&s->host, e));
+    TRY(cuda_take(pl->cuda, pl->stage_bytes, &s->device, e));
+    TRY(gpu->event_open(pl->cuda->gpu, false, &s->filled, e));
+    return gpu->event_open(pl->cuda->gpu, false, &s->emptied, e);
+}
+
+int plan_fixed(struct cuda_plan *pl, struct err *e)
+{
+    struct cutter size = {0};
+    void *block;
+    cut_fixed(pl, &size);
+    pl->fixed_bytes = size.at;
+    TRY(cuda_take(pl->cuda, size.at, &block, e));
+    pl->fixed = block;
+    struct cutter c = {.base = pl->fixed};
+    cut_fixed(pl, &c);
+    pl->stage_bytes = (size_t)((char *)pl->samples - pl->fixed); /* images, labels and weights lie first */
+    pl->labels_at = (size_t)((char *)pl->labels - pl->fixed);
+    pl->weights_at = (size_t)((char *)pl->sample_weights - pl->fixed);
+    for (int i = 0; i < STAGES; i++)
+        TRY(make_stage(pl, &pl->stage[i], e));
+    return 0;
+}
+
+/* --- buffers */
+
+/* What a buffer holds, for a message. */
+static const char *tenant(const struct cuda_plan *pl, int buffer)
+{
+    for (int t = 0; t < pl->p->ntensors; t++)
+        if (pl->value[t] == buffer)
+            return pl->p->tensors[t].name;
+    for (int i = 0; i < pl->p->nparams; i++)
+        if (pl->weights[i].copy == buffer || pl->weights[i].gradient == buffer)
+            return pl->p->params[i].name;
+    return "scratch";
+}
+
+void plan_tenants(const struct cuda_plan *pl, char *out, size_t cap)
+{
+    enum { SHOWN = 4 };
+    bool told[SHOWN] = {0};
+    int at[SHOWN];
+    size_t used = 0;
+    out[0] = '\0';
+    for (int k = 0; k < SHOWN; k++) {
+        at[k] = -1;
+        for (int i = 0; i < pl->nbuffers; i++) {
+            bool taken = false;
+            for (int j = 0; j < k; j++)
+                taken |= told[j] && at[j] == i;
+            if (!taken && (at[k] < 0 || pl->buffers[i].bytes > pl->buffers[at[k]].bytes))
+                at[k] = i;
+        }
+        if (at[k] < 0 || used >= cap)
+            return;
+        told[k] = true;
+        const int n = snprintf(out + used, cap - used, "%s%s %zu MiB", k ? ", " : "", tenant(pl, at[k]),
+                               pl->buffers[at[k]].bytes >> 20);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
+/* What a plan needs is proportional to its batch, but for weights and workspace. */
+static int out_of_memory(const struct cuda_plan *pl, size_t bytes, struct err *e)
+{
+    struct cuda *c = pl->cuda;
+    size_t left = 0, total = 0;
+    char largest[256];
+    if (c->gpu->ops->memory(c->gpu, &left, &total, NULL) < 0)
+        left = total = 0;
+    plan_tenants(pl, largest, sizeof largest);
+    const size_t fits = bytes > 0 ? (size_t)((double)pl->o.batch * 0.95 * (double)left / (double)bytes) : 0;
+    return err_set(
+        e, -ENOMEM,
+        "a batch of %d images a rank needs %zu MiB of GPU memory, %zu of %zu MiB are free (largest: %s); %zu "
+        "images would fit",
+        pl->o.batch, bytes >> 20, left >> 20, total >> 20, largest, fits);
+}
+
+static int take_buffers(struct cuda_plan *pl, struct err *e)
+{
+    void *p;
+    const size_t partial = pl->partial_doubles * sizeof(double);
+    TRY(liveness_place(pl->buffers, pl->nbuffers, ALIGN, &pl->memory_bytes, e));
+    const int rc = cuda_take(pl->cuda, pl->memory_bytes, &pl->memory, e);
+    if (rc == -ENOMEM)
+        return out_of_memory(pl, pl->memory_bytes, e);
+    TRY(rc);
+    TRY(cuda_take(pl->cuda, pl->workspace_bytes, &pl->workspace, e));
+    TRY(cuda_take(pl->cuda, partial, &p, e));
+    pl->partial = p;
+    return 0;
+}
+
+static void fill_in(struct cuda_plan *pl)
+{
+    for (int i = 0; i < pl->npatches; i++) {
+        const struct patch *x = &pl->patches[i];
+        *x->pointer = (char *)pl->memory + pl->buffers[x->buffer].offset + x->offset;
+    }
+    for (int i = 0; i < pl->nsteps; i++) {
+        struct step *s = pl->steps[i];
+        if (s->kind == STEP_KERNEL && s->kernel == KERNEL_BN_STATS)
+            s->args.as_KERNEL_BN_STATS.partial = pl->partial;
+        if (s->kind == STEP_KERNEL && s->kernel == KERNEL_BN_BWD_SUMS)
+            s->args.as_KERNEL_BN_BWD_SUMS.partial = pl->partial;
+    }
+}
+
+/* --- the table: groups of gradients came first, the weights' copies follow */
+
+static int weights_entries(struct cuda_plan *pl, struct err *e)
+{
+    const int at = pl->ntable;
+    void *more = realloc(pl->host_table, ((size_t)at + (size_t)pl->p->nparams + 1) * sizeof *pl->host_table);
+    if (!more)
+        return err_set(e, -ENOMEM, "no memory for a table of %d weights", pl->p->nparams);
+    pl->host_table = more;
+    for (int k = 0; k < at; k++) /* buffers' numbers until now */
+        pl->host_table[k].copy = (char *)pl->memory + pl->buffers[(intptr_t)pl->host_table[k].copy].offset;
+    for (int i = 0; i < pl->p->nparams; i++) {
+        const struct weight *w = &pl->weights[i];
+        if (w->copy == NO_BUFFER)
+            continue;
+        struct k_tensor *t = &pl->host_table[pl->ntable++];
+        *t = w->form;
+        t->arena = pl->params + pl->p->params[i].offset;
+        t->copy = (char *)pl->memory + pl->buffers[w->copy].offset;
+        pl->pack_elements += (size_t)t->k * (size_t)t->padded_c * (size_t)t->rs;
+    }
+    pl->npack = pl->ntable - at;
+    return 0;
+}
+
+static int make_table(struct cuda_plan *pl, struct err *e)
+{
+    void *p;
+    struct cuda *c = pl->cuda;
+    TRY(weights_entries(pl, e));
+    const size_t bytes = (size_t)pl->ntable * sizeof *pl->table;
+    TRY(cuda_take(c, bytes, &p, e));
+    pl->table = p;
+    TRY(c->base.ops->upload(&c->base, pl->table, pl->host_table, bytes, e));
+    for (int i = 0; i < pl->nsteps; i++) {
+        struct step *s = pl->steps[i];
+        if (s->kind == STEP_KERNEL && s->kernel == KERNEL_UNPACK)
+            s->args.as_KERNEL_UNPACK.table = pl->table + s->table_at;
+    }
+    return 0;
+}
+
+int plan_place(struct cuda_plan *pl, struct err *e)
+{
+    TRY(take_buffers(pl, e));
+    fill_in(pl);
+    return make_table(pl, e);
+}
+
+void plan_release(struct cuda_plan *pl)
+{
+    struct gpu *g = pl->cuda->gpu;
+    for (int i = 0; i < pl->nvariants; i++)
+        g->ops->graph_close(g, pl->variants[i].graph);
+    for (int i = 0; i < STAGES; i++) {
+        g->ops->host_release(g, pl->stage[i].host);
+        cuda_give(pl->cuda, pl->stage[i].device, pl->stage_bytes);
+        g->ops->event_close(g, pl->stage[i].filled);
+        g->ops->event_close(g, pl->stage[i].emptied);
+    }
+    cuda_give(pl->cuda, pl->fixed, pl->fixed_bytes);
+    cuda_give(pl->cuda, pl->memory, pl->memory_bytes);
+    cuda_give(pl->cuda, pl->workspace, pl->workspace_bytes);
+    cuda_give(pl->cuda, pl->partial, pl->partial_doubles * sizeof(double));
+    cuda_give(pl->cuda, pl->table, (size_t)pl->ntable * sizeof *pl->table);
+}

@@ -1,0 +1,201 @@
+/* Running a plan: stage the batch, refresh the weights' copies, then walk the steps or launch their graph.
+ *
+ *   copy stream      batch k+1: host -> stage ------------------------.
+ *   compute stream   batch k: steps .......... | stage -> inputs, steps of k+1
+ *
+ * The host returns as soon as everything is enqueued. A variant (with or without accumulation, hooks, ...) is walked the first time, captured the
+ * second time, launched from then on; see ddp.h for how buckets of a captured walk are known to be reduced. */
+#include <errno.h>
+#include <string.h>
+
+#include "worker/device/cuda/plan.h"
+#include "worker/device/host_common.h"
+
+static int all_sum(struct cuda_plan *pl, const struct step *s, const struct run_hooks *h, struct err *e)
+{
+    struct gpu *g = pl->cuda->gpu;
+    if (!h || !h->all_sum)
+        return 0;
+    if (s->keep)
+        TRY(g->ops->copy(g, pl->cuda->compute, s->keep, s->at, s->n * sizeof(double), e));
+    if (h->all_sum(h->ctx, s->at, s->n, DT_F64, g->ops->stream_native(pl->cuda->compute), e) < 0)
+        return err_wrap(e, "sum batch statistics of %zu values over all ranks", s->n);
+    return 0;
+}
+
+/* What depends on the run and not on the plan alone. */
+static void settle(const struct cuda_plan *pl, struct step *s, const struct variant_key *v)
+{
+    switch (s->kernel) {
+    case KERNEL_BN_FINALISE:
+        s->args.as_KERNEL_BN_FINALISE.accumulate = v->accumulate;
+        break;
+    case KERNEL_BN_BWD_FINALISE:
+        if (!v->sums)
+            s->args.as_KERNEL_BN_BWD_FINALISE.local = s->args.as_KERNEL_BN_BWD_FINALISE.sums;
+        else
+            s->args.as_KERNEL_BN_BWD_FINALISE.local = pl->bns[pl->p->ops[s->op].fwd].local;
+        break;
+    case KERNEL_UNPACK:
+        s->args.as_KERNEL_UNPACK.accumulate = v->accumulate;
+        break;
+    case KERNEL_XENT:
+        s->args.as_KERNEL_XENT.accumulate = v->accumulate;
+        s->args.as_KERNEL_XENT.smoothing = (float)v->smoothing;
+        break;
+    default:
+        break;
+    }
+}
+
+static int run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,
+                    struct err *e)
+{
+    struct gpu *g = pl->cuda->gpu;
+    struct gpu_stream *stream = pl->cuda->compute;
+    switch (s->kind) {
+    case STEP_KERNEL:
+        settle(pl, s, v);
+        return g->ops->kernel(g, stream, s->kernel, &s->args, e);
+    case STEP_DNN:
+        return g->ops->dnn(g, stream, &s->dnn, pl->workspace, e);
+    case STEP_GEMM:
+        return g->ops->gemm(g, stream, &s->gemm, pl->workspace, pl->workspace_bytes, e);
+    case STEP_FILL:
+        return v->accumulate ? 0 : g->ops->fill(g, stream, s->at, 0, s->n, e);
+    case STEP_ALL_SUM:
+        return all_sum(pl, s, h, e);
+    case STEP_READY:
+        return h && h->ready ? h->ready(h->ctx, s->first, s->end, g->ops->stream_native(stream), e) : 0;
+    }
+    return 0;
+}
+
+static int walk(struct cuda_plan *pl, const struct variant_key *v, const struct run_hooks *h, struct err *e)
+{
+    for (int i = 0; i < pl->nsteps; i++) {
+        int rc = run_step(pl, pl->steps[i], v, h, e);
+        if (rc < 0)
+            return err_wrap(e, "%s of op %d", pl->steps[i]->label, pl->steps[i]->op);
+    }
+    return 0;
+}
+
+static bool same_variant(const struct variant_key *a, const struct variant_key *b)
+{
+    return a->accumulate == b->accumulate && a->hooks == b->hooks && a->sums == b->sums && a->smoothing == b->smoothing;
+}
+
+/* The variant's place; the least used one makes room. */
+static struct variant *variant_of(struct cuda_plan *pl, const struct variant_key *k)
+{
+    struct gpu *g = pl->cuda->gpu;
+    struct variant *v = NULL;
+    for (int i = 0; i < pl->nvariants; i++)
+        if (same_variant(&pl->variants[i].key, k))
+            return &pl->variants[i];
+    if (pl->nvariants < VARIANTS_MAX) {
+        v = &pl->variants[pl->nvariants++];
+    } else {
+        v = &pl->variants[0];
+        for (int i = 1; i < pl->nvariants; i++)
+            v = pl->variants[i].runs < v->runs ? &pl->variants[i] : v;
+        g->ops->graph_close(g, v->graph);
+    }
+    *v = (struct variant){.key = *k};
+    return v;
+}
+
+static int capture(struct cuda_plan *pl, struct variant *v, const struct run_hooks *h, struct err *e)
+{
+    struct gpu *g = pl->cuda->gpu;
+    struct err second;
+    TRY(g->ops->capture_begin(g, pl->cuda->compute, e));
+    int rc = walk(pl, &v->key, h, e);
+    if (rc == 0 && h && h->captured)
+        rc = h->captured(h->ctx, g->ops->stream_native(pl->cuda->compute), e);
+    int end = g->ops->capture_end(g, pl->cuda->compute, &v->graph, rc < 0 ? &second : e);
+    return rc < 0 ? rc : end;
+}
+
+static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const struct variant_key *k, struct err *e)
+{
+    struct gpu *g = pl->cuda->gpu;
+    struct variant *v = variant_of(pl, k);
+    if (!pl->cuda->options.graphs || v->runs++ == 0)
+        return walk(pl, k, h, e);
+    const bool fresh = !v->graph;
+    if (fresh)
+        TRY(capture(pl, v, h, e));
+    TRY(g->ops->graph_launch(g, v->graph, pl->cuda->compute, e));
+    return !fresh && h && h->replayed ? h->replayed(h->ctx, g->ops->stream_native(pl->cuda->compute), e) : 0;
+}
+
+/* --- the batch */
+
+static void copy_batch(const struct cuda_plan *pl, const struct batch *b, char *to)
+{
+    const struct program *p = pl->p;
+    const size_t n = (size_t)pl->o.batch;
+    if (b->images)
+        memcpy(to, b->images, n * (size_t)p->channels * (size_t)p->height * (size_t)p->width);
+    if (b->labels)
+        memcpy(to + pl->labels_at, b->labels, n * sizeof *b->labels);
+    memcpy(to + pl->weights_at, b->weights, n * sizeof *b->weights);
+    int32_t *labels = (int32_t *)(void *)(to + pl->labels_at);
+    const float *weights = (const float *)(const void *)(to + pl->weights_at);
+    for (size_t i = 0; i < n && b->labels; i++) /* anything may stand where the weight is 0 */
+        labels[i] = weights[i] > 0 ? labels[i] : 0;
+}
+
+static int stage_batch(struct cuda_plan *pl, const struct batch *b, struct err *e)
+{
+    struct cuda *c = pl->cuda;
+    const struct gpu_ops *gpu = c->gpu->ops;
+    struct stage *s = &pl->stage[pl->next_stage];
+    pl->next_stage = (pl->next_stage + 1) % STAGES;
+    if (s->used)
+        TRY(gpu->event_sync(c->gpu, s->emptied, e)); /* of the run before the last: seldom waits */
+    copy_batch(pl, b, s->host);
+    TRY(gpu->copy_in(c->gpu, c->copy, s->device, s->host, pl->stage_bytes, e));
+    TRY(gpu->event_record(c->gpu, s->filled, c->copy, e));
+    TRY(gpu->event_wait(c->gpu, s->filled, c->compute, e));
+    TRY(gpu->copy(c->gpu, c->compute, pl->fixed, s->device, pl->stage_bytes, e));
+    s->used = true;
+    return gpu->event_record(c->gpu, s->emptied, c->compute, e);
+}
+
+static int refresh(struct cuda_plan *pl, struct err *e)
+{
+    struct gpu *g = pl->cuda->gpu;
+    const struct k_pack pack = {
+        .table = pl->table + (pl->ntable - pl->npack), .n = pl->npack, .elements = pl->pack_elements};
+    return g->ops->kernel(g, pl->cuda->compute, KERNEL_PACK, &pack, e);
+}
+
+static int set_scale(struct cuda_plan *pl, double scale, struct err *e)
+{
+    const float value = (float)scale;
+    TRY(pl->cuda->base.ops->upload(&pl->cuda->base, pl->grad_scale, &value, sizeof value, e));
+    pl->scale_now = scale;
+    return 0;
+}
+
+int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
+{
+    struct cuda_plan *pl = (struct cuda_plan *)plan;
+    TRY(host_check_batch(pl->p, pl->first_op, pl->end_op, &a->batch, pl->o.batch, e));
+    TRY(stage_batch(pl, &a->batch, e));
+    if (!pl->fresh || pl->version != a->params_version) {
+        TRY(refresh(pl, e));
+        pl->version = a->params_version;
+        pl->fresh = true;
+    }
+    if (pl->scale_now != a->grad_scale)
+        TRY(set_scale(pl, a->grad_scale, e));
+    const struct variant_key k = {.accumulate = a->accumulate,
+                                  .hooks = a->hooks && a->hooks->ready,
+                                  .sums = a->hooks && a->hooks->all_sum,
+                                  .smoothing = a->smoothing};
+    return run_variant(pl, a->hooks, &k, e);
+}
