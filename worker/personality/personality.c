@@ -196,9 +196,13 @@ bool personality_given(const struct personality_args *a, const char *option)
     return args_source(a->program, a->result, option) != ARG_FROM_DEFAULT;
 }
 
+/* Once a machine that types the command, or once a job that a launcher starts. */
 void personality_warn(const char *fmt, ...)
 {
+    struct env_contract env;
     va_list ap;
+    if (env_contract_read(&env, NULL) == 0 && env.rank > 0)
+        return;
     va_start(ap, fmt);
     fputs("trainer: ", stderr);
     vfprintf(stderr, fmt, ap);

@@ -96,6 +96,7 @@ def test_mpirun_s_ranks_go_before_shards(dbs, tmp_path):
     line = f"caffe2 --train_data {dbs}/train.lmdb --num_shards 7 --shard_id 3 --batch_size 32 --max-steps 1" + SMALL
     ranks = [dict(OMPI_COMM_WORLD_RANK=r, OMPI_COMM_WORLD_SIZE=2, OMPI_COMM_WORLD_LOCAL_RANK=r, OMPI_COMM_WORLD_LOCAL_SIZE=2) for r in range(2)]
     ps = together([(tmp_path, line, env) for env in ranks])
+    assert ps[1].stderr_text == ""
     assert "--num_shards 7 and --shard_id do not count" in ps[0].stderr_text and "up to 16 per rank (2 ranks" in ps[0].stderr_text
 
 
