@@ -53,12 +53,20 @@ def datum(jpeg, label):
     return b"\x22" + varint(len(jpeg)) + jpeg + b"\x28" + varint(label) + b"\x38\x01"
 
 
-def test_an_lmdb_written_in_python_trains_as_its_folder_does(folder, tmp_path):
+def tensor_protos(jpeg, label):
+    """Caffe2's record: a STRING tensor with the encoded picture and an INT32 one with the label."""
+    picture = b"\x10\x04\x32" + varint(len(jpeg)) + jpeg
+    number = b"\x10\x02\x22" + b"\x01" + varint(label)
+    return b"".join(b"\x0a" + varint(len(t)) + t for t in (picture, number))
+
+
+@pytest.mark.parametrize("record", [datum, tensor_protos])
+def test_an_lmdb_written_in_python_trains_as_its_folder_does(folder, tmp_path, record):
     names = sorted(d.name for d in folder.iterdir())
     env = lmdb.open(str(tmp_path / "db"), map_size=1 << 26)
     with env.begin(write=True) as txn:
         for i, path in enumerate(sorted(folder.glob("*/*.jpg"))):
-            txn.put(b"%08d" % i, datum(path.read_bytes(), names.index(path.parent.name)))
+            txn.put(b"%08d" % i, record(path.read_bytes(), names.index(path.parent.name)))
     env.close()
     assert train(tmp_path / "db", "--num-labels", len(names)) == train(folder)
 
