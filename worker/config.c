@@ -581,11 +581,18 @@ static const struct arg_spec specs[] = {
      .help = "auto: go on from the newest complete checkpoint in --checkpoint-dir, from the start if there is none; a "
              "path (a checkpoint folder, or a step-N folder in one): from that, which must exist. A restart by crun "
              "always goes on"},
+    {.name = "pretrained",
+     .type = ARG_STRING,
+     .at = AT(pretrained),
+     .metavar = "FILE",
+     .help = "initial weights where nothing is resumed: a .safetensors or .pth file with torchvision's names, or a "
+             "checkpoint; a last layer for another number of classes keeps its initial value"},
     {.name = "evaluate",
      .short_name = 'e',
      .type = ARG_FLAG,
      .at = AT(evaluate),
-     .help = "evaluate --test-data with what --resume (or else the seed) gives, print the accuracy and end; nothing "
+     .help = "evaluate --test-data with what --resume, --pretrained or else the seed gives, print the accuracy and "
+             "end; nothing "
              "is written"},
 
     ARG_GROUP("Logs"),
@@ -598,13 +605,15 @@ static const struct arg_spec specs[] = {
      .type = ARG_STRING,
      .at = AT(tensorboard),
      .metavar = "DIR",
-     .help = "write event files for TensorBoard there: loss, accuracy, rate, images/s and waits of every step, and evaluations"},
+     .help = "write event files for TensorBoard there: loss, accuracy, rate, images/s and waits of every step, and "
+             "evaluations"},
     {.name = "timeline",
      .type = ARG_STRING,
      .at = AT(timeline),
      .metavar = "FILE",
-     .help = "write what some steps spend their time on there, in Chrome's trace format: operations, reductions, waits, "
-             "evaluations, checkpoints"},
+     .help =
+         "write what some steps spend their time on there, in Chrome's trace format: operations, reductions, waits, "
+         "evaluations, checkpoints"},
     {.name = "timeline-steps",
      .type = ARG_CUSTOM,
      .at = AT(timeline_steps),
@@ -619,7 +628,8 @@ static const struct arg_spec specs[] = {
      .min = 0,
      .max = 1e15,
      .metavar = "STEP",
-     .help = "a timeline of ten steps from this one on; without --timeline in timeline.json of the log folder or here; 0: none"},
+     .help = "a timeline of ten steps from this one on; without --timeline in timeline.json of the log folder or here; "
+             "0: none"},
     {.name = "progress",
      .type = ARG_CHOICE,
      .at = AT(progress),

@@ -83,12 +83,13 @@ struct train_config {
     bool checkpoint_sync, checkpoint_per_node;
     const char *checkpoint_name; /* NULL: no links <name>_<epoch>.mdl */
     const char *resume;          /* "off", "auto" or a path: see train_config_resume() */
+    const char *pretrained;      /* NULL: none */
     bool evaluate;               /* evaluate --test-data and end */
 
     const char *log_dir;
     const char *tensorboard, *timeline;
     struct window timeline_steps;
-    int64_t prof; /* 0: as --timeline and --timeline-steps say */
+    int64_t prof;       /* 0: as --timeline and --timeline-steps say */
     int progress;       /* enum progress_format */
     int64_t print_freq; /* 0: as the format's program does */
     bool log_all_ranks;

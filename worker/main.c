@@ -20,6 +20,7 @@
 #include "worker/data/shapes.h"
 #include "worker/exit_code.h"
 #include "worker/personality/personality.h"
+#include "worker/predict_main.h"
 #include "worker/ranks.h"
 #include "worker/report/plot_main.h"
 #include "worker/spawn.h"
@@ -156,8 +157,9 @@ static const struct {
     const char *name;
     int (*main)(int argc, char **argv);
 } commands[] = {
-    {"train", train_main},      {"caffe2", caffe2_main},   {"imagenet", imagenet_main}, {"mnist", mnist_main},
-    {"make-data", shapes_main}, {"make-db", make_db_main}, {"plot", plot_main},         {"convert", convert_main},
+    {"train", train_main}, {"caffe2", caffe2_main},    {"imagenet", imagenet_main},
+    {"mnist", mnist_main}, {"make-data", shapes_main}, {"make-db", make_db_main},
+    {"plot", plot_main},   {"convert", convert_main},  {"predict", predict_main},
 };
 
 int main(int argc, char **argv)
@@ -169,9 +171,8 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].main(argc - 1, argv + 1);
     fprintf(stderr,
-            "trainer: '%s' is not a command; train (the default), caffe2, imagenet, mnist, make-data, make-db, plot "
-            "and convert "
-            "are\n",
+            "trainer: '%s' is not a command; train (the default), caffe2, imagenet, mnist, make-data, make-db, plot, "
+            "convert and predict are\n",
             argv[1]);
     return EXIT_USAGE_ERROR;
 }

@@ -386,7 +386,8 @@ static void identify(struct session *s)
                                              .amp = s->precision_text,
                                              .optimizer = update_rule_name(s->optimizer.rule),
                                              .train_images = (int64_t)s->train_set->n,
-                                             .evaluate = s->cfg->evaluate};
+                                             .evaluate = s->cfg->evaluate,
+                                             .program = s->program};
 }
 
 /* A round that follows another of the same job: after a failure, or because nodes came or went. */

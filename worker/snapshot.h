@@ -13,6 +13,7 @@
 
 struct comm;
 struct err;
+struct program;
 struct state;
 struct train_config;
 
@@ -37,7 +38,8 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
     const char
         *run_id; /* of the job that writes: a restart without --resume auto goes on from its own checkpoints only */
     int64_t train_images;
-    bool evaluate; /* nothing is trained: the seed may differ */
+    bool evaluate;                 /* nothing is trained: the seed may differ */
+    const struct program *program; /* whose mean and deviation of pictures are noted */
 };
 
 struct snapshot_source {

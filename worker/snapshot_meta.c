@@ -8,6 +8,7 @@
 #include "worker/config.h"
 #include "worker/loss_scale.h"
 #include "worker/optim/schedule.h"
+#include "worker/program/program.h"
 #include "worker/snapshot.h"
 
 /* Members of the manifest that are plain numbers: written, read and compared from this list. */
@@ -63,6 +64,16 @@ static const char *policy_name(const struct snapshot_identity *id)
     return schedule_policy_name((enum lr_policy)id->cfg->lr_policy);
 }
 
+/* What `trainer predict` needs besides. */
+static void add_input(cJSON *m, const struct snapshot_identity *id)
+{
+    cJSON_AddNumberToObject(m, "input", id->cfg->input);
+    cJSON_AddNumberToObject(m, "net_style", id->cfg->net_style);
+    cJSON_AddNumberToObject(m, "scale", (double)id->cfg->scale);
+    cJSON_AddItemToObject(m, "mean", cJSON_CreateFloatArray(id->program->mean, 4));
+    cJSON_AddItemToObject(m, "std", cJSON_CreateFloatArray(id->program->std, 4));
+}
+
 /* Integers above 2^53 do not occur (seeds are limited by the option table), so JSON numbers are exact. */
 cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 {
@@ -80,6 +91,7 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
     POSITION_FIELDS(X)
     OPTIONAL_FIELDS(X)
 #undef X
+    add_input(m, id);
     cJSON *options = cJSON_AddObjectToObject(m, "options");
 #define X(name, f) cJSON_AddNumberToObject(options, name, (double)id->cfg->f);
     NOTED_OPTIONS(X)

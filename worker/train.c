@@ -26,6 +26,7 @@
 #include "worker/model/model.h"
 #include "worker/optim/schedule.h"
 #include "worker/parallel/ddp.h"
+#include "worker/pretrained.h"
 #include "worker/rate.h"
 #include "worker/replicas.h"
 #include "worker/saver.h"
@@ -264,6 +265,8 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
     TRY(trace_open(&r->trace, &r->s, env, true, e));
     int resumed = resume(r, e);
     TRY(resumed);
+    if (!resumed && r->cfg->pretrained)
+        TRY(pretrained_load(&r->s.state, r->s.comm, r->cfg->pretrained, e));
     if (!resumed) {
         r->at.epoch = r->cfg->start_epoch;
         r->at.updates = r->at.epoch * r->s.steps_per_epoch;

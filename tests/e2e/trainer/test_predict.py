@@ -1,0 +1,115 @@
+"""trainer predict and --pretrained: what a trained model says, and whose weights a run begins with."""
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from support import CRUN, TRAINER, run
+from tensors import load, newest
+
+CLASSES = 3
+
+
+def command(data, *args):
+    return [TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "resnet18", "--image-size", 32,
+            "--batch-size", 32, "--device", "cpu", "--amp", "off", *args]
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return shapes(32, 96, 30, CLASSES)
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("predict") / "ck"
+    p = run(*command(data, "--num-epochs", 12, "--base-learning-rate", 0.05, "--checkpoint-dir", out))
+    assert p.returncode == 0, p.stderr
+    return out
+
+
+def predict(*args, code=0):
+    p = run(TRAINER, "predict", *args)
+    assert p.returncode == code, p.stdout + p.stderr
+    return p
+
+
+def test_predict_agrees_with_the_evaluation_of_the_same_files(data, trained):
+    p = predict("--checkpoint", trained, "--json", data / "val")
+    rows = [json.loads(line) for line in p.stdout.splitlines()]
+    names = sorted(d.name for d in (data / "val").iterdir())
+    assert len(rows) == 30
+    hits = 0
+    for row in rows:
+        top = row["top"]
+        assert [names[c["index"]] for c in top] == [c["class"] for c in top] and len(top) == CLASSES  # k is cut to the classes
+        odds = [c["probability"] for c in top]
+        assert odds == sorted(odds, reverse=True) and abs(sum(odds) - 1) < 1e-9
+        hits += top[0]["class"] == row["file"].split("/")[-2]
+    e = run(*command(data, "--evaluate", "--resume", trained))
+    assert f"* Acc@1 {100 * hits / 30:.3f} Acc@5 100.000" in e.stdout, (e.stdout, hits)
+
+
+def test_predict_prints_the_best_classes_of_each_picture(data, trained):
+    picture = sorted((data / "val").glob("*/*"))[0]
+    lines = predict("--checkpoint", newest(trained), "--topk", 2, picture).stdout.splitlines()
+    assert lines[0] == str(picture) and len(lines) == 3
+    assert all(re.fullmatch(r" +\d+\.\d\d %  \S.*", line) for line in lines[1:])
+
+
+def test_a_bad_picture_is_told_and_the_others_are_done(data, trained, tmp_path):
+    good = sorted((data / "val").glob("*/*"))[0]
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"no picture")
+    p = predict("--checkpoint", trained, bad, tmp_path / "nowhere.jpg", good, code=65)
+    assert p.stdout.startswith(f"{good}\n")
+    told = p.stderr.splitlines()
+    assert len(told) == 2 and f"'{bad}' cannot be used" in told[0] and "nowhere.jpg" in told[1]
+
+
+def test_bare_weights_take_options_and_names_from_a_file(data, trained, tmp_path):
+    picture = sorted((data / "val").glob("*/*"))[0]
+    (tmp_path / "names").write_text("red\ngreen\nblue\n")
+    args = ("--arch", "resnet18", "--image-size", 32, "--json", picture)
+    want = json.loads(predict("--checkpoint", trained, "--json", picture).stdout)["top"]
+    got = json.loads(predict("--checkpoint", newest(trained) / "model.safetensors", "--class-names", tmp_path / "names",
+                             *args).stdout)["top"]
+    assert [(c["index"], c["probability"]) for c in got] == [(c["index"], c["probability"]) for c in want]
+    assert [c["class"] for c in got] == [["red", "green", "blue"][c["index"]] for c in want]
+    p = predict("--checkpoint", newest(trained) / "model.safetensors", "--arch", "resnet34", picture, code=78)
+    assert "it has no tensor" in p.stderr
+    assert "no weights found" in predict("--checkpoint", tmp_path / "none", picture, code=2).stderr
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_pretrained_weights_are_where_a_run_begins(data, trained, world):
+    file = newest(trained) / "model.safetensors"
+    want = run(*command(data, "--evaluate", "--resume", trained))
+    p = run(CRUN, "--standalone", "--nproc_per_node", world, *command(data, "--evaluate", "--pretrained", file))
+    assert p.returncode == 0, p.stderr
+    assert re.search(r"\* Acc@1 .*", p.stdout).group() == re.search(r"\* Acc@1 .*", want.stdout).group()
+
+
+def test_a_last_layer_of_other_classes_keeps_its_initial_value(shapes, trained, tmp_path):
+    other = shapes(32, 96, 30, 5)
+    args = ("--num-epochs", 1, "--max-steps", 1, "--base-learning-rate", 0, "--weight-decay", 0, "--checkpoint-dir")
+    p = run(*command(other, *args, tmp_path / "a", "--pretrained", newest(trained) / "model.safetensors"))
+    assert p.returncode == 0, p.stderr
+    assert p.stderr.count("stays at its initial value") == 2 and "'fc.weight' is F32 [3, 512]" in p.stderr
+    q = run(*command(other, *args, tmp_path / "b"))
+    assert q.returncode == 0, q.stderr
+    a, b, t = (load(newest(f) / "model.safetensors") for f in (tmp_path / "a", tmp_path / "b", trained))
+    assert np.array_equal(a["fc.weight"], b["fc.weight"]) and np.array_equal(a["fc.bias"], b["fc.bias"])
+    assert np.array_equal(a["conv1.weight"], t["conv1.weight"]) and not np.array_equal(a["conv1.weight"], b["conv1.weight"])
+
+
+def test_weights_that_do_not_fit_are_named(data, trained, tmp_path):
+    p = run(*command(data, "--evaluate", "--pretrained", newest(trained) / "model.safetensors", "--arch", "resnet34"))
+    assert p.returncode == 78 and re.search(r"it has no tensor '\S+'|its tensor '\S+' is F32", p.stderr), p.stderr
+    p = run(*command(data, "--evaluate", "--pretrained", tmp_path / "none"))
+    assert p.returncode == 2 and "no weights found" in p.stderr
+    shutil.copytree(newest(trained), tmp_path / "step-00000010")  # not its step
+    p = run(*command(data, "--evaluate", "--pretrained", tmp_path / "step-00000010"))
+    assert p.returncode == 65, p.stderr
