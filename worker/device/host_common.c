@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common/err.h"
 #include "worker/program/program.h"
@@ -109,11 +110,14 @@ void host_xent_backward(const double *z, int classes, int label, double smoothin
 
 int host_alloc(size_t bytes, void **ret, struct err *e)
 {
-    size_t padded = (bytes + 63) / 64 * 64;
-    void *p = padded < bytes ? NULL : aligned_alloc(64, padded ? padded : 64);
+    enum { HUGE_PAGE = 2 << 20 };
+    size_t align = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64, padded = (bytes + align - 1) / align * align;
+    void *p = padded < bytes ? NULL : aligned_alloc(align, padded ? padded : align);
     if (!p)
         return err_set(e, -ENOMEM, "no memory for %zu bytes", bytes);
-    memset(p, 0, padded ? padded : 64);
+    if (align == HUGE_PAGE)
+        (void)madvise(p, padded, MADV_HUGEPAGE); /* faster where the system has them, no different where not */
+    memset(p, 0, padded ? padded : align);
     *ret = p;
     return 0;
 }
