@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "worker/device/cpu/cpu.h"
 #include "worker/model/model.h"
 
 static struct program *model(const char *arch, int size)
@@ -137,6 +138,26 @@ static void fusing_changes_no_bit(void **state)
     free(fused);
     free(plain);
     images_free(&im);
+    program_destroy(p);
+}
+
+/* Tensors that are not alive at the same time share memory: gradients of activations live shortly, an evaluation keeps nothing. */
+static void a_plan_needs_less_memory_than_all_its_tensors(void **state)
+{
+    (void)state;
+    struct program *p = small();
+    size_t bytes[2][2];
+    for (int training = 0; training < 2; training++)
+        for (int keep_all = 0; keep_all < 2; keep_all++) {
+            struct side s;
+            side_open(&s, "cpu", p, &mode_f32, 16, training, keep_all, 1);
+            bytes[training][keep_all] = cpu_plan_bytes(s.plan);
+            side_close(&s);
+        }
+    print_message("# peak %zu of %zu bytes in training, %zu of %zu in evaluation\n", bytes[1][0], bytes[1][1],
+                  bytes[0][0], bytes[0][1]);
+    assert_true(bytes[1][0] * 10 < bytes[1][1] * 7);
+    assert_true(bytes[0][0] * 10 < bytes[0][1] * 5);
     program_destroy(p);
 }
 
@@ -548,6 +569,7 @@ int main(void)
         {"nhwc_is_kept_from_the_input_to_the_loss", a_format_is_kept_from_the_input_to_the_loss, NULL, NULL,
          (void *)(uintptr_t)&mode_nhwc},
         {"fusing_changes_no_bit_in_bf16", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_bf16},
+        cmocka_unit_test(a_plan_needs_less_memory_than_all_its_tensors),
         cmocka_unit_test(a_sample_of_weight_0_counts_nowhere),
         cmocka_unit_test(a_batch_without_samples_moves_nothing),
         cmocka_unit_test(accumulating_the_same_batch_doubles_every_sum),
