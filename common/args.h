@@ -117,6 +117,10 @@ void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ *
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
                        FILE *out); /* name = value  # source */
 
+/* Every value into the object out, by the option's name: what the program came to, wherever it was said. ARG_CUSTOM is left out. */
+struct cJSON;
+void args_json(const struct arg_program *p, const void *config, struct cJSON *out);
+
 void args_man(const struct arg_program *p, const char *version, FILE *out); /* roff */
 void args_completion_bash(const struct arg_program *p, FILE *out);
 void args_completion_zsh(const struct arg_program *p, FILE *out);

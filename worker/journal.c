@@ -1,5 +1,6 @@
 #include "worker/journal.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,9 +9,12 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/log.h"
 #include "worker/config.h"
 #include "worker/data/dataset.h"
 #include "worker/eval.h"
+#include "worker/memory.h"
+#include "worker/program/program.h"
 #include "worker/report/caffe2_log.h"
 #include "worker/report/metrics.h"
 #include "worker/report/tensorboard.h"
@@ -30,6 +34,24 @@ static int set_aside(const char *path, struct err *e)
     return rename(path, old) < 0 ? err_errno(e, errno, "rename %s", path) : 0;
 }
 
+/* What the run came to, wherever it was said. */
+static cJSON *describe(const struct session *s, const char *command_line)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "command_line", command_line);
+    cJSON_AddNumberToObject(o, "world", s->world);
+    cJSON_AddNumberToObject(o, "nodes", s->nodes);
+    cJSON_AddNumberToObject(o, "threads", s->threads);
+    cJSON_AddNumberToObject(o, "loader_threads", s->loader_threads);
+    cJSON_AddStringToObject(o, "device_text", s->device_text);
+    cJSON_AddNumberToObject(o, "classes", (double)s->identity.num_labels);
+    cJSON_AddNumberToObject(o, "train_images", (double)s->train_set->n);
+    cJSON_AddNumberToObject(o, "parameters", (double)program_trainable(s->program));
+    cJSON *config = cJSON_AddObjectToObject(o, "config");
+    args_json(&train_program, s->cfg, config);
+    return o;
+}
+
 static int open_files(struct journal *j, const struct session *s, const struct position *at, int restart,
                       const char *dir, const char *command_line, struct err *e)
 {
@@ -39,7 +61,8 @@ static int open_files(struct journal *j, const struct session *s, const struct p
     if (at->updates == 0 && restart == 0)
         TRY(set_aside(path, e));
     TRY(metrics_open(&j->metrics, path, at->updates, &seconds, e));
-    TRY(metrics_event(j->metrics, at->updates ? "resume" : "start", at->updates, restart, e));
+    TRY(metrics_event(j->metrics, at->updates ? "resume" : "start", at->updates, restart, describe(s, command_line),
+                      e));
     struct caffe2_log_options o = {.dir = dir,
                                    .arch = s->cfg->arch,
                                    .devices = s->world,
@@ -137,15 +160,20 @@ static void show_progress(struct journal *j, const struct session *s, const stru
 
 static int scalars_step(struct tensorboard *t, const struct metrics_step *m, struct err *e)
 {
-    const struct tensorboard_scalar v[] = {{"train/loss", m->loss},
-                                           {"train/acc1", m->acc1},
-                                           {"train/acc5", m->acc5},
-                                           {"train/lr", m->lr},
-                                           {"epoch", m->epoch},
-                                           {"speed/images_per_sec", m->images_per_sec},
-                                           {"speed/data_wait", m->data_wait},
-                                           {"speed/comm_wait", m->comm_wait}};
-    return tensorboard_add(t, m->step, v, sizeof v / sizeof *v, e);
+    const struct tensorboard_scalar v[] = {
+        {"train/loss", m->loss},
+        {"train/acc1", m->acc1},
+        {"train/acc5", m->acc5},
+        {"train/lr", m->lr},
+        {"epoch", m->epoch},
+        {"speed/images_per_sec", m->images_per_sec},
+        {"speed/data_wait", m->data_wait},
+        {"speed/comm_wait", m->comm_wait},
+        {"train/skipped_steps", (double)m->skipped},
+        {"train/loss_scale", m->loss_scale},
+    };
+    const size_t n = sizeof v / sizeof *v;
+    return tensorboard_add(t, m->step, v, m->loss_scale > 0 ? n : n - 2, e);
 }
 
 static int scalars_eval(struct tensorboard *t, const struct metrics_eval *m, struct err *e)
@@ -270,6 +298,31 @@ int journal_epoch(struct journal *j, const struct session *s, const struct posit
                              .loss = mean(at->epoch_loss, at->epoch_count),
                              .test_accuracy = v ? mean(v->top1, v->count) : -1};
     return caffe2_log_row(j->csv, &row, e);
+}
+
+void journal_end(struct journal *j, const struct session *s, const struct position *at)
+{
+    char text[512];
+    struct memory_report m;
+    struct err e;
+    if (!j->active)
+        return;
+    memory_report(s, &m);
+    if (j->meters.run_steps > 0)
+        journal_say(j, "speed: %.1f images/s over %lld steps without warm-up%s", meters_run_rate(&j->meters),
+                    (long long)j->meters.run_steps,
+                    strcmp(s->train_set->ops->name, "null") == 0 ? ", of made-up images" : "");
+    journal_say(j, "memory: %s", memory_text(&m, true, text, sizeof text));
+    cJSON *o = j->metrics ? cJSON_CreateObject() : NULL, *memory = o ? cJSON_AddObjectToObject(o, "memory") : NULL;
+    if (!memory)
+        return;
+#define X(field, name) cJSON_AddNumberToObject(memory, #field, (double)m.field);
+    MEMORY_PARTS(X)
+#undef X
+    cJSON_AddNumberToObject(memory, "resident_peak", (double)m.resident_peak);
+    cJSON_AddNumberToObject(o, "mean_images_per_sec", meters_run_rate(&j->meters));
+    if (metrics_event(j->metrics, "end", at->updates, 0, o, &e) < 0)
+        log_error("train", "%s", e.text);
 }
 
 void journal_complete(struct journal *j)

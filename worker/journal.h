@@ -50,6 +50,8 @@ struct eval_watch journal_watch(struct journal *j, const struct session *s);
 void journal_progress(struct journal *j, const struct session *s);
 /* Training is complete: what the format's program prints then. */
 void journal_complete(struct journal *j);
+/* Images/s without warm-up, and what memory went into; to people and as an event "end". */
+void journal_end(struct journal *j, const struct session *s, const struct position *at);
 /* A checkpoint is complete. */
 int journal_checkpoint(struct journal *j, const struct snapshot_saved *saved, struct err *e);
 /* A line for people, not torn by the progress line. */

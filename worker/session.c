@@ -23,6 +23,7 @@
 #include "worker/data/input.h"
 #include "worker/data/loader.h"
 #include "worker/data/sampler.h"
+#include "worker/memory.h"
 #include "worker/model/model.h"
 #include "worker/parallel/ddp.h"
 #include "worker/program/program.h"
@@ -467,4 +468,8 @@ void session_banner(const struct session *s)
     fprintf(stderr, "batch: %lld global, %lld per node, up to %zu per rank (%d ranks, %d nodes); %lld steps an epoch\n",
             (long long)batch, (long long)((batch + s->nodes - 1) / s->nodes), sampler_share((size_t)batch, s->world),
             s->world, s->nodes, (long long)s->steps_per_epoch);
+    struct memory_report memory;
+    char text[512];
+    memory_report(s, &memory);
+    fprintf(stderr, "memory a rank: %s\n", memory_text(&memory, false, text, sizeof text));
 }

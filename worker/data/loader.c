@@ -223,6 +223,11 @@ static int check_options(struct loader_options *o, struct err *e)
     return 0;
 }
 
+size_t loader_bytes(const struct loader *l)
+{
+    return (size_t)l->n_slots * l->share * l->image_bytes;
+}
+
 static int alloc_slots(struct loader *l, struct err *e)
 {
     size_t n = l->share;

@@ -52,6 +52,8 @@ int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch
 int loader_next(struct loader *l, struct loader_batch *ret, struct err *e);
 void loader_done(struct loader *l, const struct loader_batch *b);
 
+size_t loader_bytes(const struct loader *l); /* of the pictures of its ring */
+
 struct loader_stats {
     uint64_t images, bad;
     int64_t wait_ns; /* time loader_next() blocked */

@@ -241,6 +241,16 @@ int metrics_eval(struct metrics *m, const struct metrics_eval *s, struct err *e)
     return put_object(m, v, sizeof v / sizeof *v, e);
 }
 
+/* Hand the members of `from` over to `to`; from may be NULL. */
+static void move_members(cJSON *to, cJSON *from)
+{
+    for (cJSON *i; from && to && (i = from->child);) {
+        cJSON_DetachItemViaPointer(from, i);
+        cJSON_AddItemToObject(to, i->string, i);
+    }
+    cJSON_Delete(from);
+}
+
 /* Writes o as a line, and frees it. */
 static int put_json(struct metrics *m, cJSON *o, bool complete, struct err *e)
 {
@@ -258,13 +268,14 @@ static int put_json(struct metrics *m, cJSON *o, bool complete, struct err *e)
     return rc;
 }
 
-int metrics_event(struct metrics *m, const char *name, int64_t step, int restart, struct err *e)
+int metrics_event(struct metrics *m, const char *name, int64_t step, int restart, struct cJSON *more, struct err *e)
 {
     char when[CLOCK_ISO_LEN];
     cJSON *o = cJSON_CreateObject();
     bool complete = cJSON_AddStringToObject(o, "event", name) && cJSON_AddNumberToObject(o, "step", (double)step) &&
                     cJSON_AddNumberToObject(o, "restart", restart) &&
                     cJSON_AddStringToObject(o, "time", clock_iso(when, sizeof when));
+    move_members(o, more);
     return put_json(m, o, complete, e);
 }
 

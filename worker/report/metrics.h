@@ -47,8 +47,9 @@ struct metrics_eval {
 };
 int metrics_eval(struct metrics *m, const struct metrics_eval *v, struct err *e);
 
-/* {"event": name, "step": ..., "restart": n, "time": iso} */
-int metrics_event(struct metrics *m, const char *name, int64_t step, int restart, struct err *e);
+/* {"event": name, "step": ..., "restart": n, "time": iso}, then the members of more (NULL: none), which it takes over. */
+struct cJSON;
+int metrics_event(struct metrics *m, const char *name, int64_t step, int restart, struct cJSON *more, struct err *e);
 
 /* {"event": "checkpoint", "step": ..., "copy_ms": ..., "write_ms": ..., "bytes": ...}: training stood still for copy_ms
  * (--checkpoint-sync: for both). */

@@ -183,3 +183,29 @@ def test_prof_is_a_timeline_of_ten_steps(data, tmp_path):
     p = run(*convnet(data, "--prof", 4, "--log-dir", tmp_path, epochs=4))
     assert p.returncode == 0, p.stderr
     assert sum(e["cat"] == "step" for e in spans(tmp_path / "timeline.json")[0, 0]) == 10
+
+
+CUSTOM = {"mean", "std", "crop-scale", "opt-level", "amp-dtype", "amp", "enable-amp-mode", "keep-batchnorm-fp32", "loss-scale",
+          "lr-milestones", "timeline-steps"}  # of forms of their own: the command line tells them
+
+
+def test_metrics_begin_with_the_whole_configuration_and_end_with_memory(data, tmp_path):
+    p = run(*convnet(data, "--log-dir", tmp_path, "--lr", 0.05, "--nesterov"))
+    assert p.returncode == 0, p.stderr
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    start, end = lines[0], lines[-1]
+    assert start["event"] == "start" and start["world"] == 1 and start["train_images"] == 160 and "--lr 0.05" in start["command_line"]
+    config = start["config"]
+    assert config["base-learning-rate"] == 0.05 and config["nesterov"] is True and config["optimizer"] == "sgd"
+    shown = {line.split(" = ")[0] for line in run(*convnet(data, "--print-config")).stdout.splitlines()}
+    assert shown - set(config) <= CUSTOM
+    assert end["event"] == "end" and end["mean_images_per_sec"] > 0
+    memory = end["memory"]
+    parameters = 16 * 3 * 25 + 16 * 3 + 32 * 16 * 25 + 32 * 3 + 10 * 32 * 49 + 10
+    assert 4 * parameters <= memory["parameters"] <= 4 * parameters + 4096
+    assert memory["optimizer"] <= memory["parameters"] <= memory["gradients"]
+    assert memory["batches"] % (28 * 28 * 3) == 0 and memory["batches"] >= 4 * 32 * 28 * 28 * 3  # four batches ahead
+    assert memory["activations"] >= 4 * 32 * 16 * 28 * 28  # the largest tensor of a batch at least
+    assert sum(v for k, v in memory.items() if k != "resident_peak") < memory["resident_peak"] < 2 << 30
+    for text in ("parameters", "activations", "peak of the process"):
+        assert re.search(rf"^memory: .*{text} \d+\.\d MiB", p.stderr, re.M), p.stderr

@@ -95,7 +95,7 @@ static void each_kind_of_line_is_written_as_documented(void **state)
         .step = 126, .epoch = 2, .loss = 1.1, .acc1 = 60.1, .acc5 = 95, .seconds = 103.2, .images = 1000};
     assert_int_equal(metrics_step(m, &s, NULL), 0);
     assert_int_equal(metrics_eval(m, &v, NULL), 0);
-    assert_int_equal(metrics_event(m, "re\"start\n", 126, 1, NULL), 0);
+    assert_int_equal(metrics_event(m, "re\"start\n", 126, 1, NULL, NULL), 0);
     metrics_close(m);
     assert_true(seconds == 0);
     size_t n;
@@ -124,7 +124,7 @@ static void on_resume_later_steps_are_cut_off_and_time_goes_on(void **state)
     metrics_close(m);
     m = must_open(path, 6, &seconds);
     assert_true(seconds == 12);
-    assert_int_equal(metrics_event(m, "resume", 6, 1, NULL), 0);
+    assert_int_equal(metrics_event(m, "resume", 6, 1, NULL, NULL), 0);
     put_steps(m, 7, 8);
     metrics_close(m);
     expect_steps(path, "1 2 3 4 5 6 6e 7 8");
@@ -150,7 +150,7 @@ static void a_restart_before_the_first_step_keeps_events_only(void **state)
     const char *path = scratch(state, "m.jsonl");
     double seconds;
     struct metrics *m = must_open(path, 0, &seconds);
-    assert_int_equal(metrics_event(m, "start", 0, 0, NULL), 0);
+    assert_int_equal(metrics_event(m, "start", 0, 0, NULL, NULL), 0);
     put_steps(m, 1, 3);
     metrics_close(m);
     m = must_open(path, 0, &seconds);
@@ -175,7 +175,7 @@ static void a_step_inside_a_string_is_no_step(void **state)
     const char *path = scratch(state, "m.jsonl");
     double seconds;
     struct metrics *m = must_open(path, 0, &seconds);
-    assert_int_equal(metrics_event(m, "\"step\":99", 1, 0, NULL), 0);
+    assert_int_equal(metrics_event(m, "\"step\":99", 1, 0, NULL, NULL), 0);
     metrics_close(m);
     metrics_close(must_open(path, 5, &seconds));
     expect_steps(path, "1e");

@@ -26,14 +26,14 @@ static void make_run(const char *path, int n)
     struct metrics *m;
     double seconds;
     assert_int_equal(metrics_open(&m, path, 0, &seconds, NULL), 0);
-    assert_int_equal(metrics_event(m, "start", 0, 0, NULL), 0);
+    assert_int_equal(metrics_event(m, "start", 0, 0, NULL, NULL), 0);
     for (int i = 1; i <= n; i++) {
         struct metrics_step s = {
             .step = i, .loss = i == 7 ? NAN : 2 * exp(-i / 50.0), .acc1 = 100.0 * i / n, .images_per_sec = 80};
         struct metrics_eval v = {.step = i, .loss = 1, .acc1 = 90.0 * i / n};
         if (i == n / 3)
             for (int k = 0; k < 2; k++) /* told twice: one line */
-                assert_int_equal(metrics_event(m, "resume", i - 1, 1, NULL), 0);
+                assert_int_equal(metrics_event(m, "resume", i - 1, 1, NULL, NULL), 0);
         assert_int_equal(metrics_step(m, &s, NULL), 0);
         if (i % 50 == 0)
             assert_int_equal(metrics_eval(m, &v, NULL), 0);

@@ -149,6 +149,7 @@ const struct device_ops device_cpu_ops = {
     .sync = cpu_sync,
     .plan = cpu_plan_create,
     .plan_close = cpu_plan_close,
+    .plan_memory = cpu_plan_memory,
     .run = cpu_plan_run,
     .get = cpu_plan_get,
     .put = cpu_plan_put,

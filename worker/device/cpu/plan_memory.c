@@ -77,6 +77,16 @@ int plan_place(struct cpu_plan *pl, struct err *e)
     return 0;
 }
 
+void cpu_plan_memory(const struct plan *plan, struct plan_memory *ret)
+{
+    const struct cpu_plan *pl = (const struct cpu_plan *)plan;
+    *ret = (struct plan_memory){.workspace = pl->scratch_bytes + pl->partial_doubles * sizeof(double) +
+                                             pl->plane_floats * sizeof(float)};
+    for (int i = 0; i < pl->nweights; i++)
+        ret->weights += pl->buffers[pl->weights[i].buffer].bytes;
+    ret->activations = pl->memory_bytes - ret->weights;
+}
+
 /* Memory that steps share: they run one after another. */
 int plan_shared_memory(struct cpu_plan *pl, struct err *e)
 {

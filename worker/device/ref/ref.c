@@ -173,6 +173,15 @@ static int ref_plan(struct device *d, const struct program *p, const struct plan
     return 0;
 }
 
+static void ref_plan_memory(const struct plan *base, struct plan_memory *ret)
+{
+    const struct ref_plan *pl = (const struct ref_plan *)base;
+    *ret = (struct plan_memory){.workspace = pl->col_cap * sizeof(double)};
+    for (int i = 0; i < pl->p->ntensors; i++)
+        if (pl->value[i])
+            ret->activations += (size_t)pl->n * (size_t)pl->p->tensors[i].c * ref_plane(pl, i) * sizeof(double);
+}
+
 /* Tell the caller that the gradients of op's parameters, padding included, are final. */
 static int tell_ready(const struct ref_plan *pl, const struct op *op, const struct run_hooks *hooks, struct err *e)
 {
@@ -302,6 +311,7 @@ const struct device_ops device_ref_ops = {
     .sync = ref_sync,
     .plan = ref_plan,
     .plan_close = ref_plan_close,
+    .plan_memory = ref_plan_memory,
     .run = ref_run,
     .get = ref_get,
     .put = ref_put,
