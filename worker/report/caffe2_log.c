@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -165,6 +166,13 @@ static int write_head(struct caffe2_log *l, const char *parameters, struct err *
     return rc;
 }
 
+/* Does a run that is alive write it? If not, it is ours as long as this process has it open. */
+static bool is_taken(int fd)
+{
+    return flock(fd, LOCK_EX | LOCK_NB) < 0 &&
+           errno == EWOULDBLOCK; /* a file system without locks is used without one */
+}
+
 /* 1: *l goes on with an old file, cut back; 0: there is none that fits. */
 static int open_old(struct caffe2_log *l, const struct caffe2_log_options *o, const char *prefix, int64_t first_epoch,
                     double *ret_seconds, struct err *e)
@@ -183,6 +191,11 @@ static int open_old(struct caffe2_log *l, const struct caffe2_log_options *o, co
     l->fd = open(l->path, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (l->fd < 0)
         return err_errno(e, errno, "open %s", l->path);
+    if (is_taken(l->fd)) {
+        close(l->fd);
+        l->fd = -1;
+        return 0;
+    }
     if (ftruncate(l->fd, old.has_rows ? old.keep : 0) < 0)
         return err_errno(e, errno, "cut %s back", l->path);
     if (!old.has_rows)
@@ -204,8 +217,13 @@ static int open_new(struct caffe2_log *l, const struct caffe2_log_options *o, co
         if (snprintf(l->path, sizeof l->path, "%s/%s%s.log", o->dir, prefix, stamp) >= (int)sizeof l->path)
             return err_set(e, -ENAMETOOLONG, "a path is too long: %s", o->dir);
         l->fd = open(l->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-        if (l->fd >= 0)
+        if (l->fd >= 0 && !is_taken(l->fd))
             return write_head(l, o->parameters, e);
+        if (l->fd >= 0) { /* another start was quicker to use it again */
+            close(l->fd);
+            l->fd = -1;
+            continue;
+        }
         if (errno != EEXIST)
             return err_errno(e, errno, "create %s", l->path);
     }

@@ -32,7 +32,7 @@ struct caffe2_row {
 /* A new file, or on resume the newest one in dir of this arch (whatever its other numbers: a resized job goes on with
  * its log): rows of epochs from first_epoch on and a torn last row are cut off, and *ret_seconds is the cumulative
  * time of the last row kept (0 if none). A log without a row, left by a start with the same numbers that did not get that far, is used again rather
- * than left lying about. */
+ * than left lying about, unless the run that made it is alive: two runs never share a file. */
 int caffe2_log_open(struct caffe2_log **ret, const struct caffe2_log_options *o, int64_t first_epoch,
                     double *ret_seconds, struct err *e);
 int caffe2_log_row(struct caffe2_log *l, const struct caffe2_row *r, struct err *e); /* flushed */

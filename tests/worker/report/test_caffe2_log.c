@@ -172,6 +172,19 @@ static void without_resume_a_log_with_rows_is_left_alone(void **state)
     expect_text(third, "# trainer --gpus 2\n" HEADER "\n");
 }
 
+static void two_runs_started_in_one_second_have_a_file_each(void **state)
+{
+    struct caffe2_log_options o = options(state);
+    double seconds;
+    struct caffe2_log *a = must_open(&o, 0, &seconds), *b = must_open(&o, 0, &seconds);
+    assert_string_not_equal(caffe2_log_path(a), caffe2_log_path(b)); /* a's has no row yet, but a lives */
+    struct caffe2_row r = row(0);
+    assert_int_equal(caffe2_log_row(a, &r, NULL), 0);
+    expect_text(caffe2_log_path(b), "# trainer --gpus 2\n" HEADER "\n");
+    caffe2_log_close(a);
+    caffe2_log_close(b);
+}
+
 static void a_foreign_file_of_that_name_is_not_touched(void **state)
 {
     const char *path = scratch(state, "resnet50_gpu2_b64_L1000_lr0.10_v2_20250101_000000.log");
@@ -234,6 +247,7 @@ int main(void)
         CASE(a_torn_last_row_is_cut_off),
         CASE(the_newest_log_of_this_arch_is_resumed),
         CASE(without_resume_a_log_with_rows_is_left_alone),
+        CASE(two_runs_started_in_one_second_have_a_file_each),
         CASE(a_foreign_file_of_that_name_is_not_touched),
         CASE(bad_folders_and_names_are_refused),
         CASE(extreme_numbers_fit_into_a_row),
