@@ -273,7 +273,7 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
     }
     if (replicas_check(&r->s.state, r->s.comm, e) < 0)
         return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
-    TRY(trace_open(&r->trace, &r->s, env, false, e)); /* ranks met: the file is there */
+    TRY(trace_open(&r->trace, &r->s, env, false, e));                /* ranks met: the file is there */
     r->step.updates = r->at.updates - r->s.state.loss_scale.skipped; /* Adam's own count */
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     r->schedule = rate_schedule(r->cfg, r->s.world, r->s.steps_per_epoch, r->s.total_steps);

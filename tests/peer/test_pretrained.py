@@ -1,0 +1,27 @@
+"""--pretrained takes torchvision's weights in every floating-point type, and evaluates as torchvision does."""
+import re
+
+import pytest
+import safetensors.torch
+import torch
+import torchvision
+
+from support import TRAINER, run
+from test_torchvision import evaluate
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_weights_of_any_type_evaluate_as_in_torchvision(shapes, tmp_path, dtype):
+    data = shapes(32, 64, 60)
+    torch.manual_seed(3)
+    model = torchvision.models.resnet18(num_classes=10)
+    stored = {k: v.to(dtype) if v.is_floating_point() else v for k, v in model.state_dict().items()}
+    safetensors.torch.save_file(stored, tmp_path / "w.safetensors")
+    model.load_state_dict(stored)
+    loss, _ = evaluate(model, data / "val", 32)
+    p = run(TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "resnet18", "--image-size", 32,
+            "--device", "cpu", "--amp", "off", "--evaluate", "--pretrained", tmp_path / "w.safetensors")
+    assert p.returncode == 0, p.stderr
+    ours = float(re.search(r"Test: loss (\d+\.\d+)", p.stderr).group(1))
+    print(f"{dtype}: loss {ours} here, {loss:.6f} in torch")
+    assert abs(ours - loss) <= 1e-3 * max(1, abs(loss))
