@@ -45,17 +45,35 @@ static float *arena(float *at, const struct cuda_plan *pl, int param)
     return at ? at + pl->p->params[param].offset : NULL;
 }
 
+/* This rank's sums of a BN's input, by a pass of their own or from the convolution that made it. */
+static int emit_bn_sums(struct cuda_plan *pl, int bn, struct err *e)
+{
+    const struct op *op = &pl->p->ops[bn];
+    struct bn_state *b = &pl->bns[bn];
+    struct step *s;
+    if (pl->rungs[bn].stats >= 0) {
+        TRY(kernel_step(pl, KERNEL_BN_GATHER, "bn statistics of conv", bn, &s, e));
+        struct k_bn_gather *g = &s->args.as_KERNEL_BN_GATHER;
+        *g = (struct k_bn_gather){.v = plan_view(pl, op->in[0]),
+                                  .first = b->first,
+                                  .second = b->second,
+                                  .weights = pl->sample_weights,
+                                  .sums = b->sums};
+        return use(pl, op->in[0], &g->x, e);
+    }
+    TRY(kernel_step(pl, KERNEL_BN_STATS, "bn statistics", bn, &s, e));
+    struct k_bn_stats *j = &s->args.as_KERNEL_BN_STATS;
+    *j = (struct k_bn_stats){.v = plan_view(pl, op->in[0]), .weights = pl->sample_weights, .sums = b->sums};
+    need_partial(pl, &j->v);
+    return use(pl, op->in[0], &j->x, e);
+}
+
 static int emit_bn_statistics(struct cuda_plan *pl, int bn, struct err *e)
 {
     const struct op *op = &pl->p->ops[bn];
     struct bn_state *b = &pl->bns[bn];
-    struct step *stats, *sum, *finalise;
-    TRY(kernel_step(pl, KERNEL_BN_STATS, "bn statistics", bn, &stats, e));
-    struct k_bn_stats *j = &stats->args.as_KERNEL_BN_STATS;
-    *j = (struct k_bn_stats){.v = plan_view(pl, op->in[0]), .weights = pl->sample_weights};
-    need_partial(pl, &j->v);
-    TRY(use(pl, op->in[0], &j->x, e));
-    j->sums = b->sums;
+    struct step *sum, *finalise;
+    TRY(emit_bn_sums(pl, bn, e));
     TRY(plan_step(pl, STEP_ALL_SUM, "sum over ranks", bn, &sum, e));
     sum->n = 2 * (size_t)b->c + 1;
     sum->at = b->sums;
@@ -65,6 +83,8 @@ static int emit_bn_statistics(struct cuda_plan *pl, int bn, struct err *e)
     *f = (struct k_bn_finalise){.c = b->c,
                                 .gamma = arena(pl->params, pl, op->param[0]),
                                 .beta = arena(pl->params, pl, op->param[1]),
+                                .half_scale = b->half_scale,
+                                .half_shift = b->half_shift,
                                 .stat_mean = arena(tail, pl, op->param[2]),
                                 .stat_var = arena(tail, pl, op->param[3]),
                                 .weights = pl->sample_weights,
@@ -103,12 +123,20 @@ static int emit_bn(struct cuda_plan *pl, int i, int bn, int other, bool relu, st
     struct bn_state *b = &pl->bns[bn];
     struct step *s;
     TRY(pl->o.training ? emit_bn_statistics(pl, bn, e) : emit_bn_fixed(pl, bn, e));
+    if (pl->rungs[i].unwritten)
+        return 0;
     TRY(kernel_step(pl, KERNEL_BN_APPLY, other >= 0 ? "bn+add+relu" : relu ? "bn+relu" : "bn", bn, &s, e));
     struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
     *a = (struct k_bn_apply){.v = plan_view(pl, op->in[0]), .relu = relu};
     a->scale = b->scale;
     a->shift = b->shift;
     TRY(use(pl, op->in[0], &a->x, e));
+    const int dual = pl->rungs[i].dual;
+    if (dual >= 0) {
+        a->add_scale = pl->bns[dual].scale;
+        a->add_shift = pl->bns[dual].shift;
+        other = pl->p->ops[dual].in[0];
+    }
     TRY(use(pl, other, &a->add, e));
     return use(pl, pl->p->ops[i].out, &a->y, e);
 }
@@ -123,6 +151,10 @@ static struct incoming incoming_of(const struct cuda_plan *pl, int i)
     const struct op *op = &pl->p->ops[i];
     const struct fused *f = &pl->fused[i];
     struct incoming in = {.dy = op->in[1], .dy2 = -1, .y = -1, .dz = -1};
+    if (pl->rungs[i].drelu >= 0) { /* the convolution made dz */
+        in.dz = pl->p->ops[pl->rungs[i].drelu].out;
+        return in;
+    }
     if (f->relu_bwd >= 0) {
         in.y = pl->p->ops[f->relu_bwd].in[0];
         in.dy = pl->p->ops[f->relu_bwd].in[1];
@@ -135,26 +167,48 @@ static struct incoming incoming_of(const struct cuda_plan *pl, int i)
     return in;
 }
 
-static int emit_bn_bwd_sums(struct cuda_plan *pl, int i, const struct incoming *in, struct err *e)
+static int emit_bn_bwd_gather(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct bn_state *b = &pl->bns[op->fwd];
-    struct step *s, *sum;
+    struct step *s;
+    TRY(kernel_step(pl, KERNEL_BN_GATHER, "bn_bwd sums of dgrad", i, &s, e));
+    struct k_bn_gather *g = &s->args.as_KERNEL_BN_GATHER;
+    *g = (struct k_bn_gather){.v = plan_view(pl, op->in[0]),
+                              .first = b->first,
+                              .second = b->second,
+                              .invstd = b->invstd,
+                              .weights = pl->sample_weights,
+                              .sums = b->sums};
+    return use(pl, op->in[0], &g->x, e);
+}
+
+static int emit_bn_bwd_pass(struct cuda_plan *pl, int i, const struct incoming *in, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    struct bn_state *b = &pl->bns[op->fwd];
+    struct step *s;
     TRY(kernel_step(pl, KERNEL_BN_BWD_SUMS,
                     in->dy2 >= 0 ? "add+relu+bn_bwd sums"
                     : in->y >= 0 ? "relu+bn_bwd sums"
                                  : "bn_bwd sums",
                     i, &s, e));
     struct k_bn_bwd_sums *a = &s->args.as_KERNEL_BN_BWD_SUMS;
-    *a = (struct k_bn_bwd_sums){.v = plan_view(pl, op->in[0]), .weights = pl->sample_weights};
+    *a = (struct k_bn_bwd_sums){
+        .v = plan_view(pl, op->in[0]), .mean = b->mean, .weights = pl->sample_weights, .sums = b->sums};
     need_partial(pl, &a->v);
-    a->mean = b->mean;
-    a->sums = b->sums;
     TRY(use(pl, op->in[0], &a->x, e));
     TRY(use(pl, in->dy, &a->dy, e));
     TRY(use(pl, in->dy2, &a->dy2, e));
     TRY(use(pl, in->y, &a->y, e));
-    TRY(use(pl, in->dz, &a->dz, e));
+    return use(pl, in->dz, &a->dz, e);
+}
+
+static int emit_bn_bwd_sums(struct cuda_plan *pl, int i, const struct incoming *in, struct err *e)
+{
+    struct bn_state *b = &pl->bns[pl->p->ops[i].fwd];
+    struct step *sum;
+    TRY(pl->rungs[i].drelu >= 0 ? emit_bn_bwd_gather(pl, i, e) : emit_bn_bwd_pass(pl, i, in, e));
     TRY(plan_step(pl, STEP_ALL_SUM, "sum over ranks", i, &sum, e));
     sum->n = 2 * (size_t)b->c + 1;
     sum->at = b->sums;

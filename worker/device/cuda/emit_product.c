@@ -3,9 +3,9 @@
 
 #include "worker/device/cuda/plan.h"
 
-/* The convolution of op o, whose forward op is f. */
-static struct dnn_shape shape_of(const struct cuda_plan *pl, const struct op *o, const struct op *f)
+struct dnn_shape plan_shape(const struct cuda_plan *pl, int op)
 {
+    const struct op *o = &pl->p->ops[op], *f = o->fwd >= 0 ? &pl->p->ops[o->fwd] : o;
     const struct view4 x = plan_view(pl, f->in[0]), y = plan_view(pl, f->out);
     return (struct dnn_shape){.n = x.n,
                               .c = x.c,
@@ -24,11 +24,10 @@ static struct dnn_shape shape_of(const struct cuda_plan *pl, const struct op *o,
 /* A step that runs a cuDNN graph; slots are filled in by the caller with plan_use(). */
 static int dnn_step(struct cuda_plan *pl, int op, enum dnn_pattern pattern, struct step **ret, struct err *e)
 {
-    const struct op *o = &pl->p->ops[op];
     struct step *s;
     TRY(plan_step(pl, STEP_DNN, dnn_pattern_name(pattern), op, &s, e));
     s->dnn.pattern = pattern;
-    s->dnn.shape = shape_of(pl, o, o->fwd >= 0 ? &pl->p->ops[o->fwd] : o);
+    s->dnn.shape = plan_shape(pl, op);
     if (pl->cuda->dnn)
         TRY(dnn_find(pl->cuda->dnn, pattern, &s->dnn.shape, &s->dnn.plan, e));
     const size_t bytes = s->dnn.plan ? dnn_plan_workspace(s->dnn.plan) : 0;
@@ -85,26 +84,79 @@ static int emit_bias_gradient(struct cuda_plan *pl, int i, int t, struct err *e)
     return plan_use(pl, out, 0, &c->out, e);
 }
 
+/* The tensor that the convolution reads: its operand, or what lies before the BN and ReLU that it applies itself. */
+static int source(const struct cuda_plan *pl, int i)
+{
+    const int bn = pl->rungs[i].prologue;
+    return pl->p->ops[bn >= 0 ? bn : i].in[0];
+}
+
 static int emit_conv(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
+    const struct rung *r = &pl->rungs[i];
+    const enum dnn_pattern pattern = r->prologue >= 0 ? DNN_SBR_CONV_STATS : r->stats >= 0 ? DNN_CONV_STATS : DNN_CONV;
     struct step *s;
-    const int x = plan_value(pl, op->in[0], e), w = plan_weight_copy(pl, i, op->param[0], e),
+    int k = 0;
+    const int x = plan_value(pl, source(pl, i), e), w = plan_weight_copy(pl, i, op->param[0], e),
               y = plan_value(pl, op->out, e);
     TRY(x);
     TRY(w);
     TRY(y);
-    TRY(dnn_step(pl, i, DNN_CONV, &s, e));
-    TRY(plan_use(pl, x, 0, &s->dnn.slot[0], e));
-    TRY(plan_use(pl, w, 0, &s->dnn.slot[1], e));
-    TRY(plan_use(pl, y, 0, &s->dnn.slot[2], e));
+    TRY(dnn_step(pl, i, pattern, &s, e));
+    TRY(plan_use(pl, x, 0, &s->dnn.slot[k++], e));
+    if (r->prologue >= 0) {
+        s->dnn.slot[k++] = pl->bns[r->prologue].half_scale;
+        s->dnn.slot[k++] = pl->bns[r->prologue].half_shift;
+    }
+    TRY(plan_use(pl, w, 0, &s->dnn.slot[k++], e));
+    TRY(plan_use(pl, y, 0, &s->dnn.slot[k++], e));
+    if (r->stats >= 0) {
+        s->dnn.slot[k++] = pl->bns[r->stats].first;
+        s->dnn.slot[k++] = pl->bns[r->stats].second;
+    }
     return emit_bias(pl, i, y, pl->type, e);
+}
+
+/* Through the convolution, the ReLU before it and into the sums of the BN before that; BN_BWD goes on from dz. */
+static int emit_dgrad_drelu_bn(struct cuda_plan *pl, int i, int bn, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const struct bn_state *b = &pl->bns[bn];
+    const struct op *norm = &pl->p->ops[bn];
+    struct step *s;
+    const int dy = plan_value(pl, op->in[0], e), w = plan_weight_copy(pl, i, op->param[0], e),
+              x = plan_value(pl, norm->in[0], e), dz = plan_value(pl, op->out, e);
+    TRY(dy);
+    TRY(w);
+    TRY(x);
+    TRY(dz);
+    TRY(dnn_step(pl, i, DNN_DGRAD_DRELU_BN, &s, e));
+    TRY(plan_use(pl, dy, 0, &s->dnn.slot[0], e));
+    TRY(plan_use(pl, w, 0, &s->dnn.slot[1], e));
+    TRY(plan_use(pl, x, 0, &s->dnn.slot[2], e));
+    TRY(plan_use(pl, dz, 0, &s->dnn.slot[7], e));
+    void *const rest[DNN_SLOTS_MAX] = {[3] = b->mean,
+                                       [4] = b->invstd,
+                                       [5] = pl->params + pl->p->params[norm->param[0]].offset,
+                                       [6] = pl->params + pl->p->params[norm->param[1]].offset,
+                                       [8] = b->second,
+                                       [9] = b->first,
+                                       [10] = b->a,
+                                       [11] = b->b,
+                                       [12] = b->k};
+    for (int k = 0; k < DNN_SLOTS_MAX; k++)
+        if (rest[k])
+            s->dnn.slot[k] = rest[k];
+    return 0;
 }
 
 static int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct step *s;
+    if (pl->rungs[i].drelu >= 0)
+        return emit_dgrad_drelu_bn(pl, i, pl->rungs[i].drelu, e);
     const int dy = plan_value(pl, op->in[0], e), w = plan_weight_copy(pl, i, op->param[0], e),
               dx = plan_value(pl, op->out, e);
     TRY(dy);
@@ -119,16 +171,22 @@ static int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
 static int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
+    const int bn = pl->rungs[i].prologue;
     struct step *s;
-    const int x = plan_value(pl, op->in[0], e), dy = plan_value(pl, op->in[1], e),
+    int k = 0;
+    const int x = plan_value(pl, source(pl, i), e), dy = plan_value(pl, op->in[1], e),
               dw = plan_weight_gradient(pl, i, op->param[0], pl->type, e);
     TRY(x);
     TRY(dy);
     TRY(dw);
-    TRY(dnn_step(pl, i, DNN_WGRAD, &s, e));
-    TRY(plan_use(pl, x, 0, &s->dnn.slot[0], e));
-    TRY(plan_use(pl, dy, 0, &s->dnn.slot[1], e));
-    TRY(plan_use(pl, dw, 0, &s->dnn.slot[2], e));
+    TRY(dnn_step(pl, i, bn >= 0 ? DNN_SBR_WGRAD : DNN_WGRAD, &s, e));
+    TRY(plan_use(pl, x, 0, &s->dnn.slot[k++], e));
+    if (bn >= 0) {
+        s->dnn.slot[k++] = pl->bns[bn].half_scale;
+        s->dnn.slot[k++] = pl->bns[bn].half_shift;
+    }
+    TRY(plan_use(pl, dy, 0, &s->dnn.slot[k++], e));
+    TRY(plan_use(pl, dw, 0, &s->dnn.slot[k++], e));
     TRY(emit_bias_gradient(pl, i, op->in[1], e));
     return plan_gradients_ready(pl, i, e);
 }

@@ -200,6 +200,41 @@ void launch_KERNEL_BN_BWD_SUMS(const k_bn_bwd_sums *a, cudaStream_t s)
     });
 }
 
+/* A thread a channel; the weights are nearly always all 1, and then nothing is read but them. */
+template <typename T> __global__ void gather(k_bn_gather a)
+{
+    const int c = blockIdx.x * BLOCK + threadIdx.x;
+    const size_t hw = (size_t)a.v.h * a.v.w;
+    const T *x = static_cast<const T *>(a.x);
+    double first = 0, second = 0, count = 0;
+    if (c >= a.v.c)
+        return;
+    for (int n = 0; n < a.v.n; n++) {
+        if (a.weights[n] > 0) {
+            count += (double)hw;
+            continue;
+        }
+        for (size_t i = 0; i < hw && !a.invstd; i++) {
+            const double v = to_float(x[(n * hw + i) * a.v.c + c]); /* NHWC: no other layout has these patterns */
+            first -= v;
+            second -= v * v;
+        }
+    }
+    first += a.first[c];
+    second += a.second[c];
+    if (a.invstd)
+        second = a.invstd[c] > 0 ? second / a.invstd[c] : 0;
+    a.sums[c] = first;
+    a.sums[a.v.c + c] = second;
+    if (c == 0)
+        a.sums[2 * a.v.c] = count;
+}
+
+void launch_KERNEL_BN_GATHER(const k_bn_gather *a, cudaStream_t s)
+{
+    DISPATCH_TYPE(a->v.type, { LAUNCH((gather<T>), blocks_for(a->v.c), BLOCK, s, *a); });
+}
+
 __global__ void finalise(k_bn_finalise a)
 {
     const int i = blockIdx.x * BLOCK + threadIdx.x;
@@ -216,6 +251,10 @@ __global__ void finalise(k_bn_finalise a)
     a.invstd[i] = invstd;
     a.scale[i] = scale;
     a.shift[i] = (float)(a.beta[i] - mean * scale);
+    if (a.half_scale) {
+        from_float(static_cast<__half *>(a.half_scale)[i], scale);
+        from_float(static_cast<__half *>(a.half_shift)[i], a.shift[i]);
+    }
     const float m = (float)(mean * samples), u = (float)((count > 1 ? var * count / (count - 1) : var) * samples);
     a.stat_mean[i] = a.accumulate ? a.stat_mean[i] + m : m;
     a.stat_var[i] = a.accumulate ? a.stat_var[i] + u : u;

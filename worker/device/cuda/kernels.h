@@ -42,6 +42,15 @@ struct k_bn_stats {
     double *partial;      /* kernel_partial() elements */
 };
 
+/* Sums that a convolution made on the way (dnn.h) as KERNEL_BN_STATS and KERNEL_BN_BWD_SUMS would have: forward first = sum, second = sum of squares, what
+ * samples of weight 0 added is taken out again; backward (invstd given) first = dbias, second = dscale, to which such samples add nothing. */
+struct k_bn_gather {
+    struct view4 v;
+    const void *x;
+    const float *first, *second, *invstd, *weights;
+    double *sums; /* (2c + 1) */
+};
+
 /* From sums (over all ranks, if those were summed): mean, 1/std, and y = x * scale + shift; this step's statistics times their
  * samples into the reduce arena. */
 struct k_bn_finalise {
@@ -49,6 +58,7 @@ struct k_bn_finalise {
     double *sums;
     const float *gamma, *beta;
     float *mean, *invstd, *scale, *shift; /* (c) each, kept for backward */
+    void *half_scale, *half_shift;        /* (c) fp16, what prologues read; NULL: nobody wants them */
     float *stat_mean, *stat_var;          /* reduce arena, unbiased variance, both times weight_sum */
     const float *weights;                 /* (n): this rank's samples */
     int n;
@@ -200,6 +210,7 @@ struct k_scaler {
 #define KERNELS(X)                                                                                                     \
     X(KERNEL_INPUT, struct k_input)                                                                                    \
     X(KERNEL_BN_STATS, struct k_bn_stats)                                                                              \
+    X(KERNEL_BN_GATHER, struct k_bn_gather)                                                                            \
     X(KERNEL_BN_FINALISE, struct k_bn_finalise)                                                                        \
     X(KERNEL_BN_FIXED, struct k_bn_fixed)                                                                              \
     X(KERNEL_BN_APPLY, struct k_bn_apply)                                                                              \

@@ -260,6 +260,7 @@ static int build(struct cuda_plan *pl, struct err *e)
     TRY(allocate_tables(pl, e));
     fuse_readers(pl->p, pl->o.training, pl->readers);
     fuse_ops(pl->p, pl->first_op, pl->end_op, pl->readers, pl->o.keep_all, pl->fused);
+    TRY(ladder_climb(pl, e));
     TRY(plan_fixed(pl, e));
     TRY(emit_clear(pl, e));
     for (int i = pl->first_op; i < pl->end_op; i++) {
@@ -321,6 +322,7 @@ void cuda_plan_close(struct plan *plan)
     free(pl->buffers);
     free(pl->host_table);
     free(pl->fused);
+    free(pl->rungs);
     free(pl->readers);
     free(pl->value);
     free(pl->bns);

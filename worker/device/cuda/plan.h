@@ -14,6 +14,7 @@
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/dnn.h"
 #include "worker/device/cuda/gpu.h"
+#include "worker/device/cuda/ladder.h"
 #include "worker/device/device.h"
 #include "worker/device/fuse.h"
 #include "worker/device/liveness.h"
@@ -62,6 +63,8 @@ struct weight {
 struct bn_state {
     int c;                                            /* 0: this slice has no such op */
     float *mean, *invstd, *scale, *shift, *a, *b, *k; /* (c) */
+    float *first, *second;                            /* (c): sums that a convolution made */
+    void *half_scale, *half_shift;                    /* (c) fp16 */
     double *sums, *local;                             /* (2c + 1) */
 };
 
@@ -88,6 +91,7 @@ struct cuda_plan {
     float *params, *stats, *reduce;
 
     struct fused *fused;
+    struct rung *rungs;     /* per op */
     int *readers, *value;   /* per tensor; value: buffer or NO_BUFFER */
     struct bn_state *bns;   /* per op */
     int *index_buffer;      /* per op: max pooling */
@@ -140,6 +144,7 @@ int plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label, int 
 int plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e);
 int plan_value(struct cuda_plan *pl, int tensor, struct err *e); /* its buffer, made where it has none */
 struct view4 plan_view(const struct cuda_plan *pl, int tensor);
+struct dnn_shape plan_shape(const struct cuda_plan *pl, int op); /* of the forward convolution behind op */
 /* Buffers of a parameter of this op in the form that the op wants. The gradient is unpacked with the next group. */
 int plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e);
 int plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e);

@@ -30,6 +30,10 @@ static void cut_bn(struct cutter *c, struct bn_state *b, int channels)
     b->a = cut(c, floats);
     b->b = cut(c, floats);
     b->k = cut(c, floats);
+    b->first = cut(c, floats);
+    b->second = cut(c, floats);
+    b->half_scale = cut(c, floats);
+    b->half_shift = cut(c, floats);
     b->sums = cut(c, sums);
     b->local = cut(c, sums);
 }

@@ -1,0 +1,126 @@
+#include "worker/device/cuda/ladder.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "worker/device/cuda/plan.h"
+
+static const struct op *op_at(const struct cuda_plan *pl, int i)
+{
+    return &pl->p->ops[i];
+}
+
+static int producer(const struct cuda_plan *pl, int tensor)
+{
+    for (int i = pl->first_op; i < pl->end_op; i++)
+        if (op_at(pl, i)->out == tensor)
+            return i;
+    return -1;
+}
+
+/* The only op of a kind in [from, to) that reads tensor t as its operand `slot`; -1: none or several. */
+static int reader(const struct cuda_plan *pl, enum op_kind kind, int slot, int t, int from, int to)
+{
+    int found = -1;
+    for (int i = from; i < to; i++) {
+        if (op_at(pl, i)->kind != kind || op_at(pl, i)->in[slot] != t)
+            continue;
+        if (found >= 0)
+            return -1;
+        found = i;
+    }
+    return found;
+}
+
+static bool has_plan(const struct cuda_plan *pl, int op, enum dnn_pattern pattern)
+{
+    struct dnn_plan *p;
+    const struct dnn_shape s = plan_shape(pl, op);
+    return !pl->cuda->dnn || dnn_find(pl->cuda->dnn, pattern, &s, &p, NULL) == 0;
+}
+
+/* conv -> BN, and nobody else in the forward part reads the convolution. */
+static void climb_statistics(struct cuda_plan *pl, int conv)
+{
+    const int y = op_at(pl, conv)->out, bn = reader(pl, OP_BN, 0, y, conv, pl->p->nfwd);
+    if (bn < 0 || op_at(pl, conv)->param[1] >= 0 || bn >= pl->end_op || !has_plan(pl, conv, DNN_CONV_STATS))
+        return;
+    pl->rungs[conv].stats = bn;
+    pl->rungs[bn].stats = conv;
+}
+
+/* Everything that touches the activation between a BN and the convolution that alone reads it. */
+struct seam {
+    int bn, relu, conv, relu_bwd, bn_bwd, data, param;
+};
+
+static bool find_seam(const struct cuda_plan *pl, int conv, struct seam *s)
+{
+    const struct program *p = pl->p;
+    const int x = op_at(pl, conv)->in[0];
+    s->conv = conv;
+    s->relu = producer(pl, x);
+    if (s->relu < 0 || pl->fused[s->relu].relu != s->relu || pl->fused[s->relu].add >= 0)
+        return false;
+    s->bn = pl->fused[s->relu].bn;
+    s->param = reader(pl, OP_CONV_BWD_PARAM, 0, x, p->nfwd, pl->end_op);
+    s->relu_bwd = reader(pl, OP_RELU_BWD, 0, x, p->nfwd, pl->end_op);
+    if (s->param < 0 || s->relu_bwd < 0 || op_at(pl, s->param)->fwd != conv || pl->readers[x] != 3)
+        return false;
+    s->data = producer(pl, op_at(pl, s->relu_bwd)->in[1]);
+    if (s->data < 0 || op_at(pl, s->data)->kind != OP_CONV_BWD_DATA || op_at(pl, s->data)->fwd != conv ||
+        pl->readers[op_at(pl, s->data)->out] != 1)
+        return false;
+    s->bn_bwd = reader(pl, OP_BN_BWD, 1, op_at(pl, s->relu_bwd)->out, p->nfwd, pl->end_op);
+    return s->bn_bwd >= 0 && pl->fused[s->bn_bwd].relu_bwd == s->relu_bwd && pl->fused[s->bn_bwd].add_bwd < 0 &&
+           !pl->fused[s->bn_bwd].store_dz && op_at(pl, s->bn_bwd)->fwd == s->bn && op_at(pl, s->bn_bwd)->out >= 0;
+}
+
+static void climb_prologue(struct cuda_plan *pl, int conv)
+{
+    struct seam s;
+    if (pl->rungs[conv].stats < 0 || !find_seam(pl, conv, &s) || !has_plan(pl, conv, DNN_SBR_CONV_STATS) ||
+        !has_plan(pl, conv, DNN_SBR_WGRAD) || !has_plan(pl, conv, DNN_DGRAD_DRELU_BN))
+        return;
+    pl->rungs[conv].prologue = s.bn;
+    pl->rungs[s.param].prologue = s.bn;
+    pl->rungs[s.data].drelu = s.bn;
+    pl->rungs[s.bn_bwd].drelu = s.data;
+    pl->rungs[s.relu].unwritten = true;
+}
+
+/* last: of BN+ADD[+ReLU]. */
+static void climb_dual(struct cuda_plan *pl, int last)
+{
+    const struct fused *f = &pl->fused[last];
+    if (f->bn < 0 || f->add < 0)
+        return;
+    const struct op *add = op_at(pl, f->add);
+    const int t = add->in[0] == op_at(pl, f->bn)->out ? add->in[1] : add->in[0], bn = producer(pl, t);
+    if (bn < 0 || op_at(pl, bn)->kind != OP_BN || pl->fused[bn].skip || pl->readers[t] != 1)
+        return;
+    pl->rungs[last].dual = bn;
+    pl->rungs[bn].unwritten = true;
+}
+
+int ladder_climb(struct cuda_plan *pl, struct err *e)
+{
+    pl->rungs = malloc(((size_t)pl->p->nops + 1) * sizeof *pl->rungs);
+    if (!pl->rungs)
+        return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
+    for (int i = 0; i < pl->p->nops; i++)
+        pl->rungs[i] = (struct rung){.stats = -1, .prologue = -1, .drelu = -1, .dual = -1};
+    if (pl->o.keep_all || !pl->cuda->options.fused_patterns)
+        return 0;
+    for (int i = pl->first_op; i < pl->end_op; i++)
+        climb_dual(pl, i);
+    if (pl->type != DT_F16 || !pl->nhwc || !pl->o.training)
+        return 0;
+    for (int i = pl->first_op; i < pl->end_op && i < pl->p->nfwd; i++)
+        if (op_at(pl, i)->kind == OP_CONV)
+            climb_statistics(pl, i);
+    for (int i = pl->first_op; i < pl->end_op && i < pl->p->nfwd; i++)
+        if (op_at(pl, i)->kind == OP_CONV)
+            climb_prologue(pl, i);
+    return 0;
+}

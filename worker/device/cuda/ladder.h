@@ -1,0 +1,28 @@
+/* How far convolutions and batch norms are pulled together (DESIGN D11). Rungs, each only where its graphs have plans:
+ *
+ *   statistics   conv -> BN: the convolution sums y and y * y on the way out (conv+stats)
+ *   prologue     BN -> ReLU -> conv -> BN: the activation is never written: the convolution reads relu(x * scale + shift) (sbr+conv+stats), its weight gradient
+ *                likewise (sbr+wgrad), and the data gradient goes through the ReLU and sums for the BN (dgrad+drelu+bn). All three or none
+ *   dual         BN -> ADD <- BN: the sum normalises both (own kernel, any type)
+ *
+ * The first two: fp16, NHWC, as cuDNN has them for nothing else. Pure. */
+#ifndef CRUN_WORKER_DEVICE_CUDA_LADDER_H
+#define CRUN_WORKER_DEVICE_CUDA_LADDER_H
+
+#include <stdbool.h>
+
+struct cuda_plan;
+struct err;
+
+struct rung {     /* of an op; -1: none */
+    int stats;    /* CONV: the BN that takes its sums. BN: the CONV that makes them */
+    int prologue; /* CONV, CONV_BWD_PARAM: the BN whose scale and shift (and a ReLU) they apply to what they read */
+    int drelu; /* CONV_BWD_DATA: the forward BN that it goes back into. BN_BWD: the CONV_BWD_DATA that made its sums */
+    int dual;  /* the last op of BN+ADD[+ReLU]: the BN behind the other summand */
+    bool unwritten; /* BN, or the ReLU that ends BN+ReLU: its result is never stored */
+};
+
+/* Fill pl->rungs (allocated here, freed by the caller with free()). -ENOMEM. */
+int ladder_climb(struct cuda_plan *pl, struct err *e);
+
+#endif
