@@ -355,6 +355,8 @@ int dnn_find(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s,
     struct dnn_plan *p = chosen(d, pattern, s);
     if (!p && dnn_cache_get(d, pattern, s, &choice) == 0 && dnn_adopt(d, pattern, s, choice, NULL) == 0)
         p = chosen(d, pattern, s);
+    if (choice && p)
+        p->measured = true; /* nothing else is cached */
     free(choice);
     if (!p) {
         TRY(dnn_candidates(d, pattern, s, &p, 1, &n, e));
@@ -370,7 +372,18 @@ int dnn_choose(struct dnn *d, struct dnn_plan *p, double us, struct err *e)
         if (q != p && same_graph(q, p->pattern, &p->shape))
             q->chosen = false;
     p->chosen = true;
+    p->measured = us > 0;
     return d->cache_dir && us > 0 ? dnn_cache_put(d, p, us, e) : 0;
+}
+
+enum dnn_pattern dnn_plan_pattern(const struct dnn_plan *p)
+{
+    return p->pattern;
+}
+
+bool dnn_plan_measured(const struct dnn_plan *p)
+{
+    return p->measured;
 }
 
 size_t dnn_plan_workspace(const struct dnn_plan *p)

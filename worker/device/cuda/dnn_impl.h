@@ -9,7 +9,7 @@ struct dnn_plan {
     struct dnn_plan *next; /* all of d */
     enum dnn_pattern pattern;
     struct dnn_shape shape;
-    bool chosen;
+    bool chosen, measured;
     struct dnn_parts parts; /* engine configuration and plan; the graph may go */
     cudnnBackendDescriptor_t config, plan, pack;
     int64_t workspace;

@@ -30,9 +30,6 @@ static int dnn_step(struct cuda_plan *pl, int op, enum dnn_pattern pattern, stru
     s->dnn.shape = plan_shape(pl, op);
     if (pl->cuda->dnn)
         TRY(dnn_find(pl->cuda->dnn, pattern, &s->dnn.shape, &s->dnn.plan, e));
-    const size_t bytes = s->dnn.plan ? dnn_plan_workspace(s->dnn.plan) : 0;
-    if (bytes > pl->workspace_bytes)
-        pl->workspace_bytes = bytes;
     *ret = s;
     return 0;
 }
@@ -212,8 +209,6 @@ static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int 
     TRY(c);
     TRY(plan_step(pl, STEP_GEMM, op_name(pl->p->ops[i].kind), i, &s, e));
     s->gemm = *m;
-    if (pl->workspace_bytes < PLAN_GEMM_WORKSPACE)
-        pl->workspace_bytes = PLAN_GEMM_WORKSPACE;
     TRY(plan_use(pl, a, 0, &s->gemm.a, e));
     TRY(plan_use(pl, b, 0, &s->gemm.b, e));
     return plan_use(pl, c, 0, &s->gemm.c, e);

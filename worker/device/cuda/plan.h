@@ -163,6 +163,9 @@ void plan_release(struct cuda_plan *pl);
 /* Which tensors take most of the memory, for a message: "layer1.0.conv1 205 MiB, ..." */
 void plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
 
+/* tune.c: time candidates for every graph that has not been measured; after plan_place() has filled in the buffers. */
+int tune_plan(struct cuda_plan *pl, struct err *e);
+
 /* run.c */
 int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e);
 int run_walk(struct cuda_plan *pl, const struct run_hooks *h, struct err *e);

@@ -148,7 +148,6 @@ static int take_buffers(struct cuda_plan *pl, struct err *e)
     if (rc == -ENOMEM)
         return out_of_memory(pl, pl->memory_bytes, e);
     TRY(rc);
-    TRY(cuda_take(pl->cuda, pl->workspace_bytes, &pl->workspace, e));
     TRY(cuda_take(pl->cuda, partial, &p, e));
     pl->partial = p;
     return 0;
@@ -211,11 +210,29 @@ static int make_table(struct cuda_plan *pl, struct err *e)
     return 0;
 }
 
+/* What the largest of the chosen graphs wants, shared by all. */
+static int take_workspace(struct cuda_plan *pl, struct err *e)
+{
+    size_t most = 0;
+    for (int i = 0; i < pl->nsteps; i++) {
+        const struct step *s = pl->steps[i];
+        const size_t n = s->kind == STEP_GEMM                 ? PLAN_GEMM_WORKSPACE
+                         : s->kind == STEP_DNN && s->dnn.plan ? dnn_plan_workspace(s->dnn.plan)
+                                                              : 0;
+        most = n > most ? n : most;
+    }
+    TRY(cuda_take(pl->cuda, most, &pl->workspace, e));
+    pl->workspace_bytes = most;
+    return 0;
+}
+
 int plan_place(struct cuda_plan *pl, struct err *e)
 {
     TRY(take_buffers(pl, e));
     fill_in(pl);
-    return make_table(pl, e);
+    TRY(make_table(pl, e));
+    TRY(tune_plan(pl, e));
+    return take_workspace(pl, e);
 }
 
 void plan_release(struct cuda_plan *pl)
