@@ -336,8 +336,7 @@ int dnn_adopt(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s
     }
     p->next = d->plans;
     d->plans = p;
-    p->chosen = true;
-    return 0;
+    return dnn_choose(d, p, 0, e);
 }
 
 static struct dnn_plan *chosen(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s)

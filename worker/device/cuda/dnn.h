@@ -82,6 +82,10 @@ const char *dnn_plan_name(const struct dnn_plan *p); /* engine and its knobs: "e
 const char *dnn_plan_choice(const struct dnn_plan *p);
 int dnn_adopt(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, const char *choice, struct err *e);
 
+/* All that was chosen, as text (malloc'ed), and back: what cannot be had on this device or with this cuDNN is an error that names the graph. */
+int dnn_export(const struct dnn *d, char **ret, struct err *e);
+int dnn_import(struct dnn *d, const char *json, struct err *e);
+
 /* cudnnHandle_t with its stream set; returns cudnnStatus_t as int. */
 int dnn_execute(struct dnn_plan *p, void *handle, void *const *pointers, void *workspace);
 

@@ -1,0 +1,93 @@
+/* All chosen plans of a device as text, for a checkpoint: a resumed run takes the same engines and so gives the same bits (DESIGN D8).
+ * [{"graph": "conv n256 c64 ...", "pattern": 0, "shape": [n, c, h, w, k, r, s, sh, sw, ph, pw, type, nhwc, tf32], "choice": {...}}, ...] */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "common/err.h"
+#include "common/json.h"
+#include "worker/device/cuda/dnn_impl.h"
+
+enum { SHAPE_NUMBERS = 14 };
+
+static void shape_numbers(const struct dnn_shape *s, int *out)
+{
+    const int v[SHAPE_NUMBERS] = {s->n,         s->c,         s->h,      s->w,      s->k,         s->r,    s->s,
+                                  s->stride[0], s->stride[1], s->pad[0], s->pad[1], (int)s->type, s->nhwc, s->tf32};
+    for (int i = 0; i < SHAPE_NUMBERS; i++)
+        out[i] = v[i];
+}
+
+static int shape_read(const cJSON *list, struct dnn_shape *ret, struct err *e)
+{
+    int v[SHAPE_NUMBERS];
+    if (cJSON_GetArraySize(list) != SHAPE_NUMBERS)
+        return err_set(e, ERR_CORRUPT, "a plan's shape has %d numbers (expected %d)", cJSON_GetArraySize(list),
+                       SHAPE_NUMBERS);
+    for (int i = 0; i < SHAPE_NUMBERS; i++)
+        v[i] = cJSON_GetArrayItem(list, i)->valueint;
+    *ret = (struct dnn_shape){.n = v[0],
+                              .c = v[1],
+                              .h = v[2],
+                              .w = v[3],
+                              .k = v[4],
+                              .r = v[5],
+                              .s = v[6],
+                              .stride = {v[7], v[8]},
+                              .pad = {v[9], v[10]},
+                              .type = (enum dtype)v[11],
+                              .nhwc = v[12] != 0,
+                              .tf32 = v[13] != 0};
+    return 0;
+}
+
+int dnn_export(const struct dnn *d, char **ret, struct err *e)
+{
+    cJSON *all = cJSON_CreateArray();
+    for (const struct dnn_plan *p = d->plans; p; p = p->next) {
+        int shape[SHAPE_NUMBERS];
+        if (!p->chosen)
+            continue;
+        cJSON *o = cJSON_CreateObject();
+        shape_numbers(&p->shape, shape);
+        cJSON_AddStringToObject(o, "graph", p->graph);
+        cJSON_AddNumberToObject(o, "pattern", p->pattern);
+        cJSON_AddItemToObject(o, "shape", cJSON_CreateIntArray(shape, SHAPE_NUMBERS));
+        cJSON_AddItemToObject(o, "choice", cJSON_Parse(p->choice));
+        cJSON_AddItemToArray(all, o);
+    }
+    *ret = cJSON_PrintUnformatted(all);
+    cJSON_Delete(all);
+    return *ret ? 0 : err_set(e, -ENOMEM, "no memory for the list of plans");
+}
+
+static int import_one(struct dnn *d, const cJSON *o, struct err *e)
+{
+    int64_t pattern;
+    struct dnn_shape s;
+    const char *graph;
+    TRY(json_str(o, "graph", &graph, e));
+    TRY(json_i64(o, "pattern", &pattern, e));
+    if (pattern < 0 || pattern >= DNN_PATTERN_COUNT)
+        return err_set(e, ERR_CORRUPT, "a plan's pattern is %lld (expected 0 to %d)", (long long)pattern,
+                       DNN_PATTERN_COUNT - 1);
+    TRY(shape_read(cJSON_GetObjectItem(o, "shape"), &s, e));
+    char *choice = cJSON_PrintUnformatted(cJSON_GetObjectItem(o, "choice"));
+    int rc = choice ? dnn_adopt(d, (enum dnn_pattern)pattern, &s, choice, e)
+                    : err_set(e, ERR_CORRUPT, "the plan of %s has no choice", graph);
+    free(choice);
+    return rc < 0 ? err_wrap(e, "%s", graph) : 0;
+}
+
+int dnn_import(struct dnn *d, const char *json, struct err *e)
+{
+    cJSON *all = cJSON_Parse(json);
+    const cJSON *o;
+    int rc = cJSON_IsArray(all) ? 0 : err_set(e, ERR_CORRUPT, "a list of plans is not a JSON array");
+    cJSON_ArrayForEach(o, all)
+    {
+        if (rc == 0)
+            rc = import_one(d, o, e);
+    }
+    cJSON_Delete(all);
+    return rc;
+}
