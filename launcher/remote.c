@@ -17,59 +17,15 @@
 #include "launcher/config.h"
 #include "launcher/ending.h"
 #include "launcher/guardian.h"
-#include "launcher/lines.h"
-#include "launcher/log_console.h"
 #include "launcher/program.h"
-#include "launcher/remote_plan.h"
+#include "launcher/remote_internal.h"
 #include "launcher/remote_wire.h"
 #include "launcher/tree.h"
-#include "launcher/watch.h"
 
-#define READ_BYTES (64u << 10)
-#define LAST_READS 64
 #define FLUSH_MS 600000
 #define LOST_KILL_MS 30000
 #define LATE_MS 30000 /* an agent that was told to stop has this on top of what its workers may take */
 #define EXIT_SSH 255
-
-struct far;
-
-struct far_stream {
-    struct far *far;
-    int fd; /* -1: closed */
-    struct watch *watch;
-    struct lines lines;
-    struct log_voice voice;
-};
-
-/* The agent of one host. */
-struct far {
-    struct remote *m;
-    const struct host *host;
-    pid_t pid; /* of its ssh, 0: not started */
-    int control;
-    struct far_stream out, err;
-    bool ready, over, ended; /* it began; it said that it ended; its ssh has */
-    struct ending ending;
-};
-
-struct remote {
-    const struct config *c;
-    const struct guardian_link *link;
-    struct remote_plan plan;
-    struct log_conf conf; /* of the console: nothing is added to what the agents say */
-    uv_loop_t loop;
-    uv_timer_t late;
-    struct log_console *console;
-    struct watch *signals, *guardian;
-    int signal_fd;
-    struct program rsh;
-    struct far *far;
-    int n, left;
-    bool paused, stopping, failed;
-    int code; /* of the agent that ended last, -1: none did */
-    char scratch[READ_BYTES];
-};
 
 static void say(struct remote *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void say(struct remote *m, const char *fmt, ...)
@@ -81,78 +37,6 @@ static void say(struct remote *m, const char *fmt, ...)
     va_end(ap);
     strcat(text, "\n");
     log_console_say(m->console, text, strlen(text));
-}
-
-/* --- output -------------------------------------------------------------------------------------------------------- */
-
-static void on_line(void *ctx, const char *line, size_t n)
-{
-    struct far_stream *s = ctx;
-    struct far *f = s->far;
-    const size_t hello = sizeof REMOTE_HELLO - 1, bye = sizeof REMOTE_BYE - 1;
-    if (!s->voice.is_err && n == hello && memcmp(line, REMOTE_HELLO, n) == 0)
-        f->ready = true;
-    else if (!s->voice.is_err && n == bye && memcmp(line, REMOTE_BYE, n) == 0)
-        f->over = true;
-    else
-        log_console_line(f->m->console, &s->voice, line, n);
-}
-
-static void pause_reading(struct remote *m, bool paused)
-{
-    m->paused = paused;
-    for (int i = 0; i < m->n; i++) {
-        if (m->far[i].out.watch)
-            watch_set(m->far[i].out.watch, !paused);
-        if (m->far[i].err.watch)
-            watch_set(m->far[i].err.watch, !paused);
-    }
-}
-
-static void on_drained(void *arg)
-{
-    struct remote *m = arg;
-    if (m->paused && !log_console_full(m->console))
-        pause_reading(m, false);
-}
-
-/* False: nothing more now, or ever. */
-static bool read_once(struct far_stream *s)
-{
-    struct remote *m = s->far->m;
-    const ssize_t n = read(s->fd, m->scratch, sizeof m->scratch);
-    if (n > 0) {
-        lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
-        return true;
-    }
-    if (n == 0) { /* would be readable for ever */
-        watch_close(s->watch);
-        s->watch = NULL;
-    }
-    return n < 0 && errno == EINTR;
-}
-
-static void on_readable(void *arg)
-{
-    struct far_stream *s = arg;
-    read_once(s);
-    log_console_kick(s->far->m->console);
-    if (log_console_full(s->far->m->console))
-        pause_reading(s->far->m, true);
-}
-
-static void finish_stream(struct far_stream *s)
-{
-    if (s->fd < 0)
-        return;
-    for (int i = 0; s->watch && i < LAST_READS && read_once(s); i++)
-        log_console_kick(s->far->m->console);
-    lines_finish(&s->lines, on_line, s);
-    watch_close(s->watch);
-    s->watch = NULL;
-    close(s->fd);
-    s->fd = -1;
-    log_voice_close(&s->voice);
 }
 
 /* --- signals to the agents ----------------------------------------------------------------------------------------- */
@@ -247,8 +131,8 @@ static void reap(struct remote *m)
                 continue;
             f->ended = true;
             f->ending = ending_of(&child);
-            finish_stream(&f->out);
-            finish_stream(&f->err);
+            remote_stream_finish(&f->out);
+            remote_stream_finish(&f->err);
             judge(f);
         }
     }
@@ -305,22 +189,6 @@ static void run_child(const struct remote *m, int i, const int fds[3])
     _exit(EXIT_CANNOT_EXEC);
 }
 
-static int open_stream(struct far_stream *s, struct far *f, bool is_err, int *ret_fd, struct err *e)
-{
-    int ends[2];
-    s->far = f;
-    s->voice.is_err = is_err;
-    lines_init(&s->lines);
-    TRY(log_voice_open(f->m->console, &s->voice, true, e));
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        return err_errno(e, errno, "cannot make a pipe for host %s", f->host->name);
-    s->fd = ends[0];
-    *ret_fd = ends[1];
-    TRY(watch_open(&s->watch, &f->m->loop, s->fd, UV_READABLE, on_readable, s, e));
-    watch_set(s->watch, true);
-    return 0;
-}
-
 /* The order goes into the pipe before anybody reads it: that of the largest job fits. */
 static int open_control(struct far *f, int i, int *ret_fd, struct err *e)
 {
@@ -349,9 +217,9 @@ static int start_one(struct remote *m, int i, struct err *e)
     int fds[3] = {-1, -1, -1};
     int rc = open_control(f, i, &fds[0], e);
     if (rc == 0)
-        rc = open_stream(&f->out, f, false, &fds[1], e);
+        rc = remote_stream_open(&f->out, f, false, &fds[1], e);
     if (rc == 0)
-        rc = open_stream(&f->err, f, true, &fds[2], e);
+        rc = remote_stream_open(&f->err, f, true, &fds[2], e);
     if (rc == 0) {
         f->pid = fork();
         if (f->pid == 0)
@@ -411,7 +279,7 @@ static int open_all(struct remote *m, struct err *e)
     m->conf.rate = 0;
     m->conf.template = "";
     const struct log_console_options console = {
-        .conf = &m->conf, .max_workers = m->n, .voice = voice_of, .drained = on_drained, .arg = m};
+        .conf = &m->conf, .max_workers = m->n, .voice = voice_of, .drained = remote_drained, .arg = m};
     TRY(log_console_create(&m->console, &m->loop, &console, e));
     for (int i = 0; i < m->n; i++) {
         const struct program_how how = {.no_python = true, .use_env = true};
@@ -425,8 +293,8 @@ static void close_all(struct remote *m)
 {
     const int stop[2] = {m->signal_fd, m->link->guardian_fd};
     for (int i = 0; i < m->n; i++) {
-        finish_stream(&m->far[i].out);
-        finish_stream(&m->far[i].err);
+        remote_stream_finish(&m->far[i].out);
+        remote_stream_finish(&m->far[i].err);
         if (m->far[i].control >= 0)
             close(m->far[i].control);
     }
