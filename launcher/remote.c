@@ -50,14 +50,34 @@ static void tell(struct remote *m, unsigned char byte)
         }
 }
 
+/* Its connection ends: an agent that just begins there stops at once. */
+static void end_far(struct far *f)
+{
+    kill(-f->pid, SIGKILL);
+    kill(f->pid, SIGKILL);
+}
+
+/* Those that have not begun are waited for no longer; why: what to say of each, NULL: nothing. */
+static void give_up_unbegun(struct remote *m, const char *why)
+{
+    for (int i = 0; i < m->n; i++) {
+        struct far *f = &m->far[i];
+        if (!f->pid || f->ready || f->ended || f->given_up)
+            continue;
+        if (why)
+            say(m, "host %s: %s", f->host->name, why);
+        f->given_up = true;
+        end_far(f);
+    }
+}
+
 static void on_late(uv_timer_t *t)
 {
     struct remote *m = t->data;
     for (int i = 0; i < m->n; i++)
         if (m->far[i].pid && !m->far[i].ended) {
             say(m, "host %s: nothing was heard of the end of its workers; crun goes without", m->far[i].host->name);
-            kill(-m->far[i].pid, SIGKILL);
-            kill(m->far[i].pid, SIGKILL);
+            end_far(&m->far[i]);
         }
 }
 
@@ -67,23 +87,52 @@ static void stop_all(struct remote *m, int signo, bool typed)
     if (m->stopping)
         return;
     m->stopping = true;
+    give_up_unbegun(m, NULL);
     uv_timer_start(&m->late, on_late,
                    (uint64_t)(stops_longest_ms(&m->c->stops) + (int64_t)(m->c->stops.kill * 1000) + LATE_MS), 0);
 }
 
 /* --- ends ---------------------------------------------------------------------------------------------------------- */
 
+static int count_running(const struct remote *m, bool begun)
+{
+    int n = 0;
+    for (int i = 0; i < m->n; i++)
+        n += m->far[i].pid && !m->far[i].ended && (m->far[i].ready || (!begun && !m->far[i].given_up));
+    return n;
+}
+
 /* How the other hosts fare is decided here; a host that began is the rendezvous' business. */
+static void stop_if_too_few(struct remote *m)
+{
+    const int others = count_running(m, false);
+    if (others >= (m->c->nnodes_typed ? m->c->nnodes.min : m->n))
+        return;
+    m->failed = true;
+    if (others > 0)
+        stop_all(m, SIGTERM, false);
+}
+
+/* A connection may hang before anything begins: ssh that waits, a shell there that does. */
+static void on_begin_late(uv_timer_t *t)
+{
+    struct remote *m = t->data;
+    char why[96];
+    if (m->stopping || count_running(m, false) == count_running(m, true))
+        return;
+    snprintf(why, sizeof why, "crun did not begin there within %g s (join_timeout)",
+             (double)config_join_timeout_ms(m->c) / 1000);
+    give_up_unbegun(m, why);
+    stop_if_too_few(m);
+}
+
 static void judge_unbegun(struct far *f)
 {
     struct remote *m = f->m;
     const char *name = f->host->name, *rsh = m->plan.rsh[0];
     const bool local = m->plan.local[f->host - m->plan.hosts.v];
     char text[64];
-    int others = 0;
-    for (int i = 0; i < m->n; i++)
-        others += m->far[i].pid && !m->far[i].ended;
-    if (m->stopping && f->ending.signaled) /* by on_late() */
+    if (f->given_up || (m->stopping && f->ending.signaled)) /* by on_late() */
         return;
     if (!local && !f->ending.signaled && f->ending.value == EXIT_SSH)
         say(m, "host %s cannot be reached: %s ended with exit code 255", name, rsh);
@@ -93,11 +142,7 @@ static void judge_unbegun(struct far *f)
     else
         say(m, "host %s: crun did not begin there: %s %s", name, local ? "it" : rsh,
             ending_text(f->ending, text, sizeof text));
-    if (others >= (m->c->nnodes_typed ? m->c->nnodes.min : m->n))
-        return;
-    m->failed = true;
-    if (others > 0)
-        stop_all(m, SIGTERM, false);
+    stop_if_too_few(m);
 }
 
 static void judge(struct far *f)
@@ -114,6 +159,8 @@ static void judge(struct far *f)
             m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.rsh[0],
             ending_text(f->ending, text, sizeof text));
     }
+    if (f->over && count_running(m, true) == 0)
+        give_up_unbegun(m, "crun has not begun there, and the job is over");
     if (f->control >= 0)
         close(f->control);
     f->control = -1;
@@ -148,9 +195,10 @@ static void on_signal(void *arg)
         const bool typed = info.ssi_code == SI_QUEUE && info.ssi_int == GUARDIAN_TYPED;
         if (signo == SIGCHLD)
             continue;
-        if (signo == s->preempt || sigismember(&s->handled.set, signo))
+        if (signo == s->preempt || sigismember(&s->handled.set, signo)) {
+            m->stop_code = signo == s->preempt ? EXIT_REQUEUE : 128 + signo;
             stop_all(m, signo, typed);
-        else
+        } else
             tell(m, (unsigned char)signo);
     }
     reap(m);
@@ -300,6 +348,7 @@ static void close_all(struct remote *m)
     }
     watch_close(m->signals);
     watch_close(m->guardian);
+    uv_close((uv_handle_t *)&m->begin, NULL);
     uv_close((uv_handle_t *)&m->late, NULL);
     for (int i = 0; m->console && i < 2; i++)
         if (log_console_sink(m->console, i))
@@ -326,18 +375,21 @@ int remote_run(const struct config *c, const struct guardian_link *link, int arg
     m->link = link;
     m->signal_fd = m->code = -1;
     uv_loop_init(&m->loop);
+    m->stop_code = EXIT_UNAVAILABLE;
+    uv_timer_init(&m->loop, &m->begin);
     uv_timer_init(&m->loop, &m->late);
-    m->late.data = m;
+    m->begin.data = m->late.data = m;
     int rc = remote_plan_make(&m->plan, c, argc, argv, first_operand, e);
     if (rc == 0)
         rc = open_all(m, e);
     for (int i = 0; i < m->n && rc == 0; i++)
         rc = start_one(m, i, e);
+    uv_timer_start(&m->begin, on_begin_late, (uint64_t)config_join_timeout_ms(c), 0);
     if (rc < 0) /* those that were started see the end of their orders */
         stop_all(m, SIGTERM, false);
     while (m->left > 0)
         uv_run(&m->loop, UV_RUN_ONCE);
-    *ret_code = m->failed || m->code < 0 ? EXIT_UNAVAILABLE : m->code;
+    *ret_code = m->failed ? EXIT_UNAVAILABLE : m->code < 0 ? m->stop_code : m->code;
     close_all(m);
     return rc;
 }

@@ -38,6 +38,7 @@ struct far {
     int control;
     struct far_stream out, err;
     bool ready, over, ended; /* it began; it said that it ended; its ssh has */
+    bool given_up;           /* it never began, and nobody waits for it any more */
     struct ending ending;
 };
 
@@ -47,7 +48,7 @@ struct remote {
     struct remote_plan plan;
     struct log_conf conf; /* of the console: nothing is added to what the agents say */
     uv_loop_t loop;
-    uv_timer_t late;
+    uv_timer_t begin, late; /* until they must have begun; until they must have ended */
     struct log_console *console;
     struct watch *signals, *guardian;
     int signal_fd;
@@ -55,7 +56,8 @@ struct remote {
     struct far *far;
     int n, left;
     bool paused, stopping, failed;
-    int code; /* of the agent that ended last, -1: none did */
+    int stop_code; /* if none began before we were told to stop */
+    int code;      /* of the agent that ended last, -1: none did */
     char scratch[REMOTE_READ_BYTES];
 };
 

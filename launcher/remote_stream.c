@@ -9,17 +9,27 @@
 
 #define LAST_READS 64
 
+/* Login scripts there may print before it, and end without a newline. */
+static bool ends_in_hello(const char *line, size_t n)
+{
+    const size_t hello = sizeof REMOTE_HELLO - 1;
+    return n >= hello && memcmp(line + n - hello, REMOTE_HELLO, hello) == 0;
+}
+
 static void on_line(void *ctx, const char *line, size_t n)
 {
     struct far_stream *s = ctx;
     struct far *f = s->far;
     const size_t hello = sizeof REMOTE_HELLO - 1, bye = sizeof REMOTE_BYE - 1;
-    if (!s->voice.is_err && n == hello && memcmp(line, REMOTE_HELLO, n) == 0)
+    if (!s->voice.is_err && !f->ready && ends_in_hello(line, n)) {
         f->ready = true;
-    else if (!s->voice.is_err && n == bye && memcmp(line, REMOTE_BYE, n) == 0)
+        if (n > hello)
+            log_console_line(f->m->console, &s->voice, line, n - hello);
+    } else if (!s->voice.is_err && n == bye && memcmp(line, REMOTE_BYE, n) == 0) {
         f->over = true;
-    else
+    } else {
         log_console_line(f->m->console, &s->voice, line, n);
+    }
 }
 
 static void pause_reading(struct remote *m, bool paused)

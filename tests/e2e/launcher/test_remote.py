@@ -114,6 +114,49 @@ def test_too_few_hosts_are_no_matter_where_fewer_suffice(crun, ssh):
     assert rc == 0 and "world 1" in out and "host down cannot be reached" in err, err
 
 
+def odd_ssh(crun, ssh, case):
+    """As ssh, but for hosts that case, a part of a shell script, treats otherwise."""
+    path = crun.tmp / "odd-ssh"
+    path.write_text(f"#!/bin/sh\ncase $1 in {case} esac\nexec {ssh} \"$@\"\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_login_script_may_print_half_a_line(crun, ssh):
+    odd = odd_ssh(crun, ssh, "*) printf 'half a line';;")
+    path = pathlib.Path(ssh)
+    path.write_text(path.read_text().replace('echo "welcome', 'printf "welcome'))
+    rc, out, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", odd, "sh", "-c", "echo rank $RANK")
+    assert (rc, "did not begin" in err) == (0, False), err
+    assert sorted(line for line in out.splitlines() if "rank" in line) == ["[default0]: rank 0", "[default0]: rank 1"]
+    assert f"half a linewelcome to {ONE}" in out.splitlines() and "\001" not in out
+
+
+@pytest.mark.parametrize("hosts", [f"{ONE},hang", f"hang,{ONE}", "hang"])
+def test_an_ssh_that_hangs_is_not_waited_for_longer_than_for_nodes(crun, ssh, hosts):
+    odd = odd_ssh(crun, ssh, "hang) exec sleep 1000;;")
+    start = time.monotonic()
+    rc, _, err = crun.run("-H", hosts, "--rsh", odd, "--rdzv-conf", "join_timeout=1", "sleep", "60")
+    assert rc == 69 and time.monotonic() - start < 45, err
+    assert re.search(r"crun: host hang: crun (has not begun there, and the job is over|did not begin there within 1 s \(join_timeout\))\n", err), err
+
+
+def test_a_stop_does_not_wait_for_an_ssh_that_hangs(crun, ssh):
+    odd = odd_ssh(crun, ssh, f"hang) touch {crun.tmp}/up-0; exec sleep 1000;;")
+    p = crun.start("-H", "hang", "--rsh", odd, "true")
+    crun.wait_file("up-0")
+    p.send_signal(signal.SIGINT)
+    p.communicate(timeout=30)
+    assert p.returncode == 130 and crun.processes() == []
+
+
+def test_what_ssh_leaves_behind_is_not_waited_for(crun, ssh):
+    """ControlPersist: a master in the background keeps the standard error of the ssh that began it."""
+    odd = odd_ssh(crun, ssh, "*) setsid sleep 1000 & ;;")
+    rc, _, err = crun.run("-H", TWO, "--rsh", odd, "true", timeout=30)
+    assert rc == 0, err
+
+
 def up(crun, ssh, *args):
     p = crun.start("-H", f"{ONE},{TWO}", "--rsh", ssh, *args)
     for rank in (0, 1):
