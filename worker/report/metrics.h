@@ -55,10 +55,4 @@ int metrics_event(struct metrics *m, const char *name, int64_t step, int restart
  * (--checkpoint-sync: for both). */
 int metrics_checkpoint(struct metrics *m, int64_t step, double copy_ms, double write_ms, int64_t bytes, struct err *e);
 
-/* PNG (1200 x 900) of loss, Acc@1 and images/s over steps, drawn by gnuplot from metrics.jsonl, with a dashed line at
- * every event named "resume" or with restart > 0. Written beside png and renamed. -ENOENT if gnuplot is not installed
- * or there is no such jsonl; ERR_DATA if it holds no training steps; ERR_OUTPUT if png cannot be written; -ETIMEDOUT if
- * gnuplot takes longer than a minute. */
-int metrics_plot(const char *jsonl, const char *png, struct err *e);
-
 #endif

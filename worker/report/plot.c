@@ -1,61 +1,103 @@
-/* Drawing metrics.jsonl with gnuplot.
+/* Drawing runs: their data and a script go to gnuplot.
  *
- *   - the data is read, smoothed and written with a script into a new folder under $TMPDIR;
- *   - gnuplot runs there, without a shell and with fixed file names, so no path is ever quoted; its stderr goes to
- *     a file;
- *   - the picture is copied beside the target and renamed.
- * The folder goes in any case. A gnuplot that takes longer than a minute is killed. */
+ *   - each run is read and smoothed; what it is called in the legend is settled;
+ *   - steps<k>.dat and evals<k>.dat of run k, and plot.gp, are written where gnuplot runs;
+ *   - the script draws three panels of one x axis: one run with its points and restarts, or several as curves. */
+#include "worker/report/plot.h"
+
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/err.h"
-#include "worker/report/lines.h"
-#include "worker/report/metrics.h"
+#include "common/utf8.h"
+#include "worker/report/gnuplot.h"
 #include "worker/report/plot_data.h"
 
-#define DEADLINE_MS 60000
-#define PICTURE_MAX (64 << 20)
 #define POINTS_MAX 3000 /* more raw points than pixels only make the file slow to draw */
+#define NAME_BYTES 48   /* of a run in the legend */
 
-extern char **environ;
+struct run {
+    struct plot_data data;
+    char path[PATH_MAX];   /* of the log */
+    char name[NAME_BYTES]; /* fit for the legend */
+};
 
-static const char *const work_files[] = {"steps.dat", "evals.dat", "plot.gp", "plot.png", "stderr"};
+struct picture {
+    const struct run *runs;
+    size_t n;
+};
 
-static int in_folder(char out[PATH_MAX], const char *dir, const char *name)
+/* Okabe and Ito, Color Universal Design (2008), without yellow, which is too faint for lines on white. */
+static const char *const colours[PLOT_RUNS_MAX] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                   "#e69f00", "#56b4e9", "#000000"};
+static const int points[PLOT_RUNS_MAX] = {7, 5, 9, 11, 13, 6, 4}; /* gnuplot's point types: shapes that differ, too */
+
+/* The end of text, which tells more than its beginning, without what a script or a terminal takes for more than text. */
+static void set_name(char name[NAME_BYTES], const char *text)
 {
-    return snprintf(out, PATH_MAX, "%s/%s", dir, name) < PATH_MAX ? 0 : -ENAMETOOLONG;
+    size_t n = strlen(text);
+    bool cut = n >= NAME_BYTES;
+    snprintf(name, NAME_BYTES, "%s%s", cut ? "..." : "", text + (cut ? n - (NAME_BYTES - 4) : 0));
+    utf8_clean(name);
+    for (char *c = name; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == '\'' || *c == 0x7f)
+            *c = '?';
 }
 
-static FILE *create(const char *dir, const char *name, struct err *e)
+/* A folder's name, a log's without its ending. */
+static void name_run(struct run *r, bool folder)
 {
     char path[PATH_MAX];
-    FILE *f = in_folder(path, dir, name) == 0 ? fopen(path, "wxe") : NULL;
-    if (!f)
-        err_errno(e, errno, "create %s in %s", name, dir);
-    return f;
+    if (!realpath(r->path, path))
+        snprintf(path, sizeof path, "%s", r->path);
+    char *base = strrchr(path, '/');
+    if (base && (folder || strcmp(base, "/metrics.jsonl") == 0)) {
+        *base = '\0';
+        base = strrchr(path, '/');
+    }
+    base = base && base[1] ? base + 1 : path;
+    char *dot = strrchr(base, '.');
+    if (!folder && dot && strcmp(dot, ".log") == 0)
+        *dot = '\0';
+    set_name(r->name, base);
 }
 
-static int finish(FILE *f, const char *name, struct err *e)
+static int open_run(struct run *r, const char *given, double smoothing, struct err *e)
 {
-    bool bad = ferror(f);
-    return fclose(f) < 0 || bad ? err_errno(e, errno ? errno : EIO, "write %s", name) : 0;
+    struct stat st;
+    bool folder = stat(given, &st) == 0 && S_ISDIR(st.st_mode);
+    if (snprintf(r->path, PATH_MAX, folder ? "%s/metrics.jsonl" : "%s", given) >= PATH_MAX)
+        return err_set(e, -ENAMETOOLONG, "a path is too long: %s", given);
+    if (access(r->path, R_OK) < 0)
+        return err_set(e, ERR_DATA, "open %s: %s", r->path, strerror(errno));
+    TRY(plot_data_read(&r->data, r->path, smoothing, e));
+    name_run(r, folder);
+    return 0;
 }
 
-static int write_steps(const struct plot_data *d, const char *dir, struct err *e)
+/* Runs of one name are told apart by their paths. */
+static void tell_apart(struct run *runs, const char *const *given, size_t n)
 {
-    FILE *f = create(dir, "steps.dat", e);
+    bool twice[PLOT_RUNS_MAX] = {false};
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < n; k++)
+            twice[i] |= k != i && strcmp(runs[i].name, runs[k].name) == 0;
+    for (size_t i = 0; i < n; i++)
+        if (twice[i])
+            set_name(runs[i].name, given[i]);
+}
+
+static int write_steps(const struct gnuplot *g, const struct plot_data *d, size_t run, struct err *e)
+{
+    char name[32];
+    snprintf(name, sizeof name, "steps%zu.dat", run);
+    FILE *f = gnuplot_create(g, name, e);
     if (!f)
         return e ? e->code : -EIO;
     size_t stride = d->n_steps / POINTS_MAX + 1;
@@ -66,17 +108,19 @@ static int write_steps(const struct plot_data *d, const char *dir, struct err *e
             fprintf(f, " %g %g", s->raw[k], s->smooth[k]);
         fputc('\n', f);
     }
-    return finish(f, "steps.dat", e);
+    return gnuplot_finish(f, name, e);
 }
 
-static int write_evals(const struct plot_data *d, const char *dir, struct err *e)
+static int write_evals(const struct gnuplot *g, const struct plot_data *d, size_t run, struct err *e)
 {
-    FILE *f = create(dir, "evals.dat", e);
+    char name[32];
+    snprintf(name, sizeof name, "evals%zu.dat", run);
+    FILE *f = gnuplot_create(g, name, e);
     if (!f)
         return e ? e->code : -EIO;
     for (size_t i = 0; i < d->n_evals; i++)
         fprintf(f, "%.0f %g %g\n", d->evals[i].step, d->evals[i].loss, d->evals[i].acc1);
-    return finish(f, "evals.dat", e);
+    return gnuplot_finish(f, name, e);
 }
 
 /* The value that `share` of all raw ones do not exceed: an axis should not be set by one outlier. */
@@ -95,9 +139,18 @@ static double quantile(const struct plot_data *d, enum plot_series which, double
             v[n++] = d->steps[i].raw[which];
     if (n > 0) {
         qsort(v, n, sizeof *v, by_value);
-        q = v[(size_t)(share * (double)(n - 1))];
+        q = v[(size_t)ceil(share * (double)(n - 1))];
     }
     free(v);
+    return q;
+}
+
+/* The largest of the runs'. */
+static double highest(const struct picture *p, enum plot_series which, double share)
+{
+    double q = NAN;
+    for (size_t i = 0; i < p->n; i++)
+        q = fmax(q, quantile(&p->runs[i].data, which, share));
     return q;
 }
 
@@ -107,25 +160,73 @@ struct panel {
     double top; /* of the axis; NAN: gnuplot's choice */
 };
 
-static void write_panel(FILE *f, const struct plot_data *d, const struct panel *p, double low, double high)
+static void write_frame(FILE *f, const struct panel *p, double low, double high)
 {
-    int raw = 2 + 2 * (int)p->series, smooth = raw + 1;
     fprintf(f, "set tmargin at screen %.3f\nset bmargin at screen %.3f\nset ylabel '%s'\n", high, low, p->label);
     if (isfinite(p->top) && p->top > 0)
         fprintf(f, "set yrange [0:%g]\n", p->top);
     else
         fprintf(f, "set yrange [0:*]\n");
-    fprintf(f, "plot 'steps.dat' using 1:%d with points pt 7 ps 0.5 lc rgb '%s' notitle", raw, p->colour);
+}
+
+/* Column of an evaluation's value in its file, 0: it has none in this panel. */
+static int eval_column(const struct plot_data *d, enum plot_series series)
+{
+    bool known = false;
+    for (size_t i = 0; i < d->n_evals && series != PLOT_RATE; i++)
+        known |= isfinite(series == PLOT_LOSS ? d->evals[i].loss : d->evals[i].acc1);
+    return !known ? 0 : series == PLOT_LOSS ? 2 : 3;
+}
+
+static void write_one(FILE *f, const struct plot_data *d, const struct panel *p)
+{
+    int raw = 2 + 2 * (int)p->series, smooth = raw + 1, test = eval_column(d, p->series);
+    fprintf(f, "plot 'steps0.dat' using 1:%d with points pt 7 ps 0.5 lc rgb '%s' notitle", raw, p->colour);
     if (d->n_steps > 1)
         fprintf(f, ", '' using 1:%d with lines lw 2.5 lc rgb '%s' title '%s'", smooth, p->line,
                 p->series == PLOT_RATE ? "training" : "training (smoothed)");
-    if (d->n_evals > 0 && p->series != PLOT_RATE)
-        fprintf(f, ", 'evals.dat' using 1:%d with linespoints pt 7 ps 1.4 lw 2 lc rgb '#d95f02' title 'test'",
-                p->series == PLOT_LOSS ? 2 : 3);
+    if (test)
+        fprintf(f, ", 'evals0.dat' using 1:%d with linespoints pt 7 ps 1.4 lw 2 lc rgb '#d95f02' title 'test'", test);
     fprintf(f, "\n");
 }
 
-/* A dashed line through the panel; the top one also carries the labels. */
+/* The name and, where there was one, the result of the last evaluation. */
+static void write_legend(FILE *f, const struct run *r)
+{
+    double acc = r->data.n_evals ? r->data.evals[r->data.n_evals - 1].acc1 : NAN;
+    fprintf(f, " title '%s", r->name);
+    if (isfinite(acc))
+        fprintf(f, " (%.2f %%)", acc);
+    fprintf(f, "'");
+}
+
+/* One legend for the panels, in the first of them. */
+static void write_several(FILE *f, const struct picture *pic, const struct panel *p)
+{
+    bool tests = false;
+    fprintf(f, "%splot NaN notitle", p->series == PLOT_LOSS ? "" : "unset key\n");
+    for (size_t i = 0; i < pic->n; i++) {
+        const struct plot_data *d = &pic->runs[i].data;
+        fprintf(f, ", 'steps%zu.dat' using 1:%d with %s lc rgb '%s'", i, 3 + 2 * (int)p->series,
+                d->n_steps > 1 ? "lines lw 2.5" : "points pt 7 ps 1", colours[i]);
+        if (p->series == PLOT_LOSS)
+            write_legend(f, &pic->runs[i]);
+        else
+            fprintf(f, " notitle");
+    }
+    for (size_t i = 0; i < pic->n; i++) {
+        int test = eval_column(&pic->runs[i].data, p->series);
+        if (test)
+            fprintf(f, ", 'evals%zu.dat' using 1:%d with linespoints pt %d ps 1.1 lw 1.5 dt 2 lc rgb '%s' notitle", i,
+                    test, points[i], colours[i]);
+        tests |= pic->runs[i].data.n_evals > 0;
+    }
+    if (p->series == PLOT_LOSS && tests)
+        fprintf(f, ", NaN with linespoints pt 7 ps 1.1 lw 1.5 dt 2 lc rgb '#777777' title 'test'");
+    fprintf(f, "\n");
+}
+
+/* A dashed line through the panel at each restart; the top one also carries the labels. */
 static void write_restarts(FILE *f, const struct plot_data *d, bool labels)
 {
     for (size_t i = 0; i < d->n_restarts; i++) {
@@ -144,28 +245,44 @@ static void write_restarts(FILE *f, const struct plot_data *d, bool labels)
     }
 }
 
-static void write_title(FILE *f, const struct plot_data *d)
+static void title_one(FILE *f, const struct plot_data *d)
 {
     double acc = d->n_evals ? d->evals[d->n_evals - 1].acc1 : NAN;
-    fprintf(f, "set label 1000 \"%.0f steps", d->steps[d->n_steps - 1].step);
+    fprintf(f, "%.0f steps", d->steps[d->n_steps - 1].step);
     if (isfinite(acc))
         fprintf(f, ", test Acc@1 %.2f %%", acc);
     if (d->n_restarts)
         fprintf(f, ", %zu restart%s", d->n_restarts, d->n_restarts == 1 ? "" : "s");
-    fprintf(f, "\" at screen 0.53, screen 0.975 center font ',16' noenhanced\n");
 }
 
-static int write_script(const struct plot_data *d, const char *dir, struct err *e)
+static void title_several(FILE *f, const struct picture *p)
 {
-    const struct panel panels[] = {
-        {PLOT_LOSS, "loss", "#a6cee3", "#1f78b4", 1.15 * quantile(d, PLOT_LOSS, 0.99)},
-        {PLOT_ACC1, "Acc@1 (%)", "#b2df8a", "#33a02c", 105},
-        {PLOT_RATE, "images/s", "#cab2d6", "#6a3d9a", 1.25 * quantile(d, PLOT_RATE, 0.99)},
-    };
-    FILE *f = create(dir, "plot.gp", e);
-    if (!f)
-        return e ? e->code : -EIO;
-    double last = d->steps[d->n_steps - 1].step;
+    bool tests = false;
+    for (size_t i = 0; i < p->n; i++)
+        tests |= p->runs[i].data.n_evals > 0;
+    fprintf(f, "%zu runs%s", p->n, tests ? ", the last test Acc@1 in brackets" : "");
+}
+
+static void write_title(FILE *f, const struct picture *p)
+{
+    fputs("set label 1000 \"", f);
+    if (p->n > 1)
+        title_several(f, p);
+    else
+        title_one(f, &p->runs[0].data);
+    fputs("\" at screen 0.53, screen 0.975 center font ',16' noenhanced\n", f);
+}
+
+static double last_step(const struct picture *p)
+{
+    double last = 1;
+    for (size_t i = 0; i < p->n; i++)
+        last = fmax(last, p->runs[i].data.steps[p->runs[i].data.n_steps - 1].step);
+    return last;
+}
+
+static void write_head(FILE *f, const struct picture *p)
+{
     fprintf(
         f,
         "if (strstrt(GPVAL_TERMINALS, ' pngcairo ') > 0) set terminal pngcairo size 1200,900 noenhanced font 'Sans,13';"
@@ -173,137 +290,73 @@ static int write_script(const struct plot_data *d, const char *dir, struct err *
         "set output 'plot.png'\nset datafile missing 'nan'\nset encoding utf8\n"
         "set border 3 lc rgb '#444444'\nset tics nomirror out\nset grid ytics lc rgb '#cccccc' lw 1 lt 1\n"
         "set lmargin at screen 0.08\nset rmargin at screen 0.98\nset xrange [0:%g]\n"
-        "set key top right opaque box lc rgb '#cccccc' samplen 2 spacing 1.1 font ',12'\n"
+        "set key top right opaque box lc rgb '#cccccc' samplen %d spacing 1.1 font ',12'\n"
         "set multiplot\nset format x ''\n",
-        1.01 * (last > 1 ? last : 1));
-    write_title(f, d);
+        1.01 * last_step(p), p->n > 1 ? 4 : 2);
+    write_title(f, p);
+}
+
+static int write_script(const struct gnuplot *g, const struct picture *p, struct err *e)
+{
+    const struct panel panels[] = {
+        {PLOT_LOSS, "loss", "#a6cee3", "#1f78b4", 1.15 * highest(p, PLOT_LOSS, 0.99)},
+        {PLOT_ACC1, "Acc@1 (%)", "#b2df8a", "#33a02c", 105},
+        {PLOT_RATE, "images/s", "#cab2d6", "#6a3d9a", 1.25 * highest(p, PLOT_RATE, 0.99)},
+    };
+    FILE *f = gnuplot_create(g, "plot.gp", e);
+    if (!f)
+        return e ? e->code : -EIO;
+    write_head(f, p);
     for (int i = 0; i < 3; i++) {
         double high = 0.915 - 0.285 * i;
         if (i == 1)
             fprintf(f, "unset label 1000\nset key bottom right\n");
         if (i == 2)
             fprintf(f, "set format x '%%.0f'\nset xlabel 'step'\n");
-        write_restarts(f, d, i == 0);
-        write_panel(f, d, &panels[i], high - 0.26, high);
+        if (p->n == 1)
+            write_restarts(f, &p->runs[0].data, i == 0);
+        write_frame(f, &panels[i], high - 0.26, high);
+        if (p->n == 1)
+            write_one(f, &p->runs[0].data, &panels[i]);
+        else
+            write_several(f, p, &panels[i]);
     }
     fprintf(f, "unset multiplot\n");
-    return finish(f, "plot.gp", e);
+    return gnuplot_finish(f, "plot.gp", e);
 }
 
-static int wait_for(pid_t pid, int *status, struct err *e)
+static int draw(const struct picture *p, const char *png, struct err *e)
 {
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    int n = fd < 0 ? -1 : poll(&p, 1, DEADLINE_MS), why = errno;
-    if (fd >= 0)
-        close(fd);
-    if (n <= 0)
-        kill(pid, SIGKILL);
-    while (waitpid(pid, status, 0) < 0 && errno == EINTR)
-        continue;
-    if (n == 0)
-        return err_set(e, -ETIMEDOUT, "gnuplot took longer than %d seconds", DEADLINE_MS / 1000);
-    return n < 0 ? err_errno(e, why, "wait for gnuplot") : 0;
-}
-
-static int failure(const char *dir, int status, struct err *e)
-{
-    char path[PATH_MAX], text[300] = "";
-    FILE *f = in_folder(path, dir, "stderr") == 0 ? fopen(path, "re") : NULL;
-    if (f) {
-        size_t n = fread(text, 1, sizeof text - 1, f);
-        fclose(f);
-        for (size_t i = 0; i < n; i++)
-            if ((unsigned char)text[i] < ' ')
-                text[i] = ' ';
+    struct gnuplot g;
+    TRY(gnuplot_begin(&g, e));
+    int rc = 0;
+    for (size_t i = 0; i < p->n && rc == 0; i++) {
+        rc = write_steps(&g, &p->runs[i].data, i, e);
+        if (rc == 0)
+            rc = write_evals(&g, &p->runs[i].data, i, e);
     }
-    return err_set(e, -EIO, "gnuplot failed with %s %d: %s", WIFSIGNALED(status) ? "signal" : "code",
-                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), text);
-}
-
-static int run_gnuplot(const char *dir, struct err *e)
-{
-    char *argv[] = {(char[]){"gnuplot"}, (char[]){"plot.gp"}, NULL};
-    posix_spawn_file_actions_t a;
-    pid_t pid;
-    if (posix_spawn_file_actions_init(&a) != 0)
-        return err_set(e, -ENOMEM, "no memory to start gnuplot");
-    posix_spawn_file_actions_addchdir_np(&a, dir);
-    posix_spawn_file_actions_addopen(&a, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&a, 1, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_addopen(&a, 2, "stderr", O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    int why = posix_spawnp(&pid, argv[0], &a, NULL, argv, environ), status;
-    posix_spawn_file_actions_destroy(&a);
-    if (why == ENOENT)
-        return err_set(e, -ENOENT, "gnuplot is not installed, so no plot can be drawn (Debian: gnuplot-nox)");
-    if (why)
-        return err_errno(e, why, "start gnuplot");
-    TRY(wait_for(pid, &status, e));
-    return status == 0 ? 0 : failure(dir, status, e);
-}
-
-static int copy_file(const char *from, const char *to, struct err *e)
-{
-    char *data = malloc(PICTURE_MAX);
-    FILE *f = fopen(from, "re");
-    size_t n = data && f ? fread(data, 1, PICTURE_MAX, f) : 0;
-    if (f)
-        fclose(f);
-    int rc = n == 0 ? err_set(e, -EIO, "gnuplot drew nothing") : 0, fd = -1;
-    if (rc == 0 && (fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0)
-        rc = err_set(e, ERR_OUTPUT, "create %s: %s", to, strerror(errno));
-    if (rc == 0 && lines_write(fd, data, n, to, e) < 0)
-        rc = err_set(e, ERR_OUTPUT, "write %s: %s", to, strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    free(data);
+    if (rc == 0)
+        rc = write_script(&g, p, e);
+    if (rc == 0)
+        rc = gnuplot_draw(&g, png, e);
+    gnuplot_end(&g);
     return rc;
 }
 
-static int put_in_place(const char *dir, const char *png, struct err *e)
+int plot_draw(const char *const *runs, size_t n, double smoothing, const char *png, struct err *e)
 {
-    char from[PATH_MAX], tmp[PATH_MAX];
-    if (in_folder(from, dir, "plot.png") < 0 || snprintf(tmp, sizeof tmp, "%s.tmp", png) >= PATH_MAX)
-        return err_set(e, -ENAMETOOLONG, "a path is too long: %s", png);
-    int rc = copy_file(from, tmp, e);
-    if (rc == 0 && rename(tmp, png) < 0)
-        rc = err_set(e, ERR_OUTPUT, "rename %s to %s: %s", tmp, png, strerror(errno));
-    if (rc < 0)
-        unlink(tmp);
-    return rc;
-}
-
-static void remove_folder(const char *dir)
-{
-    char path[PATH_MAX];
-    for (size_t i = 0; i < sizeof work_files / sizeof *work_files; i++)
-        if (in_folder(path, dir, work_files[i]) == 0)
-            unlink(path);
-    rmdir(dir);
-}
-
-static int draw(const struct plot_data *d, const char *dir, const char *png, struct err *e)
-{
-    TRY(write_steps(d, dir, e));
-    TRY(write_evals(d, dir, e));
-    TRY(write_script(d, dir, e));
-    TRY(run_gnuplot(dir, e));
-    return put_in_place(dir, png, e);
-}
-
-int metrics_plot(const char *jsonl, const char *png, struct err *e)
-{
-    const char *base = getenv("TMPDIR");
-    char dir[PATH_MAX];
-    struct plot_data d;
-    if (snprintf(dir, sizeof dir, "%s/plot-XXXXXX", base && base[0] ? base : "/tmp") >= (int)sizeof dir)
-        return err_set(e, -ENAMETOOLONG, "TMPDIR is too long");
-    TRY(plot_data_read(&d, jsonl, e));
-    int rc = mkdtemp(dir) ? 0 : err_errno(e, errno, "make a folder %s", dir);
+    if (n == 0 || n > PLOT_RUNS_MAX)
+        return err_set(e, ERR_USAGE, "%zu runs in one picture: 1 to %d can be told apart", n, PLOT_RUNS_MAX);
+    struct run *r = calloc(n, sizeof *r);
+    int rc = r ? 0 : err_set(e, -ENOMEM, "no memory for %zu runs", n);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = open_run(&r[i], runs[i], smoothing, e);
     if (rc == 0) {
-        rc = draw(&d, dir, png, e);
-        remove_folder(dir);
+        tell_apart(r, runs, n);
+        rc = draw(&(struct picture){r, n}, png, e);
     }
-    plot_data_free(&d);
+    for (size_t i = 0; r && i < n; i++)
+        plot_data_free(&r[i].data);
+    free(r);
     return rc;
 }

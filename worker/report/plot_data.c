@@ -28,25 +28,23 @@ static void *grow(void *base, size_t n, size_t size)
     return n & (n - 1) ? base : realloc(base, (n ? 2 * n : 1) * size); /* n is a power of two or 0: it is full */
 }
 
-static bool add_step(struct plot_data *d, const cJSON *o, double step)
+bool plot_data_add_step(struct plot_data *d, double step, double loss, double acc1, double rate)
 {
     struct plot_step *more = grow(d->steps, d->n_steps, sizeof *more);
     if (!more)
         return false;
     d->steps = more;
-    d->steps[d->n_steps++] =
-        (struct plot_step){.step = step, .raw = {number(o, "loss"), number(o, "acc1"), number(o, "images_per_sec")}};
+    d->steps[d->n_steps++] = (struct plot_step){.step = step, .raw = {loss, acc1, rate}};
     return true;
 }
 
-static bool add_eval(struct plot_data *d, const cJSON *o, double step)
+bool plot_data_add_eval(struct plot_data *d, double step, double loss, double acc1)
 {
     struct plot_eval *more = grow(d->evals, d->n_evals, sizeof *more);
     if (!more)
         return false;
     d->evals = more;
-    d->evals[d->n_evals++] =
-        (struct plot_eval){.step = step, .loss = number(o, "test_loss"), .acc1 = number(o, "test_acc1")};
+    d->evals[d->n_evals++] = (struct plot_eval){.step = step, .loss = loss, .acc1 = acc1};
     return true;
 }
 
@@ -84,9 +82,9 @@ static int add_line(struct plot_data *d, const struct lines *l, int64_t at, stru
         if (cJSON_HasObjectItem(o, "event"))
             ok = add_event(d, o, step);
         else if (cJSON_HasObjectItem(o, "test_acc1"))
-            ok = add_eval(d, o, step);
+            ok = plot_data_add_eval(d, step, number(o, "test_loss"), number(o, "test_acc1"));
         else if (cJSON_HasObjectItem(o, "loss"))
-            ok = add_step(d, o, step);
+            ok = plot_data_add_step(d, step, number(o, "loss"), number(o, "acc1"), number(o, "images_per_sec"));
     }
     cJSON_Delete(o);
     return ok ? 0 : err_set(e, -ENOMEM, "no memory for line %" PRId64 " of %s", at, l->path);
@@ -98,11 +96,19 @@ static int by_step(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Mean over a window centred on each step, a thirtieth of the run wide. It narrows towards the start, where curves are
- * steep, and is cut off at the end, where they are flat and noise would show. */
-static int smooth(struct plot_data *d, enum plot_series which)
+/* Mean over a window centred on each step. It narrows towards the start, where curves are steep, and is cut off at the
+ * end, where they are flat and noise would show. */
+static size_t half_window(const struct plot_data *d, double smoothing)
 {
-    size_t n = d->n_steps, half = n / 60 < 2 ? 2 : n / 60;
+    double n = (double)d->n_steps, half = smoothing >= 1 ? smoothing / 2 : smoothing / 2 * n;
+    if (smoothing > 0 && smoothing < 1 && half < 2 && !d->means)
+        return 2;
+    return (size_t)fmin(half, n);
+}
+
+static int smooth(struct plot_data *d, enum plot_series which, double smoothing)
+{
+    size_t n = d->n_steps, half = half_window(d, smoothing);
     double *sum = calloc(n + 1, sizeof *sum), *count = calloc(n + 1, sizeof *count);
     if (!sum || !count) {
         free(sum);
@@ -124,32 +130,40 @@ static int smooth(struct plot_data *d, enum plot_series which)
     return 0;
 }
 
-static int read_lines(struct plot_data *d, const char *jsonl, struct err *e)
+static int read_json(struct plot_data *d, struct lines *l, struct err *e)
+{
+    int rc = 1;
+    for (int64_t at = 1; rc > 0; rc = lines_next(l, e), at++)
+        TRY(add_line(d, l, at, e));
+    return rc;
+}
+
+static int read_lines(struct plot_data *d, const char *path, struct err *e)
 {
     struct lines *l = malloc(sizeof *l);
     if (!l)
-        return err_set(e, -ENOMEM, "no memory to read %s", jsonl);
-    int rc = lines_open(l, jsonl, e);
+        return err_set(e, -ENOMEM, "no memory to read %s", path);
+    int rc = lines_open(l, path, e);
     if (rc == 0) {
-        for (int64_t at = 1; (rc = lines_next(l, e)) > 0; at++)
-            if ((rc = add_line(d, l, at, e)) < 0)
-                break;
+        rc = lines_next(l, e);
+        if (rc > 0)
+            rc = l->text[0] == '{' ? read_json(d, l, e) : plot_csv_read(d, l, e);
         lines_close(l);
     }
     free(l);
     return rc;
 }
 
-int plot_data_read(struct plot_data *d, const char *jsonl, struct err *e)
+int plot_data_read(struct plot_data *d, const char *path, double smoothing, struct err *e)
 {
     *d = (struct plot_data){0};
-    int rc = read_lines(d, jsonl, e);
+    int rc = read_lines(d, path, e);
     if (rc == 0 && d->n_steps == 0)
-        rc = err_set(e, ERR_DATA, "%s holds no training step", jsonl);
+        rc = err_set(e, ERR_DATA, "%s holds no training step", path);
     if (rc == 0)
         qsort(d->steps, d->n_steps, sizeof *d->steps, by_step);
     for (int i = 0; i < PLOT_SERIES && rc == 0; i++)
-        if (smooth(d, (enum plot_series)i) < 0)
+        if (smooth(d, (enum plot_series)i, smoothing) < 0)
             rc = err_set(e, -ENOMEM, "no memory to smooth %zu steps", d->n_steps);
     if (rc < 0)
         plot_data_free(d);

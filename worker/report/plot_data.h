@@ -1,12 +1,12 @@
-/* What a plot shows, read from metrics.jsonl. */
+/* What a plot shows, read from metrics.jsonl or a CSV log of Caffe2's trainer. */
 #ifndef CRUN_WORKER_REPORT_PLOT_DATA_H
 #define CRUN_WORKER_REPORT_PLOT_DATA_H
 
+#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 
 struct err;
+struct lines;
 
 enum plot_series { PLOT_LOSS, PLOT_ACC1, PLOT_RATE, PLOT_SERIES };
 
@@ -29,10 +29,20 @@ struct plot_data {
     struct plot_eval *evals;
     struct plot_restart *restarts;
     size_t n_steps, n_evals, n_restarts;
+    bool means; /* a step here is the mean of many */
 };
 
-/* -ENOENT, ERR_CORRUPT (names the line), ERR_DATA without a training step. */
-int plot_data_read(struct plot_data *d, const char *jsonl, struct err *e);
+/* path: metrics.jsonl (its first byte is a '{') or a CSV log. smoothing: see plot_draw().
+ * -ENOENT, ERR_CORRUPT (names the line), ERR_DATA without a training step or if it is neither. */
+int plot_data_read(struct plot_data *d, const char *path, double smoothing, struct err *e);
 void plot_data_free(struct plot_data *d);
+
+/* For readers: false if there is no memory. */
+bool plot_data_add_step(struct plot_data *d, double step, double loss, double acc1, double rate);
+bool plot_data_add_eval(struct plot_data *d, double step, double loss, double acc1);
+
+/* The rest of a CSV log whose first line is in l: comments, the line of column names, a row an epoch. The step is
+ * cumulative_batch_count, accuracies of 0..1 become percent. ERR_DATA where a column is missing. */
+int plot_csv_read(struct plot_data *d, struct lines *l, struct err *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* `trainer plot RUN_DIR [--out FILE.png]`: draw RUN_DIR/metrics.jsonl. */
+/* `trainer plot RUN... [--out FILE.png] [--smooth N|SHARE]`: draw the curves of runs. */
 #ifndef CRUN_WORKER_PLOT_MAIN_H
 #define CRUN_WORKER_PLOT_MAIN_H
 

@@ -209,3 +209,34 @@ def test_metrics_begin_with_the_whole_configuration_and_end_with_memory(data, tm
     assert sum(v for k, v in memory.items() if k != "resident_peak") < memory["resident_peak"] < 2 << 30
     for text in ("parameters", "activations", "peak of the process"):
         assert re.search(rf"^memory: .*{text} \d+\.\d MiB", p.stderr, re.M), p.stderr
+
+
+def test_several_runs_are_drawn_in_one_picture(data, tmp_path):
+    logs = ["--log-dir", tmp_path / "sgd"], ["--log-dir", tmp_path / "adam", "--optimizer", "adam", "--lr", "0.001"]
+    for args in logs:
+        p = run(*convnet(data, *args))
+        assert p.returncode == 0, p.stderr
+    csv = next((tmp_path / "sgd").glob("convnet_gpu1_*.log"))
+    p = run(TRAINER, "plot", "sgd", "adam", csv, "--smooth", 2, "--out", "all.png", cwd=tmp_path)
+    assert (p.returncode, p.stdout) == (0, "all.png\n"), p.stderr
+    one = run(TRAINER, "plot", "sgd", cwd=tmp_path)
+    assert (one.returncode, one.stdout) == (0, "sgd/plot.png\n"), one.stderr
+    both = run(TRAINER, "plot", "sgd", "adam", cwd=tmp_path)
+    assert (both.returncode, both.stdout) == (0, "plot.png\n"), both.stderr
+    pictures = [(tmp_path / name).read_bytes() for name in ("all.png", "sgd/plot.png", "plot.png")]
+    assert all(p.startswith(b"\x89PNG") and len(p) > 10000 for p in pictures)
+    assert len(set(pictures)) == 3
+
+
+@pytest.mark.parametrize("args, code, words", [
+    (["nowhere"], 65, "open nowhere: No such file"),
+    (["text"], 65, "text is neither metrics.jsonl nor a CSV log of Caffe2's trainer: it has no column cumulative_batch_count"),
+    (["text", "--smooth", "1.5"], 2, "--smooth: '1.5': expected a number of steps (1: none) or a share of them below 1"),
+    (["text"] * 8, 2, "8 runs in one picture: 1 to 7 can be told apart"),
+    ([], 2, "a run is needed"),
+])
+def test_what_cannot_be_drawn_is_said_in_one_sentence(tmp_path, args, code, words):
+    (tmp_path / "text").write_text("time_spent,loss\n1,2\n")
+    p = run(TRAINER, "plot", *args, cwd=tmp_path)
+    assert p.returncode == code and p.stderr.count("\n") == 1 and words in p.stderr, p.stderr
+    assert [f.name for f in tmp_path.iterdir()] == ["text"]
