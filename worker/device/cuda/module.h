@@ -26,4 +26,7 @@ struct cuda_module {
 /* The module, loaded once; NULL with *e set: the file or a library that it needs is missing, or it is of another version. Any thread. */
 const struct cuda_module *cuda_module(struct err *e);
 
+/* Is there a driver's device file? Asks nobody, so that a machine without a GPU starts at once. */
+bool cuda_likely(void);
+
 #endif

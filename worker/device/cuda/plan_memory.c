@@ -122,8 +122,44 @@ void plan_tenants(const struct cuda_plan *pl, char *out, size_t cap)
     }
 }
 
-/* What a plan needs is proportional to its batch, but for weights and workspace. */
-static int out_of_memory(const struct cuda_plan *pl, size_t bytes, struct err *e)
+/* Weights' copies and gradients: the same for every batch. */
+static size_t weights_bytes(const struct cuda_plan *pl)
+{
+    size_t n = 0;
+    for (int i = 0; i < pl->p->nparams; i++) {
+        const struct weight *w = &pl->weights[i];
+        n += w->copy == NO_BUFFER ? 0 : pl->buffers[w->copy].bytes;
+        n += w->gradient == NO_BUFFER ? 0 : pl->buffers[w->gradient].bytes;
+    }
+    return n;
+}
+
+/* What the largest of the chosen graphs wants, shared by all. */
+static size_t workspace_wanted(const struct cuda_plan *pl)
+{
+    size_t most = 0;
+    for (int i = 0; i < pl->nsteps; i++) {
+        const struct step *s = pl->steps[i];
+        const size_t n = s->kind == STEP_GEMM                 ? PLAN_GEMM_WORKSPACE
+                         : s->kind == STEP_DNN && s->dnn.plan ? dnn_plan_workspace(s->dnn.plan)
+                                                              : 0;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* All else that a plan needs is proportional to its batch, but for the workspace. */
+static size_t batch_that_fits(const struct cuda_plan *pl, size_t free_bytes)
+{
+    const double weights = (double)weights_bytes(pl), taken = (double)(pl->fixed_bytes + STAGES * pl->stage_bytes),
+                 buffers = (double)pl->memory_bytes;
+    const double room =
+                     (double)free_bytes + (pl->memory ? buffers : 0) + taken - weights - (double)workspace_wanted(pl),
+                 whole = buffers + taken - weights;
+    return room > 0 && whole > 0 ? (size_t)((double)pl->o.batch * 0.95 * room / whole) : 0;
+}
+
+static int out_of_memory(const struct cuda_plan *pl, struct err *e)
 {
     struct cuda *c = pl->cuda;
     size_t left = 0, total = 0;
@@ -131,12 +167,12 @@ static int out_of_memory(const struct cuda_plan *pl, size_t bytes, struct err *e
     if (c->gpu->ops->memory(c->gpu, &left, &total, NULL) < 0)
         left = total = 0;
     plan_tenants(pl, largest, sizeof largest);
-    const size_t fits = bytes > 0 ? (size_t)((double)pl->o.batch * 0.95 * (double)left / (double)bytes) : 0;
     return err_set(
         e, -ENOMEM,
         "a batch of %d images a rank needs %zu MiB of GPU memory, %zu of %zu MiB are free (largest: %s); %zu "
         "images would fit",
-        pl->o.batch, bytes >> 20, left >> 20, total >> 20, largest, fits);
+        pl->o.batch, (pl->memory_bytes + workspace_wanted(pl)) >> 20,
+        (left + (pl->memory ? pl->memory_bytes : 0)) >> 20, total >> 20, largest, batch_that_fits(pl, left));
 }
 
 static int take_buffers(struct cuda_plan *pl, struct err *e)
@@ -146,7 +182,7 @@ static int take_buffers(struct cuda_plan *pl, struct err *e)
     TRY(liveness_place(pl->buffers, pl->nbuffers, ALIGN, &pl->memory_bytes, e));
     const int rc = cuda_take(pl->cuda, pl->memory_bytes, &pl->memory, e);
     if (rc == -ENOMEM)
-        return out_of_memory(pl, pl->memory_bytes, e);
+        return out_of_memory(pl, e);
     TRY(rc);
     TRY(cuda_take(pl->cuda, partial, &p, e));
     pl->partial = p;
@@ -210,19 +246,14 @@ static int make_table(struct cuda_plan *pl, struct err *e)
     return 0;
 }
 
-/* What the largest of the chosen graphs wants, shared by all. */
 static int take_workspace(struct cuda_plan *pl, struct err *e)
 {
-    size_t most = 0;
-    for (int i = 0; i < pl->nsteps; i++) {
-        const struct step *s = pl->steps[i];
-        const size_t n = s->kind == STEP_GEMM                 ? PLAN_GEMM_WORKSPACE
-                         : s->kind == STEP_DNN && s->dnn.plan ? dnn_plan_workspace(s->dnn.plan)
-                                                              : 0;
-        most = n > most ? n : most;
-    }
-    TRY(cuda_take(pl->cuda, most, &pl->workspace, e));
-    pl->workspace_bytes = most;
+    const size_t bytes = workspace_wanted(pl);
+    const int rc = cuda_take(pl->cuda, bytes, &pl->workspace, e);
+    if (rc == -ENOMEM)
+        return out_of_memory(pl, e);
+    TRY(rc);
+    pl->workspace_bytes = bytes;
     return 0;
 }
 

@@ -115,7 +115,11 @@ static int capture(struct cuda_plan *pl, struct variant *v, const struct run_hoo
     if (rc == 0 && h && h->captured)
         rc = h->captured(h->ctx, g->ops->stream_native(pl->cuda->compute), e);
     int end = g->ops->capture_end(g, pl->cuda->compute, &v->graph, rc < 0 ? &second : e);
-    return rc < 0 ? rc : end;
+    if (rc == 0)
+        return end;
+    g->ops->graph_close(g, v->graph); /* what had been recorded until then */
+    v->graph = NULL;
+    return rc;
 }
 
 static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const struct variant_key *k, struct err *e)
