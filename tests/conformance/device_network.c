@@ -1,7 +1,6 @@
-/* Whole networks on the cpu device: against ref, and against itself where fusing, accumulating, masking samples or splitting the
+/* Whole networks on the device under test: against ref, and against itself where fusing, accumulating, masking samples or splitting the
  * batch over ranks must change nothing. */
 #include "tests/conformance/device_rig.h"
-#include "worker/device/cpu/cpu.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,7 +10,6 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "worker/device/cpu/cpu.h"
 #include "worker/model/model.h"
 
 static struct program *model(const char *arch, int size)
@@ -66,7 +64,7 @@ static double *reduce_of(const struct side *s)
 static bool can(const struct mode *m)
 {
     struct device *d;
-    assert_int_equal(0, device_open(&d, "cpu", &(struct device_options){.threads = 1}, NULL));
+    assert_int_equal(0, rig_open(&d, rig_device, &(struct device_options){.threads = 1}, NULL));
     bool yes = m->emulate || d->ops->native(d, m->compute);
     d->ops->close(d);
     return yes;
@@ -90,7 +88,7 @@ static void first_gradients_match(const char *arch, int size, const struct mode 
     struct program *p = model(arch, size);
     struct images im;
     images_make(&im, p, 4, 11);
-    double *want = first_step("ref", p, &mode_f64, &im, 4, false), *got = first_step("cpu", p, m, &im, 4, false);
+    double *want = first_step("ref", p, &mode_f64, &im, 4, false), *got = first_step(rig_device, p, m, &im, 4, false);
     double d = relative_distance(got, want, p->n_train),
            l = relative_distance(got + p->n_train + p->n_stats, want + p->n_train + p->n_stats, 1);
     print_message("# %s in %s: gradients differ by %.2g (bound %.2g), the loss by %.2g\n", arch, m->name, d, bound, l);
@@ -128,7 +126,7 @@ static void fusing_changes_no_bit(void **state)
     struct images im;
     images_make(&im, p, 5, 12);
     im.weights[3] = 0;
-    double *fused = first_step("cpu", p, m, &im, 5, false), *plain = first_step("cpu", p, m, &im, 5, true);
+    double *fused = first_step(rig_device, p, m, &im, 5, false), *plain = first_step(rig_device, p, m, &im, 5, true);
     size_t differ = 0;
     for (size_t i = 0; i < p->n_reduce; i++)
         differ += fused[i] != plain[i];
@@ -150,8 +148,8 @@ static void a_plan_needs_less_memory_than_all_its_tensors(void **state)
     for (int training = 0; training < 2; training++)
         for (int keep_all = 0; keep_all < 2; keep_all++) {
             struct side s;
-            side_open(&s, "cpu", p, &mode_f32, 16, training, keep_all, 1);
-            bytes[training][keep_all] = cpu_plan_bytes(s.plan);
+            side_open(&s, rig_device, p, &mode_f32, 16, training, keep_all, 1);
+            bytes[training][keep_all] = rig_plan_bytes(s.plan);
             side_close(&s);
         }
     print_message("# peak %zu of %zu bytes in training, %zu of %zu in evaluation\n", bytes[1][0], bytes[1][1],
@@ -168,11 +166,11 @@ static void a_sample_of_weight_0_counts_nowhere(void **state)
     struct images im;
     images_make(&im, p, 4, 13);
     im.weights[1] = 0;
-    double *a = first_step("cpu", p, &mode_f32, &im, 4, false);
+    double *a = first_step(rig_device, p, &mode_f32, &im, 4, false);
     size_t image = (size_t)p->channels * 32 * 32;
     memset(im.pixels + image, 255, image);
     im.labels[1] = -5;
-    double *b = first_step("cpu", p, &mode_f32, &im, 4, false);
+    double *b = first_step(rig_device, p, &mode_f32, &im, 4, false);
     for (size_t i = 0; i < p->n_reduce; i++)
         if (a[i] != b[i])
             fail_msg("sum %zu changed from %g to %g", i, a[i], b[i]);
@@ -191,7 +189,7 @@ static void a_batch_without_samples_moves_nothing(void **state)
     struct side s;
     images_make(&im, p, 2, 14);
     im.weights[0] = im.weights[1] = 0;
-    side_open(&s, "cpu", p, &mode_f32, 2, true, false, 2);
+    side_open(&s, rig_device, p, &mode_f32, 2, true, false, 2);
     side_initialise(&s, 3);
     side_run(&s, &im.b, 1, false, 1, NULL);
     double *r = reduce_of(&s), *before = malloc(sizeof(*before) * p->n_train),
@@ -220,7 +218,7 @@ static void accumulating_the_same_batch_doubles_every_sum(void **state)
     struct images im;
     struct side s;
     images_make(&im, p, 3, 15);
-    side_open(&s, "cpu", p, &mode_f32, 3, true, false, 2);
+    side_open(&s, rig_device, p, &mode_f32, 3, true, false, 2);
     side_initialise(&s, 3);
     side_run(&s, &im.b, 1, false, 1, NULL);
     double *once = reduce_of(&s);
@@ -243,7 +241,7 @@ static void a_new_version_of_the_parameters_is_taken_up(void **state)
     struct images im;
     struct side s;
     images_make(&im, p, 2, 16);
-    side_open(&s, "cpu", p, &mode_f32, 2, true, false, 1);
+    side_open(&s, rig_device, p, &mode_f32, 2, true, false, 1);
     side_initialise(&s, 3);
     side_run(&s, &im.b, 1, false, 1, NULL);
     double *first = side_get(&s, p->logits);
@@ -251,7 +249,7 @@ static void a_new_version_of_the_parameters_is_taken_up(void **state)
     side_run(&s, &im.b, 1, false, 2, NULL);
     double *second = side_get(&s, p->logits);
     side_close(&s);
-    side_open(&s, "cpu", p, &mode_f32, 2, true, false, 1);
+    side_open(&s, rig_device, p, &mode_f32, 2, true, false, 1);
     side_initialise(&s, 4);
     side_run(&s, &im.b, 1, false, 1, NULL);
     double *fresh = side_get(&s, p->logits);
@@ -274,7 +272,7 @@ static void an_evaluation_plan_gives_the_logits_of_ref(void **state)
     images_make(&im, p, 3, 17);
     for (int i = 0; i < 2; i++) {
         struct side s;
-        side_open(&s, i ? "cpu" : "ref", p, i ? &mode_f32 : &mode_f64, 3, false, false, 2);
+        side_open(&s, i ? rig_device : "ref", p, i ? &mode_f32 : &mode_f64, 3, false, false, 2);
         side_initialise(&s, 3);
         side_run(&s, &im.b, 1, false, 1, NULL);
         logits[i] = side_get(&s, p->logits);
@@ -317,7 +315,7 @@ static void gradients_are_announced_once_and_in_order(void **state)
     struct seen seen = {.ordered = true};
     struct run_hooks h = {.ctx = &seen, .ready = on_ready};
     images_make(&im, p, 1, 18);
-    side_open(&s, "cpu", p, &mode_f32, 1, true, false, 1);
+    side_open(&s, rig_device, p, &mode_f32, 1, true, false, 1);
     side_initialise(&s, 3);
     side_run(&s, &im.b, 1, false, 1, &h);
     assert_true(seen.ordered);
@@ -364,7 +362,7 @@ static void *rank_main(void *arg)
     size_t image = (size_t)r->p->channels * 32 * 32;
     int first = r->rank ? 3 : 0, n = r->rank ? 5 : 3; /* an uneven split of 8 samples */
     struct batch b = {r->im->pixels + (size_t)first * image, r->im->labels + first, r->im->weights + first};
-    side_open(&s, "cpu", r->p, &mode_f32, n, true, false, 1);
+    side_open(&s, rig_device, r->p, &mode_f32, n, true, false, 1);
     side_initialise(&s, 3);
     side_run(&s, &b, 1, false, 1, &h);
     r->reduce = reduce_of(&s);
@@ -380,7 +378,7 @@ static void two_ranks_with_common_statistics_are_one(void **state)
     struct meeting m;
     images_make(&im, p, 8, 19);
     im.weights[2] = 0;
-    double *whole = first_step("cpu", p, &mode_f32, &im, 8, false);
+    double *whole = first_step(rig_device, p, &mode_f32, &im, 8, false);
     struct rank ranks[2] = {{&m, 0, p, &im, NULL}, {&m, 1, p, &im, NULL}};
     pthread_t thread[2];
     assert_int_equal(0, pthread_barrier_init(&m.barrier, NULL, 2));
@@ -415,7 +413,7 @@ static void updates_follow_the_torch_rule(void **state)
     double w[N], g[N], m[N], stats[N], got[N];
     struct program *p = small();
     struct side s;
-    side_open(&s, "cpu", p, &mode_f32, 1, true, false, 2);
+    side_open(&s, rig_device, p, &mode_f32, 1, true, false, 2);
     noise(w, N, 1, DT_F32);
     noise(g, N, 2, DT_F32);
     noise(m, N, 3, DT_F32);
@@ -450,9 +448,11 @@ static void halves_are_those_of_ref(void **state)
     struct program *p = small();
     struct images im;
     struct side sides[2];
+    struct mode emulated = *m;
+    emulated.emulate = true; /* what ref knows of halves */
     images_make(&im, p, 5, 12);
     for (int k = 0; k < 2; k++) {
-        side_open(&sides[k], k ? "cpu" : "ref", p, m, 5, true, true, 2);
+        side_open(&sides[k], k ? rig_device : "ref", p, k ? m : &emulated, 5, true, true, 2);
         side_initialise(&sides[k], 3);
         side_run(&sides[k], &im.b, 1, false, 1, NULL);
     }
@@ -471,7 +471,7 @@ static void halves_are_those_of_ref(void **state)
         }
         if (half[0] != half[1])
             fail_msg("%s (%s): halves on %s only", p->tensors[t].name, op_name(p->ops[i].kind),
-                     half[0] ? "ref" : "cpu");
+                     half[0] ? "ref" : rig_device);
         wide += !half[0];
         stored += half[0];
         free(ref);
@@ -495,9 +495,9 @@ static void a_format_is_kept_from_the_input_to_the_loss(void **state)
     struct side s;
     char *text = NULL;
     size_t n = 0;
-    side_open(&s, "cpu", p, m, 4, true, false, 1);
+    side_open(&s, rig_device, p, m, 4, true, false, 1);
     FILE *f = open_memstream(&text, &n);
-    cpu_plan_profile(s.plan, f);
+    rig_plan_profile(s.plan, f);
     fclose(f);
     assert_non_null(strstr(text, " conv "));
     if (strstr(text, " reorder "))
@@ -514,9 +514,9 @@ static void nchw_and_nhwc_give_the_same_numbers(void **state)
     struct program *p = model("resnet18", 32);
     struct images im;
     images_make(&im, p, 4, 11);
-    double *blocked = first_step("cpu", p, &mode_f32, &im, 4, false),
-           *nchw = first_step("cpu", p, &mode_nchw, &im, 4, false),
-           *nhwc = first_step("cpu", p, &mode_nhwc, &im, 4, false);
+    double *blocked = first_step(rig_device, p, &mode_f32, &im, 4, false),
+           *nchw = first_step(rig_device, p, &mode_nchw, &im, 4, false),
+           *nhwc = first_step(rig_device, p, &mode_nhwc, &im, 4, false);
     const double a = relative_distance(nchw, nhwc, p->n_train), b = relative_distance(nchw, blocked, p->n_train);
     print_message("# nchw against nhwc: %.2g, against blocks: %.2g\n", a, b);
     assert_true(a < 2e-2 && b < 2e-2); /* as against ref: ReLUs and maxima flip */
@@ -535,7 +535,7 @@ static void a_type_that_the_device_lacks_is_named(void **state)
     struct plan *plan;
     struct program *p = small();
     float *memory = calloc(p->n_reduce, sizeof(*memory));
-    assert_int_equal(0, device_open(&d, "cpu", &(struct device_options){.threads = 1}, &e));
+    assert_int_equal(0, rig_open(&d, rig_device, &(struct device_options){.threads = 1}, &e));
     struct plan_options o = {
         .batch = 1, .training = true, .compute = DT_F16, .params = memory, .stats = memory, .reduce = memory};
     assert_int_equal(-ENOTSUP, d->ops->plan(d, p, &o, &plan, &e));
@@ -547,7 +547,7 @@ static void a_type_that_the_device_lacks_is_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest of_cpu[] = {
         cmocka_unit_test(gradients_of_resnet18_match_ref),
         cmocka_unit_test(gradients_of_convnet_match_ref),
         {"fusing_changes_no_bit_in_fp32", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_f32},
@@ -580,5 +580,24 @@ int main(void)
         cmocka_unit_test(updates_follow_the_torch_rule),
         cmocka_unit_test(a_type_that_the_device_lacks_is_named),
     };
-    return cmocka_run_group_tests_name("cpu device, whole networks", tests, NULL, NULL);
+    /* natively in halves, and little of all: its GPU is emulated */
+    const struct CMUnitTest of_cuda[] = {
+        cmocka_unit_test(gradients_of_convnet_match_ref),
+        cmocka_unit_test(a_plan_needs_less_memory_than_all_its_tensors),
+        {"fusing_changes_no_bit_in_fp32", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_f32},
+        {"fusing_changes_no_bit_in_nchw", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_nchw},
+        {"halves_are_those_of_ref_in_fp16", halves_are_those_of_ref, NULL, NULL, (void *)(uintptr_t)&mode_fp16},
+        {"halves_are_those_of_ref_in_bf16", halves_are_those_of_ref, NULL, NULL, (void *)(uintptr_t)&mode_bf16},
+        cmocka_unit_test(a_sample_of_weight_0_counts_nowhere),
+        cmocka_unit_test(a_batch_without_samples_moves_nothing),
+        cmocka_unit_test(accumulating_the_same_batch_doubles_every_sum),
+        cmocka_unit_test(a_new_version_of_the_parameters_is_taken_up),
+        cmocka_unit_test(an_evaluation_plan_gives_the_logits_of_ref),
+        cmocka_unit_test(gradients_are_announced_once_and_in_order),
+        cmocka_unit_test(two_ranks_with_common_statistics_are_one),
+        cmocka_unit_test(updates_follow_the_torch_rule),
+    };
+    if (strcmp(rig_device, "cpu") == 0)
+        return cmocka_run_group_tests_name("cpu device, whole networks", of_cpu, NULL, NULL);
+    return cmocka_run_group_tests_name("cuda device, whole networks", of_cuda, NULL, NULL);
 }

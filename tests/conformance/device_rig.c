@@ -9,6 +9,7 @@
 const struct mode mode_f64 = {.name = "fp64", .compute = DT_F64};
 const struct mode mode_f32 = {.name = "fp32", .compute = DT_F32};
 const struct mode mode_bf16 = {.name = "bf16", .compute = DT_BF16};
+const struct mode mode_fp16 = {.name = "fp16", .compute = DT_F16};
 const struct mode mode_emulated = {.name = "emulated bf16", .compute = DT_BF16, .emulate = true};
 const struct mode mode_bf16_o1 = {.name = "bf16 O1", .compute = DT_BF16, .emulate = true, .half = HALF_OPERANDS};
 const struct mode mode_fp16_o1 = {.name = "fp16 O1", .compute = DT_F16, .emulate = true, .half = HALF_OPERANDS};
@@ -29,7 +30,7 @@ void side_open(struct side *s, const char *device, const struct program *p, cons
                bool training, bool keep_all, int threads)
 {
     *s = (struct side){.p = p, .mode = *m, .n = batch};
-    MUST(device_open(&s->d, device, &(struct device_options){.threads = threads}, e));
+    MUST(rig_open(&s->d, device, &(struct device_options){.threads = threads}, e));
     size_t real = dtype_size(s->d->ops->real);
     MUST(s->d->ops->alloc(s->d, p->n_train * real, &s->params, e));
     MUST(s->d->ops->alloc(s->d, p->n_stats * real, &s->stats, e));

@@ -7,11 +7,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 
 #include "worker/device/device.h"
 #include "worker/program/program.h"
+
+/* The device under test, and the opener of it and of ref: device_rig_cpu.c, or a test's own. */
+extern const char *const rig_device;
+int rig_open(struct device **ret, const char *name, const struct device_options *o, struct err *e);
+size_t rig_plan_bytes(const struct plan *pl);          /* memory of its tensors */
+void rig_plan_profile(const struct plan *pl, FILE *f); /* cpu only: a line a step */
 
 struct mode {
     const char *name;
@@ -23,7 +30,7 @@ struct mode {
 };
 extern const struct mode mode_f64, mode_f32, mode_bf16, mode_emulated;
 extern const struct mode mode_fp16_o1, mode_fp16_o2, mode_fp16_o3, mode_bf16_o1;
-extern const struct mode mode_nchw, mode_nhwc;
+extern const struct mode mode_nchw, mode_nhwc, mode_fp16;
 
 struct side {
     const struct program *p;

@@ -1,7 +1,7 @@
-/* Every op of the device interface, forward and backward, on the cpu device against ref: single-op programs over awkward shapes.
+/* Every op of the device interface, forward and backward, on the device under test against ref: single-op programs over awkward shapes.
  *
  * Bounds, with eps = 2^-24 and u the rounding of a stored value (0 in fp32, 2^-8 in bf16; fp32's own is within the first term):
- *   (fp16: u = 2^-11 and, below 2^-14, 2^-25; its gradients of weights are stored so, too)
+ *   (fp16: u = 2^-11 and, below 2^-14, 2^-25; its gradients of weights are stored so, too; the cuda device stores those of bf16 so)
  *   multilinear ops   |error| <= c sqrt(k) eps S + u |value|, c = 4, k = length of the sum, S = sum of |a_i b_i|, which ref itself
  *                     computes from absolute values. sqrt(k): rounding errors of a sum are independent of one another
  *   relu, max pooling exact
@@ -15,7 +15,6 @@
 
 #include "tests/conformance/device_rig.h"
 
-static const char *const device_name = "cpu";
 static const double EPS = 0x1p-24, C = 4;
 enum { BATCH_MAX = 8, CLASSES = 7 };
 
@@ -351,12 +350,14 @@ static void compare_op(const struct side *got, const struct side *ref, const str
     if (op->kind == OP_BN || op->kind == OP_BN_BWD)
         bn = bn_bounds(ref, size != NULL);
     if (op->out >= 0) {
+        /* cuda stores a convolution's result before a bias is added to it */
+        const bool twice = strcmp(rig_device, "cuda") == 0 && op->kind == OP_CONV && op->param[1] >= 0;
         double *g = side_get(got, op->out), *w = side_get(ref, op->out),
                *z = linear_kind(op->kind) ? side_get(size, op->out) : NULL;
         for (size_t k = 0; k < side_count(ref, op->out); k++) {
             double bound = u * fabs(w[k]) + tiny;
             if (z)
-                bound += factor * z[k];
+                bound += factor * z[k] + (twice ? u * z[k] : 0);
             else if (op->kind == OP_BN)
                 bound += EPS * bn.y[k];
             else if (op->kind == OP_BN_BWD)
@@ -381,7 +382,7 @@ static void compare_op(const struct side *got, const struct side *ref, const str
             if (op->kind != OP_BN_BWD)
                 arena_get(size, size->reduce, pr->offset + k, &z, 1);
             double bound = op->kind == OP_BN_BWD ? EPS * (q ? bn.dbeta[k] : bn.dgamma[k]) : factor * z;
-            if (t == DT_F16 && op->kind != OP_BN_BWD)
+            if (op->kind != OP_BN_BWD && (t == DT_F16 || strcmp(rig_device, "cuda") == 0))
                 bound += u * fabs(w) + tiny;
             judge(v, q ? "gradient of bias" : "gradient of weight", s, k, g, w, bound);
         }
@@ -409,7 +410,7 @@ static void examine(enum group g, const struct shape *s, const struct mode *m, c
         mutate(under_test, mutant);
     run_case(&ref, "ref", p, g, s, &mode_f64, values, false, NULL);
     run_case(&size, "ref", q, g, s, &mode_f64, values, true, NULL);
-    run_case(&got, device_name, under_test, g, s, m, values, false, mutant);
+    run_case(&got, rig_device, under_test, g, s, m, values, false, mutant);
     int end = g == BN_EVAL ? p->nfwd : p->nops;
     for (int i = 0; i < end; i++)
         if (!mutant || p->ops[i].kind == mutant->kind)
@@ -434,7 +435,7 @@ struct subject {
 static bool native(const struct mode *m)
 {
     struct device *d;
-    assert_int_equal(0, device_open(&d, device_name, &(struct device_options){.threads = 1}, NULL));
+    assert_int_equal(0, rig_open(&d, rig_device, &(struct device_options){.threads = 1}, NULL));
     bool yes = m->emulate || d->ops->native(d, m->compute);
     d->ops->close(d);
     return yes;
@@ -489,7 +490,7 @@ static const struct {
 enum { NMUTANTS = sizeof(mutants) / sizeof(mutants[0]) };
 _Static_assert((int)NMUTANTS == (int)OP_KINDS, "one mutant for every kind of op");
 
-/* device_suite fp32|emulated|bf16|fp16|fp16-O1|nchw|nhwc: all ops in one type. Without bf16 units bf16 is skipped as a whole. */
+/* device_suite fp32|emulated|bf16|fp16|native-fp16|fp16-O1|nchw|nhwc: all ops in one type. Without bf16 units bf16 is skipped as a whole. */
 int main(int argc, char **argv)
 {
     static const struct {
@@ -497,7 +498,7 @@ int main(int argc, char **argv)
         const struct mode *mode;
     } modes[] = {{"fp32", &mode_f32},     {"emulated", &mode_emulated}, {"bf16", &mode_bf16},
                  {"fp16", &mode_fp16_o2}, {"fp16-O1", &mode_fp16_o1},   {"nchw", &mode_nchw},
-                 {"nhwc", &mode_nhwc}};
+                 {"nhwc", &mode_nhwc},    {"native-fp16", &mode_fp16}};
     static struct subject subjects[GROUPS + NMUTANTS];
     static struct CMUnitTest tests[GROUPS + NMUTANTS];
     const struct mode *mode = NULL;
@@ -505,7 +506,7 @@ int main(int argc, char **argv)
         if (argc == 2 && strcmp(argv[1], modes[i].arg) == 0)
             mode = modes[i].mode;
     if (!mode) {
-        fprintf(stderr, "usage: device_suite fp32|emulated|bf16|fp16|fp16-O1|nchw|nhwc\n");
+        fprintf(stderr, "usage: device_suite fp32|emulated|bf16|fp16|native-fp16|fp16-O1|nchw|nhwc\n");
         return 2;
     }
     if (!native(mode)) {

@@ -4,7 +4,22 @@
 
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define WITH_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WITH_ASAN 1
+#endif
+#endif
+#ifndef WITH_ASAN
+#define WITH_ASAN 0
+#endif
+#if WITH_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 namespace emulate
 {
@@ -13,7 +28,7 @@ place here;
 namespace
 {
 constexpr unsigned WARP = 32;
-constexpr size_t STACK = 128 << 10;
+constexpr size_t STACK = (WITH_ASAN ? 512 : 128) << 10;
 
 enum state { READY, AT_BARRIER, AT_SHUFFLE, DONE };
 
@@ -31,6 +46,44 @@ ucontext_t scheduler;
 const std::function<void()> *body_of_block;
 uint32_t noise = 12345;
 
+std::mutex one_launch; // ranks of a test are threads; there is one processor
+
+// The address sanitizer wants to know which stack is in use.
+#if WITH_ASAN
+const void *scheduler_stack;
+size_t scheduler_stack_bytes;
+void *scheduler_shadow;
+void to_fiber(const fiber &f)
+{
+    __sanitizer_start_switch_fiber(&scheduler_shadow, f.stack.get(), STACK);
+}
+void back_from_fiber()
+{
+    __sanitizer_finish_switch_fiber(scheduler_shadow, nullptr, nullptr);
+}
+void to_scheduler(void **shadow)
+{
+    __sanitizer_start_switch_fiber(shadow, scheduler_stack, scheduler_stack_bytes);
+}
+void in_fiber(void *shadow)
+{
+    __sanitizer_finish_switch_fiber(shadow, &scheduler_stack, &scheduler_stack_bytes);
+}
+#else
+void to_fiber(const fiber &)
+{
+}
+void back_from_fiber()
+{
+}
+void to_scheduler(void **)
+{
+}
+void in_fiber(void *)
+{
+}
+#endif
+
 uint32_t next_noise()
 {
     noise = noise * 1664525u + 1013904223u;
@@ -39,15 +92,20 @@ uint32_t next_noise()
 
 void enter()
 {
+    in_fiber(nullptr);
     (*body_of_block)();
     current->st = DONE;
+    to_scheduler(nullptr); // for good
     swapcontext(&current->context, &scheduler);
 }
 
 void wait_as(state s)
 {
+    void *shadow = nullptr;
     current->st = s;
+    to_scheduler(&shadow);
     swapcontext(&current->context, &scheduler);
+    in_fiber(shadow);
 }
 
 void begin(fiber &f, unsigned index)
@@ -65,7 +123,9 @@ void resume(fiber &f)
 {
     current = &f;
     here.thread = dim3(f.index);
+    to_fiber(f);
     swapcontext(&scheduler, &f.context);
+    back_from_fiber();
 }
 
 // A warp goes on when none of its threads is still on the way; a block likewise. Threads that ended count as arrived.
@@ -120,6 +180,7 @@ void run_block(unsigned n)
 
 void launch(dim3 blocks, dim3 threads, const std::function<void()> &body)
 {
+    const std::lock_guard<std::mutex> lock(one_launch);
     here.blocks = blocks;
     here.threads = threads;
     body_of_block = &body;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common/err.h"
 #include "tests/worker/device/cuda/fake_math.h"
@@ -46,6 +47,8 @@ struct fake {
     struct fake_counts c;
     struct gpu_graph *recording; /* NULL: work runs at once */
     struct block *blocks;
+    bool failing;
+    enum kernel fail_at;
 };
 
 static struct fake *self(struct gpu *g)
@@ -65,22 +68,28 @@ static int run(struct fake *f, const struct work *w, struct err *e)
     case WORK_KERNEL:
         f->c.kernels++;
         f->c.by_kernel[w->kernel]++;
-        if (f->o.fail_kernel && f->c.kernels == f->o.fail_kernel)
+        if (f->failing && w->kernel == f->fail_at) {
+            f->failing = false;
             return err_set(e, -EIO, "CUDA: kernel %d: an illegal memory access was encountered", w->kernel);
-        return kernel_launch(w->kernel, w->args, NULL);
+        }
+        return f->o.idle ? 0 : kernel_launch(w->kernel, w->args, NULL);
     case WORK_DNN:
         f->c.dnns++;
-        fake_dnn(&w->dnn);
+        if (!f->o.idle)
+            fake_dnn(&w->dnn);
         return 0;
     case WORK_GEMM:
         f->c.gemms++;
-        fake_gemm(&w->gemm);
+        if (!f->o.idle)
+            fake_gemm(&w->gemm);
         return 0;
     case WORK_COPY:
-        memmove(w->to, w->from, w->bytes);
+        if (!f->o.idle)
+            memmove(w->to, w->from, w->bytes);
         return 0;
     case WORK_FILL:
-        memset(w->to, w->byte, w->bytes);
+        if (!f->o.idle)
+            memset(w->to, w->byte, w->bytes);
         return 0;
     }
     return 0;
@@ -99,13 +108,34 @@ static int issue(struct fake *f, const struct work *w, struct err *e)
     return 0;
 }
 
+static void *take(const struct fake *f, size_t bytes)
+{
+    void *p = f->o.idle ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                        : aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (!p || p == MAP_FAILED)
+        abort();
+    if (!f->o.idle)
+        memset(p, POISON, bytes);
+    return p;
+}
+
+static void give(const struct fake *f, struct block *b)
+{
+    if (f->o.idle)
+        munmap(b->at, b->bytes);
+    else
+        free(b->at);
+    free(b);
+}
+
 static void fake_close(struct gpu *g)
 {
+    if (self(g)->o.at_close)
+        *self(g)->o.at_close = self(g)->c;
     while (self(g)->blocks) {
         struct block *b = self(g)->blocks;
         self(g)->blocks = b->next;
-        free(b->at);
-        free(b);
+        give(self(g), b);
     }
     free(g);
 }
@@ -138,8 +168,7 @@ static int fake_alloc(struct gpu *g, size_t bytes, void **ret, struct err *e)
                        (f->o.memory - f->c.bytes) >> 20, f->o.memory >> 20);
     }
     b->bytes = bytes;
-    b->at = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    memset(b->at, POISON, bytes);
+    b->at = take(f, bytes);
     b->next = f->blocks;
     f->blocks = b;
     f->c.allocs++;
@@ -158,8 +187,7 @@ static void fake_release(struct gpu *g, void *p)
         *at = b->next;
         f->c.bytes -= b->bytes;
         f->c.frees++;
-        free(b->at);
-        free(b);
+        give(f, b);
         return;
     }
 }
@@ -306,8 +334,10 @@ static int fake_graph_launch(struct gpu *g, struct gpu_graph *x, struct gpu_stre
 static void fake_graph_close(struct gpu *g, struct gpu_graph *x)
 {
     (void)g;
-    if (x)
+    if (x) {
+        self(g)->c.graphs_closed++;
         free(x->all);
+    }
     free(x);
 }
 
@@ -383,4 +413,10 @@ int fake_gpu_open(struct gpu **ret, const struct fake_options *o)
 const struct fake_counts *fake_gpu_counts(const struct gpu *g)
 {
     return &((const struct fake *)g)->c;
+}
+
+void fake_gpu_fail_next(struct gpu *g, enum kernel k)
+{
+    self(g)->failing = true;
+    self(g)->fail_at = k;
 }

@@ -12,17 +12,20 @@ extern "C" {
 
 struct fake_counts {
     long allocs, frees, host_allocs, host_frees, syncs, copies_in, copies_out, kernels, dnns, gemms, captures, graphs,
-        launches;
+        graphs_closed, launches;
     long by_kernel[KERNEL_COUNT];
     size_t bytes; /* taken now */
 };
 
 struct fake_options {
-    size_t memory;    /* bytes, 0: a lot */
-    long fail_kernel; /* the so many-th kernel launch fails; 0: none */
+    size_t memory; /* bytes, 0: a lot */
+    bool idle;     /* work is counted, not done, and memory is never touched: planning of what would not fit here */
+    struct fake_counts *at_close; /* NULL: nobody wants them */
 };
 
 int fake_gpu_open(struct gpu **ret, const struct fake_options *o);
+/* The next launch of this kernel fails. */
+void fake_gpu_fail_next(struct gpu *g, enum kernel k);
 const struct fake_counts *fake_gpu_counts(const struct gpu *g);
 
 #ifdef __cplusplus

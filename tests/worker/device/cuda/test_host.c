@@ -1,0 +1,362 @@
+/* What the cuda device does on the host, on a GPU that counts its calls: nothing is taken and nobody waits after the first steps, runs are walked,
+ * captured and launched when they should be, and errors leave things as they were. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "tests/worker/device/cuda/fake_gpu.h"
+#include "worker/device/cuda/cuda.h"
+#include "worker/program/program.h"
+
+enum { BATCH = 2, SIZE = 8, CLASSES = 5 };
+
+#define MUST(expr)                                                                                                     \
+    do {                                                                                                               \
+        struct err must_e = {0};                                                                                       \
+        struct err *const e = &must_e;                                                                                 \
+        if ((expr) < 0)                                                                                                \
+            fail_msg("%s: %s", #expr, must_e.text);                                                                    \
+    } while (0)
+
+struct rig {
+    struct program *p;
+    struct gpu *gpu;
+    struct device *d;
+    struct plan *plan;
+    void *params, *stats, *reduce;
+    struct fake_counts at_close;
+    uint8_t images[BATCH * SIZE * SIZE * 3];
+    int32_t labels[BATCH];
+    float weights[BATCH];
+    struct run_args run;
+};
+
+static struct program *small(void)
+{
+    static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
+    struct program *p = program_create("small", 3, SIZE, SIZE, mean, std);
+    int x = program_conv(p, "conv", program_input(p), 8, 3, 1, 1, false);
+    x = program_relu(p, "relu", program_bn(p, "bn", x, 1e-5f, 0.1f, false));
+    program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), CLASSES));
+    MUST(program_differentiate(p, e));
+    return p;
+}
+
+static void open_device(struct rig *r, bool graphs, size_t memory)
+{
+    *r = (struct rig){.p = small()};
+    fake_gpu_open(&r->gpu, &(struct fake_options){.memory = memory, .at_close = &r->at_close});
+    MUST(cuda_open_on(&r->d, r->gpu, NULL, &(struct cuda_options){.graphs = graphs}, e));
+    MUST(r->d->ops->alloc(r->d, r->p->n_train * sizeof(float), &r->params, e));
+    MUST(r->d->ops->alloc(r->d, r->p->n_stats * sizeof(float), &r->stats, e));
+    MUST(r->d->ops->alloc(r->d, r->p->n_reduce * sizeof(float), &r->reduce, e));
+    for (int i = 0; i < BATCH; i++)
+        r->weights[i] = 1;
+    r->run = (struct run_args){.batch = {.images = r->images, .labels = r->labels, .weights = r->weights},
+                               .grad_scale = 1,
+                               .params_version = 1};
+}
+
+static int plan_of(struct rig *r, int batch, struct plan **ret, struct err *e)
+{
+    const struct plan_options o = {.batch = batch,
+                                   .training = true,
+                                   .compute = DT_F32,
+                                   .params = r->params,
+                                   .stats = r->stats,
+                                   .reduce = r->reduce};
+    return r->d->ops->plan(r->d, r->p, &o, ret, e);
+}
+
+static void open_rig(struct rig *r, bool graphs)
+{
+    open_device(r, graphs, 0);
+    MUST(plan_of(r, BATCH, &r->plan, e));
+}
+
+static void close_rig(struct rig *r)
+{
+    r->d->ops->plan_close(r->plan);
+    r->d->ops->release(r->d, r->params);
+    r->d->ops->release(r->d, r->stats);
+    r->d->ops->release(r->d, r->reduce);
+    r->d->ops->close(r->d);
+    program_destroy(r->p);
+}
+
+static void step(struct rig *r)
+{
+    MUST(r->d->ops->run(r->plan, &r->run, e));
+    r->run.params_version++;
+}
+
+static struct fake_counts now(const struct rig *r)
+{
+    return *fake_gpu_counts(r->gpu);
+}
+
+static void after_two_steps_nothing_is_taken_and_the_host_does_not_wait(void **state)
+{
+    struct rig r;
+    open_rig(&r, true);
+    step(&r);
+    step(&r);
+    const struct fake_counts before = now(&r);
+    for (int i = 0; i < 5; i++)
+        step(&r);
+    const struct fake_counts after = now(&r);
+    assert_int_equal(before.allocs, after.allocs);
+    assert_int_equal(before.frees, after.frees);
+    assert_int_equal(before.host_allocs, after.host_allocs);
+    assert_int_equal(before.syncs, after.syncs);
+    assert_int_equal(before.copies_out, after.copies_out);
+    assert_int_equal(before.copies_in + 5, after.copies_in); /* a batch, in one piece */
+    close_rig(&r);
+}
+
+static void a_run_is_walked_once_captured_once_and_then_launched(void **state)
+{
+    struct rig r;
+    open_rig(&r, true);
+    step(&r);
+    assert_int_equal(0, now(&r).captures);
+    step(&r);
+    assert_int_equal(1, now(&r).captures);
+    assert_int_equal(1, now(&r).launches);
+    for (int i = 0; i < 4; i++)
+        step(&r);
+    assert_int_equal(1, now(&r).captures);
+    assert_int_equal(5, now(&r).launches);
+    close_rig(&r);
+}
+
+static void what_differs_is_captured_anew(void **state)
+{
+    struct rig r;
+    const struct run_hooks none = {0};
+    open_rig(&r, true);
+    for (int i = 0; i < 3; i++)
+        step(&r);
+    r.run.accumulate = true;
+    for (int i = 0; i < 3; i++)
+        step(&r);
+    assert_int_equal(2, now(&r).captures);
+    r.run.smoothing = 0.1;
+    for (int i = 0; i < 3; i++)
+        step(&r);
+    assert_int_equal(3, now(&r).captures);
+    r.run.hooks = &none; /* that want nothing are no other run */
+    step(&r);
+    r.run.accumulate = false;
+    r.run.smoothing = 0;
+    r.run.grad_scale = 1024; /* in device memory: nor is this */
+    r.run.hooks = NULL;
+    step(&r);
+    assert_int_equal(3, now(&r).captures);
+    close_rig(&r);
+}
+
+struct hook {
+    long ready, captured, replayed;
+    bool fail;
+};
+
+static int on_ready(void *ctx, size_t first, size_t end, void *stream, struct err *e)
+{
+    struct hook *h = ctx;
+    h->ready++;
+    return h->fail ? err_set(e, -ECANCELED, "rank 3 has gone") : 0;
+}
+
+static int on_captured(void *ctx, void *stream, struct err *e)
+{
+    ((struct hook *)ctx)->captured++;
+    return 0;
+}
+
+static int on_replayed(void *ctx, void *stream, struct err *e)
+{
+    ((struct hook *)ctx)->replayed++;
+    return 0;
+}
+
+static void hooks_are_called_while_a_run_is_captured_and_told_of_each_launch(void **state)
+{
+    struct rig r;
+    struct hook h = {0};
+    const struct run_hooks hooks = {.ctx = &h, .ready = on_ready, .captured = on_captured, .replayed = on_replayed};
+    open_rig(&r, true);
+    step(&r);
+    step(&r);
+    r.run.hooks = &hooks;
+    step(&r);
+    const long ready = h.ready;
+    assert_true(ready > 0);
+    step(&r);
+    assert_int_equal(2 * ready, h.ready);
+    assert_int_equal(1, h.captured);
+    assert_int_equal(0, h.replayed);
+    step(&r);
+    step(&r);
+    assert_int_equal(2 * ready, h.ready);
+    assert_int_equal(1, h.captured);
+    assert_int_equal(2, h.replayed);
+    close_rig(&r);
+}
+
+static void eager_runs_capture_nothing(void **state)
+{
+    struct rig r;
+    open_rig(&r, false);
+    for (int i = 0; i < 5; i++)
+        step(&r);
+    assert_int_equal(0, now(&r).captures);
+    assert_int_equal(0, now(&r).launches);
+    close_rig(&r);
+}
+
+/* The half of a run that was captured until then must never be launched. */
+static void an_error_within_a_capture_leaves_the_device_as_it_was(void **state)
+{
+    struct rig r;
+    struct hook h = {0};
+    struct err e = {0};
+    const struct run_hooks hooks = {.ctx = &h, .ready = on_ready};
+    open_rig(&r, true);
+    r.run.hooks = &hooks;
+    step(&r);
+    h.fail = true;
+    assert_int_equal(-ECANCELED, r.d->ops->run(r.plan, &r.run, &e));
+    if (!strstr(e.text, "rank 3 has gone"))
+        fail_msg("%s", e.text);
+    assert_int_equal(0, now(&r).launches);
+    h.fail = false;
+    const long ready = h.ready;
+    step(&r);
+    assert_true(h.ready > ready); /* captured anew */
+    assert_int_equal(2, now(&r).captures);
+    assert_int_equal(1, now(&r).launches);
+    close_rig(&r);
+}
+
+static void eager_and_captured_runs_give_the_same_bits(void **state)
+{
+    struct rig r[2];
+    for (int k = 0; k < 2; k++) {
+        open_rig(&r[k], k);
+        for (size_t i = 0; i < sizeof r->images; i++)
+            r[k].images[i] = (uint8_t)(i * 37);
+        memset(r[k].params, 0, r[k].p->n_train * sizeof(float));
+        for (size_t i = 0; i < r[k].p->n_train; i++)
+            ((float *)r[k].params)[i] = (float)((int)(i * 7 % 13) - 6) / 16;
+        for (int i = 0; i < 3; i++)
+            step(&r[k]);
+    }
+    assert_memory_equal(r[0].reduce, r[1].reduce, r[0].p->n_reduce * sizeof(float));
+    close_rig(&r[0]);
+    close_rig(&r[1]);
+}
+
+static void more_kinds_of_runs_than_are_kept_push_out_old_ones(void **state)
+{
+    struct rig r;
+    open_rig(&r, true);
+    for (int k = 0; k < 12; k++) {
+        r.run.smoothing = k / 100.0;
+        for (int i = 0; i < 2; i++)
+            step(&r);
+    }
+    assert_int_equal(12, now(&r).captures);
+    close_rig(&r);
+    assert_int_equal(12, r.at_close.graphs_closed);
+}
+
+/* The number that the message gives does fit. */
+static void out_of_memory_names_the_largest_tenants_and_a_batch_that_fits(void **state)
+{
+    struct rig r;
+    struct err why = {0};
+    unsigned fits = 0;
+    open_device(&r, true, (size_t)96 << 20);
+    assert_int_equal(-ENOMEM, plan_of(&r, 16384, &r.plan, &why));
+    print_message("# %s\n", why.text);
+    const char *number = strstr(why.text, "); ");
+    assert_non_null(strstr(why.text, "a batch of 16384 images"));
+    assert_non_null(strstr(why.text, "largest: conv"));
+    assert_true(number && sscanf(number, "); %u images would fit", &fits) == 1 && fits > 1000 && fits < 16384);
+    MUST(plan_of(&r, (int)fits, &r.plan, e));
+    close_rig(&r);
+}
+
+static void everything_is_given_back(void **state)
+{
+    struct rig r;
+    open_device(&r, true, 0);
+    const size_t before = now(&r).bytes;
+    MUST(plan_of(&r, BATCH, &r.plan, e));
+    assert_true(now(&r).bytes > before);
+    for (int i = 0; i < 3; i++)
+        step(&r);
+    r.d->ops->plan_close(r.plan);
+    assert_int_equal(before, now(&r).bytes);
+    MUST(plan_of(&r, BATCH, &r.plan, e));
+    close_rig(&r);
+    assert_int_equal(0, r.at_close.bytes);
+    assert_int_equal(r.at_close.allocs, r.at_close.frees);
+    assert_int_equal(r.at_close.host_allocs, r.at_close.host_frees);
+    assert_int_equal(r.at_close.graphs, r.at_close.graphs_closed);
+}
+
+/* What a failed plan had taken until then goes back, too. */
+static void a_plan_that_fails_gives_everything_back(void **state)
+{
+    struct rig r;
+    open_device(&r, true, (size_t)24 << 20);
+    const struct fake_counts before = now(&r);
+    assert_int_equal(-ENOMEM, plan_of(&r, 4096, &r.plan, NULL));
+    assert_int_equal(before.bytes, now(&r).bytes);
+    close_rig(&r);
+    assert_int_equal(r.at_close.host_allocs, r.at_close.host_frees);
+}
+
+static void an_error_of_a_kernel_names_it_and_its_operation(void **state)
+{
+    struct rig r;
+    struct err why = {0};
+    open_rig(&r, true);
+    step(&r);
+    fake_gpu_fail_next(r.gpu, KERNEL_BN_APPLY);
+    r.plan->ops->plan_close(r.plan);
+    MUST(plan_of(&r, BATCH, &r.plan, e));
+    assert_int_equal(-EIO, r.d->ops->run(r.plan, &r.run, &why));
+    if (!strstr(why.text, "bn+relu") || !strstr(why.text, "illegal memory access"))
+        fail_msg("%s", why.text);
+    close_rig(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(after_two_steps_nothing_is_taken_and_the_host_does_not_wait),
+        cmocka_unit_test(a_run_is_walked_once_captured_once_and_then_launched),
+        cmocka_unit_test(what_differs_is_captured_anew),
+        cmocka_unit_test(hooks_are_called_while_a_run_is_captured_and_told_of_each_launch),
+        cmocka_unit_test(eager_runs_capture_nothing),
+        cmocka_unit_test(an_error_within_a_capture_leaves_the_device_as_it_was),
+        cmocka_unit_test(eager_and_captured_runs_give_the_same_bits),
+        cmocka_unit_test(more_kinds_of_runs_than_are_kept_push_out_old_ones),
+        cmocka_unit_test(out_of_memory_names_the_largest_tenants_and_a_batch_that_fits),
+        cmocka_unit_test(everything_is_given_back),
+        cmocka_unit_test(a_plan_that_fails_gives_everything_back),
+        cmocka_unit_test(an_error_of_a_kernel_names_it_and_its_operation),
+    };
+    return cmocka_run_group_tests_name("cuda device on the host", tests, NULL, NULL);
+}

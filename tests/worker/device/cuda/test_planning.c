@@ -1,0 +1,172 @@
+/* With no GPU in the machine: every graph that the engine would run for a ResNet has a finalised plan for an H200, whose properties are given as
+ * JSON. The plans are those of real cuda plans, made over an idle fake of the GPU; prints what was chosen.
+ *
+ * usage: test_planning PROPERTIES.json [MODEL...] */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "tests/worker/device/cuda/fake_gpu.h"
+#include "tests/worker/device/cuda/properties.h"
+#include "worker/device/cuda/plan.h"
+#include "worker/model/model.h"
+
+struct kind {
+    const char *name;
+    enum dtype type;
+    bool tf32;
+};
+static const struct kind kinds[] = {{"TF32", DT_F32, true}, {"fp16", DT_F16, false}, {"bf16", DT_BF16, false}};
+static const int batches[] = {32, 256};
+static char *props;
+
+struct tally {
+    int count, distinct;
+    size_t workspace;
+    const struct dnn_plan *seen[512];
+};
+
+static struct program *model(const char *arch)
+{
+    struct program *p;
+    struct err e = {0};
+    const struct model_options o = {.arch = arch,
+                                    .classes = 1000,
+                                    .channels = 3,
+                                    .image_size = 224,
+                                    .mean = {0.5f, 0.5f, 0.5f, 0},
+                                    .std = {0.25f, 0.25f, 0.25f, 1}};
+    if (model_build(&p, &o, &e) < 0)
+        fail_msg("%s", e.text);
+    return p;
+}
+
+static struct device *open_idle(const struct kind *k)
+{
+    struct gpu *g;
+    struct dnn *dnn;
+    struct device *d;
+    struct err e = {0};
+    if (dnn_open(&dnn, &(struct dnn_options){.props_json = props}, &e) < 0)
+        fail_msg("%s", e.text);
+    fake_gpu_open(&g, &(struct fake_options){.idle = true, .memory = (size_t)1 << 40});
+    const struct cuda_options o = {.graphs = true, .tf32 = k->tf32, .fused_patterns = true};
+    if (cuda_open_on(&d, g, dnn, &o, &e) < 0)
+        fail_msg("%s", e.text);
+    return d;
+}
+
+static void count(struct tally *t, const struct dnn_plan *p)
+{
+    const size_t w = dnn_plan_workspace(p);
+    t->count++;
+    t->workspace = w > t->workspace ? w : t->workspace;
+    for (int i = 0; i < t->distinct; i++)
+        if (t->seen[i] == p)
+            return;
+    assert_true(t->distinct < (int)(sizeof t->seen / sizeof *t->seen));
+    t->seen[t->distinct++] = p;
+}
+
+static int graphs_of(const struct program *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->nops; i++)
+        n += p->ops[i].kind == OP_CONV || p->ops[i].kind == OP_CONV_BWD_DATA || p->ops[i].kind == OP_CONV_BWD_PARAM;
+    return n;
+}
+
+static void print_tally(const char *arch, const struct kind *k, int batch, const struct tally *t)
+{
+    for (int i = 0; i < DNN_PATTERN_COUNT; i++)
+        if (t[i].count)
+            print_message("# %-10s %-5s %5d  %-15s %6d %9d %10zu KiB\n", arch, k->name, batch, dnn_pattern_name(i),
+                          t[i].count, t[i].distinct, t[i].workspace >> 10);
+}
+
+/* Every convolution of the program is a step with a plan. */
+static void examine(const struct program *p, const char *arch, const struct kind *k, int batch,
+                    const struct cuda_plan *pl)
+{
+    struct tally *t = calloc(DNN_PATTERN_COUNT, sizeof *t);
+    int all = 0, fused = 0;
+    for (int i = 0; i < pl->nsteps; i++) {
+        const struct step *s = pl->steps[i];
+        if (s->kind != STEP_DNN)
+            continue;
+        if (!s->dnn.plan)
+            fail_msg("%s %s batch %d: op %d has no plan for %s", arch, k->name, batch, s->op,
+                     dnn_pattern_name(s->dnn.pattern));
+        assert_int_equal(s->dnn.pattern, dnn_plan_pattern(s->dnn.plan));
+        assert_true(pl->workspace_bytes >= dnn_plan_workspace(s->dnn.plan));
+        count(&t[s->dnn.pattern], s->dnn.plan);
+        all++;
+        fused += s->dnn.pattern != DNN_CONV && s->dnn.pattern != DNN_DGRAD && s->dnn.pattern != DNN_WGRAD;
+    }
+    print_tally(arch, k, batch, t);
+    assert_int_equal(graphs_of(p), all);
+    if (k->type != DT_F16)
+        assert_int_equal(0, fused);
+    else if (fused * 3 < all) /* a third at least: the statistics of each forward convolution */
+        fail_msg("%s fp16 batch %d: %d of %d graphs are fused", arch, batch, fused, all);
+    free(t);
+}
+
+static void plan_one(const struct program *p, const char *arch, const struct kind *k, int batch)
+{
+    struct device *d = open_idle(k);
+    struct plan *plan;
+    struct err e = {0};
+    void *arena[3];
+    const size_t n[] = {p->n_train, p->n_stats, p->n_reduce};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(0, d->ops->alloc(d, n[i] * sizeof(float), &arena[i], &e));
+    const struct plan_options o = {.batch = batch,
+                                   .training = true,
+                                   .compute = k->type,
+                                   .params = arena[0],
+                                   .stats = arena[1],
+                                   .reduce = arena[2]};
+    if (d->ops->plan(d, p, &o, &plan, &e) < 0)
+        fail_msg("%s %s batch %d: %s", arch, k->name, batch, e.text);
+    examine(p, arch, k, batch, (const struct cuda_plan *)plan);
+    d->ops->plan_close(plan);
+    d->ops->close(d);
+}
+
+static void every_graph_has_a_plan(void **state)
+{
+    const char *arch = *state;
+    struct program *p = model(arch);
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
+            plan_one(p, arch, &kinds[k], batches[b]);
+    program_destroy(p);
+}
+
+int main(int argc, char **argv)
+{
+    enum { MODELS_MAX = 8 };
+    static char names[MODELS_MAX][64];
+    struct CMUnitTest tests[MODELS_MAX];
+    int n = 0;
+    if (argc < 3) {
+        fprintf(stderr, "usage: test_planning PROPERTIES.json MODEL...\n");
+        return 2;
+    }
+    props = properties_read(argv[1]);
+    printf("# %-10s %-5s %5s  %-15s %6s %9s %14s\n", "model", "type", "batch", "pattern", "graphs", "distinct",
+           "workspace");
+    for (int i = 2; i < argc && n < MODELS_MAX; i++, n++) {
+        snprintf(names[n], sizeof names[n], "every_graph_of_%s_has_a_plan", argv[i]);
+        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = every_graph_has_a_plan, .initial_state = argv[i]};
+    }
+    const int rc = _cmocka_run_group_tests("planning for an H200", tests, (size_t)n, NULL, NULL);
+    free(props);
+    return rc;
+}

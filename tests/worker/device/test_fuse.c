@@ -1,0 +1,150 @@
+/* Which ops ride along with which. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "worker/device/fuse.h"
+#include "worker/program/program.h"
+
+static const float mean[3] = {0.5f, 0.5f, 0.5f}, std[3] = {0.25f, 0.25f, 0.25f};
+
+struct net {
+    struct program *p;
+    struct fused *f;
+    int *readers;
+};
+
+static int bn_of(struct program *p, const char *name, int x)
+{
+    char conv[32];
+    snprintf(conv, sizeof conv, "%s.conv", name);
+    return program_bn(p, name, program_conv(p, conv, x, 4, 1, 1, 0, false), 1e-5f, 0.1f, false);
+}
+
+static struct net begin(int *ret_x)
+{
+    struct net n = {.p = program_create("few ops", 3, 4, 4, mean, std)};
+    *ret_x = program_input(n.p);
+    return n;
+}
+
+static void finish(struct net *n, int x, bool training, bool nothing)
+{
+    struct err e = {0};
+    program_xent(n->p, program_linear(n->p, "fc", program_avgpool(n->p, "mean", x), 5));
+    if (program_differentiate(n->p, &e) < 0)
+        fail_msg("%s", e.text);
+    n->f = calloc((size_t)n->p->nops, sizeof *n->f);
+    n->readers = calloc((size_t)n->p->ntensors, sizeof *n->readers);
+    fuse_readers(n->p, training, n->readers);
+    fuse_ops(n->p, 0, training ? n->p->nops : n->p->nfwd, n->readers, nothing, n->f);
+}
+
+static void end(struct net *n)
+{
+    free(n->f);
+    free(n->readers);
+    program_destroy(n->p);
+}
+
+static int find(const struct net *n, enum op_kind k, int which)
+{
+    for (int i = 0; i < n->p->nops; i++)
+        if (n->p->ops[i].kind == k && which-- == 0)
+            return i;
+    fail_msg("no such op");
+    return -1;
+}
+
+static void a_relu_takes_its_batch_norm_along(void **state)
+{
+    int x;
+    struct net n = begin(&x);
+    finish(&n, program_relu(n.p, "relu", bn_of(n.p, "a", x)), true, false);
+    const int bn = find(&n, OP_BN, 0), relu = find(&n, OP_RELU, 0), bwd = find(&n, OP_BN_BWD, 0);
+    assert_true(n.f[bn].skip && !n.f[relu].skip);
+    assert_int_equal(bn, n.f[relu].bn);
+    assert_int_equal(-1, n.f[relu].add);
+    assert_int_equal(find(&n, OP_RELU_BWD, 0), n.f[bwd].relu_bwd);
+    assert_false(n.f[bwd].store_dz);
+    end(&n);
+}
+
+static void the_later_of_two_batch_norms_takes_the_sum_along(void **state)
+{
+    int x;
+    struct net n = begin(&x);
+    int a = bn_of(n.p, "a", x), b = bn_of(n.p, "b", x);
+    finish(&n, program_relu(n.p, "relu", program_add(n.p, "add", a, b)), true, false);
+    const int relu = find(&n, OP_RELU, 0);
+    assert_int_equal(find(&n, OP_BN, 1), n.f[relu].bn);
+    assert_int_equal(find(&n, OP_ADD, 0), n.f[relu].add);
+    assert_false(n.f[find(&n, OP_BN, 0)].skip);
+    assert_true(n.f[find(&n, OP_BN, 1)].skip);
+    end(&n);
+}
+
+/* Both summands' gradients are what the ReLU lets through: it must be stored. */
+static void a_gradient_that_two_ops_read_is_stored(void **state)
+{
+    int x;
+    struct net n = begin(&x);
+    int a = program_relu(n.p, "first", bn_of(n.p, "a", x)), b = bn_of(n.p, "b", a);
+    finish(&n, program_relu(n.p, "relu", program_add(n.p, "add", b, a)), true, false);
+    int with_store = 0;
+    for (int i = 0; i < n.p->nops; i++)
+        with_store += n.p->ops[i].kind == OP_BN_BWD && n.f[i].relu_bwd >= 0 && n.f[i].store_dz;
+    assert_int_equal(1, with_store);
+    end(&n);
+}
+
+static void what_two_ops_read_is_not_taken_along(void **state)
+{
+    int x;
+    struct net n = begin(&x);
+    int a = bn_of(n.p, "a", x);
+    finish(&n, program_add(n.p, "add", program_relu(n.p, "relu", a), a), true, false);
+    assert_false(n.f[find(&n, OP_BN, 0)].skip);
+    assert_int_equal(-1, n.f[find(&n, OP_RELU, 0)].bn);
+    end(&n);
+}
+
+static void a_sum_with_itself_is_left_alone(void **state)
+{
+    int x;
+    struct net n = begin(&x);
+    int a = bn_of(n.p, "a", x);
+    finish(&n, program_add(n.p, "add", a, a), false, false);
+    assert_false(n.f[find(&n, OP_BN, 0)].skip || n.f[find(&n, OP_ADD, 0)].skip);
+    end(&n);
+}
+
+static void every_op_stands_alone_where_tests_want_every_tensor(void **state)
+{
+    int x;
+    struct net n = begin(&x);
+    finish(&n, program_relu(n.p, "relu", bn_of(n.p, "a", x)), true, true);
+    for (int i = 0; i < n.p->nops; i++)
+        assert_false(n.f[i].skip);
+    end(&n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_relu_takes_its_batch_norm_along),
+        cmocka_unit_test(the_later_of_two_batch_norms_takes_the_sum_along),
+        cmocka_unit_test(a_gradient_that_two_ops_read_is_stored),
+        cmocka_unit_test(what_two_ops_read_is_not_taken_along),
+        cmocka_unit_test(a_sum_with_itself_is_left_alone),
+        cmocka_unit_test(every_op_stands_alone_where_tests_want_every_tensor),
+    };
+    return cmocka_run_group_tests_name("fusing", tests, NULL, NULL);
+}
