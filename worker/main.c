@@ -19,6 +19,7 @@
 #include "worker/data/make_db.h"
 #include "worker/data/shapes.h"
 #include "worker/exit_code.h"
+#include "worker/gpu_info_main.h"
 #include "worker/personality/personality.h"
 #include "worker/predict_main.h"
 #include "worker/ranks.h"
@@ -157,9 +158,9 @@ static const struct {
     const char *name;
     int (*main)(int argc, char **argv);
 } commands[] = {
-    {"train", train_main}, {"caffe2", caffe2_main},    {"imagenet", imagenet_main},
-    {"mnist", mnist_main}, {"make-data", shapes_main}, {"make-db", make_db_main},
-    {"plot", plot_main},   {"convert", convert_main},  {"predict", predict_main},
+    {"train", train_main},      {"caffe2", caffe2_main},     {"imagenet", imagenet_main}, {"mnist", mnist_main},
+    {"make-data", shapes_main}, {"make-db", make_db_main},   {"plot", plot_main},         {"convert", convert_main},
+    {"predict", predict_main},  {"gpu-info", gpu_info_main},
 };
 
 int main(int argc, char **argv)
@@ -172,7 +173,7 @@ int main(int argc, char **argv)
             return commands[i].main(argc - 1, argv + 1);
     fprintf(stderr,
             "trainer: '%s' is not a command; train (the default), caffe2, imagenet, mnist, make-data, make-db, plot, "
-            "convert and predict are\n",
+            "convert, predict and gpu-info are\n",
             argv[1]);
     return EXIT_USAGE_ERROR;
 }
