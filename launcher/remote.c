@@ -25,6 +25,7 @@
 #define FLUSH_MS 600000
 #define LOST_KILL_MS 30000
 #define LATE_MS 30000 /* an agent that was told to stop has this on top of what its workers may take */
+#define UNBEGUN_MS 5000
 #define EXIT_SSH 255
 
 static void say(struct remote *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -71,6 +72,8 @@ static void give_up_unbegun(struct remote *m, const char *why)
     }
 }
 
+static void on_begin_late(uv_timer_t *t);
+
 static void on_late(uv_timer_t *t)
 {
     struct remote *m = t->data;
@@ -87,7 +90,10 @@ static void stop_all(struct remote *m, int signo, bool typed)
     if (m->stopping)
         return;
     m->stopping = true;
-    give_up_unbegun(m, NULL);
+    if (!m->failed)
+        give_up_unbegun(m, NULL);
+    else /* what is wrong there is worth a moment */
+        uv_timer_start(&m->begin, on_begin_late, UNBEGUN_MS, 0);
     uv_timer_start(&m->late, on_late,
                    (uint64_t)(stops_longest_ms(&m->c->stops) + (int64_t)(m->c->stops.kill * 1000) + LATE_MS), 0);
 }
@@ -118,8 +124,12 @@ static void on_begin_late(uv_timer_t *t)
 {
     struct remote *m = t->data;
     char why[96];
-    if (m->stopping || count_running(m, false) == count_running(m, true))
+    if (count_running(m, false) == count_running(m, true))
         return;
+    if (m->stopping) {
+        give_up_unbegun(m, "crun has not begun there either");
+        return;
+    }
     snprintf(why, sizeof why, "crun did not begin there within %g s (join_timeout)",
              (double)config_join_timeout_ms(m->c) / 1000);
     give_up_unbegun(m, why);
