@@ -1,5 +1,9 @@
 /* Collectives behind one vtable: local (world of one, or ranks as threads), gloo (CPU), nccl (in the cuda module).
  *
+ * COMM_CONTROL carries host memory and its calls block, in every communicator: what ranks tell each other about files, metrics and the end. Where
+ * gradients lie on a GPU the other channels carry its memory: nccl enqueues on a stream, gloo stages them through page-locked memory
+ * (staged.c; the way to run several ranks on one GPU). Either has a gloo communicator beside it for COMM_CONTROL (beside.c).
+ *
  * A communicator has CHANNELS independent orders: calls on one channel happen in call order on every rank; calls on different channels
  * may overlap (from different threads). All ranks must make the same calls with the same sizes on a channel.
  * Every call has the communicator's deadline and can be aborted from any thread; after a failure the communicator is
@@ -15,9 +19,11 @@
 
 #include "worker/dtype.h"
 
+struct comm;
+struct comm_ops;
+struct device;
 struct err;
 struct store;
-struct comm;
 
 enum comm_op { COMM_SUM, COMM_MAX, COMM_MIN };
 enum comm_channel { COMM_CONTROL, COMM_GRADIENTS, COMM_STATISTICS, COMM_CHANNELS };
@@ -29,11 +35,14 @@ struct comm_options {
     int64_t timeout_ms;  /* of open and of every call; > 0 */
     const char
         *bind_addr; /* local address to bind and advertise; NULL: loopback if all ranks are local, else by route */
+    struct device *device; /* its memory is what GRADIENTS and STATISTICS carry (device_ops.async); NULL: host memory */
+    const struct comm_ops *nccl; /* of the cuda module; NULL: there is none */
 };
 
 struct comm_ops {
-    const char *name;  /* "local", "gloo", "nccl" */
-    bool host_buffers; /* buffers are host memory and calls block; else they are enqueued on `stream` */
+    const char *name; /* "local", "gloo", "nccl" */
+    bool
+        host_buffers; /* calls block; else they are enqueued on `stream`, a native handle, and the buffers are device memory */
     int (*open)(struct comm **ret, const struct comm_options *o, struct err *e);
     void (*close)(struct comm *c);
 
@@ -54,6 +63,11 @@ struct comm_ops {
     int (*reduce_scatter)(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t n, enum dtype t,
                           void *stream, struct err *e);
     int (*barrier)(struct comm *c, enum comm_channel ch, struct err *e);
+
+    /* Where calls are only enqueued: 0, or how what was enqueued before has failed. NULL: errors come with the call. Any thread. */
+    int (*check)(struct comm *c, struct err *e);
+    /* Memory that calls of this channel will often be about, until close(): registered where that saves copies. NULL: of no use. */
+    void (*lend)(struct comm *c, enum comm_channel ch, void *buf, size_t bytes);
 };
 
 struct comm {
@@ -62,10 +76,19 @@ struct comm {
 };
 
 extern const struct comm_ops comm_local_ops, comm_gloo_ops;
+extern const struct comm_ops comm_nccl_ops; /* in the cuda module */
 
-/* By name: "local", "gloo", "auto" (local for a world of one, else gloo). Errors: -ETIMEDOUT names the ranks that did not come,
- * -ECONNRESET the peer that went, -EINVAL an unknown name, with the list. */
+/* By name: "local", "gloo", "nccl", "auto" (local for a world of one; else nccl where there are a device with streams and NCCL, else gloo). Errors:
+ * -ETIMEDOUT names the ranks that did not come, -ECONNRESET the peer that went, -EINVAL an unknown name, with the list, -ENOTSUP what
+ * is missing. */
 int comm_open(struct comm **ret, const char *name, const struct comm_options *o, struct err *e);
+
+/* Control on one communicator, all else on the other, both taken over: also on failure, when they are closed. */
+int comm_beside(struct comm **ret, struct comm *control, struct comm *device, struct err *e);
+
+/* Device memory over a communicator for host memory: copied out to page-locked memory on the caller's stream, reduced, copied back, all of it waited
+ * for. COMM_CONTROL is host's. Takes host over, also on failure. */
+int comm_staged(struct comm **ret, struct comm *host, struct device *d, struct err *e);
 
 /* Ranks as threads of one process (tests): opens `world` communicators that meet each other. ret: array of world.
  * Each is closed by itself. */

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "worker/dtype.h"
+#include "worker/loss_scale.h"
 
 struct err;
 struct program;
@@ -45,6 +46,8 @@ struct run_hooks {
     /* Elements [first, end) of the reduce arena are final for this run. Ranges are given once each, in ascending order for gradients.
      * NULL: nobody wants to know. Must not block. */
     int (*ready)(void *ctx, size_t first, size_t end, void *stream, struct err *e);
+    /* They act on the host, when they are called: the run must not be captured. */
+    bool on_host;
     /* A device that captures a run as a graph calls the two above while it captures, then captured(); each later launch of that graph does again what they
      * had enqueued, and is told by replayed(). NULL: nobody wants to know. */
     int (*captured)(void *ctx, void *stream, struct err *e);
@@ -125,8 +128,44 @@ struct update {
     double max_norm;
 };
 
-struct plan_memory { /* bytes */
+struct plan_memory {                        /* bytes */
     size_t activations, weights, workspace; /* tensors; copies of weights in other layouts; scratch of kernels */
+};
+
+struct device_verdict { /* on a step: judge() */
+    struct loss_scale scale_after;
+    bool skipped, hopeless; /* nothing was changed; and nothing will be any more */
+};
+
+/* What a device offers whose work goes on while the host goes on: streams for collectives, and steps that the host does not look at before the next
+ * is enqueued. Streams are native handles (cudaStream_t), as hooks get them. Training thread, but where it says otherwise. */
+struct device_async {
+    int (*open)(struct device *d, void **ret_stream, struct err *e);
+    void (*close)(struct device *d, void *stream);
+    void *(*compute)(struct device *d); /* where run(), update() and their like enqueue */
+    /* What is enqueued on `after` from now on happens after what was enqueued on `before` up to now. Captured with them. */
+    int (*order)(struct device *d, void *before, void *after, struct err *e);
+    /* out = in * mul, n elements, enqueued. Halves to and from the type of arenas. */
+    int (*convert)(struct device *d, void *stream, void *out, enum dtype to, const void *in, enum dtype from, size_t n,
+                   double mul, struct err *e);
+
+    /* Page-locked host memory, and copies that are enqueued. Any thread that has called attach(). */
+    int (*attach)(struct device *d, struct err *e);
+    int (*host_alloc)(struct device *d, size_t bytes, void **ret, struct err *e);
+    void (*host_release)(struct device *d, void *p);
+    int (*copy_in)(struct device *d, void *stream, void *to, const void *host, size_t bytes, struct err *e);
+    int (*copy_out)(struct device *d, void *stream, void *host, const void *from, size_t bytes, struct err *e);
+    int (*sync)(struct device *d, void *stream, struct err *e); /* the host waits */
+
+    /* Loss scaling on the device (worker/loss_scale.h is the rule). From guard() on run() multiplies its grad_scale by the scale, grad_norm() and
+     * update() divide by it, and update(), blend() and update_stats() do nothing once the last judge() found a loss or norm that is not
+     * finite; update.step counts the skipped steps, too. *s: the scale to begin with; NULL: no more of it. */
+    int (*guard)(struct device *d, const struct loss_scale *s, struct err *e);
+    int (*judge)(struct device *d, const void *loss, const void *norm, struct err *e); /* norm: NULL: not looked at */
+    int (*store)(struct device *d, void *to, double value, struct err *e);             /* an element of an arena */
+    /* Send n <= 16 elements of an arena and the verdict to the host, slot 0 or 1; take() waits for that slot alone. */
+    int (*post)(struct device *d, int slot, const void *from, int n, struct err *e);
+    int (*take)(struct device *d, int slot, double *ret, int n, struct device_verdict *v, struct err *e);
 };
 
 struct device_ops {
@@ -169,6 +208,7 @@ struct device_ops {
     /* One line for the log: instruction set, library version, what is emulated. */
     int (*describe)(struct device *d, char *out, size_t cap);
     bool (*native)(struct device *d, enum dtype compute); /* runs it in hardware at full speed */
+    const struct device_async *async;                     /* NULL: every call has done its work when it returns */
 };
 
 struct device {

@@ -1,0 +1,106 @@
+/* Two communicators as one: control messages on a host's, gradients and statistics on a device's. What fails on one side ends both. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "common/err.h"
+#include "worker/comm/comm.h"
+
+struct beside {
+    struct comm base;
+    struct comm_ops ops; /* name and kind are the device's */
+    struct comm *control, *device;
+};
+
+static struct comm *side(struct comm *c, enum comm_channel ch)
+{
+    struct beside *b = (struct beside *)c;
+    return ch == COMM_CONTROL ? b->control : b->device;
+}
+
+static void beside_close(struct comm *c)
+{
+    struct beside *b = (struct beside *)c;
+    b->device->ops->close(b->device);
+    b->control->ops->close(b->control);
+    free(b);
+}
+
+static void beside_abort(struct comm *c)
+{
+    struct beside *b = (struct beside *)c;
+    b->device->ops->abort(b->device);
+    b->control->ops->abort(b->control);
+}
+
+static int beside_all_reduce(struct comm *c, enum comm_channel ch, void *buf, size_t n, enum dtype t, enum comm_op op,
+                             void *stream, struct err *e)
+{
+    struct comm *to = side(c, ch);
+    return to->ops->all_reduce(to, ch, buf, n, t, op, stream, e);
+}
+
+static int beside_broadcast(struct comm *c, enum comm_channel ch, void *buf, size_t bytes, int root, void *stream,
+                            struct err *e)
+{
+    struct comm *to = side(c, ch);
+    return to->ops->broadcast(to, ch, buf, bytes, root, stream, e);
+}
+
+static int beside_all_gather(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t bytes,
+                             void *stream, struct err *e)
+{
+    struct comm *to = side(c, ch);
+    return to->ops->all_gather(to, ch, in, out, bytes, stream, e);
+}
+
+static int beside_reduce_scatter(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t n,
+                                 enum dtype t, void *stream, struct err *e)
+{
+    struct comm *to = side(c, ch);
+    return to->ops->reduce_scatter(to, ch, in, out, n, t, stream, e);
+}
+
+static int beside_barrier(struct comm *c, enum comm_channel ch, struct err *e)
+{
+    struct comm *to = side(c, ch);
+    return to->ops->barrier(to, ch, e);
+}
+
+static int beside_check(struct comm *c, struct err *e)
+{
+    struct comm *to = ((struct beside *)c)->device;
+    return to->ops->check ? to->ops->check(to, e) : 0;
+}
+
+static void beside_lend(struct comm *c, enum comm_channel ch, void *buf, size_t bytes)
+{
+    struct comm *to = side(c, ch);
+    if (to->ops->lend)
+        to->ops->lend(to, ch, buf, bytes);
+}
+
+int comm_beside(struct comm **ret, struct comm *control, struct comm *device, struct err *e)
+{
+    struct beside *b = calloc(1, sizeof *b);
+    if (!b) {
+        device->ops->close(device);
+        control->ops->close(control);
+        return err_set(e, -ENOMEM, "no memory for a communicator");
+    }
+    *b = (struct beside){.base = {&b->ops, device->rank, device->world},
+                         .ops = {.name = device->ops->name,
+                                 .host_buffers = device->ops->host_buffers,
+                                 .close = beside_close,
+                                 .abort = beside_abort,
+                                 .all_reduce = beside_all_reduce,
+                                 .broadcast = beside_broadcast,
+                                 .all_gather = beside_all_gather,
+                                 .reduce_scatter = beside_reduce_scatter,
+                                 .barrier = beside_barrier,
+                                 .check = beside_check,
+                                 .lend = beside_lend},
+                         .control = control,
+                         .device = device};
+    *ret = &b->base;
+    return 0;
+}
