@@ -221,6 +221,7 @@ static int open_device(struct predictor *p, struct err *e)
 static int predictor_open(struct predictor *p, struct err *e)
 {
     TRY(weights_open(&p->weights, p->cfg->checkpoint, e));
+    weights_take_averages(p->weights); /* as the evaluation during training does */
     const cJSON *meta = weights_meta(p->weights);
     TRY(meta ? from_meta(p, meta, e) : from_options(p, e));
     if (p->cfg->class_names)

@@ -387,6 +387,7 @@ static void identify(struct session *s)
                                              .amp = s->precision_text,
                                              .optimizer = update_rule_name(s->optimizer.rule),
                                              .train_images = (int64_t)s->train_set->n,
+                                             .order = order_of(s, true),
                                              .evaluate = s->cfg->evaluate,
                                              .program = s->program};
 }

@@ -122,13 +122,15 @@ static int share(struct comm *c, int source, int64_t read_rc, struct image *im, 
     return 0;
 }
 
-/* The place in the epoch is a number of samples: steps of the old batch as steps of ours. */
+/* The place in the epoch is a number of samples: steps of the old batch as steps of ours. What was over stays over. */
 static int64_t same_place(int64_t step, int64_t old_batch, const struct snapshot_identity *id)
 {
-    if (old_batch == id->batch || id->batch <= 0)
+    struct sampler was = id->order;
+    if (old_batch == id->batch || old_batch <= 0 || id->batch <= 0)
         return step;
-    int64_t samples = step * old_batch;
-    return samples >= id->train_images ? (id->train_images + id->batch - 1) / id->batch : samples / id->batch;
+    was.batch = (size_t)old_batch < was.n ? (size_t)old_batch : was.n; /* as session's batch_of() */
+    const int64_t steps = sampler_steps(&id->order), here = step * (int64_t)was.batch / (int64_t)id->order.batch;
+    return step >= sampler_steps(&was) || here > steps ? steps : here;
 }
 
 static int take(struct state *s, const struct image *im, const char *text, const struct snapshot_identity *id,

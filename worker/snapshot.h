@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "worker/data/sampler.h"
+
 struct comm;
 struct err;
 struct program;
@@ -38,6 +40,7 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
     const char
         *run_id; /* of the job that writes: a restart without --resume auto goes on from its own checkpoints only */
     int64_t train_images;
+    struct sampler order;          /* of training: how long an epoch is */
     bool evaluate;                 /* nothing is trained: the seed may differ */
     const struct program *program; /* whose mean and deviation of pictures are noted */
 };

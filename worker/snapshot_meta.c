@@ -10,6 +10,7 @@
 #include "worker/optim/schedule.h"
 #include "worker/program/program.h"
 #include "worker/snapshot.h"
+#include "worker/snapshot_input.h"
 
 /* Members of the manifest that are plain numbers: written, read and compared from this list. */
 #define POSITION_FIELDS(X)                                                                                             \
@@ -64,16 +65,6 @@ static const char *policy_name(const struct snapshot_identity *id)
     return schedule_policy_name((enum lr_policy)id->cfg->lr_policy);
 }
 
-/* What `trainer predict` needs besides. */
-static void add_input(cJSON *m, const struct snapshot_identity *id)
-{
-    cJSON_AddNumberToObject(m, "input", id->cfg->input);
-    cJSON_AddNumberToObject(m, "net_style", id->cfg->net_style);
-    cJSON_AddNumberToObject(m, "scale", (double)id->cfg->scale);
-    cJSON_AddItemToObject(m, "mean", cJSON_CreateFloatArray(id->program->mean, 4));
-    cJSON_AddItemToObject(m, "std", cJSON_CreateFloatArray(id->program->std, 4));
-}
-
 /* Integers above 2^53 do not occur (seeds are limited by the option table), so JSON numbers are exact. */
 cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 {
@@ -91,7 +82,7 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
     POSITION_FIELDS(X)
     OPTIONAL_FIELDS(X)
 #undef X
-    add_input(m, id);
+    meta_add_input(m, id);
     cJSON *options = cJSON_AddObjectToObject(m, "options");
 #define X(name, f) cJSON_AddNumberToObject(options, name, (double)id->cfg->f);
     NOTED_OPTIONS(X)
@@ -163,6 +154,16 @@ static void tell_options(const cJSON *meta, const struct snapshot_identity *id)
         log_warn("resume", "--lr-policy was %s and is now %s", policy, policy_name(id));
 }
 
+/* An evaluation takes the averages, as the training did, where --ema is given. */
+static void tell_average(const cJSON *meta, const struct snapshot_identity *id)
+{
+    double ema = 0;
+    json_f64(cJSON_GetObjectItemCaseSensitive(meta, "options"), "ema", &ema, NULL);
+    if (ema > 0 && id->cfg->ema == 0)
+        log_warn("resume", "the checkpoint keeps an average of its weights, which is evaluated with --ema %g only",
+                 ema);
+}
+
 bool meta_same_optimizer(const cJSON *meta, const struct snapshot_identity *id)
 {
     const char *was = "sgd";
@@ -185,6 +186,9 @@ int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell,
     FIXED_FIELDS(X)
 #undef X
     TRY(check_classes(meta, id, e));
+    TRY(meta_check_input(meta, id, tell, e));
+    if (tell && id->evaluate)
+        tell_average(meta, id);
     if (!tell || id->evaluate)
         return 0;
 #define X(f)                                                                                                           \

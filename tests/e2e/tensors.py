@@ -20,6 +20,17 @@ def load(path):
     return out
 
 
+def save(path, tensors):
+    """The reverse of load(), float32 and float64 only."""
+    header, at = {}, 0
+    for name, t in tensors.items():
+        header[name] = {"dtype": {"float64": "F64", "float32": "F32"}[t.dtype.name], "shape": list(t.shape), "data_offsets": [at, at + t.nbytes]}
+        at += t.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pathlib.Path(path).write_bytes(len(text).to_bytes(8, "little") + text + b"".join(t.tobytes() for t in tensors.values()))
+
+
 def newest(folder):
     """The newest complete checkpoint folder."""
     return max(p for p in pathlib.Path(folder).glob("step-*") if (p / "manifest.json").exists())

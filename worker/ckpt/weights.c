@@ -16,6 +16,7 @@ struct weights { /* one of them is open */
     struct ckpt *ckpt;
     struct safetensors *file; /* of ckpt, if that is open */
     struct torch_zip *torch;
+    bool averages; /* of ckpt, where it has any */
 };
 
 static int open_checkpoint(struct weights *w, const char *path, struct err *e)
@@ -101,11 +102,28 @@ const struct ckpt_tensor *weights_find(const struct weights *w, const char *name
     return NULL;
 }
 
+void weights_take_averages(struct weights *w)
+{
+    w->averages = w->ckpt != NULL;
+}
+
+/* -ENOENT: a checkpoint without averages, or a tensor that has none. */
+static int read_average(struct weights *w, size_t i, void *dst, struct err *e)
+{
+    struct ckpt_tensor t = *weights_at(w, i);
+    if (snprintf(t.name, sizeof t.name, "ema.%s", weights_at(w, i)->name) >= (int)sizeof t.name)
+        return -ENOENT;
+    return ckpt_read(w->ckpt, "train", &t, dst, e);
+}
+
 int weights_read(struct weights *w, size_t i, void *dst, struct err *e)
 {
     if (w->torch)
         return torch_zip_read(w->torch, i, dst, e);
-    return w->ckpt ? ckpt_read(w->ckpt, "model", weights_at(w, i), dst, e) : safetensors_read(w->file, i, dst, NULL, e);
+    if (!w->ckpt)
+        return safetensors_read(w->file, i, dst, NULL, e);
+    const int rc = w->averages ? read_average(w, i, dst, e) : -ENOENT;
+    return rc == -ENOENT ? ckpt_read(w->ckpt, "model", weights_at(w, i), dst, e) : rc;
 }
 
 static double element(enum dtype t, const void *p, size_t i)

@@ -13,6 +13,8 @@ struct weights;
 
 /* ERR_USAGE: nothing there. ERR_CORRUPT, ERR_REFUSED (see pickle_read.h), -ENOTSUP: one sentence. */
 int weights_open(struct weights **ret, const char *path, struct err *e);
+/* A checkpoint that keeps moving averages (--ema) gives those from now on, under the names of what they average. Others: no effect. */
+void weights_take_averages(struct weights *w);
 void weights_close(struct weights *w);              /* NULL allowed */
 const cJSON *weights_meta(const struct weights *w); /* of a checkpoint's manifest; NULL for a bare file */
 size_t weights_count(const struct weights *w);

@@ -83,6 +83,23 @@ def test_a_run_resumed_from_a_path_goes_on_as_the_unbroken_one(data, trained, tm
         assert (tmp_path / file).read_bytes() == (out / file).read_bytes()
 
 
+@pytest.mark.parametrize("size, batches, steps, place", [
+    (200, (10, 20), 10, "step 5 of 10"),    # longer than the set of 160
+    (200, (10, 16), 18, "step 11 of 12"),
+    (40, (32, 10), 1, "step 4 of 4"),       # rounded down to one batch: that epoch is over
+    (0, (32, 20), 3, "step 4 of 8"),
+    (0, (50, 20), 4, "step 8 of 8"),        # the last batch was short
+])
+def test_another_batch_size_goes_on_at_the_same_place_of_the_epoch(data, tmp_path, size, batches, steps, place):
+    def train(batch, *args):
+        return run(*command(data, "--arch", "convnet", "--image-size", 28, "--device", "ref", "--epoch-size", size, "--batch-size",
+                            batch, "--num-epochs", 2, "--checkpoint-dir", tmp_path, "--eval-every", 0, *args))
+    assert train(batches[0], "--max-steps", steps).returncode == 0
+    p = train(batches[1], "--max-steps", steps + 1, "--resume", "auto")
+    assert p.returncode == 0, p.stderr
+    assert f"resumed from step {steps} (epoch 1, {place})" in p.stderr, p.stderr
+
+
 def test_an_older_step_of_the_same_folder_is_refused(data, trained):
     out, _ = trained
     p = run(*command(data, "--resume", out / "step-00000005", "--checkpoint-dir", out))

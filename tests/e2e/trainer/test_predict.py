@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support import CRUN, TRAINER, run
-from tensors import load, newest
+from tensors import load, newest, save
 
 CLASSES = 3
 
@@ -50,6 +50,62 @@ def test_predict_agrees_with_the_evaluation_of_the_same_files(data, trained):
         hits += top[0]["class"] == row["file"].split("/")[-2]
     e = run(*command(data, "--evaluate", "--resume", trained))
     assert f"* Acc@1 {100 * hits / 30:.3f} Acc@5 100.000" in e.stdout, (e.stdout, hits)
+
+
+def names(data, folder):
+    file = folder / "names"
+    file.write_text("".join(f"{d.name}\n" for d in sorted((data / "val").iterdir())))
+    return file
+
+
+def small(data, *args):
+    return [TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "convnet", "--image-size", 28,
+            "--batch-size", 16, "--device", "ref", "--lr", 0.02, *args]
+
+
+def last_accuracy(p):
+    assert p.returncode == 0, p.stderr
+    return re.findall(r"\* Acc@1 ([\d.]+)", p.stdout)[-1]
+
+
+def predicted(data, checkpoint, *args):
+    """Accuracy in percent, and all probabilities."""
+    rows = [json.loads(line) for line in predict("--checkpoint", checkpoint, "--json", *args, data / "val").stdout.splitlines()]
+    hits = sum(row["top"][0]["class"] == row["file"].split("/")[-2] for row in rows)
+    return f"{100 * hits / len(rows):.3f}", [c["probability"] for row in rows for c in sorted(row["top"], key=lambda c: c["index"])]
+
+
+def test_predict_and_evaluate_take_the_average_that_training_evaluated(data, tmp_path):
+    average = ("--ema", 0.9)
+    reached = last_accuracy(run(*small(data, *average, "--num-epochs", 3, "--checkpoint-dir", tmp_path)))
+    accuracy, odds = predicted(data, tmp_path)
+    assert accuracy == reached
+    assert last_accuracy(run(*small(data, *average, "--evaluate", "--resume", tmp_path))) == reached
+    weights = load(newest(tmp_path) / "train.safetensors")
+    file = tmp_path / "averages.safetensors"
+    save(file, {k[4:]: v for k, v in weights.items() if k.startswith("ema.")})
+    averages = predicted(data, file, "--arch", "convnet", "--image-size", 28, "--class-names", names(data, tmp_path))[1]
+    plain = predicted(data, newest(tmp_path) / "model.safetensors", "--arch", "convnet", "--image-size", 28)[1]
+    assert odds == averages != plain
+    p = run(*small(data, "--evaluate", "--resume", tmp_path))
+    assert "keeps an average of its weights, which is evaluated with --ema 0.9 only" in p.stderr, p.stderr
+
+
+@pytest.mark.parametrize("args, option", [
+    (("--input", "caffe2", "--scale", 40), "--input caffe2, this run has torch"),
+    (("--input", "plain"), "--input plain, this run has torch"),
+    (("--mean", "0.1,0.5,0.9", "--std", "0.5"), "--mean 0.1,0.5,0.9, this run has 0.485,0.456,0.406"),
+    (("--std", "0.9"), "--std 0.9,0.9,0.9, this run has 0.229,0.224,0.225"),
+], ids=["caffe2", "plain", "mean", "std"])
+def test_predict_and_evaluate_prepare_pictures_as_training_did(data, tmp_path, args, option):
+    reached = last_accuracy(run(*small(data, *args, "--num-epochs", 8, "--checkpoint-dir", tmp_path)))
+    assert predicted(data, tmp_path)[0] == reached
+    assert last_accuracy(run(*small(data, *args, "--evaluate", "--resume", tmp_path))) == reached
+    p = run(*small(data, "--evaluate", "--resume", tmp_path))
+    assert p.returncode == 78 and f"was trained with {option}" in p.stderr, p.stderr
+    p = run(*small(data, "--num-epochs", 9, "--resume", tmp_path))
+    told = option.split(" ")[0]
+    assert p.returncode == 0 and f"{told} was {option.split(' ')[1].rstrip(',')} and is now" in p.stderr, p.stderr
 
 
 def test_predict_prints_the_best_classes_of_each_picture(data, trained):
