@@ -42,6 +42,7 @@ static void cuda_close(struct device *d)
 {
     struct cuda *c = self(d);
     struct gpu *g = c->gpu;
+    cuda_async_close(c);
     cuda_give(c, c->norms, 2 * sizeof *c->norms);
     cuda_give(c, c->partial, KERNEL_NORM_PARTIAL * sizeof *c->partial);
     g->ops->host_release(g, c->host);
@@ -67,7 +68,7 @@ static int open_parts(struct cuda *c, struct err *e)
     c->norms = norms;
     TRY(cuda_take(c, KERNEL_NORM_PARTIAL * sizeof *c->partial, &partial, e));
     c->partial = partial;
-    return 0;
+    return cuda_async_open(c, e);
 }
 
 int cuda_open_on(struct device **ret, struct gpu *g, struct dnn *dnn, const struct cuda_options *o, struct err *e)
@@ -146,9 +147,11 @@ static int cuda_sync(struct device *d, struct err *e)
     return c->gpu->ops->stream_sync(c->gpu, c->compute, e);
 }
 
-static int norm_of(struct cuda *c, const float *x, size_t n, float mul, const float *count, float *out, struct err *e)
+static int norm_of(struct cuda *c, const float *x, size_t n, float mul, const float *count,
+                   const struct k_scaler_state *scaler, float *out, struct err *e)
 {
-    const struct k_norm k = {.n = n, .x = x, .count = count, .mul = mul, .out = out, .partial = c->partial};
+    const struct k_norm k = {
+        .n = n, .x = x, .count = count, .scaler = scaler, .mul = mul, .out = out, .partial = c->partial};
     return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_NORM, &k, e);
 }
 
@@ -164,10 +167,11 @@ static int cuda_update(struct device *d, const struct update *u, void *params, c
                          .second = u->second,
                          .grads = grads,
                          .count = count,
+                         .scaler = cuda_guard(c),
                          .norms = c->norms};
     if (u->rule == UPDATE_LARS && u->trust > 0) {
-        TRY(norm_of(c, k.params + u->first, u->n, 1, NULL, c->norms, e));
-        TRY(norm_of(c, k.grads + u->first, u->n, 1, NULL, c->norms + 1, e));
+        TRY(norm_of(c, k.params + u->first, u->n, 1, NULL, NULL, c->norms, e));
+        TRY(norm_of(c, k.grads + u->first, u->n, 1, NULL, NULL, c->norms + 1, e));
     }
     return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_UPDATE, &k, e);
 }
@@ -175,13 +179,13 @@ static int cuda_update(struct device *d, const struct update *u, void *params, c
 static int cuda_grad_norm(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,
                           struct err *e)
 {
-    return norm_of(self(d), grads, n, (float)grad_mul, count, norm, e);
+    return norm_of(self(d), grads, n, (float)grad_mul, count, cuda_guard(self(d)), norm, e);
 }
 
 static int cuda_blend(struct device *d, void *to, const void *from, size_t n, double weight, struct err *e)
 {
     struct cuda *c = self(d);
-    const struct k_blend k = {.n = n, .to = to, .from = from, .weight = (float)weight};
+    const struct k_blend k = {.n = n, .to = to, .from = from, .scaler = cuda_guard(c), .weight = (float)weight};
     return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_BLEND, &k, e);
 }
 
@@ -189,7 +193,8 @@ static int cuda_update_stats(struct device *d, void *stats, const void *sums, si
                              const void *count, struct err *e)
 {
     struct cuda *c = self(d);
-    const struct k_blend k = {.n = n, .to = stats, .from = sums, .count = count, .weight = (float)momentum};
+    const struct k_blend k = {
+        .n = n, .to = stats, .from = sums, .count = count, .scaler = cuda_guard(c), .weight = (float)momentum};
     return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_BLEND, &k, e);
 }
 
@@ -225,4 +230,5 @@ const struct device_ops device_cuda_ops = {.name = "cuda",
                                            .blend = cuda_blend,
                                            .update_stats = cuda_update_stats,
                                            .describe = cuda_describe,
-                                           .native = cuda_native};
+                                           .native = cuda_native,
+                                           .async = &cuda_async};

@@ -10,6 +10,8 @@
 
 struct dnn;
 
+enum { CUDA_HOST_BYTES = 4096, CUDA_SIDE_STREAMS = 8, CUDA_POSTS = 2 };
+
 struct cuda {
     struct device base;
     struct gpu *gpu;
@@ -29,13 +31,31 @@ struct cuda {
     float *norms;       /* device memory (2): LARS */
     double *partial;    /* device memory (KERNEL_NORM_PARTIAL) */
     size_t bytes, peak; /* of device memory taken through this device */
+
+    /* async.c */
+    struct gpu_stream *side[CUDA_SIDE_STREAMS];
+    struct k_scaler_state *scaler; /* device memory */
+    bool guarded;                  /* scaler is in force */
+    struct cuda_post *posts;       /* page-locked (CUDA_POSTS) */
+    struct gpu_event *posted[CUDA_POSTS];
 };
-enum { CUDA_HOST_BYTES = 4096 };
+
+/* What a step sends to the host. */
+struct cuda_post {
+    float values[16];
+    struct k_scaler_state scaler;
+};
 
 extern const struct device_ops device_cuda_ops;
 
 /* A device on this gpu, which it takes over also on failure. dnn likewise; NULL: see above. */
 int cuda_open_on(struct device **ret, struct gpu *g, struct dnn *dnn, const struct cuda_options *o, struct err *e);
+
+extern const struct device_async cuda_async;
+int cuda_async_open(struct cuda *c, struct err *e);
+void cuda_async_close(struct cuda *c);
+/* What update kernels obey: NULL where nobody guards. */
+const struct k_scaler_state *cuda_guard(const struct cuda *c);
 
 /* Zeroed device memory; counts. -ENOMEM names the sizes. */
 int cuda_take(struct cuda *c, size_t bytes, void **ret, struct err *e);

@@ -4,8 +4,8 @@
  * is tested against a table that records its calls (tests/worker/device/cuda/fake_gpu.h). gpu_cuda.c is the real one.
  *
  * Calls that take a stream enqueue and return; their pointers are device memory unless called host. Errors: -ENODEV, -ENOMEM (names the size and what
- * is free), -EIO with CUDA's own name and text for everything else; an error of work already enqueued comes back from a later call. One thread only,
- * except abort-like calls that say otherwise. */
+ * is free), -EIO with CUDA's own name and text for everything else; an error of work already enqueued comes back from a later call. One thread a stream;
+ * captures, launches and allocations of device memory on one thread. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_GPU_H
 #define CRUN_WORKER_DEVICE_CUDA_GPU_H
 
@@ -55,6 +55,8 @@ struct gpu_dnn {
 struct gpu_ops {
     const char *name;
     void (*close)(struct gpu *g);
+    int (*attach)(struct gpu *g,
+                  struct err *e); /* once in every thread but the one that opened it, before its first call */
     int (*info)(struct gpu *g, struct gpu_info *ret, struct err *e);
     int (*memory)(struct gpu *g, size_t *ret_free, size_t *ret_total, struct err *e);
 

@@ -72,6 +72,11 @@ static void cuda_close(struct gpu *g)
     free(c);
 }
 
+static int cuda_attach(struct gpu *g, struct err *e)
+{
+    return fail(e, cudaSetDevice(self(g)->index), "choose a device");
+}
+
 static int cuda_info(struct gpu *g, struct gpu_info *ret, struct err *e)
 {
     struct cudaDeviceProp p;
@@ -378,6 +383,7 @@ static int cuda_gemm(struct gpu *g, struct gpu_stream *s, const struct gpu_gemm 
 static const struct gpu_ops cuda_ops = {
     .name = "cuda",
     .close = cuda_close,
+    .attach = cuda_attach,
     .info = cuda_info,
     .memory = cuda_memory,
     .alloc = cuda_alloc,

@@ -86,10 +86,11 @@ template <typename T> __device__ static float read_as(const void *p, size_t i)
 __global__ void convert(k_convert a)
 {
     for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < a.n; i += (size_t)gridDim.x * BLOCK) {
-        const float v = a.from == DT_F64    ? (float)static_cast<const double *>(a.in)[i]
-                        : a.from == DT_F16  ? read_as<__half>(a.in, i)
-                        : a.from == DT_BF16 ? read_as<__nv_bfloat16>(a.in, i)
-                                            : read_as<float>(a.in, i);
+        float v = a.from == DT_F64    ? (float)static_cast<const double *>(a.in)[i]
+                  : a.from == DT_F16  ? read_as<__half>(a.in, i)
+                  : a.from == DT_BF16 ? read_as<__nv_bfloat16>(a.in, i)
+                                      : read_as<float>(a.in, i);
+        v = a.mul == 0 ? v : v * a.mul;
         if (a.to == DT_F16)
             from_float(static_cast<__half *>(a.out)[i], v);
         else if (a.to == DT_BF16)
@@ -97,6 +98,16 @@ __global__ void convert(k_convert a)
         else
             static_cast<float *>(a.out)[i] = v;
     }
+}
+
+__global__ void store(k_store a)
+{
+    *a.to = a.times ? a.value * *a.times : a.value;
+}
+
+void launch_KERNEL_STORE(const k_store *a, cudaStream_t s)
+{
+    LAUNCH((store), 1, 1, s, *a);
 }
 
 void launch_KERNEL_CONVERT(const k_convert *a, cudaStream_t s)
@@ -122,7 +133,8 @@ __global__ void norm(k_norm a, int blocks)
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
         const double count = a.count ? *a.count : 1;
-        *a.out = count > 0 ? (float)(sqrt(sum) * a.mul / count) : 0;
+        const double scale = a.scaler ? a.scaler->scale : 1;
+        *a.out = count > 0 ? (float)(sqrt(sum) * a.mul / scale / count) : 0;
     }
 }
 
@@ -142,10 +154,11 @@ __global__ void update(k_update a)
 {
     const struct update &u = a.u;
     const float count = *a.count;
-    if (count == 0 || (a.skip && *a.skip > 0))
+    if (count == 0 || (a.scaler && a.scaler->skip))
         return;
+    const int step = a.step - (a.scaler ? a.scaler->skipped : 0);
     const float lr = a.lr, mu = (float)u.momentum, wd = (float)u.weight_decay, beta2 = (float)u.beta2;
-    float mul = (float)(u.grad_mul / count), local = 1;
+    float mul = (float)(u.grad_mul * (a.scaler ? a.scaler->inv_scale : 1) / count), local = 1;
     if (u.norm) {
         const float clip = (float)(u.max_norm / (*static_cast<const float *>(u.norm) + 1e-6));
         mul *= clip < 1 ? clip : 1;
@@ -157,8 +170,8 @@ __global__ void update(k_update a)
     }
     adam fix = {1, 1};
     if (u.rule == UPDATE_ADAM || u.rule == UPDATE_ADAMW) {
-        fix.first = (float)(lr / (1 - pow(u.momentum, (double)a.step)));
-        fix.second = (float)(1 / sqrt(1 - pow(u.beta2, (double)a.step)));
+        fix.first = (float)(lr / (1 - pow(u.momentum, (double)step)));
+        fix.second = (float)(1 / sqrt(1 - pow(u.beta2, (double)step)));
     }
     for (size_t i = u.first + blockIdx.x * (size_t)BLOCK + threadIdx.x; i < u.first + u.n;
          i += (size_t)gridDim.x * BLOCK) {
@@ -207,7 +220,7 @@ void launch_KERNEL_UPDATE(const k_update *a, cudaStream_t s)
 __global__ void blend(k_blend a)
 {
     const float count = a.count ? *a.count : 1;
-    if (count == 0 || (a.skip && *a.skip > 0))
+    if (count == 0 || (a.scaler && a.scaler->skip))
         return;
     for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < a.n; i += (size_t)gridDim.x * BLOCK)
         a.to[i] = (1 - a.weight) * a.to[i] + a.weight * (a.from[i] / count);
@@ -218,18 +231,23 @@ void launch_KERNEL_BLEND(const k_blend *a, cudaStream_t s)
     LAUNCH((blend), blocks_for(a->n), BLOCK, s, *a);
 }
 
+/* loss_scale_after(), worker/loss_scale.c. Once hopeless no step changes anything: the host hears of it a step later. The skipped steps that KERNEL_UPDATE
+ * takes off are this one's, too, but then it does nothing. */
 __global__ void scaler(k_scaler a)
 {
     k_scaler_state s = *a.state;
-    if (*a.bad > 0) {
-        s.skipped++;
-        s.clean = 0;
-        s.scale *= s.dynamic ? a.backoff : 1;
-    } else if (s.dynamic && ++s.clean >= a.interval) {
-        s.clean = 0;
-        s.scale = fminf(s.scale * a.growth, a.max);
-    }
     s.inv_scale = 1 / s.scale;
+    const bool finite = isfinite(*a.loss) && (!a.norm || isfinite(*a.norm));
+    s.hopeless = s.hopeless || (!finite && (!s.dynamic || s.scale <= a.min));
+    s.skip = s.hopeless || !finite;
+    if (s.skip && !s.hopeless) {
+        s.scale /= 2;
+        s.clean = 0;
+        s.skipped++;
+    } else if (!s.skip && s.dynamic && ++s.clean == a.window) {
+        s.scale = fminf(s.scale * 2, a.max);
+        s.clean = 0;
+    }
     *a.state = s;
 }
 

@@ -163,48 +163,63 @@ struct k_pack {
     bool accumulate;
 };
 
-struct k_convert { /* n elements; from may be DT_F64 */
+struct k_convert { /* out = in * mul, n elements; from may be DT_F64 */
     size_t n;
     enum dtype from, to;
     const void *in;
     void *out;
+    float mul; /* 0: 1 */
 };
 
-/* struct update on the device; nothing is done where *skip > 0. */
+struct k_store { /* *to = value [* *times] */
+    float *to;
+    float value;
+    const float *times;
+};
+
+/* struct loss_scale on the device, and what it says of the step that was last judged. */
+struct k_scaler_state {
+    float scale;     /* of the step at hand until it is judged, then of the next */
+    float inv_scale; /* 1 / scale of the step that was last judged */
+    int32_t clean, skipped, dynamic;
+    int32_t skip;     /* that step must change nothing */
+    int32_t hopeless; /* nor any step after it */
+};
+
+/* KERNEL_SCALER: worker/loss_scale.h's rule on sums over all ranks. */
+struct k_scaler {
+    struct k_scaler_state *state;
+    const float *loss, *norm; /* norm: NULL: not looked at */
+    int window;
+    float min, max;
+};
+
+/* struct update on the device. scaler, here and below: NULL: none; nothing is done where it says skip. */
 struct k_update {
     struct update u;
     float lr;
-    int32_t step;
+    int32_t step; /* scaler's skipped steps are taken off */
     float *params, *momentum, *second;
-    const float *grads, *count, *skip; /* skip: NULL: never */
-    const float *norms;                /* LARS: L2 norms of weights and of gradients */
+    const float *grads, *count;
+    const struct k_scaler_state *scaler; /* gradients are divided by its scale, too */
+    const float *norms;                  /* LARS: L2 norms of weights and of gradients */
 };
 
 struct k_norm { /* *out = L2 norm of x[0..n) * mul / *count (count NULL: 1; count 0: 0) */
     size_t n;
     const float *x, *count;
+    const struct k_scaler_state *scaler; /* the norm is divided by its scale, too */
     float mul;
     float *out;
     double *partial;
 };
 
-struct k_blend { /* to = (1 - weight) * to + weight * from [/ *count]; nothing where *skip > 0 or *count is 0 */
+struct k_blend { /* to = (1 - weight) * to + weight * from [/ *count]; nothing where *count is 0 */
     size_t n;
     float *to;
-    const float *from, *count, *skip;
+    const float *from, *count;
+    const struct k_scaler_state *scaler;
     float weight;
-};
-
-/* The rule of worker/loss_scale.h on the device: after the all-reduce, bad > 0 on any rank: halve and count a skip; else count a clean step. */
-struct k_scaler_state {
-    float scale, inv_scale;
-    int32_t clean, skipped, dynamic;
-};
-struct k_scaler {
-    struct k_scaler_state *state;
-    const float *bad; /* summed over ranks */
-    int interval;
-    float growth, backoff, max;
 };
 
 #define KERNELS(X)                                                                                                     \
@@ -226,6 +241,7 @@ struct k_scaler {
     X(KERNEL_XENT, struct k_xent)                                                                                      \
     X(KERNEL_PACK, struct k_pack)                                                                                      \
     X(KERNEL_UNPACK, struct k_pack)                                                                                    \
+    X(KERNEL_STORE, struct k_store)                                                                                    \
     X(KERNEL_CONVERT, struct k_convert)                                                                                \
     X(KERNEL_UPDATE, struct k_update)                                                                                  \
     X(KERNEL_NORM, struct k_norm)                                                                                      \

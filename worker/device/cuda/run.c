@@ -126,7 +126,7 @@ static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const st
 {
     struct gpu *g = pl->cuda->gpu;
     struct variant *v = variant_of(pl, k);
-    if (!pl->cuda->options.graphs || v->runs++ == 0)
+    if (!pl->cuda->options.graphs || (h && h->on_host) || v->runs++ == 0)
         return walk(pl, k, h, e);
     const bool fresh = !v->graph;
     if (fresh)
@@ -177,12 +177,16 @@ static int refresh(struct cuda_plan *pl, struct err *e)
     return g->ops->kernel(g, pl->cuda->compute, KERNEL_PACK, &pack, e);
 }
 
+/* Under a guard only the device knows it. */
 static int set_scale(struct cuda_plan *pl, double scale, struct err *e)
 {
-    const float value = (float)scale;
-    TRY(pl->cuda->base.ops->upload(&pl->cuda->base, pl->grad_scale, &value, sizeof value, e));
-    pl->scale_now = scale;
-    return 0;
+    struct gpu *g = pl->cuda->gpu;
+    const struct k_scaler_state *guard = cuda_guard(pl->cuda);
+    const struct k_store k = {.to = pl->grad_scale, .value = (float)scale, .times = guard ? &guard->scale : NULL};
+    if (!guard && pl->scale_now == scale)
+        return 0;
+    pl->scale_now = guard ? 0 : scale;
+    return g->ops->kernel(g, pl->cuda->compute, KERNEL_STORE, &k, e);
 }
 
 int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
@@ -195,8 +199,7 @@ int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
         pl->version = a->params_version;
         pl->fresh = true;
     }
-    if (pl->scale_now != a->grad_scale)
-        TRY(set_scale(pl, a->grad_scale, e));
+    TRY(set_scale(pl, a->grad_scale, e));
     const struct variant_key k = {.accumulate = a->accumulate,
                                   .hooks = a->hooks && a->hooks->ready,
                                   .sums = a->hooks && a->hooks->all_sum,
