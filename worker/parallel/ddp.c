@@ -1,7 +1,7 @@
 /* Who does what: the training thread moves `complete` forward (buckets that may go), the communication thread takes buckets
  * complete > taken in order, reduces them without the lock and counts `done`. An error stops the communication thread for good: the
  * communicator is unusable after it, and a rank that left out one bucket and sent the next would sum wrong slices.
- * Where collectives are enqueued on a stream (no host buffers) there is no thread: buckets are enqueued as they become complete. */
+ * Where collectives are enqueued on a stream there is no thread: buckets are enqueued as they become complete. */
 #include "worker/parallel/ddp.h"
 
 #include <errno.h>
@@ -20,8 +20,11 @@ struct ddp {
     char *reduce;
     size_t n_train;
     enum dtype real, wire;
-    uint16_t *half; /* a bucket's gradients on their way; NULL where wire is real */
-    struct run_hooks hooks;
+    uint16_t *half; /* a bucket's gradients on their way, where the arena is; NULL where wire is real */
+    struct run_hooks hooks, idle;
+    struct device *device; /* NULL: the arena is host memory, and so are the next two */
+    const struct device_async *async;
+    void *side;                    /* communication stream */
     const struct ddp_watch *watch; /* NULL: nobody */
     size_t *ends;
     int buckets;
@@ -35,6 +38,7 @@ struct ddp {
     pthread_mutex_t lock; /* the rest */
     pthread_cond_t change;
     int complete, done; /* buckets of this step */
+    int captured;       /* buckets that the last captured run took along */
     bool leaving;
     struct err failed; /* code 0: none */
     struct ddp_stats stats;
@@ -49,6 +53,12 @@ static int all_reduce(struct ddp *d, void *buf, size_t n, enum dtype t, void *st
 static int reduce_half(struct ddp *d, size_t first, size_t n, void *stream, struct err *e)
 {
     const float world = (float)d->comm->world;
+    char *arena = (char *)d->reduce + first * dtype_size(d->real);
+    if (d->async) {
+        TRY(d->async->convert(d->device, stream, d->half, d->wire, arena, d->real, n, 1 / world, e));
+        TRY(all_reduce(d, d->half, n, d->wire, stream, e));
+        return d->async->convert(d->device, stream, arena, d->real, d->half, d->wire, n, world, e);
+    }
     wire_pack(d->half, d->reduce, first, n, d->real, d->wire, 1 / world);
     TRY(all_reduce(d, d->half, n, d->wire, stream, e));
     wire_unpack(d->reduce, d->half, first, n, d->real, d->wire, world);
@@ -77,8 +87,14 @@ static void tell(const struct ddp *d, int bucket, bool own_thread, int64_t start
 static void *communicate(void *arg)
 {
     struct ddp *d = arg;
+    struct err attach = {0};
+    int attached = d->async ? d->async->attach(d->device, &attach) : 0;
     pthread_mutex_lock(&d->lock);
-    while (true) {
+    if (attached < 0) {
+        d->failed = attach;
+        d->failed.code = attached;
+    }
+    while (!d->failed.code) {
         /* No deadline: woken by ddp_wait() or ddp_destroy() of the training thread. */
         while (d->done == d->complete && !d->leaving)
             pthread_cond_wait(&d->change, &d->lock);
@@ -88,7 +104,7 @@ static void *communicate(void *arg)
         pthread_mutex_unlock(&d->lock);
         struct err e = {0};
         int64_t start = clock_ns();
-        int rc = reduce_bucket(d, k, NULL, &e);
+        int rc = reduce_bucket(d, k, d->side, &e);
         int64_t took = clock_ns() - start;
         tell(d, k, true, start, took);
         pthread_mutex_lock(&d->lock);
@@ -102,17 +118,34 @@ static void *communicate(void *arg)
         d->done++;
         pthread_cond_broadcast(&d->change);
     }
+    pthread_cond_broadcast(&d->change);
     pthread_mutex_unlock(&d->lock);
     return NULL;
+}
+
+/* The communication stream goes on from here of the compute stream, or the other way round. */
+static int fork_stream(struct ddp *d, struct err *e)
+{
+    return d->async ? d->async->order(d->device, d->async->compute(d->device), d->side, e) : 0;
+}
+
+static int join_stream(struct ddp *d, struct err *e)
+{
+    return d->async ? d->async->order(d->device, d->side, d->async->compute(d->device), e) : 0;
 }
 
 /* Buckets below k may go. */
 static int release(struct ddp *d, int k, struct err *e)
 {
-    int rc = 0;
+    struct err fork = {0};
+    int rc = fork_stream(d, &fork);
     pthread_mutex_lock(&d->lock);
+    if (rc < 0 && !d->failed.code) {
+        d->failed = fork;
+        d->failed.code = rc;
+    }
     while (!d->has_thread && d->done < k && !d->failed.code) {
-        rc = reduce_bucket(d, d->done, d->stream, &d->failed);
+        rc = reduce_bucket(d, d->done, d->async ? d->side : d->stream, &d->failed);
         if (rc == 0)
             d->done++;
         else
@@ -144,6 +177,30 @@ static int on_ready(void *ctx, size_t first, size_t end, void *stream, struct er
     return k > d->complete ? release(d, k, e) : 0;
 }
 
+/* What has been enqueued since the run began is in the graph, the way back to the compute stream included. */
+static int on_captured(void *ctx, void *stream, struct err *e)
+{
+    struct ddp *d = ctx;
+    (void)stream;
+    if (!d->active)
+        return 0;
+    d->captured = d->done;
+    return join_stream(d, e);
+}
+
+static int on_replayed(void *ctx, void *stream, struct err *e)
+{
+    struct ddp *d = ctx;
+    (void)stream;
+    (void)e;
+    if (!d->active)
+        return 0;
+    pthread_mutex_lock(&d->lock);
+    d->complete = d->done = d->captured;
+    pthread_mutex_unlock(&d->lock);
+    return 0;
+}
+
 static int on_all_sum(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e)
 {
     struct ddp *d = ctx;
@@ -155,6 +212,19 @@ static int on_all_sum(void *ctx, void *buf, size_t n, enum dtype t, void *stream
     d->stats.statistics_ns += took;
     pthread_mutex_unlock(&d->lock);
     return rc;
+}
+
+static int alloc_half(struct ddp *d, size_t n, struct err *e)
+{
+    void *p = NULL;
+    if (d->device)
+        TRY(d->device->ops->alloc(d->device, n * sizeof *d->half, &p, e));
+    else if (!(p = calloc(n, sizeof *d->half)))
+        return err_set(e, -ENOMEM, "no memory for a bucket of %zu halves", n);
+    d->half = p;
+    if (d->comm->ops->lend)
+        d->comm->ops->lend(d->comm, COMM_GRADIENTS, p, n * sizeof *d->half);
+    return 0;
 }
 
 static int plan(struct ddp *d, size_t n_tail, const struct ddp_options *o, struct err *e)
@@ -175,11 +245,34 @@ static int plan(struct ddp *d, size_t n_tail, const struct ddp_options *o, struc
         size_t most = 1;
         for (int k = 0; k < d->buckets; k++)
             most = d->ends[k] - (k ? d->ends[k - 1] : 0) > most ? d->ends[k] - (k ? d->ends[k - 1] : 0) : most;
-        d->half = calloc(most, sizeof *d->half);
-        if (!d->half)
-            return err_set(e, -ENOMEM, "no memory for a bucket of %zu halves", most);
+        TRY(alloc_half(d, most, e));
     }
     return rc < 0 ? err_set(e, rc, "%zu gradients cannot be split into buckets of %zu bytes", d->n_train, bytes) : 0;
+}
+
+static int start_thread(struct ddp *d, struct err *e)
+{
+    int rc = pthread_create(&d->thread, NULL, communicate, d);
+    d->has_thread = rc == 0;
+    return rc ? err_errno(e, rc, "communication thread") : 0;
+}
+
+/* In a world of several. */
+static int begin(struct ddp *d, size_t n_tail, const struct ddp_options *o, struct err *e)
+{
+    const bool blocks = d->comm->ops->host_buffers;
+    d->hooks.ready = on_ready;
+    d->hooks.all_sum = d->idle.all_sum = o->sync_bn ? on_all_sum : NULL;
+    d->hooks.captured = on_captured;
+    d->hooks.replayed = on_replayed;
+    d->hooks.on_host = blocks;
+    d->idle.on_host = blocks && o->sync_bn;
+    if (d->async)
+        TRY(d->async->open(d->device, &d->side, e));
+    TRY(plan(d, n_tail, o, e));
+    if (d->comm->ops->lend)
+        d->comm->ops->lend(d->comm, COMM_GRADIENTS, d->reduce, (d->n_train + n_tail) * dtype_size(d->real));
+    return blocks ? start_thread(d, e) : 0;
 }
 
 int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, size_t n_tail, enum dtype real,
@@ -193,21 +286,14 @@ int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, s
     d->n_train = n_train;
     d->real = real;
     d->wire = o->wire;
-    d->hooks.ctx = d;
+    d->hooks.ctx = d->idle.ctx = d;
+    if (o->device && o->device->ops->async) {
+        d->device = o->device;
+        d->async = o->device->ops->async;
+    }
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->change, NULL);
-    int rc = 0;
-    if (c->world > 1) {
-        d->hooks.ready = on_ready;
-        d->hooks.all_sum = o->sync_bn ? on_all_sum : NULL;
-        rc = plan(d, n_tail, o, e);
-        if (rc == 0 && c->ops->host_buffers) {
-            rc = pthread_create(&d->thread, NULL, communicate, d);
-            d->has_thread = rc == 0;
-            if (rc)
-                rc = err_errno(e, rc, "communication thread");
-        }
-    }
+    int rc = c->world > 1 ? begin(d, n_tail, o, e) : 0;
     if (rc < 0) {
         ddp_destroy(d);
         return rc;
@@ -229,7 +315,12 @@ void ddp_destroy(struct ddp *d)
     }
     pthread_cond_destroy(&d->change);
     pthread_mutex_destroy(&d->lock);
-    free(d->half);
+    if (d->side)
+        d->async->close(d->device, d->side);
+    if (d->device && d->half)
+        d->device->ops->release(d->device, d->half);
+    else
+        free(d->half);
     free(d->ends);
     free(d);
 }
@@ -242,6 +333,11 @@ void ddp_set_watch(struct ddp *d, const struct ddp_watch *w)
 const struct run_hooks *ddp_hooks(struct ddp *d)
 {
     return &d->hooks;
+}
+
+const struct run_hooks *ddp_idle_hooks(struct ddp *d)
+{
+    return &d->idle;
 }
 
 void ddp_begin(struct ddp *d, bool reduce)
@@ -267,7 +363,12 @@ int ddp_wait(struct ddp *d, struct err *e)
     d->stats.exposed_ns += clock_ns() - start;
     int rc = d->failed.code ? err_set(e, d->failed.code, "%s", d->failed.text) : 0;
     pthread_mutex_unlock(&d->lock);
-    return rc;
+    return rc < 0 ? rc : join_stream(d, e);
+}
+
+int ddp_check(struct ddp *d, struct err *e)
+{
+    return d->comm->ops->check ? d->comm->ops->check(d->comm, e) : 0;
 }
 
 void ddp_stats(const struct ddp *d, struct ddp_stats *ret)

@@ -8,7 +8,16 @@
  *   ddp_begin(d, last_micro_batch);      backward calls ready() on the training thread
  *   run(plan, {.hooks = ddp_hooks(d)})   -> bucket k complete -> communication thread reduces it
  *   write the tail (metrics, stop flag)
- *   ddp_wait(d)                          -> the last bucket and the tail go, wait for all */
+ *   ddp_wait(d)                          -> the last bucket and the tail go, wait for all
+ *
+ * On a device with streams (device_ops.async) nobody waits where collectives are enqueued (nccl):
+ *
+ *   compute        backward ....... | ready: event          tail |------. join | update
+ *   communication                   '-> bucket 0, bucket 1, ... -'-> last bucket
+ *
+ * A run that is captured as a graph takes its buckets into the graph; when that is launched again they count as reduced, and only the last bucket,
+ * which the tail is in, is enqueued each time. Where collectives block (gloo, staged) the communication thread works on the communication stream, and
+ * runs are not captured. */
 #ifndef CRUN_WORKER_DDP_H
 #define CRUN_WORKER_DDP_H
 
@@ -32,6 +41,7 @@ struct ddp_options {
     size_t bucket_bytes;       /* 0: 25 MiB */
     size_t first_bucket_bytes; /* 0: 1 MiB */
     bool sync_bn;              /* give devices the all_sum hook */
+    struct device *device;     /* where the arena is, borrowed; NULL: host memory */
     enum dtype
         wire; /* what gradients travel as: `real`, or DT_F16, DT_BF16: then divided by the world first, so that their sum fits */
 };
@@ -48,14 +58,21 @@ void ddp_set_watch(struct ddp *d, const struct ddp_watch *w);
 /* Hooks to pass to run(); valid until ddp_destroy(). With world 1 they cost nothing. */
 const struct run_hooks *ddp_hooks(struct ddp *d);
 
+/* The same for a run of which nothing is reduced but statistics: all parts of a step but the last. */
+const struct run_hooks *ddp_idle_hooks(struct ddp *d);
+
 /* Before run(): this step's gradients will be reduced (false: an accumulation step, nothing is sent). What was begun ends with
  * ddp_wait(), or with ddp_destroy() if run() failed: then the ranks are out of step. */
 void ddp_begin(struct ddp *d, bool reduce);
 
 /* After run(): the tail (statistics, metrics, whatever the step put there) is final; wait until everything is reduced.
  * Returns the first error of any bucket, now and ever after: -ECANCELED after abort, -ETIMEDOUT, -ECONNRESET; each collective's deadline
- * bounds the wait. After ddp_begin(d, false): 0 at once. */
+ * bounds the wait. After ddp_begin(d, false): 0 at once.
+ * Where collectives are enqueued: what the device computes from now on sees the sums; errors show in ddp_check(). */
 int ddp_wait(struct ddp *d, struct err *e);
+
+/* How anything that was enqueued has failed, or 0. Before a step, and before results are believed. */
+int ddp_check(struct ddp *d, struct err *e);
 
 struct ddp_stats {
     int buckets;           /* of a step; 0 in a world of one */
