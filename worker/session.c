@@ -23,6 +23,7 @@
 #include "worker/data/input.h"
 #include "worker/data/loader.h"
 #include "worker/data/sampler.h"
+#include "worker/device/cuda/module.h"
 #include "worker/memory.h"
 #include "worker/model/model.h"
 #include "worker/parallel/ddp.h"
@@ -258,17 +259,28 @@ static int open_device(struct session *s, struct err *e)
     return step_round(&s->state, p, e);
 }
 
+/* A GPU is open, so its module is loaded; NULL where it was built without NCCL. */
+static const struct comm_ops *nccl_of(void)
+{
+    const struct cuda_module *m = cuda_module(NULL);
+    return m ? m->nccl : NULL;
+}
+
 static int open_comm(struct session *s, const struct env_contract *env, struct err *e)
 {
     struct comm_options o = {
         .rank = s->rank, .world = s->world, .name = "world", .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
     TRY(meet_open(&s->meet, env, o.timeout_ms, e));
     o.store = s->meet.store;
+    o.device = s->device;
+    if (s->device->ops->async)
+        o.nccl = nccl_of();
     TRY(comm_open(&s->comm, s->cfg->comm, &o, e));
     static const enum dtype wire[] = {[ALLREDUCE_FP32] = DT_F32, [ALLREDUCE_FP16] = DT_F16, [ALLREDUCE_BF16] = DT_BF16};
     const enum allreduce by = train_config_allreduce(s->cfg);
     struct ddp_options d = {.bucket_bytes = (size_t)s->cfg->bucket_mb << 20,
                             .sync_bn = s->cfg->sync_bn,
+                            .device = s->device,
                             .wire = by == ALLREDUCE_FP32 ? s->state.real : wire[by]};
     const struct program *p = s->program;
     return ddp_create(&s->ddp, s->comm, s->state.reduce, p->n_train, p->n_reduce - p->n_train, s->state.real, &d, e);
