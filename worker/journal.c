@@ -2,6 +2,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -160,6 +161,7 @@ static void show_progress(struct journal *j, const struct session *s, const stru
 
 static int scalars_step(struct tensorboard *t, const struct metrics_step *m, struct err *e)
 {
+    const bool scaled = m->loss_scale > 0;
     const struct tensorboard_scalar v[] = {
         {"train/loss", m->loss},
         {"train/acc1", m->acc1},
@@ -169,11 +171,11 @@ static int scalars_step(struct tensorboard *t, const struct metrics_step *m, str
         {"speed/images_per_sec", m->images_per_sec},
         {"speed/data_wait", m->data_wait},
         {"speed/comm_wait", m->comm_wait},
-        {"train/skipped_steps", (double)m->skipped},
-        {"train/loss_scale", m->loss_scale},
+        {"train/skipped_steps", scaled ? (double)m->skipped : NAN},
+        {"train/loss_scale", scaled ? m->loss_scale : NAN},
+        {"train/grad_norm", m->grad_norm != 0 ? m->grad_norm : NAN},
     };
-    const size_t n = sizeof v / sizeof *v;
-    return tensorboard_add(t, m->step, v, m->loss_scale > 0 ? n : n - 2, e);
+    return tensorboard_add(t, m->step, v, sizeof v / sizeof *v, e); /* what is not a number is left out */
 }
 
 static int scalars_eval(struct tensorboard *t, const struct metrics_eval *m, struct err *e)
@@ -205,9 +207,10 @@ int journal_step(struct journal *j, const struct session *s, const struct positi
         return 0;
     struct metrics_step m = {.step = at->updates,
                              .epoch = epochs_done(s, at),
-                             .loss = mean(r->loss, r->count),
-                             .acc1 = percent(r->top1, r->count),
-                             .acc5 = percent(r->top5, r->count),
+                             .loss = r->count > 0 ? r->loss / r->count : NAN, /* nothing counted: not a loss of 0 */
+                             .acc1 = r->count > 0 ? percent(r->top1, r->count) : NAN,
+                             .acc5 = r->count > 0 ? percent(r->top5, r->count) : NAN,
+                             .grad_norm = r->grad_norm,
                              .lr = lr,
                              .images_per_sec = mean(r->count, now.seconds),
                              .data_wait = mean((double)r->wait_ns, (double)r->total_ns),

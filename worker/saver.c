@@ -12,17 +12,18 @@
 #include "worker/journal.h"
 #include "worker/session.h"
 #include "worker/snapshot_writer.h"
+#include "worker/trace.h"
 
 #define LEAVE_MS 2000 /* after a failure: for a write that is nearly done */
 
-int saver_open(struct saver *v, struct session *s, struct journal *j, struct err *e)
+int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
     const struct snapshot_writer_options o = {.dir = cfg->checkpoint_dir,
                                               .name = cfg->checkpoint_name,
                                               .keep = (int)cfg->checkpoint_keep,
                                               .sync = cfg->checkpoint_sync};
-    *v = (struct saver){.s = s, .journal = j, .saved_ns = clock_ns(), .saved_updates = -1};
+    *v = (struct saver){.s = s, .journal = j, .trace = t, .saved_ns = clock_ns(), .saved_updates = -1};
     return s->writes ? snapshot_writer_open(&v->writer, &s->state, &s->identity, &o, e) : 0;
 }
 
@@ -46,6 +47,8 @@ static int take_result(struct saver *v, struct err *e)
     int rc = snapshot_writer_result(v->writer, &saved, e);
     if (rc < 0 && v->saved_updates == saved.step)
         v->saved_updates = -1;
+    if (rc != 0 && !v->s->cfg->checkpoint_sync)
+        trace_writer_span(v->trace, saved.step, saved.began_ns, saved.began_ns + (int64_t)(saved.write_ms * 1e6));
     if (rc == 1 && journal_checkpoint(v->journal, &saved, &je) < 0)
         log_error("train", "%s; logs are incomplete", je.text);
     return rc < 0 ? rc : 0;
@@ -80,11 +83,6 @@ static bool due(const struct saver *v, const struct position *at, bool over)
     if (cfg->checkpoint_every == 0 || cfg->checkpoint_name) /* its link leads to the end of an epoch */
         return over || (cfg->checkpoint_every && at->updates % cfg->checkpoint_every == 0);
     return at->updates % cfg->checkpoint_every == 0;
-}
-
-bool saver_due(const struct saver *v, const struct position *at, bool over)
-{
-    return v->writer && ((v->pending && !snapshot_writer_busy(v->writer)) || due(v, at, over));
 }
 
 bool saver_step(struct saver *v, const struct position *at, bool over)

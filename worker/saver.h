@@ -11,10 +11,12 @@ struct journal;
 struct position;
 struct session;
 struct snapshot_writer;
+struct trace;
 
 struct saver {
     struct session *s;
     struct journal *journal;
+    const struct trace *trace;
     struct snapshot_writer *writer; /* NULL: this rank writes nothing */
     bool pending;                   /* a save is due and the one before is not on the disk yet */
     int64_t saved_ns;
@@ -22,12 +24,9 @@ struct saver {
 };
 
 /* Takes the host memory of a copy of the state. */
-int saver_open(struct saver *v, struct session *s, struct journal *j, struct err *e);
+int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, struct err *e);
 /* failed: a write that takes long is not waited for. */
 void saver_close(struct saver *v, bool failed);
-
-/* Will saver_step() want to save at this position? For those who must see to it that the state is of that step. */
-bool saver_due(const struct saver *v, const struct position *at, bool over);
 
 /* After a step, before the next. over: it was the last of an epoch or of the run. Errors are logged: training goes on.
  * Did training stand still for a save? */

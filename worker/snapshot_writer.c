@@ -61,6 +61,7 @@ static void write_now(struct snapshot_writer *w)
     pthread_mutex_lock(&w->lock);
     cJSON_Delete(w->meta);
     w->meta = NULL;
+    w->saved.began_ns = start;
     w->saved.write_ms = (double)(clock_ns() - start) / 1e6;
     w->rc = rc;
     w->why = e;

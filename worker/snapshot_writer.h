@@ -24,6 +24,7 @@ struct snapshot_writer_options {
 struct snapshot_saved {
     int64_t step;
     double copy_ms, write_ms; /* training stood still for the first (sync: for both) */
+    int64_t began_ns;         /* writing began, by clock_ns() */
     int64_t bytes;            /* of tensors */
 };
 

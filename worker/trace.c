@@ -1,6 +1,7 @@
 #include "worker/trace.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 
@@ -97,4 +98,11 @@ void trace_long_span(const struct trace *t, const char *category, const char *na
 {
     if (t->timeline)
         timeline_span(t->timeline, TIMELINE_TRAINING, category, name, start_ns, clock_ns(), true);
+}
+
+void trace_writer_span(const struct trace *t, int64_t step, int64_t start_ns, int64_t end_ns)
+{
+    char name[48];
+    snprintf(name, sizeof name, "write step %" PRId64, step);
+    timeline_span(t->timeline, TIMELINE_WRITER, "checkpoint", name, start_ns, end_ns, true);
 }

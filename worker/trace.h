@@ -32,5 +32,7 @@ const struct run_trace *trace_ops(const struct trace *t); /* for run_args.trace 
 /* On the training thread's track, from start to now; what lasts long is recorded outside of the window, too. */
 void trace_span(const struct trace *t, const char *category, const char *name, int64_t start_ns);
 void trace_long_span(const struct trace *t, const char *category, const char *name, int64_t start_ns);
+/* A checkpoint that was written beside training, on the writer's track. */
+void trace_writer_span(const struct trace *t, int64_t step, int64_t start_ns, int64_t end_ns);
 
 #endif

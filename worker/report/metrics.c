@@ -178,7 +178,7 @@ static int put(struct metrics *m, const char *line, size_t n, struct err *e)
 struct member {
     const char *name;
     double value;
-    bool exact;
+    bool exact, left_out;
 };
 
 /* Ten digits, or, where the value is compared with another run's, as few as read back to the very same number. */
@@ -198,7 +198,9 @@ static int put_object(struct metrics *m, const struct member *v, size_t n, struc
     char line[1024];
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
-        at += (size_t)snprintf(line + at, sizeof line - at, "%c\"%s\":", i ? ',' : '{', v[i].name);
+        if (v[i].left_out)
+            continue;
+        at += (size_t)snprintf(line + at, sizeof line - at, "%c\"%s\":", at ? ',' : '{', v[i].name);
         at += (size_t)put_number(line + at, sizeof line - at, v[i].value, v[i].exact);
     }
     at += (size_t)snprintf(line + at, sizeof line - at, "}\n");
@@ -207,6 +209,7 @@ static int put_object(struct metrics *m, const struct member *v, size_t n, struc
 
 int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *e)
 {
+    const bool unscaled = !(s->loss_scale > 0);
     const struct member v[] = {
         {"step", (double)s->step},
         {"epoch", s->epoch},
@@ -219,11 +222,11 @@ int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *e)
         {"comm_wait", s->comm_wait},
         {"seconds", s->seconds},
         {"bad_samples", (double)s->bad_samples},
-        {"loss_scale", s->loss_scale},
-        {"skipped", (double)s->skipped},
+        {"loss_scale", s->loss_scale, .left_out = unscaled},
+        {"skipped", (double)s->skipped, .left_out = unscaled},
+        {"grad_norm", s->grad_norm, .left_out = s->grad_norm == 0},
     };
-    const size_t n = sizeof v / sizeof *v;
-    return put_object(m, v, s->loss_scale > 0 ? n : n - 2, e);
+    return put_object(m, v, sizeof v / sizeof *v, e);
 }
 
 int metrics_eval(struct metrics *m, const struct metrics_eval *s, struct err *e)

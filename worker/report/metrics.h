@@ -3,7 +3,7 @@
  *
  *     {"step":120,"epoch":1.905,"loss":1.234,"acc1":54.7,"acc5":92.2,"lr":0.09,"images_per_sec":81.2,"data_wait":0.01,
  *      "comm_wait":0.04,"seconds":98.1,"bad_samples":0}                                                     (one line)
- * with loss scaling also "loss_scale" and "skipped"
+ * with loss scaling also "loss_scale" and "skipped"; where gradients are looked at (clipping, fp16) "grad_norm"
  *     {"step":126,"epoch":2,"test_loss":1.1,"test_acc1":60.1,"test_acc5":95,"test_images":1000,"seconds":103.2,
  *      "bad_samples":0}
  *     {"event":"resume","step":120,"restart":1,"time":"2026-11-21T13:46:37.123Z"}
@@ -36,6 +36,7 @@ struct metrics_step {
     int64_t bad_samples;         /* of this step, all ranks */
     double loss_scale;           /* of the next step; 0: nothing is scaled, neither this nor `skipped` is written */
     int64_t skipped;             /* steps so far that were left out because gradients overflowed */
+    double grad_norm;            /* of the mean gradient, before clipping; 0: not known, not written */
 };
 int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *e);
 

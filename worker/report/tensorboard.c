@@ -69,7 +69,7 @@ static int put_head(struct tensorboard *t, int64_t first_step, struct err *e)
     start.session_log = &session;
     start.has_step = 1;
     start.step = first_step + 1;
-    return first_step > 0 ? put_event(t, &start, e) : 0;
+    return put_event(t, &start, e);
 }
 
 static int create(struct tensorboard *t, const char *dir, struct err *e)

@@ -109,9 +109,46 @@ def test_event_files_of_a_run_that_goes_on_take_back_what_is_done_again(data, tm
     files = sorted((tmp_path / "tb").iterdir())
     assert len(files) == 2
     started = [step for f in files for step, _, start in events(f) if start]
-    assert started == [saved + 1]
+    assert started == [1, saved + 1]
     assert max(s for s, _, _ in events(files[0])) > saved  # something was done twice
     assert sorted(curves(tmp_path / "tb")["train/loss"]) == list(range(1, 16))
+
+
+def test_event_files_of_a_run_that_begins_again_are_not_drawn_twice(data, tmp_path):
+    p = subprocess.Popen([str(a) for a in convnet(data, "--tensorboard", tmp_path, "--print-freq", 1, epochs=1000)], stderr=subprocess.PIPE, text=True)
+    for line in p.stderr:
+        if "Epoch 2/1000 [3/5]" in line:  # nothing is saved
+            p.kill()
+            break
+    p.stderr.close()
+    p.wait(timeout=60)
+    again = run(*convnet(data, "--tensorboard", tmp_path))
+    assert again.returncode == 0, again.stderr
+    assert sorted(curves(tmp_path)["train/loss"]) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_gradients_norm_is_told_where_it_is_clipped(data, tmp_path, clip):
+    p = run(*convnet(data, "--log-dir", tmp_path, "--tensorboard", tmp_path / "tb", *["--clip-grad-norm", "1e-3"] * clip))
+    assert p.returncode == 0, p.stderr
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    norms = {m["step"]: m["grad_norm"] for m in lines if "grad_norm" in m}
+    assert len(norms) == 5 * clip and all(v > 1e-3 for v in norms.values())  # as it was before clipping
+    assert curves(tmp_path / "tb").get("train/grad_norm", {}) == pytest.approx(norms, rel=1e-6)
+
+
+def test_a_step_whose_pictures_are_all_broken_has_no_loss(tmp_path):
+    for kind, picture in ("a", b"P6 2 2 255\n" + bytes(12)), ("b", b"this is no picture"):
+        (tmp_path / "data" / kind).mkdir(parents=True)
+        for i in range(2):
+            (tmp_path / "data" / kind / f"{i}.ppm").write_bytes(picture)
+    p = run(TRAINER, "--train-data", tmp_path / "data", "--arch", "convnet", "--image-size", 28, "--batch-size", 1, "--num-epochs", 1,
+            "--device", "cpu", "--log-dir", tmp_path, "--tensorboard", tmp_path / "tb")
+    assert p.returncode == 0, p.stderr
+    steps_ = [m for m in map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()) if "lr" in m]
+    assert sorted(m["bad_samples"] for m in steps_) == [0, 0, 1, 1]
+    assert all((m["loss"] is None, m["acc1"] is None) == (m["bad_samples"] == 1,) * 2 for m in steps_)
+    assert sorted(curves(tmp_path / "tb")["train/loss"]) == [m["step"] for m in steps_ if m["bad_samples"] == 0]
 
 
 def spans(path):
@@ -154,6 +191,22 @@ def test_a_timeline_tells_what_steps_spend_their_time_on(data, tmp_path):
         assert any("layer1.0" in e["name"] for e in inner)
         assert sum(e["dur"] for e in inner) >= 0.8 * sum(e["dur"] for e in steps_)  # steps are told of nearly whole
         assert sum("all-reduce" in e["name"] for e in tracks[rank, 1]) >= 3  # a bucket a step at least
+
+
+def test_a_timeline_shows_checkpoints_that_are_written_beside_training(data, tmp_path):
+    args = ["--timeline-steps", "1,2", "--checkpoint-dir", tmp_path / "ck", "--checkpoint-every", 5]
+    p = run(*convnet(data, "--timeline", tmp_path / "t.json", *args, epochs=2))
+    assert p.returncode == 0, p.stderr
+    saved = [json.loads(line) for line in (tmp_path / "ck" / "metrics.jsonl").read_text().splitlines() if '"checkpoint"' in line]
+    saved = {m["step"]: m["write_ms"] for m in saved if m.get("event") == "checkpoint"}
+    tracks = spans(tmp_path / "t.json")
+    assert {e["name"]: e["dur"] / 1000 for e in tracks[0, 2]} == pytest.approx({f"write step {k}": v for k, v in saved.items()}, abs=0.01)
+    assert_nested(tracks[0, 2])
+    copied = [e for e in tracks[0, 0] if e["name"] == "checkpoint"]
+    assert tracks[0, 2][0]["ts"] >= copied[0]["ts"]
+    p = run(*convnet(data, "--timeline", tmp_path / "sync.json", *args[:2], "--checkpoint-dir", tmp_path / "ck2", "--checkpoint-sync"))
+    assert p.returncode == 0, p.stderr
+    assert set(spans(tmp_path / "sync.json")) == {(0, 0)}  # in training's own thread
 
 
 def test_the_steps_of_a_timeline_add_up_to_the_time_of_training(data, tmp_path):

@@ -52,7 +52,7 @@ static const uint8_t *record(const uint8_t *file, size_t n, size_t *at, size_t *
     return r + 12;
 }
 
-static void a_file_begins_with_its_version_and_a_new_run_with_nothing_else(void **state)
+static void a_file_begins_with_its_version_and_a_session_at_its_first_step(void **state)
 {
     struct tensorboard *t;
     uint8_t file[4096];
@@ -66,6 +66,10 @@ static void a_file_begins_with_its_version_and_a_new_run_with_nothing_else(void 
                         "\x0d"
                         "brain.Event:2",
                         14);
+    r = record(file, n, &at, &len);
+    static const uint8_t start[] = {0x10, 0x01, 0x3a, 0x02, 0x08, 0x01}; /* step 1, session log: start */
+    assert_int_equal(len, 9 + sizeof start);
+    assert_memory_equal(r + 9, start, sizeof start);
     assert_int_equal(at, n);
     tensorboard_close(t);
 }
@@ -80,6 +84,7 @@ static void a_scalar_is_a_summary_value_of_its_step(void **state)
     assert_int_equal(tensorboard_add(t, 300, v, 3, NULL), 0);
     size_t n = contents(tensorboard_path(t), file, sizeof file);
     record(file, n, &at, &len);
+    record(file, n, &at, &len); /* version, session */
     const uint8_t *r = record(file, n, &at, &len);
     static const uint8_t expected[] = {0x10, 0xac, 0x02,                                /* step 300 */
                                        0x2a, 0x0a, 0x0a, 0x08,                          /* summary, one value */
@@ -122,7 +127,7 @@ static void a_folder_that_cannot_be_written_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_file_begins_with_its_version_and_a_new_run_with_nothing_else, scratch_make,
+        cmocka_unit_test_setup_teardown(a_file_begins_with_its_version_and_a_session_at_its_first_step, scratch_make,
                                         scratch_drop),
         cmocka_unit_test_setup_teardown(a_scalar_is_a_summary_value_of_its_step, scratch_make, scratch_drop),
         cmocka_unit_test_setup_teardown(a_run_that_goes_on_starts_a_session_at_its_next_step_in_a_file_of_its_own,
