@@ -85,6 +85,11 @@ static bool due(const struct saver *v, const struct position *at, bool over)
     return at->updates % cfg->checkpoint_every == 0;
 }
 
+bool saver_due(const struct saver *v, const struct position *at, bool over)
+{
+    return v->writer && ((v->pending && !snapshot_writer_busy(v->writer)) || due(v, at, over));
+}
+
 bool saver_step(struct saver *v, const struct position *at, bool over)
 {
     struct err e;

@@ -28,6 +28,9 @@ int saver_open(struct saver *v, struct session *s, struct journal *j, const stru
 /* failed: a write that takes long is not waited for. */
 void saver_close(struct saver *v, bool failed);
 
+/* Will saver_step() want to save at this position? For those who must see to it that the state is of that step. */
+bool saver_due(const struct saver *v, const struct position *at, bool over);
+
 /* After a step, before the next. over: it was the last of an epoch or of the run. Errors are logged: training goes on.
  * Did training stand still for a save? */
 bool saver_step(struct saver *v, const struct position *at, bool over);

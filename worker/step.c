@@ -1,4 +1,4 @@
-#include "worker/step.h"
+#include "worker/step_impl.h"
 
 #include <errno.h>
 #include <math.h>
@@ -93,14 +93,20 @@ static int update_average(struct step *t, struct err *e)
     return s->device->ops->blend(s->device, s->ema_stats, s->stats, p->n_stats, weight, e);
 }
 
-static int update_all(struct step *t, double lr, struct err *e)
+void *step_metric(const struct step *t, int metric)
+{
+    const struct state *s = t->state;
+    return (char *)s->reduce + state_bytes(s, s->program->n_train + s->program->n_stats + (size_t)metric);
+}
+
+int step_update(struct step *t, double lr, struct err *e)
 {
     struct state *s = t->state;
     const struct optimizer *o = &t->optimizer;
     const struct program *p = s->program;
     const struct device_ops *ops = s->device->ops;
     const char *tail = (const char *)s->reduce + state_bytes(s, p->n_train);
-    const void *count = tail + state_bytes(s, p->n_stats + METRIC_COUNT);
+    const void *count = step_metric(t, METRIC_COUNT);
     for (int i = 0; i < t->nslices; i++) {
         struct update u = {.rule = o->rule,
                            .first = t->slices[i].first,
@@ -126,8 +132,7 @@ static int update_all(struct step *t, double lr, struct err *e)
     return 0;
 }
 
-/* Forward and backward, part after part; buckets leave as they fill in the last one. */
-static int run_parts(struct step *t, const struct loader_batch *batch, struct err *e)
+int step_run(struct step *t, const struct loader_batch *batch, struct err *e)
 {
     const struct program *p = t->state->program;
     const size_t image = (size_t)p->channels * (size_t)p->height * (size_t)p->width, part = (size_t)t->part;
@@ -141,7 +146,7 @@ static int run_parts(struct step *t, const struct loader_batch *batch, struct er
                                .smoothing = t->smoothing,
                                .accumulate = i > 0,
                                .params_version = t->state->version,
-                               .hooks = ddp_hooks(t->ddp),
+                               .hooks = last ? ddp_hooks(t->ddp) : ddp_idle_hooks(t->ddp),
                                .trace = trace_ops(t->trace)};
         ddp_begin(t->ddp, last);
         TRY(t->state->device->ops->run(t->plan, &run, e));
@@ -151,18 +156,23 @@ static int run_parts(struct step *t, const struct loader_batch *batch, struct er
     return 0;
 }
 
+int step_norm(struct step *t, double grad_scale, const void **ret_norm, struct err *e)
+{
+    struct state *s = t->state;
+    *ret_norm = t->check || t->optimizer.clip_norm > 0 ? s->norm : NULL;
+    return *ret_norm ? s->device->ops->grad_norm(s->device, s->reduce, s->program->n_train, 1 / grad_scale,
+                                                 step_metric(t, METRIC_COUNT), s->norm, e)
+                     : 0;
+}
+
 /* Are the summed gradients numbers? Sums are equal on all ranks, so all ranks find the same, whoever overflowed. Leaves their norm. */
 static int check_gradients(struct step *t, bool *ret_finite, double *ret_norm, struct err *e)
 {
-    struct state *s = t->state;
-    const struct program *p = s->program;
-    const void *count = (const char *)s->reduce + state_bytes(s, p->n_train + p->n_stats + METRIC_COUNT);
+    const void *looked;
     double norm = 0;
-    *ret_finite = true;
-    if (!t->check && t->optimizer.clip_norm == 0)
-        return 0;
-    TRY(s->device->ops->grad_norm(s->device, s->reduce, p->n_train, 1 / t->grad_scale, count, s->norm, e));
-    TRY(state_get_norm(s, &norm, e));
+    TRY(step_norm(t, t->grad_scale, &looked, e));
+    if (looked)
+        TRY(state_get_norm(t->state, &norm, e));
     *ret_finite = isfinite(norm);
     *ret_norm = norm;
     return 0;
@@ -188,7 +198,7 @@ static int judge(struct step *t, double *m, bool *ret_skipped, double *ret_norm,
     return 0;
 }
 
-int train_step(struct step *t, double lr, int stop, struct step_result *ret, struct err *e)
+static int step_now(struct step *t, double lr, int stop, struct step_result *ret, struct err *e)
 {
     struct state *s = t->state;
     struct loader_batch batch;
@@ -199,7 +209,7 @@ int train_step(struct step *t, double lr, int stop, struct step_result *ret, str
     int64_t loaded = clock_ns();
     trace_span(t->trace, "data", "wait for the loader", start);
     t->grad_scale = precision_grad_scale(&t->precision, &s->loss_scale, t->grad_batch);
-    int rc = run_parts(t, &batch, e);
+    int rc = step_run(t, &batch, e);
     loader_done(t->loader, &batch);
     TRY(rc);
     TRY(state_set_metric(s, METRIC_STOP, stop, e));
@@ -213,10 +223,12 @@ int train_step(struct step *t, double lr, int stop, struct step_result *ret, str
     TRY(judge(t, m, &skipped, &norm, e));
     int64_t reduced = clock_ns();
     if (!skipped)
-        TRY(update_all(t, lr, e));
+        TRY(step_update(t, lr, e));
     trace_span(t->trace, "optimizer", "update", reduced);
 
-    *ret = (struct step_result){.loss = m[METRIC_LOSS],
+    *ret = (struct step_result){.done = true,
+                                .lr = lr,
+                                .loss = m[METRIC_LOSS],
                                 .top1 = m[METRIC_TOP1],
                                 .top5 = m[METRIC_TOP5],
                                 .count = m[METRIC_COUNT],
@@ -227,4 +239,14 @@ int train_step(struct step *t, double lr, int stop, struct step_result *ret, str
                                 .wait_ns = loaded - start,
                                 .total_ns = clock_ns() - start};
     return 0;
+}
+
+int train_lag(const struct step *t)
+{
+    return t->state->device->ops->async ? 1 : 0;
+}
+
+int train_step(struct step *t, double lr, int stop, struct step_result *ret, struct err *e)
+{
+    return train_lag(t) ? step_ahead(t, lr, stop, ret, e) : step_now(t, lr, stop, ret, e);
 }

@@ -3,6 +3,8 @@
  *   - step after step; at the end of an epoch a log row and an evaluation
  *   - checkpoints by steps, by time, at the end of an epoch, and when ranks agreed to stop
  *   - the last evaluation's accuracy is the last line of rank 0
+ * On a device that goes on by itself results come one step late: `at` is where results are, and what needs the state to be there (the end of an epoch, a
+ * checkpoint, the end) catches up first.
  * What goes wrong:
  *   - a peer dies: a collective fails; wait for the launcher's verdict, else end with the error
  *   - a checkpoint cannot be written: training goes on, the last one must succeed */
@@ -41,7 +43,8 @@ struct run {
     struct session s;
     struct journal journal;
     struct trace trace;
-    int64_t steps; /* of this process */
+    int64_t steps;   /* of this process, begun */
+    int64_t stop_at; /* ranks agreed to stop: at the latest after so many updates; 0: no */
     struct position at;
     struct schedule schedule;
     struct step step;
@@ -68,14 +71,24 @@ static double rate(const struct run *r, int ahead)
 }
 
 /* No step may follow, whatever is left of the epoch (a resumed run may have been given fewer epochs or steps). */
+static bool limit_at(const struct run *r, const struct position *at)
+{
+    return at->epoch >= r->cfg->num_epochs || (r->cfg->max_steps && at->updates >= r->cfg->max_steps);
+}
+
 static bool limit_reached(const struct run *r)
 {
-    return r->at.epoch >= r->cfg->num_epochs || (r->cfg->max_steps && r->at.updates >= r->cfg->max_steps);
+    return limit_at(r, &r->at);
+}
+
+static bool over_at(const struct run *r, const struct position *at)
+{
+    return at->step >= r->s.steps_per_epoch || limit_at(r, at);
 }
 
 static bool epoch_over(const struct run *r)
 {
-    return r->at.step >= r->s.steps_per_epoch || limit_reached(r);
+    return over_at(r, &r->at);
 }
 
 static bool training_over(const struct run *r)
@@ -99,40 +112,70 @@ static bool want_stop(const struct run *r)
     return stop_wanted() || (r->cfg->max_time > 0 && elapsed >= r->cfg->max_time);
 }
 
-/* One step with everything that is kept about it. *ret_stop: ranks agreed to stop. */
-static int one_step(struct run *r, bool *ret_stop, struct err *e)
+/* Everything that is kept about a step. comm_wait: the share of it that was spent waiting for collectives. */
+static int account(struct run *r, const struct step_result *res, double comm_wait, struct err *e)
+{
+    struct err je;
+    r->at.updates++;
+    r->at.step++;
+    if (res->skipped)
+        journal_say(&r->journal, "step %lld: gradients overflowed and nothing was changed; the loss scale is now %g",
+                    (long long)r->at.updates, r->s.state.loss_scale.scale);
+    r->at.epoch_loss += res->loss;
+    r->at.epoch_top1 += res->top1;
+    r->at.epoch_count += res->count;
+    r->epoch_bad += res->bad;
+    r->at.epoch_seconds += (double)res->total_ns / 1e9;
+    r->at.seconds += (double)res->total_ns / 1e9;
+    crun_progress((uint64_t)r->at.updates);
+    crun_phase(CRUN_PHASE_STEP);
+    if (res->count > 0 && res->total_ns > 0)
+        crun_metrics(res->count * 1e9 / (double)res->total_ns, res->loss / res->count);
+    if (r->cfg->check_replicas && r->at.updates % r->cfg->check_replicas == 0)
+        TRY(replicas_check(&r->s.state, r->s.comm, e));
+    journal_failed(r, journal_step(&r->journal, &r->s, &r->at, res, res->lr, comm_wait, &je), &je);
+    if (res->stop > 0 && r->stop_at == 0)
+        r->stop_at = r->at.updates + train_lag(&r->step);
+    return 0;
+}
+
+/* The step that is outstanding, if one is. */
+static int catch_up(struct run *r, struct err *e)
+{
+    struct step_result res;
+    TRY(train_catch_up(&r->step, &res, e));
+    return res.done ? account(r, &res, 0, e) : 0;
+}
+
+static int one_step(struct run *r, struct err *e)
 {
     struct step_result res;
     struct ddp_stats before, after;
-    struct err je;
-    double lr = rate(r, 0);
     ddp_stats(r->s.ddp, &before);
     trace_step(&r->trace, ++r->steps);
     int64_t start = clock_ns();
-    TRY(train_step(&r->step, lr, want_stop(r), &res, e));
+    TRY(train_step(&r->step, rate(r, r->step.ahead.outstanding), want_stop(r), &res, e));
     trace_span(&r->trace, "step", "step", start);
     ddp_stats(r->s.ddp, &after);
-    r->at.updates++;
-    r->at.step++;
-    if (res.skipped)
-        journal_say(&r->journal, "step %lld: gradients overflowed and nothing was changed; the loss scale is now %g",
-                    (long long)r->at.updates, r->s.state.loss_scale.scale);
-    r->at.epoch_loss += res.loss;
-    r->at.epoch_top1 += res.top1;
-    r->at.epoch_count += res.count;
-    r->epoch_bad += res.bad;
-    r->at.epoch_seconds += (double)res.total_ns / 1e9;
-    r->at.seconds += (double)res.total_ns / 1e9;
-    crun_progress((uint64_t)r->at.updates);
-    crun_phase(CRUN_PHASE_STEP);
-    if (res.count > 0 && res.total_ns > 0)
-        crun_metrics(res.count * 1e9 / (double)res.total_ns, res.loss / res.count);
-    if (r->cfg->check_replicas && r->at.updates % r->cfg->check_replicas == 0)
-        TRY(replicas_check(&r->s.state, r->s.comm, e));
-    double comm_wait = (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns;
-    journal_failed(r, journal_step(&r->journal, &r->s, &r->at, &res, lr, comm_wait, &je), &je);
-    *ret_stop = res.stop > 0;
-    return 0;
+    if (!res.done)
+        return 0;
+    return account(r, &res, (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns, e);
+}
+
+/* Before the next step begins: has something to happen right after the one that is outstanding? */
+static bool due_now(const struct run *r)
+{
+    struct position next = r->at;
+    next.updates++;
+    next.step++;
+    const bool over = over_at(r, &next);
+    return over || (r->stop_at && next.updates >= r->stop_at) || saver_due(&r->saver, &next, over);
+}
+
+/* All ranks find the same: they have begun the same steps, or come to the same end of an epoch, whoever caught up in between to save. */
+static bool stop_now(const struct run *r)
+{
+    return r->stop_at && (r->at.updates >= r->stop_at || epoch_over(r));
 }
 
 static int test(struct run *r, struct eval_result *v, struct err *e)
@@ -209,13 +252,18 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
                 return 0;
             next_epoch(&r->at);
         }
-        TRY(one_step(r, ret_stop, e));
+        TRY(one_step(r, e));
+        if (r->step.ahead.outstanding && due_now(r))
+            TRY(catch_up(r, e));
+        if (r->step.ahead.outstanding)
+            continue;
         int64_t start = clock_ns();
         if (saver_step(&r->saver, &r->at, epoch_over(r)))
             trace_long_span(&r->trace, "checkpoint", "checkpoint", start);
-        if (*ret_stop && !training_over(r))
+        if (stop_now(r) && !training_over(r)) {
+            *ret_stop = true;
             return 0;
-        *ret_stop = false;
+        }
     }
 }
 
