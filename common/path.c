@@ -20,8 +20,9 @@ int path_make_dirs(const char *dir, struct err *e)
             continue;
         char end = *p;
         *p = 0;
-        if (mkdir(path, 0777) < 0 && !(errno == EEXIST || (stat(path, &st) == 0 && S_ISDIR(st.st_mode))))
-            return err_set(e, ERR_OUTPUT, "cannot make folder %s: %s", path, strerror(errno));
+        const int why = mkdir(path, 0777) < 0 ? errno : 0;
+        if (why && why != EEXIST && !(stat(path, &st) == 0 && S_ISDIR(st.st_mode)))
+            return err_set(e, ERR_OUTPUT, "cannot make folder %s: %s", path, strerror(why));
         if (!end)
             break;
         *p = end;
