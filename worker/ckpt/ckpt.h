@@ -43,7 +43,8 @@ int ckpt_best(const char *dir, int64_t *ret_step, struct err *e);
 int ckpt_link_epoch(const char *dir, const char *name, int64_t epochs, int64_t step, struct err *e);
 
 /* What a path given by a user means: a folder of checkpoints (*step is -1: the newest), or one checkpoint in it
- * (DIR/step-N, also through a link). *dir: PATH_MAX bytes. ERR_USAGE: nothing there, or something that is neither. */
+ * (DIR/step-N, also through a link, DIR/latest or DIR/best). *dir: PATH_MAX bytes. ERR_USAGE: nothing there, or
+ * something that is neither. */
 int ckpt_locate(const char *path, char *dir, int64_t *step, struct err *e);
 
 struct ckpt; /* one opened for reading */

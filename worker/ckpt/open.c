@@ -13,6 +13,7 @@
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/folder.h"
 #include "worker/ckpt/manifest.h"
+#include "worker/ckpt/pointer.h"
 
 struct ckpt {
     int64_t step;
@@ -109,12 +110,17 @@ int ckpt_locate(const char *path, char *dir, int64_t *step, struct err *e)
     char *name = strrchr(real, '/');
     int64_t one = folder_step(name + 1);
     if (one < 0)
+        one = pointer_read(real);
+    if (one < 0)
         folder_list(real, &steps, &n, NULL);
     free(steps);
     if (one < 0 && n == 0)
         return err_set(e, ERR_USAGE, "no checkpoint found at '%s': neither a step-N folder nor a folder of them", path);
     if (one >= 0)
         *name = '\0';
+    if (one >= 0 && !has_manifest(real, one))
+        return err_set(e, ERR_USAGE, "no checkpoint found at '%s': step-%08" PRId64 " is not there or not complete",
+                       path, one);
     snprintf(dir, PATH_MAX, "%s", real[0] ? real : "/");
     *step = one;
     return 0;

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -39,19 +40,37 @@ int pointer_write(const char *dir, const char *name, int64_t step, struct err *e
     return replace(dir, tmp, path, e);
 }
 
+/* The line in it; -ENOENT if there is no such file, ERR_CORRUPT if it is none that pointer_write() makes. */
+static int read_step(const char *path, int64_t *ret, struct err *e)
+{
+    char text[64] = "";
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return err_errno(e, errno, "open %s", path);
+    const ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? read(fd, text, sizeof text - 1) : 0;
+    close(fd);
+    text[strcspn(text, "\n")] = '\0';
+    const int64_t step = n > 0 ? folder_step(text) : -1;
+    if (step < 0)
+        return err_set(e, ERR_CORRUPT, "%s names no checkpoint", path);
+    *ret = step;
+    return 0;
+}
+
+int64_t pointer_read(const char *path)
+{
+    int64_t step;
+    return read_step(path, &step, NULL) == 0 ? step : -1;
+}
+
 int ckpt_best(const char *dir, int64_t *ret_step, struct err *e)
 {
-    char path[PATH_MAX], text[64] = "";
+    char path[PATH_MAX];
     *ret_step = -1;
     TRY(folder_path(path, e, "%s/" CKPT_BEST, dir));
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return errno == ENOENT ? 0 : err_errno(e, errno, "open %s", path);
-    char *line = fgets(text, sizeof text, f);
-    fclose(f);
-    text[strcspn(text, "\n")] = '\0';
-    *ret_step = line ? folder_step(text) : -1;
-    return *ret_step >= 0 ? 0 : err_set(e, ERR_CORRUPT, "%s names no checkpoint", path);
+    const int rc = read_step(path, ret_step, e);
+    return rc == -ENOENT ? 0 : rc;
 }
 
 int ckpt_set_best(const char *dir, int64_t step, struct err *e)

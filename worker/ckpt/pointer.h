@@ -14,6 +14,9 @@ struct err;
 /* DIR/<name> holds the folder's name from now on: replaced by rename, fsynced. */
 int pointer_write(const char *dir, const char *name, int64_t step, struct err *e);
 
+/* Step whose folder, beside it, the file `latest` or `best` at path names; -1 for any other file, or none. */
+int64_t pointer_read(const char *path);
+
 /* Must this checkpoint stay: is it the best, or does a link lead to it? */
 bool pointer_to(const char *dir, int64_t step);
 

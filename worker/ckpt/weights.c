@@ -10,6 +10,7 @@
 
 #include "common/err.h"
 #include "worker/ckpt/ckpt.h"
+#include "worker/ckpt/pointer.h"
 #include "worker/ckpt/torch_zip.h"
 
 struct weights { /* one of them is open */
@@ -56,7 +57,9 @@ int weights_open(struct weights **ret, const char *path, struct err *e)
     struct weights *w = calloc(1, sizeof *w);
     if (!w)
         return err_errno(e, ENOMEM, "%s", path);
-    int rc = S_ISDIR(st.st_mode) ? open_checkpoint(w, path, e) : open_file(w, path, e);
+    int rc = S_ISDIR(st.st_mode) || pointer_read(path) >= 0 ? open_checkpoint(w, path, e)
+             : S_ISREG(st.st_mode)                          ? open_file(w, path, e)
+                                                            : err_set(e, ERR_CORRUPT, "%s is not a regular file", path);
     if (rc < 0) {
         weights_close(w);
         return rc;

@@ -58,8 +58,10 @@ def test_bad_input_gets_one_clear_sentence_and_the_right_code(trained, tmp_path)
     (tmp_path / "zip.pth").write_bytes(b"PK\3\4 and no more")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as z:
         z.writestr("readme", "hello")
+    os.mkfifo(tmp_path / "fifo")  # nobody writes: opening it would wait for ever
     out = tmp_path / "o.safetensors"
     for src, dst, code, says in (
+            (tmp_path / "fifo", out, 65, "not a regular file"),
             (tmp_path / "nowhere", out, 2, f"no weights found at '{tmp_path / 'nowhere'}'"),
             (trained, tmp_path / "o.bin", 2, "ends neither in .safetensors nor in .pth or .pt"),
             (tmp_path / "empty", out, 65, "not a sound safetensors file"),

@@ -46,6 +46,19 @@ def test_evaluate_prints_what_training_printed_whatever_the_world(data, trained,
     assert listing(out) == before
 
 
+def test_latest_and_best_are_taken_as_the_checkpoints_they_name(data, trained, tmp_path):
+    out, expected = trained
+    assert accuracy(run(*command(data, "-e", "--resume", out / "latest"))) == expected
+    best = out / (out / "best").read_text().strip()
+    by_name = accuracy(run(*command(data, "-e", "--resume", best)))
+    assert accuracy(run(*command(data, "-e", "--resume", out / "best"))) == by_name
+    assert accuracy(run(*command(data, "-e", "--pretrained", out / "best"))) == by_name
+    stray = tmp_path / "best"
+    stray.write_text("step-00000099\n")
+    p = run(*command(data, "-e", "--resume", stray))
+    assert p.returncode == 2 and "step-00000099 is not there" in p.stderr, p.stderr
+
+
 def test_evaluate_takes_a_folder_a_step_and_a_link_to_one(data, trained, tmp_path):
     out, expected = trained
     link = tmp_path / "model_2.mdl"
