@@ -56,3 +56,18 @@ int divergence_error(struct state *s, double loss, struct err *e)
     free(reduce);
     return rc;
 }
+
+int divergence_of_weights(struct state *s, double loss, struct err *e)
+{
+    const size_t bytes = state_bytes(s, s->program->n_train);
+    void *params = malloc(bytes);
+    if (!params)
+        return err_errno(e, ENOMEM, "copy of the weights");
+    int rc = s->device->ops->download(s->device, params, s->params, bytes, e);
+    const char *weight = rc == 0 ? first_bad(s, params, PARAM_TRAIN, 0) : NULL;
+    if (weight)
+        rc = err_set(e, ERR_DIVERGED, "diverged: the test loss is %g, %s is not finite; lower --base-learning-rate",
+                     isnan(loss) ? (double)NAN : loss, weight);
+    free(params);
+    return rc;
+}

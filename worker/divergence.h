@@ -9,4 +9,7 @@ struct state;
  * statistics of a batch norm's input; else a gradient. Returns ERR_DIVERGED (another code if the device fails). */
 int divergence_error(struct state *s, double loss, struct err *e);
 
+/* A test loss that is no number: ERR_DIVERGED with the first weight that holds an infinity or a NaN; 0 if none does. */
+int divergence_of_weights(struct state *s, double loss, struct err *e);
+
 #endif

@@ -1,10 +1,13 @@
 #include "worker/eval.h"
 
+#include <math.h>
+
 #include "common/clock.h"
 #include "common/err.h"
 #include "worker/comm/comm.h"
 #include "worker/data/loader.h"
 #include "worker/device/device.h"
+#include "worker/divergence.h"
 #include "worker/program/program.h"
 #include "worker/state.h"
 
@@ -61,5 +64,5 @@ int evaluate(struct state *s, struct plan *plan, struct loader *l, int64_t steps
                                 .bad = sums[BAD],
                                 .seconds = all.seconds,
                                 .stopped = sums[STOP] > 0};
-    return 0;
+    return isfinite(ret->loss) ? 0 : divergence_of_weights(s, ret->loss / ret->count, e);
 }

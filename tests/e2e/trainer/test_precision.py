@@ -115,6 +115,16 @@ def test_a_run_that_explodes_ends_and_names_the_tensor(data, tmp_path):
     assert any(name in p.stderr for name in ("layer1.", "layer2.", "fc."))
 
 
+def test_weights_that_explode_in_the_last_step_end_the_run_too(data):
+    """The loss of a step is that before its update: the evaluation is the first to see what the last one did."""
+    for steps in range(2, 7):
+        p = run(*command(data, "--lr", 1e9, "--test-data", data / "val", steps=steps))
+        if "the test loss is" in p.stderr:
+            break
+    assert p.returncode == 1 and " is not finite" in p.stderr, p.stderr
+    assert "Acc@1" not in p.stdout
+
+
 def test_an_epoch_above_max_loss_is_the_last(data, tmp_path):
     p = run(*command(data, "--max-loss", 1, "--checkpoint-dir", tmp_path, steps=100))
     assert p.returncode == 1
