@@ -245,6 +245,7 @@ static void log_to_console(void *arg, const char *line, size_t n)
 static void on_guardian_gone(void *arg)
 {
     struct run *r = arg;
+    tree_kill(); /* first, as cgroup.kill may wait for other changes of cgroups */
     cgroup_kill(r->cgroup);
     if (tree_kill_all(LOST_KILL_MS) && r->rdzv_fd >= 0)
         guardian_prove(r->rdzv_fd);

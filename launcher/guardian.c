@@ -239,8 +239,9 @@ static int keep_lease(struct guard *g, struct guardian_link *l)
         g->lapsed = false;
         return until ? (int)(left < INT32_MAX ? left : INT32_MAX) : -1;
     }
+    const int killed = tree_kill_below(g->agent);
     cgroup_kill_at(l->cgroup_dir);
-    if (tree_kill_below(g->agent) > 0 && !g->lapsed) {
+    if (killed > 0 && !g->lapsed) {
         g->lapsed = true;
         console_try(
             "crun: its agent (pid %d) is stopped or hangs; the workers were ended, because another round may begin\n",
@@ -306,6 +307,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
     char text[256];
     const bool known = !e.signaled && e.value == EXIT_UNKILLABLE;
+    tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
     cgroup_kill_at(l->cgroup_dir);
     const bool all = tree_kill_all(known ? KILL_AGAIN_MS : KILL_BOUND_MS);
     if (all)

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +32,7 @@ static struct board {
     _Atomic int go;
 } * board;
 static struct sockaddr_in where;
+static char slow_dir[] = "/tmp/crun-test-guardian-XXXXXX";
 static int listener;
 
 /* --- the agent's process ------------------------------------------------------------------------------------------------- */
@@ -76,6 +79,15 @@ static int holds_two(const struct guardian_link *l, int argc, char **argv)
     guardian_hold(l, dial());
     close(first);
     spawn();
+    stay();
+    return 0;
+}
+
+/* Its cgroup.kill, a pipe that nobody reads, holds up whoever writes to it. */
+static int has_slow_cgroup(const struct guardian_link *l, int argc, char **argv)
+{
+    spawn();
+    snprintf(l->cgroup_dir, GUARDIAN_PATH_MAX, "%s", slow_dir);
     stay();
     return 0;
 }
@@ -228,6 +240,28 @@ static void both_dead_at_once_prove_nothing(void **state)
     code_of(guardian);
 }
 
+static void workers_die_before_a_slow_cgroup_is_told(void **state)
+{
+    (void)state;
+    char path[64], word;
+    assert_non_null(mkdtemp(slow_dir));
+    snprintf(path, sizeof path, "%s/cgroup.kill", slow_dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    pid_t guardian = start(has_slow_cgroup);
+    await(&board->agent);
+    kill(board->agent, SIGKILL);
+    int64_t end = clock_deadline(PATIENCE_MS);
+    while (!dead(board->worker) && clock_left(end))
+        usleep(1000);
+    const int died = dead(board->worker), fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(read(fd, &word, 1), 1);
+    close(fd);
+    assert_int_equal(code_of(guardian), 128 + SIGKILL);
+    unlink(path);
+    rmdir(slow_dir);
+    assert_true(died);
+}
+
 static void a_stopped_agent_cannot_keep_its_workers(void **state)
 {
     (void)state;
@@ -273,6 +307,7 @@ int main(void)
         cmocka_unit_test(only_the_newest_connection_is_the_proof),
         cmocka_unit_test(a_connection_given_up_ends_with_a_reset),
         cmocka_unit_test(both_dead_at_once_prove_nothing),
+        cmocka_unit_test(workers_die_before_a_slow_cgroup_is_told),
         cmocka_unit_test(a_stopped_agent_cannot_keep_its_workers),
         cmocka_unit_test(a_lease_that_is_renewed_or_returned_kills_nobody),
     };
