@@ -242,7 +242,7 @@ int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config
         return differ(e, "--rank-order", order_word((int)ours->order), order_word((int)theirs->order));
 #define SECONDS(option, member) TRY(differ_seconds(e, option, ours->member, theirs->member))
     SECONDS("--restart-window", restart_window_ms);
-    SECONDS("--rdzv_conf backoff", backoff_ms);
+    SECONDS("--restart-backoff", backoff_ms);
     SECONDS("--rdzv_conf backoff_max", backoff_max_ms);
     SECONDS("--rdzv_conf backoff_reset", backoff_reset_ms);
     SECONDS("--rdzv_conf join_timeout", join_timeout_ms);

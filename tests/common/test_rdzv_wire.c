@@ -199,6 +199,10 @@ static void agents_that_disagree_are_told_both_values(void **state)
     b.join_timeout_ms = 600001;
     assert_int_equal(rdzv_config_differs(&a, &b, &e), ERR_REFUSED);
     assert_string_equal(e.text, "the job was started with --rdzv_conf join_timeout 600, not 600.001");
+    b = a;
+    b.backoff_ms = a.backoff_ms + 1000;
+    assert_int_equal(rdzv_config_differs(&a, &b, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "with --restart-backoff "));
     /* no setting is forgotten */
     int64_t *const times[] = {&b.restart_window_ms, &b.backoff_ms,   &b.backoff_max_ms, &b.backoff_reset_ms,
                               &b.join_timeout_ms,   &b.last_call_ms, &b.silence_ms,     &b.kill_ms};
