@@ -2,6 +2,8 @@
 import json
 import os
 import pathlib
+import random
+import re
 import signal
 import socket
 import subprocess
@@ -95,6 +97,48 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_checkpoint_before(data, undi
     assert again.returncode == 0 and "resumed from step 4 " in again.stderr, again.stderr
     assert not list(tmp_path.glob("*.tmp"))
     assert (newest(tmp_path) / "model.safetensors").read_bytes() == undisturbed
+
+
+def killed_while_saving(data, out, seconds):
+    """Goes on with the run in out and kills it `seconds` after its second save began. Returns what it said and whether it was in the middle."""
+    p = subprocess.Popen(command(data, out, *CHAIN), env=fault(fsync_ms=30), stderr=subprocess.PIPE, text=True)
+    said, begun = [], 0
+    for line in p.stderr:
+        said.append(line)
+        begun += "saving step" in line
+        if begun == 2:
+            time.sleep(seconds)  # any moment will do
+            p.send_signal(signal.SIGKILL)
+            break
+    said += p.communicate(timeout=60)[1].splitlines(True)
+    assert p.returncode == -signal.SIGKILL, "".join(said)
+    return "".join(said), bool(list(out.glob("*.tmp")))
+
+
+CHAIN = ("--checkpoint-every", 1, "--checkpoint-keep", 2, "--resume", "auto", "--num-epochs", 50, "--eval-every", 0, "--warmup-epochs", 0)
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.slow)])
+def test_kills_at_random_points_of_saving_always_leave_a_complete_checkpoint(data, tmp_path, kills):
+    seed = random.SystemRandom().randrange(1 << 30)
+    rng, out, chain = random.Random(seed), tmp_path / "killed", CHAIN[-6:]
+    newest_told, middle, write = 0, 0, 0.1
+    for kill in range(kills):
+        text, unfinished = killed_while_saving(data, out, 1.3 * write * (kill + rng.random()) / kills)
+        resumed = [int(n) for n in re.findall(r"resumed from step (\d+)", text)]
+        assert kill == 0 or (resumed and resumed[0] >= newest_told), text  # what was told to be saved is there
+        assert "warn" not in text and "damaged" not in text, text          # and nothing half-made looks complete
+        newest_told = max([newest_told, *(int(n) for n in re.findall(r"saved step (\d+)", text))])
+        write = max([write, *(m["write_ms"] / 1000 for m in saved(out)[-1:])])
+        middle += unfinished
+    print(f"seed {seed}: {kills} kills, {middle} with a checkpoint half written; at step {newest_told} in the end")
+    assert 0 < middle < kills, "all kills struck the same part of a save"
+    last = run(*command(data, out, *CHAIN, "--max-steps", newest_told + 8))
+    assert last.returncode == 0 and not list(out.glob("*.tmp")), last.stderr
+    whole = run(*command(data, tmp_path / "whole", *chain, "--max-steps", newest_told + 8))
+    assert whole.returncode == 0, whole.stderr
+    for name in ("model", "train"):
+        assert (newest(out) / f"{name}.safetensors").read_bytes() == (newest(tmp_path / "whole") / f"{name}.safetensors").read_bytes()
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_and_training_goes_on(data, undisturbed, tmp_path):
