@@ -14,6 +14,7 @@
 #include "common/failure_record.h"
 #include "common/include/crun.h"
 #include "common/log.h"
+#include "worker/comm_main.h"
 #include "worker/config.h"
 #include "worker/convert_main.h"
 #include "worker/data/make_db.h"
@@ -158,9 +159,10 @@ static const struct {
     const char *name;
     int (*main)(int argc, char **argv);
 } commands[] = {
-    {"train", train_main},      {"caffe2", caffe2_main},     {"imagenet", imagenet_main}, {"mnist", mnist_main},
-    {"make-data", shapes_main}, {"make-db", make_db_main},   {"plot", plot_main},         {"convert", convert_main},
-    {"predict", predict_main},  {"gpu-info", gpu_info_main},
+    {"train", train_main},       {"caffe2", caffe2_main},         {"imagenet", imagenet_main},
+    {"mnist", mnist_main},       {"make-data", shapes_main},      {"make-db", make_db_main},
+    {"plot", plot_main},         {"convert", convert_main},       {"predict", predict_main},
+    {"gpu-info", gpu_info_main}, {"comm-bench", comm_bench_main}, {"comm-test", comm_test_main},
 };
 
 int main(int argc, char **argv)
@@ -173,7 +175,7 @@ int main(int argc, char **argv)
             return commands[i].main(argc - 1, argv + 1);
     fprintf(stderr,
             "trainer: '%s' is not a command; train (the default), caffe2, imagenet, mnist, make-data, make-db, plot, "
-            "convert, predict and gpu-info are\n",
+            "convert, predict, gpu-info, comm-bench and comm-test are\n",
             argv[1]);
     return EXIT_USAGE_ERROR;
 }

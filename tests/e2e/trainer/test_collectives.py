@@ -1,0 +1,46 @@
+"""trainer comm-test and comm-bench, between ranks that crun starts."""
+import re
+
+import pytest
+
+from support import CRUN, TRAINER, run
+
+LINE = re.compile(r"(\w+) +(\d+) +(\d+) +(\w+) +(\w+) +(-?\d+) +([\d.]+) +([\d.]+) +([\d.]+) +(\d+)$", re.M)
+
+
+def collectives(world, command, *args, timeout=120):
+    return run(CRUN, "--standalone", "--nproc_per_node", world, "trainer", command, *args, timeout=timeout)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_call_type_and_operation_is_right_over_gloo(world):
+    p = collectives(world, "comm-test", "--comm", "gloo", "--max-bytes", 65536)
+    assert p.returncode == 0, p.stdout + p.stderr
+    lines = LINE.findall(p.stdout)
+    assert {(call, kind, op) for call, _, _, kind, op, *_ in lines} == {
+        (call, kind, op) for kind in ("float", "double", "half", "bfloat16", "int64")
+        for call, op in (("all_reduce", "sum"), ("all_reduce", "max"), ("all_reduce", "min"), ("all_gather", "none"),
+                         ("reduce_scatter", "sum"), ("broadcast", "none"))}
+    assert all(line[-1] == "0" for line in lines)
+    assert "# Out of bounds values : 0 OK" in p.stdout
+
+
+def test_a_bench_prints_the_bandwidths_that_its_times_mean():
+    p = collectives(2, "comm-bench", "--comm", "gloo", "--call", "all_gather", "-b", 1024, "-e", 1 << 20, "-f", 32, "-n", 3)
+    assert p.returncode == 0, p.stdout + p.stderr
+    lines = LINE.findall(p.stdout)
+    assert [int(line[1]) for line in lines] == [1024, 32768, 1 << 20]
+    for line in lines:
+        size, count, time, algorithm, bus = int(line[1]), int(line[2]), *map(float, line[6:9])
+        assert size == 4 * count
+        assert abs(algorithm - size / time / 1e3) <= 0.001 + 0.01 * algorithm
+        assert abs(bus - algorithm / 2) <= 0.002  # of two ranks each sends half
+
+
+def test_a_rank_alone_and_what_cannot_be():
+    p = run(TRAINER, "comm-test", "--max-bytes", 4096)
+    assert p.returncode == 0 and "local, 1 ranks" in p.stdout, p.stdout + p.stderr
+    p = run(TRAINER, "comm-test", "--comm", "nccl")
+    assert p.returncode != 0 and "--device cuda" in p.stderr
+    p = run(TRAINER, "comm-bench", "-b", 100, "-e", 10)
+    assert p.returncode == 2 and "--min-bytes 100 is above --max-bytes 10" in p.stderr
