@@ -243,7 +243,8 @@ static const struct arg_spec specs[] = {
      .type = ARG_STRING,
      .at = AT(device),
      .def = "auto",
-     .help = "auto, cpu (oneDNN) or ref (plain C in double precision, the yardstick)"},
+     .help = "auto (a GPU where one can be used, else the CPU), cuda, cpu (oneDNN) or ref (plain C in double "
+             "precision, the yardstick)"},
     {.name = "opt-level",
      .type = ARG_CUSTOM,
      .at = AT(precision.level),
@@ -669,9 +670,12 @@ static const struct arg_spec specs[] = {
      .type = ARG_STRING,
      .at = AT(gpus),
      .metavar = "LIST",
-     .help =
-         "devices of this machine, comma-separated, each driven by a process that trainer starts; on a CPU only their "
-         "number counts"},
+     .help = "GPUs of this machine (of those in CUDA_VISIBLE_DEVICES), comma-separated, each driven by a process that "
+             "trainer starts; on a CPU only their number counts"},
+    {.name = "oversubscribe",
+     .type = ARG_FLAG,
+     .at = AT(oversubscribe),
+     .help = "let ranks share GPUs where a machine has more ranks than GPUs; else that is refused"},
     {.name = "data-parallel",
      .type = ARG_FLAG,
      .at = AT(data_parallel),
@@ -702,6 +706,44 @@ static const struct arg_spec specs[] = {
      .at = AT(run_id),
      .metavar = "ID",
      .help = "name of the run in a Redis or a folder: the same on all machines"},
+
+    ARG_GROUP("GPUs (no effect on a CPU)"),
+    {.name = "tf32",
+     .type = ARG_FLAG,
+     .at = AT(tf32),
+     .def = "on",
+     .help = "in fp32, convolutions and linear layers may round what they multiply to TF32's 10 bits"},
+    {.name = "cuda-graphs",
+     .type = ARG_FLAG,
+     .at = AT(cuda_graphs),
+     .def = "on",
+     .help = "capture a step as a CUDA graph and launch it whole; off: kernel by kernel, for debugging"},
+    {.name = "autotune",
+     .type = ARG_FLAG,
+     .at = AT(autotune),
+     .def = "on",
+     .help = "time cuDNN's candidates for every convolution before the first step and keep the fastest"},
+    {.name = "conv-fusion",
+     .type = ARG_FLAG,
+     .at = AT(conv_fusion),
+     .def = "on",
+     .help = "convolutions that take batch norm's work along where cuDNN has them (fp16)"},
+    {.name = "deterministic",
+     .type = ARG_FLAG,
+     .at = AT(deterministic),
+     .help = "equal runs give equal bits: convolutions that do not are left out"},
+    {.name = "cudnn-workspace-limit-mb",
+     .type = ARG_INT,
+     .at = AT(workspace_mb),
+     .def = "0",
+     .min = 0,
+     .max = 1 << 20,
+     .help = "scratch memory that a convolution may take; 0: any"},
+    {.name = "plan-cache",
+     .type = ARG_STRING,
+     .at = AT(plan_cache),
+     .metavar = "DIR",
+     .help = "keep what --autotune found there, by GPU and version of cuDNN, and take it up again"},
 
     ARG_GROUP("Machine"),
     {.name = "threads",
@@ -752,10 +794,9 @@ const struct arg_program train_program = {
     .summary = "Train an image classifier with data parallelism. Under crun every rank runs the same command line; "
                "alone it is "
                "rank 0 of 1.",
-    .epilog =
-        "Other commands: trainer make-data, trainer plot, trainer comm-bench, trainer comm-test (each with --help).\n"
-        "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
-        "on), 78 the checkpoint does not fit.",
+    .epilog = "Other commands: trainer make-data, trainer plot (each with --help).\n"
+              "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
+              "on), 78 the checkpoint does not fit.",
     .specs = specs,
     .operands = ARG_NO_OPERANDS,
 };
@@ -781,6 +822,17 @@ static int check_aliases(const struct train_config *c, struct err *e)
     if (c->fp16_allreduce && c->allreduce == ALLREDUCE_BF16)
         return err_set(e, ERR_USAGE, "--fp16-allreduce and --allreduce-dtype bf16 contradict each other");
     return 0;
+}
+
+void train_config_gpu(const struct train_config *c, struct gpu_options *ret)
+{
+    *ret = (struct gpu_options){.eager = !c->cuda_graphs,
+                                .tune = c->autotune,
+                                .tf32 = c->tf32,
+                                .fused = c->conv_fusion,
+                                .deterministic = c->deterministic,
+                                .workspace_limit = (size_t)c->workspace_mb << 20,
+                                .cache_dir = c->plan_cache};
 }
 
 int train_config_check(const struct train_config *c, struct err *e)

@@ -97,7 +97,11 @@ struct train_config {
 
     int64_t procs, nodes, node_rank; /* worker/ranks.h; 0: not given */
     const char *gpus, *dist_url, *run_id;
-    bool data_parallel;
+    bool data_parallel, oversubscribe;
+
+    bool tf32, cuda_graphs, autotune, conv_fusion, deterministic; /* of GPUs */
+    int64_t workspace_mb;                                         /* 0: no limit */
+    const char *plan_cache;                                       /* NULL: none */
 
     int64_t threads; /* 0: cores / local ranks */
     const char *comm;
@@ -110,6 +114,9 @@ struct train_config {
 extern const struct arg_program train_program;
 
 enum allreduce train_config_allreduce(const struct train_config *c);
+
+struct gpu_options;
+void train_config_gpu(const struct train_config *c, struct gpu_options *ret);
 
 enum resume train_config_resume(const struct train_config *c);
 

@@ -230,9 +230,14 @@ static struct optimizer choose_optimizer(const struct train_config *c)
     return o;
 }
 
-static int open_device(struct session *s, struct err *e)
+static int open_device(struct session *s, const struct env_contract *env, struct err *e)
 {
     struct device_options o = {.threads = s->threads};
+    train_config_gpu(s->cfg, &o.gpu);
+    o.choice = (struct gpu_choice){.local_rank = (int)env->local_rank,
+                                   .local_world = s->local_world,
+                                   .list = s->cfg->gpus,
+                                   .oversubscribe = s->cfg->oversubscribe};
     TRY(device_open(&s->device, s->cfg->device, &o, e));
     const struct device_ops *ops = s->device->ops;
     const bool native = ops->native(s->device, DT_BF16);
@@ -428,7 +433,7 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
     int rc;
     TRY_GOTO(rc, open_data(s, e), fail);
     TRY_GOTO(rc, open_model(s, e), fail);
-    TRY_GOTO(rc, open_device(s, e), fail);
+    TRY_GOTO(rc, open_device(s, env, e), fail);
     TRY_GOTO(rc, check_output(s, env, e), fail);
     identify(s);
     s->identity.run_id = env->run_id ? env->run_id : "";

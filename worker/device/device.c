@@ -31,7 +31,9 @@ static int open_cuda(struct device **ret, const struct device_options *o, struct
         err_wrap(e, "device cuda");
         return -ENODEV;
     }
-    return m->device->open(ret, o, e);
+    struct device_options own = *o;
+    TRY(gpu_choose(&o->choice, m->count(NULL), &own.index, e));
+    return m->device->open(ret, &own, e);
 }
 
 /* Is a GPU there that this program can use? A GPU that it cannot use is told of: nobody wants to train on the CPU beside it. */

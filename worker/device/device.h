@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "worker/device/gpu_choice.h"
 #include "worker/dtype.h"
 #include "worker/loss_scale.h"
 
@@ -19,7 +20,8 @@ struct plan;
 
 struct device_options {
     int threads; /* compute threads, >= 1 (host devices) */
-    int index;   /* which GPU (cuda) */
+    int index;   /* which GPU; device_open() sets it by the choice below */
+    struct gpu_choice choice;
     struct gpu_options {
         bool eager;             /* launch kernel by kernel, capture no graph */
         bool tune;              /* time cuDNN's candidates for every convolution */

@@ -9,6 +9,7 @@
 
 #include "common/err.h"
 #include "worker/data/input.h"
+#include "worker/device/cuda/module.h"
 #include "worker/personality/personality.h"
 
 struct caffe2 {
@@ -270,12 +271,12 @@ static void say_what_does_not_fit(const struct caffe2 *c, const struct personali
             "--base_learning_rate %g is meant for a global batch of 256, this run's is %d; %g would fit, or --lr-scale "
             "batch256",
             t->base_lr, (int)t->batch_size, t->base_lr * (double)t->batch_size / 256);
-    if (personality_given(a, "cudnn-workspace-limit-mb"))
+    if (personality_given(a, "cudnn-workspace-limit-mb") && !cuda_likely())
         personality_warn("--cudnn_workspace_limit_mb %d has no effect on a CPU", (int)c->workspace_mb);
-    if (c->tensor_core)
+    if (c->tensor_core && !cuda_likely())
         personality_warn("--enable_tensor_core has no effect on a CPU");
-    if (!c->use_cpu && !c->use_ideep && !personality_given(a, "device"))
-        personality_warn("no GPU can be used by this build: using CPU, this will be slow");
+    if (!c->use_cpu && !c->use_ideep)
+        personality_say_slow(a);
     if (c->use_ideep)
         personality_warn("--use_ideep: oneDNN is used, on the CPU");
 }
@@ -298,6 +299,9 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
         return err_set(e, ERR_USAGE, "--epoch_size %d is less than one batch of %d images", (int)c->train.epoch_size,
                        (int)c->train.batch_size);
     choose_precision(c);
+    c->train.workspace_mb = c->workspace_mb;
+    if ((c->use_cpu || c->use_ideep) && !personality_given(a, "device"))
+        c->train.device = "cpu";
     say_what_does_not_fit(c, a);
     return 0;
 }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "common/err.h"
+#include "worker/device/cuda/module.h"
 #include "worker/optim/schedule.h"
 #include "worker/personality/personality.h"
 
@@ -15,7 +16,7 @@ struct imagenet {
     int64_t batch, batch_per_process, workers, world_size, rank, gpu, local_rank, model_parallel_dim;
     int backend;
     bool multiprocessing, dummy, no_accel, model_parallel, zero, adasum;
-    char train_dir[4096], val_dir[4096];
+    char train_dir[4096], val_dir[4096], one_gpu[24];
 };
 
 #define OWN(field) offsetof(struct imagenet, field)
@@ -203,10 +204,10 @@ static void say_what_is_used(const struct imagenet *c, const struct personality_
 {
     if (c->gpu >= 0 && !c->multiprocessing)
         personality_warn("You have chosen a specific GPU. This will completely disable data parallelism.");
-    if (c->backend == 1)
-        personality_warn("--dist-backend nccl: no GPU can be used by this build, gloo is");
-    if (!c->no_accel && !personality_given(a, "device"))
-        personality_warn("no GPU can be used by this build: using CPU, this will be slow");
+    if (c->backend == 1 && !cuda_likely())
+        personality_warn("--dist-backend nccl: no GPU can be used here, gloo is");
+    if (!c->no_accel)
+        personality_say_slow(a);
 }
 
 /* The names of the backends are ours but for tcp, which is Gloo over it. */
@@ -227,6 +228,17 @@ static void choose_batch(struct imagenet *c, const struct personality_world *w)
         t->warmup_epochs = 0; /* only those two have one */
 }
 
+/* --gpu N: that one, and no process for another. */
+static void choose_device(struct imagenet *c, const struct personality_args *a, const struct personality_world *w)
+{
+    if (c->no_accel && !personality_given(a, "device"))
+        c->train.device = "cpu";
+    if (c->gpu < 0 || c->multiprocessing || w->launched)
+        return;
+    snprintf(c->one_gpu, sizeof c->one_gpu, "%d", (int)c->gpu);
+    c->train.gpus = c->one_gpu;
+}
+
 static int apply(void *config, const struct personality_args *a, struct err *e)
 {
     struct imagenet *c = config;
@@ -238,6 +250,7 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
     TRY(personality_world(&w, c->world_size > 0 ? (int)c->world_size : 1, t->procs ? (int)t->procs : 1, e));
     TRY(choose_ranks(c, &w, e));
     choose_backend(c);
+    choose_device(c, a, &w);
     choose_batch(c, &w);
     say_what_is_used(c, a);
     return 0;

@@ -113,8 +113,7 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
     TRY(choose_ranks(c, a, &w, e));
     choose_folder(c);
     c->train.batch_size = c->batch * w.world;
-    if (!personality_given(a, "device"))
-        personality_warn("no GPU can be used by this build: using CPU, this will be slow");
+    personality_say_slow(a);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/env_contract.h"
 #include "common/err.h"
+#include "worker/device/cuda/module.h"
 
 /* Both tables in one. Lives as long as the program does: options point into it. */
 struct merged {
@@ -229,4 +230,10 @@ int personality_world(struct personality_world *ret, int nodes, int procs, struc
 int personality_refuse(bool given, const char *option, const char *what, struct err *e)
 {
     return given ? err_set(e, -ENOTSUP, "%s: this build does not have %s", option, what) : 0;
+}
+
+void personality_say_slow(const struct personality_args *a)
+{
+    if (!personality_given(a, "device") && !cuda_likely())
+        personality_warn("no GPU can be used here: using CPU, this will be slow");
 }

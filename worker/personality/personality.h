@@ -56,6 +56,9 @@ struct personality_world {
 };
 int personality_world(struct personality_world *ret, int nodes, int procs, struct err *e);
 
+/* Says that there is no GPU, once, unless --device was given. */
+void personality_say_slow(const struct personality_args *a);
+
 /* 0, or -ENOTSUP in a sentence: `option` asks for `what`, which comes with another build. */
 int personality_refuse(bool given, const char *option, const char *what, struct err *e);
 
