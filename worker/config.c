@@ -794,9 +794,10 @@ const struct arg_program train_program = {
     .summary = "Train an image classifier with data parallelism. Under crun every rank runs the same command line; "
                "alone it is "
                "rank 0 of 1.",
-    .epilog = "Other commands: trainer make-data, trainer plot (each with --help).\n"
-              "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
-              "on), 78 the checkpoint does not fit.",
+    .epilog =
+        "Other commands: trainer make-data, trainer plot, trainer comm-bench, trainer comm-test (each with --help).\n"
+        "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
+        "on), 78 the checkpoint does not fit.",
     .specs = specs,
     .operands = ARG_NO_OPERANDS,
 };
