@@ -83,6 +83,12 @@ static const char *one_worker(const struct config *c)
     return c->nproc == 1 ? "one worker shares its lines with nobody" : unseen(c);
 }
 
+static const char *without_hosts(const struct config *c)
+{
+    return !c->hosts && !c->hostfile && c->control_fd < 0 ? "no other host is started from here (-H, --hostfile)"
+                                                          : NULL;
+}
+
 /* option; whether a variable of the environment is worth a line, too; why it does nothing, NULL: it does something */
 #define UNUSED(X)                                                                                                      \
     X("module", true, with_python)                                                                                     \
@@ -92,6 +98,9 @@ static const char *one_worker(const struct config *c)
     X("event-log-handler", true, event_plugins)                                                                        \
     X("logs-specs", true, log_plugins)                                                                                 \
     X("node-rank", false, only_node)                                                                                   \
+    X("rsh", false, without_hosts)                                                                                     \
+    X("remote-crun", false, without_hosts)                                                                             \
+    X("export", false, without_hosts)                                                                                  \
     X("rank-order", false, one_node)                                                                                   \
     X("rdzv-conf", false, one_node)                                                                                    \
     X("local-addr", false, one_node_address)                                                                           \

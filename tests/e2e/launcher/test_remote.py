@@ -258,6 +258,15 @@ def test_hosts_are_checked_before_anything_starts(crun, ssh):
     assert not (crun.tmp / "calls").exists()
 
 
+def test_what_is_for_other_hosts_has_no_effect_without_any(crun, ssh):
+    for args in (("-x", "A=1"), ("--rsh", ssh), ("--remote-crun", "/no/such/crun")):
+        rc, _, err = crun.run(*args, "true")
+        option = {"-x": "--export"}.get(args[0], args[0])
+        assert (rc, err) == (0, f"crun: {option} has no effect: no other host is started from here (-H, --hostfile)\n")
+        rc, _, err = crun.run("-H", f"localhost,{ONE}", "--rsh", ssh, "-x", "A=1", "true")
+        assert rc == 0 and "no effect" not in err, err
+
+
 def test_a_dry_run_tells_who_would_be_started_how(crun, ssh):
     rc, out, err = crun.run("-H", f"localhost:2,{TWO}", "--rsh", f"{ssh} -p 22", "--nproc-per-node", "gpu", "--run-id", "plan", "--dry-run", "true")
     assert (rc, err) == (0, ""), "GPUs are those of the hosts"
