@@ -29,7 +29,7 @@ const struct mode mode_nhwc = {.name = "nhwc", .compute = DT_F32, .format = MEMO
 void side_open(struct side *s, const char *device, const struct program *p, const struct mode *m, int batch,
                bool training, bool keep_all, int threads)
 {
-    *s = (struct side){.p = p, .mode = *m, .n = batch};
+    *s = (struct side){.p = p, .mode = *m, .n = batch, .training = training};
     MUST(rig_open(&s->d, device, &(struct device_options){.threads = threads}, e));
     size_t real = dtype_size(s->d->ops->real);
     MUST(s->d->ops->alloc(s->d, p->n_train * real, &s->params, e));
@@ -125,10 +125,37 @@ void side_run(const struct side *s, const struct batch *b, double grad_scale, bo
     MUST(s->d->ops->run(s->plan, &a, e));
 }
 
+void side_poison(const struct side *s)
+{
+    for (int i = 0; i < s->p->nops; i++) {
+        const int t = s->p->ops[i].out;
+        if (t < 0 || (!s->training && i >= s->p->nfwd))
+            continue;
+        const size_t n = side_count(s, t);
+        double *v = malloc(sizeof(*v) * n);
+        for (size_t k = 0; k < n; k++)
+            v[k] = NAN;
+        side_put(s, t, v);
+        free(v);
+    }
+    const size_t sums = s->p->n_train + s->p->n_stats + METRIC_STOP; /* the metrics from there on are not a plan's */
+    double *v = malloc(sizeof(*v) * sums);
+    for (size_t k = 0; k < sums; k++)
+        v[k] = NAN;
+    arena_put(s, s->reduce, 0, v, sums);
+    free(v);
+}
+
+static uint64_t more_seed(void)
+{
+    const char *text = getenv("CRUN_TEST_SEED");
+    return text ? strtoull(text, NULL, 10) << 20 : 0;
+}
+
 void noise(double *out, size_t n, uint64_t seed, enum dtype t)
 {
     struct param p = {.name = "noise", .init = INIT_UNIFORM, .init_scale = 1};
-    param_initial_fill(&p, seed, 0, n, out);
+    param_initial_fill(&p, seed + more_seed(), 0, n, out);
     for (size_t i = 0; i < n; i++)
         out[i] = dtype_rounded(t, (double)(float)out[i]);
 }

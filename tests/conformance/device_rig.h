@@ -38,6 +38,7 @@ struct side {
     struct plan *plan;
     struct mode mode;
     int n;
+    bool training;
     void *params, *stats, *reduce, *momentum;
 };
 
@@ -56,7 +57,10 @@ double *side_get(const struct side *s, int tensor); /* free() it */
 void side_run(const struct side *s, const struct batch *b, double grad_scale, bool accumulate, uint64_t version,
               const struct run_hooks *h);
 
-/* Reproducible noise in [-1, 1), rounded to fp32, or to a half. */
+/* NaN into every tensor that an op makes, and into its sums of the reduce arena: what a run leaves out is seen. Needs keep_all. */
+void side_poison(const struct side *s);
+
+/* Reproducible noise in [-1, 1), rounded to fp32, or to a half. Other noise for every CRUN_TEST_SEED of the environment. */
 void noise(double *out, size_t n, uint64_t seed, enum dtype t);
 /* |a - b| / |b| in the Euclidean norm. */
 double relative_distance(const double *a, const double *b, size_t n);

@@ -209,6 +209,7 @@ static void run_case(struct side *s, const char *device, const struct program *p
     int32_t labels[BATCH_MAX];
     struct images im;
     side_open(s, device, p, m, shape->n, g != BN_EVAL, true, 2);
+    side_poison(s);
     fill(s, g, values, absolute, mutant && mutant->scale_dy ? 1.0 + 1.0 / 64 : 1.0);
     images_make(&im, p, shape->n, 7);
     for (int i = 0; i < shape->n; i++) {
