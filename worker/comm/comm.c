@@ -80,7 +80,7 @@ static int open_named(struct comm **ret, const char *name, const struct comm_opt
         return unknown(name, o, e);
     struct comm *host;
     TRY(any ? open_host(&host, o, e) : find(name)->open(&host, o, e));
-    if (on_device(o) && o->world > 1)
+    if (on_device(o))
         return comm_staged(ret, host, o->device, e);
     *ret = host;
     return 0;
