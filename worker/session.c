@@ -16,6 +16,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/path.h"
+#include "worker/choices.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/comm/comm.h"
 #include "worker/config.h"
@@ -359,6 +360,7 @@ static int open_pipeline(struct session *s, struct err *e)
     struct sampler order = order_of(s, true);
     TRY(sampler_check(&order, e));
     s->part = (int)part_of(s, true);
+    s->parts = (int)((sampler_rows(&order) + (size_t)s->part - 1) / (size_t)s->part); /* no part without a sample */
     if (!s->cfg->evaluate) {
         TRY(open_plan(s, true, &s->train_plan, e));
         TRY(open_loader(s, true, &s->train_loader, e));
@@ -438,6 +440,8 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
     identify(s);
     s->identity.run_id = env->run_id ? env->run_id : "";
     TRY_GOTO(rc, open_comm(s, env, e), fail);
+    if (s->resume)
+        TRY_GOTO(rc, choices_take_up(s->device, s->comm, cfg->checkpoint_dir, e), fail);
     TRY_GOTO(rc, open_pipeline(s, e), fail);
     return 0;
 fail:

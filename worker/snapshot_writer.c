@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "worker/choices.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/snapshot.h"
 #include "worker/snapshot_impl.h"
@@ -203,6 +204,12 @@ int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, i
     w->im.updates = at->updates;
     w->meta = meta_make(at, w->id);
     meta_add_scale(w->meta, &w->state->loss_scale);
+    int rc = choices_add(w->state->device, w->meta, e);
+    if (rc < 0) {
+        cJSON_Delete(w->meta);
+        w->meta = NULL;
+        return rc;
+    }
     w->epochs = epochs;
     pthread_mutex_lock(&w->lock);
     w->saved = (struct snapshot_saved){

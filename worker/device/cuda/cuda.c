@@ -211,6 +211,19 @@ static bool cuda_native(struct device *d, enum dtype compute)
     return compute == DT_F32 || compute == DT_F16 || (compute == DT_BF16 && self(d)->info.capability >= 80);
 }
 
+static int cuda_choices(struct device *d, char **ret, struct err *e)
+{
+    if (self(d)->dnn)
+        return dnn_export(self(d)->dnn, ret, e);
+    *ret = strdup("[]");
+    return *ret ? 0 : err_set(e, -ENOMEM, "no memory for the list of plans");
+}
+
+static int cuda_choose(struct device *d, const char *json, struct err *e)
+{
+    return self(d)->dnn ? dnn_import(self(d)->dnn, json, e) : 0;
+}
+
 const struct device_ops device_cuda_ops = {.name = "cuda",
                                            .real = DT_F32,
                                            .open = cuda_open,
@@ -231,4 +244,6 @@ const struct device_ops device_cuda_ops = {.name = "cuda",
                                            .update_stats = cuda_update_stats,
                                            .describe = cuda_describe,
                                            .native = cuda_native,
+                                           .choices = cuda_choices,
+                                           .choose = cuda_choose,
                                            .async = &cuda_async};

@@ -36,6 +36,16 @@ int dnn_choose(struct dnn *d, struct dnn_plan *p, double us, struct err *e)
     return err_set(e, -ENOTSUP, "cuDNN is not linked");
 }
 
+int dnn_export(const struct dnn *d, char **ret, struct err *e)
+{
+    return err_set(e, -ENOTSUP, "cuDNN is not linked");
+}
+
+int dnn_import(struct dnn *d, const char *json, struct err *e)
+{
+    return err_set(e, -ENOTSUP, "cuDNN is not linked");
+}
+
 bool dnn_plan_measured(const struct dnn_plan *p)
 {
     return true;
