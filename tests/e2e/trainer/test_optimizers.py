@@ -64,6 +64,14 @@ def test_parts_of_one_rank_are_as_good_as_ranks(shapes, tmp_path):
     assert len([c for c in counts if "lr" in c]) == 9
 
 
+def test_more_parts_than_samples_are_as_many_as_samples(data, tmp_path):
+    """A part without a sample costs as much as one with: 65536 of them took minutes a step."""
+    args = EVERYTHING["nesterov"] + OPTIONS
+    train(data, tmp_path / "all", *args, "--accumulate", 65536, world=2, epochs=1)
+    train(data, tmp_path / "enough", *args, "--accumulate", 16, world=2, epochs=1)
+    assert np.array_equal(losses(tmp_path / "all"), losses(tmp_path / "enough"))
+
+
 def test_the_rules_differ(data, tmp_path):
     last = set()
     for name, args in EVERYTHING.items():
