@@ -292,7 +292,8 @@ int journal_epoch(struct journal *j, const struct session *s, const struct posit
     struct caffe2_row row = {.time_spent = at->epoch_seconds,
                              .cumulative_time_spent = at->seconds,
                              .input_count = (int64_t)at->epoch_count,
-                             .cumulative_input_count = at->epoch * (int64_t)s->train_set->n + (int64_t)at->epoch_count,
+                             .cumulative_input_count =
+                                 at->epoch * sampler_images(&s->identity.order) + (int64_t)at->epoch_count,
                              .cumulative_batch_count = at->updates,
                              .inputs_per_sec = mean(at->epoch_count, at->epoch_seconds),
                              .accuracy = mean(at->epoch_top1, at->epoch_count),

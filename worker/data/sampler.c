@@ -52,6 +52,11 @@ int64_t sampler_steps(const struct sampler *s)
     return (int64_t)((epoch_length(s) + s->batch - 1) / s->batch);
 }
 
+int64_t sampler_images(const struct sampler *s)
+{
+    return (int64_t)epoch_length(s);
+}
+
 size_t sampler_share(size_t batch, int world)
 {
     return (batch + (size_t)world - 1) / (size_t)world;

@@ -36,8 +36,9 @@ struct sampler {
 /* Fills in the defaults. ERR_USAGE names the option that asks for what cannot be; -EINVAL. */
 int sampler_check(struct sampler *s, struct err *e);
 
-int64_t sampler_steps(const struct sampler *s); /* of an epoch */
-size_t sampler_rows(const struct sampler *s);   /* most samples a rank has in a step */
+int64_t sampler_steps(const struct sampler *s);  /* of an epoch */
+int64_t sampler_images(const struct sampler *s); /* of an epoch, over all ranks, repeated ones included */
+size_t sampler_rows(const struct sampler *s);    /* most samples a rank has in a step */
 
 /* Samples of this rank in a step. */
 size_t sampler_count(const struct sampler *s, int64_t epoch, int64_t step);

@@ -151,6 +151,13 @@ def test_a_step_whose_pictures_are_all_broken_has_no_loss(tmp_path):
     assert sorted(curves(tmp_path / "tb")["train/loss"]) == [m["step"] for m in steps_ if m["bad_samples"] == 0]
 
 
+def test_the_csv_log_counts_the_images_of_shortened_epochs(data, tmp_path):
+    p = run(*convnet(data, "--log-dir", tmp_path, "--epoch-size", 100, epochs=3))  # three whole batches of 32
+    assert p.returncode == 0, p.stderr
+    rows = [line.split(",") for line in next(tmp_path.glob("convnet_gpu1_*.log")).read_text().splitlines()[1:]]
+    assert [r[rows[0].index("cumulative_input_count")] for r in rows[1:]] == ["96", "192", "288"]
+
+
 def spans(path):
     """{(rank, track): [event]} of a timeline, in order of time."""
     out = {}
