@@ -14,6 +14,8 @@
 #include "worker/optim/schedule.h"
 #include "worker/report/progress.h"
 
+#define CHECKPOINT_NAME_MAX 200 /* bytes: with the epochs and suffixes behind it, it is still a file name */
+
 #define AT(field) offsetof(struct train_config, field)
 
 static int parse_range(const char *text, void *field, struct err *e)
@@ -794,10 +796,13 @@ const struct arg_program train_program = {
     .summary = "Train an image classifier with data parallelism. Under crun every rank runs the same command line; "
                "alone it is "
                "rank 0 of 1.",
-    .epilog =
-        "Other commands: trainer make-data, trainer plot, trainer comm-bench, trainer comm-test (each with --help).\n"
-        "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
-        "on), 78 the checkpoint does not fit.",
+    .epilog = "Other commands (each with --help): trainer caffe2, imagenet and mnist take the options of other "
+              "programs; make-data "
+              "and make-db make data sets; predict, convert and plot use what a run leaves; gpu-info, comm-bench and "
+              "comm-test "
+              "look at the machine.\n"
+              "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
+              "on), 78 the checkpoint does not fit.",
     .specs = specs,
     .operands = ARG_NO_OPERANDS,
 };
@@ -860,6 +865,9 @@ int train_config_check(const struct train_config *c, struct err *e)
     if (c->checkpoint_name && (!c->checkpoint_dir || !*c->checkpoint_name || strchr(c->checkpoint_name, '/')))
         return err_set(e, ERR_USAGE, "--checkpoint-name '%s': a file name in --checkpoint-dir is needed",
                        c->checkpoint_name);
+    if (c->checkpoint_name && strlen(c->checkpoint_name) > CHECKPOINT_NAME_MAX)
+        return err_set(e, ERR_USAGE, "--checkpoint-name: %zu bytes, at most %d are taken", strlen(c->checkpoint_name),
+                       CHECKPOINT_NAME_MAX);
     if ((c->checkpoint_every || c->checkpoint_seconds > 0) && !c->checkpoint_dir)
         return err_set(e, ERR_USAGE, "--checkpoint-every and --checkpoint-seconds need --checkpoint-dir");
     if (c->optimizer != OPTIMIZER_SGD && (c->nesterov || c->sgd_rule != SGD_TORCH))

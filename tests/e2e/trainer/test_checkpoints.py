@@ -202,6 +202,12 @@ def test_best_points_at_the_most_accurate_checkpoint_and_rotation_spares_it(data
     assert f"* Acc@1 {acc[best(tmp_path)]:.3f}" in e.stdout
 
 
+def test_a_name_too_long_for_a_link_is_refused_before_training(data, tmp_path):
+    p = run(*command(data, tmp_path / "ck", "--checkpoint-name", "n" * 240))
+    assert p.returncode == 2 and "--checkpoint-name: 240 bytes" in p.stderr, p.stderr
+    assert not (tmp_path / "ck").exists()
+
+
 def test_a_link_with_caffe2s_name_leads_to_the_last_epoch(data, tmp_path):
     p = run(*command(data, tmp_path, "--checkpoint-name", "resnet50_model", "--checkpoint-every", 3, "--checkpoint-keep", 1,
                      "--checkpoint-sync", "--num-epochs", 3, "--max-steps", 11, "--eval-every", 0))

@@ -351,3 +351,10 @@ def test_plot_draws_a_png(trained, tmp_path):
     p = run(TRAINER, "plot", trained[0], "--out", png)
     assert p.returncode == 0, p.stderr
     assert png.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_help_names_every_command():
+    known = run(TRAINER, "no-such-command").stderr
+    names = re.findall(r"[a-z0-9-]+", known.split("command;")[1].replace("(the default)", ""))
+    text = " ".join(run(TRAINER, "--help").stdout.split("Other commands")[1].split())
+    assert "convert" in names and [n for n in names if n not in ("train", "and", "are") and not re.search(rf"\b{n}\b", text)] == []
