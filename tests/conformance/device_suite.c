@@ -527,5 +527,6 @@ int main(int argc, char **argv)
         tests[i] = (struct CMUnitTest){
             .name = t->name, .test_func = is_mutant ? mutant_is_caught : op_matches_ref, .initial_state = t};
     }
+    cmocka_set_test_filter(getenv("CMOCKA_TEST_FILTER")); /* NULL: all */
     return _cmocka_run_group_tests("device", tests, GROUPS + NMUTANTS, NULL, NULL);
 }

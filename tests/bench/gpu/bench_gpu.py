@@ -1,0 +1,306 @@
+"""Images a second of training on one GPU: ours and PyTorch's, side by side, with the ceilings of the same card measured in the same call.
+
+usage: bench_gpu.py --build DIR [--budget SECONDS] [--out FILE] [--only ARCH,...] [--no-peer] [--compile-mode MODE]
+
+  ceilings   a copy kernel and large products
+  table      ResNet-18 to 152 x TF32, fp16, bf16 x batch 256, 64. A row is a contest: both processes hold their model, turns alternate (every other
+             round backwards), speeds are medians over rounds, ratios medians of the ratios within a round. PyTorch: channels_last, autocast; ResNet-50
+             with batch 256 and ResNet-18 compiled with CUDA graphs, the others eager
+  profile    steps of the plan by their kind, launched one by one
+  trainer    the program itself: synthetic images, then JPEGs of ImageNet's size
+
+The budget (540 s) covers everything, in order of interest: what no longer fits is named, not guessed. Work an image: 2 x (3 x MACs - the first layer's
+gradient of its input); bytes an image: convolutions, and batch norm fused with what follows, each tensor through memory once a use (large batches)."""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+GFLOP = {"resnet18": 10.65, "resnet34": 21.75, "resnet50": 24.30, "resnet101": 46.57, "resnet152": 68.85}
+MBYTE = {"resnet18": 76, "resnet34": 116, "resnet50": 348, "resnet101": 514, "resnet152": 718}  # halves; TF32 moves twice as much
+TYPES = ["fp16", "bf16", "tf32"]
+ROUNDS, TURN_S = 5, 0.35
+START = time.monotonic()
+
+
+def left(options):
+    return options.budget - (time.monotonic() - START)
+
+
+class Ended(Exception):
+    """A contender that gave no answer."""
+
+
+class Process:
+    """A contender: a line in, a line out, each within a deadline."""
+
+    def __init__(self, argv, env=None):
+        self.p = subprocess.Popen([str(a) for a in argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+
+    def read(self, seconds):
+        timer = threading.Timer(max(seconds, 1), self.p.kill)
+        timer.start()
+        line = self.p.stdout.readline()
+        timer.cancel()
+        if not line:
+            raise Ended(f"{os.path.basename(str(self.p.args[0]))} ended early or was out of time (exit status {self.p.wait()})")
+        return line
+
+    def ask(self, line, seconds=60):
+        try:
+            self.p.stdin.write(line + "\n")
+            self.p.stdin.flush()
+        except BrokenPipeError:
+            pass
+        return self.read(seconds)
+
+    def end(self):
+        try:
+            self.p.stdin.close()
+            return self.p.stdout.read()
+        except (BrokenPipeError, ValueError):
+            return ""
+        finally:
+            self.p.wait()
+
+
+class Ours:
+    name = "ours"
+
+    def __init__(self, options, arch, batch, kind, profile=0):
+        self.batch = batch
+        self.p = Process([options.build / "tests/bench/gpu/bench_gpu_device", f"arch={arch}", f"batch={batch}", f"type={kind}", f"profile={profile}",
+                          f"cache={options.build / 'gpu-cache'}"])
+        self.about = json.loads(self.p.read(min(120, left(options))))
+
+    def seconds(self, steps):
+        return float(self.p.ask(str(steps)))
+
+
+class PyTorch:
+    """One process for all rows: importing it takes seconds."""
+    name = "PyTorch"
+
+    def __init__(self, options):
+        env = dict(os.environ, BENCH_COMPILE_MODE=options.compile_mode, TORCHINDUCTOR_CACHE_DIR=str(options.build / "inductor"))
+        self.p = Process([sys.executable, HERE / "pytorch_gpu.py"], env)
+        self.about = json.loads(self.p.read(90))
+
+    def tell(self, seconds, **order):
+        said = json.loads(self.p.ask(json.dumps(order), seconds))
+        if "error" in said:
+            raise Ended(f"PyTorch: {said['error']}")
+        return said
+
+    def make(self, seconds, *what):
+        return self.tell(seconds, make=what)
+
+    def seconds(self, steps):
+        return self.tell(60, steps=steps)["events"]
+
+
+def turns(contenders, batch):
+    """Images a second of each contender in each round."""
+    speeds, steps = {c: [] for c in contenders}, {}
+    for c in contenders:
+        steps[c] = max(3, int(TURN_S / (c.seconds(3) / 3)))
+    for r in range(ROUNDS):
+        for c in contenders if r % 2 == 0 else reversed(contenders):
+            speeds[c].append(batch * steps[c] / c.seconds(steps[c]))
+    return speeds
+
+
+def row(options, peer, ceilings, arch, kind, batch):
+    found = {"arch": arch, "type": kind, "batch": batch}
+    ours = Ours(options, arch, batch, kind)
+    found.update(ours.about)
+    sides = [ours]
+    try:
+        if peer:
+            mode = "compile" if arch == "resnet18" or (arch == "resnet50" and batch == 256) else "eager"
+            made = peer.make(min(240, left(options)), arch, batch, kind, mode)
+            found.update(peer_mode=made["mode"], peer_ready_s=round(made["ready"], 1))
+            sides.append(peer)
+        speeds = turns(sides, batch)
+    finally:
+        ours.p.end()
+        if len(sides) > 1:
+            peer.tell(60, drop=1)
+    found["images_s"] = round(statistics.median(speeds[ours]), 1)
+    found["spread"] = round((max(speeds[ours]) - min(speeds[ours])) / found["images_s"], 4)
+    if len(sides) > 1:
+        found["peer_images_s"] = round(statistics.median(speeds[peer]), 1)
+        found["ratio"] = round(statistics.median(a / b for a, b in zip(speeds[ours], speeds[peer])), 3)
+    found["tflop_s"] = round(found["images_s"] * GFLOP[arch] * 1e-3, 1)
+    found["gb_s"] = round(found["images_s"] * MBYTE[arch] * (2 if kind == "tf32" else 1) * 1e-3)
+    if ceilings:
+        found["of_flops"] = round(found["tflop_s"] / ceilings[f"{kind}_tflop_s"], 3)
+        found["of_bandwidth"] = round(found["gb_s"] / ceilings["copy_gb_s"], 3)
+    return found
+
+
+def rows(options):
+    """In order of interest."""
+    archs = [a for a in ("resnet50", "resnet18", "resnet101", "resnet152", "resnet34") if a in options.only]
+    for batch in (256, 64):
+        for arch in archs:
+            for kind in TYPES:
+                yield arch, kind, batch
+
+
+def print_row(r):
+    share = f"{r['of_bandwidth']:5.0%} {r['of_flops']:5.0%}" if "of_flops" in r else "    -     -"
+    peer = f"{r['peer_images_s']:9.0f}  {r['ratio']:5.2f}  {r['peer_mode']}" if "ratio" in r else "        -      -  -"
+    print(f"{r['arch']:10} {r['type']:5} {r['batch']:5} {r['images_s']:9.0f} {r['spread']:6.1%} {r['gb_s']:7} {r['tflop_s']:7.0f}  {share}  {peer}", flush=True)
+
+
+def table(options, results):
+    peer = None
+    if options.peer:
+        try:
+            peer = PyTorch(options)
+            results["peer"] = peer.about
+        except Ended as why:
+            print(f"no PyTorch beside: {why}")
+    print("\nmodel      type  batch  images/s spread    GB/s TFLOP/s  of copy, of product  PyTorch  ratio  mode")
+    for arch, kind, batch in rows(options):
+        spent = [r["took_s"] for r in results["rows"]]
+        if left(options) < options.keep_back + (max(spent[-3:]) if spent else 60):
+            results["cut"].append(f"{arch} {kind} {batch}")
+            continue
+        began = time.monotonic()
+        try:
+            r = row(options, peer, results.get("ceilings"), arch, kind, batch)
+        except (Ended, ValueError) as why:
+            print(f"{arch} {kind} {batch}: {why}", flush=True)
+            results["failed"].append(f"{arch} {kind} {batch}: {why}")
+            if peer and peer.p.p.poll() is not None:  # it died with its model: the next row gets a new one
+                try:
+                    peer = PyTorch(options)
+                except Ended:
+                    peer = None
+            continue
+        r["took_s"] = round(time.monotonic() - began, 1)
+        results["rows"].append(r)
+        print_row(r)
+    if peer:
+        peer.p.end()
+
+
+# --- where a step's time goes
+
+def profile(options, results):
+    ours = Ours(options, "resnet50", 256, "fp16", profile=1)
+    whole = statistics.median(ours.seconds(10) / 10 for _ in range(5)) * 1e3
+    ours.p.p.stdin.close()
+    steps = json.loads(ours.p.p.stdout.readline() or "[]")
+    ours.p.p.wait()
+    kinds = {}
+    for s in steps:
+        kinds[s["step"]] = kinds.get(s["step"], 0) + s["ms"]
+    total = sum(kinds.values())
+    results["profile"] = {"step_ms": whole, "steps": steps}
+    print(f"\nResNet-50, fp16, batch 256: {whole:.2f} ms a step as a graph; {total:.2f} ms launched one by one:")
+    for name, ms in sorted(kinds.items(), key=lambda k: -k[1]):
+        print(f"  {ms:8.3f} ms  {ms / total:6.1%}  {name}")
+    print("  the longest steps:")
+    for s in sorted(steps, key=lambda s: -s["ms"])[:12]:
+        print(f"  {s['ms']:8.3f} ms  {s['step']} {s['of']}")
+
+
+# --- the program itself
+
+def make_jpegs(folder, count=1024):
+    """Pictures of ImageNet's usual size and weight (500 x 375, some 100 KB), each of which is also there under 8 names."""
+    import numpy as np
+    from PIL import Image
+    rng = np.random.default_rng(1)
+    for i in range(count):
+        coarse = rng.integers(0, 256, (25, 33, 3), dtype=np.uint8)
+        picture = np.asarray(Image.fromarray(coarse).resize((500, 375), Image.BICUBIC), dtype=np.int16) + rng.integers(-24, 25, (375, 500, 3), dtype=np.int16)
+        at = folder / f"class{i % 8}"
+        at.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(at / f"{i}.jpg", quality=90)
+        for k in range(7):
+            os.link(at / f"{i}.jpg", at / f"{i}-{k}.jpg")
+
+
+def trainer_speed(options, data, arch, *args):
+    with tempfile.TemporaryDirectory() as log:
+        p = subprocess.run([str(a) for a in (options.build / "worker/trainer", "--train-data", data, "--arch", arch, "--image-size", 224, "--batch-size", 256,
+                                             "--device", "cuda", "--amp", "fp16", "--num-epochs", 100, "--max-steps", 60, "--log-dir", log, *args)],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=max(left(options), 30), check=False)
+        if p.returncode:
+            raise Ended(f"trainer: {p.stderr.strip().splitlines()[-1:]}")
+        lines = [json.loads(line) for line in (pathlib.Path(log) / "metrics.jsonl").read_text().splitlines()]
+    steps = [m for m in lines if "lr" in m][-40:]
+    return statistics.median(m["images_per_sec"] for m in steps)
+
+
+def trainer(options, results):
+    results["trainer"] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        jpegs = pathlib.Path(folder)
+        make_jpegs(jpegs)
+        weight = statistics.mean(f.stat().st_size for f in jpegs.glob("*/*.jpg"))
+        print(f"\ntrainer, fp16, batch 256 (JPEGs of {weight / 1000:.0f} KB, {os.cpu_count()} cores decode):")
+        for arch in ("resnet50", "resnet18"):
+            for name, args in (("synthetic", ("null", arch, "--null-images", 25600, "--num-labels", 1000)), ("JPEG", (jpegs, arch))):
+                speed = trainer_speed(options, *args)
+                results["trainer"][f"{arch} {name}"] = round(speed, 1)
+                print(f"  {arch:10} {name:10} {speed:9.0f} images/s", flush=True)
+
+
+def attempt(what, options, results):
+    try:
+        what(options, results)
+    except (Ended, OSError, ValueError, KeyError, subprocess.SubprocessError) as why:
+        results["failed"].append(f"{what.__name__}: {why}")
+        print(f"{what.__name__}: {why}", flush=True)
+
+
+def ceilings(options, results):
+    out = subprocess.run([options.build / "tests/bench/gpu/ceilings"], stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+    results["ceilings"] = json.loads(out)
+    print("ceilings: " + ", ".join(f"{k} {v}" for k, v in results["ceilings"].items()), flush=True)
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--build", type=pathlib.Path, required=True)
+    p.add_argument("--budget", type=float, default=540)
+    p.add_argument("--out", type=pathlib.Path)
+    p.add_argument("--only", default=",".join(GFLOP))
+    p.add_argument("--no-peer", dest="peer", action="store_false")
+    p.add_argument("--compile-mode", default="max-autotune", help="of torch.compile; both max-autotune and reduce-overhead use CUDA graphs")
+    options = p.parse_args()
+    options.build = options.build.resolve()
+    options.only = options.only.split(",")
+    options.keep_back = 90  # for what comes after the table
+    return options
+
+
+def main():
+    options = arguments()
+    info = subprocess.run([options.build / "worker/trainer", "gpu-info", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    if info.returncode:
+        print(f"skipped: {info.stderr.strip().removeprefix('trainer gpu-info: ')}")
+        return 0
+    results = {"date": time.strftime("%Y-%m-%d"), "gpu": json.loads(info.stdout)["gpus"][0], "rows": [], "cut": [], "failed": []}
+    print(results["gpu"]["description"])
+    for what in (ceilings, table, profile, trainer):
+        attempt(what, options, results)
+        if options.out:  # what there is, also if the rest is cut off
+            options.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"\n{time.monotonic() - START:.0f} of {options.budget:.0f} s; left out for lack of time: {', '.join(results['cut']) or 'nothing'}")
+    return 1 if results["failed"] else 0
+
+
+sys.exit(main())

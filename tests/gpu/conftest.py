@@ -1,0 +1,61 @@
+"""What the GPU tests share: they are skipped, with trainer's own sentence, where trainer finds no GPU."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+
+from support import BUILD, TRAINER, run  # noqa: E402
+
+
+def why_no_gpu():
+    p = run(TRAINER, "gpu-info", timeout=120)
+    return None if p.returncode == 0 else (p.stderr.strip().splitlines() or ["trainer gpu-info says nothing"])[-1]
+
+
+def pytest_collection_modifyitems(items):
+    why = why_no_gpu() if items else None
+    for item in items:
+        if why:
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(scope="session")
+def gpu():
+    """trainer gpu-info --json"""
+    p = run(TRAINER, "gpu-info", "--json", timeout=120)
+    assert p.returncode == 0, p.stderr
+    return json.loads(p.stdout)
+
+
+@pytest.fixture(scope="session")
+def nccl(gpu):
+    if not gpu["nccl"]:
+        pytest.skip("this build has no NCCL (nccl.h was missing)")
+
+
+@pytest.fixture(scope="session")
+def keep():
+    """keep(name, value): leave a result as JSON for who reads the figures later."""
+    folder = pathlib.Path(os.environ.get("OUT", BUILD / "gpu"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return lambda name, value: (folder / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory):
+    """make(size, train, test) -> folder of a shapes data set of ten classes, made once."""
+    made = {}
+
+    def make(size, train, test):
+        if (size, train, test) not in made:
+            made[size, train, test] = tmp_path_factory.mktemp("shapes") / "set"
+            subprocess.run([str(a) for a in (TRAINER, "make-data", "shapes", "--out", made[size, train, test], "--classes", 10, "--train-images", train,
+                                             "--test-images", test, "--image-size", size, "--seed", 0)], check=True, timeout=300)
+        return made[size, train, test]
+
+    return make

@@ -1,0 +1,125 @@
+"""Several ranks, one GPU: NCCL alone through every store, gloo through host memory, NCCL between two ranks that pass for two hosts."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from support import BUILD, CRUN, TRAINER, run
+from tensors import gradients
+
+MODEL = ["--arch", "resnet18", "--image-size", 64, "--batch-size", 32, "--lr", 0.02, "--lr-policy", "fixed", "--seed", 5, "--device", "cuda", "--amp", "off",
+         "--no-tf32"]
+
+ONE_GPU = ["--oversubscribe"]
+
+
+def losses(folder):
+    return np.array([m["loss"] for m in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()) if "lr" in m])
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture
+def redis(tmp_path):
+    at = shutil.which("redis-server")
+    if not at:
+        pytest.skip("no redis-server")
+    port = free_port()
+    p = subprocess.Popen([at, "--port", str(port), "--save", "", "--dir", str(tmp_path)], stdout=subprocess.DEVNULL, start_new_session=True)
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.02)
+    yield port
+    os.killpg(p.pid, signal.SIGKILL)
+    p.wait()
+
+
+def world_of_one(shapes, out, *store):
+    p = run(TRAINER, "--train-data", shapes(64, 640, 40) / "train", *MODEL, "--max-steps", 3, "--comm", "nccl", "--log-dir", out, *store, timeout=300,
+            env={k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")})
+    assert p.returncode == 0, p.stdout + p.stderr
+    return losses(out)
+
+
+@pytest.fixture(scope="module")
+def alone(shapes, tmp_path_factory):
+    out = tmp_path_factory.mktemp("alone")
+    p = run(TRAINER, "--train-data", shapes(64, 640, 40) / "train", *MODEL, "--max-steps", 3, "--comm", "local", "--checkpoint-dir", out, timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return out
+
+
+def expect_alone(found, alone):
+    np.testing.assert_allclose(found, losses(alone), rtol=1e-4)
+
+
+def test_nccl_alone_through_a_tcp_store(nccl, shapes, tmp_path, alone):
+    expect_alone(world_of_one(shapes, tmp_path, "--procs", 1, "--dist-url", f"tcp://127.0.0.1:{free_port()}"), alone)
+
+
+def test_nccl_alone_through_a_folder(nccl, shapes, tmp_path, alone):
+    expect_alone(world_of_one(shapes, tmp_path, "--procs", 1, "--dist-url", f"file://{tmp_path}/store", "--run-id", "one"), alone)
+
+
+def test_nccl_alone_through_redis(nccl, shapes, tmp_path, alone, redis):
+    expect_alone(world_of_one(shapes, tmp_path, "--procs", 1, "--dist-url", f"redis://127.0.0.1:{redis}", "--run-id", "one"), alone)
+
+
+def test_nccl_alone_through_cruns_own_store(nccl, shapes, tmp_path, alone):
+    p = run(CRUN, "--standalone", "--nproc_per_node", 1, TRAINER, "--train-data", shapes(64, 640, 40) / "train", *MODEL, "--max-steps", 3, "--comm", "nccl",
+            "--log-dir", tmp_path, timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
+    expect_alone(losses(tmp_path), alone)
+
+
+def two_ranks(shapes, out, *args, env=None):
+    return run(CRUN, "--standalone", "--nproc_per_node", 2, *(env or []), TRAINER, "--train-data", shapes(64, 640, 40) / "train", *MODEL, "--sync-bn",
+               "--weight-decay", 0, "--max-steps", 1, "--checkpoint-dir", out, "--check-replicas", 1, *args, timeout=300)
+
+
+def expect_same_gradient(one, two):
+    a, b = gradients(one), gradients(two)
+    apart = np.linalg.norm(a - b) / np.linalg.norm(b)
+    print(f"\nrelative difference of the gradient: {apart:.2e}")
+    assert apart <= 2e-2
+
+
+@pytest.fixture(scope="module")
+def one_rank(shapes, tmp_path_factory):
+    out = tmp_path_factory.mktemp("one")
+    p = run(TRAINER, "--train-data", shapes(64, 640, 40) / "train", *MODEL, "--weight-decay", 0, "--max-steps", 1, "--checkpoint-dir", out, timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return out
+
+
+def test_two_ranks_on_one_gpu_through_host_memory_have_one_ranks_gradient(gpu, shapes, tmp_path, one_rank):
+    p = two_ranks(shapes, tmp_path, "--comm", "gloo", *ONE_GPU)
+    assert p.returncode == 0, p.stdout + p.stderr
+    expect_same_gradient(tmp_path, one_rank)
+
+
+def test_two_nccl_ranks_on_one_gpu_that_pass_for_two_hosts(nccl, shapes, tmp_path, one_rank):
+    """NCCL refuses a GPU twice on a host; each rank says that it is a host of its own, and the traffic goes over loopback."""
+    wrapper = tmp_path / "rank"
+    wrapper.write_text('#!/bin/sh\nNCCL_HOSTID=r$RANK NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_NET=Socket NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=2 exec "$@"\n')
+    wrapper.chmod(0o755)
+    out = tmp_path / "out"
+    p = two_ranks(shapes, out, "--comm", "nccl", *ONE_GPU, env=[wrapper])
+    if p.returncode != 0 and "NCCL" in p.stdout + p.stderr:
+        pytest.skip("NCCL does not work between two processes on one GPU here: " + (p.stdout + p.stderr)[-400:])
+    assert p.returncode == 0, p.stdout + p.stderr
+    expect_same_gradient(out, one_rank)
+

@@ -1,0 +1,24 @@
+"""compute-sanitizer over small runs: no access out of bounds, no race in shared memory, no read of what nothing wrote."""
+import os
+import re
+import shutil
+
+import pytest
+
+from support import BUILD, run
+
+TOOL = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+
+
+@pytest.mark.parametrize("mode", ["fp32", "native-fp16"])
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_ops_are_clean_under(gpu, tool, mode):
+    if not os.path.exists(TOOL):
+        pytest.skip("no compute-sanitizer")
+    p = run(TOOL, "--tool", tool, "--error-exitcode", 99, BUILD / "tests/gpu/device_suite_gpu", mode, timeout=400,
+            env=dict(os.environ, CMOCKA_TEST_FILTER="*_matches_ref_in_*"))
+    said = p.stdout + p.stderr
+    if re.search(r"Device not supported|Failed to initialize|not permitted", said):
+        pytest.skip("compute-sanitizer does not run on this machine: " + said.strip().splitlines()[-1])
+    assert p.returncode == 0, said[-4000:]
+    assert re.search(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards", said), said[-2000:]
