@@ -184,7 +184,7 @@ static void write_one(FILE *f, const struct plot_data *d, const struct panel *p)
     fprintf(f, "plot 'steps0.dat' using 1:%d with points pt 7 ps 0.5 lc rgb '%s' notitle", raw, p->colour);
     if (d->n_steps > 1)
         fprintf(f, ", '' using 1:%d with lines lw 2.5 lc rgb '%s' title '%s'", smooth, p->line,
-                p->series == PLOT_RATE ? "training" : "training (smoothed)");
+                p->series == PLOT_RATE || d->means ? "training" : "training (smoothed)");
     if (test)
         fprintf(f, ", 'evals0.dat' using 1:%d with linespoints pt 7 ps 1.4 lw 2 lc rgb '#d95f02' title 'test'", test);
     fprintf(f, "\n");
