@@ -16,7 +16,7 @@ def test_ops_are_clean_under(gpu, tool, mode):
     if not os.path.exists(TOOL):
         pytest.skip("no compute-sanitizer")
     p = run(TOOL, "--tool", tool, "--error-exitcode", 99, BUILD / "tests/gpu/device_suite_gpu", mode, timeout=400,
-            env=dict(os.environ, CMOCKA_TEST_FILTER="*_matches_ref_in_*"))
+            env=dict(os.environ, CMOCKA_TEST_FILTER="*_matches_ref_in_*", CRUN_CUDA_MODULE=str(BUILD / "worker/device/cuda/trainer-cuda.so")))
     said = p.stdout + p.stderr
     if re.search(r"Device not supported|Failed to initialize|not permitted", said):
         pytest.skip("compute-sanitizer does not run on this machine: " + said.strip().splitlines()[-1])

@@ -202,6 +202,8 @@ def profile(options, results):
     ours.p.p.stdin.close()
     steps = json.loads(ours.p.p.stdout.readline() or "[]")
     ours.p.p.wait()
+    if not steps:
+        raise Ended("the device tells nothing of its steps")
     kinds = {}
     for s in steps:
         kinds[s["step"]] = kinds.get(s["step"], 0) + s["ms"]
@@ -282,6 +284,7 @@ def arguments():
     p.add_argument("--compile-mode", default="max-autotune", help="of torch.compile; both max-autotune and reduce-overhead use CUDA graphs")
     options = p.parse_args()
     options.build = options.build.resolve()
+    os.environ["CRUN_CUDA_MODULE"] = str(options.build / "worker/device/cuda/trainer-cuda.so")
     options.only = options.only.split(",")
     options.keep_back = 90  # for what comes after the table
     return options
