@@ -189,6 +189,15 @@ static int cuda_blend(struct device *d, void *to, const void *from, size_t n, do
     return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_BLEND, &k, e);
 }
 
+static int cuda_round(struct device *d, void *x, size_t n, enum dtype t, struct err *e)
+{
+    struct cuda *c = self(d);
+    const struct k_round k = {.n = n, .x = x, .to = t};
+    if (t != DT_F16 && t != DT_BF16)
+        return 0;
+    return n ? c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_ROUND, &k, e) : 0;
+}
+
 static int cuda_update_stats(struct device *d, void *stats, const void *sums, size_t n, double momentum,
                              const void *count, struct err *e)
 {
@@ -241,6 +250,7 @@ const struct device_ops device_cuda_ops = {.name = "cuda",
                                            .update = cuda_update,
                                            .grad_norm = cuda_grad_norm,
                                            .blend = cuda_blend,
+                                           .round = cuda_round,
                                            .update_stats = cuda_update_stats,
                                            .describe = cuda_describe,
                                            .native = cuda_native,

@@ -115,6 +115,23 @@ void launch_KERNEL_CONVERT(const k_convert *a, cudaStream_t s)
     LAUNCH((convert), blocks_for(a->n), BLOCK, s, *a);
 }
 
+__global__ void round_all(k_round a)
+{
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < a.n; i += (size_t)gridDim.x * BLOCK) {
+        __half half;
+        __nv_bfloat16 brain;
+        if (a.to == DT_F16)
+            from_float(half, a.x[i]), a.x[i] = to_float(half);
+        else
+            from_float(brain, a.x[i]), a.x[i] = to_float(brain);
+    }
+}
+
+void launch_KERNEL_ROUND(const k_round *a, cudaStream_t s)
+{
+    LAUNCH((round_all), blocks_for(a->n), BLOCK, s, *a);
+}
+
 __global__ void squares(const float *x, size_t n, double *partial)
 {
     double sum = 0;

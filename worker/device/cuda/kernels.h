@@ -171,6 +171,12 @@ struct k_convert { /* out = in * mul, n elements; from may be DT_F64 */
     float mul; /* 0: 1 */
 };
 
+struct k_round { /* every element becomes the nearest value of a half */
+    size_t n;
+    float *x;
+    enum dtype to;
+};
+
 struct k_store { /* *to = value [* *times] */
     float *to;
     float value;
@@ -243,6 +249,7 @@ struct k_blend { /* to = (1 - weight) * to + weight * from [/ *count]; nothing w
     X(KERNEL_UNPACK, struct k_pack)                                                                                    \
     X(KERNEL_STORE, struct k_store)                                                                                    \
     X(KERNEL_CONVERT, struct k_convert)                                                                                \
+    X(KERNEL_ROUND, struct k_round)                                                                                    \
     X(KERNEL_UPDATE, struct k_update)                                                                                  \
     X(KERNEL_NORM, struct k_norm)                                                                                      \
     X(KERNEL_BLEND, struct k_blend)                                                                                    \

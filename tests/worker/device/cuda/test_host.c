@@ -342,6 +342,24 @@ static void an_error_of_a_kernel_names_it_and_its_operation(void **state)
     close_rig(&r);
 }
 
+static void rounding_is_that_of_the_halves(void **state)
+{
+    static const float values[] = {0, 1, -1.0009765f, 65519, 65520, 1e-8f, 3.14159265f, -0.1f, 1e30f};
+    enum { N = sizeof values / sizeof *values };
+    static const enum dtype types[] = {DT_F16, DT_BF16, DT_F32};
+    (void)state;
+    for (size_t t = 0; t < 3; t++) {
+        struct rig r;
+        open_rig(&r, false);
+        float *x = r.params; /* device memory is plain memory here */
+        memcpy(x, values, sizeof values);
+        MUST(r.d->ops->round(r.d, x, N, types[t], e));
+        for (size_t i = 0; i < N; i++)
+            assert_true((double)x[i] == dtype_rounded(types[t], (double)values[i]));
+        close_rig(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +375,7 @@ int main(void)
         cmocka_unit_test(everything_is_given_back),
         cmocka_unit_test(a_plan_that_fails_gives_everything_back),
         cmocka_unit_test(an_error_of_a_kernel_names_it_and_its_operation),
+        cmocka_unit_test(rounding_is_that_of_the_halves),
     };
     return cmocka_run_group_tests_name("cuda device on the host", tests, NULL, NULL);
 }
