@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "worker/config.h"
 #include "worker/data/input.h"
+#include "worker/model/model.h"
 #include "worker/program/program.h"
 #include "worker/snapshot.h"
 
@@ -59,12 +60,30 @@ static int compare(const struct snapshot_identity *id, bool tell, const char *op
     return 0;
 }
 
+/* The same tensors make another network; only ResNets come in styles. */
+static int check_style(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
+{
+    static const char *const names[] = {
+#define X(name, text) [name] = text,
+        NET_STYLES(X)
+#undef X
+    };
+    const int64_t known = sizeof names / sizeof *names;
+    int64_t style;
+    if (json_i64(meta, "net_style", &style, NULL) < 0 || style == id->cfg->net_style ||
+        strncmp(id->arch, "resnet", 6) != 0)
+        return 0;
+    return err_set(e, ERR_MISMATCH, "the checkpoint is of --net-style %s, this run of %s",
+                   style >= 0 && style < known ? names[style] : "?", names[id->cfg->net_style]);
+}
+
 int meta_check_input(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
 {
     int64_t kind;
     double scale;
     const cJSON *mean = cJSON_GetObjectItemCaseSensitive(meta, "mean"),
                 *std = cJSON_GetObjectItemCaseSensitive(meta, "std");
+    TRY(check_style(meta, id, e));
     if (json_i64(meta, "input", &kind, NULL) < 0 || !mean || !std)
         return 0;
     TRY(compare(id, tell, "input", kind_text(kind), kind_text(id->cfg->input), e));

@@ -40,6 +40,7 @@
 #define NOTED_OPTIONS(X)                                                                                               \
     X("num-epochs", num_epochs)                                                                                        \
     X("max-steps", max_steps)                                                                                          \
+    X("epoch-size", epoch_size)                                                                                        \
     X("base-learning-rate", base_lr)                                                                                   \
     X("momentum", momentum)                                                                                            \
     X("weight-decay", weight_decay)                                                                                    \

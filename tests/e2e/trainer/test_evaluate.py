@@ -119,6 +119,13 @@ def test_an_older_step_of_the_same_folder_is_refused(data, trained):
     assert p.returncode == 2 and "holds a newer checkpoint, of step 10" in p.stderr
 
 
+def test_a_checkpoint_of_another_net_style_is_refused(data, trained, tmp_path):
+    """The tensors are the same, and the numbers would be wrong without a word."""
+    for more in (["-e"], ["--checkpoint-dir", tmp_path / "ck", "--num-epochs", 3]):
+        p = run(*command(data, "--resume", trained[0], "--net-style", "caffe2", *more))
+        assert p.returncode == 78 and "--net-style torch, this run of caffe2" in p.stderr, p.stderr
+
+
 def test_a_damaged_checkpoint_named_by_its_path_is_refused_with_the_tensor(data, trained, tmp_path):
     shutil.copytree(trained[0] / "step-00000010", tmp_path / "step-00000010")
     file = tmp_path / "step-00000010" / "model.safetensors"
