@@ -55,7 +55,7 @@ int precision_parse_scale(const char *text, void *field, struct err *e)
     }
     if (parse_f64(text, "scale", 0x1p-24, 0x1p40, field, NULL) == 0)
         return 0;
-    return err_set(e, ERR_USAGE, "expected 'dynamic' or a number above 0");
+    return err_set(e, ERR_USAGE, "expected 'dynamic' or a number from 2^-24 to 2^40");
 }
 
 static const char *level_name(enum opt_level l)

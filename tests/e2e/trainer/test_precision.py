@@ -139,6 +139,7 @@ def test_an_epoch_above_max_loss_is_the_last(data, tmp_path):
     (["--amp", "off", "--opt-level", "O2"], ["--amp off", "--opt-level O2"]),
     (["--enable-amp-mode", "--opt-level", "O2"], ["--enable-amp-mode", "--opt-level O2"]),
     (["--loss-scale", "large"], ["--loss-scale", "dynamic"]),
+    (["--loss-scale", "1e13"], ["1e13", "2^-24 to 2^40"]),
     (["--channels-last", "--memory-format", "nchw"], ["--channels-last", "--memory-format nchw"]),
     (["--device", "ref", "--channels-last"], ["--memory-format nhwc", "ref"]),
     (["--fp16-allreduce", "--allreduce-dtype", "bf16"], ["--fp16-allreduce", "--allreduce-dtype bf16"]),
