@@ -218,16 +218,31 @@ static int differ_number(struct err *e, const char *option, long long ours, long
     return ours == theirs ? 0 : differ(e, option, a, b);
 }
 
+static bool seconds_differ(int64_t ours, int64_t theirs, char a[32], char b[32])
+{
+    snprintf(a, 32, "%g", (double)ours / 1000);
+    snprintf(b, 32, "%g", (double)theirs / 1000);
+    if (ours != theirs && strcmp(a, b) == 0) { /* %g rounds */
+        snprintf(a, 32, "%.3f", (double)ours / 1000);
+        snprintf(b, 32, "%.3f", (double)theirs / 1000);
+    }
+    return ours != theirs;
+}
+
 static int differ_seconds(struct err *e, const char *option, int64_t ours, int64_t theirs)
 {
     char a[32], b[32];
-    snprintf(a, sizeof a, "%g", (double)ours / 1000);
-    snprintf(b, sizeof b, "%g", (double)theirs / 1000);
-    if (ours != theirs && strcmp(a, b) == 0) { /* %g rounds */
-        snprintf(a, sizeof a, "%.3f", (double)ours / 1000);
-        snprintf(b, sizeof b, "%.3f", (double)theirs / 1000);
-    }
-    return ours == theirs ? 0 : differ(e, option, a, b);
+    return seconds_differ(ours, theirs, a, b) ? differ(e, option, a, b) : 0;
+}
+
+/* No option sets it. */
+static int differ_fixed(struct err *e, const char *what, int64_t ours, int64_t theirs)
+{
+    char a[32], b[32];
+    if (!seconds_differ(ours, theirs, a, b))
+        return 0;
+    return err_set(e, ERR_REFUSED, "the job was started by another version of crun, with %s of %s s, not %s", what, a,
+                   b);
 }
 
 int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config *theirs, struct err *e)
@@ -241,14 +256,16 @@ int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config
     if (ours->order != theirs->order)
         return differ(e, "--rank-order", order_word((int)ours->order), order_word((int)theirs->order));
 #define SECONDS(option, member) TRY(differ_seconds(e, option, ours->member, theirs->member))
+#define FIXED(what, member) TRY(differ_fixed(e, what, ours->member, theirs->member))
     SECONDS("--restart-window", restart_window_ms);
     SECONDS("--restart-backoff", backoff_ms);
-    SECONDS("--rdzv_conf backoff_max", backoff_max_ms);
-    SECONDS("--rdzv_conf backoff_reset", backoff_reset_ms);
+    FIXED("a longest back-off", backoff_max_ms);
+    FIXED("a quick failure's bound", backoff_reset_ms);
     SECONDS("--rdzv_conf join_timeout", join_timeout_ms);
     SECONDS("--rdzv_conf last_call_timeout", last_call_ms);
     SECONDS("--rdzv_conf keep_alive_interval x keep_alive_max_attempt", silence_ms);
-    SECONDS("--rdzv_conf kill_timeout", kill_ms);
+    FIXED("a kill's bound", kill_ms);
+#undef FIXED
 #undef SECONDS
     return 0;
 }

@@ -203,13 +203,18 @@ static void agents_that_disagree_are_told_both_values(void **state)
     b.backoff_ms = a.backoff_ms + 1000;
     assert_int_equal(rdzv_config_differs(&a, &b, &e), ERR_REFUSED);
     assert_non_null(strstr(e.text, "with --restart-backoff "));
-    /* no setting is forgotten */
+    b = a;
+    b.kill_ms = a.kill_ms + 1;
+    assert_int_equal(rdzv_config_differs(&a, &b, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "by another version of crun, with a kill's bound of "));
+    /* no setting is forgotten, and no option named that there is not */
     int64_t *const times[] = {&b.restart_window_ms, &b.backoff_ms,   &b.backoff_max_ms, &b.backoff_reset_ms,
                               &b.join_timeout_ms,   &b.last_call_ms, &b.silence_ms,     &b.kill_ms};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
         b = a;
         ++*times[i];
         assert_int_equal(rdzv_config_differs(&a, &b, &e), ERR_REFUSED);
+        assert_null(strstr(e.text, "--rdzv_conf backoff"));
     }
     b = a;
     b.max_restarts = 4;
