@@ -1,8 +1,12 @@
 /* Settings files: "name = value" lines with the names of the long options, in either spelling. '#' at the beginning of a line or
  * after a blank begins a comment. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include "common/args_internal.h"
 #include "common/err.h"
@@ -87,21 +91,52 @@ static int take_line(const struct arg_program *p, char *line, const char *path, 
     return 0;
 }
 
+/* NULL with *e unset: there is none. A pipe is not waited for. */
+static FILE *open_file(const char *path, struct err *e)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+        return NULL;
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        err_set(e, ERR_USAGE, "%s cannot be read: %s", path, strerror(errno));
+    } else if (!S_ISREG(st.st_mode) && st.st_rdev != makedev(1, 3)) { /* /dev/null: no settings */
+        err_set(e, ERR_USAGE, "%s is %s: expected a file of settings", path,
+                S_ISDIR(st.st_mode)    ? "a folder"
+                : S_ISFIFO(st.st_mode) ? "a named pipe"
+                                       : "no ordinary file");
+    } else {
+        FILE *f = fdopen(fd, "r");
+        if (f)
+            return f;
+        err_set(e, ERR_USAGE, "%s cannot be read: %s", path, strerror(errno));
+    }
+    if (fd >= 0)
+        close(fd);
+    return NULL;
+}
+
+static char *skip_bom(char *line)
+{
+    return line + (strncmp(line, "\xef\xbb\xbf", 3) == 0 ? 3 : 0);
+}
+
 static int read_file(const struct arg_program *p, const char *path, struct arg_result *r, struct err *e)
 {
     char *line = NULL;
     size_t cap = 0;
     int number = 0, rc = 0;
-    FILE *f = fopen(path, "re");
-    if (!f && (errno == ENOENT || errno == ENOTDIR))
-        return 0;
+    struct err why = {0};
+    FILE *f = open_file(path, &why);
     if (!f)
-        return err_set(e, ERR_USAGE, "%s cannot be read: %s", path, strerror(errno));
+        return why.code ? err_set(e, why.code, "%s", why.text) : 0;
     path = keep(r, path, e);
     if (!path)
         rc = e->code;
-    while (rc == 0 && getline(&line, &cap, f) >= 0)
-        rc = take_line(p, line, path, ++number, r, e);
+    while (rc == 0 && getline(&line, &cap, f) >= 0) {
+        number++;
+        rc = take_line(p, number == 1 ? skip_bom(line) : line, path, number, r, e);
+    }
     free(line);
     fclose(f);
     return rc < 0 && number ? err_wrap(e, "%s: line %d", path, number) : rc;

@@ -3,6 +3,7 @@
 A row is a function that runs crun with the option and looks at what came of it. Options of torchrun are those of torch 2.15."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -324,6 +325,14 @@ def print_config(crun):
     conf.write_text("\nmax_restart = 7\n")
     rc, _, err = crun.run("true", extra_env=env)
     assert rc == 2 and f"crun: {conf}: line 2: no setting 'max_restart'" in err
+    conf.write_bytes(b"\xef\xbb\xbfmax_restarts = 7\n")  # what some editors begin a file with
+    rc, out, err = crun.run("--print-config", "true", extra_env=env)
+    assert rc == 0 and f"max-restarts = 7  # file {conf}\n" in out, err
+    for make, what in ((os.mkfifo, "a named pipe"), (os.mkdir, "a folder")):
+        conf.unlink()
+        make(conf)
+        rc, _, err = crun.run("true", extra_env=env)
+        assert rc == 2 and f"crun: {conf} is {what}: expected a file of settings" in err
 
 
 @row("version", "help")
