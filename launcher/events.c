@@ -123,16 +123,23 @@ void events_round(struct run *r, const struct rdzv_news *before)
     event_log_end(r->events);
 }
 
+static struct json_write *begin_worker(struct run *r, const char *event, const struct failure_worker *f)
+{
+    struct json_write *w = begin(r, event);
+    if (!w)
+        return NULL;
+    json_int(w, "rank", f->rank);
+    json_int(w, "local_rank", f->local_rank);
+    json_int(w, "pid", f->pid);
+    return w;
+}
+
 void events_started(struct run *r)
 {
     const struct failure_worker *f = group_workers(r->group);
-    for (int i = 0; r->events && i < r->agent.slots; i++) {
-        struct json_write *w = begin(r, "worker_started");
-        json_int(w, "rank", f[i].rank);
-        json_int(w, "local_rank", f[i].local_rank);
-        json_int(w, "pid", f[i].pid);
-        event_log_end(r->events);
-    }
+    for (int i = 0; i < r->agent.slots; i++)
+        if (!f[i].ended && begin_worker(r, "worker_started", &f[i])) /* else events_exited() has told */
+            event_log_end(r->events);
 }
 
 void events_exited(struct run *r, const struct failure_worker *f)
@@ -140,12 +147,11 @@ void events_exited(struct run *r, const struct failure_worker *f)
     char name[32];
     if (failure_is(f))
         r->figures.failed++;
-    struct json_write *w = begin(r, "worker_exited");
+    if (!r->timeline.spawned && !r->unspawned && begin_worker(r, "worker_started", f))
+        event_log_end(r->events); /* it ended while others were being started */
+    struct json_write *w = begin_worker(r, "worker_exited", f);
     if (!w)
         return;
-    json_int(w, "rank", f->rank);
-    json_int(w, "local_rank", f->local_rank);
-    json_int(w, "pid", f->pid);
     json_int(w, "exit_code", ending_code(f->ending));
     if (f->ending.signaled) {
         json_text(w, "signal", signal_text(f->ending.value, name, sizeof name));

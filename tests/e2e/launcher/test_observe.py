@@ -212,6 +212,18 @@ def test_nothing_is_loaded_where_nobody_asks(crun):
 # --- the log of events -----------------------------------------------------------------------------------------------
 
 
+def test_a_worker_that_ends_at_once_is_logged_as_started_first(crun):
+    """Those started first have ended before the last one's program runs."""
+    path = crun.tmp / "events.jsonl"
+    rc, _, err = crun.run("--event-log", path, "--nproc-per-node", 64, "true")
+    assert rc == 0, err
+    seen = {}
+    for e in events(path):
+        if "pid" in e and e["event"].startswith("worker_"):
+            seen.setdefault(e["pid"], []).append(e["event"])
+    assert len(seen) == 64 and set(map(tuple, seen.values())) == {("worker_started", "worker_exited")}
+
+
 def test_the_event_log_tells_of_a_restart_from_beginning_to_end(crun):
     path = crun.tmp / "events.jsonl"
     rc, _, err = crun.run("--event-log", path, "--rdzv-id", "job \"1\"", "--max-restarts", 1, "--nproc-per-node", 2, "sh", "-c",
