@@ -44,7 +44,7 @@ struct jobs_options {
     size_t max_jobs_per_principal; /* 0: 100 */
     size_t max_nodes;              /* of one job; 0: 20000 */
     size_t max_job_bytes;          /* of one job in memory; 0: 256 MiB */
-    int max_joins;                 /* of one party within 10 s; 0: 100 */
+    int max_joins;                 /* of one party within 10 s, a member's first after each round not counted; 0: 100 */
     struct persist *persist;       /* borrowed; NULL: jobs live in memory only */
 };
 

@@ -19,7 +19,8 @@ struct jobs_party {
     struct member *member; /* it stands for this one; NULL: for none */
     bool asks;             /* a NEXT waits for its answer */
     bool is_void;          /* a newer party stands for its node */
-    int joins;             /* since joins_since */
+    int joins;             /* since joins_since, but those that a round awaited */
+    uint64_t round;        /* the last that awaited one */
     int64_t joins_since;
 };
 

@@ -69,9 +69,22 @@ static int look_up(struct jobs_party *p, const char *run, const char *node, stru
 
 /* ---- join ------------------------------------------------------------------------------------------------------- */
 
-static int check_rate(struct jobs_party *p, struct err *e)
+/* A member's first JOIN after each round is the round's doing: a job that restarts as quickly as it can is no flood. */
+static bool is_awaited(struct jobs_party *p, const char *run, const struct rdzv_event *join)
+{
+    struct job *job = job_find_(p->jobs, run);
+    if (!job || !p->member || p->member->job != job || join->round <= p->round ||
+        join->round != rdzv_round(job->machine))
+        return false;
+    p->round = join->round;
+    return true;
+}
+
+static int check_rate(struct jobs_party *p, const char *run, const struct rdzv_event *join, struct err *e)
 {
     const int64_t now = p->jobs->o.now();
+    if (is_awaited(p, run, join))
+        return 0;
     if (now - p->joins_since >= JOINS_MS) {
         p->joins_since = now;
         p->joins = 0;
@@ -219,7 +232,7 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
     struct member *late;
     struct rdzv_event ev = *join;
     TRY(check_party(p, run, ev.node, e));
-    TRY(check_rate(p, e));
+    TRY(check_rate(p, run, &ev, e));
     TRY(job_to_join(p, run, &ev, settings, &job, &late, e));
     if (late) {
         TRY(member_bind_(late, p, e));

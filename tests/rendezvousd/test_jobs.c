@@ -425,6 +425,32 @@ static void joins_are_counted(void **s)
     jobs_destroy(j);
 }
 
+static void restarts_are_no_flood_of_joins(void **s)
+{
+    struct jobs *j = rig_jobs(&(struct jobs_options){.max_joins = 3});
+    struct rdzv_config c = rig_config(2, 2);
+    struct agent a[2];
+    (void)s;
+    c.max_restarts = 50;
+    c.backoff_ms = 0;
+    rig_open(j, &a[0], "r", "node1", "10.0.0.2");
+    rig_open(j, &a[1], "r", "node2", "10.0.0.3");
+    for (uint64_t round = 0; round < 20; round++) {
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(rig_join(&a[i], &c, round), 0);
+            assert_int_equal(rig_next(&a[i]), 0);
+        }
+        assert_int_equal(rig_say(&a[0], RDZV_FAIL, round + 1, 7), 0);
+    }
+    assert_int_equal(rig_join(&a[0], &c, 20), 0);
+    for (int i = 0; i < 2; i++) /* nothing has happened since: those are counted */
+        assert_int_equal(rig_join(&a[0], &c, 20), 0);
+    assert_int_equal(rig_join(&a[0], &c, 20), -EDQUOT);
+    rig_close(&a[0], JOBS_GONE);
+    rig_close(&a[1], JOBS_GONE);
+    jobs_destroy(j);
+}
+
 /* ---- addresses --------------------------------------------------------------------------------------------------- */
 
 static void a_leader_on_loopback_is_named_as_others_see_it(void **s)
@@ -649,6 +675,7 @@ int main(void)
         cmocka_unit_test(a_job_that_is_over_is_forgotten),
         cmocka_unit_test(limits_are_kept),
         cmocka_unit_test(joins_are_counted),
+        cmocka_unit_test(restarts_are_no_flood_of_joins),
         cmocka_unit_test(a_leader_on_loopback_is_named_as_others_see_it),
         cmocka_unit_test(where_all_are_on_loopback_so_is_the_leader),
         cmocka_unit_test(a_callback_may_ask_and_claim),
