@@ -6,6 +6,7 @@
 
 #include "common/err.h"
 #include "common/json.h"
+#include "common/log.h"
 #include "worker/device/cuda/dnn_impl.h"
 
 enum { CONFIGS_MAX = 64 };
@@ -316,6 +317,21 @@ int dnn_candidates(struct dnn *d, enum dnn_pattern pattern, const struct dnn_sha
     return found > 0 ? 0 : no_engine(pattern, s, e);
 }
 
+/* What was chosen elsewhere may have been chosen under other rules. */
+static int check_engine(struct dnn_plan *p, struct err *e)
+{
+    int64_t n = 0;
+    struct dnn_parts b = {.e = e, .what = p->graph};
+    cudnnBackendDescriptor_t engine = dnn_make(&b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    if (b.rc == 0 && (cudnnBackendGetAttribute(p->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                               &n, &engine) != CUDNN_STATUS_SUCCESS ||
+                      !engine_will_do(p->d, &p->shape, engine)))
+        b.rc = err_set(e, -ENOTSUP, "%s for %s is not deterministic or not precise enough for this run", p->name,
+                       p->graph);
+    dnn_parts_close(&b);
+    return b.rc;
+}
+
 int dnn_adopt(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s, const char *choice, struct err *e)
 {
     struct dnn_parts b = {.e = e, .what = names[pattern]};
@@ -329,6 +345,8 @@ int dnn_adopt(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s
         rc = dnn_choice_config(d, &p->parts, graph, choice, &p->config);
     if (rc == 0)
         rc = plan_finish(p, e);
+    if (rc == 0)
+        rc = check_engine(p, e);
     dnn_parts_close(&b);
     if (rc < 0) {
         plan_free(p);
@@ -347,16 +365,29 @@ static struct dnn_plan *chosen(struct dnn *d, enum dnn_pattern pattern, const st
     return NULL;
 }
 
+/* NULL: none that will do. */
+static struct dnn_plan *cached(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s)
+{
+    struct err e;
+    char *choice;
+    if (dnn_cache_get(d, pattern, s, &choice) < 0)
+        return NULL;
+    const int rc = dnn_adopt(d, pattern, s, choice, &e);
+    struct dnn_plan *p = rc < 0 ? NULL : chosen(d, pattern, s);
+    free(choice);
+    if (p)
+        p->measured = true; /* nothing else is cached */
+    else
+        log_warn("cudnn", "cached plan: %s; the plan is chosen anew", e.text);
+    return p;
+}
+
 int dnn_find(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s, struct dnn_plan **ret, struct err *e)
 {
     int n;
-    char *choice = NULL;
     struct dnn_plan *p = chosen(d, pattern, s);
-    if (!p && dnn_cache_get(d, pattern, s, &choice) == 0 && dnn_adopt(d, pattern, s, choice, NULL) == 0)
-        p = chosen(d, pattern, s);
-    if (choice && p)
-        p->measured = true; /* nothing else is cached */
-    free(choice);
+    if (!p)
+        p = cached(d, pattern, s);
     if (!p) {
         TRY(dnn_candidates(d, pattern, s, &p, 1, &n, e));
         p->chosen = true;
@@ -373,6 +404,13 @@ int dnn_choose(struct dnn *d, struct dnn_plan *p, double us, struct err *e)
     p->chosen = true;
     p->measured = us > 0;
     return d->cache_dir && us > 0 ? dnn_cache_put(d, p, us, e) : 0;
+}
+
+void dnn_measured(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s)
+{
+    struct dnn_plan *p = chosen(d, pattern, s);
+    if (p)
+        p->measured = true;
 }
 
 enum dnn_pattern dnn_plan_pattern(const struct dnn_plan *p)

@@ -75,7 +75,7 @@ int dnn_candidates(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s,
 int dnn_choose(struct dnn *d, struct dnn_plan *p, double us, struct err *e);
 
 enum dnn_pattern dnn_plan_pattern(const struct dnn_plan *p);
-bool dnn_plan_measured(const struct dnn_plan *p); /* chosen by time, here or when the cache was written */
+bool dnn_plan_measured(const struct dnn_plan *p); /* chosen by time: here, when the cache was written, or before the checkpoint */
 size_t dnn_plan_workspace(const struct dnn_plan *p);
 const char *dnn_plan_name(const struct dnn_plan *p); /* engine and its knobs: "eng34{k2=13,...}" */
 /* What a checkpoint keeps so that a resumed run takes the same plan: JSON of engine and knobs, valid until dnn_close(). */

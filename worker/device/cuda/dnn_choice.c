@@ -1,5 +1,5 @@
 /* Which engine with which knobs, as text: {"engine": 34, "knobs": [[2, 13], ...]}; and the cache of such texts on disk, a file a graph:
- * DIR/<device> cuDNN <version>/<graph>.json, written whole and renamed. */
+ * DIR/<device> cuDNN <version>[ deterministic]/<graph>.json, written whole and renamed. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -142,7 +142,8 @@ static void cache_path(const struct dnn *d, enum dnn_pattern p, const struct dnn
     for (char *c = graph; *c; c++)
         if (*c == '/')
             *c = ':';
-    snprintf(dir, PATH_BYTES, "%s/%s cuDNN %zu", d->cache_dir, d->device, cudnnGetVersion());
+    snprintf(dir, PATH_BYTES, "%s/%s cuDNN %zu%s", d->cache_dir, d->device, cudnnGetVersion(),
+             d->o.deterministic ? " deterministic" : "");
     snprintf(file, PATH_BYTES + 160, "%s/%s.json", dir, graph);
 }
 

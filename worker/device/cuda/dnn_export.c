@@ -1,5 +1,5 @@
 /* All chosen plans of a device as text, for a checkpoint: a resumed run takes the same engines and so gives the same bits (DESIGN D8).
- * [{"graph": "conv n256 c64 ...", "pattern": 0, "shape": [n, c, h, w, k, r, s, sh, sw, ph, pw, type, nhwc, tf32], "choice": {...}}, ...] */
+ * [{"graph": "conv n256 c64 ...", "pattern": 0, "shape": [n, c, h, w, k, r, s, sh, sw, ph, pw, type, nhwc, tf32], "measured": true, "choice": {...}}, ...] */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 #include "common/json.h"
 #include "worker/device/cuda/dnn_impl.h"
 
-enum { SHAPE_NUMBERS = 14 };
+enum { SHAPE_NUMBERS = 14, LARGEST = 1 << 24 };
 
 static void shape_numbers(const struct dnn_shape *s, int *out)
 {
@@ -17,6 +17,18 @@ static void shape_numbers(const struct dnn_shape *s, int *out)
         out[i] = v[i];
 }
 
+/* Sizes and strides from 1, padding from 0, a filter no larger than what it slides over, a type that exists. */
+static int check_numbers(const int *v, struct err *e)
+{
+    bool good = v[9] >= 0 && v[10] >= 0 && v[9] < LARGEST && v[10] < LARGEST &&
+                (v[11] == DT_F32 || v[11] == DT_F16 || v[11] == DT_BF16);
+    for (int i = 0; i < 9; i++)
+        good = good && v[i] > 0 && v[i] < LARGEST;
+    if (!good || v[5] > v[2] + 2 * v[9] || v[6] > v[3] + 2 * v[10])
+        return err_set(e, ERR_CORRUPT, "a plan's shape is that of no convolution");
+    return 0;
+}
+
 static int shape_read(const cJSON *list, struct dnn_shape *ret, struct err *e)
 {
     int v[SHAPE_NUMBERS];
@@ -24,7 +36,8 @@ static int shape_read(const cJSON *list, struct dnn_shape *ret, struct err *e)
         return err_set(e, ERR_CORRUPT, "a plan's shape has %d numbers (expected %d)", cJSON_GetArraySize(list),
                        SHAPE_NUMBERS);
     for (int i = 0; i < SHAPE_NUMBERS; i++)
-        v[i] = cJSON_GetArrayItem(list, i)->valueint;
+        v[i] = cJSON_GetArrayItem(list, i)->valueint; /* 0 where it is no number */
+    TRY(check_numbers(v, e));
     *ret = (struct dnn_shape){.n = v[0],
                               .c = v[1],
                               .h = v[2],
@@ -52,6 +65,7 @@ int dnn_export(const struct dnn *d, char **ret, struct err *e)
         cJSON_AddStringToObject(o, "graph", p->graph);
         cJSON_AddNumberToObject(o, "pattern", p->pattern);
         cJSON_AddItemToObject(o, "shape", cJSON_CreateIntArray(shape, SHAPE_NUMBERS));
+        cJSON_AddBoolToObject(o, "measured", p->measured);
         cJSON_AddItemToObject(o, "choice", cJSON_Parse(p->choice));
         cJSON_AddItemToArray(all, o);
     }
@@ -75,6 +89,8 @@ static int import_one(struct dnn *d, const cJSON *o, struct err *e)
     int rc = choice ? dnn_adopt(d, (enum dnn_pattern)pattern, &s, choice, e)
                     : err_set(e, ERR_CORRUPT, "the plan of %s has no choice", graph);
     free(choice);
+    if (rc == 0 && cJSON_IsTrue(cJSON_GetObjectItem(o, "measured")))
+        dnn_measured(d, (enum dnn_pattern)pattern, &s);
     return rc < 0 ? err_wrap(e, "%s", graph) : 0;
 }
 

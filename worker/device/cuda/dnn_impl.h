@@ -32,6 +32,9 @@ int dnn_choice_read(struct dnn_plan *p, struct err *e);
 int dnn_choice_config(struct dnn *d, struct dnn_parts *b, cudnnBackendDescriptor_t graph, const char *choice,
                       cudnnBackendDescriptor_t *ret);
 
+/* What was chosen for this graph counts as measured. */
+void dnn_measured(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s);
+
 /* The cache's text for a graph, malloc'ed; -ENOENT if it has none (unreadable files count as none and are said in the log). */
 int dnn_cache_get(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, char **ret);
 int dnn_cache_put(struct dnn *d, const struct dnn_plan *p, double us, struct err *e);

@@ -67,7 +67,7 @@ static int tune_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
     for (int i = 0; i < n; i++) {
         d->plan = all[i];
         int rc = time_candidate(t, d, &us, e);
-        if (rc == -ENOTSUP)
+        if (rc == -ENOTSUP || rc == -ENOMEM)
             continue; /* finalised, but does not run on this card */
         TRY(rc);
         if (best < 0 || us < best_us) {

@@ -49,6 +49,7 @@ struct fake {
     struct block *blocks;
     bool failing;
     enum kernel fail_at;
+    const struct dnn_plan *last; /* that ran */
 };
 
 static struct fake *self(struct gpu *g)
@@ -61,6 +62,17 @@ static const size_t arg_size[] = {
     KERNELS(X)
 #undef X
 };
+
+static int run_dnn(struct fake *f, const struct gpu_dnn *d, struct err *e)
+{
+    const int rc = f->o.dnn ? f->o.dnn(f->o.ctx, d) : 0;
+    f->last = d->plan;
+    if (rc < 0)
+        return err_set(e, rc, "cuDNN: %s: as the test wants it", dnn_pattern_name(d->pattern));
+    if (!f->o.idle)
+        fake_dnn(d);
+    return 0;
+}
 
 static int run(struct fake *f, const struct work *w, struct err *e)
 {
@@ -75,9 +87,7 @@ static int run(struct fake *f, const struct work *w, struct err *e)
         return f->o.idle ? 0 : kernel_launch(w->kernel, w->args, NULL);
     case WORK_DNN:
         f->c.dnns++;
-        if (!f->o.idle)
-            fake_dnn(&w->dnn);
-        return 0;
+        return run_dnn(f, &w->dnn, e);
     case WORK_GEMM:
         f->c.gemms++;
         if (!f->o.idle)
@@ -243,16 +253,16 @@ static int fake_stream_sync(struct gpu *g, struct gpu_stream *s, struct err *e)
 
 static int fake_event_open(struct gpu *g, bool timed, struct gpu_event **ret, struct err *e)
 {
-    (void)g;
     (void)timed;
     (void)e;
+    self(g)->c.events++;
     *ret = calloc(1, sizeof **ret);
     return 0;
 }
 
 static void fake_event_close(struct gpu *g, struct gpu_event *v)
 {
-    (void)g;
+    self(g)->c.events -= v != NULL;
     free(v);
 }
 
@@ -275,11 +285,11 @@ static int fake_event_sync(struct gpu *g, struct gpu_event *v, struct err *e)
 
 static int fake_event_ms(struct gpu *g, struct gpu_event *from, struct gpu_event *to, float *ret, struct err *e)
 {
-    (void)g;
+    const struct fake *f = self(g);
     (void)from;
     (void)to;
     (void)e;
-    *ret = 1;
+    *ret = f->o.dnn_ms ? f->o.dnn_ms(f->o.ctx, f->last) : 1;
     return 0;
 }
 

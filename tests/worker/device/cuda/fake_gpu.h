@@ -14,6 +14,7 @@ struct fake_counts {
     long allocs, frees, host_allocs, host_frees, syncs, copies_in, copies_out, kernels, dnns, gemms, captures, graphs,
         graphs_closed, launches;
     long by_kernel[KERNEL_COUNT];
+    long events;  /* open now */
     size_t bytes; /* taken now */
 };
 
@@ -21,6 +22,11 @@ struct fake_options {
     size_t memory; /* bytes, 0: a lot */
     bool idle;     /* work is counted, not done, and memory is never touched: planning of what would not fit here */
     struct fake_counts *at_close; /* NULL: nobody wants them */
+    /* What running this graph with its plan answers (0, -ENOTSUP, ...), and how many milliseconds those between two events took, given the
+     * last that ran. NULL: 0; 1 ms. */
+    int (*dnn)(void *ctx, const struct gpu_dnn *d);
+    float (*dnn_ms)(void *ctx, const struct dnn_plan *last);
+    void *ctx;
 };
 
 int fake_gpu_open(struct gpu **ret, const struct fake_options *o);

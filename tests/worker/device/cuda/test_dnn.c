@@ -1,0 +1,454 @@
+/* cuDNN's plans with no GPU in the machine: choices as text, the cache on disk, the list that a checkpoint keeps, and which engines may be used at
+ * all. Small graphs, for an H200 whose properties are given as JSON.
+ *
+ * usage: test_dnn PROPERTIES.json */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/err.h"
+#include "common/log.h"
+#include "tests/worker/device/cuda/properties.h"
+#include "worker/device/cuda/dnn_impl.h"
+
+enum { MANY = 64 };
+
+static char *props;
+static char dir[] = "/tmp/crun-test-dnn-XXXXXX";
+static char logged[4096];
+
+static const struct dnn_shape halves = {.n = 4,
+                                        .c = 16,
+                                        .h = 14,
+                                        .w = 14,
+                                        .k = 32,
+                                        .r = 3,
+                                        .s = 3,
+                                        .stride = {1, 1},
+                                        .pad = {1, 1},
+                                        .type = DT_F16,
+                                        .nhwc = true};
+
+#define MUST(expr)                                                                                                     \
+    do {                                                                                                               \
+        struct err must_e = {0};                                                                                       \
+        struct err *e = &must_e;                                                                                       \
+        if ((expr) < 0)                                                                                                \
+            fail_msg("%s: %s", #expr, must_e.text);                                                                    \
+    } while (0)
+
+static struct dnn *open_with(struct dnn_options o)
+{
+    struct dnn *d;
+    if (!o.props_json)
+        o.props_json = props;
+    MUST(dnn_open(&d, &o, e));
+    return d;
+}
+
+static int candidates(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, struct dnn_plan **all)
+{
+    int n;
+    MUST(dnn_candidates(d, p, s, all, MANY, &n, e));
+    return n;
+}
+
+static int count_plans(const struct dnn *d)
+{
+    int n = 0;
+    for (const struct dnn_plan *p = d->plans; p; p = p->next)
+        n++;
+    return n;
+}
+
+static void same_plan(const struct dnn_plan *a, const struct dnn_plan *b)
+{
+    assert_string_equal(dnn_plan_choice(a), dnn_plan_choice(b));
+    assert_string_equal(dnn_plan_name(a), dnn_plan_name(b));
+    assert_int_equal(dnn_plan_workspace(a), dnn_plan_workspace(b));
+    assert_int_equal(dnn_plan_pattern(a), dnn_plan_pattern(b));
+}
+
+static struct dnn_plan *find(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s)
+{
+    struct dnn_plan *r;
+    MUST(dnn_find(d, p, s, &r, e));
+    return r;
+}
+
+static void every_candidate_is_adopted_from_its_text(void **state)
+{
+    struct dnn *from = open_with((struct dnn_options){0}), *to = open_with((struct dnn_options){0});
+    for (int p = 0; p < DNN_PATTERN_COUNT; p++) {
+        struct dnn_plan *all[MANY];
+        const int n = candidates(from, p, &halves, all);
+        for (int i = 0; i < n; i++) {
+            MUST(dnn_adopt(to, p, &halves, dnn_plan_choice(all[i]), e));
+            same_plan(all[i], find(to, p, &halves));
+        }
+    }
+    dnn_close(from);
+    dnn_close(to);
+    (void)state;
+}
+
+/* --- the cache */
+
+static void log_to_buffer(void *arg, const char *line, size_t n)
+{
+    (void)arg;
+    snprintf(logged, sizeof logged, "%.*s", (int)n, line);
+}
+
+/* The last candidate, so that it differs from the heuristics' first, is chosen as the fastest; into the cache. Its text, malloc'ed. */
+static char *choose_last(const char *cache)
+{
+    struct dnn *d = open_with((struct dnn_options){.cache_dir = cache});
+    struct dnn_plan *all[MANY];
+    const int n = candidates(d, DNN_CONV, &halves, all);
+    assert_true(n > 1);
+    assert_string_not_equal(dnn_plan_choice(all[0]), dnn_plan_choice(all[n - 1]));
+    MUST(dnn_choose(d, all[n - 1], 12.5, e));
+    assert_true(dnn_plan_measured(all[n - 1]));
+    char *r = strdup(dnn_plan_choice(all[n - 1]));
+    dnn_close(d);
+    return r;
+}
+
+/* The path of the only entry of a folder. */
+static void only_entry(char *path, size_t cap)
+{
+    DIR *f = opendir(path);
+    int n = 0;
+    const size_t used = strlen(path);
+    assert_non_null(f);
+    for (struct dirent *x; (x = readdir(f));) {
+        if (x->d_name[0] == '.')
+            continue;
+        snprintf(path + used, cap - used, "/%s", x->d_name);
+        n++;
+    }
+    closedir(f);
+    assert_int_equal(1, n);
+}
+
+static void cache_file(char *path, size_t cap, const char *cache)
+{
+    snprintf(path, cap, "%s", cache);
+    only_entry(path, cap);
+    only_entry(path, cap);
+}
+
+static void subfolder(char *out, size_t cap, const char *name)
+{
+    snprintf(out, cap, "%s/%s", dir, name);
+}
+
+static void a_cached_plan_is_taken_as_measured(void **state)
+{
+    char cache[256];
+    subfolder(cache, sizeof cache, "hit");
+    char *choice = choose_last(cache);
+    struct dnn *d = open_with((struct dnn_options){.cache_dir = cache});
+    const struct dnn_plan *p = find(d, DNN_CONV, &halves);
+    assert_string_equal(choice, dnn_plan_choice(p));
+    assert_true(dnn_plan_measured(p));
+    assert_int_equal(1, count_plans(d)); /* no candidate was made */
+    p = find(d, DNN_DGRAD, &halves);     /* nothing is cached for this one */
+    assert_false(dnn_plan_measured(p));
+    free(choice);
+    dnn_close(d);
+    (void)state;
+}
+
+static void a_damaged_file_is_told_of_and_left_alone(void **state)
+{
+    static const char *const damage[] = {"",
+                                         "{\"engine\": 3, \"knobs\": [[2",
+                                         "{}",
+                                         "[]",
+                                         "{\"engine\": \"three\"}",
+                                         "{\"engine\": 1000000}",
+                                         "{\"engine\": -7, \"knobs\": []}",
+                                         "{\"engine\": 0, \"knobs\": [[1], 2]}",
+                                         "{\"engine\": 0, \"knobs\": [[2, 100000]]}"};
+    char cache[256], path[1024];
+    subfolder(cache, sizeof cache, "damaged");
+    char *choice = choose_last(cache);
+    cache_file(path, sizeof path, cache);
+    for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
+        FILE *f = fopen(path, "w");
+        fputs(damage[i], f);
+        fclose(f);
+        logged[0] = '\0';
+        log_redirect(log_to_buffer, NULL);
+        struct dnn *d = open_with((struct dnn_options){.cache_dir = cache});
+        const struct dnn_plan *p = find(d, DNN_CONV, &halves);
+        log_redirect(NULL, NULL);
+        if (dnn_plan_measured(p) || !strcmp(choice, dnn_plan_choice(p)) || !strstr(logged, "chosen anew"))
+            fail_msg("with '%s' in the cache: plan %s, log '%s'", damage[i], dnn_plan_name(p), logged);
+        dnn_close(d);
+    }
+    free(choice);
+    (void)state;
+}
+
+/* The properties of another card: only its name differs. */
+static char *renamed(void)
+{
+    char *r = malloc(strlen(props) + 32);
+    const char *at = strstr(props, "NVIDIA H200");
+    assert_non_null(at);
+    sprintf(r, "%.*sNVIDIA H300%s", (int)(at - props), props, at + strlen("NVIDIA H200"));
+    return r;
+}
+
+static void another_card_cudnn_or_rule_has_another_folder(void **state)
+{
+    char cache[256], folder[1024], old[1100], *other = renamed();
+    subfolder(cache, sizeof cache, "folders");
+    char *choice = choose_last(cache);
+    struct dnn *d = open_with((struct dnn_options){.cache_dir = cache, .props_json = other});
+    assert_false(dnn_plan_measured(find(d, DNN_CONV, &halves)));
+    dnn_close(d);
+    d = open_with((struct dnn_options){.cache_dir = cache, .deterministic = true});
+    assert_false(dnn_plan_measured(find(d, DNN_CONV, &halves)));
+    dnn_close(d);
+
+    snprintf(folder, sizeof folder, "%s", cache);
+    only_entry(folder, sizeof folder);
+    char version[32];
+    snprintf(version, sizeof version, "cuDNN %d", dnn_version());
+    assert_non_null(strstr(folder, "NVIDIA H200"));
+    assert_non_null(strstr(folder, version));
+    snprintf(old, sizeof old, "%.*scuDNN 90100", (int)(strstr(folder, "cuDNN") - folder), folder);
+    assert_int_equal(0, rename(folder, old)); /* as if written by an older cuDNN */
+    d = open_with((struct dnn_options){.cache_dir = cache});
+    assert_false(dnn_plan_measured(find(d, DNN_CONV, &halves)));
+    dnn_close(d);
+    free(choice);
+    free(other);
+    (void)state;
+}
+
+/* --- export and import */
+
+static void the_list_of_a_checkpoint_gives_the_same_plans(void **state)
+{
+    struct dnn *from = open_with((struct dnn_options){0}), *to = open_with((struct dnn_options){0});
+    struct dnn_shape single = halves;
+    single.type = DT_F32;
+    single.nhwc = false;
+    const struct dnn_shape *shapes[] = {&halves, &single};
+    char *text;
+    for (int i = 0; i < 2; i++) {
+        for (int p = 0; p < 3; p++) {
+            static const enum dnn_pattern plain[] = {DNN_CONV, DNN_DGRAD, DNN_WGRAD};
+            struct dnn_plan *all[MANY];
+            const int n = candidates(from, plain[p], shapes[i], all);
+            MUST(dnn_choose(from, all[n - 1], i == 0 ? 3.5 : 0, e)); /* the halves are measured */
+        }
+    }
+    MUST(dnn_export(from, &text, e));
+    MUST(dnn_import(to, text, e));
+    assert_int_equal(6, count_plans(to));
+    for (const struct dnn_plan *p = to->plans; p; p = p->next) {
+        same_plan(find(from, p->pattern, &p->shape), p);
+        assert_ptr_equal(p, find(to, p->pattern, &p->shape));
+        assert_int_equal(p->shape.type == DT_F16, dnn_plan_measured(p));
+    }
+    free(text);
+    dnn_close(from);
+    dnn_close(to);
+    (void)state;
+}
+
+static void a_damaged_list_is_an_error(void **state)
+{
+#define GRAPH(shape, choice) "[{\"graph\": \"g7\", \"pattern\": 0, \"shape\": " shape ", \"choice\": " choice "}]"
+#define GOOD_SHAPE "[4,16,14,14,32,3,3,1,1,1,1,1,1,0]"
+    static const struct {
+        const char *text, *want;
+    } damage[] = {{"", "JSON"},
+                  {"{}", "array"},
+                  {"[1]", "graph"},
+                  {"[{\"graph\": \"g7\"}]", "pattern"},
+                  {"[{\"graph\": \"g7\", \"pattern\": 7, \"shape\": " GOOD_SHAPE "}]", "pattern is 7"},
+                  {GRAPH("[4, 16]", "{}"), "2 numbers"},
+                  {GRAPH("7", "{}"), "0 numbers"},
+                  {GRAPH("[4,16,14,14,32,3,3,0,1,1,1,1,1,0]", "{\"engine\": 0}"), "no convolution"},  /* stride 0 */
+                  {GRAPH("[4,16,14,14,32,3,3,1,1,1,1,99,1,0]", "{\"engine\": 0}"), "no convolution"}, /* type 99 */
+                  {GRAPH("[4,16,14,14,32,30,3,1,1,1,1,1,1,0]", "{\"engine\": 0}"), "no convolution"},
+                  {GRAPH("[4,16,14,\"x\",32,3,3,1,1,1,1,1,1,0]", "{\"engine\": 0}"), "no convolution"},
+                  {GRAPH(GOOD_SHAPE, "7"), "engine"},
+                  {GRAPH(GOOD_SHAPE, "{\"engine\": 1000000, \"knobs\": []}"), "g7"},
+                  {GRAPH(GOOD_SHAPE, "{\"engine\": 0, \"knobs\": [7]}"), "g7"}};
+    struct dnn *d = open_with((struct dnn_options){0});
+    for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
+        struct err e = {0};
+        const int rc = dnn_import(d, damage[i].text, &e);
+        if (rc >= 0 || !strstr(e.text, damage[i].want))
+            fail_msg("%s: %d '%s', expected an error with '%s'", damage[i].text, rc, e.text, damage[i].want);
+    }
+    assert_int_equal(0, count_plans(d));
+    dnn_close(d);
+    (void)state;
+}
+
+/* --- which engines may be used */
+
+static void workspace_stays_within_its_limit(void **state)
+{
+    struct dnn *d = open_with((struct dnn_options){0});
+    struct dnn_shape s = halves;
+    struct dnn_plan *all[MANY];
+    size_t most = 0;
+    const char *greedy = NULL;
+    s.k = s.c = 64;
+    const int n = candidates(d, DNN_WGRAD, &s, all);
+    for (int i = 0; i < n; i++) {
+        if (dnn_plan_workspace(all[i]) > most) {
+            most = dnn_plan_workspace(all[i]);
+            greedy = dnn_plan_choice(all[i]);
+        }
+    }
+    assert_true(most > 0);
+    struct dnn *limited = open_with((struct dnn_options){.workspace_limit = most - 1});
+    const int fewer = candidates(limited, DNN_WGRAD, &s, all);
+    for (int i = 0; i < fewer; i++)
+        assert_true(dnn_plan_workspace(all[i]) < most);
+    struct err e = {0};
+    assert_int_equal(-ENOTSUP, dnn_adopt(limited, DNN_WGRAD, &s, greedy, &e));
+    assert_non_null(strstr(e.text, "workspace"));
+    dnn_close(limited);
+    dnn_close(d);
+    (void)state;
+}
+
+static bool noted(const struct dnn_plan *p, cudnnBackendNumericalNote_t note)
+{
+    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    cudnnBackendDescriptor_t engine;
+    int64_t n = 0;
+    bool r = false;
+    assert_int_equal(0, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine));
+    assert_int_equal(0, cudnnBackendGetAttribute(p->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                                 1, &n, &engine));
+    assert_int_equal(0, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes));
+    for (int64_t i = 0; i < n; i++)
+        r = r || notes[i] == note;
+    cudnnBackendDestroyDescriptor(engine);
+    return r;
+}
+
+/* How many candidates of this device have the note; one of them, if any. */
+static int count_noted(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, cudnnBackendNumericalNote_t note,
+                       const char **ret_choice)
+{
+    struct dnn_plan *all[MANY];
+    const int n = candidates(d, p, s, all);
+    int r = 0;
+    for (int i = 0; i < n; i++) {
+        if (noted(all[i], note)) {
+            *ret_choice = dnn_plan_choice(all[i]);
+            r++;
+        }
+    }
+    return r;
+}
+
+static void fp32_without_tf32_uses_no_tensor_cores(void **state)
+{
+    struct dnn *d = open_with((struct dnn_options){0});
+    struct dnn_shape s = halves;
+    const char *choice = NULL, *none;
+    s.type = DT_F32;
+    for (int p = DNN_CONV; p < DNN_PATTERN_COUNT; p++) {
+        if (p != DNN_CONV && p != DNN_DGRAD && p != DNN_WGRAD)
+            continue;
+        s.tf32 = true;
+        assert_true(count_noted(d, p, &s, CUDNN_NUMERICAL_NOTE_TENSOR_CORE, &choice) > 0);
+        s.tf32 = false;
+        assert_int_equal(0, count_noted(d, p, &s, CUDNN_NUMERICAL_NOTE_TENSOR_CORE, &none));
+        assert_int_equal(0, count_noted(d, p, &s, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, &none));
+        assert_int_equal(-ENOTSUP, dnn_adopt(d, p, &s, choice, NULL)); /* nor one from a file */
+    }
+    dnn_close(d);
+    (void)state;
+}
+
+static void deterministic_leaves_out_engines_that_are_not(void **state)
+{
+    struct dnn *d = open_with((struct dnn_options){0}),
+               *strict = open_with((struct dnn_options){.deterministic = true});
+    struct err e = {0};
+    const char *choice = NULL, *none;
+    int loose = 0;
+    enum dnn_pattern of = DNN_CONV;
+    struct dnn_shape shapes[] = {halves, halves}, *with = NULL;
+    shapes[1].type = DT_F32;
+    shapes[1].nhwc = false;
+    for (int i = 0; i < 2; i++) {
+        for (int p = DNN_DGRAD; p <= DNN_WGRAD; p++) {
+            const int n = count_noted(d, p, &shapes[i], CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, &choice);
+            of = n ? (enum dnn_pattern)p : of;
+            with = n ? &shapes[i] : with;
+            loose += n;
+            assert_int_equal(0, count_noted(strict, p, &shapes[i], CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, &none));
+        }
+    }
+    assert_true(loose > 0);
+    assert_int_equal(-ENOTSUP, dnn_adopt(strict, of, with, choice, &e));
+    assert_non_null(strstr(e.text, "not deterministic"));
+    dnn_close(strict);
+    dnn_close(d);
+    (void)state;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int take_down(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    return system(command);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_candidate_is_adopted_from_its_text),
+        cmocka_unit_test(a_cached_plan_is_taken_as_measured),
+        cmocka_unit_test(a_damaged_file_is_told_of_and_left_alone),
+        cmocka_unit_test(another_card_cudnn_or_rule_has_another_folder),
+        cmocka_unit_test(the_list_of_a_checkpoint_gives_the_same_plans),
+        cmocka_unit_test(a_damaged_list_is_an_error),
+        cmocka_unit_test(workspace_stays_within_its_limit),
+        cmocka_unit_test(fp32_without_tf32_uses_no_tensor_cores),
+        cmocka_unit_test(deterministic_leaves_out_engines_that_are_not),
+    };
+    if (argc != 2) {
+        fprintf(stderr, "usage: test_dnn PROPERTIES.json\n");
+        return 2;
+    }
+    props = properties_read(argv[1]);
+    const int rc = cmocka_run_group_tests_name("cuDNN's plans", tests, set_up, take_down);
+    free(props);
+    return rc;
+}

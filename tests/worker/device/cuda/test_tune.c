@@ -1,0 +1,340 @@
+/* Timing of candidates on a GPU that is not there: cuDNN's own plans, and a script that says how long each takes and which do not run.
+ *
+ * usage: test_tune PROPERTIES.json */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/err.h"
+#include "tests/worker/device/cuda/fake_gpu.h"
+#include "tests/worker/device/cuda/properties.h"
+#include "worker/device/cuda/plan.h"
+
+enum { BATCH = 4, SIZE = 16, CLASSES = 5, SEEN = 256 };
+
+static char *props;
+static char dir[] = "/tmp/crun-test-tune-XXXXXX";
+
+#define MUST(expr)                                                                                                     \
+    do {                                                                                                               \
+        struct err must_e = {0};                                                                                       \
+        struct err *e = &must_e;                                                                                       \
+        if ((expr) < 0)                                                                                                \
+            fail_msg("%s: %s", #expr, must_e.text);                                                                    \
+    } while (0)
+
+/* What the GPU was asked to time. The later a candidate comes, the faster it is, so that the heuristics' first never wins. */
+struct script {
+    int refuse; /* the error of every second candidate, 0: all run */
+    bool refuse_all;
+    const struct dnn_plan *seen[SEEN];
+    int nseen, timed;
+};
+
+static int place(struct script *s, const struct dnn_plan *p)
+{
+    for (int i = 0; i < s->nseen; i++)
+        if (s->seen[i] == p)
+            return i;
+    assert_true(s->nseen < SEEN);
+    s->seen[s->nseen] = p;
+    return s->nseen++;
+}
+
+static int answer(void *ctx, const struct gpu_dnn *d)
+{
+    struct script *s = ctx;
+    const int i = place(s, d->plan);
+    return s->refuse && (s->refuse_all || i % 2) ? s->refuse : 0;
+}
+
+static float milliseconds(void *ctx, const struct dnn_plan *last)
+{
+    struct script *s = ctx;
+    s->timed++;
+    return 100.0f - 0.25f * (float)place(s, last);
+}
+
+struct rig {
+    struct script script;
+    struct fake_counts counts; /* at the end */
+    struct program *p;
+    struct gpu *gpu;
+    struct device *d;
+    void *arena[3];
+};
+
+static struct program *small(void)
+{
+    static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
+    struct program *p = program_create("small", 3, SIZE, SIZE, mean, std);
+    int x = program_relu(p, "relu", program_conv(p, "a", program_input(p), 8, 3, 1, 1, false));
+    x = program_conv(p, "b", x, 8, 3, 1, 1, false);
+    x = program_conv(p, "c", x, 8, 3, 1, 1, false); /* the graph of b once more */
+    program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), CLASSES));
+    MUST(program_differentiate(p, e));
+    return p;
+}
+
+static void open_rig(struct rig *r, const char *cache, size_t memory)
+{
+    struct dnn *dnn;
+    const struct fake_options fake = {.memory = memory,
+                                      .idle = true,
+                                      .at_close = &r->counts,
+                                      .dnn = answer,
+                                      .dnn_ms = milliseconds,
+                                      .ctx = &r->script};
+    const struct cuda_options o = {.graphs = true, .tune = true, .cache_dir = cache};
+    r->p = small();
+    assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
+    MUST(dnn_open(&dnn, &(struct dnn_options){.props_json = props, .cache_dir = cache}, e));
+    MUST(cuda_open_on(&r->d, r->gpu, dnn, &o, e));
+    const size_t n[] = {r->p->n_train, r->p->n_stats, r->p->n_reduce};
+    for (int i = 0; i < 3; i++)
+        MUST(r->d->ops->alloc(r->d, n[i] * sizeof(float), &r->arena[i], e));
+}
+
+static int make(struct rig *r, struct plan **ret, struct err *e)
+{
+    const struct plan_options o = {.batch = BATCH,
+                                   .training = true,
+                                   .compute = DT_F16,
+                                   .params = r->arena[0],
+                                   .stats = r->arena[1],
+                                   .reduce = r->arena[2]};
+    return r->d->ops->plan(r->d, r->p, &o, ret, e);
+}
+
+/* Nothing is left behind. */
+static void close_rig(struct rig *r)
+{
+    for (int i = 0; i < 3; i++)
+        r->d->ops->release(r->d, r->arena[i]);
+    r->d->ops->close(r->d);
+    program_destroy(r->p);
+    assert_int_equal(0, r->counts.bytes);
+    assert_int_equal(r->counts.allocs, r->counts.frees);
+    assert_int_equal(r->counts.host_allocs, r->counts.host_frees);
+    assert_int_equal(0, r->counts.events);
+}
+
+static bool same_graph(const struct gpu_dnn *a, const struct dnn_plan *p, struct rig *r)
+{
+    struct dnn_plan *found;
+    struct dnn *dnn = ((struct cuda *)r->d)->dnn;
+    MUST(dnn_find(dnn, a->pattern, &a->shape, &found, e));
+    return found == p;
+}
+
+/* Every convolution's plan was measured, and is the last candidate of its graph that ran. */
+static void check_fastest(struct rig *r, const struct plan *plan)
+{
+    const struct cuda_plan *pl = (const struct cuda_plan *)plan;
+    int n = 0;
+    for (int i = 0; i < pl->nsteps; i++) {
+        const struct gpu_dnn *d = &pl->steps[i]->dnn;
+        if (pl->steps[i]->kind != STEP_DNN)
+            continue;
+        n++;
+        assert_true(dnn_plan_measured(d->plan));
+        assert_true(same_graph(d, d->plan, r));
+        assert_true(pl->workspace_bytes >= dnn_plan_workspace(d->plan));
+        /* who was seen right after the winner belongs to the next graph, or was refused */
+        const int at = place(&r->script, d->plan);
+        if (r->script.refuse)
+            assert_int_equal(0, at % 2);
+        for (int k = at + 1; k < r->script.nseen; k++)
+            if (!(r->script.refuse && k % 2) && dnn_plan_pattern(r->script.seen[k]) == d->pattern)
+                assert_false(same_graph(d, r->script.seen[k], r));
+    }
+    assert_int_equal(8, n); /* three forward, three of weights, two of data */
+}
+
+static void the_fastest_candidate_is_chosen_and_kept(void **state)
+{
+    struct rig r = {0};
+    struct plan *first, *second;
+    open_rig(&r, NULL, 0);
+    MUST(make(&r, &first, e));
+    check_fastest(&r, first);
+    const int timed = r.script.timed;
+    assert_true(timed > 5); /* five graphs, more than one candidate in all */
+    MUST(make(&r, &second, e));
+    assert_int_equal(timed, r.script.timed);
+    const struct cuda_plan *a = (const struct cuda_plan *)first, *b = (const struct cuda_plan *)second;
+    assert_int_equal(a->nsteps, b->nsteps);
+    for (int i = 0; i < a->nsteps; i++)
+        assert_ptr_equal(a->steps[i]->dnn.plan, b->steps[i]->dnn.plan);
+    r.d->ops->plan_close(first);
+    r.d->ops->plan_close(second);
+    close_rig(&r);
+    (void)state;
+}
+
+static void winner_of(const struct plan *plan, char *out, size_t cap)
+{
+    const struct cuda_plan *pl = (const struct cuda_plan *)plan;
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; i < pl->nsteps; i++)
+        if (pl->steps[i]->kind == STEP_DNN)
+            used += (size_t)snprintf(out + used, cap - used, "%s\n", dnn_plan_choice(pl->steps[i]->dnn.plan));
+    assert_true(used < cap);
+}
+
+/* The next program on this machine finds them in the cache; a resumed run in its checkpoint. Neither times anything. */
+static void what_was_chosen_comes_back(void **state)
+{
+    static char before[8192], after[8192];
+    struct rig r = {0}, cached = {0}, resumed = {0};
+    struct plan *plan;
+    char *text;
+    open_rig(&r, dir, 0);
+    MUST(make(&r, &plan, e));
+    winner_of(plan, before, sizeof before);
+    MUST(r.d->ops->choices(r.d, &text, e));
+    r.d->ops->plan_close(plan);
+    close_rig(&r);
+
+    open_rig(&cached, dir, 0);
+    MUST(make(&cached, &plan, e));
+    winner_of(plan, after, sizeof after);
+    assert_string_equal(before, after);
+    assert_int_equal(0, cached.script.timed);
+    cached.d->ops->plan_close(plan);
+    close_rig(&cached);
+
+    open_rig(&resumed, NULL, 0);
+    MUST(resumed.d->ops->choose(resumed.d, text, e));
+    MUST(make(&resumed, &plan, e));
+    winner_of(plan, after, sizeof after);
+    assert_string_equal(before, after);
+    assert_int_equal(0, resumed.script.timed);
+    resumed.d->ops->plan_close(plan);
+    close_rig(&resumed);
+    free(text);
+    (void)state;
+}
+
+static void candidates_that_do_not_run_are_passed_over(void **state)
+{
+    static const int errors[] = {-ENOTSUP, -ENOMEM};
+    for (int i = 0; i < 2; i++) {
+        struct rig r = {.script = {.refuse = errors[i]}};
+        struct plan *plan;
+        open_rig(&r, NULL, 0);
+        MUST(make(&r, &plan, e));
+        check_fastest(&r, plan);
+        r.d->ops->plan_close(plan);
+        close_rig(&r);
+    }
+    (void)state;
+}
+
+static void errors_of_the_card_end_the_search(void **state)
+{
+    static const struct {
+        int code;
+        const char *want;
+    } cases[] = {{-ENOTSUP, "runs on this GPU"}, {-EIO, "as the test wants it"}};
+    for (int i = 0; i < 2; i++) {
+        struct rig r = {.script = {.refuse = cases[i].code, .refuse_all = true}};
+        struct plan *plan;
+        struct err e = {0};
+        open_rig(&r, NULL, 0);
+        assert_int_equal(cases[i].code, make(&r, &plan, &e));
+        if (!strstr(e.text, cases[i].want))
+            fail_msg("%s", e.text);
+        close_rig(&r);
+    }
+    (void)state;
+}
+
+/* Where memory is short, candidates with much workspace are not tried: with a little more memory than the untuned plan takes there is a plan. */
+static void workspace_that_does_not_fit_is_passed_over(void **state)
+{
+    struct rig r = {0};
+    struct plan *plan;
+    open_rig(&r, NULL, 0);
+    const size_t before = fake_gpu_counts(r.gpu)->bytes;
+    MUST(make(&r, &plan, e));
+    const struct cuda_plan *pl = (const struct cuda_plan *)plan;
+    const size_t whole = fake_gpu_counts(r.gpu)->bytes, bare = whole - pl->workspace_bytes;
+    const int all = r.script.timed;
+    r.d->ops->plan_close(plan);
+    assert_int_equal(before, fake_gpu_counts(r.gpu)->bytes);
+    close_rig(&r);
+
+    size_t most = 0;
+    int greedy = 0;
+    struct rig wide = {0};
+    open_rig(&wide, NULL, 0);
+    MUST(make(&wide, &plan, e));
+    for (int i = 0; i < wide.script.nseen; i++) {
+        const size_t n = dnn_plan_workspace(wide.script.seen[i]);
+        greedy += n > PLAN_GEMM_WORKSPACE;
+        most = n > most ? n : most;
+    }
+    wide.d->ops->plan_close(plan);
+    close_rig(&wide);
+    print_message("# %d candidates timed, largest workspace %zu KiB, %d above that of products\n", all, most >> 10,
+                  greedy);
+    assert_true(most > 0);
+
+    struct rig tight = {0};
+    struct err e = {0};
+    open_rig(&tight, NULL, bare + most - 1);
+    const int rc =
+        make(&tight, &plan, &e); /* products may want more than is there after the tuning: that is told of, too */
+    assert_true(rc == 0 || rc == -ENOMEM);
+    assert_true(tight.script.timed > 0);
+    assert_true(tight.script.timed < all);
+    for (int i = 0; i < tight.script.nseen; i++)
+        assert_true(dnn_plan_workspace(tight.script.seen[i]) < most);
+    if (rc == 0)
+        tight.d->ops->plan_close(plan);
+    close_rig(&tight);
+    (void)state;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int take_down(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    return system(command);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_fastest_candidate_is_chosen_and_kept),
+        cmocka_unit_test(what_was_chosen_comes_back),
+        cmocka_unit_test(candidates_that_do_not_run_are_passed_over),
+        cmocka_unit_test(errors_of_the_card_end_the_search),
+        cmocka_unit_test(workspace_that_does_not_fit_is_passed_over),
+    };
+    if (argc != 2) {
+        fprintf(stderr, "usage: test_tune PROPERTIES.json\n");
+        return 2;
+    }
+    props = properties_read(argv[1]);
+    const int rc = cmocka_run_group_tests_name("tuning", tests, set_up, take_down);
+    free(props);
+    return rc;
+}
