@@ -129,6 +129,7 @@ struct cuda_plan {
     int next_stage;
     size_t stage_bytes, labels_at, weights_at;
 
+    struct gpu_event **marks; /* (nsteps + 1) of a traced run, NULL before the first */
     struct variant variants[VARIANTS_MAX];
     int nvariants;
     uint64_t version;

@@ -271,6 +271,9 @@ void plan_release(struct cuda_plan *pl)
     struct gpu *g = pl->cuda->gpu;
     for (int i = 0; i < pl->nvariants; i++)
         g->ops->graph_close(g, pl->variants[i].graph);
+    for (int i = 0; pl->marks && i <= pl->nsteps; i++)
+        g->ops->event_close(g, pl->marks[i]);
+    free(pl->marks);
     for (int i = 0; i < STAGES; i++) {
         g->ops->host_release(g, pl->stage[i].host);
         cuda_give(pl->cuda, pl->stage[i].device, pl->stage_bytes);

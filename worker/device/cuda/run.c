@@ -6,7 +6,10 @@
  * The host returns as soon as everything is enqueued. A variant (with or without accumulation, hooks, ...) is walked the first time, captured the
  * second time, launched from then on; see ddp.h for how buckets of a captured walk are known to be reduced. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "common/clock.h"
 
 #include "worker/device/cuda/plan.h"
 #include "worker/device/host_common.h"
@@ -79,6 +82,52 @@ static int walk(struct cuda_plan *pl, const struct variant_key *v, const struct 
             return err_wrap(e, "%s of op %d", pl->steps[i]->label, pl->steps[i]->op);
     }
     return 0;
+}
+
+/* One mark before the first step and one after each; made when somebody first wants to know. */
+static int make_marks(struct cuda_plan *pl, struct err *e)
+{
+    struct gpu *g = pl->cuda->gpu;
+    if (!pl->marks)
+        pl->marks = calloc((size_t)pl->nsteps + 1, sizeof(struct gpu_event *));
+    if (!pl->marks)
+        return err_set(e, -ENOMEM, "no memory for %d events", pl->nsteps + 1);
+    for (int i = 0; i <= pl->nsteps; i++)
+        if (!pl->marks[i])
+            TRY(g->ops->event_open(g, true, &pl->marks[i], e));
+    return 0;
+}
+
+/* Times of the GPU, set to begin when the host saw it idle. */
+static int tell(struct cuda_plan *pl, const struct run_trace *t, int64_t start_ns, struct err *e)
+{
+    struct gpu *g = pl->cuda->gpu;
+    float from = 0, to;
+    TRY(g->ops->event_sync(g, pl->marks[pl->nsteps], e));
+    for (int i = 0; i < pl->nsteps; i++, from = to) {
+        TRY(g->ops->event_ms(g, pl->marks[0], pl->marks[i + 1], &to, e));
+        t->op(t->ctx, pl->steps[i]->label, pl->steps[i]->op, start_ns + (int64_t)((double)from * 1e6),
+              start_ns + (int64_t)((double)to * 1e6));
+    }
+    return 0;
+}
+
+/* A walk with a clock: slower than a graph, and nothing runs beside it. */
+static int traced_walk(struct cuda_plan *pl, const struct variant_key *v, const struct run_args *a, struct err *e)
+{
+    struct gpu *g = pl->cuda->gpu;
+    struct gpu_stream *s = pl->cuda->compute;
+    TRY(make_marks(pl, e));
+    TRY(g->ops->stream_sync(g, s, e));
+    const int64_t start = clock_ns();
+    TRY(g->ops->event_record(g, pl->marks[0], s, e));
+    for (int i = 0; i < pl->nsteps; i++) {
+        int rc = run_step(pl, pl->steps[i], v, a->hooks, e);
+        if (rc < 0)
+            return err_wrap(e, "%s of op %d", pl->steps[i]->label, pl->steps[i]->op);
+        TRY(g->ops->event_record(g, pl->marks[i + 1], s, e));
+    }
+    return tell(pl, a->trace, start, e);
 }
 
 static bool same_variant(const struct variant_key *a, const struct variant_key *b)
@@ -204,5 +253,5 @@ int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
                                   .hooks = a->hooks && a->hooks->ready,
                                   .sums = a->hooks && a->hooks->all_sum,
                                   .smoothing = a->smoothing};
-    return run_variant(pl, a->hooks, &k, e);
+    return a->trace ? traced_walk(pl, &k, a, e) : run_variant(pl, a->hooks, &k, e);
 }

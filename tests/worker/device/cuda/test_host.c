@@ -342,6 +342,43 @@ static void an_error_of_a_kernel_names_it_and_its_operation(void **state)
     close_rig(&r);
 }
 
+struct told {
+    int n;
+    int64_t last;
+};
+
+static void hear(void *ctx, const char *label, int op, int64_t start_ns, int64_t end_ns)
+{
+    struct told *t = ctx;
+    assert_non_null(label);
+    assert_true(op >= 0);
+    assert_true(start_ns >= t->last && end_ns >= start_ns);
+    t->last = start_ns;
+    t->n++;
+}
+
+static void a_traced_run_is_walked_and_tells_of_every_step(void **state)
+{
+    struct told told = {0};
+    const struct run_trace trace = {.ctx = &told, .op = hear};
+    struct rig r;
+    (void)state;
+    open_rig(&r, true);
+    step(&r);
+    step(&r);
+    const size_t bytes = r.p->n_train * sizeof(float);
+    void *before = malloc(bytes);
+    memcpy(before, r.reduce, bytes);
+    r.run.trace = &trace;
+    step(&r);
+    assert_true(told.n > 10);
+    assert_int_equal(1, now(&r).launches);
+    assert_memory_equal(before, r.reduce, bytes);
+    free(before);
+    close_rig(&r);
+    assert_int_equal(r.at_close.allocs, r.at_close.frees);
+}
+
 static void rounding_is_that_of_the_halves(void **state)
 {
     static const float values[] = {0, 1, -1.0009765f, 65519, 65520, 1e-8f, 3.14159265f, -0.1f, 1e30f};
@@ -375,6 +412,7 @@ int main(void)
         cmocka_unit_test(everything_is_given_back),
         cmocka_unit_test(a_plan_that_fails_gives_everything_back),
         cmocka_unit_test(an_error_of_a_kernel_names_it_and_its_operation),
+        cmocka_unit_test(a_traced_run_is_walked_and_tells_of_every_step),
         cmocka_unit_test(rounding_is_that_of_the_halves),
     };
     return cmocka_run_group_tests_name("cuda device on the host", tests, NULL, NULL);
