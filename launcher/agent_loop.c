@@ -208,7 +208,10 @@ static void on_control(void *arg)
     unsigned char byte;
     ssize_t n;
     while ((n = read((int)r->config->control_fd, &byte, 1)) == 1)
-        be_told(r, byte & ~REMOTE_TYPED, byte & REMOTE_TYPED);
+        if (byte == REMOTE_ASK)
+            logmux_say_text(r->mux, REMOTE_ALIVE "\n");
+        else
+            be_told(r, byte & ~REMOTE_TYPED, byte & REMOTE_TYPED);
     if (n == 0) {
         watch_close(r->control);
         r->control = NULL;

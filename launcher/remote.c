@@ -28,8 +28,7 @@
 #define UNBEGUN_MS 5000
 #define EXIT_SSH 255
 
-static void say(struct remote *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void say(struct remote *m, const char *fmt, ...)
+void remote_say(struct remote *m, const char *fmt, ...)
 {
     char text[1024] = "crun: ";
     va_list ap;
@@ -45,14 +44,11 @@ static void say(struct remote *m, const char *fmt, ...)
 static void tell(struct remote *m, unsigned char byte)
 {
     for (int i = 0; i < m->n; i++)
-        if (m->far[i].control >= 0 && write(m->far[i].control, &byte, 1) < 0 && errno != EAGAIN) {
-            close(m->far[i].control);
-            m->far[i].control = -1;
-        }
+        remote_control_tell(&m->far[i], byte);
 }
 
 /* Its connection ends: an agent that just begins there stops at once. */
-static void end_far(struct far *f)
+void remote_end_far(struct far *f)
 {
     kill(-f->pid, SIGKILL);
     kill(f->pid, SIGKILL);
@@ -66,9 +62,9 @@ static void give_up_unbegun(struct remote *m, const char *why)
         if (!f->pid || f->ready || f->ended || f->given_up)
             continue;
         if (why)
-            say(m, "host %s: %s", f->host->name, why);
+            remote_say(m, "host %s: %s", f->host->name, why);
         f->given_up = true;
-        end_far(f);
+        remote_end_far(f);
     }
 }
 
@@ -79,8 +75,9 @@ static void on_late(uv_timer_t *t)
     struct remote *m = t->data;
     for (int i = 0; i < m->n; i++)
         if (m->far[i].pid && !m->far[i].ended) {
-            say(m, "host %s: nothing was heard of the end of its workers; crun goes without", m->far[i].host->name);
-            end_far(&m->far[i]);
+            remote_say(m, "host %s: nothing was heard of the end of its workers; crun goes without",
+                       m->far[i].host->name);
+            remote_end_far(&m->far[i]);
         }
 }
 
@@ -145,13 +142,13 @@ static void judge_unbegun(struct far *f)
     if (f->given_up || (m->stopping && f->ending.signaled)) /* by on_late() */
         return;
     if (!local && !f->ending.signaled && f->ending.value == EXIT_SSH)
-        say(m, "host %s cannot be reached: %s ended with exit code 255", name, rsh);
+        remote_say(m, "host %s cannot be reached: %s ended with exit code 255", name, rsh);
     else if (!local && !f->ending.signaled && f->ending.value == EXIT_NOT_FOUND)
-        say(m, "host %s has no crun at %s (exit code 127): install it there, or name it with --remote-crun", name,
-            m->plan.crun);
+        remote_say(m, "host %s has no crun at %s (exit code 127): install it there, or name it with --remote-crun",
+                   name, m->plan.crun);
     else
-        say(m, "host %s: crun did not begin there: %s %s", name, local ? "it" : rsh,
-            ending_text(f->ending, text, sizeof text));
+        remote_say(m, "host %s: crun did not begin there: %s %s", name, local ? "it" : rsh,
+                   ending_text(f->ending, text, sizeof text));
     stop_if_too_few(m);
 }
 
@@ -162,18 +159,16 @@ static void judge(struct far *f)
     m->left--;
     if (!f->ready) {
         judge_unbegun(f);
-    } else if (f->over) {
+    } else if (f->over && !f->lost) {
         m->code = ending_code(f->ending);
-    } else {
-        say(m, "host %s is lost: %s %s", f->host->name,
-            m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.rsh[0],
-            ending_text(f->ending, text, sizeof text));
+    } else if (!f->lost) {
+        remote_say(m, "host %s is lost: %s %s", f->host->name,
+                   m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.rsh[0],
+                   ending_text(f->ending, text, sizeof text));
     }
     if (f->over && count_running(m, true) == 0)
         give_up_unbegun(m, "crun has not begun there, and the job is over");
-    if (f->control >= 0)
-        close(f->control);
-    f->control = -1;
+    remote_control_close(f);
 }
 
 static void reap(struct remote *m)
@@ -247,33 +242,11 @@ static void run_child(const struct remote *m, int i, const int fds[3])
     _exit(EXIT_CANNOT_EXEC);
 }
 
-/* The order goes into the pipe before anybody reads it: that of the largest job fits. */
-static int open_control(struct far *f, int i, int *ret_fd, struct err *e)
-{
-    struct buf order;
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        return err_errno(e, errno, "cannot make a pipe for host %s", f->host->name);
-    *ret_fd = ends[0];
-    f->control = ends[1];
-    fcntl(f->control, F_SETFL, O_NONBLOCK);
-    buf_init(&order, 0);
-    int rc = remote_plan_order(&f->m->plan, i, &order, e);
-    if (rc == 0 && order.len > 60000 && fcntl(f->control, F_SETPIPE_SZ, (int)REMOTE_ORDER_MAX * 2) < 0)
-        rc = err_errno(e, errno, "arguments and variables of %zu bytes for host %s", order.len, f->host->name);
-    if (rc == 0 && write(f->control, order.data, order.len) != (ssize_t)order.len)
-        rc = err_errno(e, errno, "the order for host %s", f->host->name);
-    if (order.data)
-        explicit_bzero(order.data, order.cap);
-    buf_free(&order);
-    return rc;
-}
-
 static int start_one(struct remote *m, int i, struct err *e)
 {
     struct far *f = &m->far[i];
     int fds[3] = {-1, -1, -1};
-    int rc = open_control(f, i, &fds[0], e);
+    int rc = remote_control_open(f, i, &fds[0], e);
     if (rc == 0)
         rc = remote_stream_open(&f->out, f, false, &fds[1], e);
     if (rc == 0)
@@ -353,13 +326,13 @@ static void close_all(struct remote *m)
     for (int i = 0; i < m->n; i++) {
         remote_stream_finish(&m->far[i].out);
         remote_stream_finish(&m->far[i].err);
-        if (m->far[i].control >= 0)
-            close(m->far[i].control);
+        remote_control_close(&m->far[i]);
     }
     watch_close(m->signals);
     watch_close(m->guardian);
     uv_close((uv_handle_t *)&m->begin, NULL);
     uv_close((uv_handle_t *)&m->late, NULL);
+    uv_close((uv_handle_t *)&m->alive, NULL);
     for (int i = 0; m->console && i < 2; i++)
         if (log_console_sink(m->console, i))
             sink_flush(log_console_sink(m->console, i), clock_deadline(FLUSH_MS), stop);
@@ -388,13 +361,16 @@ int remote_run(const struct config *c, const struct guardian_link *link, int arg
     m->stop_code = EXIT_UNAVAILABLE;
     uv_timer_init(&m->loop, &m->begin);
     uv_timer_init(&m->loop, &m->late);
-    m->begin.data = m->late.data = m;
+    uv_timer_init(&m->loop, &m->alive);
+    m->begin.data = m->late.data = m->alive.data = m;
     int rc = remote_plan_make(&m->plan, c, argc, argv, first_operand, e);
     if (rc == 0)
         rc = open_all(m, e);
     for (int i = 0; i < m->n && rc == 0; i++)
         rc = start_one(m, i, e);
     uv_timer_start(&m->begin, on_begin_late, (uint64_t)config_join_timeout_ms(c), 0);
+    const uint64_t silence = (uint64_t)(c->conf.keep_alive_interval_ms * c->conf.keep_alive_max_attempt);
+    uv_timer_start(&m->alive, remote_on_alive, silence, silence);
     if (rc < 0) /* those that were started see the end of their orders */
         stop_all(m, SIGTERM, false);
     while (m->left > 0)

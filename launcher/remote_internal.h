@@ -1,4 +1,4 @@
-/* remote.c and remote_stream.c: the agents of crun -H and what they say. */
+/* remote.c, remote_control.c and remote_stream.c: the agents of crun -H and what they say. */
 #ifndef CRUN_LAUNCHER_REMOTE_INTERNAL_H
 #define CRUN_LAUNCHER_REMOTE_INTERNAL_H
 
@@ -34,10 +34,15 @@ struct far_stream {
 struct far {
     struct remote *m;
     const struct host *host;
-    pid_t pid; /* of its ssh, 0: not started */
-    int control;
+    pid_t pid;              /* of its ssh, 0: not started */
+    int control;            /* its standard input, -1: closed */
+    struct watch *writable; /* of control, while something of told waits */
+    struct buf told;        /* from told_at on it has not gone out yet */
+    size_t told_at;
+    int unanswered; /* questions since anything was heard */
     struct far_stream out, err;
     bool ready, over, ended; /* it began; it said that it ended; its ssh has */
+    bool lost;               /* that is said; its exit code says nothing */
     bool given_up;           /* it never began, and nobody waits for it any more */
     struct ending ending;
 };
@@ -49,6 +54,7 @@ struct remote {
     struct log_conf conf; /* of the console: nothing is added to what the agents say */
     uv_loop_t loop;
     uv_timer_t begin, late; /* until they must have begun; until they must have ended */
+    uv_timer_t alive;       /* when they are asked whether they live */
     struct log_console *console;
     struct watch *signals, *guardian;
     int signal_fd;
@@ -60,6 +66,22 @@ struct remote {
     int code;      /* of the agent that ended last, -1: none did */
     char scratch[REMOTE_READ_BYTES];
 };
+
+/* Questions without an answer until a host is lost: the rendezvous has long given it up after one, but an ssh that stalls is no lost host. */
+#define REMOTE_PATIENCE 10
+
+/* One line, "crun: " in front and the newline behind. */
+void remote_say(struct remote *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Kill its ssh and what that started. */
+void remote_end_far(struct far *f);
+
+/* ret_fd: the agent's standard input, with its order, the caller's to close. On failure remote_control_close() still has to be called. */
+int remote_control_open(struct far *f, int i, int *ret_fd, struct err *e);
+/* Never blocks, nothing is lost; a question (REMOTE_ASK) only if nothing waits. */
+void remote_control_tell(struct far *f, unsigned char byte);
+void remote_control_close(struct far *f);
+/* Ask all whether they live; end those that do not say so. t->data: struct remote. */
+void remote_on_alive(uv_timer_t *t);
 
 /* What one of an agent's two streams says goes to the console line by line. ret_fd: the agent's end, the caller's to close. */
 int remote_stream_open(struct far_stream *s, struct far *f, bool is_err, int *ret_fd, struct err *e);

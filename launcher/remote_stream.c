@@ -9,27 +9,27 @@
 
 #define LAST_READS 64
 
-/* Login scripts there may print before it, and end without a newline. */
-static bool ends_in_hello(const char *line, size_t n)
+/* Login scripts, and an agent that is killed, may leave a line without its end before it. Cuts it off. */
+static bool cut_word(const char *line, size_t *n, const char *word)
 {
-    const size_t hello = sizeof REMOTE_HELLO - 1;
-    return n >= hello && memcmp(line + n - hello, REMOTE_HELLO, hello) == 0;
+    const size_t len = strlen(word);
+    if (*n < len || memcmp(line + *n - len, word, len) != 0)
+        return false;
+    *n -= len;
+    return true;
 }
 
 static void on_line(void *ctx, const char *line, size_t n)
 {
     struct far_stream *s = ctx;
     struct far *f = s->far;
-    const size_t hello = sizeof REMOTE_HELLO - 1, bye = sizeof REMOTE_BYE - 1;
-    if (!s->voice.is_err && !f->ready && ends_in_hello(line, n)) {
-        f->ready = true;
-        if (n > hello)
-            log_console_line(f->m->console, &s->voice, line, n - hello);
-    } else if (!s->voice.is_err && n == bye && memcmp(line, REMOTE_BYE, n) == 0) {
-        f->over = true;
-    } else {
+    bool ours = f->ready && cut_word(line, &n, REMOTE_ALIVE);
+    if (!s->voice.is_err && !f->ready)
+        ours = f->ready = cut_word(line, &n, REMOTE_HELLO);
+    else if (!s->voice.is_err && cut_word(line, &n, REMOTE_BYE))
+        ours = f->over = true;
+    if (n > 0 || !ours)
         log_console_line(f->m->console, &s->voice, line, n);
-    }
 }
 
 static void pause_reading(struct remote *m, bool paused)
@@ -56,6 +56,7 @@ static bool read_once(struct far_stream *s)
     struct remote *m = s->far->m;
     const ssize_t n = read(s->fd, m->scratch, sizeof m->scratch);
     if (n > 0) {
+        s->far->unanswered = 0;
         lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
         return true;
     }

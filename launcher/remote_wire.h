@@ -4,8 +4,9 @@
  *     "crun-agent 1 BYTES\n", then BYTES of NUL-terminated words: C folder, E NAME=VALUE, A argument; T "principal secret" and S stand among the
  *     arguments for the options that name the secret and the rest of this input
  *
- * After it each byte is a signal, REMOTE_TYPED added for one that was typed. The end of the input means: stop. The agent's first line of
- * output is REMOTE_HELLO, its last one REMOTE_BYE: an exit code without it is that of ssh. */
+ * After it each byte is a signal, REMOTE_TYPED added for one that was typed. REMOTE_ASK is none: the agent answers
+ * with a line REMOTE_ALIVE on its standard error. The end of the input means: stop. The agent's first line of output is REMOTE_HELLO, its last one
+ * REMOTE_BYE: an exit code without it is that of ssh. Each may stand behind a line that somebody else did not end. */
 #ifndef CRUN_LAUNCHER_REMOTE_WIRE_H
 #define CRUN_LAUNCHER_REMOTE_WIRE_H
 
@@ -18,7 +19,9 @@ struct err;
 #define REMOTE_MAGIC "crun-agent 1"
 #define REMOTE_HELLO "\001" REMOTE_MAGIC
 #define REMOTE_BYE "\002" REMOTE_MAGIC
-#define REMOTE_ORDER_MAX (512u << 10) /* bytes: a pipe holds them before anybody reads */
+#define REMOTE_ALIVE "\006" REMOTE_MAGIC
+#define REMOTE_ORDER_MAX (512u << 10) /* bytes */
+#define REMOTE_ASK 0
 #define REMOTE_TYPED 0x80
 #define REMOTE_COMMAND "remote-agent"
 

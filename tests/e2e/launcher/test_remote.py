@@ -1,5 +1,6 @@
 """-H and --hostfile: agents that crun starts on other hosts. A script stands in for ssh; the last test has a real one."""
 import contextlib
+import fcntl
 import os
 import pathlib
 import re
@@ -12,6 +13,8 @@ import threading
 import time
 
 import pytest
+
+from crun_run import CRUN
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "elastic"))
@@ -241,6 +244,53 @@ def test_a_host_that_is_lost_is_told(crun, ssh):
     out, err = p.communicate(timeout=90)
     assert f"crun: host {TWO} is lost: {ssh} killed by SIGKILL\n" in err.decode(), err
     assert p.returncode not in (0, 255) and crun.processes() == []
+
+
+def test_a_host_whose_ssh_hangs_later_is_lost(crun, ssh):
+    p = up(crun, ssh, "--rdzv-conf", "keep_alive_interval=0.2", "sh", "-c", UP)
+    for pid in crun.processes():
+        with contextlib.suppress(OSError):
+            if f"FAKE_HOST={TWO}".encode() in open(f"/proc/{pid}/environ", "rb").read():
+                os.kill(pid, signal.SIGSTOP)
+    out, err = p.communicate(timeout=90)
+    assert f"crun: host {TWO} is lost: nothing was heard of it for 6 s\n" in err.decode(), err
+    assert p.returncode not in (0, 255) and b"\006" not in out + err
+    crun.wait_processes_gone(30)
+
+
+def test_a_silent_host_is_not_lost(crun, ssh):
+    rc, out, err = crun.run("-H", TWO, "--rsh", ssh, "--rdzv-conf", "keep_alive_interval=0.05,keep_alive_max_attempt=1", "sleep", "3")
+    assert rc == 0 and "lost" not in err and "\006" not in out + err, err
+
+
+def test_an_agent_that_ended_behind_half_a_line_is_over(crun, ssh):
+    path = crun.tmp / "agent"
+    path.write_text("#!/bin/sh\nprintf '\\001crun-agent 1\\nhalf a line\\002crun-agent 1\\n'; exit 7\n")
+    path.chmod(0o755)
+    rc, out, err = crun.run("-H", TWO, "--rsh", ssh, "--remote-crun", path, "true")
+    assert rc == 7 and "lost" not in err and "half a line\n" in out and "\002" not in out, err
+
+
+def test_an_order_larger_than_its_pipe_arrives(crun, ssh):
+    """A user who has many pipes gets small ones."""
+    pipes = []
+    try:
+        while len(pipes) < 140:
+            pipes += os.pipe()
+            with contextlib.suppress(PermissionError):
+                fcntl.fcntl(pipes[-1], fcntl.F_SETPIPE_SZ, 1 << 20)
+        limited = ["setpriv", "--bounding-set=-sys_resource,-sys_admin"] if os.geteuid() == 0 else []
+        small = subprocess.run([*limited, sys.executable, "-c", "import os, fcntl; print(fcntl.fcntl(os.pipe()[0], fcntl.F_GETPIPE_SZ))"],
+                               capture_output=True, text=True)
+        if small.returncode or int(small.stdout) > 8192:
+            pytest.skip(f"pipes are as large as ever: {small.stdout}{small.stderr}")
+        big = "x" * 90000
+        p = subprocess.run([*limited, CRUN, "-H", TWO, "--rsh", ssh, "-x", "BIG", "sh", "-c", "echo ${#BIG}"], capture_output=True, text=True,
+                           env={**crun.env, "BIG": big}, timeout=60)
+    finally:
+        for fd in pipes:
+            os.close(fd)
+    assert p.returncode == 0 and "90000\n" in p.stdout, p.stderr
 
 
 def test_hosts_are_checked_before_anything_starts(crun, ssh):
