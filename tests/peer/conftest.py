@@ -1,6 +1,9 @@
 """The data sets of the end-to-end tests, for the comparison with PyTorch."""
+import os
 import pathlib
 import sys
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported: threads that spin while they wait take a busy machine's cores
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import support  # noqa: E402
