@@ -40,7 +40,7 @@ static int reach(struct cuda_plan *pl, int t, struct view4 *v, size_t *bytes, vo
 {
     if (t < 0 || t >= pl->p->ntensors || pl->value[t] == NO_BUFFER || !pl->buffers[pl->value[t]].keep)
         return err_set(e, -EINVAL, "tensor %d is not kept by this plan", t);
-    *v = plan_view(pl, t);
+    *v = cuda_plan_view(pl, t);
     *bytes = (size_t)v->n * (size_t)v->c * (size_t)v->h * (size_t)v->w * dtype_size(v->type);
     *at = (char *)pl->memory + pl->buffers[pl->value[t]].offset;
     *raw = calloc(1, *bytes);

@@ -49,7 +49,7 @@ static void cuda_close(struct device *d)
     g->ops->event_close(g, c->moment);
     g->ops->stream_close(g, c->copy);
     g->ops->stream_close(g, c->compute);
-    dnn_close(c->dnn);
+    cudnn_close(c->dnn);
     g->ops->close(g);
     free(c);
 }
@@ -71,11 +71,11 @@ static int open_parts(struct cuda *c, struct err *e)
     return cuda_async_open(c, e);
 }
 
-int cuda_open_on(struct device **ret, struct gpu *g, struct dnn *dnn, const struct cuda_options *o, struct err *e)
+int cuda_open_on(struct device **ret, struct gpu *g, struct cudnn *dnn, const struct cuda_options *o, struct err *e)
 {
     struct cuda *c = calloc(1, sizeof *c);
     if (!c) {
-        dnn_close(dnn);
+        cudnn_close(dnn);
         g->ops->close(g);
         return err_set(e, -ENOMEM, "no memory for a device");
     }
@@ -99,14 +99,14 @@ static int cuda_open(struct device **ret, const struct device_options *o, struct
                                          .fused_patterns = o->gpu.fused,
                                          .workspace_limit = o->gpu.workspace_limit,
                                          .cache_dir = o->gpu.cache_dir};
-    const struct dnn_options d = {.index = o->index,
-                                  .workspace_limit = options.workspace_limit,
-                                  .cache_dir = options.cache_dir,
-                                  .deterministic = o->gpu.deterministic};
+    const struct cudnn_options d = {.index = o->index,
+                                    .workspace_limit = options.workspace_limit,
+                                    .cache_dir = options.cache_dir,
+                                    .deterministic = o->gpu.deterministic};
     struct gpu *g;
-    struct dnn *dnn;
+    struct cudnn *dnn;
     TRY(gpu_open(&g, o->index, e));
-    int rc = dnn_open(&dnn, &d, e);
+    int rc = cudnn_open(&dnn, &d, e);
     if (rc < 0) {
         g->ops->close(g);
         return rc;
@@ -223,14 +223,14 @@ static bool cuda_native(struct device *d, enum dtype compute)
 static int cuda_choices(struct device *d, char **ret, struct err *e)
 {
     if (self(d)->dnn)
-        return dnn_export(self(d)->dnn, ret, e);
+        return cudnn_export(self(d)->dnn, ret, e);
     *ret = strdup("[]");
     return *ret ? 0 : err_set(e, -ENOMEM, "no memory for the list of plans");
 }
 
 static int cuda_choose(struct device *d, const char *json, struct err *e)
 {
-    return self(d)->dnn ? dnn_import(self(d)->dnn, json, e) : 0;
+    return self(d)->dnn ? cudnn_import(self(d)->dnn, json, e) : 0;
 }
 
 const struct device_ops device_cuda_ops = {.name = "cuda",

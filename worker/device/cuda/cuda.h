@@ -8,14 +8,14 @@
 #include "worker/device/cuda/gpu.h"
 #include "worker/device/device.h"
 
-struct dnn;
+struct cudnn;
 
 enum { CUDA_HOST_BYTES = 4096, CUDA_SIDE_STREAMS = 8, CUDA_POSTS = 2 };
 
 struct cuda {
     struct device base;
     struct gpu *gpu;
-    struct dnn *dnn; /* NULL where the gpu is not a real one: then no plan is looked for (tests) */
+    struct cudnn *dnn; /* NULL where the gpu is not a real one: then no plan is looked for (tests) */
     struct gpu_info info;
     struct gpu_stream *compute, *copy;
     struct gpu_event *moment; /* for joins of streams that are used up at once */
@@ -49,7 +49,7 @@ struct cuda_post {
 extern const struct device_ops device_cuda_ops;
 
 /* A device on this gpu, which it takes over also on failure. dnn likewise; NULL: see above. */
-int cuda_open_on(struct device **ret, struct gpu *g, struct dnn *dnn, const struct cuda_options *o, struct err *e);
+int cuda_open_on(struct device **ret, struct gpu *g, struct cudnn *dnn, const struct cuda_options *o, struct err *e);
 
 extern const struct device_async cuda_async;
 int cuda_async_open(struct cuda *c, struct err *e);

@@ -27,17 +27,17 @@ static const bool half_only[] = {
 #undef X
 };
 
-const char *dnn_pattern_name(enum dnn_pattern p)
+const char *cudnn_pattern_name(enum cudnn_pattern p)
 {
     return names[p];
 }
 
-int dnn_pattern_slots(enum dnn_pattern p)
+int cudnn_pattern_slots(enum cudnn_pattern p)
 {
     return slots[p];
 }
 
-void dnn_describe(enum dnn_pattern p, const struct dnn_shape *s, char *out, size_t cap)
+void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap)
 {
     char move[64];
     if (s->stride[0] == s->stride[1] && s->pad[0] == s->pad[1])
@@ -48,25 +48,25 @@ void dnn_describe(enum dnn_pattern p, const struct dnn_shape *s, char *out, size
              s->type == DT_F32 && s->tf32 ? "TF32" : dtype_name(s->type), s->nhwc ? "nhwc" : "nchw");
 }
 
-static int open_properties(struct dnn *d, int index, struct err *e)
+static int open_properties(struct cudnn *d, int index, struct err *e)
 {
-    struct dnn_parts *b = &d->parts;
+    struct cudnn_parts *b = &d->parts;
     b->e = e;
     b->what = "device properties";
-    d->props = dnn_make(b, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    d->props = cudnn_make(b, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
     if (d->o.props_json) {
         const int64_t n = (int64_t)strlen(d->o.props_json) + 1;
-        dnn_set(b, d->props, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, n, d->o.props_json);
+        cudnn_set(b, d->props, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, n, d->o.props_json);
     } else {
         const int32_t id = index;
-        dnn_set(b, d->props, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, 1, &id);
+        cudnn_set(b, d->props, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, 1, &id);
     }
-    dnn_seal(b, d->props);
+    cudnn_seal(b, d->props);
     return b->rc;
 }
 
 /* The device's properties as cuDNN writes them. */
-static int read_properties(struct dnn *d, char **ret, struct err *e)
+static int read_properties(struct cudnn *d, char **ret, struct err *e)
 {
     int64_t n = 0, got = 0;
     cudnnStatus_t rc =
@@ -79,14 +79,14 @@ static int read_properties(struct dnn *d, char **ret, struct err *e)
                                       text);
     if (rc != CUDNN_STATUS_SUCCESS) {
         free(text);
-        return dnn_fail(e, rc, "device properties");
+        return cudnn_fail(e, rc, "device properties");
     }
     *ret = text;
     return 0;
 }
 
 /* Names the folder of the plan cache. */
-static int read_device_name(struct dnn *d, const char *json, struct err *e)
+static int read_device_name(struct cudnn *d, const char *json, struct err *e)
 {
     const char *name;
     cJSON *o = cJSON_Parse(json);
@@ -97,9 +97,9 @@ static int read_device_name(struct dnn *d, const char *json, struct err *e)
     return rc;
 }
 
-int dnn_open(struct dnn **ret, const struct dnn_options *o, struct err *e)
+int cudnn_open(struct cudnn **ret, const struct cudnn_options *o, struct err *e)
 {
-    struct dnn *d = calloc(1, sizeof *d);
+    struct cudnn *d = calloc(1, sizeof *d);
     if (!d)
         return err_set(e, -ENOMEM, "no memory for cuDNN");
     d->o = *o;
@@ -113,53 +113,53 @@ int dnn_open(struct dnn **ret, const struct dnn_options *o, struct err *e)
     free(json);
     d->o.props_json = NULL; /* borrowed during this call only */
     if (rc < 0) {
-        dnn_close(d);
+        cudnn_close(d);
         return rc;
     }
     *ret = d;
     return 0;
 }
 
-static void plan_free(struct dnn_plan *p)
+static void plan_free(struct cudnn_plan *p)
 {
     if (!p)
         return;
-    dnn_parts_close(&p->parts);
+    cudnn_parts_close(&p->parts);
     free(p->choice);
     free(p);
 }
 
-void dnn_close(struct dnn *d)
+void cudnn_close(struct cudnn *d)
 {
     if (!d)
         return;
     while (d->plans) {
-        struct dnn_plan *p = d->plans;
+        struct cudnn_plan *p = d->plans;
         d->plans = p->next;
         plan_free(p);
     }
-    dnn_parts_close(&d->parts);
+    cudnn_parts_close(&d->parts);
     free(d->cache_dir);
     free(d);
 }
 
-int dnn_version(void)
+int cudnn_version(void)
 {
     return (int)cudnnGetVersion();
 }
 
-int dnn_properties(struct dnn *d, char **ret, struct err *e)
+int cudnn_properties(struct cudnn *d, char **ret, struct err *e)
 {
     return read_properties(d, ret, e);
 }
 
-static bool same_graph(const struct dnn_plan *p, enum dnn_pattern pattern, const struct dnn_shape *s)
+static bool same_graph(const struct cudnn_plan *p, enum cudnn_pattern pattern, const struct cudnn_shape *s)
 {
     char a[128], b[128];
     if (p->pattern != pattern)
         return false;
-    dnn_describe(p->pattern, &p->shape, a, sizeof a);
-    dnn_describe(pattern, s, b, sizeof b);
+    cudnn_describe(p->pattern, &p->shape, a, sizeof a);
+    cudnn_describe(pattern, s, b, sizeof b);
     return strcmp(a, b) == 0;
 }
 
@@ -172,7 +172,7 @@ static bool has_note(const cudnnBackendNumericalNote_t *notes, int64_t n, cudnnB
 }
 
 /* May this engine compute what was asked for? Full sums in fp32, TF32 only where allowed, the same bits each time where asked for. */
-static bool engine_will_do(const struct dnn *d, const struct dnn_shape *s, cudnnBackendDescriptor_t engine)
+static bool engine_will_do(const struct cudnn *d, const struct cudnn_shape *s, cudnnBackendDescriptor_t engine)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t n = 0;
@@ -191,52 +191,52 @@ static bool engine_will_do(const struct dnn *d, const struct dnn_shape *s, cudnn
 }
 
 /* Finalise a plan of an engine configuration that p->parts holds. */
-static int plan_finish(struct dnn_plan *p, struct err *e)
+static int plan_finish(struct cudnn_plan *p, struct err *e)
 {
-    struct dnn_parts *b = &p->parts;
+    struct cudnn_parts *b = &p->parts;
     int64_t n = 0;
     b->e = e;
-    p->plan = dnn_make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    dnn_set(b, p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &p->config);
-    dnn_set(b, p->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &p->d->props);
-    dnn_seal(b, p->plan);
+    p->plan = cudnn_make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    cudnn_set(b, p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &p->config);
+    cudnn_set(b, p->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &p->d->props);
+    cudnn_seal(b, p->plan);
     if (b->rc < 0)
         return b->rc;
     cudnnStatus_t rc = cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
                                                 &n, &p->workspace);
     if (rc != CUDNN_STATUS_SUCCESS)
-        return dnn_fail(e, rc, b->what);
+        return cudnn_fail(e, rc, b->what);
     if (p->d->o.workspace_limit && (size_t)p->workspace > p->d->o.workspace_limit)
         return err_set(e, -ENOTSUP, "%s wants %lld bytes of workspace, %zu are allowed", b->what,
                        (long long)p->workspace, p->d->o.workspace_limit);
-    p->pack = dnn_make(b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    return b->rc < 0 ? b->rc : dnn_choice_read(p, e);
+    p->pack = cudnn_make(b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    return b->rc < 0 ? b->rc : cudnn_choice_read(p, e);
 }
 
-static struct dnn_plan *plan_new(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s)
+static struct cudnn_plan *plan_new(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
 {
-    struct dnn_plan *p = calloc(1, sizeof *p);
+    struct cudnn_plan *p = calloc(1, sizeof *p);
     if (!p)
         return NULL;
     p->d = d;
     p->pattern = pattern;
     p->shape = *s;
-    dnn_describe(pattern, s, p->graph, sizeof p->graph);
+    cudnn_describe(pattern, s, p->graph, sizeof p->graph);
     p->parts.what = p->graph;
     return p;
 }
 
 /* Engine configurations by one mode of the heuristics; they belong to the caller. */
-static int ask(struct dnn *d, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
+static int ask(struct cudnn *d, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
                cudnnBackendDescriptor_t *configs, int64_t *ret_n)
 {
-    struct dnn_parts b = {.what = "heuristics"};
+    struct cudnn_parts b = {.what = "heuristics"};
     int64_t n = 0;
-    cudnnBackendDescriptor_t heur = dnn_make(&b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    dnn_set(&b, heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
-    dnn_set(&b, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    dnn_set(&b, heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d->props);
-    dnn_seal(&b, heur);
+    cudnnBackendDescriptor_t heur = cudnn_make(&b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    cudnn_set(&b, heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
+    cudnn_set(&b, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    cudnn_set(&b, heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d->props);
+    cudnn_seal(&b, heur);
     int made = 0;
     while (b.rc == 0 && made < CONFIGS_MAX &&
            cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[made]) == CUDNN_STATUS_SUCCESS)
@@ -246,18 +246,18 @@ static int ask(struct dnn *d, cudnnBackendDescriptor_t graph, cudnnBackendHeurMo
         n = 0; /* this mode knows nothing of the graph */
     for (int i = n < made ? (int)n : made; i < made; i++)
         cudnnBackendDestroyDescriptor(configs[i]);
-    dnn_parts_close(&b);
+    cudnn_parts_close(&b);
     *ret_n = n < made ? n : made;
     return b.rc;
 }
 
 /* A plan of this configuration, which it takes over; NULL if it cannot be had or must not be used. */
-static struct dnn_plan *try_config(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s,
-                                   cudnnBackendDescriptor_t config)
+static struct cudnn_plan *try_config(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s,
+                                     cudnnBackendDescriptor_t config)
 {
     int64_t n = 0;
-    struct dnn_plan *p = plan_new(d, pattern, s);
-    cudnnBackendDescriptor_t engine = p ? dnn_make(&p->parts, CUDNN_BACKEND_ENGINE_DESCRIPTOR) : NULL;
+    struct cudnn_plan *p = plan_new(d, pattern, s);
+    cudnnBackendDescriptor_t engine = p ? cudnn_make(&p->parts, CUDNN_BACKEND_ENGINE_DESCRIPTOR) : NULL;
     if (!engine) {
         cudnnBackendDestroyDescriptor(config);
         plan_free(p);
@@ -274,23 +274,25 @@ static struct dnn_plan *try_config(struct dnn *d, enum dnn_pattern pattern, cons
     return p;
 }
 
-static int no_engine(enum dnn_pattern pattern, const struct dnn_shape *s, struct err *e)
+static int no_engine(enum cudnn_pattern pattern, const struct cudnn_shape *s, struct err *e)
 {
     char text[128];
-    dnn_describe(pattern, s, text, sizeof text);
+    cudnn_describe(pattern, s, text, sizeof text);
     return err_set(e, -ENOTSUP, "cuDNN %zu has no engine for %s", cudnnGetVersion(), text);
 }
 
-int dnn_candidates(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s, struct dnn_plan **ret, int cap,
-                   int *ret_n, struct err *e)
+int cudnn_candidates(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, struct cudnn_plan **ret,
+                     int cap, int *ret_n, struct err *e)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK};
-    struct dnn_parts b = {.e = e, .what = names[pattern]};
+    char text[128];
+    struct cudnn_parts b = {.e = e, .what = text};
     cudnnBackendDescriptor_t graph, configs[CONFIGS_MAX];
     int found = 0;
+    cudnn_describe(pattern, s, text, sizeof text);
     if (half_only[pattern] && (s->type != DT_F16 || !s->nhwc))
         return no_engine(pattern, s, e);
-    int rc = dnn_graph_build(&b, pattern, s, &graph);
+    int rc = cudnn_graph_build(&b, pattern, s, &graph);
     for (size_t m = 0; rc == 0 && m < sizeof modes / sizeof *modes && found < cap; m++) {
         int64_t n;
         if (modes[m] == CUDNN_HEUR_MODE_FALLBACK && found > 0)
@@ -302,7 +304,7 @@ int dnn_candidates(struct dnn *d, enum dnn_pattern pattern, const struct dnn_sha
                 cudnnBackendDestroyDescriptor(configs[i]);
                 continue;
             }
-            struct dnn_plan *p = try_config(d, pattern, s, configs[i]);
+            struct cudnn_plan *p = try_config(d, pattern, s, configs[i]);
             if (!p)
                 continue;
             p->next = d->plans;
@@ -310,7 +312,7 @@ int dnn_candidates(struct dnn *d, enum dnn_pattern pattern, const struct dnn_sha
             ret[found++] = p;
         }
     }
-    dnn_parts_close(&b);
+    cudnn_parts_close(&b);
     if (rc < 0)
         return rc;
     *ret_n = found;
@@ -318,62 +320,64 @@ int dnn_candidates(struct dnn *d, enum dnn_pattern pattern, const struct dnn_sha
 }
 
 /* What was chosen elsewhere may have been chosen under other rules. */
-static int check_engine(struct dnn_plan *p, struct err *e)
+static int check_engine(struct cudnn_plan *p, struct err *e)
 {
     int64_t n = 0;
-    struct dnn_parts b = {.e = e, .what = p->graph};
-    cudnnBackendDescriptor_t engine = dnn_make(&b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    struct cudnn_parts b = {.e = e, .what = p->graph};
+    cudnnBackendDescriptor_t engine = cudnn_make(&b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     if (b.rc == 0 && (cudnnBackendGetAttribute(p->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                                &n, &engine) != CUDNN_STATUS_SUCCESS ||
                       !engine_will_do(p->d, &p->shape, engine)))
         b.rc = err_set(e, -ENOTSUP, "%s for %s is not deterministic or not precise enough for this run", p->name,
                        p->graph);
-    dnn_parts_close(&b);
+    cudnn_parts_close(&b);
     return b.rc;
 }
 
-int dnn_adopt(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s, const char *choice, struct err *e)
+int cudnn_adopt(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, const char *choice,
+                struct err *e)
 {
-    struct dnn_parts b = {.e = e, .what = names[pattern]};
+    struct cudnn_parts b = {.e = e};
     cudnnBackendDescriptor_t graph;
-    struct dnn_plan *p = plan_new(d, pattern, s);
+    struct cudnn_plan *p = plan_new(d, pattern, s);
     if (!p)
         return err_set(e, -ENOMEM, "no memory for a plan");
-    int rc = dnn_graph_build(&b, pattern, s, &graph);
+    b.what = p->graph;
+    int rc = cudnn_graph_build(&b, pattern, s, &graph);
     p->parts.e = e;
     if (rc == 0)
-        rc = dnn_choice_config(d, &p->parts, graph, choice, &p->config);
+        rc = cudnn_choice_config(d, &p->parts, graph, choice, &p->config);
     if (rc == 0)
         rc = plan_finish(p, e);
     if (rc == 0)
         rc = check_engine(p, e);
-    dnn_parts_close(&b);
+    cudnn_parts_close(&b);
     if (rc < 0) {
         plan_free(p);
         return rc;
     }
     p->next = d->plans;
     d->plans = p;
-    return dnn_choose(d, p, 0, e);
+    return cudnn_choose(d, p, 0, e);
 }
 
-static struct dnn_plan *chosen(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s)
+static struct cudnn_plan *chosen(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
 {
-    for (struct dnn_plan *p = d->plans; p; p = p->next)
+    for (struct cudnn_plan *p = d->plans; p; p = p->next)
         if (p->chosen && same_graph(p, pattern, s))
             return p;
     return NULL;
 }
 
 /* NULL: none that will do. */
-static struct dnn_plan *cached(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s)
+static struct cudnn_plan *cached(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
 {
     struct err e;
     char *choice;
-    if (dnn_cache_get(d, pattern, s, &choice) < 0)
+    if (cudnn_cache_get(d, pattern, s, &choice) < 0)
         return NULL;
-    const int rc = dnn_adopt(d, pattern, s, choice, &e);
-    struct dnn_plan *p = rc < 0 ? NULL : chosen(d, pattern, s);
+    const int rc = cudnn_adopt(d, pattern, s, choice, &e);
+    struct cudnn_plan *p = rc < 0 ? NULL : chosen(d, pattern, s);
     free(choice);
     if (p)
         p->measured = true; /* nothing else is cached */
@@ -382,78 +386,79 @@ static struct dnn_plan *cached(struct dnn *d, enum dnn_pattern pattern, const st
     return p;
 }
 
-int dnn_find(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s, struct dnn_plan **ret, struct err *e)
+int cudnn_find(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, struct cudnn_plan **ret,
+               struct err *e)
 {
     int n;
-    struct dnn_plan *p = chosen(d, pattern, s);
+    struct cudnn_plan *p = chosen(d, pattern, s);
     if (!p)
         p = cached(d, pattern, s);
     if (!p) {
-        TRY(dnn_candidates(d, pattern, s, &p, 1, &n, e));
+        TRY(cudnn_candidates(d, pattern, s, &p, 1, &n, e));
         p->chosen = true;
     }
     *ret = p;
     return 0;
 }
 
-int dnn_choose(struct dnn *d, struct dnn_plan *p, double us, struct err *e)
+int cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us, struct err *e)
 {
-    for (struct dnn_plan *q = d->plans; q; q = q->next)
+    for (struct cudnn_plan *q = d->plans; q; q = q->next)
         if (q != p && same_graph(q, p->pattern, &p->shape))
             q->chosen = false;
     p->chosen = true;
     p->measured = us > 0;
-    return d->cache_dir && us > 0 ? dnn_cache_put(d, p, us, e) : 0;
+    return d->cache_dir && us > 0 ? cudnn_cache_put(d, p, us, e) : 0;
 }
 
-void dnn_measured(struct dnn *d, enum dnn_pattern pattern, const struct dnn_shape *s)
+void cudnn_measured(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
 {
-    struct dnn_plan *p = chosen(d, pattern, s);
+    struct cudnn_plan *p = chosen(d, pattern, s);
     if (p)
         p->measured = true;
 }
 
-enum dnn_pattern dnn_plan_pattern(const struct dnn_plan *p)
+enum cudnn_pattern cudnn_plan_pattern(const struct cudnn_plan *p)
 {
     return p->pattern;
 }
 
-bool dnn_plan_measured(const struct dnn_plan *p)
+bool cudnn_plan_measured(const struct cudnn_plan *p)
 {
     return p->measured;
 }
 
-size_t dnn_plan_workspace(const struct dnn_plan *p)
+size_t cudnn_plan_workspace(const struct cudnn_plan *p)
 {
     return (size_t)p->workspace;
 }
 
-const char *dnn_plan_name(const struct dnn_plan *p)
+const char *cudnn_plan_name(const struct cudnn_plan *p)
 {
     return p->name;
 }
 
-const char *dnn_plan_choice(const struct dnn_plan *p)
+const char *cudnn_plan_choice(const struct cudnn_plan *p)
 {
     return p->choice;
 }
 
-int dnn_execute(struct dnn_plan *p, void *handle, void *const *pointers, void *workspace)
+int cudnn_execute(struct cudnn_plan *p, void *handle, void *const *pointers, void *workspace)
 {
     int64_t ids[DNN_SLOTS_MAX];
     const int n = slots[p->pattern];
     for (int i = 0; i < n; i++)
         ids[i] = i + 1;
-    struct dnn_parts b = {.what = p->graph}; /* the pack is the plan's own, filled anew for each call */
-    dnn_set(&b, p->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
-    dnn_set(&b, p->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
-    dnn_set(&b, p->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    dnn_seal(&b, p->pack);
+    struct cudnn_parts b = {.what = p->graph}; /* the pack is the plan's own, filled anew for each call */
+    cudnn_set(&b, p->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
+    cudnn_set(&b, p->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
+    cudnn_set(&b, p->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    cudnn_seal(&b, p->pack);
     return b.rc < 0 ? (int)CUDNN_STATUS_BAD_PARAM : (int)cudnnBackendExecute(handle, p->plan, p->pack);
 }
 
-int dnn_failed(const struct dnn_plan *p, int status, struct err *e)
+int cudnn_failed(const struct cudnn_plan *p, int status, struct err *e)
 {
-    dnn_fail(e, (cudnnStatus_t)status, p->name);
+    cudnn_fail(e, (cudnnStatus_t)status, p->name);
     return err_wrap(e, "%s", p->graph);
 }

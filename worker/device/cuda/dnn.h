@@ -21,8 +21,8 @@
 
 #include "worker/dtype.h"
 
-struct dnn;
-struct dnn_plan;
+struct cudnn;
+struct cudnn_plan;
 struct err;
 
 #define DNN_PATTERNS(X) /* id, name, slots, only fp16 */                                                               \
@@ -34,7 +34,7 @@ struct err;
     X(DNN_SBR_WGRAD, "sbr+wgrad", 5, true)                                                                             \
     X(DNN_DGRAD_DRELU_BN, "dgrad+drelu+bn", 13, true)
 
-enum dnn_pattern {
+enum cudnn_pattern {
 #define X(id, name, slots, half) id,
     DNN_PATTERNS(X)
 #undef X
@@ -42,7 +42,7 @@ enum dnn_pattern {
 };
 #define DNN_SLOTS_MAX 13
 
-struct dnn_shape { /* of the forward convolution, whichever direction is asked for */
+struct cudnn_shape { /* of the forward convolution, whichever direction is asked for */
     int n, c, h, w, k, r, s;
     int stride[2], pad[2]; /* of h, of w */
     enum dtype type;       /* of x, w, y and their gradients: DT_F32, DT_F16, DT_BF16; sums in fp32 */
@@ -50,49 +50,51 @@ struct dnn_shape { /* of the forward convolution, whichever direction is asked f
     bool tf32;             /* DT_F32: tensor cores with TF32 operands allowed */
 };
 
-struct dnn_options {
-    const char *props_json; /* the target device, borrowed during dnn_open(); NULL: CUDA device `index` */
+struct cudnn_options {
+    const char *props_json; /* the target device, borrowed during cudnn_open(); NULL: CUDA device `index` */
     int index;
     size_t workspace_limit; /* bytes a plan may ask for; 0: no limit */
     const char *cache_dir;  /* NULL: none. Files are keyed by device name, cuDNN version, pattern and shape */
     bool deterministic;     /* leave out engines that are noted as not deterministic */
 };
 
-int dnn_open(struct dnn **ret, const struct dnn_options *o, struct err *e);
-void dnn_close(struct dnn *d);
-int dnn_version(void); /* 91900 */
+int cudnn_open(struct cudnn **ret, const struct cudnn_options *o, struct err *e);
+void cudnn_close(struct cudnn *d);
+int cudnn_version(void); /* 91900 */
 /* Properties of the device as cuDNN writes them, malloc'ed: props_json of another machine. */
-int dnn_properties(struct dnn *d, char **ret, struct err *e);
+int cudnn_properties(struct cudnn *d, char **ret, struct err *e);
 
 /* The plan of a graph: from memory, from the cache, else the heuristics' first that can be finalised within the limit (modes A, B, then fallback).
- * -ENOTSUP: no engine has it; *e names pattern and shape. Borrowed until dnn_close(). */
-int dnn_find(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, struct dnn_plan **ret, struct err *e);
+ * -ENOTSUP: no engine has it; *e names pattern and shape. Borrowed until cudnn_close(). */
+int cudnn_find(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
+               struct err *e);
 
-/* Candidates in the heuristics' order, at most cap, for timing; each must be chosen with dnn_choose() or is freed with dnn_close(). */
-int dnn_candidates(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, struct dnn_plan **ret, int cap,
-                   int *ret_n, struct err *e);
+/* Candidates in the heuristics' order, at most cap, for timing; each must be chosen with cudnn_choose() or is freed with cudnn_close(). */
+int cudnn_candidates(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
+                     int cap, int *ret_n, struct err *e);
 /* This one from now on; into the cache, with the time that it took (microseconds, 0: not measured). */
-int dnn_choose(struct dnn *d, struct dnn_plan *p, double us, struct err *e);
+int cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us, struct err *e);
 
-enum dnn_pattern dnn_plan_pattern(const struct dnn_plan *p);
-bool dnn_plan_measured(const struct dnn_plan *p); /* chosen by time: here, when the cache was written, or before the checkpoint */
-size_t dnn_plan_workspace(const struct dnn_plan *p);
-const char *dnn_plan_name(const struct dnn_plan *p); /* engine and its knobs: "eng34{k2=13,...}" */
-/* What a checkpoint keeps so that a resumed run takes the same plan: JSON of engine and knobs, valid until dnn_close(). */
-const char *dnn_plan_choice(const struct dnn_plan *p);
-int dnn_adopt(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, const char *choice, struct err *e);
+enum cudnn_pattern cudnn_plan_pattern(const struct cudnn_plan *p);
+bool cudnn_plan_measured(
+    const struct cudnn_plan *p); /* chosen by time: here, when the cache was written, or before the checkpoint */
+size_t cudnn_plan_workspace(const struct cudnn_plan *p);
+const char *cudnn_plan_name(const struct cudnn_plan *p); /* engine and its knobs: "eng34{k2=13,...}" */
+/* What a checkpoint keeps so that a resumed run takes the same plan: JSON of engine and knobs, valid until cudnn_close(). */
+const char *cudnn_plan_choice(const struct cudnn_plan *p);
+int cudnn_adopt(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *choice, struct err *e);
 
 /* All that was chosen, as text (malloc'ed), and back: what cannot be had on this device or with this cuDNN is an error that names the graph. */
-int dnn_export(const struct dnn *d, char **ret, struct err *e);
-int dnn_import(struct dnn *d, const char *json, struct err *e);
+int cudnn_export(const struct cudnn *d, char **ret, struct err *e);
+int cudnn_import(struct cudnn *d, const char *json, struct err *e);
 
 /* cudnnHandle_t with its stream set; returns cudnnStatus_t as int. */
-int dnn_execute(struct dnn_plan *p, void *handle, void *const *pointers, void *workspace);
+int cudnn_execute(struct cudnn_plan *p, void *handle, void *const *pointers, void *workspace);
 
 /* The error that such a status means. */
-int dnn_failed(const struct dnn_plan *p, int status, struct err *e);
+int cudnn_failed(const struct cudnn_plan *p, int status, struct err *e);
 
-const char *dnn_pattern_name(enum dnn_pattern p);
-int dnn_pattern_slots(enum dnn_pattern p);
+const char *cudnn_pattern_name(enum cudnn_pattern p);
+int cudnn_pattern_slots(enum cudnn_pattern p);
 
 #endif

@@ -27,7 +27,7 @@ static int knob(cudnnBackendDescriptor_t d, int64_t *type, int64_t *value)
     return 0;
 }
 
-static int knobs(struct dnn_plan *p, cJSON *list, char *name, size_t cap)
+static int knobs(struct cudnn_plan *p, cJSON *list, char *name, size_t cap)
 {
     cudnnBackendDescriptor_t all[KNOBS_MAX];
     int made = 0, rc = 0;
@@ -55,11 +55,11 @@ static int knobs(struct dnn_plan *p, cJSON *list, char *name, size_t cap)
     return rc;
 }
 
-int dnn_choice_read(struct dnn_plan *p, struct err *e)
+int cudnn_choice_read(struct cudnn_plan *p, struct err *e)
 {
     int64_t index = -1, n = 0;
-    struct dnn_parts b = {.e = e, .what = p->graph};
-    cudnnBackendDescriptor_t engine = dnn_make(&b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    struct cudnn_parts b = {.e = e, .what = p->graph};
+    cudnnBackendDescriptor_t engine = cudnn_make(&b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     cJSON *o = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(o, "knobs");
     if (b.rc == 0 && (!list ||
                       cudnnBackendGetAttribute(p->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
@@ -79,11 +79,11 @@ int dnn_choice_read(struct dnn_plan *p, struct err *e)
     if (b.rc == 0 && !(p->choice = cJSON_PrintUnformatted(o)))
         b.rc = err_set(e, -ENOMEM, "no memory for a plan");
     cJSON_Delete(o);
-    dnn_parts_close(&b);
+    cudnn_parts_close(&b);
     return b.rc;
 }
 
-static void make_knobs(struct dnn_parts *b, const cJSON *list, cudnnBackendDescriptor_t *all, int *ret_n)
+static void make_knobs(struct cudnn_parts *b, const cJSON *list, cudnnBackendDescriptor_t *all, int *ret_n)
 {
     const cJSON *pair;
     *ret_n = 0;
@@ -97,16 +97,16 @@ static void make_knobs(struct dnn_parts *b, const cJSON *list, cudnnBackendDescr
         }
         const cudnnBackendKnobType_t t = (cudnnBackendKnobType_t)type->valueint;
         const int64_t v = (int64_t)value->valuedouble;
-        cudnnBackendDescriptor_t d = dnn_make(b, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
-        dnn_set(b, d, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &t);
-        dnn_set(b, d, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &v);
-        dnn_seal(b, d);
+        cudnnBackendDescriptor_t d = cudnn_make(b, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+        cudnn_set(b, d, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &t);
+        cudnn_set(b, d, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &v);
+        cudnn_seal(b, d);
         all[(*ret_n)++] = d;
     }
 }
 
-int dnn_choice_config(struct dnn *d, struct dnn_parts *b, cudnnBackendDescriptor_t graph, const char *choice,
-                      cudnnBackendDescriptor_t *ret)
+int cudnn_choice_config(struct cudnn *d, struct cudnn_parts *b, cudnnBackendDescriptor_t graph, const char *choice,
+                        cudnnBackendDescriptor_t *ret)
 {
     cudnnBackendDescriptor_t all[KNOBS_MAX];
     int64_t index;
@@ -117,17 +117,17 @@ int dnn_choice_config(struct dnn *d, struct dnn_parts *b, cudnnBackendDescriptor
         cJSON_Delete(o);
         return rc;
     }
-    cudnnBackendDescriptor_t engine = dnn_make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-    dnn_set(b, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
-    dnn_set(b, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index);
-    dnn_set(b, engine, CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d->props);
-    dnn_seal(b, engine);
+    cudnnBackendDescriptor_t engine = cudnn_make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    cudnn_set(b, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
+    cudnn_set(b, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index);
+    cudnn_set(b, engine, CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d->props);
+    cudnn_seal(b, engine);
     make_knobs(b, cJSON_GetObjectItem(o, "knobs"), all, &n);
-    cudnnBackendDescriptor_t config = dnn_make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    dnn_set(b, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
+    cudnnBackendDescriptor_t config = cudnn_make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    cudnn_set(b, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
     if (n > 0)
-        dnn_set(b, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, n, all);
-    dnn_seal(b, config);
+        cudnn_set(b, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, n, all);
+    cudnn_seal(b, config);
     cJSON_Delete(o);
     if (b->rc == 0)
         *ret = config;
@@ -135,10 +135,10 @@ int dnn_choice_config(struct dnn *d, struct dnn_parts *b, cudnnBackendDescriptor
 }
 
 /* The path of a graph's file; dir too, if not NULL. */
-static void cache_path(const struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, char *dir, char *file)
+static void cache_path(const struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, char *dir, char *file)
 {
     char graph[128];
-    dnn_describe(p, s, graph, sizeof graph);
+    cudnn_describe(p, s, graph, sizeof graph);
     for (char *c = graph; *c; c++)
         if (*c == '/')
             *c = ':';
@@ -147,7 +147,7 @@ static void cache_path(const struct dnn *d, enum dnn_pattern p, const struct dnn
     snprintf(file, PATH_BYTES + 160, "%s/%s.json", dir, graph);
 }
 
-int dnn_cache_get(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, char **ret)
+int cudnn_cache_get(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, char **ret)
 {
     char dir[PATH_BYTES], file[PATH_BYTES + 160];
     cJSON *o;
@@ -166,7 +166,7 @@ int dnn_cache_get(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, 
     return *ret ? 0 : -ENOENT;
 }
 
-int dnn_cache_put(struct dnn *d, const struct dnn_plan *p, double us, struct err *e)
+int cudnn_cache_put(struct cudnn *d, const struct cudnn_plan *p, double us, struct err *e)
 {
     char dir[PATH_BYTES], file[PATH_BYTES + 160], part[PATH_BYTES + 192];
     cache_path(d, p->pattern, &p->shape, dir, file);

@@ -9,7 +9,7 @@
 
 enum { SHAPE_NUMBERS = 14, LARGEST = 1 << 24 };
 
-static void shape_numbers(const struct dnn_shape *s, int *out)
+static void shape_numbers(const struct cudnn_shape *s, int *out)
 {
     const int v[SHAPE_NUMBERS] = {s->n,         s->c,         s->h,      s->w,      s->k,         s->r,    s->s,
                                   s->stride[0], s->stride[1], s->pad[0], s->pad[1], (int)s->type, s->nhwc, s->tf32};
@@ -29,7 +29,7 @@ static int check_numbers(const int *v, struct err *e)
     return 0;
 }
 
-static int shape_read(const cJSON *list, struct dnn_shape *ret, struct err *e)
+static int shape_read(const cJSON *list, struct cudnn_shape *ret, struct err *e)
 {
     int v[SHAPE_NUMBERS];
     if (cJSON_GetArraySize(list) != SHAPE_NUMBERS)
@@ -38,25 +38,25 @@ static int shape_read(const cJSON *list, struct dnn_shape *ret, struct err *e)
     for (int i = 0; i < SHAPE_NUMBERS; i++)
         v[i] = cJSON_GetArrayItem(list, i)->valueint; /* 0 where it is no number */
     TRY(check_numbers(v, e));
-    *ret = (struct dnn_shape){.n = v[0],
-                              .c = v[1],
-                              .h = v[2],
-                              .w = v[3],
-                              .k = v[4],
-                              .r = v[5],
-                              .s = v[6],
-                              .stride = {v[7], v[8]},
-                              .pad = {v[9], v[10]},
-                              .type = (enum dtype)v[11],
-                              .nhwc = v[12] != 0,
-                              .tf32 = v[13] != 0};
+    *ret = (struct cudnn_shape){.n = v[0],
+                                .c = v[1],
+                                .h = v[2],
+                                .w = v[3],
+                                .k = v[4],
+                                .r = v[5],
+                                .s = v[6],
+                                .stride = {v[7], v[8]},
+                                .pad = {v[9], v[10]},
+                                .type = (enum dtype)v[11],
+                                .nhwc = v[12] != 0,
+                                .tf32 = v[13] != 0};
     return 0;
 }
 
-int dnn_export(const struct dnn *d, char **ret, struct err *e)
+int cudnn_export(const struct cudnn *d, char **ret, struct err *e)
 {
     cJSON *all = cJSON_CreateArray();
-    for (const struct dnn_plan *p = d->plans; p; p = p->next) {
+    for (const struct cudnn_plan *p = d->plans; p; p = p->next) {
         int shape[SHAPE_NUMBERS];
         if (!p->chosen)
             continue;
@@ -74,10 +74,10 @@ int dnn_export(const struct dnn *d, char **ret, struct err *e)
     return *ret ? 0 : err_set(e, -ENOMEM, "no memory for the list of plans");
 }
 
-static int import_one(struct dnn *d, const cJSON *o, struct err *e)
+static int import_one(struct cudnn *d, const cJSON *o, struct err *e)
 {
     int64_t pattern;
-    struct dnn_shape s;
+    struct cudnn_shape s;
     const char *graph;
     TRY(json_str(o, "graph", &graph, e));
     TRY(json_i64(o, "pattern", &pattern, e));
@@ -86,15 +86,15 @@ static int import_one(struct dnn *d, const cJSON *o, struct err *e)
                        DNN_PATTERN_COUNT - 1);
     TRY(shape_read(cJSON_GetObjectItem(o, "shape"), &s, e));
     char *choice = cJSON_PrintUnformatted(cJSON_GetObjectItem(o, "choice"));
-    int rc = choice ? dnn_adopt(d, (enum dnn_pattern)pattern, &s, choice, e)
+    int rc = choice ? cudnn_adopt(d, (enum cudnn_pattern)pattern, &s, choice, e)
                     : err_set(e, ERR_CORRUPT, "the plan of %s has no choice", graph);
     free(choice);
     if (rc == 0 && cJSON_IsTrue(cJSON_GetObjectItem(o, "measured")))
-        dnn_measured(d, (enum dnn_pattern)pattern, &s);
+        cudnn_measured(d, (enum cudnn_pattern)pattern, &s);
     return rc < 0 ? err_wrap(e, "%s", graph) : 0;
 }
 
-int dnn_import(struct dnn *d, const char *json, struct err *e)
+int cudnn_import(struct cudnn *d, const char *json, struct err *e)
 {
     cJSON *all = cJSON_Parse(json);
     const cJSON *o;

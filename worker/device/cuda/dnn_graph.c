@@ -7,7 +7,7 @@
 
 enum { VIRTUAL = 100 }; /* unique ids of tensors that exist inside a graph only begin here */
 
-int dnn_fail(struct err *e, cudnnStatus_t status, const char *what)
+int cudnn_fail(struct err *e, cudnnStatus_t status, const char *what)
 {
     int category = CUDNN_STATUS_CATEGORY(status), rc = -EIO;
     if (category == CUDNN_STATUS_NOT_SUPPORTED)
@@ -18,19 +18,19 @@ int dnn_fail(struct err *e, cudnnStatus_t status, const char *what)
     return err_set(e, rc, "cuDNN: %s: %s", what, cudnnGetErrorString(status));
 }
 
-void dnn_parts_close(struct dnn_parts *b)
+void cudnn_parts_close(struct cudnn_parts *b)
 {
     while (b->n > 0)
         cudnnBackendDestroyDescriptor(b->all[--b->n]);
 }
 
-static void check(struct dnn_parts *b, cudnnStatus_t status)
+static void check(struct cudnn_parts *b, cudnnStatus_t status)
 {
     if (b->rc == 0 && status != CUDNN_STATUS_SUCCESS)
-        b->rc = dnn_fail(b->e, status, b->what);
+        b->rc = cudnn_fail(b->e, status, b->what);
 }
 
-cudnnBackendDescriptor_t dnn_make(struct dnn_parts *b, cudnnBackendDescriptorType_t type)
+cudnnBackendDescriptor_t cudnn_make(struct cudnn_parts *b, cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t d = NULL;
     if (b->rc == 0 && b->n == DNN_PARTS_MAX)
@@ -43,35 +43,35 @@ cudnnBackendDescriptor_t dnn_make(struct dnn_parts *b, cudnnBackendDescriptorTyp
     return d;
 }
 
-void dnn_set(struct dnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-             cudnnBackendAttributeType_t type, int64_t count, const void *values)
+void cudnn_set(struct cudnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+               cudnnBackendAttributeType_t type, int64_t count, const void *values)
 {
     if (b->rc == 0)
         check(b, cudnnBackendSetAttribute(d, name, type, count, values));
 }
 
-void dnn_seal(struct dnn_parts *b, cudnnBackendDescriptor_t d)
+void cudnn_seal(struct cudnn_parts *b, cudnnBackendDescriptor_t d)
 {
     if (b->rc == 0)
         check(b, cudnnBackendFinalize(d));
 }
 
-static void set_i64(struct dnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, int64_t n,
+static void set_i64(struct cudnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, int64_t n,
                     const int64_t *v)
 {
-    dnn_set(b, d, name, CUDNN_TYPE_INT64, n, v);
+    cudnn_set(b, d, name, CUDNN_TYPE_INT64, n, v);
 }
 
-static void set_desc(struct dnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+static void set_desc(struct cudnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                      cudnnBackendDescriptor_t v)
 {
-    dnn_set(b, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &v);
+    cudnn_set(b, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &v);
 }
 
-static void set_type(struct dnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+static void set_type(struct cudnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                      cudnnDataType_t v)
 {
-    dnn_set(b, d, name, CUDNN_TYPE_DATA_TYPE, 1, &v);
+    cudnn_set(b, d, name, CUDNN_TYPE_DATA_TYPE, 1, &v);
 }
 
 static cudnnDataType_t data_type(enum dtype t)
@@ -80,28 +80,28 @@ static cudnnDataType_t data_type(enum dtype t)
 }
 
 /* Logical (n, c, h, w), or a filter's (k, c, r, s). */
-static cudnnBackendDescriptor_t tensor(struct dnn_parts *b, int64_t uid, cudnnDataType_t type, const int64_t dim[4],
+static cudnnBackendDescriptor_t tensor(struct cudnn_parts *b, int64_t uid, cudnnDataType_t type, const int64_t dim[4],
                                        bool nhwc)
 {
     const int64_t c = dim[1], h = dim[2], w = dim[3];
     const int64_t last[4] = {c * h * w, 1, w * c, c}, first[4] = {c * h * w, h * w, w, 1};
     const int64_t align = 16;
     const bool inside = uid >= VIRTUAL;
-    cudnnBackendDescriptor_t d = dnn_make(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    cudnnBackendDescriptor_t d = cudnn_make(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     set_type(b, d, CUDNN_ATTR_TENSOR_DATA_TYPE, type);
     set_i64(b, d, CUDNN_ATTR_TENSOR_DIMENSIONS, 4, dim);
     set_i64(b, d, CUDNN_ATTR_TENSOR_STRIDES, 4, nhwc ? last : first);
     set_i64(b, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &uid);
     set_i64(b, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1, &align);
-    dnn_set(b, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inside);
-    dnn_seal(b, d);
+    cudnn_set(b, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inside);
+    cudnn_seal(b, d);
     return d;
 }
 
 /* What a graph is made of while it is built. */
 struct build {
-    struct dnn_parts *b;
-    const struct dnn_shape *s;
+    struct cudnn_parts *b;
+    const struct cudnn_shape *s;
     cudnnDataType_t type;
     int64_t x[4], w[4], y[4];
     cudnnBackendDescriptor_t ops[12];
@@ -126,25 +126,25 @@ static cudnnBackendDescriptor_t channels(struct build *g, int i, cudnnDataType_t
 
 static void add_op(struct build *g, cudnnBackendDescriptor_t d)
 {
-    dnn_seal(g->b, d);
+    cudnn_seal(g->b, d);
     g->ops[g->nops++] = d;
 }
 
 static cudnnBackendDescriptor_t convolution(struct build *g)
 {
-    struct dnn_parts *b = g->b;
+    struct cudnn_parts *b = g->b;
     const int64_t two = 2, pad[2] = {g->s->pad[0], g->s->pad[1]}, stride[2] = {g->s->stride[0], g->s->stride[1]},
                   one[2] = {1, 1};
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    cudnnBackendDescriptor_t d = dnn_make(b, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    cudnnBackendDescriptor_t d = cudnn_make(b, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
     set_type(b, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
-    dnn_set(b, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    cudnn_set(b, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
     set_i64(b, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 1, &two);
     set_i64(b, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, 2, pad);
     set_i64(b, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, 2, pad);
     set_i64(b, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, 2, stride);
     set_i64(b, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, 2, one);
-    dnn_seal(b, d);
+    cudnn_seal(b, d);
     return d;
 }
 
@@ -174,13 +174,13 @@ static void op_conv(struct build *g, enum direction way, cudnnBackendDescriptor_
                     cudnnBackendDescriptor_t y)
 {
     const double one = 1, zero = 0;
-    cudnnBackendDescriptor_t conv = convolution(g), d = dnn_make(g->b, directions[way].op);
+    cudnnBackendDescriptor_t conv = convolution(g), d = cudnn_make(g->b, directions[way].op);
     set_desc(g->b, d, directions[way].conv, conv);
     set_desc(g->b, d, directions[way].x, x);
     set_desc(g->b, d, directions[way].w, w);
     set_desc(g->b, d, directions[way].y, y);
-    dnn_set(g->b, d, directions[way].alpha, CUDNN_TYPE_DOUBLE, 1, &one);
-    dnn_set(g->b, d, directions[way].beta, CUDNN_TYPE_DOUBLE, 1, &zero);
+    cudnn_set(g->b, d, directions[way].alpha, CUDNN_TYPE_DOUBLE, 1, &one);
+    cudnn_set(g->b, d, directions[way].beta, CUDNN_TYPE_DOUBLE, 1, &zero);
     add_op(g, d);
 }
 
@@ -188,13 +188,13 @@ static void op_conv(struct build *g, enum direction way, cudnnBackendDescriptor_
 static void op_pointwise(struct build *g, cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
                          cudnnBackendDescriptor_t second, cudnnBackendDescriptor_t y)
 {
-    struct dnn_parts *b = g->b;
+    struct cudnn_parts *b = g->b;
     const bool backward = mode == CUDNN_POINTWISE_RELU_BWD;
-    cudnnBackendDescriptor_t p = dnn_make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    dnn_set(b, p, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    cudnnBackendDescriptor_t p = cudnn_make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    cudnn_set(b, p, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     set_type(b, p, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
-    dnn_seal(b, p);
-    cudnnBackendDescriptor_t d = dnn_make(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    cudnn_seal(b, p);
+    cudnnBackendDescriptor_t d = cudnn_make(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_desc(b, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, p);
     set_desc(b, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     if (second)
@@ -206,10 +206,10 @@ static void op_pointwise(struct build *g, cudnnPointwiseMode_t mode, cudnnBacken
 static void op_stats(struct build *g, cudnnBackendDescriptor_t y, cudnnBackendDescriptor_t sum,
                      cudnnBackendDescriptor_t squares)
 {
-    struct dnn_parts *b = g->b;
+    struct cudnn_parts *b = g->b;
     const cudnnGenStatsMode_t mode = CUDNN_GENSTATS_SUM_SQSUM;
-    cudnnBackendDescriptor_t d = dnn_make(b, CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR);
-    dnn_set(b, d, CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, 1, &mode);
+    cudnnBackendDescriptor_t d = cudnn_make(b, CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR);
+    cudnn_set(b, d, CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, 1, &mode);
     set_type(b, d, CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC, CUDNN_DATA_FLOAT);
     set_desc(b, d, CUDNN_ATTR_OPERATION_GENSTATS_XDESC, y);
     set_desc(b, d, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, sum);
@@ -240,7 +240,7 @@ static void dgrad_drelu_bn(struct build *g)
 {
     const int64_t c = g->x[1];
     const cudnnDataType_t f32 = CUDNN_DATA_FLOAT;
-    struct dnn_parts *b = g->b;
+    struct cudnn_parts *b = g->b;
     cudnnBackendDescriptor_t dy = slot(g, 0, g->type, g->y), w = slot(g, 1, g->type, g->w),
                              x = slot(g, 2, g->type, g->x);
     cudnnBackendDescriptor_t mean = channels(g, 3, f32, c), invstd = channels(g, 4, f32, c),
@@ -253,7 +253,7 @@ static void dgrad_drelu_bn(struct build *g)
     op_pointwise(g, CUDNN_POINTWISE_MUL, unit, scale, scaled);
     op_pointwise(g, CUDNN_POINTWISE_ADD, scaled, shift, active);
     op_pointwise(g, CUDNN_POINTWISE_RELU_BWD, active, dx, dz);
-    cudnnBackendDescriptor_t d = dnn_make(b, CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR);
+    cudnnBackendDescriptor_t d = cudnn_make(b, CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR);
     set_type(b, d, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, f32);
     set_desc(b, d, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, x);
     set_desc(b, d, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, mean);
@@ -268,7 +268,7 @@ static void dgrad_drelu_bn(struct build *g)
     add_op(g, d);
 }
 
-static void emit(struct build *g, enum dnn_pattern p)
+static void emit(struct build *g, enum cudnn_pattern p)
 {
     switch (p) {
     case DNN_CONV:
@@ -298,7 +298,8 @@ static void emit(struct build *g, enum dnn_pattern p)
     }
 }
 
-int dnn_graph_build(struct dnn_parts *b, enum dnn_pattern p, const struct dnn_shape *s, cudnnBackendDescriptor_t *ret)
+int cudnn_graph_build(struct cudnn_parts *b, enum cudnn_pattern p, const struct cudnn_shape *s,
+                      cudnnBackendDescriptor_t *ret)
 {
     const int oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
               ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
@@ -310,9 +311,9 @@ int dnn_graph_build(struct dnn_parts *b, enum dnn_pattern p, const struct dnn_sh
                       .y = {s->n, s->k, oh, ow},
                       .inside = VIRTUAL};
     emit(&g, p);
-    cudnnBackendDescriptor_t graph = dnn_make(b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    dnn_set(b, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g.nops, g.ops);
-    dnn_seal(b, graph);
+    cudnnBackendDescriptor_t graph = cudnn_make(b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    cudnn_set(b, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g.nops, g.ops);
+    cudnn_seal(b, graph);
     if (b->rc == 0)
         *ret = graph;
     return b->rc;

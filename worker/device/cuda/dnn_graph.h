@@ -9,7 +9,7 @@
 enum { DNN_PARTS_MAX = 64 };
 
 /* Descriptors that live and die together. */
-struct dnn_parts {
+struct cudnn_parts {
     cudnnBackendDescriptor_t all[DNN_PARTS_MAX];
     int n;
     int rc; /* the first error; later calls do nothing */
@@ -17,17 +17,18 @@ struct dnn_parts {
     const char *what; /* for messages: the graph's name */
 };
 
-void dnn_parts_close(struct dnn_parts *b);
-cudnnBackendDescriptor_t dnn_make(struct dnn_parts *b, cudnnBackendDescriptorType_t type); /* NULL after an error */
-void dnn_set(struct dnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-             cudnnBackendAttributeType_t type, int64_t count, const void *values);
-void dnn_seal(struct dnn_parts *b, cudnnBackendDescriptor_t d); /* cudnnBackendFinalize() */
-int dnn_fail(struct err *e, cudnnStatus_t status, const char *what);
+void cudnn_parts_close(struct cudnn_parts *b);
+cudnnBackendDescriptor_t cudnn_make(struct cudnn_parts *b, cudnnBackendDescriptorType_t type); /* NULL after an error */
+void cudnn_set(struct cudnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+               cudnnBackendAttributeType_t type, int64_t count, const void *values);
+void cudnn_seal(struct cudnn_parts *b, cudnnBackendDescriptor_t d); /* cudnnBackendFinalize() */
+int cudnn_fail(struct err *e, cudnnStatus_t status, const char *what);
 
 /* "conv n32 c64 56x56 k64 3x3/1+1 F16 nhwc" */
-void dnn_describe(enum dnn_pattern p, const struct dnn_shape *s, char *out, size_t cap);
+void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap);
 
 /* The finalised operation graph of a pattern; parts own everything. Slot i has unique id i + 1. */
-int dnn_graph_build(struct dnn_parts *b, enum dnn_pattern p, const struct dnn_shape *s, cudnnBackendDescriptor_t *ret);
+int cudnn_graph_build(struct cudnn_parts *b, enum cudnn_pattern p, const struct cudnn_shape *s,
+                      cudnnBackendDescriptor_t *ret);
 
 #endif

@@ -5,7 +5,7 @@
 
 static int kernel_step(struct cuda_plan *pl, enum kernel k, const char *label, int op, struct step **ret, struct err *e)
 {
-    TRY(plan_step(pl, STEP_KERNEL, label, op, ret, e));
+    TRY(cuda_plan_step(pl, STEP_KERNEL, label, op, ret, e));
     (*ret)->kernel = k;
     return 0;
 }
@@ -15,9 +15,9 @@ static int use(struct cuda_plan *pl, int t, const void *pointer_to_pointer, stru
 {
     if (t < 0)
         return 0;
-    const int b = plan_value(pl, t, e);
+    const int b = cuda_plan_value(pl, t, e);
     TRY(b);
-    return plan_use(pl, b, 0, pointer_to_pointer, e);
+    return cuda_plan_use(pl, b, 0, pointer_to_pointer, e);
 }
 
 static int emit_input(struct cuda_plan *pl, int i, struct err *e)
@@ -26,7 +26,7 @@ static int emit_input(struct cuda_plan *pl, int i, struct err *e)
     struct step *s;
     TRY(kernel_step(pl, KERNEL_INPUT, "input", i, &s, e));
     struct k_input *a = &s->args.as_KERNEL_INPUT;
-    *a = (struct k_input){.y = plan_view(pl, op->out), .channels = pl->p->channels, .images = pl->images};
+    *a = (struct k_input){.y = cuda_plan_view(pl, op->out), .channels = pl->p->channels, .images = pl->images};
     for (int c = 0; c < 4; c++) {
         a->mean[c] = pl->p->mean[c];
         a->std[c] = pl->p->std[c];
@@ -54,7 +54,7 @@ static int emit_bn_sums(struct cuda_plan *pl, int bn, struct err *e)
     if (pl->rungs[bn].stats >= 0) {
         TRY(kernel_step(pl, KERNEL_BN_GATHER, "bn statistics of conv", bn, &s, e));
         struct k_bn_gather *g = &s->args.as_KERNEL_BN_GATHER;
-        *g = (struct k_bn_gather){.v = plan_view(pl, op->in[0]),
+        *g = (struct k_bn_gather){.v = cuda_plan_view(pl, op->in[0]),
                                   .first = b->first,
                                   .second = b->second,
                                   .weights = pl->sample_weights,
@@ -63,7 +63,7 @@ static int emit_bn_sums(struct cuda_plan *pl, int bn, struct err *e)
     }
     TRY(kernel_step(pl, KERNEL_BN_STATS, "bn statistics", bn, &s, e));
     struct k_bn_stats *j = &s->args.as_KERNEL_BN_STATS;
-    *j = (struct k_bn_stats){.v = plan_view(pl, op->in[0]), .weights = pl->sample_weights, .sums = b->sums};
+    *j = (struct k_bn_stats){.v = cuda_plan_view(pl, op->in[0]), .weights = pl->sample_weights, .sums = b->sums};
     need_partial(pl, &j->v);
     return use(pl, op->in[0], &j->x, e);
 }
@@ -74,7 +74,7 @@ static int emit_bn_statistics(struct cuda_plan *pl, int bn, struct err *e)
     struct bn_state *b = &pl->bns[bn];
     struct step *sum, *finalise;
     TRY(emit_bn_sums(pl, bn, e));
-    TRY(plan_step(pl, STEP_ALL_SUM, "sum over ranks", bn, &sum, e));
+    TRY(cuda_plan_step(pl, STEP_ALL_SUM, "sum over ranks", bn, &sum, e));
     sum->n = 2 * (size_t)b->c + 1;
     sum->at = b->sums;
     TRY(kernel_step(pl, KERNEL_BN_FINALISE, "bn finalise", bn, &finalise, e));
@@ -127,7 +127,7 @@ static int emit_bn(struct cuda_plan *pl, int i, int bn, int other, bool relu, st
         return 0;
     TRY(kernel_step(pl, KERNEL_BN_APPLY, other >= 0 ? "bn+add+relu" : relu ? "bn+relu" : "bn", bn, &s, e));
     struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
-    *a = (struct k_bn_apply){.v = plan_view(pl, op->in[0]), .relu = relu};
+    *a = (struct k_bn_apply){.v = cuda_plan_view(pl, op->in[0]), .relu = relu};
     a->scale = b->scale;
     a->shift = b->shift;
     TRY(use(pl, op->in[0], &a->x, e));
@@ -174,7 +174,7 @@ static int emit_bn_bwd_gather(struct cuda_plan *pl, int i, struct err *e)
     struct step *s;
     TRY(kernel_step(pl, KERNEL_BN_GATHER, "bn_bwd sums of dgrad", i, &s, e));
     struct k_bn_gather *g = &s->args.as_KERNEL_BN_GATHER;
-    *g = (struct k_bn_gather){.v = plan_view(pl, op->in[0]),
+    *g = (struct k_bn_gather){.v = cuda_plan_view(pl, op->in[0]),
                               .first = b->first,
                               .second = b->second,
                               .invstd = b->invstd,
@@ -195,7 +195,7 @@ static int emit_bn_bwd_pass(struct cuda_plan *pl, int i, const struct incoming *
                     i, &s, e));
     struct k_bn_bwd_sums *a = &s->args.as_KERNEL_BN_BWD_SUMS;
     *a = (struct k_bn_bwd_sums){
-        .v = plan_view(pl, op->in[0]), .mean = b->mean, .weights = pl->sample_weights, .sums = b->sums};
+        .v = cuda_plan_view(pl, op->in[0]), .mean = b->mean, .weights = pl->sample_weights, .sums = b->sums};
     need_partial(pl, &a->v);
     TRY(use(pl, op->in[0], &a->x, e));
     TRY(use(pl, in->dy, &a->dy, e));
@@ -209,7 +209,7 @@ static int emit_bn_bwd_sums(struct cuda_plan *pl, int i, const struct incoming *
     struct bn_state *b = &pl->bns[pl->p->ops[i].fwd];
     struct step *sum;
     TRY(pl->rungs[i].drelu >= 0 ? emit_bn_bwd_gather(pl, i, e) : emit_bn_bwd_pass(pl, i, in, e));
-    TRY(plan_step(pl, STEP_ALL_SUM, "sum over ranks", i, &sum, e));
+    TRY(cuda_plan_step(pl, STEP_ALL_SUM, "sum over ranks", i, &sum, e));
     sum->n = 2 * (size_t)b->c + 1;
     sum->at = b->sums;
     sum->keep = b->local;
@@ -231,12 +231,12 @@ static int emit_bn_bwd_finalise(struct cuda_plan *pl, int i, struct err *e)
     f->a = b->a;
     f->b = b->b;
     f->k = b->k;
-    const int dgamma = plan_weight_gradient(pl, i, op->param[0], DT_F32, e),
-              dbeta = plan_weight_gradient(pl, i, op->param[1], DT_F32, e);
+    const int dgamma = cuda_plan_weight_gradient(pl, i, op->param[0], DT_F32, e),
+              dbeta = cuda_plan_weight_gradient(pl, i, op->param[1], DT_F32, e);
     TRY(dgamma);
     TRY(dbeta);
-    TRY(plan_use(pl, dgamma, 0, &f->dgamma, e));
-    return plan_use(pl, dbeta, 0, &f->dbeta, e);
+    TRY(cuda_plan_use(pl, dgamma, 0, &f->dgamma, e));
+    return cuda_plan_use(pl, dbeta, 0, &f->dbeta, e);
 }
 
 static int emit_bn_bwd(struct cuda_plan *pl, int i, struct err *e)
@@ -253,7 +253,7 @@ static int emit_bn_bwd(struct cuda_plan *pl, int i, struct err *e)
         const bool stored = in.dz >= 0; /* formed once, in the pass over the sums */
         TRY(kernel_step(pl, KERNEL_BN_BWD_APPLY, "bn_bwd", i, &s, e));
         struct k_bn_bwd_apply *a = &s->args.as_KERNEL_BN_BWD_APPLY;
-        *a = (struct k_bn_bwd_apply){.v = plan_view(pl, op->in[0]), .weights = pl->sample_weights};
+        *a = (struct k_bn_bwd_apply){.v = cuda_plan_view(pl, op->in[0]), .weights = pl->sample_weights};
         a->a = b->a;
         a->b = b->b;
         a->k = b->k;
@@ -263,14 +263,14 @@ static int emit_bn_bwd(struct cuda_plan *pl, int i, struct err *e)
         TRY(use(pl, stored ? -1 : in.y, &a->y, e));
         TRY(use(pl, op->out, &a->dx, e));
     }
-    return plan_gradients_ready(pl, i, e);
+    return cuda_plan_gradients_ready(pl, i, e);
 }
 
 /* y = a [+ b] [then ReLU]; RELU_BWD: y where a > 0, of b */
 static int emit_eltwise(struct cuda_plan *pl, int i, enum kernel k, int a, int b, bool relu, struct err *e)
 {
     const int y = pl->p->ops[i].out;
-    const struct view4 v = plan_view(pl, y);
+    const struct view4 v = cuda_plan_view(pl, y);
     struct step *s;
     TRY(kernel_step(pl, k, op_name(pl->p->ops[i].kind), i, &s, e));
     struct k_eltwise *j = k == KERNEL_ADD ? &s->args.as_KERNEL_ADD : &s->args.as_KERNEL_RELU_BWD;
@@ -294,8 +294,8 @@ static int emit_pool(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
         return err_set(e, -ENOTSUP, "the slice holds the backward of a maxpool, but not its forward operation");
     TRY(kernel_step(pl, k, op_name(op->kind), i, &s, e));
     struct k_pool *j = &s->args.as_KERNEL_MAXPOOL; /* a union: all four are alike */
-    *j = (struct k_pool){.x = plan_view(pl, pl->p->ops[f].in[0]),
-                         .y = plan_view(pl, pl->p->ops[f].out),
+    *j = (struct k_pool){.x = cuda_plan_view(pl, pl->p->ops[f].in[0]),
+                         .y = cuda_plan_view(pl, pl->p->ops[f].out),
                          .kh = op->kh,
                          .kw = op->kw,
                          .sh = op->sh,
@@ -304,12 +304,12 @@ static int emit_pool(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
                          .pw = op->pw};
     if (max && forward && pl->o.training) {
         const struct view4 *y = &j->y;
-        const int b = plan_buffer(pl, (size_t)y->n * (size_t)y->c * (size_t)y->h * (size_t)y->w, false, e);
+        const int b = cuda_plan_buffer(pl, (size_t)y->n * (size_t)y->c * (size_t)y->h * (size_t)y->w, false, e);
         TRY(b);
         pl->index_buffer[i] = b;
     }
     if (max)
-        TRY(plan_use(pl, pl->index_buffer[f], 0, &j->index, e));
+        TRY(cuda_plan_use(pl, pl->index_buffer[f], 0, &j->index, e));
     TRY(use(pl, forward || !max ? op->in[0] : op->in[1], &j->in, e));
     return use(pl, op->out, &j->out, e);
 }
@@ -317,7 +317,7 @@ static int emit_pool(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
 static int emit_xent(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    const struct view4 z = plan_view(pl, op->in[0]);
+    const struct view4 z = cuda_plan_view(pl, op->in[0]);
     const bool backward = op->kind == OP_XENT_BWD;
     struct step *s;
     TRY(kernel_step(pl, KERNEL_XENT, op_name(op->kind), i, &s, e));
@@ -326,7 +326,7 @@ static int emit_xent(struct cuda_plan *pl, int i, struct err *e)
                          .classes = z.c,
                          .stride = z.c,
                          .type = z.type,
-                         .grad_type = backward ? plan_view(pl, op->out).type : z.type,
+                         .grad_type = backward ? cuda_plan_view(pl, op->out).type : z.type,
                          .labels = pl->labels,
                          .weights = pl->sample_weights,
                          .scale = pl->grad_scale,

@@ -3,33 +3,33 @@
 
 #include "worker/device/cuda/plan.h"
 
-struct dnn_shape plan_shape(const struct cuda_plan *pl, int op)
+struct cudnn_shape cuda_plan_shape(const struct cuda_plan *pl, int op)
 {
     const struct op *o = &pl->p->ops[op], *f = o->fwd >= 0 ? &pl->p->ops[o->fwd] : o;
-    const struct view4 x = plan_view(pl, f->in[0]), y = plan_view(pl, f->out);
-    return (struct dnn_shape){.n = x.n,
-                              .c = x.c,
-                              .h = x.h,
-                              .w = x.w,
-                              .k = y.c,
-                              .r = o->kh,
-                              .s = o->kw,
-                              .stride = {o->sh, o->sw},
-                              .pad = {o->ph, o->pw},
-                              .type = pl->type,
-                              .nhwc = pl->nhwc,
-                              .tf32 = pl->cuda->options.tf32};
+    const struct view4 x = cuda_plan_view(pl, f->in[0]), y = cuda_plan_view(pl, f->out);
+    return (struct cudnn_shape){.n = x.n,
+                                .c = x.c,
+                                .h = x.h,
+                                .w = x.w,
+                                .k = y.c,
+                                .r = o->kh,
+                                .s = o->kw,
+                                .stride = {o->sh, o->sw},
+                                .pad = {o->ph, o->pw},
+                                .type = pl->type,
+                                .nhwc = pl->nhwc,
+                                .tf32 = pl->cuda->options.tf32};
 }
 
-/* A step that runs a cuDNN graph; slots are filled in by the caller with plan_use(). */
-static int dnn_step(struct cuda_plan *pl, int op, enum dnn_pattern pattern, struct step **ret, struct err *e)
+/* A step that runs a cuDNN graph; slots are filled in by the caller with cuda_plan_use(). */
+static int cudnn_step(struct cuda_plan *pl, int op, enum cudnn_pattern pattern, struct step **ret, struct err *e)
 {
     struct step *s;
-    TRY(plan_step(pl, STEP_DNN, dnn_pattern_name(pattern), op, &s, e));
+    TRY(cuda_plan_step(pl, STEP_DNN, cudnn_pattern_name(pattern), op, &s, e));
     s->dnn.pattern = pattern;
-    s->dnn.shape = plan_shape(pl, op);
+    s->dnn.shape = cuda_plan_shape(pl, op);
     if (pl->cuda->dnn)
-        TRY(dnn_find(pl->cuda->dnn, pattern, &s->dnn.shape, &s->dnn.plan, e));
+        TRY(cudnn_find(pl->cuda->dnn, pattern, &s->dnn.shape, &s->dnn.plan, e));
     *ret = s;
     return 0;
 }
@@ -41,44 +41,45 @@ static int emit_bias(struct cuda_plan *pl, int i, int y, enum dtype type, struct
     struct step *s;
     if (op->param[1] < 0)
         return 0;
-    TRY(plan_step(pl, STEP_KERNEL, "bias", i, &s, e));
+    TRY(cuda_plan_step(pl, STEP_KERNEL, "bias", i, &s, e));
     s->kernel = KERNEL_BN_APPLY;
     struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
-    struct view4 v = plan_view(pl, op->out);
+    struct view4 v = cuda_plan_view(pl, op->out);
     v.type = type;
     *a = (struct k_bn_apply){.v = v, .shift = pl->params + pl->p->params[op->param[1]].offset};
-    TRY(plan_use(pl, y, 0, &a->x, e));
-    return plan_use(pl, y, 0, &a->y, e);
+    TRY(cuda_plan_use(pl, y, 0, &a->x, e));
+    return cuda_plan_use(pl, y, 0, &a->y, e);
 }
 
 /* The gradient of a bias: sums of dy. */
 static int emit_bias_gradient(struct cuda_plan *pl, int i, int t, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    const struct view4 v = plan_view(pl, t);
+    const struct view4 v = cuda_plan_view(pl, t);
     struct step *sum, *convert;
     if (op->param[1] < 0)
         return 0;
-    TRY(plan_step(pl, STEP_KERNEL, "bias gradient", i, &sum, e));
+    TRY(cuda_plan_step(pl, STEP_KERNEL, "bias gradient", i, &sum, e));
     sum->kernel = KERNEL_BN_BWD_SUMS;
     struct k_bn_bwd_sums *a = &sum->args.as_KERNEL_BN_BWD_SUMS;
     *a = (struct k_bn_bwd_sums){.v = v, .mean = pl->zeros}; /* the second sum is not used */
     const size_t partial = kernel_partial(&v);
     pl->partial_doubles = partial > pl->partial_doubles ? partial : pl->partial_doubles;
-    const int dy = plan_value(pl, t, e), sums = plan_buffer(pl, (2 * (size_t)v.c + 1) * sizeof(double), false, e);
+    const int dy = cuda_plan_value(pl, t, e),
+              sums = cuda_plan_buffer(pl, (2 * (size_t)v.c + 1) * sizeof(double), false, e);
     TRY(dy);
     TRY(sums);
-    TRY(plan_use(pl, dy, 0, &a->x, e));
-    TRY(plan_use(pl, dy, 0, &a->dy, e));
-    TRY(plan_use(pl, sums, 0, &a->sums, e));
-    TRY(plan_step(pl, STEP_KERNEL, "bias gradient", i, &convert, e));
+    TRY(cuda_plan_use(pl, dy, 0, &a->x, e));
+    TRY(cuda_plan_use(pl, dy, 0, &a->dy, e));
+    TRY(cuda_plan_use(pl, sums, 0, &a->sums, e));
+    TRY(cuda_plan_step(pl, STEP_KERNEL, "bias gradient", i, &convert, e));
     convert->kernel = KERNEL_CONVERT;
     struct k_convert *c = &convert->args.as_KERNEL_CONVERT;
     *c = (struct k_convert){.n = (size_t)v.c, .from = DT_F64, .to = DT_F32};
-    const int out = plan_weight_gradient(pl, i, op->param[1], DT_F32, e);
+    const int out = cuda_plan_weight_gradient(pl, i, op->param[1], DT_F32, e);
     TRY(out);
-    TRY(plan_use(pl, sums, 0, &c->in, e));
-    return plan_use(pl, out, 0, &c->out, e);
+    TRY(cuda_plan_use(pl, sums, 0, &c->in, e));
+    return cuda_plan_use(pl, out, 0, &c->out, e);
 }
 
 /* The tensor that the convolution reads: its operand, or what lies before the BN and ReLU that it applies itself. */
@@ -92,22 +93,24 @@ static int emit_conv(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct rung *r = &pl->rungs[i];
-    const enum dnn_pattern pattern = r->prologue >= 0 ? DNN_SBR_CONV_STATS : r->stats >= 0 ? DNN_CONV_STATS : DNN_CONV;
+    const enum cudnn_pattern pattern = r->prologue >= 0 ? DNN_SBR_CONV_STATS
+                                       : r->stats >= 0  ? DNN_CONV_STATS
+                                                        : DNN_CONV;
     struct step *s;
     int k = 0;
-    const int x = plan_value(pl, source(pl, i), e), w = plan_weight_copy(pl, i, op->param[0], e),
-              y = plan_value(pl, op->out, e);
+    const int x = cuda_plan_value(pl, source(pl, i), e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
+              y = cuda_plan_value(pl, op->out, e);
     TRY(x);
     TRY(w);
     TRY(y);
-    TRY(dnn_step(pl, i, pattern, &s, e));
-    TRY(plan_use(pl, x, 0, &s->dnn.slot[k++], e));
+    TRY(cudnn_step(pl, i, pattern, &s, e));
+    TRY(cuda_plan_use(pl, x, 0, &s->dnn.slot[k++], e));
     if (r->prologue >= 0) {
         s->dnn.slot[k++] = pl->bns[r->prologue].half_scale;
         s->dnn.slot[k++] = pl->bns[r->prologue].half_shift;
     }
-    TRY(plan_use(pl, w, 0, &s->dnn.slot[k++], e));
-    TRY(plan_use(pl, y, 0, &s->dnn.slot[k++], e));
+    TRY(cuda_plan_use(pl, w, 0, &s->dnn.slot[k++], e));
+    TRY(cuda_plan_use(pl, y, 0, &s->dnn.slot[k++], e));
     if (r->stats >= 0) {
         s->dnn.slot[k++] = pl->bns[r->stats].first;
         s->dnn.slot[k++] = pl->bns[r->stats].second;
@@ -122,17 +125,17 @@ static int emit_dgrad_drelu_bn(struct cuda_plan *pl, int i, int bn, struct err *
     const struct bn_state *b = &pl->bns[bn];
     const struct op *norm = &pl->p->ops[bn];
     struct step *s;
-    const int dy = plan_value(pl, op->in[0], e), w = plan_weight_copy(pl, i, op->param[0], e),
-              x = plan_value(pl, norm->in[0], e), dz = plan_value(pl, op->out, e);
+    const int dy = cuda_plan_value(pl, op->in[0], e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
+              x = cuda_plan_value(pl, norm->in[0], e), dz = cuda_plan_value(pl, op->out, e);
     TRY(dy);
     TRY(w);
     TRY(x);
     TRY(dz);
-    TRY(dnn_step(pl, i, DNN_DGRAD_DRELU_BN, &s, e));
-    TRY(plan_use(pl, dy, 0, &s->dnn.slot[0], e));
-    TRY(plan_use(pl, w, 0, &s->dnn.slot[1], e));
-    TRY(plan_use(pl, x, 0, &s->dnn.slot[2], e));
-    TRY(plan_use(pl, dz, 0, &s->dnn.slot[7], e));
+    TRY(cudnn_step(pl, i, DNN_DGRAD_DRELU_BN, &s, e));
+    TRY(cuda_plan_use(pl, dy, 0, &s->dnn.slot[0], e));
+    TRY(cuda_plan_use(pl, w, 0, &s->dnn.slot[1], e));
+    TRY(cuda_plan_use(pl, x, 0, &s->dnn.slot[2], e));
+    TRY(cuda_plan_use(pl, dz, 0, &s->dnn.slot[7], e));
     void *const rest[DNN_SLOTS_MAX] = {[3] = b->mean,
                                        [4] = b->invstd,
                                        [5] = pl->params + pl->p->params[norm->param[0]].offset,
@@ -154,15 +157,15 @@ static int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
     struct step *s;
     if (pl->rungs[i].drelu >= 0)
         return emit_dgrad_drelu_bn(pl, i, pl->rungs[i].drelu, e);
-    const int dy = plan_value(pl, op->in[0], e), w = plan_weight_copy(pl, i, op->param[0], e),
-              dx = plan_value(pl, op->out, e);
+    const int dy = cuda_plan_value(pl, op->in[0], e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
+              dx = cuda_plan_value(pl, op->out, e);
     TRY(dy);
     TRY(w);
     TRY(dx);
-    TRY(dnn_step(pl, i, DNN_DGRAD, &s, e));
-    TRY(plan_use(pl, dy, 0, &s->dnn.slot[0], e));
-    TRY(plan_use(pl, w, 0, &s->dnn.slot[1], e));
-    return plan_use(pl, dx, 0, &s->dnn.slot[2], e);
+    TRY(cudnn_step(pl, i, DNN_DGRAD, &s, e));
+    TRY(cuda_plan_use(pl, dy, 0, &s->dnn.slot[0], e));
+    TRY(cuda_plan_use(pl, w, 0, &s->dnn.slot[1], e));
+    return cuda_plan_use(pl, dx, 0, &s->dnn.slot[2], e);
 }
 
 static int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
@@ -171,27 +174,27 @@ static int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     const int bn = pl->rungs[i].prologue;
     struct step *s;
     int k = 0;
-    const int x = plan_value(pl, source(pl, i), e), dy = plan_value(pl, op->in[1], e),
-              dw = plan_weight_gradient(pl, i, op->param[0], pl->type, e);
+    const int x = cuda_plan_value(pl, source(pl, i), e), dy = cuda_plan_value(pl, op->in[1], e),
+              dw = cuda_plan_weight_gradient(pl, i, op->param[0], pl->type, e);
     TRY(x);
     TRY(dy);
     TRY(dw);
-    TRY(dnn_step(pl, i, bn >= 0 ? DNN_SBR_WGRAD : DNN_WGRAD, &s, e));
-    TRY(plan_use(pl, x, 0, &s->dnn.slot[k++], e));
+    TRY(cudnn_step(pl, i, bn >= 0 ? DNN_SBR_WGRAD : DNN_WGRAD, &s, e));
+    TRY(cuda_plan_use(pl, x, 0, &s->dnn.slot[k++], e));
     if (bn >= 0) {
         s->dnn.slot[k++] = pl->bns[bn].half_scale;
         s->dnn.slot[k++] = pl->bns[bn].half_shift;
     }
-    TRY(plan_use(pl, dy, 0, &s->dnn.slot[k++], e));
-    TRY(plan_use(pl, dw, 0, &s->dnn.slot[k++], e));
+    TRY(cuda_plan_use(pl, dy, 0, &s->dnn.slot[k++], e));
+    TRY(cuda_plan_use(pl, dw, 0, &s->dnn.slot[k++], e));
     TRY(emit_bias_gradient(pl, i, op->in[1], e));
-    return plan_gradients_ready(pl, i, e);
+    return cuda_plan_gradients_ready(pl, i, e);
 }
 
 /* Matrices of a linear layer: x (N, C), w (K, C), y (N, K). */
 static struct gpu_gemm linear(const struct cuda_plan *pl, const struct op *f, enum dtype out)
 {
-    const struct view4 x = plan_view(pl, f->in[0]), y = plan_view(pl, f->out);
+    const struct view4 x = cuda_plan_view(pl, f->in[0]), y = cuda_plan_view(pl, f->out);
     return (struct gpu_gemm){.in = pl->type,
                              .out = out,
                              .tf32 = pl->cuda->options.tf32,
@@ -207,33 +210,34 @@ static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int 
     TRY(a);
     TRY(b);
     TRY(c);
-    TRY(plan_step(pl, STEP_GEMM, op_name(pl->p->ops[i].kind), i, &s, e));
+    TRY(cuda_plan_step(pl, STEP_GEMM, op_name(pl->p->ops[i].kind), i, &s, e));
     s->gemm = *m;
-    TRY(plan_use(pl, a, 0, &s->gemm.a, e));
-    TRY(plan_use(pl, b, 0, &s->gemm.b, e));
-    return plan_use(pl, c, 0, &s->gemm.c, e);
+    TRY(cuda_plan_use(pl, a, 0, &s->gemm.a, e));
+    TRY(cuda_plan_use(pl, b, 0, &s->gemm.b, e));
+    return cuda_plan_use(pl, c, 0, &s->gemm.c, e);
 }
 
 /* The bias is added in fp32, and the result rounded once. */
 static int emit_linear(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    const enum dtype type = plan_view(pl, op->out).type;
+    const enum dtype type = cuda_plan_view(pl, op->out).type;
     struct gpu_gemm m = linear(pl, op, DT_F32);
     struct step *s;
     m.trans_b = true;
     const size_t n = (size_t)(m.m * m.n);
-    const int y = plan_value(pl, op->out, e), sum = type == DT_F32 ? y : plan_buffer(pl, n * sizeof(float), false, e);
-    TRY(gemm_step(pl, i, &m, plan_value(pl, op->in[0], e), plan_weight_copy(pl, i, op->param[0], e), sum, e));
+    const int y = cuda_plan_value(pl, op->out, e),
+              sum = type == DT_F32 ? y : cuda_plan_buffer(pl, n * sizeof(float), false, e);
+    TRY(gemm_step(pl, i, &m, cuda_plan_value(pl, op->in[0], e), cuda_plan_weight_copy(pl, i, op->param[0], e), sum, e));
     TRY(emit_bias(pl, i, sum, DT_F32, e));
     if (sum == y)
         return 0;
-    TRY(plan_step(pl, STEP_KERNEL, "round", i, &s, e));
+    TRY(cuda_plan_step(pl, STEP_KERNEL, "round", i, &s, e));
     s->kernel = KERNEL_CONVERT;
     struct k_convert *c = &s->args.as_KERNEL_CONVERT;
     *c = (struct k_convert){.n = n, .from = DT_F32, .to = type};
-    TRY(plan_use(pl, sum, 0, &c->in, e));
-    return plan_use(pl, y, 0, &c->out, e);
+    TRY(cuda_plan_use(pl, sum, 0, &c->in, e));
+    return cuda_plan_use(pl, y, 0, &c->out, e);
 }
 
 static int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
@@ -243,8 +247,8 @@ static int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
     const int64_t k = m.n;
     m.n = m.k;
     m.k = k;
-    return gemm_step(pl, i, &m, plan_value(pl, op->in[0], e), plan_weight_copy(pl, i, op->param[0], e),
-                     plan_value(pl, op->out, e), e);
+    return gemm_step(pl, i, &m, cuda_plan_value(pl, op->in[0], e), cuda_plan_weight_copy(pl, i, op->param[0], e),
+                     cuda_plan_value(pl, op->out, e), e);
 }
 
 static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
@@ -256,10 +260,10 @@ static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     m.m = classes;
     m.n = features;
     m.k = batch;
-    TRY(gemm_step(pl, i, &m, plan_value(pl, op->in[1], e), plan_value(pl, op->in[0], e),
-                  plan_weight_gradient(pl, i, op->param[0], DT_F32, e), e));
+    TRY(gemm_step(pl, i, &m, cuda_plan_value(pl, op->in[1], e), cuda_plan_value(pl, op->in[0], e),
+                  cuda_plan_weight_gradient(pl, i, op->param[0], DT_F32, e), e));
     TRY(emit_bias_gradient(pl, i, op->in[1], e));
-    return plan_gradients_ready(pl, i, e);
+    return cuda_plan_gradients_ready(pl, i, e);
 }
 
 int emit_product(struct cuda_plan *pl, int i, struct err *e)

@@ -46,9 +46,9 @@ struct gpu_gemm {
 
 /* A cuDNN graph with its tensors. workspace: at least what the plan says. */
 struct gpu_dnn {
-    enum dnn_pattern pattern;
-    struct dnn_shape shape;
-    struct dnn_plan *plan; /* NULL where the gpu is not a real one */
+    enum cudnn_pattern pattern;
+    struct cudnn_shape shape;
+    struct cudnn_plan *plan; /* NULL where the gpu is not a real one */
     void *slot[DNN_SLOTS_MAX];
 };
 

@@ -85,7 +85,7 @@ static int cuda_info(struct gpu *g, struct gpu_info *ret, struct err *e)
                              .sms = p.multiProcessorCount,
                              .memory = p.totalGlobalMem,
                              .l2 = (size_t)p.l2CacheSize,
-                             .dnn = dnn_version()};
+                             .dnn = cudnn_version()};
     snprintf(ret->name, sizeof ret->name, "%.*s", (int)sizeof ret->name - 1, p.name);
     TRY(fail(e, cudaDeviceGetPCIBusId(ret->pci_bus, sizeof ret->pci_bus, self(g)->index), "PCI bus id"));
     TRY(fail(e, cudaRuntimeGetVersion(&ret->runtime), "version"));
@@ -274,8 +274,8 @@ static int cuda_dnn(struct gpu *g, struct gpu_stream *s, const struct gpu_dnn *d
 {
     cudnnStatus_t rc = cudnnSetStream(self(g)->dnn, s->s);
     if (rc == CUDNN_STATUS_SUCCESS)
-        rc = (cudnnStatus_t)dnn_execute(d->plan, self(g)->dnn, d->slot, workspace);
-    return rc == CUDNN_STATUS_SUCCESS ? 0 : dnn_failed(d->plan, (int)rc, e);
+        rc = (cudnnStatus_t)cudnn_execute(d->plan, self(g)->dnn, d->slot, workspace);
+    return rc == CUDNN_STATUS_SUCCESS ? 0 : cudnn_failed(d->plan, (int)rc, e);
 }
 
 static cudaDataType_t data_type(enum dtype t)

@@ -32,11 +32,11 @@ static int reader(const struct cuda_plan *pl, enum op_kind kind, int slot, int t
     return found;
 }
 
-static bool has_plan(const struct cuda_plan *pl, int op, enum dnn_pattern pattern)
+static bool has_plan(const struct cuda_plan *pl, int op, enum cudnn_pattern pattern)
 {
-    struct dnn_plan *p;
-    const struct dnn_shape s = plan_shape(pl, op);
-    return !pl->cuda->dnn || dnn_find(pl->cuda->dnn, pattern, &s, &p, NULL) == 0;
+    struct cudnn_plan *p;
+    const struct cudnn_shape s = cuda_plan_shape(pl, op);
+    return !pl->cuda->dnn || cudnn_find(pl->cuda->dnn, pattern, &s, &p, NULL) == 0;
 }
 
 /* conv -> BN, and nobody else in the forward part reads the convolution. */

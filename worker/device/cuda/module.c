@@ -15,10 +15,10 @@
 
 static int properties(int index, char **ret, struct err *e)
 {
-    struct dnn *d;
-    TRY(dnn_open(&d, &(struct dnn_options){.index = index}, e));
-    const int rc = dnn_properties(d, ret, e);
-    dnn_close(d);
+    struct cudnn *d;
+    TRY(cudnn_open(&d, &(struct cudnn_options){.index = index}, e));
+    const int rc = cudnn_properties(d, ret, e);
+    cudnn_close(d);
     return rc;
 }
 

@@ -24,7 +24,7 @@ static int grow(void *pointer_to_array, int n, int *cap, size_t size, struct err
     return 0;
 }
 
-int plan_buffer(struct cuda_plan *pl, size_t bytes, bool keep, struct err *e)
+int cuda_plan_buffer(struct cuda_plan *pl, size_t bytes, bool keep, struct err *e)
 {
     TRY(grow(&pl->buffers, pl->nbuffers, &pl->cap_buffers, sizeof *pl->buffers, e));
     pl->buffers[pl->nbuffers] =
@@ -32,7 +32,8 @@ int plan_buffer(struct cuda_plan *pl, size_t bytes, bool keep, struct err *e)
     return pl->nbuffers++;
 }
 
-int plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label, int op, struct step **ret, struct err *e)
+int cuda_plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label, int op, struct step **ret,
+                   struct err *e)
 {
     TRY(grow(&pl->steps, pl->nsteps, &pl->cap_steps, sizeof *pl->steps, e));
     struct step *s = calloc(1, sizeof *s);
@@ -54,7 +55,7 @@ static int patch(struct cuda_plan *pl, int buffer, size_t offset, const void *po
     return 0;
 }
 
-int plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e)
+int cuda_plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e)
 {
     if (buffer == NO_BUFFER)
         return 0;
@@ -70,7 +71,7 @@ static enum dtype value_type(const struct cuda_plan *pl, int t)
     return t == pl->p->logits ? DT_F32 : pl->type;
 }
 
-struct view4 plan_view(const struct cuda_plan *pl, int t)
+struct view4 cuda_plan_view(const struct cuda_plan *pl, int t)
 {
     const struct tensor *x = &pl->p->tensors[t];
     const bool image = pl->p->ops[0].kind == OP_INPUT && pl->p->ops[0].out == t;
@@ -82,13 +83,13 @@ struct view4 plan_view(const struct cuda_plan *pl, int t)
                           .type = value_type(pl, t)};
 }
 
-int plan_value(struct cuda_plan *pl, int t, struct err *e)
+int cuda_plan_value(struct cuda_plan *pl, int t, struct err *e)
 {
     if (pl->value[t] != NO_BUFFER)
         return pl->value[t];
-    const struct view4 v = plan_view(pl, t);
+    const struct view4 v = cuda_plan_view(pl, t);
     const size_t n = (size_t)v.n * (size_t)v.c * (size_t)v.h * (size_t)v.w;
-    const int b = plan_buffer(pl, n * dtype_size(v.type), false, e);
+    const int b = cuda_plan_buffer(pl, n * dtype_size(v.type), false, e);
     TRY(b);
     return pl->value[t] = b;
 }
@@ -102,7 +103,7 @@ static struct k_tensor form_of(const struct cuda_plan *pl, const struct op *op, 
     if (q->ndim < 2)
         return (struct k_tensor){.k = (int)q->count, .c = 1, .rs = 1, .padded_c = 1, .type = DT_F32};
     const struct op *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
-    const struct view4 x = plan_view(pl, f->in[0]);
+    const struct view4 x = cuda_plan_view(pl, f->in[0]);
     const int k = (int)q->shape[0];
     int rs = q->ndim == 4 ? (int)(q->shape[2] * q->shape[3]) : x.h * x.w;
     const int c = (int)(q->count / (size_t)k) / rs;
@@ -115,23 +116,23 @@ static size_t form_elements(const struct k_tensor *t)
     return (size_t)t->k * (size_t)t->padded_c * (size_t)t->rs;
 }
 
-int plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e)
+int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e)
 {
     struct weight *w = &pl->weights[param];
     if (w->copy != NO_BUFFER)
         return w->copy;
     w->form = form_of(pl, &pl->p->ops[op], param);
-    const int b = plan_buffer(pl, form_elements(&w->form) * dtype_size(w->form.type), true, e);
+    const int b = cuda_plan_buffer(pl, form_elements(&w->form) * dtype_size(w->form.type), true, e);
     TRY(b);
     return w->copy = b;
 }
 
-int plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e)
+int cuda_plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e)
 {
     struct weight *w = &pl->weights[param];
     struct k_tensor form = form_of(pl, &pl->p->ops[op], param);
     form.type = type;
-    const int b = plan_buffer(pl, form_elements(&form) * dtype_size(type), false, e);
+    const int b = cuda_plan_buffer(pl, form_elements(&form) * dtype_size(type), false, e);
     TRY(b);
     w->gradient_form = form;
     return w->gradient = b;
@@ -147,34 +148,34 @@ static int add_entries(struct cuda_plan *pl, size_t *ret_elements, struct err *e
         TRY(grow(&pl->host_table, pl->ntable, &pl->cap_table, sizeof *pl->host_table, e));
         pl->host_table[pl->ntable] = w->gradient_form;
         pl->host_table[pl->ntable].arena = pl->reduce + pl->p->params[param].offset;
-        pl->host_table[pl->ntable].copy = (void *)(intptr_t)w->gradient; /* a buffer's number until plan_place() */
+        pl->host_table[pl->ntable].copy = (void *)(intptr_t)w->gradient; /* a buffer's number until cuda_plan_place() */
         pl->ntable++;
         *ret_elements += form_elements(&w->gradient_form);
     }
     return 0;
 }
 
-int plan_flush(struct cuda_plan *pl, int op, struct err *e)
+int cuda_plan_flush(struct cuda_plan *pl, int op, struct err *e)
 {
     struct step *s;
     size_t elements;
     if (pl->npending == 0)
         return 0;
-    TRY(plan_step(pl, STEP_KERNEL, "unpack gradients", op, &s, e));
+    TRY(cuda_plan_step(pl, STEP_KERNEL, "unpack gradients", op, &s, e));
     s->kernel = KERNEL_UNPACK;
     s->table_at = pl->ntable;
     TRY(add_entries(pl, &elements, e));
     s->args.as_KERNEL_UNPACK = (struct k_pack){.n = pl->npending, .elements = elements, .bad = pl->bad};
     for (int i = 0; i < pl->npending; i++) /* they live until now */
         pl->buffers[pl->weights[pl->pending[i]].gradient].last = pl->nsteps - 1;
-    TRY(plan_step(pl, STEP_READY, "ready", op, &s, e));
+    TRY(cuda_plan_step(pl, STEP_READY, "ready", op, &s, e));
     s->first = pl->pending_first;
     s->end = pl->pending_end;
     pl->npending = 0;
     return 0;
 }
 
-int plan_gradients_ready(struct cuda_plan *pl, int op, struct err *e)
+int cuda_plan_gradients_ready(struct cuda_plan *pl, int op, struct err *e)
 {
     for (int k = 0; k < 2; k++) {
         const int i = pl->p->ops[op].param[k];
@@ -187,7 +188,7 @@ int plan_gradients_ready(struct cuda_plan *pl, int op, struct err *e)
         pl->pending[pl->npending++] = i;
         pl->pending_end = end;
     }
-    return pl->npending > 0 && pl->pending_end - pl->pending_first >= GROUP_ELEMENTS ? plan_flush(pl, op, e) : 0;
+    return pl->npending > 0 && pl->pending_end - pl->pending_first >= GROUP_ELEMENTS ? cuda_plan_flush(pl, op, e) : 0;
 }
 
 /* --- creating */
@@ -249,7 +250,7 @@ static int emit_clear(struct cuda_plan *pl, struct err *e)
     struct step *s;
     if (!pl->reduce)
         return 0;
-    TRY(plan_step(pl, STEP_FILL, "clear metrics", pl->first_op, &s, e));
+    TRY(cuda_plan_step(pl, STEP_FILL, "clear metrics", pl->first_op, &s, e));
     s->at = pl->reduce + pl->p->n_train + pl->p->n_stats;
     s->n = METRIC_N * sizeof(float);
     return 0;
@@ -261,15 +262,15 @@ static int build(struct cuda_plan *pl, struct err *e)
     fuse_readers(pl->p, pl->o.training, pl->readers);
     fuse_ops(pl->p, pl->first_op, pl->end_op, pl->readers, pl->o.keep_all, pl->fused);
     TRY(ladder_climb(pl, e));
-    TRY(plan_fixed(pl, e));
+    TRY(cuda_plan_fixed(pl, e));
     TRY(emit_clear(pl, e));
     for (int i = pl->first_op; i < pl->end_op; i++) {
         if (!pl->fused[i].skip)
             TRY(is_product(pl->p->ops[i].kind) ? emit_product(pl, i, e) : emit_own(pl, i, e));
     }
-    TRY(plan_flush(pl, pl->end_op - 1, e));
+    TRY(cuda_plan_flush(pl, pl->end_op - 1, e));
     keep_results(pl);
-    return plan_place(pl, e);
+    return cuda_plan_place(pl, e);
 }
 
 static int check_type(const struct plan_options *o, struct err *e)
@@ -314,7 +315,7 @@ void cuda_plan_close(struct plan *plan)
     struct cuda_plan *pl = (struct cuda_plan *)plan;
     if (!pl)
         return;
-    plan_release(pl);
+    cuda_plan_release(pl);
     for (int i = 0; i < pl->nsteps; i++)
         free(pl->steps[i]);
     free(pl->steps);

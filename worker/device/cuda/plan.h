@@ -139,32 +139,33 @@ struct cuda_plan {
 };
 
 /* plan.c: building blocks. */
-int plan_buffer(struct cuda_plan *pl, size_t bytes, bool keep, struct err *e); /* index */
-int plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label, int op, struct step **ret, struct err *e);
+int cuda_plan_buffer(struct cuda_plan *pl, size_t bytes, bool keep, struct err *e); /* index */
+int cuda_plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label, int op, struct step **ret,
+                   struct err *e);
 /* The last step reaches `buffer` through this pointer that it holds. NO_BUFFER: nothing to do. */
-int plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e);
-int plan_value(struct cuda_plan *pl, int tensor, struct err *e); /* its buffer, made where it has none */
-struct view4 plan_view(const struct cuda_plan *pl, int tensor);
-struct dnn_shape plan_shape(const struct cuda_plan *pl, int op); /* of the forward convolution behind op */
+int cuda_plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e);
+int cuda_plan_value(struct cuda_plan *pl, int tensor, struct err *e); /* its buffer, made where it has none */
+struct view4 cuda_plan_view(const struct cuda_plan *pl, int tensor);
+struct cudnn_shape cuda_plan_shape(const struct cuda_plan *pl, int op); /* of the forward convolution behind op */
 /* Buffers of a parameter of this op in the form that the op wants. The gradient is unpacked with the next group. */
-int plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e);
-int plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e);
-int plan_gradients_ready(struct cuda_plan *pl, int op,
-                         struct err *e); /* of this op; unpacks and tells when a group is full */
-int plan_flush(struct cuda_plan *pl, int op, struct err *e);
+int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e);
+int cuda_plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e);
+int cuda_plan_gradients_ready(struct cuda_plan *pl, int op,
+                              struct err *e); /* of this op; unpacks and tells when a group is full */
+int cuda_plan_flush(struct cuda_plan *pl, int op, struct err *e);
 
 /* emit*.c */
 int emit_product(struct cuda_plan *pl, int op, struct err *e); /* emit_product.c: convolutions and linear layers */
 int emit_own(struct cuda_plan *pl, int op, struct err *e);     /* emit_own.c: everything else */
 
 /* plan_memory.c. Fixed: what does not depend on the steps (the batch, flags), so that steps can point at it. */
-int plan_fixed(struct cuda_plan *pl, struct err *e);
-int plan_place(struct cuda_plan *pl, struct err *e);
-void plan_release(struct cuda_plan *pl);
+int cuda_plan_fixed(struct cuda_plan *pl, struct err *e);
+int cuda_plan_place(struct cuda_plan *pl, struct err *e);
+void cuda_plan_release(struct cuda_plan *pl);
 /* Which tensors take most of the memory, for a message: "layer1.0.conv1 205 MiB, ..." */
-void plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
+void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
 
-/* tune.c: time candidates for every graph that has not been measured; after plan_place() has filled in the buffers. */
+/* tune.c: time candidates for every graph that has not been measured; after cuda_plan_place() has filled in the buffers. */
 int tune_plan(struct cuda_plan *pl, struct err *e);
 
 /* run.c */

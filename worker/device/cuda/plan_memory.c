@@ -65,7 +65,7 @@ static int make_stage(struct cuda_plan *pl, struct stage *s, struct err *e)
     return gpu->event_open(pl->cuda->gpu, false, &s->emptied, e);
 }
 
-int plan_fixed(struct cuda_plan *pl, struct err *e)
+int cuda_plan_fixed(struct cuda_plan *pl, struct err *e)
 {
     struct cutter size = {0};
     void *block;
@@ -97,7 +97,7 @@ static const char *tenant(const struct cuda_plan *pl, int buffer)
     return "scratch";
 }
 
-void plan_tenants(const struct cuda_plan *pl, char *out, size_t cap)
+void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap)
 {
     enum { SHOWN = 4 };
     bool told[SHOWN] = {0};
@@ -141,7 +141,7 @@ static size_t workspace_wanted(const struct cuda_plan *pl)
     for (int i = 0; i < pl->nsteps; i++) {
         const struct step *s = pl->steps[i];
         const size_t n = s->kind == STEP_GEMM                 ? PLAN_GEMM_WORKSPACE
-                         : s->kind == STEP_DNN && s->dnn.plan ? dnn_plan_workspace(s->dnn.plan)
+                         : s->kind == STEP_DNN && s->dnn.plan ? cudnn_plan_workspace(s->dnn.plan)
                                                               : 0;
         most = n > most ? n : most;
     }
@@ -166,7 +166,7 @@ static int out_of_memory(const struct cuda_plan *pl, struct err *e)
     char largest[256];
     if (c->gpu->ops->memory(c->gpu, &left, &total, NULL) < 0)
         left = total = 0;
-    plan_tenants(pl, largest, sizeof largest);
+    cuda_plan_tenants(pl, largest, sizeof largest);
     return err_set(
         e, -ENOMEM,
         "a batch of %d images a rank needs %zu MiB of GPU memory, %zu of %zu MiB are free (largest: %s); %zu "
@@ -257,7 +257,7 @@ static int take_workspace(struct cuda_plan *pl, struct err *e)
     return 0;
 }
 
-int plan_place(struct cuda_plan *pl, struct err *e)
+int cuda_plan_place(struct cuda_plan *pl, struct err *e)
 {
     TRY(take_buffers(pl, e));
     fill_in(pl);
@@ -266,7 +266,7 @@ int plan_place(struct cuda_plan *pl, struct err *e)
     return take_workspace(pl, e);
 }
 
-void plan_release(struct cuda_plan *pl)
+void cuda_plan_release(struct cuda_plan *pl)
 {
     struct gpu *g = pl->cuda->gpu;
     for (int i = 0; i < pl->nvariants; i++)

@@ -29,11 +29,11 @@ static int time_candidate(struct tuner *t, const struct gpu_dnn *d, double *ret_
     return 0;
 }
 
-static int need_workspace(struct tuner *t, struct dnn_plan *const *all, int n, struct err *e)
+static int need_workspace(struct tuner *t, struct cudnn_plan *const *all, int n, struct err *e)
 {
     size_t most = 0;
     for (int i = 0; i < n; i++)
-        most = dnn_plan_workspace(all[i]) > most ? dnn_plan_workspace(all[i]) : most;
+        most = cudnn_plan_workspace(all[i]) > most ? cudnn_plan_workspace(all[i]) : most;
     if (most <= t->workspace_bytes)
         return 0;
     cuda_give(t->pl->cuda, t->workspace, t->workspace_bytes);
@@ -44,13 +44,13 @@ static int need_workspace(struct tuner *t, struct dnn_plan *const *all, int n, s
 }
 
 /* Candidates that do not fit into what memory is left are passed over, largest workspace first. */
-static int fit_workspace(struct tuner *t, struct dnn_plan **all, int *n, struct err *e)
+static int fit_workspace(struct tuner *t, struct cudnn_plan **all, int *n, struct err *e)
 {
     int rc;
     while ((rc = need_workspace(t, all, *n, e)) == -ENOMEM && *n > 1) {
         int largest = 0;
         for (int i = 1; i < *n; i++)
-            largest = dnn_plan_workspace(all[i]) > dnn_plan_workspace(all[largest]) ? i : largest;
+            largest = cudnn_plan_workspace(all[i]) > cudnn_plan_workspace(all[largest]) ? i : largest;
         all[largest] = all[--*n];
     }
     return rc;
@@ -58,11 +58,11 @@ static int fit_workspace(struct tuner *t, struct dnn_plan **all, int *n, struct 
 
 static int tune_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
 {
-    struct dnn_plan *all[CANDIDATES];
-    struct dnn *dnn = t->pl->cuda->dnn;
+    struct cudnn_plan *all[CANDIDATES];
+    struct cudnn *dnn = t->pl->cuda->dnn;
     int n, best = -1;
     double best_us = 0, us;
-    TRY(dnn_candidates(dnn, d->pattern, &d->shape, all, CANDIDATES, &n, e));
+    TRY(cudnn_candidates(dnn, d->pattern, &d->shape, all, CANDIDATES, &n, e));
     TRY(fit_workspace(t, all, &n, e));
     for (int i = 0; i < n; i++) {
         d->plan = all[i];
@@ -76,9 +76,9 @@ static int tune_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
         }
     }
     if (best < 0)
-        return err_set(e, -ENOTSUP, "none of %d engines for %s runs on this GPU", n, dnn_pattern_name(d->pattern));
+        return err_set(e, -ENOTSUP, "none of %d engines for %s runs on this GPU", n, cudnn_pattern_name(d->pattern));
     d->plan = all[best];
-    return dnn_choose(dnn, d->plan, best_us, e);
+    return cudnn_choose(dnn, d->plan, best_us, e);
 }
 
 static int tune_all(struct tuner *t, struct err *e)
@@ -88,8 +88,8 @@ static int tune_all(struct tuner *t, struct err *e)
         struct gpu_dnn *d = &pl->steps[i]->dnn;
         if (pl->steps[i]->kind != STEP_DNN)
             continue;
-        TRY(dnn_find(pl->cuda->dnn, d->pattern, &d->shape, &d->plan, e));
-        if (!dnn_plan_measured(d->plan))
+        TRY(cudnn_find(pl->cuda->dnn, d->pattern, &d->shape, &d->plan, e));
+        if (!cudnn_plan_measured(d->plan))
             TRY(tune_graph(t, d, e));
     }
     return 0;

@@ -49,7 +49,7 @@ struct fake {
     struct block *blocks;
     bool failing;
     enum kernel fail_at;
-    const struct dnn_plan *last; /* that ran */
+    const struct cudnn_plan *last; /* that ran */
 };
 
 static struct fake *self(struct gpu *g)
@@ -68,7 +68,7 @@ static int run_dnn(struct fake *f, const struct gpu_dnn *d, struct err *e)
     const int rc = f->o.dnn ? f->o.dnn(f->o.ctx, d) : 0;
     f->last = d->plan;
     if (rc < 0)
-        return err_set(e, rc, "cuDNN: %s: as the test wants it", dnn_pattern_name(d->pattern));
+        return err_set(e, rc, "cuDNN: %s: as the test wants it", cudnn_pattern_name(d->pattern));
     if (!f->o.idle)
         fake_dnn(d);
     return 0;
@@ -289,7 +289,7 @@ static int fake_event_ms(struct gpu *g, struct gpu_event *from, struct gpu_event
     (void)from;
     (void)to;
     (void)e;
-    *ret = f->o.dnn_ms ? f->o.dnn_ms(f->o.ctx, f->last) : 1;
+    *ret = f->o.cudnn_ms ? f->o.cudnn_ms(f->o.ctx, f->last) : 1;
     return 0;
 }
 

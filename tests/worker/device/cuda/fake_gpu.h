@@ -25,7 +25,7 @@ struct fake_options {
     /* What running this graph with its plan answers (0, -ENOTSUP, ...), and how many milliseconds those between two events took, given the
      * last that ran. NULL: 0; 1 ms. */
     int (*dnn)(void *ctx, const struct gpu_dnn *d);
-    float (*dnn_ms)(void *ctx, const struct dnn_plan *last);
+    float (*cudnn_ms)(void *ctx, const struct cudnn_plan *last);
     void *ctx;
 };
 

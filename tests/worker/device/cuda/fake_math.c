@@ -38,16 +38,17 @@ static size_t at(bool nhwc, int n, int c, int h, int w, int c_all, int h_all, in
 }
 
 struct conv {
-    const struct dnn_shape *s;
+    const struct cudnn_shape *s;
     int oh, ow;
 };
 
 typedef void visit_fn(void *ctx, size_t x, size_t w, size_t y);
 
 /* Every multiplication of a convolution: element x of the input, w of the filter, y of the output. */
-static void visit(const struct dnn_shape *s, visit_fn *f, void *ctx)
+static void visit(const struct cudnn_shape *s, visit_fn *f, void *ctx)
 {
-    const int oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1, ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
+    const int oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
+              ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
     for (int n = 0; n < s->n; n++)
         for (int k = 0; k < s->k; k++)
             for (int p = 0; p < oh; p++)
@@ -87,7 +88,7 @@ static void backward_filter(void *ctx, size_t x, size_t w, size_t y)
 }
 
 /* Run a direction and store its result of n elements at `to`. */
-static void product(const struct dnn_shape *s, visit_fn *f, struct sums in, void *to, size_t n)
+static void product(const struct cudnn_shape *s, visit_fn *f, struct sums in, void *to, size_t n)
 {
     in.t = s->type;
     in.out = calloc(n + 1, sizeof *in.out);
@@ -102,9 +103,10 @@ struct sizes {
     int oh, ow;
 };
 
-static struct sizes sizes_of(const struct dnn_shape *s)
+static struct sizes sizes_of(const struct cudnn_shape *s)
 {
-    const int oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1, ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
+    const int oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
+              ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
     return (struct sizes){.x = (size_t)s->n * (size_t)s->c * (size_t)s->h * (size_t)s->w,
                           .w = (size_t)s->k * (size_t)s->c * (size_t)s->r * (size_t)s->s,
                           .y = (size_t)s->n * (size_t)s->k * (size_t)oh * (size_t)ow,
@@ -113,14 +115,14 @@ static struct sizes sizes_of(const struct dnn_shape *s)
 }
 
 /* The channel of element i; fused patterns are NHWC. */
-static size_t channel(const struct dnn_shape *s, size_t i, int c)
+static size_t channel(const struct cudnn_shape *s, size_t i, int c)
 {
     (void)s;
     return i % (size_t)c;
 }
 
 /* relu(x * scale + shift) in the graph's precision; malloc'ed. */
-static void *activated(const struct dnn_shape *s, const void *x, const void *scale, const void *shift)
+static void *activated(const struct cudnn_shape *s, const void *x, const void *scale, const void *shift)
 {
     const size_t n = sizes_of(s).x;
     void *out = calloc(n + 1, dtype_size(s->type));
@@ -132,7 +134,7 @@ static void *activated(const struct dnn_shape *s, const void *x, const void *sca
     return out;
 }
 
-static void statistics(const struct dnn_shape *s, const void *y, float *sum, float *squares)
+static void statistics(const struct cudnn_shape *s, const void *y, float *sum, float *squares)
 {
     const size_t n = sizes_of(s).y;
     double *a = calloc(2 * (size_t)s->k, sizeof *a);
@@ -149,7 +151,7 @@ static void statistics(const struct dnn_shape *s, const void *y, float *sum, flo
 }
 
 /* Slots as in dnn.h: dy, w, x, mean, invstd, scale, shift -> dz, dscale, dbias, a, b, c. */
-static void dgrad_drelu_bn(const struct dnn_shape *s, void *const *p)
+static void dgrad_drelu_bn(const struct cudnn_shape *s, void *const *p)
 {
     const size_t n = sizes_of(s).x, channels = (size_t)s->c;
     const float *mean = p[3], *invstd = p[4], *gamma = p[5], *beta = p[6];
@@ -177,7 +179,7 @@ static void dgrad_drelu_bn(const struct dnn_shape *s, void *const *p)
 
 void fake_dnn(const struct gpu_dnn *d)
 {
-    const struct dnn_shape *s = &d->shape;
+    const struct cudnn_shape *s = &d->shape;
     void *const *p = d->slot;
     const struct sizes z = sizes_of(s);
     void *x;

@@ -11,52 +11,53 @@ static const char *const names[] = {
 #undef X
 };
 
-int dnn_open(struct dnn **ret, const struct dnn_options *o, struct err *e)
+int cudnn_open(struct cudnn **ret, const struct cudnn_options *o, struct err *e)
 {
     return err_set(e, -ENODEV, "cuDNN is not linked");
 }
 
-void dnn_close(struct dnn *d)
+void cudnn_close(struct cudnn *d)
 {
 }
 
-int dnn_find(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, struct dnn_plan **ret, struct err *e)
-{
-    return err_set(e, -ENOTSUP, "cuDNN is not linked");
-}
-
-int dnn_candidates(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, struct dnn_plan **ret, int cap,
-                   int *ret_n, struct err *e)
+int cudnn_find(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
+               struct err *e)
 {
     return err_set(e, -ENOTSUP, "cuDNN is not linked");
 }
 
-int dnn_choose(struct dnn *d, struct dnn_plan *p, double us, struct err *e)
+int cudnn_candidates(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
+                     int cap, int *ret_n, struct err *e)
 {
     return err_set(e, -ENOTSUP, "cuDNN is not linked");
 }
 
-int dnn_export(const struct dnn *d, char **ret, struct err *e)
+int cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us, struct err *e)
 {
     return err_set(e, -ENOTSUP, "cuDNN is not linked");
 }
 
-int dnn_import(struct dnn *d, const char *json, struct err *e)
+int cudnn_export(const struct cudnn *d, char **ret, struct err *e)
 {
     return err_set(e, -ENOTSUP, "cuDNN is not linked");
 }
 
-bool dnn_plan_measured(const struct dnn_plan *p)
+int cudnn_import(struct cudnn *d, const char *json, struct err *e)
+{
+    return err_set(e, -ENOTSUP, "cuDNN is not linked");
+}
+
+bool cudnn_plan_measured(const struct cudnn_plan *p)
 {
     return true;
 }
 
-size_t dnn_plan_workspace(const struct dnn_plan *p)
+size_t cudnn_plan_workspace(const struct cudnn_plan *p)
 {
     return 0;
 }
 
-const char *dnn_pattern_name(enum dnn_pattern p)
+const char *cudnn_pattern_name(enum cudnn_pattern p)
 {
     return names[p];
 }

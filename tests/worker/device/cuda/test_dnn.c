@@ -27,17 +27,17 @@ static char *props;
 static char dir[] = "/tmp/crun-test-dnn-XXXXXX";
 static char logged[4096];
 
-static const struct dnn_shape halves = {.n = 4,
-                                        .c = 16,
-                                        .h = 14,
-                                        .w = 14,
-                                        .k = 32,
-                                        .r = 3,
-                                        .s = 3,
-                                        .stride = {1, 1},
-                                        .pad = {1, 1},
-                                        .type = DT_F16,
-                                        .nhwc = true};
+static const struct cudnn_shape halves = {.n = 4,
+                                          .c = 16,
+                                          .h = 14,
+                                          .w = 14,
+                                          .k = 32,
+                                          .r = 3,
+                                          .s = 3,
+                                          .stride = {1, 1},
+                                          .pad = {1, 1},
+                                          .type = DT_F16,
+                                          .nhwc = true};
 
 #define MUST(expr)                                                                                                     \
     do {                                                                                                               \
@@ -47,58 +47,58 @@ static const struct dnn_shape halves = {.n = 4,
             fail_msg("%s: %s", #expr, must_e.text);                                                                    \
     } while (0)
 
-static struct dnn *open_with(struct dnn_options o)
+static struct cudnn *open_with(struct cudnn_options o)
 {
-    struct dnn *d;
+    struct cudnn *d;
     if (!o.props_json)
         o.props_json = props;
-    MUST(dnn_open(&d, &o, e));
+    MUST(cudnn_open(&d, &o, e));
     return d;
 }
 
-static int candidates(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, struct dnn_plan **all)
+static int candidates(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **all)
 {
     int n;
-    MUST(dnn_candidates(d, p, s, all, MANY, &n, e));
+    MUST(cudnn_candidates(d, p, s, all, MANY, &n, e));
     return n;
 }
 
-static int count_plans(const struct dnn *d)
+static int count_plans(const struct cudnn *d)
 {
     int n = 0;
-    for (const struct dnn_plan *p = d->plans; p; p = p->next)
+    for (const struct cudnn_plan *p = d->plans; p; p = p->next)
         n++;
     return n;
 }
 
-static void same_plan(const struct dnn_plan *a, const struct dnn_plan *b)
+static void same_plan(const struct cudnn_plan *a, const struct cudnn_plan *b)
 {
-    assert_string_equal(dnn_plan_choice(a), dnn_plan_choice(b));
-    assert_string_equal(dnn_plan_name(a), dnn_plan_name(b));
-    assert_int_equal(dnn_plan_workspace(a), dnn_plan_workspace(b));
-    assert_int_equal(dnn_plan_pattern(a), dnn_plan_pattern(b));
+    assert_string_equal(cudnn_plan_choice(a), cudnn_plan_choice(b));
+    assert_string_equal(cudnn_plan_name(a), cudnn_plan_name(b));
+    assert_int_equal(cudnn_plan_workspace(a), cudnn_plan_workspace(b));
+    assert_int_equal(cudnn_plan_pattern(a), cudnn_plan_pattern(b));
 }
 
-static struct dnn_plan *find(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s)
+static struct cudnn_plan *find(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s)
 {
-    struct dnn_plan *r;
-    MUST(dnn_find(d, p, s, &r, e));
+    struct cudnn_plan *r;
+    MUST(cudnn_find(d, p, s, &r, e));
     return r;
 }
 
 static void every_candidate_is_adopted_from_its_text(void **state)
 {
-    struct dnn *from = open_with((struct dnn_options){0}), *to = open_with((struct dnn_options){0});
+    struct cudnn *from = open_with((struct cudnn_options){0}), *to = open_with((struct cudnn_options){0});
     for (int p = 0; p < DNN_PATTERN_COUNT; p++) {
-        struct dnn_plan *all[MANY];
+        struct cudnn_plan *all[MANY];
         const int n = candidates(from, p, &halves, all);
         for (int i = 0; i < n; i++) {
-            MUST(dnn_adopt(to, p, &halves, dnn_plan_choice(all[i]), e));
+            MUST(cudnn_adopt(to, p, &halves, cudnn_plan_choice(all[i]), e));
             same_plan(all[i], find(to, p, &halves));
         }
     }
-    dnn_close(from);
-    dnn_close(to);
+    cudnn_close(from);
+    cudnn_close(to);
     (void)state;
 }
 
@@ -113,15 +113,15 @@ static void log_to_buffer(void *arg, const char *line, size_t n)
 /* The last candidate, so that it differs from the heuristics' first, is chosen as the fastest; into the cache. Its text, malloc'ed. */
 static char *choose_last(const char *cache)
 {
-    struct dnn *d = open_with((struct dnn_options){.cache_dir = cache});
-    struct dnn_plan *all[MANY];
+    struct cudnn *d = open_with((struct cudnn_options){.cache_dir = cache});
+    struct cudnn_plan *all[MANY];
     const int n = candidates(d, DNN_CONV, &halves, all);
     assert_true(n > 1);
-    assert_string_not_equal(dnn_plan_choice(all[0]), dnn_plan_choice(all[n - 1]));
-    MUST(dnn_choose(d, all[n - 1], 12.5, e));
-    assert_true(dnn_plan_measured(all[n - 1]));
-    char *r = strdup(dnn_plan_choice(all[n - 1]));
-    dnn_close(d);
+    assert_string_not_equal(cudnn_plan_choice(all[0]), cudnn_plan_choice(all[n - 1]));
+    MUST(cudnn_choose(d, all[n - 1], 12.5, e));
+    assert_true(cudnn_plan_measured(all[n - 1]));
+    char *r = strdup(cudnn_plan_choice(all[n - 1]));
+    cudnn_close(d);
     return r;
 }
 
@@ -159,15 +159,15 @@ static void a_cached_plan_is_taken_as_measured(void **state)
     char cache[256];
     subfolder(cache, sizeof cache, "hit");
     char *choice = choose_last(cache);
-    struct dnn *d = open_with((struct dnn_options){.cache_dir = cache});
-    const struct dnn_plan *p = find(d, DNN_CONV, &halves);
-    assert_string_equal(choice, dnn_plan_choice(p));
-    assert_true(dnn_plan_measured(p));
+    struct cudnn *d = open_with((struct cudnn_options){.cache_dir = cache});
+    const struct cudnn_plan *p = find(d, DNN_CONV, &halves);
+    assert_string_equal(choice, cudnn_plan_choice(p));
+    assert_true(cudnn_plan_measured(p));
     assert_int_equal(1, count_plans(d)); /* no candidate was made */
     p = find(d, DNN_DGRAD, &halves);     /* nothing is cached for this one */
-    assert_false(dnn_plan_measured(p));
+    assert_false(cudnn_plan_measured(p));
     free(choice);
-    dnn_close(d);
+    cudnn_close(d);
     (void)state;
 }
 
@@ -192,12 +192,12 @@ static void a_damaged_file_is_told_of_and_left_alone(void **state)
         fclose(f);
         logged[0] = '\0';
         log_redirect(log_to_buffer, NULL);
-        struct dnn *d = open_with((struct dnn_options){.cache_dir = cache});
-        const struct dnn_plan *p = find(d, DNN_CONV, &halves);
+        struct cudnn *d = open_with((struct cudnn_options){.cache_dir = cache});
+        const struct cudnn_plan *p = find(d, DNN_CONV, &halves);
         log_redirect(NULL, NULL);
-        if (dnn_plan_measured(p) || !strcmp(choice, dnn_plan_choice(p)) || !strstr(logged, "chosen anew"))
-            fail_msg("with '%s' in the cache: plan %s, log '%s'", damage[i], dnn_plan_name(p), logged);
-        dnn_close(d);
+        if (cudnn_plan_measured(p) || !strcmp(choice, cudnn_plan_choice(p)) || !strstr(logged, "chosen anew"))
+            fail_msg("with '%s' in the cache: plan %s, log '%s'", damage[i], cudnn_plan_name(p), logged);
+        cudnn_close(d);
     }
     free(choice);
     (void)state;
@@ -218,24 +218,24 @@ static void another_card_cudnn_or_rule_has_another_folder(void **state)
     char cache[256], folder[1024], old[1100], *other = renamed();
     subfolder(cache, sizeof cache, "folders");
     char *choice = choose_last(cache);
-    struct dnn *d = open_with((struct dnn_options){.cache_dir = cache, .props_json = other});
-    assert_false(dnn_plan_measured(find(d, DNN_CONV, &halves)));
-    dnn_close(d);
-    d = open_with((struct dnn_options){.cache_dir = cache, .deterministic = true});
-    assert_false(dnn_plan_measured(find(d, DNN_CONV, &halves)));
-    dnn_close(d);
+    struct cudnn *d = open_with((struct cudnn_options){.cache_dir = cache, .props_json = other});
+    assert_false(cudnn_plan_measured(find(d, DNN_CONV, &halves)));
+    cudnn_close(d);
+    d = open_with((struct cudnn_options){.cache_dir = cache, .deterministic = true});
+    assert_false(cudnn_plan_measured(find(d, DNN_CONV, &halves)));
+    cudnn_close(d);
 
     snprintf(folder, sizeof folder, "%s", cache);
     only_entry(folder, sizeof folder);
     char version[32];
-    snprintf(version, sizeof version, "cuDNN %d", dnn_version());
+    snprintf(version, sizeof version, "cuDNN %d", cudnn_version());
     assert_non_null(strstr(folder, "NVIDIA H200"));
     assert_non_null(strstr(folder, version));
     snprintf(old, sizeof old, "%.*scuDNN 90100", (int)(strstr(folder, "cuDNN") - folder), folder);
     assert_int_equal(0, rename(folder, old)); /* as if written by an older cuDNN */
-    d = open_with((struct dnn_options){.cache_dir = cache});
-    assert_false(dnn_plan_measured(find(d, DNN_CONV, &halves)));
-    dnn_close(d);
+    d = open_with((struct cudnn_options){.cache_dir = cache});
+    assert_false(cudnn_plan_measured(find(d, DNN_CONV, &halves)));
+    cudnn_close(d);
     free(choice);
     free(other);
     (void)state;
@@ -245,31 +245,31 @@ static void another_card_cudnn_or_rule_has_another_folder(void **state)
 
 static void the_list_of_a_checkpoint_gives_the_same_plans(void **state)
 {
-    struct dnn *from = open_with((struct dnn_options){0}), *to = open_with((struct dnn_options){0});
-    struct dnn_shape single = halves;
+    struct cudnn *from = open_with((struct cudnn_options){0}), *to = open_with((struct cudnn_options){0});
+    struct cudnn_shape single = halves;
     single.type = DT_F32;
     single.nhwc = false;
-    const struct dnn_shape *shapes[] = {&halves, &single};
+    const struct cudnn_shape *shapes[] = {&halves, &single};
     char *text;
     for (int i = 0; i < 2; i++) {
         for (int p = 0; p < 3; p++) {
-            static const enum dnn_pattern plain[] = {DNN_CONV, DNN_DGRAD, DNN_WGRAD};
-            struct dnn_plan *all[MANY];
+            static const enum cudnn_pattern plain[] = {DNN_CONV, DNN_DGRAD, DNN_WGRAD};
+            struct cudnn_plan *all[MANY];
             const int n = candidates(from, plain[p], shapes[i], all);
-            MUST(dnn_choose(from, all[n - 1], i == 0 ? 3.5 : 0, e)); /* the halves are measured */
+            MUST(cudnn_choose(from, all[n - 1], i == 0 ? 3.5 : 0, e)); /* the halves are measured */
         }
     }
-    MUST(dnn_export(from, &text, e));
-    MUST(dnn_import(to, text, e));
+    MUST(cudnn_export(from, &text, e));
+    MUST(cudnn_import(to, text, e));
     assert_int_equal(6, count_plans(to));
-    for (const struct dnn_plan *p = to->plans; p; p = p->next) {
+    for (const struct cudnn_plan *p = to->plans; p; p = p->next) {
         same_plan(find(from, p->pattern, &p->shape), p);
         assert_ptr_equal(p, find(to, p->pattern, &p->shape));
-        assert_int_equal(p->shape.type == DT_F16, dnn_plan_measured(p));
+        assert_int_equal(p->shape.type == DT_F16, cudnn_plan_measured(p));
     }
     free(text);
-    dnn_close(from);
-    dnn_close(to);
+    cudnn_close(from);
+    cudnn_close(to);
     (void)state;
 }
 
@@ -293,15 +293,15 @@ static void a_damaged_list_is_an_error(void **state)
                   {GRAPH(GOOD_SHAPE, "7"), "engine"},
                   {GRAPH(GOOD_SHAPE, "{\"engine\": 1000000, \"knobs\": []}"), "g7"},
                   {GRAPH(GOOD_SHAPE, "{\"engine\": 0, \"knobs\": [7]}"), "g7"}};
-    struct dnn *d = open_with((struct dnn_options){0});
+    struct cudnn *d = open_with((struct cudnn_options){0});
     for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
         struct err e = {0};
-        const int rc = dnn_import(d, damage[i].text, &e);
+        const int rc = cudnn_import(d, damage[i].text, &e);
         if (rc >= 0 || !strstr(e.text, damage[i].want))
             fail_msg("%s: %d '%s', expected an error with '%s'", damage[i].text, rc, e.text, damage[i].want);
     }
     assert_int_equal(0, count_plans(d));
-    dnn_close(d);
+    cudnn_close(d);
     (void)state;
 }
 
@@ -309,33 +309,33 @@ static void a_damaged_list_is_an_error(void **state)
 
 static void workspace_stays_within_its_limit(void **state)
 {
-    struct dnn *d = open_with((struct dnn_options){0});
-    struct dnn_shape s = halves;
-    struct dnn_plan *all[MANY];
+    struct cudnn *d = open_with((struct cudnn_options){0});
+    struct cudnn_shape s = halves;
+    struct cudnn_plan *all[MANY];
     size_t most = 0;
     const char *greedy = NULL;
     s.k = s.c = 64;
     const int n = candidates(d, DNN_WGRAD, &s, all);
     for (int i = 0; i < n; i++) {
-        if (dnn_plan_workspace(all[i]) > most) {
-            most = dnn_plan_workspace(all[i]);
-            greedy = dnn_plan_choice(all[i]);
+        if (cudnn_plan_workspace(all[i]) > most) {
+            most = cudnn_plan_workspace(all[i]);
+            greedy = cudnn_plan_choice(all[i]);
         }
     }
     assert_true(most > 0);
-    struct dnn *limited = open_with((struct dnn_options){.workspace_limit = most - 1});
+    struct cudnn *limited = open_with((struct cudnn_options){.workspace_limit = most - 1});
     const int fewer = candidates(limited, DNN_WGRAD, &s, all);
     for (int i = 0; i < fewer; i++)
-        assert_true(dnn_plan_workspace(all[i]) < most);
+        assert_true(cudnn_plan_workspace(all[i]) < most);
     struct err e = {0};
-    assert_int_equal(-ENOTSUP, dnn_adopt(limited, DNN_WGRAD, &s, greedy, &e));
+    assert_int_equal(-ENOTSUP, cudnn_adopt(limited, DNN_WGRAD, &s, greedy, &e));
     assert_non_null(strstr(e.text, "workspace"));
-    dnn_close(limited);
-    dnn_close(d);
+    cudnn_close(limited);
+    cudnn_close(d);
     (void)state;
 }
 
-static bool noted(const struct dnn_plan *p, cudnnBackendNumericalNote_t note)
+static bool noted(const struct cudnn_plan *p, cudnnBackendNumericalNote_t note)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     cudnnBackendDescriptor_t engine;
@@ -353,15 +353,15 @@ static bool noted(const struct dnn_plan *p, cudnnBackendNumericalNote_t note)
 }
 
 /* How many candidates of this device have the note; one of them, if any. */
-static int count_noted(struct dnn *d, enum dnn_pattern p, const struct dnn_shape *s, cudnnBackendNumericalNote_t note,
-                       const char **ret_choice)
+static int count_noted(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s,
+                       cudnnBackendNumericalNote_t note, const char **ret_choice)
 {
-    struct dnn_plan *all[MANY];
+    struct cudnn_plan *all[MANY];
     const int n = candidates(d, p, s, all);
     int r = 0;
     for (int i = 0; i < n; i++) {
         if (noted(all[i], note)) {
-            *ret_choice = dnn_plan_choice(all[i]);
+            *ret_choice = cudnn_plan_choice(all[i]);
             r++;
         }
     }
@@ -370,8 +370,8 @@ static int count_noted(struct dnn *d, enum dnn_pattern p, const struct dnn_shape
 
 static void fp32_without_tf32_uses_no_tensor_cores(void **state)
 {
-    struct dnn *d = open_with((struct dnn_options){0});
-    struct dnn_shape s = halves;
+    struct cudnn *d = open_with((struct cudnn_options){0});
+    struct cudnn_shape s = halves;
     const char *choice = NULL, *none;
     s.type = DT_F32;
     for (int p = DNN_CONV; p < DNN_PATTERN_COUNT; p++) {
@@ -382,37 +382,37 @@ static void fp32_without_tf32_uses_no_tensor_cores(void **state)
         s.tf32 = false;
         assert_int_equal(0, count_noted(d, p, &s, CUDNN_NUMERICAL_NOTE_TENSOR_CORE, &none));
         assert_int_equal(0, count_noted(d, p, &s, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, &none));
-        assert_int_equal(-ENOTSUP, dnn_adopt(d, p, &s, choice, NULL)); /* nor one from a file */
+        assert_int_equal(-ENOTSUP, cudnn_adopt(d, p, &s, choice, NULL)); /* nor one from a file */
     }
-    dnn_close(d);
+    cudnn_close(d);
     (void)state;
 }
 
 static void deterministic_leaves_out_engines_that_are_not(void **state)
 {
-    struct dnn *d = open_with((struct dnn_options){0}),
-               *strict = open_with((struct dnn_options){.deterministic = true});
+    struct cudnn *d = open_with((struct cudnn_options){0}),
+                 *strict = open_with((struct cudnn_options){.deterministic = true});
     struct err e = {0};
     const char *choice = NULL, *none;
     int loose = 0;
-    enum dnn_pattern of = DNN_CONV;
-    struct dnn_shape shapes[] = {halves, halves}, *with = NULL;
+    enum cudnn_pattern of = DNN_CONV;
+    struct cudnn_shape shapes[] = {halves, halves}, *with = NULL;
     shapes[1].type = DT_F32;
     shapes[1].nhwc = false;
     for (int i = 0; i < 2; i++) {
         for (int p = DNN_DGRAD; p <= DNN_WGRAD; p++) {
             const int n = count_noted(d, p, &shapes[i], CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, &choice);
-            of = n ? (enum dnn_pattern)p : of;
+            of = n ? (enum cudnn_pattern)p : of;
             with = n ? &shapes[i] : with;
             loose += n;
             assert_int_equal(0, count_noted(strict, p, &shapes[i], CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, &none));
         }
     }
     assert_true(loose > 0);
-    assert_int_equal(-ENOTSUP, dnn_adopt(strict, of, with, choice, &e));
+    assert_int_equal(-ENOTSUP, cudnn_adopt(strict, of, with, choice, &e));
     assert_non_null(strstr(e.text, "not deterministic"));
-    dnn_close(strict);
-    dnn_close(d);
+    cudnn_close(strict);
+    cudnn_close(d);
     (void)state;
 }
 

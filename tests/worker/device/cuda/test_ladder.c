@@ -125,7 +125,7 @@ static double distance(const float *a, const float *b, size_t n)
     return sqrt(d / s);
 }
 
-static int count(const struct rig *r, enum dnn_pattern pattern)
+static int count(const struct rig *r, enum cudnn_pattern pattern)
 {
     const struct cuda_plan *pl = (const struct cuda_plan *)r->plan;
     int n = 0;

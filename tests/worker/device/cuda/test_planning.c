@@ -28,7 +28,7 @@ static char *props;
 struct tally {
     int count, distinct;
     size_t workspace;
-    const struct dnn_plan *seen[512];
+    const struct cudnn_plan *seen[512];
 };
 
 static struct program *model(const char *arch)
@@ -49,10 +49,10 @@ static struct program *model(const char *arch)
 static struct device *open_idle(const struct kind *k)
 {
     struct gpu *g;
-    struct dnn *dnn;
+    struct cudnn *dnn;
     struct device *d;
     struct err e = {0};
-    if (dnn_open(&dnn, &(struct dnn_options){.props_json = props}, &e) < 0)
+    if (cudnn_open(&dnn, &(struct cudnn_options){.props_json = props}, &e) < 0)
         fail_msg("%s", e.text);
     fake_gpu_open(&g, &(struct fake_options){.idle = true, .memory = (size_t)1 << 40});
     const struct cuda_options o = {.graphs = true, .tf32 = k->tf32, .fused_patterns = true};
@@ -61,9 +61,9 @@ static struct device *open_idle(const struct kind *k)
     return d;
 }
 
-static void count(struct tally *t, const struct dnn_plan *p)
+static void count(struct tally *t, const struct cudnn_plan *p)
 {
-    const size_t w = dnn_plan_workspace(p);
+    const size_t w = cudnn_plan_workspace(p);
     t->count++;
     t->workspace = w > t->workspace ? w : t->workspace;
     for (int i = 0; i < t->distinct; i++)
@@ -85,7 +85,7 @@ static void print_tally(const char *arch, const struct kind *k, int batch, const
 {
     for (int i = 0; i < DNN_PATTERN_COUNT; i++)
         if (t[i].count)
-            print_message("# %-10s %-5s %5d  %-15s %6d %9d %10zu KiB\n", arch, k->name, batch, dnn_pattern_name(i),
+            print_message("# %-10s %-5s %5d  %-15s %6d %9d %10zu KiB\n", arch, k->name, batch, cudnn_pattern_name(i),
                           t[i].count, t[i].distinct, t[i].workspace >> 10);
 }
 
@@ -101,9 +101,9 @@ static void examine(const struct program *p, const char *arch, const struct kind
             continue;
         if (!s->dnn.plan)
             fail_msg("%s %s batch %d: op %d has no plan for %s", arch, k->name, batch, s->op,
-                     dnn_pattern_name(s->dnn.pattern));
-        assert_int_equal(s->dnn.pattern, dnn_plan_pattern(s->dnn.plan));
-        assert_true(pl->workspace_bytes >= dnn_plan_workspace(s->dnn.plan));
+                     cudnn_pattern_name(s->dnn.pattern));
+        assert_int_equal(s->dnn.pattern, cudnn_plan_pattern(s->dnn.plan));
+        assert_true(pl->workspace_bytes >= cudnn_plan_workspace(s->dnn.plan));
         count(&t[s->dnn.pattern], s->dnn.plan);
         all++;
         fused += s->dnn.pattern != DNN_CONV && s->dnn.pattern != DNN_DGRAD && s->dnn.pattern != DNN_WGRAD;

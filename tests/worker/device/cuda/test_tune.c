@@ -35,11 +35,11 @@ static char dir[] = "/tmp/crun-test-tune-XXXXXX";
 struct script {
     int refuse; /* the error of every second candidate, 0: all run */
     bool refuse_all;
-    const struct dnn_plan *seen[SEEN];
+    const struct cudnn_plan *seen[SEEN];
     int nseen, timed;
 };
 
-static int place(struct script *s, const struct dnn_plan *p)
+static int place(struct script *s, const struct cudnn_plan *p)
 {
     for (int i = 0; i < s->nseen; i++)
         if (s->seen[i] == p)
@@ -56,7 +56,7 @@ static int answer(void *ctx, const struct gpu_dnn *d)
     return s->refuse && (s->refuse_all || i % 2) ? s->refuse : 0;
 }
 
-static float milliseconds(void *ctx, const struct dnn_plan *last)
+static float milliseconds(void *ctx, const struct cudnn_plan *last)
 {
     struct script *s = ctx;
     s->timed++;
@@ -86,17 +86,17 @@ static struct program *small(void)
 
 static void open_rig(struct rig *r, const char *cache, size_t memory)
 {
-    struct dnn *dnn;
+    struct cudnn *dnn;
     const struct fake_options fake = {.memory = memory,
                                       .idle = true,
                                       .at_close = &r->counts,
                                       .dnn = answer,
-                                      .dnn_ms = milliseconds,
+                                      .cudnn_ms = milliseconds,
                                       .ctx = &r->script};
     const struct cuda_options o = {.graphs = true, .tune = true, .cache_dir = cache};
     r->p = small();
     assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
-    MUST(dnn_open(&dnn, &(struct dnn_options){.props_json = props, .cache_dir = cache}, e));
+    MUST(cudnn_open(&dnn, &(struct cudnn_options){.props_json = props, .cache_dir = cache}, e));
     MUST(cuda_open_on(&r->d, r->gpu, dnn, &o, e));
     const size_t n[] = {r->p->n_train, r->p->n_stats, r->p->n_reduce};
     for (int i = 0; i < 3; i++)
@@ -127,11 +127,11 @@ static void close_rig(struct rig *r)
     assert_int_equal(0, r->counts.events);
 }
 
-static bool same_graph(const struct gpu_dnn *a, const struct dnn_plan *p, struct rig *r)
+static bool same_graph(const struct gpu_dnn *a, const struct cudnn_plan *p, struct rig *r)
 {
-    struct dnn_plan *found;
-    struct dnn *dnn = ((struct cuda *)r->d)->dnn;
-    MUST(dnn_find(dnn, a->pattern, &a->shape, &found, e));
+    struct cudnn_plan *found;
+    struct cudnn *dnn = ((struct cuda *)r->d)->dnn;
+    MUST(cudnn_find(dnn, a->pattern, &a->shape, &found, e));
     return found == p;
 }
 
@@ -145,15 +145,15 @@ static void check_fastest(struct rig *r, const struct plan *plan)
         if (pl->steps[i]->kind != STEP_DNN)
             continue;
         n++;
-        assert_true(dnn_plan_measured(d->plan));
+        assert_true(cudnn_plan_measured(d->plan));
         assert_true(same_graph(d, d->plan, r));
-        assert_true(pl->workspace_bytes >= dnn_plan_workspace(d->plan));
+        assert_true(pl->workspace_bytes >= cudnn_plan_workspace(d->plan));
         /* who was seen right after the winner belongs to the next graph, or was refused */
         const int at = place(&r->script, d->plan);
         if (r->script.refuse)
             assert_int_equal(0, at % 2);
         for (int k = at + 1; k < r->script.nseen; k++)
-            if (!(r->script.refuse && k % 2) && dnn_plan_pattern(r->script.seen[k]) == d->pattern)
+            if (!(r->script.refuse && k % 2) && cudnn_plan_pattern(r->script.seen[k]) == d->pattern)
                 assert_false(same_graph(d, r->script.seen[k], r));
     }
     assert_int_equal(8, n); /* three forward, three of weights, two of data */
@@ -187,7 +187,7 @@ static void winner_of(const struct plan *plan, char *out, size_t cap)
     out[0] = '\0';
     for (int i = 0; i < pl->nsteps; i++)
         if (pl->steps[i]->kind == STEP_DNN)
-            used += (size_t)snprintf(out + used, cap - used, "%s\n", dnn_plan_choice(pl->steps[i]->dnn.plan));
+            used += (size_t)snprintf(out + used, cap - used, "%s\n", cudnn_plan_choice(pl->steps[i]->dnn.plan));
     assert_true(used < cap);
 }
 
@@ -280,7 +280,7 @@ static void workspace_that_does_not_fit_is_passed_over(void **state)
     open_rig(&wide, NULL, 0);
     MUST(make(&wide, &plan, e));
     for (int i = 0; i < wide.script.nseen; i++) {
-        const size_t n = dnn_plan_workspace(wide.script.seen[i]);
+        const size_t n = cudnn_plan_workspace(wide.script.seen[i]);
         greedy += n > PLAN_GEMM_WORKSPACE;
         most = n > most ? n : most;
     }
@@ -299,7 +299,7 @@ static void workspace_that_does_not_fit_is_passed_over(void **state)
     assert_true(tight.script.timed > 0);
     assert_true(tight.script.timed < all);
     for (int i = 0; i < tight.script.nseen; i++)
-        assert_true(dnn_plan_workspace(tight.script.seen[i]) < most);
+        assert_true(cudnn_plan_workspace(tight.script.seen[i]) < most);
     if (rc == 0)
         tight.d->ops->plan_close(plan);
     close_rig(&tight);
