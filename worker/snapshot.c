@@ -12,6 +12,7 @@
 #include "worker/config.h"
 #include "worker/program/program.h"
 #include "worker/snapshot_impl.h"
+#include "worker/snapshot_order.h"
 #include "worker/state.h"
 
 #define META_MAX (64 << 20) /* bytes of a manifest that another rank may announce */
@@ -122,17 +123,6 @@ static int share(struct comm *c, int source, int64_t read_rc, struct image *im, 
     return 0;
 }
 
-/* The place in the epoch is a number of samples: steps of the old batch as steps of ours. What was over stays over. */
-static int64_t same_place(int64_t step, int64_t old_batch, const struct snapshot_identity *id)
-{
-    struct sampler was = id->order;
-    if (old_batch == id->batch || old_batch <= 0 || id->batch <= 0)
-        return step;
-    was.batch = (size_t)old_batch < was.n ? (size_t)old_batch : was.n; /* as session's batch_of() */
-    const int64_t steps = sampler_steps(&id->order), here = step * (int64_t)was.batch / (int64_t)id->order.batch;
-    return step >= sampler_steps(&was) || here > steps ? steps : here;
-}
-
 static int take(struct state *s, const struct image *im, const char *text, const struct snapshot_identity *id,
                 bool tell, struct position *at, struct err *e)
 {
@@ -146,9 +136,7 @@ static int take(struct state *s, const struct image *im, const char *text, const
     if (rc == 0)
         rc = image_upload(im, s, e);
     if (rc == 0) {
-        int64_t batch = id->batch;
-        json_i64(meta, "batch", &batch, NULL);
-        found.step = same_place(found.step, batch, id);
+        found.step = meta_place(meta, found.step, id);
         *at = found;
         meta_take_scale(meta, id, tell, &s->loss_scale);
     }

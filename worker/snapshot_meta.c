@@ -1,5 +1,7 @@
 #include "worker/snapshot_impl.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/err.h"
@@ -7,10 +9,10 @@
 #include "common/log.h"
 #include "worker/config.h"
 #include "worker/loss_scale.h"
-#include "worker/optim/schedule.h"
 #include "worker/program/program.h"
 #include "worker/snapshot.h"
 #include "worker/snapshot_input.h"
+#include "worker/snapshot_order.h"
 
 /* Members of the manifest that are plain numbers: written, read and compared from this list. */
 #define POSITION_FIELDS(X)                                                                                             \
@@ -52,18 +54,37 @@
     X("label-smoothing", label_smoothing)                                                                              \
     X("ema", ema)                                                                                                      \
     X("accumulate", accumulate)                                                                                        \
-    X("lr-scale", lr_scale)                                                                                            \
     X("lr-power", lr_power)                                                                                            \
     X("lr-step", lr_step_epochs)                                                                                       \
     X("lr-gamma", lr_gamma)                                                                                            \
     X("warmup-epochs", warmup_epochs)                                                                                  \
+    X("warmup-start", warmup_start)                                                                                    \
     X("crop-scale MIN", crop_scale.min)                                                                                \
     X("crop-scale MAX", crop_scale.max)                                                                                \
     X("sync-bn", sync_bn)
 
-static const char *policy_name(const struct snapshot_identity *id)
+/* The same of options whose values are names, and of flags. */
+static const char *const named_options[] = {"lr-policy", "lr-scale",  "lr-warmup", "sampler",
+                                            "shuffle",   "drop-last", "nesterov",  "sgd-rule"};
+#define NAMED_OPTIONS (sizeof named_options / sizeof *named_options)
+
+static void add_milestones(cJSON *options, const struct milestones *m)
 {
-    return schedule_policy_name((enum lr_policy)id->cfg->lr_policy);
+    cJSON *list = cJSON_AddArrayToObject(options, "lr-milestones");
+    for (int i = 0; i < m->n; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateNumber(m->epoch[i]));
+}
+
+/* Of this run. */
+static void add_named_options(cJSON *options, const struct train_config *cfg)
+{
+    cJSON *all = cJSON_CreateObject();
+    args_json(&train_program, cfg, all);
+    for (size_t i = 0; i < NAMED_OPTIONS; i++)
+        cJSON_AddItemToObject(options, named_options[i],
+                              cJSON_DetachItemFromObjectCaseSensitive(all, named_options[i]));
+    add_milestones(options, &cfg->milestones);
+    cJSON_Delete(all);
 }
 
 /* Integers above 2^53 do not occur (seeds are limited by the option table), so JSON numbers are exact. */
@@ -88,7 +109,8 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 #define X(name, f) cJSON_AddNumberToObject(options, name, (double)id->cfg->f);
     NOTED_OPTIONS(X)
 #undef X
-    cJSON_AddStringToObject(options, "lr-policy", policy_name(id));
+    add_named_options(options, id->cfg);
+    meta_add_order(m, &id->order);
     cJSON *classes = cJSON_AddArrayToObject(m, "classes");
     for (int i = 0; i < id->nclasses; i++)
         cJSON_AddItemToArray(classes, cJSON_CreateString(id->classes[i]));
@@ -140,10 +162,34 @@ static int check_classes(const cJSON *meta, const struct snapshot_identity *id, 
     return 0;
 }
 
+/* Without the quotes of JSON. */
+static void print_value(const cJSON *v, char *out, size_t cap)
+{
+    char *text = cJSON_PrintUnformatted(v);
+    snprintf(out, cap, "%s", cJSON_IsString(v) ? v->valuestring : text ? text : "?");
+    free(text);
+}
+
+/* What a checkpoint does not say (older ones), or says as a number, is not compared. */
+static void tell_named_options(const cJSON *options, const struct snapshot_identity *id)
+{
+    cJSON *mine = cJSON_CreateObject();
+    char a[256], b[256];
+    add_named_options(mine, id->cfg);
+    for (const cJSON *now = mine->child; now; now = now->next) {
+        const cJSON *was = cJSON_GetObjectItemCaseSensitive(options, now->string);
+        if (!was || cJSON_IsNumber(was) || cJSON_Compare(was, now, true))
+            continue;
+        print_value(was, a, sizeof a);
+        print_value(now, b, sizeof b);
+        log_warn("resume", "--%s was %s and is now %s", now->string, a, b);
+    }
+    cJSON_Delete(mine);
+}
+
 static void tell_options(const cJSON *meta, const struct snapshot_identity *id)
 {
     const struct train_config *cfg = id->cfg;
-    const char *policy;
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(meta, "options");
     double was;
 #define X(name, f)                                                                                                     \
@@ -151,8 +197,7 @@ static void tell_options(const cJSON *meta, const struct snapshot_identity *id)
         log_warn("resume", "--" name " was %g and is now %g", was, (double)cfg->f);
     NOTED_OPTIONS(X)
 #undef X
-    if (json_str(options, "lr-policy", &policy, NULL) == 0 && strcmp(policy, policy_name(id)) != 0)
-        log_warn("resume", "--lr-policy was %s and is now %s", policy, policy_name(id));
+    tell_named_options(options, id);
 }
 
 /* An evaluation takes the averages, as the training did, where --ema is given. */
@@ -188,6 +233,8 @@ int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell,
 #undef X
     TRY(check_classes(meta, id, e));
     TRY(meta_check_input(meta, id, tell, e));
+    if (!id->evaluate)
+        TRY(meta_check_order(meta, &id->order, e));
     if (tell && id->evaluate)
         tell_average(meta, id);
     if (!tell || id->evaluate)

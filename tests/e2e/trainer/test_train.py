@@ -198,6 +198,29 @@ def test_another_batch_size_and_rate_are_taken_and_told(data, tmp_path):
     assert len(rates) == 8 and all(0 < r <= 0.1 for r in rates), rates
 
 
+CHANGED = {"lr-scale": ("none", "batch256"), "lr-warmup": ("linear", "caffe2"), "warmup-start": ("0.1", "0.5"),
+           "lr-milestones": ("[30,60,80]", "[1,2]"), "sampler": ("global", "distributed"), "shuffle": ("auto", "off")}
+
+
+def test_options_with_names_are_told_by_name_when_they_change(data, tmp_path):
+    assert run(*small(data, "--max-steps", 5, out=tmp_path, epochs=2)).returncode == 0
+    args = [w for name, (_, now) in CHANGED.items() for w in ("--" + name, now.strip("[]"))]
+    p = run(*small(data, "--resume", "auto", "--nesterov", "--max-steps", 6, *args, out=tmp_path, epochs=2))
+    assert p.returncode == 0, p.stderr
+    for name, (was, now) in CHANGED.items():
+        assert f"--{name} was {was} and is now {now}" in p.stderr, p.stderr
+    assert "--nesterov was false and is now true" in p.stderr, p.stderr
+
+
+@pytest.mark.parametrize("args", [("--sampler", "distributed"), ("--shuffle", "off")])
+def test_another_order_of_the_samples_is_refused_in_the_middle_of_an_epoch(data, tmp_path, args):
+    assert run(*small(data, "--max-steps", 3, out=tmp_path, epochs=2)).returncode == 0
+    p = run(*small(data, "--resume", "auto", *args, out=tmp_path, epochs=2))
+    assert p.returncode == 78 and "in the middle of an epoch" in p.stderr and " ".join(args) in p.stderr, p.stderr
+    p = run(*small(data, "--resume", "auto", "--shuffle", "on", "--max-steps", 4, out=tmp_path, epochs=2))
+    assert p.returncode == 0, "what auto means is no other order: " + p.stderr
+
+
 def test_fewer_epochs_than_done_end_the_run_with_an_evaluation(data, tmp_path):
     assert run(*small(data, "--max-steps", 13, out=tmp_path, epochs=4)).returncode == 0
     p = run(*small(data, "--test-data", data / "val", "--resume", "auto", out=tmp_path, epochs=2))
