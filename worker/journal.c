@@ -118,7 +118,7 @@ static double percent(double hits, double count)
 
 static double mean(double sum, double count)
 {
-    return count > 0 ? sum / count : 0;
+    return count <= 0 ? 0 : isnan(sum) ? NAN : sum / count; /* no "-nan" */
 }
 
 static double epochs_done(const struct session *s, const struct position *at)

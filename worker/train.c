@@ -11,6 +11,7 @@
 #include "worker/train.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -192,6 +193,22 @@ static int test(struct run *r, struct eval_result *v, struct err *e)
     return 0;
 }
 
+/* No weight need be at fault: activations of huge weights overflow. With loss scaling a run may yet find back. */
+static int check_test_loss(const struct run *r, const struct eval_result *v, bool last, struct err *e)
+{
+    if (v->stopped || isfinite(v->loss))
+        return 0;
+    const char *loss = isnan(v->loss) ? "nan" : "inf";
+    if (last || !r->step.check)
+        return err_set(e, ERR_DIVERGED,
+                       "diverged: the test loss is %s, as activations overflow though every weight is finite; lower "
+                       "--base-learning-rate",
+                       loss);
+    if (r->s.rank == 0)
+        log_warn("train", "the test loss of epoch %lld is %s", (long long)r->at.epoch + 1, loss);
+    return 0;
+}
+
 /* Caffe2's guard against explosions. */
 static int check_loss(const struct run *r, struct err *e)
 {
@@ -220,6 +237,7 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
             *ret_stop = true;
             return 0;
         }
+        TRY(check_test_loss(r, &v, last, e));
         r->last = v;
         saver_evaluated(&r->saver, &r->at, &v, epoch_over(r));
     }
@@ -361,6 +379,7 @@ static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
 static int only_evaluate(struct run *r, bool *ret_stop, struct err *e)
 {
     TRY(test(r, &r->last, e));
+    TRY(check_test_loss(r, &r->last, true, e));
     *ret_stop = r->last.stopped;
     if (!*ret_stop)
         journal_say(&r->journal, "Test: loss %.4f Acc@1 %.3f Acc@5 %.3f (%lld images)", r->last.loss / r->last.count,

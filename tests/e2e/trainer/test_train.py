@@ -381,3 +381,10 @@ def test_help_names_every_command():
     names = re.findall(r"[a-z0-9-]+", known.split("command;")[1].replace("(the default)", ""))
     text = " ".join(run(TRAINER, "--help").stdout.split("Other commands")[1].split())
     assert "convert" in names and [n for n in names if n not in ("train", "and", "are") and not re.search(rf"\b{n}\b", text)] == []
+
+
+def test_a_last_test_loss_that_is_no_number_fails_though_the_weights_are_finite(data, tmp_path):
+    args = "--test-data", data / "val", "--base-learning-rate", 1e9, "--warmup-epochs", 0, "--max-steps", 1
+    p = run(*small(data, *args, out=tmp_path))
+    assert p.returncode == 1 and "every weight is finite" in p.stderr, p.stderr
+    assert "-nan" not in p.stderr and "Acc@1" not in p.stdout, p.stderr
