@@ -11,7 +11,8 @@ PyTorch's losses differ by 0.2 among themselves. Ten steps of all begin with the
 zero_init_residual).
 
 ref computes in double precision: everything within 1e-9 of PyTorch in float64.
-cpu in fp32: logits within 1e-4, gradients within 2e-2 of PyTorch in float64, and a loss curve no further from the exact one than the
+cpu in fp32: logits within 1e-4, gradients within 2e-2 of PyTorch in float64 (a ResNet-50's from the default weights within PyTorch's own error
+in fp32 where that is larger: 1.9e-2 to 5.6e-2 with these few values to a batch norm), and a loss curve no further from the exact one than the
 widest gap at any step between four curves of PyTorch: the exact one and three in fp32 that differ in their order of summation only.
 """
 import subprocess
@@ -104,7 +105,8 @@ def gradients(got, expected):
     names = [k for k in expected if k.startswith("grad.")]
     assert len(names) > 60
     assert set(expected) - {"logits", "losses"} == set(got) - {"logits", "losses"}
-    return {k: norm(got[k], expected[k]) for k in names}
+    # where a scale of 0 follows, gradients are 0
+    return {k: norm(got[k], expected[k]) if expected[k].any() else np.abs(got[k]).max() for k in names}
 
 
 def test_ref_equals_float64(case):
@@ -122,13 +124,15 @@ def test_cpu_is_as_close_as_pytorch_to_itself(case):
     got, ten = case.first.here("cpu"), case.ten.here("cpu")
     worst, layer = max((v, k) for k, v in gradients(got, case.first.exact).items())
     logits = largest(got["logits"], case.first.exact["logits"])
+    easy = max(gradients(ten, case.ten.exact).values())
     theirs = max(v for name in RUNS for v in gradients(case.first.torch(torch.float32, 1, **RUNS[name]), case.first.exact).values())
     curves = {"exact": case.ten.exact["losses"]}
     curves.update((name, case.ten.torch(torch.float32, STEPS, **RUNS[name])["losses"]) for name in RUNS)
     spread = max(np.abs(a - b).max() for a in curves.values() for b in curves.values())
     ours = np.abs(ten["losses"] - curves["exact"]).max()
     print(f"{case.name}, cpu in fp32 against float64: logits {logits:.1e}, gradients {worst:.1e} ({layer}; PyTorch in fp32 {theirs:.1e}), "
+          f"from zero_init_residual {easy:.1e}, "
           f"losses of {STEPS} steps {ours:.1e} (spread of PyTorch {spread:.1e}: "
           + ", ".join(f"{k} {np.abs(v - curves['exact']).max():.1e}" for k, v in curves.items() if k != "exact") + ")")
-    assert logits <= 1e-4 and worst <= 2e-2
+    assert logits <= 1e-4 and easy <= 2e-2 and worst <= max(2e-2, theirs)
     assert ours <= spread
