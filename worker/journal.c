@@ -2,11 +2,14 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/err.h"
@@ -23,6 +26,24 @@
 #include "worker/snapshot.h"
 #include "worker/snapshot_writer.h"
 #include "worker/step.h"
+
+/* Two live runs in one folder would rename and cut each other's metrics. A folder of checkpoints too is locked already. */
+static int lock_folder(struct journal *j, const struct session *s, const char *dir, struct err *e)
+{
+    struct stat mine, held;
+    const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(e, errno, "open the log folder %s", dir);
+    if (s->lock_fd >= 0 && fstat(fd, &mine) == 0 && fstat(s->lock_fd, &held) == 0 && mine.st_dev == held.st_dev &&
+        mine.st_ino == held.st_ino) {
+        close(fd);
+        return 0;
+    }
+    j->lock_fd = fd; /* a file system without locks is used without one */
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+        return err_set(e, ERR_OUTPUT, "another run that is still alive writes its logs to %s", dir);
+    return 0;
+}
 
 /* A new run in the log folder of an older one: what that one wrote is kept under another name. */
 static int set_aside(const char *path, struct err *e)
@@ -58,6 +79,7 @@ static int open_files(struct journal *j, const struct session *s, const struct p
 {
     char path[4096];
     double seconds;
+    TRY(lock_folder(j, s, dir, e));
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     if (at->updates == 0 && restart == 0)
         TRY(set_aside(path, e));
@@ -108,6 +130,8 @@ void journal_close(struct journal *j)
     if (j->metrics)
         metrics_close(j->metrics);
     tensorboard_close(j->tensorboard);
+    if (j->lock_fd > 0)
+        close(j->lock_fd);
     *j = (struct journal){0};
 }
 

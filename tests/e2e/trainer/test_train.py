@@ -181,6 +181,22 @@ def test_a_new_run_keeps_the_metrics_of_an_older_one_in_its_log_folder(data, tmp
     assert count == [1, 2]
 
 
+def test_two_live_runs_do_not_share_a_log_folder(data, tmp_path):
+    logs = "--log-dir", tmp_path / "logs"
+    first = subprocess.Popen([str(a) for a in small(data, "--print-freq", 1, *logs, epochs=100)], stderr=subprocess.PIPE, text=True)
+    try:
+        for line in first.stderr:
+            if "[1/5]" in line:
+                break
+        p = run(*small(data, *logs))
+        assert p.returncode == 73 and f"another run that is still alive writes its logs to {logs[1]}" in p.stderr, p.stderr
+        assert not list(logs[1].glob("*.until-*"))
+    finally:
+        first.kill()
+        first.wait()
+    assert run(*small(data, *logs, "--max-steps", 1, out=logs[1])).returncode == 0
+
+
 def test_one_sigint_sent_twice_at_once_still_saves(data, tmp_path):
     p = run("timeout", "--preserve-status", "-s", "INT", "2", *small(data, out=tmp_path, epochs=1000))
     assert p.returncode == 75, p.stderr
