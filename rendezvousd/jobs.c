@@ -298,6 +298,17 @@ void job_arm_(struct job *job)
     jobs_arm_(job->jobs, job_deadline(job));
 }
 
+/* The one job of a crun: its date moves with every sign of life, and wakes nobody as long as all is well. */
+void job_heard_(struct job *job)
+{
+    struct jobs *j = job->jobs;
+    if (j->all == job && !job->next && job_deadline(job) > j->armed) {
+        notice_pause(j, j->o.now()); /* which the date tells */
+        j->armed = INT64_MAX;
+    }
+    job_arm_(job);
+}
+
 static void fall_silent(struct member *m)
 {
     member_list_(m, LIST_SILENT);

@@ -118,6 +118,7 @@ int job_step_(struct job *job, const struct rdzv_event *ev, struct err *e);
 int job_silent_(struct member *m);         /* SILENT since it was last heard */
 bool job_is_final_(const struct job *job); /* by its machine */
 void job_arm_(struct job *job);
+void job_heard_(struct job *job);           /* of a member: job_arm_(), later where it can be */
 void job_forget_if_empty_(struct job *job); /* nobody is left, and there was no round */
 void jobs_arm_(struct jobs *j, int64_t deadline);
 

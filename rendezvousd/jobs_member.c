@@ -115,7 +115,7 @@ int member_heard_(struct member *m, struct err *e)
     else
         member_list_(m, LIST_NONE);
     if (!was_silent) {
-        job_arm_(m->job);
+        job_heard_(m->job);
         return 0;
     }
     struct rdzv_event ev = {.kind = RDZV_RESUME};

@@ -206,6 +206,20 @@ static void a_pause_of_our_own_is_nobodys_silence(void **s)
     pair_end(&p);
 }
 
+static void signs_of_life_leave_nothing_to_wake_for(void **s)
+{
+    struct pair p;
+    (void)s;
+    pair_start(&p, NULL);
+    for (int i = 0; i < 10; i++) {
+        rig_now += 1000;
+        rig_next(&p.a);
+        rig_next(&p.b);
+        assert_int_equal(jobs_deadline(p.j), rig_now + p.c.silence_ms);
+    }
+    pair_end(&p);
+}
+
 static void a_silent_node_that_resumes_has_lost_nothing(void **s)
 {
     struct pair p;
@@ -665,6 +679,7 @@ int main(void)
         cmocka_unit_test(a_lost_connection_waits_for_the_fence),
         cmocka_unit_test(silence_counts_from_the_last_request),
         cmocka_unit_test(a_pause_of_our_own_is_nobodys_silence),
+        cmocka_unit_test(signs_of_life_leave_nothing_to_wake_for),
         cmocka_unit_test(a_silent_node_that_resumes_has_lost_nothing),
         cmocka_unit_test(news_of_a_forgotten_node_are_void),
         cmocka_unit_test(a_shared_rendezvous_needs_a_run_id),
