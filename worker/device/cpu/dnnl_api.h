@@ -27,10 +27,10 @@ dnnl_status_t api_desc_clone(api_desc *ret, api_const_desc d);
 void api_desc_destroy(api_desc d);
 const dnnl_dim_t *api_desc_dims(api_const_desc d); /* borrowed from d */
 
-/* hint: of the forward operation, for backward ones. */
+/* hint: of the forward operation, for backward ones. how: dnnl_convolution_direct or dnnl_convolution_winograd. */
 dnnl_status_t api_convolution(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
                               enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
-                              const_dnnl_primitive_desc_t hint);
+                              const_dnnl_primitive_desc_t hint, dnnl_alg_kind_t how);
 dnnl_status_t api_inner_product(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
                                 enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
                                 const_dnnl_primitive_desc_t hint);

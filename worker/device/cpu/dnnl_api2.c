@@ -33,21 +33,20 @@ const dnnl_dim_t *api_desc_dims(api_const_desc d)
 
 dnnl_status_t api_convolution(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
                               enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
-                              const_dnnl_primitive_desc_t hint)
+                              const_dnnl_primitive_desc_t hint, dnnl_alg_kind_t how)
 {
     const dnnl_dims_t strides = {s->sh, s->sw}, pad = {s->ph, s->pw};
-    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
     dnnl_convolution_desc_t op;
     dnnl_dims_t end;
     dnnl_status_t st;
     api_end_padding(s, end);
     if (dir == DNN_FORWARD)
-        st = dnnl_convolution_forward_desc_init(&op, api_forward_kind(s), direct, d->src, d->weights, d->bias, d->dst,
+        st = dnnl_convolution_forward_desc_init(&op, api_forward_kind(s), how, d->src, d->weights, d->bias, d->dst,
                                                 strides, pad, end);
     else if (dir == DNN_BWD_DATA)
-        st = dnnl_convolution_backward_data_desc_init(&op, direct, d->src, d->weights, d->dst, strides, pad, end);
+        st = dnnl_convolution_backward_data_desc_init(&op, how, d->src, d->weights, d->dst, strides, pad, end);
     else
-        st = dnnl_convolution_backward_weights_desc_init(&op, direct, d->src, d->weights, d->bias, d->dst, strides, pad,
+        st = dnnl_convolution_backward_weights_desc_init(&op, how, d->src, d->weights, d->bias, d->dst, strides, pad,
                                                          end);
     return st == dnnl_success ? dnnl_primitive_desc_create(ret, &op, attr, engine, hint) : st;
 }

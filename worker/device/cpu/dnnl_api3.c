@@ -27,20 +27,18 @@ const dnnl_dim_t *api_desc_dims(api_const_desc d)
 
 dnnl_status_t api_convolution(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
                               enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
-                              const_dnnl_primitive_desc_t hint)
+                              const_dnnl_primitive_desc_t hint, dnnl_alg_kind_t how)
 {
     const dnnl_dims_t strides = {s->sh, s->sw}, dilates = {0, 0}, pad = {s->ph, s->pw};
-    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
     dnnl_dims_t end;
     api_end_padding(s, end);
     if (dir == DNN_FORWARD)
-        return dnnl_convolution_forward_primitive_desc_create(ret, engine, api_forward_kind(s), direct, d->src,
-                                                              d->weights, d->bias, d->dst, strides, dilates, pad, end,
-                                                              attr);
+        return dnnl_convolution_forward_primitive_desc_create(ret, engine, api_forward_kind(s), how, d->src, d->weights,
+                                                              d->bias, d->dst, strides, dilates, pad, end, attr);
     if (dir == DNN_BWD_DATA)
-        return dnnl_convolution_backward_data_primitive_desc_create(ret, engine, direct, d->src, d->weights, d->dst,
+        return dnnl_convolution_backward_data_primitive_desc_create(ret, engine, how, d->src, d->weights, d->dst,
                                                                     strides, dilates, pad, end, hint, attr);
-    return dnnl_convolution_backward_weights_primitive_desc_create(ret, engine, direct, d->src, d->weights, d->bias,
+    return dnnl_convolution_backward_weights_primitive_desc_create(ret, engine, how, d->src, d->weights, d->bias,
                                                                    d->dst, strides, dilates, pad, end, hint, attr);
 }
 

@@ -271,6 +271,29 @@ static int kernel_finish(struct dnn_kernel *k, struct err *e)
     return 0;
 }
 
+/* Gradients of weights by Winograd's minimal filtering: Lavin, Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv
+ * 1509.09308. F(4x4, 3x3) has a quarter of the multiplications, but larger rounding errors. Here they end in one gradient; in the
+ * other two directions layer after layer would amplify them, so those stay direct. With fewer than some 32 tiles of the output, or 32
+ * channels, transforms cost more than they save. */
+static bool winograd_pays(const struct dnn_kernel *k)
+{
+    const struct dnn_shape *s = &k->shape;
+    const int tiles = s->n * ((s->oh + 3) / 4) * ((s->ow + 3) / 4);
+    return k->dir == DNN_BWD_WEIGHTS && !s->linear && s->kh == 3 && s->kw == 3 && s->sh == 1 && s->sw == 1 &&
+           s->src_type == DT_F32 && tiles >= 32 && s->c >= 32 && s->k >= 32;
+}
+
+static dnnl_status_t describe_convolution(struct dnn_kernel *k, const struct api_descs *m, dnnl_primitive_attr_t attr,
+                                          const_dnnl_primitive_desc_t hint)
+{
+    const struct dnn_shape *s = &k->shape;
+    dnnl_engine_t engine = k->dnn->engine;
+    if (winograd_pays(k) && api_convolution(&k->desc, engine, s, k->dir, m, attr, hint, dnnl_convolution_winograd) ==
+                                dnnl_success) /* only some instruction sets and layouts have it */
+        return dnnl_success;
+    return api_convolution(&k->desc, engine, s, k->dir, m, attr, hint, dnnl_convolution_direct);
+}
+
 /* The primitive descriptor, which is the kernel's also where this fails. */
 static int describe(struct dnn_kernel *k, const struct api_descs *m, const struct dnn_kernel *fwd, struct err *e)
 {
@@ -278,8 +301,8 @@ static int describe(struct dnn_kernel *k, const struct api_descs *m, const struc
     TRY(scratch_attr(&attr, false, e));
     const_dnnl_primitive_desc_t hint = k->dir == DNN_FORWARD ? NULL : fwd->desc;
     bool linear = k->shape.linear;
-    dnnl_status_t st =
-        (linear ? api_inner_product : api_convolution)(&k->desc, k->dnn->engine, &k->shape, k->dir, m, attr, hint);
+    dnnl_status_t st = linear ? api_inner_product(&k->desc, k->dnn->engine, &k->shape, k->dir, m, attr, hint)
+                              : describe_convolution(k, m, attr, hint);
     dnnl_primitive_attr_destroy(attr);
     return st == dnnl_success ? 0 : fail(e, st, linear ? "inner product" : "convolution");
 }
