@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/utf8.h"
 
 static int read_all(int fd, const char *path, size_t max_bytes, struct buf *b, struct err *e)
 {
@@ -92,5 +94,24 @@ int json_f64(const cJSON *o, const char *name, double *ret, struct err *e)
     const cJSON *m = NULL;
     TRY(find(o, name, cJSON_IsNumber, "a number", &m, e));
     *ret = m->valuedouble;
+    return 0;
+}
+
+static int clean_text(cJSON *item, struct err *e)
+{
+    char *text = utf8_replaced(item->valuestring);
+    const int rc = text && (strcmp(text, item->valuestring) == 0 || cJSON_SetValuestring(item, text))
+                       ? 0
+                       : err_set(e, -ENOMEM, "no memory for JSON");
+    free(text);
+    return rc;
+}
+
+int json_clean(cJSON *tree, struct err *e)
+{
+    if (cJSON_IsString(tree))
+        return clean_text(tree, e);
+    for (cJSON *i = tree ? tree->child : NULL; i; i = i->next)
+        TRY(json_clean(i, e));
     return 0;
 }

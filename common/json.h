@@ -16,4 +16,7 @@ int json_str(const cJSON *o, const char *name, const char **ret, struct err *e);
 int json_i64(const cJSON *o, const char *name, int64_t *ret, struct err *e);
 int json_f64(const cJSON *o, const char *name, double *ret, struct err *e);
 
+/* JSON is UTF-8: in the strings of a tree (not in its keys) other bytes become U+FFFD. -ENOMEM. */
+int json_clean(cJSON *tree, struct err *e);
+
 #endif

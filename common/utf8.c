@@ -2,6 +2,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 size_t utf8_len(const char *text)
 {
@@ -33,4 +35,19 @@ void utf8_clean(char *text)
             *text = '?';
         text += n ? n : 1;
     }
+}
+
+char *utf8_replaced(const char *text)
+{
+    static const char mark[] = "\xef\xbf\xbd";
+    char *copy = malloc((sizeof mark - 1) * strlen(text) + 1), *to = copy;
+    while (copy && *text) {
+        const size_t n = utf8_len(text), add = n ? n : sizeof mark - 1;
+        memcpy(to, n ? text : mark, add);
+        to += add;
+        text += n ? n : 1;
+    }
+    if (copy)
+        *to = '\0';
+    return copy;
 }

@@ -10,4 +10,7 @@ size_t utf8_len(const char *s);
 /* Bytes that are no UTF-8 become '?'. */
 void utf8_clean(char *text);
 
+/* A copy in which they are U+FFFD, malloc'ed; NULL: no memory. */
+char *utf8_replaced(const char *text);
+
 #endif

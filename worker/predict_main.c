@@ -309,7 +309,7 @@ static void print_text(const struct predictor *p, const char *path, int k)
 
 static void print_json(cJSON *o)
 {
-    char *text = cJSON_PrintUnformatted(o);
+    char *text = json_clean(o, NULL) == 0 ? cJSON_PrintUnformatted(o) : NULL;
     puts(text ? text : "{}");
     free(text);
     cJSON_Delete(o);

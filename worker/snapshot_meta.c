@@ -7,6 +7,7 @@
 #include "common/err.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/utf8.h"
 #include "worker/config.h"
 #include "worker/loss_scale.h"
 #include "worker/program/program.h"
@@ -87,6 +88,52 @@ static void add_named_options(cJSON *options, const struct train_config *cfg)
     cJSON_Delete(all);
 }
 
+/* Of a name that is no UTF-8, which a manifest's strings have to be: its bytes in hex, else NULL. malloc'ed. */
+static char *bytes_of_name(const char *name)
+{
+    const char *at = name;
+    for (size_t n; *at && (n = utf8_len(at)) > 0;)
+        at += n;
+    char *hex = *at ? malloc(2 * strlen(name) + 1) : NULL;
+    for (size_t i = 0; hex && name[i]; i++)
+        snprintf(hex + 2 * i, 3, "%02x", (unsigned char)name[i]);
+    return hex;
+}
+
+/* "class_bytes": {"<class>": hex} tells apart what looks the same as UTF-8. */
+static void add_classes(cJSON *m, const struct snapshot_identity *id)
+{
+    cJSON *classes = cJSON_AddArrayToObject(m, "classes"), *raw = cJSON_CreateObject();
+    char number[16];
+    for (int i = 0; i < id->nclasses; i++) {
+        char *hex = bytes_of_name(id->classes[i]);
+        snprintf(number, sizeof number, "%d", i);
+        if (hex)
+            cJSON_AddStringToObject(raw, number, hex);
+        cJSON_AddItemToArray(classes, cJSON_CreateString(id->classes[i]));
+        free(hex);
+    }
+    json_clean(classes, NULL);
+    if (raw && raw->child)
+        cJSON_AddItemToObject(m, "class_bytes", raw);
+    else
+        cJSON_Delete(raw);
+}
+
+/* Older checkpoints hold names as they are, whatever their bytes. */
+static bool same_class(const cJSON *meta, int i, const char *was, const char *now)
+{
+    const char *stored = NULL;
+    char number[16];
+    snprintf(number, sizeof number, "%d", i);
+    if (json_str(cJSON_GetObjectItemCaseSensitive(meta, "class_bytes"), number, &stored, NULL) < 0)
+        return strcmp(was, now) == 0;
+    char *hex = bytes_of_name(now);
+    const bool same = hex && strcmp(hex, stored) == 0;
+    free(hex);
+    return same;
+}
+
 /* Integers above 2^53 do not occur (seeds are limited by the option table), so JSON numbers are exact. */
 cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 {
@@ -111,9 +158,7 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 #undef X
     add_named_options(options, id->cfg);
     meta_add_order(m, &id->order);
-    cJSON *classes = cJSON_AddArrayToObject(m, "classes");
-    for (int i = 0; i < id->nclasses; i++)
-        cJSON_AddItemToArray(classes, cJSON_CreateString(id->classes[i]));
+    add_classes(m, id);
     return m;
 }
 
@@ -155,7 +200,7 @@ static int check_classes(const cJSON *meta, const struct snapshot_identity *id, 
                        cJSON_GetArraySize(classes), id->nclasses);
     for (int i = 0; i < id->nclasses; i++) {
         const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(classes, i));
-        if (!name || strcmp(name, id->classes[i]) != 0)
+        if (!name || !same_class(meta, i, name, id->classes[i]))
             return err_set(e, ERR_MISMATCH, "class %d is '%s' in the checkpoint and '%s' in the training set", i,
                            name ? name : "?", id->classes[i]);
     }

@@ -21,6 +21,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/json.h"
 #include "worker/report/lines.h"
 
 struct metrics {
@@ -257,6 +258,7 @@ static void move_members(cJSON *to, cJSON *from)
 /* Writes o as a line, and frees it. */
 static int put_json(struct metrics *m, cJSON *o, bool complete, struct err *e)
 {
+    complete = complete && json_clean(o, NULL) == 0;
     char *text = complete ? cJSON_PrintUnformatted(o) : NULL;
     cJSON_Delete(o);
     size_t n = text ? strlen(text) : 0;

@@ -1,5 +1,6 @@
 """trainer predict and --pretrained: what a trained model says, and whose weights a run begins with."""
 import json
+import os
 import re
 import shutil
 
@@ -169,3 +170,29 @@ def test_weights_that_do_not_fit_are_named(data, trained, tmp_path):
     shutil.copytree(newest(trained), tmp_path / "step-00000010")  # not its step
     p = run(*command(data, "--evaluate", "--pretrained", tmp_path / "step-00000010"))
     assert p.returncode == 65, p.stderr
+
+
+def test_names_that_are_no_utf8_are_replaced_in_json_and_still_tell_classes_apart(shapes, tmp_path):
+    def renamed(name):
+        mine = shutil.copytree(shapes(28, 64, 40, 4), tmp_path / os.fsdecode(b"set\xff" + name)) / "train"
+        first = min(p.name for p in mine.iterdir())
+        (mine / first).rename(mine / os.fsdecode(b"A" + name + b"t" + name))
+        return mine
+
+    def go(mine, *args):
+        return run(TRAINER, "--train-data", mine, "--arch", "convnet", "--image-size", 28, "--num-channels", 1, "--batch-size", 16,
+                   "--device", "ref", "--num-epochs", 2, "--checkpoint-dir", out, *args, errors="replace")
+
+    out, acute, grave = tmp_path / "out", renamed(b"\xe9"), renamed(b"\xe8")
+    p = go(acute, "--max-steps", 1)
+    assert p.returncode == 0, p.stderr
+    manifest = json.loads((newest(out) / "manifest.json").read_text("utf-8"))
+    assert manifest["meta"]["classes"][0] == "A\ufffdt\ufffd"
+    assert "set\ufffd" in (out / "metrics.jsonl").read_text("utf-8")
+    picture = shutil.copy(next(acute.glob("*/*.jpg")), tmp_path / os.fsdecode(b"p\xff.jpg"))
+    told = json.loads(run(TRAINER, "predict", "--json", "--checkpoint", out, picture).stdout)
+    assert told["file"].endswith("/p\ufffd.jpg") and "A\ufffdt\ufffd" in [c["class"] for c in told["top"]]
+    p = go(grave, "--resume", "auto")
+    assert p.returncode == 78, p.stderr
+    p = go(acute, "--resume", "auto", "--max-steps", 2)
+    assert p.returncode == 0 and "resumed" in p.stderr, p.stderr
