@@ -172,12 +172,11 @@ static void on_report(uv_timer_t *t)
     c->ops->report(c, text, NULL); /* for people who look: the next one comes soon */
 }
 
-/* Every other heartbeat, and nobody else wakes for it. */
-static void start_reports(struct run *r, const struct rdzv_news *news)
+void member_progressed(struct run *r)
 {
     const uint64_t ms = 2 * (uint64_t)r->config->conf.keep_alive_interval_ms;
-    uv_timer_stop(&r->report);
-    if (news->group_rank == 0 && r->config->home.kind != HOME_LOCAL && r->rendezvous.client->ops->report)
+    struct rdzv_client *c = r->rendezvous.client;
+    if (r->round.group_rank == 0 && r->config->home.kind != HOME_LOCAL && c && c->ops->report)
         uv_timer_start(&r->report, on_report, ms, ms);
 }
 
@@ -195,7 +194,7 @@ int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *
     r->master_port = h->kind == HOME_STATIC ? h->port : news->leader_port;
     strcpy(r->store_url, "resp://");
     home_join(r->master_addr, r->master_port, r->store_url + 7, sizeof r->store_url - 7);
-    start_reports(r, news);
+    uv_timer_stop(&r->report);
     return 0;
 }
 

@@ -186,6 +186,7 @@ static void on_progressed(void *arg, int64_t first_step_ns)
     struct run *r = arg;
     r->timeline.first_step = first_step_ns;
     hang_watch_progressed(r);
+    member_progressed(r);
     if (r->timeline.spawned)
         round_say_timeline(r);
 }
