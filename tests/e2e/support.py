@@ -26,3 +26,11 @@ def worker_pid(run_id, rank):
         except OSError:
             pass
     return None
+
+
+def faulty_disk(**kw):
+    """Environment of a program whose disk has the faults of tests/fault/fault_disk.c."""
+    library = BUILD / "tests" / "fault" / "libfault_disk.so"
+    assert library.exists(), f"{library} is not built: ninja -C {BUILD} tests/fault/libfault_disk.so"
+    return {**os.environ, "LD_PRELOAD": str(library), "ASAN_OPTIONS": "verify_asan_link_order=0",
+            **{f"FAULT_DISK_{k.upper()}": str(v) for k, v in kw.items()}}

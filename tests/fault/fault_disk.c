@@ -1,7 +1,8 @@
-/* A disk with faults, for LD_PRELOAD: files of checkpoints (.../step-N.tmp/<x>.safetensors) only.
+/* A disk with faults, for LD_PRELOAD: files of checkpoints (.../step-N.tmp/<x>.safetensors) and of data bases in the
+ * making (.../DST.<pid>.part/<x>) only.
  *
  *   FAULT_DISK_FSYNC_MS=n     fsync(2) of such a file takes n milliseconds longer
- *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) to such a file fails with ENOSPC */
+ *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) and its like to such a file fail with ENOSPC */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -9,10 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-static bool is_checkpoint(int fd)
+static bool is_ours(int fd)
 {
     char link[64], path[PATH_MAX];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -20,7 +22,7 @@ static bool is_checkpoint(int fd)
     if (n <= 0)
         return false;
     path[n] = '\0';
-    return strstr(path, "/step-") && strstr(path, ".safetensors");
+    return (strstr(path, "/step-") && strstr(path, ".safetensors")) || strstr(path, ".part/");
 }
 
 int fsync(int fd)
@@ -28,21 +30,41 @@ int fsync(int fd)
     int (*real)(int);
     *(void **)&real = dlsym(RTLD_NEXT, "fsync");
     const char *ms = getenv("FAULT_DISK_FSYNC_MS");
-    if (ms && is_checkpoint(fd)) {
+    if (ms && is_ours(fd)) {
         const struct timespec t = {.tv_sec = atoi(ms) / 1000, .tv_nsec = (long)(atoi(ms) % 1000) * 1000000};
         nanosleep(&t, NULL);
     }
     return real(fd);
 }
 
+static bool is_full(int fd)
+{
+    const char *full = getenv("FAULT_DISK_FULL");
+    if (!full || access(full, F_OK) != 0 || !is_ours(fd))
+        return false;
+    errno = ENOSPC;
+    return true;
+}
+
 ssize_t write(int fd, const void *data, size_t n)
 {
     ssize_t (*real)(int, const void *, size_t);
     *(void **)&real = dlsym(RTLD_NEXT, "write");
-    const char *full = getenv("FAULT_DISK_FULL");
-    if (full && access(full, F_OK) == 0 && is_checkpoint(fd)) {
-        errno = ENOSPC;
-        return -1;
-    }
-    return real(fd, data, n);
+    return is_full(fd) ? -1 : real(fd, data, n);
+}
+
+/* LMDB's. By its plain name: where headers have large files in mind they call pwrite64 what is written pwrite. */
+ssize_t plain_pwrite(int fd, const void *data, size_t n, off_t at) __asm__("pwrite");
+ssize_t plain_pwrite(int fd, const void *data, size_t n, off_t at)
+{
+    ssize_t (*real)(int, const void *, size_t, off_t);
+    *(void **)&real = dlsym(RTLD_NEXT, "pwrite");
+    return is_full(fd) ? -1 : real(fd, data, n, at);
+}
+
+ssize_t writev(int fd, const struct iovec *v, int n)
+{
+    ssize_t (*real)(int, const struct iovec *, int);
+    *(void **)&real = dlsym(RTLD_NEXT, "writev");
+    return is_full(fd) ? -1 : real(fd, v, n);
 }

@@ -5,10 +5,13 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "common/buf.h"
@@ -22,7 +25,8 @@
 #include "worker/data/rng.h"
 
 #define QUALITY 95
-#define KEY_MAX 255 /* LMDB takes keys of up to 511 bytes */
+#define ROOM_MIN ((uint64_t)64 << 10) /* bytes; a disk with less is full */
+#define KEY_MAX 255                   /* LMDB takes keys of up to 511 bytes */
 
 struct maker {
     const struct make_db_options *o;
@@ -31,6 +35,8 @@ struct maker {
     struct buf file, record, jpeg;
     struct make_db_result r;
     int64_t told_ms;
+    char part[PATH_MAX]; /* written beside dst and renamed */
+    int lock_fd;         /* of it, while this process lives; -1: none */
 };
 
 /* --- one record ----------------------------------------------------------------------------------------------------- */
@@ -113,6 +119,18 @@ static void tell(struct maker *m, size_t done)
     fprintf(stderr, "\r%zu of %zu pictures%s", done, m->src->n, done == m->src->n ? "\n" : "");
 }
 
+/* Says where, and whether for want of room: LMDB calls a write that was cut short an I/O error. */
+static int cannot_write(const struct maker *m, struct err *e)
+{
+    struct statvfs fs;
+    if (e->code == -ENOMEM)
+        return e->code;
+    const bool full = statvfs(m->part, &fs) == 0 && fs.f_blocks > 0 && (uint64_t)fs.f_bavail * fs.f_frsize < ROOM_MIN;
+    if (full || e->code == -ENOSPC)
+        return err_set(e, ERR_OUTPUT, "cannot write '%s': %s", m->o->dst, strerror(ENOSPC));
+    return err_wrap(e, "cannot make '%s'", m->o->dst);
+}
+
 static int put_all(struct maker *m, const uint32_t *order, struct err *e)
 {
     char key[KEY_MAX];
@@ -127,7 +145,9 @@ static int put_all(struct maker *m, const uint32_t *order, struct err *e)
         if (rc < 0)
             return err_wrap(e, "'%s'", m->src->ops->sample_name(m->src, i));
         const size_t key_n = make_key(m, place, i, key);
-        TRY(m->writer->ops->put(m->writer, key, key_n, m->record.data, m->record.len, e));
+        rc = m->writer->ops->put(m->writer, key, key_n, m->record.data, m->record.len, e);
+        if (rc < 0)
+            return cannot_write(m, e);
         m->r.written++;
         m->r.bytes += m->record.len;
         tell(m, place + 1);
@@ -183,36 +203,82 @@ static int choose_order(const struct maker *m, uint32_t **ret, struct err *e)
     return 0;
 }
 
-static int fill(struct maker *m, const char *part, struct err *e)
+/* Is it one of dst's, whose process is gone? Then nobody holds its lock (on another machine), and the number in its name is nobody's. */
+static bool is_left_over(const char *path, const char *number)
+{
+    char *end;
+    const long pid = strtol(number, &end, 10);
+    if (end == number || strcmp(end, ".part") != 0 || pid <= 0 || kill((pid_t)pid, 0) == 0 || errno != ESRCH)
+        return false;
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const bool mine = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd >= 0)
+        close(fd);
+    return mine;
+}
+
+/* What a killed make-db of the same dst has left. */
+static void remove_left_overs(const char *dst)
+{
+    char dir[PATH_MAX], path[PATH_MAX];
+    const char *slash = strrchr(dst, '/'), *name = slash ? slash + 1 : dst;
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - dst) + 1 : 1, slash ? dst : ".");
+    DIR *d = *name ? opendir(dir) : NULL;
+    for (struct dirent *entry; d && (entry = readdir(d));) {
+        const size_t n = strlen(name);
+        if (strncmp(entry->d_name, name, n) != 0 || entry->d_name[n] != '.' ||
+            snprintf(path, sizeof path, "%s/%s", dir, entry->d_name) >= (int)sizeof path ||
+            !is_left_over(path, entry->d_name + n + 1))
+            continue;
+        log_warn("make-db", "'%s' was left by a make-db that was killed, and is removed", path);
+        remove_flat(path);
+    }
+    if (d)
+        closedir(d);
+}
+
+static int open_writer(struct maker *m, struct err *e)
+{
+    if (m->o->writer->open(&m->writer, m->part, e) < 0)
+        return cannot_write(m, e);
+    m->lock_fd = open(m->part, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (m->lock_fd >= 0)
+        flock(m->lock_fd, LOCK_EX | LOCK_NB); /* nobody else knows it yet */
+    return 0;
+}
+
+static int fill(struct maker *m, struct err *e)
 {
     uint32_t *order = NULL;
     TRY(choose_order(m, &order, e));
-    int rc = m->o->writer->open(&m->writer, part, e);
+    int rc = open_writer(m, e);
     if (rc == 0)
         rc = put_all(m, order, e);
-    if (rc == 0)
-        rc = m->writer->ops->finish(m->writer, e);
+    if (rc == 0 && m->writer->ops->finish(m->writer, e) < 0)
+        rc = cannot_write(m, e);
     if (m->writer)
         m->writer->ops->close(m->writer);
     free(order);
-    return rc == 0 ? write_classes(m, part, e) : rc;
+    return rc == 0 ? write_classes(m, m->part, e) : rc;
 }
 
 int make_db(const struct make_db_options *o, struct make_db_result *ret, struct err *e)
 {
-    struct maker m = {.o = o};
+    struct maker m = {.o = o, .lock_fd = -1};
     struct stat st;
-    char part[PATH_MAX];
-    if (snprintf(part, sizeof part, "%s.%ld.part", o->dst, (long)getpid()) >= (int)sizeof part)
+    if (snprintf(m.part, sizeof m.part, "%s.%ld.part", o->dst, (long)getpid()) >= (int)sizeof m.part)
         return err_set(e, ERR_OUTPUT, "'%.200s...': the name is too long", o->dst);
+    remove_left_overs(o->dst);
     if (lstat(o->dst, &st) == 0)
         return err_set(e, ERR_OUTPUT, "'%s' exists already", o->dst);
     TRY(dataset_open(&m.src, o->src, &o->source, e));
-    int rc = fill(&m, part, e);
-    if (rc == 0 && rename(part, o->dst) < 0)
+    int rc = fill(&m, e);
+    if (rc == 0 && rename(m.part, o->dst) < 0)
         rc = err_set(e, ERR_OUTPUT, "cannot make '%s': %s", o->dst, strerror(errno));
     if (rc < 0)
-        remove_flat(part);
+        remove_flat(m.part);
+    if (m.lock_fd >= 0)
+        close(m.lock_fd);
     dataset_close(m.src);
     buf_free(&m.file);
     buf_free(&m.record);

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from support import BUILD, TRAINER, run
+from support import TRAINER, faulty_disk, run
 from tensors import newest
 
 STEPS = 20  # of the whole run: 5 epochs of 4
@@ -23,11 +23,6 @@ def command(data, out, *args):
         TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "convnet", "--image-size", 28,
         "--num-channels", 1, "--batch-size", 16, "--num-epochs", 5, "--device", "ref", "--base-learning-rate", 0.05,
         "--lr-policy", "fixed", "--log-level", "info", "--print-freq", 1, "--checkpoint-dir", out, *args)]
-
-
-def fault(**kw):
-    return {**os.environ, "LD_PRELOAD": str(BUILD / "tests" / "fault" / "libfault_disk.so"),
-            "ASAN_OPTIONS": "verify_asan_link_order=0", **{f"FAULT_DISK_{k.upper()}": str(v) for k, v in kw.items()}}
 
 
 def lines(out):
@@ -64,7 +59,7 @@ def undisturbed(data, tmp_path_factory):
 
 def test_steps_go_on_while_a_slow_disk_writes(data, undisturbed, tmp_path):
     p = run(*command(data, tmp_path, "--checkpoint-every", 1, "--checkpoint-keep", 0, "--eval-every", 0),
-            env=fault(fsync_ms=400))
+            env=faulty_disk(fsync_ms=400))
     assert p.returncode == 0, p.stderr
     done = saved(tmp_path)
     assert all(m["write_ms"] >= 800 > m["copy_ms"] > 0 and m["bytes"] > 0 for m in done), done
@@ -78,14 +73,14 @@ def test_steps_go_on_while_a_slow_disk_writes(data, undisturbed, tmp_path):
 
 def test_checkpoint_sync_writes_every_checkpoint_between_two_steps(data, undisturbed, tmp_path):
     p = run(*command(data, tmp_path, "--checkpoint-every", 2, "--checkpoint-keep", 0, "--checkpoint-sync", "--eval-every", 0),
-            env=fault(fsync_ms=20))
+            env=faulty_disk(fsync_ms=20))
     assert p.returncode == 0, p.stderr
     assert [m["step"] for m in saved(tmp_path)] == list(range(2, STEPS + 1, 2))
     assert (newest(tmp_path) / "model.safetensors").read_bytes() == undisturbed
 
 
 def test_a_kill_in_the_middle_of_a_write_leaves_the_checkpoint_before(data, undisturbed, tmp_path):
-    p = subprocess.Popen(command(data, tmp_path), env=fault(fsync_ms=1500), stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen(command(data, tmp_path), env=faulty_disk(fsync_ms=1500), stderr=subprocess.PIPE, text=True)
     for line in p.stderr:
         if "saving step 8" in line:
             wait_for(tmp_path / "step-00000008.tmp" / "model.safetensors")
@@ -101,7 +96,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_checkpoint_before(data, undi
 
 def killed_while_saving(data, out, seconds):
     """Goes on with the run in out and kills it `seconds` after its second save began. Returns what it said and whether it was in the middle."""
-    p = subprocess.Popen(command(data, out, *CHAIN), env=fault(fsync_ms=30), stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen(command(data, out, *CHAIN), env=faulty_disk(fsync_ms=30), stderr=subprocess.PIPE, text=True)
     said, begun = [], 0
     for line in p.stderr:
         said.append(line)
@@ -144,7 +139,7 @@ def test_kills_at_random_points_of_saving_always_leave_a_complete_checkpoint(dat
 def test_a_full_disk_leaves_the_checkpoint_before_and_training_goes_on(data, undisturbed, tmp_path):
     full = tmp_path / "full"
     out = tmp_path / "out"
-    p = subprocess.Popen(command(data, out), env=fault(full=full), stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen(command(data, out), env=faulty_disk(full=full), stderr=subprocess.PIPE, text=True)
     failures, seen = 0, []
     for line in p.stderr:
         seen.append(line)
@@ -164,13 +159,13 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_training_goes_on(data, und
 def test_the_last_checkpoint_must_succeed(data, tmp_path):
     full = tmp_path / "full"
     full.touch()
-    p = run(*command(data, tmp_path / "out"), env=fault(full=full))
+    p = run(*command(data, tmp_path / "out"), env=faulty_disk(full=full))
     assert p.returncode == 73 and "No space left on device" in p.stderr.splitlines()[-1], p.stderr
     assert steps(tmp_path / "out") == []
 
 
 def test_sigterm_waits_for_the_checkpoint_of_its_step(data, tmp_path):
-    p = subprocess.Popen(command(data, tmp_path, "--num-epochs", 1000, "--eval-every", 0), env=fault(fsync_ms=700),
+    p = subprocess.Popen(command(data, tmp_path, "--num-epochs", 1000, "--eval-every", 0), env=faulty_disk(fsync_ms=700),
                          stderr=subprocess.PIPE, text=True)
     for line in p.stderr:
         if "saving step 4" in line:

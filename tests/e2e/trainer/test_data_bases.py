@@ -1,13 +1,14 @@
 """Training from data bases: the same pictures in the same order give the same losses, wherever they are kept."""
 import gzip
 import json
+import os
 import pathlib
 import struct
 import tempfile
 
 import pytest
 
-from support import CRUN, TRAINER, run
+from support import CRUN, TRAINER, faulty_disk, run
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -109,7 +110,7 @@ def test_refusals_are_one_sentence(folder, tmp_path):
     p = refused(TRAINER, "make-db", "--src", folder, "--dst", tmp_path)
     assert p.stderr == f"trainer make-db: '{tmp_path}' exists already\n"
     p = refused(TRAINER, "make-db", "--src", folder, "--dst", "/proc/db")
-    assert p.stderr.startswith("trainer make-db: cannot write the LMDB")
+    assert p.stderr.startswith("trainer make-db: cannot make '/proc/db': cannot write the LMDB")
     db = make_db(folder, tmp_path / "db")
     (db / "classes.txt").unlink()
     p = refused(TRAINER, "--train-data", db, "--max-steps", 1)
@@ -126,3 +127,23 @@ def test_both_data_bases_give_several_ranks_the_same_batches(folder, tmp_path):
         assert p.returncode == 0, p.stderr
         seen[kind] = sorted(log.read_text().splitlines())
     assert seen["lmdb"] == seen["leveldb"] and len(seen["lmdb"]) == 2 * 4
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "leveldb"])
+def test_a_full_disk_is_named_by_make_db(folder, tmp_path, kind):
+    full = tmp_path / "full"
+    full.touch()
+    p = run(TRAINER, "make-db", "--src", folder, "--dst", tmp_path / "db", "--db-type", kind, env=faulty_disk(full=full))
+    assert p.returncode == 73 and f"'{tmp_path}/db'" in p.stderr and "No space left on device" in p.stderr, p.stderr
+    assert list(tmp_path.iterdir()) == [full]
+
+
+def test_what_a_killed_make_db_left_is_removed_by_the_next(folder, tmp_path):
+    gone = run("sh", "-c", "echo $$").stdout.strip()
+    for name in (f"db.{gone}.part", f"db.{os.getpid()}.part", f"db.{gone}.parts", f"other.{gone}.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data.mdb").write_bytes(b"half")
+    p = run(TRAINER, "make-db", "--src", folder, "--dst", tmp_path / "db")
+    assert p.returncode == 0 and f"db.{gone}.part' was left by a make-db that was killed" in p.stderr, p.stderr
+    left = {q.name for q in tmp_path.iterdir()}
+    assert left == {"db", f"db.{os.getpid()}.part", f"db.{gone}.parts", f"other.{gone}.part"}
