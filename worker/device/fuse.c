@@ -102,3 +102,14 @@ void fuse_readers(const struct program *p, bool training, int *readers)
             if (p->ops[i].in[k] >= 0)
                 readers[p->ops[i].in[k]]++;
 }
+
+bool fuse_outlives(const struct program *p, int first_op, int end_op, const int *readers, int tensor)
+{
+    int inside = 0;
+    bool made = false;
+    for (int i = first_op; i < end_op; i++) {
+        inside += (p->ops[i].in[0] == tensor) + (p->ops[i].in[1] == tensor);
+        made |= p->ops[i].out == tensor;
+    }
+    return !made || inside < readers[tensor] || readers[tensor] == 0 || tensor == p->logits;
+}

@@ -24,4 +24,7 @@ void fuse_ops(const struct program *p, int first_op, int end_op, const int *read
 
 void fuse_readers(const struct program *p, bool training, int *readers);
 
+/* May somebody ask for this tensor when ops [first_op, end_op) have run? The logits, what ops elsewhere read, what nobody reads, and what was made elsewhere. */
+bool fuse_outlives(const struct program *p, int first_op, int end_op, const int *readers, int tensor);
+
 #endif

@@ -136,6 +136,32 @@ static void every_op_stands_alone_where_tests_want_every_tensor(void **state)
     end(&n);
 }
 
+static void what_outlives_a_slice_is_what_others_may_ask_for(void **state)
+{
+    int x;
+    struct net n = begin(&x);
+    int a = bn_of(n.p, "a", x), relu = program_relu(n.p, "relu", a);
+    finish(&n, relu, true, false);
+    const struct program *p = n.p;
+    const int conv = p->ops[find(&n, OP_CONV, 0)].out, all = p->nops, cut = find(&n, OP_RELU, 0) + 1;
+    int used[64] = {0};
+    for (int i = 0; i < p->nfwd; i++)
+        for (int k = 0; k < 2; k++)
+            if (p->ops[i].in[k] >= 0)
+                used[p->ops[i].in[k]]++;
+    assert_false(fuse_outlives(p, 0, all, n.readers, conv));
+    assert_false(fuse_outlives(p, 0, all, n.readers, relu));
+    assert_true(fuse_outlives(p, 0, all, n.readers, p->logits));
+    assert_true(fuse_outlives(p, 0, cut, n.readers, relu));   /* read after the slice */
+    assert_true(fuse_outlives(p, cut, all, n.readers, relu)); /* made before it */
+    assert_true(fuse_outlives(p, 0, cut, n.readers, conv));   /* its backward ops read it */
+    assert_false(fuse_outlives(p, 0, p->nfwd, used, conv));   /* in a plan for evaluation nobody does */
+    for (int i = 0; i < all; i++)
+        if (p->ops[i].out >= 0 && n.readers[p->ops[i].out] == 0)
+            assert_true(fuse_outlives(p, 0, all, n.readers, p->ops[i].out));
+    end(&n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +171,7 @@ int main(void)
         cmocka_unit_test(what_two_ops_read_is_not_taken_along),
         cmocka_unit_test(a_sum_with_itself_is_left_alone),
         cmocka_unit_test(every_op_stands_alone_where_tests_want_every_tensor),
+        cmocka_unit_test(what_outlives_a_slice_is_what_others_may_ask_for),
     };
     return cmocka_run_group_tests_name("fusing", tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ int plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
 int plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e)
 {
     GROW(pl->buffers, pl->nbuffers, pl->cap_buffers);
-    pl->buffers[pl->nbuffers] = (struct buffer){.bytes = bytes, .first = -1, .last = -1, .keep = pl->o.keep_all};
+    pl->buffers[pl->nbuffers] = (struct live_buffer){.bytes = bytes, .first = -1, .last = -1, .keep = pl->o.keep_all};
     return pl->nbuffers++;
 }
 
@@ -93,7 +93,7 @@ static int patch(struct cpu_plan *pl, int buffer, void **pointer, struct dnn_ker
 {
     GROW(pl->patches, pl->npatches, pl->cap_patches);
     pl->patches[pl->npatches++] = (struct patch){.buffer = buffer, .pointer = pointer, .kernel = k, .slot = s};
-    struct buffer *b = &pl->buffers[buffer];
+    struct live_buffer *b = &pl->buffers[buffer];
     int now = pl->nsteps - 1;
     if (b->first < 0)
         b->first = now;
@@ -212,21 +212,11 @@ static bool is_dnn(enum op_kind k)
            k == OP_LINEAR_BWD_DATA || k == OP_LINEAR_BWD_PARAM;
 }
 
-/* Results that somebody outside may ask for keep their memory: the logits, and what ops outside the slice or nobody reads. */
 static void keep_results(struct cpu_plan *pl)
 {
-    for (int t = 0; t < pl->p->ntensors; t++) {
-        if (pl->values[t].buffer == NO_BUFFER)
-            continue;
-        int inside = 0;
-        bool made = false;
-        for (int i = pl->first_op; i < pl->end_op; i++) {
-            inside += (pl->p->ops[i].in[0] == t) + (pl->p->ops[i].in[1] == t);
-            made |= pl->p->ops[i].out == t;
-        }
-        if (!made || inside < pl->readers[t] || pl->readers[t] == 0 || t == pl->p->logits)
+    for (int t = 0; t < pl->p->ntensors; t++)
+        if (pl->values[t].buffer != NO_BUFFER && fuse_outlives(pl->p, pl->first_op, pl->end_op, pl->readers, t))
             pl->buffers[pl->values[t].buffer].keep = true;
-    }
 }
 
 static int check_type(const struct cpu *c, const struct plan_options *o, enum store *ret, struct err *e)
@@ -265,18 +255,14 @@ static int allocate_tables(struct cpu_plan *pl, struct err *e)
         pl->values[t] = (struct value){.buffer = NO_BUFFER, .alt_buffer = NO_BUFFER, .cast_buffer = NO_BUFFER};
     for (size_t i = 0; i < nops; i++)
         pl->index_buffer[i] = NO_BUFFER;
-    int limit = pl->o.training ? pl->p->nops : pl->p->nfwd;
-    for (int i = 0; i < limit; i++)
-        for (int k = 0; k < 2; k++)
-            if (pl->p->ops[i].in[k] >= 0)
-                pl->readers[pl->p->ops[i].in[k]]++;
     return 0;
 }
 
 static int build(struct cpu_plan *pl, struct err *e)
 {
     TRY(allocate_tables(pl, e));
-    plan_fuse(pl);
+    fuse_readers(pl->p, pl->o.training, pl->readers);
+    fuse_ops(pl->p, pl->first_op, pl->end_op, pl->readers, pl->o.keep_all, pl->fused);
     for (int i = pl->first_op; i < pl->end_op; i++) {
         if (pl->fused[i].skip)
             continue;

@@ -1,7 +1,7 @@
-/* Inside of a plan of the cpu device; shared by plan.c, fuse.c, emit_*.c and steps_*.c only.
+/* Inside of a plan of the cpu device; shared by plan.c, emit_*.c and steps_*.c only.
  *
- * Planning: fuse.c marks ops that ride along with another one; emit_*.c turns the rest, in order, into steps and gives every
- * tensor a layout and a buffer; plan_memory.c then places buffers by liveness, fills their addresses into the steps (patches) and is ready.
+ * Planning: fuse.h marks ops that ride along with another one; emit_*.c turns the rest, in order, into steps and gives every
+ * tensor a layout and a buffer; plan_memory.c then places buffers (liveness.h), fills their addresses into the steps (patches) and is ready.
  * Running: refresh weight copies if parameters changed, then call step after step. Nothing is allocated. */
 #ifndef CRUN_WORKER_DEVICE_CPU_PLAN_H
 #define CRUN_WORKER_DEVICE_CPU_PLAN_H
@@ -15,6 +15,8 @@
 #include "worker/device/cpu/kern.h"
 #include "worker/device/cpu/layout.h"
 #include "worker/device/device.h"
+#include "worker/device/fuse.h"
+#include "worker/device/liveness.h"
 #include "worker/program/program.h"
 
 struct cpu {
@@ -31,13 +33,6 @@ struct step;
 typedef int (*step_fn)(struct cpu_plan *pl, struct step *s, struct err *e);
 
 enum { NO_BUFFER = -1 };
-
-struct buffer {
-    size_t bytes;
-    int first, last; /* steps that touch it */
-    bool keep;       /* its memory belongs to nobody else */
-    size_t offset;   /* into the plan's memory */
-};
 
 /* Where the address of a buffer must be filled in: a pointer, or an argument of a oneDNN kernel. */
 struct patch {
@@ -108,14 +103,6 @@ struct step {
     };
 };
 
-/* What fuse.c found, per op. */
-struct fused {
-    bool skip;             /* another op does it */
-    int bn, add, relu;     /* forward: this op is the last of BN [+ ADD] [+ RELU]; -1 where absent */
-    int relu_bwd, add_bwd; /* BN_BWD: takes these along */
-    bool store_dz;         /* others read the result of relu_bwd */
-};
-
 struct cpu_plan {
     struct plan base;
     struct cpu *cpu;
@@ -132,7 +119,7 @@ struct cpu_plan {
     struct bn_state *bns;        /* per op */
     int *index_buffer;           /* per op: which elements won in max pooling */
 
-    struct buffer *buffers;
+    struct live_buffer *buffers;
     struct patch *patches;
     struct step **steps;
     struct dnn_kernel **kernels; /* all that must be destroyed */
@@ -178,7 +165,6 @@ struct layout plan_layout(const struct cpu_plan *pl, int t, int block);
 size_t store_size(enum store s);
 enum dtype store_type(enum store s);
 
-void plan_fuse(struct cpu_plan *pl);                                    /* fuse.c */
 int plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e);          /* emit_dnn.c: convolutions and linear layers */
 int plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e); /* what a forward convolution wants to read */
 int plan_emit_own(struct cpu_plan *pl, int op, struct err *e);          /* emit_own.c: everything else */

@@ -1,63 +1,11 @@
-/* Where buffers lie: largest first, each at the lowest offset where nobody lives at the same time; then their addresses are filled
- * into the steps. */
-#include <errno.h>
-#include <stdlib.h>
-
+/* Where buffers lie; their addresses are filled into the steps. */
 #include "worker/device/cpu/plan.h"
 
 enum { ALIGN = 64 };
 
-static int by_size(const void *a, const void *b, void *buffers)
-{
-    int i = *(const int *)a, j = *(const int *)b;
-    size_t x = ((struct buffer *)buffers)[i].bytes, y = ((struct buffer *)buffers)[j].bytes;
-    return x != y ? (x < y ? 1 : -1) : i - j;
-}
-
-static size_t padded(size_t bytes)
-{
-    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
-}
-
-static bool overlap(const struct buffer *a, const struct buffer *b)
-{
-    return a->keep || b->keep || (a->first <= b->last && b->first <= a->last);
-}
-
-/* Largest first, each at the lowest offset where nobody lives at the same time. */
-static size_t place(struct buffer *v, const int *order, int n)
-{
-    size_t total = 0;
-    for (int i = 0; i < n; i++) {
-        struct buffer *b = &v[order[i]];
-        size_t at = 0;
-        for (bool moved = true; moved;) {
-            moved = false;
-            for (int k = 0; k < i; k++) {
-                const struct buffer *o = &v[order[k]];
-                if (overlap(b, o) && at < o->offset + padded(o->bytes) && o->offset < at + padded(b->bytes)) {
-                    at = o->offset + padded(o->bytes);
-                    moved = true;
-                }
-            }
-        }
-        b->offset = at;
-        if (at + padded(b->bytes) > total)
-            total = at + padded(b->bytes);
-    }
-    return total;
-}
-
 int plan_place(struct cpu_plan *pl, struct err *e)
 {
-    int *order = malloc(sizeof(int) * ((size_t)pl->nbuffers + 1));
-    if (!order)
-        return err_set(e, -ENOMEM, "no memory for a plan of %d buffers", pl->nbuffers);
-    for (int i = 0; i < pl->nbuffers; i++)
-        order[i] = i;
-    qsort_r(order, (size_t)pl->nbuffers, sizeof(int), by_size, pl->buffers);
-    pl->memory_bytes = place(pl->buffers, order, pl->nbuffers);
-    free(order);
+    TRY(liveness_place(pl->buffers, pl->nbuffers, ALIGN, &pl->memory_bytes, e));
     void *memory;
     TRY(plan_block(pl, pl->memory_bytes, &memory, e));
     pl->memory = memory;

@@ -214,21 +214,11 @@ static int allocate_tables(struct cuda_plan *pl, struct err *e)
     return 0;
 }
 
-/* Results that somebody outside may ask for keep their memory: the logits, and what ops outside the slice or nobody reads. */
 static void keep_results(struct cuda_plan *pl)
 {
-    for (int t = 0; t < pl->p->ntensors; t++) {
-        if (pl->value[t] == NO_BUFFER)
-            continue;
-        int inside = 0;
-        bool made = false;
-        for (int i = pl->first_op; i < pl->end_op; i++) {
-            inside += (pl->p->ops[i].in[0] == t) + (pl->p->ops[i].in[1] == t);
-            made |= pl->p->ops[i].out == t;
-        }
-        if (!made || inside < pl->readers[t] || pl->readers[t] == 0 || t == pl->p->logits)
+    for (int t = 0; t < pl->p->ntensors; t++)
+        if (pl->value[t] != NO_BUFFER && fuse_outlives(pl->p, pl->first_op, pl->end_op, pl->readers, t))
             pl->buffers[pl->value[t]].keep = true;
-    }
 }
 
 /* Convolutions want channels in groups (padded with zeros): 4 halves, 8 bfloats (DESIGN D11). */
