@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <zip.h>
 
 #include "common/err.h"
@@ -10,6 +11,8 @@
 #include "worker/ckpt/torch_zip.h"
 
 #define PICKLE_NAME "/data.pkl"
+#define EXPAND_MAX 64
+#define EXPAND_FREE ((int64_t)1 << 20) /* bytes that are taken whatever they are made of */
 
 struct torch_zip {
     zip_t *zip;
@@ -90,6 +93,32 @@ static int check_byte_order(struct torch_zip *z, struct err *e)
     return little ? 0 : err_set(e, -ENOTSUP, "%s was written on a big-endian machine", z->path);
 }
 
+/* A view may be larger than what it is of (torch's expand), but a small file must not become gigabytes: one that says so is no model. */
+static int check_sizes(const struct torch_zip *z, struct err *e)
+{
+    struct stat st;
+    int64_t all = 0, bytes, stored, most;
+    if (stat(z->path, &st) < 0)
+        return err_errno(e, errno, "look at %s", z->path);
+    for (size_t i = 0; i < z->pickle.n; i++) {
+        const struct pickled_tensor *p = &z->pickle.t[i];
+        TRY(ckpt_tensor_bytes(&p->t, &bytes));
+        if (__builtin_mul_overflow(p->storage_count, EXPAND_MAX * (int64_t)dtype_size(p->t.dtype), &stored))
+            stored = INT64_MAX;
+        if (bytes > EXPAND_FREE && bytes > stored)
+            return err_set(e, ERR_REFUSED,
+                           "%s: tensor '%s' of %lld bytes is more than %d times as large as its storage of %lld "
+                           "elements",
+                           z->path, p->t.name, (long long)bytes, EXPAND_MAX, (long long)p->storage_count);
+        if (__builtin_mul_overflow((int64_t)st.st_size, EXPAND_MAX, &most))
+            most = INT64_MAX;
+        if (__builtin_add_overflow(all, bytes, &all) || (all > EXPAND_FREE && all > most))
+            return err_set(e, ERR_REFUSED, "%s: its tensors are more than %d times as large as the file", z->path,
+                           EXPAND_MAX);
+    }
+    return 0;
+}
+
 static int read_list(struct torch_zip *z, struct err *e)
 {
     char name[PATH_MAX], *data;
@@ -100,7 +129,7 @@ static int read_list(struct torch_zip *z, struct err *e)
     TRY(load(z, name, PICKLE_BYTES_MAX, &data, &n, e));
     int rc = pickle_read(&z->pickle, data, n, e);
     free(data);
-    return rc < 0 ? err_wrap(e, "%s", z->path) : 0;
+    return rc < 0 ? err_wrap(e, "%s", z->path) : check_sizes(z, e);
 }
 
 int torch_zip_open(struct torch_zip **ret, const char *path, struct err *e)

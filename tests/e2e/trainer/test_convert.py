@@ -73,3 +73,36 @@ def test_bad_input_gets_one_clear_sentence_and_the_right_code(trained, tmp_path)
         assert len(p.stderr.splitlines()) == 1 and says in p.stderr, p.stderr
     assert run(TRAINER, "convert", trained).returncode == 2
     assert np.all([not q.name.endswith(".tmp") for q in tmp_path.iterdir()])
+
+
+def binary_int(n):
+    return pickle.dumps(n, 2)[2:-1]
+
+
+def tensor(shape, strides, count):
+    """A pickle of {'w': tensor} whose storage "0" holds `count` floats."""
+    def ints(v):
+        return b"(" + b"".join(binary_int(i) for i in v) + b"t"
+
+    return (b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
+            + binary_int(count) + b"tQ" + binary_int(0) + ints(shape) + ints(strides) + b"\x89ccollections\nOrderedDict\n)RtR")
+
+
+def write_pth(path, tensors, count):
+    body = b"".join(b"X" + len(k).to_bytes(4, "little") + k.encode() + v for k, v in tensors.items())
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("archive/data.pkl", b"\x80\x02}(" + body + b"u.")
+        z.writestr("archive/data/0", np.arange(count, dtype=np.float32).tobytes())
+
+
+def test_a_small_file_does_not_become_gigabytes(tmp_path):
+    src, out = tmp_path / "a.pth", tmp_path / "a.safetensors"
+    write_pth(src, {"w": tensor((1 << 20, 1 << 10), (0, 0), 1)}, 1)
+    p = convert(src, out, 65)
+    assert "tensor 'w'" in p.stderr and "64 times as large as its storage of 1 elements" in p.stderr, p.stderr
+    write_pth(src, {f"w{i}": tensor((64, 1000), (0, 1), 1000) for i in range(200)}, 1000)
+    p = convert(src, out, 65)
+    assert "64 times as large as the file" in p.stderr and not out.exists(), p.stderr
+    write_pth(src, {"w": tensor((1000, 2), (0, 1), 2)}, 2)  # what expand() makes
+    convert(src, out)
+    assert np.array_equal(load(out)["w"], np.tile(np.float32([0, 1]), (1000, 1)))
