@@ -1,9 +1,9 @@
 /* Jobs as JSON and as one record. The format is docs/protocol.md's, section "Status". */
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/json_write.h"
 #include "common/rdzv_wire.h"
 #include "rendezvousd/jobs_impl.h"
-#include "common/json_write.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -24,9 +24,9 @@ struct journal {
     bool active;             /* rank 0 */
     struct metrics *metrics; /* NULL: no files */
     struct caffe2_log *csv;
-    int lock_fd; /* holds the log folder for this run; 0: none of its own */
+    int lock_fd;                     /* holds the log folder for this run; 0: none of its own */
     struct tensorboard *tensorboard; /* NULL: not asked for */
-    bool lines; /* progress lines are written */
+    bool lines;                      /* progress lines are written */
     struct progress progress;
     char prefix[24]; /* of them */
     struct meters meters;

@@ -213,7 +213,7 @@ struct device_ops {
     /* What plans chose by timing, as JSON (malloc'ed), and back before planning. NULL: nothing is chosen so. */
     int (*choices)(struct device *d, char **ret, struct err *e);
     int (*choose)(struct device *d, const char *json, struct err *e);
-    const struct device_async *async;                     /* NULL: every call has done its work when it returns */
+    const struct device_async *async; /* NULL: every call has done its work when it returns */
 };
 
 struct device {
