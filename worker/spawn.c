@@ -15,7 +15,7 @@
 #include "common/err.h"
 #include "common/exitcode.h"
 
-enum { GRACE_MS = 10000 };
+enum { GRACE_MS = 10000, REAP_MS = 5000 };
 
 static const int forwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 enum { FORWARDED = sizeof forwarded / sizeof *forwarded };
@@ -24,7 +24,8 @@ struct team {
     pid_t *pids; /* 0: has ended */
     int n, left, code;
     bool failed;     /* some rank has: the others are to end */
-    int64_t kill_at; /* of clock_ms(), once failed */
+    bool killed;     /* they were told so for the last time */
+    int64_t next_at; /* of clock_ms(), once failed: kill; once killed: give up */
 };
 
 static void signal_all(const struct team *t, int sig)
@@ -58,7 +59,7 @@ static void note_end(struct team *t, int rank, int status)
         say_failure(rank, status);
         t->failed = true;
         t->code = code;
-        t->kill_at = clock_ms() + GRACE_MS;
+        t->next_at = clock_ms() + GRACE_MS;
         signal_all(t, SIGTERM);
     } else if (t->code == EXIT_FAIL && WIFEXITED(status)) {
         t->code = code;
@@ -77,18 +78,34 @@ static void reap(struct team *t)
             }
 }
 
+/* Uninterruptible sleep, on a disk that hangs say, outlasts SIGKILL. */
+static void say_left(const struct team *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->pids[i] > 0)
+            fprintf(stderr, "trainer: rank %d, process %d, has not ended %d s after SIGKILL and is left behind\n", i,
+                    (int)t->pids[i], REAP_MS / 1000);
+}
+
 static void supervise(struct team *t, const sigset_t *watched)
 {
     while (t->left > 0) {
-        const int64_t left = t->kill_at - clock_ms();
+        const int64_t left = t->next_at - clock_ms();
         const struct timespec wait = {.tv_sec = left > 0 ? left / 1000 : 0,
                                       .tv_nsec = left > 0 ? left % 1000 * 1000000 : 0};
         const int sig = t->failed ? sigtimedwait(watched, NULL, &wait) : sigwaitinfo(watched, NULL);
         if (sig > 0 && sig != SIGCHLD)
             signal_all(t, sig);
-        if (t->failed && clock_ms() >= t->kill_at)
-            signal_all(t, SIGKILL);
         reap(t);
+        if (t->left == 0 || !t->failed || clock_ms() < t->next_at)
+            continue;
+        if (t->killed) {
+            say_left(t);
+            return;
+        }
+        signal_all(t, SIGKILL);
+        t->killed = true;
+        t->next_at = clock_ms() + REAP_MS;
     }
 }
 

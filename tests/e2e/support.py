@@ -28,9 +28,13 @@ def worker_pid(run_id, rank):
     return None
 
 
+def preload(name):
+    """Environment of a program with a library of tests/fault."""
+    library = BUILD / "tests" / "fault" / f"lib{name}.so"
+    assert library.exists(), f"{library} is not built: ninja -C {BUILD} tests/fault/{library.name}"
+    return {"LD_PRELOAD": str(library), "ASAN_OPTIONS": "verify_asan_link_order=0"}
+
+
 def faulty_disk(**kw):
     """Environment of a program whose disk has the faults of tests/fault/fault_disk.c."""
-    library = BUILD / "tests" / "fault" / "libfault_disk.so"
-    assert library.exists(), f"{library} is not built: ninja -C {BUILD} tests/fault/libfault_disk.so"
-    return {**os.environ, "LD_PRELOAD": str(library), "ASAN_OPTIONS": "verify_asan_link_order=0",
-            **{f"FAULT_DISK_{k.upper()}": str(v) for k, v in kw.items()}}
+    return {**os.environ, **preload("fault_disk"), **{f"FAULT_DISK_{k.upper()}": str(v) for k, v in kw.items()}}

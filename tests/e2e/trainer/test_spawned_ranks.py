@@ -7,6 +7,7 @@ import time
 import pytest
 
 from command_lines import losses, refused, result, start, trained
+from support import preload
 
 LINE = "--arch convnet --image-size 28 --num-channels 1 --device ref --sync-bn --batch-size 16"
 
@@ -25,9 +26,9 @@ def test_they_train_as_one_process_does(data, tmp_path):
         assert len(got) == 3 and all(abs(a - b) <= 1e-8 * abs(b) for a, b in zip(got, alone)), name
 
 
-def endless(data, cwd, procs=3):
+def endless(data, cwd, procs=3, **env):
     """A run of many epochs, its parent and its ranks once all of them train."""
-    p = start(cwd, f"--train-data {data}/train {LINE} --num-epochs 100000 --procs {procs} --log-dir out --checkpoint-dir ck --checkpoint-every 100000")
+    p = start(cwd, f"--train-data {data}/train {LINE} --num-epochs 100000 --procs {procs} --log-dir out --checkpoint-dir ck --checkpoint-every 100000", **env)
     deadline = time.monotonic() + 60
     while not (cwd / "out" / "metrics.jsonl").exists():
         assert p.poll() is None and time.monotonic() < deadline
@@ -92,3 +93,22 @@ def test_ranks_with_other_seeds_do_not_begin(data, tmp_path):
     ranks = [result(p) for p in ranks]
     assert [p.returncode for p in ranks] == [78, 78], [p.stderr_text for p in ranks]
     assert "before the first step" in ranks[0].stderr_text and "--seed" in ranks[0].stderr_text
+
+
+def test_one_that_outlives_sigkill_is_named_and_left_behind(data, tmp_path):
+    p, ranks = endless(data, tmp_path, 2, **preload("fault_kill"))
+    os.kill(ranks[1], signal.SIGSTOP)
+    os.kill(ranks[0], signal.SIGKILL)
+    time.sleep(11)  # the 10 s that ranks have to end by themselves are over
+    before = spent(p.pid)
+    time.sleep(1)
+    assert spent(p.pid) - before < 20, "the parent spins"
+    result(p)
+    assert p.returncode == 137 and f"process {ranks[1]}, has not ended" in p.stderr_text, p.stderr_text
+    gone(ranks)
+
+
+def spent(pid):
+    """Clock ticks of a process."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
