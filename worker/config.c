@@ -844,6 +844,9 @@ void train_config_gpu(const struct train_config *c, struct gpu_options *ret)
 int train_config_check(const struct train_config *c, struct err *e)
 {
     TRY(check_aliases(c, e));
+    if ((c->checkpoint_dir && !*c->checkpoint_dir) || (c->log_dir && !*c->log_dir))
+        return err_set(e, ERR_USAGE, "%s '': a folder is needed",
+                       c->checkpoint_dir && !*c->checkpoint_dir ? "--checkpoint-dir" : "--log-dir");
     if (c->num_channels != 1 && c->num_channels != 3)
         return err_set(e, ERR_USAGE, "--num-channels %d: must be 1 or 3", (int)c->num_channels);
     if (c->scale && c->input != INPUT_TORCH && c->input != INPUT_CAFFE2)

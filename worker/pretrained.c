@@ -89,7 +89,7 @@ int pretrained_apply(struct state *s, struct weights *w, const char *path, bool 
     if (rc == 0)
         rc = image_upload(&im, s, e);
     image_finish(&im);
-    return rc < 0 ? err_wrap(e, "%s", path) : 0;
+    return rc == ERR_MISMATCH ? err_wrap(e, "%s", path) : rc; /* other errors name the file themselves */
 }
 
 static int read_here(struct state *s, const char *path, struct err *e)
@@ -119,7 +119,7 @@ int pretrained_load(struct state *s, struct comm *c, const char *path, struct er
     int64_t rc = c->rank == 0 ? read_here(s, path, &why) : 0;
     TRY(c->ops->broadcast(c, COMM_CONTROL, &rc, sizeof rc, 0, NULL, e));
     if (rc < 0)
-        return c->rank == 0 ? err_set(e, (int)rc, "--pretrained %s", why.text)
+        return c->rank == 0 ? err_set(e, (int)rc, "--pretrained: %s", why.text)
                             : err_set(e, -ECANCELED, "rank 0 could not load %s", path);
     TRY(image_init(&im, s, e));
     int shared = share(&im, s, c, e);

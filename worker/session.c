@@ -82,6 +82,10 @@ static int open_data(struct session *s, struct err *e)
     if (cfg->num_labels && s->train_set->classes > cfg->num_labels)
         return err_set(e, ERR_DATA, "%s has %d classes, --num-labels allows %d", cfg->train_data, s->train_set->classes,
                        (int)cfg->num_labels);
+    if (s->train_set->classes < 2 && cfg->num_labels < 2)
+        return err_set(e, ERR_DATA,
+                       "--train-data %s holds one class, a classifier needs at least 2; --num-labels may give more",
+                       cfg->train_data);
     if (!cfg->test_data)
         return 0;
     o.testing = true;

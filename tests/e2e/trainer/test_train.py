@@ -344,11 +344,17 @@ def refusals(data, trained, tmp_path):
     fewer = tmp_path / "fewer"
     shutil.copytree(data / "train", fewer)
     shutil.rmtree(sorted(fewer.iterdir())[0])
+    single = tmp_path / "single"
+    shutil.copytree(sorted((data / "train").iterdir())[0], single / "a")
     t = ["--train-data", data / "train"]
     r = ["--resume", "auto", "--image-size", 32, "--arch", "resnet18", "--batch-size", 32, "--checkpoint-dir"]
     return {
         "missing folder": (["--train-data", tmp_path / "nowhere"], 65, ["nowhere", "does not exist"]),
         "no classes": (["--train-data", empty], 65, ["empty", "class"]),
+        "one class": (["--train-data", single], 65, ["--train-data", "single", "one class", "--num-labels"]),
+        "no folder for checkpoints": ([*t, "--checkpoint-dir", ""], 2, ["--checkpoint-dir ''"]),
+        "no folder for logs": ([*t, "--log-dir", ""], 2, ["--log-dir ''"]),
+        "no weights": ([*t, "--pretrained", tmp_path / "gone"], 2, ["--pretrained: no weights found"]),
         "unknown class": ([*t, "--test-data", extra], 65, ["zebra"]),
         "too many classes": ([*t, "--num-labels", 4], 65, ["10", "4"]),
         "unknown option": ([*t, "--batchsize", 3], 2, ["batchsize", "batch-size"]),
