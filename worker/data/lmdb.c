@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <lmdb.h>
 #include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +23,7 @@ struct lmdb {
     char *path;
     MDB_env *env;
     MDB_dbi dbi;
+    uintptr_t map_begin, map_end; /* where the file lies in memory, as far as it has pages; 0: unknown */
     struct keys keys;
     pthread_mutex_t lock; /* of the pool */
     MDB_txn *pool[POOL_MAX];
@@ -61,6 +64,13 @@ static void give_back(struct lmdb *l, MDB_txn *txn)
         mdb_txn_abort(txn);
 }
 
+/* The library takes the size of a value from the file as it stands there. */
+static bool is_within(const struct lmdb *l, const MDB_val *v)
+{
+    const uintptr_t at = (uintptr_t)v->mv_data;
+    return !l->map_end || (at >= l->map_begin && at <= l->map_end && v->mv_size <= l->map_end - at);
+}
+
 static int lmdb_read(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e)
 {
     struct lmdb *l = (struct lmdb *)d;
@@ -69,7 +79,12 @@ static int lmdb_read(struct dataset *d, size_t i, struct buf *data, int *label, 
     TRY(take(l, &txn, e));
     key.mv_data = (char *)keys_at(&l->keys, i, &key.mv_size);
     int rc = mdb_get(txn, l->dbi, &key, &value);
-    rc = rc ? fault(e, rc, l->path) : record_read(value.mv_data, value.mv_size, data, label, e);
+    if (rc)
+        rc = fault(e, rc, l->path);
+    else if (!is_within(l, &value))
+        rc = err_set(e, ERR_DATA, "its %zu bytes reach beyond the end of the LMDB", value.mv_size);
+    else
+        rc = record_read(value.mv_data, value.mv_size, data, label, e);
     give_back(l, txn);
     return rc < 0 ? rc : dataset_check_label(d, *label, e);
 }
@@ -117,6 +132,24 @@ static int check_length(const struct lmdb *l, struct err *e)
     if ((unsigned long long)file_st.st_size >= need)
         return 0;
     return err_set(e, ERR_DATA, "'%s' is cut short: %lld of %llu bytes", file, (long long)file_st.st_size, need);
+}
+
+/* The library does not tell where it has mapped the file. */
+static void find_map(struct lmdb *l)
+{
+    unsigned long begin, end;
+    unsigned long long inode;
+    char line[4096];
+    mdb_filehandle_t fd;
+    struct stat st;
+    FILE *f = mdb_env_get_fd(l->env, &fd) == 0 && fstat(fd, &st) == 0 ? fopen("/proc/self/maps", "re") : NULL;
+    while (f && !l->map_end && fgets(line, sizeof line, f))
+        if (sscanf(line, "%lx-%lx r--s 00000000 %*s %llu", &begin, &end, &inode) == 3 && inode == st.st_ino) {
+            l->map_begin = begin;
+            l->map_end = begin + (uintptr_t)st.st_size < end ? begin + (uintptr_t)st.st_size : end;
+        }
+    if (f)
+        fclose(f);
 }
 
 static int list_keys(struct lmdb *l, struct err *e)
@@ -175,6 +208,8 @@ int dataset_open_lmdb(struct dataset **ret, const char *path, const struct datas
         rc = open_env(l, e);
     if (rc == 0)
         rc = check_length(l, e);
+    if (rc == 0)
+        find_map(l);
     if (rc == 0)
         rc = list_keys(l, e);
     if (rc == 0 && (l->base.n = l->keys.n) == 0)

@@ -147,3 +147,21 @@ def test_what_a_killed_make_db_left_is_removed_by_the_next(folder, tmp_path):
     assert p.returncode == 0 and f"db.{gone}.part' was left by a make-db that was killed" in p.stderr, p.stderr
     left = {q.name for q in tmp_path.iterdir()}
     assert left == {"db", f"db.{os.getpid()}.part", f"db.{gone}.parts", f"other.{gone}.part"}
+
+
+def test_a_record_that_reaches_beyond_its_lmdb_is_left_out(folder, tmp_path):
+    pictures = sorted(folder.glob("*/*.jpg"))[:16]
+    records = [datum(p.read_bytes(), i % 10) + b"\x7a" + varint(9000) + bytes(9000) for i, p in enumerate(pictures)]
+    env = lmdb.open(str(tmp_path / "db"), map_size=1 << 26)
+    with env.begin(write=True) as txn:
+        for i, record in enumerate(records):
+            txn.put(b"%08d" % i, record)
+    env.close()
+    file = tmp_path / "db" / "data.mdb"
+    data = file.read_bytes()
+    node = struct.pack("<I", len(records[5])) + struct.pack("<HH", 1, 8) + b"00000005"  # size, F_BIGDATA, length of the key
+    assert data.count(node) == 1
+    file.write_bytes(data.replace(node, struct.pack("<I", 0x7fffffff) + node[4:]))
+    p = run(TRAINER, "--train-data", tmp_path / "db", "--num-labels", 10, "--arch", "convnet", "--image-size", 28,
+            "--batch-size", 16, "--num-epochs", 1, "--device", "ref")
+    assert p.returncode == 0 and "reach beyond the end of the LMDB" in p.stderr, (p.returncode, p.stderr)
