@@ -161,6 +161,7 @@ int emit_own(struct cuda_plan *pl, int op, struct err *e);     /* emit_own.c: ev
 /* plan_memory.c. Fixed: what does not depend on the steps (the batch, flags), so that steps can point at it. */
 int cuda_plan_fixed(struct cuda_plan *pl, struct err *e);
 int cuda_plan_place(struct cuda_plan *pl, struct err *e);
+void cuda_plan_memory(const struct plan *plan, struct plan_memory *ret); /* device_ops.plan_memory */
 void cuda_plan_release(struct cuda_plan *pl);
 /* Which tensors take most of the memory, for a message: "layer1.0.conv1 205 MiB, ..." */
 void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);

@@ -266,6 +266,18 @@ int cuda_plan_place(struct cuda_plan *pl, struct err *e)
     return take_workspace(pl, e);
 }
 
+void cuda_plan_memory(const struct plan *plan, struct plan_memory *ret)
+{
+    const struct cuda_plan *pl = (const struct cuda_plan *)plan;
+    *ret = (struct plan_memory){.workspace = pl->workspace_bytes + pl->partial_doubles * sizeof(double)};
+    for (int i = 0; i < pl->p->nparams; i++) {
+        const struct weight *w = &pl->weights[i];
+        ret->weights += w->copy == NO_BUFFER ? 0 : pl->buffers[w->copy].bytes;
+    }
+    ret->activations = pl->fixed_bytes + STAGES * pl->stage_bytes +
+                       (pl->memory_bytes > ret->weights ? pl->memory_bytes - ret->weights : 0);
+}
+
 void cuda_plan_release(struct cuda_plan *pl)
 {
     struct gpu *g = pl->cuda->gpu;

@@ -379,6 +379,22 @@ static void a_traced_run_is_walked_and_tells_of_every_step(void **state)
     assert_int_equal(r.at_close.allocs, r.at_close.frees);
 }
 
+/* The report is what was really taken, but for arenas and small things. */
+static void memory_is_reported_as_it_is_taken(void **state)
+{
+    struct plan_memory m;
+    struct rig r;
+    (void)state;
+    open_device(&r, true, 0);
+    const size_t before = now(&r).bytes;
+    MUST(plan_of(&r, BATCH, &r.plan, e));
+    r.d->ops->plan_memory(r.plan, &m);
+    const size_t taken = now(&r).bytes - before, told = m.activations + m.weights + m.workspace;
+    assert_true(m.activations > 0 && m.weights > 0 && m.workspace > 0);
+    assert_true(told <= taken && taken - told < 4096);
+    close_rig(&r);
+}
+
 static void rounding_is_that_of_the_halves(void **state)
 {
     static const float values[] = {0, 1, -1.0009765f, 65519, 65520, 1e-8f, 3.14159265f, -0.1f, 1e30f};
@@ -413,6 +429,7 @@ int main(void)
         cmocka_unit_test(a_plan_that_fails_gives_everything_back),
         cmocka_unit_test(an_error_of_a_kernel_names_it_and_its_operation),
         cmocka_unit_test(a_traced_run_is_walked_and_tells_of_every_step),
+        cmocka_unit_test(memory_is_reported_as_it_is_taken),
         cmocka_unit_test(rounding_is_that_of_the_halves),
     };
     return cmocka_run_group_tests_name("cuda device on the host", tests, NULL, NULL);
