@@ -209,8 +209,7 @@ static int plan_finish(struct cudnn_plan *p, struct err *e)
     if (p->d->o.workspace_limit && (size_t)p->workspace > p->d->o.workspace_limit)
         return err_set(e, -ENOTSUP, "%s wants %lld bytes of workspace, %zu are allowed", b->what,
                        (long long)p->workspace, p->d->o.workspace_limit);
-    p->pack = cudnn_make(b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    return b->rc < 0 ? b->rc : cudnn_choice_read(p, e);
+    return cudnn_choice_read(p, e);
 }
 
 static struct cudnn_plan *plan_new(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
@@ -449,12 +448,16 @@ int cudnn_execute(struct cudnn_plan *p, void *handle, void *const *pointers, voi
     const int n = slots[p->pattern];
     for (int i = 0; i < n; i++)
         ids[i] = i + 1;
-    struct cudnn_parts b = {.what = p->graph}; /* the pack is the plan's own, filled anew for each call */
-    cudnn_set(&b, p->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
-    cudnn_set(&b, p->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
-    cudnn_set(&b, p->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    cudnn_seal(&b, p->pack);
-    return b.rc < 0 ? (int)CUDNN_STATUS_BAD_PARAM : (int)cudnnBackendExecute(handle, p->plan, p->pack);
+    struct cudnn_parts b = {.what = p->graph}; /* a pack for each call: one that is finalised takes no other pointers */
+    cudnnBackendDescriptor_t pack = cudnn_make(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    cudnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
+    cudnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
+    cudnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    cudnn_seal(&b, pack);
+    const int status =
+        b.rc < 0 ? (int)CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED : (int)cudnnBackendExecute(handle, p->plan, pack);
+    cudnn_parts_close(&b);
+    return status;
 }
 
 int cudnn_failed(const struct cudnn_plan *p, int status, struct err *e)

@@ -11,7 +11,7 @@ struct cudnn_plan {
     struct cudnn_shape shape;
     bool chosen, measured;
     struct cudnn_parts parts; /* engine configuration and plan; the graph may go */
-    cudnnBackendDescriptor_t config, plan, pack;
+    cudnnBackendDescriptor_t config, plan;
     int64_t workspace;
     char graph[128], name[128];
     char *choice;

@@ -154,6 +154,26 @@ static void subfolder(char *out, size_t cap, const char *name)
     snprintf(out, cap, "%s/%s", dir, name);
 }
 
+/* Without a GPU there is no handle, which is the last thing that is looked at: until then every call must come as far as the first. */
+static void a_plan_is_executed_more_than_once(void **state)
+{
+    char memory[1];
+    void *slot[DNN_SLOTS_MAX];
+    int said[3];
+    struct cudnn_plan *all[MANY];
+    struct cudnn *d = open_with((struct cudnn_options){0});
+    (void)candidates(d, DNN_CONV, &halves, all);
+    for (int i = 0; i < DNN_SLOTS_MAX; i++)
+        slot[i] = memory;
+    for (int i = 0; i < 3; i++)
+        said[i] = cudnn_execute(all[0], NULL, slot, memory);
+    assert_int_not_equal(said[0], CUDNN_STATUS_SUCCESS);
+    assert_int_not_equal(said[0], CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED); /* the pack */
+    assert_int_equal(said[1], said[0]);
+    assert_int_equal(said[2], said[0]);
+    cudnn_close(d);
+}
+
 static void a_cached_plan_is_taken_as_measured(void **state)
 {
     char cache[256];
@@ -434,6 +454,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_candidate_is_adopted_from_its_text),
+        cmocka_unit_test(a_plan_is_executed_more_than_once),
         cmocka_unit_test(a_cached_plan_is_taken_as_measured),
         cmocka_unit_test(a_damaged_file_is_told_of_and_left_alone),
         cmocka_unit_test(another_card_cudnn_or_rule_has_another_folder),
