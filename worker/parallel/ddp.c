@@ -185,7 +185,7 @@ static int on_captured(void *ctx, void *stream, struct err *e)
     if (!d->active)
         return 0;
     d->captured = d->done;
-    return join_stream(d, e);
+    return d->captured > 0 ? join_stream(d, e) : 0; /* a stream that was not forked has nothing to join */
 }
 
 static int on_replayed(void *ctx, void *stream, struct err *e)

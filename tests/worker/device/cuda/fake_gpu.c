@@ -9,13 +9,15 @@
 #include "common/err.h"
 #include "tests/worker/device/cuda/fake_math.h"
 
-enum { POISON = 0xff }; /* a NaN in every type */
+enum { POISON = 0xff /* a NaN in every type */, STREAMS_MAX = 64 };
 
 struct gpu_stream {
-    int unused;
+    bool captured; /* is part of the capture */
+    bool forked;   /* and nobody has waited for it since it became so */
 };
 struct gpu_event {
-    int unused;
+    struct gpu_stream *of; /* NULL: never recorded */
+    bool captured;
 };
 
 enum work_kind { WORK_KERNEL, WORK_DNN, WORK_GEMM, WORK_COPY, WORK_FILL };
@@ -46,6 +48,7 @@ struct fake {
     struct fake_options o;
     struct fake_counts c;
     struct gpu_graph *recording; /* NULL: work runs at once */
+    struct gpu_stream *origin, *streams[STREAMS_MAX];
     struct block *blocks;
     bool failing;
     enum kernel fail_at;
@@ -226,16 +229,23 @@ static void fake_host_release(struct gpu *g, void *p)
 
 static int fake_stream_open(struct gpu *g, bool urgent, struct gpu_stream **ret, struct err *e)
 {
-    (void)g;
     (void)urgent;
     (void)e;
     *ret = calloc(1, sizeof **ret);
-    return 0;
+    for (int i = 0; i < STREAMS_MAX; i++) {
+        if (!self(g)->streams[i]) {
+            self(g)->streams[i] = *ret;
+            return 0;
+        }
+    }
+    abort();
 }
 
 static void fake_stream_close(struct gpu *g, struct gpu_stream *s)
 {
-    (void)g;
+    for (int i = 0; i < STREAMS_MAX; i++)
+        if (self(g)->streams[i] == s)
+            self(g)->streams[i] = NULL;
     free(s);
 }
 
@@ -266,21 +276,36 @@ static void fake_event_close(struct gpu *g, struct gpu_event *v)
     free(v);
 }
 
-static int fake_event(struct gpu *g, struct gpu_event *v, struct gpu_stream *s, struct err *e)
+static int fake_event_record(struct gpu *g, struct gpu_event *v, struct gpu_stream *s, struct err *e)
 {
     (void)g;
-    (void)v;
-    (void)s;
     (void)e;
+    *v = (struct gpu_event){.of = s, .captured = s->captured};
+    return 0;
+}
+
+/* A stream becomes part of a capture by waiting for it, and must not wait for anything else then. */
+static int fake_event_wait(struct gpu *g, struct gpu_event *v, struct gpu_stream *s, struct err *e)
+{
+    struct fake *f = self(g);
+    if (!v->of)
+        return 0;
+    if (v->captured && !f->recording)
+        return err_set(e, -EIO, "a stream waits for an event of a capture that has ended");
+    if (s->captured && !v->captured)
+        return err_set(e, -EIO, "a stream that is captured waits for one that is not");
+    if (!v->captured || v->of == s)
+        return 0;
+    v->of->forked = false;
+    s->captured = true;
+    s->forked = s != f->origin;
     return 0;
 }
 
 static int fake_event_sync(struct gpu *g, struct gpu_event *v, struct err *e)
 {
     (void)g;
-    (void)v;
-    (void)e;
-    return 0;
+    return v->captured ? err_set(e, -EIO, "the host waits for an event of a capture") : 0;
 }
 
 static int fake_event_ms(struct gpu *g, struct gpu_event *from, struct gpu_event *to, float *ret, struct err *e)
@@ -321,9 +346,10 @@ static int fake_fill(struct gpu *g, struct gpu_stream *s, void *to, int byte, si
 
 static int fake_capture_begin(struct gpu *g, struct gpu_stream *s, struct err *e)
 {
-    (void)s;
     if (self(g)->recording)
         return err_set(e, -EIO, "a capture within a capture");
+    self(g)->origin = s;
+    s->captured = true;
     self(g)->recording = calloc(1, sizeof(struct gpu_graph));
     self(g)->c.captures++;
     return 0;
@@ -331,12 +357,19 @@ static int fake_capture_begin(struct gpu *g, struct gpu_stream *s, struct err *e
 
 static int fake_capture_end(struct gpu *g, struct gpu_stream *s, struct gpu_graph **ret, struct err *e)
 {
+    struct fake *f = self(g);
+    bool unjoined = false;
     (void)s;
-    (void)e;
-    *ret = self(g)->recording;
-    self(g)->recording = NULL;
-    self(g)->c.graphs++;
-    return 0;
+    for (int i = 0; i < STREAMS_MAX; i++) {
+        if (!f->streams[i])
+            continue;
+        unjoined |= f->streams[i]->forked;
+        *f->streams[i] = (struct gpu_stream){0};
+    }
+    *ret = f->recording;
+    f->recording = NULL;
+    f->c.graphs++;
+    return unjoined ? err_set(e, -EIO, "the capture ends without the streams that it began") : 0;
 }
 
 static int fake_graph_launch(struct gpu *g, struct gpu_graph *x, struct gpu_stream *s, struct err *e)
@@ -402,8 +435,8 @@ static const struct gpu_ops fake_ops = {
     .stream_sync = fake_stream_sync,
     .event_open = fake_event_open,
     .event_close = fake_event_close,
-    .event_record = fake_event,
-    .event_wait = fake_event,
+    .event_record = fake_event_record,
+    .event_wait = fake_event_wait,
     .event_sync = fake_event_sync,
     .event_ms = fake_event_ms,
     .copy_in = fake_copy_in,

@@ -94,7 +94,7 @@ static int run(struct bench *b, const struct run_hooks *h, bool accumulate, stru
     return b->d->ops->run(b->plan, &a, e);
 }
 
-static void begin(struct bench *b, enum dtype wire)
+static void begin_with(struct bench *b, enum dtype wire, size_t first_bytes, size_t bytes)
 {
     struct err e;
     memset(b, 0, sizeof *b);
@@ -119,10 +119,16 @@ static void begin(struct bench *b, enum dtype wire)
     fine(run(b, NULL, false, &e), &e);
     memcpy(b->alone, b->s.reduce, b->p->n_reduce * sizeof *b->alone);
     b->comm = (struct fake_comm){.base = {&stream_ops, 0, WORLD}, .device = b->d, .fail_at = -1};
-    const struct ddp_options d = {.first_bucket_bytes = 64, .bucket_bytes = 256, .wire = wire, .device = b->d};
+    const struct ddp_options d = {
+        .first_bucket_bytes = first_bytes, .bucket_bytes = bytes, .wire = wire, .device = b->d};
     fine(ddp_create(&b->ddp, &b->comm.base, b->s.reduce, b->p->n_train, b->p->n_reduce - b->p->n_train, DT_F32, &d, &e),
          &e);
     ddp_stats(b->ddp, &b->stats);
+}
+
+static void begin(struct bench *b, enum dtype wire)
+{
+    begin_with(b, wire, 64, 256);
     assert_true(b->stats.buckets > 3);
 }
 
@@ -174,6 +180,22 @@ static void a_captured_run_takes_its_buckets_along_and_a_replayed_one_counts_the
     }
     assert_int_equal(fake_gpu_counts(b.gpu)->launches, 4);
     assert_int_equal(fake_gpu_counts(b.gpu)->syncs, syncs); /* the host waits for nothing */
+    end(&b);
+}
+
+/* All gradients go after the run: the communication stream takes no part in the capture, nor may it be waited for. */
+static void a_model_of_one_bucket_is_captured_too(void **state)
+{
+    (void)state;
+    struct bench b;
+    begin_with(&b, DT_F32, 1 << 20, 25 << 20);
+    assert_int_equal(b.stats.buckets, 1);
+    for (int i = 1; i <= 4; i++) {
+        one_step(&b);
+        assert_int_equal(b.comm.calls, i);
+        assert_sums(&b, 1, "one bucket");
+    }
+    assert_int_equal(fake_gpu_counts(b.gpu)->captures, 1);
     end(&b);
 }
 
@@ -258,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_captured_run_takes_its_buckets_along_and_a_replayed_one_counts_them),
+        cmocka_unit_test(a_model_of_one_bucket_is_captured_too),
         cmocka_unit_test(buckets_go_in_order_on_a_stream_of_their_own),
         cmocka_unit_test(parts_that_are_not_the_last_of_a_step_reduce_nothing),
         cmocka_unit_test(halves_are_packed_and_unpacked_on_the_device),
