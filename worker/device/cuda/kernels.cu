@@ -4,6 +4,7 @@
 extern "C" int kernel_launch(enum kernel k, const void *args, void *stream)
 {
     cudaStream_t s = static_cast<cudaStream_t>(stream);
+    (void)cudaGetLastError(); /* what others left, cudaErrorNotReady above all, is not this launch's */
     switch (k) {
 #define X(id, type)                                                                                                    \
     case id:                                                                                                           \
