@@ -63,7 +63,8 @@ static int run_step(struct cuda_plan *pl, struct step *s, const struct variant_k
     case STEP_DNN:
         return g->ops->dnn(g, stream, &s->dnn, pl->workspace, e);
     case STEP_GEMM:
-        return g->ops->gemm(g, stream, &s->gemm, pl->workspace, pl->workspace_bytes, e);
+        /* cuBLASLt's choice for a shape serves every plan: it may count on what each of them has, and no more */
+        return g->ops->gemm(g, stream, &s->gemm, pl->workspace, PLAN_GEMM_WORKSPACE, e);
     case STEP_FILL:
         return v->accumulate ? 0 : g->ops->fill(g, stream, s->at, 0, s->n, e);
     case STEP_ALL_SUM:
