@@ -95,7 +95,7 @@ def test_a_worker_that_is_done_early_does_not_end_the_others(crun):
     (["--nnodes", "2:1", "true"], 2, ["nnodes", "MIN <= MAX"]),
     (["--nnodes", "2", "true"], 2, ["nnodes", "--rdzv-endpoint", "crun.conf"]),
     (["--max-restarts", "-1", "true"], 2, ["max-restarts"]),
-    (["--run-id", "a/b", "true"], 2, ["run-id", "a/b"]),
+    (["--run-id", "a/b", "true"], 2, ["rdzv-id", "a/b"]),
     (["--nproc_per_nod3", "1", "true"], 2, ["nproc"]),
     (["--rdzv_backend=etcd", "--rdzv_endpoint", "x:1", "true"], 2, ["rdzv-backend", "not supported"]),
     (["-m", "--no-python", "package.module"], 2, ["--module", "--no-python"]),
