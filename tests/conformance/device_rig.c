@@ -16,6 +16,8 @@ const struct mode mode_fp16_o1 = {.name = "fp16 O1", .compute = DT_F16, .emulate
 const struct mode mode_fp16_o2 = {.name = "fp16 O2", .compute = DT_F16, .emulate = true};
 const struct mode mode_fp16_o3 = {.name = "fp16 O3", .compute = DT_F16, .emulate = true, .half_bn = true};
 const struct mode mode_nchw = {.name = "nchw", .compute = DT_F32, .format = MEMORY_NCHW};
+const struct mode mode_fp16_nchw = {.name = "fp16 nchw", .compute = DT_F16, .format = MEMORY_NCHW};
+const struct mode mode_bf16_nchw = {.name = "bf16 nchw", .compute = DT_BF16, .format = MEMORY_NCHW};
 const struct mode mode_nhwc = {.name = "nhwc", .compute = DT_F32, .format = MEMORY_NHWC};
 
 #define MUST(expr)                                                                                                     \

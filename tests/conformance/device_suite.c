@@ -498,9 +498,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *arg;
         const struct mode *mode;
-    } modes[] = {{"fp32", &mode_f32},     {"emulated", &mode_emulated}, {"bf16", &mode_bf16},
-                 {"fp16", &mode_fp16_o2}, {"fp16-O1", &mode_fp16_o1},   {"nchw", &mode_nchw},
-                 {"nhwc", &mode_nhwc},    {"native-fp16", &mode_fp16}};
+    } modes[] = {{"fp32", &mode_f32},           {"emulated", &mode_emulated}, {"bf16", &mode_bf16},
+                 {"fp16", &mode_fp16_o2},       {"fp16-O1", &mode_fp16_o1},   {"nchw", &mode_nchw},
+                 {"nhwc", &mode_nhwc},          {"native-fp16", &mode_fp16},  {"fp16-nchw", &mode_fp16_nchw},
+                 {"bf16-nchw", &mode_bf16_nchw}};
     static struct subject subjects[GROUPS + NMUTANTS];
     static struct CMUnitTest tests[GROUPS + NMUTANTS];
     const struct mode *mode = NULL;
