@@ -25,7 +25,7 @@ static int64_t patience_ms(const struct tcp *t)
  * not so fast that an idle agent wakes twice. */
 static int64_t hold_ms(const struct tcp *t)
 {
-    const int64_t hold = t->o.heartbeat_ms * 2 / 3;
+    const int64_t hold = t->o.heartbeat_ms * 15 / 16;
     if (t->mode == TCP_OVER || (t->parting && t->mode == TCP_JOINING && !t->joined))
         return 0;
     return t->mode == TCP_JOINING && hold > TCP_PROGRESS_MS ? TCP_PROGRESS_MS : hold;
