@@ -71,6 +71,7 @@ def die_while_the_agent_looks_away(crun, pair, *options):
                    f"cd {crun.tmp}; [ $CRUN_ROUND = 2 ] && exit 0; echo $$ > p$RANK; mv p$RANK pid-$RANK; exec sleep 100")
     pids = [int(crun.wait_file(f"pid-{r}")) for r in range(WORKERS)]
     agent = crun.agent_of(p.pid)
+    crun.wait_state(agent, "S")  # a worker may write before the agent has put it beside the others it watches
     os.kill(agent, signal.SIGSTOP)
     crun.wait_state(agent, "T")
     for name, rank in pair.first, pair.second:
