@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "tests/must.h"
 
 const struct mode mode_f64 = {.name = "fp64", .compute = DT_F64};
 const struct mode mode_f32 = {.name = "fp32", .compute = DT_F32};
@@ -19,14 +20,6 @@ const struct mode mode_nchw = {.name = "nchw", .compute = DT_F32, .format = MEMO
 const struct mode mode_fp16_nchw = {.name = "fp16 nchw", .compute = DT_F16, .format = MEMORY_NCHW};
 const struct mode mode_bf16_nchw = {.name = "bf16 nchw", .compute = DT_BF16, .format = MEMORY_NCHW};
 const struct mode mode_nhwc = {.name = "nhwc", .compute = DT_F32, .format = MEMORY_NHWC};
-
-#define MUST(expr)                                                                                                     \
-    do {                                                                                                               \
-        struct err must_e = {0};                                                                                       \
-        struct err *e = &must_e;                                                                                       \
-        if ((expr) < 0)                                                                                                \
-            fail_msg("%s: %s", #expr, must_e.text);                                                                    \
-    } while (0)
 
 void side_open(struct side *s, const char *device, const struct program *p, const struct mode *m, int batch,
                bool training, bool keep_all, int threads)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/err.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/choices.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/comm/comm.h"
@@ -83,20 +84,13 @@ static void two_ranks(struct rank r[2], const char *dir, int rc)
         comms[i]->ops->close(comms[i]);
 }
 
-static char folder[] = "/tmp/choices-XXXXXX";
+static const char *folder; /* scratch, of all cases */
 
-static int make_folder(void **state)
+static int set_up(void **state)
 {
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    int rc = scratch_make(state);
+    folder = *state;
+    return rc;
 }
 
 static void nothing_stored_is_nothing_taken(void **state)
@@ -154,5 +148,5 @@ int main(void)
         cmocka_unit_test(a_choice_that_cannot_be_had_is_no_error),
         cmocka_unit_test(devices_that_choose_by_rule_keep_nothing),
     };
-    return cmocka_run_group_tests_name("choices", tests, make_folder, remove_folder);
+    return cmocka_run_group_tests_name("choices", tests, set_up, scratch_drop);
 }

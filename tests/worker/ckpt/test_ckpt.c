@@ -14,8 +14,8 @@
 
 #include "common/err.h"
 #include "common/log.h"
-#include "tests/worker/ckpt/scratch.h"
 #include "tests/worker/ckpt/state.h"
+#include "tests/worker/scratch/scratch.h"
 
 static void save(void **state, int64_t step, int keep)
 {

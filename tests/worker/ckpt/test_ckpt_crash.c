@@ -25,8 +25,8 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
-#include "tests/worker/ckpt/scratch.h"
 #include "tests/worker/ckpt/state.h"
+#include "tests/worker/scratch/scratch.h"
 
 #define KILLS 50
 

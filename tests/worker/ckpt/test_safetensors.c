@@ -14,7 +14,7 @@
 
 #include "common/crc32c.h"
 #include "common/err.h"
-#include "tests/worker/ckpt/scratch.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/ckpt/safetensors.h"
 
 static const float weights[6] = {1, -2, 3.5f, 0, 1e-30f, 65504};

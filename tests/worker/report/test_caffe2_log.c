@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "tests/worker/ckpt/scratch.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/report/caffe2_log.h"
 
 #define HEADER                                                                                                         \

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "common/err.h"
-#include "tests/worker/ckpt/scratch.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/report/metrics.h"
 
 static struct metrics *must_open(const char *path, int64_t first, double *seconds)

@@ -15,7 +15,7 @@
 
 #include "common/err.h"
 #include "common/exitcode.h"
-#include "tests/worker/ckpt/scratch.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/report/metrics.h"
 #include "worker/report/plot.h"
 #include "worker/report/plot_data.h"

@@ -15,7 +15,7 @@
 
 #include "common/crc32c.h"
 #include "common/err.h"
-#include "tests/worker/ckpt/scratch.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/report/tensorboard.h"
 
 static size_t contents(const char *path, uint8_t *out, size_t cap)

@@ -18,13 +18,15 @@
 
 #include "common/err.h"
 #include "common/log.h"
+#include "tests/must.h"
 #include "tests/worker/device/cuda/properties.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/device/cuda/dnn_impl.h"
 
 enum { MANY = 64 };
 
 static char *props;
-static char dir[] = "/tmp/crun-test-dnn-XXXXXX";
+static const char *dir; /* scratch, of all cases */
 static char logged[4096];
 
 static const struct cudnn_shape halves = {.n = 4,
@@ -38,14 +40,6 @@ static const struct cudnn_shape halves = {.n = 4,
                                           .pad = {1, 1},
                                           .type = DT_F16,
                                           .nhwc = true};
-
-#define MUST(expr)                                                                                                     \
-    do {                                                                                                               \
-        struct err must_e = {0};                                                                                       \
-        struct err *e = &must_e;                                                                                       \
-        if ((expr) < 0)                                                                                                \
-            fail_msg("%s: %s", #expr, must_e.text);                                                                    \
-    } while (0)
 
 static struct cudnn *open_with(struct cudnn_options o)
 {
@@ -438,16 +432,9 @@ static void deterministic_leaves_out_engines_that_are_not(void **state)
 
 static int set_up(void **state)
 {
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int take_down(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    return system(command);
+    int rc = scratch_make(state);
+    dir = *state;
+    return rc;
 }
 
 int main(int argc, char **argv)
@@ -469,7 +456,7 @@ int main(int argc, char **argv)
         return 2;
     }
     props = properties_read(argv[1]);
-    const int rc = cmocka_run_group_tests_name("cuDNN's plans", tests, set_up, take_down);
+    const int rc = cmocka_run_group_tests_name("cuDNN's plans", tests, set_up, scratch_drop);
     free(props);
     return rc;
 }

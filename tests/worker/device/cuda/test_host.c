@@ -12,19 +12,12 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "tests/must.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/program/program.h"
 
 enum { BATCH = 2, SIZE = 8, CLASSES = 5 };
-
-#define MUST(expr)                                                                                                     \
-    do {                                                                                                               \
-        struct err must_e = {0};                                                                                       \
-        struct err *const e = &must_e;                                                                                 \
-        if ((expr) < 0)                                                                                                \
-            fail_msg("%s: %s", #expr, must_e.text);                                                                    \
-    } while (0)
 
 struct rig {
     struct program *p;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "tests/must.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "worker/device/cuda/plan.h"
 
@@ -41,14 +42,6 @@ static struct program *small(void)
         fail_msg("%s", e.text);
     return p;
 }
-
-#define MUST(expr)                                                                                                     \
-    do {                                                                                                               \
-        struct err must_e = {0};                                                                                       \
-        struct err *e = &must_e;                                                                                       \
-        if ((expr) < 0)                                                                                                \
-            fail_msg("%s: %s", #expr, must_e.text);                                                                    \
-    } while (0)
 
 /* One device with the small network planned on it. */
 struct rig {

@@ -14,22 +14,16 @@
 #include <unistd.h>
 
 #include "common/err.h"
+#include "tests/must.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "tests/worker/device/cuda/properties.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/device/cuda/plan.h"
 
 enum { BATCH = 4, SIZE = 16, CLASSES = 5, SEEN = 256 };
 
 static char *props;
-static char dir[] = "/tmp/crun-test-tune-XXXXXX";
-
-#define MUST(expr)                                                                                                     \
-    do {                                                                                                               \
-        struct err must_e = {0};                                                                                       \
-        struct err *e = &must_e;                                                                                       \
-        if ((expr) < 0)                                                                                                \
-            fail_msg("%s: %s", #expr, must_e.text);                                                                    \
-    } while (0)
+static const char *dir; /* scratch, of all cases */
 
 /* What the GPU was asked to time. The later a candidate comes, the faster it is, so that the heuristics' first never wins. */
 struct script {
@@ -308,16 +302,9 @@ static void workspace_that_does_not_fit_is_passed_over(void **state)
 
 static int set_up(void **state)
 {
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int take_down(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    return system(command);
+    int rc = scratch_make(state);
+    dir = *state;
+    return rc;
 }
 
 int main(int argc, char **argv)
@@ -334,7 +321,7 @@ int main(int argc, char **argv)
         return 2;
     }
     props = properties_read(argv[1]);
-    const int rc = cmocka_run_group_tests_name("tuning", tests, set_up, take_down);
+    const int rc = cmocka_run_group_tests_name("tuning", tests, set_up, scratch_drop);
     free(props);
     return rc;
 }

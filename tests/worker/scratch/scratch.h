@@ -1,6 +1,6 @@
 /* A folder for one test case, and small files in it. Failures here fail the case. */
-#ifndef CRUN_TESTS_SCRATCH_H
-#define CRUN_TESTS_SCRATCH_H
+#ifndef CRUN_TESTS_WORKER_SCRATCH_H
+#define CRUN_TESTS_WORKER_SCRATCH_H
 
 #include <stddef.h>
 

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "tests/worker/ckpt/scratch.h"
+#include "tests/worker/scratch/scratch.h"
 
 #include <dirent.h>
 #include <ftw.h>
