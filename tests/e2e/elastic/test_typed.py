@@ -65,12 +65,17 @@ def test_a_host_that_dies_is_followed_by_another_on_its_machine(cluster):
     cluster.finish(other, third)
 
 
-def test_all_others_follow_a_new_host(cluster):
+@pytest.mark.parametrize("ranks, conf", [
+    ((0, 1, 2), ""),  # with group rank 0 the store goes, too: the silence rule
+    ((2, 0, 1), ",daemon_grace=4"),  # the others are a majority with a store: what runs may run on
+])
+def test_all_others_follow_a_new_host(cluster, ranks, conf):
     port = free_port()
-    args = ["--nnodes", "2:3", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "j", "--rdzv_conf", "last_call_timeout=1s"]
-    host = cluster.node(*args)
+    args = ["--nnodes", "2:3", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "j",
+            "--rdzv_conf", f"last_call_timeout=1s{conf}"]
+    host = cluster.node("--node-rank", ranks[0], *args)
     wait("the host", lambda: "joining: 1 of 2" in host.text())
-    others = [cluster.node(*args) for _ in range(2)]
+    others = [cluster.node("--node-rank", r, *args) for r in ranks[1:]]
     number, _ = cluster.wait_round(3)
     host.process.kill()
     host.wait()
