@@ -1,0 +1,13 @@
+/* Options of forms of their own: arg_spec.parse of the table in config.c. */
+#ifndef CRUN_WORKER_CONFIG_PARSE_H
+#define CRUN_WORKER_CONFIG_PARSE_H
+
+struct err;
+
+int config_parse_range(const char *text, void *field, struct err *e);      /* MIN,MAX: struct range */
+int config_parse_window(const char *text, void *field, struct err *e);     /* FIRST,COUNT: struct window */
+int config_parse_milestones(const char *text, void *field, struct err *e); /* A,B,...: struct milestones */
+int config_parse_mean(const char *text, void *field, struct err *e);       /* M[,M,M]: struct channels */
+int config_parse_std(const char *text, void *field, struct err *e);
+
+#endif
