@@ -63,10 +63,11 @@ static void normalise(const struct kern *k, const struct layout *l, struct resul
     float *x = scatter(l, 1), *add = scatter(l, 2), *dy = scatter(l, 3), *dy2 = scatter(l, 4), *y = scatter(l, 5),
           *dx = scatter(l, 6), *dz = scatter(l, 7), *mean = channels(8), *scale = channels(9), *beta = channels(10);
     k->bn_stats(&(struct bn_stats_job){v, x, weights, sums[0], sums[1], partial}, STORE_F32, THREADS);
-    k->bn_apply(&(struct bn_apply_job){v, x, add, y, mean, scale, beta, true}, STORE_F32, THREADS);
-    k->bn_bwd_sums(&(struct bn_bwd_sums_job){v, x, dy, dy2, y, dz, weights, mean, sums[2], sums[3], partial}, STORE_F32,
-                   THREADS);
-    k->bn_bwd_apply(&(struct bn_bwd_apply_job){v, x, dy, dy2, y, dx, weights, mean, scale, beta, mean}, STORE_F32,
+    k->bn_apply(&(struct bn_apply_job){v, x, add, y, mean, scale, beta, .relu = true}, STORE_F32, THREADS);
+    k->bn_bwd_sums(
+        &(struct bn_bwd_sums_job){v, x, dy, dy2, y, dz, weights, mean, NULL, NULL, sums[2], sums[3], partial},
+        STORE_F32, THREADS);
+    k->bn_bwd_apply(&(struct bn_bwd_apply_job){v, x, dy, dy2, y, dx, weights, mean, scale, NULL, beta, mean}, STORE_F32,
                     THREADS);
     memcpy(r->sum, sums[0], sizeof(double) * (size_t)l->c);
     memcpy(r->squares, sums[1], sizeof(double) * (size_t)l->c);
@@ -178,6 +179,65 @@ static void every_layout_and_instruction_set_agrees(void **state)
     }
 }
 
+/* Memory for a tensor of any type, aligned as a plan's; small numbers of both signs, some zeros. */
+static void *typed(const struct layout *l, enum store t, int seed)
+{
+    const size_t count = layout_count(l);
+    void *to = aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64);
+    for (size_t i = 0; i < count; i++) {
+        const float v = i % 7 ? value(seed, (int)i) : 0;
+        if (t == STORE_BF16)
+            ((uint16_t *)to)[i] = bf16_from_f32(v);
+        else
+            ((float *)to)[i] = store_value(t, v);
+    }
+    return to;
+}
+
+struct backward {
+    void *dz, *dx;
+    double sum[C_MAX], sum_x[C_MAX];
+};
+
+static void same_backward(const struct kern *k, const struct layout *l, enum store t)
+{
+    const size_t bytes = layout_count(l) * (t == STORE_BF16 ? sizeof(uint16_t) : sizeof(float));
+    const struct view v = layout_view(l);
+    static const float weights[N] = {1, 0, 1};
+    double *partial = calloc(kern_partial(&v, THREADS), sizeof(*partial));
+    float *mean = channels(8), *scale = channels(9), *beta = channels(10), *k1 = channels(11), *k2 = channels(12);
+    void *x = typed(l, t, 1), *dy = typed(l, t, 2), *y[2] = {typed(l, t, 3), typed(l, t, 4)};
+    struct backward b[2] = {{typed(l, t, 5), typed(l, t, 6), {0}, {0}}, {typed(l, t, 7), typed(l, t, 8), {0}, {0}}};
+    beta[1] = scale[1] = 0; /* all of a channel at the edge */
+    for (int i = 0; i < 2; i++) {
+        const bool past = i, with_y = !i;
+        k->bn_apply(&(struct bn_apply_job){v, x, NULL, y[i], mean, scale, beta, true, past}, t, THREADS);
+        k->bn_bwd_sums(&(struct bn_bwd_sums_job){v, x, dy, NULL, with_y ? y[i] : NULL, b[i].dz, weights, mean, scale,
+                                                 with_y ? NULL : beta, b[i].sum, b[i].sum_x, partial, past},
+                       t, THREADS);
+        k->bn_bwd_apply(&(struct bn_bwd_apply_job){v, x, dy, NULL, with_y ? y[i] : NULL, b[i].dx, weights, mean, scale,
+                                                   with_y ? NULL : beta, k1, k2, past},
+                        t, THREADS);
+    }
+    if (memcmp(y[0], y[1], bytes) || memcmp(b[0].dz, b[1].dz, bytes) || memcmp(b[0].dx, b[1].dx, bytes) ||
+        memcmp(b[0].sum, b[1].sum, sizeof b[0].sum) || memcmp(b[0].sum_x, b[1].sum_x, sizeof b[0].sum_x))
+        fail_msg("%s, type %d, blocks of %d: not the same bits", k->name, (int)t, l->b);
+    void *const all[] = {partial, mean, scale, beta, k1, k2, x, dy, y[0], y[1], b[0].dz, b[0].dx, b[1].dz, b[1].dx};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        free(all[i]);
+}
+
+/* What lets the backward leave y alone and write past the caches. */
+static void the_sign_of_y_is_told_from_x(void **state)
+{
+    (void)state;
+    static const int blocks[] = {8, 16, 32};
+    for (int i = 0; kern_all()[i]; i++)
+        for (int t = 0; t < STORES; t++)
+            for (int b = 0; b < 3; b++)
+                same_backward(kern_all()[i], &(struct layout){N, 32, H, W, blocks[b]}, (enum store)t);
+}
+
 static void statistics_survive_a_mean_far_from_zero(void **state)
 {
     (void)state;
@@ -258,6 +318,7 @@ int main(void)
         cmocka_unit_test(nhwc_has_the_strides_of_channels_last),
         cmocka_unit_test(rounding_to_fp16_has_the_bits_of_the_scalar_one),
         cmocka_unit_test(every_layout_and_instruction_set_agrees),
+        cmocka_unit_test(the_sign_of_y_is_told_from_x),
         cmocka_unit_test(statistics_survive_a_mean_far_from_zero),
     };
     return cmocka_run_group_tests_name("kernels of the cpu device", tests, NULL, NULL);

@@ -72,6 +72,14 @@ static int make_bn_state(struct cpu_plan *pl, int bn, const struct view *v, stru
     return 0;
 }
 
+/* Is that more than the caches hold, so that keeping what is written would only drive out what is read? */
+static bool past_caches(const struct layout *l, enum store s, int operands)
+{
+    enum { CACHES = 32 << 20 }; /* what some cores of a server share; what systems say of it is not to be relied on */
+    bool whole = l->b % 8 == 0 && (l->b <= LANES_MAX || l->b % LANES_MAX == 0); /* vectors are aligned */
+    return whole && (size_t)operands * layout_count(l) * store_size(s) > CACHES;
+}
+
 /* BN, and the sum with `other` and the ReLU where fuse.c found them; i is the last of these ops. */
 static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, struct err *e)
 {
@@ -91,11 +99,24 @@ static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, str
     TRY(make_bn_state(pl, bn, &v, e));
     const struct bn_state *b = s->bn = &pl->bns[bn];
     s->bn_fwd.stats = (struct bn_stats_job){.v = v, .sum = b->sums, .squares = b->sums + view_channels(&v)};
-    s->bn_fwd.apply = (struct bn_apply_job){.v = v, .mean = b->mean, .scale = b->scale, .beta = b->beta, .relu = relu};
+    s->bn_fwd.apply = (struct bn_apply_job){.v = v,
+                                            .mean = b->mean,
+                                            .scale = b->scale,
+                                            .beta = b->beta,
+                                            .relu = relu,
+                                            .past = past_caches(&l, s->store, add != NO_BUFFER ? 3 : 2)};
     TRY(use(pl, from, &s->bn_fwd.stats.x, e));
     TRY(use(pl, from, &s->bn_fwd.apply.x, e));
     TRY(use(pl, add, &s->bn_fwd.apply.add, e));
     return use(pl, pl->values[y].buffer, &s->bn_fwd.apply.y, e);
+}
+
+/* Is the ReLU whose backward this is that of this BN alone, so that its sign can be told from the BN's input? */
+static bool relu_of_bn(const struct cpu_plan *pl, int relu_bwd, int bn, enum store s)
+{
+    const struct op *ops = pl->p->ops;
+    int y = ops[relu_bwd].in[0], relu = ops[relu_bwd].fwd;
+    return relu >= 0 && ops[relu].in[0] == ops[bn].out && pl->values[y].store == s;
 }
 
 static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
@@ -114,10 +135,12 @@ static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
         dy = pl->p->ops[f->add_bwd].in[0];
         dy2 = pl->p->ops[f->add_bwd].in[1];
     }
+    const enum store store = pl->o.half == HALF_OPERANDS ? STORE_F32 : pl->store;
+    const bool sign_of_x = f->relu_bwd >= 0 && relu_of_bn(pl, f->relu_bwd, op->fwd, store);
     OPERAND(bx, i, x, block);
     OPERAND(bdy, i, dy, block);
     OPERAND(bdy2, i, dy2, block);
-    OPERAND(by, i, y, block);
+    OPERAND(by, i, sign_of_x ? -1 : y, block);
     int bdz = NO_BUFFER, bdx = NO_BUFFER;
     if (f->store_dz) {
         int dz = pl->p->ops[f->relu_bwd].out;
@@ -130,10 +153,10 @@ static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
     }
     TRY(plan_step(pl, step_bn_bwd,
                   bdy2 != NO_BUFFER ? "add+relu+bn_bwd"
-                  : by != NO_BUFFER ? "relu+bn_bwd"
+                  : y >= 0          ? "relu+bn_bwd"
                                     : "bn_bwd",
                   i, &s, e));
-    s->store = pl->o.half == HALF_OPERANDS ? STORE_F32 : pl->store;
+    s->store = store;
     if (bdx != NO_BUFFER && pl->values[op->out].store != s->store) { /* wide sums, but dx is a half */
         s->count = layout_count(&pl->values[op->out].layout);
         TRY(use(pl, bdx, &s->out, e));
@@ -144,6 +167,11 @@ static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
     s->bn_bwd.sums =
         (struct bn_bwd_sums_job){.v = v, .mean = b->mean, .sum = b->sums, .sum_x = b->sums + view_channels(&v)};
     s->bn_bwd.apply = (struct bn_bwd_apply_job){.v = v, .mean = b->mean, .scale = b->scale, .k1 = b->k1, .k2 = b->k2};
+    s->bn_bwd.sums.past = s->bn_bwd.apply.past = past_caches(&l, store, 3);
+    if (sign_of_x) {
+        s->bn_bwd.sums.scale = b->scale;
+        s->bn_bwd.sums.beta = s->bn_bwd.apply.beta = b->beta;
+    }
     TRY(use(pl, bx, &s->bn_bwd.sums.x, e));
     TRY(use(pl, bdy, &s->bn_bwd.sums.dy, e));
     TRY(use(pl, bdy2, &s->bn_bwd.sums.dy2, e));

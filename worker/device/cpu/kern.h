@@ -48,17 +48,19 @@ struct bn_apply_job {
     void *y;
     const float *mean, *scale, *beta;
     bool relu;
+    bool past; /* write past the caches: y is aligned to 64 bytes, and so are its groups and pixels to their lanes */
 };
 
-/* dz = (dy [+ dy2]) where y > 0 (everywhere if y is NULL). Sums of dz and of dz * (x - mean) over samples of weight 1; dz is
- * stored if not NULL. */
+/* dz = (dy [+ dy2]) where y > 0; where there is no y but a beta, where (x - mean) * scale + beta > 0, which is the same without reading it;
+ * everywhere if there is neither. Sums of dz and of dz * (x - mean) over samples of weight 1; dz is stored if not NULL. */
 struct bn_bwd_sums_job {
     struct view v;
     const void *x, *dy, *dy2, *y;
     void *dz;
-    const float *weights, *mean;
+    const float *weights, *mean, *scale, *beta;
     double *sum, *sum_x;
     double *partial;
+    bool past; /* dz, as above */
 };
 
 /* dx = scale * (dz - k1 - (x - mean) * k2); 0 in samples of weight 0, which moved nothing. */
@@ -66,7 +68,8 @@ struct bn_bwd_apply_job {
     struct view v;
     const void *x, *dy, *dy2, *y; /* dz is formed as above; where it was stored it comes in as dy */
     void *dx;
-    const float *weights, *mean, *scale, *k1, *k2;
+    const float *weights, *mean, *scale, *beta, *k1, *k2;
+    bool past; /* dx, as above */
 };
 
 /* index: which element of the window won, 0..kh*kw-1; one byte per output element, (n, groups, oh * ow, lanes) */
@@ -109,8 +112,9 @@ struct kern {
     void (*blend)(float *stats, const float *sums, size_t n, float keep, float mul, int threads);
 };
 
-/* The best table for this processor, no better than what oneDNN is allowed to use. Width of vectors in floats: 16 (AVX-512) or 8. */
-const struct kern *kern_select(int lanes);
+/* The best table for this processor, no better than what oneDNN is allowed to use. Width of vectors in floats: 16 (AVX-512) or 8; bf16: with
+ * the processor's own conversions. */
+const struct kern *kern_select(int lanes, bool bf16);
 /* All tables that this processor can run, best first, NULL at the end: tests. */
 const struct kern *const *kern_all(void);
 

@@ -70,6 +70,9 @@ static INLINE VF NAME(rounded)(VF v) /* what load() will give back after store()
 {
 #if ROUND == 2
     return (VF)NAME(f16_bits)(v);
+#elif T_BF16 && HARDWARE_BF16 && L == 16
+    VH h = (VH)_mm512_cvtneps_pbh((__m512)v);
+    return (VF)(__builtin_convertvector(h, VU) << 16);
 #elif T_BF16 || ROUND
     return (VF)NAME(bf16_bits)(v);
 #else
@@ -77,11 +80,21 @@ static INLINE VF NAME(rounded)(VF v) /* what load() will give back after store()
 #endif
 }
 
+#if T_BF16
+static INLINE VH NAME(bf16_of)(VF v)
+{
+#if HARDWARE_BF16 && L == 16
+    return (VH)_mm512_cvtneps_pbh((__m512)v);
+#else
+    return __builtin_convertvector(NAME(bf16_bits)(v) >> 16, VH);
+#endif
+}
+#endif
+
 static INLINE void NAME(store)(T *p, VF v, int lanes)
 {
-    v = NAME(rounded)(v);
 #if T_BF16
-    VH h = __builtin_convertvector((VU)v >> 16, VH);
+    VH h = NAME(bf16_of)(v);
     if (lanes == L) {
         memcpy(p, &h, sizeof(h));
         return;
@@ -89,6 +102,7 @@ static INLINE void NAME(store)(T *p, VF v, int lanes)
     for (int i = 0; i < lanes; i++)
         p[i] = h[i];
 #else
+    v = NAME(rounded)(v);
     if (lanes == L) {
         memcpy(p, &v, sizeof(v));
         return;
@@ -96,6 +110,26 @@ static INLINE void NAME(store)(T *p, VF v, int lanes)
     for (int i = 0; i < lanes; i++)
         p[i] = v[i];
 #endif
+}
+
+/* Past the caches, for what is too large to be found there again. p is aligned to a whole vector. */
+static INLINE void NAME(stream)(T *p, VF v)
+{
+#if T_BF16
+    VH h = NAME(bf16_of)(v);
+    stream_bytes(p, &h, sizeof h);
+#else
+    v = NAME(rounded)(v);
+    stream_bytes(p, &v, sizeof v);
+#endif
+}
+
+static INLINE void NAME(put)(T *p, VF v, bool past, int lanes)
+{
+    if (past && lanes == L)
+        NAME(stream)(p, v);
+    else
+        NAME(store)(p, v, lanes);
 }
 
 static INLINE VF NAME(loadf)(const float *p, int lanes)
@@ -193,7 +227,7 @@ static INLINE void NAME(apply_plane)(const struct bn_apply_job *j, size_t at, in
             r = NAME(rounded)(r + NAME(load)(add + o, lanes));
         if (j->relu)
             r = NAME(relu)(r);
-        NAME(store)(y + o, r, lanes);
+        NAME(put)(y + o, r, j->past, lanes);
     }
 }
 
@@ -208,14 +242,16 @@ static void NAME(bn_apply)(const struct bn_apply_job *j, int threads)
     }
 }
 
-static INLINE VF NAME(dz)(const T *dy, const T *dy2, const T *y, size_t o, int lanes)
+/* dy [+ dy2], rounded as a sum that is kept. */
+static INLINE VF NAME(sum_dy)(const T *dy, const T *dy2, size_t o, int lanes)
 {
     VF r = NAME(load)(dy + o, lanes);
-    if (dy2)
-        r = NAME(rounded)(r + NAME(load)(dy2 + o, lanes));
-    if (y)
-        r = NAME(select)(NAME(load)(y + o, lanes) > 0, r, (VF){0});
-    return r;
+    return dy2 ? NAME(rounded)(r + NAME(load)(dy2 + o, lanes)) : r;
+}
+
+static INLINE VF NAME(where_positive)(VF gate, VF v)
+{
+    return NAME(select)(gate > 0, v, (VF){0});
 }
 
 static INLINE void NAME(bwd_sums_plane)(const struct bn_bwd_sums_job *j, size_t at, int channel, bool counts,
@@ -225,17 +261,25 @@ static INLINE void NAME(bwd_sums_plane)(const struct bn_bwd_sums_job *j, size_t 
     const T *x = (const T *)j->x + at, *dy = (const T *)j->dy + at, *dy2 = j->dy2 ? (const T *)j->dy2 + at : NULL;
     const T *y = j->y ? (const T *)j->y + at : NULL;
     T *dz = j->dz ? (T *)j->dz + at : NULL;
-    VF mean = NAME(loadf)(j->mean + channel, lanes);
+    VF mean = NAME(loadf)(j->mean + channel, lanes), scale = {0}, beta = {0};
+    if (j->beta) {
+        scale = NAME(loadf)(j->scale + channel, lanes);
+        beta = NAME(loadf)(j->beta + channel, lanes);
+    }
     for (int p0 = 0; p0 < v->hw; p0 += RUN) {
         int end = v->hw - p0 < RUN ? v->hw : p0 + RUN;
         VF s = {0}, t = {0};
         for (int p = p0; p < end; p++) {
             size_t o = (size_t)p * v->sp;
-            VF d = NAME(dz)(dy, dy2, y, o, lanes);
+            VF d = NAME(sum_dy)(dy, dy2, o, lanes), centred = NAME(load)(x + o, lanes) - mean;
+            if (y)
+                d = NAME(where_positive)(NAME(load)(y + o, lanes), d);
+            else if (j->beta)
+                d = NAME(where_positive)(NAME(rounded)(centred * scale + beta), d);
             if (dz)
-                NAME(store)(dz + o, d, lanes);
+                NAME(put)(dz + o, d, j->past, lanes);
             s += d;
-            t += d * (NAME(load)(x + o, lanes) - mean);
+            t += d * centred;
         }
         for (int i = 0; i < lanes && counts; i++) {
             sum[i] += s[i];
@@ -270,7 +314,9 @@ static INLINE void NAME(bwd_apply_plane)(const struct bn_bwd_apply_job *j, size_
     const T *y = j->y ? (const T *)j->y + at : NULL;
     T *dx = (T *)j->dx + at;
     VF mean = NAME(loadf)(j->mean + channel, lanes), scale = NAME(loadf)(j->scale + channel, lanes);
-    VF k1 = NAME(loadf)(j->k1 + channel, lanes), k2 = NAME(loadf)(j->k2 + channel, lanes);
+    VF k1 = NAME(loadf)(j->k1 + channel, lanes), k2 = NAME(loadf)(j->k2 + channel, lanes), beta = {0};
+    if (j->beta)
+        beta = NAME(loadf)(j->beta + channel, lanes);
     if (weight == 0) {
         for (int p = 0; p < v->hw; p++)
             NAME(store)(dx + (size_t)p * v->sp, (VF){0}, lanes);
@@ -278,8 +324,12 @@ static INLINE void NAME(bwd_apply_plane)(const struct bn_bwd_apply_job *j, size_
     }
     for (int p = 0; p < v->hw; p++) {
         size_t o = (size_t)p * v->sp;
-        VF d = NAME(dz)(dy, dy2, y, o, lanes);
-        NAME(store)(dx + o, scale * (d - k1 - (NAME(load)(x + o, lanes) - mean) * k2), lanes);
+        VF d = NAME(sum_dy)(dy, dy2, o, lanes), centred = NAME(load)(x + o, lanes) - mean;
+        if (y)
+            d = NAME(where_positive)(NAME(load)(y + o, lanes), d);
+        else if (j->beta)
+            d = NAME(where_positive)(NAME(rounded)(centred * scale + beta), d);
+        NAME(put)(dx + o, scale * (d - k1 - centred * k2), j->past, lanes);
     }
 }
 
@@ -454,15 +504,20 @@ static void NAME(add)(const T *a, const T *b, T *y, bool relu, size_t n, int thr
         NAME(add_piece)(a + at, b ? b + at : NULL, y + at, relu, (int)(n - at));
 }
 
+static INLINE void NAME(relu_bwd_piece)(const T *y, const T *dy, T *dx, int lanes)
+{
+    NAME(store)(dx, NAME(where_positive)(NAME(load)(y, lanes), NAME(load)(dy, lanes)), lanes);
+}
+
 static void NAME(relu_bwd)(const T *y, const T *dy, T *dx, size_t n, int threads)
 {
     int64_t whole = (int64_t)(n / L);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < whole; i++)
-        NAME(store)(dx + i * L, NAME(dz)(dy, NULL, y, (size_t)i * L, L), L);
+        NAME(relu_bwd_piece)(y + i * L, dy + i * L, dx + i * L, L);
     size_t at = (size_t)whole * L;
     if (at < n)
-        NAME(store)(dx + at, NAME(dz)(dy, NULL, y, at, (int)(n - at)), (int)(n - at));
+        NAME(relu_bwd_piece)(y + at, dy + at, dx + at, (int)(n - at));
 }
 
 #undef VF

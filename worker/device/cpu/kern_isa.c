@@ -3,6 +3,14 @@
 
 #include <omp.h>
 #include <string.h>
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+#ifdef __AVX512BF16__
+#define HARDWARE_BF16 1 /* takes numbers below 2^-126 for 0, as the convolutions do that use it */
+#else
+#define HARDWARE_BF16 0
+#endif
 
 #include "worker/dtype.h"
 
@@ -45,6 +53,24 @@ static INLINE struct span window(int out, int stride, int pad, int kernel, int s
     int start = out * stride - pad, first = start < 0 ? 0 : start;
     int end = start + kernel < size ? start + kernel : size;
     return (struct span){first, end, first - start};
+}
+
+/* Store a vector without fetching its cache lines; where there is no such instruction, as ever. */
+static INLINE void stream_bytes(void *to, const void *vector, size_t bytes)
+{
+#ifdef __AVX512F__
+    if (bytes == 64) {
+        _mm512_stream_si512(to, _mm512_loadu_si512(vector));
+        return;
+    }
+#endif
+#ifdef __AVX__
+    if (bytes == 32) {
+        _mm256_stream_si256(to, _mm256_loadu_si256(vector));
+        return;
+    }
+#endif
+    memcpy(to, vector, bytes);
 }
 
 #define T_BF16 0

@@ -365,7 +365,8 @@ int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
         now = seconds_now();
         s->seconds += now - start;
         if (a->trace)
-            a->trace->op(a->trace->ctx, s->label, s->op, begun, clock_ns());
+            a->trace->op(a->trace->ctx, s->label, s->kernel ? dnn_implementation(s->kernel) : pl->cpu->kern->name,
+                         s->op, begun, clock_ns());
     }
     pl->runs++;
     return 0;
