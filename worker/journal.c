@@ -348,6 +348,8 @@ void journal_end(struct journal *j, const struct session *s, const struct positi
     MEMORY_PARTS(X)
 #undef X
     cJSON_AddNumberToObject(memory, "resident_peak", (double)m.resident_peak);
+    if (m.device_peak > 0)
+        cJSON_AddNumberToObject(memory, "device_peak", (double)m.device_peak);
     cJSON_AddNumberToObject(o, "mean_images_per_sec", meters_run_rate(&j->meters));
     if (metrics_event(j->metrics, "end", at->updates, 0, o, &e) < 0)
         log_error("train", "%s", e.text);

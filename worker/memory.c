@@ -32,6 +32,11 @@ void memory_report(const struct session *s, struct memory_report *ret)
     add_plan(s->test_plan, ret);
     ret->batches = (int64_t)((s->train_loader ? loader_bytes(s->train_loader) : 0) +
                              (s->test_loader ? loader_bytes(s->test_loader) : 0));
+    if (s->device->ops->memory) {
+        size_t now, peak;
+        s->device->ops->memory(s->device, &now, &peak);
+        ret->device_peak = (int64_t)peak;
+    }
     if (getrusage(RUSAGE_SELF, &u) == 0)
         ret->resident_peak = (int64_t)u.ru_maxrss * 1024;
 }
@@ -50,7 +55,9 @@ char *memory_text(const struct memory_report *r, int with_peak, char *out, size_
 #define X(field, text) at = add(out, cap, at, text, r->field);
     MEMORY_PARTS(X)
 #undef X
-    if (with_peak)
+    if (with_peak) {
+        at = add(out, cap, at, "peak of the device", r->device_peak);
         add(out, cap, at, "peak of the process", r->resident_peak);
+    }
     return out;
 }

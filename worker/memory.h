@@ -22,10 +22,11 @@ struct memory_report { /* bytes */
     MEMORY_PARTS(X)
 #undef X
     int64_t resident_peak; /* of the process, everything in it */
+    int64_t device_peak;   /* of the device's own memory; 0: it has none */
 };
 
 void memory_report(const struct session *s, struct memory_report *ret);
-/* "parameters 44.6 MiB, gradients ..., " without what is empty; resident_peak where with_peak. Returns out. */
+/* "parameters 44.6 MiB, gradients ..., " without what is empty; peaks where with_peak. Returns out. */
 char *memory_text(const struct memory_report *r, int with_peak, char *out, size_t cap);
 
 #endif

@@ -99,6 +99,23 @@ void *step_metric(const struct step *t, int metric)
     return (char *)s->reduce + state_bytes(s, s->program->n_train + s->program->n_stats + (size_t)metric);
 }
 
+static int update_slices(struct step *t, const struct update *all, const void *count, struct err *e)
+{
+    struct state *s = t->state;
+    const struct device_ops *ops = s->device->ops;
+    if (ops->update_all)
+        return ops->update_all(s->device, all, t->slices, t->nslices, s->params, s->reduce, s->momentum, count, e);
+    for (int i = 0; i < t->nslices; i++) {
+        struct update u = *all;
+        u.first = t->slices[i].first;
+        u.n = t->slices[i].n;
+        u.weight_decay = t->slices[i].weight_decay;
+        u.trust = t->slices[i].trust;
+        TRY(ops->update(s->device, &u, s->params, s->reduce, s->momentum, count, e));
+    }
+    return 0;
+}
+
 int step_update(struct step *t, double lr, struct err *e)
 {
     struct state *s = t->state;
@@ -107,23 +124,17 @@ int step_update(struct step *t, double lr, struct err *e)
     const struct device_ops *ops = s->device->ops;
     const char *tail = (const char *)s->reduce + state_bytes(s, p->n_train);
     const void *count = step_metric(t, METRIC_COUNT);
-    for (int i = 0; i < t->nslices; i++) {
-        struct update u = {.rule = o->rule,
-                           .first = t->slices[i].first,
-                           .n = t->slices[i].n,
-                           .lr = lr,
-                           .momentum = o->momentum,
-                           .weight_decay = t->slices[i].weight_decay,
-                           .grad_mul = 1 / t->grad_scale,
-                           .trust = t->slices[i].trust,
-                           .beta2 = o->beta2,
-                           .eps = o->eps,
-                           .step = t->updates + 1,
-                           .second = s->second,
-                           .norm = o->clip_norm > 0 ? s->norm : NULL,
-                           .max_norm = o->clip_norm};
-        TRY(ops->update(s->device, &u, s->params, s->reduce, s->momentum, count, e));
-    }
+    const struct update u = {.rule = o->rule,
+                             .lr = lr,
+                             .momentum = o->momentum,
+                             .grad_mul = 1 / t->grad_scale,
+                             .beta2 = o->beta2,
+                             .eps = o->eps,
+                             .step = t->updates + 1,
+                             .second = s->second,
+                             .norm = o->clip_norm > 0 ? s->norm : NULL,
+                             .max_norm = o->clip_norm};
+    TRY(update_slices(t, &u, count, e));
     TRY(ops->update_stats(s->device, s->stats, tail, p->n_stats, t->bn_momentum, count, e));
     TRY(step_round(s, &t->precision, e));
     TRY(update_average(t, e));

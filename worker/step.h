@@ -17,12 +17,6 @@ struct program;
 struct state;
 struct trace;
 
-/* A run of the arenas that one update takes. */
-struct update_slice {
-    size_t first, n;
-    double weight_decay, trust; /* struct update */
-};
-
 struct optimizer {
     enum update_rule rule;
     double momentum, beta2, eps;

@@ -38,14 +38,47 @@ void cuda_give(struct cuda *c, void *p, size_t bytes)
     c->bytes -= bytes;
 }
 
+static int cuda_alloc(struct device *d, size_t bytes, void **ret, struct err *e)
+{
+    struct cuda *c = self(d);
+    struct cuda_block *b = calloc(1, sizeof *b);
+    if (!b)
+        return err_set(e, -ENOMEM, "no memory for a record of device memory");
+    b->bytes = bytes ? bytes : 1;
+    int rc = cuda_take(c, b->bytes, &b->at, e);
+    if (rc < 0) {
+        free(b);
+        return rc;
+    }
+    b->next = c->blocks;
+    c->blocks = b;
+    *ret = b->at;
+    return 0;
+}
+
+static void cuda_release(struct device *d, void *p)
+{
+    struct cuda *c = self(d);
+    for (struct cuda_block **at = &c->blocks; *at && p; at = &(*at)->next) {
+        struct cuda_block *b = *at;
+        if (b->at != p)
+            continue;
+        *at = b->next;
+        cuda_give(c, b->at, b->bytes);
+        free(b);
+        return;
+    }
+}
+
 static void cuda_close(struct device *d)
 {
     struct cuda *c = self(d);
     struct gpu *g = c->gpu;
     cuda_async_close(c);
-    cuda_give(c, c->norms, 2 * sizeof *c->norms);
+    cuda_update_close(c);
     cuda_give(c, c->partial, KERNEL_NORM_PARTIAL * sizeof *c->partial);
-    g->ops->host_release(g, c->host);
+    while (c->blocks)
+        cuda_release(d, c->blocks->at);
     g->ops->event_close(g, c->moment);
     g->ops->stream_close(g, c->copy);
     g->ops->stream_close(g, c->compute);
@@ -57,15 +90,11 @@ static void cuda_close(struct device *d)
 static int open_parts(struct cuda *c, struct err *e)
 {
     struct gpu *g = c->gpu;
-    void *norms, *partial, *host;
+    void *partial;
     TRY(g->ops->info(g, &c->info, e));
-    TRY(g->ops->stream_open(g, true, &c->compute, e));
+    TRY(g->ops->stream_open(g, false, &c->compute, e)); /* collectives go before what computes: others wait for them */
     TRY(g->ops->stream_open(g, false, &c->copy, e));
     TRY(g->ops->event_open(g, false, &c->moment, e));
-    TRY(g->ops->host_alloc(g, CUDA_HOST_BYTES, &host, e));
-    c->host = host;
-    TRY(cuda_take(c, 2 * sizeof *c->norms, &norms, e));
-    c->norms = norms;
     TRY(cuda_take(c, KERNEL_NORM_PARTIAL * sizeof *c->partial, &partial, e));
     c->partial = partial;
     return cuda_async_open(c, e);
@@ -91,20 +120,27 @@ int cuda_open_on(struct device **ret, struct gpu *g, struct cudnn *dnn, const st
     return rc;
 }
 
+void cuda_options_from(const struct device_options *o, struct cuda_options *ret, struct cudnn_options *ret_dnn)
+{
+    *ret = (struct cuda_options){.graphs = !o->gpu.eager,
+                                 .tune = o->gpu.tune,
+                                 .tf32 = o->gpu.tf32,
+                                 .fused_patterns = o->gpu.fused,
+                                 .workspace_limit = o->gpu.workspace_limit,
+                                 .cache_dir = o->gpu.cache_dir};
+    *ret_dnn = (struct cudnn_options){.index = o->index,
+                                      .workspace_limit = o->gpu.workspace_limit,
+                                      .cache_dir = o->gpu.cache_dir,
+                                      .deterministic = o->gpu.deterministic};
+}
+
 static int cuda_open(struct device **ret, const struct device_options *o, struct err *e)
 {
-    const struct cuda_options options = {.graphs = !o->gpu.eager,
-                                         .tune = o->gpu.tune,
-                                         .tf32 = o->gpu.tf32,
-                                         .fused_patterns = o->gpu.fused,
-                                         .workspace_limit = o->gpu.workspace_limit,
-                                         .cache_dir = o->gpu.cache_dir};
-    const struct cudnn_options d = {.index = o->index,
-                                    .workspace_limit = options.workspace_limit,
-                                    .cache_dir = options.cache_dir,
-                                    .deterministic = o->gpu.deterministic};
+    struct cuda_options options;
+    struct cudnn_options d;
     struct gpu *g;
     struct cudnn *dnn;
+    cuda_options_from(o, &options, &d);
     TRY(gpu_open(&g, o->index, e));
     int rc = cudnn_open(&dnn, &d, e);
     if (rc < 0) {
@@ -114,18 +150,6 @@ static int cuda_open(struct device **ret, const struct device_options *o, struct
     return cuda_open_on(ret, g, dnn, &options, e);
 }
 
-static int cuda_alloc(struct device *d, size_t bytes, void **ret, struct err *e)
-{
-    return cuda_take(self(d), bytes ? bytes : 1, ret, e);
-}
-
-static void cuda_release(struct device *d, void *p)
-{
-    struct cuda *c = self(d);
-    c->gpu->ops->release(c->gpu, p);
-}
-
-/* Through page-locked memory piece by piece where it is small; a large pageable copy blocks by itself. */
 static int cuda_upload(struct device *d, void *dst, const void *src, size_t bytes, struct err *e)
 {
     struct cuda *c = self(d);
@@ -147,64 +171,10 @@ static int cuda_sync(struct device *d, struct err *e)
     return c->gpu->ops->stream_sync(c->gpu, c->compute, e);
 }
 
-static int norm_of(struct cuda *c, const float *x, size_t n, float mul, const float *count,
-                   const struct k_scaler_state *scaler, float *out, struct err *e)
+static void cuda_memory(struct device *d, size_t *ret_now, size_t *ret_peak)
 {
-    const struct k_norm k = {
-        .n = n, .x = x, .count = count, .scaler = scaler, .mul = mul, .out = out, .partial = c->partial};
-    return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_NORM, &k, e);
-}
-
-static int cuda_update(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
-                       const void *count, struct err *e)
-{
-    struct cuda *c = self(d);
-    struct k_update k = {.u = *u,
-                         .lr = (float)u->lr,
-                         .step = (int32_t)u->step,
-                         .params = params,
-                         .momentum = momentum,
-                         .second = u->second,
-                         .grads = grads,
-                         .count = count,
-                         .scaler = cuda_guard(c),
-                         .norms = c->norms};
-    if (u->rule == UPDATE_LARS && u->trust > 0) {
-        TRY(norm_of(c, k.params + u->first, u->n, 1, NULL, NULL, c->norms, e));
-        TRY(norm_of(c, k.grads + u->first, u->n, 1, NULL, NULL, c->norms + 1, e));
-    }
-    return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_UPDATE, &k, e);
-}
-
-static int cuda_grad_norm(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,
-                          struct err *e)
-{
-    return norm_of(self(d), grads, n, (float)grad_mul, count, cuda_guard(self(d)), norm, e);
-}
-
-static int cuda_blend(struct device *d, void *to, const void *from, size_t n, double weight, struct err *e)
-{
-    struct cuda *c = self(d);
-    const struct k_blend k = {.n = n, .to = to, .from = from, .scaler = cuda_guard(c), .weight = (float)weight};
-    return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_BLEND, &k, e);
-}
-
-static int cuda_round(struct device *d, void *x, size_t n, enum dtype t, struct err *e)
-{
-    struct cuda *c = self(d);
-    const struct k_round k = {.n = n, .x = x, .to = t};
-    if (t != DT_F16 && t != DT_BF16)
-        return 0;
-    return n ? c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_ROUND, &k, e) : 0;
-}
-
-static int cuda_update_stats(struct device *d, void *stats, const void *sums, size_t n, double momentum,
-                             const void *count, struct err *e)
-{
-    struct cuda *c = self(d);
-    const struct k_blend k = {
-        .n = n, .to = stats, .from = sums, .count = count, .scaler = cuda_guard(c), .weight = (float)momentum};
-    return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_BLEND, &k, e);
+    *ret_now = self(d)->bytes;
+    *ret_peak = self(d)->peak;
 }
 
 static int cuda_describe(struct device *d, char *out, size_t cap)
@@ -242,6 +212,7 @@ const struct device_ops device_cuda_ops = {.name = "cuda",
                                            .upload = cuda_upload,
                                            .download = cuda_download,
                                            .sync = cuda_sync,
+                                           .memory = cuda_memory,
                                            .plan = cuda_plan_create,
                                            .plan_close = cuda_plan_close,
                                            .plan_memory = cuda_plan_memory,
@@ -249,6 +220,7 @@ const struct device_ops device_cuda_ops = {.name = "cuda",
                                            .get = cuda_plan_get,
                                            .put = cuda_plan_put,
                                            .update = cuda_update,
+                                           .update_all = cuda_update_all,
                                            .grad_norm = cuda_grad_norm,
                                            .blend = cuda_blend,
                                            .round = cuda_round,

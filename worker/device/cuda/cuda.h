@@ -10,7 +10,7 @@
 
 struct cudnn;
 
-enum { CUDA_HOST_BYTES = 4096, CUDA_SIDE_STREAMS = 8, CUDA_POSTS = 2 };
+enum { CUDA_SIDE_STREAMS = 8, CUDA_POSTS = 2 };
 
 struct cuda {
     struct device base;
@@ -27,10 +27,25 @@ struct cuda {
         size_t workspace_limit; /* bytes, 0: none */
         const char *cache_dir;  /* of tuned plans, NULL: none */
     } options;
-    char *host;         /* page-locked, CUDA_HOST_BYTES: small transfers */
-    float *norms;       /* device memory (2): LARS */
     double *partial;    /* device memory (KERNEL_NORM_PARTIAL) */
     size_t bytes, peak; /* of device memory taken through this device */
+    struct cuda_block { /* what device_ops.alloc() gave out: its sizes */
+        void *at;
+        size_t bytes;
+        struct cuda_block *next;
+    } * blocks;
+
+    /* update.c: of the slices that were updated last */
+    struct update_table {
+        struct update_slice *slices; /* malloc'ed, as the caller gave them */
+        int n, nchunks;
+        void *device; /* all of the rest; NULL: no table yet */
+        size_t bytes;
+        const struct k_slice *k_slices;
+        const struct k_chunk *k_chunks;
+        double *partial;
+        float *norms;
+    } table;
 
     /* async.c */
     struct gpu_stream *side[CUDA_SIDE_STREAMS];
@@ -48,6 +63,9 @@ struct cuda_post {
 
 extern const struct device_ops device_cuda_ops;
 
+/* What the options of every device mean to this one. */
+void cuda_options_from(const struct device_options *o, struct cuda_options *ret, struct cudnn_options *ret_dnn);
+
 /* A device on this gpu, which it takes over also on failure. dnn likewise; NULL: see above. */
 int cuda_open_on(struct device **ret, struct gpu *g, struct cudnn *dnn, const struct cuda_options *o, struct err *e);
 
@@ -56,6 +74,19 @@ int cuda_async_open(struct cuda *c, struct err *e);
 void cuda_async_close(struct cuda *c);
 /* What update kernels obey: NULL where nobody guards. */
 const struct k_scaler_state *cuda_guard(const struct cuda *c);
+
+/* update.c: device_ops of these names */
+int cuda_update(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
+                const void *count, struct err *e);
+int cuda_update_all(struct device *d, const struct update *u, const struct update_slice *slices, int n, void *params,
+                    const void *grads, void *momentum, const void *count, struct err *e);
+int cuda_grad_norm(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,
+                   struct err *e);
+int cuda_blend(struct device *d, void *to, const void *from, size_t n, double weight, struct err *e);
+int cuda_round(struct device *d, void *x, size_t n, enum dtype t, struct err *e);
+int cuda_update_stats(struct device *d, void *stats, const void *sums, size_t n, double momentum, const void *count,
+                      struct err *e);
+void cuda_update_close(struct cuda *c);
 
 /* Zeroed device memory; counts. -ENOMEM names the sizes. */
 int cuda_take(struct cuda *c, size_t bytes, void **ret, struct err *e);

@@ -162,37 +162,96 @@ void launch_KERNEL_NORM(const k_norm *a, cudaStream_t s)
     LAUNCH((norm), 1, BLOCK, s, *a, (int)blocks);
 }
 
-/* Bias corrections of Adam in double: 1 - beta^step loses digits in fp32. */
-struct adam {
-    float first, second;
+/* A block a chunk, so that the sums of a slice are always taken in the same order. */
+__global__ void lars_squares(k_lars_norms a)
+{
+    const k_chunk c = a.chunks[blockIdx.x];
+    if (a.slices[c.slice].trust == 0)
+        return;
+    double w = 0, g = 0;
+    for (int i = threadIdx.x; i < c.n; i += BLOCK) {
+        const double x = a.params[c.first + i], y = a.grads[c.first + i];
+        w += x * x;
+        g += y * y;
+    }
+    w = block_sum(w);
+    g = block_sum(g);
+    if (threadIdx.x == 0) {
+        a.partial[2 * (size_t)blockIdx.x] = w;
+        a.partial[2 * (size_t)blockIdx.x + 1] = g;
+    }
+}
+
+__global__ void lars_norms(k_lars_norms a)
+{
+    const k_slice s = a.slices[blockIdx.x];
+    if (s.trust == 0)
+        return;
+    double w = 0, g = 0;
+    for (int i = threadIdx.x; i < s.nchunks; i += BLOCK) {
+        w += a.partial[2 * (size_t)(s.chunk + i)];
+        g += a.partial[2 * (size_t)(s.chunk + i) + 1];
+    }
+    w = block_sum(w);
+    g = block_sum(g);
+    if (threadIdx.x == 0) {
+        a.norms[2 * blockIdx.x] = (float)sqrt(w);
+        a.norms[2 * blockIdx.x + 1] = (float)sqrt(g);
+    }
+}
+
+void launch_KERNEL_LARS_NORMS(const k_lars_norms *a, cudaStream_t s)
+{
+    if (a->nchunks == 0)
+        return;
+    LAUNCH((lars_squares), a->nchunks, BLOCK, s, *a);
+    LAUNCH((lars_norms), a->nslices, BLOCK, s, *a);
+}
+
+/* What is the same for all elements of a slice. */
+struct factors {
+    float mul, lr, wd;   /* of gradients; with LARS' trust */
+    float first, second; /* Adam's bias corrections, in double: 1 - beta^step loses digits in fp32 */
 };
 
-__global__ void update(k_update a)
+__device__ static factors factors_of(const k_update &a, int slice)
 {
     const struct update &u = a.u;
-    const float count = *a.count;
-    if (count == 0 || (a.scaler && a.scaler->skip))
-        return;
+    const k_slice &s = a.slices[slice];
     const int step = a.step - (a.scaler ? a.scaler->skipped : 0);
-    const float lr = a.lr, mu = (float)u.momentum, wd = (float)u.weight_decay, beta2 = (float)u.beta2;
-    float mul = (float)(u.grad_mul * (a.scaler ? a.scaler->inv_scale : 1) / count), local = 1;
+    factors f = {(float)(u.grad_mul * (a.scaler ? a.scaler->inv_scale : 1) / *a.count), a.lr, (float)s.weight_decay, 1,
+                 1};
     if (u.norm) {
         const float clip = (float)(u.max_norm / (*static_cast<const float *>(u.norm) + 1e-6));
-        mul *= clip < 1 ? clip : 1;
+        f.mul *= clip < 1 ? clip : 1;
     }
-    if (u.rule == UPDATE_LARS && u.trust > 0) {
-        const float wn = a.norms[0], gn = a.norms[1] * fabsf(mul);
+    if (u.rule == UPDATE_LARS && s.trust > 0) {
+        const double wn = a.norms[2 * slice], gn = (double)a.norms[2 * slice + 1] * fabsf(f.mul);
         if (wn > 0 && gn > 0)
-            local = (float)(u.trust * wn / (gn + u.weight_decay * wn));
+            f.lr *= (float)(s.trust * wn / (gn + s.weight_decay * wn));
     }
-    adam fix = {1, 1};
     if (u.rule == UPDATE_ADAM || u.rule == UPDATE_ADAMW) {
-        fix.first = (float)(lr / (1 - pow(u.momentum, (double)step)));
-        fix.second = (float)(1 / sqrt(1 - pow(u.beta2, (double)step)));
+        f.first = (float)(a.lr / (1 - pow(u.momentum, (double)step)));
+        f.second = (float)(1 / sqrt(1 - pow(u.beta2, (double)step)));
     }
-    for (size_t i = u.first + blockIdx.x * (size_t)BLOCK + threadIdx.x; i < u.first + u.n;
-         i += (size_t)gridDim.x * BLOCK) {
-        float w = a.params[i], m = a.momentum[i], g = a.grads[i] * mul;
+    return f;
+}
+
+/* A block a chunk. */
+__global__ void update(k_update a)
+{
+    __shared__ factors shared;
+    const struct update &u = a.u;
+    const k_chunk chunk = a.chunks[blockIdx.x];
+    if (*a.count == 0 || (a.scaler && a.scaler->skip))
+        return;
+    if (threadIdx.x == 0)
+        shared = factors_of(a, chunk.slice);
+    __syncthreads();
+    const factors f = shared;
+    const float mu = (float)u.momentum, beta2 = (float)u.beta2, lr = f.lr, wd = f.wd;
+    for (size_t i = chunk.first + threadIdx.x; i < chunk.first + chunk.n; i += BLOCK) {
+        float w = a.params[i], m = a.momentum[i], g = a.grads[i] * f.mul;
         switch (u.rule) {
         case UPDATE_SGD:
             m = mu * m + (g + wd * w);
@@ -209,7 +268,7 @@ __global__ void update(k_update a)
             w -= (1 + mu) * m - mu * old;
         } break;
         case UPDATE_LARS:
-            m = mu * m + lr * local * (g + wd * w);
+            m = mu * m + lr * (g + wd * w);
             w -= m;
             break;
         case UPDATE_ADAM:
@@ -221,7 +280,7 @@ __global__ void update(k_update a)
             m = mu * m + (1 - mu) * g;
             const float v = beta2 * a.second[i] + (1 - beta2) * g * g;
             a.second[i] = v;
-            w -= fix.first * m / (sqrtf(v) * fix.second + (float)u.eps);
+            w -= f.first * m / (sqrtf(v) * f.second + (float)u.eps);
         } break;
         }
         a.params[i] = w;
@@ -231,7 +290,8 @@ __global__ void update(k_update a)
 
 void launch_KERNEL_UPDATE(const k_update *a, cudaStream_t s)
 {
-    LAUNCH((update), blocks_for(a->u.n), BLOCK, s, *a);
+    if (a->nchunks > 0)
+        LAUNCH((update), a->nchunks, BLOCK, s, *a);
 }
 
 __global__ void blend(k_blend a)

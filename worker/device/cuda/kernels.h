@@ -200,15 +200,41 @@ struct k_scaler {
     float min, max;
 };
 
-/* struct update on the device. scaler, here and below: NULL: none; nothing is done where it says skip. */
+/* What an update goes through: slices of the arenas, cut into chunks, a block's work each. Device memory. A slice's chunks are neighbours. */
+struct k_slice {
+    size_t first, n;
+    double weight_decay, trust;
+    int32_t chunk, nchunks;
+};
+struct k_chunk {
+    size_t first;
+    int32_t n, slice;
+};
+#define KERNEL_CHUNK 8192 /* elements at most */
+
+/* L2 norms of weights and of gradients, as they lie in the arenas, of each slice with trust: norms[2 * slice], [2 * slice + 1]. */
+struct k_lars_norms {
+    const struct k_slice *slices;
+    const struct k_chunk *chunks;
+    int nslices, nchunks;
+    const float *params, *grads;
+    double *partial; /* (nchunks, 2) */
+    float *norms;    /* (nslices, 2) */
+};
+
+/* struct update on the device, of all slices: theirs are weight_decay and trust. scaler, here and below: NULL: none; nothing is done where it says
+ * skip. */
 struct k_update {
     struct update u;
     float lr;
     int32_t step; /* scaler's skipped steps are taken off */
+    const struct k_slice *slices;
+    const struct k_chunk *chunks;
+    int nchunks;
     float *params, *momentum, *second;
     const float *grads, *count;
     const struct k_scaler_state *scaler; /* gradients are divided by its scale, too */
-    const float *norms;                  /* LARS: L2 norms of weights and of gradients */
+    const float *norms;                  /* LARS: as above */
 };
 
 struct k_norm { /* *out = L2 norm of x[0..n) * mul / *count (count NULL: 1; count 0: 0) */
@@ -250,6 +276,7 @@ struct k_blend { /* to = (1 - weight) * to + weight * from [/ *count]; nothing w
     X(KERNEL_STORE, struct k_store)                                                                                    \
     X(KERNEL_CONVERT, struct k_convert)                                                                                \
     X(KERNEL_ROUND, struct k_round)                                                                                    \
+    X(KERNEL_LARS_NORMS, struct k_lars_norms)                                                                          \
     X(KERNEL_UPDATE, struct k_update)                                                                                  \
     X(KERNEL_NORM, struct k_norm)                                                                                      \
     X(KERNEL_BLEND, struct k_blend)                                                                                    \

@@ -389,6 +389,34 @@ static void memory_is_reported_as_it_is_taken(void **state)
 }
 
 static void rounding_is_that_of_the_halves(void **state)
+/* What is released counts no longer, whoever had it; the peak stays. */
+static void memory_is_counted_until_it_is_released(void **state)
+{
+    const size_t bytes = (size_t)8 << 20;
+    size_t now_bytes, peak, before, first_peak;
+    struct rig r;
+    void *p;
+    (void)state;
+    open_rig(&r, true);
+    for (int i = 0; i < 3; i++)
+        step(&r);
+    r.d->ops->memory(r.d, &before, &first_peak);
+    assert_int_equal(before, now(&r).bytes);
+    for (int i = 0; i < 2; i++) {
+        MUST(r.d->ops->alloc(r.d, bytes, &p, e));
+        r.d->ops->memory(r.d, &now_bytes, &peak);
+        assert_int_equal(now_bytes, before + bytes);
+        r.d->ops->release(r.d, p);
+        r.d->ops->release(r.d, NULL);
+        r.d->ops->memory(r.d, &now_bytes, &peak);
+        assert_int_equal(now_bytes, before);
+        assert_int_equal(now_bytes, now(&r).bytes);
+        assert_true(peak >= first_peak && peak < first_peak + 2 * bytes);
+    }
+    close_rig(&r);
+    assert_int_equal(r.at_close.allocs, r.at_close.frees);
+}
+
 {
     static const float values[] = {0, 1, -1.0009765f, 65519, 65520, 1e-8f, 3.14159265f, -0.1f, 1e30f};
     enum { N = sizeof values / sizeof *values };
@@ -424,6 +452,7 @@ int main(void)
         cmocka_unit_test(a_traced_run_is_walked_and_tells_of_every_step),
         cmocka_unit_test(memory_is_reported_as_it_is_taken),
         cmocka_unit_test(rounding_is_that_of_the_halves),
+        cmocka_unit_test(memory_is_counted_until_it_is_released),
     };
     return cmocka_run_group_tests_name("cuda device on the host", tests, NULL, NULL);
 }

@@ -27,8 +27,8 @@ enum { BATCH = 4, STEPS = 20, KEEP = 64 };
 struct course {
     const char *device; /* "cuda", "waits" (cuda, every step waited for), "ref" */
     enum update_rule rule;
-    double clip, ema, fixed; /* fixed: loss scale, 0: dynamic */
-    const float *poison;     /* (STEPS): what becomes of a gradient, 0: nothing */
+    double clip, ema, fixed, trust; /* fixed: loss scale, 0: dynamic */
+    const float *poison;            /* (STEPS): what becomes of a gradient, 0: nothing */
     int steps, done, parts;
     struct step_result result[STEPS + 1];
     double scale[STEPS + 1];
@@ -113,8 +113,13 @@ static int train(struct course *c, struct device *d, struct gpu *g, struct err *
     const struct loader_options l = {.sampler = {.n = BATCH * STEPS, .batch = BATCH, .world = 1},
                                      .input = {.size = TINY_SIZE, .channels = 1},
                                      .threads = 1};
-    const struct optimizer optimizer = {
-        .rule = c->rule, .momentum = 0.9, .beta2 = 0.99, .eps = 1e-8, .clip_norm = c->clip, .ema = c->ema};
+    const struct optimizer optimizer = {.rule = c->rule,
+                                        .momentum = 0.9,
+                                        .beta2 = 0.99,
+                                        .eps = 1e-8,
+                                        .clip_norm = c->clip,
+                                        .ema = c->ema,
+                                        .trust = c->trust};
     const bool adam = c->rule == UPDATE_ADAM;
     TRY(tiny_build(&p, e));
     TRY(state_init(&s, d, p, &(struct state_options){.seed = 1, .second = adam, .ema = c->ema > 0}, e));
@@ -190,10 +195,13 @@ static void assert_same(const struct course *a, const struct course *b)
     for (int i = 0; i < a->steps; i++) {
         const struct step_result *x = &a->result[i], *y = &b->result[i];
         if (memcmp(&x->loss, &y->loss, sizeof x->loss) || x->top1 != y->top1 || x->count != y->count ||
-            x->skipped != y->skipped || x->stop != y->stop || x->lr != y->lr || a->scale[i] != b->scale[i])
-            fail_msg("step %d: %s: loss %.9g skipped %d scale %g lr %g; %s: loss %.9g skipped %d scale %g lr %g", i + 1,
-                     a->device, x->loss, x->skipped, a->scale[i], x->lr, b->device, y->loss, y->skipped, b->scale[i],
-                     y->lr);
+            x->skipped != y->skipped || x->stop != y->stop || x->lr != y->lr || a->scale[i] != b->scale[i] ||
+            (x->grad_norm != y->grad_norm && !(isnan(x->grad_norm) && isnan(y->grad_norm))))
+            fail_msg("step %d: %s: loss %.9g norm %.9g skipped %d scale %g lr %g; "
+                     "%s: loss %.9g norm %.9g skipped %d scale %g lr %g",
+                     i + 1, a->device, x->loss, x->grad_norm, x->skipped, a->scale[i], x->lr, b->device, y->loss,
+                     y->grad_norm, y->skipped, b->scale[i], y->lr);
+        assert_true(x->grad_norm != 0);
     }
     assert_memory_equal(a->weights, b->weights, sizeof a->weights);
     assert_memory_equal(a->average, b->average, sizeof a->average);
@@ -226,7 +234,9 @@ static void steps_nobody_waits_for_end_where_the_others_end(void **state)
 static void adam_counts_no_skipped_step_and_parts_add_up(void **state)
 {
     (void)state;
-    static const struct course kinds[] = {{.rule = UPDATE_ADAM, .clip = 0.5}, {.rule = UPDATE_NESTEROV, .parts = 2}};
+    static const struct course kinds[] = {{.rule = UPDATE_ADAM, .clip = 0.5},
+                                          {.rule = UPDATE_NESTEROV, .parts = 2},
+                                          {.rule = UPDATE_LARS, .clip = 0.5, .trust = 0.01}};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         struct course ahead = kinds[k], waits = kinds[k];
         ahead.device = "cuda";
