@@ -130,14 +130,14 @@ struct update {
     double max_norm;
 };
 
-struct plan_memory {                        /* bytes */
-    size_t activations, weights, workspace; /* tensors; copies of weights in other layouts; scratch of kernels */
 /* One of several slices that are updated in one go. */
 struct update_slice {
     size_t first, n;
     double weight_decay, trust;
 };
 
+struct plan_memory {                        /* bytes */
+    size_t activations, weights, workspace; /* tensors; copies of weights in other layouts; scratch of kernels */
 };
 
 struct device_verdict { /* on a step: judge() */
@@ -188,10 +188,10 @@ struct device_ops {
     int (*upload)(struct device *d, void *dst, const void *src, size_t bytes, struct err *e);
     int (*download)(struct device *d, void *dst, const void *src, size_t bytes, struct err *e);
     int (*sync)(struct device *d, struct err *e); /* everything issued so far has happened */
-
-    /* -ENOTSUP names the op and type that this device cannot do. */
     /* Bytes of memory of its own that were taken through it, plans' included: now, and at most. NULL: it has none but the process'. */
     void (*memory)(struct device *d, size_t *ret_now, size_t *ret_peak);
+
+    /* -ENOTSUP names the op and type that this device cannot do. */
     int (*plan)(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
                 struct err *e);
     void (*plan_close)(struct plan *pl);
@@ -204,11 +204,11 @@ struct device_ops {
 
     int (*update)(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
                   const void *count, struct err *e);
-    /* *norm (device memory, one element) = L2 norm of grads[0..n) * grad_mul / *count; 0 where the count is 0. */
-    int (*grad_norm)(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,
     /* update() of every slice, what a slice has taking the place of what *u has; slices do not overlap. NULL: it would be no faster. */
     int (*update_all)(struct device *d, const struct update *u, const struct update_slice *slices, int n, void *params,
                       const void *grads, void *momentum, const void *count, struct err *e);
+    /* *norm (device memory, one element) = L2 norm of grads[0..n) * grad_mul / *count; 0 where the count is 0. */
+    int (*grad_norm)(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,
                      struct err *e);
     /* to = (1 - weight) * to + weight * from, n elements. */
     int (*blend)(struct device *d, void *to, const void *from, size_t n, double weight, struct err *e);

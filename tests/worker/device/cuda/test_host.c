@@ -388,7 +388,6 @@ static void memory_is_reported_as_it_is_taken(void **state)
     close_rig(&r);
 }
 
-static void rounding_is_that_of_the_halves(void **state)
 /* What is released counts no longer, whoever had it; the peak stays. */
 static void memory_is_counted_until_it_is_released(void **state)
 {
@@ -417,6 +416,7 @@ static void memory_is_counted_until_it_is_released(void **state)
     assert_int_equal(r.at_close.allocs, r.at_close.frees);
 }
 
+static void rounding_is_that_of_the_halves(void **state)
 {
     static const float values[] = {0, 1, -1.0009765f, 65519, 65520, 1e-8f, 3.14159265f, -0.1f, 1e30f};
     enum { N = sizeof values / sizeof *values };
@@ -451,8 +451,8 @@ int main(void)
         cmocka_unit_test(an_error_of_a_kernel_names_it_and_its_operation),
         cmocka_unit_test(a_traced_run_is_walked_and_tells_of_every_step),
         cmocka_unit_test(memory_is_reported_as_it_is_taken),
-        cmocka_unit_test(rounding_is_that_of_the_halves),
         cmocka_unit_test(memory_is_counted_until_it_is_released),
+        cmocka_unit_test(rounding_is_that_of_the_halves),
     };
     return cmocka_run_group_tests_name("cuda device on the host", tests, NULL, NULL);
 }
