@@ -1,5 +1,6 @@
 #include "worker/device/cuda/dnn.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,11 @@ const char *cudnn_pattern_name(enum cudnn_pattern p)
 int cudnn_pattern_slots(enum cudnn_pattern p)
 {
     return slots[p];
+}
+
+bool cudnn_pattern_fused(enum cudnn_pattern p)
+{
+    return half_only[p];
 }
 
 void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap)
@@ -97,6 +103,17 @@ static int read_device_name(struct cudnn *d, const char *json, struct err *e)
     return rc;
 }
 
+/* Plans of engines that are compiled at run time load NVRTC and let it go again, a quarter of a second each: held, it is loaded once. Where it is not found by
+ * this name, nothing but time is lost. */
+static void hold_compiler(void)
+{
+    char name[32];
+    snprintf(name, sizeof name, "libnvrtc.so.%zu", cudnnGetCudartVersion() / 1000);
+    void *l = dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+    if (l)
+        dlclose(l);
+}
+
 int cudnn_open(struct cudnn **ret, const struct cudnn_options *o, struct err *e)
 {
     struct cudnn *d = calloc(1, sizeof *d);
@@ -104,6 +121,7 @@ int cudnn_open(struct cudnn **ret, const struct cudnn_options *o, struct err *e)
         return err_set(e, -ENOMEM, "no memory for cuDNN");
     d->o = *o;
     d->cache_dir = o->cache_dir ? strdup(o->cache_dir) : NULL;
+    hold_compiler();
     char *json = NULL;
     int rc = open_properties(d, o->index, e);
     if (rc == 0 && !o->props_json)
@@ -126,6 +144,7 @@ static void plan_free(struct cudnn_plan *p)
         return;
     cudnn_parts_close(&p->parts);
     free(p->choice);
+    free(p->barred);
     free(p);
 }
 
@@ -333,11 +352,44 @@ static int check_engine(struct cudnn_plan *p, struct err *e)
     return b.rc;
 }
 
+int cudnn_bar(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, const char *why, bool lasting,
+              struct err *e)
+{
+    struct cudnn_plan *p = half_only[pattern] ? plan_new(d, pattern, s) : NULL;
+    if (!half_only[pattern])
+        return err_set(e, ERR_CORRUPT, "%s cannot be left out: nothing lies below it", names[pattern]);
+    if (p) {
+        p->barred = strdup(why);
+        p->choice = cudnn_choice_barred(why);
+    }
+    if (!p || !p->barred || !p->choice) {
+        plan_free(p);
+        return err_set(e, -ENOMEM, "no memory for a plan");
+    }
+    snprintf(p->name, sizeof p->name, "none");
+    p->next = d->plans;
+    d->plans = p;
+    TRY(cudnn_choose(d, p, 0, e));
+    p->measured = true;
+    return lasting && d->cache_dir ? cudnn_cache_put(d, p, 0, e) : 0;
+}
+
+static int adopt_barred(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, char *why,
+                        struct err *e)
+{
+    const int rc = cudnn_bar(d, pattern, s, why, false, e);
+    free(why);
+    return rc;
+}
+
 int cudnn_adopt(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, const char *choice,
                 struct err *e)
 {
     struct cudnn_parts b = {.e = e};
     cudnnBackendDescriptor_t graph;
+    char *why = cudnn_choice_why_barred(choice);
+    if (why)
+        return adopt_barred(d, pattern, s, why, e);
     struct cudnn_plan *p = plan_new(d, pattern, s);
     if (!p)
         return err_set(e, -ENOMEM, "no memory for a plan");
@@ -396,6 +448,8 @@ int cudnn_find(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_s
         TRY(cudnn_candidates(d, pattern, s, &p, 1, &n, e));
         p->chosen = true;
     }
+    if (p->barred)
+        return err_set(e, -ENOTSUP, "no engine for %s runs on this GPU: %s", p->graph, p->barred);
     *ret = p;
     return 0;
 }
@@ -415,53 +469,4 @@ void cudnn_measured(struct cudnn *d, enum cudnn_pattern pattern, const struct cu
     struct cudnn_plan *p = chosen(d, pattern, s);
     if (p)
         p->measured = true;
-}
-
-enum cudnn_pattern cudnn_plan_pattern(const struct cudnn_plan *p)
-{
-    return p->pattern;
-}
-
-bool cudnn_plan_measured(const struct cudnn_plan *p)
-{
-    return p->measured;
-}
-
-size_t cudnn_plan_workspace(const struct cudnn_plan *p)
-{
-    return (size_t)p->workspace;
-}
-
-const char *cudnn_plan_name(const struct cudnn_plan *p)
-{
-    return p->name;
-}
-
-const char *cudnn_plan_choice(const struct cudnn_plan *p)
-{
-    return p->choice;
-}
-
-int cudnn_execute(struct cudnn_plan *p, void *handle, void *const *pointers, void *workspace)
-{
-    int64_t ids[DNN_SLOTS_MAX];
-    const int n = slots[p->pattern];
-    for (int i = 0; i < n; i++)
-        ids[i] = i + 1;
-    struct cudnn_parts b = {.what = p->graph}; /* a pack for each call: one that is finalised takes no other pointers */
-    cudnnBackendDescriptor_t pack = cudnn_make(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    cudnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
-    cudnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
-    cudnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    cudnn_seal(&b, pack);
-    const int status =
-        b.rc < 0 ? (int)CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED : (int)cudnnBackendExecute(handle, p->plan, pack);
-    cudnn_parts_close(&b);
-    return status;
-}
-
-int cudnn_failed(const struct cudnn_plan *p, int status, struct err *e)
-{
-    cudnn_fail(e, (cudnnStatus_t)status, p->name);
-    return err_wrap(e, "%s", p->graph);
 }

@@ -65,7 +65,7 @@ int cudnn_version(void); /* 91900 */
 int cudnn_properties(struct cudnn *d, char **ret, struct err *e);
 
 /* The plan of a graph: from memory, from the cache, else the heuristics' first that can be finalised within the limit (modes A, B, then fallback).
- * -ENOTSUP: no engine has it; *e names pattern and shape. Borrowed until cudnn_close(). */
+ * -ENOTSUP: no engine has it, or it is barred; *e names pattern and shape. Borrowed until cudnn_close(). */
 int cudnn_find(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
                struct err *e);
 
@@ -80,6 +80,14 @@ bool cudnn_plan_measured(
     const struct cudnn_plan *p); /* chosen by time: here, when the cache was written, or before the checkpoint */
 size_t cudnn_plan_workspace(const struct cudnn_plan *p);
 const char *cudnn_plan_name(const struct cudnn_plan *p); /* engine and its knobs: "eng34{k2=13,...}" */
+bool cudnn_plan_ran(const struct cudnn_plan *p);         /* on this device, in this process: what was kept has yet to */
+void cudnn_plan_set_ran(struct cudnn_plan *p);
+
+/* No engine of this fused graph runs here, although plans can be made: cudnn_find() answers -ENOTSUP with this reason from now on. It is kept as
+ * choices are: in the list of a checkpoint, and, if it is lasting, in the cache. */
+int cudnn_bar(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *why, bool lasting,
+              struct err *e);
+
 /* What a checkpoint keeps so that a resumed run takes the same plan: JSON of engine and knobs, valid until cudnn_close(). */
 const char *cudnn_plan_choice(const struct cudnn_plan *p);
 int cudnn_adopt(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *choice, struct err *e);
@@ -96,5 +104,8 @@ int cudnn_failed(const struct cudnn_plan *p, int status, struct err *e);
 
 const char *cudnn_pattern_name(enum cudnn_pattern p);
 int cudnn_pattern_slots(enum cudnn_pattern p);
+bool cudnn_pattern_fused(enum cudnn_pattern p); /* more than a convolution: there is a rung below it */
+/* "conv n32 c64 56x56 k64 3x3/1+1 F16 nhwc" */
+void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap);
 
 #endif

@@ -1,4 +1,4 @@
-/* Which engine with which knobs, as text: {"engine": 34, "knobs": [[2, 13], ...]}; and the cache of such texts on disk, a file a graph:
+/* Which engine with which knobs, as text: {"engine": 34, "knobs": [[2, 13], ...]}, or {"barred": why} where none of them runs; and the cache of such texts on disk, a file a graph:
  * DIR/<device> cuDNN <version>[ deterministic]/<graph>.json, written whole and renamed. */
 #include <errno.h>
 #include <stdio.h>
@@ -132,6 +132,23 @@ int cudnn_choice_config(struct cudnn *d, struct cudnn_parts *b, cudnnBackendDesc
     if (b->rc == 0)
         *ret = config;
     return b->rc;
+}
+
+char *cudnn_choice_barred(const char *why)
+{
+    cJSON *o = cJSON_CreateObject();
+    char *text = cJSON_AddStringToObject(o, "barred", why) ? cJSON_PrintUnformatted(o) : NULL;
+    cJSON_Delete(o);
+    return text;
+}
+
+char *cudnn_choice_why_barred(const char *choice)
+{
+    cJSON *o = cJSON_Parse(choice);
+    const char *why = cJSON_GetStringValue(cJSON_GetObjectItem(o, "barred"));
+    char *r = why ? strdup(why) : NULL;
+    cJSON_Delete(o);
+    return r;
 }
 
 /* The path of a graph's file; dir too, if not NULL. */

@@ -24,9 +24,6 @@ void cudnn_set(struct cudnn_parts *b, cudnnBackendDescriptor_t d, cudnnBackendAt
 void cudnn_seal(struct cudnn_parts *b, cudnnBackendDescriptor_t d); /* cudnnBackendFinalize() */
 int cudnn_fail(struct err *e, cudnnStatus_t status, const char *what);
 
-/* "conv n32 c64 56x56 k64 3x3/1+1 F16 nhwc" */
-void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap);
-
 /* The finalised operation graph of a pattern; parts own everything. Slot i has unique id i + 1. */
 int cudnn_graph_build(struct cudnn_parts *b, enum cudnn_pattern p, const struct cudnn_shape *s,
                       cudnnBackendDescriptor_t *ret);

@@ -9,7 +9,8 @@ struct cudnn_plan {
     struct cudnn_plan *next; /* all of d */
     enum cudnn_pattern pattern;
     struct cudnn_shape shape;
-    bool chosen, measured;
+    bool chosen, measured, ran;
+    char *barred;             /* NULL, or why this graph has no plan; then there is nothing but a choice that says so */
     struct cudnn_parts parts; /* engine configuration and plan; the graph may go */
     cudnnBackendDescriptor_t config, plan;
     int64_t workspace;
@@ -28,6 +29,9 @@ struct cudnn {
 
 /* What heuristics chose, as text; both from ENGINECFG. */
 int cudnn_choice_read(struct cudnn_plan *p, struct err *e);
+/* As text {"barred": why}, and why from such a text, NULL where it names an engine; malloc'ed. */
+char *cudnn_choice_barred(const char *why);
+char *cudnn_choice_why_barred(const char *choice);
 /* An ENGINECFG from such a text. */
 int cudnn_choice_config(struct cudnn *d, struct cudnn_parts *b, cudnnBackendDescriptor_t graph, const char *choice,
                         cudnnBackendDescriptor_t *ret);

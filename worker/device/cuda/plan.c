@@ -271,14 +271,11 @@ static int check_type(const struct plan_options *o, struct err *e)
                    o->emulate ? "emulated " : "", dtype_name(o->compute));
 }
 
-int cuda_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
+static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program *p, const struct plan_options *o,
                      struct err *e)
 {
-    struct cuda_plan *pl = calloc(1, sizeof *pl);
-    if (!pl)
-        return err_set(e, -ENOMEM, "no memory for a plan");
-    pl->base.ops = d->ops;
-    pl->cuda = (struct cuda *)d;
+    pl->base.ops = c->base.ops;
+    pl->cuda = c;
     pl->p = p;
     pl->o = *o;
     pl->params = o->params;
@@ -287,17 +284,28 @@ int cuda_plan_create(struct device *d, const struct program *p, const struct pla
     pl->type = o->compute;
     pl->nhwc = o->format != MEMORY_NCHW;
     pl->padded_channels = channels_of_input(pl);
-    int rc = host_plan_slice(p, o, &pl->first_op, &pl->end_op, e);
-    if (rc == 0)
-        rc = check_type(o, e);
-    if (rc == 0)
-        rc = build(pl, e);
-    if (rc < 0) {
+    TRY(host_plan_slice(p, o, &pl->first_op, &pl->end_op, e));
+    TRY(check_type(o, e));
+    return build(pl, e);
+}
+
+int cuda_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
+                     struct err *e)
+{
+    for (;;) {
+        struct cuda_plan *pl = calloc(1, sizeof *pl);
+        if (!pl)
+            return err_set(e, -ENOMEM, "no memory for a plan");
+        const int rc = plan_once(pl, (struct cuda *)d, p, o, e);
+        if (rc == 0) {
+            *ret = &pl->base;
+            return 0;
+        }
+        const bool fell = pl->fell; /* each time from another fused graph, so this ends */
         cuda_plan_close(&pl->base);
-        return rc;
+        if (!fell)
+            return rc;
     }
-    *ret = &pl->base;
-    return 0;
 }
 
 void cuda_plan_close(struct plan *plan)

@@ -134,6 +134,7 @@ struct cuda_plan {
     int nvariants;
     uint64_t version;
     bool fresh;
+    bool fell;        /* tune.c */
     double scale_now; /* what *grad_scale holds */
     double smoothing;
 };
@@ -166,7 +167,8 @@ void cuda_plan_release(struct cuda_plan *pl);
 /* Which tensors take most of the memory, for a message: "layer1.0.conv1 205 MiB, ..." */
 void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
 
-/* tune.c: time candidates for every graph that has not been measured; after cuda_plan_place() has filled in the buffers. */
+/* tune.c: time candidates for every graph that has not been measured, and see that what is kept from before runs; after cuda_plan_place() has filled in
+ * the buffers. Sets pl->fell where a fused graph has no engine that runs: then the plan must be made anew, one rung down. */
 int tune_plan(struct cuda_plan *pl, struct err *e);
 
 /* run.c */

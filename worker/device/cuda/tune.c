@@ -1,7 +1,11 @@
 /* Which of cuDNN's engines is fastest for a graph on this card: the heuristics' candidates are timed on the plan's own buffers, once a shape. The cache on disk and
- * a checkpoint keep what was chosen, so that the next run, and a resumed one, need not ask again. */
+ * a checkpoint keep what was chosen, so that the next run, and a resumed one, need not ask again.
+ *
+ * That a plan can be made does not mean that it runs. Each graph is run once before it is relied on, also where nothing is timed: an engine that fails
+ * is passed over, and a fused graph none of whose engines runs is left out of the ladder (cudnn_bar()). */
 #include <errno.h>
 
+#include "common/log.h"
 #include "worker/device/cuda/plan.h"
 
 enum { CANDIDATES = 8, REPEATS = 5 };
@@ -13,12 +17,23 @@ struct tuner {
     size_t workspace_bytes;
 };
 
+static int run_once(struct tuner *t, const struct gpu_dnn *d, struct err *e)
+{
+    struct gpu *g = t->pl->cuda->gpu;
+    TRY(g->ops->dnn(g, t->pl->cuda->compute, d, t->workspace, e));
+    return g->ops->stream_sync(g, t->pl->cuda->compute, e);
+}
+
 static int time_candidate(struct tuner *t, const struct gpu_dnn *d, double *ret_us, struct err *e)
 {
     struct gpu *g = t->pl->cuda->gpu;
     struct gpu_stream *s = t->pl->cuda->compute;
     float ms;
-    TRY(g->ops->dnn(g, s, d, t->workspace, e)); /* the first call loads its kernels */
+    TRY(run_once(t, d, e)); /* the first call loads its kernels */
+    if (!t->pl->cuda->options.tune) {
+        *ret_us = 0;
+        return 0;
+    }
     TRY(g->ops->event_record(g, t->from, s, e));
     for (int i = 0; i < REPEATS; i++)
         TRY(g->ops->dnn(g, s, d, t->workspace, e));
@@ -27,6 +42,13 @@ static int time_candidate(struct tuner *t, const struct gpu_dnn *d, double *ret_
     TRY(g->ops->event_ms(g, t->from, t->to, &ms, e));
     *ret_us = 1000.0 * (double)ms / REPEATS;
     return 0;
+}
+
+/* Finalised, but it does not run on this card: another one may. Not so where the card itself is lost, which then fails in everything. */
+static bool passed_over(const struct tuner *t, int rc)
+{
+    struct gpu *g = t->pl->cuda->gpu;
+    return rc == -ENOTSUP || rc == -ENOMEM || (rc == -EIO && g->ops->stream_sync(g, t->pl->cuda->compute, NULL) == 0);
 }
 
 static int need_workspace(struct tuner *t, struct cudnn_plan *const *all, int n, struct err *e)
@@ -56,29 +78,71 @@ static int fit_workspace(struct tuner *t, struct cudnn_plan **all, int *n, struc
     return rc;
 }
 
+/* None of n engines runs: one rung down from a fused graph, and no further from a plain one. Memory may suffice the next time. */
+static int fall(struct tuner *t, const struct gpu_dnn *d, int n, int rc, const char *why, struct err *e)
+{
+    char graph[128];
+    cudnn_describe(d->pattern, &d->shape, graph, sizeof graph);
+    err_set(e, rc, "none of %d engines for %s runs on this GPU: %s", n, graph, why);
+    if (!cudnn_pattern_fused(d->pattern))
+        return rc;
+    log_warn("cudnn", "none of %d engines for %s runs on this GPU (%s); these layers go one rung down, with less fused",
+             n, graph, why);
+    TRY(cudnn_bar(t->pl->cuda->dnn, d->pattern, &d->shape, why, rc != -ENOMEM, e));
+    t->pl->fell = true;
+    return rc;
+}
+
+/* The fastest that runs, or the first where nothing is to be timed. */
 static int tune_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
 {
     struct cudnn_plan *all[CANDIDATES];
     struct cudnn *dnn = t->pl->cuda->dnn;
-    int n, best = -1;
+    struct err why = {0};
+    int n, best = -1, failed = 0;
     double best_us = 0, us;
     TRY(cudnn_candidates(dnn, d->pattern, &d->shape, all, CANDIDATES, &n, e));
     TRY(fit_workspace(t, all, &n, e));
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && (best < 0 || t->pl->cuda->options.tune); i++) {
         d->plan = all[i];
-        int rc = time_candidate(t, d, &us, e);
-        if (rc == -ENOTSUP || rc == -ENOMEM)
-            continue; /* finalised, but does not run on this card */
-        TRY(rc);
-        if (best < 0 || us < best_us) {
+        const int rc = time_candidate(t, d, &us, &why);
+        if (rc < 0) {
+            if (!passed_over(t, rc))
+                return err_set(e, rc, "%s", why.text);
+            failed = rc;
+        } else if (best < 0 || us < best_us) {
             best = i;
             best_us = us;
         }
     }
     if (best < 0)
-        return err_set(e, -ENOTSUP, "none of %d engines for %s runs on this GPU", n, cudnn_pattern_name(d->pattern));
+        return fall(t, d, n, failed, why.text, e);
     d->plan = all[best];
+    cudnn_plan_set_ran(d->plan);
     return cudnn_choose(dnn, d->plan, best_us, e);
+}
+
+/* What a cache or a checkpoint kept, or what is not to be timed, must run nevertheless. */
+static int try_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
+{
+    struct err why = {0};
+    int rc = need_workspace(t, &d->plan, 1, e);
+    if (rc == -ENOMEM)
+        return 0; /* the plan's own workspace will not fit either, and says more */
+    TRY(rc);
+    rc = run_once(t, d, &why);
+    if (rc == 0) {
+        cudnn_plan_set_ran(d->plan);
+        return 0;
+    }
+    if (!passed_over(t, rc))
+        return err_set(e, rc, "%s", why.text);
+    if (cudnn_plan_measured(d->plan))
+        log_warn(
+            "cudnn",
+            "%s does not run on this GPU any more (%s); another plan is chosen, results may differ in the last bits",
+            cudnn_plan_name(d->plan), why.text);
+    return tune_graph(t, d, e);
 }
 
 static int tune_all(struct tuner *t, struct err *e)
@@ -89,8 +153,10 @@ static int tune_all(struct tuner *t, struct err *e)
         if (pl->steps[i]->kind != STEP_DNN)
             continue;
         TRY(cudnn_find(pl->cuda->dnn, d->pattern, &d->shape, &d->plan, e));
-        if (!cudnn_plan_measured(d->plan))
+        if (pl->cuda->options.tune && !cudnn_plan_measured(d->plan))
             TRY(tune_graph(t, d, e));
+        else if (!cudnn_plan_ran(d->plan))
+            TRY(try_graph(t, d, e));
     }
     return 0;
 }
@@ -99,7 +165,7 @@ int tune_plan(struct cuda_plan *pl, struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
     struct tuner t = {.pl = pl};
-    if (!pl->cuda->dnn || !pl->cuda->options.tune)
+    if (!pl->cuda->dnn)
         return 0;
     int rc = g->ops->event_open(g, true, &t.from, e);
     if (rc == 0)

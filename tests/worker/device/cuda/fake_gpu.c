@@ -50,7 +50,7 @@ struct fake {
     struct gpu_graph *recording; /* NULL: work runs at once */
     struct gpu_stream *origin, *streams[STREAMS_MAX];
     struct block *blocks;
-    bool failing;
+    bool failing, lost;
     enum kernel fail_at;
     const struct cudnn_plan *last; /* that ran */
 };
@@ -70,6 +70,7 @@ static int run_dnn(struct fake *f, const struct gpu_dnn *d, struct err *e)
 {
     const int rc = f->o.dnn ? f->o.dnn(f->o.ctx, d) : 0;
     f->last = d->plan;
+    f->lost = f->lost || (rc < 0 && f->o.fatal);
     if (rc < 0)
         return err_set(e, rc, "cuDNN: %s: as the test wants it", cudnn_pattern_name(d->pattern));
     if (!f->o.idle)
@@ -258,6 +259,8 @@ static int fake_stream_sync(struct gpu *g, struct gpu_stream *s, struct err *e)
 {
     (void)s;
     self(g)->c.syncs++;
+    if (self(g)->lost)
+        return err_set(e, -EIO, "CUDA: the card is lost");
     return self(g)->recording ? err_set(e, -EIO, "the host waits during a capture") : 0;
 }
 

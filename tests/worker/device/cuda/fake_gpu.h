@@ -27,6 +27,7 @@ struct fake_options {
     int (*dnn)(void *ctx, const struct gpu_dnn *d);
     float (*cudnn_ms)(void *ctx, const struct cudnn_plan *last);
     void *ctx;
+    bool fatal; /* a graph that fails takes the card with it: whoever waits for it afterwards fails, too */
 };
 
 int fake_gpu_open(struct gpu **ret, const struct fake_options *o);

@@ -52,6 +52,36 @@ bool cudnn_plan_measured(const struct cudnn_plan *p)
     return true;
 }
 
+bool cudnn_plan_ran(const struct cudnn_plan *p)
+{
+    return true;
+}
+
+void cudnn_plan_set_ran(struct cudnn_plan *p)
+{
+}
+
+int cudnn_bar(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *why, bool lasting,
+              struct err *e)
+{
+    return err_set(e, -ENOTSUP, "cuDNN is not linked");
+}
+
+bool cudnn_pattern_fused(enum cudnn_pattern p)
+{
+    return false;
+}
+
+void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap)
+{
+    out[0] = '\0';
+}
+
+const char *cudnn_plan_name(const struct cudnn_plan *p)
+{
+    return "";
+}
+
 size_t cudnn_plan_workspace(const struct cudnn_plan *p)
 {
     return 0;

@@ -306,6 +306,7 @@ static void a_damaged_list_is_an_error(void **state)
                   {GRAPH("[4,16,14,\"x\",32,3,3,1,1,1,1,1,1,0]", "{\"engine\": 0}"), "no convolution"},
                   {GRAPH(GOOD_SHAPE, "7"), "engine"},
                   {GRAPH(GOOD_SHAPE, "{\"engine\": 1000000, \"knobs\": []}"), "g7"},
+                  {GRAPH(GOOD_SHAPE, "{\"barred\": \"a rainy day\"}"), "nothing lies below"},
                   {GRAPH(GOOD_SHAPE, "{\"engine\": 0, \"knobs\": [7]}"), "g7"}};
     struct cudnn *d = open_with((struct cudnn_options){0});
     for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {

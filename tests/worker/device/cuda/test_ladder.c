@@ -13,35 +13,10 @@
 #include "common/err.h"
 #include "tests/must.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
+#include "tests/worker/device/cuda/tiny.h"
 #include "worker/device/cuda/plan.h"
 
-enum { BATCH = 3, SIZE = 16, CLASSES = 5 };
-
-static int conv_bn(struct program *p, const char *name, int x, int k, int kernel, int stride)
-{
-    char bn[32];
-    snprintf(bn, sizeof bn, "%s.bn", name);
-    return program_bn(p, bn, program_conv(p, name, x, k, kernel, stride, kernel / 2, false), 1e-5f, 0.1f, false);
-}
-
-/* Stem, a block with a plain shortcut, one with a projection. */
-static struct program *small(void)
-{
-    static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("small", 3, SIZE, SIZE, mean, std);
-    int x = program_relu(p, "relu", conv_bn(p, "stem", program_input(p), 8, 3, 2));
-    x = program_maxpool(p, "pool", x, 3, 2, 1);
-    int y = program_relu(p, "a.relu", conv_bn(p, "a.1", x, 8, 3, 1));
-    x = program_relu(p, "a.out", program_add(p, "a.add", conv_bn(p, "a.2", y, 8, 3, 1), x));
-    y = program_relu(p, "b.relu", conv_bn(p, "b.1", x, 16, 3, 2));
-    y = conv_bn(p, "b.2", y, 16, 3, 1);
-    x = program_relu(p, "b.out", program_add(p, "b.add", y, conv_bn(p, "b.short", x, 16, 1, 2)));
-    program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), CLASSES));
-    struct err e = {0};
-    if (program_differentiate(p, &e) < 0)
-        fail_msg("%s", e.text);
-    return p;
-}
+enum { BATCH = 3, SIZE = BLOCKS_SIZE, CLASSES = BLOCKS_CLASSES };
 
 /* One device with the small network planned on it. */
 struct rig {
@@ -61,7 +36,7 @@ static void open_rig(struct rig *r, enum dtype type, bool fused)
     const struct cuda_options o = {.graphs = true, .fused_patterns = fused};
     void *params, *stats, *reduce;
     memset(r, 0, sizeof *r);
-    r->p = small();
+    MUST(blocks_build(&r->p, 8, e));
     assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
     MUST(cuda_open_on(&r->d, r->gpu, NULL, &o, e));
     MUST(r->d->ops->alloc(r->d, r->p->n_train * sizeof(float), &params, e));

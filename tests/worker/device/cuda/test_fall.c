@@ -1,0 +1,389 @@
+/* Fused graphs that have plans, yet do not run: the next engine, then the next rung, and only where there is none the end. cuDNN's own plans for a GPU
+ * that is not there, computed by plain loops, and a script that says which of them fail.
+ *
+ * usage: test_fall PROPERTIES.json */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "tests/must.h"
+#include "tests/worker/device/cuda/fake_gpu.h"
+#include "tests/worker/device/cuda/properties.h"
+#include "tests/worker/device/cuda/tiny.h"
+#include "tests/worker/scratch/scratch.h"
+#include "worker/device/cuda/plan.h"
+
+enum { BATCH = 4, WIDTH = 16 };
+
+static const enum cudnn_pattern fused[] = {DNN_CONV_STATS, DNN_SBR_CONV_STATS, DNN_SBR_WGRAD, DNN_DGRAD_DRELU_BN};
+enum { FUSED = sizeof fused / sizeof *fused };
+
+static char *props;
+static const char *dir; /* scratch, of all cases */
+
+/* What fails. */
+struct script {
+    unsigned patterns;  /* bits: all engines of these */
+    const char *choice; /* this engine, NULL: none */
+    int code;
+    long ran[DNN_PATTERN_COUNT], timed;
+};
+
+static int answer(void *ctx, const struct gpu_dnn *d)
+{
+    struct script *s = ctx;
+    s->ran[d->pattern]++;
+    if ((s->patterns & 1u << d->pattern) || (s->choice && !strcmp(s->choice, cudnn_plan_choice(d->plan))))
+        return s->code;
+    return 0;
+}
+
+static float milliseconds(void *ctx, const struct cudnn_plan *last)
+{
+    struct script *s = ctx;
+    s->timed++;
+    return 1 + (float)(cudnn_plan_workspace(last) % 7);
+}
+
+struct rig {
+    struct script script;
+    bool tune, idle, plain, fatal; /* plain: no fused patterns at all */
+    struct fake_counts counts;     /* at the end */
+    struct program *p;
+    struct gpu *gpu;
+    struct device *d;
+    struct plan *plan;
+    float *params, *stats, *reduce; /* "device" memory is plain memory here */
+    char said[16384];
+};
+
+static void hear(void *arg, const char *line, size_t n)
+{
+    struct rig *r = arg;
+    const size_t used = strlen(r->said);
+    snprintf(r->said + used, sizeof r->said - used, "%.*s", (int)n, line);
+}
+
+static int count_words(const char *text, const char *word)
+{
+    int n = 0;
+    for (; (text = strstr(text, word)); text += strlen(word))
+        n++;
+    return n;
+}
+
+static void open_rig(struct rig *r, const char *cache)
+{
+    struct cudnn *dnn;
+    const struct fake_options fake = {.idle = r->idle,
+                                      .fatal = r->fatal,
+                                      .at_close = &r->counts,
+                                      .dnn = answer,
+                                      .cudnn_ms = milliseconds,
+                                      .ctx = &r->script};
+    const struct cuda_options o = {.graphs = true, .tune = r->tune, .fused_patterns = !r->plain, .cache_dir = cache};
+    void *arena[3];
+    MUST(blocks_build(&r->p, WIDTH, e));
+    assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
+    MUST(cudnn_open(&dnn, &(struct cudnn_options){.props_json = props, .cache_dir = cache}, e));
+    MUST(cuda_open_on(&r->d, r->gpu, dnn, &o, e));
+    const size_t n[] = {r->p->n_train, r->p->n_stats, r->p->n_reduce};
+    for (int i = 0; i < 3; i++)
+        MUST(r->d->ops->alloc(r->d, n[i] * sizeof(float), &arena[i], e));
+    r->params = arena[0];
+    r->stats = arena[1];
+    r->reduce = arena[2];
+    for (int i = 0; !r->idle && i < r->p->nparams; i++) {
+        const struct param *q = &r->p->params[i];
+        float *to = (q->role == PARAM_TRAIN ? r->params : r->stats) + q->offset;
+        for (size_t k = 0; k < q->count; k++)
+            to[k] = (float)param_initial(q, 1, k);
+    }
+}
+
+static int make(struct rig *r, struct err *e)
+{
+    const struct plan_options o = {.batch = BATCH,
+                                   .training = true,
+                                   .compute = DT_F16,
+                                   .params = r->params,
+                                   .stats = r->stats,
+                                   .reduce = r->reduce};
+    log_redirect(hear, r);
+    const int rc = r->d->ops->plan(r->d, r->p, &o, &r->plan, e);
+    log_redirect(NULL, NULL);
+    return rc;
+}
+
+/* Nothing is left behind. */
+static void close_rig(struct rig *r)
+{
+    if (r->plan)
+        r->d->ops->plan_close(r->plan);
+    r->d->ops->release(r->d, r->params);
+    r->d->ops->release(r->d, r->stats);
+    r->d->ops->release(r->d, r->reduce);
+    r->d->ops->close(r->d);
+    program_destroy(r->p);
+    assert_int_equal(0, r->counts.bytes);
+    assert_int_equal(r->counts.allocs, r->counts.frees);
+    assert_int_equal(r->counts.host_allocs, r->counts.host_frees);
+    assert_int_equal(0, r->counts.events);
+}
+
+static int count(const struct rig *r, enum cudnn_pattern pattern)
+{
+    const struct cuda_plan *pl = (const struct cuda_plan *)r->plan;
+    int n = 0;
+    for (int i = 0; i < pl->nsteps; i++)
+        n += pl->steps[i]->kind == STEP_DNN && pl->steps[i]->dnn.pattern == pattern;
+    return n;
+}
+
+static void run_rig(struct rig *r)
+{
+    static uint8_t images[BATCH * BLOCKS_SIZE * BLOCKS_SIZE * 3];
+    static const int32_t labels[BATCH] = {0, 3, 1, 4};
+    static const float weights[BATCH] = {1, 1, 1, 1};
+    uint32_t noise = 7;
+    for (size_t i = 0; i < sizeof images; i++) {
+        noise = noise * 1664525u + 1013904223u;
+        images[i] = (uint8_t)(noise >> 24);
+    }
+    const struct run_args a = {
+        .batch = {.images = images, .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
+    MUST(r->d->ops->run(r->plan, &a, e));
+}
+
+/* Of gradients, statistics and metrics, relative. */
+static double distance(const struct rig *a, const struct rig *b)
+{
+    double d = 0, s = 0;
+    for (int i = 0; i < a->p->nparams; i++) {
+        const struct param *q = &a->p->params[i];
+        const size_t at = q->offset + (q->role == PARAM_TRAIN ? 0 : a->p->n_train);
+        for (size_t k = at; k < at + q->count; k++) {
+            d += ((double)a->reduce[k] - (double)b->reduce[k]) * ((double)a->reduce[k] - (double)b->reduce[k]);
+            s += (double)b->reduce[k] * (double)b->reduce[k];
+        }
+    }
+    return sqrt(d / s);
+}
+
+/* Convolutions without this pattern: six forward and their gradients, none lost. */
+static void check_rungs(const struct rig *r, enum cudnn_pattern without)
+{
+    assert_int_equal(0, count(r, without));
+    assert_int_equal(6, count(r, DNN_CONV) + count(r, DNN_CONV_STATS) + count(r, DNN_SBR_CONV_STATS));
+    assert_int_equal(6, count(r, DNN_WGRAD) + count(r, DNN_SBR_WGRAD));
+    assert_int_equal(5, count(r, DNN_DGRAD) + count(r, DNN_DGRAD_DRELU_BN)); /* the stem needs none */
+    if (without == DNN_CONV_STATS) {                                         /* a prologue is another graph */
+        assert_true(count(r, DNN_CONV) >= 4);
+    } else { /* one rung down, not to the bottom */
+        assert_true(count(r, DNN_CONV_STATS) > 0);
+        assert_int_equal(0, count(r, DNN_SBR_CONV_STATS) + count(r, DNN_SBR_WGRAD) + count(r, DNN_DGRAD_DRELU_BN));
+    }
+}
+
+static void every_fused_graph_runs_where_nothing_fails(void **state)
+{
+    (void)state;
+    struct rig r = {.idle = true, .tune = true};
+    open_rig(&r, NULL);
+    MUST(make(&r, e));
+    for (int i = 0; i < FUSED; i++)
+        assert_true(count(&r, fused[i]) > 0);
+    assert_string_equal("", r.said);
+    close_rig(&r);
+}
+
+/* What it says: once for each graph, which, and why. */
+static void check_said(const struct rig *r, enum cudnn_pattern p)
+{
+    char shape[160];
+    snprintf(shape, sizeof shape, "%s n%d c", cudnn_pattern_name(p), BATCH);
+    const int times = count_words(r->said, "one rung down");
+    if (times == 0 || times > 6 || !strstr(r->said, shape) || !strstr(r->said, "as the test wants it"))
+        fail_msg("%s: '%s'", cudnn_pattern_name(p), r->said);
+    assert_int_equal(times, count_words(r->said, "\n"));
+}
+
+static void a_pattern_that_fails_goes_one_rung_down_with_the_same_numbers(void **state)
+{
+    (void)state;
+    struct rig plain = {.plain = true};
+    open_rig(&plain, NULL);
+    MUST(make(&plain, e));
+    run_rig(&plain);
+    for (int k = 0; k < 2 * FUSED; k++) {
+        const enum cudnn_pattern p = fused[k / 2];
+        struct rig r = {.tune = k % 2, .script = {.code = k % 2 ? -EIO : -ENOTSUP, .patterns = 1u << p}};
+        open_rig(&r, NULL);
+        MUST(make(&r, e));
+        check_rungs(&r, p);
+        check_said(&r, p);
+        for (int i = 0; i < 3; i++) /* walked, captured, launched */
+            run_rig(&r);
+        print_message("# without %s: %.2g apart\n", cudnn_pattern_name(p), distance(&r, &plain));
+        assert_true(distance(&r, &plain) < 2e-2);
+        close_rig(&r);
+    }
+    close_rig(&plain);
+}
+
+/* Neither the next program on this machine nor a resumed run asks the pattern again, or says anything. */
+static void what_failed_is_remembered(void **state)
+{
+    (void)state;
+    for (int k = 0; k < FUSED; k++) {
+        char cache[256], *text;
+        const struct script fails = {.code = -EIO, .patterns = 1u << fused[k]};
+        struct rig first = {.idle = true, .tune = true, .script = fails}, next = first, resumed = first;
+        snprintf(cache, sizeof cache, "%s/remembered %d", dir, k);
+        open_rig(&first, cache);
+        MUST(make(&first, e));
+        check_rungs(&first, fused[k]);
+        MUST(first.d->ops->choices(first.d, &text, e));
+        close_rig(&first);
+
+        open_rig(&next, cache);
+        MUST(make(&next, e));
+        check_rungs(&next, fused[k]);
+        assert_int_equal(0, next.script.ran[fused[k]]);
+        assert_int_equal(0, next.script.timed);
+        assert_string_equal("", next.said);
+        close_rig(&next);
+
+        open_rig(&resumed, NULL);
+        MUST(resumed.d->ops->choose(resumed.d, text, e));
+        MUST(make(&resumed, e));
+        check_rungs(&resumed, fused[k]);
+        assert_int_equal(0, resumed.script.ran[fused[k]]);
+        assert_int_equal(0, resumed.script.timed);
+        assert_string_equal("", resumed.said);
+        close_rig(&resumed);
+        free(text);
+    }
+}
+
+/* A cache of better days: its engine fails now. Another one of the graph does it, or, where none does, the rung below. */
+static void a_cached_choice_that_fails_is_replaced(void **state)
+{
+    (void)state;
+    for (int k = 0; k < FUSED; k++) {
+        char cache[256], chosen[1024] = "";
+        struct rig good = {.idle = true, .tune = true}, other = {.idle = true, .tune = true},
+                   none = {.idle = true, .tune = true, .script = {.code = -EIO, .patterns = 1u << fused[k]}};
+        snprintf(cache, sizeof cache, "%s/better days %d", dir, k);
+        open_rig(&good, cache);
+        MUST(make(&good, e));
+        const struct cuda_plan *pl = (const struct cuda_plan *)good.plan;
+        for (int i = 0; i < pl->nsteps; i++)
+            if (pl->steps[i]->kind == STEP_DNN && pl->steps[i]->dnn.pattern == fused[k])
+                snprintf(chosen, sizeof chosen, "%s", cudnn_plan_choice(pl->steps[i]->dnn.plan));
+        assert_true(chosen[0]);
+        close_rig(&good);
+
+        other.script = (struct script){.code = -EIO, .choice = chosen};
+        open_rig(&other, cache);
+        MUST(make(&other, e));
+        assert_true(count(&other, fused[k]) > 0);
+        assert_non_null(strstr(other.said, "does not run on this GPU any more"));
+        close_rig(&other);
+
+        open_rig(&none, cache);
+        MUST(make(&none, e));
+        check_rungs(&none, fused[k]);
+        assert_non_null(strstr(none.said, "one rung down"));
+        close_rig(&none);
+    }
+}
+
+/* Memory may suffice the next time. */
+static void want_of_memory_is_not_kept_on_disk(void **state)
+{
+    (void)state;
+    char cache[256];
+    struct rig r = {.idle = true, .tune = true, .script = {.code = -ENOMEM, .patterns = 1u << DNN_SBR_WGRAD}},
+               next = {.idle = true, .tune = true};
+    snprintf(cache, sizeof cache, "%s/memory", dir);
+    open_rig(&r, cache);
+    MUST(make(&r, e));
+    check_rungs(&r, DNN_SBR_WGRAD);
+    close_rig(&r);
+    open_rig(&next, cache);
+    MUST(make(&next, e));
+    assert_true(count(&next, DNN_SBR_WGRAD) > 0);
+    close_rig(&next);
+}
+
+static void below_the_last_rung_is_the_end(void **state)
+{
+    (void)state;
+    static const enum cudnn_pattern last[] = {DNN_CONV, DNN_DGRAD, DNN_WGRAD};
+    for (int k = 0; k < 6; k++) {
+        struct err e = {0};
+        struct rig r = {.idle = true,
+                        .tune = k % 2,
+                        .script = {.code = -EIO, .patterns = 1u << DNN_CONV_STATS | 1u << last[k / 2]}};
+        open_rig(&r, NULL);
+        assert_int_equal(-EIO, make(&r, &e));
+        if (!strstr(e.text, "none of") || !strstr(e.text, cudnn_pattern_name(last[k / 2])))
+            fail_msg("%s", e.text);
+        close_rig(&r);
+    }
+}
+
+/* An engine that takes the card with it: nothing else is tried. */
+static void a_lost_card_is_the_end(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct rig r = {.idle = true,
+                    .tune = true,
+                    .fatal = true,
+                    .script = {.code = -EIO, .patterns = 1u << DNN_CONV_STATS | 1u << DNN_SBR_CONV_STATS}};
+    open_rig(&r, NULL);
+    assert_int_equal(-EIO, make(&r, &e));
+    assert_int_equal(1, r.script.ran[DNN_CONV_STATS] + r.script.ran[DNN_SBR_CONV_STATS]);
+    assert_non_null(strstr(e.text, "as the test wants it"));
+    assert_string_equal("", r.said);
+    close_rig(&r);
+}
+
+static int set_up(void **state)
+{
+    int rc = scratch_make(state);
+    dir = *state;
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_fused_graph_runs_where_nothing_fails),
+        cmocka_unit_test(a_pattern_that_fails_goes_one_rung_down_with_the_same_numbers),
+        cmocka_unit_test(what_failed_is_remembered),
+        cmocka_unit_test(a_cached_choice_that_fails_is_replaced),
+        cmocka_unit_test(want_of_memory_is_not_kept_on_disk),
+        cmocka_unit_test(below_the_last_rung_is_the_end),
+        cmocka_unit_test(a_lost_card_is_the_end),
+    };
+    if (argc != 2) {
+        fprintf(stderr, "usage: test_fall PROPERTIES.json\n");
+        return 2;
+    }
+    props = properties_read(argv[1]);
+    const int rc = cmocka_run_group_tests_name("falling", tests, set_up, scratch_drop);
+    free(props);
+    return rc;
+}
