@@ -79,6 +79,13 @@ static void beside_lend(struct comm *c, enum comm_channel ch, void *buf, size_t 
         to->ops->lend(to, ch, buf, bytes);
 }
 
+static void beside_reclaim(struct comm *c, enum comm_channel ch, void *buf)
+{
+    struct comm *to = side(c, ch);
+    if (to->ops->reclaim)
+        to->ops->reclaim(to, ch, buf);
+}
+
 int comm_beside(struct comm **ret, struct comm *control, struct comm *device, struct err *e)
 {
     struct beside *b = calloc(1, sizeof *b);
@@ -98,7 +105,8 @@ int comm_beside(struct comm **ret, struct comm *control, struct comm *device, st
                                  .reduce_scatter = beside_reduce_scatter,
                                  .barrier = beside_barrier,
                                  .check = beside_check,
-                                 .lend = beside_lend},
+                                 .lend = beside_lend,
+                                 .reclaim = beside_reclaim},
                          .control = control,
                          .device = device};
     *ret = &b->base;

@@ -66,8 +66,10 @@ struct comm_ops {
 
     /* Where calls are only enqueued: 0, or how what was enqueued before has failed. NULL: errors come with the call. Any thread. */
     int (*check)(struct comm *c, struct err *e);
-    /* Memory that calls of this channel will often be about, until close(): registered where that saves copies. NULL: of no use. */
+    /* Memory that calls of this channel will often be about, until reclaim() or close(): registered where that saves copies. Reclaimed before it is
+     * freed, once everything that was enqueued about it has happened. NULL: of no use. */
     void (*lend)(struct comm *c, enum comm_channel ch, void *buf, size_t bytes);
+    void (*reclaim)(struct comm *c, enum comm_channel ch, void *buf);
 };
 
 struct comm {

@@ -302,6 +302,19 @@ int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, s
     return 0;
 }
 
+/* Collectives may know both buffers by their addresses, which mean something else once they are freed. */
+static void reclaim(struct ddp *d)
+{
+    void *const lent[] = {d->half, d->reduce};
+    if (!d->comm->ops->reclaim)
+        return;
+    if (d->side)
+        (void)d->async->sync(d->device, d->side, NULL); /* what fails has ended, too */
+    for (int i = 0; i < 2; i++)
+        if (lent[i])
+            d->comm->ops->reclaim(d->comm, COMM_GRADIENTS, lent[i]);
+}
+
 void ddp_destroy(struct ddp *d)
 {
     if (!d)
@@ -315,6 +328,7 @@ void ddp_destroy(struct ddp *d)
     }
     pthread_cond_destroy(&d->change);
     pthread_mutex_destroy(&d->lock);
+    reclaim(d);
     if (d->side)
         d->async->close(d->device, d->side);
     if (d->device && d->half)

@@ -40,7 +40,7 @@ struct pending { /* enqueued and not known to have ended */
 
 struct lent {
     enum comm_channel ch;
-    void *handle;
+    void *buf, *handle;
 };
 
 struct nccl {
@@ -535,7 +535,23 @@ static void nccl_lend(struct comm *c, enum comm_channel ch, void *buf, size_t by
     pthread_mutex_lock(&n->lock);
     if (n->nlent < LENT_MAX && n->comm[ch] && bytes > 0 &&
         ncclCommRegister(n->comm[ch], buf, bytes, &handle) == ncclSuccess && handle)
-        n->lent[n->nlent++] = (struct lent){ch, handle};
+        n->lent[n->nlent++] = (struct lent){ch, buf, handle};
+    pthread_mutex_unlock(&n->lock);
+}
+
+static void nccl_reclaim(struct comm *c, enum comm_channel ch, void *buf)
+{
+    struct nccl *n = self(c);
+    pthread_mutex_lock(&n->lock);
+    for (int i = 0; i < n->nlent; i++) {
+        const struct lent l = n->lent[i];
+        if (l.ch != ch || l.buf != buf)
+            continue;
+        if (n->comm[ch])
+            ncclCommDeregister(n->comm[ch], l.handle);
+        n->lent[i] = n->lent[--n->nlent];
+        break;
+    }
     pthread_mutex_unlock(&n->lock);
 }
 
@@ -550,4 +566,5 @@ const struct comm_ops comm_nccl_ops = {.name = "nccl",
                                        .reduce_scatter = nccl_reduce_scatter,
                                        .barrier = nccl_barrier,
                                        .check = nccl_check,
-                                       .lend = nccl_lend};
+                                       .lend = nccl_lend,
+                                       .reclaim = nccl_reclaim};

@@ -14,6 +14,7 @@ struct fake_counts {
     long allocs, frees, host_allocs, host_frees, syncs, copies_in, copies_out, kernels, dnns, gemms, captures, graphs,
         graphs_closed, launches;
     long by_kernel[KERNEL_COUNT];
+    long urgent;  /* streams that were opened as such */
     long events;  /* open now */
     size_t bytes; /* taken now */
 };

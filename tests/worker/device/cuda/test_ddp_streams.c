@@ -30,7 +30,8 @@ struct fake_comm {
     const char *from[CALLS];
     size_t n[CALLS];
     enum dtype type[CALLS];
-    void *lent;
+    const void *lent[CALLS];
+    int nlent;
 };
 
 static int comm_all_reduce(struct comm *c, enum comm_channel ch, void *buf, size_t n, enum dtype t, enum comm_op op,
@@ -56,12 +57,26 @@ static int comm_check(struct comm *c, struct err *e)
 
 static void comm_lend(struct comm *c, enum comm_channel ch, void *buf, size_t bytes)
 {
-    if (!((struct fake_comm *)c)->lent)
-        ((struct fake_comm *)c)->lent = buf;
+    struct fake_comm *f = (struct fake_comm *)c;
+    f->lent[f->nlent++] = buf;
 }
 
-static const struct comm_ops stream_ops = {
-    .name = "nccl", .host_buffers = false, .all_reduce = comm_all_reduce, .check = comm_check, .lend = comm_lend};
+/* The memory must still be there. */
+static void comm_reclaim(struct comm *c, enum comm_channel ch, void *buf)
+{
+    struct fake_comm *f = (struct fake_comm *)c;
+    memset(buf, 0, 1);
+    for (int i = 0; i < f->nlent; i++)
+        if (f->lent[i] == buf)
+            f->lent[i--] = f->lent[--f->nlent];
+}
+
+static const struct comm_ops stream_ops = {.name = "nccl",
+                                           .host_buffers = false,
+                                           .all_reduce = comm_all_reduce,
+                                           .check = comm_check,
+                                           .lend = comm_lend,
+                                           .reclaim = comm_reclaim};
 
 struct bench {
     struct gpu *gpu;
@@ -72,6 +87,7 @@ struct bench {
     struct fake_comm comm;
     struct ddp *ddp;
     struct ddp_stats stats;
+    bool half;
     float *alone; /* (n_reduce): what one rank has */
     uint8_t images[BATCH * SIZE * SIZE];
     int32_t labels[BATCH];
@@ -118,12 +134,15 @@ static void begin_with(struct bench *b, enum dtype wire, size_t first_bytes, siz
     b->alone = calloc(b->p->n_reduce, sizeof *b->alone);
     fine(run(b, NULL, false, &e), &e);
     memcpy(b->alone, b->s.reduce, b->p->n_reduce * sizeof *b->alone);
+    b->half = wire != DT_F32;
     b->comm = (struct fake_comm){.base = {&stream_ops, 0, WORLD}, .device = b->d, .fail_at = -1};
     const struct ddp_options d = {
         .first_bucket_bytes = first_bytes, .bucket_bytes = bytes, .wire = wire, .device = b->d};
     fine(ddp_create(&b->ddp, &b->comm.base, b->s.reduce, b->p->n_train, b->p->n_reduce - b->p->n_train, DT_F32, &d, &e),
          &e);
     ddp_stats(b->ddp, &b->stats);
+    assert_int_equal(fake_gpu_counts(b->gpu)->urgent,
+                     1); /* the communication stream alone: kernels of the backward pass would hold it up */
 }
 
 static void begin(struct bench *b, enum dtype wire)
@@ -134,7 +153,11 @@ static void begin(struct bench *b, enum dtype wire)
 
 static void end(struct bench *b)
 {
+    const long frees = fake_gpu_counts(b->gpu)->frees;
+    assert_int_equal(b->comm.nlent, b->half ? 2 : 1);
     ddp_destroy(b->ddp);
+    assert_int_equal(b->comm.nlent, 0); /* while they were there */
+    assert_int_equal(fake_gpu_counts(b->gpu)->frees - frees, b->half ? 1 : 0);
     b->d->ops->plan_close(b->plan);
     state_finish(&b->s);
     program_destroy(b->p);
@@ -213,7 +236,7 @@ static void buckets_go_in_order_on_a_stream_of_their_own(void **state)
         assert_ptr_not_equal(b.comm.streams[i], b.d->ops->async->compute(b.d));
     }
     assert_ptr_equal(at, (const char *)b.s.reduce + b.p->n_reduce * sizeof(float));
-    assert_non_null(b.comm.lent);
+    assert_ptr_equal(b.comm.lent[0], b.s.reduce);
     end(&b);
 }
 
