@@ -12,8 +12,6 @@
 #include "common/err.h"
 #include "worker/device/cuda/dnn.h"
 
-enum { GEMMS_MAX = 32 };
-
 struct gpu_stream {
     cudaStream_t s;
 };
@@ -26,6 +24,7 @@ struct gpu_graph {
 
 /* What cuBLASLt's heuristics chose for a product; asked once a shape. */
 struct gemm_plan {
+    struct gemm_plan *next;
     struct gpu_gemm key; /* pointers are NULL */
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t a, b, c;
@@ -37,8 +36,7 @@ struct cuda_gpu {
     int index;
     cudnnHandle_t dnn;
     cublasLtHandle_t blas;
-    struct gemm_plan gemms[GEMMS_MAX];
-    int ngemms;
+    struct gemm_plan *gemms;
 };
 
 static struct cuda_gpu *self(struct gpu *g)
@@ -56,14 +54,24 @@ static int fail(struct err *e, cudaError_t rc, const char *what)
     return err_set(e, code, "CUDA: %s: %s (%s)", what, cudaGetErrorString(rc), cudaGetErrorName(rc));
 }
 
+static void gemm_plan_free(struct gemm_plan *p)
+{
+    cublasLtMatrixLayout_t layouts[] = {p->a, p->b, p->c};
+    for (int i = 0; i < 3; i++)
+        if (layouts[i])
+            cublasLtMatrixLayoutDestroy(layouts[i]);
+    if (p->op)
+        cublasLtMatmulDescDestroy(p->op);
+    free(p);
+}
+
 static void cuda_close(struct gpu *g)
 {
     struct cuda_gpu *c = self(g);
-    for (int i = 0; i < c->ngemms; i++) {
-        cublasLtMatrixLayoutDestroy(c->gemms[i].a);
-        cublasLtMatrixLayoutDestroy(c->gemms[i].b);
-        cublasLtMatrixLayoutDestroy(c->gemms[i].c);
-        cublasLtMatmulDescDestroy(c->gemms[i].op);
+    while (c->gemms) {
+        struct gemm_plan *p = c->gemms;
+        c->gemms = p->next;
+        gemm_plan_free(p);
     }
     if (c->blas)
         cublasLtDestroy(c->blas);
@@ -347,24 +355,37 @@ static struct gpu_gemm key_of(const struct gpu_gemm *m)
     return k;
 }
 
+/* A shape that has no plan is asked for again the next time. */
+static int gemm_plan_new(struct cuda_gpu *c, const struct gpu_gemm *m, const struct gpu_gemm *key,
+                         size_t workspace_bytes, struct gemm_plan **ret, struct err *e)
+{
+    struct gemm_plan *p = calloc(1, sizeof *p);
+    if (!p)
+        return err_set(e, -ENOMEM, "no memory for the plan of a matrix product");
+    memcpy(&p->key, key, sizeof *key);
+    cublasStatus_t rc = describe(p, m);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        rc = choose(c, p, workspace_bytes);
+    if (rc != CUBLAS_STATUS_SUCCESS) {
+        gemm_plan_free(p);
+        return blas_fail(e, rc, m);
+    }
+    p->next = c->gemms;
+    *ret = c->gemms = p;
+    return 0;
+}
+
 static int gemm_plan(struct cuda_gpu *c, const struct gpu_gemm *m, size_t workspace_bytes, struct gemm_plan **ret,
                      struct err *e)
 {
     const struct gpu_gemm key = key_of(m);
-    for (int i = 0; i < c->ngemms; i++) {
-        if (memcmp(&c->gemms[i].key, &key, sizeof key) == 0) {
-            *ret = &c->gemms[i];
+    for (struct gemm_plan *p = c->gemms; p; p = p->next) {
+        if (memcmp(&p->key, &key, sizeof key) == 0) {
+            *ret = p;
             return 0;
         }
     }
-    if (c->ngemms == GEMMS_MAX)
-        return err_set(e, -E2BIG, "more than %d shapes of matrix products", GEMMS_MAX);
-    struct gemm_plan *p = &c->gemms[c->ngemms++];
-    p->key = key;
-    TRY(blas_fail(e, describe(p, m), m));
-    TRY(blas_fail(e, choose(c, p, workspace_bytes), m));
-    *ret = p;
-    return 0;
+    return gemm_plan_new(c, m, &key, workspace_bytes, ret, e);
 }
 
 static int cuda_gemm(struct gpu *g, struct gpu_stream *s, const struct gpu_gemm *m, void *workspace,

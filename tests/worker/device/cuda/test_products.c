@@ -1,0 +1,144 @@
+/* gpu_cuda.c with a GPU's doors answered here: what cuBLASLt is asked for, how often, and what becomes of a shape that it does not have. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn_graph.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "tests/must.h"
+#include "worker/device/cuda/gpu.h"
+
+static struct {
+    int asked, run;
+    bool refuse;
+    cublasComputeType_t compute;
+} lt;
+
+/* The runtime has a device. */
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
+{
+    *handle = NULL;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+    *handle = NULL;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t op,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t want, int cap,
+                                              cublasLtMatmulHeuristicResult_t results[], int *found)
+{
+    size_t n;
+    lt.asked++;
+    memset(results, 0, (size_t)cap * sizeof *results);
+    *found = lt.refuse ? 0 : 1;
+    return cublasLtMatmulDescGetAttribute(op, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, &lt.compute, sizeof lt.compute, &n);
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream)
+{
+    lt.run++;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+int kernel_launch(enum kernel k, const void *args, void *stream)
+{
+    return cudaErrorNotSupported;
+}
+
+static struct gpu *open_gpu(void)
+{
+    struct gpu *g;
+    MUST(gpu_open(&g, 0, e));
+    memset(&lt, 0, sizeof lt);
+    return g;
+}
+
+static int product(struct gpu *g, int64_t m, enum dtype in, bool tf32, struct err *e)
+{
+    static max_align_t stream; /* nobody looks at it */
+    const struct gpu_gemm x = {.in = in, .out = DT_F32, .tf32 = tf32, .m = m, .n = 10, .k = 64, .alpha = 1};
+    return g->ops->gemm(g, (struct gpu_stream *)(void *)&stream, &x, NULL, 0, e);
+}
+
+static void every_shape_is_asked_for_once_however_many_there_are(void **state)
+{
+    struct gpu *g = open_gpu();
+    (void)state;
+    for (int round = 0; round < 2; round++)
+        for (int m = 1; m <= 100; m++)
+            MUST(product(g, m, DT_F16, false, e));
+    assert_int_equal(lt.asked, 100);
+    assert_int_equal(lt.run, 200);
+    g->ops->close(g);
+}
+
+static void a_shape_that_was_refused_is_refused_again_and_had_later(void **state)
+{
+    struct gpu *g = open_gpu();
+    struct err why = {0};
+    (void)state;
+    lt.refuse = true;
+    assert_int_equal(product(g, 7, DT_F16, false, &why), -ENOTSUP);
+    assert_non_null(strstr(why.text, "7 x 10 x 64"));
+    assert_int_equal(product(g, 7, DT_F16, false, &why), -ENOTSUP);
+    assert_int_equal(lt.run, 0);
+    lt.refuse = false;
+    MUST(product(g, 7, DT_F16, false, e));
+    assert_int_equal(lt.run, 1);
+    g->ops->close(g);
+}
+
+/* TF32 is for single precision alone, and only where it is allowed; the same shape with and without are two plans. */
+static void tf32_is_what_the_product_says(void **state)
+{
+    struct gpu *g = open_gpu();
+    (void)state;
+    MUST(product(g, 8, DT_F32, true, e));
+    assert_int_equal(lt.compute, CUBLAS_COMPUTE_32F_FAST_TF32);
+    MUST(product(g, 8, DT_F32, false, e));
+    assert_int_equal(lt.compute, CUBLAS_COMPUTE_32F);
+    assert_int_equal(lt.asked, 2);
+    MUST(product(g, 8, DT_F16, true, e));
+    assert_int_equal(lt.compute, CUBLAS_COMPUTE_32F);
+    g->ops->close(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_shape_is_asked_for_once_however_many_there_are),
+        cmocka_unit_test(a_shape_that_was_refused_is_refused_again_and_had_later),
+        cmocka_unit_test(tf32_is_what_the_product_says),
+    };
+    return cmocka_run_group_tests_name("products of the GPU", tests, NULL, NULL);
+}
