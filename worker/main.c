@@ -1,6 +1,7 @@
 /* trainer: read the command line and the environment a launcher gave, train, leave a record on failure. */
 #include <errno.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +30,19 @@
 #include "worker/stop.h"
 #include "worker/train.h"
 
-/* Threads of an OpenMP team spin between loops unless told otherwise before the runtime starts, and would take the cores from loader
- * and communication. The runtime reads this before main(), so start over once with it set. */
+/* Is there a core for each compute thread of this node's processes, as far as the environment tells? */
+static bool a_core_for_each(void)
+{
+    const char *threads = getenv("OMP_NUM_THREADS"), *processes = getenv("LOCAL_WORLD_SIZE");
+    const long n = threads ? atol(threads) : 1,
+               m = processes ? atol(processes) : 1; /* without a number, each takes its share */
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 && n >= 1 && m >= 1 && n <= CPU_COUNT(&set) / m;
+}
+
+/* Threads of an OpenMP team spin between loops for milliseconds unless told otherwise before the runtime starts, and would take the cores from
+ * loader and communication. They are to sleep; where each has its core, after some 0.1 ms, which is what waking one costs on a
+ * virtual machine. The runtime reads this before main(), so start over once with it set. */
 static void wait_passively(char **argv)
 {
     if (getenv("OMP_WAIT_POLICY"))
@@ -41,6 +53,8 @@ static void wait_passively(char **argv)
         return;
     self[n] = '\0';
     setenv("OMP_WAIT_POLICY", "passive", 1);
+    if (a_core_for_each())
+        setenv("GOMP_SPINCOUNT", "8000", 0);
     execv(self, argv); /* where this fails, spinning is only slower */
 }
 

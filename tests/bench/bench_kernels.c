@@ -1,8 +1,8 @@
 /* What oneDNN alone needs for a training step: every convolution and inner product of a model, forward, by data and by weights, each
  * by itself, in the layouts that oneDNN likes best, data in cache or not as it comes. Equal shapes are run once and counted.
  *   bench_kernels [arch=resnet50] [image=224] [batch=16] [threads=2] [type=f32|bf16] [repeat=5] [table=1] [serve=0]
- * Prints a row per shape and direction (best of `repeat`) and their sum. serve=1: on each line of standard input all are run again, each
- * keeps its best, and the sum is printed: for taking turns with others. */
+ * Prints a row per shape and direction (best of `repeat`) and their sum. serve=1: the sum is printed, and on each line of standard input all are
+ * run again, each keeps its best, and the sum is printed again: for taking turns with others. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,12 +159,12 @@ static int run(struct bench *b, const struct model_options *m, bool table, bool 
     TRY(model_build(&p, m, e));
     TRY(dnn_open(&b->dnn, e));
     TRY(collect(b, p, e));
-    TRY(run_all(b, &sum, e));
-    for (int c; serve && (c = getchar()) != EOF;) {
+    for (int c = '\n'; c != EOF; c = serve ? getchar() : EOF) {
         if (c != '\n')
             continue;
         TRY(run_all(b, &sum, e));
-        printf("%.6f\n", sum);
+        if (serve)
+            printf("%.6f\n", sum);
         fflush(stdout);
     }
     if (table)
