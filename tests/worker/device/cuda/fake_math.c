@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 double fake_get(const void *p, enum dtype t, size_t i)
 {
@@ -14,6 +15,26 @@ double fake_get(const void *p, enum dtype t, size_t i)
     default:
         return (double)((const float *)p)[i];
     }
+}
+
+/* What tensor cores see of a float: 10 bits of its mantissa, the nearest value, away from 0 where two are as near. */
+static double tf32(double x)
+{
+    const float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if ((bits & 0x7f800000u) != 0x7f800000u)
+        bits = (bits + 0x1000u) & ~0x1fffu;
+    float r;
+    memcpy(&r, &bits, sizeof r);
+    return (double)r;
+}
+
+/* An operand of a product. */
+static double operand(const void *p, enum dtype t, bool rounded, size_t i)
+{
+    const double x = fake_get(p, t, i);
+    return rounded && t == DT_F32 ? tf32(x) : x;
 }
 
 void fake_set(void *p, enum dtype t, size_t i, double x)
@@ -65,6 +86,7 @@ static void visit(const struct cudnn_shape *s, visit_fn *f, void *ctx)
 
 struct sums {
     enum dtype t;
+    bool tf32;
     const void *x, *w, *y;
     double *out;
 };
@@ -72,25 +94,26 @@ struct sums {
 static void forward(void *ctx, size_t x, size_t w, size_t y)
 {
     struct sums *s = ctx;
-    s->out[y] += fake_get(s->x, s->t, x) * fake_get(s->w, s->t, w);
+    s->out[y] += operand(s->x, s->t, s->tf32, x) * operand(s->w, s->t, s->tf32, w);
 }
 
 static void backward_data(void *ctx, size_t x, size_t w, size_t y)
 {
     struct sums *s = ctx;
-    s->out[x] += fake_get(s->y, s->t, y) * fake_get(s->w, s->t, w);
+    s->out[x] += operand(s->y, s->t, s->tf32, y) * operand(s->w, s->t, s->tf32, w);
 }
 
 static void backward_filter(void *ctx, size_t x, size_t w, size_t y)
 {
     struct sums *s = ctx;
-    s->out[w] += fake_get(s->x, s->t, x) * fake_get(s->y, s->t, y);
+    s->out[w] += operand(s->x, s->t, s->tf32, x) * operand(s->y, s->t, s->tf32, y);
 }
 
 /* Run a direction and store its result of n elements at `to`. */
 static void product(const struct cudnn_shape *s, visit_fn *f, struct sums in, void *to, size_t n)
 {
     in.t = s->type;
+    in.tf32 = s->tf32;
     in.out = calloc(n + 1, sizeof *in.out);
     visit(s, f, &in);
     for (size_t i = 0; i < n; i++)
@@ -222,8 +245,8 @@ void fake_gemm(const struct gpu_gemm *g)
         for (int64_t j = 0; j < g->n; j++) {
             double sum = 0;
             for (int64_t k = 0; k < g->k; k++)
-                sum += fake_get(g->a, g->in, (size_t)(g->trans_a ? k * g->m + i : i * g->k + k)) *
-                       fake_get(g->b, g->in, (size_t)(g->trans_b ? j * g->k + k : k * g->n + j));
+                sum += operand(g->a, g->in, g->tf32, (size_t)(g->trans_a ? k * g->m + i : i * g->k + k)) *
+                       operand(g->b, g->in, g->tf32, (size_t)(g->trans_b ? j * g->k + k : k * g->n + j));
             const size_t at_c = (size_t)(i * g->n + j);
             fake_set(g->c, g->out, at_c, (double)g->alpha * sum + (g->add ? fake_get(g->c, g->out, at_c) : 0));
         }
