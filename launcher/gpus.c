@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,11 +19,17 @@ static void normal_pci(const char *from, char out[32])
         *p = (char)tolower((unsigned char)*p);
 }
 
+const char *machine_root(void)
+{
+    const char *root = getenv("HWLOC_FSROOT");
+    return root && strcmp(root, "/") != 0 ? root : "";
+}
+
 static int numa_node_of(const char *pci)
 {
-    char path[96];
+    char path[PATH_MAX];
     int node = -1;
-    snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/numa_node", pci);
+    snprintf(path, sizeof path, "%s/sys/bus/pci/devices/%s/numa_node", machine_root(), pci);
     FILE *f = fopen(path, "re");
     if (f) {
         if (fscanf(f, "%d", &node) != 1)
@@ -61,8 +68,8 @@ static int by_pci(const void *a, const void *b)
 /* The driver's folder "0000:3b:00.0/information" has lines "Model: ..." and "GPU UUID: ...". */
 static void read_information(struct gpu *g)
 {
-    char path[96], line[160];
-    snprintf(path, sizeof path, "/proc/driver/nvidia/gpus/%s/information", g->pci);
+    char path[PATH_MAX], line[160];
+    snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus/%s/information", machine_root(), g->pci);
     FILE *f = fopen(path, "re");
     while (f && fgets(line, sizeof line, f)) {
         char *value = strchr(line, ':');
@@ -79,10 +86,12 @@ static void read_information(struct gpu *g)
         fclose(f);
 }
 
-static int find_by_proc(struct gpu *ret)
+int gpus_listed(struct gpu ret[GPUS_MAX])
 {
+    char path[PATH_MAX];
     int n = 0;
-    DIR *d = opendir("/proc/driver/nvidia/gpus");
+    snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus", machine_root());
+    DIR *d = opendir(path);
     for (struct dirent *e; d && (e = readdir(d)) && n < GPUS_MAX;) {
         if (e->d_name[0] == '.')
             continue;
@@ -101,7 +110,7 @@ static int find_by_proc(struct gpu *ret)
 int gpus_find(struct gpu ret[GPUS_MAX])
 {
     const struct nvml_lib *l = nvml_lib(NULL);
-    return l ? find_by_nvml(l, ret) : find_by_proc(ret);
+    return l ? find_by_nvml(l, ret) : gpus_listed(ret);
 }
 
 /* The GPU that this word names, -1: none. */

@@ -19,6 +19,12 @@ struct gpu {
 /* All of them, in the order of the driver (PCI bus). Returns how many; 0 where there is none or no driver. */
 int gpus_find(struct gpu ret[GPUS_MAX]);
 
+/* The same from /proc/driver/nvidia/gpus alone: no library is opened. */
+int gpus_listed(struct gpu ret[GPUS_MAX]);
+
+/* Where the files that describe the machine lie: HWLOC_FSROOT as hwloc takes it, to look at another one's; "" for this one. */
+const char *machine_root(void);
+
 /* What CUDA_VISIBLE_DEVICES leaves, in its order: indices, UUIDs (GPU-...) or beginnings of one, ended by the first that names no GPU or one named already.
  * visible: the variable, NULL: not set, all are visible. Moves the visible ones to the front; returns how many. Of MIG-... CUDA takes one for each process, so the first
  * counts and no other. Pure. */

@@ -31,6 +31,25 @@ static int bind_all(struct placement *p, enum binding_mode mode, const struct cp
     return rc;
 }
 
+/* Without NVML, whose start takes longer than crun's. */
+static int find_near(struct placement *p, struct err *e)
+{
+    struct gpu gpus[GPUS_MAX];
+    p->gpus = gpus_visible(gpus, gpus_listed(gpus), getenv("CUDA_VISIBLE_DEVICES"));
+    if (p->gpus == 0)
+        return 0;
+    p->near = calloc((size_t)p->gpus, sizeof *p->near);
+    if (!p->near)
+        return err_errno(e, ENOMEM, "network adapters");
+    near_find(gpus, p->gpus, machine_root(), p->near);
+    return 0;
+}
+
+const struct near_adapters *placement_near(const struct placement *p, int worker)
+{
+    return p->gpus ? &p->near[worker % p->gpus] : NULL;
+}
+
 int placement_plan(struct placement *ret, enum binding_mode mode, int workers, struct err *e)
 {
     struct cpus allowed = {0};
@@ -39,7 +58,9 @@ int placement_plan(struct placement *ret, enum binding_mode mode, int workers, s
         return err_errno(e, -rc, "the CPUs that crun may run on");
     *ret = (struct placement){.workers = workers, .cores = cores_usable()};
     ret->limited = ret->cores < cpus_count(&allowed);
-    rc = mode == BINDING_OFF ? 0 : bind_all(ret, mode, &allowed, e);
+    rc = find_near(ret, e);
+    if (rc == 0 && mode != BINDING_OFF)
+        rc = bind_all(ret, mode, &allowed, e);
     if (rc < 0) {
         placement_free(ret);
         return rc == ERR_USAGE ? rc : err_wrap(e, "--numa-binding");
@@ -50,7 +71,10 @@ int placement_plan(struct placement *ret, enum binding_mode mode, int workers, s
 void placement_free(struct placement *p)
 {
     free(p->bindings);
+    free(p->near);
     p->bindings = NULL;
+    p->near = NULL;
+    p->gpus = 0;
 }
 
 int placement_threads(const struct placement *p, int worker)

@@ -81,17 +81,22 @@ static int make_env(void *arg, int local, int page_fd, char ***ret, struct err *
                                    .store_url = r->store_url,
                                    .node_id = r->node,
                                    .restart_reason = reason_text(n->why)};
-    const char *extra[] = {r->page_variable, r->set_omp ? r->omp_variable : NULL, NULL, NULL, NULL};
+    const char *extra[8] = {r->page_variable};
+    size_t n_extra = 1;
     snprintf(r->omp_variable, sizeof r->omp_variable, "OMP_NUM_THREADS=%d", placement_threads(&r->placement, local));
     snprintf(r->page_variable, sizeof r->page_variable, ENV_PAGE_FD "=%d", page_fd);
+    if (r->set_omp)
+        extra[n_extra++] = r->omp_variable;
+    const struct near_adapters *near = placement_near(&r->placement, local);
+    if (near && near->hcas[0])
+        extra[n_extra++] = near->hcas;
+    if (near && near->nics[0])
+        extra[n_extra++] = near->nics;
     struct virtual_rank device;
     if (r->config->virtual_local_rank) {
         TRY(virtual_rank_device(local, &device, e));
-        size_t at = 0;
-        while (extra[at])
-            at++;
-        extra[at++] = device.cuda;
-        extra[at] = device.hip[0] ? device.hip : NULL;
+        extra[n_extra++] = device.cuda;
+        extra[n_extra++] = device.hip[0] ? device.hip : NULL;
     }
     return spawn_env_build(environ, &c, extra, ret, e);
 }

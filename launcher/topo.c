@@ -8,6 +8,7 @@
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "launcher/cpus.h"
+#include "launcher/near.h"
 #include "launcher/pci.h"
 #include "launcher/topo_devices.h"
 #include "launcher/topology.h"
@@ -53,11 +54,25 @@ static void print_legend(FILE *out)
     fputs("  NV#  = Connection traversing a bonded set of # NVLinks\n\n", out);
 }
 
+/* As the workers are told in CRUN_NEAR_HCAS and CRUN_NEAR_NICS. */
+static void print_near(const struct topo_devices *d, FILE *out)
+{
+    static struct near_adapters near[GPUS_MAX];
+    char text[2 * NEAR_BYTES];
+    near_find(d->gpus, d->n_gpus, machine_root(), near);
+    for (int i = 0; i < d->n_gpus; i++)
+        fprintf(out, "  near GPU%d: %s\n", i, near_text(&near[i], text, sizeof text)[0] ? text : "no network adapter");
+    if (d->n_gpus > 0)
+        fputc('\n', out);
+}
+
 static void print_devices(FILE *out)
 {
     static struct topo_devices d;
     struct err e = {0};
-    topo_devices_find(&d, "/sys");
+    char sys[TOPO_PATH_MAX];
+    snprintf(sys, sizeof sys, "%s/sys", machine_root());
+    topo_devices_find(&d, sys);
     if (d.n > 0) {
         print_matrix(&d, out);
         print_legend(out);
@@ -65,6 +80,7 @@ static void print_devices(FILE *out)
             fprintf(out, "  %s: %s%s%s\n", d.v[i].label, d.v[i].name, d.v[i].gpu ? ", " : "",
                     d.v[i].gpu ? d.v[i].gpu->pci : "");
         fputc('\n', out);
+        print_near(&d, out);
     }
     if (d.n_gpus == 0)
         fprintf(out, "No GPU: %s\n\n", nvml_lib(&e) ? "the NVIDIA driver names none" : e.text);
