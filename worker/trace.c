@@ -12,17 +12,34 @@
 #include "worker/program/program.h"
 #include "worker/session.h"
 
-/* "conv layer1.0.conv1"; gradients of parameters by the parameter. */
-static void on_op(void *ctx, const char *label, int op, int64_t start_ns, int64_t end_ns)
+/* "64x56x56 -> 64x56x56": of one sample, of the operation or of the one whose gradients it makes. */
+static void shape_of(const struct program *p, const struct op *fwd, char *out, size_t cap)
+{
+    const struct tensor *from = fwd->in[0] >= 0 ? &p->tensors[fwd->in[0]] : NULL;
+    const struct tensor *to = fwd->out >= 0 ? &p->tensors[fwd->out] : NULL;
+    int n = from ? snprintf(out, cap, "%dx%dx%d", from->c, from->h, from->w) : 0;
+    if (to)
+        snprintf(out + n, cap - (size_t)n, "%s%dx%dx%d", from ? " -> " : "", to->c, to->h, to->w);
+    else if (!from)
+        *out = 0;
+}
+
+/* "layer1.0.conv1 conv_bwd_data": layers are named by what their forward operations make, which is the name of their parameters. */
+static void on_op(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns)
 {
     const struct trace *t = ctx;
-    const struct op *o = &t->program->ops[op];
-    char name[160];
-    snprintf(name, sizeof name, "%s %s", label,
-             o->out >= 0        ? t->program->tensors[o->out].name
-             : o->param[0] >= 0 ? t->program->params[o->param[0]].name
-                                : "");
-    timeline_span(t->timeline, TIMELINE_TRAINING, "compute", name, start_ns, end_ns, false);
+    const struct op *o = &t->program->ops[op], *fwd = o->fwd >= 0 ? &t->program->ops[o->fwd] : o;
+    const char *layer = fwd->out >= 0 ? t->program->tensors[fwd->out].name : "";
+    char name[160], shape[96];
+    snprintf(name, sizeof name, "%s%s%s", layer, *layer ? " " : "", label);
+    shape_of(t->program, fwd, shape, sizeof shape);
+    timeline_put(t->timeline, &(struct timeline_event){.track = TIMELINE_TRAINING,
+                                                       .category = "compute",
+                                                       .name = name,
+                                                       .kernel = kernel,
+                                                       .shape = *shape ? shape : NULL,
+                                                       .start_ns = start_ns,
+                                                       .end_ns = end_ns});
 }
 
 static void on_reduction(void *ctx, int bucket, bool own_thread, int64_t start_ns, int64_t end_ns)
@@ -31,8 +48,11 @@ static void on_reduction(void *ctx, int bucket, bool own_thread, int64_t start_n
     char name[48] = "all-reduce statistics";
     if (bucket >= 0)
         snprintf(name, sizeof name, "all-reduce bucket %d", bucket);
-    timeline_span(t->timeline, own_thread ? TIMELINE_COLLECTIVES : TIMELINE_TRAINING, "collective", name, start_ns,
-                  end_ns, false);
+    timeline_put(t->timeline, &(struct timeline_event){.track = own_thread ? TIMELINE_COLLECTIVES : TIMELINE_TRAINING,
+                                                       .category = "collective",
+                                                       .name = name,
+                                                       .start_ns = start_ns,
+                                                       .end_ns = end_ns});
 }
 
 static int file_of(const struct session *s, const struct env_contract *env, char *out, size_t cap, struct err *e)
@@ -88,21 +108,36 @@ const struct run_trace *trace_ops(const struct trace *t)
     return t && timeline_recording(t->timeline) ? &t->ops : NULL;
 }
 
+static void span(const struct trace *t, const char *category, const char *name, int64_t start_ns, bool always)
+{
+    timeline_put(t->timeline, &(struct timeline_event){.track = TIMELINE_TRAINING,
+                                                       .category = category,
+                                                       .name = name,
+                                                       .start_ns = start_ns,
+                                                       .end_ns = clock_ns(),
+                                                       .always = always});
+}
+
 void trace_span(const struct trace *t, const char *category, const char *name, int64_t start_ns)
 {
     if (t && timeline_recording(t->timeline))
-        timeline_span(t->timeline, TIMELINE_TRAINING, category, name, start_ns, clock_ns(), false);
+        span(t, category, name, start_ns, false);
 }
 
 void trace_long_span(const struct trace *t, const char *category, const char *name, int64_t start_ns)
 {
     if (t->timeline)
-        timeline_span(t->timeline, TIMELINE_TRAINING, category, name, start_ns, clock_ns(), true);
+        span(t, category, name, start_ns, true);
 }
 
 void trace_writer_span(const struct trace *t, int64_t step, int64_t start_ns, int64_t end_ns)
 {
     char name[48];
     snprintf(name, sizeof name, "write step %" PRId64, step);
-    timeline_span(t->timeline, TIMELINE_WRITER, "checkpoint", name, start_ns, end_ns, true);
+    timeline_put(t->timeline, &(struct timeline_event){.track = TIMELINE_WRITER,
+                                                       .category = "checkpoint",
+                                                       .name = name,
+                                                       .start_ns = start_ns,
+                                                       .end_ns = end_ns,
+                                                       .always = true});
 }

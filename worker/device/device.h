@@ -56,10 +56,12 @@ struct run_hooks {
     int (*replayed)(void *ctx, void *stream, struct err *e);
 };
 
-/* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, times as clock_ns(). */
+/* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, times as clock_ns().
+ * label: what is done ("conv_bwd_data", "bn+relu"); kernel: what does it ("jit:avx512_core"), NULL: the label says all;
+ * op: index in the program. */
 struct run_trace {
     void *ctx;
-    void (*op)(void *ctx, const char *label, int op, int64_t start_ns, int64_t end_ns); /* op: index in the program */
+    void (*op)(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns);
 };
 
 /* Where halves are used when plan_options.compute is DT_F16 or DT_BF16; device/half.h says it value by value. */

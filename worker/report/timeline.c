@@ -137,23 +137,44 @@ void timeline_flush(struct timeline *t)
     pthread_mutex_unlock(&t->lock);
 }
 
-void timeline_span(struct timeline *t, enum timeline_track track, const char *category, const char *name,
-                   int64_t start_ns, int64_t end_ns, bool always)
+/* ,"args":{"kernel":"jit:avx2","shape":"64x8x8"} */
+static void put_args(struct buf *out, const struct timeline_event *ev)
 {
+    const char *const keys[] = {"kernel", "shape"}, *const values[] = {ev->kernel, ev->shape};
     char safe[NAME_CAP];
-    if (!t || (!always && !timeline_recording(t)))
+    int n = 0;
+    for (int i = 0; i < 2; i++)
+        if (values[i]) {
+            clean(values[i], safe);
+            buf_printf(out, "%s\"%s\":\"%s\"", n++ ? "," : ",\"args\":{", keys[i], safe);
+        }
+    buf_addstr(out, n ? "}" : "");
+}
+
+static void put_event(struct timeline *t, const struct timeline_event *ev)
+{
+    const int64_t took = ev->end_ns - ev->start_ns;
+    char safe[NAME_CAP];
+    clean(ev->name, safe);
+    buf_printf(&t->out,
+               "%s{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64
+               ".%03d,\"pid\":%d,\"tid\":%d",
+               separator(t), safe, ev->category, ev->start_ns / 1000, (int)(ev->start_ns % 1000), took / 1000,
+               (int)(took % 1000), t->rank, (int)ev->track);
+    put_args(&t->out, ev);
+    buf_addstr(&t->out, "}");
+}
+
+void timeline_put(struct timeline *t, const struct timeline_event *ev)
+{
+    if (!t || (!ev->always && !timeline_recording(t)))
         return;
-    clean(name, safe);
     pthread_mutex_lock(&t->lock);
     if (t->events == TIMELINE_EVENTS_MAX)
         log_warn("timeline", "%s holds %d records of rank %d: the rest is left out", t->path, TIMELINE_EVENTS_MAX,
                  t->rank);
     if (t->events++ < TIMELINE_EVENTS_MAX && t->fd >= 0)
-        buf_printf(&t->out,
-                   "%s{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64
-                   ".%03d,\"pid\":%d,\"tid\":%d}",
-                   separator(t), safe, category, start_ns / 1000, (int)(start_ns % 1000), (end_ns - start_ns) / 1000,
-                   (int)((end_ns - start_ns) % 1000), t->rank, (int)track);
+        put_event(t, ev);
     if (t->out.len >= FLUSH_BYTES)
         write_out(t);
     pthread_mutex_unlock(&t->lock);

@@ -42,10 +42,15 @@ void timeline_close(struct timeline *t, bool complete);
 void timeline_step(struct timeline *t, int64_t step);
 bool timeline_recording(const struct timeline *t); /* NULL: false */
 
-/* [start, end) by clock_ns(). Any thread. Spans of a track must nest. always: outside of the window, too. Never fails: a timeline
- * that cannot be written ends there. */
-void timeline_span(struct timeline *t, enum timeline_track track, const char *category, const char *name,
-                   int64_t start_ns, int64_t end_ns, bool always);
+struct timeline_event {
+    enum timeline_track track;
+    const char *category, *name;
+    const char *kernel, *shape; /* shown beside it; NULL: nothing */
+    int64_t start_ns, end_ns;   /* by clock_ns() */
+    bool always;                /* outside of the window, too */
+};
+/* Any thread. Events of a track must nest. Never fails: a timeline that cannot be written ends there. */
+void timeline_put(struct timeline *t, const struct timeline_event *ev);
 void timeline_flush(struct timeline *t);
 
 #endif

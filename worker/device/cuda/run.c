@@ -107,7 +107,7 @@ static int tell(struct cuda_plan *pl, const struct run_trace *t, int64_t start_n
     TRY(g->ops->event_sync(g, pl->marks[pl->nsteps], e));
     for (int i = 0; i < pl->nsteps; i++, from = to) {
         TRY(g->ops->event_ms(g, pl->marks[0], pl->marks[i + 1], &to, e));
-        t->op(t->ctx, pl->steps[i]->label, pl->steps[i]->op, start_ns + (int64_t)((double)from * 1e6),
+        t->op(t->ctx, pl->steps[i]->label, NULL, pl->steps[i]->op, start_ns + (int64_t)((double)from * 1e6),
               start_ns + (int64_t)((double)to * 1e6));
     }
     return 0;

@@ -204,7 +204,7 @@ static int ref_run(struct plan *base, const struct run_args *a, struct err *e)
         const int64_t start = a->trace ? clock_ns() : 0;
         TRY(pl->rounding ? ref_rounded(pl, kernel, op, a, e) : kernel(pl, op, a, e));
         if (a->trace)
-            a->trace->op(a->trace->ctx, op_name(op->kind), i, start, clock_ns());
+            a->trace->op(a->trace->ctx, op_name(op->kind), NULL, i, start, clock_ns());
         if (a->hooks && a->hooks->ready)
             TRY(tell_ready(pl, op, a->hooks, e));
     }

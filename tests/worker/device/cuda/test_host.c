@@ -340,9 +340,10 @@ struct told {
     int64_t last;
 };
 
-static void hear(void *ctx, const char *label, int op, int64_t start_ns, int64_t end_ns)
+static void hear(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns)
 {
     struct told *t = ctx;
+    (void)kernel;
     assert_non_null(label);
     assert_true(op >= 0);
     assert_true(start_ns >= t->last && end_ns >= start_ns);
