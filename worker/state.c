@@ -53,7 +53,6 @@ static int alloc_optional(struct state *s, const struct state_options *o, struct
 {
     const struct device_ops *ops = s->device->ops;
     const size_t params = state_bytes(s, s->program->n_train);
-    TRY(ops->alloc(s->device, state_bytes(s, 1), &s->norm, e));
     if (o->second)
         TRY(ops->alloc(s->device, params, &s->second, e));
     if (!o->ema)
@@ -62,6 +61,11 @@ static int alloc_optional(struct state *s, const struct state_options *o, struct
     TRY(ops->alloc(s->device, state_bytes(s, s->program->n_stats + 1), &s->ema_stats, e));
     TRY(fill(s, s->ema_params, s->program->n_train, PARAM_TRAIN, o->seed, e));
     return fill(s, s->ema_stats, s->program->n_stats, PARAM_STAT, o->seed, e);
+}
+
+static char *metric_at(const struct state *s, int metric)
+{
+    return (char *)s->reduce + state_bytes(s, s->program->n_train + s->program->n_stats + (size_t)metric);
 }
 
 int state_init(struct state *s, struct device *d, const struct program *p, const struct state_options *o, struct err *e)
@@ -74,6 +78,7 @@ int state_init(struct state *s, struct device *d, const struct program *p, const
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->momentum, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_stats ? p->n_stats : 1), &s->stats, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_reduce), &s->reduce, e), fail);
+    s->norm = metric_at(s, METRIC_NORM);
     TRY_GOTO(rc, fill(s, s->params, p->n_train, PARAM_TRAIN, seed, e), fail);
     TRY_GOTO(rc, fill(s, s->stats, p->n_stats, PARAM_STAT, seed, e), fail);
     TRY_GOTO(rc, alloc_optional(s, o, e), fail);
@@ -87,16 +92,11 @@ void state_finish(struct state *s)
 {
     if (!s->device)
         return;
-    void *arenas[] = {s->params, s->momentum, s->stats, s->reduce, s->second, s->ema_params, s->ema_stats, s->norm};
+    void *arenas[] = {s->params, s->momentum, s->stats, s->reduce, s->second, s->ema_params, s->ema_stats};
     for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++)
         if (arenas[i])
             s->device->ops->release(s->device, arenas[i]);
     *s = (struct state){0};
-}
-
-static char *metric_at(const struct state *s, int metric)
-{
-    return (char *)s->reduce + state_bytes(s, s->program->n_train + s->program->n_stats + (size_t)metric);
 }
 
 int state_get_metrics(struct state *s, double *out, struct err *e)

@@ -20,7 +20,7 @@ struct state {
     void *params, *momentum;       /* (n_train) */
     void *second;                  /* (n_train), Adam's second moments, or NULL */
     void *ema_params, *ema_stats;  /* (n_train), (n_stats): moving averages of params and stats, or NULL */
-    void *norm;                    /* (1): norm of the gradients */
+    void *norm;                    /* METRIC_NORM of reduce: goes where the metrics go */
     void *stats;                   /* (n_stats) */
     void *reduce;                  /* (n_reduce) */
     struct loss_scale loss_scale;  /* 1 from state_init() on; the run says what it wants, a checkpoint what it was */

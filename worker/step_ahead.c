@@ -76,6 +76,7 @@ int train_catch_up(struct step *t, struct step_result *ret, struct err *e)
                                 .stop = m[METRIC_STOP],
                                 .bad = m[METRIC_BAD],
                                 .skipped = v.skipped,
+                                .grad_norm = m[METRIC_NORM],
                                 .wait_ns = h->wait_ns,
                                 .total_ns = now - since};
     h->taken_ns = now;

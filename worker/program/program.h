@@ -87,10 +87,19 @@ struct param {
     bool decay; /* weight decay applies (torch: to every trainable parameter) */
 };
 
-enum metric { METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT, METRIC_STOP, METRIC_BAD, METRIC_N = 16 };
+enum metric {
+    METRIC_LOSS,
+    METRIC_TOP1,
+    METRIC_TOP5,
+    METRIC_COUNT,
+    METRIC_STOP,
+    METRIC_BAD,
+    METRIC_NORM,
+    METRIC_N = 16
+};
 /* LOSS: sum of -log p(label); TOP1, TOP5: samples whose label is among the 1 (5, or all classes if fewer) largest logits,
  * ties going to the lower class; COUNT: sum of weights. The rest is set by the step, a device leaves it at 0. STOP: ranks that
- * want to stop; BAD: samples that could not be decoded. */
+ * want to stop; BAD: samples that could not be decoded; NORM: of the reduced gradients, no sum. */
 
 struct program {
     struct op *ops;
