@@ -1,106 +1,20 @@
-/* A rendezvous in the decision log of a Redis or of a shared directory (common/rdzv_home.h), seen from one agent.
- *
- * Homes block, so they have threads: one that is this node (a seat: it beats, asks and hears), and, while this node leads, one that runs the
- * machine for all (common/rdzv_host.h). The loop's thread gives them requests under a mutex, and is given what was heard by an async.
- * The silence rule is the loop's own: a timer at the end of the lease, whatever the threads are stuck in.
- *
- * The node's thread also watches the leader's pulse: one that has stood still for silence_ms, or is let go, makes it claim. */
+/* The agent's calls to a rendezvous in a decision log, and what its threads have heard, on the loop. See rdzv_log_client.h. */
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 #include "common/clock.h"
-#include "common/err.h"
 #include "common/exitcode.h"
 #include "common/log.h"
-#include "common/rdzv_home.h"
-#include "common/rdzv_host.h"
-#include "common/rdzv_seat.h"
-#include "common/rdzv_wire.h"
-#include "launcher/rdzv_client.h"
+#include "launcher/rdzv_log_client.h"
 
-enum {
-    STACK_BYTES = 256 << 10,
-    KEEP_MS = 3600000,
-    JITTER_MS = 20,      /* before claiming what nobody leads */
-    FIRST_PAUSE_MS = 50, /* before trying again what failed; doubles */
-    LAST_PAUSE_MS = 1000,
-    PROGRESS_MS = 1000,
-    NOBODY_MS = 20,
-};
+enum { STACK_BYTES = 256 << 10, KEEP_MS = 3600000 };
 
-enum item_kind { ITEM_NEWS, ITEM_LOST, ITEM_FAILED, ITEM_PROGRESS, ITEM_LOG };
+/* ---- for the threads ------------------------------------------------------------------------------------------------------ */
 
-/* What the node's thread has for the loop's. */
-struct item {
-    enum item_kind kind;
-    struct rdzv_news news;
-    char *members;
-    struct rdzv_progress progress;
-    int code;
-    char text[512];
-    struct item *next;
-};
-
-struct leader {
-    pthread_t thread;
-    bool running; /* a thread to join; the node's thread only */
-    atomic_bool stop, over;
-    struct rdzv_home *home; /* under the mutex while the thread runs */
-    struct rdzv_host_options o;
-    char seen[RDZV_EPOCH_MAX + 1];
-    int rc;
-    struct err e;
-};
-
-struct log_client {
-    struct rdzv_client base;
-    struct rdzv_client_options o;
-    uv_async_t async;
-    uv_timer_t fence;
-    bool closing, works, done; /* the loop's */
-    bool joined_once;
-    int open_handles;
-
-    pthread_mutex_t mutex;
-    pthread_cond_t asked;
-    struct rdzv_event asks[SEAT_REQUESTS_MAX];
-    int ask_count;
-    bool stop, ended, over;
-    int64_t lease;
-    struct item *first, **last;
-    struct rdzv_home *home; /* for interrupt() */
-
-    /* the node's thread */
-    pthread_t thread;
-    struct rdzv_seat seat;
-    struct leader leader;
-    struct rdzv_view view;
-    struct buf beat, pulse;
-    int64_t pulse_moved, claim_at, heard_at, progress_at, next_beat;
-    int64_t leaderless; /* since when this node failed to lead and nobody else does, 0: somebody does */
-    bool answered;      /* our first JOIN */
-    bool knew_reign;    /* somebody led when we looked before */
-    int pause_ms;
-};
-
-static uint64_t draw(void *arg)
-{
-    uint64_t v = 0;
-    (void)arg;
-    if (getrandom(&v, sizeof v, 0) != sizeof v)
-        v = (uint64_t)clock_ns();
-    return v;
-}
-
-/* ---- to the loop ------------------------------------------------------------------------------------------------------ */
-
-static void post(struct log_client *l, struct item *item)
+void log_client_post(struct log_client *l, struct log_item *item)
 {
     pthread_mutex_lock(&l->mutex);
     item->next = NULL;
@@ -110,73 +24,42 @@ static void post(struct log_client *l, struct item *item)
     uv_async_send(&l->async);
 }
 
-static struct item *new_item(enum item_kind kind)
+struct log_item *log_client_item(enum log_item_kind kind)
 {
-    struct item *i = calloc(1, sizeof *i);
+    struct log_item *i = calloc(1, sizeof *i);
     if (i)
         i->kind = kind;
     return i;
 }
 
-static void post_text(struct log_client *l, enum item_kind kind, int code, const char *text)
+void log_client_post_text(struct log_client *l, enum log_item_kind kind, int code, const char *text)
 {
-    struct item *i = new_item(kind);
+    struct log_item *i = log_client_item(kind);
     if (!i)
         return;
     i->code = code;
     snprintf(i->text, sizeof i->text, "%s", text);
     snprintf(i->progress.text, sizeof i->progress.text, "%.255s", text);
-    post(l, i);
+    log_client_post(l, i);
 }
 
-static long long pulse_number(const struct log_client *l, const char *key)
+uint64_t log_client_draw(void *arg)
 {
-    char text[24] = "";
-    return rdzv_field_find(l->pulse.data ? l->pulse.data : "", l->pulse.len, key, text, sizeof text) == 1
-               ? strtoll(text, NULL, 10)
-               : 0;
+    uint64_t v = 0;
+    (void)arg;
+    if (getrandom(&v, sizeof v, 0) != sizeof v)
+        v = (uint64_t)clock_ns();
+    return v;
 }
 
-/* From the leader's pulse, while we wait for a round. */
-static void tell_progress(struct log_client *l, int64_t now)
-{
-    struct item *i;
-    if (!l->seat.joining || now < l->progress_at || !(i = new_item(ITEM_PROGRESS)))
-        return;
-    l->progress_at = now + PROGRESS_MS;
-    char ranks[96] = "";
-    rdzv_field_find(l->pulse.data ? l->pulse.data : "", l->pulse.len, "missing", ranks, sizeof ranks);
-    i->progress.state = (enum rdzv_state)pulse_number(l, "state");
-    i->progress.joined = (int)pulse_number(l, "joined");
-    if (i->progress.joined == 0) /* this node is there */
-        i->progress.joined = 1;
-    i->progress.min_nodes = l->o.job.min_nodes;
-    i->progress.max_nodes = l->o.job.max_nodes;
-    if (ranks[0])
-        snprintf(i->progress.missing, sizeof i->progress.missing, "node ranks %s", ranks);
-    post(l, i);
-}
-
-/* ---- leading ---------------------------------------------------------------------------------------------------------- */
-
-static int open_home(struct log_client *l, struct rdzv_home **ret, struct err *e)
+int log_client_open_home(struct log_client *l, struct rdzv_home **ret, struct err *e)
 {
     const struct rdzv_home_options o = {
         .run_id = l->o.run_id, .io_timeout_ms = l->o.job.silence_ms, .keep_ms = KEEP_MS};
     return rdzv_home_open(ret, l->o.endpoint, &o, e);
 }
 
-static void *lead(void *arg)
-{
-    struct log_client *l = arg;
-    struct leader *d = &l->leader;
-    d->rc = rdzv_host_lead(d->home, &d->o, d->seen, &d->e);
-    atomic_store(&d->over, true);
-    l->home->ops->interrupt(l->home);
-    return NULL;
-}
-
-static int start_thread(pthread_t *t, void *(*run)(void *), void *arg)
+int log_client_start(pthread_t *t, void *(*run)(void *), void *arg)
 {
     pthread_attr_t a;
     pthread_attr_init(&a);
@@ -184,263 +67,6 @@ static int start_thread(pthread_t *t, void *(*run)(void *), void *arg)
     int rc = pthread_create(t, &a, run, arg);
     pthread_attr_destroy(&a);
     return -rc;
-}
-
-static void start_leading(struct log_client *l)
-{
-    struct leader *d = &l->leader;
-    atomic_store(&d->stop, false);
-    atomic_store(&d->over, false);
-    d->e = (struct err){0};
-    d->o = (struct rdzv_host_options){.job = l->o.job,
-                                      .node = l->o.node,
-                                      .heartbeat_ms = l->o.heartbeat_ms,
-                                      .was_member = l->knew_reign,
-                                      .random = draw,
-                                      .stop = &d->stop};
-    memcpy(d->seen, l->view.epoch, sizeof d->seen);
-    if (open_home(l, &d->home, &d->e) < 0)
-        return;
-    d->running = start_thread(&d->thread, lead, l) == 0;
-    if (!d->running)
-        d->home->ops->close(d->home);
-}
-
-static void fail_for_good(struct log_client *l, int code, const char *why)
-{
-    l->ended = true;
-    post_text(l, ITEM_FAILED, code, why);
-}
-
-static void fail_in_time(struct log_client *l, const char *why)
-{
-    char text[512];
-    snprintf(text, sizeof text, "given up after %lld s (join_timeout): %.440s", (long long)(l->o.connect_ms / 1000),
-             why);
-    fail_for_good(l, EXIT_UNAVAILABLE, text);
-}
-
-/* The home takes our beats but not our decisions (a full disk, a right that is missing): without a leader nobody would ever be answered. */
-static void cannot_lead(struct log_client *l, const char *why)
-{
-    int64_t now = clock_ms();
-    l->leaderless = l->leaderless ? l->leaderless : now;
-    if (now >= l->progress_at) {
-        l->progress_at = now + PROGRESS_MS;
-        post_text(l, ITEM_PROGRESS, 0, why);
-    }
-    if (!l->seat.works && !l->ended && now - l->leaderless >= l->o.connect_ms)
-        fail_in_time(l, why);
-}
-
-static void end_leading(struct log_client *l, bool now)
-{
-    struct leader *d = &l->leader;
-    if (!d->running || (!now && !atomic_load(&d->over)))
-        return;
-    atomic_store(&d->stop, true);
-    d->home->ops->interrupt(d->home);
-    pthread_join(d->thread, NULL);
-    d->home->ops->close(d->home);
-    d->running = false;
-    l->claim_at = clock_ms() + l->o.heartbeat_ms / 4;
-    if (d->rc < 0) {
-        post_text(l, ITEM_LOG, 0, d->e.text); /* loggers are the loop's */
-        l->pulse_moved = 0;                   /* nobody leads: claim again soon */
-        if (!now)
-            cannot_lead(l, d->e.text);
-    }
-}
-
-/* Does nobody lead? A little chance decides who asks first. */
-static void watch_leader(struct log_client *l, int64_t now)
-{
-    bool none = !l->view.epoch[0] || pulse_number(l, "free") > 0;
-    l->knew_reign |= l->view.epoch[0] != 0;
-    int64_t patience = l->o.job.silence_ms + (int64_t)(draw(NULL) % (uint64_t)(l->o.heartbeat_ms / 2 + 1));
-    end_leading(l, false);
-    if (l->view.pulse.len != l->pulse.len ||
-        (l->pulse.len && memcmp(l->view.pulse.data, l->pulse.data, l->pulse.len) != 0)) {
-        buf_clear(&l->pulse);
-        buf_add(&l->pulse, l->view.pulse.data ? l->view.pulse.data : "", l->view.pulse.len);
-        l->pulse_moved = now;
-        l->leaderless = pulse_number(l, "n") > 0 ? 0 : l->leaderless;
-        none = !l->view.epoch[0] || pulse_number(l, "free") > 0;
-    }
-    if (l->leader.running || l->ended || (!none && now - l->pulse_moved < patience)) {
-        l->claim_at = none ? l->claim_at : 0;
-        return;
-    }
-    if (!l->claim_at)
-        l->claim_at = now + (int64_t)(draw(NULL) % (uint64_t)(JITTER_MS + l->o.job.max_nodes / 5));
-    else if (now >= l->claim_at)
-        start_leading(l);
-}
-
-/* ---- the node ----------------------------------------------------------------------------------------------------------- */
-
-static void heard(struct log_client *l, const struct rdzv_heard *h)
-{
-    if (h->bits & SEAT_REFUSED) {
-        fail_for_good(l, h->code == ERR_MISMATCH ? EXIT_MISMATCH : EXIT_UNAVAILABLE, h->why);
-        return;
-    }
-    if (h->bits & SEAT_LAPSED)
-        post_text(l, ITEM_LOST, 0, "the rendezvous could not be reached in time");
-    if (h->bits & SEAT_UNKNOWN)
-        post_text(l, ITEM_LOST, 0,
-                  h->bits & SEAT_LOST ? "the rendezvous has lost this job (was its Redis emptied?)"
-                                      : "the job went on without this node");
-    struct item *i = h->bits & SEAT_NEWS ? new_item(ITEM_NEWS) : NULL;
-    if (!i)
-        return;
-    i->news = h->news;
-    i->members = h->members_len ? strndup(h->members, h->members_len) : NULL;
-    l->ended |= h->news.kind == RDZV_NEWS_END;
-    post(l, i);
-}
-
-static void publish_lease(struct log_client *l)
-{
-    bool moved;
-    pthread_mutex_lock(&l->mutex);
-    moved = l->seat.lease > l->lease;
-    l->lease = l->seat.lease;
-    pthread_mutex_unlock(&l->mutex);
-    if (moved && l->seat.works)
-        uv_async_send(&l->async);
-}
-
-/* Requests of the loop, into the seat. */
-static int take_asks(struct log_client *l, struct err *e)
-{
-    struct rdzv_event asks[SEAT_REQUESTS_MAX];
-    pthread_mutex_lock(&l->mutex);
-    int n = l->ask_count;
-    memcpy(asks, l->asks, (size_t)n * sizeof *asks);
-    pthread_mutex_unlock(&l->mutex);
-    for (int i = 0; i < n; i++)
-        if (asks[i].kind == RDZV_JOIN && !asks[i].addr[0])
-            TRY(l->home->ops->address(l->home, asks[i].addr, sizeof asks[i].addr, e));
-    for (int i = 0; i < n; i++)
-        TRY(rdzv_seat_ask(&l->seat, &asks[i]));
-    pthread_mutex_lock(&l->mutex);
-    l->ask_count -= n;
-    memmove(l->asks, l->asks + n, (size_t)l->ask_count * sizeof *asks);
-    pthread_mutex_unlock(&l->mutex);
-    return 0;
-}
-
-/* One beat and what comes of it. 1: at once again. */
-static int beat(struct log_client *l, struct err *e)
-{
-    struct rdzv_heard h;
-    TRY(take_asks(l, e));
-    TRY(rdzv_seat_beat(&l->seat, &l->beat));
-    int64_t sent = clock_ms();
-    bool call = l->seat.waiting_count > 0 || l->seat.bye;
-    TRY(l->home->ops->exchange(l->home, l->o.node, &l->beat, call, &l->view, e));
-    int64_t now = clock_ms();
-    l->heard_at = now;
-    l->next_beat = sent + l->o.heartbeat_ms;
-    TRY(rdzv_seat_hear(&l->seat, &l->view, sent, now, &h, e));
-    l->answered |= l->seat.answered > 0;
-    publish_lease(l);
-    heard(l, &h);
-    watch_leader(l, now);
-    tell_progress(l, now);
-    return h.bits & SEAT_AGAIN ? 1 : 0;
-}
-
-static bool for_good(int rc)
-{
-    return rc == ERR_REFUSED || rc == -EROFS || rc == -EINVAL || rc == -EPROTO || rc == -ENOTDIR || rc == -EACCES ||
-           rc == -ECONNABORTED;
-}
-
-/* The home cannot be reached, or does not let us in. */
-static void trouble(struct log_client *l, int rc, const char *why)
-{
-    int64_t now = clock_ms();
-    end_leading(l, false);
-    if (now >= l->progress_at) {
-        l->progress_at = now + PROGRESS_MS;
-        post_text(l, ITEM_PROGRESS, 0, why);
-    }
-    if (!l->answered && for_good(rc))
-        fail_for_good(l, rc == -EROFS || rc == -ECONNABORTED ? EXIT_UNAVAILABLE : EXIT_USAGE_ERROR, why);
-    else if (now - l->heard_at >= l->o.connect_ms)
-        fail_in_time(l, why);
-    l->pause_ms = l->pause_ms ? l->pause_ms * 2 : FIRST_PAUSE_MS;
-    l->pause_ms = l->pause_ms > LAST_PAUSE_MS ? LAST_PAUSE_MS : l->pause_ms;
-}
-
-/* Until something is asked, closed, or the time is over. */
-static bool stopped_after(struct log_client *l, int64_t ms)
-{
-    int64_t until = clock_deadline(ms);
-    struct timespec t = {.tv_sec = until / 1000, .tv_nsec = until % 1000 * 1000000};
-    pthread_mutex_lock(&l->mutex);
-    while (!l->stop && clock_left(until) > 0 && (l->pause_ms > 0 || l->ask_count == 0))
-        pthread_cond_timedwait(&l->asked, &l->mutex, &t);
-    bool stop = l->stop;
-    pthread_mutex_unlock(&l->mutex);
-    return stop;
-}
-
-static int wait_for_more(struct log_client *l, struct err *e)
-{
-    int64_t until = l->next_beat, now = clock_ms();
-    if (l->claim_at && !l->leader.running && l->claim_at < until)
-        until = l->claim_at;
-    int64_t nobody = NOBODY_MS + l->o.job.max_nodes / 10; /* a thousand need not ask fifty times a second */
-    if (!l->view.epoch[0] && now + nobody < until)
-        until = now + nobody; /* somebody will lead in a moment, and nobody would tell us */
-    return until > now ? l->home->ops->wait_slot(l->home, l->o.node, until - now, e) : 0;
-}
-
-/* In good order: who leads lets go, who is done clears up, who is not says that it has gone. */
-static void farewell(struct log_client *l)
-{
-    struct err e;
-    end_leading(l, true);
-    l->seat.bye = true;
-    if (l->seat.q == 0)
-        return;
-    if (!l->ended && rdzv_seat_beat(&l->seat, &l->beat) == 0)
-        l->home->ops->exchange(l->home, l->o.node, &l->beat, true, &l->view, &e);
-    if (l->ended)
-        l->home->ops->forget(l->home, l->o.node);
-}
-
-static void *node_thread(void *arg)
-{
-    struct log_client *l = arg;
-    while (!stopped_after(l, l->pause_ms)) {
-        struct err e = {0};
-        bool idle;
-        pthread_mutex_lock(&l->mutex);
-        idle = l->ended || (l->seat.q == 0 && l->ask_count == 0);
-        pthread_mutex_unlock(&l->mutex);
-        l->pause_ms = 0;
-        if (idle) {
-            stopped_after(l, l->o.heartbeat_ms);
-            l->heard_at = l->seat.q ? l->heard_at : clock_ms();
-            continue;
-        }
-        int rc;
-        while ((rc = beat(l, &e)) == 1)
-            ;
-        rc = rc || l->ended ? rc : wait_for_more(l, &e);
-        if (rc < 0)
-            trouble(l, rc, e.text);
-    }
-    farewell(l);
-    pthread_mutex_lock(&l->mutex);
-    l->over = true;
-    pthread_mutex_unlock(&l->mutex);
-    uv_async_send(&l->async);
-    return NULL;
 }
 
 /* ---- the loop ----------------------------------------------------------------------------------------------------------- */
@@ -501,7 +127,7 @@ static void on_fence_timer(uv_timer_t *t)
 static int ask(struct log_client *l, const struct rdzv_event *ev);
 static int log_join(struct rdzv_client *c, struct err *e);
 
-static void deliver_news(struct log_client *l, const struct item *i)
+static void deliver_news(struct log_client *l, const struct log_item *i)
 {
     struct err e;
     bool starts = i->news.kind == RDZV_NEWS_ROUND && !i->news.spare;
@@ -519,7 +145,7 @@ static void deliver_news(struct log_client *l, const struct item *i)
     arm(l);
 }
 
-static void deliver(struct log_client *l, const struct item *i)
+static void deliver(struct log_client *l, const struct log_item *i)
 {
     switch (i->kind) {
     case ITEM_NEWS:
@@ -542,10 +168,10 @@ static void deliver(struct log_client *l, const struct item *i)
     }
 }
 
-static void free_items(struct item *i)
+static void free_items(struct log_item *i)
 {
     while (i) {
-        struct item *next = i->next;
+        struct log_item *next = i->next;
         free(i->members);
         free(i);
         i = next;
@@ -581,12 +207,12 @@ static void on_async(uv_async_t *a)
 {
     struct log_client *l = (struct log_client *)((char *)a - offsetof(struct log_client, async));
     pthread_mutex_lock(&l->mutex);
-    struct item *i = l->first;
+    struct log_item *i = l->first;
     bool over = l->over;
     l->first = NULL;
     l->last = &l->first;
     pthread_mutex_unlock(&l->mutex);
-    for (struct item *p = i; p && !l->closing; p = p->next)
+    for (struct log_item *p = i; p && !l->closing; p = p->next)
         deliver(l, p);
     free_items(i);
     if (over)
@@ -648,11 +274,11 @@ static int log_leave(struct rdzv_client *c, struct err *e)
     if (l->joined_once)
         return ask(l, &(struct rdzv_event){.kind = RDZV_LEAVE});
     const struct rdzv_news end = {.seq = 1, .kind = RDZV_NEWS_END, .exit_code = EXIT_REQUEUE, .cause.rank = -1};
-    struct item *i = new_item(ITEM_NEWS);
+    struct log_item *i = log_client_item(ITEM_NEWS);
     if (!i)
         return -ENOMEM;
     i->news = end;
-    post(l, i);
+    log_client_post(l, i);
     return 0;
 }
 
@@ -681,7 +307,7 @@ static void log_close(struct rdzv_client *c)
 static int init_seat(struct log_client *l, struct err *e)
 {
     char inc[20];
-    snprintf(inc, sizeof inc, "%016llx", (unsigned long long)draw(NULL));
+    snprintf(inc, sizeof inc, "%016llx", (unsigned long long)log_client_draw(NULL));
     if (strlen(l->o.node) > RDZV_ID_MAX || strpbrk(l->o.node, " \n"))
         return err_set(e, -EINVAL, "node id '%.80s': expected 1 to %d bytes without blanks", l->o.node, RDZV_ID_MAX);
     return rdzv_seat_init(&l->seat, l->o.node, inc, &l->o.job, clock_ms());
@@ -703,13 +329,13 @@ static int log_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&l->asked, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    int rc = open_home(l, &l->home, e);
+    int rc = log_client_open_home(l, &l->home, e);
     rc = rc == -EINVAL ? ERR_USAGE : rc; /* the URL */
     rc = rc ? rc : init_seat(l, e);
     rc = rc ? rc : uv_async_init(loop, &l->async, on_async);
     if (rc == 0) {
         uv_timer_init(loop, &l->fence);
-        if ((rc = start_thread(&l->thread, node_thread, l)) == 0) {
+        if ((rc = log_client_start(&l->thread, log_client_node, l)) == 0) {
             *ret = &l->base;
             return 0;
         }
