@@ -2,7 +2,6 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <time.h>
 
 int64_t clock_ns(void)
 {
@@ -28,6 +27,11 @@ int clock_left(int64_t deadline_ms)
 {
     int64_t left = deadline_ms - clock_ms();
     return left < 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
+}
+
+struct timespec clock_timespec(int64_t deadline_ms)
+{
+    return (struct timespec){.tv_sec = deadline_ms / 1000, .tv_nsec = deadline_ms % 1000 * 1000000};
 }
 
 char *clock_iso(char *out, size_t cap)

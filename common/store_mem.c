@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <utlist.h>
 
 #include "common/args.h"
@@ -259,8 +258,7 @@ static int mem_wait(struct store *s, const char *const *keys, size_t n, int64_t 
 {
     struct mem_store *m = (struct mem_store *)s;
     struct space *sp = NULL;
-    int64_t deadline = clock_deadline(timeout_ms);
-    struct timespec until = {.tv_sec = deadline / 1000, .tv_nsec = deadline % 1000 * 1000000};
+    const struct timespec until = clock_timespec(clock_deadline(timeout_ms));
     TRY(enter(s, &sp, e));
     int rc = 0;
     while (!all_there(sp, keys, n)) {

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stddef.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -79,7 +78,7 @@ static int persist(struct store_turn *t, void *store, const struct store_attempt
 /* Have the connection to oneself. */
 static int enter(struct store_turn *t, int64_t deadline, struct err *e)
 {
-    const struct timespec until = {.tv_sec = deadline / 1000, .tv_nsec = deadline % 1000 * 1000000};
+    const struct timespec until = clock_timespec(deadline);
     int rc = 0;
     pthread_mutex_lock(&t->mutex);
     while (t->busy && rc == 0)

@@ -153,7 +153,7 @@ static void trouble(struct log_client *l, int rc, const char *why)
 static bool stopped_after(struct log_client *l, int64_t ms)
 {
     int64_t until = clock_deadline(ms);
-    struct timespec t = {.tv_sec = until / 1000, .tv_nsec = until % 1000 * 1000000};
+    const struct timespec t = clock_timespec(until);
     pthread_mutex_lock(&l->mutex);
     while (!l->stop && clock_left(until) > 0 && (l->pause_ms > 0 || l->ask_count == 0))
         pthread_cond_timedwait(&l->asked, &l->mutex, &t);

@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/clock.h"
 #include "common/err.h"
@@ -159,22 +158,9 @@ bool snapshot_writer_busy(struct snapshot_writer *w)
     return busy;
 }
 
-static struct timespec after(int64_t ms)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += ms / 1000;
-    t.tv_nsec += ms % 1000 * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
-    }
-    return t;
-}
-
 int snapshot_writer_wait(struct snapshot_writer *w, int64_t timeout_ms, struct err *e)
 {
-    const struct timespec deadline = after(timeout_ms);
+    const struct timespec deadline = clock_timespec(clock_deadline(timeout_ms));
     int rc = 0;
     pthread_mutex_lock(&w->lock);
     while ((w->full || w->marking || w->best >= 0) && rc == 0)

@@ -14,8 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 #include "worker/comm/reduce.h"
 
@@ -120,25 +120,12 @@ static int failure(struct local *l, struct err *e)
     return 0;
 }
 
-static struct timespec deadline_in(int64_t ms)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += ms / 1000;
-    t.tv_nsec += ms % 1000 * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
-    }
-    return t;
-}
-
 /* Step 1. */
 static int arrive(struct local *l, enum comm_channel which, const void *in, void *out, struct err *e)
 {
     struct group *g = l->group;
     struct channel *ch = &g->channels[which];
-    struct timespec until = deadline_in(l->timeout_ms);
+    const struct timespec until = clock_timespec(clock_deadline(l->timeout_ms));
     pthread_mutex_lock(&g->lock);
     int rc = failure(l, e);
     if (rc == 0) {

@@ -338,7 +338,7 @@ void loader_destroy(struct loader *l)
 
 static int timed_wait(struct loader *l, int64_t deadline_ms)
 {
-    struct timespec t = {.tv_sec = deadline_ms / 1000, .tv_nsec = deadline_ms % 1000 * 1000000};
+    const struct timespec t = clock_timespec(deadline_ms);
     return pthread_cond_timedwait(&l->ready, &l->lock, &t) == ETIMEDOUT ? -ETIMEDOUT : 0;
 }
 
