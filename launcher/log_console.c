@@ -1,6 +1,7 @@
 #include "launcher/log_console.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -256,6 +257,14 @@ void log_console_say(struct log_console *c, const char *text, size_t n)
     flush_same(c);
     sink_add(c->to[1], text, n);
     sink_kick(c->to[1]);
+}
+
+void log_console_vsay(struct log_console *c, const char *fmt, va_list ap)
+{
+    char text[1024] = "crun: ";
+    vsnprintf(text + 6, sizeof text - 7, fmt, ap);
+    strcat(text, "\n");
+    log_console_say(c, text, strlen(text));
 }
 
 void log_console_end_round(struct log_console *c)

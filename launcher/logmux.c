@@ -335,13 +335,10 @@ void logmux_say_text(struct logmux *m, const char *text)
 
 void logmux_say(struct logmux *m, const char *fmt, ...)
 {
-    char text[1024] = "crun: ";
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text + 6, sizeof text - 7, fmt, ap);
+    log_console_vsay(m->console, fmt, ap);
     va_end(ap);
-    strcat(text, "\n");
-    logmux_say_text(m, text);
 }
 
 void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2])

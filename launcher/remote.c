@@ -30,13 +30,10 @@
 
 void remote_say(struct remote *m, const char *fmt, ...)
 {
-    char text[1024] = "crun: ";
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text + 6, sizeof text - 7, fmt, ap);
+    log_console_vsay(m->console, fmt, ap);
     va_end(ap);
-    strcat(text, "\n");
-    log_console_say(m->console, text, strlen(text));
 }
 
 /* --- signals to the agents ----------------------------------------------------------------------------------------- */
