@@ -6,6 +6,8 @@
 #include "common/err.h"
 #include "worker/config.h"
 
+#define THREADS_MAX 4096
+
 int config_parse_range(const char *text, void *field, struct err *e)
 {
     struct range *r = field;
@@ -50,6 +52,14 @@ int config_parse_milestones(const char *text, void *field, struct err *e)
         m->n++;
     }
     return 0;
+}
+
+int config_parse_threads(const char *text, void *field, struct err *e)
+{
+    char first[32]; /* of OpenMP's list, whose further levels nobody here has */
+    const int n = (int)strcspn(text, ",");
+    snprintf(first, sizeof first, "%.*s", n, text);
+    return parse_i64(first, "threads", 0, THREADS_MAX, field, e);
 }
 
 static int parse_channels(const char *text, double min, void *field, struct err *e)

@@ -200,6 +200,34 @@ def test_a_timeline_tells_what_steps_spend_their_time_on(data, tmp_path):
         assert sum("all-reduce" in e["name"] for e in tracks[rank, 1]) >= 3  # a bucket a step at least
 
 
+@pytest.mark.parametrize("device", ["ref", "cpu"])
+def test_a_timeline_names_layer_kernel_and_shape_of_every_operation(data, tmp_path, device):
+    p = run(*convnet(data, "--timeline", tmp_path / "t.json", "--timeline-steps", "2,1", "--device", device))
+    assert p.returncode == 0, p.stderr
+    ops = {e["name"]: e.get("args", {}) for e in spans(tmp_path / "t.json")[0, 0] if e["cat"] == "compute"}
+    wanted = {"layer1.0 conv", "layer2.0 conv", "layer1.0 conv_bwd_param", "layer2.0 conv_bwd_data", "layer2.0 conv_bwd_param", "fc linear"}
+    assert wanted <= set(ops), sorted(ops)
+    size = "3x28x28 -> 16x28x28"
+    assert ops["layer1.0 conv"]["shape"] == ops["layer1.0 conv_bwd_param"]["shape"] == size
+    assert all(("kernel" in args) == (device == "cpu") for args in ops.values())  # ref has one of each, and no name for it
+    if device == "cpu":
+        assert re.search("jit|gemm|brg|ref", ops["layer1.0 conv"]["kernel"]), ops  # oneDNN's names
+        assert ops["layer1.1 bn+relu"]["kernel"].startswith("kern_"), ops
+
+
+def test_a_timeline_shows_reductions_beside_the_backward_pass_they_hide_behind(data, tmp_path):
+    args = ["--arch", "resnet18", "--bucket-mb", 1, "--timeline", tmp_path / "t.json", "--timeline-steps", "2,1", "--max-steps", 2]
+    p = run(CRUN, "--standalone", "--nproc_per_node", 2, *convnet(data, *args))
+    assert p.returncode == 0, p.stderr
+    tracks = spans(tmp_path / "t.json")
+    for rank in (0, 1):
+        backward = [e for e in tracks[rank, 0] if e["cat"] == "compute" and "_bwd" in e["name"]]
+        end = max(e["ts"] + e["dur"] for e in backward)
+        buckets = [e for e in tracks[rank, 1] if e["name"].startswith("all-reduce bucket")]
+        assert len(buckets) > 10
+        assert sum(e["ts"] < end for e in buckets) > len(buckets) / 2  # most of them begin while backward runs
+
+
 def test_a_timeline_shows_checkpoints_that_are_written_beside_training(data, tmp_path):
     args = ["--timeline-steps", "1,2", "--checkpoint-dir", tmp_path / "ck", "--checkpoint-every", 5]
     p = run(*convnet(data, "--timeline", tmp_path / "t.json", *args, epochs=2))
@@ -246,7 +274,7 @@ def test_prof_is_a_timeline_of_ten_steps(data, tmp_path):
 
 
 CUSTOM = {"mean", "std", "crop-scale", "opt-level", "amp-dtype", "amp", "enable-amp-mode", "keep-batchnorm-fp32", "loss-scale",
-          "lr-milestones", "timeline-steps"}  # of forms of their own: the command line tells them
+          "lr-milestones", "timeline-steps", "threads"}  # of forms of their own: the command line tells them
 
 
 def test_metrics_begin_with_the_whole_configuration_and_end_with_memory(data, tmp_path):
