@@ -7,9 +7,11 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/buf.h"
@@ -142,6 +144,49 @@ static void a_run_begun_by_seek_goes_on_like_the_straight_one(void **state)
     loader_destroy(l);
     buf_free(&straight);
     buf_free(&resumed);
+}
+
+struct watched { /* a data set that tells of every sample read */
+    struct dataset base;
+    struct dataset *under;
+    sem_t read;
+};
+
+static int watched_read(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e)
+{
+    struct watched *w = (struct watched *)d;
+    int rc = w->under->ops->read(w->under, i, data, label, e);
+    sem_post(&w->read);
+    return rc;
+}
+
+static const char *watched_name(struct dataset *d, size_t i)
+{
+    struct watched *w = (struct watched *)d;
+    return w->under->ops->sample_name(w->under, i);
+}
+
+static void the_next_batches_are_made_while_the_caller_works_on_one(void **state)
+{
+    struct fix *f = *state;
+    static const struct dataset_ops ops = {.name = "watched", .read = watched_read, .sample_name = watched_name};
+    struct watched w = {.base = *f->data, .under = f->data};
+    struct loader_options o = options();
+    struct loader_batch b;
+    struct timespec until;
+    w.base.ops = &ops;
+    sem_init(&w.read, 0, 0);
+    o.prefetch = 2;
+    struct loader *l = open_loader(&w.base, &o);
+    seek(l, 0, 0, 1);
+    assert_int_equal(loader_next(l, &b, NULL), 0);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    for (int i = 0; i < 2 * 5; i++) /* the batch that is held, and the one behind it */
+        assert_int_equal(sem_timedwait(&w.read, &until), 0);
+    loader_done(l, &b);
+    loader_destroy(l);
+    sem_destroy(&w.read);
 }
 
 static void a_seek_drops_what_was_prefetched(void **state)
@@ -417,6 +462,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(batches_are_the_same_bits_with_1_and_8_threads),
         CASE(a_run_begun_by_seek_goes_on_like_the_straight_one),
+        CASE(the_next_batches_are_made_while_the_caller_works_on_one),
         CASE(a_seek_drops_what_was_prefetched),
         CASE(each_world_sees_every_sample_once_and_alike),
         CASE(padding_has_weight_0_and_no_pixels),
