@@ -80,6 +80,22 @@ const char *value_kind_name(enum value_kind k);
 
 struct machine;
 
+/* Between pickle_machine.c and pickle_calls.c. What is taken off the stack lives until machine_free(). */
+int machine_bad(struct err *e, const char *what); /* ERR_CORRUPT */
+int machine_make(struct machine *m, enum value_kind kind, struct value **ret, struct err *e);
+int machine_push(struct machine *m, struct value *v, struct err *e);
+int machine_push_new(struct machine *m, enum value_kind kind, int64_t i, struct err *e);
+int machine_pop(struct machine *m, struct value **ret, struct err *e);
+int machine_top(struct machine *m, struct value **ret, struct err *e);
+int machine_take_line(struct machine *m, const char **ret, size_t *n, struct err *e); /* without its end */
+
+/* Opcodes that name or call something: ERR_REFUSED says what. */
+int machine_global(struct machine *m, struct err *e);
+int machine_stack_global(struct machine *m, struct err *e);
+int machine_persistent(struct machine *m, struct err *e);
+int machine_reduce(struct machine *m, struct err *e);
+int machine_build(struct machine *m, struct err *e);
+
 /* Run a pickle to its end. *ret_top lives until machine_free(). */
 int machine_run(struct machine **ret, const void *data, size_t n, const struct value **ret_top, struct err *e);
 void machine_free(struct machine *m); /* NULL allowed */

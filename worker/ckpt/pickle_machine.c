@@ -1,4 +1,4 @@
-/* The stack machine of a pickle, protocols 2 to 5, without the opcodes that make objects of classes.
+/* The stack machine of a pickle, protocols 2 to 5; what is called in it: pickle_calls.c.
  *
  * Values are made once and freed together, so what the memo, the stack and containers share needs no counting. Every opcode makes at
  * most one value and takes at least one byte; values and memo slots are bounded besides. Nothing here recurses. */
@@ -34,21 +34,12 @@ static const char *const kind_names[] = {
 #undef X
 };
 
-static const struct {
-    const char *module, *name;
-    enum dtype dtype;
-} globals[GLOBAL_COUNT] = {
-#define X(id, module, name, dtype) [id] = {module, name, dtype},
-    GLOBALS(X)
-#undef X
-};
-
 const char *value_kind_name(enum value_kind k)
 {
     return kind_names[k];
 }
 
-static int bad(struct err *e, const char *what)
+int machine_bad(struct err *e, const char *what)
 {
     err_set(e, ERR_CORRUPT, "the pickle is not sound: %s", what);
     return ERR_CORRUPT;
@@ -78,10 +69,10 @@ static int grow(void *array, size_t *cap, size_t need, size_t size, struct err *
     return 0;
 }
 
-static int make(struct machine *m, enum value_kind kind, struct value **ret, struct err *e)
+int machine_make(struct machine *m, enum value_kind kind, struct value **ret, struct err *e)
 {
     if (m->values == VALUES_MAX)
-        return bad(e, "it holds too many values for a model");
+        return machine_bad(e, "it holds too many values for a model");
     if (m->values % CHUNK == 0) {
         struct chunk *c = calloc(1, sizeof *c);
         if (!c)
@@ -115,7 +106,7 @@ void machine_free(struct machine *m)
 static int take(struct machine *m, size_t n, const unsigned char **ret, struct err *e)
 {
     if ((size_t)(m->end - m->p) < n)
-        return bad(e, "it ends early");
+        return machine_bad(e, "it ends early");
     *ret = m->p;
     m->p += n;
     return 0;
@@ -131,34 +122,34 @@ static int take_uint(struct machine *m, int bytes, uint64_t *ret, struct err *e)
     return 0;
 }
 
-static int push(struct machine *m, struct value *v, struct err *e)
+int machine_push(struct machine *m, struct value *v, struct err *e)
 {
     TRY(grow(&m->stack, &m->stack_cap, m->depth + 1, sizeof *m->stack, e));
     m->stack[m->depth++] = v;
     return 0;
 }
 
-static int push_new(struct machine *m, enum value_kind kind, int64_t i, struct err *e)
+int machine_push_new(struct machine *m, enum value_kind kind, int64_t i, struct err *e)
 {
     struct value *v;
-    TRY(make(m, kind, &v, e));
+    TRY(machine_make(m, kind, &v, e));
     v->i = i;
     if (kind >= V_TUPLE && kind <= V_DICT)
         memset(&v->seq, 0, sizeof v->seq);
-    return push(m, v, e);
+    return machine_push(m, v, e);
 }
 
-static int pop(struct machine *m, struct value **ret, struct err *e)
+int machine_pop(struct machine *m, struct value **ret, struct err *e)
 {
     if (m->depth == 0 || m->stack[m->depth - 1]->kind == V_MARK)
-        return bad(e, "its stack is empty");
+        return machine_bad(e, "its stack is empty");
     *ret = m->stack[--m->depth];
     return 0;
 }
 
-static int top(struct machine *m, struct value **ret, struct err *e)
+int machine_top(struct machine *m, struct value **ret, struct err *e)
 {
-    TRY(pop(m, ret, e));
+    TRY(machine_pop(m, ret, e));
     m->depth++;
     return 0;
 }
@@ -170,7 +161,7 @@ static int pop_mark(struct machine *m, struct value ***ret, size_t *n, struct er
     while (at > 0 && m->stack[at - 1]->kind != V_MARK)
         at--;
     if (at == 0)
-        return bad(e, "a mark is missing");
+        return machine_bad(e, "a mark is missing");
     *ret = m->stack + at;
     *n = m->depth - at;
     m->depth = at - 1;
@@ -196,10 +187,10 @@ static int string(struct machine *m, int length_bytes, struct err *e)
     struct value *v;
     TRY(take_uint(m, length_bytes, &n, e));
     TRY(take(m, n > SIZE_MAX ? SIZE_MAX : (size_t)n, &s, e));
-    TRY(make(m, V_STR, &v, e));
+    TRY(machine_make(m, V_STR, &v, e));
     v->str.s = (const char *)s;
     v->str.n = (size_t)n;
-    return push(m, v, e);
+    return machine_push(m, v, e);
 }
 
 static int integer(struct machine *m, int bytes, bool is_signed, struct err *e)
@@ -208,14 +199,14 @@ static int integer(struct machine *m, int bytes, bool is_signed, struct err *e)
     TRY(take_uint(m, bytes, &u, e));
     if (is_signed && bytes < 8 && bytes > 0 && (u >> (8 * bytes - 1)))
         u |= ~(uint64_t)0 << (8 * bytes);
-    return push_new(m, V_INT, (int64_t)u, e);
+    return machine_push_new(m, V_INT, (int64_t)u, e);
 }
 
 static int long1(struct machine *m, struct err *e)
 {
     uint64_t n;
     TRY(take_uint(m, 1, &n, e));
-    return n > 8 ? bad(e, "an integer has more than 64 bits") : integer(m, (int)n, true, e);
+    return n > 8 ? machine_bad(e, "an integer has more than 64 bits") : integer(m, (int)n, true, e);
 }
 
 static int binfloat(struct machine *m, struct err *e)
@@ -226,128 +217,28 @@ static int binfloat(struct machine *m, struct err *e)
     TRY(take(m, 8, &b, e));
     for (int i = 0; i < 8; i++)
         u = u << 8 | b[i];
-    TRY(make(m, V_FLOAT, &v, e));
+    TRY(machine_make(m, V_FLOAT, &v, e));
     memcpy(&v->f, &u, sizeof u);
-    return push(m, v, e);
+    return machine_push(m, v, e);
 }
 
-static int refuse_global(const char *module, size_t nm, const char *name, size_t nn, struct err *e)
-{
-    err_set(e, ERR_REFUSED,
-            "it names %.*s.%.*s, which only Python could make: only tensors are taken; save the "
-            "state_dict alone",
-            (int)(nm < 100 ? nm : 100), module, (int)(nn < 100 ? nn : 100), name);
-    return ERR_REFUSED;
-}
-
-static int push_global(struct machine *m, const char *module, size_t nm, const char *name, size_t nn, struct err *e)
-{
-    for (int i = 0; i < GLOBAL_COUNT; i++)
-        if (strlen(globals[i].module) == nm && memcmp(globals[i].module, module, nm) == 0 &&
-            strlen(globals[i].name) == nn && memcmp(globals[i].name, name, nn) == 0)
-            return push_new(m, V_GLOBAL, i, e);
-    return refuse_global(module, nm, name, nn, e);
-}
-
-static int take_line(struct machine *m, const char **ret, size_t *n, struct err *e)
+int machine_take_line(struct machine *m, const char **ret, size_t *n, struct err *e)
 {
     const unsigned char *end = memchr(m->p, '\n', (size_t)(m->end - m->p));
     if (!end)
-        return bad(e, "it ends early");
+        return machine_bad(e, "it ends early");
     *ret = (const char *)m->p;
     *n = (size_t)(end - m->p);
     m->p = end + 1;
     return 0;
 }
 
-static int global(struct machine *m, struct err *e)
-{
-    const char *module = "", *name = "";
-    size_t nm = 0, nn = 0;
-    TRY(take_line(m, &module, &nm, e));
-    TRY(take_line(m, &name, &nn, e));
-    return push_global(m, module, nm, name, nn, e);
-}
-
-static int stack_global(struct machine *m, struct err *e)
-{
-    struct value *name, *module;
-    TRY(pop(m, &name, e));
-    TRY(pop(m, &module, e));
-    if (name->kind != V_STR || module->kind != V_STR)
-        return bad(e, "a class has no name");
-    return push_global(m, module->str.s, module->str.n, name->str.s, name->str.n, e);
-}
-
-static bool is_int(const struct value *v)
-{
-    return v->kind == V_INT;
-}
-
-/* ('storage', torch.FloatStorage, '0', 'cpu', 64) */
-static int persistent(struct machine *m, struct err *e)
-{
-    struct value *id, *v;
-    TRY(pop(m, &id, e));
-    struct value *const *a = id->kind == V_TUPLE ? id->seq.v : NULL;
-    if (!a || id->seq.n != 5 || a[0]->kind != V_STR || a[0]->str.n != 7 || memcmp(a[0]->str.s, "storage", 7) != 0 ||
-        a[1]->kind != V_GLOBAL || a[1]->i < G_FIRST_STORAGE || a[2]->kind != V_STR || !is_int(a[4]) || a[4]->i < 0)
-        return bad(e, "a persistent id is no storage");
-    TRY(make(m, V_STORAGE, &v, e));
-    v->storage.dtype = globals[a[1]->i].dtype;
-    v->storage.key = a[2];
-    v->storage.count = a[4]->i;
-    return push(m, v, e);
-}
-
-static int rebuild_tensor(struct machine *m, const struct value *args, struct err *e)
-{
-    struct value *const *a = args->seq.v, *t;
-    if (args->seq.n < 6 || a[0]->kind != V_STORAGE || !is_int(a[1]) || a[1]->i < 0 || a[2]->kind != V_TUPLE ||
-        a[3]->kind != V_TUPLE)
-        return bad(e, "a tensor's arguments are not those of _rebuild_tensor_v2");
-    TRY(make(m, V_TENSOR, &t, e));
-    t->tensor.storage = a[0];
-    t->tensor.offset = a[1]->i;
-    t->tensor.size = a[2];
-    t->tensor.stride = a[3];
-    return push(m, t, e);
-}
-
-static int reduce(struct machine *m, struct err *e)
-{
-    struct value *args, *f;
-    TRY(pop(m, &args, e));
-    TRY(pop(m, &f, e));
-    if (f->kind != V_GLOBAL || args->kind != V_TUPLE)
-        return bad(e, "it calls what is no function");
-    if (f->i == G_TENSOR)
-        return rebuild_tensor(m, args, e);
-    if (f->i == G_PARAMETER && args->seq.n >= 1 && args->seq.v[0]->kind == V_TENSOR)
-        return push(m, args->seq.v[0], e);
-    if (f->i == G_ORDERED_DICT && args->seq.n == 0)
-        return push_new(m, V_DICT, 0, e);
-    if (f->i == G_COUNTER && args->seq.n == 1 && args->seq.v[0]->kind == V_DICT)
-        return push(m, args->seq.v[0], e);
-    return refuse_global(globals[f->i].module, strlen(globals[f->i].module), globals[f->i].name,
-                         strlen(globals[f->i].name), e);
-}
-
-/* Attributes of a dict (state_dict's _metadata) are passed over. */
-static int build(struct machine *m, struct err *e)
-{
-    struct value *attributes, *object;
-    TRY(pop(m, &attributes, e));
-    TRY(top(m, &object, e));
-    return object->kind == V_DICT ? 0 : err_set(e, ERR_REFUSED, "it sets attributes of %s", kind_names[object->kind]);
-}
-
 static int put(struct machine *m, uint64_t at, struct err *e)
 {
     struct value *v;
-    TRY(top(m, &v, e));
+    TRY(machine_top(m, &v, e));
     if (at >= VALUES_MAX)
-        return bad(e, "it remembers too much for a model");
+        return machine_bad(e, "it remembers too much for a model");
     if (at >= m->memo_n) {
         size_t n = m->memo_n ? m->memo_n : 64;
         while (n <= at)
@@ -377,8 +268,8 @@ static int get_at(struct machine *m, int bytes, struct err *e)
     uint64_t at;
     TRY(take_uint(m, bytes, &at, e));
     if (at >= m->memo_n || !m->memo[at])
-        return bad(e, "it recalls what it never remembered");
-    return push(m, m->memo[at], e);
+        return machine_bad(e, "it recalls what it never remembered");
+    return machine_push(m, m->memo[at], e);
 }
 
 static int collect(struct machine *m, enum value_kind kind, struct err *e)
@@ -387,28 +278,28 @@ static int collect(struct machine *m, enum value_kind kind, struct err *e)
     size_t n;
     TRY(pop_mark(m, &v, &n, e));
     if (kind == V_DICT && n % 2)
-        return bad(e, "a key has no value");
-    TRY(make(m, kind, &made, e));
+        return machine_bad(e, "a key has no value");
+    TRY(machine_make(m, kind, &made, e));
     TRY(extend(made, v, n, e));
-    return push(m, made, e);
+    return machine_push(m, made, e);
 }
 
 static int tuple_of(struct machine *m, size_t n, struct err *e)
 {
     struct value *made, *v[3];
     for (size_t i = n; i > 0; i--)
-        TRY(pop(m, &v[i - 1], e));
-    TRY(make(m, V_TUPLE, &made, e));
+        TRY(machine_pop(m, &v[i - 1], e));
+    TRY(machine_make(m, V_TUPLE, &made, e));
     TRY(extend(made, v, n, e));
-    return push(m, made, e);
+    return machine_push(m, made, e);
 }
 
 static int add_to(struct machine *m, enum value_kind kind, struct value *const *v, size_t n, struct err *e)
 {
     struct value *to;
-    TRY(top(m, &to, e));
+    TRY(machine_top(m, &to, e));
     if (to->kind != kind || (kind == V_DICT && n % 2))
-        return bad(e, "something is added to what is no list or dict");
+        return machine_bad(e, "something is added to what is no list or dict");
     return extend(to, v, n, e);
 }
 
@@ -424,7 +315,7 @@ static int add_top(struct machine *m, enum value_kind kind, size_t n, struct err
 {
     struct value *v[2];
     for (size_t i = n; i > 0; i--)
-        TRY(pop(m, &v[i - 1], e));
+        TRY(machine_pop(m, &v[i - 1], e));
     return add_to(m, kind, v, n, e);
 }
 
@@ -437,7 +328,7 @@ static int skip(struct machine *m, int bytes, struct err *e)
 static int drop(struct machine *m, struct err *e)
 {
     struct value *ignored;
-    return pop(m, &ignored, e);
+    return machine_pop(m, &ignored, e);
 }
 
 static int stop(struct machine *m)
@@ -447,44 +338,44 @@ static int stop(struct machine *m)
 }
 
 #define OPCODES(X)                                                                                                     \
-    X(0x80, skip(m, 1, e))             /* PROTO */                                                                     \
-    X(0x95, skip(m, 8, e))             /* FRAME */                                                                     \
-    X('.', stop(m))                    /* STOP */                                                                      \
-    X('(', push_new(m, V_MARK, 0, e))  /* MARK */                                                                      \
-    X('0', drop(m, e))                 /* POP */                                                                       \
-    X('N', push_new(m, V_NONE, 0, e))  /* NONE */                                                                      \
-    X(0x88, push_new(m, V_BOOL, 1, e)) /* NEWTRUE */                                                                   \
-    X(0x89, push_new(m, V_BOOL, 0, e)) /* NEWFALSE */                                                                  \
-    X('J', integer(m, 4, true, e))     /* BININT */                                                                    \
-    X('K', integer(m, 1, false, e))    /* BININT1 */                                                                   \
-    X('M', integer(m, 2, false, e))    /* BININT2 */                                                                   \
-    X(0x8a, long1(m, e))               /* LONG1 */                                                                     \
-    X('G', binfloat(m, e))             /* BINFLOAT */                                                                  \
-    X('X', string(m, 4, e))            /* BINUNICODE */                                                                \
-    X(0x8c, string(m, 1, e))           /* SHORT_BINUNICODE */                                                          \
-    X(']', push_new(m, V_LIST, 0, e))  /* EMPTY_LIST */                                                                \
-    X('}', push_new(m, V_DICT, 0, e))  /* EMPTY_DICT */                                                                \
-    X(')', push_new(m, V_TUPLE, 0, e)) /* EMPTY_TUPLE */                                                               \
-    X('l', collect(m, V_LIST, e))      /* LIST */                                                                      \
-    X('d', collect(m, V_DICT, e))      /* DICT */                                                                      \
-    X('t', collect(m, V_TUPLE, e))     /* TUPLE */                                                                     \
-    X(0x85, tuple_of(m, 1, e))         /* TUPLE1 */                                                                    \
-    X(0x86, tuple_of(m, 2, e))         /* TUPLE2 */                                                                    \
-    X(0x87, tuple_of(m, 3, e))         /* TUPLE3 */                                                                    \
-    X('a', add_top(m, V_LIST, 1, e))   /* APPEND */                                                                    \
-    X('e', add_marked(m, V_LIST, e))   /* APPENDS */                                                                   \
-    X('s', add_top(m, V_DICT, 2, e))   /* SETITEM */                                                                   \
-    X('u', add_marked(m, V_DICT, e))   /* SETITEMS */                                                                  \
-    X('q', put_at(m, 1, e))            /* BINPUT */                                                                    \
-    X('r', put_at(m, 4, e))            /* LONG_BINPUT */                                                               \
-    X(0x94, put(m, m->memo_used, e))   /* MEMOIZE */                                                                   \
-    X('h', get_at(m, 1, e))            /* BINGET */                                                                    \
-    X('j', get_at(m, 4, e))            /* LONG_BINGET */                                                               \
-    X('c', global(m, e))               /* GLOBAL */                                                                    \
-    X(0x93, stack_global(m, e))        /* STACK_GLOBAL */                                                              \
-    X('Q', persistent(m, e))           /* BINPERSID */                                                                 \
-    X('R', reduce(m, e))               /* REDUCE */                                                                    \
-    X('b', build(m, e))                /* BUILD */
+    X(0x80, skip(m, 1, e))                     /* PROTO */                                                             \
+    X(0x95, skip(m, 8, e))                     /* FRAME */                                                             \
+    X('.', stop(m))                            /* STOP */                                                              \
+    X('(', machine_push_new(m, V_MARK, 0, e))  /* MARK */                                                              \
+    X('0', drop(m, e))                         /* POP */                                                               \
+    X('N', machine_push_new(m, V_NONE, 0, e))  /* NONE */                                                              \
+    X(0x88, machine_push_new(m, V_BOOL, 1, e)) /* NEWTRUE */                                                           \
+    X(0x89, machine_push_new(m, V_BOOL, 0, e)) /* NEWFALSE */                                                          \
+    X('J', integer(m, 4, true, e))             /* BININT */                                                            \
+    X('K', integer(m, 1, false, e))            /* BININT1 */                                                           \
+    X('M', integer(m, 2, false, e))            /* BININT2 */                                                           \
+    X(0x8a, long1(m, e))                       /* LONG1 */                                                             \
+    X('G', binfloat(m, e))                     /* BINFLOAT */                                                          \
+    X('X', string(m, 4, e))                    /* BINUNICODE */                                                        \
+    X(0x8c, string(m, 1, e))                   /* SHORT_BINUNICODE */                                                  \
+    X(']', machine_push_new(m, V_LIST, 0, e))  /* EMPTY_LIST */                                                        \
+    X('}', machine_push_new(m, V_DICT, 0, e))  /* EMPTY_DICT */                                                        \
+    X(')', machine_push_new(m, V_TUPLE, 0, e)) /* EMPTY_TUPLE */                                                       \
+    X('l', collect(m, V_LIST, e))              /* LIST */                                                              \
+    X('d', collect(m, V_DICT, e))              /* DICT */                                                              \
+    X('t', collect(m, V_TUPLE, e))             /* TUPLE */                                                             \
+    X(0x85, tuple_of(m, 1, e))                 /* TUPLE1 */                                                            \
+    X(0x86, tuple_of(m, 2, e))                 /* TUPLE2 */                                                            \
+    X(0x87, tuple_of(m, 3, e))                 /* TUPLE3 */                                                            \
+    X('a', add_top(m, V_LIST, 1, e))           /* APPEND */                                                            \
+    X('e', add_marked(m, V_LIST, e))           /* APPENDS */                                                           \
+    X('s', add_top(m, V_DICT, 2, e))           /* SETITEM */                                                           \
+    X('u', add_marked(m, V_DICT, e))           /* SETITEMS */                                                          \
+    X('q', put_at(m, 1, e))                    /* BINPUT */                                                            \
+    X('r', put_at(m, 4, e))                    /* LONG_BINPUT */                                                       \
+    X(0x94, put(m, m->memo_used, e))           /* MEMOIZE */                                                           \
+    X('h', get_at(m, 1, e))                    /* BINGET */                                                            \
+    X('j', get_at(m, 4, e))                    /* LONG_BINGET */                                                       \
+    X('c', machine_global(m, e))               /* GLOBAL */                                                            \
+    X(0x93, machine_stack_global(m, e))        /* STACK_GLOBAL */                                                      \
+    X('Q', machine_persistent(m, e))           /* BINPERSID */                                                         \
+    X('R', machine_reduce(m, e))               /* REDUCE */                                                            \
+    X('b', machine_build(m, e))                /* BUILD */
 
 static int one(struct machine *m, struct err *e)
 {
@@ -513,7 +404,7 @@ int machine_run(struct machine **ret, const void *data, size_t n, const struct v
     while (rc == 0 && !m->stopped)
         rc = one(m, e);
     if (rc == 0)
-        rc = pop(m, &v, e);
+        rc = machine_pop(m, &v, e);
     if (rc < 0) {
         machine_free(m);
         return rc;
