@@ -196,21 +196,22 @@ static INLINE void NAME(stats_plane)(const T *x, size_t sp, int hw, double *sum,
 static void NAME(bn_stats)(const struct bn_stats_job *j, int threads)
 {
     const struct view *v = &j->v;
-    int splits = sum_splits(v, threads), items = splits * v->groups, channels = view_channels(v);
+    const struct pieces c = cut(v, threads);
+    const int channels = view_channels(v);
+    memset(j->partial, 0, sizeof(double) * 2 * (size_t)channels * (size_t)c.by_samples);
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (int item = 0; item < items; item++) {
-        int split = item / v->groups, g = item % v->groups;
-        double *sum = j->partial + (size_t)split * 2 * channels + (size_t)g * v->lanes, *squares = sum + channels;
-        memset(sum, 0, sizeof(*sum) * (size_t)v->lanes);
-        memset(squares, 0, sizeof(*sum) * (size_t)v->lanes);
-        for (int n = split * v->n / splits; n < (split + 1) * v->n / splits; n++) {
-            if (j->weights[n] == 0)
-                continue;
-            const T *x = (const T *)j->x + (size_t)n * v->sn + (size_t)g * v->sg;
-            EACH_WIDTH(v, g, NAME(stats_plane), x, v->sp, v->hw, sum, squares);
-        }
+    for (int item = 0; item < c.by_samples * c.by_groups; item++) {
+        const int part = item / c.by_groups, g0 = share(v->groups, item % c.by_groups, c.by_groups),
+                  g1 = share(v->groups, item % c.by_groups + 1, c.by_groups);
+        double *sum = j->partial + (size_t)part * 2 * channels, *squares = sum + channels;
+        for (int n = share(v->n, part + 1, c.by_samples); n-- > share(v->n, part, c.by_samples);)
+            for (int g = g0; g < g1 && j->weights[n] != 0; g++) {
+                const T *x = (const T *)j->x + (size_t)n * v->sn + (size_t)g * v->sg;
+                const int channel = g * v->lanes;
+                EACH_WIDTH(v, g, NAME(stats_plane), x, v->sp, v->hw, sum + channel, squares + channel);
+            }
     }
-    combine(j->partial, splits, channels, j->sum, j->squares);
+    combine(j->partial, c.by_samples, channels, j->sum, j->squares);
 }
 
 static INLINE void NAME(apply_plane)(const struct bn_apply_job *j, size_t at, int channel, int lanes)
@@ -291,19 +292,22 @@ static INLINE void NAME(bwd_sums_plane)(const struct bn_bwd_sums_job *j, size_t 
 static void NAME(bn_bwd_sums)(const struct bn_bwd_sums_job *j, int threads)
 {
     const struct view *v = &j->v;
-    int splits = sum_splits(v, threads), items = splits * v->groups, channels = view_channels(v);
+    const struct pieces c = cut(v, threads);
+    const int channels = view_channels(v);
+    memset(j->partial, 0, sizeof(double) * 2 * (size_t)channels * (size_t)c.by_samples);
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (int item = 0; item < items; item++) {
-        int split = item / v->groups, g = item % v->groups;
-        double *sum = j->partial + (size_t)split * 2 * channels + (size_t)g * v->lanes, *sum_x = sum + channels;
-        memset(sum, 0, sizeof(*sum) * (size_t)v->lanes);
-        memset(sum_x, 0, sizeof(*sum) * (size_t)v->lanes);
-        for (int n = split * v->n / splits; n < (split + 1) * v->n / splits; n++)
-            if (j->weights[n] != 0 || j->dz)
-                EACH_WIDTH(v, g, NAME(bwd_sums_plane), j, (size_t)n * v->sn + (size_t)g * v->sg, g * v->lanes,
-                           j->weights[n] != 0, sum, sum_x);
+    for (int item = 0; item < c.by_samples * c.by_groups; item++) {
+        const int part = item / c.by_groups, g0 = share(v->groups, item % c.by_groups, c.by_groups),
+                  g1 = share(v->groups, item % c.by_groups + 1, c.by_groups);
+        double *sum = j->partial + (size_t)part * 2 * channels, *sum_x = sum + channels;
+        for (int n = share(v->n, part + 1, c.by_samples); n-- > share(v->n, part, c.by_samples);)
+            for (int g = g0; g < g1 && (j->weights[n] != 0 || j->dz); g++) {
+                const int channel = g * v->lanes;
+                EACH_WIDTH(v, g, NAME(bwd_sums_plane), j, (size_t)n * v->sn + (size_t)g * v->sg, channel,
+                           j->weights[n] != 0, sum + channel, sum_x + channel);
+            }
     }
-    combine(j->partial, splits, channels, j->sum, j->sum_x);
+    combine(j->partial, c.by_samples, channels, j->sum, j->sum_x);
 }
 
 static INLINE void NAME(bwd_apply_plane)(const struct bn_bwd_apply_job *j, size_t at, int channel, float weight,

@@ -21,12 +21,25 @@
 
 enum { RUN = 128 }; /* pixels summed in fp32 before the sum goes on in double */
 
-/* In how many pieces the samples are cut, so that all threads have channel groups to sum. */
-static int sum_splits(const struct view *v, int threads)
+/* How a pass that takes sums is cut into items for the threads: each has some samples and some channel groups. Samples are walked over from
+ * the last to the first: what the operation before wrote last may still lie in the caches; and what is read last here is what the next pass,
+ * which goes forwards, reads first. */
+struct pieces {
+    int by_samples, by_groups;
+};
+
+static struct pieces cut(const struct view *v, int threads)
 {
+    if (v->n % threads == 0 || v->n >= 8 * threads)
+        return (struct pieces){threads, 1};
     if (v->groups % threads == 0 || v->groups >= 8 * threads)
-        return 1;
-    return v->n < threads ? v->n : threads;
+        return (struct pieces){1, v->groups};
+    return (struct pieces){v->n < threads ? v->n : threads, v->groups};
+}
+
+static int share(int n, int part, int parts)
+{
+    return (int)((int64_t)n * part / parts);
 }
 
 static void combine(const double *partial, int splits, int channels, double *a, double *b)
