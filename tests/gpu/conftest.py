@@ -24,6 +24,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=why))
 
 
+def pytest_runtest_logreport(report):
+    """A line a test for all.py, which are there also when the run is killed."""
+    path = os.environ.get("CRUN_GPU_LINES")
+    if path and (report.when == "call" or report.outcome != "passed"):
+        why = report.longrepr[2] if report.skipped else str(report.longrepr).splitlines()[-1] if report.failed else ""
+        with open(path, "a", encoding="utf-8") as f:
+            f.write(json.dumps({"name": report.nodeid.split("::")[-1], "outcome": report.outcome, "why": why}) + "\n")
+
+
 @pytest.fixture(scope="session")
 def gpu():
     """trainer gpu-info --json"""

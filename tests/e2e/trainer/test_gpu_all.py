@@ -1,0 +1,83 @@
+"""How the GPU suites are run, with stand-ins for all of them: what fails, hangs, dies or is skipped is told, and nothing else is lost."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from support import ROOT
+
+PROGRAMS = {
+    "GPU ops good": 'echo 1..2; echo "ok 1 - add"; echo "ok 2 - relu"',
+    "GPU ops bad": 'echo "ok 1 - add"; echo "not ok 2 - relu"; echo "# 3 != 4"; exit 1',
+    "GPU ops crash": 'echo "ok 1 - add"; kill -SEGV $$',
+    "GPU ops hang": 'echo "ok 1 - add"; sleep 60',
+    "GPU ops none": 'echo "1..0 # SKIP no driver"',
+}
+TESTS = {
+    "test_gpu_ranks.py": "import pytest\n\ndef test_good():\n    print('a figure: 7')\n\ndef test_bad():\n    assert 1 == 2, 'they differ'\n\n"
+                         "def test_absent():\n    pytest.skip('no redis-server')\n",
+    "test_gpu_training.py": "import time\n\ndef test_first():\n    pass\n\ndef test_slow():\n    time.sleep(60)\n",
+}
+
+
+@pytest.fixture
+def suites(tmp_path):
+    """suites(*args) -> exit status, output, what gpu-test.json holds, seconds"""
+    build, python = tmp_path / "build", tmp_path / "tests/gpu"
+    (build / "worker").mkdir(parents=True)
+    (build / "worker/trainer").write_text("#!/bin/sh\necho '{}'\n")
+    python.mkdir(parents=True)
+    (tmp_path / "tests/e2e").symlink_to(ROOT / "tests/e2e")
+    shutil.copy(ROOT / "tests/gpu/conftest.py", python)
+    for name, text in TESTS.items():
+        (python / name).write_text(text)
+    listed = [{"name": n, "suite": ["crun:gpu"], "cmd": ["sh", "-c", c], "env": {"A": "b"}, "timeout": 3} for n, c in PROGRAMS.items()]
+    listed.append({"name": "another", "suite": ["crun:unit"], "cmd": ["false"], "env": {}, "timeout": 3})
+    (tmp_path / "meson").write_text(f"#!/bin/sh\ncat <<'EOF'\n{json.dumps(listed)}\nEOF\n")
+    for program in (tmp_path / "meson", build / "worker/trainer"):
+        program.chmod(0o755)
+
+    def go(*args):
+        start = time.monotonic()
+        p = subprocess.run([sys.executable, ROOT / "tests/gpu/all.py", "--build", build, "--out", tmp_path / "out", "--python", python, *map(str, args)],
+                           capture_output=True, text=True, timeout=120, env=dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", CRUN_BUILD=str(build)))
+        found = pathlib.Path(tmp_path / "out/gpu-test.json")
+        return p.returncode, p.stdout + p.stderr, json.loads(found.read_text()) if found.exists() else None, time.monotonic() - start
+
+    return go
+
+
+def test_each_suite_is_told_of(suites):
+    rc, out, found, _ = suites("GPU ops", "ranks")
+    assert rc == 1, out
+    by = {s["suite"]: s for s in found["suites"]}
+    assert list(by) == [*PROGRAMS, "ranks"] and not found["left_out"]
+    assert by["GPU ops good"]["passed"] == ["add", "relu"] and not by["GPU ops good"]["failed"]
+    assert by["GPU ops bad"]["failed"] == ["relu"] and "# 3 != 4" in out
+    assert by["GPU ops crash"]["failed"] == ["GPU ops crash: exit status -11"]
+    assert by["GPU ops hang"]["failed"] == ["GPU ops hang: no end within 3 s"] and by["GPU ops hang"]["passed"] == ["add"]
+    assert by["GPU ops none"]["skipped"] == ["no driver"] and "skipped: no driver" in out
+    ranks = by["ranks"]
+    assert ranks["passed"] == ["test_good"] and "they differ" in ranks["output"] and "a figure: 7" in out
+    assert len(ranks["failed"]) == 1 and ranks["failed"][0].startswith("test_bad")
+    assert len(ranks["skipped"]) == 1 and "no redis-server" in ranks["skipped"][0]
+    assert out.splitlines()[-1] == "6 passed, 4 failed, 2 skipped"
+
+
+def test_the_budget_ends_a_suite_but_keeps_its_results(suites):
+    rc, out, found, seconds = suites("--budget", 9, "good", "training", "ranks")
+    assert rc == 1 and seconds < 25
+    by = {s["suite"]: s for s in found["suites"]}
+    assert list(by) == ["GPU ops good", "training"] and found["left_out"] == ["ranks"]
+    assert by["training"]["passed"] == ["test_first"] and "no end within" in by["training"]["failed"][0]
+    assert "left out for lack of time: ranks" in out
+
+
+def test_a_suite_that_is_none_is_refused(suites):
+    rc, out, found, _ = suites("opps")
+    assert rc == 1 and "'opps' is part of no suite's name: GPU ops good" in out and found is None

@@ -1,0 +1,135 @@
+"""Every suite that needs a GPU, each in a process of its own with a deadline.
+
+usage: all.py --build DIR --out DIR [--budget SECONDS] [SUITE...]
+
+A SUITE is a part of a name ("ops", "GPU ops fp32", "ranks"). gpu-test.json in the out folder is written anew after each suite, so that what was found
+is there however the run ends; what no longer fits into the budget is named. The last line sums up; the exit status is 1 where something failed."""
+import argparse
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+LIMIT = {"sanitizer": 1200, "training": 600, "ranks": 400}  # seconds of a pytest file; others 200
+LAST = ["training", "ranks", "sanitizer"]  # after everything quick
+SHOWN = 60  # lines of a suite that failed
+START = time.monotonic()
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--build", type=pathlib.Path, required=True)
+    p.add_argument("--out", type=pathlib.Path, required=True)
+    p.add_argument("--budget", type=float, default=3600, help="seconds for all (3600)")
+    p.add_argument("--python", type=pathlib.Path, default=HERE, help="folder of the pytest files (for tests)")
+    p.add_argument("suites", nargs="*", metavar="SUITE")
+    return p.parse_args()
+
+
+def programs(build):
+    """(name, command, environment, limit) of meson's suite `gpu`."""
+    listed = subprocess.run(["meson", "introspect", "--tests", str(build)], stdout=subprocess.PIPE, text=True, check=True).stdout
+    for t in json.loads(listed):
+        if any(s.split(":")[-1] == "gpu" for s in t["suite"]):
+            yield t["name"], t["cmd"], t["env"], t["timeout"]
+
+
+def files(options):
+    """The same of the pytest files."""
+    for f in options.python.glob("test_*.py"):
+        name = re.sub("^test_(gpu_)?", "", f.stem)
+        yield name, [sys.executable, "-m", "pytest", "-q", "-ra", "-s", "-p", "no:cacheprovider", str(f)], {}, LIMIT.get(name, 200)
+
+
+def wanted(options):
+    every = sorted([*programs(options.build), *files(options)], key=lambda s: (LAST.index(s[0]) if s[0] in LAST else -1))
+    for word in options.suites:
+        if not any(word in s[0] for s in every):
+            raise SystemExit(f"gpu-test: '{word}' is part of no suite's name: {', '.join(s[0] for s in every)}")
+    return [s for s in every if not options.suites or any(word in s[0] for word in options.suites)]
+
+
+def run(command, env, seconds):
+    """(output, exit status or None when it was out of time)"""
+    p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=dict(os.environ, **env), start_new_session=True)
+    try:
+        return p.communicate(timeout=seconds)[0], p.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(p.pid, signal.SIGKILL)
+        return p.communicate()[0], None
+
+
+def count_tap(text):
+    """{"passed": [names], ...} of what a program printed."""
+    found = {"passed": [], "failed": [], "skipped": re.findall(r"^1\.\.0 # SKIP (.*)", text, re.M)}
+    for bad, name in re.findall(r"^(not )?ok \d+ ?-? ?(.*)", text, re.M):
+        found["skipped" if "# SKIP" in name else "failed" if bad else "passed"].append(name)
+    return found
+
+
+def count_pytest(path):
+    """From the lines that conftest.py appends, a line a test."""
+    found = {"passed": [], "failed": [], "skipped": []}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        t = json.loads(line)
+        found[t["outcome"]].append(t["name"] + (f": {t['why']}" if t["why"] else ""))
+    return found
+
+
+def one(options, name, command, env, limit):
+    began = time.monotonic()
+    seconds = min(limit, options.budget - (began - START))
+    lines = options.out / f"tests-{name.replace(' ', '-')}.jsonl"
+    lines.unlink(missing_ok=True)
+    text, status = run(command, dict(env, CRUN_GPU_LINES=str(lines)), seconds)
+    found = count_pytest(lines) if "pytest" in command else count_tap(text)
+    if status is None:
+        found["failed"].append(f"{name}: no end within {seconds:.0f} s")
+    elif status not in (0, 5) and not found["failed"]:  # a crash between cases; 5: pytest had no case
+        found["failed"].append(f"{name}: exit status {status}")
+    elif not any(found.values()):
+        found["failed"].append(f"{name}: no case ran")
+    tells = found["failed"] or ("pytest" in command and found["passed"])  # the latter print figures
+    return dict(found, suite=name, seconds=round(time.monotonic() - began, 1), output=text[-20000:] if tells else "")
+
+
+def show(r):
+    print(f"{r['suite']:24} {len(r['passed']):4} passed {len(r['failed']):4} failed {len(r['skipped']):4} skipped {r['seconds']:7.1f} s", flush=True)
+    for line in r["output"].splitlines()[-SHOWN:]:
+        print(f"    | {line}")
+    for why in sorted(set(r["skipped"])):
+        print(f"    skipped: {why}")
+    for why in r["failed"]:
+        print(f"    FAILED: {why}", flush=True)
+
+
+def save(options, results):
+    part = options.out / "gpu-test.part"
+    part.write_text(json.dumps(results, indent=1) + "\n")
+    part.replace(options.out / "gpu-test.json")
+
+
+def main():
+    options = arguments()
+    options.out.mkdir(parents=True, exist_ok=True)
+    results = {"date": time.strftime("%Y-%m-%d"), "suites": [], "left_out": []}
+    for suite in wanted(options):
+        if options.budget - (time.monotonic() - START) < 5:
+            results["left_out"].append(suite[0])
+        else:
+            results["suites"].append(one(options, *suite))
+            show(results["suites"][-1])
+        save(options, results)
+    totals = [sum(len(r[k]) for r in results["suites"]) for k in ("passed", "failed", "skipped")]
+    if results["left_out"]:
+        print(f"left out for lack of time: {', '.join(results['left_out'])}")
+    print("%d passed, %d failed, %d skipped" % tuple(totals))
+    return 1 if totals[1] else 0
+
+
+sys.exit(main())
