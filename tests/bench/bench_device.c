@@ -1,7 +1,10 @@
 /* Training images a second of a device without loader and communication.
  *   bench_device [device=cpu] [arch=resnet18] [image=64] [batch=32] [threads=1] [type=f32|bf16|emulated|eval] [steps=10] [profile=0|1] [classes=10] [serve=0|1]
- * serve=1: on each line of standard input the steps are run again, and the seconds of the fastest are printed: for taking turns with others.
- * Prints: device, arch, image, batch, threads, type, images/s of the fastest and of the median step, MB of plan memory. */
+ * Prints: device, arch, image, batch, threads, type, images/s of the fastest and of the median step, and of a step of which every operation took
+ * as long as in its fastest run (what lies between operations, copies of weights and the update among it, counting as one of
+ * them); MB of plan memory.
+ * serve=1: on each line of standard input the steps are run again, and the seconds are printed of the fastest step of this turn and of the
+ * sum of the operations' fastest of all turns: for taking turns with others. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,128 +17,197 @@
 #include "worker/model/model.h"
 #include "worker/program/program.h"
 
+enum { MAX_STEPS = 4096 };
+
+struct bench {
+    const char *type, *device;
+    struct model_options model;
+    int batch, threads, steps, profile, serve;
+    bool training;
+
+    struct program *p;
+    struct device *d;
+    const struct device_ops *ops;
+    struct plan *plan;
+    void *params, *stats, *reduce, *momentum;
+    struct batch data;
+    uint64_t version;
+    double *times; /* seconds of the steps of this turn */
+
+    double fastest[MAX_STEPS], between; /* seconds; 0: not run yet */
+    double inside;                      /* of the step under way */
+    int at;
+};
+
+static void keep_lower(double *best, double v)
+{
+    if (*best <= 0 || v < *best)
+        *best = v;
+}
+
+static void on_op(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns)
+{
+    struct bench *b = ctx;
+    const double took = (double)(end_ns - start_ns) * 1e-9;
+    (void)label, (void)kernel, (void)op;
+    b->inside += took;
+    if (b->at < MAX_STEPS)
+        keep_lower(&b->fastest[b->at++], took);
+}
+
+static double sum_of_fastest(const struct bench *b)
+{
+    double sum = b->between;
+    for (int i = 0; i < b->at; i++)
+        sum += b->fastest[i];
+    return sum;
+}
+
+static int make_params(struct bench *b, struct err *e)
+{
+    const size_t real = dtype_size(b->ops->real);
+    TRY(b->ops->alloc(b->d, b->p->n_train * real, &b->params, e));
+    TRY(b->ops->alloc(b->d, b->p->n_stats * real, &b->stats, e));
+    TRY(b->ops->alloc(b->d, b->p->n_reduce * real, &b->reduce, e));
+    TRY(b->ops->alloc(b->d, b->p->n_train * real, &b->momentum, e));
+    for (int i = 0; i < b->p->nparams; i++)
+        for (size_t k = 0; k < b->p->params[i].count; k++) {
+            const struct param *q = &b->p->params[i];
+            const double v = param_initial(q, 0, k);
+            void *arena = q->role == PARAM_TRAIN ? b->params : b->stats;
+            if (b->ops->real == DT_F32)
+                ((float *)arena)[q->offset + k] = (float)v;
+            else
+                ((double *)arena)[q->offset + k] = v;
+        }
+    return 0;
+}
+
+static void make_batch(struct bench *b)
+{
+    const size_t pixels = (size_t)b->batch * 3 * (size_t)b->model.image_size * (size_t)b->model.image_size;
+    uint8_t *images = malloc(pixels);
+    int32_t *labels = malloc(sizeof(*labels) * (size_t)b->batch);
+    float *weights = malloc(sizeof(*weights) * (size_t)b->batch);
+    for (size_t i = 0; i < pixels; i++)
+        images[i] = (uint8_t)(i * 2654435761u >> 13);
+    for (int n = 0; n < b->batch; n++) {
+        labels[n] = n % b->model.classes;
+        weights[n] = 1;
+    }
+    b->data = (struct batch){images, labels, weights};
+    b->times = malloc(sizeof(*b->times) * (size_t)b->steps);
+}
+
+static int open_all(struct bench *b, struct err *e)
+{
+    const bool bf16 = b->type[0] == 'b' || strcmp(b->type, "emulated") == 0;
+    TRY(model_build(&b->p, &b->model, e));
+    TRY(device_open(&b->d, b->device, &(struct device_options){.threads = b->threads}, e));
+    b->ops = b->d->ops;
+    TRY(make_params(b, e));
+    make_batch(b);
+    const struct plan_options o = {.batch = b->batch,
+                                   .training = b->training,
+                                   .emulate = strcmp(b->type, "emulated") == 0,
+                                   .compute = bf16 ? DT_BF16 : b->ops->real,
+                                   .params = b->params,
+                                   .stats = b->stats,
+                                   .reduce = b->reduce};
+    return b->ops->plan(b->d, b->p, &o, &b->plan, e);
+}
+
+static void close_all(struct bench *b)
+{
+    b->ops->plan_close(b->plan);
+    b->ops->release(b->d, b->params);
+    b->ops->release(b->d, b->stats);
+    b->ops->release(b->d, b->reduce);
+    b->ops->release(b->d, b->momentum);
+    b->ops->close(b->d);
+    program_destroy(b->p);
+    free((void *)b->data.images);
+    free((void *)b->data.labels);
+    free((void *)b->data.weights);
+    free(b->times);
+}
+
+static int step(struct bench *b, double *ret_seconds, struct err *e)
+{
+    const struct run_trace trace = {b, on_op};
+    const struct run_args a = {
+        .batch = b->data, .grad_scale = 1, .params_version = b->training ? ++b->version : 1, .trace = &trace};
+    const struct update u = {.n = b->p->n_train, .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4, .grad_mul = 1};
+    const size_t count = (b->p->n_train + b->p->n_stats + METRIC_COUNT) * dtype_size(b->ops->real);
+    const int64_t start = clock_ns();
+    b->at = 0;
+    b->inside = 0;
+    TRY(b->ops->run(b->plan, &a, e));
+    if (b->training)
+        TRY(b->ops->update(b->d, &u, b->params, b->reduce, b->momentum, (const char *)b->reduce + count, e));
+    *ret_seconds = (double)(clock_ns() - start) * 1e-9;
+    keep_lower(&b->between, *ret_seconds - b->inside);
+    return 0;
+}
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-struct bench {
-    const char *type, *device;
-    struct model_options model;
-    int batch, threads, steps, profile, serve;
-};
-
-static int run(const struct bench *o, struct err *e)
+static int run(struct bench *b, struct err *e)
 {
-    struct program *p;
-    struct device *d;
-    struct plan *pl;
-    void *params, *stats, *reduce, *momentum;
-    bool training = strcmp(o->type, "eval") != 0, bf16 = o->type[0] == 'b' || strcmp(o->type, "emulated") == 0;
-    TRY(model_build(&p, &o->model, e));
-    TRY(device_open(&d, o->device, &(struct device_options){.threads = o->threads}, e));
-    const struct device_ops *ops = d->ops;
-    size_t real = dtype_size(ops->real);
-    TRY(ops->alloc(d, p->n_train * real, &params, e));
-    TRY(ops->alloc(d, p->n_stats * real, &stats, e));
-    TRY(ops->alloc(d, p->n_reduce * real, &reduce, e));
-    TRY(ops->alloc(d, p->n_train * real, &momentum, e));
-    for (int i = 0; i < p->nparams; i++)
-        for (size_t k = 0; k < p->params[i].count; k++) {
-            double v = param_initial(&p->params[i], 0, k);
-            void *arena = p->params[i].role == PARAM_TRAIN ? params : stats;
-            if (ops->real == DT_F32)
-                ((float *)arena)[p->params[i].offset + k] = (float)v;
-            else
-                ((double *)arena)[p->params[i].offset + k] = v;
-        }
-    struct plan_options po = {.batch = o->batch,
-                              .training = training,
-                              .emulate = strcmp(o->type, "emulated") == 0,
-                              .compute = bf16 ? DT_BF16 : ops->real,
-                              .params = params,
-                              .stats = stats,
-                              .reduce = reduce};
-    TRY(ops->plan(d, p, &po, &pl, e));
-
-    size_t pixels = (size_t)o->batch * 3 * (size_t)o->model.image_size * (size_t)o->model.image_size;
-    uint8_t *images = malloc(pixels);
-    int32_t *labels = malloc(sizeof(*labels) * (size_t)o->batch);
-    float *weights = malloc(sizeof(*weights) * (size_t)o->batch);
-    double *times = malloc(sizeof(*times) * (size_t)(o->steps + 1));
-    for (size_t i = 0; i < pixels; i++)
-        images[i] = (uint8_t)(i * 2654435761u >> 13);
-    for (int n = 0; n < o->batch; n++) {
-        labels[n] = n % o->model.classes;
-        weights[n] = 1;
-    }
-    struct update u = {.n = p->n_train, .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4, .grad_mul = 1};
-    const char *count = (const char *)reduce + (p->n_train + p->n_stats + METRIC_COUNT) * real;
-    int64_t version = 0;
-    for (int c = '\n'; c != EOF; c = o->serve ? getchar() : EOF) {
+    double first;
+    TRY(open_all(b, e));
+    TRY(step(b, &first, e)); /* not counted */
+    b->between = 0;
+    memset(b->fastest, 0, sizeof b->fastest);
+    for (int c = '\n'; c != EOF; c = b->serve ? getchar() : EOF) {
         if (c != '\n')
             continue;
-        for (int i = version > 0; i <= o->steps; i++) { /* the very first one is not counted */
-            struct run_args a = {.batch = {images, labels, weights},
-                                 .grad_scale = 1,
-                                 .params_version = training ? (uint64_t)++version : 1};
-            int64_t start = clock_ns();
-            TRY(ops->run(pl, &a, e));
-            if (training)
-                TRY(ops->update(d, &u, params, reduce, momentum, count, e));
-            times[i] = (double)(clock_ns() - start) * 1e-9;
-        }
-        double best = times[1];
-        for (int i = 2; i <= o->steps; i++)
-            best = times[i] < best ? times[i] : best;
-        if (o->serve) {
-            printf("%.6f\n", best);
-            fflush(stdout);
-        }
+        for (int i = 0; i < b->steps; i++)
+            TRY(step(b, &b->times[i], e));
+        qsort(b->times, (size_t)b->steps, sizeof(*b->times), by_value);
+        if (b->serve)
+            printf("%.6f %.6f\n", b->times[0], sum_of_fastest(b));
+        fflush(stdout);
     }
-    qsort(times + 1, (size_t)o->steps, sizeof(*times), by_value);
-    printf("%s %s image=%d batch=%d threads=%d %s: %.1f images/s best, %.1f median, %.1f MB\n", o->device,
-           o->model.arch, o->model.image_size, o->batch, o->threads, o->type, o->batch / times[1],
-           o->batch / times[(o->steps + 1) / 2],
-           strcmp(ops->name, "cpu") == 0 ? (double)cpu_plan_bytes(pl) / 1e6 : 0.0);
-    if (o->profile && strcmp(ops->name, "cpu") == 0)
-        cpu_plan_profile(pl, stdout);
-    free(images);
-    free(labels);
-    free(weights);
-    free(times);
-    ops->plan_close(pl);
-    ops->release(d, params);
-    ops->release(d, stats);
-    ops->release(d, reduce);
-    ops->release(d, momentum);
-    ops->close(d);
-    program_destroy(p);
+    const bool cpu = strcmp(b->ops->name, "cpu") == 0;
+    printf("%s %s image=%d batch=%d threads=%d %s: %.1f images/s best, %.1f median, %.1f of each operation's fastest "
+           "run; %.1f MB\n",
+           b->device, b->model.arch, b->model.image_size, b->batch, b->threads, b->type, b->batch / b->times[0],
+           b->batch / b->times[b->steps / 2], b->batch / sum_of_fastest(b),
+           cpu ? (double)cpu_plan_bytes(b->plan) / 1e6 : 0.0);
+    if (b->profile && cpu)
+        cpu_plan_profile(b->plan, stdout);
+    close_all(b);
     return 0;
 }
 
 int main(int argc, char **argv)
 {
+    static struct bench b;
     struct err e = {0};
-    struct bench o = {.type = option(argc, argv, "type", "f32"),
-                      .device = option(argc, argv, "device", "cpu"),
-                      .batch = number(argc, argv, "batch", "32"),
-                      .threads = number(argc, argv, "threads", "1"),
-                      .steps = number(argc, argv, "steps", "10"),
-                      .profile = number(argc, argv, "profile", "0"),
-                      .serve = number(argc, argv, "serve", "0"),
-                      .model = {.arch = option(argc, argv, "arch", "resnet18"),
-                                .classes = number(argc, argv, "classes", "10"),
-                                .channels = 3,
-                                .image_size = number(argc, argv, "image", "64"),
-                                .mean = {0.5f, 0.5f, 0.5f},
-                                .std = {0.25f, 0.25f, 0.25f}}};
-    if (o.batch < 1 || o.steps < 1) {
+    b = (struct bench){.type = option(argc, argv, "type", "f32"),
+                       .device = option(argc, argv, "device", "cpu"),
+                       .batch = number(argc, argv, "batch", "32"),
+                       .threads = number(argc, argv, "threads", "1"),
+                       .steps = number(argc, argv, "steps", "10"),
+                       .profile = number(argc, argv, "profile", "0"),
+                       .serve = number(argc, argv, "serve", "0"),
+                       .model = {.arch = option(argc, argv, "arch", "resnet18"),
+                                 .classes = number(argc, argv, "classes", "10"),
+                                 .channels = 3,
+                                 .image_size = number(argc, argv, "image", "64"),
+                                 .mean = {0.5f, 0.5f, 0.5f},
+                                 .std = {0.25f, 0.25f, 0.25f}}};
+    b.training = strcmp(b.type, "eval") != 0;
+    if (b.batch < 1 || b.steps < 1) {
         fprintf(stderr, "batch and steps are at least 1\n");
         return 2;
     }
-    if (run(&o, &e) < 0) {
+    if (run(&b, &e) < 0) {
         fprintf(stderr, "bench_device: %s\n", e.text);
         return 1;
     }
