@@ -369,9 +369,11 @@ int cudnn_bar(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_sh
     snprintf(p->name, sizeof p->name, "none");
     p->next = d->plans;
     d->plans = p;
-    TRY(cudnn_choose(d, p, 0, e));
+    cudnn_choose(d, p, 0);
     p->measured = true;
-    return lasting && d->cache_dir ? cudnn_cache_put(d, p, 0, e) : 0;
+    if (lasting)
+        cudnn_cache_put(d, p, 0);
+    return 0;
 }
 
 static int adopt_barred(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, char *why,
@@ -409,7 +411,8 @@ int cudnn_adopt(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_
     }
     p->next = d->plans;
     d->plans = p;
-    return cudnn_choose(d, p, 0, e);
+    cudnn_choose(d, p, 0);
+    return 0;
 }
 
 static struct cudnn_plan *chosen(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
@@ -454,14 +457,15 @@ int cudnn_find(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_s
     return 0;
 }
 
-int cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us, struct err *e)
+void cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us)
 {
     for (struct cudnn_plan *q = d->plans; q; q = q->next)
         if (q != p && same_graph(q, p->pattern, &p->shape))
             q->chosen = false;
     p->chosen = true;
     p->measured = us > 0;
-    return d->cache_dir && us > 0 ? cudnn_cache_put(d, p, us, e) : 0;
+    if (us > 0)
+        cudnn_cache_put(d, p, us);
 }
 
 void cudnn_measured(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)

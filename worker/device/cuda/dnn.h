@@ -73,7 +73,7 @@ int cudnn_find(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *
 int cudnn_candidates(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
                      int cap, int *ret_n, struct err *e);
 /* This one from now on; into the cache, with the time that it took (microseconds, 0: not measured). */
-int cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us, struct err *e);
+void cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us);
 
 enum cudnn_pattern cudnn_plan_pattern(const struct cudnn_plan *p);
 bool cudnn_plan_measured(

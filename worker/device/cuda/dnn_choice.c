@@ -174,7 +174,7 @@ int cudnn_cache_get(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_sh
     cache_path(d, p, s, dir, file);
     int rc = json_read_file(file, 1 << 16, &o, &e);
     if (rc < 0) {
-        if (rc != -ENOENT)
+        if (rc != -ENOENT && rc != -ENOTDIR)
             log_warn("cudnn", "%s; the plan is chosen anew", e.text);
         return -ENOENT;
     }
@@ -183,7 +183,7 @@ int cudnn_cache_get(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_sh
     return *ret ? 0 : -ENOENT;
 }
 
-int cudnn_cache_put(struct cudnn *d, const struct cudnn_plan *p, double us, struct err *e)
+static int write_file(const struct cudnn *d, const struct cudnn_plan *p, double us, struct err *e)
 {
     char dir[PATH_BYTES], file[PATH_BYTES + 160], part[PATH_BYTES + 192];
     cache_path(d, p->pattern, &p->shape, dir, file);
@@ -204,4 +204,13 @@ int cudnn_cache_put(struct cudnn *d, const struct cudnn_plan *p, double us, stru
     if (f)
         unlink(part);
     return err_errno(e, code, "write %s", file);
+}
+
+void cudnn_cache_put(struct cudnn *d, const struct cudnn_plan *p, double us)
+{
+    struct err e;
+    if (!d->cache_dir || d->unwritable || write_file(d, p, us, &e) == 0)
+        return;
+    d->unwritable = true;
+    log_warn("cudnn", "--plan-cache: %s; what is chosen in this run is not kept", e.text);
 }

@@ -21,6 +21,7 @@ struct cudnn_plan {
 struct cudnn {
     struct cudnn_options o;
     char *cache_dir;
+    bool unwritable; /* the cache, as was told */
     char device[128];
     struct cudnn_parts parts; /* the properties */
     cudnnBackendDescriptor_t props;
@@ -41,6 +42,7 @@ void cudnn_measured(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_sh
 
 /* The cache's text for a graph, malloc'ed; -ENOENT if it has none (unreadable files count as none and are said in the log). */
 int cudnn_cache_get(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, char **ret);
-int cudnn_cache_put(struct cudnn *d, const struct cudnn_plan *p, double us, struct err *e);
+/* Nothing where there is no cache. One that cannot be written is told of once and left alone. */
+void cudnn_cache_put(struct cudnn *d, const struct cudnn_plan *p, double us);
 
 #endif

@@ -112,7 +112,7 @@ static char *choose_last(const char *cache)
     const int n = candidates(d, DNN_CONV, &halves, all);
     assert_true(n > 1);
     assert_string_not_equal(cudnn_plan_choice(all[0]), cudnn_plan_choice(all[n - 1]));
-    MUST(cudnn_choose(d, all[n - 1], 12.5, e));
+    cudnn_choose(d, all[n - 1], 12.5);
     assert_true(cudnn_plan_measured(all[n - 1]));
     char *r = strdup(cudnn_plan_choice(all[n - 1]));
     cudnn_close(d);
@@ -217,6 +217,35 @@ static void a_damaged_file_is_told_of_and_left_alone(void **state)
     (void)state;
 }
 
+static int warnings;
+
+static void count_lines(void *arg, const char *line, size_t n)
+{
+    warnings++;
+    log_to_buffer(arg, line, n);
+}
+
+static void a_cache_that_cannot_be_written_is_told_of_once(void **state)
+{
+    char cache[256];
+    subfolder(cache, sizeof cache, "no folder");
+    FILE *f = fopen(cache, "w");
+    fclose(f);
+    log_redirect(count_lines, NULL);
+    struct cudnn *d = open_with((struct cudnn_options){.cache_dir = cache});
+    struct cudnn_plan *all[MANY];
+    candidates(d, DNN_CONV, &halves, all);
+    cudnn_choose(d, all[0], 12.5);
+    candidates(d, DNN_DGRAD, &halves, all);
+    cudnn_choose(d, all[0], 12.5);
+    log_redirect(NULL, NULL);
+    assert_true(cudnn_plan_measured(find(d, DNN_DGRAD, &halves)));
+    assert_int_equal(1, warnings);
+    assert_non_null(strstr(logged, cache));
+    cudnn_close(d);
+    (void)state;
+}
+
 /* The properties of another card: only its name differs. */
 static char *renamed(void)
 {
@@ -270,7 +299,7 @@ static void the_list_of_a_checkpoint_gives_the_same_plans(void **state)
             static const enum cudnn_pattern plain[] = {DNN_CONV, DNN_DGRAD, DNN_WGRAD};
             struct cudnn_plan *all[MANY];
             const int n = candidates(from, plain[p], shapes[i], all);
-            MUST(cudnn_choose(from, all[n - 1], i == 0 ? 3.5 : 0, e)); /* the halves are measured */
+            cudnn_choose(from, all[n - 1], i == 0 ? 3.5 : 0); /* the halves are measured */
         }
     }
     MUST(cudnn_export(from, &text, e));
@@ -444,6 +473,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_candidate_is_adopted_from_its_text),
         cmocka_unit_test(a_plan_is_executed_more_than_once),
         cmocka_unit_test(a_cached_plan_is_taken_as_measured),
+        cmocka_unit_test(a_cache_that_cannot_be_written_is_told_of_once),
         cmocka_unit_test(a_damaged_file_is_told_of_and_left_alone),
         cmocka_unit_test(another_card_cudnn_or_rule_has_another_folder),
         cmocka_unit_test(the_list_of_a_checkpoint_gives_the_same_plans),
