@@ -59,7 +59,9 @@ def take_package(package, to):
             take_library(path, to / "lib")
         elif path.suffix == ".pc":
             pc = path.read_text().replace("/x86_64-linux-gnu", "")
-            (to / "lib/pkgconfig" / path.name).write_text(re.sub(r"(?m)^prefix=.*$", "prefix=${pcfiledir}/../..", pc).replace("/usr/", "${prefix}/"))
+            own = re.sub(r"(?m)^prefix=.*\n", "", pc)  # some have none
+            own = re.sub(r"(?m)=/usr$", "=${prefix}", own).replace("/usr/", "${prefix}/")
+            (to / "lib/pkgconfig" / path.name).write_text("prefix=${pcfiledir}/../..\n" + own)
 
 
 def pack(parcel):
