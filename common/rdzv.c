@@ -109,6 +109,20 @@ static void next_round(struct step *s)
         rdzv_start_round_(s);
 }
 
+static int64_t latest(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The first round need not wait for more nodes; where it is held it must wait for the workers of rounds before. */
+static void full_house(struct step *s)
+{
+    if (s->r->m.not_before > s->now)
+        set_state(s->r, RDZV_LAST_CALL, s->r->m.not_before);
+    else
+        rdzv_start_round_(s);
+}
+
 /* After every event: can the next round begin, or has the gathering gained or lost its minimum? */
 static void settle(struct step *s)
 {
@@ -130,14 +144,14 @@ static void settle(struct step *s)
         if (r->m.round > 0)
             next_round(s);
         else if (t.ready >= c->max_nodes)
-            rdzv_start_round_(s);
+            full_house(s);
         else
-            set_state(r, RDZV_LAST_CALL, s->now + c->last_call_ms);
+            set_state(r, RDZV_LAST_CALL, latest(s->now + c->last_call_ms, r->m.not_before));
     } else if (r->m.state == RDZV_LAST_CALL) {
         if (t.ready < c->min_nodes && SOUND(4))
             set_state(r, RDZV_JOINING, s->now + c->join_timeout_ms);
         else if (t.ready >= c->max_nodes)
-            rdzv_start_round_(s);
+            full_house(s);
     }
 }
 
@@ -483,6 +497,8 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
         TRY(rdzv_add_node_(r, ev->node, &s.n, e));
     if (!r->m.begun) {
         r->m.begun = true;
+        if (r->config.hold_ms > 0)
+            r->m.not_before = now_ms + r->config.hold_ms;
         set_state(r, RDZV_JOINING, now_ms + r->config.join_timeout_ms);
     }
     TRY(table[r->m.state][ev->kind](&s));

@@ -108,6 +108,8 @@ struct rdzv_config {
     int64_t silence_ms;      /* an agent kills its workers when unheard for this long: 3000 */
     int64_t kill_ms;         /* bound of that kill: 1000 */
     uint64_t first_round;    /* number of the first round; >= 1 */
+    int64_t hold_ms; /* no round begins earlier after the first event: workers of rounds that this machine has not
+                                   seen may run that long; 0: there are none. Not compared, not in RDZV.JOIN */
 };
 
 struct rdzv_cause {

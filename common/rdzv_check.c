@@ -88,8 +88,8 @@ static int check_state(const struct rdzv *r, const struct tally *t, struct err *
         MUST(t->stopping == 0, "joining while %d members still have workers", t->stopping);
         break;
     case RDZV_LAST_CALL:
-        MUST(t->ready >= c->min_nodes && t->ready < c->max_nodes, "last call with %d nodes, allowed are %d to %d",
-             t->ready, c->min_nodes, c->max_nodes);
+        MUST(t->ready >= c->min_nodes && (t->ready < c->max_nodes || r->m.deadline == r->m.not_before),
+             "last call with %d nodes, allowed are %d to %d", t->ready, c->min_nodes, c->max_nodes);
         MUST(r->m.round == 0, "last call after round %llu", (unsigned long long)r->m.round);
         break;
     case RDZV_RUNNING:

@@ -128,6 +128,7 @@ int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *
     z->client->ops->close(z->client);
     z->client = NULL;
     z->options.job.first_round = last_round + 1;
+    z->options.job.hold_ms = z->options.job.silence_ms + z->options.job.kill_ms; /* others may still run the last one */
     TRY(open_client(z, &rdzv_client_local_ops, e));
     return 1;
 }

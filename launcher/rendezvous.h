@@ -2,7 +2,8 @@
  *
  * Who hosts: by what was typed (home.h) this crun may or must. It tries to listen; a port that is taken means that somebody hosts already, who is
  * dialled. Where nobody answers later on, and this crun may host, it tries again each second: so two agents that start at once settle it, and
- * an agent on the same machine takes over from a host that died. A hosting crun drains the job when it leaves, and stays until
+ * an agent on the same machine takes over from a host that died; its first round waits until the others, who may not know yet, have
+ * no workers left. A hosting crun drains the job when it leaves, and stays until
  * everybody has been told how the job ended. */
 #ifndef CRUN_LAUNCHER_RENDEZVOUS_H
 #define CRUN_LAUNCHER_RENDEZVOUS_H

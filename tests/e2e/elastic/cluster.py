@@ -53,6 +53,13 @@ class Node:
         with open(f"/proc/{self.pid}/task/{self.pid}/children") as f:
             return int(f.read().split()[0])
 
+    def worker(self):
+        """The pid of its only worker."""
+        agent = self.agent()
+        with open(f"/proc/{agent}/task/{agent}/children") as f:
+            pid, = f.read().split()
+        return int(pid)
+
     def kill_agent(self):
         os.kill(self.agent(), signal.SIGKILL)
 

@@ -132,6 +132,29 @@ def test_a_killed_agent_is_known_to_be_dead_at_once(cluster, stamps):
     cluster.finish(*(n for n in nodes if n is not nodes[2]))
 
 
+def test_a_new_host_waits_until_nobody_runs_the_last_round(cluster, stamps):
+    """The host and a worker die; another node, whose agent stands still, cannot be told."""
+    args = ["--nnodes", "1:3", "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "job", "--rdzv_conf", DEFAULTS, "--max-restarts", 3,
+            "--log-level", "info"]
+    host = cluster.node("--node-rank", 2, *args, program=STAMP)
+    wait("the host", lambda: "hosting at" in host.text())
+    failing, still = [cluster.node("--node-rank", i, *args, program=STAMP) for i in (0, 1)]
+    one, _ = stamps.wait_round(3)
+    worker = failing.worker()
+    host.process.kill()
+    host.wait()
+    agent = still.agent()
+    os.kill(agent, signal.SIGSTOP)
+    os.kill(worker, signal.SIGKILL)
+    try:
+        stamps.wait_round(1, after=one)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    stamps.wait_round(2, after=one)
+    stamps.never_two()
+    cluster.finish(failing, still)
+
+
 # --- silence ------------------------------------------------------------------------------------------------------
 
 
