@@ -81,8 +81,10 @@ def pack(parcel):
                 subprocess.run(["strip", "--strip-unneeded", file], check=True)
         (to / "glibc").write_text(platform.libc_ver()[1])
         pathlib.Path(parcel).parent.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(parcel, "w:xz", preset=3) as tar:
+        part = parcel + ".part"
+        with tarfile.open(part, "w:xz", preset=3) as tar:
             tar.add(to, arcname=".")
+        os.replace(part, parcel)
     size = os.path.getsize(parcel)
     print(f"{parcel}: {size / 2**20:.1f} MiB for {platform.machine()}, glibc {platform.libc_ver()[1]} or newer")
     if size > LIMIT:
