@@ -1,9 +1,9 @@
-/* steps DEVICE ARCH SIZE CLASSES BATCH STEPS THREADS DIR: training steps of a network from given weights on given images, for a
- * comparison with another framework. Plain SGD at rate 0.01.
+/* steps DEVICE ARCH SIZE CLASSES BATCH STEPS THREADS CLIP DIR: training steps of a network from given weights on given images, for a
+ * comparison with another framework. Plain SGD at rate 0.01; where CLIP is not 0, gradients are clipped to that norm.
  *
  * Reads DIR/weights.safetensors (torchvision's names, F64 or F32), DIR/images (STEPS, BATCH, SIZE, SIZE, 3) u8, DIR/labels
- * (STEPS, BATCH) i32. Writes DIR/<DEVICE>.safetensors, all F64: logits and "grad.<name>" of the first step, the losses of all, and the
- * parameters and statistics after the last under their own names. */
+ * (STEPS, BATCH) i32. Writes DIR/<DEVICE>.safetensors, all F64: logits and "grad.<name>" of the first step (not clipped), the losses of all,
+ * and the parameters and statistics after the last under their own names. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +22,7 @@ struct steps {
     struct plan *plan;
     struct state s;
     int batch, steps;
+    double clip;
     uint8_t *images;
     int32_t *labels;
     float *weights;
@@ -151,6 +152,11 @@ static int step(struct steps *t, int k, double *loss, struct err *e)
     const char *tail = (const char *)t->s.reduce + state_bytes(&t->s, t->p->n_train);
     const void *count = tail + state_bytes(&t->s, t->p->n_stats + METRIC_COUNT);
     struct update u = {.rule = UPDATE_SGD, .n = t->p->n_train, .lr = 0.01, .grad_mul = 1};
+    if (t->clip > 0) {
+        TRY(ops->grad_norm(t->dev, t->s.reduce, t->p->n_train, 1, count, t->s.norm, e));
+        u.norm = t->s.norm;
+        u.max_norm = t->clip;
+    }
     TRY(ops->update(t->dev, &u, t->s.params, t->s.reduce, t->s.momentum, count, e));
     TRY(ops->update_stats(t->dev, t->s.stats, tail, t->p->n_stats, 0.1, count, e));
     t->s.version++;
@@ -167,6 +173,7 @@ static int open_all(struct steps *t, char **argv, struct err *e)
                               .std = {0.229F, 0.224F, 0.225F, 1}};
     t->batch = atoi(argv[5]);
     t->steps = atoi(argv[6]);
+    t->clip = atof(argv[8]);
     TRY(model_build(&t->p, &m, e));
     TRY(device_open(&t->dev, argv[1], &(struct device_options){.threads = atoi(argv[7])}, e));
     TRY(state_init(&t->s, t->dev, t->p, &(struct state_options){0}, e));
@@ -184,9 +191,9 @@ static int open_all(struct steps *t, char **argv, struct err *e)
     for (int i = 0; i < t->batch; i++)
         t->weights[i] = 1;
     t->out = need((size_t)t->p->nparams * 2 + 2, sizeof *t->out);
-    TRY(read_file(argv[8], "images", t->images, n * image, e));
-    TRY(read_file(argv[8], "labels", t->labels, n * sizeof *t->labels, e));
-    return load_weights(t, argv[8], e);
+    TRY(read_file(argv[9], "images", t->images, n * image, e));
+    TRY(read_file(argv[9], "labels", t->labels, n * sizeof *t->labels, e));
+    return load_weights(t, argv[9], e);
 }
 
 static int run_all(struct steps *t, char **argv, struct err *e)
@@ -199,7 +206,7 @@ static int run_all(struct steps *t, char **argv, struct err *e)
     keep_values(t, "losses", losses, t->steps);
     for (int i = 0; i < t->p->nparams; i++)
         TRY(keep(t, "", &t->p->params[i], t->p->params[i].role == PARAM_TRAIN ? t->s.params : t->s.stats, e));
-    snprintf(path, sizeof path, "%s/%s.safetensors", argv[8], argv[1]);
+    snprintf(path, sizeof path, "%s/%s.safetensors", argv[9], argv[1]);
     return safetensors_write(path, t->out, t->n_out, NULL, e);
 }
 
@@ -207,8 +214,8 @@ int main(int argc, char **argv)
 {
     struct err e = {0};
     struct steps t = {0};
-    if (argc != 9) {
-        fprintf(stderr, "usage: steps DEVICE ARCH SIZE CLASSES BATCH STEPS THREADS DIR\n");
+    if (argc != 10) {
+        fprintf(stderr, "usage: steps DEVICE ARCH SIZE CLASSES BATCH STEPS THREADS CLIP DIR\n");
         return 2;
     }
     int rc = run_all(&t, argv, &e); /* the process ends here: nothing is given back */

@@ -4,16 +4,17 @@ torchvision's own random weights, images of random bytes, plain SGD at rate 0.01
 norm's eps) are rounded there, too. Norms: logits and losses by the largest difference, relative to the largest value; gradients of each
 parameter by ||a - b|| / ||b||.
 
-Logits and gradients are those of a first step from torchvision's own initial weights, and on ref ResNet-18 takes ten steps from them. A
-ResNet-50's first steps at this rate are larger than the weights of its first layers: a change of 1e-14 in the weights moves PyTorch's own
-losses by 1e-13, 1e-10, 1e-9, 1e-6, 1e-5, 1e-2, 1e-1 ... (docs/measurements.md); two of them are compared. In fp32 the same befalls ResNet-18:
-PyTorch's losses differ by 0.2 among themselves. Ten steps of all begin with the last scale of each block at 0, too (torchvision's
-zero_init_residual).
+Three runs: from torchvision's default weights, as it is; from the same with gradients clipped to norm 1; with the last scale of each block at
+0 (torchvision's zero_init_residual). Each gives logits and gradients of its first step and ten losses; but of a ResNet-50 from the default
+weights that is not clipped two are compared: its first gradients have norms of 1,000 and more, and a change of 1e-14 in the weights moves
+PyTorch's own losses by 1e-13, 1e-10, 1e-9, 1e-6, 1e-5, 1e-2, 1e-1 ... (docs/measurements.md). In fp32 PyTorch's losses from default weights
+differ by 0.2 among themselves (ResNet-18; ResNet-50 also when clipped), so cpu's are compared in the last run.
 
 ref computes in double precision: everything within 1e-9 of PyTorch in float64.
 cpu in fp32: logits within 1e-4, gradients within 2e-2 of PyTorch in float64 (a ResNet-50's from the default weights within PyTorch's own error
-in fp32 where that is larger: 1.9e-2 to 5.6e-2 with these few values to a batch norm), and a loss curve no further from the exact one than the
-widest gap at any step between four curves of PyTorch: the exact one and three in fp32 that differ in their order of summation only.
+in fp32 where that is larger: whatever the size of pictures and batch it is 1.3e-2 to 3.7e-2 there and 1.8e-2 to 3.5e-2 here), and a loss curve
+no further from the exact one than the widest gap at any step between four curves of PyTorch: the exact one and three in fp32 that differ in
+their order of summation only.
 """
 import subprocess
 
@@ -34,8 +35,8 @@ CASES = {"resnet18": (64, 8, STEPS), "resnet50": (48, 4, 2)}  # image size, batc
 class Weights:
     """Weights and batches, and what becomes of them here and there."""
 
-    def __init__(self, arch, folder, steps, zero_init):
-        self.arch, self.folder, self.steps = arch, folder, steps
+    def __init__(self, arch, folder, steps=STEPS, zero_init=False, clip=0):
+        self.arch, self.folder, self.steps, self.clip = arch, folder, steps, clip
         self.size, self.batch, _ = CASES[arch]
         torch.manual_seed(7)
         self.state = torchvision.models.__dict__[arch](num_classes=CLASSES, zero_init_residual=zero_init).state_dict()
@@ -48,9 +49,11 @@ class Weights:
         self.exact = self.torch(torch.float64, steps)
 
     def here(self, device):
-        subprocess.run([BUILD / "tests/peer/steps", device, self.arch, str(self.size), str(CLASSES), str(self.batch), str(self.steps),
-                        "2", self.folder], check=True, timeout=600)
-        return {k: v.numpy() for k, v in safetensors.torch.load_file(self.folder / f"{device}.safetensors").items()}
+        out = self.folder / f"{device}.safetensors"
+        if not out.exists():
+            subprocess.run([BUILD / "tests/peer/steps", device, self.arch, str(self.size), str(CLASSES), str(self.batch), str(self.steps),
+                            "2", str(self.clip), self.folder], check=True, timeout=1200)
+        return {k: v.numpy() for k, v in safetensors.torch.load_file(out).items()}
 
     def torch(self, dtype, steps, threads=2, memory_format=torch.contiguous_format, mkldnn=True):
         torch.set_num_threads(threads)
@@ -74,6 +77,8 @@ class Weights:
                     for name, p in model.named_parameters():  # here gradients are sums over the batch
                         out["grad." + name] = p.grad.double().numpy() * self.batch
                 losses.append(loss.item())
+                if self.clip:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), self.clip)
                 optimizer.step()
         out["losses"] = np.array(losses)
         out.update((k, v.double().numpy()) for k, v in model.state_dict().items() if v.is_floating_point())
@@ -83,8 +88,9 @@ class Weights:
 class Case:
     def __init__(self, arch, folder):
         self.name = f"{arch}, {CASES[arch][0]} pixels, batch {CASES[arch][1]}"
-        self.first = Weights(arch, folder / "first", CASES[arch][2], False)
-        self.ten = Weights(arch, folder / "ten", STEPS, True)
+        self.runs = {"default weights": Weights(arch, folder / "default", CASES[arch][2]),
+                     "clipped": Weights(arch, folder / "clipped", clip=1),
+                     "zero_init_residual": Weights(arch, folder / "zero", zero_init=True)}
 
 
 @pytest.fixture(scope="module", params=list(CASES))
@@ -101,38 +107,41 @@ def norm(a, b):
     return np.linalg.norm(a - b) / np.linalg.norm(b)
 
 
-def gradients(got, expected):
+def worst_gradient(got, expected):
     names = [k for k in expected if k.startswith("grad.")]
     assert len(names) > 60
     assert set(expected) - {"logits", "losses"} == set(got) - {"logits", "losses"}
     # where a scale of 0 follows, gradients are 0
-    return {k: norm(got[k], expected[k]) if expected[k].any() else np.abs(got[k]).max() for k in names}
+    return max((norm(got[k], expected[k]) if expected[k].any() else np.abs(got[k]).max(), k) for k in names)
 
 
 def test_ref_equals_float64(case):
-    got, ten = case.first.here("ref"), case.ten.here("ref")
-    worst, layer = max((v, k) for k, v in gradients(got, case.first.exact).items())
-    after = max(norm(ten[k], case.ten.exact[k]) for k in case.ten.state if k in ten)
-    logits = largest(got["logits"], case.first.exact["logits"])
-    early, losses = largest(got["losses"], case.first.exact["losses"]), largest(ten["losses"], case.ten.exact["losses"])
-    print(f"{case.name}, ref against float64: logits {logits:.1e}, gradients {worst:.1e} ({layer}), {case.first.steps} losses {early:.1e}, "
-          f"{STEPS} losses from zero_init_residual {losses:.1e}, weights and statistics after them {after:.1e}")
-    assert logits <= 1e-9 and worst <= 1e-9 and early <= 1e-9 and losses <= 1e-9 and after <= 1e-9
+    for name, w in case.runs.items():
+        got = w.here("ref")
+        worst, layer = worst_gradient(got, w.exact)
+        after = max(norm(got[k], w.exact[k]) for k in w.state if k in got)
+        logits, losses = largest(got["logits"], w.exact["logits"]), largest(got["losses"], w.exact["losses"])
+        print(f"{case.name}, {name}, ref against float64: logits {logits:.1e}, gradients {worst:.1e} ({layer}), {w.steps} losses {losses:.1e}, "
+              f"weights and statistics after them {after:.1e}")
+        assert logits <= 1e-9 and worst <= 1e-9 and losses <= 1e-9 and after <= 1e-9, name
 
 
-def test_cpu_is_as_close_as_pytorch_to_itself(case):
-    got, ten = case.first.here("cpu"), case.ten.here("cpu")
-    worst, layer = max((v, k) for k, v in gradients(got, case.first.exact).items())
-    logits = largest(got["logits"], case.first.exact["logits"])
-    easy = max(gradients(ten, case.ten.exact).values())
-    theirs = max(v for name in RUNS for v in gradients(case.first.torch(torch.float32, 1, **RUNS[name]), case.first.exact).values())
-    curves = {"exact": case.ten.exact["losses"]}
-    curves.update((name, case.ten.torch(torch.float32, STEPS, **RUNS[name])["losses"]) for name in RUNS)
+def test_cpu_gradients_equal_pytorch(case):
+    for name, w in case.runs.items():
+        got = w.here("cpu")
+        (worst, layer), logits = worst_gradient(got, w.exact), largest(got["logits"], w.exact["logits"])
+        theirs = max(worst_gradient(w.torch(torch.float32, 1, **options), w.exact)[0] for options in RUNS.values())
+        print(f"{case.name}, {name}, cpu in fp32 against float64: logits {logits:.1e}, gradients {worst:.1e} ({layer}; PyTorch in fp32 {theirs:.1e})")
+        hard = case.name.startswith("resnet50") and name != "zero_init_residual"
+        assert logits <= 1e-4 and worst <= (max(2e-2, theirs) if hard else 2e-2), name
+
+
+def test_cpu_losses_are_as_close_as_pytorch_to_itself(case):
+    w = case.runs["zero_init_residual"]
+    curves = {"exact": w.exact["losses"]}
+    curves.update((k, w.torch(torch.float32, STEPS, **options)["losses"]) for k, options in RUNS.items())
     spread = max(np.abs(a - b).max() for a in curves.values() for b in curves.values())
-    ours = np.abs(ten["losses"] - curves["exact"]).max()
-    print(f"{case.name}, cpu in fp32 against float64: logits {logits:.1e}, gradients {worst:.1e} ({layer}; PyTorch in fp32 {theirs:.1e}), "
-          f"from zero_init_residual {easy:.1e}, "
-          f"losses of {STEPS} steps {ours:.1e} (spread of PyTorch {spread:.1e}: "
+    ours = np.abs(w.here("cpu")["losses"] - curves["exact"]).max()
+    print(f"{case.name}, zero_init_residual, cpu in fp32: {STEPS} losses {ours:.1e} (spread of PyTorch {spread:.1e}: "
           + ", ".join(f"{k} {np.abs(v - curves['exact']).max():.1e}" for k, v in curves.items() if k != "exact") + ")")
-    assert logits <= 1e-4 and easy <= 2e-2 and worst <= max(2e-2, theirs)
     assert ours <= spread
