@@ -1,7 +1,7 @@
 /* Batch normalisation. Passes over activations are memory-bound: 16 bytes a load, every byte once. */
 #include "worker/device/cuda/kern.cuh"
 
-enum { LANES = 32, ROWS = BLOCK / LANES, ROW_BLOCKS_MAX = 1024, ROWS_LEAST = 64 };
+enum { ROW_BLOCKS_MAX = 1024, ROWS_LEAST = 64, COLUMNS = 8, SHARES = BLOCK / COLUMNS };
 
 /* Blocks that share a channel: enough to fill the card, each with enough rows to be worth its partial sums. */
 static int row_blocks(const view4 &v)
@@ -78,9 +78,12 @@ template <typename T, bool NHWC> struct bwd_sums_of {
     }
 };
 
-/* NHWC: lanes of a warp take neighbouring vectors of channels, warps take rows. partial[block][0..c) and [c..2c). */
-template <typename T, int V, typename F> __global__ void sums_nhwc(view4 v, F f, const float *weights, double *partial)
+/* NHWC: LANES neighbouring threads take neighbouring vectors of channels, one row; where channels are few, a warp takes several rows, so that no lane is
+ * idle. partial[block][0..c) and [c..2c). */
+template <typename T, int V, int LANES, typename F>
+__global__ void sums_nhwc(view4 v, F f, const float *weights, double *partial)
 {
+    constexpr int ROWS = BLOCK / LANES;
     __shared__ float part[ROWS][LANES][2 * V];
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES, c = (blockIdx.x * LANES + lane) * V;
     const size_t hw = (size_t)v.h * v.w, rows = v.n * hw;
@@ -141,34 +144,62 @@ template <typename T, int V, typename F> __global__ void sums_nchw(view4 v, F f,
     }
 }
 
-/* The blocks' sums in their order, and the elements that count. */
+/* How many samples count. All threads of the block call it. */
+__device__ static double samples_of(const float *weights, int n)
+{
+    double count = 0;
+    for (int k = threadIdx.x; k < n; k += BLOCK)
+        count += !weights || weights[k] > 0 ? 1 : 0;
+    return block_sum(count);
+}
+
+/* The blocks' sums, SHARES of them side by side, each in its order; and the elements that count. */
 __global__ void combine(int c, int blocks, const double *partial, const float *weights, int n, size_t hw, double *sums)
 {
-    const int i = blockIdx.x * BLOCK + threadIdx.x;
-    if (i < 2 * c) {
-        double sum = 0;
-        for (int b = 0; b < blocks; b++)
-            sum += partial[(size_t)b * 2 * c + i];
+    __shared__ double part[SHARES][COLUMNS];
+    const int column = threadIdx.x % COLUMNS, share = threadIdx.x / COLUMNS, i = blockIdx.x * COLUMNS + column;
+    double sum = 0;
+    for (int b = share; b < blocks && i < 2 * c; b += SHARES)
+        sum += partial[(size_t)b * 2 * c + i];
+    part[share][column] = sum;
+    __syncthreads();
+    if (share == 0 && i < 2 * c) {
+        sum = 0;
+        for (int k = 0; k < SHARES; k++)
+            sum += part[k][column];
         sums[i] = sum;
     }
-    if (i == 0) {
-        double count = 0;
-        for (int k = 0; k < n; k++)
-            count += !weights || weights[k] > 0 ? (double)hw : 0;
-        sums[2 * c] = count;
+    if (blockIdx.x == 0) {
+        const double count = samples_of(weights, n);
+        if (threadIdx.x == 0)
+            sums[2 * c] = count * hw;
     }
+}
+
+template <typename T, int V, int LANES, typename F>
+static void sum_rows(const view4 &v, F f, const float *weights, double *partial, cudaStream_t s)
+{
+    LAUNCH((sums_nhwc<T, V, LANES>), dim3((v.c / V + LANES - 1) / LANES, row_blocks(v)), BLOCK, s, v, f, weights,
+           partial);
 }
 
 template <typename T, int V, bool NHWC, typename F>
 static void sums(const view4 &v, F f, const float *weights, double *partial, double *out, cudaStream_t s)
 {
     const int blocks = row_blocks(v);
-    if (NHWC)
-        LAUNCH((sums_nhwc<T, V>), dim3((v.c / V + LANES - 1) / LANES, blocks), BLOCK, s, v, f, weights, partial);
-    else
+    if constexpr (!NHWC) {
         LAUNCH((sums_nchw<T, V>), dim3(v.c, blocks), BLOCK, s, v, f, weights, partial);
-    LAUNCH((combine), blocks_for(2 * (size_t)v.c), BLOCK, s, v.c, blocks, partial, weights, v.n, (size_t)v.h * v.w,
-           out);
+    } else {
+        constexpr int FEW = V > 1 ? 8 : 32, SOME = V > 1 ? 16 : 32;
+        if (v.c / V <= FEW)
+            sum_rows<T, V, FEW>(v, f, weights, partial, s);
+        else if (v.c / V <= SOME)
+            sum_rows<T, V, SOME>(v, f, weights, partial, s);
+        else
+            sum_rows<T, V, 32>(v, f, weights, partial, s);
+    }
+    LAUNCH((combine), (2 * v.c + COLUMNS - 1) / COLUMNS, BLOCK, s, v.c, blocks, partial, weights, v.n,
+           (size_t)v.h * v.w, out);
 }
 
 void launch_KERNEL_BN_STATS(const k_bn_stats *a, cudaStream_t s)
@@ -200,26 +231,30 @@ void launch_KERNEL_BN_BWD_SUMS(const k_bn_bwd_sums *a, cudaStream_t s)
     });
 }
 
+/* What samples of weight 0 added to a forward convolution's sums of channel c. NHWC: no other layout has these patterns. */
+template <typename T> __device__ static void take_out(const k_bn_gather &a, int c, double *first, double *second)
+{
+    const T *x = static_cast<const T *>(a.x);
+    const size_t hw = (size_t)a.v.h * a.v.w;
+    for (int n = 0; n < a.v.n; n++) {
+        for (size_t i = 0; i < hw && !(a.weights[n] > 0); i++) {
+            const double v = to_float(x[(n * hw + i) * a.v.c + c]);
+            *first -= v;
+            *second -= v * v;
+        }
+    }
+}
+
 /* A thread a channel; the weights are nearly always all 1, and then nothing is read but them. */
 template <typename T> __global__ void gather(k_bn_gather a)
 {
     const int c = blockIdx.x * BLOCK + threadIdx.x;
-    const size_t hw = (size_t)a.v.h * a.v.w;
-    const T *x = static_cast<const T *>(a.x);
-    double first = 0, second = 0, count = 0;
+    const double samples = samples_of(a.weights, a.v.n);
+    double first = 0, second = 0;
     if (c >= a.v.c)
         return;
-    for (int n = 0; n < a.v.n; n++) {
-        if (a.weights[n] > 0) {
-            count += (double)hw;
-            continue;
-        }
-        for (size_t i = 0; i < hw && !a.invstd; i++) {
-            const double v = to_float(x[(n * hw + i) * a.v.c + c]); /* NHWC: no other layout has these patterns */
-            first -= v;
-            second -= v * v;
-        }
-    }
+    if (samples < a.v.n && !a.invstd)
+        take_out<T>(a, c, &first, &second);
     first += a.first[c];
     second += a.second[c];
     if (a.invstd)
@@ -227,7 +262,7 @@ template <typename T> __global__ void gather(k_bn_gather a)
     a.sums[c] = first;
     a.sums[a.v.c + c] = second;
     if (c == 0)
-        a.sums[2 * a.v.c] = count;
+        a.sums[2 * a.v.c] = samples * a.v.h * a.v.w;
 }
 
 void launch_KERNEL_BN_GATHER(const k_bn_gather *a, cudaStream_t s)
@@ -238,13 +273,12 @@ void launch_KERNEL_BN_GATHER(const k_bn_gather *a, cudaStream_t s)
 __global__ void finalise(k_bn_finalise a)
 {
     const int i = blockIdx.x * BLOCK + threadIdx.x;
+    const double samples = samples_of(a.weights, a.n);
     if (i >= a.c)
         return;
     const double n = a.sums[2 * a.c], count = n > 0 ? n : 1, mean = a.sums[i] / count;
-    double var = a.sums[a.c + i] / count - mean * mean, samples = 0;
+    double var = a.sums[a.c + i] / count - mean * mean;
     var = var < 0 ? 0 : var; /* rounding only: NaN stays */
-    for (int k = 0; k < a.n; k++)
-        samples += a.weights[k];
     /* no sample counts: the output is beta */
     const float invstd = n > 0 ? (float)(1 / sqrt(var + (double)a.eps)) : 0, scale = a.gamma[i] * invstd;
     a.mean[i] = (float)mean;

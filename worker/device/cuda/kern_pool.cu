@@ -15,10 +15,30 @@ template <typename T> __global__ void input(k_input a, size_t n)
     }
 }
 
+/* The usual case without a division: a thread a pixel, C channels with padding. */
+template <typename T, int C> __global__ void input_nhwc(k_input a, size_t pixels)
+{
+    T *y = static_cast<T *>(a.out);
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < pixels; i += (size_t)gridDim.x * BLOCK) {
+        float v[C];
+        UNROLL
+        for (int c = 0; c < C; c++)
+            v[c] = c < 4 && c < a.channels ? (a.images[i * a.channels + c] / 255.0f - a.mean[c % 4]) / a.std[c % 4] : 0;
+        store<T, C>(y + i * C, v);
+    }
+}
+
 void launch_KERNEL_INPUT(const k_input *a, cudaStream_t s)
 {
-    const size_t n = elements(a->y);
-    DISPATCH_TYPE(a->y.type, { LAUNCH((input<T>), blocks_for(n), BLOCK, s, *a, n); });
+    const size_t n = elements(a->y), pixels = n / a->y.c;
+    DISPATCH_TYPE(a->y.type, {
+        if (a->y.nhwc && a->y.c == 4)
+            LAUNCH((input_nhwc<T, 4>), blocks_for(pixels), BLOCK, s, *a, pixels);
+        else if (a->y.nhwc && a->y.c == 8)
+            LAUNCH((input_nhwc<T, 8>), blocks_for(pixels), BLOCK, s, *a, pixels);
+        else
+            LAUNCH((input<T>), blocks_for(n), BLOCK, s, *a, n);
+    });
 }
 
 template <typename T, int V, bool BACKWARD> __global__ void eltwise(k_eltwise e, size_t vectors)

@@ -298,8 +298,10 @@ static void everything_is_given_back(void **state)
     assert_true(now(&r).bytes > before);
     for (int i = 0; i < 3; i++)
         step(&r);
+    const long syncs = now(&r).syncs;
     r.d->ops->plan_close(r.plan);
     assert_int_equal(before, now(&r).bytes);
+    assert_int_equal(syncs + 2, now(&r).syncs); /* copies and kernels may still use it */
     MUST(plan_of(&r, BATCH, &r.plan, e));
     close_rig(&r);
     assert_int_equal(0, r.at_close.bytes);
