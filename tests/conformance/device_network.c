@@ -421,9 +421,11 @@ static void updates_follow_the_torch_rule(void **state)
     arena_put(&s, s.params, 5, w, N);
     arena_put(&s, s.reduce, 5, g, N);
     arena_put(&s, s.momentum, 5, m, N);
-    float count = 8;
+    const size_t at_count = p->n_train + p->n_stats + METRIC_COUNT;
+    const void *count = (const float *)s.reduce + at_count;
+    arena_put(&s, s.reduce, at_count, &(double){8}, 1);
     struct update u = {.first = 5, .n = N, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .grad_mul = 2};
-    assert_int_equal(0, s.d->ops->update(s.d, &u, s.params, s.reduce, s.momentum, &count, NULL));
+    assert_int_equal(0, s.d->ops->update(s.d, &u, s.params, s.reduce, s.momentum, count, NULL));
     arena_get(&s, s.params, 5, got, N);
     for (int i = 0; i < N; i++) {
         double want = w[i] - 0.1 * (0.9 * m[i] + g[i] / 8 * 2 + 0.01 * w[i]);
@@ -431,7 +433,7 @@ static void updates_follow_the_torch_rule(void **state)
             fail_msg("weight %d is %.9g, expected %.9g", i, got[i], want);
     }
     arena_put(&s, s.params, 0, stats, N);
-    assert_int_equal(0, s.d->ops->update_stats(s.d, s.params, (float *)s.reduce + 5, N, 0.1, &count, NULL));
+    assert_int_equal(0, s.d->ops->update_stats(s.d, s.params, (float *)s.reduce + 5, N, 0.1, count, NULL));
     arena_get(&s, s.params, 0, got, N);
     for (int i = 0; i < N; i++)
         if (fabs(got[i] - (0.9 * stats[i] + 0.1 * g[i] / 8)) > 4 * 0x1p-24)

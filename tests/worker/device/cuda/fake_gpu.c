@@ -109,6 +109,16 @@ static int run(struct fake *f, const struct work *w, struct err *e)
     return 0;
 }
 
+/* Is all of it memory of the GPU? */
+static bool on_gpu(const struct fake *f, const void *p, size_t bytes)
+{
+    const uintptr_t at = (uintptr_t)p;
+    for (const struct block *b = f->blocks; b; b = b->next)
+        if (at >= (uintptr_t)b->at && at + bytes <= (uintptr_t)b->at + b->bytes)
+            return true;
+    return false;
+}
+
 static int issue(struct fake *f, const struct work *w, struct err *e)
 {
     struct gpu_graph *x = f->recording;
@@ -328,15 +338,35 @@ static int fake_copy(struct gpu *g, struct gpu_stream *s, void *to, const void *
     return bytes == 0 ? 0 : issue(self(g), &w, e);
 }
 
+static int is_where(struct gpu *g, bool device, const void *p, size_t bytes, const char *what, struct err *e)
+{
+    return bytes == 0 || on_gpu(self(g), p, bytes) == device
+               ? 0
+               : err_set(e, -EIO, "CUDA: %s: %p (%zu bytes) is %s", what, p, bytes,
+                         device ? "not memory of the GPU" : "memory of the GPU, of the host's was expected");
+}
+
 static int fake_copy_in(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e)
 {
     self(g)->c.copies_in++;
+    TRY(is_where(g, true, to, bytes, "copy in", e));
+    TRY(is_where(g, false, from, bytes, "copy in", e));
     return fake_copy(g, s, to, from, bytes, e);
 }
 
 static int fake_copy_out(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e)
 {
     self(g)->c.copies_out++;
+    TRY(is_where(g, false, to, bytes, "copy out", e));
+    TRY(is_where(g, true, from, bytes, "copy out", e));
+    return fake_copy(g, s, to, from, bytes, e);
+}
+
+static int fake_copy_within(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes,
+                            struct err *e)
+{
+    TRY(is_where(g, true, to, bytes, "copy", e));
+    TRY(is_where(g, true, from, bytes, "copy", e));
     return fake_copy(g, s, to, from, bytes, e);
 }
 
@@ -344,6 +374,7 @@ static int fake_fill(struct gpu *g, struct gpu_stream *s, void *to, int byte, si
 {
     (void)s;
     const struct work w = {.kind = WORK_FILL, .to = to, .byte = byte, .bytes = bytes};
+    TRY(is_where(g, true, to, bytes, "fill", e));
     return bytes == 0 ? 0 : issue(self(g), &w, e);
 }
 
@@ -394,10 +425,22 @@ static void fake_graph_close(struct gpu *g, struct gpu_graph *x)
     free(x);
 }
 
+/* The one pointer of kernels that callers of the device bring, and may take from their own variables. */
+static const void *count_of(enum kernel k, const void *args)
+{
+    return k == KERNEL_UPDATE  ? ((const struct k_update *)args)->count
+           : k == KERNEL_NORM  ? ((const struct k_norm *)args)->count
+           : k == KERNEL_BLEND ? ((const struct k_blend *)args)->count
+                               : NULL;
+}
+
 static int fake_kernel(struct gpu *g, struct gpu_stream *s, enum kernel k, const void *args, struct err *e)
 {
     (void)s;
     struct work w = {.kind = WORK_KERNEL, .kernel = k};
+    const void *count = count_of(k, args);
+    if (count)
+        TRY(is_where(g, true, count, sizeof(float), "count of samples", e));
     if (arg_size[k] > sizeof w.args)
         return err_set(e, -E2BIG, "arguments of kernel %d", k);
     memcpy(w.args, args, arg_size[k]);
@@ -409,6 +452,9 @@ static int fake_dnn_call(struct gpu *g, struct gpu_stream *s, const struct gpu_d
     (void)s;
     (void)workspace;
     const struct work w = {.kind = WORK_DNN, .dnn = *d};
+    for (int i = 0; i < DNN_SLOTS_MAX; i++)
+        if (d->slot[i])
+            TRY(is_where(g, true, d->slot[i], 16, cudnn_pattern_name(d->pattern), e));
     return issue(self(g), &w, e);
 }
 
@@ -419,6 +465,9 @@ static int fake_gemm_call(struct gpu *g, struct gpu_stream *s, const struct gpu_
     (void)workspace;
     (void)workspace_bytes;
     const struct work w = {.kind = WORK_GEMM, .gemm = *m};
+    TRY(is_where(g, true, m->a, 16, "product", e));
+    TRY(is_where(g, true, m->b, 16, "product", e));
+    TRY(is_where(g, true, m->c, 16, "product", e));
     return issue(self(g), &w, e);
 }
 
@@ -444,7 +493,7 @@ static const struct gpu_ops fake_ops = {
     .event_ms = fake_event_ms,
     .copy_in = fake_copy_in,
     .copy_out = fake_copy_out,
-    .copy = fake_copy,
+    .copy = fake_copy_within,
     .fill = fake_fill,
     .capture_begin = fake_capture_begin,
     .capture_end = fake_capture_end,
