@@ -1,5 +1,4 @@
 """Running the command lines of other trainers on small data."""
-import json
 import os
 import socket
 import subprocess
@@ -43,10 +42,6 @@ def together(machines):
     ps = [result(p) for p in ps]
     assert [p.returncode for p in ps] == [0] * len(ps), [p.stderr_text for p in ps]
     return ps
-
-
-def losses(folder):
-    return [m["loss"] for m in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()) if "lr" in m]
 
 
 def config(line, cwd="/", **env):

@@ -1,5 +1,4 @@
 """What is defined not to depend on the number of ranks does not, and a killed run goes on bit for bit."""
-import json
 import signal
 import subprocess
 import time
@@ -7,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from metrics_file import loss_curve, steps_of
 from support import CRUN, TRAINER, run
 from tensors import newest
 
@@ -56,26 +56,17 @@ def train(*args, **kw):
     return p
 
 
-def steps_of(out):
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if "lr" in line]
-
-
-def losses(out):
-    return np.array([line["loss"] for line in steps_of(out)])
-
-
 @pytest.mark.parametrize("name, worlds", ROWS)
 def test_fifty_losses_are_those_of_one_rank(data, tmp_path, name, worlds):
     args = [*TABLE[name], "--sync-bn", "--lr-policy", "fixed"]
     if "--lr-policy" in TABLE[name]:
         args = [*TABLE[name], "--sync-bn"]
     train(data, tmp_path / "1", *args)
-    one = losses(tmp_path / "1")
+    one = loss_curve(tmp_path / "1")
     assert len(one) == STEPS
     for world in worlds:
         train(data, tmp_path / str(world), *args, world=world)
-        worst = np.max(np.abs(losses(tmp_path / str(world)) - one) / np.abs(one))
+        worst = np.max(np.abs(loss_curve(tmp_path / str(world)) - one) / np.abs(one))
         print(f"{name}, {world} ranks: largest relative difference of {STEPS} losses {worst:.2e}")
         assert worst <= 1e-10
 
@@ -86,7 +77,7 @@ def test_accumulated_parts_are_ranks_with_statistics_of_their_own(shapes, tmp_pa
     args = [*RATE, "--lr-policy", "fixed"]
     train(data, tmp_path / "parts", *args, "--accumulate", 2, world=2, batch=12, steps=20)
     train(data, tmp_path / "ranks", *args, world=4, batch=12, steps=20)
-    one, other = losses(tmp_path / "parts"), losses(tmp_path / "ranks")
+    one, other = loss_curve(tmp_path / "parts"), loss_curve(tmp_path / "ranks")
     assert np.max(np.abs(one - other) / np.abs(one)) <= 1e-10
 
 
@@ -112,7 +103,7 @@ def test_a_killed_run_with_fp16_accumulation_and_average_goes_on_bit_for_bit(dat
     train(data, tmp_path / "whole", *EVERYTHING, **kw)
     kill_after_a_checkpoint(command(data, tmp_path / "killed", *EVERYTHING, **kw), tmp_path / "killed")
     train(data, tmp_path / "killed", *EVERYTHING, "--resume", "auto", **kw)
-    assert np.array_equal(losses(tmp_path / "whole"), losses(tmp_path / "killed"))
+    assert np.array_equal(loss_curve(tmp_path / "whole"), loss_curve(tmp_path / "killed"))
     scales = [(line["loss_scale"], line["skipped"]) for line in steps_of(tmp_path / "whole")]
     assert scales == [(line["loss_scale"], line["skipped"]) for line in steps_of(tmp_path / "killed")]
     assert scales[-1][0] == 65536 / 2 ** scales[-1][1] < 65536

@@ -1,5 +1,4 @@
 """trainer under others' launchers: rank 0 hosts the store. Slurm's part is its environment: slurmd and a controller are not started for it."""
-import json
 import os
 import shutil
 import socket
@@ -7,6 +6,7 @@ import subprocess
 
 import pytest
 
+from metrics_file import losses
 from support import TRAINER
 
 
@@ -26,10 +26,6 @@ def alone(shapes, tmp_path_factory):
     out = tmp_path_factory.mktemp("alone") / "out"
     subprocess.run(training(shapes(28, 64, 20), out), env=clean(), check=True, timeout=120, capture_output=True)
     return losses(out)
-
-
-def losses(out):
-    return [m["loss"] for m in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if "lr" in m]
 
 
 def expect_same(out, alone):

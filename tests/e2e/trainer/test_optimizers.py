@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 
+from metrics_file import loss_curve
 from support import CRUN, TRAINER, run
 from tensors import load, newest
 
@@ -31,11 +32,6 @@ def train(data, out, *args, world=1, epochs=3):
     return p
 
 
-def losses(out):
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return np.array([line["loss"] for line in lines if "lr" in line])
-
-
 def largest_difference(a, b):
     return np.max(np.abs(a - b) / np.abs(b))
 
@@ -45,7 +41,7 @@ def test_losses_do_not_depend_on_the_world(data, tmp_path, name):
     args = EVERYTHING[name] + OPTIONS + ["--sync-bn"]
     train(data, tmp_path / "one", *args)
     train(data, tmp_path / "two", *args, world=2)
-    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
     assert len(one) == 12 and one[-1] < one[0]
     worst = largest_difference(two, one)
     print(f"{name}: largest relative difference of 12 losses {worst:.2e}")
@@ -58,7 +54,7 @@ def test_parts_of_one_rank_are_as_good_as_ranks(shapes, tmp_path):
     args = EVERYTHING["nesterov"] + OPTIONS
     train(data, tmp_path / "parts", *args, "--accumulate", 2)
     train(data, tmp_path / "ranks", *args, world=2)
-    assert largest_difference(losses(tmp_path / "parts"), losses(tmp_path / "ranks")) <= 1e-10
+    assert largest_difference(loss_curve(tmp_path / "parts"), loss_curve(tmp_path / "ranks")) <= 1e-10
     train(data, tmp_path / "both", *args, "--accumulate", 3, world=2)  # 16 = 6 + 6 + 4: still every image once
     counts = [json.loads(line) for line in (tmp_path / "both" / "metrics.jsonl").read_text().splitlines()]
     assert len([c for c in counts if "lr" in c]) == 9
@@ -69,14 +65,14 @@ def test_more_parts_than_samples_are_as_many_as_samples(data, tmp_path):
     args = EVERYTHING["nesterov"] + OPTIONS
     train(data, tmp_path / "all", *args, "--accumulate", 65536, world=2, epochs=1)
     train(data, tmp_path / "enough", *args, "--accumulate", 16, world=2, epochs=1)
-    assert np.array_equal(losses(tmp_path / "all"), losses(tmp_path / "enough"))
+    assert np.array_equal(loss_curve(tmp_path / "all"), loss_curve(tmp_path / "enough"))
 
 
 def test_the_rules_differ(data, tmp_path):
     last = set()
     for name, args in EVERYTHING.items():
         train(data, tmp_path / name, *args, epochs=1)
-        last.add(losses(tmp_path / name)[-1])
+        last.add(loss_curve(tmp_path / name)[-1])
     assert len(last) == len(EVERYTHING)
 
 
@@ -85,9 +81,9 @@ def test_a_stopped_run_goes_on_bit_for_bit(data, tmp_path, name):
     args = EVERYTHING[name] + OPTIONS + ["--accumulate", 2]
     train(data, tmp_path / "whole", *args)
     train(data, tmp_path / "parts", *args, "--checkpoint-every", 1, "--max-time", "1ms")  # stops after a step
-    assert len(losses(tmp_path / "parts")) < 12
+    assert len(loss_curve(tmp_path / "parts")) < 12
     train(data, tmp_path / "parts", *args, "--resume", "auto")
-    assert np.array_equal(losses(tmp_path / "whole"), losses(tmp_path / "parts"))
+    assert np.array_equal(loss_curve(tmp_path / "whole"), loss_curve(tmp_path / "parts"))
     for file in ("model.safetensors", "train.safetensors"):
         assert (newest(tmp_path / "whole") / file).read_bytes() == (newest(tmp_path / "parts") / file).read_bytes()
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from command_lines import config, free_port, losses, refused, start, result, together, trained
+from command_lines import config, free_port, refused, start, result, together, trained
+from metrics_file import losses
 from support import TRAINER, run
 
 SMALL = " --arch convnet --image_size 28 --num_epochs 1 --loader-threads 1"

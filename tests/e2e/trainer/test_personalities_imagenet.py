@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from command_lines import config, free_port, losses, refused, together, trained
+from command_lines import config, free_port, refused, together, trained
+from metrics_file import losses
 
 SMALL = " -a convnet --image-size 28 --epochs 1 -j 1"
 

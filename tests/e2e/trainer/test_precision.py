@@ -1,9 +1,9 @@
 """Number formats in whole runs: levels, loss scaling, halves between ranks, memory formats, and the end of runs that diverge."""
-import json
 
 import numpy as np
 import pytest
 
+from metrics_file import loss_curve, steps_of
 from support import CRUN, TRAINER, run
 from tensors import load, newest
 
@@ -25,15 +25,6 @@ def train(data, out, *args, **kw):
     return p
 
 
-def steps_of(out):
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if "lr" in line]
-
-
-def losses(out):
-    return np.array([line["loss"] for line in steps_of(out)])
-
-
 def is_half(x):
     return np.array_equal(x, x.astype(np.float16).astype(x.dtype))
 
@@ -44,7 +35,7 @@ def test_the_levels_compute_in_what_they_say(data, tmp_path):
     tensors, seen = {}, {}
     for name, args in runs.items():
         train(data, tmp_path / name, "--opt-level", name[:2], *args)
-        tensors[name], seen[name] = load(newest(tmp_path / name) / "model.safetensors"), losses(tmp_path / name)
+        tensors[name], seen[name] = load(newest(tmp_path / name) / "model.safetensors"), loss_curve(tmp_path / name)
     for name in ("O0", "O1", "O2"):
         assert not is_half(tensors[name]["layer1.0.weight"]) and not is_half(tensors[name]["layer1.1.weight"])
     for name in ("O3", "O3-bn"):
@@ -60,14 +51,14 @@ def test_fp16_rounds_on_cpu_as_on_ref(data, tmp_path, level):
     for device in ("cpu", "ref"):
         p = train(data, tmp_path / device, "--opt-level", level, "--device", device)
         assert f"fp16 ({level}) (emulated" in p.stderr
-    assert np.max(np.abs(losses(tmp_path / "cpu") - losses(tmp_path / "ref")) / losses(tmp_path / "ref")) < 2e-3
+    assert np.max(np.abs(loss_curve(tmp_path / "cpu") - loss_curve(tmp_path / "ref")) / loss_curve(tmp_path / "ref")) < 2e-3
 
 
 def test_a_scale_of_128_is_static_and_takes_nothing_away_in_fp32(data, tmp_path):
     train(data, tmp_path / "plain")
     p = train(data, tmp_path / "scaled", "--loss-scale", 128)
     assert "--loss-scale is of use with fp16 only" in p.stderr
-    assert np.array_equal(losses(tmp_path / "plain"), losses(tmp_path / "scaled"))  # a power of two
+    assert np.array_equal(loss_curve(tmp_path / "plain"), loss_curve(tmp_path / "scaled"))  # a power of two
     train(data, tmp_path / "fp16", "--opt-level", "O2", "--loss-scale", 128)
     assert {(line["loss_scale"], line["skipped"]) for line in steps_of(tmp_path / "fp16")} == {(128, 0)}
 
@@ -96,7 +87,7 @@ def test_gradients_travel_as_halves(data, tmp_path, wire):
     flag = ["--fp16-allreduce"] if wire == "fp16" else ["--allreduce-dtype", "bf16"]
     train(data, tmp_path / "wide", "--sync-bn", "--device", "ref", world=2)
     train(data, tmp_path / "half", "--sync-bn", "--device", "ref", *flag, world=2)
-    wide, half = losses(tmp_path / "wide"), losses(tmp_path / "half")
+    wide, half = loss_curve(tmp_path / "wide"), loss_curve(tmp_path / "half")
     assert half[0] == wide[0] and not np.array_equal(half, wide)  # the loss itself stays wide
     assert np.max(np.abs(half - wide) / wide) < (1e-3 if wire == "fp16" else 1e-2)
 
@@ -105,7 +96,7 @@ def test_memory_formats_give_the_same_losses(data, tmp_path):
     for name, args in {"auto": [], "nchw": ["--memory-format", "nchw"], "nhwc": ["--channels-last"]}.items():
         train(data, tmp_path / name, *args)
     for name in ("nchw", "nhwc"):  # sums in another order
-        assert np.max(np.abs(losses(tmp_path / name) - losses(tmp_path / "auto")) / losses(tmp_path / "auto")) < 1e-4
+        assert np.max(np.abs(loss_curve(tmp_path / name) - loss_curve(tmp_path / "auto")) / loss_curve(tmp_path / "auto")) < 1e-4
 
 
 def test_a_run_that_explodes_ends_and_names_the_tensor(data, tmp_path):

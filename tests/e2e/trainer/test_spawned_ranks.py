@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from command_lines import losses, refused, result, start, trained
+from command_lines import refused, result, start, trained
+from metrics_file import losses
 from support import preload
 
 LINE = "--arch convnet --image-size 28 --num-channels 1 --device ref --sync-bn --batch-size 16"

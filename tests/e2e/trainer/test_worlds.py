@@ -1,16 +1,11 @@
 """The number of ranks is no part of the mathematics: same global batch, same training."""
-import json
 
 import numpy as np
 import pytest
 
+from metrics_file import loss_curve
 from support import CRUN, run
 from tensors import gradients
-
-
-def losses(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return np.array([m["loss"] for m in lines if "lr" in m])
 
 
 def train(world, out, data, *args, timeout=900):
@@ -27,7 +22,7 @@ def ref_losses_do_not_depend_on_world(shapes, tmp_path, arch, size, channels):
         train(world, tmp_path / str(world), data, "--arch", arch, "--image-size", size, "--num-channels", channels,
               "--device", "ref", "--base-learning-rate", 0.01, "--lr-policy", "fixed", "--crop-scale", "0.6,1",
               "--num-epochs", 17, "--max-steps", 50)
-        seen[world] = losses(tmp_path / str(world))
+        seen[world] = loss_curve(tmp_path / str(world))
         assert len(seen[world]) == 50
     for world in (2, 3):
         worst = np.max(np.abs(seen[world] - seen[1]) / np.abs(seen[1]))
