@@ -217,6 +217,13 @@ static void relu_bwd(const void *y, const void *dy, void *dx, size_t n, enum sto
     DISPATCH(relu_bwd, 16, y, dy, dx, n, threads);
 }
 
+/* What each byte becomes in channel c, rounded once. */
+static void input_values(const struct input_job *j, int c, enum store t, float value[256])
+{
+    for (int byte = 0; byte < 256; byte++)
+        value[byte] = c < j->l.c ? store_value(t, (float)((byte / 255.0 - (double)j->mean[c]) / (double)j->std[c])) : 0;
+}
+
 static void input(const struct input_job *j, enum store t, int threads)
 {
     const struct layout *l = &j->l;
@@ -224,15 +231,16 @@ static void input(const struct input_job *j, enum store t, int threads)
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int n = 0; n < l->n; n++) {
         for (int c = 0; c < channels; c++) {
-            float mul = c < l->c ? 1.0f / (255.0f * j->std[c]) : 0, sub = c < l->c ? j->mean[c] / j->std[c] : 0;
+            float value[256];
             const uint8_t *image = j->images + (size_t)n * hw * l->c + (c < l->c ? c : 0);
             size_t at = layout_offset(l, n, c, 0);
+            input_values(j, c, t, value);
             for (int p = 0; p < hw; p++) {
-                float v = (float)image[(size_t)p * l->c] * mul - sub;
+                float v = value[image[(size_t)p * l->c]];
                 if (t == STORE_BF16)
                     ((uint16_t *)j->y)[at + (size_t)p * l->b] = bf16_from_f32(v);
                 else
-                    ((float *)j->y)[at + (size_t)p * l->b] = store_value(t, v);
+                    ((float *)j->y)[at + (size_t)p * l->b] = v;
             }
         }
     }
