@@ -11,11 +11,12 @@ PyTorch's own losses by 1e-13, 1e-10, 1e-9, 1e-6, 1e-5, 1e-2, 1e-1 ... (docs/mea
 differ by 0.2 among themselves (ResNet-18; ResNet-50 also when clipped), so cpu's are compared in the last run.
 
 ref computes in double precision: everything within 1e-9 of PyTorch in float64.
-cpu in fp32: logits within 1e-4, gradients within 2e-2 of PyTorch in float64 (a ResNet-50's from the default weights within PyTorch's own error
-in fp32 where that is larger: whatever the size of pictures and batch it is 1.3e-2 to 3.7e-2 there and 1.8e-2 to 3.5e-2 here), and a loss curve
-no further from the exact one than the widest gap at any step between four curves of PyTorch: the exact one and three in fp32 that differ in
-their order of summation only.
+cpu in fp32: logits within 1e-4, gradients within 2e-2 of PyTorch in float64, and a loss curve no further from the exact one than the widest gap
+at any step between four curves of PyTorch: the exact one and three in fp32 that differ in their order of summation only. PyTorch itself is
+not within 2e-2 of float64 for a ResNet-50 from the default weights, whatever the size of pictures and batch (1.5e-2 to 5.4e-2; here 1.5e-2
+to 5.2e-2): there the widest gap between its four gradients of a layer counts where it is larger.
 """
+import itertools
 import subprocess
 
 import numpy as np
@@ -126,14 +127,21 @@ def test_ref_equals_float64(case):
         assert logits <= 1e-9 and worst <= 1e-9 and losses <= 1e-9 and after <= 1e-9, name
 
 
+def widest_gap(gradients, exact):
+    names = [k for k in exact if k.startswith("grad.") and exact[k].any()]
+    return max(norm(a[k] - b[k] + exact[k], exact[k]) for a, b in itertools.combinations(gradients, 2) for k in names)
+
+
 def test_cpu_gradients_equal_pytorch(case):
     for name, w in case.runs.items():
         got = w.here("cpu")
         (worst, layer), logits = worst_gradient(got, w.exact), largest(got["logits"], w.exact["logits"])
-        theirs = max(worst_gradient(w.torch(torch.float32, 1, **options), w.exact)[0] for options in RUNS.values())
-        print(f"{case.name}, {name}, cpu in fp32 against float64: logits {logits:.1e}, gradients {worst:.1e} ({layer}; PyTorch in fp32 {theirs:.1e})")
+        theirs = [w.torch(torch.float32, 1, **options) for options in RUNS.values()]
+        error, spread = max(worst_gradient(g, w.exact)[0] for g in theirs), widest_gap([w.exact, *theirs], w.exact)
+        print(f"{case.name}, {name}, cpu in fp32 against float64: logits {logits:.1e}, gradients {worst:.1e} ({layer}; PyTorch in fp32 {error:.1e}, "
+              f"spread {spread:.1e})")
         hard = case.name.startswith("resnet50") and name != "zero_init_residual"
-        assert logits <= 1e-4 and worst <= (max(2e-2, theirs) if hard else 2e-2), name
+        assert logits <= 1e-4 and worst <= (max(2e-2, spread) if hard else 2e-2), name
 
 
 def test_cpu_losses_are_as_close_as_pytorch_to_itself(case):
