@@ -6,9 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/err.h"
 #include "worker/dtype.h"
-
-struct err;
 
 #define VALUE_KINDS(X)                                                                                                 \
     X(V_MARK, "a mark")                                                                                                \
@@ -81,7 +80,11 @@ const char *value_kind_name(enum value_kind k);
 struct machine;
 
 /* Between pickle_machine.c and pickle_calls.c. What is taken off the stack lives until machine_free(). */
-int machine_bad(struct err *e, const char *what); /* ERR_CORRUPT */
+static inline int machine_bad(struct err *e, const char *what)
+{
+    err_set(e, ERR_CORRUPT, "the pickle is not sound: %s", what);
+    return ERR_CORRUPT;
+}
 int machine_make(struct machine *m, enum value_kind kind, struct value **ret, struct err *e);
 int machine_push(struct machine *m, struct value *v, struct err *e);
 int machine_push_new(struct machine *m, enum value_kind kind, int64_t i, struct err *e);

@@ -39,12 +39,6 @@ const char *value_kind_name(enum value_kind k)
     return kind_names[k];
 }
 
-int machine_bad(struct err *e, const char *what)
-{
-    err_set(e, ERR_CORRUPT, "the pickle is not sound: %s", what);
-    return ERR_CORRUPT;
-}
-
 static int no_memory(struct err *e)
 {
     err_errno(e, ENOMEM, "pickle");

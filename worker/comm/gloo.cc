@@ -300,5 +300,5 @@ int gloo_open(comm **ret, const comm_options *o, err *e)
 const comm_ops comm_gloo_ops = {
     "gloo",          true,           gloo_open,       gloo_close,          gloo_abort,
     gloo_all_reduce, gloo_broadcast, gloo_all_gather, gloo_reduce_scatter, gloo_barrier,
-    nullptr,         nullptr,
+    nullptr,         nullptr,        nullptr,
 };

@@ -125,10 +125,11 @@ struct spans {
     } spans[SPANS_MAX];
 };
 
-static void on_op(void *ctx, const char *label, int op, int64_t start_ns, int64_t end_ns)
+static void on_op(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns)
 {
     struct spans *s = ctx;
     int i = 0;
+    (void)kernel;
     while (i < s->n && !(s->spans[i].op == op && strcmp(s->spans[i].label, label) == 0))
         i++;
     if (i == SPANS_MAX)
