@@ -28,7 +28,10 @@ def arguments():
     p.add_argument("--budget", type=float, default=3600, help="seconds for all (3600)")
     p.add_argument("--python", type=pathlib.Path, default=HERE, help="folder of the pytest files (for tests)")
     p.add_argument("suites", nargs="*", metavar="SUITE")
-    return p.parse_args()
+    options = p.parse_args()
+    if options.budget <= 0:
+        p.error(f"--budget {options.budget:g} (expected seconds above 0)")
+    return options
 
 
 def programs(build):

@@ -119,15 +119,34 @@ def test_two_ranks_on_one_gpu_through_host_memory_have_one_ranks_gradient(gpu, s
     expect_same_gradient(tmp_path, one_rank)
 
 
-def test_two_nccl_ranks_on_one_gpu_that_pass_for_two_hosts(nccl, shapes, tmp_path, one_rank):
+@pytest.fixture
+def two_hosts(tmp_path):
     """NCCL refuses a GPU twice on a host; each rank says that it is a host of its own, and the traffic goes over loopback."""
     wrapper = tmp_path / "rank"
     wrapper.write_text('#!/bin/sh\nNCCL_HOSTID=r$RANK NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_NET=Socket NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=2 exec "$@"\n')
     wrapper.chmod(0o755)
-    out = tmp_path / "out"
-    p = two_ranks(shapes, out, "--comm", "nccl", *ONE_GPU, env=[wrapper])
+    return [wrapper]
+
+
+def two_nccl_ranks(shapes, out, two_hosts, *args):
+    p = two_ranks(shapes, out, "--comm", "nccl", *ONE_GPU, *args, env=two_hosts)
     if p.returncode != 0 and "uplicate GPU" in p.stdout + p.stderr:
         pytest.skip("NCCL sees through it and refuses the GPU twice: " + (p.stdout + p.stderr)[-400:])
-    assert p.returncode == 0, p.stdout + p.stderr
-    expect_same_gradient(out, one_rank)
+    return p
 
+
+def test_two_nccl_ranks_on_one_gpu_that_pass_for_two_hosts(nccl, shapes, tmp_path, one_rank, two_hosts):
+    p = two_nccl_ranks(shapes, tmp_path / "out", two_hosts)
+    assert p.returncode == 0, p.stdout + p.stderr
+    expect_same_gradient(tmp_path / "out", one_rank)
+
+
+def test_collectives_in_a_graph_that_is_launched_again(nccl, shapes, tmp_path, two_hosts):
+    p = two_nccl_ranks(shapes, tmp_path / "out", two_hosts, "--max-steps", 6)
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
+def test_a_failed_run_ends_although_graphs_hold_the_communicator(nccl, shapes, tmp_path, two_hosts):
+    """ncclCommAbort() waits for the graphs; whoever owns them must not wait for it first."""
+    p = two_nccl_ranks(shapes, tmp_path / "out", two_hosts, "--max-steps", 50, "--base-learning-rate", 1e20)
+    assert p.returncode != 0 and "diverged" in p.stdout + p.stderr, p.stdout + p.stderr

@@ -10,7 +10,7 @@ struct comm_ops;
 struct device_ops;
 struct err;
 
-#define CUDA_MODULE_ABI 1
+#define CUDA_MODULE_ABI 2
 #define CUDA_MODULE_SYMBOL "trainer_cuda_module"
 
 struct cuda_module {

@@ -10,7 +10,9 @@
  *   - an asynchronous error, or a collective that has not ended by its deadline: the watchdog keeps the reason and aborts; the GPU goes on past the
  *     kernels, and whoever calls next, check() above all, gets the reason
  *   - abort() by another thread: the same with -ECANCELED
- * ncclCommAbort() frees the communicator, so every call into NCCL holds the lock; none of them blocks. */
+ * Every call into NCCL holds the lock, and none of them blocks; but for ncclCommAbort(), which frees the communicator and first waits until no CUDA
+ * graph holds it: threads of its own do that, while whoever owns the graphs (plans) gets the reason and closes them. So plans are closed
+ * before the communicator is, which waits for these threads. */
 #include <assert.h>
 #include <cuda_runtime_api.h>
 #include <errno.h>
@@ -58,6 +60,12 @@ struct nccl {
     int nlent;
     bool leaving, watched;
     pthread_t watchdog;
+    struct aborter {
+        pthread_t thread;
+        ncclComm_t comm;
+        int device;
+        bool started;
+    } aborters[COMM_CHANNELS]; /* of each channel at most one, as it is NULL from then on */
 };
 
 static struct nccl *self(struct comm *c)
@@ -94,15 +102,28 @@ static int cuda_fail(struct err *e, cudaError_t rc, const char *what)
     return rc == cudaSuccess ? 0 : err_set(e, -EIO, "CUDA: %s: %s", what, cudaGetErrorString(rc));
 }
 
-/* Lock held. The first reason stays. */
+static void *abort_one(void *arg)
+{
+    const struct aborter *a = arg;
+    cudaSetDevice(a->device);
+    ncclCommAbort(a->comm);
+    return NULL;
+}
+
+/* Lock held. The first reason stays. All channels at once: freeing one may wait for kernels of another. */
 static void fail(struct nccl *n, const struct err *why)
 {
     if (!n->failed.code)
         n->failed = *why;
     for (int i = FIRST; i < COMM_CHANNELS; i++) {
-        if (n->comm[i])
-            ncclCommAbort(n->comm[i]);
+        struct aborter *a = &n->aborters[i];
+        if (!n->comm[i])
+            continue;
+        *a = (struct aborter){.comm = n->comm[i], .device = n->device};
         n->comm[i] = NULL;
+        a->started = pthread_create(&a->thread, NULL, abort_one, a) == 0;
+        if (!a->started)
+            abort_one(a);
     }
     pthread_cond_broadcast(&n->change);
 }
@@ -326,6 +347,9 @@ static void nccl_close(struct comm *c)
     pthread_mutex_unlock(&n->lock);
     if (n->watched)
         pthread_join(n->watchdog, NULL);
+    for (int i = FIRST; i < COMM_CHANNELS; i++)
+        if (n->aborters[i].started)
+            pthread_join(n->aborters[i].thread, NULL);
     pthread_mutex_lock(&n->lock);
     disconnect(n);
     pthread_mutex_unlock(&n->lock);
