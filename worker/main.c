@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,12 +173,23 @@ static int mnist_main(int argc, char **argv)
 static const struct {
     const char *name;
     int (*main)(int argc, char **argv);
+    bool
+        prints; /* what was asked for is what it prints; training goes on without a console, and ends as well as with one */
 } commands[] = {
-    {"train", train_main},       {"caffe2", caffe2_main},         {"imagenet", imagenet_main},
-    {"mnist", mnist_main},       {"make-data", shapes_main},      {"make-db", make_db_main},
-    {"plot", plot_main},         {"convert", convert_main},       {"predict", predict_main},
-    {"gpu-info", gpu_info_main}, {"comm-bench", comm_bench_main}, {"comm-test", comm_test_main},
+    {"train", train_main, false},      {"caffe2", caffe2_main, false},        {"imagenet", imagenet_main, false},
+    {"mnist", mnist_main, false},      {"make-data", shapes_main, true},      {"make-db", make_db_main, true},
+    {"plot", plot_main, true},         {"convert", convert_main, true},       {"predict", predict_main, true},
+    {"gpu-info", gpu_info_main, true}, {"comm-bench", comm_bench_main, true}, {"comm-test", comm_test_main, true},
 };
+
+static int said(size_t command, int code)
+{
+    const bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (!lost || code != EXIT_OK || !commands[command].prints)
+        return code;
+    fprintf(stderr, "trainer %s: standard output cannot be written\n", commands[command].name);
+    return EXIT_CANT_CREATE;
+}
 
 int main(int argc, char **argv)
 {
@@ -186,7 +198,7 @@ int main(int argc, char **argv)
         return train_main(argc, argv);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].main(argc - 1, argv + 1);
+            return said(i, commands[i].main(argc - 1, argv + 1));
     fprintf(stderr,
             "trainer: '%s' is not a command; train (the default), caffe2, imagenet, mnist, make-data, make-db, plot, "
             "convert, predict, gpu-info, comm-bench and comm-test are\n",

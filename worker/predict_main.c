@@ -226,6 +226,9 @@ static int predictor_open(struct predictor *p, struct err *e)
     TRY(meta ? from_meta(p, meta, e) : from_options(p, e));
     if (p->cfg->class_names)
         TRY(names_of_file(p, p->cfg->class_names, e));
+    if (p->cfg->class_names && p->n_names != p->model.classes)
+        return err_set(e, ERR_USAGE, "--class-names %s has %d names, the model %d classes", p->cfg->class_names,
+                       p->n_names, p->model.classes);
     TRY(input_check(&p->input, e));
     p->model.channels = p->input.channels;
     p->model.image_size = p->input.size;
@@ -375,7 +378,9 @@ static void predict_path(struct predictor *p, char *path)
     FTS *walk = fts_open(paths, FTS_LOGICAL | FTS_NOCHDIR, by_name);
     for (FTSENT *f; walk && (f = fts_read(walk));) {
         bool file = f->fts_info != FTS_D && f->fts_info != FTS_DP;
-        if (file && (f->fts_level == 0 || is_picture(f->fts_name)))
+        if (file &&
+            (f->fts_level == 0 ||
+             (is_picture(f->fts_name) && (f->fts_info == FTS_F || f->fts_info == FTS_SLNONE || f->fts_info == FTS_NS))))
             predict_one(p, f->fts_path);
     }
     if (walk)

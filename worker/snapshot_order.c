@@ -11,6 +11,7 @@
 void meta_add_order(cJSON *meta, const struct sampler *order)
 {
     cJSON *o = cJSON_AddObjectToObject(meta, "order");
+    cJSON_AddNumberToObject(o, "samples", (double)order->n);
     cJSON_AddNumberToObject(o, "kind", order->kind);
     cJSON_AddNumberToObject(o, "batch", (double)order->batch);
     cJSON_AddNumberToObject(o, "world", order->world);
@@ -24,12 +25,14 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
 {
     const cJSON *o = cJSON_GetObjectItemCaseSensitive(meta, "order");
     struct sampler was = *now;
-    int64_t kind = now->kind, batch = 0, world = 0, shards = now->shards;
+    int64_t kind = now->kind, batch = 0, world = 0, shards = now->shards, samples = 0;
+    json_i64(o, "samples", &samples, NULL);
     json_i64(o, "kind", &kind, NULL);
     json_i64(o, "world", &world, NULL);
     json_i64(o, "shards", &shards, NULL);
     if (json_i64(o, "batch", &batch, NULL) < 0 && json_i64(meta, "batch", &batch, NULL) == 0 && batch > (int64_t)now->n)
         batch = (int64_t)now->n; /* as session's batch_of() */
+    was.n = samples > 0 ? (size_t)samples : now->n;
     was.kind = (enum sampler_kind)kind;
     was.batch = batch > 0 ? (size_t)batch : now->batch;
     was.world = world > 0 ? (int)world : now->world;
@@ -61,8 +64,15 @@ int meta_check_order(const cJSON *meta, const struct sampler *order, struct err 
     const bool drops = was.kind == SAMPLER_DISTRIBUTED && was.drop_last != order->drop_last;
     int64_t step = 0;
     TRY(json_i64(meta, "step", &step, e));
-    if ((was.kind == order->kind && was.shuffle == order->shuffle && !drops) || step <= 0 ||
-        step >= sampler_steps(&was))
+    if (step <= 0 || step >= sampler_steps(&was))
+        return 0;
+    if (was.n != order->n)
+        return err_set(e, ERR_MISMATCH,
+                       "the checkpoint is in the middle of an epoch of %zu samples, this run has %zu: it would take "
+                       "samples twice; "
+                       "change them at the end of an epoch",
+                       was.n, order->n);
+    if (was.kind == order->kind && was.shuffle == order->shuffle && !drops)
         return 0;
     return err_set(e, ERR_MISMATCH,
                    "the checkpoint is in the middle of an epoch with %s, this run has %s: it would take samples twice; "

@@ -74,6 +74,7 @@ static int open_db(struct level *l, struct err *e)
 {
     char *why = NULL;
     l->options = leveldb_options_create();
+    leveldb_options_set_paranoid_checks(l->options, 1); /* else what is damaged in its log is left out without a word */
     l->reading = leveldb_readoptions_create();
     leveldb_readoptions_set_fill_cache(l->reading, 0);
     leveldb_readoptions_set_verify_checksums(l->reading, 1);

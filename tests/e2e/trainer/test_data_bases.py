@@ -117,6 +117,16 @@ def test_refusals_are_one_sentence(folder, tmp_path):
     assert "give --num-labels" in p.stderr and p.returncode == 65
 
 
+def test_a_flipped_bit_in_a_leveldbs_log_is_told(folder, tmp_path):
+    db = make_db(folder, tmp_path / "db", "--db_type", "leveldb")
+    log = max(db.glob("*.log"), key=lambda p: p.stat().st_size)
+    damaged = bytearray(log.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    log.write_bytes(damaged)
+    p = run(TRAINER, "--train-data", db, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 1, "--device", "ref")
+    assert p.returncode == 65 and str(db) in p.stderr and "orruption" in p.stderr, p.stderr
+
+
 def test_both_data_bases_give_several_ranks_the_same_batches(folder, tmp_path):
     seen = {}
     for kind in ("lmdb", "leveldb"):

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -126,6 +127,20 @@ def test_a_bad_picture_is_told_and_the_others_are_done(data, trained, tmp_path):
     assert len(told) == 2 and f"'{bad}' cannot be used" in told[0] and "nowhere.jpg" in told[1]
 
 
+def test_a_fifo_in_a_folder_is_no_picture(data, trained, tmp_path):
+    good = sorted((data / "val").glob("*/*"))[0]
+    (tmp_path / good.name).symlink_to(good)
+    os.mkfifo(tmp_path / "z.jpg")
+    assert predict("--checkpoint", trained, tmp_path).stdout.startswith(f"{tmp_path / good.name}\n")
+
+
+def test_output_that_cannot_be_written_is_no_success(data, trained):
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([str(TRAINER), "predict", "--checkpoint", str(trained), str(sorted((data / "val").glob("*/*"))[0])], stdout=full,
+                           stderr=subprocess.PIPE, text=True, timeout=120)
+    assert p.returncode == 73 and "standard output" in p.stderr, p.stderr
+
+
 def test_bare_weights_take_options_and_names_from_a_file(data, trained, tmp_path):
     picture = sorted((data / "val").glob("*/*"))[0]
     (tmp_path / "names").write_text("red\ngreen\nblue\n")
@@ -135,6 +150,9 @@ def test_bare_weights_take_options_and_names_from_a_file(data, trained, tmp_path
                              *args).stdout)["top"]
     assert [(c["index"], c["probability"]) for c in got] == [(c["index"], c["probability"]) for c in want]
     assert [c["class"] for c in got] == [["red", "green", "blue"][c["index"]] for c in want]
+    (tmp_path / "names").write_text("red\ngreen\n")
+    p = predict("--checkpoint", trained, "--class-names", tmp_path / "names", picture, code=2)
+    assert "has 2 names, the model 3 classes" in p.stderr
     p = predict("--checkpoint", newest(trained) / "model.safetensors", "--arch", "resnet34", picture, code=78)
     assert "it has no tensor" in p.stderr
     assert "no weights found" in predict("--checkpoint", tmp_path / "none", picture, code=2).stderr

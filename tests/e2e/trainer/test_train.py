@@ -237,6 +237,16 @@ def test_another_order_of_the_samples_is_refused_in_the_middle_of_an_epoch(data,
     assert p.returncode == 0, "what auto means is no other order: " + p.stderr
 
 
+def test_a_set_of_another_size_is_refused_in_the_middle_of_an_epoch(data, tmp_path):
+    own = tmp_path / "data"
+    shutil.copytree(data, own)
+    out = tmp_path / "out"
+    assert run(*small(own, "--max-steps", 3, out=out, epochs=2)).returncode == 0
+    sorted((own / "train").glob("*/*"))[0].unlink()
+    p = run(*small(own, "--resume", "auto", out=out, epochs=2))
+    assert p.returncode == 78 and "in the middle of an epoch of" in p.stderr and "samples" in p.stderr, p.stderr
+
+
 def test_fewer_epochs_than_done_end_the_run_with_an_evaluation(data, tmp_path):
     assert run(*small(data, "--max-steps", 13, out=tmp_path, epochs=4)).returncode == 0
     p = run(*small(data, "--test-data", data / "val", "--resume", "auto", out=tmp_path, epochs=2))
