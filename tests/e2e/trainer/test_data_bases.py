@@ -2,10 +2,12 @@
 import gzip
 import json
 import os
+import re
 import pathlib
 import struct
 import tempfile
 
+import numpy as np
 import pytest
 
 from support import CRUN, TRAINER, faulty_disk, run
@@ -92,6 +94,35 @@ def test_mnist_files_train(tmp_path):
         f.write(struct.pack(">IIII", 0x803, 40, 28, 28) + pixels)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 40) + bytes(i % 10 for i in range(40)))
     assert train(tmp_path, "--num-channels", 1)
+
+
+# Five dots wide and seven high.
+FONT = """ ### #   # # # # # # # # #   # ### |  #   ##    #    #    #    #   ### | ### #   #    #   #   #   #   ##### | ### #   #    #  ##     ##   # ### |   #  ##   # #  #  # #####   #    # |##### #    ####     #    ##   # ### | ### #     #    #### #   ##   # ### |#####    #   #   #    #    #    #  | ### #   ##   # ### #   ##   # ### | ### #   ##   # ####    #    # ### """
+
+
+def write_digits(folder, part, n, seed):
+    """Digits three pixels a dot, somewhere in the picture, in the dark of some noise, in MNIST's format."""
+    rng = np.random.default_rng(seed)
+    dots = [np.array([c == "#" for c in d.ljust(35)[:35]]).reshape(7, 5).repeat(3, 0).repeat(3, 1) for d in FONT.split("|")]
+    labels = rng.integers(0, 10, n)
+    pictures = rng.integers(0, 60, (n, 28, 28))
+    for picture, label in zip(pictures, labels):
+        y, x = rng.integers(0, 8), rng.integers(0, 14)
+        picture[y:y + 21, x:x + 15] += 180 * dots[label]
+    (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, n, 28, 28) + pictures.astype(np.uint8).tobytes())
+    (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, n) + labels.astype(np.uint8).tobytes())
+
+
+@pytest.mark.slow
+def test_the_small_network_learns_digits_in_two_epochs(tmp_path):
+    for part, n in ("train", 6000), ("t10k", 1000):
+        write_digits(tmp_path, part, n, seed=n)
+    p = run(TRAINER, "--train-data", tmp_path, "--test-data", tmp_path, "--num-channels", 1, "--arch", "convnet", "--image-size", 28, "--input", "plain",
+            "--batch-size", 50, "--num-epochs", 2, "--base-learning-rate", 0.05, "--device", "cpu")
+    assert p.returncode == 0, p.stderr
+    best = [float(v) for v in re.findall(r"Acc@1 +([\d.]+)", p.stdout + p.stderr)]
+    print(best)
+    assert best and best[-1] > 95, p.stdout + p.stderr
 
 
 def test_null_needs_no_data():
