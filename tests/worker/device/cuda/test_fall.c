@@ -240,6 +240,16 @@ static void a_pattern_that_fails_goes_one_rung_down_with_the_same_numbers(void *
     close_rig(&plain);
 }
 
+static void expect_known(struct rig *r, enum cudnn_pattern failed)
+{
+    MUST(make(r, e));
+    check_rungs(r, failed);
+    assert_int_equal(0, r->script.ran[failed]);
+    assert_int_equal(0, r->script.timed);
+    assert_string_equal("", r->said);
+    close_rig(r);
+}
+
 /* Neither the next program on this machine nor a resumed run asks the pattern again, or says anything. */
 static void what_failed_is_remembered(void **state)
 {
@@ -256,21 +266,10 @@ static void what_failed_is_remembered(void **state)
         close_rig(&first);
 
         open_rig(&next, cache);
-        MUST(make(&next, e));
-        check_rungs(&next, fused[k]);
-        assert_int_equal(0, next.script.ran[fused[k]]);
-        assert_int_equal(0, next.script.timed);
-        assert_string_equal("", next.said);
-        close_rig(&next);
-
+        expect_known(&next, fused[k]);
         open_rig(&resumed, NULL);
         MUST(resumed.d->ops->choose(resumed.d, text, e));
-        MUST(make(&resumed, e));
-        check_rungs(&resumed, fused[k]);
-        assert_int_equal(0, resumed.script.ran[fused[k]]);
-        assert_int_equal(0, resumed.script.timed);
-        assert_string_equal("", resumed.said);
-        close_rig(&resumed);
+        expect_known(&resumed, fused[k]);
         free(text);
     }
 }
