@@ -1,11 +1,29 @@
 """Fixtures and marks of all end-to-end tests."""
+import shutil
+
 import pytest
 
 from support import TRAINER, run
 
+failed = pytest.StashKey()
+
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: minutes; run by ./dev test --slow")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    report = (yield).get_result()
+    item.stash[failed] = item.stash.get(failed, False) or report.failed
+
+
+@pytest.fixture
+def tmp_path(tmp_path, request):
+    """pytest's, gone once the test has passed: checkpoints of all tests together are gigabytes."""
+    yield tmp_path
+    if not request.node.stash.get(failed, False):
+        shutil.rmtree(tmp_path, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -13,4 +13,6 @@ spec = util.spec_from_file_location("e2e_fixtures", pathlib.Path(support.__file_
 fixtures = util.module_from_spec(spec)
 spec.loader.exec_module(fixtures)
 shapes = fixtures.shapes
+tmp_path = fixtures.tmp_path
 pytest_configure = fixtures.pytest_configure
+pytest_runtest_makereport = fixtures.pytest_runtest_makereport
