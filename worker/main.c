@@ -1,7 +1,6 @@
 /* trainer: read the command line and the environment a launcher gave, train, leave a record on failure. */
 #include <errno.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,7 @@
 #include "worker/comm_main.h"
 #include "worker/config.h"
 #include "worker/convert_main.h"
+#include "worker/cores.h"
 #include "worker/data/make_db.h"
 #include "worker/data/shapes.h"
 #include "worker/exit_code.h"
@@ -37,8 +37,7 @@ static bool a_core_for_each(void)
     const char *threads = getenv("OMP_NUM_THREADS"), *processes = getenv("LOCAL_WORLD_SIZE");
     const long n = threads ? atol(threads) : 1,
                m = processes ? atol(processes) : 1; /* without a number, each takes its share */
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 && n >= 1 && m >= 1 && n <= CPU_COUNT(&set) / m;
+    return n >= 1 && m >= 1 && n <= cores_of_process() / m;
 }
 
 /* Threads of an OpenMP team spin between loops for milliseconds unless told otherwise before the runtime starts, and would take the cores from

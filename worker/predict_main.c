@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fts.h>
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,8 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "worker/ckpt/weights.h"
+#include "worker/config_parse.h"
+#include "worker/cores.h"
 #include "worker/data/input.h"
 #include "worker/device/device.h"
 #include "worker/exit_code.h"
@@ -30,7 +31,7 @@
 
 struct predict_config {
     const char *checkpoint, *arch, *device, *class_names;
-    int64_t topk, image_size, channels;
+    int64_t topk, image_size, channels, threads;
     bool json;
 };
 
@@ -75,7 +76,15 @@ static const struct arg_spec specs[] = {
      .at = AT(class_names),
      .metavar = "FILE",
      .help = "names of the classes, a line each; default: the checkpoint's, else numbers"},
-    {.name = "device", .type = ARG_STRING, .at = AT(device), .def = "auto", .help = "auto, cpu or ref"},
+    {.name = "device", .type = ARG_STRING, .at = AT(device), .def = "auto", .help = "auto, cuda, cpu or ref"},
+    {.name = "threads",
+     .type = ARG_CUSTOM,
+     .at = AT(threads),
+     .def = "0",
+     .env = "OMP_NUM_THREADS",
+     .parse = config_parse_threads,
+     .metavar = "N",
+     .help = "compute threads; 0: one for each core that this process may use"},
     ARG_END,
 };
 
@@ -204,8 +213,7 @@ static int from_options(struct predictor *p, struct err *e)
 
 static int open_device(struct predictor *p, struct err *e)
 {
-    cpu_set_t set;
-    const struct device_options o = {.threads = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1};
+    const struct device_options o = {.threads = threads_of_rank(p->cfg->threads, 1)};
     const struct state_options none = {0};
     TRY(device_open(&p->device, p->cfg->device, &o, e));
     TRY(state_init(&p->state, p->device, p->program, &none, e));

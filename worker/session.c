@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +19,7 @@
 #include "worker/ckpt/ckpt.h"
 #include "worker/comm/comm.h"
 #include "worker/config.h"
+#include "worker/cores.h"
 #include "worker/data/dataset.h"
 #include "worker/data/input.h"
 #include "worker/data/loader.h"
@@ -31,12 +31,6 @@
 #include "worker/program/program.h"
 
 #define LEAVE_MS 10000 /* rank 0 may wait so long for others that are about to end */
-
-static int cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 static int at_least_one(int64_t n)
 {
@@ -431,11 +425,10 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
                           .lock_fd = -1};
     /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older runs'. */
     s->resume = cfg->checkpoint_dir && (train_config_resume(cfg) == RESUME_AUTO || goes_on(env));
-    int share = at_least_one(cores() / s->local_world);
-    s->threads = cfg->threads ? (int)cfg->threads : share;
+    s->threads = threads_of_rank(cfg->threads, s->local_world);
     s->optimizer = choose_optimizer(cfg);
     s->parts = (int)cfg->accumulate;
-    s->loader_threads = cfg->loader_threads ? (int)cfg->loader_threads : share;
+    s->loader_threads = threads_of_rank(cfg->loader_threads, s->local_world);
     int rc;
     TRY_GOTO(rc, open_data(s, e), fail);
     TRY_GOTO(rc, open_model(s, e), fail);

@@ -187,7 +187,7 @@ void meta_take_scale(const cJSON *meta, const struct snapshot_identity *id, bool
         json_i64(m, "clean", &clean, NULL) == 0 && scale > 0) {
         s->scale = scale;
         s->clean = clean;
-    } else if (tell) {
+    } else if (tell && !id->evaluate) {
         log_warn("resume", "the loss scale begins anew at %g", s->scale);
     }
 }

@@ -2,9 +2,9 @@
 import subprocess
 import sys
 
-PROGRAMS = [("crun", ["launcher/crun"]), ("crun status", ["launcher/crun", "status"]), ("trainer", ["worker/trainer"]), ("trainer caffe2", ["worker/trainer", "caffe2"]),
-            ("trainer imagenet", ["worker/trainer", "imagenet"]), ("trainer mnist", ["worker/trainer", "mnist"]), ("trainer make-data", ["worker/trainer", "make-data"]),
-            ("trainer plot", ["worker/trainer", "plot"]), ("rendezvousd", ["rendezvousd/rendezvousd"])]
+TRAINER = ["train", "caffe2", "imagenet", "mnist", "make-data", "make-db", "predict", "plot", "comm-bench", "comm-test", "gpu-info"]
+PROGRAMS = [("crun", ["launcher/crun"]), ("crun status", ["launcher/crun", "status"]),
+            *[(f"trainer {c}".removesuffix(" train"), ["worker/trainer", c]) for c in TRAINER], ("rendezvousd", ["rendezvousd/rendezvousd"])]
 
 
 def text(build):

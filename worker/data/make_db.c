@@ -110,13 +110,13 @@ static size_t make_key(const struct maker *m, size_t place, size_t i, char *key)
     return len < KEY_MAX ? (size_t)len : KEY_MAX - 1;
 }
 
-static void tell(struct maker *m, size_t done)
+static void tell(struct maker *m, size_t done, size_t n)
 {
     const int64_t now = clock_ms();
-    if (!isatty(STDERR_FILENO) || (now - m->told_ms < 1000 && done < m->src->n))
+    if (!isatty(STDERR_FILENO) || (now - m->told_ms < 1000 && done < n))
         return;
     m->told_ms = now;
-    fprintf(stderr, "\r%zu of %zu pictures%s", done, m->src->n, done == m->src->n ? "\n" : "");
+    fprintf(stderr, "\r%zu of %zu pictures%s", done, n, done == n ? "\n" : "");
 }
 
 /* Says where, and whether for want of room: LMDB calls a write that was cut short an I/O error. */
@@ -134,7 +134,8 @@ static int cannot_write(const struct maker *m, struct err *e)
 static int put_all(struct maker *m, const uint32_t *order, struct err *e)
 {
     char key[KEY_MAX];
-    for (size_t place = 0; place < m->src->n; place++) {
+    const size_t n = m->o->limit > 0 && m->o->limit < m->src->n ? m->o->limit : m->src->n;
+    for (size_t place = 0; place < n; place++) {
         const size_t i = order[place];
         int rc = make_record(m, i, e);
         if (rc == ERR_DATA && !m->o->strict) {
@@ -150,7 +151,7 @@ static int put_all(struct maker *m, const uint32_t *order, struct err *e)
             return cannot_write(m, e);
         m->r.written++;
         m->r.bytes += m->record.len;
-        tell(m, place + 1);
+        tell(m, place + 1, n);
     }
     return m->r.written > 0 ? 0 : err_set(e, ERR_DATA, "'%s' holds no picture that can be read", m->o->src);
 }

@@ -21,6 +21,7 @@ struct make_db_options {
     bool grey;  /* one channel; implies decoding */
     bool shuffle;
     uint64_t seed; /* of the shuffle */
+    size_t limit;  /* pictures taken, the first in that order; 0: all */
     bool strict;   /* a picture that cannot be decoded is an error, not left out */
 };
 

@@ -9,7 +9,7 @@
 struct make_db_config {
     const char *src, *dst;
     int kind, db_type, format;
-    int64_t resize, seed, num_labels;
+    int64_t resize, seed, limit, num_labels;
     bool testing, raw, grey, shuffle, strict;
 };
 
@@ -52,6 +52,14 @@ static const struct arg_spec specs[] = {
     {.name = "grey", .type = ARG_FLAG, AT(grey), .help = "one channel", .aliases = "gray"},
     {.name = "shuffle", .type = ARG_FLAG, AT(shuffle), .help = "write the records in random order"},
     {.name = "seed", .type = ARG_INT, AT(seed), .def = "0", .min = 0, .max = 0x1p53, .help = "of --shuffle"},
+    {.name = "limit",
+     .type = ARG_INT,
+     AT(limit),
+     .def = "0",
+     .min = 0,
+     .max = UINT32_MAX,
+     .metavar = "N",
+     .help = "take so many pictures, the first of the order; 0: all"},
     {.name = "data-format",
      .type = ARG_CHOICE,
      AT(kind),
@@ -108,6 +116,7 @@ int make_db_main(int argc, char **argv)
         .grey = c.grey,
         .shuffle = c.shuffle,
         .seed = (uint64_t)c.seed,
+        .limit = (size_t)c.limit,
         .strict = c.strict,
     };
     if (make_db(&o, &made, &e) < 0)

@@ -7,6 +7,7 @@ import pathlib
 import struct
 import tempfile
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -42,6 +43,15 @@ def folder(shapes):
 def test_a_data_base_trains_as_its_folder_does(folder, tmp_path, kind, form):
     db = make_db(folder, tmp_path / "db", "--db_type", kind, "--format", form)
     assert train(db) == train(folder)
+
+
+@pytest.mark.parametrize("src,args,told", [("folder", ["--limit", 5], 5), ("folder", ["--limit", 5, "--shuffle"], 5), ("folder", ["--limit", 1000], 64),
+                                           ("null", ["--num-labels", 3, "--limit", 4], 4)])
+def test_a_data_base_of_the_first_pictures(folder, tmp_path, src, args, told):
+    p = run(TRAINER, "make-db", "--src", folder if src == "folder" else src, "--dst", tmp_path / "db", *args)
+    assert p.returncode == 0 and f": {told} records, " in p.stdout, p.stdout + p.stderr
+    env = lmdb.open(str(tmp_path / "db"), readonly=True)
+    assert env.stat()["entries"] == told
 
 
 def varint(n):

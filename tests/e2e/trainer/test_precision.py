@@ -74,6 +74,8 @@ def test_the_scale_survives_epochs_and_another_level_begins_anew(data, tmp_path)
     assert steps_of(tmp_path)[-1]["loss_scale"] <= scales[-1]
     p = train(data, tmp_path, "--opt-level", "O1", *args, "--resume", "auto", steps=10)
     assert "the loss scale begins anew at 65536" in p.stderr
+    p = train(data, tmp_path, "--evaluate", "--test-data", data / "val", "--resume", tmp_path)
+    assert "loss scale" not in p.stderr
     assert steps_of(tmp_path)[-1]["loss_scale"] >= 32768 and steps_of(tmp_path)[-1]["skipped"] >= skipped
 
 

@@ -54,6 +54,19 @@ def test_predict_agrees_with_the_evaluation_of_the_same_files(data, trained):
     assert f"* Acc@1 {100 * hits / 30:.3f} Acc@5 100.000" in e.stdout, (e.stdout, hits)
 
 
+@pytest.mark.parametrize("asked,env,taken", [(["--threads", 3], "1", 3), ([], "3", 3), ([], "1", 1)])
+def test_predict_takes_as_many_threads_as_it_is_told(data, trained, asked, env, taken):
+    picture = next((data / "val").glob("*/*"))
+    args = [TRAINER, "predict", "--checkpoint", trained, "--device", "cpu", *asked, *[picture] * 2000]
+    p = subprocess.Popen([str(a) for a in args], stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": env})
+    try:
+        p.stdout.read(65536)  # the rest fills the pipe, and it waits there
+        assert len(os.listdir(f"/proc/{p.pid}/task")) == taken
+    finally:
+        p.kill()
+        p.communicate()
+
+
 def names(data, folder):
     file = folder / "names"
     file.write_text("".join(f"{d.name}\n" for d in sorted((data / "val").iterdir())))
