@@ -28,7 +28,16 @@ static const struct kind kinds[] = {
     {"TF32 nchw", DT_F32, true, MEMORY_NCHW},   {"fp16 nchw", DT_F16, false, MEMORY_NCHW},
     {"bf16 nchw", DT_BF16, false, MEMORY_NCHW}, {"fp32 nchw", DT_F32, false, MEMORY_NCHW}};
 static const int batches[] = {32, 256};
+
+/* What of the engine is planned: its training step as it comes, the one of --no-conv-fusion, evaluation. */
+enum use { TRAINING, UNFUSED, EVALUATION, USES };
+static const char *const uses[USES] = {"training", "unfused", "evaluation"};
 static char *props;
+
+static bool may_fuse(const struct kind *k)
+{
+    return k->type == DT_F16 && k->format == MEMORY_NHWC;
+}
 
 struct tally {
     int count, distinct;
@@ -51,7 +60,7 @@ static struct program *model(const char *arch)
     return p;
 }
 
-static struct device *open_idle(const struct kind *k)
+static struct device *open_idle(const struct kind *k, bool fused)
 {
     struct gpu *g;
     struct cudnn *dnn;
@@ -60,7 +69,7 @@ static struct device *open_idle(const struct kind *k)
     if (cudnn_open(&dnn, &(struct cudnn_options){.props_json = props}, &e) < 0)
         fail_msg("%s", e.text);
     fake_gpu_open(&g, &(struct fake_options){.idle = true, .memory = (size_t)1 << 40});
-    const struct cuda_options o = {.graphs = true, .tf32 = k->tf32, .fused_patterns = true};
+    const struct cuda_options o = {.graphs = true, .tf32 = k->tf32, .fused_patterns = fused};
     if (cuda_open_on(&d, g, dnn, &o, &e) < 0)
         fail_msg("%s", e.text);
     return d;
@@ -78,24 +87,25 @@ static void count(struct tally *t, const struct cudnn_plan *p)
     t->seen[t->distinct++] = p;
 }
 
-static int graphs_of(const struct program *p)
+static int graphs_of(const struct program *p, enum use use)
 {
     int n = 0;
     for (int i = 0; i < p->nops; i++)
-        n += p->ops[i].kind == OP_CONV || p->ops[i].kind == OP_CONV_BWD_DATA || p->ops[i].kind == OP_CONV_BWD_PARAM;
+        n += p->ops[i].kind == OP_CONV ||
+             (use != EVALUATION && (p->ops[i].kind == OP_CONV_BWD_DATA || p->ops[i].kind == OP_CONV_BWD_PARAM));
     return n;
 }
 
-static void print_tally(const char *arch, const struct kind *k, int batch, const struct tally *t)
+static void print_tally(const char *arch, const struct kind *k, int batch, enum use use, const struct tally *t)
 {
     for (int i = 0; i < DNN_PATTERN_COUNT; i++)
         if (t[i].count)
-            print_message("# %-10s %-9s %5d  %-15s %6d %9d %10zu KiB\n", arch, k->name, batch, cudnn_pattern_name(i),
-                          t[i].count, t[i].distinct, t[i].workspace >> 10);
+            print_message("# %-10s %-9s %5d  %-10s  %-15s %6d %9d %10zu KiB\n", arch, k->name, batch, uses[use],
+                          cudnn_pattern_name(i), t[i].count, t[i].distinct, t[i].workspace >> 10);
 }
 
 /* Every convolution of the program is a step with a plan. */
-static void examine(const struct program *p, const char *arch, const struct kind *k, int batch,
+static void examine(const struct program *p, const char *arch, const struct kind *k, int batch, enum use use,
                     const struct cuda_plan *pl)
 {
     struct tally *t = calloc(DNN_PATTERN_COUNT, sizeof *t);
@@ -105,7 +115,7 @@ static void examine(const struct program *p, const char *arch, const struct kind
         if (s->kind != STEP_DNN)
             continue;
         if (!s->dnn.plan)
-            fail_msg("%s %s batch %d: op %d has no plan for %s", arch, k->name, batch, s->op,
+            fail_msg("%s %s batch %d %s: op %d has no plan for %s", arch, k->name, batch, uses[use], s->op,
                      cudnn_pattern_name(s->dnn.pattern));
         assert_int_equal(s->dnn.pattern, cudnn_plan_pattern(s->dnn.plan));
         assert_true(pl->workspace_bytes >= cudnn_plan_workspace(s->dnn.plan));
@@ -113,18 +123,18 @@ static void examine(const struct program *p, const char *arch, const struct kind
         all++;
         fused += s->dnn.pattern != DNN_CONV && s->dnn.pattern != DNN_DGRAD && s->dnn.pattern != DNN_WGRAD;
     }
-    print_tally(arch, k, batch, t);
-    assert_int_equal(graphs_of(p), all);
-    if (k->type != DT_F16 || k->format == MEMORY_NCHW)
+    print_tally(arch, k, batch, use, t);
+    assert_int_equal(graphs_of(p, use), all);
+    if (use != TRAINING || !may_fuse(k))
         assert_int_equal(0, fused);
     else if (fused * 3 < all) /* a third at least: the statistics of each forward convolution */
         fail_msg("%s fp16 batch %d: %d of %d graphs are fused", arch, batch, fused, all);
     free(t);
 }
 
-static void plan_one(const struct program *p, const char *arch, const struct kind *k, int batch)
+static void plan_one(const struct program *p, const char *arch, const struct kind *k, int batch, enum use use)
 {
-    struct device *d = open_idle(k);
+    struct device *d = open_idle(k, use != UNFUSED);
     struct plan *plan;
     struct err e = {0};
     void *arena[3];
@@ -132,15 +142,15 @@ static void plan_one(const struct program *p, const char *arch, const struct kin
     for (int i = 0; i < 3; i++)
         assert_int_equal(0, d->ops->alloc(d, n[i] * sizeof(float), &arena[i], &e));
     const struct plan_options o = {.batch = batch,
-                                   .training = true,
+                                   .training = use != EVALUATION,
                                    .compute = k->type,
                                    .format = k->format,
                                    .params = arena[0],
                                    .stats = arena[1],
                                    .reduce = arena[2]};
     if (d->ops->plan(d, p, &o, &plan, &e) < 0)
-        fail_msg("%s %s batch %d: %s", arch, k->name, batch, e.text);
-    examine(p, arch, k, batch, (const struct cuda_plan *)plan);
+        fail_msg("%s %s batch %d %s: %s", arch, k->name, batch, uses[use], e.text);
+    examine(p, arch, k, batch, use, (const struct cuda_plan *)plan);
     d->ops->plan_close(plan);
     d->ops->close(d);
 }
@@ -151,7 +161,9 @@ static void every_graph_has_a_plan(void **state)
     struct program *p = model(arch);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
-            plan_one(p, arch, &kinds[k], batches[b]);
+            for (enum use use = TRAINING; use < USES; use++)
+                if (use != UNFUSED || may_fuse(&kinds[k]))
+                    plan_one(p, arch, &kinds[k], batches[b], use);
     program_destroy(p);
 }
 
@@ -166,8 +178,8 @@ int main(int argc, char **argv)
         return 2;
     }
     props = properties_read(argv[1]);
-    printf("# %-10s %-9s %5s  %-15s %6s %9s %14s\n", "model", "type", "batch", "pattern", "graphs", "distinct",
-           "workspace");
+    printf("# %-10s %-9s %5s  %-10s  %-15s %6s %9s %14s\n", "model", "type", "batch", "of", "pattern", "graphs",
+           "distinct", "workspace");
     for (int i = 2; i < argc && n < MODELS_MAX; i++, n++) {
         snprintf(names[n], sizeof names[n], "every_graph_of_%s_has_a_plan", argv[i]);
         tests[n] = (struct CMUnitTest){.name = names[n], .test_func = every_graph_has_a_plan, .initial_state = argv[i]};
