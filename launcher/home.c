@@ -6,6 +6,7 @@
 
 #include "common/args.h"
 #include "common/err.h"
+#include "common/slurm.h"
 #include "launcher/home_scheduler.h"
 
 const char *home_kind_name(enum home_kind k)
@@ -132,7 +133,7 @@ static int take_address(struct choice *c, const char *host, int port)
 static int take_tcp(struct choice *c, const char *endpoint, struct err *e)
 {
     struct home *h = c->home;
-    TRY(home_parse_endpoint(endpoint, HOME_PORT, h->host, &h->port, e));
+    TRY(home_parse_endpoint(endpoint, RDZV_PORT, h->host, &h->port, e));
     if (h->port == 0 && c->t->max_nodes > 1)
         return err_set(e, ERR_USAGE, "'%s': expected a port from 1 to 65535 that the other nodes can dial", endpoint);
     if (h->port == 0) { /* torchrun's spelling of --standalone */

@@ -18,7 +18,6 @@ struct err;
 #define HOME_ENDPOINT_MAX 1023
 #define HOME_HOST_MAX 255
 #define HOME_ID_MAX 128
-#define HOME_PORT 29400        /* of an endpoint without one, as torchrun's */
 #define HOME_MASTER_PORT 29500 /* of a static rendezvous without one, as torchrun's */
 #define HOME_RUN_ID "none"     /* of a job without a name, as torchrun's; a shared home takes none of that name */
 
@@ -81,9 +80,6 @@ const char *home_kind_name(enum home_kind k);
 
 /* "HOST:PORT", "HOST", "[V6]:PORT", "[V6]", "V6" -> host and port (default_port if it says none). ERR_USAGE. */
 int home_parse_endpoint(const char *text, int default_port, char host[HOME_HOST_MAX + 1], int *port, struct err *e);
-
-/* The first host of a Slurm list: "node[07-12,20],gpu3" -> "node07". False if it is not one or does not fit. */
-bool home_first_host(const char *list, char *ret, size_t cap);
 
 /* "HOST:PORT" with brackets where HOST is IPv6; returns out. */
 char *home_join(const char *host, int port, char *out, size_t cap);

@@ -1,14 +1,12 @@
 #include "launcher/home_scheduler.h"
 
-#include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/args.h"
-
-#define PORTS 3000 /* above HOME_PORT, below the kernel's own (32768) */
+#include "common/slurm.h"
 
 static const char *env(const struct home_look *l, const char *name)
 {
@@ -22,35 +20,6 @@ static int number(const char *text, int missing)
     return text && parse_i64(text, "", 0, INT32_MAX, &v, NULL) == 0 ? (int)v : missing;
 }
 
-/* FNV-1a of the job's id: every node finds the same one, two jobs on the same nodes seldom do. */
-int scheduler_port(const char *job)
-{
-    uint32_t h = 2166136261u;
-    for (; *job; job++)
-        h = (h ^ (unsigned char)*job) * 16777619u;
-    return HOME_PORT + (int)(h % PORTS);
-}
-
-bool home_first_host(const char *list, char *ret, size_t cap)
-{
-    const size_t name = strcspn(list, "[,");
-    size_t digits = 0;
-    if (list[name] == '[') {
-        digits = strspn(list + name + 1, "0123456789");
-        if (digits == 0 || !strchr("-,]", list[name + 1 + digits]))
-            return false;
-    }
-    if (name == 0 || name + digits >= cap)
-        return false;
-    memcpy(ret, list, name);
-    memcpy(ret + name, list + name + 1, digits);
-    ret[name + digits] = 0;
-    for (const char *p = ret; *p; p++)
-        if (!isalnum((unsigned char)*p) && !strchr(".-_", *p))
-            return false;
-    return true;
-}
-
 /* Each step of an allocation is a job of its own. */
 static bool look_slurm(const struct home_look *l, struct scheduler *s)
 {
@@ -62,7 +31,7 @@ static bool look_slurm(const struct home_look *l, struct scheduler *s)
     s->node_rank = number(env(l, "SLURM_NODEID"), -1);
     if (!nodes)
         nodes = env(l, "SLURM_JOB_NODELIST");
-    if (!nodes || !home_first_host(nodes, s->host, sizeof s->host))
+    if (!nodes || !slurm_first_host(nodes, s->host, sizeof s->host))
         s->host[0] = 0;
     s->name = "Slurm";
     return true;
@@ -76,7 +45,7 @@ static bool look_pbs(const struct home_look *l, struct scheduler *s)
     snprintf(s->job, sizeof s->job, "%s", job);
     s->node_rank = number(env(l, "PBS_NODENUM"), -1);
     const char *first = l->first_line(l->arg, file);
-    if (!first || !home_first_host(first, s->host, sizeof s->host))
+    if (!first || !slurm_first_host(first, s->host, sizeof s->host))
         s->host[0] = 0;
     s->name = "PBS";
     return true;
@@ -134,5 +103,5 @@ void scheduler_look(const struct home_look *look, struct scheduler *ret)
 {
     *ret = (struct scheduler){.node_rank = -1};
     if (look_slurm(look, ret) || look_pbs(look, ret) || look_kubernetes(look, ret) || look_openmpi(look, ret))
-        ret->port = scheduler_port(ret->job);
+        ret->port = slurm_port(ret->job);
 }

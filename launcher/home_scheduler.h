@@ -12,9 +12,6 @@ struct scheduler {
     int node_rank;                /* -1: not numbered */
 };
 
-/* The port where the nodes of a job of this id meet, if nobody names one. */
-int scheduler_port(const char *job);
-
 /* The first that is there: Slurm, PBS, Kubernetes, Open MPI (which under the others runs as their child). */
 void scheduler_look(const struct home_look *look, struct scheduler *ret);
 

@@ -10,10 +10,10 @@
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "common/log.h"
+#include "common/slurm.h"
 #include "common/tls_stream.h"
 #include "launcher/rdzv_tcp.h"
 
-#define PORT_OTHERWISE 29400 /* torchrun's */
 #define PAUSE_FIRST_MS 50
 #define PAUSE_MAX_MS 1000
 #define DIAL_MS 5000
@@ -444,7 +444,7 @@ static void tcp_close(struct rdzv_client *c)
 static int prepare(struct tcp *t, struct err *e)
 {
     enum auth_origin origin;
-    TRY(endpoint_parse(&t->to, t->o.endpoint, PORT_OTHERWISE, e));
+    TRY(endpoint_parse(&t->to, t->o.endpoint, RDZV_PORT, e));
     if (t->o.tls)
         TRY(tls_context_client(&t->tls, t->o.tls_ca, NULL, NULL, e));
     if (t->o.insecure && !t->o.token_file)

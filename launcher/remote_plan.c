@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "common/err.h"
+#include "common/slurm.h"
 #include "launcher/addresses.h"
 #include "launcher/config.h"
-#include "launcher/home_scheduler.h"
 #include "launcher/remote_wire.h"
 
 #define RESOLVE_MS 2000
@@ -66,7 +66,7 @@ static int choose_endpoint(struct remote_plan *p, struct err *e)
     snprintf(host, sizeof host, "%s", all_local ? "127.0.0.1" : host_address(first));
     if (!all_local && addresses_loopback(host))
         TRY(own_address(host, sizeof host, e));
-    const int port = scheduler_port(p->c->run_id);
+    const int port = slurm_port(p->c->run_id);
     home_join(host, p->local[0] ? free_port(port) : port, p->endpoint, sizeof p->endpoint);
     return 0;
 }

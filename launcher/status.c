@@ -12,6 +12,7 @@
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "common/resp_conn.h"
+#include "common/slurm.h"
 #include "common/tls_stream.h"
 #include "launcher/home.h"
 #include "launcher/status_home.h"
@@ -243,7 +244,7 @@ static int find_endpoint(struct status *s, struct err *e)
     int port;
     if (strstr(s->config.endpoint, "://"))
         return s->run ? 0 : err_set(e, ERR_USAGE, "a Redis or a directory has no list of jobs: name the RUN");
-    TRY(home_parse_endpoint(s->config.endpoint, HOME_PORT, s->host, &port, e));
+    TRY(home_parse_endpoint(s->config.endpoint, RDZV_PORT, s->host, &port, e));
     snprintf(s->port, sizeof s->port, "%d", port);
     return 0;
 }

@@ -1,6 +1,5 @@
 /* Where rank 0's store is, among processes of one host that nobody told: a socket in the abstract name-space. Its name goes with its owner, so no
  * start finds what another left behind. */
-#include <ctype.h>
 #include <errno.h>
 #include <poll.h>
 #include <stddef.h>
@@ -15,6 +14,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/resolve.h"
+#include "common/slurm.h"
 #include "worker/meet_impl.h"
 
 enum { PAUSE_MS = 20, ANSWER_MS = 5000 };
@@ -137,33 +137,13 @@ int meet_port_ask(int *ret_port, int64_t deadline, struct err *e)
 
 /* ---- Slurm --------------------------------------------------------------------------------------------------------- */
 
-enum { FIRST_PORT = 29400, PORTS = 3000 /* below the kernel's own */ };
-
-/* "node[07-12,20],other" begins with node07. */
-static bool first_host(const char *list, char *ret, size_t cap)
-{
-    const size_t name = strcspn(list, "[,"), digits = list[name] == '[' ? strspn(list + name + 1, "0123456789") : 0;
-    if (name == 0 || name + digits >= cap || (list[name] == '[' && digits == 0))
-        return false;
-    memcpy(ret, list, name);
-    memcpy(ret + name, list + name + 1, digits);
-    ret[name + digits] = 0;
-    for (const char *p = ret; *p; p++)
-        if (!isalnum((unsigned char)*p) && !strchr(".-_", *p))
-            return false;
-    return true;
-}
-
 bool meet_slurm(char *ret_host, size_t cap, int *ret_port)
 {
     const char *nodes = lookup("SLURM_STEP_NODELIST"), *job = lookup("SLURM_JOB_ID"), *step = lookup("SLURM_STEP_ID");
-    uint32_t hash = 2166136261u; /* FNV-1a */
     char id[64];
-    if (!*job || !*step || !first_host(*nodes ? nodes : lookup("SLURM_JOB_NODELIST"), ret_host, cap))
+    if (!*job || !*step || !slurm_first_host(*nodes ? nodes : lookup("SLURM_JOB_NODELIST"), ret_host, cap))
         return false;
     snprintf(id, sizeof id, "%.30s.%.30s", job, step);
-    for (const char *p = id; *p; p++)
-        hash = (hash ^ (unsigned char)*p) * 16777619u;
-    *ret_port = FIRST_PORT + (int)(hash % PORTS);
+    *ret_port = slurm_port(id);
     return true;
 }
