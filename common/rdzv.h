@@ -194,7 +194,7 @@ struct rdzv_member {
 /* Visit every node known, members first in group-rank order. Stops when visit() returns other than 0, and returns that. */
 int rdzv_members(const struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg);
 
-/* --- decisions: what a successor of this machine needs (DESIGN D2) ------------------------------------------------------
+/* --- decisions: what a successor of this machine needs (docs/decisions/0003) -----------------------------------------
  * A log is lines "machine ...", "node ...", "gone ...", "restart ..." of fields as in rdzv_wire.h; settings are not among them. */
 
 /* Append what the steps since the last call changed: every field of the machine and of each changed or forgotten node, and the deadlines as

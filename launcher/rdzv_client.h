@@ -1,4 +1,4 @@
-/* The agent's side of a rendezvous, wherever it lives (DESIGN, section 2): in this process (rdzv_client_local.c, also where this crun
+/* The agent's side of a rendezvous, wherever it lives (docs/architecture.md): in this process (rdzv_client_local.c, also where this crun
  * hosts the others), behind a connection to rendezvousd or to a hosting crun (rdzv_client_tcp.c), in the decision log of a Redis or
  * of a directory (rdzv_client_log.c).
  *
@@ -29,7 +29,7 @@ struct rdzv_client_options {
     struct rdzv_config job;
     int64_t heartbeat_ms; /* keep_alive_interval: the longest this client lets pass between two requests; 1000 */
     int64_t connect_ms; /* how long the rendezvous may be unreachable before the first JOIN is answered: join_timeout */
-    int64_t daemon_grace_ms; /* how long workers may run on without a daemon that is proved gone (DESIGN D4); 60000 */
+    int64_t daemon_grace_ms; /* workers may run on without a daemon proved gone (docs/decisions/0004); 60000 */
     const char *run_id;
     const char *
         endpoint; /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */

@@ -1,5 +1,5 @@
-/* Until when the workers of this node may run: the silence rule and its one exception (DESIGN D4). Pure: times are clock_ms() values that the
- * caller brings, and each is the moment of asking, not that of the answer.
+/* Until when the workers of this node may run: the silence rule and its one exception (docs/decisions/0004). Pure: times are clock_ms() values
+ * that the caller brings, and each is the moment of asking, not that of the answer.
  *
  *   - the newest request that the rendezvous acknowledged, plus silence_ms: until then it cannot have given this node up;
  *   - after that only while its daemon is proved gone: its address refused or reset us less than silence_ms ago, and the round's bootstrap

@@ -1,4 +1,4 @@
-/* How a worker learns that it should end (DESIGN: stops have reasons).
+/* How a worker learns that it should end (docs/decisions/0009).
  *
  *   failure, abort   the process ends at once from the signal thread: a peer is dead, nothing that it could save is agreed upon
  *   resize, drain    a flag: ranks agree on a step in the next all-reduce, save, exit 75

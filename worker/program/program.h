@@ -143,7 +143,7 @@ int program_find_tensor(const struct program *p, const char *name); /* -1 if non
 int program_find_param(const struct program *p, const char *name);  /* -1 if none */
 size_t program_trainable(const struct program *p); /* number of trainable parameters, padding excluded */
 
-/* Initial value of element i of a parameter: a function of (seed, name, i), equal on every machine (D8: Philox, no libm). */
+/* Initial value of element i of a parameter: a function of (seed, name, i), equal on every machine (docs/decisions/0005). */
 double param_initial(const struct param *p, uint64_t seed, size_t i);
 void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out);
 

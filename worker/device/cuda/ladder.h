@@ -1,4 +1,4 @@
-/* How far convolutions and batch norms are pulled together (DESIGN D11). Rungs, each only where its graphs have plans:
+/* How far convolutions and batch norms are pulled together (docs/decisions/0007). Rungs, each only where its graphs have plans:
  *
  *   statistics   conv -> BN: the convolution sums y and y * y on the way out (conv+stats)
  *   prologue     BN -> ReLU -> conv -> BN: the activation is never written: the convolution reads relu(x * scale + shift) (sbr+conv+stats), its weight gradient

@@ -1,4 +1,4 @@
-/* The GPU module: trainer-cuda.so, beside the program or in its libdir, loaded when a GPU is asked for or may be there (DESIGN D12).
+/* The GPU module: trainer-cuda.so, beside the program or in its libdir, loaded when a GPU is asked for or may be there (docs/decisions/0008).
  * Nothing else of trainer links CUDA. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_MODULE_H
 #define CRUN_WORKER_DEVICE_CUDA_MODULE_H
