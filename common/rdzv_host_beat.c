@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/addr.h"
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "common/rdzv_host_impl.h"
@@ -51,11 +52,6 @@ static void tell(struct peer *p, const struct rdzv_news *news)
     p->dirty = p->loud = true;
 }
 
-static bool is_loopback(const char *addr)
-{
-    return strncmp(addr, "127.", 4) == 0 || strcmp(addr, "::1") == 0 || strcmp(addr, "localhost") == 0;
-}
-
 struct leader {
     bool remote; /* some member is not on loopback */
     const char *addrs;
@@ -64,7 +60,7 @@ struct leader {
 static int look_for_leader(void *arg, const struct rdzv_member *m)
 {
     struct leader *l = arg;
-    l->remote |= m->member && !is_loopback(m->addr);
+    l->remote |= m->member && !addr_host_is_loopback(m->addr);
     if (m->group_rank == 0 && m->member)
         l->addrs = m->addrs;
     return 0;
@@ -74,7 +70,7 @@ static int look_for_leader(void *arg, const struct rdzv_member *m)
 static void reachable_leader(struct rdzv_host *h, const struct leader *l, struct rdzv_news *news)
 {
     (void)h;
-    if (!l->remote || !l->addrs || !is_loopback(news->leader_addr))
+    if (!l->remote || !l->addrs || !addr_host_is_loopback(news->leader_addr))
         return;
     for (const char *p = l->addrs; *p; p += strcspn(p, ","), p += *p == ',') {
         char one[RDZV_ADDR_MAX + 1];
@@ -83,7 +79,7 @@ static void reachable_leader(struct rdzv_host *h, const struct leader *l, struct
             continue;
         memcpy(one, p, n);
         one[n] = 0;
-        if (one[0] && !is_loopback(one)) {
+        if (one[0] && !addr_host_is_loopback(one)) {
             memcpy(news->leader_addr, one, sizeof one);
             return;
         }

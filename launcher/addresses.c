@@ -7,7 +7,6 @@
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "common/clock.h"
 #include "common/err.h"
@@ -108,12 +107,4 @@ out:
     if (all)
         freeifaddrs(all);
     return own;
-}
-
-bool addresses_loopback(const char *host)
-{
-    struct in_addr v4;
-    if (inet_pton(AF_INET, host, &v4) == 1)
-        return ntohl(v4.s_addr) >> 24 == 127;
-    return strcmp(host, "::1") == 0 || strcasecmp(host, "localhost") == 0;
 }

@@ -16,7 +16,4 @@ int addresses_of_interface(const char *name, char *ret, size_t cap, struct err *
 /* Whether one of host's addresses is one of this machine's. Asks the name service, at most timeout_ms. False if the name is unknown. */
 bool addresses_own(const char *host, int timeout_ms);
 
-/* Whether host is written as a loopback address or is "localhost". */
-bool addresses_loopback(const char *host);
-
 #endif

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "common/addr.h"
 #include "common/err.h"
 #include "common/http_auth.h"
-#include "launcher/addresses.h"
 #include "launcher/config.h"
 #include "launcher/virtual_rank.h"
 
@@ -120,7 +120,7 @@ static int settle_program(struct config *c, const struct arg_result *r, const ch
 
 static int check_http(const struct config *c, struct err *e)
 {
-    return http_auth_check((int)c->http_port, c->http_bind, addresses_loopback(c->http_bind), c->http_token_file,
+    return http_auth_check((int)c->http_port, c->http_bind, addr_host_is_loopback(c->http_bind), c->http_token_file,
                            c->http_insecure, e);
 }
 

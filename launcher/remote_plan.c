@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/addr.h"
 #include "common/err.h"
 #include "common/slurm.h"
 #include "launcher/addresses.h"
@@ -25,7 +26,7 @@ static bool is_local(const struct host *h)
     gethostname(own, sizeof own - 1);
     if (strchr(h->name, '@'))
         return false;
-    if (addresses_loopback(h->name) || strcasecmp(h->name, own) == 0)
+    if (addr_host_is_loopback(h->name) || strcasecmp(h->name, own) == 0)
         return true;
     return addresses_own(h->name, RESOLVE_MS);
 }
@@ -64,7 +65,7 @@ static int choose_endpoint(struct remote_plan *p, struct err *e)
     for (int i = 0; i < p->hosts.n; i++)
         all_local = all_local && p->local[i];
     snprintf(host, sizeof host, "%s", all_local ? "127.0.0.1" : host_address(first));
-    if (!all_local && addresses_loopback(host))
+    if (!all_local && addr_host_is_loopback(host))
         TRY(own_address(host, sizeof host, e));
     const int port = slurm_port(p->c->run_id);
     home_join(host, p->local[0] ? free_port(port) : port, p->endpoint, sizeof p->endpoint);

@@ -1,10 +1,9 @@
 /* See config.h. */
 #include "rendezvousd/config.h"
+#include "common/addr.h"
 #include "common/err.h"
 #include "common/http_auth.h"
-#include <arpa/inet.h>
 #include <ctype.h>
-#include <netinet/in.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -270,11 +269,8 @@ int config_next_address(const char **list, char *ret, int cap)
 /* A loopback address, or no address at all: whoever listens says what is expected then. */
 static bool is_loopback(const char *host)
 {
-    struct in_addr v4;
-    struct in6_addr v6;
-    if (inet_pton(AF_INET, host, &v4) == 1)
-        return ntohl(v4.s_addr) >> 24 == 127;
-    return inet_pton(AF_INET6, host, &v6) != 1 || IN6_IS_ADDR_LOOPBACK(&v6);
+    uint8_t ip[ADDR_BYTES];
+    return !addr_read(host, ip) || addr_is_loopback(ip);
 }
 
 static int check_bind(const struct config *c, struct err *e)

@@ -8,6 +8,7 @@
  * A rewrite is one record with all of it. What was acknowledged, said by trainers or heard is not logged: members say again how far they are,
  * and all are silent when a log is loaded. No clock outlives a host, so the start is kept as an age: of the last record, and of the daemon's end
  * where that is an orderly one. */
+#include "common/addr.h"
 #include "common/err.h"
 #include "common/log.h"
 #include "common/rdzv_wire.h"
@@ -333,7 +334,7 @@ static int see_node(void *arg, const struct rdzv_member *n)
     TRY(member_of(arg, n->node, &m, NULL));
     m->known = true;
     m->job->known++;
-    m->loopback = strncmp(n->addr, "127.", 4) == 0 || strcmp(n->addr, "::1") == 0;
+    m->loopback = addr_host_is_loopback(n->addr);
     return 0;
 }
 

@@ -1,4 +1,5 @@
 /* News: from the machine's effects to the members that ask for them. */
+#include "common/addr.h"
 #include "common/err.h"
 #include "common/log.h"
 #include "rendezvousd/jobs_impl.h"
@@ -8,11 +9,6 @@
 #include <utlist.h>
 
 /* ---- a leader on loopback ------------------------------------------------------------------------------------------ */
-
-static bool is_loopback(const char *addr)
-{
-    return strncmp(addr, "127.", 4) == 0 || strcmp(addr, "::1") == 0;
-}
 
 /* Members on other hosts must be told the address that they have of this one. */
 static bool seen_from_outside(const struct job *job)
@@ -30,7 +26,7 @@ static void replace_leader(const struct job *job, struct rdzv_effects *fx)
     int outside = -1; /* not looked yet: the same for all of one step */
     for (size_t i = 0; i < fx->n; i++) {
         struct rdzv_news *news = &fx->v[i].news;
-        if (news->kind != RDZV_NEWS_ROUND || !is_loopback(news->leader_addr))
+        if (news->kind != RDZV_NEWS_ROUND || !addr_host_is_loopback(news->leader_addr))
             continue;
         if (outside < 0)
             outside = seen_from_outside(job);

@@ -1,4 +1,5 @@
 /* What a party may ask: see jobs.h. */
+#include "common/addr.h"
 #include "common/err.h"
 #include "common/log.h"
 #include "common/rdzv_wire.h"
@@ -180,15 +181,10 @@ static void fill_addresses(struct rdzv_event *ev, const struct jobs_party *p)
     }
 }
 
-static bool is_loopback(const char *addr)
-{
-    return strncmp(addr, "127.", 4) == 0 || strcmp(addr, "::1") == 0;
-}
-
 static void note_addresses(struct member *m, const struct jobs_party *p, const struct rdzv_event *ev)
 {
-    m->loopback = is_loopback(ev->addr);
-    if (p->o.addr && !is_loopback(p->o.addr) && p->o.local)
+    m->loopback = addr_host_is_loopback(ev->addr);
+    if (p->o.addr && !addr_host_is_loopback(p->o.addr) && p->o.local)
         snprintf(m->job->outside, sizeof m->job->outside, "%s", p->o.local);
 }
 

@@ -487,14 +487,13 @@ static void a_leader_on_loopback_is_named_as_others_see_it(void **s)
     jobs_destroy(j);
 }
 
-static void where_all_are_on_loopback_so_is_the_leader(void **s)
+static void check_all_on_loopback(const char *addr)
 {
     struct jobs *j = rig_jobs(NULL);
     struct rdzv_config c = rig_config(2, 2);
     struct agent host, other;
-    (void)s;
     rig_open(j, &host, "r", "node1", "");
-    rig_open(j, &other, "r", "node2", "127.0.0.1");
+    rig_open(j, &other, "r", "node2", addr);
     assert_int_equal(rig_join(&host, &c, 0), 0);
     assert_int_equal(rig_join(&other, &c, 0), 0);
     assert_int_equal(rig_next(&other), 0);
@@ -505,6 +504,13 @@ static void where_all_are_on_loopback_so_is_the_leader(void **s)
     rig_close(&host, JOBS_GONE);
     rig_close(&other, JOBS_GONE);
     jobs_destroy(j);
+}
+
+static void where_all_are_on_loopback_so_is_the_leader(void **s)
+{
+    (void)s;
+    check_all_on_loopback("127.0.0.1");
+    check_all_on_loopback("::ffff:127.0.0.1");
 }
 
 /* ---- calls from inside callbacks --------------------------------------------------------------------------------- */
