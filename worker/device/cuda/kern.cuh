@@ -2,8 +2,8 @@
 #ifndef CRUN_WORKER_DEVICE_CUDA_KERN_CUH
 #define CRUN_WORKER_DEVICE_CUDA_KERN_CUH
 
-#ifdef CUDA_EMULATED /* tests run these very kernels on the processor */
-#include "tests/worker/device/cuda/emulate.h"
+#ifdef CUDA_EMULATED /* tests run these very kernels on the processor, and know where this header lies */
+#include "cuda_emulation.h"
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

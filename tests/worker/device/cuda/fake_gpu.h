@@ -1,4 +1,4 @@
-/* A GPU that is not there: struct gpu_ops on the processor. Own kernels are the real ones, emulated (emulate.h); convolutions and products are
+/* A GPU that is not there: struct gpu_ops on the processor. Own kernels are the real ones, emulated (cuda_emulation.h); convolutions and products are
  * plain loops. Work runs at once, except in a capture, where it is recorded, arguments by value, and runs with each launch of the graph.
  * Memory is filled with NaN patterns when it is taken. Calls are counted, so that tests can say what a step must not do. */
 #ifndef CRUN_TESTS_FAKE_GPU_H

@@ -1,4 +1,4 @@
-#include "tests/worker/device/cuda/emulate.h"
+#include "tests/worker/device/cuda/cuda_emulation.h"
 
 #include <ucontext.h>
 
