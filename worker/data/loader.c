@@ -298,11 +298,6 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     return rc;
 }
 
-int64_t loader_steps(const struct loader *l)
-{
-    return l->steps;
-}
-
 void loader_destroy(struct loader *l)
 {
     if (!l)

@@ -39,8 +39,7 @@ struct loader_batch {
 };
 
 int loader_create(struct loader **ret, struct dataset *d, const struct loader_options *o, struct err *e);
-int64_t loader_steps(const struct loader *l); /* of an epoch */
-void loader_destroy(struct loader *l);        /* wakes a blocked loader_next(), joins the threads; NULL allowed */
+void loader_destroy(struct loader *l); /* wakes a blocked loader_next(), joins the threads; NULL allowed */
 
 /* (Re)start at a step of an epoch; the last batch is that of the last step of epoch end_epoch - 1. What was prefetched is dropped;
  * hand borrowed batches back first. */

@@ -15,7 +15,7 @@
 struct caffe2 {
     struct train_config train;
     int64_t batch, num_gpus, num_shards, shard_id, redis_port, workspace_mb, num_layers;
-    const char *redis_host, *file_store, *save_dir, *model_name, *load_path, *interfaces, *model;
+    const char *redis_host, *file_store, *save_dir, *model_name, *load_path, *model;
     int transport, dtype;
     bool use_cpu, use_ideep, model_parallel, use_nccl, float16_compute, tensor_core;
 };

@@ -27,8 +27,7 @@ struct gpu_info {
     char name[128];
     char pci_bus[32];
     int capability;           /* 90: compute capability 9.0 */
-    int sms;                  /* multiprocessors */
-    size_t memory, l2;        /* bytes */
+    size_t memory;            /* bytes */
     int runtime, driver, dnn; /* versions as the libraries number them: 13000, 91900 */
 };
 

@@ -153,13 +153,11 @@ struct k_tensor {
     enum dtype type; /* of the copy */
 };
 
-/* KERNEL_PACK: copy = arena. KERNEL_UNPACK: arena (+)= copy * *inv_scale, and *bad += 1 if any of it is not finite. One launch for all. */
+/* KERNEL_PACK: copy = arena. KERNEL_UNPACK: arena (+)= copy. One launch for all. */
 struct k_pack {
     const struct k_tensor *table; /* device memory, n entries */
     int n;
-    size_t elements;        /* of all, padding excluded */
-    const float *inv_scale; /* NULL: 1 */
-    float *bad;             /* NULL: not looked for */
+    size_t elements; /* of all, padding excluded */
     bool accumulate;
 };
 

@@ -165,7 +165,7 @@ int cuda_plan_flush(struct cuda_plan *pl, int op, struct err *e)
     s->kernel = KERNEL_UNPACK;
     s->table_at = pl->ntable;
     TRY(add_entries(pl, &elements, e));
-    s->args.as_KERNEL_UNPACK = (struct k_pack){.n = pl->npending, .elements = elements, .bad = pl->bad};
+    s->args.as_KERNEL_UNPACK = (struct k_pack){.n = pl->npending, .elements = elements};
     for (int i = 0; i < pl->npending; i++) /* they live until now */
         pl->buffers[pl->weights[pl->pending[i]].gradient].last = pl->nsteps - 1;
     TRY(cuda_plan_step(pl, STEP_READY, "ready", op, &s, e));
@@ -221,7 +221,7 @@ static void keep_results(struct cuda_plan *pl)
             pl->buffers[pl->value[t]].keep = true;
 }
 
-/* Convolutions want channels in groups (padded with zeros): 4 halves, 8 bfloats (DESIGN D11). */
+/* Convolutions want channels in groups (padded with zeros): 4 halves, 8 bfloats (docs/decisions/0007). */
 static int channels_of_input(const struct cuda_plan *pl)
 {
     const int c = pl->p->channels, group = !pl->nhwc ? 1 : pl->type == DT_BF16 ? 8 : 4;

@@ -114,8 +114,8 @@ struct cuda_plan {
         *table; /* groups of KERNEL_UNPACK, then the weights of KERNEL_PACK; table: device memory */
     int ntable, cap_table, npack;
     size_t pack_elements;
-    float *grad_scale, *bad; /* device */
-    float *samples;          /* (batch, 4) */
+    float *grad_scale; /* device */
+    float *samples;    /* (batch, 4) */
 
     uint8_t *images; /* device: what the steps read */
     int32_t *labels;

@@ -175,7 +175,7 @@ static int fake_info(struct gpu *g, struct gpu_info *ret, struct err *e)
 {
     (void)g;
     (void)e;
-    *ret = (struct gpu_info){.name = "no GPU, but its like", .capability = 90, .sms = 132, .memory = (size_t)80 << 30};
+    *ret = (struct gpu_info){.name = "no GPU, but its like", .capability = 90, .memory = (size_t)80 << 30};
     return 0;
 }
 
