@@ -37,9 +37,6 @@ struct rdzv_host_options {
     const atomic_bool *stop; /* set, then interrupt the home: the reign ends in good order */
 };
 
-/* Where a leader is, for tests: the machine, or NULL. */
-typedef void rdzv_host_trace(void *arg, const struct rdzv *machine, const struct rdzv_event *ev, int rc);
-
 /* Claim and lead. seen: the epoch that was seen ("": none). Returns 0 when the reign ended in good order (stopped, or the job is over
  * and everybody knows), 1 when another node leads, or the error that ended it: claim again later. */
 int rdzv_host_lead(struct rdzv_home *home, const struct rdzv_host_options *o, const char *seen, struct err *e);

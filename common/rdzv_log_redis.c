@@ -24,6 +24,8 @@
 #include "common/rdzv_log_home.h"
 #include "common/rdzv_log_redis_internal.h"
 
+#define CALLS_KEPT "20000" /* names in the stream of calls */
+
 /* ---- requests ----------------------------------------------------------------------------------------------------- */
 
 int redis_queue(struct resp_conn *c, int argc, const struct word *w, struct err *e)
@@ -143,7 +145,8 @@ static int queue_exchange(struct redis_home *h, const char *node, const struct b
     TRY(QUEUE(c, e, W("HGET"), redis_key(h, KEY_SLOTS), W(node)));
     TRY(redis_queue_expiry(h, KEY_BEATS, h->keep, e));
     if (call) {
-        TRY(QUEUE(c, e, W("XADD"), redis_key(h, KEY_CALLS), W("MAXLEN"), W("~"), W("20000"), W("*"), W("n"), W(node)));
+        TRY(QUEUE(c, e, W("XADD"), redis_key(h, KEY_CALLS), W("MAXLEN"), W("~"), W(CALLS_KEPT), W("*"), W("n"),
+                  W(node)));
         TRY(redis_queue_expiry(h, KEY_CALLS, h->keep, e));
     }
     return QUEUE(c, e, W("EXEC"));

@@ -15,7 +15,6 @@
 enum {
     OVER_KEEP_MS = 600000, /* a job that is over is remembered this long */
     BLOCK_MS = 5000,       /* of one blocking command */
-    CALLS_KEPT = 20000,    /* names in the stream of calls */
     PAGE = 500,            /* decisions of one read */
     MAX_REPLY = 256 << 20,
     MAX_REPLIES = 16,

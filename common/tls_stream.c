@@ -281,8 +281,3 @@ bool tls_stream_ready(const struct tls_stream *t)
 {
     return t->ready;
 }
-
-size_t tls_stream_memory(const struct tls_stream *t)
-{
-    return t->pending.cap;
-}

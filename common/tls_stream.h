@@ -34,11 +34,9 @@ int tls_stream_feed(struct tls_stream *t, const void *data, size_t n, struct buf
 /* Plain text to be sent: appended to cipher, or kept until the handshake is over. */
 int tls_stream_write(struct tls_stream *t, const void *data, size_t n, struct buf *cipher, struct err *e);
 
-/* Say goodbye. */
+/* Say goodbye: the peer knows then that nothing was cut off. Nothing is written afterwards. Nothing before the handshake is over. */
 void tls_stream_end(struct tls_stream *t, struct buf *cipher);
 
 bool tls_stream_ready(const struct tls_stream *t); /* the handshake is over, and the peer is who it should be */
-size_t
-tls_stream_memory(const struct tls_stream *t); /* bytes of its own buffers; OpenSSL's (some 20 KiB) not counted */
 
 #endif

@@ -403,12 +403,6 @@ void hang_watch_end_round(struct run *r)
     hang_end_round(&w->hang, w->workers, w->n);
 }
 
-void hang_watch_excuse(struct run *r)
-{
-    if (r->hang)
-        hang_excuse(&r->hang->hang, clock_ns());
-}
-
 static void on_closed(uv_handle_t *h)
 {
     struct hang_watch *w = h->data;

@@ -103,11 +103,6 @@ const char *gate_own_principal(const struct gate *g)
     return gate_has_tokens(g) ? tokens_name(g->tokens, tokens_at(g->tokens, 0)->principal) : "local";
 }
 
-const char *gate_instance(const struct gate *g)
-{
-    return g->instance;
-}
-
 bool gate_token_was_drawn(const struct gate *g)
 {
     return tokens_were_drawn(g->tokens);

@@ -56,7 +56,6 @@ size_t gate_dismiss_removed(struct gate *g, struct server *s); /* how many were 
 
 bool gate_has_tokens(const struct gate *g);
 const char *gate_own_principal(const struct gate *g); /* of the first token; "local" without */
-const char *gate_instance(const struct gate *g);      /* random id of this gate's life, in hex */
 bool gate_token_was_drawn(const struct gate *g);      /* own_token found nowhere to live: no other node can have it */
 
 struct gate_stats {

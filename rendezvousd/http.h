@@ -3,7 +3,7 @@
  *     /healthz   200 "ok" as long as the loop turns
  *     /readyz    200 "ready"; 503 "closing" once the server ends
  *     /metrics   Prometheus' text format (metrics.h)
- *     /api/jobs  {"version":"...", "jobs":[...], ...}: jobs_status_json()
+ *     /api/jobs  {"version":"...", "jobs":[...], ...}: jobs_status_from()
  *     /          the status page: one file, nothing from elsewhere
  *
  * Who may read: common/http_server.h. */

@@ -192,11 +192,6 @@ int jobs_status_from(const struct jobs *j, const char *principal, const char *ru
     return s.w.rc < 0 ? err_set(e, s.w.rc, "no memory for the status of jobs") : 0;
 }
 
-int jobs_status_json(const struct jobs *j, const char *principal, const char *run, struct buf *out, struct err *e)
-{
-    return jobs_status_from(j, principal, run, 0, out, e);
-}
-
 /* ---- the progress line ---------------------------------------------------------------------------------------------- */
 
 struct presence {

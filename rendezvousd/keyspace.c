@@ -256,13 +256,6 @@ void keyspace_walk(const struct keyspace *k, keyspace_visit *visit, void *arg)
             visit(arg, en->type, en->name, en->name_len);
 }
 
-void keyspace_each(const struct keyspace *k, void (*visit)(void *arg, const char *key, size_t key_len), void *arg)
-{
-    for (const struct key *en = k->table; en; en = en->hh.next)
-        if (alive(k, en))
-            visit(arg, en->name, en->name_len);
-}
-
 static uint64_t reversed(uint64_t v)
 {
     uint64_t r = 0;

@@ -56,11 +56,10 @@ int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t de
 /* 0: *ret is the key's list, made if `create` (then empty). -ENOENT, -EPROTOTYPE, -ENOMEM. After a change of the list, and always after
  * `create`, keyspace_settle() accounts for it and deletes an empty one. */
 int keyspace_list(struct keyspace *k, const char *key, size_t key_len, bool create, struct key **ret);
-/* All in one: push, telling the length; take one item, freed by the caller (NULL: no such list); the length (-EPROTOTYPE: another type). */
+/* All in one: push, telling the length (-EPROTOTYPE: another type); take one item, freed by the caller (NULL: no such list). */
 int keyspace_push(struct keyspace *k, const char *key, size_t key_len, const void *v, size_t n, bool front,
                   size_t *ret_len, bool *created);
 struct item *keyspace_pop(struct keyspace *k, const char *key, size_t key_len, bool front);
-int keyspace_len(struct keyspace *k, const char *key, size_t key_len, size_t *ret);
 struct list *key_list(struct key *en);
 void keyspace_settle(struct keyspace *k, struct key *en);
 
@@ -75,7 +74,6 @@ size_t keyspace_key_bytes(struct keyspace *k, const char *key, size_t key_len); 
 typedef void keyspace_visit(void *arg, enum key_type type, const char *key, size_t key_len);
 
 void keyspace_walk(const struct keyspace *k, keyspace_visit *visit, void *arg);
-void keyspace_each(const struct keyspace *k, void (*visit)(void *arg, const char *key, size_t key_len), void *arg);
 const char *keyspace_random(struct keyspace *k, uint64_t draw, size_t *ret_len); /* NULL: there is none */
 
 /* One step of a walk under change: what is there from the first step (cursor 0) to the last (0 returned) is visited, perhaps

@@ -59,14 +59,3 @@ struct item *keyspace_pop(struct keyspace *k, const char *key, size_t key_len, b
     keyspace_settle(k, en);
     return it;
 }
-
-int keyspace_len(struct keyspace *k, const char *key, size_t key_len, size_t *ret)
-{
-    struct key *en;
-    int rc = keyspace_list(k, key, key_len, false, &en);
-    if (rc == 0 || rc == -ENOENT) {
-        *ret = rc == 0 ? en->list.n : 0;
-        rc = 0;
-    }
-    return rc;
-}

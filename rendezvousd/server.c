@@ -288,16 +288,6 @@ void server_set_failure(struct server *s,
     s->o.failure_arg = arg;
 }
 
-int server_set(struct server *s, const char *key, const void *value, size_t n, struct err *e)
-{
-    struct request_arg k = {key, strlen(key)};
-    int rc = keyspace_set(s->space->keys, k.p, k.n, value, n, NULL);
-    if (rc < 0)
-        return err_errno(e, -rc, "key '%s' of %zu bytes cannot be stored", key, n);
-    conn_drain_ready(s);
-    return 0;
-}
-
 void server_stats(const struct server *s, struct server_stats *ret)
 {
     *ret = (struct server_stats){

@@ -79,7 +79,4 @@ struct server_stats {
 };
 void server_stats(const struct server *s, struct server_stats *ret);
 
-/* In-process access to the same key-space, waking waiters as a client's command would (an agent that hosts the server). */
-int server_set(struct server *s, const char *key, const void *value, size_t n, struct err *e);
-
 #endif

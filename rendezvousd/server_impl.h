@@ -96,13 +96,12 @@ struct conn {
     const struct blocked_ops *blocked; /* NULL: not blocked */
     void *blocked_arg;
     void (*on_close)(struct conn *c); /* NULL, or told once when the connection goes; c->end says how */
-    void *on_close_arg;
-    struct rdzv_conn *rdzv;        /* NULL, or what it has as a party of a job (command_rdzv.c) */
-    size_t charged;                /* bytes of its buffers in s->buffer_bytes */
-    struct transaction *txn;       /* between MULTI and EXEC (command_multi.c) */
-    struct watcher watcher;        /* WATCH */
-    struct subscriber *subscriber; /* NULL until it subscribes */
-    bool in_exec;                  /* nothing blocks now */
+    struct rdzv_conn *rdzv;           /* NULL, or what it has as a party of a job (command_rdzv.c) */
+    size_t charged;                   /* bytes of its buffers in s->buffer_bytes */
+    struct transaction *txn;          /* between MULTI and EXEC (command_multi.c) */
+    struct watcher watcher;           /* WATCH */
+    struct subscriber *subscriber;    /* NULL until it subscribes */
+    bool in_exec;                     /* nothing blocks now */
     enum { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP } replies; /* CLIENT REPLY */
     int64_t since_ms, active_ms;                                       /* the loop's time: accepted; last command */
     const char *last_command;                                          /* NULL: none yet */

@@ -8,6 +8,7 @@
 #include "common/buf.h"
 #include "common/log.h"
 #include "rendezvousd/commands.h"
+#include "rendezvousd/list.h"
 #include "rendezvousd/server_impl.h"
 #include <ctype.h>
 #include <stdio.h>
@@ -108,9 +109,9 @@ static void check_replies(const struct conn *c)
 
 static void count_key(void *arg, enum key_type type, const char *key, size_t key_len)
 {
-    size_t n;
+    struct key *en;
     struct space *sp = ((void **)arg)[0];
-    if (type == KEY_LIST && (keyspace_len(sp->keys, key, key_len, &n) < 0 || n == 0))
+    if (type == KEY_LIST && (keyspace_list(sp->keys, key, key_len, false, &en) < 0 || key_list(en)->n == 0))
         die("an empty list is kept");
     ++*(size_t *)((void **)arg)[1];
 }

@@ -28,9 +28,8 @@ struct harness {
     struct server *server;
     int port;
     /* what the server's thread is asked to do */
-    enum { DO_STOP, DO_STATS, DO_SET } what;
+    enum { DO_STOP, DO_STATS } what;
     struct server_stats stats;
-    const char *key, *value;
 };
 
 static void on_call(uv_async_t *a)
@@ -41,10 +40,7 @@ static void on_call(uv_async_t *a)
         uv_close((uv_handle_t *)a, NULL);
         return;
     }
-    if (h->what == DO_STATS)
-        server_stats(h->server, &h->stats);
-    else
-        server_set(h->server, h->key, h->value, strlen(h->value), NULL);
+    server_stats(h->server, &h->stats);
     sem_post(&h->answered);
 }
 
@@ -96,14 +92,6 @@ struct server_stats harness_stats(struct harness *h)
     h->what = DO_STATS;
     ask(h);
     return h->stats;
-}
-
-void harness_set(struct harness *h, const char *key, const char *value)
-{
-    h->what = DO_SET;
-    h->key = key;
-    h->value = value;
-    ask(h);
 }
 
 int client_open(int port)

@@ -11,7 +11,6 @@ struct harness *harness_start(const struct server_options *o); /* on 127.0.0.1 *
 void harness_stop(struct harness *h);                          /* orderly; fails the test if a handle stays open */
 int harness_port(const struct harness *h);
 struct server_stats harness_stats(struct harness *h); /* asked on the server's thread */
-void harness_set(struct harness *h, const char *key, const char *value);
 
 int client_open(int port);
 void client_send(int fd, const void *p, size_t n);

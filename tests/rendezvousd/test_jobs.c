@@ -293,8 +293,8 @@ static void a_job_belongs_to_its_principal(void **s)
     assert_int_equal(rig_next(&m), -EACCES);
     assert_int_equal(rig_say(&m, RDZV_DONE, 1, 0), -EACCES);
     assert_int_equal(jobs_drain(p.j, "mallory", "r", &m.e), -EACCES);
-    assert_int_equal(jobs_status_json(p.j, "mallory", "r", &out, &m.e), -EACCES);
-    assert_int_equal(jobs_status_json(p.j, "mallory", NULL, &out, &m.e), 0);
+    assert_int_equal(jobs_status_from(p.j, "mallory", "r", 0, &out, &m.e), -EACCES);
+    assert_int_equal(jobs_status_from(p.j, "mallory", NULL, 0, &out, &m.e), 0);
     assert_null(strstr(out.data, "node1"));
     assert_string_equal(jobs_owner(p.j, "r"), "alice");
     assert_null(jobs_owner(p.j, "q"));
@@ -558,7 +558,7 @@ static void status_names_what_people_ask(void **s)
     assert_int_equal(jobs_report(p.b.party, "r", "node2", report, strlen(report), &p.b.e), 0);
     assert_int_equal(jobs_report(p.b.party, "r", "node2", "step=abc", 8, &p.b.e), -EINVAL);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
-    assert_int_equal(jobs_status_json(p.j, "alice", "r", &out, &p.a.e), 0);
+    assert_int_equal(jobs_status_from(p.j, "alice", "r", 0, &out, &p.a.e), 0);
     cJSON *o = cJSON_Parse(out.data);
     assert_non_null(o);
     assert_int_equal(json_str(o, "run", &text, NULL), 0);
@@ -598,7 +598,7 @@ static void events_are_a_ring(void **s)
         p.b.news.seq = 1;
         assert_int_equal(rig_next(&p.b), 0);
     }
-    assert_int_equal(jobs_status_json(p.j, NULL, "r", &out, NULL), 0);
+    assert_int_equal(jobs_status_from(p.j, NULL, "r", 0, &out, NULL), 0);
     cJSON *o = cJSON_Parse(out.data), *events = cJSON_GetObjectItem(o, "events");
     assert_int_equal(cJSON_GetArraySize(events), JOBS_EVENTS);
     const char *text;
@@ -646,7 +646,7 @@ static void a_status_lists_so_many_nodes_and_counts_all(void **s)
     assert_int_equal(listed(j, 11000, &count), 1000);
     assert_int_equal(listed(j, 12000, &count), 0);
     clock_t began = clock();
-    assert_int_equal(jobs_status_json(j, NULL, NULL, &out, NULL), 0);
+    assert_int_equal(jobs_status_from(j, NULL, NULL, 0, &out, NULL), 0);
     printf("# the first of %d nodes in %.1f ms, %zu bytes\n", NODES, 1e3 * (double)(clock() - began) / CLOCKS_PER_SEC,
            out.len);
     for (int i = 0; i < NODES; i++)

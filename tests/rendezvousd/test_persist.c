@@ -459,7 +459,7 @@ static void untold_news_are_told_after_the_restart(void **s)
     kill_daemon(&p, &after);
     p.d = after;
     assert_int_equal(start(&p.d), 0);
-    assert_int_equal(jobs_status_json(p.d.j, NULL, "r", &out, NULL), 0);
+    assert_int_equal(jobs_status_from(p.d.j, NULL, "r", 0, &out, NULL), 0);
     assert_non_null(strstr(out.data, "\"cause\":\"rank 0 broke\""));
     buf_free(&out);
     open_pair(&p);
@@ -522,7 +522,7 @@ static int64_t age_of(struct jobs *j)
 {
     struct buf out = {0};
     int64_t age = -1;
-    assert_int_equal(jobs_status_json(j, NULL, "r", &out, NULL), 0);
+    assert_int_equal(jobs_status_from(j, NULL, "r", 0, &out, NULL), 0);
     const char *at = strstr(out.data, "\"age_ms\":");
     assert_non_null(at);
     age = strtoll(at + strlen("\"age_ms\":"), NULL, 10);

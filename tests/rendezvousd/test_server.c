@@ -159,11 +159,6 @@ static void a_wait_is_answered_by_every_way_to_create_a_key(void **state)
         client_expect(a, ":1\r\n");
         client_talk(b, "DEL k\r\n", ":1\r\n");
     }
-    client_say(a, "STORE.WAIT k 5000\r\n");
-    while (harness_stats(*state).waiters == 0)
-        ;
-    harness_set(*state, "k", "v");
-    client_expect(a, ":1\r\n");
     close(a);
     close(b);
 }
