@@ -102,6 +102,8 @@ static struct buf *outgoing(struct conn *c)
     if (c->reply.out.len > 0 && tls_stream_write(c->tls, c->reply.out.data, c->reply.out.len, &c->sealed, &e) < 0)
         buf_clear(&c->sealed); /* as good as broken */
     buf_clear(&c->reply.out);
+    if (c->last_words)
+        tls_stream_end(c->tls, &c->sealed);
     return &c->sealed;
 }
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from daemon import ALICE, BOB, Client, Daemon, RespError, network_namespace, refused_start, until, write_tokens
+from daemon import ALICE, BOB, DEADLINE, Client, Daemon, RespError, network_namespace, refused_start, until, write_tokens
 
 WRONG = "WRONGPASS invalid username-password pair or user is disabled."
 
@@ -333,6 +333,17 @@ def test_tls_only_and_client_certificates(tokens, certificates, tls):
             assert c("PING") == "PONG"
         assert d.stop() == 0
     assert "reason=TLS" in d.err
+
+
+def test_the_end_of_a_tls_connection_is_told(tokens, certificates):
+    """Without close_notify a client cannot tell an end from one that somebody on the way made up."""
+    context = ssl.create_default_context(cafile=certificates / "cert.pem")
+    context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
+    with Daemon("--token-file", tokens, "--tls-cert", certificates / "cert.pem", "--tls-key", certificates / "key.pem") as d, \
+            socket.create_connection(("127.0.0.1", d.port), timeout=DEADLINE) as plain, \
+            context.wrap_socket(plain, server_hostname="store.example", suppress_ragged_eofs=False) as s:
+        s.sendall(b"QUIT\r\n")
+        assert s.makefile("rb").read() == b"+OK\r\n"
 
 
 def test_many_tls_clients_at_once(tokens, certificates, tls):
