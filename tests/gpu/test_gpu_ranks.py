@@ -1,6 +1,7 @@
 """Several ranks, one GPU: NCCL alone through every store, gloo through host memory, NCCL between two ranks that pass for two hosts."""
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,12 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+@pytest.mark.parametrize("more, comm", [("", "nccl"), ("--comm gloo", "gloo"), ("--num_gpus 1", "auto")])
+def test_nccl_by_caffe2s_name(more, comm):
+    p = run(TRAINER, "caffe2", *f"--train_data x --num_gpus 2 --use_nccl {more} --print-config".split())
+    assert p.returncode == 0 and re.search(rf"^comm = {comm} ", p.stdout, re.M), p.stdout + p.stderr
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ static const struct arg_spec own[] = {
      .at = OWN(transport),
      .choices = "tcp|ibverbs",
      .def = "tcp",
-     .help = "between machines; ibverbs is not built"},
+     .help = "between machines; ibverbs is not supported"},
     {.name = "dtype",
      .type = ARG_CHOICE,
      .at = OWN(dtype),
@@ -116,12 +116,12 @@ static const struct arg_spec own[] = {
      .type = ARG_FLAG,
      .at = OWN(tensor_core),
      .help = "fp16 units of a GPU; no effect on a CPU, which is said"},
-    {.name = "model-parallel", .type = ARG_FLAG, .at = OWN(model_parallel), .help = "not in this build"},
+    {.name = "model-parallel", .type = ARG_FLAG, .at = OWN(model_parallel), .help = "not supported"},
     {.name = "model",
      .type = ARG_STRING,
      .at = OWN(model),
      .def = "resnet",
-     .help = "resnet; the others of the later trainer (resnext, shufflenet) are not built"},
+     .help = "resnet; the others of the later trainer (resnext, shufflenet) are not supported"},
     {.name = "num-layers",
      .type = ARG_INT,
      .at = OWN(num_layers),
@@ -155,9 +155,8 @@ static int check(const struct caffe2 *c, const struct personality_args *a, struc
 {
     const struct train_config *t = &c->train;
     TRY(personality_refuse(c->model_parallel, "--model_parallel", "model parallelism", e));
-    TRY(personality_refuse(c->transport != 0, "--distributed_transport ibverbs",
-                           "InfiniBand verbs; tcp is the other choice", e));
-    TRY(personality_refuse(c->use_nccl && personality_given(a, "use-nccl"), "--use_nccl", "NCCL", e));
+    TRY(personality_refuse(c->transport != 0, "--distributed_transport ibverbs", "transport over InfiniBand verbs", e));
+    TRY(personality_refuse(c->use_nccl && !cuda_likely(), "--use_nccl", "NCCL without GPUs", e));
     TRY(personality_refuse(strcmp(c->model, "resnet") != 0, "--model other than resnet", "that model", e));
     if (t->image_size > 256 && t->input == INPUT_CAFFE2 && !personality_given(a, "input"))
         return err_set(
@@ -251,6 +250,12 @@ static int choose_checkpoints(struct caffe2 *c, const struct personality_args *a
     return 0;
 }
 
+static void choose_collectives(struct caffe2 *c, const struct personality_args *a, const struct personality_world *w)
+{
+    if (c->use_nccl && w->world > 1 && !personality_given(a, "comm"))
+        c->train.comm = "nccl";
+}
+
 static void choose_precision(struct caffe2 *c)
 {
     struct precision_options *p = &c->train.precision;
@@ -293,6 +298,7 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
                        (int)c->batch, w.procs);
     TRY(choose_model(c, a, e));
     TRY(choose_place(c, a, &w, e));
+    choose_collectives(c, a, &w);
     TRY(choose_checkpoints(c, a, e));
     c->train.batch_size = c->batch * w.nodes;
     if (c->train.epoch_size && c->train.epoch_size < c->train.batch_size)

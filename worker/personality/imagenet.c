@@ -94,20 +94,20 @@ static const struct arg_spec own[] = {
     {.name = "enable-model-parallel",
      .type = ARG_FLAG,
      .at = OWN(model_parallel),
-     .help = "a sharded last layer: not in this build"},
+     .help = "a sharded last layer: not supported"},
     {.name = "model-parallel-dim",
      .type = ARG_INT,
      .at = OWN(model_parallel_dim),
      .def = "-2",
      .min = -2,
      .max = 1,
-     .help = "how it is sharded (-1, 0, 1): not in this build"},
+     .help = "how it is sharded (-1, 0, 1): not supported"},
     {.name = "enable-zero-optim",
      .type = ARG_FLAG,
      .at = OWN(zero),
      .aliases = "use-zero",
-     .help = "a sharded optimizer: not in this build"},
-    {.name = "use-adasum", .type = ARG_FLAG, .at = OWN(adasum), .help = "adaptive summation: not in this build"},
+     .help = "a sharded optimizer: not supported"},
+    {.name = "use-adasum", .type = ARG_FLAG, .at = OWN(adasum), .help = "adaptive summation: not supported"},
     ARG_END,
 };
 
@@ -128,7 +128,7 @@ static const struct personality_default defaults[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int refuse_what_comes_later(const struct imagenet *c, const struct personality_args *a, struct err *e)
+static int refuse_unsupported(const struct imagenet *c, const struct personality_args *a, struct err *e)
 {
     TRY(personality_refuse(c->model_parallel, "--enable-model-parallel", "a last layer sharded over ranks", e));
     TRY(personality_refuse(personality_given(a, "model-parallel-dim"), "--model-parallel-dim",
@@ -244,7 +244,7 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
     struct imagenet *c = config;
     struct train_config *t = &c->train;
     struct personality_world w;
-    TRY(refuse_what_comes_later(c, a, e));
+    TRY(refuse_unsupported(c, a, e));
     TRY(choose_data(c, a, e));
     TRY(check_local_rank(c, e));
     TRY(personality_world(&w, c->world_size > 0 ? (int)c->world_size : 1, t->procs ? (int)t->procs : 1, e));

@@ -229,7 +229,7 @@ int personality_world(struct personality_world *ret, int nodes, int procs, struc
 
 int personality_refuse(bool given, const char *option, const char *what, struct err *e)
 {
-    return given ? err_set(e, -ENOTSUP, "%s: this build does not have %s", option, what) : 0;
+    return given ? err_set(e, -ENOTSUP, "%s: %s is not supported", option, what) : 0;
 }
 
 void personality_say_slow(const struct personality_args *a)

@@ -34,7 +34,7 @@ struct personality {
     const struct personality_default *defaults; /* ends with option NULL */
     size_t config_size;
     enum arg_operands operands;
-    /* ERR_USAGE, or -ENOTSUP for what this build does not have. Warnings go to stderr. */
+    /* ERR_USAGE, or -ENOTSUP for what is not supported. Warnings go to stderr. */
     int (*apply)(void *config, const struct personality_args *a, struct err *e);
 };
 
@@ -59,7 +59,7 @@ int personality_world(struct personality_world *ret, int nodes, int procs, struc
 /* Says that there is no GPU, once, unless --device was given. */
 void personality_say_slow(const struct personality_args *a);
 
-/* 0, or -ENOTSUP in a sentence: `option` asks for `what`, which comes with another build. */
+/* 0, or -ENOTSUP in a sentence: `option` asks for `what`, which is not supported. */
 int personality_refuse(bool given, const char *option, const char *what, struct err *e);
 
 #endif

@@ -24,8 +24,8 @@ def test_one_machine(folder, tmp_path):
 @pytest.mark.parametrize("more", ["--enable-model-parallel --model-parallel-dim 0", "--enable-model-parallel --model-parallel-dim -1",
                                   "--enable-model-parallel --model-parallel-dim 0 --enable-amp-mode", "--model-parallel-dim 1",
                                   "--enable-model-parallel --model-parallel-dim 0 --enable-zero-optim"])
-def test_what_this_build_does_not_have_is_said(folder, tmp_path, more):
-    p = refused(tmp_path, f"imagenet --multiprocessing-distributed --num-classes 1000 {more} {folder}", 69, "this build does not have a last layer sharded")
+def test_what_is_not_supported_is_said(folder, tmp_path, more):
+    p = refused(tmp_path, f"imagenet --multiprocessing-distributed --num-classes 1000 {more} {folder}", 69, "a last layer sharded over ranks is not supported")
     assert p.stderr_text.count("\n") == 1 and list(tmp_path.iterdir()) == []
 
 
