@@ -1,4 +1,4 @@
-/* See request.h. `in` holds everything received and not yet consumed; arguments are kept as offsets while it may move. */
+/* See request.h. */
 #include "rendezvousd/request.h"
 #include "common/err.h"
 #include <ctype.h>
@@ -7,31 +7,26 @@
 #include <string.h>
 #include <strings.h>
 
-#define HEADER_MAX 32          /* "*<number>" or "$<number>" with its line end */
-#define KEEP_BYTES (16 * 1024) /* an idle parser gives back more than this */
-#define KEEP_ARGS 64
+#define HEADER_MAX 32 /* "*<number>" or "$<number>" with its line end */
 
 void request_parser_init(struct request_parser *p, const struct request_limits *l)
 {
     *p = (struct request_parser){.bulk_len = -1};
-    buf_init(&p->in, 0);
+    argbuf_init(&p->args, 0);
     request_parser_limit(p, l);
 }
 
 void request_parser_limit(struct request_parser *p, const struct request_limits *l)
 {
     p->limits = *l;
-    p->in.max = 2 * l->max_bytes + REQUEST_INLINE_MAX;
+    p->args.in.max = 2 * l->max_bytes + REQUEST_INLINE_MAX;
 }
 
 void request_parser_free(struct request_parser *p)
 {
-    buf_free(&p->in);
-    free(p->argv);
+    argbuf_free(&p->args);
     free(p->line);
-    p->argv = NULL;
     p->line = NULL;
-    p->argv_cap = p->argc = 0;
 }
 
 bool request_i64(const char *p, size_t n, int64_t *ret)
@@ -63,7 +58,7 @@ bool request_arg_is(const struct request_arg *a, const char *word)
 
 size_t request_buffered(const struct request_parser *p)
 {
-    return p->in.len - (p->complete ? p->pos : p->start);
+    return argbuf_left(&p->args);
 }
 
 bool request_begun(const struct request_parser *p)
@@ -73,45 +68,24 @@ bool request_begun(const struct request_parser *p)
 
 size_t request_memory(const struct request_parser *p)
 {
-    return p->in.cap + p->argv_cap * sizeof *p->argv;
+    return argbuf_memory(&p->args);
 }
 
-/* Forget the request that was handed out; large memory goes back once nothing is left to parse. */
 static void retire(struct request_parser *p)
 {
-    if (p->line)
-        free(p->line);
+    free(p->line);
     p->line = NULL;
-    p->start = p->pos;
-    p->argc = 0;
-    p->multibulk = p->complete = false;
+    p->multibulk = false;
     p->bulk_len = -1;
     p->args_left = 0;
-    if (p->start < p->in.len)
-        return;
-    buf_clear(&p->in);
-    p->start = p->pos = 0;
-    if (p->in.cap > KEEP_BYTES)
-        buf_free(&p->in);
-    if (p->argv_cap > KEEP_ARGS) {
-        free(p->argv);
-        p->argv = NULL;
-        p->argv_cap = 0;
-    }
+    argbuf_retire(&p->args);
 }
 
 int request_feed(struct request_parser *p, const void *data, size_t n)
 {
-    if (p->complete)
+    if (p->args.complete)
         retire(p);
-    if (p->start > 0) { /* once per read, not per request: each byte moves at most once */
-        buf_consume(&p->in, p->start);
-        p->pos -= p->start;
-        for (size_t i = 0; i < p->argc; i++) /* of the unfinished request */
-            p->argv[i].p = (const char *)((size_t)p->argv[i].p - p->start);
-        p->start = 0;
-    }
-    return buf_add(&p->in, data, n);
+    return argbuf_feed(&p->args, data, n);
 }
 
 static int protocol_error(struct request_parser *p, struct err *e, const char *what)
@@ -120,31 +94,17 @@ static int protocol_error(struct request_parser *p, struct err *e, const char *w
     return err_set(e, -EPROTO, "Protocol error: %s", what);
 }
 
-static int add_arg(struct request_parser *p, size_t offset, size_t n, struct err *e)
-{
-    if (p->argc == p->argv_cap) {
-        size_t cap = p->argv_cap ? p->argv_cap * 2 : 8;
-        struct request_arg *v = realloc(p->argv, cap * sizeof *v);
-        if (!v)
-            return err_set(e, -ENOMEM, "no memory for a request of %zu arguments", cap);
-        p->argv = v;
-        p->argv_cap = cap;
-    }
-    p->argv[p->argc++] = (struct request_arg){.p = (const char *)offset, .n = n};
-    return 0;
-}
-
 /* The number in the header line at pos. 1 and the position after it, 0 for more bytes, or a protocol error. */
 static int header(struct request_parser *p, const char *too_big, const char *invalid, int64_t *ret, struct err *e)
 {
-    const char *line = p->in.data + p->pos + 1; /* after '*' or '$' */
-    size_t have = p->in.len - p->pos - 1;
+    const char *line = p->args.in.data + p->args.pos + 1; /* after '*' or '$' */
+    size_t have = p->args.in.len - p->args.pos - 1;
     const char *end = memchr(line, '\n', have < HEADER_MAX ? have : HEADER_MAX);
     if (!end)
         return have >= HEADER_MAX ? protocol_error(p, e, too_big) : 0;
     if (end == line || end[-1] != '\r' || !request_i64(line, (size_t)(end - 1 - line), ret))
         return protocol_error(p, e, invalid);
-    p->pos = (size_t)(end + 1 - p->in.data);
+    p->args.pos = (size_t)(end + 1 - p->args.in.data);
     return 1;
 }
 
@@ -152,9 +112,9 @@ static int header(struct request_parser *p, const char *too_big, const char *inv
 static int bulk(struct request_parser *p, struct err *e)
 {
     if (p->bulk_len < 0) {
-        if (p->pos == p->in.len)
+        if (p->args.pos == p->args.in.len)
             return 0;
-        char c = p->in.data[p->pos];
+        char c = p->args.in.data[p->args.pos];
         if (c != '$') {
             char what[] = "expected '$', got '?'";
             what[sizeof what - 3] = isprint((unsigned char)c) ? c : '?';
@@ -164,18 +124,18 @@ static int bulk(struct request_parser *p, struct err *e)
         int rc = header(p, "too big bulk count string", "invalid bulk length", &n, e);
         if (rc <= 0)
             return rc;
-        size_t used = p->pos - p->start;
+        size_t used = p->args.pos - p->args.start;
         if (n < 0 || used > p->limits.max_bytes || (uint64_t)n > p->limits.max_bytes - used)
             return protocol_error(p, e, "invalid bulk length");
         p->bulk_len = n;
     }
     size_t n = (size_t)p->bulk_len;
-    if (p->in.len - p->pos < n + 2)
+    if (p->args.in.len - p->args.pos < n + 2)
         return 0;
-    if (memcmp(p->in.data + p->pos + n, "\r\n", 2) != 0)
+    if (memcmp(p->args.in.data + p->args.pos + n, "\r\n", 2) != 0)
         return protocol_error(p, e, "expected CRLF after bulk");
-    TRY(add_arg(p, p->pos, n, e));
-    p->pos += n + 2;
+    TRY(argbuf_add(&p->args, p->args.pos, n, e));
+    p->args.pos += n + 2;
     p->bulk_len = -1;
     p->args_left--;
     return 1;
@@ -198,8 +158,7 @@ static int multibulk(struct request_parser *p, struct err *e)
         if (rc <= 0)
             return rc;
     }
-    for (size_t i = 0; i < p->argc; i++)
-        p->argv[i].p = p->in.data + (size_t)p->argv[i].p;
+    argbuf_point(&p->args);
     p->multibulk = false;
     return 1;
 }
@@ -246,13 +205,13 @@ static inline const char *number(const char *s, const char *end, size_t *ret)
 /* The common case: a multi-bulk request that is all there and small. False: nothing has changed, the careful way is to be taken. */
 static inline bool whole(struct request_parser *p, size_t start)
 {
-    if (p->in.len - start < 6)
+    if (p->args.in.len - start < 6)
         return false;
-    const char *begin = p->in.data + start, *end = p->in.data + p->in.len;
-    struct request_arg *v = p->argv;
+    const char *begin = p->args.in.data + start, *end = p->args.in.data + p->args.in.len;
+    struct request_arg *v = p->args.argv;
     size_t argc = 0, n;
     const char *s = *begin == '*' ? number(begin + 1, end, &argc) : NULL;
-    if (!s || argc - 1 >= p->argv_cap || argc > p->limits.max_args)
+    if (!s || argc - 1 >= p->args.cap || argc > p->limits.max_args)
         return false;
     for (const struct request_arg *last = v + argc; v < last; v++) {
         if (end - s < 5 || *s != '$' || !(s = number(s + 1, end, &n)))
@@ -264,10 +223,10 @@ static inline bool whole(struct request_parser *p, size_t start)
     }
     if ((size_t)(s - begin) > p->limits.max_bytes)
         return false;
-    p->start = start;
-    p->pos = (size_t)(s - p->in.data);
-    p->argc = argc;
-    return p->complete = true;
+    p->args.start = start;
+    p->args.pos = (size_t)(s - p->args.in.data);
+    p->args.argc = argc;
+    return p->args.complete = true;
 }
 
 static int hex(char c)
@@ -314,17 +273,17 @@ static const char *word(const char *s, const char *end, char **out)
 
 static int inline_request(struct request_parser *p, struct err *e)
 {
-    const char *s = p->in.data + p->start;
-    size_t have = p->in.len - p->start;
-    const char *nl = memchr(p->in.data + p->pos, '\n', p->in.len - p->pos);
+    const char *s = p->args.in.data + p->args.start;
+    size_t have = p->args.in.len - p->args.start;
+    const char *nl = memchr(p->args.in.data + p->args.pos, '\n', p->args.in.len - p->args.pos);
     size_t max = p->limits.max_bytes < REQUEST_INLINE_MAX ? p->limits.max_bytes : REQUEST_INLINE_MAX;
     if ((nl ? (size_t)(nl - s) : have) > max)
         return protocol_error(p, e, "too big inline request");
     if (!nl) {
-        p->pos = p->in.len; /* looked at already */
+        p->args.pos = p->args.in.len; /* looked at already */
         return 0;
     }
-    p->pos = (size_t)(nl + 1 - p->in.data);
+    p->args.pos = (size_t)(nl + 1 - p->args.in.data);
     const char *end = nl > s && nl[-1] == '\r' ? nl - 1 : nl;
     char *out = malloc((size_t)(end - s) + 1);
     if (!out)
@@ -338,10 +297,10 @@ static int inline_request(struct request_parser *p, struct err *e)
         char *from = out;
         if (!(s = word(s, end, &out)))
             return protocol_error(p, e, "unbalanced quotes in request");
-        if (p->argc == p->limits.max_args)
+        if (p->args.argc == p->limits.max_args)
             return protocol_error(p, e, "too big inline request");
-        TRY(add_arg(p, 0, (size_t)(out - from), e));
-        p->argv[p->argc - 1].p = from;
+        TRY(argbuf_add(&p->args, 0, (size_t)(out - from), e));
+        p->args.argv[p->args.argc - 1].p = from;
     }
     return 1;
 }
@@ -352,17 +311,17 @@ static int next_carefully(struct request_parser *p, struct err *e)
     if (p->broken)
         return err_set(e, -EPROTO, "Protocol error: the connection is out of step");
     for (;;) {
-        if (p->complete)
+        if (p->args.complete)
             retire(p);
-        if (p->start == p->in.len)
+        if (p->args.start == p->args.in.len)
             return 0;
-        if (p->in.data[p->start] == '\0')
+        if (p->args.in.data[p->args.start] == '\0')
             return protocol_error(p, e, "byte 00 begins no RESP request (is this a client of PyTorch's TCPStore?)");
-        int rc = p->in.data[p->start] == '*' ? multibulk(p, e) : inline_request(p, e);
+        int rc = p->args.in.data[p->args.start] == '*' ? multibulk(p, e) : inline_request(p, e);
         if (rc <= 0)
             return rc;
-        p->complete = true;
-        if (p->argc > 0)
+        p->args.complete = true;
+        if (p->args.argc > 0)
             return 1; /* "*0", an empty line: no request, no answer */
     }
 }
@@ -370,8 +329,8 @@ static int next_carefully(struct request_parser *p, struct err *e)
 int request_next(struct request_parser *p, struct request *ret, struct err *e)
 {
     bool between = !p->multibulk && !p->line && !p->broken;
-    int rc = between && whole(p, p->complete ? p->pos : p->start) ? 1 : next_carefully(p, e);
+    int rc = between && whole(p, p->args.complete ? p->args.pos : p->args.start) ? 1 : next_carefully(p, e);
     if (rc > 0)
-        *ret = (struct request){.argv = p->argv, .argc = p->argc};
+        *ret = (struct request){.argv = p->args.argv, .argc = p->args.argc};
     return rc;
 }

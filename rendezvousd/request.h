@@ -6,7 +6,7 @@
 #ifndef CRUN_RENDEZVOUSD_REQUEST_H
 #define CRUN_RENDEZVOUSD_REQUEST_H
 
-#include "common/buf.h"
+#include "rendezvousd/argbuf.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,11 +20,6 @@ struct request_limits {
     size_t max_args;
 };
 
-struct request_arg {
-    const char *p; /* not NUL-terminated */
-    size_t n;
-};
-
 /* Valid until the next call with the same parser. */
 struct request {
     const struct request_arg *argv;
@@ -33,17 +28,12 @@ struct request {
 
 struct request_parser {
     struct request_limits limits;
-    struct buf in;
-    size_t start;  /* of the current request in `in` */
-    size_t pos;    /* where parsing goes on */
-    bool complete; /* the current request was handed out */
+    struct argbuf args;
     bool broken;
     bool multibulk;    /* the current request is one, and begun */
     int64_t args_left; /* multi-bulk: arguments still to come */
     int64_t bulk_len;  /* of the argument being read; -1: its header comes next */
-    size_t argc, argv_cap;
-    struct request_arg *argv; /* p is an offset until the request is complete */
-    char *line;               /* unquoted arguments of an inline request */
+    char *line;        /* unquoted arguments of an inline request */
 };
 
 void request_parser_init(struct request_parser *p, const struct request_limits *l);

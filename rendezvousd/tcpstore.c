@@ -1,13 +1,9 @@
-/* See tcpstore.h. `in` holds everything received and not yet consumed; arguments are kept as offsets while it may move. `pos` passes whole
- * items only, so what is looked at twice after a cut is one length. */
+/* See tcpstore.h. `pos` passes whole items only, so what is looked at twice after a cut is one length. */
 #include "rendezvousd/tcpstore.h"
 #include "common/err.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define KEEP_BYTES (16 * 1024) /* an idle parser gives back more than this */
-#define KEEP_ARGS 64
 
 struct op {
     const char *name;
@@ -29,59 +25,35 @@ const char *tcpstore_op_name(enum tcpstore_op op)
 void tcpstore_parser_init(struct tcpstore_parser *p, const struct tcpstore_limits *l)
 {
     *p = (struct tcpstore_parser){.limits = *l, .op = -1};
-    buf_init(&p->in, 2 * l->max_bytes + KEEP_BYTES);
+    argbuf_init(&p->args, 2 * l->max_bytes + ARGBUF_KEEP_BYTES);
 }
 
 void tcpstore_parser_free(struct tcpstore_parser *p)
 {
-    buf_free(&p->in);
-    free(p->argv);
-    p->argv = NULL;
-    p->argv_cap = p->argc = 0;
+    argbuf_free(&p->args);
 }
 
 size_t tcpstore_buffered(const struct tcpstore_parser *p)
 {
-    return p->in.len - (p->complete ? p->pos : p->start);
+    return argbuf_left(&p->args);
 }
 
 size_t tcpstore_memory(const struct tcpstore_parser *p)
 {
-    return p->in.cap + p->argv_cap * sizeof *p->argv;
+    return argbuf_memory(&p->args);
 }
 
-/* Forget the request that was handed out; large memory goes back once nothing is left to parse. */
 static void retire(struct tcpstore_parser *p)
 {
-    p->start = p->pos;
-    p->argc = 0;
-    p->complete = false;
     p->op = -1;
-    if (p->start < p->in.len)
-        return;
-    buf_clear(&p->in);
-    p->start = p->pos = 0;
-    if (p->in.cap > KEEP_BYTES)
-        buf_free(&p->in);
-    if (p->argv_cap > KEEP_ARGS) {
-        free(p->argv);
-        p->argv = NULL;
-        p->argv_cap = 0;
-    }
+    argbuf_retire(&p->args);
 }
 
 int tcpstore_feed(struct tcpstore_parser *p, const void *data, size_t n)
 {
-    if (p->complete)
+    if (p->args.complete)
         retire(p);
-    if (p->start > 0) { /* once per read, not per request: each byte moves at most once */
-        buf_consume(&p->in, p->start);
-        p->pos -= p->start;
-        for (size_t i = 0; i < p->argc; i++)
-            p->argv[i].p = (const char *)((size_t)p->argv[i].p - p->start);
-        p->start = 0;
-    }
-    return buf_add(&p->in, data, n);
+    return argbuf_feed(&p->args, data, n);
 }
 
 static uint64_t little_endian(const char *at, int bytes)
@@ -95,9 +67,9 @@ static uint64_t little_endian(const char *at, int bytes)
 /* An integer at pos, which is not passed. */
 static bool peek(const struct tcpstore_parser *p, int bytes, uint64_t *ret)
 {
-    if (p->in.len - p->pos < (size_t)bytes)
+    if (p->args.in.len - p->args.pos < (size_t)bytes)
         return false;
-    *ret = little_endian(p->in.data + p->pos, bytes);
+    *ret = little_endian(p->args.in.data + p->args.pos, bytes);
     return true;
 }
 
@@ -108,35 +80,21 @@ static int refuse(struct tcpstore_parser *p, struct err *e, const char *what, ui
                    (unsigned long long)max);
 }
 
-static int add_arg(struct tcpstore_parser *p, size_t offset, size_t n, struct err *e)
-{
-    if (p->argc == p->argv_cap) {
-        size_t cap = p->argv_cap ? p->argv_cap * 2 : 8;
-        struct request_arg *v = realloc(p->argv, cap * sizeof *v);
-        if (!v)
-            return err_set(e, -ENOMEM, "no memory for a request of %zu arguments", cap);
-        p->argv = v;
-        p->argv_cap = cap;
-    }
-    p->argv[p->argc++] = (struct request_arg){.p = (const char *)offset, .n = n};
-    return 0;
-}
-
 /* A key or a value. 1 when it is there. */
 static int item(struct tcpstore_parser *p, bool is_key, struct err *e)
 {
     uint64_t n;
-    const size_t used = p->pos - p->start, room = p->limits.max_bytes > used ? p->limits.max_bytes - used : 0;
+    const size_t used = p->args.pos - p->args.start, room = p->limits.max_bytes > used ? p->limits.max_bytes - used : 0;
     if (!peek(p, 8, &n))
         return 0;
     if (is_key && n > p->limits.max_key)
         return refuse(p, e, "a key length", n, p->limits.max_key);
     if (room < 8 || n > room - 8)
         return refuse(p, e, "a length", n, room < 8 ? 0 : room - 8);
-    if (p->in.len - p->pos - 8 < n)
+    if (p->args.in.len - p->args.pos - 8 < n)
         return 0;
-    TRY(add_arg(p, p->pos + 8, (size_t)n, e));
-    p->pos += 8 + (size_t)n;
+    TRY(argbuf_add(&p->args, p->args.pos + 8, (size_t)n, e));
+    p->args.pos += 8 + (size_t)n;
     return 1;
 }
 
@@ -151,7 +109,7 @@ static int count(struct tcpstore_parser *p, struct err *e)
         if (n > p->limits.max_keys)
             return refuse(p, e, "a count", n, p->limits.max_keys);
         p->left = *p->field == 'P' ? 2 * n : n;
-        p->pos += 8;
+        p->args.pos += 8;
     }
     p->counted = true;
     return 1;
@@ -164,7 +122,7 @@ static int number(struct tcpstore_parser *p)
     if (!peek(p, bytes, &v))
         return 0;
     p->number = (int64_t)v;
-    p->pos += (size_t)bytes;
+    p->args.pos += (size_t)bytes;
     return 1;
 }
 
@@ -203,12 +161,12 @@ static int fields(struct tcpstore_parser *p, struct err *e)
 /* Five bytes tell; any first byte but 00 tells at once. */
 static bool tell_generation(struct tcpstore_parser *p)
 {
-    const char *in = p->in.data;
+    const char *in = p->args.in.data;
     if (in[0] != 0) {
         p->generation = TCPSTORE_OLDER;
         return true;
     }
-    if (p->in.len < 5)
+    if (p->args.in.len < 5)
         return false;
     p->generation = little_endian(in + 1, 4) == TCPSTORE_MAGIC ? TCPSTORE_NEWER : TCPSTORE_OLDER;
     return true;
@@ -224,14 +182,14 @@ static int op_of(enum tcpstore_generation g, int code)
 
 static int find_op(struct tcpstore_parser *p, struct err *e)
 {
-    const int code = (unsigned char)p->in.data[p->start];
+    const int code = (unsigned char)p->args.in.data[p->args.start];
     p->op = op_of(p->generation, code);
     if (p->op < 0) {
         p->broken = true;
         return err_set(e, -EPROTO, "byte %02x begins no request of this generation of TCPStore's protocol",
                        (unsigned)code);
     }
-    p->pos = p->start + 1;
+    p->args.pos = p->args.start + 1;
     p->field = ops[p->op].fields;
     p->counted = false;
     p->number = 0;
@@ -240,29 +198,28 @@ static int find_op(struct tcpstore_parser *p, struct err *e)
 
 int tcpstore_peek(const struct tcpstore_parser *p)
 {
-    const size_t at = p->complete ? p->pos : p->start;
-    if (at == p->in.len || p->generation == TCPSTORE_UNKNOWN)
+    const size_t at = p->args.complete ? p->args.pos : p->args.start;
+    if (at == p->args.in.len || p->generation == TCPSTORE_UNKNOWN)
         return -1;
-    return op_of(p->generation, (unsigned char)p->in.data[at]);
+    return op_of(p->generation, (unsigned char)p->args.in.data[at]);
 }
 
 int tcpstore_next(struct tcpstore_parser *p, struct tcpstore_request *ret, struct err *e)
 {
     if (p->broken)
         return err_set(e, -EPROTO, "the connection is out of step");
-    if (p->complete)
+    if (p->args.complete)
         retire(p);
-    if (p->start == p->in.len || (p->generation == TCPSTORE_UNKNOWN && !tell_generation(p)))
+    if (p->args.start == p->args.in.len || (p->generation == TCPSTORE_UNKNOWN && !tell_generation(p)))
         return 0;
     if (p->op < 0)
         TRY(find_op(p, e));
     int rc = fields(p, e);
     if (rc <= 0)
         return rc;
-    for (size_t i = 0; i < p->argc; i++)
-        p->argv[i].p = p->in.data + (size_t)p->argv[i].p;
-    p->complete = true;
-    *ret =
-        (struct tcpstore_request){.op = (enum tcpstore_op)p->op, .argv = p->argv, .argc = p->argc, .number = p->number};
+    argbuf_point(&p->args);
+    p->args.complete = true;
+    *ret = (struct tcpstore_request){
+        .op = (enum tcpstore_op)p->op, .argv = p->args.argv, .argc = p->args.argc, .number = p->number};
     return 1;
 }

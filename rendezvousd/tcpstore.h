@@ -7,8 +7,7 @@
 #ifndef CRUN_RENDEZVOUSD_TCPSTORE_H
 #define CRUN_RENDEZVOUSD_TCPSTORE_H
 
-#include "common/buf.h"
-#include "rendezvousd/request.h"
+#include "rendezvousd/argbuf.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -74,18 +73,13 @@ struct tcpstore_request {
 struct tcpstore_parser {
     struct tcpstore_limits limits;
     enum tcpstore_generation generation;
-    struct buf in;
-    size_t start;  /* of the current request in `in` */
-    size_t pos;    /* where parsing goes on */
-    bool complete; /* the current request was handed out */
+    struct argbuf args;
     bool broken;
     int op;            /* of the current request, or -1 */
     const char *field; /* the one being read */
     bool counted;      /* its count is read */
     uint64_t left;     /* items of it still to come */
     int64_t number;
-    size_t argc, argv_cap;
-    struct request_arg *argv; /* p is an offset until the request is complete */
 };
 
 void tcpstore_parser_init(struct tcpstore_parser *p, const struct tcpstore_limits *l);

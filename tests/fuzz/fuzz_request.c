@@ -43,7 +43,7 @@ static void parse(const uint8_t *data, size_t n, const uint8_t *cuts, size_t cut
             }
             buf_addstr(out, ";");
         }
-        if (request_memory(&p) > 4 * n + 64 * sizeof(struct request_arg) + 128)
+        if (request_memory(&p) > 4 * n + 64 * (sizeof(struct request_arg) + sizeof(size_t)) + 128)
             die("memory grew beyond what was received");
     }
     if (rc < 0)
