@@ -81,12 +81,3 @@ int spawn_env_build(char **base, const struct env_contract *c, const char *const
     *ret = env;
     return 0;
 }
-
-const char *spawn_env_get(char *const *env, const char *name)
-{
-    size_t n = strlen(name);
-    for (; *env; env++)
-        if (strncmp(*env, name, n) == 0 && (*env)[n] == '=')
-            return *env + n + 1;
-    return NULL;
-}

@@ -11,7 +11,4 @@ struct err;
  * allocation, freed with free(); it points into base for inherited variables. -ENOMEM. */
 int spawn_env_build(char **base, const struct env_contract *c, const char *const *extra, char ***ret, struct err *e);
 
-/* Value of NAME in a NULL-terminated environment, or NULL. */
-const char *spawn_env_get(char *const *env, const char *name);
-
 #endif

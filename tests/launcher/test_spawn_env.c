@@ -20,6 +20,15 @@ static int count(char *const *env, const char *name)
     return n;
 }
 
+static const char *value(char *const *env, const char *name)
+{
+    size_t n = strlen(name);
+    for (; *env; env++)
+        if (strncmp(*env, name, n) == 0 && (*env)[n] == '=')
+            return *env + n + 1;
+    return NULL;
+}
+
 static void inherited_variables_stay_and_the_contracts_replace_them(void **state)
 {
     char *base[] = {(char *)"HOME=/h", (char *)"RANK=9", (char *)"RANKLE=x", (char *)"RANK=8", (char *)"EMPTY=", NULL};
@@ -27,15 +36,15 @@ static void inherited_variables_stay_and_the_contracts_replace_them(void **state
     const struct env_contract c = {.rank = 2, .world_size = 4, .master_addr = "127.0.0.1", .prev_rank = -1};
     char **env;
     assert_int_equal(spawn_env_build(base, &c, extra, &env, NULL), 0);
-    assert_string_equal(spawn_env_get(env, "RANK"), "2");
+    assert_string_equal(value(env, "RANK"), "2");
     assert_int_equal(count(env, "RANK"), 1);
-    assert_string_equal(spawn_env_get(env, "RANKLE"), "x");
-    assert_string_equal(spawn_env_get(env, "EMPTY"), "");
-    assert_string_equal(spawn_env_get(env, "CRUN_PAGE_FD"), "7");
-    assert_string_equal(spawn_env_get(env, "HOME"), "/other");
+    assert_string_equal(value(env, "RANKLE"), "x");
+    assert_string_equal(value(env, "EMPTY"), "");
+    assert_string_equal(value(env, "CRUN_PAGE_FD"), "7");
+    assert_string_equal(value(env, "HOME"), "/other");
     assert_int_equal(count(env, "HOME"), 1);
-    assert_string_equal(spawn_env_get(env, "CRUN_PREV_RANK"), "-1");
-    assert_null(spawn_env_get(env, "ROLE_NAME")); /* NULL strings are left out */
+    assert_string_equal(value(env, "CRUN_PREV_RANK"), "-1");
+    assert_null(value(env, "ROLE_NAME")); /* NULL strings are left out */
     free(env);
 }
 

@@ -51,7 +51,6 @@ struct ckpt; /* one opened for reading */
 int ckpt_open(struct ckpt **ret, const char *dir, int64_t step, struct err *e);
 void ckpt_close(struct ckpt *c);              /* NULL allowed */
 const cJSON *ckpt_meta(const struct ckpt *c); /* owned by c; an empty object if none was saved */
-int64_t ckpt_step(const struct ckpt *c);
 /* Read a tensor and verify its CRC: ERR_CORRUPT names the tensor and the file. -ENOENT if there is no such tensor;
  * ERR_MISMATCH with both shapes if it is of another shape or type; dst is undefined then. file: "model" or "train".
  * Thread-safe. */

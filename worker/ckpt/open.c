@@ -16,7 +16,6 @@
 #include "worker/ckpt/pointer.h"
 
 struct ckpt {
-    int64_t step;
     cJSON *manifest;
     struct safetensors *file[CKPT_FILE_COUNT];
 };
@@ -42,7 +41,6 @@ int ckpt_open(struct ckpt **ret, const char *dir, int64_t step, struct err *e)
     struct ckpt *c = calloc(1, sizeof *c);
     if (!c)
         return err_set(e, -ENOMEM, "no memory to open %s", folder);
-    c->step = step;
     int rc = manifest_read(path, step, &c->manifest, e);
     for (int i = 0; i < CKPT_FILE_COUNT && rc == 0; i++)
         rc = open_file(c, folder, (enum ckpt_file_id)i, e);
@@ -129,11 +127,6 @@ int ckpt_locate(const char *path, char *dir, int64_t *step, struct err *e)
 const cJSON *ckpt_meta(const struct ckpt *c)
 {
     return cJSON_GetObjectItemCaseSensitive(c->manifest, "meta");
-}
-
-int64_t ckpt_step(const struct ckpt *c)
-{
-    return c->step;
 }
 
 static int file_id(const char *name)

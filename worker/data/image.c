@@ -111,23 +111,6 @@ int image_resize(const struct image *src, double x0, double y0, double x1, doubl
     return resample_whole(src, &r, dst, e);
 }
 
-int image_crop_resize(const struct image *src, const struct crop *c, int w, int h, uint8_t *dst, struct err *e)
-{
-    if (c->x < 0 || c->y < 0 || c->w < 1 || c->h < 1 || c->x > src->w - c->w || c->y > src->h - c->h || w < 1 || h < 1)
-        return err_set(e, -EINVAL, "cannot crop %d x %d at (%d, %d) of a %d x %d image", c->w, c->h, c->x, c->y, src->w,
-                       src->h);
-    const struct resample r = resample_crop(c, w, h);
-    return resample_whole(src, &r, dst, e);
-}
-
-int image_eval(const struct image *src, int resize, int size, uint8_t *dst, struct err *e)
-{
-    struct resample r;
-    TRY(resample_short_side(&r, FILTER_BILINEAR, src->w, src->h, resize, size, e));
-    resample_centre(&r);
-    return resample_whole(src, &r, dst, e);
-}
-
 struct crop augment_crop(const struct augment *a, uint64_t seed, uint64_t epoch, uint64_t id, int w, int h)
 {
     struct rng r = rng_stream(seed, RNG_AUGMENT, epoch, id);

@@ -39,14 +39,7 @@ struct crop {
     bool flip;
 };
 
-/* The crop cut out first, then resized to (h, w), so that nothing outside it is seen: torchvision's resized_crop. dst: (h, w, c). */
-int image_crop_resize(const struct image *src, const struct crop *c, int w, int h, uint8_t *dst, struct err *e);
-
 /* Pure: the crop of sample `id` in epoch `epoch`: ten tries, then the central fallback, as torchvision. */
 struct crop augment_crop(const struct augment *a, uint64_t seed, uint64_t epoch, uint64_t id, int w, int h);
-
-/* Evaluation: short side to `resize` (torchvision's Resize: the long side truncated), then the central size x size crop.
- * resize >= size; only the crop is computed. */
-int image_eval(const struct image *src, int resize, int size, uint8_t *dst, struct err *e);
 
 #endif

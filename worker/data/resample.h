@@ -27,10 +27,10 @@ struct resample {
     bool flip;
 };
 
-/* A crop of the source, then scaled. */
+/* The crop cut out first, then scaled to (h, w), so that nothing outside it is seen: torchvision's resized_crop. */
 struct resample resample_crop(const struct crop *c, int w, int h);
 
-/* The short side scaled to `resize`, the long one in proportion and truncated; size x size of that is wanted, for the caller to place:
+/* The short side scaled to `resize`, the long one in proportion and truncated (torchvision's Resize); size x size of that is wanted, for the caller to place:
  * the window lies at (0, 0). -EINVAL if resize < size; ERR_DATA: too long a picture. */
 int resample_short_side(struct resample *ret, enum filter filter, int w, int h, int resize, int size, struct err *e);
 

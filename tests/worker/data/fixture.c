@@ -14,6 +14,8 @@
 #include <jpeglib.h>
 
 #include "common/buf.h"
+#include "common/err.h"
+#include "worker/data/resample.h"
 
 static const struct {
     int channels;
@@ -73,6 +75,30 @@ void fixture_jpeg(struct buf *out, const struct fixture *f)
     jpeg_destroy_compress(&ci);
     assert_int_equal(buf_add(out, data, n), 0);
     free(data);
+}
+
+static int resampled(const struct image *src, const struct resample *r, uint8_t *dst)
+{
+    const struct region whole = {.im = *src};
+    struct resampler s;
+    TRY(resampler_init(&s, r, NULL));
+    int rc = resampler_run(&s, &whole, dst, NULL);
+    resampler_free(&s);
+    return rc;
+}
+
+int fixture_crop_resize(const struct image *src, const struct crop *c, int w, int h, uint8_t *dst)
+{
+    const struct resample r = resample_crop(c, w, h);
+    return resampled(src, &r, dst);
+}
+
+int fixture_eval(const struct image *src, int resize, int size, uint8_t *dst)
+{
+    struct resample r;
+    TRY(resample_short_side(&r, FILTER_BILINEAR, src->w, src->h, resize, size, NULL));
+    resample_centre(&r);
+    return resampled(src, &r, dst);
 }
 
 int fixture_capture_stderr(void)

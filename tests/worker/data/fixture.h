@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 struct buf;
+struct crop;
+struct image;
 
 enum fixture_kind { FIXTURE_RGB, FIXTURE_GREY, FIXTURE_CMYK, FIXTURE_YCCK };
 
@@ -22,6 +24,11 @@ struct fixture {
 };
 
 void fixture_jpeg(struct buf *out, const struct fixture *f);
+
+/* What input_load() makes of a decoded picture, the whole of it: a crop scaled to (h, w); the short side scaled to `resize`, then the central
+ * size x size. dst: (h, w, c). Return what the resampler does. */
+int fixture_crop_resize(const struct image *src, const struct crop *c, int w, int h, uint8_t *dst);
+int fixture_eval(const struct image *src, int resize, int size, uint8_t *dst);
 
 /* Between the two calls what is written to stderr goes to a file instead; returns the number of bytes. */
 int fixture_capture_stderr(void);

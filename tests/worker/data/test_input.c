@@ -334,8 +334,8 @@ static void torch_input_equals_decode_then_crop_then_resize(void **state)
         assert_int_equal(input_check(&o, NULL), 0);
         assert_int_equal(image_decode(file.data, file.len, o.channels, &im, NULL), 0);
         struct crop c = augment_crop(&o.augment, 0, 2, (uint64_t)i, im.w, im.h);
-        assert_int_equal(o.training ? image_crop_resize(&im, &c, o.size, o.size, want, NULL)
-                                    : image_eval(&im, o.scale, o.size, want, NULL),
+        assert_int_equal(o.training ? fixture_crop_resize(&im, &c, o.size, o.size, want)
+                                    : fixture_eval(&im, o.scale, o.size, want),
                          0);
         assert_int_equal(input_load(&o, file.data, file.len, 2, (uint64_t)i, got, NULL), 0);
         assert_memory_equal(got, want, n);

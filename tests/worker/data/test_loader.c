@@ -289,7 +289,7 @@ static void evaluation_takes_the_files_in_order_through_the_central_crop(void **
             assert_int_equal(b.ids[i], next);
             assert_int_equal(f->data->ops->read(f->data, next, &file, &label, NULL), 0);
             assert_int_equal(image_decode(file.data, file.len, 3, &im, NULL), 0);
-            assert_int_equal(image_eval(&im, 14, SIZE, want, NULL), 0); /* 12 * 256 / 224 = 13.7 */
+            assert_int_equal(fixture_eval(&im, 14, SIZE, want), 0); /* 12 * 256 / 224 = 13.7 */
             assert_memory_equal(b.b.images + i * PIXELS, want, PIXELS);
             assert_int_equal(b.b.labels[i], label);
             image_free(&im);
