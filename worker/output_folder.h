@@ -1,0 +1,16 @@
+/* Whose is the checkpoint folder? A run writes to one that is empty or its own, and to nobody else's. */
+#ifndef CRUN_WORKER_OUTPUT_FOLDER_H
+#define CRUN_WORKER_OUTPUT_FOLDER_H
+
+#include <stdbool.h>
+
+struct err;
+struct train_config;
+
+/* Make cfg->checkpoint_dir where it is missing, and lock it for this run. One with checkpoints is taken if --resume says so, or if `resume` and the job
+ * `run_id` (may be NULL) has written them; else it is renamed to DIR.until-TIME and made anew, where cfg->if_checkpoint says so.
+ * *lock_fd is -1 before; it holds the lock until the caller closes it, also after a failure unless it is -1 still.
+ * ERR_OUTPUT: cannot be written to, or a run that is alive has it; ERR_USAGE: holds another run's checkpoints. */
+int output_folder_take(const struct train_config *cfg, bool resume, const char *run_id, int *lock_fd, struct err *e);
+
+#endif
