@@ -181,13 +181,27 @@ static const struct {
     {"gpu-info", gpu_info_main, true}, {"comm-bench", comm_bench_main, true}, {"comm-test", comm_test_main, true},
 };
 
-static int said(size_t command, int code)
+/* A result that nobody got is none. */
+static int check_stdout(size_t command, int code)
 {
     const bool lost = fflush(stdout) != 0 || ferror(stdout);
     if (!lost || code != EXIT_OK || !commands[command].prints)
         return code;
     fprintf(stderr, "trainer %s: standard output cannot be written\n", commands[command].name);
     return EXIT_CANT_CREATE;
+}
+
+static int unknown_command(const char *name)
+{
+    const size_t last = sizeof commands / sizeof *commands - 1;
+    fprintf(stderr, "trainer: '%s' is not a command; ", name);
+    for (size_t i = 0; i <= last; i++) {
+        if (i > 0)
+            fputs(i == last ? " and " : ", ", stderr);
+        fprintf(stderr, "%s%s", commands[i].name, i == 0 ? " (the default)" : "");
+    }
+    fputs(" are\n", stderr);
+    return EXIT_USAGE_ERROR;
 }
 
 int main(int argc, char **argv)
@@ -197,10 +211,6 @@ int main(int argc, char **argv)
         return train_main(argc, argv);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return said(i, commands[i].main(argc - 1, argv + 1));
-    fprintf(stderr,
-            "trainer: '%s' is not a command; train (the default), caffe2, imagenet, mnist, make-data, make-db, plot, "
-            "convert, predict, gpu-info, comm-bench and comm-test are\n",
-            argv[1]);
-    return EXIT_USAGE_ERROR;
+            return check_stdout(i, commands[i].main(argc - 1, argv + 1));
+    return unknown_command(argv[1]);
 }
