@@ -10,6 +10,7 @@
 #include "common/buf.h"
 #include "common/crc32c.h"
 #include "common/err.h"
+#include "common/file.h"
 
 #define TORN_TRIES 20 /* of a file that is being written */
 
@@ -38,17 +39,6 @@ void framed_file_unescape(const char *text, char *out, size_t cap)
     out[n] = 0;
 }
 
-static int write_all(int fd, const char *p, size_t n)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t w = pwrite(fd, p + done, n - done, (off_t)done);
-        if (w < 0 && errno != EINTR)
-            return -errno;
-        done += w > 0 ? (size_t)w : 0;
-    }
-    return 0;
-}
-
 /* Length, checksum, text. */
 static int frame(const char *text, size_t n, struct buf *out)
 {
@@ -62,27 +52,13 @@ int framed_file_write(int at, const char *path, int flags, bool sync, const char
     struct buf b = {0};
     int fd = openat(at, path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
     int rc = fd < 0 ? -errno : frame(text, n, &b);
-    rc = rc ? rc : write_all(fd, b.data, b.len);
+    rc = rc ? rc : file_write_all(fd, b.data, b.len);
     if (rc == 0 && sync && fsync(fd) < 0)
         rc = -errno;
     if (fd >= 0 && close(fd) < 0 && rc == 0)
         rc = -errno;
     buf_free(&b);
     return rc;
-}
-
-static int read_once(int fd, struct buf *out)
-{
-    char chunk[16384];
-    for (off_t at = 0;;) {
-        ssize_t n = pread(fd, chunk, sizeof chunk, at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n < 0 ? -errno : 0;
-        TRY(buf_add(out, chunk, (size_t)n));
-        at += n;
-    }
 }
 
 /* The text within a frame; -EAGAIN if it is not whole. */
@@ -108,7 +84,7 @@ int framed_file_read(int at, const char *path, struct buf *out)
             poll(NULL, 0, 1);
         buf_clear(out);
         int fd = openat(at, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-        rc = fd < 0 ? -errno : read_once(fd, out);
+        rc = fd < 0 ? -errno : file_read_all(fd, out);
         if (fd >= 0)
             close(fd);
         rc = rc ? rc : unframe(out);

@@ -9,24 +9,15 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/file.h"
 #include "common/utf8.h"
 
-static int read_all(int fd, const char *path, size_t max_bytes, struct buf *b, struct err *e)
+static int read_all(int fd, const char *path, struct buf *b, struct err *e)
 {
-    for (;;) {
-        char chunk[16384];
-        ssize_t n = read(fd, chunk, sizeof chunk);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return err_errno(e, errno, "read '%s'", path);
-        if (n == 0)
-            return 0;
-        if ((size_t)n > max_bytes - b->len)
-            return err_set(e, -E2BIG, "'%s' is larger than %zu bytes", path, max_bytes);
-        if (buf_add(b, chunk, (size_t)n) < 0)
-            return err_set(e, -ENOMEM, "read '%s': out of memory", path);
-    }
+    const int rc = file_read_all(fd, b);
+    if (rc == -E2BIG)
+        return err_set(e, rc, "'%s' is larger than %zu bytes", path, b->max);
+    return rc < 0 ? err_errno(e, -rc, "read '%s'", path) : 0;
 }
 
 static int parse_text(const struct buf *b, const char *path, cJSON **ret, struct err *e)
@@ -50,7 +41,7 @@ int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *
         return err_errno(e, errno, "open '%s'", path);
     struct buf b;
     buf_init(&b, max_bytes);
-    int rc = read_all(fd, path, max_bytes, &b, e);
+    int rc = read_all(fd, path, &b, e);
     close(fd);
     if (rc == 0)
         rc = parse_text(&b, path, ret, e);

@@ -1,6 +1,7 @@
 /* The state directory: taking it over, loading, and what its owner may do with a log. See persist.h. */
 #include "rendezvousd/persist.h"
 #include "common/err.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "rendezvousd/persist_impl.h"
 #include <assert.h>
@@ -75,7 +76,7 @@ static int write_epoch(int dir_fd, uint64_t epoch)
     int fd = openat(dir_fd, "epoch.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    int rc = persist_write_all_(fd, text, (size_t)n);
+    int rc = file_write_all(fd, text, (size_t)n);
     if (rc == 0 && fsync(fd) < 0)
         rc = -errno;
     close(fd);
@@ -285,19 +286,8 @@ static int read_file(int dir_fd, const char *name, struct buf *out, struct err *
     int rc = 0;
     if (st.st_size > (off_t)PERSIST_FILE_MAX)
         rc = err_set(e, -EFBIG, "it has %lld bytes, more than %zu", (long long)st.st_size, PERSIST_FILE_MAX);
-    if (rc == 0 && buf_reserve(out, (size_t)st.st_size) < 0)
-        rc = err_set(e, -ENOMEM, "no memory for its %lld bytes", (long long)st.st_size);
-    while (rc == 0 && out->len < (size_t)st.st_size) {
-        ssize_t n = read(fd, out->data + out->len, (size_t)st.st_size - out->len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            rc = err_errno(e, errno, "it cannot be read");
-        else if (n == 0)
-            break;
-        else
-            out->len += (size_t)n;
-    }
+    if (rc == 0 && (rc = file_read_all(fd, out)) < 0)
+        rc = err_errno(e, -rc, "it cannot be read");
     close(fd);
     return rc;
 }

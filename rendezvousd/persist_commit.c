@@ -1,5 +1,6 @@
 /* Writing: what has gathered goes to disk on a thread of libuv's pool, one batch at a time. */
 #include "common/err.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "rendezvousd/persist_impl.h"
 #include <errno.h>
@@ -15,20 +16,6 @@
 void persist_file_name_(const struct persist_log *l, char *out, size_t cap, const char *suffix)
 {
     snprintf(out, cap, "%s%s", l->id, suffix);
-}
-
-int persist_write_all_(int fd, const char *p, size_t n)
-{
-    while (n > 0) {
-        ssize_t w = write(fd, p, n);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w <= 0)
-            return w < 0 ? -errno : -EIO;
-        p += w;
-        n -= (size_t)w;
-    }
-    return 0;
 }
 
 /* ---- on the thread ---------------------------------------------------------------------------------------------- */
@@ -48,7 +35,7 @@ static int write_new(struct persist_log *l)
     int fd = openat(dir, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    int rc = persist_write_all_(fd, l->flying.data, l->flying.len);
+    int rc = file_write_all(fd, l->flying.data, l->flying.len);
     if (rc == 0)
         rc = sync_fd(fd);
     if (rc == 0 && renameat(dir, fresh, dir, name) < 0)
@@ -72,7 +59,7 @@ static int write_log(struct persist_log *l)
         return 0;
     if (l->flying_rewrite)
         return write_new(l);
-    TRY(persist_write_all_(l->fd, l->flying.data, l->flying.len));
+    TRY(file_write_all(l->fd, l->flying.data, l->flying.len));
     return sync_fd(l->fd);
 }
 

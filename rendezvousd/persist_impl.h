@@ -54,7 +54,6 @@ struct persist {
 /* persist_commit.c */
 void persist_touch_(struct persist_log *l); /* it has something to write */
 void persist_drain_(struct persist *p);     /* write it all here and now */
-int persist_write_all_(int fd, const char *p, size_t n);
 void persist_file_name_(const struct persist_log *l, char *out, size_t cap, const char *suffix);
 
 #endif

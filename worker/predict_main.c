@@ -3,17 +3,20 @@
 #include "worker/predict_main.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fts.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "common/args.h"
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/exitcode.h"
+#include "common/file.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "worker/ckpt/weights.h"
@@ -131,18 +134,15 @@ static int add_name(struct predictor *p, const char *name, size_t n, struct err 
 
 static int read_file(const char *path, struct buf *b, struct err *e)
 {
-    char piece[65536];
-    FILE *f = fopen(path, "re");
-    if (!f)
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
         return err_errno(e, errno, "open %s", path);
-    int rc = 0;
     buf_clear(b);
-    for (size_t n; rc == 0 && (n = fread(piece, 1, sizeof piece, f)) > 0;)
-        rc = buf_add(b, piece, n) < 0 ? err_set(e, ERR_DATA, "%s is larger than %zu bytes", path, FILE_MAX) : 0;
-    if (rc == 0 && ferror(f))
-        rc = err_errno(e, errno, "read %s", path);
-    fclose(f);
-    return rc;
+    const int rc = file_read_all(fd, b);
+    close(fd);
+    if (rc == -E2BIG)
+        return err_set(e, ERR_DATA, "%s is larger than %zu bytes", path, FILE_MAX);
+    return rc < 0 ? err_errno(e, -rc, "read %s", path) : 0;
 }
 
 static int names_of_file(struct predictor *p, const char *path, struct err *e)

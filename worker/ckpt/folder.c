@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/err.h"
+#include "common/file.h"
 
 const char *const ckpt_file_names[CKPT_FILE_COUNT] = {
 #define X(id, name, file) [id] = name,
@@ -135,16 +136,9 @@ int folder_write(const char *path, const char *text, struct err *e)
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return err_errno(e, errno, "create %s", path);
-    int rc = 0;
-    for (size_t left = strlen(text); left > 0 && rc == 0;) {
-        ssize_t w = write(fd, text, left);
-        if (w < 0 && errno != EINTR)
-            rc = err_errno(e, errno, "write %s", path);
-        if (w > 0) {
-            text += w;
-            left -= (size_t)w;
-        }
-    }
+    int rc = file_write_all(fd, text, strlen(text));
+    if (rc < 0)
+        rc = err_errno(e, -rc, "write %s", path);
     if (rc == 0 && fsync(fd) < 0)
         rc = err_errno(e, errno, "fsync %s", path);
     if (close(fd) < 0 && rc == 0)

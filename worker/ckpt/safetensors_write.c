@@ -17,6 +17,7 @@
 #include "common/buf.h"
 #include "common/crc32c.h"
 #include "common/err.h"
+#include "common/file.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "safetensors holds little-endian data; hosts must be the same");
@@ -105,16 +106,8 @@ static int make_header(struct buf *h, const struct entry *v, size_t n, struct er
 
 static int write_all(int fd, const char *p, size_t n, const char *path, struct err *e)
 {
-    while (n > 0) {
-        ssize_t w = write(fd, p, n);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w < 0)
-            return err_errno(e, errno, "write %s", path);
-        p += w;
-        n -= (size_t)w;
-    }
-    return 0;
+    const int rc = file_write_all(fd, p, n);
+    return rc < 0 ? err_errno(e, -rc, "write %s", path) : 0;
 }
 
 static int write_tensor(int fd, const struct entry *v, uint32_t *crc, const char *path, struct err *e)

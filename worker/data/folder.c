@@ -15,10 +15,11 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/file.h"
 #include "worker/data/dataset.h"
 
-#define MAX_DEPTH 16 /* of folders within a class; also ends loops of links */
-#define MAX_FILE_BYTES (1024u * 1024 * 1024)
+#define MAX_DEPTH 16              /* of folders within a class; also ends loops of links */
+#define MAX_FILE_BYTES (1u << 30) /* what a struct buf takes */
 
 #ifdef HAVE_PNG
 static const char *const extensions[] = {".jpg", ".jpeg", ".png", ".ppm", ".pgm"};
@@ -224,23 +225,10 @@ static int fill(struct folder *f, const char *dir, char *const *class_names, int
 
 static int read_all(int fd, const char *path, struct buf *data, struct err *e)
 {
-    struct stat st;
-    if (fstat(fd, &st) != 0)
-        return err_errno(e, errno, "cannot read '%s'", path);
-    if (st.st_size > MAX_FILE_BYTES)
-        return err_set(e, ERR_DATA, "a file of %lld bytes", (long long)st.st_size);
-    if (buf_reserve(data, (size_t)st.st_size + 1) < 0)
-        return err_set(e, -ENOMEM, "no memory for the %lld bytes of '%s'", (long long)st.st_size, path);
-    for (;;) {
-        if (data->cap - data->len < 2 && buf_reserve(data, 65536) < 0) /* it grew since */
-            return err_set(e, ERR_DATA, "a file of more than %zu bytes", data->len);
-        ssize_t n = read(fd, data->data + data->len, data->cap - data->len - 1);
-        if (n == 0)
-            return 0;
-        if (n < 0 && errno != EINTR)
-            return err_errno(e, errno, "cannot read '%s'", path);
-        data->len += n > 0 ? (size_t)n : 0;
-    }
+    const int rc = file_read_all(fd, data);
+    if (rc == -E2BIG)
+        return err_set(e, ERR_DATA, "a file of more than %u bytes", MAX_FILE_BYTES);
+    return rc < 0 ? err_errno(e, -rc, "cannot read '%s'", path) : 0;
 }
 
 static int folder_read(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e)

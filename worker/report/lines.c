@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/err.h"
+#include "common/file.h"
 
 int lines_open(struct lines *l, const char *path, struct err *e)
 {
@@ -50,14 +50,6 @@ void lines_close(struct lines *l)
 
 int lines_write(int fd, const char *data, size_t n, const char *path, struct err *e)
 {
-    while (n > 0) {
-        ssize_t w = write(fd, data, n);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w < 0)
-            return err_errno(e, errno, "write %s", path);
-        data += w;
-        n -= (size_t)w;
-    }
-    return 0;
+    const int rc = file_write_all(fd, data, n);
+    return rc < 0 ? err_errno(e, -rc, "write %s", path) : 0;
 }
