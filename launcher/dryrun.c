@@ -1,6 +1,5 @@
 #include "launcher/dryrun.h"
 
-#include <ctype.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "launcher/log_layout.h"
 #include "launcher/placement.h"
 #include "launcher/program.h"
+#include "launcher/shell_word.h"
 #include "launcher/virtual_rank.h"
 
 struct dryrun {
@@ -61,30 +61,6 @@ static int known_group_rank(const struct config *c)
     config_job(c, &job);
     const bool fixed = job.min_nodes == job.max_nodes && job.order == RDZV_ORDER_NODE_RANK;
     return fixed && c->home.node_rank < job.max_nodes ? c->home.node_rank : -1;
-}
-
-static bool plain(const char *word)
-{
-    for (const char *p = word; *p; p++)
-        if (!isalnum((unsigned char)*p) && !strchr("_-./:=,+@%", *p))
-            return false;
-    return *word;
-}
-
-/* As a shell would read it back. */
-static void print_word(const char *word, FILE *out)
-{
-    if (plain(word)) {
-        fputs(word, out);
-        return;
-    }
-    fputc('\'', out);
-    for (; *word; word++)
-        if (*word == '\'')
-            fputs("'\\''", out);
-        else
-            fputc(*word, out);
-    fputc('\'', out);
 }
 
 static int put(void *ctx, const char *name, const char *value)
@@ -179,7 +155,7 @@ static int print_worker(struct dryrun *d, int local, struct err *e)
     fprintf(d->out, "rank %s, local rank %d\n  command:", number, local);
     for (size_t i = 0; argv[i]; i++) {
         fputc(' ', d->out);
-        print_word(i == 0 ? d->p->path : argv[i], d->out);
+        shell_print(i == 0 ? d->p->path : argv[i], d->out);
     }
     free(argv);
     char place[2 * NEAR_BYTES];

@@ -168,31 +168,3 @@ const char *host_address(const struct host *h)
     const char *at = strchr(h->name, '@');
     return at ? at + 1 : h->name;
 }
-
-static bool plain(const char *word)
-{
-    for (const char *p = word; *p; p++)
-        if (!isalnum((unsigned char)*p) && !strchr("_-./:=,+@%", *p))
-            return false;
-    return *word;
-}
-
-char *hosts_quote(const char *word, char *out, size_t cap)
-{
-    size_t n = 0;
-    if (plain(word)) {
-        snprintf(out, cap, "%s", word);
-        return out;
-    }
-    out[n++] = '\'';
-    for (; *word && n + 6 < cap; word++)
-        if (*word == '\'') {
-            memcpy(out + n, "'\\''", 4);
-            n += 4;
-        } else {
-            out[n++] = *word;
-        }
-    out[n++] = '\'';
-    out[n] = 0;
-    return out;
-}

@@ -35,7 +35,4 @@ void hosts_free(struct hosts *h);
 
 const char *host_address(const struct host *h); /* its name without the user */
 
-/* `word` as a POSIX shell reads it back; returns out. Cut off where cap does not suffice. */
-char *hosts_quote(const char *word, char *out, size_t cap);
-
 #endif

@@ -20,6 +20,7 @@
 #include "launcher/program.h"
 #include "launcher/remote_internal.h"
 #include "launcher/remote_wire.h"
+#include "launcher/shell_word.h"
 #include "launcher/tree.h"
 
 #define FLUSH_MS 600000
@@ -377,23 +378,32 @@ int remote_run(const struct config *c, const struct guardian_link *link, int arg
     return rc;
 }
 
+static void print_word(const char *word, FILE *out)
+{
+    fputc(' ', out);
+    shell_print(word, out);
+}
+
 int remote_print(const struct config *c, int argc, char **argv, int first_operand, FILE *out, struct err *e)
 {
     struct remote_plan p;
-    char own[REMOTE_OPTIONS][1200], quoted[REMOTE_PATH_MAX];
+    char own[REMOTE_OPTIONS][1200];
     int rc = remote_plan_make(&p, c, argc, argv, first_operand, e);
     for (int i = 0; i < p.hosts.n && rc == 0; i++) {
         fprintf(out, "host %s, node rank %d\n  started by:", p.hosts.v[i].name, i);
         for (int k = 0; p.rsh[k] && !p.local[i]; k++)
-            fprintf(out, " %s", hosts_quote(p.rsh[k], quoted, sizeof quoted));
-        if (p.local[i])
+            print_word(p.rsh[k], out);
+        if (p.local[i]) {
             fprintf(out, " this crun\n");
-        else
-            fprintf(out, " %s %s\n", p.hosts.v[i].name, hosts_quote(p.command, quoted, sizeof quoted));
+        } else {
+            fprintf(out, " %s", p.hosts.v[i].name);
+            print_word(p.command, out);
+            fprintf(out, "\n");
+        }
         fprintf(out, "  options on top of those typed:");
         const int n = remote_plan_options(&p, i, own);
         for (int k = 0; k < n; k++)
-            fprintf(out, " %s", hosts_quote(own[k], quoted, sizeof quoted));
+            print_word(own[k], out);
         fprintf(out, "\n");
     }
     remote_plan_free(&p);

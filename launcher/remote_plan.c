@@ -15,6 +15,7 @@
 #include "launcher/addresses.h"
 #include "launcher/config.h"
 #include "launcher/remote_wire.h"
+#include "launcher/shell_word.h"
 
 #define RESOLVE_MS 2000
 
@@ -113,7 +114,7 @@ static int find_crun(struct remote_plan *p, struct err *e)
         p->crun[n] = 0;
     if (n <= 0 || n >= (ssize_t)sizeof p->crun - 64)
         return err_set(e, ERR_USAGE, "crun's own path is not known: expected --remote-crun PATH");
-    snprintf(p->command, sizeof p->command, "exec %s " REMOTE_COMMAND, hosts_quote(p->crun, quoted, sizeof quoted));
+    snprintf(p->command, sizeof p->command, "exec %s " REMOTE_COMMAND, shell_quote(p->crun, quoted, sizeof quoted));
     return 0;
 }
 

@@ -83,14 +83,6 @@ static void what_is_no_host_is_refused(void **state)
     hosts_free(&h);
 }
 
-static void a_word_is_quoted_for_a_shell(void **state)
-{
-    char out[64];
-    assert_string_equal(hosts_quote("/usr/bin/crun", out, sizeof out), "/usr/bin/crun");
-    assert_string_equal(hosts_quote("a b'c", out, sizeof out), "'a b'\\''c'");
-    assert_string_equal(hosts_quote("", out, sizeof out), "''");
-}
-
 static void write_all(int fd, const void *data, size_t n)
 {
     assert_int_equal(write(fd, data, n), n);
@@ -149,8 +141,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_are_read_as_mpirun_reads_them), cmocka_unit_test(files_of_three_kinds_are_read),
-        cmocka_unit_test(what_is_no_host_is_refused),          cmocka_unit_test(a_word_is_quoted_for_a_shell),
-        cmocka_unit_test(an_order_ends_where_it_says),         cmocka_unit_test(what_is_no_order_is_refused),
+        cmocka_unit_test(what_is_no_host_is_refused),          cmocka_unit_test(an_order_ends_where_it_says),
+        cmocka_unit_test(what_is_no_order_is_refused),
     };
     return cmocka_run_group_tests_name("hosts", tests, NULL, NULL);
 }
