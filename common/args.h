@@ -134,4 +134,7 @@ int parse_i64(const char *text, const char *what, int64_t min, int64_t max, int6
 int parse_f64(const char *text, const char *what, double min, double max, double *ret, struct err *e);
 int parse_seconds(const char *text, const char *what, double *ret, struct err *e);
 
+/* A line without the blanks around it and without its end, which are overwritten. */
+char *line_trim(char *line);
+
 #endif

@@ -11,7 +11,7 @@
 #include "common/args_internal.h"
 #include "common/err.h"
 
-static char *trim(char *p)
+char *line_trim(char *p)
 {
     p += strspn(p, " \t");
     size_t n = strlen(p);
@@ -68,14 +68,14 @@ static int take_line(const struct arg_program *p, char *line, const char *path, 
                      struct err *e)
 {
     cut_comment(line);
-    char *name = trim(line), *equals = strchr(name, '=');
+    char *name = line_trim(line), *equals = strchr(name, '=');
     if (!*name)
         return 0;
     if (!equals)
         return err_set(e, ERR_USAGE, "expected name = value");
     *equals = 0;
-    name = trim(name);
-    const char *value = trim(equals + 1);
+    name = line_trim(name);
+    const char *value = line_trim(equals + 1);
     const size_t i = find(p, name);
     if (p->specs[i].type == ARG_END_)
         return err_set(e, ERR_USAGE, "no setting '%.64s': expected the name of an option (see --help)", name);

@@ -15,15 +15,6 @@ struct lookup {
     char line[LINE_CAP], domain[HOME_HOST_MAX + 1];
 };
 
-static char *trim(char *p)
-{
-    p += strspn(p, " \t");
-    size_t n = strlen(p);
-    while (n && strchr(" \t\r\n", p[n - 1]))
-        p[--n] = 0;
-    return p;
-}
-
 static const char *look_env(void *arg, const char *name)
 {
     return getenv(name);
@@ -36,7 +27,7 @@ static const char *look_first_line(void *arg, const char *path)
     const char *line = f ? fgets(l->line, sizeof l->line, f) : NULL;
     if (f)
         fclose(f);
-    return line ? trim(l->line) : NULL;
+    return line ? line_trim(l->line) : NULL;
 }
 
 static const char *look_configured(void *arg)
