@@ -26,12 +26,6 @@ static int check_node(const struct rdzv *r, const struct node *n, struct err *e)
     return 0;
 }
 
-static int by_rank(const void *pa, const void *pb)
-{
-    const struct node *a = *(const struct node *const *)pa, *b = *(const struct node *const *)pb;
-    return (a->group_rank > b->group_rank) - (a->group_rank < b->group_rank);
-}
-
 /* Ranks of the running round are unique and, as long as nobody has gone, dense. v: room for all nodes. */
 static int check_ranks(const struct rdzv *r, const struct node **v, struct err *e)
 {
@@ -39,7 +33,7 @@ static int check_ranks(const struct rdzv *r, const struct node **v, struct err *
     for (const struct node *i = r->nodes; i; i = i->hh.next)
         if (i->is.member)
             v[n++] = i;
-    qsort(v, (size_t)n, sizeof *v, by_rank);
+    qsort(v, (size_t)n, sizeof *v, rdzv_by_rank_);
     for (int i = 0; i < n; i++) {
         MUST(i == 0 || v[i]->group_rank > v[i - 1]->group_rank, "nodes '%s' and '%s' share group rank %d", v[i - 1]->id,
              v[i]->id, v[i]->group_rank);

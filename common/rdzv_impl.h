@@ -112,6 +112,7 @@ void rdzv_forget_(struct rdzv *r, struct node *n);
 void rdzv_free_gone_(struct rdzv *r);
 void rdzv_touch_(struct rdzv *r, struct node *n);                     /* n goes into the next delta */
 void rdzv_stand_(struct rdzv *r, struct node *n, struct standing to); /* a fence is set before */
+int rdzv_by_rank_(const void *a, const void *b);                      /* of qsort(3): struct node * by group rank */
 struct tally rdzv_tally_(const struct rdzv *r);
 struct rdzv_news *rdzv_tell_(struct step *s, struct node *n, enum rdzv_news_kind kind);
 

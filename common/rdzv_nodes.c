@@ -59,6 +59,12 @@ void rdzv_stand_(struct rdzv *r, struct node *n, struct standing to)
     rdzv_touch_(r, n);
 }
 
+int rdzv_by_rank_(const void *pa, const void *pb)
+{
+    const struct node *a = *(struct node *const *)pa, *b = *(struct node *const *)pb;
+    return (a->group_rank > b->group_rank) - (a->group_rank < b->group_rank);
+}
+
 struct tally rdzv_tally_(const struct rdzv *r)
 {
     return (struct tally){.ready = r->ready,

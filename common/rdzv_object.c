@@ -124,12 +124,6 @@ static int visit_node(const struct node *n, int (*visit)(void *arg, const struct
                                             .leaving = is->leaving});
 }
 
-static int by_rank(const void *pa, const void *pb)
-{
-    const struct node *a = *(struct node *const *)pa, *b = *(struct node *const *)pb;
-    return (a->group_rank > b->group_rank) - (a->group_rank < b->group_rank);
-}
-
 int rdzv_members(const struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg)
 {
     size_t members = 0;
@@ -138,7 +132,7 @@ int rdzv_members(const struct rdzv *r, int (*visit)(void *arg, const struct rdzv
         if (n->is.member)
             r->order[members++] = n;
     if (members > 0)
-        qsort(r->order, members, sizeof *r->order, by_rank);
+        qsort(r->order, members, sizeof *r->order, rdzv_by_rank_);
     for (size_t i = 0; i < members && rc == 0; i++)
         rc = visit_node(r->order[i], visit, arg);
     for (const struct node *n = r->nodes; n && rc == 0; n = n->hh.next)

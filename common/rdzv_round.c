@@ -26,7 +26,7 @@ static int by_seniority(const struct node *a, const struct node *b)
 {
     if (a->is.member != b->is.member && SOUND(12))
         return a->is.member ? -1 : 1;
-    return a->is.member && b->is.member ? (a->group_rank > b->group_rank) - (a->group_rank < b->group_rank) : 0;
+    return a->is.member && b->is.member ? rdzv_by_rank_(&a, &b) : 0;
 }
 
 #define COMPARATOR(name, ...)                                                                                          \
@@ -47,13 +47,7 @@ static int by_role(const void *pa, const void *pb)
 {
     const struct node *a = *(struct node *const *)pa, *b = *(struct node *const *)pb;
     int c = strcmp(a->role, b->role);
-    return c ? c : (a->group_rank > b->group_rank) - (a->group_rank < b->group_rank);
-}
-
-static int by_rank(const void *pa, const void *pb)
-{
-    const struct node *a = *(struct node *const *)pa, *b = *(struct node *const *)pb;
-    return (a->group_rank > b->group_rank) - (a->group_rank < b->group_rank);
+    return c ? c : rdzv_by_rank_(pa, pb);
 }
 
 /* The nodes that could take part, best first; how many they are. */
@@ -93,7 +87,7 @@ static void number_roles(struct rdzv *r)
             for (int k = first; k <= i; k++)
                 r->order[k]->role_world = base;
     }
-    qsort(r->order, (size_t)n, sizeof *r->order, by_rank);
+    qsort(r->order, (size_t)n, sizeof *r->order, rdzv_by_rank_);
 }
 
 static void enlist(struct rdzv *r, struct node *n, int group_rank)
