@@ -1,4 +1,4 @@
-/* The inside of the agent, shared by agent_loop.c (the world and the effects) and round.c (the workers of a round). */
+/* The inside of the agent, for what a run is made of: its loop and effects, member, rounds, events, hangs, reports of failures, HTTP. */
 #ifndef CRUN_LAUNCHER_RUN_H
 #define CRUN_LAUNCHER_RUN_H
 

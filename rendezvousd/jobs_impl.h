@@ -1,5 +1,4 @@
-/* The inside of jobs, shared by jobs.c (life, time), jobs_tell.c (news), jobs_verbs.c (what parties ask), jobs_history.c and jobs_status.c
- * (what people see). */
+/* The inside of jobs, for jobs*.c: life and time, members, news, what parties ask, history, status, the log. */
 #ifndef CRUN_RENDEZVOUSD_JOBS_IMPL_H
 #define CRUN_RENDEZVOUSD_JOBS_IMPL_H
 

@@ -1,4 +1,4 @@
-/* The inside of a key-space, shared by keyspace.c (table, life, expiry) and keyspace_string.c (values). */
+/* The inside of a key-space, for keyspace*.c: table, life and expiry; strings; lists. */
 #ifndef CRUN_RENDEZVOUSD_KEYSPACE_IMPL_H
 #define CRUN_RENDEZVOUSD_KEYSPACE_IMPL_H
 

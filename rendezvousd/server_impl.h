@@ -1,5 +1,4 @@
-/* The inside of the server, shared by server.c (listeners, life), conn.c (one client) and command*.c (what it may
- * ask). */
+/* The inside of the server, of its connections too, for what it is made of: fronts (RESP, TCPStore), gate, spaces, commands. */
 #ifndef CRUN_RENDEZVOUSD_SERVER_IMPL_H
 #define CRUN_RENDEZVOUSD_SERVER_IMPL_H
 
