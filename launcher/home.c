@@ -93,7 +93,7 @@ static enum home_kind kind_of_url(const char *endpoint)
     if (has_scheme(endpoint, "file://"))
         return HOME_FILE;
     if (has_scheme(endpoint, "redis://") || has_scheme(endpoint, "rediss://") ||
-        has_scheme(endpoint, "redis+sentinel://"))
+        has_scheme(endpoint, "redis+sentinel://") || has_scheme(endpoint, "rediss+sentinel://"))
         return HOME_REDIS;
     return HOME_TCP;
 }

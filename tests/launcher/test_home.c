@@ -83,6 +83,7 @@ static void what_was_typed_decides(void **state)
         {{TYPED, .max_nodes = 2, .endpoint = "redis://h:6379/1", .run_id = "j"}, HOME_REDIS, HOME_DIALS, "redis://h:6379/1", "j", -1},
         {{TYPED, .max_nodes = 2, .endpoint = "rediss://h", .run_id = "j"}, HOME_REDIS, HOME_DIALS, "rediss://h", "j", -1},
         {{TYPED, .max_nodes = 2, .endpoint = "redis+sentinel://a,b/m", .run_id = "j", .backend = "redis"}, HOME_REDIS, HOME_DIALS, "redis+sentinel://a,b/m", "j", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "rediss+sentinel://a,b/m", .run_id = "j"}, HOME_REDIS, HOME_DIALS, "rediss+sentinel://a,b/m", "j", -1},
         {{TYPED, .max_nodes = 2, .endpoint = "h:6379", .run_id = "j", .backend = "redis"}, HOME_REDIS, HOME_DIALS, "redis://h:6379", "j", -1},
         {{TYPED, .max_nodes = 2, .endpoint = "file:///shared", .run_id = "j"}, HOME_FILE, HOME_DIALS, "file:///shared", "j", -1},
         {{TYPED, .max_nodes = 2, .endpoint = "/shared", .run_id = "j", .backend = "file"}, HOME_FILE, HOME_DIALS, "file:///shared", "j", -1},
