@@ -76,19 +76,19 @@ static int forward_kernel(struct cpu_plan *pl, int f, struct dnn_kernel **ret, s
     if (!pl->forward[f]) {
         struct dnn_shape s = shape_of(pl, op);
         const struct value *x = &pl->values[op->in[0]];
-        int block = x->buffer == NO_BUFFER ? plan_format(pl, op->in[0]) : x->layout.b;
+        int block = x->buffer == NO_BUFFER ? cpu_plan_format(pl, op->in[0]) : x->layout.b;
         if (op->out == pl->p->logits)
             s.dst_type = DT_F32;
         struct dnn_kernel *k;
-        TRY(choose(pl, &s, DNN_FORWARD, block, plan_format(pl, op->out), NULL, &k, e));
-        TRY(plan_kernel(pl, k, e));
+        TRY(choose(pl, &s, DNN_FORWARD, block, cpu_plan_format(pl, op->out), NULL, &k, e));
+        TRY(cpu_plan_kernel(pl, k, e));
         pl->forward[f] = k;
     }
     *ret = pl->forward[f];
     return 0;
 }
 
-int plan_conv_source_block(struct cpu_plan *pl, int f, struct err *e)
+int cpu_plan_conv_source_block(struct cpu_plan *pl, int f, struct err *e)
 {
     struct dnn_kernel *k;
     TRY(forward_kernel(pl, f, &k, e));
@@ -99,14 +99,14 @@ static int dnn_step(struct cpu_plan *pl, int i, struct dnn_kernel *k, int src, i
                     const char *label, struct err *e)
 {
     struct step *s;
-    TRY(plan_step(pl, step_dnn, label, i, &s, e));
+    TRY(cpu_plan_step(pl, cpu_step_dnn, label, i, &s, e));
     s->kernel = k;
-    TRY(plan_use_kernel(pl, src, k, DNN_SRC, e));
-    TRY(plan_use_kernel(pl, weights, k, DNN_WEIGHTS, e));
-    TRY(plan_use_kernel(pl, dst, k, DNN_DST, e));
+    TRY(cpu_plan_use_kernel(pl, src, k, DNN_SRC, e));
+    TRY(cpu_plan_use_kernel(pl, weights, k, DNN_WEIGHTS, e));
+    TRY(cpu_plan_use_kernel(pl, dst, k, DNN_DST, e));
     if (store_rounds(pl->values[out_tensor].store)) {
         s->count = layout_count(&pl->values[out_tensor].layout);
-        TRY(plan_use(pl, pl->values[out_tensor].buffer, &s->out, e));
+        TRY(cpu_plan_use(pl, pl->values[out_tensor].buffer, &s->out, e));
     }
     return 0;
 }
@@ -117,11 +117,11 @@ static int emit_forward(struct cpu_plan *pl, int i, struct err *e)
     bool linear = op->kind == OP_LINEAR;
     struct dnn_kernel *k;
     TRY(forward_kernel(pl, i, &k, e));
-    TRY(plan_value(pl, op->in[0], dnn_block(k, DNN_SRC), e));
-    int x = plan_operand(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
+    TRY(cpu_plan_value(pl, op->in[0], dnn_block(k, DNN_SRC), e));
+    int x = cpu_plan_operand(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
     TRY(x);
-    TRY(plan_value(pl, op->out, dnn_block(k, DNN_DST), e));
-    int w = plan_weights(pl, k, op->param[0], e);
+    TRY(cpu_plan_value(pl, op->out, dnn_block(k, DNN_DST), e));
+    int w = cpu_plan_weights(pl, k, op->param[0], e);
     TRY(w);
     TRY(dnn_step(pl, i, k, x, w, pl->values[op->out].buffer, op->out, linear ? "linear" : "conv", e));
     if (op->param[1] >= 0)
@@ -136,12 +136,12 @@ static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
     TRY(forward_kernel(pl, op->fwd, &fwd, e));
     struct dnn_shape s = shape_of(pl, op);
     TRY(choose(pl, &s, DNN_BWD_DATA, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, &k, e));
-    TRY(plan_kernel(pl, k, e));
-    TRY(plan_value(pl, op->in[0], dnn_block(k, DNN_DST), e));
-    int dy = plan_operand(pl, i, op->in[0], dnn_block(k, DNN_DST), e);
+    TRY(cpu_plan_kernel(pl, k, e));
+    TRY(cpu_plan_value(pl, op->in[0], dnn_block(k, DNN_DST), e));
+    int dy = cpu_plan_operand(pl, i, op->in[0], dnn_block(k, DNN_DST), e);
     TRY(dy);
-    TRY(plan_value(pl, op->out, dnn_block(k, DNN_SRC), e));
-    int w = plan_weights(pl, k, op->param[0], e);
+    TRY(cpu_plan_value(pl, op->out, dnn_block(k, DNN_SRC), e));
+    int w = cpu_plan_weights(pl, k, op->param[0], e);
     TRY(w);
     return dnn_step(pl, i, k, pl->values[op->out].buffer, w, dy, op->out,
                     s.linear ? "linear_bwd_data" : "conv_bwd_data", e);
@@ -155,45 +155,45 @@ static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
     TRY(forward_kernel(pl, op->fwd, &fwd, e));
     struct dnn_shape s = shape_of(pl, op);
     TRY(choose(pl, &s, DNN_BWD_WEIGHTS, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, &k, e));
-    TRY(plan_kernel(pl, k, e));
+    TRY(cpu_plan_kernel(pl, k, e));
     TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, true, false, &set, e));
-    TRY(plan_kernel(pl, set, e));
+    TRY(cpu_plan_kernel(pl, set, e));
     TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, true, true, &add, e));
-    TRY(plan_kernel(pl, add, e));
-    TRY(plan_value(pl, op->in[0], dnn_block(k, DNN_SRC), e));
-    TRY(plan_value(pl, op->in[1], dnn_block(k, DNN_DST), e));
-    int x = plan_operand(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
+    TRY(cpu_plan_kernel(pl, add, e));
+    TRY(cpu_plan_value(pl, op->in[0], dnn_block(k, DNN_SRC), e));
+    TRY(cpu_plan_value(pl, op->in[1], dnn_block(k, DNN_DST), e));
+    int x = cpu_plan_operand(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
     TRY(x);
-    int dy = plan_operand(pl, i, op->in[1], dnn_block(k, DNN_DST), e);
+    int dy = cpu_plan_operand(pl, i, op->in[1], dnn_block(k, DNN_DST), e);
     TRY(dy);
-    int dw = plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
+    int dw = cpu_plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
     TRY(dw);
-    TRY(plan_step(pl, step_param_gradient, s.linear ? "linear_bwd_param" : "conv_bwd_param", i, &st, e));
+    TRY(cpu_plan_step(pl, cpu_step_param_gradient, s.linear ? "linear_bwd_param" : "conv_bwd_param", i, &st, e));
     st->kernel = k;
     st->reorder = set;
     st->reorder_add = add;
-    TRY(plan_use_kernel(pl, x, k, DNN_SRC, e));
-    TRY(plan_use_kernel(pl, dy, k, DNN_DST, e));
-    TRY(plan_use_kernel(pl, dw, k, DNN_WEIGHTS, e));
+    TRY(cpu_plan_use_kernel(pl, x, k, DNN_SRC, e));
+    TRY(cpu_plan_use_kernel(pl, dy, k, DNN_DST, e));
+    TRY(cpu_plan_use_kernel(pl, dw, k, DNN_WEIGHTS, e));
     if (half_gradients(&pl->o, op)) {
         st->count = dnn_bytes(k, DNN_WEIGHTS) / sizeof(float);
-        TRY(plan_use(pl, dw, &st->out, e));
+        TRY(cpu_plan_use(pl, dw, &st->out, e));
     }
-    TRY(plan_use_kernel(pl, dw, set, DNN_SRC, e));
-    TRY(plan_use_kernel(pl, dw, add, DNN_SRC, e));
+    TRY(cpu_plan_use_kernel(pl, dw, set, DNN_SRC, e));
+    TRY(cpu_plan_use_kernel(pl, dw, add, DNN_SRC, e));
     float *arena = pl->reduce + pl->p->params[op->param[0]].offset;
     TRY(dnn_bind(set, DNN_DST, arena, e));
     TRY(dnn_bind(add, DNN_DST, arena, e));
     if (op->param[1] >= 0) {
-        int db = plan_buffer(pl, dnn_bytes(k, DNN_BIAS), e);
+        int db = cpu_plan_buffer(pl, dnn_bytes(k, DNN_BIAS), e);
         TRY(db);
-        TRY(plan_use_kernel(pl, db, k, DNN_BIAS, e));
-        TRY(plan_use(pl, db, &st->bias, e));
+        TRY(cpu_plan_use_kernel(pl, db, k, DNN_BIAS, e));
+        TRY(cpu_plan_use(pl, db, &st->bias, e));
     }
     return 0;
 }
 
-int plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e)
+int cpu_plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e)
 {
     switch (pl->p->ops[op].kind) {
     case OP_CONV:

@@ -11,7 +11,7 @@ static int block_for(struct cpu_plan *pl, int t, int like)
         return pl->values[t].layout.b;
     if (like >= 0 && pl->values[like].buffer != NO_BUFFER)
         return pl->values[like].layout.b;
-    return plan_format(pl, t) ? plan_format(pl, t) : pl->cpu->lanes;
+    return cpu_plan_format(pl, t) ? cpu_plan_format(pl, t) : pl->cpu->lanes;
 }
 
 /* Give t a place (where it has none) and return the buffer of it in this block; NO_BUFFER for no tensor. */
@@ -19,14 +19,14 @@ static int operand(struct cpu_plan *pl, int i, int t, int block, struct err *e)
 {
     if (t < 0)
         return NO_BUFFER;
-    TRY(plan_value(pl, t, block, e));
-    return plan_in_block(pl, i, t, block, e);
+    TRY(cpu_plan_value(pl, t, block, e));
+    return cpu_plan_in_block(pl, i, t, block, e);
 }
 
 /* The last step reaches the buffer, if there is one, through this pointer. */
 static int use(struct cpu_plan *pl, int buffer, const void *p, struct err *e)
 {
-    return buffer == NO_BUFFER ? 0 : plan_use(pl, buffer, p, e);
+    return buffer == NO_BUFFER ? 0 : cpu_plan_use(pl, buffer, p, e);
 }
 
 #define OPERAND(name, i, t, block)                                                                                     \
@@ -42,10 +42,10 @@ static int emit_input(struct cpu_plan *pl, int i, struct err *e)
     int block = LAYOUT_PLAIN;
     for (int k = pl->end_op - 1; k > i; k--)
         if (pl->p->ops[k].kind == OP_CONV && pl->p->ops[k].in[0] == op->out)
-            block = plan_conv_source_block(pl, k, e);
+            block = cpu_plan_conv_source_block(pl, k, e);
     TRY(block);
-    TRY(plan_value(pl, op->out, block, e));
-    TRY(plan_step(pl, step_input, "input", i, &s, e));
+    TRY(cpu_plan_value(pl, op->out, block, e));
+    TRY(cpu_plan_step(pl, cpu_step_input, "input", i, &s, e));
     s->store = pl->values[op->out].store;
     s->input = (struct input_job){.l = pl->values[op->out].layout, .mean = pl->p->mean, .std = pl->p->std};
     return use(pl, pl->values[op->out].buffer, &s->input.y, e);
@@ -56,8 +56,8 @@ static int make_bn_state(struct cpu_plan *pl, int bn, const struct view *v, stru
     struct bn_state *b = &pl->bns[bn];
     size_t n = (size_t)view_channels(v);
     void *floats, *doubles;
-    TRY(plan_block(pl, 6 * n * sizeof(float), &floats, e));
-    TRY(plan_block(pl, (4 * n + 1) * sizeof(double), &doubles, e));
+    TRY(cpu_plan_block(pl, 6 * n * sizeof(float), &floats, e));
+    TRY(cpu_plan_block(pl, (4 * n + 1) * sizeof(double), &doubles, e));
     b->mean = floats;
     b->invstd = b->mean + n;
     b->scale = b->mean + 2 * n;
@@ -87,14 +87,14 @@ static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, str
     struct step *s;
     OPERAND(from, i, x, block);
     OPERAND(add, i, other, block);
-    TRY(plan_value(pl, y, block, e));
-    TRY(plan_step(pl, pl->o.training ? step_bn_train : step_bn_eval,
-                  add != NO_BUFFER ? "bn+add+relu"
-                  : relu           ? "bn+relu"
-                                   : "bn",
-                  bn, &s, e));
+    TRY(cpu_plan_value(pl, y, block, e));
+    TRY(cpu_plan_step(pl, pl->o.training ? cpu_step_bn_train : cpu_step_bn_eval,
+                      add != NO_BUFFER ? "bn+add+relu"
+                      : relu           ? "bn+relu"
+                                       : "bn",
+                      bn, &s, e));
     s->store = pl->values[y].store;
-    struct layout l = plan_layout(pl, x, block);
+    struct layout l = cpu_plan_layout(pl, x, block);
     struct view v = layout_view(&l);
     TRY(make_bn_state(pl, bn, &v, e));
     const struct bn_state *b = s->bn = &pl->bns[bn];
@@ -144,25 +144,25 @@ static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
     int bdz = NO_BUFFER, bdx = NO_BUFFER;
     if (f->store_dz) {
         int dz = pl->p->ops[f->relu_bwd].out;
-        TRY(plan_value(pl, dz, block, e));
+        TRY(cpu_plan_value(pl, dz, block, e));
         bdz = pl->values[dz].buffer;
     }
     if (op->out >= 0) {
-        TRY(plan_value(pl, op->out, block, e));
+        TRY(cpu_plan_value(pl, op->out, block, e));
         bdx = pl->values[op->out].buffer;
     }
-    TRY(plan_step(pl, step_bn_bwd,
-                  bdy2 != NO_BUFFER ? "add+relu+bn_bwd"
-                  : y >= 0          ? "relu+bn_bwd"
-                                    : "bn_bwd",
-                  i, &s, e));
+    TRY(cpu_plan_step(pl, cpu_step_bn_bwd,
+                      bdy2 != NO_BUFFER ? "add+relu+bn_bwd"
+                      : y >= 0          ? "relu+bn_bwd"
+                                        : "bn_bwd",
+                      i, &s, e));
     s->store = store;
     if (bdx != NO_BUFFER && pl->values[op->out].store != s->store) { /* wide sums, but dx is a half */
         s->count = layout_count(&pl->values[op->out].layout);
         TRY(use(pl, bdx, &s->out, e));
     }
     const struct bn_state *b = s->bn = &pl->bns[op->fwd];
-    struct layout l = plan_layout(pl, x, block);
+    struct layout l = cpu_plan_layout(pl, x, block);
     struct view v = layout_view(&l);
     s->bn_bwd.sums =
         (struct bn_bwd_sums_job){.v = v, .mean = b->mean, .sum = b->sums, .sum_x = b->sums + view_channels(&v)};
@@ -193,8 +193,8 @@ static int emit_add(struct cpu_plan *pl, int i, int a, int b, bool relu, struct 
     struct step *s;
     OPERAND(ba, i, a, block);
     OPERAND(bb, i, b, block);
-    TRY(plan_value(pl, y, block, e));
-    TRY(plan_step(pl, step_add, b < 0 ? "relu" : relu ? "add+relu" : "add", i, &s, e));
+    TRY(cpu_plan_value(pl, y, block, e));
+    TRY(cpu_plan_step(pl, cpu_step_add, b < 0 ? "relu" : relu ? "add+relu" : "add", i, &s, e));
     s->store = pl->values[y].store;
     s->add.relu = relu;
     s->count = layout_count(&pl->values[y].layout);
@@ -210,8 +210,8 @@ static int emit_relu_bwd(struct cpu_plan *pl, int i, struct err *e)
     struct step *s;
     OPERAND(y, i, op->in[0], block);
     OPERAND(dy, i, op->in[1], block);
-    TRY(plan_value(pl, op->out, block, e));
-    TRY(plan_step(pl, step_relu_bwd, "relu_bwd", i, &s, e));
+    TRY(cpu_plan_value(pl, op->out, block, e));
+    TRY(cpu_plan_step(pl, cpu_step_relu_bwd, "relu_bwd", i, &s, e));
     s->store = pl->values[op->out].store;
     s->count = layout_count(&pl->values[op->out].layout);
     TRY(use(pl, y, &s->add.a, e));
@@ -229,17 +229,18 @@ static int emit_pool(struct cpu_plan *pl, int i, struct err *e)
     int dy = max ? op->in[1] : op->in[0];
     int block = block_for(pl, big, -1), small_block = max ? block : LAYOUT_PLAIN;
     struct step *s;
-    static const step_fn run[2][2] = {{step_avgpool_bwd, step_avgpool}, {step_maxpool_bwd, step_maxpool}};
+    static const step_fn run[2][2] = {{cpu_step_avgpool_bwd, cpu_step_avgpool},
+                                      {cpu_step_maxpool_bwd, cpu_step_maxpool}};
 
     if (max && op->kh * op->kw > 256)
         return err_set(e, -ENOTSUP, "max pooling over %d elements (expected at most 256)", op->kh * op->kw);
     if (max && !forward && pl->index_buffer[f] == NO_BUFFER)
         return err_set(e, -ENOTSUP, "the slice holds the backward of a maxpool, but not its forward operation");
     OPERAND(in, i, forward ? big : dy, forward ? block : small_block);
-    TRY(plan_value(pl, op->out, forward ? small_block : block, e));
-    TRY(plan_step(pl, run[max][forward], op_name(op->kind), i, &s, e));
+    TRY(cpu_plan_value(pl, op->out, forward ? small_block : block, e));
+    TRY(cpu_plan_step(pl, run[max][forward], op_name(op->kind), i, &s, e));
     s->store = pl->values[op->out].store;
-    struct layout lx = plan_layout(pl, big, block), ly = plan_layout(pl, pl->p->ops[f].out, small_block);
+    struct layout lx = cpu_plan_layout(pl, big, block), ly = cpu_plan_layout(pl, pl->p->ops[f].out, small_block);
     s->pool = (struct pool_job){.vx = layout_view(&lx),
                                 .vy = layout_view(&ly),
                                 .kh = op->kh,
@@ -250,7 +251,7 @@ static int emit_pool(struct cpu_plan *pl, int i, struct err *e)
                                 .pw = op->pw};
     if (max && forward && pl->o.training) {
         const struct view *v = &s->pool.vy;
-        int index = plan_buffer(pl, (size_t)v->n * v->groups * v->hw * v->lanes, e);
+        int index = cpu_plan_buffer(pl, (size_t)v->n * v->groups * v->hw * v->lanes, e);
         TRY(index);
         pl->index_buffer[i] = index;
     }
@@ -269,15 +270,15 @@ static int emit_xent(struct cpu_plan *pl, int i, struct err *e)
     struct step *s;
     OPERAND(logits, i, op->in[0], LAYOUT_PLAIN);
     if (op->kind == OP_XENT_BWD)
-        TRY(plan_value(pl, op->out, LAYOUT_PLAIN, e));
-    TRY(plan_step(pl, op->kind == OP_XENT ? step_xent : step_xent_bwd, op_name(op->kind), i, &s, e));
+        TRY(cpu_plan_value(pl, op->out, LAYOUT_PLAIN, e));
+    TRY(cpu_plan_step(pl, op->kind == OP_XENT ? cpu_step_xent : cpu_step_xent_bwd, op_name(op->kind), i, &s, e));
     if (op->kind == OP_XENT_BWD)
         s->store = pl->values[op->out].store;
     TRY(use(pl, logits, &s->xent.logits, e));
     return op->kind == OP_XENT ? 0 : use(pl, pl->values[op->out].buffer, &s->xent.dlogits, e);
 }
 
-int plan_emit_own(struct cpu_plan *pl, int i, struct err *e)
+int cpu_plan_emit_own(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct fused *f = &pl->fused[i];

@@ -45,7 +45,7 @@ enum dtype store_type(enum store s)
     return s == STORE_BF16 ? DT_BF16 : DT_F32;
 }
 
-int plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
+int cpu_plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
 {
     GROW(pl->blocks, pl->nblocks, pl->cap_blocks);
     TRY(host_alloc(bytes, ret, e));
@@ -53,14 +53,14 @@ int plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
     return 0;
 }
 
-int plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e)
+int cpu_plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e)
 {
     GROW(pl->buffers, pl->nbuffers, pl->cap_buffers);
     pl->buffers[pl->nbuffers] = (struct live_buffer){.bytes = bytes, .first = -1, .last = -1, .keep = pl->o.keep_all};
     return pl->nbuffers++;
 }
 
-int plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struct step **ret, struct err *e)
+int cpu_plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struct step **ret, struct err *e)
 {
     GROW(pl->steps, pl->nsteps, pl->cap_steps);
     struct step *s = calloc(1, sizeof(*s));
@@ -74,7 +74,7 @@ int plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struc
     return 0;
 }
 
-int plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e)
+int cpu_plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e)
 {
     void *more = grow(pl->kernels, pl->nkernels, &pl->cap_kernels, sizeof(struct dnn_kernel *), e);
     if (!more) {
@@ -101,46 +101,46 @@ static int patch(struct cpu_plan *pl, int buffer, void **pointer, struct dnn_ker
     return 0;
 }
 
-int plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e)
+int cpu_plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e)
 {
     return patch(pl, buffer, (void **)(uintptr_t)pointer_to_pointer, NULL, DNN_SRC, e);
 }
 
-int plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, enum dnn_slot s, struct err *e)
+int cpu_plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, enum dnn_slot s, struct err *e)
 {
     return patch(pl, buffer, NULL, k, s, e);
 }
 
-struct layout plan_layout(const struct cpu_plan *pl, int t, int block)
+struct layout cpu_plan_layout(const struct cpu_plan *pl, int t, int block)
 {
     const struct tensor *x = &pl->p->tensors[t];
     return (struct layout){.n = pl->o.batch, .c = x->c, .h = x->h, .w = x->w, .b = block};
 }
 
-int plan_format(const struct cpu_plan *pl, int t)
+int cpu_plan_format(const struct cpu_plan *pl, int t)
 {
     if (pl->o.format == MEMORY_NHWC)
         return pl->p->tensors[t].c;
     return pl->o.format == MEMORY_NCHW ? LAYOUT_PLAIN : LAYOUT_ANY;
 }
 
-int plan_value(struct cpu_plan *pl, int t, int block, struct err *e)
+int cpu_plan_value(struct cpu_plan *pl, int t, int block, struct err *e)
 {
     struct value *v = &pl->values[t];
     if (v->buffer != NO_BUFFER)
         return 0;
-    v->layout = plan_layout(pl, t, block);
+    v->layout = cpu_plan_layout(pl, t, block);
     v->store = half_tensor(pl->p, &pl->o, t) ? pl->store : STORE_F32;
-    int b = plan_buffer(pl, layout_count(&v->layout) * store_size(v->store), e);
+    int b = cpu_plan_buffer(pl, layout_count(&v->layout) * store_size(v->store), e);
     TRY(b);
     v->buffer = b;
     return 0;
 }
 
-int plan_in_block(struct cpu_plan *pl, int op, int t, int block, struct err *e)
+int cpu_plan_in_block(struct cpu_plan *pl, int op, int t, int block, struct err *e)
 {
     struct value *v = &pl->values[t];
-    struct layout want = plan_layout(pl, t, block);
+    struct layout want = cpu_plan_layout(pl, t, block);
     struct dnn_kernel *k;
     struct step *s;
     if (layout_same(&v->layout, &want))
@@ -148,44 +148,44 @@ int plan_in_block(struct cpu_plan *pl, int op, int t, int block, struct err *e)
     if (v->alt_buffer != NO_BUFFER && v->alt_block == block)
         return v->alt_buffer;
     TRY(dnn_reorder_create(pl->cpu->dnn, &v->layout, store_type(v->store), &want, store_type(v->store), &k, e));
-    TRY(plan_kernel(pl, k, e));
-    int b = plan_buffer(pl, layout_count(&want) * store_size(v->store), e);
+    TRY(cpu_plan_kernel(pl, k, e));
+    int b = cpu_plan_buffer(pl, layout_count(&want) * store_size(v->store), e);
     TRY(b);
-    TRY(plan_step(pl, step_dnn, "reorder", op, &s, e));
+    TRY(cpu_plan_step(pl, cpu_step_dnn, "reorder", op, &s, e));
     s->kernel = k;
-    TRY(plan_use_kernel(pl, v->buffer, k, DNN_SRC, e));
-    TRY(plan_use_kernel(pl, b, k, DNN_DST, e));
+    TRY(cpu_plan_use_kernel(pl, v->buffer, k, DNN_SRC, e));
+    TRY(cpu_plan_use_kernel(pl, b, k, DNN_DST, e));
     v->alt_block = block;
     v->alt_buffer = b;
     return b;
 }
 
-int plan_operand(struct cpu_plan *pl, int op, int t, int block, struct err *e)
+int cpu_plan_operand(struct cpu_plan *pl, int op, int t, int block, struct err *e)
 {
     struct value *v = &pl->values[t];
-    struct layout want = plan_layout(pl, t, block);
+    struct layout want = cpu_plan_layout(pl, t, block);
     struct dnn_kernel *k;
     struct step *s;
     if (v->store == pl->store)
-        return plan_in_block(pl, op, t, block, e);
+        return cpu_plan_in_block(pl, op, t, block, e);
     if (v->cast_buffer != NO_BUFFER && v->cast_block == block)
         return v->cast_buffer;
     TRY(dnn_reorder_create(pl->cpu->dnn, &v->layout, DT_F32, &want, DT_F32, &k, e));
-    TRY(plan_kernel(pl, k, e));
-    int b = plan_buffer(pl, layout_count(&want) * sizeof(float), e);
+    TRY(cpu_plan_kernel(pl, k, e));
+    int b = cpu_plan_buffer(pl, layout_count(&want) * sizeof(float), e);
     TRY(b);
-    TRY(plan_step(pl, step_dnn, "cast", op, &s, e));
+    TRY(cpu_plan_step(pl, cpu_step_dnn, "cast", op, &s, e));
     s->kernel = k;
     s->count = layout_count(&want);
-    TRY(plan_use_kernel(pl, v->buffer, k, DNN_SRC, e));
-    TRY(plan_use_kernel(pl, b, k, DNN_DST, e));
-    TRY(plan_use(pl, b, &s->out, e));
+    TRY(cpu_plan_use_kernel(pl, v->buffer, k, DNN_SRC, e));
+    TRY(cpu_plan_use_kernel(pl, b, k, DNN_DST, e));
+    TRY(cpu_plan_use(pl, b, &s->out, e));
     v->cast_block = block;
     v->cast_buffer = b;
     return b;
 }
 
-int plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct err *e)
+int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct err *e)
 {
     for (int i = 0; i < pl->nweights; i++)
         if (pl->weights[i].param == param && dnn_same_weights(pl->weights[i].user, k))
@@ -194,9 +194,9 @@ int plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct er
     struct weight_copy *w = &pl->weights[pl->nweights];
     *w = (struct weight_copy){.user = k, .param = param, .count = dnn_bytes(k, DNN_WEIGHTS) / sizeof(float)};
     TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, false, false, &w->reorder, e));
-    TRY(plan_kernel(pl, w->reorder, e));
+    TRY(cpu_plan_kernel(pl, w->reorder, e));
     TRY(dnn_bind(w->reorder, DNN_SRC, pl->params + pl->p->params[param].offset, e));
-    int b = plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
+    int b = cpu_plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
     TRY(b);
     w->buffer = b;
     pl->buffers[b].keep = true;
@@ -239,12 +239,12 @@ static int allocate_tables(struct cpu_plan *pl, struct err *e)
 {
     size_t nops = (size_t)pl->p->nops, nt = (size_t)pl->p->ntensors;
     void *fused, *readers, *values, *forward, *bns, *index;
-    TRY(plan_block(pl, nops * sizeof(*pl->fused), &fused, e));
-    TRY(plan_block(pl, nt * sizeof(*pl->readers), &readers, e));
-    TRY(plan_block(pl, nt * sizeof(*pl->values), &values, e));
-    TRY(plan_block(pl, nops * sizeof(*pl->forward), &forward, e));
-    TRY(plan_block(pl, nops * sizeof(*pl->bns), &bns, e));
-    TRY(plan_block(pl, nops * sizeof(*pl->index_buffer), &index, e));
+    TRY(cpu_plan_block(pl, nops * sizeof(*pl->fused), &fused, e));
+    TRY(cpu_plan_block(pl, nt * sizeof(*pl->readers), &readers, e));
+    TRY(cpu_plan_block(pl, nt * sizeof(*pl->values), &values, e));
+    TRY(cpu_plan_block(pl, nops * sizeof(*pl->forward), &forward, e));
+    TRY(cpu_plan_block(pl, nops * sizeof(*pl->bns), &bns, e));
+    TRY(cpu_plan_block(pl, nops * sizeof(*pl->index_buffer), &index, e));
     pl->fused = fused;
     pl->readers = readers;
     pl->values = values;
@@ -266,11 +266,11 @@ static int build(struct cpu_plan *pl, struct err *e)
     for (int i = pl->first_op; i < pl->end_op; i++) {
         if (pl->fused[i].skip)
             continue;
-        TRY(is_dnn(pl->p->ops[i].kind) ? plan_emit_dnn(pl, i, e) : plan_emit_own(pl, i, e));
+        TRY(is_dnn(pl->p->ops[i].kind) ? cpu_plan_emit_dnn(pl, i, e) : cpu_plan_emit_own(pl, i, e));
     }
     keep_results(pl);
-    TRY(plan_place(pl, e));
-    return plan_shared_memory(pl, e);
+    TRY(cpu_plan_place(pl, e));
+    return cpu_plan_shared_memory(pl, e);
 }
 
 int cpu_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
@@ -372,7 +372,7 @@ int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
     return 0;
 }
 
-int plan_ready(struct cpu_plan *pl, int op, struct err *e)
+int cpu_plan_ready(struct cpu_plan *pl, int op, struct err *e)
 {
     const struct run_hooks *h = pl->args->hooks;
     if (!h || !h->ready)

@@ -1,4 +1,4 @@
-/* Inside of a plan of the cpu device; shared by plan.c, emit_*.c and steps_*.c only.
+/* Inside of a plan of the cpu device; shared by cpu.c, plan*.c, emit_*.c and steps*.c.
  *
  * Planning: fuse.h marks ops that ride along with another one; emit_*.c turns the rest, in order, into steps and gives every
  * tensor a layout and a buffer; plan_memory.c then places buffers (liveness.h), fills their addresses into the steps (patches) and is ready.
@@ -144,53 +144,54 @@ struct cpu_plan {
 };
 
 /* plan.c: building blocks. All return a negative code with *e set on failure. */
-int plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e); /* zeroed */
-int plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e);            /* index */
-int plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struct step **ret, struct err *e);
-int plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e); /* takes it over, also on failure */
+int cpu_plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e); /* zeroed */
+int cpu_plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e);            /* index */
+int cpu_plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struct step **ret, struct err *e);
+int cpu_plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e); /* takes it over, also on failure */
 /* The last step uses the buffer: through a pointer that it holds, or as a kernel's argument. */
-int plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e);
-int plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, enum dnn_slot s, struct err *e);
+int cpu_plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e);
+int cpu_plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, enum dnn_slot s, struct err *e);
 /* Weights of a kernel: an existing copy in that layout, or a new one. Returns its buffer. */
-int plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct err *e);
+int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct err *e);
 /* The block that plan_options.format prescribes for a tensor; LAYOUT_ANY where it leaves the choice. */
-int plan_format(const struct cpu_plan *pl, int t);
+int cpu_plan_format(const struct cpu_plan *pl, int t);
 /* Make sure that tensor t has a place; where it has none yet it gets this block. */
-int plan_value(struct cpu_plan *pl, int t, int block, struct err *e);
+int cpu_plan_value(struct cpu_plan *pl, int t, int block, struct err *e);
 /* Buffer with tensor t in this block: its own, or a copy that a step makes. */
-int plan_in_block(struct cpu_plan *pl, int op, int t, int block, struct err *e);
+int cpu_plan_in_block(struct cpu_plan *pl, int op, int t, int block, struct err *e);
 /* The same for an operand of a convolution or linear layer, which where halves are computed in is one. */
-int plan_operand(struct cpu_plan *pl, int op, int t, int block, struct err *e);
-struct layout plan_layout(const struct cpu_plan *pl, int t, int block);
+int cpu_plan_operand(struct cpu_plan *pl, int op, int t, int block, struct err *e);
+struct layout cpu_plan_layout(const struct cpu_plan *pl, int t, int block);
 size_t store_size(enum store s);
 enum dtype store_type(enum store s);
 
-int plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e);          /* emit_dnn.c: convolutions and linear layers */
-int plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e); /* what a forward convolution wants to read */
-int plan_emit_own(struct cpu_plan *pl, int op, struct err *e);          /* emit_own.c: everything else */
+int cpu_plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e); /* emit_dnn.c: convolutions and linear layers */
+/* The block that a forward convolution wants to read. */
+int cpu_plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e);
+int cpu_plan_emit_own(struct cpu_plan *pl, int op, struct err *e); /* emit_own.c: everything else */
 
 /* plan_memory.c: give every buffer its memory; then the scratch memory that steps share. */
-int plan_place(struct cpu_plan *pl, struct err *e);
-int plan_shared_memory(struct cpu_plan *pl, struct err *e);
+int cpu_plan_place(struct cpu_plan *pl, struct err *e);
+int cpu_plan_shared_memory(struct cpu_plan *pl, struct err *e);
 
 /* Gradients of a parameter are final. */
-int plan_ready(struct cpu_plan *pl, int op, struct err *e);
+int cpu_plan_ready(struct cpu_plan *pl, int op, struct err *e);
 
-/* steps_*.c */
-int step_dnn(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_param_gradient(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_input(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_bn_train(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_bn_eval(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_add(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_relu_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_maxpool(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_maxpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_avgpool(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_avgpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_xent(struct cpu_plan *pl, struct step *s, struct err *e);
-int step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+/* steps*.c */
+int cpu_step_dnn(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_param_gradient(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_input(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_bn_train(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_bn_eval(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_add(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_relu_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_maxpool(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_maxpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_avgpool(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_avgpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 
 /* plan.c and plan_access.c: members of device_cpu_ops. */
 int cpu_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,

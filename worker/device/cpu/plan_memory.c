@@ -3,11 +3,11 @@
 
 enum { ALIGN = 64 };
 
-int plan_place(struct cpu_plan *pl, struct err *e)
+int cpu_plan_place(struct cpu_plan *pl, struct err *e)
 {
     TRY(liveness_place(pl->buffers, pl->nbuffers, ALIGN, &pl->memory_bytes, e));
     void *memory;
-    TRY(plan_block(pl, pl->memory_bytes, &memory, e));
+    TRY(cpu_plan_block(pl, pl->memory_bytes, &memory, e));
     pl->memory = memory;
     for (int i = 0; i < pl->npatches; i++) {
         const struct patch *p = &pl->patches[i];
@@ -36,14 +36,14 @@ void cpu_plan_memory(const struct plan *plan, struct plan_memory *ret)
 }
 
 /* Memory that steps share: they run one after another. */
-int plan_shared_memory(struct cpu_plan *pl, struct err *e)
+int cpu_plan_shared_memory(struct cpu_plan *pl, struct err *e)
 {
     void *scratch, *partial, *plane, *metrics, *logits;
-    TRY(plan_block(pl, pl->scratch_bytes, &scratch, e));
-    TRY(plan_block(pl, pl->partial_doubles * sizeof(double), &partial, e));
-    TRY(plan_block(pl, pl->plane_floats * sizeof(float), &plane, e));
-    TRY(plan_block(pl, (size_t)pl->o.batch * METRIC_N * sizeof(double), &metrics, e));
-    TRY(plan_block(pl, (size_t)pl->cpu->threads * (size_t)pl->p->classes * sizeof(double), &logits, e));
+    TRY(cpu_plan_block(pl, pl->scratch_bytes, &scratch, e));
+    TRY(cpu_plan_block(pl, pl->partial_doubles * sizeof(double), &partial, e));
+    TRY(cpu_plan_block(pl, pl->plane_floats * sizeof(float), &plane, e));
+    TRY(cpu_plan_block(pl, (size_t)pl->o.batch * METRIC_N * sizeof(double), &metrics, e));
+    TRY(cpu_plan_block(pl, (size_t)pl->cpu->threads * (size_t)pl->p->classes * sizeof(double), &logits, e));
     pl->partial = partial;
     pl->plane = plane;
     pl->metrics = metrics;

@@ -4,7 +4,7 @@
 #include "worker/device/cpu/plan.h"
 #include "worker/device/host_common.h"
 
-int step_dnn(struct cpu_plan *pl, struct step *s, struct err *e)
+int cpu_step_dnn(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     TRY(dnn_run(s->kernel, e));
     if (s->out)
@@ -12,7 +12,7 @@ int step_dnn(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
-int step_param_gradient(struct cpu_plan *pl, struct step *s, struct err *e)
+int cpu_step_param_gradient(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
     TRY(dnn_run(s->kernel, e));
@@ -28,10 +28,10 @@ int step_param_gradient(struct cpu_plan *pl, struct step *s, struct err *e)
         for (size_t i = 0; i < q->count; i++)
             out[i] = s->bias[i] + (pl->args->accumulate ? out[i] : 0);
     }
-    return plan_ready(pl, s->op, e);
+    return cpu_plan_ready(pl, s->op, e);
 }
 
-int step_input(struct cpu_plan *pl, struct step *s, struct err *e)
+int cpu_step_input(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
     s->input.images = pl->args->batch.images;
@@ -39,14 +39,14 @@ int step_input(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
-int step_add(struct cpu_plan *pl, struct step *s, struct err *e)
+int cpu_step_add(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
     pl->cpu->kern->add(s->add.a, s->add.b, s->add.y, s->add.relu, s->count, s->store, pl->cpu->threads);
     return 0;
 }
 
-int step_relu_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
+int cpu_step_relu_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
     pl->cpu->kern->relu_bwd(s->add.a, s->add.b, s->add.y, s->count, s->store, pl->cpu->threads);
@@ -54,7 +54,7 @@ int step_relu_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 }
 
 #define POOL_STEP(name)                                                                                                \
-    int step_##name(struct cpu_plan *pl, struct step *s, struct err *e)                                                \
+    int cpu_step_##name(struct cpu_plan *pl, struct step *s, struct err *e)                                                \
     {                                                                                                                  \
         (void)e;                                                                                                       \
         s->pool.plane = pl->plane;                                                                                     \
@@ -67,7 +67,7 @@ POOL_STEP(avgpool)
 POOL_STEP(avgpool_bwd)
 
 /* Each sample's metrics by themselves, then summed in order: the same for any number of threads. */
-int step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
+int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
     const struct batch *b = &pl->args->batch;
@@ -94,7 +94,7 @@ int step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
-int step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
+int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
     const struct batch *b = &pl->args->batch;

@@ -64,7 +64,7 @@ static void apply(struct cpu_plan *pl, struct step *s, int c)
     pl->cpu->kern->bn_apply(&s->bn_fwd.apply, s->store, pl->cpu->threads);
 }
 
-int step_bn_train(struct cpu_plan *pl, struct step *s, struct err *e)
+int cpu_step_bn_train(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     struct bn_stats_job *j = &s->bn_fwd.stats;
     j->weights = pl->args->batch.weights;
@@ -75,7 +75,7 @@ int step_bn_train(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
-int step_bn_eval(struct cpu_plan *pl, struct step *s, struct err *e)
+int cpu_step_bn_eval(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
     const struct op *op = &pl->p->ops[s->op];
@@ -91,7 +91,7 @@ int step_bn_eval(struct cpu_plan *pl, struct step *s, struct err *e)
 }
 
 /* dx needs the sums over all ranks; gradients of gamma and beta are this rank's, the reduction of gradients adds the others'. */
-int step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
+int cpu_step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
     struct bn_state *b = s->bn;
@@ -110,7 +110,7 @@ int step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
         dbeta[i] = half_bn(pl, (float)b->wire[i]) + (add ? dbeta[i] : 0);
         dgamma[i] = half_bn(pl, (float)b->wire[c + i]) + (add ? dgamma[i] : 0);
     }
-    TRY(plan_ready(pl, s->op, e));
+    TRY(cpu_plan_ready(pl, s->op, e));
     TRY(sum_over_ranks(pl, b->wire, 2 * c, e));
     if (!s->bn_bwd.apply.dx)
         return 0;
