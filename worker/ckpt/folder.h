@@ -1,4 +1,4 @@
-/* Names and folders of checkpoints: what lies in DIR, making and removing it. Used by save.c and open.c only. */
+/* Names and folders of checkpoints: what lies in DIR, making and removing it. Used by save.c, open.c and pointer.c. */
 #ifndef CRUN_WORKER_CKPT_FOLDER_H
 #define CRUN_WORKER_CKPT_FOLDER_H
 

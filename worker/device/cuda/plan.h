@@ -1,4 +1,4 @@
-/* Inside of a plan of the cuda device; cuda.c, plan*.c, emit*.c and run.c only.
+/* Inside of a plan of the cuda device; shared by the files of the plan (plan*.c, emit_*.c, run.c, access.c, ladder.c, tune.c) and cuda.c.
  *
  * Planning: fuse.h marks ops that ride along with another one; emit*.c turns the rest, in order, into steps on buffers; plan_memory.c places buffers by
  * liveness and fills their addresses in. Running (run.c): inputs are staged on the copy stream, then the steps are walked, or a
