@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* Why the launcher wants this process to end; set before SIGTERM is sent (docs/architecture.md, "Stops"). */
+/* Why the launcher wants this process to end; set before SIGTERM is sent (docs/architecture.md, "Stops have reasons"). */
 #define CRUN_STOP_REASONS(X)                                                                                           \
     X(CRUN_STOP_NONE, 0, "none")       /* go on */                                                                     \
     X(CRUN_STOP_FAILURE, 1, "failure") /* a peer died: abort collectives, save nothing, exit within a second */        \
