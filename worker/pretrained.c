@@ -10,7 +10,7 @@
 #include "worker/ckpt/weights.h"
 #include "worker/comm/comm.h"
 #include "worker/program/program.h"
-#include "worker/snapshot_impl.h"
+#include "worker/snapshot_image.h"
 #include "worker/state.h"
 
 /* Is this tensor one of the layer that has an output a class? */

@@ -11,7 +11,8 @@
 #include "worker/comm/comm.h"
 #include "worker/config.h"
 #include "worker/program/program.h"
-#include "worker/snapshot_impl.h"
+#include "worker/snapshot_image.h"
+#include "worker/snapshot_meta.h"
 #include "worker/snapshot_order.h"
 #include "worker/state.h"
 

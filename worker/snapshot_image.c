@@ -1,4 +1,4 @@
-#include "worker/snapshot_impl.h"
+#include "worker/snapshot_image.h"
 
 #include <errno.h>
 #include <math.h>

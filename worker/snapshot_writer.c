@@ -18,7 +18,8 @@
 #include "worker/choices.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/snapshot.h"
-#include "worker/snapshot_impl.h"
+#include "worker/snapshot_image.h"
+#include "worker/snapshot_meta.h"
 #include "worker/state.h"
 
 struct snapshot_writer {

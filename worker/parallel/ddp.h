@@ -50,7 +50,7 @@ struct ddp_options {
  * communication thread. */
 int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, size_t n_tail, enum dtype real,
                const struct ddp_options *o, struct err *e);
-void ddp_destroy(struct ddp *d); /* joins the thread; comm_abort() first if calls may hang */
+void ddp_destroy(struct ddp *d); /* joins the thread; abort the communicator first if calls may hang */
 
 /* Before the first ddp_begin(); borrowed until ddp_destroy(). */
 void ddp_set_watch(struct ddp *d, const struct ddp_watch *w);

@@ -1,0 +1,24 @@
+/* The manifest's "meta": where a run stood and what it was, written, checked and read. */
+#ifndef CRUN_WORKER_SNAPSHOT_META_H
+#define CRUN_WORKER_SNAPSHOT_META_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+
+struct err;
+struct loss_scale;
+struct position;
+struct snapshot_identity;
+
+/* The caller's to cJSON_Delete(). */
+cJSON *meta_make(const struct position *at, const struct snapshot_identity *id);
+/* How the losses of this run are scaled. What another precision, or another choice of --loss-scale, had come to is not taken up (that is
+ * told), but how many steps were left out. */
+void meta_add_scale(cJSON *meta, const struct loss_scale *s);
+void meta_take_scale(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct loss_scale *s);
+/* Does it fit this run? ERR_MISMATCH names both values. tell: log what differs and is taken. */
+int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e);
+int meta_position(const cJSON *meta, struct position *at, struct err *e);
+bool meta_same_optimizer(const cJSON *meta, const struct snapshot_identity *id);
+
+#endif
