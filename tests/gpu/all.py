@@ -15,7 +15,7 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-LIMIT = {"sanitizer": 1200, "training": 600, "ranks": 400}  # seconds of a pytest file; others 200
+LIMIT = {"sanitizer": 1200, "training": 600, "ranks": 500}  # seconds of a pytest file; others 200
 LAST = ["training", "ranks", "sanitizer"]  # after everything quick
 SHOWN = 60  # lines of a suite that failed
 START = time.monotonic()
@@ -76,11 +76,15 @@ def count_tap(text):
 
 
 def count_pytest(path):
-    """From the lines that conftest.py appends, a line a test."""
-    found = {"passed": [], "failed": [], "skipped": []}
+    """From the lines that conftest.py appends, one a test and one a figure."""
+    found = {"passed": [], "failed": [], "skipped": [], "figures": {}}
     for line in path.read_text().splitlines() if path.exists() else []:
         t = json.loads(line)
-        found[t["outcome"]].append(t["name"] + (f": {t['why']}" if t["why"] else ""))
+        if "figure" in t:
+            found["figures"][t["figure"]] = t["value"]
+        else:
+            found[t["outcome"]].append(t["name"] + (f": {t['why']}" if t["why"] else ""))
+    path.unlink(missing_ok=True)
     return found
 
 
@@ -95,7 +99,7 @@ def one(options, name, command, env, limit):
         found["failed"].append(f"{name}: no end within {seconds:.0f} s")
     elif status not in (0, 5) and not found["failed"]:  # a crash between cases; 5: pytest had no case
         found["failed"].append(f"{name}: exit status {status}")
-    elif not any(found.values()):
+    elif not (found["passed"] or found["failed"] or found["skipped"]):
         found["failed"].append(f"{name}: no case ran")
     tells = found["failed"] or ("pytest" in command and found["passed"])  # the latter print figures
     return dict(found, suite=name, seconds=round(time.monotonic() - began, 1), output=text[-20000:] if tells else "")

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
-from support import BUILD, TRAINER, run  # noqa: E402
+from support import TRAINER, run  # noqa: E402
 
 
 def why_no_gpu():
@@ -24,13 +24,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=why))
 
 
-def pytest_runtest_logreport(report):
-    """A line a test for all.py, which are there also when the run is killed."""
+def tell(**line):
+    """A line for all.py, which is there also when the run is killed."""
     path = os.environ.get("CRUN_GPU_LINES")
-    if path and (report.when == "call" or report.outcome != "passed"):
-        why = report.longrepr[2] if report.skipped else str(report.longrepr).splitlines()[-1] if report.failed else ""
+    if path:
         with open(path, "a", encoding="utf-8") as f:
-            f.write(json.dumps({"name": report.nodeid.split("::")[-1], "outcome": report.outcome, "why": why}) + "\n")
+            f.write(json.dumps(line) + "\n")
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.outcome != "passed":
+        why = report.longrepr[2] if report.skipped else str(report.longrepr).splitlines()[-1] if report.failed else ""
+        tell(name=report.nodeid.split("::")[-1], outcome=report.outcome, why=why)
 
 
 @pytest.fixture(scope="session")
@@ -49,10 +54,8 @@ def nccl(gpu):
 
 @pytest.fixture(scope="session")
 def keep():
-    """keep(name, value): leave a result as JSON for who reads the figures later."""
-    folder = pathlib.Path(os.environ.get("OUT", BUILD / "gpu"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return lambda name, value: (folder / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
+    """keep(name, value): a result that gpu-test.json has among its figures."""
+    return lambda name, value: tell(figure=name, value=value)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ PROGRAMS = {
     "GPU ops none": 'echo "1..0 # SKIP no driver"',
 }
 TESTS = {
-    "test_gpu_ranks.py": "import pytest\n\ndef test_good():\n    print('a figure: 7')\n\ndef test_bad():\n    assert 1 == 2, 'they differ'\n\n"
+    "test_gpu_ranks.py": "import pytest\n\ndef test_good(keep):\n    print('a figure: 7')\n    keep('seven', [7])\n\ndef test_bad():\n    assert 1 == 2, 'they differ'\n\n"
                          "def test_absent():\n    pytest.skip('no redis-server')\n",
     "test_gpu_training.py": "import time\n\ndef test_first():\n    pass\n\ndef test_slow():\n    time.sleep(60)\n",
 }
@@ -52,7 +52,7 @@ def suites(tmp_path):
     return go
 
 
-def test_each_suite_is_told_of(suites):
+def test_each_suite_is_told_of(suites, tmp_path):
     rc, out, found, _ = suites("GPU ops", "ranks")
     assert rc == 1, out
     by = {s["suite"]: s for s in found["suites"]}
@@ -64,9 +64,11 @@ def test_each_suite_is_told_of(suites):
     assert by["GPU ops none"]["skipped"] == ["no driver"] and "skipped: no driver" in out
     ranks = by["ranks"]
     assert ranks["passed"] == ["test_good"] and "they differ" in ranks["output"] and "a figure: 7" in out
+    assert ranks["figures"] == {"seven": [7]}
     assert len(ranks["failed"]) == 1 and ranks["failed"][0].startswith("test_bad")
     assert len(ranks["skipped"]) == 1 and "no redis-server" in ranks["skipped"][0]
     assert out.splitlines()[-1] == "6 passed, 4 failed, 2 skipped"
+    assert [f.name for f in (tmp_path / "out").iterdir()] == ["gpu-test.json"]  # some machines give eight files back at most
 
 
 def test_the_budget_ends_a_suite_but_keeps_its_results(suites):
