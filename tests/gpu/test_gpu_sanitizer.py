@@ -11,11 +11,11 @@ TOOL = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitiz
 
 
 @pytest.mark.parametrize("mode", ["fp32", "native-fp16"])
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck"])
 def test_ops_are_clean_under(gpu, tool, mode):
     if not os.path.exists(TOOL):
         pytest.skip("compute-sanitizer is neither on the PATH nor in /usr/local/cuda/bin: nothing was checked")
-    p = run(TOOL, "--tool", tool, "--error-exitcode", 99, BUILD / "tests/gpu/device_suite_gpu", mode, timeout=400,
+    p = run(TOOL, "--tool", tool, "--error-exitcode", 99, BUILD / "tests/gpu/device_suite_gpu", mode, timeout=190,
             env=dict(os.environ, CMOCKA_TEST_FILTER="*_matches_ref_in_*", CRUN_CUDA_MODULE=str(BUILD / "worker/device/cuda/trainer-cuda.so")))
     said = p.stdout + p.stderr
     if p.returncode != 0 and re.search(r"Device not supported|Failed to initialize|not permitted", said):
