@@ -2,23 +2,21 @@
  * machine, and what is written of it loads again as the same.
  *
  * The first byte says how: odd, the rest is a file; even, the rest is the text of records (cut at each byte 1), framed here, so that the fuzzer
- * need not find checksums. With clang and -fsanitize=fuzzer this is a libFuzzer target; with main() below it mutates its corpus (FUZZ_CORPUS, one
- * entry a line in hex) by a seed (FUZZ_RUNS, FUZZ_SEED). */
+ * need not find checksums. */
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/log.h"
 #include "rendezvousd/jobs_impl.h"
 #include "rendezvousd/persist.h"
+#include "tests/fuzz/driver.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static void die(const char *why, const struct err *e)
 {
-    fprintf(stderr, "fuzz_log: %s: %s\n", why, e ? e->text : "");
-    abort();
+    char text[700];
+    snprintf(text, sizeof text, "%s: %s", why, e ? e->text : "");
+    fuzz_die(text);
 }
 
 static int64_t now_ms(void)
@@ -98,94 +96,38 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 }
 
 #ifndef FUZZ_WITH_LIBFUZZER
-#define INPUT_MAX 8192
-
-static uint64_t state;
-
-static uint64_t draw(uint64_t below)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % below;
-}
-
-struct input {
-    uint8_t p[INPUT_MAX];
-    size_t n;
-};
-
-static void mutate(struct input *in)
+static void change_once(struct fuzz_input *in)
 {
     static const char *const words[] = {"@job ",  "@news ", "@restart ", "node id=", "machine ", "gone id=", "seq=",
                                         "round=", "kind=",  "silent=1",  "joined=",  "member=1", "\n",       "\1"};
-    for (uint64_t times = draw(4) + 1; times > 0; times--) {
-        size_t at = in->n ? draw(in->n) : 0;
-        const char *word = words[draw(sizeof words / sizeof *words)];
-        size_t len = strlen(word);
-        switch (draw(4)) {
-        case 0:
-            if (in->n)
-                in->p[at] ^= (uint8_t)(1u << draw(8));
-            break;
-        case 1:
-            if (in->n)
-                memmove(in->p + at, in->p + at + 1, --in->n - at);
-            break;
-        case 2:
-            if (in->n)
-                in->p[at] = (uint8_t)('0' + draw(10));
-            break;
-        default:
-            if (in->n + len < INPUT_MAX) {
-                memmove(in->p + at + len, in->p + at, in->n - at);
-                memcpy(in->p + at, word, len);
-                in->n += len;
-            }
-        }
+    const size_t at = in->n ? fuzz_draw(in->n) : 0;
+    const char *word = words[fuzz_draw(sizeof words / sizeof *words)];
+    switch (fuzz_draw(4)) {
+    case 0:
+        if (in->n)
+            in->bytes[at] ^= (uint8_t)(1u << fuzz_draw(8));
+        break;
+    case 1:
+        fuzz_remove(in, at);
+        break;
+    case 2:
+        if (in->n)
+            in->bytes[at] = (uint8_t)('0' + fuzz_draw(10));
+        break;
+    default:
+        fuzz_insert(in, at, word, strlen(word), FUZZ_INPUT_MAX);
     }
 }
 
-static size_t read_corpus(const char *path, struct input **ret)
+static void change(struct fuzz_input *in)
 {
-    static char line[2 * INPUT_MAX + 2];
-    struct input *v = NULL;
-    size_t n = 0;
-    FILE *f = fopen(path, "r");
-    while (f && fgets(line, sizeof line, f)) {
-        unsigned byte;
-        v = realloc(v, (n + 1) * sizeof *v);
-        if (!v)
-            die("no memory", NULL);
-        v[n].n = 0;
-        for (const char *p = line; sscanf(p, "%2x", &byte) == 1; p += 2)
-            v[n].p[v[n].n++] = (uint8_t)byte;
-        n++;
-    }
-    if (f)
-        fclose(f);
-    *ret = v;
-    return n;
+    for (uint64_t k = fuzz_draw(4) + 1; k > 0; k--)
+        change_once(in);
 }
 
 int main(void)
 {
-    const char *runs_text = getenv("FUZZ_RUNS"), *seed = getenv("FUZZ_SEED"), *path = getenv("FUZZ_CORPUS");
-    unsigned long runs = runs_text ? strtoul(runs_text, NULL, 10) : 20000;
-    struct input *corpus;
-    size_t n = read_corpus(path ? path : "", &corpus);
-    state = seed ? strtoull(seed, NULL, 10) | 1 : 1;
     log_init(LOG_ERROR, "");
-    printf("1..1\n");
-    for (size_t i = 0; i < n; i++)
-        LLVMFuzzerTestOneInput(corpus[i].p, corpus[i].n);
-    for (unsigned long i = 0; n && i < runs; i++) {
-        struct input in = corpus[draw(n)];
-        mutate(&in);
-        LLVMFuzzerTestOneInput(in.p, in.n);
-    }
-    free(corpus);
-    printf("%s 1 - %lu logs of %zu seeds are loaded or refused\n", n ? "ok" : "not ok", runs, n);
-    return n == 0;
+    return fuzz_main(&(struct fuzz_plan){.runs = 20000, .change = change, .kept = "are loaded or refused"});
 }
 #endif
