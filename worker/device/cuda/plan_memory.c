@@ -148,13 +148,19 @@ static size_t workspace_wanted(const struct cuda_plan *pl)
     return most;
 }
 
+/* Of the sums that batch norm makes in parts: the same for every batch. */
+static size_t partial_bytes(const struct cuda_plan *pl)
+{
+    return pl->partial_doubles * sizeof(double);
+}
+
 /* All else that a plan needs is proportional to its batch, but for the workspace. */
 static size_t batch_that_fits(const struct cuda_plan *pl, size_t free_bytes)
 {
     const double weights = (double)weights_bytes(pl), taken = (double)(pl->fixed_bytes + STAGES * pl->stage_bytes),
-                 buffers = (double)pl->memory_bytes;
-    const double room =
-                     (double)free_bytes + (pl->memory ? buffers : 0) + taken - weights - (double)workspace_wanted(pl),
+                 buffers = (double)pl->memory_bytes, sums = pl->partial ? 0 : (double)partial_bytes(pl);
+    const double room = (double)free_bytes + (pl->memory ? buffers : 0) + taken - weights - sums -
+                        (double)workspace_wanted(pl),
                  whole = buffers + taken - weights;
     return room > 0 && whole > 0 ? (size_t)((double)pl->o.batch * 0.95 * room / whole) : 0;
 }
@@ -171,20 +177,24 @@ static int out_of_memory(const struct cuda_plan *pl, struct err *e)
         e, -ENOMEM,
         "a batch of %d images a rank needs %zu MiB of GPU memory, %zu of %zu MiB are free (largest: %s); %zu "
         "images would fit",
-        pl->o.batch, (pl->memory_bytes + workspace_wanted(pl)) >> 20,
-        (left + (pl->memory ? pl->memory_bytes : 0)) >> 20, total >> 20, largest, batch_that_fits(pl, left));
+        pl->o.batch, (pl->memory_bytes + partial_bytes(pl) + workspace_wanted(pl)) >> 20,
+        (left + (pl->memory ? pl->memory_bytes : 0) + (pl->partial ? partial_bytes(pl) : 0)) >> 20, total >> 20,
+        largest, batch_that_fits(pl, left));
+}
+
+/* What the plan cannot do without: where it does not fit, that is said of the whole plan. */
+static int need(struct cuda_plan *pl, size_t bytes, void **ret, struct err *e)
+{
+    const int rc = cuda_take(pl->cuda, bytes, ret, e);
+    return rc == -ENOMEM ? out_of_memory(pl, e) : rc;
 }
 
 static int take_buffers(struct cuda_plan *pl, struct err *e)
 {
     void *p;
-    const size_t partial = pl->partial_doubles * sizeof(double);
     TRY(liveness_place(pl->buffers, pl->nbuffers, ALIGN, &pl->memory_bytes, e));
-    const int rc = cuda_take(pl->cuda, pl->memory_bytes, &pl->memory, e);
-    if (rc == -ENOMEM)
-        return out_of_memory(pl, e);
-    TRY(rc);
-    TRY(cuda_take(pl->cuda, partial, &p, e));
+    TRY(need(pl, pl->memory_bytes, &pl->memory, e));
+    TRY(need(pl, partial_bytes(pl), &p, e));
     pl->partial = p;
     return 0;
 }
@@ -235,7 +245,7 @@ static int make_table(struct cuda_plan *pl, struct err *e)
     struct cuda *c = pl->cuda;
     TRY(weights_entries(pl, e));
     const size_t bytes = (size_t)pl->ntable * sizeof *pl->table;
-    TRY(cuda_take(c, bytes, &p, e));
+    TRY(need(pl, bytes, &p, e));
     pl->table = p;
     TRY(c->base.ops->upload(&c->base, pl->table, pl->host_table, bytes, e));
     for (int i = 0; i < pl->nsteps; i++) {
@@ -249,10 +259,7 @@ static int make_table(struct cuda_plan *pl, struct err *e)
 static int take_workspace(struct cuda_plan *pl, struct err *e)
 {
     const size_t bytes = workspace_wanted(pl);
-    const int rc = cuda_take(pl->cuda, bytes, &pl->workspace, e);
-    if (rc == -ENOMEM)
-        return out_of_memory(pl, e);
-    TRY(rc);
+    TRY(need(pl, bytes, &pl->workspace, e));
     pl->workspace_bytes = bytes;
     return 0;
 }
@@ -269,7 +276,7 @@ int cuda_plan_place(struct cuda_plan *pl, struct err *e)
 void cuda_plan_memory(const struct plan *plan, struct plan_memory *ret)
 {
     const struct cuda_plan *pl = (const struct cuda_plan *)plan;
-    *ret = (struct plan_memory){.workspace = pl->workspace_bytes + pl->partial_doubles * sizeof(double)};
+    *ret = (struct plan_memory){.workspace = pl->workspace_bytes + partial_bytes(pl)};
     for (int i = 0; i < pl->p->nparams; i++) {
         const struct weight *w = &pl->weights[i];
         ret->weights += w->copy == NO_BUFFER ? 0 : pl->buffers[w->copy].bytes;
@@ -298,6 +305,6 @@ void cuda_plan_release(struct cuda_plan *pl)
     cuda_give(pl->cuda, pl->fixed, pl->fixed_bytes);
     cuda_give(pl->cuda, pl->memory, pl->memory_bytes);
     cuda_give(pl->cuda, pl->workspace, pl->workspace_bytes);
-    cuda_give(pl->cuda, pl->partial, pl->partial_doubles * sizeof(double));
+    cuda_give(pl->cuda, pl->partial, partial_bytes(pl));
     cuda_give(pl->cuda, pl->table, (size_t)pl->ntable * sizeof *pl->table);
 }

@@ -102,7 +102,15 @@ static int tune_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
     int n, best = -1, failed = 0;
     double best_us = 0, us;
     TRY(cudnn_candidates(dnn, d->pattern, &d->shape, all, CANDIDATES, &n, e));
-    TRY(fit_workspace(t, all, &n, e));
+    const int fits = fit_workspace(t, all, &n, &why);
+    if (fits == -ENOMEM && cudnn_pattern_fused(d->pattern))
+        return fall(t, d, n, fits, why.text, e);
+    if (fits == -ENOMEM) {
+        d->plan = all[0]; /* the least of them: take_workspace() says what the whole plan needs */
+        return 0;
+    }
+    if (fits < 0)
+        return err_set(e, fits, "%s", why.text);
     for (int i = 0; i < n && (best < 0 || t->pl->cuda->options.tune); i++) {
         d->plan = all[i];
         const int rc = time_candidate(t, d, &us, &why);

@@ -14,7 +14,7 @@
 #include "common/err.h"
 #include "tests/must.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
-#include "worker/device/cuda/cuda.h"
+#include "worker/device/cuda/plan.h"
 #include "worker/program/program.h"
 
 enum { BATCH = 2, SIZE = 8, CLASSES = 5 };
@@ -252,6 +252,7 @@ static void eager_and_captured_runs_give_the_same_bits(void **state)
             ((float *)r[k].params)[i] = (float)((int)(i * 7 % 13) - 6) / 16;
         for (int i = 0; i < 3; i++)
             step(&r[k]);
+        MUST(r[k].d->ops->sync(r[k].d, e));
     }
     assert_memory_equal(r[0].reduce, r[1].reduce, r[0].p->n_reduce * sizeof(float));
     close_rig(&r[0]);
@@ -287,6 +288,29 @@ static void out_of_memory_names_the_largest_tenants_and_a_batch_that_fits(void *
     assert_true(number && sscanf(number, "); %u images would fit", &fits) == 1 && fits > 1000 && fits < 16384);
     MUST(plan_of(&r, (int)fits, &r.plan, e));
     close_rig(&r);
+}
+
+/* Whichever piece of a plan is the first that does not fit. */
+static void out_of_memory_is_said_of_the_whole_plan(void **state)
+{
+    struct rig r;
+    open_device(&r, true, 0);
+    MUST(plan_of(&r, BATCH, &r.plan, e));
+    const struct cuda_plan *pl = (const struct cuda_plan *)r.plan;
+    const size_t whole = now(&r).bytes, pieces[] = {pl->workspace_bytes, (size_t)pl->ntable * sizeof *pl->table,
+                                                    pl->partial_doubles * sizeof(double), pl->memory_bytes};
+    close_rig(&r);
+    size_t below = whole;
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+        struct err why = {0};
+        assert_true(pieces[i] > 0);
+        open_device(&r, true, below - 1);
+        assert_int_equal(-ENOMEM, plan_of(&r, BATCH, &r.plan, &why));
+        if (!strstr(why.text, "(largest: ") || !strstr(why.text, "images would fit"))
+            fail_msg("%s", why.text);
+        close_rig(&r);
+        below -= pieces[i];
+    }
 }
 
 static void everything_is_given_back(void **state)
@@ -364,6 +388,7 @@ static void a_traced_run_is_walked_and_tells_of_every_step(void **state)
     step(&r);
     const size_t bytes = r.p->n_train * sizeof(float);
     void *before = malloc(bytes);
+    MUST(r.d->ops->sync(r.d, e));
     memcpy(before, r.reduce, bytes);
     r.run.trace = &trace;
     step(&r);
@@ -431,6 +456,7 @@ static void rounding_is_that_of_the_halves(void **state)
         float *x = r.params; /* device memory is plain memory here */
         memcpy(x, values, sizeof values);
         MUST(r.d->ops->round(r.d, x, N, types[t], e));
+        MUST(r.d->ops->sync(r.d, e));
         for (size_t i = 0; i < N; i++)
             assert_true((double)x[i] == dtype_rounded(types[t], (double)values[i]));
         close_rig(&r);
@@ -449,6 +475,7 @@ int main(void)
         cmocka_unit_test(eager_and_captured_runs_give_the_same_bits),
         cmocka_unit_test(more_kinds_of_runs_than_are_kept_push_out_old_ones),
         cmocka_unit_test(out_of_memory_names_the_largest_tenants_and_a_batch_that_fits),
+        cmocka_unit_test(out_of_memory_is_said_of_the_whole_plan),
         cmocka_unit_test(everything_is_given_back),
         cmocka_unit_test(a_plan_that_fails_gives_everything_back),
         cmocka_unit_test(an_error_of_a_kernel_names_it_and_its_operation),
