@@ -123,7 +123,7 @@ int cuda_open_on(struct device **ret, struct gpu *g, struct cudnn *dnn, const st
 void cuda_options_from(const struct device_options *o, struct cuda_options *ret, struct cudnn_options *ret_dnn)
 {
     *ret = (struct cuda_options){.graphs = !o->gpu.eager,
-                                 .tune = o->gpu.tune,
+                                 .tune = o->gpu.tune && !o->gpu.deterministic, /* times are noise */
                                  .tf32 = o->gpu.tf32,
                                  .fused_patterns = o->gpu.fused,
                                  .workspace_limit = o->gpu.workspace_limit,

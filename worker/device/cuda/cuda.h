@@ -21,7 +21,7 @@ struct cuda {
     struct gpu_event *moment; /* for joins of streams that are used up at once */
     struct cuda_options {
         bool graphs;            /* capture steps and launch them as a graph */
-        bool tune;              /* time the candidates of every convolution */
+        bool tune;              /* time the candidates of every convolution; never where bits must repeat */
         bool tf32;              /* fp32 convolutions and products may round operands to TF32 */
         bool fused_patterns;    /* cuDNN's conv+stats and its kin, where there are plans */
         size_t workspace_limit; /* bytes, 0: none */

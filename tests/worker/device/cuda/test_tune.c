@@ -27,7 +27,8 @@ static const char *dir; /* scratch, of all cases */
 
 /* What the GPU was asked to time. The later a candidate comes, the faster it is, so that the heuristics' first never wins. */
 struct script {
-    int refuse; /* the error of every second candidate, 0: all run */
+    bool reverse; /* the first is the fastest */
+    int refuse;   /* the error of every second candidate, 0: all run */
     bool refuse_all;
     const struct cudnn_plan *seen[SEEN];
     int nseen, timed;
@@ -54,7 +55,8 @@ static float milliseconds(void *ctx, const struct cudnn_plan *last)
 {
     struct script *s = ctx;
     s->timed++;
-    return 100.0f - 0.25f * (float)place(s, last);
+    const float rank = 0.25f * (float)place(s, last);
+    return s->reverse ? 1.0f + rank : 100.0f - rank;
 }
 
 struct rig {
@@ -64,6 +66,8 @@ struct rig {
     struct gpu *gpu;
     struct device *d;
     void *arena[3];
+    bool deterministic;
+    enum memory_format format;
 };
 
 static struct program *small(void)
@@ -87,10 +91,14 @@ static void open_rig(struct rig *r, const char *cache, size_t memory)
                                       .dnn = answer,
                                       .cudnn_ms = milliseconds,
                                       .ctx = &r->script};
-    const struct cuda_options o = {.graphs = true, .tune = true, .cache_dir = cache};
+    const struct device_options all = {.gpu = {.tune = true, .deterministic = r->deterministic, .cache_dir = cache}};
+    struct cuda_options o;
+    struct cudnn_options of_dnn;
+    cuda_options_from(&all, &o, &of_dnn);
+    of_dnn.props_json = props;
     r->p = small();
     assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
-    MUST(cudnn_open(&dnn, &(struct cudnn_options){.props_json = props, .cache_dir = cache}, e));
+    MUST(cudnn_open(&dnn, &of_dnn, e));
     MUST(cuda_open_on(&r->d, r->gpu, dnn, &o, e));
     const size_t n[] = {r->p->n_train, r->p->n_stats, r->p->n_reduce};
     for (int i = 0; i < 3; i++)
@@ -102,6 +110,7 @@ static int make(struct rig *r, struct plan **ret, struct err *e)
     const struct plan_options o = {.batch = BATCH,
                                    .training = true,
                                    .compute = DT_F16,
+                                   .format = r->format,
                                    .params = r->arena[0],
                                    .stats = r->arena[1],
                                    .reduce = r->arena[2]};
@@ -219,6 +228,24 @@ static void what_was_chosen_comes_back(void **state)
     (void)state;
 }
 
+/* Clocks that disagree: equal runs choose equal engines all the same. */
+static void deterministic_runs_time_nothing(void **state)
+{
+    static char winners[2][8192];
+    for (int i = 0; i < 2; i++) {
+        struct rig r = {.deterministic = true, .script = {.reverse = i}};
+        struct plan *plan;
+        open_rig(&r, NULL, 0);
+        MUST(make(&r, &plan, e));
+        winner_of(plan, winners[i], sizeof winners[i]);
+        assert_int_equal(0, r.script.timed);
+        r.d->ops->plan_close(plan);
+        close_rig(&r);
+    }
+    assert_string_equal(winners[0], winners[1]);
+    (void)state;
+}
+
 static void candidates_that_do_not_run_are_passed_over(void **state)
 {
     static const int errors[] = {-ENOTSUP, -ENOMEM};
@@ -300,6 +327,26 @@ static void workspace_that_does_not_fit_is_passed_over(void **state)
     (void)state;
 }
 
+/* No candidate of a plain convolution fits (halves in planes are turned around first, all need some): no less is said than where the plan itself does not. */
+static void a_workspace_that_never_fits_is_said_of_the_whole_plan(void **state)
+{
+    struct rig r = {.format = MEMORY_NCHW}, tight = {.format = MEMORY_NCHW};
+    struct plan *plan;
+    struct err why = {0};
+    open_rig(&r, NULL, 0);
+    MUST(make(&r, &plan, e));
+    const size_t bare = fake_gpu_counts(r.gpu)->bytes - ((const struct cuda_plan *)plan)->workspace_bytes;
+    r.d->ops->plan_close(plan);
+    close_rig(&r);
+
+    open_rig(&tight, NULL, bare);
+    assert_int_equal(-ENOMEM, make(&tight, &plan, &why));
+    if (!strstr(why.text, "(largest: ") || !strstr(why.text, "images would fit"))
+        fail_msg("%s", why.text);
+    close_rig(&tight);
+    (void)state;
+}
+
 static int set_up(void **state)
 {
     int rc = scratch_make(state);
@@ -312,9 +359,11 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_fastest_candidate_is_chosen_and_kept),
         cmocka_unit_test(what_was_chosen_comes_back),
+        cmocka_unit_test(deterministic_runs_time_nothing),
         cmocka_unit_test(candidates_that_do_not_run_are_passed_over),
         cmocka_unit_test(errors_of_the_card_end_the_search),
         cmocka_unit_test(workspace_that_does_not_fit_is_passed_over),
+        cmocka_unit_test(a_workspace_that_never_fits_is_said_of_the_whole_plan),
     };
     if (argc != 2) {
         fprintf(stderr, "usage: test_tune PROPERTIES.json\n");
