@@ -16,6 +16,7 @@
 #include "launcher/rdzv_client.h"
 #include "launcher/rdzv_dial.h"
 #include "tests/launcher/fake_rdzv.h"
+#include "tests/launcher/turn.h"
 
 #define HEARTBEAT_MS 100
 #define SILENCE_MS 1000
@@ -158,22 +159,9 @@ static int tear_down(void **state)
     return rc;
 }
 
-static void wake(uv_timer_t *t)
-{
-    (void)t;
-}
-
-/* Turn the loop until the condition holds. */
 #define AWAIT(condition)                                                                                               \
     do {                                                                                                               \
-        uv_timer_t nudge;                                                                                              \
-        int64_t await_end_ = clock_deadline(PATIENCE_MS);                                                              \
-        uv_timer_init(&rig->loop, &nudge);                                                                             \
-        uv_timer_start(&nudge, wake, 5, 5);                                                                            \
-        while (!(condition) && clock_left(await_end_))                                                                 \
-            uv_run(&rig->loop, UV_RUN_ONCE);                                                                           \
-        uv_close((uv_handle_t *)&nudge, NULL);                                                                         \
-        uv_run(&rig->loop, UV_RUN_NOWAIT);                                                                             \
+        TURN_UNTIL(&rig->loop, PATIENCE_MS, condition);                                                                \
         if (!(condition))                                                                                              \
             fail_msg("%s: not within %d ms; told: %s; asked: %s", #condition, PATIENCE_MS, rig->log, rig->f.log);      \
     } while (0)

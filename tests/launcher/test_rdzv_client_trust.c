@@ -19,6 +19,7 @@
 #include "rendezvousd/gate.h"
 #include "rendezvousd/jobs.h"
 #include "rendezvousd/server.h"
+#include "tests/launcher/turn.h"
 
 #define PATIENCE_MS 30000
 
@@ -141,21 +142,9 @@ static int tear_down(void **state)
     return rc;
 }
 
-static void wake(uv_timer_t *t)
-{
-    (void)t;
-}
-
 #define AWAIT(condition)                                                                                               \
     do {                                                                                                               \
-        uv_timer_t nudge;                                                                                              \
-        int64_t await_end_ = clock_deadline(PATIENCE_MS);                                                              \
-        uv_timer_init(&rig->loop, &nudge);                                                                             \
-        uv_timer_start(&nudge, wake, 5, 5);                                                                            \
-        while (!(condition) && clock_left(await_end_))                                                                 \
-            uv_run(&rig->loop, UV_RUN_ONCE);                                                                           \
-        uv_close((uv_handle_t *)&nudge, NULL);                                                                         \
-        uv_run(&rig->loop, UV_RUN_NOWAIT);                                                                             \
+        TURN_UNTIL(&rig->loop, PATIENCE_MS, condition);                                                                \
         if (!(condition))                                                                                              \
             fail_msg("%s: not within %d ms (%s)", #condition, PATIENCE_MS, rig->n[0].why);                             \
     } while (0)

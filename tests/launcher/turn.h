@@ -1,0 +1,27 @@
+/* For tests that share their loop with what they test. */
+#ifndef CRUN_TESTS_LAUNCHER_TURN_H
+#define CRUN_TESTS_LAUNCHER_TURN_H
+
+#include <uv.h>
+
+#include "common/clock.h"
+
+static inline void turn_nudge(uv_timer_t *t)
+{
+    (void)t;
+}
+
+/* Turn the loop until the condition holds, or the time is over. */
+#define TURN_UNTIL(loop, patience_ms, condition)                                                                       \
+    do {                                                                                                               \
+        uv_timer_t turn_timer_;                                                                                        \
+        int64_t turn_end_ = clock_deadline(patience_ms);                                                               \
+        uv_timer_init(loop, &turn_timer_);                                                                             \
+        uv_timer_start(&turn_timer_, turn_nudge, 5, 5);                                                                \
+        while (!(condition) && clock_left(turn_end_))                                                                  \
+            uv_run(loop, UV_RUN_ONCE);                                                                                 \
+        uv_close((uv_handle_t *)&turn_timer_, NULL);                                                                   \
+        uv_run(loop, UV_RUN_NOWAIT);                                                                                   \
+    } while (0)
+
+#endif
