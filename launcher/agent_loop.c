@@ -18,6 +18,7 @@
 #include "launcher/agent_http.h"
 #include "launcher/cgroup.h"
 #include "launcher/config.h"
+#include "launcher/farewell.h"
 #include "launcher/guardian.h"
 #include "launcher/hang_watch.h"
 #include "launcher/logmux.h"
@@ -41,30 +42,25 @@ void run_post(struct run *r, const struct agent_event *ev)
 
 static void finish(struct run *r, int code)
 {
-    char name[32], why[64];
+    char text[FAREWELL_MAX];
+    const struct farewell f = {.code = code,
+                               .signo = r->agent.signo,
+                               .preempt = r->preempted ? r->config->stops.preempt : 0,
+                               .ended = r->agent.ended,
+                               .end_code = r->agent.code,
+                               .bad = r->agent.bad_code != 0};
     round_say_timeline(r);
-    if (r->agent.signo && code == EXIT_REQUEUE)
-        logmux_say(r->mux, "stopped in good order after %s; start it again to go on (exit code %d)",
-                   signal_text(r->agent.signo, name, sizeof name), EXIT_REQUEUE);
-    else if (r->agent.signo && code != EXIT_OK) {
-        snprintf(why, sizeof why, "stopped by %s", signal_text(r->agent.signo, name, sizeof name));
-        round_say_stopped(r, why);
-    } else if (r->preempted && code == EXIT_REQUEUE) {
-        logmux_say(r->mux, "stopped after %s, a preemption notice; start it again to go on (exit code %d)",
-                   signal_text(r->config->stops.preempt, name, sizeof name), EXIT_REQUEUE);
-    } else if (r->preempted && r->agent.ended && code != EXIT_OK) {
-        snprintf(why, sizeof why, "stopped by %s, a preemption notice",
-                 signal_text(r->config->stops.preempt, name, sizeof name));
-        round_say_stopped(r, why);
-    } else if (r->agent.ended && r->agent.code == EXIT_REQUEUE && code != EXIT_REQUEUE)
-        round_say_stopped(r, "stopped because a worker asked for it (exit code 75)");
-    else if (code == EXIT_REQUEUE && r->agent.bad_code) /* somebody else's drain */
-        round_say_stopped(r, "stopped before the end; start it again to go on (exit code 75)");
-    else if (code == EXIT_REQUEUE)
-        logmux_say(r->mux, "the workers stopped in good order before the end; start it again to go on (exit code %d)",
-                   EXIT_REQUEUE);
-    else
+    switch (farewell(&f, text)) {
+    case FAREWELL_NONE:
         r->failed = code != EXIT_OK && !r->unspawned;
+        break;
+    case FAREWELL_WHOLE:
+        logmux_say(r->mux, "%s", text);
+        break;
+    case FAREWELL_STOPPED:
+        round_say_stopped(r, text);
+        break;
+    }
     r->exit_code = code;
     r->done = true;
     events_ended(r, code);

@@ -1,0 +1,27 @@
+/* What an agent says at its end, of a job that was stopped. Pure. */
+#ifndef CRUN_LAUNCHER_FAREWELL_H
+#define CRUN_LAUNCHER_FAREWELL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct farewell {
+    int code;     /* of crun */
+    int signo;    /* the stop signal that came, 0: none */
+    int preempt;  /* the signal of the preemption notice that came, 0: none */
+    bool ended;   /* for this node the job was over before its workers were */
+    int end_code; /* and was to end with this */
+    bool bad;     /* some worker, being stopped, ended with neither 0 nor 75 nor by SIGTERM */
+};
+
+enum farewell_kind {
+    FAREWELL_NONE,    /* nothing: it ran to its end, or failed, which is told with the failure */
+    FAREWELL_WHOLE,   /* a sentence */
+    FAREWELL_STOPPED, /* a sentence that the workers that did not stop in good order come after */
+};
+
+#define FAREWELL_MAX 160
+
+enum farewell_kind farewell(const struct farewell *f, char out[FAREWELL_MAX]);
+
+#endif
