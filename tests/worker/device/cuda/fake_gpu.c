@@ -8,34 +8,9 @@
 
 #include "common/err.h"
 #include "tests/worker/device/cuda/fake_math.h"
+#include "tests/worker/device/cuda/fake_queue.h"
 
-enum { POISON = 0xff /* a NaN in every type */, STREAMS_MAX = 64 };
-
-struct gpu_stream {
-    bool captured; /* is part of the capture */
-    bool forked;   /* and nobody has waited for it since it became so */
-};
-struct gpu_event {
-    struct gpu_stream *of; /* NULL: never recorded */
-    bool captured;
-};
-
-enum work_kind { WORK_KERNEL, WORK_DNN, WORK_GEMM, WORK_COPY, WORK_FILL };
-struct work {
-    enum work_kind kind;
-    enum kernel kernel;
-    char args[512];
-    struct gpu_dnn dnn;
-    struct gpu_gemm gemm;
-    void *to;
-    const void *from;
-    size_t bytes;
-    int byte;
-};
-struct gpu_graph {
-    struct work *all;
-    int n, cap;
-};
+enum { POISON = 0xff /* a NaN in every type */ };
 
 struct block {
     void *at;
@@ -47,9 +22,8 @@ struct fake {
     struct gpu base;
     struct fake_options o;
     struct fake_counts c;
-    struct gpu_graph *recording; /* NULL: work runs at once */
-    struct gpu_stream *origin, *streams[STREAMS_MAX];
-    struct block *blocks;
+    struct fake_queue *queue;
+    struct block *blocks, *locked; /* of the GPU; page-locked ones of the host */
     bool failing, lost;
     enum kernel fail_at;
     const struct cudnn_plan *last; /* that ran */
@@ -66,69 +40,74 @@ static const size_t arg_size[] = {
 #undef X
 };
 
-static int run_dnn(struct fake *f, const struct gpu_dnn *d, struct err *e)
+/* What the host hears when it enqueues work. */
+static int begin(struct fake *f, const struct work *w, struct err *e)
 {
-    const int rc = f->o.dnn ? f->o.dnn(f->o.ctx, d) : 0;
-    f->last = d->plan;
-    f->lost = f->lost || (rc < 0 && f->o.fatal);
-    if (rc < 0)
-        return err_set(e, rc, "cuDNN: %s: as the test wants it", cudnn_pattern_name(d->pattern));
-    if (!f->o.idle)
-        fake_dnn(d);
-    return 0;
-}
-
-static int run(struct fake *f, const struct work *w, struct err *e)
-{
+    int rc;
     switch (w->kind) {
     case WORK_KERNEL:
         f->c.kernels++;
         f->c.by_kernel[w->kernel]++;
-        if (f->failing && w->kernel == f->fail_at) {
-            f->failing = false;
-            return err_set(e, -EIO, "CUDA: kernel %d: an illegal memory access was encountered", w->kernel);
-        }
-        return f->o.idle ? 0 : kernel_launch(w->kernel, w->args, NULL);
+        if (!f->failing || w->kernel != f->fail_at)
+            return 0;
+        f->failing = false;
+        return err_set(e, -EIO, "CUDA: kernel %d: an illegal memory access was encountered", w->kernel);
     case WORK_DNN:
         f->c.dnns++;
-        return run_dnn(f, &w->dnn, e);
+        rc = f->o.dnn ? f->o.dnn(f->o.ctx, &w->dnn) : 0;
+        f->last = w->dnn.plan;
+        f->lost = f->lost || (rc < 0 && f->o.fatal);
+        return rc < 0 ? err_set(e, rc, "cuDNN: %s: as the test wants it", cudnn_pattern_name(w->dnn.pattern)) : 0;
     case WORK_GEMM:
         f->c.gemms++;
-        if (!f->o.idle)
-            fake_gemm(&w->gemm);
         return 0;
+    default:
+        return 0;
+    }
+}
+
+static int run(void *ctx, const struct work *w, struct err *e)
+{
+    (void)ctx;
+    switch (w->kind) {
+    case WORK_JOIN:
+        break;
+    case WORK_KERNEL:
+        return kernel_launch(w->kernel, w->args, NULL) ? err_set(e, -EIO, "CUDA: kernel %d", w->kernel) : 0;
+    case WORK_DNN:
+        fake_dnn(&w->dnn);
+        break;
+    case WORK_GEMM:
+        fake_gemm(&w->gemm);
+        break;
     case WORK_COPY:
-        if (!f->o.idle)
-            memmove(w->to, w->from, w->bytes);
-        return 0;
+    case WORK_COPY_IN:
+        memmove(w->to, w->from, w->bytes);
+        break;
     case WORK_FILL:
-        if (!f->o.idle)
-            memset(w->to, w->byte, w->bytes);
-        return 0;
+        memset(w->to, w->byte, w->bytes);
+        break;
     }
     return 0;
 }
 
-/* Is all of it memory of the GPU? */
-static bool on_gpu(const struct fake *f, const void *p, size_t bytes)
+/* Is all of it in one of these blocks? */
+static bool within(const struct block *b, const void *p, size_t bytes)
 {
     const uintptr_t at = (uintptr_t)p;
-    for (const struct block *b = f->blocks; b; b = b->next)
+    for (; b; b = b->next)
         if (at >= (uintptr_t)b->at && at + bytes <= (uintptr_t)b->at + b->bytes)
             return true;
     return false;
 }
 
-static int issue(struct fake *f, const struct work *w, struct err *e)
+static int issue(struct fake *f, struct gpu_stream *s, const struct work *w, struct err *e)
 {
-    struct gpu_graph *x = f->recording;
-    if (!x)
-        return run(f, w, e);
-    if (x->n == x->cap) {
-        x->cap = x->cap ? 2 * x->cap : 64;
-        x->all = realloc(x->all, (size_t)x->cap * sizeof *x->all);
-    }
-    x->all[x->n++] = *w;
+    const bool captured = fake_queue_captured(s);
+    if (!captured)
+        TRY(begin(f, w, e));
+    if (captured || !f->o.idle)
+        fake_queue_put(f->queue, s, w);
     return 0;
 }
 
@@ -161,6 +140,7 @@ static void fake_close(struct gpu *g)
         self(g)->blocks = b->next;
         give(self(g), b);
     }
+    fake_queue_close(self(g)->queue);
     free(g);
 }
 
@@ -190,9 +170,9 @@ static int fake_memory(struct gpu *g, size_t *ret_free, size_t *ret_total, struc
 static int fake_alloc(struct gpu *g, size_t bytes, void **ret, struct err *e)
 {
     struct fake *f = self(g);
-    struct block *b = calloc(1, sizeof *b);
-    if (f->recording)
+    if (fake_queue_capturing(f->queue))
         return err_set(e, -EIO, "memory is taken during a capture");
+    struct block *b = calloc(1, sizeof *b);
     if (f->o.memory && f->c.bytes + bytes > f->o.memory) {
         free(b);
         return err_set(e, -ENOMEM, "%zu MiB of GPU memory are wanted, %zu of %zu MiB are free", bytes >> 20,
@@ -208,56 +188,69 @@ static int fake_alloc(struct gpu *g, size_t bytes, void **ret, struct err *e)
     return 0;
 }
 
+/* The next of *list that begins at p is taken out; NULL: none does. */
+static struct block *take_out(struct block **list, const void *p)
+{
+    for (; *list; list = &(*list)->next) {
+        struct block *b = *list;
+        if (b->at == p) {
+            *list = b->next;
+            return b;
+        }
+    }
+    return NULL;
+}
+
+/* As cudaFree(): everything enqueued has happened. */
 static void fake_release(struct gpu *g, void *p)
 {
     struct fake *f = self(g);
-    for (struct block **at = &f->blocks; *at; at = &(*at)->next) {
-        struct block *b = *at;
-        if (b->at != p)
-            continue;
-        *at = b->next;
-        f->c.bytes -= b->bytes;
-        f->c.frees++;
-        give(f, b);
+    struct block *b = take_out(&f->blocks, p);
+    if (!b)
         return;
-    }
+    (void)fake_queue_finish(f->queue, NULL);
+    f->c.bytes -= b->bytes;
+    f->c.frees++;
+    give(f, b);
 }
 
 static int fake_host_alloc(struct gpu *g, size_t bytes, void **ret, struct err *e)
 {
+    struct block *b = calloc(1, sizeof *b);
     (void)e;
     self(g)->c.host_allocs++;
-    *ret = calloc(1, bytes + 1);
+    *b = (struct block){.at = calloc(1, bytes + 1), .bytes = bytes, .next = self(g)->locked};
+    self(g)->locked = b;
+    *ret = b->at;
     return 0;
 }
 
+/* cudaFreeHost() does not promise to wait. */
 static void fake_host_release(struct gpu *g, void *p)
 {
-    if (p)
-        self(g)->c.host_frees++;
-    free(p);
+    struct block *b = p ? take_out(&self(g)->locked, p) : NULL;
+    if (!b)
+        return;
+    if (fake_queue_uses(self(g)->queue, b->at, b->bytes)) {
+        fprintf(stderr, "page-locked memory is given back with a copy under way\n");
+        abort();
+    }
+    self(g)->c.host_frees++;
+    free(b->at);
+    free(b);
 }
 
 static int fake_stream_open(struct gpu *g, bool urgent, struct gpu_stream **ret, struct err *e)
 {
     (void)e;
     self(g)->c.urgent += urgent;
-    *ret = calloc(1, sizeof **ret);
-    for (int i = 0; i < STREAMS_MAX; i++) {
-        if (!self(g)->streams[i]) {
-            self(g)->streams[i] = *ret;
-            return 0;
-        }
-    }
-    abort();
+    *ret = fake_queue_stream(self(g)->queue);
+    return 0;
 }
 
 static void fake_stream_close(struct gpu *g, struct gpu_stream *s)
 {
-    for (int i = 0; i < STREAMS_MAX; i++)
-        if (self(g)->streams[i] == s)
-            self(g)->streams[i] = NULL;
-    free(s);
+    fake_queue_stream_close(self(g)->queue, s);
 }
 
 static void *fake_stream_native(struct gpu_stream *s)
@@ -265,13 +258,18 @@ static void *fake_stream_native(struct gpu_stream *s)
     return s;
 }
 
+static int may_wait(const struct fake *f, struct err *e)
+{
+    if (f->lost)
+        return err_set(e, -EIO, "CUDA: the card is lost");
+    return fake_queue_capturing(f->queue) ? err_set(e, -EIO, "the host waits during a capture") : 0;
+}
+
 static int fake_stream_sync(struct gpu *g, struct gpu_stream *s, struct err *e)
 {
-    (void)s;
     self(g)->c.syncs++;
-    if (self(g)->lost)
-        return err_set(e, -EIO, "CUDA: the card is lost");
-    return self(g)->recording ? err_set(e, -EIO, "the host waits during a capture") : 0;
+    TRY(may_wait(self(g), e));
+    return fake_queue_sync(self(g)->queue, s, e);
 }
 
 static int fake_event_open(struct gpu *g, bool timed, struct gpu_event **ret, struct err *e)
@@ -279,150 +277,135 @@ static int fake_event_open(struct gpu *g, bool timed, struct gpu_event **ret, st
     (void)timed;
     (void)e;
     self(g)->c.events++;
-    *ret = calloc(1, sizeof **ret);
+    *ret = fake_queue_event();
     return 0;
 }
 
 static void fake_event_close(struct gpu *g, struct gpu_event *v)
 {
     self(g)->c.events -= v != NULL;
-    free(v);
+    fake_queue_event_close(self(g)->queue, v);
 }
 
 static int fake_event_record(struct gpu *g, struct gpu_event *v, struct gpu_stream *s, struct err *e)
 {
-    (void)g;
     (void)e;
-    *v = (struct gpu_event){.of = s, .captured = s->captured};
+    fake_queue_record(self(g)->queue, v, s);
     return 0;
 }
 
-/* A stream becomes part of a capture by waiting for it, and must not wait for anything else then. */
 static int fake_event_wait(struct gpu *g, struct gpu_event *v, struct gpu_stream *s, struct err *e)
 {
-    struct fake *f = self(g);
-    if (!v->of)
-        return 0;
-    if (v->captured && !f->recording)
-        return err_set(e, -EIO, "a stream waits for an event of a capture that has ended");
-    if (s->captured && !v->captured)
-        return err_set(e, -EIO, "a stream that is captured waits for one that is not");
-    if (!v->captured || v->of == s)
-        return 0;
-    v->of->forked = false;
-    s->captured = true;
-    s->forked = s != f->origin;
-    return 0;
+    return fake_queue_wait(self(g)->queue, v, s, e);
 }
 
 static int fake_event_sync(struct gpu *g, struct gpu_event *v, struct err *e)
 {
-    (void)g;
-    return v->captured ? err_set(e, -EIO, "the host waits for an event of a capture") : 0;
+    return fake_queue_sync_event(self(g)->queue, v, e);
 }
 
 static int fake_event_ms(struct gpu *g, struct gpu_event *from, struct gpu_event *to, float *ret, struct err *e)
 {
     const struct fake *f = self(g);
-    (void)from;
-    (void)to;
-    (void)e;
+    if (!fake_queue_happened(f->queue, from) || !fake_queue_happened(f->queue, to))
+        return err_set(e, -EIO, "the time until an event that has yet to happen");
     *ret = f->o.cudnn_ms ? f->o.cudnn_ms(f->o.ctx, f->last) : 1;
     return 0;
 }
 
-static int fake_copy(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e)
-{
-    (void)s;
-    const struct work w = {.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes};
-    return bytes == 0 ? 0 : issue(self(g), &w, e);
-}
-
 static int is_where(struct gpu *g, bool device, const void *p, size_t bytes, const char *what, struct err *e)
 {
-    return bytes == 0 || on_gpu(self(g), p, bytes) == device
+    return bytes == 0 || within(self(g)->blocks, p, bytes) == device
                ? 0
                : err_set(e, -EIO, "CUDA: %s: %p (%zu bytes) is %s", what, p, bytes,
                          device ? "not memory of the GPU" : "memory of the GPU, of the host's was expected");
 }
 
-static int fake_copy_in(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e)
+static int refuse_pageable(const struct gpu_stream *s, struct err *e)
 {
-    self(g)->c.copies_in++;
-    TRY(is_where(g, true, to, bytes, "copy in", e));
-    TRY(is_where(g, false, from, bytes, "copy in", e));
-    return fake_copy(g, s, to, from, bytes, e);
+    return fake_queue_captured(s) ? err_set(e, -EIO, "a copy of pageable memory is captured") : 0;
 }
 
+/* Page-locked memory is read when the copy runs, pageable memory before the call returns. */
+static int fake_copy_in(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e)
+{
+    struct fake *f = self(g);
+    struct work w = {.kind = WORK_COPY_IN, .to = to, .from = from, .bytes = bytes};
+    f->c.copies_in++;
+    TRY(is_where(g, true, to, bytes, "copy in", e));
+    TRY(is_where(g, false, from, bytes, "copy in", e));
+    if (bytes == 0 || f->o.idle)
+        return 0;
+    if (!within(f->locked, from, bytes)) {
+        TRY(refuse_pageable(s, e));
+        w.from = w.own = malloc(bytes);
+        memcpy(w.own, from, bytes);
+    }
+    return issue(f, s, &w, e);
+}
+
+/* To pageable memory it returns once the copy is done. */
 static int fake_copy_out(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e)
 {
-    self(g)->c.copies_out++;
+    struct fake *f = self(g);
+    const struct work w = {.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes};
+    f->c.copies_out++;
     TRY(is_where(g, false, to, bytes, "copy out", e));
     TRY(is_where(g, true, from, bytes, "copy out", e));
-    return fake_copy(g, s, to, from, bytes, e);
+    if (bytes == 0)
+        return 0;
+    if (within(f->locked, to, bytes))
+        return issue(f, s, &w, e);
+    TRY(refuse_pageable(s, e));
+    TRY(issue(f, s, &w, e));
+    return fake_queue_sync(f->queue, s, e);
 }
 
 static int fake_copy_within(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes,
                             struct err *e)
 {
+    const struct work w = {.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes};
     TRY(is_where(g, true, to, bytes, "copy", e));
     TRY(is_where(g, true, from, bytes, "copy", e));
-    return fake_copy(g, s, to, from, bytes, e);
+    return bytes == 0 ? 0 : issue(self(g), s, &w, e);
 }
 
 static int fake_fill(struct gpu *g, struct gpu_stream *s, void *to, int byte, size_t bytes, struct err *e)
 {
-    (void)s;
     const struct work w = {.kind = WORK_FILL, .to = to, .byte = byte, .bytes = bytes};
     TRY(is_where(g, true, to, bytes, "fill", e));
-    return bytes == 0 ? 0 : issue(self(g), &w, e);
+    return bytes == 0 ? 0 : issue(self(g), s, &w, e);
 }
 
 static int fake_capture_begin(struct gpu *g, struct gpu_stream *s, struct err *e)
 {
-    if (self(g)->recording)
+    if (fake_queue_capturing(self(g)->queue))
         return err_set(e, -EIO, "a capture within a capture");
-    self(g)->origin = s;
-    s->captured = true;
-    self(g)->recording = calloc(1, sizeof(struct gpu_graph));
+    fake_queue_capture_begin(self(g)->queue, s);
     self(g)->c.captures++;
     return 0;
 }
 
 static int fake_capture_end(struct gpu *g, struct gpu_stream *s, struct gpu_graph **ret, struct err *e)
 {
-    struct fake *f = self(g);
-    bool unjoined = false;
-    (void)s;
-    for (int i = 0; i < STREAMS_MAX; i++) {
-        if (!f->streams[i])
-            continue;
-        unjoined |= f->streams[i]->forked;
-        *f->streams[i] = (struct gpu_stream){0};
-    }
-    *ret = f->recording;
-    f->recording = NULL;
-    f->c.graphs++;
-    return unjoined ? err_set(e, -EIO, "the capture ends without the streams that it began") : 0;
+    self(g)->c.graphs++;
+    return fake_queue_capture_end(self(g)->queue, s, ret, e);
 }
 
 static int fake_graph_launch(struct gpu *g, struct gpu_graph *x, struct gpu_stream *s, struct err *e)
 {
-    (void)s;
     self(g)->c.launches++;
     for (int i = 0; i < x->n; i++)
-        TRY(run(self(g), &x->all[i], e));
+        TRY(begin(self(g), &x->all[i].w, e));
+    if (!self(g)->o.idle)
+        fake_queue_launch(self(g)->queue, x, s);
     return 0;
 }
 
 static void fake_graph_close(struct gpu *g, struct gpu_graph *x)
 {
-    (void)g;
-    if (x) {
-        self(g)->c.graphs_closed++;
-        free(x->all);
-    }
-    free(x);
+    self(g)->c.graphs_closed += x != NULL;
+    fake_queue_graph_close(self(g)->queue, x);
 }
 
 /* The one pointer of kernels that callers of the device bring, and may take from their own variables. */
@@ -436,7 +419,6 @@ static const void *count_of(enum kernel k, const void *args)
 
 static int fake_kernel(struct gpu *g, struct gpu_stream *s, enum kernel k, const void *args, struct err *e)
 {
-    (void)s;
     struct work w = {.kind = WORK_KERNEL, .kernel = k};
     const void *count = count_of(k, args);
     if (count)
@@ -444,31 +426,29 @@ static int fake_kernel(struct gpu *g, struct gpu_stream *s, enum kernel k, const
     if (arg_size[k] > sizeof w.args)
         return err_set(e, -E2BIG, "arguments of kernel %d", k);
     memcpy(w.args, args, arg_size[k]);
-    return issue(self(g), &w, e);
+    return issue(self(g), s, &w, e);
 }
 
 static int fake_dnn_call(struct gpu *g, struct gpu_stream *s, const struct gpu_dnn *d, void *workspace, struct err *e)
 {
-    (void)s;
     (void)workspace;
     const struct work w = {.kind = WORK_DNN, .dnn = *d};
     for (int i = 0; i < DNN_SLOTS_MAX; i++)
         if (d->slot[i])
             TRY(is_where(g, true, d->slot[i], 16, cudnn_pattern_name(d->pattern), e));
-    return issue(self(g), &w, e);
+    return issue(self(g), s, &w, e);
 }
 
 static int fake_gemm_call(struct gpu *g, struct gpu_stream *s, const struct gpu_gemm *m, void *workspace,
                           size_t workspace_bytes, struct err *e)
 {
-    (void)s;
     (void)workspace;
     (void)workspace_bytes;
     const struct work w = {.kind = WORK_GEMM, .gemm = *m};
     TRY(is_where(g, true, m->a, 16, "product", e));
     TRY(is_where(g, true, m->b, 16, "product", e));
     TRY(is_where(g, true, m->c, 16, "product", e));
-    return issue(self(g), &w, e);
+    return issue(self(g), s, &w, e);
 }
 
 static const struct gpu_ops fake_ops = {
@@ -504,13 +484,34 @@ static const struct gpu_ops fake_ops = {
     .gemm = fake_gemm_call,
 };
 
+static uint64_t more_seed(void)
+{
+    const char *text = getenv("CRUN_TEST_SEED");
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
 int fake_gpu_open(struct gpu **ret, const struct fake_options *o)
 {
     struct fake *f = calloc(1, sizeof *f);
     f->base.ops = &fake_ops;
     f->o = *o;
+    f->queue = fake_queue_open(o->seed + more_seed(), run, f);
     *ret = &f->base;
     return 0;
+}
+
+void fake_gpu_wait(struct gpu *g, void *stream)
+{
+    struct err e;
+    if ((stream ? fake_queue_sync(self(g)->queue, stream, &e) : fake_queue_finish(self(g)->queue, &e)) < 0) {
+        fprintf(stderr, "%s\n", e.text);
+        abort();
+    }
+}
+
+int fake_gpu_copy_ahead(struct gpu *g)
+{
+    return fake_queue_run_ahead(self(g)->queue, WORK_COPY_IN);
 }
 
 const struct fake_counts *fake_gpu_counts(const struct gpu *g)

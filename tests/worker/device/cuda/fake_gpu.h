@@ -1,6 +1,7 @@
 /* A GPU that is not there: struct gpu_ops on the processor. Own kernels are the real ones, emulated (cuda_emulation.h); convolutions and products are
- * plain loops. Work runs at once, except in a capture, where it is recorded, arguments by value, and runs with each launch of the graph.
- * Memory is filled with NaN patterns when it is taken. Calls are counted, so that tests can say what a step must not do. */
+ * plain loops. Work is queued and runs late and out of order where CUDA allows it (fake_queue.h): device memory is plain memory, but who looks at it
+ * waits first. Memory is filled with NaN patterns when it is taken. Calls are counted, so that tests can say what a step must not do; work when it is
+ * enqueued, that of a graph when it is launched. */
 #ifndef CRUN_TESTS_FAKE_GPU_H
 #define CRUN_TESTS_FAKE_GPU_H
 
@@ -28,13 +29,18 @@ struct fake_options {
     int (*dnn)(void *ctx, const struct gpu_dnn *d);
     float (*cudnn_ms)(void *ctx, const struct cudnn_plan *last);
     void *ctx;
-    bool fatal; /* a graph that fails takes the card with it: whoever waits for it afterwards fails, too */
+    uint64_t seed; /* of the order in which work runs; CRUN_TEST_SEED is added */
+    bool fatal;    /* a graph that fails takes the card with it: whoever waits for it afterwards fails, too */
 };
 
 int fake_gpu_open(struct gpu **ret, const struct fake_options *o);
 /* The next launch of this kernel fails. */
 void fake_gpu_fail_next(struct gpu *g, enum kernel k);
 const struct fake_counts *fake_gpu_counts(const struct gpu *g);
+/* What a stream (native handle; NULL: every stream) was given has happened. Counts as no sync. */
+void fake_gpu_wait(struct gpu *g, void *stream);
+/* Of what is queued only the copies from the host run, as far as they wait for nothing else; their number. */
+int fake_gpu_copy_ahead(struct gpu *g);
 
 #ifdef __cplusplus
 }

@@ -136,6 +136,7 @@ static void update_all(const struct side *s, struct update u)
 
 static void assert_alike(const struct side *a, const struct side *b, const char *what)
 {
+    fake_gpu_wait(a->gpu, NULL);
     const struct {
         const char *name;
         const void *in_a, *in_b;
@@ -228,6 +229,8 @@ static void equal_updates_give_equal_bits(void **state)
         update_all(&a, update_by(&a, UPDATE_LARS, step, false));
         update_all(&b, update_by(&b, UPDATE_LARS, step, false));
     }
+    fake_gpu_wait(a.gpu, NULL);
+    fake_gpu_wait(b.gpu, NULL);
     assert_memory_equal(a.w, b.w, N * sizeof(float));
     close_side(&a);
     close_side(&b);
@@ -252,6 +255,7 @@ static void what_overflowed_changes_nothing_and_the_next_step_does(void **state)
             MUST(s.d->ops->grad_norm(s.d, s.g, N, 0.5, s.count, s.norm, e));
             MUST(s.d->ops->async->judge(s.d, s.count, s.norm, e));
             update_all(&s, update_by(&s, rules[r], step, true));
+            fake_gpu_wait(s.gpu, NULL);
             if (step == 1)
                 assert_memory_equal(before, s.w, sizeof before);
             g[slices[5].first] = was;
@@ -276,6 +280,7 @@ static void a_count_of_0_changes_nothing(void **state)
     put(&s, s.count, (double[]){0}, 1);
     for (int r = 0; r < RULES; r++)
         update_all(&s, update_by(&s, rules[r], 1, false));
+    fake_gpu_wait(s.gpu, NULL);
     assert_memory_equal(before, s.w, N * sizeof *before);
     free(before);
     close_side(&s);
@@ -292,6 +297,7 @@ static void the_norm_of_all_gradients_is_one_call_that_nobody_waits_for(void **s
     MUST(s.d->ops->grad_norm(s.d, s.g, N, 0.5, s.count, s.norm, e));
     assert_int_equal(fake_gpu_counts(s.gpu)->kernels - before.kernels, 1);
     assert_int_equal(fake_gpu_counts(s.gpu)->syncs, before.syncs);
+    fake_gpu_wait(s.gpu, NULL);
     for (size_t i = 0; i < N; i++)
         squares += at(&s, s.g, i) * at(&s, s.g, i);
     const double want = sqrt(squares) * 0.5 / 8;

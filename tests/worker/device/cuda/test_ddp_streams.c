@@ -133,6 +133,7 @@ static void begin_with(struct bench *b, enum dtype wire, size_t first_bytes, siz
     fine(b->d->ops->plan(b->d, b->p, &po, &b->plan, &e), &e);
     b->alone = calloc(b->p->n_reduce, sizeof *b->alone);
     fine(run(b, NULL, false, &e), &e);
+    fake_gpu_wait(b->gpu, NULL);
     memcpy(b->alone, b->s.reduce, b->p->n_reduce * sizeof *b->alone);
     b->half = wire != DT_F32;
     b->comm = (struct fake_comm){.base = {&stream_ops, 0, WORLD}, .device = b->d, .fail_at = -1};
@@ -173,9 +174,16 @@ static void one_step(struct bench *b)
     fine(ddp_wait(b->ddp, &e), &e);
 }
 
+/* The sums, once the update, which is enqueued after the step, would see them. */
+static const float *sums_of(const struct bench *b)
+{
+    fake_gpu_wait(b->gpu, b->d->ops->async->compute(b->d));
+    return b->s.reduce;
+}
+
 static void assert_sums(const struct bench *b, float parts, const char *when)
 {
-    const float *sum = b->s.reduce;
+    const float *sum = sums_of(b);
     for (size_t i = 0; i < b->p->n_reduce; i++)
         if (sum[i] != WORLD * (parts * b->alone[i]))
             fail_msg("%s: element %zu of %zu is %.9g, expected %.9g", when, i, b->p->n_reduce, (double)sum[i],
@@ -267,7 +275,7 @@ static void halves_are_packed_and_unpacked_on_the_device(void **state)
     begin(&b, DT_BF16);
     for (int step = 0; step < 4; step++) {
         one_step(&b);
-        const float *sum = b.s.reduce;
+        const float *sum = sums_of(&b);
         for (size_t i = 0; i < b.p->n_train; i++) {
             const float want = WORLD * b.alone[i], off = sum[i] - want;
             if ((off < 0 ? -off : off) > (want < 0 ? -want : want) * 0x1p-6f)

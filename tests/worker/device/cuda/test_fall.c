@@ -102,6 +102,7 @@ static void open_rig(struct rig *r, const char *cache)
     r->params = arena[0];
     r->stats = arena[1];
     r->reduce = arena[2];
+    fake_gpu_wait(r->gpu, NULL);
     for (int i = 0; !r->idle && i < r->p->nparams; i++) {
         const struct param *q = &r->p->params[i];
         float *to = (q->role == PARAM_TRAIN ? r->params : r->stats) + q->offset;
@@ -162,6 +163,7 @@ static void run_rig(struct rig *r)
     const struct run_args a = {
         .batch = {.images = images, .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
     MUST(r->d->ops->run(r->plan, &a, e));
+    fake_gpu_wait(r->gpu, NULL);
 }
 
 /* Of gradients, statistics and metrics, relative. */

@@ -45,6 +45,7 @@ static void open_rig(struct rig *r, enum dtype type, bool fused)
     r->params = params;
     r->stats = stats;
     r->reduce = reduce;
+    MUST(r->d->ops->sync(r->d, e));
     for (int i = 0; i < r->p->nparams; i++) {
         const struct param *q = &r->p->params[i];
         float *to = (q->role == PARAM_TRAIN ? r->params : r->stats) + q->offset;
@@ -81,6 +82,7 @@ static void run_rig(struct rig *r)
                                .grad_scale = 1,
                                .params_version = 1};
     MUST(r->d->ops->run(r->plan, &a, e));
+    MUST(r->d->ops->sync(r->d, e));
 }
 
 static double distance(const float *a, const float *b, size_t n)

@@ -48,11 +48,11 @@ static int run_and_poison(struct plan *plan, const struct run_args *a, struct er
     const struct device_ops *ops = current->device[0] == 'r' ? &device_ref_ops : &device_cuda_ops;
     TRY(ops->run(plan, a, e));
     const float poison = current->poison ? current->poison[begun / current->parts] : 0;
+    begun++;
     if (poison != 0 && its_state->real == DT_F64)
         ((double *)its_state->reduce)[3] = (double)poison;
     else if (poison != 0)
-        ((float *)its_state->reduce)[3] = poison;
-    begun++;
+        return device_cuda_ops.async->store(its_state->device, (float *)its_state->reduce + 3, (double)poison, e);
     return 0;
 }
 
@@ -155,6 +155,8 @@ static int train(struct course *c, struct device *d, struct gpu *g, struct err *
     its_state = &s;
     begun = 0;
     const int rc = steps(c, &t, g, e);
+    if (g)
+        fake_gpu_wait(g, NULL);
     copy_weights(&s, s.params, c->weights);
     if (c->ema > 0)
         copy_weights(&s, s.ema_params, c->average);

@@ -81,8 +81,9 @@ static double noise(size_t i)
     return (double)(x >> 10) / (1 << 22) - 0.5;
 }
 
-static double at(const struct device *d, const void *arena, size_t i)
+static double at(struct device *d, const void *arena, size_t i)
 {
+    MUST(d->ops->sync(d, e));
     return d->ops->real == DT_F64 ? ((const double *)arena)[i] : (double)((const float *)arena)[i];
 }
 
@@ -107,6 +108,7 @@ static void train(struct course *c)
     MUST(d->ops->alloc(d, p->n_stats * real, &stats, e));
     MUST(d->ops->alloc(d, p->n_reduce * real, &reduce, e));
     MUST(d->ops->alloc(d, p->n_train * real, &momentum, e));
+    MUST(d->ops->sync(d, e));
     for (size_t i = 0; i < p->n_train; i++) { /* both devices' memory is plain memory */
         const double x = 0.5 + noise(i * 7);
         if (d->ops->real == DT_F64)
