@@ -36,11 +36,11 @@ static bool kind_is(const struct fusing *pl, int i, enum op_kind kind)
 
 static void fuse_forward(const struct fusing *pl, int bn)
 {
-    int reader = only_reader(pl, bn), add = -1, relu = -1;
+    int reader = only_reader(pl, bn), add = -1, other = -1, relu = -1;
     if (kind_is(pl, reader, OP_ADD)) {
         const struct op *op = &pl->p->ops[reader];
-        int other = producer(pl, op->in[0] == pl->p->ops[bn].out ? op->in[1] : op->in[0]);
-        if (op->in[0] == op->in[1] || other > bn) /* the later one of two BNs takes the sum along */
+        other = op->in[0] == pl->p->ops[bn].out ? op->in[1] : op->in[0];
+        if (op->in[0] == op->in[1] || producer(pl, other) > bn) /* the later one of two BNs takes the sum along */
             return;
         add = reader;
         reader = only_reader(pl, add);
@@ -56,6 +56,7 @@ static void fuse_forward(const struct fusing *pl, int bn)
     pl->fused[last].skip = false;
     pl->fused[last].bn = bn;
     pl->fused[last].add = add;
+    pl->fused[last].other = other;
     pl->fused[last].relu = relu;
 }
 
@@ -83,7 +84,7 @@ void fuse_ops(const struct program *p, int first_op, int end_op, const int *read
 {
     const struct fusing pl = {.p = p, .first_op = first_op, .end_op = end_op, .readers = readers, .fused = out};
     for (int i = 0; i < p->nops; i++)
-        out[i] = (struct fused){.bn = -1, .add = -1, .relu = -1, .relu_bwd = -1, .add_bwd = -1};
+        out[i] = (struct fused){.bn = -1, .add = -1, .other = -1, .relu = -1, .relu_bwd = -1, .add_bwd = -1};
     for (int i = first_op; i < end_op && !nothing; i++) {
         if (p->ops[i].kind == OP_BN)
             fuse_forward(&pl, i);

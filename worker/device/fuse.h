@@ -14,6 +14,7 @@ struct program;
 struct fused {
     bool skip;             /* another op does it */
     int bn, add, relu;     /* forward: this op is the last of BN [+ ADD] [+ RELU]; -1 where absent */
+    int other;             /* add: the tensor that is added to BN's, else -1 */
     int relu_bwd, add_bwd; /* BN_BWD: takes these along */
     bool store_dz;         /* others read the result of relu_bwd */
 };

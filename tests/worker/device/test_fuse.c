@@ -72,6 +72,7 @@ static void a_relu_takes_its_batch_norm_along(void **state)
     assert_true(n.f[bn].skip && !n.f[relu].skip);
     assert_int_equal(bn, n.f[relu].bn);
     assert_int_equal(-1, n.f[relu].add);
+    assert_int_equal(-1, n.f[relu].other);
     assert_int_equal(find(&n, OP_RELU_BWD, 0), n.f[bwd].relu_bwd);
     assert_false(n.f[bwd].store_dz);
     end(&n);
@@ -86,6 +87,7 @@ static void the_later_of_two_batch_norms_takes_the_sum_along(void **state)
     const int relu = find(&n, OP_RELU, 0);
     assert_int_equal(find(&n, OP_BN, 1), n.f[relu].bn);
     assert_int_equal(find(&n, OP_ADD, 0), n.f[relu].add);
+    assert_int_equal(a, n.f[relu].other);
     assert_false(n.f[find(&n, OP_BN, 0)].skip);
     assert_true(n.f[find(&n, OP_BN, 1)].skip);
     end(&n);

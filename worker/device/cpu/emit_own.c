@@ -34,6 +34,11 @@ static int use(struct cpu_plan *pl, int buffer, const void *p, struct err *e)
     if (name < NO_BUFFER)                                                                                              \
         return name;
 
+#define RESULT(name, t, block)                                                                                         \
+    int name = result(pl, t, block, e);                                                                                \
+    if (name < NO_BUFFER)                                                                                              \
+        return name;
+
 /* The input takes the layout that the first convolution asks for. */
 static int emit_input(struct cpu_plan *pl, int i, struct err *e)
 {
@@ -119,71 +124,115 @@ static bool relu_of_bn(const struct cpu_plan *pl, int relu_bwd, int bn, enum sto
     return relu >= 0 && ops[relu].in[0] == ops[bn].out && pl->values[y].store == s;
 }
 
-static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
+/* What BN_BWD works on: buffers, NO_BUFFER where there is none. */
+struct bn_bwd {
+    const char *label;
+    struct layout layout;
+    enum store store;
+    bool sign_of_x; /* where the ReLU passed is told from x, not from y */
+    int x, dy, dy2, y;
+    int dz, dx; /* results: behind the ReLU, if others read it, too; behind the BN */
+};
+
+static int result(struct cpu_plan *pl, int t, int block, struct err *e)
 {
-    const struct op *op = &pl->p->ops[i];
+    if (t < 0)
+        return NO_BUFFER;
+    TRY(cpu_plan_value(pl, t, block, e));
+    return pl->values[t].buffer;
+}
+
+static int bn_bwd_operands(struct cpu_plan *pl, int i, struct bn_bwd *ret, struct err *e)
+{
+    const struct op *ops = pl->p->ops, *op = &ops[i];
     const struct fused *f = &pl->fused[i];
-    struct step *s;
-    int x = op->in[0], dy = op->in[1], dy2 = -1, y = -1, block = block_for(pl, x, -1);
-    if (!pl->bns[op->fwd].sums)
-        return err_set(e, -ENOTSUP, "the slice holds the backward of a bn, but not its forward operation");
+    int dy = op->in[1], dy2 = -1, y = -1, block = block_for(pl, op->in[0], -1);
     if (f->relu_bwd >= 0) {
-        y = pl->p->ops[f->relu_bwd].in[0];
-        dy = pl->p->ops[f->relu_bwd].in[1];
+        y = ops[f->relu_bwd].in[0];
+        dy = ops[f->relu_bwd].in[1];
     }
     if (f->add_bwd >= 0) {
-        dy = pl->p->ops[f->add_bwd].in[0];
-        dy2 = pl->p->ops[f->add_bwd].in[1];
+        dy = ops[f->add_bwd].in[0];
+        dy2 = ops[f->add_bwd].in[1];
     }
     const enum store store = pl->o.half == HALF_OPERANDS ? STORE_F32 : pl->store;
     const bool sign_of_x = f->relu_bwd >= 0 && relu_of_bn(pl, f->relu_bwd, op->fwd, store);
-    OPERAND(bx, i, x, block);
+    OPERAND(bx, i, op->in[0], block);
     OPERAND(bdy, i, dy, block);
     OPERAND(bdy2, i, dy2, block);
     OPERAND(by, i, sign_of_x ? -1 : y, block);
-    int bdz = NO_BUFFER, bdx = NO_BUFFER;
-    if (f->store_dz) {
-        int dz = pl->p->ops[f->relu_bwd].out;
-        TRY(cpu_plan_value(pl, dz, block, e));
-        bdz = pl->values[dz].buffer;
-    }
-    if (op->out >= 0) {
-        TRY(cpu_plan_value(pl, op->out, block, e));
-        bdx = pl->values[op->out].buffer;
-    }
-    TRY(cpu_plan_step(pl, cpu_step_bn_bwd,
-                      bdy2 != NO_BUFFER ? "add+relu+bn_bwd"
-                      : y >= 0          ? "relu+bn_bwd"
-                                        : "bn_bwd",
-                      i, &s, e));
-    s->store = store;
-    if (bdx != NO_BUFFER && pl->values[op->out].store != s->store) { /* wide sums, but dx is a half */
+    RESULT(bdz, f->store_dz ? ops[f->relu_bwd].out : -1, block);
+    RESULT(bdx, op->out, block);
+    *ret = (struct bn_bwd){.label = "bn_bwd",
+                           .layout = cpu_plan_layout(pl, op->in[0], block),
+                           .store = store,
+                           .sign_of_x = sign_of_x,
+                           .x = bx,
+                           .dy = bdy,
+                           .dy2 = bdy2,
+                           .y = by,
+                           .dz = bdz,
+                           .dx = bdx};
+    if (f->relu_bwd >= 0)
+        ret->label = f->add_bwd >= 0 ? "add+relu+bn_bwd" : "relu+bn_bwd";
+    return 0;
+}
+
+static int bn_bwd_sums(struct cpu_plan *pl, const struct bn_bwd *o, struct bn_bwd_sums_job *j, const struct bn_state *b,
+                       struct err *e)
+{
+    const struct view v = layout_view(&o->layout);
+    *j = (struct bn_bwd_sums_job){.v = v,
+                                  .mean = b->mean,
+                                  .scale = o->sign_of_x ? b->scale : NULL,
+                                  .beta = o->sign_of_x ? b->beta : NULL,
+                                  .sum = b->sums,
+                                  .sum_x = b->sums + view_channels(&v),
+                                  .past = past_caches(&o->layout, o->store, 3)};
+    TRY(use(pl, o->x, &j->x, e));
+    TRY(use(pl, o->dy, &j->dy, e));
+    TRY(use(pl, o->dy2, &j->dy2, e));
+    TRY(use(pl, o->y, &j->y, e));
+    return use(pl, o->dz, &j->dz, e);
+}
+
+static int bn_bwd_apply(struct cpu_plan *pl, const struct bn_bwd *o, struct bn_bwd_apply_job *j,
+                        const struct bn_state *b, struct err *e)
+{
+    *j = (struct bn_bwd_apply_job){.v = layout_view(&o->layout),
+                                   .mean = b->mean,
+                                   .scale = b->scale,
+                                   .beta = o->sign_of_x ? b->beta : NULL,
+                                   .k1 = b->k1,
+                                   .k2 = b->k2,
+                                   .past = past_caches(&o->layout, o->store, 3)};
+    TRY(use(pl, o->x, &j->x, e));
+    TRY(use(pl, o->dx, &j->dx, e));
+    if (o->dz != NO_BUFFER) /* formed once, in the pass over the sums */
+        return use(pl, o->dz, &j->dy, e);
+    TRY(use(pl, o->dy, &j->dy, e));
+    TRY(use(pl, o->dy2, &j->dy2, e));
+    return use(pl, o->y, &j->y, e);
+}
+
+static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const struct bn_state *b = &pl->bns[op->fwd];
+    struct bn_bwd o;
+    struct step *s;
+    if (!b->sums)
+        return err_set(e, -ENOTSUP, "the slice holds the backward of a bn, but not its forward operation");
+    TRY(bn_bwd_operands(pl, i, &o, e));
+    TRY(cpu_plan_step(pl, cpu_step_bn_bwd, o.label, i, &s, e));
+    s->store = o.store;
+    s->bn = &pl->bns[op->fwd];
+    if (o.dx != NO_BUFFER && pl->values[op->out].store != o.store) { /* wide sums, but dx is a half */
         s->count = layout_count(&pl->values[op->out].layout);
-        TRY(use(pl, bdx, &s->out, e));
+        TRY(use(pl, o.dx, &s->out, e));
     }
-    const struct bn_state *b = s->bn = &pl->bns[op->fwd];
-    struct layout l = cpu_plan_layout(pl, x, block);
-    struct view v = layout_view(&l);
-    s->bn_bwd.sums =
-        (struct bn_bwd_sums_job){.v = v, .mean = b->mean, .sum = b->sums, .sum_x = b->sums + view_channels(&v)};
-    s->bn_bwd.apply = (struct bn_bwd_apply_job){.v = v, .mean = b->mean, .scale = b->scale, .k1 = b->k1, .k2 = b->k2};
-    s->bn_bwd.sums.past = s->bn_bwd.apply.past = past_caches(&l, store, 3);
-    if (sign_of_x) {
-        s->bn_bwd.sums.scale = b->scale;
-        s->bn_bwd.sums.beta = s->bn_bwd.apply.beta = b->beta;
-    }
-    TRY(use(pl, bx, &s->bn_bwd.sums.x, e));
-    TRY(use(pl, bdy, &s->bn_bwd.sums.dy, e));
-    TRY(use(pl, bdy2, &s->bn_bwd.sums.dy2, e));
-    TRY(use(pl, by, &s->bn_bwd.sums.y, e));
-    TRY(use(pl, bdz, &s->bn_bwd.sums.dz, e));
-    TRY(use(pl, bx, &s->bn_bwd.apply.x, e));
-    TRY(use(pl, bdx, &s->bn_bwd.apply.dx, e));
-    if (bdz != NO_BUFFER) /* formed once, in the pass over the sums */
-        return use(pl, bdz, &s->bn_bwd.apply.dy, e);
-    TRY(use(pl, bdy, &s->bn_bwd.apply.dy, e));
-    TRY(use(pl, bdy2, &s->bn_bwd.apply.dy2, e));
-    return use(pl, by, &s->bn_bwd.apply.y, e);
+    TRY(bn_bwd_sums(pl, &o, &s->bn_bwd.sums, b, e));
+    return bn_bwd_apply(pl, &o, &s->bn_bwd.apply, b, e);
 }
 
 /* y = a [+ b] [then ReLU] */
@@ -282,14 +331,8 @@ int cpu_plan_emit_own(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct fused *f = &pl->fused[i];
-    if (f->bn >= 0) {
-        int y = pl->p->ops[f->bn].out, other = -1;
-        if (f->add >= 0) {
-            const struct op *add = &pl->p->ops[f->add];
-            other = add->in[0] == y ? add->in[1] : add->in[0];
-        }
-        return emit_bn(pl, i, f->bn, other, f->relu >= 0, e);
-    }
+    if (f->bn >= 0)
+        return emit_bn(pl, i, f->bn, f->other, f->relu >= 0, e);
     switch (op->kind) {
     case OP_INPUT:
         return emit_input(pl, i, e);

@@ -340,14 +340,8 @@ int emit_own(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct fused *f = &pl->fused[i];
-    if (f->bn >= 0) {
-        int y = pl->p->ops[f->bn].out, other = -1;
-        if (f->add >= 0) {
-            const struct op *add = &pl->p->ops[f->add];
-            other = add->in[0] == y ? add->in[1] : add->in[0];
-        }
-        return emit_bn(pl, i, f->bn, other, f->relu >= 0, e);
-    }
+    if (f->bn >= 0)
+        return emit_bn(pl, i, f->bn, f->other, f->relu >= 0, e);
     switch (op->kind) {
     case OP_INPUT:
         return emit_input(pl, i, e);

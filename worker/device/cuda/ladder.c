@@ -95,9 +95,8 @@ static void climb_dual(struct cuda_plan *pl, int last)
     const struct fused *f = &pl->fused[last];
     if (f->bn < 0 || f->add < 0)
         return;
-    const struct op *add = op_at(pl, f->add);
-    const int t = add->in[0] == op_at(pl, f->bn)->out ? add->in[1] : add->in[0], bn = producer(pl, t);
-    if (bn < 0 || op_at(pl, bn)->kind != OP_BN || pl->fused[bn].skip || pl->readers[t] != 1)
+    const int bn = producer(pl, f->other);
+    if (bn < 0 || op_at(pl, bn)->kind != OP_BN || pl->fused[bn].skip || pl->readers[f->other] != 1)
         return;
     pl->rungs[last].dual = bn;
     pl->rungs[bn].unwritten = true;
