@@ -7,24 +7,14 @@ bool half_compute(const struct plan_options *o)
     return o->compute == DT_F16 || o->compute == DT_BF16;
 }
 
-static bool is_product(enum op_kind k)
+static bool is_forward_product(enum op_kind k)
 {
     return k == OP_CONV || k == OP_LINEAR;
 }
 
 bool half_casts(const struct op *op)
 {
-    switch (op->kind) {
-    case OP_CONV:
-    case OP_CONV_BWD_DATA:
-    case OP_CONV_BWD_PARAM:
-    case OP_LINEAR:
-    case OP_LINEAR_BWD_DATA:
-    case OP_LINEAR_BWD_PARAM:
-        return true;
-    default:
-        return false;
-    }
+    return op_is_product(op->kind);
 }
 
 static const struct op *writer(const struct program *p, int tensor)
@@ -54,14 +44,14 @@ bool half_tensor(const struct program *p, const struct plan_options *o, int tens
         return false;
     const int of = gradient_of(p, op);
     const struct op *made = of >= 0 ? writer(p, of) : NULL;
-    return half_casts(op) || (made && is_product(made->kind));
+    return half_casts(op) || (made && is_forward_product(made->kind));
 }
 
 bool half_weight(const struct program *p, const struct plan_options *o, int param)
 {
     for (int i = 0; i < p->nfwd && half_compute(o); i++) {
         const struct op *op = &p->ops[i];
-        if (is_product(op->kind) && op->param[0] == param)
+        if (is_forward_product(op->kind) && op->param[0] == param)
             return true;
         if (op->kind == OP_BN && (op->param[0] == param || op->param[1] == param))
             return o->half_bn;

@@ -26,6 +26,12 @@ const char *op_name(enum op_kind k)
     return (unsigned)k < OP_KINDS ? name[k] : "?";
 }
 
+bool op_is_product(enum op_kind k)
+{
+    return k == OP_CONV || k == OP_CONV_BWD_DATA || k == OP_CONV_BWD_PARAM || k == OP_LINEAR ||
+           k == OP_LINEAR_BWD_DATA || k == OP_LINEAR_BWD_PARAM;
+}
+
 int builder_fail(struct builder *b, const char *fmt, ...)
 {
     if (b->err.code)

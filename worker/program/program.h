@@ -50,6 +50,7 @@ enum op_kind {
         OP_KINDS
 };
 const char *op_name(enum op_kind k);
+bool op_is_product(enum op_kind k); /* of matrices: CONV, LINEAR and their backward ops */
 
 struct op {
     enum op_kind kind;

@@ -206,12 +206,6 @@ int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struc
 
 /* --- creating */
 
-static bool is_dnn(enum op_kind k)
-{
-    return k == OP_CONV || k == OP_CONV_BWD_DATA || k == OP_CONV_BWD_PARAM || k == OP_LINEAR ||
-           k == OP_LINEAR_BWD_DATA || k == OP_LINEAR_BWD_PARAM;
-}
-
 static void keep_results(struct cpu_plan *pl)
 {
     for (int t = 0; t < pl->p->ntensors; t++)
@@ -266,7 +260,7 @@ static int build(struct cpu_plan *pl, struct err *e)
     for (int i = pl->first_op; i < pl->end_op; i++) {
         if (pl->fused[i].skip)
             continue;
-        TRY(is_dnn(pl->p->ops[i].kind) ? cpu_plan_emit_dnn(pl, i, e) : cpu_plan_emit_own(pl, i, e));
+        TRY(op_is_product(pl->p->ops[i].kind) ? cpu_plan_emit_dnn(pl, i, e) : cpu_plan_emit_own(pl, i, e));
     }
     keep_results(pl);
     TRY(cpu_plan_place(pl, e));
