@@ -209,6 +209,17 @@ static int judge(struct step *t, double *m, bool *ret_skipped, double *ret_norm,
     return 0;
 }
 
+struct step_result step_result_of(const double m[METRIC_N])
+{
+    return (struct step_result){.done = true,
+                                .loss = m[METRIC_LOSS],
+                                .top1 = m[METRIC_TOP1],
+                                .top5 = m[METRIC_TOP5],
+                                .count = m[METRIC_COUNT],
+                                .stop = m[METRIC_STOP],
+                                .bad = m[METRIC_BAD]};
+}
+
 static int step_now(struct step *t, double lr, int stop, struct step_result *ret, struct err *e)
 {
     struct state *s = t->state;
@@ -237,18 +248,12 @@ static int step_now(struct step *t, double lr, int stop, struct step_result *ret
         TRY(step_update(t, lr, e));
     trace_span(t->trace, "optimizer", "update", reduced);
 
-    *ret = (struct step_result){.done = true,
-                                .lr = lr,
-                                .loss = m[METRIC_LOSS],
-                                .top1 = m[METRIC_TOP1],
-                                .top5 = m[METRIC_TOP5],
-                                .count = m[METRIC_COUNT],
-                                .stop = m[METRIC_STOP],
-                                .bad = m[METRIC_BAD],
-                                .skipped = skipped,
-                                .grad_norm = norm,
-                                .wait_ns = loaded - start,
-                                .total_ns = clock_ns() - start};
+    *ret = step_result_of(m);
+    ret->lr = lr;
+    ret->skipped = skipped;
+    ret->grad_norm = norm;
+    ret->wait_ns = loaded - start;
+    ret->total_ns = clock_ns() - start;
     return 0;
 }
 

@@ -67,18 +67,12 @@ int train_catch_up(struct step *t, struct step_result *ret, struct err *e)
     if (v.skipped && !isfinite(m[METRIC_LOSS]))
         m[METRIC_LOSS] = m[METRIC_TOP1] = m[METRIC_TOP5] = m[METRIC_COUNT] = 0;
     const int64_t now = clock_ns(), since = h->taken_ns > h->began_ns ? h->taken_ns : h->began_ns;
-    *ret = (struct step_result){.done = true,
-                                .lr = h->lr,
-                                .loss = m[METRIC_LOSS],
-                                .top1 = m[METRIC_TOP1],
-                                .top5 = m[METRIC_TOP5],
-                                .count = m[METRIC_COUNT],
-                                .stop = m[METRIC_STOP],
-                                .bad = m[METRIC_BAD],
-                                .skipped = v.skipped,
-                                .grad_norm = m[METRIC_NORM],
-                                .wait_ns = h->wait_ns,
-                                .total_ns = now - since};
+    *ret = step_result_of(m);
+    ret->lr = h->lr;
+    ret->skipped = v.skipped;
+    ret->grad_norm = m[METRIC_NORM];
+    ret->wait_ns = h->wait_ns;
+    ret->total_ns = now - since;
     h->taken_ns = now;
     return 0;
 }
