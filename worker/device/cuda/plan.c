@@ -228,12 +228,6 @@ static int channels_of_input(const struct cuda_plan *pl)
     return (c + group - 1) / group * group;
 }
 
-static bool is_product(enum op_kind k)
-{
-    return k == OP_CONV || k == OP_CONV_BWD_DATA || k == OP_CONV_BWD_PARAM || k == OP_LINEAR ||
-           k == OP_LINEAR_BWD_DATA || k == OP_LINEAR_BWD_PARAM;
-}
-
 /* Metrics are sums of what follows; what the step sets later starts at 0. */
 static int emit_clear(struct cuda_plan *pl, struct err *e)
 {
@@ -256,7 +250,7 @@ static int build(struct cuda_plan *pl, struct err *e)
     TRY(emit_clear(pl, e));
     for (int i = pl->first_op; i < pl->end_op; i++) {
         if (!pl->fused[i].skip)
-            TRY(is_product(pl->p->ops[i].kind) ? emit_product(pl, i, e) : emit_own(pl, i, e));
+            TRY(op_is_product(pl->p->ops[i].kind) ? emit_product(pl, i, e) : emit_own(pl, i, e));
     }
     TRY(cuda_plan_flush(pl, pl->end_op - 1, e));
     keep_results(pl);
