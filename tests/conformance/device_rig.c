@@ -19,13 +19,17 @@ const struct mode mode_fp16_o3 = {.name = "fp16 O3", .compute = DT_F16, .emulate
 const struct mode mode_nchw = {.name = "nchw", .compute = DT_F32, .format = MEMORY_NCHW};
 const struct mode mode_fp16_nchw = {.name = "fp16 nchw", .compute = DT_F16, .format = MEMORY_NCHW};
 const struct mode mode_bf16_nchw = {.name = "bf16 nchw", .compute = DT_BF16, .format = MEMORY_NCHW};
+const struct mode mode_tf32 = {.name = "tf32", .compute = DT_F32, .tf32 = true};
 const struct mode mode_nhwc = {.name = "nhwc", .compute = DT_F32, .format = MEMORY_NHWC};
 
 void side_open(struct side *s, const char *device, const struct program *p, const struct mode *m, int batch,
                bool training, bool keep_all, int threads)
 {
     *s = (struct side){.p = p, .mode = *m, .n = batch, .training = training};
-    MUST(rig_open(&s->d, device, &(struct device_options){.threads = threads}, e));
+    const struct device_options options = {
+        .threads = threads,
+        .gpu = {.tf32 = m->tf32, .fused = !m->unfused, .tune = m->timed, .deterministic = !m->timed}};
+    MUST(rig_open(&s->d, device, &options, e));
     size_t real = dtype_size(s->d->ops->real);
     MUST(s->d->ops->alloc(s->d, p->n_train * real, &s->params, e));
     MUST(s->d->ops->alloc(s->d, p->n_stats * real, &s->stats, e));

@@ -11,9 +11,7 @@ const char *const rig_device = "cuda";
 
 int rig_open(struct device **ret, const char *name, const struct device_options *o, struct err *e)
 {
-    struct device_options own = *o;
-    own.gpu.fused = true; /* the rest as it comes: graphs, no TF32 */
-    return device_open(ret, name, &own, e);
+    return device_open(ret, name, o, e);
 }
 
 /* Before main(): the suites know nothing of devices that may be missing. */

@@ -10,10 +10,13 @@ const char *const rig_device = "cuda";
 int rig_open(struct device **ret, const char *name, const struct device_options *o, struct err *e)
 {
     struct gpu *g;
+    struct cuda_options own;
+    struct cudnn_options none;
     if (strcmp(name, "cuda"))
         return device_ref_ops.open(ret, o, e);
     fake_gpu_open(&g, &(struct fake_options){0});
-    return cuda_open_on(ret, g, NULL, &(struct cuda_options){.graphs = true}, e);
+    cuda_options_from(o, &own, &none);
+    return cuda_open_on(ret, g, NULL, &own, e);
 }
 
 size_t rig_plan_bytes(const struct plan *pl)
