@@ -4,6 +4,8 @@
  *   (fp16: u = 2^-11 and, below 2^-14, 2^-25; its gradients of weights are stored so, too; the cuda device stores those of bf16 so)
  *   multilinear ops   |error| <= c sqrt(k) eps S + u |value|, c = 4, k = length of the sum, S = sum of |a_i b_i|, which ref itself
  *                     computes from absolute values. sqrt(k): rounding errors of a sum are independent of one another
+ *   tf32              convolutions and linear layers: operands lose what is beyond 11 bits, 2^-10 of each at most (cut off; rounded: half
+ *                     of it), so 2 * 2^-10 S more
  *   relu, max pooling exact
  *   bn                bn_bounds() follows rounding through the formula; sums run over at most 128 values in fp32: 12 eps each
  *   cross entropy     double inside, so one rounding of the result: 2 eps |value| + u |value|
@@ -257,6 +259,12 @@ static bool linear_kind(enum op_kind k)
            k != OP_XENT_BWD;
 }
 
+/* What rounding the operands of a product to TF32 may do to a sum of size 1. */
+static double tf32_loss(const struct op *op, const struct mode *m)
+{
+    return m->tf32 && op_is_product(op->kind) ? 0x1p-9 : 0;
+}
+
 /* Bounds for bn in units of eps: y and dx per element, the gradients of gamma and beta per channel. xhat is wrong by what x and
  * the mean lose in the subtraction, by the mean's own sum, and by the deviation's sum (12 = sqrt(128) and a little). */
 struct bn_bounds {
@@ -347,7 +355,7 @@ static void compare_op(const struct side *got, const struct side *ref, const str
     const double u = t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0, tiny = t == DT_F16 ? 0x1p-25 : 0;
     const struct op *op = &ref->p->ops[i];
     const char *name = op_name(op->kind);
-    double factor = C * sqrt(reduction(ref->p, op, s->n)) * EPS;
+    const double lost = tf32_loss(op, &got->mode), factor = C * sqrt(reduction(ref->p, op, s->n)) * EPS;
     struct bn_bounds bn = {0};
     if (op->kind == OP_BN || op->kind == OP_BN_BWD)
         bn = bn_bounds(ref, size != NULL);
@@ -359,7 +367,7 @@ static void compare_op(const struct side *got, const struct side *ref, const str
         for (size_t k = 0; k < side_count(ref, op->out); k++) {
             double bound = u * fabs(w[k]) + tiny;
             if (z)
-                bound += factor * z[k] + (twice ? u * z[k] : 0);
+                bound += (factor + lost) * z[k] + (twice ? u * z[k] : 0);
             else if (op->kind == OP_BN)
                 bound += EPS * bn.y[k];
             else if (op->kind == OP_BN_BWD)
@@ -383,7 +391,8 @@ static void compare_op(const struct side *got, const struct side *ref, const str
             arena_get(ref, ref->reduce, pr->offset + k, &w, 1);
             if (op->kind != OP_BN_BWD)
                 arena_get(size, size->reduce, pr->offset + k, &z, 1);
-            double bound = op->kind == OP_BN_BWD ? EPS * (q ? bn.dbeta[k] : bn.dgamma[k]) : factor * z;
+            double bound =
+                op->kind == OP_BN_BWD ? EPS * (q ? bn.dbeta[k] : bn.dgamma[k]) : (factor + (q ? 0 : lost)) * z;
             if (op->kind != OP_BN_BWD && (t == DT_F16 || strcmp(rig_device, "cuda") == 0))
                 bound += u * fabs(w) + tiny;
             judge(v, q ? "gradient of bias" : "gradient of weight", s, k, g, w, bound);
@@ -492,15 +501,17 @@ static const struct {
 enum { NMUTANTS = sizeof(mutants) / sizeof(mutants[0]) };
 _Static_assert((int)NMUTANTS == (int)OP_KINDS, "one mutant for every kind of op");
 
-/* device_suite fp32|emulated|bf16|fp16|native-fp16|fp16-O1|nchw|nhwc: all ops in one type. Without bf16 units bf16 is skipped as a whole. */
+/* device_suite fp32|tf32|emulated|bf16|fp16|native-fp16|fp16-O1|nchw|nhwc: all ops in one type. Without bf16 units bf16 is skipped as a whole. */
 int main(int argc, char **argv)
 {
     static const struct {
         const char *arg;
         const struct mode *mode;
-    } modes[] = {{"fp32", &mode_f32},           {"emulated", &mode_emulated}, {"bf16", &mode_bf16},
-                 {"fp16", &mode_fp16_o2},       {"fp16-O1", &mode_fp16_o1},   {"nchw", &mode_nchw},
-                 {"nhwc", &mode_nhwc},          {"native-fp16", &mode_fp16},  {"fp16-nchw", &mode_fp16_nchw},
+    } modes[] = {{"fp32", &mode_f32},           {"tf32", &mode_tf32},
+                 {"emulated", &mode_emulated},  {"bf16", &mode_bf16},
+                 {"fp16", &mode_fp16_o2},       {"fp16-O1", &mode_fp16_o1},
+                 {"nchw", &mode_nchw},          {"nhwc", &mode_nhwc},
+                 {"native-fp16", &mode_fp16},   {"fp16-nchw", &mode_fp16_nchw},
                  {"bf16-nchw", &mode_bf16_nchw}};
     static struct subject subjects[GROUPS + NMUTANTS];
     static struct CMUnitTest tests[GROUPS + NMUTANTS];
@@ -509,7 +520,7 @@ int main(int argc, char **argv)
         if (argc == 2 && strcmp(argv[1], modes[i].arg) == 0)
             mode = modes[i].mode;
     if (!mode) {
-        fprintf(stderr, "usage: device_suite fp32|emulated|bf16|fp16|native-fp16|fp16-O1|nchw|nhwc\n");
+        fprintf(stderr, "usage: device_suite fp32|tf32|emulated|bf16|fp16|native-fp16|fp16-O1|nchw|nhwc\n");
         return 2;
     }
     if (!native(mode)) {
