@@ -24,6 +24,8 @@ enum { LEAVE_MS = 10000, EXIT_WRONG = 1, DEVICE_HOST = 0 };
 struct options {
     const char *comm;
     int device;            /* DEVICE_HOST or cuda */
+    const char *gpus;      /* one for each local rank; NULL: in turn */
+    bool oversubscribe;    /* ranks may share a GPU */
     int call, type, redop; /* 0: all, else one more than its number */
     int64_t least, most, factor, iters, warmup;
     double timeout;
@@ -42,6 +44,15 @@ struct options {
          .def = "host",                                                                                                \
          .choices = "host|cuda",                                                                                       \
          .help = "where buffers are: in host memory, or a GPU's (nccl; gloo stages them)"},                            \
+        {.name = "gpus",                                                                                               \
+         .type = ARG_STRING,                                                                                           \
+         .at = AT(gpus),                                                                                               \
+         .metavar = "LIST",                                                                                            \
+         .help = "--device cuda: GPUs of this machine's ranks, comma-separated; default: each its own"},               \
+        {.name = "oversubscribe",                                                                                      \
+         .type = ARG_FLAG,                                                                                             \
+         .at = AT(oversubscribe),                                                                                      \
+         .help = "let ranks share GPUs where a machine has more ranks than GPUs; else that is refused"},               \
         {.name = "call",                                                                                               \
          .type = ARG_CHOICE,                                                                                           \
          .at = AT(call),                                                                                               \
@@ -329,7 +340,11 @@ static int open_ranks(struct bench *b, struct err *e)
     if (o.world > KNOWN_WORLD_MAX)
         return err_set(e, ERR_USAGE, "%d ranks: results are known for up to %d", o.world, KNOWN_WORLD_MAX);
     if (b->o->device != DEVICE_HOST) {
-        const struct device_options d = {.threads = 1, .index = (int)b->env.local_rank};
+        const struct device_options d = {.threads = 1,
+                                         .choice = {.local_rank = (int)b->env.local_rank,
+                                                    .local_world = (int)b->env.local_world_size,
+                                                    .list = b->o->gpus,
+                                                    .oversubscribe = b->o->oversubscribe}};
         TRY(device_open(&b->device, "cuda", &d, e));
         b->stream = b->device->ops->async->compute(b->device);
         o.device = b->device;

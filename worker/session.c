@@ -142,6 +142,11 @@ static struct optimizer choose_optimizer(const struct train_config *c)
     return o;
 }
 
+static enum half_rule half_rule(const struct precision *p)
+{
+    return p->level == LEVEL_O1 ? HALF_OPERANDS : HALF_STORED;
+}
+
 static int open_device(struct session *s, const struct env_contract *env, struct err *e)
 {
     struct device_options o = {.threads = s->threads};
@@ -152,12 +157,11 @@ static int open_device(struct session *s, const struct env_contract *env, struct
                                    .oversubscribe = s->cfg->oversubscribe};
     TRY(device_open(&s->device, s->cfg->device, &o, e));
     const struct device_ops *ops = s->device->ops;
-    const bool native = ops->native(s->device, DT_BF16);
     struct precision *p = &s->precision;
-    TRY(precision_resolve(&s->cfg->precision, native, p, e));
+    TRY(precision_resolve(&s->cfg->precision, ops->native(s->device, DT_BF16, HALF_STORED), p, e));
     const bool half = p->half == DT_F16 || p->half == DT_BF16;
     s->compute = half ? p->half : ops->real;
-    s->emulate = half && !(native && p->half == DT_BF16 && p->level != LEVEL_O1);
+    s->emulate = half && !ops->native(s->device, p->half, half_rule(p));
     s->format = s->cfg->channels_last ? MEMORY_NHWC : (enum memory_format)s->cfg->format;
     if (s->format != MEMORY_AUTO && ops->real == DT_F64)
         return err_set(e, ERR_USAGE, "--memory-format %s: the ref device has a format of its own",
@@ -245,7 +249,7 @@ static int open_plan(struct session *s, bool training, struct plan **ret, struct
                              .training = training,
                              .compute = s->compute,
                              .emulate = s->emulate,
-                             .half = s->precision.level == LEVEL_O1 ? HALF_OPERANDS : HALF_STORED,
+                             .half = half_rule(&s->precision),
                              .half_bn = s->precision.half_bn,
                              .format = s->format,
                              .params = average ? st->ema_params : st->params,

@@ -447,7 +447,7 @@ static bool native(const struct mode *m)
 {
     struct device *d;
     assert_int_equal(0, rig_open(&d, rig_device, &(struct device_options){.threads = 1}, NULL));
-    bool yes = m->emulate || d->ops->native(d, m->compute);
+    bool yes = m->emulate || d->ops->native(d, m->compute, m->half);
     d->ops->close(d);
     return yes;
 }

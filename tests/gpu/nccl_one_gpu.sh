@@ -6,5 +6,5 @@ crun=$1 trainer=$2
 for command in comm-test comm-bench; do
     CUDA_VISIBLE_DEVICES=0 "$crun" --standalone --nproc_per_node 2 sh -c '
         export NCCL_HOSTID=rank$RANK NCCL_SOCKET_IFNAME=lo NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 LOCAL_RANK=0
-        exec "$@"' sh "$trainer" "$command" --device cuda --comm nccl --max-bytes 1048576
+        exec "$@"' sh "$trainer" "$command" --device cuda --comm nccl --oversubscribe --max-bytes 1048576
 done

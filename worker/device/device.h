@@ -222,7 +222,8 @@ struct device_ops {
 
     /* One line for the log: instruction set, library version, what is emulated. */
     int (*describe)(struct device *d, char *out, size_t cap);
-    bool (*native)(struct device *d, enum dtype compute); /* runs it in hardware at full speed */
+    bool (*native)(struct device *d, enum dtype compute,
+                   enum half_rule half); /* plans it without plan_options.emulate */
     /* What plans chose by timing, as JSON (malloc'ed), and back before planning. NULL: nothing is chosen so. */
     int (*choices)(struct device *d, char **ret, struct err *e);
     int (*choose)(struct device *d, const char *json, struct err *e);

@@ -131,10 +131,10 @@ static int cpu_describe(struct device *d, char *out, size_t cap)
                     c->threads, c->threads == 1 ? "" : "s", c->native_bf16 ? "native" : "emulated");
 }
 
-static bool cpu_native(struct device *d, enum dtype compute)
+static bool cpu_native(struct device *d, enum dtype compute, enum half_rule half)
 {
     const struct cpu *c = (const struct cpu *)d;
-    return compute == DT_F32 || (compute == DT_BF16 && c->native_bf16);
+    return compute == DT_F32 || (compute == DT_BF16 && c->native_bf16 && half == HALF_STORED);
 }
 
 const struct device_ops device_cpu_ops = {

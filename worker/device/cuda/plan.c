@@ -259,7 +259,13 @@ static int build(struct cuda_plan *pl, struct err *e)
 
 static int check_type(const struct plan_options *o, struct err *e)
 {
-    if (o->compute == DT_F32 || ((o->compute == DT_BF16 || o->compute == DT_F16) && !o->emulate))
+    const bool half = o->compute == DT_BF16 || o->compute == DT_F16;
+    if (half && o->half == HALF_OPERANDS)
+        return err_set(e, -ENOTSUP,
+                       "--opt-level O1: the cuda device has no halves between fp32 activations (O0 and O2 are there)");
+    if (half && o->half_bn)
+        return err_set(e, -ENOTSUP, "the cuda device keeps batch norm in fp32 (--keep-batchnorm-fp32 True)");
+    if (o->compute == DT_F32 || (half && !o->emulate))
         return 0;
     return err_set(e, -ENOTSUP, "the cuda device computes in F32, F16 or BF16, not in %s%s",
                    o->emulate ? "emulated " : "", dtype_name(o->compute));

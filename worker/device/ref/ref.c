@@ -294,7 +294,7 @@ static int ref_describe(struct device *d, char *out, size_t cap)
     return 0;
 }
 
-static bool ref_native(struct device *d, enum dtype compute)
+static bool ref_native(struct device *d, enum dtype compute, enum half_rule half)
 {
     return compute == DT_F64;
 }

@@ -1,0 +1,97 @@
+"""trainer's way to a GPU from the command line to the exit code, over a GPU that is not there (tests/worker/device/cuda/fake_module.c): the real
+host code and the real kernels, run by the processor."""
+import os
+import re
+
+import numpy as np
+import pytest
+
+from metrics_file import loss_curve, steps_of
+from support import BUILD, CRUN, TRAINER, run
+
+MODULE = BUILD / "tests" / "worker" / "device" / "cuda" / "fake_cuda.so"
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return shapes(28, 24, 8, 3)
+
+
+def env(gpus=1):
+    return {**os.environ, "CRUN_CUDA_MODULE": str(MODULE), "FAKE_GPUS": str(gpus)}
+
+
+def command(data, out, *args, device="cuda", steps=4):
+    return [TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "convnet", "--image-size", 28, "--batch-size", 4,
+            "--max-steps", steps, "--num-epochs", 9, "--lr", 1e-4, "--lr-policy", "fixed", "--seed", 3, "--device", device, "--checkpoint-dir", out, *args]
+
+
+def train(*args, gpus=1, launch=(), **kw):
+    p = run(*launch, *command(*args, **kw), env=env(gpus))
+    assert p.returncode == 0, p.stdout + p.stderr
+    return p
+
+
+def apart(a, b):
+    a, b = loss_curve(a), loss_curve(b)
+    assert len(a) == len(b) > 0
+    return np.max(np.abs(a - b) / b)
+
+
+@pytest.mark.parametrize("precision,banner,bound", [("off", "; fp32;", 1e-3), ("bf16", "; bf16 (O2);", 1e-2), ("fp16", "; fp16 (O2);", 1e-3)])
+def test_it_trains_in_each_type(data, tmp_path, precision, banner, bound):
+    p = train(data, tmp_path / "cuda", "--amp", precision, "--loss-scale", 128)
+    assert banner in p.stderr, p.stderr  # natively: nothing is emulated
+    train(data, tmp_path / "cpu", device="cpu")
+    assert apart(tmp_path / "cuda", tmp_path / "cpu") < bound
+
+
+def test_an_overflow_in_fp16_is_left_out_and_halves_the_scale(data, tmp_path):
+    train(data, tmp_path, "--amp", "fp16", "--lr", 0.1, steps=6)
+    last = steps_of(tmp_path)[-1]
+    assert last["skipped"] > 0 and last["loss_scale"] == 65536 / 2 ** last["skipped"]
+
+
+def test_a_run_that_goes_on_takes_the_same_steps(data, tmp_path):
+    train(data, tmp_path / "whole", "--amp", "fp16")
+    train(data, tmp_path / "parts", "--amp", "fp16", steps=2)
+    train(data, tmp_path / "parts", "--amp", "fp16", "--resume", "auto")
+    assert apart(tmp_path / "parts", tmp_path / "whole") == 0
+
+
+@pytest.mark.parametrize("args,says", [(["--opt-level", "O1"], "--opt-level O1"), (["--opt-level", "O3"], "--keep-batchnorm-fp32 True")])
+def test_levels_that_it_does_not_have_are_refused(data, tmp_path, args, says):
+    p = run(*command(data, tmp_path, *args), env=env())
+    assert p.returncode == 69 and says in p.stderr.splitlines()[-1], p.stderr
+
+
+def test_two_ranks_with_a_gpu_each_train_as_one(data, tmp_path):
+    two = [CRUN, "--standalone", "--nproc_per_node", 2]
+    p = train(data, tmp_path / "two", "--comm", "gloo", "--sync-bn", launch=two, gpus=2)
+    assert "fake GPU 0 of 2" in p.stderr and "fake GPU 1 of 2" in p.stderr
+    train(data, tmp_path / "one", "--sync-bn")
+    assert apart(tmp_path / "two", tmp_path / "one") < 1e-5
+
+
+def test_evaluation_and_predictions_agree(data, tmp_path):
+    train(data, tmp_path)
+    p = run(*command(data, tmp_path, "--evaluate", "--resume", tmp_path), env=env())
+    accuracy = re.search(r"\* Acc@1 ([\d.]+)", p.stdout)[1]
+    p = run(TRAINER, "predict", "--checkpoint", tmp_path, "--device", "cuda", "--topk", 1, data / "val", env=env())
+    assert p.returncode == 0, p.stderr
+    said = re.findall(r"val/(\w+)/\S+\n\s+[\d.]+ %  (\w+)", p.stdout)
+    assert len(said) == 8 and f"{100 * sum(a == b for a, b in said) / 8:.3f}" == accuracy
+
+
+def test_collectives_are_measured_between_gpus_and_not_on_one(tmp_path):
+    args = ["comm-test", "--device", "cuda", "--comm", "gloo", "--call", "all_reduce", "--type", "float", "--max-bytes", 64]
+    p = run(CRUN, "--standalone", "--nproc_per_node", 3, TRAINER, *args, env=env(3))
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert sorted(re.findall(r"fake GPU (\d) of 3", p.stderr)) == ["0", "1", "2"]
+    two = [CRUN, "--standalone", "--nproc_per_node", 2, TRAINER, *args]
+    p = run(*two, env=env(1))
+    assert p.returncode != 0 and "2 ranks on this machine, but 1 GPU can be used here" in p.stderr
+    p = run(*two, "--oversubscribe", env=env(1))
+    assert p.returncode == 0 and p.stderr.count("fake GPU 0 of 1") == 2, p.stderr
+    p = run(*two, "--gpus", "2,1", env=env(3))
+    assert p.returncode == 0 and sorted(re.findall(r"fake GPU (\d) of 3", p.stderr)) == ["1", "2"], p.stderr

@@ -1,0 +1,61 @@
+/* A GPU module without a GPU, for CRUN_CUDA_MODULE: trainer's own way to a GPU, from the command line to the exit code, over the fake one.
+ *   FAKE_GPUS   how many there are, default 1
+ *   FAKE_CARD   properties of the card to plan for (h200.json): cuDNN chooses what runs, as on a GPU; unset: there is no cuDNN */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/err.h"
+#include "tests/worker/device/cuda/fake_gpu.h"
+#include "tests/worker/device/cuda/properties.h"
+#include "worker/device/cuda/cuda.h"
+#include "worker/device/cuda/dnn.h"
+#include "worker/device/cuda/module.h"
+#include "worker/device/device.h"
+
+static struct device_ops ops;
+
+static int count(struct err *e)
+{
+    const char *n = getenv("FAKE_GPUS");
+    return n ? atoi(n) : 1;
+}
+
+static int fake_open(struct device **ret, const struct device_options *o, struct err *e)
+{
+    struct cuda_options options;
+    struct cudnn_options d;
+    struct gpu *g;
+    struct cudnn *dnn = NULL;
+    const char *card = getenv("FAKE_CARD");
+    cuda_options_from(o, &options, &d);
+    fprintf(stderr, "fake GPU %d of %d\n", o->index, count(e));
+    if (card) {
+        char *props = properties_read(card);
+        d.props_json = props;
+        const int rc = cudnn_open(&dnn, &d, e);
+        free(props);
+        TRY(rc);
+    }
+    const int rc = fake_gpu_open(&g, &(struct fake_options){0});
+    if (rc < 0) {
+        cudnn_close(dnn);
+        return err_errno(e, -rc, "a fake GPU");
+    }
+    return cuda_open_on(ret, g, dnn, &options, e);
+}
+
+static int properties(int index, char **ret, struct err *e)
+{
+    return err_set(e, -ENOTSUP, "a fake GPU has no properties");
+}
+
+__attribute__((visibility("default"))) extern struct cuda_module trainer_cuda_module;
+struct cuda_module trainer_cuda_module = {
+    .abi = CUDA_MODULE_ABI, .version = CRUN_VERSION, .device = &ops, .count = count, .properties = properties};
+
+__attribute__((constructor)) static void begin(void)
+{
+    ops = device_cuda_ops;
+    ops.open = fake_open;
+}
