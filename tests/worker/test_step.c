@@ -11,12 +11,10 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "tests/worker/step_rig.h"
 #include "worker/comm/comm.h"
-#include "worker/data/dataset.h"
-#include "worker/data/loader.h"
 #include "worker/device/device.h"
 #include "worker/model/model.h"
-#include "worker/parallel/ddp.h"
 #include "worker/program/program.h"
 #include "worker/state.h"
 #include "worker/step.h"
@@ -66,66 +64,27 @@ static int one_rank(struct rank *r, struct err *e)
     struct device_ops ops = device_ref_ops;
     struct device *d;
     struct program *p;
-    struct state s;
-    struct dataset *set;
-    struct loader *loader;
-    struct plan *plan;
-    struct ddp *ddp;
-    struct update_slice *slices;
-    int nslices;
-    struct model_options o = {.arch = "convnet", .classes = 3, .channels = 1, .image_size = 28, .std = {1, 1, 1, 1}};
-    struct dataset_options null = {
-        .kind = DATASET_NULL, .num_labels = 3, .null_samples = BATCH * STEPS, .null_size = 28};
-    struct loader_options l = {.sampler = {.n = BATCH * STEPS, .batch = BATCH, .rank = r->comm->rank, .world = WORLD},
-                               .input = {.size = 28, .channels = 1},
-                               .threads = 1};
-    const struct optimizer sgd = {.rule = UPDATE_SGD, .momentum = 0.9, .decay_vectors = true};
+    struct step_rig rig;
+    const struct model_options o = {
+        .arch = "convnet", .classes = 3, .channels = 1, .image_size = 28, .std = {1, 1, 1, 1}};
+    const struct step_rig_options ro = {.optimizer = {.rule = UPDATE_SGD, .momentum = 0.9, .decay_vectors = true},
+                                        .precision = r->precision,
+                                        .batch = BATCH,
+                                        .steps = STEPS,
+                                        .parts = 1,
+                                        .emulate = true};
     TRY(device_open(&d, "ref", &(struct device_options){.threads = 1}, e));
     TRY(model_build(&p, &o, e));
-    TRY(state_init(&s, d, p, &(struct state_options){.seed = 1}, e));
-    s.loss_scale = r->precision.scale;
-    TRY(dataset_open(&set, "null", &null, e));
-    TRY(loader_create(&loader, set, &l, e));
-    TRY(loader_seek(loader, 0, 0, 1, e));
-    struct plan_options po = {.batch = BATCH / WORLD,
-                              .training = true,
-                              .compute = DT_F16,
-                              .emulate = true,
-                              .params = s.params,
-                              .stats = s.stats,
-                              .reduce = s.reduce};
-    TRY(d->ops->plan(d, p, &po, &plan, e));
-    TRY(ddp_create(&ddp, r->comm, s.reduce, p->n_train, p->n_reduce - p->n_train, s.real,
-                   &(struct ddp_options){.wire = DT_F64}, e));
-    TRY(step_slices(p, &sgd, &slices, &nslices, e));
-    struct step t = {.state = &s,
-                     .loader = loader,
-                     .plan = plan,
-                     .ddp = ddp,
-                     .optimizer = sgd,
-                     .bn_momentum = 0.1,
-                     .slices = slices,
-                     .nslices = nslices,
-                     .parts = 1,
-                     .part = BATCH / WORLD,
-                     .precision = r->precision,
-                     .grad_batch = BATCH,
-                     .check = true};
+    TRY(step_rig_open(&rig, d, p, r->comm, &ro, e));
     ops.run = run_and_poison;
     d->ops = &ops;
     self = r;
-    its_state = &s;
-    int rc = steps(r, &t, e);
+    its_state = &rig.state;
+    int rc = steps(r, &rig.step, e);
     d->ops = &device_ref_ops;
     if (rc < 0)
         r->comm->ops->abort(r->comm);
-    free(slices);
-    ddp_destroy(ddp);
-    d->ops->plan_close(plan);
-    loader_destroy(loader);
-    dataset_close(set);
-    state_finish(&s);
-    program_destroy(p);
+    step_rig_close(&rig);
     d->ops->close(d);
     return rc;
 }

@@ -13,14 +13,9 @@
 #include "common/err.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "tests/worker/device/cuda/tiny.h"
+#include "tests/worker/step_rig.h"
 #include "worker/comm/comm.h"
-#include "worker/data/dataset.h"
-#include "worker/data/loader.h"
 #include "worker/device/cuda/cuda.h"
-#include "worker/parallel/ddp.h"
-#include "worker/program/program.h"
-#include "worker/state.h"
-#include "worker/step.h"
 
 enum { BATCH = 4, STEPS = 20, KEEP = 64 };
 
@@ -99,77 +94,40 @@ static int train(struct course *c, struct device *d, struct gpu *g, struct err *
     struct device_ops ops = *d->ops;
     const struct device_ops *own = d->ops;
     struct program *p;
-    struct state s;
-    struct dataset *set;
-    struct loader *loader;
-    struct plan *plan;
     struct comm *comm;
-    struct ddp *ddp;
-    struct update_slice *slices;
-    const int part = BATCH / c->parts;
-    int nslices;
-    const struct dataset_options null = {
-        .kind = DATASET_NULL, .num_labels = TINY_CLASSES, .null_samples = BATCH * STEPS, .null_size = TINY_SIZE};
-    const struct loader_options l = {.sampler = {.n = BATCH * STEPS, .batch = BATCH, .world = 1},
-                                     .input = {.size = TINY_SIZE, .channels = 1},
-                                     .threads = 1};
-    const struct optimizer optimizer = {.rule = c->rule,
-                                        .momentum = 0.9,
-                                        .beta2 = 0.99,
-                                        .eps = 1e-8,
-                                        .clip_norm = c->clip,
-                                        .ema = c->ema,
-                                        .trust = c->trust};
-    const bool adam = c->rule == UPDATE_ADAM;
+    struct step_rig rig;
+    const struct step_rig_options o = {
+        .optimizer = {.rule = c->rule,
+                      .momentum = 0.9,
+                      .beta2 = 0.99,
+                      .eps = 1e-8,
+                      .clip_norm = c->clip,
+                      .ema = c->ema,
+                      .trust = c->trust},
+        .precision = {.half = DT_F16, .scale = c->fixed ? loss_scale_fixed(c->fixed) : loss_scale_dynamic()},
+        .batch = BATCH,
+        .steps = STEPS,
+        .parts = c->parts};
     TRY(tiny_build(&p, e));
-    TRY(state_init(&s, d, p, &(struct state_options){.seed = 1, .second = adam, .ema = c->ema > 0}, e));
-    s.loss_scale = c->fixed ? loss_scale_fixed(c->fixed) : loss_scale_dynamic();
-    TRY(dataset_open(&set, "null", &null, e));
-    TRY(loader_create(&loader, set, &l, e));
-    TRY(loader_seek(loader, 0, 0, 1, e));
-    const struct plan_options po = {
-        .batch = part, .training = true, .compute = s.real, .params = s.params, .stats = s.stats, .reduce = s.reduce};
-    TRY(own->plan(d, p, &po, &plan, e));
     TRY(comm_open(&comm, "local", &(struct comm_options){.world = 1, .name = "t", .timeout_ms = 1000}, e));
-    TRY(ddp_create(&ddp, comm, s.reduce, p->n_train, p->n_reduce - p->n_train, s.real,
-                   &(struct ddp_options){.wire = s.real, .device = d}, e));
-    TRY(step_slices(p, &optimizer, &slices, &nslices, e));
-    struct step t = {.state = &s,
-                     .loader = loader,
-                     .plan = plan,
-                     .ddp = ddp,
-                     .optimizer = optimizer,
-                     .bn_momentum = 0.1,
-                     .slices = slices,
-                     .nslices = nslices,
-                     .parts = c->parts,
-                     .part = part,
-                     .precision = {.half = DT_F16},
-                     .grad_batch = BATCH,
-                     .check = true};
+    TRY(step_rig_open(&rig, d, p, comm, &o, e));
     ops.run = run_and_poison;
     if (c->device[0] == 'w')
         ops.async = NULL;
     d->ops = &ops;
     current = c;
-    its_state = &s;
+    its_state = &rig.state;
     begun = 0;
-    const int rc = steps(c, &t, g, e);
+    const int rc = steps(c, &rig.step, g, e);
     if (g)
         fake_gpu_wait(g, NULL);
-    copy_weights(&s, s.params, c->weights);
+    copy_weights(&rig.state, rig.state.params, c->weights);
     if (c->ema > 0)
-        copy_weights(&s, s.ema_params, c->average);
-    c->skipped = s.loss_scale.skipped;
-    free(slices);
-    ddp_destroy(ddp);
-    comm->ops->close(comm);
-    own->plan_close(plan);
-    loader_destroy(loader);
-    dataset_close(set);
+        copy_weights(&rig.state, rig.state.ema_params, c->average);
+    c->skipped = rig.state.loss_scale.skipped;
     d->ops = own;
-    state_finish(&s);
-    program_destroy(p);
+    step_rig_close(&rig);
+    comm->ops->close(comm);
     return rc;
 }
 
