@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/buf.h"
@@ -34,11 +35,24 @@ static int parse_text(const struct buf *b, const char *path, cJSON **ret, struct
     return 0;
 }
 
-int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *e)
+/* What others put there may be a FIFO, and neither its writer nor its end ever come. */
+static int open_regular(const char *path, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return err_errno(e, errno, "open '%s'", path);
+    if (fstat(fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))) /* read(2) has a word for a folder */
+        return fd;
+    close(fd);
+    return err_set(e, ERR_CORRUPT, "'%s' is not JSON: it is no regular file", path);
+}
+
+int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *e)
+{
+    const int fd = open_regular(path, e);
+    if (fd < 0)
+        return fd;
     struct buf b;
     buf_init(&b, max_bytes);
     int rc = read_all(fd, path, &b, e);

@@ -8,7 +8,7 @@
 
 struct err;
 
-/* Parse a whole file of at most max_bytes. *ret is freed with cJSON_Delete. -ENOENT, -E2BIG, ERR_CORRUPT. */
+/* Parse a whole regular file of at most max_bytes. *ret is freed with cJSON_Delete. -ENOENT, -E2BIG, ERR_CORRUPT. */
 int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *e);
 
 /* Members of an object; ERR_CORRUPT with "member 'x' ..." if missing or of another type. *ret strings are owned by the tree. */

@@ -28,10 +28,11 @@ static void end_line(const char *path, int fd)
         close(in);
 }
 
+/* A FIFO, without a reader or with a slow one, must not hold us up. */
 static int open_end(struct logfile *f)
 {
     struct stat st;
-    f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
     if (f->fd < 0)
         return -errno;
     end_line(f->path, f->fd);
@@ -50,7 +51,8 @@ int logfile_open(struct logfile *f, const char *path, const struct logfile_limit
         return 0;
     free(f->path);
     f->path = NULL;
-    return err_set(e, ERR_OUTPUT, "cannot write the log file %s: %s", path, strerror(-rc));
+    return err_set(e, ERR_OUTPUT, "cannot write the log file %s: %s", path,
+                   rc == -ENXIO ? "it is a FIFO that nobody reads" : strerror(-rc));
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------------- */
@@ -113,12 +115,22 @@ static void fail(struct logfile *f, int rc)
     count_dropped(f, take_back(f));
 }
 
+/* What a FIFO took of a line cannot be taken back. */
+static int end_torn(struct logfile *f)
+{
+    const char *at = "\n";
+    size_t n = f->size > f->line_at;
+    return put(f, &at, &n);
+}
+
 /* At the beginning of a line: is there room again? */
 static bool resume(struct logfile *f)
 {
     if (clock_left(f->retry_ms) > 0)
         return false;
     int rc = f->fd < 0 ? open_end(f) : 0;
+    if (rc == 0)
+        rc = end_torn(f);
     if (rc == 0)
         rc = say(f, "crun: %llu bytes are missing here (%s)\n", f->gap, strerror(f->error));
     if (rc < 0) {

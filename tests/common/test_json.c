@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/err.h"
@@ -72,6 +73,17 @@ static void what_is_not_json_is_refused(void **state)
     assert_int_equal(json_read_file(path, 9, &t, &error), -E2BIG);
     assert_int_equal(json_read_file("/nonexistent/x", 9, &t, &error), -ENOENT);
     assert_int_equal(json_read_file("/", 9, &t, &error), -EISDIR);
+}
+
+static void a_fifo_holds_nobody_up(void **state)
+{
+    cJSON *t;
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(20);
+    assert_int_equal(json_read_file(path, 100, &t, &error), ERR_CORRUPT);
+    alarm(0);
+    unlink(path);
 }
 
 static void a_record_is_read_back_whatever_its_message_holds(void **state)
@@ -152,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_are_read_with_their_types),
         cmocka_unit_test(what_is_not_json_is_refused),
+        cmocka_unit_test(a_fifo_holds_nobody_up),
         cmocka_unit_test(a_record_is_read_back_whatever_its_message_holds),
         cmocka_unit_test(torchruns_records_are_read_in_both_forms),
         cmocka_unit_test(a_record_that_is_none_is_an_error),

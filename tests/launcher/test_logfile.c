@@ -6,11 +6,13 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -269,6 +271,35 @@ static void whatever_the_disk_does_the_file_holds_whole_lines(void **state)
     assert_int_equal(missing, f.lost);
 }
 
+static void a_fifo_holds_nobody_up(void **state)
+{
+    struct logfile f;
+    struct err e;
+    static char line[70001], got[70001];
+    (void)state;
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(20);
+    assert_int_equal(logfile_open(&f, path, &(struct logfile_limits){0}, &e), ERR_OUTPUT);
+    assert_non_null(strstr(e.text, "it is a FIFO that nobody reads"));
+    const int reader = open(path, O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0);
+    begin(&f, (struct logfile_limits){0});
+    memset(line, 'x', sizeof line - 2);
+    line[sizeof line - 2] = '\n';
+    assert_int_equal(put(&f, line), -EAGAIN);
+    while (read(reader, got, sizeof got) > 0)
+        ;
+    now_ms += 1000;
+    assert_int_equal(put(&f, "next\n"), 0);
+    logfile_close(&f);
+    memset(got, 0, sizeof got);
+    assert_true(read(reader, got, sizeof got - 1) > 0);
+    assert_int_equal(strncmp(got, "\ncrun: ", 7), 0);
+    assert_non_null(strstr(got, " bytes are missing here (Resource temporarily unavailable)\nnext\n"));
+    close(reader);
+    alarm(0);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -282,6 +313,7 @@ int main(void)
         CASE(a_full_disk_tears_no_line_and_is_told_once),
         CASE(what_is_missing_at_the_end_is_said_if_it_can_be),
         CASE(whatever_the_disk_does_the_file_holds_whole_lines),
+        CASE(a_fifo_holds_nobody_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

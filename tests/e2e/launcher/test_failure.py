@@ -33,6 +33,11 @@ def test_restarts_are_counted_and_every_rank_is_told(crun):
     assert "restart 2/3" in err and "restart 3/3" not in err and "failed:" not in err
 
 
+def test_a_fifo_in_place_of_the_error_record_holds_nobody_up(crun):
+    rc, _, err = crun.run("sh", "-c", 'mkfifo "$TORCHELASTIC_ERROR_FILE"; exit 3', timeout=30)
+    assert rc == 3 and "failed: rank 0 exited with code 3" in err
+
+
 @pytest.mark.parametrize("again", range(3))
 def test_every_restart_has_one_line_however_short_it_is(crun, again):
     rc, _, err = crun.run("--nproc_per_node", 4, "--max_restarts", 2, "false")

@@ -121,6 +121,19 @@ def test_a_log_folder_that_cannot_be_made_is_one_sentence(crun):
     assert rc == 73 and "/dev/null" in err and len(err.splitlines()) == 1
 
 
+def test_a_log_file_that_is_a_fifo_is_written_if_somebody_reads_it(crun):
+    folder = crun.tmp / "logs" / "j" / "round-1"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "rank-0.out")
+    args = ["--log-dir", crun.tmp / "logs", "--run-id", "j", "echo", "x"]
+    rc, _, err = crun.run(*args, timeout=30)
+    assert rc == 73 and "rank-0.out: it is a FIFO that nobody reads" in err
+    fd = os.open(folder / "rank-0.out", os.O_RDONLY | os.O_NONBLOCK)
+    rc, _, _ = crun.run(*args, timeout=30)
+    assert rc == 0 and os.read(fd, 100) == b"x\n"
+    os.close(fd)
+
+
 def test_a_signal_ends_the_wait_for_a_console_that_never_reads(crun, worker):
     # more than a pipe holds, less than crun queues
     p = crun.start("--nproc_per_node", 1, "sh", "-c", f"python3 {worker} lines 2000; touch {crun.tmp}/written")
