@@ -107,17 +107,28 @@ static int open_client(struct rendezvous *z, const struct rdzv_client_ops *ops, 
     return ops->open(&z->client, z->loop, &z->options, e);
 }
 
+/* One static node meets nobody: whoever has its port is no part of this job. */
+static bool meets_nobody(const struct config *c)
+{
+    return c->home.kind == HOME_STATIC && c->nnodes.max == 1;
+}
+
 static int open_tcp(struct rendezvous *z, struct err *e)
 {
-    const struct home *h = &z->config->home;
-    struct err why = {0};
-    z->may_host = !z->config->rdzv_tls &&
+    const struct config *c = z->config;
+    const struct home *h = &c->home;
+    z->may_host = !c->rdzv_tls &&
                   (h->hosting == HOME_HOSTS || (h->hosting == HOME_HOSTS_IF_OWN && addresses_own(h->host, RESOLVE_MS)));
-    int rc = z->may_host ? host(z, &why) : -EADDRINUSE;
+    if (!z->may_host)
+        return open_client(z, &rdzv_client_tcp_ops, e);
+    struct err why = {0};
+    const int rc = host(z, &why);
     if (rc == 0)
         return open_client(z, &rdzv_client_local_ops, e);
-    if (rc != -EADDRINUSE)
+    if (rc != -EADDRINUSE || (meets_nobody(c) && h->hosting == HOME_HOSTS))
         return err_set(e, rc, "%s", why.text);
+    if (h->hosting == HOME_HOSTS)
+        log_warn("rendezvous", "%s; dialling whoever has it, to host once it is free", why.text);
     return open_client(z, &rdzv_client_tcp_ops, e);
 }
 

@@ -1,7 +1,7 @@
 /* The agent's way to the rendezvous of its job: the client of the home it has, and, where this crun hosts it, server and jobs.
  *
  * Who hosts: by what was typed (home.h) this crun may or must. It tries to listen; a port that is taken means that somebody hosts already, who is
- * dialled. Where nobody answers later on, and this crun may host, it tries again each second: so two agents that start at once settle it, and
+ * dialled (a lone static node can meet nobody, and ends). Where nobody answers later on, and this crun may host, it tries again each second: so two agents that start at once settle it, and
  * an agent on the same machine takes over from a host that died; its first round waits until the others, who may not know yet, have
  * no workers left. A hosting crun drains the job when it leaves, and stays until
  * everybody has been told how the job ended. */

@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import stat
 
 import pytest
@@ -163,3 +164,17 @@ def test_too_few_open_files_are_told_with_the_limit(crun):
     few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
     rc, _, err = crun.run("--nproc-per-node", 64, "true", preexec_fn=few)
     assert rc == 69 and "Too many open files (ulimit -n allows 40)" in err, err
+
+
+def test_a_port_that_another_program_holds_is_named_with_the_reason(crun):
+    """It is bound, but nobody listens: whoever dials is refused."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+        said = f"cannot listen on 127.0.0.1 port {port}: Address already in use"
+        rc, _, err = crun.run("--master-port", port, "true", timeout=30)
+        assert rc == 69 and err == f"crun: {said}\n"
+        for home in (["--node-rank", 0, "--master-addr", "127.0.0.1", "--master-port", port, "--rdzv-conf", "join_timeout=1"],
+                     ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "is_host=1,join_timeout=1"]):
+            rc, _, err = crun.run("--nnodes", 2, *home, "true", timeout=30)
+            assert rc == 69 and said in err and "Connection refused" in err
