@@ -1,6 +1,5 @@
 #include "tests/worker/data/fixture.h"
 
-#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -118,25 +117,6 @@ long fixture_captured_bytes(int saved)
     assert_true(dup2(saved, STDERR_FILENO) >= 0);
     close(saved);
     return (long)st.st_size;
-}
-
-char *fixture_dir(void)
-{
-    const char *tmp = getenv("TMPDIR");
-    char *dir = NULL;
-    assert_true(asprintf(&dir, "%s/crun-data-XXXXXX", tmp ? tmp : "/tmp") > 0);
-    assert_non_null(mkdtemp(dir));
-    return dir;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    return remove(path);
-}
-
-void fixture_remove(const char *dir)
-{
-    assert_int_equal(nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
 }
 
 void fixture_file(const char *dir, const char *name, const void *data, size_t n)

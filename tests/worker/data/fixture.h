@@ -34,9 +34,6 @@ int fixture_eval(const struct image *src, int resize, int size, uint8_t *dst);
 int fixture_capture_stderr(void);
 long fixture_captured_bytes(int saved);
 
-/* A fresh folder under the system's temporary one; removed, with all in it, by fixture_remove(). */
-char *fixture_dir(void); /* free() it */
-void fixture_remove(const char *dir);
 /* Write DIR/name, making the folders above it. */
 void fixture_file(const char *dir, const char *name, const void *data, size_t n);
 

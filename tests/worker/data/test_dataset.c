@@ -18,23 +18,11 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "tests/worker/data/fixture.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/data/dataset.h"
 #include "worker/data/db_writer.h"
 #include "worker/data/image.h"
 #include "worker/data/make_db.h"
-
-static int set_up(void **state)
-{
-    *state = fixture_dir();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture_remove(*state);
-    free(*state);
-    return 0;
-}
 
 static const char *in(const char *dir, const char *name)
 {
@@ -454,7 +442,7 @@ static void a_missing_path_is_named(void **state)
     open_fails(*state, &(struct dataset_options){.kind = DATASET_CIFAR10}, "does not exist");
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, scratch_make, scratch_drop)
 
 int main(void)
 {

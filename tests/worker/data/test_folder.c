@@ -13,20 +13,8 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "tests/worker/data/fixture.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/data/dataset.h"
-
-static int set_up(void **state)
-{
-    *state = fixture_dir();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture_remove(*state);
-    free(*state);
-    return 0;
-}
 
 static void put(const char *dir, const char *name)
 {
@@ -150,7 +138,7 @@ static void a_loop_of_links_ends_in_a_sentence(void **state)
     open_fails(*state, NULL, 0, "folders deep");
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, scratch_make, scratch_drop)
 
 int main(void)
 {

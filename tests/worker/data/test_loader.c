@@ -17,6 +17,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "tests/worker/data/fixture.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/data/dataset.h"
 #include "worker/data/loader.h"
 #include "worker/data/sampler.h"
@@ -24,7 +25,7 @@
 enum { N = 23, SIZE = 12, PIXELS = SIZE * SIZE * 3 };
 
 struct fix {
-    char *dir;
+    void *dir;
     struct dataset *data;
 };
 
@@ -42,7 +43,7 @@ static int set_up(void **state)
 {
     struct fix *f = calloc(1, sizeof *f);
     struct err e = {0};
-    f->dir = fixture_dir();
+    assert_int_equal(scratch_make(&f->dir), 0);
     for (int i = 0; i < N; i++)
         put_jpeg(f->dir, i);
     if (dataset_open_folder(&f->data, f->dir, NULL, 0, &e) != 0)
@@ -56,10 +57,9 @@ static int tear_down(void **state)
 {
     struct fix *f = *state;
     dataset_close(f->data);
-    fixture_remove(f->dir);
-    free(f->dir);
+    int rc = scratch_drop(&f->dir);
     free(f);
-    return 0;
+    return rc;
 }
 
 static struct loader_options options(void)

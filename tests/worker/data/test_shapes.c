@@ -14,22 +14,10 @@
 #include "common/err.h"
 #include "common/exitcode.h"
 #include "tests/worker/data/fixture.h"
+#include "tests/worker/scratch/scratch.h"
 #include "worker/data/dataset.h"
 #include "worker/data/image.h"
 #include "worker/data/shapes.h"
-
-static int set_up(void **state)
-{
-    *state = fixture_dir();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture_remove(*state);
-    free(*state);
-    return 0;
-}
 
 static uint64_t fnv(const uint8_t *p, size_t n)
 {
@@ -244,7 +232,7 @@ static void the_command_line_gives_the_right_exit_codes(void **state)
                      EXIT_OK);
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, scratch_make, scratch_drop)
 
 int main(void)
 {
