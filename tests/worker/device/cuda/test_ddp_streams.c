@@ -112,6 +112,7 @@ static int run(struct bench *b, const struct run_hooks *h, bool accumulate, stru
 
 static void begin_with(struct bench *b, enum dtype wire, size_t first_bytes, size_t bytes)
 {
+    static uint64_t seed; /* the GPU of each case has an order of its own */
     struct err e;
     memset(b, 0, sizeof *b);
     for (size_t i = 0; i < sizeof b->images; i++)
@@ -120,7 +121,7 @@ static void begin_with(struct bench *b, enum dtype wire, size_t first_bytes, siz
         b->labels[i] = i;
         b->weights[i] = 1;
     }
-    fake_gpu_open(&b->gpu, &(struct fake_options){0});
+    fake_gpu_open(&b->gpu, &(struct fake_options){.seed = seed++});
     fine(cuda_open_on(&b->d, b->gpu, NULL, &(struct cuda_options){.graphs = true}, &e), &e);
     fine(tiny_build(&b->p, &e), &e);
     fine(state_init(&b->s, b->d, b->p, &(struct state_options){.seed = 1}, &e), &e);
