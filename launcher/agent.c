@@ -251,10 +251,15 @@ static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struc
 {
     if (a->state != AGENT_RUNNING && a->state != AGENT_STOPPING)
         return;
-    end_with(a, ev->cause.exit_code);
-    a->signo = 0;
+    if (ev->cause.fatal && !a->ended && !a->signo) {
+        if (a->state == AGENT_RUNNING) /* else the round is over already, and the next one, if there is one, tells */
+            add(fx, AGENT_DO_FAIL)->cause = ev->cause;
+    } else if (!a->released) {
+        end_with(a, ev->cause.exit_code);
+        a->signo = 0;
+        add(fx, AGENT_DO_LEAVE);
+    }
     a->state = AGENT_STOPPING;
-    add(fx, AGENT_DO_LEAVE);
     clear(a, fx);
 }
 

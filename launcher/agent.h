@@ -22,7 +22,9 @@
  *   - a preemption notice: as if a worker had exited 75, also where no worker runs; a worker that our SIGTERM ends is no fault then;
  *   - Ctrl-C where the worker has the terminal (`shared`): its own matter, as without crun; if it dies of it, that was a stop signal;
  *   - a process that SIGKILL does not end: EXIT without a word to the rendezvous, which must not believe that nobody is left;
- *   - a program that cannot be executed: the node leaves, exit 126 or 127; trying again would not help. */
+ *   - the round's workers cannot be started (no such interpreter, no descriptors left): the node leaves, exit with the code that says why, 126
+ *     or 127 for a program that cannot be executed. Where the others could not go on without it (`fatal`) it FAILs instead, so that the
+ *     job ends with this code on every node: trying again would not help. */
 #ifndef CRUN_LAUNCHER_AGENT_H
 #define CRUN_LAUNCHER_AGENT_H
 
@@ -87,12 +89,13 @@ const char *agent_effect_name(enum agent_effect_kind k);
 
 struct agent_event {
     enum agent_event_kind kind;
-    struct rdzv_news news;   /* NEWS */
-    struct rdzv_cause cause; /* WORKER_ENDED (exit_code 0: well), HUNG, SPAWN_FAILED, FAILED */
-    int signo;               /* SIGNAL; WORKER_ENDED: it shares the terminal and died of what was typed, else 0 */
-    int64_t now_ms;          /* SIGNAL: monotonic, above 0 */
-    bool typed;              /* SIGNAL: on the terminal, not by kill(2) */
-    bool shared;             /* SIGNAL: and the workers got it as well */
+    struct rdzv_news news; /* NEWS */
+    struct rdzv_cause
+        cause;      /* WORKER_ENDED (exit_code 0: well), HUNG, FAILED, SPAWN_FAILED (fatal: no job without this node) */
+    int signo;      /* SIGNAL; WORKER_ENDED: it shares the terminal and died of what was typed, else 0 */
+    int64_t now_ms; /* SIGNAL: monotonic, above 0 */
+    bool typed;     /* SIGNAL: on the terminal, not by kill(2) */
+    bool shared;    /* SIGNAL: and the workers got it as well */
 };
 
 struct agent_effect {

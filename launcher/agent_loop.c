@@ -52,7 +52,7 @@ static void finish(struct run *r, int code)
     round_say_timeline(r);
     switch (farewell(&f, text)) {
     case FAREWELL_NONE:
-        r->failed = code != EXIT_OK && !r->unspawned;
+        r->failed = code != EXIT_OK;
         break;
     case FAREWELL_WHOLE:
         logmux_say(r->mux, "%s", text);

@@ -195,12 +195,12 @@ static void tell(struct run *r, const cJSON *own, bool final)
 static bool is_shared(const struct run *r)
 {
     return r->round.round && r->round.group_world > 1 && r->end.kind == RDZV_NEWS_END &&
-           r->end.round == r->round.round && r->end.exit_code != EXIT_OK;
+           r->end.round == r->round.round && r->end.exit_code != EXIT_OK && r->end.exit_code != EXIT_REQUEUE;
 }
 
 void failure_share_tell_early(struct run *r)
 {
-    if (!is_shared(r) || r->round.group_rank == 0 || r->agent.live == 0 ||
+    if (!is_shared(r) || r->unspawned || r->round.group_rank == 0 || r->agent.live == 0 ||
         failure_first(group_workers(r->group), r->agent.slots) < 0)
         return;
     cJSON *own = cJSON_CreateArray();
@@ -351,14 +351,21 @@ static void write_twin(struct run *r, const struct failure_job *job, const cJSON
     free(text);
 }
 
+/* Unless it is said already. */
+static void say_failure(struct run *r)
+{
+    if (r->exit_code != EXIT_UNKILLABLE && !r->unspawned)
+        member_say_failure(r, r->exit_code);
+}
+
 static void show(struct run *r, const struct failure_job *job, const cJSON *all)
 {
     struct buf text;
     buf_init(&text, 1u << 20);
     if (all->child && failure_render(job, all, &text) == 0)
         logmux_say_text(r->mux, text.data);
-    else if (r->exit_code != EXIT_UNKILLABLE)
-        member_say_failure(r, r->exit_code);
+    else
+        say_failure(r);
     buf_free(&text);
 }
 
@@ -375,10 +382,10 @@ static void report(struct run *r, cJSON *all)
                               .exit_code = r->exit_code,
                               .cause = r->end.cause.text,
                               .culprit = r->end.kind == RDZV_NEWS_END ? r->end.cause.rank : -1};
-    if (of_round)
+    if (of_round && !r->unspawned)
         add_own(r, all);
     if (shared && r->round.group_rank > 0 && told(r, all)) {
-        member_say_failure(r, r->exit_code);
+        say_failure(r);
         return;
     }
     if (shared && r->round.group_rank == 0)
@@ -391,11 +398,13 @@ static void report(struct run *r, cJSON *all)
 
 void failure_share_report(struct run *r)
 {
+    if (r->unspawned && !is_shared(r)) /* that is said, and concerns nobody else */
+        return;
     cJSON *all = cJSON_CreateArray();
     if (all)
         report(r, all);
     else
-        member_say_failure(r, r->exit_code);
+        say_failure(r);
     cJSON_Delete(all);
 }
 

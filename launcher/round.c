@@ -111,10 +111,19 @@ static int make_argv(void *arg, int local, char ***ret, struct err *e)
     return program_args(r->program, rank, local, ret, e);
 }
 
+/* They may go on without this node. A node that hosts takes the job along when it goes. */
+static bool are_enough_others(const struct run *r)
+{
+    return r->round.group_world > r->config->nnodes.min && !rendezvous_server(&r->rendezvous);
+}
+
 static void spawn_failed(struct run *r, int code, const char *text)
 {
-    struct agent_event ev = {.kind = AGENT_SPAWN_FAILED, .cause = {.exit_code = code, .rank = -1}};
-    snprintf(ev.cause.text, sizeof ev.cause.text, "%s", text);
+    struct agent_event ev = {.kind = AGENT_SPAWN_FAILED,
+                             .cause = {.exit_code = code, .rank = -1, .fatal = !are_enough_others(r)}};
+    const bool alone = r->config->home.kind == HOME_LOCAL;
+    snprintf(ev.cause.text, sizeof ev.cause.text, "%.180s%s%.60s", text, alone ? "" : ", told by ",
+             alone ? "" : r->host);
     logmux_say(r->mux, "%s", text);
     r->unspawned = true;
     run_post(r, &ev);
@@ -145,6 +154,7 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     r->timeline.round = clock_ns();
     r->timeline.pending = news->why == RDZV_WHY_FAILURE && r->timeline.woken; /* a newcomer broke nothing */
     r->broken = (struct timeline){0};
+    r->unspawned = false;
     failure_share_begin_round(r);
     int rc = member_begin_round(r, news, &e);
     if (rc == 0)

@@ -291,6 +291,42 @@ static void a_program_that_cannot_be_executed_is_not_tried_again(void **state)
     assert_string_equal(parts(&a), "exit(127)");
 }
 
+static const struct agent_event no_job_without_us = {.kind = AGENT_SPAWN_FAILED,
+                                                     .cause = {.exit_code = EXIT_NOT_FOUND, .fatal = true}};
+
+static void a_node_that_the_job_needs_and_that_cannot_start_fails_it_for_good(void **state)
+{
+    struct agent a = running();
+    struct agent_effects fx;
+    agent_step(&a, &no_job_without_us, &fx);
+    describe(&fx);
+    assert_string_equal(trace, "fail(127) clear");
+    assert_true(fx.v[0].cause.fatal);
+    assert_string_equal(step(&a, no_job_without_us), ""); /* of the next worker */
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 127);
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_FAILURE, 127), "exit(127)");
+}
+
+static void a_node_that_cannot_start_ends_with_the_code_of_a_culprit_before_it(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_FAILURE, 9), "stop(failure)");
+    assert_string_equal(step(&a, no_job_without_us), "clear");
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(9)");
+}
+
+static void a_node_that_cannot_start_in_a_round_that_is_broken_tells_of_it_in_the_next(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(news(&a, RDZV_NEWS_STOP, RDZV_WHY_FAILURE, 0), "stop(failure)");
+    assert_string_equal(step(&a, no_job_without_us), "clear");
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_string_equal(round_begins(&a), "spawn");
+    assert_string_equal(step(&a, no_job_without_us), "fail(127) clear");
+}
+
 static void a_fence_kills_at_once_and_joins_again(void **state)
 {
     struct agent a = running();
@@ -601,6 +637,9 @@ int main(void)
         cmocka_unit_test(a_requeue_that_another_worker_does_not_obey_ends_with_its_code),
         cmocka_unit_test(a_worker_that_requeues_by_itself_drains_the_others),
         cmocka_unit_test(a_program_that_cannot_be_executed_is_not_tried_again),
+        cmocka_unit_test(a_node_that_the_job_needs_and_that_cannot_start_fails_it_for_good),
+        cmocka_unit_test(a_node_that_cannot_start_ends_with_the_code_of_a_culprit_before_it),
+        cmocka_unit_test(a_node_that_cannot_start_in_a_round_that_is_broken_tells_of_it_in_the_next),
         cmocka_unit_test(a_fence_kills_at_once_and_joins_again),
         cmocka_unit_test(a_fence_ends_the_grace_of_a_stop),
         cmocka_unit_test(a_node_fenced_before_it_could_say_done_joins_again),
