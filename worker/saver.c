@@ -113,7 +113,7 @@ void saver_evaluated(struct saver *v, struct position *at, const struct eval_res
 {
     const double top1 = r->top1 / r->count;
     struct err e;
-    if (at->best_updates > 0 && top1 <= at->best_top1)
+    if (at->best_updates > 0 && top1 <= at->best_top1 + 1e-12) /* a manifest's numbers may be an ulp off */
         return;
     at->best_top1 = top1;
     at->best_updates = at->updates;
@@ -123,7 +123,7 @@ void saver_evaluated(struct saver *v, struct position *at, const struct eval_res
     int rc = save(v, at, over, &e);
     tell(v, rc, &e);
     if (rc == 0)
-        snapshot_writer_best(v->writer, at->updates);
+        snapshot_writer_best(v->writer, at->updates, top1);
     crun_phase(CRUN_PHASE_STEP);
 }
 

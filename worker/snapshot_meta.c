@@ -27,9 +27,10 @@
     X(epoch_count)                                                                                                     \
     X(epoch_seconds)                                                                                                   \
     X(seconds)
-#define OPTIONAL_FIELDS(X) /* 0 where a checkpoint lacks them */                                                       \
+#define BEST_FIELDS(X)                                                                                                 \
     X(best_top1)                                                                                                       \
     X(best_updates)
+#define OPTIONAL_FIELDS(X) BEST_FIELDS(X) /* 0 where a checkpoint lacks them */
 #define FIXED_FIELDS(X)                                                                                                \
     X(num_labels)                                                                                                      \
     X(image_size)                                                                                                      \
@@ -161,6 +162,15 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
     add_named_options(options, id->cfg);
     meta_add_order(m, &id->order);
     add_classes(m, id);
+    return m;
+}
+
+cJSON *meta_best(const struct position *at)
+{
+    cJSON *m = cJSON_CreateObject();
+#define X(f) cJSON_AddNumberToObject(m, #f, (double)at->f);
+    BEST_FIELDS(X)
+#undef X
     return m;
 }
 

@@ -12,6 +12,8 @@ struct snapshot_identity;
 
 /* The caller's to cJSON_Delete(). */
 cJSON *meta_make(const struct position *at, const struct snapshot_identity *id);
+/* Which checkpoint is the best so far, alone: for ckpt_amend(). The caller's to cJSON_Delete(). */
+cJSON *meta_best(const struct position *at);
 /* How the losses of this run are scaled. What another precision, or another choice of --loss-scale, had come to is not taken up (that is
  * told), but how many steps were left out. */
 void meta_add_scale(cJSON *meta, const struct loss_scale *s);

@@ -37,6 +37,7 @@ struct snapshot_writer {
     pthread_cond_t changed;
     bool full, marking, quit, fresh; /* fresh: a result that nobody has seen */
     int64_t best;                    /* step to be marked, -1: none */
+    double best_top1;
     struct snapshot_saved saved;
     int rc;
     struct err why;
@@ -73,16 +74,28 @@ static void write_now(struct snapshot_writer *w)
     pthread_cond_broadcast(&w->changed);
 }
 
+/* It may have been saved before it was evaluated: a run that goes on from it is to know what there is to beat. */
+static int tell_best(const struct snapshot_writer *w, int64_t step, double top1, struct err *e)
+{
+    const struct position best = {.best_top1 = top1, .best_updates = step};
+    cJSON *more = meta_best(&best);
+    int rc = ckpt_set_best(w->o.dir, step, e);
+    if (rc == 0)
+        rc = ckpt_amend(w->o.dir, step, more, e);
+    cJSON_Delete(more);
+    return rc;
+}
+
 static void mark_best(struct snapshot_writer *w)
 {
     struct err e;
-    int64_t step = w->best;
+    const int64_t step = w->best;
+    const double top1 = w->best_top1;
     w->best = -1;
     w->marking = true;
     pthread_mutex_unlock(&w->lock);
-    if (ckpt_set_best(w->o.dir, step, &e) < 0)
-        log_warn("ckpt", "step %lld is the best so far, but %s/best does not say so: %s", (long long)step, w->o.dir,
-                 e.text);
+    if (tell_best(w, step, top1, &e) < 0)
+        log_warn("ckpt", "step %lld is the best so far, but %s does not say so: %s", (long long)step, w->o.dir, e.text);
     pthread_mutex_lock(&w->lock);
     w->marking = false;
     pthread_cond_broadcast(&w->changed);
@@ -210,11 +223,13 @@ int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, i
     return 0;
 }
 
-void snapshot_writer_best(struct snapshot_writer *w, int64_t step)
+void snapshot_writer_best(struct snapshot_writer *w, int64_t step, double top1)
 {
     pthread_mutex_lock(&w->lock);
-    w->best = step;
-    if (w->o.sync)
+    const bool failed = !w->full && w->rc < 0 && w->saved.step == step;
+    w->best = failed ? -1 : step;
+    w->best_top1 = top1;
+    if (w->o.sync && w->best >= 0)
         mark_best(w);
     else
         pthread_cond_broadcast(&w->changed);

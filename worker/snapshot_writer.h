@@ -41,8 +41,9 @@ int snapshot_writer_wait(struct snapshot_writer *w, int64_t timeout_ms, struct e
  * with this step, -1: it ends none. An error is one of copying; that of writing is a result. */
 int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, int64_t epochs, struct err *e);
 
-/* The checkpoint of this step, once written, is the best so far: DIR/best. Not while busy with another one's. */
-void snapshot_writer_best(struct snapshot_writer *w, int64_t step);
+/* The checkpoint of this step, once written, is the best so far, of this accuracy: DIR/best and its own manifest say so. Not while busy with another
+ * one's. */
+void snapshot_writer_best(struct snapshot_writer *w, int64_t step, double top1);
 
 /* What became of the last save: 1 it is on the disk, 0 nothing new, < 0 it failed (ret->step says which). Once for each. ERR_DIVERGED: a
  * parameter is not finite; nothing was written then, so that rotation keeps the last good one. */

@@ -28,6 +28,9 @@ struct err;
 int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, size_t n_model,
               const struct ckpt_tensor *train, size_t n_train, const cJSON *meta, int keep, struct err *e);
 
+/* Sets members of a complete checkpoint's meta (those of the object `more`, borrowed): what became known of it after it was saved. */
+int ckpt_amend(const char *dir, int64_t step, const cJSON *more, struct err *e);
+
 /* Step of the newest complete checkpoint (every CRC right); -1 if there is none or no
  * folder. A newer one that is damaged is passed over with a warning in the log; if all are damaged, that is an error: a
  * run must not start over, and in the end rotate away what can be saved, because of a bad disk. Leftovers of a killed

@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/crc32c.h"
 #include "common/err.h"
@@ -60,8 +62,16 @@ static bool fill(cJSON *root, int64_t step, const struct manifest_file file[CKPT
         cJSON_Delete(copy);
         return false;
     }
+    return true;
+}
+
+static int put(cJSON *root, const char *path, struct err *e)
+{
     uint32_t sum;
-    return sum_of(root, &sum) == 0 && add_hex(root, "crc32c", sum);
+    char *text = sum_of(root, &sum) == 0 && add_hex(root, "crc32c", sum) ? cJSON_Print(root) : NULL;
+    int rc = text ? folder_write(path, text, e) : err_set(e, -ENOMEM, "no memory to make %s", path);
+    cJSON_free(text);
+    return rc;
 }
 
 int manifest_write(const char *path, int64_t step, const struct manifest_file file[CKPT_FILE_COUNT], const cJSON *meta,
@@ -70,10 +80,9 @@ int manifest_write(const char *path, int64_t step, const struct manifest_file fi
     if (meta && !cJSON_IsObject(meta))
         return err_set(e, -EINVAL, "the meta part of a checkpoint must be a JSON object");
     cJSON *root = cJSON_CreateObject();
-    char *text = root && fill(root, step, file, meta) ? cJSON_Print(root) : NULL;
+    int rc =
+        root && fill(root, step, file, meta) ? put(root, path, e) : err_set(e, -ENOMEM, "no memory to make %s", path);
     cJSON_Delete(root);
-    int rc = text ? folder_write(path, text, e) : err_set(e, -ENOMEM, "no memory to make %s", path);
-    cJSON_free(text);
     return rc;
 }
 
@@ -124,6 +133,36 @@ int manifest_read(const char *path, int64_t step, cJSON **ret, struct err *e)
     }
     *ret = root;
     return 0;
+}
+
+static bool set_members(cJSON *meta, const cJSON *more)
+{
+    for (const cJSON *m = more->child; m; m = m->next) {
+        cJSON *copy = cJSON_Duplicate(m, 1);
+        if (!copy || (!cJSON_ReplaceItemInObjectCaseSensitive(meta, m->string, copy) &&
+                      !cJSON_AddItemToObject(meta, m->string, copy))) {
+            cJSON_Delete(copy);
+            return false;
+        }
+    }
+    return true;
+}
+
+int manifest_amend(const char *path, int64_t step, const cJSON *more, struct err *e)
+{
+    char tmp[PATH_MAX];
+    cJSON *root;
+    TRY(folder_path(tmp, e, "%s.tmp", path));
+    if (unlink(tmp) < 0 && errno != ENOENT)
+        return err_errno(e, errno, "remove %s", tmp);
+    TRY(manifest_read(path, step, &root, e));
+    int rc = set_members(cJSON_GetObjectItemCaseSensitive(root, "meta"), more)
+                 ? put(root, tmp, e)
+                 : err_set(e, -ENOMEM, "no memory to make %s", tmp);
+    cJSON_Delete(root);
+    if (rc == 0 && rename(tmp, path) < 0)
+        rc = err_errno(e, errno, "rename %s to %s", tmp, path);
+    return rc;
 }
 
 static const cJSON *file_of(const cJSON *m, enum ckpt_file_id file)

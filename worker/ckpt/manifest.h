@@ -27,6 +27,9 @@ struct manifest_file {
 int manifest_write(const char *path, int64_t step, const struct manifest_file file[CKPT_FILE_COUNT], const cJSON *meta,
                    struct err *e);
 
+/* Sets members of "meta" (those of the object `more`, borrowed). A kill at any moment leaves the old manifest or the new one. */
+int manifest_amend(const char *path, int64_t step, const cJSON *more, struct err *e);
+
 /* Reads and checks it: format, version, step and sum. *ret is freed with cJSON_Delete. */
 int manifest_read(const char *path, int64_t step, cJSON **ret, struct err *e);
 int manifest_bytes(const cJSON *m, enum ckpt_file_id file, int64_t *ret, struct err *e);

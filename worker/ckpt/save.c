@@ -133,6 +133,15 @@ static int save_new(const char *dir, int64_t step, const struct ckpt_tensor *con
     return folder_sync(dir, e);
 }
 
+int ckpt_amend(const char *dir, int64_t step, const cJSON *more, struct err *e)
+{
+    char folder[PATH_MAX], path[PATH_MAX];
+    TRY(folder_step_path(folder, dir, step, "", e));
+    TRY(folder_path(path, e, "%s/" CKPT_MANIFEST, folder));
+    TRY(manifest_amend(path, step, more, e));
+    return folder_sync(folder, e);
+}
+
 int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, size_t n_model,
               const struct ckpt_tensor *train, size_t n_train, const cJSON *meta, int keep, struct err *e)
 {

@@ -197,6 +197,26 @@ def test_best_points_at_the_most_accurate_checkpoint_and_rotation_spares_it(data
     assert f"* Acc@1 {acc[best(tmp_path)]:.3f}" in e.stdout
 
 
+def test_a_worse_or_equal_one_after_a_resume_does_not_replace_the_best(data, tmp_path):
+    def go(*args):
+        return run(*command(data, tmp_path, "--arch", "mlp", "--resume", "auto", "--checkpoint-keep", 1, *args))
+
+    first = go("--num-epochs", 2, "--base-learning-rate", 0.02, "--eval-every", 0)
+    assert first.returncode == 0, first.stderr
+    reached = {m["step"]: m["test_acc1"] for m in lines(tmp_path) if "test_acc1" in m}
+    meta = json.loads((tmp_path / f"step-{best(tmp_path):08}" / "manifest.json").read_text())["meta"]
+    assert (meta["best_updates"], 100 * meta["best_top1"]) == (best(tmp_path), pytest.approx(reached[best(tmp_path)]))
+    assert best(tmp_path) == 8
+    for epochs in (4, 6):  # nothing moves: equal ones. None of the old ones is evaluated again
+        p = go("--num-epochs", epochs, "--base-learning-rate", 0, "--weight-decay", 0, "--eval-every", 0)
+        assert p.returncode == 0, p.stderr
+        assert best(tmp_path) == 8, lines(tmp_path)[-2:]
+        assert steps(tmp_path) == [8, 4 * epochs]
+    worse = go("--num-epochs", 8, "--base-learning-rate", 0.7, "--warmup-epochs", 0, "--eval-every", 0)
+    assert worse.returncode == 0, worse.stderr
+    assert best(tmp_path) == 8, lines(tmp_path)[-2:]
+
+
 def test_a_name_too_long_for_a_link_is_refused_before_training(data, tmp_path):
     p = run(*command(data, tmp_path / "ck", "--checkpoint-name", "n" * 240))
     assert p.returncode == 2 and "--checkpoint-name: 240 bytes" in p.stderr, p.stderr

@@ -136,6 +136,27 @@ static void saving_the_same_step_again_leaves_it_as_it_is(void **state)
     assert_int_equal(before.st_ino, after.st_ino);
 }
 
+static void what_becomes_known_later_is_put_into_the_manifest(void **state)
+{
+    struct err e = {0};
+    struct ckpt *c;
+    save(state, 7, 0);
+    scratch_write(scratch(state, "step-00000007/manifest.json.tmp"), "torn", 4); /* of a process that was killed */
+    cJSON *more = cJSON_CreateObject();
+    cJSON_AddNumberToObject(more, "epoch", 0.25);
+    cJSON_AddStringToObject(more, "new", "\"x\"");
+    assert_int_equal(ckpt_amend(*state, 7, more, &e), 0);
+    assert_int_equal(ckpt_amend(*state, 8, more, &e), -ENOENT);
+    cJSON_Delete(more);
+    assert_int_equal(ckpt_open(&c, *state, 7, &e), 0);
+    assert_int_equal(ckpt_verify(c, &e), 0);
+    const cJSON *meta = ckpt_meta(c);
+    assert_true(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(meta, "epoch")) == 0.25);
+    assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(meta, "new")), "\"x\"");
+    ckpt_close(c);
+    assert_int_equal(scratch_count(scratch(state, "step-00000007"), ""), 3);
+}
+
 static void a_leftover_of_a_killed_save_is_ignored_and_removed(void **state)
 {
     save(state, 1, 0);
@@ -352,6 +373,7 @@ int main(void)
         CASE(only_the_newest_are_kept),
         CASE(the_one_just_saved_is_kept_even_if_a_newer_one_lies_there),
         CASE(saving_the_same_step_again_leaves_it_as_it_is),
+        CASE(what_becomes_known_later_is_put_into_the_manifest),
         CASE(a_leftover_of_a_killed_save_is_ignored_and_removed),
         CASE(a_flipped_bit_names_tensor_and_file),
         CASE(a_damaged_newest_is_passed_over),
