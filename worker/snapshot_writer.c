@@ -43,13 +43,23 @@ struct snapshot_writer {
     struct err why;
 };
 
+/* Rotation spares what something leads to, so it is due again when that changes. */
+static void rotate(const struct snapshot_writer *w)
+{
+    struct err e;
+    if (ckpt_rotate(w->o.dir, w->saved.step, w->o.keep, &e) < 0)
+        log_warn("ckpt", "older checkpoints are not removed: %s", e.text);
+}
+
 static int write_image(struct snapshot_writer *w, struct err *e)
 {
     const struct image *im = &w->im;
     TRY(image_check_finite(im, e));
     TRY(ckpt_save(w->o.dir, w->saved.step, im->model, im->n_model, im->train, im->n_train, w->meta, w->o.keep, e));
-    if (w->o.name && w->epochs >= 0)
-        return ckpt_link_epoch(w->o.dir, w->o.name, w->epochs, w->saved.step, e);
+    if (w->o.name && w->epochs >= 0) {
+        TRY(ckpt_link_epoch(w->o.dir, w->o.name, w->epochs, w->saved.step, e));
+        rotate(w);
+    }
     return 0;
 }
 
@@ -96,6 +106,7 @@ static void mark_best(struct snapshot_writer *w)
     pthread_mutex_unlock(&w->lock);
     if (tell_best(w, step, top1, &e) < 0)
         log_warn("ckpt", "step %lld is the best so far, but %s does not say so: %s", (long long)step, w->o.dir, e.text);
+    rotate(w);
     pthread_mutex_lock(&w->lock);
     w->marking = false;
     pthread_cond_broadcast(&w->changed);

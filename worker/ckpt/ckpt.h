@@ -28,6 +28,9 @@ struct err;
 int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, size_t n_model,
               const struct ckpt_tensor *train, size_t n_train, const cJSON *meta, int keep, struct err *e);
 
+/* What ckpt_save() removes, after a link or DIR/best has come to lead elsewhere. saved: is kept. */
+int ckpt_rotate(const char *dir, int64_t saved, int keep, struct err *e);
+
 /* Sets members of a complete checkpoint's meta (those of the object `more`, borrowed): what became known of it after it was saved. */
 int ckpt_amend(const char *dir, int64_t step, const cJSON *more, struct err *e);
 

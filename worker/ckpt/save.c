@@ -91,8 +91,10 @@ static bool is_complete(const char *dir, int64_t step)
 
 /* Keep the newest `keep` complete ones, the one just saved and those that something points at; folders that are no
  * complete checkpoint are none of our business. */
-static int rotate(const char *dir, int64_t saved, int keep, struct err *e)
+int ckpt_rotate(const char *dir, int64_t saved, int keep, struct err *e)
 {
+    if (keep <= 0)
+        return 0;
     int64_t *steps;
     size_t n;
     int kept = 0, rc = 0;
@@ -109,7 +111,7 @@ static void after_save(const char *dir, int64_t step, int keep)
     struct err e;
     if (pointer_write(dir, CKPT_LATEST, step, &e) < 0)
         log_warn("ckpt", "step %" PRId64 " is saved, but %s/latest is not updated: %s", step, dir, e.text);
-    if (keep > 0 && rotate(dir, step, keep, &e) < 0)
+    if (ckpt_rotate(dir, step, keep, &e) < 0)
         log_warn("ckpt", "step %" PRId64 " is saved, but older ones are not removed: %s", step, e.text);
 }
 

@@ -197,6 +197,17 @@ def test_best_points_at_the_most_accurate_checkpoint_and_rotation_spares_it(data
     assert f"* Acc@1 {acc[best(tmp_path)]:.3f}" in e.stdout
 
 
+def test_what_is_no_longer_the_best_or_the_last_epoch_is_spared_no_longer(data, tmp_path):
+    args = ("--test-data", data / "train", "--checkpoint-keep", 2, "--checkpoint-every", 1, "--base-learning-rate")
+    p = run(*command(data, tmp_path, *args, 0, "--max-steps", 1))
+    assert p.returncode == 0 and best(tmp_path) == 1, p.stderr
+    p = run(*command(data, tmp_path, *args, 0.05, "--resume", "auto", "--eval-every", 0))
+    assert p.returncode == 0 and best(tmp_path) == STEPS, p.stderr
+    assert steps(tmp_path) == [STEPS - 1, STEPS]
+    p = run(*command(data, tmp_path / "named", "--checkpoint-name", "m", "--checkpoint-keep", 1, "--eval-every", 0, "--max-steps", 8))
+    assert p.returncode == 0 and steps(tmp_path / "named") == [8], p.stderr
+
+
 def test_a_worse_or_equal_one_after_a_resume_does_not_replace_the_best(data, tmp_path):
     def go(*args):
         return run(*command(data, tmp_path, "--arch", "mlp", "--resume", "auto", "--checkpoint-keep", 1, *args))
