@@ -125,7 +125,20 @@ bool dnn_native_bf16(struct dnn *d)
 
 /* --- layouts */
 
-static dnnl_status_t act_desc(api_desc *md, int n, int c, int h, int w, int block, enum dtype t)
+/* 8 channels in one block of 8, or 16 of 16, are nChw8c or nChw16c and NHWC at once. oneDNN takes these for different layouts, and its
+ * kernels want both tensors to be blocked or both to be NHWC. */
+static bool is_ambiguous(int block, int c)
+{
+    return block == c && (block == 8 || block == 16);
+}
+
+static bool is_nhwc(int block, int c)
+{
+    return block == c && block != LAYOUT_PLAIN && !is_ambiguous(block, c);
+}
+
+/* nhwc: call it so where it is that, too. */
+static dnnl_status_t act_desc(api_desc *md, int n, int c, int h, int w, int block, bool nhwc, enum dtype t)
 {
     const dnnl_dims_t dims = {n, c, h, w};
     dnnl_format_tag_t tag;
@@ -133,7 +146,7 @@ static dnnl_status_t act_desc(api_desc *md, int n, int c, int h, int w, int bloc
         tag = dnnl_format_tag_any;
     else if (block == LAYOUT_PLAIN)
         tag = dnnl_nchw;
-    else if (block == c)
+    else if (is_nhwc(block, c) || (nhwc && block == c))
         tag = dnnl_nhwc;
     else if (block == 8)
         tag = dnnl_nChw8c;
@@ -149,15 +162,18 @@ static int block_of(api_const_desc md, enum dtype t)
 {
     const dnnl_dim_t *dims = api_desc_dims(md);
     int n = (int)dims[0], c = (int)dims[1], h = (int)dims[2], w = (int)dims[3];
-    const int candidates[] = {16, 8, LAYOUT_PLAIN, c};
+    const struct {
+        int block;
+        bool nhwc;
+    } candidates[] = {{16, false}, {8, false}, {LAYOUT_PLAIN, false}, {c, true}};
     for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++) {
         api_desc own;
-        if (act_desc(&own, n, c, h, w, candidates[i], t) != dnnl_success)
+        if (act_desc(&own, n, c, h, w, candidates[i].block, candidates[i].nhwc, t) != dnnl_success)
             continue;
         bool same = dnnl_memory_desc_equal(own, md);
         api_desc_destroy(own);
         if (same)
-            return candidates[i];
+            return candidates[i].block;
     }
     return LAYOUT_ANY;
 }
@@ -186,8 +202,8 @@ static const dnnl_query_t query_of[3][DNN_SLOTS] = {
                          dnnl_query_diff_dst_md, dnnl_query_scratchpad_md},
 };
 
-static int make_descs(const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block, struct api_descs *m,
-                      struct err *e)
+static int make_descs(const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block, bool nhwc,
+                      struct api_descs *m, struct err *e)
 {
     enum dtype weights_type = dir == DNN_BWD_WEIGHTS ? DT_F32 : s->src_type;
     const dnnl_dims_t bias = {s->k}, src = {s->n, s->c}, dst = {s->n, s->k};
@@ -195,8 +211,8 @@ static int make_descs(const struct dnn_shape *s, enum dnn_dir dir, int src_block
         DNN_TRY(api_desc_create(&m->src, 2, src, data_type(s->src_type), dnnl_nc), "describe x");
         DNN_TRY(api_desc_create(&m->dst, 2, dst, data_type(s->dst_type), dnnl_nc), "describe y");
     } else {
-        DNN_TRY(act_desc(&m->src, s->n, s->c, s->h, s->w, src_block, s->src_type), "describe x");
-        DNN_TRY(act_desc(&m->dst, s->n, s->k, s->oh, s->ow, dst_block, s->dst_type), "describe y");
+        DNN_TRY(act_desc(&m->src, s->n, s->c, s->h, s->w, src_block, nhwc, s->src_type), "describe x");
+        DNN_TRY(act_desc(&m->dst, s->n, s->k, s->oh, s->ow, dst_block, nhwc, s->dst_type), "describe y");
     }
     DNN_TRY(weights_desc(&m->weights, s, weights_type, false), "describe weights");
     if (s->bias && dir != DNN_BWD_DATA)
@@ -307,8 +323,8 @@ static int describe(struct dnn_kernel *k, const struct api_descs *m, const struc
     return st == dnnl_success ? 0 : fail(e, st, linear ? "inner product" : "convolution");
 }
 
-int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block,
-                      const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
+static int kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block,
+                         bool nhwc, const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
 {
     struct api_descs m = {0};
     int rc;
@@ -317,7 +333,7 @@ int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir
         return err_set(e, -ENOMEM, "out of memory");
     k->shape = *s;
     k->dir = dir;
-    TRY_GOTO(rc, make_descs(s, dir, src_block, dst_block, &m, e), failed);
+    TRY_GOTO(rc, make_descs(s, dir, src_block, dst_block, nhwc, &m, e), failed);
     TRY_GOTO(rc, describe(k, &m, fwd, e), failed);
     TRY_GOTO(rc, kernel_query(k, e), failed);
     TRY_GOTO(rc, kernel_finish(k, e), failed);
@@ -328,6 +344,23 @@ failed:
     free_descs(&m);
     dnn_kernel_destroy(k);
     return rc;
+}
+
+int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block,
+                      const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
+{
+    const bool nhwc = !s->linear && (is_nhwc(src_block, s->c) || is_nhwc(dst_block, s->k));
+    const bool unsure = !s->linear && !nhwc && (is_ambiguous(src_block, s->c) || is_ambiguous(dst_block, s->k));
+    struct dnn_kernel *other;
+    int rc = kernel_create(d, s, dir, src_block, dst_block, nhwc, fwd, ret, e);
+    if (!unsure || (rc < 0 && rc != -ENOTSUP) || (rc == 0 && !dnn_reference(*ret)))
+        return rc;
+    if (kernel_create(d, s, dir, src_block, dst_block, true, fwd, &other, NULL) < 0)
+        return rc;
+    if (rc == 0)
+        dnn_kernel_destroy(*ret);
+    *ret = other;
+    return 0;
 }
 
 /* Takes over from and to, also on failure. */
@@ -374,8 +407,8 @@ int dnn_reorder_create(struct dnn *d, const struct layout *from, enum dtype from
                        enum dtype to_type, struct dnn_kernel **ret, struct err *e)
 {
     api_desc a, b;
-    DNN_TRY(act_desc(&a, from->n, from->c, from->h, from->w, from->b, from_type), "describe x");
-    dnnl_status_t s = act_desc(&b, to->n, to->c, to->h, to->w, to->b, to_type);
+    DNN_TRY(act_desc(&a, from->n, from->c, from->h, from->w, from->b, false, from_type), "describe x");
+    dnnl_status_t s = act_desc(&b, to->n, to->c, to->h, to->w, to->b, false, to_type);
     if (s != dnnl_success) {
         api_desc_destroy(a);
         return fail(e, s, "describe y");
