@@ -1,5 +1,6 @@
 /* Training images a second of a device without loader and communication.
  *   bench_device [device=cpu] [arch=resnet18] [image=64] [batch=32] [threads=1] [type=f32|bf16|emulated|eval] [steps=10] [profile=0|1] [classes=10] [serve=0|1]
+ *                [channels=3] [format=auto|nchw|nhwc]
  * Prints: device, arch, image, batch, threads, type, images/s of the fastest and of the median step, and of a step of which every operation took
  * as long as in its fastest run (what lies between operations, copies of weights and the update among it, counting as one of
  * them); MB of plan memory.
@@ -20,7 +21,7 @@
 enum { MAX_STEPS = 4096 };
 
 struct bench {
-    const char *type, *device;
+    const char *type, *device, *format;
     struct model_options model;
     int batch, threads, steps, profile, serve;
     bool training;
@@ -85,7 +86,8 @@ static int make_params(struct bench *b, struct err *e)
 
 static void make_batch(struct bench *b)
 {
-    const size_t pixels = (size_t)b->batch * 3 * (size_t)b->model.image_size * (size_t)b->model.image_size;
+    const size_t pixels =
+        (size_t)b->batch * (size_t)b->model.channels * (size_t)b->model.image_size * (size_t)b->model.image_size;
     uint8_t *images = malloc(pixels);
     int32_t *labels = malloc(sizeof(*labels) * (size_t)b->batch);
     float *weights = malloc(sizeof(*weights) * (size_t)b->batch);
@@ -97,6 +99,11 @@ static void make_batch(struct bench *b)
     }
     b->data = (struct batch){images, labels, weights};
     b->times = malloc(sizeof(*b->times) * (size_t)b->steps);
+}
+
+static enum memory_format format_named(const char *s)
+{
+    return strcmp(s, "nchw") == 0 ? MEMORY_NCHW : strcmp(s, "nhwc") == 0 ? MEMORY_NHWC : MEMORY_AUTO;
 }
 
 static int open_all(struct bench *b, struct err *e)
@@ -111,6 +118,7 @@ static int open_all(struct bench *b, struct err *e)
                                    .training = b->training,
                                    .emulate = strcmp(b->type, "emulated") == 0,
                                    .compute = bf16 ? DT_BF16 : b->ops->real,
+                                   .format = format_named(b->format),
                                    .params = b->params,
                                    .stats = b->stats,
                                    .reduce = b->reduce};
@@ -191,6 +199,7 @@ int main(int argc, char **argv)
     struct err e = {0};
     b = (struct bench){.type = option(argc, argv, "type", "f32"),
                        .device = option(argc, argv, "device", "cpu"),
+                       .format = option(argc, argv, "format", "auto"),
                        .batch = number(argc, argv, "batch", "32"),
                        .threads = number(argc, argv, "threads", "1"),
                        .steps = number(argc, argv, "steps", "10"),
@@ -198,7 +207,7 @@ int main(int argc, char **argv)
                        .serve = number(argc, argv, "serve", "0"),
                        .model = {.arch = option(argc, argv, "arch", "resnet18"),
                                  .classes = number(argc, argv, "classes", "10"),
-                                 .channels = 3,
+                                 .channels = number(argc, argv, "channels", "3"),
                                  .image_size = number(argc, argv, "image", "64"),
                                  .mean = {0.5f, 0.5f, 0.5f},
                                  .std = {0.25f, 0.25f, 0.25f}}};
