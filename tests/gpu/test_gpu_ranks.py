@@ -92,6 +92,12 @@ def test_nccl_alone_through_cruns_own_store(nccl, shapes, tmp_path, alone):
     expect_alone(losses(tmp_path), alone)
 
 
+def test_every_collective_of_nccl_alone(nccl):
+    p = run(TRAINER, "comm-test", "--device", "cuda", "--comm", "nccl", "--max-bytes", 1 << 20, timeout=200)
+    print("\n" + p.stdout)
+    assert p.returncode == 0 and re.search(r"^# Out of bounds values : 0 OK", p.stdout, re.M), p.stdout + p.stderr
+
+
 def test_every_collective_between_two_nccl_ranks_on_one_gpu(nccl):
     p = run("sh", ROOT / "tests/gpu/nccl_one_gpu.sh", CRUN, TRAINER, timeout=300)
     print("\n" + p.stdout)
