@@ -62,7 +62,7 @@ struct rig {
     struct gpu *gpu;
     struct device *d;
     struct plan *plan;
-    float *params, *stats, *reduce; /* "device" memory is plain memory here */
+    struct arenas at;
     char said[16384];
 };
 
@@ -91,24 +91,14 @@ static void open_rig(struct rig *r, const char *cache)
                                       .cudnn_ms = milliseconds,
                                       .ctx = &r->script};
     const struct cuda_options o = {.graphs = true, .tune = r->tune, .fused_patterns = !r->plain, .cache_dir = cache};
-    void *arena[3];
     MUST(blocks_build(&r->p, WIDTH, e));
     assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
     MUST(cudnn_open(&dnn, &(struct cudnn_options){.props_json = props, .cache_dir = cache}, e));
     MUST(cuda_open_on(&r->d, r->gpu, dnn, &o, e));
-    const size_t n[] = {r->p->n_train, r->p->n_stats, r->p->n_reduce};
-    for (int i = 0; i < 3; i++)
-        MUST(r->d->ops->alloc(r->d, n[i] * sizeof(float), &arena[i], e));
-    r->params = arena[0];
-    r->stats = arena[1];
-    r->reduce = arena[2];
+    arenas_open(&r->at, r->d, r->p);
     fake_gpu_wait(r->gpu, NULL);
-    for (int i = 0; !r->idle && i < r->p->nparams; i++) {
-        const struct param *q = &r->p->params[i];
-        float *to = (q->role == PARAM_TRAIN ? r->params : r->stats) + q->offset;
-        for (size_t k = 0; k < q->count; k++)
-            to[k] = (float)param_initial(q, 1, k);
-    }
+    if (!r->idle)
+        arenas_fill(&r->at, r->p);
 }
 
 static int make(struct rig *r, struct err *e)
@@ -116,9 +106,9 @@ static int make(struct rig *r, struct err *e)
     const struct plan_options o = {.batch = BATCH,
                                    .training = true,
                                    .compute = DT_F16,
-                                   .params = r->params,
-                                   .stats = r->stats,
-                                   .reduce = r->reduce};
+                                   .params = r->at.params,
+                                   .stats = r->at.stats,
+                                   .reduce = r->at.reduce};
     log_redirect(hear, r);
     const int rc = r->d->ops->plan(r->d, r->p, &o, &r->plan, e);
     log_redirect(NULL, NULL);
@@ -130,15 +120,10 @@ static void close_rig(struct rig *r)
 {
     if (r->plan)
         r->d->ops->plan_close(r->plan);
-    r->d->ops->release(r->d, r->params);
-    r->d->ops->release(r->d, r->stats);
-    r->d->ops->release(r->d, r->reduce);
+    arenas_close(&r->at, r->d);
     r->d->ops->close(r->d);
     program_destroy(r->p);
-    assert_int_equal(0, r->counts.bytes);
-    assert_int_equal(r->counts.allocs, r->counts.frees);
-    assert_int_equal(r->counts.host_allocs, r->counts.host_frees);
-    assert_int_equal(0, r->counts.events);
+    assert_given_back(&r->counts);
 }
 
 static int count(const struct rig *r, enum cudnn_pattern pattern)
@@ -155,11 +140,7 @@ static void run_rig(struct rig *r)
     static uint8_t images[BATCH * BLOCKS_SIZE * BLOCKS_SIZE * 3];
     static const int32_t labels[BATCH] = {0, 3, 1, 4};
     static const float weights[BATCH] = {1, 1, 1, 1};
-    uint32_t noise = 7;
-    for (size_t i = 0; i < sizeof images; i++) {
-        noise = noise * 1664525u + 1013904223u;
-        images[i] = (uint8_t)(noise >> 24);
-    }
+    noise_fill(images, sizeof images);
     const struct run_args a = {
         .batch = {.images = images, .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
     MUST(r->d->ops->run(r->plan, &a, e));
@@ -174,8 +155,9 @@ static double distance(const struct rig *a, const struct rig *b)
         const struct param *q = &a->p->params[i];
         const size_t at = q->offset + (q->role == PARAM_TRAIN ? 0 : a->p->n_train);
         for (size_t k = at; k < at + q->count; k++) {
-            d += ((double)a->reduce[k] - (double)b->reduce[k]) * ((double)a->reduce[k] - (double)b->reduce[k]);
-            s += (double)b->reduce[k] * (double)b->reduce[k];
+            d += ((double)a->at.reduce[k] - (double)b->at.reduce[k]) *
+                 ((double)a->at.reduce[k] - (double)b->at.reduce[k]);
+            s += (double)b->at.reduce[k] * (double)b->at.reduce[k];
         }
     }
     return sqrt(d / s);

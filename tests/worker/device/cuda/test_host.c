@@ -14,6 +14,7 @@
 #include "common/err.h"
 #include "tests/must.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
+#include "tests/worker/device/cuda/tiny.h"
 #include "worker/device/cuda/plan.h"
 #include "worker/program/program.h"
 
@@ -24,7 +25,7 @@ struct rig {
     struct gpu *gpu;
     struct device *d;
     struct plan *plan;
-    void *params, *stats, *reduce;
+    struct arenas at;
     struct fake_counts at_close;
     uint8_t images[BATCH * SIZE * SIZE * 3];
     int32_t labels[BATCH];
@@ -48,9 +49,7 @@ static void open_device(struct rig *r, bool graphs, size_t memory)
     *r = (struct rig){.p = small()};
     fake_gpu_open(&r->gpu, &(struct fake_options){.memory = memory, .at_close = &r->at_close});
     MUST(cuda_open_on(&r->d, r->gpu, NULL, &(struct cuda_options){.graphs = graphs}, e));
-    MUST(r->d->ops->alloc(r->d, r->p->n_train * sizeof(float), &r->params, e));
-    MUST(r->d->ops->alloc(r->d, r->p->n_stats * sizeof(float), &r->stats, e));
-    MUST(r->d->ops->alloc(r->d, r->p->n_reduce * sizeof(float), &r->reduce, e));
+    arenas_open(&r->at, r->d, r->p);
     for (int i = 0; i < BATCH; i++)
         r->weights[i] = 1;
     r->run = (struct run_args){.batch = {.images = r->images, .labels = r->labels, .weights = r->weights},
@@ -63,9 +62,9 @@ static int plan_of(struct rig *r, int batch, struct plan **ret, struct err *e)
     const struct plan_options o = {.batch = batch,
                                    .training = true,
                                    .compute = DT_F32,
-                                   .params = r->params,
-                                   .stats = r->stats,
-                                   .reduce = r->reduce};
+                                   .params = r->at.params,
+                                   .stats = r->at.stats,
+                                   .reduce = r->at.reduce};
     return r->d->ops->plan(r->d, r->p, &o, ret, e);
 }
 
@@ -78,9 +77,7 @@ static void open_rig(struct rig *r, bool graphs)
 static void close_rig(struct rig *r)
 {
     r->d->ops->plan_close(r->plan);
-    r->d->ops->release(r->d, r->params);
-    r->d->ops->release(r->d, r->stats);
-    r->d->ops->release(r->d, r->reduce);
+    arenas_close(&r->at, r->d);
     r->d->ops->close(r->d);
     program_destroy(r->p);
 }
@@ -247,14 +244,14 @@ static void eager_and_captured_runs_give_the_same_bits(void **state)
         open_rig(&r[k], k);
         for (size_t i = 0; i < sizeof r->images; i++)
             r[k].images[i] = (uint8_t)(i * 37);
-        memset(r[k].params, 0, r[k].p->n_train * sizeof(float));
+        memset(r[k].at.params, 0, r[k].p->n_train * sizeof(float));
         for (size_t i = 0; i < r[k].p->n_train; i++)
-            ((float *)r[k].params)[i] = (float)((int)(i * 7 % 13) - 6) / 16;
+            r[k].at.params[i] = (float)((int)(i * 7 % 13) - 6) / 16;
         for (int i = 0; i < 3; i++)
             step(&r[k]);
         MUST(r[k].d->ops->sync(r[k].d, e));
     }
-    assert_memory_equal(r[0].reduce, r[1].reduce, r[0].p->n_reduce * sizeof(float));
+    assert_memory_equal(r[0].at.reduce, r[1].at.reduce, r[0].p->n_reduce * sizeof(float));
     close_rig(&r[0]);
     close_rig(&r[1]);
 }
@@ -389,12 +386,12 @@ static void a_traced_run_is_walked_and_tells_of_every_step(void **state)
     const size_t bytes = r.p->n_train * sizeof(float);
     void *before = malloc(bytes);
     MUST(r.d->ops->sync(r.d, e));
-    memcpy(before, r.reduce, bytes);
+    memcpy(before, r.at.reduce, bytes);
     r.run.trace = &trace;
     step(&r);
     assert_true(told.n > 10);
     assert_int_equal(1, now(&r).launches);
-    assert_memory_equal(before, r.reduce, bytes);
+    assert_memory_equal(before, r.at.reduce, bytes);
     free(before);
     close_rig(&r);
     assert_int_equal(r.at_close.allocs, r.at_close.frees);
@@ -453,7 +450,7 @@ static void rounding_is_that_of_the_halves(void **state)
     for (size_t t = 0; t < 3; t++) {
         struct rig r;
         open_rig(&r, false);
-        float *x = r.params; /* device memory is plain memory here */
+        float *x = r.at.params; /* device memory is plain memory here */
         memcpy(x, values, sizeof values);
         MUST(r.d->ops->round(r.d, x, N, types[t], e));
         MUST(r.d->ops->sync(r.d, e));

@@ -24,7 +24,7 @@ struct rig {
     struct gpu *gpu;
     struct device *d;
     struct plan *plan;
-    float *params, *stats, *reduce; /* "device" memory is plain memory here */
+    struct arenas at;
     uint8_t images[BATCH * SIZE * SIZE * 3];
     int32_t labels[BATCH];
     float weights[BATCH];
@@ -34,32 +34,21 @@ static void open_rig(struct rig *r, enum dtype type, bool fused)
 {
     const struct fake_options fake = {0};
     const struct cuda_options o = {.graphs = true, .fused_patterns = fused};
-    void *params, *stats, *reduce;
     memset(r, 0, sizeof *r);
     MUST(blocks_build(&r->p, 8, e));
     assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
     MUST(cuda_open_on(&r->d, r->gpu, NULL, &o, e));
-    MUST(r->d->ops->alloc(r->d, r->p->n_train * sizeof(float), &params, e));
-    MUST(r->d->ops->alloc(r->d, r->p->n_stats * sizeof(float), &stats, e));
-    MUST(r->d->ops->alloc(r->d, r->p->n_reduce * sizeof(float), &reduce, e));
-    r->params = params;
-    r->stats = stats;
-    r->reduce = reduce;
+    arenas_open(&r->at, r->d, r->p);
     MUST(r->d->ops->sync(r->d, e));
-    for (int i = 0; i < r->p->nparams; i++) {
-        const struct param *q = &r->p->params[i];
-        float *to = (q->role == PARAM_TRAIN ? r->params : r->stats) + q->offset;
-        for (size_t k = 0; k < q->count; k++)
-            to[k] = (float)param_initial(q, 1, k);
-    }
-    const struct plan_options plan = {
-        .batch = BATCH, .training = true, .compute = type, .params = params, .stats = stats, .reduce = reduce};
+    arenas_fill(&r->at, r->p);
+    const struct plan_options plan = {.batch = BATCH,
+                                      .training = true,
+                                      .compute = type,
+                                      .params = r->at.params,
+                                      .stats = r->at.stats,
+                                      .reduce = r->at.reduce};
     MUST(r->d->ops->plan(r->d, r->p, &plan, &r->plan, e));
-    uint32_t noise = 7;
-    for (size_t i = 0; i < sizeof r->images; i++) {
-        noise = noise * 1664525u + 1013904223u;
-        r->images[i] = (uint8_t)(noise >> 24);
-    }
+    noise_fill(r->images, sizeof r->images);
     for (int i = 0; i < BATCH; i++) {
         r->labels[i] = i % CLASSES;
         r->weights[i] = 1;
@@ -69,9 +58,7 @@ static void open_rig(struct rig *r, enum dtype type, bool fused)
 static void close_rig(struct rig *r)
 {
     r->d->ops->plan_close(r->plan);
-    r->d->ops->release(r->d, r->params);
-    r->d->ops->release(r->d, r->stats);
-    r->d->ops->release(r->d, r->reduce);
+    arenas_close(&r->at, r->d);
     r->d->ops->close(r->d);
     program_destroy(r->p);
 }
@@ -157,8 +144,8 @@ static void same_numbers(enum dtype type, double bound, bool masked)
         run_rig(&plain);
         run_rig(&fused);
         const size_t n = plain.p->n_train, tail = plain.p->n_reduce - n;
-        const double gradients = distance(fused.reduce, plain.reduce, n),
-                     rest = distance(fused.reduce + n, plain.reduce + n, tail);
+        const double gradients = distance(fused.at.reduce, plain.at.reduce, n),
+                     rest = distance(fused.at.reduce + n, plain.at.reduce + n, tail);
         print_message("# %s%s run %d: gradients %.2g, statistics and metrics %.2g apart\n", dtype_name(type),
                       masked ? " masked" : "", i, gradients, rest);
         assert_true(gradients < bound);
@@ -191,14 +178,14 @@ static void graphs_give_the_bits_of_a_walk(void **state)
     const size_t bytes = r.p->n_reduce * sizeof(float);
     float *first = malloc(bytes);
     run_rig(&r);
-    memcpy(first, r.reduce, bytes);
+    memcpy(first, r.at.reduce, bytes);
     for (int i = 0; i < 3; i++) {
-        memset(r.reduce, 0xff, bytes);
+        memset(r.at.reduce, 0xff, bytes);
         run_rig(&r);
         for (int k = 0; k < r.p->nparams; k++) { /* padding between parameters is nobody's */
             const struct param *q = &r.p->params[k];
             const size_t at = q->offset + (q->role == PARAM_TRAIN ? 0 : r.p->n_train);
-            assert_memory_equal(first + at, r.reduce + at, q->count * sizeof(float));
+            assert_memory_equal(first + at, r.at.reduce + at, q->count * sizeof(float));
         }
     }
     assert_int_equal(1, fake_gpu_counts(r.gpu)->captures);

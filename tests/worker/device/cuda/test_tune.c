@@ -17,6 +17,7 @@
 #include "tests/must.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "tests/worker/device/cuda/properties.h"
+#include "tests/worker/device/cuda/tiny.h"
 #include "tests/worker/scratch/scratch.h"
 #include "worker/device/cuda/plan.h"
 
@@ -65,7 +66,7 @@ struct rig {
     struct program *p;
     struct gpu *gpu;
     struct device *d;
-    void *arena[3];
+    struct arenas at;
     bool deterministic;
     enum memory_format format;
 };
@@ -100,9 +101,7 @@ static void open_rig(struct rig *r, const char *cache, size_t memory)
     assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
     MUST(cudnn_open(&dnn, &of_dnn, e));
     MUST(cuda_open_on(&r->d, r->gpu, dnn, &o, e));
-    const size_t n[] = {r->p->n_train, r->p->n_stats, r->p->n_reduce};
-    for (int i = 0; i < 3; i++)
-        MUST(r->d->ops->alloc(r->d, n[i] * sizeof(float), &r->arena[i], e));
+    arenas_open(&r->at, r->d, r->p);
 }
 
 static int make(struct rig *r, struct plan **ret, struct err *e)
@@ -111,23 +110,19 @@ static int make(struct rig *r, struct plan **ret, struct err *e)
                                    .training = true,
                                    .compute = DT_F16,
                                    .format = r->format,
-                                   .params = r->arena[0],
-                                   .stats = r->arena[1],
-                                   .reduce = r->arena[2]};
+                                   .params = r->at.params,
+                                   .stats = r->at.stats,
+                                   .reduce = r->at.reduce};
     return r->d->ops->plan(r->d, r->p, &o, ret, e);
 }
 
 /* Nothing is left behind. */
 static void close_rig(struct rig *r)
 {
-    for (int i = 0; i < 3; i++)
-        r->d->ops->release(r->d, r->arena[i]);
+    arenas_close(&r->at, r->d);
     r->d->ops->close(r->d);
     program_destroy(r->p);
-    assert_int_equal(0, r->counts.bytes);
-    assert_int_equal(r->counts.allocs, r->counts.frees);
-    assert_int_equal(r->counts.host_allocs, r->counts.host_frees);
-    assert_int_equal(0, r->counts.events);
+    assert_given_back(&r->counts);
 }
 
 static bool same_graph(const struct gpu_dnn *a, const struct cudnn_plan *p, struct rig *r)

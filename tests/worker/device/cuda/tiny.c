@@ -1,8 +1,15 @@
 #include "tests/worker/device/cuda/tiny.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 
+#include <cmocka.h>
+
+#include "tests/must.h"
+#include "tests/worker/device/cuda/fake_gpu.h"
+#include "worker/device/device.h"
 #include "worker/program/program.h"
 
 int tiny_build(struct program **ret, struct err *e)
@@ -40,4 +47,47 @@ int blocks_build(struct program **ret, int width, struct err *e)
     program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), BLOCKS_CLASSES));
     *ret = p;
     return program_differentiate(p, e);
+}
+
+void arenas_open(struct arenas *a, struct device *d, const struct program *p)
+{
+    const size_t n[] = {p->n_train, p->n_stats, p->n_reduce};
+    void *at[3];
+    for (int i = 0; i < 3; i++)
+        MUST(d->ops->alloc(d, n[i] * sizeof(float), &at[i], e));
+    *a = (struct arenas){.params = at[0], .stats = at[1], .reduce = at[2]};
+}
+
+void arenas_fill(const struct arenas *a, const struct program *p)
+{
+    for (int i = 0; i < p->nparams; i++) {
+        const struct param *q = &p->params[i];
+        float *to = (q->role == PARAM_TRAIN ? a->params : a->stats) + q->offset;
+        for (size_t k = 0; k < q->count; k++)
+            to[k] = (float)param_initial(q, 1, k);
+    }
+}
+
+void arenas_close(struct arenas *a, struct device *d)
+{
+    d->ops->release(d, a->params);
+    d->ops->release(d, a->stats);
+    d->ops->release(d, a->reduce);
+}
+
+void noise_fill(uint8_t *out, size_t n)
+{
+    uint32_t noise = 7;
+    for (size_t i = 0; i < n; i++) {
+        noise = noise * 1664525u + 1013904223u;
+        out[i] = (uint8_t)(noise >> 24);
+    }
+}
+
+void assert_given_back(const struct fake_counts *c)
+{
+    assert_int_equal(0, c->bytes);
+    assert_int_equal(c->allocs, c->frees);
+    assert_int_equal(c->host_allocs, c->host_frees);
+    assert_int_equal(0, c->events);
 }
