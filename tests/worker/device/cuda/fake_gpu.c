@@ -7,23 +7,18 @@
 #include <sys/mman.h>
 
 #include "common/err.h"
+#include "tests/worker/device/cuda/fake_blocks.h"
 #include "tests/worker/device/cuda/fake_math.h"
 #include "tests/worker/device/cuda/fake_queue.h"
 
 enum { POISON = 0xff /* a NaN in every type */ };
-
-struct block {
-    void *at;
-    size_t bytes;
-    struct block *next;
-};
 
 struct fake {
     struct gpu base;
     struct fake_options o;
     struct fake_counts c;
     struct fake_queue *queue;
-    struct block *blocks, *locked; /* of the GPU; page-locked ones of the host */
+    struct fake_blocks *blocks, *locked; /* of the GPU; page-locked ones of the host */
     bool failing, lost;
     enum kernel fail_at;
     const struct cudnn_plan *last; /* that ran */
@@ -91,16 +86,6 @@ static int run(void *ctx, const struct work *w, struct err *e)
     return 0;
 }
 
-/* Is all of it in one of these blocks? */
-static bool within(const struct block *b, const void *p, size_t bytes)
-{
-    const uintptr_t at = (uintptr_t)p;
-    for (; b; b = b->next)
-        if (at >= (uintptr_t)b->at && at + bytes <= (uintptr_t)b->at + b->bytes)
-            return true;
-    return false;
-}
-
 static int issue(struct fake *f, struct gpu_stream *s, const struct work *w, struct err *e)
 {
     const bool captured = fake_queue_captured(s);
@@ -122,24 +107,24 @@ static void *take(const struct fake *f, size_t bytes)
     return p;
 }
 
-static void give(const struct fake *f, struct block *b)
+static void give(const struct fake *f, void *p, size_t bytes)
 {
     if (f->o.idle)
-        munmap(b->at, b->bytes);
+        munmap(p, bytes);
     else
-        free(b->at);
-    free(b);
+        free(p);
 }
 
 static void fake_close(struct gpu *g)
 {
     if (self(g)->o.at_close)
         *self(g)->o.at_close = self(g)->c;
-    while (self(g)->blocks) {
-        struct block *b = self(g)->blocks;
-        self(g)->blocks = b->next;
-        give(self(g), b);
-    }
+    void *p;
+    size_t bytes;
+    while ((p = fake_blocks_remove(self(g)->blocks, NULL, &bytes)))
+        give(self(g), p, bytes);
+    fake_blocks_close(self(g)->blocks);
+    fake_blocks_close(self(g)->locked);
     fake_queue_close(self(g)->queue);
     free(g);
 }
@@ -172,72 +157,50 @@ static int fake_alloc(struct gpu *g, size_t bytes, void **ret, struct err *e)
     struct fake *f = self(g);
     if (fake_queue_capturing(f->queue))
         return err_set(e, -EIO, "memory is taken during a capture");
-    struct block *b = calloc(1, sizeof *b);
-    if (f->o.memory && f->c.bytes + bytes > f->o.memory) {
-        free(b);
+    if (f->o.memory && f->c.bytes + bytes > f->o.memory)
         return err_set(e, -ENOMEM, "%zu MiB of GPU memory are wanted, %zu of %zu MiB are free", bytes >> 20,
                        (f->o.memory - f->c.bytes) >> 20, f->o.memory >> 20);
-    }
-    b->bytes = bytes;
-    b->at = take(f, bytes);
-    b->next = f->blocks;
-    f->blocks = b;
+    *ret = take(f, bytes);
+    fake_blocks_add(f->blocks, *ret, bytes);
     f->c.allocs++;
     f->c.bytes += bytes;
-    *ret = b->at;
     return 0;
-}
-
-/* The next of *list that begins at p is taken out; NULL: none does. */
-static struct block *take_out(struct block **list, const void *p)
-{
-    for (; *list; list = &(*list)->next) {
-        struct block *b = *list;
-        if (b->at == p) {
-            *list = b->next;
-            return b;
-        }
-    }
-    return NULL;
 }
 
 /* As cudaFree(): everything enqueued has happened. */
 static void fake_release(struct gpu *g, void *p)
 {
     struct fake *f = self(g);
-    struct block *b = take_out(&f->blocks, p);
-    if (!b)
+    size_t bytes;
+    if (!p || !fake_blocks_remove(f->blocks, p, &bytes))
         return;
     (void)fake_queue_finish(f->queue, NULL);
-    f->c.bytes -= b->bytes;
+    f->c.bytes -= bytes;
     f->c.frees++;
-    give(f, b);
+    give(f, p, bytes);
 }
 
 static int fake_host_alloc(struct gpu *g, size_t bytes, void **ret, struct err *e)
 {
-    struct block *b = calloc(1, sizeof *b);
     (void)e;
     self(g)->c.host_allocs++;
-    *b = (struct block){.at = calloc(1, bytes + 1), .bytes = bytes, .next = self(g)->locked};
-    self(g)->locked = b;
-    *ret = b->at;
+    *ret = calloc(1, bytes + 1);
+    fake_blocks_add(self(g)->locked, *ret, bytes);
     return 0;
 }
 
 /* cudaFreeHost() does not promise to wait. */
 static void fake_host_release(struct gpu *g, void *p)
 {
-    struct block *b = p ? take_out(&self(g)->locked, p) : NULL;
-    if (!b)
+    size_t bytes;
+    if (!p || !fake_blocks_remove(self(g)->locked, p, &bytes))
         return;
-    if (fake_queue_uses(self(g)->queue, b->at, b->bytes)) {
+    if (fake_queue_uses(self(g)->queue, p, bytes)) {
         fprintf(stderr, "page-locked memory is given back with a copy under way\n");
         abort();
     }
     self(g)->c.host_frees++;
-    free(b->at);
-    free(b);
+    free(p);
 }
 
 static int fake_stream_open(struct gpu *g, bool urgent, struct gpu_stream **ret, struct err *e)
@@ -315,7 +278,7 @@ static int fake_event_ms(struct gpu *g, struct gpu_event *from, struct gpu_event
 
 static int is_where(struct gpu *g, bool device, const void *p, size_t bytes, const char *what, struct err *e)
 {
-    return bytes == 0 || within(self(g)->blocks, p, bytes) == device
+    return bytes == 0 || fake_blocks_have(self(g)->blocks, p, bytes) == device
                ? 0
                : err_set(e, -EIO, "CUDA: %s: %p (%zu bytes) is %s", what, p, bytes,
                          device ? "not memory of the GPU" : "memory of the GPU, of the host's was expected");
@@ -336,7 +299,7 @@ static int fake_copy_in(struct gpu *g, struct gpu_stream *s, void *to, const voi
     TRY(is_where(g, false, from, bytes, "copy in", e));
     if (bytes == 0 || f->o.idle)
         return 0;
-    if (!within(f->locked, from, bytes)) {
+    if (!fake_blocks_have(f->locked, from, bytes)) {
         TRY(refuse_pageable(s, e));
         w.from = w.own = malloc(bytes);
         memcpy(w.own, from, bytes);
@@ -354,7 +317,7 @@ static int fake_copy_out(struct gpu *g, struct gpu_stream *s, void *to, const vo
     TRY(is_where(g, true, from, bytes, "copy out", e));
     if (bytes == 0)
         return 0;
-    if (within(f->locked, to, bytes))
+    if (fake_blocks_have(f->locked, to, bytes))
         return issue(f, s, &w, e);
     TRY(refuse_pageable(s, e));
     TRY(issue(f, s, &w, e));
@@ -495,6 +458,8 @@ int fake_gpu_open(struct gpu **ret, const struct fake_options *o)
     struct fake *f = calloc(1, sizeof *f);
     f->base.ops = &fake_ops;
     f->o = *o;
+    f->blocks = fake_blocks_open();
+    f->locked = fake_blocks_open();
     f->queue = fake_queue_open(o->seed + more_seed(), run, f);
     *ret = &f->base;
     return 0;
