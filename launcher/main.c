@@ -18,6 +18,7 @@
 #include "launcher/remote_wire.h"
 #include "launcher/status.h"
 #include "launcher/topo.h"
+#include "launcher/tree.h"
 
 static int complain(int code, const struct err *e)
 {
@@ -77,6 +78,10 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
     config_say_unused(&config, &args, stderr);
+    if (!tree_seen())
+        fputs("crun: there is no /proc: what workers leave behind is found slowly, and SIGUSR1 and SIGUSR2 do not "
+              "reach workers\n",
+              stderr);
     if (config.dry_run) {
         rc = dryrun_print(&config, &program, stdout, &e);
         code = rc == 0 ? printed() : EXIT_INTERNAL;

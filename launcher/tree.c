@@ -13,6 +13,9 @@
 
 #include "common/clock.h"
 
+#define PIDS_FIRST 32768 /* the kernel's own choice of pid_max */
+#define PIDS_MAX 4194304 /* and its bound */
+
 struct proc {
     pid_t pid, parent;
     bool ours;
@@ -91,11 +94,51 @@ static void procs_mark(struct procs *ps, pid_t self)
     }
 }
 
+bool tree_empty(void)
+{
+    siginfo_t info;
+    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD;
+}
+
+bool tree_seen(void)
+{
+    return access("/proc/self/stat", R_OK) == 0;
+}
+
+/* Without /proc: waitid(2) knows our children, and as a subreaper we get theirs once they are dead. Pids of that range, from low to high. */
+static int find_children(pid_t low, pid_t high, void (*found)(void *arg, pid_t pid), void *arg)
+{
+    int n = 0;
+    for (pid_t pid = low; pid < high; pid++) {
+        siginfo_t info = {0};
+        if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0)
+            continue;
+        n++;
+        if (info.si_pid == 0) /* it lives */
+            found(arg, pid);
+    }
+    return n;
+}
+
+/* Mostly pids are small; all there may be take about a second. */
+static void find_all_children(void (*found)(void *arg, pid_t pid), void *arg)
+{
+    if (!tree_empty() && find_children(2, PIDS_FIRST, found, arg) == 0)
+        find_children(PIDS_FIRST, PIDS_MAX, found, arg);
+}
+
+static void kill_child(void *arg, pid_t pid)
+{
+    *(int *)arg += kill(pid, SIGKILL) == 0;
+}
+
 int tree_kill_below(pid_t root)
 {
     struct procs ps;
     int killed = 0;
     procs_read(&ps);
+    if (ps.n == 0 && root == getpid())
+        find_all_children(kill_child, &killed);
     procs_mark(&ps, root);
     for (size_t i = 0; i < ps.n; i++)
         if (ps.v[i].ours && ps.v[i].state != 'Z' && kill(ps.v[i].pid, SIGKILL) == 0)
@@ -138,12 +181,6 @@ void tree_tell(pid_t pid, bool group, int signo)
     free(ps.v);
 }
 
-bool tree_empty(void)
-{
-    siginfo_t info;
-    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD;
-}
-
 bool tree_kill_all(int64_t timeout_ms)
 {
     const int64_t end = clock_ms() + timeout_ms;
@@ -176,12 +213,26 @@ static const char *wait_channel(pid_t pid, char out[64])
     return strcmp(out, "0") == 0 ? "" : out;
 }
 
+struct text {
+    char *out;
+    size_t len, cap;
+};
+
+static void name_child(void *arg, pid_t pid)
+{
+    struct text *t = arg;
+    if (t->len < t->cap)
+        t->len += (size_t)snprintf(t->out + t->len, t->cap - t->len, "%s%d", t->len ? ", " : "", (int)pid);
+}
+
 void tree_describe(char *out, size_t cap)
 {
     struct procs ps;
     size_t len = 0;
     out[0] = '\0';
     procs_read(&ps);
+    if (ps.n == 0)
+        find_all_children(name_child, &(struct text){out, 0, cap});
     procs_mark(&ps, getpid());
     for (size_t i = 0; i < ps.n && len < cap; i++) {
         const struct proc *p = &ps.v[i];

@@ -9,6 +9,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* Whether there is a /proc. Without it only children are found, slowly (whole trees by and by, as orphans become children), nobody else's
+ * are, and tree_tell() reaches nobody. */
+bool tree_seen(void);
+
 /* SIGKILL every descendant that /proc shows now. Returns how many; one born meanwhile is found by the next call. */
 int tree_kill(void);
 

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from crun_run import CRUN
+
 
 @pytest.mark.parametrize("victim", ["guardian", "agent"])
 def test_nobody_survives_the_kill_of_one_half(crun, worker, victim):
@@ -180,3 +182,14 @@ def test_right_as_pid_1_of_a_container(crun, cgroup, stopped):
     err = p.communicate(timeout=60)[1]
     assert p.returncode == (143 if stopped else 7), err
     assert crun.processes() == []
+
+
+def test_without_proc_nobody_is_left_and_it_is_said(crun):
+    hide = ["unshare", "-m", "sh", "-c", 'umount -l /proc && [ ! -e /proc/self ] && exec "$@"', "sh"]
+    if subprocess.run([*hide, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("no mount namespaces here")
+    start = time.monotonic()
+    p = subprocess.run([*hide, CRUN, "--nproc-per-node", "2", "sh", "-c", "setsid sleep 1000 & setsid sh -c 'sleep 1000; :' & sleep 0.3; exit 3"],
+                       env=crun.env, capture_output=True, timeout=60)
+    assert p.returncode == 3 and b"crun: there is no /proc: " in p.stderr and b"still there" not in p.stderr
+    assert crun.processes() == [] and time.monotonic() - start < 25
