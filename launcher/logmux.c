@@ -16,6 +16,7 @@
 #include "launcher/log_console.h"
 #include "launcher/log_layout.h"
 #include "launcher/logfile.h"
+#include "launcher/partial.h"
 #include "launcher/sink.h"
 #include "launcher/watch.h"
 
@@ -28,6 +29,8 @@ struct stream {
     int fd; /* our end of the pipe, -1: none */
     struct logfile file;
     struct lines lines;
+    struct partial partial;  /* of the line without an end, on the console */
+    int64_t look_at;         /* by the loop's clock, -1: nothing of it waits */
     struct lines_tail *tail; /* NULL: stdout */
     struct watch *watch;     /* NULL: closed */
 };
@@ -49,6 +52,7 @@ struct logmux {
     bool paused;
     int n;
     struct source *sources; /* o.max_workers */
+    uv_timer_t *timer;      /* lines without an end; in memory of its own: it closes later than we are freed */
     char scratch[64 << 10];
 };
 
@@ -56,6 +60,83 @@ static struct stream *stream_of(struct logmux *m, int i)
 {
     struct source *s = &m->sources[i / 2];
     return i % 2 ? &s->err : &s->out;
+}
+
+/* --- lines without an end ------------------------------------------------------------------------------------------ */
+
+static bool stream_read(struct stream *s);
+static void set_paused(struct logmux *m, bool paused);
+
+static void look(struct stream *s)
+{
+    struct partial_text text;
+    int64_t ms = -1;
+    const int64_t now = (int64_t)uv_now(s->mux->loop);
+    const struct buf *line = &s->lines.part;
+    if (line->len > 0 && partial_look(&s->partial, line->data, line->len, now, &text, &ms))
+        log_console_line(s->mux->console, &s->voice, text.text, text.n);
+    s->look_at = ms < 0 ? -1 : now + ms;
+}
+
+/* What came meanwhile may be the end of the line. */
+static void look_if_due(struct stream *s)
+{
+    if (s->look_at < 0 || s->look_at > (int64_t)uv_now(s->mux->loop))
+        return;
+    if (!s->watch || !stream_read(s))
+        look(s);
+}
+
+static void arm(struct logmux *m);
+
+static void on_timer(uv_timer_t *t)
+{
+    struct logmux *m = t->data;
+    for (int i = 0; i < 2 * m->n; i++)
+        look_if_due(stream_of(m, i));
+    log_console_kick(m->console);
+    if (log_console_full(m->console))
+        set_paused(m, true);
+    arm(m);
+}
+
+/* Not while the console is behind: then nothing is read, and a line only seems to stand still. */
+static void arm(struct logmux *m)
+{
+    int64_t next = -1;
+    for (int i = 0; i < 2 * m->n && !m->paused; i++) {
+        const struct stream *s = stream_of(m, i);
+        if (s->look_at >= 0 && (next < 0 || s->look_at < next))
+            next = s->look_at;
+    }
+    const int64_t now = (int64_t)uv_now(m->loop);
+    if (next >= 0)
+        uv_timer_start(m->timer, on_timer, next > now ? (uint64_t)(next - now) : 1, 0);
+    else
+        uv_timer_stop(m->timer);
+}
+
+static void grew(struct stream *s, size_t bytes)
+{
+    struct logmux *m = s->mux;
+    s->look_at = -1;
+    if (!s->shown || s->lines.part.len == 0)
+        return;
+    partial_grew(&s->partial, bytes, (int64_t)uv_now(m->loop));
+    look(s);
+    if (s->look_at >= 0 && !m->paused && !uv_is_active((uv_handle_t *)m->timer))
+        arm(m);
+}
+
+/* A second anew for each. */
+static void wait_again(struct logmux *m)
+{
+    for (int i = 0; i < 2 * m->n; i++) {
+        struct stream *s = stream_of(m, i);
+        if (s->look_at >= 0)
+            s->look_at = (int64_t)uv_now(m->loop) + PARTIAL_MS;
+    }
+    arm(m);
 }
 
 /* Read from the workers whose lines are shown, unless a console is behind. */
@@ -69,6 +150,7 @@ static void set_paused(struct logmux *m, bool paused)
         if (s->watch && s->shown)
             watch_set(s->watch, !paused);
     }
+    wait_again(m);
 }
 
 static void on_drained(void *arg)
@@ -87,10 +169,14 @@ static struct log_voice *voice_of(void *arg, int local, bool is_err)
 int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e)
 {
     struct logmux *m = calloc(1, sizeof *m);
-    if (!m || !(m->sources = calloc((size_t)o->max_workers, sizeof *m->sources))) {
+    if (!m || !(m->sources = calloc((size_t)o->max_workers, sizeof *m->sources)) ||
+        !(m->timer = calloc(1, sizeof *m->timer))) {
+        free(m ? m->sources : NULL);
         free(m);
         return err_errno(e, ENOMEM, "output of %d workers", o->max_workers);
     }
+    uv_timer_init(loop, m->timer);
+    m->timer->data = m;
     m->loop = loop;
     m->o = *o;
     m->filtered[0].fd = m->filtered[1].fd = -1;
@@ -169,11 +255,12 @@ static void duplicate(struct stream *s, const char *line, size_t n)
 static void on_line(void *ctx, const char *line, size_t n)
 {
     struct stream *s = ctx;
+    struct partial_text text = partial_last(line, n);
     if (s->tail)
-        lines_tail_add(s->tail, line, n);
+        lines_tail_add(s->tail, text.text, text.n);
     duplicate(s, line, n);
-    if (s->shown)
-        log_console_line(s->mux->console, &s->voice, line, n);
+    if (s->shown && partial_end(&s->partial, line, n, &text))
+        log_console_line(s->mux->console, &s->voice, text.text, text.n);
 }
 
 static void stream_close(struct stream *s)
@@ -199,6 +286,7 @@ static bool stream_read(struct stream *s)
         write_file(m, &s->file, m->scratch, (size_t)n);
         if (s->shown || s->tail || m->filtered[0].path)
             lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
+        grew(s, (size_t)n);
         return true;
     }
     watch_close(s->watch); /* end-of-file would be readable for ever */
@@ -267,7 +355,9 @@ static void stream_init(struct stream *s, struct logmux *m, struct lines_tail *t
     s->fd = s->file.fd = -1;
     s->voice.is_err = tail;
     s->tail = tail;
+    s->look_at = -1;
     lines_init(&s->lines);
+    partial_init(&s->partial);
 }
 
 int logmux_add(struct logmux *m, int local, int rank, int ret_fds[2], struct err *e)
@@ -300,6 +390,7 @@ void logmux_end_round(struct logmux *m)
         stream_close(stream_of(m, i));
     for (int i = 0; i < 2; i++)
         close_file(m, &m->filtered[i]);
+    uv_timer_stop(m->timer);
     m->n = 0;
 }
 
@@ -357,10 +448,16 @@ void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2])
     }
 }
 
+static void on_timer_closed(uv_handle_t *h)
+{
+    free(h);
+}
+
 void logmux_destroy(struct logmux *m)
 {
     if (!m)
         return;
+    uv_close((uv_handle_t *)m->timer, on_timer_closed);
     log_console_destroy(m->console);
     for (int i = 0; i < m->o.max_workers; i++)
         lines_tail_free(&m->sources[i].tail);

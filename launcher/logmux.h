@@ -1,6 +1,6 @@
 /* The output of the workers: pipes in, console and per-rank files out.
  *
- *   - console: whole lines with a prefix, stdout to stdout, stderr to stderr (log_console.h);
+ *   - console: whole lines with a prefix, stdout to stdout, stderr to stderr (log_console.h), and what stands for a second (partial.h);
  *   - files, where a folder is given: the bytes as they came (log_layout.h, logfile.h); earlier rounds are never touched;
  *   - which stream goes where: log_conf_routes();
  *   - the last lines of every stderr are kept for the failure report.

@@ -121,6 +121,51 @@ def test_a_log_folder_that_cannot_be_made_is_one_sentence(crun):
     assert rc == 73 and "/dev/null" in err and len(err.splitlines()) == 1
 
 
+def shown_while_it_runs(crun, script, until, *options):
+    """-> the console's lines, once `until` of them are there and the job has ended; files hold the bytes as they were written"""
+    p = crun.start("--nproc-per-node", 2, "--log-dir", crun.tmp / "logs", "--run-id", "j", *options, "sh", "-c", script,
+                   stderr=subprocess.DEVNULL)
+    os.set_blocking(p.stdout.fileno(), True)
+    got, end = b"", time.monotonic() + 30
+    while got.count(b"\n") < until:
+        assert p.poll() is None and time.monotonic() < end, got
+        got += os.read(p.stdout.fileno(), 4096)
+    (crun.tmp / "seen").touch()
+    got += p.communicate(timeout=60)[0]
+    assert p.returncode == 0
+    return got.decode().splitlines()
+
+
+WAIT_SEEN = "until [ -e $TMPDIR/seen ]; do sleep 0.02; done; "
+
+
+def test_a_line_that_stands_unfinished_is_shown_meanwhile(crun):
+    lines = shown_while_it_runs(crun, f"printf loading...; {WAIT_SEEN} echo ' done'; echo whole", 2)
+    assert sorted(lines[:2]) == ["[default0]: loading...", "[default1]: loading..."]
+    assert sorted(lines[2:]) == sorted(f"[default{r}]: {t}" for r in (0, 1) for t in (" done", "whole"))
+    assert (crun.tmp / "logs/j/round-1/rank-1.out").read_text() == "loading... done\nwhole\n"
+
+
+@pytest.mark.parametrize("bar", [r"\r%d%%", r"%d%%\r"])
+def test_progress_bars_are_lines_one_a_second_and_the_last(crun, bar):
+    script = (f'i=0; while [ ! -e $TMPDIR/seen -a $i -lt 500 ]; do i=$((i+1)); printf "{bar}" $i; sleep 0.02; done; '
+              f'printf "{bar}\n" 1000; echo end')
+    start = time.monotonic()
+    lines = shown_while_it_runs(crun, script, 4)
+    took = time.monotonic() - start
+    for r in (0, 1):
+        mine = [l.split(": ")[1] for l in lines if l.startswith(f"[default{r}]")]
+        assert mine[-2:] == ["1000%", "end"] and all(re.fullmatch(r"\d+%", m) for m in mine[:-1])
+        assert 4 <= len(mine) <= took + 4
+        raw = (crun.tmp / f"logs/j/round-1/rank-{r}.out").read_bytes()
+        assert raw.count(b"\r") > len(mine) and raw.endswith(b"\nend\n")
+
+
+def test_bars_that_are_alike_collapse(crun):
+    lines = shown_while_it_runs(crun, f"printf '50%%\\r'; {WAIT_SEEN} printf '100%%\\n'", 1, "--collapse")
+    assert lines[0] == "[2 ranks: 0-1]: 50%" and "100%" in lines[-1]
+
+
 def test_a_log_file_that_is_a_fifo_is_written_if_somebody_reads_it(crun):
     folder = crun.tmp / "logs" / "j" / "round-1"
     folder.mkdir(parents=True)
