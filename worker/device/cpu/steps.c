@@ -54,7 +54,7 @@ int cpu_step_relu_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 }
 
 #define POOL_STEP(name)                                                                                                \
-    int cpu_step_##name(struct cpu_plan *pl, struct step *s, struct err *e)                                                \
+    int cpu_step_##name(struct cpu_plan *pl, struct step *s, struct err *e)                                            \
     {                                                                                                                  \
         (void)e;                                                                                                       \
         s->pool.plane = pl->plane;                                                                                     \
