@@ -14,6 +14,8 @@ const struct mode mode_fp16 = {.name = "fp16", .compute = DT_F16};
 const struct mode mode_emulated = {.name = "emulated bf16", .compute = DT_BF16, .emulate = true};
 const struct mode mode_bf16_o1 = {.name = "bf16 O1", .compute = DT_BF16, .emulate = true, .half = HALF_OPERANDS};
 const struct mode mode_fp16_o1 = {.name = "fp16 O1", .compute = DT_F16, .emulate = true, .half = HALF_OPERANDS};
+const struct mode mode_native_fp16_o1 = {.name = "fp16 O1", .compute = DT_F16, .half = HALF_OPERANDS};
+const struct mode mode_native_bf16_o1 = {.name = "bf16 O1", .compute = DT_BF16, .half = HALF_OPERANDS};
 const struct mode mode_fp16_o2 = {.name = "fp16 O2", .compute = DT_F16, .emulate = true};
 const struct mode mode_fp16_o3 = {.name = "fp16 O3", .compute = DT_F16, .emulate = true, .half_bn = true};
 const struct mode mode_nchw = {.name = "nchw", .compute = DT_F32, .format = MEMORY_NCHW};

@@ -30,6 +30,7 @@ struct mode {
     bool tf32, unfused, timed; /* GPUs: options of that name; unless engines are timed, equal runs give equal bits */
 };
 extern const struct mode mode_f64, mode_f32, mode_bf16, mode_emulated;
+extern const struct mode mode_native_fp16_o1, mode_native_bf16_o1;
 extern const struct mode mode_fp16_o1, mode_fp16_o2, mode_fp16_o3, mode_bf16_o1;
 extern const struct mode mode_fp16_nchw, mode_bf16_nchw, mode_nchw, mode_nhwc, mode_fp16;
 extern const struct mode mode_tf32;

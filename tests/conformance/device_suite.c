@@ -501,17 +501,24 @@ static const struct {
 enum { NMUTANTS = sizeof(mutants) / sizeof(mutants[0]) };
 _Static_assert((int)NMUTANTS == (int)OP_KINDS, "one mutant for every kind of op");
 
-/* device_suite fp32|tf32|emulated|bf16|fp16|native-fp16|fp16-O1|nchw|nhwc: all ops in one type. Without bf16 units bf16 is skipped as a whole. */
+/* device_suite fp32|tf32|...: all ops in one type. Without bf16 units bf16 is skipped as a whole. */
 int main(int argc, char **argv)
 {
     static const struct {
         const char *arg;
         const struct mode *mode;
-    } modes[] = {{"fp32", &mode_f32},           {"tf32", &mode_tf32},
-                 {"emulated", &mode_emulated},  {"bf16", &mode_bf16},
-                 {"fp16", &mode_fp16_o2},       {"fp16-O1", &mode_fp16_o1},
-                 {"nchw", &mode_nchw},          {"nhwc", &mode_nhwc},
-                 {"native-fp16", &mode_fp16},   {"fp16-nchw", &mode_fp16_nchw},
+    } modes[] = {{"fp32", &mode_f32},
+                 {"tf32", &mode_tf32},
+                 {"emulated", &mode_emulated},
+                 {"bf16", &mode_bf16},
+                 {"fp16", &mode_fp16_o2},
+                 {"fp16-O1", &mode_fp16_o1},
+                 {"nchw", &mode_nchw},
+                 {"nhwc", &mode_nhwc},
+                 {"native-fp16", &mode_fp16},
+                 {"native-fp16-O1", &mode_native_fp16_o1},
+                 {"native-bf16-O1", &mode_native_bf16_o1},
+                 {"fp16-nchw", &mode_fp16_nchw},
                  {"bf16-nchw", &mode_bf16_nchw}};
     static struct subject subjects[GROUPS + NMUTANTS];
     static struct CMUnitTest tests[GROUPS + NMUTANTS];
@@ -520,7 +527,9 @@ int main(int argc, char **argv)
         if (argc == 2 && strcmp(argv[1], modes[i].arg) == 0)
             mode = modes[i].mode;
     if (!mode) {
-        fprintf(stderr, "usage: device_suite fp32|tf32|emulated|bf16|fp16|native-fp16|fp16-O1|nchw|nhwc\n");
+        fprintf(stderr, "usage: device_suite "
+                        "fp32|tf32|emulated|bf16|fp16|fp16-O1|nchw|nhwc|native-fp16|native-fp16-O1|native-bf16-O1|fp16-"
+                        "nchw|bf16-nchw\n");
         return 2;
     }
     if (!native(mode)) {

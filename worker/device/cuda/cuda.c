@@ -187,8 +187,7 @@ static int cuda_describe(struct device *d, char *out, size_t cap)
 
 static bool cuda_native(struct device *d, enum dtype compute, enum half_rule half)
 {
-    return compute == DT_F32 ||
-           (half == HALF_STORED && (compute == DT_F16 || (compute == DT_BF16 && self(d)->info.capability >= 80)));
+    return compute == DT_F32 || compute == DT_F16 || (compute == DT_BF16 && self(d)->info.capability >= 80);
 }
 
 static int cuda_choices(struct device *d, char **ret, struct err *e)

@@ -2,6 +2,7 @@
 #include <errno.h>
 
 #include "worker/device/cuda/plan.h"
+#include "worker/device/half.h"
 
 struct cudnn_shape cuda_plan_shape(const struct cuda_plan *pl, int op)
 {
@@ -16,7 +17,7 @@ struct cudnn_shape cuda_plan_shape(const struct cuda_plan *pl, int op)
                                 .s = o->kw,
                                 .stride = {o->sh, o->sw},
                                 .pad = {o->ph, o->pw},
-                                .type = pl->type,
+                                .type = pl->product,
                                 .nhwc = pl->nhwc,
                                 .tf32 = pl->cuda->options.tf32};
 }
@@ -32,6 +33,52 @@ static int cudnn_step(struct cuda_plan *pl, int op, enum cudnn_pattern pattern, 
         TRY(cudnn_find(pl->cuda->dnn, pattern, &s->dnn.shape, &s->dnn.plan, e));
     *ret = s;
     return 0;
+}
+
+static int convert(struct cuda_plan *pl, int i, const char *label, struct k_convert how, int from, int to,
+                   struct err *e)
+{
+    struct step *s;
+    TRY(cuda_plan_step(pl, STEP_KERNEL, label, i, &s, e));
+    s->kernel = KERNEL_CONVERT;
+    struct k_convert *c = &s->args.as_KERNEL_CONVERT;
+    *c = how;
+    TRY(cuda_plan_use(pl, from, 0, &c->in, e));
+    return cuda_plan_use(pl, to, 0, &c->out, e);
+}
+
+/* The buffer that a product reads a tensor from: its value, or a copy in the products' type, made once. */
+static int operand(struct cuda_plan *pl, int i, int t, struct err *e)
+{
+    const enum dtype type = cuda_plan_view(pl, t).type;
+    const int value = cuda_plan_value(pl, t, e);
+    TRY(value);
+    if (type == pl->product || pl->operand[t] != NO_BUFFER)
+        return type == pl->product ? value : pl->operand[t];
+    const size_t n = cuda_plan_elements(pl, t);
+    const int copy = cuda_plan_buffer(pl, n * dtype_size(pl->product), false, e);
+    TRY(copy);
+    TRY(convert(pl, i, "cast", (struct k_convert){.n = n, .from = type, .to = pl->product}, value, copy, e));
+    return pl->operand[t] = copy;
+}
+
+/* The buffer that a product writes a tensor to, and what brings it into its own where that is of another type. */
+static int result(struct cuda_plan *pl, int t, struct err *e)
+{
+    if (cuda_plan_view(pl, t).type == pl->product)
+        return cuda_plan_value(pl, t, e);
+    return cuda_plan_buffer(pl, cuda_plan_elements(pl, t) * dtype_size(pl->product), false, e);
+}
+
+static int emit_result(struct cuda_plan *pl, int i, int t, int written, struct err *e)
+{
+    const enum dtype type = cuda_plan_view(pl, t).type;
+    const int value = cuda_plan_value(pl, t, e);
+    TRY(value);
+    if (written == value)
+        return 0;
+    return convert(pl, i, "cast", (struct k_convert){.n = cuda_plan_elements(pl, t), .from = pl->product, .to = type},
+                   written, value, e);
 }
 
 /* y += bias, channel by channel. */
@@ -55,31 +102,28 @@ static int emit_bias(struct cuda_plan *pl, int i, int y, enum dtype type, struct
 static int emit_bias_gradient(struct cuda_plan *pl, int i, int t, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    const struct view4 v = cuda_plan_view(pl, t);
-    struct step *sum, *convert;
+    struct view4 v = cuda_plan_view(pl, t);
+    struct step *sum;
     if (op->param[1] < 0)
         return 0;
+    const int dy = operand(pl, i, t, e);
+    TRY(dy);
+    v.type = pl->product;
     TRY(cuda_plan_step(pl, STEP_KERNEL, "bias gradient", i, &sum, e));
     sum->kernel = KERNEL_BN_BWD_SUMS;
     struct k_bn_bwd_sums *a = &sum->args.as_KERNEL_BN_BWD_SUMS;
     *a = (struct k_bn_bwd_sums){.v = v, .mean = pl->zeros}; /* the second sum is not used */
     const size_t partial = kernel_partial(&v);
     pl->partial_doubles = partial > pl->partial_doubles ? partial : pl->partial_doubles;
-    const int dy = cuda_plan_value(pl, t, e),
-              sums = cuda_plan_buffer(pl, (2 * (size_t)v.c + 1) * sizeof(double), false, e);
-    TRY(dy);
+    const int sums = cuda_plan_buffer(pl, (2 * (size_t)v.c + 1) * sizeof(double), false, e);
     TRY(sums);
     TRY(cuda_plan_use(pl, dy, 0, &a->x, e));
     TRY(cuda_plan_use(pl, dy, 0, &a->dy, e));
     TRY(cuda_plan_use(pl, sums, 0, &a->sums, e));
-    TRY(cuda_plan_step(pl, STEP_KERNEL, "bias gradient", i, &convert, e));
-    convert->kernel = KERNEL_CONVERT;
-    struct k_convert *c = &convert->args.as_KERNEL_CONVERT;
-    *c = (struct k_convert){.n = (size_t)v.c, .from = DT_F64, .to = DT_F32};
     const int out = cuda_plan_weight_gradient(pl, i, op->param[1], DT_F32, e);
     TRY(out);
-    TRY(cuda_plan_use(pl, sums, 0, &c->in, e));
-    return cuda_plan_use(pl, out, 0, &c->out, e);
+    return convert(pl, i, "bias gradient", (struct k_convert){.n = (size_t)v.c, .from = DT_F64, .to = DT_F32}, sums,
+                   out, e);
 }
 
 /* The tensor that the convolution reads: its operand, or what lies before the BN and ReLU that it applies itself. */
@@ -98,8 +142,8 @@ static int emit_conv(struct cuda_plan *pl, int i, struct err *e)
                                                         : DNN_CONV;
     struct step *s;
     int k = 0;
-    const int x = cuda_plan_value(pl, source(pl, i), e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
-              y = cuda_plan_value(pl, op->out, e);
+    const int x = operand(pl, i, source(pl, i), e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
+              y = result(pl, op->out, e);
     TRY(x);
     TRY(w);
     TRY(y);
@@ -115,7 +159,8 @@ static int emit_conv(struct cuda_plan *pl, int i, struct err *e)
         s->dnn.slot[k++] = pl->bns[r->stats].first;
         s->dnn.slot[k++] = pl->bns[r->stats].second;
     }
-    return emit_bias(pl, i, y, pl->type, e);
+    TRY(emit_bias(pl, i, y, pl->product, e));
+    return emit_result(pl, i, op->out, y, e);
 }
 
 /* Through the convolution, the ReLU before it and into the sums of the BN before that; BN_BWD goes on from dz. */
@@ -157,15 +202,16 @@ static int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
     struct step *s;
     if (pl->rungs[i].drelu >= 0)
         return emit_dgrad_drelu_bn(pl, i, pl->rungs[i].drelu, e);
-    const int dy = cuda_plan_value(pl, op->in[0], e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
-              dx = cuda_plan_value(pl, op->out, e);
+    const int dy = operand(pl, i, op->in[0], e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
+              dx = result(pl, op->out, e);
     TRY(dy);
     TRY(w);
     TRY(dx);
     TRY(cudnn_step(pl, i, DNN_DGRAD, &s, e));
     TRY(cuda_plan_use(pl, dy, 0, &s->dnn.slot[0], e));
     TRY(cuda_plan_use(pl, w, 0, &s->dnn.slot[1], e));
-    return cuda_plan_use(pl, dx, 0, &s->dnn.slot[2], e);
+    TRY(cuda_plan_use(pl, dx, 0, &s->dnn.slot[2], e));
+    return emit_result(pl, i, op->out, dx, e);
 }
 
 static int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
@@ -174,8 +220,8 @@ static int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     const int bn = pl->rungs[i].prologue;
     struct step *s;
     int k = 0;
-    const int x = cuda_plan_value(pl, source(pl, i), e), dy = cuda_plan_value(pl, op->in[1], e),
-              dw = cuda_plan_weight_gradient(pl, i, op->param[0], pl->type, e);
+    const int x = operand(pl, i, source(pl, i), e), dy = operand(pl, i, op->in[1], e),
+              dw = cuda_plan_weight_gradient(pl, i, op->param[0], pl->product, e);
     TRY(x);
     TRY(dy);
     TRY(dw);
@@ -195,7 +241,7 @@ static int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
 static struct gpu_gemm linear(const struct cuda_plan *pl, const struct op *f, enum dtype out)
 {
     const struct view4 x = cuda_plan_view(pl, f->in[0]), y = cuda_plan_view(pl, f->out);
-    return (struct gpu_gemm){.in = pl->type,
+    return (struct gpu_gemm){.in = pl->product,
                              .out = out,
                              .tf32 = pl->cuda->options.tf32,
                              .m = x.n,
@@ -221,34 +267,30 @@ static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int 
 static int emit_linear(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    const enum dtype type = cuda_plan_view(pl, op->out).type;
+    const enum dtype type = half_tensor(pl->p, &pl->o, op->out) ? pl->product : DT_F32;
     struct gpu_gemm m = linear(pl, op, DT_F32);
-    struct step *s;
     m.trans_b = true;
     const size_t n = (size_t)(m.m * m.n);
-    const int y = cuda_plan_value(pl, op->out, e),
+    const int y = type == DT_F32 ? cuda_plan_value(pl, op->out, e) : result(pl, op->out, e),
               sum = type == DT_F32 ? y : cuda_plan_buffer(pl, n * sizeof(float), false, e);
-    TRY(gemm_step(pl, i, &m, cuda_plan_value(pl, op->in[0], e), cuda_plan_weight_copy(pl, i, op->param[0], e), sum, e));
+    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[0], e), cuda_plan_weight_copy(pl, i, op->param[0], e), sum, e));
     TRY(emit_bias(pl, i, sum, DT_F32, e));
     if (sum == y)
         return 0;
-    TRY(cuda_plan_step(pl, STEP_KERNEL, "round", i, &s, e));
-    s->kernel = KERNEL_CONVERT;
-    struct k_convert *c = &s->args.as_KERNEL_CONVERT;
-    *c = (struct k_convert){.n = n, .from = DT_F32, .to = type};
-    TRY(cuda_plan_use(pl, sum, 0, &c->in, e));
-    return cuda_plan_use(pl, y, 0, &c->out, e);
+    TRY(convert(pl, i, "round", (struct k_convert){.n = n, .from = DT_F32, .to = type}, sum, y, e));
+    return emit_result(pl, i, op->out, y, e);
 }
 
 static int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], pl->type);
+    struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], pl->product);
     const int64_t k = m.n;
+    const int dx = result(pl, op->out, e);
     m.n = m.k;
     m.k = k;
-    return gemm_step(pl, i, &m, cuda_plan_value(pl, op->in[0], e), cuda_plan_weight_copy(pl, i, op->param[0], e),
-                     cuda_plan_value(pl, op->out, e), e);
+    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[0], e), cuda_plan_weight_copy(pl, i, op->param[0], e), dx, e));
+    return emit_result(pl, i, op->out, dx, e);
 }
 
 static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
@@ -260,7 +302,7 @@ static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     m.m = classes;
     m.n = features;
     m.k = batch;
-    TRY(gemm_step(pl, i, &m, cuda_plan_value(pl, op->in[1], e), cuda_plan_value(pl, op->in[0], e),
+    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[1], e), operand(pl, i, op->in[0], e),
                   cuda_plan_weight_gradient(pl, i, op->param[0], DT_F32, e), e));
     TRY(emit_bias_gradient(pl, i, op->in[1], e));
     return cuda_plan_gradients_ready(pl, i, e);

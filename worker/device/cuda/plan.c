@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/device/half.h"
 #include "worker/device/host_common.h"
 
 /* Gradients are unpacked and told of in groups of neighbours, at least so many elements: a megabyte, the first bucket of data parallelism. */
@@ -83,13 +84,17 @@ struct view4 cuda_plan_view(const struct cuda_plan *pl, int t)
                           .type = value_type(pl, t)};
 }
 
+size_t cuda_plan_elements(const struct cuda_plan *pl, int t)
+{
+    const struct view4 v = cuda_plan_view(pl, t);
+    return (size_t)v.n * (size_t)v.c * (size_t)v.h * (size_t)v.w;
+}
+
 int cuda_plan_value(struct cuda_plan *pl, int t, struct err *e)
 {
     if (pl->value[t] != NO_BUFFER)
         return pl->value[t];
-    const struct view4 v = cuda_plan_view(pl, t);
-    const size_t n = (size_t)v.n * (size_t)v.c * (size_t)v.h * (size_t)v.w;
-    const int b = cuda_plan_buffer(pl, n * dtype_size(v.type), false, e);
+    const int b = cuda_plan_buffer(pl, cuda_plan_elements(pl, t) * dtype_size(value_type(pl, t)), false, e);
     TRY(b);
     return pl->value[t] = b;
 }
@@ -108,7 +113,7 @@ static struct k_tensor form_of(const struct cuda_plan *pl, const struct op *op, 
     int rs = q->ndim == 4 ? (int)(q->shape[2] * q->shape[3]) : x.h * x.w;
     const int c = (int)(q->count / (size_t)k) / rs;
     return (struct k_tensor){
-        .k = k, .c = c, .rs = rs, .padded_c = q->ndim == 4 ? x.c : c, .krsc = pl->nhwc, .type = pl->type};
+        .k = k, .c = c, .rs = rs, .padded_c = q->ndim == 4 ? x.c : c, .krsc = pl->nhwc, .type = pl->product};
 }
 
 static size_t form_elements(const struct k_tensor *t)
@@ -199,14 +204,16 @@ static int allocate_tables(struct cuda_plan *pl, struct err *e)
     pl->fused = calloc(nops + 1, sizeof *pl->fused);
     pl->readers = calloc(nt + 1, sizeof *pl->readers);
     pl->value = calloc(nt + 1, sizeof *pl->value);
+    pl->operand = calloc(nt + 1, sizeof *pl->operand);
     pl->bns = calloc(nops + 1, sizeof *pl->bns);
     pl->index_buffer = calloc(nops + 1, sizeof *pl->index_buffer);
     pl->weights = calloc(np + 1, sizeof *pl->weights);
     pl->pending = calloc(np + 1, sizeof *pl->pending);
-    if (!pl->fused || !pl->readers || !pl->value || !pl->bns || !pl->index_buffer || !pl->weights || !pl->pending)
+    if (!pl->fused || !pl->readers || !pl->value || !pl->operand || !pl->bns || !pl->index_buffer || !pl->weights ||
+        !pl->pending)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
     for (size_t t = 0; t < nt; t++)
-        pl->value[t] = NO_BUFFER;
+        pl->value[t] = pl->operand[t] = NO_BUFFER;
     for (size_t i = 0; i < nops; i++)
         pl->index_buffer[i] = NO_BUFFER;
     for (size_t i = 0; i < np; i++)
@@ -224,7 +231,7 @@ static void keep_results(struct cuda_plan *pl)
 /* Convolutions want channels in groups (padded with zeros): 4 halves, 8 bfloats (docs/decisions/0007). */
 static int channels_of_input(const struct cuda_plan *pl)
 {
-    const int c = pl->p->channels, group = !pl->nhwc ? 1 : pl->type == DT_BF16 ? 8 : 4;
+    const int c = pl->p->channels, group = !pl->nhwc ? 1 : pl->product == DT_BF16 ? 8 : 4;
     return (c + group - 1) / group * group;
 }
 
@@ -240,6 +247,27 @@ static int emit_clear(struct cuda_plan *pl, struct err *e)
     return 0;
 }
 
+/* O1: a gradient of what a product wrote is a half, too, whoever computes it. */
+static int emit_round(struct cuda_plan *pl, int i, struct err *e)
+{
+    const int t = pl->p->ops[i].out;
+    struct step *s;
+    if (t < 0 || pl->value[t] == NO_BUFFER || pl->type == pl->product || !half_tensor(pl->p, &pl->o, t))
+        return 0;
+    TRY(cuda_plan_step(pl, STEP_KERNEL, "round", i, &s, e));
+    s->kernel = KERNEL_ROUND;
+    s->args.as_KERNEL_ROUND = (struct k_round){.n = cuda_plan_elements(pl, t), .to = pl->product};
+    return cuda_plan_use(pl, pl->value[t], 0, &s->args.as_KERNEL_ROUND.x, e);
+}
+
+static int emit(struct cuda_plan *pl, int i, struct err *e)
+{
+    if (op_is_product(pl->p->ops[i].kind))
+        return emit_product(pl, i, e);
+    TRY(emit_own(pl, i, e));
+    return emit_round(pl, i, e);
+}
+
 static int build(struct cuda_plan *pl, struct err *e)
 {
     TRY(allocate_tables(pl, e));
@@ -250,7 +278,7 @@ static int build(struct cuda_plan *pl, struct err *e)
     TRY(emit_clear(pl, e));
     for (int i = pl->first_op; i < pl->end_op; i++) {
         if (!pl->fused[i].skip)
-            TRY(op_is_product(pl->p->ops[i].kind) ? emit_product(pl, i, e) : emit_own(pl, i, e));
+            TRY(emit(pl, i, e));
     }
     TRY(cuda_plan_flush(pl, pl->end_op - 1, e));
     keep_results(pl);
@@ -259,10 +287,7 @@ static int build(struct cuda_plan *pl, struct err *e)
 
 static int check_type(const struct plan_options *o, struct err *e)
 {
-    const bool half = o->compute == DT_BF16 || o->compute == DT_F16;
-    if (half && o->half == HALF_OPERANDS)
-        return err_set(e, -ENOTSUP,
-                       "--opt-level O1: the cuda device has no halves between fp32 activations (O0 and O2 are there)");
+    const bool half = half_compute(o);
     if (half && o->half_bn)
         return err_set(e, -ENOTSUP, "the cuda device keeps batch norm in fp32 (--keep-batchnorm-fp32 True)");
     if (o->compute == DT_F32 || (half && !o->emulate))
@@ -281,7 +306,8 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
     pl->params = o->params;
     pl->stats = o->stats;
     pl->reduce = o->reduce;
-    pl->type = o->compute;
+    pl->product = o->compute;
+    pl->type = half_compute(o) && o->half == HALF_OPERANDS ? DT_F32 : o->compute;
     pl->nhwc = o->format != MEMORY_NCHW;
     pl->padded_channels = channels_of_input(pl);
     TRY(host_plan_slice(p, o, &pl->first_op, &pl->end_op, e));
@@ -324,6 +350,7 @@ void cuda_plan_close(struct plan *plan)
     free(pl->rungs);
     free(pl->readers);
     free(pl->value);
+    free(pl->operand);
     free(pl->bns);
     free(pl->index_buffer);
     free(pl->weights);

@@ -4,7 +4,7 @@
  * liveness and fills their addresses in. Running (run.c): inputs are staged on the copy stream, then the steps are walked, or a
  * captured graph of that walk is launched. Nothing is allocated after the plan is made.
  *
- * Weights live as fp32 in the arena and as a copy of the plan's type and layout, made by one KERNEL_PACK whenever parameters changed; weight
+ * Weights live as fp32 in the arena and as a copy of the products' type and layout, made by one KERNEL_PACK whenever parameters changed; weight
  * gradients come out in the copy's form and go into the reduce arena by KERNEL_UNPACK, a group of neighbours at a time, before
  * ready() is called for them. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_PLAN_H
@@ -85,14 +85,17 @@ struct cuda_plan {
     const struct program *p;
     struct plan_options o;
     int first_op, end_op;
-    enum dtype type; /* of activations and weights' copies */
+    enum dtype type; /* of activations; O1: fp32, also where their values are halves' (half_tensor()) */
+    enum dtype
+        product; /* of what convolutions and linear layers read and write, and of weights' copies; O1: halves, else type */
     bool nhwc;
     int padded_channels; /* of the input */
     float *params, *stats, *reduce;
 
     struct fused *fused;
-    struct rung *rungs;     /* per op */
-    int *readers, *value;   /* per tensor; value: buffer or NO_BUFFER */
+    struct rung *rungs;   /* per op */
+    int *readers, *value; /* per tensor; value: buffer or NO_BUFFER */
+    int *operand; /* per tensor: its copy in the products' type, likewise; unused where that is the type it has */
     struct bn_state *bns;   /* per op */
     int *index_buffer;      /* per op: max pooling */
     struct weight *weights; /* per parameter */
@@ -147,6 +150,7 @@ int cuda_plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label,
 int cuda_plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e);
 int cuda_plan_value(struct cuda_plan *pl, int tensor, struct err *e); /* its buffer, made where it has none */
 struct view4 cuda_plan_view(const struct cuda_plan *pl, int tensor);
+size_t cuda_plan_elements(const struct cuda_plan *pl, int tensor);      /* of its view: channels of padding count */
 struct cudnn_shape cuda_plan_shape(const struct cuda_plan *pl, int op); /* of the forward convolution behind op */
 /* Buffers of a parameter of this op in the form that the op wants. The gradient is unpacked with the next group. */
 int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e);
