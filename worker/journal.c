@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "common/path.h"
 #include "worker/config.h"
 #include "worker/data/dataset.h"
 #include "worker/eval.h"
@@ -79,6 +80,7 @@ static int open_files(struct journal *j, const struct session *s, const struct p
 {
     char path[4096];
     double seconds;
+    TRY(path_make_writable(dir, e));
     TRY(lock_folder(j, s, dir, e));
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     if (at->updates == 0 && restart == 0)
@@ -95,6 +97,17 @@ static int open_files(struct journal *j, const struct session *s, const struct p
                                    .parameters = command_line,
                                    .resume = at->updates > 0};
     return caffe2_log_open(&j->csv, &o, at->epoch, &seconds, e);
+}
+
+int journal_check(const struct session *s, struct err *e)
+{
+    struct journal j = {0};
+    if (s->rank > 0 || s->cfg->evaluate)
+        return 0;
+    int rc = s->cfg->log_dir ? lock_folder(&j, s, s->cfg->log_dir, e) : 0;
+    if (j.lock_fd > 0)
+        close(j.lock_fd);
+    return rc == 0 && s->cfg->tensorboard ? path_make_writable(s->cfg->tensorboard, e) : rc;
 }
 
 int journal_open(struct journal *j, const struct session *s, const struct position *at, int restart,

@@ -35,6 +35,8 @@ struct journal {
     int world;
 };
 
+/* Before anything is changed: can logs be written where they are to go? ERR_OUTPUT. */
+int journal_check(const struct session *s, struct err *e);
 /* at: where the run starts or goes on; logs are cut back to it. */
 int journal_open(struct journal *j, const struct session *s, const struct position *at, int restart,
                  const char *command_line, struct err *e);

@@ -57,8 +57,7 @@ static int check_branch(const char *path, const char *dir, int64_t newest, bool 
     return 0;
 }
 
-/* DIR becomes DIR.until-TIME, and an empty one takes its place. */
-static int set_aside(const struct train_config *cfg, int *lock_fd, struct err *e)
+int output_folder_set_aside(const struct train_config *cfg, int *lock_fd, struct err *e)
 {
     const char *dir = cfg->checkpoint_dir;
     char to[PATH_MAX], when[32];
@@ -78,7 +77,8 @@ static int set_aside(const struct train_config *cfg, int *lock_fd, struct err *e
     return lock_folder(cfg, lock_fd, e);
 }
 
-int output_folder_take(const struct train_config *cfg, bool resume, const char *run_id, int *lock_fd, struct err *e)
+int output_folder_take(const struct train_config *cfg, bool resume, const char *run_id, int *lock_fd, bool *aside,
+                       struct err *e)
 {
     const char *dir = cfg->checkpoint_dir;
     int64_t step = -1;
@@ -93,8 +93,9 @@ int output_folder_take(const struct train_config *cfg, bool resume, const char *
         TRY(check_branch(cfg->resume, dir, step, &own, e));
     if (step < 0 || own)
         return 0;
-    if (cfg->if_checkpoint == IF_CHECKPOINT_ASIDE)
-        return set_aside(cfg, lock_fd, e);
+    *aside = cfg->if_checkpoint == IF_CHECKPOINT_ASIDE;
+    if (*aside)
+        return 0;
     return err_set(e, ERR_USAGE,
                    "%s holds a checkpoint of step %lld: --resume auto goes on from it; a new run needs an empty folder",
                    dir, (long long)step);

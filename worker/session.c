@@ -90,7 +90,7 @@ static int check_output(struct session *s, const struct env_contract *env, struc
     s->writes = s->cfg->checkpoint_dir && !s->cfg->evaluate &&
                 (s->rank == 0 || (s->cfg->checkpoint_per_node && env->local_rank == 0));
     if (s->writes)
-        TRY(output_folder_take(s->cfg, s->resume, env->run_id, &s->lock_fd, e));
+        TRY(output_folder_take(s->cfg, s->resume, env->run_id, &s->lock_fd, &s->aside, e));
     return s->rank == 0 && s->cfg->log_dir && !s->cfg->evaluate ? path_make_writable(s->cfg->log_dir, e) : 0;
 }
 
@@ -355,7 +355,7 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
     s->identity.run_id = env->run_id ? env->run_id : "";
     TRY_GOTO(rc, open_comm(s, env, e), fail);
     if (s->resume)
-        TRY_GOTO(rc, choices_take_up(s->device, s->comm, cfg->checkpoint_dir, e), fail);
+        TRY_GOTO(rc, choices_take_up(s->device, s->comm, s->aside ? "" : cfg->checkpoint_dir, e), fail);
     TRY_GOTO(rc, open_pipeline(s, e), fail);
     return 0;
 fail:

@@ -27,6 +27,7 @@ struct session {
     int rank, world, local_world, nodes;
     int threads, loader_threads;
     bool writes; /* checkpoints */
+    bool aside;  /* the checkpoint folder holds another run's: to be renamed before anything is written */
     int lock_fd; /* of a rank that writes: holds the checkpoint folder for this run; -1: none */
     struct dataset *train_set, *test_set; /* test_set NULL: nothing to evaluate */
     struct program *program;

@@ -60,6 +60,18 @@ struct found {
     struct err why;
 };
 
+static bool is_of(const char *dir, int64_t step, const char *run_id)
+{
+    struct ckpt *c;
+    const char *writer = "";
+    if (ckpt_open(&c, dir, step, NULL) < 0)
+        return false;
+    json_str(ckpt_meta(c), "run_id", &writer, NULL);
+    const bool same = *run_id && strcmp(writer, run_id) == 0;
+    ckpt_close(c);
+    return same;
+}
+
 static void look(const struct snapshot_source *from, struct found *f)
 {
     f->step = -1;
@@ -67,6 +79,8 @@ static void look(const struct snapshot_source *from, struct found *f)
     if (from->exact && ckpt_locate(from->path, f->dir, &f->step, &f->why) < 0)
         return;
     int rc = f->step < 0 ? ckpt_latest(f->dir, &f->step, &f->why) : ckpt_check(f->dir, f->step, &f->why);
+    if (rc == 0 && f->step >= 0 && from->run_id && !is_of(f->dir, f->step, from->run_id))
+        f->step = -1;
     if (rc < 0)
         f->step = -2;
 }

@@ -47,6 +47,7 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
 
 struct snapshot_source {
     const char *path;
+    const char *run_id; /* checkpoints of another job are passed over; NULL: any will do */
     bool exact; /* path is what a user named (see ckpt_locate()) and must be there; else a folder that may be empty */
 };
 

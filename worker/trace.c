@@ -69,6 +69,11 @@ static int file_of(const struct session *s, const struct env_contract *env, char
     return n < (int)cap ? 0 : err_set(e, -ENAMETOOLONG, "the path of the timeline is too long");
 }
 
+bool trace_in_checkpoints(const struct train_config *c)
+{
+    return c->prof && !c->timeline && !c->log_dir && c->checkpoint_dir && c->if_checkpoint == IF_CHECKPOINT_ASIDE;
+}
+
 int trace_open(struct trace *t, const struct session *s, const struct env_contract *env, bool first, struct err *e)
 {
     char path[PATH_MAX];

@@ -28,6 +28,7 @@
 #include "worker/journal.h"
 #include "worker/model/model.h"
 #include "worker/optim/schedule.h"
+#include "worker/output_folder.h"
 #include "worker/parallel/ddp.h"
 #include "worker/pretrained.h"
 #include "worker/rate.h"
@@ -299,7 +300,8 @@ static void compare_name(const struct run *r, const char *path)
 /* What this job has saved goes before what it was told to begin with. */
 static int resume(struct run *r, struct err *e)
 {
-    const struct snapshot_source own = {.path = r->cfg->checkpoint_dir},
+    const char *job = train_config_resume(r->cfg) == RESUME_AUTO ? NULL : r->s.identity.run_id;
+    const struct snapshot_source own = {.path = r->cfg->checkpoint_dir, .run_id = job},
                                  named = {.path = r->cfg->resume, .exact = true};
     int resumed = r->s.resume ? snapshot_resume(&r->s.state, r->s.comm, &own, &r->s.identity, &r->at, e) : 0;
     if (resumed != 0 || train_config_resume(r->cfg) != RESUME_PATH)
@@ -308,6 +310,21 @@ static int resume(struct run *r, struct err *e)
     if (resumed == 1)
         compare_name(r, r->cfg->resume);
     return resumed;
+}
+
+/* Nothing is left that may be refused. late: the timeline lies where an older run's checkpoints may have been. */
+static int take_folders(struct run *r, const struct env_contract *env, bool late, struct err *e)
+{
+    struct comm *c = r->s.comm;
+    TRY(journal_check(&r->s, e));
+    if (r->s.aside)
+        TRY(output_folder_set_aside(r->cfg, &r->s.lock_fd, e));
+    if (late) {
+        TRY(c->ops->barrier(c, COMM_CONTROL, e));
+        TRY(trace_open(&r->trace, &r->s, env, true, e));
+        TRY(c->ops->barrier(c, COMM_CONTROL, e));
+    }
+    return trace_open(&r->trace, &r->s, env, false, e); /* ranks met: the file is there */
 }
 
 static int begin(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
@@ -328,7 +345,8 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
                             .check = r->s.precision.half == DT_F16 || r->s.state.loss_scale.dynamic ||
                                      train_config_allreduce(r->cfg) != ALLREDUCE_FP32};
     r->step.trace = &r->trace;
-    TRY(trace_open(&r->trace, &r->s, env, true, e));
+    const bool late = trace_in_checkpoints(r->cfg);
+    TRY(late ? 0 : trace_open(&r->trace, &r->s, env, true, e));
     int resumed = resume(r, e);
     TRY(resumed);
     if (!resumed && r->cfg->pretrained)
@@ -339,11 +357,12 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
     }
     if (replicas_check(&r->s.state, r->s.comm, e) < 0)
         return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
-    TRY(trace_open(&r->trace, &r->s, env, false, e));                /* ranks met: the file is there */
     r->step.updates = r->at.updates - r->s.state.loss_scale.skipped; /* Adam's own count */
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     r->schedule = rate_schedule(r->cfg, r->s.world, r->s.steps_per_epoch, r->s.total_steps);
     TRY(schedule_check(&r->schedule, e));
+    TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, e));
+    TRY(take_folders(r, env, late, e));
     TRY(journal_open(&r->journal, &r->s, &r->at, (int)env->restart_count, command_line, e));
     if (r->journal.active && !resumed)
         session_banner(&r->s);
@@ -351,7 +370,7 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
         journal_say(&r->journal, "resumed from step %lld (epoch %lld, step %lld of %lld)", (long long)r->at.updates,
                     (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
     r->started_ns = clock_ns();
-    return saver_open(&r->saver, &r->s, &r->journal, &r->trace, e);
+    return 0;
 }
 
 static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)

@@ -55,6 +55,22 @@ def test_a_second_run_sets_the_first_ones_checkpoints_aside(folder, tmp_path):
     assert len(kept) == 1 and (kept[0] / "latest").exists() and (tmp_path / "checkpoint.pth.tar" / "latest").exists()
 
 
+def test_what_is_refused_renames_nothing(folder, tmp_path):
+    trained(tmp_path, f"imagenet {folder} -b 16" + SMALL)
+    (tmp_path / "file").write_text("")
+    for more, code, text in [("--resume checkpoint.pth", 2, "no checkpoint found"), ("--pretrained nope.pth", 2, "nope.pth"),
+                             ("--tensorboard file/tb", 73, "file"),
+                             ("--pretrained checkpoint.pth.tar -a resnet18", 78, "tensor")]:
+        refused(tmp_path, f"imagenet {folder} -b 16{SMALL} {more}", code, text)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.pth.tar", "file"], more
+    p = trained(tmp_path, f"imagenet {folder} -b 16 --resume checkpoint.pth.tar --prof 1" + SMALL.replace("--epochs 1", "--epochs 2"))
+    assert "resumed from step 2" in p.stderr_text, p.stderr_text
+    trained(tmp_path, f"imagenet {folder} -b 16 --prof 1 --multiprocessing-distributed --procs 2" + SMALL)
+    kept = list(tmp_path.glob("checkpoint.pth.tar.until-*"))
+    assert len(kept) == 1 and not (tmp_path / "checkpoint.pth.tar" / "step-00000004").exists()
+    assert {e["pid"] for e in json.loads((tmp_path / "checkpoint.pth.tar" / "timeline.json").read_text())} == {0, 1}
+
+
 def test_resume_and_evaluate(folder, tmp_path):
     trained(tmp_path, f"imagenet {folder} -b 16" + SMALL)
     p = trained(tmp_path, f"imagenet {folder} -b 16 --resume checkpoint.pth.tar" + SMALL.replace("--epochs 1", "--epochs 2"))
