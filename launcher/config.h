@@ -36,6 +36,7 @@ struct config {
     struct config_exports exports;
     int64_t control_fd; /* -1: nobody else starts this crun (remote_agent.h) */
     int64_t nproc;      /* workers of this node */
+    bool nproc_typed;   /* on the command line */
     bool standalone;
     const char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as typed, NULL: not */
     const char *master_addr, *local_addr, *iface, *token_file;

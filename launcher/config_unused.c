@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "launcher/config.h"
+#include "launcher/ending.h"
 
 static const char *with_python(const struct config *c)
 {
@@ -16,6 +17,11 @@ static const char *one_node(const struct config *c)
 static const char *only_node(const struct config *c)
 {
     return c->node_rank > 0 ? one_node(c) : NULL;
+}
+
+static const char *constant_size(const struct config *c)
+{
+    return c->nnodes.max == 1 ? "a job of one node is never resized" : NULL;
 }
 
 static const char *one_node_address(const struct config *c)
@@ -57,14 +63,32 @@ static const char *event_plugins(const struct config *c)
     return "it names a Python plug-in; see --event-log";
 }
 
+static const char *unseen(const struct config *c)
+{
+    return log_conf_hides_all(&c->log) ? "no line of the workers is shown" : NULL;
+}
+
 static const char *without_prefix(const struct config *c)
 {
     return !c->log.prefix ? "--no-log-prefix leaves the lines bare" : NULL;
 }
 
-static const char *unseen(const struct config *c)
+/* The files of the filters have prefixes too. */
+static const char *unseen_prefix(const struct config *c)
 {
-    return log_conf_hides_all(&c->log) ? "no line of the workers is shown" : NULL;
+    const bool filtered = c->log.dir && (c->log.out_filters || c->log.err_filters);
+    return without_prefix(c) ? without_prefix(c) : filtered ? NULL : unseen(c);
+}
+
+/* With -H it is not the user who types it here. */
+static const char *colorless(const struct config *c)
+{
+    return c->control_fd >= 0 ? NULL : without_prefix(c) ? without_prefix(c) : unseen(c);
+}
+
+static const char *without_http(const struct config *c)
+{
+    return c->http_port < 0 ? "there is no HTTP without --http-port" : NULL;
 }
 
 static const char *without_files(const struct config *c)
@@ -101,6 +125,10 @@ static const char *without_hosts(const struct config *c)
     X("rsh", false, without_hosts)                                                                                     \
     X("remote-crun", false, without_hosts)                                                                             \
     X("export", false, without_hosts)                                                                                  \
+    X("resize-timeout", false, constant_size)                                                                          \
+    X("fatal-codes", false, without_restarts)                                                                          \
+    X("http-bind", false, without_http)                                                                                \
+    X("color", false, colorless)                                                                                       \
     X("rank-order", false, one_node)                                                                                   \
     X("rdzv-conf", false, one_node)                                                                                    \
     X("local-addr", false, one_node_address)                                                                           \
@@ -117,11 +145,20 @@ static const char *without_hosts(const struct config *c)
     X("log-max-size", false, without_files)                                                                            \
     X("duplicate-stdout-filters", false, without_files)                                                                \
     X("duplicate-stderr-filters", false, without_files)                                                                \
-    X("log-line-prefix-template", false, without_prefix)                                                               \
+    X("log-line-prefix-template", false, unseen_prefix)                                                                \
     X("local-ranks-filter", false, unseen)                                                                             \
     X("ranks-filter", false, unseen)                                                                                   \
     X("log-rate", false, unseen)                                                                                       \
     X("collapse", false, one_worker)
+
+static void say_outdone_signal(const struct config *c, const struct arg_result *r, FILE *out)
+{
+    char name[32];
+    if (c->stops.preempt && sigismember(&c->stops.handled.set, c->stops.preempt) == 1 &&
+        args_source(&config_program, r, "signals-to-handle") >= ARG_FROM_COMMAND_LINE)
+        fprintf(out, "crun: %s in --signals-to-handle has no effect: --preemption-signal counts more\n",
+                signal_text(c->stops.preempt, name, sizeof name));
+}
 
 void config_say_unused(const struct config *c, const struct arg_result *r, FILE *out)
 {
@@ -140,6 +177,7 @@ void config_say_unused(const struct config *c, const struct arg_result *r, FILE 
         if (why && args_source(&config_program, r, options[i].name) >= least)
             fprintf(out, "crun: --%s has no effect: %s\n", options[i].name, why);
     }
+    say_outdone_signal(c, r, out);
     if (c->home.unused)
         fprintf(out, "crun: %s has no effect with %s\n", c->home.unused, c->home.from);
     if (c->conf.unused)

@@ -144,6 +144,15 @@ int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, ch
     return choose_token(p, e);
 }
 
+void remote_plan_say_unused(const struct remote_plan *p, FILE *out)
+{
+    bool all = p->c->nproc_typed;
+    for (int i = 0; i < p->hosts.n; i++)
+        all = all && p->hosts.v[i].slots > 0;
+    if (all)
+        fputs("crun: --nproc-per-node has no effect: every host is named with a number of its own\n", out);
+}
+
 void remote_plan_free(struct remote_plan *p)
 {
     hosts_free(&p->hosts);

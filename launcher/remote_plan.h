@@ -3,6 +3,7 @@
 #define CRUN_LAUNCHER_REMOTE_PLAN_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "common/auth.h"
 #include "common/buf.h"
@@ -31,6 +32,8 @@ struct remote_plan {
 
 int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, char **argv, int first_operand,
                      struct err *e);
+/* One line where --nproc-per-node was typed for nobody. */
+void remote_plan_say_unused(const struct remote_plan *p, FILE *out);
 /* The order of host i, head included; b is wiped by the caller. */
 int remote_plan_order(const struct remote_plan *p, int i, struct buf *b, struct err *e);
 /* The options that host i gets on top of those that were typed; at most REMOTE_OPTIONS. */

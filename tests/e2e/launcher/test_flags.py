@@ -442,9 +442,12 @@ def test_a_python_of_choice(crun):
 
 
 def test_what_has_no_effect_here_is_said(crun):
-    for option in (("--node-rank", "3"), ("--iface", "lo"), ("--rdzv-tls",), ("--restart-window", "9"), ("--insecure",)):
+    for option in (("--node-rank", "3"), ("--iface", "lo"), ("--rdzv-tls",), ("--restart-window", "9"), ("--insecure",),
+                   ("--resize-timeout", "9"), ("--fatal-codes", "3"), ("--http-bind", "127.0.0.2")):
         _, err = said(crun, *option, "true")
         assert re.fullmatch(rf"crun: {option[0]} has no effect: [^\n]+\n", err), err
+    _, err = said(crun, "--preemption-signal", "USR1", "--signals-to-handle", "SIGTERM,SIGUSR1", "true")
+    assert err == "crun: SIGUSR1 in --signals-to-handle has no effect: --preemption-signal counts more\n"
 
 
 def test_the_manual_page_is_formatted_without_a_warning():
