@@ -12,6 +12,7 @@
 #include "launcher/config.h"
 #include "launcher/guardian.h"
 #include "launcher/logmux.h"
+#include "launcher/remote_wire.h"
 #include "launcher/run.h"
 
 /* --- what the rendezvous says ------------------------------------------------------------------------------------- */
@@ -41,9 +42,18 @@ static void note_news(struct run *r, const struct rdzv_news *news)
     }
 }
 
+/* From now on it is not the crun that started this one that knows how the job fares. */
+static void say_joined(struct run *r)
+{
+    if (r->config->control_fd >= 0 && !r->said_joined)
+        logmux_say_text(r->mux, REMOTE_JOINED "\n");
+    r->said_joined = true;
+}
+
 static void on_news(void *arg, const struct rdzv_news *news)
 {
     struct run *r = arg;
+    say_joined(r);
     log_debug("agent", "news kind=%d round=%llu", (int)news->kind, (unsigned long long)news->round);
     note_news(r, news);
     run_post(r, &(struct agent_event){.kind = AGENT_NEWS, .news = *news});

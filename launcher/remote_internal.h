@@ -42,6 +42,7 @@ struct far {
     int unanswered; /* questions since anything was heard */
     struct far_stream out, err;
     bool ready, over, ended; /* it began; it said that it ended; its ssh has */
+    bool joined;             /* the rendezvous told it of a round, or of the end */
     bool lost;               /* that is said; its exit code says nothing */
     bool given_up;           /* it never began, and nobody waits for it any more */
     struct ending ending;
@@ -62,8 +63,9 @@ struct remote {
     struct far *far;
     int n, left;
     bool paused, stopping, failed;
+    int fail_code; /* failed: too few were left because of this */
     int stop_code; /* if none began before we were told to stop */
-    int code;      /* of the agent that ended last, -1: none did */
+    int code;      /* of the job, as far as agents have ended, -1: none has */
     char scratch[REMOTE_READ_BYTES];
 };
 

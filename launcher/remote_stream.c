@@ -24,6 +24,8 @@ static void on_line(void *ctx, const char *line, size_t n)
     struct far_stream *s = ctx;
     struct far *f = s->far;
     bool ours = f->ready && cut_word(line, &n, REMOTE_ALIVE);
+    if (s->voice.is_err && cut_word(line, &n, REMOTE_JOINED)) /* perhaps before the other stream was looked at */
+        ours = f->joined = true;
     if (!s->voice.is_err && !f->ready)
         ours = f->ready = cut_word(line, &n, REMOTE_HELLO);
     else if (!s->voice.is_err && cut_word(line, &n, REMOTE_BYE))

@@ -1,11 +1,11 @@
 /* What a crun that starts agents on other hosts (remote.h) tells each of them on its standard input, so that nothing of it stands in a command
  * line where other users see it:
  *
- *     "crun-agent 1 BYTES\n", then BYTES of NUL-terminated words: C folder, E NAME=VALUE, A argument; T "principal secret" and S stand among the
+ *     "crun-agent 2 BYTES\n", then BYTES of NUL-terminated words: C folder, E NAME=VALUE, A argument; T "principal secret" and S stand among the
  *     arguments for the options that name the secret and the rest of this input
  *
  * After it each byte is a signal, REMOTE_TYPED added for one that was typed. REMOTE_ASK is none: the agent answers
- * with a line REMOTE_ALIVE on its standard error. The end of the input means: stop. The agent's first line of output is REMOTE_HELLO, its last one
+ * with a line REMOTE_ALIVE on its standard error, where a line REMOTE_JOINED says once that the rendezvous has told it of the job. The end of the input means: stop. The agent's first line of output is REMOTE_HELLO, its last one
  * REMOTE_BYE: an exit code without it is that of ssh. Each may stand behind a line that somebody else did not end. */
 #ifndef CRUN_LAUNCHER_REMOTE_WIRE_H
 #define CRUN_LAUNCHER_REMOTE_WIRE_H
@@ -16,10 +16,11 @@
 
 struct err;
 
-#define REMOTE_MAGIC "crun-agent 1"
+#define REMOTE_MAGIC "crun-agent 2"
 #define REMOTE_HELLO "\001" REMOTE_MAGIC
 #define REMOTE_BYE "\002" REMOTE_MAGIC
 #define REMOTE_ALIVE "\006" REMOTE_MAGIC
+#define REMOTE_JOINED "\005" REMOTE_MAGIC
 #define REMOTE_ORDER_MAX (512u << 10) /* bytes */
 #define REMOTE_ASK 0
 #define REMOTE_TYPED 0x80

@@ -48,6 +48,7 @@ struct run {
     uv_timer_t report, take_over;
     uint64_t last_round;  /* that this node was told of, as a member or not */
     struct rdzv_news end; /* zeroed until the job is over */
+    bool said_joined;     /* to the crun that started this one */
     bool refused;         /* the rendezvous does not take this node, and that is said */
     bool shares_terminal; /* with its one worker */
     bool preempted;       /* a preemption notice came */
