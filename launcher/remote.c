@@ -103,12 +103,14 @@ static int count_running(const struct remote *m, bool begun)
     return n;
 }
 
-/* How the other hosts fare is decided here; a host that began is the rendezvous' business. */
-static void stop_if_too_few(struct remote *m)
+/* A host is out of the job before it was in it, with this code: how the others fare is decided here. */
+static void stop_if_too_few(struct remote *m, int code)
 {
     const int others = count_running(m, false);
     if (others >= (m->c->nnodes_typed ? m->c->nnodes.min : m->n))
         return;
+    if (!m->failed)
+        m->fail_code = code;
     m->failed = true;
     if (others > 0)
         stop_all(m, SIGTERM, false);
@@ -128,7 +130,7 @@ static void on_begin_late(uv_timer_t *t)
     snprintf(why, sizeof why, "crun did not begin there within %g s (join_timeout)",
              (double)config_join_timeout_ms(m->c) / 1000);
     give_up_unbegun(m, why);
-    stop_if_too_few(m);
+    stop_if_too_few(m, EXIT_UNAVAILABLE);
 }
 
 static void judge_unbegun(struct far *f)
@@ -147,7 +149,38 @@ static void judge_unbegun(struct far *f)
     else
         remote_say(m, "host %s: crun did not begin there: %s %s", name, local ? "it" : rsh,
                    ending_text(f->ending, text, sizeof text));
-    stop_if_too_few(m);
+    stop_if_too_few(m, EXIT_UNAVAILABLE);
+}
+
+/* Once a host was told of a round or of the end, the job needs none that was not. */
+static bool has_begun(const struct remote *m)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->far[i].joined)
+            return true;
+    return false;
+}
+
+/* It began, and ended before the rendezvous had told it of anything: the others would wait for it. */
+static void judge_unjoined(struct far *f)
+{
+    struct remote *m = f->m;
+    char text[64];
+    const int code = f->over ? ending_code(f->ending) : EXIT_UNAVAILABLE;
+    if (m->stopping || has_begun(m))
+        return;
+    if (f->over)
+        remote_say(m, "host %s: crun there %s before it joined the job", f->host->name,
+                   ending_text(f->ending, text, sizeof text));
+    stop_if_too_few(m, code ? code : EXIT_UNAVAILABLE);
+}
+
+/* Hosts that end with different codes: 0 says that the whole job is complete, and 75 that nothing went wrong, which another host knows better. */
+static void note_code(struct remote *m, int code)
+{
+    if (m->code == EXIT_OK || (code == EXIT_REQUEUE && m->code >= 0))
+        return;
+    m->code = code;
 }
 
 static void judge(struct far *f)
@@ -155,15 +188,16 @@ static void judge(struct far *f)
     struct remote *m = f->m;
     char text[64];
     m->left--;
-    if (!f->ready) {
+    if (!f->ready)
         judge_unbegun(f);
-    } else if (f->over && !f->lost) {
-        m->code = ending_code(f->ending);
-    } else if (!f->lost) {
+    else if (!f->over && !f->lost)
         remote_say(m, "host %s is lost: %s %s", f->host->name,
                    m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.rsh[0],
                    ending_text(f->ending, text, sizeof text));
-    }
+    if (f->joined && f->over && !f->lost)
+        note_code(m, ending_code(f->ending));
+    else if (f->ready && !f->joined)
+        judge_unjoined(f);
     if (f->over && count_running(m, true) == 0)
         give_up_unbegun(m, "crun has not begun there, and the job is over");
     remote_control_close(f);
@@ -375,7 +409,7 @@ int remote_run(const struct config *c, const struct guardian_link *link, int arg
         stop_all(m, SIGTERM, false);
     while (m->left > 0)
         uv_run(&m->loop, UV_RUN_ONCE);
-    *ret_code = m->failed ? EXIT_UNAVAILABLE : m->code < 0 ? m->stop_code : m->code;
+    *ret_code = m->failed ? m->fail_code : m->code < 0 ? m->stop_code : m->code;
     close_all(m);
     return rc;
 }

@@ -125,6 +125,49 @@ def odd_ssh(crun, ssh, case):
     return str(path)
 
 
+def program_of_each(crun, ssh, on_two, on_one=b"exec sleep 60"):
+    """-> --rsh with which the program `prog` is this script on ONE and a file with this content on TWO; None: there is none."""
+    for host, text in (("one", b"#!/bin/sh\n" + on_one + b"\n"), ("two", on_two)):
+        (crun.tmp / host).mkdir()
+        if text is not None:
+            (crun.tmp / host / "prog").write_bytes(text)
+            (crun.tmp / host / "prog").chmod(0o755)
+    return odd_ssh(crun, ssh, f"{ONE}) export PATH={crun.tmp}/one:$PATH;; {TWO}) export PATH={crun.tmp}/two:$PATH;;")
+
+
+@pytest.mark.parametrize("hosts", [f"{ONE},{TWO}", f"{TWO},{ONE}"])
+@pytest.mark.parametrize("content,code", [(b"\x7fELF nothing", 126), (b"#!/no/such/interpreter\n", 127)])
+def test_a_program_that_cannot_be_executed_on_one_host_is_the_jobs_code(crun, ssh, hosts, content, code):
+    rsh = program_of_each(crun, ssh, content)
+    for _ in range(3):
+        rc, _, err = crun.run("-H", hosts, "--rsh", rsh, "--max-restarts", 1, "prog")
+        assert rc == code and "start it again" not in err, err
+
+
+@pytest.mark.parametrize("hosts", [f"{ONE},{TWO}", f"{TWO},{ONE}"])
+def test_a_host_without_the_program_is_not_waited_for(crun, ssh, hosts):
+    start = time.monotonic()
+    rc, _, err = crun.run("-H", hosts, "--rsh", program_of_each(crun, ssh, None), "prog")
+    assert rc == 127 and time.monotonic() - start < 30, err
+    assert "program 'prog' is not found on PATH" in err
+    assert f"crun: host {TWO}: crun there exited with code 127 before it joined the job\n" in err
+
+
+def test_a_host_whose_crun_cannot_start_is_not_waited_for(crun, ssh):
+    path = pathlib.Path(ssh)
+    path.write_text(path.read_text().replace('echo "welcome', f'[ $host = {ONE} ] || ulimit -n 15\necho "welcome'))
+    start = time.monotonic()
+    rc, _, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", ssh, "sleep", "60")
+    assert rc == 69 and time.monotonic() - start < 30, err
+    assert re.search(f"crun: host {TWO}: crun (there .*before it joined the job|did not begin there)", err), err
+
+
+def test_a_host_without_the_program_is_no_matter_where_fewer_suffice(crun, ssh):
+    rsh = program_of_each(crun, ssh, None, b"echo world $WORLD_SIZE")
+    rc, out, err = crun.run("-H", f"{ONE},{TWO}", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.5", "--rsh", rsh, "prog")
+    assert (rc, "world 1" in out, "before it joined the job" in err) == (0, True, True), err
+
+
 def test_a_login_script_may_print_half_a_line(crun, ssh):
     odd = odd_ssh(crun, ssh, "*) printf 'half a line';;")
     path = pathlib.Path(ssh)
@@ -265,7 +308,7 @@ def test_a_silent_host_is_not_lost(crun, ssh):
 
 def test_an_agent_that_ended_behind_half_a_line_is_over(crun, ssh):
     path = crun.tmp / "agent"
-    path.write_text("#!/bin/sh\nprintf '\\001crun-agent 1\\nhalf a line\\002crun-agent 1\\n'; exit 7\n")
+    path.write_text("#!/bin/sh\nprintf '\\001crun-agent 2\\nhalf a line\\002crun-agent 2\\n'; exit 7\n")
     path.chmod(0o755)
     rc, out, err = crun.run("-H", TWO, "--rsh", ssh, "--remote-crun", path, "true")
     assert rc == 7 and "lost" not in err and "half a line\n" in out and "\002" not in out, err
