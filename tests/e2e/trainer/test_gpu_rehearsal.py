@@ -1,0 +1,62 @@
+"""The command lines of tests/gpu, rehearsed without a GPU: trainer on the processor in its place, gloo in NCCL's, small runs. A wrong option, or a line that
+is looked for and never printed, shows here and not on the first GPU. Figures that a small run does not reach are let pass once they were told."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support import BUILD, CRUN, ROOT, TRAINER
+
+COUNTS_GPUS = "test_nccl_by_caffe2s_name"  # by itself, and finds none
+WRITTEN = ROOT / "tests/worker/device/cuda/h200.json"
+STANDIN = f"""#!{sys.executable}
+import json, os, sys
+trainer, args = {str(TRAINER)!r}, sys.argv[1:]
+if args[0] == "gpu-info":
+    print(json.dumps({{"nccl": True, "gpus": [{{"description": "a stand-in", "properties": json.load(open({str(WRITTEN)!r}))}}]}}))
+    sys.exit()
+if args[0] != "caffe2":
+    args = [{{"cuda": "host" if args[0].startswith("comm-") else "cpu", "ref": "cpu", "nccl": "gloo"}}.get(a, a) for a in args]
+if args[0].startswith("--"):
+    args += ["--image-size", "32", "--batch-size", "4"] + ([] if "--max-steps" in args else ["--max-steps", "40"])
+os.execv(trainer, [trainer, *args])
+"""
+SANITIZER = "#!/bin/sh\n[ \"$1 $3\" = '--tool --error-exitcode' ] && [ $# = 6 ] && echo 'ERROR SUMMARY: 0 errors'\n"
+
+
+@pytest.fixture
+def rehearse(tmp_path):
+    """rehearse(file) -> exit status and output of pytest, what it told all.py"""
+    for name, text in (("worker/trainer", STANDIN), ("bin/compute-sanitizer", SANITIZER)):
+        at = tmp_path / "build" / name
+        at.parent.mkdir(parents=True)
+        at.write_text(text)
+        at.chmod(0o755)
+    (tmp_path / "build/launcher").mkdir()
+    (tmp_path / "build/launcher/crun").symlink_to(CRUN)
+    (tmp_path / "build/tests").symlink_to(BUILD / "tests")
+    lines = tmp_path / "lines"
+    env = dict(os.environ, CRUN_BUILD=str(tmp_path / "build"), CRUN_GPU_LINES=str(lines), PATH=f"{tmp_path}/build/bin:{os.environ['PATH']}")
+
+    def go(file):
+        p = subprocess.run([sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "--basetemp", tmp_path / "t", ROOT / "tests/gpu" / file],
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, timeout=900, check=False)
+        return p.stdout, [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+
+    return go
+
+
+@pytest.mark.parametrize("file", ["test_gpu_info.py", "test_gpu_ranks.py", "test_gpu_sanitizer.py",
+                                  pytest.param("test_gpu_training.py", marks=pytest.mark.slow)])
+def test_every_command_is_understood(rehearse, file):
+    out, told = rehearse(file)
+    assert told, out
+    figure = False
+    for line in told:
+        figure = figure or "figure" in line
+        if "outcome" in line:
+            may_fail = figure or line["name"].startswith(COUNTS_GPUS)
+            assert line["outcome"] == "passed" or (line["outcome"] == "failed" and may_fail) or "no redis-server" in line["why"], out
+            figure = False
