@@ -49,7 +49,7 @@ int events_open(struct run *r, struct err *e)
     json_text(w, "version", CRUN_VERSION);
     json_text(w, "host", r->host);
     json_int(w, "pid", getpid());
-    json_text(w, "program", r->program->path);
+    json_text(w, "program", r->program->name);
     json_int(w, "workers", c->nproc);
     json_int(w, "min_nodes", c->nnodes.min);
     json_int(w, "max_nodes", c->nnodes.max);

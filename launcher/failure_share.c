@@ -374,7 +374,7 @@ static void report(struct run *r, cJSON *all)
     const bool shared = is_shared(r),
                of_round = r->round.round && (r->end.round == 0 || r->end.round == r->round.round);
     struct failure_job job = {.run_id = r->config->run_id,
-                              .program = r->program->path,
+                              .program = r->program->name,
                               .round = r->round.round,
                               .restarts = r->round.restart_count,
                               .max_restarts = (int)r->config->max_restarts,

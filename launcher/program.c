@@ -164,6 +164,10 @@ int program_find(struct program *ret, const struct program_how *how, char **args
     if (!p.argv)
         return err_errno(e, ENOMEM, "arguments");
     int rc = find(!python ? args[0] : interpreter && *interpreter ? interpreter : "python3", &p.path, e);
+    if (rc == 0 && asprintf(&p.name, "%s%s", how->module && !how->run_path ? "-m " : "", args[0]) < 0) {
+        p.name = NULL;
+        rc = err_errno(e, ENOMEM, "program");
+    }
     if (rc < 0) {
         program_free(&p);
         return rc;
@@ -217,7 +221,8 @@ int program_args(const struct program *p, const char *rank, int local_rank, char
 void program_free(struct program *p)
 {
     free(p->path);
+    free(p->name);
     free(p->argv);
-    p->path = NULL;
+    p->path = p->name = NULL;
     p->argv = NULL;
 }

@@ -15,6 +15,7 @@ struct program_how {
 
 struct program {
     char *path;  /* to exec */
+    char *name;  /* as the user named it: "./train.py", "-m package.module" */
     char **argv; /* NULL-terminated; strings borrowed from the command line, except argv[0] of a script's interpreter */
     bool macros; /* some argument differs between workers: program_args() */
 };

@@ -38,6 +38,17 @@ def test_a_fifo_in_place_of_the_error_record_holds_nobody_up(crun):
     assert rc == 3 and "failed: rank 0 exited with code 3" in err
 
 
+@pytest.mark.parametrize("args,name", [(["train.py"], "train.py"), (["--run-path", "train.py"], "train.py"), (["-m", "train", "x"], "-m train"), (["./plain"], "./plain"),
+                                       (["sh", "-c", "exit 3"], "sh")])
+def test_the_report_names_the_program_as_the_user_did(crun, args, name):
+    (crun.tmp / "train.py").write_text("import sys; sys.exit(3)\n")
+    (crun.tmp / "plain").write_text("#!/bin/sh\nexit 3\n")
+    (crun.tmp / "plain").chmod(0o755)
+    rc, _, err = crun.run("--failure-file", crun.tmp / "why.json", *args, cwd=crun.tmp)
+    assert rc == 3 and f"crun: {name} failed: rank 0 exited with code 3\n" in err, err
+    assert json.loads((crun.tmp / "why.json").read_text())["program"] == name
+
+
 @pytest.mark.parametrize("again", range(3))
 def test_every_restart_has_one_line_however_short_it_is(crun, again):
     rc, _, err = crun.run("--nproc_per_node", 4, "--max_restarts", 2, "false")
