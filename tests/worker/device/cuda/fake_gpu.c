@@ -460,7 +460,7 @@ int fake_gpu_open(struct gpu **ret, const struct fake_options *o)
     f->o = *o;
     f->blocks = fake_blocks_open();
     f->locked = fake_blocks_open();
-    f->queue = fake_queue_open(o->seed + more_seed(), run, f);
+    f->queue = fake_queue_open(o->seed + more_seed(), o->lazy, run, f);
     *ret = &f->base;
     return 0;
 }

@@ -30,6 +30,7 @@ struct fake_options {
     float (*cudnn_ms)(void *ctx, const struct cudnn_plan *last);
     void *ctx;
     uint64_t seed; /* of the order in which work runs; CRUN_TEST_SEED is added */
+    bool lazy;     /* nothing runs before somebody waits for it, whatever the seed */
     bool fatal;    /* a graph that fails takes the card with it: whoever waits for it afterwards fails, too */
 };
 

@@ -158,14 +158,14 @@ static int record(struct gpu_graph *x, const struct work *w, int first, int seco
     return x->n++;
 }
 
-struct fake_queue *fake_queue_open(uint64_t seed, fake_run_fn *run_work, void *ctx)
+struct fake_queue *fake_queue_open(uint64_t seed, bool lazy, fake_run_fn *run_work, void *ctx)
 {
     struct fake_queue *q = calloc(1, sizeof *q);
     pthread_mutex_init(&q->lock, NULL);
     q->run = run_work;
     q->ctx = ctx;
     q->noise = seed;
-    if (seed % 2 == 1) {
+    if (!lazy && seed % 2 == 1) {
         q->progress = below(q, 4);
         q->stray = below(q, 4);
     }

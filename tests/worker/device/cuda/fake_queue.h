@@ -36,8 +36,8 @@ struct gpu_graph {
 struct fake_queue;
 typedef int fake_run_fn(void *ctx, const struct work *w, struct err *e);
 
-/* Half of the seeds run nothing before somebody waits for it; seed 0 is one of these. */
-struct fake_queue *fake_queue_open(uint64_t seed, fake_run_fn *run, void *ctx);
+/* lazy: nothing runs before somebody waits for it. Even seeds are, too. */
+struct fake_queue *fake_queue_open(uint64_t seed, bool lazy, fake_run_fn *run, void *ctx);
 void fake_queue_close(struct fake_queue *q); /* what is queued is dropped */
 
 struct gpu_stream *fake_queue_stream(struct fake_queue *q);

@@ -28,11 +28,11 @@ struct rig {
     uint64_t version;
 };
 
-static void open_rig(struct rig *r, uint64_t seed, bool graphs)
+static void open_rig(struct rig *r, const struct fake_options *fake, bool graphs)
 {
     *r = (struct rig){.version = 1};
     MUST(tiny_build(&r->p, e));
-    fake_gpu_open(&r->gpu, &(struct fake_options){.seed = seed});
+    fake_gpu_open(&r->gpu, fake);
     MUST(cuda_open_on(&r->d, r->gpu, NULL, &(struct cuda_options){.graphs = graphs}, e));
     MUST(r->d->ops->alloc(r->d, r->p->n_train * sizeof(float), &r->params, e));
     MUST(r->d->ops->alloc(r->d, r->p->n_stats * sizeof(float), &r->stats, e));
@@ -78,7 +78,7 @@ static void step(struct rig *r, int k)
 static void train(uint64_t seed, bool graphs, bool waits, float *ret, size_t n)
 {
     struct rig r;
-    open_rig(&r, seed, graphs);
+    open_rig(&r, &(struct fake_options){.seed = seed}, graphs);
     for (int k = 0; k < STEPS; k++) {
         step(&r, k);
         if (waits)
@@ -123,7 +123,7 @@ static void batches_are_copied_while_the_step_before_computes(void **state)
 {
     struct rig r;
     (void)state;
-    open_rig(&r, 0, true);
+    open_rig(&r, &(struct fake_options){.lazy = true}, true);
     for (int k = 0; k < 3; k++) {
         step(&r, 2 * k);
         step(&r, 2 * k + 1);
@@ -150,7 +150,7 @@ static void what_is_ordered_between_streams_happens_in_that_order(void **state)
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         struct rig r;
         void *side;
-        open_rig(&r, seed, true);
+        open_rig(&r, &(struct fake_options){.seed = seed}, true);
         void *const compute = r.d->ops->async->compute(r.d);
         float *x = r.params;
         MUST(r.d->ops->async->open(r.d, &side, e));
@@ -178,10 +178,10 @@ struct raw {
     float *x; /* (2) */
 };
 
-static void open_raw(struct raw *r, uint64_t seed)
+static void open_raw(struct raw *r, const struct fake_options *fake)
 {
     void *x;
-    fake_gpu_open(&r->gpu, &(struct fake_options){.seed = seed});
+    fake_gpu_open(&r->gpu, fake);
     for (int i = 0; i < 2; i++)
         MUST(r->gpu->ops->stream_open(r->gpu, false, &r->s[i], e));
     MUST(r->gpu->ops->event_open(r->gpu, false, &r->v, e));
@@ -216,7 +216,7 @@ static void streams_that_nobody_ordered_end_in_either_order(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 32; seed++) {
         struct raw r;
-        open_raw(&r, seed);
+        open_raw(&r, &(struct fake_options){.seed = seed});
         store(&r, 0, 1);
         store(&r, 1, 2);
         fake_gpu_wait(r.gpu, NULL);
@@ -232,7 +232,7 @@ static void nothing_happens_before_somebody_waits(void **state)
     float *locked, pageable = 1;
     void *p;
     (void)state;
-    open_raw(&r, 0);
+    open_raw(&r, &(struct fake_options){.lazy = true});
     MUST(r.gpu->ops->host_alloc(r.gpu, sizeof *locked, &p, e));
     locked = p;
     *locked = 1;
@@ -267,7 +267,7 @@ static void a_graph_is_launched_with_the_order_that_was_captured(void **state)
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         struct raw r;
         struct gpu_graph *x;
-        open_raw(&r, seed);
+        open_raw(&r, &(struct fake_options){.seed = seed});
         MUST(capture(&r, true, &x, e));
         for (int i = 0; i < 4; i++) {
             store(&r, 0, 4);
@@ -286,7 +286,7 @@ static void a_capture_that_leaves_a_stream_behind_is_refused(void **state)
     struct gpu_graph *x;
     struct err e = {0};
     (void)state;
-    open_raw(&r, 0);
+    open_raw(&r, &(struct fake_options){.lazy = true});
     assert_true(capture(&r, false, &x, &e) < 0);
     assert_non_null(strstr(e.text, "without the streams"));
     r.gpu->ops->graph_close(r.gpu, x);
