@@ -110,12 +110,20 @@ int journal_check(const struct session *s, struct err *e)
     return rc == 0 && s->cfg->tensorboard ? path_make_writable(s->cfg->tensorboard, e) : rc;
 }
 
+static void begin_progress(struct journal *j, const struct session *s)
+{
+    j->lines = j->active || s->cfg->log_all_ranks;
+    if (s->rank > 0)
+        snprintf(j->prefix, sizeof j->prefix, "rank %d: ", s->rank);
+    progress_init(&j->progress, (enum progress_format)s->cfg->progress, (int)s->cfg->print_freq, j->prefix);
+}
+
 int journal_open(struct journal *j, const struct session *s, const struct position *at, int restart,
                  const char *command_line, struct err *e)
 {
     const char *dir = s->cfg->log_dir ? s->cfg->log_dir : s->cfg->checkpoint_dir;
     *j = (struct journal){.active = s->rank == 0, .opened_ns = clock_ns()};
-    journal_progress(j, s);
+    begin_progress(j, s);
     if (!j->active || s->cfg->evaluate)
         return 0;
     int rc = dir ? open_files(j, s, at, restart, dir, command_line, e) : 0;
@@ -124,14 +132,6 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
     if (rc < 0)
         journal_close(j);
     return rc;
-}
-
-void journal_progress(struct journal *j, const struct session *s)
-{
-    j->lines = j->active || s->cfg->log_all_ranks;
-    if (s->rank > 0)
-        snprintf(j->prefix, sizeof j->prefix, "rank %d: ", s->rank);
-    progress_init(&j->progress, (enum progress_format)s->cfg->progress, (int)s->cfg->print_freq, j->prefix);
 }
 
 void journal_close(struct journal *j)
@@ -232,16 +232,53 @@ static struct meters_step sample(const struct position *at, const struct step_re
                                 .data_seconds = (double)r->wait_ns / 1e9};
 }
 
-int journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
-                 double lr, double comm_wait, struct err *e)
+/* Each takes what became of writing to its file. */
+static void told(struct journal *j, int rc, const struct err *e)
 {
+    if (rc < 0) {
+        progress_end_line(&j->progress);
+        log_error("train", "%s; this log is incomplete, training goes on", e->text);
+    }
+}
+
+static void metrics_wrote(struct journal *j, int rc, const struct err *e)
+{
+    told(j, rc, e);
+    if (rc < 0) {
+        metrics_close(j->metrics);
+        j->metrics = NULL;
+    }
+}
+
+static void tensorboard_wrote(struct journal *j, int rc, const struct err *e)
+{
+    told(j, rc, e);
+    if (rc < 0) {
+        tensorboard_close(j->tensorboard);
+        j->tensorboard = NULL;
+    }
+}
+
+static void csv_wrote(struct journal *j, int rc, const struct err *e)
+{
+    told(j, rc, e);
+    if (rc < 0) {
+        caffe2_log_close(j->csv);
+        j->csv = NULL;
+    }
+}
+
+void journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
+                  double lr, double comm_wait)
+{
+    struct err e;
     if (!j->lines)
-        return 0;
+        return;
     const struct meters_step now = sample(at, r);
     meters_add(&j->meters, &now);
     show_progress(j, s, at);
     if (!j->metrics && !j->tensorboard)
-        return 0;
+        return;
     struct metrics_step m = {.step = at->updates,
                              .epoch = epochs_done(s, at),
                              .loss = r->count > 0 ? r->loss / r->count : NAN, /* nothing counted: not a loss of 0 */
@@ -258,8 +295,10 @@ int journal_step(struct journal *j, const struct session *s, const struct positi
         m.loss_scale = s->state.loss_scale.scale;
         m.skipped = s->state.loss_scale.skipped;
     }
-    TRY(j->tensorboard ? scalars_step(j->tensorboard, &m, e) : 0);
-    return j->metrics ? metrics_step(j->metrics, &m, e) : 0;
+    if (j->tensorboard)
+        tensorboard_wrote(j, scalars_step(j->tensorboard, &m, &e), &e);
+    if (j->metrics)
+        metrics_wrote(j, metrics_step(j->metrics, &m, &e), &e);
 }
 
 static void on_test_batch(void *ctx, int64_t done, int64_t steps, const struct eval_result *now,
@@ -303,29 +342,37 @@ static void tell_evaluation(struct journal *j, const struct session *s, const st
         journal_say(j, "%lld test images could not be decoded and count nowhere", (long long)v->bad);
 }
 
-int journal_epoch(struct journal *j, const struct session *s, const struct position *at, const struct eval_result *v,
-                  double lr, struct err *e)
+static void write_evaluation(struct journal *j, const struct session *s, const struct position *at,
+                             const struct eval_result *v)
 {
+    struct err e;
+    struct metrics_eval m = {.step = at->updates,
+                             .epoch = epochs_done(s, at),
+                             .loss = mean(v->loss, v->count),
+                             .acc1 = percent(v->top1, v->count),
+                             .acc5 = percent(v->top5, v->count),
+                             .seconds = at->seconds,
+                             .images = (int64_t)v->count,
+                             .bad_samples = (int64_t)v->bad};
+    if (j->tensorboard)
+        tensorboard_wrote(j, scalars_eval(j->tensorboard, &m, &e), &e);
+    if (j->metrics)
+        metrics_wrote(j, metrics_eval(j->metrics, &m, &e), &e);
+}
+
+void journal_epoch(struct journal *j, const struct session *s, const struct position *at, const struct eval_result *v,
+                   double lr)
+{
+    struct err e;
     if (!j->active)
-        return 0;
+        return;
     if (v) {
         j->eval_seconds = v->seconds;
         tell_evaluation(j, s, at, v);
-    }
-    if (v) {
-        struct metrics_eval m = {.step = at->updates,
-                                 .epoch = epochs_done(s, at),
-                                 .loss = mean(v->loss, v->count),
-                                 .acc1 = percent(v->top1, v->count),
-                                 .acc5 = percent(v->top5, v->count),
-                                 .seconds = at->seconds,
-                                 .images = (int64_t)v->count,
-                                 .bad_samples = (int64_t)v->bad};
-        TRY(j->tensorboard ? scalars_eval(j->tensorboard, &m, e) : 0);
-        TRY(j->metrics ? metrics_eval(j->metrics, &m, e) : 0);
+        write_evaluation(j, s, at, v);
     }
     if (!j->csv)
-        return 0;
+        return;
     struct caffe2_row row = {.time_spent = at->epoch_seconds,
                              .cumulative_time_spent = at->seconds,
                              .input_count = (int64_t)at->epoch_count,
@@ -338,7 +385,7 @@ int journal_epoch(struct journal *j, const struct session *s, const struct posit
                              .learning_rate = lr,
                              .loss = mean(at->epoch_loss, at->epoch_count),
                              .test_accuracy = v ? mean(v->top1, v->count) : -1};
-    return caffe2_log_row(j->csv, &row, e);
+    csv_wrote(j, caffe2_log_row(j->csv, &row, &e), &e);
 }
 
 void journal_end(struct journal *j, const struct session *s, const struct position *at)
@@ -364,8 +411,7 @@ void journal_end(struct journal *j, const struct session *s, const struct positi
     if (m.device_peak > 0)
         cJSON_AddNumberToObject(memory, "device_peak", (double)m.device_peak);
     cJSON_AddNumberToObject(o, "mean_images_per_sec", meters_run_rate(&j->meters));
-    if (metrics_event(j->metrics, "end", at->updates, 0, o, &e) < 0)
-        log_error("train", "%s", e.text);
+    metrics_wrote(j, metrics_event(j->metrics, "end", at->updates, 0, o, &e), &e);
 }
 
 void journal_complete(struct journal *j)
@@ -376,10 +422,12 @@ void journal_complete(struct journal *j)
                     progress_timedelta((clock_ns() - j->opened_ns) / 1000, took, sizeof took));
 }
 
-int journal_checkpoint(struct journal *j, const struct snapshot_saved *saved, struct err *e)
+void journal_checkpoint(struct journal *j, const struct snapshot_saved *saved)
 {
-    return j->metrics ? metrics_checkpoint(j->metrics, saved->step, saved->copy_ms, saved->write_ms, saved->bytes, e)
-                      : 0;
+    struct err e;
+    if (j->metrics)
+        metrics_wrote(j, metrics_checkpoint(j->metrics, saved->step, saved->copy_ms, saved->write_ms, saved->bytes, &e),
+                      &e);
 }
 
 void journal_say(struct journal *j, const char *fmt, ...)

@@ -42,21 +42,20 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
                  const char *command_line, struct err *e);
 void journal_close(struct journal *j);
 
-int journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
-                 double lr, double comm_wait, struct err *e);
+/* A file that cannot be written ends there, which is told once; the others and the lines for people go on. */
+void journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
+                  double lr, double comm_wait);
 /* After an epoch; v NULL: it was not evaluated. */
-int journal_epoch(struct journal *j, const struct session *s, const struct position *at, const struct eval_result *v,
-                  double lr, struct err *e);
+void journal_epoch(struct journal *j, const struct session *s, const struct position *at, const struct eval_result *v,
+                   double lr);
 /* For evaluate(): lines of batches, where the format has them. What they say is of this rank's share. */
 struct eval_watch journal_watch(struct journal *j, const struct session *s);
-/* Begin with progress lines (again): what is left when files can no longer be written. journal_open() does it, too. */
-void journal_progress(struct journal *j, const struct session *s);
 /* Training is complete: what the format's program prints then. */
 void journal_complete(struct journal *j);
 /* Images/s without warm-up, and what memory went into; to people and as an event "end". */
 void journal_end(struct journal *j, const struct session *s, const struct position *at);
 /* A checkpoint is complete. */
-int journal_checkpoint(struct journal *j, const struct snapshot_saved *saved, struct err *e);
+void journal_checkpoint(struct journal *j, const struct snapshot_saved *saved);
 /* A line for people, not torn by the progress line. */
 void journal_say(struct journal *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -144,7 +144,7 @@ static int take(struct state *s, const struct image *im, const char *text, const
     cJSON *meta = cJSON_Parse(text);
     if (!meta)
         return err_set(e, ERR_CORRUPT, "the manifest is not JSON");
-    struct position found = {0};
+    struct position found = {.lr = -1};
     int rc = meta_check(meta, id, tell, e);
     if (rc == 0)
         rc = meta_position(meta, &found, e);

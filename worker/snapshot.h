@@ -25,6 +25,7 @@ struct position {
     int64_t epoch, step; /* in progress: steps of it done; step == steps per epoch: its end is still to be handled */
     double epoch_loss, epoch_top1, epoch_count, epoch_seconds; /* sums over the epoch so far */
     double seconds;                                            /* training time so far */
+    double lr;                                                 /* of the last step; -1: not known */
     double best_top1;     /* best share of the test set that was right, of checkpoint step-<best_updates> */
     int64_t best_updates; /* 0: nothing was evaluated yet */
 };

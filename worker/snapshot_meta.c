@@ -30,7 +30,9 @@
 #define BEST_FIELDS(X)                                                                                                 \
     X(best_top1)                                                                                                       \
     X(best_updates)
-#define OPTIONAL_FIELDS(X) BEST_FIELDS(X) /* 0 where a checkpoint lacks them */
+#define OPTIONAL_FIELDS(X) /* as they are where a checkpoint lacks them */                                             \
+    BEST_FIELDS(X)                                                                                                     \
+    X(lr)
 #define FIXED_FIELDS(X)                                                                                                \
     X(num_labels)                                                                                                      \
     X(image_size)                                                                                                      \

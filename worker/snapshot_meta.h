@@ -20,6 +20,7 @@ void meta_add_scale(cJSON *meta, const struct loss_scale *s);
 void meta_take_scale(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct loss_scale *s);
 /* Does it fit this run? ERR_MISMATCH names both values. tell: log what differs and is taken. */
 int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e);
+/* What an older checkpoint lacks stays as it is. */
 int meta_position(const cJSON *meta, struct position *at, struct err *e);
 bool meta_same_optimizer(const cJSON *meta, const struct snapshot_identity *id);
 

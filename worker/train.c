@@ -98,16 +98,6 @@ static bool training_over(const struct run *r)
     return limit_reached(r) || (epoch_over(r) && r->at.epoch + 1 >= r->cfg->num_epochs);
 }
 
-static void journal_failed(struct run *r, int rc, const struct err *e)
-{
-    if (rc < 0) {
-        log_error("train", "%s; logs are incomplete", e->text);
-        journal_close(&r->journal);
-        r->journal.active = r->s.rank == 0; /* messages to people go on */
-        journal_progress(&r->journal, &r->s);
-    }
-}
-
 static bool want_stop(const struct run *r)
 {
     double elapsed = (double)(clock_ns() - r->started_ns) / 1e9;
@@ -117,9 +107,9 @@ static bool want_stop(const struct run *r)
 /* Everything that is kept about a step. comm_wait: the share of it that was spent waiting for collectives. */
 static int account(struct run *r, const struct step_result *res, double comm_wait, struct err *e)
 {
-    struct err je;
     r->at.updates++;
     r->at.step++;
+    r->at.lr = res->lr;
     if (res->skipped)
         journal_say(&r->journal, "step %lld: gradients overflowed and nothing was changed; the loss scale is now %g",
                     (long long)r->at.updates, r->s.state.loss_scale.scale);
@@ -135,7 +125,7 @@ static int account(struct run *r, const struct step_result *res, double comm_wai
         crun_metrics(res->count * 1e9 / (double)res->total_ns, res->loss / res->count);
     if (r->cfg->check_replicas && r->at.updates % r->cfg->check_replicas == 0)
         TRY(replicas_check(&r->s.state, r->s.comm, e));
-    journal_failed(r, journal_step(&r->journal, &r->s, &r->at, res, res->lr, comm_wait, &je), &je);
+    journal_step(&r->journal, &r->s, &r->at, res, res->lr, comm_wait);
     if (res->stop > 0 && r->stop_at == 0)
         r->stop_at = r->at.updates + train_lag(&r->step);
     return 0;
@@ -225,7 +215,6 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
 {
     const struct train_config *cfg = r->cfg;
     struct eval_result v = {0};
-    struct err je;
     bool last = training_over(r), due = last || (cfg->eval_every && (r->at.epoch + 1) % cfg->eval_every == 0);
     bool evaluated = due && r->s.test_set;
     if (r->at.step > 0 && r->at.epoch_count == 0 && !r->s.state.loss_scale.skipped)
@@ -246,8 +235,7 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
         journal_say(&r->journal, "%lld training images could not be decoded and weighed nothing",
                     (long long)r->epoch_bad);
     r->epoch_bad = 0;
-    int rc = journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, rate(r, -1), &je);
-    journal_failed(r, rc, &je);
+    journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, r->at.lr >= 0 ? r->at.lr : rate(r, -1));
     return 0;
 }
 
@@ -352,6 +340,7 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
     if (!resumed && r->cfg->pretrained)
         TRY(pretrained_load(&r->s.state, r->s.comm, r->cfg->pretrained, e));
     if (!resumed) {
+        r->at.lr = -1;
         r->at.epoch = r->cfg->start_epoch;
         r->at.updates = r->at.epoch * r->s.steps_per_epoch;
     }

@@ -2,7 +2,8 @@
  * making (.../DST.<pid>.part/<x>) only.
  *
  *   FAULT_DISK_FSYNC_MS=n     fsync(2) of such a file takes n milliseconds longer
- *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) and its like to such a file fail with ENOSPC */
+ *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) and its like to such a file fail with ENOSPC
+ *   FAULT_DISK_ONLY=TEXT      instead of such files those whose paths hold TEXT */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -22,6 +23,9 @@ static bool is_ours(int fd)
     if (n <= 0)
         return false;
     path[n] = '\0';
+    const char *only = getenv("FAULT_DISK_ONLY");
+    if (only)
+        return strstr(path, only);
     return (strstr(path, "/step-") && strstr(path, ".safetensors")) || strstr(path, ".part/");
 }
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from event_files import curves, events
-from support import CRUN, TRAINER, run
+from support import CRUN, TRAINER, faulty_disk, run
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,29 @@ def test_event_files_of_a_run_that_begins_again_are_not_drawn_twice(data, tmp_pa
     assert sorted(curves(tmp_path)["train/loss"]) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("which", ["tfevents", "metrics.jsonl", "_v2_"])
+def test_a_log_that_cannot_be_written_ends_alone(data, tmp_path, which):
+    epochs, full = 30, tmp_path / "full"
+    args = convnet(data, "--arch", "mlp", "--tensorboard", tmp_path / "tb", "--log-dir", tmp_path, "--eval-every", 0, "--print-freq", 1, epochs=epochs)
+    p = subprocess.Popen([str(a) for a in args], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=faulty_disk(full=full, only=which))
+    seen = []
+    for line in p.stderr:
+        seen.append(line)
+        if "Epoch 1/30 [2/5]" in line:
+            full.touch()
+    assert p.wait(timeout=60) == 0, "".join(seen)
+    told = [line for line in seen if "No space left on device" in line]
+    assert len(told) == 1 and which in told[0], "".join(seen)
+    whole = {f"over {5 * epochs - 2} steps" in "".join(seen)}  # the meters went on
+    if which != "metrics.jsonl":
+        whole.add(json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["event"] == "end")
+    if which != "_v2_":
+        whole.add(len(next(tmp_path.glob("mlp_*_v2_*")).read_text().splitlines()) == 2 + epochs)
+    if which != "tfevents":
+        whole.add(sorted(curves(tmp_path / "tb")["train/loss"]) == list(range(1, 5 * epochs + 1)))
+    assert whole == {True}, "".join(seen)
+
+
 @pytest.mark.parametrize("clip", [True, False])
 def test_gradients_norm_is_told_where_it_is_clipped(data, tmp_path, clip):
     p = run(*convnet(data, "--log-dir", tmp_path, "--tensorboard", tmp_path / "tb", *["--clip-grad-norm", "1e-3"] * clip))
@@ -156,6 +179,17 @@ def test_the_csv_log_counts_the_images_of_shortened_epochs(data, tmp_path):
     assert p.returncode == 0, p.stderr
     rows = [line.split(",") for line in next(tmp_path.glob("convnet_gpu1_*.log")).read_text().splitlines()[1:]]
     assert [r[rows[0].index("cumulative_input_count")] for r in rows[1:]] == ["96", "192", "288"]
+
+
+def test_a_row_that_is_written_again_keeps_the_rate_of_its_steps(data, tmp_path):
+    def rows(*args):
+        p = run(*convnet(data, "--arch", "mlp", "--checkpoint-dir", tmp_path, "--resume", "auto", *args))
+        assert p.returncode == 0, p.stderr
+        lines = [line.split(",") for line in next(tmp_path.glob("mlp_*_v2_*")).read_text().splitlines()[1:]]
+        return [r[lines[0].index("learning_rate")] for r in lines[1:]]
+
+    first = rows("--num-epochs", 2)
+    assert rows("--num-epochs", 3)[:2] == first and len(first) == 2
 
 
 def spans(path):
