@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "common/exitcode.h"
 #include "common/utf8.h"
 
 /* Workers that a report names after the culprit; the rest is counted. */
@@ -13,7 +14,7 @@
 
 bool failure_is(const struct failure_worker *w)
 {
-    return w->ended && !w->told_to_stop && ending_code(w->ending) != 0;
+    return w->hung[0] || (w->ended && !w->told_to_stop && ending_code(w->ending) != 0);
 }
 
 int failure_first(const struct failure_worker *w, int n)
@@ -76,9 +77,12 @@ static bool add_tail(cJSON *o, const struct lines_tail *tail)
     return added;
 }
 
-static bool add_ending(cJSON *o, struct ending ending)
+static bool add_ending(cJSON *o, const struct failure_worker *w)
 {
+    const struct ending ending = w->ending;
     char text[64];
+    if (w->hung[0])
+        return cJSON_AddNumberToObject(o, "exit_code", EXIT_HUNG) && cJSON_AddStringToObject(o, "ending", w->hung);
     bool ok = cJSON_AddNumberToObject(o, "exit_code", ending_code(ending)) &&
               cJSON_AddStringToObject(o, "ending", ending_text(ending, text, sizeof text));
     if (ending.signaled)
@@ -91,9 +95,8 @@ cJSON *failure_describe(const struct failure_worker *w, const struct failure_wor
     cJSON *o = cJSON_CreateObject();
     if (o && cJSON_AddNumberToObject(o, "rank", w->rank) && cJSON_AddNumberToObject(o, "local_rank", w->local_rank) &&
         cJSON_AddNumberToObject(o, "pid", w->pid) && add_text(o, "host", words->host) &&
-        add_text(o, "node", words->node) && add_ending(o, w->ending) &&
-        cJSON_AddNumberToObject(o, "time", words->time) && add_text(o, "gpu", words->gpu) &&
-        add_text(o, "core", words->core) && add_text(o, "message", words->message) &&
+        add_text(o, "node", words->node) && add_ending(o, w) && cJSON_AddNumberToObject(o, "time", words->time) &&
+        add_text(o, "gpu", words->gpu) && add_text(o, "core", words->core) && add_text(o, "message", words->message) &&
         add_text(o, "message_from", words->message_from) && (!words->tail || add_tail(o, words->tail)))
         return o;
     cJSON_Delete(o);
@@ -254,10 +257,10 @@ static int render_stderr(const cJSON *o, struct buf *out)
 static int render_head(const struct failure_job *j, const cJSON *culprit, struct buf *out)
 {
     TRY(buf_printf(out, "crun: %s failed: ", j->program));
-    if (culprit) {
+    if (culprit && !(j->cause[0] && strncmp(text_of(culprit, "ending"), "hung ", 5) == 0)) {
         TRY(buf_printf(out, "rank %d ", int_of(culprit, "rank")));
         TRY(add_shown(out, text_of(culprit, "ending")));
-    } else {
+    } else { /* of a hang it says whether others stand there as well */
         TRY(add_shown(out, j->cause));
     }
     TRY(buf_printf(out, "\n  job       %s, round %llu, ", j->run_id, (unsigned long long)j->round));

@@ -17,12 +17,14 @@ struct failure_worker {
     pid_t pid;
     bool ended;
     bool told_to_stop; /* it ended after we had sent it a signal: a consequence, not a failure */
-    unsigned order;    /* 1, 2, ... in the order in which the kernel reported the deaths */
-    int64_t ended_ns;  /* monotonic */
+    unsigned order;    /* 1, 2, ... in the order in which the kernel reported the deaths, or crun found it to hang */
+    int64_t ended_ns;  /* monotonic; when it was found to hang */
     struct ending ending;
+    char hung
+        [72]; /* "hung at step 99": that it was stopped for, and how it ended then says nothing; "": it did not hang */
 };
 
-/* It ended badly, and by itself. */
+/* It ended badly, and by itself, or hung. */
 bool failure_is(const struct failure_worker *w);
 
 /* Index of the first culprit, -1 if nobody failed by itself. */

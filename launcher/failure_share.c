@@ -17,6 +17,7 @@
 #include "launcher/config.h"
 #include "launcher/core_path.h"
 #include "launcher/failure.h"
+#include "launcher/hang_watch.h"
 #include "launcher/logmux.h"
 #include "launcher/member.h"
 #include "launcher/program.h"
@@ -34,7 +35,10 @@ static void find_message(struct run *r, const struct failure_worker *w, struct f
                          struct failure_words *words)
 {
     const char *path = round_error_path(r, w->rank);
-    if (path && failure_record_read(path, record, NULL) == 0) {
+    if (w->hung[0]) {
+        words->message = hang_watch_text(r);
+        words->message_from = "seen by crun";
+    } else if (path && failure_record_read(path, record, NULL) == 0) {
         words->message = record->message;
         words->message_from = r->logs.root[0] ? path : "error.json"; /* else its folder is gone in a moment */
     } else if ((words->message = group_error_text(r->group, w->local_rank))) {

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -266,8 +267,10 @@ static void on_death(struct group *g, struct child *c)
         return;
     }
     w->ended = true;
-    w->order = ++g->deaths;
-    w->ended_ns = woken;
+    if (!w->hung[0]) {
+        w->order = ++g->deaths;
+        w->ended_ns = woken;
+    }
     w->ending = ending_of(&info);
     drop_pidfd(g, c);
     g->o.events.ended(g->o.arg, c->local, woken);
@@ -320,6 +323,16 @@ void group_forward(struct group *g, int signo)
 static void on_rescan(uv_timer_t *t)
 {
     check_gone((struct group *)((char *)t - offsetof(struct group, rescan)));
+}
+
+void group_hung(struct group *g, int local, const char *hung)
+{
+    struct failure_worker *w = &g->workers[local];
+    if (local >= g->n || w->ended)
+        return;
+    snprintf(w->hung, sizeof w->hung, "%s", hung);
+    w->order = ++g->deaths;
+    w->ended_ns = clock_ns();
 }
 
 static void finish_round(struct group *g, const char *left)

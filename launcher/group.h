@@ -65,8 +65,10 @@ int group_start(struct group *g, int rank_base, struct err *e);
 
 void group_stop(struct group *g, int reason);   /* enum crun_stop_reason */
 void group_forward(struct group *g, int signo); /* to those that are ready for it; the others would die of it */
-void group_clear(struct group *g);              /* then events.gone, once */
-void group_on_sigchld(struct group *g);         /* reaps orphans that became ours */
+/* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct failure_worker. */
+void group_hung(struct group *g, int local, const char *hung);
+void group_clear(struct group *g);      /* then events.gone, once */
+void group_on_sigchld(struct group *g); /* reaps orphans that became ours */
 
 const struct failure_worker *group_workers(const struct group *g);
 bool group_attached(const struct group *g); /* some worker of this round knows libcrun */

@@ -394,23 +394,24 @@ static size_t say_others(const struct rest *r, const struct hang_worker *w, int 
 static void explain(const struct hang *h, const struct scene *s, int64_t now, const struct hang_worker *w, int n,
                     const struct hang_worker *blamed, struct hang_verdict *ret)
 {
-    char where[64];
     const struct place p = place_of(blamed);
     const struct rest rest = {h, blamed, NULL};
     struct place others;
     const int64_t from = since(h, s, blamed);
     const double seconds = (double)(now - (from < 0 ? h->excused_ns : from)) / 1e9;
-    place_text(&p, where, sizeof where);
+    place_text(&p, ret->where, sizeof ret->where);
     ret->rank = blamed->rank;
-    if (!blamed->stopped && s->telling > 1 && all_in_one_place(&rest, w, n, &others) && same_place(blamed, &others)) {
-        snprintf(ret->cause, sizeof ret->cause, "all ranks of a node hung %s", where);
+    ret->all =
+        !blamed->stopped && s->telling > 1 && all_in_one_place(&rest, w, n, &others) && same_place(blamed, &others);
+    if (ret->all) {
+        snprintf(ret->cause, sizeof ret->cause, "all ranks of a node hung %s", ret->where);
         snprintf(ret->text, sizeof ret->text, "no rank has progressed for %.1f s: all %d stand %s", seconds, s->telling,
-                 where);
+                 ret->where);
         return;
     }
-    snprintf(ret->cause, sizeof ret->cause, "rank %d hung %s", blamed->rank, where);
-    size_t len = (size_t)snprintf(ret->text, sizeof ret->text, "rank %d has stood %s for %.1f s%s", blamed->rank, where,
-                                  seconds, blamed->stopped ? ", stopped by a signal" : "");
+    snprintf(ret->cause, sizeof ret->cause, "rank %d hung %s", blamed->rank, ret->where);
+    size_t len = (size_t)snprintf(ret->text, sizeof ret->text, "rank %d has stood %s for %.1f s%s", blamed->rank,
+                                  ret->where, seconds, blamed->stopped ? ", stopped by a signal" : "");
     if (s->telling > 1)
         say_others(&rest, w, n, ret->text + len, sizeof ret->text - len);
 }

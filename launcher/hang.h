@@ -57,6 +57,8 @@ struct hang {
 
 struct hang_verdict {
     int rank;        /* whom to blame; the first that waits if nobody stands out */
+    bool all;        /* nobody stands out */
+    char where[64];  /* "at step 104" */
     char cause[128]; /* "rank 2 hung at step 104" */
     char text[512];  /* for people: who stands where since when */
 };

@@ -164,6 +164,20 @@ static void say_saved(struct hang_watch *w, const struct save *s)
         logmux_say(r->mux, "what the threads of rank %d were doing is not known: %s", bad->rank, bad->why);
 }
 
+/* For the report: the one that is blamed before the others, where nobody stands out. */
+static void blame(struct hang_watch *w)
+{
+    char hung[72];
+    const struct hang_verdict *v = &w->verdict;
+    if (w->r->agent.state != AGENT_RUNNING)
+        return;
+    snprintf(hung, sizeof hung, "hung %s", v->where);
+    group_hung(w->r->group, v->rank - w->r->round.rank_base, hung);
+    for (int i = 0; v->all && i < w->n; i++)
+        if (w->r->round.rank_base + i != v->rank)
+            group_hung(w->r->group, i, hung);
+}
+
 static void end_round(struct hang_watch *w)
 {
     struct run *r = w->r;
@@ -172,6 +186,7 @@ static void end_round(struct hang_watch *w)
     snprintf(ev.cause.text, sizeof ev.cause.text, "%s%s%s", w->verdict.cause, alone ? "" : ", told by ",
              alone ? "" : r->host);
     uv_timer_stop(&w->timer);
+    blame(w);
     run_post(r, &ev);
     run_pump(r);
 }
@@ -380,6 +395,11 @@ void hang_watch_begin_round(struct run *r)
     hang_begin_round(&w->hang, now);
     read_workers(w);
     plan(w, now);
+}
+
+const char *hang_watch_text(const struct run *r)
+{
+    return r->hang ? r->hang->verdict.text : "";
 }
 
 void hang_watch_progressed(struct run *r)

@@ -14,6 +14,7 @@ int hang_watch_open(struct run *r, struct err *e); /* sets r->hang; NULL if swit
 void hang_watch_begin_round(struct run *r);        /* the workers are started */
 void hang_watch_progressed(struct run *r);         /* the first one made a step */
 void hang_watch_end_round(struct run *r);          /* nobody is left; the pages are still there */
+const char *hang_watch_text(const struct run *r);  /* of the hang that was seen last, for people; "": none */
 void hang_watch_close(struct run *r);              /* before the loop's last turns */
 
 #endif

@@ -5,12 +5,16 @@ import os
 import pathlib
 import re
 import signal
+import sys
 import threading
 import time
 
 import pytest
 
 from crun_run import BUILD
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "elastic"))
+from cluster import free_port  # noqa: E402
 
 LIBCRUN = os.path.join(BUILD, "common", "libcrun.so.0")
 WORKER = pathlib.Path(__file__).with_name("step_worker.py")
@@ -95,9 +99,39 @@ def test_a_hang_without_restarts_left_is_exit_code_124(crun, start):
     hang, = [e for e in map(json.loads, log.read_text().splitlines()) if e["event"] == "hang"]
     assert "all 2 stand at step 250" in hang["text"]
     assert re.search(r"no rank has progressed for 1\.\d s: all 2 stand at step 250", c.text()), c.text()
-    assert "the job failed: all ranks of a node hung at step 250" in c.text()
+    assert f"crun: {WORKER} failed: all ranks of a node hung at step 250\n" in c.text()
+    assert re.search(r"^  culprit   rank (\d) .*\n(.*\n)*  then      rank (?!\1)\d \(pid \d+\) hung at step 250, ", c.text(), re.M), c.text()
     assert "until crun ends; --log-dir keeps it" in c.text()
     assert crun.processes() == [] and crun.leftovers() == []
+
+
+def test_a_job_that_ends_by_a_hang_is_reported(crun, start):
+    logs = crun.tmp / "logs"
+    c = start("--nproc_per_node", 3, "--hang-timeout", "1", "--log-dir", logs, "--run-id", "h", "sh", "-c", f'echo "last words of $RANK" >&2; exec {sys.executable} {WORKER} 10')
+    pids, _ = ready(crun, 3)
+    os.kill(pids[1], signal.SIGSTOP)
+    assert c.end() == 124, c.text()
+    head, step = re.search(r"^crun: sh failed: rank 1 hung at step (\d+)\n  job       h, round 1, 0 of 0 restarts used\n", c.text(), re.M).group(0, 1)
+    report = c.text()[c.text().index(head) + len(head):]
+    assert report.startswith(f"  culprit   rank 1 (local rank 1), pid {pids[1]} on {os.uname().nodename}\n"), c.text()
+    assert f"  message   rank 1 has stood at step {step} for " in report and "then " not in report
+    assert "    | last words of 1\n" in report
+    why = json.loads((logs / "h" / "failure.json").read_text())
+    culprit, = why["failures"]
+    assert (why["exit_code"], culprit["exit_code"], culprit["rank"], culprit["pid"]) == (124, 124, 1, pids[1])
+    assert culprit["ending"] == f"hung at step {step}" and "signal" not in culprit and "last words of 1" in culprit["stderr"]
+
+
+def test_a_hang_on_another_node_is_reported_by_group_rank_0(crun, start):
+    where = f"127.0.0.1:{free_port()}"
+    nodes = [start("--nnodes", 2, "--node-rank", i, "--rdzv-endpoint", where, "--rdzv-id", "h", "--nproc_per_node", 2, "--hang-timeout", ["off", "1"][i],
+                   "--failure-file", crun.tmp / "why.json", WORKER, 10) for i in range(2)]
+    pids, _ = ready(crun, 4)
+    os.kill(pids[3], signal.SIGSTOP)
+    assert [c.end() for c in nodes] == [124, 124], nodes[0].text() + nodes[1].text()
+    assert re.search(rf"  culprit   rank 3 \(local rank 1\), pid {pids[3]} on ", nodes[0].text()), nodes[0].text()
+    assert "unheard" not in nodes[0].text() and "culprit" not in nodes[1].text()
+    assert json.loads((crun.tmp / "why.json").read_text())["failures"][0]["rank"] == 3
 
 
 def test_all_threads_are_stopped_for_their_stacks(crun, start):
