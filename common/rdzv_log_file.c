@@ -84,6 +84,8 @@ static int enter_folder(struct file_home *h, struct err *e)
 {
     if (h->dir_fd < 0)
         h->dir_fd = open(h->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (h->dir_fd < 0 && errno == ENOENT) /* nobody makes it; not to be taken for a file in it that comes and goes */
+        return err_set(e, -ENOTDIR, "the shared folder '%s': %s", h->dir, strerror(ENOENT));
     if (h->dir_fd < 0)
         return err_errno(e, errno, "the shared folder '%s'", h->dir);
     int rc = make_folder(h->dir_fd, h->name);

@@ -10,6 +10,16 @@
 
 #include "common/err.h"
 
+/* To the kernel the page is a file, which a limit on file sizes may forbid (RLIMIT_FSIZE). This one is our own alone. */
+static int create_unshared(struct child *c)
+{
+    void *at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return -errno;
+    c->page = at;
+    return 1;
+}
+
 int child_page_create(struct child *c, int notify_fd, int *ret_fd, struct err *e)
 {
     int fd = memfd_create("crun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -22,6 +32,8 @@ int child_page_create(struct child *c, int notify_fd, int *ret_fd, struct err *e
     if (at == MAP_FAILED) {
         int error = errno;
         close(fd);
+        if (error == EFBIG && create_unshared(c) == 1)
+            return 1;
         return err_errno(e, error, "shared page of a worker");
     }
     c->page = at;

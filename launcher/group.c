@@ -37,6 +37,7 @@ struct group {
     struct watch *deaths_watch;
     uv_timer_t rescan;
     bool clearing;
+    bool unshared; /* and that is said */
     int64_t clear_deadline;
     int64_t sweep_ms; /* no look at /proc before this */
     unsigned deaths;
@@ -151,6 +152,16 @@ static void on_notify(void *arg)
         g->o.events.progressed(g->o.arg, first);
 }
 
+/* Hangs and steps are not seen then, reasons of stops and records not told. */
+static void say_unshared(struct group *g)
+{
+    if (!g->unshared)
+        logmux_say(g->o.mux,
+                   "the limit on file sizes (ulimit -f) leaves no page to share with a worker: libcrun's words "
+                   "do not reach crun, nor crun's reasons the workers");
+    g->unshared = true;
+}
+
 static int start_one(struct group *g, int local, int rank, int status_fd, struct err *e)
 {
     struct child *c = &g->children[local];
@@ -162,7 +173,9 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     g->workers[local] = (struct failure_worker){.rank = rank, .local_rank = local};
     TRY(logmux_add(g->o.mux, local, rank, out, e));
     int rc = child_page_create(c, g->notify_fd, &page_fd, e);
-    if (rc == 0)
+    if (rc == 1)
+        say_unshared(g);
+    if (rc >= 0)
         rc = g->o.events.make_env(g->o.arg, local, page_fd, &env, e);
     if (rc == 0)
         rc = g->o.events.make_argv(g->o.arg, local, &argv, e);

@@ -21,7 +21,7 @@ int log_layout_plan(struct log_layout *l, const struct log_conf *c, const char *
     if (!c->dir)
         return 0;
     if (c->dir[0] != '/' && !getcwd(here, sizeof here))
-        return err_errno(e, errno, "the current folder");
+        return err_set(e, ERR_OUTPUT, "--log-dir %s: the current folder: %s", c->dir, strerror(errno));
     const char *slash = here[0] ? "/" : "";
     if ((size_t)snprintf(l->root, sizeof l->root, "%s%s%s", here, slash, c->dir) + strlen(run_id) + 9 >= sizeof l->root)
         return err_set(e, ERR_OUTPUT, "--log-dir: the path is too long");

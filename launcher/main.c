@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "common/err.h"
 #include "common/exitcode.h"
@@ -19,6 +21,8 @@
 #include "launcher/status.h"
 #include "launcher/topo.h"
 #include "launcher/tree.h"
+
+#define FILES_LEAST 16 /* below, not even what is wrong can be said in order */
 
 static int complain(int code, const struct err *e)
 {
@@ -36,6 +40,36 @@ static int printed(void)
         return EXIT_OK;
     err_errno(&e, errno, "the output cannot be written");
     return complain(EXIT_CANT_CREATE, &e);
+}
+
+/* libuv aborts where it cannot even have its own. */
+static int check_open_files(struct err *e)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < FILES_LEAST)
+        return err_set(
+            e, -EMFILE,
+            "at most %d files may be open here (ulimit -n): expected some tens, and some more for each worker",
+            (int)r.rlim_cur);
+    return 0;
+}
+
+/* It is written at the end, beside itself first. Of several nodes one writes it, which may be another. */
+static int check_failure_file(const struct config *c, struct err *e)
+{
+    const char *file = c->failure_file, *slash = file ? strrchr(file, '/') : NULL;
+    char folder[4096] = ".";
+    if (!file || !*file)
+        return 0;
+    if (slash)
+        snprintf(folder, sizeof folder, "%.*s", slash == file ? 1 : (int)(slash - file), file);
+    if (access(folder, W_OK | X_OK) == 0)
+        return 0;
+    err_set(e, ERR_OUTPUT, "cannot write the failure report %s (--failure-file): %s", file, strerror(errno));
+    if (c->nnodes.max == 1)
+        return ERR_OUTPUT;
+    fprintf(stderr, "crun: %s\n", e->text);
+    return 0;
 }
 
 static int failure_code(int rc)
@@ -67,11 +101,13 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         return complain(EXIT_USAGE_ERROR, &e);
     if (args_answer(&config_program, "crun " CRUN_VERSION, &config, &args, stdout))
         return printed();
-    if (args.first_operand >= argc) {
+    if (args.first_operand >= argc || !*argv[args.first_operand]) {
         err_set(&e, ERR_USAGE, "no program to run: expected crun [options] PROGRAM [args...]");
         return complain(EXIT_USAGE_ERROR, &e);
     }
     log_init((enum log_level)config.log_level, "crun");
+    if (check_open_files(&e) < 0)
+        return complain(EXIT_UNAVAILABLE, &e);
     if (config_starts_agents(&config))
         return elsewhere(&config, &args, link, argc, argv);
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
@@ -86,7 +122,8 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         rc = dryrun_print(&config, &program, stdout, &e);
         code = rc == 0 ? printed() : EXIT_INTERNAL;
     } else {
-        rc = agent_run(&config, &program, link, &code, &e);
+        rc = check_failure_file(&config, &e);
+        rc = rc < 0 ? rc : agent_run(&config, &program, link, &code, &e);
     }
     if (rc < 0)
         code = complain(failure_code(rc), &e);

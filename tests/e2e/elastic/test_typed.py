@@ -163,6 +163,7 @@ def test_a_cluster_that_is_set_up_once(cluster):
     (["--nnodes", "2", "--rdzv_backend", "etcd", "--rdzv_endpoint", "h"], ["'etcd' is not supported"]),
     (["--nnodes", "2", "--rdzv_endpoint", "file:///tmp"], ["--rdzv-id"]),
     (["--nnodes", "2", "--rdzv_endpoint", "file://tmp", "--rdzv_id", "j"], ["absolute path"]),
+    (["--nnodes", "2", "--rdzv_endpoint", "file:///no/such/folder", "--rdzv_id", "j"], ["/no/such/folder", "No such file"]),
     (["--nnodes", "2", "--rdzv_endpoint", "redis://h/x", "--rdzv_id", "j"], ["expected a number"]),
     (["--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "jion=1"], ["no key 'jion'"]),
     (["--nnodes", "2", "--standalone"], ["--standalone runs one node"]),

@@ -209,3 +209,10 @@ def test_a_limit_on_file_sizes_does_not_end_crun(crun):
     assert "is incomplete from here on: File too large" in err
     text = (crun.tmp / "l" / "j" / "round-1" / "rank-0.out").read_text()
     assert 9000 < len(text) <= 10000 and text == "".join(f"{i}\n" for i in range(1, text.count("\n") + 1))
+
+
+def test_a_limit_below_a_shared_page_goes_without_it(crun):
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+    rc, out, err = crun.run("--nproc-per-node", 2, "sh", "-c", "echo $RANK; exit 3", preexec_fn=limit)
+    assert rc == 3 and sorted(out.splitlines()) == ["[default0]: 0", "[default1]: 1"]
+    assert err.count("leaves no page to share with a worker") == 1

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import stat
+import subprocess
 
 import pytest
 
@@ -178,3 +179,30 @@ def test_a_port_that_another_program_holds_is_named_with_the_reason(crun):
                      ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "is_host=1,join_timeout=1"]):
             rc, _, err = crun.run("--nnodes", 2, *home, "true", timeout=30)
             assert rc == 69 and said in err and "Connection refused" in err
+
+
+@pytest.mark.parametrize("files", [8, 11, 15])
+def test_too_few_open_files_are_a_sentence_and_no_abort(crun, files):
+    rc, _, err = crun.run("true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)))
+    assert rc == 69 and f"at most {files} files may be open here (ulimit -n)" in err and len(err.splitlines()) == 1
+
+
+def test_a_program_without_a_name_is_a_wrong_command_line(crun):
+    rc, _, err = crun.run("")
+    assert rc == 2 and "no program to run" in err
+
+
+def test_a_failure_report_that_cannot_be_written_is_told_at_the_start(crun):
+    rc, out, err = crun.run("--failure-file", "/nonexistent/x", "echo", "ran")
+    assert (rc, out) == (73, "")
+    assert err == "crun: cannot write the failure report /nonexistent/x (--failure-file): No such file or directory\n"
+    assert crun.run("--failure-file", "x", "true", cwd=crun.tmp)[0] == 0
+
+
+def test_logs_relative_to_a_folder_that_is_gone_cannot_be_written(crun):
+    gone = crun.tmp / "gone"
+    gone.mkdir()
+    p = subprocess.run(["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", CRUN, "--log-dir", "L", "true"], cwd=gone, env=crun.env,
+                       capture_output=True, text=True, timeout=60)
+    rc, err = p.returncode, p.stderr
+    assert rc == 73 and "--log-dir L: the current folder: No such file or directory" in err, err
