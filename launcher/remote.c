@@ -198,7 +198,7 @@ static void judge(struct far *f)
         note_code(m, ending_code(f->ending));
     else if (f->ready && !f->joined)
         judge_unjoined(f);
-    if (f->over && count_running(m, true) == 0)
+    if (f->over && has_begun(m) && count_running(m, true) == 0)
         give_up_unbegun(m, "crun has not begun there, and the job is over");
     remote_control_close(f);
 }

@@ -162,16 +162,19 @@ def test_a_host_whose_crun_cannot_start_is_not_waited_for(crun, ssh):
     assert re.search(f"crun: host {TWO}: crun (there .*before it joined the job|did not begin there)", err), err
 
 
-def test_a_host_without_the_program_is_no_matter_where_fewer_suffice(crun, ssh):
+@pytest.mark.parametrize("slow", [ONE, TWO])
+def test_a_host_without_the_program_is_no_matter_where_fewer_suffice(crun, ssh, slow):
     rsh = program_of_each(crun, ssh, None, b"echo world $WORLD_SIZE")
     rc, out, err = crun.run("-H", f"{ONE},{TWO}", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.5", "--rsh", rsh, "prog")
-    assert (rc, "world 1" in out, "before it joined the job" in err) == (0, True, True), err
+    assert (rc, "world 1" in out, "program 'prog' is not found" in err) == (0, True, True), err
 
 
 def test_a_login_script_may_print_half_a_line(crun, ssh):
     odd = odd_ssh(crun, ssh, "*) printf 'half a line';;")
     path = pathlib.Path(ssh)
     path.write_text(path.read_text().replace('echo "welcome', 'printf "welcome'))
+    path = pathlib.Path(rsh)
+    path.write_text(path.read_text().replace("case", f"[ $1 = {slow} ] && sleep 0.5\ncase", 1))
     rc, out, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", odd, "sh", "-c", "echo rank $RANK")
     assert (rc, "did not begin" in err) == (0, False), err
     assert sorted(line for line in out.splitlines() if "rank" in line) == ["[default0]: rank 0", "[default0]: rank 1"]
