@@ -45,6 +45,10 @@ static void tell_end(struct step *s, struct node *n, int exit_code, const struct
     news->exit_code = exit_code;
     if (cause)
         news->cause = *cause;
+    if (n->is.member) { /* it may never have heard of the round: these news replace those */
+        news->group_rank = n->group_rank;
+        rdzv_name_leader_(s->r, news);
+    }
 }
 
 /* ---- changes of state ------------------------------------------------------------------------------------------- */

@@ -143,11 +143,11 @@ struct rdzv_news {
     uint64_t round;                      /* ROUND: the new one; STOP: the one to stop; END: the last */
     enum rdzv_reason why;                /* ROUND, STOP */
     int restart_count;                   /* restarts used up so far by the job */
-    int group_rank, group_world;         /* ROUND */
+    int group_rank, group_world;         /* ROUND; END: group_rank of a member of the last round, -1: was none */
     int rank_base, world_size;           /* ROUND: global ranks rank_base .. rank_base + slots - 1 */
     int role_base, role_world;           /* ROUND: the same, counted among the workers of this node's role */
-    char leader_addr[RDZV_ADDR_MAX + 1]; /* ROUND: address of group rank 0 */
-    int leader_port;                     /* ROUND: of its bootstrap store */
+    char leader_addr[RDZV_ADDR_MAX + 1]; /* ROUND, END to a member: address of group rank 0 */
+    int leader_port;                     /* likewise: of its bootstrap store */
     bool spare;                          /* ROUND: this node has no part in it and waits */
     int exit_code;                       /* END */
     struct rdzv_cause cause;             /* STOP(failure), END: the first culprit */

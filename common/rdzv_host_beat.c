@@ -86,6 +86,15 @@ static void reachable_leader(struct rdzv_host *h, const struct leader *l, struct
     }
 }
 
+void host_keep_end(struct rdzv_host *h, const struct rdzv_news *news)
+{
+    h->ended = true;
+    h->end = *news;
+    h->end.group_rank = -1;
+    h->end.leader_addr[0] = 0;
+    h->end.leader_port = 0;
+}
+
 static void spread_news(struct rdzv_host *h)
 {
     struct leader l = {0};
@@ -96,13 +105,10 @@ static void spread_news(struct rdzv_host *h)
         struct peer *p = host_peer(h, h->fx.v[i].node);
         if (!p)
             continue;
-        if (news->kind == RDZV_NEWS_ROUND)
-            reachable_leader(h, &l, news);
+        reachable_leader(h, &l, news);
         tell(p, news);
-        if (news->kind == RDZV_NEWS_END && host_is_over(h)) {
-            h->ended = true;
-            h->end = *news;
-        }
+        if (news->kind == RDZV_NEWS_END && host_is_over(h))
+            host_keep_end(h, news);
     }
 }
 

@@ -301,10 +301,8 @@ int host_replay(struct rdzv_host *h, const char *text, size_t n, struct err *e)
     for (struct peer *q = h->peers; q; q = q->hh.next) {
         if (q->has_news && q->news.kind != RDZV_NEWS_END && !(h->machine && rdzv_knows(h->machine, q->node)))
             q->has_news = false;
-        if (q->has_news && q->news.kind == RDZV_NEWS_END && host_is_over(h)) {
-            h->ended = true;
-            h->end = q->news;
-        }
+        if (q->has_news && q->news.kind == RDZV_NEWS_END && host_is_over(h))
+            host_keep_end(h, &q->news);
     }
     return 0;
 }

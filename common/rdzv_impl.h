@@ -119,6 +119,7 @@ struct rdzv_news *rdzv_tell_(struct step *s, struct node *n, enum rdzv_news_kind
 /* rdzv_round.c */
 void rdzv_start_round_(struct step *s); /* of all that are ready, up to MAX */
 void rdzv_tell_round_(struct step *s, struct node *n);
+void rdzv_name_leader_(const struct rdzv *r, struct rdzv_news *news); /* of the current or last round */
 
 /* rdzv_budget.c */
 int rdzv_reserve_restart_(struct rdzv *r);                        /* room for one more; -ENOMEM */

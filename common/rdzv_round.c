@@ -99,10 +99,17 @@ static void enlist(struct rdzv *r, struct node *n, int group_rank)
     rdzv_stand_(r, n, to);
 }
 
+void rdzv_name_leader_(const struct rdzv *r, struct rdzv_news *news)
+{
+    if (!r->leader)
+        return;
+    snprintf(news->leader_addr, sizeof news->leader_addr, "%s", r->leader->addr);
+    news->leader_port = r->leader->port;
+}
+
 void rdzv_tell_round_(struct step *s, struct node *n)
 {
     struct rdzv_news *news = rdzv_tell_(s, n, RDZV_NEWS_ROUND);
-    const struct node *leader = s->r->leader;
     news->group_world = s->r->m.group_world;
     news->world_size = s->r->m.world_size;
     news->spare = !n->is.member;
@@ -112,10 +119,7 @@ void rdzv_tell_round_(struct step *s, struct node *n)
         news->role_base = n->role_base;
         news->role_world = n->role_world;
     }
-    if (leader) {
-        snprintf(news->leader_addr, sizeof news->leader_addr, "%s", leader->addr);
-        news->leader_port = leader->port;
-    }
+    rdzv_name_leader_(s->r, news);
 }
 
 void rdzv_start_round_(struct step *s)

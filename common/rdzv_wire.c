@@ -83,26 +83,28 @@ static const struct rdzv_field news_fields[] = {
 #define TEXT(kinds, key, member) RDZV_TEXT(kinds, struct rdzv_news, key, member)
 #define NUMBER(kinds, key, member, ...) RDZV_NUMBER(kinds, struct rdzv_news, key, member, __VA_ARGS__)
 #define ROUND KIND(RDZV_NEWS_ROUND)
+#define END KIND(RDZV_NEWS_END)
 #define CAUSE (KIND(RDZV_NEWS_STOP) | KIND(RDZV_NEWS_END))
     RDZV_NAME(RDZV_ALL, struct rdzv_news, "kind", kind, RDZV_NEWS_ROUND, RDZV_NEWS_END, 0, news_word),
     NUMBER(RDZV_ALL, "seq", seq, 0, INT64_MAX, 0),
     NUMBER(RDZV_ALL, "round", round, 0, INT64_MAX, 0),
     RDZV_NAME(ROUND | CAUSE, struct rdzv_news, "why", why, 0, RDZV_WHY_DRAIN, 0, why_word),
     NUMBER(RDZV_ALL, "restart_count", restart_count, 0, INT_MAX, 0),
-    NUMBER(ROUND, "group_rank", group_rank, -1, INT_MAX, -1),
+    NUMBER(ROUND | END, "group_rank", group_rank, -1, INT_MAX, -1),
     NUMBER(ROUND, "group_world", group_world, 0, INT_MAX, 0),
     NUMBER(ROUND, "rank_base", rank_base, -1, INT_MAX, -1),
     NUMBER(ROUND, "world_size", world_size, 0, INT_MAX, 0),
     NUMBER(ROUND, "role_base", role_base, -1, INT_MAX, -1),
     NUMBER(ROUND, "role_world", role_world, 0, INT_MAX, 0),
-    TEXT(ROUND, "leader_addr", leader_addr),
-    NUMBER(ROUND, "leader_port", leader_port, 0, 65535, 0),
+    TEXT(ROUND | END, "leader_addr", leader_addr),
+    NUMBER(ROUND | END, "leader_port", leader_port, 0, 65535, 0),
     NUMBER(ROUND, "spare", spare, 0, 1, 0),
-    NUMBER(KIND(RDZV_NEWS_END), "exit_code", exit_code, 0, 255, 0),
+    NUMBER(END, "exit_code", exit_code, 0, 255, 0),
     NUMBER(CAUSE, "code", cause.exit_code, 0, 255, 0),
     NUMBER(CAUSE, "rank", cause.rank, -1, INT_MAX, -1),
     TEXT(CAUSE, "text", cause.text),
 #undef ROUND
+#undef END
 #undef CAUSE
 #undef TEXT
 #undef NUMBER

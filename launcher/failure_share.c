@@ -129,7 +129,7 @@ static void send_pending(struct run *r)
     char round[24];
     if (!s->ready || !s->pending)
         return;
-    snprintf(round, sizeof round, "%llu", (unsigned long long)r->round.round);
+    snprintf(round, sizeof round, "%llu", (unsigned long long)r->end.round);
     if (rdzv_conn_send(s->conn, 5, (const char *[]){"RDZV.FAILURE", r->config->run_id, r->node, round, s->pending},
                        NULL) == 0)
         s->unanswered++;
@@ -189,6 +189,8 @@ static void tell(struct run *r, const cJSON *own, bool final)
     else if (s->conn)
         send_pending(r);
     else if (!s->dial) {
+        if (r->end.round != r->round.round) /* of which this node knows the end only */
+            member_note_leader(r, &r->end);
         snprintf(to.host, sizeof to.host, "%.255s", r->master_addr);
         snprintf(to.port, sizeof to.port, "%d", r->master_port);
         s->refused = dial_start(&s->dial, &r->loop, &to, FAILURE_SHARE_MS, on_dialled, r, NULL) < 0;
@@ -200,6 +202,13 @@ static bool is_shared(const struct run *r)
 {
     return r->round.round && r->round.group_world > 1 && r->end.kind == RDZV_NEWS_END &&
            r->end.round == r->round.round && r->end.exit_code != EXIT_OK && r->end.exit_code != EXIT_REQUEUE;
+}
+
+/* It failed before this node had heard that it began: group rank 0 waits for us all the same. */
+static bool has_missed_it(const struct run *r)
+{
+    return r->end.kind == RDZV_NEWS_END && r->end.round != r->round.round && r->end.group_rank > 0 &&
+           r->end.leader_port > 0 && r->end.exit_code != EXIT_OK && r->end.exit_code != EXIT_REQUEUE;
 }
 
 void failure_share_tell_early(struct run *r)
@@ -388,6 +397,8 @@ static void report(struct run *r, cJSON *all)
                               .culprit = r->end.kind == RDZV_NEWS_END ? r->end.cause.rank : -1};
     if (of_round && !r->unspawned)
         add_own(r, all);
+    if (has_missed_it(r))
+        told(r, all);
     if (shared && r->round.group_rank > 0 && told(r, all)) {
         say_failure(r);
         return;

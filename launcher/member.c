@@ -192,16 +192,21 @@ void member_progressed(struct run *r)
 
 /* --- life ------------------------------------------------------------------------------------------------------------ */
 
-int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *e)
+void member_note_leader(struct run *r, const struct rdzv_news *news)
 {
     const struct home *h = &r->config->home;
+    snprintf(r->master_addr, sizeof r->master_addr, "%s", h->kind == HOME_STATIC ? h->host : news->leader_addr);
+    r->master_port = h->kind == HOME_STATIC ? h->port : news->leader_port;
+}
+
+int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *e)
+{
     const int64_t silence_ms = r->rendezvous.options.job.silence_ms;
     if (news->group_rank != 0)
         bootstrap_drop(&r->store);
     else if (bootstrap_use(&r->store, news->round, news->group_world, r->members ? r->members : "", silence_ms, e) < 0)
         return err_wrap(e, "cannot open the bootstrap store");
-    snprintf(r->master_addr, sizeof r->master_addr, "%s", h->kind == HOME_STATIC ? h->host : news->leader_addr);
-    r->master_port = h->kind == HOME_STATIC ? h->port : news->leader_port;
+    member_note_leader(r, news);
     strcpy(r->store_url, "resp://");
     home_join(r->master_addr, r->master_port, r->store_url + 7, sizeof r->store_url - 7);
     uv_timer_stop(&r->report);

@@ -13,6 +13,9 @@ void member_close(struct run *r);
 /* A round with this node as a member: serve its workers' store if this is group rank 0, and note where it is. */
 int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *e);
 
+/* Where group rank 0 of this round is: r->master_addr and master_port. */
+void member_note_leader(struct run *r, const struct rdzv_news *news);
+
 /* A worker has made a step: group rank 0 reports steps from now on, every other heartbeat. Nobody wakes for workers that make none. */
 void member_progressed(struct run *r);
 

@@ -26,7 +26,7 @@ static void replace_leader(const struct job *job, struct rdzv_effects *fx)
     int outside = -1; /* not looked yet: the same for all of one step */
     for (size_t i = 0; i < fx->n; i++) {
         struct rdzv_news *news = &fx->v[i].news;
-        if (news->kind != RDZV_NEWS_ROUND || !addr_host_is_loopback(news->leader_addr))
+        if (!addr_host_is_loopback(news->leader_addr))
             continue;
         if (outside < 0)
             outside = seen_from_outside(job);

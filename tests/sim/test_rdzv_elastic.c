@@ -148,6 +148,13 @@ static void ranks_count_among_the_workers_of_a_role(void **state)
         assert_int_equal(n->role_world, nodes[i].role_world);
         assert_int_equal(n->leader_port, 100);
     }
+    assert_int_equal(step(&j, RDZV_FAIL, "c", 1, 1), 0); /* the end as well names it, to nodes that missed the round */
+    for (int i = 0; i < 4; i++) {
+        const struct rdzv_news *n = news_of(&j, nodes[i].node);
+        assert_int_equal(n->kind, RDZV_NEWS_END);
+        assert_int_equal(n->group_rank, i);
+        assert_int_equal(n->leader_port, 100);
+    }
     end(&j);
 }
 

@@ -1,6 +1,7 @@
 """-H and --hostfile: agents that crun starts on other hosts. A script stands in for ssh; the last test has a real one."""
 import contextlib
 import fcntl
+import json
 import os
 import pathlib
 import re
@@ -78,6 +79,13 @@ def test_the_exit_code_is_the_jobs(crun, ssh, how, code):
     rc, _, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", ssh, "sh", "-c", f"[ $RANK = 1 ] && {how}; [ {code} = 0 ] || sleep 60")
     assert rc == code, err
     assert "is lost" not in err
+
+
+def test_a_job_that_fails_before_all_hosts_hear_of_it_waits_for_none(crun, ssh):
+    for _ in range(8):
+        rc, _, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", ssh, "--failure-file", crun.tmp / "why.json", "sh", "-c", "kill -9 $$")
+        assert rc == 137 and "unheard" not in err, err
+        assert json.loads((crun.tmp / "why.json").read_text())["unheard_nodes"] == 0
 
 
 def test_a_file_of_hosts_and_a_restart(crun, ssh):
@@ -165,6 +173,8 @@ def test_a_host_whose_crun_cannot_start_is_not_waited_for(crun, ssh):
 @pytest.mark.parametrize("slow", [ONE, TWO])
 def test_a_host_without_the_program_is_no_matter_where_fewer_suffice(crun, ssh, slow):
     rsh = program_of_each(crun, ssh, None, b"echo world $WORLD_SIZE")
+    path = pathlib.Path(rsh)
+    path.write_text(path.read_text().replace("case", f"[ $1 = {slow} ] && sleep 0.5\ncase", 1))
     rc, out, err = crun.run("-H", f"{ONE},{TWO}", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.5", "--rsh", rsh, "prog")
     assert (rc, "world 1" in out, "program 'prog' is not found" in err) == (0, True, True), err
 
@@ -173,8 +183,6 @@ def test_a_login_script_may_print_half_a_line(crun, ssh):
     odd = odd_ssh(crun, ssh, "*) printf 'half a line';;")
     path = pathlib.Path(ssh)
     path.write_text(path.read_text().replace('echo "welcome', 'printf "welcome'))
-    path = pathlib.Path(rsh)
-    path.write_text(path.read_text().replace("case", f"[ $1 = {slow} ] && sleep 0.5\ncase", 1))
     rc, out, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", odd, "sh", "-c", "echo rank $RANK")
     assert (rc, "did not begin" in err) == (0, False), err
     assert sorted(line for line in out.splitlines() if "rank" in line) == ["[default0]: rank 0", "[default0]: rank 1"]
