@@ -71,6 +71,12 @@ static int fail(const struct env_contract *env, int rc, const struct err *e)
     return code;
 }
 
+/* A result that nobody got is none. */
+static bool stdout_lost(void)
+{
+    return fflush(stdout) != 0 || ferror(stdout);
+}
+
 static int train(const struct train_config *cfg, int argc, char **argv)
 {
     struct err e = {0};
@@ -94,6 +100,8 @@ static int train(const struct train_config *cfg, int argc, char **argv)
         buf_printf(&line, "%s%s", i ? " " : "", argv[i]);
     if (rc == 0)
         rc = train_run(cfg, &env, line.data, &code, &e);
+    if (rc == 0 && code == EXIT_OK && stdout_lost())
+        rc = err_set(&e, ERR_OUTPUT, "the result cannot be written to standard output; all else is done");
     if (rc < 0)
         code = fail(&env, rc, &e);
     buf_free(&line); /* no crun_finish(): the signal thread reads the page until the process ends */
@@ -172,20 +180,16 @@ static int mnist_main(int argc, char **argv)
 static const struct {
     const char *name;
     int (*main)(int argc, char **argv);
-    bool
-        prints; /* what was asked for is what it prints; training goes on without a console, and ends as well as with one */
 } commands[] = {
-    {"train", train_main, false},      {"caffe2", caffe2_main, false},        {"imagenet", imagenet_main, false},
-    {"mnist", mnist_main, false},      {"make-data", shapes_main, true},      {"make-db", make_db_main, true},
-    {"plot", plot_main, true},         {"convert", convert_main, true},       {"predict", predict_main, true},
-    {"gpu-info", gpu_info_main, true}, {"comm-bench", comm_bench_main, true}, {"comm-test", comm_test_main, true},
+    {"train", train_main},       {"caffe2", caffe2_main},         {"imagenet", imagenet_main},
+    {"mnist", mnist_main},       {"make-data", shapes_main},      {"make-db", make_db_main},
+    {"plot", plot_main},         {"convert", convert_main},       {"predict", predict_main},
+    {"gpu-info", gpu_info_main}, {"comm-bench", comm_bench_main}, {"comm-test", comm_test_main},
 };
 
-/* A result that nobody got is none. */
 static int check_stdout(size_t command, int code)
 {
-    const bool lost = fflush(stdout) != 0 || ferror(stdout);
-    if (!lost || code != EXIT_OK || !commands[command].prints)
+    if (!stdout_lost() || code != EXIT_OK)
         return code;
     fprintf(stderr, "trainer %s: standard output cannot be written\n", commands[command].name);
     return EXIT_CANT_CREATE;
@@ -208,7 +212,7 @@ int main(int argc, char **argv)
 {
     wait_passively(argv);
     if (argc < 2 || argv[1][0] == '-')
-        return train_main(argc, argv);
+        return check_stdout(0, train_main(argc, argv));
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return check_stdout(i, commands[i].main(argc - 1, argv + 1));

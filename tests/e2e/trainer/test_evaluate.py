@@ -46,6 +46,16 @@ def test_evaluate_prints_what_training_printed_whatever_the_world(data, trained,
     assert listing(out) == before
 
 
+def test_a_result_that_cannot_be_written_is_no_success(data, trained, tmp_path):
+    for args in (("--resume", trained[0], "--evaluate"), ("--arch", "mlp", "--num-epochs", 1, "--checkpoint-dir", tmp_path)):
+        with open("/dev/full", "w") as full:
+            p = run(*command(data, *args), stdout=full)
+        assert p.returncode == 73 and "the result cannot be written to standard output" in p.stderr.splitlines()[-1], p.stderr
+    assert (tmp_path / "latest").exists()  # all else was done
+    metrics = (tmp_path / "metrics.jsonl").read_text()
+    assert '"event":"end"' in metrics, metrics
+
+
 def test_latest_and_best_are_taken_as_the_checkpoints_they_name(data, trained, tmp_path):
     out, expected = trained
     assert accuracy(run(*command(data, "-e", "--resume", out / "latest"))) == expected
