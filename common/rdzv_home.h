@@ -97,8 +97,8 @@ struct rdzv_home_options {
     int64_t keep_ms;       /* how long traces outlive the last beat or pulse; 3600000 */
 };
 
-/* url: "redis://...", "rediss://...", "redis+sentinel://..." or "file:///dir". -EINVAL with a sentence for a bad one; the home itself is
- * first reached by the first call. */
+/* url: "redis://...", "rediss://...", "redis+sentinel://...", "rediss+sentinel://..." or "file:///dir". -EINVAL with a sentence
+ * for a bad one; the home itself is first reached by the first call. */
 int rdzv_home_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
 
 #endif

@@ -171,7 +171,7 @@ int redis_link_parse(struct redis_link *l, const char *url, struct err *e)
         TRY(parse_path(l, *path ? path + 1 : path, e));
         return password_from_environment(l, e);
     }
-    return err_set(e, -EINVAL, "expected redis://, rediss:// or redis+sentinel://");
+    return err_set(e, -EINVAL, "expected redis://, rediss://, redis+sentinel:// or rediss+sentinel://");
 }
 
 void redis_link_finish(struct redis_link *l)

@@ -4,7 +4,8 @@
  * thread that waits keeps others of the same store waiting (within their deadlines); open a second one for them.
  * A call on a broken connection redials within its own deadline; set/get/wait/delete are repeated, add and cas are not (they may have happened):
  * -ECONNRESET then. Every deadline is in milliseconds from the call; -ETIMEDOUT when it passes.
- * Backends: resp:// (rendezvousd, Redis), redis://, rediss://, redis+sentinel:// (common/redis_link.h), tcp:// (PyTorch's TCPStore), mem:// (in process); store_open_prefix() puts a name-space before any.
+ * Backends: resp:// (rendezvousd, Redis), redis://, rediss://, redis+sentinel://, rediss+sentinel:// (common/redis_link.h), tcp://
+ * (PyTorch's TCPStore), mem:// (in process); store_open_prefix() puts a name-space before any.
  * On a plain Redis waiters are woken by writers that use this client: it publishes on the channel "__store__:<key>". */
 #ifndef CRUN_COMMON_STORE_H
 #define CRUN_COMMON_STORE_H

@@ -99,7 +99,8 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_RDZV_ENDPOINT,PET_RDZV_ENDPOINT",
      .help = "where the nodes meet: HOST[:PORT] (port 29400) of a rendezvousd or of one of the nodes, whose crun then "
              "hosts the "
-             "rendezvous; redis://, rediss:// or redis+sentinel:// URL; file:///DIR that all nodes see"},
+             "rendezvous; redis://, rediss://, redis+sentinel:// or rediss+sentinel:// URL; file:///DIR that all nodes "
+             "see"},
     {.name = "rdzv-backend",
      .type = ARG_STRING,
      .at = offsetof(struct config, rdzv_backend),

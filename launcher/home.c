@@ -151,8 +151,10 @@ static int take_endpoint(struct choice *c, const char *endpoint, struct err *e)
     if (kind != HOME_TCP)
         return take_url(c, kind, endpoint, e);
     if (strstr(endpoint, "://"))
-        return err_set(e, ERR_USAGE,
-                       "'%s': expected HOST[:PORT], redis://, rediss://, redis+sentinel:// or file:///DIR", endpoint);
+        return err_set(
+            e, ERR_USAGE,
+            "'%s': expected HOST[:PORT], redis://, rediss://, redis+sentinel://, rediss+sentinel:// or file:///DIR",
+            endpoint);
     if (c->t->store_type_file || backend_is(c, "file"))
         return take_path(c, endpoint, e);
     if (backend_is(c, "redis")) {

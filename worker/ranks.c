@@ -99,9 +99,12 @@ static int read_url(struct ranks *r, const struct train_config *cfg, struct err 
     if (begins(url, "tcp://"))
         return read_tcp(r, url, e);
     if (!begins(url, "file:///") && !begins(url, "redis://") && !begins(url, "rediss://") &&
-        !begins(url, "redis+sentinel"))
-        return err_set(e, ERR_USAGE,
-                       "--dist-url %s: expected env://, tcp://HOST:PORT, redis://HOST:PORT or file:///FOLDER", url);
+        !begins(url, "redis+sentinel://") && !begins(url, "rediss+sentinel://"))
+        return err_set(
+            e, ERR_USAGE,
+            "--dist-url %s: expected env://, tcp://HOST:PORT, redis://HOST:PORT (rediss://, redis+sentinel://, "
+            "rediss+sentinel://) or file:///FOLDER",
+            url);
     r->store = url;
     return 0;
 }

@@ -110,6 +110,15 @@ static void a_shared_store_needs_the_run_s_name(void **state)
     ranks_enter(&r, 0);
     assert_string_equal("file:///nfs/run", getenv("CRUN_STORE"));
     assert_string_equal("r", getenv("TORCHELASTIC_RUN_ID"));
+    static const char *const urls[] = {"redis://h", "rediss://h", "redis+sentinel://h/m", "rediss+sentinel://h/m"};
+    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
+        c.dist_url = urls[i];
+        forget(NULL);
+        assert_string_equal(urls[i], found(&c).store);
+    }
+    c.dist_url = "redis+sentinelx://h/m";
+    expect_refused(&c, "rediss+sentinel://");
+    c.dist_url = "file:///nfs/run";
     c.data_parallel = true;
     forget(NULL);
     expect_refused(&c, "for the devices of one machine");
