@@ -46,6 +46,16 @@ static void workers_that_we_stopped_or_that_ended_well_or_still_run_are_no_culpr
     assert_int_equal(failure_first(w, 3), -1);
 }
 
+static void a_worker_that_hung_is_the_culprit_whatever_its_stop_made_of_it(void **state)
+{
+    struct failure_worker w[] = {killed(0, 2, SIGTERM), killed(1, 1, SIGKILL)};
+    w[0].told_to_stop = w[1].told_to_stop = true;
+    strcpy(w[1].hung, "hung at step 9");
+    assert_int_equal(failure_first(w, 2), 1);
+    w[1].ended = false; /* it is told of before it is gone */
+    assert_int_equal(failure_first(w, 2), 1);
+}
+
 static cJSON *one(const struct failure_worker *w, struct failure_words words)
 {
     cJSON *all = cJSON_CreateArray();
@@ -126,6 +136,26 @@ static void a_culprit_that_told_nothing_is_named_in_the_rendezvous_words(void **
             "crun: p failed: node b is gone\n"
             "  job       j, round 2, 1 of 1 restarts used\n"
             "  then      rank 0 (pid 100 on h) exited with code 1\n");
+    cJSON_Delete(all);
+}
+
+static void a_hang_is_named_in_the_words_of_its_cause_and_has_no_signal(void **state)
+{
+    struct failure_worker w = killed(1, 1, SIGTERM);
+    strcpy(w.hung, "hung at step 9");
+    cJSON *all = one(&w, (struct failure_words){.message = "no rank has progressed", .message_from = "seen by crun"});
+    struct failure_job j = job;
+    j.cause = "all ranks of a node hung at step 9";
+    j.culprit = 1;
+    renders(&j, all,
+            "crun: p failed: all ranks of a node hung at step 9\n"
+            "  job       j, round 2, 1 of 1 restarts used\n"
+            "  culprit   rank 1 (local rank 1), pid 101 on h\n"
+            "  message   no rank has progressed (seen by crun)\n"
+            "  stderr    (nothing)\n");
+    assert_string_equal(cJSON_GetObjectItem(all->child, "ending")->valuestring, "hung at step 9");
+    assert_int_equal(cJSON_GetObjectItem(all->child, "exit_code")->valueint, 124);
+    assert_null(cJSON_GetObjectItem(all->child, "signal"));
     cJSON_Delete(all);
 }
 
@@ -297,6 +327,8 @@ int main(void)
         cmocka_unit_test(restarts_outside_the_window_do_not_seem_too_many),
         cmocka_unit_test(a_message_cannot_pass_for_lines_of_ours_nor_steer_a_terminal),
         cmocka_unit_test(a_culprit_that_told_nothing_is_named_in_the_rendezvous_words),
+        cmocka_unit_test(a_worker_that_hung_is_the_culprit_whatever_its_stop_made_of_it),
+        cmocka_unit_test(a_hang_is_named_in_the_words_of_its_cause_and_has_no_signal),
         cmocka_unit_test(the_json_twin_says_the_same_and_is_utf8),
         cmocka_unit_test(what_another_node_tells_is_bounded_and_checked),
         cmocka_unit_test(a_tail_is_cut_at_a_line),
