@@ -15,6 +15,9 @@ static struct cuda *self(struct device *d)
 void cuda_update_close(struct cuda *c)
 {
     struct update_table *t = &c->table;
+    struct err ignored = {0}; /* of earlier work, which the next call that waits tells */
+    if (t->device)            /* an update that reads the table may be under way */
+        c->gpu->ops->stream_sync(c->gpu, c->compute, &ignored);
     cuda_give(c, t->device, t->bytes);
     free(t->slices);
     *t = (struct update_table){0};
