@@ -232,7 +232,7 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
         saver_evaluated(&r->saver, &r->at, &v, epoch_over(r));
     }
     if (r->epoch_bad > 0)
-        journal_say(&r->journal, "%lld training images could not be decoded and weighed nothing",
+        journal_say(&r->journal, "%lld training images could not be read or decoded and weighed nothing",
                     (long long)r->epoch_bad);
     r->epoch_bad = 0;
     journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, r->at.lr >= 0 ? r->at.lr : rate(r, -1));

@@ -14,7 +14,7 @@ struct dataset;
 struct dataset_ops {
     const char *name;
     /* Sample i (0..n-1) as bytes for image_decode(): appends them to *data, sets *label. Any thread. ERR_DATA: this sample is
-     * damaged. */
+     * damaged, gone, or may not be read; other errors are the disk's, and the next try may succeed. */
     int (*read)(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e);
     const char *(*sample_name)(struct dataset *d, size_t i); /* for messages; valid until close */
     void (*close)(struct dataset *d);
@@ -58,7 +58,7 @@ int dataset_open(struct dataset **ret, const char *path, const struct dataset_op
 void dataset_close(struct dataset *d); /* NULL allowed */
 
 /* DIR/<class>/<anything>.{jpg,jpeg,png,ppm,pgm}, in any case: classes are the sub-folders in byte order, files in byte order within a class; nested
- * folders are walked, hidden entries (.name) passed over. class_names/classes: the training set's classes, sorted, copied; NULL: take the
+ * folders are walked, hidden entries (.name) passed over; a link of such a name that leads nowhere is a sample whose read fails with ERR_DATA. class_names/classes: the training set's classes, sorted, copied; NULL: take the
  * folder's own. A class here that is not among them is refused (ERR_DATA names it).
  * ERR_DATA: missing folder ("... does not exist"), no classes, a set without any image, and with class_names NULL a class without one. */
 int dataset_open_folder(struct dataset **ret, const char *dir, char *const *class_names, int classes, struct err *e);

@@ -128,6 +128,12 @@ static int add_sample(struct folder *f, const char *path, int label, struct err 
     return 0;
 }
 
+/* The file's own fault, which no other try mends; what remains is the disk's. */
+static bool is_unusable(int code)
+{
+    return code == ENOENT || code == ENOTDIR || code == EACCES || code == EISDIR || code == ELOOP;
+}
+
 static int walk(struct folder *f, const char *path, int label, int depth, struct err *e);
 
 static int visit(struct folder *f, const char *dir, const char *name, int label, int depth, struct err *e)
@@ -136,8 +142,12 @@ static int visit(struct folder *f, const char *dir, const char *name, int label,
     struct stat st;
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         return err_set(e, ERR_DATA, "the path of '%.100s' in '%.200s' is too long", name, dir);
-    if (stat(path, &st) != 0)
-        return is_image_name(name) ? err_set(e, ERR_DATA, "cannot read '%s': %s", path, strerror(errno)) : 0;
+    const int code = stat(path, &st) != 0 ? errno : 0;
+    if (code != 0 && !is_image_name(name))
+        return 0;
+    if (code != 0) /* a link that leads nowhere: a sample that cannot be used */
+        return is_unusable(code) ? add_sample(f, path, label, e)
+                                 : err_set(e, ERR_DATA, "cannot read '%s': %s", path, strerror(code));
     if (S_ISDIR(st.st_mode))
         return walk(f, path, label, depth + 1, e);
     return is_image_name(name) && S_ISREG(st.st_mode) ? add_sample(f, path, label, e) : 0;
@@ -223,12 +233,18 @@ static int fill(struct folder *f, const char *dir, char *const *class_names, int
     return rc;
 }
 
+static int cannot_read(int code, const char *path, struct err *e)
+{
+    return is_unusable(code) ? err_set(e, ERR_DATA, "cannot be read: %s", strerror(code))
+                             : err_errno(e, code, "cannot read '%s'", path);
+}
+
 static int read_all(int fd, const char *path, struct buf *data, struct err *e)
 {
     const int rc = file_read_all(fd, data);
     if (rc == -E2BIG)
         return err_set(e, ERR_DATA, "a file of more than %u bytes", MAX_FILE_BYTES);
-    return rc < 0 ? err_errno(e, -rc, "cannot read '%s'", path) : 0;
+    return rc < 0 ? cannot_read(-rc, path, e) : 0;
 }
 
 static int folder_read(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e)
@@ -236,7 +252,7 @@ static int folder_read(struct dataset *d, size_t i, struct buf *data, int *label
     const struct sample *s = &((const struct folder *)d)->samples[i];
     int fd = open(s->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return err_errno(e, errno, "cannot read '%s'", s->path);
+        return cannot_read(errno, s->path, e);
     int rc = read_all(fd, s->path, data, e);
     close(fd);
     if (rc == 0)

@@ -5,8 +5,8 @@
  * decoded outside of it, so one slow picture delays nobody but its batch. What a sample becomes depends on (seed, pass, id) alone.
  *
  * What goes wrong:
- *   - a sample cannot be decoded: zero pixels, weight 0, counted, logged once;  with strict it is the batch's error;
- *   - a file cannot be read at all, or memory is out: the batch's error. Of several the first in order counts, whichever thread was quicker;
+ *   - a sample is gone or cannot be decoded: zero pixels, weight 0, counted, logged once;  with strict it is the batch's error;
+ *   - the disk fails, or memory is out: the batch's error. Of several the first in order counts, whichever thread was quicker;
  *   - seek or destroy in the middle: threads finish the sample in hand, nothing new is handed out meanwhile. */
 #include "worker/data/loader.h"
 

@@ -85,8 +85,24 @@ def test_damaged_pictures_weigh_nothing_and_are_counted(folder, tmp_path):
     assert p.stderr.count("is left out") == 2
     steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert sum(m["bad_samples"] for m in steps if "lr" in m) == 2 * 2
-    assert p.stderr.count("2 training images could not be decoded and weighed nothing") == 2
+    assert p.stderr.count("2 training images could not be read or decoded and weighed nothing") == 2
     train(tmp_path / "set", tmp_path / "log", "--num-epochs", 1, "--strict-data", code=65)
+
+
+def test_pictures_that_are_gone_weigh_nothing_and_are_counted(folder, tmp_path):
+    for path in folder.glob("*/*.jpg"):
+        copy = tmp_path / "set" / path.parent.name / path.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    kind = copy.parent
+    (kind / "nowhere.jpg").symlink_to("gone.jpg")
+    (kind / "loop.jpg").symlink_to("loop.jpg")
+    p = train(tmp_path / "set", tmp_path / "log", "--num-epochs", 1, "--log-dir", tmp_path)
+    assert p.stderr.count("is left out: cannot be read") == 2 and "No such file" in p.stderr, p.stderr
+    steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert sum(m["bad_samples"] for m in steps if "lr" in m) == 2
+    p = train(tmp_path / "set", tmp_path / "log", "--num-epochs", 1, "--strict-data", code=65)
+    assert "No such file" in p.stderr or "Too many levels" in p.stderr, p.stderr
 
 
 def test_distributed_ranks_take_turns_and_repeat_the_head(folder, tmp_path):

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -360,12 +361,52 @@ static void with_strict_a_bad_sample_fails_by_name(void **state)
     next_fails(f->data, &o, ERR_DATA, "a/06.jpg': not a whole JPEG image");
 }
 
-static void a_file_that_is_gone_fails_even_without_strict(void **state)
+static void a_file_that_is_gone_is_a_bad_sample(void **state)
 {
     struct fix *f = *state;
     struct loader_options o = options();
+    struct loader_batch b;
+    const char *loop = f->data->ops->sample_name(f->data, 6), *folder = f->data->ops->sample_name(f->data, 9);
+    size_t bad = 0;
     assert_int_equal(unlink(f->data->ops->sample_name(f->data, 20)), 0);
-    next_fails(f->data, &o, -ENOENT, "c/20.jpg");
+    assert_int_equal(unlink(loop), 0);
+    assert_int_equal(symlink(loop, loop), 0);
+    assert_int_equal(unlink(folder), 0);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    struct loader *l = open_loader(f->data, &o);
+    int saved = fixture_capture_stderr();
+    for (seek(l, 0, 0, 1); loader_next(l, &b, NULL) == 0; loader_done(l, &b))
+        for (size_t i = 0; i < b.count; i++) {
+            const bool is_bad = b.ids[i] == 6 || b.ids[i] == 9 || b.ids[i] == 20;
+            bad += is_bad;
+            assert_true(b.b.weights[i] == (is_bad ? 0.0f : 1.0f));
+        }
+    assert_true(fixture_captured_bytes(saved) > 0);
+    assert_int_equal(bad, 3);
+    loader_destroy(l);
+    o.strict = true;
+    next_fails(f->data, &o, ERR_DATA, "cannot be read");
+    assert_int_equal(rmdir(folder), 0);
+}
+
+static int read_of_a_bad_disk(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e)
+{
+    (void)d;
+    (void)data;
+    *label = 0;
+    return i == 20 ? err_errno(e, EIO, "sample 20") : err_set(e, ERR_DATA, "no picture");
+}
+
+static void a_disk_that_fails_ends_it_even_without_strict(void **state)
+{
+    struct fix *f = *state;
+    struct loader_options o = options();
+    const struct dataset_ops broken = {
+        .name = "broken", .read = read_of_a_bad_disk, .sample_name = f->data->ops->sample_name};
+    const struct dataset_ops *real = f->data->ops;
+    f->data->ops = &broken;
+    next_fails(f->data, &o, -EIO, "sample 20");
+    f->data->ops = real;
 }
 
 static void options_that_make_no_sense_are_refused(void **state)
@@ -469,7 +510,8 @@ int main(void)
         CASE(evaluation_takes_the_files_in_order_through_the_central_crop),
         CASE(a_bad_sample_gets_weight_0_and_is_reported_once),
         CASE(with_strict_a_bad_sample_fails_by_name),
-        CASE(a_file_that_is_gone_fails_even_without_strict),
+        CASE(a_file_that_is_gone_is_a_bad_sample),
+        CASE(a_disk_that_fails_ends_it_even_without_strict),
         CASE(options_that_make_no_sense_are_refused),
         CASE(it_can_be_closed_with_a_full_ring_and_in_the_middle),
         cmocka_unit_test(a_batch_that_does_not_come_is_an_error_in_time),
