@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/env_contract.h"
 #include "common/err.h"
+#include "common/log.h"
 #include "worker/config.h"
 #include "worker/program/program.h"
 #include "worker/session.h"
@@ -74,8 +75,23 @@ bool trace_in_checkpoints(const struct train_config *c)
     return c->prof && !c->timeline && !c->log_dir && c->checkpoint_dir && c->if_checkpoint == IF_CHECKPOINT_ASIDE;
 }
 
+/* What is asked for and of no use. */
+static void tell_useless(const struct train_config *c)
+{
+    const struct window w = c->timeline_steps, usual = {3, 10};
+    if (w.first == usual.first && w.count == usual.count)
+        return;
+    if (c->prof)
+        log_warn("trainer", "--timeline-steps %lld,%lld is of no use: --prof %lld takes ten steps from that one on",
+                 (long long)w.first, (long long)w.count, (long long)c->prof);
+    else if (!c->timeline)
+        log_warn("trainer", "--timeline-steps is of use with --timeline only");
+}
+
 int trace_open(struct trace *t, const struct session *s, const struct env_contract *env, bool first, struct err *e)
 {
+    if (first && s->rank == 0)
+        tell_useless(s->cfg);
     char path[PATH_MAX];
     const struct window w = s->cfg->prof ? (struct window){s->cfg->prof, 10} : s->cfg->timeline_steps;
     if ((!s->cfg->timeline && !s->cfg->prof) || first != (env->local_rank == 0))
@@ -88,6 +104,8 @@ int trace_open(struct trace *t, const struct session *s, const struct env_contra
     t->ops = (struct run_trace){.ctx = t, .op = on_op};
     t->reductions = (struct ddp_watch){.ctx = t, .reduced = on_reduction};
     t->last = first;
+    t->tells = s->rank == 0;
+    t->first = w.first;
     ddp_set_watch(s->ddp, &t->reductions);
     return 0;
 }
@@ -99,12 +117,16 @@ void trace_flush(struct trace *t)
 
 void trace_close(struct trace *t, bool complete)
 {
+    if (complete && t->tells && t->steps < t->first)
+        log_warn("trainer", "the timeline has no steps: it was to begin with step %lld, this run made %lld",
+                 (long long)t->first, (long long)t->steps);
     timeline_close(t->timeline, complete && t->last);
     *t = (struct trace){0};
 }
 
 void trace_step(struct trace *t, int64_t step)
 {
+    t->steps = step;
     timeline_step(t->timeline, step);
 }
 

@@ -18,7 +18,9 @@ struct trace { /* all-zero: not open */
     const struct program *program;
     struct run_trace ops;
     struct ddp_watch reductions;
-    bool last; /* of this node: closes the array */
+    bool last;            /* of this node: closes the array */
+    bool tells;           /* rank 0 */
+    int64_t first, steps; /* of the window; begun so far */
 };
 
 /* Call twice, with something between in which ranks wait for each other: first == true lets one rank of a node make the file, else the others

@@ -307,6 +307,16 @@ def test_prof_is_a_timeline_of_ten_steps(data, tmp_path):
     assert sum(e["cat"] == "step" for e in spans(tmp_path / "timeline.json")[0, 0]) == 10
 
 
+@pytest.mark.parametrize("args, words", [
+    (("--timeline-steps", "1,2"), "--timeline-steps is of use with --timeline only"),
+    (("--prof", 3, "--timeline-steps", "1,2"), "--timeline-steps 1,2 is of no use: --prof 3 takes ten steps"),
+    (("--prof", 500), "the timeline has no steps: it was to begin with step 500, this run made 5"),
+    (("--prof", 5), None)])
+def test_a_timelines_options_that_are_of_no_use_are_told(data, tmp_path, args, words):
+    p = run(*convnet(data, "--arch", "mlp", "--log-dir", tmp_path, *args))
+    assert p.returncode == 0 and p.stderr.count(" warn ") == (words is not None) and (words or "") in p.stderr, p.stderr
+
+
 CUSTOM = {"mean", "std", "crop-scale", "opt-level", "amp-dtype", "amp", "enable-amp-mode", "keep-batchnorm-fp32", "loss-scale",
           "lr-milestones", "timeline-steps", "threads"}  # of forms of their own: the command line tells them
 
