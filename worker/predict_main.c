@@ -103,6 +103,7 @@ static const struct arg_program program = {
 
 struct predictor {
     const struct predict_config *cfg;
+    const struct arg_result *args;
     struct weights *weights;
     struct model_options model;
     struct input_options input;
@@ -193,6 +194,24 @@ static int from_meta(struct predictor *p, const cJSON *meta, struct err *e)
     return 0;
 }
 
+static bool is_given(const struct predictor *p, const char *option)
+{
+    return args_source(&program, p->args, option) != ARG_FROM_DEFAULT;
+}
+
+static void tell_useless(const struct predictor *p)
+{
+    const struct predict_config *c = p->cfg;
+    if (is_given(p, "arch") && strcmp(c->arch, p->model.arch) != 0)
+        log_warn("predict", "--arch %s is of no use: the checkpoint is of arch %s", c->arch, p->model.arch);
+    if (is_given(p, "image-size") && c->image_size != p->input.size)
+        log_warn("predict", "--image-size %d is of no use: the checkpoint takes pictures of %d", (int)c->image_size,
+                 p->input.size);
+    if (is_given(p, "num-channels") && c->channels != p->input.channels)
+        log_warn("predict", "--num-channels %d is of no use: the checkpoint takes %d", (int)c->channels,
+                 p->input.channels);
+}
+
 /* A bare file: as many classes as its last vector has elements. */
 static int from_options(struct predictor *p, struct err *e)
 {
@@ -211,13 +230,23 @@ static int from_options(struct predictor *p, struct err *e)
     return 0;
 }
 
+/* A bare file does not say what it is of. */
+static int load_weights(struct predictor *p, struct err *e)
+{
+    struct err why;
+    int rc = pretrained_apply(&p->state, p->weights, p->cfg->checkpoint, false, &why);
+    if (rc == ERR_MISMATCH && !weights_meta(p->weights) && !is_given(p, "arch"))
+        return err_set(e, rc, "%.300s; it is taken as %s unless --arch says what it is of", why.text, p->cfg->arch);
+    return rc < 0 ? err_set(e, rc, "%s", why.text) : 0;
+}
+
 static int open_device(struct predictor *p, struct err *e)
 {
     const struct device_options o = {.threads = threads_of_rank(p->cfg->threads, 1)};
     const struct state_options none = {0};
     TRY(device_open(&p->device, p->cfg->device, &o, e));
     TRY(state_init(&p->state, p->device, p->program, &none, e));
-    TRY(pretrained_apply(&p->state, p->weights, p->cfg->checkpoint, false, e));
+    TRY(load_weights(p, e));
     const struct plan_options plan = {.batch = 1,
                                       .compute = p->device->ops->real,
                                       .params = p->state.params,
@@ -232,6 +261,8 @@ static int predictor_open(struct predictor *p, struct err *e)
     weights_take_averages(p->weights); /* as the evaluation during training does */
     const cJSON *meta = weights_meta(p->weights);
     TRY(meta ? from_meta(p, meta, e) : from_options(p, e));
+    if (meta)
+        tell_useless(p);
     if (p->cfg->class_names)
         TRY(names_of_file(p, p->cfg->class_names, e));
     if (p->cfg->class_names && p->n_names != p->model.classes)
@@ -384,12 +415,19 @@ static void predict_path(struct predictor *p, char *path)
 {
     char *const paths[] = {path, NULL};
     FTS *walk = fts_open(paths, FTS_LOGICAL | FTS_NOCHDIR, by_name);
+    bool found = false;
     for (FTSENT *f; walk && (f = fts_read(walk));) {
         bool file = f->fts_info != FTS_D && f->fts_info != FTS_DP;
         if (file &&
-            (f->fts_level == 0 ||
-             (is_picture(f->fts_name) && (f->fts_info == FTS_F || f->fts_info == FTS_SLNONE || f->fts_info == FTS_NS))))
+            (f->fts_level == 0 || (is_picture(f->fts_name) &&
+                                   (f->fts_info == FTS_F || f->fts_info == FTS_SLNONE || f->fts_info == FTS_NS)))) {
+            found = true;
             predict_one(p, f->fts_path);
+        }
+    }
+    if (!found) {
+        p->bad++;
+        fprintf(stderr, "trainer predict: '%s' holds no picture\n", path);
     }
     if (walk)
         fts_close(walk);
@@ -400,7 +438,7 @@ int predict_main(int argc, char **argv)
     struct predict_config c = {0};
     struct arg_result r = {0};
     struct err e;
-    struct predictor p = {.cfg = &c};
+    struct predictor p = {.cfg = &c, .args = &r};
     log_init(LOG_WARN, "");
     int rc = args_parse(&program, argc, argv, &c, &r, &e);
     if (rc == 0 && args_answer(&program, "trainer " CRUN_VERSION, &c, &r, stdout))

@@ -140,6 +140,21 @@ def test_a_bad_picture_is_told_and_the_others_are_done(data, trained, tmp_path):
     assert len(told) == 2 and f"'{bad}' cannot be used" in told[0] and "nowhere.jpg" in told[1]
 
 
+def test_a_folder_without_a_picture_is_told(trained, tmp_path):
+    (tmp_path / "notes.txt").write_text("no picture")
+    p = predict("--checkpoint", trained, tmp_path, code=65)
+    assert p.stdout == "" and p.stderr == f"trainer predict: '{tmp_path}' holds no picture\n"
+
+
+def test_options_of_bare_weights_are_told_to_be_of_no_use_for_a_checkpoint(data, trained):
+    picture = sorted((data / "val").glob("*/*"))[0]
+    told = predict("--checkpoint", trained, "--arch", "resnet50", "--image-size", 64, picture).stderr.splitlines()
+    assert len(told) == 2 and "--arch resnet50 is of no use: the checkpoint is of arch resnet18" in told[0] and "--image-size 64" in told[1], told
+    assert predict("--checkpoint", trained, "--arch", "resnet18", "--image-size", 32, picture).stderr == ""
+    p = predict("--checkpoint", newest(trained) / "model.safetensors", "--image-size", 32, picture, code=78)
+    assert "taken as resnet50 unless --arch says" in p.stderr, p.stderr
+
+
 def test_a_fifo_in_a_folder_is_no_picture(data, trained, tmp_path):
     good = sorted((data / "val").glob("*/*"))[0]
     (tmp_path / good.name).symlink_to(good)
