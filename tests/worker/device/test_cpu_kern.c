@@ -210,7 +210,7 @@ static void same_backward(const struct kern *k, const struct layout *l, enum sto
     struct backward b[2] = {{typed(l, t, 5), typed(l, t, 6), {0}, {0}}, {typed(l, t, 7), typed(l, t, 8), {0}, {0}}};
     beta[1] = scale[1] = 0; /* all of a channel at the edge */
     for (int i = 0; i < 2; i++) {
-        const bool past = i, with_y = !i;
+        const bool past = i && l->b != LAYOUT_PLAIN, with_y = !i;
         k->bn_apply(&(struct bn_apply_job){v, x, NULL, y[i], mean, scale, beta, true, past}, t, THREADS);
         k->bn_bwd_sums(&(struct bn_bwd_sums_job){v, x, dy, NULL, with_y ? y[i] : NULL, b[i].dz, weights, mean, scale,
                                                  with_y ? NULL : beta, b[i].sum, b[i].sum_x, partial, past},
@@ -231,11 +231,48 @@ static void same_backward(const struct kern *k, const struct layout *l, enum sto
 static void the_sign_of_y_is_told_from_x(void **state)
 {
     (void)state;
-    static const int blocks[] = {8, 16, 32};
+    static const int blocks[] = {LAYOUT_PLAIN, 8, 16, 32};
     for (int i = 0; kern_all()[i]; i++)
         for (int t = 0; t < STORES; t++)
-            for (int b = 0; b < 3; b++)
+            for (int b = 0; b < 4; b++)
                 same_backward(kern_all()[i], &(struct layout){N, 32, H, W, blocks[b]}, (enum store)t);
+}
+
+/* y of these x by logical index, as fp32 */
+static void applied(const struct kern *k, const struct layout *l, enum store t, float *out)
+{
+    const struct view v = layout_view(l);
+    float *mean = channels(8), *scale = channels(9), *beta = channels(10), *x = scatter(l, 1);
+    uint16_t *half = calloc(layout_count(l) + 16, sizeof(*half));
+    for (size_t i = 0; i < layout_count(l); i++)
+        half[i] = bf16_from_f32(x[i]);
+    void *in = t == STORE_BF16 ? (void *)half : (void *)x;
+    k->bn_apply(&(struct bn_apply_job){v, in, in, in, mean, scale, beta, .relu = true}, t, THREADS);
+    for (size_t i = 0; t == STORE_BF16 && i < layout_count(l); i++)
+        x[i] = f32_from_bf16(half[i]);
+    gather(l, x, out);
+    free(half);
+    free(mean);
+    free(scale);
+    free(beta);
+}
+
+static void what_is_stored_does_not_depend_on_the_layout(void **state)
+{
+    (void)state;
+    enum { C = 21 };
+    static const int blocks[] = {LAYOUT_PLAIN, 8, C};
+    static float want[N * C * HW], got[N * C * HW];
+    for (int i = 0; kern_all()[i]; i++)
+        for (int t = 0; t < STORES; t++) {
+            const struct kern *k = kern_all()[i];
+            applied(k, &(struct layout){N, C, H, W, 16}, (enum store)t, want);
+            for (int b = 0; b < 3; b++) {
+                applied(k, &(struct layout){N, C, H, W, blocks[b]}, (enum store)t, got);
+                if (memcmp(got, want, sizeof(want)) != 0)
+                    fail_msg("%s, type %d, blocks of %d: not the same bits", k->name, t, blocks[b]);
+            }
+        }
 }
 
 static void statistics_survive_a_mean_far_from_zero(void **state)
@@ -319,6 +356,7 @@ int main(void)
         cmocka_unit_test(rounding_to_fp16_has_the_bits_of_the_scalar_one),
         cmocka_unit_test(every_layout_and_instruction_set_agrees),
         cmocka_unit_test(the_sign_of_y_is_told_from_x),
+        cmocka_unit_test(what_is_stored_does_not_depend_on_the_layout),
         cmocka_unit_test(statistics_survive_a_mean_far_from_zero),
     };
     return cmocka_run_group_tests_name("kernels of the cpu device", tests, NULL, NULL);

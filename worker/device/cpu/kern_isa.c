@@ -1,6 +1,7 @@
 /* Compiled once per instruction set (meson.build) with KERN_TABLE the name of the table it defines. */
 #include "worker/device/cpu/kern.h"
 
+#include <math.h>
 #include <omp.h>
 #include <string.h>
 #ifdef __AVX__
@@ -86,6 +87,20 @@ static INLINE void stream_bytes(void *to, const void *vector, size_t bytes)
     memcpy(to, vector, bytes);
 }
 
+#ifdef __AVX2__
+static INLINE __m256i first_of_8(int lanes) /* a mask */
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+#endif
+
+/* Vectors of one group: the first at this element, `n` of them, `step` elements apart. */
+struct walk {
+    size_t at;
+    int n;
+    size_t step;
+};
+
 #define T_BF16 0
 #define ROUND 0
 #define T float
@@ -143,7 +158,18 @@ static INLINE void stream_bytes(void *to, const void *vector, size_t bytes)
 #undef T_BF16
 #undef ROUND
 
-/* Blocks of 8 go to the narrow kernels, everything else to the wide ones. */
+/* Blocks of 8 go to the narrow kernels; so does what may have any width where registers are narrow; the rest to the wide ones. */
+#ifdef __AVX512F__
+enum { ANY_WIDTH = 16 };
+#else
+enum { ANY_WIDTH = 8 };
+#endif
+
+static int width_of(const struct view *v)
+{
+    return view_is_plain(v) ? ANY_WIDTH : v->lanes;
+}
+
 #define DISPATCH(f, lanes, ...)                                                                                        \
     do {                                                                                                               \
         if ((lanes) == 8) {                                                                                            \
@@ -169,52 +195,52 @@ static INLINE void stream_bytes(void *to, const void *vector, size_t bytes)
 
 static void bn_stats(const struct bn_stats_job *j, enum store t, int threads)
 {
-    DISPATCH(bn_stats, j->v.lanes, j, threads);
+    DISPATCH(bn_stats, width_of(&j->v), j, threads);
 }
 
 static void bn_apply(const struct bn_apply_job *j, enum store t, int threads)
 {
-    DISPATCH(bn_apply, j->v.lanes, j, threads);
+    DISPATCH(bn_apply, width_of(&j->v), j, threads);
 }
 
 static void bn_bwd_sums(const struct bn_bwd_sums_job *j, enum store t, int threads)
 {
-    DISPATCH(bn_bwd_sums, j->v.lanes, j, threads);
+    DISPATCH(bn_bwd_sums, width_of(&j->v), j, threads);
 }
 
 static void bn_bwd_apply(const struct bn_bwd_apply_job *j, enum store t, int threads)
 {
-    DISPATCH(bn_bwd_apply, j->v.lanes, j, threads);
+    DISPATCH(bn_bwd_apply, width_of(&j->v), j, threads);
 }
 
 static void maxpool(const struct pool_job *j, enum store t, int threads)
 {
-    DISPATCH(maxpool, j->vx.lanes, j, threads);
+    DISPATCH(maxpool, width_of(&j->vx), j, threads);
 }
 
 static void maxpool_bwd(const struct pool_job *j, enum store t, int threads)
 {
-    DISPATCH(maxpool_bwd, j->vx.lanes, j, threads);
+    DISPATCH(maxpool_bwd, width_of(&j->vx), j, threads);
 }
 
 static void avgpool(const struct pool_job *j, enum store t, int threads)
 {
-    DISPATCH(avgpool, j->vx.lanes, j, threads);
+    DISPATCH(avgpool, width_of(&j->vx), j, threads);
 }
 
 static void avgpool_bwd(const struct pool_job *j, enum store t, int threads)
 {
-    DISPATCH(avgpool_bwd, j->vx.lanes, j, threads);
+    DISPATCH(avgpool_bwd, width_of(&j->vx), j, threads);
 }
 
 static void add(const void *a, const void *b, void *y, bool relu, size_t n, enum store t, int threads)
 {
-    DISPATCH(add, 16, a, b, y, relu, n, threads);
+    DISPATCH(add, ANY_WIDTH, a, b, y, relu, n, threads);
 }
 
 static void relu_bwd(const void *y, const void *dy, void *dx, size_t n, enum store t, int threads)
 {
-    DISPATCH(relu_bwd, 16, y, dy, dx, n, threads);
+    DISPATCH(relu_bwd, ANY_WIDTH, y, dy, dx, n, threads);
 }
 
 /* What each byte becomes in channel c, rounded once. */

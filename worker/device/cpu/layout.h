@@ -61,6 +61,12 @@ static inline struct view layout_view(const struct layout *l)
     return v;
 }
 
+/* Plain NCHW: each group is one channel, whose pixels are adjacent. */
+static inline bool view_is_plain(const struct view *v)
+{
+    return v->lanes == 1 && v->sp == 1;
+}
+
 /* Per-channel vectors of a tensor are padded to whole groups. */
 static inline int view_channels(const struct view *v)
 {
