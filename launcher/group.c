@@ -326,6 +326,16 @@ void group_stop(struct group *g, int reason)
     }
 }
 
+void group_hung(struct group *g, int local, const char *hung)
+{
+    struct failure_worker *w = &g->workers[local];
+    if (local >= g->n || w->ended)
+        return;
+    snprintf(w->hung, sizeof w->hung, "%s", hung);
+    w->order = ++g->deaths;
+    w->ended_ns = clock_ns();
+}
+
 void group_forward(struct group *g, int signo)
 {
     for (int i = 0; i < g->n; i++)
@@ -336,16 +346,6 @@ void group_forward(struct group *g, int signo)
 static void on_rescan(uv_timer_t *t)
 {
     check_gone((struct group *)((char *)t - offsetof(struct group, rescan)));
-}
-
-void group_hung(struct group *g, int local, const char *hung)
-{
-    struct failure_worker *w = &g->workers[local];
-    if (local >= g->n || w->ended)
-        return;
-    snprintf(w->hung, sizeof w->hung, "%s", hung);
-    w->order = ++g->deaths;
-    w->ended_ns = clock_ns();
 }
 
 static void finish_round(struct group *g, const char *left)
