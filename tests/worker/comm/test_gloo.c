@@ -69,7 +69,9 @@ static bool hear(int fd, struct word *w)
     return poll(&p, 1, TIMEOUT_MS + 5000) == 1 && read(fd, w, sizeof *w) == sizeof *w;
 }
 
-/* Kill one of three in the middle of a transfer, `delay_us` after all are under way. Returns the slowest survivor's time. */
+/* Kill one of three in the middle of a transfer, `delay_us` after all are under way. Returns the slowest survivor's time.
+ * The first survivor to notice names the victim, and shuts its connections, so that the other one learns of it. That one may see this before the
+ * kernel has closed the victim's: then it names the first. */
 static int64_t kill_one(int delay_us)
 {
     int fds[2];
@@ -91,14 +93,17 @@ static int64_t kill_one(int delay_us)
     nanosleep(&(struct timespec){.tv_nsec = delay_us * 1000L}, NULL); /* a moment, not a synchronisation */
     kill(pids[VICTIM], SIGKILL);
     int64_t killed = clock_ms(), slowest = 0;
+    int told = 0;
     for (int i = 0; i < WORLD - 1; i++) {
         assert_true(hear(fds[0], &w));
         if (w.code != -ECONNRESET)
             fail_msg("rank %d: code %d: %s", w.rank, w.code, w.text);
-        if (!strstr(w.text, " 2"))
-            fail_msg("rank %d does not name rank 2: %s", w.rank, w.text);
+        if (!strstr(w.text, " 2") && !strstr(w.text, w.rank == 0 ? "rank 1 went away" : "rank 0 went away"))
+            fail_msg("rank %d names neither rank 2 nor the other survivor: %s", w.rank, w.text);
+        told += strstr(w.text, " 2") != NULL;
         slowest = w.at_ms - killed > slowest ? w.at_ms - killed : slowest;
     }
+    assert_true(told > 0);
     for (int r = 0; r < WORLD; r++)
         assert_int_equal(waitpid(pids[r], NULL, 0), pids[r]);
     close(fds[0]);
@@ -107,7 +112,7 @@ static int64_t kill_one(int delay_us)
     return slowest;
 }
 
-static void survivors_of_a_killed_rank_return_within_a_second_and_name_it(void **state)
+static void survivors_of_a_killed_rank_return_within_a_second_and_it_is_named(void **state)
 {
     int64_t worst = 0;
     for (int i = 0; i < 12; i++) {
@@ -162,7 +167,7 @@ static void an_address_of_another_machine_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(survivors_of_a_killed_rank_return_within_a_second_and_name_it),
+        cmocka_unit_test(survivors_of_a_killed_rank_return_within_a_second_and_it_is_named),
         cmocka_unit_test(ranks_that_do_not_come_are_named),
         cmocka_unit_test(ranks_that_disagree_on_the_world_are_told_so),
         cmocka_unit_test(an_address_of_another_machine_is_refused),
