@@ -65,8 +65,9 @@ int host_pulse_text(struct rdzv_host *h, bool released, struct buf *out);
 int host_begin_job(struct rdzv_host *h, const struct rdzv_config *c, const char *instance, struct err *e);
 struct peer *host_peer(struct rdzv_host *h, const char *node); /* made if need be; NULL: no memory */
 bool host_is_over(const struct rdzv_host *h);
-void host_keep_end(struct rdzv_host *h, const struct rdzv_news *news); /* for those that come later, and had no part in it */
-void host_note_end(struct rdzv_host *h); /* when the job was first seen to be over */
+void host_keep_end(struct rdzv_host *h,
+                   const struct rdzv_news *news); /* for those that come later, and had no part in it */
+void host_note_end(struct rdzv_host *h);          /* when the job was first seen to be over */
 
 /* rdzv_host_beat.c: what a node's beat makes of the job */
 void host_visit(void *arg, const char *node, const char *beat, size_t n);
