@@ -204,7 +204,9 @@ static void NAME(maxpool_bwd_rows)(const struct pool_job *j, const T *dy, T *dx,
     for (int oh = 0; oh < vy->h; oh++)
         for (int ow = 0; ow < vy->w; ow++) {
             const int o = oh * vy->w + ow;
-            plane[(oh * j->sh - j->ph) * vx->w + ow * j->sw - j->pw + offset[index[o]]] += NAME(load_one)(dy + o);
+            const int at = (oh * j->sh - j->ph) * vx->w + ow * j->sw - j->pw + offset[index[o]];
+            if (at >= 0 && at < vx->hw) /* wherever it is not, forward had another window */
+                plane[at] += NAME(load_one)(dy + o);
         }
     NAME(store_row)(dx, plane, vx->hw);
 }
