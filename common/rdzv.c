@@ -47,6 +47,7 @@ static void tell_end(struct step *s, struct node *n, int exit_code, const struct
         news->cause = *cause;
     if (n->is.member) { /* it may never have heard of the round: these news replace those */
         news->group_rank = n->group_rank;
+        news->group_world = s->r->m.group_world;
         rdzv_name_leader_(s->r, news);
     }
 }

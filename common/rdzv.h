@@ -143,7 +143,7 @@ struct rdzv_news {
     uint64_t round;                      /* ROUND: the new one; STOP: the one to stop; END: the last */
     enum rdzv_reason why;                /* ROUND, STOP */
     int restart_count;                   /* restarts used up so far by the job */
-    int group_rank, group_world;         /* ROUND; END: group_rank of a member of the last round, -1: was none */
+    int group_rank, group_world;         /* ROUND; END: of a member of the last round; group_rank -1: was none */
     int rank_base, world_size;           /* ROUND: global ranks rank_base .. rank_base + slots - 1 */
     int role_base, role_world;           /* ROUND: the same, counted among the workers of this node's role */
     char leader_addr[RDZV_ADDR_MAX + 1]; /* ROUND, END to a member: address of group rank 0 */
@@ -152,6 +152,9 @@ struct rdzv_news {
     int exit_code;                       /* END */
     struct rdzv_cause cause;             /* STOP(failure), END: the first culprit */
 };
+
+/* To group rank 0 of the round, which serves its members: such news go with every address of every member. */
+bool rdzv_news_is_for_leader(const struct rdzv_news *news);
 
 struct rdzv_effect {
     char node[RDZV_ID_MAX + 1];

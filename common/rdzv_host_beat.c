@@ -91,6 +91,7 @@ void host_keep_end(struct rdzv_host *h, const struct rdzv_news *news)
     h->ended = true;
     h->end = *news;
     h->end.group_rank = -1;
+    h->end.group_world = 0;
     h->end.leader_addr[0] = 0;
     h->end.leader_port = 0;
 }

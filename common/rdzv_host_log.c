@@ -95,7 +95,7 @@ int host_slot_text(struct rdzv_host *h, const struct peer *p, struct buf *out)
     memcpy(slot.instance, h->instance, sizeof slot.instance);
     memcpy(slot.text, p->text, sizeof slot.text);
     int rc = p->has_news ? rdzv_news_encode(&p->news, &news) : 0;
-    if (rc == 0 && p->has_news && p->news.kind == RDZV_NEWS_ROUND && p->news.group_rank == 0 && !p->news.spare) {
+    if (rc == 0 && p->has_news && rdzv_news_is_for_leader(&p->news)) {
         rdzv_members(h->machine, add_addresses, &g);
         rc = g.rc;
     }

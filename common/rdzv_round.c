@@ -99,6 +99,11 @@ static void enlist(struct rdzv *r, struct node *n, int group_rank)
     rdzv_stand_(r, n, to);
 }
 
+bool rdzv_news_is_for_leader(const struct rdzv_news *news)
+{
+    return news->kind != RDZV_NEWS_STOP && news->group_rank == 0 && news->group_world > 0 && !news->spare;
+}
+
 void rdzv_name_leader_(const struct rdzv *r, struct rdzv_news *news)
 {
     if (!r->leader)

@@ -91,7 +91,7 @@ static const struct rdzv_field news_fields[] = {
     RDZV_NAME(ROUND | CAUSE, struct rdzv_news, "why", why, 0, RDZV_WHY_DRAIN, 0, why_word),
     NUMBER(RDZV_ALL, "restart_count", restart_count, 0, INT_MAX, 0),
     NUMBER(ROUND | END, "group_rank", group_rank, -1, INT_MAX, -1),
-    NUMBER(ROUND, "group_world", group_world, 0, INT_MAX, 0),
+    NUMBER(ROUND | END, "group_world", group_world, 0, INT_MAX, 0),
     NUMBER(ROUND, "rank_base", rank_base, -1, INT_MAX, -1),
     NUMBER(ROUND, "world_size", world_size, 0, INT_MAX, 0),
     NUMBER(ROUND, "role_base", role_base, -1, INT_MAX, -1),

@@ -204,10 +204,10 @@ static bool is_shared(const struct run *r)
            r->end.round == r->round.round && r->end.exit_code != EXIT_OK && r->end.exit_code != EXIT_REQUEUE;
 }
 
-/* It failed before this node had heard that it began: group rank 0 waits for us all the same. */
+/* It failed before this node had heard that it began: there is something to hear, or somebody waits to be told, all the same. */
 static bool has_missed_it(const struct run *r)
 {
-    return r->end.kind == RDZV_NEWS_END && r->end.round != r->round.round && r->end.group_rank > 0 &&
+    return r->end.kind == RDZV_NEWS_END && r->end.round != r->round.round && r->end.group_rank >= 0 &&
            r->end.leader_port > 0 && r->end.exit_code != EXIT_OK && r->end.exit_code != EXIT_REQUEUE;
 }
 
@@ -250,7 +250,7 @@ static struct failure_heard *heard_of(struct run *r, const char *node)
     HASH_FIND_STR(r->share.heard, node, h);
     if (h)
         return h;
-    if ((int)HASH_COUNT(r->share.heard) >= r->round.group_world - 1 || strlen(node) >= sizeof h->node ||
+    if ((int)HASH_COUNT(r->share.heard) >= r->share.others || strlen(node) >= sizeof h->node ||
         !(h = calloc(1, sizeof *h)))
         return NULL;
     strcpy(h->node, node);
@@ -322,13 +322,21 @@ static bool told(struct run *r, const cJSON *own)
 static int hear(struct run *r, cJSON *all)
 {
     struct failure_share *s = &r->share;
-    const int others = r->round.group_world - 1;
     start_wait(r);
-    while (count_final(s) < others && !s->is_late && !r->hurry)
+    while (count_final(s) < s->others && !s->is_late && !r->hurry)
         uv_run(&r->loop, UV_RUN_ONCE);
     uv_timer_stop(&s->late);
     add_heard(s, all);
-    return others - (int)HASH_COUNT(s->heard);
+    return s->others - (int)HASH_COUNT(s->heard);
+}
+
+/* Group rank 0 has missed it: those who tell wait at its listener. */
+static void serve_missed(struct run *r)
+{
+    struct err e;
+    failure_share_begin_round(r, r->end.group_world);
+    if (member_serve(r, &r->end, &e) < 0)
+        log_debug("agent", "cannot hear of the other nodes' failures: %s", e.text);
 }
 
 static int write_text(const char *path, const char *text, struct err *e)
@@ -384,12 +392,13 @@ static void show(struct run *r, const struct failure_job *job, const cJSON *all)
 
 static void report(struct run *r, cJSON *all)
 {
-    const bool shared = is_shared(r),
+    const bool shared = is_shared(r), missed = has_missed_it(r),
                of_round = r->round.round && (r->end.round == 0 || r->end.round == r->round.round);
+    const struct rdzv_news *last = missed ? &r->end : &r->round;
     struct failure_job job = {.run_id = r->config->run_id,
                               .program = r->program->name,
-                              .round = r->round.round,
-                              .restarts = r->round.restart_count,
+                              .round = last->round,
+                              .restarts = last->restart_count,
                               .max_restarts = (int)r->config->max_restarts,
                               .restart_window = r->config->restart_window,
                               .exit_code = r->exit_code,
@@ -397,17 +406,17 @@ static void report(struct run *r, cJSON *all)
                               .culprit = r->end.kind == RDZV_NEWS_END ? r->end.cause.rank : -1};
     if (of_round && !r->unspawned)
         add_own(r, all);
-    if (has_missed_it(r))
-        told(r, all);
-    if (shared && r->round.group_rank > 0 && told(r, all)) {
+    if ((shared || missed) && last->group_rank > 0 && told(r, all)) {
         say_failure(r);
         return;
     }
-    if (shared && r->round.group_rank == 0)
+    if (missed && last->group_rank == 0)
+        serve_missed(r);
+    if ((shared || missed) && last->group_rank == 0)
         job.unheard = hear(r, all);
     failure_sort(all, job.culprit);
     show(r, &job, all);
-    if (of_round && r->round.group_rank == 0)
+    if ((of_round || missed) && last->group_rank == 0)
         write_twin(r, &job, all);
 }
 
@@ -431,9 +440,10 @@ void failure_share_open(struct run *r)
     r->share.late.data = r;
 }
 
-void failure_share_begin_round(struct run *r)
+void failure_share_begin_round(struct run *r, int nodes)
 {
     struct failure_share *s = &r->share;
+    s->others = nodes - 1;
     forget(s);
     hang_up(s);
     free(s->pending);
@@ -442,6 +452,6 @@ void failure_share_begin_round(struct run *r)
 
 void failure_share_close(struct run *r)
 {
-    failure_share_begin_round(r);
+    failure_share_begin_round(r, 1);
     uv_close((uv_handle_t *)&r->share.late, NULL);
 }

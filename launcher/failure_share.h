@@ -17,6 +17,7 @@ struct run;
 #define FAILURE_SHARE_MS 1000
 
 struct failure_share {
+    int others;                  /* nodes of the round but this */
     struct failure_heard *heard; /* on group rank 0: what each node told, the newest only */
     struct dial *dial;           /* elsewhere: the way to group rank 0 */
     struct rdzv_conn *conn;
@@ -28,7 +29,7 @@ struct failure_share {
 };
 
 void failure_share_open(struct run *r);
-void failure_share_begin_round(struct run *r); /* what was heard of the round before is forgotten */
+void failure_share_begin_round(struct run *r, int nodes); /* what was heard of the round before is forgotten */
 
 /* struct bootstrap_options.failure */
 int failure_share_on_told(void *arg, const char *node, const char *text, size_t n);

@@ -199,13 +199,20 @@ void member_note_leader(struct run *r, const struct rdzv_news *news)
     r->master_port = h->kind == HOME_STATIC ? h->port : news->leader_port;
 }
 
-int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *e)
+int member_serve(struct run *r, const struct rdzv_news *news, struct err *e)
 {
     const int64_t silence_ms = r->rendezvous.options.job.silence_ms;
+    if (bootstrap_use(&r->store, news->round, news->group_world, r->members ? r->members : "", silence_ms, e) < 0)
+        return err_wrap(e, "cannot open the bootstrap store");
+    return 0;
+}
+
+int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *e)
+{
     if (news->group_rank != 0)
         bootstrap_drop(&r->store);
-    else if (bootstrap_use(&r->store, news->round, news->group_world, r->members ? r->members : "", silence_ms, e) < 0)
-        return err_wrap(e, "cannot open the bootstrap store");
+    else
+        TRY(member_serve(r, news, e));
     member_note_leader(r, news);
     strcpy(r->store_url, "resp://");
     home_join(r->master_addr, r->master_port, r->store_url + 7, sizeof r->store_url - 7);

@@ -13,6 +13,9 @@ void member_close(struct run *r);
 /* A round with this node as a member: serve its workers' store if this is group rank 0, and note where it is. */
 int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *e);
 
+/* This node is group rank 0 of the round of these news: serve its members at the port that its JOIN named. */
+int member_serve(struct run *r, const struct rdzv_news *news, struct err *e);
+
 /* Where group rank 0 of this round is: r->master_addr and master_port. */
 void member_note_leader(struct run *r, const struct rdzv_news *news);
 

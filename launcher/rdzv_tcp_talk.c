@@ -183,6 +183,12 @@ void tcp_end(struct tcp *t, const struct rdzv_news *news)
     t->o.on_news(t->o.arg, news);
 }
 
+static void tell_members(const struct tcp *t, const struct rdzv_news *news, const char *addrs)
+{
+    if (rdzv_news_is_for_leader(news) && t->o.on_members)
+        t->o.on_members(t->o.arg, addrs);
+}
+
 static void on_round(struct tcp *t, const struct tcp_asked *a, const struct rdzv_news *news, const char *addrs)
 {
     if (t->mode == TCP_RUNNING && news->round != t->round)
@@ -202,8 +208,7 @@ static void on_round(struct tcp *t, const struct tcp_asked *a, const struct rdzv
         snprintf(t->leader.host, sizeof t->leader.host, "%s", news->leader_addr);
         snprintf(t->leader.port, sizeof t->leader.port, "%d", news->leader_port);
         tcp_lease_moved(t);
-        if (news->group_rank == 0 && t->o.on_members)
-            t->o.on_members(t->o.arg, addrs);
+        tell_members(t, news, addrs);
     }
     t->o.on_news(t->o.arg, news);
 }
@@ -246,6 +251,7 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
         on_stop(t, &news);
         break;
     case RDZV_NEWS_END:
+        tell_members(t, &news, addrs);
         tcp_end(t, &news);
         break;
     }

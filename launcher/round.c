@@ -155,7 +155,7 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     r->timeline.pending = news->why == RDZV_WHY_FAILURE && r->timeline.woken; /* a newcomer broke nothing */
     r->broken = (struct timeline){0};
     r->unspawned = false;
-    failure_share_begin_round(r);
+    failure_share_begin_round(r, news->group_world);
     int rc = member_begin_round(r, news, &e);
     if (rc == 0)
         rc = logmux_begin_round(r->mux,

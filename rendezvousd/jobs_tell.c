@@ -92,7 +92,7 @@ static void tell(struct member *m)
     const struct rdzv_news news = m->news;
     struct buf addrs = {0};
     const char *text = NULL;
-    if (news.kind == RDZV_NEWS_ROUND && news.group_rank == 0 && !news.spare)
+    if (rdzv_news_is_for_leader(&news))
         text = rdzv_members(m->job->machine, add_addrs, &addrs) == 0 && addrs.len ? addrs.data : "";
     m->told = true;
     p->asks = false;

@@ -2,6 +2,7 @@
 import json
 import os
 import resource
+import signal
 
 import pytest
 
@@ -105,6 +106,35 @@ def test_gpu_and_core_are_named(cluster, tmp_path):
     with open("/proc/sys/kernel/core_pattern") as pattern:
         if pattern.read(1) not in "|/":
             assert f["core"].startswith(f"{tmp_path}/") and os.path.exists(f["core"])
+
+
+@pytest.mark.parametrize("kind", ["daemon", "hosted", "redis", "file"])
+def test_a_group_rank_0_that_missed_the_round_hears_of_it_all_the_same(cluster, kind):
+    file = cluster.tmp / "logs" / "job" / "failure.json"
+    where = home(cluster, kind)
+
+    def node(rank):
+        return cluster.node(*where, "--rdzv_id", "job", "--rdzv_conf", FAST, "--nnodes", 3, "--node-rank", rank,
+                            "--log-dir", cluster.tmp / "logs", "--failure-file", cluster.tmp / "why.json",
+                            program=["sh", "-c", """[ $RANK = 2 ] || { echo $$ > $OUT/pid; exec sleep 60; }
+                                                   while [ ! -s $OUT/pid ]; do sleep 0.02; done; echo last words >&2; exit 7"""])
+
+    second = node(1)
+    wait("the second node", lambda: "joining: 1 of 3 nodes" in second.text())
+    first = node(0)
+    wait("the first node", lambda: "joining: 2 of 3 nodes" in first.text())
+    os.kill(first.agent(), signal.SIGSTOP)
+    third = node(2)
+    worker = int(wait("a worker", lambda: (cluster.out / "pid").exists() and (cluster.out / "pid").read_text()))
+    wait("the news to reach the second node", lambda: not os.path.exists(f"/proc/{worker}"))
+    os.kill(first.agent(), signal.SIGCONT)
+    (rc, text), *others = end([first, second, third])
+    assert (rc, [rc for rc, _ in others]) == (7, [7, 7]), text
+    assert "  culprit   rank 2 (local rank 0)" in text and text.rstrip().endswith("    | last words") and "unheard" not in text, text
+    assert not any("culprit" in t for _, t in others), others
+    for path in (file, cluster.tmp / "why.json"):
+        why = twin(path)
+        assert (why["exit_code"], why["unheard_nodes"], [f["rank"] for f in why["failures"]]) == (7, 0, [2])
 
 
 def test_without_group_rank_0_a_node_reports_for_itself(cluster):
