@@ -213,6 +213,8 @@ def test_a_limit_on_file_sizes_does_not_end_crun(crun):
 
 def test_a_limit_below_a_shared_page_goes_without_it(crun):
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
-    rc, out, err = crun.run("--nproc-per-node", 2, "sh", "-c", "echo $RANK; exit 3", preexec_fn=limit)
+    up = crun.tmp / "up"
+    script = f"[ $RANK = 0 ] && {{ echo 0; touch {up}; exec sleep 60; }}; while [ ! -e {up} ]; do sleep 0.02; done; echo 1; exit 3"
+    rc, out, err = crun.run("--nproc-per-node", 2, "sh", "-c", script, preexec_fn=limit)
     assert rc == 3 and sorted(out.splitlines()) == ["[default0]: 0", "[default1]: 1"]
     assert err.count("leaves no page to share with a worker") == 1

@@ -198,7 +198,7 @@ def test_best_points_at_the_most_accurate_checkpoint_and_rotation_spares_it(data
 
 
 def test_what_is_no_longer_the_best_or_the_last_epoch_is_spared_no_longer(data, tmp_path):
-    args = ("--test-data", data / "train", "--checkpoint-keep", 2, "--checkpoint-every", 1, "--base-learning-rate")
+    args = ("--test-data", data / "train", "--checkpoint-keep", 2, "--checkpoint-every", 1, "--checkpoint-sync", "--base-learning-rate")
     p = run(*command(data, tmp_path, *args, 0, "--max-steps", 1))
     assert p.returncode == 0 and best(tmp_path) == 1, p.stderr
     p = run(*command(data, tmp_path, *args, 0.05, "--resume", "auto", "--eval-every", 0))
