@@ -1,6 +1,9 @@
 """Running crun in a test, and finding what it left. The build directory comes from CRUN_BUILD (default: build/ of the repository)."""
 
+import contextlib
 import os
+import signal
+import socket
 import subprocess
 import time
 
@@ -22,6 +25,7 @@ class Crun:
         name, value = self.mark.split("=")
         self.env[name] = value
         self.started = []
+        self.ports = []
 
     def start(self, *args, **kw):
         kw.setdefault("stdout", subprocess.PIPE)
@@ -88,6 +92,22 @@ class Crun:
             time.sleep(0.005)
         return path.read_text()
 
+    def port(self):
+        """A port that nobody else is given until the test ends; crun can listen on it, and until then whoever dials is refused."""
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as crun's listener has it
+        s.bind(("127.0.0.1", 0))
+        self.ports.append(s)
+        return s.getsockname()[1]
+
+    @contextlib.contextmanager
+    def stopped(self, pid):
+        """This process does nothing meanwhile; then it finds all that happened at once."""
+        os.kill(pid, signal.SIGSTOP)
+        self.wait_state(pid, "T")
+        yield
+        os.kill(pid, signal.SIGCONT)
+
     def agent_of(self, guardian):
         with open(f"/proc/{guardian}/task/{guardian}/children") as f:
             return int(f.read().split()[0])
@@ -102,3 +122,5 @@ class Crun:
                 os.kill(pid, 9)
             except ProcessLookupError:
                 pass
+        for s in self.ports:
+            s.close()

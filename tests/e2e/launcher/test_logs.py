@@ -2,15 +2,10 @@
 
 import os
 import pty
-import pathlib
 import re
 import socket
-import sys
 
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "elastic"))
-from cluster import free_port  # noqa: E402
 
 SAY = "echo out-$RANK; echo err-$RANK >&2"
 
@@ -149,16 +144,26 @@ def test_colours(crun, options, env, terminal, colored):
                    extra_env={"TERM": "xterm", "NO_COLOR": "", **env})
     os.close(theirs)
     assert p.wait(timeout=60) == 0
-    text = os.read(ours, 1000).replace(b"\r\n", b"\n")
+    text = b""
+    while not text.endswith(b"\n") and (chunk := os.read(ours, 1000)):
+        text += chunk
     os.close(ours)
-    assert text == (b"\x1b[36m[default0]: \x1b[0mhello\n" if colored else b"[default0]: hello\n")
+    assert text.replace(b"\r\n", b"\n") == (b"\x1b[36m[default0]: \x1b[0mhello\n" if colored else b"[default0]: hello\n")
 
 
 def test_lines_that_ranks_share_are_shown_once(crun):
-    script = "echo same; echo own-$RANK; [ $RANK = 2 ] || echo most; echo bad >&2"
-    rc, out, err = crun.run("--nproc-per-node", 4, "--collapse", "sh", "-c", script)
+    script = ("touch $TMPDIR/up-$RANK; until [ -e $TMPDIR/go ]; do sleep 0.01; done; echo same; echo own-$RANK; [ $RANK = 2 ] || echo most; "
+              "echo bad >&2; touch $TMPDIR/said-$RANK")
+    p = crun.start("--nproc-per-node", 4, "--collapse", "sh", "-c", script)
+    for r in range(4):
+        crun.wait_file(f"up-{r}")
+    with crun.stopped(crun.agent_of(p.pid)):  # one line waits 200 ms for its like; the four may take longer
+        (crun.tmp / "go").touch()
+        for r in range(4):
+            crun.wait_file(f"said-{r}")
+    out, err = (text.decode() for text in p.communicate(timeout=60))
     lines = out.splitlines()
-    assert rc == 0 and "[4 ranks: 0-3]: same" in lines and "[3 ranks: 0-1,3]: most" in lines
+    assert p.returncode == 0 and "[4 ranks: 0-3]: same" in lines and "[3 ranks: 0-1,3]: most" in lines
     assert sorted(l for l in lines if "own" in l) == [f"[default{r}]: own-{r}" for r in range(4)] and len(lines) == 6
     assert "[4 ranks: 0-3]: bad" in err.splitlines()
 
@@ -287,7 +292,7 @@ def test_what_cannot_be_is_one_sentence(crun, options, words):
 @pytest.mark.parametrize("layout, file", [("crun", "j/round-{}/rank-0.out"), ("torchrun", "*/attempt_{}/0/stdout.log")])
 def test_a_node_that_comes_destroys_no_logs(crun, layout, file):
     """A new node ends the round of the first without counting as a restart."""
-    port = free_port()
+    port = crun.port()
     script = f"echo round $CRUN_ROUND; touch {crun.tmp}/in-$CRUN_ROUND; [ $GROUP_WORLD_SIZE = 2 ] || exec sleep 100"
     nodes = []
     for i in (1, 2):

@@ -65,7 +65,7 @@ def test_a_console_that_reads_slowly_loses_nothing(crun, worker):
         assert time.monotonic() < end, "crun spins"
         before = cpu_time()
         time.sleep(0.4)
-    out, _ = p.communicate(timeout=60)
+    out, _ = p.communicate(timeout=180)
     assert p.returncode == 0 and out.count(b"\n") == 120000
 
 
@@ -121,13 +121,14 @@ def test_a_log_folder_that_cannot_be_made_is_one_sentence(crun):
     assert rc == 73 and "/dev/null" in err and len(err.splitlines()) == 1
 
 
-def shown_while_it_runs(crun, script, until, *options):
-    """-> the console's lines, once `until` of them are there and the job has ended; files hold the bytes as they were written"""
+def shown_while_it_runs(crun, script, until, *options, meanwhile=lambda p: None):
+    """-> the console's lines, once until(what is shown) and the job has ended; files hold the bytes as they were written"""
     p = crun.start("--nproc-per-node", 2, "--log-dir", crun.tmp / "logs", "--run-id", "j", *options, "sh", "-c", script,
                    stderr=subprocess.DEVNULL)
     os.set_blocking(p.stdout.fileno(), True)
-    got, end = b"", time.monotonic() + 30
-    while got.count(b"\n") < until:
+    meanwhile(p)
+    got, end = b"", time.monotonic() + 60
+    while not until(got):
         assert p.poll() is None and time.monotonic() < end, got
         got += os.read(p.stdout.fileno(), 4096)
     (crun.tmp / "seen").touch()
@@ -140,7 +141,7 @@ WAIT_SEEN = "until [ -e $TMPDIR/seen ]; do sleep 0.02; done; "
 
 
 def test_a_line_that_stands_unfinished_is_shown_meanwhile(crun):
-    lines = shown_while_it_runs(crun, f"printf loading...; {WAIT_SEEN} echo ' done'; echo whole", 2)
+    lines = shown_while_it_runs(crun, f"printf loading...; {WAIT_SEEN} echo ' done'; echo whole", lambda got: got.count(b"\n") >= 2)
     assert sorted(lines[:2]) == ["[default0]: loading...", "[default1]: loading..."]
     assert sorted(lines[2:]) == sorted(f"[default{r}]: {t}" for r in (0, 1) for t in (" done", "whole"))
     assert (crun.tmp / "logs/j/round-1/rank-1.out").read_text() == "loading... done\nwhole\n"
@@ -148,10 +149,10 @@ def test_a_line_that_stands_unfinished_is_shown_meanwhile(crun):
 
 @pytest.mark.parametrize("bar", [r"\r%d%%", r"%d%%\r"])
 def test_progress_bars_are_lines_one_a_second_and_the_last(crun, bar):
-    script = (f'i=0; while [ ! -e $TMPDIR/seen -a $i -lt 500 ]; do i=$((i+1)); printf "{bar}" $i; sleep 0.02; done; '
+    script = (f'i=0; until [ -e $TMPDIR/seen -a $i -ge 100 ]; do i=$((i+1)); printf "{bar}" $i; sleep 0.02; done; '
               f'printf "{bar}\n" 1000; echo end')
     start = time.monotonic()
-    lines = shown_while_it_runs(crun, script, 4)
+    lines = shown_while_it_runs(crun, script, lambda got: all(got.count(b"[default%d]" % r) >= 2 for r in (0, 1)))
     took = time.monotonic() - start
     for r in (0, 1):
         mine = [l.split(": ")[1] for l in lines if l.startswith(f"[default{r}]")]
@@ -162,7 +163,17 @@ def test_progress_bars_are_lines_one_a_second_and_the_last(crun, bar):
 
 
 def test_bars_that_are_alike_collapse(crun):
-    lines = shown_while_it_runs(crun, f"printf '50%%\\r'; {WAIT_SEEN} printf '100%%\\n'", 1, "--collapse")
+    def write_together(p):  # a line waits 200 ms for its like
+        for r in (0, 1):
+            crun.wait_file(f"up-{r}")
+        with crun.stopped(crun.agent_of(p.pid)):
+            (crun.tmp / "go").touch()
+            for r in (0, 1):
+                crun.wait_file(f"said-{r}")
+
+    script = (f"touch $TMPDIR/up-$RANK; until [ -e $TMPDIR/go ]; do sleep 0.02; done; printf '50%%\\r'; touch $TMPDIR/said-$RANK; {WAIT_SEEN} "
+              "printf '100%%\\n'")
+    lines = shown_while_it_runs(crun, script, lambda got: b"\n" in got, "--collapse", meanwhile=write_together)
     assert lines[0] == "[2 ranks: 0-1]: 50%" and "100%" in lines[-1]
 
 
