@@ -1,6 +1,8 @@
 """What all end-to-end tests share: the build under test, a data set, running commands with a deadline."""
 import os
 import pathlib
+import random
+import socket
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -14,6 +16,18 @@ def run(*args, timeout=120, **kw):
     kw.setdefault("stdout", subprocess.PIPE)
     kw.setdefault("stderr", subprocess.PIPE)
     return subprocess.run([str(a) for a in args], timeout=timeout, text=True, check=False, **kw)
+
+
+def free_port(host="127.0.0.1"):
+    """Below those that the kernel hands out: no other connection takes it before it is used."""
+    low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
+            try:
+                s.bind((host, random.SystemRandom().randrange(low // 2, low)))
+            except OSError:
+                continue
+            return s.getsockname()[1]
 
 
 def worker_pid(run_id, rank):

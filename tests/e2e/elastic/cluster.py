@@ -9,17 +9,11 @@ import subprocess
 import sys
 import time
 
-from support import BUILD, CRUN
+from support import BUILD, CRUN, free_port
 
 HERE = pathlib.Path(__file__).resolve().parent
 WORKER = [sys.executable, "-S", "-E", str(HERE / "worker.py")]
 RENDEZVOUSD = BUILD / "rendezvousd" / "rendezvousd"
-
-
-def free_port(host="127.0.0.1"):
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
-        s.bind((host, 0))
-        return s.getsockname()[1]
 
 
 def wait(what, condition, seconds=float(os.environ.get("CRUN_TEST_WAIT", 60))):

@@ -205,7 +205,7 @@ def cluster_ports(n):
     found = set()
     while len(found) < n:
         port = free_port()
-        if port <= 55535:
+        if port < 22768:  # its bus, too, is below the ports that the kernel hands out
             found.add(port)
     return sorted(found)
 

@@ -6,15 +6,9 @@ import subprocess
 import pytest
 
 from daemon import ALICE, BOB, Client, Daemon, RespError, network_namespace, until, write_tokens
-from support import CRUN, run
+from support import CRUN, free_port, run
 
 HOST = ("--nnodes", "1:2", "--rdzv-id", "j1", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=20")
-
-
-def free_port(address):
-    with socket.socket() as s:
-        s.bind((address, 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture

@@ -8,16 +8,10 @@ import time
 
 import pytest
 
-from support import BUILD
+from support import BUILD, free_port
 
 RENDEZVOUSD = BUILD / "rendezvousd" / "rendezvousd"
 DEADLINE_S = 20
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Server:
