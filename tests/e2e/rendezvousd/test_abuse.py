@@ -42,7 +42,7 @@ def many_files():
 
 
 def test_slow_clients_are_closed_and_slow_down_nobody():
-    with Daemon("--request-timeout", "2s") as d, Client(d.port) as c:
+    with Daemon("--request-timeout", "5s") as d, Client(d.port) as c:
         before, files = latencies(c), descriptors(d)
         request = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100\r\n" + b"x" * 100
         slow = []

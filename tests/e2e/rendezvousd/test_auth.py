@@ -1,5 +1,6 @@
 """Who may use rendezvousd: every way to come in without the right token, over every transport and from every kind of address."""
 import os
+import pathlib
 import re
 import secrets
 import shutil
@@ -43,7 +44,7 @@ def transport(request):
 
 def test_the_auth_matrix(tokens, dial, transport):
     options, tls = transport
-    with Daemon("--bind", "0.0.0.0", "--token-file", tokens, "--auth-timeout", "700ms", *options) as d:
+    with Daemon("--bind", "0.0.0.0", "--token-file", tokens, "--auth-timeout", "2s", *options) as d:
         with dial(d, tls) as c:  # no token
             assert c.error("GET", "a") == "NOAUTH Authentication required."
             assert c.error("PING") == "NOAUTH Authentication required."
@@ -72,23 +73,22 @@ def test_the_auth_matrix(tokens, dial, transport):
         with dial(d, tls) as c:  # reflected
             nonce = secrets.token_hex(32)
             assert c.error("STORE.PROVE", c("STORE.AUTH", ALICE[0], nonce)[1]) == WRONG
-        with dial(d, tls) as c:  # expired: a proof that comes too late
-            proof = c.challenge(*ALICE)
-            with pytest.raises((RespError, EOFError, ConnectionError)) as e:
-                c.receive()
-            assert "NOAUTH not authenticated within 700 ms" in str(e.value)
-            with pytest.raises((OSError, EOFError)):
-                for _ in range(1000):
-                    c("STORE.PROVE", proof)
-        with dial(d, tls) as c:  # once is enough
-            proof = c.challenge(*ALICE)
-            assert c("STORE.PROVE", proof) == "OK"
-            assert c.error("STORE.PROVE", proof) == "ERR STORE.PROVE without STORE.AUTH before it"
-            time.sleep(1)  # the deadline is for strangers only
-            assert c("PING") == "PONG"
+        with dial(d, tls) as friend:  # once is enough
+            proof = friend.challenge(*ALICE)
+            assert friend("STORE.PROVE", proof) == "OK"
+            assert friend.error("STORE.PROVE", proof) == "ERR STORE.PROVE without STORE.AUTH before it"
+            with dial(d, tls) as c:  # expired: a proof that comes too late
+                proof = c.challenge(*ALICE)
+                with pytest.raises((RespError, EOFError, ConnectionError)) as e:
+                    c.receive()
+                assert "NOAUTH not authenticated within 2000 ms" in str(e.value)
+                with pytest.raises((OSError, EOFError)):
+                    for _ in range(1000):
+                        c("STORE.PROVE", proof)
+            assert friend("PING") == "PONG"  # the deadline is for strangers only
         assert d.stop() == 0
     for reason in ("asked for 'get' before it has authenticated", "wrong proof for principal 'alice'", "wrong proof for principal 'mallory'",
-                   "not authenticated within 700 ms"):
+                   "not authenticated within 2000 ms"):
         assert f"reason={reason}" in d.err
     for _, secret in (ALICE, BOB):
         assert secret not in d.err
@@ -191,17 +191,17 @@ def test_bytes_dripped_do_not_prolong_the_deadline(tokens):
 
 
 def test_too_many_strangers_wait_in_the_queue_and_harm_nobody(tokens):
-    with Daemon("--token-file", tokens, "--max-unauthenticated", "4", "--auth-timeout", "1s") as d, Client(d.port) as friend:
+    with Daemon("--token-file", tokens, "--max-unauthenticated", "4", "--auth-timeout", "2s") as d, Client(d.port) as friend:
         friend.authenticate(*ALICE)
-        idle = [socket.create_connection(("127.0.0.1", d.port), timeout=30) for _ in range(12)]
         began = time.monotonic()
+        idle = [socket.create_connection(("127.0.0.1", d.port), timeout=30) for _ in range(12)]
         with Client(d.port) as late:  # behind twelve: three times the deadline at most
             assert friend("PING") == "PONG"
             late.authenticate(*BOB)
             waited = time.monotonic() - began
             assert late("PING") == "PONG"
-        print(f"waited {waited:.1f} s behind 12 idle connections, 4 at a time, 1 s each")
-        assert waited > 1.5
+        print(f"waited {waited:.1f} s behind 12 idle connections, 4 at a time, 2 s each")
+        assert waited > 3
         for s in idle:
             s.close()
 
@@ -224,7 +224,7 @@ def test_no_address_takes_more_than_its_share(tokens, namespace):
             with Client(0, sock=s) as c:
                 try:
                     c.authenticate(*ALICE)
-                except RespError:
+                except (RespError, EOFError, ConnectionError):
                     return False
             return True
         until(again, "a place is free again")
@@ -251,6 +251,7 @@ def test_a_client_that_is_gone_before_it_was_asked_is_told_apart():
     with Daemon() as d, Client(d.port) as c:
         assert c("PING") == "PONG"
         d.p.send_signal(signal.SIGSTOP)
+        until(lambda: pathlib.Path(f"/proc/{d.p.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "it stands still")
         with socket.create_connection(("127.0.0.1", d.port), timeout=30) as s:
             s.sendall(b"SET k v\r\n")
         d.p.send_signal(signal.SIGCONT)

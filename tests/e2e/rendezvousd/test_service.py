@@ -160,7 +160,7 @@ def test_http_tells_health_metrics_and_jobs(tokens):
         m = samples(text)
         assert m["rendezvousd_connections"] == 1 and m["rendezvousd_unauthenticated_connections"] == 1
         c.authenticate(*ALICE)
-        c("RDZV.JOIN", "j1", "n1", "slots=2", "v=1", "nnodes=1:1", "max_restarts=3")
+        c("RDZV.JOIN", "j1", "n1", "slots=2", "v=1", "nnodes=1:1", "max_restarts=3", "silence=600000")
         m = samples(get(d.http + "/metrics")[2])
         assert m["rendezvousd_authentications_total"] == 1 and m["rendezvousd_unauthenticated_connections"] == 0
         assert m["rendezvousd_jobs"] == 1 and m["rendezvousd_joins_total"] == 1 and m["process_resident_memory_bytes"] > 1e6
@@ -309,7 +309,7 @@ def test_one_damaged_job_log_is_set_aside_and_the_others_go_on(tokens, tmp_path)
     with Daemon(*state) as d, Client(d.port) as a, Client(d.port) as b:
         for run, c in (("sound", a), ("broken", b)):
             c.authenticate(*ALICE)
-            c("RDZV.JOIN", run, "n1", "slots=1", "v=1", "nnodes=1:1", "max_restarts=3")
+            c("RDZV.JOIN", run, "n1", "slots=1", "v=1", "nnodes=1:1", "max_restarts=3", "silence=600000")
             assert "kind=round" in c("RDZV.NEXT", run, "n1", "0", "20000")  # told: it is on disk
             assert c("RDZV.FAIL", run, "n1", "1", "code=1", "text=no") == "OK"
             assert "kind=stop" in c("RDZV.NEXT", run, "n1", "1", "20000")
