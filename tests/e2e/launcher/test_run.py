@@ -175,8 +175,8 @@ def test_a_port_that_another_program_holds_is_named_with_the_reason(crun):
         said = f"cannot listen on 127.0.0.1 port {port}: Address already in use"
         rc, _, err = crun.run("--master-port", port, "true", timeout=30)
         assert rc == 69 and err == f"crun: {said}\n"
-        for home in (["--node-rank", 0, "--master-addr", "127.0.0.1", "--master-port", port, "--rdzv-conf", "join_timeout=1"],
-                     ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "is_host=1,join_timeout=1"]):
+        for home in (["--node-rank", 0, "--master-addr", "127.0.0.1", "--master-port", port, "--rdzv-conf", "join_timeout=2"],
+                     ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "is_host=1,join_timeout=2"]):
             rc, _, err = crun.run("--nnodes", 2, *home, "true", timeout=30)
             assert rc == 69 and said in err and "Connection refused" in err
 

@@ -2,8 +2,9 @@
 
 import json
 import os
+import re
 import signal
-import socket
+import time
 
 import pytest
 
@@ -33,10 +34,19 @@ def end(p, crun):
     return p.returncode, err
 
 
+def wait_awaited(p, signo):
+    """Until crun waits for this signal: one beyond the usual ones it learns of from its own agent."""
+    end = time.monotonic() + 60
+    while not int(re.search(r"SigBlk:\s+(\w+)", open(f"/proc/{p.pid}/status").read())[1], 16) >> (signo - 1) & 1:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 @pytest.mark.parametrize("listed", [["TERM"], ["USR1", "TERM"], ["ALRM", "XCPU", "PWR", "IO", "VTALRM", "PROF"]])
 def test_the_signals_named_stop_the_job_in_good_order_and_no_others(crun, listed):
     names = ",".join("SIG" + s for s in listed)
     p = start(crun, "--signals-to-handle", names)
+    wait_awaited(p, SIGNALS[listed[-1]])
     p.send_signal(SIGNALS[listed[-1]])
     rc, err = end(p, crun)
     assert rc == 128 + SIGNALS[listed[-1]] and f"stopped by SIG{listed[-1]}" in err, err
@@ -91,10 +101,7 @@ def test_usr1_and_usr2_go_to_the_workers_that_catch_them(crun, name):
 
 
 def test_usr1_before_there_are_workers_is_not_the_end_of_crun(crun):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    p = crun.start("--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--run-id", "u", "--insecure", "--log-level", "info", "true",
+    p = crun.start("--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{crun.port()}", "--run-id", "u", "--insecure", "--log-level", "info", "true",
                    preexec_fn=defaults)
     crun.wait_processes(2)
     for _ in range(50):
@@ -142,9 +149,7 @@ def test_a_fatal_code_is_not_worth_another_try(crun, codes, ends, rounds, rc):
 
 
 def test_a_fatal_code_ends_the_other_nodes_too(crun):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = crun.port()
     nodes = [crun.start("--nnodes", 2, "--node-rank", n, "--rdzv-endpoint", f"127.0.0.1:{port}", "--run-id", "f", "--insecure", "--max-restarts", 5,
                         "--fatal-codes", "7", "sh", "-c", "[ $RANK = 0 ] || exec sleep 100; exit 7") for n in (0, 1)]
     said = [p.communicate(timeout=60)[1].decode() for p in nodes]

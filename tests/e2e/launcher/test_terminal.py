@@ -31,7 +31,7 @@ class Shell:
         self.text = ""
         self.until("ready> ")
 
-    def until(self, pattern, seconds=30):
+    def until(self, pattern, seconds=60):
         """What came up to the pattern; it is taken out."""
         end = time.monotonic() + seconds
         while not (found := re.search(pattern, self.text)):
