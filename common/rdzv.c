@@ -246,13 +246,25 @@ static int leave_waiting(struct step *s)
     return 0;
 }
 
+/* One that leaves because it cannot start its workers takes the job with it: started again, it would fail again. */
+static bool leaves_a_failure(struct step *s)
+{
+    const struct rdzv_cause *c = &s->ev->cause;
+    const bool drains = s->r->m.state == RDZV_STOPPING && s->r->m.why == RDZV_WHY_DRAIN;
+    if (c->exit_code == EXIT_OK || drains)
+        return false;
+    s->r->m.why = RDZV_WHY_FAILURE;
+    finish(s, RDZV_FAILED, c->exit_code, c);
+    return true;
+}
+
 /* A node without workers leaves between two rounds. If that takes the job below its minimum, the job drains. */
 static int leave_between(struct step *s)
 {
     struct rdzv *r = s->r;
     bool enough = rdzv_tally_(r).staying >= r->config.min_nodes;
     leave_waiting(s);
-    if (!enough || rdzv_tally_(r).staying >= r->config.min_nodes)
+    if (!enough || rdzv_tally_(r).staying >= r->config.min_nodes || leaves_a_failure(s))
         return 0;
     if (r->m.state == RDZV_STOPPING)
         r->m.why = RDZV_WHY_DRAIN;
@@ -272,6 +284,8 @@ static int leave_with_workers(struct step *s)
     to.leaving = true;
     rdzv_stand_(r, n, to);
     bool enough = rdzv_tally_(r).staying >= r->config.min_nodes;
+    if (!enough && leaves_a_failure(s))
+        return 0;
     if (r->m.state == RDZV_RUNNING)
         stop_round(s, enough ? RDZV_WHY_RESIZE : RDZV_WHY_DRAIN, NULL);
     else if (!enough)

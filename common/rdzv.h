@@ -130,7 +130,7 @@ struct rdzv_event {
     char addrs[RDZV_ADDRS_MAX + 1]; /* JOIN: every address its workers may connect from */
     int port;                     /* JOIN: where its bootstrap store listens already, in case it becomes group rank 0 */
     char role[RDZV_ROLE_MAX + 1]; /* JOIN: label of its workers */
-    struct rdzv_cause cause;      /* FAIL, GONE */
+    struct rdzv_cause cause;      /* FAIL, GONE; LEAVE: why, exit_code 0: in good order */
 };
 
 enum rdzv_news_kind { RDZV_NEWS_ROUND = 1, RDZV_NEWS_STOP, RDZV_NEWS_END };

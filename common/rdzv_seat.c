@@ -61,6 +61,7 @@ static void note(struct rdzv_seat *s, const struct rdzv_event *ev)
         break;
     case RDZV_LEAVE:
         s->leaving = true;
+        s->why_leaving = ev->cause;
         break;
     default:
         break;
@@ -111,7 +112,7 @@ int rdzv_seat_beat(struct rdzv_seat *s, struct buf *out)
 static int repeat_claims(struct rdzv_seat *s)
 {
     if (s->leaving)
-        TRY(rdzv_seat_ask(s, &(struct rdzv_event){.kind = RDZV_LEAVE}));
+        TRY(rdzv_seat_ask(s, &(struct rdzv_event){.kind = RDZV_LEAVE, .cause = s->why_leaving}));
     if (s->done)
         TRY(rdzv_seat_ask(s, &(struct rdzv_event){.kind = RDZV_DONE}));
     struct rdzv_event join = s->join;

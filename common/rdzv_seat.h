@@ -42,6 +42,7 @@ struct rdzv_seat {
     bool bye;                                       /* said by close: all processes of this node are gone */
     int64_t lease;                                  /* runs until then */
     struct rdzv_event join;                         /* to repeat after a lapse */
+    struct rdzv_cause why_leaving;                  /* of LEAVE */
     char *settings;                                 /* encoded job settings, follow each JOIN */
     struct rdzv_request waiting[SEAT_REQUESTS_MAX]; /* not answered yet, oldest first */
     int waiting_count;

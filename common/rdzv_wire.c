@@ -42,6 +42,7 @@ static const char *order_word(int v)
 enum { LAST_EVENT = RDZV_TICK };
 
 static const struct rdzv_field event_fields[] = {
+#define CAUSE (KIND(RDZV_FAIL) | KIND(RDZV_GONE) | KIND(RDZV_LEAVE))
 #define TEXT(kinds, key, member) RDZV_TEXT(kinds, struct rdzv_event, key, member)
 #define NUMBER(kinds, key, member, ...) RDZV_NUMBER(kinds, struct rdzv_event, key, member, __VA_ARGS__)
     RDZV_NAME(RDZV_ALL, struct rdzv_event, "kind", kind, 0, LAST_EVENT, -1, kind_word),
@@ -53,10 +54,11 @@ static const struct rdzv_field event_fields[] = {
     TEXT(KIND(RDZV_JOIN), "addrs", addrs),
     NUMBER(KIND(RDZV_JOIN), "port", port, 0, 65535, 0),
     TEXT(KIND(RDZV_JOIN), "role", role),
-    NUMBER(KIND(RDZV_FAIL) | KIND(RDZV_GONE), "code", cause.exit_code, 0, 255, 0),
-    NUMBER(KIND(RDZV_FAIL) | KIND(RDZV_GONE), "rank", cause.rank, -1, INT_MAX, -1),
+    NUMBER(CAUSE, "code", cause.exit_code, 0, 255, 0),
+    NUMBER(CAUSE, "rank", cause.rank, -1, INT_MAX, -1),
     NUMBER(KIND(RDZV_FAIL), "fatal", cause.fatal, 0, 1, 0),
-    TEXT(KIND(RDZV_FAIL) | KIND(RDZV_GONE), "text", cause.text),
+    TEXT(CAUSE, "text", cause.text),
+#undef CAUSE
 #undef TEXT
 #undef NUMBER
 };

@@ -257,7 +257,7 @@ static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struc
     } else if (!a->released) {
         end_with(a, ev->cause.exit_code);
         a->signo = 0;
-        add(fx, AGENT_DO_LEAVE);
+        add(fx, AGENT_DO_LEAVE)->cause = ev->cause;
     }
     a->state = AGENT_STOPPING;
     clear(a, fx);

@@ -101,7 +101,7 @@ struct agent_event {
 struct agent_effect {
     enum agent_effect_kind kind;
     struct rdzv_news news;   /* SPAWN */
-    struct rdzv_cause cause; /* FAIL */
+    struct rdzv_cause cause; /* FAIL; LEAVE: why, exit_code 0: in good order */
     int reason;              /* STOP: enum crun_stop_reason */
     int code;                /* EXIT */
 };

@@ -119,7 +119,7 @@ static void apply(struct run *r, const struct agent_effect *f)
         told(r, c->ops->done(c, &e), &e);
         break;
     case AGENT_DO_LEAVE:
-        told(r, rendezvous_leave(&r->rendezvous, &e), &e);
+        told(r, rendezvous_leave(&r->rendezvous, f->cause.exit_code ? &f->cause : NULL, &e), &e);
         break;
     case AGENT_DO_SPAWN:
         round_spawn(r, &f->news);

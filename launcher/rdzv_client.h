@@ -70,7 +70,8 @@ struct rdzv_client_ops {
     int (*join)(struct rdzv_client *c, struct err *e); /* ready for the next round: none of our workers is left */
     int (*fail)(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e);
     int (*done)(struct rdzv_client *c, struct err *e);
-    int (*leave)(struct rdzv_client *c, struct err *e);
+    /* why: it cannot start its workers, and the job fails with that if too few nodes are left; NULL: in good order. */
+    int (*leave)(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e);
     int (*report)(struct rdzv_client *c, const char *fields,
                   struct err *e);         /* "step=12 images_per_s=310 loss=2.3", for status pages; may be lost */
     void (*close)(struct rdzv_client *c); /* NULL allowed; no callback after it */

@@ -146,9 +146,9 @@ static int local_done(struct rdzv_client *c, struct err *e)
     return say((struct local *)c, RDZV_DONE, NULL, e);
 }
 
-static int local_leave(struct rdzv_client *c, struct err *e)
+static int local_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
 {
-    return say((struct local *)c, RDZV_LEAVE, NULL, e);
+    return say((struct local *)c, RDZV_LEAVE, why, e);
 }
 
 static int local_report(struct rdzv_client *c, const char *fields, struct err *e)

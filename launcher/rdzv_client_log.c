@@ -267,12 +267,12 @@ static int log_done(struct rdzv_client *c, struct err *e)
     return ask(l, &(struct rdzv_event){.kind = RDZV_DONE});
 }
 
-static int log_leave(struct rdzv_client *c, struct err *e)
+static int log_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
 {
     struct log_client *l = (struct log_client *)c;
     (void)e;
     if (l->joined_once)
-        return ask(l, &(struct rdzv_event){.kind = RDZV_LEAVE});
+        return ask(l, &(struct rdzv_event){.kind = RDZV_LEAVE, .cause = why ? *why : (struct rdzv_cause){.rank = -1}});
     const struct rdzv_news end = {.seq = 1, .kind = RDZV_NEWS_END, .exit_code = EXIT_REQUEUE, .cause.rank = -1};
     struct log_item *i = log_client_item(ITEM_NEWS);
     if (!i)

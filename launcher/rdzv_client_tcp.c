@@ -391,11 +391,12 @@ static int tcp_done(struct rdzv_client *c, struct err *e)
     return 0;
 }
 
-static int tcp_leave(struct rdzv_client *c, struct err *e)
+static int tcp_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
 {
     struct tcp *t = (struct tcp *)c;
     (void)e;
     t->leaving = true;
+    t->why_leaving = why ? *why : (struct rdzv_cause){.rank = -1};
     t->parting = t->mode == TCP_RUNNING || t->mode == TCP_FENCED;
     if (t->mode != TCP_OVER && !t->join_sent)
         tcp_end(t, &(struct rdzv_news){.kind = RDZV_NEWS_END, .exit_code = EXIT_REQUEUE});

@@ -94,6 +94,7 @@ struct tcp {
     uint64_t joined_round; /* that it named */
     bool failing;          /* FAIL is to be said again on a new connection */
     struct rdzv_cause cause;
+    struct rdzv_cause why_leaving;
     bool leaving, parting; /* LEAVE is said; while workers ran, so that JOIN must follow */
     uint64_t seq, told_round, round;
     int group_rank, group_world;

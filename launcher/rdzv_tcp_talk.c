@@ -104,15 +104,31 @@ static void say_join(struct tcp *t)
     buf_free(&b);
 }
 
+static bool encode_cause(struct tcp *t, enum rdzv_event_kind kind, const struct rdzv_cause *cause, struct buf *out)
+{
+    struct rdzv_event ev = {.kind = kind, .round = t->round, .cause = *cause};
+    snprintf(ev.node, sizeof ev.node, "%s", t->o.node);
+    const bool ok = rdzv_event_encode(&ev, out) == 0;
+    if (!ok)
+        tcp_give_up(t, "no memory for a request");
+    return ok;
+}
+
 static void say_fail(struct tcp *t, const char *round)
 {
     struct buf b = {0};
-    struct rdzv_event ev = {.kind = RDZV_FAIL, .round = t->round, .cause = t->cause};
-    snprintf(ev.node, sizeof ev.node, "%s", t->o.node);
-    if (rdzv_event_encode(&ev, &b) == 0)
+    if (encode_cause(t, RDZV_FAIL, &t->cause, &b))
         say(t, ASK_FAIL, 5, (const char *[]){"RDZV.FAIL", t->o.run_id, t->o.node, round, b.data});
-    else
-        tcp_give_up(t, "no memory for a request");
+    buf_free(&b);
+}
+
+static void say_leave(struct tcp *t)
+{
+    struct buf b = {0};
+    if (t->why_leaving.exit_code == EXIT_OK)
+        say(t, ASK_LEAVE, 3, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node});
+    else if (encode_cause(t, RDZV_LEAVE, &t->why_leaving, &b))
+        say(t, ASK_LEAVE, 4, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node, b.data});
     buf_free(&b);
 }
 
@@ -144,7 +160,7 @@ void tcp_say(struct tcp *t, enum tcp_ask what)
         say(t, what, 4, (const char *[]){"RDZV.DONE", t->o.run_id, t->o.node, round});
         break;
     case ASK_LEAVE:
-        say(t, what, 3, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node});
+        say_leave(t);
         break;
     case ASK_STATUS:
         say(t, what, 3, (const char *[]){"RDZV.STATUS", t->o.run_id, "BRIEF"});

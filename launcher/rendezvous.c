@@ -197,11 +197,11 @@ int rendezvous_open(struct rendezvous *z, const struct config *c, uv_loop_t *loo
 
 /* --- the end ----------------------------------------------------------------------------------------------------------- */
 
-int rendezvous_leave(struct rendezvous *z, struct err *e)
+int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct err *e)
 {
     if (z->hosted)
         TRY(jobs_drain(z->hosted->jobs, NULL, z->config->run_id, e));
-    return z->client->ops->leave(z->client, e);
+    return z->client->ops->leave(z->client, why, e);
 }
 
 static void on_late(uv_timer_t *t)

@@ -38,8 +38,8 @@ int rendezvous_open(struct rendezvous *z, const struct config *c, uv_loop_t *loo
  * may not, or somebody does already. Not from inside a callback of the client. */
 int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *e);
 
-/* This node wishes to go; one that hosts takes the job with it. */
-int rendezvous_leave(struct rendezvous *z, struct err *e);
+/* This node wishes to go (why: rdzv_client.h); one that hosts takes the job with it. */
+int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct err *e);
 
 /* The job is over for this node: if it hosts, serve until the others know as well, at most bound_ms, or until *hurry. Runs the loop. */
 void rendezvous_see_off(struct rendezvous *z, int64_t bound_ms, const bool *hurry);

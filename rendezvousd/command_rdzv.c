@@ -376,8 +376,8 @@ static void claim(struct conn *c, const struct request *rq, enum rdzv_event_kind
         return;
     struct jobs_party *p = party_of(c, &e);
     int rc = p ? 0 : -ENOMEM;
-    if (rc == 0 && kind == RDZV_FAIL)
-        rc = join_fields(rq, 4, &fields);
+    if (rc == 0 && kind != RDZV_DONE)
+        rc = join_fields(rq, kind == RDZV_FAIL ? 4 : 3, &fields);
     if (rc == 0)
         rc = decode_event(fields.data, fields.len, kind, node, &ev, &e);
     ev.round = (uint64_t)round;

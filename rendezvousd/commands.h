@@ -127,7 +127,7 @@ enum {
     X(rdzv_next, "rdzv.next", 5, COMMAND_NO_MULTI | COMMAND_FULL)                                                      \
     X(rdzv_fail, "rdzv.fail", -4, COMMAND_NO_MULTI | COMMAND_FULL)                                                     \
     X(rdzv_done, "rdzv.done", 4, COMMAND_NO_MULTI | COMMAND_FULL)                                                      \
-    X(rdzv_leave, "rdzv.leave", 3, COMMAND_NO_MULTI | COMMAND_FULL)                                                    \
+    X(rdzv_leave, "rdzv.leave", -3, COMMAND_NO_MULTI | COMMAND_FULL)                                                   \
     X(rdzv_drain, "rdzv.drain", 2, COMMAND_NO_MULTI | COMMAND_FULL)                                                    \
     X(rdzv_status, "rdzv.status", -1, COMMAND_NO_MULTI | COMMAND_FULL)                                                 \
     X(rdzv_report, "rdzv.report", -4, COMMAND_NO_MULTI | COMMAND_FULL)                                                 \

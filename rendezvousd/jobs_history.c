@@ -36,7 +36,10 @@ static void note_event(struct job *job, const struct rdzv_event *ev)
         note(job, "node %s is done", ev->node);
         break;
     case RDZV_LEAVE:
-        note(job, "node %s leaves in good order", ev->node);
+        if (ev->cause.exit_code)
+            note(job, "node %s leaves: %.100s", ev->node, ev->cause.text);
+        else
+            note(job, "node %s leaves in good order", ev->node);
         break;
     case RDZV_GONE:
         note(job, "node %s is gone", ev->node);

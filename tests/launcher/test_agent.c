@@ -25,7 +25,7 @@ static void describe(const struct agent_effects *fx)
     for (int i = 0; i < fx->n; i++) {
         const struct agent_effect *f = &fx->v[i];
         n += (size_t)snprintf(trace + n, sizeof trace - n, "%s%s", i ? " " : "", agent_effect_name(f->kind));
-        if (f->kind == AGENT_DO_FAIL)
+        if (f->kind == AGENT_DO_FAIL || (f->kind == AGENT_DO_LEAVE && f->cause.exit_code))
             n += (size_t)snprintf(trace + n, sizeof trace - n, "(%d)", f->cause.exit_code);
         else if (f->kind == AGENT_DO_STOP)
             n += (size_t)snprintf(trace + n, sizeof trace - n, "(%s)",
@@ -283,8 +283,8 @@ static void a_program_that_cannot_be_executed_is_not_tried_again(void **state)
 {
     struct agent a = running();
     struct agent_event ev = {.kind = AGENT_SPAWN_FAILED, .cause = {.exit_code = EXIT_NOT_FOUND}};
-    assert_string_equal(step(&a, ev), "leave clear");
-    assert_string_equal(step(&a, ev), "leave"); /* of the next worker; no second clear */
+    assert_string_equal(step(&a, ev), "leave(127) clear");
+    assert_string_equal(step(&a, ev), "leave(127)"); /* of the next worker; no second clear */
     news(&a, RDZV_NEWS_STOP, RDZV_WHY_DRAIN, 0);
     for (int i = 0; i < SLOTS; i++)
         ends(&a, 127);
@@ -571,11 +571,11 @@ static void every_event_in_every_state_does_what_the_table_says(void **state)
                              "",                "",                  "",
                              "",                "",                  "join", "exit(69) -> over", "leave await -> parting", "", "", "leave await -> parting"},
         [AGENT_RUNNING]   = {"",                "",                  "",    "stop(resize) -> stopping", "stop(failure) -> stopping",
-                             "",                "fail(3) stop(failure) -> stopping", "leave clear -> stopping",
+                             "",                "fail(3) stop(failure) -> stopping", "leave(127) clear -> stopping",
                              "",                "",                  "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping",
                              "fail(124) stop(failure) -> stopping", "", "leave stop(drain) -> stopping"},
         [AGENT_STOPPING]  = {"",                "",                  "",    "",                         "",
-                             "",                "",                  "leave clear",
+                             "",                "",                  "leave(127) clear",
                              "join -> joining", "clear",             "clear", "clear", "leave", "", "exit(71) -> over", "leave"},
         [AGENT_CLEARING]  = {"",                "",                  "",    "",                         "",
                              "",                "",                  "",

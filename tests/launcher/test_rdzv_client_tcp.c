@@ -588,7 +588,7 @@ static void who_never_joined_may_go_at_once(void **state)
 {
     (void)state;
     open_client();
-    rig->c->ops->leave(rig->c, NULL);
+    rig->c->ops->leave(rig->c, NULL, NULL);
     assert_string_equal(rig->log, "end(75)");
 }
 
@@ -596,7 +596,7 @@ static void a_member_that_leaves_joins_once_its_workers_are_gone(void **state)
 {
     (void)state;
     run_a_round();
-    rig->c->ops->leave(rig->c, NULL);
+    rig->c->ops->leave(rig->c, NULL, NULL);
     AWAIT(strstr(rig->f.log, "LEAVE()"));
     fake_tell(&rig->f, "kind=stop round=1 why=resize");
     AWAIT(rig->stops == 1);
@@ -612,7 +612,7 @@ static void a_spare_that_leaves_does_not_join_again(void **state)
     open_client();
     join();
     AWAIT(rig->f.nexts > 0);
-    rig->c->ops->leave(rig->c, NULL);
+    rig->c->ops->leave(rig->c, NULL, NULL);
     AWAIT(strstr(rig->f.log, "LEAVE()"));
     fake_reset(&rig->f);
     AWAIT(strstr(strstr(rig->f.log, "LEAVE()") + 1, "LEAVE()"));
@@ -620,6 +620,17 @@ static void a_spare_that_leaves_does_not_join_again(void **state)
     fake_reset(&rig->f);
     AWAIT(rig->ends == 1);
     assert_int_equal(rig->f.joins, 1);
+}
+
+static void one_that_cannot_start_says_why_on_every_connection(void **state)
+{
+    (void)state;
+    run_a_round();
+    rig->c->ops->leave(rig->c, &(struct rdzv_cause){.exit_code = 126, .rank = -1, .text = "no"}, NULL);
+    AWAIT(strstr(rig->f.log, "LEAVE(kind=leave"));
+    assert_non_null(strstr(rig->f.log, " code=126 "));
+    fake_reset(&rig->f);
+    AWAIT(strstr(strstr(rig->f.log, " code=126 ") + 1, " code=126 "));
 }
 
 /* --- a daemon that is gone ------------------------------------------------------------------------------------------ */
@@ -818,6 +829,7 @@ int main(void)
         CASE(who_never_joined_may_go_at_once),
         CASE(a_member_that_leaves_joins_once_its_workers_are_gone),
         CASE(a_spare_that_leaves_does_not_join_again),
+        CASE(one_that_cannot_start_says_why_on_every_connection),
         CASE(a_round_outlives_its_daemon_while_the_majority_is_there),
         CASE(without_its_majority_it_does_not),
         CASE(a_majority_that_is_lost_later_counts_from_then),

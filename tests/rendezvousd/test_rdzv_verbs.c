@@ -186,6 +186,7 @@ static void every_refusal_has_its_word(void **state)
         {"RDZV.DONE j node1 2\r\n", "-REFUSED "},
         {"RDZV.DONE k node1 1\r\n", "-NOJOB "},
         {"RDZV.LEAVE j node9\r\n", "-REFUSED "},
+        {"RDZV.LEAVE j node1 code=x\r\n", "-ERR code=x: expected"},
         {"RDZV.DRAIN k\r\n", "-NOJOB "},
         {"RDZV.STATUS k\r\n", "-NOJOB "},
         {"RDZV.STATUS j LONG\r\n", "-ERR expected RDZV.STATUS"},

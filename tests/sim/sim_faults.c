@@ -95,6 +95,7 @@ static void leave(struct world *w, struct agent *a)
         return;
     w->stats->leaves++;
     a->leaving = true;
+    a->leaving_code = sim_chance(w, 0.3) ? 126 : 0; /* it cannot start its workers */
     a->next_ask = w->now + a->skew;
 }
 

@@ -228,7 +228,7 @@ static struct rdzv_event event_of(const struct world *w, const struct agent *a, 
                             .slots = a->slots,
                             .node_rank = a->node_rank,
                             .port = 1000 + (int)(a - w->agents),
-                            .cause = {.exit_code = 9, .rank = 0}};
+                            .cause = {.exit_code = m->ask == ASK_LEAVE ? a->leaving_code : 9, .rank = 0}};
     memcpy(ev.node, a->id, sizeof ev.node);
     memcpy(ev.addr, a->id, sizeof ev.addr);
     memcpy(ev.role, a->role, sizeof a->role);

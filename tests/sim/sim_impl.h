@@ -62,6 +62,7 @@ struct agent {
     int64_t killed_at; /* being stopped: dead from then on */
     bool lapsed;       /* killed because its lease is over; it stays so, whatever is heard later */
     bool failed, done, done_told, leaving;
+    int leaving_code;               /* of LEAVE; 0: in good order */
     int64_t deaf_until, mute_until; /* world time: no message to it, from it passes */
     int64_t paused_until;           /* world time: the whole node stands still */
     bool woke;                      /* from a pause, and has not looked at its lease yet */

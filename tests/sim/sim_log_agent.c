@@ -333,6 +333,6 @@ void log_agent_leave(struct log_world *w, struct log_agent *a)
         return;
     log_trace(w, "node%d wants to leave", a->index);
     a->leaving = true;
-    rdzv_seat_ask(&a->seat, &(struct rdzv_event){.kind = RDZV_LEAVE});
+    rdzv_seat_ask(&a->seat, &(struct rdzv_event){.kind = RDZV_LEAVE, .cause.exit_code = a->index % 3 ? 0 : 126});
     a->next_beat = w->now;
 }

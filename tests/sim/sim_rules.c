@@ -73,6 +73,20 @@ static void account_failure(struct world *w, int64_t now)
     a->not_before = now + (w->config.backoff_ms > 0 ? expected_wait(&w->config, a->row) : 0);
 }
 
+static int count_staying(void *arg, const struct rdzv_member *m)
+{
+    *(int *)arg += !m->leaving && !m->silent;
+    return 0;
+}
+
+/* A node leaves because it cannot start its workers, and the job cannot do without. */
+static bool is_left_too_small(const struct world *w, const struct rdzv_event *ev)
+{
+    int staying = 0;
+    rdzv_members(w->rdzv, count_staying, &staying);
+    return ev->kind == RDZV_LEAVE && ev->cause.exit_code != 0 && staying < w->config.min_nodes;
+}
+
 /* Which events may use up a restart, and that it is one per broken round. */
 static void check_budget(struct world *w, const struct rdzv_event *ev, enum rdzv_state before)
 {
@@ -97,7 +111,7 @@ static void check_budget(struct world *w, const struct rdzv_event *ev, enum rdzv
     if (orderly && now - a->round_at >= w->config.backoff_reset_ms)
         a->row = 0;
     if (before == RDZV_RUNNING && rdzv_state(w->rdzv) == RDZV_FAILED &&
-        against_budget(w, now) != w->config.max_restarts)
+        against_budget(w, now) != w->config.max_restarts && !is_left_too_small(w, ev))
         sim_broken(w, "the job failed with %d of %d restarts used up", against_budget(w, now), w->config.max_restarts);
     if (rdzv_state(w->rdzv) == RDZV_BACKOFF) {
         w->stats->backoffs += before != RDZV_BACKOFF;

@@ -328,6 +328,40 @@ static void a_node_that_leaves_between_rounds_drains_the_job_below_its_minimum(v
     end(&j);
 }
 
+static void leaves_unstarted(struct job *j, const char *node, const char *expected)
+{
+    struct rdzv_event ev = {.kind = RDZV_LEAVE, .cause = {.exit_code = 126, .rank = -1, .text = "cannot start"}};
+    snprintf(ev.node, sizeof ev.node, "%s", node);
+    says_event(j, &ev, expected);
+}
+
+/* Drained, it would be started again by those who start again what ends with 75, and fail again. */
+static void nodes_that_cannot_start_fail_the_job_below_its_minimum(void **state)
+{
+    struct job j = begin(2, 4, 3);
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        joins(&j, (const char *[]){"a", "b", "c", "d"}[i], -1, 0);
+    leaves_unstarted(&j, "b", "a: stop 1 resize; b: stop 1 resize; c: stop 1 resize; d: stop 1 resize; ");
+    leaves_unstarted(&j, "b", ""); /* for the next of its workers */
+    joins(&j, "b", -1, 1);
+    leaves_unstarted(&j, "c", ""); /* two are left */
+    leaves_unstarted(&j, "d", "a: end 126; c: end 126; d: end 126; ");
+    assert_int_equal(rdzv_state(j.r), RDZV_FAILED);
+    assert_int_equal(rdzv_restarts(j.r), 0);
+    end(&j);
+    j = begin_backing_off();
+    leaves_unstarted(&j, "b", "b: end 75; a: end 126; "); /* it knows its own code */
+    assert_int_equal(rdzv_state(j.r), RDZV_FAILED);
+    end(&j);
+    j = begin(2, 2, 3);
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    says(&j, RDZV_LEAVE, "a", 0, "a: stop 1 drain; b: stop 1 drain; ");
+    leaves_unstarted(&j, "b", ""); /* it ends already, as somebody wished */
+    end(&j);
+}
+
 static void a_silence_noticed_late_counts_from_when_it_began(void **state)
 {
     struct job j = begin(2, 2, 3);
@@ -378,6 +412,7 @@ int main(void)
         cmocka_unit_test(who_comes_while_the_job_backs_off_takes_part),
         cmocka_unit_test(a_job_that_loses_its_minimum_while_it_backs_off_waits_for_more),
         cmocka_unit_test(a_node_that_leaves_between_rounds_drains_the_job_below_its_minimum),
+        cmocka_unit_test(nodes_that_cannot_start_fail_the_job_below_its_minimum),
         cmocka_unit_test(a_silence_noticed_late_counts_from_when_it_began),
         cmocka_unit_test(impossible_settings_are_refused),
     };

@@ -44,6 +44,18 @@ def test_a_log_folder_that_cannot_be_written_on_one_node_ends_the_job_with_its_c
     assert (good, bad) == (73, 73), text + bad_text
 
 
+@pytest.mark.parametrize("where", ["daemon", "file"])
+def test_several_nodes_that_cannot_start_end_a_job_that_needs_one_of_them(cluster, where):
+    """75 would have it started again, for ever."""
+    (cluster.tmp / "meet").mkdir()
+    endpoint = cluster.daemon() if where == "daemon" else f"file://{cluster.tmp}/meet"
+    common = ["--rdzv_endpoint", endpoint, "--rdzv_id", "job", "--nnodes", "2:3", "--max-restarts", 3]
+    good = cluster.node(*common, program=["sh", "-c", "exec sleep 60"])
+    bad = [cluster.node(*common, program=[program(cluster, "garbage")]) for _ in range(2)]
+    assert [n.wait() for n in (good, *bad)] == [126, 126, 126], "\n".join(n.text() for n in (good, *bad))
+    assert "cannot be executed: Exec format error, told by" in good.text() and "start it again" not in good.text()
+
+
 @pytest.mark.parametrize("host", [True, False])
 def test_enough_others_go_on_without_a_node_that_cannot_start(cluster, host):
     where = cluster.daemon() if not host else f"127.0.0.1:{free_port()}"
