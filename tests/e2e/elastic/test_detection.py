@@ -21,6 +21,7 @@ from proxy import FAULTS, Proxy  # noqa: E402
 
 STAMP = [str(BUILD / "tests" / "fault" / "stamp")]
 QUICK = "last_call_timeout=300ms,keep_alive_interval=300ms"  # silence after 0.9 s
+STEADY = "last_call_timeout=300ms,keep_alive_interval=700ms"  # after 2.1 s: a second in which the machine stands still is none
 DEFAULTS = "last_call_timeout=300ms"  # silence after 3 s, the kill's second: 4 s
 LATE = 6  # seconds that a loaded machine may need beyond every bound
 
@@ -34,13 +35,12 @@ class Stamps:
     def read(self):
         rounds = {}
         if self.path.exists():
-            for line in self.path.read_text().splitlines():
+            for line in self.path.read_text().split("\n")[:-1]:  # the last one may be half written
                 words = line.split()
-                if len(words) == 3:
-                    number, rank, t = int(words[0]), int(words[1]), int(words[2]) / 1e9
-                    ranks = rounds.setdefault(number, {})
-                    first, last = ranks.get(rank, (t, t))
-                    ranks[rank] = (min(first, t), max(last, t))
+                number, rank, t = int(words[0]), int(words[1]), int(words[2]) / 1e9
+                ranks = rounds.setdefault(number, {})
+                first, last = ranks.get(rank, (t, t))
+                ranks[rank] = (min(first, t), max(last, t))
         return rounds
 
     def wait_round(self, world, after=0, seconds=60):
@@ -119,14 +119,15 @@ def texts(nodes):
 
 def test_a_killed_agent_is_known_to_be_dead_at_once(cluster, stamps):
     where = cluster.daemon()
-    args = ["--nnodes", "3:4", "--rdzv_endpoint", where, "--rdzv_id", "job", "--rdzv_conf", DEFAULTS, "--max-restarts", 3]
+    args = ["--nnodes", "3:4", "--rdzv_endpoint", where, "--rdzv_id", "job", "--rdzv_conf", DEFAULTS + ",keep_alive_max_attempt=20",
+            "--max-restarts", 3]
     nodes = [cluster.node(*args, program=STAMP) for _ in range(4)]
     one, _ = stamps.wait_round(4)
     killed = time.monotonic()
     nodes[2].kill_agent()
     two, began = stamps.wait_round(3, after=one)
     print(f"kill -9 of an agent to the next round: {1000 * (began - killed):.0f} ms")
-    assert began - killed < 3.5, "it was taken for silence"
+    assert began - killed < 15, "it was taken for silence"
     assert two == one + 1
     stamps.never_two()
     cluster.finish(*(n for n in nodes if n is not nodes[2]))
@@ -167,7 +168,7 @@ def partition(cluster, net, stamps, conf, budget):
     print(f"partition to the next round: {began - cut:.2f} s (bound {budget} s)")
     assert budget - 2 < began - cut < budget + LATE
     stamps.never_two()
-    assert "the workers here were ended" in wait("a fence", lambda: "ended" in nodes[2].text() and nodes[2].text())
+    wait("a fence", lambda: "the workers here were ended" in nodes[2].text())
     net.hosts[2].heal()
     stamps.wait_round(3, after=two)
     stamps.never_two()
@@ -175,7 +176,7 @@ def partition(cluster, net, stamps, conf, budget):
 
 
 def test_a_silent_partition_and_a_healed_one(cluster, net, stamps):
-    partition(cluster, net, stamps, QUICK, 0.9 + 1 + 1)
+    partition(cluster, net, stamps, STEADY, 2.1 + 1 + 1)
 
 
 @pytest.mark.slow
@@ -241,12 +242,12 @@ def test_an_agent_that_is_stopped_loses_its_workers_meanwhile(cluster, stamps):
 def test_a_daemon_that_is_killed_and_restarted_restarts_no_worker(cluster, stamps):
     port, state = free_port(), cluster.tmp / "state"
     first = daemon_at(cluster, "--state-dir", state, port=port)
-    args = ["--nnodes", "3", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", QUICK]
+    args = ["--nnodes", "3", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", STEADY]
     nodes = [cluster.node(*args, program=STAMP) for _ in range(3)]
     one, _ = stamps.wait_round(3)
     first.kill()
     first.wait()
-    time.sleep(3)  # more than three times the silence that would fence
+    time.sleep(4)  # almost twice the silence that would fence
     daemon_at(cluster, "--state-dir", state, port=port)
     time.sleep(3)
     now = time.monotonic()
@@ -260,7 +261,7 @@ def test_a_daemon_that_is_killed_and_restarted_restarts_no_worker(cluster, stamp
 def test_a_daemon_without_memory_ends_the_job_with_a_sentence(cluster, stamps):
     port = free_port()
     first = daemon_at(cluster, port=port)
-    args = ["--nnodes", "2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", QUICK]
+    args = ["--nnodes", "2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", STEADY]
     nodes = [cluster.node(*args, program=STAMP) for _ in range(2)]
     stamps.wait_round(2)
     first.kill()
@@ -299,7 +300,7 @@ def test_the_grace_for_a_dead_daemon_ends(cluster, stamps):
     port = free_port()
     first = daemon_at(cluster, port=port)
     args = ["--nnodes", "2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf",
-            QUICK + ",daemon_grace=3,join_timeout=5,is_host=0"]  # this host is the daemon's: a crun would host in its place
+            STEADY + ",daemon_grace=3,join_timeout=5,is_host=0"]  # this host is the daemon's: a crun would host in its place
     nodes = [cluster.node(*args, program=STAMP) for _ in range(2)]
     one, _ = stamps.wait_round(2)
     first.kill()

@@ -66,7 +66,7 @@ time.sleep(600)
 
 def test_who_disobeys_the_drain_of_others_is_named(cluster, job):
     deaf = job("--nnodes", 2, "--drain-timeout", "0.2", program=[sys.executable, "-S", "-E", "-c", DEAF])
-    other = job("--nnodes", 2, "--drain-timeout", "0.2")
+    other = job("--nnodes", 2)
     _, ranks = cluster.wait_round(2)
     rank = next(r for r, e in ranks.items() if e["CRUN_NODE_ID"].split("-")[-2] == str(deaf.agent()))
     other.terminate()
@@ -244,7 +244,7 @@ def test_a_node_says_that_it_backs_off(cluster):
 
 
 def test_a_node_that_had_finished_says_what_it_does_not_know(cluster, job):
-    conf = FAST + ",join_timeout=2"
+    conf = FAST + ",join_timeout=6"
     finished = job("--nnodes", 2, conf=conf, program=["true"])
     other = job("--nnodes", 2, conf=conf, program=["sleep", "600"])
     ask = [CRUN, "status", "--json", "--rdzv_endpoint", job.where, "job"]

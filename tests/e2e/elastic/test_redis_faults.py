@@ -79,7 +79,7 @@ def test_a_long_outage_stops_the_workers_and_the_job_forms_again(cluster):
     first, _ = cluster.wait_round(4)
     redis.kill()
     said(cluster, f"{redis.url}")  # which server is out of reach
-    time.sleep(4.5)
+    said(cluster, "the workers here were ended")
     redis.start()
     cluster.wait_round(4, after=first)
     cluster.finish()
@@ -159,9 +159,10 @@ def test_loading_is_waited_for(cluster):
     assert redis.cli("debug", "populate", 3000) == "OK"
     assert redis.cli("save") == "OK"
     redis.kill()
-    redis.start("key-load-delay 1000", "loading-process-events-interval-bytes 1024")
+    redis.start("key-load-delay 20000", "loading-process-events-interval-bytes 1024")  # a minute
     two_nodes(cluster, redis.url)
     said(cluster, "it is loading its data")
+    assert redis.cli("config", "set", "key-load-delay", 0) == "OK"
     cluster.wait_round(4)
     cluster.finish()
 
@@ -229,7 +230,7 @@ def test_every_key_expires(cluster):
     cluster.wait_round(4)
     keys = redis.cli("--raw", "keys", "*").split()
     assert keys and all(k.startswith("crun:{job}:") for k in keys)
-    assert all(int(redis.cli("pttl", k)) > 0 for k in keys)
+    assert -1 not in [int(redis.cli("pttl", k)) for k in keys]  # -2: gone since it was listed
     cluster.finish()
 
 
@@ -266,7 +267,7 @@ def test_tls_checks_authority_and_name(cluster, certificates):
 
 def test_tls_to_a_server_without_it_is_called_by_its_name(cluster):
     port = Redis(cluster).port
-    conf = "join_timeout=1,keep_alive_interval=0.2"
+    conf = "join_timeout=4,keep_alive_interval=0.2"
     node = cluster.node("--nnodes", 2, "--rdzv_endpoint", f"rediss://127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", conf)
     assert node.wait() == 69
     assert "TLS handshake" in node.text() and "join_timeout" in node.text().splitlines()[-1], node.text()

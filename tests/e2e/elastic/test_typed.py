@@ -1,4 +1,5 @@
 """As torchrun's users type it: the nodes need nothing but each other."""
+import contextlib
 import re
 import socket
 import threading
@@ -185,13 +186,17 @@ def test_what_is_no_rendezvous_is_called_so(cluster, greeting):
             while True:
                 try:
                     c = s.accept()[0]
-                    c.sendall(greeting or (c.recv(4096) and b"<!DOCTYPE html>\r\n"))
-                    c.close()
                 except OSError:
                     return
+                with c, contextlib.suppress(OSError):
+                    c.settimeout(5)
+                    c.sendall(greeting or (c.recv(4096) and b"<!DOCTYPE html>\r\n"))
+                    c.shutdown(socket.SHUT_WR)
+                    while c.recv(4096):  # what is closed unread is reset, and the greeting may be lost
+                        pass
 
         threading.Thread(target=serve, daemon=True).start()
-        node = cluster.node(*c10d(port, "--rdzv_conf", "is_host=0,join_timeout=1"))
+        node = cluster.node(*c10d(port, "--rdzv_conf", "is_host=0,join_timeout=3"))
         assert node.wait() == 69
         s.shutdown(socket.SHUT_RDWR)
     assert f"127.0.0.1:{port} answers, but is no rendezvous" in node.text()
