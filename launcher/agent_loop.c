@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -294,12 +295,19 @@ static int watch_world(struct run *r, struct err *e)
 static void make_scratch(struct run *r)
 {
     const char *base = getenv("TMPDIR");
-    char path[GUARDIAN_PATH_MAX];
+    char path[GUARDIAN_PATH_MAX], *shared = r->link->scratch_dir;
     if (r->logs.root[0])
         return;
     int n = snprintf(path, sizeof path, "%s/crun-XXXXXX", base && *base ? base : "/tmp");
-    if (n > 0 && (size_t)n < sizeof path && mkdtemp(path))
-        strcpy(r->link->scratch_dir, path);
+    if (n < 0 || (size_t)n >= sizeof path)
+        return;
+    /* Whenever we are killed, the guardian knows what we made: the folder is made under its shared name, whose first byte comes last,
+     * lest it removes what half a name names. */
+    memcpy(shared + 1, path + 1, (size_t)n);
+    atomic_signal_fence(memory_order_seq_cst);
+    shared[0] = path[0];
+    if (!mkdtemp(shared))
+        shared[0] = '\0';
 }
 
 static void choose_omp(struct run *r)

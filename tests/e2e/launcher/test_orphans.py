@@ -10,6 +10,7 @@ import time
 import pytest
 
 from crun_run import CRUN
+from support import preload
 
 
 @pytest.mark.parametrize("victim", ["guardian", "agent"])
@@ -132,6 +133,12 @@ def test_no_direct_worker_survives_the_kill_of_both(crun):
 def test_what_a_finished_job_left_in_the_background_goes_too(crun):
     rc, out, _ = crun.run("--nproc_per_node", 2, "sh", "-c", "setsid sleep 100 & echo end", timeout=60)
     assert rc == 0 and out.count("end") == 2
+
+
+def test_an_agent_killed_as_it_makes_its_folder_leaves_none(crun):
+    p = crun.start("true", extra_env=preload("fault_mkdtemp"))
+    p.communicate(timeout=60)
+    assert p.returncode == 137 and crun.leftovers() == []
 
 
 def zombies_of(parents):
