@@ -44,6 +44,11 @@ static void say_failure(int rank, int status)
         fprintf(stderr, "trainer: rank %d ended with exit code %d; ending the others\n", rank, WEXITSTATUS(status));
 }
 
+static bool by_us(const struct team *t, int status)
+{
+    return WIFSIGNALED(status) && (WTERMSIG(status) == SIGTERM || (WTERMSIG(status) == SIGKILL && t->killed));
+}
+
 /* A rank whose peer has gone fails with EXIT_FAIL, and may be seen before the peer: a code that says more comes first. */
 static void note_end(struct team *t, int rank, int status)
 {
@@ -61,7 +66,8 @@ static void note_end(struct team *t, int rank, int status)
         t->code = code;
         t->next_at = clock_ms() + GRACE_MS;
         signal_all(t, SIGTERM);
-    } else if (t->code == EXIT_FAIL && WIFEXITED(status)) {
+    } else if (t->code == EXIT_FAIL && code != EXIT_FAIL && !by_us(t, status)) {
+        say_failure(rank, status);
         t->code = code;
     }
 }

@@ -49,9 +49,16 @@ def children(pid):
     return sorted(found)
 
 
+def lives(pid):
+    try:
+        return "State:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
 def gone(pids, seconds=15):
     deadline = time.monotonic() + seconds
-    while any(pathlib.Path(f"/proc/{pid}").exists() and "State:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text() for pid in pids):
+    while any(map(lives, pids)):
         assert time.monotonic() < deadline, pids
         time.sleep(0.05)
 
@@ -64,6 +71,16 @@ def test_one_that_dies_ends_all(data, tmp_path):
     assert p.returncode == 128 + signal.SIGKILL, p.stderr_text
     assert "rank 1 was killed by signal 9" in p.stderr_text
     gone(ranks)
+
+
+def test_the_one_that_died_is_named_even_if_another_is_seen_before(data, tmp_path):
+    p, ranks = endless(data, tmp_path)
+    p.send_signal(signal.SIGSTOP)
+    os.kill(ranks[1], signal.SIGKILL)
+    gone(ranks)  # the others find it gone
+    p.send_signal(signal.SIGCONT)
+    result(p, 60)
+    assert p.returncode == 128 + signal.SIGKILL and "rank 1 was killed by signal 9" in p.stderr_text, p.stderr_text
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
