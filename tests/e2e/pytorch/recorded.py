@@ -10,8 +10,13 @@ from torch.distributed.elastic.multiprocessing.errors import record
 def main():
     dist.init_process_group("gloo")
     dist.barrier()
+    mark = os.path.join(os.environ["TMPDIR"], "past-the-barrier")
     if dist.get_rank() == 1:
+        while not os.path.exists(mark):
+            time.sleep(0.01)
         raise ValueError(f"no luck on local rank {os.environ['LOCAL_RANK']}")
+    with open(mark, "w", encoding="ascii"):
+        pass
     time.sleep(600)  # busy with something else than the group, which rank 1 is about to break
 
 

@@ -139,7 +139,7 @@ def test_python_blocking_pop(library):
     t = threading.Thread(target=lambda: got.append(redis.Redis(port=r.connection_pool.connection_kwargs["port"]).blpop("q", 20)))
     t.start()
     while r.info("clients")["blocked_clients"] == 0:
-        pass
+        assert t.is_alive()
     r.rpush("q", "x")
     t.join(20)
     assert got == [(b"q", b"x")]
