@@ -14,7 +14,7 @@ struct rdzv_conn;
 struct run;
 
 /* The end of a job waits no longer than this for what the other nodes have to tell. */
-#define FAILURE_SHARE_MS 1000
+#define FAILURE_SHARE_MS 3000
 
 struct failure_share {
     int others;                  /* nodes of the round but this */
