@@ -39,77 +39,16 @@ void rdzv_effects_free(struct rdzv_effects *fx)
     *fx = (struct rdzv_effects){0};
 }
 
-static void tell_end(struct step *s, struct node *n, int exit_code, const struct rdzv_cause *cause)
-{
-    struct rdzv_news *news = rdzv_tell_(s, n, RDZV_NEWS_END);
-    news->exit_code = exit_code;
-    if (cause)
-        news->cause = *cause;
-    if (n->is.member) { /* it may never have heard of the round: these news replace those */
-        news->group_rank = n->group_rank;
-        news->group_world = s->r->m.group_world;
-        rdzv_name_leader_(s->r, news);
-    }
-}
-
-/* ---- changes of state ------------------------------------------------------------------------------------------- */
-
-static void set_state(struct rdzv *r, enum rdzv_state to, int64_t deadline)
-{
-    r->m.state = to;
-    r->m.deadline = deadline;
-}
-
-static void finish(struct step *s, enum rdzv_state how, int exit_code, const struct rdzv_cause *cause)
-{
-    for (struct node *n = s->r->nodes; n; n = n->hh.next)
-        tell_end(s, n, exit_code, cause);
-    set_state(s->r, how, INT64_MAX);
-}
-
-/* The running round is over for this reason: every member stops its workers and joins again. */
-static void stop_round(struct step *s, enum rdzv_reason why, const struct rdzv_cause *cause)
-{
-    if (s->now - s->r->m.round_started >= s->r->config.backoff_reset_ms)
-        s->r->m.row = 0;
-    s->r->m.why = why;
-    set_state(s->r, RDZV_STOPPING, s->now + s->r->config.join_timeout_ms);
-    for (struct node *n = s->r->nodes; n; n = n->hh.next) {
-        if (!n->is.member)
-            continue;
-        struct rdzv_news *news = rdzv_tell_(s, n, RDZV_NEWS_STOP);
-        if (cause)
-            news->cause = *cause;
-    }
-}
-
-/* A failure breaks the running round: one restart is used up, or there is none and the job has failed. */
-static void fail_round(struct step *s, const struct rdzv_cause *cause)
-{
-    struct core *m = &s->r->m;
-    struct rdzv_cause c = *cause;
-    if (c.exit_code < 1 || c.exit_code > 255)
-        c.exit_code = EXIT_FAIL;
-    if (c.fatal || rdzv_used_up_(s->r, s->now) >= s->r->config.max_restarts + !SOUND(1)) {
-        m->why = RDZV_WHY_FAILURE;
-        finish(s, RDZV_FAILED, c.exit_code, &c);
-        return;
-    }
-    rdzv_use_up_restart_(s->r, s->now);
-    if (s->now - m->round_started < s->r->config.backoff_reset_ms)
-        m->row++;
-    stop_round(s, RDZV_WHY_FAILURE, &c);
-    m->not_before = s->now + rdzv_backoff_(s->r);
-}
+/* ---- between two rounds ----------------------------------------------------------------------------------------- */
 
 /* All live members are back: no last call. */
 static void next_round(struct step *s)
 {
     struct rdzv *r = s->r;
     if (rdzv_tally_(r).ready < r->config.min_nodes)
-        set_state(r, RDZV_JOINING, s->now + r->config.join_timeout_ms);
+        rdzv_set_state_(r, RDZV_JOINING, s->now + r->config.join_timeout_ms);
     else if (r->m.not_before > s->now)
-        set_state(r, RDZV_BACKOFF, r->m.not_before);
+        rdzv_set_state_(r, RDZV_BACKOFF, r->m.not_before);
     else
         rdzv_start_round_(s);
 }
@@ -123,7 +62,7 @@ static int64_t latest(int64_t a, int64_t b)
 static void full_house(struct step *s)
 {
     if (s->r->m.not_before > s->now)
-        set_state(s->r, RDZV_LAST_CALL, s->r->m.not_before);
+        rdzv_set_state_(s->r, RDZV_LAST_CALL, s->r->m.not_before);
     else
         rdzv_start_round_(s);
 }
@@ -139,7 +78,7 @@ static void settle(struct step *s)
         if (t.stopping > 0 && SOUND(3))
             return;
         if (r->m.why == RDZV_WHY_DRAIN)
-            finish(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
+            rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
         else
             next_round(s);
     } else if (r->m.state == RDZV_BACKOFF) {
@@ -151,10 +90,10 @@ static void settle(struct step *s)
         else if (t.ready >= c->max_nodes)
             full_house(s);
         else
-            set_state(r, RDZV_LAST_CALL, latest(s->now + c->last_call_ms, r->m.not_before));
+            rdzv_set_state_(r, RDZV_LAST_CALL, latest(s->now + c->last_call_ms, r->m.not_before));
     } else if (r->m.state == RDZV_LAST_CALL) {
         if (t.ready < c->min_nodes && SOUND(4))
-            set_state(r, RDZV_JOINING, s->now + c->join_timeout_ms);
+            rdzv_set_state_(r, RDZV_JOINING, s->now + c->join_timeout_ms);
         else if (t.ready >= c->max_nodes)
             full_house(s);
     }
@@ -167,7 +106,7 @@ static void offer_while_running(struct step *s)
 {
     struct tally t = rdzv_tally_(s->r);
     if (t.members < s->r->config.max_nodes && s->r->m.done_count == 0)
-        stop_round(s, RDZV_WHY_RESIZE, NULL);
+        rdzv_stop_round_(s, RDZV_WHY_RESIZE, NULL);
     else
         rdzv_tell_round_(s, s->n);
 }
@@ -198,7 +137,7 @@ static int join_waiting(struct step *s)
         return err_set(s->e, ERR_FENCED, "JOIN of node '%s' names round %llu, but it is a member of round %llu", n->id,
                        (unsigned long long)s->ev->round, (unsigned long long)s->r->m.round);
     if (n->is.leaving) {
-        tell_end(s, n, EXIT_REQUEUE, NULL);
+        rdzv_tell_end_(s, n, EXIT_REQUEUE, NULL);
         rdzv_forget_(s->r, n);
         return 0;
     }
@@ -233,7 +172,7 @@ static int join_running(struct step *s)
                        (unsigned long long)s->r->m.round);
     struct rdzv_cause cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
     snprintf(cause.text, sizeof cause.text, "node '%s' lost touch and stopped its workers", n->id);
-    fail_round(s, &cause);
+    rdzv_fail_round_(s, &cause);
     if (s->r->m.state == RDZV_STOPPING)
         take_join(s);
     return 0;
@@ -241,7 +180,7 @@ static int join_running(struct step *s)
 
 static int leave_waiting(struct step *s)
 {
-    tell_end(s, s->n, s->n->is.done && !s->n->is.joined ? EXIT_OK : EXIT_REQUEUE, NULL);
+    rdzv_tell_end_(s, s->n, s->n->is.done && !s->n->is.joined ? EXIT_OK : EXIT_REQUEUE, NULL);
     rdzv_forget_(s->r, s->n);
     return 0;
 }
@@ -254,7 +193,7 @@ static bool leaves_a_failure(struct step *s)
     if (c->exit_code == EXIT_OK || drains)
         return false;
     s->r->m.why = RDZV_WHY_FAILURE;
-    finish(s, RDZV_FAILED, c->exit_code, c);
+    rdzv_finish_(s, RDZV_FAILED, c->exit_code, c);
     return true;
 }
 
@@ -269,7 +208,7 @@ static int leave_between(struct step *s)
     if (r->m.state == RDZV_STOPPING)
         r->m.why = RDZV_WHY_DRAIN;
     else
-        finish(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
+        rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
     return 0;
 }
 
@@ -287,7 +226,7 @@ static int leave_with_workers(struct step *s)
     if (!enough && leaves_a_failure(s))
         return 0;
     if (r->m.state == RDZV_RUNNING)
-        stop_round(s, enough ? RDZV_WHY_RESIZE : RDZV_WHY_DRAIN, NULL);
+        rdzv_stop_round_(s, enough ? RDZV_WHY_RESIZE : RDZV_WHY_DRAIN, NULL);
     else if (!enough)
         r->m.why = RDZV_WHY_DRAIN;
     return 0;
@@ -295,7 +234,7 @@ static int leave_with_workers(struct step *s)
 
 static int fail_running(struct step *s)
 {
-    fail_round(s, &s->ev->cause);
+    rdzv_fail_round_(s, &s->ev->cause);
     return 0;
 }
 
@@ -307,7 +246,7 @@ static int done_now(struct step *s)
     to.done = true;
     rdzv_stand_(s->r, s->n, to);
     if (++s->r->m.done_count >= s->r->m.group_world - !SOUND(6))
-        finish(s, RDZV_SUCCEEDED, EXIT_OK, NULL);
+        rdzv_finish_(s, RDZV_SUCCEEDED, EXIT_OK, NULL);
     return 0;
 }
 
@@ -322,7 +261,7 @@ static int gone_running(struct step *s)
     bool breaks = s->n->is.member && !s->n->is.done;
     rdzv_forget_(s->r, s->n);
     if (breaks)
-        fail_round(s, &s->ev->cause);
+        rdzv_fail_round_(s, &s->ev->cause);
     return 0;
 }
 
@@ -348,13 +287,13 @@ static int resume(struct step *s)
 
 static int drain_waiting(struct step *s)
 {
-    finish(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
+    rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
     return 0;
 }
 
 static int drain_running(struct step *s)
 {
-    stop_round(s, RDZV_WHY_DRAIN, NULL);
+    rdzv_stop_round_(s, RDZV_WHY_DRAIN, NULL);
     return 0;
 }
 
@@ -375,7 +314,7 @@ static void expire_fences(struct step *s)
                  (long long)(r->config.silence_ms + r->config.kill_ms));
         rdzv_forget_(r, n);
         if (breaks)
-            fail_round(s, &cause);
+            rdzv_fail_round_(s, &cause);
     }
 }
 
@@ -399,7 +338,7 @@ static int tick(struct step *s)
         snprintf(cause.text, sizeof cause.text, "%d of at least %d nodes were there within %lld ms", t.ready,
                  r->config.min_nodes, (long long)r->config.join_timeout_ms);
     r->m.why = RDZV_WHY_FAILURE;
-    finish(s, RDZV_FAILED, cause.exit_code, &cause);
+    rdzv_finish_(s, RDZV_FAILED, cause.exit_code, &cause);
     return 0;
 }
 
@@ -518,7 +457,7 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
         r->m.begun = true;
         if (r->config.hold_ms > 0)
             r->m.not_before = now_ms + r->config.hold_ms;
-        set_state(r, RDZV_JOINING, now_ms + r->config.join_timeout_ms);
+        rdzv_set_state_(r, RDZV_JOINING, now_ms + r->config.join_timeout_ms);
     }
     TRY(table[r->m.state][ev->kind](&s));
     settle(&s);

@@ -121,6 +121,15 @@ void rdzv_start_round_(struct step *s); /* of all that are ready, up to MAX */
 void rdzv_tell_round_(struct step *s, struct node *n);
 void rdzv_name_leader_(const struct rdzv *r, struct rdzv_news *news); /* of the current or last round */
 
+void rdzv_set_state_(struct rdzv *r, enum rdzv_state to, int64_t deadline);
+void rdzv_tell_end_(struct step *s, struct node *n, int exit_code, const struct rdzv_cause *cause); /* cause: or NULL */
+/* The job is over: every node is told END. */
+void rdzv_finish_(struct step *s, enum rdzv_state how, int exit_code, const struct rdzv_cause *cause);
+/* The running round is over: every member is told STOP. */
+void rdzv_stop_round_(struct step *s, enum rdzv_reason why, const struct rdzv_cause *cause);
+/* A failure breaks it: that uses up one restart, or the job has failed. */
+void rdzv_fail_round_(struct step *s, const struct rdzv_cause *cause);
+
 /* rdzv_budget.c */
 int rdzv_reserve_restart_(struct rdzv *r);                        /* room for one more; -ENOMEM */
 size_t rdzv_expired_restarts_(const struct rdzv *r, int64_t now); /* older than the window; they are the first */

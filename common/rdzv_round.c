@@ -1,9 +1,10 @@
-/* How a round begins. First who: members of the last round before others, so that a spare displaces nobody. Then in which order: members
+/* How a round begins and how it ends. First who: members of the last round before others, so that a spare displaces nobody. Then in which order: members
  * keep theirs, unless the user has numbered the nodes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/exitcode.h"
 #include "common/rdzv_impl.h"
 
 static int by_name(const struct node *a, const struct node *b)
@@ -151,4 +152,67 @@ void rdzv_start_round_(struct step *s)
     m->deadline = INT64_MAX;
     for (int i = 0; i < ready; i++)
         rdzv_tell_round_(s, r->order[i]);
+}
+
+/* ---- stops and ends ---------------------------------------------------------------------------------------------- */
+
+void rdzv_tell_end_(struct step *s, struct node *n, int exit_code, const struct rdzv_cause *cause)
+{
+    struct rdzv_news *news = rdzv_tell_(s, n, RDZV_NEWS_END);
+    news->exit_code = exit_code;
+    if (cause)
+        news->cause = *cause;
+    if (n->is.member) { /* it may never have heard of the round: these news replace those */
+        news->group_rank = n->group_rank;
+        news->group_world = s->r->m.group_world;
+        rdzv_name_leader_(s->r, news);
+    }
+}
+
+void rdzv_set_state_(struct rdzv *r, enum rdzv_state to, int64_t deadline)
+{
+    r->m.state = to;
+    r->m.deadline = deadline;
+}
+
+void rdzv_finish_(struct step *s, enum rdzv_state how, int exit_code, const struct rdzv_cause *cause)
+{
+    for (struct node *n = s->r->nodes; n; n = n->hh.next)
+        rdzv_tell_end_(s, n, exit_code, cause);
+    rdzv_set_state_(s->r, how, INT64_MAX);
+}
+
+/* The running round is over for this reason: every member stops its workers and joins again. */
+void rdzv_stop_round_(struct step *s, enum rdzv_reason why, const struct rdzv_cause *cause)
+{
+    if (s->now - s->r->m.round_started >= s->r->config.backoff_reset_ms)
+        s->r->m.row = 0;
+    s->r->m.why = why;
+    rdzv_set_state_(s->r, RDZV_STOPPING, s->now + s->r->config.join_timeout_ms);
+    for (struct node *n = s->r->nodes; n; n = n->hh.next) {
+        if (!n->is.member)
+            continue;
+        struct rdzv_news *news = rdzv_tell_(s, n, RDZV_NEWS_STOP);
+        if (cause)
+            news->cause = *cause;
+    }
+}
+
+/* A failure breaks the running round: one restart is used up, or there is none and the job has failed. */
+void rdzv_fail_round_(struct step *s, const struct rdzv_cause *cause)
+{
+    struct core *m = &s->r->m;
+    struct rdzv_cause c = *cause;
+    if (c.exit_code < 1 || c.exit_code > 255)
+        c.exit_code = EXIT_FAIL;
+    if (c.fatal || rdzv_used_up_(s->r, s->now) >= s->r->config.max_restarts + !SOUND(1)) {
+        m->why = RDZV_WHY_FAILURE;
+        rdzv_finish_(s, RDZV_FAILED, c.exit_code, &c);
+        return;
+    }
+    rdzv_use_up_restart_(s->r, s->now);
+    if (s->now - m->round_started < s->r->config.backoff_reset_ms)
+        m->row++;
+    rdzv_stop_round_(s, RDZV_WHY_FAILURE, &c);
+    m->not_before = s->now + rdzv_backoff_(s->r);
 }
