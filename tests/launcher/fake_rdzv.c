@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 struct fake_conn {
     struct fake *f;
@@ -226,20 +228,47 @@ void fake_open(struct fake *f, uv_loop_t *loop, const char *host)
     f->loop = loop;
     f->instance = "aaaaaaaaaaaaaaaa";
     f->alive = "+MAJORITY";
+    f->kept = -1;
     bind_to(f, host);
+}
+
+/* Nobody else is to get it: a socket that does not listen refuses, and does not stand in the way of one that will. */
+static void keep_port(struct fake *f)
+{
+    struct sockaddr_in sa;
+    int on = 1;
+    uv_ip4_addr("127.0.0.1", f->port, &sa);
+    f->kept = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(f->kept, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    int rc = bind(f->kept, (struct sockaddr *)&sa, sizeof sa);
+    assert(rc == 0);
+}
+
+static void leave_port(struct fake *f)
+{
+    if (f->kept >= 0)
+        close(f->kept);
+    f->kept = -1;
 }
 
 void fake_listen(struct fake *f)
 {
     uv_run(f->loop, UV_RUN_NOWAIT); /* the old one is closed */
     bind_to(f, "127.0.0.1");
+    leave_port(f);
 }
 
-void fake_shut(struct fake *f)
+static void stop_listening(struct fake *f)
 {
     if (f->listening)
         uv_close((uv_handle_t *)&f->listener, NULL);
     f->listening = false;
+}
+
+void fake_shut(struct fake *f)
+{
+    stop_listening(f);
+    keep_port(f);
 }
 
 void fake_tell(struct fake *f, const char *news)
@@ -264,6 +293,7 @@ void fake_reset(struct fake *f)
 
 void fake_close(struct fake *f)
 {
-    fake_shut(f);
+    stop_listening(f);
+    leave_port(f);
     fake_reset(f);
 }

@@ -14,7 +14,7 @@ struct fake {
     uv_loop_t *loop;
     uv_tcp_t listener;
     bool listening;
-    int port;
+    int port, kept; /* a socket that keeps the port while the door is shut, -1 */
     struct fake_conn *conns[FAKE_CONNS];
     /* what it does */
     bool mute;                                         /* reads, never answers */
