@@ -25,6 +25,7 @@
 #include "launcher/guardian.h"
 
 #define PATIENCE_MS 20000
+#define LEASE_MS 1500
 
 /* What the processes of a case tell each other. */
 static struct board {
@@ -119,12 +120,12 @@ static int leases_on(const struct guardian_link *l, int argc, char **argv)
     guardian_hold(l, dial());
     spawn();
     board->agent = getpid();
-    for (int i = 0; i < 100 && !board->go; i++) {
-        guardian_lease(l, clock_ms() + 300);
+    for (const int64_t end = clock_deadline(LEASE_MS + 500); clock_left(end);) {
+        guardian_lease(l, clock_ms() + LEASE_MS);
         usleep(10000);
     }
     guardian_lease(l, 0);
-    usleep(600000);
+    usleep((LEASE_MS + GUARDIAN_LATE_MS + 250) * 1000);
     return kill(board->worker, 0) == 0 ? 7 : 8;
 }
 
@@ -166,19 +167,26 @@ static int end_of(int fd)
     return why;
 }
 
-/* A process that is gone, or dead and not reaped. */
-static int dead(pid_t pid)
+/* As in /proc; 'X' where there is none. */
+static char state_of(pid_t pid)
 {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *f = fopen(path, "r");
     if (!f)
-        return 1;
+        return 'X';
     size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
     text[n] = '\0';
     const char *state = strrchr(text, ')');
-    return !state || state[2] == 'Z' || state[2] == 'X';
+    return state ? state[2] : 'X';
+}
+
+/* A process that is gone, or dead and not reaped. */
+static int dead(pid_t pid)
+{
+    const char state = state_of(pid);
+    return state == 'Z' || state == 'X';
 }
 
 static int code_of(pid_t pid)
@@ -269,10 +277,10 @@ static void a_stopped_agent_cannot_keep_its_workers(void **state)
     int fd = take();
     await(&board->agent);
     int64_t end = clock_deadline(PATIENCE_MS);
-    while (!dead(board->worker) && clock_left(end))
+    while ((!dead(board->worker) || state_of(board->agent) != 'T') && clock_left(end))
         usleep(1000);
     assert_true(dead(board->worker));
-    assert_false(dead(board->agent));
+    assert_int_equal(state_of(board->agent), 'T');
     board->go = 1;
     kill(board->agent, SIGCONT);
     assert_int_equal(code_of(guardian), 7);
