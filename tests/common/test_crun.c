@@ -228,6 +228,7 @@ static void buckets_hold_what_they_say(void **state)
 /* The first step begins before the library knows when; a checkpoint is no step. */
 static void steps_are_counted_by_their_time_and_phases_apart(void **state)
 {
+    const int64_t start = clock_ns();
     assert_int_equal(crun_init(&info), 0);
     crun_progress(1);
     assert_int_equal(steps_counted(), 0);
@@ -242,7 +243,7 @@ static void steps_are_counted_by_their_time_and_phases_apart(void **state)
     assert_int_equal(page->longest_ns[CRUN_PHASE_CHECKPOINT], page->phase_ns - entered);
     crun_progress(3);
     assert_int_equal(steps_counted(), 2);
-    assert_true(page->longest_ns[CRUN_PHASE_STEP] < page->longest_ns[CRUN_PHASE_CHECKPOINT]);
+    assert_true(page->longest_ns[CRUN_PHASE_STEP] <= clock_ns() - start - page->longest_ns[CRUN_PHASE_CHECKPOINT]);
     assert_string_equal(crun_phase_name(CRUN_PHASE_CLOSING), "closing");
     assert_string_equal(crun_phase_name((enum crun_phase)99), "unknown");
 }
