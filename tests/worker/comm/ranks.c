@@ -89,7 +89,7 @@ void ranks_run(struct ranks *w, rank_fn *fn, void *arg)
 bool ranks_have(const char *backend)
 {
     struct comm *c = NULL;
-    struct comm_options o = {.rank = 0, .world = 1, .timeout_ms = 1000, .name = "probe"};
+    struct comm_options o = {.rank = 0, .world = 1, .timeout_ms = 20000, .name = "probe"};
     if (comm_open(&c, backend, &o, NULL) < 0)
         return false;
     c->ops->close(c);

@@ -453,7 +453,7 @@ static void a_peer_that_aborts_ends_the_wait(void **state)
     ranks_open(&w, "local", 2, 20000);
     ranks_run(&w, wait_in_vain, NULL);
     assert_int_equal(w.rc[0], -ECONNRESET);
-    assert_in_range(w.took_ms[0], 0, 1000);
+    assert_in_range(w.took_ms[0], 0, 5000); /* not the 20000 it could wait */
     ranks_close(&w);
 }
 
