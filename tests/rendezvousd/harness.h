@@ -15,8 +15,8 @@ struct server_stats harness_stats(struct harness *h); /* asked on the server's t
 int client_open(int port);
 void client_send(int fd, const void *p, size_t n);
 void client_say(int fd, const char *text);
-void client_expect(int fd, const char *reply); /* exactly these bytes next, within 5 s */
-void client_expect_closed(int fd);             /* end of file or reset, within 5 s */
+void client_expect(int fd, const char *reply); /* exactly these bytes next, within 20 s */
+void client_expect_closed(int fd);             /* end of file or reset, within 20 s */
 void client_expect_silence(int fd, int ms);    /* nothing comes for so long */
 void client_talk(int fd, const char *say, const char *reply);
 

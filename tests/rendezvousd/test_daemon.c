@@ -20,8 +20,8 @@
 
 struct run {
     pid_t pid;
-    int out; /* its stdout and stderr */
-    char text[4096];
+    int out;          /* its stdout and stderr */
+    char text[16384]; /* more than --help says: it is read to the end */
     size_t n;
 };
 
