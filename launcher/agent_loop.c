@@ -169,6 +169,12 @@ void run_pump(struct run *r)
 
 /* --- the world --------------------------------------------------------------------------------------------------- */
 
+static bool is_stop(const struct run *r, int signo)
+{
+    const struct stops *s = &r->config->stops;
+    return signo == s->preempt || sigismember(&s->handled.set, signo);
+}
+
 /* A preemption notice, a wish to stop, or a word for the workers (SIGUSR1, SIGUSR2). */
 static void take_signal(struct run *r, const struct signalfd_siginfo *info)
 {
@@ -177,7 +183,7 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
     const bool typed = info->ssi_code == SI_QUEUE && info->ssi_int == GUARDIAN_TYPED;
     struct agent_event ev = {.kind = AGENT_SIGNAL, .signo = signo, .now_ms = clock_ms(), .typed = typed};
     ev.shared = typed && r->shares_terminal && (signo == SIGINT || signo == SIGQUIT);
-    if (signo != s->preempt && !sigismember(&s->handled.set, signo)) {
+    if (!is_stop(r, signo)) {
         group_forward(r->group, signo);
         events_signal(r, signo, "forwarded");
     } else if (r->done) {
@@ -391,9 +397,9 @@ static int open_parts(struct run *r, struct err *e)
 static void flush_output(struct run *r)
 {
     struct signalfd_siginfo info;
-    while (read(r->signal_fd, &info, sizeof info) == sizeof info) /* old news */
-        ;
-    logmux_flush(r->mux, FLUSH_MS, (const int[2]){r->signal_fd, r->link->guardian_fd});
+    while (read(r->signal_fd, &info, sizeof info) == sizeof info) /* of children that ended: old news */
+        r->hurry = r->hurry || is_stop(r, (int)info.ssi_signo);
+    logmux_flush(r->mux, r->hurry ? 0 : FLUSH_MS, (const int[2]){r->signal_fd, r->link->guardian_fd});
 }
 
 static void close_parts(struct run *r)

@@ -136,7 +136,7 @@ def test_what_a_finished_job_left_in_the_background_goes_too(crun):
 
 
 def test_an_agent_killed_as_it_makes_its_folder_leaves_none(crun):
-    p = crun.start("true", extra_env=preload("fault_mkdtemp"))
+    p = crun.start("true", extra_env={**preload("fault_signal"), "FAULT_SIGNAL_MKDTEMP": "9"})
     p.communicate(timeout=60)
     assert p.returncode == 137 and crun.leftovers() == []
 

@@ -3,10 +3,13 @@
 import collections
 import os
 import re
+import signal
 import subprocess
 import time
 
 import pytest
+
+from support import preload
 
 
 def test_four_ranks_of_ten_thousand_lines_arrive_whole(crun, worker):
@@ -192,12 +195,20 @@ def test_a_log_file_that_is_a_fifo_is_written_if_somebody_reads_it(crun):
 
 def test_a_signal_ends_the_wait_for_a_console_that_never_reads(crun, worker):
     # more than a pipe holds, less than crun queues
-    p = crun.start("--nproc_per_node", 1, "sh", "-c", f"python3 {worker} lines 2000; touch {crun.tmp}/written")
-    crun.wait_file("written")
-    crun.wait_processes(2)
+    p = crun.start("--nproc_per_node", 1, "--event-log", crun.tmp / "events", worker, "lines", 2000)
+    end = time.monotonic() + 60
+    while "job_ended" not in crun.wait_file("events"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
     time.sleep(0.2)
     assert p.poll() is None, "the output is not lost: somebody may still read it"
     p.terminate()
+    assert p.wait(timeout=60) == 0
+    p.communicate()
+
+
+def test_a_signal_just_before_that_wait_ends_it_too(crun, worker):
+    p = crun.start("--nproc_per_node", 1, worker, "lines", 2000, extra_env={**preload("fault_signal"), "FAULT_SIGNAL_RMDIR": str(int(signal.SIGTERM))})
     assert p.wait(timeout=60) == 0
     p.communicate()
 

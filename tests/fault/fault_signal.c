@@ -1,0 +1,34 @@
+/* A signal in a rare moment, for LD_PRELOAD: a process that
+ *
+ *   FAULT_SIGNAL_MKDTEMP=n   has just made its temporary folder
+ *   FAULT_SIGNAL_RMDIR=n     is about to remove a folder
+ *
+ * gets signal n then. */
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void get(const char *variable)
+{
+    const char *signo = getenv(variable);
+    if (signo)
+        raise(atoi(signo));
+}
+
+char *mkdtemp(char *template)
+{
+    char *(*real)(char *);
+    *(void **)&real = dlsym(RTLD_NEXT, "mkdtemp");
+    char *made = real(template);
+    get("FAULT_SIGNAL_MKDTEMP");
+    return made;
+}
+
+int rmdir(const char *path)
+{
+    int (*real)(const char *);
+    *(void **)&real = dlsym(RTLD_NEXT, "rmdir");
+    get("FAULT_SIGNAL_RMDIR");
+    return real(path);
+}
