@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 #include "launcher/bootstrap.h"
 #include "rendezvousd/front.h"
@@ -71,7 +72,8 @@ static int connect_to(int port)
     return -1;
 }
 
-static const char *answer(struct rig *r, int fd)
+/* What has come within some turns, or "nothing". */
+static const char *answer_by_now(struct rig *r, int fd)
 {
     static char text[512];
     turn(r);
@@ -79,6 +81,15 @@ static const char *answer(struct rig *r, int fd)
     if (n <= 0)
         return n == 0 || errno == ECONNRESET ? "the end" : "nothing";
     text[n] = 0;
+    return text;
+}
+
+static const char *answer(struct rig *r, int fd)
+{
+    const int64_t deadline = clock_deadline(20000);
+    const char *text;
+    while (strcmp(text = answer_by_now(r, fd), "nothing") == 0 && clock_left(deadline))
+        ;
     return text;
 }
 
@@ -99,7 +110,8 @@ static void who_comes_before_the_rounds_news_waits_for_it(void **state)
     start(&r, &many);
     const int fd = connect_to(prepare(&r));
     assert_true(fd >= 0);
-    assert_string_equal(ask(&r, fd, "PING\r\n"), "nothing");
+    send(fd, "PING\r\n", 6, MSG_NOSIGNAL);
+    assert_string_equal(answer_by_now(&r, fd), "nothing");
     use(&r, 1, 2);
     assert_string_equal(answer(&r, fd), "+PONG\r\n");
     close(fd);
@@ -143,7 +155,6 @@ static void keys_of_a_round_end_with_it(void **state)
 static void both_languages_are_spoken(void **state)
 {
     static const char handshake[] = "\x00\xce\xf7\x85\x3c\x0d\x01\x02\x03\x04";
-    char pong[4];
     struct rig r;
     (void)state;
     start(&r, &alone);
@@ -151,9 +162,7 @@ static void both_languages_are_spoken(void **state)
     use(&r, 1, 1);
     const int fd = connect_to(r.b.port);
     send(fd, handshake, sizeof handshake - 1, MSG_NOSIGNAL);
-    turn(&r);
-    assert_int_equal(recv(fd, pong, sizeof pong, MSG_DONTWAIT), 4);
-    assert_memory_equal(pong, "\1\2\3\4", 4);
+    assert_string_equal(answer(&r, fd), "\1\2\3\4");
     close(fd);
     finish(&r);
 }
