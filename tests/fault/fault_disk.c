@@ -3,10 +3,12 @@
  *
  *   FAULT_DISK_FSYNC_MS=n     fsync(2) of such a file takes n milliseconds longer
  *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) and its like to such a file fail with ENOSPC
+ *   FAULT_DISK_ROOM=n         the first n of these do not
  *   FAULT_DISK_ONLY=TEXT      instead of such files those whose paths hold TEXT */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,8 +45,9 @@ int fsync(int fd)
 
 static bool is_full(int fd)
 {
-    const char *full = getenv("FAULT_DISK_FULL");
-    if (!full || access(full, F_OK) != 0 || !is_ours(fd))
+    static atomic_int written;
+    const char *full = getenv("FAULT_DISK_FULL"), *room = getenv("FAULT_DISK_ROOM");
+    if (!full || access(full, F_OK) != 0 || !is_ours(fd) || (room && written++ < atoi(room)))
         return false;
     errno = ENOSPC;
     return true;
