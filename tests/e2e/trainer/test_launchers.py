@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from command_lines import free_port
 from metrics_file import losses
 from support import TRAINER
 
@@ -39,12 +40,6 @@ def run_ranks(command, environments):
     said = [p.communicate(timeout=120)[0] for p in ranks]
     assert [p.returncode for p in ranks] == [0] * len(ranks), said
     return said
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.mark.parametrize("launcher", ["mpirun.openmpi", "mpirun.mpich"])
