@@ -175,19 +175,33 @@ static bool is_stop(const struct run *r, int signo)
     return signo == s->preempt || sigismember(&s->handled.set, signo);
 }
 
+static bool is_typed(const struct signalfd_siginfo *info)
+{
+    return info->ssi_code == SI_QUEUE && info->ssi_int == GUARDIAN_TYPED;
+}
+
+/* The worker got it as well. */
+static bool is_shared(const struct run *r, const struct signalfd_siginfo *info)
+{
+    return is_typed(info) && r->shares_terminal && (info->ssi_signo == SIGINT || info->ssi_signo == SIGQUIT);
+}
+
 /* A preemption notice, a wish to stop, or a word for the workers (SIGUSR1, SIGUSR2). */
 static void take_signal(struct run *r, const struct signalfd_siginfo *info)
 {
     const int signo = (int)info->ssi_signo;
     const struct stops *s = &r->config->stops;
-    const bool typed = info->ssi_code == SI_QUEUE && info->ssi_int == GUARDIAN_TYPED;
-    struct agent_event ev = {.kind = AGENT_SIGNAL, .signo = signo, .now_ms = clock_ms(), .typed = typed};
-    ev.shared = typed && r->shares_terminal && (signo == SIGINT || signo == SIGQUIT);
+    struct agent_event ev = {.kind = AGENT_SIGNAL,
+                             .signo = signo,
+                             .now_ms = clock_ms(),
+                             .typed = is_typed(info),
+                             .shared = is_shared(r, info)};
     if (!is_stop(r, signo)) {
         group_forward(r->group, signo);
         events_signal(r, signo, "forwarded");
     } else if (r->done) {
         r->hurry = true;
+        r->drops_console = r->drops_console || !ev.shared;
     } else {
         if (signo == s->preempt)
             ev.kind = AGENT_PREEMPTED;
@@ -398,8 +412,8 @@ static void flush_output(struct run *r)
 {
     struct signalfd_siginfo info;
     while (read(r->signal_fd, &info, sizeof info) == sizeof info) /* of children that ended: old news */
-        r->hurry = r->hurry || is_stop(r, (int)info.ssi_signo);
-    logmux_flush(r->mux, r->hurry ? 0 : FLUSH_MS, (const int[2]){r->signal_fd, r->link->guardian_fd});
+        r->drops_console = r->drops_console || (is_stop(r, (int)info.ssi_signo) && !is_shared(r, &info));
+    logmux_flush(r->mux, r->drops_console ? 0 : FLUSH_MS, (const int[2]){r->signal_fd, r->link->guardian_fd});
 }
 
 static void close_parts(struct run *r)

@@ -52,7 +52,8 @@ struct run {
     bool refused;         /* the rendezvous does not take this node, and that is said */
     bool shares_terminal; /* with its one worker */
     bool preempted;       /* a preemption notice came */
-    bool hurry;           /* a stop signal came after the end: wait for nobody */
+    bool hurry;           /* a stop signal came after the end: wait for no other node */
+    bool drops_console;   /* nor for the console: it was not the worker's too, which may have died of it */
     struct logmux *mux;
     struct group *group;
     struct hang_watch *hang;  /* NULL: not watched */
