@@ -18,10 +18,8 @@ import pytest
 from crun_run import CRUN
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "elastic"))
 sys.path.insert(0, str(HERE.parents[1] / "fault"))
 import netns  # noqa: E402
-from cluster import free_port  # noqa: E402
 
 # Names with a user are never this machine, and all of them are reached at once.
 ONE, TWO = "one@127.0.0.1", "two@127.0.0.1"
@@ -120,9 +118,27 @@ def test_a_host_without_crun_and_one_without_the_folder_are_told(crun, ssh):
     assert rc != 0 and "crun: --rsh: " in err and "/no/such/ssh" in err
 
 
+def run_until_said(crun, text, *args):
+    """-> exit code and output of a crun whose workers wait for the file `said`, made when crun has said this."""
+    with open(crun.tmp / "err", "w") as err:
+        p = crun.start(*args, stderr=err)
+    end = time.monotonic() + 60
+    while text not in (crun.tmp / "err").read_text() and p.poll() is None:
+        assert time.monotonic() < end, (crun.tmp / "err").read_text()
+        time.sleep(0.01)
+    (crun.tmp / "said").touch()
+    out, _ = p.communicate(timeout=90)
+    assert crun.processes() == []
+    return p.returncode, out.decode(), (crun.tmp / "err").read_text()
+
+
+WORLD = "until [ -e $TMPDIR/said ]; do sleep 0.02; done; echo world $WORLD_SIZE"
+
+
 def test_too_few_hosts_are_no_matter_where_fewer_suffice(crun, ssh):
-    rc, out, err = crun.run("-H", f"{ONE},down", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.1", "--rsh", ssh, "sh", "-c", "echo world $WORLD_SIZE")
-    assert rc == 0 and "world 1" in out and "host down cannot be reached" in err, err
+    said = "host down cannot be reached"
+    rc, out, err = run_until_said(crun, said, "-H", f"{ONE},down", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.1", "--rsh", ssh, "sh", "-c", WORLD)
+    assert rc == 0 and "world 1" in out and said in err, err
 
 
 def odd_ssh(crun, ssh, case):
@@ -172,11 +188,12 @@ def test_a_host_whose_crun_cannot_start_is_not_waited_for(crun, ssh):
 
 @pytest.mark.parametrize("slow", [ONE, TWO])
 def test_a_host_without_the_program_is_no_matter_where_fewer_suffice(crun, ssh, slow):
-    rsh = program_of_each(crun, ssh, None, b"echo world $WORLD_SIZE")
+    rsh = program_of_each(crun, ssh, None, WORLD.encode())
     path = pathlib.Path(rsh)
     path.write_text(path.read_text().replace("case", f"[ $1 = {slow} ] && sleep 0.5\ncase", 1))
-    rc, out, err = crun.run("-H", f"{ONE},{TWO}", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.5", "--rsh", rsh, "prog")
-    assert (rc, "world 1" in out, "program 'prog' is not found" in err) == (0, True, True), err
+    said = "program 'prog' is not found"
+    rc, out, err = run_until_said(crun, said, "-H", f"{ONE},{TWO}", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.5", "--rsh", rsh, "prog")
+    assert (rc, "world 1" in out, said in err) == (0, True, True), err
 
 
 def test_a_login_script_may_print_half_a_line(crun, ssh):
@@ -290,30 +307,40 @@ def test_the_end_of_a_connection_stops_the_agent_there(crun, far_side, end):
     crun.wait_processes_gone(10)
 
 
+def of(pid, name):
+    """A file of /proc, empty once the process has gone."""
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
+
+
+def on_two(crun):
+    return [pid for pid in crun.processes() if f"FAKE_HOST={TWO}".encode() in of(pid, "environ")]
+
+
 def test_a_host_that_is_lost_is_told(crun, ssh):
-    p = up(crun, ssh, "--rdzv-conf", "keep_alive_interval=0.2", "sh", "-c", UP)
-    killed = [pid for pid in crun.processes() if b"remote-agent" in open(f"/proc/{pid}/cmdline", "rb").read()
-              and f"FAKE_HOST={TWO}".encode() in open(f"/proc/{pid}/environ", "rb").read()]
-    os.kill(min(killed), signal.SIGKILL)
+    p = up(crun, ssh, "--rdzv-conf", "keep_alive_interval=0.5", "sh", "-c", UP)
+    halves = [pid for pid in on_two(crun) if b"remote-agent" in of(pid, "cmdline")]
+    guardian, = [pid for pid in halves if crun.agent_of(pid) in halves]
+    os.kill(guardian, signal.SIGKILL)
     out, err = p.communicate(timeout=90)
     assert f"crun: host {TWO} is lost: {ssh} killed by SIGKILL\n" in err.decode(), err
     assert p.returncode not in (0, 255) and crun.processes() == []
 
 
 def test_a_host_whose_ssh_hangs_later_is_lost(crun, ssh):
-    p = up(crun, ssh, "--rdzv-conf", "keep_alive_interval=0.2", "sh", "-c", UP)
-    for pid in crun.processes():
+    p = up(crun, ssh, "--rdzv-conf", "keep_alive_interval=0.4", "sh", "-c", UP)
+    for pid in on_two(crun):
         with contextlib.suppress(OSError):
-            if f"FAKE_HOST={TWO}".encode() in open(f"/proc/{pid}/environ", "rb").read():
-                os.kill(pid, signal.SIGSTOP)
+            os.kill(pid, signal.SIGSTOP)
     out, err = p.communicate(timeout=90)
-    assert f"crun: host {TWO} is lost: nothing was heard of it for 6 s\n" in err.decode(), err
+    assert f"crun: host {TWO} is lost: nothing was heard of it for 12 s\n" in err.decode(), err
     assert p.returncode not in (0, 255) and b"\006" not in out + err
     crun.wait_processes_gone(30)
 
 
 def test_a_silent_host_is_not_lost(crun, ssh):
-    rc, out, err = crun.run("-H", TWO, "--rsh", ssh, "--rdzv-conf", "keep_alive_interval=0.05,keep_alive_max_attempt=1", "sleep", "3")
+    rc, out, err = crun.run("-H", TWO, "--rsh", ssh, "--rdzv-conf", "keep_alive_interval=0.2,keep_alive_max_attempt=1", "sleep", "5")
     assert rc == 0 and "lost" not in err and "\006" not in out + err, err
 
 
@@ -413,7 +440,7 @@ def test_a_real_ssh(crun):
     sshd, keygen = shutil.which("sshd", path="/usr/sbin:/usr/bin"), shutil.which("ssh-keygen")
     if not sshd or not keygen or not shutil.which("ssh"):
         pytest.skip("no sshd here")
-    tmp, port = crun.tmp, free_port()
+    tmp, port = crun.tmp, crun.port()
     for name in ("host", "user"):
         subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(tmp / name)], check=True, timeout=30)
     (tmp / "authorized").write_text((tmp / "user.pub").read_text())
@@ -433,14 +460,15 @@ def test_a_real_ssh(crun):
             time.sleep(0.1)
         user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
         mark, value = crun.mark.split("=")
-        rc, out, err = crun.run("-H", f"{user}@127.0.0.1:2", "--rsh", ssh, "-x", f"{mark}={value}", "-x", "A=1 2", "sh", "-c", 'echo "$RANK $A $SSH_CONNECTION"; [ $RANK = 0 ] || exit 9')
+        show = f'echo "$RANK $A $SSH_CONNECTION"; [ $RANK = 0 ] && exec touch {tmp}/said; until [ -e {tmp}/said ]; do sleep 0.02; done; exit 9'
+        rc, out, err = crun.run("-H", f"{user}@127.0.0.1:2", "--rsh", ssh, "-x", f"{mark}={value}", "-x", "A=1 2", "sh", "-c", show)
         assert rc == 9 and re.search(r"\]: 0 1 2 127\.0\.0\.1 ", out), (out, err)
         p = crun.start("-H", f"{user}@127.0.0.1", "--rsh", ssh, "-x", f"{mark}={value}", "sh", "-c", f"touch {tmp}/up; sleep 61")
         crun.wait_file("up")
         p.kill()
         p.communicate(timeout=60)
         end = time.monotonic() + 60
-        while any(pid != daemon.pid and b"sshd" not in open(f"/proc/{pid}/comm", "rb").read() for pid in crun.processes()):
+        while any(pid != daemon.pid and (comm := of(pid, "comm")) and b"sshd" not in comm for pid in crun.processes()):
             assert time.monotonic() < end, "the far side outlives crun"
             time.sleep(0.05)
     finally:
