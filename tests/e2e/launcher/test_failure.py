@@ -29,7 +29,8 @@ def test_restarts_are_counted_and_every_rank_is_told(crun):
     ])
     ports = [{l[1] for l in lines if l[0].startswith(f"round {r} ")} for r in (1, 2, 3)]
     assert all(len(p) == 1 for p in ports) and ports[0] != ports[1] != ports[2]
-    assert len(re.findall(r"restart 1/3 \(rank 1 exited with code 5\): detect .* ms, stop .* ms, rendezvous .* ms, spawn .* ms", err)) == 1
+    took, = re.findall(r"restart 1/3 \(rank 1 exited with code 5\): detect .* ms, stop (.*) ms, rendezvous .* ms, spawn .* ms", err)
+    assert float(took) > 0, "to stop rank 0 takes some time"
     assert "restart 2/3" in err and "restart 3/3" not in err and "failed:" not in err
 
 
@@ -59,7 +60,7 @@ def test_every_restart_has_one_line_however_short_it_is(crun, again):
     assert [f[0] for f in found] == ["1", "2"] and err.count("restart ") == 2, err
     for f in found:
         assert all(float(x) < 5000 for x in f[1:]), err
-        assert float(f[2]) > 0 and float(f[4]) > 0, "to clear four processes away, and to start four, takes some time"
+        assert float(f[4]) > 0, "to start four processes takes some time"
 
 
 def test_when_restarts_are_used_up_the_last_culprits_code_is_returned(crun):
@@ -94,11 +95,10 @@ def test_of_two_deaths_seen_at_once_the_first_is_the_culprit(crun):
     p = crun.start("--nproc_per_node", 4, "sh", "-c", f"cd {crun.tmp}; echo $$ > p$RANK; mv p$RANK pid-$RANK; exec sleep 100")
     pids = [int(crun.wait_file(f"pid-{r}")) for r in range(4)]
     agent = crun.agent_of(p.pid)
-    os.kill(agent, signal.SIGSTOP)
-    for rank, signo in (2, signal.SIGSEGV), (0, signal.SIGKILL):
-        os.kill(pids[rank], signo)
-        crun.wait_state(pids[rank], "Z")
-    os.kill(agent, signal.SIGCONT)
+    with crun.stopped(agent):
+        for rank, signo in (2, signal.SIGSEGV), (0, signal.SIGKILL):
+            os.kill(pids[rank], signo)
+            crun.wait_state(pids[rank], "Z")
     _, err = p.communicate(timeout=60)
     assert p.returncode == 139, err
     assert b"culprit   rank 2" in err and b"then      rank 0" in err and b"rank 1" not in err and b"rank 3" not in err
@@ -112,7 +112,7 @@ def test_workers_that_ignore_sigterm_are_killed_after_the_grace(crun, worker):
     _, err = p.communicate(timeout=60)
     took = time.monotonic() - start
     assert p.returncode == 137
-    assert 0.45 < took < 10, took
+    assert 0.45 < took < 20, took
     assert b"did not end within 0.5 s" in err
     assert crun.processes() == []
 
@@ -174,7 +174,7 @@ def test_a_second_sigint_kills_at_once(crun, worker):
     for r in (0, 1):
         crun.wait_file(f"ready-{r}")
     p.send_signal(signal.SIGINT)
-    time.sleep(0.1)
+    time.sleep(0.02)
     p.send_signal(signal.SIGINT)  # timeout(1) signals crun, then its group: one wish
     time.sleep(1.3)
     assert p.poll() is None, "the first one waits for the workers"
@@ -213,10 +213,12 @@ def test_a_requeue_that_another_worker_does_not_obey_is_named(crun):
 
 
 def test_an_ignored_sighup_stays_ignored(crun):
-    p = crun.start("sh", "-c", f"touch {crun.tmp}/up; sleep 0.4; echo end",
+    p = crun.start("sh", "-c", f"touch {crun.tmp}/up; until [ -e {crun.tmp}/go ]; do sleep 0.02; done; echo end",
                    preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     crun.wait_file("up")
     p.send_signal(signal.SIGHUP)
+    time.sleep(0.2)
+    (crun.tmp / "go").touch()
     out, _ = p.communicate(timeout=60)
     assert p.returncode == 0 and b"end" in out
 
