@@ -106,12 +106,20 @@ static void a_process_goes_on_after_its_stacks_were_saved(void **state)
     atomic_bool cancel = false;
     struct err e = {0};
     siginfo_t info = {0};
+    int ready[2];
+    char word;
     close(mkstemp(path));
+    assert_int_equal(pipe(ready), 0);
     const pid_t pid = fork();
     if (pid == 0) {
+        ssize_t ignored = write(ready[1], "x", 1);
+        (void)ignored;
         pause();
         _exit(1);
     }
+    assert_int_equal(read(ready[0], &word, 1), 1); /* it runs: half a second is enough to stop it */
+    close(ready[0]);
+    close(ready[1]);
     const struct stacks_request r = {.path = path, .head = "rank 0", .pid = pid, .cancel = &cancel};
     assert_int_equal(stacks_save(&r, &e), 0);
     assert_int_equal(tracer_of(pid), 0);
