@@ -1,4 +1,5 @@
 """What is defined not to depend on the number of ranks does not, and a killed run goes on bit for bit."""
+import pathlib
 import signal
 import subprocess
 import time
@@ -84,6 +85,14 @@ def test_accumulated_parts_are_ranks_with_statistics_of_their_own(shapes, tmp_pa
 EVERYTHING = ["--opt-level", "O1", "--accumulate", 2, "--ema", 0.9, "--lr", 0.01, "--clip-grad-norm", 2, "--checkpoint-every", 3]
 
 
+def command_lines():
+    for p in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield p.read_bytes()
+        except OSError:
+            pass
+
+
 def kill_after_a_checkpoint(argv, out):
     """SIGKILL to the whole job once it has written a checkpoint."""
     p = subprocess.Popen([str(a) for a in argv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -93,6 +102,9 @@ def kill_after_a_checkpoint(argv, out):
         time.sleep(0.01)
     p.send_signal(signal.SIGKILL)
     p.wait(timeout=30)
+    while any(str(out).encode() in line for line in command_lines()):  # its ranks, which die a little later
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("ref", marks=pytest.mark.slow)])
