@@ -104,8 +104,8 @@ def test_a_row_that_fails_loses_no_other(bench):
 
 
 def test_a_row_that_hangs_costs_no_more_than_the_budget(bench):
-    rc, out, found, seconds = bench("--budget", 12, **{"hangs": ["resnet50 tf32 256"]})
-    assert rc == 1 and seconds < 40
+    rc, out, found, seconds = bench("--budget", 20, **{"hangs": ["resnet50 tf32 256"]})
+    assert rc == 1 and seconds < 50
     assert len(found["rows"]) == 2 and len(found["cut"]) == 27
     assert "resnet152 tf32 64" in found["cut"] and any("gave no answer within" in f for f in found["failed"])
     assert found["profile"] and found["trainer"]["resnet50 synthetic"] == 4000

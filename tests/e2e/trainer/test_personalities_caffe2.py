@@ -84,8 +84,7 @@ def test_two_machines_meet_in_a_redis_whose_run_id_was_used_before(dbs, tmp_path
     port = free_port()
     redis = subprocess.Popen(["redis-server", "--port", str(port), "--save", ""], stdout=subprocess.PIPE, text=True)
     try:
-        while "Ready to accept" not in redis.stdout.readline():
-            pass
+        assert any("Ready to accept" in line for line in redis.stdout)
         first = shards(tmp_path, dbs, f"--redis_host 127.0.0.1 --redis_port {port}", "run")
         assert shards(tmp_path, dbs, f"--redis_host 127.0.0.1 --redis_port {port}", "run") == first
     finally:
