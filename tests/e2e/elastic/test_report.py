@@ -153,7 +153,7 @@ def test_without_group_rank_0_a_node_reports_for_itself(cluster):
 
 
 def test_a_node_that_stands_still_for_a_moment_is_heard(cluster):
-    nodes = start(cluster, """while [ ! -e go ]; do sleep 0.02; done; [ $RANK = 1 ] && exec sleep 60; exit 4""")
+    nodes = start(cluster, "while [ ! -e go ]; do sleep 0.02; done; exit $((4 + RANK))")
     pids = [cluster.out / f"pid-{r}" for r in (0, 1)]
     wait("the workers", lambda: all(p.exists() for p in pids))
     agent = nodes[1].agent()
@@ -162,8 +162,9 @@ def test_a_node_that_stands_still_for_a_moment_is_heard(cluster):
     wait("the failure", lambda: not os.path.exists(f"/proc/{int(pids[0].read_text())}"))
     time.sleep(1.5)
     os.kill(agent, signal.SIGCONT)
-    (rc, text), (rc1, _) = end(nodes)
-    assert (rc, rc1) == (4, 4) and "culprit   rank 0 " in text and "unheard" not in text, text
+    (rc, text), (rc1, second) = end(nodes)
+    assert (rc, rc1) == (4, 4) and "culprit   rank 0 " in text and "then      rank 1 " in text and "unheard" not in text, text
+    assert "culprit" not in second and second.count("the job failed: rank 0 on ") == 1, second
 
 
 def test_each_restart_has_its_line_where_no_worker_failed(cluster):
