@@ -34,6 +34,7 @@ static struct run begin(char *const argv[])
     if (r.pid == 0) {
         dup2(p[1], 1);
         dup2(p[1], 2);
+        signal(SIGINT, SIG_DFL); /* ignored where a shell runs us in the background */
         execvp(argv[0], argv);
         _exit(127);
     }
