@@ -420,12 +420,19 @@ static void report(struct run *r, cJSON *all)
         write_twin(r, &job, all);
 }
 
+/* This node has left: if the round fails yet, it has nothing to tell. */
+static void take_leave(struct run *r, const cJSON *nothing)
+{
+    if (nothing && r->end.kind == RDZV_NEWS_END && r->end.round == r->round.round && r->round.group_rank > 0)
+        told(r, nothing);
+}
+
 void failure_share_report(struct run *r)
 {
-    if (r->unspawned && !is_shared(r)) /* that is said, and concerns nobody else */
-        return;
     cJSON *all = cJSON_CreateArray();
-    if (all)
+    if (r->unspawned && !is_shared(r)) /* that is said, and concerns nobody else */
+        take_leave(r, all);
+    else if (all)
         report(r, all);
     else
         say_failure(r);
