@@ -13,9 +13,6 @@ import pytest
 
 from crun_run import BUILD
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "elastic"))
-from cluster import free_port  # noqa: E402
-
 LIBCRUN = os.path.join(BUILD, "common", "libcrun.so.0")
 WORKER = pathlib.Path(__file__).with_name("step_worker.py")
 PTRACE_SEIZE, PTRACE_DETACH, PTRACE_INTERRUPT = 0x4206, 17, 0x4207
@@ -75,9 +72,9 @@ def test_a_stopped_worker_is_noticed_saved_and_restarted(crun, start):
     at, m = c.wait(r"rank 2 has stood at step (\d+) for ([\d.]+) s, stopped by a signal; all others wait at step (\d+)")
     assert int(m[3]) - int(m[1]) in (0, 1)  # 1: it had come to the barrier, and was stopped before it heard the answer
     assert c.end() == 0, c.text()
-    # what p99 crun saw is not known here to the millisecond: the bound is the default's, and a second for a busy machine
+    # what p99 crun saw is not known here to the millisecond: the bound is the default's, and some seconds for a busy machine
     print(f"p99 {1000 * p99:.1f} ms, noticed {at - begun:.3f} s after SIGSTOP (3 x p99 + 1 s = {3 * p99 + 1:.3f} s)")
-    assert at - begun < 3 * p99 + 1 + 1
+    assert at - begun < 3 * p99 + 1 + 5
     assert re.search(r"restart 1/1 \(rank 2 hung at step \d+\): detect", c.text()), c.text()
     files = sorted((logs / "h" / "round-1").glob("hang-rank-*.txt"))
     assert [f.name for f in files] == [f"hang-rank-{r}.txt" for r in range(4)]
@@ -94,11 +91,12 @@ def test_a_stopped_worker_is_noticed_saved_and_restarted(crun, start):
 
 def test_a_hang_without_restarts_left_is_exit_code_124(crun, start):
     log = crun.tmp / "events.jsonl"
-    c = start("--nproc_per_node", 2, "--hang-timeout", "1", "--event-log", log, WORKER, 10, 1, 250)
+    c = start("--nproc_per_node", 2, "--hang-timeout", "3", "--event-log", log, WORKER, 10, 1, 250)
     assert c.end() == 124, c.text()
     hang, = [e for e in map(json.loads, log.read_text().splitlines()) if e["event"] == "hang"]
     assert "all 2 stand at step 250" in hang["text"]
-    assert re.search(r"no rank has progressed for 1\.\d s: all 2 stand at step 250", c.text()), c.text()
+    said = re.search(r"no rank has progressed for (\d+\.\d) s: all 2 stand at step 250", c.text())
+    assert said and 3 <= float(said[1]) < 10, c.text()
     assert f"crun: {WORKER} failed: all ranks of a node hung at step 250\n" in c.text()
     assert re.search(r"^  culprit   rank (\d) .*\n(.*\n)*  then      rank (?!\1)\d \(pid \d+\) hung at step 250, ", c.text(), re.M), c.text()
     assert "until crun ends; --log-dir keeps it" in c.text()
@@ -107,7 +105,7 @@ def test_a_hang_without_restarts_left_is_exit_code_124(crun, start):
 
 def test_a_job_that_ends_by_a_hang_is_reported(crun, start):
     logs = crun.tmp / "logs"
-    c = start("--nproc_per_node", 3, "--hang-timeout", "1", "--log-dir", logs, "--run-id", "h", "sh", "-c", f'echo "last words of $RANK" >&2; exec {sys.executable} {WORKER} 10')
+    c = start("--nproc_per_node", 3, "--hang-timeout", "3", "--log-dir", logs, "--run-id", "h", "sh", "-c", f'echo "last words of $RANK" >&2; exec {sys.executable} {WORKER} 10')
     pids, _ = ready(crun, 3)
     os.kill(pids[1], signal.SIGSTOP)
     assert c.end() == 124, c.text()
@@ -123,8 +121,8 @@ def test_a_job_that_ends_by_a_hang_is_reported(crun, start):
 
 
 def test_a_hang_on_another_node_is_reported_by_group_rank_0(crun, start):
-    where = f"127.0.0.1:{free_port()}"
-    nodes = [start("--nnodes", 2, "--node-rank", i, "--rdzv-endpoint", where, "--rdzv-id", "h", "--nproc_per_node", 2, "--hang-timeout", ["off", "1"][i],
+    where = f"127.0.0.1:{crun.port()}"
+    nodes = [start("--nnodes", 2, "--node-rank", i, "--rdzv-endpoint", where, "--rdzv-id", "h", "--nproc_per_node", 2, "--hang-timeout", ["off", "3"][i],
                    "--failure-file", crun.tmp / "why.json", WORKER, 10) for i in range(2)]
     pids, _ = ready(crun, 4)
     os.kill(pids[3], signal.SIGSTOP)
@@ -139,7 +137,7 @@ def test_all_threads_are_stopped_for_their_stacks(crun, start):
     crun.env["THREADS"] = "30"
     for attempt in "abc":
         logs = crun.tmp / attempt
-        c = start("--nproc_per_node", 3, "--hang-timeout", "1", "--log-dir", logs, "--run-id", "h", WORKER, 10, 1, 250)
+        c = start("--nproc_per_node", 3, "--hang-timeout", "3", "--log-dir", logs, "--run-id", "h", WORKER, 10, 1, 250)
         assert c.end() == 124, c.text()
         texts = [f.read_text() for f in (logs / "h" / "round-1").glob("hang-rank-*.txt")]
         assert [len(re.findall(r"^thread ", text, re.M)) for text in texts] == [31] * 3, texts
@@ -159,16 +157,16 @@ def test_off_is_off(crun, start):
 
 
 def test_a_stop_of_crun_with_its_workers_is_no_hang(crun, start):
-    c = start("--nproc_per_node", 2, "--hang-timeout", "1", WORKER, 10)
+    c = start("--nproc_per_node", 2, "--hang-timeout", "2", WORKER, 10)
     pids, _ = ready(crun, 2)
     everybody = [c.p.pid, crun.agent_of(c.p.pid), *pids]
     for pid in everybody:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(2.5)
+    time.sleep(4)
     for pid in everybody:
         os.kill(pid, signal.SIGCONT)
     with pytest.raises(AssertionError):
-        c.wait("has stood|no rank", 2.5)
+        c.wait("has stood|no rank", 4)
     os.kill(pids[1], signal.SIGSTOP)  # and then it still looks
     c.wait("rank 1 has stood at step .* stopped by a signal")
     assert c.end() == 124
@@ -177,7 +175,7 @@ def test_a_stop_of_crun_with_its_workers_is_no_hang(crun, start):
 def test_a_worker_with_a_debugger_is_no_hang(crun, start):
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-    c = start("--nproc_per_node", 2, "--hang-timeout", "1", WORKER, 10)
+    c = start("--nproc_per_node", 2, "--hang-timeout", "2", WORKER, 10)
     pids, _ = ready(crun, 2)
     if libc.ptrace(PTRACE_SEIZE, pids[0], None, None) != 0:
         c.p.kill()
@@ -186,17 +184,17 @@ def test_a_worker_with_a_debugger_is_no_hang(crun, start):
     libc.ptrace(PTRACE_INTERRUPT, pids[0], None, None)
     os.waitpid(pids[0], 0x40000000)  # __WALL
     with pytest.raises(AssertionError):
-        c.wait("has stood|no rank", 3)
+        c.wait("has stood|no rank", 5)
     assert libc.ptrace(PTRACE_DETACH, pids[0], None, None) == 0
     with pytest.raises(AssertionError):
-        c.wait("has stood|no rank", 1.5)
+        c.wait("has stood|no rank", 3)
     os.kill(pids[0], signal.SIGSTOP)
     c.wait("rank 0 has stood")
     assert c.end() == 124
 
 
 def test_a_time_that_nobody_keeps_is_said_to_have_no_effect(crun):
-    rc, _, err = crun.run("--hang-timeout", "500ms", "sleep", "1.5")
+    rc, _, err = crun.run("--hang-timeout", "500ms", "sleep", "3")
     assert rc == 0
     assert err.count("--hang-timeout 0.5 has no effect: no worker has called crun_init() of libcrun") == 1, err
     assert "hang" not in crun.run("sleep", "1")[2]
