@@ -14,8 +14,6 @@ import pytest
 from crun_run import BUILD, CRUN, REPO
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "elastic"))
-from cluster import free_port  # noqa: E402
 
 TORCHRUN = """nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone max-restarts monitor-interval start-method
 event-log-handler role module no-python run-path log-dir redirects tee local-ranks-filter duplicate-stdout-filters duplicate-stderr-filters
@@ -117,7 +115,7 @@ def two_nodes(crun, *common, each=((), ()), secret="--insecure", env=None, show=
 
 @row("nnodes", "rdzv-endpoint", "rdzv-backend", "run-id")
 def nodes_meet(crun):
-    lines = two_nodes(crun, "--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "meet")
+    lines = two_nodes(crun, "--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{crun.port()}", "--rdzv_id", "meet")
     assert [line.split()[0] for line in lines] == ["0/2", "1/2"]
     assert {line.split()[2] for line in lines} == {"meet"}
     rc, _, err = crun.run("--rdzv-backend", "etcd", "true")
@@ -126,7 +124,7 @@ def nodes_meet(crun):
 
 @row("node-rank", "master-addr", "master-port")
 def static_nodes(crun):
-    port = free_port()
+    port = crun.port()
     show = "echo $GROUP_RANK $ROLE $MASTER_ADDR:$MASTER_PORT"
     each = [("--node_rank", 1, "--role", "second"), ("--node_rank", 0, "--role", "first")]
     lines = two_nodes(crun, "--master_addr", "127.0.0.1", "--master_port", port, each=each, show=show.replace("ROLE", "ROLE_NAME"))
@@ -136,13 +134,13 @@ def static_nodes(crun):
 @row("local-addr", "iface")
 def addresses(crun):
     for option in (("--local_addr", "127.0.0.1"), ("--iface", "lo")):
-        lines = two_nodes(crun, "--rdzv_endpoint", f"localhost:{free_port()}", *option)
+        lines = two_nodes(crun, "--rdzv_endpoint", f"localhost:{crun.port()}", *option)
         assert {line.split()[1].split(":")[0] for line in lines} == {"127.0.0.1"}
 
 
 @row("rdzv-conf")
 def join_timeout(crun):
-    rc, _, err = crun.run("--insecure", "--nnodes", 2, "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_conf",
+    rc, _, err = crun.run("--insecure", "--nnodes", 2, "--rdzv_endpoint", f"127.0.0.1:{crun.port()}", "--rdzv_conf",
                           "join_timeout=1", "true")
     assert rc == 69, err
 
@@ -150,7 +148,7 @@ def join_timeout(crun):
 @row("rdzv-tls")
 def tls(crun):
     """Who may talk TLS only hosts nothing, and finds nothing here."""
-    rc, _, err = crun.run("--insecure", "--rdzv_tls", "--nnodes", 2, "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_conf",
+    rc, _, err = crun.run("--insecure", "--rdzv_tls", "--nnodes", 2, "--rdzv_endpoint", f"127.0.0.1:{crun.port()}", "--rdzv_conf",
                           "join_timeout=1", "true")
     assert rc == 69 and "cannot reach" in err, err
 
@@ -160,7 +158,7 @@ def insecure(crun):
     for secret, made in (("--insecure", False), ("", True)):
         home = crun.tmp / f"home{made}"
         home.mkdir()
-        two_nodes(crun, "--rdzv_endpoint", f"127.0.0.1:{free_port()}", secret=secret, env={"HOME": str(home)})
+        two_nodes(crun, "--rdzv_endpoint", f"127.0.0.1:{crun.port()}", secret=secret, env={"HOME": str(home)})
         assert (home / ".config" / "crun" / "token").exists() == made
 
 
