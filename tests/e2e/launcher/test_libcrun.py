@@ -28,7 +28,7 @@ def c_worker(tmp_path_factory):
     return [out]
 
 
-def wait_for_steps(crun, workers=1, seconds=30):
+def wait_for_steps(crun, workers=1, seconds=60):
     """Until all workers ignore or await SIGTERM. -> their process ids by rank"""
     end = time.monotonic() + seconds
     while True:
