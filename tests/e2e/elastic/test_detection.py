@@ -242,14 +242,14 @@ def test_an_agent_that_is_stopped_loses_its_workers_meanwhile(cluster, stamps):
 def test_a_daemon_that_is_killed_and_restarted_restarts_no_worker(cluster, stamps):
     port, state = free_port(), cluster.tmp / "state"
     first = daemon_at(cluster, "--state-dir", state, port=port)
-    args = ["--nnodes", "3", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", STEADY]
+    args = ["--nnodes", "3", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", DEFAULTS]
     nodes = [cluster.node(*args, program=STAMP) for _ in range(3)]
     one, _ = stamps.wait_round(3)
     first.kill()
     first.wait()
-    time.sleep(4)  # almost twice the silence that would fence
+    time.sleep(5)  # more than the silence that would fence, and the kill's second
     daemon_at(cluster, "--state-dir", state, port=port)
-    time.sleep(3)
+    time.sleep(4)
     now = time.monotonic()
     rounds = stamps.read()
     assert list(rounds) == [one], texts(nodes)
