@@ -660,7 +660,8 @@ static void a_round_outlives_its_daemon_while_the_majority_is_there(void **state
 {
     (void)state;
     fear_silence();
-    rig->o.heartbeat_ms = SILENCE_MS / 2; /* a late answer is no reason to ask the others */
+    rig->o.job.silence_ms = 2 * SILENCE_MS;
+    rig->o.heartbeat_ms = SILENCE_MS; /* a late answer is no reason to ask the others */
     rig->o.daemon_grace_ms = 60000;
     run_a_round();
     fake_shut(&rig->f);
@@ -697,6 +698,7 @@ static void a_majority_that_is_lost_later_counts_from_then(void **state)
 {
     (void)state;
     fear_silence();
+    rig->o.heartbeat_ms = 5 * HEARTBEAT_MS; /* a dial takes no longer */
     rig->o.daemon_grace_ms = 60000;
     run_a_round();
     fake_shut(&rig->f);
@@ -739,6 +741,7 @@ static void group_rank_0_counts_for_itself(void **state)
 {
     (void)state;
     fear_silence();
+    rig->o.heartbeat_ms = 5 * HEARTBEAT_MS;
     rig->o.daemon_grace_ms = 60000;
     open_client();
     join();
