@@ -52,7 +52,7 @@ def command(data, out, *args, world=1, device="ref", batch=10, steps=STEPS):
 
 
 def train(*args, **kw):
-    p = run(*command(*args, **kw))
+    p = run(*command(*args, **kw), timeout=300)
     assert p.returncode == 0, p.stdout + p.stderr
     return p
 
