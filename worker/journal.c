@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "worker/data/dataset.h"
 #include "worker/eval.h"
 #include "worker/memory.h"
+#include "worker/output_folder.h"
 #include "worker/program/program.h"
 #include "worker/report/caffe2_log.h"
 #include "worker/report/metrics.h"
@@ -40,8 +40,8 @@ static int lock_folder(struct journal *j, const struct session *s, const char *d
         close(fd);
         return 0;
     }
-    j->lock_fd = fd; /* a file system without locks is used without one */
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+    j->lock_fd = fd;
+    if (output_folder_is_taken(fd))
         return err_set(e, ERR_OUTPUT, "another run that is still alive writes its logs to %s", dir);
     return 0;
 }

@@ -10,11 +10,27 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 #include "common/json.h"
 #include "common/path.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/config.h"
+
+enum { LOCK_PATIENCE_MS = 2000, LOCK_PAUSE_NS = 20 * 1000 * 1000 };
+
+bool output_folder_is_taken(int fd)
+{
+    const int64_t deadline = clock_deadline(LOCK_PATIENCE_MS);
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK) /* a file system without locks is used without one */
+            return false;
+        if (clock_left(deadline) == 0)
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_PAUSE_NS}, NULL);
+    }
+    return false;
+}
 
 /* Two live runs in one folder would remove each other's files. The lock goes with the process. */
 static int lock_folder(const struct train_config *cfg, int *ret_fd, struct err *e)
@@ -23,12 +39,12 @@ static int lock_folder(const struct train_config *cfg, int *ret_fd, struct err *
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(e, errno, "open %s", dir);
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+    if (output_folder_is_taken(fd)) {
         close(fd);
         return err_set(e, ERR_OUTPUT, "another run that is still alive%s writes its checkpoints to %s",
                        cfg->checkpoint_per_node ? ", or a node that shares this folder," : "", dir);
     }
-    *ret_fd = fd; /* a file system without locks is used without one */
+    *ret_fd = fd;
     return 0;
 }
 
@@ -61,13 +77,14 @@ int output_folder_set_aside(const struct train_config *cfg, int *lock_fd, struct
 {
     const char *dir = cfg->checkpoint_dir;
     char to[PATH_MAX], when[32];
-    const time_t now = time(NULL);
+    struct timespec now;
     struct tm tm;
-    strftime(when, sizeof when, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
+    clock_gettime(CLOCK_REALTIME, &now);
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", localtime_r(&now.tv_sec, &tm));
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/')
         n--;
-    snprintf(to, sizeof to, "%.*s.until-%s", (int)n, dir, when);
+    snprintf(to, sizeof to, "%.*s.until-%s.%03ld", (int)n, dir, when, now.tv_nsec / 1000000);
     if (rename(dir, to) < 0)
         return err_set(e, ERR_OUTPUT, "rename %s to %s: %s", dir, to, strerror(errno));
     fprintf(stderr, "trainer: the checkpoints of an older run in %s are now in %s\n", dir, to);

@@ -7,6 +7,10 @@
 struct err;
 struct train_config;
 
+/* Does another run hold the folder open at fd? If not, this one does as long as fd is open. Waits for two seconds: the ranks of a job that
+ * was killed outlive its crun by a moment. */
+bool output_folder_is_taken(int fd);
+
 /* Make cfg->checkpoint_dir where it is missing, and lock it for this run. One with checkpoints is taken if --resume says so, or if `resume` and the job
  * `run_id` (may be NULL) has written them; else *aside becomes true where cfg->if_checkpoint says so: output_folder_set_aside() is the caller's to
  * call before anything is written, when nothing is left that may be refused.

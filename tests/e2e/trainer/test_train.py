@@ -1,4 +1,5 @@
 """What a user of `trainer` sees: results, logs, checkpoints, stops, refusals."""
+import fcntl
 import json
 import os
 import pathlib
@@ -172,6 +173,21 @@ def test_two_live_runs_do_not_share_a_checkpoint_folder(data, tmp_path):
         first.kill()
         first.wait()
     assert run(*small(data, "--resume", "auto", "--max-steps", 1, out=tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["checkpoints", "logs"])
+def test_a_folder_that_a_killed_jobs_ranks_hold_yet_is_waited_for(data, tmp_path, kind):
+    (tmp_path / kind).mkdir()
+    where = {"checkpoints": "--checkpoint-dir", "logs": "--log-dir"}[kind], tmp_path / kind
+    args = small(data, "--max-steps", 1, *where)
+    held = os.open(tmp_path / kind, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, text=True)
+    time.sleep(0.5)
+    assert p.poll() is None, p.stderr.read()
+    os.close(held)
+    _, err = p.communicate(timeout=120)
+    assert p.returncode == 0, err
 
 
 def test_a_new_run_keeps_the_metrics_of_an_older_one_in_its_log_folder(data, tmp_path):
