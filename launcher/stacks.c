@@ -153,11 +153,12 @@ static void hold(struct job *j)
         if (t->seized)
             ptrace(PTRACE_INTERRUPT, t->tid, NULL, NULL);
     }
-    for (bool all = false; !all && clock_ms() < deadline && !atomic_load(j->r->cancel);) {
+    for (bool all = false, last = false; !all && !last;) {
+        last = clock_ms() >= deadline || atomic_load(j->r->cancel); /* we may have stood still: look once in any case */
         all = true;
         for (int i = 0; i < j->n; i++)
             all = has_stopped(j, &j->threads[i]) && all;
-        if (!all)
+        if (!all && !last)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }

@@ -5,12 +5,14 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +23,23 @@
 static void wait_ms(long ms)
 {
     nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
+static bool stalls; /* the machine does, for longer than a process is given to stop */
+
+long ptrace(enum __ptrace_request request, ...)
+{
+    va_list ap;
+    va_start(ap, request);
+    const pid_t pid = va_arg(ap, pid_t);
+    void *addr = va_arg(ap, void *), *data = va_arg(ap, void *);
+    va_end(ap);
+    long (*real)(enum __ptrace_request, ...);
+    *(void **)&real = dlsym(RTLD_NEXT, "ptrace");
+    const long rc = real(request, pid, addr, data);
+    if (stalls && request == PTRACE_INTERRUPT)
+        wait_ms(700);
+    return rc;
 }
 
 /* It waits in the kernel for its own child, as vfork(2) makes it: ptrace cannot stop it there, SIGKILL ends it. */
@@ -129,6 +148,30 @@ static void a_process_goes_on_after_its_stacks_were_saved(void **state)
     unlink(path);
 }
 
+static void a_process_that_stopped_while_nobody_could_look_is_held(void **state)
+{
+    char path[] = "/tmp/stacks-XXXXXX", text[4096];
+    atomic_bool cancel = false;
+    struct err e = {0};
+    close(mkstemp(path));
+    const pid_t pid = fork();
+    if (pid == 0)
+        for (;;)
+            pause();
+    const struct stacks_request r = {.path = path, .head = "rank 0", .pid = pid, .cancel = &cancel};
+    stalls = true;
+    assert_int_equal(stacks_save(&r, &e), 0);
+    stalls = false;
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    assert_null(strstr(text, "it does not stop"));
+    unlink(path);
+}
+
 static void *save(void *arg)
 {
     struct err e = {0};
@@ -163,6 +206,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(how_a_process_ended_is_left_to_its_parent),
         cmocka_unit_test(a_process_goes_on_after_its_stacks_were_saved),
+        cmocka_unit_test(a_process_that_stopped_while_nobody_could_look_is_held),
         cmocka_unit_test(one_that_stops_late_goes_on_when_the_thread_that_saves_ends),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
