@@ -1,7 +1,8 @@
 /* Parsing: the specs are spelled out into a getopt_long table, which then does the work; the texts of errors are ours.
  *
  * - Each long name gives two entries (dashes, underscores) with one value, so getopt sees no ambiguity between them.
- * - Values read from the command line go into the config at once, so that each one is checked, even if a later one wins.
+ * - Values read from the command line go into the config at once, so that each one is checked, even if a later one
+ *   wins.
  * - Then what was not given is filled from the environment, the settings files or the default.
  */
 #include "common/args.h"

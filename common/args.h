@@ -1,10 +1,10 @@
 /* Command lines from one table per program.
  *
- * The table yields: parsing (getopt_long), environment variables, settings files, --help, --print-config, the option table in
- * docs/, the manual page and the completion of shells.
- * Precedence: command line, environment (an empty variable counts as unset), settings files, default. Every long option exists with
- * dashes and with underscores (--nproc-per-node, --nproc_per_node); unambiguous prefixes are accepted; an unknown option is
- * refused with the nearest known one ("did you mean ...?").
+ * The table yields: parsing (getopt_long), environment variables, settings files, --help, --print-config, the option
+ * table in docs/, the manual page and the completion of shells.
+ * Precedence: command line, environment (an empty variable counts as unset), settings files, default. Every long option
+ * exists with dashes and with underscores (--nproc-per-node, --nproc_per_node); unambiguous prefixes are accepted; an
+ * unknown option is refused with the nearest known one ("did you mean ...?").
  *
  *     static const struct arg_spec specs[] = {
  *         ARG_GROUP("Launch"),
@@ -94,19 +94,19 @@ struct arg_result {
     bool help, version, print_config;    /* args_answer() acts on them; required options are not checked then */
     enum arg_page page;                  /* that help means */
     unsigned char source[ARG_SPECS_MAX]; /* enum arg_source by index of the spec */
-    const char
-        *text[ARG_SPECS_MAX]; /* the value as it was written; NULL: none. Lives as long as argv, environ and this */
+    /* the value as it was written; NULL: none. Lives as long as argv, environ and this */
+    const char *text[ARG_SPECS_MAX];
     const char *file_path[ARG_SPECS_MAX]; /* ARG_FROM_FILE: where it was found */
     int file_line[ARG_SPECS_MAX];
     char file_text[ARG_FILE_TEXT_MAX];
     size_t file_text_used;
 };
 
-/* Fill *config (zeroed by the caller) from argv and environ. Returns 0 or ERR_USAGE with *e naming option, value and expectation.
- * argv[0] is skipped (for `trainer make-data ...` pass argv + 1). --help/-h, --version, --print-config, --completion bash|zsh,
- * --options-markdown and --options-man are always known; at the first of them but --print-config parsing ends and *config is not
- * complete. An option given twice: the last one wins. Strings from settings files point into *r, which must outlive *config.
- * May be called again, but not from two threads at once (getopt). */
+/* Fill *config (zeroed by the caller) from argv and environ. Returns 0 or ERR_USAGE with *e naming option, value and
+ * expectation. argv[0] is skipped (for `trainer make-data ...` pass argv + 1). --help/-h, --version, --print-config,
+ * --completion bash|zsh, --options-markdown and --options-man are always known; at the first of them but --print-config
+ * parsing ends and *config is not complete. An option given twice: the last one wins. Strings from settings files point
+ * into *r, which must outlive *config. May be called again, but not from two threads at once (getopt). */
 int args_parse(const struct arg_program *p, int argc, char **argv, void *config, struct arg_result *r, struct err *e);
 
 /* Where the value of an option of the table came from; name: its canonical name. */
@@ -117,7 +117,8 @@ void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ *
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
                        FILE *out); /* name = value  # source */
 
-/* Every value into the object out, by the option's name: what the program came to, wherever it was said. ARG_CUSTOM is left out. */
+/* Every value into the object out, by the option's name: what the program came to, wherever it was said. ARG_CUSTOM is
+ * left out. */
 struct cJSON;
 void args_json(const struct arg_program *p, const void *config, struct cJSON *out);
 
@@ -125,7 +126,8 @@ void args_man(const struct arg_program *p, const char *version, FILE *out); /* r
 void args_completion_bash(const struct arg_program *p, FILE *out);
 void args_completion_zsh(const struct arg_program *p, FILE *out);
 
-/* Print what --help, --version ("<version>"), --print-config and the like asked for; false if nothing did and the program goes on. */
+/* Print what --help, --version ("<version>"), --print-config and the like asked for; false if nothing did and the
+ * program goes on. */
 bool args_answer(const struct arg_program *p, const char *version, const void *config, const struct arg_result *r,
                  FILE *out);
 

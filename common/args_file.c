@@ -1,5 +1,5 @@
-/* Settings files: "name = value" lines with the names of the long options, in either spelling. '#' at the beginning of a line or
- * after a blank begins a comment. */
+/* Settings files: "name = value" lines with the names of the long options, in either spelling. '#' at the beginning of
+ * a line or after a blank begins a comment. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

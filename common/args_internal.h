@@ -10,7 +10,8 @@ int args_set_value(const struct arg_spec *s, const char *what, const char *text,
 /* The first non-empty variable of the spec; *ret_name (cap bytes) gets its name. NULL if there is none. */
 const char *args_env_value(const struct arg_spec *s, char *ret_name, size_t cap);
 
-/* Iterate over a list with separators: returns the next item's length and sets *item; 0 at the end. *cursor starts as the list. */
+/* Iterate over a list with separators: returns the next item's length and sets *item; 0 at the end. *cursor starts as
+ * the list. */
 size_t args_next_item(const char **cursor, char separator, const char **item);
 
 /* Settings files: text, source, file_path and file_line of what the command line did not give. ERR_USAGE. */

@@ -4,7 +4,8 @@
 
 #include "common/args_internal.h"
 
-/* What roff would take for something else: '-' is a hyphen, a point begins a request, and some characters are accents. */
+/* What roff would take for something else: '-' is a hyphen, a point begins a request, and some characters are
+ * accents. */
 static void print_text(FILE *out, const char *text)
 {
     bool line_begins = true;

@@ -1,4 +1,5 @@
-/* Who somebody is, proved without showing the secret: HMAC-SHA256 challenge and response, both ways; and the files the secrets live in.
+/* Who somebody is, proved without showing the secret: HMAC-SHA256 challenge and response, both ways; and the files the
+ * secrets live in.
  *
  *     client                                             server
  *     STORE.AUTH principal client-nonce          ->
@@ -7,11 +8,11 @@
  *     STORE.PROVE client-proof                   ->
  *                                                <-      +OK
  *
- * proof = hex(HMAC-SHA256(secret, "crun-auth-1" NUL role NUL principal NUL client-nonce NUL server-nonce NUL instance)), role "server" or
- * "client". Nonces are 32 random bytes in lower-case hex. Both nonces are fresh for each connection, so nothing that was overheard can
- * be used again; the role keeps a proof from being sent back to its maker; the instance (random id of the server's run) keeps it
- * from being used at another server. A principal that the server does not know is answered all the same, with a proof that nobody can
- * check, so that names cannot be tried out.
+ * proof = hex(HMAC-SHA256(secret, "crun-auth-1" NUL role NUL principal NUL client-nonce NUL server-nonce NUL
+ * instance)), role "server" or "client". Nonces are 32 random bytes in lower-case hex. Both nonces are fresh for each
+ * connection, so nothing that was overheard can be used again; the role keeps a proof from being sent back to its
+ * maker; the instance (random id of the server's run) keeps it from being used at another server. A principal that the
+ * server does not know is answered all the same, with a proof that nobody can check, so that names cannot be tried out.
  *
  * Pure functions over strings: they serve blocking and event-driven callers alike. They load libcrypto on first use. */
 #ifndef CRUN_COMMON_AUTH_H
@@ -33,7 +34,8 @@ struct auth_token {
     char secret[AUTH_SECRET_MAX + 1];       /* printable, no blanks */
 };
 
-/* ---- the client's side ---------------------------------------------------------------------------------------------- */
+/* ---- the client's side
+ * ---------------------------------------------------------------------------------------------- */
 
 struct auth_client {
     struct auth_token token;
@@ -43,8 +45,9 @@ struct auth_client {
 /* Copies the token and draws a nonce. */
 int auth_client_begin(struct auth_client *c, const struct auth_token *t, struct err *e);
 
-/* Check the server's answer (strings need not be NUL-terminated) and give the argument of STORE.PROVE. ERR_REFUSED: the server does not
- * hold our secret, so it is not the one we look for, or our token is not in its file; ERR_CORRUPT: not such an answer. */
+/* Check the server's answer (strings need not be NUL-terminated) and give the argument of STORE.PROVE. ERR_REFUSED: the
+ * server does not hold our secret, so it is not the one we look for, or our token is not in its file; ERR_CORRUPT: not
+ * such an answer. */
 int auth_client_answer(const struct auth_client *c, const char *server_nonce, size_t nonce_len,
                        const char *server_proof, size_t proof_len, const char *instance, size_t instance_len,
                        char ret_proof[AUTH_HEX + 1], struct err *e);
@@ -52,23 +55,26 @@ int auth_client_answer(const struct auth_client *c, const char *server_nonce, si
 /* Forget the secret. */
 void auth_client_end(struct auth_client *c);
 
-/* ---- the server's side ---------------------------------------------------------------------------------------------- */
+/* ---- the server's side
+ * ---------------------------------------------------------------------------------------------- */
 
 struct auth_server {
     char expected[AUTH_HEX + 1]; /* the client's proof; empty: no challenge stands */
     bool known;                  /* the principal has a secret here */
 };
 
-/* Answer STORE.AUTH. token: the principal's, or NULL if there is none: the challenge then cannot be met. ERR_CORRUPT: the nonce is none.
- * ret_nonce and ret_proof are the first two elements of the answer. */
+/* Answer STORE.AUTH. token: the principal's, or NULL if there is none: the challenge then cannot be met. ERR_CORRUPT:
+ * the nonce is none. ret_nonce and ret_proof are the first two elements of the answer. */
 int auth_server_challenge(struct auth_server *s, const struct auth_token *token, const char *principal,
                           const char *client_nonce, size_t nonce_len, const char *instance,
                           char ret_nonce[AUTH_HEX + 1], char ret_proof[AUTH_HEX + 1], struct err *e);
 
-/* Whether STORE.PROVE's argument meets the challenge. Takes as long whatever differs. The challenge is used up by it. */
+/* Whether STORE.PROVE's argument meets the challenge. Takes as long whatever differs. The challenge is used up by
+ * it. */
 bool auth_server_check(struct auth_server *s, const char *proof, size_t n);
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------------- */
+/* ---- tokens
+ * ---------------------------------------------------------------------------------------------------------- */
 
 struct auth_tokens {
     struct auth_token *v;
@@ -77,11 +83,12 @@ struct auth_tokens {
 
 #define AUTH_TOKENS_MAX_BYTES (4 << 20)
 
-/* Lines "principal secret"; blank ones and those that begin with '#' do not count. ERR_USAGE names the line. None at all is an error. */
+/* Lines "principal secret"; blank ones and those that begin with '#' do not count. ERR_USAGE names the line. None at
+ * all is an error. */
 int auth_tokens_parse(struct auth_tokens *ret, const char *text, size_t n, const char *what, struct err *e);
 
-/* Of a file, which nobody but its owner may read (ERR_USAGE, with the remedy), or of an inherited descriptor ("fd:3"), which is read
- * to its end (at most 5 s) and closed. -ENOENT and the like. */
+/* Of a file, which nobody but its owner may read (ERR_USAGE, with the remedy), or of an inherited descriptor ("fd:3"),
+ * which is read to its end (at most 5 s) and closed. -ENOENT and the like. */
 int auth_tokens_read(struct auth_tokens *ret, const char *path, struct err *e);
 
 /* NULL if there is none. */
@@ -103,8 +110,9 @@ enum auth_origin {
     AUTH_FROM_DRAWN, /* nowhere to keep one: drawn for this process. Good for a job of one node only */
 };
 
-/* The tokens a client works with (its own is the first one): those of `file`, or if that is NULL those of ~/.config/crun/token, which is
- * made with mode 0600 if it is not there (two that make it at once get the same), or if that cannot be made one that is drawn. */
+/* The tokens a client works with (its own is the first one): those of `file`, or if that is NULL those of
+ * ~/.config/crun/token, which is made with mode 0600 if it is not there (two that make it at once get the same), or if
+ * that cannot be made one that is drawn. */
 int auth_tokens_own(struct auth_tokens *ret, const char *file, enum auth_origin *ret_origin, struct err *e);
 
 #endif

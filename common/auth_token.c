@@ -239,7 +239,8 @@ static int write_token(const char *path, const struct auth_token *t, struct err 
     return rc < 0 ? err_errno(e, -rc, "'%s' cannot be written", path) : 0;
 }
 
-/* Written aside and given its name only where there is none: nobody sees half a file, and of two that make it one wins. */
+/* Written aside and given its name only where there is none: nobody sees half a file, and of two that make it one
+ * wins. */
 static int make_token(const char *path, struct err *e)
 {
     struct auth_token t;

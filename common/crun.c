@@ -1,7 +1,8 @@
 /* libcrun: the worker's end of the shared page, plus the environment.
  *
- * - crun_init() maps the page behind CRUN_PAGE_FD if there really is one: descriptor, size, magic and version are looked at first, so that
- *   a stale variable (a grandchild that inherited the environment but not the descriptor) only means "without crun".
+ * - crun_init() maps the page behind CRUN_PAGE_FD if there really is one: descriptor, size, magic and version are
+ *   looked at first, so that a stale variable (a grandchild that inherited the environment but not the descriptor) only
+ *   means "without crun".
  * - The descriptors become close-on-exec here: a worker's children must not keep the page alive, nor announce progress.
  * - Everything after that is loads and stores; the page is the launcher's to free.
  */

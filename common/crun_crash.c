@@ -1,11 +1,13 @@
 /* libcrun: the last words of a worker that crashes.
  *
- * - Everything a handler needs is made while the process is well: the names of files, a signal stack, the unwinder (loaded by the first
- *   backtrace(3)), a file without a name. The handler calls only what signal-safety(7) allows, backtrace(3) and backtrace_symbols_fd(3).
+ * - Everything a handler needs is made while the process is well: the names of files, a signal stack, the unwinder
+ *   (loaded by the first backtrace(3)), a file without a name. The handler calls only what signal-safety(7) allows,
+ *   backtrace(3) and backtrace_symbols_fd(3).
  * - The record is written to the file without a name, which then gets its name: never half a record, nothing left by a
  *   process that ends well. Where the file system has no such files, it is opened when needed.
- * - Then the signal does what it would have done: its former action is put back, and the instruction is tried again, or, for a signal that somebody
- *   sent (abort(), kill), the signal is sent again. So debuggers, core dumps and other handlers see what they always saw.
+ * - Then the signal does what it would have done: its former action is put back, and the instruction is tried again,
+ *   or, for a signal that somebody sent (abort(), kill), the signal is sent again. So debuggers, core dumps and other
+ *   handlers see what they always saw.
  * - A second thread that crashes meanwhile waits up to a second for the first one's record.
  */
 #include <errno.h>

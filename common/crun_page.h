@@ -1,5 +1,6 @@
-/* The page shared by the launcher and one worker: a memfd of CRUN_PAGE_BYTES, inherited as descriptor CRUN_PAGE_FD.
- * The launcher creates it before the spawn and maps it for the life of the worker. Layout is part of the protocol: only ever append. */
+/* The page shared by the launcher and one worker: a memfd of CRUN_PAGE_BYTES, inherited as descriptor CRUN_PAGE_FD. The
+ * launcher creates it before the spawn and maps it for the life of the worker. Layout is part of the protocol: only
+ * ever append. */
 #ifndef CRUN_COMMON_PAGE_H
 #define CRUN_COMMON_PAGE_H
 
@@ -11,8 +12,8 @@
 #define CRUN_PAGE_VERSION 1u
 #define CRUN_PAGE_BYTES 4096
 
-/* How long steps took: 16 buckets for each doubling of the time, the first from 0, the last without an end. A worker counts its own
- * steps, so that nobody has to look at each of them. */
+/* How long steps took: 16 buckets for each doubling of the time, the first from 0, the last without an end. A worker
+ * counts its own steps, so that nobody has to look at each of them. */
 #define CRUN_PAGE_BUCKETS 384
 #define CRUN_PAGE_OCTAVE 16     /* buckets of a doubling */
 #define CRUN_PAGE_LEAST_LOG2 17 /* bucket 0 ends where 2^17 ns = 131 us do; the last one begins after 36 minutes */

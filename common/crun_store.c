@@ -1,7 +1,8 @@
 /* libcrun: the round's key-value store, a small blocking client of RESP.
  *
- * - One connection is kept for the next call. A call takes it; one that finds it taken (another thread waits for a key) dials another,
- *   so that no thread waits for another one. Whoever finds the place empty when it is done leaves its connection there.
+ * - One connection is kept for the next call. A call takes it; one that finds it taken (another thread waits for a key)
+ *   dials another, so that no thread waits for another one. Whoever finds the place empty when it is done leaves its
+ *   connection there.
  * - Every call has a deadline. After an error the connection is closed: what it would say next is anybody's guess.
  * - A wait is STORE.WAIT, which the server answers when the key is there.
  */

@@ -6,9 +6,9 @@
 
 struct err;
 
-/* Connect to host:port, trying its addresses in turn, each with its share of the time. *ret_fd: non-blocking, close-on-exec, TCP_NODELAY, with
- * keep-alive. deadline: clock_ms(). -ECONNREFUSED and the like, -ETIMEDOUT, -ECANCELED when abort_fd becomes readable (-1: none), and
- * whatever resolve() says. */
+/* Connect to host:port, trying its addresses in turn, each with its share of the time. *ret_fd: non-blocking,
+ * close-on-exec, TCP_NODELAY, with keep-alive. deadline: clock_ms(). -ECONNREFUSED and the like, -ETIMEDOUT, -ECANCELED
+ * when abort_fd becomes readable (-1: none), and whatever resolve() says. */
 int dial(const char *host, const char *port, int64_t deadline, int abort_fd, int *ret_fd, struct err *e);
 
 #endif

@@ -1,9 +1,9 @@
 /* Where the numbers come from, first match wins:
  *
  * - RANK and WORLD_SIZE (crun, torchrun, by hand): everything else is read by its own name, what is missing is derived.
- * - mpirun (Open MPI), mpiexec (Hydra: MPICH, Intel MPI), srun: rank, size, local rank, local size are mapped. Slurm's variables
- *   also stand in the shell of a mere allocation, where each process would believe to be rank 0 of many: they count
- *   inside a job step only. mpirun under Slurm starts its own daemons as a step, so Slurm comes last.
+ * - mpirun (Open MPI), mpiexec (Hydra: MPICH, Intel MPI), srun: rank, size, local rank, local size are mapped. Slurm's
+ *   variables also stand in the shell of a mere allocation, where each process would believe to be rank 0 of many: they
+ *   count inside a job step only. mpirun under Slurm starts its own daemons as a step, so Slurm comes last.
  * - none: alone, rank 0 of 1.
  */
 #include "common/env_contract.h"

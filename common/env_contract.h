@@ -47,12 +47,14 @@ struct env_contract {
 #undef X
 };
 
-/* Read from environ. Under crun: everything. Under torchrun: what it sets. Alone (no RANK, no WORLD_SIZE): rank 0 of a world
- * of 1, store_url NULL. Values are checked (0 <= rank < world_size, ...); -EINVAL names the variable and its value.
- * Strings point into environ; missing ones are NULL. Other schedulers' ranks (mpirun, srun) are mapped here too. */
+/* Read from environ. Under crun: everything. Under torchrun: what it sets. Alone (no RANK, no WORLD_SIZE): rank 0 of a
+ * world of 1, store_url NULL. Values are checked (0 <= rank < world_size, ...); -EINVAL names the variable and its
+ * value. Strings point into environ; missing ones are NULL. Other schedulers' ranks (mpirun, srun) are mapped here
+ * too. */
 int env_contract_read(struct env_contract *c, struct err *e);
 
-/* Call put(ctx, "NAME", "value") for every variable of *c; NULL strings are left out. The value is valid during the call. */
+/* Call put(ctx, "NAME", "value") for every variable of *c; NULL strings are left out. The value is valid during the
+ * call. */
 int env_contract_write(const struct env_contract *c, int (*put)(void *ctx, const char *name, const char *value),
                        void *ctx);
 

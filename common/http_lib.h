@@ -1,4 +1,5 @@
-/* libmicrohttpd, opened on first use: it brings a TLS library of its own, and only a process with --http-port needs it. */
+/* libmicrohttpd, opened on first use: it brings a TLS library of its own, and only a process with --http-port needs
+ * it. */
 #ifndef CRUN_COMMON_HTTP_LIB_H
 #define CRUN_COMMON_HTTP_LIB_H
 

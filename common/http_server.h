@@ -1,10 +1,10 @@
-/* A small HTTP server for people and probes who look, read-only: GET and HEAD of a table of pages, every answer whole and in memory. libmicrohttpd
- * parses and answers; its epoll descriptor is polled by the caller's loop, so that there is no further thread. It is loaded when the
- * first server opens, not before.
+/* A small HTTP server for people and probes who look, read-only: GET and HEAD of a table of pages, every answer whole
+ * and in memory. libmicrohttpd parses and answers; its epoll descriptor is polled by the caller's loop, so that there
+ * is no further thread. It is loaded when the first server opens, not before.
  *
- * With a token file all pages but those marked open ask for a token: "Authorization: Bearer SECRET", or Basic with a principal and its
- * secret, which browsers ask their user for. Without one a request must be addressed to an IP address or localhost, so that no page of
- * somebody else's can read ours through a name that it points here. */
+ * With a token file all pages but those marked open ask for a token: "Authorization: Bearer SECRET", or Basic with a
+ * principal and its secret, which browsers ask their user for. Without one a request must be addressed to an IP address
+ * or localhost, so that no page of somebody else's can read ours through a name that it points here. */
 #ifndef CRUN_COMMON_HTTP_SERVER_H
 #define CRUN_COMMON_HTTP_SERVER_H
 

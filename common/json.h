@@ -11,7 +11,8 @@ struct err;
 /* Parse a whole regular file of at most max_bytes. *ret is freed with cJSON_Delete. -ENOENT, -E2BIG, ERR_CORRUPT. */
 int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *e);
 
-/* Members of an object; ERR_CORRUPT with "member 'x' ..." if missing or of another type. *ret strings are owned by the tree. */
+/* Members of an object; ERR_CORRUPT with "member 'x' ..." if missing or of another type. *ret strings are owned by the
+ * tree. */
 int json_str(const cJSON *o, const char *name, const char **ret, struct err *e);
 int json_i64(const cJSON *o, const char *name, int64_t *ret, struct err *e);
 int json_f64(const cJSON *o, const char *name, double *ret, struct err *e);

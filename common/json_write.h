@@ -1,5 +1,6 @@
-/* JSON written straight into a buffer, without a tree: what people look at each second must not hold up the loop. Errors (-ENOMEM) are kept
- * in w->rc, and nothing is written after one. Strings are taken as they are (UTF-8 is the caller's business), escaped where JSON wants it. */
+/* JSON written straight into a buffer, without a tree: what people look at each second must not hold up the loop.
+ * Errors (-ENOMEM) are kept in w->rc, and nothing is written after one. Strings are taken as they are (UTF-8 is the
+ * caller's business), escaped where JSON wants it. */
 #ifndef CRUN_COMMON_JSON_WRITE_H
 #define CRUN_COMMON_JSON_WRITE_H
 

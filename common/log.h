@@ -1,6 +1,7 @@
 /* Log lines: `time level run node rank module: message key=value`, to stderr, one write(2) a line.
- * What a peer has named itself may stand in a message: control characters become '?', so that nobody writes lines of his own.
- * Thread-safe. The only file-scope mutable state of the programs; libcrun, whose API has no handle, has its own (common/crun.c). */
+ * What a peer has named itself may stand in a message: control characters become '?', so that nobody writes lines of
+ * his own. Thread-safe. The only file-scope mutable state of the programs; libcrun, whose API has no handle, has its
+ * own (common/crun.c). */
 #ifndef CRUN_COMMON_LOG_H
 #define CRUN_COMMON_LOG_H
 
@@ -22,8 +23,8 @@ enum log_level {
 void log_init(enum log_level max, const char *prefix);
 enum log_level log_level(void);
 
-/* Lines go to out() instead of stderr, newline included; NULL: to stderr again. For a program that must not block there; it has one
- * thread that logs. out() must not log. */
+/* Lines go to out() instead of stderr, newline included; NULL: to stderr again. For a program that must not block
+ * there; it has one thread that logs. out() must not log. */
 void log_redirect(void (*out)(void *arg, const char *line, size_t n), void *arg);
 
 void log_line(enum log_level level, const char *module, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -1,8 +1,8 @@
 /* The rendezvous machine: see rdzv.h for the life of a job.
  *
- * One table says which function handles an event in a state; each changes nodes, may break the round or end the job, and afterwards
- * settle() asks once whether the next round can begin. All memory is taken before anything changes. Counts are kept, not taken: only a
- * round's start, its stop and the end of the job walk all nodes. */
+ * One table says which function handles an event in a state; each changes nodes, may break the round or end the job,
+ * and afterwards settle() asks once whether the next round can begin. All memory is taken before anything changes.
+ * Counts are kept, not taken: only a round's start, its stop and the end of the job walk all nodes. */
 #include "common/rdzv.h"
 #include "common/err.h"
 #include "common/exitcode.h"
@@ -99,7 +99,8 @@ static void settle(struct step *s)
     }
 }
 
-/* ---- handlers: what an event does in a state ---------------------------------------------------------------------- */
+/* ---- handlers: what an event does in a state
+ * ---------------------------------------------------------------------- */
 
 /* A node that could take part appears while a round runs. No resize once a member is done: the job is about to end. */
 static void offer_while_running(struct step *s)
@@ -129,7 +130,8 @@ static void take_join(struct step *s)
         s->r->m.round_floor = ev->round;
 }
 
-/* Only a member that names the stopped round says that its workers of that round are gone: an older JOIN was delayed on its way. */
+/* Only a member that names the stopped round says that its workers of that round are gone: an older JOIN was delayed on
+ * its way. */
 static int join_waiting(struct step *s)
 {
     struct node *n = s->n;

@@ -1,35 +1,43 @@
 /* The rendezvous of one job: a pure state machine. No I/O, no clock; memory only for its members.
  *
  * The life of a job:
- *   - every node JOINs with its slots; when MAX are there, or MIN are there and the last call is over, the round closes:
- *     nodes are ordered, every member is told its group rank, rank base and the world size (NEWS_ROUND);
+ *   - every node JOINs with its slots; when MAX are there, or MIN are there and the last call is over, the round
+ *     closes: nodes are ordered, every member is told its group rank, rank base and the world size (NEWS_ROUND);
  *   - the last call is skipped when every live member of the round before is back;
- *   - workers run; every node reports DONE when all its workers exited 0; when all have, all are told NEWS_END, exit code 0.
+ *   - workers run; every node reports DONE when all its workers exited 0; when all have, all are told NEWS_END, exit
+ *     code 0.
  * What goes wrong, and what is done:
- *   - a worker fails: FAIL, with the cause. All members are told NEWS_STOP(failure); each JOINs again when its workers are gone. It costs one
- *     restart of the job's budget; with none left, or if the cause is fatal, all are told NEWS_END with the first culprit's exit code;
+ *   - a worker fails: FAIL, with the cause. All members are told NEWS_STOP(failure); each JOINs again when its workers
+ *     are gone. It costs one restart of the job's budget; with none left, or if the cause is fatal, all are told
+ *     NEWS_END with the first culprit's exit code;
  *   - a node is gone and proved dead (GONE): the same, costs one restart; the next round may start at once;
- *   - a node falls silent (SILENT): if it resumes within silence_ms + kill_ms, nothing has happened. After that its workers are dead (the
- *     agent kills them within its own budget): it is forgotten, and a running round breaks as if it were gone. No next round
- *     starts without it before;
- *   - a node joins a running round with room: NEWS_STOP(resize), no restart used up; beyond MAX it is a spare and waits;
+ *   - a node falls silent (SILENT): if it resumes within silence_ms + kill_ms, nothing has happened. After that its
+ *     workers are dead (the agent kills them within its own budget): it is forgotten, and a running round breaks as if
+ *     it were gone. No next round starts without it before;
+ *   - a node joins a running round with room: NEWS_STOP(resize), no restart used up; beyond MAX it is a spare and
+ *     waits;
  *   - a node leaves in good order: with MIN left NEWS_STOP(resize), else the job drains;
- *   - rounds fail early one after another: the first restart of such a row is immediate, each further one waits twice as long as the one
- *     before (BACKOFF), counted from the failure;
+ *   - rounds fail early one after another: the first restart of such a row is immediate, each further one waits twice
+ *     as long as the one before (BACKOFF), counted from the failure;
  *   - drain: NEWS_STOP(drain), and NEWS_END with EXIT_REQUEUE when all workers are gone;
  *   - FAIL, DONE or JOIN of an older round: refused, ERR_FENCED. Round numbers only grow.
  *
- * Every NEWS_STOP is answered in one way, whatever its reason: JOIN, with the number of the stopped round, once all workers are gone.
- * The answer to that is NEWS_ROUND, or NEWS_END (drained; or this node has asked to LEAVE). A restart is used up exactly when a failure
- * breaks a running round. An agent that is refused as unknown kills its workers and JOINs again.
+ * Every NEWS_STOP is answered in one way, whatever its reason: JOIN, with the number of the stopped round, once all
+ * workers are gone. The answer to that is NEWS_ROUND, or NEWS_END (drained; or this node has asked to LEAVE). A restart
+ * is used up exactly when a failure breaks a running round. An agent that is refused as unknown kills its workers and
+ * JOINs again.
  *
  * What keeps two rounds from ever progressing at once (tests/sim shows that each is needed):
- *   - an agent starts workers only while its newest acknowledged request is younger than silence_ms, counted from when it was sent, and
- *     kills them when it no longer is, also those it is stopping in good order: their grace ends there; a refusal is no acknowledgement;
- *   - it takes NEWS_ROUND only as the answer to its newest request, asked since it began to join (not from an older connection);
- *   - a host drops the news it kept for a node when the machine has forgotten the node (rdzv_knows()), NEWS_END excepted.
+ *   - an agent starts workers only while its newest acknowledged request is younger than silence_ms, counted from when
+ *     it was sent, and kills them when it no longer is, also those it is stopping in good order: their grace ends
+ *     there; a refusal is no acknowledgement;
+ *   - it takes NEWS_ROUND only as the answer to its newest request, asked since it began to join (not from an older
+ *     connection);
+ *   - a host drops the news it kept for a node when the machine has forgotten the node (rdzv_knows()), NEWS_END
+ *     excepted.
  *
- * Deadlines are absolute times of the caller's monotonic clock in ms; the caller delivers RDZV_TICK no later than rdzv_deadline(). */
+ * Deadlines are absolute times of the caller's monotonic clock in ms; the caller delivers RDZV_TICK no later than
+ * rdzv_deadline(). */
 #ifndef CRUN_COMMON_RDZV_H
 #define CRUN_COMMON_RDZV_H
 
@@ -135,8 +143,8 @@ struct rdzv_event {
 
 enum rdzv_news_kind { RDZV_NEWS_ROUND = 1, RDZV_NEWS_STOP, RDZV_NEWS_END };
 
-/* What one node is told. seq grows with every news of a node (not always by one), so that an answer lost with its connection can be
- * asked for again; only the newest need be kept: it says all that the ones before it said. */
+/* What one node is told. seq grows with every news of a node (not always by one), so that an answer lost with its
+ * connection can be asked for again; only the newest need be kept: it says all that the ones before it said. */
 struct rdzv_news {
     uint64_t seq;
     enum rdzv_news_kind kind;
@@ -174,8 +182,8 @@ struct rdzv; /* opaque */
 int rdzv_create(struct rdzv **ret, const struct rdzv_config *c, struct err *e);
 void rdzv_destroy(struct rdzv *r);
 
-/* Apply one event. fx->n is reset first. Returns 0; ERR_FENCED (older round), ERR_REFUSED (job is over, unknown node, bad slots):
- * nothing changed then. A repeated JOIN, DONE or FAIL is harmless. -ENOMEM: nothing changed. */
+/* Apply one event. fx->n is reset first. Returns 0; ERR_FENCED (older round), ERR_REFUSED (job is over, unknown node,
+ * bad slots): nothing changed then. A repeated JOIN, DONE or FAIL is harmless. -ENOMEM: nothing changed. */
 int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struct rdzv_effects *fx, struct err *e);
 
 /* When the next RDZV_TICK is due; INT64_MAX if never. */
@@ -194,26 +202,30 @@ struct rdzv_member {
     int group_rank, rank_base; /* -1: not a member of the current or last round */
     bool member, ready, done, silent, leaving;
 };
-/* Visit every node known, members first in group-rank order. Stops when visit() returns other than 0, and returns that. */
+/* Visit every node known, members first in group-rank order. Stops when visit() returns other than 0, and returns
+ * that. */
 int rdzv_members(const struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg);
 
 /* --- decisions: what a successor of this machine needs (docs/decisions/0003) -----------------------------------------
- * A log is lines "machine ...", "node ...", "gone ...", "restart ..." of fields as in rdzv_wire.h; settings are not among them. */
+ * A log is lines "machine ...", "node ...", "gone ...", "restart ..." of fields as in rdzv_wire.h; settings are not
+ * among them. */
 
-/* Append what the steps since the last call changed: every field of the machine and of each changed or forgotten node, and the deadlines as
- * durations from now_ms; nothing if nothing changed. Effects are the host's to log. The first call after rdzv_create() gives the whole; after
- * rdzv_replay() what was replayed is known. -ENOMEM, -E2BIG: nothing is appended and nothing is lost for the next call. */
+/* Append what the steps since the last call changed: every field of the machine and of each changed or forgotten node,
+ * and the deadlines as durations from now_ms; nothing if nothing changed. Effects are the host's to log. The first call
+ * after rdzv_create() gives the whole; after rdzv_replay() what was replayed is known. -ENOMEM, -E2BIG: nothing is
+ * appended and nothing is lost for the next call. */
 struct buf;
 int rdzv_delta(struct rdzv *r, int64_t now_ms, struct buf *out, struct err *e);
 /* Append the whole state, in the same lines. Does not change what the next rdzv_delta() gives. */
 int rdzv_snapshot(const struct rdzv *r, int64_t now_ms, struct buf *out, struct err *e);
-/* Take over lines of rdzv_snapshot() or rdzv_delta() in the order they were written, on a machine fresh from rdzv_create() with the same
- * settings (or one that only ever replayed). Every duration starts anew at now_ms. ERR_CORRUPT names the line, -ENOMEM: the machine must be
- * destroyed. */
+/* Take over lines of rdzv_snapshot() or rdzv_delta() in the order they were written, on a machine fresh from
+ * rdzv_create() with the same settings (or one that only ever replayed). Every duration starts anew at now_ms.
+ * ERR_CORRUPT names the line, -ENOMEM: the machine must be destroyed. */
 int rdzv_replay(struct rdzv *r, const char *text, size_t n, int64_t now_ms, struct err *e);
 
-/* What a predecessor whose last decisions are lost had done already, as far as others tell: later rounds are above `round`, and `restarts`
- * are used up (never more than the budget; with a window they count from now_ms on). Lower values than known change nothing. -ENOMEM. */
+/* What a predecessor whose last decisions are lost had done already, as far as others tell: later rounds are above
+ * `round`, and `restarts` are used up (never more than the budget; with a window they count from now_ms on). Lower
+ * values than known change nothing. -ENOMEM. */
 int rdzv_raise(struct rdzv *r, uint64_t round, int restarts, int64_t now_ms, struct err *e);
 
 /* Every invariant that must hold after every step (ranks dense, round live at most once, budget exact, ...). 0, or

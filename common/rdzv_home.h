@@ -1,14 +1,17 @@
-/* Where a rendezvous without a daemon lives: a Redis, a directory all nodes share, or (tests/sim) a simulated one of either.
+/* Where a rendezvous without a daemon lives: a Redis, a directory all nodes share, or (tests/sim) a simulated one of
+ * either.
  *
  * What a home keeps for one job:
- *   - the log of decisions: appended to by one agent at a time, the leader, and fenced: an older leader's append is refused;
+ *   - the log of decisions: appended to by one agent at a time, the leader, and fenced: an older leader's append is
+ *     refused;
  *   - the epoch: the mark of the newest leader's reign, changed by claim() only, never used twice;
  *   - the pulse: a short record that the leader renews. It proves nothing; one that stands still lets others claim;
- *   - for each node its beat (written by the node: that it lives, and what it asks) and its slot (written by the leader: what it is told).
+ *   - for each node its beat (written by the node: that it lives, and what it asks) and its slot (written by the
+ *     leader: what it is told).
  *
- * Calls block, each with a deadline of its own, in one thread per handle; interrupt() alone may be called from any thread.
- * They return 0 (or what is said), or a negative code: the connection or the file system failed, and what was asked may or may
- * not have happened. Times are milliseconds of now(). */
+ * Calls block, each with a deadline of its own, in one thread per handle; interrupt() alone may be called from any
+ * thread. They return 0 (or what is said), or a negative code: the connection or the file system failed, and what was
+ * asked may or may not have happened. Times are milliseconds of now(). */
 #ifndef CRUN_COMMON_RDZV_HOME_H
 #define CRUN_COMMON_RDZV_HOME_H
 
@@ -52,8 +55,10 @@ struct rdzv_home_ops {
     const char *name;
     int64_t (*now)(struct rdzv_home *h);
 
-    /* --- every node ------------------------------------------------------------------------------------------------ */
-    /* Write our beat, then see: nothing is seen that was there before the beat was. call: the leader should look soon. */
+    /* --- every node
+     * ------------------------------------------------------------------------------------------------ */
+    /* Write our beat, then see: nothing is seen that was there before the beat was. call: the leader should look
+     * soon. */
     int (*exchange)(struct rdzv_home *h, const char *node, const struct buf *beat, bool call, struct rdzv_view *ret,
                     struct err *e);
     /* Until the slot of the node may have changed, the time is over, or interrupt(). */
@@ -63,11 +68,12 @@ struct rdzv_home_ops {
     /* The node takes its leave: its traces may go, and if it is the last, the job's. */
     void (*forget)(struct rdzv_home *h, const char *node);
 
-    /* --- the leader: from identity() on over one connection; when that is lost, every call fails until the next identity() ---- */
+    /* --- the leader: from identity() on over one connection; when that is lost, every call fails until the next
+     * identity() ---- */
     /* Which incarnation of the home we are connected to. While it is the same, nothing written was ever lost. */
     int (*identity)(struct rdzv_home *h, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
-    /* Become the leader if the epoch is still `seen` ("": none): it becomes `epoch`, and record is the first decision under it.
-     * 1, or 0 if somebody else was first. */
+    /* Become the leader if the epoch is still `seen` ("": none): it becomes `epoch`, and record is the first decision
+     * under it. 1, or 0 if somebody else was first. */
     int (*claim)(struct rdzv_home *h, const char *seen, const char *epoch, const struct buf *record, struct err *e);
     /* Append the decisions, from the newest whole one on, to *ret. Only after claim(). */
     int (*load)(struct rdzv_home *h, struct buf *ret, struct err *e);
@@ -97,8 +103,8 @@ struct rdzv_home_options {
     int64_t keep_ms;       /* how long traces outlive the last beat or pulse; 3600000 */
 };
 
-/* url: "redis://...", "rediss://...", "redis+sentinel://...", "rediss+sentinel://..." or "file:///dir". -EINVAL with a sentence
- * for a bad one; the home itself is first reached by the first call. */
+/* url: "redis://...", "rediss://...", "redis+sentinel://...", "rediss+sentinel://..." or "file:///dir". -EINVAL with a
+ * sentence for a bad one; the home itself is first reached by the first call. */
 int rdzv_home_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
 
 #endif

@@ -19,7 +19,8 @@ static int64_t now_of(struct rdzv_host *h)
     return h->home->ops->now(h->home);
 }
 
-/* ---- the beginning of a reign ------------------------------------------------------------------------------------- */
+/* ---- the beginning of a reign
+ * ------------------------------------------------------------------------------------- */
 
 static int claim(struct rdzv_host *h, const char *seen, struct err *e)
 {
@@ -52,7 +53,8 @@ static int take_over(struct rdzv_host *h, struct err *e)
     return rc;
 }
 
-/* ---- decisions ---------------------------------------------------------------------------------------------------- */
+/* ---- decisions
+ * ---------------------------------------------------------------------------------------------------- */
 
 static bool anything_to_say(const struct rdzv_host *h)
 {
@@ -115,7 +117,8 @@ static int decide(struct rdzv_host *h, struct err *e)
     return rc;
 }
 
-/* ---- time ----------------------------------------------------------------------------------------------------------- */
+/* ---- time
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static int pulse(struct rdzv_host *h, bool released, struct err *e)
 {
@@ -127,7 +130,8 @@ static int pulse(struct rdzv_host *h, bool released, struct err *e)
     return rc;
 }
 
-/* Nodes whose beats stood still for the whole of silence_ms when we began to look. The machine counts from when they last moved. */
+/* Nodes whose beats stood still for the whole of silence_ms when we began to look. The machine counts from when they
+ * last moved. */
 static void notice_silence(struct rdzv_host *h, int64_t looked)
 {
     for (struct peer *p = h->peers; p; p = p->hh.next) {
@@ -201,7 +205,8 @@ static int64_t patience(struct rdzv_host *h)
     return until > now ? until - now : 0;
 }
 
-/* ---- the reign ------------------------------------------------------------------------------------------------------ */
+/* ---- the reign
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* One turn. 1: go on; 0: another one leads. */
 static int turn(struct rdzv_host *h, struct err *e)

@@ -42,7 +42,8 @@ static int decode(const char *p, size_t n, struct beat *ret)
     return ret->inc[0] ? 0 : -EPROTO;
 }
 
-/* ---- telling ------------------------------------------------------------------------------------------------------ */
+/* ---- telling
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void tell(struct peer *p, const struct rdzv_news *news)
 {
@@ -137,7 +138,8 @@ int host_step(struct rdzv_host *h, const struct rdzv_event *ev, int64_t now, str
     return 0;
 }
 
-/* ---- requests ----------------------------------------------------------------------------------------------------- */
+/* ---- requests
+ * ----------------------------------------------------------------------------------------------------- */
 
 static void answer(struct peer *p, enum rdzv_answer a, const struct err *e)
 {
@@ -230,7 +232,8 @@ static uint64_t log_round(const struct rdzv_host *h)
     return h->machine ? rdzv_round(h->machine) : 0;
 }
 
-/* Members of the job that is over may still work for as long as their leases run, unless all have cleared up and gone. */
+/* Members of the job that is over may still work for as long as their leases run, unless all have cleared up and
+ * gone. */
 static bool too_early(struct rdzv_host *h, const struct beat *b, int64_t now)
 {
     int64_t bound = h->over_since + h->config.silence_ms + h->config.kill_ms;
@@ -276,7 +279,8 @@ static void request(struct rdzv_host *h, struct peer *p, const struct beat *b, c
         refused(h, p, &ev, &e);
 }
 
-/* ---- the beat ----------------------------------------------------------------------------------------------------- */
+/* ---- the beat
+ * ----------------------------------------------------------------------------------------------------- */
 
 /* Another life under this id: what was answered to the one before is none of its business. */
 static void begin_life(struct peer *p, const struct beat *b)
@@ -357,7 +361,8 @@ static void learn(struct rdzv_host *h, const struct beat *b, int64_t now)
     raise_floors(h, now);
 }
 
-/* A log without a past, and a node that has heeded an earlier reign or was part of a job: the home was emptied. What else it forgot may still be at work. */
+/* A log without a past, and a node that has heeded an earlier reign or was part of a job: the home was emptied. What
+ * else it forgot may still be at work. */
 static void suspect_loss(struct rdzv_host *h, const struct beat *b, int64_t now)
 {
     bool past = h->former_identity[0] || h->hold_until || (h->machine && rdzv_round(h->machine) > 0);

@@ -57,7 +57,8 @@ struct rdzv_host {
 
 /* rdzv_host_log.c: decisions as text */
 int host_record_claim(struct rdzv_host *h, struct buf *out);
-/* The whole decision: header, settings, the machine's changes (whole: all of it) and slots; slots[] gets one entry per dirty peer. */
+/* The whole decision: header, settings, the machine's changes (whole: all of it) and slots; slots[] gets one entry per
+ * dirty peer. */
 int host_record(struct rdzv_host *h, bool whole, struct buf *out, struct buf *slots, struct err *e);
 int host_replay(struct rdzv_host *h, const char *text, size_t n, struct err *e);
 int host_slot_text(struct rdzv_host *h, const struct peer *p, struct buf *out);

@@ -136,7 +136,8 @@ size_t rdzv_expired_restarts_(const struct rdzv *r, int64_t now); /* older than 
 void rdzv_forget_restarts_(struct rdzv *r, int64_t now);          /* those */
 int rdzv_used_up_(struct rdzv *r, int64_t now);                   /* restarts that count against the budget now */
 void rdzv_use_up_restart_(struct rdzv *r, int64_t now);           /* reserved before */
-/* How long the next round waits after this failure: the first restart of a row not at all, each further one twice as long. */
+/* How long the next round waits after this failure: the first restart of a row not at all, each further one twice as
+ * long. */
 int64_t rdzv_backoff_(const struct rdzv *r);
 
 #endif

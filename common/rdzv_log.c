@@ -1,5 +1,6 @@
-/* The machine as lines of a log, and back: "machine ..." all but nodes, "gone id=..." a node that was forgotten, "node id=..." the whole of
- * one, "restart age=..." one that counts against a window (all of them, the first with first=1). Times are written as durations from or to the moment of writing. */
+/* The machine as lines of a log, and back: "machine ..." all but nodes, "gone id=..." a node that was forgotten, "node
+ * id=..." the whole of one, "restart age=..." one that counts against a window (all of them, the first with first=1).
+ * Times are written as durations from or to the moment of writing. */
 #include <errno.h>
 #include <string.h>
 #include <utlist.h>

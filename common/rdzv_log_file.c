@@ -1,16 +1,18 @@
 /* A job's home in a directory that all its nodes share (file:///DIR), made to work on NFS.
  *
  *   DIR/crun-RUN/             mode 0700, ours
- *     decision-00000001 ...   one decision each: written whole under another name, fsync(2), then link(2): a name is taken once, by one
+ *     decision-00000001 ...   one decision each: written whole under another name, fsync(2), then link(2): a name is
+ *                             taken once, by one
  *     pulse                   renewed by the leader
  *     beats/NODE, slots/NODE  written by the node, and for it
  *
- * link() is the fence: two leaders cannot both take the next number. A reply lost on its way makes the kernel say EEXIST to the one who
- * did take it: reading back tells. Decisions stay until the job ends: nobody can mistake a gap for the end of the log.
- * The other files are written in place, with length and checksum in front, and read by open, read, close: that is what NFS keeps
- * coherent (close-to-open). Nothing relies on inotify, locks, times of files, or renaming over a file that others read; a file read while it is
- * being written fails its checksum and is read again. A folder's cached listing is refreshed by making a file in it.
- * Everybody polls: every 20 ms while something happens, backing off to 1 s. */
+ * link() is the fence: two leaders cannot both take the next number. A reply lost on its way makes the kernel say
+ * EEXIST to the one who did take it: reading back tells. Decisions stay until the job ends: nobody can mistake a gap
+ * for the end of the log. The other files are written in place, with length and checksum in front, and read by open,
+ * read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify, locks, times of files, or
+ * renaming over a file that others read; a file read while it is being written fails its checksum and is read again. A
+ * folder's cached listing is refreshed by making a file in it. Everybody polls: every 20 ms while something happens,
+ * backing off to 1 s. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +39,8 @@
 
 enum { POLL_FIRST_MS = 20, POLL_LAST_MS = 1000 };
 
-/* ---- small files ---------------------------------------------------------------------------------------------------- */
+/* ---- small files
+ * ---------------------------------------------------------------------------------------------------- */
 
 int file_write(struct file_home *h, const char *path, int flags, bool sync, const char *text, size_t n, struct err *e)
 {
@@ -51,7 +54,8 @@ int file_read(struct file_home *h, const char *path, struct buf *out, struct err
     return rc < 0 ? err_errno(e, -rc, "read '%s/%s/%s'", h->dir, h->name, path) : 0;
 }
 
-/* ---- the folder ------------------------------------------------------------------------------------------------------- */
+/* ---- the folder
+ * ------------------------------------------------------------------------------------------------------- */
 
 static int make_folder(int at, const char *name)
 {
@@ -144,7 +148,8 @@ static void note_activity(struct file_home *h, uint32_t *crc, const char *p, siz
     *crc = now;
 }
 
-/* ---- every node ----------------------------------------------------------------------------------------------------- */
+/* ---- every node
+ * ----------------------------------------------------------------------------------------------------- */
 
 static unsigned long long epoch_number(const char *epoch)
 {
@@ -270,7 +275,8 @@ static void file_forget(struct rdzv_home *base, const char *node)
         remove_job(h);
 }
 
-/* ---- the handle ------------------------------------------------------------------------------------------------------- */
+/* ---- the handle
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void file_interrupt(struct rdzv_home *base)
 {

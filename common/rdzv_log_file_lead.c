@@ -1,4 +1,5 @@
-/* What a leader does in a shared folder: decisions whose names are taken once, and the files it writes for everybody. */
+/* What a leader does in a shared folder: decisions whose names are taken once, and the files it writes for
+ * everybody. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,8 @@
 #include "common/rdzv_log_file_internal.h"
 #include "common/rdzv_wire.h"
 
-/* ---- the log -------------------------------------------------------------------------------------------------------- */
+/* ---- the log
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void decision_name(unsigned n, char out[32])
 {
@@ -65,7 +67,8 @@ static int take_number(struct file_home *h, const struct buf *text, struct err *
     return rc;
 }
 
-/* ---- the leader ------------------------------------------------------------------------------------------------------- */
+/* ---- the leader
+ * ------------------------------------------------------------------------------------------------------- */
 
 int file_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
 {

@@ -8,8 +8,9 @@
  *   crun:{RUN}:calls   stream   names of nodes that ask for something: what the leader blocks on
  *   crun:{RUN}:wake:NODE list   one item for each news: what the node blocks on
  *
- * Each handle has two connections, one that blocks and one that does not; nothing is polled. Every key expires keep_ms after its last
- * renewal. A leader's connection is never replaced under it: what one reign reads and writes is one incarnation of the server. */
+ * Each handle has two connections, one that blocks and one that does not; nothing is polled. Every key expires keep_ms
+ * after its last renewal. A leader's connection is never replaced under it: what one reign reads and writes is one
+ * incarnation of the server. */
 #include <errno.h>
 #include <inttypes.h>
 #include <netdb.h>
@@ -26,7 +27,8 @@
 
 #define CALLS_KEPT "20000" /* names in the stream of calls */
 
-/* ---- requests ----------------------------------------------------------------------------------------------------- */
+/* ---- requests
+ * ----------------------------------------------------------------------------------------------------- */
 
 int redis_queue(struct resp_conn *c, int argc, const struct word *w, struct err *e)
 {
@@ -59,8 +61,8 @@ static int first_error(struct redis_home *h, redisReply *const *r, size_t n, str
     return found ? redis_link_refused(&h->link, found->str, e) : 0;
 }
 
-/* Send what is queued and take n replies; any error reply is this call's error, and ends the connection: what stands in a half-made transaction
- * goes with it. */
+/* Send what is queued and take n replies; any error reply is this call's error, and ends the connection: what stands in
+ * a half-made transaction goes with it. */
 int redis_converse(struct redis_home *h, struct resp_conn *c, size_t n, redisReply **r, struct err *e)
 {
     int rc = resp_exchange(c, n, r, clock_deadline(h->io_ms), e);
@@ -114,7 +116,8 @@ void redis_forget_calls(struct redis_home *h)
     h->called_count = 0;
 }
 
-/* ---- every node ----------------------------------------------------------------------------------------------------- */
+/* ---- every node
+ * ----------------------------------------------------------------------------------------------------- */
 
 static int take_text(const redisReply *r, struct buf *out, struct err *e)
 {
@@ -264,7 +267,8 @@ static void redis_forget(struct rdzv_home *base, const char *node)
         redis_free_replies(r, 3);
 }
 
-/* ---- the handle ------------------------------------------------------------------------------------------------------- */
+/* ---- the handle
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void redis_interrupt(struct rdzv_home *base)
 {

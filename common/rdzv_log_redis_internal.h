@@ -59,15 +59,15 @@ int redis_queue(struct resp_conn *c, int argc, const struct word *w, struct err 
 
 void redis_free_replies(redisReply **r, size_t n);
 
-/* Send what is queued and take n replies; any error reply is this call's error, and ends the connection: what stands in a half-made transaction
- * goes with it. */
+/* Send what is queued and take n replies; any error reply is this call's error, and ends the connection: what stands in
+ * a half-made transaction goes with it. */
 int redis_converse(struct redis_home *h, struct resp_conn *c, size_t n, redisReply **r, struct err *e);
 int redis_connected(struct redis_home *h, struct err *e);
 struct word redis_key(const struct redis_home *h, enum key k);
 int redis_queue_expiry(struct redis_home *h, enum key k, const char *ms, struct err *e);
 
-/* The blocking connection, dialled if need be; and until a reply to what is pending there: 1: *r is the reply; 0: the time is over, or
- * interrupt(). */
+/* The blocking connection, dialled if need be; and until a reply to what is pending there: 1: *r is the reply; 0: the
+ * time is over, or interrupt(). */
 int redis_dial_blocked(struct redis_home *h, struct err *e);
 int redis_await_reply(struct redis_home *h, int64_t timeout_ms, redisReply **r, struct err *e);
 void redis_forget_calls(struct redis_home *h);

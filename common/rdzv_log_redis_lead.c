@@ -1,4 +1,5 @@
-/* What a leader does in a Redis: transactions that the epoch fences, the log as a stream, and a stream of calls to block on. */
+/* What a leader does in a Redis: transactions that the epoch fences, the log as a stream, and a stream of calls to
+ * block on. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,7 +34,8 @@ int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], stru
     return 0;
 }
 
-/* Arm the fence: from here on the next transaction happens only if the epoch does not change before it. 1: it is `expected`. */
+/* Arm the fence: from here on the next transaction happens only if the epoch does not change before it. 1: it is
+ * `expected`. */
 static int arm(struct redis_home *h, const char *expected, struct err *e)
 {
     redisReply *r[2];

@@ -1,4 +1,5 @@
-/* tests/sim compiles the sources of the log-hosted rendezvous again with one fault sown into them, to show that the simulator sees it. */
+/* tests/sim compiles the sources of the log-hosted rendezvous again with one fault sown into them, to show that the
+ * simulator sees it. */
 #ifndef CRUN_COMMON_RDZV_MUTANT_H
 #define CRUN_COMMON_RDZV_MUTANT_H
 

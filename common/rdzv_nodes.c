@@ -1,5 +1,6 @@
-/* The nodes of a rendezvous. Every change of a node's standing goes through one function, which keeps the counts that decisions need, the
- * order of fences and the marks of what the log has not seen yet: so a step costs what it changes, not what is there. */
+/* The nodes of a rendezvous. Every change of a node's standing goes through one function, which keeps the counts that
+ * decisions need, the order of fences and the marks of what the log has not seen yet: so a step costs what it changes,
+ * not what is there. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The rendezvous machine as an object: its making and end, what can be read of it, and the names of its states and events. What happens
- * in it is in rdzv.c. */
+/* The rendezvous machine as an object: its making and end, what can be read of it, and the names of its states and
+ * events. What happens in it is in rdzv.c. */
 #include "common/err.h"
 #include "common/rdzv_impl.h"
 #include <errno.h>

@@ -131,7 +131,8 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The value at p[0..n) into ret[cap], without its escapes; ret NULL: only looked at. 0, -E2BIG, or -EINVAL with what is wrong. */
+/* The value at p[0..n) into ret[cap], without its escapes; ret NULL: only looked at. 0, -E2BIG, or -EINVAL with what is
+ * wrong. */
 static int unescape(const char *p, size_t n, char *ret, size_t cap, const char **why)
 {
     size_t len = 0;

@@ -1,5 +1,5 @@
-/* One line of fields "key=value", written and read by a table: the text form of events, news, settings and of the machine's own log.
- * What a value may hold, and how it is escaped, is said in rdzv_wire.h. */
+/* One line of fields "key=value", written and read by a table: the text form of events, news, settings and of the
+ * machine's own log. What a value may hold, and how it is escaped, is said in rdzv_wire.h. */
 #ifndef CRUN_COMMON_RDZV_RECORD_H
 #define CRUN_COMMON_RDZV_RECORD_H
 
@@ -43,10 +43,12 @@ struct rdzv_field {
 /* Append the fields that a record of this kind (one bit) carries and that differ from `otherwise`. -ENOMEM, -E2BIG. */
 int rdzv_record_write(struct buf *out, const struct rdzv_field *fields, size_t count, unsigned kind, const void *base);
 
-/* Set every field of *base from the record (one that is not there and whose `otherwise` is LLONG_MIN stays as it is). -EINVAL names key and value. Keys that no field has are ignored, a key that stands twice is not. */
+/* Set every field of *base from the record (one that is not there and whose `otherwise` is LLONG_MIN stays as it is).
+ * -EINVAL names key and value. Keys that no field has are ignored, a key that stands twice is not. */
 int rdzv_record_read(const char *p, size_t n, const struct rdzv_field *fields, size_t count, void *base, struct err *e);
 
-/* Visit every key and unescaped value (both NUL-terminated, borrowed until take() returns; value NULL: it has more than RDZV_VALUE_MAX bytes). -EINVAL; take()'s if it is negative. */
+/* Visit every key and unescaped value (both NUL-terminated, borrowed until take() returns; value NULL: it has more than
+ * RDZV_VALUE_MAX bytes). -EINVAL; take()'s if it is negative. */
 #define RDZV_KEY_MAX 31
 #define RDZV_VALUE_MAX 4095 /* bytes */
 int rdzv_record_each(const char *p, size_t n, int (*take)(void *arg, const char *key, const char *value, struct err *e),

@@ -1,5 +1,5 @@
-/* How a round begins and how it ends. First who: members of the last round before others, so that a spare displaces nobody. Then in which order: members
- * keep theirs, unless the user has numbered the nodes. */
+/* How a round begins and how it ends. First who: members of the last round before others, so that a spare displaces
+ * nobody. Then in which order: members keep theirs, unless the user has numbered the nodes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

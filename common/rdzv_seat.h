@@ -1,12 +1,15 @@
-/* A node's place at a home (rdzv_home.h): what it writes into its beat, and what it makes of what it sees. Pure: no I/O, no clock.
+/* A node's place at a home (rdzv_home.h): what it writes into its beat, and what it makes of what it sees. Pure: no
+ * I/O, no clock.
  *
- * - The beat carries a counter, the epoch this node has promised to heed, and every request the leader has not answered yet.
- * - A beat that was written extends the node's lease (silence_ms from when it was sent) only if the epoch seen with it is the one
- *   promised in it. A new epoch is promised first, by the next beat: from then on nothing of an older reign is believed, and the
- *   new leader knows from the beat all that was believed before. Nor is it extended while the home does not hold the round that works here:
- *   it was lost, and others do not know of it. That is why a home may lose what it acknowledged.
- * - NEWS_ROUND is believed only as part of the answer to the newest JOIN, and only while the lease runs. After a lapse everything starts
- *   anew: a node without workers JOINs again, one with workers is told to kill them. */
+ * - The beat carries a counter, the epoch this node has promised to heed, and every request the leader has not answered
+ *   yet.
+ * - A beat that was written extends the node's lease (silence_ms from when it was sent) only if the epoch seen with it
+ *   is the one promised in it. A new epoch is promised first, by the next beat: from then on nothing of an older reign
+ *   is believed, and the new leader knows from the beat all that was believed before. Nor is it extended while the home
+ *   does not hold the round that works here: it was lost, and others do not know of it. That is why a home may lose
+ *   what it acknowledged.
+ * - NEWS_ROUND is believed only as part of the answer to the newest JOIN, and only while the lease runs. After a lapse
+ *   everything starts anew: a node without workers JOINs again, one with workers is told to kill them. */
 #ifndef CRUN_COMMON_RDZV_SEAT_H
 #define CRUN_COMMON_RDZV_SEAT_H
 
@@ -61,8 +64,8 @@ enum {
 struct rdzv_heard {
     unsigned bits;
     struct rdzv_news news;
-    const char *
-        members; /* with NEWS_ROUND on group rank 0: every address of every member; else "". Valid as long as the view */
+    /* with NEWS_ROUND on group rank 0: every address of every member; else "". Valid as long as the view */
+    const char *members;
     size_t members_len;
     int code; /* REFUSED: ERR_MISMATCH or ERR_REFUSED */
     char why[512];

@@ -1,5 +1,5 @@
-/* What the leader writes into a node's slot: the answer to its requests up to number q, and its newest news. Three lines: the head's
- * fields, the news ("" if none), and the members' addresses ("" but for group rank 0). */
+/* What the leader writes into a node's slot: the answer to its requests up to number q, and its newest news. Three
+ * lines: the head's fields, the news ("" if none), and the members' addresses ("" but for group rank 0). */
 #ifndef CRUN_COMMON_RDZV_SLOT_H
 #define CRUN_COMMON_RDZV_SLOT_H
 

@@ -1,9 +1,9 @@
 /* Reaching a Redis as its users name it: redis://[user[:password]@]host[:port][/db], rediss:// (TLS),
  * redis+sentinel://[user[:password]@]host[:port],host[:port].../NAME[/db] (rediss+sentinel:// with TLS to the primary).
  *
- * User and password may be percent-encoded. A password also comes from CRUN_REDIS_PASSWORD_FILE, CRUN_REDIS_PASSWORD or REDISCLI_AUTH: a
- * URL in an argument list is visible to everybody on the machine. TLS believes the authorities of CRUN_REDIS_CA, else of SSL_CERT_FILE,
- * else the system's, and checks that the certificate is for the host named. */
+ * User and password may be percent-encoded. A password also comes from CRUN_REDIS_PASSWORD_FILE, CRUN_REDIS_PASSWORD or
+ * REDISCLI_AUTH: a URL in an argument list is visible to everybody on the machine. TLS believes the authorities of
+ * CRUN_REDIS_CA, else of SSL_CERT_FILE, else the system's, and checks that the certificate is for the host named. */
 #ifndef CRUN_COMMON_REDIS_LINK_H
 #define CRUN_COMMON_REDIS_LINK_H
 
@@ -33,16 +33,18 @@ struct redis_link {
     struct tls_context *tls_context;
 };
 
-/* url with its scheme. -EINVAL with a sentence that never shows a password. Finish with redis_link_finish(), also after a failure. */
+/* url with its scheme. -EINVAL with a sentence that never shows a password. Finish with redis_link_finish(), also after
+ * a failure. */
 int redis_link_parse(struct redis_link *l, const char *url, struct err *e);
 void redis_link_finish(struct redis_link *l);
 
-/* Connect c and get in: sentinels asked, TLS, AUTH, SELECT. What is refused for good is ERR_REFUSED; what may be better later (LOADING, too many
- * clients, no primary known) is -EAGAIN. */
+/* Connect c and get in: sentinels asked, TLS, AUTH, SELECT. What is refused for good is ERR_REFUSED; what may be better
+ * later (LOADING, too many clients, no primary known) is -EAGAIN. */
 int redis_link_dial(struct redis_link *l, struct resp_conn *c, int64_t deadline, struct err *e);
 
-/* The code and the sentence for an error reply: ERR_REFUSED for NOAUTH, WRONGPASS, NOPERM; -EROFS for a read-only replica; -EAGAIN for LOADING,
- * CLUSTERDOWN, MASTERDOWN, too many clients, and for MOVED, which the link follows at its next dial; -ENOSPC for OOM; else -EPROTO. */
+/* The code and the sentence for an error reply: ERR_REFUSED for NOAUTH, WRONGPASS, NOPERM; -EROFS for a read-only
+ * replica; -EAGAIN for LOADING, CLUSTERDOWN, MASTERDOWN, too many clients, and for MOVED, which the link follows at its
+ * next dial; -ENOSPC for OOM; else -EPROTO. */
 int redis_link_refused(struct redis_link *l, const char *reply, struct err *e);
 
 /* For log lines: "redis://host:port" without secrets. Into out, which it returns. */

@@ -7,8 +7,8 @@
 
 struct err;
 
-/* TCP addresses of host:port; *ret is freed with freeaddrinfo(). Numeric hosts are answered at once. deadline: clock_ms().
- * -ETIMEDOUT; -ECANCELED when abort_fd becomes readable (-1: none); -ENOENT for a name that is not known;
+/* TCP addresses of host:port; *ret is freed with freeaddrinfo(). Numeric hosts are answered at once. deadline:
+ * clock_ms(). -ETIMEDOUT; -ECANCELED when abort_fd becomes readable (-1: none); -ENOENT for a name that is not known;
  * -EAGAIN if the name service does not answer. */
 int resolve(const char *host, const char *port, int64_t deadline, int abort_fd, struct addrinfo **ret, struct err *e);
 
@@ -19,7 +19,8 @@ int resolve_fd(const struct lookup *l); /* readable when the answer is there */
 int resolve_take(struct lookup *l, const char *host, struct addrinfo **ret, struct err *e); /* then; l is gone */
 void resolve_abandon(struct lookup *l); /* NULL allowed; never waits */
 
-/* Wait for events (poll(2)) on fd, or only for the time if fd is -1. 0; -ETIMEDOUT; -ECANCELED when abort_fd becomes readable. */
+/* Wait for events (poll(2)) on fd, or only for the time if fd is -1. 0; -ETIMEDOUT; -ECANCELED when abort_fd becomes
+ * readable. */
 int wait_fd(int fd, short events, int64_t deadline, int abort_fd, struct err *e);
 
 #endif

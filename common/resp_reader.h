@@ -1,4 +1,5 @@
-/* hiredis' reader with a bound on the arrays it takes memory for: 0.14 allocates whatever number of elements the peer announces. */
+/* hiredis' reader with a bound on the arrays it takes memory for: 0.14 allocates whatever number of elements the peer
+ * announces. */
 #ifndef CRUN_COMMON_RESP_READER_H
 #define CRUN_COMMON_RESP_READER_H
 

@@ -1,5 +1,6 @@
-/* uthash with a hash that depends on a number drawn by each process: whoever chooses keys does not choose their buckets. Include it instead of
- * <uthash.h> where peers choose what is hashed; all files that use one table must. Tables keep the order of insertion as ever. */
+/* uthash with a hash that depends on a number drawn by each process: whoever chooses keys does not choose their
+ * buckets. Include it instead of <uthash.h> where peers choose what is hashed; all files that use one table must.
+ * Tables keep the order of insertion as ever. */
 #ifndef CRUN_COMMON_SEEDED_HASH_H
 #define CRUN_COMMON_SEEDED_HASH_H
 

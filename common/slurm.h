@@ -1,4 +1,5 @@
-/* Where the processes of a scheduler's job meet, found by each from what the scheduler told it: a host of Slurm's lists, and a port. Pure. */
+/* Where the processes of a scheduler's job meet, found by each from what the scheduler told it: a host of Slurm's
+ * lists, and a port. Pure. */
 #ifndef CRUN_COMMON_SLURM_H
 #define CRUN_COMMON_SLURM_H
 
@@ -7,11 +8,12 @@
 
 #define RDZV_PORT 29400 /* of an endpoint without one, as torchrun's */
 
-/* The first host of a Slurm list: "node[07-12,20],gpu3" -> "node07". False if it is not one or does not fit into cap bytes; *ret is then undefined. */
+/* The first host of a Slurm list: "node[07-12,20],gpu3" -> "node07". False if it is not one or does not fit into cap
+ * bytes; *ret is then undefined. */
 bool slurm_first_host(const char *list, char *ret, size_t cap);
 
-/* The port for a job of this id: every node finds the same one, two jobs on the same nodes seldom do. At least RDZV_PORT, below the kernel's own
- * (32768). */
+/* The port for a job of this id: every node finds the same one, two jobs on the same nodes seldom do. At least
+ * RDZV_PORT, below the kernel's own (32768). */
 int slurm_port(const char *job);
 
 #endif

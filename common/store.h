@@ -1,11 +1,13 @@
 /* Key-value store client: blocking calls with deadlines, the same over every backend.
  *
- * Semantics are Redis': values are binary, keys are created by the first set/add. Thread-safe, but one request at a time: a
- * thread that waits keeps others of the same store waiting (within their deadlines); open a second one for them.
- * A call on a broken connection redials within its own deadline; set/get/wait/delete are repeated, add and cas are not (they may have happened):
- * -ECONNRESET then. Every deadline is in milliseconds from the call; -ETIMEDOUT when it passes.
- * Backends: resp:// (rendezvousd, Redis), redis://, rediss://, redis+sentinel://, rediss+sentinel:// (common/redis_link.h), tcp://
- * (PyTorch's TCPStore), mem:// (in process); store_open_prefix() puts a name-space before any.
+ * Semantics are Redis': values are binary, keys are created by the first set/add. Thread-safe, but one request at a
+ * time: a thread that waits keeps others of the same store waiting (within their deadlines); open a second one for
+ * them. A call on a broken connection redials within its own deadline; set/get/wait/delete are repeated, add and cas
+ * are not (they may have happened): -ECONNRESET then. Every deadline is in milliseconds from the call; -ETIMEDOUT when
+ * it passes.
+ * Backends: resp:// (rendezvousd, Redis), redis://, rediss://, redis+sentinel://, rediss+sentinel://
+ * (common/redis_link.h), tcp:// (PyTorch's TCPStore), mem:// (in process); store_open_prefix() puts a name-space before
+ * any.
  * On a plain Redis waiters are woken by writers that use this client: it publishes on the channel "__store__:<key>". */
 #ifndef CRUN_COMMON_STORE_H
 #define CRUN_COMMON_STORE_H
@@ -21,8 +23,9 @@ struct store_options {
     int64_t connect_timeout_ms; /* 0: 60000 */
 };
 
-/* url: "resp://host:port", "tcp://host:port" (with "?generation=1": torch before 2.2), "mem://" (a fresh one) or "mem://name" (shared by all that open the name in this process).
- * -EINVAL for an unknown scheme (with the list), -ETIMEDOUT, -ECONNREFUSED after the connect timeout. */
+/* url: "resp://host:port", "tcp://host:port" (with "?generation=1": torch before 2.2), "mem://" (a fresh one) or
+ * "mem://name" (shared by all that open the name in this process). -EINVAL for an unknown scheme (with the list),
+ * -ETIMEDOUT, -ECONNREFUSED after the connect timeout. */
 int store_open(struct store **ret, const char *url, const struct store_options *o, struct err *e);
 
 /* A view that puts prefix before every key; borrows base, which must outlive it. Aborting the view aborts base. */
@@ -40,8 +43,9 @@ int store_set(struct store *s, const char *key, const void *value, size_t len, i
 /* Atomic counter; a missing key counts as 0. *ret: the new value. -EINVAL if the value is not an integer. */
 int store_add(struct store *s, const char *key, int64_t delta, int64_t *ret, int64_t timeout_ms, struct err *e);
 
-/* Compare and set: if the key holds `expected` (expected_len 0 and expected NULL: does not exist), it becomes `desired`.
- * Returns 1 if it did, 0 if not; *value (may be NULL) gets what the key holds afterwards (nothing if it does not exist). */
+/* Compare and set: if the key holds `expected` (expected_len 0 and expected NULL: does not exist), it becomes
+ * `desired`. Returns 1 if it did, 0 if not; *value (may be NULL) gets what the key holds afterwards (nothing if it does
+ * not exist). */
 int store_cas(struct store *s, const char *key, const void *expected, size_t expected_len, const void *desired,
               size_t desired_len, struct buf *value, int64_t timeout_ms, struct err *e);
 
@@ -54,8 +58,8 @@ int store_wait_get(struct store *s, const char *key, struct buf *value, int64_t 
 /* Returns the number of keys deleted. */
 int store_delete(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
 
-/* All of `world` callers meet: a counter and a release key under `name` (used once: -EINVAL for caller world + 1). Threads need a
- * store each. */
+/* All of `world` callers meet: a counter and a release key under `name` (used once: -EINVAL for caller world + 1).
+ * Threads need a store each. */
 int store_barrier(struct store *s, const char *name, int world, int64_t timeout_ms, struct err *e);
 
 /* --- for backends ------------------------------------------------------------------------------------------------ */

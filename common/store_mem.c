@@ -1,7 +1,8 @@
 /* The store within one process: a hash table, a mutex, and one condition that every write signals.
  *
- * "mem://name" is one space for all that open the name while at least one has it open; "mem://" is a fresh one. Waiters use
- * CLOCK_MONOTONIC deadlines. An abort concerns one handle, so it is a flag of the handle, set under the space's mutex.
+ * "mem://name" is one space for all that open the name while at least one has it open; "mem://" is a fresh one. Waiters
+ * use CLOCK_MONOTONIC deadlines. An abort concerns one handle, so it is a flag of the handle, set under the space's
+ * mutex.
  */
 #include "common/seeded_hash.h"
 #include <errno.h>

@@ -2,8 +2,8 @@
  *
  * - One connection, dialled at open, one request at a time; turns, repetition and abort are store_turn.h's.
  * - After each dial STORE.PING tells the two servers apart. rendezvousd has STORE.WAIT and STORE.CAS.
- * - On a plain Redis every writer also publishes on "__store__:<key>"; a waiter subscribes on a second connection, then checks: a
- *   write after the check finds it subscribed, so none is missed. Compare and set is WATCH, GET, MULTI.
+ * - On a plain Redis every writer also publishes on "__store__:<key>"; a waiter subscribes on a second connection, then
+ *   checks: a write after the check finds it subscribed, so none is missed. Compare and set is WATCH, GET, MULTI.
  * - What may be repeated on a new connection is repeated; add and cas are not, once sent. */
 #include <errno.h>
 #include <inttypes.h>

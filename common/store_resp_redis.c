@@ -1,4 +1,5 @@
-/* The store's operations on a plain Redis: transactions that announce what they write, and waiters that subscribe, then check. */
+/* The store's operations on a plain Redis: transactions that announce what they write, and waiters that subscribe, then
+ * check. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,8 @@ static int queue_transaction(struct resp_store *s, const struct resp_words *w, c
     return rc;
 }
 
-/* A command and its announcement. 1 and the command's reply (within *ret, which the caller frees), or 0 if a watched key changed. */
+/* A command and its announcement. 1 and the command's reply (within *ret, which the caller frees), or 0 if a watched
+ * key changed. */
 static int transaction(struct resp_store *s, const struct resp_words *w, const char *key, redisReply **ret,
                        int64_t deadline, struct err *e)
 {

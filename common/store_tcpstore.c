@@ -1,12 +1,15 @@
 /* The store over PyTorch's TCPStore protocol: real torchrun's agent store, or a bootstrap store of ours.
  *
- * - tcp://host:port speaks the newer generation (torch 2.2 and later), tcp://host:port?generation=1 the older. It cannot be found out: the newer
- *   handshake makes an older server stand still for all its clients.
+ * - tcp://host:port speaks the newer generation (torch 2.2 and later), tcp://host:port?generation=1 the older. It
+ *   cannot be found out: the newer handshake makes an older server stand still for all its clients.
  * - SET has no answer: a CHECK of the key behind it is one, because a server answers in order.
- * - GET of a missing key is an empty value in one generation and the end of the connection in the other: CHECK comes first.
- * - COMPARE_SET says what the key holds afterwards, not who put it there. So what it writes begins with a mark and a number nobody else draws;
- *   get takes both off again. An empty value is written with a mark as well: COMPARE_SET takes "" for "does not exist".
- * - ADD to something else than a number ends the connection; the value is looked at then, to tell that from a lost one. */
+ * - GET of a missing key is an empty value in one generation and the end of the connection in the other: CHECK comes
+ *   first.
+ * - COMPARE_SET says what the key holds afterwards, not who put it there. So what it writes begins with a mark and a
+ *   number nobody else draws; get takes both off again. An empty value is written with a mark as well: COMPARE_SET
+ *   takes "" for "does not exist".
+ * - ADD to something else than a number ends the connection; the value is looked at then, to tell that from a lost
+ *   one. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -44,7 +47,8 @@ struct call {
     struct buf *value;
 };
 
-/* ---- marks --------------------------------------------------------------------------------------------------------- */
+/* ---- marks
+ * --------------------------------------------------------------------------------------------------------- */
 
 static bool is_marked(const void *p, size_t n)
 {
@@ -73,7 +77,8 @@ static int mark(struct buf *ret, const void *p, size_t n, bool draw, struct err 
     return rc < 0 ? err_set(e, rc, "a value of %zu bytes is too large", n) : 0;
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------ */
+/* ---- requests
+ * ------------------------------------------------------------------------------------------------------ */
 
 static int put_key(struct tcp_store *s, enum tcpstore_verb verb, const char *key, struct err *e)
 {
@@ -189,7 +194,8 @@ static int try_wait(void *store, const void *call, int64_t deadline, struct err 
     return rc;
 }
 
-/* ---- add ----------------------------------------------------------------------------------------------------------- */
+/* ---- add
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static int connected(void *store, int64_t deadline, struct err *e);
 
@@ -202,7 +208,8 @@ static int compare_set(struct tcp_store *s, const char *key, const void *expecte
     return tcpstore_take_bytes(&s->conn, ret, deadline, e);
 }
 
-/* After an ADD that ended the connection: is the value to blame? 0: no. -EINVAL: yes. 1: it was a marked number, and is none any more. */
+/* After an ADD that ended the connection: is the value to blame? 0: no. -EINVAL: yes. 1: it was a marked number, and is
+ * none any more. */
 static int look_at_value(struct tcp_store *s, const struct call *c, int64_t deadline, struct err *e)
 {
     struct buf raw = {0}, after = {0};
@@ -250,7 +257,8 @@ static int try_add(void *store, const void *call, int64_t deadline, struct err *
     }
 }
 
-/* ---- compare and set ----------------------------------------------------------------------------------------------- */
+/* ---- compare and set
+ * ----------------------------------------------------------------------------------------------- */
 
 /* 1: swapped. 0: not; raw is what the key holds (raw->data NULL: nothing). -EAGAIN: somebody was faster, look again. */
 static int swap(struct tcp_store *s, const struct call *c, const struct buf *ours, struct buf *raw, int64_t deadline,
@@ -297,7 +305,8 @@ static int try_cas(void *store, const void *call, int64_t deadline, struct err *
     return rc;
 }
 
-/* ---- the interface ------------------------------------------------------------------------------------------------- */
+/* ---- the interface
+ * ------------------------------------------------------------------------------------------------- */
 
 static int connected(void *store, int64_t deadline, struct err *e)
 {
@@ -353,7 +362,8 @@ static int tcp_del(struct store *s, const char *const *keys, size_t n, int64_t t
     return run(s, try_del, true, &(struct call){.keys = keys, .n = n}, timeout_ms, e);
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void tcp_close(struct store *store)
 {

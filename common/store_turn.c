@@ -53,7 +53,8 @@ static bool is_lost(int rc)
     return false;
 }
 
-/* Attempt, and dial and attempt again while the connection is what fails. The last error if the deadline passes meanwhile. */
+/* Attempt, and dial and attempt again while the connection is what fails. The last error if the deadline passes
+ * meanwhile. */
 static int persist(struct store_turn *t, void *store, const struct store_attempt *a, int64_t deadline, struct err *e)
 {
     for (int pause = FIRST_PAUSE_MS;; pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {

@@ -1,5 +1,5 @@
-/* For stores behind one connection: callers take turns, each within its own deadline; a lost connection is dialled anew until the deadline;
- * an abort from any thread ends whatever is going on. */
+/* For stores behind one connection: callers take turns, each within its own deadline; a lost connection is dialled anew
+ * until the deadline; an abort from any thread ends whatever is going on. */
 #ifndef CRUN_COMMON_STORE_TURN_H
 #define CRUN_COMMON_STORE_TURN_H
 
@@ -23,8 +23,8 @@ struct store_attempt {
     int (*connect)(void *store, int64_t deadline, struct err *e); /* 0 at once if there is a connection */
     int (*attempt)(void *store, const void *call, int64_t deadline, struct err *e); /* NULL: connect only */
     const void *call;
-    bool
-        repeatable; /* else a connection lost after the attempt began is -ECONNRESET: it may or may not have happened */
+    /* else a connection lost after the attempt began is -ECONNRESET: it may or may not have happened */
+    bool repeatable;
 };
 
 int store_turn_init(struct store_turn *t, struct err *e);

@@ -1,30 +1,34 @@
-/* The agent of one node: what to do when something happens. Pure: no I/O, no clock; agent_loop.c turns callbacks into events
- * and effects into calls.
+/* The agent of one node: what to do when something happens. Pure: no I/O, no clock; agent_loop.c turns callbacks into
+ * events and effects into calls.
  *
  * The life of an agent:
  *   - START: JOIN the rendezvous; it answers with a round: SPAWN the workers;
- *   - all workers exit 0: clear what they left behind, say DONE; when all nodes have, the rendezvous ENDs the job: EXIT 0.
+ *   - all workers exit 0: clear what they left behind, say DONE; when all nodes have, the rendezvous ENDs the job: EXIT
+ *     0.
  * What goes wrong, and what is done:
  *   - a worker ends badly: FAIL goes to the rendezvous, and the other workers are stopped at once, whatever it answers;
  *   - a worker hangs (hang.h): the same, as if it had failed;
  *   - the rendezvous stops the round (another node failed, or came): the same without FAIL;
- *   - stopping: reason into the shared pages, SIGTERM, after the grace SIGKILL of the whole trees; when nobody is left: JOIN again,
- *     or EXIT where the job has ended (budget used up, drain);
- *   - fenced (the rendezvous is not heard, or knows this node no longer): SIGKILL at once, because the next round may begin
- *     elsewhere; when nobody is left: JOIN again;
+ *   - stopping: reason into the shared pages, SIGTERM, after the grace SIGKILL of the whole trees; when nobody is left:
+ *     JOIN again, or EXIT where the job has ended (budget used up, drain);
+ *   - fenced (the rendezvous is not heard, or knows this node no longer): SIGKILL at once, because the next round may
+ *     begin elsewhere; when nobody is left: JOIN again;
  *   - the rendezvous refuses this node for good: SIGKILL, EXIT with the code that says why;
- *   - a stop signal: this node leaves. LEAVE, stop the workers, JOIN to say that none is left, EXIT when the rendezvous lets it go: 75 if
- *     all workers ended with 0 or 75, else 128 + signal. The others go on without it, or drain where they are too few;
- *     another SIGINT, a second or more after the first one: no more grace (sooner it is the same wish told twice: timeout(1) and
- *     some shells signal the process and its group); one that is typed counts at once;
- *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75 if the others ended with 0, 75 or by
- *     our SIGTERM, else with the code of the first that did not;
- *   - a preemption notice: as if a worker had exited 75, also where no worker runs; a worker that our SIGTERM ends is no fault then;
- *   - Ctrl-C where the worker has the terminal (`shared`): its own matter, as without crun; if it dies of it, that was a stop signal;
- *   - a process that SIGKILL does not end: EXIT without a word to the rendezvous, which must not believe that nobody is left;
- *   - the round's workers cannot be started (no such interpreter, no descriptors left): the node leaves, exit with the code that says why, 126
- *     or 127 for a program that cannot be executed. Where the others could not go on without it (`fatal`) it FAILs instead, so that the
- *     job ends with this code on every node: trying again would not help. */
+ *   - a stop signal: this node leaves. LEAVE, stop the workers, JOIN to say that none is left, EXIT when the rendezvous
+ *     lets it go: 75 if all workers ended with 0 or 75, else 128 + signal. The others go on without it, or drain where
+ *     they are too few; another SIGINT, a second or more after the first one: no more grace (sooner it is the same wish
+ *     told twice: timeout(1) and some shells signal the process and its group); one that is typed counts at once;
+ *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75 if the others ended with
+ *     0, 75 or by our SIGTERM, else with the code of the first that did not;
+ *   - a preemption notice: as if a worker had exited 75, also where no worker runs; a worker that our SIGTERM ends is
+ *     no fault then;
+ *   - Ctrl-C where the worker has the terminal (`shared`): its own matter, as without crun; if it dies of it, that was
+ *     a stop signal;
+ *   - a process that SIGKILL does not end: EXIT without a word to the rendezvous, which must not believe that nobody is
+ *     left;
+ *   - the round's workers cannot be started (no such interpreter, no descriptors left): the node leaves, exit with the
+ *     code that says why, 126 or 127 for a program that cannot be executed. Where the others could not go on without it
+ *     (`fatal`) it FAILs instead, so that the job ends with this code on every node: trying again would not help. */
 #ifndef CRUN_LAUNCHER_AGENT_H
 #define CRUN_LAUNCHER_AGENT_H
 

@@ -1,6 +1,7 @@
 /* What an agent tells about itself over HTTP (--http-port), read-only, right in every state:
  *
- *     /healthz   200 "ok" as long as the agent's loop turns, also while it joins, stops, restarts and waits for other nodes
+ *     /healthz   200 "ok" as long as the agent's loop turns, also while it joins, stops, restarts and waits for other
+ *                nodes
  *     /readyz    200 "ready" while all workers of this node run; else 503 and a line that says what is waited for
  *     /metrics   Prometheus' text format
  *

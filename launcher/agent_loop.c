@@ -94,7 +94,8 @@ static void stop_workers(struct run *r, int reason)
     events_stop(r, reason, r->grace_ms);
 }
 
-/* Requests are taken at once; only a rendezvous in this process can refuse one here, and then one of the two is wrong. */
+/* Requests are taken at once; only a rendezvous in this process can refuse one here, and then one of the two is
+ * wrong. */
 static void told(struct run *r, int rc, const struct err *e)
 {
     if (rc == 0)
@@ -261,7 +262,8 @@ static void log_to_console(void *arg, const char *line, size_t n)
     logmux_say_bytes(arg, line, n);
 }
 
-/* The pipe to the guardian ended: it was killed. Nobody would notice us any more, so everything goes, before anything is said. */
+/* The pipe to the guardian ended: it was killed. Nobody would notice us any more, so everything goes, before anything
+ * is said. */
 static void on_guardian_gone(void *arg)
 {
     struct run *r = arg;
@@ -311,7 +313,8 @@ static int watch_world(struct run *r, struct err *e)
     return 0;
 }
 
-/* A place for the workers' error records where no log folder was asked for. Without one (read-only system) they go without. */
+/* A place for the workers' error records where no log folder was asked for. Without one (read-only system) they go
+ * without. */
 static void make_scratch(struct run *r)
 {
     const char *base = getenv("TMPDIR");
@@ -321,8 +324,8 @@ static void make_scratch(struct run *r)
     int n = snprintf(path, sizeof path, "%s/crun-XXXXXX", base && *base ? base : "/tmp");
     if (n < 0 || (size_t)n >= sizeof path)
         return;
-    /* Whenever we are killed, the guardian knows what we made: the folder is made under its shared name, whose first byte comes last,
-     * lest it removes what half a name names. */
+    /* Whenever we are killed, the guardian knows what we made: the folder is made under its shared name, whose first
+     * byte comes last, lest it removes what half a name names. */
     memcpy(shared + 1, path + 1, (size_t)n);
     atomic_signal_fence(memory_order_seq_cst);
     shared[0] = path[0];

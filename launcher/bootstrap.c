@@ -21,7 +21,8 @@ void bootstrap_init(struct bootstrap *b, uv_loop_t *loop, const struct bootstrap
     *b = (struct bootstrap){.loop = loop, .o = *o, .prepared_fd = -1};
 }
 
-/* ---- the listener -------------------------------------------------------------------------------------------------- */
+/* ---- the listener
+ * -------------------------------------------------------------------------------------------------- */
 
 static socklen_t any_address(int family, bool loopback, struct sockaddr_storage *sa)
 {
@@ -90,7 +91,8 @@ static void drop_listener(struct bootstrap *b)
     b->prepared_fd = -1;
 }
 
-/* ---- who is alive -------------------------------------------------------------------------------------------------- */
+/* ---- who is alive
+ * -------------------------------------------------------------------------------------------------- */
 
 struct bootstrap_member {
     UT_hash_handle hh;
@@ -137,8 +139,8 @@ static int note_alive(struct bootstrap *b, const char *node)
     return 0;
 }
 
-/* RDZV.ALIVE: 1 if a majority of the members, we among them, reaches us, and we are without the rendezvous as well: where we hear it, the one
- * who asks may be given up by it, and another round begin. */
+/* RDZV.ALIVE: 1 if a majority of the members, we among them, reaches us, and we are without the rendezvous as well:
+ * where we hear it, the one who asks may be given up by it, and another round begin. */
 static int on_alive(void *arg, const char *run, const char *node, uint64_t round)
 {
     struct bootstrap *b = arg;
@@ -156,7 +158,8 @@ static int on_failure(void *arg, const char *run, const char *node, uint64_t rou
     return b->o.failure ? b->o.failure(b->o.arg, node, text, n) : ERR_REFUSED;
 }
 
-/* ---- a round ------------------------------------------------------------------------------------------------------- */
+/* ---- a round
+ * ------------------------------------------------------------------------------------------------------- */
 
 static int admit(struct server *s, const char *addrs, struct err *e)
 {

@@ -1,14 +1,17 @@
-/* The bootstrap store: where the workers of one round meet, in RESP or in PyTorch's TCPStore protocol, on group rank 0's agent.
+/* The bootstrap store: where the workers of one round meet, in RESP or in PyTorch's TCPStore protocol, on group rank
+ * 0's agent.
  *
- * - Before each JOIN an agent opens a listener, for it may become group rank 0: bootstrap_prepare(). The kernel picks the port. Nothing is accepted
- *   yet: workers of other nodes that hear of the round before we do wait in the backlog.
- * - On group rank 0 the round's members are known then: bootstrap_use() serves them, with keys of its own. The store of the round before
- *   closes after, so no port is used twice in a row, and no key of a dead round can be read by a live one.
+ * - Before each JOIN an agent opens a listener, for it may become group rank 0: bootstrap_prepare(). The kernel picks
+ *   the port. Nothing is accepted yet: workers of other nodes that hear of the round before we do wait in the backlog.
+ * - On group rank 0 the round's members are known then: bootstrap_use() serves them, with keys of its own. The store of
+ *   the round before closes after, so no port is used twice in a row, and no key of a dead round can be read by a live
+ *   one.
  * - Elsewhere: bootstrap_drop().
- * - With a fixed port one server, which also hosts the rendezvous, stays; each round gets a new key-space, and those who used the old one are
- *   disconnected.
+ * - With a fixed port one server, which also hosts the rendezvous, stays; each round gets a new key-space, and those
+ *   who used the old one are disconnected.
  *
- * Who may come in: processes of our own user on this host, and the addresses of the round's members. Loop thread only; nothing blocks. */
+ * Who may come in: processes of our own user on this host, and the addresses of the round's members. Loop thread only;
+ * nothing blocks. */
 #ifndef CRUN_LAUNCHER_BOOTSTRAP_H
 #define CRUN_LAUNCHER_BOOTSTRAP_H
 
@@ -22,8 +25,8 @@ struct server;
 
 struct bootstrap_options {
     bool loopback_only; /* the job has one node */
-    struct server *
-        shared; /* fixed port: the server that hosts the rendezvous, which outlives us; NULL: a server for each round */
+    /* fixed port: the server that hosts the rendezvous, which outlives us; NULL: a server for each round */
+    struct server *shared;
     int shared_port;
     const char *run_id; /* borrowed */
     /* A member of the round tells of its workers' failures (RDZV.FAILURE); NULL: nobody listens. 0; ERR_REFUSED. */
@@ -52,16 +55,16 @@ void bootstrap_init(struct bootstrap *b, uv_loop_t *loop, const struct bootstrap
 /* A port where this node would serve the next round; the same one as long as it is not used. */
 int bootstrap_prepare(struct bootstrap *b, int *ret_port, struct err *e);
 
-/* We are group rank 0 of `round`, which has `members` nodes: serve them where bootstrap_prepare() said. addrs: every address of every
- * member, comma-separated; not looked at with loopback_only. silence_ms: see bootstrap_alive(). */
+/* We are group rank 0 of `round`, which has `members` nodes: serve them where bootstrap_prepare() said. addrs: every
+ * address of every member, comma-separated; not looked at with loopback_only. silence_ms: see bootstrap_alive(). */
 int bootstrap_use(struct bootstrap *b, uint64_t round, int members, const char *addrs, int64_t silence_ms,
                   struct err *e);
 
 /* Somebody else is group rank 0, or the round is over: nothing of ours is served. */
 void bootstrap_drop(struct bootstrap *b);
 
-/* Members, we not among them, whose RDZV.ALIVE came within the last silence_ms. To be asked again and again while we do not hear the
- * rendezvous: only then, and silence_ms / 2 after, are others told of a majority. */
+/* Members, we not among them, whose RDZV.ALIVE came within the last silence_ms. To be asked again and again while we do
+ * not hear the rendezvous: only then, and silence_ms / 2 after, are others told of a majority. */
 int bootstrap_alive(struct bootstrap *b);
 
 void bootstrap_close(struct bootstrap *b); /* the loop must turn once more */

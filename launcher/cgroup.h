@@ -1,12 +1,14 @@
-/* A cgroup of the job, below crun's own, and in it one for each round: killing all of a round, whatever it forked, is one write.
+/* A cgroup of the job, below crun's own, and in it one for each round: killing all of a round, whatever it forked, is
+ * one write.
  *
- * Only the v2 tree, found through mountinfo (hybrid systems mount it at /sys/fs/cgroup/unified). No controller is used, so none has to be
- * enabled. Where none can be made (a read-only tree, as in most containers; no permission; a kernel without cgroup.kill, < 5.14) crun works without:
- * guardian and agent are subreapers and find every descendant through /proc (tree.h). That path stays the one that decides whether
- * somebody is left; this one is quicker, and cannot be outrun by a process that forks all the time.
+ * Only the v2 tree, found through mountinfo (hybrid systems mount it at /sys/fs/cgroup/unified). No controller is used,
+ * so none has to be enabled. Where none can be made (a read-only tree, as in most containers; no permission; a kernel
+ * without cgroup.kill, < 5.14) crun works without: guardian and agent are subreapers and find every descendant through
+ * /proc (tree.h). That path stays the one that decides whether somebody is left; this one is quicker, and cannot be
+ * outrun by a process that forks all the time.
  *
- * The agent makes and removes them; the guardian kills and removes what a dead agent left; the next crun in the same cgroup
- * removes what both left that were killed at once. */
+ * The agent makes and removes them; the guardian kills and removes what a dead agent left; the next crun in the same
+ * cgroup removes what both left that were killed at once. */
 #ifndef CRUN_LAUNCHER_CGROUP_H
 #define CRUN_LAUNCHER_CGROUP_H
 
@@ -17,7 +19,8 @@
 struct cgroup;
 struct err;
 
-/* proc: "/proc/self". shared: GUARDIAN_PATH_MAX bytes for the folder's path, told to the guardian; empty on failure. -errno with a sentence. Some 50 us. */
+/* proc: "/proc/self". shared: GUARDIAN_PATH_MAX bytes for the folder's path, told to the guardian; empty on failure.
+ * -errno with a sentence. Some 50 us. */
 int cgroup_create(struct cgroup **ret, const char *proc, char *shared, struct err *e);
 
 /* The cgroup of the next round; the one before is removed if it is empty. -errno. */

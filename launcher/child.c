@@ -10,7 +10,8 @@
 
 #include "common/err.h"
 
-/* To the kernel the page is a file, which a limit on file sizes may forbid (RLIMIT_FSIZE). This one is our own alone. */
+/* To the kernel the page is a file, which a limit on file sizes may forbid (RLIMIT_FSIZE). This one is our own
+ * alone. */
 static int create_unshared(struct child *c)
 {
     void *at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -16,7 +16,8 @@ struct child {
     struct crun_page *page; /* mapped until the next round begins */
 };
 
-/* A fresh page; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as file sizes are limited; *ret_fd is untouched. */
+/* A fresh page; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as file sizes are limited;
+ * *ret_fd is untouched. */
 int child_page_create(struct child *c, int notify_fd, int *ret_fd, struct err *e);
 void child_page_drop(struct child *c);
 

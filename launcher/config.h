@@ -73,8 +73,8 @@ struct config {
 
 extern const struct arg_program config_program;
 
-/* config_read.c: returns 0, or ERR_USAGE with *e. r->help and the like are the caller's to act on. Strings of *c point into argv, environ and
- * *r. */
+/* config_read.c: returns 0, or ERR_USAGE with *e. r->help and the like are the caller's to act on. Strings of *c point
+ * into argv, environ and *r. */
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e);
 
 /* config_parse.c: values of the option table (struct arg_spec.parse). */

@@ -1,12 +1,13 @@
-/* How many cores this process may use: the CPUs of its affinity mask (which lies within its cpuset), or fewer under a CPU quota. */
+/* How many cores this process may use: the CPUs of its affinity mask (which lies within its cpuset), or fewer under a
+ * CPU quota. */
 #ifndef CRUN_LAUNCHER_CORES_H
 #define CRUN_LAUNCHER_CORES_H
 
 /* At least 1; a quota of 2.5 CPUs counts as 2. Reads some files of /proc and of the cgroup trees (some 100 us). */
 int cores_usable(void);
 
-/* Whole CPUs of the tightest quota (cpu.max, cpu.cfs_quota_us) of this process' cgroups and of all above them; at least 1. 0: none is set.
- * proc: "/proc/self". */
+/* Whole CPUs of the tightest quota (cpu.max, cpu.cfs_quota_us) of this process' cgroups and of all above them; at least
+ * 1. 0: none is set. proc: "/proc/self". */
 int cores_quota(const char *proc);
 
 #endif

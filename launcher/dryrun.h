@@ -8,7 +8,8 @@ struct config;
 struct err;
 struct program;
 
-/* Print rank, command and variables of each worker of this node; what only the rendezvous or the start decide is shown as <why>. */
+/* Print rank, command and variables of each worker of this node; what only the rendezvous or the start decide is shown
+ * as <why>. */
 int dryrun_print(const struct config *c, const struct program *p, FILE *out, struct err *e);
 
 #endif

@@ -1,4 +1,5 @@
-/* What happens to the agent, as lines of its event log (event_log.h) and as the figures its metrics show (agent_http.h). */
+/* What happens to the agent, as lines of its event log (event_log.h) and as the figures its metrics show
+ * (agent_http.h). */
 #ifndef CRUN_LAUNCHER_EVENTS_H
 #define CRUN_LAUNCHER_EVENTS_H
 

@@ -1,5 +1,6 @@
-/* The failure report: who failed first, and what people want to know about it. Every failed worker of the job is a JSON object, made
- * by the agent that saw it end; group rank 0's agent puts them in order, shows them as text, and writes them to a file. Pure. */
+/* The failure report: who failed first, and what people want to know about it. Every failed worker of the job is a JSON
+ * object, made by the agent that saw it end; group rank 0's agent puts them in order, shows them as text, and writes
+ * them to a file. Pure. */
 #ifndef CRUN_LAUNCHER_FAILURE_H
 #define CRUN_LAUNCHER_FAILURE_H
 

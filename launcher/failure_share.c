@@ -29,7 +29,8 @@
 /* Workers of one node that are told of. */
 #define OWN_MAX 32
 
-/* --- the failures of this node -------------------------------------------------------------------------------------- */
+/* --- the failures of this node
+ * -------------------------------------------------------------------------------------- */
 
 static void find_message(struct run *r, const struct failure_worker *w, struct failure_record *record,
                          struct failure_words *words)
@@ -111,7 +112,8 @@ static void add_own(struct run *r, cJSON *all)
     }
 }
 
-/* --- telling group rank 0 ------------------------------------------------------------------------------------------- */
+/* --- telling group rank 0
+ * ------------------------------------------------------------------------------------------- */
 
 static void hang_up(struct failure_share *s)
 {
@@ -204,7 +206,8 @@ static bool is_shared(const struct run *r)
            r->end.round == r->round.round && r->end.exit_code != EXIT_OK && r->end.exit_code != EXIT_REQUEUE;
 }
 
-/* It failed before this node had heard that it began: there is something to hear, or somebody waits to be told, all the same. */
+/* It failed before this node had heard that it began: there is something to hear, or somebody waits to be told, all the
+ * same. */
 static bool has_missed_it(const struct run *r)
 {
     return r->end.kind == RDZV_NEWS_END && r->end.round != r->round.round && r->end.group_rank >= 0 &&
@@ -224,7 +227,8 @@ void failure_share_tell_early(struct run *r)
     cJSON_Delete(own);
 }
 
-/* --- hearing it ----------------------------------------------------------------------------------------------------- */
+/* --- hearing it
+ * ----------------------------------------------------------------------------------------------------- */
 
 struct failure_heard {
     UT_hash_handle hh;
@@ -293,7 +297,8 @@ static void add_heard(const struct failure_share *s, cJSON *all)
             failure_merge(all, h->text, h->n, &final);
 }
 
-/* --- the report ----------------------------------------------------------------------------------------------------- */
+/* --- the report
+ * ----------------------------------------------------------------------------------------------------- */
 
 static void on_late(uv_timer_t *t)
 {
@@ -439,7 +444,8 @@ void failure_share_report(struct run *r)
     cJSON_Delete(all);
 }
 
-/* --- life ----------------------------------------------------------------------------------------------------------- */
+/* --- life
+ * ----------------------------------------------------------------------------------------------------------- */
 
 void failure_share_open(struct run *r)
 {

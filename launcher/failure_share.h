@@ -1,6 +1,6 @@
-/* The failure report of the whole job. When the job has failed, each node tells group rank 0 which of its workers failed
- * (RDZV.FAILURE at the bootstrap store of the round), and its agent prints all of them in one report. A node that cannot tell reports for
- * itself. Loop thread. */
+/* The failure report of the whole job. When the job has failed, each node tells group rank 0 which of its workers
+ * failed (RDZV.FAILURE at the bootstrap store of the round), and its agent prints all of them in one report. A node
+ * that cannot tell reports for itself. Loop thread. */
 #ifndef CRUN_LAUNCHER_FAILURE_SHARE_H
 #define CRUN_LAUNCHER_FAILURE_SHARE_H
 
@@ -37,8 +37,8 @@ int failure_share_on_told(void *arg, const char *node, const char *text, size_t 
 /* The job has failed while workers of this node are being stopped: what is known so far. */
 void failure_share_tell_early(struct run *r);
 
-/* No worker is left: the report, or on nodes other than group rank 0 one line. Runs the loop, for FAILURE_SHARE_MS at most or until
- * r->hurry. */
+/* No worker is left: the report, or on nodes other than group rank 0 one line. Runs the loop, for FAILURE_SHARE_MS at
+ * most or until r->hurry. */
 void failure_share_report(struct run *r);
 
 void failure_share_close(struct run *r); /* the loop must turn once more */

@@ -57,7 +57,8 @@ static int watch_child(struct group *g, struct child *c)
     return epoll_ctl(g->deaths_fd, EPOLL_CTL_ADD, c->pidfd, &ev) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* Taken out by hand: a process between fork and exec has copies of our descriptors, and close(2) alone would not do it then. */
+/* Taken out by hand: a process between fork and exec has copies of our descriptors, and close(2) alone would not do it
+ * then. */
 static void unwatch_child(struct group *g, struct child *c)
 {
     epoll_ctl(g->deaths_fd, EPOLL_CTL_DEL, c->pidfd, NULL);
@@ -246,13 +247,15 @@ int group_start(struct group *g, int rank_base, struct err *e)
 
 /* --- deaths ------------------------------------------------------------------------------------------------------ */
 
-/* waitid(2) tells of those that our own ptrace stopped whatever it was asked for; they are for the thread that saves their stacks. */
+/* waitid(2) tells of those that our own ptrace stopped whatever it was asked for; they are for the thread that saves
+ * their stacks. */
 static bool has_ended(const siginfo_t *info)
 {
     return info->si_code == CLD_EXITED || info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED;
 }
 
-/* Orphans of our workers became our children: reap them. A worker met here is left to its own watch, which comes here again. */
+/* Orphans of our workers became our children: reap them. A worker met here is left to its own watch, which comes here
+ * again. */
 static void reap_orphans(struct group *g)
 {
     for (;;) {
@@ -291,7 +294,8 @@ static void on_death(struct group *g, struct child *c)
     check_gone(g);
 }
 
-/* One at a time: handling a death may end the round, and what the kernel told us of others would then be about the dead. */
+/* One at a time: handling a death may end the round, and what the kernel told us of others would then be about the
+ * dead. */
 static void on_deaths(void *arg)
 {
     struct group *g = arg;

@@ -1,9 +1,11 @@
 /* The workers of one round on this node: started together, watched, stopped, cleared away.
  *
- *   - group_start: pipes, shared pages, clone3 for each; one close-on-exec pipe tells when all execs are through, or which failed;
- *   - every worker is watched through its pidfd, all in one epoll, from the moment it exists: the kernel queues them in the order of
- *     deaths, so the first report is the first death;
- *   - group_stop: reason into the pages, then SIGTERM to the process groups (and SIGCONT: a stopped process cannot obey);
+ *   - group_start: pipes, shared pages, clone3 for each; one close-on-exec pipe tells when all execs are through, or
+ *     which failed;
+ *   - every worker is watched through its pidfd, all in one epoll, from the moment it exists: the kernel queues them in
+ *     the order of deaths, so the first report is the first death;
+ *   - group_stop: reason into the pages, then SIGTERM to the process groups (and SIGCONT: a stopped process cannot
+ *     obey);
  *   - group_clear: SIGKILL to the whole tree below this process, daemons included, until nobody is left. */
 #ifndef CRUN_LAUNCHER_GROUP_H
 #define CRUN_LAUNCHER_GROUP_H
@@ -40,11 +42,11 @@ struct group_events {
 
 struct group_options {
     int workers;
-    pid_t
-        terminal_group; /* of the job that has the terminal: the one worker joins it and reads from it; 0: workers read nothing */
+    /* of the job that has the terminal: the one worker joins it and reads from it; 0: workers read nothing */
+    pid_t terminal_group;
     bool terminal_out; /* and writes to it, past the multiplexer */
-    int64_t
-        kill_ms; /* after SIGKILL; longer means that the kernel cannot end the process (a device, a file system hangs) */
+    /* after SIGKILL; longer means that the kernel cannot end the process (a device, a file system hangs) */
+    int64_t kill_ms;
     const char *path;
     char *const *argv;
     sigset_t mask;                     /* of the workers */
@@ -60,12 +62,14 @@ struct group_options {
 
 int group_create(struct group **ret, uv_loop_t *loop, const struct group_options *o, struct err *e);
 
-/* Start all workers; ranks are rank_base + local. The round before must be gone. On failure what was started lives: group_clear(). */
+/* Start all workers; ranks are rank_base + local. The round before must be gone. On failure what was started lives:
+ * group_clear(). */
 int group_start(struct group *g, int rank_base, struct err *e);
 
 void group_stop(struct group *g, int reason);   /* enum crun_stop_reason */
 void group_forward(struct group *g, int signo); /* to those that are ready for it; the others would die of it */
-/* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct failure_worker. */
+/* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct
+ * failure_worker. */
 void group_hung(struct group *g, int local, const char *hung);
 void group_clear(struct group *g);      /* then events.gone, once */
 void group_on_sigchld(struct group *g); /* reaps orphans that became ours */
@@ -73,7 +77,8 @@ void group_on_sigchld(struct group *g); /* reaps orphans that became ours */
 const struct failure_worker *group_workers(const struct group *g);
 bool group_attached(const struct group *g); /* some worker of this round knows libcrun */
 
-/* How far the workers are: the latest step of any, and what the first one says of itself. False: none has made a step. */
+/* How far the workers are: the latest step of any, and what the first one says of itself. False: none has made a
+ * step. */
 struct group_progress {
     uint64_t step;
     bool has_metrics;

@@ -21,7 +21,8 @@
 #include "launcher/ending.h"
 #include "launcher/tree.h"
 
-/* A SIGKILLed process is gone in milliseconds, one with gigabytes to free in a second; longer means it cannot be killed. */
+/* A SIGKILLed process is gone in milliseconds, one with gigabytes to free in a second; longer means it cannot be
+ * killed. */
 #define KILL_BOUND_MS 30000
 #define KILL_AGAIN_MS 1000 /* the agent has waited for them already */
 
@@ -51,7 +52,8 @@ struct guard {
     bool lapsed;   /* and that is said */
 };
 
-/* With descriptor 0, 1 or 2 closed, the first files we open would take their numbers and receive output meant for people. */
+/* With descriptor 0, 1 or 2 closed, the first files we open would take their numbers and receive output meant for
+ * people. */
 static int fill_standard_fds(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -126,9 +128,11 @@ static int agent_process(struct guardian_link *l, int agent_end, const struct gu
     return agent(l, argc, argv);
 }
 
-/* --- the agent's side of the link ----------------------------------------------------------------------------------- */
+/* --- the agent's side of the link
+ * ----------------------------------------------------------------------------------- */
 
-/* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is read again in time. */
+/* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is
+ * read again in time. */
 static void say(const struct guardian_link *l, char word, int fd)
 {
     union {
@@ -184,7 +188,8 @@ void guardian_signals(const struct guardian_link *l, const sigset_t *set)
     say(l, WORD_SIGNALS, -1);
 }
 
-/* --- the guardian ------------------------------------------------------------------------------------------------------ */
+/* --- the guardian
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void hold(struct guard *g, int fd)
 {
@@ -293,7 +298,8 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
     return ending;
 }
 
-/* A worker that had the terminal may have left it without echo. A shell does this only for those that die of a signal. */
+/* A worker that had the terminal may have left it without echo. A shell does this only for those that die of a
+ * signal. */
 static void give_back_terminal(const struct guard *g)
 {
     struct termios now;

@@ -30,8 +30,8 @@ struct saved {
     char why[256]; /* it could not be saved; "": it was */
 };
 
-/* Of its own, and in a thread of its own: it may hang in the kernel with the process it looks at, and outlive the round and crun's loop. What it
- * holds by ptrace goes free at the latest when the thread ends. */
+/* Of its own, and in a thread of its own: it may hang in the kernel with the process it looks at, and outlive the round
+ * and crun's loop. What it holds by ptrace goes free at the latest when the thread ends. */
 struct save {
     pthread_mutex_t lock;     /* of the next two */
     struct hang_watch *watch; /* NULL: nobody waits for it any more */

@@ -1,6 +1,7 @@
 /* Watching the workers for hangs: the timer, /proc and the saving of stacks around hang.h.
  *
- *   - a look at the pages when a step's time may be over, at most once a second; no wake-up of its own before the first step but one a minute;
+ *   - a look at the pages when a step's time may be over, at most once a second; no wake-up of its own before the first
+ *     step but one a minute;
  *   - somebody hangs: said, stacks of all local workers saved on a thread (SAVE_MS at most), then AGENT_HUNG;
  *   - crun itself was stopped (Ctrl-Z, SIGSTOP) or did not run for a second: all workers get a fresh time.
  * Loop thread only. */

@@ -1,12 +1,14 @@
-/* Where the rendezvous of a job lives, from what the user typed and what a scheduler left in the environment. Pure: files, names of machines
- * and environment come through struct home_look.
+/* Where the rendezvous of a job lives, from what the user typed and what a scheduler left in the environment. Pure:
+ * files, names of machines and environment come through struct home_look.
  *
  *   - --standalone, or one node and nothing else: inside this crun;
- *   - an endpoint HOST[:PORT] (backend c10d, rendezvousd, tcp): dial it, or host it where HOST is an address of this machine;
- *   - backend static, --master-addr or --master-port: node rank 0 hosts there, and the workers' store is on the same port;
+ *   - an endpoint HOST[:PORT] (backend c10d, rendezvousd, tcp): dial it, or host it where HOST is an address of this
+ *     machine;
+ *   - backend static, --master-addr or --master-port: node rank 0 hosts there, and the workers' store is on the same
+ *     port;
  *   - redis://, rediss://, redis+sentinel://, rediss+sentinel://, file://: the decision log there;
- *   - nothing, for several nodes: Slurm, PBS, Open MPI, a Kubernetes Indexed Job, then rdzv_endpoint of crun.conf, else an error that says
- *     what may be done. */
+ *   - nothing, for several nodes: Slurm, PBS, Open MPI, a Kubernetes Indexed Job, then rdzv_endpoint of crun.conf, else
+ *     an error that says what may be done. */
 #ifndef CRUN_LAUNCHER_HOME_H
 #define CRUN_LAUNCHER_HOME_H
 

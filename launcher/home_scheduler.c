@@ -51,7 +51,8 @@ static bool look_pbs(const struct home_look *l, struct scheduler *s)
     return true;
 }
 
-/* The host name of pod number I of Indexed Job J is J-I; the headless service of the job makes it known to the others. */
+/* The host name of pod number I of Indexed Job J is J-I; the headless service of the job makes it known to the
+ * others. */
 static bool look_kubernetes(const struct home_look *l, struct scheduler *s)
 {
     const char *index = env(l, "JOB_COMPLETION_INDEX"), *host = env(l, "HOSTNAME");
@@ -81,7 +82,8 @@ static void look_prte(const struct home_look *l, struct scheduler *s)
     snprintf(s->host, sizeof s->host, "%.*s", (int)(end - host), host);
 }
 
-/* mpirun's own address is in "JOB.0;tcp://10.0.0.1,192.168.0.1:4711;tcp6://..."; node 0 runs where mpirun does, mostly. */
+/* mpirun's own address is in "JOB.0;tcp://10.0.0.1,192.168.0.1:4711;tcp6://..."; node 0 runs where mpirun does,
+ * mostly. */
 static bool look_openmpi(const struct home_look *l, struct scheduler *s)
 {
     const char *uri = env(l, "OMPI_MCA_orte_hnp_uri"), *job = env(l, "OMPI_MCA_ess_base_jobid");

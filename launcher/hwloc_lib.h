@@ -1,5 +1,5 @@
-/* hwloc, opened on first use: only --numa-binding and `crun topo` ask it anything. The functions stand in a struct under their own names; the headers' inline
- * functions that call further ones cannot be used. */
+/* hwloc, opened on first use: only --numa-binding and `crun topo` ask it anything. The functions stand in a struct
+ * under their own names; the headers' inline functions that call further ones cannot be used. */
 #ifndef CRUN_LAUNCHER_HWLOC_LIB_H
 #define CRUN_LAUNCHER_HWLOC_LIB_H
 

@@ -1,4 +1,5 @@
-/* The workers' lines on the console: prefixes and colours, rate limit, lines of several ranks as one, in front of the sinks. */
+/* The workers' lines on the console: prefixes and colours, rate limit, lines of several ranks as one, in front of the
+ * sinks. */
 #ifndef CRUN_LAUNCHER_LOG_CONSOLE_H
 #define CRUN_LAUNCHER_LOG_CONSOLE_H
 

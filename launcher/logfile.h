@@ -1,10 +1,12 @@
 /* One log file: appended to, rotated, capped, and whole lines only when the disk is full.
  *
- *   - rotation: a file that the next line would make too long is renamed to NAME.1, NAME.2, ... (the highest is the youngest) and begun
- *     anew; of those that this logfile made the oldest are removed beyond rotate_keep, files of others never;
+ *   - rotation: a file that the next line would make too long is renamed to NAME.1, NAME.2, ... (the highest is the
+ *     youngest) and begun anew; of those that this logfile made the oldest are removed beyond rotate_keep, files of
+ *     others never;
  *   - cap: beyond max_bytes in all, lines are left out, and the last line of the file says how many bytes;
- *   - full disk (or quota, or a failing device): the part of a line that still went in is taken back, so that no line is torn; at the
- *     beginning of a later line it is tried again, at most once a second, and a line in the file says how much is missing there;
+ *   - full disk (or quota, or a failing device): the part of a line that still went in is taken back, so that no line
+ *     is torn; at the beginning of a later line it is tried again, at most once a second, and a line in the file says
+ *     how much is missing there;
  *   - a FIFO or a device never blocks: what it does not take at once is missing likewise. */
 #ifndef CRUN_LAUNCHER_LOGFILE_H
 #define CRUN_LAUNCHER_LOGFILE_H

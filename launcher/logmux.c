@@ -62,7 +62,8 @@ static struct stream *stream_of(struct logmux *m, int i)
     return i % 2 ? &s->err : &s->out;
 }
 
-/* --- lines without an end ------------------------------------------------------------------------------------------ */
+/* --- lines without an end
+ * ------------------------------------------------------------------------------------------ */
 
 static bool stream_read(struct stream *s);
 static void set_paused(struct logmux *m, bool paused);
@@ -194,7 +195,8 @@ int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_opti
     return 0;
 }
 
-/* --- files --------------------------------------------------------------------------------------------------------- */
+/* --- files
+ * --------------------------------------------------------------------------------------------------------- */
 
 static int open_file(struct logmux *m, struct logfile *f, const char *path, struct err *e)
 {
@@ -238,7 +240,8 @@ static void close_file(struct logmux *m, struct logfile *f)
     f->lost = 0;
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------- */
+/* --- reading
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void duplicate(struct stream *s, const char *line, size_t n)
 {
@@ -304,7 +307,8 @@ static void on_readable(void *arg)
         set_paused(m, true);
 }
 
-/* --- workers ------------------------------------------------------------------------------------------------------- */
+/* --- workers
+ * ------------------------------------------------------------------------------------------------------- */
 
 static int open_routes(struct stream *s, int local, int rank, struct err *e)
 {
@@ -380,7 +384,8 @@ void logmux_end_round(struct logmux *m)
 {
     for (int i = 0; i < 2 * m->n; i++) {
         struct stream *s = stream_of(m, i);
-        /* Bounded: a descriptor handed to a process outside the tree could be written for ever. A pipe holds 1 MiB at most. */
+        /* Bounded: a descriptor handed to a process outside the tree could be written for ever. A pipe holds 1 MiB at
+         * most. */
         for (int reads = 0; s->watch && reads < LAST_READS && stream_read(s); reads++)
             log_console_kick(m->console);
         lines_finish(&s->lines, on_line, s);
@@ -412,7 +417,8 @@ void logmux_figures(const struct logmux *m, struct logmux_figures *ret)
     }
 }
 
-/* --- crun's own words ---------------------------------------------------------------------------------------------- */
+/* --- crun's own words
+ * ---------------------------------------------------------------------------------------------- */
 
 void logmux_say_bytes(struct logmux *m, const char *text, size_t n)
 {

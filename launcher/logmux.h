@@ -1,10 +1,13 @@
 /* The output of the workers: pipes in, console and per-rank files out.
  *
- *   - console: whole lines with a prefix, stdout to stdout, stderr to stderr (log_console.h), and what stands for a second (partial.h);
- *   - files, where a folder is given: the bytes as they came (log_layout.h, logfile.h); earlier rounds are never touched;
+ *   - console: whole lines with a prefix, stdout to stdout, stderr to stderr (log_console.h), and what stands for a
+ *     second (partial.h);
+ *   - files, where a folder is given: the bytes as they came (log_layout.h, logfile.h); earlier rounds are never
+ *     touched;
  *   - which stream goes where: log_conf_routes();
  *   - the last lines of every stderr are kept for the failure report.
- * A console that does not read slows down the workers it is to show (their pipes fill), as in any pipeline; it never stops crun itself. */
+ * A console that does not read slows down the workers it is to show (their pipes fill), as in any pipeline; it never
+ * stops crun itself. */
 #ifndef CRUN_LAUNCHER_LOGMUX_H
 #define CRUN_LAUNCHER_LOGMUX_H
 
@@ -39,7 +42,8 @@ int logmux_begin_round(struct logmux *m, const struct logmux_round *round, struc
 /* Make the pipes of a worker; ret_fds (stdout, stderr) are the worker's ends: closed by the caller after the spawn. */
 int logmux_add(struct logmux *m, int local, int rank, int ret_fds[2], struct err *e);
 
-/* All writers are dead: read what the pipes still hold, pass on unfinished lines, close. Last lines are kept until the next round. */
+/* All writers are dead: read what the pipes still hold, pass on unfinished lines, close. Last lines are kept until the
+ * next round. */
 void logmux_end_round(struct logmux *m);
 
 const struct lines_tail *logmux_tail(const struct logmux *m, int local); /* of its stderr */
@@ -57,8 +61,8 @@ void logmux_say(struct logmux *m, const char *fmt, ...) __attribute__((format(pr
 void logmux_say_text(struct logmux *m, const char *text); /* as it is, newlines included */
 void logmux_say_bytes(struct logmux *m, const char *text, size_t n);
 
-/* Write everything out, waiting up to timeout_ms for a console that does not read (a pager), or until one of stop_fds is readable
- * (-1: none). */
+/* Write everything out, waiting up to timeout_ms for a console that does not read (a pager), or until one of stop_fds
+ * is readable (-1: none). */
 void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2]);
 void logmux_destroy(struct logmux *m);
 

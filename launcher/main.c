@@ -1,4 +1,5 @@
-/* crun: the elastic launcher. The process the user started becomes the guardian; everything else happens in the agent, its child.
+/* crun: the elastic launcher. The process the user started becomes the guardian; everything else happens in the agent,
+ * its child.
  *
  * Reading order: guardian.h, agent.h (what happens when), agent_loop.c (how), group.h, logmux.h. */
 #include <errno.h>

@@ -19,7 +19,8 @@ int member_serve(struct run *r, const struct rdzv_news *news, struct err *e);
 /* Where group rank 0 of this round is: r->master_addr and master_port. */
 void member_note_leader(struct run *r, const struct rdzv_news *news);
 
-/* A worker has made a step: group rank 0 reports steps from now on, every other heartbeat. Nobody wakes for workers that make none. */
+/* A worker has made a step: group rank 0 reports steps from now on, every other heartbeat. Nobody wakes for workers
+ * that make none. */
 void member_progressed(struct run *r);
 
 /* The job failed, and not by a worker of this node: say where. */

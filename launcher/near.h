@@ -22,8 +22,8 @@ struct near_adapters {
 #undef X
 };
 
-/* For each of n GPUs. Adapters that are down, and those without a PCI device, do not count; a member of a bond or bridge goes by the name of that. root: before
- * "/sys", "" for this machine. */
+/* For each of n GPUs. Adapters that are down, and those without a PCI device, do not count; a member of a bond or
+ * bridge goes by the name of that. root: before "/sys", "" for this machine. */
 void near_find(const struct gpu *gpus, int n, const char *root, struct near_adapters *ret);
 
 /* For people: "mlx5_0, mlx5_1 (PIX), ens1 (NODE)"; "" if there is none; returns out. */

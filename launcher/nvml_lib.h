@@ -1,4 +1,5 @@
-/* NVIDIA's management library, opened on first use: it counts and describes GPUs without making a context on any of them.
+/* NVIDIA's management library, opened on first use: it counts and describes GPUs without making a context on any of
+ * them.
  *
  * Its header is not part of the library's package, so what we call is declared here, as its manual describes it. */
 #ifndef CRUN_LAUNCHER_NVML_LIB_H
@@ -44,7 +45,8 @@ struct nvml_lib {
 #undef X
 };
 
-/* Opened and initialised; stays for the life of the process. NULL, with one sentence, where there is no driver. Main thread. */
+/* Opened and initialised; stays for the life of the process. NULL, with one sentence, where there is no driver. Main
+ * thread. */
 const struct nvml_lib *nvml_lib(struct err *e);
 
 #endif

@@ -1,10 +1,11 @@
 /* What the console shows of a line whose end has not come: progress bars and begun lines.
  *
- *   - a carriage return ends a line that is meant to be overwritten: the newest is shown, at most one a second, and what is overwritten
- *     before that is not shown at all;
- *   - a begun line that has stood for a second is shown as a line of its own, and later what follows it; not one that is longer than
- *     PARTIAL_BYTES, nor one that ends with a full buffer of the worker's: such a line is on its way;
- *   - of a line that was one of these, in the end what was not shown yet, and of texts that overwrite each other the last;
+ *   - a carriage return ends a line that is meant to be overwritten: the newest is shown, at most one a second, and
+ *     what is overwritten before that is not shown at all;
+ *   - a begun line that has stood for a second is shown as a line of its own, and later what follows it; not one that
+ *     is longer than PARTIAL_BYTES, nor one that ends with a full buffer of the worker's: such a line is on its way;
+ *   - of a line that was one of these, in the end what was not shown yet, and of texts that overwrite each other the
+ *     last;
  *   - any other line is shown as it is, whatever bytes it holds.
  * Pure: time is a parameter. */
 #ifndef CRUN_LAUNCHER_PARTIAL_H

@@ -1,4 +1,5 @@
-/* The place of each worker of this node: its cores (--numa-binding), its share of them (OMP_NUM_THREADS), the network adapters near its GPU. */
+/* The place of each worker of this node: its cores (--numa-binding), its share of them (OMP_NUM_THREADS), the network
+ * adapters near its GPU. */
 #ifndef CRUN_LAUNCHER_PLACEMENT_H
 #define CRUN_LAUNCHER_PLACEMENT_H
 
@@ -19,14 +20,17 @@ struct placement {
     int gpus;
 };
 
-/* Worker i is taken to use the i-th visible GPU (of n: i modulo n), as torchrun assumes. ERR_USAGE, -ENOENT (no hwloc), -errno. */
+/* Worker i is taken to use the i-th visible GPU (of n: i modulo n), as torchrun assumes. ERR_USAGE, -ENOENT (no hwloc),
+ * -errno. */
 int placement_plan(struct placement *ret, enum binding_mode mode, int workers, struct err *e);
 void placement_free(struct placement *p);
 
-/* Cores of the worker's mask divided by the workers that have the same, within its share of crun's cores; at least 1. */
+/* Cores of the worker's mask divided by the workers that have the same, within its share of crun's cores; at least
+ * 1. */
 int placement_threads(const struct placement *p, int worker);
 
-/* Whether workers are told that number: OMP_NUM_THREADS is not set. A single worker sees its cores itself; a CPU quota it does not. */
+/* Whether workers are told that number: OMP_NUM_THREADS is not set. A single worker sees its cores itself; a CPU quota
+ * it does not. */
 bool placement_sets_threads(const struct placement *p);
 
 /* Adapters near the GPU that the worker is taken to use; NULL where there is no GPU. */

@@ -20,12 +20,13 @@ struct program {
     bool macros; /* some argument differs between workers: program_args() */
 };
 
-/* args: PROGRAM and its arguments, NULL-terminated. A name with a slash is that file; another is looked for on PATH, beside crun and in ../worker of
- * crun's folder. NAME.py is run by $PYTHON_EXEC or python3 with -u. -ENOENT: not found; -EACCES: found, but not executable. */
+/* args: PROGRAM and its arguments, NULL-terminated. A name with a slash is that file; another is looked for on PATH,
+ * beside crun and in ../worker of crun's folder. NAME.py is run by $PYTHON_EXEC or python3 with -u. -ENOENT: not found;
+ * -EACCES: found, but not executable. */
 int program_find(struct program *ret, const struct program_how *how, char **args, struct err *e);
 
-/* Arguments of one worker: ${local_rank} and ${rank} are its numbers, $${rank} is ${rank}. rank NULL: not known yet. *ret: one allocation, freed with free().
- * -ENOMEM. */
+/* Arguments of one worker: ${local_rank} and ${rank} are its numbers, $${rank} is ${rank}. rank NULL: not known yet.
+ * *ret: one allocation, freed with free(). -ENOMEM. */
 int program_args(const struct program *p, const char *rank, int local_rank, char ***ret, struct err *e);
 void program_free(struct program *p);
 

@@ -1,10 +1,10 @@
-/* The agent's side of a rendezvous, wherever it lives (docs/architecture.md): in this process (rdzv_client_local.c, also where this crun
- * hosts the others), behind a connection to rendezvousd or to a hosting crun (rdzv_client_tcp.c), in the decision log of a Redis or
- * of a directory (rdzv_client_log.c).
+/* The agent's side of a rendezvous, wherever it lives (docs/architecture.md): in this process (rdzv_client_local.c,
+ * also where this crun hosts the others), behind a connection to rendezvousd or to a hosting crun (rdzv_client_tcp.c),
+ * in the decision log of a Redis or of a directory (rdzv_client_log.c).
  *
- * Calls return at once. Callbacks come on the loop's thread, possibly from inside join, fail, done or leave: they only queue. A client asks
- * for the next news by itself, redials by itself, and keeps the silence rule of common/rdzv.h: on_fence comes no later than silence_ms after
- * the sending of the newest acknowledged request. */
+ * Calls return at once. Callbacks come on the loop's thread, possibly from inside join, fail, done or leave: they only
+ * queue. A client asks for the next news by itself, redials by itself, and keeps the silence rule of common/rdzv.h:
+ * on_fence comes no later than silence_ms after the sending of the newest acknowledged request. */
 #ifndef CRUN_LAUNCHER_RDZV_CLIENT_H
 #define CRUN_LAUNCHER_RDZV_CLIENT_H
 
@@ -31,8 +31,8 @@ struct rdzv_client_options {
     int64_t connect_ms; /* how long the rendezvous may be unreachable before the first JOIN is answered: join_timeout */
     int64_t daemon_grace_ms; /* workers may run on without a daemon proved gone (docs/decisions/0004); 60000 */
     const char *run_id;
-    const char *
-        endpoint; /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
+    /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
+    const char *endpoint;
     const char *token_file; /* secrets for the challenge (common/auth.h), NULL: the user's own */
     bool insecure;          /* a server that proves nothing will do */
     bool tls;               /* tcp: TLS, whose certificates are those of tls_ca (NULL: the system's) */
@@ -51,8 +51,8 @@ struct rdzv_client_options {
     void (*on_progress)(void *arg, const struct rdzv_progress *p);
     /* Kill the workers now; then join() again. why "": on_failed follows, and says it. */
     void (*on_fence)(void *arg, const char *why);
-    /* Until when workers may run, as a clock_ms() time; 0: none run. Told whenever it moves, so that somebody else can kill the workers
-     * where this process is stopped or hangs (guardian_lease()). NULL allowed. */
+    /* Until when workers may run, as a clock_ms() time; 0: none run. Told whenever it moves, so that somebody else can
+     * kill the workers where this process is stopped or hangs (guardian_lease()). NULL allowed. */
     void (*on_lease)(void *arg, int64_t until_ms);
     void (*on_failed)(void *arg, int exit_code,
                       const char *why); /* this node cannot take part (refused, unreachable): end */

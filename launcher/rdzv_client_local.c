@@ -1,5 +1,5 @@
-/* The rendezvous in this process: of one node, or where this crun hosts the others. The jobs are the caller's, or made here for this node
- * alone; there is no connection, so nothing is ever silent, fenced or redialled.
+/* The rendezvous in this process: of one node, or where this crun hosts the others. The jobs are the caller's, or made
+ * here for this node alone; there is no connection, so nothing is ever silent, fenced or redialled.
  *
  * close() must not be called from inside a callback. */
 #include <assert.h>

@@ -1,4 +1,5 @@
-/* The agent's calls to a rendezvous in a decision log, and what its threads have heard, on the loop. See rdzv_log_client.h. */
+/* The agent's calls to a rendezvous in a decision log, and what its threads have heard, on the loop. See
+ * rdzv_log_client.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,8 @@
 
 enum { STACK_BYTES = 256 << 10, KEEP_MS = 3600000 };
 
-/* ---- for the threads ------------------------------------------------------------------------------------------------------ */
+/* ---- for the threads
+ * ------------------------------------------------------------------------------------------------------ */
 
 void log_client_post(struct log_client *l, struct log_item *item)
 {
@@ -69,7 +71,8 @@ int log_client_start(pthread_t *t, void *(*run)(void *), void *arg)
     return -rc;
 }
 
-/* ---- the loop ----------------------------------------------------------------------------------------------------------- */
+/* ---- the loop
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static void on_fence_timer(uv_timer_t *t);
 

@@ -7,7 +7,8 @@
 
 struct err;
 
-/* Seconds, kept in ms: key, field, default, meaning. Defaults are torchrun's but for the heartbeat (torchrun: 5 s, 3 times). */
+/* Seconds, kept in ms: key, field, default, meaning. Defaults are torchrun's but for the heartbeat (torchrun: 5 s, 3
+ * times). */
 #define RDZV_CONF_TIMES(X)                                                                                             \
     X(join_timeout, 600000, "how long a round may take to come together, and the rendezvous to be found")              \
     X(last_call_timeout, 30000, "wait for further nodes once MIN are there")                                           \
@@ -33,7 +34,8 @@ struct rdzv_conf {
     const char *unused; /* the first of RDZV_CONF_UNUSED that was given, NULL: none; static storage */
 };
 
-/* text may be NULL or empty: defaults. `timeout` is another word for join_timeout (torchrun's static backend). ERR_USAGE names the key. */
+/* text may be NULL or empty: defaults. `timeout` is another word for join_timeout (torchrun's static backend).
+ * ERR_USAGE names the key. */
 int rdzv_conf_parse(const char *text, struct rdzv_conf *ret, struct err *e);
 
 #endif

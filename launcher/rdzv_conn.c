@@ -140,7 +140,8 @@ int rdzv_conn_send(struct rdzv_conn *c, int argc, const char *const *argv, const
     return rc;
 }
 
-/* --- who we are, and who they are ---------------------------------------------------------------------------------- */
+/* --- who we are, and who they are
+ * ---------------------------------------------------------------------------------- */
 
 static void be_ready(struct rdzv_conn *c)
 {
@@ -304,7 +305,8 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b)
         lose(c, RDZV_LOST, n == UV_EOF ? "the server closed the connection" : uv_strerror((int)n));
 }
 
-/* --- the beginning ------------------------------------------------------------------------------------------------- */
+/* --- the beginning
+ * ------------------------------------------------------------------------------------------------- */
 
 static void begin(uv_timer_t *t)
 {

@@ -1,5 +1,5 @@
-/* One attempt to connect to HOST:PORT from the event loop: the name is looked up, its addresses are tried with a short head start each, in turns
- * of IPv6 and IPv4, and the first that answers wins. */
+/* One attempt to connect to HOST:PORT from the event loop: the name is looked up, its addresses are tried with a short
+ * head start each, in turns of IPv6 and IPv4, and the first that answers wins. */
 #ifndef CRUN_LAUNCHER_RDZV_DIAL_H
 #define CRUN_LAUNCHER_RDZV_DIAL_H
 
@@ -19,8 +19,9 @@ struct endpoint {
 /* "host:port", "10.0.0.5:29400", "[::1]:29400"; without a port it is otherwise_port. ERR_USAGE names what is wrong. */
 int endpoint_parse(struct endpoint *ret, const char *text, int otherwise_port, struct err *e);
 
-/* done comes once, never from inside: fd >= 0 is the caller's, connected and non-blocking; else -errno. -ECONNREFUSED and -ECONNRESET are
- * told only when every address that this host has a way to said so: then nobody listens there. -ETIMEDOUT after timeout_ms. */
+/* done comes once, never from inside: fd >= 0 is the caller's, connected and non-blocking; else -errno. -ECONNREFUSED
+ * and -ECONNRESET are told only when every address that this host has a way to said so: then nobody listens there.
+ * -ETIMEDOUT after timeout_ms. */
 int dial_start(struct dial **ret, uv_loop_t *loop, const struct endpoint *to, int64_t timeout_ms,
                void (*done)(void *arg, int fd, const char *text), void *arg, struct err *e);
 void dial_cancel(struct dial *d); /* NULL allowed; done will not come */

@@ -1,9 +1,11 @@
-/* Until when the workers of this node may run: the silence rule and its one exception (docs/decisions/0004). Pure: times are clock_ms() values
- * that the caller brings, and each is the moment of asking, not that of the answer.
+/* Until when the workers of this node may run: the silence rule and its one exception (docs/decisions/0004). Pure:
+ * times are clock_ms() values that the caller brings, and each is the moment of asking, not that of the answer.
  *
- *   - the newest request that the rendezvous acknowledged, plus silence_ms: until then it cannot have given this node up;
- *   - after that only while its daemon is proved gone: its address refused or reset us less than silence_ms ago, and the round's bootstrap
- *     store, which a majority of the round can reach, answered less than silence_ms ago; daemon_grace_ms at most. */
+ *   - the newest request that the rendezvous acknowledged, plus silence_ms: until then it cannot have given this node
+ *     up;
+ *   - after that only while its daemon is proved gone: its address refused or reset us less than silence_ms ago, and
+ *     the round's bootstrap store, which a majority of the round can reach, answered less than silence_ms ago;
+ *     daemon_grace_ms at most. */
 #ifndef CRUN_LAUNCHER_RDZV_LEASE_H
 #define CRUN_LAUNCHER_RDZV_LEASE_H
 

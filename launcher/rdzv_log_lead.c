@@ -1,4 +1,5 @@
-/* Leading a decision log: claiming it when nobody does, and the thread that runs the machine for all. See rdzv_log_client.h. */
+/* Leading a decision log: claiming it when nobody does, and the thread that runs the machine for all. See
+ * rdzv_log_client.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +47,8 @@ static void start_leading(struct log_client *l)
         d->home->ops->close(d->home);
 }
 
-/* The home takes our beats but not our decisions (a full disk, a right that is missing): without a leader nobody would ever be answered. */
+/* The home takes our beats but not our decisions (a full disk, a right that is missing): without a leader nobody would
+ * ever be answered. */
 static void cannot_lead(struct log_client *l, const char *why)
 {
     int64_t now = clock_ms();

@@ -1,13 +1,18 @@
-/* The inside of the client of a rendezvous behind a connection: rdzv_client_tcp.c (the agent's calls, and the life of the connection),
- * rdzv_tcp_talk.c (requests and answers), rdzv_tcp_alive.c (whether the round goes on without its daemon).
+/* The inside of the client of a rendezvous behind a connection: rdzv_client_tcp.c (the agent's calls, and the life of
+ * the connection), rdzv_tcp_talk.c (requests and answers), rdzv_tcp_alive.c (whether the round goes on without its
+ * daemon).
  *
  * The life of it:
- *   - join(): dial, prove who we are, JOIN, then NEXT again and again, each held for a heartbeat: it answers when there is news;
- *   - NEWS_ROUND is taken only as the answer to a NEXT that was asked after JOIN, and while that asking is younger than silence_ms.
+ *   - join(): dial, prove who we are, JOIN, then NEXT again and again, each held for a heartbeat: it answers when there
+ *     is news;
+ *   - NEWS_ROUND is taken only as the answer to a NEXT that was asked after JOIN, and while that asking is younger than
+ *     silence_ms.
  * What goes wrong, and what is done:
- *   - the connection is lost, or an answer does not come: it is given up with a reset, and dialled again with growing pauses. The new one begins
- *     with what was claimed last (JOIN, FAIL, DONE, LEAVE), else with NEXT and the newest sequence number;
- *   - nothing heard until the lease (rdzv_lease.h) is over, or refused as unknown: on_fence, then nothing is said until join();
+ *   - the connection is lost, or an answer does not come: it is given up with a reset, and dialled again with growing
+ *     pauses. The new one begins with what was claimed last (JOIN, FAIL, DONE, LEAVE), else with NEXT and the newest
+ *     sequence number;
+ *   - nothing heard until the lease (rdzv_lease.h) is over, or refused as unknown: on_fence, then nothing is said until
+ *     join();
  *   - the process was stopped: every callback looks at the clock before anything else;
  *   - the daemon has lost its memory of the job: on_fence, on_failed;
  *   - refused for good, or out of reach for connect_ms with no workers running: on_failed. */

@@ -13,16 +13,18 @@
 #include "common/rdzv_wire.h"
 #include "launcher/rdzv_tcp.h"
 
-/* --- requests ------------------------------------------------------------------------------------------------------ */
+/* --- requests
+ * ------------------------------------------------------------------------------------------------------ */
 
-/* How long an answer may take beyond the time it may be held: a lost path is to be dialled again while the lease still runs. */
+/* How long an answer may take beyond the time it may be held: a lost path is to be dialled again while the lease still
+ * runs. */
 static int64_t patience_ms(const struct tcp *t)
 {
     return t->mode == TCP_RUNNING ? t->o.heartbeat_ms : t->o.job.silence_ms + t->o.heartbeat_ms;
 }
 
-/* The answer to a request says when we were heard last: at its beginning. So requests follow each other faster than one per heartbeat, but
- * not so fast that an idle agent wakes twice. */
+/* The answer to a request says when we were heard last: at its beginning. So requests follow each other faster than one
+ * per heartbeat, but not so fast that an idle agent wakes twice. */
 static int64_t hold_ms(const struct tcp *t)
 {
     const int64_t hold = t->o.heartbeat_ms * 15 / 16;
@@ -184,7 +186,8 @@ void tcp_greet(struct tcp *t)
     tcp_say(t, t->mode == TCP_JOINING && !t->leaving ? ASK_JOIN : ASK_NEXT);
 }
 
-/* --- news ---------------------------------------------------------------------------------------------------------- */
+/* --- news
+ * ---------------------------------------------------------------------------------------------------------- */
 
 void tcp_end(struct tcp *t, const struct rdzv_news *news)
 {
@@ -274,7 +277,8 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
     free(addrs);
 }
 
-/* --- answers -------------------------------------------------------------------------------------------------------- */
+/* --- answers
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void lost_memory(struct tcp *t)
 {
@@ -384,7 +388,8 @@ static void on_status(struct tcp *t, const redisReply *r)
     tcp_progress(t, &p);
 }
 
-/* --- refusals -------------------------------------------------------------------------------------------------------- */
+/* --- refusals
+ * -------------------------------------------------------------------------------------------------------- */
 
 enum verdict { FENCED, REFUSED, DIFFERS, DENIED, NOJOB, AGAIN, NONSENSE };
 

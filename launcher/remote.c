@@ -37,7 +37,8 @@ void remote_say(struct remote *m, const char *fmt, ...)
     va_end(ap);
 }
 
-/* --- signals to the agents ----------------------------------------------------------------------------------------- */
+/* --- signals to the agents
+ * ----------------------------------------------------------------------------------------- */
 
 static void tell(struct remote *m, unsigned char byte)
 {
@@ -93,7 +94,8 @@ static void stop_all(struct remote *m, int signo, bool typed)
                    (uint64_t)(stops_longest_ms(&m->c->stops) + (int64_t)(m->c->stops.kill * 1000) + LATE_MS), 0);
 }
 
-/* --- ends ---------------------------------------------------------------------------------------------------------- */
+/* --- ends
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static int count_running(const struct remote *m, bool begun)
 {
@@ -175,7 +177,8 @@ static void judge_unjoined(struct far *f)
     stop_if_too_few(m, code ? code : EXIT_UNAVAILABLE);
 }
 
-/* Hosts that end with different codes: 0 says that the whole job is complete, and 75 that nothing went wrong, which another host knows better. */
+/* Hosts that end with different codes: 0 says that the whole job is complete, and 75 that nothing went wrong, which
+ * another host knows better. */
 static void note_code(struct remote *m, int code)
 {
     if (m->code == EXIT_OK || (code == EXIT_REQUEUE && m->code >= 0))
@@ -248,7 +251,8 @@ static void on_guardian_gone(void *arg)
     _exit(128 + SIGKILL);
 }
 
-/* --- beginnings ---------------------------------------------------------------------------------------------------- */
+/* --- beginnings
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void run_child(const struct remote *m, int i, const int fds[3])
 {

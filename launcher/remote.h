@@ -1,10 +1,12 @@
 /* -H and --hostfile: this crun starts an agent on each host by ssh (or whatever --rsh names), and is no agent itself.
  *
- *   - each agent gets its order on the standard input of its ssh (remote_wire.h): folder, options, variables, the job's secret;
+ *   - each agent gets its order on the standard input of its ssh (remote_wire.h): folder, options, variables, the job's
+ *     secret;
  *   - they meet at the first host unless a rendezvous was named; node ranks follow the list;
  *   - their output comes back line by line, with the prefixes they gave it;
  *   - signals are passed on; the end of the connection, whatever ended it, stops the agent there;
- *   - a host where nothing begins, at the latest when join_timeout is over or the job is, is told in one sentence; where too few are left for --nnodes, the others are stopped;
+ *   - a host where nothing begins, at the latest when join_timeout is over or the job is, is told in one sentence;
+ *     where too few are left for --nnodes, the others are stopped;
  *   - the exit code is the job's: that of the agent that ended last.
  * An agent on this host is started without ssh. */
 #ifndef CRUN_LAUNCHER_REMOTE_H
@@ -16,7 +18,8 @@ struct config;
 struct err;
 struct guardian_link;
 
-/* argv: the command line as config_read() left it; its operands begin at first_operand. Returns 0 with the exit code, or ERR_USAGE and the like. */
+/* argv: the command line as config_read() left it; its operands begin at first_operand. Returns 0 with the exit code,
+ * or ERR_USAGE and the like. */
 int remote_run(const struct config *c, const struct guardian_link *link, int argc, char **argv, int first_operand,
                int *ret_code, struct err *e);
 

@@ -1,4 +1,5 @@
-/* What this crun tells the agent of one host: its order, then signals and questions whether it lives, through the standard input of its ssh. */
+/* What this crun tells the agent of one host: its order, then signals and questions whether it lives, through the
+ * standard input of its ssh. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -69,7 +69,8 @@ struct remote {
     char scratch[REMOTE_READ_BYTES];
 };
 
-/* Questions without an answer until a host is lost: the rendezvous has long given it up after one, but an ssh that stalls is no lost host. */
+/* Questions without an answer until a host is lost: the rendezvous has long given it up after one, but an ssh that
+ * stalls is no lost host. */
 #define REMOTE_PATIENCE 10
 
 /* One line, "crun: " in front and the newline behind. */
@@ -77,7 +78,8 @@ void remote_say(struct remote *m, const char *fmt, ...) __attribute__((format(pr
 /* Kill its ssh and what that started. */
 void remote_end_far(struct far *f);
 
-/* ret_fd: the agent's standard input, with its order, the caller's to close. On failure remote_control_close() still has to be called. */
+/* ret_fd: the agent's standard input, with its order, the caller's to close. On failure remote_control_close() still
+ * has to be called. */
 int remote_control_open(struct far *f, int i, int *ret_fd, struct err *e);
 /* Never blocks, nothing is lost; a question (REMOTE_ASK) only if nothing waits. */
 void remote_control_tell(struct far *f, unsigned char byte);
@@ -85,7 +87,8 @@ void remote_control_close(struct far *f);
 /* Ask all whether they live; end those that do not say so. t->data: struct remote. */
 void remote_on_alive(uv_timer_t *t);
 
-/* What one of an agent's two streams says goes to the console line by line. ret_fd: the agent's end, the caller's to close. */
+/* What one of an agent's two streams says goes to the console line by line. ret_fd: the agent's end, the caller's to
+ * close. */
 int remote_stream_open(struct far_stream *s, struct far *f, bool is_err, int *ret_fd, struct err *e);
 
 /* Read what is left, bounded, and close. */

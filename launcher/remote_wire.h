@@ -1,12 +1,13 @@
-/* What a crun that starts agents on other hosts (remote.h) tells each of them on its standard input, so that nothing of it stands in a command
- * line where other users see it:
+/* What a crun that starts agents on other hosts (remote.h) tells each of them on its standard input, so that nothing of
+ * it stands in a command line where other users see it:
  *
- *     "crun-agent 2 BYTES\n", then BYTES of NUL-terminated words: C folder, E NAME=VALUE, A argument; T "principal secret" and S stand among the
- *     arguments for the options that name the secret and the rest of this input
+ *     "crun-agent 2 BYTES\n", then BYTES of NUL-terminated words: C folder, E NAME=VALUE, A argument; T "principal
+ *     secret" and S stand among the arguments for the options that name the secret and the rest of this input
  *
- * After it each byte is a signal, REMOTE_TYPED added for one that was typed. REMOTE_ASK is none: the agent answers
- * with a line REMOTE_ALIVE on its standard error, where a line REMOTE_JOINED says once that the rendezvous has told it of the job. The end of the input means: stop. The agent's first line of output is REMOTE_HELLO, its last one
- * REMOTE_BYE: an exit code without it is that of ssh. Each may stand behind a line that somebody else did not end. */
+ * After it each byte is a signal, REMOTE_TYPED added for one that was typed. REMOTE_ASK is none: the agent answers with
+ * a line REMOTE_ALIVE on its standard error, where a line REMOTE_JOINED says once that the rendezvous has told it of
+ * the job. The end of the input means: stop. The agent's first line of output is REMOTE_HELLO, its last one REMOTE_BYE:
+ * an exit code without it is that of ssh. Each may stand behind a line that somebody else did not end. */
 #ifndef CRUN_LAUNCHER_REMOTE_WIRE_H
 #define CRUN_LAUNCHER_REMOTE_WIRE_H
 
@@ -37,8 +38,8 @@ enum remote_word {
 /* Append a word. -ENOMEM, -E2BIG. */
 int remote_put(struct buf *b, enum remote_word kind, const char *text);
 
-/* Read the first part of fd. ret: the words, each with its NUL; NULL-terminated text follows the last. -ETIMEDOUT, ERR_CORRUPT. Blocks up to
- * timeout_ms. */
+/* Read the first part of fd. ret: the words, each with its NUL; NULL-terminated text follows the last. -ETIMEDOUT,
+ * ERR_CORRUPT. Blocks up to timeout_ms. */
 int remote_read(int fd, struct buf *ret, int64_t timeout_ms, struct err *e);
 
 #endif

@@ -18,7 +18,8 @@
 #define RESOLVE_MS 5000
 #define GOODBYE_MS 2000 /* for nodes that know the end to close their connections */
 
-/* --- hosting -------------------------------------------------------------------------------------------------------- */
+/* --- hosting
+ * -------------------------------------------------------------------------------------------------------- */
 
 struct hosted {
     struct gate *gate;
@@ -42,7 +43,8 @@ static void stop_hosting(struct hosted *h)
         on_server_gone(h);
 }
 
-/* A name may mean another address here than on other nodes (127.0.1.1 in many an /etc/hosts): all interfaces, IPv4 and IPv6, then. */
+/* A name may mean another address here than on other nodes (127.0.1.1 in many an /etc/hosts): all interfaces, IPv4 and
+ * IPv6, then. */
 static int listen_on(struct server *s, const char *host, int port, struct err *e)
 {
     if (strcasecmp(host, "localhost") == 0) {
@@ -99,7 +101,8 @@ struct server *rendezvous_server(const struct rendezvous *z)
     return z->hosted ? z->hosted->server : NULL;
 }
 
-/* --- the client ------------------------------------------------------------------------------------------------------ */
+/* --- the client
+ * ------------------------------------------------------------------------------------------------------ */
 
 static int open_client(struct rendezvous *z, const struct rdzv_client_ops *ops, struct err *e)
 {
@@ -144,7 +147,8 @@ int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *
     return 1;
 }
 
-/* --- what is told about this node -------------------------------------------------------------------------------------- */
+/* --- what is told about this node
+ * -------------------------------------------------------------------------------------- */
 
 static int choose_addresses(struct rendezvous *z, struct err *e)
 {
@@ -195,7 +199,8 @@ int rendezvous_open(struct rendezvous *z, const struct config *c, uv_loop_t *loo
     }
 }
 
-/* --- the end ----------------------------------------------------------------------------------------------------------- */
+/* --- the end
+ * ----------------------------------------------------------------------------------------------------------- */
 
 int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct err *e)
 {

@@ -43,7 +43,8 @@ static const char *reason_text(enum rdzv_reason why)
     return why == RDZV_WHY_START ? "start" : crun_stop_reason_name((enum crun_stop_reason)why);
 }
 
-/* The path where this rank will leave its error record. An earlier job may have left one there; it would be taken for ours. */
+/* The path where this rank will leave its error record. An earlier job may have left one there; it would be taken for
+ * ours. */
 static const char *fresh_error_path(struct run *r, int rank)
 {
     const char *path = round_error_path(r, rank);
@@ -274,7 +275,8 @@ static void on_unkillable(void *arg, const char *who)
     run_pump(r);
 }
 
-/* --- the end -------------------------------------------------------------------------------------------------------- */
+/* --- the end
+ * -------------------------------------------------------------------------------------------------------- */
 
 void round_say_stopped(struct run *r, const char *why)
 {

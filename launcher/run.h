@@ -1,4 +1,5 @@
-/* The inside of the agent, for what a run is made of: its loop and effects, member, rounds, events, hangs, reports of failures, HTTP. */
+/* The inside of the agent, for what a run is made of: its loop and effects, member, rounds, events, hangs, reports of
+ * failures, HTTP. */
 #ifndef CRUN_LAUNCHER_RUN_H
 #define CRUN_LAUNCHER_RUN_H
 

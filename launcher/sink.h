@@ -1,11 +1,13 @@
-/* Where console output goes: a queue in front of a descriptor that may be slow, closed or full, and never blocks the loop.
+/* Where console output goes: a queue in front of a descriptor that may be slow, closed or full, and never blocks the
+ * loop.
  *
- *   - terminals and pipes are opened a second time (/proc/self/fd/N) without blocking, because O_NONBLOCK on the descriptor that
- *     we inherited would change it for the shell and everybody else who shares it;
+ *   - terminals and pipes are opened a second time (/proc/self/fd/N) without blocking, because O_NONBLOCK on the
+ *     descriptor that we inherited would change it for the shell and everybody else who shares it;
  *   - where that cannot be (another user's terminal or pipe), poll(2) is asked before each small write;
  *   - sockets have a flag for each send;
  *   - regular files are written as they are;
- *   - a reader that went away (EPIPE) or a full disk ends the sink: further output is counted and dropped, workers go on. */
+ *   - a reader that went away (EPIPE) or a full disk ends the sink: further output is counted and dropped, workers go
+ *     on. */
 #ifndef CRUN_LAUNCHER_SINK_H
 #define CRUN_LAUNCHER_SINK_H
 
@@ -46,8 +48,8 @@ void sink_open(struct sink *s, uv_loop_t *loop, int fd, void (*drained)(void *ar
 void sink_add(struct sink *s, const void *data, size_t n);
 void sink_kick(struct sink *s); /* write what can be written now */
 bool sink_full(const struct sink *s);
-/* Write everything; blocks until the deadline (clock_ms), or one of the two stop_fds is readable (-1: none). Returns 0, -ETIMEDOUT or
- * -EINTR with the rest lost, or -errno of the sink. */
+/* Write everything; blocks until the deadline (clock_ms), or one of the two stop_fds is readable (-1: none). Returns 0,
+ * -ETIMEDOUT or -EINTR with the rest lost, or -errno of the sink. */
 int sink_flush(struct sink *s, int64_t deadline, const int stop_fds[2]);
 void sink_close(struct sink *s);
 

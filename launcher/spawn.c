@@ -63,7 +63,8 @@ static _Noreturn void child_entry(const struct child_arg *a)
     child(a->r, a->parent);
 }
 
-/* clone3 whose child calls child_entry(a) on the stack in *args: it must never return into this frame, which the parent goes on with. */
+/* clone3 whose child calls child_entry(a) on the stack in *args: it must never return into this frame, which the parent
+ * goes on with. */
 static long clone3_borrowed(const struct clone_args *args, const struct child_arg *a)
 {
     long rc;
@@ -90,9 +91,9 @@ static long clone3_borrowed(const struct clone_args *args, const struct child_ar
 }
 #endif
 
-/* As vfork(2), on a stack of its own: the child borrows our memory, and we wait until it has exec'ed or ended. Copying the page tables of an
- * agent with hundreds of workers takes longer than all else of a start. No handler of ours may run in it: its signals are blocked until the last
- * moment. */
+/* As vfork(2), on a stack of its own: the child borrows our memory, and we wait until it has exec'ed or ended. Copying
+ * the page tables of an agent with hundreds of workers takes longer than all else of a start. No handler of ours may
+ * run in it: its signals are blocked until the last moment. */
 static pid_t clone_borrowed(const struct clone_args *args, const struct spawn_request *r, pid_t self)
 {
     static char stack[64 << 10] __attribute__((aligned(64)));
@@ -130,7 +131,8 @@ static pid_t fork_pidfd(int *ret_pidfd)
     return pid;
 }
 
-/* Fails on kernels before 5.7, for want of permission, and where the tree is used in some way of its own (threaded groups). */
+/* Fails on kernels before 5.7, for want of permission, and where the tree is used in some way of its own (threaded
+ * groups). */
 static pid_t clone_into(const struct clone_args *plain, const struct spawn_request *r, pid_t self)
 {
     struct clone_args args = *plain;

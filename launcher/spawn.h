@@ -1,8 +1,9 @@
 /* Starting one process: clone3 with a pidfd, then exec.
  *
- * Own code because neither uv_spawn nor posix_spawn can set what has to be set between fork and exec: process group, PDEATHSIG, which
- * descriptors stay open. As with vfork(2) the child borrows our memory until it execs (where this is not known to work, on other processors than
- * x86-64 and without clone3, it gets a copy). Call on the main thread only: PDEATHSIG fires when the spawning *thread* ends. */
+ * Own code because neither uv_spawn nor posix_spawn can set what has to be set between fork and exec: process group,
+ * PDEATHSIG, which descriptors stay open. As with vfork(2) the child borrows our memory until it execs (where this is
+ * not known to work, on other processors than x86-64 and without clone3, it gets a copy). Call on the main thread only:
+ * PDEATHSIG fires when the spawning *thread* ends. */
 #ifndef CRUN_LAUNCHER_SPAWN_H
 #define CRUN_LAUNCHER_SPAWN_H
 
@@ -37,8 +38,9 @@ struct spawn_failure {
     int tag, error; /* errno of execve; negative: -errno of binding it to its cores */
 };
 
-/* Returns 0 as soon as the process exists (the exec may still fail: status_fd). Waits for the exec, as posix_spawn(3) does: a file system that hangs
- * there holds us up, but not whoever kills us. -errno if it cannot be made. The caller closes *ret_pidfd. */
+/* Returns 0 as soon as the process exists (the exec may still fail: status_fd). Waits for the exec, as posix_spawn(3)
+ * does: a file system that hangs there holds us up, but not whoever kills us. -errno if it cannot be made. The caller
+ * closes *ret_pidfd. */
 int spawn(const struct spawn_request *r, pid_t *ret_pid, int *ret_pidfd, struct err *e);
 
 #endif

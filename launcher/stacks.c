@@ -123,7 +123,8 @@ static int describe(struct job *j, const struct thread *t)
 
 /* --- ptrace -------------------------------------------------------------------------------------------------- */
 
-/* The end of its first thread is the end of the process: crun's loop must hear of that, so it is looked at, not taken. */
+/* The end of its first thread is the end of the process: crun's loop must hear of that, so it is looked at, not
+ * taken. */
 static bool has_stopped(const struct job *j, struct thread *t)
 {
     siginfo_t info = {0};

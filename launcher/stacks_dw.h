@@ -1,5 +1,5 @@
-/* Call stacks by libdw, opened on first use. Declared here, because its headers are not needed on a machine that only builds crun: the few
- * functions are part of an interface that elfutils has kept since 2013. */
+/* Call stacks by libdw, opened on first use. Declared here, because its headers are not needed on a machine that only
+ * builds crun: the few functions are part of an interface that elfutils has kept since 2013. */
 #ifndef CRUN_LAUNCHER_STACKS_DW_H
 #define CRUN_LAUNCHER_STACKS_DW_H
 

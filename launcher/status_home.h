@@ -6,8 +6,8 @@
 
 struct err;
 
-/* url: as rdzv_home_open() takes it. *ret: JSON like RDZV.STATUS's, without what only a daemon knows (limits, events, reports); freed with
- * free(). -ENOENT: there is no such job. Blocks up to timeout_ms for each call of the home. */
+/* url: as rdzv_home_open() takes it. *ret: JSON like RDZV.STATUS's, without what only a daemon knows (limits, events,
+ * reports); freed with free(). -ENOENT: there is no such job. Blocks up to timeout_ms for each call of the home. */
 int status_read_home(const char *url, const char *run, int64_t timeout_ms, char **ret, struct err *e);
 
 #endif

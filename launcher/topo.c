@@ -86,7 +86,8 @@ static void print_devices(FILE *out)
         fprintf(out, "No GPU: %s\n\n", nvml_lib(&e) ? "the NVIDIA driver names none" : e.text);
 }
 
-/* --- cores ---------------------------------------------------------------------------------------------------------- */
+/* --- cores
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static double memory_gib(int node)
 {

@@ -1,4 +1,5 @@
-/* `crun topo`: how GPUs and network adapters hang together, as `nvidia-smi topo -m` prints it, and the cores of this machine. */
+/* `crun topo`: how GPUs and network adapters hang together, as `nvidia-smi topo -m` prints it, and the cores of this
+ * machine. */
 #ifndef CRUN_LAUNCHER_TOPO_H
 #define CRUN_LAUNCHER_TOPO_H
 

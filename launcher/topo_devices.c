@@ -73,7 +73,8 @@ void topo_devices_find(struct topo_devices *d, const char *sys)
     find_nics(d, sys);
 }
 
-/* --- distances ------------------------------------------------------------------------------------------------------ */
+/* --- distances
+ * ------------------------------------------------------------------------------------------------------ */
 
 static bool same_pci(const char *nvml, const char *sysfs)
 {

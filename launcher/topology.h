@@ -18,9 +18,9 @@ struct topology {
     int n;
 };
 
-/* Cores without a usable CPU are left out. allowed: CPUs that may be used, NULL: all. synthetic: NULL for this machine, else a description
- * of another one as hwloc reads it ("node:2 core:8 pu:2"). -ENOENT where hwloc is not installed, -ENODEV where no core is left.
- * Some milliseconds. */
+/* Cores without a usable CPU are left out. allowed: CPUs that may be used, NULL: all. synthetic: NULL for this machine,
+ * else a description of another one as hwloc reads it ("node:2 core:8 pu:2"). -ENOENT where hwloc is not installed,
+ * -ENODEV where no core is left. Some milliseconds. */
 int topology_read(struct topology *ret, const char *synthetic, const struct cpus *allowed, struct err *e);
 void topology_free(struct topology *t);
 

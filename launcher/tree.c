@@ -105,7 +105,8 @@ bool tree_seen(void)
     return access("/proc/self/stat", R_OK) == 0;
 }
 
-/* Without /proc: waitid(2) knows our children, and as a subreaper we get theirs once they are dead. Pids of that range, from low to high. */
+/* Without /proc: waitid(2) knows our children, and as a subreaper we get theirs once they are dead. Pids of that range,
+ * from low to high. */
 static int find_children(pid_t low, pid_t high, void (*found)(void *arg, pid_t pid), void *arg)
 {
     int n = 0;

@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Whether there is a /proc. Without it only children are found, slowly (whole trees by and by, as orphans become children), nobody else's
- * are, and tree_tell() reaches nobody. */
+/* Whether there is a /proc. Without it only children are found, slowly (whole trees by and by, as orphans become
+ * children), nobody else's are, and tree_tell() reaches nobody. */
 bool tree_seen(void);
 
 /* SIGKILL every descendant that /proc shows now. Returns how many; one born meanwhile is found by the next call. */
@@ -19,16 +19,19 @@ int tree_kill(void);
 /* The same for every descendant of that process, but not the process itself. */
 int tree_kill_below(pid_t root);
 
-/* This signal to the process, or to every process of its group, if it catches or blocks it (/proc tells); to others it would mean death. */
+/* This signal to the process, or to every process of its group, if it catches or blocks it (/proc tells); to others it
+ * would mean death. */
 void tree_tell(pid_t pid, bool group, int signo);
 
 /* True if this process has no child, dead or alive. */
 bool tree_empty(void);
 
-/* Kill and reap until nobody is left or timeout_ms has passed. SIGCHLD must be blocked. Returns true if nobody is left. */
+/* Kill and reap until nobody is left or timeout_ms has passed. SIGCHLD must be blocked. Returns true if nobody is
+ * left. */
 bool tree_kill_all(int64_t timeout_ms);
 
-/* The first descendants still there, as "123 (name, state D in nfs_wait), ..." for a message about unkillable processes. */
+/* The first descendants still there, as "123 (name, state D in nfs_wait), ..." for a message about unkillable
+ * processes. */
 void tree_describe(char *out, size_t cap);
 
 /* Between two looks at /proc while something is still dying: a death wakes us at once, a birth does not. */

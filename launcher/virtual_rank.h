@@ -8,8 +8,8 @@ struct virtual_rank {
     char cuda[160], hip[160]; /* "CUDA_VISIBLE_DEVICES=...", "HIP_VISIBLE_DEVICES=..." or "" */
 };
 
-/* The device that this process's own HIP_VISIBLE_DEVICES or, without it, CUDA_VISIBLE_DEVICES names for the local rank; its number if
- * neither is set. ERR_USAGE: the list is too short. */
+/* The device that this process's own HIP_VISIBLE_DEVICES or, without it, CUDA_VISIBLE_DEVICES names for the local rank;
+ * its number if neither is set. ERR_USAGE: the list is too short. */
 int virtual_rank_device(int local_rank, struct virtual_rank *ret, struct err *e);
 
 #endif

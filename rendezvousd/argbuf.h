@@ -1,5 +1,5 @@
-/* What the request parsers have in common: received bytes, where the current request stands among them, and its arguments, which are places
- * until the request is complete, as the bytes may move. */
+/* What the request parsers have in common: received bytes, where the current request stands among them, and its
+ * arguments, which are places until the request is complete, as the bytes may move. */
 #ifndef CRUN_RENDEZVOUSD_ARGBUF_H
 #define CRUN_RENDEZVOUSD_ARGBUF_H
 
@@ -31,7 +31,8 @@ void argbuf_free(struct argbuf *a);
 
 /* Forget the request that was handed out; large memory goes back once nothing is left to parse. */
 void argbuf_retire(struct argbuf *a);
-/* Take bytes from the network, of a request that is not complete. 0, -ENOMEM, -E2BIG. Pointers into `in` hold no longer. */
+/* Take bytes from the network, of a request that is not complete. 0, -ENOMEM, -E2BIG. Pointers into `in` hold no
+ * longer. */
 int argbuf_feed(struct argbuf *a, const void *data, size_t n);
 int argbuf_add(struct argbuf *a, size_t at, size_t n, struct err *e); /* the next argument; -ENOMEM */
 void argbuf_point(struct argbuf *a);                                  /* the request is complete: set argv[].p */

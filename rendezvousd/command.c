@@ -42,7 +42,8 @@ const struct command *command_at(int i)
     return i < COUNT ? &commands[i] : NULL;
 }
 
-/* Eight ASCII letters at a time: bit 7 of a byte is set where it lies in A..Z, and moved to the bit that tells the cases apart. */
+/* Eight ASCII letters at a time: bit 7 of a byte is set where it lies in A..Z, and moved to the bit that tells the
+ * cases apart. */
 static inline uint64_t lower(uint64_t w)
 {
     const uint64_t ones = 0x0101010101010101u;

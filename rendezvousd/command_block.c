@@ -1,5 +1,6 @@
-/* Lists that are waited for. A client that finds its lists empty becomes a waiter (waiters.h); when a list comes, those who wait for it are
- * served after the request (or transaction) that made it, in the order they came, until the list is empty again. */
+/* Lists that are waited for. A client that finds its lists empty becomes a waiter (waiters.h); when a list comes, those
+ * who wait for it are served after the request (or transaction) that made it, in the order they came, until the list is
+ * empty again. */
 #include "rendezvousd/command_impl.h"
 #include "rendezvousd/command_list.h"
 #include "rendezvousd/list.h"

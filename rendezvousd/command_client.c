@@ -122,7 +122,8 @@ static bool among(const struct conn *one, const struct request_arg *ids, size_t 
     return false;
 }
 
-/* Who uses the same keys; but a worker that was let in for its address has no business with the connections of agents. */
+/* Who uses the same keys; but a worker that was let in for its address has no business with the connections of
+ * agents. */
 static bool may_see(const struct conn *c, const struct conn *one)
 {
     return one->space == c->space && one->trust <= c->trust;

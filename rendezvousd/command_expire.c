@@ -1,5 +1,5 @@
-/* Keys that expire. Users name wall-clock times; inside, everything is the loop's monotonic clock, so a clock that is set moves only
- * what is asked for afterwards. */
+/* Keys that expire. Users name wall-clock times; inside, everything is the loop's monotonic clock, so a clock that is
+ * set moves only what is asked for afterwards. */
 #include "common/clock.h"
 #include "rendezvousd/command_impl.h"
 #include <errno.h>

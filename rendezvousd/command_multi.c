@@ -1,4 +1,5 @@
-/* Transactions: MULTI queues, EXEC runs what was queued in one go unless a watched key has changed. Nothing blocks inside. */
+/* Transactions: MULTI queues, EXEC runs what was queued in one go unless a watched key has changed. Nothing blocks
+ * inside. */
 #include "rendezvousd/command_impl.h"
 #include "rendezvousd/pubsub.h"
 #include "rendezvousd/transaction.h"

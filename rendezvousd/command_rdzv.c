@@ -1,6 +1,7 @@
 /* RDZV.*: connections as parties of jobs. docs/protocol.md says what each verb takes and answers.
  *
- * A NEXT blocks its connection; the answer is news, nil at its timeout, or nil because the client's next request is here. */
+ * A NEXT blocks its connection; the answer is news, nil at its timeout, or nil because the client's next request is
+ * here. */
 #include "common/err.h"
 #include "common/rdzv_wire.h"
 #include "rendezvousd/commands.h"
@@ -28,7 +29,8 @@ struct rdzv_conn {
     char principal[256], peer[RDZV_ADDR_MAX + 1], local[RDZV_ADDR_MAX + 1];
 };
 
-/* ---- the server's side ---------------------------------------------------------------------------------------------- */
+/* ---- the server's side
+ * ---------------------------------------------------------------------------------------------- */
 
 static void on_idle(uv_idle_t *h)
 {
@@ -171,9 +173,9 @@ static struct jobs_party *party_of(struct conn *c, struct err *e)
     return r->party;
 }
 
-/* Has the peer closed its end in good order? What a read or a write says is not enough: libuv takes bytes and a reset that come together for
- * an end of file, and a failed write takes the error of a reset with it. The socket's own state does not lie: CLOSE_WAIT, or an EPIPE that is
- * left where a reset came after the end. */
+/* Has the peer closed its end in good order? What a read or a write says is not enough: libuv takes bytes and a reset
+ * that come together for an end of file, and a failed write takes the error of a reset with it. The socket's own state
+ * does not lie: CLOSE_WAIT, or an EPIPE that is left where a reset came after the end. */
 static bool peer_ended(struct conn *c)
 {
     struct tcp_info info = {0};

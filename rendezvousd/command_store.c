@@ -35,8 +35,8 @@ void command_store_wait(struct conn *c, const struct request *rq)
         say_failure(c, rc);
 }
 
-/* STORE.CAS key must_exist expected desired: [1 or 0, what the key holds afterwards]. With must_exist 0 the key is made if there is
- * none, and expected is not looked at. */
+/* STORE.CAS key must_exist expected desired: [1 or 0, what the key holds afterwards]. With must_exist 0 the key is made
+ * if there is none, and expected is not looked at. */
 void command_store_cas(struct conn *c, const struct request *rq)
 {
     const struct request_arg *key = &rq->argv[1], *flag = &rq->argv[2], *expected = &rq->argv[3];

@@ -1,5 +1,5 @@
-/* The commands: one list for look-up, arity, what memory they may need and how MULTI and subscriptions treat them; handlers in
- * command_*.c. */
+/* The commands: one list for look-up, arity, what memory they may need and how MULTI and subscriptions treat them;
+ * handlers in command_*.c. */
 #ifndef CRUN_RENDEZVOUSD_COMMANDS_H
 #define CRUN_RENDEZVOUSD_COMMANDS_H
 

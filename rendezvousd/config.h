@@ -38,7 +38,8 @@ struct config {
 
 extern const struct arg_program config_program;
 
-/* What no single option can say: contradictions, and addresses beyond loopback that nothing protects. ERR_USAGE names options and remedies. */
+/* What no single option can say: contradictions, and addresses beyond loopback that nothing protects. ERR_USAGE names
+ * options and remedies. */
 int config_check(const struct config *c, struct err *e);
 
 /* Take the next address of a comma-separated list: 1, 0 at its end, -1 if it is empty or too long. */

@@ -1,9 +1,10 @@
 /* One client: bytes in, requests one after the other, replies out in order.
  *
  * - read -> parser -> command -> reply buffer; one write for all that a read brought (pipelining): conn_write.c;
- * - a command may block: nothing more of this client is executed until it is answered, by an event, the timer or its end. Its
- *   bytes are still read (so that its end is seen), up to the limit of one request; then reading stops;
- * - a waiter is woken in the middle of another client's request, so it is only marked ready there and goes on afterwards;
+ * - a command may block: nothing more of this client is executed until it is answered, by an event, the timer or its
+ *   end. Its bytes are still read (so that its end is seen), up to the limit of one request; then reading stops;
+ * - a waiter is woken in the middle of another client's request, so it is only marked ready there and goes on
+ *   afterwards;
  * - closing: the flag first, then the handles; the struct is freed when the last of them is gone. */
 #include "common/err.h"
 #include "common/log.h"
@@ -22,7 +23,8 @@
 
 static void process(struct conn *c);
 
-/* ---- end of a connection ------------------------------------------------------------------------------------------- */
+/* ---- end of a connection
+ * ------------------------------------------------------------------------------------------- */
 
 static void on_closed(uv_handle_t *h)
 {
@@ -94,8 +96,8 @@ static struct conn *largest_holder(const struct server *s)
     return largest;
 }
 
-/* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered. What does not fit is
- * paid for by those who hold most, not by whoever happens to come next. */
+/* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered.
+ * What does not fit is paid for by those who hold most, not by whoever happens to come next. */
 void conn_charge(struct conn *c)
 {
     if (c->closing)

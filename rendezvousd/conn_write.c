@@ -1,5 +1,6 @@
-/* What a connection writes. Small replies wait until every client that the loop has heard is answered, and go out one after the other
- * before it sleeps: a peer that serves many connections is woken by the first and kept awake, not woken by each. */
+/* What a connection writes. Small replies wait until every client that the loop has heard is answered, and go out one
+ * after the other before it sleeps: a peer that serves many connections is woken by the first and kept awake, not woken
+ * by each. */
 #include "common/err.h"
 #include "common/log.h"
 #include "common/tls_stream.h"
@@ -34,12 +35,13 @@ static void on_written(uv_write_t *w, int status)
     conn_charge(c);
 }
 
-/* ---- who does not read ---------------------------------------------------------------------------------------------- */
+/* ---- who does not read
+ * ---------------------------------------------------------------------------------------------- */
 
 #define LOOKS 4 /* so often within request_timeout_ms; counted, not timed: a pause of our own is nobody's fault */
 
-/* Bytes that the client's host has not taken yet: ours, and those the kernel holds for us. The latter alone may be megabytes: who reads slowly
- * would seem to read nothing. */
+/* Bytes that the client's host has not taken yet: ours, and those the kernel holds for us. The latter alone may be
+ * megabytes: who reads slowly would seem to read nothing. */
 static size_t bytes_left(const struct conn *c)
 {
     int fd, held = 0;
@@ -91,7 +93,8 @@ void conn_write_over(struct conn *c)
         uv_timer_stop(&c->s->write_timer);
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------------- */
+/* ---- writing
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* What is to be written next: the replies, sealed where the client speaks TLS. */
 static struct buf *outgoing(struct conn *c)

@@ -1,5 +1,5 @@
-/* Deadlines in the order they come due: a binary heap, since libuv's and uthash's are of no use here. Each deadline stands inside the
- * thing that expires. Pure: no clock. */
+/* Deadlines in the order they come due: a binary heap, since libuv's and uthash's are of no use here. Each deadline
+ * stands inside the thing that expires. Pure: no clock. */
 #ifndef CRUN_RENDEZVOUSD_EXPIRY_H
 #define CRUN_RENDEZVOUSD_EXPIRY_H
 

@@ -18,7 +18,8 @@
 
 #define MODULE "gate"
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static int open_tls(const struct gate *g, struct tls_context **ret, struct err *e)
 {
@@ -124,7 +125,8 @@ bool gate_tls_only(const struct server *s)
     return s->o.gate && s->o.gate->o.tls_only;
 }
 
-/* ---- refusals -------------------------------------------------------------------------------------------------------- */
+/* ---- refusals
+ * -------------------------------------------------------------------------------------------------------- */
 
 void gate_refused(struct conn *c, const char *fmt, ...)
 {
@@ -143,7 +145,8 @@ void gate_refused(struct conn *c, const char *fmt, ...)
     audit_refusal(g ? &g->audit : &once, clock_ms(), c->peer->addr.text, reason);
 }
 
-/* ---- addresses ------------------------------------------------------------------------------------------------------- */
+/* ---- addresses
+ * ------------------------------------------------------------------------------------------------------- */
 
 static struct address *address_of(struct gate *g, const uint8_t ip[16])
 {
@@ -182,7 +185,8 @@ bool gate_has_room(const struct server *s)
     return !s->o.gate || s->o.gate->unauthenticated < s->o.gate->o.max_unauthenticated;
 }
 
-/* No address beyond loopback takes more than its share of connections, or of the places of those yet to authenticate. */
+/* No address beyond loopback takes more than its share of connections, or of the places of those yet to
+ * authenticate. */
 static const char *too_many(struct conn *c, const struct address *a)
 {
     const struct gate *g = c->s->o.gate;
@@ -219,7 +223,8 @@ void gate_leave(struct conn *c)
     c->peer = NULL;
 }
 
-/* ---- coming in ------------------------------------------------------------------------------------------------------- */
+/* ---- coming in
+ * ------------------------------------------------------------------------------------------------------- */
 
 void gate_raise(struct conn *c, const char *name)
 {

@@ -1,16 +1,18 @@
 /* Who may come in, and what it may do then.
  *
- * A peer on this host is asked for its uid (the kernel knows), a peer elsewhere for its address; what that does not settle, a token does:
+ * A peer on this host is asked for its uid (the kernel knows), a peer elsewhere for its address; what that does not
+ * settle, a token does:
  *
- *     peer                                      without tokens             with tokens
- *     this host, own uid                        everything                 `local` below: must authenticate, or everything
- *     this host, another uid                    refused                    must authenticate; refused with own_uid_only
- *     address of a member (server_set_members)  the keys of its space      the same; more once it has authenticated
- *     any other                                 refused                    must authenticate
+ *     peer                                      without tokens         with tokens
+ *     this host, own uid                        everything             `local` below: must authenticate, or everything
+ *     this host, another uid                    refused                must authenticate; refused with own_uid_only
+ *     address of a member (server_set_members)  the keys of its space  the same; more once it has authenticated
+ *     any other                                 refused                must authenticate
  *
- * With `insecure` everybody may do everything. Who must authenticate has auth_timeout_ms for it, requests of GATE_REQUEST_MAX bytes and the commands
- * marked COMMAND_OPEN. When max_unauthenticated of them are there, the next ones wait in the kernel's queue. Each refused peer makes one log
- * line ("audit: refused peer=... reason=..."), as long as there are not too many of them; then they are counted.
+ * With `insecure` everybody may do everything. Who must authenticate has auth_timeout_ms for it, requests of
+ * GATE_REQUEST_MAX bytes and the commands marked COMMAND_OPEN. When max_unauthenticated of them are there, the next
+ * ones wait in the kernel's queue. Each refused peer makes one log line ("audit: refused peer=... reason=..."), as long
+ * as there are not too many of them; then they are counted.
  *
  * One gate may serve several servers; it must outlive them. Loop thread only. */
 #ifndef CRUN_RENDEZVOUSD_GATE_H
@@ -45,7 +47,8 @@ struct gate_options {
     bool tls_only;                  /* plain connections are refused */
 };
 
-/* Strings are borrowed until gate_destroy(). ERR_USAGE and others with a sentence: token or TLS files that cannot be used. */
+/* Strings are borrowed until gate_destroy(). ERR_USAGE and others with a sentence: token or TLS files that cannot be
+ * used. */
 int gate_create(struct gate **ret, const struct gate_options *o, struct err *e);
 void gate_destroy(struct gate *g); /* NULL allowed */
 
@@ -65,9 +68,11 @@ struct gate_stats {
 };
 void gate_stats(const struct gate *g, struct gate_stats *ret);
 
-/* ---- for the server itself ------------------------------------------------------------------------------------------- */
+/* ---- for the server itself
+ * ------------------------------------------------------------------------------------------- */
 
-/* May this client come in? NULL, and c->trust and c->principal are set; else the error it is told. The server may have no gate. */
+/* May this client come in? NULL, and c->trust and c->principal are set; else the error it is told. The server may have
+ * no gate. */
 const char *gate_admit(struct conn *c);
 void gate_leave(struct conn *c);            /* as it closes */
 bool gate_has_room(const struct server *s); /* for one more that has to authenticate */
@@ -80,7 +85,8 @@ bool gate_owns_space(const struct conn *c); /* its key-space is its principal's 
 /* STORE.AUTH, STORE.PROVE, AUTH: answer into c->reply. user may be NULL. */
 void gate_challenge(struct conn *c, const struct request_arg *principal, const struct request_arg *nonce);
 void gate_prove(struct conn *c, const struct request_arg *proof);
-/* True if they are right (the connection is trusted from now on); else an error is in c->reply. The caller says what success looks like. */
+/* True if they are right (the connection is trusted from now on); else an error is in c->reply. The caller says what
+ * success looks like. */
 bool gate_password(struct conn *c, const struct request_arg *user, const struct request_arg *password);
 
 struct tls_context;

@@ -1,20 +1,23 @@
 /* Jobs by run id: each one rendezvous machine (common/rdzv.h), its members, and what they must still be told.
  *
  * The life of a job:
- *   - the first JOIN of a run id makes it: an instance (a random id), the settings of that JOIN, the principal it belongs to;
- *   - members are parties: a connection (command_rdzv.c) or a crun in this process (launcher/rdzv_client_local.c). A party stands for one
- *     node of one job from its JOIN, or its NEXT, on; what the machine tells that node is kept until a NEXT with its seq acknowledges it;
- *   - it is over when the machine is; for JOBS_LINGER_MS more its members still get their END, then it is forgotten. A JOIN of another
- *     node makes a new instance under the same run id at once.
+ *   - the first JOIN of a run id makes it: an instance (a random id), the settings of that JOIN, the principal it
+ *     belongs to;
+ *   - members are parties: a connection (command_rdzv.c) or a crun in this process (launcher/rdzv_client_local.c). A
+ *     party stands for one node of one job from its JOIN, or its NEXT, on; what the machine tells that node is kept
+ *     until a NEXT with its seq acknowledges it;
+ *   - it is over when the machine is; for JOBS_LINGER_MS more its members still get their END, then it is forgotten. A
+ *     JOIN of another node makes a new instance under the same run id at once.
  * What goes wrong, and what is done:
- *   - a party ends with proof (JOBS_GONE: every process of the node has closed its socket): GONE. Without proof, or with no request
- *     for silence_ms: SILENT;
+ *   - a party ends with proof (JOBS_GONE: every process of the node has closed its socket): GONE. Without proof, or
+ *     with no request for silence_ms: SILENT;
  *   - a node comes back on a new party: RESUME; the party before it is void: all it asks is refused;
  *   - nobody is left before the first round: the job is forgotten;
- *   - with a state directory (persist.h) nothing is told before the decision behind it is on disk; heartbeats never wait.
+ *   - with a state directory (persist.h) nothing is told before the decision behind it is on disk; heartbeats never
+ *     wait.
  *
- * No file, no socket; time comes from jobs_options.now. One thread. Callbacks are called from inside any call below: they may call any jobs_
- * function, news of theirs then come later. */
+ * No file, no socket; time comes from jobs_options.now. One thread. Callbacks are called from inside any call below:
+ * they may call any jobs_ function, news of theirs then come later. */
 #ifndef CRUN_RENDEZVOUSD_JOBS_H
 #define CRUN_RENDEZVOUSD_JOBS_H
 
@@ -49,16 +52,19 @@ struct jobs_options {
 };
 
 int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);
-/* Take over what the state directory holds: every member is silent, resumes by JOIN or NEXT, and is given up after the time any silent node has.
- * Before the first party. ERR_CORRUPT and others name the file: nothing must be served then. */
+/* Take over what the state directory holds: every member is silent, resumes by JOIN or NEXT, and is given up after the
+ * time any silent node has. Before the first party. ERR_CORRUPT and others name the file: nothing must be served
+ * then. */
 int jobs_load(struct jobs *j, struct err *e);
-/* Parties must be closed before, jobs need not be over. NULL allowed. With a loop, memory goes when the loop has turned. */
+/* Parties must be closed before, jobs need not be over. NULL allowed. With a loop, memory goes when the loop has
+ * turned. */
 void jobs_destroy(struct jobs *j);
 
 int64_t jobs_deadline(const struct jobs *j); /* INT64_MAX: none */
 void jobs_tick(struct jobs *j);
 
-/* --- parties ---------------------------------------------------------------------------------------------------------- */
+/* --- parties
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* How a party ended. */
 enum jobs_end {
@@ -70,8 +76,8 @@ struct jobs_party_options {
     const char *principal; /* borrowed for the party's life */
     const char *addr;      /* peer's address, taken where JOIN brings none; NULL: in this process */
     const char *local;     /* address of our end of its connection */
-    /* The answer to jobs_next(): news, and on group rank 0 before the workers of a ROUND start, all addresses of all members (comma
-     * separated, else NULL). news NULL: another party stands for the node now. Borrowed for the call. */
+    /* The answer to jobs_next(): news, and on group rank 0 before the workers of a ROUND start, all addresses of all
+     * members (comma separated, else NULL). news NULL: another party stands for the node now. Borrowed for the call. */
     void (*told)(void *arg, const struct rdzv_news *news, const char *member_addrs);
     void *arg;
 };
@@ -98,8 +104,8 @@ struct jobs_joined {
 /* ev: a JOIN event with addr "" where the party's own is meant. */
 int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *ev, const struct rdzv_config *settings,
               struct jobs_joined *ret, struct err *e);
-/* Acknowledge news up to `seq` and ask for the next: told() gets it, perhaps before this returns. One question at a time: a second one
- * takes the place of the first. */
+/* Acknowledge news up to `seq` and ask for the next: told() gets it, perhaps before this returns. One question at a
+ * time: a second one takes the place of the first. */
 int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, struct err *e);
 void jobs_next_cancel(struct jobs_party *p);
 /* FAIL, DONE, LEAVE of ev->node, also from a party that stands for nobody. */
@@ -109,15 +115,18 @@ int jobs_drain(struct jobs *j, const char *principal, const char *run, struct er
 /* fields: a record (rdzv_wire.h); those known (step, images_per_s, loss) are kept. */
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e);
 
-/* --- what others may know ---------------------------------------------------------------------------------------------- */
+/* --- what others may know
+ * ---------------------------------------------------------------------------------------------- */
 
 /* The principal a run id belongs to, NULL: there is no such job. Borrowed until the next call that changes jobs. */
 const char *jobs_owner(const struct jobs *j, const char *run);
-/* JSON of docs/protocol.md, section "Status". principal NULL: of everybody; run NULL: of all jobs ({"jobs":[...]}). One text holds at most 2,000
- * nodes, and as many events and restarts: of a run the nodes that come after the first `first`. -ENOENT, -EACCES, -ENOMEM. */
+/* JSON of docs/protocol.md, section "Status". principal NULL: of everybody; run NULL: of all jobs ({"jobs":[...]}). One
+ * text holds at most 2,000 nodes, and as many events and restarts: of a run the nodes that come after the first
+ * `first`. -ENOENT, -EACCES, -ENOMEM. */
 int jobs_status_from(const struct jobs *j, const char *principal, const char *run, size_t first, struct buf *out,
                      struct err *e);
-/* While nodes gather. missing: node ranks 0..min-1 that are not there, separated by commas, where nodes are numbered; else "". */
+/* While nodes gather. missing: node ranks 0..min-1 that are not there, separated by commas, where nodes are numbered;
+ * else "". */
 struct jobs_progress {
     enum rdzv_state state;
     int joined, min_nodes, max_nodes, restarts;

@@ -154,7 +154,8 @@ uint64_t job_log_(struct job *job,
 void job_compact_(struct job *job);
 void job_log_age_(struct job *job);                    /* before it is closed */
 int job_whole_text_(struct job *job, struct buf *out); /* the one record of a rewrite; -ENOMEM, -E2BIG */
-/* A job from the bytes of its log, in memory only. *ret: NULL if there is none in it; on failure it may be there in part. */
+/* A job from the bytes of its log, in memory only. *ret: NULL if there is none in it; on failure it may be there in
+ * part. */
 int jobs_load_text_(struct jobs *j, const char *p, size_t n, struct job **ret, struct err *e);
 bool job_durable_(const struct job *job, uint64_t record);
 

@@ -1,13 +1,14 @@
 /* The decision log of a job, and a job from its log.
  *
- * Each step appends one record: first what the machine has changed (rdzv_delta), then lines of this host, which begin with '@':
+ * Each step appends one record: first what the machine has changed (rdzv_delta), then lines of this host, which begin
+ * with '@':
  *   @job run= principal= instance= ...settings   the first of each file
  *   @age ms=                                     how old the job was
  *   @news node= ...news                          what a member must be told
  *   @restart at= round= code= rank= text=        for status pages
- * A rewrite is one record with all of it. What was acknowledged, said by trainers or heard is not logged: members say again how far they are,
- * and all are silent when a log is loaded. No clock outlives a host, so the start is kept as an age: of the last record, and of the daemon's end
- * where that is an orderly one. */
+ * A rewrite is one record with all of it. What was acknowledged, said by trainers or heard is not logged: members say
+ * again how far they are, and all are silent when a log is loaded. No clock outlives a host, so the start is kept as an
+ * age: of the last record, and of the daemon's end where that is an orderly one. */
 #include "common/addr.h"
 #include "common/err.h"
 #include "common/log.h"

@@ -192,7 +192,8 @@ int jobs_status_from(const struct jobs *j, const char *principal, const char *ru
     return s.w.rc < 0 ? err_set(e, s.w.rc, "no memory for the status of jobs") : 0;
 }
 
-/* ---- the progress line ---------------------------------------------------------------------------------------------- */
+/* ---- the progress line
+ * ---------------------------------------------------------------------------------------------- */
 
 struct presence {
     struct jobs_progress *p;

@@ -8,7 +8,8 @@
 #include <string.h>
 #include <utlist.h>
 
-/* ---- a leader on loopback ------------------------------------------------------------------------------------------ */
+/* ---- a leader on loopback
+ * ------------------------------------------------------------------------------------------ */
 
 /* Members on other hosts must be told the address that they have of this one. */
 static bool seen_from_outside(const struct job *job)

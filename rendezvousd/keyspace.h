@@ -1,5 +1,5 @@
-/* Keys of one name-space: strings and lists that may expire, with a limit on the memory they take. Pure: no I/O, no clock; the
- * owner tells the time. An observer hears of every change, whoever makes it. */
+/* Keys of one name-space: strings and lists that may expire, with a limit on the memory they take. Pure: no I/O, no
+ * clock; the owner tells the time. An observer hears of every change, whoever makes it. */
 #ifndef CRUN_RENDEZVOUSD_KEYSPACE_H
 #define CRUN_RENDEZVOUSD_KEYSPACE_H
 
@@ -53,10 +53,11 @@ int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t de
 
 /* ---- lists ---- */
 
-/* 0: *ret is the key's list, made if `create` (then empty). -ENOENT, -EPROTOTYPE, -ENOMEM. After a change of the list, and always after
- * `create`, keyspace_settle() accounts for it and deletes an empty one. */
+/* 0: *ret is the key's list, made if `create` (then empty). -ENOENT, -EPROTOTYPE, -ENOMEM. After a change of the list,
+ * and always after `create`, keyspace_settle() accounts for it and deletes an empty one. */
 int keyspace_list(struct keyspace *k, const char *key, size_t key_len, bool create, struct key **ret);
-/* All in one: push, telling the length (-EPROTOTYPE: another type); take one item, freed by the caller (NULL: no such list). */
+/* All in one: push, telling the length (-EPROTOTYPE: another type); take one item, freed by the caller (NULL: no such
+ * list). */
 int keyspace_push(struct keyspace *k, const char *key, size_t key_len, const void *v, size_t n, bool front,
                   size_t *ret_len, bool *created);
 struct item *keyspace_pop(struct keyspace *k, const char *key, size_t key_len, bool front);
@@ -76,8 +77,8 @@ typedef void keyspace_visit(void *arg, enum key_type type, const char *key, size
 void keyspace_walk(const struct keyspace *k, keyspace_visit *visit, void *arg);
 const char *keyspace_random(struct keyspace *k, uint64_t draw, size_t *ret_len); /* NULL: there is none */
 
-/* One step of a walk under change: what is there from the first step (cursor 0) to the last (0 returned) is visited, perhaps
- * more than once. */
+/* One step of a walk under change: what is there from the first step (cursor 0) to the last (0 returned) is visited,
+ * perhaps more than once. */
 uint64_t keyspace_scan(const struct keyspace *k, uint64_t cursor, keyspace_visit *visit, void *arg);
 
 size_t keyspace_count(const struct keyspace *k);
@@ -87,7 +88,8 @@ size_t keyspace_expiring(const struct keyspace *k); /* those with an expiry */
 bool keyspace_fits(const struct keyspace *k, size_t more);
 void keyspace_charge(struct keyspace *k, ptrdiff_t delta);
 size_t keyspace_bytes(const struct keyspace *k);
-/* Count this one's bytes in *t too, whose limit then holds besides its own. Before anything is stored; *t must outlive k. */
+/* Count this one's bytes in *t too, whose limit then holds besides its own. Before anything is stored; *t must outlive
+ * k. */
 struct keyspace_total {
     size_t bytes, max_bytes;
 };

@@ -1,8 +1,9 @@
 /* rendezvousd: the server of server.h as a program.
  *
- * - start: options, gate (tokens, TLS), server, jobs, HTTP; then whoever waits is told (stdout, port file, descriptor, systemd);
- * - SIGHUP: token and TLS files are read again; connections of principals that are gone are closed. What cannot be read is told, and the
- *   old stays;
+ * - start: options, gate (tokens, TLS), server, jobs, HTTP; then whoever waits is told (stdout, port file, descriptor,
+ *   systemd);
+ * - SIGHUP: token and TLS files are read again; connections of principals that are gone are closed. What cannot be read
+ *   is told, and the old stays;
  * - SIGTERM, SIGINT: no longer ready, no new connections; replies that are on their way are written; exit 0. */
 #include "common/args.h"
 #include "common/err.h"
@@ -65,7 +66,8 @@ static int write_port_file(const char *path, int port, struct err *e)
     return 0;
 }
 
-/* ---- end --------------------------------------------------------------------------------------------------------------- */
+/* ---- end
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static void on_server_closed(void *arg)
 {
@@ -91,7 +93,8 @@ static void shut_down(struct daemon *d, int signum)
     server_close(d->server, on_server_closed, d);
 }
 
-/* ---- reload ------------------------------------------------------------------------------------------------------------ */
+/* ---- reload
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void reload(struct daemon *d)
 {
@@ -134,7 +137,8 @@ static int watch_signals(struct daemon *d, struct err *e)
     return 0;
 }
 
-/* ---- start ------------------------------------------------------------------------------------------------------------- */
+/* ---- start
+ * ------------------------------------------------------------------------------------------------------------- */
 
 /* As many clients as there may be open files; the limit is raised as far as we may. */
 static size_t affordable_clients(const struct config *c)
@@ -156,7 +160,8 @@ static size_t affordable_clients(const struct config *c)
     return can;
 }
 
-/* Connections beyond the kernel's queue come in by the retransmissions of their SYNs: one, three, seven seconds later. */
+/* Connections beyond the kernel's queue come in by the retransmissions of their SYNs: one, three, seven seconds
+ * later. */
 static void look_at_backlog(const struct config *c)
 {
     char text[32] = "";

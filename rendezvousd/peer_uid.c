@@ -1,5 +1,5 @@
-/* See peer_uid.h. The peer's socket is looked up by its own four-tuple: ours, turned round. A v4 connection accepted by a v6 listener
- * (::ffff:a.b.c.d) is a v4 socket on the peer's side. */
+/* See peer_uid.h. The peer's socket is looked up by its own four-tuple: ours, turned round. A v4 connection accepted by
+ * a v6 listener (::ffff:a.b.c.d) is a v4 socket on the peer's side. */
 #include "rendezvousd/peer_uid.h"
 #include "common/err.h"
 #include <errno.h>

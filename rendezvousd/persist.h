@@ -4,14 +4,16 @@
  *   DIR/epoch           how often it was opened, a decimal number
  *   DIR/jobs/ID.log     "rendezvousd-log 1", then records
  *
- * A record is a line "LENGTH NUMBER CRC32C" (8 hexadecimal digits each; the sum covers the first two words and the text), LENGTH bytes of
- * text, a newline. Numbers count from 1 without gaps. A file that ends within a record (the daemon or its host died while it was
- * written) is good up to there; a bad record with a good one behind it is damage: such a file is set aside.
+ * A record is a line "LENGTH NUMBER CRC32C" (8 hexadecimal digits each; the sum covers the first two words and the
+ * text), LENGTH bytes of text, a newline. Numbers count from 1 without gaps. A file that ends within a record (the
+ * daemon or its host died while it was written) is good up to there; a bad record with a good one behind it is damage:
+ * such a file is set aside.
  *
- * Appending only copies; a thread of libuv's pool writes everything that has gathered and syncs it (group commit: one fdatasync per log and
- * turn), so that no disk ever delays a heartbeat. What may be told when is the owner's business: persist_durable(). A log that cannot be
- * written any more (disk full, I/O error) is said once, removed, and counts as durable: its job goes on in memory only, and a restarted
- * daemon does not know it rather than knowing it wrongly. Loop thread only. */
+ * Appending only copies; a thread of libuv's pool writes everything that has gathered and syncs it (group commit: one
+ * fdatasync per log and turn), so that no disk ever delays a heartbeat. What may be told when is the owner's business:
+ * persist_durable(). A log that cannot be written any more (disk full, I/O error) is said once, removed, and counts as
+ * durable: its job goes on in memory only, and a restarted daemon does not know it rather than knowing it wrongly. Loop
+ * thread only. */
 #ifndef CRUN_RENDEZVOUSD_PERSIST_H
 #define CRUN_RENDEZVOUSD_PERSIST_H
 
@@ -28,15 +30,17 @@ struct persist_log;
 #define PERSIST_RECORD_MAX ((size_t)64 << 20) /* bytes of one record's text */
 #define PERSIST_FILE_MAX ((size_t)1 << 30)
 
-/* Make or take over DIR. *ret_epoch: how often it was opened, this time included. -EBUSY: another daemon uses it. Blocks on the disk. */
+/* Make or take over DIR. *ret_epoch: how often it was opened, this time included. -EBUSY: another daemon uses it.
+ * Blocks on the disk. */
 int persist_open(struct persist **ret, uv_loop_t *loop, const char *dir, uint64_t *ret_epoch, struct err *e);
 /* Writes what is left, waits for it, and lets the directory go. All logs are closed by then. NULL allowed. */
 void persist_close(struct persist *p);
 
-/* Visit every log, in the order of their names: begin() takes the log over (what it gives in *ret_log_arg goes to the others), record() gets
- * its texts. Before anything else is written to it, it must be rewritten or removed: its end may be torn. Where the file is damaged or record()
- * refuses a text, drop() forgets what was read, closing nothing, and the file is renamed to ID.log.damaged and told of: the others are read
- * all the same. An error of begin() or end(), of the disk or of memory ends it: e names the file. */
+/* Visit every log, in the order of their names: begin() takes the log over (what it gives in *ret_log_arg goes to the
+ * others), record() gets its texts. Before anything else is written to it, it must be rewritten or removed: its end may
+ * be torn. Where the file is damaged or record() refuses a text, drop() forgets what was read, closing nothing, and the
+ * file is renamed to ID.log.damaged and told of: the others are read all the same. An error of begin() or end(), of the
+ * disk or of memory ends it: e names the file. */
 struct persist_reader {
     int (*begin)(void *arg, struct persist_log *l, void **ret_log_arg, struct err *e);
     int (*record)(void *log_arg, const char *text, size_t n, struct err *e);
@@ -62,12 +66,13 @@ uint64_t persist_last(const struct persist_log *l); /* number of the newest reco
 /* Bytes appended since the last rewrite (or since the beginning), and of that. */
 void persist_sizes(const struct persist_log *l, size_t *ret_appended, size_t *ret_base);
 
-/* --- the format, pure (persist_log.c) -------------------------------------------------------------------------------- */
+/* --- the format, pure (persist_log.c)
+ * -------------------------------------------------------------------------------- */
 
 int persist_frame_header(struct buf *out);
 int persist_frame(struct buf *out, uint32_t number, const void *text, size_t n);
-/* Hand out every record. *ret_good: bytes of them and the header. ERR_CORRUPT: not our file, or damage before its end; take()'s
- * error if it is negative. */
+/* Hand out every record. *ret_good: bytes of them and the header. ERR_CORRUPT: not our file, or damage before its end;
+ * take()'s error if it is negative. */
 int persist_parse(const char *p, size_t n, int (*take)(void *arg, const char *text, size_t n, struct err *e), void *arg,
                   size_t *ret_good, struct err *e);
 

@@ -59,8 +59,8 @@ static bool read_record(const char *p, size_t n, uint32_t *ret_number, size_t *r
     return crc32c(crc32c(0, p, SUMMED_LEN), p + FRAME_LEN, len) == crc;
 }
 
-/* What one unfinished write can leave behind holds no whole record that comes after the bad one. A sum is computed only where a later number
- * stands, and for a bounded number of places: nobody can make this slow with a prepared file. */
+/* What one unfinished write can leave behind holds no whole record that comes after the bad one. A sum is computed only
+ * where a later number stands, and for a bounded number of places: nobody can make this slow with a prepared file. */
 static bool record_follows(const char *p, size_t n, uint32_t after)
 {
     int tries = 0;

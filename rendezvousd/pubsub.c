@@ -1,5 +1,5 @@
-/* See pubsub.h. A topic has a list of links, one per subscriber, in the order they came; a subscriber has its links in the order it
- * subscribed. */
+/* See pubsub.h. A topic has a list of links, one per subscriber, in the order they came; a subscriber has its links in
+ * the order it subscribed. */
 #include "rendezvousd/pubsub.h"
 #include "rendezvousd/glob.h"
 #include <errno.h>

@@ -23,7 +23,8 @@ bool pubsub_any(const struct subscriber *s, enum topic_kind kind, struct request
 size_t pubsub_subscriptions(const struct subscriber *s, enum topic_kind kind); /* s may be NULL: 0 */
 size_t pubsub_bytes(const struct subscriber *s);                               /* memory; 0 for NULL */
 
-/* deliver(arg of the subscriber, ...): pattern is NULL for those who know the channel by name. Returns how many heard it. */
+/* deliver(arg of the subscriber, ...): pattern is NULL for those who know the channel by name. Returns how many heard
+ * it. */
 size_t pubsub_publish(struct pubsub *p, const struct request_arg *channel, const struct request_arg *message,
                       void (*deliver)(void *arg, const struct request_arg *pattern, const struct request_arg *channel,
                                       const struct request_arg *message));

@@ -1,4 +1,5 @@
-/* RESP2 replies, appended to a bounded buffer. What does not fit sets `failed`, which the connection looks at once per request. */
+/* RESP2 replies, appended to a bounded buffer. What does not fit sets `failed`, which the connection looks at once per
+ * request. */
 #ifndef CRUN_RENDEZVOUSD_REPLY_H
 #define CRUN_RENDEZVOUSD_REPLY_H
 

@@ -202,7 +202,8 @@ static inline const char *number(const char *s, const char *end, size_t *ret)
     return s;
 }
 
-/* The common case: a multi-bulk request that is all there and small. False: nothing has changed, the careful way is to be taken. */
+/* The common case: a multi-bulk request that is all there and small. False: nothing has changed, the careful way is to
+ * be taken. */
 static inline bool whole(struct request_parser *p, size_t start)
 {
     if (p->args.in.len - start < 6)

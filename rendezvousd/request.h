@@ -1,8 +1,8 @@
 /* Incremental parser of RESP2 requests: multi-bulk ("*1\r\n$4\r\nPING\r\n") and inline ("PING\r\n").
  *
- * Bytes come as the network cuts them; the requests that come out do not depend on the cuts. A length that a peer announces
- * never takes memory: it is checked against the limits, and the buffer grows only by what was received. After a
- * protocol error the parser stays broken: the connection must be closed. */
+ * Bytes come as the network cuts them; the requests that come out do not depend on the cuts. A length that a peer
+ * announces never takes memory: it is checked against the limits, and the buffer grows only by what was received. After
+ * a protocol error the parser stays broken: the connection must be closed. */
 #ifndef CRUN_RENDEZVOUSD_REQUEST_H
 #define CRUN_RENDEZVOUSD_REQUEST_H
 

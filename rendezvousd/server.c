@@ -75,7 +75,8 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
     return 0;
 }
 
-/* ---- listeners ------------------------------------------------------------------------------------------------------ */
+/* ---- listeners
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void on_connection(uv_stream_t *stream, int status)
 {
@@ -255,7 +256,8 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
     uv_close((uv_handle_t *)&s->expiry_timer, on_timer_closed); /* the last: done() is never called from in here */
 }
 
-/* ---- in-process ----------------------------------------------------------------------------------------------------- */
+/* ---- in-process
+ * ----------------------------------------------------------------------------------------------------- */
 
 int server_renew_space(struct server *s, struct err *e)
 {

@@ -1,8 +1,9 @@
 /* The RESP2 server on libuv: a library, so that crun can carry it inside itself (--standalone, bootstrap store).
  *
- * The server never blocks the loop and owns nothing outside itself: one struct server has one key-space, one or more listeners, its
- * connections. Requests are parsed by our own bounded parser (request.h): multi-bulk and inline, every cap enforced before memory
- * is taken. Replies are queued per connection up to a limit; a client that does not read is closed. Loop thread only. */
+ * The server never blocks the loop and owns nothing outside itself: one struct server has one key-space, one or more
+ * listeners, its connections. Requests are parsed by our own bounded parser (request.h): multi-bulk and inline, every
+ * cap enforced before memory is taken. Replies are queued per connection up to a limit; a client that does not read is
+ * closed. Loop thread only. */
 #ifndef CRUN_RENDEZVOUSD_SERVER_H
 #define CRUN_RENDEZVOUSD_SERVER_H
 
@@ -27,9 +28,9 @@ struct server_options {
     size_t max_memory_bytes;  /* 0: 1 GiB of keys, values and waiters: beyond it writes get -OOM ...; and as
                                     much again for all clients' buffers: beyond it those that hold most are closed */
     size_t max_job_bytes;     /* 0: 256 MiB of keys in one job's key-space (STORE.USE) */
-    int64_t
-        request_timeout_ms; /* 0: 10000; a started but unfinished request older than this closes the connection, and so do
-                                   replies of which nothing was read for so long */
+    /* 0: 10000; a started but unfinished request older than this closes the connection, and so do replies of which
+     * nothing was read for so long */
+    int64_t request_timeout_ms;
     const struct front *binary; /* NULL, or who serves connections that do not begin as RESP does (front.h) */
     /* RDZV.ALIVE: 1: +MAJORITY; 0: +ALIVE; ERR_FENCED, ERR_REFUSED. NULL: there is no round here to ask for. */
     int (*alive)(void *arg, const char *run, const char *node, uint64_t round);
@@ -49,7 +50,8 @@ int server_listen(struct server *s, const char *host, int port, int *ret_port, s
 /* Accept on a socket that listens already; it is the server's from now on, also on failure. */
 int server_listen_fd(struct server *s, int fd, struct err *e);
 
-/* Begin with an empty default key-space; connections that used the old one are closed, but for those that stand for members of a job. */
+/* Begin with an empty default key-space; connections that used the old one are closed, but for those that stand for
+ * members of a job. */
 int server_renew_space(struct server *s, struct err *e);
 
 void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run, const char *node, uint64_t round),
@@ -59,15 +61,15 @@ void server_set_failure(struct server *s,
                                        size_t n),
                         void *arg);
 
-/* From now on connections from other hosts are taken from these addresses only, for the keys alone: text separated by commas, copied. NULL:
- * members have no rights of their own. Connections that are there stay. -ENOMEM. */
+/* From now on connections from other hosts are taken from these addresses only, for the keys alone: text separated by
+ * commas, copied. NULL: members have no rights of their own. Connections that are there stay. -ENOMEM. */
 int server_set_members(struct server *s, const char *addresses);
 
 /* The job of this run id is forgotten: its keys go. */
 void server_forget_run(struct server *s, const char *run);
 
-/* Close listeners and connections, fail waiters, then call done(arg) once, after which s is freed. Replies that are being written have a second
- * to get through. Idempotent. */
+/* Close listeners and connections, fail waiters, then call done(arg) once, after which s is freed. Replies that are
+ * being written have a second to get through. Idempotent. */
 void server_close(struct server *s, void (*done)(void *arg), void *arg);
 
 /* Answer RDZV.* for these jobs; borrowed until done() of server_close(). */

@@ -1,4 +1,5 @@
-/* The inside of the server, of its connections too, for what it is made of: fronts (RESP, TCPStore), gate, spaces, commands. */
+/* The inside of the server, of its connections too, for what it is made of: fronts (RESP, TCPStore), gate, spaces,
+ * commands. */
 #ifndef CRUN_RENDEZVOUSD_SERVER_IMPL_H
 #define CRUN_RENDEZVOUSD_SERVER_IMPL_H
 
@@ -21,7 +22,8 @@ struct listener {
     struct listener *prev, *next;
 };
 
-/* A key-space, who waits in it and who listens. Connections hold references; the server holds one of its default space. */
+/* A key-space, who waits in it and who listens. Connections hold references; the server holds one of its default
+ * space. */
 struct space {
     struct keyspace *keys;
     struct waiters *waiters;
@@ -170,9 +172,11 @@ void conn_finish(struct conn *c);                      /* close, once what is be
 void conn_trusted(struct conn *c);                     /* it has authenticated: no hurry any more */
 void conn_use_space(struct conn *c, struct space *sp); /* from now on; not while blocked */
 
-/* Nothing more of this client is executed until it is unblocked, by conn_wake() or by an end that ops tell. timeout_ms < 0: no time limit. */
+/* Nothing more of this client is executed until it is unblocked, by conn_wake() or by an end that ops tell. timeout_ms
+ * < 0: no time limit. */
 void conn_block(struct conn *c, const struct blocked_ops *ops, void *arg, int64_t timeout_ms);
-/* The reply is in c->reply: unblock. It goes on (is written, executes what it has sent ahead) once the request that woke it is answered. */
+/* The reply is in c->reply: unblock. It goes on (is written, executes what it has sent ahead) once the request that
+ * woke it is answered. */
 void conn_wake(struct conn *c);
 /* Something unasked for was added to c->reply (a pub/sub message): write it once the current request is answered. */
 void conn_push(struct conn *c);

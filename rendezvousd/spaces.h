@@ -1,5 +1,6 @@
-/* Key-spaces by name: one per principal, where its connections begin, and one per job, which STORE.USE selects. They live until they are
- * dropped, whether somebody uses them or not. All together have a limit of memory besides each one's own. */
+/* Key-spaces by name: one per principal, where its connections begin, and one per job, which STORE.USE selects. They
+ * live until they are dropped, whether somebody uses them or not. All together have a limit of memory besides each
+ * one's own. */
 #ifndef CRUN_RENDEZVOUSD_SPACES_H
 #define CRUN_RENDEZVOUSD_SPACES_H
 

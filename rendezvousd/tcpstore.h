@@ -1,9 +1,11 @@
-/* PyTorch's TCPStore on the wire, both generations: an incremental parser of requests and the table of operations. Pure: no I/O, no clock.
+/* PyTorch's TCPStore on the wire, both generations: an incremental parser of requests and the table of operations.
+ * Pure: no I/O, no clock.
  *
- * One byte names the operation; its fields follow without a length of the whole: keys and values as a u64 length and their bytes, counts as
- * u64, numbers as i64, all little-endian. The newer generation (torch 2.2 and later) begins with 00 CE F7 85 3C, which in the older one would be a
- * SET with a key of 1 GB. Bytes come as the network cuts them; the requests that come out do not depend on the cuts. A length that a peer announces
- * takes no memory: it is checked against the limits, and the buffer grows only by what was received. */
+ * One byte names the operation; its fields follow without a length of the whole: keys and values as a u64 length and
+ * their bytes, counts as u64, numbers as i64, all little-endian. The newer generation (torch 2.2 and later) begins with
+ * 00 CE F7 85 3C, which in the older one would be a SET with a key of 1 GB. Bytes come as the network cuts them; the
+ * requests that come out do not depend on the cuts. A length that a peer announces takes no memory: it is checked
+ * against the limits, and the buffer grows only by what was received. */
 #ifndef CRUN_RENDEZVOUSD_TCPSTORE_H
 #define CRUN_RENDEZVOUSD_TCPSTORE_H
 
@@ -17,8 +19,8 @@ struct err;
 #define TCPSTORE_MAGIC 0x3C85F7CEu
 #define TCPSTORE_NONE (-1)
 
-/* operation, its byte in the older and in the newer generation, its fields: k key, v value, i number, u 32-bit number, K keys, P pairs of a key
- * and a value, the last two with their count before them */
+/* operation, its byte in the older and in the newer generation, its fields: k key, v value, i number, u 32-bit number,
+ * K keys, P pairs of a key and a value, the last two with their count before them */
 #define TCPSTORE_OPS(X)                                                                                                \
     X(VALIDATE, TCPSTORE_NONE, 0, "u")                                                                                 \
     X(SET, 0, 1, "kv")                                                                                                 \
@@ -91,7 +93,8 @@ int tcpstore_feed(struct tcpstore_parser *p, const void *data, size_t n);
 /* 1: *ret is the next request. 0: more bytes are needed. -EPROTO: the connection must be closed; -ENOMEM. */
 int tcpstore_next(struct tcpstore_parser *p, struct tcpstore_request *ret, struct err *e);
 
-/* The operation (enum tcpstore_op) of the request that comes next, whether or not the rest of it is there; -1: not known yet, or none. */
+/* The operation (enum tcpstore_op) of the request that comes next, whether or not the rest of it is there; -1: not
+ * known yet, or none. */
 int tcpstore_peek(const struct tcpstore_parser *p);
 
 size_t tcpstore_buffered(const struct tcpstore_parser *p); /* bytes of requests not fetched yet */

@@ -1,5 +1,6 @@
-/* BARRIER: callers of a key wait until as many have come as each of them expects. The count is the key's value; who waits is kept here, by
- * key-space. A waiting connection holds its key-space, so a key-space that goes has no barrier left. */
+/* BARRIER: callers of a key wait until as many have come as each of them expects. The count is the key's value; who
+ * waits is kept here, by key-space. A waiting connection holds its key-space, so a key-space that goes has no barrier
+ * left. */
 #include "rendezvousd/server_impl.h"
 #include "rendezvousd/tcpstore_internal.h"
 #include <errno.h>

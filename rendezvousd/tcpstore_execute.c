@@ -1,5 +1,5 @@
-/* What each request of the TCPStore protocol does: on the same keys as RESP, as they come on the wire (PyTorch's clients put a '/' before their
- * users' keys). A queue is a list; one that was emptied does not exist. */
+/* What each request of the TCPStore protocol does: on the same keys as RESP, as they come on the wire (PyTorch's
+ * clients put a '/' before their users' keys). A queue is a list; one that was emptied does not exist. */
 #include "rendezvousd/list.h"
 #include "rendezvousd/server_impl.h"
 #include "rendezvousd/tcpstore_internal.h"
@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- replies ------------------------------------------------------------------------------------------------------- */
+/* ---- replies
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void reply_raw(struct conn *c, const void *p, size_t n)
 {
@@ -39,7 +40,8 @@ static void reply_bytes(struct conn *c, const void *p, size_t n)
     reply_raw(c, p, n);
 }
 
-/* ---- keys and values ----------------------------------------------------------------------------------------------- */
+/* ---- keys and values
+ * ----------------------------------------------------------------------------------------------- */
 
 static int told(int rc, const struct request_arg *key, struct err *e)
 {
@@ -94,7 +96,8 @@ static void reply_value(struct conn *c, const struct request_arg *key)
     reply_bytes(c, v, v ? n : 0);
 }
 
-/* Clients wait for a key before they get it. The older server closes on a key that is not there, and its clients rely on it. */
+/* Clients wait for a key before they get it. The older server closes on a key that is not there, and its clients rely
+ * on it. */
 static int do_get(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
     const struct tcpstore_state *t = c->front_state;
@@ -184,7 +187,8 @@ static int do_list_keys(struct conn *c, const struct tcpstore_request *rq, struc
     return 0;
 }
 
-/* ---- queues -------------------------------------------------------------------------------------------------------- */
+/* ---- queues
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* Each item wakes one who waits for the queue, not all: only one of them can have it. */
 static int do_queue_push(struct conn *c, const struct tcpstore_request *rq, struct err *e)
@@ -230,7 +234,8 @@ static int do_queue_len(struct conn *c, const struct tcpstore_request *rq, struc
     return 0;
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------------------------- */
+/* ---- waiting
+ * ------------------------------------------------------------------------------------------------------- */
 
 static bool all_exist(struct conn *c, const struct tcpstore_request *rq)
 {
@@ -292,7 +297,8 @@ static int do_barrier(struct conn *c, const struct tcpstore_request *rq, struct 
     return 0;
 }
 
-/* ---- the connection ------------------------------------------------------------------------------------------------ */
+/* ---- the connection
+ * ------------------------------------------------------------------------------------------------ */
 
 static int do_validate(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {

@@ -1,9 +1,10 @@
 /* TCPStore as a connection's language: the parser of tcpstore.h in front of what requests do.
  *
- * - The first bytes tell the generation. The older client opens a second connection and never says a word on it: no byte, no front end, no
- *   deadline; closing it would make that client spin.
- * - A client that waits sends nothing but CANCEL_WAIT. The clients of torch 1.13 know no cancel: after their own timeout they send the next
- *   request, and a late answer to the wait would be taken for that one's. So there any request ends the wait without an answer.
+ * - The first bytes tell the generation. The older client opens a second connection and never says a word on it: no
+ *   byte, no front end, no deadline; closing it would make that client spin.
+ * - A client that waits sends nothing but CANCEL_WAIT. The clients of torch 1.13 know no cancel: after their own
+ *   timeout they send the next request, and a late answer to the wait would be taken for that one's. So there any
+ *   request ends the wait without an answer.
  * - The protocol has no errors: what cannot be done closes the connection, and the log says why. */
 #include "common/log.h"
 #include "rendezvousd/server_impl.h"

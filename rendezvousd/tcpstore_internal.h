@@ -28,7 +28,8 @@ struct tcpstore_state {
 
 enum { TCPSTORE_READY = 0, TCPSTORE_NOT_READY = 1, TCPSTORE_STOP_WAITING = 0, TCPSTORE_WAIT_CANCELED = 1 };
 
-/* tcpstore_execute.c: answer one request into c->reply, or block c. < 0: the protocol has no words for what went wrong (e says it); close. */
+/* tcpstore_execute.c: answer one request into c->reply, or block c. < 0: the protocol has no words for what went wrong
+ * (e says it); close. */
 int tcpstore_execute(struct conn *c, const struct tcpstore_request *rq, struct err *e);
 void tcpstore_reply_byte(struct conn *c, unsigned char byte);
 

@@ -9,7 +9,8 @@ struct auth_token;
 struct err;
 struct tokens;
 
-/* path: a file or "fd:N"; own: if path is NULL, the user's own (auth_tokens_own). Neither: there are none. path is borrowed. */
+/* path: a file or "fd:N"; own: if path is NULL, the user's own (auth_tokens_own). Neither: there are none. path is
+ * borrowed. */
 int tokens_open(struct tokens **ret, const char *path, bool own, struct err *e);
 void tokens_close(struct tokens *t); /* NULL allowed */
 

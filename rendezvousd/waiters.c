@@ -1,5 +1,5 @@
-/* See waiters.h. Each awaited key has a list of links, one per waiter that names it; a waiter counts its missing keys up and down,
- * so that a key deleted again before the last one came is missed once more. */
+/* See waiters.h. Each awaited key has a list of links, one per waiter that names it; a waiter counts its missing keys
+ * up and down, so that a key deleted again before the last one came is missed once more. */
 #include "rendezvousd/waiters.h"
 #include "rendezvousd/keyspace.h"
 #include "rendezvousd/request.h"
@@ -193,8 +193,8 @@ static void tell_all(struct waiters *w, struct waiter *first)
     }
 }
 
-/* The first at_most links that miss the key. In the order they came; removing a waiter may free `a`, so those that are done are
- * collected first. */
+/* The first at_most links that miss the key. In the order they came; removing a waiter may free `a`, so those that are
+ * done are collected first. */
 static void created(struct waiters *w, struct awaited *a, size_t at_most)
 {
     struct waiter *first = NULL, **last = &first;

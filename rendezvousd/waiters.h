@@ -1,5 +1,6 @@
-/* Who waits for which keys. Two kinds: for all of its keys to exist (done in that moment), and for one of its keys to become a list
- * (served one after the other, longest wait first, once the request that made the list is over). Pure: no I/O, no clock. */
+/* Who waits for which keys. Two kinds: for all of its keys to exist (done in that moment), and for one of its keys to
+ * become a list (served one after the other, longest wait first, once the request that made the list is over). Pure: no
+ * I/O, no clock. */
 #ifndef CRUN_RENDEZVOUSD_WAITERS_H
 #define CRUN_RENDEZVOUSD_WAITERS_H
 
@@ -14,8 +15,8 @@ struct waiters;
 int waiters_create(struct waiters **ret, struct keyspace *k); /* memory is charged to k, borrowed; -ENOMEM */
 void waiters_destroy(struct waiters *w);                      /* those left are dropped without a call */
 
-/* Wait for keys, at least one of which is missing. done(arg) is called once, from waiters_created(), with the waiter removed
- * already; it must not create keys. -ENOSPC, -ENOMEM. */
+/* Wait for keys, at least one of which is missing. done(arg) is called once, from waiters_created(), with the waiter
+ * removed already; it must not create keys. -ENOSPC, -ENOMEM. */
 int waiters_add(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
                 struct waiter **ret);
 /* Wait for a list under any of the keys. Nothing is called: see waiters_next(). */
@@ -30,8 +31,8 @@ void waiters_deleted(struct waiters *w, const char *key, size_t key_len);
 
 /* A list has come under this key. */
 void waiters_signal(struct waiters *w, const char *key, size_t key_len);
-/* The first signalled key that somebody waits for, and the arg of who waits longest; NULL: none. Serve and remove that waiter, or
- * waiters_pass() the key because its list is gone. The key is borrowed until then. */
+/* The first signalled key that somebody waits for, and the arg of who waits longest; NULL: none. Serve and remove that
+ * waiter, or waiters_pass() the key because its list is gone. The key is borrowed until then. */
 void *waiters_next(struct waiters *w, struct request_arg *ret_key);
 void waiters_pass(struct waiters *w);
 

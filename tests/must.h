@@ -1,4 +1,5 @@
-/* What has to succeed in a test: the expression gets `e` to report to, and its sentence fails the case. Include after cmocka.h. */
+/* What has to succeed in a test: the expression gets `e` to report to, and its sentence fails the case. Include after
+ * cmocka.h. */
 #ifndef CRUN_TESTS_MUST_H
 #define CRUN_TESTS_MUST_H
 

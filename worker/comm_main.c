@@ -1,5 +1,5 @@
-/* Each size of each call and type: fill, call, compare; then calls in a row under the clock. The slowest rank's time counts; rank 0 prints
- * nccl-tests' columns. */
+/* Each size of each call and type: fill, call, compare; then calls in a row under the clock. The slowest rank's time
+ * counts; rank 0 prints nccl-tests' columns. */
 #include "worker/comm_main.h"
 
 #include <errno.h>

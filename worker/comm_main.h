@@ -1,4 +1,5 @@
-/* `trainer comm-bench` and `trainer comm-test`: how fast collectives are, and whether they are right, on the ranks that a launcher started. */
+/* `trainer comm-bench` and `trainer comm-test`: how fast collectives are, and whether they are right, on the ranks that
+ * a launcher started. */
 #ifndef CRUN_WORKER_COMM_MAIN_H
 #define CRUN_WORKER_COMM_MAIN_H
 

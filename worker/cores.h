@@ -7,7 +7,8 @@
 /* Cores in this process' affinity mask; at least 1. */
 int cores_of_process(void);
 
-/* Threads of one of `local_world` ranks on this host: `asked` of them, or for 0 its even share of the cores; at least 1. */
+/* Threads of one of `local_world` ranks on this host: `asked` of them, or for 0 its even share of the cores; at least
+ * 1. */
 int threads_of_rank(int64_t asked, int64_t local_world);
 
 #endif

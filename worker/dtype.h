@@ -88,7 +88,8 @@ static inline float f32_from_f16(uint16_t h)
     return exponent ? f : (sign ? -1.0F : 1.0F) * (float)m * 0x1p-24F;
 }
 
-/* The value that storing v as t leaves of it; t: DT_F16 or DT_BF16, any other keeps v. Rounds once, also from double. */
+/* The value that storing v as t leaves of it; t: DT_F16 or DT_BF16, any other keeps v. Rounds once, also from
+ * double. */
 static inline double dtype_rounded(enum dtype t, double v)
 {
     if (t != DT_F16 && t != DT_BF16)

@@ -28,7 +28,8 @@
 #include "worker/snapshot_writer.h"
 #include "worker/step.h"
 
-/* Two live runs in one folder would rename and cut each other's metrics. A folder of checkpoints too is locked already. */
+/* Two live runs in one folder would rename and cut each other's metrics. A folder of checkpoints too is locked
+ * already. */
 static int lock_folder(struct journal *j, const struct session *s, const char *dir, struct err *e)
 {
     struct stat mine, held;

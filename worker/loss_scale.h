@@ -1,6 +1,6 @@
-/* Loss scaling for fp16: which factor the loss is multiplied by, and which steps are left out. Pure; NVIDIA Apex' LossScaler, whose
- * constants torch.cuda.amp.GradScaler shares: start at 2^16, halve and skip on a gradient that is not finite, double after 2000
- * clean steps in a row, at most 2^24. */
+/* Loss scaling for fp16: which factor the loss is multiplied by, and which steps are left out. Pure; NVIDIA Apex'
+ * LossScaler, whose constants torch.cuda.amp.GradScaler shares: start at 2^16, halve and skip on a gradient that is not
+ * finite, double after 2000 clean steps in a row, at most 2^24. */
 #ifndef CRUN_WORKER_LOSS_SCALE_H
 #define CRUN_WORKER_LOSS_SCALE_H
 

@@ -33,7 +33,8 @@ static int open_agents(struct meet *m, const struct env_contract *env, const cha
     return store_open_prefix(&m->store, m->base, prefix, e);
 }
 
-/* Agents of torch 2.2 and later set TORCH_NCCL_ASYNC_ERROR_HANDLING, older ones NCCL_ASYNC_ERROR_HANDLING: they speak another protocol. */
+/* Agents of torch 2.2 and later set TORCH_NCCL_ASYNC_ERROR_HANDLING, older ones NCCL_ASYNC_ERROR_HANDLING: they speak
+ * another protocol. */
 static int open_torchrun(struct meet *m, const struct env_contract *env, int64_t deadline, struct err *e)
 {
     char url[320];

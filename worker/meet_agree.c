@@ -1,9 +1,12 @@
-/* A prefix for one start of a job, in a store that may hold what earlier starts left, where nobody says which start this is.
+/* A prefix for one start of a job, in a store that may hold what earlier starts left, where nobody says which start
+ * this is.
  *
- * - Everybody but rank 0 draws a number and writes "hello NUMBER" into the next entry of a log: nobody else writes that entry.
- * - Rank 0 draws the session. It reads the log from its beginning and answers each hello under the number in it: only the one who drew it looks
- *   there, and finds nothing older. Hellos of earlier starts are answered to nobody.
- * - Who has the session writes "got SESSION" into the log; rank 0 has read as many of them as there are others: all have it.
+ * - Everybody but rank 0 draws a number and writes "hello NUMBER" into the next entry of a log: nobody else writes that
+ *   entry.
+ * - Rank 0 draws the session. It reads the log from its beginning and answers each hello under the number in it: only
+ *   the one who drew it looks there, and finds nothing older. Hellos of earlier starts are answered to nobody.
+ * - Who has the session writes "got SESSION" into the log; rank 0 has read as many of them as there are others: all
+ *   have it.
  * - An entry whose writer died between taking and writing it is passed over once a later one is there. */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,6 @@
-/* Meeting in a folder: hello-NUMBER (world and rank) is answered by welcome-NUMBER (host, address and port of rank 0's store).
- * Files appear whole (link of a complete file); nobody waits for events, which a network file system does not tell. */
+/* Meeting in a folder: hello-NUMBER (world and rank) is answered by welcome-NUMBER (host, address and port of rank 0's
+ * store). Files appear whole (link of a complete file); nobody waits for events, which a network file system does not
+ * tell. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

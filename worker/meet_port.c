@@ -1,5 +1,5 @@
-/* Where rank 0's store is, among processes of one host that nobody told: a socket in the abstract name-space. Its name goes with its owner, so no
- * start finds what another left behind. */
+/* Where rank 0's store is, among processes of one host that nobody told: a socket in the abstract name-space. Its name
+ * goes with its owner, so no start finds what another left behind. */
 #include <errno.h>
 #include <poll.h>
 #include <stddef.h>
@@ -44,7 +44,8 @@ static unsigned long long parents_start(void)
     return start;
 }
 
-/* What all ranks of one start have in common, and no other start: the step's or the name-space's id, or the process that started them. */
+/* What all ranks of one start have in common, and no other start: the step's or the name-space's id, or the process
+ * that started them. */
 static socklen_t meeting_point(struct sockaddr_un *sa)
 {
     char key[80];
@@ -135,7 +136,8 @@ int meet_port_ask(int *ret_port, int64_t deadline, struct err *e)
     }
 }
 
-/* ---- Slurm --------------------------------------------------------------------------------------------------------- */
+/* ---- Slurm
+ * --------------------------------------------------------------------------------------------------------- */
 
 bool meet_slurm(char *ret_host, size_t cap, int *ret_port)
 {

@@ -1,11 +1,13 @@
-/* Which numbers a run computes in: --opt-level and what goes with it, resolved. Pure. The levels are those of NVIDIA Apex:
+/* Which numbers a run computes in: --opt-level and what goes with it, resolved. Pure. The levels are those of NVIDIA
+ * Apex:
  *
  *   O0  fp32
- *   O1  fp32 weights; operands and results of convolutions and linear layers are halves, everything between them is fp32
- *   O2  a model of halves with its activations; fp32 batch norm and fp32 master weights
+ *   O1 fp32 weights; operands and results of convolutions and linear layers are halves, everything between them is fp32
+ *   O2 a model of halves with its activations; fp32 batch norm and fp32 master weights
  *   O3  halves throughout, batch norm and weights included: an update rounds what it writes
  *
- * "Half" is fp16 or bf16; fp16's small range asks for loss scaling (loss_scale.h). Softmax and loss are fp32 on all levels. */
+ * "Half" is fp16 or bf16; fp16's small range asks for loss scaling (loss_scale.h). Softmax and loss are fp32 on all
+ * levels. */
 #ifndef CRUN_WORKER_PRECISION_H
 #define CRUN_WORKER_PRECISION_H
 
@@ -47,8 +49,8 @@ int precision_resolve(const struct precision_options *o, bool native_bf16, struc
 /* "fp32", "fp16 (O1)", ... */
 const char *precision_text(const struct precision *p);
 
-/* What dlogits are multiplied by. fp16: of the mean over the global batch, as in Apex and torch, where losses are means; gradients here
- * are sums over samples. */
+/* What dlogits are multiplied by. fp16: of the mean over the global batch, as in Apex and torch, where losses are
+ * means; gradients here are sums over samples. */
 double precision_grad_scale(const struct precision *p, const struct loss_scale *s, double global_batch);
 
 /* args.h: ARG_CUSTOM parsers of the fields above. */

@@ -1,5 +1,6 @@
-/* A checkpoint's manifest says what the model is and how it wants its pictures; a bare file of weights needs --arch and the like. One
- * picture at a time goes through the model. A picture that cannot be used is told, the others are done, and the exit code says so. */
+/* A checkpoint's manifest says what the model is and how it wants its pictures; a bare file of weights needs --arch and
+ * the like. One picture at a time goes through the model. A picture that cannot be used is told, the others are done,
+ * and the exit code says so. */
 #include "worker/predict_main.h"
 
 #include <errno.h>
@@ -119,7 +120,8 @@ struct predictor {
     int bad;
 };
 
-/* --- opening ---------------------------------------------------------------------------------------------------------- */
+/* --- opening
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static int add_name(struct predictor *p, const char *name, size_t n, struct err *e)
 {
@@ -297,7 +299,8 @@ static void predictor_close(struct predictor *p)
     free(p->pixels);
 }
 
-/* --- one picture ------------------------------------------------------------------------------------------------------ */
+/* --- one picture
+ * ------------------------------------------------------------------------------------------------------ */
 
 static int run_model(struct predictor *p, const char *path, struct err *e)
 {
@@ -393,7 +396,8 @@ static void predict_one(struct predictor *p, const char *path)
         print_text(p, path, k);
 }
 
-/* --- all of them -------------------------------------------------------------------------------------------------------- */
+/* --- all of them
+ * -------------------------------------------------------------------------------------------------------- */
 
 static bool is_picture(const char *name)
 {

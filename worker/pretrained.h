@@ -9,12 +9,13 @@ struct err;
 struct state;
 struct weights;
 
-/* Parameters and running statistics of the state by their names, from any floating-point type; averages begin with them. other_classes: a
- * last layer for another number of classes is left at its initial value (told). ERR_MISMATCH names tensors that are missing or have
- * another shape; further ones are told. num_batches_tracked may be missing. */
+/* Parameters and running statistics of the state by their names, from any floating-point type; averages begin with
+ * them. other_classes: a last layer for another number of classes is left at its initial value (told). ERR_MISMATCH
+ * names tensors that are missing or have another shape; further ones are told. num_batches_tracked may be missing. */
 int pretrained_apply(struct state *s, struct weights *w, const char *path, bool other_classes, struct err *e);
 
-/* All ranks: rank 0 reads path (see weights.h), the others get the result. -ECANCELED there: rank 0 failed and says why. */
+/* All ranks: rank 0 reads path (see weights.h), the others get the result. -ECANCELED there: rank 0 failed and says
+ * why. */
 int pretrained_load(struct state *s, struct comm *c, const char *path, struct err *e);
 
 #endif

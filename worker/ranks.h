@@ -1,7 +1,7 @@
 /* The ranks that trainer starts by itself: one process a device, on one machine or on several.
  *
- * --procs, --gpus, --nodes, --node-rank, --dist-url and --run-id say how many and where they meet. What comes out is the environment that
- * a launcher would have given, so that everything behind it has one source. */
+ * --procs, --gpus, --nodes, --node-rank, --dist-url and --run-id say how many and where they meet. What comes out is
+ * the environment that a launcher would have given, so that everything behind it has one source. */
 #ifndef CRUN_WORKER_RANKS_H
 #define CRUN_WORKER_RANKS_H
 
@@ -20,7 +20,8 @@ struct ranks {
     const char *run_id; /* or NULL */
 };
 
-/* From the options and, for env://, the environment. ERR_USAGE with a sentence that names what is missing or contradicts. */
+/* From the options and, for env://, the environment. ERR_USAGE with a sentence that names what is missing or
+ * contradicts. */
 int ranks_find(struct ranks *ret, const struct train_config *cfg, struct err *e);
 
 /* Make this process local rank `local_rank` of them: sets RANK, WORLD_SIZE and so on. */

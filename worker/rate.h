@@ -8,7 +8,8 @@
 
 struct train_config;
 
-/* What --lr-scale multiplies the rate by. horovod and apex bring a scale of their own: ranks * parts of a batch, batch / 256. */
+/* What --lr-scale multiplies the rate by. horovod and apex bring a scale of their own: ranks * parts of a batch, batch
+ * / 256. */
 double rate_scale(const struct train_config *cfg, int world);
 
 /* steps_per_epoch, total: of today's batch. Epochs become whole steps. */

@@ -1,4 +1,5 @@
-/* Are all replicas equal? Every rank hashes its parameters, momentum and running statistics; the hashes are compared. */
+/* Are all replicas equal? Every rank hashes its parameters, momentum and running statistics; the hashes are
+ * compared. */
 #ifndef CRUN_WORKER_REPLICAS_H
 #define CRUN_WORKER_REPLICAS_H
 

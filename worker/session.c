@@ -340,7 +340,8 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
                           .local_world = at_least_one(env->local_world_size),
                           .nodes = at_least_one(env->group_world_size),
                           .lock_fd = -1};
-    /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older runs'. */
+    /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older
+     * runs'. */
     s->resume = cfg->checkpoint_dir && (train_config_resume(cfg) == RESUME_AUTO || goes_on(env));
     s->threads = threads_of_rank(cfg->threads, s->local_world);
     s->optimizer = choose_optimizer(cfg);

@@ -18,7 +18,8 @@
 
 #define META_MAX (64 << 20) /* bytes of a manifest that another rank may announce */
 
-/* Another optimizer's moments mean nothing to ours, which begins with none; an average that was not kept begins with the weights. */
+/* Another optimizer's moments mean nothing to ours, which begins with none; an average that was not kept begins with
+ * the weights. */
 static int read_train(struct image *im, const struct state *s, const struct snapshot_identity *id, struct ckpt *c,
                       struct err *e)
 {

@@ -1,7 +1,8 @@
 /* Checkpoints of a training run: what is in them, and how every rank comes back from one. snapshot_writer.h saves them.
  *
  * model.safetensors: parameters and running statistics under torchvision's names (and num_batches_tracked).
- * train.safetensors: "momentum.<name>"; with adam "second.<name>", with --ema "ema.<name>". manifest "meta": struct position and what must not change (architecture, classes, seed).
+ * train.safetensors: "momentum.<name>"; with adam "second.<name>", with --ema "ema.<name>". manifest "meta": struct
+ * position and what must not change (architecture, classes, seed).
  *
  * On resume the newest complete checkpoint that any rank can see wins; its rank reads it and broadcasts it, so that
  * node-local disks work. Ranks need nothing but the communicator. */
@@ -38,8 +39,8 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
     int64_t num_labels, image_size, channels, seed; /* num_labels: outputs of the model */
     int64_t batch, world, threads;                  /* differences are told, not refused */
     const char *device, *amp, *optimizer;
-    const char
-        *run_id; /* of the job that writes: a restart without --resume auto goes on from its own checkpoints only */
+    /* of the job that writes: a restart without --resume auto goes on from its own checkpoints only */
+    const char *run_id;
     int64_t train_images;
     struct sampler order;          /* of training: how long an epoch is */
     bool evaluate;                 /* nothing is trained: the seed may differ */
@@ -52,10 +53,10 @@ struct snapshot_source {
     bool exact; /* path is what a user named (see ckpt_locate()) and must be there; else a folder that may be empty */
 };
 
-/* All ranks. Returns 1 and fills state and *at if there was a checkpoint, 0 if none (nothing touched; ERR_USAGE if exact),
- * ERR_MISMATCH naming both values if it belongs to another architecture, class map or seed, ERR_CORRUPT naming tensor and file.
- * Differences that are taken (batch, world, threads, device, rates, epochs) are logged as warnings on rank 0. -ECANCELED:
- * another rank failed and says why. */
+/* All ranks. Returns 1 and fills state and *at if there was a checkpoint, 0 if none (nothing touched; ERR_USAGE if
+ * exact), ERR_MISMATCH naming both values if it belongs to another architecture, class map or seed, ERR_CORRUPT naming
+ * tensor and file. Differences that are taken (batch, world, threads, device, rates, epochs) are logged as warnings on
+ * rank 0. -ECANCELED: another rank failed and says why. */
 int snapshot_resume(struct state *s, struct comm *c, const struct snapshot_source *from,
                     const struct snapshot_identity *id, struct position *at, struct err *e);
 

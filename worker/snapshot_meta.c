@@ -1,5 +1,6 @@
-/* The position is what a run goes on from. Of what else is noted, FIXED_FIELDS must not change, as the weights would mean something else; the
- * rest may, which is told. What the order of samples and the input are is in snapshot_order.c and snapshot_input.c. */
+/* The position is what a run goes on from. Of what else is noted, FIXED_FIELDS must not change, as the weights would
+ * mean something else; the rest may, which is told. What the order of samples and the input are is in snapshot_order.c
+ * and snapshot_input.c. */
 #include "worker/snapshot_meta.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* The life of a save: the training thread fills the image (IDLE -> FULL) and goes on; the writer's thread checks and writes it (FULL ->
- * IDLE) and leaves a result. The image belongs to the writer's thread exactly while the state is FULL.
+/* The life of a save: the training thread fills the image (IDLE -> FULL) and goes on; the writer's thread checks and
+ * writes it (FULL -> IDLE) and leaves a result. The image belongs to the writer's thread exactly while the state is
+ * FULL.
  *
  * What goes wrong:
  *   - writing fails: it is the save's result, what was there before stays (ckpt_save);

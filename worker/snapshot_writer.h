@@ -1,7 +1,7 @@
 /* Saving while training goes on: the state is copied to host memory between two steps, a thread writes the copy.
  *
- * One copy exists, taken when the writer is made: while it is being written no other can be saved (busy). The caller decides
- * whether to wait or to save a newer state later. */
+ * One copy exists, taken when the writer is made: while it is being written no other can be saved (busy). The caller
+ * decides whether to wait or to save a newer state later. */
 #ifndef CRUN_WORKER_SNAPSHOT_WRITER_H
 #define CRUN_WORKER_SNAPSHOT_WRITER_H
 
@@ -37,20 +37,20 @@ bool snapshot_writer_busy(struct snapshot_writer *w);
 /* Until nothing is being written. ERR_OUTPUT after timeout_ms names the step. */
 int snapshot_writer_wait(struct snapshot_writer *w, int64_t timeout_ms, struct err *e);
 
-/* Copy the state and have it written as DIR/step-<updates>; not while busy, and after the last result was taken. epochs: done
- * with this step, -1: it ends none. An error is one of copying; that of writing is a result. */
+/* Copy the state and have it written as DIR/step-<updates>; not while busy, and after the last result was taken.
+ * epochs: done with this step, -1: it ends none. An error is one of copying; that of writing is a result. */
 int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, int64_t epochs, struct err *e);
 
-/* The checkpoint of this step, once written, is the best so far, of this accuracy: DIR/best and its own manifest say so. Not while busy with another
- * one's. */
+/* The checkpoint of this step, once written, is the best so far, of this accuracy: DIR/best and its own manifest say
+ * so. Not while busy with another one's. */
 void snapshot_writer_best(struct snapshot_writer *w, int64_t step, double top1);
 
-/* What became of the last save: 1 it is on the disk, 0 nothing new, < 0 it failed (ret->step says which). Once for each. ERR_DIVERGED: a
- * parameter is not finite; nothing was written then, so that rotation keeps the last good one. */
+/* What became of the last save: 1 it is on the disk, 0 nothing new, < 0 it failed (ret->step says which). Once for
+ * each. ERR_DIVERGED: a parameter is not finite; nothing was written then, so that rotation keeps the last good one. */
 int snapshot_writer_result(struct snapshot_writer *w, struct snapshot_saved *ret, struct err *e);
 
-/* Waits for what is being written. After timeout_ms it is left to its thread, whose memory is not freed: for a process that
- * ends. NULL allowed. */
+/* Waits for what is being written. After timeout_ms it is left to its thread, whose memory is not freed: for a process
+ * that ends. NULL allowed. */
 void snapshot_writer_close(struct snapshot_writer *w, int64_t timeout_ms);
 
 #endif

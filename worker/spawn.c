@@ -49,7 +49,8 @@ static bool by_us(const struct team *t, int status)
     return WIFSIGNALED(status) && (WTERMSIG(status) == SIGTERM || (WTERMSIG(status) == SIGKILL && t->killed));
 }
 
-/* A rank whose peer has gone fails with EXIT_FAIL, and may be seen before the peer: a code that says more comes first. */
+/* A rank whose peer has gone fails with EXIT_FAIL, and may be seen before the peer: a code that says more comes
+ * first. */
 static void note_end(struct team *t, int rank, int status)
 {
     const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

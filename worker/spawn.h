@@ -9,8 +9,9 @@
 
 struct err;
 
-/* Before any thread is started. Returns in every rank with its number in *ret_rank, and in the parent, with -1 there, after all have ended:
- * *ret_code is what to exit with, that of the rank that failed (128 + signal), EXIT_REQUEUE if some stopped before the end, else 0. */
+/* Before any thread is started. Returns in every rank with its number in *ret_rank, and in the parent, with -1 there,
+ * after all have ended: *ret_code is what to exit with, that of the rank that failed (128 + signal), EXIT_REQUEUE if
+ * some stopped before the end, else 0. */
 int spawn_ranks(int n, int *ret_rank, int *ret_code, struct err *e);
 
 #endif

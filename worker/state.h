@@ -32,8 +32,8 @@ struct state_options {
     bool second, ema; /* which optional arenas there are */
 };
 
-/* Allocate and fill with the initial values of `seed`; moments are 0, averages equal what they average. On failure nothing stays
- * allocated. */
+/* Allocate and fill with the initial values of `seed`; moments are 0, averages equal what they average. On failure
+ * nothing stays allocated. */
 int state_init(struct state *s, struct device *d, const struct program *p, const struct state_options *o,
                struct err *e);
 void state_finish(struct state *s);

@@ -176,7 +176,8 @@ int step_norm(struct step *t, double grad_scale, const void **ret_norm, struct e
                      : 0;
 }
 
-/* Are the summed gradients numbers? Sums are equal on all ranks, so all ranks find the same, whoever overflowed. Leaves their norm. */
+/* Are the summed gradients numbers? Sums are equal on all ranks, so all ranks find the same, whoever overflowed. Leaves
+ * their norm. */
 static int check_gradients(struct step *t, bool *ret_finite, double *ret_norm, struct err *e)
 {
     const void *looked;

@@ -60,8 +60,8 @@ struct step_result { /* sums over the global batch, equal on all ranks */
     double loss, top1, top5, count;
     double stop; /* ranks that want to stop */
     double bad;  /* samples that could not be decoded */
-    bool
-        skipped; /* a gradient overflowed: nothing changed, but the loss scale. Sums are 0 if the loss overflowed, too */
+    /* a gradient overflowed: nothing changed, but the loss scale. Sums are 0 if the loss overflowed, too */
+    bool skipped;
     double grad_norm;          /* of the mean gradient, before it is clipped; 0: nobody looked */
     int64_t wait_ns, total_ns; /* of this rank */
 };
@@ -75,12 +75,13 @@ int step_slices(const struct program *p, const struct optimizer *o, struct updat
 
 /* Next batch, forward, backward with the all-reduce beside it, update. stop: this rank wants to stop after the step.
  *
- * A device that goes on by itself is only given the step, and *ret is of the one before (none: done is false): so it always has one to do, and the
- * host never waits for the last. Whether a step counts is then decided on the device by the same rule, and state.loss_scale follows results. What
- * is said below comes one step late; state and positions agree after train_catch_up().
+ * A device that goes on by itself is only given the step, and *ret is of the one before (none: done is false): so it
+ * always has one to do, and the host never waits for the last. Whether a step counts is then decided on the device by
+ * the same rule, and state.loss_scale follows results. What is said below comes one step late; state and positions
+ * agree after train_catch_up().
  *
- * Returns 0; ERR_DIVERGED naming a tensor if the loss, or with fp16 a gradient, is not a number and the loss scale is not why (nothing is
- * updated then); the errors of loader, device and collectives. */
+ * Returns 0; ERR_DIVERGED naming a tensor if the loss, or with fp16 a gradient, is not a number and the loss scale is
+ * not why (nothing is updated then); the errors of loader, device and collectives. */
 int train_step(struct step *t, double lr, int stop, struct step_result *ret, struct err *e);
 
 /* The result of the step that is outstanding, if one is. */

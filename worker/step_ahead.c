@@ -3,7 +3,8 @@
  *   host     enqueue k | take k-1 | enqueue k+1 | take k ...
  *   device   ... k-1 ....| k: run, reduce, judge, update, post ....| k+1 ...
  *
- * The host waits for the results of k-1 while k is enqueued behind it, so the device never runs out of work; and memory for two results is enough. */
+ * The host waits for the results of k-1 while k is enqueued behind it, so the device never runs out of work; and memory
+ * for two results is enough. */
 #include <math.h>
 
 #include "common/clock.h"

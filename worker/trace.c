@@ -25,7 +25,8 @@ static void shape_of(const struct program *p, const struct op *fwd, char *out, s
         *out = 0;
 }
 
-/* "layer1.0.conv1 conv_bwd_data": layers are named by what their forward operations make, which is the name of their parameters. */
+/* "layer1.0.conv1 conv_bwd_data": layers are named by what their forward operations make, which is the name of their
+ * parameters. */
 static void on_op(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns)
 {
     const struct trace *t = ctx;

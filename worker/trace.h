@@ -23,10 +23,12 @@ struct trace { /* all-zero: not open */
     int64_t first, steps; /* of the window; begun so far */
 };
 
-/* Call twice, with something between in which ranks wait for each other: first == true lets one rank of a node make the file, else the others
- * open it. Node 0 writes --timeline's file, node K writes FILE.nodeK, restart N FILE.restartN. t must stay where it is. */
+/* Call twice, with something between in which ranks wait for each other: first == true lets one rank of a node make the
+ * file, else the others open it. Node 0 writes --timeline's file, node K writes FILE.nodeK, restart N FILE.restartN. t
+ * must stay where it is. */
 int trace_open(struct trace *t, const struct session *s, const struct env_contract *env, bool first, struct err *e);
-/* Does it lie in a folder of checkpoints that may be put aside before the run begins? Then both calls come after that. */
+/* Does it lie in a folder of checkpoints that may be put aside before the run begins? Then both calls come after
+ * that. */
 bool trace_in_checkpoints(const struct train_config *c);
 /* complete: training ended in good order and ranks waited for each other after trace_flush(). */
 void trace_close(struct trace *t, bool complete);

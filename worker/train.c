@@ -3,8 +3,8 @@
  *   - step after step; at the end of an epoch a log row and an evaluation
  *   - checkpoints by steps, by time, at the end of an epoch, and when ranks agreed to stop
  *   - the last evaluation's accuracy is the last line of rank 0
- * On a device that goes on by itself results come one step late: `at` is where results are, and what needs the state to be there (the end of an epoch, a
- * checkpoint, the end) catches up first.
+ * On a device that goes on by itself results come one step late: `at` is where results are, and what needs the state to
+ * be there (the end of an epoch, a checkpoint, the end) catches up first.
  * What goes wrong:
  *   - a peer dies: a collective fails; wait for the launcher's verdict, else end with the error
  *   - a checkpoint cannot be written: training goes on, the last one must succeed */
@@ -164,7 +164,8 @@ static bool due_now(const struct run *r)
     return over || (r->stop_at && next.updates >= r->stop_at) || saver_due(&r->saver, &next, over);
 }
 
-/* All ranks find the same: they have begun the same steps, or come to the same end of an epoch, whoever caught up in between to save. */
+/* All ranks find the same: they have begun the same steps, or come to the same end of an epoch, whoever caught up in
+ * between to save. */
 static bool stop_now(const struct run *r)
 {
     return r->stop_at && (r->at.updates >= r->stop_at || epoch_over(r));

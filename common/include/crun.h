@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-/* Why the launcher wants this process to end; set before SIGTERM is sent (docs/architecture.md, "Stops have reasons"). */
+/* Why the launcher wants this process to end; set before SIGTERM is sent (docs/architecture.md, "Stops have
+ * reasons"). */
 #define CRUN_STOP_REASONS(X)                                                                                           \
     X(CRUN_STOP_NONE, 0, "none")       /* go on */                                                                     \
     X(CRUN_STOP_FAILURE, 1, "failure") /* a peer died: abort collectives, save nothing, exit within a second */        \
@@ -26,7 +27,8 @@ enum crun_stop_reason {
 #undef X
 };
 
-/* What a worker is doing, for --hang-timeout. Each has a time of its own that it may take (docs/launching.md, "Hangs"). */
+/* What a worker is doing, for --hang-timeout. Each has a time of its own that it may take (docs/launching.md,
+ * "Hangs"). */
 #define CRUN_PHASES(X)                                                                                                 \
     X(CRUN_PHASE_STEP, 0, "step")             /* at work: crun_progress() is called after each step */                 \
     X(CRUN_PHASE_CHECKPOINT, 1, "checkpoint") /* writes or reads one, or waits for the rank that does */               \
@@ -53,11 +55,12 @@ struct crun_info {
 int crun_init(struct crun_info *ret);
 void crun_finish(void);
 
-/* Heartbeat: this worker finished step `step`. A few stores to shared memory, no system call; the first one of a process also wakes
- * the launcher. From one thread at a time. */
+/* Heartbeat: this worker finished step `step`. A few stores to shared memory, no system call; the first one of a
+ * process also wakes the launcher. From one thread at a time. */
 void crun_progress(uint64_t step);
 
-/* This worker enters a phase. Every rank that will wait for another one's checkpoint should say so too. Same thread as crun_progress(). */
+/* This worker enters a phase. Every rank that will wait for another one's checkpoint should say so too. Same thread as
+ * crun_progress(). */
 void crun_phase(enum crun_phase phase);
 const char *crun_phase_name(enum crun_phase phase);
 
@@ -68,27 +71,30 @@ void crun_metrics(double images_per_s, double loss);
 enum crun_stop_reason crun_stop_reason(void);
 const char *crun_stop_reason_name(enum crun_stop_reason r);
 
-/* Leave a failure record (TORCHELASTIC_ERROR_FILE and the page) that the launcher puts into its report. Call before exiting
- * with an error; the first one counts. Not for signal handlers: crun_catch_crashes() has one. */
+/* Leave a failure record (TORCHELASTIC_ERROR_FILE and the page) that the launcher puts into its report. Call before
+ * exiting with an error; the first one counts. Not for signal handlers: crun_catch_crashes() has one. */
 void crun_record_error(int code, const char *message);
 
-/* Install handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT that leave a failure record with the call stack and print the stack
- * to stderr, then let the signal do what it would have done: the handler there was before, or death with a core dump. The
- * calling thread gets a signal stack of its own, so that its stack may overflow. Call after crun_init(); again: does nothing. */
+/* Install handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT that leave a failure record with the call stack and
+ * print the stack to stderr, then let the signal do what it would have done: the handler there was before, or death
+ * with a core dump. The calling thread gets a signal stack of its own, so that its stack may overflow. Call after
+ * crun_init(); again: does nothing. */
 int crun_catch_crashes(void);
 
-/* The round's key-value store, shared by all ranks; the keys of an earlier round are gone. Without crun, or under a launcher without
- * such a store: -ENOTCONN. Each call blocks; any thread. timeout_s: at most so many seconds, -ETIMEDOUT after them.
- * -EIO: the connection broke (the round is over), -EPROTO: the store refused, -EINVAL: an empty key, one above 4096 bytes, or not a time. */
+/* The round's key-value store, shared by all ranks; the keys of an earlier round are gone. Without crun, or under a
+ * launcher without such a store: -ENOTCONN. Each call blocks; any thread. timeout_s: at most so many seconds,
+ * -ETIMEDOUT after them. -EIO: the connection broke (the round is over), -EPROTO: the store refused, -EINVAL: an empty
+ * key, one above 4096 bytes, or not a time. */
 int crun_set(const char *key, const void *value, size_t bytes); /* waits 30 s at most, as do add and delete */
-/* Waits until the key exists. At most `capacity` bytes are copied; *ret_bytes is the length of the value: more than capacity if cut. */
+/* Waits until the key exists. At most `capacity` bytes are copied; *ret_bytes is the length of the value: more than
+ * capacity if cut. */
 int crun_get(const char *key, void *out, size_t capacity, size_t *ret_bytes, double timeout_s);
 int crun_add(const char *key, int64_t delta,
              int64_t *ret_sum);   /* a key that is not there counts as 0; ret_sum may be NULL */
 int crun_delete(const char *key); /* 1: it was there, 0: it was not */
 
-/* Wait until all ranks have called it with this name as often as this one. Alone (a world of 1): 0 at once. A rank that timed out is counted
- * as come: end the program rather than try again. */
+/* Wait until all ranks have called it with this name as often as this one. Alone (a world of 1): 0 at once. A rank that
+ * timed out is counted as come: end the program rather than try again. */
 int crun_barrier(const char *name, double timeout_s);
 
 #ifdef __cplusplus

@@ -21,7 +21,8 @@ static int fail(const char *what, int error)
     return 1;
 }
 
-/* SIGTERM says that there is a reason to stop. For a drain the loop looks at it after its step; else nothing is left to be done. */
+/* SIGTERM says that there is a reason to stop. For a drain the loop looks at it after its step; else nothing is left to
+ * be done. */
 static void on_term(int signo)
 {
     enum crun_stop_reason why = crun_stop_reason();

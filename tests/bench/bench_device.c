@@ -1,11 +1,12 @@
 /* Training images a second of a device without loader and communication.
- *   bench_device [device=cpu] [arch=resnet18] [image=64] [batch=32] [threads=1] [type=f32|bf16|emulated|eval] [steps=10] [profile=0|1] [classes=10] [serve=0|1]
+ *   bench_device [device=cpu] [arch=resnet18] [image=64] [batch=32] [threads=1] [type=f32|bf16|emulated|eval]
+ *   [steps=10] [profile=0|1] [classes=10] [serve=0|1]
  *                [channels=3] [format=auto|nchw|nhwc]
- * Prints: device, arch, image, batch, threads, type, images/s of the fastest and of the median step, and of a step of which every operation took
- * as long as in its fastest run (what lies between operations, copies of weights and the update among it, counting as one of
- * them); MB of plan memory.
- * serve=1: on each line of standard input the steps are run again, and the seconds are printed of the fastest step of this turn and of the
- * sum of the operations' fastest of all turns: for taking turns with others. */
+ * Prints: device, arch, image, batch, threads, type, images/s of the fastest and of the median step, and of a step of
+ * which every operation took as long as in its fastest run (what lies between operations, copies of weights and the
+ * update among it, counting as one of them); MB of plan memory.
+ * serve=1: on each line of standard input the steps are run again, and the seconds are printed of the fastest step of
+ * this turn and of the sum of the operations' fastest of all turns: for taking turns with others. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,10 +2,11 @@
  *
  *     bench_join RENDEZVOUSD [check]
  *
- * One process plays all agents: each opens its own connection (sources spread over 127.0.0.0/24), proves who it is (HMAC both ways), JOINs
- * and asks for news, the last three in one write. The time runs from the first connect() to the last agent that
- * knows its rank, daemon and agents sharing the machine. Printed: the median of 5 and all five, and the bytes on the wire per agent. Once more for
- * 10,000 agents that all connect at once. With `check` the exit code is 1 where 10,000 take longer than a second (median). */
+ * One process plays all agents: each opens its own connection (sources spread over 127.0.0.0/24), proves who it is
+ * (HMAC both ways), JOINs and asks for news, the last three in one write. The time runs from the first connect() to the
+ * last agent that knows its rank, daemon and agents sharing the machine. Printed: the median of 5 and all five, and the
+ * bytes on the wire per agent. Once more for 10,000 agents that all connect at once. With `check` the exit code is 1
+ * where 10,000 take longer than a second (median). */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

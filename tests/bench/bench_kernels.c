@@ -1,9 +1,10 @@
-/* What oneDNN alone needs for a training step: every convolution and inner product of a model, forward, by data and by weights, each
- * by itself, in the layouts that oneDNN likes best, data in cache or not as it comes. Equal shapes are run once and counted.
+/* What oneDNN alone needs for a training step: every convolution and inner product of a model, forward, by data and by
+ * weights, each by itself, in the layouts that oneDNN likes best, data in cache or not as it comes. Equal shapes are
+ * run once and counted.
  *   bench_kernels [arch=resnet50] [image=224] [batch=16] [threads=2] [type=f32|bf16] [repeat=5] [table=1] [serve=0]
- * Prints a row per shape and direction (best of `repeat`) and their sum. serve=1: at the start and on each line of standard input all are run, and
- * seconds are printed: of the fastest pass over all kernels in this turn, and of the sum of each kernel's fastest of all turns: for
- * taking turns with others. */
+ * Prints a row per shape and direction (best of `repeat`) and their sum. serve=1: at the start and on each line of
+ * standard input all are run, and seconds are printed: of the fastest pass over all kernels in this turn, and of the
+ * sum of each kernel's fastest of all turns: for taking turns with others. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,8 +123,9 @@ static int collect(struct bench *b, const struct program *p, struct err *e)
     return 0;
 }
 
-/* *ret_pass: seconds of all kernels, as often as the model has them, at the pace of the fastest of this call's repetitions as a whole;
- * *ret_sum: with each kernel at the pace of its own fastest run, in this call or an earlier one. */
+/* *ret_pass: seconds of all kernels, as often as the model has them, at the pace of the fastest of this call's
+ * repetitions as a whole; *ret_sum: with each kernel at the pace of its own fastest run, in this call or an earlier
+ * one. */
 static int run_all(struct bench *b, double *ret_pass, double *ret_sum, struct err *e)
 {
     double passes[MAX_REPEAT] = {0};

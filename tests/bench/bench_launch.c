@@ -1,8 +1,10 @@
-/* crun beside the floor of fork and exec, MPICH's hydra and torchrun, in one run: start, restart after kill -9, idleness.
+/* crun beside the floor of fork and exec, MPICH's hydra and torchrun, in one run: start, restart after kill -9,
+ * idleness.
  *
  *     bench_launch [--check] [--effort X] [--only start|restart|idle] [--hydra PATH] [--torchrun PATH] CRUN WORKER
  *
- * What is not given is looked for in $PATH (mpiexec.hydra; $TORCHRUN), and said to be missing. --check: exit 1 if an aim is missed. */
+ * What is not given is looked for in $PATH (mpiexec.hydra; $TORCHRUN), and said to be missing. --check: exit 1 if an
+ * aim is missed. */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>

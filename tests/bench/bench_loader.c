@@ -1,9 +1,11 @@
 /* The loader beside bare libjpeg-turbo on the same files: images/s over all cores.
  *
- *   bench_loader make DIR N             N pictures of 500 x 375, quality 90, chroma 2 x 2, some 85 KB each, in two classes
+ *   bench_loader make DIR N             N pictures of 500 x 375, quality 90, chroma 2 x 2, some 85 KB each, in two
+ *                                       classes
  *   bench_loader bare DIR SECONDS       every thread decodes whole files into RGB with libjpeg
  *   bench_loader loader DIR SECONDS     the trainer's loader: decode, random resized crop to 224, flip
- * Threads: THREADS in the environment, else the cores we may use. Prints images a second, and images a second of processor time. */
+ * Threads: THREADS in the environment, else the cores we may use. Prints images a second, and images a second of
+ * processor time. */
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -41,7 +43,8 @@ static int threads(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* --- pictures ----------------------------------------------------------------------------------------------------------- */
+/* --- pictures
+ * ----------------------------------------------------------------------------------------------------------- */
 
 /* Smooth colours, edges of some discs and the grain of a camera: as much detail as photographs of this size have. */
 static void draw(uint64_t id, uint8_t *px)
@@ -114,7 +117,8 @@ static void make(const char *dir, int n)
     free(px);
 }
 
-/* --- bare ----------------------------------------------------------------------------------------------------------------- */
+/* --- bare
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 struct bare {
     struct dataset *data;
@@ -181,7 +185,8 @@ static void bare(struct dataset *d, double seconds)
     report((double)b.done, begin, cpu_begin);
 }
 
-/* --- loader --------------------------------------------------------------------------------------------------------------- */
+/* --- loader
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static void with_loader(struct dataset *d, double seconds)
 {

@@ -1,5 +1,6 @@
-/* How long N agents, each with connections of its own, in one process, take to form a job in a Redis or a shared directory: from the first
- * agent's open to the last one's NEWS_ROUND. bench_log_home URL N [RUNS]. Prints bytes too, where the server tells them. */
+/* How long N agents, each with connections of its own, in one process, take to form a job in a Redis or a shared
+ * directory: from the first agent's open to the last one's NEWS_ROUND. bench_log_home URL N [RUNS]. Prints bytes too,
+ * where the server tells them. */
 #include <hiredis/hiredis.h>
 #include <stdio.h>
 #include <stdlib.h>

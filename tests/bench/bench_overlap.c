@@ -1,6 +1,7 @@
-/* How much of the time in collectives is hidden behind backward: two processes of one compute thread each train ResNet-50 (smaller images) over
- * gloo; every collective on gradients is then held up by some milliseconds, as a slow network would. Of n buckets the last cannot begin before
- * backward has ended, so n - 1 of n delays can be hidden; what the training thread waits longer with the delay than without it was not.
+/* How much of the time in collectives is hidden behind backward: two processes of one compute thread each train
+ * ResNet-50 (smaller images) over gloo; every collective on gradients is then held up by some milliseconds, as a slow
+ * network would. Of n buckets the last cannot begin before backward has ended, so n - 1 of n delays can be hidden; what
+ * the training thread waits longer with the delay than without it was not.
  *   bench_overlap [delay_ms=5] [steps=6] [rounds=3] [image=96] [batch=8] [bucket_kb=4096] [check=0]
  * Prints the exposed time of a step with and without the delay, in turns. check=1: fails below 90 %. */
 #include <errno.h>

@@ -4,11 +4,13 @@
  *     bench_store storm PROTOCOL PORT CLIENTS CPU
  *     bench_store echo CPU                     prints its port, serves until killed
  *
- * ops: each connection sends PIPELINE additions to a counter of its own in one write and the next ones when all are answered. Prints: operations
- * a second, then the 50th, 99th and 99.9th percentile of a batch's time and the longest, in microseconds.
+ * ops: each connection sends PIPELINE additions to a counter of its own in one write and the next ones when all are
+ * answered. Prints: operations a second, then the 50th, 99th and 99.9th percentile of a batch's time and the longest,
+ * in microseconds.
  *
- * storm: all clients connect, add one to a shared counter and wait for a key; whoever makes the counter complete sets the key. Prints the
- * milliseconds from the first connect() to the last client's release. To the floor the same bytes go, it gives them back.
+ * storm: all clients connect, add one to a shared counter and wait for a key; whoever makes the counter complete sets
+ * the key. Prints the milliseconds from the first connect() to the last client's release. To the floor the same bytes
+ * go, it gives them back.
  *
  * PROTOCOL: resp, tcpstore and tcpstore1 (PyTorch's since 2.2 and before), echo. */
 #include <arpa/inet.h>

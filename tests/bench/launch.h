@@ -1,4 +1,5 @@
-/* Parts of bench_launch: jobs of launch_worker, told by their stamps. Everything fails the benchmark with a sentence (launch_die). */
+/* Parts of bench_launch: jobs of launch_worker, told by their stamps. Everything fails the benchmark with a sentence
+ * (launch_die). */
 #ifndef CRUN_TESTS_BENCH_LAUNCH_H
 #define CRUN_TESTS_BENCH_LAUNCH_H
 

@@ -1,6 +1,7 @@
-/* What an idle job costs: how often guardian and agent wake, and their memory, with 64 workers that wait. Alone, and as two agents of a job,
- * where each gives the rendezvous a sign of life a second and the first hosts it. Hosting costs nothing by itself: a guest asks once a
- * heartbeat, or a little more often, each time a wake-up to take the request and one to answer it. */
+/* What an idle job costs: how often guardian and agent wake, and their memory, with 64 workers that wait. Alone, and as
+ * two agents of a job, where each gives the rendezvous a sign of life a second and the first hosts it. Hosting costs
+ * nothing by itself: a guest asks once a heartbeat, or a little more often, each time a wake-up to take the request and
+ * one to answer it. */
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>

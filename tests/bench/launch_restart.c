@@ -1,6 +1,6 @@
-/* kill -9 of one of eight workers: from the signal to the first instruction of the last of the eight new ones. One job, killed again and
- * again (--restart-backoff 0, for crun would wait from the second of a row of short rounds); between two kills a pause that is drawn, so
- * that no timer of a launcher beats with us. */
+/* kill -9 of one of eight workers: from the signal to the first instruction of the last of the eight new ones. One job,
+ * killed again and again (--restart-backoff 0, for crun would wait from the second of a row of short rounds); between
+ * two kills a pause that is drawn, so that no timer of a launcher beats with us. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

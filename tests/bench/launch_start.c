@@ -1,5 +1,6 @@
-/* Start of 8, 64 and 256 workers that do nothing: from the start of the launcher to the first instruction of the last worker, and to the
- * launcher's end. The floor is a loop of fork and exec. Kinds take turns, so that a busy machine disturbs all alike. */
+/* Start of 8, 64 and 256 workers that do nothing: from the start of the launcher to the first instruction of the last
+ * worker, and to the launcher's end. The floor is a loop of fork and exec. Kinds take turns, so that a busy machine
+ * disturbs all alike. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

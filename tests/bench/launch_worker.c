@@ -1,5 +1,5 @@
-/* The smallest worker that can be timed: tells the FIFO at $BENCH_FIFO when it ran its first instruction and who it is (struct launch_stamp),
- * then ends ("exit") or waits for a signal ("stay"). */
+/* The smallest worker that can be timed: tells the FIFO at $BENCH_FIFO when it ran its first instruction and who it is
+ * (struct launch_stamp), then ends ("exit") or waits for a signal ("stay"). */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

@@ -109,7 +109,8 @@ static void what_is_no_nonce_or_proof_is_refused(void **state)
                      ERR_CORRUPT);
 }
 
-/* RFC-like check against an independent computation (python3: hmac.new(...)), so that other languages can follow the page. */
+/* RFC-like check against an independent computation (python3: hmac.new(...)), so that other languages can follow the
+ * page. */
 static void the_proof_is_the_one_that_the_header_describes(void **state)
 {
     char cmd[1024], expected[AUTH_HEX + 2] = {0};
@@ -145,7 +146,8 @@ static void comparison_looks_at_length_and_every_byte(void **state)
     assert_true(auth_equal("", 0, "", 0));
 }
 
-/* ---- token files ---------------------------------------------------------------------------------------------------- */
+/* ---- token files
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void token_lines_are_read_and_mistakes_are_named_by_line(void **state)
 {
@@ -229,7 +231,8 @@ static void an_inherited_descriptor_is_read_to_its_end(void **state)
     assert_int_equal(auth_tokens_read(&t, "fd:3x", &e), ERR_USAGE);
 }
 
-/* ---- one's own token ------------------------------------------------------------------------------------------------- */
+/* ---- one's own token
+ * ------------------------------------------------------------------------------------------------- */
 
 static char home[] = "/tmp/auth-home-XXXXXX";
 

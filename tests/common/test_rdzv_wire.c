@@ -1,4 +1,5 @@
-/* Events, news and settings as text: what is written is read again, and what strangers write is refused with a reason. */
+/* Events, news and settings as text: what is written is read again, and what strangers write is refused with a
+ * reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -285,7 +286,8 @@ static void hostile_text_is_refused_by_name_and_value(void **state)
     assert_int_equal(rdzv_event_decode(text, strlen(text), &ev, NULL), 0); /* a long unknown key is an unknown key */
 }
 
-/* Cut, flipped and doubled records: every answer is a record or -EINVAL, never a read beyond the end (sanitizers watch). */
+/* Cut, flipped and doubled records: every answer is a record or -EINVAL, never a read beyond the end (sanitizers
+ * watch). */
 static void damaged_records_do_no_harm(void **state)
 {
     struct buf b = {0};

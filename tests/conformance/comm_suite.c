@@ -1,7 +1,7 @@
 /* What every backend of collectives must do, over ranks as threads. Values are compared with sums in long double.
  *
- * Bounds: a sum of W terms rounded at most once per rank is off by at most W u sum|a| (1 + W u), u = 2^-24 (f32), 2^-53 (f64), 2^-8 (bf16);
- * integers, maxima and minima are exact. */
+ * Bounds: a sum of W terms rounded at most once per rank is off by at most W u sum|a| (1 + W u), u = 2^-24 (f32), 2^-53
+ * (f64), 2^-8 (bf16); integers, maxima and minima are exact. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,10 +1,13 @@
-/* Convolutions that take batch norm's work along, in halves, on the device under test: against the same network unfused, and against ref in fp64.
+/* Convolutions that take batch norm's work along, in halves, on the device under test: against the same network
+ * unfused, and against ref in fp64.
  *
- * A ReLU that flips because its input was rounded changes gradients by more than rounding does. So no input of a ReLU is near 0 here: shifts of batch norm
- * are +4 and -4 in turn, four standard deviations. What remains is rounding, u = 2^-11 of a value at most, u / sqrt(3) in the mean, of values up to 5
- * times as large as what varies in them (4 + 1). From the images to the first layer's gradient some 20 tensors are stored as halves, and their errors
- * are independent of one another: sqrt(20) 5 u / sqrt(3) = 6e-3 of a gradient's norm; bound: 3 times that. Gradients of shifts are sums of what the batch
- * norm behind has freed of its mean: most of it cancels, its errors do not. They are measured by the scale's gradient beside, whose terms are as large. */
+ * A ReLU that flips because its input was rounded changes gradients by more than rounding does. So no input of a ReLU
+ * is near 0 here: shifts of batch norm are +4 and -4 in turn, four standard deviations. What remains is rounding, u =
+ * 2^-11 of a value at most, u / sqrt(3) in the mean, of values up to 5 times as large as what varies in them (4 + 1).
+ * From the images to the first layer's gradient some 20 tensors are stored as halves, and their errors are independent
+ * of one another: sqrt(20) 5 u / sqrt(3) = 6e-3 of a gradient's norm; bound: 3 times that. Gradients of shifts are sums
+ * of what the batch norm behind has freed of its mean: most of it cancels, its errors do not. They are measured by the
+ * scale's gradient beside, whose terms are as large. */
 #include "tests/conformance/device_rig.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Whole networks on the device under test: against ref, and against itself where fusing, accumulating, masking samples or splitting the
- * batch over ranks must change nothing. */
+/* Whole networks on the device under test: against ref, and against itself where fusing, accumulating, masking samples
+ * or splitting the batch over ranks must change nothing. */
 #include "tests/conformance/device_rig.h"
 
 #include <errno.h>
@@ -139,7 +139,8 @@ static void fusing_changes_no_bit(void **state)
     program_destroy(p);
 }
 
-/* Tensors that are not alive at the same time share memory: gradients of activations live shortly, an evaluation keeps nothing. */
+/* Tensors that are not alive at the same time share memory: gradients of activations live shortly, an evaluation keeps
+ * nothing. */
 static void a_plan_needs_less_memory_than_all_its_tensors(void **state)
 {
     (void)state;
@@ -444,8 +445,9 @@ static void updates_follow_the_torch_rule(void **state)
     program_destroy(p);
 }
 
-/* Values of every forward tensor, and whether they are halves: the same on both devices. Differences: a value that lies near the middle
- * of two halves falls to either side (one in a hundred: fp32 sums are off by up to 2^-7 of a half's ulp), and all that read it differ. */
+/* Values of every forward tensor, and whether they are halves: the same on both devices. Differences: a value that lies
+ * near the middle of two halves falls to either side (one in a hundred: fp32 sums are off by up to 2^-7 of a half's
+ * ulp), and all that read it differ. */
 static void halves_are_those_of_ref(void **state)
 {
     const struct mode *m = *state;

@@ -1,4 +1,5 @@
-/* One device with a program planned on it, reached in doubles: the same test code drives ref and the device under test. */
+/* One device with a program planned on it, reached in doubles: the same test code drives ref and the device under
+ * test. */
 #ifndef CRUN_TESTS_CONFORMANCE_DEVICE_RIG_H
 #define CRUN_TESTS_CONFORMANCE_DEVICE_RIG_H
 
@@ -60,10 +61,12 @@ double *side_get(const struct side *s, int tensor); /* free() it */
 void side_run(const struct side *s, const struct batch *b, double grad_scale, bool accumulate, uint64_t version,
               const struct run_hooks *h);
 
-/* NaN into every tensor that an op makes, and into its sums of the reduce arena: what a run leaves out is seen. Needs keep_all. */
+/* NaN into every tensor that an op makes, and into its sums of the reduce arena: what a run leaves out is seen. Needs
+ * keep_all. */
 void side_poison(const struct side *s);
 
-/* Reproducible noise in [-1, 1), rounded to fp32, or to a half. Other noise for every CRUN_TEST_SEED of the environment. */
+/* Reproducible noise in [-1, 1), rounded to fp32, or to a half. Other noise for every CRUN_TEST_SEED of the
+ * environment. */
 void noise(double *out, size_t n, uint64_t seed, enum dtype t);
 /* |a - b| / |b| in the Euclidean norm. */
 double relative_distance(const double *a, const double *b, size_t n);

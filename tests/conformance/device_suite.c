@@ -1,15 +1,21 @@
-/* Every op of the device interface, forward and backward, on the device under test against ref: single-op programs over awkward shapes.
+/* Every op of the device interface, forward and backward, on the device under test against ref: single-op programs over
+ * awkward shapes.
  *
- * Bounds, with eps = 2^-24 and u the rounding of a stored value (0 in fp32, 2^-8 in bf16; fp32's own is within the first term):
- *   (fp16: u = 2^-11 and, below 2^-14, 2^-25; its gradients of weights are stored so, too; the cuda device stores those of bf16 so)
- *   multilinear ops   |error| <= c sqrt(k) eps S + u |value|, c = 4, k = length of the sum, S = sum of |a_i b_i|, which ref itself
- *                     computes from absolute values. sqrt(k): rounding errors of a sum are independent of one another
- *   tf32              convolutions and linear layers: operands lose what is beyond 11 bits, 2^-10 of each at most (cut off; rounded: half
- *                     of it), so 2 * 2^-10 S more
+ * Bounds, with eps = 2^-24 and u the rounding of a stored value (0 in fp32, 2^-8 in bf16; fp32's own is within the
+ * first term):
+ *   (fp16: u = 2^-11 and, below 2^-14, 2^-25; its gradients of weights are stored so, too; the cuda device stores those
+ *   of bf16 so)
+ *   multilinear ops   |error| <= c sqrt(k) eps S + u |value|, c = 4, k = length of the sum, S = sum of |a_i b_i|, which
+ *                     ref itself computes from absolute values. sqrt(k): rounding errors of a sum are independent of
+ *                     one another
+ *   tf32              convolutions and linear layers: operands lose what is beyond 11 bits, 2^-10 of each at most (cut
+ *                     off; rounded: half of it), so 2 * 2^-10 S more
  *   relu, max pooling exact
- *   bn                bn_bounds() follows rounding through the formula; sums run over at most 128 values in fp32: 12 eps each
+ *   bn                bn_bounds() follows rounding through the formula; sums run over at most 128 values in fp32: 12
+ *                     eps each
  *   cross entropy     double inside, so one rounding of the result: 2 eps |value| + u |value|
- * Inputs and weights are representable in the type under test. For each op a mutant (wrong padding, scale, operand) must be caught. */
+ * Inputs and weights are representable in the type under test. For each op a mutant (wrong padding, scale, operand)
+ * must be caught. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -265,8 +271,9 @@ static double tf32_loss(const struct op *op, const struct mode *m)
     return m->tf32 && op_is_product(op->kind) ? 0x1p-9 : 0;
 }
 
-/* Bounds for bn in units of eps: y and dx per element, the gradients of gamma and beta per channel. xhat is wrong by what x and
- * the mean lose in the subtraction, by the mean's own sum, and by the deviation's sum (12 = sqrt(128) and a little). */
+/* Bounds for bn in units of eps: y and dx per element, the gradients of gamma and beta per channel. xhat is wrong by
+ * what x and the mean lose in the subtraction, by the mean's own sum, and by the deviation's sum (12 = sqrt(128) and a
+ * little). */
 struct bn_bounds {
     double *y, *dx, *dgamma, *dbeta;
 };

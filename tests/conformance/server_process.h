@@ -10,8 +10,9 @@ struct server_process {
     int port;
 };
 
-/* argv: the command; a word "PORT" in it is replaced. A port that was free a moment ago is picked, again if somebody was faster; or the
- * one in *p is used, if it is not 0. Returns when the server accepts connections. False if it cannot be started at all. */
+/* argv: the command; a word "PORT" in it is replaced. A port that was free a moment ago is picked, again if somebody
+ * was faster; or the one in *p is used, if it is not 0. Returns when the server accepts connections. False if it cannot
+ * be started at all. */
 bool server_process_start(struct server_process *p, char *const argv[]);
 void server_process_stop(struct server_process *p);
 

@@ -1,5 +1,5 @@
-/* test_store mem|prefix|redis|rendezvousd|tcp1|tcp2 [PATH]: the suite over one backend; tcp: PyTorch's protocol in its generations.
- * test_store url URL: over a server that runs already. */
+/* test_store mem|prefix|redis|rendezvousd|tcp1|tcp2 [PATH]: the suite over one backend; tcp: PyTorch's protocol in its
+ * generations. test_store url URL: over a server that runs already. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Processes that SIGKILL does not end, for LD_PRELOAD: kill(2) of it does nothing, as if they were in uninterruptible sleep. */
+/* Processes that SIGKILL does not end, for LD_PRELOAD: kill(2) of it does nothing, as if they were in uninterruptible
+ * sleep. */
 #include <dlfcn.h>
 #include <signal.h>
 

@@ -1,5 +1,6 @@
-/* A worker that leaves its time everywhere it runs: one line "round rank nanoseconds" at the start and every two milliseconds after,
- * all workers of a job into one file ($OUT/stamps), so that a test can see whether two rounds ever ran at once. Monotonic time: one machine.
+/* A worker that leaves its time everywhere it runs: one line "round rank nanoseconds" at the start and every two
+ * milliseconds after, all workers of a job into one file ($OUT/stamps), so that a test can see whether two rounds ever
+ * ran at once. Monotonic time: one machine.
  *
  * $OUT/finish: exit 0. SIGTERM: exit 75. */
 #include <fcntl.h>

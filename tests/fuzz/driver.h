@@ -1,7 +1,9 @@
-/* What the fuzz targets have in common: numbers drawn from a seed, changes of inputs, and a main() where libFuzzer is not there.
+/* What the fuzz targets have in common: numbers drawn from a seed, changes of inputs, and a main() where libFuzzer is
+ * not there.
  *
- * With clang and -fsanitize=fuzzer (FUZZ_WITH_LIBFUZZER) a target is libFuzzer's. Else fuzz_main() runs the kept corpus, then changes it by a seed.
- * The environment says FUZZ_CORPUS, the file, a line of hexadecimal digits for each input; FUZZ_RUNS; FUZZ_SEED. */
+ * With clang and -fsanitize=fuzzer (FUZZ_WITH_LIBFUZZER) a target is libFuzzer's. Else fuzz_main() runs the kept
+ * corpus, then changes it by a seed. The environment says FUZZ_CORPUS, the file, a line of hexadecimal digits for each
+ * input; FUZZ_RUNS; FUZZ_SEED. */
 #ifndef CRUN_TESTS_FUZZ_DRIVER_H
 #define CRUN_TESTS_FUZZ_DRIVER_H
 

@@ -1,6 +1,7 @@
-/* Every command under hostile bytes: parser, execution, blocking, transactions and subscriptions of three clients in one key-space, without
- * sockets. Whatever comes, nothing crashes, replies are well-formed RESP, what is charged for keys and waiters is given back, the key-space counts
- * what it holds, and what one client is told does not depend on how its bytes were cut.
+/* Every command under hostile bytes: parser, execution, blocking, transactions and subscriptions of three clients in
+ * one key-space, without sockets. Whatever comes, nothing crashes, replies are well-formed RESP, what is charged for
+ * keys and waiters is given back, the key-space counts what it holds, and what one client is told does not depend on
+ * how its bytes were cut.
  *
  * An input is a list of pieces (clients.h). */
 #include "common/buf.h"
@@ -102,7 +103,8 @@ static void run_together(const uint8_t *data, size_t n)
     end(c, PARTIES, sp);
 }
 
-/* ---- one client, cut and uncut ------------------------------------------------------------------------------------- */
+/* ---- one client, cut and uncut
+ * ------------------------------------------------------------------------------------- */
 
 static void run_alone(const uint8_t *data, size_t n, bool cut, struct buf *out)
 {
@@ -152,7 +154,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     return 0;
 }
 
-/* ---- inputs that look like requests -------------------------------------------------------------------------------- */
+/* ---- inputs that look like requests
+ * -------------------------------------------------------------------------------- */
 
 static const char *draw_word(void)
 {

@@ -1,8 +1,8 @@
-/* The decision log of rendezvousd against hostile bytes: a file is loaded or refused with a sentence; what was loaded keeps every rule of the
- * machine, and what is written of it loads again as the same.
+/* The decision log of rendezvousd against hostile bytes: a file is loaded or refused with a sentence; what was loaded
+ * keeps every rule of the machine, and what is written of it loads again as the same.
  *
- * The first byte says how: odd, the rest is a file; even, the rest is the text of records (cut at each byte 1), framed here, so that the fuzzer
- * need not find checksums. */
+ * The first byte says how: odd, the rest is a file; even, the rest is the text of records (cut at each byte 1), framed
+ * here, so that the fuzzer need not find checksums. */
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/log.h"

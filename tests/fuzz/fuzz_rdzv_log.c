@@ -1,8 +1,8 @@
-/* The decision log against hostile bytes: whatever comes, a line is refused by name or taken, and a machine that took it all goes on without
- * harm. The first byte picks the job's settings; what follows is the log.
+/* The decision log against hostile bytes: whatever comes, a line is refused by name or taken, and a machine that took
+ * it all goes on without harm. The first byte picks the job's settings; what follows is the log.
  *
- * With clang and -fsanitize=fuzzer this is a libFuzzer target; with main() below it runs the kept corpus (FUZZ_CORPUS, a folder), then damages logs
- * of real jobs by a seed (FUZZ_RUNS, FUZZ_SEED). */
+ * With clang and -fsanitize=fuzzer this is a libFuzzer target; with main() below it runs the kept corpus (FUZZ_CORPUS,
+ * a folder), then damages logs of real jobs by a seed (FUZZ_RUNS, FUZZ_SEED). */
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/rdzv_wire.h"

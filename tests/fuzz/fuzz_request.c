@@ -1,5 +1,5 @@
-/* The request parser against hostile bytes: whatever comes, it neither crashes nor takes more memory than was received, and what it
- * says does not depend on how the bytes were cut. */
+/* The request parser against hostile bytes: whatever comes, it neither crashes nor takes more memory than was received,
+ * and what it says does not depend on how the bytes were cut. */
 #include "common/buf.h"
 #include "common/err.h"
 #include "rendezvousd/request.h"

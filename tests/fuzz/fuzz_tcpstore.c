@@ -1,6 +1,6 @@
-/* TCPStore connections against hostile bytes: parser, execution, waits and barriers of four clients in one key-space, without sockets. Whatever
- * comes, nothing crashes, no more memory is taken than was received, what is charged for keys and waiters is given back, and what one
- * client is told does not depend on how its bytes were cut.
+/* TCPStore connections against hostile bytes: parser, execution, waits and barriers of four clients in one key-space,
+ * without sockets. Whatever comes, nothing crashes, no more memory is taken than was received, what is charged for keys
+ * and waiters is given back, and what one client is told does not depend on how its bytes were cut.
  *
  * An input is a list of pieces (clients.h). Clients 0 to 2 have shaken hands already. */
 #include "common/buf.h"
@@ -13,7 +13,8 @@ enum { PARTIES = 4, INPUT_BYTES = 4096, SPACE_BYTES = 1 << 20 };
 
 static const char handshake[] = "\x00\xce\xf7\x85\x3c";
 
-/* ---- four clients -------------------------------------------------------------------------------------------------- */
+/* ---- four clients
+ * -------------------------------------------------------------------------------------------------- */
 
 static void run_together(const uint8_t *data, size_t n)
 {
@@ -36,7 +37,8 @@ static void run_together(const uint8_t *data, size_t n)
     clients_end(c, PARTIES, sp);
 }
 
-/* ---- one client, cut and uncut ------------------------------------------------------------------------------------- */
+/* ---- one client, cut and uncut
+ * ------------------------------------------------------------------------------------- */
 
 static void run_alone(const uint8_t *data, size_t n, bool cut, struct buf *out)
 {

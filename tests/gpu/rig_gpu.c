@@ -1,4 +1,5 @@
-/* The device under test: the GPU. A program with this rig skips as a whole, with the device's own sentence, where there is none. */
+/* The device under test: the GPU. A program with this rig skips as a whole, with the device's own sentence, where there
+ * is none. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Collectives within a captured step, in a world of one: each launch of the graph must do them again, on what the step made then.
+/* Collectives within a captured step, in a world of one: each launch of the graph must do them again, on what the step
+ * made then.
  *   test_captured_comm [DEVICE COMM]   cuda nccl; cpu local rehearses it */
 #include <setjmp.h>
 #include <stdarg.h>

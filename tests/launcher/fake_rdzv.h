@@ -1,5 +1,5 @@
-/* A rendezvous for tests that does what it is told to, faults included: answers late, in pieces, wrongly or never, resets connections,
- * closes its door. One loop with the code under test. */
+/* A rendezvous for tests that does what it is told to, faults included: answers late, in pieces, wrongly or never,
+ * resets connections, closes its door. One loop with the code under test. */
 #ifndef CRUN_TESTS_FAKE_RDZV_H
 #define CRUN_TESTS_FAKE_RDZV_H
 

@@ -532,7 +532,8 @@ static struct agent_event cell_event(int i)
     return v[i];
 }
 
-/* An agent of SLOTS workers as it is in this state on the straight way there; parting: after SIGTERM, all workers having obeyed. */
+/* An agent of SLOTS workers as it is in this state on the straight way there; parting: after SIGTERM, all workers
+ * having obeyed. */
 static struct agent in_state(enum agent_state s)
 {
     struct agent a;
@@ -565,7 +566,7 @@ static void every_event_in_every_state_does_what_the_table_says(void **state)
         [AGENT_IDLE]      = {"join -> joining", "",                  "",    "",                         "",
         /*                    ended(0)           ended(3)             unspawned */
                              "",                "",                  "",
-        /*                    gone               grace-over           fenced failed(69) SIGTERM hung(124) unkillable preempted */
+        /* gone, grace-over; fenced, failed(69), SIGTERM, hung(124), unkillable, preempted */
                              "",                "",                  "",    "exit(69) -> over", "exit(143) -> over", "", "", "exit(75) -> over"},
         [AGENT_JOINING]   = {"",                "spawn -> running",  "",    "",                         "exit(9) -> over",
                              "",                "",                  "",

@@ -1,5 +1,5 @@
-/* The guardian and the proof of death: what the other end of the rendezvous connection sees when which process dies. Each case runs a
- * guardian in a process of its own; this process is the rendezvous. */
+/* The guardian and the proof of death: what the other end of the rendezvous connection sees when which process dies.
+ * Each case runs a guardian in a process of its own; this process is the rendezvous. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +36,8 @@ static struct sockaddr_in where;
 static char slow_dir[] = "/tmp/crun-test-guardian-XXXXXX";
 static int listener;
 
-/* --- the agent's process ------------------------------------------------------------------------------------------------- */
+/* --- the agent's process
+ * ------------------------------------------------------------------------------------------------- */
 
 static int dial(void)
 {
@@ -129,7 +130,8 @@ static int leases_on(const struct guardian_link *l, int argc, char **argv)
     return kill(board->worker, 0) == 0 ? 7 : 8;
 }
 
-/* --- this process -------------------------------------------------------------------------------------------------------- */
+/* --- this process
+ * -------------------------------------------------------------------------------------------------------- */
 
 static pid_t start(int (*agent)(const struct guardian_link *, int, char **))
 {

@@ -74,7 +74,8 @@ static void steps(int n, int64_t each)
         all_step(each);
 }
 
-/* As the launcher does: look when told to, /proc only if one is due. Returns the time of the verdict, 0: none until `until`. */
+/* As the launcher does: look when told to, /proc only if one is due. Returns the time of the verdict, 0: none until
+ * `until`. */
 static int64_t watch_until(int64_t until)
 {
     while ((now = hang_next(&h, now, w, RANKS)) <= until)

@@ -225,7 +225,8 @@ static void what_is_missing_at_the_end_is_said_if_it_can_be(void **state)
     expect(0, "aaa\ncrun: 5 bytes are missing here (No space left on device)\n");
 }
 
-/* Lines of all lengths in pieces of all lengths onto a disk that comes and goes: what is in the file are whole lines, in order. */
+/* Lines of all lengths in pieces of all lengths onto a disk that comes and goes: what is in the file are whole lines,
+ * in order. */
 static void whatever_the_disk_does_the_file_holds_whole_lines(void **state)
 {
     struct logfile f;

@@ -1,5 +1,5 @@
-/* A server and its clients on one thread: after each thing a client does the loop turns until nothing is left to do, so that what a client has
- * received by then is all there is, and a test that draws at random repeats by its seed. */
+/* A server and its clients on one thread: after each thing a client does the loop turns until nothing is left to do, so
+ * that what a client has received by then is all there is, and a test that draws at random repeats by its seed. */
 #ifndef CRUN_TESTS_RENDEZVOUSD_RIG_H
 #define CRUN_TESTS_RENDEZVOUSD_RIG_H
 
@@ -24,8 +24,8 @@ void rig_close(struct rig *r, int fd);
 void rig_send(struct rig *r, int fd, const void *p, size_t n); /* and let the server read it */
 bool rig_receive(struct rig *r, int fd, struct buf *in);       /* append what has come; false: the server has closed */
 
-/* All replies to the bytes, sent in pieces that end at cuts[0] < cuts[1] < ..., over a connection of their own to a server of their own; then
- * "closed" if the server closed it by itself. */
+/* All replies to the bytes, sent in pieces that end at cuts[0] < cuts[1] < ..., over a connection of their own to a
+ * server of their own; then "closed" if the server closed it by itself. */
 void rig_dialogue(const struct server_options *o, const void *p, size_t n, const size_t *cuts, size_t ncuts,
                   struct buf *replies);
 

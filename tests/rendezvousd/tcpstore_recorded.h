@@ -1,5 +1,5 @@
-/* What clients put on the wire, byte for byte, and what they are answered: recorded from torch 2.15; for torch 1.13 put together in the form its client
- * was seen to use (tests/e2e/pytorch runs the real ones). */
+/* What clients put on the wire, byte for byte, and what they are answered: recorded from torch 2.15; for torch 1.13 put
+ * together in the form its client was seen to use (tests/e2e/pytorch runs the real ones). */
 #ifndef CRUN_TESTS_RENDEZVOUSD_TCPSTORE_RECORDED_H
 #define CRUN_TESTS_RENDEZVOUSD_TCPSTORE_RECORDED_H
 

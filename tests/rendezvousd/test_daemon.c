@@ -1,4 +1,5 @@
-/* rendezvousd as a program: command line, readiness, exit codes; and Redis' own tools against it, where they are installed. */
+/* rendezvousd as a program: command line, readiness, exit codes; and Redis' own tools against it, where they are
+ * installed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

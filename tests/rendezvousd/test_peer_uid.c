@@ -1,4 +1,5 @@
-/* Whose connection is it? Own sockets, another user's (when run as root), IPv6 and v4-mapped ones, and the server's refusal. */
+/* Whose connection is it? Own sockets, another user's (when run as root), IPv6 and v4-mapped ones, and the server's
+ * refusal. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +19,8 @@
 
 enum { OTHER_UID = 54321 };
 
-/* Connect from `from` family to a listener on `host`; returns our end, *peer the other. Skips where there is no IPv6. */
+/* Connect from `from` family to a listener on `host`; returns our end, *peer the other. Skips where there is no
+ * IPv6. */
 static int accept_one(const char *host, int family, int *peer)
 {
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};

@@ -18,7 +18,8 @@
 
 #define SETTINGS "v=1 nnodes=2 max_restarts=3"
 
-/* ---- a server with jobs, on a thread of its own -------------------------------------------------------------------- */
+/* ---- a server with jobs, on a thread of its own
+ * -------------------------------------------------------------------- */
 
 struct host {
     uv_loop_t loop;

@@ -1,4 +1,5 @@
-/* The request parser: what comes out must not depend on how the bytes were cut, and no announced length may take memory. */
+/* The request parser: what comes out must not depend on how the bytes were cut, and no announced length may take
+ * memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

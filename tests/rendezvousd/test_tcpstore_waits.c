@@ -14,7 +14,8 @@
 
 static const struct server_options both = {.binary = &front_tcpstore};
 
-/* ---- exactly one answer to a wait ---------------------------------------------------------------------------------- */
+/* ---- exactly one answer to a wait
+ * ---------------------------------------------------------------------------------- */
 
 enum { CLIENTS = 12, KEYS = 6, STEPS = 20000 };
 
@@ -28,7 +29,8 @@ static uint64_t draw(uint64_t below) /* xorshift64* */
     return (rng * 0x2545f4914f6cdd1du >> 11) % below;
 }
 
-/* What the test knows of a client: the keys it waits for as a bit each (0: it does not), and what it must have received. */
+/* What the test knows of a client: the keys it waits for as a bit each (0: it does not), and what it must have
+ * received. */
 struct waiting {
     int fd;
     unsigned keys;
@@ -183,7 +185,8 @@ static void a_wait_is_answered_exactly_once(void **state)
                   w.cancels, w.gone);
 }
 
-/* ---- queues, barriers, and clients that misbehave ------------------------------------------------------------------ */
+/* ---- queues, barriers, and clients that misbehave
+ * ------------------------------------------------------------------ */
 
 static int newer_client(struct rig *r)
 {

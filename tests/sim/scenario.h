@@ -1,4 +1,5 @@
-/* One job told step by step: what is asked, and word for word what everybody is told. For tests with a main of their own. */
+/* One job told step by step: what is asked, and word for word what everybody is told. For tests with a main of their
+ * own. */
 #ifndef CRUN_TESTS_SIM_SCENARIO_H
 #define CRUN_TESTS_SIM_SCENARIO_H
 

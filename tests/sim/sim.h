@@ -1,5 +1,6 @@
-/* A simulated job: one rendezvous, agents that obey it, a network that loses, repeats, delays and parts, hosts that die, pause or fall out of
- * reach, clocks that have nothing to do with each other, a daemon that is killed and goes on from its log; all of it a function of the seed. */
+/* A simulated job: one rendezvous, agents that obey it, a network that loses, repeats, delays and parts, hosts that
+ * die, pause or fall out of reach, clocks that have nothing to do with each other, a daemon that is killed and goes on
+ * from its log; all of it a function of the seed. */
 #ifndef CRUN_TESTS_SIM_H
 #define CRUN_TESTS_SIM_H
 

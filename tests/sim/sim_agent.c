@@ -1,7 +1,8 @@
 /* A simulated agent: does what rdzv.h asks of one, and nothing more. It knows its own clock alone.
  *
- * Its lease is the newest request that was answered: it starts workers only within silence_ms of it, and kills them, within
- * kill_ms, when it lapses. Every STOP is answered by JOIN once its workers are gone; what is not answered is asked again. */
+ * Its lease is the newest request that was answered: it starts workers only within silence_ms of it, and kills them,
+ * within kill_ms, when it lapses. Every STOP is answered by JOIN once its workers are gone; what is not answered is
+ * asked again. */
 #include "common/err.h"
 #include "tests/sim/sim_impl.h"
 #include <stdio.h>
@@ -153,7 +154,8 @@ int64_t sim_agent_wake(const struct world *w, const struct agent *a)
     return a->mode != AGENT_DEAD && (at < a->paused_until || (a->woke && at > a->paused_until)) ? a->paused_until : at;
 }
 
-/* A node that stood still looks at its lease before its workers go on: both are one host, and the agent's timer is due at once. */
+/* A node that stood still looks at its lease before its workers go on: both are one host, and the agent's timer is due
+ * at once. */
 static void wake(struct world *w, struct agent *a)
 {
     a->woke = false;

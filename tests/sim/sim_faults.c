@@ -42,7 +42,8 @@ static void fail(struct world *w, struct agent *a)
     a->next_ask = w->now + a->skew;
 }
 
-/* Out of reach, in one direction or both; half the time the host sees the connection break at once, else only that nothing comes any more. */
+/* Out of reach, in one direction or both; half the time the host sees the connection break at once, else only that
+ * nothing comes any more. */
 static void cut(struct world *w, struct agent *a)
 {
     int64_t until = w->now + sim_between(w, 50, 9000), way = sim_between(w, 0, 3);

@@ -1,5 +1,5 @@
-/* The daemon around the machine: turns messages into events, keeps each node's newest news, notices silence; logs every decision before it
- * is told, and goes on from that log when it was killed. */
+/* The daemon around the machine: turns messages into events, keeps each node's newest news, notices silence; logs every
+ * decision before it is told, and goes on from that log when it was killed. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,8 @@ bool sim_is_over(const struct world *w)
     return s == RDZV_SUCCEEDED || s == RDZV_FAILED || s == RDZV_DRAINED;
 }
 
-/* A node that was forgotten and comes back is a new one: it has no place, and what it was told before is no longer true. */
+/* A node that was forgotten and comes back is a new one: it has no place, and what it was told before is no longer
+ * true. */
 static void lose(struct world *w, struct agent *a)
 {
     struct account *acc = &w->account;
@@ -134,7 +135,8 @@ void sim_host_silence(struct world *w, struct agent *a)
     step_node(w, RDZV_SILENT, a);
 }
 
-/* ---- its life ----------------------------------------------------------------------------------------------------- */
+/* ---- its life
+ * ----------------------------------------------------------------------------------------------------- */
 
 int sim_host_open(struct world *w, struct err *e)
 {
@@ -216,7 +218,8 @@ void sim_host_compact(struct world *w)
     w->stats->compactions++;
 }
 
-/* ---- messages and time -------------------------------------------------------------------------------------------- */
+/* ---- messages and time
+ * -------------------------------------------------------------------------------------------- */
 
 static struct rdzv_event event_of(const struct world *w, const struct agent *a, const struct message *m)
 {

@@ -1,4 +1,5 @@
-/* The parts of a simulated job: world (clock, network), faults, host (what a daemon does around the machine), agents, rules. */
+/* The parts of a simulated job: world (clock, network), faults, host (what a daemon does around the machine), agents,
+ * rules. */
 #ifndef CRUN_TESTS_SIM_IMPL_H
 #define CRUN_TESTS_SIM_IMPL_H
 

@@ -1,4 +1,5 @@
-/* A simulated agent: the product's seat, workers that take time to run and to die, and the rules that say when two rounds would meet. */
+/* A simulated agent: the product's seat, workers that take time to run and to die, and the rules that say when two
+ * rounds would meet. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,8 @@ void log_agent_born(struct log_world *w, struct log_agent *a, int index)
     join(w, a);
 }
 
-/* ---- workers ---------------------------------------------------------------------------------------------------------- */
+/* ---- workers
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void kill_workers(struct log_world *w, struct log_agent *a, int64_t within)
 {
@@ -69,8 +71,8 @@ static bool anybody_knows(const struct log_world *w, unsigned nodes, const char 
     return false;
 }
 
-/* Whoever is told of a round is told the same of it; only if all who were are gone or out of reach, may a number that was lost with a Redis
- * come again. */
+/* Whoever is told of a round is told the same of it; only if all who were are gone or out of reach, may a number that
+ * was lost with a Redis come again. */
 static void check_round(struct log_world *w, struct log_agent *a, const struct rdzv_news *n)
 {
     unsigned k = (unsigned)(n->round % 64);
@@ -149,7 +151,8 @@ static void take_news(struct log_world *w, struct log_agent *a, const struct rdz
     }
 }
 
-/* ---- exchanges -------------------------------------------------------------------------------------------------------- */
+/* ---- exchanges
+ * -------------------------------------------------------------------------------------------------------- */
 
 static int64_t transit(struct log_world *w)
 {
@@ -226,7 +229,8 @@ void log_agent_hear(struct log_world *w, struct log_agent *a, const struct fligh
     buf_free(&v.slot);
 }
 
-/* ---- time --------------------------------------------------------------------------------------------------------------- */
+/* ---- time
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static int64_t earlier(int64_t a, int64_t b)
 {
@@ -306,7 +310,8 @@ void log_agent_tick(struct log_world *w, struct log_agent *a)
         tick_node(w, a);
 }
 
-/* ---- what happens to it ------------------------------------------------------------------------------------------------- */
+/* ---- what happens to it
+ * ------------------------------------------------------------------------------------------------- */
 
 void log_agent_crash(struct log_world *w, struct log_agent *a)
 {

@@ -1,4 +1,5 @@
-/* The simulated homes, and the coroutines that lead over them. Each call of the host yields before and after its effect. */
+/* The simulated homes, and the coroutines that lead over them. Each call of the host yields before and after its
+ * effect. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,8 @@ static struct log_world *world(struct rdzv_home *base)
     return ((struct sim_home *)base)->w;
 }
 
-/* ---- what may go wrong --------------------------------------------------------------------------------------------- */
+/* ---- what may go wrong
+ * --------------------------------------------------------------------------------------------- */
 
 void log_mutated(struct log_world *w)
 {
@@ -78,7 +80,8 @@ static int travel(struct rdzv_home *base, struct err *e)
     return rc < 0 ? err_set(e, rc, "the simulated home is out of reach") : 0;
 }
 
-/* ---- the calls ------------------------------------------------------------------------------------------------------ */
+/* ---- the calls
+ * ------------------------------------------------------------------------------------------------------ */
 
 static int64_t sim_now(struct rdzv_home *base)
 {
@@ -278,7 +281,8 @@ void log_home_open(struct log_world *w, int agent)
     w->agents[agent].home = &w->homes[agent];
 }
 
-/* ---- the coroutine -------------------------------------------------------------------------------------------------- */
+/* ---- the coroutine
+ * -------------------------------------------------------------------------------------------------- */
 
 static uint64_t draw(void *arg)
 {

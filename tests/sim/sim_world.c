@@ -1,5 +1,5 @@
-/* Clock and network of a simulated job. Faults come until faults_end; from then on every message arrives, nobody fails, and
- * every agent alive must have its answer before the horizon. */
+/* Clock and network of a simulated job. Faults come until faults_end; from then on every message arrives, nobody fails,
+ * and every agent alive must have its answer before the horizon. */
 #include "common/err.h"
 #include "tests/sim/sim_impl.h"
 #include <errno.h>
@@ -45,7 +45,8 @@ bool sim_faulty(const struct world *w)
     return w->now < w->faults_end;
 }
 
-/* ---- the network: a heap by time ----------------------------------------------------------------------------------- */
+/* ---- the network: a heap by time
+ * ----------------------------------------------------------------------------------- */
 
 static bool sooner(const struct flight *a, const struct flight *b)
 {

@@ -1,5 +1,6 @@
-/* Random schedules against the rendezvous that lives in a log. LOG_RUNS: how many for each home; LOG_SEED and LOG_HOME (0 Redis, 1 folder):
- * replay one, with its trace. With -DRDZV_HOST_MUTANT=n a fault is sown into the code, and must be seen. */
+/* Random schedules against the rendezvous that lives in a log. LOG_RUNS: how many for each home; LOG_SEED and LOG_HOME
+ * (0 Redis, 1 folder): replay one, with its trace. With -DRDZV_HOST_MUTANT=n a fault is sown into the code, and must be
+ * seen. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* The simulator against a machine with one fault sown into it (rdzv.c compiled again with -DRDZV_MUTANT=n): it must see it. */
+/* The simulator against a machine with one fault sown into it (rdzv.c compiled again with -DRDZV_MUTANT=n): it must see
+ * it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* The life of a job as rdzv.h tells it, one scenario a case: what is asked, and word for word what everybody is told. */
+/* The life of a job as rdzv.h tells it, one scenario a case: what is asked, and word for word what everybody is
+ * told. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

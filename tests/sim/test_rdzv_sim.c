@@ -1,4 +1,5 @@
-/* Random schedules against the rendezvous machine. SIM_RUNS: how many; SIM_FIRST: the first seed; SIM_SEED: replay one, with its trace. */
+/* Random schedules against the rendezvous machine. SIM_RUNS: how many; SIM_FIRST: the first seed; SIM_SEED: replay one,
+ * with its trace. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +15,8 @@
 
 typedef unsigned long long ull;
 
-/* ---- what never happens, and why ------------------------------------------------------------------------------------- */
+/* ---- what never happens, and why
+ * ------------------------------------------------------------------------------------- */
 
 /* (state, event) pairs that no schedule can reach. */
 static const struct {

@@ -21,7 +21,8 @@ static void every_half_survives_the_way_through_a_float(void **state)
     }
 }
 
-/* Halves are equidistant to their neighbours' midpoints: the midpoint goes to the even one, a hair beside it to the nearer. */
+/* Halves are equidistant to their neighbours' midpoints: the midpoint goes to the even one, a hair beside it to the
+ * nearer. */
 static void a_float_becomes_the_nearest_half_and_ties_the_even_one(void **state)
 {
     (void)state;

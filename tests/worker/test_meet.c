@@ -1,4 +1,5 @@
-/* How the ranks of one start find each other: the agreed part of a store that holds what earlier starts left, and the port that rank 0 tells. */
+/* How the ranks of one start find each other: the agreed part of a store that holds what earlier starts left, and the
+ * port that rank 0 tells. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -20,8 +20,8 @@ struct err;
 
 /* Save; meta (an object, or NULL) is put into the manifest as "meta" (borrowed; its numbers keep 15 digits, so exact
  * state belongs in tensors). Replaces DIR/latest afterwards (a text file with the folder's name, by rename). keep > 0:
- * complete checkpoints beyond the newest `keep` are removed after that, never the one just saved, the best, or one that a
- * link leads to. An existing complete
+ * complete checkpoints beyond the newest `keep` are removed after that, never the one just saved, the best, or one that
+ * a link leads to. An existing complete
  * checkpoint of the same step is left as it is and counts as success. DIR is made if missing. On failure (-ENOSPC, ...)
  * what was there before is untouched and nothing half-made is left. Logs "saving step N" before the first byte and
  * "saved step N" at the end. */
@@ -31,7 +31,8 @@ int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, si
 /* What ckpt_save() removes, after a link or DIR/best has come to lead elsewhere. saved: is kept. */
 int ckpt_rotate(const char *dir, int64_t saved, int keep, struct err *e);
 
-/* Sets members of a complete checkpoint's meta (those of the object `more`, borrowed): what became known of it after it was saved. */
+/* Sets members of a complete checkpoint's meta (those of the object `more`, borrowed): what became known of it after it
+ * was saved. */
 int ckpt_amend(const char *dir, int64_t step, const cJSON *more, struct err *e);
 
 /* Step of the newest complete checkpoint (every CRC right); -1 if there is none or no
@@ -40,12 +41,13 @@ int ckpt_amend(const char *dir, int64_t step, const cJSON *more, struct err *e);
  * save (step-N.tmp) are ignored. The folder is the truth, `latest` a convenience for people. */
 int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e);
 
-/* DIR/best holds the name of the checkpoint that the caller thinks best; rotation spares it. ckpt_best(): -1 if there is none. */
+/* DIR/best holds the name of the checkpoint that the caller thinks best; rotation spares it. ckpt_best(): -1 if there
+ * is none. */
 int ckpt_set_best(const char *dir, int64_t step, struct err *e);
 int ckpt_best(const char *dir, int64_t *ret_step, struct err *e);
 
-/* Caffe2's file name: DIR/<name>_<epochs>.mdl becomes a link to step-<step>; those of other numbers of epochs are removed
- * after that. Rotation spares what a link leads to. */
+/* Caffe2's file name: DIR/<name>_<epochs>.mdl becomes a link to step-<step>; those of other numbers of epochs are
+ * removed after that. Rotation spares what a link leads to. */
 int ckpt_link_epoch(const char *dir, const char *name, int64_t epochs, int64_t step, struct err *e);
 
 /* What a path given by a user means: a folder of checkpoints (*step is -1: the newest), or one checkpoint in it

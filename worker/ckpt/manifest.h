@@ -27,7 +27,8 @@ struct manifest_file {
 int manifest_write(const char *path, int64_t step, const struct manifest_file file[CKPT_FILE_COUNT], const cJSON *meta,
                    struct err *e);
 
-/* Sets members of "meta" (those of the object `more`, borrowed). A kill at any moment leaves the old manifest or the new one. */
+/* Sets members of "meta" (those of the object `more`, borrowed). A kill at any moment leaves the old manifest or the
+ * new one. */
 int manifest_amend(const char *path, int64_t step, const cJSON *more, struct err *e);
 
 /* Reads and checks it: format, version, step and sum. *ret is freed with cJSON_Delete. */

@@ -1,7 +1,8 @@
 /* The stack machine of a pickle, protocols 2 to 5; what is called in it: pickle_calls.c.
  *
- * Values are made once and freed together, so what the memo, the stack and containers share needs no counting. Every opcode makes at
- * most one value and takes at least one byte; values and memo slots are bounded besides. Nothing here recurses. */
+ * Values are made once and freed together, so what the memo, the stack and containers share needs no counting. Every
+ * opcode makes at most one value and takes at least one byte; values and memo slots are bounded besides. Nothing here
+ * recurses. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,8 @@ static int no_memory(struct err *e)
     return -ENOMEM;
 }
 
-/* --- memory --------------------------------------------------------------------------------------------------------- */
+/* --- memory
+ * --------------------------------------------------------------------------------------------------------- */
 
 static int grow(void *array, size_t *cap, size_t need, size_t size, struct err *e)
 {
@@ -95,7 +97,8 @@ void machine_free(struct machine *m)
     free(m);
 }
 
-/* --- input and stack ------------------------------------------------------------------------------------------------- */
+/* --- input and stack
+ * ------------------------------------------------------------------------------------------------- */
 
 static int take(struct machine *m, size_t n, const unsigned char **ret, struct err *e)
 {
@@ -172,7 +175,8 @@ static int extend(struct value *to, struct value *const *v, size_t n, struct err
     return 0;
 }
 
-/* --- opcodes --------------------------------------------------------------------------------------------------------- */
+/* --- opcodes
+ * --------------------------------------------------------------------------------------------------------- */
 
 static int string(struct machine *m, int length_bytes, struct err *e)
 {

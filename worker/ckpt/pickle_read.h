@@ -1,8 +1,9 @@
 /* The tensors named in a pickle that torch.save() wrote (data.pkl of a .pth file). Pure.
  *
  * Nothing is executed: of pickle's opcodes those are known that plain containers, numbers, strings and tensors take, of
- * callables those that rebuild tensors; anything else is refused by name. What is read is the outermost dict, or its member
- * "state_dict" (or "model") if that is one; a prefix "module." (DistributedDataParallel's) is dropped from names. */
+ * callables those that rebuild tensors; anything else is refused by name. What is read is the outermost dict, or its
+ * member "state_dict" (or "model") if that is one; a prefix "module." (DistributedDataParallel's) is dropped from
+ * names. */
 #ifndef CRUN_WORKER_CKPT_PICKLE_READ_H
 #define CRUN_WORKER_CKPT_PICKLE_READ_H
 

@@ -1,4 +1,5 @@
-/* What points at a checkpoint in DIR: the text files `latest` and `best`, and links <name>_<epoch>.mdl. Used by ckpt/ only. */
+/* What points at a checkpoint in DIR: the text files `latest` and `best`, and links <name>_<epoch>.mdl. Used by ckpt/
+ * only. */
 #ifndef CRUN_WORKER_CKPT_POINTER_H
 #define CRUN_WORKER_CKPT_POINTER_H
 

@@ -1,5 +1,6 @@
 /* torch.save()'s files (.pth): a zip of stored entries <prefix>/data.pkl, <prefix>/byteorder, <prefix>/data/<storage>,
- * <prefix>/version. Files of torch before 1.6 are no zip and are refused. Without libzip (Meson option `libzip`) every call is -ENOTSUP. */
+ * <prefix>/version. Files of torch before 1.6 are no zip and are refused. Without libzip (Meson option `libzip`) every
+ * call is -ENOTSUP. */
 #ifndef CRUN_WORKER_CKPT_TORCH_ZIP_H
 #define CRUN_WORKER_CKPT_TORCH_ZIP_H
 
@@ -20,8 +21,8 @@ const struct ckpt_tensor *torch_zip_at(const struct torch_zip *z, size_t i); /* 
 /* Into dst (shape * dtype bytes), contiguous. Not thread-safe. */
 int torch_zip_read(struct torch_zip *z, size_t i, void *dst, struct err *e);
 
-/* A new file that torch.load(weights_only=True) reads as an OrderedDict of tensors. Data begins at multiples of 64 bytes, as torch's own
- * does. The same tensors give the same bytes. */
+/* A new file that torch.load(weights_only=True) reads as an OrderedDict of tensors. Data begins at multiples of 64
+ * bytes, as torch's own does. The same tensors give the same bytes. */
 int torch_zip_write(const char *path, const struct ckpt_tensor *t, size_t n, struct err *e);
 
 #endif

@@ -93,7 +93,8 @@ static int check_byte_order(struct torch_zip *z, struct err *e)
     return little ? 0 : err_set(e, -ENOTSUP, "%s was written on a big-endian machine", z->path);
 }
 
-/* A view may be larger than what it is of (torch's expand), but a small file must not become gigabytes: one that says so is no model. */
+/* A view may be larger than what it is of (torch's expand), but a small file must not become gigabytes: one that says
+ * so is no model. */
 static int check_sizes(const struct torch_zip *z, struct err *e)
 {
     struct stat st;

@@ -1,5 +1,5 @@
-/* Named tensors from wherever they lie: a checkpoint (its folder, or the newest of a folder of them; sums are checked), a safetensors
- * file, or a .pth file of torch. */
+/* Named tensors from wherever they lie: a checkpoint (its folder, or the newest of a folder of them; sums are checked),
+ * a safetensors file, or a .pth file of torch. */
 #ifndef CRUN_WORKER_CKPT_WEIGHTS_H
 #define CRUN_WORKER_CKPT_WEIGHTS_H
 
@@ -13,7 +13,8 @@ struct weights;
 
 /* ERR_USAGE: nothing there. ERR_CORRUPT, ERR_REFUSED (see pickle_read.h), -ENOTSUP: one sentence. */
 int weights_open(struct weights **ret, const char *path, struct err *e);
-/* A checkpoint that keeps moving averages (--ema) gives those from now on, under the names of what they average. Others: no effect. */
+/* A checkpoint that keeps moving averages (--ema) gives those from now on, under the names of what they average.
+ * Others: no effect. */
 void weights_take_averages(struct weights *w);
 void weights_close(struct weights *w);              /* NULL allowed */
 const cJSON *weights_meta(const struct weights *w); /* of a checkpoint's manifest; NULL for a bare file */

@@ -1,4 +1,5 @@
-/* Two communicators as one: control messages on a host's, gradients and statistics on a device's. What fails on one side ends both. */
+/* Two communicators as one: control messages on a host's, gradients and statistics on a device's. What fails on one
+ * side ends both. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -1,14 +1,15 @@
 /* Collectives behind one vtable: local (world of one, or ranks as threads), gloo (CPU), nccl (in the cuda module).
  *
- * COMM_CONTROL carries host memory and its calls block, in every communicator: what ranks tell each other about files, metrics and the end. Where
- * gradients lie on a GPU the other channels carry its memory: nccl enqueues on a stream, gloo stages them through page-locked memory
- * (staged.c; the way to run several ranks on one GPU). Either has a gloo communicator beside it for COMM_CONTROL (beside.c).
+ * COMM_CONTROL carries host memory and its calls block, in every communicator: what ranks tell each other about files,
+ * metrics and the end. Where gradients lie on a GPU the other channels carry its memory: nccl enqueues on a stream,
+ * gloo stages them through page-locked memory (staged.c; the way to run several ranks on one GPU). Either has a gloo
+ * communicator beside it for COMM_CONTROL (beside.c).
  *
- * A communicator has CHANNELS independent orders: calls on one channel happen in call order on every rank; calls on different channels
- * may overlap (from different threads). All ranks must make the same calls with the same sizes on a channel.
- * Every call has the communicator's deadline and can be aborted from any thread; after a failure the communicator is
- * unusable: close it (and open the next one under another name: keys of the store are not reused). A rank that fails, aborts or closes
- * in the middle of a call makes the others' calls fail within moments.
+ * A communicator has CHANNELS independent orders: calls on one channel happen in call order on every rank; calls on
+ * different channels may overlap (from different threads). All ranks must make the same calls with the same sizes on a
+ * channel. Every call has the communicator's deadline and can be aborted from any thread; after a failure the
+ * communicator is unusable: close it (and open the next one under another name: keys of the store are not reused). A
+ * rank that fails, aborts or closes in the middle of a call makes the others' calls fail within moments.
  * Sums are taken in an order that depends on world and size only, so all ranks hold equal bits. */
 #ifndef CRUN_WORKER_COMM_H
 #define CRUN_WORKER_COMM_H
@@ -33,25 +34,26 @@ struct comm_options {
     struct store *store; /* bootstrap: used during open only; keys under "comm/<name>/" */
     const char *name;    /* distinguishes communicators of one store, "world" */
     int64_t timeout_ms;  /* of open and of every call; > 0 */
-    const char
-        *bind_addr; /* local address to bind and advertise; NULL: loopback if all ranks are local, else by route */
+    /* local address to bind and advertise; NULL: loopback if all ranks are local, else by route */
+    const char *bind_addr;
     struct device *device; /* its memory is what GRADIENTS and STATISTICS carry (device_ops.async); NULL: host memory */
     const struct comm_ops *nccl; /* of the cuda module; NULL: there is none */
 };
 
 struct comm_ops {
     const char *name; /* "local", "gloo", "nccl" */
-    bool
-        host_buffers; /* calls block; else they are enqueued on `stream`, a native handle, and the buffers are device memory */
+    /* calls block; else they are enqueued on `stream`, a native handle, and the buffers are device memory */
+    bool host_buffers;
     int (*open)(struct comm **ret, const struct comm_options *o, struct err *e);
     void (*close)(struct comm *c);
 
-    /* From any thread, any number of times: calls in progress and to come fail with -ECANCELED at once; the other ranks' calls
-     * fail with -ECONNRESET. */
+    /* From any thread, any number of times: calls in progress and to come fail with -ECANCELED at once; the other
+     * ranks' calls fail with -ECONNRESET. */
     void (*abort)(struct comm *c);
 
-    /* In place over n elements. DT_F32, DT_F64, DT_BF16 and DT_F16 (sums in fp32, rounded at most once per rank), DT_I64; else -EINVAL.
-     * Maxima and minima with a NaN among the inputs are unspecified, but equal on all ranks. n = 0 does nothing. */
+    /* In place over n elements. DT_F32, DT_F64, DT_BF16 and DT_F16 (sums in fp32, rounded at most once per rank),
+     * DT_I64; else -EINVAL. Maxima and minima with a NaN among the inputs are unspecified, but equal on all ranks. n =
+     * 0 does nothing. */
     int (*all_reduce)(struct comm *c, enum comm_channel ch, void *buf, size_t n, enum dtype t, enum comm_op op,
                       void *stream, struct err *e);
     int (*broadcast)(struct comm *c, enum comm_channel ch, void *buf, size_t bytes, int root, void *stream,
@@ -64,10 +66,12 @@ struct comm_ops {
                           void *stream, struct err *e);
     int (*barrier)(struct comm *c, enum comm_channel ch, struct err *e);
 
-    /* Where calls are only enqueued: 0, or how what was enqueued before has failed. NULL: errors come with the call. Any thread. */
+    /* Where calls are only enqueued: 0, or how what was enqueued before has failed. NULL: errors come with the call.
+     * Any thread. */
     int (*check)(struct comm *c, struct err *e);
-    /* Memory that calls of this channel will often be about, until reclaim() or close(): registered where that saves copies. Reclaimed before it is
-     * freed, once everything that was enqueued about it has happened. NULL: of no use. */
+    /* Memory that calls of this channel will often be about, until reclaim() or close(): registered where that saves
+     * copies. Reclaimed before it is freed, once everything that was enqueued about it has happened. NULL: of no
+     * use. */
     void (*lend)(struct comm *c, enum comm_channel ch, void *buf, size_t bytes);
     void (*reclaim)(struct comm *c, enum comm_channel ch, void *buf);
 };
@@ -80,16 +84,16 @@ struct comm {
 extern const struct comm_ops comm_local_ops, comm_gloo_ops;
 extern const struct comm_ops comm_nccl_ops; /* in the cuda module */
 
-/* By name: "local", "gloo", "nccl", "auto" (local for a world of one; else nccl where there are a device with streams and NCCL, else gloo). Errors:
- * -ETIMEDOUT names the ranks that did not come, -ECONNRESET the peer that went, -EINVAL an unknown name, with the list, -ENOTSUP what
- * is missing. */
+/* By name: "local", "gloo", "nccl", "auto" (local for a world of one; else nccl where there are a device with streams
+ * and NCCL, else gloo). Errors: -ETIMEDOUT names the ranks that did not come, -ECONNRESET the peer that went, -EINVAL
+ * an unknown name, with the list, -ENOTSUP what is missing. */
 int comm_open(struct comm **ret, const char *name, const struct comm_options *o, struct err *e);
 
 /* Control on one communicator, all else on the other, both taken over: also on failure, when they are closed. */
 int comm_beside(struct comm **ret, struct comm *control, struct comm *device, struct err *e);
 
-/* Device memory over a communicator for host memory: copied out to page-locked memory on the caller's stream, reduced, copied back, all of it waited
- * for. COMM_CONTROL is host's. Takes host over, also on failure. */
+/* Device memory over a communicator for host memory: copied out to page-locked memory on the caller's stream, reduced,
+ * copied back, all of it waited for. COMM_CONTROL is host's. Takes host over, also on failure. */
 int comm_staged(struct comm **ret, struct comm *host, struct device *d, struct err *e);
 
 /* Ranks as threads of one process (tests): opens `world` communicators that meet each other. ret: array of world.

@@ -1,11 +1,11 @@
 /* The Gloo backend behind the C vtable. No exception leaves this file.
  *
- * A channel is a Gloo context of its own (own sockets), so that a few statistics do not queue behind 25 MiB of gradients. The full
- * mesh of all channels is opened at once: two records per rank in the store, "host" and "ports".
+ * A channel is a Gloo context of its own (own sockets), so that a few statistics do not queue behind 25 MiB of
+ * gradients. The full mesh of all channels is opened at once: two records per rank in the store, "host" and "ports".
  *
- * Algorithms: large all-reduces are Gloo's ring; up to EXCHANGE_BYTES everybody sends its part straight to everybody and sums in rank
- * order, one trip instead of 2 (W - 1). Both depend on world and size only. Reduce-scatter (Gloo 0.5 has only the old class) is
- * a direct exchange of slices, in blocks. The rest is Gloo's own. */
+ * Algorithms: large all-reduces are Gloo's ring; up to EXCHANGE_BYTES everybody sends its part straight to everybody
+ * and sums in rank order, one trip instead of 2 (W - 1). Both depend on world and size only. Reduce-scatter (Gloo 0.5
+ * has only the old class) is a direct exchange of slices, in blocks. The rest is Gloo's own. */
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -244,7 +244,8 @@ void gloo_close(comm *c)
     delete (c ? of(c) : nullptr);
 }
 
-/* Gloo writes to sockets without MSG_NOSIGNAL: a peer's death must not kill us. A handler of the program's own is left alone. */
+/* Gloo writes to sockets without MSG_NOSIGNAL: a peer's death must not kill us. A handler of the program's own is left
+ * alone. */
 void survive_broken_pipes()
 {
     struct sigaction now;

@@ -26,9 +26,11 @@ using gloo::transport::Pair;
 using gloo::transport::UnboundBuffer;
 using std::chrono::milliseconds;
 
-/* ---- buffers ------------------------------------------------------------------------------------------------------ */
+/* ---- buffers
+ * ------------------------------------------------------------------------------------------------------ */
 
-/* One inner buffer for every peer, so that a wait is always for one known rank. Completions are taken in the order of posting. */
+/* One inner buffer for every peer, so that a wait is always for one known rank. Completions are taken in the order of
+ * posting. */
 class Buffer final : public UnboundBuffer
 {
   public:
@@ -188,7 +190,8 @@ class Buffer final : public UnboundBuffer
     std::deque<Posted> sends_, recvs_;
 };
 
-/* ---- links -------------------------------------------------------------------------------------------------------- */
+/* ---- links
+ * -------------------------------------------------------------------------------------------------------- */
 
 Link::Link(const std::shared_ptr<gloo::transport::Device> &device, int rank_, int size_, milliseconds timeout)
     : gloo::transport::Context(rank_, size_), inner_(device->createContext(rank_, size_)),
@@ -248,7 +251,8 @@ Channel::Channel(const std::shared_ptr<gloo::transport::Device> &device, int ran
     setTimeout(timeout);
 }
 
-/* ---- watching ------------------------------------------------------------------------------------------------------ */
+/* ---- watching
+ * ------------------------------------------------------------------------------------------------------ */
 
 static gloo::transport::tcp::Device &tcp(const std::shared_ptr<gloo::transport::Device> &d)
 {
@@ -313,12 +317,12 @@ class Watch final : public gloo::transport::tcp::Handler
     const int channel_, rank_, fd_;
 };
 
-/* Gloo waits for a turn of its event loop whenever it takes a descriptor off, and an idle loop turns every 10 ms: a full mesh would
- * open and close in seconds. While a Ticker lives, the loop turns every 200 us.
+/* Gloo waits for a turn of its event loop whenever it takes a descriptor off, and an idle loop turns every 10 ms: a
+ * full mesh would open and close in seconds. While a Ticker lives, the loop turns every 200 us.
  *
- * On its first tick it makes the loop's thread a batch thread, which does not preempt others when it wakes. Gloo's loop spins while a
- * pair's lock is taken; if it preempts the very thread that holds the lock, in the middle of its send, both lose a whole time slice
- * (4 ms for an all-reduce of one double, seen on two cores). */
+ * On its first tick it makes the loop's thread a batch thread, which does not preempt others when it wakes. Gloo's loop
+ * spins while a pair's lock is taken; if it preempts the very thread that holds the lock, in the middle of its send,
+ * both lose a whole time slice (4 ms for an all-reduce of one double, seen on two cores). */
 class Ticker final : public gloo::transport::tcp::Handler
 {
   public:
@@ -360,7 +364,8 @@ class Ticker final : public gloo::transport::tcp::Handler
     bool batch_ = false; /* loop's thread only */
 };
 
-/* ---- addresses ------------------------------------------------------------------------------------------------------ */
+/* ---- addresses
+ * ------------------------------------------------------------------------------------------------------ */
 
 static std::pair<std::string, std::string> numeric(const sockaddr_storage &ss)
 {
@@ -398,7 +403,8 @@ static std::string text(const sockaddr_storage &ss)
     return n.first + " " + n.second;
 }
 
-/* ---- mesh ---------------------------------------------------------------------------------------------------------- */
+/* ---- mesh
+ * ---------------------------------------------------------------------------------------------------------- */
 
 Mesh::Mesh(int rank, int world, int channels) : rank_(rank), world_(world), channels_(channels)
 {

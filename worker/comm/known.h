@@ -1,5 +1,5 @@
-/* Collectives over values whose results are known without a second collective: small whole numbers, whose sums are exact in every type for up to 85 ranks
- * (bf16 holds whole numbers up to 256). */
+/* Collectives over values whose results are known without a second collective: small whole numbers, whose sums are
+ * exact in every type for up to 85 ranks (bf16 holds whole numbers up to 256). */
 #ifndef CRUN_WORKER_COMM_KNOWN_H
 #define CRUN_WORKER_COMM_KNOWN_H
 
@@ -38,7 +38,8 @@ void known_fill(const struct known *k, void *in); /* (known_in) */
 /* How many of the known_out elements are not what they must be. */
 size_t known_wrong(const struct known *k, const void *out);
 
-/* Bytes over a link for each byte of the whole, so that times of worlds of different sizes compare: nccl-tests' busbw / algbw. */
+/* Bytes over a link for each byte of the whole, so that times of worlds of different sizes compare: nccl-tests' busbw /
+ * algbw. */
 double known_bus_factor(enum known_call c, int world);
 
 #endif

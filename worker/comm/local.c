@@ -1,11 +1,13 @@
-/* Collectives inside one process: a world of one, and ranks as threads (tests, and the plainest model of what a backend does).
+/* Collectives inside one process: a world of one, and ranks as threads (tests, and the plainest model of what a backend
+ * does).
  *
  * A collective of threads has three steps, the same for all:
  *   1. arrive: every rank leaves its pointers in the channel's slots and waits until all have;
- *   2. work: rank r does slice r of the work for everybody, straight in the callers' buffers (nobody else touches that slice);
+ *   2. work: rank r does slice r of the work for everybody, straight in the callers' buffers (nobody else touches that
+ *      slice);
  *   3. leave: wait until all are done, because the buffers are the callers'.
- * Only step 1 can fail: a rank that has arrived waits until the last one comes, the deadline passes, somebody aborts or closes.
- * After step 1 every rank is known to be running, and step 3 ends by itself. Sums are taken in rank order. */
+ * Only step 1 can fail: a rank that has arrived waits until the last one comes, the deadline passes, somebody aborts or
+ * closes. After step 1 every rank is known to be running, and step 3 ends by itself. Sums are taken in rank order. */
 #include "worker/comm/comm.h"
 
 #include <errno.h>

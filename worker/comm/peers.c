@@ -117,8 +117,8 @@ void peers_free(char **records, int world)
     free(records);
 }
 
-/* The local address from which packets to `to` leave: connecting a datagram socket asks the routing table and sends nothing.
- * -errno if there is no route. */
+/* The local address from which packets to `to` leave: connecting a datagram socket asks the routing table and sends
+ * nothing. -errno if there is no route. */
 static int route_to(const char *to, char ret[PEERS_ADDRESS_LEN])
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM};

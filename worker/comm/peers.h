@@ -1,4 +1,5 @@
-/* How ranks of one communicator find each other through the store: everybody leaves a record, everybody reads all of them. */
+/* How ranks of one communicator find each other through the store: everybody leaves a record, everybody reads all of
+ * them. */
 #ifndef CRUN_WORKER_COMM_PEERS_H
 #define CRUN_WORKER_COMM_PEERS_H
 
@@ -13,14 +14,15 @@ extern "C" {
 
 #define PEERS_ADDRESS_LEN 64 /* numeric address and its NUL */
 
-/* Publish `mine` (a string) as this rank's record `what` and get those of all ranks: ret[world], each at most max bytes, allocated;
- * free with peers_free(). deadline: of clock_ms(). -ETIMEDOUT names the ranks that left none. */
+/* Publish `mine` (a string) as this rank's record `what` and get those of all ranks: ret[world], each at most max
+ * bytes, allocated; free with peers_free(). deadline: of clock_ms(). -ETIMEDOUT names the ranks that left none. */
 int peers_exchange(const struct comm_options *o, const char *what, const char *mine, size_t max, int64_t deadline,
                    char ***ret, struct err *e);
 void peers_free(char **records, int world);
 
-/* Agree on how this rank is reached: bind_addr if given; loopback if all ranks run on this host (same boot, same network name-space);
- * else the address from which the first rank of another host is reached. -ERR_MISMATCH if ranks disagree on the size of the world. */
+/* Agree on how this rank is reached: bind_addr if given; loopback if all ranks run on this host (same boot, same
+ * network name-space); else the address from which the first rank of another host is reached. -ERR_MISMATCH if ranks
+ * disagree on the size of the world. */
 int peers_address(const struct comm_options *o, int64_t deadline, char ret[PEERS_ADDRESS_LEN], struct err *e);
 
 /* An address by which other hosts may reach this one: that of the default route, loopback if there is none. */

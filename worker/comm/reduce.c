@@ -1,4 +1,5 @@
-/* Plain loops that the compiler vectorises (this file is built with -O3): reductions are bound by memory, not by arithmetic. */
+/* Plain loops that the compiler vectorises (this file is built with -O3): reductions are bound by memory, not by
+ * arithmetic. */
 #include "worker/comm/reduce.h"
 
 #include <errno.h>

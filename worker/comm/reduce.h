@@ -16,8 +16,8 @@ typedef void reduce_fn(void *acc, const void *in, size_t n);
 /* NULL for a type that is not reduced. */
 reduce_fn *reduce_find(enum dtype t, enum comm_op op);
 
-/* out[i] = parts[0][i] op parts[1][i] op ... in this order; sums of halves stay in fp32 until the end. out may be one of the parts.
- * t is a type that reduce_find() knows; count >= 1. */
+/* out[i] = parts[0][i] op parts[1][i] op ... in this order; sums of halves stay in fp32 until the end. out may be one
+ * of the parts. t is a type that reduce_find() knows; count >= 1. */
 void reduce_many(void *out, const void *const *parts, int count, size_t n, enum dtype t, enum comm_op op);
 
 /* 0, or -EINVAL naming the type. */

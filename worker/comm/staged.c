@@ -1,7 +1,7 @@
 /* Device memory through page-locked memory and a host communicator, piece by piece:
  *   device --copy_out--> stage --host collective--> stage --copy_in--> device
- * on the stream of the caller, who waits. Each channel has a stage of its own, because channels are used from different threads. All ranks cut
- * alike, so pieces meet. */
+ * on the stream of the caller, who waits. Each channel has a stage of its own, because channels are used from different
+ * threads. All ranks cut alike, so pieces meet. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,9 @@
 /* What a rank trained on, batch by batch, so that splits and orders can be checked from outside: JSON lines
  * {"rank": 0, "world": 2, "epoch": 0, "step": 3, "sha256": "...", "bad": 0, "ids": [...]}.
  *
- * The hash is SHA-256 (OpenSSL's) over the rank's samples: pixels (count, H, W, C) u8, labels (count) i32, weights (count) f32, the
- * last two in the machine's byte order. Ranks may share one file: each line is one write at its end. */
+ * The hash is SHA-256 (OpenSSL's) over the rank's samples: pixels (count, H, W, C) u8, labels (count) i32, weights
+ * (count) f32, the last two in the machine's byte order. Ranks may share one file: each line is one write at its
+ * end. */
 #ifndef CRUN_WORKER_DATA_BATCH_LOG_H
 #define CRUN_WORKER_DATA_BATCH_LOG_H
 

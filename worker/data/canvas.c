@@ -1,5 +1,6 @@
-/* Coverage by sub-scanlines: each pixel row is cut into SUBROWS lines; along a line the coverage of a pixel is exact (lengths of the inside
- * spans), so edges are smooth at any angle. Only + - * / on doubles: the same picture on every machine. */
+/* Coverage by sub-scanlines: each pixel row is cut into SUBROWS lines; along a line the coverage of a pixel is exact
+ * (lengths of the inside spans), so edges are smooth at any angle. Only + - * / on doubles: the same picture on every
+ * machine. */
 #include "worker/data/canvas.h"
 
 #include <assert.h>

@@ -1,4 +1,5 @@
-/* A small software canvas: polygons (even-odd, antialiased), gradients and noise on a float RGB picture. For drawn data sets. */
+/* A small software canvas: polygons (even-odd, antialiased), gradients and noise on a float RGB picture. For drawn data
+ * sets. */
 #ifndef CRUN_WORKER_DATA_CANVAS_H
 #define CRUN_WORKER_DATA_CANVAS_H
 

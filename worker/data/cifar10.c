@@ -1,5 +1,6 @@
-/* CIFAR-10's binary version: data_batch_1.bin .. 5 and test_batch.bin, records of one label byte and 32 x 32 pixels in three planes, red
- * first (https://www.cs.toronto.edu/~kriz/cifar.html); also in the sub-folder cifar-10-batches-bin that its archive unpacks to. */
+/* CIFAR-10's binary version: data_batch_1.bin .. 5 and test_batch.bin, records of one label byte and 32 x 32 pixels in
+ * three planes, red first (https://www.cs.toronto.edu/~kriz/cifar.html); also in the sub-folder cifar-10-batches-bin
+ * that its archive unpacks to. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

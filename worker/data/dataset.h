@@ -1,5 +1,5 @@
-/* A data set is a numbered list of samples with labels, behind a vtable: a tree of pictures, a data base of records, MNIST's and CIFAR-10's
- * own files, or pictures made up. */
+/* A data set is a numbered list of samples with labels, behind a vtable: a tree of pictures, a data base of records,
+ * MNIST's and CIFAR-10's own files, or pictures made up. */
 #ifndef CRUN_WORKER_DATASET_H
 #define CRUN_WORKER_DATASET_H
 
@@ -13,8 +13,8 @@ struct dataset;
 
 struct dataset_ops {
     const char *name;
-    /* Sample i (0..n-1) as bytes for image_decode(): appends them to *data, sets *label. Any thread. ERR_DATA: this sample is
-     * damaged, gone, or may not be read; other errors are the disk's, and the next try may succeed. */
+    /* Sample i (0..n-1) as bytes for image_decode(): appends them to *data, sets *label. Any thread. ERR_DATA: this
+     * sample is damaged, gone, or may not be read; other errors are the disk's, and the next try may succeed. */
     int (*read)(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e);
     const char *(*sample_name)(struct dataset *d, size_t i); /* for messages; valid until close */
     void (*close)(struct dataset *d);
@@ -53,14 +53,17 @@ struct dataset_options {
     int null_size;            /* null: pixels a side */
 };
 
-/* Opens what path holds. "null" as a path is DATASET_NULL. ERR_DATA: one sentence. -ENOTSUP: this build has no reader for it. */
+/* Opens what path holds. "null" as a path is DATASET_NULL. ERR_DATA: one sentence. -ENOTSUP: this build has no reader
+ * for it. */
 int dataset_open(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
 void dataset_close(struct dataset *d); /* NULL allowed */
 
-/* DIR/<class>/<anything>.{jpg,jpeg,png,ppm,pgm}, in any case: classes are the sub-folders in byte order, files in byte order within a class; nested
- * folders are walked, hidden entries (.name) passed over; a link of such a name that leads nowhere is a sample whose read fails with ERR_DATA. class_names/classes: the training set's classes, sorted, copied; NULL: take the
- * folder's own. A class here that is not among them is refused (ERR_DATA names it).
- * ERR_DATA: missing folder ("... does not exist"), no classes, a set without any image, and with class_names NULL a class without one. */
+/* DIR/<class>/<anything>.{jpg,jpeg,png,ppm,pgm}, in any case: classes are the sub-folders in byte order, files in byte
+ * order within a class; nested folders are walked, hidden entries (.name) passed over; a link of such a name that leads
+ * nowhere is a sample whose read fails with ERR_DATA. class_names/classes: the training set's classes, sorted, copied;
+ * NULL: take the folder's own. A class here that is not among them is refused (ERR_DATA names it).
+ * ERR_DATA: missing folder ("... does not exist"), no classes, a set without any image, and with class_names NULL a
+ * class without one. */
 int dataset_open_folder(struct dataset **ret, const char *dir, char *const *class_names, int classes, struct err *e);
 
 #endif

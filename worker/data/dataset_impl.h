@@ -20,7 +20,8 @@ bool dataset_is_cifar10(const char *path);
 int dataset_set_classes(struct dataset *d, char *const *names, int n, struct err *e);
 void dataset_free_classes(struct dataset *d);
 
-/* The classes of a data base: those of the training set, of its classes.txt, or --num-labels numbers. ERR_DATA: nothing tells. */
+/* The classes of a data base: those of the training set, of its classes.txt, or --num-labels numbers. ERR_DATA: nothing
+ * tells. */
 int dataset_find_classes(struct dataset *d, const char *path, const struct dataset_options *o, struct err *e);
 
 /* ERR_DATA unless label is one of the classes. */

@@ -1,7 +1,8 @@
 /* Data set of a folder tree, DIR/<class>/.../<image>, as torchvision's ImageFolder reads it.
  *
- * The names of all files are listed once, at open; the files are read when asked for. Differences from torchvision: hidden files and folders are
- * passed over, and of its extensions those are taken that image_decode() can read (.jpg, .jpeg, .ppm, .pgm and, with libpng, .png, in any case). */
+ * The names of all files are listed once, at open; the files are read when asked for. Differences from torchvision:
+ * hidden files and folders are passed over, and of its extensions those are taken that image_decode() can read (.jpg,
+ * .jpeg, .ppm, .pgm and, with libpng, .png, in any case). */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

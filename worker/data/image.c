@@ -1,4 +1,5 @@
-/* What the decoders share: the type by content, the bound on pixels, luma; and the transforms built on the resampler. */
+/* What the decoders share: the type by content, the bound on pixels, luma; and the transforms built on the
+ * resampler. */
 #include "worker/data/image.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* Decode, crop, resize, flip: from file bytes to a (H, W, C) u8 slot of a batch. Pure functions of their arguments; any thread. */
+/* Decode, crop, resize, flip: from file bytes to a (H, W, C) u8 slot of a batch. Pure functions of their arguments; any
+ * thread. */
 #ifndef CRUN_WORKER_IMAGE_H
 #define CRUN_WORKER_IMAGE_H
 
@@ -16,15 +17,15 @@ void image_free(struct image *im);
 
 #define IMAGE_MAX_PIXELS (178956970u) /* Pillow's bomb limit, 2 * 89478485 */
 
-/* JPEG (baseline, progressive, grey, CMYK/YCCK), PNG, PPM and PGM (binary, 8 bits), told apart by content, never by name. channels: 3 (grey is replicated, CMYK
- * converted, alpha dropped as Pillow's convert("RGB") does) or 1 (ITU-R 601 luma). EXIF orientation is ignored, as torchvision's
- * ImageFolder does. ERR_DATA: not an image, truncated, corrupt, more than IMAGE_MAX_PIXELS (refused from the header, before
- * memory is taken). */
+/* JPEG (baseline, progressive, grey, CMYK/YCCK), PNG, PPM and PGM (binary, 8 bits), told apart by content, never by
+ * name. channels: 3 (grey is replicated, CMYK converted, alpha dropped as Pillow's convert("RGB") does) or 1 (ITU-R 601
+ * luma). EXIF orientation is ignored, as torchvision's ImageFolder does. ERR_DATA: not an image, truncated, corrupt,
+ * more than IMAGE_MAX_PIXELS (refused from the header, before memory is taken). */
 int image_decode(const void *data, size_t n, int channels, struct image *ret, struct err *e);
 
 /* Resample box (x0, y0, x1, y1 in source pixels, fractions allowed) to (h, w), bilinear with antialiasing as Pillow's
- * Image.resize(BILINEAR, box) does: support scales with the reduction, two passes with u8 in between. flip: mirrored left-right.
- * dst: (h, w, c). */
+ * Image.resize(BILINEAR, box) does: support scales with the reduction, two passes with u8 in between. flip: mirrored
+ * left-right. dst: (h, w, c). */
 int image_resize(const struct image *src, double x0, double y0, double x1, double y1, int w, int h, bool flip,
                  uint8_t *dst, struct err *e);
 

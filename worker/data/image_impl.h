@@ -20,7 +20,8 @@ struct region {
     int x, y; /* of its first pixel in the picture */
 };
 
-/* As image_decode(), but no more need be done than what is wanted. The wanted pixels, and which files are refused, are the same. */
+/* As image_decode(), but no more need be done than what is wanted. The wanted pixels, and which files are refused, are
+ * the same. */
 int image_decode_part(const void *data, size_t n, int channels, const struct want *want, struct region *ret,
                       struct err *e);
 

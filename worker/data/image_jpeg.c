@@ -1,4 +1,5 @@
-/* JPEG through libjpeg(-turbo): grey, YCbCr and RGB by the library, CMYK and YCCK (Adobe's inverted values) by us as Pillow does it. */
+/* JPEG through libjpeg(-turbo): grey, YCbCr and RGB by the library, CMYK and YCCK (Adobe's inverted values) by us as
+ * Pillow does it. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -65,12 +66,12 @@ static void read_row(struct reader *rd, uint8_t *dst)
         image_luma(rd->row, dst, (size_t)rd->part.im.w);
 }
 
-/* The pixels of a part are those of the whole picture if what they are interpolated from is there: up to two pixels (of a chroma
- * sample each side) beyond it. */
+/* The pixels of a part are those of the whole picture if what they are interpolated from is there: up to two pixels (of
+ * a chroma sample each side) beyond it. */
 #define MARGIN 2
 
-/* Rows and columns that are worth decoding. Progressive files and files in several scans are decoded as a whole: they give no row
- * before the last scan, and nothing would be saved. */
+/* Rows and columns that are worth decoding. Progressive files and files in several scans are decoded as a whole: they
+ * give no row before the last scan, and nothing would be saved. */
 static int choose_part(struct reader *rd, struct rect *ret)
 {
     struct jpeg_decompress_struct *ci = &rd->cinfo;
@@ -109,7 +110,8 @@ static int begin_part(struct reader *rd, struct rect *r)
     return rd->row ? 0 : err_set(rd->e, -ENOMEM, "no memory for a row of %d pixels", r->w);
 }
 
-/* What is damaged below the part is damage, too: all rows are read through, and the last one decoded, else libjpeg would stop here. */
+/* What is damaged below the part is damage, too: all rows are read through, and the last one decoded, else libjpeg
+ * would stop here. */
 static int check_rest(struct reader *rd)
 {
     struct jpeg_decompress_struct *ci = &rd->cinfo;

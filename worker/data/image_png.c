@@ -1,4 +1,5 @@
-/* PNG through libpng's row interface: 8 bits, palettes and low depths expanded, alpha dropped, gamma left alone (as Pillow's convert). */
+/* PNG through libpng's row interface: 8 bits, palettes and low depths expanded, alpha dropped, gamma left alone (as
+ * Pillow's convert). */
 #include <errno.h>
 #include <png.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* PGM (P5) and PPM (P6) of 8 bits: the simplest picture file there is, and how raw pixels of records reach image_decode(). */
+/* PGM (P5) and PPM (P6) of 8 bits: the simplest picture file there is, and how raw pixels of records reach
+ * image_decode(). */
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* libjpeg reports through callbacks that may not return; this turns them into a text of ours and a longjmp, and prints nothing. */
+/* libjpeg reports through callbacks that may not return; this turns them into a text of ours and a longjmp, and prints
+ * nothing. */
 #ifndef CRUN_WORKER_DATA_JPEG_ERRORS_H
 #define CRUN_WORKER_DATA_JPEG_ERRORS_H
 
@@ -14,8 +15,9 @@ struct jpeg_errors {
     char text[JMSG_LENGTH_MAX]; /* what was wrong */
 };
 
-/* Returns what goes into cinfo->err. Warnings that part of the picture is missing or wrong are errors here: half a picture is no
- * sample. Harmless ones (stray bytes between markers, odd version numbers) are passed over, as Pillow does. */
+/* Returns what goes into cinfo->err. Warnings that part of the picture is missing or wrong are errors here: half a
+ * picture is no sample. Harmless ones (stray bytes between markers, odd version numbers) are passed over, as Pillow
+ * does. */
 struct jpeg_error_mgr *jpeg_errors_init(struct jpeg_errors *je);
 
 /* Give up from within a callback. */

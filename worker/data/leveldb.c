@@ -1,5 +1,5 @@
-/* Records in a LevelDB, read through a view of its files (leveldb_view.h) by any number of threads. The keys are listed once at open, which reads
- * the whole data base through (a LevelDB keeps keys and values in the same blocks). */
+/* Records in a LevelDB, read through a view of its files (leveldb_view.h) by any number of threads. The keys are listed
+ * once at open, which reads the whole data base through (a LevelDB keeps keys and values in the same blocks). */
 #include <leveldb/c.h>
 
 #include <errno.h>

@@ -1,5 +1,6 @@
-/* Records in an LMDB environment, read only. The keys are listed once at open, in the order of the data base; values are read when asked for,
- * each in a read transaction of its own from a small pool (a reader slot belongs to a transaction, not to a thread: MDB_NOTLS). */
+/* Records in an LMDB environment, read only. The keys are listed once at open, in the order of the data base; values
+ * are read when asked for, each in a read transaction of its own from a small pool (a reader slot belongs to a
+ * transaction, not to a thread: MDB_NOTLS). */
 #include <errno.h>
 #include <lmdb.h>
 #include <pthread.h>

@@ -1,12 +1,15 @@
 /* Threads that fill a ring of batches.
  *
- * Batches are numbered; batch q lives in slot q % slots. Its life: FREE -> (begin_batch: ids, labels' places and weights are laid out)
- * FILLING -> (the last sample is in) READY -> (loader_next) TAKEN -> (loader_done) FREE. The unit of work is one sample, handed out in order under the lock and
- * decoded outside of it, so one slow picture delays nobody but its batch. What a sample becomes depends on (seed, pass, id) alone.
+ * Batches are numbered; batch q lives in slot q % slots. Its life: FREE -> (begin_batch: ids, labels' places and
+ * weights are laid out) FILLING -> (the last sample is in) READY -> (loader_next) TAKEN -> (loader_done) FREE. The unit
+ * of work is one sample, handed out in order under the lock and decoded outside of it, so one slow picture delays
+ * nobody but its batch. What a sample becomes depends on (seed, pass, id) alone.
  *
  * What goes wrong:
- *   - a sample is gone or cannot be decoded: zero pixels, weight 0, counted, logged once;  with strict it is the batch's error;
- *   - the disk fails, or memory is out: the batch's error. Of several the first in order counts, whichever thread was quicker;
+ *   - a sample is gone or cannot be decoded: zero pixels, weight 0, counted, logged once; with strict it is the batch's
+ *     error;
+ *   - the disk fails, or memory is out: the batch's error. Of several the first in order counts, whichever thread was
+ *     quicker;
  *   - seek or destroy in the middle: threads finish the sample in hand, nothing new is handed out meanwhile. */
 #include "worker/data/loader.h"
 
@@ -66,7 +69,8 @@ struct loader {
     pthread_t *threads;
 };
 
-/* --- one sample, without the lock ---------------------------------------------------------------------------------- */
+/* --- one sample, without the lock
+ * ---------------------------------------------------------------------------------- */
 
 struct job {
     struct slot *slot;
@@ -85,7 +89,8 @@ static int load(const struct loader *l, const struct job *j, struct buf *file, s
     return 0;
 }
 
-/* --- handing out ---------------------------------------------------------------------------------------------------- */
+/* --- handing out
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void set_ready(struct loader *l, struct slot *s)
 {
@@ -210,7 +215,8 @@ static void *loader_thread(void *arg)
     return NULL;
 }
 
-/* --- life ----------------------------------------------------------------------------------------------------------- */
+/* --- life
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static int check_options(struct loader_options *o, struct err *e)
 {
@@ -329,7 +335,8 @@ void loader_destroy(struct loader *l)
     free(l);
 }
 
-/* --- the caller's side ------------------------------------------------------------------------------------------------ */
+/* --- the caller's side
+ * ------------------------------------------------------------------------------------------------ */
 
 static int timed_wait(struct loader *l, int64_t deadline_ms)
 {

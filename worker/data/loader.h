@@ -1,7 +1,8 @@
 /* Loader threads that keep a ring of ready batches ahead of training.
  *
- * Results depend on the sampler, epoch and step only, never on the number of threads or on timing. A sample that cannot be decoded
- * gets weight 0 and zero pixels, is counted, and is logged once by name; with strict it fails loader_next(). */
+ * Results depend on the sampler, epoch and step only, never on the number of threads or on timing. A sample that cannot
+ * be decoded gets weight 0 and zero pixels, is counted, and is logged once by name; with strict it fails
+ * loader_next(). */
 #ifndef CRUN_WORKER_LOADER_H
 #define CRUN_WORKER_LOADER_H
 
@@ -19,8 +20,8 @@ struct loader;
 
 struct loader_options {
     struct sampler sampler; /* n is the set's */
-    size_t
-        rows; /* of a batch in memory, at least this rank's largest share; what is not filled has weight 0. 0: the share */
+    /* of a batch in memory, at least this rank's largest share; what is not filled has weight 0. 0: the share */
+    size_t rows;
     struct input_options input;
     int threads;  /* >= 1 */
     int prefetch; /* ready batches ahead; 0: 4 */
@@ -41,13 +42,14 @@ struct loader_batch {
 int loader_create(struct loader **ret, struct dataset *d, const struct loader_options *o, struct err *e);
 void loader_destroy(struct loader *l); /* wakes a blocked loader_next(), joins the threads; NULL allowed */
 
-/* (Re)start at a step of an epoch; the last batch is that of the last step of epoch end_epoch - 1. What was prefetched is dropped;
- * hand borrowed batches back first. */
+/* (Re)start at a step of an epoch; the last batch is that of the last step of epoch end_epoch - 1. What was prefetched
+ * is dropped; hand borrowed batches back first. */
 int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch, struct err *e);
 
-/* The next batch, in order; rolls over to the next epoch by itself. Blocks until it is ready. -ENODATA at the end; -ETIMEDOUT;
- * ERR_DATA (strict) names the file, any other code is that of a file that cannot be read at all (with or without strict); -ECANCELED
- * while loader_destroy() runs. After an error the same call fails again until a seek. *ret is borrowed until loader_done(). */
+/* The next batch, in order; rolls over to the next epoch by itself. Blocks until it is ready. -ENODATA at the end;
+ * -ETIMEDOUT; ERR_DATA (strict) names the file, any other code is that of a file that cannot be read at all (with or
+ * without strict); -ECANCELED while loader_destroy() runs. After an error the same call fails again until a seek. *ret
+ * is borrowed until loader_done(). */
 int loader_next(struct loader *l, struct loader_batch *ret, struct err *e);
 void loader_done(struct loader *l, const struct loader_batch *b);
 

@@ -39,7 +39,8 @@ struct maker {
     int lock_fd;         /* of it, while this process lives; -1: none */
 };
 
-/* --- one record ----------------------------------------------------------------------------------------------------- */
+/* --- one record
+ * ----------------------------------------------------------------------------------------------------- */
 
 static bool is_pixels(const struct buf *file)
 {
@@ -79,7 +80,8 @@ static int record_of_image(struct maker *m, struct image *im, int label, struct 
     return record_write_encoded(o->format, m->jpeg.data, m->jpeg.len, label, &m->record, e);
 }
 
-/* A file's bytes go in as they are where nothing asks for its pixels; it is decoded all the same, so that no damaged one gets in. */
+/* A file's bytes go in as they are where nothing asks for its pixels; it is decoded all the same, so that no damaged
+ * one gets in. */
 static int make_record(struct maker *m, size_t i, struct err *e)
 {
     const struct make_db_options *o = m->o;
@@ -156,7 +158,8 @@ static int put_all(struct maker *m, const uint32_t *order, struct err *e)
     return m->r.written > 0 ? 0 : err_set(e, ERR_DATA, "'%s' holds no picture that can be read", m->o->src);
 }
 
-/* --- the folder ----------------------------------------------------------------------------------------------------- */
+/* --- the folder
+ * ----------------------------------------------------------------------------------------------------- */
 
 static void remove_flat(const char *dir)
 {
@@ -204,7 +207,8 @@ static int choose_order(const struct maker *m, uint32_t **ret, struct err *e)
     return 0;
 }
 
-/* Is it one of dst's, whose process is gone? Then nobody holds its lock (on another machine), and the number in its name is nobody's. */
+/* Is it one of dst's, whose process is gone? Then nobody holds its lock (on another machine), and the number in its
+ * name is nobody's. */
 static bool is_left_over(const char *path, const char *number)
 {
     char *end;

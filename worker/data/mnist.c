@@ -1,5 +1,5 @@
-/* MNIST's IDX files, as they are or as gzip: magic 0x0803 (pictures) or 0x0801 (labels), then big-endian sizes, then bytes
- * (http://yann.lecun.com/exdb/mnist). Fashion-MNIST and the like have the same form. */
+/* MNIST's IDX files, as they are or as gzip: magic 0x0803 (pictures) or 0x0801 (labels), then big-endian sizes, then
+ * bytes (http://yann.lecun.com/exdb/mnist). Fashion-MNIST and the like have the same form. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

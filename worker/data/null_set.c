@@ -1,4 +1,5 @@
-/* Pictures made up on the spot, to measure everything but reading: noise that depends on the sample alone, label = sample mod classes. */
+/* Pictures made up on the spot, to measure everything but reading: noise that depends on the sample alone, label =
+ * sample mod classes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

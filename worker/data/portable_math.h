@@ -1,5 +1,5 @@
-/* exp, log, sin, cos from + - * / alone: the same bits on every machine, which libm does not promise.
- * Accurate to some 1e-14 in the ranges stated; for augmentation and drawing, not for training. Compile with -ffp-contract=off. */
+/* exp, log, sin, cos from + - * / alone: the same bits on every machine, which libm does not promise. Accurate to some
+ * 1e-14 in the ranges stated; for augmentation and drawing, not for training. Compile with -ffp-contract=off. */
 #ifndef CRUN_WORKER_DATA_PORTABLE_MATH_H
 #define CRUN_WORKER_DATA_PORTABLE_MATH_H
 

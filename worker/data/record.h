@@ -1,8 +1,8 @@
 /* Records of picture data bases: Caffe's Datum and Caffe2's TensorProtos (record.proto), told apart by content.
  *
- * Datum: channels, height, width and data, planes one after the other (blue first where there are three, as OpenCV has them), or the bytes of a picture file
- * where `encoded`; label. TensorProtos: two tensors, the picture (a string: the bytes of a picture file; bytes: height x width x
- * channels, blue first) and the label (one int32). */
+ * Datum: channels, height, width and data, planes one after the other (blue first where there are three, as OpenCV has
+ * them), or the bytes of a picture file where `encoded`; label. TensorProtos: two tensors, the picture (a string: the
+ * bytes of a picture file; bytes: height x width x channels, blue first) and the label (one int32). */
 #ifndef CRUN_WORKER_DATA_RECORD_H
 #define CRUN_WORKER_DATA_RECORD_H
 
@@ -15,8 +15,8 @@ struct image;
 
 enum record_format { RECORD_DATUM, RECORD_TENSORPROTOS };
 
-/* Append the picture to *data as image_decode() reads it (raw pixels as PPM or PGM) and set *label (>= 0). ERR_DATA: neither
- * kind of record, sizes that do not fit, no label. */
+/* Append the picture to *data as image_decode() reads it (raw pixels as PPM or PGM) and set *label (>= 0). ERR_DATA:
+ * neither kind of record, sizes that do not fit, no label. */
 int record_read(const void *p, size_t n, struct buf *data, int *label, struct err *e);
 
 /* Append a record that holds the bytes of a picture file. */

@@ -9,7 +9,8 @@
 
 #define LONGEST (1 << 24) /* pixels a side: 255 times as much is a sum of area_row() */
 
-/* --- filters ---------------------------------------------------------------------------------------------------------- */
+/* --- filters
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static double triangle(double x)
 {
@@ -38,7 +39,8 @@ static void fill_bilinear(struct axis *a, int i, double centre, double reduction
     a->count[i] = end - first;
 }
 
-/* Source pixel k covers [k * out, (k + 1) * out), output pixel i [i * size, (i + 1) * size): a weight is what they share. */
+/* Source pixel k covers [k * out, (k + 1) * out), output pixel i [i * size, (i + 1) * size): a weight is what they
+ * share. */
 static void fill_area(struct axis *a, int i, int64_t o, int64_t size, int64_t out)
 {
     const int64_t lo = o * size, hi = lo + size, first = lo / out, end = (hi + out - 1) / out;
@@ -150,7 +152,8 @@ struct rect resampler_needs(const struct resampler *s)
                          .h = span(&s->down)};
 }
 
-/* --- bilinear ---------------------------------------------------------------------------------------------------------- */
+/* --- bilinear
+ * ---------------------------------------------------------------------------------------------------------- */
 
 void resample_pixel_rgb(const struct axis *a, int i, const uint8_t *src, uint8_t *out)
 {
@@ -241,7 +244,8 @@ static void bilinear(const struct resampler *s, const struct region *part, const
     s->kernels->columns(&s->down, rows, bytes, dst);
 }
 
-/* --- area -------------------------------------------------------------------------------------------------------------- */
+/* --- area
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static void area_row(const struct axis *a, const uint8_t *px, int c, uint32_t *out)
 {

@@ -1,8 +1,9 @@
 /* Scaling of u8 pictures in two passes, along rows, then along columns; only what is needed is computed.
  *
- * Bilinear with antialiasing is to the bit what Pillow's Image.resize(BILINEAR) defines: a triangle filter whose support grows with the
- * reduction, weights in 22-bit fixed point, rounded to u8 between the passes. Area is what OpenCV's INTER_AREA defines: the mean of the
- * source over the output pixel's square, exact here and rounded once (half up). */
+ * Bilinear with antialiasing is to the bit what Pillow's Image.resize(BILINEAR) defines: a triangle filter whose
+ * support grows with the reduction, weights in 22-bit fixed point, rounded to u8 between the passes. Area is what
+ * OpenCV's INTER_AREA defines: the mean of the source over the output pixel's square, exact here and rounded once (half
+ * up). */
 #ifndef CRUN_WORKER_DATA_RESAMPLE_H
 #define CRUN_WORKER_DATA_RESAMPLE_H
 
@@ -16,8 +17,9 @@ struct err;
 
 enum filter { FILTER_BILINEAR, FILTER_AREA };
 
-/* The box (x0, y0, x1, y1) of the source is resampled to (h, w); of that the window is wanted, mirrored left-right if flip. The source is
- * a rectangle cut out of a picture: nothing outside it is seen. FILTER_AREA: the box is the source. */
+/* The box (x0, y0, x1, y1) of the source is resampled to (h, w); of that the window is wanted, mirrored left-right if
+ * flip. The source is a rectangle cut out of a picture: nothing outside it is seen. FILTER_AREA: the box is the
+ * source. */
 struct resample {
     enum filter filter;
     struct rect source;
@@ -30,8 +32,9 @@ struct resample {
 /* The crop cut out first, then scaled to (h, w), so that nothing outside it is seen: torchvision's resized_crop. */
 struct resample resample_crop(const struct crop *c, int w, int h);
 
-/* The short side scaled to `resize`, the long one in proportion and truncated (torchvision's Resize); size x size of that is wanted, for the caller to place:
- * the window lies at (0, 0). -EINVAL if resize < size; ERR_DATA: too long a picture. */
+/* The short side scaled to `resize`, the long one in proportion and truncated (torchvision's Resize); size x size of
+ * that is wanted, for the caller to place: the window lies at (0, 0). -EINVAL if resize < size; ERR_DATA: too long a
+ * picture. */
 int resample_short_side(struct resample *ret, enum filter filter, int w, int h, int resize, int size, struct err *e);
 
 /* The window in the middle, as torchvision's CenterCrop places it. */
@@ -64,8 +67,8 @@ int resampler_run(const struct resampler *s, const struct region *part, uint8_t 
 
 /* The inner loops of the bilinear filter; all give the same bits. */
 struct resample_kernels {
-    /* n rows of 3 channels, `stride` bytes apart, to a->n pixels each, from right to left if flip. src: source pixel a->origin; nothing
-     * at or behind `end` is read. */
+    /* n rows of 3 channels, `stride` bytes apart, to a->n pixels each, from right to left if flip. src: source pixel
+     * a->origin; nothing at or behind `end` is read. */
     void (*rows_rgb)(const struct axis *a, const uint8_t *src, size_t stride, int n, const uint8_t *end, uint8_t *dst,
                      bool flip);
     /* rows: source rows a->origin onwards, `bytes` each. dst: (a->n, bytes). */

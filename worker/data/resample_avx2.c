@@ -1,5 +1,5 @@
-/* The bilinear filter in AVX2: sums of products of two taps at a time (VPMADDWD), with 22-bit weights as 15 low bits and the rest. All
- * sums are exact modulo 2^32, so the bits are those of resample.c. Compiled with -mavx2. */
+/* The bilinear filter in AVX2: sums of products of two taps at a time (VPMADDWD), with 22-bit weights as 15 low bits
+ * and the rest. All sums are exact modulo 2^32, so the bits are those of resample.c. Compiled with -mavx2. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -20,7 +20,8 @@ static inline __m256i joined(__m256i low, __m256i high)
     return _mm256_add_epi32(low, _mm256_slli_epi32(high, 15));
 }
 
-/* Four taps of an output pixel from 16 bytes at p: the halves of a register hold taps 0, 1 and 2, 3, each as the pairs r r, g g, b b. */
+/* Four taps of an output pixel from 16 bytes at p: the halves of a register hold taps 0, 1 and 2, 3, each as the pairs
+ * r r, g g, b b. */
 static inline __m256i pairs_of_taps(const uint8_t *p)
 {
     const __m256i order = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 6, -1, 9, -1, 7,

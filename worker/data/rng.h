@@ -1,7 +1,8 @@
-/* Random numbers as a function of where they are used: Philox (Random123) keyed by the seed and a purpose, counted by two numbers.
+/* Random numbers as a function of where they are used: Philox (Random123) keyed by the seed and a purpose, counted by
+ * two numbers.
  *
- * A stream is (seed, purpose, a, b): say, the crops of sample b in epoch a. Streams are independent, cost nothing to begin, and are the
- * same on every machine; nothing here calls libm. */
+ * A stream is (seed, purpose, a, b): say, the crops of sample b in epoch a. Streams are independent, cost nothing to
+ * begin, and are the same on every machine; nothing here calls libm. */
 #ifndef CRUN_WORKER_DATA_RNG_H
 #define CRUN_WORKER_DATA_RNG_H
 
@@ -44,7 +45,8 @@ static inline uint64_t rng_u64(struct rng *r)
     return r->out.v[r->used++];
 }
 
-/* Uniform in 0..n-1, n >= 1, without bias: the high word of a product, and another draw in the few cases that would favour some. */
+/* Uniform in 0..n-1, n >= 1, without bias: the high word of a product, and another draw in the few cases that would
+ * favour some. */
 static inline uint64_t rng_below(struct rng *r, uint64_t n)
 {
     __extension__ typedef unsigned __int128 u128;

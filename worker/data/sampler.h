@@ -1,14 +1,15 @@
 /* Which samples make up a step: pure functions, cheap enough to be asked for every batch.
  *
- * An endless stream of samples runs through the set pass after pass; an epoch is the next `epoch_size` of it (the set's own number: a
- * pass) and step k the epoch's positions kB .. (k+1)B - 1, the last step being short where B does not divide it. Of a step's m positions:
+ * An endless stream of samples runs through the set pass after pass; an epoch is the next `epoch_size` of it (the set's
+ * own number: a pass) and step k the epoch's positions kB .. (k+1)B - 1, the last step being short where B does not
+ * divide it. Of a step's m positions:
  *   - global: rank r of W takes the r-th W-th, [floor(rm/W), floor((r+1)m/W)): the union is the same for every W;
- *   - distributed (torch.utils.data.DistributedSampler): a pass is padded by its own head to a multiple of W (drop_last: cut down to
- *     one), and rank r takes every position p of the pass with p mod W = r. The permutation is ours, not torch's: same distribution, other
- *     numbers;
- *   - sharded (Caffe2's DBReader): shard s of S reads records s, s + S, s + 2S ... and begins again at s when the set ends; each of the
- *     shard's W/S ranks takes an equal part of its B/S of the step. An epoch is a multiple of B. Shuffled, it is once and for all:
- *     shards end a pass at different times, and must not meet. */
+ *   - distributed (torch.utils.data.DistributedSampler): a pass is padded by its own head to a multiple of W
+ *     (drop_last: cut down to one), and rank r takes every position p of the pass with p mod W = r. The permutation is
+ *     ours, not torch's: same distribution, other numbers;
+ *   - sharded (Caffe2's DBReader): shard s of S reads records s, s + S, s + 2S ... and begins again at s when the set
+ *     ends; each of the shard's W/S ranks takes an equal part of its B/S of the step. An epoch is a multiple of B.
+ *     Shuffled, it is once and for all: shards end a pass at different times, and must not meet. */
 #ifndef CRUN_WORKER_SAMPLER_H
 #define CRUN_WORKER_SAMPLER_H
 

@@ -1,7 +1,8 @@
 /* The shapes data set as files.
  *
- * Life: DIR is made, DIR/dataset.json.part is written with the options, then DIR/{train,val}/<class>/<index>.jpg, each under a temporary
- * name that is renamed when it is whole; at the end dataset.json.part becomes dataset.json. What can go wrong:
+ * Life: DIR is made, DIR/dataset.json.part is written with the options, then DIR/{train,val}/<class>/<index>.jpg, each
+ * under a temporary name that is renamed when it is whole; at the end dataset.json.part becomes dataset.json. What can
+ * go wrong:
  *   - killed half-way: the pictures there are whole, the next run with the same options draws the others;
  *   - DIR holds a set with other options, finished or not: refused, naming the first option that differs;
  *   - DIR holds something else: refused, nothing is mixed into it;
@@ -87,7 +88,8 @@ static void describe(const struct shapes_options *o, struct buf *out)
     buf_addstr(out, "\n}\n");
 }
 
-/* Does the description at `path` tell of the same options? 1 yes, 0 no such file. Only our own writing is read, so a search is enough. */
+/* Does the description at `path` tell of the same options? 1 yes, 0 no such file. Only our own writing is read, so a
+ * search is enough. */
 static int same_set(const char *path, const struct shapes_options *o, struct err *e)
 {
     char text[1024], key[64];

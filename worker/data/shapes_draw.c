@@ -1,8 +1,9 @@
 /* One picture of the shapes data set: a dark cluttered background, one brighter shape on it, noise over all.
  *
- * The ten outlines stay apart under mirroring, 3:4 stretching and the +-30 degrees they are turned by (so: a square but no diamond, a cross
- * but no X, one triangle). All have the same area before scaling, so that neither brightness nor a colour histogram tells the class, and
- * colours are drawn without regard to it. What is left is form, which is what a convolutional network is meant to find. */
+ * The ten outlines stay apart under mirroring, 3:4 stretching and the +-30 degrees they are turned by (so: a square but
+ * no diamond, a cross but no X, one triangle). All have the same area before scaling, so that neither brightness nor a
+ * colour histogram tells the class, and colours are drawn without regard to it. What is left is form, which is what a
+ * convolutional network is meant to find. */
 #include "worker/data/shapes.h"
 
 #include <assert.h>
@@ -104,7 +105,8 @@ const char *shapes_class_name(int cls)
     return forms[cls].name;
 }
 
-/* Turn, scale and place an outline. side: length of the side of a square of the same area; stretch: width over height. */
+/* Turn, scale and place an outline. side: length of the side of a square of the same area; stretch: width over
+ * height. */
 static void place(struct outline *o, double side, double stretch, double angle, double cx, double cy)
 {
     double s = side / sqrt(outline_area(o)), w = sqrt(stretch), c = pm_cos(angle), d = pm_sin(angle);

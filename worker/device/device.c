@@ -36,7 +36,8 @@ static int open_cuda(struct device **ret, const struct device_options *o, struct
     return m->device->open(ret, &own, e);
 }
 
-/* Is a GPU there that this program can use? A GPU that it cannot use is told of: nobody wants to train on the CPU beside it. */
+/* Is a GPU there that this program can use? A GPU that it cannot use is told of: nobody wants to train on the CPU
+ * beside it. */
 static bool have_cuda(void)
 {
     struct err e = {0};

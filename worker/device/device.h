@@ -1,7 +1,9 @@
-/* A device plans programs and runs them. Three of them: ref (plain C, double, the truth), cpu (oneDNN), cuda (a module).
+/* A device plans programs and runs them. Three of them: ref (plain C, double, the truth), cpu (oneDNN), cuda (a
+ * module).
  *
  * Memory of a device is reached through its ops only (host devices: plain memory). All calls from the training thread
- * unless stated. Functions with `stream` semantics do not exist here: a device has one compute order, and hooks get its stream. */
+ * unless stated. Functions with `stream` semantics do not exist here: a device has one compute order, and hooks get its
+ * stream. */
 #ifndef CRUN_WORKER_DEVICE_H
 #define CRUN_WORKER_DEVICE_H
 
@@ -33,7 +35,8 @@ struct device_options {
     } gpu;
 };
 
-/* One batch in host memory. Borrowed until run() returns (cuda: until the next run() or sync()). n = batch of the plan. */
+/* One batch in host memory. Borrowed until run() returns (cuda: until the next run() or sync()). n = batch of the
+ * plan. */
 struct batch {
     const uint8_t *images; /* (n, H, W, C) */
     const int32_t *labels; /* (n), 0..classes-1; anything where the weight is 0 */
@@ -42,23 +45,24 @@ struct batch {
 
 struct run_hooks {
     void *ctx;
-    /* Sum n elements over all ranks in place (synchronised BN, forward and backward). NULL: statistics of this rank alone.
-     * Called in the same order on every rank. stream: the device's compute stream, NULL on host devices, which it blocks. */
+    /* Sum n elements over all ranks in place (synchronised BN, forward and backward). NULL: statistics of this rank
+     * alone. Called in the same order on every rank. stream: the device's compute stream, NULL on host devices, which
+     * it blocks. */
     int (*all_sum)(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e);
-    /* Elements [first, end) of the reduce arena are final for this run. Ranges are given once each, in ascending order for gradients.
-     * NULL: nobody wants to know. Must not block. */
+    /* Elements [first, end) of the reduce arena are final for this run. Ranges are given once each, in ascending order
+     * for gradients. NULL: nobody wants to know. Must not block. */
     int (*ready)(void *ctx, size_t first, size_t end, void *stream, struct err *e);
     /* They act on the host, when they are called: the run must not be captured. */
     bool on_host;
-    /* A device that captures a run as a graph calls the two above while it captures, then captured(); each later launch of that graph does again what they
-     * had enqueued, and is told by replayed(). NULL: nobody wants to know. */
+    /* A device that captures a run as a graph calls the two above while it captures, then captured(); each later launch
+     * of that graph does again what they had enqueued, and is told by replayed(). NULL: nobody wants to know. */
     int (*captured)(void *ctx, void *stream, struct err *e);
     int (*replayed)(void *ctx, void *stream, struct err *e);
 };
 
-/* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, times as clock_ns().
- * label: what is done ("conv_bwd_data", "bn+relu"); kernel: what does it ("jit:avx512_core"), NULL: the label says all;
- * op: index in the program. */
+/* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, times
+ * as clock_ns(). label: what is done ("conv_bwd_data", "bn+relu"); kernel: what does it ("jit:avx512_core"), NULL: the
+ * label says all; op: index in the program. */
 struct run_trace {
     void *ctx;
     void (*op)(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns);
@@ -100,8 +104,8 @@ struct run_args {
     const struct run_trace *trace; /* NULL: none */
 };
 
-/* Parameter update of one slice [first, first + n) of the arenas. With g = gradient * grad_mul * clip / *count; count points at METRIC_COUNT
- * of the (reduced) reduce arena, device memory. A count of 0 leaves everything as it is. */
+/* Parameter update of one slice [first, first + n) of the arenas. With g = gradient * grad_mul * clip / *count; count
+ * points at METRIC_COUNT of the (reduced) reduce arena, device memory. A count of 0 leaves everything as it is. */
 #define UPDATE_RULES(X)                                                                                                \
     X(UPDATE_SGD, "sgd")           /* torch: g += wd * w; m = mu * m + g; w -= lr * m */                               \
     X(UPDATE_NESTEROV, "nesterov") /* torch: as above, but w -= lr * (g + mu * m) */                                   \
@@ -127,8 +131,8 @@ struct update {
     double beta2, eps; /* ADAM, ADAMW */
     int64_t step;      /* ADAM, ADAMW: updates of this state, this one included */
     void *second;      /* ADAM, ADAMW: arena of second moments */
-    const void *
-        norm; /* NULL: no clipping; else device memory, grad_norm()'s result: clip = min(1, max_norm / (norm + 1e-6)) */
+    /* NULL: no clipping; else device memory, grad_norm()'s result: clip = min(1, max_norm / (norm + 1e-6)) */
+    const void *norm;
     double max_norm;
 };
 
@@ -147,13 +151,15 @@ struct device_verdict { /* on a step: judge() */
     bool skipped, hopeless; /* nothing was changed; and nothing will be any more */
 };
 
-/* What a device offers whose work goes on while the host goes on: streams for collectives, and steps that the host does not look at before the next
- * is enqueued. Streams are native handles (cudaStream_t), as hooks get them. Training thread, but where it says otherwise. */
+/* What a device offers whose work goes on while the host goes on: streams for collectives, and steps that the host does
+ * not look at before the next is enqueued. Streams are native handles (cudaStream_t), as hooks get them. Training
+ * thread, but where it says otherwise. */
 struct device_async {
     int (*open)(struct device *d, void **ret_stream, struct err *e);
     void (*close)(struct device *d, void *stream);
     void *(*compute)(struct device *d); /* where run(), update() and their like enqueue */
-    /* What is enqueued on `after` from now on happens after what was enqueued on `before` up to now. Captured with them. */
+    /* What is enqueued on `after` from now on happens after what was enqueued on `before` up to now. Captured with
+     * them. */
     int (*order)(struct device *d, void *before, void *after, struct err *e);
     /* out = in * mul, n elements, enqueued. Halves to and from the type of arenas. */
     int (*convert)(struct device *d, void *stream, void *out, enum dtype to, const void *in, enum dtype from, size_t n,
@@ -167,9 +173,10 @@ struct device_async {
     int (*copy_out)(struct device *d, void *stream, void *host, const void *from, size_t bytes, struct err *e);
     int (*sync)(struct device *d, void *stream, struct err *e); /* the host waits */
 
-    /* Loss scaling on the device (worker/loss_scale.h is the rule). From guard() on run() multiplies its grad_scale by the scale, grad_norm() and
-     * update() divide by it, and update(), blend() and update_stats() do nothing once the last judge() found a loss or norm that is not
-     * finite; update.step counts the skipped steps, too. *s: the scale to begin with; NULL: no more of it. */
+    /* Loss scaling on the device (worker/loss_scale.h is the rule). From guard() on run() multiplies its grad_scale by
+     * the scale, grad_norm() and update() divide by it, and update(), blend() and update_stats() do nothing once the
+     * last judge() found a loss or norm that is not finite; update.step counts the skipped steps, too. *s: the scale to
+     * begin with; NULL: no more of it. */
     int (*guard)(struct device *d, const struct loss_scale *s, struct err *e);
     int (*judge)(struct device *d, const void *loss, const void *norm, struct err *e); /* norm: NULL: not looked at */
     int (*store)(struct device *d, void *to, double value, struct err *e);             /* an element of an arena */
@@ -190,7 +197,8 @@ struct device_ops {
     int (*upload)(struct device *d, void *dst, const void *src, size_t bytes, struct err *e);
     int (*download)(struct device *d, void *dst, const void *src, size_t bytes, struct err *e);
     int (*sync)(struct device *d, struct err *e); /* everything issued so far has happened */
-    /* Bytes of memory of its own that were taken through it, plans' included: now, and at most. NULL: it has none but the process'. */
+    /* Bytes of memory of its own that were taken through it, plans' included: now, and at most. NULL: it has none but
+     * the process'. */
     void (*memory)(struct device *d, size_t *ret_now, size_t *ret_peak);
 
     /* -ENOTSUP names the op and type that this device cannot do. */
@@ -200,13 +208,15 @@ struct device_ops {
     void (*plan_memory)(const struct plan *pl, struct plan_memory *ret); /* NULL: not known */
     int (*run)(struct plan *pl, const struct run_args *a, struct err *e);
 
-    /* Tests and `predict`: a tensor's values as logical NCHW doubles, n = N*c*h*w. get needs keep_all, except for program.logits. */
+    /* Tests and `predict`: a tensor's values as logical NCHW doubles, n = N*c*h*w. get needs keep_all, except for
+     * program.logits. */
     int (*get)(struct plan *pl, int tensor, double *out, struct err *e);
     int (*put)(struct plan *pl, int tensor, const double *in, struct err *e);
 
     int (*update)(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
                   const void *count, struct err *e);
-    /* update() of every slice, what a slice has taking the place of what *u has; slices do not overlap. NULL: it would be no faster. */
+    /* update() of every slice, what a slice has taking the place of what *u has; slices do not overlap. NULL: it would
+     * be no faster. */
     int (*update_all)(struct device *d, const struct update *u, const struct update_slice *slices, int n, void *params,
                       const void *grads, void *momentum, const void *count, struct err *e);
     /* *norm (device memory, one element) = L2 norm of grads[0..n) * grad_mul / *count; 0 where the count is 0. */
@@ -239,7 +249,8 @@ struct plan {
 
 extern const struct device_ops device_ref_ops, device_cpu_ops;
 
-/* By name: "ref", "cpu", "cuda", or "auto" (cuda where a device is there, else cpu). -EINVAL with the list; -ENODEV in one sentence. */
+/* By name: "ref", "cpu", "cuda", or "auto" (cuda where a device is there, else cpu). -EINVAL with the list; -ENODEV in
+ * one sentence. */
 int device_open(struct device **ret, const char *name, const struct device_options *o, struct err *e);
 
 #endif

@@ -1,7 +1,7 @@
 /* Which ops ride along with another one, having no memory traffic of their own. Pure; cpu and cuda plans use it.
  *
  *   forward   BN, ADD with something else, RELU   done by the last of them; ADD and RELU may be absent
- *   backward  gradient ADD, RELU_BWD, BN_BWD      done by BN_BWD; the result of RELU_BWD is stored if others read it, too
+ *   backward  gradient ADD, RELU_BWD, BN_BWD      done by BN_BWD; the result of RELU_BWD is stored if others read it
  *
  * An op is taken along only if nobody else reads what it makes. */
 #ifndef CRUN_WORKER_DEVICE_FUSE_H
@@ -19,13 +19,14 @@ struct fused {
     bool store_dz;         /* others read the result of relu_bwd */
 };
 
-/* readers: per tensor, of all ops that this kind of plan could run (fuse_readers()). out: per op of the program. nothing: mark no op (tests
- * want every tensor). */
+/* readers: per tensor, of all ops that this kind of plan could run (fuse_readers()). out: per op of the program.
+ * nothing: mark no op (tests want every tensor). */
 void fuse_ops(const struct program *p, int first_op, int end_op, const int *readers, bool nothing, struct fused *out);
 
 void fuse_readers(const struct program *p, bool training, int *readers);
 
-/* May somebody ask for this tensor when ops [first_op, end_op) have run? The logits, what ops elsewhere read, what nobody reads, and what was made elsewhere. */
+/* May somebody ask for this tensor when ops [first_op, end_op) have run? The logits, what ops elsewhere read, what
+ * nobody reads, and what was made elsewhere. */
 bool fuse_outlives(const struct program *p, int first_op, int end_op, const int *readers, int tensor);
 
 #endif

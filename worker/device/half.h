@@ -1,10 +1,13 @@
-/* Which values of a plan are halves (fp16 or bf16): one answer for all devices, from the program and plan_options alone.
+/* Which values of a plan are halves (fp16 or bf16): one answer for all devices, from the program and plan_options
+ * alone.
  *
- *   HALF_STORED     every activation and every gradient of one is stored as a half. The logits stay wide: the loss is computed from them
- *   HALF_OPERANDS   what convolutions and linear layers write; what they read is cast on the way in. Batch norm, ReLU, sums and pooling
- *                   read and write wide values (a gradient has the type of its tensor)
- *   both            convolutions and linear layers use copies of their weights that are rounded; in fp16 their gradients are rounded, too,
- *                   before they are added up (bf16: kept wide). Batch statistics are wide; biases are
+ *   HALF_STORED     every activation and every gradient of one is stored as a half. The logits stay wide: the loss is
+ *                   computed from them
+ *   HALF_OPERANDS   what convolutions and linear layers write; what they read is cast on the way in. Batch norm, ReLU,
+ *                   sums and pooling read and write wide values (a gradient has the type of its tensor)
+ *   both            convolutions and linear layers use copies of their weights that are rounded; in fp16 their
+ *                   gradients are rounded, too, before they are added up (bf16: kept wide). Batch statistics are wide;
+ *                   biases are
  *   half_bn         scale and shift of batch norm are rounded before use, and their gradients */
 #ifndef CRUN_WORKER_DEVICE_HALF_H
 #define CRUN_WORKER_DEVICE_HALF_H

@@ -10,18 +10,20 @@
 
 struct program;
 
-/* The slice that options ask for, as [*ret_first, *ret_end): the whole program, or its forward part if !training. Checks batch, slice and
- * the arenas that the slice's ops need. -EINVAL names what is wrong. */
+/* The slice that options ask for, as [*ret_first, *ret_end): the whole program, or its forward part if !training.
+ * Checks batch, slice and the arenas that the slice's ops need. -EINVAL names what is wrong. */
 int host_plan_slice(const struct program *p, const struct plan_options *o, int *ret_first, int *ret_end, struct err *e);
 
-/* Weights are 0 or 1; labels of samples that count are classes (only if the slice reads labels); images are there if it has OP_INPUT. */
+/* Weights are 0 or 1; labels of samples that count are classes (only if the slice reads labels); images are there if it
+ * has OP_INPUT. */
 int host_check_batch(const struct program *p, int first_op, int end_op, const struct batch *b, int n, struct err *e);
 
 /* Number of samples that count. */
 double host_batch_count(const struct batch *b, int n);
 
 /* The target of a sample: (1 - smoothing) * onehot(label) + smoothing / classes.
- * Add a counting sample's loss, hits and 1 to metrics[METRIC_N]. z: logits of its classes. A logit that is not a number is no hit. */
+ * Add a counting sample's loss, hits and 1 to metrics[METRIC_N]. z: logits of its classes. A logit that is not a number
+ * is no hit. */
 void host_xent(const double *z, int classes, int label, double smoothing, double *metrics);
 
 /* dz = (softmax(z) - target) * scale. dz may be z. */

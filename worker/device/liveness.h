@@ -14,7 +14,8 @@ struct live_buffer {
     size_t offset;   /* result */
 };
 
-/* Largest first, each at the lowest offset, a multiple of `align`, where nobody lives at the same time. *ret_bytes: of all together. -ENOMEM. */
+/* Largest first, each at the lowest offset, a multiple of `align`, where nobody lives at the same time. *ret_bytes: of
+ * all together. -ENOMEM. */
 int liveness_place(struct live_buffer *v, int n, size_t align, size_t *ret_bytes, struct err *e);
 
 #endif

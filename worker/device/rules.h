@@ -1,8 +1,10 @@
-/* The update rules over a range of arenas, written once for both host devices: the includer defines REAL (double or float) and may have
- * it compiled for an instruction set. Norms are summed in double over fixed pieces, so they do not depend on the number of threads.
+/* The update rules over a range of arenas, written once for both host devices: the includer defines REAL (double or
+ * float) and may have it compiled for an instruction set. Norms are summed in double over fixed pieces, so they do not
+ * depend on the number of threads.
  *
- * torch's SGD, Nesterov's momentum, Adam and AdamW: as torch.optim computes them. Caffe2's: MomentumSGDUpdate with nesterov=1, whose momentum holds the
- * rate. LARS: You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", arXiv 1708.03888, algorithm 1. */
+ * torch's SGD, Nesterov's momentum, Adam and AdamW: as torch.optim computes them. Caffe2's: MomentumSGDUpdate with
+ * nesterov=1, whose momentum holds the rate. LARS: You, Gitman, Ginsburg, "Large Batch Training of Convolutional
+ * Networks", arXiv 1708.03888, algorithm 1. */
 #include <math.h>
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
-/* The small network of the well-known MNIST data-parallel tutorial: two of (5x5 convolution, batch norm, ReLU, 2x2 pool), one linear layer.
- * The numbers in the names are those of nn.Sequential. */
+/* The small network of the well-known MNIST data-parallel tutorial: two of (5x5 convolution, batch norm, ReLU, 2x2
+ * pool), one linear layer. The numbers in the names are those of nn.Sequential. */
 #include "worker/model/architectures.h"
 #include "worker/program/program.h"
 

@@ -30,7 +30,8 @@ struct model_options {
     float mean[4], std[4];
 };
 
-/* Build and differentiate. *ret is freed with program_destroy(). -EINVAL: unknown arch (with the list) or impossible size. */
+/* Build and differentiate. *ret is freed with program_destroy(). -EINVAL: unknown arch (with the list) or impossible
+ * size. */
 int model_build(struct program **ret, const struct model_options *o, struct err *e);
 
 /* Weight of a step's batch statistics in the running ones. */

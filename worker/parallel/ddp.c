@@ -1,7 +1,8 @@
-/* Who does what: the training thread moves `complete` forward (buckets that may go), the communication thread takes buckets
- * complete > taken in order, reduces them without the lock and counts `done`. An error stops the communication thread for good: the
- * communicator is unusable after it, and a rank that left out one bucket and sent the next would sum wrong slices.
- * Where collectives are enqueued on a stream there is no thread: buckets are enqueued as they become complete. */
+/* Who does what: the training thread moves `complete` forward (buckets that may go), the communication thread takes
+ * buckets complete > taken in order, reduces them without the lock and counts `done`. An error stops the communication
+ * thread for good: the communicator is unusable after it, and a rank that left out one bucket and sent the next would
+ * sum wrong slices. Where collectives are enqueued on a stream there is no thread: buckets are enqueued as they become
+ * complete. */
 #include "worker/parallel/ddp.h"
 
 #include <errno.h>

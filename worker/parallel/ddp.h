@@ -1,9 +1,9 @@
 /* Data parallelism: the reduce arena (program.h) is summed over all ranks in buckets while backward still runs.
  *
- * A bucket is a contiguous slice of the arena; gradients lie in backward order, so bucket k is complete before bucket k+1. A bucket whose last
- * element is ready goes to one communication thread (host backends) or to the communication stream (nccl), in order.
- * PyTorch DDP's sizes: first bucket 1 MiB, then 25 MiB. The last one is small again: what is left to send when backward ends is what
- * the training thread waits for.
+ * A bucket is a contiguous slice of the arena; gradients lie in backward order, so bucket k is complete before bucket
+ * k+1. A bucket whose last element is ready goes to one communication thread (host backends) or to the communication
+ * stream (nccl), in order. PyTorch DDP's sizes: first bucket 1 MiB, then 25 MiB. The last one is small again: what is
+ * left to send when backward ends is what the training thread waits for.
  *
  *   ddp_begin(d, last_micro_batch);      backward calls ready() on the training thread
  *   run(plan, {.hooks = ddp_hooks(d)})   -> bucket k complete -> communication thread reduces it
@@ -15,9 +15,9 @@
  *   compute        backward ....... | ready: event          tail |------. join | update
  *   communication                   '-> bucket 0, bucket 1, ... -'-> last bucket
  *
- * A run that is captured as a graph takes its buckets into the graph; when that is launched again they count as reduced, and only the last bucket,
- * which the tail is in, is enqueued each time. Where collectives block (gloo, staged) the communication thread works on the communication stream, and
- * runs are not captured. */
+ * A run that is captured as a graph takes its buckets into the graph; when that is launched again they count as
+ * reduced, and only the last bucket, which the tail is in, is enqueued each time. Where collectives block (gloo,
+ * staged) the communication thread works on the communication stream, and runs are not captured. */
 #ifndef CRUN_WORKER_DDP_H
 #define CRUN_WORKER_DDP_H
 
@@ -31,7 +31,8 @@ struct comm;
 struct ddp;
 struct err;
 
-/* Who wants to know when reductions ran, times as clock_ns(). bucket -1: statistics. own_thread: not on the training thread. */
+/* Who wants to know when reductions ran, times as clock_ns(). bucket -1: statistics. own_thread: not on the training
+ * thread. */
 struct ddp_watch {
     void *ctx;
     void (*reduced)(void *ctx, int bucket, bool own_thread, int64_t start_ns, int64_t end_ns);
@@ -42,12 +43,12 @@ struct ddp_options {
     size_t first_bucket_bytes; /* 0: 1 MiB */
     bool sync_bn;              /* give devices the all_sum hook */
     struct device *device;     /* where the arena is, borrowed; NULL: host memory */
-    enum dtype
-        wire; /* what gradients travel as: `real`, or DT_F16, DT_BF16: then divided by the world first, so that their sum fits */
+    /* what gradients travel as: `real`, or DT_F16, DT_BF16: then divided by the world first, so that their sum fits */
+    enum dtype wire;
 };
 
-/* reduce: the arena (n_train gradients, then n_tail statistics and metrics) of element type `real`; borrowed. Starts the
- * communication thread. */
+/* reduce: the arena (n_train gradients, then n_tail statistics and metrics) of element type `real`; borrowed. Starts
+ * the communication thread. */
 int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, size_t n_tail, enum dtype real,
                const struct ddp_options *o, struct err *e);
 void ddp_destroy(struct ddp *d); /* joins the thread; abort the communicator first if calls may hang */
@@ -61,13 +62,13 @@ const struct run_hooks *ddp_hooks(struct ddp *d);
 /* The same for a run of which nothing is reduced but statistics: all parts of a step but the last. */
 const struct run_hooks *ddp_idle_hooks(struct ddp *d);
 
-/* Before run(): this step's gradients will be reduced (false: an accumulation step, nothing is sent). What was begun ends with
- * ddp_wait(), or with ddp_destroy() if run() failed: then the ranks are out of step. */
+/* Before run(): this step's gradients will be reduced (false: an accumulation step, nothing is sent). What was begun
+ * ends with ddp_wait(), or with ddp_destroy() if run() failed: then the ranks are out of step. */
 void ddp_begin(struct ddp *d, bool reduce);
 
 /* After run(): the tail (statistics, metrics, whatever the step put there) is final; wait until everything is reduced.
- * Returns the first error of any bucket, now and ever after: -ECANCELED after abort, -ETIMEDOUT, -ECONNRESET; each collective's deadline
- * bounds the wait. After ddp_begin(d, false): 0 at once.
+ * Returns the first error of any bucket, now and ever after: -ECANCELED after abort, -ETIMEDOUT, -ECONNRESET; each
+ * collective's deadline bounds the wait. After ddp_begin(d, false): 0 at once.
  * Where collectives are enqueued: what the device computes from now on sees the sums; errors show in ddp_check(). */
 int ddp_wait(struct ddp *d, struct err *e);
 
@@ -82,8 +83,9 @@ struct ddp_stats {
 };
 void ddp_stats(const struct ddp *d, struct ddp_stats *ret);
 
-/* Pure: slice ends (elements) of the buckets into ends[0..*ret_n), cap entries. The tail is in the last bucket; the first and the last
- * hold at most first_bytes of gradients, the others at most bytes. -ENOSPC if cap does not do, -EINVAL if a size holds no element. */
+/* Pure: slice ends (elements) of the buckets into ends[0..*ret_n), cap entries. The tail is in the last bucket; the
+ * first and the last hold at most first_bytes of gradients, the others at most bytes. -ENOSPC if cap does not do,
+ * -EINVAL if a size holds no element. */
 int ddp_buckets(size_t n_train, size_t n_tail, size_t elem_bytes, size_t first_bytes, size_t bytes, size_t *ends,
                 int cap, int *ret_n);
 

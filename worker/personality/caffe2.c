@@ -1,5 +1,6 @@
-/* Caffe2's resnet50_trainer.py: its options, defaults and units. batch_size is that of a machine, a shard is a machine, epoch_size counts the images of
- * all of them. Caffe2 multiplies the loss by 1/(devices * shards) and adds up gradients, which is the mean over the global batch. */
+/* Caffe2's resnet50_trainer.py: its options, defaults and units. batch_size is that of a machine, a shard is a machine,
+ * epoch_size counts the images of all of them. Caffe2 multiplies the loss by 1/(devices * shards) and adds up
+ * gradients, which is the mean over the global batch. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* The ImageNet examples of PyTorch (examples/imagenet/main.py), TorchShard, Apex (main_amp.py) and Horovod: one family of options. batch-size is that of
- * a machine, as in the first two; world-size and rank count machines; workers are divided among a machine's processes, rounding up. */
+/* The ImageNet examples of PyTorch (examples/imagenet/main.py), TorchShard, Apex (main_amp.py) and Horovod: one family
+ * of options. batch-size is that of a machine, as in the first two; world-size and rank count machines; workers are
+ * divided among a machine's processes, rounding up. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

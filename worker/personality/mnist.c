@@ -1,5 +1,6 @@
-/* The scripts of the well-known tutorial on data-parallel training (mnist.py, mnist-distributed.py, mnist-mixed.py): 100 images a process, SGD at 1e-4 without
- * momentum, seed 0, two epochs, pixels from 0 to 1 and nothing else done to them. */
+/* The scripts of the well-known tutorial on data-parallel training (mnist.py, mnist-distributed.py, mnist-mixed.py):
+ * 100 images a process, SGD at 1e-4 without momentum, seed 0, two epochs, pixels from 0 to 1 and nothing else done to
+ * them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

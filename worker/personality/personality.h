@@ -1,7 +1,8 @@
 /* Command lines of other trainers, mapped onto ours.
  *
- * A personality has a table of the options whose meaning is its own; all options of `trainer` are known beside them, with defaults of its
- * choice. Its apply() turns the former into the latter. Single-dash long names (-nr) are those of the personality's own table only. */
+ * A personality has a table of the options whose meaning is its own; all options of `trainer` are known beside them,
+ * with defaults of its choice. Its apply() turns the former into the latter. Single-dash long names (-nr) are those of
+ * the personality's own table only. */
 #ifndef CRUN_WORKER_PERSONALITY_H
 #define CRUN_WORKER_PERSONALITY_H
 
@@ -40,7 +41,8 @@ struct personality {
 
 extern const struct personality personality_caffe2, personality_imagenet, personality_mnist;
 
-/* Parse. 0: *ret is filled, its owner frees it (strings point into argv, environ or static storage); 1: --help or the like was answered on stdout; negative: *e. */
+/* Parse. 0: *ret is filled, its owner frees it (strings point into argv, environ or static storage); 1: --help or the
+ * like was answered on stdout; negative: *e. */
 int personality_parse(const struct personality *p, int argc, char **argv, const char *version,
                       struct train_config **ret, struct err *e);
 

@@ -1,10 +1,11 @@
 /* The backward list and the arenas.
  *
- * The forward list is walked backwards; each op turns the gradient of its output into ops for the gradients of its parameters
- * (first: they travel over the network) and of its inputs. A tensor with several readers gets a contribution from each; they are summed by OP_ADD
- * as they come, and since all readers stand behind the producer, the sum is complete when the walk reaches the producer. The gradient of
- * OP_ADD's output *is* the gradient of both inputs: the same tensor id, no op. Gradients that lead to no parameter and to no
- * free tensor (those of the images) are never made. */
+ * The forward list is walked backwards; each op turns the gradient of its output into ops for the gradients of its
+ * parameters (first: they travel over the network) and of its inputs. A tensor with several readers gets a contribution
+ * from each; they are summed by OP_ADD as they come, and since all readers stand behind the producer, the sum is
+ * complete when the walk reaches the producer. The gradient of OP_ADD's output *is* the gradient of both inputs: the
+ * same tensor id, no op. Gradients that lead to no parameter and to no free tensor (those of the images) are never
+ * made. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -52,7 +53,8 @@ static void contribute(struct walk *w, int t, int g)
     w->grad[t] = sum;
 }
 
-/* Append the backward op `kind` of forward op f with inputs a and b. Where x >= 0 it makes a contribution to x's gradient. */
+/* Append the backward op `kind` of forward op f with inputs a and b. Where x >= 0 it makes a contribution to x's
+ * gradient. */
 static void emit(struct walk *w, int f, enum op_kind kind, int a, int b, int x)
 {
     if (x >= 0 && !w->wanted[x] && kind != OP_BN_BWD)

@@ -25,7 +25,8 @@ static inline size_t arena_padded(size_t count)
     return (count + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
 }
 
-/* Remember the first error only: later ones follow from it. Returns -1, an id that every building function takes silently. */
+/* Remember the first error only: later ones follow from it. Returns -1, an id that every building function takes
+ * silently. */
 int builder_fail(struct builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 int builder_tensor(struct builder *b, const char *name, int c, int h, int w, bool gradient); /* id or -1 */

@@ -1,9 +1,11 @@
-/* Initial values (docs/decisions/0005): functions of (seed, name, element), so that a slice needs no whole and every machine gets the same bits.
+/* Initial values (docs/decisions/0005): functions of (seed, name, element), so that a slice needs no whole and every
+ * machine gets the same bits.
  *
- * Philox4x32-10 (Random123) makes 128 random bits from the key `seed` and the counter (element / 2, hash of the name): two elements. A normal value
- * is the inverse of the normal distribution function at one uniform value: algorithm AS 241 (PPND16) of M. J. Wichura,
- * Applied Statistics 37 (1988) 477-484, relative error about 1e-16. Only + - * / and sqrt are used, which IEEE 754 rounds in one way, and the
- * folder is compiled with -ffp-contract=off; log, needed in the tails, is therefore written out below. */
+ * Philox4x32-10 (Random123) makes 128 random bits from the key `seed` and the counter (element / 2, hash of the name):
+ * two elements. A normal value is the inverse of the normal distribution function at one uniform value: algorithm AS
+ * 241 (PPND16) of M. J. Wichura, Applied Statistics 37 (1988) 477-484, relative error about 1e-16. Only + - * / and
+ * sqrt are used, which IEEE 754 rounds in one way, and the folder is compiled with -ffp-contract=off; log, needed in
+ * the tails, is therefore written out below. */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +32,8 @@ static uint64_t random_bits(uint64_t seed, uint64_t name, uint64_t i)
     return (uint64_t)r.v[k + 1] << 32 | r.v[k];
 }
 
-/* Natural logarithm of a normal number x > 0: x = m 2^e with m in [sqrt(1/2), sqrt(2)), log m = 2 artanh((m - 1) / (m + 1)). */
+/* Natural logarithm of a normal number x > 0: x = m 2^e with m in [sqrt(1/2), sqrt(2)), log m = 2 artanh((m - 1) / (m +
+ * 1)). */
 static double plain_log(double x)
 {
     uint64_t bits;

@@ -1,7 +1,8 @@
 /* Building the forward list.
  *
- * Every function checks its shapes, infers the output's and appends one op. The first mistake is remembered and the functions
- * after it return -1 without a word, so that a model is written as straight code and program_differentiate() reports. */
+ * Every function checks its shapes, infers the output's and appends one op. The first mistake is remembered and the
+ * functions after it return -1 without a word, so that a model is written as straight code and program_differentiate()
+ * reports. */
 #include "worker/program/program.h"
 
 #include <assert.h>

@@ -1,17 +1,19 @@
 /* A model as a program: a static list of operations over tensor ids, forward and then backward. Pure data.
  *
- *   model_build() writes the forward list (worker/model/), program_differentiate() appends the backward list and lays out the
- *   arenas, device->plan() turns it (or a slice of it) into something that runs.
+ *   model_build() writes the forward list (worker/model/), program_differentiate() appends the backward list and lays
+ *   out the arenas, device->plan() turns it (or a slice of it) into something that runs.
  *
- * Tensors are activations and their gradients, shape (N, c, h, w) with N the batch of the plan. Saved statistics, pooling
- * workspaces and layouts are the device's own matter: a backward op names its forward op (op.fwd).
+ * Tensors are activations and their gradients, shape (N, c, h, w) with N the batch of the plan. Saved statistics,
+ * pooling workspaces and layouts are the device's own matter: a backward op names its forward op (op.fwd).
  *
  * Arenas, all of the device's `real` type (f64 on ref, f32 elsewhere), element offsets in struct param:
- *   params   trainable parameters in backward order: the gradient that is complete first comes first; each padded to 16 elements
+ *   params   trainable parameters in backward order: the gradient that is complete first comes first; each padded to 16
+ *            elements
  *   stats    BN running means and variances
- *   reduce   [0, n_train) gradients at the offsets of params; [n_train, n_train + n_stats) this step's BN statistics at the offsets of
- *            stats; then METRIC_N metrics. Everything in it is a *sum over samples* (statistics times the samples they stand for), so one
- *            all-reduce(sum) and a division by METRIC_COUNT makes it exact for uneven shards.
+ *   reduce   [0, n_train) gradients at the offsets of params; [n_train, n_train + n_stats) this step's BN statistics at
+ *            the offsets of stats; then METRIC_N metrics. Everything in it is a *sum over samples* (statistics times
+ *            the samples they stand for), so one all-reduce(sum) and a division by METRIC_COUNT makes it exact for
+ *            uneven shards.
  * Sample weights are 0 or 1. A sample of weight 0 (corrupt, or padding of a short batch) counts nowhere. */
 #ifndef CRUN_WORKER_PROGRAM_H
 #define CRUN_WORKER_PROGRAM_H
@@ -98,9 +100,9 @@ enum metric {
     METRIC_NORM,
     METRIC_N = 16
 };
-/* LOSS: sum of -log p(label); TOP1, TOP5: samples whose label is among the 1 (5, or all classes if fewer) largest logits,
- * ties going to the lower class; COUNT: sum of weights. The rest is set by the step, a device leaves it at 0. STOP: ranks that
- * want to stop; BAD: samples that could not be decoded; NORM: of the reduced gradients, no sum. */
+/* LOSS: sum of -log p(label); TOP1, TOP5: samples whose label is among the 1 (5, or all classes if fewer) largest
+ * logits, ties going to the lower class; COUNT: sum of weights. The rest is set by the step, a device leaves it at 0.
+ * STOP: ranks that want to stop; BAD: samples that could not be decoded; NORM: of the reduced gradients, no sum. */
 
 struct program {
     struct op *ops;
@@ -118,7 +120,8 @@ struct program {
     char arch[32];
 };
 
-/* --- building (worker/model/, tests). Functions return the id of the new tensor; errors are remembered and reported by program_differentiate(). */
+/* --- building (worker/model/, tests). Functions return the id of the new tensor; errors are remembered and reported by
+ * program_differentiate(). */
 struct program *program_create(const char *arch, int channels, int height, int width, const float *mean,
                                const float *std);
 void program_destroy(struct program *p);
@@ -135,16 +138,17 @@ int program_avgpool(struct program *p, const char *name, int x);
 int program_linear(struct program *p, const char *name, int x, int k);
 void program_xent(struct program *p, int logits);
 
-/* Append the backward list, drop gradients nobody reads (of the images), lay out the arenas. Without a XENT op gradients start at a tensor
- * "d <last output>" that the caller fills (tests of single ops; there the gradient of every free tensor is kept).
- * Returns 0 or -EINVAL with the first building error. */
+/* Append the backward list, drop gradients nobody reads (of the images), lay out the arenas. Without a XENT op
+ * gradients start at a tensor "d <last output>" that the caller fills (tests of single ops; there the gradient of every
+ * free tensor is kept). Returns 0 or -EINVAL with the first building error. */
 int program_differentiate(struct program *p, struct err *e);
 
 int program_find_tensor(const struct program *p, const char *name); /* -1 if none */
 int program_find_param(const struct program *p, const char *name);  /* -1 if none */
 size_t program_trainable(const struct program *p); /* number of trainable parameters, padding excluded */
 
-/* Initial value of element i of a parameter: a function of (seed, name, i), equal on every machine (docs/decisions/0005). */
+/* Initial value of element i of a parameter: a function of (seed, name, i), equal on every machine
+ * (docs/decisions/0005). */
 double param_initial(const struct param *p, uint64_t seed, size_t i);
 void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out);
 

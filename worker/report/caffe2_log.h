@@ -1,5 +1,6 @@
 /* The Caffe2 trainer's CSV log: <arch>_gpu%d_b%d_L%d_lr%.2f_v2_YYYYMMDD_HHMMSS.log: a "# parameters" line, a header, a
- * row per epoch (columns and their order: caffe2/python/experiment_util.py; values as documented in docs/training.md). */
+ * row per epoch (columns and their order: caffe2/python/experiment_util.py; values as documented in
+ * docs/training.md). */
 #ifndef CRUN_WORKER_CAFFE2_LOG_H
 #define CRUN_WORKER_CAFFE2_LOG_H
 
@@ -30,9 +31,10 @@ struct caffe2_row {
 };
 
 /* A new file, or on resume the newest one in dir of this arch (whatever its other numbers: a resized job goes on with
- * its log): rows of epochs from first_epoch on and a torn last row are cut off, and *ret_seconds is the cumulative
- * time of the last row kept (0 if none). A log without a row, left by a start with the same numbers that did not get that far, is used again rather
- * than left lying about, unless the run that made it is alive: two runs never share a file. */
+ * its log): rows of epochs from first_epoch on and a torn last row are cut off, and *ret_seconds is the cumulative time
+ * of the last row kept (0 if none). A log without a row, left by a start with the same numbers that did not get that
+ * far, is used again rather than left lying about, unless the run that made it is alive: two runs never share a
+ * file. */
 int caffe2_log_open(struct caffe2_log **ret, const struct caffe2_log_options *o, int64_t first_epoch,
                     double *ret_seconds, struct err *e);
 int caffe2_log_row(struct caffe2_log *l, const struct caffe2_row *r, struct err *e); /* flushed */

@@ -1,5 +1,5 @@
-/* Values of the last step and means over the epoch, as this process saw them, and images/s without the steps in which a process
- * warms up (first touch of memory, kernels generated, threads started). */
+/* Values of the last step and means over the epoch, as this process saw them, and images/s without the steps in which a
+ * process warms up (first touch of memory, kernels generated, threads started). */
 #ifndef CRUN_WORKER_REPORT_METERS_H
 #define CRUN_WORKER_REPORT_METERS_H
 

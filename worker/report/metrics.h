@@ -19,8 +19,8 @@ struct err;
 struct metrics;
 
 /* path is created if missing. Every line with "step" > first_step is cut off, as are evaluations at first_step (a run
- * resumed there does them again) and a torn last line; lines without a step and events up to it (restarts, also those at
- * step 0) are kept. *ret_seconds: "seconds" of the last line kept
+ * resumed there does them again) and a torn last line; lines without a step and events up to it (restarts, also those
+ * at step 0) are kept. *ret_seconds: "seconds" of the last line kept
  * that has it, 0 if none. */
 int metrics_open(struct metrics **ret, const char *path, int64_t first_step, double *ret_seconds, struct err *e);
 void metrics_close(struct metrics *m); /* NULL allowed */
@@ -48,7 +48,8 @@ struct metrics_eval {
 };
 int metrics_eval(struct metrics *m, const struct metrics_eval *v, struct err *e);
 
-/* {"event": name, "step": ..., "restart": n, "time": iso}, then the members of more (NULL: none), which it takes over. */
+/* {"event": name, "step": ..., "restart": n, "time": iso}, then the members of more (NULL: none), which it takes
+ * over. */
 struct cJSON;
 int metrics_event(struct metrics *m, const char *name, int64_t step, int restart, struct cJSON *more, struct err *e);
 

@@ -38,7 +38,8 @@ static const char *const colours[PLOT_RUNS_MAX] = {"#0072b2", "#d55e00", "#009e7
                                                    "#e69f00", "#56b4e9", "#000000"};
 static const int points[PLOT_RUNS_MAX] = {7, 5, 9, 11, 13, 6, 4}; /* gnuplot's point types: shapes that differ, too */
 
-/* The end of text, which tells more than its beginning, without what a script or a terminal takes for more than text. */
+/* The end of text, which tells more than its beginning, without what a script or a terminal takes for more than
+ * text. */
 static void set_name(char name[NAME_BYTES], const char *text)
 {
     size_t n = strlen(text);

@@ -1,10 +1,10 @@
 /* Telling a person how far training is, in the lines of one of several programs. To stderr.
  *
- * plain: epoch, step, loss, Acc@1, images/s, ETA, share of time waiting for data; on a terminal one line redrawn at most ten times a
- * second, elsewhere a line every `every` steps and at the end of an epoch. The others write the lines of the program they are named
- * after, byte for byte, on a terminal too: torch: PyTorch's ImageNet example (examples/imagenet/main.py); apex: NVIDIA Apex's
- * (examples/imagenet/main_amp.py); article: the MNIST scripts of distributed_tutorial (yangkky); caffe2: Caffe2's resnet50_trainer.py
- * without the logger's prefix. */
+ * plain: epoch, step, loss, Acc@1, images/s, ETA, share of time waiting for data; on a terminal one line redrawn at
+ * most ten times a second, elsewhere a line every `every` steps and at the end of an epoch. The others write the lines
+ * of the program they are named after, byte for byte, on a terminal too: torch: PyTorch's ImageNet example
+ * (examples/imagenet/main.py); apex: NVIDIA Apex's (examples/imagenet/main_amp.py); article: the MNIST scripts of
+ * distributed_tutorial (yangkky); caffe2: Caffe2's resnet50_trainer.py without the logger's prefix. */
 #ifndef CRUN_WORKER_PROGRESS_H
 #define CRUN_WORKER_PROGRESS_H
 

@@ -1,5 +1,5 @@
-/* A record: u64 length, masked CRC32C of the length, data, masked CRC32C of the data, all little-endian (tensorflow/core/lib/io/
- * record_writer.h). */
+/* A record: u64 length, masked CRC32C of the length, data, masked CRC32C of the data, all little-endian
+ * (tensorflow/core/lib/io/ record_writer.h). */
 #include "worker/report/tensorboard.h"
 
 #include <errno.h>

@@ -1,8 +1,10 @@
-/* Event files for TensorBoard: DIR/events.out.tfevents.<seconds>.<host>.<process>.<number>, scalars in the TFRecord framing.
+/* Event files for TensorBoard: DIR/events.out.tfevents.<seconds>.<host>.<process>.<number>, scalars in the TFRecord
+ * framing.
  *
- * Every process writes a file of its own and begins it with a session start at its first step: TensorBoard then drops what older files of
- * the folder say of that step and later ones, be they of the run before a restart or of one that wrote here earlier. An evaluation of the step that a run goes on from may
- * be there twice, with the same values. Each call is one write(2), so that a killed run leaves
+ * Every process writes a file of its own and begins it with a session start at its first step: TensorBoard then drops
+ * what older files of the folder say of that step and later ones, be they of the run before a restart or of one that
+ * wrote here earlier. An evaluation of the step that a run goes on from may be there twice, with the same values. Each
+ * call is one write(2), so that a killed run leaves
  * at most one torn record, which readers pass over. */
 #ifndef CRUN_WORKER_REPORT_TENSORBOARD_H
 #define CRUN_WORKER_REPORT_TENSORBOARD_H

@@ -1,8 +1,10 @@
-/* What a run spends its time on, in the Chrome trace event format (JSON array form): for chrome://tracing, Perfetto, Speedscope.
+/* What a run spends its time on, in the Chrome trace event format (JSON array form): for chrome://tracing, Perfetto,
+ * Speedscope.
  *
- * A file a node: its ranks append whole records to it, each as a process of its own (pid = rank). Times are of CLOCK_MONOTONIC, which the
- * ranks of a node share. A closing bracket is not needed by the format; a run that ends in good order writes it, what a killed one leaves
- * lacks nothing else. Recording is limited to a window of steps and to TIMELINE_EVENTS_MAX records a rank. */
+ * A file a node: its ranks append whole records to it, each as a process of its own (pid = rank). Times are of
+ * CLOCK_MONOTONIC, which the ranks of a node share. A closing bracket is not needed by the format; a run that ends in
+ * good order writes it, what a killed one leaves lacks nothing else. Recording is limited to a window of steps and to
+ * TIMELINE_EVENTS_MAX records a rank. */
 #ifndef CRUN_WORKER_REPORT_TIMELINE_H
 #define CRUN_WORKER_REPORT_TIMELINE_H
 

@@ -1,7 +1,10 @@
-/* Training steps of the cuda device on synthetic images, without loader and communication: stage, forward, backward, update.
- *   bench_gpu_device [arch=resnet50] [batch=256] [type=fp16|bf16|tf32|fp32] [image=224] [classes=1000] [device=cuda] [tune=0|1] [cache=DIR] [profile=0|1]
- * Prints a line of JSON (device, memory of the plan) when the graph is captured, then for each number N on standard input the seconds of N steps,
- * between two synchronisations. profile=1: then steps launched one by one, and a line of JSON with the milliseconds of each step of the plan. */
+/* Training steps of the cuda device on synthetic images, without loader and communication: stage, forward, backward,
+ * update.
+ *   bench_gpu_device [arch=resnet50] [batch=256] [type=fp16|bf16|tf32|fp32] [image=224] [classes=1000] [device=cuda]
+ *   [tune=0|1] [cache=DIR] [profile=0|1]
+ * Prints a line of JSON (device, memory of the plan) when the graph is captured, then for each number N on standard
+ * input the seconds of N steps, between two synchronisations. profile=1: then steps launched one by one, and a line of
+ * JSON with the milliseconds of each step of the plan. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* What this GPU can do at most, measured: bytes a second through memory and operations a second of matrix products.
- * Prints a line of JSON: GB/s read and written by a plain copy kernel and by cudaMemcpy; TFLOP/s of an 8192^3 product in fp16, bf16 and TF32.
- * Buffers are far larger than the caches and hold random numbers: products of zeros run faster. Times are medians, by events. */
+ * Prints a line of JSON: GB/s read and written by a plain copy kernel and by cudaMemcpy; TFLOP/s of an 8192^3 product
+ * in fp16, bf16 and TF32. Buffers are far larger than the caches and hold random numbers: products of zeros run faster.
+ * Times are medians, by events. */
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-/* Latency of a small all-reduce and bandwidth of a large one between ranks as threads over gloo. Usage: bench_comm [world] */
+/* Latency of a small all-reduce and bandwidth of a large one between ranks as threads over gloo. Usage: bench_comm
+ * [world] */
 #include <stdio.h>
 #include <stdlib.h>
 

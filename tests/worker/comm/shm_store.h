@@ -1,5 +1,5 @@
-/* A store in shared memory for tests: shared by threads, and by the processes forked after it was opened. It knows set, get and
- * wait, which is all that opening a communicator needs. */
+/* A store in shared memory for tests: shared by threads, and by the processes forked after it was opened. It knows set,
+ * get and wait, which is all that opening a communicator needs. */
 #ifndef CRUN_TESTS_SHM_STORE_H
 #define CRUN_TESTS_SHM_STORE_H
 

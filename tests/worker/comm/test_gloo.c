@@ -69,9 +69,9 @@ static bool hear(int fd, struct word *w)
     return poll(&p, 1, TIMEOUT_MS + 5000) == 1 && read(fd, w, sizeof *w) == sizeof *w;
 }
 
-/* Kill one of three in the middle of a transfer, `delay_us` after all are under way. Returns the slowest survivor's time.
- * The first survivor to notice names the victim, and shuts its connections, so that the other one learns of it. That one may see this before the
- * kernel has closed the victim's: then it names the first. */
+/* Kill one of three in the middle of a transfer, `delay_us` after all are under way. Returns the slowest survivor's
+ * time. The first survivor to notice names the victim, and shuts its connections, so that the other one learns of it.
+ * That one may see this before the kernel has closed the victim's: then it names the first. */
 static int64_t kill_one(int delay_us)
 {
     int fds[2];

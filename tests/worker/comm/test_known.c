@@ -1,4 +1,5 @@
-/* Known results: right ones pass on every call, type and op of an in-process world, and one wrong element is counted. */
+/* Known results: right ones pass on every call, type and op of an in-process world, and one wrong element is
+ * counted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

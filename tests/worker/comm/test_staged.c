@@ -1,5 +1,5 @@
-/* Device memory over a host communicator: every call gives what host memory gives, cut into pieces or not, control untouched. The device is one whose
- * memory is the host's, and which counts. */
+/* Device memory over a host communicator: every call gives what host memory gives, cut into pieces or not, control
+ * untouched. The device is one whose memory is the host's, and which counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

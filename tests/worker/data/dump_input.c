@@ -1,5 +1,6 @@
-/* Pixels as the trainer prepares them, for other programs to compare with: dump_input FILE KIND SIZE TRAINING ID
- * KIND as in --input; TRAINING 0 or 1. Prints "w h: x y w h flip" of the torch crop (seed 0, pass 0) and then (SIZE, SIZE, 3) bytes. */
+/* Pixels as the trainer prepares them, for other programs to compare with: dump_input FILE KIND SIZE TRAINING ID KIND
+ * as in --input; TRAINING 0 or 1. Prints "w h: x y w h flip" of the torch crop (seed 0, pass 0) and then (SIZE, SIZE,
+ * 3) bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -25,8 +25,8 @@ struct fixture {
 
 void fixture_jpeg(struct buf *out, const struct fixture *f);
 
-/* What input_load() makes of a decoded picture, the whole of it: a crop scaled to (h, w); the short side scaled to `resize`, then the central
- * size x size. dst: (h, w, c). Return what the resampler does. */
+/* What input_load() makes of a decoded picture, the whole of it: a crop scaled to (h, w); the short side scaled to
+ * `resize`, then the central size x size. dst: (h, w, c). Return what the resampler does. */
 int fixture_crop_resize(const struct image *src, const struct crop *c, int w, int h, uint8_t *dst);
 int fixture_eval(const struct image *src, int resize, int size, uint8_t *dst);
 

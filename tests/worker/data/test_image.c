@@ -152,7 +152,8 @@ static void crops_stay_inside_and_keep_their_share_and_ratio(void **state)
         share += s;
         flips += c.flip;
     }
-    /* The mean of U(0.08, 1) is 0.54, less what the largest lose to rejection; 20,000 draws: 4 standard errors are below 0.01. */
+    /* The mean of U(0.08, 1) is 0.54, less what the largest lose to rejection; 20,000 draws: 4 standard errors are
+     * below 0.01. */
     if (share / n < 0.48 || share / n > 0.54)
         fail_msg("mean share %g, expected 0.48 to 0.54", share / n);
     if (flips < n / 2 - 300 || flips > n / 2 + 300)

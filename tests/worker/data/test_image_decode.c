@@ -1,4 +1,5 @@
-/* Every kind of JPEG and PNG that data sets hold, and every way a file can be broken. Fixtures are made here with libjpeg and libpng. */
+/* Every kind of JPEG and PNG that data sets hold, and every way a file can be broken. Fixtures are made here with
+ * libjpeg and libpng. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Transforms against slow renderings of their definitions; and that neither a partial decode nor an instruction set can be seen. */
+/* Transforms against slow renderings of their definitions; and that neither a partial decode nor an instruction set can
+ * be seen. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,7 +44,8 @@ static void as_pnm(const struct image *im, struct buf *out)
     buf_add(out, im->px, (size_t)im->w * (size_t)im->h * (size_t)im->c);
 }
 
-/* --- partial decode ------------------------------------------------------------------------------------------------------ */
+/* --- partial decode
+ * ------------------------------------------------------------------------------------------------------ */
 
 static int choose_rect(void *arg, int w, int h, struct rect *ret, struct err *e)
 {
@@ -132,7 +134,8 @@ static void damage_outside_of_the_part_is_damage(void **state)
     buf_free(&file);
 }
 
-/* --- scaling --------------------------------------------------------------------------------------------------------------- */
+/* --- scaling
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static void avx2_gives_the_bits_of_plain_c(void **state)
 {

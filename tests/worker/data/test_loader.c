@@ -1,4 +1,5 @@
-/* Batches are functions of (seed, epoch, step, rank, world): neither threads nor timing nor where a run began can be seen in them. */
+/* Batches are functions of (seed, epoch, step, rank, world): neither threads nor timing nor where a run began can be
+ * seen in them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

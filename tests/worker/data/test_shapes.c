@@ -27,7 +27,8 @@ static uint64_t fnv(const uint8_t *p, size_t n)
     return h;
 }
 
-/* The values stand for "the same on every machine"; whoever changes the drawing raises "drawing" in shapes.c and these with it. */
+/* The values stand for "the same on every machine"; whoever changes the drawing raises "drawing" in shapes.c and these
+ * with it. */
 static void pictures_have_their_golden_values(void **state)
 {
     static const struct {

@@ -1,8 +1,9 @@
 /* The shapes data set is no toy: what needs no notion of form fails on it.
  *
- * Softmax regression, trained properly (several passes of SGD with momentum and a falling rate, inputs standardised; the best of several
- * weight decays on the held-out pictures counts, which flatters it), on (a) the pixels, (b) 2 x 2 means of them, (c) colour histograms, (d) pixels with
- * shuffled labels. The pictures go through the JPEG files' own path: drawn, compressed, decoded. */
+ * Softmax regression, trained properly (several passes of SGD with momentum and a falling rate, inputs standardised;
+ * the best of several weight decays on the held-out pictures counts, which flatters it), on (a) the pixels, (b) 2 x 2
+ * means of them, (c) colour histograms, (d) pixels with shuffled labels. The pictures go through the JPEG files' own
+ * path: drawn, compressed, decoded. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,7 +52,8 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* --- features: (ALL, n) floats ---------------------------------------------------------------------------------------- */
+/* --- features: (ALL, n) floats
+ * ---------------------------------------------------------------------------------------- */
 
 static float *plain_pixels(int *n)
 {
@@ -74,7 +76,8 @@ static float *coarse_pixels(int *n)
     return f;
 }
 
-/* 8 levels a channel together (512 colours), and 32 levels of each channel alone; square roots, as counts are skewed. */
+/* 8 levels a channel together (512 colours), and 32 levels of each channel alone; square roots, as counts are
+ * skewed. */
 static float *histograms(int *n)
 {
     *n = 512 + 96;
@@ -109,7 +112,8 @@ static void standardise(float *f, int n)
     }
 }
 
-/* --- softmax regression: w is (n, LANES), classes in the first K lanes ----------------------------------------------------- */
+/* --- softmax regression: w is (n, LANES), classes in the first K lanes
+ * ----------------------------------------------------- */
 
 static void scores(const float *x, const float *w, int n, float out[LANES])
 {

@@ -1,5 +1,5 @@
-/* The cpu device's own kernels give the same numbers in every layout and on every instruction set: layouts that oneDNN does
- * not choose on this machine (NHWC, where there are AMX units) and older processors are covered here. */
+/* The cpu device's own kernels give the same numbers in every layout and on every instruction set: layouts that oneDNN
+ * does not choose on this machine (NHWC, where there are AMX units) and older processors are covered here. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* Layouts of oneDNN's convolutions: 8 channels in a block of 8, or 16 of 16, are NHWC at the same time, and have both names. */
+/* Layouts of oneDNN's convolutions: 8 channels in a block of 8, or 16 of 16, are NHWC at the same time, and have both
+ * names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

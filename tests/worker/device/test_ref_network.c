@@ -1,5 +1,5 @@
-/* Whole networks on the ref device: gradients against finite differences, shards of a batch against the whole batch, samples that do
- * not count, accumulation. */
+/* Whole networks on the ref device: gradients against finite differences, shards of a batch against the whole batch,
+ * samples that do not count, accumulation. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,10 +11,11 @@
 
 /* --- finite differences ---
  *
- * The loss is smooth but for kinks (ReLU at 0, a change of a pool's maximum). Central differences with step h differ from the derivative by about
- * h^2 f''' / 6 + 1e-16 f / h: with h = 1e-5 some 1e-10 of gradients of order 1. A kink within the step would add an error of any size, so the
- * "pattern" (signs behind ReLUs, places of maxima) is taken at both ends of each step and must not change: a seed that
- * fails this is a bad choice of point, told apart from a bad gradient. */
+ * The loss is smooth but for kinks (ReLU at 0, a change of a pool's maximum). Central differences with step h differ
+ * from the derivative by about h^2 f''' / 6 + 1e-16 f / h: with h = 1e-5 some 1e-10 of gradients of order 1. A kink
+ * within the step would add an error of any size, so the "pattern" (signs behind ReLUs, places of maxima) is taken at
+ * both ends of each step and must not change: a seed that fails this is a bad choice of point, told apart from a bad
+ * gradient. */
 
 static uint64_t mix(uint64_t h, uint64_t v)
 {
@@ -28,7 +29,8 @@ static uint64_t pattern(struct rig *r, double *values)
         const struct op *op = &r->p->ops[i];
         if (op->kind != OP_RELU && op->kind != OP_MAXPOOL)
             continue;
-        /* of a pool the input's elements, in order: between non-negative values that do not change order maxima do not move */
+        /* of a pool the input's elements, in order: between non-negative values that do not change order maxima do not
+         * move */
         const struct tensor *t = &r->p->tensors[op->kind == OP_RELU ? op->out : op->in[0]];
         size_t n = (size_t)r->n * (size_t)t->c * (size_t)t->h * (size_t)t->w, plane = (size_t)t->h * (size_t)t->w;
         rig_get(r, t->name, values);
@@ -118,8 +120,9 @@ static void gradients_of_pools_biases_and_a_flattened_map_match_finite_differenc
     check_gradients(net_flat(), 1);
 }
 
-/* A true model is too large to move each parameter: it is moved along random directions. Its bottom layers see maps of 1 x 1, where batch norm over few
- * samples is strongly curved, hence a smaller step; 65,000 rectified values leave little room between kinks. */
+/* A true model is too large to move each parameter: it is moved along random directions. Its bottom layers see maps of
+ * 1 x 1, where batch norm over few samples is strongly curved, hence a smaller step; 65,000 rectified values leave
+ * little room between kinks. */
 static void gradients_of_resnet18_match_finite_differences_along_directions(void **state)
 {
     struct model_options o = {.arch = "resnet18", .classes = 10, .channels = 3, .image_size = 32, .std = {1, 1, 1}};
@@ -230,8 +233,8 @@ static void run_split(const struct program *p, const struct samples *s, const in
     pthread_barrier_destroy(&w->barrier);
 }
 
-/* Relative distance of the shards' gradients, put together by `weighted` (sum / count) or by an average of averages, from the whole's; of the statistics
- * and metrics too, as *ret_tail. */
+/* Relative distance of the shards' gradients, put together by `weighted` (sum / count) or by an average of averages,
+ * from the whole's; of the statistics and metrics too, as *ret_tail. */
 static double distance(struct program *p, const int *shares, int size, bool sync, bool weighted, double *ret_tail)
 {
     struct world w;

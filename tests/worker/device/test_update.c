@@ -104,7 +104,8 @@ static void nesterov_is_torchs(void **state)
     }
 }
 
-/* Caffe2 keeps the rate in the momentum: after a drop of the rate the old steps go on at the old rate, unlike torch's. */
+/* Caffe2 keeps the rate in the momentum: after a drop of the rate the old steps go on at the old rate, unlike
+ * torch's. */
 static void caffe2s_momentum_holds_the_rate(void **state)
 {
     EACH_DEVICE(s, 1)
@@ -116,7 +117,8 @@ static void caffe2s_momentum_holds_the_rate(void **state)
     }
 }
 
-/* torch 2.x: w = 1.5; gradients 2 and -1; Adam(lr .1 then .01, betas .9 .999, eps 1e-8, weight_decay .1), AdamW the same. */
+/* torch 2.x: w = 1.5; gradients 2 and -1; Adam(lr .1 then .01, betas .9 .999, eps 1e-8, weight_decay .1), AdamW the
+ * same. */
 static void adam_is_torchs(void **state)
 {
     EACH_DEVICE(s, 2)

@@ -1,5 +1,5 @@
-/* Models: sizes, names and shapes. The expected list of names is a table of text, expanded here by rules of its own: rows of torchvision's
- * state_dict with the numbers of blocks beside it, no code of worker/model/. */
+/* Models: sizes, names and shapes. The expected list of names is a table of text, expanded here by rules of its own:
+ * rows of torchvision's state_dict with the numbers of blocks beside it, no code of worker/model/. */
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>
@@ -231,7 +231,8 @@ static void expect_state_dict(const char *arch, const struct row *rows, const in
     program_destroy(p);
 }
 
-/* len(state_dict()) is 122, 218 and 320; without the num_batches_tracked of each of 20, 36 and 53 batch norms that is 102, 182 and 267. */
+/* len(state_dict()) is 122, 218 and 320; without the num_batches_tracked of each of 20, 36 and 53 batch norms that is
+ * 102, 182 and 267. */
 static void names_and_shapes_are_those_of_torchvision_in_its_order(void **state)
 {
     expect_state_dict("resnet18", resnet18_rows, (int[]){2, 2, 2, 2}, 512, 102);
@@ -289,7 +290,8 @@ static void bottlenecks_stride_in_the_3x3_convolution(void **state)
     program_destroy(p);
 }
 
-/* Multiplications of the forward convolutions and linear layer at 224 x 224: 1.814, 3.664, 4.089 GMAC as torchvision states. */
+/* Multiplications of the forward convolutions and linear layer at 224 x 224: 1.814, 3.664, 4.089 GMAC as torchvision
+ * states. */
 static void forward_costs_what_is_published(void **state)
 {
     const struct {

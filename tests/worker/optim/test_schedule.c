@@ -155,8 +155,8 @@ static void policies_have_the_names_of_the_option(void **state)
     assert_null(schedule_policy_name((enum lr_policy)(LR_APEX + 1)));
 }
 
-/* Horovod's ImageNet example: 0.0125 a rank, 8 ranks, 100 steps an epoch, 5 epochs of warm-up: factor 1/8 * (e * 7/5 + 1) with e the epochs
- * done after the step. */
+/* Horovod's ImageNet example: 0.0125 a rank, 8 ranks, 100 steps an epoch, 5 epochs of warm-up: factor 1/8 * (e * 7/5 +
+ * 1) with e the epochs done after the step. */
 static void horovods_warm_up_goes_from_one_ranks_rate_to_all_ranks(void **state)
 {
     (void)state;

@@ -18,7 +18,8 @@
 #include "worker/comm/comm.h"
 #include "worker/parallel/ddp.h"
 
-/* ---- the plan ------------------------------------------------------------------------------------------------------ */
+/* ---- the plan
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void buckets_cover_the_arena_once_and_begin_and_end_small(void **state)
 {
@@ -54,7 +55,8 @@ static void a_plan_that_does_not_fit_is_refused(void **state)
     assert_int_equal(n, 7);
 }
 
-/* ---- a communicator that keeps a record ------------------------------------------------------------------------------ */
+/* ---- a communicator that keeps a record
+ * ------------------------------------------------------------------------------ */
 
 enum { RECORDS = 32, DEADLINE_S = 10 };
 
@@ -286,7 +288,8 @@ static void stream_backends_are_called_in_place_with_the_stream(void **state)
     ddp_destroy(d);
 }
 
-/* ---- real collectives -------------------------------------------------------------------------------------------------- */
+/* ---- real collectives
+ * -------------------------------------------------------------------------------------------------- */
 
 enum { BIG = 100000, BIG_TAIL = 100, STEPS = 3 };
 
@@ -394,7 +397,8 @@ static int reduce_as_halves(struct comm *c, int rank, void *arg, struct err *e)
     return rc;
 }
 
-/* Bound: each of three terms is rounded once, and their sum; terms are at most 1/3 in size, the result is scaled by 3. */
+/* Bound: each of three terms is rounded once, and their sum; terms are at most 1/3 in size, the result is scaled by
+ * 3. */
 static void gradients_travel_as_halves_and_the_rest_does_not(void **state)
 {
     const struct wire_case cases[] = {

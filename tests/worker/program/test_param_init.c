@@ -1,5 +1,5 @@
-/* Initial values. The fixed numbers were computed by a separate implementation (Philox and the quantile of the normal distribution in
- * Python's statistics.NormalDist): normal within 4e-16 relative of it, uniform equal. */
+/* Initial values. The fixed numbers were computed by a separate implementation (Philox and the quantile of the normal
+ * distribution in Python's statistics.NormalDist): normal within 4e-16 relative of it, uniform equal. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

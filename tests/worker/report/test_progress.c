@@ -119,7 +119,8 @@ static void torch_pads_the_step_to_the_width_of_their_number(void **state)
     assert_memory_equal(progress_text(PROGRESS_APEX, &s, 80, out, sizeof out), "Epoch: [0][1/5005]\t", 19);
 }
 
-/* A log of 2017: "Training loss: 3.44776368141, accuracy: 0.319999992847", "Training loss: 0.693147480488, accuracy: 1.0". */
+/* A log of 2017: "Training loss: 3.44776368141, accuracy: 0.319999992847", "Training loss: 0.693147480488, accuracy:
+ * 1.0". */
 static void caffe2s_numbers_are_single_precision_as_python_2_printed_them(void **state)
 {
     (void)state;

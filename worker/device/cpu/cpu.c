@@ -1,7 +1,7 @@
 /* The cpu device: fp32 arenas in plain memory, oneDNN for convolutions and linear layers, own kernels for the rest.
  *
- * Threads are OpenMP's, which oneDNN uses, too. They should wait passively (OMP_WAIT_POLICY=passive, read by the runtime
- * when the process starts): the loader and the communication thread share the cores. */
+ * Threads are OpenMP's, which oneDNN uses, too. They should wait passively (OMP_WAIT_POLICY=passive, read by the
+ * runtime when the process starts): the loader and the communication thread share the cores. */
 #include "worker/device/cpu/cpu.h"
 
 #include <errno.h>

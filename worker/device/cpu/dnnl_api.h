@@ -1,5 +1,6 @@
-/* What differs between the C APIs of oneDNN 2.x (operation descriptors, memory descriptors by value) and 3.x (neither), behind one
- * set of calls; dnnl_api2.c or dnnl_api3.c is compiled. Everything else of the library is called alike in both. For dnnl_wrap.c only. */
+/* What differs between the C APIs of oneDNN 2.x (operation descriptors, memory descriptors by value) and 3.x (neither),
+ * behind one set of calls; dnnl_api2.c or dnnl_api3.c is compiled. Everything else of the library is called alike in
+ * both. For dnnl_wrap.c only. */
 #ifndef CRUN_WORKER_DEVICE_CPU_DNNL_API_H
 #define CRUN_WORKER_DEVICE_CPU_DNNL_API_H
 

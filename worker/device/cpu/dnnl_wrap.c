@@ -125,8 +125,8 @@ bool dnn_native_bf16(struct dnn *d)
 
 /* --- layouts */
 
-/* 8 channels in one block of 8, or 16 of 16, are nChw8c or nChw16c and NHWC at once. oneDNN takes these for different layouts, and its
- * kernels want both tensors to be blocked or both to be NHWC. */
+/* 8 channels in one block of 8, or 16 of 16, are nChw8c or nChw16c and NHWC at once. oneDNN takes these for different
+ * layouts, and its kernels want both tensors to be blocked or both to be NHWC. */
 static bool is_ambiguous(int block, int c)
 {
     return block == c && (block == 8 || block == 16);
@@ -287,10 +287,10 @@ static int kernel_finish(struct dnn_kernel *k, struct err *e)
     return 0;
 }
 
-/* Gradients of weights by Winograd's minimal filtering: Lavin, Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv
- * 1509.09308. F(4x4, 3x3) has a quarter of the multiplications, but larger rounding errors. Here they end in one gradient; in the
- * other two directions layer after layer would amplify them, so those stay direct. With fewer than some 32 tiles of the output, or 32
- * channels, transforms cost more than they save. */
+/* Gradients of weights by Winograd's minimal filtering: Lavin, Gray, "Fast Algorithms for Convolutional Neural
+ * Networks", arXiv 1509.09308. F(4x4, 3x3) has a quarter of the multiplications, but larger rounding errors. Here they
+ * end in one gradient; in the other two directions layer after layer would amplify them, so those stay direct. With
+ * fewer than some 32 tiles of the output, or 32 channels, transforms cost more than they save. */
 static bool winograd_pays(const struct dnn_kernel *k)
 {
     const struct dnn_shape *s = &k->shape;

@@ -1,8 +1,9 @@
 /* oneDNN (2.x or 3.x) behind a narrow door.
  *
- * A kernel is a primitive with its memory objects. Convolutions and inner products are asked for by shape, direction and the
- * blocks of their activations (LAYOUT_ANY: oneDNN chooses); weights always take the layout that oneDNN likes best, and reorder
- * kernels carry them from and to the plain fp32 arenas. Scratch memory is the caller's. Binding allocates, running does not. */
+ * A kernel is a primitive with its memory objects. Convolutions and inner products are asked for by shape, direction
+ * and the blocks of their activations (LAYOUT_ANY: oneDNN chooses); weights always take the layout that oneDNN likes
+ * best, and reorder kernels carry them from and to the plain fp32 arenas. Scratch memory is the caller's. Binding
+ * allocates, running does not. */
 #ifndef CRUN_WORKER_DEVICE_CPU_DNNL_WRAP_H
 #define CRUN_WORKER_DEVICE_CPU_DNNL_WRAP_H
 
@@ -19,8 +20,8 @@ struct dnn_kernel;
 enum dnn_dir { DNN_FORWARD, DNN_BWD_DATA, DNN_BWD_WEIGHTS };
 enum dnn_slot { DNN_SRC, DNN_WEIGHTS, DNN_BIAS, DNN_DST, DNN_SCRATCH, DNN_SLOTS };
 
-/* y (n,k,oh,ow) of x (n,c,h,w). linear: x is (n,c), y is (n,k), the rest 1 or unused. In a backward kernel SRC, WEIGHTS, BIAS and
- * DST stand for the gradient where that is what it writes or reads. */
+/* y (n,k,oh,ow) of x (n,c,h,w). linear: x is (n,c), y is (n,k), the rest 1 or unused. In a backward kernel SRC,
+ * WEIGHTS, BIAS and DST stand for the gradient where that is what it writes or reads. */
 struct dnn_shape {
     bool linear, bias, training;
     int n, c, h, w, k, oh, ow;
@@ -38,12 +39,14 @@ int dnn_lanes(void);
 /* The processor multiplies bf16 numbers itself and oneDNN has kernels for it, in all three directions. */
 bool dnn_native_bf16(struct dnn *d);
 
-/* fwd: the forward kernel of the same shape, a hint that backward kernels need. -ENOTSUP: no kernel for these layouts. */
+/* fwd: the forward kernel of the same shape, a hint that backward kernels need. -ENOTSUP: no kernel for these
+ * layouts. */
 int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block,
                       const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e);
 int dnn_reorder_create(struct dnn *d, const struct layout *from, enum dtype from_type, const struct layout *to,
                        enum dtype to_type, struct dnn_kernel **ret, struct err *e);
-/* Between kernel k's weights (DST where to_plain, else SRC is plain) and a plain fp32 arena. add: sum into the destination. */
+/* Between kernel k's weights (DST where to_plain, else SRC is plain) and a plain fp32 arena. add: sum into the
+ * destination. */
 int dnn_weights_reorder_create(struct dnn *d, const struct dnn_kernel *k, bool to_plain, bool add,
                                struct dnn_kernel **ret, struct err *e);
 void dnn_kernel_destroy(struct dnn_kernel *k);

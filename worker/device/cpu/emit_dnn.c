@@ -1,8 +1,8 @@
 /* Convolutions and linear layers become oneDNN kernels.
  *
- * A tensor has the layout that its producer likes best; a reader is asked first for a kernel that takes it as it is, and only
- * where oneDNN has none but slow reference code is the tensor copied into another layout. Backward kernels are asked for the layouts of
- * their forward kernel first, so gradients lie as their tensors do. */
+ * A tensor has the layout that its producer likes best; a reader is asked first for a kernel that takes it as it is,
+ * and only where oneDNN has none but slow reference code is the tensor copied into another layout. Backward kernels are
+ * asked for the layouts of their forward kernel first, so gradients lie as their tensors do. */
 #include <errno.h>
 
 #include "worker/device/cpu/plan.h"
@@ -36,8 +36,8 @@ static struct dnn_shape shape_of(const struct cpu_plan *pl, const struct op *op)
     return s;
 }
 
-/* The first of some pairs of layouts for which oneDNN has a fast kernel, or else the first that works at all. A prescribed format is
- * taken as it is. */
+/* The first of some pairs of layouts for which oneDNN has a fast kernel, or else the first that works at all. A
+ * prescribed format is taken as it is. */
 static int choose(struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir dir, int src, int dst,
                   const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
 {

@@ -1,5 +1,5 @@
-/* Everything that own kernels do: input, batch normalisation with what rides along, pooling, sums, the loss. Copies of tensors
- * into other layouts are steps of their own, so every operand is settled before the step itself is begun. */
+/* Everything that own kernels do: input, batch normalisation with what rides along, pooling, sums, the loss. Copies of
+ * tensors into other layouts are steps of their own, so every operand is settled before the step itself is begun. */
 #include <errno.h>
 
 #include "worker/device/cpu/plan.h"
@@ -268,7 +268,8 @@ static int emit_relu_bwd(struct cpu_plan *pl, int i, struct err *e)
     return use(pl, pl->values[op->out].buffer, &s->add.y, e);
 }
 
-/* All four pooling ops: big is the tensor on the input side, small that on the output side; average pooling writes plain rows. */
+/* All four pooling ops: big is the tensor on the input side, small that on the output side; average pooling writes
+ * plain rows. */
 static int emit_pool(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];

@@ -1,10 +1,11 @@
-/* The cpu device's own kernels: everything that is not a convolution or an inner product. One table per instruction set; the file
- * kern_isa.c is compiled once for each, and kern_select() takes the best that the processor has.
+/* The cpu device's own kernels: everything that is not a convolution or an inner product. One table per instruction
+ * set; the file kern_isa.c is compiled once for each, and kern_select() takes the best that the processor has.
  *
- * Own batch normalisation, because samples of weight 0 must not count, statistics are summed over ranks between the passes, and
- * ReLU and the residual sum ride along. Sums are taken in fp32 over short runs of pixels and in double from there on; work is cut
- * into fixed pieces whose results are combined in a fixed order, so results depend on the number of threads only.
- * Arrays per channel are padded to whole groups (layout.h); lanes beyond the last channel come out as 0. */
+ * Own batch normalisation, because samples of weight 0 must not count, statistics are summed over ranks between the
+ * passes, and ReLU and the residual sum ride along. Sums are taken in fp32 over short runs of pixels and in double from
+ * there on; work is cut into fixed pieces whose results are combined in a fixed order, so results depend on the number
+ * of threads only. Arrays per channel are padded to whole groups (layout.h); lanes beyond the last channel come out as
+ * 0. */
 #ifndef CRUN_WORKER_DEVICE_CPU_KERN_H
 #define CRUN_WORKER_DEVICE_CPU_KERN_H
 
@@ -51,8 +52,9 @@ struct bn_apply_job {
     bool past; /* write past the caches: y is aligned to 64 bytes, and so are its groups and pixels to their lanes */
 };
 
-/* dz = (dy [+ dy2]) where y > 0; where there is no y but a beta, where (x - mean) * scale + beta > 0, which is the same without reading it;
- * everywhere if there is neither. Sums of dz and of dz * (x - mean) over samples of weight 1; dz is stored if not NULL. */
+/* dz = (dy [+ dy2]) where y > 0; where there is no y but a beta, where (x - mean) * scale + beta > 0, which is the same
+ * without reading it; everywhere if there is neither. Sums of dz and of dz * (x - mean) over samples of weight 1; dz is
+ * stored if not NULL. */
 struct bn_bwd_sums_job {
     struct view v;
     const void *x, *dy, *dy2, *y;
@@ -112,8 +114,8 @@ struct kern {
     void (*blend)(float *stats, const float *sums, size_t n, float keep, float mul, int threads);
 };
 
-/* The best table for this processor, no better than what oneDNN is allowed to use. Width of vectors in floats: 16 (AVX-512) or 8; bf16: with
- * the processor's own conversions. */
+/* The best table for this processor, no better than what oneDNN is allowed to use. Width of vectors in floats: 16
+ * (AVX-512) or 8; bf16: with the processor's own conversions. */
 const struct kern *kern_select(int lanes, bool bf16);
 /* All tables that this processor can run, best first, NULL at the end: tests. */
 const struct kern *const *kern_all(void);

@@ -1,8 +1,10 @@
 /* Kernels over one storage type and one vector width, included by kern_isa.c with
- *   T      element type in memory      ROUND  1, 2: round to bf16, fp16 at every store      L  lanes of a vector: 8 or 16
+ *   T      element type in memory
+ *   ROUND  1, 2: round to bf16, fp16 at every store
+ *   L      lanes of a vector: 8 or 16
  *   NAME(x) gives each function its own name.
- * Vectors lie along channels, in plain NCHW along pixels. Where all lanes are there `lanes` is a constant; ends (odd channel counts, the
- * last pixels of a row) take as many as there are. */
+ * Vectors lie along channels, in plain NCHW along pixels. Where all lanes are there `lanes` is a constant; ends (odd
+ * channel counts, the last pixels of a row) take as many as there are. */
 #include "worker/device/cpu/kern_vec.h"
 
 /* --- batch normalisation */

@@ -22,9 +22,9 @@
 
 enum { RUN = 128 }; /* pixels summed in fp32 before the sum goes on in double */
 
-/* How a pass that takes sums is cut into items for the threads: each has some samples and some channel groups. Samples are walked over from
- * the last to the first: what the operation before wrote last may still lie in the caches; and what is read last here is what the next pass,
- * which goes forwards, reads first. */
+/* How a pass that takes sums is cut into items for the threads: each has some samples and some channel groups. Samples
+ * are walked over from the last to the first: what the operation before wrote last may still lie in the caches; and
+ * what is read last here is what the next pass, which goes forwards, reads first. */
 struct pieces {
     int by_samples, by_groups;
 };
@@ -158,7 +158,8 @@ struct walk {
 #undef T_BF16
 #undef ROUND
 
-/* Blocks of 8 go to the narrow kernels; so does what may have any width where registers are narrow; the rest to the wide ones. */
+/* Blocks of 8 go to the narrow kernels; so does what may have any width where registers are narrow; the rest to the
+ * wide ones. */
 #ifdef __AVX512F__
 enum { ANY_WIDTH = 16 };
 #else

@@ -82,8 +82,8 @@ static INLINE VF NAME(load_every)(const T *p, int step, int n)
     return v;
 }
 
-/* Raise the maxima of `n` windows by one element of each, the k-th; they are `step` apart. What lies behind the n-th stays, but is
- * touched up to a whole vector. */
+/* Raise the maxima of `n` windows by one element of each, the k-th; they are `step` apart. What lies behind the n-th
+ * stays, but is touched up to a whole vector. */
 static INLINE void NAME(raise)(const T *x, float *best, int32_t *won, int n, int step, int k)
 {
     for (int i = 0; i < n; i += L) {

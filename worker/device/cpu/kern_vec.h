@@ -200,8 +200,8 @@ static INLINE double NAME(sum_lanes)(double *v)
     return v[0];
 }
 
-/* Call f(..., walk, row, lanes) for group g, which begins at element `at`. In plain NCHW, where a group is one channel, vectors lie along
- * its pixels (row is true), else along channels. Constants where all lanes are there. */
+/* Call f(..., walk, row, lanes) for group g, which begins at element `at`. In plain NCHW, where a group is one channel,
+ * vectors lie along its pixels (row is true), else along channels. Constants where all lanes are there. */
 #define EACH_WALK(v, g, at, f, ...)                                                                                    \
     do {                                                                                                               \
         const size_t at_ = (at);                                                                                       \

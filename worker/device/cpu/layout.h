@@ -1,8 +1,8 @@
-/* How an activation lies in memory. All layouts of the cpu device are one family, (N, ceil(C / b), H, W, b): b = 1 is plain NCHW,
- * 8 and 16 are oneDNN's nChw8c and nChw16c (channels padded with zeros), b = C is NHWC.
+/* How an activation lies in memory. All layouts of the cpu device are one family, (N, ceil(C / b), H, W, b): b = 1 is
+ * plain NCHW, 8 and 16 are oneDNN's nChw8c and nChw16c (channels padded with zeros), b = C is NHWC.
  *
- * Kernels see it as groups of at most 16 adjacent channels ("lanes"): element (n, channel group g, pixel p, lane l) is at
- * n * sn + g * sg + p * sp + l. Blocks wider than 16 only exist as NHWC. */
+ * Kernels see it as groups of at most 16 adjacent channels ("lanes"): element (n, channel group g, pixel p, lane l) is
+ * at n * sn + g * sg + p * sp + l. Blocks wider than 16 only exist as NHWC. */
 #ifndef CRUN_WORKER_DEVICE_CPU_LAYOUT_H
 #define CRUN_WORKER_DEVICE_CPU_LAYOUT_H
 

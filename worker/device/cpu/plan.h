@@ -1,8 +1,9 @@
 /* Inside of a plan of the cpu device; shared by cpu.c, plan*.c, emit_*.c and steps*.c.
  *
- * Planning: fuse.h marks ops that ride along with another one; emit_*.c turns the rest, in order, into steps and gives every
- * tensor a layout and a buffer; plan_memory.c then places buffers (liveness.h), fills their addresses into the steps (patches) and is ready.
- * Running: refresh weight copies if parameters changed, then call step after step. Nothing is allocated. */
+ * Planning: fuse.h marks ops that ride along with another one; emit_*.c turns the rest, in order, into steps and gives
+ * every tensor a layout and a buffer; plan_memory.c then places buffers (liveness.h), fills their addresses into the
+ * steps (patches) and is ready. Running: refresh weight copies if parameters changed, then call step after step.
+ * Nothing is allocated. */
 #ifndef CRUN_WORKER_DEVICE_CPU_PLAN_H
 #define CRUN_WORKER_DEVICE_CPU_PLAN_H
 

@@ -1,4 +1,5 @@
-/* Batch normalisation as steps: kernels walk over the data, here is what happens per channel between the walks, in double. */
+/* Batch normalisation as steps: kernels walk over the data, here is what happens per channel between the walks, in
+ * double. */
 #include <math.h>
 #include <string.h>
 
@@ -25,8 +26,9 @@ static float half_bn(const struct cpu_plan *pl, float v)
     return pl->o.half_bn ? store_value(pl->store, v) : v;
 }
 
-/* mean and variance of the batch over all ranks; this rank's share of them goes into the reduce arena (program.h). If no sample counts
- * at all the output is beta: 1 / sqrt(eps) once a layer would overflow fp32, and 0 * inf would reach the gradients. */
+/* mean and variance of the batch over all ranks; this rank's share of them goes into the reduce arena (program.h). If
+ * no sample counts at all the output is beta: 1 / sqrt(eps) once a layer would overflow fp32, and 0 * inf would reach
+ * the gradients. */
 static int statistics(struct cpu_plan *pl, const struct step *s, int c, int padded, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
@@ -90,7 +92,8 @@ int cpu_step_bn_eval(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
-/* dx needs the sums over all ranks; gradients of gamma and beta are this rank's, the reduction of gradients adds the others'. */
+/* dx needs the sums over all ranks; gradients of gamma and beta are this rank's, the reduction of gradients adds the
+ * others'. */
 int cpu_step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];

@@ -1,4 +1,5 @@
-/* What the cuda device offers beside its compute order: streams for collectives, and steps that the host hears of one step later. */
+/* What the cuda device offers beside its compute order: streams for collectives, and steps that the host hears of one
+ * step later. */
 #include <errno.h>
 #include <string.h>
 

@@ -103,8 +103,8 @@ static int read_device_name(struct cudnn *d, const char *json, struct err *e)
     return rc;
 }
 
-/* Plans of engines that are compiled at run time load NVRTC and let it go again, a quarter of a second each: held, it is loaded once. Where it is not found by
- * this name, nothing but time is lost. */
+/* Plans of engines that are compiled at run time load NVRTC and let it go again, a quarter of a second each: held, it
+ * is loaded once. Where it is not found by this name, nothing but time is lost. */
 static void hold_compiler(void)
 {
     char name[32];
@@ -190,7 +190,8 @@ static bool has_note(const cudnnBackendNumericalNote_t *notes, int64_t n, cudnnB
     return false;
 }
 
-/* May this engine compute what was asked for? Full sums in fp32, TF32 only where allowed, the same bits each time where asked for. */
+/* May this engine compute what was asked for? Full sums in fp32, TF32 only where allowed, the same bits each time where
+ * asked for. */
 static bool engine_will_do(const struct cudnn *d, const struct cudnn_shape *s, cudnnBackendDescriptor_t engine)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];

@@ -1,6 +1,8 @@
-/* Convolutions by cuDNN's backend (graph) API: one graph a shape and pattern, a plan chosen by heuristics, by measurement, or taken from a cache.
+/* Convolutions by cuDNN's backend (graph) API: one graph a shape and pattern, a plan chosen by heuristics, by
+ * measurement, or taken from a cache.
  *
- * Works with no GPU (docs/decisions/0007): given the properties of a device as JSON, heuristics run and plans are finalised; only execution and timing need the card.
+ * Works with no GPU (docs/decisions/0007): given the properties of a device as JSON, heuristics run and plans are
+ * finalised; only execution and timing need the card.
  *
  * Patterns, and their tensor slots in the order of `pointers`:
  *   CONV            x, w -> y                          any type
@@ -9,8 +11,11 @@
  *   DGRAD           dy, w -> dx
  *   WGRAD           x, dy -> dw                        dw of the type of x
  *   SBR_WGRAD       x, scale, shift, dy -> dw          fp16
- *   DGRAD_DRELU_BN  dy, w, x, mean, invstd, scale, shift -> dz, dscale, dbias, eq_a, eq_b, eq_c   fp16: dz = dgrad where relu was on; dx of the BN = a * dz + b * x + c
- * Fused patterns follow Jia et al., "Highly Scalable Deep Learning Training System", and NVIDIA's MLPerf ResNet; facts in cuDNN's documentation. */
+ *   DGRAD_DRELU_BN  dy, w, x, mean, invstd, scale, shift -> dz, dscale, dbias, eq_a, eq_b, eq_c
+ *                                                      fp16: dz = dgrad where relu was on; dx of the BN =
+ *                                                      a * dz + b * x + c
+ * Fused patterns follow Jia et al., "Highly Scalable Deep Learning Training System", and NVIDIA's MLPerf ResNet; facts
+ * in cuDNN's documentation. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_DNN_H
 #define CRUN_WORKER_DEVICE_CUDA_DNN_H
 
@@ -64,12 +69,14 @@ int cudnn_version(void); /* 91900 */
 /* Properties of the device as cuDNN writes them, malloc'ed: props_json of another machine. */
 int cudnn_properties(struct cudnn *d, char **ret, struct err *e);
 
-/* The plan of a graph: from memory, from the cache, else the heuristics' first that can be finalised within the limit (modes A, B, then fallback).
- * -ENOTSUP: no engine has it, or it is barred; *e names pattern and shape. Borrowed until cudnn_close(). */
+/* The plan of a graph: from memory, from the cache, else the heuristics' first that can be finalised within the limit
+ * (modes A, B, then fallback). -ENOTSUP: no engine has it, or it is barred; *e names pattern and shape. Borrowed until
+ * cudnn_close(). */
 int cudnn_find(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
                struct err *e);
 
-/* Candidates in the heuristics' order, at most cap, for timing; each must be chosen with cudnn_choose() or is freed with cudnn_close(). */
+/* Candidates in the heuristics' order, at most cap, for timing; each must be chosen with cudnn_choose() or is freed
+ * with cudnn_close(). */
 int cudnn_candidates(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
                      int cap, int *ret_n, struct err *e);
 /* This one from now on; into the cache, with the time that it took (microseconds, 0: not measured). */
@@ -83,16 +90,18 @@ const char *cudnn_plan_name(const struct cudnn_plan *p); /* engine and its knobs
 bool cudnn_plan_ran(const struct cudnn_plan *p);         /* on this device, in this process: what was kept has yet to */
 void cudnn_plan_set_ran(struct cudnn_plan *p);
 
-/* No engine of this fused graph runs here, although plans can be made: cudnn_find() answers -ENOTSUP with this reason from now on. It is kept as
- * choices are: in the list of a checkpoint, and, if it is lasting, in the cache. */
+/* No engine of this fused graph runs here, although plans can be made: cudnn_find() answers -ENOTSUP with this reason
+ * from now on. It is kept as choices are: in the list of a checkpoint, and, if it is lasting, in the cache. */
 int cudnn_bar(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *why, bool lasting,
               struct err *e);
 
-/* What a checkpoint keeps so that a resumed run takes the same plan: JSON of engine and knobs, valid until cudnn_close(). */
+/* What a checkpoint keeps so that a resumed run takes the same plan: JSON of engine and knobs, valid until
+ * cudnn_close(). */
 const char *cudnn_plan_choice(const struct cudnn_plan *p);
 int cudnn_adopt(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *choice, struct err *e);
 
-/* All that was chosen, as text (malloc'ed), and back: what cannot be had on this device or with this cuDNN is an error that names the graph. */
+/* All that was chosen, as text (malloc'ed), and back: what cannot be had on this device or with this cuDNN is an error
+ * that names the graph. */
 int cudnn_export(const struct cudnn *d, char **ret, struct err *e);
 int cudnn_import(struct cudnn *d, const char *json, struct err *e);
 

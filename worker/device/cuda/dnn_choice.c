@@ -1,5 +1,6 @@
-/* Which engine with which knobs, as text: {"engine": 34, "knobs": [[2, 13], ...]}, or {"barred": why} where none of them runs; and the cache of such texts on disk, a file a graph:
- * DIR/<device> cuDNN <version>[ deterministic]/<graph>.json, written whole and renamed. */
+/* Which engine with which knobs, as text: {"engine": 34, "knobs": [[2, 13], ...]}, or {"barred": why} where none of
+ * them runs; and the cache of such texts on disk, a file a graph: DIR/<device> cuDNN <version>[
+ * deterministic]/<graph>.json, written whole and renamed. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* All chosen plans of a device as text, for a checkpoint: a resumed run takes the same engines and so gives the same bits (docs/decisions/0006).
- * [{"graph": "conv n256 c64 ...", "pattern": 0, "shape": [n, c, h, w, k, r, s, sh, sw, ph, pw, type, nhwc, tf32], "measured": true, "choice": {...}}, ...] */
+/* All chosen plans of a device as text, for a checkpoint: a resumed run takes the same engines and so gives the same
+ * bits (docs/decisions/0006). [{"graph": "conv n256 c64 ...", "pattern": 0, "shape": [n, c, h, w, k, r, s, sh, sw, ph,
+ * pw, type, nhwc, tf32], "measured": true, "choice": {...}}, ...] */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-/* Operation graphs of cuDNN's backend API: built with a sticky error, so that a pattern reads as a list. dnn*.c only. */
+/* Operation graphs of cuDNN's backend API: built with a sticky error, so that a pattern reads as a list. dnn*.c
+ * only. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_DNN_GRAPH_H
 #define CRUN_WORKER_DEVICE_CUDA_DNN_GRAPH_H
 

@@ -40,7 +40,8 @@ int cudnn_choice_config(struct cudnn *d, struct cudnn_parts *b, cudnnBackendDesc
 /* What was chosen for this graph counts as measured. */
 void cudnn_measured(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s);
 
-/* The cache's text for a graph, malloc'ed; -ENOENT if it has none (unreadable files count as none and are said in the log). */
+/* The cache's text for a graph, malloc'ed; -ENOENT if it has none (unreadable files count as none and are said in the
+ * log). */
 int cudnn_cache_get(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, char **ret);
 /* Nothing where there is no cache. One that cannot be written is told of once and left alone. */
 void cudnn_cache_put(struct cudnn *d, const struct cudnn_plan *p, double us);

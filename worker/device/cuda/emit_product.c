@@ -1,4 +1,5 @@
-/* Convolutions (cuDNN) and linear layers (cuBLASLt), forward and backward. A bias is added, and its gradient summed, by the batch-norm kernels. */
+/* Convolutions (cuDNN) and linear layers (cuBLASLt), forward and backward. A bias is added, and its gradient summed, by
+ * the batch-norm kernels. */
 #include <errno.h>
 
 #include "worker/device/cuda/plan.h"

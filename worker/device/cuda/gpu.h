@@ -1,11 +1,14 @@
-/* What the cuda device asks of a GPU: memory, streams, events, captured graphs, own kernels, cuDNN plans and matrix products.
+/* What the cuda device asks of a GPU: memory, streams, events, captured graphs, own kernels, cuDNN plans and matrix
+ * products.
  *
- * Everything above this table (planning, liveness, buckets, capture decisions, loss scale) is plain C that never sees a CUDA type; so it
- * is tested against a table that records its calls (tests/worker/device/cuda/fake_gpu.h). gpu_cuda.c is the real one.
+ * Everything above this table (planning, liveness, buckets, capture decisions, loss scale) is plain C that never sees a
+ * CUDA type; so it is tested against a table that records its calls (tests/worker/device/cuda/fake_gpu.h). gpu_cuda.c
+ * is the real one.
  *
- * Calls that take a stream enqueue and return; their pointers are device memory unless called host. Errors: -ENODEV, -ENOMEM (names the size and what
- * is free), -EIO with CUDA's own name and text for everything else; an error of work already enqueued comes back from a later call. One thread a stream;
- * captures, launches and allocations of device memory on one thread. */
+ * Calls that take a stream enqueue and return; their pointers are device memory unless called host. Errors: -ENODEV,
+ * -ENOMEM (names the size and what is free), -EIO with CUDA's own name and text for everything else; an error of work
+ * already enqueued comes back from a later call. One thread a stream; captures, launches and allocations of device
+ * memory on one thread. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_GPU_H
 #define CRUN_WORKER_DEVICE_CUDA_GPU_H
 
@@ -82,8 +85,9 @@ struct gpu_ops {
     int (*copy)(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e);
     int (*fill)(struct gpu *g, struct gpu_stream *s, void *to, int byte, size_t bytes, struct err *e);
 
-    /* Between begin and end calls on s (and on streams that wait for its events) are recorded instead of run; no allocation, no sync.
-     * After an error in between capture_end() must still be called; it then returns the error and no graph. */
+    /* Between begin and end calls on s (and on streams that wait for its events) are recorded instead of run; no
+     * allocation, no sync. After an error in between capture_end() must still be called; it then returns the error and
+     * no graph. */
     int (*capture_begin)(struct gpu *g, struct gpu_stream *s, struct err *e);
     int (*capture_end)(struct gpu *g, struct gpu_stream *s, struct gpu_graph **ret, struct err *e);
     int (*graph_launch)(struct gpu *g, struct gpu_graph *x, struct gpu_stream *s, struct err *e);
@@ -100,8 +104,8 @@ struct gpu {
     const struct gpu_ops *ops; /* first member of every implementation's struct */
 };
 
-/* Number of devices that this process may use (CUDA_VISIBLE_DEVICES honoured), without creating a context. 0 if there is no driver: *e says
- * what is missing. */
+/* Number of devices that this process may use (CUDA_VISIBLE_DEVICES honoured), without creating a context. 0 if there
+ * is no driver: *e says what is missing. */
 int gpu_count(struct err *e);
 /* Device `index` of the visible ones. -ENODEV in one sentence. */
 int gpu_open(struct gpu **ret, int index, struct err *e);

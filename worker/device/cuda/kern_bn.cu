@@ -29,7 +29,8 @@ template <typename T> struct stats_of {
     }
 };
 
-/* dz at V elements: the gradient through the ReLU, whose output is y, or x * scale + shift. c_step: 1 if they lie in V channels, 0 if in one. */
+/* dz at V elements: the gradient through the ReLU, whose output is y, or x * scale + shift. c_step: 1 if they lie in V
+ * channels, 0 if in one. */
 template <typename T> struct gradient {
     const T *x, *dy, *dy2, *y;
     const float *scale, *shift;
@@ -78,8 +79,8 @@ template <typename T, bool NHWC> struct bwd_sums_of {
     }
 };
 
-/* NHWC: LANES neighbouring threads take neighbouring vectors of channels, one row; where channels are few, a warp takes several rows, so that no lane is
- * idle. partial[block][0..c) and [c..2c). */
+/* NHWC: LANES neighbouring threads take neighbouring vectors of channels, one row; where channels are few, a warp takes
+ * several rows, so that no lane is idle. partial[block][0..c) and [c..2c). */
 template <typename T, int V, int LANES, typename F>
 __global__ void sums_nhwc(view4 v, F f, const float *weights, double *partial)
 {
@@ -231,7 +232,8 @@ void launch_KERNEL_BN_BWD_SUMS(const k_bn_bwd_sums *a, cudaStream_t s)
     });
 }
 
-/* What samples of weight 0 added to a forward convolution's sums of channel c. NHWC: no other layout has these patterns. */
+/* What samples of weight 0 added to a forward convolution's sums of channel c. NHWC: no other layout has these
+ * patterns. */
 template <typename T> __device__ static void take_out(const k_bn_gather &a, int c, double *first, double *second)
 {
     const T *x = static_cast<const T *>(a.x);

@@ -1,4 +1,5 @@
-/* Input, sums, ReLU's gradient, pooling. Pooling's backward passes gather: each gradient is written once, by one thread. */
+/* Input, sums, ReLU's gradient, pooling. Pooling's backward passes gather: each gradient is written once, by one
+ * thread. */
 #include "worker/device/cuda/kern.cuh"
 
 template <typename T> __global__ void input(k_input a, size_t n)

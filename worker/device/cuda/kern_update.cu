@@ -1,8 +1,10 @@
-/* Arenas: copies for the convolutions and back, norms, update rules (device/rules.h has them for the host), averages, loss scale. */
+/* Arenas: copies for the convolutions and back, norms, update rules (device/rules.h has them for the host), averages,
+ * loss scale. */
 #include "worker/device/cuda/kern.cuh"
 
-/* PACK and UNPACK are one launch for a table of tensors: blockIdx.y is the tensor. Both are walked in the order of the copy, which is
- * written or read in runs; on the arena's side neighbours lie rs elements apart, which the cache makes up for. */
+/* PACK and UNPACK are one launch for a table of tensors: blockIdx.y is the tensor. Both are walked in the order of the
+ * copy, which is written or read in runs; on the arena's side neighbours lie rs elements apart, which the cache makes
+ * up for. */
 
 /* Where element i of the copy is in the arena; false: it is padding. */
 __device__ static bool arena_index(const k_tensor &t, size_t i, size_t *ret)
@@ -302,8 +304,8 @@ void launch_KERNEL_BLEND(const k_blend *a, cudaStream_t s)
     LAUNCH((blend), blocks_for(a->n), BLOCK, s, *a);
 }
 
-/* loss_scale_after(), worker/loss_scale.c. Once hopeless no step changes anything: the host hears of it a step later. The skipped steps that KERNEL_UPDATE
- * takes off are this one's, too, but then it does nothing. */
+/* loss_scale_after(), worker/loss_scale.c. Once hopeless no step changes anything: the host hears of it a step later.
+ * The skipped steps that KERNEL_UPDATE takes off are this one's, too, but then it does nothing. */
 __global__ void scaler(k_scaler a)
 {
     k_scaler_state s = *a.state;

@@ -1,9 +1,10 @@
-/* The cuda device's own kernels: everything that is neither a convolution nor a matrix product. One argument struct a kernel; kernel_launch()
- * checks nothing but launch errors, the planner is trusted. All pointers are device memory.
+/* The cuda device's own kernels: everything that is neither a convolution nor a matrix product. One argument struct a
+ * kernel; kernel_launch() checks nothing but launch errors, the planner is trusted. All pointers are device memory.
  *
- * Activations are (N, H, W, C) or (N, C, H, W) of DT_F32, DT_F16 or DT_BF16; statistics, parameters and gradients in the arenas are fp32, sums are
- * taken in fp32 over short runs and combined in double or by Welford's rule (Chan et al.) where they run long. Kernels that reduce do it
- * in a fixed order: equal inputs give equal bits, whatever else runs. A sample of weight 0 counts nowhere (program.h). */
+ * Activations are (N, H, W, C) or (N, C, H, W) of DT_F32, DT_F16 or DT_BF16; statistics, parameters and gradients in
+ * the arenas are fp32, sums are taken in fp32 over short runs and combined in double or by Welford's rule (Chan et al.)
+ * where they run long. Kernels that reduce do it in a fixed order: equal inputs give equal bits, whatever else runs. A
+ * sample of weight 0 counts nowhere (program.h). */
 #ifndef CRUN_WORKER_DEVICE_CUDA_KERNELS_H
 #define CRUN_WORKER_DEVICE_CUDA_KERNELS_H
 
@@ -42,8 +43,9 @@ struct k_bn_stats {
     double *partial;      /* kernel_partial() elements */
 };
 
-/* Sums that a convolution made on the way (dnn.h) as KERNEL_BN_STATS and KERNEL_BN_BWD_SUMS would have: forward first = sum, second = sum of squares, what
- * samples of weight 0 added is taken out again; backward (invstd given) first = dbias, second = dscale, to which such samples add nothing. */
+/* Sums that a convolution made on the way (dnn.h) as KERNEL_BN_STATS and KERNEL_BN_BWD_SUMS would have: forward first =
+ * sum, second = sum of squares, what samples of weight 0 added is taken out again; backward (invstd given) first =
+ * dbias, second = dscale, to which such samples add nothing. */
 struct k_bn_gather {
     struct view4 v;
     const void *x;
@@ -51,8 +53,8 @@ struct k_bn_gather {
     double *sums; /* (2c + 1) */
 };
 
-/* From sums (over all ranks, if those were summed): mean, 1/std, and y = x * scale + shift; this step's statistics times their
- * samples into the reduce arena. */
+/* From sums (over all ranks, if those were summed): mean, 1/std, and y = x * scale + shift; this step's statistics
+ * times their samples into the reduce arena. */
 struct k_bn_finalise {
     int c;
     double *sums;
@@ -74,7 +76,8 @@ struct k_bn_fixed {
     float eps;
 };
 
-/* y = x * scale + shift [+ add, or add * add_scale + add_shift] [then ReLU]; scale NULL: 1, so that it adds a bias. y may be x. */
+/* y = x * scale + shift [+ add, or add * add_scale + add_shift] [then ReLU]; scale NULL: 1, so that it adds a bias. y
+ * may be x. */
 struct k_bn_apply {
     struct view4 v;
     const void *x, *add;
@@ -83,8 +86,8 @@ struct k_bn_apply {
     bool relu;
 };
 
-/* dz = (dy [+ dy2]) where y > 0 (everywhere if y is NULL); sums[0..c) of dz, [c..2c) of dz * (x - mean), over samples of weight 1. dz stored if not
- * NULL. y NULL with scale given: y recomputed as x * scale + shift. */
+/* dz = (dy [+ dy2]) where y > 0 (everywhere if y is NULL); sums[0..c) of dz, [c..2c) of dz * (x - mean), over samples
+ * of weight 1. dz stored if not NULL. y NULL with scale given: y recomputed as x * scale + shift. */
 struct k_bn_bwd_sums {
     struct view4 v;
     const void *x, *dy, *dy2, *y;
@@ -94,7 +97,8 @@ struct k_bn_bwd_sums {
     double *partial;
 };
 
-/* Gradients of gamma and beta into the reduce arena (this rank's sums, local) and the coefficients of dx (all ranks' sums). */
+/* Gradients of gamma and beta into the reduce arena (this rank's sums, local) and the coefficients of dx (all ranks'
+ * sums). */
 struct k_bn_bwd_finalise {
     int c;
     const double *local, *sums;
@@ -128,7 +132,8 @@ struct
     int kh, kw, sh, sw, ph, pw;
 };
 
-/* Metrics of a batch (sums over samples of weight 1, in sample order) and, if dlogits is not NULL, its gradient times scale. */
+/* Metrics of a batch (sums over samples of weight 1, in sample order) and, if dlogits is not NULL, its gradient times
+ * scale. */
 struct k_xent {
     int n, classes, stride;     /* elements from one sample's logits to the next's */
     enum dtype type, grad_type; /* of logits, of dlogits */
@@ -198,7 +203,8 @@ struct k_scaler {
     float min, max;
 };
 
-/* What an update goes through: slices of the arenas, cut into chunks, a block's work each. Device memory. A slice's chunks are neighbours. */
+/* What an update goes through: slices of the arenas, cut into chunks, a block's work each. Device memory. A slice's
+ * chunks are neighbours. */
 struct k_slice {
     size_t first, n;
     double weight_decay, trust;
@@ -210,7 +216,8 @@ struct k_chunk {
 };
 #define KERNEL_CHUNK 8192 /* elements at most */
 
-/* L2 norms of weights and of gradients, as they lie in the arenas, of each slice with trust: norms[2 * slice], [2 * slice + 1]. */
+/* L2 norms of weights and of gradients, as they lie in the arenas, of each slice with trust: norms[2 * slice], [2 *
+ * slice + 1]. */
 struct k_lars_norms {
     const struct k_slice *slices;
     const struct k_chunk *chunks;
@@ -220,8 +227,8 @@ struct k_lars_norms {
     float *norms;    /* (nslices, 2) */
 };
 
-/* struct update on the device, of all slices: theirs are weight_decay and trust. scaler, here and below: NULL: none; nothing is done where it says
- * skip. */
+/* struct update on the device, of all slices: theirs are weight_decay and trust. scaler, here and below: NULL: none;
+ * nothing is done where it says skip. */
 struct k_update {
     struct update u;
     float lr;
@@ -287,7 +294,8 @@ enum kernel {
         KERNEL_COUNT
 };
 
-/* Elements of `partial` that KERNEL_BN_STATS and KERNEL_BN_BWD_SUMS of this view need (KERNEL_NORM: KERNEL_NORM_PARTIAL). Host, pure. */
+/* Elements of `partial` that KERNEL_BN_STATS and KERNEL_BN_BWD_SUMS of this view need (KERNEL_NORM:
+ * KERNEL_NORM_PARTIAL). Host, pure. */
 size_t kernel_partial(const struct view4 *v);
 #define KERNEL_NORM_PARTIAL 1024
 

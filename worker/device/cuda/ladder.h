@@ -1,8 +1,10 @@
-/* How far convolutions and batch norms are pulled together (docs/decisions/0007). Rungs, each only where its graphs have plans:
+/* How far convolutions and batch norms are pulled together (docs/decisions/0007). Rungs, each only where its graphs
+ * have plans:
  *
  *   statistics   conv -> BN: the convolution sums y and y * y on the way out (conv+stats)
- *   prologue     BN -> ReLU -> conv -> BN: the activation is never written: the convolution reads relu(x * scale + shift) (sbr+conv+stats), its weight gradient
- *                likewise (sbr+wgrad), and the data gradient goes through the ReLU and sums for the BN (dgrad+drelu+bn). All three or none
+ *   prologue     BN -> ReLU -> conv -> BN: the activation is never written: the convolution reads relu(x * scale +
+ *                shift) (sbr+conv+stats), its weight gradient likewise (sbr+wgrad), and the data gradient goes through
+ *                the ReLU and sums for the BN (dgrad+drelu+bn). All three or none
  *   dual         BN -> ADD <- BN: the sum normalises both (own kernel, any type)
  *
  * The first two: fp16, NHWC, as cuDNN has them for nothing else. Pure. */

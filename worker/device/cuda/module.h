@@ -1,5 +1,5 @@
-/* The GPU module: trainer-cuda.so, beside the program or in its libdir, loaded when a GPU is asked for or may be there (docs/decisions/0008).
- * Nothing else of trainer links CUDA. */
+/* The GPU module: trainer-cuda.so, beside the program or in its libdir, loaded when a GPU is asked for or may be there
+ * (docs/decisions/0008). Nothing else of trainer links CUDA. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_MODULE_H
 #define CRUN_WORKER_DEVICE_CUDA_MODULE_H
 
@@ -23,7 +23,8 @@ struct cuda_module {
     int (*properties)(int index, char **ret, struct err *e);
 };
 
-/* The module, loaded once; NULL with *e set: the file or a library that it needs is missing, or it is of another version. Any thread. */
+/* The module, loaded once; NULL with *e set: the file or a library that it needs is missing, or it is of another
+ * version. Any thread. */
 const struct cuda_module *cuda_module(struct err *e);
 
 /* Is there a driver's device file? Asks nobody, so that a machine without a GPU starts at once. */

@@ -1,18 +1,20 @@
 /* comm_ops over NCCL.
  *
  * The life of a communicator
- *   - the ranks leave their NCCL's version, machine and GPU in the store, rank 0 the unique id, too; what cannot work ends here, in a sentence
- *   - ncclCommInitRankConfig with blocking = 0, polled until the deadline; one communicator a channel, split from the first: statistics of a
- *     batch need not queue behind 25 MiB of gradients. Kernels of several communicators may block each other if ranks launch them in
- *     different orders; all ranks enqueue in the program's order from one thread, and NCCL_LAUNCH_ORDER_IMPLICIT keeps that order in graphs, too
+ *   - the ranks leave their NCCL's version, machine and GPU in the store, rank 0 the unique id, too; what cannot work
+ *     ends here, in a sentence
+ *   - ncclCommInitRankConfig with blocking = 0, polled until the deadline; one communicator a channel, split from the
+ *     first: statistics of a batch need not queue behind 25 MiB of gradients. Kernels of several communicators may
+ *     block each other if ranks launch them in different orders; all ranks enqueue in the program's order from one
+ *     thread, and NCCL_LAUNCH_ORDER_IMPLICIT keeps that order in graphs, too
  *   - collectives are enqueued, also into a capture; the watchdog follows those that were not captured by an event each
  * What goes wrong
- *   - an asynchronous error, or a collective that has not ended by its deadline: the watchdog keeps the reason and aborts; the GPU goes on past the
- *     kernels, and whoever calls next, check() above all, gets the reason
+ *   - an asynchronous error, or a collective that has not ended by its deadline: the watchdog keeps the reason and
+ *     aborts; the GPU goes on past the kernels, and whoever calls next, check() above all, gets the reason
  *   - abort() by another thread: the same with -ECANCELED
- * Every call into NCCL holds the lock, and none of them blocks; but for ncclCommAbort(), which frees the communicator and first waits until no CUDA
- * graph holds it: threads of its own do that, while whoever owns the graphs (plans) gets the reason and closes them. So plans are closed
- * before the communicator is, which waits for these threads. */
+ * Every call into NCCL holds the lock, and none of them blocks; but for ncclCommAbort(), which frees the communicator
+ * and first waits until no CUDA graph holds it: threads of its own do that, while whoever owns the graphs (plans) gets
+ * the reason and closes them. So plans are closed before the communicator is, which waits for these threads. */
 #include <assert.h>
 #include <cuda_runtime_api.h>
 #include <errno.h>
@@ -218,7 +220,8 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* Lock held. What a capture enqueues happens later and again: the end of each step, which is never captured, stands for it. */
+/* Lock held. What a capture enqueues happens later and again: the end of each step, which is never captured, stands for
+ * it. */
 static int follow(struct nccl *n, cudaStream_t s, const char *what, struct err *e)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;

@@ -1,5 +1,5 @@
-/* What the ranks of an NCCL communicator tell each other through the store before NCCL itself begins, so that what NCCL would answer with "internal
- * error" or with silence becomes a sentence. Pure: tested without NCCL. */
+/* What the ranks of an NCCL communicator tell each other through the store before NCCL itself begins, so that what NCCL
+ * would answer with "internal error" or with silence becomes a sentence. Pure: tested without NCCL. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_NCCL_PEERS_H
 #define CRUN_WORKER_DEVICE_CUDA_NCCL_PEERS_H
 
@@ -23,14 +23,15 @@ void nccl_peer_write(const struct nccl_peer *p, char out[NCCL_RECORD_BYTES]);
 /* -EPROTO names the rank. */
 int nccl_peer_read(struct nccl_peer *ret, const char *text, int rank, struct err *e);
 
-/* ERR_MISMATCH: two ranks have different NCCL. -EBUSY: two ranks have one GPU and do not pass for different hosts. Both ranks are named. */
+/* ERR_MISMATCH: two ranks have different NCCL. -EBUSY: two ranks have one GPU and do not pass for different hosts. Both
+ * ranks are named. */
 int nccl_peers_check(const struct nccl_peer *peers, int world, struct err *e);
 
 void nccl_id_write(const void *id, char out[2 * NCCL_ID_BYTES + 1]);
 int nccl_id_read(void *id, const char *text, struct err *e);
 
-/* Does NCCL_SOCKET_IFNAME (a list of prefixes; '=' before it: of names; '^': of those to leave out) allow this interface? NULL or "": yes, but for
- * loopback and docker. */
+/* Does NCCL_SOCKET_IFNAME (a list of prefixes; '=' before it: of names; '^': of those to leave out) allow this
+ * interface? NULL or "": yes, but for loopback and docker. */
 bool nccl_interface_allowed(const char *setting, const char *name);
 /* -ENODEV where it allows none of this machine's interfaces; lists them. */
 int nccl_interfaces_check(const char *setting, struct err *e);

@@ -8,7 +8,8 @@
 #include "worker/device/half.h"
 #include "worker/device/host_common.h"
 
-/* Gradients are unpacked and told of in groups of neighbours, at least so many elements: a megabyte, the first bucket of data parallelism. */
+/* Gradients are unpacked and told of in groups of neighbours, at least so many elements: a megabyte, the first bucket
+ * of data parallelism. */
 #define GROUP_ELEMENTS (1u << 18)
 
 static int grow(void *pointer_to_array, int n, int *cap, size_t size, struct err *e)

@@ -1,12 +1,14 @@
-/* Inside of a plan of the cuda device; shared by the files of the plan (plan*.c, emit_*.c, run.c, access.c, ladder.c, tune.c) and cuda.c.
+/* Inside of a plan of the cuda device; shared by the files of the plan (plan*.c, emit_*.c, run.c, access.c, ladder.c,
+ * tune.c) and cuda.c.
  *
- * Planning: fuse.h marks ops that ride along with another one; emit*.c turns the rest, in order, into steps on buffers; plan_memory.c places buffers by
- * liveness and fills their addresses in. Running (run.c): inputs are staged on the copy stream, then the steps are walked, or a
- * captured graph of that walk is launched. Nothing is allocated after the plan is made.
+ * Planning: fuse.h marks ops that ride along with another one; emit*.c turns the rest, in order, into steps on buffers;
+ * plan_memory.c places buffers by liveness and fills their addresses in. Running (run.c): inputs are staged on the copy
+ * stream, then the steps are walked, or a captured graph of that walk is launched. Nothing is allocated after the plan
+ * is made.
  *
- * Weights live as fp32 in the arena and as a copy of the products' type and layout, made by one KERNEL_PACK whenever parameters changed; weight
- * gradients come out in the copy's form and go into the reduce arena by KERNEL_UNPACK, a group of neighbours at a time, before
- * ready() is called for them. */
+ * Weights live as fp32 in the arena and as a copy of the products' type and layout, made by one KERNEL_PACK whenever
+ * parameters changed; weight gradients come out in the copy's form and go into the reduce arena by KERNEL_UNPACK, a
+ * group of neighbours at a time, before ready() is called for them. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_PLAN_H
 #define CRUN_WORKER_DEVICE_CUDA_PLAN_H
 
@@ -86,8 +88,8 @@ struct cuda_plan {
     struct plan_options o;
     int first_op, end_op;
     enum dtype type; /* of activations; O1: fp32, also where their values are halves' (half_tensor()) */
-    enum dtype
-        product; /* of what convolutions and linear layers read and write, and of weights' copies; O1: halves, else type */
+    /* of what convolutions and linear layers read and write, and of weights' copies; O1: halves, else type */
+    enum dtype product;
     bool nhwc;
     int padded_channels; /* of the input */
     float *params, *stats, *reduce;
@@ -171,8 +173,9 @@ void cuda_plan_release(struct cuda_plan *pl);
 /* Which tensors take most of the memory, for a message: "layer1.0.conv1 205 MiB, ..." */
 void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
 
-/* tune.c: time candidates for every graph that has not been measured, and see that what is kept from before runs; after cuda_plan_place() has filled in
- * the buffers. Sets pl->fell where a fused graph has no engine that runs: then the plan must be made anew, one rung down. */
+/* tune.c: time candidates for every graph that has not been measured, and see that what is kept from before runs; after
+ * cuda_plan_place() has filled in the buffers. Sets pl->fell where a fused graph has no engine that runs: then the plan
+ * must be made anew, one rung down. */
 int tune_plan(struct cuda_plan *pl, struct err *e);
 
 /* run.c */

@@ -288,7 +288,8 @@ void cuda_plan_memory(const struct plan *plan, struct plan_memory *ret)
 void cuda_plan_release(struct cuda_plan *pl)
 {
     struct gpu *g = pl->cuda->gpu;
-    /* Whoever gives up after an error may have left a batch on its way to this memory. What fails here has ended, too. */
+    /* Whoever gives up after an error may have left a batch on its way to this memory. What fails here has ended,
+     * too. */
     (void)g->ops->stream_sync(g, pl->cuda->copy, NULL);
     (void)g->ops->stream_sync(g, pl->cuda->compute, NULL);
     for (int i = 0; i < pl->nvariants; i++)

@@ -3,8 +3,9 @@
  *   copy stream      batch k+1: host -> stage ------------------------.
  *   compute stream   batch k: steps .......... | stage -> inputs, steps of k+1
  *
- * The host returns as soon as everything is enqueued. A variant (with or without accumulation, hooks, ...) is walked the first time, captured the
- * second time, launched from then on; see ddp.h for how buckets of a captured walk are known to be reduced. */
+ * The host returns as soon as everything is enqueued. A variant (with or without accumulation, hooks, ...) is walked
+ * the first time, captured the second time, launched from then on; see ddp.h for how buckets of a captured walk are
+ * known to be reduced. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

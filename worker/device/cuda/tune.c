@@ -1,8 +1,10 @@
-/* Which of cuDNN's engines is fastest for a graph on this card: the heuristics' candidates are timed on the plan's own buffers, once a shape. The cache on disk and
- * a checkpoint keep what was chosen, so that the next run, and a resumed one, need not ask again.
+/* Which of cuDNN's engines is fastest for a graph on this card: the heuristics' candidates are timed on the plan's own
+ * buffers, once a shape. The cache on disk and a checkpoint keep what was chosen, so that the next run, and a resumed
+ * one, need not ask again.
  *
- * That a plan can be made does not mean that it runs. Each graph is run once before it is relied on, also where nothing is timed: an engine that fails
- * is passed over, and a fused graph none of whose engines runs is left out of the ladder (cudnn_bar()). */
+ * That a plan can be made does not mean that it runs. Each graph is run once before it is relied on, also where nothing
+ * is timed: an engine that fails is passed over, and a fused graph none of whose engines runs is left out of the ladder
+ * (cudnn_bar()). */
 #include <errno.h>
 
 #include "common/log.h"
@@ -44,7 +46,8 @@ static int time_candidate(struct tuner *t, const struct gpu_dnn *d, double *ret_
     return 0;
 }
 
-/* Finalised, but it does not run on this card: another one may. Not so where the card itself is lost, which then fails in everything. */
+/* Finalised, but it does not run on this card: another one may. Not so where the card itself is lost, which then fails
+ * in everything. */
 static bool passed_over(const struct tuner *t, int rc)
 {
     struct gpu *g = t->pl->cuda->gpu;
@@ -78,7 +81,8 @@ static int fit_workspace(struct tuner *t, struct cudnn_plan **all, int *n, struc
     return rc;
 }
 
-/* None of n engines runs: one rung down from a fused graph, and no further from a plain one. Memory may suffice the next time. */
+/* None of n engines runs: one rung down from a fused graph, and no further from a plain one. Memory may suffice the
+ * next time. */
 static int fall(struct tuner *t, const struct gpu_dnn *d, int n, int rc, const char *why, struct err *e)
 {
     char graph[128];

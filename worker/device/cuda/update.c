@@ -1,5 +1,5 @@
-/* Everything that happens to the arenas after backward, a launch or two each, whatever the number of tensors. Nothing here waits, but for the table of
- * slices, which is made when they are first seen. */
+/* Everything that happens to the arenas after backward, a launch or two each, whatever the number of tensors. Nothing
+ * here waits, but for the table of slices, which is made when they are first seen. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

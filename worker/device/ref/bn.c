@@ -1,13 +1,14 @@
 /* Batch normalisation.
  *
- *   mean, var   over the samples that count and their positions, of all ranks if hooks->all_sum is there; two passes, so that
- *               a large mean costs no digits. No sample at all: mean 0, var 0
+ *   mean, var   over the samples that count and their positions, of all ranks if hooks->all_sum is there; two passes,
+ *               so that a large mean costs no digits. No sample at all: mean 0, var 0
  *   y           = gamma * (x - mean) / sqrt(var + eps) + beta, for every sample
  *   dbeta       = sum dy,  dgamma = sum dy * xhat: this rank's sums; the all-reduce of gradients adds the others'
- *   dx          = gamma / sqrt(var + eps) * (dy - sum dy / m - xhat * sum dy * xhat / m), the sums over all ranks, m elements;
- *               0 for a sample that does not count: it moved no statistic
+ *   dx          = gamma / sqrt(var + eps) * (dy - sum dy / m - xhat * sum dy * xhat / m), the sums over all ranks, m
+ *               elements; 0 for a sample that does not count: it moved no statistic
  *
- * The arena gets mean * s and var * m / (m - 1) * s, s being the samples of this rank that count (m = 1: var itself). */
+ * The arena gets mean * s and var * m / (m - 1) * s, s being the samples of this rank that count (m = 1: var
+ * itself). */
 #include <math.h>
 
 #include "common/err.h"

@@ -1,6 +1,7 @@
-/* A matrix product in tiles: each tile of c belongs to one task, which copies the blocks of a and b that it needs into two small contiguous
- * buffers and multiplies them 4 x 8. The sum over k runs in one order whatever the number of threads. The same code is compiled for AVX2 too;
- * without contraction to multiply-add (meson.build) that gives the same bits. */
+/* A matrix product in tiles: each tile of c belongs to one task, which copies the blocks of a and b that it needs into
+ * two small contiguous buffers and multiplies them 4 x 8. The sum over k runs in one order whatever the number of
+ * threads. The same code is compiled for AVX2 too; without contraction to multiply-add (meson.build) that gives the
+ * same bits. */
 #include <string.h>
 
 #include "worker/device/ref/ref.h"
@@ -16,7 +17,8 @@ static size_t at_most(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Copy `rows` x depth elements into strips of `strip` rows each, k outermost within a strip, the last one filled with zeros. */
+/* Copy `rows` x depth elements into strips of `strip` rows each, k outermost within a strip, the last one filled with
+ * zeros. */
 static void pack(double *to, const double *from, size_t row, size_t col, size_t rows, size_t depth, size_t strip)
 {
     for (size_t i0 = 0; i0 < rows; i0 += strip) {

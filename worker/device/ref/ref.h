@@ -1,9 +1,10 @@
 /* The reference device, inside.
  *
- * Plain C in double precision: the truth that other devices are compared with, so it is written to be seen to be right. Every tensor of the
- * slice has memory of its own, every op runs as its definition says. Values lie as (c, N, h, w), channel first, so that a convolution is one matrix product over all
- * samples and a channel's statistics one run of memory. Every result element is computed by one thread in one order: the number of threads changes no bit.
- * Asked for halves it rounds each value once, when it is stored as one: the yardstick of fp16 and bf16. */
+ * Plain C in double precision: the truth that other devices are compared with, so it is written to be seen to be right.
+ * Every tensor of the slice has memory of its own, every op runs as its definition says. Values lie as (c, N, h, w),
+ * channel first, so that a convolution is one matrix product over all samples and a channel's statistics one run of
+ * memory. Every result element is computed by one thread in one order: the number of threads changes no bit. Asked for
+ * halves it rounds each value once, when it is stored as one: the yardstick of fp16 and bf16. */
 #ifndef CRUN_WORKER_DEVICE_REF_H
 #define CRUN_WORKER_DEVICE_REF_H
 

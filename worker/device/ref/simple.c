@@ -46,7 +46,8 @@ int ref_relu_bwd(struct ref_plan *pl, const struct op *op, const struct run_args
     return 0;
 }
 
-/* Index within the h x w plane of the largest element of a pooling window, the first of equals in row order; NaN wins. */
+/* Index within the h x w plane of the largest element of a pooling window, the first of equals in row order; NaN
+ * wins. */
 static size_t window_top(const double *x, int h, int w, const struct op *op, int oy, int ox)
 {
     size_t top = SIZE_MAX;

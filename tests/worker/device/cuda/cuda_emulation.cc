@@ -28,7 +28,8 @@ place here;
 namespace
 {
 constexpr unsigned WARP = 32;
-// The address sanitizer clears its shadow of the whole stack at each switch, by mmap() from half a megabyte on: seconds become minutes.
+// The address sanitizer clears its shadow of the whole stack at each switch, by mmap() from half a megabyte on: seconds
+// become minutes.
 constexpr size_t STACK = (WITH_ASAN ? 64 : 128) << 10;
 
 enum state { READY, AT_BARRIER, AT_SHUFFLE, DONE };

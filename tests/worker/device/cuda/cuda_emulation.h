@@ -1,6 +1,6 @@
-// CUDA's execution model on the processor, as far as the project's kernels need it: the very same .cu files are compiled as C++ and run
-// block after block. The threads of a block are fibers that change hands at barriers and shuffles, in a shuffled order, so that a missing
-// barrier shows. Nothing runs at the same time.
+// CUDA's execution model on the processor, as far as the project's kernels need it: the very same .cu files are
+// compiled as C++ and run block after block. The threads of a block are fibers that change hands at barriers and
+// shuffles, in a shuffled order, so that a missing barrier shows. Nothing runs at the same time.
 #ifndef CRUN_TESTS_CUDA_EMULATION_H
 #define CRUN_TESTS_CUDA_EMULATION_H
 

@@ -1,7 +1,8 @@
-/* A GPU that is not there: struct gpu_ops on the processor. Own kernels are the real ones, emulated (cuda_emulation.h); convolutions and products are
- * plain loops. Work is queued and runs late and out of order where CUDA allows it (fake_queue.h): device memory is plain memory, but who looks at it
- * waits first. Memory is filled with NaN patterns when it is taken. Calls are counted, so that tests can say what a step must not do; work when it is
- * enqueued, that of a graph when it is launched. */
+/* A GPU that is not there: struct gpu_ops on the processor. Own kernels are the real ones, emulated (cuda_emulation.h);
+ * convolutions and products are plain loops. Work is queued and runs late and out of order where CUDA allows it
+ * (fake_queue.h): device memory is plain memory, but who looks at it waits first. Memory is filled with NaN patterns
+ * when it is taken. Calls are counted, so that tests can say what a step must not do; work when it is enqueued, that of
+ * a graph when it is launched. */
 #ifndef CRUN_TESTS_FAKE_GPU_H
 #define CRUN_TESTS_FAKE_GPU_H
 
@@ -24,8 +25,8 @@ struct fake_options {
     size_t memory; /* bytes, 0: a lot */
     bool idle;     /* work is counted, not done, and memory is never touched: planning of what would not fit here */
     struct fake_counts *at_close; /* NULL: nobody wants them */
-    /* What running this graph with its plan answers (0, -ENOTSUP, ...), and how many milliseconds those between two events took, given the
-     * last that ran. NULL: 0; 1 ms. */
+    /* What running this graph with its plan answers (0, -ENOTSUP, ...), and how many milliseconds those between two
+     * events took, given the last that ran. NULL: 0; 1 ms. */
     int (*dnn)(void *ctx, const struct gpu_dnn *d);
     float (*cudnn_ms)(void *ctx, const struct cudnn_plan *last);
     void *ctx;

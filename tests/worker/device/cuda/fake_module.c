@@ -1,6 +1,8 @@
-/* A GPU module without a GPU, for CRUN_CUDA_MODULE: trainer's own way to a GPU, from the command line to the exit code, over the fake one.
+/* A GPU module without a GPU, for CRUN_CUDA_MODULE: trainer's own way to a GPU, from the command line to the exit code,
+ * over the fake one.
  *   FAKE_GPUS   how many there are, default 1
- *   FAKE_CARD   properties of the card to plan for (h200.json): cuDNN chooses what runs, as on a GPU; unset: there is no cuDNN */
+ *   FAKE_CARD   properties of the card to plan for (h200.json): cuDNN chooses what runs, as on a GPU; unset: there is
+ *               no cuDNN */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

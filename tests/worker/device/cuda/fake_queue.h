@@ -1,7 +1,8 @@
-/* The order of work on the streams of a GPU that is not there, with nothing but what CUDA promises: a stream's work one after the other; what waits for
- * an event after what the event was recorded behind; the launch of a graph after the stream's work and the launch before, its parts by what their capture
- * recorded. Work is queued until somebody waits for it. What may run then runs in an order of chance, by the seed, so that what nobody ordered comes out of
- * order. Any thread may call. */
+/* The order of work on the streams of a GPU that is not there, with nothing but what CUDA promises: a stream's work one
+ * after the other; what waits for an event after what the event was recorded behind; the launch of a graph after the
+ * stream's work and the launch before, its parts by what their capture recorded. Work is queued until somebody waits
+ * for it. What may run then runs in an order of chance, by the seed, so that what nobody ordered comes out of order.
+ * Any thread may call. */
 #ifndef CRUN_TESTS_FAKE_QUEUE_H
 #define CRUN_TESTS_FAKE_QUEUE_H
 

@@ -1,4 +1,5 @@
-/* For programs that plan over the fake GPU without cuDNN: the device's doors to the real libraries, shut. Nothing calls them but cuda_open(). */
+/* For programs that plan over the fake GPU without cuDNN: the device's doors to the real libraries, shut. Nothing calls
+ * them but cuda_open(). */
 #include <errno.h>
 
 #include "common/err.h"

@@ -1,5 +1,5 @@
-/* What the cuda device does to arenas after backward, its kernels emulated, beside the reference device: updates of many tensors at once, norms,
- * clipping; how many launches that takes, and that nobody waits for them. */
+/* What the cuda device does to arenas after backward, its kernels emulated, beside the reference device: updates of
+ * many tensors at once, norms, clipping; how many launches that takes, and that nobody waits for them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,8 @@
 #include "worker/device/cuda/cuda.h"
 #include "worker/loss_scale.h"
 
-/* Sizes at and around those of a chunk, of a block and of a vector, and one element. Decay and trust are left out here and there. */
+/* Sizes at and around those of a chunk, of a block and of a vector, and one element. Decay and trust are left out here
+ * and there. */
 static const struct update_slice slices[] = {{0, 31, 0.01, 0.001},
                                              {32, 1, 0, 0},
                                              {48, 255, 0.01, 0},
@@ -181,7 +182,8 @@ static void clipped_by_the_norm_of_all_of_them_too(void **state)
         compare(rules[r], true);
 }
 
-/* A launch for the update, and one for all norms where the rule is LARS; once the slices are known nobody waits and nothing is taken. */
+/* A launch for the update, and one for all norms where the rule is LARS; once the slices are known nobody waits and
+ * nothing is taken. */
 static void an_update_is_a_launch_or_two_whatever_the_number_of_tensors(void **state)
 {
     struct side s;
@@ -236,7 +238,8 @@ static void equal_updates_give_equal_bits(void **state)
     close_side(&b);
 }
 
-/* An infinity that the device found itself: no host looks at it, and no weight changes. The step after is divided by the new scale. */
+/* An infinity that the device found itself: no host looks at it, and no weight changes. The step after is divided by
+ * the new scale. */
 static void what_overflowed_changes_nothing_and_the_next_step_does(void **state)
 {
     const struct loss_scale four = {.scale = 4, .dynamic = true};

@@ -1,5 +1,6 @@
-/* Buckets on a communication stream of the cuda device, over a GPU that is not there: what is enqueued in a walk, what a captured run takes along,
- * what a replayed one leaves to be done, and how an abort shows. The communicator's sum is a kernel, `world` times what is there, so graphs hold it. */
+/* Buckets on a communication stream of the cuda device, over a GPU that is not there: what is enqueued in a walk, what
+ * a captured run takes along, what a replayed one leaves to be done, and how an abort shows. The communicator's sum is
+ * a kernel, `world` times what is there, so graphs hold it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* cuDNN's plans with no GPU in the machine: choices as text, the cache on disk, the list that a checkpoint keeps, and which engines may be used at
- * all. Small graphs, for an H200 whose properties are given as JSON.
+/* cuDNN's plans with no GPU in the machine: choices as text, the cache on disk, the list that a checkpoint keeps, and
+ * which engines may be used at all. Small graphs, for an H200 whose properties are given as JSON.
  *
  * usage: test_dnn PROPERTIES.json */
 #include <setjmp.h>
@@ -104,7 +104,8 @@ static void log_to_buffer(void *arg, const char *line, size_t n)
     snprintf(logged, sizeof logged, "%.*s", (int)n, line);
 }
 
-/* The last candidate, so that it differs from the heuristics' first, is chosen as the fastest; into the cache. Its text, malloc'ed. */
+/* The last candidate, so that it differs from the heuristics' first, is chosen as the fastest; into the cache. Its
+ * text, malloc'ed. */
 static char *choose_last(const char *cache)
 {
     struct cudnn *d = open_with((struct cudnn_options){.cache_dir = cache});
@@ -148,7 +149,8 @@ static void subfolder(char *out, size_t cap, const char *name)
     snprintf(out, cap, "%s/%s", dir, name);
 }
 
-/* Without a GPU there is no handle, which is the last thing that is looked at: until then every call must come as far as the first. */
+/* Without a GPU there is no handle, which is the last thing that is looked at: until then every call must come as far
+ * as the first. */
 static void a_plan_is_executed_more_than_once(void **state)
 {
     char memory[1];

@@ -1,5 +1,6 @@
-/* Fused graphs that have plans, yet do not run: the next engine, then the next rung, and only where there is none the end. cuDNN's own plans for a GPU
- * that is not there, computed by plain loops, and a script that says which of them fail.
+/* Fused graphs that have plans, yet do not run: the next engine, then the next rung, and only where there is none the
+ * end. cuDNN's own plans for a GPU that is not there, computed by plain loops, and a script that says which of them
+ * fail.
  *
  * usage: test_fall PROPERTIES.json */
 #include <setjmp.h>
@@ -258,7 +259,8 @@ static void what_failed_is_remembered(void **state)
     }
 }
 
-/* A cache of better days: its engine fails now. Another one of the graph does it, or, where none does, the rung below. */
+/* A cache of better days: its engine fails now. Another one of the graph does it, or, where none does, the rung
+ * below. */
 static void a_cached_choice_that_fails_is_replaced(void **state)
 {
     (void)state;

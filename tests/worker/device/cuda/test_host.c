@@ -1,5 +1,5 @@
-/* What the cuda device does on the host, on a GPU that counts its calls: nothing is taken and nobody waits after the first steps, runs are walked,
- * captured and launched when they should be, and errors leave things as they were. */
+/* What the cuda device does on the host, on a GPU that counts its calls: nothing is taken and nobody waits after the
+ * first steps, runs are walked, captured and launched when they should be, and errors leave things as they were. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Kernels whose launches depend on the shape, emulated, over rows of every width and more blocks than are summed side by side. Values are small whole
- * numbers, so that sums are exact in any order and any type. */
+/* Kernels whose launches depend on the shape, emulated, over rows of every width and more blocks than are summed side
+ * by side. Values are small whole numbers, so that sums are exact in any order and any type. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

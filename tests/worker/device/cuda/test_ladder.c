@@ -1,4 +1,5 @@
-/* The rungs of ladder.h on a GPU that is not there: which ones are climbed, and that they change nothing but rounding. */
+/* The rungs of ladder.h on a GPU that is not there: which ones are climbed, and that they change nothing but
+ * rounding. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* With no GPU in the machine: every graph that the engine would run for a ResNet has a finalised plan for an H200, whose properties are given as
- * JSON, and as much is fused as there is to fuse. The plans are those of real cuda plans, made over an idle fake of the GPU; prints what was chosen.
+/* With no GPU in the machine: every graph that the engine would run for a ResNet has a finalised plan for an H200,
+ * whose properties are given as JSON, and as much is fused as there is to fuse. The plans are those of real cuda plans,
+ * made over an idle fake of the GPU; prints what was chosen.
  *
  * usage: test_planning PROPERTIES.json [MODEL...] */
 #include <setjmp.h>
@@ -34,8 +35,9 @@ enum use { TRAINING, UNFUSED, EVALUATION, USES };
 static const char *const uses[USES] = {"training", "unfused", "evaluation"};
 static char *props;
 
-/* What a training step in fp16 NHWC must fuse: statistics go with every convolution but the stem, which no engine has. Where a convolution alone reads a
- * batch norm with ReLU (a seam), it takes that along as well, forward and backward. */
+/* What a training step in fp16 NHWC must fuse: statistics go with every convolution but the stem, which no engine has.
+ * Where a convolution alone reads a batch norm with ReLU (a seam), it takes that along as well, forward and
+ * backward. */
 static const struct fusion {
     const char *arch;
     int stats, seams; /* convolutions with statistics alone; those with all of it */

@@ -1,4 +1,5 @@
-/* gpu_cuda.c with a GPU's doors answered here: what cuBLASLt is asked for, how often, and what becomes of a shape that it does not have. */
+/* gpu_cuda.c with a GPU's doors answered here: what cuBLASLt is asked for, how often, and what becomes of a shape that
+ * it does not have. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

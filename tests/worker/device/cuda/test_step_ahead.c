@@ -1,5 +1,5 @@
-/* Steps that the host does not wait for give what steps that it looks at give: losses, skipped steps, weights, to the bit. The device is cuda over a
- * GPU that is not there. */
+/* Steps that the host does not wait for give what steps that it looks at give: losses, skipped steps, weights, to the
+ * bit. The device is cuda over a GPU that is not there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* What the cuda device leaves to chance between its streams and what it does not: on a GPU that is not there, whose streams run as late and in as odd an
- * order as CUDA allows, other ones for every seed. */
+/* What the cuda device leaves to chance between its streams and what it does not: on a GPU that is not there, whose
+ * streams run as late and in as odd an order as CUDA allows, other ones for every seed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -118,7 +118,8 @@ static void every_step_sees_its_own_batch(void **state)
     free(got);
 }
 
-/* They need nothing of what computes: not of the step before, and not of the one before that, whose end the host has seen. */
+/* They need nothing of what computes: not of the step before, and not of the one before that, whose end the host has
+ * seen. */
 static void batches_are_copied_while_the_step_before_computes(void **state)
 {
     struct rig r;

@@ -1,5 +1,5 @@
-/* Training with TF32, from the command line's word to losses: the fake GPU rounds operands as tensor cores do where a graph or product allows it, so
- * losses show who allowed what. Beside the reference device. */
+/* Training with TF32, from the command line's word to losses: the fake GPU rounds operands as tensor cores do where a
+ * graph or product allows it, so losses show who allowed what. Beside the reference device. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* --tf32 and --no-tf32 as cuDNN hears of them: which engines a plan may take, and under which name what was chosen is kept. Real graphs, planned for
- * a device of which there is a description only.
+/* --tf32 and --no-tf32 as cuDNN hears of them: which engines a plan may take, and under which name what was chosen is
+ * kept. Real graphs, planned for a device of which there is a description only.
  *
  * usage: test_cuda_tf32_plans PROPERTIES.json */
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* Timing of candidates on a GPU that is not there: cuDNN's own plans, and a script that says how long each takes and which do not run.
+/* Timing of candidates on a GPU that is not there: cuDNN's own plans, and a script that says how long each takes and
+ * which do not run.
  *
  * usage: test_tune PROPERTIES.json */
 #include <setjmp.h>
@@ -26,7 +27,8 @@ enum { BATCH = 4, SIZE = 16, CLASSES = 5, SEEN = 256 };
 static char *props;
 static const char *dir; /* scratch, of all cases */
 
-/* What the GPU was asked to time. The later a candidate comes, the faster it is, so that the heuristics' first never wins. */
+/* What the GPU was asked to time. The later a candidate comes, the faster it is, so that the heuristics' first never
+ * wins. */
 struct script {
     bool reverse; /* the first is the fastest */
     int refuse;   /* the error of every second candidate, 0: all run */
@@ -275,7 +277,8 @@ static void errors_of_the_card_end_the_search(void **state)
     (void)state;
 }
 
-/* Where memory is short, candidates with much workspace are not tried: with a little more memory than the untuned plan takes there is a plan. */
+/* Where memory is short, candidates with much workspace are not tried: with a little more memory than the untuned plan
+ * takes there is a plan. */
 static void workspace_that_does_not_fit_is_passed_over(void **state)
 {
     struct rig r = {0};
@@ -322,7 +325,8 @@ static void workspace_that_does_not_fit_is_passed_over(void **state)
     (void)state;
 }
 
-/* No candidate of a plain convolution fits (halves in planes are turned around first, all need some): no less is said than where the plan itself does not. */
+/* No candidate of a plain convolution fits (halves in planes are turned around first, all need some): no less is said
+ * than where the plan itself does not. */
 static void a_workspace_that_never_fits_is_said_of_the_whole_plan(void **state)
 {
     struct rig r = {.format = MEMORY_NCHW}, tight = {.format = MEMORY_NCHW};

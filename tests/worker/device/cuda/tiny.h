@@ -15,10 +15,12 @@ struct program;
 /* 1 x 8 x 8 images, convolution, batch norm, ReLU, pool, linear; three classes. */
 int tiny_build(struct program **ret, struct err *e);
 
-/* 3 x 16 x 16 images, stem, a block with a plain shortcut (`width` channels), one with a projection (twice as many); five classes. */
+/* 3 x 16 x 16 images, stem, a block with a plain shortcut (`width` channels), one with a projection (twice as many);
+ * five classes. */
 int blocks_build(struct program **ret, int width, struct err *e);
 
-/* Device memory, which is plain memory here: look at it when the device has nothing more to do. What fails ends the case. */
+/* Device memory, which is plain memory here: look at it when the device has nothing more to do. What fails ends the
+ * case. */
 struct arenas {
     float *params, *stats, *reduce;
 };
