@@ -141,6 +141,16 @@ static void believe(struct rdzv_seat *s, const struct rdzv_news *news, struct rd
     ret->news = *news;
 }
 
+/* A round that we never heard of is stopped: our JOIN must name it. */
+static int answer_missed(struct rdzv_seat *s, struct rdzv_heard *ret)
+{
+    struct rdzv_event join = s->join;
+    if (!s->joining || s->leaving || join.round >= s->told)
+        return 0;
+    ret->bits |= SEAT_AGAIN;
+    return rdzv_seat_ask(s, &join);
+}
+
 static int take_news(struct rdzv_seat *s, const struct rdzv_slot *slot, struct rdzv_heard *ret, struct err *e)
 {
     struct rdzv_news news;
@@ -153,7 +163,7 @@ static int take_news(struct rdzv_seat *s, const struct rdzv_slot *slot, struct r
     believe(s, &news, ret);
     ret->members = slot->members;
     ret->members_len = slot->members_len;
-    return 0;
+    return news.kind == RDZV_NEWS_STOP ? answer_missed(s, ret) : 0;
 }
 
 /* The leader has forgotten us, or never knew us. */

@@ -138,7 +138,7 @@ static void take_news(struct log_world *w, struct log_agent *a, const struct rdz
         break;
     case RDZV_NEWS_STOP:
         kill_workers(w, a, STOP_MS);
-        a->join_due = true;
+        a->join_due = a->join_due || !a->seat.joining;
         break;
     case RDZV_NEWS_END:
         kill_workers(w, a, w->config.kill_ms);

@@ -1,11 +1,13 @@
 """Same job, four homes."""
+import os
 import shutil
+import signal
 import subprocess
 import time
 
 import pytest
 
-from cluster import free_port, masked
+from cluster import free_port, masked, wait
 
 HOMES = ["tcp", "redis", "file", "static"]
 
@@ -83,3 +85,23 @@ def test_a_node_counts_itself_while_joining(cluster, home):
     node = cluster.node("--nnodes", 2, "--rdzv_conf", "join_timeout=4", *where(cluster, home))
     assert node.wait() != 0
     assert "joining: 1 of 2 nodes" in node.text() and "joining: 0" not in node.text(), node.text()
+
+
+@pytest.mark.parametrize("home", ["redis", "file"])
+def test_a_node_that_missed_a_whole_round_is_in_the_next(cluster, home):
+    args = [*where(cluster, home), "--rdzv_conf", "keep_alive_max_attempt=20", "--nnodes", 3, "--max-restarts", 1]
+    program = ["sh", "-c", """[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; touch $OUT/ran-$GROUP_RANK; [ $GROUP_RANK = 2 ] || exec sleep 60
+                              while [ ! -e $OUT/ran-0 ]; do sleep 0.02; done; exit 3"""]
+
+    def node(rank):
+        return cluster.node(*args, "--node-rank", rank, program=program)
+
+    first = node(0)
+    wait("the first node", lambda: "joining: 1 of 3 nodes" in first.text())
+    second = node(1)
+    wait("the second node", lambda: "joining: 2 of 3 nodes" in second.text())
+    os.kill(second.agent(), signal.SIGSTOP)
+    third = node(2)
+    wait("the end of the round", lambda: "stop as well" in first.text())
+    os.kill(second.agent(), signal.SIGCONT)
+    assert [n.wait() for n in (first, second, third)] == [0, 0, 0], "\n".join(n.text() for n in cluster.nodes)
