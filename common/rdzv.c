@@ -221,6 +221,8 @@ static int leave_with_workers(struct step *s)
     struct rdzv *r = s->r;
     if (!n->is.member || n->is.joined || n->is.done)
         return r->m.state == RDZV_STOPPING ? leave_between(s) : leave_waiting(s);
+    if (n->is.leaving)
+        return 0; /* repeated: who else has gone since is no fault of its */
     struct standing to = n->is;
     to.leaving = true;
     rdzv_stand_(r, n, to);

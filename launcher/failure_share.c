@@ -210,8 +210,9 @@ static bool is_shared(const struct run *r)
  * same. */
 static bool has_missed_it(const struct run *r)
 {
-    return r->end.kind == RDZV_NEWS_END && r->end.round != r->round.round && r->end.group_rank >= 0 &&
-           r->end.leader_port > 0 && r->end.exit_code != EXIT_OK && r->end.exit_code != EXIT_REQUEUE;
+    return r->end.kind == RDZV_NEWS_END && r->end.round != r->round.round &&
+           (r->end.group_rank > 0 || (r->end.group_rank == 0 && r->end.group_world > 1)) && r->end.leader_port > 0 &&
+           r->end.exit_code != EXIT_OK && r->end.exit_code != EXIT_REQUEUE;
 }
 
 void failure_share_tell_early(struct run *r)
@@ -435,7 +436,7 @@ static void take_leave(struct run *r, const cJSON *nothing)
 void failure_share_report(struct run *r)
 {
     cJSON *all = cJSON_CreateArray();
-    if (r->unspawned && !is_shared(r)) /* that is said, and concerns nobody else */
+    if (r->unspawned && !is_shared(r) && !has_missed_it(r)) /* that is said, and concerns nobody else */
         take_leave(r, all);
     else if (all)
         report(r, all);

@@ -362,6 +362,22 @@ static void nodes_that_cannot_start_fail_the_job_below_its_minimum(void **state)
     end(&j);
 }
 
+static void a_repeated_leave_is_not_judged_anew(void **state)
+{
+    struct job j = begin(2, 3, 3);
+    (void)state;
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    joins(&j, "c", -1, 0);
+    leaves_unstarted(&j, "b", "a: stop 1 resize; b: stop 1 resize; c: stop 1 resize; ");
+    says(&j, RDZV_GONE, "c", 0, "");
+    leaves_unstarted(&j, "b", "");
+    says(&j, RDZV_JOIN, "b", 1, "b: end 75; ");
+    says(&j, RDZV_JOIN, "a", 1, "");
+    assert_int_equal(rdzv_state(j.r), RDZV_JOINING);
+    end(&j);
+}
+
 static void a_silence_noticed_late_counts_from_when_it_began(void **state)
 {
     struct job j = begin(2, 2, 3);
@@ -413,6 +429,7 @@ int main(void)
         cmocka_unit_test(a_job_that_loses_its_minimum_while_it_backs_off_waits_for_more),
         cmocka_unit_test(a_node_that_leaves_between_rounds_drains_the_job_below_its_minimum),
         cmocka_unit_test(nodes_that_cannot_start_fail_the_job_below_its_minimum),
+        cmocka_unit_test(a_repeated_leave_is_not_judged_anew),
         cmocka_unit_test(a_silence_noticed_late_counts_from_when_it_began),
         cmocka_unit_test(impossible_settings_are_refused),
     };
