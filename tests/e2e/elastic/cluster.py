@@ -27,6 +27,12 @@ def wait(what, condition, seconds=float(os.environ.get("CRUN_TEST_WAIT", 60))):
         time.sleep(0.01)
 
 
+def joined(node, count, nodes):
+    """This node, once it is one of `count` that wait for the others."""
+    wait("a node to join", lambda: f"joining: {count} of {nodes} nodes" in node.text())
+    return node
+
+
 class Node:
     """One crun."""
 

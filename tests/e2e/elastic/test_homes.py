@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cluster import free_port, masked, wait
+from cluster import free_port, joined, masked, wait
 
 HOMES = ["tcp", "redis", "file", "static"]
 
@@ -96,10 +96,8 @@ def test_a_node_that_missed_a_whole_round_is_in_the_next(cluster, home):
     def node(rank):
         return cluster.node(*args, "--node-rank", rank, program=program)
 
-    first = node(0)
-    wait("the first node", lambda: "joining: 1 of 3 nodes" in first.text())
-    second = node(1)
-    wait("the second node", lambda: "joining: 2 of 3 nodes" in second.text())
+    first = joined(node(0), 1, 3)
+    second = joined(node(1), 2, 3)
     os.kill(second.agent(), signal.SIGSTOP)
     third = node(2)
     wait("the end of the round", lambda: "stop as well" in first.text())

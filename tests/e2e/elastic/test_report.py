@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cluster import free_port, wait
+from cluster import free_port, joined, wait
 
 FAST = "last_call_timeout=200ms,keep_alive_max_attempt=20"
 
@@ -120,10 +120,8 @@ def test_a_group_rank_0_that_missed_the_round_hears_of_it_all_the_same(cluster, 
                             program=["sh", "-c", """[ $RANK = 2 ] || { echo $$ > $OUT/pid; exec sleep 60; }
                                                    while [ ! -s $OUT/pid ]; do sleep 0.02; done; echo last words >&2; exit 7"""])
 
-    second = node(1)
-    wait("the second node", lambda: "joining: 1 of 3 nodes" in second.text())
-    first = node(0)
-    wait("the first node", lambda: "joining: 2 of 3 nodes" in first.text())
+    second = joined(node(1), 1, 3)
+    first = joined(node(0), 2, 3)
     os.kill(first.agent(), signal.SIGSTOP)
     third = node(2)
     worker = int(wait("a worker", lambda: (cluster.out / "pid").exists() and (cluster.out / "pid").read_text()))
