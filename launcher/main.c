@@ -8,20 +8,20 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "common/err.h"
-#include "common/exitcode.h"
-#include "common/log.h"
-#include "launcher/agent_loop.h"
-#include "launcher/config.h"
-#include "launcher/dryrun.h"
-#include "launcher/guardian.h"
-#include "launcher/program.h"
-#include "launcher/remote.h"
-#include "launcher/remote_agent.h"
-#include "launcher/remote_wire.h"
-#include "launcher/status.h"
-#include "launcher/topo.h"
-#include "launcher/tree.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/job/exitcode.h"
+#include "launcher/agent/agent_loop.h"
+#include "launcher/base/program.h"
+#include "launcher/commands/status.h"
+#include "launcher/commands/topo.h"
+#include "launcher/config/config.h"
+#include "launcher/config/dryrun.h"
+#include "launcher/guard/guardian.h"
+#include "launcher/guard/tree.h"
+#include "launcher/remote/remote.h"
+#include "launcher/remote/remote_agent.h"
+#include "launcher/remote/remote_wire.h"
 
 #define FILES_LEAST 16 /* below, not even what is wrong can be said in order */
 

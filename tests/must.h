@@ -3,7 +3,7 @@
 #ifndef CRUN_TESTS_MUST_H
 #define CRUN_TESTS_MUST_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #define MUST(expr)                                                                                                     \
     do {                                                                                                               \

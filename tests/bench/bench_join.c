@@ -23,11 +23,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/auth.h"
-#include "common/buf.h"
-#include "common/clock.h"
-#include "common/err.h"
-#include "common/rdzv_wire.h"
+#include "common/auth/auth.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 
 #ifndef IP_BIND_ADDRESS_NO_PORT
 #define IP_BIND_ADDRESS_NO_PORT 24

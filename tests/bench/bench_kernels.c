@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/err.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
 #include "tests/bench/options.h"
 #include "worker/device/cpu/dnnl_wrap.h"
 #include "worker/device/host_common.h"

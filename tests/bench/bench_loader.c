@@ -19,12 +19,12 @@
 
 #include <jpeglib.h>
 
-#include "common/buf.h"
-#include "common/clock.h"
-#include "common/err.h"
-#include "worker/data/dataset.h"
-#include "worker/data/loader.h"
-#include "worker/data/rng.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "worker/data/image/rng.h"
+#include "worker/data/loader/loader.h"
+#include "worker/data/sets/dataset.h"
 
 enum { WIDTH = 500, HEIGHT = 375, SIZE = 224, BATCH = 64 };
 

@@ -8,11 +8,11 @@
 #include <sys/resource.h>
 #include <uv.h>
 
-#include "common/clock.h"
-#include "common/err.h"
-#include "common/rdzv_wire.h"
-#include "common/redis_link.h"
-#include "launcher/rdzv_client.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/net/redis_link.h"
+#include "common/rdzv/wire/rdzv_wire.h"
+#include "launcher/rendezvous/rdzv_client.h"
 
 struct agent {
     struct rdzv_client *client;

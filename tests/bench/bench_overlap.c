@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/err.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
 #include "tests/bench/options.h"
 #include "tests/worker/comm/shm_store.h"
 #include "worker/comm/comm.h"

@@ -28,7 +28,7 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define REQUEST_MAX 96
 #define PIPELINE_MAX 256

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/worker/comm/ranks.h"
 
 enum { TIMEOUT_MS = 20000, SHORT_MS = 2000, SOON_MS = 5000 };

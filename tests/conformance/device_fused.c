@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/must.h"
 
 enum { SIZE = 32, BATCH = 5, CLASSES = 10 };

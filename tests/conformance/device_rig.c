@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/must.h"
 
 const struct mode mode_f64 = {.name = "fp64", .compute = DT_F64};

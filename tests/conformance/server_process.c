@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 enum { MAX_ARGS = 32, START_MS = 10000, TRIES = 5 };
 

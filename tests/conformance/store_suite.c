@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/buf.h"
-#include "common/clock.h"
-#include "common/err.h"
-#include "common/store.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/store/store.h"
 #include "tests/conformance/store_suite.h"
 
 enum { LONG_MS = 20000, SLACK_MS = 2000 /* a loaded machine */ };

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
-#include "common/store.h"
+#include "common/base/err.h"
+#include "common/store/store.h"
 #include "tests/conformance/server_process.h"
 #include "tests/conformance/store_suite.h"
 

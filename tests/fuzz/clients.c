@@ -1,8 +1,8 @@
 /* See clients.h. */
 #include "tests/fuzz/clients.h"
 
-#include "common/buf.h"
-#include "common/log.h"
+#include "common/base/buf.h"
+#include "common/base/log.h"
 #include "tests/fuzz/driver.h"
 #include <stdlib.h>
 #include <utlist.h>

@@ -3,7 +3,7 @@
 #ifndef CRUN_TESTS_FUZZ_CLIENTS_H
 #define CRUN_TESTS_FUZZ_CLIENTS_H
 
-#include "rendezvousd/server_impl.h"
+#include "rendezvousd/net/server_impl.h"
 
 void clients_start(const struct server_options *o, const struct front *front); /* once; o may be NULL */
 void clients_stop(void);

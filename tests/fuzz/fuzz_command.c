@@ -4,9 +4,9 @@
  * how its bytes were cut.
  *
  * An input is a list of pieces (clients.h). */
-#include "common/buf.h"
-#include "rendezvousd/commands.h"
-#include "rendezvousd/list.h"
+#include "common/base/buf.h"
+#include "rendezvousd/commands/commands.h"
+#include "rendezvousd/store/list.h"
 #include "tests/fuzz/clients.h"
 #include "tests/fuzz/driver.h"
 #include <ctype.h>

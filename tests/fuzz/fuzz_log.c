@@ -3,11 +3,11 @@
  *
  * The first byte says how: odd, the rest is a file; even, the rest is the text of records (cut at each byte 1), framed
  * here, so that the fuzzer need not find checksums. */
-#include "common/buf.h"
-#include "common/err.h"
-#include "common/log.h"
-#include "rendezvousd/jobs_impl.h"
-#include "rendezvousd/persist.h"
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "rendezvousd/jobs/jobs_impl.h"
+#include "rendezvousd/jobs/persist.h"
 #include "tests/fuzz/driver.h"
 #include <stdio.h>
 #include <string.h>

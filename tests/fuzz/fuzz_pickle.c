@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/fuzz/driver.h"
 #include "worker/ckpt/pickle_read.h"
 

@@ -3,9 +3,9 @@
  *
  * With clang and -fsanitize=fuzzer this is a libFuzzer target; with main() below it runs the kept corpus (FUZZ_CORPUS,
  * a folder), then damages logs of real jobs by a seed (FUZZ_RUNS, FUZZ_SEED). */
-#include "common/buf.h"
-#include "common/err.h"
-#include "common/rdzv_wire.h"
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* The request parser against hostile bytes: whatever comes, it neither crashes nor takes more memory than was received,
  * and what it says does not depend on how the bytes were cut. */
-#include "common/buf.h"
-#include "common/err.h"
-#include "rendezvousd/request.h"
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "rendezvousd/resp/request.h"
 #include "tests/fuzz/driver.h"
 #include <string.h>
 

@@ -3,8 +3,8 @@
  * and waiters is given back, and what one client is told does not depend on how its bytes were cut.
  *
  * An input is a list of pieces (clients.h). Clients 0 to 2 have shaken hands already. */
-#include "common/buf.h"
-#include "rendezvousd/tcpstore_internal.h"
+#include "common/base/buf.h"
+#include "rendezvousd/tcpstore/tcpstore_internal.h"
 #include "tests/fuzz/clients.h"
 #include "tests/fuzz/driver.h"
 #include <string.h>

@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/must.h"
 #include "worker/comm/comm.h"
-#include "worker/device/cuda/module.h"
 #include "worker/device/device.h"
+#include "worker/device/module/module.h"
 #include "worker/program/program.h"
 
 enum { SIZE = 16, BATCH = 4, CLASSES = 5, STEPS = 5 };

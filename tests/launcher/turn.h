@@ -4,7 +4,7 @@
 
 #include <uv.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 static inline void turn_nudge(uv_timer_t *t)
 {

@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/ckpt/safetensors.h"
 #include "worker/device/device.h"
 #include "worker/model/model.h"
 #include "worker/program/program.h"
-#include "worker/state.h"
+#include "worker/state/state.h"
 
 struct steps {
     struct program *p;

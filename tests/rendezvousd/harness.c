@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/rendezvousd/harness.h"
 #include <arpa/inet.h>
 #include <errno.h>

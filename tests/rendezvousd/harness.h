@@ -2,7 +2,7 @@
 #ifndef CRUN_TESTS_RENDEZVOUSD_HARNESS_H
 #define CRUN_TESTS_RENDEZVOUSD_HARNESS_H
 
-#include "rendezvousd/server.h"
+#include "rendezvousd/net/server.h"
 #include <stddef.h>
 
 struct harness;

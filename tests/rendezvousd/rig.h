@@ -3,8 +3,8 @@
 #ifndef CRUN_TESTS_RENDEZVOUSD_RIG_H
 #define CRUN_TESTS_RENDEZVOUSD_RIG_H
 
-#include "common/buf.h"
-#include "rendezvousd/server.h"
+#include "common/base/buf.h"
+#include "rendezvousd/net/server.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <uv.h>

@@ -3,8 +3,8 @@
 #ifndef CRUN_TESTS_SIM_SCENARIO_H
 #define CRUN_TESTS_SIM_SCENARIO_H
 
-#include "common/buf.h"
-#include "common/rdzv.h"
+#include "common/base/buf.h"
+#include "common/rdzv/machine/rdzv.h"
 
 struct job {
     struct rdzv *r;

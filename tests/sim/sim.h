@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "common/rdzv.h"
+#include "common/rdzv/machine/rdzv.h"
 
 struct err;
 

@@ -3,7 +3,7 @@
  * Its lease is the newest request that was answered: it starts workers only within silence_ms of it, and kills them,
  * within kill_ms, when it lapses. Every STOP is answered by JOIN once its workers are gone; what is not answered is
  * asked again. */
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/sim/sim_impl.h"
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/sim/sim_impl.h"
 
 enum { UNHEARD_MS = 3000, COMPACT_BYTES = 65536 };

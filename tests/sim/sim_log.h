@@ -1,6 +1,6 @@
 /* A simulated job whose rendezvous lives in a log: a Redis that may fail over and lose its last acknowledged writes, or
- * a shared directory. Agents are the product's seats (common/rdzv_seat.h); whoever leads runs the product's host
- * (common/rdzv_host.h) as a coroutine, which may pause, crash or lose its connection before or after the effect of
+ * a shared directory. Agents are the product's seats (common/rdzv/leader/rdzv_seat.h); whoever leads runs the product's host
+ * (common/rdzv/leader/rdzv_host.h) as a coroutine, which may pause, crash or lose its connection before or after the effect of
  * every call. Each node has a clock of its own. */
 #ifndef CRUN_TESTS_SIM_LOG_H
 #define CRUN_TESTS_SIM_LOG_H
@@ -9,9 +9,9 @@
 #include <stdint.h>
 #include <ucontext.h>
 
-#include "common/rdzv_home.h"
-#include "common/rdzv_host.h"
-#include "common/rdzv_seat.h"
+#include "common/rdzv/homes/rdzv_home.h"
+#include "common/rdzv/leader/rdzv_host.h"
+#include "common/rdzv/leader/rdzv_seat.h"
 
 enum { LOG_AGENTS_MAX = 12, LOG_EVENTS_MAX = 512, LOG_DECISIONS_MAX = 8192, LOG_HISTORY = 12 };
 

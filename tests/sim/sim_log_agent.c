@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
-#include "common/rdzv_wire.h"
+#include "common/base/err.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 #include "tests/sim/sim_log.h"
 
 enum { HEARTBEAT_MS = 1000, EXCHANGE_MS = 3000, STOP_MS = 1500 };

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
-#include "common/rdzv_mutant.h"
-#include "common/rdzv_wire.h"
+#include "common/base/err.h"
+#include "common/rdzv/machine/rdzv_mutant.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 #include "tests/sim/sim_log.h"
 
 enum { STACK = 256 << 10 };

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
-#include "common/rdzv_wire.h"
+#include "common/base/err.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 #include "tests/sim/sim_log.h"
 
 enum { FAULTS_MS = 30000, HORIZON_MS = 400000 };

@@ -1,6 +1,6 @@
 /* Clock and network of a simulated job. Faults come until faults_end; from then on every message arrives, nobody fails,
  * and every agent alive must have its answer before the horizon. */
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/sim/sim_impl.h"
 #include <errno.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/sim/scenario.h"
 #include <errno.h>
 #include <stdio.h>

@@ -9,9 +9,9 @@
 #include <cmocka.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/err.h"
-#include "common/rdzv_mutant.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/rdzv/machine/rdzv_mutant.h"
 #include "tests/sim/sim_log.h"
 
 static uint64_t number(const char *name, uint64_t otherwise)

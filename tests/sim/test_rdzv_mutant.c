@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/sim/sim.h"
 
 static void the_sown_fault_is_seen(void **state)

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/err.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
 #include "tests/sim/sim.h"
 #include <stdio.h>
 #include <stdlib.h>

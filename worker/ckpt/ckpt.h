@@ -12,9 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/crc32c.h"
+#include "common/base/crc32c.h"
 #include "worker/ckpt/safetensors.h"
-#include "worker/dtype.h"
+#include "worker/precision/dtype.h"
 
 struct err;
 

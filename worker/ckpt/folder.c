@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/err.h"
-#include "common/file.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
 
 const char *const ckpt_file_names[CKPT_FILE_COUNT] = {
 #define X(id, name, file) [id] = name,

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
-#include "common/err.h"
-#include "common/json.h"
+#include "common/base/crc32c.h"
+#include "common/base/err.h"
+#include "common/base/json.h"
 
 #define FORMAT "crun checkpoint"
 #define VERSION 1

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/err.h"
-#include "common/log.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/folder.h"
 #include "worker/ckpt/manifest.h"

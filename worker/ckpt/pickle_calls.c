@@ -1,7 +1,7 @@
 /* Classes and functions that a pickle may name, and what calling them comes to: nothing of Python's is executed. */
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/ckpt/pickle_impl.h"
 
 static const struct {

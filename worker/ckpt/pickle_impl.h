@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/err.h"
-#include "worker/dtype.h"
+#include "common/base/err.h"
+#include "worker/precision/dtype.h"
 
 #define VALUE_KINDS(X)                                                                                                 \
     X(V_MARK, "a mark")                                                                                                \

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/folder.h"
 

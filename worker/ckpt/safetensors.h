@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/dtype.h"
+#include "worker/precision/dtype.h"
 
 struct err;
 

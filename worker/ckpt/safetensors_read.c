@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
-#include "common/err.h"
+#include "common/base/crc32c.h"
+#include "common/base/err.h"
 
 #define HEADER_MAX ((uint64_t)100 << 20)
 #define PIECE ((size_t)4 << 20)

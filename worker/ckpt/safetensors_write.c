@@ -14,10 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/buf.h"
-#include "common/crc32c.h"
-#include "common/err.h"
-#include "common/file.h"
+#include "common/base/buf.h"
+#include "common/base/crc32c.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "safetensors holds little-endian data; hosts must be the same");

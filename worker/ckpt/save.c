@@ -15,9 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/err.h"
-#include "common/log.h"
-#include "common/path.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/base/path.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/folder.h"
 #include "worker/ckpt/manifest.h"

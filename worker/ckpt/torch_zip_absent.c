@@ -1,6 +1,6 @@
 #include <errno.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/ckpt/torch_zip.h"
 
 static int absent(const char *path, struct err *e)

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <zip.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/ckpt/pickle_read.h"
 #include "worker/ckpt/torch_zip.h"
 

@@ -5,8 +5,8 @@
 #include <unistd.h>
 #include <zip.h>
 
-#include "common/buf.h"
-#include "common/err.h"
+#include "common/base/buf.h"
+#include "common/base/err.h"
 #include "worker/ckpt/torch_zip.h"
 
 #define PREFIX "archive/"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/pointer.h"
 #include "worker/ckpt/torch_zip.h"

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/comm/comm.h"
 
 struct beside {

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/dtype.h"
+#include "worker/precision/dtype.h"
 
 struct comm;
 struct comm_ops;

@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/err.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
 #include "worker/comm/reduce.h"
 
 struct slot {

@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/buf.h"
-#include "common/clock.h"
-#include "common/err.h"
-#include "common/store.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/store/store.h"
 
 enum { KEY_LEN = 160, LAST_LOOK_MS = 1000 };
 

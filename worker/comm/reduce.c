@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #define ADD(x, y) ((x) + (y))
 #define MAX(x, y) ((x) > (y) ? (x) : (y))

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/comm/comm.h"
 #include "worker/comm/reduce.h"
 #include "worker/device/device.h"

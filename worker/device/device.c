@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/err.h"
-#include "common/log.h"
-#include "worker/device/cuda/module.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "worker/device/module/module.h"
 
 #ifdef HAVE_CPU_DEVICE
 static const struct device_ops *const cpu_ops = &device_cpu_ops;

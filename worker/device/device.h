@@ -12,8 +12,8 @@
 #include <stdint.h>
 
 #include "worker/device/gpu_choice.h"
-#include "worker/dtype.h"
-#include "worker/loss_scale.h"
+#include "worker/precision/dtype.h"
+#include "worker/precision/loss_scale.h"
 
 struct err;
 struct program;
@@ -173,7 +173,7 @@ struct device_async {
     int (*copy_out)(struct device *d, void *stream, void *host, const void *from, size_t bytes, struct err *e);
     int (*sync)(struct device *d, void *stream, struct err *e); /* the host waits */
 
-    /* Loss scaling on the device (worker/loss_scale.h is the rule). From guard() on run() multiplies its grad_scale by
+    /* Loss scaling on the device (worker/precision/loss_scale.h is the rule). From guard() on run() multiplies its grad_scale by
      * the scale, grad_norm() and update() divide by it, and update(), blend() and update_stats() do nothing once the
      * last judge() found a loss or norm that is not finite; update.step counts the skipped steps, too. *s: the scale to
      * begin with; NULL: no more of it. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 /* The n-th number of a list, the list taken round and round; -1: it is no number. */
 static int entry(const char *list, int n)

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/program/program.h"
 
 static bool reads_params(const struct op *op)

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 static int by_size(const void *a, const void *b, void *buffers)
 {

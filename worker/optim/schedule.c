@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 /* Share of the run after warm-up that is done. */
 static double done(const struct schedule *s, int64_t step)

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/err.h"
-#include "worker/data/input.h"
-#include "worker/device/cuda/module.h"
+#include "common/base/err.h"
+#include "worker/data/loader/input.h"
+#include "worker/device/module/module.h"
 #include "worker/personality/personality.h"
 
 struct caffe2 {

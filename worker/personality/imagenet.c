@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/err.h"
-#include "worker/device/cuda/module.h"
+#include "common/base/err.h"
+#include "worker/device/module/module.h"
 #include "worker/optim/schedule.h"
 #include "worker/personality/personality.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/personality/personality.h"
 
 struct mnist {

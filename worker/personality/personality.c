@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/env_contract.h"
-#include "common/err.h"
-#include "worker/device/cuda/module.h"
+#include "common/base/err.h"
+#include "common/job/env_contract.h"
+#include "worker/device/module/module.h"
 
 /* Both tables in one. Lives as long as the program does: options point into it. */
 struct merged {

@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/args.h"
-#include "worker/config.h"
+#include "common/args/args.h"
+#include "worker/config/config.h"
 
 struct err;
 

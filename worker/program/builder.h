@@ -2,7 +2,7 @@
 #ifndef CRUN_WORKER_PROGRAM_BUILDER_H
 #define CRUN_WORKER_PROGRAM_BUILDER_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/program/program.h"
 
 #define ARENA_ALIGN 16 /* elements: one cache line of f32 */

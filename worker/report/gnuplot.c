@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/report/lines.h"
 
 #define DEADLINE_MS 60000

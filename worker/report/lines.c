@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/err.h"
-#include "common/file.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
 
 int lines_open(struct lines *l, const char *path, struct err *e)
 {

@@ -18,10 +18,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/buf.h"
-#include "common/clock.h"
-#include "common/err.h"
-#include "common/json.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/json.h"
 #include "worker/report/lines.h"
 
 struct metrics {

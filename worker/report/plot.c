@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/err.h"
-#include "common/utf8.h"
+#include "common/base/err.h"
+#include "common/base/utf8.h"
 #include "worker/report/gnuplot.h"
 #include "worker/report/plot_data.h"
 

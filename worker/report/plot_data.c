@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/report/lines.h"
 
 #define STEPS_MAX ((size_t)20000000)

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "common/args.h"
-#include "common/err.h"
-#include "common/exitcode.h"
+#include "common/args/args.h"
+#include "common/base/err.h"
+#include "common/job/exitcode.h"
 #include "worker/report/plot.h"
 
 struct plot_config {

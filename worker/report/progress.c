@@ -6,7 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define REDRAW_NS 100000000 /* ten times a second */
 #define PLAIN_WIDTH 256

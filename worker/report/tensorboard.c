@@ -12,9 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
-#include "common/err.h"
-#include "common/path.h"
+#include "common/base/crc32c.h"
+#include "common/base/err.h"
+#include "common/base/path.h"
 #include "events.pb-c.h"
 #include "worker/report/lines.h"
 

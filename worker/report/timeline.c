@@ -10,9 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/buf.h"
-#include "common/err.h"
-#include "common/log.h"
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
 #include "worker/report/lines.h"
 
 #define FLUSH_BYTES 65536

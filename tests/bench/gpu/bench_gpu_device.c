@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/err.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
 #include "tests/bench/options.h"
 #include "worker/device/device.h"
 #include "worker/model/model.h"

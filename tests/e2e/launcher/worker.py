@@ -1,4 +1,4 @@
-"""A worker for the tests: `worker.py WHAT [args]`. Uses the shared page as its layout in common/crun_page.h says."""
+"""A worker for the tests: `worker.py WHAT [args]`. Uses the shared page as its layout in common/crun/crun_page.h says."""
 
 import ctypes
 import json

@@ -16,7 +16,7 @@ RANKS, STEPS = 4, 120
 
 
 class Page(ctypes.Structure):
-    """struct crun_page (common/crun_page.h)."""
+    """struct crun_page (common/crun/crun_page.h)."""
     _fields_ = [("magic", ctypes.c_uint32), ("version", ctypes.c_uint32), ("notify_fd", ctypes.c_int32), ("reserved", ctypes.c_uint32),
                 ("stop_reason", ctypes.c_uint32), ("attached", ctypes.c_uint32), ("step", ctypes.c_uint64),
                 ("first_step_ns", ctypes.c_int64), ("last_step_ns", ctypes.c_int64), ("error_code", ctypes.c_int32),

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 static void define(struct ckpt_tensor *t, const char *name, enum dtype dtype, int ndim, int64_t a, int64_t b,
                    int64_t step)

@@ -22,9 +22,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/err.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
 #include "tests/worker/ckpt/state.h"
 #include "tests/worker/scratch/scratch.h"
 

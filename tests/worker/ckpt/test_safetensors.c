@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
-#include "common/err.h"
+#include "common/base/crc32c.h"
+#include "common/base/err.h"
 #include "tests/worker/scratch/scratch.h"
 #include "worker/ckpt/safetensors.h"
 

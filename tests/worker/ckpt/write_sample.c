@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/worker/ckpt/state.h"
 
 int main(int argc, char **argv)

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/worker/comm/ranks.h"
 
 struct job {

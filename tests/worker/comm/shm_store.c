@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "common/buf.h"
-#include "common/err.h"
+#include "common/base/buf.h"
+#include "common/base/err.h"
 
 enum { ENTRIES = 64, KEY = 160, VALUE = 1024 };
 

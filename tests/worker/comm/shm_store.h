@@ -3,7 +3,7 @@
 #ifndef CRUN_TESTS_SHM_STORE_H
 #define CRUN_TESTS_SHM_STORE_H
 
-#include "common/store.h"
+#include "common/store/store.h"
 
 struct store *shm_store_open(void); /* aborts without memory */
 void shm_store_close(struct store *s);

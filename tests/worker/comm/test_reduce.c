@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/comm/comm.h"
 #include "worker/comm/reduce.h"
 

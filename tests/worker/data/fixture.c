@@ -12,9 +12,9 @@
 #include <cmocka.h>
 #include <jpeglib.h>
 
-#include "common/buf.h"
-#include "common/err.h"
-#include "worker/data/resample.h"
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "worker/data/image/resample.h"
 
 static const struct {
     int channels;

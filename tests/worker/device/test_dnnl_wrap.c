@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/device/cpu/dnnl_wrap.h"
 
 static int create(struct dnn *d, int c, int k, int src, int dst, struct dnn_kernel **ret)

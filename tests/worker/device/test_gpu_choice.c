@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/device/gpu_choice.h"
 
 static int chosen(struct gpu_choice c, int visible)

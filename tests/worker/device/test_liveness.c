@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/device/liveness.h"
 
 enum { ALIGN = 64, N_MAX = 60, STEPS = 40 };

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/worker/device/rig.h"
 #include "worker/model/model.h"
 

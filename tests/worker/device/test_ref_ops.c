@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/worker/device/rig.h"
 
 static const float ones[] = {1, 1, 1, 1, 1, 1, 1, 1};

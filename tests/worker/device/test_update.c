@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/device/device.h"
 
 enum { N = 20000 }; /* more than a piece of rule_squares(), and no multiple of a vector */

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/model/model.h"
 #include "worker/program/program.h"
 

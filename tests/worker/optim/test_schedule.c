@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/optim/schedule.h"
 
 struct golden {

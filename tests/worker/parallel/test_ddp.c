@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/worker/comm/ranks.h"
 #include "worker/comm/comm.h"
 #include "worker/parallel/ddp.h"

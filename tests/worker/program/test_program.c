@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/program/program.h"
 
 static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};

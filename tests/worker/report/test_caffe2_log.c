@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/worker/scratch/scratch.h"
 #include "worker/report/caffe2_log.h"
 

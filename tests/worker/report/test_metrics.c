@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/worker/scratch/scratch.h"
 #include "worker/report/metrics.h"
 

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/err.h"
-#include "common/exitcode.h"
+#include "common/base/err.h"
+#include "common/job/exitcode.h"
 #include "tests/worker/scratch/scratch.h"
 #include "worker/report/metrics.h"
 #include "worker/report/plot.h"

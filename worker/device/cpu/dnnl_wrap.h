@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 #include "worker/device/cpu/layout.h"
-#include "worker/dtype.h"
+#include "worker/precision/dtype.h"
 
 struct err;
 struct dnn;

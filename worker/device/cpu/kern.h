@@ -15,7 +15,7 @@
 
 #include "worker/device/cpu/layout.h"
 #include "worker/device/device.h"
-#include "worker/dtype.h"
+#include "worker/precision/dtype.h"
 
 /* How activations are kept: fp32, bf16, or fp32 rounded to bf16 or fp16 at every store (emulation). */
 enum store { STORE_F32, STORE_BF16, STORE_ROUNDED, STORE_ROUNDED_F16, STORES };

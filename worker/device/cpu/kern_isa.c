@@ -13,7 +13,7 @@
 #define HARDWARE_BF16 0
 #endif
 
-#include "worker/dtype.h"
+#include "worker/precision/dtype.h"
 
 #define REAL float
 #include "worker/device/rules.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "worker/device/half.h"
 #include "worker/device/host_common.h"
 

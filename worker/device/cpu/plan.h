@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/dnnl_wrap.h"
 #include "worker/device/cpu/kern.h"

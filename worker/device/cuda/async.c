@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/device/cuda/cuda.h"
-#include "worker/loss_scale.h"
+#include "worker/precision/loss_scale.h"
 
 static struct cuda *self(struct device *d)
 {

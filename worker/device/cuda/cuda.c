@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
-#include "worker/device/cuda/dnn.h"
+#include "common/base/err.h"
+#include "worker/device/cuda/dnn/dnn.h"
 #include "worker/device/cuda/plan.h"
 
 static struct cuda *self(struct device *d)

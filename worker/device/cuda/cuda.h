@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "worker/device/cuda/gpu.h"
+#include "worker/device/cuda/gpu/gpu.h"
 #include "worker/device/device.h"
 
 struct cudnn;

@@ -1,11 +1,11 @@
 /* What trainer-cuda.so exports. */
-#include "worker/device/cuda/module.h"
+#include "worker/device/module/module.h"
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/comm/comm.h"
 #include "worker/device/cuda/cuda.h"
-#include "worker/device/cuda/dnn.h"
-#include "worker/device/cuda/gpu.h"
+#include "worker/device/cuda/dnn/dnn.h"
+#include "worker/device/cuda/gpu/gpu.h"
 
 #ifdef HAVE_NCCL
 #define NCCL &comm_nccl_ops

@@ -12,10 +12,10 @@
 #ifndef CRUN_WORKER_DEVICE_CUDA_PLAN_H
 #define CRUN_WORKER_DEVICE_CUDA_PLAN_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/device/cuda/cuda.h"
-#include "worker/device/cuda/dnn.h"
-#include "worker/device/cuda/gpu.h"
+#include "worker/device/cuda/dnn/dnn.h"
+#include "worker/device/cuda/gpu/gpu.h"
 #include "worker/device/cuda/ladder.h"
 #include "worker/device/device.h"
 #include "worker/device/fuse.h"

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #include "worker/device/cuda/plan.h"
 #include "worker/device/host_common.h"

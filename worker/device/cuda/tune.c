@@ -7,7 +7,7 @@
  * (cudnn_bar()). */
 #include <errno.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "worker/device/cuda/plan.h"
 
 enum { CANDIDATES = 8, REPEATS = 5 };

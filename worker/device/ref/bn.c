@@ -11,7 +11,7 @@
  * itself). */
 #include <math.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/device/host_common.h"
 #include "worker/device/ref/ref.h"
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/err.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
 #include "worker/device/half.h"
 #include "worker/device/host_common.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "worker/device/half.h"
 #include "worker/device/host_common.h"
 #include "worker/device/ref/ref.h"

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <functional>
 
-#include "worker/dtype.h"
+#include "worker/precision/dtype.h"
 
 #define __global__
 #define __device__

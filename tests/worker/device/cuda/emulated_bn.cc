@@ -1,1 +1,1 @@
-#include "worker/device/cuda/kern_bn.cu"
+#include "worker/device/cuda/kern/kern_bn.cu"

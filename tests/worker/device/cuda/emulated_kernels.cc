@@ -1,1 +1,1 @@
-#include "worker/device/cuda/kernels.cu"
+#include "worker/device/cuda/kern/kernels.cu"

@@ -1,1 +1,1 @@
-#include "worker/device/cuda/kern_loss.cu"
+#include "worker/device/cuda/kern/kern_loss.cu"

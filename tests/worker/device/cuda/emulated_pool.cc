@@ -1,1 +1,1 @@
-#include "worker/device/cuda/kern_pool.cu"
+#include "worker/device/cuda/kern/kern_pool.cu"

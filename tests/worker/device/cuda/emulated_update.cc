@@ -1,1 +1,1 @@
-#include "worker/device/cuda/kern_update.cu"
+#include "worker/device/cuda/kern/kern_update.cu"

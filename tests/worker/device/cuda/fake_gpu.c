@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/worker/device/cuda/fake_blocks.h"
 #include "tests/worker/device/cuda/fake_math.h"
 #include "tests/worker/device/cuda/fake_queue.h"

@@ -6,7 +6,7 @@
 #ifndef CRUN_TESTS_FAKE_GPU_H
 #define CRUN_TESTS_FAKE_GPU_H
 
-#include "worker/device/cuda/gpu.h"
+#include "worker/device/cuda/gpu/gpu.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,7 @@
 #ifndef CRUN_TESTS_FAKE_MATH_H
 #define CRUN_TESTS_FAKE_MATH_H
 
-#include "worker/device/cuda/gpu.h"
+#include "worker/device/cuda/gpu/gpu.h"
 
 double fake_get(const void *p, enum dtype t, size_t i);
 void fake_set(void *p, enum dtype t, size_t i, double x);

@@ -7,13 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "tests/worker/device/cuda/properties.h"
 #include "worker/device/cuda/cuda.h"
-#include "worker/device/cuda/dnn.h"
-#include "worker/device/cuda/module.h"
+#include "worker/device/cuda/dnn/dnn.h"
 #include "worker/device/device.h"
+#include "worker/device/module/module.h"
 
 static struct device_ops ops;
 

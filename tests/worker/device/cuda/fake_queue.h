@@ -6,7 +6,7 @@
 #ifndef CRUN_TESTS_FAKE_QUEUE_H
 #define CRUN_TESTS_FAKE_QUEUE_H
 
-#include "worker/device/cuda/gpu.h"
+#include "worker/device/cuda/gpu/gpu.h"
 
 enum work_kind { WORK_JOIN, WORK_KERNEL, WORK_DNN, WORK_GEMM, WORK_COPY, WORK_COPY_IN, WORK_FILL };
 

@@ -2,9 +2,9 @@
  * them but cuda_open(). */
 #include <errno.h>
 
-#include "common/err.h"
-#include "worker/device/cuda/dnn.h"
-#include "worker/device/cuda/gpu.h"
+#include "common/base/err.h"
+#include "worker/device/cuda/dnn/dnn.h"
+#include "worker/device/cuda/gpu/gpu.h"
 
 static const char *const names[] = {
 #define X(id, name, slots, half) name,

@@ -5,8 +5,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "common/err.h"
-#include "common/json.h"
+#include "common/base/err.h"
+#include "common/base/json.h"
 
 char *properties_read(const char *path)
 {

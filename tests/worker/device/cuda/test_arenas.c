@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/must.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "worker/device/cuda/cuda.h"
-#include "worker/loss_scale.h"
+#include "worker/precision/loss_scale.h"
 
 /* Sizes at and around those of a chunk, of a block and of a vector, and one element. Decay and trust are left out here
  * and there. */

@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "tests/worker/device/cuda/tiny.h"
 #include "worker/comm/comm.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/parallel/ddp.h"
 #include "worker/program/program.h"
-#include "worker/state.h"
+#include "worker/state/state.h"
 
 enum { WORLD = 3, BATCH = 2, SIZE = TINY_SIZE, CALLS = 64 };
 

@@ -16,12 +16,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/err.h"
-#include "common/log.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
 #include "tests/must.h"
 #include "tests/worker/device/cuda/properties.h"
 #include "tests/worker/scratch/scratch.h"
-#include "worker/device/cuda/dnn_impl.h"
+#include "worker/device/cuda/dnn/dnn_impl.h"
 
 enum { MANY = 64 };
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/must.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "tests/worker/device/cuda/tiny.h"

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "tests/worker/device/cuda/fake_math.h"
-#include "worker/device/cuda/kernels.h"
+#include "worker/device/cuda/kern/kernels.h"
 
 static const enum dtype types[] = {DT_F32, DT_F16, DT_BF16};
 

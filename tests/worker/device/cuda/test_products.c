@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/must.h"
-#include "worker/device/cuda/gpu.h"
+#include "worker/device/cuda/gpu/gpu.h"
 
 static struct {
     int asked, run;

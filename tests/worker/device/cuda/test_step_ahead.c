@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "tests/worker/device/cuda/tiny.h"
-#include "tests/worker/step_rig.h"
+#include "tests/worker/run/step_rig.h"
 #include "worker/comm/comm.h"
 #include "worker/device/cuda/cuda.h"
 

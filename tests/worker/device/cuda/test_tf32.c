@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/args.h"
-#include "common/err.h"
+#include "common/args/args.h"
+#include "common/base/err.h"
 #include "tests/must.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "tests/worker/device/cuda/tiny.h"
-#include "worker/config.h"
+#include "worker/config/config.h"
 #include "worker/device/cuda/plan.h"
 #include "worker/program/program.h"
 

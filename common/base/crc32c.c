@@ -1,0 +1,80 @@
+/* CRC32C (Castagnoli polynomial, reflected 0x82f63b78): the SSE4.2 instruction where the CPU has it, else eight tables
+ * of 256 entries ("slicing by 8"). The choice is made once, at the first call; both give the same values. */
+#include "common/base/crc32c.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#define HAVE_SSE42_PATH 1
+#endif
+
+#define POLYNOMIAL 0x82f63b78u
+
+static uint32_t table[8][256];
+static bool have_instruction;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void prepare(void)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int bit = 0; bit < 8; bit++)
+            c = (c >> 1) ^ (POLYNOMIAL & (0u - (c & 1u)));
+        table[0][i] = c;
+    }
+    for (int k = 1; k < 8; k++)
+        for (int i = 0; i < 256; i++)
+            table[k][i] = (table[k - 1][i] >> 8) ^ table[0][table[k - 1][i] & 0xff];
+#ifdef HAVE_SSE42_PATH
+    __builtin_cpu_init();
+    have_instruction = __builtin_cpu_supports("sse4.2");
+#endif
+}
+
+/* c is the inverted register, here and in with_instruction. */
+static uint32_t with_tables(uint32_t c, const unsigned char *p, size_t n)
+{
+    for (; n >= 8; n -= 8, p += 8) {
+        c ^= (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+        c = table[7][c & 0xff] ^ table[6][c >> 8 & 0xff] ^ table[5][c >> 16 & 0xff] ^ table[4][c >> 24] ^
+            table[3][p[4]] ^ table[2][p[5]] ^ table[1][p[6]] ^ table[0][p[7]];
+    }
+    for (; n > 0; n--)
+        c = (c >> 8) ^ table[0][(c ^ *p++) & 0xff];
+    return c;
+}
+
+#ifdef HAVE_SSE42_PATH
+__attribute__((target("sse4.2"))) static uint32_t with_instruction(uint32_t c, const unsigned char *p, size_t n)
+{
+    uint64_t wide = c;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t v;
+        memcpy(&v, p, 8);
+        wide = _mm_crc32_u64(wide, v);
+    }
+    c = (uint32_t)wide;
+    for (; n > 0; n--)
+        c = _mm_crc32_u8(c, *p++);
+    return c;
+}
+#endif
+
+uint32_t crc32c(uint32_t crc, const void *data, size_t n)
+{
+    pthread_once(&once, prepare);
+#ifdef HAVE_SSE42_PATH
+    if (have_instruction)
+        return ~with_instruction(~crc, data, n);
+#endif
+    return ~with_tables(~crc, data, n);
+}
+
+uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n)
+{
+    pthread_once(&once, prepare);
+    return ~with_tables(~crc, data, n);
+}

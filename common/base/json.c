@@ -1,0 +1,122 @@
+#include "common/base/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/utf8.h"
+
+static int read_all(int fd, const char *path, struct buf *b, struct err *e)
+{
+    const int rc = file_read_all(fd, b);
+    if (rc == -E2BIG)
+        return err_set(e, rc, "'%s' is larger than %zu bytes", path, b->max);
+    return rc < 0 ? err_errno(e, -rc, "read '%s'", path) : 0;
+}
+
+static int parse_text(const struct buf *b, const char *path, cJSON **ret, struct err *e)
+{
+    /* A NUL inside would end the text early, and whatever follows it would pass unseen. */
+    if (b->len == 0 || memchr(b->data, 0, b->len))
+        return err_set(e, ERR_CORRUPT, "'%s' is not JSON: %s", path,
+                       b->len ? "it contains a zero byte" : "it is empty");
+    const char *end = b->data;
+    cJSON *tree = cJSON_ParseWithLengthOpts(b->data, b->len + 1, &end, true);
+    if (!tree)
+        return err_set(e, ERR_CORRUPT, "'%s' is not JSON: error at byte %td", path, end - b->data);
+    *ret = tree;
+    return 0;
+}
+
+/* What others put there may be a FIFO, and neither its writer nor its end ever come. */
+static int open_regular(const char *path, struct err *e)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return err_errno(e, errno, "open '%s'", path);
+    if (fstat(fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))) /* read(2) has a word for a folder */
+        return fd;
+    close(fd);
+    return err_set(e, ERR_CORRUPT, "'%s' is not JSON: it is no regular file", path);
+}
+
+int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *e)
+{
+    const int fd = open_regular(path, e);
+    if (fd < 0)
+        return fd;
+    struct buf b;
+    buf_init(&b, max_bytes);
+    int rc = read_all(fd, path, &b, e);
+    close(fd);
+    if (rc == 0)
+        rc = parse_text(&b, path, ret, e);
+    buf_free(&b);
+    return rc;
+}
+
+static int find(const cJSON *o, const char *name, cJSON_bool (*is)(const cJSON *), const char *type, const cJSON **ret,
+                struct err *e)
+{
+    const cJSON *m = cJSON_GetObjectItemCaseSensitive(o, name);
+    if (!m)
+        return err_set(e, ERR_CORRUPT, "member '%s' is missing", name);
+    if (!is(m))
+        return err_set(e, ERR_CORRUPT, "member '%s' is not %s", name, type);
+    *ret = m;
+    return 0;
+}
+
+int json_str(const cJSON *o, const char *name, const char **ret, struct err *e)
+{
+    const cJSON *m = NULL;
+    TRY(find(o, name, cJSON_IsString, "a string", &m, e));
+    *ret = m->valuestring;
+    return 0;
+}
+
+int json_i64(const cJSON *o, const char *name, int64_t *ret, struct err *e)
+{
+    const cJSON *m = NULL;
+    TRY(find(o, name, cJSON_IsNumber, "a number", &m, e));
+    /* cJSON keeps a double: beyond 2^53 it may not be the number that was written. */
+    if (m->valuedouble != floor(m->valuedouble) || fabs(m->valuedouble) > 0x1p53)
+        return err_set(e, ERR_CORRUPT, "member '%s' is not a whole number up to 2^53: %g", name, m->valuedouble);
+    *ret = (int64_t)m->valuedouble;
+    return 0;
+}
+
+int json_f64(const cJSON *o, const char *name, double *ret, struct err *e)
+{
+    const cJSON *m = NULL;
+    TRY(find(o, name, cJSON_IsNumber, "a number", &m, e));
+    *ret = m->valuedouble;
+    return 0;
+}
+
+static int clean_text(cJSON *item, struct err *e)
+{
+    char *text = utf8_replaced(item->valuestring);
+    const int rc = text && (strcmp(text, item->valuestring) == 0 || cJSON_SetValuestring(item, text))
+                       ? 0
+                       : err_set(e, -ENOMEM, "no memory for JSON");
+    free(text);
+    return rc;
+}
+
+int json_clean(cJSON *tree, struct err *e)
+{
+    if (cJSON_IsString(tree))
+        return clean_text(tree, e);
+    for (cJSON *i = tree ? tree->child : NULL; i; i = i->next)
+        TRY(json_clean(i, e));
+    return 0;
+}

@@ -1,0 +1,243 @@
+/* libcrun: the worker's end of the shared page, plus the environment.
+ *
+ * - crun_init() maps the page behind CRUN_PAGE_FD if there really is one: descriptor, size, magic and version are
+ *   looked at first, so that a stale variable (a grandchild that inherited the environment but not the descriptor) only
+ *   means "without crun".
+ * - The descriptors become close-on-exec here: a worker's children must not keep the page alive, nor announce progress.
+ * - Everything after that is loads and stores; the page is the launcher's to free.
+ */
+#include "common/include/crun.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/args/args.h"
+#include "common/base/clock.h"
+#include "common/crun/crun_page.h"
+#include "common/crun/crun_self.h"
+#include "common/job/env_contract.h"
+#include "common/job/failure_record.h"
+
+struct libcrun libcrun_self = {.recorded = ATOMIC_FLAG_INIT};
+#define self libcrun_self
+
+/* The descriptor named by the environment, -1 if none. */
+static int page_descriptor(void)
+{
+    const char *text = getenv(ENV_PAGE_FD);
+    int64_t fd;
+    return text && parse_i64(text, ENV_PAGE_FD, 0, INT32_MAX, &fd, NULL) == 0 ? (int)fd : -1;
+}
+
+static void close_on_exec(int fd)
+{
+    int flags = fd >= 0 ? fcntl(fd, F_GETFD) : -1;
+    if (flags >= 0)
+        fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+}
+
+static struct crun_page *map_page(int fd)
+{
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size < CRUN_PAGE_BYTES)
+        return NULL;
+    struct crun_page *p = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    if (p->magic != CRUN_PAGE_MAGIC || p->version < CRUN_PAGE_VERSION) { /* later versions only append */
+        munmap(p, CRUN_PAGE_BYTES);
+        return NULL;
+    }
+    close_on_exec(fd);
+    close_on_exec(p->notify_fd);
+    return p;
+}
+
+/* Own copies: the environment may change under us. */
+static int copy_strings(const struct env_contract *c)
+{
+    self.run_id = strdup(c->run_id ? c->run_id : "");
+    self.store = strdup(c->store_url ? c->store_url : "");
+    self.error_file = strdup(c->error_file ? c->error_file : "");
+    return self.run_id && self.store && self.error_file ? 0 : -ENOMEM;
+}
+
+int crun_init(struct crun_info *ret)
+{
+    struct env_contract c;
+    int rc = env_contract_read(&c, NULL);
+    if (rc < 0)
+        return rc;
+    crun_finish();
+    if ((rc = copy_strings(&c)) < 0) {
+        crun_finish();
+        return rc;
+    }
+    self.rank = (int)c.rank;
+    self.world = (int)c.world_size;
+    self.page = map_page(page_descriptor());
+    if (self.page)
+        atomic_store(&self.page->attached, 1);
+    *ret = (struct crun_info){
+        .rank = (int)c.rank,
+        .world_size = (int)c.world_size,
+        .local_rank = (int)c.local_rank,
+        .local_world_size = (int)c.local_world_size,
+        .group_rank = (int)c.group_rank,
+        .group_world_size = (int)c.group_world_size,
+        .round = (int)c.round,
+        .restart_count = (int)c.restart_count,
+        .run_id = self.run_id,
+        .store = self.store,
+    };
+    return 0;
+}
+
+void crun_finish(void)
+{
+    libcrun_store_close();
+    if (self.page) {
+        atomic_store(&self.page->attached, 0);
+        munmap(self.page, CRUN_PAGE_BYTES);
+    }
+    free(self.run_id);
+    free(self.store);
+    free(self.error_file);
+    self.page = NULL;
+    self.run_id = self.store = self.error_file = NULL;
+    atomic_flag_clear(&self.recorded);
+}
+
+static void announce_first_progress(struct crun_page *p, int64_t now)
+{
+    int64_t never = 0;
+    uint64_t one = 1;
+    if (atomic_load(&p->phase) == CRUN_PHASE_STARTING)
+        crun_phase(CRUN_PHASE_STEP);
+    if (!atomic_compare_exchange_strong(&p->first_step_ns, &never, now) || p->notify_fd < 0)
+        return;
+    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* nobody to tell: the launcher reads the page anyway */
+    (void)ignored;
+}
+
+static int64_t relaxed(_Atomic int64_t *at)
+{
+    return atomic_load_explicit(at, memory_order_relaxed);
+}
+
+static void raise_to(_Atomic int64_t *longest, int64_t ns)
+{
+    if (ns > relaxed(longest))
+        atomic_store_explicit(longest, ns, memory_order_relaxed);
+}
+
+/* This thread is the only writer: plain loads and stores. The first step begins before anybody could know when. */
+static void count_step(struct crun_page *p, int64_t now)
+{
+    int64_t from = relaxed(&p->last_step_ns), phase = relaxed(&p->phase_ns);
+    if (from == 0 || atomic_load_explicit(&p->phase, memory_order_relaxed) != CRUN_PHASE_STEP)
+        return;
+    const int64_t took = now - (phase > from ? phase : from);
+    _Atomic uint32_t *n = &p->steps[crun_page_bucket(took)];
+    atomic_store_explicit(n, atomic_load_explicit(n, memory_order_relaxed) + 1, memory_order_relaxed);
+    raise_to(&p->longest_ns[CRUN_PHASE_STEP], took);
+}
+
+void crun_phase(enum crun_phase phase)
+{
+    struct crun_page *p = self.page;
+    if (!p || (unsigned)phase >= CRUN_PAGE_PHASES)
+        return;
+    const int64_t now = clock_ns();
+    const uint32_t before = atomic_load_explicit(&p->phase, memory_order_relaxed);
+    if (before == (uint32_t)phase)
+        return;
+    if (before != CRUN_PHASE_STEP)
+        raise_to(&p->longest_ns[before], now - relaxed(&p->phase_ns));
+    atomic_store_explicit(&p->phase_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&p->phase, (uint32_t)phase, memory_order_release);
+}
+
+const char *crun_phase_name(enum crun_phase phase)
+{
+    switch (phase) {
+#define X(name, value, text)                                                                                           \
+    case name:                                                                                                         \
+        return text;
+        CRUN_PHASES(X)
+#undef X
+    }
+    return "unknown";
+}
+
+void crun_progress(uint64_t step)
+{
+    struct crun_page *p = self.page;
+    if (!p)
+        return;
+    int64_t now = clock_ns();
+    count_step(p, now);
+    atomic_store_explicit(&p->step, step, memory_order_relaxed);
+    atomic_store_explicit(&p->last_step_ns, now, memory_order_release);
+    if (atomic_load_explicit(&p->first_step_ns, memory_order_relaxed) == 0)
+        announce_first_progress(p, now);
+}
+
+void crun_metrics(double images_per_s, double loss)
+{
+    struct crun_page *p = self.page;
+    if (!p)
+        return;
+    crun_page_set_real(&p->images_per_s, images_per_s);
+    crun_page_set_real(&p->loss, loss);
+    atomic_store_explicit(&p->has_metrics, 1, memory_order_release);
+}
+
+enum crun_stop_reason crun_stop_reason(void)
+{
+    struct crun_page *p = self.page;
+    uint32_t r = p ? atomic_load_explicit(&p->stop_reason, memory_order_acquire) : CRUN_STOP_NONE;
+    return r <= CRUN_STOP_ABORT ? (enum crun_stop_reason)r : CRUN_STOP_ABORT; /* unknown to us: just go */
+}
+
+const char *crun_stop_reason_name(enum crun_stop_reason r)
+{
+    switch (r) {
+#define X(name, value, text)                                                                                           \
+    case name:                                                                                                         \
+        return text;
+        CRUN_STOP_REASONS(X)
+#undef X
+    }
+    return "unknown";
+}
+
+static void copy_text(char *out, size_t cap, const char *text)
+{
+    size_t n = strnlen(text, cap - 1);
+    memcpy(out, text, n);
+    out[n] = 0;
+}
+
+void crun_record_error(int code, const char *message)
+{
+    struct crun_page *p = self.page;
+    if (atomic_flag_test_and_set(&self.recorded))
+        return;
+    struct failure_record r = {
+        .timestamp = time(NULL), .exitcode = code >= 0 && code < 256 ? code : -1, .rank = self.rank, .step = -1};
+    copy_text(r.message, sizeof r.message, message);
+    if (p) {
+        copy_text(p->error_text, sizeof p->error_text, message);
+        atomic_store(&p->error_code, code ? code : -1); /* after the text: 0 means that there is none */
+        if (atomic_load(&p->first_step_ns) != 0)
+            r.step = (int64_t)atomic_load(&p->step);
+    }
+    failure_record_write(self.error_file, &r, NULL); /* nobody to tell if the disk is full: the page has it */
+}

@@ -1,0 +1,361 @@
+/* libcrun: the last words of a worker that crashes.
+ *
+ * - Everything a handler needs is made while the process is well: the names of files, a signal stack, the unwinder
+ *   (loaded by the first backtrace(3)), a file without a name. The handler calls only what signal-safety(7) allows,
+ *   backtrace(3) and backtrace_symbols_fd(3).
+ * - The record is written to the file without a name, which then gets its name: never half a record, nothing left by a
+ *   process that ends well. Where the file system has no such files, it is opened when needed.
+ * - Then the signal does what it would have done: its former action is put back, and the instruction is tried again,
+ *   or, for a signal that somebody sent (abort(), kill), the signal is sent again. So debuggers, core dumps and other
+ *   handlers see what they always saw.
+ * - A second thread that crashes meanwhile waits up to a second for the first one's record.
+ */
+#include <errno.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/crun/crun_page.h"
+#include "common/crun/crun_self.h"
+#include "common/include/crun.h"
+
+#define STACK_BYTES (64 << 10)
+#define FRAMES_MAX 48
+#define OTHERS_WAIT_MS 1000
+
+static const struct crash {
+    int signo;
+    const char *name;
+} crashes[] = {{SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}, {SIGABRT, "SIGABRT"}};
+
+#define CRASHES (sizeof crashes / sizeof *crashes)
+
+static struct {
+    bool installed;
+    struct sigaction before[CRASHES];
+    int unnamed;                          /* file that becomes the record; -1: none */
+    char path[4096], tmp[4100], link[40]; /* of the record, its first name, the unnamed file */
+    char record[8192];
+} crash;
+
+/* --- text without stdio ------------------------------------------------------------------------------------- */
+
+struct out {
+    char *at;
+    size_t n, cap;
+};
+
+static void put(struct out *o, const char *text)
+{
+    while (*text && o->n < o->cap)
+        o->at[o->n++] = *text++;
+}
+
+/* As the inside of a JSON string. */
+static void put_escaped(struct out *o, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n && o->n + 2 < o->cap; i++) {
+        if (text[i] == '"' || text[i] == '\\')
+            o->at[o->n++] = '\\';
+        o->at[o->n++] = (unsigned char)text[i] < 0x20 || (unsigned char)text[i] >= 0x7f ? '?' : text[i];
+    }
+}
+
+static void put_number(struct out *o, uint64_t v, unsigned base)
+{
+    char digits[24];
+    size_t n = 0;
+    do
+        digits[n++] = "0123456789abcdef"[v % base];
+    while ((v /= base) > 0);
+    while (n > 0 && o->n < o->cap)
+        o->at[o->n++] = digits[--n];
+}
+
+static void put_hex(struct out *o, uint64_t v)
+{
+    put(o, "0x");
+    put_number(o, v, 16);
+}
+
+/* --- the call stack ------------------------------------------------------------------------------------------ */
+
+/* A line of /proc/self/maps: "7f12-7f34 r-xp 00001000 08:01 123   /lib/libc.so.6". */
+struct mapping {
+    uint64_t from, to, offset;
+    const char *path;
+    size_t path_len;
+};
+
+static uint64_t take_hex(const char **p)
+{
+    uint64_t v = 0;
+    for (;; (*p)++) {
+        const char c = **p;
+        if (c >= '0' && c <= '9')
+            v = v << 4 | (uint64_t)(c - '0');
+        else if (c >= 'a' && c <= 'f')
+            v = v << 4 | (uint64_t)(c - 'a' + 10);
+        else
+            return v;
+    }
+}
+
+static void parse_mapping(const char *line, struct mapping *m)
+{
+    m->from = take_hex(&line);
+    line += *line == '-';
+    m->to = take_hex(&line);
+    for (int fields = 0; fields < 4 && *line; fields++) { /* permissions, offset, device, inode */
+        line += strspn(line, " ");
+        if (fields == 1)
+            m->offset = take_hex(&line);
+        line += strcspn(line, " ");
+    }
+    line += strspn(line, " ");
+    m->path = line;
+    m->path_len = strlen(line);
+}
+
+/* Calls fn for each mapping of this process until it returns true. */
+static void each_mapping(bool (*fn)(void *arg, const struct mapping *m), void *arg)
+{
+    static char buffer[8192]; /* one thread at a time comes here */
+    size_t n = 0;
+    ssize_t got;
+    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && (got = read(fd, buffer + n, sizeof buffer - 1 - n)) > 0) {
+        char *line = buffer, *end;
+        n += (size_t)got;
+        buffer[n] = '\0';
+        for (; (end = memchr(line, '\n', n - (size_t)(line - buffer))); line = end + 1) {
+            struct mapping m = {.from = 0};
+            *end = '\0';
+            parse_mapping(line, &m);
+            if (fn(arg, &m)) {
+                close(fd);
+                return;
+            }
+        }
+        n -= (size_t)(line - buffer);
+        memmove(buffer, line, n);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+struct frame {
+    uint64_t pc;
+    struct out *out;
+};
+
+static bool name_frame(void *arg, const struct mapping *m)
+{
+    struct frame *f = arg;
+    if (f->pc < m->from || f->pc >= m->to)
+        return false;
+    put(f->out, " ");
+    put_escaped(f->out, m->path, m->path_len);
+    put(f->out, "+");
+    put_hex(f->out, f->pc - m->from + m->offset); /* as addr2line -e FILE wants it */
+    return true;
+}
+
+/* "#0 0x55d1 /bin/worker+0x11d1\n#1 ...", the line ends escaped. */
+static void put_stack(struct out *o, void *const *frames, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct frame f = {(uint64_t)(uintptr_t)frames[i], o};
+        put(o, i ? "\\n#" : "#");
+        put_number(o, (uint64_t)i, 10);
+        put(o, " ");
+        put_hex(o, f.pc);
+        each_mapping(name_frame, &f);
+    }
+}
+
+/* --- the record ------------------------------------------------------------------------------------------------- */
+
+static void put_message(struct out *o, const struct crash *c, const siginfo_t *info)
+{
+    put(o, "crashed: ");
+    put(o, c->name);
+    if (info->si_code <= 0) {
+        if (c->signo != SIGABRT || info->si_pid != getpid()) {
+            put(o, " sent by process ");
+            put_number(o, (uint64_t)info->si_pid, 10);
+        }
+    } else {
+        put(o, c->signo == SIGSEGV || c->signo == SIGBUS ? " at address " : " by the instruction at ");
+        put_hex(o, (uint64_t)(uintptr_t)info->si_addr);
+    }
+}
+
+static void put_record(struct out *o, const struct crash *c, const char *message, void *const *frames, int n)
+{
+    struct crun_page *p = libcrun_self.page;
+    put(o, "{\"message\": {\"message\": \"");
+    put(o, message);
+    put(o, "\", \"extraInfo\": {\"timestamp\": \"");
+    put_number(o, (uint64_t)time(NULL), 10);
+    put(o, "\", \"py_callstack\": \"");
+    o->cap -= 128; /* for what follows, however long the stack is */
+    put_stack(o, frames, n);
+    o->cap += 128;
+    put(o, "\"}}, \"exitcode\": ");
+    put_number(o, (uint64_t)(128 + c->signo), 10);
+    put(o, ", \"rank\": ");
+    put_number(o, (uint64_t)libcrun_self.rank, 10);
+    if (p && atomic_load(&p->first_step_ns) != 0) {
+        put(o, ", \"step\": ");
+        put_number(o, atomic_load(&p->step), 10);
+    }
+    put(o, "}\n");
+}
+
+static void write_all(int fd, const char *data, size_t n)
+{
+    while (n > 0) {
+        ssize_t w = write(fd, data, n);
+        if (w <= 0)
+            return;
+        data += w;
+        n -= (size_t)w;
+    }
+}
+
+/* A record that is there already tells an earlier error: it stays. */
+static void leave_record(const struct out *o)
+{
+    if (!crash.path[0])
+        return;
+    if (crash.unnamed >= 0) {
+        write_all(crash.unnamed, o->at, o->n);
+        if (linkat(AT_FDCWD, crash.link, AT_FDCWD, crash.path, AT_SYMLINK_FOLLOW) == 0 || errno == EEXIST)
+            return;
+    }
+    int fd = open(crash.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return;
+    write_all(fd, o->at, o->n);
+    close(fd);
+    if (link(crash.tmp, crash.path) == 0 || errno == EEXIST)
+        unlink(crash.tmp);
+    else
+        rename(crash.tmp, crash.path);
+}
+
+static void leave_in_page(const struct crash *c, const char *message)
+{
+    struct crun_page *p = libcrun_self.page;
+    if (!p)
+        return;
+    struct out text = {p->error_text, 0, sizeof p->error_text - 1};
+    put(&text, message);
+    p->error_text[text.n] = '\0';
+    atomic_store(&p->error_code, 128 + c->signo);
+}
+
+static void last_words(const struct crash *c, const siginfo_t *info)
+{
+    char message[256];
+    void *frames[FRAMES_MAX];
+    struct out text = {message, 0, sizeof message - 1}, record = {crash.record, 0, sizeof crash.record};
+    put_message(&text, c, info);
+    message[text.n] = '\0';
+    const int n = backtrace(frames, FRAMES_MAX);
+    if (!atomic_flag_test_and_set(&libcrun_self.recorded)) {
+        put_record(&record, c, message, frames, n);
+        leave_record(&record);
+        leave_in_page(c, message);
+    }
+    message[text.n++] = '\n';
+    write_all(STDERR_FILENO, message, text.n);
+    backtrace_symbols_fd(frames, n, STDERR_FILENO);
+}
+
+/* --- the handler ------------------------------------------------------------------------------------------------ */
+
+static void on_crash(int signo, siginfo_t *info, void *context)
+{
+    static atomic_flag entered = ATOMIC_FLAG_INIT;
+    static atomic_bool told;
+    const int saved = errno;
+    unsigned i = 0;
+    while (i < CRASHES && crashes[i].signo != signo)
+        i++;
+    if (i == CRASHES)
+        return;
+    if (!atomic_flag_test_and_set(&entered)) {
+        last_words(&crashes[i], info);
+        atomic_store(&told, true);
+    } else {
+        const struct timespec ms = {.tv_nsec = 1000000};
+        for (int k = 0; k < OTHERS_WAIT_MS && !atomic_load(&told); k++)
+            nanosleep(&ms, NULL);
+    }
+    sigaction(signo, &crash.before[i], NULL);
+    if (info->si_code <= 0)
+        syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), signo); /* taken when this handler returns */
+    errno = saved;
+}
+
+static void prepare_record(void)
+{
+    const char *path = libcrun_self.error_file;
+    crash.unnamed = -1;
+    if (!path || !*path || strlen(path) >= sizeof crash.path)
+        return;
+    strcpy(crash.path, path);
+    snprintf(crash.tmp, sizeof crash.tmp, "%s.tmp", path);
+    char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
+    if (slash) {
+        slash[slash == folder] = '\0';
+        int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+        crash.unnamed = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1; /* never in the place of a closed stderr */
+        if (fd >= 0)
+            close(fd);
+    }
+    free(folder);
+    snprintf(crash.link, sizeof crash.link, "/proc/self/fd/%d", crash.unnamed);
+}
+
+/* Without one, a stack that overflowed has no room for the handler. One that is there is left. */
+static void give_stack(void)
+{
+    stack_t now;
+    if (sigaltstack(NULL, &now) < 0 || !(now.ss_flags & SS_DISABLE))
+        return;
+    void *at = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at != MAP_FAILED)
+        sigaltstack(&(stack_t){.ss_sp = at, .ss_size = STACK_BYTES}, NULL);
+}
+
+int crun_catch_crashes(void)
+{
+    void *frames[4];
+    struct sigaction a = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    if (crash.installed)
+        return 0;
+    backtrace(frames, 4); /* loads the unwinder, which a handler must not */
+    prepare_record();
+    give_stack();
+    sigfillset(&a.sa_mask);
+    for (unsigned i = 0; i < CRASHES; i++) {
+        if (sigaction(crashes[i].signo, NULL, &crash.before[i]) < 0)
+            return -errno;
+        const bool ignored = !(crash.before[i].sa_flags & SA_SIGINFO) && crash.before[i].sa_handler == SIG_IGN;
+        if (!ignored && sigaction(crashes[i].signo, &a, NULL) < 0)
+            return -errno;
+    }
+    crash.installed = true;
+    return 0;
+}

@@ -1,0 +1,109 @@
+/* See http_auth.h. */
+#include "common/http/http_auth.h"
+#include "common/auth/auth.h"
+#include "common/base/err.h"
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#define CREDENTIALS_MAX (AUTH_PRINCIPAL_MAX + 1 + AUTH_SECRET_MAX)
+
+static int base64_digit(char c)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const char *at = c ? strchr(digits, c) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+/* The bytes' number, or -1. */
+static int base64(const char *text, char *ret, int cap)
+{
+    unsigned bits = 0;
+    int have = 0, n = 0;
+    for (; *text && *text != '='; text++) {
+        int d = base64_digit(*text);
+        if (d < 0)
+            return -1;
+        bits = bits << 6 | (unsigned)d;
+        have += 6;
+        if (have < 8)
+            continue;
+        have -= 8;
+        if (n == cap)
+            return -1;
+        ret[n++] = (char)(bits >> have & 0xff);
+    }
+    return text[strspn(text, "=")] ? -1 : n;
+}
+
+/* Every token is compared, so that the time tells nothing. name NULL: whoever's it is. */
+static bool match(const struct auth_tokens *tokens, const char *name, size_t name_len, const char *secret, size_t n)
+{
+    bool found = false;
+    for (size_t i = 0; i < tokens->n; i++) {
+        const struct auth_token *t = &tokens->v[i];
+        bool who = !name || auth_equal(t->principal, strlen(t->principal), name, name_len);
+        found = (auth_equal(t->secret, strlen(t->secret), secret, n) && who) || found;
+    }
+    return found;
+}
+
+static const char *after_scheme(const char *header, const char *scheme)
+{
+    size_t n = strlen(scheme);
+    if (strncasecmp(header, scheme, n) != 0 || header[n] != ' ')
+        return NULL;
+    return header + n + strspn(header + n, " ");
+}
+
+bool http_auth_token(const struct auth_tokens *tokens, const char *header)
+{
+    char plain[CREDENTIALS_MAX];
+    const char *p = header ? after_scheme(header, "Bearer") : NULL;
+    if (p)
+        return match(tokens, NULL, 0, p, strlen(p));
+    p = header ? after_scheme(header, "Basic") : NULL;
+    int n = p ? base64(p, plain, sizeof plain) : -1;
+    const char *colon = n > 0 ? memchr(plain, ':', (size_t)n) : NULL;
+    bool ok = colon && match(tokens, plain, (size_t)(colon - plain), colon + 1, (size_t)(plain + n - colon) - 1);
+    explicit_bzero(plain, sizeof plain);
+    return ok;
+}
+
+bool http_auth_host(const char *header)
+{
+    char host[INET6_ADDRSTRLEN + 2];
+    unsigned char bytes[16];
+    if (!header)
+        return true; /* HTTP/1.0: no browser's */
+    const char *end = header[0] == '[' ? strchr(header, ']') : strchr(header, ':');
+    size_t skip = header[0] == '[', n = (end ? (size_t)(end - header) : strlen(header)) - skip;
+    if (n >= sizeof host)
+        return false;
+    memcpy(host, header + skip, n);
+    host[n] = 0;
+    return strcasecmp(host, "localhost") == 0 || inet_pton(AF_INET, host, bytes) == 1 ||
+           inet_pton(AF_INET6, host, bytes) == 1;
+}
+
+int http_auth_check(int port, const char *bind, bool loopback, const char *token_file, bool insecure, struct err *e)
+{
+    if (port < 0 && (token_file || insecure))
+        return err_set(e, ERR_USAGE, "--%s without --http-port has no effect",
+                       token_file ? "http-token-file" : "http-insecure");
+    if (token_file && insecure)
+        return err_set(e, ERR_USAGE, "--http-token-file and --http-insecure contradict each other");
+    if (port >= 0 && !loopback && !token_file && !insecure)
+        return err_set(e, ERR_USAGE,
+                       "--http-bind %s: beyond loopback readers must show a token: give --http-token-file FILE, or "
+                       "--http-insecure to let whoever reaches the port read",
+                       bind);
+    return 0;
+}
+
+char *http_auth_url(const char *bind, int port, char *out, size_t cap)
+{
+    snprintf(out, cap, strchr(bind, ':') ? "http://[%s]:%d/" : "http://%s:%d/", bind, port);
+    return out;
+}

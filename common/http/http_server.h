@@ -1,0 +1,59 @@
+/* A small HTTP server for people and probes who look, read-only: GET and HEAD of a table of pages, every answer whole
+ * and in memory. libmicrohttpd parses and answers; its epoll descriptor is polled by the caller's loop, so that there
+ * is no further thread. It is loaded when the first server opens, not before.
+ *
+ * With a token file all pages but those marked open ask for a token: "Authorization: Bearer SECRET", or Basic with a
+ * principal and its secret, which browsers ask their user for. Without one a request must be addressed to an IP address
+ * or localhost, so that no page of somebody else's can read ours through a name that it points here. */
+#ifndef CRUN_COMMON_HTTP_SERVER_H
+#define CRUN_COMMON_HTTP_SERVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <uv.h>
+
+#include "common/base/buf.h"
+
+struct err;
+struct http_request;
+struct http_server;
+
+struct http_answer {
+    const struct http_request *request;
+    unsigned status;  /* 200 */
+    const char *type; /* text/plain */
+    struct buf body;
+};
+
+#define HTTP_PROMETHEUS "text/plain; version=0.0.4; charset=utf-8"
+
+struct http_page {
+    const char *url;
+    int (*answer)(void *arg, struct http_answer *a); /* < 0: the connection is dropped. Loop thread */
+    bool open;                                       /* no token needed: probes have none */
+};
+
+struct http_server_options { /* strings and pages are borrowed */
+    const char *name;        /* "rendezvousd": browsers show it when they ask for a token */
+    const char *bind;        /* an IPv4 or IPv6 address */
+    int port;                /* 0: the kernel picks */
+    const char *token_file;  /* common/auth/auth.h; NULL: whoever reaches the port may read */
+    bool any_host;           /* without tokens: answer whatever name the request is addressed to */
+    const struct http_page *pages;
+    size_t n_pages;
+    void *arg; /* of the pages */
+};
+
+/* Listens at once. ERR_USAGE: token file or address; -ENOENT: libmicrohttpd; -EADDRINUSE and the like. */
+int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct http_server_options *o, int *ret_port,
+                     struct err *e);
+int http_server_reload(struct http_server *h,
+                       struct err *e); /* read the token file again; on failure the old tokens stay */
+/* No page is asked for any more when this returns; h goes with the loop's next turns. NULL allowed. */
+void http_server_close(struct http_server *h);
+
+/* The value of ?name=, NULL: none; valid during the answer. */
+const char *http_argument(const struct http_answer *a, const char *name);
+int http_refuse(struct http_answer *a, unsigned status, const char *why);
+
+#endif

@@ -1,0 +1,37 @@
+#include "common/job/slurm.h"
+
+#include <ctype.h>
+#include <stdint.h>
+#include <string.h>
+
+#define PORTS 3000
+
+/* FNV-1a. */
+int slurm_port(const char *job)
+{
+    uint32_t h = 2166136261u;
+    for (; *job; job++)
+        h = (h ^ (unsigned char)*job) * 16777619u;
+    return RDZV_PORT + (int)(h % PORTS);
+}
+
+bool slurm_first_host(const char *list, char *ret, size_t cap)
+{
+    const size_t name = strcspn(list, "[,");
+    size_t digits = 0;
+    if (list[name] == '[') {
+        digits = strspn(list + name + 1, "0123456789");
+        if (digits == 0 || !list[name + 1 + digits] || !strchr("-,]", list[name + 1 + digits]))
+            return false;
+    }
+    if (name == 0 || name + digits >= cap)
+        return false;
+    memcpy(ret, list, name);
+    if (digits)
+        memcpy(ret + name, list + name + 1, digits);
+    ret[name + digits] = 0;
+    for (const char *p = ret; *p; p++)
+        if (!isalnum((unsigned char)*p) && !strchr(".-_", *p))
+            return false;
+    return true;
+}

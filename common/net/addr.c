@@ -1,0 +1,41 @@
+#include "common/net/addr.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+#include <strings.h>
+
+static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+void addr_from_v4(const struct in_addr *in, uint8_t ret[ADDR_BYTES])
+{
+    memcpy(ret, mapped, sizeof mapped);
+    memcpy(ret + sizeof mapped, in, 4);
+}
+
+bool addr_read(const char *text, uint8_t ret[ADDR_BYTES])
+{
+    char bare[INET6_ADDRSTRLEN];
+    struct in_addr in;
+    const size_t n = strcspn(text, "%");
+    if (n >= sizeof bare)
+        return false;
+    memcpy(bare, text, n);
+    bare[n] = 0;
+    if (inet_pton(AF_INET, bare, &in) == 1) {
+        addr_from_v4(&in, ret);
+        return true;
+    }
+    return inet_pton(AF_INET6, bare, ret) == 1;
+}
+
+bool addr_is_loopback(const uint8_t ip[ADDR_BYTES])
+{
+    static const uint8_t v6[ADDR_BYTES] = {[15] = 1};
+    return (memcmp(ip, mapped, sizeof mapped) == 0 && ip[12] == 127) || memcmp(ip, v6, sizeof v6) == 0;
+}
+
+bool addr_host_is_loopback(const char *host)
+{
+    uint8_t ip[ADDR_BYTES];
+    return addr_read(host, ip) ? addr_is_loopback(ip) : strcasecmp(host, "localhost") == 0;
+}

@@ -1,0 +1,58 @@
+/* One client connection that speaks RESP2: hiredis as codec, our own socket, so that every wait has a deadline and can
+ * be aborted. Not thread-safe. A connection on which anything failed is closed (fd -1): replies would be out of step
+ * otherwise. */
+#ifndef CRUN_COMMON_RESP_CONN_H
+#define CRUN_COMMON_RESP_CONN_H
+
+#include <hiredis/hiredis.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/buf.h"
+#include "common/net/resp_reader.h"
+
+struct err;
+struct tls_context;
+struct tls_stream;
+
+struct resp_conn {
+    int fd;           /* -1: closed */
+    int abort_fd;     /* borrowed; readable: give up with -ECANCELED */
+    size_t max_reply; /* bytes; a longer reply is -E2BIG */
+    redisReader *reader;
+    struct buf out;         /* requests not sent yet */
+    struct tls_stream *tls; /* NULL: plain text */
+    struct buf plain, cipher;
+    struct resp_bound bound;
+};
+
+void resp_init(struct resp_conn *c, int abort_fd);
+void resp_finish(struct resp_conn *c);
+
+/* Connect; deadlines are clock_ms() values. -ECONNREFUSED and the like, -ETIMEDOUT, -ECANCELED. */
+int resp_dial(struct resp_conn *c, const char *host, const char *port, int64_t deadline, struct err *e);
+void resp_hang_up(struct resp_conn *c);
+
+/* Encrypt from here on; to be called right after resp_dial(). The server's certificate must be for server_name.
+ * -ECONNABORTED with the reason if it is not, or not believed. ctx is borrowed until this returns. */
+int resp_start_tls(struct resp_conn *c, struct tls_context *ctx, const char *server_name, int64_t deadline,
+                   struct err *e);
+
+/* The peer has closed it, or said something unasked, since the last reply. */
+bool resp_is_stale(const struct resp_conn *c);
+
+/* Queue one request. -E2BIG, -ENOMEM: nothing is queued, the connection stays. */
+int resp_append(struct resp_conn *c, int argc, const char *const *argv, const size_t *lens, struct err *e);
+
+/* Send what is queued and receive n replies. The caller frees them with freeReplyObject(). On failure there are
+ * none. */
+int resp_exchange(struct resp_conn *c, size_t n, redisReply **replies, int64_t deadline, struct err *e);
+
+/* Send what is queued; its replies are received later, with resp_receive(). */
+int resp_send(struct resp_conn *c, int64_t deadline, struct err *e);
+
+/* One more reply (a pub/sub message, or one to resp_send()). */
+int resp_receive(struct resp_conn *c, redisReply **reply, int64_t deadline, struct err *e);
+
+#endif

@@ -1,0 +1,15 @@
+#include "common/rdzv/homes/rdzv_home.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/rdzv/homes/rdzv_log_home.h"
+
+int rdzv_home_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e)
+{
+    int rc = strncmp(url, "file://", 7) == 0 ? rdzv_log_file_open(ret, url, o, e) : rdzv_log_redis_open(ret, url, o, e);
+    if (rc < 0 && e)
+        err_wrap(e, "rendezvous '%.*s...'", (int)(strstr(url, "://") ? strstr(url, "://") - url : 0), url);
+    return rc;
+}

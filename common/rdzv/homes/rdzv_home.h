@@ -1,0 +1,110 @@
+/* Where a rendezvous without a daemon lives: a Redis, a directory all nodes share, or (tests/sim) a simulated one of
+ * either.
+ *
+ * What a home keeps for one job:
+ *   - the log of decisions: appended to by one agent at a time, the leader, and fenced: an older leader's append is
+ *     refused;
+ *   - the epoch: the mark of the newest leader's reign, changed by claim() only, never used twice;
+ *   - the pulse: a short record that the leader renews. It proves nothing; one that stands still lets others claim;
+ *   - for each node its beat (written by the node: that it lives, and what it asks) and its slot (written by the
+ *     leader: what it is told).
+ *
+ * Calls block, each with a deadline of its own, in one thread per handle; interrupt() alone may be called from any
+ * thread. They return 0 (or what is said), or a negative code: the connection or the file system failed, and what was
+ * asked may or may not have happened. Times are milliseconds of now(). */
+#ifndef CRUN_COMMON_RDZV_HOME_H
+#define CRUN_COMMON_RDZV_HOME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/buf.h"
+
+struct err;
+struct rdzv_home;
+
+#define RDZV_IDENTITY_MAX 95
+#define RDZV_EPOCH_MAX 47 /* bytes of an epoch: "12-5f0c9a77d1e2b344" */
+
+/* What a node sees at one moment. The buffers are the caller's, overwritten. */
+struct rdzv_view {
+    char epoch[RDZV_EPOCH_MAX + 1]; /* "": nobody ever led this job, or its home was emptied */
+    struct buf pulse, slot;
+};
+
+struct rdzv_slot_write {
+    const char *node;
+    const char *text;
+    size_t len;
+    bool quiet; /* no news: the node need not be woken for it */
+};
+
+/* One decision and what it means for each node that is told of it. */
+struct rdzv_write {
+    const struct buf *decision;
+    const struct rdzv_slot_write *slots;
+    size_t slot_count;
+    bool whole; /* the decision says all that those before it said: they may be dropped */
+    bool over;  /* the job is over: its traces may go after a while */
+};
+
+typedef void rdzv_beat_visit(void *arg, const char *node, const char *beat, size_t n);
+
+struct rdzv_home_ops {
+    const char *name;
+    int64_t (*now)(struct rdzv_home *h);
+
+    /* --- every node
+     * ------------------------------------------------------------------------------------------------ */
+    /* Write our beat, then see: nothing is seen that was there before the beat was. call: the leader should look
+     * soon. */
+    int (*exchange)(struct rdzv_home *h, const char *node, const struct buf *beat, bool call, struct rdzv_view *ret,
+                    struct err *e);
+    /* Until the slot of the node may have changed, the time is over, or interrupt(). */
+    int (*wait_slot)(struct rdzv_home *h, const char *node, int64_t timeout_ms, struct err *e);
+    /* The address under which others reach this host, as far as the home can tell. */
+    int (*address)(struct rdzv_home *h, char *ret, size_t cap, struct err *e);
+    /* The node takes its leave: its traces may go, and if it is the last, the job's. */
+    void (*forget)(struct rdzv_home *h, const char *node);
+
+    /* --- the leader: from identity() on over one connection; when that is lost, every call fails until the next
+     * identity() ---- */
+    /* Which incarnation of the home we are connected to. While it is the same, nothing written was ever lost. */
+    int (*identity)(struct rdzv_home *h, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
+    /* Become the leader if the epoch is still `seen` ("": none): it becomes `epoch`, and record is the first decision
+     * under it. 1, or 0 if somebody else was first. */
+    int (*claim)(struct rdzv_home *h, const char *seen, const char *epoch, const struct buf *record, struct err *e);
+    /* Append the decisions, from the newest whole one on, to *ret. Only after claim(). */
+    int (*load)(struct rdzv_home *h, struct buf *ret, struct err *e);
+    /* 1: the decision stands and the slots are written; 0: another one leads, nothing happened. */
+    int (*append)(struct rdzv_home *h, const struct rdzv_write *w, struct err *e);
+    /* Write a slot again whose node does not seem to have seen it. 1, or 0: another one leads. */
+    int (*rewrite)(struct rdzv_home *h, const struct rdzv_slot_write *slot, struct err *e);
+    /* 1, or 0: another one leads. */
+    int (*pulse)(struct rdzv_home *h, const struct buf *record, struct err *e);
+    /* Beats of all nodes, or of those that called since the last time. */
+    int (*beats)(struct rdzv_home *h, bool all, rdzv_beat_visit *visit, void *arg, struct err *e);
+    /* Until a node calls, the time is over, or interrupt(). */
+    int (*wait_calls)(struct rdzv_home *h, int64_t timeout_ms, struct err *e);
+
+    void (*interrupt)(
+        struct rdzv_home *h);           /* from any thread: the wait under way, or else the next one, returns at once */
+    void (*close)(struct rdzv_home *h); /* NULL allowed */
+};
+
+struct rdzv_home {
+    const struct rdzv_home_ops *ops; /* first member of every home's struct */
+};
+
+struct rdzv_home_options {
+    const char *run_id;
+    int64_t io_timeout_ms; /* of one call */
+    int64_t keep_ms;       /* how long traces outlive the last beat or pulse; 3600000 */
+};
+
+/* url: "redis://...", "rediss://...", "redis+sentinel://...", "rediss+sentinel://..." or "file:///dir". -EINVAL with a
+ * sentence for a bad one; the home itself is first reached by the first call. */
+int rdzv_home_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
+
+#endif

@@ -1,0 +1,49 @@
+/* Shared by rdzv_log_file*.c only: a handle's state, and the files of its folder. */
+#ifndef CRUN_COMMON_RDZV_LOG_FILE_INTERNAL_H
+#define CRUN_COMMON_RDZV_LOG_FILE_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "common/base/buf.h"
+#include "common/rdzv/homes/rdzv_home.h"
+
+#define FILE_NAME_CAP 300
+
+struct file_home {
+    struct rdzv_home base;
+    char *dir;  /* of all jobs */
+    char *name; /* of ours in it */
+    int dir_fd, job_fd;
+    ino_t job_inode;
+    int wake_fd;
+    char epoch[RDZV_EPOCH_MAX + 1]; /* newest seen */
+    char own_epoch[RDZV_EPOCH_MAX + 1];
+    unsigned next;                /* number of the next decision */
+    struct buf pulse;             /* newest seen of the newest epoch */
+    uint32_t slot_crc, calls_crc; /* of what was seen last */
+    int64_t active;               /* when something last happened */
+};
+
+/* Framed files below the job's folder. */
+int file_write(struct file_home *h, const char *path, int flags, bool sync, const char *text, size_t n, struct err *e);
+int file_read(struct file_home *h, const char *path, struct buf *out, struct err *e);
+
+/* Make and open the job's folder, if it is not, or not the same any more. */
+int file_inside(struct file_home *h, struct err *e);
+
+int64_t file_poll_ms(struct file_home *h);
+int file_doze(struct file_home *h, int64_t ms); /* 1 if interrupted */
+
+/* rdzv_log_file_lead.c: the leader's calls (rdzv_home.h) */
+int file_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
+int file_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record, struct err *e);
+int file_load(struct rdzv_home *base, struct buf *ret, struct err *e);
+int file_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e);
+int file_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slot, struct err *e);
+int file_pulse(struct rdzv_home *base, const struct buf *record, struct err *e);
+int file_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, void *arg, struct err *e);
+int file_wait_calls(struct rdzv_home *base, int64_t timeout_ms, struct err *e);
+
+#endif

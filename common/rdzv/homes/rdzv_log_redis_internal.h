@@ -1,0 +1,85 @@
+/* Shared by rdzv_log_redis*.c only: a handle's state, and requests as words. */
+#ifndef CRUN_COMMON_RDZV_LOG_REDIS_INTERNAL_H
+#define CRUN_COMMON_RDZV_LOG_REDIS_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/net/redis_link.h"
+#include "common/rdzv/homes/rdzv_home.h"
+
+enum {
+    OVER_KEEP_MS = 600000, /* a job that is over is remembered this long */
+    BLOCK_MS = 5000,       /* of one blocking command */
+    PAGE = 500,            /* decisions of one read */
+    MAX_REPLY = 256 << 20,
+    MAX_REPLIES = 16,
+};
+
+enum key { KEY_EPOCH, KEY_PULSE, KEY_LOG, KEY_BEATS, KEY_SLOTS, KEY_CALLS, KEY_COUNT };
+
+struct redis_home {
+    struct rdzv_home base;
+    struct redis_link link;
+    int64_t io_ms, keep_ms;
+    char *keys[KEY_COUNT];
+    char *wake_prefix;
+    char keep[24];
+    struct resp_conn conn, blocked;
+    bool pending; /* a blocking command's reply is to come on `blocked` */
+    bool leads;   /* since identity(): conn must not be dialled anew */
+    bool over;    /* the newest decision of this reign ends the job */
+    int wake_fd;
+    char epoch[RDZV_EPOCH_MAX + 1];
+    uint64_t seq;
+    char calls_last[48]; /* id of the last call read */
+    char **called;       /* names of nodes that called */
+    size_t called_count, called_cap;
+};
+
+struct word {
+    const char *p;
+    size_t n;
+};
+
+/* Queue one request of argc words. */
+int redis_queue(struct resp_conn *c, int argc, const struct word *w, struct err *e);
+
+#define W(text)                                                                                                        \
+    {                                                                                                                  \
+        (text), strlen(text)                                                                                           \
+    }
+#define QUEUE(c, e, ...)                                                                                               \
+    redis_queue((c), (int)(sizeof((struct word[]){__VA_ARGS__}) / sizeof(struct word)), (struct word[]){__VA_ARGS__},  \
+                (e))
+
+void redis_free_replies(redisReply **r, size_t n);
+
+/* Send what is queued and take n replies; any error reply is this call's error, and ends the connection: what stands in
+ * a half-made transaction goes with it. */
+int redis_converse(struct redis_home *h, struct resp_conn *c, size_t n, redisReply **r, struct err *e);
+int redis_connected(struct redis_home *h, struct err *e);
+struct word redis_key(const struct redis_home *h, enum key k);
+int redis_queue_expiry(struct redis_home *h, enum key k, const char *ms, struct err *e);
+
+/* The blocking connection, dialled if need be; and until a reply to what is pending there: 1: *r is the reply; 0: the
+ * time is over, or interrupt(). */
+int redis_dial_blocked(struct redis_home *h, struct err *e);
+int redis_await_reply(struct redis_home *h, int64_t timeout_ms, redisReply **r, struct err *e);
+void redis_forget_calls(struct redis_home *h);
+
+/* rdzv_log_redis_lead.c: the leader's calls (rdzv_home.h) */
+int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
+int redis_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record, struct err *e);
+int redis_load(struct rdzv_home *base, struct buf *ret, struct err *e);
+int redis_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e);
+int redis_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slot, struct err *e);
+int redis_pulse(struct rdzv_home *base, const struct buf *record, struct err *e);
+int redis_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, void *arg, struct err *e);
+int redis_wait_calls(struct rdzv_home *base, int64_t timeout_ms, struct err *e);
+
+#endif

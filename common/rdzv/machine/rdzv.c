@@ -1,0 +1,476 @@
+/* The rendezvous machine: see rdzv.h for the life of a job.
+ *
+ * One table says which function handles an event in a state; each changes nodes, may break the round or end the job,
+ * and afterwards settle() asks once whether the next round can begin. All memory is taken before anything changes.
+ * Counts are kept, not taken: only a round's start, its stop and the end of the job walk all nodes. */
+#include "common/rdzv/machine/rdzv.h"
+#include "common/base/err.h"
+#include "common/job/exitcode.h"
+#include "common/rdzv/machine/rdzv_impl.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_final(enum rdzv_state s)
+{
+    return s == RDZV_SUCCEEDED || s == RDZV_FAILED || s == RDZV_DRAINED;
+}
+
+/* ---- news ------------------------------------------------------------------------------------------------------- */
+
+static int reserve_effects(struct rdzv_effects *fx, size_t need)
+{
+    fx->n = 0;
+    if (need <= fx->cap)
+        return 0;
+    size_t cap = need + need / 2;
+    struct rdzv_effect *v = realloc(fx->v, cap * sizeof *v);
+    if (!v)
+        return -ENOMEM;
+    fx->v = v;
+    fx->cap = cap;
+    return 0;
+}
+
+void rdzv_effects_free(struct rdzv_effects *fx)
+{
+    free(fx->v);
+    *fx = (struct rdzv_effects){0};
+}
+
+/* ---- between two rounds ----------------------------------------------------------------------------------------- */
+
+/* All live members are back: no last call. */
+static void next_round(struct step *s)
+{
+    struct rdzv *r = s->r;
+    if (rdzv_tally_(r).ready < r->config.min_nodes)
+        rdzv_set_state_(r, RDZV_JOINING, s->now + r->config.join_timeout_ms);
+    else if (r->m.not_before > s->now)
+        rdzv_set_state_(r, RDZV_BACKOFF, r->m.not_before);
+    else
+        rdzv_start_round_(s);
+}
+
+static int64_t latest(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The first round need not wait for more nodes; where it is held it must wait for the workers of rounds before. */
+static void full_house(struct step *s)
+{
+    if (s->r->m.not_before > s->now)
+        rdzv_set_state_(s->r, RDZV_LAST_CALL, s->r->m.not_before);
+    else
+        rdzv_start_round_(s);
+}
+
+/* After every event: can the next round begin, or has the gathering gained or lost its minimum? */
+static void settle(struct step *s)
+{
+    struct rdzv *r = s->r;
+    const struct rdzv_config *c = &r->config;
+    struct tally t = rdzv_tally_(r);
+
+    if (r->m.state == RDZV_STOPPING) {
+        if (t.stopping > 0 && SOUND(3))
+            return;
+        if (r->m.why == RDZV_WHY_DRAIN)
+            rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
+        else
+            next_round(s);
+    } else if (r->m.state == RDZV_BACKOFF) {
+        if (t.ready < c->min_nodes || r->m.not_before <= s->now)
+            next_round(s);
+    } else if (r->m.state == RDZV_JOINING && t.ready >= c->min_nodes) {
+        if (r->m.round > 0)
+            next_round(s);
+        else if (t.ready >= c->max_nodes)
+            full_house(s);
+        else
+            rdzv_set_state_(r, RDZV_LAST_CALL, latest(s->now + c->last_call_ms, r->m.not_before));
+    } else if (r->m.state == RDZV_LAST_CALL) {
+        if (t.ready < c->min_nodes && SOUND(4))
+            rdzv_set_state_(r, RDZV_JOINING, s->now + c->join_timeout_ms);
+        else if (t.ready >= c->max_nodes)
+            full_house(s);
+    }
+}
+
+/* ---- handlers: what an event does in a state
+ * ---------------------------------------------------------------------- */
+
+/* A node that could take part appears while a round runs. No resize once a member is done: the job is about to end. */
+static void offer_while_running(struct step *s)
+{
+    struct tally t = rdzv_tally_(s->r);
+    if (t.members < s->r->config.max_nodes && s->r->m.done_count == 0)
+        rdzv_stop_round_(s, RDZV_WHY_RESIZE, NULL);
+    else
+        rdzv_tell_round_(s, s->n);
+}
+
+static void take_join(struct step *s)
+{
+    struct node *n = s->n;
+    const struct rdzv_event *ev = s->ev;
+    struct standing to = n->is;
+    n->slots = ev->slots;
+    n->node_rank = ev->node_rank;
+    n->port = ev->port;
+    memcpy(n->addr, ev->addr, sizeof n->addr);
+    memcpy(n->addrs, ev->addrs, sizeof n->addrs);
+    memcpy(n->role, ev->role, sizeof n->role);
+    to.joined = true;
+    to.silent = false;
+    rdzv_stand_(s->r, n, to);
+    if (ev->round > s->r->m.round_floor)
+        s->r->m.round_floor = ev->round;
+}
+
+/* Only a member that names the stopped round says that its workers of that round are gone: an older JOIN was delayed on
+ * its way. */
+static int join_waiting(struct step *s)
+{
+    struct node *n = s->n;
+    if (n->is.member && !n->is.joined && s->ev->round < s->r->m.round && SOUND(5))
+        return err_set(s->e, ERR_FENCED, "JOIN of node '%s' names round %llu, but it is a member of round %llu", n->id,
+                       (unsigned long long)s->ev->round, (unsigned long long)s->r->m.round);
+    if (n->is.leaving) {
+        rdzv_tell_end_(s, n, EXIT_REQUEUE, NULL);
+        rdzv_forget_(s->r, n);
+        return 0;
+    }
+    take_join(s);
+    return 0;
+}
+
+/* Not silent, if it was. */
+static void hear(struct step *s)
+{
+    struct standing to = s->n->is;
+    to.silent = false;
+    if (s->n->is.silent)
+        rdzv_stand_(s->r, s->n, to);
+}
+
+static int join_running(struct step *s)
+{
+    struct node *n = s->n;
+    if (!n->is.member) {
+        bool known = n->is.joined && !n->is.silent;
+        take_join(s);
+        if (!known)
+            offer_while_running(s);
+        return 0;
+    }
+    hear(s);
+    if (s->ev->round < s->r->m.round)
+        return 0; /* repeated: it has its place already */
+    if (n->is.done)
+        return err_set(s->e, ERR_REFUSED, "node '%s' is done with round %llu and cannot join", n->id,
+                       (unsigned long long)s->r->m.round);
+    struct rdzv_cause cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
+    snprintf(cause.text, sizeof cause.text, "node '%s' lost touch and stopped its workers", n->id);
+    rdzv_fail_round_(s, &cause);
+    if (s->r->m.state == RDZV_STOPPING)
+        take_join(s);
+    return 0;
+}
+
+static int leave_waiting(struct step *s)
+{
+    rdzv_tell_end_(s, s->n, s->n->is.done && !s->n->is.joined ? EXIT_OK : EXIT_REQUEUE, NULL);
+    rdzv_forget_(s->r, s->n);
+    return 0;
+}
+
+/* One that leaves because it cannot start its workers takes the job with it: started again, it would fail again. */
+static bool leaves_a_failure(struct step *s)
+{
+    const struct rdzv_cause *c = &s->ev->cause;
+    const bool drains = s->r->m.state == RDZV_STOPPING && s->r->m.why == RDZV_WHY_DRAIN;
+    if (c->exit_code == EXIT_OK || drains)
+        return false;
+    s->r->m.why = RDZV_WHY_FAILURE;
+    rdzv_finish_(s, RDZV_FAILED, c->exit_code, c);
+    return true;
+}
+
+/* A node without workers leaves between two rounds. If that takes the job below its minimum, the job drains. */
+static int leave_between(struct step *s)
+{
+    struct rdzv *r = s->r;
+    bool enough = rdzv_tally_(r).staying >= r->config.min_nodes;
+    leave_waiting(s);
+    if (!enough || rdzv_tally_(r).staying >= r->config.min_nodes || leaves_a_failure(s))
+        return 0;
+    if (r->m.state == RDZV_STOPPING)
+        r->m.why = RDZV_WHY_DRAIN;
+    else
+        rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
+    return 0;
+}
+
+/* A member's workers must stop first; with too few nodes left all of them do. */
+static int leave_with_workers(struct step *s)
+{
+    struct node *n = s->n;
+    struct rdzv *r = s->r;
+    if (!n->is.member || n->is.joined || n->is.done)
+        return r->m.state == RDZV_STOPPING ? leave_between(s) : leave_waiting(s);
+    if (n->is.leaving)
+        return 0; /* repeated: who else has gone since is no fault of its */
+    struct standing to = n->is;
+    to.leaving = true;
+    rdzv_stand_(r, n, to);
+    bool enough = rdzv_tally_(r).staying >= r->config.min_nodes;
+    if (!enough && leaves_a_failure(s))
+        return 0;
+    if (r->m.state == RDZV_RUNNING)
+        rdzv_stop_round_(s, enough ? RDZV_WHY_RESIZE : RDZV_WHY_DRAIN, NULL);
+    else if (!enough)
+        r->m.why = RDZV_WHY_DRAIN;
+    return 0;
+}
+
+static int fail_running(struct step *s)
+{
+    rdzv_fail_round_(s, &s->ev->cause);
+    return 0;
+}
+
+static int done_now(struct step *s)
+{
+    struct standing to = s->n->is;
+    if (to.done)
+        return 0;
+    to.done = true;
+    rdzv_stand_(s->r, s->n, to);
+    if (++s->r->m.done_count >= s->r->m.group_world - !SOUND(6))
+        rdzv_finish_(s, RDZV_SUCCEEDED, EXIT_OK, NULL);
+    return 0;
+}
+
+static int gone_waiting(struct step *s)
+{
+    rdzv_forget_(s->r, s->n);
+    return 0;
+}
+
+static int gone_running(struct step *s)
+{
+    bool breaks = s->n->is.member && !s->n->is.done;
+    rdzv_forget_(s->r, s->n);
+    if (breaks)
+        rdzv_fail_round_(s, &s->ev->cause);
+    return 0;
+}
+
+static int fall_silent(struct step *s)
+{
+    struct standing to = s->n->is;
+    if (to.silent)
+        return 0;
+    to.silent = true;
+    s->n->fence = s->now + s->r->config.silence_ms + s->r->config.kill_ms * SOUND(7);
+    rdzv_stand_(s->r, s->n, to);
+    return 0;
+}
+
+static int resume(struct step *s)
+{
+    bool was = s->n->is.silent;
+    hear(s);
+    if (was && s->r->m.state == RDZV_RUNNING && !s->n->is.member && SOUND(8))
+        offer_while_running(s);
+    return 0;
+}
+
+static int drain_waiting(struct step *s)
+{
+    rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
+    return 0;
+}
+
+static int drain_running(struct step *s)
+{
+    rdzv_stop_round_(s, RDZV_WHY_DRAIN, NULL);
+    return 0;
+}
+
+static int drain_stopping(struct step *s)
+{
+    s->r->m.why = RDZV_WHY_DRAIN;
+    return 0;
+}
+
+/* Silent nodes whose time is over are forgotten; the first that takes living work with it breaks the running round. */
+static void expire_fences(struct step *s)
+{
+    struct rdzv *r = s->r;
+    for (struct node *n = r->silent; n && n->fence <= s->now && !is_final(r->m.state); n = r->silent) {
+        bool breaks = r->m.state == RDZV_RUNNING && n->is.member && !n->is.done;
+        struct rdzv_cause cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
+        snprintf(cause.text, sizeof cause.text, "node '%s' was not heard of for %lld ms", n->id,
+                 (long long)(r->config.silence_ms + r->config.kill_ms));
+        rdzv_forget_(r, n);
+        if (breaks)
+            rdzv_fail_round_(s, &cause);
+    }
+}
+
+static int tick(struct step *s)
+{
+    struct rdzv *r = s->r;
+    expire_fences(s);
+    settle(s);
+    if (r->m.deadline > s->now)
+        return 0;
+    struct tally t = rdzv_tally_(r);
+    struct rdzv_cause cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
+    if (r->m.state == RDZV_LAST_CALL) {
+        rdzv_start_round_(s);
+        return 0;
+    }
+    if (r->m.state == RDZV_STOPPING)
+        snprintf(cause.text, sizeof cause.text, "%d nodes did not stop their workers within %lld ms", t.stopping,
+                 (long long)r->config.join_timeout_ms);
+    else
+        snprintf(cause.text, sizeof cause.text, "%d of at least %d nodes were there within %lld ms", t.ready,
+                 r->config.min_nodes, (long long)r->config.join_timeout_ms);
+    r->m.why = RDZV_WHY_FAILURE;
+    rdzv_finish_(s, RDZV_FAILED, cause.exit_code, &cause);
+    return 0;
+}
+
+static int nothing(struct step *s)
+{
+    (void)s;
+    return 0;
+}
+
+static int refuse(struct step *s)
+{
+    return err_set(s->e, ERR_REFUSED, "the job is over (%s): %s of node '%s' comes too late",
+                   rdzv_state_name(s->r->m.state), rdzv_event_name(s->ev->kind), s->ev->node);
+}
+
+typedef int handler(struct step *s);
+
+/* clang-format off */
+#define FINAL {[RDZV_JOIN] = refuse, [RDZV_LEAVE] = nothing, [RDZV_FAIL] = nothing, [RDZV_DONE] = nothing, [RDZV_GONE] = nothing, \
+               [RDZV_SILENT] = nothing, [RDZV_RESUME] = nothing, [RDZV_DRAIN] = nothing, [RDZV_TICK] = nothing}
+#define GATHERING(leave) {[RDZV_JOIN] = join_waiting, [RDZV_LEAVE] = leave, [RDZV_FAIL] = nothing, [RDZV_DONE] = nothing, \
+                   [RDZV_GONE] = gone_waiting, [RDZV_SILENT] = fall_silent, [RDZV_RESUME] = resume, \
+                   [RDZV_DRAIN] = drain_waiting, [RDZV_TICK] = tick}
+static handler *const table[STATE_COUNT][EVENT_COUNT] = {
+    [RDZV_JOINING] = GATHERING(leave_waiting),
+    [RDZV_LAST_CALL] = GATHERING(leave_waiting),
+    [RDZV_BACKOFF] = GATHERING(leave_between),
+    [RDZV_RUNNING] = {[RDZV_JOIN] = join_running, [RDZV_LEAVE] = leave_with_workers, [RDZV_FAIL] = fail_running,
+                      [RDZV_DONE] = done_now, [RDZV_GONE] = gone_running, [RDZV_SILENT] = fall_silent,
+                      [RDZV_RESUME] = resume, [RDZV_DRAIN] = drain_running, [RDZV_TICK] = tick},
+    /* A round breaks once: what else fails while it stops costs nothing more. */
+    [RDZV_STOPPING] = {[RDZV_JOIN] = join_waiting, [RDZV_LEAVE] = leave_with_workers, [RDZV_FAIL] = nothing,
+                       [RDZV_DONE] = done_now, [RDZV_GONE] = gone_waiting, [RDZV_SILENT] = fall_silent,
+                       [RDZV_RESUME] = resume, [RDZV_DRAIN] = drain_stopping, [RDZV_TICK] = tick},
+    [RDZV_SUCCEEDED] = FINAL,
+    [RDZV_FAILED] = FINAL,
+    [RDZV_DRAINED] = FINAL,
+};
+/* clang-format on */
+
+/* ---- the step --------------------------------------------------------------------------------------------------- */
+
+/* FAIL and DONE are claims about a round: only a member may make them, and only about the current one. */
+static int check_claim(const struct rdzv *r, const struct node *n, const struct rdzv_event *ev, struct err *e)
+{
+    const char *what = rdzv_event_name(ev->kind);
+    unsigned long long named = ev->round, current = r->m.round;
+    if (named < current && SOUND(9))
+        return err_set(e, ERR_FENCED, "%s of node '%s' names round %llu, but the current one is %llu", what, ev->node,
+                       named, current);
+    if (named > current)
+        return err_set(e, ERR_REFUSED, "%s of node '%s' names round %llu, which has not begun", what, ev->node, named);
+    if (!n || !n->is.member)
+        return err_set(e, ERR_REFUSED, "%s of node '%s': it is not a member of round %llu", what, ev->node, current);
+    return 0;
+}
+
+static bool ends(const char *text, size_t cap)
+{
+    return memchr(text, 0, cap) != NULL;
+}
+
+static int check_join(const struct rdzv_event *ev, struct err *e)
+{
+    if (ev->slots < 1 || ev->slots > RDZV_SLOTS_MAX)
+        return err_set(e, ERR_REFUSED, "JOIN of node '%s' offers %d slots, expected 1 to %d", ev->node, ev->slots,
+                       RDZV_SLOTS_MAX);
+    if (ev->round > INT64_MAX)
+        return err_set(e, ERR_REFUSED, "JOIN of node '%s' names the impossible round %llu", ev->node,
+                       (unsigned long long)ev->round);
+    if (ev->port < 0 || ev->port > 65535)
+        return err_set(e, ERR_REFUSED, "JOIN of node '%s' names port %d, expected 0 to 65535", ev->node, ev->port);
+    if (!ends(ev->addr, sizeof ev->addr) || !ends(ev->addrs, sizeof ev->addrs) || !ends(ev->role, sizeof ev->role))
+        return err_set(e, ERR_REFUSED,
+                       "JOIN of node '%s': expected at most %d bytes of address, %d of all addresses, "
+                       "%d of role",
+                       ev->node, RDZV_ADDR_MAX, RDZV_ADDRS_MAX, RDZV_ROLE_MAX);
+    return 0;
+}
+
+/* Everything that can refuse an event before it touches the machine. */
+static int admit(struct step *s)
+{
+    const struct rdzv_event *ev = s->ev;
+    if ((size_t)ev->kind >= EVENT_COUNT)
+        return err_set(s->e, ERR_REFUSED, "event %d is unknown", (int)ev->kind);
+    if (ev->kind == RDZV_TICK || ev->kind == RDZV_DRAIN)
+        return 0;
+    if (!ev->node[0] || !ends(ev->node, sizeof ev->node))
+        return err_set(s->e, ERR_REFUSED, "a node id has 1 to %d bytes", RDZV_ID_MAX);
+    if (!ends(ev->cause.text, sizeof ev->cause.text))
+        return err_set(s->e, ERR_REFUSED, "a cause has at most %d bytes", RDZV_TEXT_MAX);
+    s->n = rdzv_find_(s->r, ev->node);
+    if (ev->kind == RDZV_JOIN)
+        return check_join(ev, s->e);
+    if (ev->kind == RDZV_FAIL || ev->kind == RDZV_DONE)
+        return check_claim(s->r, s->n, ev, s->e);
+    if (!s->n)
+        return err_set(s->e, ERR_REFUSED, "%s of node '%s', which is unknown", rdzv_event_name(ev->kind), ev->node);
+    return 0;
+}
+
+int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struct rdzv_effects *fx, struct err *e)
+{
+    struct step s = {.r = r, .ev = ev, .now = now_ms, .fx = fx, .e = e};
+    fx->n = 0;
+    TRY(admit(&s));
+    /* Nobody is told more than two things in one step. */
+    if (reserve_effects(fx, 2 * (HASH_COUNT(r->nodes) + 2)) < 0)
+        return err_set(e, -ENOMEM, "no memory for the news of %u nodes", HASH_COUNT(r->nodes));
+    if (r->config.restart_window_ms > 0 && rdzv_reserve_restart_(r) < 0)
+        return err_set(e, -ENOMEM, "no memory for the times of restarts");
+    if (ev->kind == RDZV_JOIN && !s.n && !is_final(r->m.state))
+        TRY(rdzv_add_node_(r, ev->node, &s.n, e));
+    if (!r->m.begun) {
+        r->m.begun = true;
+        if (r->config.hold_ms > 0)
+            r->m.not_before = now_ms + r->config.hold_ms;
+        rdzv_set_state_(r, RDZV_JOINING, now_ms + r->config.join_timeout_ms);
+    }
+    TRY(table[r->m.state][ev->kind](&s));
+    settle(&s);
+    return 0;
+}
+
+int64_t rdzv_deadline(const struct rdzv *r)
+{
+    if (is_final(r->m.state))
+        return INT64_MAX;
+    return r->silent && r->silent->fence < r->m.deadline ? r->silent->fence : r->m.deadline;
+}

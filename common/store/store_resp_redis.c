@@ -1,0 +1,160 @@
+/* The store's operations on a plain Redis: transactions that announce what they write, and waiters that subscribe, then
+ * check. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/store/store_resp_internal.h"
+
+#define CHANNEL "__store__:"
+
+static int queue_transaction(struct resp_store *s, const struct resp_words *w, const char *key, struct err *e)
+{
+    char *channel;
+    if (asprintf(&channel, CHANNEL "%s", key) < 0)
+        return err_set(e, -ENOMEM, "out of memory");
+    struct resp_words multi = resp_words("MULTI", NULL), publish = resp_words("PUBLISH", channel),
+                      exec = resp_words("EXEC", NULL);
+    resp_words_add(&publish, "", 0);
+    const struct resp_words *all[] = {&multi, w, &publish, &exec};
+    int rc = 0;
+    for (size_t i = 0; i < 4 && rc == 0; i++)
+        rc = resp_words_append(all[i], &s->conn, e);
+    free(channel);
+    if (rc < 0)
+        resp_hang_up(&s->conn); /* drops the half that was queued */
+    return rc;
+}
+
+/* A command and its announcement. 1 and the command's reply (within *ret, which the caller frees), or 0 if a watched
+ * key changed. */
+static int transaction(struct resp_store *s, const struct resp_words *w, const char *key, redisReply **ret,
+                       int64_t deadline, struct err *e)
+{
+    redisReply *r[4];
+    TRY(queue_transaction(s, w, key, e));
+    TRY(resp_exchange(&s->conn, 4, r, deadline, e));
+    int rc = r[1]->type == REDIS_REPLY_ERROR ? resp_expect(r[1], REDIS_REPLY_STATUS, e) : 0;
+    if (rc == 0 && r[3]->type != REDIS_REPLY_NIL) {
+        rc = resp_expect(r[3], REDIS_REPLY_ARRAY, e);
+        if (rc == 0)
+            rc = r[3]->elements == 2 ? 1 : err_set(e, -EPROTO, "EXEC: %zu replies, expected 2", r[3]->elements);
+    }
+    if (rc == 1)
+        *ret = r[3];
+    for (int i = 0; i < (rc == 1 ? 3 : 4); i++)
+        freeReplyObject(r[i]);
+    return rc;
+}
+
+int redis_set(struct resp_store *s, const struct resp_words *w, const char *key, int64_t deadline, struct err *e)
+{
+    redisReply *r;
+    int rc = transaction(s, w, key, &r, deadline, e);
+    if (rc <= 0)
+        return rc;
+    rc = resp_expect(r->element[0], REDIS_REPLY_STATUS, e);
+    freeReplyObject(r);
+    return rc < 0 ? rc : 1;
+}
+
+int redis_add(struct resp_store *s, const struct resp_words *w, const char *key, int64_t *ret, int64_t deadline,
+              struct err *e)
+{
+    redisReply *r;
+    int rc = transaction(s, w, key, &r, deadline, e);
+    if (rc <= 0)
+        return rc;
+    rc = resp_expect(r->element[0], REDIS_REPLY_INTEGER, e);
+    if (rc == 0)
+        *ret = r->element[0]->integer;
+    freeReplyObject(r);
+    return rc;
+}
+
+/* WATCH and GET; *ret_same: the key holds what is expected. The value is appended if it does not. */
+static int watch(struct resp_store *s, const struct call *c, bool *ret_same, int64_t deadline, struct err *e)
+{
+    redisReply *r[2];
+    struct resp_words watch = resp_words("WATCH", c->keys[0]), get = resp_words("GET", c->keys[0]);
+    TRY(resp_words_append(&watch, &s->conn, e));
+    TRY(resp_words_append(&get, &s->conn, e));
+    TRY(resp_exchange(&s->conn, 2, r, deadline, e));
+    int rc = r[1]->type == REDIS_REPLY_NIL ? 0 : resp_expect(r[1], REDIS_REPLY_STRING, e);
+    if (rc == 0) {
+        bool there = r[1]->type == REDIS_REPLY_STRING;
+        *ret_same = c->expected ? there && (size_t)r[1]->len == c->expected_len &&
+                                      memcmp(r[1]->str, c->expected, c->expected_len) == 0
+                                : !there;
+        if (!*ret_same)
+            rc = resp_take_value(r[1], c->value, e);
+    }
+    freeReplyObject(r[0]);
+    freeReplyObject(r[1]);
+    return rc;
+}
+
+int redis_cas(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    struct resp_words set = resp_words("SET", c->keys[0]), unwatch = resp_words("UNWATCH", NULL);
+    resp_words_add(&set, c->desired, c->desired_len);
+    for (;;) { /* each turn but the last means that somebody else got on */
+        bool same = false;
+        redisReply *r;
+        int rc = watch(s, c, &same, deadline, e);
+        if (rc < 0) {
+            resp_hang_up(&s->conn); /* ends the WATCH */
+            return rc;
+        }
+        if (!same) {
+            TRY(resp_words_append(&unwatch, &s->conn, e));
+            TRY(resp_ask(&s->conn, REDIS_REPLY_STATUS, &r, deadline, e));
+            freeReplyObject(r);
+            return 0;
+        }
+        rc = redis_set(s, &set, c->keys[0], deadline, e);
+        if (rc == 1 && c->value && (rc = buf_add(c->value, c->desired, c->desired_len)) == 0)
+            return 1;
+        if (rc != 0)
+            return rc < 0 && rc == -E2BIG ? err_set(e, rc, "a value of %zu bytes does not fit", c->desired_len) : rc;
+    }
+}
+
+static int all_exist(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    int64_t found;
+    TRY(resp_words_append_many(&s->conn, "EXISTS", "", c, NULL, e));
+    TRY(resp_ask_integer(&s->conn, &found, deadline, e));
+    return found == (int64_t)c->n;
+}
+
+static int plain_wait_subscribed(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    redisReply *r;
+    TRY(resp_words_append_many(&s->subscriber, "SUBSCRIBE", CHANNEL, c, NULL, e));
+    for (size_t i = 0; i < c->n; i++) {
+        TRY(i == 0 ? resp_exchange(&s->subscriber, 1, &r, deadline, e) : resp_receive(&s->subscriber, &r, deadline, e));
+        freeReplyObject(r);
+    }
+    for (;;) {
+        int rc = all_exist(s, c, deadline, e);
+        if (rc != 0)
+            return rc < 0 ? rc : 0;
+        TRY(resp_receive(&s->subscriber, &r, deadline, e));
+        freeReplyObject(r);
+    }
+}
+
+int redis_wait(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    int rc = all_exist(s, c, deadline, e);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    TRY(redis_link_dial(&s->link, &s->subscriber, deadline, e));
+    rc = plain_wait_subscribed(s, c, deadline, e);
+    resp_hang_up(&s->subscriber);
+    return rc;
+}

@@ -1,0 +1,446 @@
+/* The store over PyTorch's TCPStore protocol: real torchrun's agent store, or a bootstrap store of ours.
+ *
+ * - tcp://host:port speaks the newer generation (torch 2.2 and later), tcp://host:port?generation=1 the older. It
+ *   cannot be found out: the newer handshake makes an older server stand still for all its clients.
+ * - SET has no answer: a CHECK of the key behind it is one, because a server answers in order.
+ * - GET of a missing key is an empty value in one generation and the end of the connection in the other: CHECK comes
+ *   first.
+ * - COMPARE_SET says what the key holds afterwards, not who put it there. So what it writes begins with a mark and a
+ *   number nobody else draws; get takes both off again. An empty value is written with a mark as well: COMPARE_SET
+ *   takes "" for "does not exist".
+ * - ADD to something else than a number ends the connection; the value is looked at then, to tell that from a lost
+ *   one. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "common/args/args.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/net/tcpstore_conn.h"
+#include "common/store/store.h"
+#include "common/store/store_turn.h"
+
+#define MARK                                                                                                           \
+    "\xff\xfe"                                                                                                         \
+    "crun"
+enum { MARK_LEN = 6, DRAWN_LEN = 16, MARKED_LEN = MARK_LEN + DRAWN_LEN };
+
+struct tcp_store {
+    struct store store;
+    struct store_turn turn;
+    char *host, *port;
+    struct tcpstore_conn conn;
+};
+
+/* One call of the interface, so that it can be repeated. */
+struct call {
+    const char *const *keys;
+    size_t n;
+    const void *expected, *desired;
+    size_t expected_len, desired_len;
+    int64_t delta, *ret;
+    struct buf *value;
+};
+
+/* ---- marks
+ * --------------------------------------------------------------------------------------------------------- */
+
+static bool is_marked(const void *p, size_t n)
+{
+    return n >= MARKED_LEN && memcmp(p, MARK, MARK_LEN) == 0;
+}
+
+/* What the user wrote, of what the server holds. */
+static void unmark(const struct buf *raw, const char **p, size_t *n)
+{
+    const size_t skip = is_marked(raw->data, raw->len) ? MARKED_LEN : 0;
+    *p = raw->len > skip ? raw->data + skip : "";
+    *n = raw->len - skip;
+}
+
+/* Room for the mark and the value, to be freed with buf_free(). */
+static int mark(struct buf *ret, const void *p, size_t n, bool draw, struct err *e)
+{
+    char drawn[DRAWN_LEN] = {0};
+    if (draw && getrandom(drawn, sizeof drawn, 0) != sizeof drawn)
+        return err_errno(e, errno, "getrandom");
+    int rc = buf_add(ret, MARK, MARK_LEN);
+    if (rc == 0)
+        rc = buf_add(ret, drawn, sizeof drawn);
+    if (rc == 0)
+        rc = buf_add(ret, p, n);
+    return rc < 0 ? err_set(e, rc, "a value of %zu bytes is too large", n) : 0;
+}
+
+/* ---- requests
+ * ------------------------------------------------------------------------------------------------------ */
+
+static int put_key(struct tcp_store *s, enum tcpstore_verb verb, const char *key, struct err *e)
+{
+    TRY(tcpstore_put(&s->conn, verb, e));
+    return tcpstore_put_bytes(&s->conn, key, strlen(key), e);
+}
+
+static int put_keys(struct tcp_store *s, enum tcpstore_verb verb, const char *const *keys, size_t n, struct err *e)
+{
+    TRY(tcpstore_put(&s->conn, verb, e));
+    TRY(tcpstore_put_number(&s->conn, n, e));
+    for (size_t i = 0; i < n; i++)
+        TRY(tcpstore_put_bytes(&s->conn, keys[i], strlen(keys[i]), e));
+    return 0;
+}
+
+/* *ret: whether they all exist. */
+static int check(struct tcp_store *s, const char *const *keys, size_t n, bool *ret, int64_t deadline, struct err *e)
+{
+    int answer;
+    TRY(put_keys(s, TCPSTORE_CHECK, keys, n, e));
+    TRY(tcpstore_take_byte(&s->conn, &answer, deadline, e));
+    *ret = answer == 0;
+    return 0;
+}
+
+/* What the server holds. 1, or 0 if there is no such key. */
+static int fetch(struct tcp_store *s, const char *key, struct buf *raw, int64_t deadline, struct err *e)
+{
+    bool there;
+    TRY(check(s, &key, 1, &there, deadline, e));
+    if (!there)
+        return 0;
+    TRY(put_key(s, TCPSTORE_GET, key, e));
+    TRY(tcpstore_take_bytes(&s->conn, raw, deadline, e));
+    return 1;
+}
+
+static int give(const struct buf *raw, struct buf *value, struct err *e)
+{
+    const char *p;
+    size_t n;
+    unmark(raw, &p, &n);
+    int rc = value ? buf_add(value, p, n) : 0;
+    return rc < 0 ? err_set(e, rc, "a value of %zu bytes exceeds what the buffer takes", n) : 0;
+}
+
+static int try_get(void *store, const void *call, int64_t deadline, struct err *e)
+{
+    struct tcp_store *s = store;
+    const struct call *c = call;
+    struct buf raw = {.max = c->value && c->value->max ? c->value->max + MARKED_LEN : 0};
+    int rc = fetch(s, c->keys[0], &raw, deadline, e);
+    if (rc == 0)
+        rc = err_set(e, -ENOENT, "no such key");
+    else if (rc > 0)
+        rc = give(&raw, c->value, e);
+    buf_free(&raw);
+    return rc;
+}
+
+static int put_set(struct tcp_store *s, const char *key, const void *p, size_t n, struct err *e)
+{
+    TRY(put_key(s, TCPSTORE_SET, key, e));
+    return tcpstore_put_bytes(&s->conn, p, n, e);
+}
+
+static int try_set(void *store, const void *call, int64_t deadline, struct err *e)
+{
+    struct tcp_store *s = store;
+    const struct call *c = call;
+    struct buf marked = {0};
+    bool ignored;
+    int rc = 0;
+    if (c->desired_len == 0 || is_marked(c->desired, c->desired_len)) {
+        rc = mark(&marked, c->desired, c->desired_len, false, e);
+        if (rc == 0)
+            rc = put_set(s, c->keys[0], marked.data, marked.len, e);
+    } else
+        rc = put_set(s, c->keys[0], c->desired, c->desired_len, e);
+    buf_free(&marked);
+    return rc < 0 ? rc : check(s, c->keys, 1, &ignored, deadline, e);
+}
+
+static int try_del(void *store, const void *call, int64_t deadline, struct err *e)
+{
+    struct tcp_store *s = store;
+    const struct call *c = call;
+    int64_t deleted, sum = 0;
+    for (size_t i = 0; i < c->n; i++)
+        TRY(put_key(s, TCPSTORE_DELETE, c->keys[i], e));
+    for (size_t i = 0; i < c->n; i++) {
+        TRY(tcpstore_take_number(&s->conn, &deleted, deadline, e));
+        sum += deleted;
+    }
+    return (int)sum;
+}
+
+/* A wait whose time is over leaves the server waiting; only the end of the connection tells it in both generations. */
+static int try_wait(void *store, const void *call, int64_t deadline, struct err *e)
+{
+    struct tcp_store *s = store;
+    const struct call *c = call;
+    int answer;
+    TRY(put_keys(s, TCPSTORE_WAIT, c->keys, c->n, e));
+    int rc = tcpstore_take_byte(&s->conn, &answer, deadline, e);
+    if (rc == -ETIMEDOUT)
+        return err_set(e, rc, "the deadline passed");
+    if (rc == 0 && answer != 0) {
+        tcpstore_hang_up(&s->conn);
+        return err_set(e, -EPROTO, "the wait was answered with byte %d, expected 0", answer);
+    }
+    return rc;
+}
+
+/* ---- add
+ * ----------------------------------------------------------------------------------------------------------- */
+
+static int connected(void *store, int64_t deadline, struct err *e);
+
+static int compare_set(struct tcp_store *s, const char *key, const void *expected, size_t expected_len,
+                       const void *desired, size_t desired_len, struct buf *ret, int64_t deadline, struct err *e)
+{
+    TRY(put_key(s, TCPSTORE_COMPARE_SET, key, e));
+    TRY(tcpstore_put_bytes(&s->conn, expected, expected_len, e));
+    TRY(tcpstore_put_bytes(&s->conn, desired, desired_len, e));
+    return tcpstore_take_bytes(&s->conn, ret, deadline, e);
+}
+
+/* After an ADD that ended the connection: is the value to blame? 0: no. -EINVAL: yes. 1: it was a marked number, and is
+ * none any more. */
+static int look_at_value(struct tcp_store *s, const struct call *c, int64_t deadline, struct err *e)
+{
+    struct buf raw = {0}, after = {0};
+    const char *p;
+    size_t n;
+    int64_t v;
+    int rc = connected(s, deadline, e);
+    if (rc == 0)
+        rc = fetch(s, c->keys[0], &raw, deadline, e);
+    if (rc == 1) {
+        unmark(&raw, &p, &n);
+        if (strlen(p) != n || parse_i64(p, "", INT64_MIN, INT64_MAX, &v, NULL) < 0)
+            rc = err_set(e, -EINVAL, "the value is not an integer");
+        else if (__builtin_add_overflow(v, c->delta, &v))
+            rc = err_set(e, -EINVAL, "the sum is not an integer of 64 bits");
+        else if (is_marked(raw.data, raw.len)) /* whoever does this first: the number is the same */
+            rc = compare_set(s, c->keys[0], raw.data, raw.len, p, n, &after, deadline, e) < 0 ? -ECONNRESET : 1;
+        else
+            rc = 0;
+    }
+    buf_free(&raw);
+    buf_free(&after);
+    return rc;
+}
+
+static int try_add(void *store, const void *call, int64_t deadline, struct err *e)
+{
+    struct tcp_store *s = store;
+    const struct call *c = call;
+    for (;;) {
+        int64_t sum;
+        struct err why = {0};
+        TRY(put_key(s, TCPSTORE_ADD, c->keys[0], e));
+        TRY(tcpstore_put_number(&s->conn, (uint64_t)c->delta, e));
+        int rc = tcpstore_take_number(&s->conn, &sum, deadline, e);
+        if (rc == 0)
+            *c->ret = sum;
+        if (rc != -ECONNRESET)
+            return rc;
+        int found = look_at_value(s, c, deadline, &why);
+        if (found == -EINVAL)
+            return err_set(e, found, "%s", why.text);
+        if (found != 1)
+            return rc;
+    }
+}
+
+/* ---- compare and set
+ * ----------------------------------------------------------------------------------------------- */
+
+/* 1: swapped. 0: not; raw is what the key holds (raw->data NULL: nothing). -EAGAIN: somebody was faster, look again. */
+static int swap(struct tcp_store *s, const struct call *c, const struct buf *ours, struct buf *raw, int64_t deadline,
+                struct err *e)
+{
+    const char *p;
+    size_t n;
+    int there = fetch(s, c->keys[0], raw, deadline, e);
+    if (there < 0)
+        return there;
+    unmark(raw, &p, &n);
+    const bool equal = there && c->expected && n == c->expected_len && memcmp(p, c->expected, n) == 0;
+    if (c->expected ? !equal : there) {
+        if (!there)
+            buf_free(raw);
+        return 0;
+    }
+    struct buf after = {0};
+    int rc = compare_set(s, c->keys[0], raw->data, raw->len, ours->data, ours->len, &after, deadline, e);
+    if (rc == 0)
+        rc = after.len == ours->len && memcmp(after.data, ours->data, ours->len) == 0 ? 1 : -EINPROGRESS;
+    buf_free(&after);
+    return rc;
+}
+
+static int try_cas(void *store, const void *call, int64_t deadline, struct err *e)
+{
+    struct tcp_store *s = store;
+    const struct call *c = call;
+    struct buf ours = {0}, raw = {0};
+    int rc = mark(&ours, c->desired, c->desired_len, true, e);
+    while (rc == 0 || rc == -EINPROGRESS) {
+        buf_clear(&raw);
+        rc = swap(s, c, &ours, &raw, deadline, e);
+        if (rc >= 0)
+            break;
+    }
+    if (rc >= 0 && c->value && (rc == 1 || raw.len > 0)) {
+        int given = give(rc == 1 ? &ours : &raw, c->value, e);
+        rc = given < 0 ? given : rc;
+    }
+    buf_free(&ours);
+    buf_free(&raw);
+    return rc;
+}
+
+/* ---- the interface
+ * ------------------------------------------------------------------------------------------------- */
+
+static int connected(void *store, int64_t deadline, struct err *e)
+{
+    struct tcp_store *s = store;
+    if (s->conn.fd >= 0 && tcpstore_is_stale(&s->conn))
+        tcpstore_hang_up(&s->conn);
+    return s->conn.fd >= 0 ? 0 : tcpstore_dial(&s->conn, s->host, s->port, deadline, e);
+}
+
+static int run(struct store *store, int (*attempt)(void *, const void *, int64_t, struct err *), bool repeatable,
+               const struct call *c, int64_t timeout_ms, struct err *e)
+{
+    struct tcp_store *s = (struct tcp_store *)store;
+    const struct store_attempt a = {connected, attempt, c, repeatable};
+    return store_turn_run(&s->turn, s, &a, timeout_ms, e);
+}
+
+static int tcp_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e)
+{
+    return run(s, try_get, true, &(struct call){.keys = &key, .n = 1, .value = value}, timeout_ms, e);
+}
+
+static int tcp_set(struct store *s, const char *key, const void *v, size_t n, int64_t timeout_ms, struct err *e)
+{
+    return run(s, try_set, true, &(struct call){.keys = &key, .n = 1, .desired = v, .desired_len = n}, timeout_ms, e);
+}
+
+static int tcp_add(struct store *s, const char *key, int64_t d, int64_t *ret, int64_t timeout_ms, struct err *e)
+{
+    return run(s, try_add, false, &(struct call){.keys = &key, .n = 1, .delta = d, .ret = ret}, timeout_ms, e);
+}
+
+static int tcp_cas(struct store *s, const char *key, const void *exp, size_t exp_len, const void *des, size_t des_len,
+                   struct buf *value, int64_t timeout_ms, struct err *e)
+{
+    const struct call c = {.keys = &key,
+                           .n = 1,
+                           .expected = exp,
+                           .expected_len = exp_len,
+                           .desired = des,
+                           .desired_len = des_len,
+                           .value = value};
+    return run(s, try_cas, false, &c, timeout_ms, e);
+}
+
+static int tcp_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
+{
+    return run(s, try_wait, true, &(struct call){.keys = keys, .n = n}, timeout_ms, e);
+}
+
+static int tcp_del(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
+{
+    return run(s, try_del, true, &(struct call){.keys = keys, .n = n}, timeout_ms, e);
+}
+
+/* ---- life
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static void tcp_close(struct store *store)
+{
+    struct tcp_store *s = (struct tcp_store *)store;
+    tcpstore_finish(&s->conn);
+    store_turn_finish(&s->turn);
+    free(s->host);
+    free(s->port);
+    free(s);
+}
+
+static void tcp_abort(struct store *store)
+{
+    store_turn_abort(&((struct tcp_store *)store)->turn);
+}
+
+static int bad_address(struct err *e)
+{
+    return err_set(e, -EINVAL,
+                   "expected tcp://host:port, tcp://[v6 address]:port, ?generation=1 behind it for torch before 2.2");
+}
+
+/* "host:port" or "[v6]:port", then perhaps "?generation=N". */
+static int split_address(struct tcp_store *s, const char *address, bool *older, struct err *e)
+{
+    const char *options = strchr(address, '?');
+    const size_t len = options ? (size_t)(options - address) : strlen(address);
+    *older = options && strcmp(options, "?generation=1") == 0;
+    if (options && !*older && strcmp(options, "?generation=2") != 0)
+        return bad_address(e);
+    const char *colon = memrchr(address, ':', len), *host = address;
+    size_t n = colon ? (size_t)(colon - address) : 0;
+    if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
+        host++;
+        n -= 2;
+    } else if (memchr(host, ':', n) || memchr(host, '[', n))
+        n = 0;
+    if (n == 0)
+        return bad_address(e);
+    int64_t port;
+    s->host = strndup(host, n);
+    s->port = strndup(colon + 1, len - (size_t)(colon + 1 - address));
+    if (!s->host || !s->port)
+        return err_set(e, -ENOMEM, "out of memory");
+    return parse_i64(s->port, "", 1, 65535, &port, NULL) < 0 ? bad_address(e) : 0;
+}
+
+static int tcp_open(struct store **ret, const char *address, const struct store_options *o, struct err *e)
+{
+    bool older = false;
+    struct tcp_store *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_set(e, -ENOMEM, "open store 'tcp://%s': out of memory", address);
+    s->store.ops = &store_tcp_ops;
+    int rc = store_turn_init(&s->turn, e);
+    if (rc == 0)
+        rc = split_address(s, address, &older, e);
+    tcpstore_init(&s->conn, older, s->turn.abort_fd);
+    if (rc == 0)
+        rc = run(&s->store, NULL, true, NULL, o->connect_timeout_ms ? o->connect_timeout_ms : 60000, e);
+    if (rc < 0) {
+        tcp_close(&s->store);
+        return e ? err_wrap(e, "open store 'tcp://%s'", address) : rc;
+    }
+    *ret = &s->store;
+    return 0;
+}
+
+const struct store_ops store_tcp_ops = {
+    .scheme = "tcp",
+    .open = tcp_open,
+    .close = tcp_close,
+    .abort = tcp_abort,
+    .get = tcp_get,
+    .set = tcp_set,
+    .add = tcp_add,
+    .cas = tcp_cas,
+    .wait = tcp_wait,
+    .del = tcp_del,
+};

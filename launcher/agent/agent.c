@@ -1,0 +1,438 @@
+#include "launcher/agent/agent.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/include/crun.h"
+#include "common/job/exitcode.h"
+
+static const char *const state_names[] = {
+#define X(name, text) [name] = text,
+    AGENT_STATES(X)
+#undef X
+};
+static const char *const event_names[] = {
+#define X(name, text) [name] = text,
+    AGENT_EVENTS(X)
+#undef X
+};
+static const char *const effect_names[] = {
+#define X(name, text) [name] = text,
+    AGENT_EFFECTS(X)
+#undef X
+};
+
+const char *agent_state_name(enum agent_state s)
+{
+    return state_names[s];
+}
+
+const char *agent_event_name(enum agent_event_kind k)
+{
+    return event_names[k];
+}
+
+const char *agent_effect_name(enum agent_effect_kind k)
+{
+    return effect_names[k];
+}
+
+void agent_init(struct agent *a, int slots)
+{
+    memset(a, 0, sizeof *a);
+    a->slots = slots;
+}
+
+static struct agent_effect *add(struct agent_effects *fx, enum agent_effect_kind kind)
+{
+    assert(fx->n < AGENT_EFFECTS_MAX);
+    struct agent_effect *f = &fx->v[fx->n++];
+    f->kind = kind;
+    return f;
+}
+
+static void join(struct agent *a, struct agent_effects *fx)
+{
+    a->state = AGENT_JOINING;
+    a->done = false;
+    add(fx, AGENT_DO_JOIN);
+}
+
+static void leave_for_good(struct agent *a, int code, struct agent_effects *fx)
+{
+    a->state = AGENT_OVER;
+    add(fx, AGENT_DO_EXIT)->code = code;
+}
+
+static void clear(struct agent *a, struct agent_effects *fx)
+{
+    if (!a->clearing)
+        add(fx, AGENT_DO_CLEAR);
+    a->clearing = true;
+}
+
+static void stop(struct agent *a, int reason, struct agent_effects *fx)
+{
+    a->state = AGENT_STOPPING;
+    add(fx, AGENT_DO_STOP)->reason = reason;
+    if (a->live == 0)
+        clear(a, fx);
+}
+
+static void end_with(struct agent *a, int code)
+{
+    a->ended = true;
+    a->code = code;
+}
+
+/* --- the rendezvous says ----------------------------------------------------------------------------------------- */
+
+static void on_round(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
+{
+    if (a->state != AGENT_JOINING)
+        return;
+    a->told = true;
+    if (news->spare)
+        return;
+    a->state = AGENT_RUNNING;
+    a->live = a->slots;
+    a->clearing = false;
+    a->bad_code = 0;
+    add(fx, AGENT_DO_SPAWN)->news = *news;
+}
+
+static void on_stop(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
+{
+    if (a->state == AGENT_RUNNING)
+        stop(a, (int)news->why, fx);
+    else if (a->state == AGENT_FINISHING)
+        join(a, fx);
+}
+
+static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
+{
+    a->released = true;
+    switch (a->state) {
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        leave_for_good(a, news->exit_code, fx);
+        break;
+    case AGENT_PARTING: /* a node that leaves knows its code better, unless its part was complete */
+        leave_for_good(a, a->done ? news->exit_code : a->part_code, fx);
+        break;
+    case AGENT_RUNNING:
+        end_with(a, news->exit_code);
+        stop(a, news->exit_code == EXIT_REQUEUE ? CRUN_STOP_DRAIN : CRUN_STOP_FAILURE, fx);
+        break;
+    case AGENT_STOPPING:
+    case AGENT_CLEARING:
+        if (!a->ended && !a->signo)
+            end_with(a, news->exit_code);
+        break;
+    default:
+        break;
+    }
+}
+
+static void on_news(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    switch (ev->news.kind) {
+    case RDZV_NEWS_ROUND:
+        on_round(a, &ev->news, fx);
+        break;
+    case RDZV_NEWS_STOP:
+        on_stop(a, &ev->news, fx);
+        break;
+    case RDZV_NEWS_END:
+        on_end(a, &ev->news, fx);
+        break;
+    }
+}
+
+/* Another round may begin at any moment, or has: nobody gets a grace. */
+static void on_fenced(struct agent *a, struct agent_effects *fx)
+{
+    switch (a->state) {
+    case AGENT_RUNNING:
+    case AGENT_STOPPING:
+    case AGENT_CLEARING: /* what was complete no longer counts */
+        a->state = AGENT_STOPPING;
+        clear(a, fx);
+        break;
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        join(a, fx);
+        break;
+    case AGENT_PARTING:
+        leave_for_good(a, a->part_code, fx);
+        break;
+    case AGENT_IDLE:
+    case AGENT_OVER:
+        break;
+    }
+}
+
+static void on_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    a->released = true;
+    switch (a->state) {
+    case AGENT_RUNNING:
+    case AGENT_STOPPING:
+    case AGENT_CLEARING:
+        if (!a->ended)
+            end_with(a, ev->cause.exit_code);
+        a->state = AGENT_STOPPING;
+        clear(a, fx);
+        break;
+    case AGENT_PARTING:
+        leave_for_good(a, a->part_code, fx);
+        break;
+    case AGENT_IDLE:
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        leave_for_good(a, ev->cause.exit_code, fx);
+        break;
+    case AGENT_OVER:
+        break;
+    }
+}
+
+/* --- the workers ------------------------------------------------------------------------------------------------- */
+
+static void requeue(struct agent *a, struct agent_effects *fx)
+{
+    end_with(a, EXIT_REQUEUE);
+    add(fx, AGENT_DO_LEAVE);
+    stop(a, CRUN_STOP_DRAIN, fx);
+}
+
+static void on_worker_ended(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    const int code = ev->cause.exit_code;
+    if ((a->state != AGENT_RUNNING && a->state != AGENT_STOPPING) || a->live == 0)
+        return;
+    a->live--;
+    if (a->state == AGENT_STOPPING) {
+        a->unclean = a->unclean || (code != 0 && code != EXIT_REQUEUE);
+        if (!a->bad_code && code != 0 && code != EXIT_REQUEUE && code != 128 + SIGTERM)
+            a->bad_code = code;
+        if (a->live == 0)
+            clear(a, fx);
+    } else if (code == EXIT_REQUEUE) {
+        requeue(a, fx);
+    } else if (ev->signo) {
+        a->signo = ev->signo;
+        a->unclean = true;
+        add(fx, AGENT_DO_LEAVE);
+        stop(a, CRUN_STOP_DRAIN, fx);
+    } else if (code != 0) {
+        a->unclean = true;
+        add(fx, AGENT_DO_FAIL)->cause = ev->cause;
+        stop(a, CRUN_STOP_FAILURE, fx);
+    } else if (a->live == 0) {
+        a->state = AGENT_CLEARING;
+        clear(a, fx);
+    }
+}
+
+/* It may still be alive and is stopped like the others; what it then exits with says nothing. */
+static void on_hung(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    if (a->state != AGENT_RUNNING)
+        return;
+    a->unclean = true;
+    add(fx, AGENT_DO_FAIL)->cause = ev->cause;
+    stop(a, CRUN_STOP_FAILURE, fx);
+}
+
+static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    if (a->state != AGENT_RUNNING && a->state != AGENT_STOPPING)
+        return;
+    if (ev->cause.fatal && !a->ended && !a->signo) {
+        if (a->state == AGENT_RUNNING) /* else the round is over already, and the next one, if there is one, tells */
+            add(fx, AGENT_DO_FAIL)->cause = ev->cause;
+    } else if (!a->released) {
+        end_with(a, ev->cause.exit_code);
+        a->signo = 0;
+        add(fx, AGENT_DO_LEAVE)->cause = ev->cause;
+    }
+    a->state = AGENT_STOPPING;
+    clear(a, fx);
+}
+
+/* Leave with this code as soon as the rendezvous agrees, or does not answer. */
+static void part(struct agent *a, int code, struct agent_effects *fx)
+{
+    if (a->released) {
+        leave_for_good(a, code, fx);
+        return;
+    }
+    a->state = AGENT_PARTING;
+    a->part_code = code;
+    add(fx, AGENT_DO_AWAIT);
+}
+
+static int code_of_end(const struct agent *a)
+{
+    if (a->signo)
+        return a->unclean ? 128 + a->signo : EXIT_REQUEUE;
+    return a->code == EXIT_REQUEUE && a->bad_code ? a->bad_code : a->code;
+}
+
+static void say_done(struct agent *a, struct agent_effects *fx)
+{
+    a->done = true;
+    add(fx, AGENT_DO_DONE);
+    if (a->signo || a->preempted) {
+        add(fx, AGENT_DO_LEAVE);
+        part(a, EXIT_REQUEUE, fx);
+    } else {
+        a->state = AGENT_FINISHING;
+    }
+}
+
+static void on_gone(struct agent *a, struct agent_effects *fx)
+{
+    if (a->state == AGENT_CLEARING && !a->ended) {
+        say_done(a, fx);
+    } else if (a->state == AGENT_CLEARING || a->state == AGENT_STOPPING) {
+        if (!a->released || !(a->signo || a->ended))
+            join(a, fx);
+        if (a->signo || a->ended)
+            part(a, code_of_end(a), fx);
+        a->unclean = false;
+    }
+}
+
+static void on_unkillable(struct agent *a, struct agent_effects *fx)
+{
+    if (a->state == AGENT_STOPPING || a->state == AGENT_CLEARING)
+        leave_for_good(a, EXIT_UNKILLABLE, fx);
+}
+
+/* --- the user ---------------------------------------------------------------------------------------------------- */
+
+static void on_first_signal(struct agent *a, struct agent_effects *fx)
+{
+    if (a->state == AGENT_CLEARING) /* all workers are complete: DONE comes before LEAVE */
+        return;
+    if (a->state == AGENT_IDLE) {
+        leave_for_good(a, 128 + a->signo, fx);
+        return;
+    }
+    add(fx, AGENT_DO_LEAVE);
+    switch (a->state) {
+    case AGENT_RUNNING:
+        stop(a, CRUN_STOP_DRAIN, fx);
+        break;
+    case AGENT_STOPPING: /* because of a failure: it goes on, but no further round follows */
+        break;
+    case AGENT_FINISHING:
+        part(a, EXIT_REQUEUE, fx);
+        break;
+    default:
+        part(a, a->told ? EXIT_REQUEUE : 128 + a->signo, fx);
+    }
+}
+
+static void on_preempted(struct agent *a, struct agent_effects *fx)
+{
+    switch (a->state) {
+    case AGENT_IDLE:
+        leave_for_good(a, EXIT_REQUEUE, fx);
+        break;
+    case AGENT_RUNNING:
+        requeue(a, fx);
+        break;
+    case AGENT_STOPPING: /* it goes on, but no further round follows */
+        if (a->ended || a->signo)
+            break;
+        end_with(a, EXIT_REQUEUE);
+        add(fx, AGENT_DO_LEAVE);
+        break;
+    case AGENT_CLEARING: /* all workers are complete: DONE comes before LEAVE */
+        a->preempted = true;
+        break;
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        add(fx, AGENT_DO_LEAVE);
+        part(a, EXIT_REQUEUE, fx);
+        break;
+    case AGENT_PARTING:
+    case AGENT_OVER:
+        break;
+    }
+}
+
+static void on_signal(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    if (a->state == AGENT_OVER)
+        return;
+    if (ev->shared && a->state == AGENT_RUNNING)
+        return;
+    const int64_t apart = ev->typed ? AGENT_TYPED_APART_MS : AGENT_SIGINT_APART_MS;
+    const bool again = ev->signo == SIGINT && a->sigint_ms && ev->now_ms - a->sigint_ms >= apart;
+    if (ev->signo == SIGINT && !a->sigint_ms)
+        a->sigint_ms = ev->now_ms;
+    if (!a->signo && a->state != AGENT_PARTING && !(a->ended && a->state == AGENT_STOPPING)) {
+        a->signo = ev->signo;
+        on_first_signal(a, fx);
+    } else if (a->state == AGENT_PARTING) {
+        if (again || !a->signo)
+            leave_for_good(a, a->part_code, fx);
+    } else if (again && !a->clearing) {
+        a->unclean = true;
+        add(fx, AGENT_DO_STOP)->reason = CRUN_STOP_ABORT;
+        clear(a, fx);
+    }
+}
+
+void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    memset(fx, 0, sizeof *fx);
+    switch (ev->kind) {
+    case AGENT_START:
+        if (a->state == AGENT_IDLE)
+            join(a, fx);
+        break;
+    case AGENT_NEWS:
+        on_news(a, ev, fx);
+        break;
+    case AGENT_WORKER_ENDED:
+        on_worker_ended(a, ev, fx);
+        break;
+    case AGENT_HUNG:
+        on_hung(a, ev, fx);
+        break;
+    case AGENT_SPAWN_FAILED:
+        on_spawn_failed(a, ev, fx);
+        break;
+    case AGENT_GONE:
+        on_gone(a, fx);
+        break;
+    case AGENT_UNKILLABLE:
+        on_unkillable(a, fx);
+        break;
+    case AGENT_PREEMPTED:
+        on_preempted(a, fx);
+        break;
+    case AGENT_SIGNAL:
+        on_signal(a, ev, fx);
+        break;
+    case AGENT_GRACE_OVER:
+        if (a->state == AGENT_STOPPING)
+            clear(a, fx);
+        else if (a->state == AGENT_PARTING)
+            leave_for_good(a, a->part_code, fx);
+        break;
+    case AGENT_FENCED:
+        on_fenced(a, fx);
+        break;
+    case AGENT_FAILED:
+        on_failed(a, ev, fx);
+        break;
+    }
+}

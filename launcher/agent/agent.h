@@ -1,0 +1,148 @@
+/* The agent of one node: what to do when something happens. Pure: no I/O, no clock; agent_loop.c turns callbacks into
+ * events and effects into calls.
+ *
+ * The life of an agent:
+ *   - START: JOIN the rendezvous; it answers with a round: SPAWN the workers;
+ *   - all workers exit 0: clear what they left behind, say DONE; when all nodes have, the rendezvous ENDs the job: EXIT
+ *     0.
+ * What goes wrong, and what is done:
+ *   - a worker ends badly: FAIL goes to the rendezvous, and the other workers are stopped at once, whatever it answers;
+ *   - a worker hangs (hang.h): the same, as if it had failed;
+ *   - the rendezvous stops the round (another node failed, or came): the same without FAIL;
+ *   - stopping: reason into the shared pages, SIGTERM, after the grace SIGKILL of the whole trees; when nobody is left:
+ *     JOIN again, or EXIT where the job has ended (budget used up, drain);
+ *   - fenced (the rendezvous is not heard, or knows this node no longer): SIGKILL at once, because the next round may
+ *     begin elsewhere; when nobody is left: JOIN again;
+ *   - the rendezvous refuses this node for good: SIGKILL, EXIT with the code that says why;
+ *   - a stop signal: this node leaves. LEAVE, stop the workers, JOIN to say that none is left, EXIT when the rendezvous
+ *     lets it go: 75 if all workers ended with 0 or 75, else 128 + signal. The others go on without it, or drain where
+ *     they are too few; another SIGINT, a second or more after the first one: no more grace (sooner it is the same wish
+ *     told twice: timeout(1) and some shells signal the process and its group); one that is typed counts at once;
+ *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75 if the others ended with
+ *     0, 75 or by our SIGTERM, else with the code of the first that did not;
+ *   - a preemption notice: as if a worker had exited 75, also where no worker runs; a worker that our SIGTERM ends is
+ *     no fault then;
+ *   - Ctrl-C where the worker has the terminal (`shared`): its own matter, as without crun; if it dies of it, that was
+ *     a stop signal;
+ *   - a process that SIGKILL does not end: EXIT without a word to the rendezvous, which must not believe that nobody is
+ *     left;
+ *   - the round's workers cannot be started (no such interpreter, no descriptors left): the node leaves, exit with the
+ *     code that says why, 126 or 127 for a program that cannot be executed. Where the others could not go on without it
+ *     (`fatal`) it FAILs instead, so that the job ends with this code on every node: trying again would not help. */
+#ifndef CRUN_LAUNCHER_AGENT_H
+#define CRUN_LAUNCHER_AGENT_H
+
+#include <stdbool.h>
+
+#include "common/rdzv/machine/rdzv.h"
+
+#define AGENT_STATES(X)                                                                                                \
+    X(AGENT_IDLE, "idle")           /* before START */                                                                 \
+    X(AGENT_JOINING, "joining")     /* waits for a round */                                                            \
+    X(AGENT_RUNNING, "running")     /* workers run */                                                                  \
+    X(AGENT_STOPPING, "stopping")   /* workers are being stopped */                                                    \
+    X(AGENT_CLEARING, "clearing")   /* all workers exited 0; what they left behind goes */                             \
+    X(AGENT_FINISHING, "finishing") /* DONE is said; other nodes still run */                                          \
+    X(AGENT_PARTING, "parting")     /* no worker is left; this node waits to be let go */                              \
+    X(AGENT_OVER, "over")           /* EXIT was the last effect */
+
+#define AGENT_EVENTS(X)                                                                                                \
+    X(AGENT_START, "start")                                                                                            \
+    X(AGENT_NEWS, "news")              /* from the rendezvous */                                                       \
+    X(AGENT_WORKER_ENDED, "ended")     /* a worker exited or was killed */                                             \
+    X(AGENT_HUNG, "hung")              /* a worker makes no progress */                                                \
+    X(AGENT_SPAWN_FAILED, "unspawned") /* the round's workers cannot be started */                                     \
+    X(AGENT_GONE, "gone")              /* no process of the round is left */                                           \
+    X(AGENT_UNKILLABLE, "unkillable")  /* some are, and the kernel does not end them */                                \
+    X(AGENT_SIGNAL, "signal")          /* a stop signal for crun */                                                    \
+    X(AGENT_PREEMPTED, "preempted")    /* this node will be taken away: --preemption-signal */                         \
+    X(AGENT_GRACE_OVER, "grace-over")  /* of STOP, or the wait of AWAIT */                                             \
+    X(AGENT_FENCED, "fenced")          /* the workers must not run any longer: another round may begin */              \
+    X(AGENT_FAILED, "failed")          /* the rendezvous will not have this node, or cannot be reached */
+
+#define AGENT_EFFECTS(X)                                                                                               \
+    X(AGENT_DO_JOIN, "join") /* tell the rendezvous */                                                                 \
+    X(AGENT_DO_FAIL, "fail") /* tell it, with `cause` */                                                               \
+    X(AGENT_DO_DONE, "done")                                                                                           \
+    X(AGENT_DO_LEAVE, "leave")                                                                                         \
+    X(AGENT_DO_SPAWN, "spawn") /* start the workers of `news` */                                                       \
+    X(AGENT_DO_STOP, "stop")   /* `reason` into the pages, SIGTERM, start the grace */                                 \
+    X(AGENT_DO_CLEAR, "clear") /* SIGKILL whatever is left; then GONE */                                               \
+    X(AGENT_DO_AWAIT, "await") /* GRACE_OVER in AGENT_PART_MS, if NEWS_END does not come before */                     \
+    X(AGENT_DO_EXIT, "exit")   /* with `code` */
+
+enum agent_state {
+#define X(name, text) name,
+    AGENT_STATES(X)
+#undef X
+};
+enum agent_event_kind {
+#define X(name, text) name,
+    AGENT_EVENTS(X)
+#undef X
+};
+enum agent_effect_kind {
+#define X(name, text) name,
+    AGENT_EFFECTS(X)
+#undef X
+};
+
+const char *agent_state_name(enum agent_state s);
+const char *agent_event_name(enum agent_event_kind k);
+const char *agent_effect_name(enum agent_effect_kind k);
+
+struct agent_event {
+    enum agent_event_kind kind;
+    struct rdzv_news news; /* NEWS */
+    struct rdzv_cause
+        cause;      /* WORKER_ENDED (exit_code 0: well), HUNG, FAILED, SPAWN_FAILED (fatal: no job without this node) */
+    int signo;      /* SIGNAL; WORKER_ENDED: it shares the terminal and died of what was typed, else 0 */
+    int64_t now_ms; /* SIGNAL: monotonic, above 0 */
+    bool typed;     /* SIGNAL: on the terminal, not by kill(2) */
+    bool shared;    /* SIGNAL: and the workers got it as well */
+};
+
+struct agent_effect {
+    enum agent_effect_kind kind;
+    struct rdzv_news news;   /* SPAWN */
+    struct rdzv_cause cause; /* FAIL; LEAVE: why, exit_code 0: in good order */
+    int reason;              /* STOP: enum crun_stop_reason */
+    int code;                /* EXIT */
+};
+
+/* SIGINTs closer together are one: timeout(1) and others tell us twice, and a key that is held down repeats. */
+#define AGENT_SIGINT_APART_MS 1000
+#define AGENT_TYPED_APART_MS 150
+/* A rendezvous that does not answer delays a farewell by no more than this. */
+#define AGENT_PART_MS 2000
+
+#define AGENT_EFFECTS_MAX 4
+struct agent_effects {
+    struct agent_effect v[AGENT_EFFECTS_MAX];
+    int n;
+};
+
+struct agent {
+    enum agent_state state;
+    int slots;  /* workers of this node */
+    int live;   /* of them running */
+    bool ended; /* for this node the job is over: exit with `code` once everybody is gone */
+    int code;
+    int part_code;     /* PARTING: exit with it */
+    bool released;     /* the rendezvous said END or FAILED: it expects nothing more of this node */
+    bool told;         /* of a round, as a member or as a spare */
+    bool done;         /* DONE was said in this round */
+    int signo;         /* the stop signal that began a drain, 0: none */
+    int64_t sigint_ms; /* of the first SIGINT, 0: none */
+    bool preempted;    /* CLEARING: leave when DONE is said */
+    bool unclean;      /* draining: some worker ended with neither 0 nor 75 */
+    int bad_code;  /* of the first worker that, being stopped, ended with neither 0 nor 75 nor by SIGTERM; 0: none */
+    bool clearing; /* CLEAR was asked for in this round */
+};
+
+void agent_init(struct agent *a, int slots);
+
+/* Apply one event; fx is overwritten. An event that means nothing in the current state changes nothing. */
+void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effects *fx);
+
+#endif

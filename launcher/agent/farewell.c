@@ -1,0 +1,40 @@
+#include "launcher/agent/farewell.h"
+
+#include <stdio.h>
+
+#include "common/job/exitcode.h"
+#include "launcher/base/ending.h"
+
+/* With 75: whoever started it is to start it again. */
+static enum farewell_kind to_go_on(const struct farewell *f, char *out)
+{
+    char name[32];
+    if (f->signo)
+        snprintf(out, FAREWELL_MAX, "stopped in good order after %s; start it again to go on (exit code %d)",
+                 signal_text(f->signo, name, sizeof name), EXIT_REQUEUE);
+    else if (f->preempt)
+        snprintf(out, FAREWELL_MAX, "stopped after %s, a preemption notice; start it again to go on (exit code %d)",
+                 signal_text(f->preempt, name, sizeof name), EXIT_REQUEUE);
+    else if (f->bad) /* somebody else's drain */
+        snprintf(out, FAREWELL_MAX, "stopped before the end; start it again to go on (exit code %d)", EXIT_REQUEUE);
+    else
+        snprintf(out, FAREWELL_MAX,
+                 "the workers stopped in good order before the end; start it again to go on (exit code %d)",
+                 EXIT_REQUEUE);
+    return !f->signo && !f->preempt && f->bad ? FAREWELL_STOPPED : FAREWELL_WHOLE;
+}
+
+enum farewell_kind farewell(const struct farewell *f, char out[FAREWELL_MAX])
+{
+    char name[32];
+    out[0] = 0;
+    if (f->code == EXIT_REQUEUE)
+        return to_go_on(f, out);
+    if (f->signo && f->code != EXIT_OK)
+        snprintf(out, FAREWELL_MAX, "stopped by %s", signal_text(f->signo, name, sizeof name));
+    else if (f->preempt && f->ended && f->code != EXIT_OK)
+        snprintf(out, FAREWELL_MAX, "stopped by %s, a preemption notice", signal_text(f->preempt, name, sizeof name));
+    else if (f->ended && f->end_code == EXIT_REQUEUE)
+        snprintf(out, FAREWELL_MAX, "stopped because a worker asked for it (exit code %d)", EXIT_REQUEUE);
+    return out[0] ? FAREWELL_STOPPED : FAREWELL_NONE;
+}

@@ -1,0 +1,21 @@
+#include "launcher/agent/timeline.h"
+
+#include <stdio.h>
+
+static double ms(int64_t from, int64_t to)
+{
+    return from > 0 && to > from ? (double)(to - from) / 1e6 : 0;
+}
+
+char *timeline_text(const struct timeline *t, char *out, size_t cap)
+{
+    char budget[16] = "";
+    if (t->max_restarts >= 0)
+        snprintf(budget, sizeof budget, "/%d", t->max_restarts);
+    int n = snprintf(out, cap, "restart %d%s (%s): detect %.1f ms, stop %.1f ms, rendezvous %.1f ms, spawn %.1f ms",
+                     t->restart, budget, t->cause, ms(t->woken, t->told), ms(t->told, t->gone), ms(t->gone, t->round),
+                     ms(t->round, t->spawned));
+    if (t->first_step && n >= 0 && (size_t)n < cap)
+        snprintf(out + n, cap - (size_t)n, ", first step %.0f ms", ms(t->spawned, t->first_step));
+    return out;
+}

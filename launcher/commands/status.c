@@ -1,0 +1,272 @@
+/* See status.h. One blocking connection, kept while it lasts. */
+#include "launcher/commands/status.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/auth/auth.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/job/exitcode.h"
+#include "common/job/slurm.h"
+#include "common/net/resp_conn.h"
+#include "common/net/tls_stream.h"
+#include "launcher/commands/status_home.h"
+#include "launcher/config/home.h"
+
+#define ANSWER_MAX ((size_t)256 << 20)
+#define WATCH_MS 1000
+
+struct status_config {
+    const char *endpoint, *token_file, *ca;
+    double timeout_s;
+    bool tls, watch, json;
+};
+
+static const struct arg_spec specs[] = {
+    ARG_GROUP("Status"),
+    {.name = "rdzv-endpoint",
+     .type = ARG_STRING,
+     .at = offsetof(struct status_config, endpoint),
+     .def = "127.0.0.1",
+     .metavar = "WHERE",
+     .env = "CRUN_RDZV_ENDPOINT,PET_RDZV_ENDPOINT",
+     .help = "HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; or, for one RUN, the redis:// or "
+             "file:// URL where its nodes meet"},
+    {.name = "token-file",
+     .type = ARG_STRING,
+     .at = offsetof(struct status_config, token_file),
+     .metavar = "FILE",
+     .env = "CRUN_TOKEN_FILE",
+     .help =
+         "secret to authenticate with where it is asked for; ~/.config/crun/token, made on first use, if not given"},
+    {.name = "rdzv-tls",
+     .type = ARG_FLAG,
+     .at = offsetof(struct status_config, tls),
+     .env = "CRUN_RDZV_TLS",
+     .help = "speak TLS with the rendezvousd"},
+    {.name = "rdzv-ca",
+     .type = ARG_STRING,
+     .at = offsetof(struct status_config, ca),
+     .metavar = "FILE",
+     .env = "CRUN_RDZV_CA",
+     .help = "certificates of those who may vouch for the rendezvousd, PEM; implies --rdzv-tls"},
+    {.name = "watch",
+     .type = ARG_FLAG,
+     .at = offsetof(struct status_config, watch),
+     .help = "look again each second, until interrupted"},
+    {.name = "json",
+     .type = ARG_FLAG,
+     .at = offsetof(struct status_config, json),
+     .help = "print what the rendezvous says as it is: JSON, one line for each look"},
+    {.name = "timeout",
+     .type = ARG_SECONDS,
+     .at = offsetof(struct status_config, timeout_s),
+     .def = "10s",
+     .min = 0.1,
+     .max = 3600,
+     .help = "the longest to wait for an answer"},
+    ARG_END,
+};
+
+const struct arg_program status_program = {
+    .name = "crun status",
+    .usage = "[options] [RUN]",
+    .summary = "Show the jobs of a rendezvous: of all, one line each; of RUN, its nodes, restarts and events, too.",
+    .specs = specs,
+    .operands = ARG_OPERANDS,
+};
+
+struct status {
+    struct status_config config;
+    const char *run; /* NULL: all jobs */
+    char host[HOME_HOST_MAX + 1], port[16];
+    struct resp_conn conn;
+};
+
+static int64_t timeout_ms(const struct status *s)
+{
+    return (int64_t)(s->config.timeout_s * 1000);
+}
+
+/* ---- asking
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* One request, one reply; an error reply is ERR_REFUSED with its text. */
+static int ask(struct status *s, int argc, const char *const *argv, redisReply **ret, struct err *e)
+{
+    size_t lens[4];
+    redisReply *r;
+    for (int i = 0; i < argc; i++)
+        lens[i] = strlen(argv[i]);
+    TRY(resp_append(&s->conn, argc, argv, lens, e));
+    TRY(resp_exchange(&s->conn, 1, &r, clock_deadline(timeout_ms(s)), e));
+    if (r->type == REDIS_REPLY_ERROR) {
+        int rc = err_set(e, ERR_REFUSED, "%.*s", (int)r->len, r->str);
+        freeReplyObject(r);
+        return rc;
+    }
+    *ret = r;
+    return 0;
+}
+
+static bool is_text(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_STRING;
+}
+
+static int prove(struct status *s, const struct auth_client *c, const redisReply *r, struct err *e)
+{
+    char proof[AUTH_HEX + 1];
+    redisReply *ok;
+    if (r->type == REDIS_REPLY_STATUS)
+        return 0; /* no proof is asked for */
+    if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 || !is_text(r->element[0]) || !is_text(r->element[1]) ||
+        !is_text(r->element[2]))
+        return err_set(e, ERR_CORRUPT, "the answer to STORE.AUTH is none");
+    TRY(auth_client_answer(c, r->element[0]->str, (size_t)r->element[0]->len, r->element[1]->str,
+                           (size_t)r->element[1]->len, r->element[2]->str, (size_t)r->element[2]->len, proof, e));
+    TRY(ask(s, 2, (const char *const[]){"STORE.PROVE", proof}, &ok, e));
+    freeReplyObject(ok);
+    return 0;
+}
+
+static int authenticate(struct status *s, struct err *e)
+{
+    struct auth_tokens tokens;
+    struct auth_client c;
+    enum auth_origin origin;
+    redisReply *r;
+    TRY(auth_tokens_own(&tokens, s->config.token_file, &origin, e));
+    int rc = auth_client_begin(&c, &tokens.v[0], e);
+    auth_tokens_free(&tokens);
+    if (rc == 0)
+        rc = ask(s, 3, (const char *const[]){"STORE.AUTH", c.token.principal, c.nonce}, &r, e);
+    if (rc == 0) {
+        rc = prove(s, &c, r, e);
+        freeReplyObject(r);
+    }
+    auth_client_end(&c);
+    return rc;
+}
+
+static int start_tls(struct status *s, struct err *e)
+{
+    struct tls_context *context;
+    if (!s->config.tls && !s->config.ca)
+        return 0;
+    TRY(tls_context_client(&context, s->config.ca, NULL, NULL, e));
+    int rc = resp_start_tls(&s->conn, context, s->host, clock_deadline(timeout_ms(s)), e);
+    tls_context_free(context);
+    return rc;
+}
+
+static int look(struct status *s, redisReply **ret, struct err *e)
+{
+    const char *const words[] = {"RDZV.STATUS", s->run};
+    int n = s->run ? 2 : 1;
+    if (s->conn.fd < 0) {
+        TRY(resp_dial(&s->conn, s->host, s->port, clock_deadline(timeout_ms(s)), e));
+        s->conn.max_reply = ANSWER_MAX;
+        int rc = start_tls(s, e);
+        if (rc == 0)
+            rc = authenticate(s, e);
+        if (rc < 0)
+            resp_hang_up(&s->conn);
+        TRY(rc);
+    }
+    return ask(s, n, words, ret, e);
+}
+
+/* ---- showing
+ * ------------------------------------------------------------------------------------------------------- */
+
+/* The answer as JSON, to be freed. */
+static int fetch(struct status *s, char **ret, struct err *e)
+{
+    redisReply *r;
+    if (!s->host[0])
+        return status_read_home(s->config.endpoint, s->run, timeout_ms(s), ret, e);
+    int rc = look(s, &r, e);
+    if (rc < 0)
+        return err_wrap(e, "%s port %s", s->host, s->port);
+    *ret = is_text(r) ? strdup(r->str) : NULL;
+    freeReplyObject(r);
+    return *ret ? 0 : err_set(e, ERR_CORRUPT, "%s port %s: the answer to RDZV.STATUS is none", s->host, s->port);
+}
+
+static int show(struct status *s, struct err *e)
+{
+    char *json;
+    TRY(fetch(s, &json, e));
+    if (s->config.watch && !s->config.json && isatty(STDOUT_FILENO))
+        fputs("\033[H\033[J", stdout); /* home, and clear to the end */
+    int rc = s->config.json ? puts(json) : status_print(json, s->run != NULL, stdout, e);
+    free(json);
+    if (fflush(stdout) != 0)
+        return err_errno(e, errno, "the terminal");
+    return rc < 0 ? rc : 0;
+}
+
+static int complain(const struct err *e, int code)
+{
+    fprintf(stderr, "crun status: %s\n", e->text);
+    return code;
+}
+
+static int exit_code_of(int rc)
+{
+    return rc == ERR_USAGE || rc == -EINVAL     ? EXIT_USAGE_ERROR
+           : rc == ERR_REFUSED || rc == -ENOENT ? EXIT_FAIL
+                                                : EXIT_UNAVAILABLE;
+}
+
+static int run(struct status *s)
+{
+    struct err e;
+    int rc = show(s, &e);
+    while (s->config.watch) {
+        if (rc < 0)
+            complain(&e, 0); /* it may come back */
+        if (rc == -EPIPE || rc == ERR_USAGE)
+            break;
+        poll(NULL, 0, WATCH_MS);
+        rc = show(s, &e);
+    }
+    resp_finish(&s->conn);
+    return rc < 0 && !s->config.watch ? complain(&e, exit_code_of(rc)) : rc < 0 ? exit_code_of(rc) : EXIT_OK;
+}
+
+/* s->host stays empty where no server is asked. */
+static int find_endpoint(struct status *s, struct err *e)
+{
+    int port;
+    if (strstr(s->config.endpoint, "://"))
+        return s->run ? 0 : err_set(e, ERR_USAGE, "a Redis or a directory has no list of jobs: name the RUN");
+    TRY(home_parse_endpoint(s->config.endpoint, RDZV_PORT, s->host, &port, e));
+    snprintf(s->port, sizeof s->port, "%d", port);
+    return 0;
+}
+
+int status_main(int argc, char **argv)
+{
+    struct status s = {0};
+    struct arg_result r;
+    struct err e;
+    if (args_parse(&status_program, argc, argv, &s.config, &r, &e) < 0)
+        return complain(&e, EXIT_USAGE_ERROR);
+    if (args_answer(&status_program, "crun " CRUN_VERSION, &s.config, &r, stdout))
+        return EXIT_OK;
+    if (argc - r.first_operand > 1) {
+        err_set(&e, ERR_USAGE, "'%s': expected one RUN at most", argv[r.first_operand + 1]);
+        return complain(&e, EXIT_USAGE_ERROR);
+    }
+    s.run = r.first_operand < argc ? argv[r.first_operand] : NULL;
+    if (find_endpoint(&s, &e) < 0)
+        return complain(&e, EXIT_USAGE_ERROR);
+    resp_init(&s.conn, -1);
+    return run(&s);
+}

@@ -1,0 +1,292 @@
+/* The answer of RDZV.STATUS as tables; see status.h. */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/json.h"
+#include "launcher/commands/status.h"
+
+#define COLUMNS_MAX 10
+#define GAP 2
+
+/* ---- tables: cells are collected, then printed as wide as they are
+ * ---------------------------------------------------------- */
+
+struct table {
+    int columns;
+    size_t rows, cap;
+    char **cells; /* rows * columns */
+    bool failed;
+};
+
+static void add(struct table *t, char *text)
+{
+    if (t->rows == t->cap) {
+        size_t cap = t->cap ? 2 * t->cap : 64;
+        char **v = realloc(t->cells, cap * sizeof *v);
+        if (!v) {
+            free(text);
+            t->failed = true;
+            return;
+        }
+        t->cells = v;
+        t->cap = cap;
+    }
+    t->cells[t->rows++] = text;
+}
+
+static void cell(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void cell(struct table *t, const char *fmt, ...)
+{
+    char *text = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    if (vasprintf(&text, fmt, ap) < 0)
+        text = NULL;
+    va_end(ap);
+    for (char *p = text; p && *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            *p = '?'; /* nobody's name moves our cursor */
+    add(t, text);
+}
+
+static size_t width(const char *text)
+{
+    size_t n = 0;
+    for (; text && *text; text++)
+        n += ((unsigned char)*text & 0xc0) != 0x80; /* bytes that begin a character */
+    return n;
+}
+
+static void print(const struct table *t, FILE *out)
+{
+    size_t widest[COLUMNS_MAX] = {0};
+    for (size_t i = 0; i < t->rows; i++) {
+        size_t w = width(t->cells[i]), *at = &widest[i % (size_t)t->columns];
+        *at = w > *at ? w : *at;
+    }
+    for (size_t i = 0; i < t->rows; i++) {
+        size_t column = i % (size_t)t->columns;
+        bool last = column + 1 == (size_t)t->columns;
+        fputs(t->cells[i] ? t->cells[i] : "", out);
+        if (last)
+            putc('\n', out);
+        else
+            fprintf(out, "%*s", (int)(widest[column] - width(t->cells[i]) + GAP), "");
+    }
+}
+
+static int finish(struct table *t, FILE *out, struct err *e)
+{
+    if (!t->failed)
+        print(t, out);
+    for (size_t i = 0; i < t->rows; i++)
+        free(t->cells[i]);
+    free(t->cells);
+    return t->failed ? err_set(e, -ENOMEM, "no memory for a table") : 0;
+}
+
+/* ---- values: what is not there is shown as such
+ * ------------------------------------------------------------------------------ */
+
+static const char *text(const cJSON *o, const char *name)
+{
+    const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, name));
+    return s && *s ? s : "-";
+}
+
+static double number(const cJSON *o, const char *name)
+{
+    return cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(o, name)); /* NaN if there is none */
+}
+
+static void number_cell(struct table *t, double v)
+{
+    if (isnan(v))
+        cell(t, "-");
+    else
+        cell(t, "%.5g", v);
+}
+
+static void span_cell(struct table *t, double ms, const char *after)
+{
+    if (isnan(ms)) {
+        cell(t, "-");
+        return;
+    }
+    long long s = ms < 0 ? 0 : (long long)(ms / 1000);
+    if (s < 60)
+        cell(t, "%llds%s", s, after);
+    else if (s < 3600)
+        cell(t, "%lldm%02llds%s", s / 60, s % 60, after);
+    else
+        cell(t, "%lldh%02lldm%s", s / 3600, s % 3600 / 60, after);
+}
+
+/* The newest of what the nodes of a job report. */
+static const cJSON *report(const cJSON *job)
+{
+    const cJSON *node, *best = NULL;
+    cJSON_ArrayForEach(node, cJSON_GetObjectItemCaseSensitive(job, "nodes"))
+    {
+        const cJSON *r = cJSON_GetObjectItemCaseSensitive(node, "report");
+        if (r && (!best || number(r, "step") > number(best, "step")))
+            best = r;
+    }
+    return best;
+}
+
+static int world(const cJSON *job)
+{
+    const cJSON *node;
+    double n = 0;
+    cJSON_ArrayForEach(node, cJSON_GetObjectItemCaseSensitive(job, "nodes"))
+    {
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(node, "member")))
+            n += number(node, "slots");
+    }
+    return (int)n;
+}
+
+/* ---- the tables
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+static void job_row(struct table *t, const cJSON *job)
+{
+    const cJSON *r = report(job);
+    cell(t, "%s", text(job, "run"));
+    cell(t, "%s", text(job, "state"));
+    cell(t, "%.0f", number(job, "round"));
+    double count = number(job, "node_count"); /* a daemon does not list them all where they are very many */
+    if (isnan(count))
+        count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(job, "nodes"));
+    if (isnan(number(job, "min_nodes"))) /* only a daemon knows */
+        cell(t, "%.0f", count);
+    else
+        cell(t, "%.0f of %.0f:%.0f", count, number(job, "min_nodes"), number(job, "max_nodes"));
+    cell(t, "%d", isnan(number(job, "world_size")) ? world(job) : (int)number(job, "world_size"));
+    if (isnan(number(job, "max_restarts")))
+        cell(t, "%.0f", number(job, "restart_count"));
+    else
+        cell(t, "%.0f of %.0f", number(job, "restart_count"), number(job, "max_restarts"));
+    number_cell(t, number(r, "step"));
+    number_cell(t, number(r, "images_per_s"));
+    number_cell(t, number(r, "loss"));
+    span_cell(t, number(job, "age_ms"), "");
+}
+
+static void headings(struct table *t, const char *const *names)
+{
+    for (; *names; names++, t->columns++)
+        cell(t, "%s", *names);
+}
+
+static int print_jobs(const cJSON *jobs, FILE *out, struct err *e)
+{
+    struct table t = {0};
+    const cJSON *job;
+    headings(&t, (const char *const[]){"RUN", "STATE", "ROUND", "NODES", "RANKS", "RESTARTS", "STEP", "IMAGES/S",
+                                       "LOSS", "AGE", NULL});
+    cJSON_ArrayForEach(job, jobs) job_row(&t, job);
+    return finish(&t, out, e);
+}
+
+static void node_row(struct table *t, const cJSON *n)
+{
+    const cJSON *r = cJSON_GetObjectItemCaseSensitive(n, "report");
+    double base = number(n, "rank_base"), slots = number(n, "slots");
+    bool member = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(n, "member"));
+    cell(t, "%s", text(n, "id"));
+    cell(t, "%s", text(n, "addr"));
+    if (member && base >= 0)
+        cell(t, "%.0f-%.0f", base, base + slots - 1);
+    else
+        cell(t, "-");
+    cell(t, "%s", text(n, "state"));
+    number_cell(t, number(r, "step"));
+    number_cell(t, number(r, "images_per_s"));
+    number_cell(t, number(r, "loss"));
+    span_cell(t, number(n, "heard_ms_ago"), " ago");
+}
+
+static int print_nodes(const cJSON *nodes, FILE *out, struct err *e)
+{
+    struct table t = {0};
+    const cJSON *n;
+    headings(&t, (const char *const[]){"NODE", "ADDRESS", "RANKS", "STATE", "STEP", "IMAGES/S", "LOSS", "HEARD", NULL});
+    cJSON_ArrayForEach(n, nodes) node_row(&t, n);
+    putc('\n', out);
+    return finish(&t, out, e);
+}
+
+static int print_restarts(const cJSON *list, double now, FILE *out, struct err *e)
+{
+    struct table t = {0};
+    const cJSON *r;
+    if (cJSON_GetArraySize(list) == 0)
+        return 0;
+    headings(&t, (const char *const[]){"RESTART", "ROUND", "RANK", "EXIT", "CAUSE", NULL});
+    cJSON_ArrayForEach(r, list)
+    {
+        span_cell(&t, now - number(r, "at_ms"), " ago");
+        number_cell(&t, number(r, "round"));
+        number_cell(&t, number(r, "rank"));
+        number_cell(&t, number(r, "exit_code"));
+        cell(&t, "%s", text(r, "cause"));
+    }
+    putc('\n', out);
+    return finish(&t, out, e);
+}
+
+static int print_events(const cJSON *list, double now, FILE *out, struct err *e)
+{
+    struct table t = {0};
+    const cJSON *r;
+    if (cJSON_GetArraySize(list) == 0)
+        return 0;
+    headings(&t, (const char *const[]){"EVENT", "ROUND", "WHAT", NULL});
+    cJSON_ArrayForEach(r, list)
+    {
+        span_cell(&t, now - number(r, "at_ms"), " ago");
+        number_cell(&t, number(r, "round"));
+        cell(&t, "%s", text(r, "text"));
+    }
+    putc('\n', out);
+    return finish(&t, out, e);
+}
+
+static int print_details(const cJSON *job, FILE *out, struct err *e)
+{
+    double now = number(job, "age_ms"); /* times are since the job began */
+    TRY(print_nodes(cJSON_GetObjectItemCaseSensitive(job, "nodes"), out, e));
+    TRY(print_restarts(cJSON_GetObjectItemCaseSensitive(job, "restarts"), now, out, e));
+    return print_events(cJSON_GetObjectItemCaseSensitive(job, "events"), now, out, e);
+}
+
+int status_print(const char *json, bool details, FILE *out, struct err *e)
+{
+    cJSON *o = cJSON_Parse(json), *one = NULL;
+    const cJSON *jobs = cJSON_GetObjectItemCaseSensitive(o, "jobs");
+    if (!o || (!jobs && !cJSON_GetObjectItemCaseSensitive(o, "run"))) {
+        cJSON_Delete(o);
+        return err_set(e, ERR_CORRUPT, "the answer to RDZV.STATUS is no list of jobs");
+    }
+    if (!jobs) { /* of one job */
+        one = cJSON_CreateArray();
+        cJSON_AddItemReferenceToArray(one, o);
+        jobs = one;
+    }
+    int rc = print_jobs(jobs, out, e);
+    const cJSON *job;
+    cJSON_ArrayForEach(job, jobs)
+    {
+        if (rc == 0 && details)
+            rc = print_details(job, out, e);
+    }
+    cJSON_Delete(one);
+    cJSON_Delete(o);
+    return rc;
+}

@@ -1,0 +1,185 @@
+/* Options that were typed and do nothing here: each is said, in one line. */
+#include <string.h>
+
+#include "launcher/base/ending.h"
+#include "launcher/config/config.h"
+
+static const char *with_python(const struct config *c)
+{
+    return c->how.run_path ? "--run-path counts more" : NULL;
+}
+
+static const char *one_node(const struct config *c)
+{
+    return c->home.kind == HOME_LOCAL ? "one node meets nobody" : NULL;
+}
+
+static const char *only_node(const struct config *c)
+{
+    return c->node_rank > 0 ? one_node(c) : NULL;
+}
+
+static const char *constant_size(const struct config *c)
+{
+    return c->nnodes.max == 1 ? "a job of one node is never resized" : NULL;
+}
+
+static const char *one_node_address(const struct config *c)
+{
+    return c->home.kind == HOME_LOCAL ? "no other node has to reach this one" : NULL;
+}
+
+static const char *without_server(const struct config *c)
+{
+    return c->home.kind == HOME_LOCAL || c->home.kind == HOME_FILE ? "there is no server to talk to" : NULL;
+}
+
+static const char *without_restarts(const struct config *c)
+{
+    return c->max_restarts == 0 ? "--max-restarts is 0" : NULL;
+}
+
+static const char *polling(const struct config *c)
+{
+    return "the kernel tells of a death at once";
+}
+
+static const char *functions(const struct config *c)
+{
+    return "crun starts programs, not functions of a Python process";
+}
+
+static const char *log_plugins(const struct config *c)
+{
+    return "it names a Python plug-in; see --log-dir, --log-layout";
+}
+
+static const char *event_plugins(const struct config *c)
+{
+    static const char *const known[] = {"null", "console", "dynamic_rendezvous"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(c->event_log_handler, known[i]) == 0)
+            return NULL;
+    return "it names a Python plug-in; see --event-log";
+}
+
+static const char *unseen(const struct config *c)
+{
+    return log_conf_hides_all(&c->log) ? "no line of the workers is shown" : NULL;
+}
+
+static const char *without_prefix(const struct config *c)
+{
+    return !c->log.prefix ? "--no-log-prefix leaves the lines bare" : NULL;
+}
+
+/* The files of the filters have prefixes too. */
+static const char *unseen_prefix(const struct config *c)
+{
+    const bool filtered = c->log.dir && (c->log.out_filters || c->log.err_filters);
+    return without_prefix(c) ? without_prefix(c) : filtered ? NULL : unseen(c);
+}
+
+/* With -H it is not the user who types it here. */
+static const char *colorless(const struct config *c)
+{
+    return c->control_fd >= 0 ? NULL : without_prefix(c) ? without_prefix(c) : unseen(c);
+}
+
+static const char *without_http(const struct config *c)
+{
+    return c->http_port < 0 ? "there is no HTTP without --http-port" : NULL;
+}
+
+static const char *without_files(const struct config *c)
+{
+    return !c->log.dir ? "no log files are written (--log-dir)" : NULL;
+}
+
+static const char *without_rotation(const struct config *c)
+{
+    return c->log.rotate_keep > 0 && c->log.rotate_bytes == 0 ? "nothing is rotated without --log-rotate-size"
+                                                              : without_files(c);
+}
+
+static const char *one_worker(const struct config *c)
+{
+    return c->nproc == 1 ? "one worker shares its lines with nobody" : unseen(c);
+}
+
+static const char *without_hosts(const struct config *c)
+{
+    return !c->hosts && !c->hostfile && c->control_fd < 0 ? "no other host is started from here (-H, --hostfile)"
+                                                          : NULL;
+}
+
+/* option; whether a variable of the environment is worth a line, too; why it does nothing, NULL: it does something */
+#define UNUSED(X)                                                                                                      \
+    X("module", true, with_python)                                                                                     \
+    X("no-python", true, with_python)                                                                                  \
+    X("monitor-interval", true, polling)                                                                               \
+    X("start-method", true, functions)                                                                                 \
+    X("event-log-handler", true, event_plugins)                                                                        \
+    X("logs-specs", true, log_plugins)                                                                                 \
+    X("node-rank", false, only_node)                                                                                   \
+    X("rsh", false, without_hosts)                                                                                     \
+    X("remote-crun", false, without_hosts)                                                                             \
+    X("export", false, without_hosts)                                                                                  \
+    X("resize-timeout", false, constant_size)                                                                          \
+    X("fatal-codes", false, without_restarts)                                                                          \
+    X("http-bind", false, without_http)                                                                                \
+    X("color", false, colorless)                                                                                       \
+    X("rank-order", false, one_node)                                                                                   \
+    X("rdzv-conf", false, one_node)                                                                                    \
+    X("local-addr", false, one_node_address)                                                                           \
+    X("iface", false, one_node_address)                                                                                \
+    X("token-file", false, without_server)                                                                             \
+    X("rdzv-tls", false, without_server)                                                                               \
+    X("rdzv-ca", false, without_server)                                                                                \
+    X("insecure", false, without_server)                                                                               \
+    X("restart-window", false, without_restarts)                                                                       \
+    X("restart-backoff", false, without_restarts)                                                                      \
+    X("log-layout", false, without_files)                                                                              \
+    X("log-rotate-size", false, without_files)                                                                         \
+    X("log-rotate-keep", false, without_rotation)                                                                      \
+    X("log-max-size", false, without_files)                                                                            \
+    X("duplicate-stdout-filters", false, without_files)                                                                \
+    X("duplicate-stderr-filters", false, without_files)                                                                \
+    X("log-line-prefix-template", false, unseen_prefix)                                                                \
+    X("local-ranks-filter", false, unseen)                                                                             \
+    X("ranks-filter", false, unseen)                                                                                   \
+    X("log-rate", false, unseen)                                                                                       \
+    X("collapse", false, one_worker)
+
+static void say_outdone_signal(const struct config *c, const struct arg_result *r, FILE *out)
+{
+    char name[32];
+    if (c->stops.preempt && sigismember(&c->stops.handled.set, c->stops.preempt) == 1 &&
+        args_source(&config_program, r, "signals-to-handle") >= ARG_FROM_COMMAND_LINE)
+        fprintf(out, "crun: %s in --signals-to-handle has no effect: --preemption-signal counts more\n",
+                signal_text(c->stops.preempt, name, sizeof name));
+}
+
+void config_say_unused(const struct config *c, const struct arg_result *r, FILE *out)
+{
+    static const struct {
+        const char *name;
+        bool variables;
+        const char *(*why)(const struct config *c);
+    } options[] = {
+#define X(name, variables, why) {name, variables, why},
+        UNUSED(X)
+#undef X
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        const enum arg_source least = options[i].variables ? ARG_FROM_ENV : ARG_FROM_COMMAND_LINE;
+        const char *why = options[i].why(c);
+        if (why && args_source(&config_program, r, options[i].name) >= least)
+            fprintf(out, "crun: --%s has no effect: %s\n", options[i].name, why);
+    }
+    say_outdone_signal(c, r, out);
+    if (c->home.unused)
+        fprintf(out, "crun: %s has no effect with %s\n", c->home.unused, c->home.from);
+    if (c->conf.unused)
+        fprintf(out, "crun: --rdzv-conf: %s has no effect\n", c->conf.unused);
+}

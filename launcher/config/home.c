@@ -1,0 +1,342 @@
+#include "launcher/config/home.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/args/args.h"
+#include "common/base/err.h"
+#include "common/job/slurm.h"
+#include "launcher/config/home_scheduler.h"
+
+const char *home_kind_name(enum home_kind k)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        HOME_KINDS(X)
+#undef X
+    };
+    return names[k];
+}
+
+char *home_join(const char *host, int port, char *out, size_t cap)
+{
+    snprintf(out, cap, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, port);
+    return out;
+}
+
+/* --- endpoints ---------------------------------------------------------------------------------------------------- */
+
+static bool host_ok(const char *host, size_t n, bool bracketed)
+{
+    if (n == 0 || n > HOME_HOST_MAX)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)host[i]) && !strchr(bracketed ? ":.%-_" : ".-_", host[i]))
+            return false;
+    return true;
+}
+
+/* Without brackets more than one colon can only be an IPv6 address. */
+static bool bare_v6(const char *text)
+{
+    const char *colon = strchr(text, ':');
+    return text[0] != '[' && colon && strchr(colon + 1, ':');
+}
+
+int home_parse_endpoint(const char *text, int default_port, char host[HOME_HOST_MAX + 1], int *port, struct err *e)
+{
+    const bool bracketed = text[0] == '[', bare = bare_v6(text);
+    const char *name = bracketed ? text + 1 : text;
+    const size_t n = bare ? strlen(name) : strcspn(name, bracketed ? "]" : ":");
+    const char *rest = name + n;
+    int64_t p = default_port;
+
+    if (bracketed && *rest)
+        rest++;
+    else if (bracketed)
+        return err_set(e, ERR_USAGE, "'%s': expected a closing bracket", text);
+    if (!host_ok(name, n, bracketed || bare) || (*rest && *rest != ':'))
+        return err_set(e, ERR_USAGE, "'%s': expected HOST, HOST:PORT or [IPV6]:PORT", text);
+    if (*rest && parse_i64(rest + 1, "port", 0, 65535, &p, e) < 0)
+        return err_wrap(e, "'%s'", text);
+    snprintf(host, HOME_HOST_MAX + 1, "%.*s", (int)n, name);
+    *port = (int)p;
+    return 0;
+}
+
+/* --- what was typed
+ * ------------------------------------------------------------------------------------------------ */
+
+struct choice {
+    const struct home_typed *t;
+    const struct home_look *look;
+    struct home *home;
+};
+
+static bool backend_is(const struct choice *c, const char *names)
+{
+    const char *b = c->t->backend;
+    const size_t n = b ? strlen(b) : 0;
+    for (const char *p = names; n && (p = strstr(p, b)); p++)
+        if ((p == names || p[-1] == ' ') && (p[n] == ' ' || !p[n]))
+            return true;
+    return false;
+}
+
+static bool has_scheme(const char *endpoint, const char *scheme)
+{
+    return endpoint && strncmp(endpoint, scheme, strlen(scheme)) == 0;
+}
+
+static enum home_kind kind_of_url(const char *endpoint)
+{
+    if (has_scheme(endpoint, "file://"))
+        return HOME_FILE;
+    if (has_scheme(endpoint, "redis://") || has_scheme(endpoint, "rediss://") ||
+        has_scheme(endpoint, "redis+sentinel://") || has_scheme(endpoint, "rediss+sentinel://"))
+        return HOME_REDIS;
+    return HOME_TCP;
+}
+
+static int take_url(struct choice *c, enum home_kind kind, const char *url, struct err *e)
+{
+    if (strlen(url) > HOME_ENDPOINT_MAX)
+        return err_set(e, ERR_USAGE, "--rdzv-endpoint: expected at most %d characters", HOME_ENDPOINT_MAX);
+    c->home->kind = kind;
+    snprintf(c->home->endpoint, sizeof c->home->endpoint, "%s", url);
+    return 0;
+}
+
+/* torchrun's rdzv_conf store_type=file takes a bare path as its endpoint. */
+static int take_path(struct choice *c, const char *path, struct err *e)
+{
+    char url[HOME_ENDPOINT_MAX + 1];
+    if (path[0] != '/')
+        return err_set(e, ERR_USAGE,
+                       "--rdzv-endpoint '%s': a directory home takes file:///DIR, an absolute path that all nodes see",
+                       path);
+    if (snprintf(url, sizeof url, "file://%s", path) >= (int)sizeof url)
+        return err_set(e, ERR_USAGE, "--rdzv-endpoint: expected at most %d characters", HOME_ENDPOINT_MAX);
+    return take_url(c, HOME_FILE, url, e);
+}
+
+static int take_address(struct choice *c, const char *host, int port)
+{
+    struct home *h = c->home;
+    if (host != h->host)
+        snprintf(h->host, sizeof h->host, "%s", host);
+    h->port = port;
+    home_join(h->host, port, h->endpoint, sizeof h->endpoint);
+    return 0;
+}
+
+static int take_tcp(struct choice *c, const char *endpoint, struct err *e)
+{
+    struct home *h = c->home;
+    TRY(home_parse_endpoint(endpoint, RDZV_PORT, h->host, &h->port, e));
+    if (h->port == 0 && c->t->max_nodes > 1)
+        return err_set(e, ERR_USAGE, "'%s': expected a port from 1 to 65535 that the other nodes can dial", endpoint);
+    if (h->port == 0) { /* torchrun's spelling of --standalone */
+        *h = (struct home){.kind = HOME_LOCAL, .node_rank = h->node_rank, .from = h->from};
+        return 0;
+    }
+    h->kind = HOME_TCP;
+    h->hosting = c->t->is_host < 0 ? HOME_HOSTS_IF_OWN : c->t->is_host ? HOME_HOSTS : HOME_DIALS;
+    return take_address(c, h->host, h->port);
+}
+
+static int take_endpoint(struct choice *c, const char *endpoint, struct err *e)
+{
+    const enum home_kind kind = kind_of_url(endpoint);
+    if (kind != HOME_TCP)
+        return take_url(c, kind, endpoint, e);
+    if (strstr(endpoint, "://"))
+        return err_set(
+            e, ERR_USAGE,
+            "'%s': expected HOST[:PORT], redis://, rediss://, redis+sentinel://, rediss+sentinel:// or file:///DIR",
+            endpoint);
+    if (c->t->store_type_file || backend_is(c, "file"))
+        return take_path(c, endpoint, e);
+    if (backend_is(c, "redis")) {
+        char url[HOME_ENDPOINT_MAX + 1];
+        snprintf(url, sizeof url, "redis://%s", endpoint);
+        return take_url(c, HOME_REDIS, url, e);
+    }
+    return take_tcp(c, endpoint, e);
+}
+
+static int take_static(struct choice *c, struct err *e)
+{
+    const struct home_typed *t = c->t;
+    struct home *h = c->home;
+    char host[HOME_HOST_MAX + 1];
+    int port = HOME_MASTER_PORT;
+    const bool endpoint = t->endpoint && *t->endpoint;
+
+    if (endpoint && t->store_type_file)
+        return err_set(e, ERR_USAGE, "--rdzv-conf: store_type=file does not go with --rdzv-backend static");
+    if (endpoint)
+        TRY(home_parse_endpoint(t->endpoint, t->master_port >= 0 ? t->master_port : HOME_MASTER_PORT, host, &port, e));
+    else
+        TRY(home_parse_endpoint(t->master_addr ? t->master_addr : "127.0.0.1",
+                                t->master_port >= 0 ? t->master_port : port, host, &port, e));
+    if (port == 0)
+        return err_set(e, ERR_USAGE, "'%s': a static rendezvous needs a port from 1 to 65535",
+                       endpoint ? t->endpoint : t->master_addr);
+    h->kind = HOME_STATIC;
+    h->node_rank = t->node_rank < 0 ? 0 : t->node_rank; /* torchrun's default */
+    if (h->node_rank >= t->max_nodes)
+        return err_set(e, ERR_USAGE, "--node-rank %d: expected 0 to %d, as --nnodes allows %d node%s", h->node_rank,
+                       t->max_nodes - 1, t->max_nodes, t->max_nodes > 1 ? "s" : "");
+    h->hosting = t->is_host == 0 || (t->is_host < 0 && h->node_rank != 0) ? HOME_DIALS : HOME_HOSTS;
+    h->from = endpoint ? "--rdzv-backend static" : "--master-addr";
+    return take_address(c, host, port);
+}
+
+/* --- nothing was typed
+ * ---------------------------------------------------------------------------------------------- */
+
+static int take_scheduler(struct choice *c, const struct scheduler *s, struct err *e)
+{
+    struct home *h = c->home;
+    h->from = s->name;
+    if (h->node_rank < 0)
+        h->node_rank = s->node_rank;
+    h->kind = HOME_TCP;
+    h->hosting = c->t->is_host == 0  ? HOME_DIALS
+                 : c->t->is_host > 0 ? HOME_HOSTS
+                 : s->node_rank == 0 ? HOME_HOSTS
+                 : s->node_rank > 0  ? HOME_DIALS
+                                     : HOME_HOSTS_IF_OWN;
+    return take_address(c, s->host, s->port);
+}
+
+static int look_around(struct choice *c, const struct scheduler *s, struct err *e)
+{
+    if (s->host[0])
+        return take_scheduler(c, s, e);
+    const char *configured = c->look->configured(c->look->arg);
+    if (configured) {
+        c->home->from = "crun.conf";
+        return take_endpoint(c, configured, e);
+    }
+    return err_set(
+        e, ERR_USAGE,
+        "--nnodes with %d nodes needs a place to meet: give --rdzv-endpoint HOST:PORT (the address of one of the "
+        "nodes, "
+        "or of a rendezvousd), redis://HOST or file:///SHARED/DIR, or --node-rank with --master-addr; or start crun "
+        "under Slurm, PBS, mpirun or as a Kubernetes Indexed Job; or write rdzv_endpoint = HOST:PORT into "
+        "/etc/crun.conf",
+        c->t->max_nodes);
+}
+
+/* --- all together
+ * --------------------------------------------------------------------------------------------------- */
+
+static int check_backend(const struct choice *c, struct err *e)
+{
+    const char *b = c->t->backend;
+    if (backend_is(c, "etcd etcd-v2 zeus"))
+        return err_set(e, ERR_USAGE,
+                       "--rdzv-backend '%s' is not supported: expected c10d, rendezvousd, tcp, static, redis or file",
+                       b);
+    if (b && !backend_is(c, "c10d rendezvousd tcp static redis file"))
+        return err_set(e, ERR_USAGE, "--rdzv-backend '%s': expected c10d, rendezvousd, tcp, static, redis or file", b);
+    const enum home_kind kind = kind_of_url(c->t->endpoint);
+    const bool agrees = kind == HOME_TCP || backend_is(c, kind == HOME_REDIS ? "redis" : "file c10d");
+    if (b && !agrees)
+        return err_set(e, ERR_USAGE,
+                       "--rdzv-backend '%s' does not go with --rdzv-endpoint %s://: leave the backend out", b,
+                       kind == HOME_REDIS ? "redis" : "file");
+    if (has_scheme(c->t->endpoint, "etcd"))
+        return err_set(e, ERR_USAGE, "--rdzv-endpoint: etcd is not supported");
+    return 0;
+}
+
+static bool static_meant(const struct choice *c)
+{
+    const struct home_typed *t = c->t;
+    if (t->max_nodes == 1 && t->master_port == 0) /* any port will do */
+        return false;
+    if (backend_is(c, "static")) /* torchrun's default backend, which with one node means nothing */
+        return t->max_nodes > 1 || t->master_port >= 0 || t->master_addr || t->endpoint;
+    return !t->backend && !t->endpoint && (t->master_port >= 0 || t->master_addr);
+}
+
+static int choose(struct choice *c, const struct scheduler *s, struct err *e)
+{
+    const struct home_typed *t = c->t;
+    if (t->standalone) {
+        c->home->from = "--standalone";
+        return 0;
+    }
+    if (static_meant(c))
+        return take_static(c, e);
+    if (t->endpoint) {
+        c->home->from = "--rdzv-endpoint";
+        return take_endpoint(c, t->endpoint, e) < 0 ? err_wrap(e, "--rdzv-endpoint") : 0;
+    }
+    if (backend_is(c, "redis file"))
+        return err_set(e, ERR_USAGE, "--rdzv-backend %s needs --rdzv-endpoint", t->backend);
+    if (t->max_nodes == 1) {
+        c->home->from = "one node";
+        return 0;
+    }
+    return look_around(c, s, e);
+}
+
+/* Two strangers' jobs must never merge under a default name. */
+static int choose_run_id(struct choice *c, const struct scheduler *s, struct err *e)
+{
+    struct home *h = c->home;
+    const bool shared = h->kind == HOME_REDIS || h->kind == HOME_FILE || strcmp(h->from, "crun.conf") == 0;
+    const char *id = c->t->run_id ? c->t->run_id : h->kind == HOME_LOCAL ? "" : s->job;
+    if (!*id && shared)
+        return err_set(e, ERR_USAGE,
+                       "a rendezvous that other jobs share needs the name of this one: expected --rdzv-id");
+    if (!*id && h->kind != HOME_LOCAL)
+        id = HOME_RUN_ID;
+    if (strlen(id) > HOME_ID_MAX)
+        return err_set(e, ERR_USAGE, "--rdzv-id: expected at most %d characters", HOME_ID_MAX);
+    snprintf(h->run_id, sizeof h->run_id, "%s", id);
+    return 0;
+}
+
+static const char *unused_option(const struct choice *c)
+{
+    const struct home_typed *t = c->t;
+    const struct home *h = c->home;
+    if (h->kind != HOME_STATIC && t->master_port > 0)
+        return "--master-port";
+    if (h->kind != HOME_STATIC && t->master_addr)
+        return "--master-addr";
+    if (t->standalone && t->endpoint)
+        return "--rdzv-endpoint";
+    if (t->standalone && t->backend)
+        return "--rdzv-backend";
+    return NULL;
+}
+
+int home_decide(const struct home_typed *t, const struct home_look *look, struct home *ret, struct err *e)
+{
+    struct home_typed typed = *t;
+    if (typed.endpoint && !*typed.endpoint)
+        typed.endpoint = NULL;
+    if (typed.backend && !*typed.backend)
+        typed.backend = NULL;
+    *ret = (struct home){.kind = HOME_LOCAL, .node_rank = t->node_rank};
+    struct choice c = {&typed, look, ret};
+    struct scheduler s = {.node_rank = -1};
+
+    if (t->standalone && t->max_nodes > 1)
+        return err_set(e, ERR_USAGE, "--standalone runs one node, --nnodes says up to %d: leave one of them out",
+                       t->max_nodes);
+    TRY(check_backend(&c, e));
+    if (t->max_nodes > 1)
+        scheduler_look(look, &s);
+    TRY(choose(&c, &s, e));
+    TRY(choose_run_id(&c, &s, e));
+    ret->unused = unused_option(&c);
+    return 0;
+}

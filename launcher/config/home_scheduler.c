@@ -1,0 +1,109 @@
+#include "launcher/config/home_scheduler.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/args/args.h"
+#include "common/job/slurm.h"
+
+static const char *env(const struct home_look *l, const char *name)
+{
+    const char *v = l->env(l->arg, name);
+    return v && *v ? v : NULL;
+}
+
+static int number(const char *text, int missing)
+{
+    int64_t v;
+    return text && parse_i64(text, "", 0, INT32_MAX, &v, NULL) == 0 ? (int)v : missing;
+}
+
+/* Each step of an allocation is a job of its own. */
+static bool look_slurm(const struct home_look *l, struct scheduler *s)
+{
+    const char *job = env(l, "SLURM_JOB_ID"), *step = env(l, "SLURM_STEP_ID");
+    const char *nodes = env(l, "SLURM_STEP_NODELIST");
+    if (!job)
+        return false;
+    snprintf(s->job, sizeof s->job, step ? "%.60s.%.60s" : "%.60s", job, step ? step : "");
+    s->node_rank = number(env(l, "SLURM_NODEID"), -1);
+    if (!nodes)
+        nodes = env(l, "SLURM_JOB_NODELIST");
+    if (!nodes || !slurm_first_host(nodes, s->host, sizeof s->host))
+        s->host[0] = 0;
+    s->name = "Slurm";
+    return true;
+}
+
+static bool look_pbs(const struct home_look *l, struct scheduler *s)
+{
+    const char *job = env(l, "PBS_JOBID"), *file = env(l, "PBS_NODEFILE");
+    if (!job || !file)
+        return false;
+    snprintf(s->job, sizeof s->job, "%s", job);
+    s->node_rank = number(env(l, "PBS_NODENUM"), -1);
+    const char *first = l->first_line(l->arg, file);
+    if (!first || !slurm_first_host(first, s->host, sizeof s->host))
+        s->host[0] = 0;
+    s->name = "PBS";
+    return true;
+}
+
+/* The host name of pod number I of Indexed Job J is J-I; the headless service of the job makes it known to the
+ * others. */
+static bool look_kubernetes(const struct home_look *l, struct scheduler *s)
+{
+    const char *index = env(l, "JOB_COMPLETION_INDEX"), *host = env(l, "HOSTNAME");
+    const char *dash = host ? strrchr(host, '-') : NULL;
+    if (!index || !env(l, "KUBERNETES_SERVICE_HOST") || !dash || strcmp(dash + 1, index) != 0)
+        return false;
+    snprintf(s->job, sizeof s->job, "%.*s", (int)(dash - host), host);
+    s->node_rank = number(index, -1);
+    const char *domain = l->domain(l->arg);
+    const int n = snprintf(s->host, sizeof s->host, "%s-0%s%s", s->job, domain ? "." : "", domain ? domain : "");
+    if (n >= (int)sizeof s->host)
+        s->host[0] = 0;
+    s->name = "Kubernetes";
+    return true;
+}
+
+/* Open MPI 5 has no address to tell, but names the job after mpirun: "prterun-HOST-PID@1". */
+static void look_prte(const struct home_look *l, struct scheduler *s)
+{
+    static const char first[] = "prterun-";
+    const char *space = env(l, "PMIX_NAMESPACE");
+    const char *host = space && strncmp(space, first, sizeof first - 1) == 0 ? space + sizeof first - 1 : NULL;
+    const char *end = host ? strrchr(host, '-') : NULL;
+    if (!end || end == host || (size_t)(end - host) >= sizeof s->host)
+        return;
+    snprintf(s->job, sizeof s->job, "%s", space);
+    snprintf(s->host, sizeof s->host, "%.*s", (int)(end - host), host);
+}
+
+/* mpirun's own address is in "JOB.0;tcp://10.0.0.1,192.168.0.1:4711;tcp6://..."; node 0 runs where mpirun does,
+ * mostly. */
+static bool look_openmpi(const struct home_look *l, struct scheduler *s)
+{
+    const char *uri = env(l, "OMPI_MCA_orte_hnp_uri"), *job = env(l, "OMPI_MCA_ess_base_jobid");
+    const char *tcp = uri ? strstr(uri, "tcp://") : NULL;
+    if (!env(l, "OMPI_COMM_WORLD_RANK"))
+        return false;
+    s->name = "Open MPI";
+    s->node_rank = -1; /* OMPI_COMM_WORLD_RANK counts processes, OMPI_COMM_WORLD_NODE_RANK those of a node */
+    if (job)
+        snprintf(s->job, sizeof s->job, "%s", job);
+    if (tcp && job)
+        snprintf(s->host, sizeof s->host, "%.*s", (int)strcspn(tcp + 6, ",:;"), tcp + 6);
+    if (!uri)
+        look_prte(l, s);
+    return true;
+}
+
+void scheduler_look(const struct home_look *look, struct scheduler *ret)
+{
+    *ret = (struct scheduler){.node_rank = -1};
+    if (look_slurm(look, ret) || look_pbs(look, ret) || look_kubernetes(look, ret) || look_openmpi(look, ret))
+        ret->port = slurm_port(ret->job);
+}

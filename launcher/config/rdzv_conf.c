@@ -1,0 +1,136 @@
+#include "launcher/config/rdzv_conf.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/args/args.h"
+#include "common/base/err.h"
+
+#define VALUE_MAX 64
+#define TIME_MAX_S (86400.0 * 365)
+
+static const struct {
+    const char *key;
+    size_t at;
+    int64_t def;
+} times[] = {
+#define X(key, def, text) {#key, offsetof(struct rdzv_conf, key##_ms), def},
+    RDZV_CONF_TIMES(X)
+#undef X
+};
+#define TIMES (sizeof times / sizeof *times)
+
+static const char *const unused[] = {
+#define X(key) #key,
+    RDZV_CONF_UNUSED(X)
+#undef X
+};
+
+static int set_time(const char *key, const char *value, int64_t *ret, struct err *e)
+{
+    double s;
+    TRY(parse_seconds(value, key, &s, e));
+    if (s < 0.001 || s > TIME_MAX_S)
+        return err_set(e, ERR_USAGE, "%s: %s is out of range, expected 1ms to 365d", key, value);
+    *ret = (int64_t)(s * 1000 + 0.5);
+    return 0;
+}
+
+static int set_flag(const char *key, const char *value, int *ret, struct err *e)
+{
+    static const char *const words[2][4] = {{"0", "false", "no", "off"}, {"1", "true", "yes", "on"}};
+    for (int v = 0; v < 2; v++)
+        for (int i = 0; i < 4; i++)
+            if (strcasecmp(value, words[v][i]) == 0) {
+                *ret = v;
+                return 0;
+            }
+    return err_set(e, ERR_USAGE, "%s: '%s' is neither true nor false", key, value);
+}
+
+static int set_other(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+{
+    if (strcmp(key, "keep_alive_max_attempt") == 0)
+        return parse_i64(value, key, 1, 1000, &c->keep_alive_max_attempt, e);
+    if (strcmp(key, "rank") == 0)
+        return parse_i64(value, key, 0, 99999, &c->rank, e);
+    if (strcmp(key, "is_host") == 0)
+        return set_flag(key, value, &c->is_host, e);
+    if (strcmp(key, "store_type") == 0) {
+        if (strcmp(value, "file") != 0 && strcmp(value, "tcp") != 0)
+            return err_set(e, ERR_USAGE, "store_type: '%s' is not one of tcp, file", value);
+        c->store_type_file = value[0] == 'f';
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
+        if (strcmp(key, unused[i]) == 0) {
+            c->unused = unused[i];
+            return 0;
+        }
+    return err_set(e, ERR_USAGE,
+                   "no key '%s': expected join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
+                   "keep_alive_max_attempt, daemon_grace, timeout, is_host, rank or store_type",
+                   key);
+}
+
+static int set(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+{
+    const bool timeout = strcmp(key, "timeout") == 0;
+    c->join_timeout_typed = c->join_timeout_typed || timeout || strcmp(key, "join_timeout") == 0;
+    for (size_t i = 0; i < TIMES; i++)
+        if (strcmp(times[i].key, timeout ? "join_timeout" : key) == 0)
+            return set_time(key, value, (int64_t *)((char *)c + times[i].at), e);
+    return set_other(c, key, value, e);
+}
+
+static void trim(const char **p, size_t *n)
+{
+    for (; *n && (**p == ' ' || **p == '\t'); (*p)++)
+        --*n;
+    while (*n && ((*p)[*n - 1] == ' ' || (*p)[*n - 1] == '\t'))
+        --*n;
+}
+
+/* Values may stand in single or double quotes, as torchrun's own tests write them. */
+static void unquote(const char **p, size_t *n)
+{
+    if (*n >= 2 && ((*p)[0] == '"' || (*p)[0] == '\'') && (*p)[*n - 1] == (*p)[0]) {
+        ++*p;
+        *n -= 2;
+    }
+}
+
+static int set_pair(struct rdzv_conf *c, const char *p, size_t n, struct err *e)
+{
+    char key[VALUE_MAX], text[VALUE_MAX];
+    const char *equals = memchr(p, '=', n);
+    const char *value = equals ? equals + 1 : "";
+    size_t key_len = equals ? (size_t)(equals - p) : n, len = equals ? (size_t)(p + n - value) : 0;
+    trim(&p, &key_len);
+    trim(&value, &len);
+    unquote(&value, &len);
+    if (key_len == 0 || len == 0)
+        return err_set(e, ERR_USAGE, "'%.*s': expected key=value", (int)(key_len < 64 ? key_len : 64), p);
+    if (key_len >= sizeof key || len >= sizeof text)
+        return err_set(e, ERR_USAGE, "'%.63s': expected at most %d characters", p, VALUE_MAX - 1);
+    snprintf(key, sizeof key, "%.*s", (int)key_len, p);
+    snprintf(text, sizeof text, "%.*s", (int)len, value);
+    return set(c, key, text, e);
+}
+
+int rdzv_conf_parse(const char *text, struct rdzv_conf *ret, struct err *e)
+{
+    struct rdzv_conf c = {.keep_alive_max_attempt = 3, .is_host = -1, .rank = -1};
+    for (size_t i = 0; i < TIMES; i++)
+        *(int64_t *)((char *)&c + times[i].at) = times[i].def;
+    for (const char *p = text ? text : ""; *p;) {
+        const size_t n = strcspn(p, ",");
+        TRY(set_pair(&c, p, n, e));
+        p += n;
+        if (*p)
+            p++;
+    }
+    *ret = c;
+    return 0;
+}

@@ -1,0 +1,152 @@
+#include "launcher/config/stops.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/args/args.h"
+#include "common/base/err.h"
+#include "common/include/crun.h"
+
+static const struct {
+    int signo;
+    const char *name;
+} signals[] = {
+#define X(s) {s, #s},
+    STOPS_SIGNALS(X)
+#undef X
+};
+
+int stops_parse_grace(const char *text, void *field, struct err *e)
+{
+    double *s = field, seconds;
+    struct err why;
+    if (strcmp(text, "same") == 0)
+        *s = -1;
+    else if (parse_seconds(text, "", &seconds, &why) < 0 || seconds > STOPS_GRACE_MAX)
+        return err_set(e, ERR_USAGE, "expected a time such as 90 or 10m, up to 7d, or 'same'");
+    else
+        *s = seconds;
+    return 0;
+}
+
+/* --- signals ----------------------------------------------------------------------------------------------------- */
+
+/* "SIGTERM" or "TERM", n bytes; index into signals[], -1: none of them. */
+static int find_signal(const char *text, size_t n)
+{
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        const char *name = signals[i].name;
+        if ((strlen(name) == n && strncmp(name, text, n) == 0) ||
+            (strlen(name + 3) == n && strncmp(name + 3, text, n) == 0))
+            return (int)i;
+    }
+    return -1;
+}
+
+static int refuse_signal(const char *text, size_t n, struct err *e)
+{
+    char known[160] = "";
+    for (size_t i = 0, len = 0; i < sizeof signals / sizeof *signals && len < sizeof known; i++)
+        len += (size_t)snprintf(known + len, sizeof known - len, "%s%s", i ? ", " : "", signals[i].name);
+    return err_set(e, ERR_USAGE, "'%.*s' is none of the signals that can be handled: %s", (int)n, text, known);
+}
+
+int stops_parse_signals(const char *text, void *field, struct err *e)
+{
+    struct stops_signals *s = field, found = {.names = ""};
+    size_t len = 0;
+    sigemptyset(&found.set);
+    for (const char *p = text;; p++) {
+        const size_t n = strcspn(p, ",");
+        const int i = find_signal(p, n);
+        if (i < 0)
+            return refuse_signal(p, n, e);
+        if (sigismember(&found.set, signals[i].signo) == 0)
+            len +=
+                (size_t)snprintf(found.names + len, sizeof found.names - len, "%s%s", len ? "," : "", signals[i].name);
+        sigaddset(&found.set, signals[i].signo);
+        p += n;
+        if (!*p)
+            break;
+    }
+    *s = found;
+    return 0;
+}
+
+int stops_parse_signal(const char *text, void *field, struct err *e)
+{
+    int *signo = field;
+    const int i = find_signal(text, strlen(text));
+    if (i < 0 && strcmp(text, "none") != 0)
+        return refuse_signal(text, strlen(text), e);
+    *signo = i < 0 ? 0 : signals[i].signo;
+    return 0;
+}
+
+/* --- codes ------------------------------------------------------------------------------------------------------- */
+
+static int read_range(const char *text, size_t n, int64_t *first, int64_t *last)
+{
+    char word[16];
+    struct err why;
+    if (n >= sizeof word)
+        return -1;
+    memcpy(word, text, n);
+    word[n] = '\0';
+    char *dash = strchr(word, '-');
+    if (dash)
+        *dash = '\0';
+    if (parse_i64(word, "", 1, 255, first, &why) < 0 || parse_i64(dash ? dash + 1 : word, "", 1, 255, last, &why) < 0)
+        return -1;
+    return *first <= *last ? 0 : -1;
+}
+
+int stops_parse_codes(const char *text, void *field, struct err *e)
+{
+    struct stops_codes *codes = field, found = {.bits = {0}};
+    for (const char *p = text; strcmp(text, "none") != 0; p++) {
+        const size_t n = strcspn(p, ",");
+        int64_t first, last;
+        if (read_range(p, n, &first, &last) < 0)
+            return err_set(e, ERR_USAGE, "expected codes from 1 to 255 such as 3,77,130-139, or none, got '%.*s'",
+                           (int)n, p);
+        for (int64_t c = first; c <= last; c++)
+            found.bits[c / 32] |= 1u << (c % 32);
+        p += n;
+        if (!*p)
+            break;
+    }
+    *codes = found;
+    return 0;
+}
+
+bool stops_fatal(const struct stops *s, int code)
+{
+    return code > 0 && code < 256 && s->fatal.bits[code / 32] >> (code % 32) & 1u;
+}
+
+/* --- graces ------------------------------------------------------------------------------------------------------ */
+
+void stops_settle(struct stops *s)
+{
+    s->resize = s->resize < 0 ? s->shutdown : s->resize;
+    s->drain = s->drain < 0 ? s->shutdown : s->drain;
+}
+
+int64_t stops_grace_ms(const struct stops *s, int reason)
+{
+    switch (reason) {
+    case CRUN_STOP_RESIZE:
+        return (int64_t)(s->resize * 1000);
+    case CRUN_STOP_DRAIN:
+        return (int64_t)(s->drain * 1000);
+    default:
+        return (int64_t)(s->shutdown * 1000);
+    }
+}
+
+int64_t stops_longest_ms(const struct stops *s)
+{
+    return (int64_t)((fmax(s->shutdown, fmax(s->resize, s->drain)) + s->kill) * 1000);
+}

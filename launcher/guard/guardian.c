@@ -1,0 +1,366 @@
+#include "launcher/guard/guardian.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/job/exitcode.h"
+#include "launcher/base/ending.h"
+#include "launcher/guard/cgroup.h"
+#include "launcher/guard/console.h"
+#include "launcher/guard/tree.h"
+
+/* A SIGKILLed process is gone in milliseconds, one with gigabytes to free in a second; longer means it cannot be
+ * killed. */
+#define KILL_BOUND_MS 30000
+#define KILL_AGAIN_MS 1000 /* the agent has waited for them already */
+
+/* What the agent and the guardian share; the pages are zero until one of them writes. */
+struct shared {
+    _Atomic int64_t lease_ms;
+    _Atomic uint64_t signals; /* bit N - 1 for signal N */
+    char scratch_dir[GUARDIAN_PATH_MAX], cgroup_dir[GUARDIAN_PATH_MAX];
+};
+
+/* Words of the link, one byte each. */
+enum {
+    WORD_HOLD = 'H' /* with the descriptor */,
+    WORD_DROP = 'D',
+    WORD_LEASE = 'L' /* look at it again */,
+    WORD_SIGNALS = 'S'
+};
+
+/* The guardian's own side. */
+struct guard {
+    bool has_terminal; /* as standard input, and it was left as */
+    struct termios terminal;
+    pid_t agent;
+    int link_fd;   /* words of the agent */
+    int signal_fd; /* what we wait for */
+    int held_fd;   /* the connection that stands for this node, -1: none */
+    bool lapsed;   /* and that is said */
+};
+
+/* With descriptor 0, 1 or 2 closed, the first files we open would take their numbers and receive output meant for
+ * people. */
+static int fill_standard_fds(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
+            return -errno;
+    return 0;
+}
+
+static bool was_ignored(int signo)
+{
+    struct sigaction old;
+    return sigaction(signo, NULL, &old) == 0 && old.sa_handler == SIG_IGN;
+}
+
+/* Block what we wait for. */
+static void take_signals(struct guardian_link *l, sigset_t *waited)
+{
+    static const int signals[] = {
+#define X(s) s,
+        GUARDIAN_SIGNALS(X)
+#undef X
+    };
+    sigemptyset(&l->ignored);
+    for (int s = 1; s < 32; s++)
+        if (was_ignored(s))
+            sigaddset(&l->ignored, s);
+    sigemptyset(waited);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (!sigismember(&l->ignored, signals[i]))
+            sigaddset(waited, signals[i]);
+    signal(SIGCHLD, SIG_DFL); /* inherited SIG_IGN would let children vanish unseen */
+    sigaddset(waited, SIGCHLD);
+    sigprocmask(SIG_BLOCK, waited, &l->worker_mask);
+    sigaction(SIGPIPE, NULL, &l->worker_pipe);
+    signal(SIGPIPE, SIG_IGN); /* a console that went away is an error of write(2), for both halves */
+    sigaction(SIGTTOU, NULL, &l->worker_ttou);
+}
+
+void guardian_remove_scratch(char *path)
+{
+    if (!path[0])
+        return;
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.')
+            unlinkat(dirfd(d), e->d_name, 0);
+    if (d)
+        closedir(d);
+    rmdir(path);
+    path[0] = '\0';
+}
+
+/* The agent holds some descriptors for every worker; the usual limit of 1024 is for programs that use select(2). */
+static void raise_open_files(struct guardian_link *l)
+{
+    getrlimit(RLIMIT_NOFILE, &l->worker_nofile);
+    struct rlimit most = l->worker_nofile;
+    most.rlim_cur = most.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &most);
+}
+
+static int agent_process(struct guardian_link *l, int agent_end, const struct guard *g,
+                         int (*agent)(const struct guardian_link *, int, char **), int argc, char **argv)
+{
+    close(g->link_fd);
+    close(g->signal_fd);
+    l->guardian_fd = agent_end;
+    setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
+    signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    raise_open_files(l);
+    return agent(l, argc, argv);
+}
+
+/* --- the agent's side of the link
+ * ----------------------------------------------------------------------------------- */
+
+/* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is
+ * read again in time. */
+static void say(const struct guardian_link *l, char word, int fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec iov = {&word, 1};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (fd >= 0) {
+        m.msg_control = &control;
+        m.msg_controllen = sizeof control;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    }
+    ssize_t ignored = sendmsg(l->guardian_fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)ignored;
+}
+
+void guardian_hold(const struct guardian_link *l, int fd)
+{
+    const struct linger reset = {.l_onoff = 1};
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    say(l, fd >= 0 ? WORD_HOLD : WORD_DROP, fd);
+}
+
+void guardian_prove(int fd)
+{
+    const struct linger orderly = {0};
+    if (fd < 0)
+        return;
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &orderly, sizeof orderly);
+    shutdown(fd, SHUT_WR); /* close(2) alone would reset a connection with bytes left to read */
+}
+
+void guardian_lease(const struct guardian_link *l, int64_t until_ms)
+{
+    int64_t before = atomic_exchange(l->lease_ms, until_ms);
+    if (until_ms && (!before || until_ms < before))
+        say(l, WORD_LEASE, -1);
+}
+
+void guardian_signals(const struct guardian_link *l, const sigset_t *set)
+{
+    uint64_t bits = 0;
+    for (int s = 1; s <= 64; s++)
+        if (sigismember(set, s) == 1)
+            bits |= UINT64_C(1) << (s - 1);
+    atomic_store(l->signals, bits);
+    say(l, WORD_SIGNALS, -1);
+}
+
+/* --- the guardian
+ * ------------------------------------------------------------------------------------------------------ */
+
+static void hold(struct guard *g, int fd)
+{
+    if (g->held_fd >= 0)
+        close(g->held_fd);
+    g->held_fd = fd;
+}
+
+static void wait_for(struct guard *g, struct guardian_link *l)
+{
+    const uint64_t bits = atomic_load(l->signals);
+    sigset_t waited, mask = l->worker_mask;
+    sigemptyset(&waited);
+    for (int s = 1; s <= 64; s++)
+        if (s == SIGCHLD || bits >> (s - 1) & 1) {
+            sigaddset(&waited, s);
+            sigaddset(&mask, s);
+        }
+    signalfd(g->signal_fd, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+}
+
+/* Take one word; false if there is none. */
+static bool take_word(struct guard *g, struct guardian_link *l)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    char word = 0;
+    struct iovec iov = {&word, 1};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    if (recvmsg(g->link_fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
+        return false;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    int fd = -1;
+    if (word == WORD_HOLD && c && c->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    if (word == WORD_HOLD || word == WORD_DROP)
+        hold(g, fd);
+    else if (word == WORD_SIGNALS)
+        wait_for(g, l);
+    return true;
+}
+
+/* Milliseconds until the lease must be looked at again, -1: it needs no look. Kills what runs without one. */
+static int keep_lease(struct guard *g, struct guardian_link *l)
+{
+    const int64_t until = atomic_load(l->lease_ms);
+    const int64_t left = until + GUARDIAN_LATE_MS - clock_ms();
+    if (!until || left > 0) {
+        g->lapsed = false;
+        return until ? (int)(left < INT32_MAX ? left : INT32_MAX) : -1;
+    }
+    const int killed = tree_kill_below(g->agent);
+    cgroup_kill_at(l->cgroup_dir);
+    if (killed > 0 && !g->lapsed) {
+        g->lapsed = true;
+        console_try(
+            "crun: its agent (pid %d) is stopped or hangs; the workers were ended, because another round may begin\n",
+            (int)g->agent);
+    }
+    return g->lapsed ? TREE_RESCAN_MS * 10 : GUARDIAN_LATE_MS;
+}
+
+/* Reap everybody; true when the agent was among them. */
+static bool reap(pid_t agent, struct ending *ret)
+{
+    for (;;) {
+        siginfo_t child = {0};
+        if (waitid(P_ALL, 0, &child, WEXITED | WNOHANG) < 0 || child.si_pid == 0)
+            return false;
+        if (child.si_pid == agent) {
+            *ret = ending_of(&child);
+            return true;
+        }
+    }
+}
+
+/* What the terminal sends comes from the kernel itself. */
+static void forward(const struct guard *g, const struct signalfd_siginfo *info)
+{
+    const union sigval how = {.sival_int = info->ssi_code == SI_KERNEL ? GUARDIAN_TYPED : GUARDIAN_SENT};
+    sigqueue(g->agent, (int)info->ssi_signo, how);
+}
+
+/* Until the agent has ended: reap everybody, forward signals, keep what the agent hands over. */
+static struct ending watch(struct guard *g, struct guardian_link *l)
+{
+    struct pollfd fds[2] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
+    struct ending ending;
+    for (;;) {
+        struct signalfd_siginfo info;
+        poll(fds, 2, keep_lease(g, l));
+        if (fds[1].revents && !take_word(g, l) && (fds[1].revents & POLLHUP))
+            fds[1].fd = -1; /* the agent is ending */
+        if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
+            continue;
+        if (info.ssi_signo != SIGCHLD)
+            forward(g, &info);
+        else if (reap(g->agent, &ending))
+            break;
+    }
+    while (take_word(g, l)) /* its last ones */
+        ;
+    return ending;
+}
+
+/* A worker that had the terminal may have left it without echo. A shell does this only for those that die of a
+ * signal. */
+static void give_back_terminal(const struct guard *g)
+{
+    struct termios now;
+    if (g->has_terminal && tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &now) == 0 &&
+        memcmp(&now, &g->terminal, sizeof now) != 0)
+        tcsetattr(STDIN_FILENO, TCSADRAIN, &g->terminal);
+}
+
+/* First the deeds, then the words: nothing that a console does may keep workers alive. */
+static int finish(struct ending e, struct guard *g, struct guardian_link *l)
+{
+    char text[256];
+    const bool known = !e.signaled && e.value == EXIT_UNKILLABLE;
+    tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
+    cgroup_kill_at(l->cgroup_dir);
+    const bool all = tree_kill_all(known ? KILL_AGAIN_MS : KILL_BOUND_MS);
+    if (all)
+        guardian_prove(g->held_fd);
+    hold(g, -1);
+    if (ending_code(e) != EXIT_OK)
+        give_back_terminal(g);
+    guardian_remove_scratch(l->scratch_dir);
+    cgroup_remove_at(l->cgroup_dir);
+    if (e.signaled)
+        console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)g->agent,
+                    ending_text(e, text, sizeof text));
+    if (!all && !known) {
+        tree_describe(text, sizeof text);
+        console_try("crun: still there %d s after SIGKILL: %s\n", KILL_BOUND_MS / 1000, text);
+    }
+    return all ? ending_code(e) : EXIT_UNKILLABLE;
+}
+
+int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int argc, char **argv)
+{
+    static struct guardian_link l;
+    static struct guard g = {.held_fd = -1};
+    sigset_t waited;
+    int ends[2];
+
+    if (fill_standard_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+        return EXIT_UNAVAILABLE;
+    struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (s == MAP_FAILED)
+        return EXIT_UNAVAILABLE;
+    l.scratch_dir = s->scratch_dir;
+    l.cgroup_dir = s->cgroup_dir;
+    l.lease_ms = &s->lease_ms;
+    l.signals = &s->signals;
+    take_signals(&l, &waited);
+    g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    g.link_fd = ends[1];
+    g.signal_fd = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
+    g.agent = g.signal_fd < 0 ? -1 : fork();
+    if (g.agent < 0) {
+        console_try("crun: cannot start a process: %s\n", strerror(errno));
+        return EXIT_UNAVAILABLE;
+    }
+    if (g.agent == 0)
+        return agent_process(&l, ends[0], &g, agent, argc, argv);
+    close(ends[0]);
+    return finish(watch(&g, &l), &g, &l);
+}

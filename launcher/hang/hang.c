@@ -1,0 +1,437 @@
+#include "launcher/hang/hang.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/args/args.h"
+#include "common/base/err.h"
+#include "common/include/crun.h"
+
+#define SECOND_NS INT64_C(1000000000)
+#define LOOK_NS SECOND_NS        /* between two looks while something is not settled */
+#define IDLE_NS (60 * SECOND_NS) /* while nobody tells anything */
+#define TAIL_STEPS 5000          /* of each worker: so many tell p99.9 */
+
+int hang_parse(const char *text, void *field, struct err *e)
+{
+    struct hang_options *o = field;
+    double seconds = 0;
+    struct err why;
+    *o = (struct hang_options){.off = strcmp(text, "off") == 0};
+    if (o->off || strcmp(text, "auto") == 0)
+        return 0;
+    if (parse_seconds(text, "", &seconds, &why) < 0 || seconds < 0.1 || seconds > 7 * 86400)
+        return err_set(e, ERR_USAGE, "expected auto, off or a time from 100ms to 7d");
+    o->fixed_ns = (int64_t)(seconds * 1e9);
+    return 0;
+}
+
+void hang_init(struct hang *h, const struct hang_options *o)
+{
+    memset(h, 0, sizeof *h);
+    h->o = *o;
+}
+
+void hang_begin_round(struct hang *h, int64_t now)
+{
+    h->round_ns = h->excused_ns = now;
+}
+
+void hang_excuse(struct hang *h, int64_t now)
+{
+    h->excused_ns = now;
+}
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static bool progressed(const struct hang_worker *w)
+{
+    return atomic_load(&w->page->first_step_ns) != 0;
+}
+
+static uint32_t phase_of(const struct hang_worker *w)
+{
+    const uint32_t phase = atomic_load(&w->page->phase);
+    return phase < CRUN_PAGE_PHASES ? phase : CRUN_PHASE_PAUSED; /* of a later library: not to be judged */
+}
+
+/* It tells what it does. Started with a fixed time, that it knows libcrun is enough. */
+static bool tells(const struct hang *h, const struct hang_worker *w)
+{
+    if (w->gone || !w->page || !atomic_load(&w->page->attached))
+        return false;
+    return progressed(w) || phase_of(w) != CRUN_PHASE_STEP || h->o.fixed_ns > 0;
+}
+
+/* --- what the steps so far teach --------------------------------------------------------------------------------- */
+
+struct lesson {
+    uint64_t steps[CRUN_PAGE_BUCKETS], n;
+    int64_t longest[CRUN_PAGE_PHASES];
+    int workers;    /* that have made steps in this round */
+    uint64_t fresh; /* of n, in this round */
+};
+
+static void learn(const struct hang *h, const struct hang_worker *w, int n, struct lesson *l)
+{
+    memset(l, 0, sizeof *l);
+    memcpy(l->longest, h->longest_ns, sizeof l->longest);
+    for (int k = 0; k < n; k++) {
+        if (!w[k].page || !progressed(&w[k]))
+            continue;
+        l->workers++;
+        for (int i = 0; i < CRUN_PAGE_BUCKETS; i++) {
+            const uint32_t c = atomic_load_explicit(&w[k].page->steps[i], memory_order_relaxed);
+            l->steps[i] += c;
+            l->fresh += c;
+        }
+        for (int p = 0; p < CRUN_PAGE_PHASES; p++)
+            l->longest[p] = max64(l->longest[p], atomic_load(&w[k].page->longest_ns[p]));
+    }
+    l->n = l->fresh;
+    for (int i = 0; i < CRUN_PAGE_BUCKETS; i++) {
+        l->steps[i] += h->steps[i];
+        l->n += h->steps[i];
+    }
+}
+
+void hang_end_round(struct hang *h, const struct hang_worker *w, int n)
+{
+    struct lesson l;
+    learn(h, w, n, &l);
+    memcpy(h->longest_ns, l.longest, sizeof l.longest);
+    for (int i = 0; i < CRUN_PAGE_BUCKETS; i++)
+        h->steps[i] = l.steps[i] < UINT32_MAX ? (uint32_t)l.steps[i] : UINT32_MAX;
+    for (int k = 0; k < n; k++)
+        if (w[k].page && progressed(&w[k]))
+            h->longest_start_ns = max64(h->longest_start_ns, atomic_load(&w[k].page->first_step_ns) - h->round_ns);
+}
+
+/* The time that this share of steps does not take longer than: where its bucket begins. */
+static int64_t quantile(const struct lesson *l, double share)
+{
+    uint64_t below = 0;
+    const double want = share * (double)l->n;
+    for (unsigned i = 0; i < CRUN_PAGE_BUCKETS; i++) {
+        below += l->steps[i];
+        if (below > 0 && (double)below >= want)
+            return crun_page_bucket_begin(i);
+    }
+    return 0;
+}
+
+/* Where the tail leads: what the last factor of 10 in rarity cost, HANG_TAIL times. */
+static int64_t tail(const struct lesson *l, int64_t p99)
+{
+    const bool many = l->n >= TAIL_STEPS * (uint64_t)l->workers;
+    const double here = (double)p99, before = (double)quantile(l, many ? 0.99 : 0.9);
+    const double ratio = (many ? (double)quantile(l, 0.999) : here) / (before > 1e5 ? before : 1e5);
+    const double ns = here * pow(ratio > 1 ? ratio : 1, HANG_TAIL);
+    return ns < (double)HANG_UNKNOWN_NS ? (int64_t)ns : HANG_UNKNOWN_NS;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static struct hang_budget step_budget(const struct hang *h, const struct lesson *l)
+{
+    const uint64_t workers = (uint64_t)(l->workers ? l->workers : 1);
+    if (h->o.fixed_ns)
+        return (struct hang_budget){h->o.fixed_ns, h->o.fixed_ns};
+    if (l->n < HANG_STEPS_MIN * workers || l->fresh < HANG_WARMUP * workers)
+        return (struct hang_budget){HANG_UNKNOWN_NS, HANG_UNKNOWN_NS};
+    const int64_t p99 = quantile(l, 0.99), eager = HANG_FACTOR * p99 + HANG_FLOOR_NS;
+    int64_t patient = max64(eager, 2 * l->longest[CRUN_PHASE_STEP] + HANG_FLOOR_NS);
+    patient = max64(patient, tail(l, p99));
+    if (h->o.several_nodes || l->n < TAIL_STEPS * workers)
+        patient = max64(patient, HANG_PHASE_NS);
+    return (struct hang_budget){eager, max64(eager, least(patient, HANG_UNKNOWN_NS))};
+}
+
+static struct hang_budget phase_budget(const struct hang *h, int64_t longest)
+{
+    struct hang_budget b = {HANG_UNKNOWN_NS, HANG_UNKNOWN_NS};
+    if (longest > 0) {
+        b.eager_ns = HANG_FACTOR * longest + HANG_FLOOR_NS;
+        b.patient_ns = max64(b.eager_ns, HANG_PHASE_NS);
+    }
+    return (struct hang_budget){max64(b.eager_ns, h->o.fixed_ns), max64(b.patient_ns, h->o.fixed_ns)};
+}
+
+struct hang_budget hang_budget(const struct hang *h, const struct hang_worker *w, int n, uint32_t phase)
+{
+    struct lesson l;
+    learn(h, w, n, &l);
+    switch (phase) {
+    case CRUN_PHASE_STEP:
+        return step_budget(h, &l);
+    case CRUN_PHASE_PAUSED:
+        return (struct hang_budget){INT64_MAX, INT64_MAX};
+    case CRUN_PHASE_STARTING:
+        return phase_budget(h, h->longest_start_ns);
+    default:
+        return phase_budget(h, l.longest[phase]);
+    }
+}
+
+/* --- who waits since when -------------------------------------------------------------------------------------- */
+
+/* What all of them together say. */
+struct scene {
+    bool frozen;         /* somebody is paused or debugged */
+    bool any_progress;   /* somebody has made a step */
+    bool held;           /* somebody is in a phase that others wait for */
+    int64_t released_ns; /* the last such phase ended */
+    int telling;
+    struct hang_budget of[CRUN_PAGE_PHASES]; /* computed for phases that somebody is in */
+};
+
+/* Not yet at its first step: in its start-up, whatever it says. */
+static uint32_t judged_phase(const struct hang_worker *w)
+{
+    const uint32_t phase = phase_of(w);
+    return phase == CRUN_PHASE_STEP && !progressed(w) ? CRUN_PHASE_STARTING : phase;
+}
+
+static struct scene look(const struct hang *h, const struct hang_worker *w, int n)
+{
+    struct scene s = {.telling = 0};
+    for (int i = 0; i < n; i++) {
+        s.frozen = s.frozen || (!w[i].gone && w[i].traced);
+        if (!tells(h, &w[i]))
+            continue;
+        const uint32_t phase = judged_phase(&w[i]);
+        s.telling++;
+        s.any_progress = s.any_progress || progressed(&w[i]);
+        s.frozen = s.frozen || phase == CRUN_PHASE_PAUSED;
+        if (phase == CRUN_PHASE_STEP)
+            s.released_ns = max64(s.released_ns, atomic_load(&w[i].page->phase_ns));
+        else if (phase != CRUN_PHASE_STARTING)
+            s.held = true;
+        if (s.of[phase].eager_ns == 0)
+            s.of[phase] = hang_budget(h, w, n, phase);
+    }
+    return s;
+}
+
+/* Since when it has been where it is. Negative: not judged now. */
+static int64_t since(const struct hang *h, const struct scene *s, const struct hang_worker *w)
+{
+    if (s->frozen || !tells(h, w))
+        return -1;
+    const int64_t entered = max64(h->excused_ns, atomic_load(&w->page->phase_ns));
+    switch (judged_phase(w)) {
+    case CRUN_PHASE_STARTING: /* if others have made steps, it is one that does not report any */
+        return s->any_progress && phase_of(w) == CRUN_PHASE_STEP ? -1 : max64(entered, h->round_ns);
+    case CRUN_PHASE_STEP:
+        if (s->held && !w->stopped)
+            return -1;
+        return max64(max64(entered, s->released_ns), atomic_load(&w->page->last_step_ns));
+    default:
+        return max64(entered, atomic_load(&w->page->last_step_ns));
+    }
+}
+
+static bool over(const struct hang *h, const struct scene *s, const struct hang_worker *w, int64_t now, bool eager)
+{
+    const int64_t from = since(h, s, w);
+    const struct hang_budget *b = from < 0 ? NULL : &s->of[judged_phase(w)];
+    const int64_t may = !b ? INT64_MAX : eager ? b->eager_ns : b->patient_ns;
+    return may != INT64_MAX && now - from >= may;
+}
+
+bool hang_due(const struct hang *h, int64_t now, const struct hang_worker *w, int n)
+{
+    const struct scene s = look(h, w, n);
+    for (int i = 0; i < n; i++)
+        if (over(h, &s, &w[i], now, true))
+            return true;
+    return false;
+}
+
+int64_t hang_next(const struct hang *h, int64_t now, const struct hang_worker *w, int n)
+{
+    const struct scene s = look(h, w, n);
+    int64_t next = now + IDLE_NS;
+    if (s.telling == 0 && h->o.fixed_ns)
+        next = least(next, max64(h->round_ns + h->o.fixed_ns, now + LOOK_NS));
+    for (int i = 0; i < n; i++) {
+        const int64_t from = since(h, &s, &w[i]);
+        if (!tells(h, &w[i]))
+            continue;
+        const struct hang_budget *b = &s.of[judged_phase(&w[i])];
+        if (from < 0 || (progressed(&w[i]) && b->eager_ns == HANG_UNKNOWN_NS && !h->o.fixed_ns)) /* may change soon */
+            next = least(next, now + LOOK_NS);
+        else if (now - from < b->eager_ns)
+            next = least(next, from + b->eager_ns);
+        else
+            next = least(next, least(now + LOOK_NS, max64(from + b->patient_ns, now)));
+    }
+    return next;
+}
+
+/* --- the verdict ------------------------------------------------------------------------------------------------- */
+
+char *hang_ranks(const struct hang_worker *w, int n, bool (*in)(const struct hang_worker *w, const void *arg),
+                 const void *arg, char *out, size_t cap)
+{
+    size_t len = 0;
+    out[0] = '\0';
+    for (int i = 0; i < n && len < cap; i++) {
+        int last = i;
+        if (!in(&w[i], arg))
+            continue;
+        while (last + 1 < n && w[last + 1].rank == w[last].rank + 1 && in(&w[last + 1], arg))
+            last++;
+        len += (size_t)snprintf(out + len, cap - len, "%s%d", len ? "," : "", w[i].rank);
+        if (last > i && len < cap)
+            len += (size_t)snprintf(out + len, cap - len, "-%d", w[last].rank);
+        i = last;
+    }
+    return out;
+}
+
+struct place {
+    uint32_t phase;
+    uint64_t step;
+};
+
+static struct place place_of(const struct hang_worker *w)
+{
+    return (struct place){judged_phase(w), progressed(w) ? atomic_load(&w->page->step) : 0};
+}
+
+static bool same_place(const struct hang_worker *w, const struct place *p)
+{
+    const struct place at = place_of(w);
+    return at.phase == p->phase && at.step == p->step;
+}
+
+static void place_text(const struct place *p, char *out, size_t cap)
+{
+    switch (p->phase) {
+    case CRUN_PHASE_STARTING:
+        snprintf(out, cap, "before its first step");
+        break;
+    case CRUN_PHASE_STEP:
+        snprintf(out, cap, "at step %" PRIu64, p->step);
+        break;
+    default:
+        snprintf(out, cap, "in %s after step %" PRIu64, crun_phase_name((enum crun_phase)p->phase), p->step);
+    }
+}
+
+/* Lower: more to blame. Stopped ones first, then those that are over their time, of these the furthest behind. */
+static int blame_before(const struct hang_worker *a, bool a_over, const struct hang_worker *b, bool b_over)
+{
+    if (a->stopped != b->stopped)
+        return a->stopped;
+    if (a_over != b_over)
+        return a_over;
+    return place_of(a).step < place_of(b).step;
+}
+
+struct rest {
+    const struct hang *h;
+    const struct hang_worker *blamed;
+    const struct place *where; /* NULL: anywhere */
+};
+
+static bool in_rest(const struct hang_worker *w, const void *arg)
+{
+    const struct rest *r = arg;
+    return w != r->blamed && tells(r->h, w) && (!r->where || same_place(w, r->where));
+}
+
+static bool all_in_one_place(const struct rest *r, const struct hang_worker *w, int n, struct place *ret)
+{
+    bool first = true;
+    for (int i = 0; i < n; i++) {
+        if (!in_rest(&w[i], r))
+            continue;
+        if (first)
+            *ret = place_of(&w[i]);
+        else if (!same_place(&w[i], ret))
+            return false;
+        first = false;
+    }
+    return !first;
+}
+
+static size_t say_others(const struct rest *r, const struct hang_worker *w, int n, char *out, size_t cap)
+{
+    char ranks[160], where[64];
+    struct place p;
+    if (all_in_one_place(r, w, n, &p)) {
+        place_text(&p, where, sizeof where);
+        return (size_t)snprintf(out, cap, "; all others wait %s", where);
+    }
+    size_t len = 0;
+    for (int i = 0; i < n && len < cap; i++) { /* each place once, by its first rank */
+        const struct place here = w[i].page ? place_of(&w[i]) : (struct place){0};
+        struct rest at = {r->h, r->blamed, &here};
+        bool told = !in_rest(&w[i], &at);
+        for (int k = 0; k < i && !told; k++)
+            told = in_rest(&w[k], &at);
+        if (told)
+            continue;
+        place_text(&here, where, sizeof where);
+        hang_ranks(w, n, in_rest, &at, ranks, sizeof ranks);
+        const bool many = strpbrk(ranks, ",-");
+        len += (size_t)snprintf(out + len, cap - len, "; rank%s %s wait%s %s", many ? "s" : "", ranks, many ? "" : "s",
+                                where);
+    }
+    return len;
+}
+
+static void explain(const struct hang *h, const struct scene *s, int64_t now, const struct hang_worker *w, int n,
+                    const struct hang_worker *blamed, struct hang_verdict *ret)
+{
+    const struct place p = place_of(blamed);
+    const struct rest rest = {h, blamed, NULL};
+    struct place others;
+    const int64_t from = since(h, s, blamed);
+    const double seconds = (double)(now - (from < 0 ? h->excused_ns : from)) / 1e9;
+    place_text(&p, ret->where, sizeof ret->where);
+    ret->rank = blamed->rank;
+    ret->all =
+        !blamed->stopped && s->telling > 1 && all_in_one_place(&rest, w, n, &others) && same_place(blamed, &others);
+    if (ret->all) {
+        snprintf(ret->cause, sizeof ret->cause, "all ranks of a node hung %s", ret->where);
+        snprintf(ret->text, sizeof ret->text, "no rank has progressed for %.1f s: all %d stand %s", seconds, s->telling,
+                 ret->where);
+        return;
+    }
+    snprintf(ret->cause, sizeof ret->cause, "rank %d hung %s", blamed->rank, ret->where);
+    size_t len = (size_t)snprintf(ret->text, sizeof ret->text, "rank %d has stood %s for %.1f s%s", blamed->rank,
+                                  ret->where, seconds, blamed->stopped ? ", stopped by a signal" : "");
+    if (s->telling > 1)
+        say_others(&rest, w, n, ret->text + len, sizeof ret->text - len);
+}
+
+bool hang_judge(const struct hang *h, int64_t now, const struct hang_worker *w, int n, struct hang_verdict *ret)
+{
+    const struct scene s = look(h, w, n);
+    const struct hang_worker *blamed = NULL;
+    bool any = false, blamed_over = false;
+    for (int i = 0; i < n; i++) {
+        const bool is_over = over(h, &s, &w[i], now, w[i].stopped);
+        any = any || is_over;
+        if (!tells(h, &w[i]))
+            continue;
+        if (!blamed || blame_before(&w[i], is_over, blamed, blamed_over)) {
+            blamed = &w[i];
+            blamed_over = is_over;
+        }
+    }
+    if (any)
+        explain(h, &s, now, w, n, blamed, ret);
+    return any;
+}

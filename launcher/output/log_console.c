@@ -1,0 +1,326 @@
+#include "launcher/output/log_console.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "launcher/output/log_collapse.h"
+#include "launcher/output/log_conf.h"
+
+#define SECOND_MS 1000
+
+struct log_console {
+    uv_loop_t *loop;
+    struct log_console_options o;
+    struct sink sinks[2]; /* stdout, stderr */
+    struct sink *to[2];   /* both the first where they are one file: lines must not cut into each other */
+    bool color[2];
+    bool timed;                   /* the prefix holds the time */
+    struct log_collapse *same[2]; /* NULL: off */
+    int rank_base, shown[2];
+    uint64_t left_out; /* lines, in all */
+    bool limited;      /* lines were left out; the timer tells how many */
+    uv_timer_t *timer; /* in memory of its own: it closes later than we are freed */
+    struct buf ranks;
+};
+
+static void emit_out(void *ctx, const struct log_same *s);
+static void emit_err(void *ctx, const struct log_same *s);
+
+static bool colored(const struct log_conf *c, int fd)
+{
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    if (c->color != LOG_COLOR_AUTO)
+        return c->color == LOG_COLOR_ALWAYS;
+    return !(no && *no) && !(term && strcmp(term, "dumb") == 0) && isatty(fd);
+}
+
+static bool same_file(int a, int b)
+{
+    struct stat x, y;
+    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+int log_console_create(struct log_console **ret, uv_loop_t *loop, const struct log_console_options *o, struct err *e)
+{
+    struct log_console *c = calloc(1, sizeof *c);
+    if (!c || !(c->timer = calloc(1, sizeof *c->timer))) {
+        free(c);
+        return err_errno(e, ENOMEM, "console");
+    }
+    c->loop = loop;
+    c->o = *o;
+    c->timed = log_prefix_uses_time(o->conf->template);
+    uv_timer_init(loop, c->timer);
+    c->timer->data = c;
+    sink_open(&c->sinks[0], loop, STDOUT_FILENO, o->drained, o->arg);
+    c->to[0] = c->to[1] = &c->sinks[0];
+    if (!same_file(STDOUT_FILENO, STDERR_FILENO)) {
+        sink_open(&c->sinks[1], loop, STDERR_FILENO, o->drained, o->arg);
+        c->to[1] = &c->sinks[1];
+    }
+    c->color[0] = colored(o->conf, STDOUT_FILENO);
+    c->color[1] = colored(o->conf, STDERR_FILENO);
+    *ret = c;
+    for (int i = 0; i < 2 && o->conf->collapse; i++)
+        if (!(c->same[i] = log_collapse_create(o->max_workers, i ? emit_err : emit_out, c)))
+            return err_errno(e, ENOMEM, "console");
+    return 0;
+}
+
+void log_console_begin_round(struct log_console *c, int rank_base)
+{
+    c->rank_base = rank_base;
+    c->shown[0] = c->shown[1] = 0;
+}
+
+/* --- prefixes
+ * ------------------------------------------------------------------------------------------------------ */
+
+static int render(struct log_console *c, struct log_voice *v)
+{
+    char now[CLOCK_ISO_LEN];
+    if (c->timed)
+        v->names.time = clock_iso(now, sizeof now);
+    buf_clear(&v->prefix);
+    return c->o.conf->prefix ? log_prefix_render(c->o.conf->template, &v->names, &v->prefix) : 0;
+}
+
+int log_voice_open(struct log_console *c, struct log_voice *v, bool shown, struct err *e)
+{
+    buf_init(&v->prefix, 1u << 16);
+    if (shown && c->same[v->is_err])
+        log_collapse_expect(c->same[v->is_err], ++c->shown[v->is_err]);
+    return render(c, v) < 0 ? err_errno(e, ENOMEM, "prefix of a worker's lines") : 0;
+}
+
+void log_voice_close(struct log_voice *v)
+{
+    buf_free(&v->prefix);
+}
+
+const struct buf *log_console_prefix(struct log_console *c, struct log_voice *v)
+{
+    if (c->timed)
+        render(c, v); /* out of memory: the line goes without */
+    return &v->prefix;
+}
+
+/* A colour for each rank, by turns; of its stderr in bold. */
+static void add_prefix(struct log_console *c, bool is_err, int local, const struct buf *prefix)
+{
+    static const char *const colors[] = {"36", "32", "33", "35", "34", "96", "92", "93", "95", "94"};
+    struct sink *s = c->to[is_err];
+    const char *color = colors[local % (int)(sizeof colors / sizeof *colors)];
+    if (prefix->len == 0)
+        return;
+    if (!c->color[is_err]) {
+        sink_add(s, prefix->data, prefix->len);
+        return;
+    }
+    sink_add(s, is_err ? "\033[1;" : "\033[", is_err ? 4 : 2);
+    sink_add(s, color, strlen(color));
+    sink_add(s, "m", 1);
+    sink_add(s, prefix->data, prefix->len);
+    sink_add(s, "\033[0m", 4);
+}
+
+static void put(struct log_console *c, struct log_voice *v, const char *line, size_t n)
+{
+    struct sink *s = c->to[v->is_err];
+    add_prefix(c, v->is_err, v->names.local_rank, log_console_prefix(c, v));
+    sink_add(s, line, n);
+    sink_add(s, "\n", 1);
+}
+
+/* --- lines of several ranks
+ * ---------------------------------------------------------------------------------------- */
+
+static void emit(struct log_console *c, bool is_err, const struct log_same *s)
+{
+    struct sink *to = c->to[is_err];
+    if (s->count == 1) {
+        put(c, c->o.voice(c->o.arg, s->first, is_err), s->line, s->n);
+        return;
+    }
+    buf_clear(&c->ranks);
+    if (buf_printf(&c->ranks, "[%d ranks: ", s->count) < 0 ||
+        log_collapse_ranks(s->ranks, c->o.max_workers, c->rank_base, &c->ranks) < 0 || buf_addstr(&c->ranks, "]: ") < 0)
+        buf_clear(&c->ranks);
+    add_prefix(c, is_err, s->first, &c->ranks);
+    sink_add(to, s->line, s->n);
+    sink_add(to, "\n", 1);
+}
+
+static void emit_out(void *ctx, const struct log_same *s)
+{
+    emit(ctx, false, s);
+}
+
+static void emit_err(void *ctx, const struct log_same *s)
+{
+    emit(ctx, true, s);
+}
+
+static void flush_same(struct log_console *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->same[i])
+            log_collapse_flush(c->same[i]);
+}
+
+/* --- rate limit
+ * ---------------------------------------------------------------------------------------------------- */
+
+static void say_left_out(struct log_console *c, struct log_voice *v)
+{
+    char text[96];
+    int n = snprintf(text, sizeof text, "(%llu lines left out: --log-rate %lld)", (unsigned long long)v->left_out,
+                     (long long)c->o.conf->rate);
+    v->left_out = 0;
+    put(c, v, text, (size_t)n);
+}
+
+static bool admit(struct log_console *c, struct log_voice *v)
+{
+    const int64_t rate = c->o.conf->rate, now = (int64_t)uv_now(c->loop) / SECOND_MS;
+    if (rate == 0)
+        return true;
+    if (v->second != now) {
+        v->second = now;
+        v->said = 0;
+        if (v->left_out > 0)
+            say_left_out(c, v);
+    }
+    if (v->said++ < rate)
+        return true;
+    v->left_out++;
+    c->left_out++;
+    return false;
+}
+
+static bool say_all_left_out(struct log_console *c)
+{
+    const int64_t now = (int64_t)uv_now(c->loop) / SECOND_MS;
+    bool more = false;
+    for (int i = 0; i < 2 * c->o.max_workers; i++) {
+        struct log_voice *v = c->o.voice(c->o.arg, i / 2, i % 2);
+        if (v && v->left_out > 0 && v->second != now)
+            say_left_out(c, v);
+        more = more || (v && v->left_out > 0);
+    }
+    return more;
+}
+
+/* --- in all
+ * -------------------------------------------------------------------------------------------------------- */
+
+static void arm(struct log_console *c);
+
+static void on_timer(uv_timer_t *t)
+{
+    struct log_console *c = t->data;
+    c->limited = c->limited && say_all_left_out(c);
+    arm(c);
+    log_console_kick(c);
+}
+
+static void arm(struct log_console *c)
+{
+    int64_t next = c->limited ? SECOND_MS : -1;
+    for (int i = 0; i < 2; i++) {
+        int64_t ms = c->same[i] ? log_collapse_tick(c->same[i], (int64_t)uv_now(c->loop)) : -1;
+        if (ms >= 0 && (next < 0 || ms < next))
+            next = ms;
+    }
+    if (next >= 0)
+        uv_timer_start(c->timer, on_timer, (uint64_t)(next > 0 ? next : 1), 0);
+}
+
+void log_console_line(struct log_console *c, struct log_voice *v, const char *line, size_t n)
+{
+    const bool was_limited = c->limited;
+    if (!admit(c, v))
+        c->limited = true;
+    else if (c->same[v->is_err])
+        log_collapse_add(c->same[v->is_err], v->names.local_rank, line, n, (int64_t)uv_now(c->loop));
+    else
+        put(c, v, line, n);
+    if (!uv_is_active((uv_handle_t *)c->timer) && (c->same[v->is_err] || c->limited != was_limited))
+        arm(c);
+}
+
+/* Behind what it is about. */
+void log_console_say(struct log_console *c, const char *text, size_t n)
+{
+    flush_same(c);
+    sink_add(c->to[1], text, n);
+    sink_kick(c->to[1]);
+}
+
+void log_console_vsay(struct log_console *c, const char *fmt, va_list ap)
+{
+    char text[1024] = "crun: ";
+    vsnprintf(text + 6, sizeof text - 7, fmt, ap);
+    strcat(text, "\n");
+    log_console_say(c, text, strlen(text));
+}
+
+void log_console_end_round(struct log_console *c)
+{
+    flush_same(c);
+    for (int i = 0; c->limited && i < 2 * c->o.max_workers; i++) {
+        struct log_voice *v = c->o.voice(c->o.arg, i / 2, i % 2);
+        if (v && v->left_out > 0)
+            say_left_out(c, v);
+    }
+    c->limited = false;
+    uv_timer_stop(c->timer);
+    log_console_kick(c);
+}
+
+void log_console_kick(struct log_console *c)
+{
+    sink_kick(c->to[0]);
+    if (c->to[1] != c->to[0])
+        sink_kick(c->to[1]);
+}
+
+bool log_console_full(const struct log_console *c)
+{
+    return sink_full(c->to[0]) || sink_full(c->to[1]);
+}
+
+struct sink *log_console_sink(struct log_console *c, int i)
+{
+    return i == 0 || c->to[1] == &c->sinks[1] ? &c->sinks[i] : NULL;
+}
+
+static void on_timer_closed(uv_handle_t *h)
+{
+    free(h);
+}
+
+uint64_t log_console_left_out(const struct log_console *c)
+{
+    return c->left_out;
+}
+
+void log_console_destroy(struct log_console *c)
+{
+    if (!c)
+        return;
+    for (int i = 0; i < 2; i++) {
+        log_collapse_free(c->same[i]);
+        if (log_console_sink(c, i))
+            sink_close(&c->sinks[i]);
+    }
+    uv_close((uv_handle_t *)c->timer, on_timer_closed);
+    buf_free(&c->ranks);
+    free(c);
+}

@@ -1,0 +1,58 @@
+/* The workers' lines on the console: prefixes and colours, rate limit, lines of several ranks as one, in front of the
+ * sinks. */
+#ifndef CRUN_LAUNCHER_LOG_CONSOLE_H
+#define CRUN_LAUNCHER_LOG_CONSOLE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <uv.h>
+
+#include "common/base/buf.h"
+#include "launcher/output/log_prefix.h"
+#include "launcher/output/sink.h"
+
+struct err;
+struct log_collapse;
+struct log_conf;
+struct log_console;
+
+/* One stream of one worker. */
+struct log_voice {
+    bool is_err;
+    struct log_prefix_values names;
+    struct buf prefix;    /* rendered; anew for each line if it holds the time */
+    int64_t second, said; /* the rate limit: a second by the loop's clock, lines shown in it */
+    uint64_t left_out;    /* lines since the last one shown */
+};
+
+struct log_console_options {
+    const struct log_conf *conf;
+    int max_workers;
+    struct log_voice *(*voice)(void *arg, int local, bool is_err);
+    void (*drained)(void *arg); /* see struct sink */
+    void *arg;
+};
+
+int log_console_create(struct log_console **ret, uv_loop_t *loop, const struct log_console_options *o, struct err *e);
+void log_console_destroy(struct log_console *c); /* the loop runs once more after it */
+
+/* A round: its workers' ranks are rank_base + local; no voices yet. */
+void log_console_begin_round(struct log_console *c, int rank_base);
+int log_voice_open(struct log_console *c, struct log_voice *v, bool shown,
+                   struct err *e); /* is_err and names are set */
+void log_voice_close(struct log_voice *v);
+
+void log_console_line(struct log_console *c, struct log_voice *v, const char *line, size_t n);
+const struct buf *log_console_prefix(struct log_console *c,
+                                     struct log_voice *v);               /* without colours; until the next call */
+void log_console_say(struct log_console *c, const char *text, size_t n); /* crun's own, on stderr */
+/* A line of crun's own: "crun: ", what is to be said, newline; at most 1 KiB. */
+void log_console_vsay(struct log_console *c, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+void log_console_end_round(struct log_console *c); /* whatever waits is shown; the voices are still open */
+void log_console_kick(struct log_console *c);
+bool log_console_full(const struct log_console *c);
+uint64_t log_console_left_out(const struct log_console *c); /* lines, in all */
+struct sink *log_console_sink(struct log_console *c,
+                              int i); /* 0: stdout; 1: stderr, NULL where that is the same file */
+
+#endif

@@ -1,0 +1,74 @@
+#include "launcher/place/cores.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/base/cgroup_path.h"
+#include "launcher/place/cpus.h"
+
+static int read_line(const char *folder, const char *name, char *out, int cap)
+{
+    char path[CGROUP_PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return -1;
+    char *got = fgets(out, cap, f);
+    fclose(f);
+    return got ? 0 : -1;
+}
+
+/* CPUs of one folder; 0: no limit there. */
+static double quota_v2(const char *folder)
+{
+    char line[64];
+    double quota, period;
+    if (read_line(folder, "cpu.max", line, sizeof line) < 0 || sscanf(line, "%lf %lf", &quota, &period) != 2)
+        return 0; /* "max 100000" */
+    return period > 0 ? quota / period : 0;
+}
+
+static double quota_v1(const char *folder)
+{
+    char line[64];
+    double quota, period;
+    if (read_line(folder, "cpu.cfs_quota_us", line, sizeof line) < 0 || sscanf(line, "%lf", &quota) != 1)
+        return 0; /* or -1 */
+    if (read_line(folder, "cpu.cfs_period_us", line, sizeof line) < 0 || sscanf(line, "%lf", &period) != 1)
+        return 0;
+    return period > 0 && quota > 0 ? quota / period : 0;
+}
+
+/* From this process' group up to the mount: each of them bounds all below. */
+static double tightest(struct cgroup_path *at, double (*quota)(const char *), double least)
+{
+    const size_t top = strlen(at->mount);
+    for (;;) {
+        const double q = quota(at->own);
+        if (q > 0 && (least <= 0 || q < least))
+            least = q;
+        char *slash = strrchr(at->own, '/');
+        if (strlen(at->own) <= top || !slash)
+            return least;
+        *slash = '\0';
+    }
+}
+
+int cores_quota(const char *proc)
+{
+    struct cgroup_path at;
+    double least = 0;
+    if (cgroup_path_find(proc, NULL, &at) == 0)
+        least = tightest(&at, quota_v2, least);
+    if (cgroup_path_find(proc, "cpu", &at) == 0)
+        least = tightest(&at, quota_v1, least);
+    return least <= 0 ? 0 : least < 1 ? 1 : least < CPUS_MAX ? (int)least : CPUS_MAX;
+}
+
+int cores_usable(void)
+{
+    struct cpus allowed;
+    const int mask = cpus_allowed(&allowed) == 0 ? cpus_count(&allowed) : 1;
+    const int quota = cores_quota("/proc/self");
+    return quota > 0 && quota < mask ? quota : mask;
+}

@@ -1,0 +1,60 @@
+#include "launcher/place/cpus.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static cpu_set_t *set(const struct cpus *c)
+{
+    return (cpu_set_t *)(void *)c->part;
+}
+
+void cpus_add(struct cpus *c, int cpu)
+{
+    CPU_SET_S((size_t)cpu, sizeof c->part, set(c));
+}
+
+bool cpus_has(const struct cpus *c, int cpu)
+{
+    return CPU_ISSET_S((size_t)cpu, sizeof c->part, set(c));
+}
+
+void cpus_add_all(struct cpus *c, const struct cpus *more)
+{
+    CPU_OR_S(sizeof c->part, set(c), set(c), set(more));
+}
+
+int cpus_count(const struct cpus *c)
+{
+    return CPU_COUNT_S(sizeof c->part, set(c));
+}
+
+bool cpus_equal(const struct cpus *a, const struct cpus *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+char *cpus_text(const struct cpus *c, char *out, size_t cap)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (int i = 0; i < CPUS_MAX && n < cap; i++) {
+        int last = i;
+        if (!cpus_has(c, i))
+            continue;
+        while (last + 1 < CPUS_MAX && cpus_has(c, last + 1))
+            last++;
+        n += (size_t)snprintf(out + n, cap - n, last > i ? "%s%d-%d" : "%s%d", n ? "," : "", i, last);
+        i = last;
+    }
+    return out;
+}
+
+int cpus_allowed(struct cpus *ret)
+{
+    struct cpus c = {0};
+    if (sched_getaffinity(0, sizeof c.part, set(&c)) < 0)
+        return -errno;
+    *ret = c;
+    return 0;
+}

@@ -1,0 +1,42 @@
+/* The place of each worker of this node: its cores (--numa-binding), its share of them (OMP_NUM_THREADS), the network
+ * adapters near its GPU. */
+#ifndef CRUN_LAUNCHER_PLACEMENT_H
+#define CRUN_LAUNCHER_PLACEMENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "launcher/place/binding.h"
+#include "launcher/place/near.h"
+
+struct err;
+
+struct placement {
+    int workers;
+    int cores;                  /* cores_usable() */
+    bool limited;               /* a CPU quota makes them fewer than the CPUs of the mask */
+    struct binding *bindings;   /* one for each worker; NULL: they run where crun may run */
+    struct near_adapters *near; /* one for each visible GPU */
+    int gpus;
+};
+
+/* Worker i is taken to use the i-th visible GPU (of n: i modulo n), as torchrun assumes. ERR_USAGE, -ENOENT (no hwloc),
+ * -errno. */
+int placement_plan(struct placement *ret, enum binding_mode mode, int workers, struct err *e);
+void placement_free(struct placement *p);
+
+/* Cores of the worker's mask divided by the workers that have the same, within its share of crun's cores; at least
+ * 1. */
+int placement_threads(const struct placement *p, int worker);
+
+/* Whether workers are told that number: OMP_NUM_THREADS is not set. A single worker sees its cores itself; a CPU quota
+ * it does not. */
+bool placement_sets_threads(const struct placement *p);
+
+/* Adapters near the GPU that the worker is taken to use; NULL where there is no GPU. */
+const struct near_adapters *placement_near(const struct placement *p, int worker);
+
+/* "CPUs 0-7, memory of NUMA node 0", "" if it is not bound; returns out. */
+char *placement_text(const struct placement *p, int worker, char *out, size_t cap);
+
+#endif

@@ -1,0 +1,14 @@
+/* Built where hwloc's headers are missing. */
+#include <errno.h>
+
+#include "common/base/err.h"
+#include "launcher/place/topology.h"
+
+int topology_read(struct topology *ret, const char *synthetic, const struct cpus *allowed, struct err *e)
+{
+    return err_set(e, -ENOENT, "this crun was built without hwloc (Debian: libhwloc-dev)");
+}
+
+void topology_free(struct topology *t)
+{
+}

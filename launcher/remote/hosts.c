@@ -1,0 +1,170 @@
+#include "launcher/remote/hosts.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/args/args.h"
+#include "common/base/err.h"
+#include "common/rdzv/machine/rdzv.h"
+
+#define FILE_MAX (1u << 20)
+#define WORD_MAX 320
+
+/* Nothing that ssh or a shell would take for something else. */
+static bool name_ok(const char *name)
+{
+    const char *at = strchr(name, '@'), *host = at ? at + 1 : name;
+    if (!isalnum((unsigned char)name[0]) && name[0] != '_' && name[0] != ':')
+        return false;
+    for (const char *p = name; *p; p++)
+        if (!isalnum((unsigned char)*p) && !strchr(".-_:%@", *p))
+            return false;
+    return *host && *host != '-' && !strchr(host, '@') && strlen(name) <= HOSTS_NAME_MAX;
+}
+
+static int parse_slots(const char *text, const char *what, int *ret, struct err *e)
+{
+    int64_t slots;
+    TRY(parse_i64(text, what, 1, RDZV_SLOTS_MAX, &slots, e));
+    *ret = (int)slots;
+    return 0;
+}
+
+/* "node", "node:4", "[v6]", "[v6]:4"; a bare IPv6 address has no slots. */
+static int parse_word(const char *word, struct host *ret, struct err *e)
+{
+    char name[WORD_MAX];
+    const bool bracketed = word[0] == '[';
+    const char *end = bracketed ? strchr(word, ']') : strchr(word, ':');
+    if (bracketed && !end)
+        return err_set(e, ERR_USAGE, "host '%s': expected a closing bracket", word);
+    if (end && !bracketed && strchr(end + 1, ':'))
+        end = NULL;
+    snprintf(name, sizeof name, "%.*s", end ? (int)(end - word) - bracketed : (int)sizeof name - 1, word + bracketed);
+    const char *slots = end ? end + bracketed : "";
+    if (!name_ok(name) || (*slots && *slots != ':'))
+        return err_set(e, ERR_USAGE, "host '%.200s': expected HOST, HOST:SLOTS or USER@HOST", word);
+    ret->slots = 0;
+    if (*slots && parse_slots(slots + 1, "slots", &ret->slots, e) < 0)
+        return err_wrap(e, "host '%.200s'", word);
+    strcpy(ret->name, name);
+    return 0;
+}
+
+static int add(struct hosts *h, const struct host *one, struct err *e)
+{
+    for (int i = 0; i < h->n; i++) {
+        struct host *old = &h->v[i];
+        if (strcmp(old->name, one->name) != 0)
+            continue;
+        old->slots = (old->slots ? old->slots : 1) + (one->slots ? one->slots : 1);
+        if (old->slots > RDZV_SLOTS_MAX)
+            return err_set(e, ERR_USAGE, "host '%s': expected at most %d slots", one->name, RDZV_SLOTS_MAX);
+        return 0;
+    }
+    if (h->n == HOSTS_MAX)
+        return err_set(e, ERR_USAGE, "expected at most %d hosts", HOSTS_MAX);
+    if ((h->n & (h->n - 1)) == 0) { /* at powers of two */
+        struct host *more = realloc(h->v, (h->n ? 2 * (size_t)h->n : 1) * sizeof *more);
+        if (!more)
+            return err_errno(e, ENOMEM, "hosts");
+        h->v = more;
+    }
+    h->v[h->n++] = *one;
+    return 0;
+}
+
+int hosts_add_list(struct hosts *h, const char *list, const char *what, struct err *e)
+{
+    for (const char *p = list;; p++) {
+        char word[WORD_MAX];
+        const size_t n = strcspn(p, ",");
+        struct host one;
+        snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), p);
+        if (parse_word(word, &one, e) < 0 || add(h, &one, e) < 0)
+            return err_wrap(e, "%s", what);
+        p += n;
+        if (!*p)
+            return 0;
+    }
+}
+
+/* What follows the host on its line. */
+static int parse_word_of_line(const char *word, struct host *one, struct err *e)
+{
+    if (strncmp(word, "slots=", 6) == 0)
+        return parse_slots(word + 6, "slots", &one->slots, e);
+    if (strncmp(word, "max_slots=", 10) == 0 || strncmp(word, "max-slots=", 10) == 0)
+        return 0; /* crun never takes more than the slots */
+    return err_set(e, ERR_USAGE, "'%.100s': expected slots=N", word);
+}
+
+static int add_line(struct hosts *h, char *line, struct err *e)
+{
+    struct host one;
+    char *rest = NULL;
+    line[strcspn(line, "#\r\n")] = 0;
+    char *word = strtok_r(line, " \t", &rest);
+    if (!word)
+        return 0;
+    TRY(parse_word(word, &one, e));
+    while ((word = strtok_r(NULL, " \t", &rest)))
+        TRY(parse_word_of_line(word, &one, e));
+    return add(h, &one, e);
+}
+
+int hosts_add_text(struct hosts *h, const char *text, const char *what, struct err *e)
+{
+    char *copy = strdup(text), *next = copy;
+    int rc = copy ? 0 : err_errno(e, ENOMEM, "%s", what);
+    for (int number = 1; rc == 0 && next; number++) {
+        char *line = strsep(&next, "\n");
+        if (add_line(h, line, e) < 0)
+            rc = err_wrap(e, "%s, line %d", what, number);
+    }
+    free(copy);
+    return rc;
+}
+
+int hosts_add_file(struct hosts *h, const char *path, struct err *e)
+{
+    char what[320];
+    snprintf(what, sizeof what, "--hostfile '%.280s'", path);
+    FILE *f = fopen(path, "re");
+    char *text = f ? malloc(FILE_MAX + 1) : NULL;
+    if (!text) {
+        const int why = errno;
+        if (f)
+            fclose(f);
+        return err_set(e, ERR_USAGE, "%s cannot be read: %s", what, strerror(why));
+    }
+    const size_t n = fread(text, 1, FILE_MAX + 1, f);
+    const int why = ferror(f) ? errno : 0;
+    fclose(f);
+    int rc = 0;
+    text[n <= FILE_MAX ? n : 0] = 0;
+    if (why)
+        rc = err_set(e, ERR_USAGE, "%s cannot be read: %s", what, strerror(why));
+    else if (n > FILE_MAX)
+        rc = err_set(e, ERR_USAGE, "%s: expected at most %u bytes", what, FILE_MAX);
+    else
+        rc = hosts_add_text(h, text, what, e);
+    free(text);
+    return rc;
+}
+
+void hosts_free(struct hosts *h)
+{
+    free(h->v);
+    *h = (struct hosts){0};
+}
+
+const char *host_address(const struct host *h)
+{
+    const char *at = strchr(h->name, '@');
+    return at ? at + 1 : h->name;
+}

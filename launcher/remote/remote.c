@@ -1,0 +1,453 @@
+#include "launcher/remote/remote.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/job/exitcode.h"
+#include "launcher/base/ending.h"
+#include "launcher/base/program.h"
+#include "launcher/base/shell_word.h"
+#include "launcher/config/config.h"
+#include "launcher/guard/guardian.h"
+#include "launcher/guard/tree.h"
+#include "launcher/remote/remote_internal.h"
+#include "launcher/remote/remote_wire.h"
+
+#define FLUSH_MS 600000
+#define LOST_KILL_MS 30000
+#define LATE_MS 30000 /* an agent that was told to stop has this on top of what its workers may take */
+#define UNBEGUN_MS 5000
+#define EXIT_SSH 255
+
+void remote_say(struct remote *m, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    log_console_vsay(m->console, fmt, ap);
+    va_end(ap);
+}
+
+/* --- signals to the agents
+ * ----------------------------------------------------------------------------------------- */
+
+static void tell(struct remote *m, unsigned char byte)
+{
+    for (int i = 0; i < m->n; i++)
+        remote_control_tell(&m->far[i], byte);
+}
+
+/* Its connection ends: an agent that just begins there stops at once. */
+void remote_end_far(struct far *f)
+{
+    kill(-f->pid, SIGKILL);
+    kill(f->pid, SIGKILL);
+}
+
+/* Those that have not begun are waited for no longer; why: what to say of each, NULL: nothing. */
+static void give_up_unbegun(struct remote *m, const char *why)
+{
+    for (int i = 0; i < m->n; i++) {
+        struct far *f = &m->far[i];
+        if (!f->pid || f->ready || f->ended || f->given_up)
+            continue;
+        if (why)
+            remote_say(m, "host %s: %s", f->host->name, why);
+        f->given_up = true;
+        remote_end_far(f);
+    }
+}
+
+static void on_begin_late(uv_timer_t *t);
+
+static void on_late(uv_timer_t *t)
+{
+    struct remote *m = t->data;
+    for (int i = 0; i < m->n; i++)
+        if (m->far[i].pid && !m->far[i].ended) {
+            remote_say(m, "host %s: nothing was heard of the end of its workers; crun goes without",
+                       m->far[i].host->name);
+            remote_end_far(&m->far[i]);
+        }
+}
+
+static void stop_all(struct remote *m, int signo, bool typed)
+{
+    tell(m, (unsigned char)(signo | (typed ? REMOTE_TYPED : 0)));
+    if (m->stopping)
+        return;
+    m->stopping = true;
+    if (!m->failed)
+        give_up_unbegun(m, NULL);
+    else /* what is wrong there is worth a moment */
+        uv_timer_start(&m->begin, on_begin_late, UNBEGUN_MS, 0);
+    uv_timer_start(&m->late, on_late,
+                   (uint64_t)(stops_longest_ms(&m->c->stops) + (int64_t)(m->c->stops.kill * 1000) + LATE_MS), 0);
+}
+
+/* --- ends
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static int count_running(const struct remote *m, bool begun)
+{
+    int n = 0;
+    for (int i = 0; i < m->n; i++)
+        n += m->far[i].pid && !m->far[i].ended && (m->far[i].ready || (!begun && !m->far[i].given_up));
+    return n;
+}
+
+/* A host is out of the job before it was in it, with this code: how the others fare is decided here. */
+static void stop_if_too_few(struct remote *m, int code)
+{
+    const int others = count_running(m, false);
+    if (others >= (m->c->nnodes_typed ? m->c->nnodes.min : m->n))
+        return;
+    if (!m->failed)
+        m->fail_code = code;
+    m->failed = true;
+    if (others > 0)
+        stop_all(m, SIGTERM, false);
+}
+
+/* A connection may hang before anything begins: ssh that waits, a shell there that does. */
+static void on_begin_late(uv_timer_t *t)
+{
+    struct remote *m = t->data;
+    char why[96];
+    if (count_running(m, false) == count_running(m, true))
+        return;
+    if (m->stopping) {
+        give_up_unbegun(m, "crun has not begun there either");
+        return;
+    }
+    snprintf(why, sizeof why, "crun did not begin there within %g s (join_timeout)",
+             (double)config_join_timeout_ms(m->c) / 1000);
+    give_up_unbegun(m, why);
+    stop_if_too_few(m, EXIT_UNAVAILABLE);
+}
+
+static void judge_unbegun(struct far *f)
+{
+    struct remote *m = f->m;
+    const char *name = f->host->name, *rsh = m->plan.rsh[0];
+    const bool local = m->plan.local[f->host - m->plan.hosts.v];
+    char text[64];
+    if (f->given_up || (m->stopping && f->ending.signaled)) /* by on_late() */
+        return;
+    if (!local && !f->ending.signaled && f->ending.value == EXIT_SSH)
+        remote_say(m, "host %s cannot be reached: %s ended with exit code 255", name, rsh);
+    else if (!local && !f->ending.signaled && f->ending.value == EXIT_NOT_FOUND)
+        remote_say(m, "host %s has no crun at %s (exit code 127): install it there, or name it with --remote-crun",
+                   name, m->plan.crun);
+    else
+        remote_say(m, "host %s: crun did not begin there: %s %s", name, local ? "it" : rsh,
+                   ending_text(f->ending, text, sizeof text));
+    stop_if_too_few(m, EXIT_UNAVAILABLE);
+}
+
+/* Once a host was told of a round or of the end, the job needs none that was not. */
+static bool has_begun(const struct remote *m)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->far[i].joined)
+            return true;
+    return false;
+}
+
+/* It began, and ended before the rendezvous had told it of anything: the others would wait for it. */
+static void judge_unjoined(struct far *f)
+{
+    struct remote *m = f->m;
+    char text[64];
+    const int code = f->over ? ending_code(f->ending) : EXIT_UNAVAILABLE;
+    if (m->stopping || has_begun(m))
+        return;
+    if (f->over)
+        remote_say(m, "host %s: crun there %s before it joined the job", f->host->name,
+                   ending_text(f->ending, text, sizeof text));
+    stop_if_too_few(m, code ? code : EXIT_UNAVAILABLE);
+}
+
+/* Hosts that end with different codes: 0 says that the whole job is complete, and 75 that nothing went wrong, which
+ * another host knows better. */
+static void note_code(struct remote *m, int code)
+{
+    if (m->code == EXIT_OK || (code == EXIT_REQUEUE && m->code >= 0))
+        return;
+    m->code = code;
+}
+
+static void judge(struct far *f)
+{
+    struct remote *m = f->m;
+    char text[64];
+    m->left--;
+    if (!f->ready)
+        judge_unbegun(f);
+    else if (!f->over && !f->lost)
+        remote_say(m, "host %s is lost: %s %s", f->host->name,
+                   m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.rsh[0],
+                   ending_text(f->ending, text, sizeof text));
+    if (f->joined && f->over && !f->lost)
+        note_code(m, ending_code(f->ending));
+    else if (f->ready && !f->joined)
+        judge_unjoined(f);
+    if (f->over && has_begun(m) && count_running(m, true) == 0)
+        give_up_unbegun(m, "crun has not begun there, and the job is over");
+    remote_control_close(f);
+}
+
+static void reap(struct remote *m)
+{
+    for (;;) {
+        siginfo_t child = {0};
+        if (waitid(P_ALL, 0, &child, WEXITED | WNOHANG) < 0 || child.si_pid == 0)
+            return;
+        for (int i = 0; i < m->n; i++) {
+            struct far *f = &m->far[i];
+            if (f->pid != child.si_pid || f->ended)
+                continue;
+            f->ended = true;
+            f->ending = ending_of(&child);
+            remote_stream_finish(&f->out);
+            remote_stream_finish(&f->err);
+            judge(f);
+        }
+    }
+}
+
+static void on_signal(void *arg)
+{
+    struct remote *m = arg;
+    const struct stops *s = &m->c->stops;
+    struct signalfd_siginfo info;
+    while (read(m->signal_fd, &info, sizeof info) == sizeof info) {
+        const int signo = (int)info.ssi_signo;
+        const bool typed = info.ssi_code == SI_QUEUE && info.ssi_int == GUARDIAN_TYPED;
+        if (signo == SIGCHLD)
+            continue;
+        if (signo == s->preempt || sigismember(&s->handled.set, signo)) {
+            m->stop_code = signo == s->preempt ? EXIT_REQUEUE : 128 + signo;
+            stop_all(m, signo, typed);
+        } else
+            tell(m, (unsigned char)signo);
+    }
+    reap(m);
+}
+
+/* Nobody would notice us any more. The ends of the connections stop the agents. */
+static void on_guardian_gone(void *arg)
+{
+    tree_kill_all(LOST_KILL_MS);
+    _exit(128 + SIGKILL);
+}
+
+/* --- beginnings
+ * ---------------------------------------------------------------------------------------------------- */
+
+static void run_child(const struct remote *m, int i, const int fds[3])
+{
+    const struct remote_plan *p = &m->plan;
+    char *local[] = {(char *)p->crun, (char *)REMOTE_COMMAND, NULL}, *far[REMOTE_RSH_WORDS + 3];
+    int n = 0;
+    setsid(); /* what is typed is for us to pass on */
+    for (int k = 0; k < 3; k++)
+        dup2(fds[k], k);
+    sigaction(SIGPIPE, &m->link->worker_pipe, NULL);
+    sigaction(SIGTTOU, &m->link->worker_ttou, NULL);
+    setrlimit(RLIMIT_NOFILE, &m->link->worker_nofile);
+    sigprocmask(SIG_SETMASK, &m->link->worker_mask, NULL);
+    for (; p->rsh[n]; n++)
+        far[n] = p->rsh[n];
+    far[n++] = p->hosts.v[i].name;
+    far[n++] = (char *)p->command;
+    far[n] = NULL;
+    if (p->local[i])
+        execv("/proc/self/exe", local);
+    else
+        execv(m->rsh.path, far);
+    _exit(EXIT_CANNOT_EXEC);
+}
+
+static int start_one(struct remote *m, int i, struct err *e)
+{
+    struct far *f = &m->far[i];
+    int fds[3] = {-1, -1, -1};
+    int rc = remote_control_open(f, i, &fds[0], e);
+    if (rc == 0)
+        rc = remote_stream_open(&f->out, f, false, &fds[1], e);
+    if (rc == 0)
+        rc = remote_stream_open(&f->err, f, true, &fds[2], e);
+    if (rc == 0) {
+        f->pid = fork();
+        if (f->pid == 0)
+            run_child(m, i, fds);
+        m->left += f->pid > 0;
+        if (f->pid < 0)
+            rc = err_errno(e, errno, "cannot start a process for host %s", f->host->name);
+    }
+    for (int k = 0; k < 3; k++)
+        if (fds[k] >= 0)
+            close(fds[k]);
+    return rc;
+}
+
+static struct log_voice *voice_of(void *arg, int local, bool is_err)
+{
+    struct remote *m = arg;
+    return local >= m->n ? NULL : is_err ? &m->far[local].err.voice : &m->far[local].out.voice;
+}
+
+static int watch_world(struct remote *m, struct err *e)
+{
+    sigset_t set = m->c->stops.handled.set, mask;
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
+    if (m->c->stops.preempt)
+        sigaddset(&set, m->c->stops.preempt);
+    for (int s = 1; s < 32; s++)
+        if (sigismember(&m->link->ignored, s))
+            sigdelset(&set, s);
+    guardian_signals(m->link, &set);
+    sigaddset(&set, SIGCHLD);
+    sigorset(&mask, &m->link->worker_mask, &set);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    m->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (m->signal_fd < 0)
+        return err_errno(e, errno, "signalfd");
+    TRY(watch_open(&m->signals, &m->loop, m->signal_fd, UV_READABLE, on_signal, m, e));
+    TRY(watch_open(&m->guardian, &m->loop, m->link->guardian_fd, UV_READABLE, on_guardian_gone, m, e));
+    watch_set(m->signals, true);
+    watch_set(m->guardian, true);
+    return 0;
+}
+
+static int open_all(struct remote *m, struct err *e)
+{
+    m->n = m->plan.hosts.n;
+    m->far = calloc((size_t)m->n, sizeof *m->far);
+    if (!m->far)
+        return err_errno(e, ENOMEM, "hosts");
+    for (int i = 0; i < m->n; i++) {
+        m->far[i] = (struct far){.m = m, .host = &m->plan.hosts.v[i], .control = -1};
+        m->far[i].out.fd = m->far[i].err.fd = -1;
+    }
+    m->conf = m->c->log;
+    m->conf.prefix = m->conf.collapse = false;
+    m->conf.rate = 0;
+    m->conf.template = "";
+    const struct log_console_options console = {
+        .conf = &m->conf, .max_workers = m->n, .voice = voice_of, .drained = remote_drained, .arg = m};
+    TRY(log_console_create(&m->console, &m->loop, &console, e));
+    for (int i = 0; i < m->n; i++) {
+        const struct program_how how = {.no_python = true, .use_env = true};
+        if (!m->plan.local[i] && !m->rsh.path && program_find(&m->rsh, &how, m->plan.rsh, e) < 0)
+            return err_wrap(e, "--rsh");
+    }
+    return watch_world(m, e);
+}
+
+static void close_all(struct remote *m)
+{
+    const int stop[2] = {m->signal_fd, m->link->guardian_fd};
+    for (int i = 0; i < m->n; i++) {
+        remote_stream_finish(&m->far[i].out);
+        remote_stream_finish(&m->far[i].err);
+        remote_control_close(&m->far[i]);
+    }
+    watch_close(m->signals);
+    watch_close(m->guardian);
+    uv_close((uv_handle_t *)&m->begin, NULL);
+    uv_close((uv_handle_t *)&m->late, NULL);
+    uv_close((uv_handle_t *)&m->alive, NULL);
+    for (int i = 0; m->console && i < 2; i++)
+        if (log_console_sink(m->console, i))
+            sink_flush(log_console_sink(m->console, i), clock_deadline(FLUSH_MS), stop);
+    if (m->console)
+        log_console_destroy(m->console);
+    uv_run(&m->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&m->loop);
+    if (m->signal_fd >= 0)
+        close(m->signal_fd);
+    program_free(&m->rsh);
+    free(m->far);
+    remote_plan_free(&m->plan);
+    free(m);
+}
+
+int remote_run(const struct config *c, const struct guardian_link *link, int argc, char **argv, int first_operand,
+               int *ret_code, struct err *e)
+{
+    struct remote *m = calloc(1, sizeof *m);
+    if (!m)
+        return err_errno(e, ENOMEM, "hosts");
+    m->c = c;
+    m->link = link;
+    m->signal_fd = m->code = -1;
+    uv_loop_init(&m->loop);
+    m->stop_code = EXIT_UNAVAILABLE;
+    uv_timer_init(&m->loop, &m->begin);
+    uv_timer_init(&m->loop, &m->late);
+    uv_timer_init(&m->loop, &m->alive);
+    m->begin.data = m->late.data = m->alive.data = m;
+    int rc = remote_plan_make(&m->plan, c, argc, argv, first_operand, e);
+    if (rc == 0) {
+        remote_plan_say_unused(&m->plan, stderr);
+        rc = open_all(m, e);
+    }
+    for (int i = 0; i < m->n && rc == 0; i++)
+        rc = start_one(m, i, e);
+    uv_timer_start(&m->begin, on_begin_late, (uint64_t)config_join_timeout_ms(c), 0);
+    const uint64_t silence = (uint64_t)(c->conf.keep_alive_interval_ms * c->conf.keep_alive_max_attempt);
+    uv_timer_start(&m->alive, remote_on_alive, silence, silence);
+    if (rc < 0) /* those that were started see the end of their orders */
+        stop_all(m, SIGTERM, false);
+    while (m->left > 0)
+        uv_run(&m->loop, UV_RUN_ONCE);
+    *ret_code = m->failed ? m->fail_code : m->code < 0 ? m->stop_code : m->code;
+    close_all(m);
+    return rc;
+}
+
+static void print_word(const char *word, FILE *out)
+{
+    fputc(' ', out);
+    shell_print(word, out);
+}
+
+int remote_print(const struct config *c, int argc, char **argv, int first_operand, FILE *out, struct err *e)
+{
+    struct remote_plan p;
+    char own[REMOTE_OPTIONS][1200];
+    int rc = remote_plan_make(&p, c, argc, argv, first_operand, e);
+    if (rc == 0)
+        remote_plan_say_unused(&p, stderr);
+    for (int i = 0; i < p.hosts.n && rc == 0; i++) {
+        fprintf(out, "host %s, node rank %d\n  started by:", p.hosts.v[i].name, i);
+        for (int k = 0; p.rsh[k] && !p.local[i]; k++)
+            print_word(p.rsh[k], out);
+        if (p.local[i]) {
+            fprintf(out, " this crun\n");
+        } else {
+            fprintf(out, " %s", p.hosts.v[i].name);
+            print_word(p.command, out);
+            fprintf(out, "\n");
+        }
+        fprintf(out, "  options on top of those typed:");
+        const int n = remote_plan_options(&p, i, own);
+        for (int k = 0; k < n; k++)
+            print_word(own[k], out);
+        fprintf(out, "\n");
+    }
+    remote_plan_free(&p);
+    return rc;
+}

@@ -1,0 +1,90 @@
+/* What this crun tells the agent of one host: its order, then signals and questions whether it lives, through the
+ * standard input of its ssh. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "launcher/config/config.h"
+#include "launcher/remote/remote_internal.h"
+#include "launcher/remote/remote_wire.h"
+
+static void forget_told(struct far *f)
+{
+    if (f->told.data)
+        explicit_bzero(f->told.data, f->told.cap); /* the job's secret is in the order */
+    buf_free(&f->told);
+    f->told_at = 0;
+}
+
+void remote_control_close(struct far *f)
+{
+    forget_told(f);
+    watch_close(f->writable);
+    f->writable = NULL;
+    if (f->control >= 0)
+        close(f->control);
+    f->control = -1;
+}
+
+static void push(void *arg)
+{
+    struct far *f = arg;
+    while (f->told_at < f->told.len) {
+        const ssize_t n = write(f->control, f->told.data + f->told_at, f->told.len - f->told_at);
+        if (n < 0 && errno == EAGAIN)
+            break;
+        if (n < 0 && errno != EINTR) {
+            remote_control_close(f);
+            return;
+        }
+        f->told_at += n > 0 ? (size_t)n : 0;
+    }
+    if (f->told_at == f->told.len)
+        forget_told(f);
+    watch_set(f->writable, f->told.len > 0);
+}
+
+void remote_control_tell(struct far *f, unsigned char byte)
+{
+    const char text = (char)byte;
+    if (f->control < 0 || (byte == REMOTE_ASK && f->told.len > 0)) /* what waits there is question enough */
+        return;
+    if (buf_add(&f->told, &text, 1) == 0)
+        push(f);
+}
+
+/* As much of the order as the pipe takes goes in before anybody reads it. */
+int remote_control_open(struct far *f, int i, int *ret_fd, struct err *e)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return err_errno(e, errno, "cannot make a pipe for host %s", f->host->name);
+    *ret_fd = ends[0];
+    f->control = ends[1];
+    TRY(watch_open(&f->writable, &f->m->loop, f->control, UV_WRITABLE, push, f, e));
+    buf_init(&f->told, 0);
+    TRY(remote_plan_order(&f->m->plan, i, &f->told, e));
+    push(f);
+    return f->control >= 0 ? 0 : err_set(e, ERR_CORRUPT, "the order for host %s cannot be written", f->host->name);
+}
+
+void remote_on_alive(uv_timer_t *t)
+{
+    struct remote *m = t->data;
+    const double patience = REMOTE_PATIENCE * (double)uv_timer_get_repeat(t) / 1000;
+    for (int i = 0; i < m->n && !m->paused; i++) { /* while nothing is read nobody is heard */
+        struct far *f = &m->far[i];
+        if (!f->ready || f->ended || f->lost)
+            continue;
+        if (f->unanswered++ < REMOTE_PATIENCE) {
+            remote_control_tell(f, REMOTE_ASK);
+            continue;
+        }
+        f->lost = true;
+        remote_say(m, "host %s is lost: nothing was heard of it for %g s", f->host->name, patience);
+        remote_end_far(f);
+    }
+}

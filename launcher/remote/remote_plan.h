@@ -1,0 +1,44 @@
+/* What remote.h tells each host. */
+#ifndef CRUN_LAUNCHER_REMOTE_PLAN_H
+#define CRUN_LAUNCHER_REMOTE_PLAN_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "common/auth/auth.h"
+#include "common/base/buf.h"
+#include "launcher/config/home.h"
+#include "launcher/remote/hosts.h"
+
+struct config;
+struct err;
+
+#define REMOTE_RSH_WORDS 32
+#define REMOTE_PATH_MAX 4096
+
+struct remote_plan {
+    const struct config *c;
+    struct hosts hosts;
+    bool *local;                        /* of each host: it is this one */
+    char rsh_text[1024];                /* that the words point into */
+    char *rsh[REMOTE_RSH_WORDS + 1];    /* NULL-terminated */
+    char crun[REMOTE_PATH_MAX];         /* on the other hosts */
+    char command[REMOTE_PATH_MAX + 64]; /* as their shells read it */
+    char endpoint[HOME_HOST_MAX + 16];  /* "": the user named one, or none is needed */
+    struct auth_token token;            /* principal "": none */
+    int argc, first_operand;
+    char **argv;
+};
+
+int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, char **argv, int first_operand,
+                     struct err *e);
+/* One line where --nproc-per-node was typed for nobody. */
+void remote_plan_say_unused(const struct remote_plan *p, FILE *out);
+/* The order of host i, head included; b is wiped by the caller. */
+int remote_plan_order(const struct remote_plan *p, int i, struct buf *b, struct err *e);
+/* The options that host i gets on top of those that were typed; at most REMOTE_OPTIONS. */
+#define REMOTE_OPTIONS 8
+int remote_plan_options(const struct remote_plan *p, int i, char ret[REMOTE_OPTIONS][1200]);
+void remote_plan_free(struct remote_plan *p);
+
+#endif

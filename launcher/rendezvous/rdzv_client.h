@@ -1,0 +1,86 @@
+/* The agent's side of a rendezvous, wherever it lives (docs/architecture.md): in this process (rdzv_client_local.c,
+ * also where this crun hosts the others), behind a connection to rendezvousd or to a hosting crun (rdzv_client_tcp.c),
+ * in the decision log of a Redis or of a directory (rdzv_client_log.c).
+ *
+ * Calls return at once. Callbacks come on the loop's thread, possibly from inside join, fail, done or leave: they only
+ * queue. A client asks for the next news by itself, redials by itself, and keeps the silence rule of common/rdzv/machine/rdzv.h:
+ * on_fence comes no later than silence_ms after the sending of the newest acknowledged request. */
+#ifndef CRUN_LAUNCHER_RDZV_CLIENT_H
+#define CRUN_LAUNCHER_RDZV_CLIENT_H
+
+#include <uv.h>
+
+#include "common/rdzv/machine/rdzv.h"
+
+struct err;
+struct jobs;
+struct rdzv_client;
+
+/* What is known while this node waits for a round; at most once a second. */
+struct rdzv_progress {
+    enum rdzv_state state;
+    int joined, min_nodes, max_nodes;
+    char missing[128]; /* "node ranks 2, 5" where the nodes are numbered, else "" */
+    char text
+        [256]; /* instead of all that: what stands between us and the rendezvous ("cannot reach 10.0.0.5:29400: ...") or "" */
+};
+
+struct rdzv_client_options {
+    struct rdzv_config job;
+    int64_t heartbeat_ms; /* keep_alive_interval: the longest this client lets pass between two requests; 1000 */
+    int64_t connect_ms; /* how long the rendezvous may be unreachable before the first JOIN is answered: join_timeout */
+    int64_t daemon_grace_ms; /* workers may run on without a daemon proved gone (docs/decisions/0004); 60000 */
+    const char *run_id;
+    /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
+    const char *endpoint;
+    const char *token_file; /* secrets for the challenge (common/auth/auth.h), NULL: the user's own */
+    bool insecure;          /* a server that proves nothing will do */
+    bool tls;               /* tcp: TLS, whose certificates are those of tls_ca (NULL: the system's) */
+    const char *tls_ca;
+    const char *node;  /* id of this node: host name first, so that ids sort as hosts do */
+    const char *addr;  /* address other nodes reach it by; NULL: the source address of its connection */
+    const char *addrs; /* all its addresses, comma-separated */
+    const char *role;
+    struct jobs *jobs;    /* local: the jobs that this crun hosts for others too; NULL: its own, of this node alone */
+    int slots, node_rank; /* node_rank -1: not numbered */
+    int (*store_port)(
+        void *arg); /* port where the bootstrap store for the next round listens; asked before each JOIN; < 0: failed */
+    void (*on_news)(void *arg, const struct rdzv_news *news);
+    void (*on_members)(void *arg,
+                       const char *addrs); /* on group rank 0, before its NEWS_ROUND: every address of every member */
+    void (*on_progress)(void *arg, const struct rdzv_progress *p);
+    /* Kill the workers now; then join() again. why "": on_failed follows, and says it. */
+    void (*on_fence)(void *arg, const char *why);
+    /* Until when workers may run, as a clock_ms() time; 0: none run. Told whenever it moves, so that somebody else can
+     * kill the workers where this process is stopped or hangs (guardian_lease()). NULL allowed. */
+    void (*on_lease)(void *arg, int64_t until_ms);
+    void (*on_failed)(void *arg, int exit_code,
+                      const char *why); /* this node cannot take part (refused, unreachable): end */
+    void (*on_socket)(
+        void *arg, int fd); /* the connection that stands for this node; a duplicate goes to the guardian; -1: void */
+    int (*majority)(
+        void *arg); /* on group rank 0: other members whose RDZV.ALIVE reached our bootstrap store within silence_ms */
+    void *arg;
+};
+
+struct rdzv_client_ops {
+    const char *name;
+    /* Strings are borrowed until close(). Returns before anything is connected: failures come through on_failed. */
+    int (*open)(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e);
+    int (*join)(struct rdzv_client *c, struct err *e); /* ready for the next round: none of our workers is left */
+    int (*fail)(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e);
+    int (*done)(struct rdzv_client *c, struct err *e);
+    /* why: it cannot start its workers, and the job fails with that if too few nodes are left; NULL: in good order. */
+    int (*leave)(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e);
+    int (*report)(struct rdzv_client *c, const char *fields,
+                  struct err *e);         /* "step=12 images_per_s=310 loss=2.3", for status pages; may be lost */
+    void (*close)(struct rdzv_client *c); /* NULL allowed; no callback after it */
+};
+
+struct rdzv_client {
+    const struct rdzv_client_ops *ops; /* first member of every home's struct */
+};
+
+extern const struct rdzv_client_ops rdzv_client_local_ops, rdzv_client_tcp_ops, rdzv_client_log_ops;
+
+#endif

@@ -1,0 +1,186 @@
+/* The rendezvous in this process: of one node, or where this crun hosts the others. The jobs are the caller's, or made
+ * here for this node alone; there is no connection, so nothing is ever silent, fenced or redialled.
+ *
+ * close() must not be called from inside a callback. */
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "launcher/rendezvous/rdzv_client.h"
+#include "rendezvousd/jobs/jobs.h"
+
+#define PROGRESS_MS 1000
+
+struct local {
+    struct rdzv_client base;
+    struct rdzv_client_options o;
+    struct jobs *jobs;
+    struct jobs_party *party;
+    const char *run;
+    uint64_t round, seq; /* of the last news */
+    bool waiting;        /* has joined, was not told of a round yet */
+    bool inside;         /* a callback of ours runs */
+    uv_timer_t progress;
+};
+
+static int ask(struct local *l, struct err *e)
+{
+    return jobs_next(l->party, l->run, l->o.node, l->seq, e);
+}
+
+static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs)
+{
+    struct local *l = arg;
+    const bool end = news->kind == RDZV_NEWS_END;
+    l->seq = news->seq;
+    l->inside = true;
+    if (!end)
+        l->round = news->round;
+    if (news->kind == RDZV_NEWS_ROUND ? !news->spare : end) {
+        l->waiting = false;
+        uv_timer_stop(&l->progress);
+    }
+    if (member_addrs && l->o.on_members)
+        l->o.on_members(l->o.arg, member_addrs);
+    l->o.on_news(l->o.arg, news);
+    l->inside = false;
+    if (!end)
+        ask(l, NULL); /* it cannot fail: this node has just been told */
+}
+
+static void on_progress(uv_timer_t *t)
+{
+    struct local *l = (struct local *)((char *)t - offsetof(struct local, progress));
+    struct rdzv_progress p = {0};
+    struct jobs_progress now;
+    if (jobs_progress(l->jobs, NULL, l->run, &now, NULL) < 0)
+        return;
+    p.state = now.state;
+    p.joined = now.joined;
+    p.min_nodes = now.min_nodes;
+    p.max_nodes = now.max_nodes;
+    if (now.missing[0])
+        snprintf(p.missing, sizeof p.missing, "node ranks %.115s", now.missing);
+    l->o.on_progress(l->o.arg, &p);
+}
+
+/* Jobs of its own live in a crun that hosts nobody else: they have no limits to keep. */
+static int open_jobs(struct local *l, uv_loop_t *loop, struct err *e)
+{
+    l->jobs = l->o.jobs;
+    if (l->jobs)
+        return 0;
+    return jobs_create(&l->jobs, &(struct jobs_options){.loop = loop, .embedded = true, .max_joins = INT_MAX}, e);
+}
+
+static int local_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e)
+{
+    struct local *l = calloc(1, sizeof *l);
+    if (!l)
+        return err_errno(e, ENOMEM, "rendezvous");
+    l->base.ops = &rdzv_client_local_ops;
+    l->o = *o;
+    l->run = o->run_id ? o->run_id : "";
+    int rc = open_jobs(l, loop, e);
+    if (rc == 0)
+        rc = jobs_party_open(&l->party, l->jobs,
+                             &(struct jobs_party_options){.principal = "", .told = on_told, .arg = l}, e);
+    if (rc < 0) {
+        if (!o->jobs)
+            jobs_destroy(l->jobs);
+        free(l);
+        return rc;
+    }
+    uv_timer_init(loop, &l->progress);
+    *ret = &l->base;
+    return 0;
+}
+
+static void copy(char *out, size_t cap, const char *s)
+{
+    snprintf(out, cap, "%s", s ? s : "");
+}
+
+static int local_join(struct rdzv_client *c, struct err *e)
+{
+    struct local *l = (struct local *)c;
+    struct rdzv_event ev = {.kind = RDZV_JOIN, .round = l->round, .slots = l->o.slots, .node_rank = l->o.node_rank};
+    struct jobs_joined joined;
+    if (l->o.store_port)
+        ev.port = l->o.store_port(l->o.arg);
+    if (ev.port < 0)
+        return err_set(e, -EADDRNOTAVAIL, "the bootstrap store has no port to listen on");
+    copy(ev.node, sizeof ev.node, l->o.node);
+    copy(ev.addr, sizeof ev.addr, l->o.addr);
+    copy(ev.addrs, sizeof ev.addrs, l->o.addrs);
+    copy(ev.role, sizeof ev.role, l->o.role);
+    l->waiting = true;
+    TRY(jobs_join(l->party, l->run, &ev, &l->o.job, &joined, e));
+    l->seq = joined.seq;
+    TRY(ask(l, e));
+    if (l->waiting && l->o.on_progress)
+        uv_timer_start(&l->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
+    return 0;
+}
+
+static int say(struct local *l, enum rdzv_event_kind kind, const struct rdzv_cause *cause, struct err *e)
+{
+    struct rdzv_event ev = {.kind = kind, .round = l->round};
+    copy(ev.node, sizeof ev.node, l->o.node);
+    if (cause)
+        ev.cause = *cause;
+    return jobs_claim(l->party, l->run, &ev, e);
+}
+
+static int local_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)
+{
+    return say((struct local *)c, RDZV_FAIL, cause, e);
+}
+
+static int local_done(struct rdzv_client *c, struct err *e)
+{
+    return say((struct local *)c, RDZV_DONE, NULL, e);
+}
+
+static int local_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
+{
+    return say((struct local *)c, RDZV_LEAVE, why, e);
+}
+
+static int local_report(struct rdzv_client *c, const char *fields, struct err *e)
+{
+    struct local *l = (struct local *)c;
+    return jobs_report(l->party, l->run, l->o.node, fields, strlen(fields), e);
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    free((char *)h - offsetof(struct local, progress));
+}
+
+static void local_close(struct rdzv_client *c)
+{
+    struct local *l = (struct local *)c;
+    if (!l)
+        return;
+    assert(!l->inside);
+    jobs_party_close(l->party, JOBS_GONE);
+    if (!l->o.jobs)
+        jobs_destroy(l->jobs);
+    uv_close((uv_handle_t *)&l->progress, on_closed);
+}
+
+const struct rdzv_client_ops rdzv_client_local_ops = {
+    .name = "local",
+    .open = local_open,
+    .join = local_join,
+    .fail = local_fail,
+    .done = local_done,
+    .leave = local_leave,
+    .report = local_report,
+    .close = local_close,
+};

@@ -1,0 +1,501 @@
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/job/exitcode.h"
+#include "common/rdzv/wire/rdzv_wire.h"
+#include "launcher/rendezvous/rdzv_tcp.h"
+
+/* --- requests
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* How long an answer may take beyond the time it may be held: a lost path is to be dialled again while the lease still
+ * runs. */
+static int64_t patience_ms(const struct tcp *t)
+{
+    return t->mode == TCP_RUNNING ? t->o.heartbeat_ms : t->o.job.silence_ms + t->o.heartbeat_ms;
+}
+
+/* The answer to a request says when we were heard last: at its beginning. So requests follow each other faster than one
+ * per heartbeat, but not so fast that an idle agent wakes twice. */
+static int64_t hold_ms(const struct tcp *t)
+{
+    const int64_t hold = t->o.heartbeat_ms * 15 / 16;
+    if (t->mode == TCP_OVER || (t->parting && t->mode == TCP_JOINING && !t->joined))
+        return 0;
+    return t->mode == TCP_JOINING && hold > TCP_PROGRESS_MS ? TCP_PROGRESS_MS : hold;
+}
+
+static void note(struct tcp *t, enum tcp_ask what, int64_t at)
+{
+    struct tcp_asked *a = &t->asked[t->asked_last++ % TCP_ASKED_MAX];
+    *a = (struct tcp_asked){.what = what, .at = at, .due = at + patience_ms(t), .joining = t->mode == TCP_JOINING};
+    if (what == ASK_NEXT)
+        a->due += hold_ms(t);
+    t->next_open = t->next_open || what == ASK_NEXT;
+}
+
+static void say(struct tcp *t, enum tcp_ask what, int argc, const char *const *argv)
+{
+    int64_t at = clock_ms(); /* before it is sent: the lease counts from here */
+    if (t->asked_last - t->asked_first == TCP_ASKED_MAX) {
+        if (what != ASK_REPORT)
+            tcp_give_up(t, "it answers nothing");
+        return;
+    }
+    int rc = rdzv_conn_send(t->conn, argc, argv, NULL);
+    if (rc < 0)
+        tcp_give_up(t, strerror(-rc));
+    else
+        note(t, what, at);
+    tcp_arm(t);
+}
+
+/* The address that others reach this node by, unless the user named one: where its connection comes from. */
+static void own_address(const struct tcp *t, char *out, size_t cap)
+{
+    struct sockaddr_storage sa = {0};
+    socklen_t n = sizeof sa;
+    const struct sockaddr_in6 *v6 = (const void *)&sa;
+    out[0] = '\0';
+    if (t->o.addr && t->o.addr[0])
+        snprintf(out, cap, "%s", t->o.addr);
+    else if (getsockname(rdzv_conn_fd(t->conn), (struct sockaddr *)&sa, &n) < 0)
+        return;
+    else if (sa.ss_family == AF_INET)
+        uv_ip4_name((const struct sockaddr_in *)&sa, out, cap);
+    else if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+        uv_inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], out, cap);
+    else
+        uv_ip6_name(v6, out, cap);
+}
+
+static int join_record(struct tcp *t, int port, struct buf *out)
+{
+    struct rdzv_event ev = {
+        .kind = RDZV_JOIN, .round = t->told_round, .slots = t->o.slots, .node_rank = t->o.node_rank, .port = port};
+    snprintf(ev.node, sizeof ev.node, "%s", t->o.node);
+    own_address(t, ev.addr, sizeof ev.addr);
+    snprintf(ev.addrs, sizeof ev.addrs, "%s", t->o.addrs ? t->o.addrs : "");
+    snprintf(ev.role, sizeof ev.role, "%s", t->o.role ? t->o.role : "");
+    TRY(rdzv_event_encode(&ev, out));
+    return rdzv_config_encode(&t->o.job, out);
+}
+
+static void say_join(struct tcp *t)
+{
+    struct buf b = {0};
+    int port = t->o.store_port && !t->leaving ? t->o.store_port(t->o.arg) : 0;
+    if (port < 0) {
+        tcp_fail(t, EXIT_UNAVAILABLE, "this node cannot listen for its workers' store: %s", strerror(-port));
+        return;
+    }
+    t->joined_round = t->told_round;
+    t->join_sent = true;
+    if (join_record(t, port, &b) == 0)
+        say(t, ASK_JOIN, 4, (const char *[]){"RDZV.JOIN", t->o.run_id, t->o.node, b.data});
+    else
+        tcp_give_up(t, "no memory for a request");
+    buf_free(&b);
+}
+
+static bool encode_cause(struct tcp *t, enum rdzv_event_kind kind, const struct rdzv_cause *cause, struct buf *out)
+{
+    struct rdzv_event ev = {.kind = kind, .round = t->round, .cause = *cause};
+    snprintf(ev.node, sizeof ev.node, "%s", t->o.node);
+    const bool ok = rdzv_event_encode(&ev, out) == 0;
+    if (!ok)
+        tcp_give_up(t, "no memory for a request");
+    return ok;
+}
+
+static void say_fail(struct tcp *t, const char *round)
+{
+    struct buf b = {0};
+    if (encode_cause(t, RDZV_FAIL, &t->cause, &b))
+        say(t, ASK_FAIL, 5, (const char *[]){"RDZV.FAIL", t->o.run_id, t->o.node, round, b.data});
+    buf_free(&b);
+}
+
+static void say_leave(struct tcp *t)
+{
+    struct buf b = {0};
+    if (t->why_leaving.exit_code == EXIT_OK)
+        say(t, ASK_LEAVE, 3, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node});
+    else if (encode_cause(t, RDZV_LEAVE, &t->why_leaving, &b))
+        say(t, ASK_LEAVE, 4, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node, b.data});
+    buf_free(&b);
+}
+
+void tcp_say_report(struct tcp *t, const char *fields)
+{
+    say(t, ASK_REPORT, 4, (const char *[]){"RDZV.REPORT", t->o.run_id, t->o.node, fields});
+}
+
+void tcp_say(struct tcp *t, enum tcp_ask what)
+{
+    char seq[24], hold[24], round[24];
+    if (!t->up || t->closing)
+        return;
+    snprintf(seq, sizeof seq, "%llu", (unsigned long long)t->seq);
+    snprintf(round, sizeof round, "%llu", (unsigned long long)t->round);
+    snprintf(hold, sizeof hold, "%lld", (long long)hold_ms(t));
+    switch (what) {
+    case ASK_JOIN:
+        say_join(t);
+        break;
+    case ASK_NEXT:
+        if (!t->next_open)
+            say(t, what, 5, (const char *[]){"RDZV.NEXT", t->o.run_id, t->o.node, seq, hold});
+        break;
+    case ASK_FAIL:
+        say_fail(t, round);
+        break;
+    case ASK_DONE:
+        say(t, what, 4, (const char *[]){"RDZV.DONE", t->o.run_id, t->o.node, round});
+        break;
+    case ASK_LEAVE:
+        say_leave(t);
+        break;
+    case ASK_STATUS:
+        say(t, what, 3, (const char *[]){"RDZV.STATUS", t->o.run_id, "BRIEF"});
+        break;
+    case ASK_REPORT:
+        break;
+    }
+}
+
+/* One that leaves first hears whether it is let go: JOIN of a node that is forgotten would make it a new one. */
+void tcp_greet(struct tcp *t)
+{
+    if (t->mode == TCP_FENCED || t->mode == TCP_OVER)
+        return;
+    if (t->failing)
+        tcp_say(t, ASK_FAIL);
+    if (t->leaving)
+        tcp_say(t, ASK_LEAVE);
+    if (t->mode == TCP_DONE)
+        tcp_say(t, ASK_DONE);
+    tcp_say(t, t->mode == TCP_JOINING && !t->leaving ? ASK_JOIN : ASK_NEXT);
+}
+
+/* --- news
+ * ---------------------------------------------------------------------------------------------------------- */
+
+void tcp_end(struct tcp *t, const struct rdzv_news *news)
+{
+    if (t->mode == TCP_OVER)
+        return;
+    t->mode = TCP_OVER;
+    t->failing = false;
+    tcp_alive_stop(t);
+    uv_timer_stop(&t->retry);
+    tcp_lease_moved(t);
+    tcp_say(t, ASK_NEXT); /* so that the host knows that we know */
+    t->o.on_news(t->o.arg, news);
+}
+
+static void tell_members(const struct tcp *t, const struct rdzv_news *news, const char *addrs)
+{
+    if (rdzv_news_is_for_leader(news) && t->o.on_members)
+        t->o.on_members(t->o.arg, addrs);
+}
+
+static void on_round(struct tcp *t, const struct tcp_asked *a, const struct rdzv_news *news, const char *addrs)
+{
+    if (t->mode == TCP_RUNNING && news->round != t->round)
+        tcp_fence(t, "the rendezvous has begun another round");
+    if (t->mode != TCP_JOINING || !a->joining || !t->joined)
+        return;
+    if (clock_ms() >= a->at + t->o.job.silence_ms) { /* it may have given us up meanwhile */
+        t->joined = false;
+        tcp_say(t, ASK_JOIN);
+        return;
+    }
+    if (!news->spare) {
+        t->mode = TCP_RUNNING;
+        t->round = news->round;
+        t->group_rank = news->group_rank;
+        t->group_world = news->group_world;
+        snprintf(t->leader.host, sizeof t->leader.host, "%s", news->leader_addr);
+        snprintf(t->leader.port, sizeof t->leader.port, "%d", news->leader_port);
+        tcp_lease_moved(t);
+        tell_members(t, news, addrs);
+    }
+    t->o.on_news(t->o.arg, news);
+}
+
+/* A round that we never heard of is stopped: our JOIN must name it. */
+static void on_stop(struct tcp *t, const struct rdzv_news *news)
+{
+    t->failing = false;
+    if (t->mode == TCP_JOINING && !t->leaving && t->joined_round < t->told_round) {
+        t->joined = false;
+        tcp_say(t, ASK_JOIN);
+    } else if (t->mode == TCP_RUNNING || t->mode == TCP_DONE)
+        t->o.on_news(t->o.arg, news);
+}
+
+static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *r)
+{
+    struct rdzv_news news;
+    struct err e = {0};
+    if (rdzv_news_decode(r->str, r->len, &news, &e) < 0) {
+        tcp_give_up(t, e.text);
+        return;
+    }
+    if (news.seq <= t->seq)
+        return;
+    t->seq = news.seq;
+    if (news.kind != RDZV_NEWS_END && news.round > t->told_round)
+        t->told_round = news.round;
+    char *addrs = calloc(1, r->len + 1); /* as long as there are nodes */
+    if (!addrs || rdzv_field_find(r->str, r->len, "member_addrs", addrs, r->len + 1) < 0) {
+        tcp_give_up(t, addrs ? "the members' addresses are malformed" : "no memory for the members' addresses");
+        free(addrs);
+        return;
+    }
+    switch (news.kind) {
+    case RDZV_NEWS_ROUND:
+        on_round(t, a, &news, addrs);
+        break;
+    case RDZV_NEWS_STOP:
+        on_stop(t, &news);
+        break;
+    case RDZV_NEWS_END:
+        tell_members(t, &news, addrs);
+        tcp_end(t, &news);
+        break;
+    }
+    free(addrs);
+}
+
+/* --- answers
+ * -------------------------------------------------------------------------------------------------------- */
+
+static void lost_memory(struct tcp *t)
+{
+    tcp_fail(
+        t, EXIT_UNAVAILABLE,
+        "the rendezvous at %s no longer knows job '%s': it was restarted without --state-dir, or the job was ended",
+        t->o.endpoint, t->o.run_id);
+}
+
+/* Whoever hosts in place of a host that died goes on above the rounds it knew of. */
+static bool goes_on(const struct tcp *t, const redisReply *r)
+{
+    char first[24] = "";
+    rdzv_field_find(r->str, r->len, "first_round", first, sizeof first);
+    return strtoull(first, NULL, 10) > t->told_round;
+}
+
+/* A hosting crun that another job has begun to use: a slip of --rdzv-id would look like waiting for nodes. */
+static void say_whom_it_serves(const struct tcp *t, const redisReply *r)
+{
+    char run[256];
+    if (t->told_round == 0 && rdzv_field_find(r->str, r->len, "serves", run, sizeof run) == 1)
+        log_warn("rendezvous", "%s serves job '%s'; this node waits there for nodes of job '%s' (--rdzv-id)",
+                 t->o.endpoint, run, t->o.run_id);
+}
+
+static void on_joined(struct tcp *t, const redisReply *r)
+{
+    char instance[sizeof t->instance];
+    if (r->type != REDIS_REPLY_STRING || rdzv_field_find(r->str, r->len, "instance", instance, sizeof instance) != 1) {
+        tcp_fail(t, EXIT_UNAVAILABLE, "%s does not answer as a rendezvous does", t->o.endpoint);
+        return;
+    }
+    if (t->mode != TCP_JOINING)
+        return;
+    if (strcmp(instance, t->instance) != 0) {
+        if (t->instance[0] && t->told_round &&
+            !goes_on(t, r)) { /* somebody has begun this job anew; we belong to the old one */
+            lost_memory(t);
+            return;
+        }
+        t->seq = 0;
+        snprintf(t->instance, sizeof t->instance, "%s", instance);
+    }
+    t->joined = true;
+    say_whom_it_serves(t, r);
+    tcp_say(t, ASK_NEXT);
+}
+
+static bool join_is_open(const struct tcp *t)
+{
+    for (unsigned i = t->asked_first; i != t->asked_last; i++)
+        if (t->asked[i % TCP_ASKED_MAX].what == ASK_JOIN)
+            return true;
+    return false;
+}
+
+/* NEXT has ended with nothing, or its news is handled. */
+static void go_on(struct tcp *t)
+{
+    if (t->mode == TCP_FENCED || t->mode == TCP_OVER)
+        return;
+    if (t->mode == TCP_JOINING && !t->joined && (!t->leaving || t->parting)) {
+        if (join_is_open(t)) /* its answer goes on */
+            return;
+        if (t->leaving)
+            tcp_say(t, ASK_JOIN);
+        else
+            tcp_again(t);
+        return;
+    }
+    if (t->mode == TCP_JOINING && t->o.on_progress)
+        tcp_say(t, ASK_STATUS);
+    tcp_say(t, ASK_NEXT);
+}
+
+void tcp_progress(struct tcp *t, const struct rdzv_progress *p)
+{
+    int64_t now = clock_ms();
+    if (!t->o.on_progress || (t->progress_at && now - t->progress_at < TCP_PROGRESS_MS - 50))
+        return;
+    t->progress_at = now;
+    t->o.on_progress(t->o.arg, p);
+}
+
+static int number(const redisReply *r, const char *key)
+{
+    char text[24];
+    return rdzv_field_find(r->str, r->len, key, text, sizeof text) == 1 ? (int)strtol(text, NULL, 10) : 0;
+}
+
+static void on_status(struct tcp *t, const redisReply *r)
+{
+    struct rdzv_progress p = {0};
+    char state[32] = "", missing[100] = "";
+    if (r->type != REDIS_REPLY_STRING || t->mode != TCP_JOINING)
+        return;
+    rdzv_field_find(r->str, r->len, "state", state, sizeof state);
+    for (int i = RDZV_JOINING; i <= RDZV_DRAINED; i++)
+        if (strcmp(rdzv_state_name((enum rdzv_state)i), state) == 0)
+            p.state = (enum rdzv_state)i;
+    p.joined = number(r, "joined");
+    p.min_nodes = number(r, "min_nodes");
+    p.max_nodes = number(r, "max_nodes");
+    if (rdzv_field_find(r->str, r->len, "missing", missing, sizeof missing) == 1 && missing[0])
+        snprintf(p.missing, sizeof p.missing, "node ranks %s", missing);
+    tcp_progress(t, &p);
+}
+
+/* --- refusals
+ * -------------------------------------------------------------------------------------------------------- */
+
+enum verdict { FENCED, REFUSED, DIFFERS, DENIED, NOJOB, AGAIN, NONSENSE };
+
+static enum verdict verdict_of(const redisReply *r)
+{
+    static const struct {
+        const char *word;
+        enum verdict v;
+    } words[] = {{"FENCED ", FENCED},    {"REFUSED ", REFUSED}, {"DIFFERS ", DIFFERS}, {"NOAUTH ", DENIED},
+                 {"WRONGPASS ", DENIED}, {"NOPERM ", DENIED},   {"NOJOB ", NOJOB},     {"LIMIT ", AGAIN},
+                 {"OOM ", AGAIN},        {"BUSY ", AGAIN},      {"LOADING ", AGAIN},   {"ERR max number", AGAIN}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strncmp(r->str, words[i].word, strlen(words[i].word)) == 0)
+            return words[i].v;
+    return NONSENSE;
+}
+
+static void on_join_refused(struct tcp *t, const redisReply *r)
+{
+    switch (verdict_of(r)) {
+    case FENCED: /* of a round that we were not told of, or on a connection that counts no more: NEXT will say */
+        tcp_say(t, ASK_NEXT);
+        break;
+    case AGAIN:
+    case NOJOB:
+        tcp_give_up(t, r->str);
+        break;
+    case DIFFERS:
+        tcp_fail(t, EXIT_MISMATCH, "this node's settings differ from those of job '%s' at %s: %s", t->o.run_id,
+                 t->o.endpoint, r->str + strlen("DIFFERS "));
+        break;
+    case DENIED:
+        tcp_fail(t, EXIT_USAGE_ERROR, "the rendezvous at %s does not admit this node: %s", t->o.endpoint, r->str);
+        break;
+    case NONSENSE:
+        if (strncmp(r->str, "ERR unknown command", 19) == 0) { /* a Redis */
+            tcp_fail(t, EXIT_UNAVAILABLE, "%s answers, but is no rendezvous: %s", t->o.endpoint, r->str);
+            break;
+        }
+        /* fall through */
+    case REFUSED:
+        tcp_fail(t, EXIT_UNAVAILABLE, "the rendezvous at %s refused this node: %s", t->o.endpoint, r->str);
+        break;
+    }
+}
+
+/* NEXT, DONE or FAIL is refused. A node that is joining has nothing to lose: it joins again. */
+static void on_refused(struct tcp *t, const struct tcp_asked *a, const redisReply *r)
+{
+    enum verdict v = verdict_of(r);
+    if (a->what != ASK_NEXT && t->mode == TCP_JOINING)
+        return; /* a claim about a round that is over */
+    if (t->mode == TCP_JOINING && (v == REFUSED || v == NOJOB)) {
+        t->joined = false;
+        tcp_again(t);
+    } else if (t->mode == TCP_JOINING) {
+        tcp_give_up(t, r->str);
+    } else if (v == NOJOB) {
+        lost_memory(t);
+    } else if (v == FENCED || v == REFUSED) {
+        tcp_fence(t, r->str);
+    } else {
+        tcp_give_up(t, r->str);
+    }
+}
+
+static void on_error(struct tcp *t, const struct tcp_asked *a, const redisReply *r)
+{
+    enum verdict v = verdict_of(r);
+    log_debug("rendezvous", "refused: %s", r->str);
+    if (t->mode == TCP_FENCED || t->mode == TCP_OVER)
+        return;
+    if (a->what == ASK_JOIN && t->mode == TCP_JOINING)
+        on_join_refused(t, r);
+    else if (a->what == ASK_LEAVE && (v == REFUSED || v == NOJOB)) /* gone already */
+        tcp_end(t, &(struct rdzv_news){.kind = RDZV_NEWS_END, .exit_code = EXIT_REQUEUE});
+    else if (a->what == ASK_NEXT || a->what == ASK_DONE || a->what == ASK_FAIL)
+        on_refused(t, a, r);
+}
+
+void tcp_on_reply(struct tcp *t, const redisReply *r)
+{
+    if (t->asked_first == t->asked_last) {
+        tcp_give_up(t, "it answers what nobody asked");
+        return;
+    }
+    const struct tcp_asked a = t->asked[t->asked_first++ % TCP_ASKED_MAX];
+    if (a.what == ASK_NEXT)
+        t->next_open = false;
+    if (r->type == REDIS_REPLY_ERROR) {
+        on_error(t, &a, r);
+        return;
+    }
+    lease_acked(&t->lease, a.at);
+    tcp_reached(t);
+    if (t->mode == TCP_RUNNING)
+        tcp_lease_moved(t);
+    if (a.what == ASK_JOIN)
+        on_joined(t, r);
+    else if (a.what == ASK_STATUS)
+        on_status(t, r);
+    else if (a.what == ASK_NEXT && r->type == REDIS_REPLY_STRING)
+        on_news(t, &a, r);
+    else if (a.what == ASK_NEXT && r->type != REDIS_REPLY_NIL)
+        tcp_give_up(t, "the answer makes no sense");
+    /* One NEXT is always open, unless the answer to JOIN is awaited. */
+    if (a.what == ASK_NEXT && t->up)
+        go_on(t);
+}

@@ -1,0 +1,132 @@
+#include "launcher/report/core_path.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct text {
+    char *p;
+    size_t n, cap;
+};
+
+static void add(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct text *t, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = t->n < t->cap ? vsnprintf(t->p + t->n, t->cap - t->n, fmt, ap) : 0;
+    va_end(ap);
+    t->n += n > 0 ? (size_t)n : 0;
+}
+
+static void add_program(struct text *t, const char *path, bool whole)
+{
+    const char *slash = strrchr(path, '/');
+    const size_t start = t->n;
+    if (!whole) {
+        add(t, "%.15s", slash ? slash + 1 : path); /* as the kernel keeps it */
+        return;
+    }
+    add(t, "%s", path);
+    for (size_t i = start; i < t->n && i + 1 < t->cap; i++)
+        if (t->p[i] == '/')
+            t->p[i] = '!';
+}
+
+static void add_item(struct text *t, char c, const struct core_facts *f)
+{
+    switch (c) {
+    case 'p':
+    case 'P':
+    case 'i':
+    case 'I':
+        add(t, "%d", (int)f->pid);
+        break;
+    case 'u':
+        add(t, "%u", (unsigned)getuid());
+        break;
+    case 'g':
+        add(t, "%u", (unsigned)getgid());
+        break;
+    case 's':
+        add(t, "%d", f->signo);
+        break;
+    case 't':
+        add(t, "%lld", f->time);
+        break;
+    case 'h':
+        add(t, "%s", f->host);
+        break;
+    case 'e':
+    case 'f':
+        add_program(t, f->program, false);
+        break;
+    case 'E':
+        add_program(t, f->program, true);
+        break;
+    case '%':
+        add(t, "%%");
+        break;
+    default:
+        add(t, "%%%c", c);
+    }
+}
+
+static bool names_pid(const char *pattern)
+{
+    for (const char *p = strchr(pattern, '%'); p && p[1]; p = strchr(p + 2, '%'))
+        if (p[1] == 'p')
+            return true;
+    return false;
+}
+
+void core_path_expand(const char *pattern, bool uses_pid, const struct core_facts *f, char *out, size_t cap)
+{
+    struct text t = {.p = out, .cap = cap};
+    out[0] = '\0';
+    if (pattern[0] == '|') {
+        pattern++;
+        add(&t, "given to %.*s", (int)strcspn(pattern, " "), pattern);
+        return;
+    }
+    if (!pattern[0] && !uses_pid)
+        return; /* none is written */
+    if (pattern[0] != '/')
+        add(&t, "%s/", f->folder);
+    for (const char *p = pattern; *p; p++) {
+        if (*p != '%')
+            add(&t, "%c", *p);
+        else if (p[1])
+            add_item(&t, *++p, f);
+    }
+    if (uses_pid && !names_pid(pattern))
+        add(&t, ".%d", (int)f->pid);
+}
+
+static bool read_line(const char *path, char *out, size_t cap)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, out, cap - 1);
+    if (fd >= 0)
+        close(fd);
+    if (n < 0)
+        return false;
+    out[n] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+    return true;
+}
+
+void core_path_find(const struct core_facts *f, char *out, size_t cap)
+{
+    char pattern[256], pid[16] = "0";
+    out[0] = '\0';
+    if (!read_line("/proc/sys/kernel/core_pattern", pattern, sizeof pattern))
+        return;
+    read_line("/proc/sys/kernel/core_uses_pid", pid, sizeof pid);
+    core_path_expand(pattern, pid[0] == '1', f, out, cap);
+    const size_t n = strlen(out);
+    if (out[0] == '/' && access(out, F_OK) < 0)
+        snprintf(out + n, cap - n, " (expected there)");
+}

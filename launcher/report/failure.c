@@ -1,0 +1,315 @@
+#include "launcher/report/failure.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/utf8.h"
+#include "common/job/exitcode.h"
+
+/* Workers that a report names after the culprit; the rest is counted. */
+#define OTHERS_MAX 32
+
+bool failure_is(const struct failure_worker *w)
+{
+    return w->hung[0] || (w->ended && !w->told_to_stop && ending_code(w->ending) != 0);
+}
+
+int failure_first(const struct failure_worker *w, int n)
+{
+    int first = -1;
+    for (int i = 0; i < n; i++)
+        if (failure_is(&w[i]) && (first < 0 || w[i].order < w[first].order))
+            first = i;
+    return first;
+}
+
+/* --- one worker
+ * ----------------------------------------------------------------------------------------------------- */
+
+/* Control bytes and what is no UTF-8 become '?'. */
+static bool add_text(cJSON *o, const char *name, const char *text)
+{
+    if (!text)
+        return true;
+    char *copy = strdup(text);
+    if (!copy)
+        return false;
+    lines_clean(copy, strlen(copy));
+    utf8_clean(copy);
+    const bool added = cJSON_AddStringToObject(o, name, copy);
+    free(copy);
+    return added;
+}
+
+/* The last whole lines that fit; of a single longer one its end. */
+static const char *cut_tail(const char *text, size_t n)
+{
+    if (n <= FAILURE_TAIL_BYTES)
+        return text;
+    const char *from = text + n - FAILURE_TAIL_BYTES, *line = strchr(from, '\n');
+    return line && line[1] ? line + 1 : from;
+}
+
+static bool add_lines(cJSON *o, char *text, size_t n)
+{
+    cJSON *lines = cJSON_AddArrayToObject(o, "stderr");
+    char *save = NULL;
+    if (!lines)
+        return false;
+    for (char *line = strtok_r((char *)cut_tail(text, n), "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        if (utf8_clean(line), !cJSON_AddItemToArray(lines, cJSON_CreateString(line)))
+            return false;
+    return true;
+}
+
+static bool add_tail(cJSON *o, const struct lines_tail *tail)
+{
+    struct buf text;
+    buf_init(&text, 0);
+    bool added = lines_tail_render(tail, FAILURE_TAIL_LINES, "", &text) == 0;
+    for (size_t i = 0; i < text.len; i++)
+        if (!text.data[i])
+            text.data[i] = '?';
+    added = added && (text.len == 0 || add_lines(o, text.data, text.len));
+    buf_free(&text);
+    return added;
+}
+
+static bool add_ending(cJSON *o, const struct failure_worker *w)
+{
+    const struct ending ending = w->ending;
+    char text[64];
+    if (w->hung[0])
+        return cJSON_AddNumberToObject(o, "exit_code", EXIT_HUNG) && cJSON_AddStringToObject(o, "ending", w->hung);
+    bool ok = cJSON_AddNumberToObject(o, "exit_code", ending_code(ending)) &&
+              cJSON_AddStringToObject(o, "ending", ending_text(ending, text, sizeof text));
+    if (ending.signaled)
+        ok = ok && cJSON_AddStringToObject(o, "signal", signal_text(ending.value, text, sizeof text));
+    return ok;
+}
+
+cJSON *failure_describe(const struct failure_worker *w, const struct failure_words *words)
+{
+    cJSON *o = cJSON_CreateObject();
+    if (o && cJSON_AddNumberToObject(o, "rank", w->rank) && cJSON_AddNumberToObject(o, "local_rank", w->local_rank) &&
+        cJSON_AddNumberToObject(o, "pid", w->pid) && add_text(o, "host", words->host) &&
+        add_text(o, "node", words->node) && add_ending(o, w) && cJSON_AddNumberToObject(o, "time", words->time) &&
+        add_text(o, "gpu", words->gpu) && add_text(o, "core", words->core) && add_text(o, "message", words->message) &&
+        add_text(o, "message_from", words->message_from) && (!words->tail || add_tail(o, words->tail)))
+        return o;
+    cJSON_Delete(o);
+    return NULL;
+}
+
+/* --- all of them
+ * ---------------------------------------------------------------------------------------------------- */
+
+static const char *text_of(const cJSON *o, const char *name)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, name));
+    return text ? text : "";
+}
+
+static double number_of(const cJSON *o, const char *name)
+{
+    const double v = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(o, name));
+    return isfinite(v) ? v : -1;
+}
+
+static int int_of(const cJSON *o, const char *name)
+{
+    const double v = number_of(o, name);
+    return v > -1 && v < 0x1p31 ? (int)v : -1;
+}
+
+char *failure_tell(const cJSON *own, bool final)
+{
+    cJSON *o = cJSON_CreateObject(), *list = cJSON_Duplicate(own, true);
+    char *text = NULL;
+    if (o && list && cJSON_AddBoolToObject(o, "final", final) && cJSON_AddItemToObject(o, "failures", list)) {
+        list = NULL;
+        text = cJSON_PrintUnformatted(o);
+    }
+    cJSON_Delete(list);
+    cJSON_Delete(o);
+    return text;
+}
+
+bool failure_merge(cJSON *all, const char *text, size_t n, bool *ret_final)
+{
+    cJSON *o = n <= FAILURE_TEXT_MAX ? cJSON_ParseWithLength(text, n) : NULL;
+    cJSON *theirs = cJSON_GetObjectItemCaseSensitive(o, "failures");
+    const bool understood = cJSON_IsArray(theirs);
+    *ret_final = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "final"));
+    while (understood && theirs->child) {
+        cJSON *w = cJSON_DetachItemViaPointer(theirs, theirs->child);
+        if (int_of(w, "rank") < 0 || !cJSON_AddItemToArray(all, w))
+            cJSON_Delete(w);
+    }
+    cJSON_Delete(o);
+    return understood;
+}
+
+static bool before(const cJSON *a, const cJSON *b, int culprit)
+{
+    if (int_of(b, "rank") == culprit)
+        return false;
+    return int_of(a, "rank") == culprit || number_of(a, "time") < number_of(b, "time");
+}
+
+/* A stable insertion sort: the workers of a node stand in the order of their deaths already. */
+void failure_sort(cJSON *all, int culprit)
+{
+    cJSON *sorted = cJSON_CreateArray();
+    while (sorted && all->child) {
+        cJSON *o = cJSON_DetachItemViaPointer(all, all->child);
+        int at = 0;
+        for (const cJSON *s = sorted->child; s && !before(o, s, culprit); s = s->next)
+            at++;
+        cJSON_InsertItemInArray(sorted, at, o);
+    }
+    if (sorted) {
+        all->child = sorted->child;
+        sorted->child = NULL;
+    }
+    cJSON_Delete(sorted);
+}
+
+/* --- as text
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* Whatever another node sent must not steer a terminal, nor pass for lines of ours: further lines are indented. */
+static int add_shown(struct buf *out, const char *text)
+{
+    for (const char *line = text;; line++) {
+        const size_t n = strcspn(line, "\n"), start = out->len;
+        TRY(buf_add(out, line, n));
+        if (n > 0)
+            lines_clean(out->data + start, n);
+        line += n;
+        if (!*line || !line[1])
+            return 0;
+        TRY(buf_addstr(out, "\n            "));
+    }
+}
+
+static int field(struct buf *out, const char *label, const char *text)
+{
+    if (!text[0])
+        return 0;
+    TRY(buf_printf(out, "  %-9s ", label));
+    TRY(add_shown(out, text));
+    return buf_addstr(out, "\n");
+}
+
+static int render_message(const cJSON *o, struct buf *out)
+{
+    const char *text = text_of(o, "message");
+    if (!text[0])
+        return 0;
+    TRY(buf_addstr(out, "  message   "));
+    TRY(add_shown(out, text));
+    TRY(buf_addstr(out, " ("));
+    TRY(add_shown(out, text_of(o, "message_from")));
+    return buf_addstr(out, ")\n");
+}
+
+static int render_culprit(const cJSON *o, struct buf *out)
+{
+    TRY(buf_printf(out, "  culprit   rank %d (local rank %d), pid %d on ", int_of(o, "rank"), int_of(o, "local_rank"),
+                   int_of(o, "pid")));
+    TRY(add_shown(out, text_of(o, "host")));
+    TRY(buf_addstr(out, "\n"));
+    TRY(field(out, "gpu", text_of(o, "gpu")));
+    TRY(field(out, "core", text_of(o, "core")));
+    return render_message(o, out);
+}
+
+static int render_other(const cJSON *o, const cJSON *culprit, struct buf *out)
+{
+    const double ms = culprit ? 1000 * (number_of(o, "time") - number_of(culprit, "time")) : NAN;
+    const bool here = culprit && strcmp(text_of(o, "node"), text_of(culprit, "node")) == 0;
+    TRY(buf_printf(out, "  then      rank %d (pid %d%s", int_of(o, "rank"), int_of(o, "pid"), here ? "" : " on "));
+    if (!here)
+        TRY(add_shown(out, text_of(o, "host")));
+    TRY(buf_addstr(out, ") "));
+    TRY(add_shown(out, text_of(o, "ending")));
+    if (isfinite(ms))
+        TRY(buf_printf(out, ", %.1f ms %s", fabs(ms), ms < 0 ? "earlier by its node's clock" : "later"));
+    return buf_addstr(out, "\n");
+}
+
+static int render_stderr(const cJSON *o, struct buf *out)
+{
+    const cJSON *lines = cJSON_GetObjectItemCaseSensitive(o, "stderr"), *line;
+    if (cJSON_GetArraySize(lines) == 0)
+        return buf_addstr(out, "  stderr    (nothing)\n");
+    TRY(buf_addstr(out, "  stderr    last lines:\n"));
+    cJSON_ArrayForEach(line, lines)
+    {
+        TRY(buf_addstr(out, "    | "));
+        TRY(add_shown(out, cJSON_IsString(line) ? line->valuestring : ""));
+        TRY(buf_addstr(out, "\n"));
+    }
+    return 0;
+}
+
+static int render_head(const struct failure_job *j, const cJSON *culprit, struct buf *out)
+{
+    TRY(buf_printf(out, "crun: %s failed: ", j->program));
+    if (culprit && !(j->cause[0] && strncmp(text_of(culprit, "ending"), "hung ", 5) == 0)) {
+        TRY(buf_printf(out, "rank %d ", int_of(culprit, "rank")));
+        TRY(add_shown(out, text_of(culprit, "ending")));
+    } else { /* of a hang it says whether others stand there as well */
+        TRY(add_shown(out, j->cause));
+    }
+    TRY(buf_printf(out, "\n  job       %s, round %llu, ", j->run_id, (unsigned long long)j->round));
+    if (j->restart_window > 0)
+        return buf_printf(out, "%d restart%s, %d allowed within %g s\n", j->restarts, j->restarts == 1 ? "" : "s",
+                          j->max_restarts, j->restart_window);
+    return buf_printf(out, "%d of %d restarts used\n", j->restarts, j->max_restarts);
+}
+
+/* What the rendezvous blames may have told nothing: its node died. */
+static const cJSON *culprit_of(const struct failure_job *j, const cJSON *all)
+{
+    const cJSON *first = all->child;
+    return first && (!j->cause[0] || int_of(first, "rank") == j->culprit) ? first : NULL;
+}
+
+int failure_render(const struct failure_job *j, const cJSON *all, struct buf *out)
+{
+    const cJSON *culprit = culprit_of(j, all);
+    int others = 0;
+    TRY(render_head(j, culprit, out));
+    if (culprit)
+        TRY(render_culprit(culprit, out));
+    for (const cJSON *o = culprit ? culprit->next : all->child; o; o = o->next)
+        if (others++ < OTHERS_MAX)
+            TRY(render_other(o, culprit, out));
+    if (others > OTHERS_MAX)
+        TRY(buf_printf(out, "  then      %d more\n", others - OTHERS_MAX));
+    if (j->unheard > 0)
+        TRY(buf_printf(out, "  unheard   %d node%s told nothing\n", j->unheard, j->unheard > 1 ? "s" : ""));
+    return culprit ? render_stderr(culprit, out) : 0;
+}
+
+char *failure_json(const struct failure_job *j, const cJSON *all)
+{
+    cJSON *o = cJSON_CreateObject(), *list = cJSON_Duplicate(all, true);
+    char *text = NULL;
+    if (o && list && add_text(o, "run_id", j->run_id) && add_text(o, "program", j->program) &&
+        cJSON_AddNumberToObject(o, "round", (double)j->round) && cJSON_AddNumberToObject(o, "restarts", j->restarts) &&
+        cJSON_AddNumberToObject(o, "max_restarts", j->max_restarts) &&
+        cJSON_AddNumberToObject(o, "exit_code", j->exit_code) && add_text(o, "cause", j->cause) &&
+        cJSON_AddNumberToObject(o, "unheard_nodes", j->unheard) && cJSON_AddItemToObject(o, "failures", list)) {
+        list = NULL;
+        text = cJSON_Print(o);
+    }
+    cJSON_Delete(list);
+    cJSON_Delete(o);
+    return text;
+}

@@ -1,0 +1,482 @@
+#include "launcher/workers/group.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "launcher/base/watch.h"
+#include "launcher/guard/cgroup.h"
+#include "launcher/guard/tree.h"
+#include "launcher/output/logmux.h"
+#include "launcher/place/binding.h"
+#include "launcher/workers/child.h"
+#include "launcher/workers/spawn.h"
+
+#ifndef P_PIDFD
+#define P_PIDFD 3
+#endif
+
+struct group {
+    uv_loop_t *loop;
+    struct group_options o;
+    int null_fd;
+    int in_fd, out_fd; /* of the terminal, -1: not the worker's */
+    int status_fd;     /* our end of the exec status pipe; -1: all execs are known */
+    struct watch *status;
+    int notify_fd; /* eventfd shared by all workers; -1: none, or it has told */
+    struct watch *notify;
+    int deaths_fd; /* epoll of all pidfds, in the order of deaths */
+    struct watch *deaths_watch;
+    uv_timer_t rescan;
+    bool clearing;
+    bool unshared; /* and that is said */
+    int64_t clear_deadline;
+    int64_t sweep_ms; /* no look at /proc before this */
+    unsigned deaths;
+    int n; /* workers started in this round */
+    struct child *children;
+    struct failure_worker *workers;
+};
+
+static void check_gone(struct group *g);
+static void on_deaths(void *arg);
+
+/* --- watching ---------------------------------------------------------------------------------------------------- */
+
+static int watch_child(struct group *g, struct child *c)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
+    return epoll_ctl(g->deaths_fd, EPOLL_CTL_ADD, c->pidfd, &ev) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+/* Taken out by hand: a process between fork and exec has copies of our descriptors, and close(2) alone would not do it
+ * then. */
+static void unwatch_child(struct group *g, struct child *c)
+{
+    epoll_ctl(g->deaths_fd, EPOLL_CTL_DEL, c->pidfd, NULL);
+}
+
+static void drop_pidfd(struct group *g, struct child *c)
+{
+    if (c->pidfd < 0)
+        return;
+    unwatch_child(g, c);
+    close(c->pidfd);
+    c->pidfd = -1;
+}
+
+/* --- starting ---------------------------------------------------------------------------------------------------- */
+
+int group_create(struct group **ret, uv_loop_t *loop, const struct group_options *o, struct err *e)
+{
+    struct group *g = calloc(1, sizeof *g);
+    if (!g)
+        return err_errno(e, ENOMEM, "workers");
+    g->loop = loop;
+    g->o = *o;
+    g->status_fd = g->notify_fd = -1;
+    g->in_fd = o->terminal_group ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
+    g->out_fd = o->terminal_group && o->terminal_out ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
+    g->deaths_fd = epoll_create1(EPOLL_CLOEXEC);
+    uv_timer_init(loop, &g->rescan);
+    g->children = calloc((size_t)o->workers, sizeof *g->children);
+    g->workers = calloc((size_t)o->workers, sizeof *g->workers);
+    g->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    *ret = g;
+    if (!g->children || !g->workers)
+        return err_errno(e, ENOMEM, "%d workers", o->workers);
+    if (g->null_fd < 0)
+        return err_errno(e, errno, "/dev/null");
+    if (g->deaths_fd < 0)
+        return err_errno(e, errno, "epoll");
+    TRY(watch_open(&g->deaths_watch, loop, g->deaths_fd, UV_READABLE, on_deaths, g, e));
+    watch_set(g->deaths_watch, true);
+    return 0;
+}
+
+static void status_close(struct group *g)
+{
+    watch_close(g->status);
+    g->status = NULL;
+    if (g->status_fd >= 0)
+        close(g->status_fd);
+    g->status_fd = -1;
+}
+
+/* Execs that failed, then end-of-file when no process is left between clone and exec. */
+static void on_status(void *arg)
+{
+    struct group *g = arg;
+    struct spawn_failure f;
+    while (g->status_fd >= 0) {
+        ssize_t n = read(g->status_fd, &f, sizeof f);
+        if (n == sizeof f) {
+            g->o.events.unstarted(g->o.arg, f.tag, f.error);
+        } else if (n == 0) {
+            status_close(g);
+            g->o.events.started(g->o.arg);
+        } else {
+            return;
+        }
+    }
+}
+
+static void notify_close(struct group *g)
+{
+    watch_close(g->notify);
+    g->notify = NULL;
+    if (g->notify_fd >= 0)
+        close(g->notify_fd);
+    g->notify_fd = -1;
+}
+
+static void on_notify(void *arg)
+{
+    struct group *g = arg;
+    int64_t first = 0;
+    for (int i = 0; i < g->n; i++) {
+        int64_t t = atomic_load(&g->children[i].page->first_step_ns);
+        if (t > 0 && (first == 0 || t < first))
+            first = t;
+    }
+    const bool told = g->notify_fd < 0;
+    notify_close(g);
+    if (first > 0 && !told)
+        g->o.events.progressed(g->o.arg, first);
+}
+
+/* Hangs and steps are not seen then, reasons of stops and records not told. */
+static void say_unshared(struct group *g)
+{
+    if (!g->unshared)
+        logmux_say(g->o.mux,
+                   "the limit on file sizes (ulimit -f) leaves no page to share with a worker: libcrun's words "
+                   "do not reach crun, nor crun's reasons the workers");
+    g->unshared = true;
+}
+
+static int start_one(struct group *g, int local, int rank, int status_fd, struct err *e)
+{
+    struct child *c = &g->children[local];
+    int out[2], page_fd = -1;
+    char **env = NULL, **argv = NULL;
+    pid_t pid = 0;
+
+    *c = (struct child){.local = local, .pidfd = -1, .guest = g->o.terminal_group > 0};
+    g->workers[local] = (struct failure_worker){.rank = rank, .local_rank = local};
+    TRY(logmux_add(g->o.mux, local, rank, out, e));
+    int rc = child_page_create(c, g->notify_fd, &page_fd, e);
+    if (rc == 1)
+        say_unshared(g);
+    if (rc >= 0)
+        rc = g->o.events.make_env(g->o.arg, local, page_fd, &env, e);
+    if (rc == 0)
+        rc = g->o.events.make_argv(g->o.arg, local, &argv, e);
+    if (rc == 0) {
+        struct spawn_request r = {
+            .path = g->o.path,
+            .argv = argv ? argv : g->o.argv,
+            .envp = env,
+            .stdio = {g->in_fd >= 0 ? g->in_fd : g->null_fd, g->out_fd >= 0 ? g->out_fd : out[0], out[1]},
+            .group = g->o.terminal_group,
+            .keep = {page_fd, g->notify_fd},
+            .n_keep = 2,
+            .status_fd = status_fd,
+            .tag = local,
+            .mask = &g->o.mask,
+            .on_pipe = &g->o.on_pipe,
+            .on_ttou = &g->o.on_ttou,
+            .nofile = &g->o.nofile,
+            .binding = g->o.bindings ? &g->o.bindings[local] : NULL,
+            .cgroup_fd = cgroup_fd(g->o.cgroup),
+            .cgroup_must = g->o.cgroup_must};
+        rc = spawn(&r, &pid, &c->pidfd, e);
+    }
+    free(env);
+    free(argv);
+    close(out[0]);
+    close(out[1]);
+    if (page_fd >= 0)
+        close(page_fd);
+    if (rc < 0) {
+        child_page_drop(c);
+        return rc;
+    }
+    g->workers[local].pid = pid;
+    g->n = local + 1;
+    rc = watch_child(g, c);
+    return rc < 0 ? err_errno(e, -rc, "cannot watch process %d", (int)pid) : 0;
+}
+
+int group_start(struct group *g, int rank_base, struct err *e)
+{
+    int status[2];
+    for (int i = 0; i < g->n; i++)
+        child_page_drop(&g->children[i]);
+    g->n = 0;
+    g->deaths = 0;
+    g->clearing = false;
+    if (pipe2(status, O_CLOEXEC) < 0)
+        return err_errno(e, errno, "pipe");
+    g->status_fd = status[0];
+    int rc = fcntl(status[0], F_SETFL, O_NONBLOCK) < 0 ? err_errno(e, errno, "pipe") : 0;
+    g->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (rc == 0 && g->notify_fd < 0)
+        rc = err_errno(e, errno, "eventfd");
+    for (int i = 0; rc == 0 && i < g->o.workers; i++)
+        rc = start_one(g, i, rank_base + i, status[1], e);
+    close(status[1]);
+    if (rc == 0)
+        rc = watch_open(&g->status, g->loop, g->status_fd, UV_READABLE, on_status, g, e);
+    if (rc == 0)
+        rc = watch_open(&g->notify, g->loop, g->notify_fd, UV_READABLE, on_notify, g, e);
+    if (rc < 0)
+        return rc;
+    watch_set(g->status, true);
+    watch_set(g->notify, true);
+    return 0;
+}
+
+/* --- deaths ------------------------------------------------------------------------------------------------------ */
+
+/* waitid(2) tells of those that our own ptrace stopped whatever it was asked for; they are for the thread that saves
+ * their stacks. */
+static bool has_ended(const siginfo_t *info)
+{
+    return info->si_code == CLD_EXITED || info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED;
+}
+
+/* Orphans of our workers became our children: reap them. A worker met here is left to its own watch, which comes here
+ * again. */
+static void reap_orphans(struct group *g)
+{
+    for (;;) {
+        siginfo_t info = {0};
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0 || !has_ended(&info))
+            return;
+        for (int i = 0; i < g->n; i++)
+            if (g->workers[i].pid == info.si_pid && !g->workers[i].ended) {
+                watch_child(g, &g->children[i]);
+                return;
+            }
+        waitid(P_PID, (id_t)info.si_pid, &info, WEXITED | WNOHANG);
+    }
+}
+
+static void on_death(struct group *g, struct child *c)
+{
+    struct failure_worker *w = &g->workers[c->local];
+    int64_t woken = clock_ns();
+    siginfo_t info = {0};
+
+    on_status(g); /* an exec that failed is known before its process ends, and says more than its exit code */
+    if (waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) == 0 && info.si_pid == 0) {
+        unwatch_child(g, c); /* dead, but its debugger comes first; SIGCHLD will tell when it is our turn */
+        return;
+    }
+    w->ended = true;
+    if (!w->hung[0]) {
+        w->order = ++g->deaths;
+        w->ended_ns = woken;
+    }
+    w->ending = ending_of(&info);
+    drop_pidfd(g, c);
+    g->o.events.ended(g->o.arg, c->local, woken);
+    reap_orphans(g);
+    check_gone(g);
+}
+
+/* One at a time: handling a death may end the round, and what the kernel told us of others would then be about the
+ * dead. */
+static void on_deaths(void *arg)
+{
+    struct group *g = arg;
+    struct epoll_event ev;
+    while (epoll_wait(g->deaths_fd, &ev, 1, 0) == 1)
+        on_death(g, ev.data.ptr);
+}
+
+void group_on_sigchld(struct group *g)
+{
+    reap_orphans(g);
+    check_gone(g);
+}
+
+/* --- stopping ---------------------------------------------------------------------------------------------------- */
+
+/* It died before we sent it anything: news of it is on its way, and it is a failure of its own. */
+static bool already_dead(const struct child *c)
+{
+    siginfo_t info = {0};
+    return waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 &&
+           has_ended(&info);
+}
+
+void group_stop(struct group *g, int reason)
+{
+    for (int i = 0; i < g->n; i++) {
+        if (g->workers[i].ended || already_dead(&g->children[i]))
+            continue;
+        g->workers[i].told_to_stop = true;
+        child_stop(&g->children[i], g->workers[i].pid, reason);
+    }
+}
+
+void group_hung(struct group *g, int local, const char *hung)
+{
+    struct failure_worker *w = &g->workers[local];
+    if (local >= g->n || w->ended)
+        return;
+    snprintf(w->hung, sizeof w->hung, "%s", hung);
+    w->order = ++g->deaths;
+    w->ended_ns = clock_ns();
+}
+
+void group_forward(struct group *g, int signo)
+{
+    for (int i = 0; i < g->n; i++)
+        if (!g->workers[i].ended)
+            tree_tell(g->workers[i].pid, !g->children[i].guest, signo);
+}
+
+static void on_rescan(uv_timer_t *t)
+{
+    check_gone((struct group *)((char *)t - offsetof(struct group, rescan)));
+}
+
+static void finish_round(struct group *g, const char *left)
+{
+    g->clearing = false;
+    uv_timer_stop(&g->rescan);
+    on_status(g); /* workers may be gone before the loop came to these */
+    on_notify(g);
+    status_close(g);
+    notify_close(g);
+    logmux_end_round(g->o.mux);
+    if (left)
+        g->o.events.unkillable(g->o.arg, left);
+    else
+        g->o.events.gone(g->o.arg);
+}
+
+/* Somebody is left: killed as often as it takes, because a process may be born while we read /proc. */
+static void check_gone(struct group *g)
+{
+    if (!g->clearing)
+        return;
+    if (tree_empty()) {
+        finish_round(g, NULL);
+        return;
+    }
+    if (clock_ms() < g->clear_deadline) {
+        if (clock_ms() >= g->sweep_ms)
+            tree_kill();
+        uv_timer_start(&g->rescan, on_rescan, TREE_RESCAN_MS, 0);
+        return;
+    }
+    char text[512];
+    tree_describe(text, sizeof text);
+    for (int i = 0; i < g->n; i++)
+        drop_pidfd(g, &g->children[i]);
+    finish_round(g, text);
+}
+
+void group_clear(struct group *g)
+{
+    for (int i = 0; i < g->n; i++) {
+        if (g->workers[i].ended || already_dead(&g->children[i]))
+            continue;
+        g->workers[i].told_to_stop = true;
+        child_kill(&g->children[i]);
+    }
+    g->clearing = true;
+    g->clear_deadline = clock_ms() + g->o.kill_ms;
+    g->sweep_ms = g->clear_deadline - g->o.kill_ms;
+    if (!tree_empty() && cgroup_kill(g->o.cgroup))
+        g->sweep_ms += TREE_RESCAN_MS; /* only who left the cgroup is left then */
+    check_gone(g);
+}
+
+/* --- for the report ---------------------------------------------------------------------------------------------- */
+
+const struct failure_worker *group_workers(const struct group *g)
+{
+    return g->workers;
+}
+
+bool group_attached(const struct group *g)
+{
+    for (int i = 0; i < g->n; i++)
+        if (atomic_load(&g->children[i].page->attached))
+            return true;
+    return false;
+}
+
+bool group_progress(const struct group *g, struct group_progress *ret)
+{
+    *ret = (struct group_progress){.step = 0};
+    bool any = false;
+    for (int i = 0; i < g->n; i++) {
+        struct crun_page *p = g->children[i].page;
+        if (!p || atomic_load(&p->first_step_ns) == 0)
+            continue;
+        const uint64_t step = atomic_load(&p->step);
+        if (!any || step > ret->step)
+            ret->step = step;
+        any = true;
+        if (!ret->has_metrics && (ret->has_metrics = atomic_load(&p->has_metrics))) {
+            ret->images_per_s = crun_page_real(&p->images_per_s);
+            ret->loss = crun_page_real(&p->loss);
+        }
+    }
+    return any;
+}
+
+struct crun_page *group_page(const struct group *g, int local)
+{
+    return local < g->n ? g->children[local].page : NULL;
+}
+
+const char *group_error_text(const struct group *g, int local)
+{
+    struct crun_page *p = g->children[local].page;
+    if (!p || atomic_load(&p->error_code) == 0)
+        return NULL;
+    p->error_text[sizeof p->error_text - 1] = '\0';
+    return p->error_text;
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    struct group *g = (struct group *)((char *)h - offsetof(struct group, rescan));
+    free(g->children);
+    free(g->workers);
+    free(g);
+}
+
+void group_destroy(struct group *g)
+{
+    if (!g)
+        return;
+    status_close(g);
+    notify_close(g);
+    watch_close(g->deaths_watch);
+    if (g->deaths_fd >= 0)
+        close(g->deaths_fd);
+    for (int i = 0; i < g->n; i++)
+        child_page_drop(&g->children[i]);
+    for (int i = 0; i < 3; i++) {
+        const int fd = i == 0 ? g->null_fd : i == 1 ? g->in_fd : g->out_fd;
+        if (fd >= 0)
+            close(fd);
+    }
+    uv_close((uv_handle_t *)&g->rescan, on_closed);
+}

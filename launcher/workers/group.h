@@ -1,0 +1,94 @@
+/* The workers of one round on this node: started together, watched, stopped, cleared away.
+ *
+ *   - group_start: pipes, shared pages, clone3 for each; one close-on-exec pipe tells when all execs are through, or
+ *     which failed;
+ *   - every worker is watched through its pidfd, all in one epoll, from the moment it exists: the kernel queues them in
+ *     the order of deaths, so the first report is the first death;
+ *   - group_stop: reason into the pages, then SIGTERM to the process groups (and SIGCONT: a stopped process cannot
+ *     obey);
+ *   - group_clear: SIGKILL to the whole tree below this process, daemons included, until nobody is left. */
+#ifndef CRUN_LAUNCHER_GROUP_H
+#define CRUN_LAUNCHER_GROUP_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <uv.h>
+
+#include "launcher/report/failure.h"
+
+struct binding;
+struct cgroup;
+struct crun_page;
+struct err;
+struct group;
+struct logmux;
+
+struct group_events {
+    void (*started)(void *arg);                         /* every exec is through */
+    void (*unstarted)(void *arg, int local, int error); /* errno of an exec that failed */
+    void (*ended)(void *arg, int local,
+                  int64_t woken_ns); /* group_workers()[local] says how; woken_ns: when we were told */
+    void (*progressed)(void *arg,
+                       int64_t first_step_ns);      /* the first worker finished its first step; at most once a round */
+    void (*gone)(void *arg);                        /* nobody is left, all output is read */
+    void (*unkillable)(void *arg, const char *who); /* instead of it: these are left, kill_ms after SIGKILL */
+    /* Environment of a worker; freed with free() by the group. */
+    int (*make_env)(void *arg, int local, int page_fd, char ***ret, struct err *e);
+    /* Arguments of a worker that differ from group_options.argv, freed likewise; NULL in *ret: they do not. */
+    int (*make_argv)(void *arg, int local, char ***ret, struct err *e);
+};
+
+struct group_options {
+    int workers;
+    /* of the job that has the terminal: the one worker joins it and reads from it; 0: workers read nothing */
+    pid_t terminal_group;
+    bool terminal_out; /* and writes to it, past the multiplexer */
+    /* after SIGKILL; longer means that the kernel cannot end the process (a device, a file system hangs) */
+    int64_t kill_ms;
+    const char *path;
+    char *const *argv;
+    sigset_t mask;                     /* of the workers */
+    struct sigaction on_pipe, on_ttou; /* dispositions of the workers */
+    struct rlimit nofile;              /* and their limit of open files */
+    const struct binding *bindings;    /* one for each worker; NULL: none is bound */
+    struct cgroup *cgroup;             /* NULL: none; the caller begins its rounds */
+    bool cgroup_must;                  /* no worker may start outside it */
+    struct logmux *mux;
+    struct group_events events;
+    void *arg;
+};
+
+int group_create(struct group **ret, uv_loop_t *loop, const struct group_options *o, struct err *e);
+
+/* Start all workers; ranks are rank_base + local. The round before must be gone. On failure what was started lives:
+ * group_clear(). */
+int group_start(struct group *g, int rank_base, struct err *e);
+
+void group_stop(struct group *g, int reason);   /* enum crun_stop_reason */
+void group_forward(struct group *g, int signo); /* to those that are ready for it; the others would die of it */
+/* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct
+ * failure_worker. */
+void group_hung(struct group *g, int local, const char *hung);
+void group_clear(struct group *g);      /* then events.gone, once */
+void group_on_sigchld(struct group *g); /* reaps orphans that became ours */
+
+const struct failure_worker *group_workers(const struct group *g);
+bool group_attached(const struct group *g); /* some worker of this round knows libcrun */
+
+/* How far the workers are: the latest step of any, and what the first one says of itself. False: none has made a
+ * step. */
+struct group_progress {
+    uint64_t step;
+    bool has_metrics;
+    double images_per_s, loss;
+};
+bool group_progress(const struct group *g, struct group_progress *ret);
+
+struct crun_page *group_page(const struct group *g, int local); /* until the next round; NULL: it was never started */
+const char *group_error_text(const struct group *g, int local); /* left in its shared page; NULL if none */
+
+void group_destroy(struct group *g); /* nobody may be left */
+
+#endif

@@ -1,0 +1,83 @@
+#include "launcher/workers/spawn_env.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/job/env_contract.h"
+
+#define VARIABLES_MAX 64 /* of the contract and extra together */
+
+/* New variables as text, one after the other; offsets because the buffer moves while it grows. */
+struct additions {
+    struct buf text;
+    size_t at[VARIABLES_MAX], n;
+};
+
+static int put(void *ctx, const char *name, const char *value)
+{
+    struct additions *a = ctx;
+    if (a->n == VARIABLES_MAX)
+        return -E2BIG;
+    size_t start = a->text.len;
+    TRY(buf_printf(&a->text, "%s=%s", name, value));
+    TRY(buf_add(&a->text, "", 1));
+    a->at[a->n++] = start;
+    return 0;
+}
+
+static bool same_name(const char *a, const char *b)
+{
+    size_t n = strcspn(a, "=");
+    return n == strcspn(b, "=") && memcmp(a, b, n) == 0;
+}
+
+static bool replaced(const struct additions *a, const char *variable)
+{
+    for (size_t i = 0; i < a->n; i++)
+        if (same_name(a->text.data + a->at[i], variable))
+            return true;
+    return false;
+}
+
+static int collect(struct additions *a, const struct env_contract *c, const char *const *extra)
+{
+    TRY(env_contract_write(c, put, a));
+    for (; *extra; extra++) {
+        if (a->n == VARIABLES_MAX)
+            return -E2BIG;
+        size_t start = a->text.len;
+        TRY(buf_add(&a->text, *extra, strlen(*extra) + 1));
+        a->at[a->n++] = start;
+    }
+    return 0;
+}
+
+int spawn_env_build(char **base, const struct env_contract *c, const char *const *extra, char ***ret, struct err *e)
+{
+    struct additions a = {.n = 0};
+    size_t inherited = 0, n = 0;
+    buf_init(&a.text, 1u << 20);
+    int rc = collect(&a, c, extra);
+    while (base[inherited])
+        inherited++;
+    char **env = rc == 0 ? malloc((inherited + a.n + 1) * sizeof *env + a.text.len) : NULL;
+    if (!env) {
+        buf_free(&a.text);
+        return err_errno(e, rc < 0 ? -rc : ENOMEM, "environment of a worker");
+    }
+    for (size_t i = 0; i < inherited; i++)
+        if (!replaced(&a, base[i]))
+            env[n++] = base[i];
+    char *text = (char *)(env + inherited + a.n + 1);
+    memcpy(text, a.text.data, a.text.len);
+    for (size_t i = 0; i < a.n; i++)
+        env[n++] = text + a.at[i];
+    env[n] = NULL;
+    buf_free(&a.text);
+    *ret = env;
+    return 0;
+}

@@ -1,0 +1,498 @@
+/* RDZV.*: connections as parties of jobs. docs/protocol.md says what each verb takes and answers.
+ *
+ * A NEXT blocks its connection; the answer is news, nil at its timeout, or nil because the client's next request is
+ * here. */
+#include "common/base/err.h"
+#include "common/rdzv/wire/rdzv_wire.h"
+#include "rendezvousd/commands/commands.h"
+#include "rendezvousd/jobs/jobs.h"
+#include "rendezvousd/net/server_impl.h"
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define TIMEOUT_MAX_MS 3600000
+
+/* What a server with jobs has beside: connections that are woken outside of any request go on by this handle. */
+struct rdzv_door {
+    struct server *s;
+    uv_idle_t idle;
+};
+
+/* What a connection that has asked for a rendezvous has beside. */
+struct rdzv_conn {
+    struct conn *c;
+    struct jobs_party *party;
+    char principal[256], peer[RDZV_ADDR_MAX + 1], local[RDZV_ADDR_MAX + 1];
+};
+
+/* ---- the server's side
+ * ---------------------------------------------------------------------------------------------- */
+
+static void on_idle(uv_idle_t *h)
+{
+    struct rdzv_door *d = h->data;
+    uv_idle_stop(h);
+    conn_drain_ready(d->s);
+}
+
+static void on_door_closed(uv_handle_t *h)
+{
+    struct rdzv_door *d = h->data;
+    struct server *s = d->s;
+    free(d);
+    server_handle_closed(s);
+}
+
+int server_set_jobs(struct server *s, struct jobs *j, struct err *e)
+{
+    s->jobs = j;
+    if (s->door)
+        return 0;
+    s->door = calloc(1, sizeof *s->door);
+    if (!s->door)
+        return err_set(e, -ENOMEM, "no memory for a rendezvous");
+    s->door->s = s;
+    uv_idle_init(s->loop, &s->door->idle);
+    s->door->idle.data = s->door;
+    s->open_handles++;
+    return 0;
+}
+
+void server_close_door(struct server *s)
+{
+    if (s->door)
+        uv_close((uv_handle_t *)&s->door->idle, on_door_closed);
+    s->door = NULL;
+}
+
+/* ---- replies ---------------------------------------------------------------------------------------------------- */
+
+static void say_error(struct conn *c, int rc, const struct err *e)
+{
+    static const struct {
+        int rc;
+        const char *word;
+    } words[] = {{ERR_FENCED, "FENCED"}, {ERR_REFUSED, "REFUSED"}, {ERR_MISMATCH, "DIFFERS"}, {-ENOENT, "NOJOB"},
+                 {-EACCES, "NOPERM"},    {-EDQUOT, "LIMIT"},       {-ENOMEM, "OOM"}};
+    const char *word = "ERR";
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (words[i].rc == rc)
+            word = words[i].word;
+    reply_error(&c->reply, "%s %s", word, e->text);
+}
+
+static void say_done(struct conn *c, int rc, const struct err *e)
+{
+    if (rc < 0)
+        say_error(c, rc, e);
+    else
+        reply_status(&c->reply, "OK");
+}
+
+/* A record that was built; the buffer goes. */
+static void say_record(struct conn *c, int rc, struct buf *b)
+{
+    if (rc < 0)
+        reply_error(&c->reply, "OOM no memory for the answer");
+    else
+        reply_bulk(&c->reply, b->len ? b->data : "", b->len);
+    buf_free(b);
+}
+
+static void say_news(struct conn *c, const struct rdzv_news *news, const char *member_addrs)
+{
+    struct buf b = {0};
+    if (!news) {
+        reply_error(&c->reply, "FENCED a newer connection stands for this node");
+        return;
+    }
+    int rc = rdzv_news_encode(news, &b);
+    if (rc == 0 && member_addrs)
+        rc = rdzv_field_text(&b, "member_addrs", member_addrs);
+    say_record(c, rc, &b);
+}
+
+/* ---- the party -------------------------------------------------------------------------------------------------- */
+
+static const struct blocked_ops next_ops;
+
+static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs)
+{
+    struct conn *c = ((struct rdzv_conn *)arg)->c;
+    say_news(c, news, member_addrs);
+    if (c->blocked != &next_ops)
+        return; /* told at once: NEXT has not blocked yet */
+    conn_wake(c);
+    if (c->s->door)
+        uv_idle_start(&c->s->door->idle, on_idle);
+}
+
+/* 10.0.0.7, also where it came as ::ffff:10.0.0.7. */
+static void address_text(const struct sockaddr_storage *sa, char *out, size_t cap)
+{
+    const struct sockaddr_in6 *v6 = (const void *)sa;
+    out[0] = 0;
+    if (sa->ss_family == AF_INET)
+        uv_ip4_name((const void *)sa, out, cap);
+    else if (sa->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+        uv_inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], out, cap);
+    else if (sa->ss_family == AF_INET6)
+        uv_ip6_name(v6, out, cap);
+}
+
+static struct jobs_party *party_of(struct conn *c, struct err *e)
+{
+    struct sockaddr_storage sa;
+    int n = sizeof sa;
+    if (c->rdzv)
+        return c->rdzv->party;
+    struct rdzv_conn *r = calloc(1, sizeof *r);
+    if (!r) {
+        err_set(e, -ENOMEM, "no memory for a member");
+        return NULL;
+    }
+    r->c = c;
+    if (c->principal)
+        strncpy(r->principal, c->principal, sizeof r->principal - 1);
+    if (uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&sa, &n) == 0)
+        address_text(&sa, r->peer, sizeof r->peer);
+    n = sizeof sa;
+    if (uv_tcp_getsockname(&c->tcp, (struct sockaddr *)&sa, &n) == 0)
+        address_text(&sa, r->local, sizeof r->local);
+    const struct jobs_party_options o = {
+        .principal = r->principal, .addr = r->peer, .local = r->local, .told = on_told, .arg = r};
+    if (jobs_party_open(&r->party, c->s->jobs, &o, e) < 0) {
+        free(r);
+        return NULL;
+    }
+    c->rdzv = r;
+    return r->party;
+}
+
+/* Has the peer closed its end in good order? What a read or a write says is not enough: libuv takes bytes and a reset
+ * that come together for an end of file, and a failed write takes the error of a reset with it. The socket's own state
+ * does not lie: CLOSE_WAIT, or an EPIPE that is left where a reset came after the end. */
+static bool peer_ended(struct conn *c)
+{
+    struct tcp_info info = {0};
+    socklen_t n = sizeof info;
+    int fd, error = 0;
+    char byte;
+    if (c->end == END_RESET || uv_fileno((uv_handle_t *)&c->tcp, &fd) < 0 ||
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) < 0)
+        return false;
+    if (info.tcpi_state == TCP_CLOSE_WAIT)
+        return c->end == END_OF_FILE || recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    n = sizeof error;
+    return c->end == END_OF_FILE && info.tcpi_state == TCP_CLOSE &&
+           getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && error == EPIPE;
+}
+
+void rdzv_conn_gone(struct conn *c)
+{
+    struct rdzv_conn *r = c->rdzv;
+    if (!r)
+        return;
+    bool proved = peer_ended(c);
+    c->rdzv = NULL;
+    jobs_party_close(r->party, proved ? JOBS_GONE : JOBS_SILENT);
+    free(r);
+}
+
+/* ---- arguments -------------------------------------------------------------------------------------------------- */
+
+/* Run id and, unless NULL, node id; false: the error is said. */
+static bool copy_names(struct conn *c, const struct request *rq, char *run, char *node)
+{
+    const struct request_arg *r = &rq->argv[1], *n = node ? &rq->argv[2] : NULL;
+    if (r->n > JOBS_RUN_MAX || memchr(r->p, 0, r->n)) {
+        reply_error(&c->reply, "ERR run id of %zu bytes: expected at most %d, none of them 0", r->n, JOBS_RUN_MAX);
+        return false;
+    }
+    if (n && (n->n == 0 || n->n > RDZV_ID_MAX || memchr(n->p, 0, n->n))) {
+        reply_error(&c->reply, "ERR node id of %zu bytes: expected 1 to %d, none of them 0", n->n, RDZV_ID_MAX);
+        return false;
+    }
+    memcpy(run, r->p, r->n);
+    run[r->n] = 0;
+    if (n) {
+        memcpy(node, n->p, n->n);
+        node[n->n] = 0;
+    }
+    return true;
+}
+
+/* Members of a round may use the keys of its bootstrap store, not the rendezvous that shares its port. */
+static bool admit(struct conn *c)
+{
+    if (!c->s->jobs)
+        reply_error(&c->reply, "ERR this server hosts no rendezvous");
+    else if (c->trust != TRUST_FULL)
+        reply_error(&c->reply, "NOPERM the rendezvous of this server takes those that have authenticated");
+    else
+        return true;
+    return false;
+}
+
+static bool read_names(struct conn *c, const struct request *rq, char *run, char *node)
+{
+    return admit(c) && copy_names(c, rq, run, node);
+}
+
+static bool read_number(struct conn *c, const struct request_arg *a, const char *what, int64_t max, int64_t *ret)
+{
+    if (request_i64(a->p, a->n, ret) && *ret >= 0 && *ret <= max)
+        return true;
+    reply_error(&c->reply, "ERR %s '%.*s': expected a number from 0 to %lld", what, a->n < 64 ? (int)a->n : 64, a->p,
+                (long long)max);
+    return false;
+}
+
+/* The arguments from `first` on, joined by single spaces. */
+static int join_fields(const struct request *rq, size_t first, struct buf *out)
+{
+    for (size_t i = first; i < rq->argc; i++) {
+        if (i > first)
+            TRY(buf_addstr(out, " "));
+        TRY(buf_add(out, rq->argv[i].p, rq->argv[i].n));
+    }
+    return 0;
+}
+
+static int decode_event(const char *fields, size_t n, enum rdzv_event_kind kind, const char *node,
+                        struct rdzv_event *ret, struct err *e)
+{
+    struct buf b = {0};
+    char word[16];
+    int rc = rdzv_field_find(fields, n, "kind", word, sizeof word);
+    if (rc == 0)
+        rc = rdzv_field_text(&b, "kind", rdzv_event_name(kind));
+    else if (rc == 1 && strcmp(word, rdzv_event_name(kind)) != 0)
+        rc = -EINVAL;
+    if (rc < 0)
+        err_set(e, -EINVAL, "kind=: expected %s, or none at all", rdzv_event_name(kind));
+    if (rc >= 0 && n) {
+        rc = b.len ? buf_addstr(&b, " ") : 0;
+        rc = rc < 0 ? rc : buf_add(&b, fields, n);
+    }
+    if (rc >= 0)
+        rc = rdzv_event_decode(b.data, b.len, ret, e);
+    buf_free(&b);
+    strcpy(ret->node, node);
+    return rc;
+}
+
+/* ---- verbs ------------------------------------------------------------------------------------------------------ */
+
+static int join(struct conn *c, const char *run, const char *node, const struct buf *fields, struct jobs_joined *ret,
+                struct err *e)
+{
+    struct rdzv_event ev;
+    struct rdzv_config settings;
+    struct jobs_party *p = party_of(c, e);
+    if (!p)
+        return -ENOMEM;
+    rdzv_config_defaults(&settings); /* agents send everything, people what matters to them */
+    TRY(rdzv_config_decode(fields->data, fields->len, &settings, e));
+    TRY(decode_event(fields->data, fields->len, RDZV_JOIN, node, &ev, e));
+    return jobs_join(p, run, &ev, &settings, ret, e);
+}
+
+static int joined_record(const struct jobs_joined *j, struct buf *out)
+{
+    TRY(rdzv_field_text(out, "instance", j->instance));
+    TRY(rdzv_field_int(out, "epoch", (long long)j->epoch));
+    TRY(rdzv_field_int(out, "seq", (long long)j->seq));
+    TRY(rdzv_field_int(out, "v", RDZV_PROTOCOL));
+    TRY(rdzv_field_int(out, "first_round", (long long)j->first_round));
+    return j->beside ? rdzv_field_text(out, "serves", j->beside) : 0;
+}
+
+void command_rdzv_join(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    struct jobs_joined joined;
+    struct buf fields = {0}, answer = {0};
+    struct err e = {0};
+    if (!read_names(c, rq, run, node))
+        return;
+    int rc = join_fields(rq, 3, &fields);
+    if (rc == 0)
+        rc = join(c, run, node, &fields, &joined, &e);
+    buf_free(&fields);
+    if (rc < 0)
+        say_error(c, rc, &e);
+    else
+        say_record(c, joined_record(&joined, &answer), &answer);
+}
+
+static void next_ended(struct conn *c, void *arg)
+{
+    (void)arg;
+    jobs_next_cancel(c->rdzv->party);
+    reply_nil(&c->reply);
+}
+
+static void next_forgotten(struct conn *c, void *arg)
+{
+    (void)arg;
+    jobs_next_cancel(c->rdzv->party);
+}
+
+static const struct blocked_ops next_ops = {.timeout = next_ended, .forget = next_forgotten, .interrupt = next_ended};
+
+void command_rdzv_next(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    int64_t seq, timeout_ms;
+    struct err e = {0};
+    struct jobs_party *p;
+    if (!read_names(c, rq, run, node) || !read_number(c, &rq->argv[3], "sequence number", INT64_MAX, &seq) ||
+        !read_number(c, &rq->argv[4], "timeout", TIMEOUT_MAX_MS, &timeout_ms))
+        return;
+    if (!(p = party_of(c, &e))) {
+        say_error(c, -ENOMEM, &e);
+        return;
+    }
+    size_t before = c->reply.out.len;
+    int rc = jobs_next(p, run, node, (uint64_t)seq, &e);
+    if (rc < 0)
+        say_error(c, rc, &e);
+    else if (c->reply.out.len == before && !c->reply.failed)
+        conn_block(c, &next_ops, NULL, timeout_ms);
+}
+
+static void claim(struct conn *c, const struct request *rq, enum rdzv_event_kind kind)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    struct rdzv_event ev;
+    struct buf fields = {0};
+    struct err e = {0};
+    int64_t round = 0;
+    if (!read_names(c, rq, run, node) ||
+        (kind != RDZV_LEAVE && !read_number(c, &rq->argv[3], "round", INT64_MAX, &round)))
+        return;
+    struct jobs_party *p = party_of(c, &e);
+    int rc = p ? 0 : -ENOMEM;
+    if (rc == 0 && kind != RDZV_DONE)
+        rc = join_fields(rq, kind == RDZV_FAIL ? 4 : 3, &fields);
+    if (rc == 0)
+        rc = decode_event(fields.data, fields.len, kind, node, &ev, &e);
+    ev.round = (uint64_t)round;
+    if (rc == 0)
+        rc = jobs_claim(p, run, &ev, &e);
+    buf_free(&fields);
+    say_done(c, rc, &e);
+}
+
+void command_rdzv_fail(struct conn *c, const struct request *rq)
+{
+    claim(c, rq, RDZV_FAIL);
+}
+
+void command_rdzv_done(struct conn *c, const struct request *rq)
+{
+    claim(c, rq, RDZV_DONE);
+}
+
+void command_rdzv_leave(struct conn *c, const struct request *rq)
+{
+    claim(c, rq, RDZV_LEAVE);
+}
+
+void command_rdzv_drain(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1];
+    struct err e = {0};
+    if (read_names(c, rq, run, NULL))
+        say_done(c, jobs_drain(c->s->jobs, c->principal ? c->principal : "", run, &e), &e);
+}
+
+void command_rdzv_report(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    struct buf fields = {0};
+    struct err e = {0};
+    if (!read_names(c, rq, run, node))
+        return;
+    struct jobs_party *p = party_of(c, &e);
+    int rc = p ? join_fields(rq, 3, &fields) : -ENOMEM;
+    if (rc == 0)
+        rc = jobs_report(p, run, node, fields.data, fields.len, &e);
+    buf_free(&fields);
+    say_done(c, rc, &e);
+}
+
+void command_rdzv_status(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1];
+    const char *principal = c->principal ? c->principal : "";
+    struct buf out = {0};
+    struct err e = {0};
+    int64_t first = 0;
+    int rc;
+    if (rq->argc > 4 || (rq->argc == 3 && !request_arg_is(&rq->argv[2], "brief")) ||
+        (rq->argc == 4 && !request_arg_is(&rq->argv[2], "from"))) {
+        reply_error(&c->reply, "ERR expected RDZV.STATUS [run [BRIEF | FROM node]]");
+        return;
+    }
+    if (!admit(c) || (rq->argc > 1 && !copy_names(c, rq, run, NULL)) ||
+        (rq->argc == 4 && !read_number(c, &rq->argv[3], "first node", INT32_MAX, &first)))
+        return;
+    if (rq->argc == 3)
+        rc = jobs_status_brief(c->s->jobs, principal, run, &out, &e);
+    else
+        rc = jobs_status_from(c->s->jobs, principal, rq->argc > 1 ? run : NULL, (size_t)first, &out, &e);
+    if (rc < 0) {
+        buf_free(&out);
+        say_error(c, rc, &e);
+    } else {
+        say_record(c, 0, &out);
+    }
+}
+
+static void say_round(struct conn *c, int rc, const char *run, const char *node, int64_t round, const char *ok)
+{
+    if (rc == ERR_FENCED)
+        reply_error(&c->reply, "FENCED this is not the bootstrap store of round %lld of run '%s'", (long long)round,
+                    run);
+    else if (rc < 0)
+        reply_error(&c->reply, "REFUSED node '%s' is no member of round %lld", node, (long long)round);
+    else
+        reply_status(&c->reply, ok);
+}
+
+/* Run id and node id as they are; the bootstrap store knows which it expects. */
+void command_rdzv_alive(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    int64_t round;
+    if (!c->s->o.alive) {
+        reply_error(&c->reply, "ERR this server is no bootstrap store");
+        return;
+    }
+    if (!copy_names(c, rq, run, node) || !read_number(c, &rq->argv[3], "round", INT64_MAX, &round))
+        return;
+    int rc = c->s->o.alive(c->s->o.alive_arg, run, node, (uint64_t)round);
+    say_round(c, rc, run, node, round, rc > 0 ? "MAJORITY" : "ALIVE");
+}
+
+/* A node of the round tells group rank 0 which of its workers failed. */
+void command_rdzv_failure(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    int64_t round;
+    if (!c->s->o.failure) {
+        reply_error(&c->reply, "ERR this server is no bootstrap store");
+        return;
+    }
+    if (!copy_names(c, rq, run, node) || !read_number(c, &rq->argv[3], "round", INT64_MAX, &round))
+        return;
+    const struct request_arg *text = &rq->argv[4];
+    int rc = c->s->o.failure(c->s->o.failure_arg, run, node, (uint64_t)round, text->p, text->n);
+    say_round(c, rc, run, node, round, "OK");
+}

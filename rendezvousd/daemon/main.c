@@ -1,0 +1,344 @@
+/* rendezvousd: the server of server.h as a program.
+ *
+ * - start: options, gate (tokens, TLS), server, jobs, HTTP; then whoever waits is told (stdout, port file, descriptor,
+ *   systemd);
+ * - SIGHUP: token and TLS files are read again; connections of principals that are gone are closed. What cannot be read
+ *   is told, and the old stays;
+ * - SIGTERM, SIGINT: no longer ready, no new connections; replies that are on their way are written; exit 0. */
+#include "common/args/args.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/http/http_auth.h"
+#include "common/job/exitcode.h"
+#include "rendezvousd/daemon/config.h"
+#include "rendezvousd/daemon/http.h"
+#include "rendezvousd/daemon/sd_notify.h"
+#include "rendezvousd/jobs/jobs.h"
+#include "rendezvousd/jobs/persist.h"
+#include "rendezvousd/net/front.h"
+#include "rendezvousd/net/gate.h"
+#include "rendezvousd/net/server.h"
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define MODULE "main"
+#define SPARE_FILES 48 /* descriptors for everything but clients: listeners, loop, log, state, a few look-ups */
+#define HTTP_FILES 160
+
+struct daemon {
+    struct config config;
+    uv_loop_t loop;
+    uv_signal_t signals[3];
+    size_t n_signals;
+    struct gate *gate;
+    struct server *server;
+    struct persist *persist; /* NULL: jobs live in memory only */
+    struct jobs *jobs;
+    struct http *http;
+    int port, http_port;
+};
+
+/* Whoever sees the file sees all of it: written aside, then renamed. */
+static int write_port_file(const char *path, int port, struct err *e)
+{
+    char aside[4096], text[16];
+    if (snprintf(aside, sizeof aside, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof aside)
+        return err_set(e, -ENAMETOOLONG, "port file '%.200s...': the name is too long", path);
+    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return err_errno(e, errno, "port file '%s' cannot be written", path);
+    int n = snprintf(text, sizeof text, "%d\n", port);
+    int rc = write(fd, text, (size_t)n) == n ? 0 : -errno;
+    close(fd);
+    if (rc == 0 && rename(aside, path) < 0)
+        rc = -errno;
+    if (rc < 0) {
+        unlink(aside);
+        return err_errno(e, -rc, "port file '%s' cannot be written", path);
+    }
+    return 0;
+}
+
+/* ---- end
+ * --------------------------------------------------------------------------------------------------------------- */
+
+static void on_server_closed(void *arg)
+{
+    struct daemon *d = arg;
+    http_close(d->http);
+    d->http = NULL;
+    jobs_destroy(d->jobs);
+    d->jobs = NULL;
+    persist_close(d->persist);
+    d->persist = NULL;
+    gate_destroy(d->gate);
+    d->gate = NULL;
+}
+
+static void shut_down(struct daemon *d, int signum)
+{
+    log_info(MODULE, "signal %d: closing", signum);
+    sd_notify_say("STOPPING=1", NULL);
+    for (size_t i = 0; i < d->n_signals; i++)
+        uv_close((uv_handle_t *)&d->signals[i], NULL);
+    if (d->http)
+        http_not_ready(d->http);
+    server_close(d->server, on_server_closed, d);
+}
+
+/* ---- reload
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static void reload(struct daemon *d)
+{
+    struct err e;
+    sd_notify_say("RELOADING=1", NULL);
+    if (gate_reload(d->gate, &e) < 0)
+        log_error(MODULE, "SIGHUP: %s; what was read before stays", e.text);
+    else
+        log_warn(MODULE, "SIGHUP: tokens and certificates were read again, %zu connections closed",
+                 gate_dismiss_removed(d->gate, d->server));
+    if (d->http && http_reload(d->http, &e) < 0)
+        log_error(MODULE, "SIGHUP: %s; what was read before stays", e.text);
+    sd_notify_say("READY=1", NULL);
+}
+
+static void on_signal(uv_signal_t *sig, int signum)
+{
+    if (signum == SIGHUP)
+        reload(sig->data);
+    else
+        shut_down(sig->data, signum);
+}
+
+/* A signal that was ignored at the start (SIGHUP under nohup) stays ignored. */
+static int watch_signals(struct daemon *d, struct err *e)
+{
+    static const int signums[] = {SIGTERM, SIGINT, SIGHUP};
+    static_assert(sizeof signums / sizeof *signums == sizeof d->signals / sizeof *d->signals, "a handle for each");
+    for (size_t i = 0; i < sizeof signums / sizeof *signums; i++) {
+        struct sigaction old;
+        if (sigaction(signums[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN)
+            continue;
+        uv_signal_t *s = &d->signals[d->n_signals++];
+        uv_signal_init(&d->loop, s);
+        s->data = d;
+        int rc = uv_signal_start(s, on_signal, signums[i]);
+        if (rc < 0)
+            return err_errno(e, -rc, "signal %d cannot be watched", signums[i]);
+    }
+    return 0;
+}
+
+/* ---- start
+ * ------------------------------------------------------------------------------------------------------------- */
+
+/* As many clients as there may be open files; the limit is raised as far as we may. */
+static size_t affordable_clients(const struct config *c)
+{
+    struct rlimit l;
+    size_t want = (size_t)c->max_clients, spare = SPARE_FILES + (c->http_port >= 0 ? HTTP_FILES : 0);
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0)
+        return want;
+    if (l.rlim_cur < want + spare && l.rlim_cur < l.rlim_max) {
+        l.rlim_cur = l.rlim_max == RLIM_INFINITY || l.rlim_max > want + spare ? want + spare : l.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &l) < 0)
+            getrlimit(RLIMIT_NOFILE, &l);
+    }
+    if (l.rlim_cur >= want + spare)
+        return want;
+    size_t can = l.rlim_cur > spare + 1 ? (size_t)l.rlim_cur - spare : 1;
+    log_warn(MODULE, "only %llu files may be open (ulimit -n): %zu clients instead of %zu",
+             (unsigned long long)l.rlim_cur, can, want);
+    return can;
+}
+
+/* Connections beyond the kernel's queue come in by the retransmissions of their SYNs: one, three, seven seconds
+ * later. */
+static void look_at_backlog(const struct config *c)
+{
+    char text[32] = "";
+    int fd = open("/proc/sys/net/core/somaxconn", O_RDONLY | O_CLOEXEC);
+    long n = fd >= 0 && read(fd, text, sizeof text - 1) > 0 ? strtol(text, NULL, 10) : 0;
+    if (fd >= 0)
+        close(fd);
+    if (n > 0 && n < SERVER_BACKLOG && n < c->max_clients)
+        log_warn(MODULE,
+                 "the kernel lets %ld connections wait (net.core.somaxconn): more agents at once come in seconds "
+                 "later; %d is better",
+                 n, SERVER_BACKLOG);
+}
+
+static int open_gate(struct daemon *d, struct err *e)
+{
+    const struct config *c = &d->config;
+    return gate_create(&d->gate,
+                       &(struct gate_options){.token_file = c->token_file,
+                                              .insecure = c->insecure,
+                                              .own_spaces = true,
+                                              .plain_auth = c->plain_auth,
+                                              .max_unauthenticated = (size_t)c->max_unauthenticated,
+                                              .max_per_address = (size_t)c->max_per_address,
+                                              .auth_timeout_ms = (int64_t)(c->auth_timeout_s * 1000),
+                                              .tls_cert = c->tls_cert,
+                                              .tls_key = c->tls_key,
+                                              .tls_client_ca = c->tls_client_ca,
+                                              .tls_only = c->tls_only},
+                       e);
+}
+
+static int open_server(struct daemon *d, struct err *e)
+{
+    const struct config *c = &d->config;
+    struct server_options o = {.max_clients = affordable_clients(c),
+                               .max_request_bytes = (size_t)c->max_request,
+                               .max_output_bytes = (size_t)c->max_output,
+                               .max_memory_bytes = (size_t)c->max_memory,
+                               .binary = &front_tcpstore,
+                               .max_job_bytes = (size_t)c->max_job_memory,
+                               .request_timeout_ms = (int64_t)(c->request_timeout_s * 1000),
+                               .gate = d->gate};
+    return server_create(&d->server, &d->loop, &o, e);
+}
+
+static void on_forgotten(void *arg, const char *run)
+{
+    struct daemon *d = arg;
+    server_forget_run(d->server, run);
+}
+
+static int open_jobs(struct daemon *d, struct err *e)
+{
+    const struct config *c = &d->config;
+    struct jobs_options o = {.loop = &d->loop,
+                             .epoch = 1,
+                             .max_jobs = (size_t)c->max_jobs,
+                             .max_jobs_per_principal = (size_t)c->max_jobs_per_principal,
+                             .max_nodes = (size_t)c->max_nodes,
+                             .max_job_bytes = (size_t)c->max_job_memory};
+    if (c->state_dir)
+        TRY(persist_open(&d->persist, &d->loop, c->state_dir, &o.epoch, e));
+    o.persist = d->persist;
+    TRY(jobs_create(&d->jobs, &o, e));
+    jobs_on_forgotten(d->jobs, on_forgotten, d);
+    TRY(jobs_load(d->jobs, e));
+    return server_set_jobs(d->server, d->jobs, e);
+}
+
+static int listen_all(struct daemon *d, struct err *e)
+{
+    char one[256];
+    const char *list = d->config.bind;
+    d->port = (int)d->config.port; /* the first address decides where the kernel picks */
+    while (config_next_address(&list, one, sizeof one) > 0)
+        TRY(server_listen(d->server, one, d->port, &d->port, e));
+    look_at_backlog(&d->config);
+    return 0;
+}
+
+static int open_http(struct daemon *d, struct err *e)
+{
+    const struct config *c = &d->config;
+    if (c->http_port < 0)
+        return 0;
+    struct http_options o = {.bind = c->http_bind,
+                             .port = (int)c->http_port,
+                             .token_file = c->http_token_file,
+                             .any_host = c->http_insecure,
+                             .server = d->server,
+                             .gate = d->gate,
+                             .jobs = d->jobs};
+    return http_open(&d->http, &d->loop, &o, &d->http_port, e);
+}
+
+static int exit_code_of(int rc)
+{
+    return rc == -EINVAL || rc == ERR_USAGE || rc == -ENOENT || rc == -EBADF ? EXIT_USAGE_ERROR
+           : rc == ERR_CORRUPT                                               ? EXIT_DATA
+           : rc == -ENOMEM || rc == -EIO                                     ? EXIT_INTERNAL
+                                                                             : EXIT_UNAVAILABLE;
+}
+
+/* On failure *ret_exit is the exit code that fits. */
+static int start(struct daemon *d, int *ret_exit, struct err *e)
+{
+    int rc = open_gate(d, e);
+    if (rc == 0)
+        rc = open_server(d, e);
+    if (rc == 0)
+        rc = open_jobs(d, e);
+    if (rc == 0)
+        rc = listen_all(d, e);
+    if (rc == 0)
+        rc = open_http(d, e);
+    if (rc == 0)
+        rc = watch_signals(d, e);
+    *ret_exit = exit_code_of(rc);
+    if (rc < 0)
+        return rc;
+    *ret_exit = EXIT_CANT_CREATE;
+    return d->config.port_file ? write_port_file(d->config.port_file, d->port, e) : 0;
+}
+
+static int complain(const struct err *e, int code)
+{
+    fprintf(stderr, "rendezvousd: %s\n", e->text);
+    return code;
+}
+
+static void tell_ready(const struct daemon *d)
+{
+    struct err e;
+    char url[96];
+    printf("rendezvousd ready on %s:%d\n", d->config.bind, d->port);
+    if (d->http)
+        printf("rendezvousd http on %s\n", http_auth_url(d->config.http_bind, d->http_port, url, sizeof url));
+    fflush(stdout);
+    if (d->config.ready_fd >= 0 && ready_fd_say((int)d->config.ready_fd, &e) < 0)
+        log_warn(MODULE, "%s", e.text);
+    if (sd_notify_say("READY=1", &e) < 0)
+        log_warn(MODULE, "%s", e.text);
+}
+
+static int serve(struct daemon *d)
+{
+    struct err e;
+    int code, rc = config_check(&d->config, &e);
+    if (rc < 0)
+        return complain(&e, EXIT_USAGE_ERROR);
+    signal(SIGPIPE, SIG_IGN);
+    rc = uv_loop_init(&d->loop);
+    if (rc < 0) {
+        err_errno(&e, -rc, "no event loop");
+        return complain(&e, EXIT_INTERNAL);
+    }
+    rc = start(d, &code, &e);
+    if (rc < 0)
+        return complain(&e, code); /* the process ends: nothing is served yet */
+    tell_ready(d);
+    uv_run(&d->loop, UV_RUN_DEFAULT);
+    if (d->config.port_file)
+        unlink(d->config.port_file);
+    uv_loop_close(&d->loop);
+    return EXIT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    static struct daemon d;
+    struct arg_result r;
+    struct err e;
+    if (args_parse(&config_program, argc, argv, &d.config, &r, &e) < 0)
+        return complain(&e, EXIT_USAGE_ERROR);
+    if (args_answer(&config_program, "rendezvousd " CRUN_VERSION, &d.config, &r, stdout))
+        return EXIT_OK;
+    log_init((enum log_level)d.config.log_level, "");
+    return serve(&d);
+}

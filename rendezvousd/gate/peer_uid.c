@@ -1,0 +1,118 @@
+/* See peer_uid.h. The peer's socket is looked up by its own four-tuple: ours, turned round. A v4 connection accepted by
+ * a v6 listener (::ffff:a.b.c.d) is a v4 socket on the peer's side. */
+#include "rendezvousd/gate/peer_uid.h"
+#include "common/base/err.h"
+#include <errno.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct end {
+    int family;
+    uint8_t addr[16];
+    in_port_t port; /* network order */
+};
+
+static int read_end(const struct sockaddr_storage *sa, struct end *ret)
+{
+    memset(ret, 0, sizeof *ret);
+    if (sa->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const void *)sa;
+        ret->family = AF_INET;
+        memcpy(ret->addr, &in->sin_addr, 4);
+        ret->port = in->sin_port;
+        return 0;
+    }
+    if (sa->ss_family != AF_INET6)
+        return -EAFNOSUPPORT;
+    const struct sockaddr_in6 *in6 = (const void *)sa;
+    bool mapped = IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr);
+    ret->family = mapped ? AF_INET : AF_INET6;
+    memcpy(ret->addr, in6->sin6_addr.s6_addr + (mapped ? 12 : 0), mapped ? 4 : 16);
+    ret->port = in6->sin6_port;
+    return 0;
+}
+
+/* Both ends on this host: a loopback address, or one address talking to itself. */
+static bool is_local(const struct end *peer, const struct end *own)
+{
+    static const uint8_t v6_loopback[16] = {[15] = 1};
+    if (peer->family == AF_INET && peer->addr[0] == 127)
+        return true;
+    if (peer->family == AF_INET6 && memcmp(peer->addr, v6_loopback, 16) == 0)
+        return true;
+    return memcmp(peer->addr, own->addr, sizeof own->addr) == 0;
+}
+
+static int ask(int nl, const struct end *peer, const struct end *own, uid_t *ret)
+{
+    struct {
+        struct nlmsghdr h;
+        struct inet_diag_req_v2 r;
+    } q = {
+        .h = {.nlmsg_len = sizeof q, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST},
+        .r = {.sdiag_family = (uint8_t)peer->family, .sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u},
+    };
+    q.r.id.idiag_sport = peer->port;
+    q.r.id.idiag_dport = own->port;
+    memcpy(q.r.id.idiag_src, peer->addr, 16);
+    memcpy(q.r.id.idiag_dst, own->addr, 16);
+    q.r.id.idiag_cookie[0] = q.r.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+    if (send(nl, &q, sizeof q, 0) < 0)
+        return -errno;
+
+    union {
+        struct nlmsghdr h;
+        char bytes[4096];
+    } a;
+    ssize_t n = recv(nl, &a, sizeof a, 0);
+    if (n < 0)
+        return -errno;
+    if (!NLMSG_OK(&a.h, (size_t)n))
+        return -EPROTO;
+    if (a.h.nlmsg_type == NLMSG_ERROR) {
+        const struct nlmsgerr *err = NLMSG_DATA(&a.h);
+        return err->error < 0 ? err->error : -EPROTO;
+    }
+    if (a.h.nlmsg_type != SOCK_DIAG_BY_FAMILY || a.h.nlmsg_len < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
+        return -EPROTO;
+    const struct inet_diag_msg *m = NLMSG_DATA(&a.h);
+    /* A socket nobody holds any more has no inode and reads as uid 0: it must not pass for root's. */
+    if (m->idiag_inode == 0)
+        return -ENOENT;
+    *ret = m->idiag_uid;
+    return 0;
+}
+
+int peer_uid(int fd, uid_t *ret, struct err *e)
+{
+    struct sockaddr_storage sa;
+    struct end peer, own;
+    socklen_t n = sizeof sa;
+    if (getpeername(fd, (struct sockaddr *)&sa, &n) < 0)
+        return err_errno(e, errno, "the peer of a connection is unknown");
+    TRY(read_end(&sa, &peer));
+    n = sizeof sa;
+    if (getsockname(fd, (struct sockaddr *)&sa, &n) < 0)
+        return err_errno(e, errno, "the own end of a connection is unknown");
+    TRY(read_end(&sa, &own));
+    if (!is_local(&peer, &own))
+        return err_set(e, -EREMOTE, "the peer is on another host");
+
+    int nl = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    if (nl < 0)
+        return err_errno(e, errno, "the user of a connection cannot be asked for");
+    struct timeval deadline = {.tv_sec = 1};
+    setsockopt(nl, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+    int rc = ask(nl, &peer, &own, ret);
+    close(nl);
+    if (rc == -ENOENT) /* what a closed socket leaves in the kernel has no user any more */
+        return err_set(e, rc, "the peer closed its connection before it could be asked whose it is");
+    return rc < 0 ? err_errno(e, -rc, "the kernel does not tell whose a connection is") : 0;
+}

@@ -1,0 +1,108 @@
+/* See tokens.h. */
+#include "rendezvousd/gate/tokens.h"
+#include "common/auth/auth.h"
+#include "common/base/err.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct name {
+    struct name *next;
+    char text[AUTH_PRINCIPAL_MAX + 1];
+};
+
+struct tokens {
+    struct auth_tokens all;
+    const char *path; /* NULL: the user's own, or none */
+    bool own, drawn;
+    struct name *names; /* as many as there ever were principals with a connection */
+};
+
+static int load(const struct tokens *t, struct auth_tokens *ret, bool *ret_drawn, struct err *e)
+{
+    enum auth_origin origin = AUTH_FROM_FILE;
+    *ret_drawn = false;
+    if (t->path)
+        return auth_tokens_read(ret, t->path, e);
+    if (!t->own)
+        return 0;
+    TRY(auth_tokens_own(ret, NULL, &origin, e));
+    *ret_drawn = origin == AUTH_FROM_DRAWN;
+    return 0;
+}
+
+int tokens_open(struct tokens **ret, const char *path, bool own, struct err *e)
+{
+    struct tokens *t = calloc(1, sizeof *t);
+    if (!t)
+        return err_set(e, -ENOMEM, "no memory for tokens");
+    t->path = path;
+    t->own = own;
+    int rc = load(t, &t->all, &t->drawn, e);
+    if (rc < 0)
+        free(t);
+    else
+        *ret = t;
+    return rc;
+}
+
+void tokens_close(struct tokens *t)
+{
+    if (!t)
+        return;
+    while (t->names) {
+        struct name *n = t->names;
+        t->names = n->next;
+        free(n);
+    }
+    auth_tokens_free(&t->all);
+    free(t);
+}
+
+int tokens_reload(struct tokens *t, struct err *e)
+{
+    struct auth_tokens fresh = {0};
+    bool drawn;
+    if (t->path && strncmp(t->path, "fd:", 3) == 0)
+        return err_set(e, ERR_USAGE, "token file '%s': a descriptor can be read only once", t->path);
+    if (t->drawn)
+        return 0; /* there is nothing to read again */
+    TRY(load(t, &fresh, &drawn, e));
+    auth_tokens_free(&t->all);
+    t->all = fresh;
+    return 0;
+}
+
+size_t tokens_count(const struct tokens *t)
+{
+    return t->all.n;
+}
+
+bool tokens_were_drawn(const struct tokens *t)
+{
+    return t->drawn;
+}
+
+const struct auth_token *tokens_at(const struct tokens *t, size_t i)
+{
+    return &t->all.v[i];
+}
+
+const struct auth_token *tokens_find(const struct tokens *t, const char *principal, size_t n)
+{
+    return auth_tokens_find(&t->all, principal, n);
+}
+
+const char *tokens_name(struct tokens *t, const char *principal)
+{
+    for (struct name *n = t->names; n; n = n->next)
+        if (strcmp(n->text, principal) == 0)
+            return n->text;
+    struct name *n = calloc(1, sizeof *n);
+    if (!n)
+        return NULL;
+    strncpy(n->text, principal, AUTH_PRINCIPAL_MAX);
+    n->next = t->names;
+    t->names = n;
+    return n->text;
+}

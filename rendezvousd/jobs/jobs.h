@@ -1,0 +1,154 @@
+/* Jobs by run id: each one rendezvous machine (common/rdzv/machine/rdzv.h), its members, and what they must still be told.
+ *
+ * The life of a job:
+ *   - the first JOIN of a run id makes it: an instance (a random id), the settings of that JOIN, the principal it
+ *     belongs to;
+ *   - members are parties: a connection (command_rdzv.c) or a crun in this process (launcher/rendezvous/rdzv_client_local.c). A
+ *     party stands for one node of one job from its JOIN, or its NEXT, on; what the machine tells that node is kept
+ *     until a NEXT with its seq acknowledges it;
+ *   - it is over when the machine is; for JOBS_LINGER_MS more its members still get their END, then it is forgotten. A
+ *     JOIN of another node makes a new instance under the same run id at once.
+ * What goes wrong, and what is done:
+ *   - a party ends with proof (JOBS_GONE: every process of the node has closed its socket): GONE. Without proof, or
+ *     with no request for silence_ms: SILENT;
+ *   - a node comes back on a new party: RESUME; the party before it is void: all it asks is refused;
+ *   - nobody is left before the first round: the job is forgotten;
+ *   - with a state directory (persist.h) nothing is told before the decision behind it is on disk; heartbeats never
+ *     wait.
+ *
+ * No file, no socket; time comes from jobs_options.now. One thread. Callbacks are called from inside any call below:
+ * they may call any jobs_ function, news of theirs then come later. */
+#ifndef CRUN_RENDEZVOUSD_JOBS_H
+#define CRUN_RENDEZVOUSD_JOBS_H
+
+#include "common/rdzv/machine/rdzv.h"
+#include <uv.h>
+
+struct buf;
+struct err;
+struct jobs;
+struct jobs_party;
+struct persist;
+
+#define JOBS_RUN_MAX 255    /* bytes of a run id */
+#define JOBS_REPORT_MAX 255 /* bytes of a report */
+#define JOBS_LINGER_MS 60000
+#define JOBS_EVENTS 64   /* kept for status pages, per job */
+#define JOBS_RESTARTS 16 /* likewise */
+#define JOBS_INSTANCE_LEN 16
+
+struct jobs_options {
+    int64_t (*now)(void); /* monotonic, ms; NULL: clock_ms */
+    uv_loop_t *loop;      /* NULL: the caller calls jobs_tick() no later than jobs_deadline() */
+    uint64_t epoch;       /* of this daemon: 1, or counted by its state directory */
+    bool embedded;   /* in a crun that hosts its own job: "", "none" and "default" are run ids like others, and whoever
+                                 may speak to it at all may join: principals are not compared */
+    size_t max_jobs; /* 0: 1000 */
+    size_t max_jobs_per_principal; /* 0: 100 */
+    size_t max_nodes;              /* of one job; 0: 20000 */
+    size_t max_job_bytes;          /* of one job in memory; 0: 256 MiB */
+    int max_joins;                 /* of one party within 10 s, a member's first after each round not counted; 0: 100 */
+    struct persist *persist;       /* borrowed; NULL: jobs live in memory only */
+};
+
+int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);
+/* Take over what the state directory holds: every member is silent, resumes by JOIN or NEXT, and is given up after the
+ * time any silent node has. Before the first party. ERR_CORRUPT and others name the file: nothing must be served
+ * then. */
+int jobs_load(struct jobs *j, struct err *e);
+/* Parties must be closed before, jobs need not be over. NULL allowed. With a loop, memory goes when the loop has
+ * turned. */
+void jobs_destroy(struct jobs *j);
+
+int64_t jobs_deadline(const struct jobs *j); /* INT64_MAX: none */
+void jobs_tick(struct jobs *j);
+
+/* --- parties
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* How a party ended. */
+enum jobs_end {
+    JOBS_GONE,   /* all processes of the node are dead, or left in good order */
+    JOBS_SILENT, /* nothing is proved */
+};
+
+struct jobs_party_options {
+    const char *principal; /* borrowed for the party's life */
+    const char *addr;      /* peer's address, taken where JOIN brings none; NULL: in this process */
+    const char *local;     /* address of our end of its connection */
+    /* The answer to jobs_next(): news, and on group rank 0 before the workers of a ROUND start, all addresses of all
+     * members (comma separated, else NULL). news NULL: another party stands for the node now. Borrowed for the call. */
+    void (*told)(void *arg, const struct rdzv_news *news, const char *member_addrs);
+    void *arg;
+};
+
+int jobs_party_open(struct jobs_party **ret, struct jobs *j, const struct jobs_party_options *o, struct err *e);
+void jobs_party_close(struct jobs_party *p, enum jobs_end how); /* NULL allowed; no callback after it */
+
+struct jobs_joined {
+    char instance[JOBS_INSTANCE_LEN + 1];
+    uint64_t epoch, seq;  /* seq: news up to this one were told, or void; NEXT asks for newer ones */
+    uint64_t first_round; /* all rounds of this instance are at least that */
+    const char *beside; /* in a hosting crun: the oldest other job there is, else NULL. Borrowed as from jobs_owner() */
+};
+
+/* Errors of all verbs, e->code as returned:
+ *   ERR_FENCED    of an older round, or the party is void;
+ *   ERR_REFUSED   by the machine, or the party stands for another node;
+ *   ERR_MISMATCH  JOIN: settings differ from the job's, both are named;
+ *   -ENOENT       no such job;
+ *   -EACCES       the job belongs to another principal;
+ *   -EDQUOT       a limit;
+ *   -EINVAL, -ENOMEM. */
+
+/* ev: a JOIN event with addr "" where the party's own is meant. */
+int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *ev, const struct rdzv_config *settings,
+              struct jobs_joined *ret, struct err *e);
+/* Acknowledge news up to `seq` and ask for the next: told() gets it, perhaps before this returns. One question at a
+ * time: a second one takes the place of the first. */
+int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, struct err *e);
+void jobs_next_cancel(struct jobs_party *p);
+/* FAIL, DONE, LEAVE of ev->node, also from a party that stands for nobody. */
+int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *ev, struct err *e);
+/* Stop the job in good order. principal NULL: asked by this process. */
+int jobs_drain(struct jobs *j, const char *principal, const char *run, struct err *e);
+/* fields: a record (rdzv_wire.h); those known (step, images_per_s, loss) are kept. */
+int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e);
+
+/* --- what others may know
+ * ---------------------------------------------------------------------------------------------- */
+
+/* The principal a run id belongs to, NULL: there is no such job. Borrowed until the next call that changes jobs. */
+const char *jobs_owner(const struct jobs *j, const char *run);
+/* JSON of docs/protocol.md, section "Status". principal NULL: of everybody; run NULL: of all jobs ({"jobs":[...]}). One
+ * text holds at most 2,000 nodes, and as many events and restarts: of a run the nodes that come after the first
+ * `first`. -ENOENT, -EACCES, -ENOMEM. */
+int jobs_status_from(const struct jobs *j, const char *principal, const char *run, size_t first, struct buf *out,
+                     struct err *e);
+/* While nodes gather. missing: node ranks 0..min-1 that are not there, separated by commas, where nodes are numbered;
+ * else "". */
+struct jobs_progress {
+    enum rdzv_state state;
+    int joined, min_nodes, max_nodes, restarts;
+    uint64_t round;
+    char missing[128];
+};
+int jobs_progress(const struct jobs *j, const char *principal, const char *run, struct jobs_progress *ret,
+                  struct err *e);
+/* The same as one record: state, joined, min_nodes, max_nodes, round, restarts, missing. */
+int jobs_status_brief(const struct jobs *j, const char *principal, const char *run, struct buf *out, struct err *e);
+
+struct jobs_stats {
+    size_t jobs, nodes, running; /* jobs not over, their nodes, of the jobs those in a round */
+    uint64_t joins, rounds, restarts, fences, finished;
+    size_t damaged; /* logs found damaged at the start */
+};
+void jobs_stats(const struct jobs *j, struct jobs_stats *ret);
+
+/* Every job is over, and every party that is still there has been told so: a crun that hosts jobs may end. */
+bool jobs_all_told(const struct jobs *j);
+
+/* Told when the last of a run id is forgotten: what else is kept under it may go. */
+void jobs_on_forgotten(struct jobs *j, void (*forgotten)(void *arg, const char *run), void *arg);
+
+#endif

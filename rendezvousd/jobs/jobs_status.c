@@ -1,0 +1,263 @@
+/* Jobs as JSON and as one record. The format is docs/protocol.md's, section "Status". */
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/base/json_write.h"
+#include "common/rdzv/wire/rdzv_wire.h"
+#include "rendezvousd/jobs/jobs_impl.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+/* What one answer may hold: written within a few milliseconds, for nothing else is served meanwhile. */
+#define NODES_MAX 2000
+#define LINES_MAX 2000 /* events and restarts */
+
+struct status {
+    struct json_write w;
+    size_t nodes, lines; /* room for so many more */
+    size_t skip;         /* nodes that come before the first one asked for */
+};
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------ */
+
+struct node_list {
+    const struct job *job;
+    struct status *s;
+    long long ranks; /* of the round, also of nodes that are not listed */
+};
+
+static void add_report(struct json_write *w, const char *report)
+{
+    static const char *const fields[] = {"step", "images_per_s", "loss"};
+    char text[32];
+    json_begin(w, "report", '{');
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (rdzv_field_find(report, strlen(report), fields[i], text, sizeof text) == 1)
+            json_number(w, fields[i], strtod(text, NULL));
+    json_end(w, '}');
+}
+
+static const char *condition(const struct rdzv_member *m)
+{
+    return m->silent ? "silent" : m->done ? "done" : m->leaving ? "leaving" : m->ready ? "ready" : "running";
+}
+
+static void add_host(struct json_write *w, const struct job *job, const struct member *host)
+{
+    bool here = host->party && !host->party->o.addr;
+    json_bool(w, "connected", host->party != NULL);
+    json_int(w, "heard_ms_ago", here ? 0 : job->jobs->o.now() - host->heard_ms);
+    if (host->report)
+        add_report(w, host->report);
+}
+
+static int add_node(void *arg, const struct rdzv_member *m)
+{
+    struct node_list *l = arg;
+    struct json_write *w = &l->s->w;
+    const struct member *host;
+    l->ranks += m->member ? m->slots : 0;
+    if (l->s->skip > 0) {
+        l->s->skip--;
+        return 0;
+    }
+    if (l->s->nodes == 0)
+        return 0;
+    l->s->nodes--;
+    json_begin(w, NULL, '{');
+    json_text(w, "id", m->node);
+    json_text(w, "addr", m->addr);
+    json_int(w, "slots", m->slots);
+    json_text(w, "role", m->role);
+    json_int(w, "node_rank", m->node_rank);
+    json_bool(w, "member", m->member);
+    json_int(w, "group_rank", m->group_rank);
+    json_int(w, "rank_base", m->rank_base);
+    json_text(w, "state", condition(m));
+    if ((host = member_find_(l->job, m->node)))
+        add_host(w, l->job, host);
+    json_end(w, '}');
+    return w->rc;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------------------------- */
+
+/* The first of `count` that is in a ring of `size`, and for which there is room. */
+static uint64_t first_line(struct status *s, uint64_t count, uint64_t size)
+{
+    uint64_t n = count < size ? count : size;
+    n = n < s->lines ? n : s->lines;
+    s->lines -= n;
+    return count - n;
+}
+
+static void add_restarts(struct status *s, const struct job *job)
+{
+    struct json_write *w = &s->w;
+    json_begin(w, "restarts", '[');
+    for (uint64_t i = first_line(s, job->restart_count, JOBS_RESTARTS); i < job->restart_count; i++) {
+        const struct job_restart *r = &job->restarts[i % JOBS_RESTARTS];
+        json_begin(w, NULL, '{');
+        json_int(w, "at_ms", r->at_ms);
+        json_int(w, "round", (long long)r->round);
+        json_int(w, "exit_code", r->cause.exit_code);
+        json_int(w, "rank", r->cause.rank);
+        json_text(w, "cause", r->cause.text);
+        json_end(w, '}');
+    }
+    json_end(w, ']');
+}
+
+static void add_events(struct status *s, const struct job *job)
+{
+    struct json_write *w = &s->w;
+    json_begin(w, "events", '[');
+    for (uint64_t i = first_line(s, job->event_count, JOBS_EVENTS); i < job->event_count; i++) {
+        const struct happening *h = &job->events[i % JOBS_EVENTS];
+        json_begin(w, NULL, '{');
+        json_int(w, "at_ms", h->at_ms);
+        json_int(w, "round", (long long)h->round);
+        json_text(w, "text", h->text);
+        json_end(w, '}');
+    }
+    json_end(w, ']');
+}
+
+static void add_job(struct status *s, const struct job *job)
+{
+    struct json_write *w = &s->w;
+    const int64_t now = job->jobs->o.now();
+    struct node_list l = {job, s, 0};
+    json_begin(w, NULL, '{');
+    json_text(w, "run", job->run);
+    json_text(w, "instance", job->instance);
+    json_text(w, "principal", job->principal);
+    json_text(w, "state", rdzv_state_name(rdzv_state(job->machine)));
+    json_int(w, "round", (long long)rdzv_round(job->machine));
+    json_int(w, "now_ms", now);
+    json_int(w, "age_ms", now - job->started_ms);
+    json_int(w, "min_nodes", job->config.min_nodes);
+    json_int(w, "max_nodes", job->config.max_nodes);
+    json_int(w, "restart_count", rdzv_restarts(job->machine));
+    json_int(w, "max_restarts", job->config.max_restarts);
+    json_int(w, "node_count", rdzv_nodes(job->machine));
+    json_begin(w, "nodes", '[');
+    if (w->rc == 0)
+        rdzv_members(job->machine, add_node, &l);
+    json_end(w, ']');
+    json_int(w, "world_size", l.ranks);
+    add_restarts(s, job);
+    add_events(s, job);
+    json_end(w, '}');
+}
+
+static void add_all(struct status *s, const struct jobs *j, const char *principal)
+{
+    struct json_write *w = &s->w;
+    const struct job *job;
+    json_begin(w, NULL, '{');
+    json_begin(w, "jobs", '[');
+    DL_FOREACH (j->all, job)
+        if (job_check_owner_(job, principal, NULL) == 0)
+            add_job(s, job);
+    json_end(w, ']');
+    json_int(w, "now_ms", j->o.now());
+    json_int(w, "epoch", (long long)j->o.epoch);
+    json_end(w, '}');
+}
+
+static int find(const struct jobs *j, const char *principal, const char *run, struct job **ret, struct err *e)
+{
+    struct job *job = job_find_(j, run);
+    if (!job)
+        return err_set(e, -ENOENT, "run '%s' is unknown here: nobody has joined it, or it was forgotten", run);
+    TRY(job_check_owner_(job, principal, e));
+    *ret = job;
+    return 0;
+}
+
+int jobs_status_from(const struct jobs *j, const char *principal, const char *run, size_t first, struct buf *out,
+                     struct err *e)
+{
+    struct status s = {.w = {.out = out}, .nodes = NODES_MAX, .lines = LINES_MAX, .skip = first};
+    struct job *job = NULL;
+    if (run)
+        TRY(find(j, principal, run, &job, e));
+    if (job)
+        add_job(&s, job);
+    else
+        add_all(&s, j, principal);
+    return s.w.rc < 0 ? err_set(e, s.w.rc, "no memory for the status of jobs") : 0;
+}
+
+/* ---- the progress line
+ * ---------------------------------------------------------------------------------------------- */
+
+struct presence {
+    struct jobs_progress *p;
+    bool numbered;
+    bool *there; /* by node rank, min_nodes of them; NULL: no memory */
+};
+
+static int look(void *arg, const struct rdzv_member *m)
+{
+    struct presence *s = arg;
+    s->p->joined += m->ready && !m->silent;
+    if (m->node_rank < 0)
+        return 0;
+    s->numbered = true;
+    if (s->there && m->node_rank < s->p->min_nodes && !m->silent)
+        s->there[m->node_rank] = true;
+    return 0;
+}
+
+/* As many as there is room for. */
+static void name_missing(struct presence *s)
+{
+    size_t n = 0;
+    for (int i = 0; s->numbered && s->there && i < s->p->min_nodes; i++) {
+        if (s->there[i])
+            continue;
+        if (n + 16 > sizeof s->p->missing)
+            return;
+        n += (size_t)snprintf(s->p->missing + n, 16, "%s%d", n ? "," : "", i);
+    }
+}
+
+int jobs_progress(const struct jobs *j, const char *principal, const char *run, struct jobs_progress *ret,
+                  struct err *e)
+{
+    struct job *job = NULL;
+    TRY(find(j, principal, run, &job, e));
+    *ret = (struct jobs_progress){.state = rdzv_state(job->machine),
+                                  .min_nodes = job->config.min_nodes,
+                                  .max_nodes = job->config.max_nodes,
+                                  .restarts = rdzv_restarts(job->machine),
+                                  .round = rdzv_round(job->machine)};
+    struct presence s = {.p = ret, .there = calloc((size_t)ret->min_nodes, sizeof(bool))};
+    rdzv_members(job->machine, look, &s);
+    name_missing(&s);
+    free(s.there);
+    return 0;
+}
+
+static int progress_record(const struct jobs_progress *p, struct buf *out)
+{
+    TRY(rdzv_field_text(out, "state", rdzv_state_name(p->state)));
+    TRY(rdzv_field_int(out, "joined", p->joined));
+    TRY(rdzv_field_int(out, "min_nodes", p->min_nodes));
+    TRY(rdzv_field_int(out, "max_nodes", p->max_nodes));
+    TRY(rdzv_field_int(out, "round", (long long)p->round));
+    TRY(rdzv_field_int(out, "restarts", p->restarts));
+    return rdzv_field_text(out, "missing", p->missing);
+}
+
+int jobs_status_brief(const struct jobs *j, const char *principal, const char *run, struct buf *out, struct err *e)
+{
+    struct jobs_progress p;
+    TRY(jobs_progress(j, principal, run, &p, e));
+    int rc = progress_record(&p, out);
+    return rc < 0 ? err_set(e, rc, "no memory for the status of run '%s'", run) : 0;
+}

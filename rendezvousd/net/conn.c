@@ -1,0 +1,442 @@
+/* One client: bytes in, requests one after the other, replies out in order.
+ *
+ * - read -> parser -> command -> reply buffer; one write for all that a read brought (pipelining): conn_write.c;
+ * - a command may block: nothing more of this client is executed until it is answered, by an event, the timer or its
+ *   end. Its bytes are still read (so that its end is seen), up to the limit of one request; then reading stops;
+ * - a waiter is woken in the middle of another client's request, so it is only marked ready there and goes on
+ *   afterwards;
+ * - closing: the flag first, then the handles; the struct is freed when the last of them is gone. */
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/net/tls_stream.h"
+#include "rendezvousd/net/conn_impl.h"
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#define MODULE "server"
+#define FLUSH_BYTES (256 * 1024) /* replies are written when this much is there */
+#define FINISH_MS 1000
+
+static void process(struct conn *c);
+
+/* ---- end of a connection
+ * ------------------------------------------------------------------------------------------- */
+
+static void on_closed(uv_handle_t *h)
+{
+    struct conn *c = h->data;
+    if (--c->open_handles > 0)
+        return;
+    struct server *s = c->s;
+    if (c->front)
+        c->front->close(c);
+    buf_free(&c->reply.out);
+    buf_free(&c->flying);
+    buf_free(&c->sealed);
+    tls_stream_free(c->tls);
+    free(c);
+    server_handle_closed(s);
+}
+
+void conn_close(struct conn *c)
+{
+    if (c->closing)
+        return;
+    if (c->unsent)
+        conn_flush(c); /* earlier requests are answered, whatever closes it now */
+    if (c->closing)
+        return;
+    c->closing = true;
+    if (c->end == END_NONE)
+        c->end = END_OURS;
+    const struct blocked_ops *blocked = c->blocked;
+    c->blocked = NULL;
+    if (blocked)
+        blocked->forget(c, c->blocked_arg);
+    if (c->rdzv)
+        rdzv_conn_gone(c);
+    if (c->on_close)
+        c->on_close(c);
+    command_forget(c);
+    if (c->ready)
+        DL_DELETE2(c->s->ready, c, ready_prev, ready_next);
+    c->ready = false;
+    conn_write_over(c);
+    c->s->buffer_bytes -= c->charged;
+    DL_DELETE(c->s->conns, c);
+    c->s->clients--;
+    space_expect_expiry(c->space, c->s);
+    space_release(c->space);
+    c->space = NULL;
+    uv_close((uv_handle_t *)&c->tcp, on_closed);
+    uv_close((uv_handle_t *)&c->timer, on_closed);
+    gate_leave(c);
+}
+
+void conn_finish(struct conn *c)
+{
+    if (!c->writing || c->blocked || c->rdzv) {
+        conn_close(c);
+        return;
+    }
+    conn_say_last_words(c);
+    conn_set_timer(c, TIMER_LINGER, FINISH_MS);
+}
+
+static struct conn *largest_holder(const struct server *s)
+{
+    struct conn *c, *largest = s->conns;
+    DL_FOREACH (s->conns, c)
+        if (c->charged > largest->charged)
+            largest = c;
+    return largest;
+}
+
+/* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered.
+ * What does not fit is paid for by those who hold most, not by whoever happens to come next. */
+void conn_charge(struct conn *c)
+{
+    if (c->closing)
+        return;
+    struct server *s = c->s;
+    size_t in = (c->front ? c->front->memory(c) : 0) + command_held_bytes(c);
+    size_t now = in + c->reply.out.cap + c->flying.cap + c->sealed.cap;
+    bool grows = now > c->charged;
+    s->buffer_bytes += now - c->charged;
+    c->charged = now;
+    while (grows && s->buffer_bytes > s->o.max_memory_bytes && !c->closing) {
+        struct conn *largest = largest_holder(s);
+        log_info(MODULE, "client %llu closed: no memory for %zu bytes of buffers, and it holds most of them, %zu",
+                 (unsigned long long)largest->id, s->buffer_bytes, largest->charged);
+        conn_close(largest);
+    }
+}
+
+/* ---- the timer -------------------------------------------------------------------------------------------------- */
+
+static void on_timer(uv_timer_t *t)
+{
+    struct conn *c = conn_of(t, timer);
+    enum conn_timer kind = c->timer_kind;
+    c->timer_kind = TIMER_NONE;
+    if (c->closing)
+        return;
+    if (kind == TIMER_BLOCKED) {
+        const struct blocked_ops *blocked = c->blocked;
+        c->blocked = NULL;
+        blocked->timeout(c, c->blocked_arg);
+        process(c);
+        conn_drain_ready(c->s);
+        return;
+    }
+    if (kind == TIMER_AUTH) {
+        gate_too_late(c);
+        conn_say_last_words(c);
+        conn_flush(c);
+        return;
+    }
+    if (kind == TIMER_REQUEST)
+        log_info(MODULE, "client %llu closed: its request was not complete after %lld ms", (unsigned long long)c->id,
+                 (long long)c->s->o.request_timeout_ms);
+    conn_close(c);
+}
+
+void conn_set_timer(struct conn *c, enum conn_timer kind, int64_t ms)
+{
+    c->timer_kind = kind;
+    if (kind == TIMER_NONE)
+        uv_timer_stop(&c->timer);
+    else
+        uv_timer_start(&c->timer, on_timer, (uint64_t)ms, 0);
+}
+
+/* ---- in --------------------------------------------------------------------------------------------------------- */
+
+static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b)
+{
+    struct conn *c = h->data;
+    (void)suggested;
+    *b = uv_buf_init(c->s->read_bytes, sizeof c->s->read_bytes);
+}
+
+static int choose_front(struct conn *c, const char *first)
+{
+    const struct front *binary =
+        c->trust == TRUST_NONE ? NULL : c->s->o.binary; /* it has no words to authenticate with */
+    const unsigned char byte = (unsigned char)*first;
+    const struct front *front = binary && byte < 0x20 && byte != '\r' && byte != '\n' ? binary : &front_resp;
+    TRY(front->open(c));
+    c->front = front;
+    return 0;
+}
+
+static int feed(struct conn *c, const char *p, size_t n)
+{
+    if (n == 0)
+        return 0;
+    if (!c->front)
+        TRY(choose_front(c, p));
+    return c->front->feed(c, p, n);
+}
+
+/* TLS: the records' content goes to the front end, handshake and alerts to the client. */
+static int take_sealed(struct conn *c, const char *p, size_t n)
+{
+    struct buf plain;
+    struct err e;
+    buf_init(&plain, 0);
+    bool was_ready = tls_stream_ready(c->tls);
+    int rc = tls_stream_feed(c->tls, p, n, &plain, &c->sealed, &e);
+    if (rc < 0) {
+        gate_refused(c, "%s", e.text);
+        conn_say_last_words(c); /* the alert */
+        rc = 0;
+    } else {
+        if (!was_ready && tls_stream_ready(c->tls) && c->timer_kind == TIMER_AUTH)
+            conn_set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c)); /* the handshake's time is not the client's */
+        int fed = feed(c, plain.data, plain.len);
+        if (rc == 1)
+            conn_say_last_words(c);
+        rc = fed;
+    }
+    buf_free(&plain);
+    return rc;
+}
+
+#define TLS_HANDSHAKE 0x16 /* the first byte of a TLS client; no front end's */
+
+static int begin_tls(struct conn *c)
+{
+    struct err e;
+    int rc = tls_stream_create(&c->tls, gate_tls(c->s), NULL, &e);
+    if (rc < 0)
+        log_warn(MODULE, "client %llu closed: %s", (unsigned long long)c->id, e.text);
+    if (rc == 0 && c->trust == TRUST_NONE)
+        conn_set_timer(c, TIMER_AUTH, c->s->o.request_timeout_ms);
+    return rc;
+}
+
+static int take(struct conn *c, const char *p, size_t n)
+{
+    if (!c->front && !c->tls && gate_tls(c->s) && p[0] == TLS_HANDSHAKE)
+        TRY(begin_tls(c));
+    if (c->tls)
+        return take_sealed(c, p, n);
+    if (!c->front && gate_tls_only(c->s)) {
+        gate_refused(c, "no TLS");
+        reply_error(&c->reply, "NOPERM this server speaks TLS only");
+        conn_say_last_words(c);
+        return 0;
+    }
+    return feed(c, p, n);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
+{
+    struct conn *c = conn_of(stream, tcp);
+    if (c->closing || n == 0)
+        return;
+    if (n < 0) {
+        c->end = n == UV_EOF ? END_OF_FILE : END_RESET;
+        conn_close(c);
+        return;
+    }
+    struct server *s = c->s;
+    if (take(c, b->base, (size_t)n) < 0)
+        conn_close(c);
+    else
+        process(c);
+    conn_drain_ready(s);
+}
+
+static size_t buffered(struct conn *c)
+{
+    return c->front ? c->front->buffered(c) : 0;
+}
+
+/* A client that is blocked may send ahead as much as one request. */
+static void choose_reading(struct conn *c)
+{
+    bool want = !c->last_words && (!c->blocked || buffered(c) < c->s->o.max_request_bytes);
+    if (want == c->reading)
+        return;
+    c->reading = want;
+    if (!want)
+        uv_read_stop((uv_stream_t *)&c->tcp);
+    else if (uv_read_start((uv_stream_t *)&c->tcp, on_alloc, on_read) < 0)
+        conn_close(c);
+}
+
+/* A blocked client has sent its next request: may that go on? */
+static bool may_step(struct conn *c)
+{
+    if (!c->blocked)
+        return true;
+    if (!c->blocked->interrupt || !c->front->ready(c))
+        return false;
+    const struct blocked_ops *blocked = c->blocked;
+    c->blocked = NULL;
+    conn_set_timer(c, TIMER_NONE, 0);
+    blocked->interrupt(c, c->blocked_arg);
+    return true;
+}
+
+/* Execute what is there, as long as nothing blocks. */
+static void process(struct conn *c)
+{
+    if (c->closing)
+        return;
+    c->active_ms = (int64_t)uv_now(c->s->loop);
+    keyspace_tick(c->space->keys, c->active_ms);
+    while (!c->closing && !c->last_words && c->front && may_step(c)) {
+        int rc = c->front->step(c);
+        if (rc == 0)
+            break;
+        if (rc < 0) {
+            conn_say_last_words(c);
+            break;
+        }
+        if (c->timer_kind == TIMER_REQUEST)
+            conn_set_timer(c, TIMER_NONE, 0);
+        c->s->commands++;
+        if (c->last_words)
+            conn_say_last_words(c);
+        if (c->reply.failed) {
+            log_info(MODULE, "client %llu closed: more than %zu bytes of replies wait for it",
+                     (unsigned long long)c->id, c->s->o.max_output_bytes);
+            conn_close(c);
+        } else if (c->reply.out.len >= FLUSH_BYTES) {
+            conn_flush(c);
+        }
+    }
+    if (c->closing)
+        return;
+    space_expect_expiry(c->space, c->s);
+    conn_flush_soon(c);
+    if (c->closing)
+        return;
+    if (c->timer_kind == TIMER_NONE && !c->blocked && c->front && c->front->unfinished(c))
+        conn_set_timer(c, TIMER_REQUEST, c->s->o.request_timeout_ms);
+    choose_reading(c);
+}
+
+void conn_drain_ready(struct server *s)
+{
+    while (s->ready) {
+        struct conn *c = s->ready;
+        DL_DELETE2(s->ready, c, ready_prev, ready_next);
+        c->ready = false;
+        process(c);
+    }
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+
+void conn_push(struct conn *c)
+{
+    if (c->closing || c->ready)
+        return;
+    c->ready = true;
+    DL_APPEND2(c->s->ready, c, ready_prev, ready_next);
+}
+
+void conn_block(struct conn *c, const struct blocked_ops *ops, void *arg, int64_t timeout_ms)
+{
+    c->blocked = ops;
+    c->blocked_arg = arg;
+    if (timeout_ms >= 0)
+        conn_set_timer(c, TIMER_BLOCKED, timeout_ms);
+    else
+        conn_set_timer(c, TIMER_NONE, 0);
+}
+
+void conn_wake(struct conn *c)
+{
+    c->blocked = NULL;
+    conn_set_timer(c, TIMER_NONE, 0);
+    conn_push(c);
+}
+
+void conn_trusted(struct conn *c)
+{
+    if (c->timer_kind == TIMER_AUTH)
+        conn_set_timer(c, TIMER_NONE, 0);
+}
+
+void conn_use_space(struct conn *c, struct space *sp)
+{
+    command_forget(c);
+    space_hold(sp);
+    space_expect_expiry(c->space, c->s);
+    space_release(c->space);
+    c->space = sp;
+    keyspace_tick(sp->keys, (int64_t)uv_now(c->s->loop));
+}
+
+static void on_all_there(void *arg)
+{
+    struct conn *c = arg;
+    reply_int(&c->reply, 1);
+    conn_wake(c);
+}
+
+static void wait_forget(struct conn *c, void *arg)
+{
+    waiters_remove(c->space->waiters, arg);
+}
+
+static void wait_timeout(struct conn *c, void *arg)
+{
+    wait_forget(c, arg);
+    reply_int(&c->reply, 0);
+}
+
+int conn_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t timeout_ms)
+{
+    static const struct blocked_ops ops = {.timeout = wait_timeout, .forget = wait_forget};
+    struct waiter *w;
+    int rc = waiters_add(c->space->waiters, keys, n, on_all_there, c, &w);
+    if (rc == 0)
+        conn_block(c, &ops, w, timeout_ms);
+    return rc;
+}
+
+/* ---- beginning -------------------------------------------------------------------------------------------------- */
+
+void conn_accept(struct server *s, uv_stream_t *listener)
+{
+    struct conn *c = calloc(1, sizeof *c);
+    if (!c || uv_tcp_init(s->loop, &c->tcp) < 0)
+        abort(); /* small and of fixed size; without it the listener would stand still for ever */
+    c->s = s;
+    c->tcp.data = c->timer.data = c;
+    uv_timer_init(s->loop, &c->timer);
+    c->open_handles = 2;
+    c->id = ++s->connections;
+    c->since_ms = c->active_ms = (int64_t)uv_now(s->loop);
+    buf_init(&c->reply.out, s->o.max_output_bytes);
+    buf_init(&c->flying, s->o.max_output_bytes);
+    c->space = space_hold(s->space);
+    s->open_handles++;
+    s->clients++;
+    DL_APPEND(s->conns, c);
+    if (uv_accept(listener, (uv_stream_t *)&c->tcp) < 0) {
+        conn_close(c);
+        return;
+    }
+    const char *no = gate_admit(c);
+    if (no) {
+        s->refused++;
+        reply_error(&c->reply, "%s", no);
+        conn_say_last_words(c);
+        conn_flush(c);
+        return;
+    }
+    if (c->trust == TRUST_NONE)
+        conn_set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c));
+    choose_reading(c);
+}

@@ -1,0 +1,96 @@
+/* Who may come in, and what it may do then.
+ *
+ * A peer on this host is asked for its uid (the kernel knows), a peer elsewhere for its address; what that does not
+ * settle, a token does:
+ *
+ *     peer                                      without tokens         with tokens
+ *     this host, own uid                        everything             `local` below: must authenticate, or everything
+ *     this host, another uid                    refused                must authenticate; refused with own_uid_only
+ *     address of a member (server_set_members)  the keys of its space  the same; more once it has authenticated
+ *     any other                                 refused                must authenticate
+ *
+ * With `insecure` everybody may do everything. Who must authenticate has auth_timeout_ms for it, requests of
+ * GATE_REQUEST_MAX bytes and the commands marked COMMAND_OPEN. When max_unauthenticated of them are there, the next
+ * ones wait in the kernel's queue. Each refused peer makes one log line ("audit: refused peer=... reason=..."), as long
+ * as there are not too many of them; then they are counted.
+ *
+ * One gate may serve several servers; it must outlive them. Loop thread only. */
+#ifndef CRUN_RENDEZVOUSD_GATE_H
+#define CRUN_RENDEZVOUSD_GATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct conn;
+struct err;
+struct gate;
+struct request_arg;
+struct server;
+
+#define GATE_REQUEST_MAX 1024
+#define GATE_ARGS_MAX 8
+
+struct gate_options {
+    const char *token_file; /* path or "fd:N" (common/auth/auth.h); NULL: no tokens, but see own_token */
+    bool own_token;         /* without token_file: the user's own, ~/.config/crun/token (a server inside crun) */
+    bool own_uid_only;      /* local peers of another uid are refused whatever they know */
+    bool own_spaces;        /* each principal that has proved who it is begins in a key-space of its own */
+    bool trust_local;       /* local peers of our own uid need no token; without tokens they never do */
+    bool insecure;
+    bool plain_auth;                /* AUTH and HELLO ... AUTH are allowed: the secret itself goes over the wire */
+    size_t max_unauthenticated;     /* 0: 1000 */
+    size_t max_per_address;         /* connections of one address beyond loopback; 0: no limit */
+    int64_t auth_timeout_ms;        /* 0: 2000 */
+    const char *tls_cert, *tls_key; /* PEM; NULL: no TLS */
+    const char *tls_client_ca;      /* NULL, or clients must show a certificate of this authority */
+    bool tls_only;                  /* plain connections are refused */
+};
+
+/* Strings are borrowed until gate_destroy(). ERR_USAGE and others with a sentence: token or TLS files that cannot be
+ * used. */
+int gate_create(struct gate **ret, const struct gate_options *o, struct err *e);
+void gate_destroy(struct gate *g); /* NULL allowed */
+
+/* Read token and TLS files again. On failure the old ones stay. Connections of principals that are gone are closed by
+ * gate_dismiss_removed(), on each server. */
+int gate_reload(struct gate *g, struct err *e);
+size_t gate_dismiss_removed(struct gate *g, struct server *s); /* how many were closed */
+
+bool gate_has_tokens(const struct gate *g);
+const char *gate_own_principal(const struct gate *g); /* of the first token; "local" without */
+bool gate_token_was_drawn(const struct gate *g);      /* own_token found nowhere to live: no other node can have it */
+
+struct gate_stats {
+    uint64_t refused;       /* peers */
+    uint64_t authenticated; /* proofs accepted */
+    size_t unauthenticated; /* connections that have yet to */
+};
+void gate_stats(const struct gate *g, struct gate_stats *ret);
+
+/* ---- for the server itself
+ * ------------------------------------------------------------------------------------------- */
+
+/* May this client come in? NULL, and c->trust and c->principal are set; else the error it is told. The server may have
+ * no gate. */
+const char *gate_admit(struct conn *c);
+void gate_leave(struct conn *c);            /* as it closes */
+bool gate_has_room(const struct server *s); /* for one more that has to authenticate */
+int64_t gate_auth_timeout_ms(const struct conn *c);
+void gate_too_late(struct conn *c); /* its time to authenticate is over: reply */
+void gate_refused(struct conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* one audit line */
+
+bool gate_owns_space(const struct conn *c); /* its key-space is its principal's (own_spaces) */
+
+/* STORE.AUTH, STORE.PROVE, AUTH: answer into c->reply. user may be NULL. */
+void gate_challenge(struct conn *c, const struct request_arg *principal, const struct request_arg *nonce);
+void gate_prove(struct conn *c, const struct request_arg *proof);
+/* True if they are right (the connection is trusted from now on); else an error is in c->reply. The caller says what
+ * success looks like. */
+bool gate_password(struct conn *c, const struct request_arg *user, const struct request_arg *password);
+
+struct tls_context;
+struct tls_context *gate_tls(const struct server *s); /* NULL: no TLS */
+bool gate_tls_only(const struct server *s);
+
+#endif

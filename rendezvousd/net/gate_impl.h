@@ -1,0 +1,42 @@
+/* The inside of the gate, shared by gate.c (who comes in) and gate_auth.c (who proves more). */
+#ifndef CRUN_RENDEZVOUSD_GATE_IMPL_H
+#define CRUN_RENDEZVOUSD_GATE_IMPL_H
+
+#include "common/auth/auth.h"
+#include "common/base/seeded_hash.h"
+#include "rendezvousd/gate/audit.h"
+#include "rendezvousd/gate/peer_addr.h"
+#include "rendezvousd/net/gate.h"
+
+/* Connections of one address. */
+struct address {
+    uint8_t ip[16];
+    size_t all, unauthenticated;
+    UT_hash_handle hh;
+};
+
+struct gate {
+    struct gate_options o; /* no zeroes: defaults are filled in */
+    struct tokens *tokens;
+    struct tls_context *tls;
+    struct address *addresses;
+    struct audit audit;
+    char instance[33];
+    uint64_t refused, authenticated;
+    size_t unauthenticated;
+};
+
+/* What the gate knows of a connection. */
+struct gate_peer {
+    struct peer_addr addr;
+    struct auth_server challenge;
+    char wants[AUTH_PRINCIPAL_MAX + 1]; /* who it says it is, while a challenge stands */
+    bool audited;
+    bool by_token;        /* it has proved who it is */
+    bool unauthenticated; /* counted as such */
+};
+
+/* c has proved to be `name`: everything is open to it. */
+void gate_raise(struct conn *c, const char *name);
+
+#endif

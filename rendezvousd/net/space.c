@@ -1,0 +1,130 @@
+/* A key-space with those who wait in it, and the server's one timer that makes keys expire which nobody asks for. */
+#include "rendezvousd/net/server_impl.h"
+#include "rendezvousd/store/pubsub.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+#define EXPIRE_AT_ONCE 1000 /* keys of one space, so that clients are served in between */
+
+static void on_change(void *arg, enum key_change what, enum key_type type, const char *key, size_t key_len)
+{
+    struct space *sp = arg;
+    if (what == KEY_CHANGED) {
+        watches_changed(sp->watches, key, key_len);
+        return;
+    }
+    bool list = what == KEY_CREATED && type == KEY_LIST;
+    if (what == KEY_CREATED && !(list && sp->wake_one))
+        waiters_created(sp->waiters, key, key_len);
+    else if (what == KEY_DELETED)
+        waiters_deleted(sp->waiters, key, key_len);
+    if (list) {
+        waiters_signal(sp->waiters, key, key_len);
+        sp->signalled = true;
+    }
+    watches_changed(sp->watches, key, key_len);
+}
+
+int space_create(struct space **ret, size_t max_bytes)
+{
+    struct space *sp = calloc(1, sizeof *sp);
+    if (!sp)
+        return -ENOMEM;
+    sp->refs = 1;
+    sp->expiry_ms = INT64_MAX;
+    if (keyspace_create(&sp->keys, max_bytes) < 0 || waiters_create(&sp->waiters, sp->keys) < 0 ||
+        watches_create(&sp->watches) < 0 || pubsub_create(&sp->pubsub) < 0) {
+        space_release(sp);
+        return -ENOMEM;
+    }
+    keyspace_observe(sp->keys, on_change, sp);
+    *ret = sp;
+    return 0;
+}
+
+struct space *space_hold(struct space *sp)
+{
+    sp->refs++;
+    return sp;
+}
+
+void space_release(struct space *sp)
+{
+    if (!sp || --sp->refs > 0)
+        return;
+    if (sp->expiring)
+        DL_DELETE(sp->expiring->expiring, sp);
+    waiters_destroy(sp->waiters);
+    watches_destroy(sp->watches);
+    pubsub_destroy(sp->pubsub);
+    keyspace_destroy(sp->keys);
+    free(sp);
+}
+
+/* ---- keys that expire
+ * ---------------------------------------------------------------------------------------------- */
+
+static void on_timer(uv_timer_t *t)
+{
+    struct server *s = t->data;
+    space_expire(s);
+    conn_drain_ready(s);
+}
+
+/* A key is gone one millisecond after its time. */
+static void arm(struct server *s, int64_t at_ms)
+{
+    int64_t now = (int64_t)uv_now(s->loop);
+    uv_timer_start(&s->expiry_timer, on_timer, at_ms < now ? 1 : (uint64_t)(at_ms - now) + 1, 0);
+}
+
+void space_expire(struct server *s)
+{
+    int64_t next = INT64_MAX;
+    struct space *sp, *following;
+    DL_FOREACH_SAFE(s->expiring, sp, following)
+    {
+        keyspace_tick(sp->keys, (int64_t)uv_now(s->loop));
+        keyspace_expire_due(sp->keys, EXPIRE_AT_ONCE);
+        sp->expiry_ms = keyspace_next_expiry(sp->keys);
+        if (sp->expiry_ms == INT64_MAX) {
+            DL_DELETE(s->expiring, sp);
+            sp->expiring = NULL;
+        } else if (sp->expiry_ms < next) {
+            next = sp->expiry_ms;
+        }
+    }
+    if (next < INT64_MAX)
+        arm(s, next);
+}
+
+static void expect_expiry(struct space *sp, struct server *s, int64_t at_ms)
+{
+    int64_t soonest = at_ms;
+    struct space *other;
+    if (s->closing)
+        return;
+    if (!sp->expiring)
+        DL_APPEND(s->expiring, sp);
+    sp->expiring = s;
+    sp->expiry_ms = at_ms;
+    DL_FOREACH (s->expiring, other)
+        soonest = other->expiry_ms < soonest ? other->expiry_ms : soonest;
+    if (soonest == at_ms)
+        arm(s, at_ms);
+}
+
+void space_serve(struct space *sp)
+{
+    if (sp->signalled)
+        block_serve(sp);
+    sp->signalled = false;
+}
+
+void space_expect_expiry(struct space *sp, struct server *s)
+{
+    int64_t next = keyspace_next_expiry(sp->keys);
+    if (next < sp->expiry_ms)
+        expect_expiry(sp, s, next);
+}

@@ -1,0 +1,93 @@
+#include "rendezvousd/resp/argbuf.h"
+#include "common/base/err.h"
+#include <errno.h>
+#include <stdlib.h>
+
+#define KEEP_ARGS 64
+
+void argbuf_init(struct argbuf *a, size_t max_bytes)
+{
+    *a = (struct argbuf){0};
+    buf_init(&a->in, max_bytes);
+}
+
+static void free_args(struct argbuf *a)
+{
+    free(a->argv);
+    free(a->at);
+    a->argv = NULL;
+    a->at = NULL;
+    a->argc = a->cap = 0;
+}
+
+void argbuf_free(struct argbuf *a)
+{
+    buf_free(&a->in);
+    free_args(a);
+}
+
+void argbuf_retire(struct argbuf *a)
+{
+    a->start = a->pos;
+    a->argc = 0;
+    a->complete = false;
+    if (a->start < a->in.len)
+        return;
+    buf_clear(&a->in);
+    a->start = a->pos = 0;
+    if (a->in.cap > ARGBUF_KEEP_BYTES)
+        buf_free(&a->in);
+    if (a->cap > KEEP_ARGS)
+        free_args(a);
+}
+
+int argbuf_feed(struct argbuf *a, const void *data, size_t n)
+{
+    if (a->start > 0) { /* once per read, not per request: each byte moves at most once */
+        buf_consume(&a->in, a->start);
+        a->pos -= a->start;
+        for (size_t i = 0; i < a->argc; i++) /* of the unfinished request */
+            a->at[i] -= a->start;
+        a->start = 0;
+    }
+    return buf_add(&a->in, data, n);
+}
+
+static int grow(struct argbuf *a, struct err *e)
+{
+    const size_t cap = a->cap ? a->cap * 2 : 8;
+    struct request_arg *v = realloc(a->argv, cap * sizeof *v);
+    if (v)
+        a->argv = v;
+    size_t *at = v ? realloc(a->at, cap * sizeof *at) : NULL;
+    if (!at)
+        return err_set(e, -ENOMEM, "no memory for a request of %zu arguments", cap);
+    a->at = at;
+    a->cap = cap;
+    return 0;
+}
+
+int argbuf_add(struct argbuf *a, size_t at, size_t n, struct err *e)
+{
+    if (a->argc == a->cap)
+        TRY(grow(a, e));
+    a->at[a->argc] = at;
+    a->argv[a->argc++] = (struct request_arg){.n = n};
+    return 0;
+}
+
+void argbuf_point(struct argbuf *a)
+{
+    for (size_t i = 0; i < a->argc; i++)
+        a->argv[i].p = a->in.data + a->at[i];
+}
+
+size_t argbuf_left(const struct argbuf *a)
+{
+    return a->in.len - (a->complete ? a->pos : a->start);
+}
+
+size_t argbuf_memory(const struct argbuf *a)
+{
+    return a->in.cap + a->cap * (sizeof *a->argv + sizeof *a->at);
+}

@@ -1,0 +1,160 @@
+/* See reply.h. Numbers are written by hand: they are in every reply. */
+#include "rendezvousd/resp/reply.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static char *make_room(struct reply *r, size_t n)
+{
+    if (r->failed || buf_reserve(&r->out, n) < 0) {
+        r->failed = true;
+        return NULL;
+    }
+    return r->out.data + r->out.len;
+}
+
+/* Room for n bytes at the end, NULL if there is none. */
+static inline char *room(struct reply *r, size_t n)
+{
+    bool there = !r->failed && r->out.cap - r->out.len > n && r->out.len + n <= r->out.max;
+    return there ? r->out.data + r->out.len : make_room(r, n);
+}
+
+static inline void added(struct reply *r, const char *end)
+{
+    r->out.len = (size_t)(end - r->out.data);
+    r->out.data[r->out.len] = 0;
+}
+
+static void add(struct reply *r, const void *p, size_t n)
+{
+    char *at = room(r, n);
+    if (!at)
+        return;
+    if (n)
+        memcpy(at, p, n);
+    added(r, at + n);
+}
+
+#define NUMBER_BYTES 24
+
+static const char pairs[] = "00010203040506070809101112131415161718192021222324252627282930313233343536373839"
+                            "40414243444546474849505152535455565758596061626364656667686970717273747576777879"
+                            "8081828384858687888990919293949596979899";
+
+/* Each returns the end of what it has written. */
+static inline char *two_digits(char *p, unsigned v)
+{
+    memcpy(p, pairs + 2 * v, 2);
+    return p + 2;
+}
+
+static inline char *four_digits(char *p, unsigned v)
+{
+    return two_digits(two_digits(p, v / 100), v % 100);
+}
+
+static inline char *below_100(char *p, unsigned v)
+{
+    if (v >= 10)
+        return two_digits(p, v);
+    *p = (char)('0' + v);
+    return p + 1;
+}
+
+static inline char *below_10000(char *p, unsigned v)
+{
+    return v < 100 ? below_100(p, v) : two_digits(below_100(p, v / 100), v % 100);
+}
+
+static inline char *below_100000000(char *p, unsigned v)
+{
+    return v < 10000 ? below_10000(p, v) : four_digits(below_10000(p, v / 10000), v % 10000);
+}
+
+static char *digits(char *p, uint64_t u)
+{
+    const unsigned limit = 100000000;
+    if (u < limit)
+        return below_100000000(p, (unsigned)u);
+    p = digits(p, u / limit);
+    return four_digits(four_digits(p, (unsigned)(u % limit) / 10000), (unsigned)(u % 10000));
+}
+
+/* "<type><number>\r\n" to p, which has room for NUMBER_BYTES. */
+static inline char *write_number(char *p, char type, int64_t v)
+{
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    *p++ = type;
+    if (v < 0)
+        *p++ = '-';
+    p = digits(p, u);
+    memcpy(p, "\r\n", 2);
+    return p + 2;
+}
+
+static void add_number(struct reply *r, char type, int64_t v)
+{
+    char *p = room(r, NUMBER_BYTES);
+    if (p)
+        added(r, write_number(p, type, v));
+}
+
+void reply_status(struct reply *r, const char *text)
+{
+    add(r, "+", 1);
+    add(r, text, strlen(text));
+    add(r, "\r\n", 2);
+}
+
+void reply_error(struct reply *r, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    for (char *p = text; *p; p++) /* what a client sent may be quoted here: it must not end the line */
+        if (*p == '\r' || *p == '\n')
+            *p = ' ';
+    add(r, "-", 1);
+    add(r, text, strlen(text));
+    add(r, "\r\n", 2);
+}
+
+void reply_int(struct reply *r, int64_t v)
+{
+    add_number(r, ':', v);
+}
+
+void reply_bulk(struct reply *r, const void *p, size_t n)
+{
+    char *at = room(r, n + NUMBER_BYTES + 2);
+    if (!at)
+        return;
+    at = write_number(at, '$', (int64_t)n);
+    if (n)
+        memcpy(at, p, n);
+    memcpy(at + n, "\r\n", 2);
+    added(r, at + n + 2);
+}
+
+void reply_text(struct reply *r, const char *s)
+{
+    reply_bulk(r, s, strlen(s));
+}
+
+void reply_nil(struct reply *r)
+{
+    add(r, "$-1\r\n", 5);
+}
+
+void reply_nil_array(struct reply *r)
+{
+    add(r, "*-1\r\n", 5);
+}
+
+void reply_array(struct reply *r, size_t n)
+{
+    add_number(r, '*', (int64_t)n);
+}

@@ -1,0 +1,337 @@
+/* See request.h. */
+#include "rendezvousd/resp/request.h"
+#include "common/base/err.h"
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define HEADER_MAX 32 /* "*<number>" or "$<number>" with its line end */
+
+void request_parser_init(struct request_parser *p, const struct request_limits *l)
+{
+    *p = (struct request_parser){.bulk_len = -1};
+    argbuf_init(&p->args, 0);
+    request_parser_limit(p, l);
+}
+
+void request_parser_limit(struct request_parser *p, const struct request_limits *l)
+{
+    p->limits = *l;
+    p->args.in.max = 2 * l->max_bytes + REQUEST_INLINE_MAX;
+}
+
+void request_parser_free(struct request_parser *p)
+{
+    argbuf_free(&p->args);
+    free(p->line);
+    p->line = NULL;
+}
+
+bool request_i64(const char *p, size_t n, int64_t *ret)
+{
+    bool negative = n > 0 && p[0] == '-';
+    size_t i = negative;
+    if (n == i || n > 20 || (p[i] == '0' && n > 1))
+        return false;
+    size_t safe = n < 18 ? n : 18; /* so many digits cannot overflow */
+    uint64_t v = 0, max = negative ? (uint64_t)INT64_MAX + 1 : INT64_MAX;
+    unsigned d = 0;
+    for (; i < safe && (d = (unsigned char)p[i] - (unsigned)'0') <= 9; i++)
+        v = v * 10 + d;
+    for (; i < n && d <= 9; i++) {
+        d = (unsigned char)p[i] - (unsigned)'0';
+        if (__builtin_mul_overflow(v, (uint64_t)10, &v) || __builtin_add_overflow(v, (uint64_t)d, &v))
+            return false;
+    }
+    if (d > 9 || v > max)
+        return false;
+    *ret = negative ? (int64_t)(0 - v) : (int64_t)v;
+    return true;
+}
+
+bool request_arg_is(const struct request_arg *a, const char *word)
+{
+    return strlen(word) == a->n && strncasecmp(a->p, word, a->n) == 0;
+}
+
+size_t request_buffered(const struct request_parser *p)
+{
+    return argbuf_left(&p->args);
+}
+
+bool request_begun(const struct request_parser *p)
+{
+    return request_buffered(p) > 0;
+}
+
+size_t request_memory(const struct request_parser *p)
+{
+    return argbuf_memory(&p->args);
+}
+
+static void retire(struct request_parser *p)
+{
+    free(p->line);
+    p->line = NULL;
+    p->multibulk = false;
+    p->bulk_len = -1;
+    p->args_left = 0;
+    argbuf_retire(&p->args);
+}
+
+int request_feed(struct request_parser *p, const void *data, size_t n)
+{
+    if (p->args.complete)
+        retire(p);
+    return argbuf_feed(&p->args, data, n);
+}
+
+static int protocol_error(struct request_parser *p, struct err *e, const char *what)
+{
+    p->broken = true;
+    return err_set(e, -EPROTO, "Protocol error: %s", what);
+}
+
+/* The number in the header line at pos. 1 and the position after it, 0 for more bytes, or a protocol error. */
+static int header(struct request_parser *p, const char *too_big, const char *invalid, int64_t *ret, struct err *e)
+{
+    const char *line = p->args.in.data + p->args.pos + 1; /* after '*' or '$' */
+    size_t have = p->args.in.len - p->args.pos - 1;
+    const char *end = memchr(line, '\n', have < HEADER_MAX ? have : HEADER_MAX);
+    if (!end)
+        return have >= HEADER_MAX ? protocol_error(p, e, too_big) : 0;
+    if (end == line || end[-1] != '\r' || !request_i64(line, (size_t)(end - 1 - line), ret))
+        return protocol_error(p, e, invalid);
+    p->args.pos = (size_t)(end + 1 - p->args.in.data);
+    return 1;
+}
+
+/* One argument of a multi-bulk request: its header, then its bytes. 1 when it is there. */
+static int bulk(struct request_parser *p, struct err *e)
+{
+    if (p->bulk_len < 0) {
+        if (p->args.pos == p->args.in.len)
+            return 0;
+        char c = p->args.in.data[p->args.pos];
+        if (c != '$') {
+            char what[] = "expected '$', got '?'";
+            what[sizeof what - 3] = isprint((unsigned char)c) ? c : '?';
+            return protocol_error(p, e, what);
+        }
+        int64_t n;
+        int rc = header(p, "too big bulk count string", "invalid bulk length", &n, e);
+        if (rc <= 0)
+            return rc;
+        size_t used = p->args.pos - p->args.start;
+        if (n < 0 || used > p->limits.max_bytes || (uint64_t)n > p->limits.max_bytes - used)
+            return protocol_error(p, e, "invalid bulk length");
+        p->bulk_len = n;
+    }
+    size_t n = (size_t)p->bulk_len;
+    if (p->args.in.len - p->args.pos < n + 2)
+        return 0;
+    if (memcmp(p->args.in.data + p->args.pos + n, "\r\n", 2) != 0)
+        return protocol_error(p, e, "expected CRLF after bulk");
+    TRY(argbuf_add(&p->args, p->args.pos, n, e));
+    p->args.pos += n + 2;
+    p->bulk_len = -1;
+    p->args_left--;
+    return 1;
+}
+
+static int multibulk(struct request_parser *p, struct err *e)
+{
+    if (!p->multibulk) {
+        int64_t n;
+        int rc = header(p, "too big mbulk count string", "invalid multibulk length", &n, e);
+        if (rc <= 0)
+            return rc;
+        if (n > 0 && (uint64_t)n > p->limits.max_args)
+            return protocol_error(p, e, "invalid multibulk length");
+        p->multibulk = true;
+        p->args_left = n > 0 ? n : 0;
+    }
+    while (p->args_left > 0) {
+        int rc = bulk(p, e);
+        if (rc <= 0)
+            return rc;
+    }
+    argbuf_point(&p->args);
+    p->multibulk = false;
+    return 1;
+}
+
+static inline bool ends_line(const char *s)
+{
+    return memcmp(s, "\r\n", 2) == 0;
+}
+
+/* "<digits>\r\n": what follows it, NULL if it is anything else (or not all there). */
+static const char *short_number(const char *s, const char *end, size_t *ret)
+{
+    if (end - s < 3)
+        return NULL;
+    const char *most = end - s < 9 ? end - 2 : s + 7, *first = s;
+    size_t v = 0;
+    unsigned d;
+    for (; s < most && (d = (unsigned char)*s - (unsigned)'0') <= 9; s++)
+        v = v * 10 + d;
+    if (s == first || (*first == '0' && s > first + 1) || !ends_line(s))
+        return NULL;
+    *ret = v;
+    return s + 2;
+}
+
+/* One or two digits, nearly always; end is at least four bytes away. */
+static inline const char *number(const char *s, const char *end, size_t *ret)
+{
+    unsigned a = (unsigned char)s[0] - (unsigned)'0', b = (unsigned char)s[1] - (unsigned)'0';
+    if (a <= 9 && ends_line(s + 1)) {
+        *ret = a;
+        return s + 3;
+    }
+    if (a - 1 < 9 && b <= 9 && ends_line(s + 2)) {
+        *ret = a * 10 + b;
+        return s + 4;
+    }
+    size_t longer = 0; /* its address is taken, so that it is not in a register */
+    s = short_number(s, end, &longer);
+    *ret = longer;
+    return s;
+}
+
+/* The common case: a multi-bulk request that is all there and small. False: nothing has changed, the careful way is to
+ * be taken. */
+static inline bool whole(struct request_parser *p, size_t start)
+{
+    if (p->args.in.len - start < 6)
+        return false;
+    const char *begin = p->args.in.data + start, *end = p->args.in.data + p->args.in.len;
+    struct request_arg *v = p->args.argv;
+    size_t argc = 0, n;
+    const char *s = *begin == '*' ? number(begin + 1, end, &argc) : NULL;
+    if (!s || argc - 1 >= p->args.cap || argc > p->limits.max_args)
+        return false;
+    for (const struct request_arg *last = v + argc; v < last; v++) {
+        if (end - s < 5 || *s != '$' || !(s = number(s + 1, end, &n)))
+            return false;
+        if ((size_t)(end - s) < n + 2 || !ends_line(s + n))
+            return false;
+        *v = (struct request_arg){s, n};
+        s += n + 2;
+    }
+    if ((size_t)(s - begin) > p->limits.max_bytes)
+        return false;
+    p->args.start = start;
+    p->args.pos = (size_t)(s - p->args.in.data);
+    p->args.argc = argc;
+    return p->args.complete = true;
+}
+
+static int hex(char c)
+{
+    return isdigit((unsigned char)c) ? c - '0' : tolower((unsigned char)c) - 'a' + 10;
+}
+
+/* What follows a backslash in double quotes; *s stands on the backslash and ends on the last byte used. */
+static char unescape(const char **s, const char *end)
+{
+    const char *c = *s + 1;
+    if (*c == 'x' && end - c > 2 && isxdigit((unsigned char)c[1]) && isxdigit((unsigned char)c[2])) {
+        *s = c + 2;
+        return (char)(hex(c[1]) * 16 + hex(c[2]));
+    }
+    *s = c;
+    static const char from[] = "nrtba", to[] = "\n\r\t\b\a";
+    const char *at = *c ? strchr(from, *c) : NULL;
+    return at ? to[at - from] : *c;
+}
+
+/* One word of an inline request, unquoted to *out. Returns where it ends, NULL if its quotes do not balance. */
+static const char *word(const char *s, const char *end, char **out)
+{
+    char quote = 0;
+    for (; s < end; s++) {
+        if (!quote && isspace((unsigned char)*s))
+            return s;
+        if (!quote && (*s == '"' || *s == '\''))
+            quote = *s;
+        else if (quote == '"' && *s == '\\' && s + 1 < end)
+            *(*out)++ = unescape(&s, end);
+        else if (quote == '\'' && *s == '\\' && s + 1 < end && s[1] == '\'')
+            *(*out)++ = *++s;
+        else if (quote && *s == quote) {
+            if (s + 1 < end && !isspace((unsigned char)s[1]))
+                return NULL; /* a closing quote ends the word */
+            return s + 1;
+        } else
+            *(*out)++ = *s;
+    }
+    return quote ? NULL : s;
+}
+
+static int inline_request(struct request_parser *p, struct err *e)
+{
+    const char *s = p->args.in.data + p->args.start;
+    size_t have = p->args.in.len - p->args.start;
+    const char *nl = memchr(p->args.in.data + p->args.pos, '\n', p->args.in.len - p->args.pos);
+    size_t max = p->limits.max_bytes < REQUEST_INLINE_MAX ? p->limits.max_bytes : REQUEST_INLINE_MAX;
+    if ((nl ? (size_t)(nl - s) : have) > max)
+        return protocol_error(p, e, "too big inline request");
+    if (!nl) {
+        p->args.pos = p->args.in.len; /* looked at already */
+        return 0;
+    }
+    p->args.pos = (size_t)(nl + 1 - p->args.in.data);
+    const char *end = nl > s && nl[-1] == '\r' ? nl - 1 : nl;
+    char *out = malloc((size_t)(end - s) + 1);
+    if (!out)
+        return err_set(e, -ENOMEM, "no memory for an inline request");
+    p->line = out;
+    while (s < end) {
+        if (isspace((unsigned char)*s)) {
+            s++;
+            continue;
+        }
+        char *from = out;
+        if (!(s = word(s, end, &out)))
+            return protocol_error(p, e, "unbalanced quotes in request");
+        if (p->args.argc == p->limits.max_args)
+            return protocol_error(p, e, "too big inline request");
+        TRY(argbuf_add(&p->args, 0, (size_t)(out - from), e));
+        p->args.argv[p->args.argc - 1].p = from;
+    }
+    return 1;
+}
+
+/* The request that begins at start, which is not a common one. */
+static int next_carefully(struct request_parser *p, struct err *e)
+{
+    if (p->broken)
+        return err_set(e, -EPROTO, "Protocol error: the connection is out of step");
+    for (;;) {
+        if (p->args.complete)
+            retire(p);
+        if (p->args.start == p->args.in.len)
+            return 0;
+        if (p->args.in.data[p->args.start] == '\0')
+            return protocol_error(p, e, "byte 00 begins no RESP request (is this a client of PyTorch's TCPStore?)");
+        int rc = p->args.in.data[p->args.start] == '*' ? multibulk(p, e) : inline_request(p, e);
+        if (rc <= 0)
+            return rc;
+        p->args.complete = true;
+        if (p->args.argc > 0)
+            return 1; /* "*0", an empty line: no request, no answer */
+    }
+}
+
+int request_next(struct request_parser *p, struct request *ret, struct err *e)
+{
+    bool between = !p->multibulk && !p->line && !p->broken;
+    int rc = between && whole(p, p->args.complete ? p->args.pos : p->args.start) ? 1 : next_carefully(p, e);
+    if (rc > 0)
+        *ret = (struct request){.argv = p->args.argv, .argc = p->args.argc};
+    return rc;
+}

@@ -1,0 +1,59 @@
+/* Incremental parser of RESP2 requests: multi-bulk ("*1\r\n$4\r\nPING\r\n") and inline ("PING\r\n").
+ *
+ * Bytes come as the network cuts them; the requests that come out do not depend on the cuts. A length that a peer
+ * announces never takes memory: it is checked against the limits, and the buffer grows only by what was received. After
+ * a protocol error the parser stays broken: the connection must be closed. */
+#ifndef CRUN_RENDEZVOUSD_REQUEST_H
+#define CRUN_RENDEZVOUSD_REQUEST_H
+
+#include "rendezvousd/resp/argbuf.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+#define REQUEST_INLINE_MAX 65536 /* bytes of an inline request */
+
+struct request_limits {
+    size_t max_bytes; /* of one request as it stands on the wire */
+    size_t max_args;
+};
+
+/* Valid until the next call with the same parser. */
+struct request {
+    const struct request_arg *argv;
+    size_t argc; /* >= 1 */
+};
+
+struct request_parser {
+    struct request_limits limits;
+    struct argbuf args;
+    bool broken;
+    bool multibulk;    /* the current request is one, and begun */
+    int64_t args_left; /* multi-bulk: arguments still to come */
+    int64_t bulk_len;  /* of the argument being read; -1: its header comes next */
+    char *line;        /* unquoted arguments of an inline request */
+};
+
+void request_parser_init(struct request_parser *p, const struct request_limits *l);
+void request_parser_limit(struct request_parser *p, const struct request_limits *l); /* other limits from now on */
+void request_parser_free(struct request_parser *p);
+
+/* Take bytes from the network. 0, -ENOMEM, -E2BIG (requests that nobody fetches pile up). */
+int request_feed(struct request_parser *p, const void *data, size_t n);
+
+/* 1: *ret is the next request. 0: more bytes are needed. -EPROTO: e->text is Redis' "Protocol error: ..."; -ENOMEM. */
+int request_next(struct request_parser *p, struct request *ret, struct err *e);
+
+bool request_begun(const struct request_parser *p); /* bytes of an unfinished (or not yet fetched) request are there */
+size_t request_buffered(const struct request_parser *p);
+size_t request_memory(const struct request_parser *p); /* bytes taken */
+
+/* A decimal integer as Redis reads it: no sign but '-', no leading zeros or blanks, no overflow. */
+bool request_i64(const char *p, size_t n, int64_t *ret);
+
+/* Case-insensitive comparison of an argument with a word. */
+bool request_arg_is(const struct request_arg *a, const char *word);
+
+#endif

@@ -1,0 +1,79 @@
+/* See glob.h. Only the last '*' seen is ever gone back to. */
+#include "rendezvousd/store/glob.h"
+
+#define STEPS_A_BYTE 4 /* for nothing */
+
+/* [set] at p (after the bracket): whether it holds c; *p moves behind it. An unclosed set ends with the pattern. */
+static bool in_set(const char **p, const char *end, unsigned char c)
+{
+    bool negated = *p < end && **p == '^', found = false;
+    const char *s = *p + negated;
+    while (s < end && *s != ']') {
+        if (*s == '\\' && s + 1 < end)
+            s++;
+        unsigned char lo = (unsigned char)*s, hi = lo;
+        if (end - s > 2 && s[1] == '-') {
+            hi = (unsigned char)s[2];
+            s += 2;
+        }
+        if (lo > hi) {
+            unsigned char t = lo;
+            lo = hi;
+            hi = t;
+        }
+        found |= lo <= c && c <= hi;
+        s++;
+    }
+    *p = s < end ? s + 1 : s;
+    return found != negated;
+}
+
+/* Whether one element of the pattern (not '*') takes c; *p moves behind it. */
+static bool one(const char **p, const char *end, char c)
+{
+    char e = *(*p)++;
+    if (e == '?')
+        return true;
+    if (e == '[')
+        return in_set(p, end, (unsigned char)c);
+    if (e == '\\' && *p < end)
+        e = *(*p)++;
+    return e == c;
+}
+
+static bool spend(uint64_t n, uint64_t *spare, uint64_t *work)
+{
+    uint64_t from_spare = n < *spare ? n : *spare, rest = n - from_spare;
+    *spare -= from_spare;
+    *work -= rest < *work ? rest : *work;
+    return rest == 0 || *work > 0;
+}
+
+bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_t text_len, uint64_t *work)
+{
+    const char *p = pattern, *p_end = p + pattern_len, *t = text, *t_end = t + text_len;
+    const char *star = NULL, *star_text = NULL;
+    uint64_t spare = ((uint64_t)text_len + 16) * STEPS_A_BYTE;
+    while (t < t_end) {
+        const char *next = p;
+        bool is_star = p < p_end && *p == '*', fits = !is_star && p < p_end && one(&next, p_end, *t);
+        if (!spend((uint64_t)(next - p) + 1, &spare, work)) /* a set may be long */
+            return false;
+        if (is_star) {
+            star = ++p;
+            star_text = t;
+        } else if (fits) {
+            p = next;
+            t++;
+        } else if (star) {
+            p = star;
+            t = ++star_text;
+        } else {
+            return false;
+        }
+    }
+    for (; p < p_end && *p == '*'; p++)
+        if (!spend(1, &spare, work))
+            return false;
+    return p == p_end;
+}

@@ -1,0 +1,343 @@
+/* What each request of the TCPStore protocol does: on the same keys as RESP, as they come on the wire (PyTorch's
+ * clients put a '/' before their users' keys). A queue is a list; one that was emptied does not exist. */
+#include "rendezvousd/net/server_impl.h"
+#include "rendezvousd/store/list.h"
+#include "rendezvousd/tcpstore/tcpstore_internal.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- replies
+ * ------------------------------------------------------------------------------------------------------- */
+
+static void reply_raw(struct conn *c, const void *p, size_t n)
+{
+    if (!c->reply.failed && buf_add(&c->reply.out, p, n) < 0)
+        c->reply.failed = true;
+}
+
+static void reply_number(struct conn *c, uint64_t v, size_t bytes)
+{
+    unsigned char le[8];
+    for (size_t i = 0; i < bytes; i++, v >>= 8)
+        le[i] = (unsigned char)v;
+    reply_raw(c, le, bytes);
+}
+
+static void reply_i64(struct conn *c, int64_t v)
+{
+    reply_number(c, (uint64_t)v, 8);
+}
+
+void tcpstore_reply_byte(struct conn *c, unsigned char byte)
+{
+    reply_raw(c, &byte, 1);
+}
+
+static void reply_bytes(struct conn *c, const void *p, size_t n)
+{
+    reply_number(c, n, 8);
+    reply_raw(c, p, n);
+}
+
+/* ---- keys and values
+ * ----------------------------------------------------------------------------------------------- */
+
+static int told(int rc, const struct request_arg *key, struct err *e)
+{
+    const int shown = key->n < 64 ? (int)key->n : 64;
+    if (rc == -ENOSPC || rc == -ENOMEM)
+        return err_set(e, rc, "no memory for key '%.*s'", shown, key->p);
+    if (rc == -ERANGE)
+        return err_set(e, rc, "the sum in key '%.*s' fits no 64 bits", shown, key->p);
+    if (rc < 0)
+        return err_set(e, rc, "key '%.*s' holds another kind of value", shown, key->p);
+    return 0;
+}
+
+static const char *look_up(struct conn *c, const struct request_arg *key, size_t *n)
+{
+    return keyspace_get(c->space->keys, key->p, key->n, n);
+}
+
+static bool exists(struct conn *c, const struct request_arg *key)
+{
+    return keyspace_type(c->space->keys, key->p, key->n) != KEY_NONE;
+}
+
+static int store(struct conn *c, const struct request_arg *key, const struct request_arg *value, struct err *e)
+{
+    return told(keyspace_set(c->space->keys, key->p, key->n, value->p, value->n, NULL), key, e);
+}
+
+static int do_set(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    return store(c, &rq->argv[0], &rq->argv[1], e);
+}
+
+static int do_compare_set(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    const struct request_arg *expected = &rq->argv[1], *desired = &rq->argv[2];
+    size_t n;
+    const char *v = look_up(c, &rq->argv[0], &n);
+    if (v ? n != expected->n || memcmp(v, expected->p, n) != 0 : expected->n > 0) {
+        reply_bytes(c, v ? v : expected->p, v ? n : expected->n);
+        return 0;
+    }
+    TRY(store(c, &rq->argv[0], desired, e));
+    reply_bytes(c, desired->p, desired->n);
+    return 0;
+}
+
+static void reply_value(struct conn *c, const struct request_arg *key)
+{
+    size_t n = 0;
+    const char *v = look_up(c, key, &n);
+    reply_bytes(c, v, v ? n : 0);
+}
+
+/* Clients wait for a key before they get it. The older server closes on a key that is not there, and its clients rely
+ * on it. */
+static int do_get(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    const struct tcpstore_state *t = c->front_state;
+    if (t->in.generation == TCPSTORE_OLDER && !exists(c, &rq->argv[0]))
+        return err_set(e, -ENOENT, "there is no key '%.*s'", rq->argv[0].n < 64 ? (int)rq->argv[0].n : 64,
+                       rq->argv[0].p);
+    reply_value(c, &rq->argv[0]);
+    return 0;
+}
+
+static int add(struct conn *c, const struct request_arg *key, int64_t delta, int64_t *ret, struct err *e)
+{
+    return told(keyspace_add(c->space->keys, key->p, key->n, delta, ret, NULL), key, e);
+}
+
+static int do_add(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    int64_t sum;
+    TRY(add(c, &rq->argv[0], rq->number, &sum, e));
+    reply_i64(c, sum);
+    return 0;
+}
+
+static int do_append(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    const struct request_arg *key = &rq->argv[0], *v = &rq->argv[1];
+    size_t len;
+    return told(keyspace_append(c->space->keys, key->p, key->n, v->p, v->n, &len, NULL), key, e);
+}
+
+static int do_delete_key(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    const struct request_arg *key = &rq->argv[0];
+    (void)e;
+    reply_i64(c, keyspace_delete(c->space->keys, key->p, key->n));
+    return 0;
+}
+
+static int do_multi_get(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    (void)e;
+    for (size_t i = 0; i < rq->argc && !c->reply.failed; i++)
+        reply_value(c, &rq->argv[i]);
+    return 0;
+}
+
+/* All or nothing: room for all as if all were new is asked for first. */
+static int do_multi_set(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    size_t need = 0;
+    for (size_t i = 0; i < rq->argc; i += 2)
+        need += keyspace_entry_bytes(rq->argv[i].n, rq->argv[i + 1].n);
+    if (!keyspace_fits(c->space->keys, need))
+        return err_set(e, -ENOSPC, "no memory for %zu keys", rq->argc / 2);
+    for (size_t i = 0; i < rq->argc; i += 2)
+        TRY(store(c, &rq->argv[i], &rq->argv[i + 1], e));
+    return 0;
+}
+
+/* Queues are not counted among the keys, nor listed with them. */
+static void count_key(void *arg, enum key_type type, const char *key, size_t key_len)
+{
+    int64_t *n = arg;
+    (void)key, (void)key_len;
+    *n += type != KEY_LIST;
+}
+
+static int do_num_keys(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    int64_t n = 0;
+    (void)rq, (void)e;
+    keyspace_walk(c->space->keys, count_key, &n);
+    reply_i64(c, n);
+    return 0;
+}
+
+static void list_key(void *arg, enum key_type type, const char *key, size_t key_len)
+{
+    if (type != KEY_LIST)
+        reply_bytes(arg, key, key_len);
+}
+
+static int do_list_keys(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    do_num_keys(c, rq, e);
+    keyspace_walk(c->space->keys, list_key, c);
+    return 0;
+}
+
+/* ---- queues
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* Each item wakes one who waits for the queue, not all: only one of them can have it. */
+static int do_queue_push(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    const struct request_arg *key = &rq->argv[0], *v = &rq->argv[1];
+    struct space *sp = c->space;
+    size_t n;
+    sp->wake_one = true;
+    int rc = keyspace_push(sp->keys, key->p, key->n, v->p, v->n, false, &n, NULL);
+    sp->wake_one = false;
+    TRY(told(rc, key, e));
+    waiters_created_one(sp->waiters, key->p, key->n);
+    return 0;
+}
+
+static int queue_length(struct conn *c, const struct request_arg *key, size_t *ret, struct err *e)
+{
+    struct key *en;
+    int rc = keyspace_list(c->space->keys, key->p, key->n, false, &en);
+    *ret = rc == 0 ? key_list(en)->n : 0;
+    return rc == -ENOENT ? 0 : told(rc, key, e);
+}
+
+/* The length before, and the item if there is one. */
+static int do_queue_pop(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    const struct request_arg *key = &rq->argv[0];
+    size_t n;
+    TRY(queue_length(c, key, &n, e));
+    reply_i64(c, (int64_t)n);
+    struct item *it = n > 0 ? keyspace_pop(c->space->keys, key->p, key->n, true) : NULL;
+    if (it)
+        reply_bytes(c, it->p, it->n);
+    free(it);
+    return 0;
+}
+
+static int do_queue_len(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    size_t n;
+    TRY(queue_length(c, &rq->argv[0], &n, e));
+    reply_i64(c, (int64_t)n);
+    return 0;
+}
+
+/* ---- waiting
+ * ------------------------------------------------------------------------------------------------------- */
+
+static bool all_exist(struct conn *c, const struct tcpstore_request *rq)
+{
+    for (size_t i = 0; i < rq->argc; i++)
+        if (!exists(c, &rq->argv[i]))
+            return false;
+    return true;
+}
+
+static int do_check(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    (void)e;
+    tcpstore_reply_byte(c, all_exist(c, rq) ? TCPSTORE_READY : TCPSTORE_NOT_READY);
+    return 0;
+}
+
+static void on_all_there(void *arg)
+{
+    struct conn *c = arg;
+    tcpstore_reply_byte(c, TCPSTORE_STOP_WAITING);
+    conn_wake(c);
+}
+
+static void stop_waiting(struct conn *c, void *arg)
+{
+    waiters_remove(c->space->waiters, arg);
+}
+
+static int do_wait(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    static const struct blocked_ops ops = {.timeout = stop_waiting, .forget = stop_waiting, .interrupt = stop_waiting};
+    struct waiter *w;
+    if (all_exist(c, rq)) {
+        tcpstore_reply_byte(c, TCPSTORE_STOP_WAITING);
+        return 0;
+    }
+    TRY(told(waiters_add(c->space->waiters, rq->argv, rq->argc, on_all_there, c, &w), &rq->argv[0], e));
+    conn_block(c, &ops, w, -1);
+    return 0;
+}
+
+/* The wait it cancels is over by now: this request ended it, or a key did, whose answer stands before ours. */
+static int do_cancel_wait(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    (void)rq, (void)e;
+    tcpstore_reply_byte(c, TCPSTORE_WAIT_CANCELED);
+    return 0;
+}
+
+static int do_barrier(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    const struct request_arg *key = &rq->argv[0];
+    int64_t count;
+    TRY(add(c, key, 1, &count, e));
+    tcpstore_barrier_reached(c->space, key, count);
+    if (count < rq->number)
+        return told(tcpstore_barrier_wait(c, key, rq->number), key, e);
+    tcpstore_reply_byte(c, TCPSTORE_STOP_WAITING);
+    return 0;
+}
+
+/* ---- the connection
+ * ------------------------------------------------------------------------------------------------ */
+
+static int do_validate(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    struct tcpstore_state *t = c->front_state;
+    if (t->validated || rq->number != TCPSTORE_MAGIC)
+        return err_set(e, -EPROTO, "expected once, with %#x", TCPSTORE_MAGIC);
+    t->validated = true;
+    return 0;
+}
+
+static int do_ping(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    (void)e;
+    reply_number(c, (uint64_t)rq->number, 4);
+    return 0;
+}
+
+int tcpstore_execute(struct conn *c, const struct tcpstore_request *rq, struct err *e)
+{
+    static int (*const handlers[TCPSTORE_OP_COUNT])(struct conn *, const struct tcpstore_request *, struct err *) = {
+        [TCPSTORE_VALIDATE] = do_validate,
+        [TCPSTORE_SET] = do_set,
+        [TCPSTORE_COMPARE_SET] = do_compare_set,
+        [TCPSTORE_GET] = do_get,
+        [TCPSTORE_ADD] = do_add,
+        [TCPSTORE_CHECK] = do_check,
+        [TCPSTORE_WAIT] = do_wait,
+        [TCPSTORE_NUM_KEYS] = do_num_keys,
+        [TCPSTORE_DELETE_KEY] = do_delete_key,
+        [TCPSTORE_APPEND] = do_append,
+        [TCPSTORE_MULTI_GET] = do_multi_get,
+        [TCPSTORE_MULTI_SET] = do_multi_set,
+        [TCPSTORE_CANCEL_WAIT] = do_cancel_wait,
+        [TCPSTORE_PING] = do_ping,
+        [TCPSTORE_QUEUE_PUSH] = do_queue_push,
+        [TCPSTORE_QUEUE_POP] = do_queue_pop,
+        [TCPSTORE_QUEUE_LEN] = do_queue_len,
+        [TCPSTORE_LIST_KEYS] = do_list_keys,
+        [TCPSTORE_BARRIER] = do_barrier,
+    };
+    return handlers[rq->op](c, rq, e);
+}

@@ -1,0 +1,113 @@
+/* TCPStore as a connection's language: the parser of tcpstore.h in front of what requests do.
+ *
+ * - The first bytes tell the generation. The older client opens a second connection and never says a word on it: no
+ *   byte, no front end, no deadline; closing it would make that client spin.
+ * - A client that waits sends nothing but CANCEL_WAIT. The clients of torch 1.13 know no cancel: after their own
+ *   timeout they send the next request, and a late answer to the wait would be taken for that one's. So there any
+ *   request ends the wait without an answer.
+ * - The protocol has no errors: what cannot be done closes the connection, and the log says why. */
+#include "common/base/log.h"
+#include "rendezvousd/net/server_impl.h"
+#include "rendezvousd/tcpstore/tcpstore_internal.h"
+#include <errno.h>
+#include <stdlib.h>
+
+#define MODULE "tcpstore"
+
+static int tcpstore_open(struct conn *c)
+{
+    if (c->trust < TRUST_STORE) {
+        log_warn(MODULE, "client %llu refused: it speaks PyTorch's TCPStore protocol, which cannot authenticate",
+                 (unsigned long long)c->id);
+        return -EACCES;
+    }
+    struct tcpstore_state *t = calloc(1, sizeof *t);
+    if (!t)
+        return -ENOMEM;
+    tcpstore_parser_init(&t->in, &(struct tcpstore_limits){.max_bytes = c->s->o.max_request_bytes,
+                                                           .max_key = TCPSTORE_KEY_MAX,
+                                                           .max_keys = TCPSTORE_KEYS_MAX});
+    c->front_state = t;
+    return 0;
+}
+
+static void tcpstore_close(struct conn *c)
+{
+    struct tcpstore_state *t = c->front_state;
+    tcpstore_parser_free(&t->in);
+    free(t);
+}
+
+static int tcpstore_take(struct conn *c, const void *data, size_t n)
+{
+    struct tcpstore_state *t = c->front_state;
+    return tcpstore_feed(&t->in, data, n);
+}
+
+static bool look_ahead(struct tcpstore_state *t)
+{
+    if (!t->has_next && t->broken == 0) {
+        int rc = tcpstore_next(&t->in, &t->next, &t->e);
+        t->has_next = rc > 0;
+        t->broken = rc < 0 ? rc : 0;
+    }
+    return t->has_next || t->broken < 0;
+}
+
+/* While c waits: its next request, if that may end the wait. */
+static bool tcpstore_ready(struct conn *c)
+{
+    struct tcpstore_state *t = c->front_state;
+    if (c->blocked && t->in.generation == TCPSTORE_NEWER && tcpstore_peek(&t->in) != TCPSTORE_CANCEL_WAIT)
+        return false;
+    return look_ahead(t);
+}
+
+static int refuse(struct conn *c, int code, const char *op, const struct err *e)
+{
+    log_info(MODULE, "client %llu closed: %s%s%s", (unsigned long long)c->id, op, *op ? ": " : "", e->text);
+    return code;
+}
+
+static int tcpstore_step(struct conn *c)
+{
+    struct tcpstore_state *t = c->front_state;
+    if (!look_ahead(t))
+        return 0;
+    if (t->broken < 0)
+        return refuse(c, t->broken, "", &t->e);
+    t->has_next = false;
+    keyspace_tick(c->space->keys, (int64_t)uv_now(c->s->loop));
+    int rc = tcpstore_execute(c, &t->next, &t->e);
+    space_serve(c->space);
+    return rc < 0 ? refuse(c, rc, tcpstore_op_name(t->next.op), &t->e) : 1;
+}
+
+/* While it waits, what it has sent ahead has no deadline. */
+static bool tcpstore_unfinished(struct conn *c)
+{
+    struct tcpstore_state *t = c->front_state;
+    return !c->blocked && tcpstore_buffered(&t->in) > 0;
+}
+
+static size_t tcpstore_held(struct conn *c)
+{
+    return tcpstore_buffered(&((struct tcpstore_state *)c->front_state)->in);
+}
+
+static size_t tcpstore_taken(struct conn *c)
+{
+    return tcpstore_memory(&((struct tcpstore_state *)c->front_state)->in);
+}
+
+const struct front front_tcpstore = {
+    .name = "tcpstore",
+    .open = tcpstore_open,
+    .close = tcpstore_close,
+    .feed = tcpstore_take,
+    .step = tcpstore_step,
+    .ready = tcpstore_ready,
+    .unfinished = tcpstore_unfinished,
+    .buffered = tcpstore_held,
+    .memory = tcpstore_taken,
+};

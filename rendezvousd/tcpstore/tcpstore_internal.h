@@ -1,0 +1,41 @@
+/* Shared by tcpstore_*.c only: what a TCPStore connection is, and what its requests do. */
+#ifndef CRUN_RENDEZVOUSD_TCPSTORE_INTERNAL_H
+#define CRUN_RENDEZVOUSD_TCPSTORE_INTERNAL_H
+
+#include "common/base/err.h"
+#include "rendezvousd/tcpstore/tcpstore.h"
+
+struct barrier;
+struct conn;
+struct space;
+
+struct barrier_link {
+    struct conn *c;
+    int64_t world; /* how many it waits for */
+    struct barrier *of;
+    struct barrier_link *prev, *next; /* in of->waiting */
+};
+
+struct tcpstore_state {
+    struct tcpstore_parser in;
+    struct tcpstore_request next; /* complete, not executed yet */
+    bool has_next;
+    int broken; /* the parser's error, told by the next step */
+    struct err e;
+    bool validated;              /* newer generation: the handshake is done */
+    struct barrier_link barrier; /* blocked in BARRIER */
+};
+
+enum { TCPSTORE_READY = 0, TCPSTORE_NOT_READY = 1, TCPSTORE_STOP_WAITING = 0, TCPSTORE_WAIT_CANCELED = 1 };
+
+/* tcpstore_execute.c: answer one request into c->reply, or block c. < 0: the protocol has no words for what went wrong
+ * (e says it); close. */
+int tcpstore_execute(struct conn *c, const struct tcpstore_request *rq, struct err *e);
+void tcpstore_reply_byte(struct conn *c, unsigned char byte);
+
+/* tcpstore_barrier.c: block c until `world` callers have come to this key. -ENOMEM, -ENOSPC. */
+int tcpstore_barrier_wait(struct conn *c, const struct request_arg *key, int64_t world);
+/* Now `count` have: wake those who wait for no more. */
+void tcpstore_barrier_reached(struct space *sp, const struct request_arg *key, int64_t count);
+
+#endif

@@ -1,0 +1,440 @@
+/* libcrun with a real page: a memfd and an eventfd, as the launcher makes them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/crun/crun_page.h"
+#include "common/include/crun.h"
+#include "common/job/failure_record.h"
+
+static int page_fd = -1, notify_fd = -1;
+static struct crun_page *page;
+static struct crun_info info;
+
+static int make_page(void **state)
+{
+    char text[16];
+    page_fd = memfd_create("page", 0);
+    notify_fd = eventfd(0, EFD_NONBLOCK);
+    if (page_fd < 0 || notify_fd < 0 || ftruncate(page_fd, CRUN_PAGE_BYTES) < 0)
+        return -1;
+    page = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);
+    page->magic = CRUN_PAGE_MAGIC;
+    page->version = CRUN_PAGE_VERSION;
+    page->notify_fd = notify_fd;
+    snprintf(text, sizeof text, "%d", page_fd);
+    setenv("CRUN_PAGE_FD", text, 1);
+    return 0;
+}
+
+static int free_page(void **state)
+{
+    crun_finish();
+    munmap(page, CRUN_PAGE_BYTES);
+    close(page_fd);
+    close(notify_fd);
+    unsetenv("CRUN_PAGE_FD");
+    return 0;
+}
+
+static void everything_works_without_crun(void **state)
+{
+    unsetenv("CRUN_PAGE_FD");
+    assert_int_equal(crun_init(&info), 0);
+    assert_int_equal(info.rank, 0);
+    assert_int_equal(info.world_size, 1);
+    assert_string_equal(info.store, "");
+    assert_string_equal(info.run_id, "");
+    crun_progress(1);
+    assert_int_equal(crun_stop_reason(), CRUN_STOP_NONE);
+    crun_record_error(1, "x");
+    crun_finish();
+    crun_finish();
+}
+
+static void the_environment_is_handed_over(void **state)
+{
+    setenv("RANK", "1", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("CRUN_ROUND", "5", 1);
+    setenv("CRUN_STORE", "resp://h:1", 1);
+    setenv("TORCHELASTIC_RUN_ID", "j1", 1);
+    assert_int_equal(crun_init(&info), 0);
+    setenv("CRUN_STORE", "changed", 1);
+    assert_int_equal(info.rank, 1);
+    assert_int_equal(info.world_size, 2);
+    assert_int_equal(info.round, 5);
+    assert_string_equal(info.store, "resp://h:1");
+    assert_string_equal(info.run_id, "j1");
+    setenv("RANK", "2", 1);
+    assert_int_equal(crun_init(&info), -EINVAL);
+    static const char *const names[] = {"RANK", "WORLD_SIZE", "CRUN_ROUND", "CRUN_STORE", "TORCHELASTIC_RUN_ID"};
+    for (size_t i = 0; i < 5; i++)
+        unsetenv(names[i]);
+}
+
+static void progress_is_seen_and_the_first_one_wakes_the_launcher(void **state)
+{
+    uint64_t wakes = 0;
+    assert_int_equal(page->attached, 0);
+    assert_int_equal(crun_init(&info), 0);
+    assert_int_equal(page->attached, 1);
+    int64_t before = clock_ns();
+    assert_int_equal(read(notify_fd, &wakes, 8), -1);
+    for (uint64_t step = 7; step < 10; step++)
+        crun_progress(step);
+    assert_int_equal(page->step, 9);
+    assert_int_equal(read(notify_fd, &wakes, 8), 8);
+    assert_int_equal(wakes, 1);
+    assert_true(page->first_step_ns >= before && page->first_step_ns <= page->last_step_ns);
+    assert_true(page->last_step_ns <= clock_ns());
+    crun_finish();
+    assert_int_equal(page->attached, 0);
+}
+
+static void metrics_are_told_as_they_are(void **state)
+{
+    assert_int_equal(crun_init(&info), 0);
+    assert_int_equal(page->has_metrics, 0);
+    crun_metrics(310.25, 2.5e-7);
+    assert_int_equal(page->has_metrics, 1);
+    assert_true(crun_page_real(&page->images_per_s) == 310.25 && crun_page_real(&page->loss) == 2.5e-7);
+    crun_finish();
+}
+
+static void stop_reasons_arrive_and_have_names(void **state)
+{
+    assert_int_equal(crun_init(&info), 0);
+    assert_int_equal(crun_stop_reason(), CRUN_STOP_NONE);
+    page->stop_reason = CRUN_STOP_DRAIN;
+    assert_int_equal(crun_stop_reason(), CRUN_STOP_DRAIN);
+    page->stop_reason = 77;
+    assert_int_equal(crun_stop_reason(), CRUN_STOP_ABORT);
+    assert_string_equal(crun_stop_reason_name(CRUN_STOP_RESIZE), "resize");
+    assert_string_equal(crun_stop_reason_name((enum crun_stop_reason)77), "unknown");
+}
+
+static void the_first_error_is_recorded_in_page_and_file(void **state)
+{
+    char path[] = "/tmp/test_crun_XXXXXX", longtext[2000];
+    struct failure_record r;
+    struct err e;
+    close(mkstemp(path));
+    setenv("TORCHELASTIC_ERROR_FILE", path, 1);
+    setenv("RANK", "1", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    memset(longtext, 'x', sizeof longtext - 1);
+    longtext[sizeof longtext - 1] = 0;
+    assert_int_equal(crun_init(&info), 0);
+    crun_progress(12);
+    crun_record_error(65, "no \"classes\"");
+    crun_record_error(70, longtext);
+    assert_int_equal(page->error_code, 65);
+    assert_string_equal(page->error_text, "no \"classes\"");
+    assert_int_equal(failure_record_read(path, &r, &e), 0);
+    assert_string_equal(r.message, "no \"classes\"");
+    assert_int_equal(r.exitcode, 65);
+    assert_int_equal(r.rank, 1);
+    assert_int_equal(r.step, 12);
+    assert_true(r.timestamp > 0);
+    assert_int_equal(crun_init(&info), 0);
+    crun_record_error(70, longtext);
+    assert_int_equal(strlen(page->error_text), sizeof page->error_text - 1);
+    unlink(path);
+    unsetenv("TORCHELASTIC_ERROR_FILE");
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+}
+
+static void descriptors_are_not_inherited_further(void **state)
+{
+    assert_int_equal(crun_init(&info), 0);
+    assert_true(fcntl(page_fd, F_GETFD) & FD_CLOEXEC);
+    assert_true(fcntl(notify_fd, F_GETFD) & FD_CLOEXEC);
+}
+
+static void expect_no_page(void)
+{
+    assert_int_equal(crun_init(&info), 0);
+    crun_progress(1);
+    crun_metrics(1, 1);
+    crun_record_error(1, "x");
+    assert_int_equal(crun_stop_reason(), CRUN_STOP_NONE);
+}
+
+static void a_garbage_descriptor_means_no_launcher(void **state)
+{
+    static const char *const garbage[] = {"", "x", "-1", "9999", "0", "1", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof garbage / sizeof *garbage; i++) {
+        setenv("CRUN_PAGE_FD", garbage[i], 1);
+        expect_no_page();
+    }
+}
+
+static void a_page_of_another_kind_is_left_alone(void **state)
+{
+    struct crun_page before;
+    page->stop_reason = CRUN_STOP_ABORT;
+    page->magic ^= 1;
+    before = *page;
+    expect_no_page();
+    assert_memory_equal(page, &before, sizeof before);
+    page->magic ^= 1;
+    page->version = 0;
+    expect_no_page();
+    page->version = 1;
+    assert_int_equal(ftruncate(page_fd, 100), 0);
+    expect_no_page();
+}
+
+static int64_t steps_counted(void)
+{
+    int64_t n = 0;
+    for (unsigned i = 0; i < CRUN_PAGE_BUCKETS; i++)
+        n += page->steps[i];
+    return n;
+}
+
+static void buckets_hold_what_they_say(void **state)
+{
+    assert_int_equal(crun_page_bucket(0), 0);
+    assert_int_equal(crun_page_bucket(INT64_MAX), CRUN_PAGE_BUCKETS - 1);
+    for (unsigned i = 1; i < CRUN_PAGE_BUCKETS; i++) {
+        const int64_t begin = crun_page_bucket_begin(i);
+        assert_int_equal(crun_page_bucket(begin), i);
+        assert_int_equal(crun_page_bucket(begin - 1), i - 1);
+    }
+}
+
+/* The first step begins before the library knows when; a checkpoint is no step. */
+static void steps_are_counted_by_their_time_and_phases_apart(void **state)
+{
+    const int64_t start = clock_ns();
+    assert_int_equal(crun_init(&info), 0);
+    crun_progress(1);
+    assert_int_equal(steps_counted(), 0);
+    crun_progress(2);
+    assert_int_equal(steps_counted(), 1);
+    crun_phase(CRUN_PHASE_CHECKPOINT);
+    assert_int_equal(page->phase, CRUN_PHASE_CHECKPOINT);
+    const int64_t entered = page->phase_ns;
+    usleep(20000);
+    crun_phase(CRUN_PHASE_STEP);
+    assert_true(page->phase_ns - entered >= 20000000);
+    assert_int_equal(page->longest_ns[CRUN_PHASE_CHECKPOINT], page->phase_ns - entered);
+    crun_progress(3);
+    assert_int_equal(steps_counted(), 2);
+    assert_true(page->longest_ns[CRUN_PHASE_STEP] <= clock_ns() - start - page->longest_ns[CRUN_PHASE_CHECKPOINT]);
+    assert_string_equal(crun_phase_name(CRUN_PHASE_CLOSING), "closing");
+    assert_string_equal(crun_phase_name((enum crun_phase)99), "unknown");
+}
+
+static void without_a_store_there_are_no_keys(void **state)
+{
+    size_t n;
+    assert_int_equal(crun_init(&info), 0);
+    assert_int_equal(crun_set("k", "v", 1), -ENOTCONN);
+    assert_int_equal(crun_get("k", NULL, 0, &n, 0.1), -ENOTCONN);
+    assert_int_equal(crun_get("k", NULL, 0, &n, -1), -EINVAL);
+    assert_int_equal(crun_get("", NULL, 0, &n, 1), -EINVAL);
+    assert_int_equal(crun_add("k", 1, NULL), -ENOTCONN);
+    assert_int_equal(crun_delete(""), -EINVAL);
+    assert_int_equal(crun_barrier("b", 1), 0);
+}
+
+/* --- crashes --------------------------------------------------------------------------------------------------- */
+
+static void die_of_a_bad_pointer(void)
+{
+    int *volatile bad = (int *)16; /* volatile: no compiler sees through it */
+    *bad = 1;
+}
+
+static void die_of_abort(void)
+{
+    abort();
+}
+
+static volatile bool for_ever = true;
+
+static int deeper(volatile char *above)
+{
+    volatile char here[4096];
+    here[0] = above[0];
+    return for_ever ? deeper(here) + here[0] : 0;
+}
+
+static void die_of_a_deep_stack(void)
+{
+    char top = 1;
+    deeper(&top);
+}
+
+static void die_of_a_signal(void)
+{
+    kill(getpid(), SIGFPE);
+}
+
+/* In a child: die with the handlers installed. Returns what waitpid() says. */
+static int death(void (*how)(void), const char *record)
+{
+    setenv("TORCHELASTIC_ERROR_FILE", record, 1);
+    unlink(record);
+    int status;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        close(STDERR_FILENO);
+        for (int s = 1; s < 32; s++)
+            signal(s, SIG_DFL); /* cmocka's own, and a sanitizer's */
+        crun_init(&info);
+        crun_progress(7);
+        if (crun_catch_crashes() == 0 && crun_catch_crashes() == 0)
+            how();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static void a_crash_leaves_a_record_and_the_signal_kills(void **state)
+{
+    static const struct {
+        void (*how)(void);
+        int signo;
+        const char *message;
+    } deaths[] = {{die_of_a_bad_pointer, SIGSEGV, "crashed: SIGSEGV at address 0x10"},
+                  {die_of_abort, SIGABRT, "crashed: SIGABRT"},
+                  {die_of_a_deep_stack, SIGSEGV, "crashed: SIGSEGV at address 0x7"},
+                  {die_of_a_signal, SIGFPE, "crashed: SIGFPE sent by process "}};
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/crun-crash-%d.json", (int)getpid());
+    for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++) {
+        struct failure_record r;
+        struct err e;
+        const int status = death(deaths[i].how, path);
+        assert_true(WIFSIGNALED(status));
+        assert_int_equal(WTERMSIG(status), deaths[i].signo);
+        if (failure_record_read(path, &r, &e) < 0)
+            fail_msg("%s", e.text);
+        if (strncmp(r.message, deaths[i].message, strlen(deaths[i].message)) != 0)
+            fail_msg("'%s', expected '%s'", r.message, deaths[i].message);
+        assert_int_equal(r.exitcode, 128 + deaths[i].signo);
+        assert_int_equal(r.step, 7);
+        assert_int_equal(page->error_code, 128 + deaths[i].signo);
+        assert_string_equal(page->error_text, r.message);
+        assert_int_equal(page->attached, 1);
+        page->error_code = 0;
+        page->first_step_ns = 0;
+    }
+    unlink(path);
+    unsetenv("TORCHELASTIC_ERROR_FILE");
+}
+
+static void the_call_stack_is_in_the_record(void **state)
+{
+    char path[64], text[8192];
+    snprintf(path, sizeof path, "/tmp/crun-stack-%d.json", (int)getpid());
+    death(die_of_a_bad_pointer, path);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    unlink(path);
+    unsetenv("TORCHELASTIC_ERROR_FILE");
+    assert_non_null(strstr(text, "\"py_callstack\": \"#0 0x"));
+    assert_non_null(strstr(text, "test_crun+0x"));
+    assert_non_null(strstr(text, "\\n#1 0x"));
+}
+
+static void handler_that_was_there(int signo)
+{
+    _exit(40 + (atomic_load(&page->error_code) == 128 + signo));
+}
+
+static void die_with_a_handler(void)
+{
+    raise(SIGILL);
+}
+
+static void the_handler_that_was_there_comes_next(void **state)
+{
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(STDERR_FILENO);
+        signal(SIGILL, handler_that_was_there);
+        crun_init(&info);
+        crun_catch_crashes();
+        die_with_a_handler();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 41);
+}
+
+static void the_shared_library_exports_the_api_only(void **state)
+{
+    const char *path = getenv("LIBCRUN");
+    if (!path)
+        skip();
+    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!lib)
+        fail_msg("%s", dlerror());
+    static const char *const api[] = {
+        "crun_init",         "crun_finish",  "crun_progress", "crun_stop_reason", "crun_stop_reason_name",
+        "crun_record_error", "crun_metrics", "crun_phase",    "crun_phase_name",  "crun_catch_crashes",
+        "crun_set",          "crun_get",     "crun_add",      "crun_delete",      "crun_barrier"};
+    for (size_t i = 0; i < sizeof api / sizeof *api; i++)
+        assert_non_null(dlsym(lib, api[i]));
+    assert_null(dlsym(lib, "env_contract_read"));
+    assert_null(dlsym(lib, "err_set"));
+    assert_null(dlsym(lib, "libcrun_self"));
+    dlclose(lib);
+}
+
+int main(void)
+{
+#define WITH_PAGE(f) cmocka_unit_test_setup_teardown(f, make_page, free_page)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_works_without_crun),
+        cmocka_unit_test(the_environment_is_handed_over),
+        WITH_PAGE(progress_is_seen_and_the_first_one_wakes_the_launcher),
+        WITH_PAGE(metrics_are_told_as_they_are),
+        WITH_PAGE(stop_reasons_arrive_and_have_names),
+        WITH_PAGE(the_first_error_is_recorded_in_page_and_file),
+        WITH_PAGE(descriptors_are_not_inherited_further),
+        WITH_PAGE(a_garbage_descriptor_means_no_launcher),
+        WITH_PAGE(a_page_of_another_kind_is_left_alone),
+        cmocka_unit_test(buckets_hold_what_they_say),
+        WITH_PAGE(steps_are_counted_by_their_time_and_phases_apart),
+        cmocka_unit_test(without_a_store_there_are_no_keys),
+        WITH_PAGE(a_crash_leaves_a_record_and_the_signal_kills),
+        WITH_PAGE(the_call_stack_is_in_the_record),
+        WITH_PAGE(the_handler_that_was_there_comes_next),
+        cmocka_unit_test(the_shared_library_exports_the_api_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,54 @@
+"""The table of rooms in docs/architecture.md holds for the tree, and the check of it can fail."""
+
+import pathlib
+import shutil
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+import rooms  # noqa: E402
+
+
+def test_every_arrow_between_rooms_is_in_the_table():
+    assert rooms.check(ROOT) == []
+
+
+@pytest.fixture
+def copy(tmp_path):
+    for program in rooms.PROGRAMS:
+        shutil.copytree(ROOT / program, tmp_path / program)
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs/architecture.md", tmp_path / "docs")
+    return tmp_path
+
+
+def prepend(path, line):
+    path.write_text(line + "\n" + path.read_text())
+
+
+def test_an_include_that_the_table_does_not_allow_is_a_fault(copy):
+    prepend(copy / "launcher/output/lines.c", '#include "launcher/agent/run.h"')
+    faults = rooms.check(copy)
+    assert ("launcher/output/lines.c includes launcher/agent/run.h: the table has no arrow from launcher/output to launcher/agent") in faults
+    assert any(f.startswith("a circle: ") for f in faults)
+
+
+def test_a_room_that_the_table_does_not_have_is_a_fault(copy):
+    (copy / "common/more").mkdir()
+    (copy / "common/more/more.c").write_text('#include "common/base/err.h"\n')
+    assert "common/more/ is not in the table of docs/architecture.md" in rooms.check(copy)
+
+
+def test_an_arrow_that_nobody_needs_is_a_fault(copy):
+    table = copy / "docs/architecture.md"
+    table.write_text(table.read_text().replace("| `launcher/observe/` | the event log | `common` |",
+                                               "| `launcher/observe/` | the event log | `launcher/base`, `common` |"))
+    assert "the table allows launcher/observe to include launcher/base, and nothing there does" in rooms.check(copy)
+
+
+def test_a_room_with_too_many_files_is_a_fault(copy):
+    for n in range(rooms.MOST):
+        (copy / f"launcher/hang/more_{n}.h").write_text("")
+    assert any(f.startswith("launcher/hang/ has ") for f in rooms.check(copy))

@@ -1,0 +1,68 @@
+/* What is said at the end, case by case. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <signal.h>
+#include <string.h>
+
+#include "launcher/agent/farewell.h"
+
+#define AGAIN "; start it again to go on (exit code 75)"
+
+static const struct {
+    struct farewell f;
+    enum farewell_kind kind;
+    const char *text;
+} cases[] = {
+    /* it ran to its end, or failed */
+    {{.code = 0}, FAREWELL_NONE, ""},
+    {{.code = 1}, FAREWELL_NONE, ""},
+    {{.code = 1, .bad = true}, FAREWELL_NONE, ""},
+    {{.code = 1, .ended = true, .end_code = 1}, FAREWELL_NONE, ""},
+    /* a signal */
+    {{.code = 75, .signo = SIGTERM}, FAREWELL_WHOLE, "stopped in good order after SIGTERM" AGAIN},
+    {{.code = 75, .signo = SIGINT, .preempt = SIGUSR1}, FAREWELL_WHOLE, "stopped in good order after SIGINT" AGAIN},
+    {{.code = 143, .signo = SIGTERM, .bad = true}, FAREWELL_STOPPED, "stopped by SIGTERM"},
+    {{.code = 143, .signo = SIGTERM, .ended = true, .end_code = 75}, FAREWELL_STOPPED, "stopped by SIGTERM"},
+    {{.code = 0, .signo = SIGTERM}, FAREWELL_NONE, ""}, /* the workers were done */
+    /* a preemption notice */
+    {{.code = 75, .preempt = SIGUSR1}, FAREWELL_WHOLE, "stopped after SIGUSR1, a preemption notice" AGAIN},
+    {{.code = 75, .preempt = SIGUSR1, .bad = true}, FAREWELL_WHOLE, "stopped after SIGUSR1, a preemption notice" AGAIN},
+    {{.code = 5, .preempt = SIGUSR1, .ended = true, .end_code = 75},
+     FAREWELL_STOPPED,
+     "stopped by SIGUSR1, a preemption notice"},
+    {{.code = 1, .preempt = SIGUSR1}, FAREWELL_NONE, ""}, /* it failed before that came to anything */
+    /* a worker's 75, or another node's drain */
+    {{.code = 3, .ended = true, .end_code = 75, .bad = true},
+     FAREWELL_STOPPED,
+     "stopped because a worker asked for it (exit code 75)"},
+    {{.code = 0, .ended = true, .end_code = 75},
+     FAREWELL_STOPPED,
+     "stopped because a worker asked for it (exit code 75)"},
+    {{.code = 75, .ended = true, .end_code = 75, .bad = true}, FAREWELL_STOPPED, "stopped before the end" AGAIN},
+    {{.code = 75, .ended = true, .end_code = 75},
+     FAREWELL_WHOLE,
+     "the workers stopped in good order before the end" AGAIN},
+};
+
+static void the_end_is_told_as_it_came(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[FAREWELL_MAX];
+        const enum farewell_kind kind = farewell(&cases[i].f, text);
+        if (kind != cases[i].kind || strcmp(text, cases[i].text) != 0)
+            fail_msg("case %zu: %d \"%s\"", i, kind, text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_end_is_told_as_it_came),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

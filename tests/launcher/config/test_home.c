@@ -1,0 +1,309 @@
+/* Where the rendezvous lives: the table of docs/architecture.md, row by row. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "launcher/config/home.h"
+
+/* A made-up machine. */
+struct machine {
+    const char *const *env; /* name, value, ..., NULL */
+    const char *configured, *nodefile, *domain;
+};
+
+static const char *env(void *arg, const char *name)
+{
+    const struct machine *m = arg;
+    for (const char *const *p = m->env; p && *p; p += 2)
+        if (strcmp(*p, name) == 0)
+            return p[1];
+    return NULL;
+}
+static const char *first_line(void *arg, const char *path)
+{
+    return strcmp(path, "/nodes") == 0 ? ((const struct machine *)arg)->nodefile : NULL;
+}
+static const char *configured(void *arg)
+{
+    return ((const struct machine *)arg)->configured;
+}
+static const char *domain(void *arg)
+{
+    return ((const struct machine *)arg)->domain;
+}
+
+static int decide(const struct home_typed *t, const struct machine *m, struct home *h, struct err *e)
+{
+    const struct home_look look = {env, first_line, configured, domain, (void *)m};
+    *e = (struct err){0};
+    return home_decide(t, &look, h, e);
+}
+
+#define TYPED .master_port = -1, .node_rank = -1, .is_host = -1
+
+static void what_was_typed_decides(void **state)
+{
+    static const struct {
+        struct home_typed t;
+        enum home_kind kind;
+        enum home_hosting hosting;
+        const char *endpoint, *run_id;
+        int node_rank;
+    } cases[] = {
+        /* clang-format off */
+        {{TYPED, .max_nodes = 1}, HOME_LOCAL, HOME_DIALS, "", "", -1},
+        {{TYPED, .max_nodes = 1, .standalone = true}, HOME_LOCAL, HOME_DIALS, "", "", -1},
+        {{TYPED, .max_nodes = 1, .standalone = true, .run_id = "r"}, HOME_LOCAL, HOME_DIALS, "", "r", -1},
+        {{TYPED, .max_nodes = 1, .backend = "static"}, HOME_LOCAL, HOME_DIALS, "", "", -1},
+        {{TYPED, .max_nodes = 1, .backend = "c10d"}, HOME_LOCAL, HOME_DIALS, "", "", -1},
+        {{TYPED, .max_nodes = 1, .backend = "c10d", .endpoint = "localhost:0"}, HOME_LOCAL, HOME_DIALS, "", "", -1},
+        {{TYPED, .max_nodes = 1, .backend = "", .endpoint = ""}, HOME_LOCAL, HOME_DIALS, "", "", -1},
+        {{TYPED, .max_nodes = 2, .backend = "c10d", .endpoint = "n1:29500", .run_id = "j"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29500", "j", -1},
+        {{TYPED, .max_nodes = 2, .backend = "rendezvousd", .endpoint = "n1", .run_id = "j"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29400", "j", -1},
+        {{TYPED, .max_nodes = 2, .backend = "tcp", .endpoint = "10.0.0.5:1", .run_id = "j"}, HOME_TCP, HOME_HOSTS_IF_OWN, "10.0.0.5:1", "j", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "n1:29500"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29500", "none", -1},
+        {{TYPED, .max_nodes = 1, .endpoint = "n1:29500"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29500", "none", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "[::1]"}, HOME_TCP, HOME_HOSTS_IF_OWN, "[::1]:29400", "none", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "[fe80::1%eth0]:5"}, HOME_TCP, HOME_HOSTS_IF_OWN, "[fe80::1%eth0]:5", "none", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "2001:db8::7"}, HOME_TCP, HOME_HOSTS_IF_OWN, "[2001:db8::7]:29400", "none", -1},
+        {{.master_port = -1, .node_rank = 3, .is_host = 1, .max_nodes = 4, .endpoint = "n1"}, HOME_TCP, HOME_HOSTS, "n1:29400", "none", 3},
+        {{.master_port = -1, .node_rank = -1, .is_host = 0, .max_nodes = 4, .endpoint = "n1"}, HOME_TCP, HOME_DIALS, "n1:29400", "none", -1},
+        {{.master_port = 29501, .node_rank = 0, .is_host = -1, .max_nodes = 2, .master_addr = "n1"}, HOME_STATIC, HOME_HOSTS, "n1:29501", "none", 0},
+        {{.master_port = 29501, .node_rank = 1, .is_host = -1, .max_nodes = 2, .master_addr = "n1"}, HOME_STATIC, HOME_DIALS, "n1:29501", "none", 1},
+        {{.master_port = -1, .node_rank = 1, .is_host = -1, .max_nodes = 2, .master_addr = "n1"}, HOME_STATIC, HOME_DIALS, "n1:29500", "none", 1},
+        {{.master_port = 29501, .node_rank = -1, .is_host = -1, .max_nodes = 1}, HOME_STATIC, HOME_HOSTS, "127.0.0.1:29501", "none", 0},
+        {{.master_port = 7, .node_rank = 1, .is_host = -1, .max_nodes = 2, .master_addr = "::1", .backend = "static"}, HOME_STATIC, HOME_DIALS, "[::1]:7", "none", 1},
+        {{.master_port = -1, .node_rank = 0, .is_host = -1, .max_nodes = 2, .endpoint = "n1:9", .backend = "static"}, HOME_STATIC, HOME_HOSTS, "n1:9", "none", 0},
+        {{TYPED, .max_nodes = 2, .endpoint = "redis://h:6379/1", .run_id = "j"}, HOME_REDIS, HOME_DIALS, "redis://h:6379/1", "j", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "rediss://h", .run_id = "j"}, HOME_REDIS, HOME_DIALS, "rediss://h", "j", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "redis+sentinel://a,b/m", .run_id = "j", .backend = "redis"}, HOME_REDIS, HOME_DIALS, "redis+sentinel://a,b/m", "j", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "rediss+sentinel://a,b/m", .run_id = "j"}, HOME_REDIS, HOME_DIALS, "rediss+sentinel://a,b/m", "j", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "h:6379", .run_id = "j", .backend = "redis"}, HOME_REDIS, HOME_DIALS, "redis://h:6379", "j", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "file:///shared", .run_id = "j"}, HOME_FILE, HOME_DIALS, "file:///shared", "j", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "/shared", .run_id = "j", .backend = "file"}, HOME_FILE, HOME_DIALS, "file:///shared", "j", -1},
+        {{TYPED, .max_nodes = 2, .endpoint = "/shared", .run_id = "j", .backend = "c10d", .store_type_file = true}, HOME_FILE, HOME_DIALS, "file:///shared", "j", -1},
+        /* clang-format on */
+    };
+    const struct machine m = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct home h;
+        struct err e;
+        if (decide(&cases[i].t, &m, &h, &e) < 0)
+            fail_msg("case %zu: %s", i, e.text);
+        if (h.kind != cases[i].kind || h.hosting != cases[i].hosting || h.node_rank != cases[i].node_rank ||
+            strcmp(h.endpoint, cases[i].endpoint) != 0 || strcmp(h.run_id, cases[i].run_id) != 0)
+            fail_msg("case %zu: %s hosting=%d '%s' id '%s' rank %d", i, home_kind_name(h.kind), (int)h.hosting,
+                     h.endpoint, h.run_id, h.node_rank);
+        assert_null(h.unused);
+    }
+}
+
+static void what_cannot_be_is_refused_by_a_sentence(void **state)
+{
+    static const struct {
+        struct home_typed t;
+        const char *part;
+    } cases[] = {
+        /* clang-format off */
+        {{TYPED, .max_nodes = 2}, "needs a place to meet: give --rdzv-endpoint HOST:PORT"},
+        {{TYPED, .max_nodes = 2}, "/etc/crun.conf"},
+        {{TYPED, .max_nodes = 2, .backend = "c10d"}, "needs a place to meet"},
+        {{TYPED, .max_nodes = 2, .standalone = true}, "--standalone runs one node, --nnodes says up to 2"},
+        {{TYPED, .max_nodes = 2, .backend = "etcd"}, "'etcd' is not supported"},
+        {{TYPED, .max_nodes = 2, .backend = "etcd-v2"}, "'etcd-v2' is not supported"},
+        {{TYPED, .max_nodes = 2, .backend = "zeus"}, "'zeus' is not supported"},
+        {{TYPED, .max_nodes = 2, .endpoint = "etcd://h"}, "etcd is not supported"},
+        {{TYPED, .max_nodes = 2, .backend = "d"}, "--rdzv-backend 'd': expected c10d, rendezvousd, tcp, static, redis or file"},
+        {{TYPED, .max_nodes = 2, .backend = "c10d tcp", .endpoint = "h"}, "--rdzv-backend 'c10d tcp': expected"},
+        {{TYPED, .max_nodes = 2, .backend = "redis"}, "--rdzv-backend redis needs --rdzv-endpoint"},
+        {{TYPED, .max_nodes = 2, .backend = "c10d", .endpoint = "redis://h", .run_id = "j"}, "does not go with --rdzv-endpoint redis://"},
+        {{TYPED, .max_nodes = 2, .backend = "tcp", .endpoint = "file:///d", .run_id = "j"}, "does not go with --rdzv-endpoint file://"},
+        {{TYPED, .max_nodes = 2, .endpoint = "http://h"}, "'http://h': expected HOST[:PORT], redis://"},
+        {{TYPED, .max_nodes = 2, .endpoint = "redis://h"}, "expected --rdzv-id"},
+        {{TYPED, .max_nodes = 2, .endpoint = "file:///d"}, "expected --rdzv-id"},
+        {{TYPED, .max_nodes = 2, .endpoint = "d", .backend = "file", .run_id = "j"}, "an absolute path"},
+        {{TYPED, .max_nodes = 2, .endpoint = "h:0"}, "a port from 1 to 65535 that the other nodes can dial"},
+        {{TYPED, .max_nodes = 2, .endpoint = "h:65536"}, "port: 65536 is out of range"},
+        {{TYPED, .max_nodes = 2, .endpoint = "h:x"}, "'x' is not a whole number"},
+        {{TYPED, .max_nodes = 2, .endpoint = ":29400"}, "expected HOST, HOST:PORT or [IPV6]:PORT"},
+        {{TYPED, .max_nodes = 2, .endpoint = "[::1"}, "a closing bracket"},
+        {{TYPED, .max_nodes = 2, .endpoint = "[::1]x"}, "expected HOST, HOST:PORT or [IPV6]:PORT"},
+        {{TYPED, .max_nodes = 2, .endpoint = "a b"}, "expected HOST, HOST:PORT or [IPV6]:PORT"},
+        {{.master_port = 0, .node_rank = 0, .is_host = -1, .max_nodes = 2, .master_addr = "h"}, "a static rendezvous needs a port"},
+        {{.master_port = -1, .node_rank = 2, .is_host = -1, .max_nodes = 2, .master_addr = "h"}, "--node-rank 2: expected 0 to 1, as --nnodes allows 2 nodes"},
+        {{.master_port = -1, .node_rank = 1, .is_host = -1, .max_nodes = 1, .master_addr = "h"}, "--node-rank 1: expected 0 to 0"},
+        /* clang-format on */
+    };
+    const struct machine m = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct home h;
+        struct err e;
+        int rc = decide(&cases[i].t, &m, &h, &e);
+        if (rc != ERR_USAGE || !strstr(e.text, cases[i].part))
+            fail_msg("case %zu: %d '%s'", i, rc, e.text);
+    }
+}
+
+static const struct {
+    struct machine m;
+    const char *from, *endpoint, *run_id; /* endpoint NULL: refused */
+    enum home_hosting hosting;
+    int node_rank;
+} schedulers[] = {
+    {{.env = (const char *const[]){"SLURM_JOB_ID", "77", "SLURM_JOB_NODELIST", "node[07-12,20],gpu3", "SLURM_NODEID",
+                                   "0", "SLURM_STEP_ID", "0", NULL}},
+     "Slurm",
+     "node07:",
+     "77.0",
+     HOME_HOSTS,
+     0},
+    {{.env = (const char *const[]){"SLURM_JOB_ID", "77", "SLURM_JOB_NODELIST", "x1", "SLURM_STEP_NODELIST", "a-1,b",
+                                   "SLURM_NODEID", "1", NULL}},
+     "Slurm",
+     "a-1:",
+     "77",
+     HOME_DIALS,
+     1},
+    {{.env = (const char *const[]){"PBS_JOBID", "5.srv", "PBS_NODEFILE", "/nodes", NULL}, .nodefile = "n3"},
+     "PBS",
+     "n3:",
+     "5.srv",
+     HOME_HOSTS_IF_OWN,
+     -1},
+    {{.env = (const char *const[]){"PBS_JOBID", "5.srv", "PBS_NODEFILE", "/nodes", "PBS_NODENUM", "2", NULL},
+      .nodefile = "n3"},
+     "PBS",
+     "n3:",
+     "5.srv",
+     HOME_DIALS,
+     2},
+    {{.env =
+          (const char *const[]){"OMPI_COMM_WORLD_RANK", "1", "OMPI_MCA_ess_base_jobid", "265", "OMPI_MCA_orte_hnp_uri",
+                                "264.0;tcp://10.0.0.1,10.1.0.1:49511;tcp6://[fd00::2]:5", NULL}},
+     "Open MPI",
+     "10.0.0.1:",
+     "265",
+     HOME_HOSTS_IF_OWN,
+     -1},
+    {{.env = (const char *const[]){"OMPI_COMM_WORLD_RANK", "1", "PMIX_NAMESPACE", "prterun-login-1-4711@1", NULL}},
+     "Open MPI",
+     "login-1:",
+     "prterun-login-1-4711@1",
+     HOME_HOSTS_IF_OWN,
+     -1},
+    {{.env = (const char *const[]){"OMPI_COMM_WORLD_RANK", "1", "PMIX_NAMESPACE", "slurm.pmix.7.0", NULL}},
+     "",
+     NULL,
+     NULL,
+     HOME_DIALS,
+     -1},
+    {{.env = (const char *const[]){"JOB_COMPLETION_INDEX", "2", "HOSTNAME", "train-a-2", "KUBERNETES_SERVICE_HOST",
+                                   "10.96.0.1", NULL},
+      .domain = "train.ns.svc.cluster.local"},
+     "Kubernetes",
+     "train-a-0.train.ns.svc.cluster.local:",
+     "train-a",
+     HOME_DIALS,
+     2},
+    {{.env =
+          (const char *const[]){"JOB_COMPLETION_INDEX", "0", "HOSTNAME", "t-0", "KUBERNETES_SERVICE_HOST", "1", NULL}},
+     "Kubernetes",
+     "t-0:",
+     "t",
+     HOME_HOSTS,
+     0},
+    /* The scheduler says which job, the file where. */
+    {{.env = (const char *const[]){"SLURM_JOB_ID", "77", NULL}, .configured = "rdzv.cluster:29400"},
+     "crun.conf",
+     "rdzv.cluster:29400",
+     "77",
+     HOME_HOSTS_IF_OWN,
+     -1},
+    {{.env = NULL, .configured = "rdzv.cluster"}, "", NULL, NULL, HOME_DIALS, -1},
+    {{.env = (const char *const[]){"JOB_COMPLETION_INDEX", "2", "HOSTNAME", "pod-3", "KUBERNETES_SERVICE_HOST", "1",
+                                   NULL}},
+     "",
+     NULL,
+     NULL,
+     HOME_DIALS,
+     -1},
+    {{.env = (const char *const[]){"SLURM_JOB_ID", "77", "SLURM_JOB_NODELIST", "node[,", NULL}},
+     "",
+     NULL,
+     NULL,
+     HOME_DIALS,
+     -1},
+};
+
+static void schedulers_and_the_configuration_file_are_asked(void **state)
+{
+    for (size_t i = 0; i < sizeof schedulers / sizeof *schedulers; i++) {
+        const struct home_typed t = {TYPED, .max_nodes = 2};
+        struct home h;
+        struct err e;
+        int rc = decide(&t, &schedulers[i].m, &h, &e);
+        if (!schedulers[i].endpoint) {
+            assert_int_equal(rc, ERR_USAGE);
+            continue;
+        }
+        if (rc < 0)
+            fail_msg("case %zu: %s", i, e.text);
+        assert_string_equal(h.from, schedulers[i].from);
+        if (strncmp(h.endpoint, schedulers[i].endpoint, strlen(schedulers[i].endpoint)) != 0)
+            fail_msg("case %zu: %s", i, h.endpoint);
+        assert_string_equal(h.run_id, schedulers[i].run_id);
+        assert_int_equal(h.hosting, schedulers[i].hosting);
+        assert_int_equal(h.node_rank, schedulers[i].node_rank);
+        assert_in_range(h.port, 29400, 32399);
+    }
+}
+
+/* What is typed is not overruled. */
+static void a_scheduler_does_not_matter_where_something_is_typed(void **state)
+{
+    const struct machine m = {
+        .env = (const char *const[]){"SLURM_JOB_ID", "77", "SLURM_JOB_NODELIST", "n1", "SLURM_NODEID", "0", NULL},
+        .configured = "elsewhere"};
+    struct home h;
+    struct err e;
+    const struct home_typed one = {TYPED, .max_nodes = 1}, typed = {TYPED, .max_nodes = 2, .endpoint = "h:1"},
+                            redis = {TYPED, .max_nodes = 2, .endpoint = "redis://h"};
+    assert_int_equal(decide(&one, &m, &h, &e), 0);
+    assert_int_equal(h.kind, HOME_LOCAL);
+    assert_string_equal(h.run_id, "");
+    assert_int_equal(decide(&typed, &m, &h, &e), 0);
+    assert_string_equal(h.endpoint, "h:1");
+    assert_int_equal(decide(&redis, &m, &h, &e), 0); /* the job's id is enough of a name */
+    assert_string_equal(h.run_id, "77");
+}
+
+static void an_option_without_a_meaning_is_named(void **state)
+{
+    const struct machine m = {0};
+    struct home h;
+    struct err e;
+    const struct home_typed port = {.master_port = 5, .node_rank = -1, .is_host = -1, .max_nodes = 2, .endpoint = "h"},
+                            alone = {TYPED, .standalone = true, .max_nodes = 1, .endpoint = "h"};
+    assert_int_equal(decide(&port, &m, &h, &e), 0);
+    assert_string_equal(h.unused, "--master-port");
+    assert_int_equal(decide(&alone, &m, &h, &e), 0);
+    assert_string_equal(h.unused, "--rdzv-endpoint");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_typed_decides),
+        cmocka_unit_test(what_cannot_be_is_refused_by_a_sentence),
+        cmocka_unit_test(schedulers_and_the_configuration_file_are_asked),
+        cmocka_unit_test(a_scheduler_does_not_matter_where_something_is_typed),
+        cmocka_unit_test(an_option_without_a_meaning_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,325 @@
+/* The guardian and the proof of death: what the other end of the rendezvous connection sees when which process dies.
+ * Each case runs a guardian in a process of its own; this process is the rendezvous. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "launcher/guard/guardian.h"
+
+#define PATIENCE_MS 20000
+#define LEASE_MS 1500
+
+/* What the processes of a case tell each other. */
+static struct board {
+    _Atomic pid_t agent, worker;
+    _Atomic int go;
+} * board;
+static struct sockaddr_in where;
+static char slow_dir[] = "/tmp/crun-test-guardian-XXXXXX";
+static int listener;
+
+/* --- the agent's process
+ * ------------------------------------------------------------------------------------------------- */
+
+static int dial(void)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    return connect(fd, (struct sockaddr *)&where, sizeof where) == 0 ? fd : -1;
+}
+
+/* A worker that daemonizes: out of reach of its parent's signals and of PDEATHSIG. */
+static void spawn(void)
+{
+    if (fork() == 0) {
+        setsid();
+        board->worker = getpid();
+        closefrom(3);
+        for (;;)
+            pause();
+    }
+    while (!board->worker)
+        usleep(1000);
+}
+
+static void stay(void)
+{
+    board->agent = getpid();
+    for (;;)
+        pause();
+}
+
+static int holds(const struct guardian_link *l, int argc, char **argv)
+{
+    guardian_hold(l, dial());
+    spawn();
+    stay();
+    return 0;
+}
+
+static int holds_two(const struct guardian_link *l, int argc, char **argv)
+{
+    int first = dial();
+    guardian_hold(l, first);
+    guardian_hold(l, dial());
+    close(first);
+    spawn();
+    stay();
+    return 0;
+}
+
+/* Its cgroup.kill, a pipe that nobody reads, holds up whoever writes to it. */
+static int has_slow_cgroup(const struct guardian_link *l, int argc, char **argv)
+{
+    spawn();
+    snprintf(l->cgroup_dir, GUARDIAN_PATH_MAX, "%s", slow_dir);
+    stay();
+    return 0;
+}
+
+static int drops(const struct guardian_link *l, int argc, char **argv)
+{
+    int fd = dial();
+    guardian_hold(l, fd);
+    guardian_hold(l, -1);
+    close(fd);
+    stay();
+    return 0;
+}
+
+static int leases(const struct guardian_link *l, int argc, char **argv)
+{
+    guardian_hold(l, dial());
+    spawn();
+    guardian_lease(l, clock_ms() + 300);
+    board->agent = getpid();
+    raise(SIGSTOP);
+    while (!board->go)
+        usleep(1000);
+    return 7;
+}
+
+static int leases_on(const struct guardian_link *l, int argc, char **argv)
+{
+    guardian_hold(l, dial());
+    spawn();
+    board->agent = getpid();
+    for (const int64_t end = clock_deadline(LEASE_MS + 500); clock_left(end);) {
+        guardian_lease(l, clock_ms() + LEASE_MS);
+        usleep(10000);
+    }
+    guardian_lease(l, 0);
+    usleep((LEASE_MS + GUARDIAN_LATE_MS + 250) * 1000);
+    return kill(board->worker, 0) == 0 ? 7 : 8;
+}
+
+/* --- this process
+ * -------------------------------------------------------------------------------------------------------- */
+
+static pid_t start(int (*agent)(const struct guardian_link *, int, char **))
+{
+    memset(board, 0, sizeof *board);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(guardian_run(agent, 0, NULL));
+    return pid;
+}
+
+static int take(void)
+{
+    struct pollfd p = {listener, POLLIN, 0};
+    assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+    return accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+}
+
+static void await(_Atomic pid_t *p)
+{
+    int64_t end = clock_deadline(PATIENCE_MS);
+    while (!*p && clock_left(end))
+        usleep(1000);
+    assert_true(*p > 0);
+}
+
+/* How the connection ends: 0 in good order, else errno. */
+static int end_of(int fd)
+{
+    char byte;
+    struct pollfd p = {fd, POLLIN, 0};
+    assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+    ssize_t n = recv(fd, &byte, 1, 0);
+    int why = n < 0 ? errno : 0;
+    close(fd);
+    return why;
+}
+
+/* As in /proc; 'X' where there is none. */
+static char state_of(pid_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return 'X';
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    const char *state = strrchr(text, ')');
+    return state ? state[2] : 'X';
+}
+
+/* A process that is gone, or dead and not reaped. */
+static int dead(pid_t pid)
+{
+    const char state = state_of(pid);
+    return state == 'Z' || state == 'X';
+}
+
+static int code_of(pid_t pid)
+{
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static void end_of_file_says_that_every_worker_is_dead(void **state)
+{
+    (void)state;
+    pid_t guardian = start(holds);
+    int fd = take();
+    await(&board->agent);
+    assert_int_equal(send(fd, "unread", 6, 0), 6); /* what the agent did not come to read must not make a reset of it */
+    kill(board->agent, SIGKILL);
+    assert_int_equal(end_of(fd), 0);
+    assert_true(dead(board->worker));
+    assert_int_equal(code_of(guardian), 128 + SIGKILL);
+}
+
+static void only_the_newest_connection_is_the_proof(void **state)
+{
+    (void)state;
+    pid_t guardian = start(holds_two);
+    int first = take(), second = take();
+    await(&board->agent);
+    assert_int_equal(end_of(first), ECONNRESET);
+    assert_false(dead(board->worker));
+    kill(board->agent, SIGKILL);
+    assert_int_equal(end_of(second), 0);
+    assert_true(dead(board->worker));
+    code_of(guardian);
+}
+
+static void a_connection_given_up_ends_with_a_reset(void **state)
+{
+    (void)state;
+    pid_t guardian = start(drops);
+    assert_int_equal(end_of(take()), ECONNRESET);
+    await(&board->agent);
+    kill(board->agent, SIGKILL);
+    code_of(guardian);
+}
+
+static void both_dead_at_once_prove_nothing(void **state)
+{
+    (void)state;
+    pid_t guardian = start(holds);
+    int fd = take();
+    await(&board->agent);
+    kill(guardian, SIGSTOP); /* so that neither outlives the other */
+    kill(board->agent, SIGKILL);
+    kill(guardian, SIGKILL);
+    assert_int_equal(end_of(fd), ECONNRESET);
+    assert_false(dead(board->worker));
+    kill(board->worker, SIGKILL);
+    code_of(guardian);
+}
+
+static void workers_die_before_a_slow_cgroup_is_told(void **state)
+{
+    (void)state;
+    char path[64], word;
+    assert_non_null(mkdtemp(slow_dir));
+    snprintf(path, sizeof path, "%s/cgroup.kill", slow_dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    pid_t guardian = start(has_slow_cgroup);
+    await(&board->agent);
+    kill(board->agent, SIGKILL);
+    int64_t end = clock_deadline(PATIENCE_MS);
+    while (!dead(board->worker) && clock_left(end))
+        usleep(1000);
+    const int died = dead(board->worker), fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(read(fd, &word, 1), 1);
+    close(fd);
+    assert_int_equal(code_of(guardian), 128 + SIGKILL);
+    unlink(path);
+    rmdir(slow_dir);
+    assert_true(died);
+}
+
+static void a_stopped_agent_cannot_keep_its_workers(void **state)
+{
+    (void)state;
+    pid_t guardian = start(leases);
+    int fd = take();
+    await(&board->agent);
+    int64_t end = clock_deadline(PATIENCE_MS);
+    while ((!dead(board->worker) || state_of(board->agent) != 'T') && clock_left(end))
+        usleep(1000);
+    assert_true(dead(board->worker));
+    assert_int_equal(state_of(board->agent), 'T');
+    board->go = 1;
+    kill(board->agent, SIGCONT);
+    assert_int_equal(code_of(guardian), 7);
+    assert_int_equal(end_of(fd), 0);
+}
+
+static void a_lease_that_is_renewed_or_returned_kills_nobody(void **state)
+{
+    (void)state;
+    pid_t guardian = start(leases_on);
+    int fd = take();
+    assert_int_equal(code_of(guardian), 7);
+    assert_int_equal(end_of(fd), 0);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    socklen_t len = sizeof where;
+    signal(SIGPIPE, SIG_IGN);
+    board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    where = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    return board == MAP_FAILED || bind(listener, (struct sockaddr *)&where, sizeof where) < 0 ||
+           listen(listener, 8) < 0 || getsockname(listener, (struct sockaddr *)&where, &len) < 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(end_of_file_says_that_every_worker_is_dead),
+        cmocka_unit_test(only_the_newest_connection_is_the_proof),
+        cmocka_unit_test(a_connection_given_up_ends_with_a_reset),
+        cmocka_unit_test(both_dead_at_once_prove_nothing),
+        cmocka_unit_test(workers_die_before_a_slow_cgroup_is_told),
+        cmocka_unit_test(a_stopped_agent_cannot_keep_its_workers),
+        cmocka_unit_test(a_lease_that_is_renewed_or_returned_kills_nobody),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}

@@ -1,0 +1,119 @@
+/* Where log files lie: nothing of an earlier round or job is met again in the layout of torchrun. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "launcher/output/log_conf.h"
+#include "launcher/output/log_layout.h"
+
+static char folder[] = "/tmp/layout-XXXXXX";
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(folder + sizeof folder - 7, "XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    char command[64];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+static void open_layout(struct log_layout *l, int kind)
+{
+    const struct log_conf c = {.dir = folder, .layout = kind};
+    struct err e;
+    assert_int_equal(log_layout_open(l, &c, "job", &e), 0);
+}
+
+static void expect_path(const struct log_layout *l, int local, int rank, enum log_file kind, const char *tail)
+{
+    char path[LOG_PATH_MAX], expected[LOG_PATH_MAX + 64];
+    snprintf(expected, sizeof expected, "%s/%s", l->root, tail);
+    assert_string_equal(log_layout_path(l, local, rank, kind, path), expected);
+}
+
+static void files_are_found_by_round_and_rank(void **state)
+{
+    struct log_layout l;
+    struct err e;
+    char path[LOG_PATH_MAX];
+    (void)state;
+    open_layout(&l, LOG_LAYOUT_CRUN);
+    assert_int_equal(log_layout_begin_round(&l, 12, 3, &e), 0);
+    assert_int_equal(access(l.round, W_OK), 0);
+    expect_path(&l, 1, 9, LOG_FILE_OUT, "round-12/rank-9.out");
+    expect_path(&l, 1, 9, LOG_FILE_ERR, "round-12/rank-9.err");
+    expect_path(&l, 1, 9, LOG_FILE_ERROR, "round-12/rank-9.error.json");
+    assert_non_null(strstr(log_layout_filtered(&l, 2, LOG_FILE_ERR, path), "/job/round-12/filtered-2.err"));
+}
+
+static void a_round_that_counts_as_no_restart_gets_an_attempt_of_its_own(void **state)
+{
+    static const struct {
+        int restarts;
+        const char *path;
+    } rounds[] = {{0, "attempt_0/1/stdout.log"}, /* start */
+                  {0, "attempt_1/1/stdout.log"}, /* a node came */
+                  {0, "attempt_2/1/stdout.log"},
+                  {1, "attempt_3/1/stdout.log"}, /* a worker failed */
+                  {5, "attempt_5/1/stdout.log"}};
+    struct log_layout l;
+    struct err e;
+    (void)state;
+    open_layout(&l, LOG_LAYOUT_TORCHRUN);
+    for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
+        assert_int_equal(log_layout_begin_round(&l, i + 1, rounds[i].restarts, &e), 0);
+        assert_int_equal(log_layout_begin_worker(&l, 1, &e), 0);
+        expect_path(&l, 1, 9, LOG_FILE_OUT, rounds[i].path);
+    }
+}
+
+static void without_a_folder_nothing_is_made(void **state)
+{
+    const struct log_conf c = {0};
+    struct log_layout l;
+    struct err e;
+    (void)state;
+    assert_int_equal(log_layout_open(&l, &c, "job", &e), 0);
+    assert_int_equal(log_layout_begin_round(&l, 1, 0, &e), 0);
+    assert_int_equal(log_layout_begin_worker(&l, 0, &e), 0);
+    assert_string_equal(l.root, "");
+}
+
+static void a_path_that_is_too_long_is_refused(void **state)
+{
+    char dir[2048];
+    struct log_layout l;
+    struct err e;
+    (void)state;
+    memset(dir, 'x', sizeof dir - 1);
+    dir[0] = '/';
+    dir[sizeof dir - 1] = '\0';
+    const struct log_conf c = {.dir = dir};
+    assert_int_equal(log_layout_open(&l, &c, "job", &e), ERR_OUTPUT);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        CASE(files_are_found_by_round_and_rank),
+        CASE(a_round_that_counts_as_no_restart_gets_an_attempt_of_its_own),
+        CASE(without_a_folder_nothing_is_made),
+        CASE(a_path_that_is_too_long_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,73 @@
+/* Stands before NVIDIA's library in tests: three GPUs below one host bridge, the first two joined by two NVLinks. */
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "launcher/place/nvml_lib.h"
+
+#define X(name, args) int name args;
+NVML_LIB_FUNCTIONS(X)
+#undef X
+
+static int index_of(nvml_device d)
+{
+    return (int)(uintptr_t)d - 1;
+}
+
+int nvmlInit_v2(void)
+{
+    return NVML_SUCCESS;
+}
+
+int nvmlShutdown(void)
+{
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *ret)
+{
+    *ret = 3;
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, nvml_device *ret)
+{
+    *ret = (nvml_device)(uintptr_t)(i + 1);
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetUUID(nvml_device d, char *out, unsigned cap)
+{
+    snprintf(out, cap, "GPU-%d0000000-0000-0000-0000-000000000000", index_of(d) + 1);
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetName(nvml_device d, char *out, unsigned cap)
+{
+    snprintf(out, cap, "Fake GPU");
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetPciInfo_v3(nvml_device d, struct nvml_pci *ret)
+{
+    memset(ret, 0, sizeof *ret);
+    snprintf(ret->bus_id, sizeof ret->bus_id, "0000FFFF:%02X:00.0", 0xfa + index_of(d));
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(nvml_device a, nvml_device b, int *ret)
+{
+    *ret = NVML_MULTIPLE;
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkState(nvml_device d, unsigned link, int *ret)
+{
+    *ret = link < 2 && index_of(d) < 2;
+    return link < 4 ? NVML_SUCCESS : 3;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(nvml_device d, unsigned link, struct nvml_pci *ret)
+{
+    return nvmlDeviceGetPciInfo_v3((nvml_device)(uintptr_t)(2 - index_of(d)), ret);
+}

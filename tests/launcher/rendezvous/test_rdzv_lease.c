@@ -1,0 +1,99 @@
+/* Until when workers may run. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "launcher/rendezvous/rdzv_lease.h"
+
+static struct lease heard_at(int64_t t)
+{
+    struct lease l = {.silence_ms = 3000, .grace_ms = 60000};
+    lease_acked(&l, t);
+    return l;
+}
+
+static void silence_counts_from_the_newest_acknowledged_request(void **state)
+{
+    (void)state;
+    struct lease l = heard_at(10000);
+    assert_int_equal(lease_until(&l), 13000);
+    lease_acked(&l, 9000); /* an answer that comes late */
+    assert_int_equal(lease_until(&l), 13000);
+    lease_acked(&l, 11000);
+    assert_int_equal(lease_until(&l), 14000);
+}
+
+static void a_lost_connection_alone_extends_nothing(void **state)
+{
+    (void)state;
+    struct lease l = heard_at(10000);
+    lease_lost(&l, 10500);
+    lease_dialled(&l, 10600, 1);
+    assert_int_equal(lease_until(&l), 13000);
+}
+
+static void without_a_majority_or_a_refusal_silence_holds(void **state)
+{
+    (void)state;
+    struct lease l = heard_at(10000);
+    lease_lost(&l, 10500);
+    lease_majority(&l, 12000);
+    assert_int_equal(lease_until(&l), 13000);
+    lease_dialled(&l, 12000, 0); /* timed out: it may be there, and we cut off */
+    assert_int_equal(lease_until(&l), 13000);
+}
+
+static void a_daemon_proved_gone_is_waited_for(void **state)
+{
+    (void)state;
+    struct lease l = heard_at(10000);
+    lease_lost(&l, 10500);
+    lease_dialled(&l, 12000, 1);
+    lease_majority(&l, 12500);
+    assert_int_equal(lease_until(&l), 15000);
+    lease_dialled(&l, 14000, 1);
+    assert_int_equal(lease_until(&l), 15500); /* the older of both */
+    lease_dialled(&l, 15000, 0);
+    assert_int_equal(lease_until(&l), 13000); /* long ago: at once */
+}
+
+static void the_grace_ends(void **state)
+{
+    (void)state;
+    struct lease l = heard_at(10000);
+    lease_lost(&l, 10500);
+    lease_dialled(&l, 70000, 1);
+    lease_majority(&l, 70000);
+    assert_int_equal(lease_until(&l), 70500);
+    l.grace_ms = 0;
+    assert_int_equal(lease_until(&l), 13000);
+}
+
+static void a_daemon_that_is_back_begins_anew(void **state)
+{
+    (void)state;
+    struct lease l = heard_at(10000);
+    lease_lost(&l, 10500);
+    lease_dialled(&l, 12000, 1);
+    lease_majority(&l, 12500);
+    lease_acked(&l, 13000);
+    assert_int_equal(lease_until(&l), 16000);
+    lease_lost(&l, 13500);
+    assert_int_equal(lease_until(&l), 16000); /* old proofs prove nothing */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(silence_counts_from_the_newest_acknowledged_request),
+        cmocka_unit_test(a_lost_connection_alone_extends_nothing),
+        cmocka_unit_test(without_a_majority_or_a_refusal_silence_holds),
+        cmocka_unit_test(a_daemon_proved_gone_is_waited_for),
+        cmocka_unit_test(the_grace_ends),
+        cmocka_unit_test(a_daemon_that_is_back_begins_anew),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,141 @@
+/* Whose connection is it? Own sockets, another user's (when run as root), IPv6 and v4-mapped ones, and the server's
+ * refusal. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/base/err.h"
+#include "rendezvousd/gate/peer_uid.h"
+#include "tests/rendezvousd/harness.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { OTHER_UID = 54321 };
+
+/* Connect from `from` family to a listener on `host`; returns our end, *peer the other. Skips where there is no
+ * IPv6. */
+static int accept_one(const char *host, int family, int *peer)
+{
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof v6;
+    bool any = strcmp(host, "::") == 0;
+    int off = 0, l = socket(strchr(host, ':') ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+    if (l < 0)
+        skip();
+    if (strchr(host, ':')) {
+        v6.sin6_addr = any ? in6addr_any : in6addr_loopback;
+        setsockopt(l, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+        if (bind(l, (struct sockaddr *)&v6, sizeof v6) < 0)
+            skip();
+    } else {
+        assert_int_equal(bind(l, (struct sockaddr *)&v4, sizeof v4), 0);
+    }
+    assert_int_equal(listen(l, 1), 0);
+    assert_int_equal(getsockname(l, (struct sockaddr *)&v6, &n), 0);
+    v4.sin_port = v6.sin6_port; /* at the same place in both */
+    v6.sin6_addr = in6addr_loopback;
+    *peer = socket(family, SOCK_STREAM, 0);
+    assert_int_equal(family == AF_INET ? connect(*peer, (struct sockaddr *)&v4, sizeof v4)
+                                       : connect(*peer, (struct sockaddr *)&v6, sizeof v6),
+                     0);
+    int fd = accept(l, NULL, NULL);
+    assert_true(fd >= 0);
+    close(l);
+    return fd;
+}
+
+static void is_ours(const char *host, int family)
+{
+    int peer, fd = accept_one(host, family, &peer);
+    struct err e = {0};
+    uid_t uid = (uid_t)-1;
+    if (peer_uid(fd, &uid, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(uid, geteuid());
+    close(peer);
+    close(fd);
+}
+
+static void our_own_connection_is_ours(void **state)
+{
+    (void)state;
+    is_ours("127.0.0.1", AF_INET);
+}
+
+static void our_own_connection_over_ipv6_is_ours(void **state)
+{
+    (void)state;
+    is_ours("::1", AF_INET6);
+}
+
+static void our_own_connection_to_a_listener_of_both_families_is_ours(void **state)
+{
+    (void)state;
+    is_ours("::", AF_INET);
+}
+
+static void a_socket_that_was_closed_belongs_to_nobody(void **state)
+{
+    int peer, fd = accept_one("127.0.0.1", AF_INET, &peer);
+    struct err e;
+    uid_t uid = 12345;
+    (void)state;
+    close(peer);
+    assert_int_equal(peer_uid(fd, &uid, &e), -ENOENT);
+    assert_int_equal(uid, 12345);
+    close(fd);
+}
+
+/* In a child of another uid: connect and report what the server says. */
+static int visit_as_other(int port)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        char b[128] = {0};
+        if (setuid(OTHER_UID) < 0)
+            _exit(3);
+        int fd = client_open(port);
+        client_say(fd, "PING\r\n");
+        ssize_t n = recv(fd, b, sizeof b - 1, MSG_WAITALL);
+        (void)n;
+        _exit(strncmp(b, "-NOPERM ", 8) == 0 ? 0 : strncmp(b, "+PONG", 5) == 0 ? 1 : 2);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+}
+
+static void another_user_is_refused_with_a_reason(void **state)
+{
+    (void)state;
+    if (geteuid() != 0)
+        skip(); /* only root can become somebody else */
+    struct harness *h = harness_start(&(struct server_options){.same_uid_only = true});
+    int fd = client_open(harness_port(h));
+    client_talk(fd, "PING\r\n", "+PONG\r\n");
+    assert_int_equal(visit_as_other(harness_port(h)), 0);
+    assert_int_equal(harness_stats(h).refused, 1);
+    client_talk(fd, "PING\r\n", "+PONG\r\n");
+    close(fd);
+    harness_stop(h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(our_own_connection_is_ours),
+        cmocka_unit_test(our_own_connection_over_ipv6_is_ours),
+        cmocka_unit_test(our_own_connection_to_a_listener_of_both_families_is_ours),
+        cmocka_unit_test(a_socket_that_was_closed_belongs_to_nobody),
+        cmocka_unit_test(another_user_is_refused_with_a_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,709 @@
+/* Jobs, their parties and their news, under a virtual clock. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/base/buf.h"
+#include "common/base/json.h"
+#include "tests/rendezvousd/jobs/jobs_rig.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Two nodes of run "r" in their first round. */
+struct pair {
+    struct jobs *j;
+    struct rdzv_config c;
+    struct agent a, b;
+};
+
+static void pair_start(struct pair *p, const struct jobs_options *o)
+{
+    p->j = rig_jobs(o);
+    p->c = rig_config(2, 2);
+    rig_open(p->j, &p->a, "r", "node1", "10.0.0.2");
+    rig_open(p->j, &p->b, "r", "node2", "10.0.0.3");
+    assert_int_equal(rig_join(&p->a, &p->c, 0), 0);
+    assert_int_equal(rig_next(&p->a), 0);
+    assert_int_equal(rig_join(&p->b, &p->c, 0), 0);
+    assert_int_equal(rig_next(&p->b), 0);
+    assert_int_equal(p->a.news.kind, RDZV_NEWS_ROUND);
+    assert_int_equal(p->b.news.kind, RDZV_NEWS_ROUND);
+    assert_int_equal(rig_next(&p->a), 0);
+    assert_int_equal(rig_next(&p->b), 0);
+}
+
+static void pair_end(struct pair *p)
+{
+    rig_close(&p->a, JOBS_SILENT);
+    rig_close(&p->b, JOBS_SILENT);
+    jobs_destroy(p->j);
+}
+
+static void keep_hearing(struct pair *p, struct agent *one, int64_t ms)
+{
+    for (int64_t t = 0; t < ms; t += 1000) {
+        rig_pass(p->j, 1000);
+        rig_next(one);
+    }
+}
+
+/* ---- the life of a job ------------------------------------------------------------------------------------------- */
+
+static void a_job_forms_and_ends(void **s)
+{
+    struct pair p;
+    (void)s;
+    pair_start(&p, NULL);
+    assert_int_equal(p.a.news.round, 1);
+    assert_int_equal(p.a.news.group_rank, 0);
+    assert_int_equal(p.b.news.group_rank, 1);
+    assert_int_equal(p.b.news.rank_base, 2);
+    assert_string_equal(p.b.news.leader_addr, "10.0.0.2");
+    assert_int_equal(p.b.news.leader_port, 4000);
+    assert_string_equal(p.a.members, "10.0.0.2,10.0.0.3");
+    assert_string_equal(p.b.members, "");
+    assert_string_equal(p.a.joined.instance, p.b.joined.instance);
+    assert_int_equal(rig_say(&p.a, RDZV_DONE, 1, 0), 0);
+    assert_int_equal(p.a.told, 1);
+    assert_false(jobs_all_told(p.j));
+    assert_int_equal(rig_say(&p.b, RDZV_DONE, 1, 0), 0);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_END);
+    assert_int_equal(p.b.news.kind, RDZV_NEWS_END);
+    assert_int_equal(p.a.news.exit_code, 0);
+    assert_true(jobs_all_told(p.j));
+    pair_end(&p);
+}
+
+static void a_failure_stops_all_and_the_next_round_follows(void **s)
+{
+    struct pair p;
+    (void)s;
+    pair_start(&p, NULL);
+    assert_int_equal(rig_say(&p.b, RDZV_FAIL, 1, 7), 0);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    assert_string_equal(p.a.news.cause.text, "rank 0 broke");
+    assert_int_equal(rig_join(&p.a, &p.c, 1), 0);
+    assert_int_equal(rig_next(&p.a), 0);
+    assert_int_equal(rig_join(&p.b, &p.c, 1), 0);
+    assert_int_equal(p.a.news.round, 2);
+    assert_int_equal(p.a.news.restart_count, 1);
+    assert_int_equal(rig_next(&p.b), 0);
+    assert_int_equal(p.b.news.kind, RDZV_NEWS_ROUND);
+    assert_int_equal(rig_say(&p.b, RDZV_DONE, 1, 0), ERR_FENCED);
+    pair_end(&p);
+}
+
+static void news_are_kept_until_acknowledged(void **s)
+{
+    struct pair p;
+    struct agent again;
+    (void)s;
+    pair_start(&p, NULL);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    uint64_t seq = p.a.news.seq;
+    rig_open(p.j, &again, "r", "node1", "10.0.0.2");
+    again.news.seq = seq - 1; /* the answer was lost with the old connection */
+    assert_int_equal(rig_next(&again), 0);
+    assert_int_equal(again.news.kind, RDZV_NEWS_STOP);
+    assert_int_equal(again.news.seq, seq);
+    assert_int_equal(rig_next(&again), 0);
+    assert_int_equal(again.told, 1);
+    rig_close(&again, JOBS_SILENT);
+    pair_end(&p);
+}
+
+static void the_older_connection_is_void(void **s)
+{
+    struct pair p;
+    struct agent newer;
+    (void)s;
+    pair_start(&p, NULL);
+    rig_open(p.j, &newer, "r", "node1", "10.0.0.2");
+    newer.news.seq = p.a.news.seq;
+    assert_int_equal(rig_next(&newer), 0);
+    assert_true(p.a.is_void);
+    assert_int_equal(rig_next(&p.a), ERR_FENCED);
+    rig_close(&p.a, JOBS_GONE); /* proves nothing: it does not stand for the node any more */
+    assert_int_equal(p.b.told, 1);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    assert_int_equal(newer.news.kind, RDZV_NEWS_STOP);
+    rig_close(&newer, JOBS_SILENT);
+    pair_end(&p);
+}
+
+static void a_connection_stands_for_one_node(void **s)
+{
+    struct pair p;
+    (void)s;
+    pair_start(&p, NULL);
+    p.a.node = "node2";
+    assert_int_equal(rig_next(&p.a), ERR_REFUSED);
+    assert_non_null(strstr(p.a.e.text, "node1"));
+    p.a.node = "node1";
+    assert_int_equal(rig_next(&p.a), 0);
+    pair_end(&p);
+}
+
+/* ---- losses ------------------------------------------------------------------------------------------------------ */
+
+static void a_proved_death_breaks_the_round_at_once(void **s)
+{
+    struct pair p;
+    (void)s;
+    pair_start(&p, NULL);
+    rig_close(&p.b, JOBS_GONE);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    assert_int_equal(p.a.news.why, RDZV_WHY_FAILURE);
+    pair_end(&p);
+}
+
+static void a_lost_connection_waits_for_the_fence(void **s)
+{
+    struct pair p;
+    (void)s;
+    pair_start(&p, NULL);
+    rig_close(&p.b, JOBS_SILENT);
+    keep_hearing(&p, &p.a, 3000);
+    assert_int_equal(p.a.told, 1);
+    keep_hearing(&p, &p.a, 1000);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    pair_end(&p);
+}
+
+static void silence_counts_from_the_last_request(void **s)
+{
+    struct pair p;
+    (void)s;
+    pair_start(&p, NULL);
+    keep_hearing(&p, &p.a, 3000); /* node2 asks nothing: its workers are dead 4 s after its last request */
+    assert_int_equal(p.a.told, 1);
+    keep_hearing(&p, &p.a, 1000);
+    assert_int_equal(p.a.told, 2);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    assert_int_equal(rig_next(&p.b), ERR_REFUSED);
+    pair_end(&p);
+}
+
+static void a_pause_of_our_own_is_nobodys_silence(void **s)
+{
+    struct pair p;
+    (void)s;
+    pair_start(&p, NULL);
+    rig_now += 10000; /* we were stopped: no tick, and what broke meanwhile is read first */
+    rig_close(&p.b, JOBS_SILENT);
+    jobs_tick(p.j);
+    assert_int_equal(p.a.told, 1);
+    keep_hearing(&p, &p.a, 3000);
+    assert_int_equal(p.a.told, 1);
+    keep_hearing(&p, &p.a, 1000);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    pair_end(&p);
+}
+
+static void signs_of_life_leave_nothing_to_wake_for(void **s)
+{
+    struct pair p;
+    (void)s;
+    pair_start(&p, NULL);
+    for (int i = 0; i < 10; i++) {
+        rig_now += 1000;
+        rig_next(&p.a);
+        rig_next(&p.b);
+        assert_int_equal(jobs_deadline(p.j), rig_now + p.c.silence_ms);
+    }
+    pair_end(&p);
+}
+
+static void a_silent_node_that_resumes_has_lost_nothing(void **s)
+{
+    struct pair p;
+    struct agent again;
+    (void)s;
+    pair_start(&p, NULL);
+    rig_close(&p.b, JOBS_SILENT);
+    keep_hearing(&p, &p.a, 3000);
+    rig_open(p.j, &again, "r", "node2", "10.0.0.3");
+    again.news.seq = p.b.news.seq;
+    assert_int_equal(rig_next(&again), 0);
+    for (int i = 0; i < 10; i++) {
+        rig_pass(p.j, 1000);
+        rig_next(&p.a);
+        rig_next(&again);
+    }
+    assert_int_equal(p.a.told, 1);
+    assert_int_equal(again.told, 0);
+    rig_close(&again, JOBS_SILENT);
+    pair_end(&p);
+}
+
+static void news_of_a_forgotten_node_are_void(void **s)
+{
+    struct pair p;
+    struct agent healed;
+    (void)s;
+    pair_start(&p, NULL);
+    rig_say(&p.a, RDZV_FAIL, 1, 7); /* STOP waits for node2 ... */
+    rig_close(&p.b, JOBS_SILENT);
+    keep_hearing(&p, &p.a, 5000); /* ... until it is given up */
+    rig_open(p.j, &healed, "r", "node2", "10.0.0.3");
+    assert_int_equal(rig_next(&healed), ERR_REFUSED);
+    assert_int_equal(rig_join(&healed, &p.c, 1), 0);
+    assert_int_equal(rig_next(&healed), 0);
+    assert_int_equal(rig_join(&p.a, &p.c, 1), 0);
+    assert_int_equal(healed.news.round, 2);
+    rig_close(&healed, JOBS_SILENT);
+    pair_end(&p);
+}
+
+/* ---- run ids ----------------------------------------------------------------------------------------------------- */
+
+static void a_shared_rendezvous_needs_a_run_id(void **s)
+{
+    static const char *const bad[] = {"", "none", "default"};
+    struct rdzv_config c = rig_config(1, 1);
+    (void)s;
+    for (int embedded = 0; embedded < 2; embedded++) {
+        struct jobs *j = rig_jobs(&(struct jobs_options){.embedded = embedded});
+        for (size_t i = 0; i < 3; i++) {
+            struct agent a;
+            rig_open(j, &a, bad[i], "node1", "10.0.0.2");
+            assert_int_equal(rig_join(&a, &c, 0), embedded ? 0 : ERR_REFUSED);
+            rig_close(&a, JOBS_GONE);
+        }
+        jobs_destroy(j);
+    }
+}
+
+static void a_job_belongs_to_its_principal(void **s)
+{
+    struct pair p;
+    struct agent m;
+    struct buf out = {0};
+    (void)s;
+    pair_start(&p, NULL);
+    rig_open_as(p.j, &m, "r", "node3", "10.0.0.9", "mallory");
+    assert_int_equal(rig_join(&m, &p.c, 0), -EACCES);
+    m.node = "node1";
+    assert_int_equal(rig_next(&m), -EACCES);
+    assert_int_equal(rig_say(&m, RDZV_DONE, 1, 0), -EACCES);
+    assert_int_equal(jobs_drain(p.j, "mallory", "r", &m.e), -EACCES);
+    assert_int_equal(jobs_status_from(p.j, "mallory", "r", 0, &out, &m.e), -EACCES);
+    assert_int_equal(jobs_status_from(p.j, "mallory", NULL, 0, &out, &m.e), 0);
+    assert_null(strstr(out.data, "node1"));
+    assert_string_equal(jobs_owner(p.j, "r"), "alice");
+    assert_null(jobs_owner(p.j, "q"));
+    buf_free(&out);
+    rig_close(&m, JOBS_GONE);
+    pair_end(&p);
+}
+
+static void agents_that_disagree_are_refused(void **s)
+{
+    struct pair p;
+    struct agent c;
+    struct rdzv_config other = rig_config(2, 3);
+    (void)s;
+    pair_start(&p, NULL);
+    rig_open(p.j, &c, "r", "node3", "10.0.0.4");
+    assert_int_equal(rig_join(&c, &other, 0), ERR_MISMATCH);
+    assert_non_null(strstr(c.e.text, "2:3"));
+    rig_close(&c, JOBS_GONE);
+    pair_end(&p);
+}
+
+static void nobody_is_left_to_disagree_with(void **s)
+{
+    struct jobs *j = rig_jobs(NULL);
+    struct rdzv_config typo = rig_config(3, 3), right = rig_config(1, 1);
+    struct agent a, b;
+    (void)s;
+    rig_open(j, &a, "r", "node1", "10.0.0.2");
+    assert_int_equal(rig_join(&a, &typo, 0), 0);
+    rig_close(&a, JOBS_GONE);
+    assert_null(jobs_owner(j, "r"));
+    rig_open(j, &b, "r", "node1", "10.0.0.2");
+    assert_int_equal(rig_join(&b, &right, 0), 0);
+    rig_close(&b, JOBS_GONE);
+    jobs_destroy(j);
+}
+
+static void a_finished_id_is_a_new_instance(void **s)
+{
+    struct pair p;
+    struct agent late, fresh, other;
+    struct rdzv_config one = rig_config(1, 1);
+    (void)s;
+    pair_start(&p, NULL);
+    rig_close(&p.b, JOBS_SILENT);
+    rig_open(p.j, &other, "r", "node2", "10.0.0.3");
+    assert_int_equal(rig_say(&other, RDZV_DONE, 1, 0), 0); /* its END is not told */
+    assert_int_equal(rig_say(&p.a, RDZV_DONE, 1, 0), 0);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_END);
+    rig_open(p.j, &fresh, "r", "node1", "10.0.0.2");
+    assert_int_equal(rig_join(&fresh, &one, 0), 0);
+    assert_string_not_equal(fresh.joined.instance, p.a.joined.instance);
+    rig_open(p.j, &late, "r", "node2", "10.0.0.3");
+    assert_int_equal(rig_join(&late, &p.c, 1), 0);
+    assert_string_equal(late.joined.instance, p.a.joined.instance);
+    assert_int_equal(rig_next(&late), 0);
+    assert_int_equal(late.news.kind, RDZV_NEWS_END);
+    rig_close(&late, JOBS_GONE);
+    rig_pass(p.j, JOBS_LINGER_MS);
+    rig_open(p.j, &late, "r", "node2", "10.0.0.3");
+    assert_int_equal(rig_next(&late), ERR_REFUSED); /* of the new instance it is no member */
+    rig_close(&late, JOBS_GONE);
+    rig_close(&fresh, JOBS_GONE);
+    rig_close(&other, JOBS_GONE);
+    pair_end(&p);
+}
+
+static const char *forgotten_run;
+
+static void on_forgotten(void *arg, const char *run)
+{
+    (void)arg;
+    assert_string_equal(run, "r");
+    forgotten_run = "r";
+}
+
+static void a_job_that_is_over_is_forgotten(void **s)
+{
+    struct pair p;
+    struct agent late;
+    (void)s;
+    pair_start(&p, NULL);
+    jobs_on_forgotten(p.j, on_forgotten, NULL);
+    forgotten_run = NULL;
+    assert_int_equal(jobs_drain(p.j, "alice", "r", &p.a.e), 0);
+    assert_int_equal(p.a.news.why, RDZV_WHY_DRAIN);
+    rig_join(&p.a, &p.c, 1);
+    rig_join(&p.b, &p.c, 1);
+    rig_next(&p.a);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_END);
+    assert_int_equal(p.a.news.exit_code, 75);
+    rig_pass(p.j, JOBS_LINGER_MS - 1);
+    assert_null(forgotten_run);
+    rig_pass(p.j, 1);
+    assert_non_null(forgotten_run);
+    rig_open(p.j, &late, "r", "node1", "10.0.0.2");
+    assert_int_equal(rig_next(&late), -ENOENT);
+    rig_close(&late, JOBS_GONE);
+    pair_end(&p);
+}
+
+/* ---- limits ------------------------------------------------------------------------------------------------------ */
+
+static void limits_are_kept(void **s)
+{
+    struct jobs *j = rig_jobs(&(struct jobs_options){.max_jobs = 3, .max_jobs_per_principal = 2, .max_nodes = 2});
+    struct rdzv_config c = rig_config(4, 4);
+    struct agent a[6];
+    static const char *const runs[] = {"r0", "r1", "r2", "r3", "r4"};
+    (void)s;
+    for (int i = 0; i < 5; i++) {
+        rig_open_as(j, &a[i], runs[i], "node1", "10.0.0.2", i < 3 ? "alice" : i < 4 ? "bob" : "carol");
+        assert_int_equal(rig_join(&a[i], &c, 0), i == 2 || i == 4 ? -EDQUOT : 0);
+    }
+    assert_non_null(strstr(a[2].e.text, "2, the most it may have"));
+    assert_non_null(strstr(a[4].e.text, "3, the most there can be"));
+    for (int i = 0; i < 5; i++)
+        rig_close(&a[i], JOBS_GONE);
+    for (int i = 0; i < 3; i++) {
+        rig_open(j, &a[i], "r0", i == 0 ? "n1" : i == 1 ? "n2" : "n3", "10.0.0.2");
+        assert_int_equal(rig_join(&a[i], &c, 0), i == 2 ? -EDQUOT : 0);
+    }
+    for (int i = 0; i < 3; i++)
+        rig_close(&a[i], JOBS_GONE);
+    jobs_destroy(j);
+}
+
+static void joins_are_counted(void **s)
+{
+    struct jobs *j = rig_jobs(&(struct jobs_options){.max_joins = 5});
+    struct rdzv_config c = rig_config(2, 2);
+    struct agent a;
+    (void)s;
+    rig_open(j, &a, "r", "node1", "10.0.0.2");
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(rig_join(&a, &c, 0), 0);
+    assert_int_equal(rig_join(&a, &c, 0), -EDQUOT);
+    rig_now += 10000;
+    assert_int_equal(rig_join(&a, &c, 0), 0);
+    rig_close(&a, JOBS_GONE);
+    jobs_destroy(j);
+}
+
+static void restarts_are_no_flood_of_joins(void **s)
+{
+    struct jobs *j = rig_jobs(&(struct jobs_options){.max_joins = 3});
+    struct rdzv_config c = rig_config(2, 2);
+    struct agent a[2];
+    (void)s;
+    c.max_restarts = 50;
+    c.backoff_ms = 0;
+    rig_open(j, &a[0], "r", "node1", "10.0.0.2");
+    rig_open(j, &a[1], "r", "node2", "10.0.0.3");
+    for (uint64_t round = 0; round < 20; round++) {
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(rig_join(&a[i], &c, round), 0);
+            assert_int_equal(rig_next(&a[i]), 0);
+        }
+        assert_int_equal(rig_say(&a[0], RDZV_FAIL, round + 1, 7), 0);
+    }
+    assert_int_equal(rig_join(&a[0], &c, 20), 0);
+    for (int i = 0; i < 2; i++) /* nothing has happened since: those are counted */
+        assert_int_equal(rig_join(&a[0], &c, 20), 0);
+    assert_int_equal(rig_join(&a[0], &c, 20), -EDQUOT);
+    rig_close(&a[0], JOBS_GONE);
+    rig_close(&a[1], JOBS_GONE);
+    jobs_destroy(j);
+}
+
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
+
+static void a_leader_on_loopback_is_named_as_others_see_it(void **s)
+{
+    struct jobs *j = rig_jobs(NULL);
+    struct rdzv_config c = rig_config(2, 2);
+    struct agent host, other;
+    (void)s;
+    rig_open(j, &host, "r", "node1", "");
+    rig_open(j, &other, "r", "node2", "10.0.0.3");
+    assert_int_equal(rig_join(&host, &c, 0), 0);
+    assert_int_equal(rig_next(&host), 0);
+    assert_int_equal(rig_join(&other, &c, 0), 0);
+    assert_int_equal(rig_next(&other), 0);
+    assert_string_equal(other.news.leader_addr, "10.0.0.1");
+    assert_string_equal(host.news.leader_addr, "10.0.0.1");
+    assert_string_equal(host.members, "127.0.0.1,10.0.0.3");
+    rig_close(&host, JOBS_GONE);
+    rig_close(&other, JOBS_GONE);
+    jobs_destroy(j);
+}
+
+static void check_all_on_loopback(const char *addr)
+{
+    struct jobs *j = rig_jobs(NULL);
+    struct rdzv_config c = rig_config(2, 2);
+    struct agent host, other;
+    rig_open(j, &host, "r", "node1", "");
+    rig_open(j, &other, "r", "node2", addr);
+    assert_int_equal(rig_join(&host, &c, 0), 0);
+    assert_int_equal(rig_join(&other, &c, 0), 0);
+    assert_int_equal(rig_next(&other), 0);
+    assert_string_equal(other.news.leader_addr, "127.0.0.1");
+    rig_pass(j, 100000); /* a member in this process is never silent */
+    rig_next(&host);
+    assert_int_equal(host.news.kind, RDZV_NEWS_STOP); /* but the other one was */
+    rig_close(&host, JOBS_GONE);
+    rig_close(&other, JOBS_GONE);
+    jobs_destroy(j);
+}
+
+static void where_all_are_on_loopback_so_is_the_leader(void **s)
+{
+    (void)s;
+    check_all_on_loopback("127.0.0.1");
+    check_all_on_loopback("::ffff:127.0.0.1");
+}
+
+/* ---- calls from inside callbacks --------------------------------------------------------------------------------- */
+
+static void fail_and_ask(struct agent *a)
+{
+    if (a->news.kind == RDZV_NEWS_ROUND && a->news.round == 1)
+        assert_int_equal(rig_say(a, RDZV_FAIL, 1, 3), 0);
+    a->then = NULL;
+    assert_int_equal(rig_next(a), 0);
+}
+
+static void a_callback_may_ask_and_claim(void **s)
+{
+    struct jobs *j = rig_jobs(NULL);
+    struct rdzv_config c = rig_config(2, 2);
+    struct agent a, b;
+    (void)s;
+    rig_open(j, &a, "r", "node1", "");
+    rig_open(j, &b, "r", "node2", "10.0.0.3");
+    a.then = fail_and_ask;
+    rig_join(&a, &c, 0);
+    rig_next(&a);
+    rig_join(&b, &c, 0);
+    assert_int_equal(a.news.kind, RDZV_NEWS_STOP);
+    assert_int_equal(a.told, 2);
+    rig_next(&b);
+    assert_int_equal(b.news.kind, RDZV_NEWS_STOP);
+    rig_close(&a, JOBS_GONE);
+    rig_close(&b, JOBS_GONE);
+    jobs_destroy(j);
+}
+
+/* ---- status ------------------------------------------------------------------------------------------------------ */
+
+static void status_names_what_people_ask(void **s)
+{
+    struct pair p;
+    struct buf out = {0};
+    const char *text;
+    int64_t v;
+    (void)s;
+    pair_start(&p, NULL);
+    const char report[] = "step=12 images_per_s=310.5 loss=2.25 secret=x";
+    assert_int_equal(jobs_report(p.b.party, "r", "node2", report, strlen(report), &p.b.e), 0);
+    assert_int_equal(jobs_report(p.b.party, "r", "node2", "step=abc", 8, &p.b.e), -EINVAL);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    assert_int_equal(jobs_status_from(p.j, "alice", "r", 0, &out, &p.a.e), 0);
+    cJSON *o = cJSON_Parse(out.data);
+    assert_non_null(o);
+    assert_int_equal(json_str(o, "run", &text, NULL), 0);
+    assert_string_equal(text, "r");
+    json_str(o, "state", &text, NULL);
+    assert_string_equal(text, "stopping");
+    json_i64(o, "restart_count", &v, NULL);
+    assert_int_equal(v, 1);
+    cJSON *nodes = cJSON_GetObjectItem(o, "nodes"), *two = cJSON_GetArrayItem(nodes, 1);
+    assert_int_equal(cJSON_GetArraySize(nodes), 2);
+    json_str(two, "id", &text, NULL);
+    assert_string_equal(text, "node2");
+    json_i64(two, "rank_base", &v, NULL);
+    assert_int_equal(v, 2);
+    json_i64(cJSON_GetObjectItem(two, "report"), "step", &v, NULL);
+    assert_int_equal(v, 12);
+    assert_null(strstr(out.data, "secret"));
+    cJSON *restart = cJSON_GetArrayItem(cJSON_GetObjectItem(o, "restarts"), 0);
+    json_str(restart, "cause", &text, NULL);
+    assert_string_equal(text, "rank 0 broke");
+    json_i64(restart, "exit_code", &v, NULL);
+    assert_int_equal(v, 7);
+    cJSON_Delete(o);
+    buf_free(&out);
+    pair_end(&p);
+}
+
+static void events_are_a_ring(void **s)
+{
+    struct pair p;
+    struct buf out = {0};
+    (void)s;
+    pair_start(&p, NULL);
+    for (int i = 0; i < 200; i++) {
+        rig_close(&p.b, JOBS_SILENT);
+        rig_open(p.j, &p.b, "r", "node2", "10.0.0.3");
+        p.b.news.seq = 1;
+        assert_int_equal(rig_next(&p.b), 0);
+    }
+    assert_int_equal(jobs_status_from(p.j, NULL, "r", 0, &out, NULL), 0);
+    cJSON *o = cJSON_Parse(out.data), *events = cJSON_GetObjectItem(o, "events");
+    assert_int_equal(cJSON_GetArraySize(events), JOBS_EVENTS);
+    const char *text;
+    json_str(cJSON_GetArrayItem(events, JOBS_EVENTS - 1), "text", &text, NULL);
+    assert_string_equal(text, "node node2 is back");
+    cJSON_Delete(o);
+    buf_free(&out);
+    pair_end(&p);
+}
+
+/* Nodes listed of run "r" from the first on, and how many it says there are. */
+static int listed(struct jobs *j, size_t first, int64_t *ret_count)
+{
+    struct buf out = {0};
+    assert_int_equal(jobs_status_from(j, NULL, "r", first, &out, NULL), 0);
+    cJSON *o = cJSON_ParseWithLength(out.data, out.len);
+    assert_non_null(o);
+    int n = cJSON_GetArraySize(cJSON_GetObjectItem(o, "nodes"));
+    json_i64(o, "node_count", ret_count, NULL);
+    int64_t ranks;
+    assert_int_equal(json_i64(o, "world_size", &ranks, NULL), 0);
+    assert_int_equal(ranks, 2 * *ret_count);
+    cJSON_Delete(o);
+    buf_free(&out);
+    return n;
+}
+
+static void a_status_lists_so_many_nodes_and_counts_all(void **s)
+{
+    enum { NODES = 12000 };
+    static char names[NODES][16];
+    struct jobs *j = rig_jobs(NULL);
+    struct rdzv_config c = rig_config(NODES, NODES);
+    struct agent *a = calloc(NODES, sizeof *a);
+    struct buf out = {0};
+    int64_t count;
+    (void)s;
+    for (int i = 0; i < NODES; i++) {
+        snprintf(names[i], sizeof names[i], "node%d", i);
+        rig_open(j, &a[i], "r", names[i], "10.0.0.2");
+        assert_int_equal(rig_join(&a[i], &c, 0), 0);
+    }
+    assert_int_equal(listed(j, 0, &count), 2000);
+    assert_int_equal(count, NODES);
+    assert_int_equal(listed(j, 11000, &count), 1000);
+    assert_int_equal(listed(j, 12000, &count), 0);
+    clock_t began = clock();
+    assert_int_equal(jobs_status_from(j, NULL, NULL, 0, &out, NULL), 0);
+    printf("# the first of %d nodes in %.1f ms, %zu bytes\n", NODES, 1e3 * (double)(clock() - began) / CLOCKS_PER_SEC,
+           out.len);
+    for (int i = 0; i < NODES; i++)
+        rig_close(&a[i], JOBS_GONE);
+    free(a);
+    buf_free(&out);
+    jobs_destroy(j);
+}
+
+static void the_progress_line_names_who_is_missing(void **s)
+{
+    struct jobs *j = rig_jobs(NULL);
+    struct rdzv_config c = rig_config(4, 4);
+    struct rdzv_event ev = {.kind = RDZV_JOIN, .node = "node3", .slots = 1, .node_rank = 2};
+    struct agent a;
+    struct buf out = {0};
+    (void)s;
+    rig_open(j, &a, "r", "node3", "10.0.0.2");
+    assert_int_equal(jobs_join(a.party, "r", &ev, &c, &a.joined, &a.e), 0);
+    assert_int_equal(jobs_status_brief(j, "alice", "r", &out, NULL), 0);
+    assert_string_equal(out.data, "state=joining joined=1 min_nodes=4 max_nodes=4 round=0 restarts=0 missing=0,1,3");
+    buf_free(&out);
+    rig_close(&a, JOBS_GONE);
+    jobs_destroy(j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_forms_and_ends),
+        cmocka_unit_test(a_failure_stops_all_and_the_next_round_follows),
+        cmocka_unit_test(news_are_kept_until_acknowledged),
+        cmocka_unit_test(the_older_connection_is_void),
+        cmocka_unit_test(a_connection_stands_for_one_node),
+        cmocka_unit_test(a_proved_death_breaks_the_round_at_once),
+        cmocka_unit_test(a_lost_connection_waits_for_the_fence),
+        cmocka_unit_test(silence_counts_from_the_last_request),
+        cmocka_unit_test(a_pause_of_our_own_is_nobodys_silence),
+        cmocka_unit_test(signs_of_life_leave_nothing_to_wake_for),
+        cmocka_unit_test(a_silent_node_that_resumes_has_lost_nothing),
+        cmocka_unit_test(news_of_a_forgotten_node_are_void),
+        cmocka_unit_test(a_shared_rendezvous_needs_a_run_id),
+        cmocka_unit_test(a_job_belongs_to_its_principal),
+        cmocka_unit_test(agents_that_disagree_are_refused),
+        cmocka_unit_test(nobody_is_left_to_disagree_with),
+        cmocka_unit_test(a_finished_id_is_a_new_instance),
+        cmocka_unit_test(a_job_that_is_over_is_forgotten),
+        cmocka_unit_test(limits_are_kept),
+        cmocka_unit_test(joins_are_counted),
+        cmocka_unit_test(restarts_are_no_flood_of_joins),
+        cmocka_unit_test(a_leader_on_loopback_is_named_as_others_see_it),
+        cmocka_unit_test(where_all_are_on_loopback_so_is_the_leader),
+        cmocka_unit_test(a_callback_may_ask_and_claim),
+        cmocka_unit_test(status_names_what_people_ask),
+        cmocka_unit_test(events_are_a_ring),
+        cmocka_unit_test(a_status_lists_so_many_nodes_and_counts_all),
+        cmocka_unit_test(the_progress_line_names_who_is_missing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

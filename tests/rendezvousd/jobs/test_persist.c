@@ -1,0 +1,752 @@
+/* The state directory: its format, and jobs that outlive their daemon. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/base/buf.h"
+#include "rendezvousd/jobs/persist.h"
+#include "tests/rendezvousd/jobs/jobs_rig.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- a daemon without a network ---------------------------------------------------------------------------------- */
+
+struct daemon {
+    char dir[64];
+    uv_loop_t loop;
+    struct persist *p;
+    struct jobs *j;
+    uint64_t epoch;
+    struct err e;
+};
+
+static void make_dir(struct daemon *d)
+{
+    memset(d, 0, sizeof *d); /* in memory where there is such a place: thousands of syncs */
+    snprintf(d->dir, sizeof d->dir, "%s/test-persist-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    assert_non_null(mkdtemp(d->dir));
+}
+
+static int start(struct daemon *d)
+{
+    assert_int_equal(uv_loop_init(&d->loop), 0);
+    if (persist_open(&d->p, &d->loop, d->dir, &d->epoch, &d->e) < 0)
+        fail_msg("%s", d->e.text);
+    d->j = rig_jobs(&(struct jobs_options){.persist = d->p, .epoch = d->epoch});
+    return jobs_load(d->j, &d->e);
+}
+
+static void stop(struct daemon *d)
+{
+    jobs_destroy(d->j);
+    persist_close(d->p);
+    uv_run(&d->loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&d->loop), 0);
+}
+
+/* Until all that was appended is on disk and told. */
+static void settle(struct daemon *d)
+{
+    uv_run(&d->loop, UV_RUN_DEFAULT);
+}
+
+static void remove_dir(struct daemon *d)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", d->dir);
+    assert_int_equal(system(command), 0);
+}
+
+/* Path of the one log there is; false: there is none. */
+static bool log_path(const struct daemon *d, char *out, size_t cap)
+{
+    char jobs[80];
+    bool found = false;
+    snprintf(jobs, sizeof jobs, "%s/jobs", d->dir);
+    DIR *dir = opendir(jobs);
+    assert_non_null(dir);
+    for (struct dirent *f; (f = readdir(dir));)
+        if (strstr(f->d_name, ".log")) {
+            snprintf(out, cap, "%s/%.64s", jobs, f->d_name);
+            found = true;
+        }
+    closedir(dir);
+    return found;
+}
+
+static void read_log(const char *path, struct buf *out)
+{
+    char part[4096];
+    int fd = open(path, O_RDONLY);
+    assert_true(fd >= 0);
+    for (ssize_t n; (n = read(fd, part, sizeof part)) > 0;)
+        assert_int_equal(buf_add(out, part, (size_t)n), 0);
+    close(fd);
+}
+
+static void write_log(const char *path, const char *p, size_t n)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, p, n), n);
+    close(fd);
+}
+
+/* ---- the format -------------------------------------------------------------------------------------------------- */
+
+static const char *const texts[] = {"first", "", "a longer third record\nwith two lines", "4"};
+
+static int take_text(void *arg, const char *text, size_t n, struct err *e)
+{
+    int *count = arg;
+    (void)e;
+    assert_true(*count < 4);
+    assert_int_equal(n, strlen(texts[*count]));
+    assert_memory_equal(text, texts[*count], n);
+    ++*count;
+    return 0;
+}
+
+static void make_log(struct buf *b, size_t *ends)
+{
+    persist_frame_header(b);
+    for (uint32_t i = 0; i < 4; i++) {
+        persist_frame(b, i + 1, texts[i], strlen(texts[i]));
+        ends[i] = b->len;
+    }
+}
+
+static void a_torn_log_is_good_up_to_there(void **s)
+{
+    struct buf b = {0};
+    size_t ends[4], good;
+    struct err e;
+    (void)s;
+    make_log(&b, ends);
+    for (size_t n = 0; n <= b.len; n++) {
+        int count = 0, whole = 0;
+        while (whole < 4 && ends[whole] <= n)
+            whole++;
+        if (persist_parse(b.data, n, take_text, &count, &good, &e) < 0)
+            fail_msg("at %zu: %s", n, e.text);
+        assert_int_equal(count, whole);
+        assert_true(good <= n);
+    }
+    buf_free(&b);
+}
+
+static void a_tail_of_zeroes_or_rubbish_is_torn(void **s)
+{
+    struct buf b = {0};
+    size_t ends[4], good;
+    int count = 0;
+    (void)s;
+    make_log(&b, ends);
+    memset(b.data + ends[2], 0, b.len - ends[2]);
+    assert_int_equal(persist_parse(b.data, b.len, take_text, &count, &good, NULL), 0);
+    assert_int_equal(count, 3);
+    assert_int_equal(good, ends[2]);
+    buf_free(&b);
+}
+
+static void damage_before_the_end_is_refused(void **s)
+{
+    struct buf b = {0};
+    size_t ends[4], good;
+    struct err e;
+    (void)s;
+    make_log(&b, ends);
+    for (size_t i = 0; i < ends[2]; i++) {
+        int count = 0;
+        b.data[i] ^= 0x01;
+        assert_int_equal(persist_parse(b.data, b.len, take_text, &count, &good, &e), ERR_CORRUPT);
+        b.data[i] ^= 0x01;
+    }
+    assert_non_null(strstr(e.text, "record 3 at byte"));
+    buf_free(&b);
+}
+
+static void records_do_not_change_places(void **s)
+{
+    struct buf b = {0};
+    size_t good;
+    int count = 0;
+    struct err e;
+    (void)s;
+    persist_frame_header(&b);
+    persist_frame(&b, 1, texts[0], strlen(texts[0]));
+    persist_frame(&b, 3, texts[2], strlen(texts[2]));
+    assert_int_equal(persist_parse(b.data, b.len, take_text, &count, &good, &e), ERR_CORRUPT);
+    assert_non_null(strstr(e.text, "record 2"));
+    buf_free(&b);
+}
+
+static void another_version_is_refused(void **s)
+{
+    size_t good;
+    int count = 0;
+    (void)s;
+    assert_int_equal(persist_parse("rendezvousd-log 2\n", 18, take_text, &count, &good, NULL), ERR_CORRUPT);
+}
+
+/* ---- the directory ----------------------------------------------------------------------------------------------- */
+
+static void the_epoch_counts_openings(void **s)
+{
+    struct daemon d;
+    (void)s;
+    make_dir(&d);
+    for (uint64_t i = 1; i <= 3; i++) {
+        assert_int_equal(start(&d), 0);
+        assert_int_equal(d.epoch, i);
+        stop(&d);
+    }
+    remove_dir(&d);
+}
+
+static void two_daemons_never_share_a_directory(void **s)
+{
+    struct daemon d;
+    struct persist *other;
+    uint64_t epoch;
+    struct err e;
+    (void)s;
+    make_dir(&d);
+    start(&d);
+    assert_int_equal(persist_open(&other, &d.loop, d.dir, &epoch, &e), -EBUSY);
+    assert_non_null(strstr(e.text, d.dir));
+    stop(&d);
+    remove_dir(&d);
+}
+
+struct echo {
+    struct daemon *d;
+    struct persist_log *from, *to;
+    int left, told, too_early;
+};
+
+static void write_again(void *arg)
+{
+    struct echo *e = arg;
+    if (e->left-- > 0)
+        persist_append(e->to, "more", 4);
+}
+
+static int count_record(void *arg, const char *text, size_t n, struct err *e)
+{
+    (void)text, (void)n, (void)e;
+    ++*(uint64_t *)arg;
+    return 0;
+}
+
+static void look_at_the_file(void *arg)
+{
+    struct echo *e = arg;
+    struct buf b = {0};
+    char path[96];
+    uint64_t there = 0;
+    size_t good;
+    snprintf(path, sizeof path, "%s/jobs/to.log", e->d->dir);
+    read_log(path, &b);
+    assert_int_equal(persist_parse(b.data, b.len, count_record, &there, &good, NULL), 0);
+    buf_free(&b);
+    e->told++;
+    e->too_early += persist_durable(e->to, there + 1);
+}
+
+/* Both logs are in flight together, and whoever hears of the first one's landing writes to the second. */
+static void who_hears_of_the_disk_may_write_again(void **s)
+{
+    struct daemon d;
+    struct echo e = {.d = &d, .left = 20};
+    (void)s;
+    make_dir(&d);
+    start(&d);
+    assert_int_equal(persist_log_create(d.p, "from", &e.from, &d.e), 0);
+    assert_int_equal(persist_log_create(d.p, "to", &e.to, &d.e), 0);
+    persist_log_watch(e.from, write_again, &e);
+    persist_log_watch(e.to, look_at_the_file, &e);
+    for (int i = 0; i < 20; i++) {
+        persist_append(e.from, "one", 3);
+        persist_append(e.to, "two", 3);
+        uv_run(&d.loop, UV_RUN_ONCE);
+    }
+    settle(&d);
+    assert_true(e.told > 0);
+    assert_int_equal(e.too_early, 0);
+    assert_true(persist_durable(e.to, persist_last(e.to)));
+    persist_log_remove(e.from);
+    persist_log_remove(e.to);
+    stop(&d);
+    remove_dir(&d);
+}
+
+static void a_damaged_epoch_is_refused(void **s)
+{
+    static const char *const bad[] = {"", "x\n", "12", "1 2\n", "-3\n", "99999999999999999999999\n"};
+    struct daemon d;
+    struct persist *p;
+    uint64_t epoch;
+    char path[80];
+    (void)s;
+    make_dir(&d);
+    uv_loop_init(&d.loop);
+    snprintf(path, sizeof path, "%s/epoch", d.dir);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_log(path, bad[i], strlen(bad[i]));
+        assert_int_equal(persist_open(&p, &d.loop, d.dir, &epoch, &d.e), ERR_CORRUPT);
+    }
+    uv_loop_close(&d.loop);
+    remove_dir(&d);
+}
+
+/* ---- jobs that outlive their daemon ------------------------------------------------------------------------------ */
+
+struct pair {
+    struct daemon d;
+    struct rdzv_config c;
+    struct agent a, b;
+};
+
+static void open_pair(struct pair *p)
+{
+    rig_open(p->d.j, &p->a, "r", "node1", "10.0.0.2");
+    rig_open(p->d.j, &p->b, "r", "node2", "10.0.0.3");
+}
+
+static void close_pair(struct pair *p)
+{
+    rig_close(&p->a, JOBS_SILENT);
+    rig_close(&p->b, JOBS_SILENT);
+}
+
+static void begin_pair(struct pair *p)
+{
+    make_dir(&p->d);
+    p->c = rig_config(2, 2);
+    assert_int_equal(start(&p->d), 0);
+    open_pair(p);
+    assert_int_equal(rig_join(&p->a, &p->c, 0), 0);
+    assert_int_equal(rig_next(&p->a), 0);
+    assert_int_equal(rig_join(&p->b, &p->c, 0), 0);
+    assert_int_equal(rig_next(&p->b), 0);
+}
+
+/* The daemon dies as by SIGKILL: what is not on disk is lost, connections are reset. A copy stands for the disk. */
+static void kill_daemon(struct pair *p, struct daemon *ret)
+{
+    char command[256];
+    make_dir(ret);
+    snprintf(command, sizeof command, "cp -r '%s/.' '%s/'", p->d.dir, ret->dir);
+    assert_int_equal(system(command), 0);
+    close_pair(p);
+    stop(&p->d);
+    remove_dir(&p->d);
+}
+
+static void news_wait_for_the_disk(void **s)
+{
+    struct pair p;
+    (void)s;
+    begin_pair(&p);
+    assert_int_equal(p.a.told + p.b.told, 0);
+    settle(&p.d);
+    assert_int_equal(p.a.told, 1);
+    assert_int_equal(p.b.told, 1);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_ROUND);
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+static void a_restart_is_not_noticed(void **s)
+{
+    struct pair p;
+    struct daemon after;
+    char instance[JOBS_INSTANCE_LEN + 1];
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    const uint64_t seq_a = p.a.news.seq, seq_b = p.b.news.seq;
+    strcpy(instance, p.a.joined.instance);
+    kill_daemon(&p, &after);
+    p.d = after;
+    if (start(&p.d) < 0)
+        fail_msg("%s", p.d.e.text);
+    assert_int_equal(p.d.epoch, 2);
+    open_pair(&p);
+    p.a.news.seq = seq_a;
+    p.b.news.seq = seq_b;
+    assert_int_equal(rig_next(&p.a), 0);
+    rig_pass(p.d.j, 2900);
+    rig_next(&p.a);
+    assert_int_equal(rig_next(&p.b), 0); /* late, but within what any silent node has */
+    for (int i = 0; i < 10; i++) {
+        rig_pass(p.d.j, 1000);
+        rig_next(&p.a);
+        rig_next(&p.b);
+        settle(&p.d);
+    }
+    assert_int_equal(p.a.told + p.b.told, 0);
+    assert_int_equal(rig_say(&p.b, RDZV_FAIL, 1, 7), 0);
+    settle(&p.d);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    assert_int_equal(rig_join(&p.a, &p.c, 1), 0);
+    assert_string_equal(p.a.joined.instance, instance);
+    assert_int_equal(p.a.joined.epoch, 2);
+    rig_next(&p.a);
+    rig_join(&p.b, &p.c, 1);
+    rig_next(&p.b);
+    settle(&p.d);
+    assert_int_equal(p.a.news.round, 2);
+    assert_int_equal(p.a.news.restart_count, 1);
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+static void who_does_not_come_back_is_given_up(void **s)
+{
+    struct pair p;
+    struct daemon after;
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    const uint64_t seq = p.a.news.seq;
+    kill_daemon(&p, &after);
+    p.d = after;
+    assert_int_equal(start(&p.d), 0);
+    open_pair(&p);
+    p.a.news.seq = seq;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(rig_next(&p.a), 0);
+        rig_pass(p.d.j, 1000);
+    }
+    settle(&p.d);
+    assert_int_equal(p.a.told, 0);
+    rig_next(&p.a);
+    rig_pass(p.d.j, 1000); /* 4 s: silence and kill */
+    settle(&p.d);
+    assert_int_equal(p.a.told, 1);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+static void untold_news_are_told_after_the_restart(void **s)
+{
+    struct pair p;
+    struct daemon after;
+    struct buf out = {0};
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    rig_close(&p.a, JOBS_SILENT);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    settle(&p.d);
+    kill_daemon(&p, &after);
+    p.d = after;
+    assert_int_equal(start(&p.d), 0);
+    assert_int_equal(jobs_status_from(p.d.j, NULL, "r", 0, &out, NULL), 0);
+    assert_non_null(strstr(out.data, "\"cause\":\"rank 0 broke\""));
+    buf_free(&out);
+    open_pair(&p);
+    p.a.news.seq = 1;
+    assert_int_equal(rig_next(&p.a), 0);
+    settle(&p.d);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    assert_string_equal(p.a.news.cause.text, "rank 0 broke");
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+/* The log of a job that has seen two rounds and its end, cut at every byte: each cut is a state the job was in. */
+static void a_log_cut_anywhere_loads(void **s)
+{
+    struct pair p;
+    struct daemon d;
+    struct buf log = {0};
+    char path[160], copy[160];
+    struct err e;
+    uint64_t round = 0;
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    rig_join(&p.a, &p.c, 1);
+    rig_join(&p.b, &p.c, 1);
+    rig_say(&p.a, RDZV_DONE, 2, 0);
+    rig_say(&p.b, RDZV_DONE, 2, 0);
+    settle(&p.d);
+    assert_true(log_path(&p.d, path, sizeof path));
+    read_log(path, &log);
+    make_dir(&d);
+    assert_int_equal(start(&d), 0);
+    stop(&d);
+    snprintf(copy, sizeof copy, "%s/jobs/%s", d.dir, strrchr(path, '/') + 1);
+    for (size_t n = 0; n <= log.len; n++) {
+        struct jobs_progress now = {0};
+        write_log(copy, log.data, n);
+        if (start(&d) < 0)
+            fail_msg("cut at %zu of %zu: %s", n, log.len, d.e.text);
+        if (jobs_progress(d.j, NULL, "r", &now, &e) == 0) {
+            assert_true(now.round >= round);
+            round = now.round;
+        } else {
+            assert_int_equal(round, 0);
+        }
+        stop(&d);
+    }
+    assert_int_equal(round, 2);
+    buf_free(&log);
+    remove_dir(&d);
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+static int64_t age_of(struct jobs *j)
+{
+    struct buf out = {0};
+    int64_t age = -1;
+    assert_int_equal(jobs_status_from(j, NULL, "r", 0, &out, NULL), 0);
+    const char *at = strstr(out.data, "\"age_ms\":");
+    assert_non_null(at);
+    age = strtoll(at + strlen("\"age_ms\":"), NULL, 10);
+    buf_free(&out);
+    return age;
+}
+
+static void a_job_is_as_old_as_before_the_restart(void **s)
+{
+    struct pair p;
+    struct daemon killed;
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    rig_now += 2000;
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    settle(&p.d);
+    rig_now += 3000;
+    assert_int_equal(age_of(p.d.j), 5000);
+    make_dir(&killed);
+    char command[256];
+    snprintf(command, sizeof command, "cp -r '%s/.' '%s/'", p.d.dir, killed.dir);
+    assert_int_equal(system(command), 0);
+    close_pair(&p);
+    stop(&p.d);
+    rig_now += 1000000;
+    assert_int_equal(start(&p.d), 0);
+    assert_int_equal(age_of(p.d.j), 5000); /* as it ended in good order */
+    settle(&p.d);
+    stop(&p.d);
+    assert_int_equal(start(&killed), 0);
+    assert_int_equal(age_of(killed.j), 2000); /* as of its last decision */
+    stop(&killed);
+    remove_dir(&killed);
+    remove_dir(&p.d);
+}
+
+static void a_damaged_log_is_set_aside(void **s)
+{
+    struct pair p;
+    struct daemon after;
+    struct buf log = {0};
+    struct jobs_stats stats;
+    char path[160], aside[176];
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    settle(&p.d);
+    kill_daemon(&p, &after);
+    assert_true(log_path(&after, path, sizeof path));
+    read_log(path, &log);
+    log.data[log.len * 2 / 3] ^= 1; /* the job itself has been read by then */
+    persist_frame(&log, 99, "", 0);
+    write_log(path, log.data, log.len);
+    assert_int_equal(start(&after), 0);
+    jobs_stats(after.j, &stats);
+    assert_int_equal(stats.jobs, 0);
+    assert_int_equal(stats.damaged, 1);
+    settle(&after);
+    snprintf(aside, sizeof aside, "%s.damaged", path);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(access(aside, F_OK), 0);
+    stop(&after);
+    after.e.text[0] = 0;
+    assert_int_equal(start(&after), 0); /* what is aside stays there */
+    jobs_stats(after.j, &stats);
+    assert_int_equal(stats.damaged, 0);
+    assert_int_equal(access(aside, F_OK), 0);
+    stop(&after);
+    buf_free(&log);
+    remove_dir(&after);
+}
+
+static void finished_and_forgotten_jobs_leave_nothing(void **s)
+{
+    struct pair p;
+    char path[160];
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    assert_true(log_path(&p.d, path, sizeof path));
+    rig_say(&p.a, RDZV_DONE, 1, 0);
+    rig_say(&p.b, RDZV_DONE, 1, 0);
+    rig_pass(p.d.j, JOBS_LINGER_MS);
+    settle(&p.d);
+    assert_false(log_path(&p.d, path, sizeof path));
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+static void a_long_life_takes_bounded_room(void **s)
+{
+    struct pair p;
+    struct daemon after;
+    struct stat st;
+    struct jobs_progress now;
+    char path[160];
+    off_t most = 0;
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    for (int i = 0; i < 8000; i++) {
+        rig_close(&p.b, JOBS_SILENT);
+        rig_open(p.d.j, &p.b, "r", "node2", "10.0.0.3");
+        p.b.news.seq = 1;
+        assert_int_equal(rig_next(&p.b), 0);
+        if (i % 100)
+            continue;
+        settle(&p.d);
+        assert_true(log_path(&p.d, path, sizeof path));
+        assert_int_equal(stat(path, &st), 0);
+        most = st.st_size > most ? st.st_size : most;
+    }
+    print_message("# 16000 steps, largest file %lld bytes\n", (long long)most);
+    assert_in_range(most, 100000, 3 << 20);
+    settle(&p.d);
+    kill_daemon(&p, &after);
+    assert_int_equal(start(&after), 0);
+    assert_int_equal(jobs_progress(after.j, NULL, "r", &now, NULL), 0);
+    assert_int_equal(now.state, RDZV_RUNNING);
+    stop(&after);
+    remove_dir(&after);
+}
+
+/* ---- bad disks --------------------------------------------------------------------------------------------------- */
+
+static uv_sem_t held;
+
+static void hold(uv_work_t *w)
+{
+    (void)w;
+    uv_sem_wait(&held);
+}
+
+static void let_go(uv_work_t *w, int status)
+{
+    (void)w;
+    (void)status;
+}
+
+/* All threads that could write stand still, as they do behind a disk that does not answer. */
+static void a_disk_that_stands_still_delays_no_heartbeat(void **s)
+{
+    enum { THREADS = 4 };
+    struct pair p;
+    uv_work_t work[THREADS];
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    rig_next(&p.a);
+    uv_sem_init(&held, 0);
+    for (int i = 0; i < THREADS; i++)
+        uv_queue_work(&p.d.loop, &work[i], hold, let_go);
+    assert_int_equal(rig_say(&p.b, RDZV_FAIL, 1, 7), 0); /* claims are taken */
+    for (int i = 0; i < 10; i++) {
+        rig_pass(p.d.j, 1000);
+        assert_int_equal(rig_next(&p.a), 0); /* heartbeats are answered */
+        uv_run(&p.d.loop, UV_RUN_NOWAIT);
+    }
+    assert_int_equal(p.a.told, 1); /* but nothing is told that is not on disk */
+    for (int i = 0; i < THREADS; i++)
+        uv_sem_post(&held);
+    settle(&p.d);
+    assert_int_equal(p.a.told, 2);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    uv_sem_destroy(&held);
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+static void a_full_disk_costs_the_log_not_the_job(void **s)
+{
+    struct pair p;
+    struct rlimit was, small;
+    char path[160];
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &was);
+    small = was;
+    small.rlim_cur = 16;
+    setrlimit(RLIMIT_FSIZE, &small);
+    rig_next(&p.a);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    settle(&p.d);
+    setrlimit(RLIMIT_FSIZE, &was);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    assert_false(log_path(&p.d, path, sizeof path)); /* rather unknown than wrong */
+    rig_join(&p.a, &p.c, 1);
+    rig_next(&p.a);
+    rig_join(&p.b, &p.c, 1);
+    assert_int_equal(p.a.news.round, 2);
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_torn_log_is_good_up_to_there),
+        cmocka_unit_test(a_tail_of_zeroes_or_rubbish_is_torn),
+        cmocka_unit_test(damage_before_the_end_is_refused),
+        cmocka_unit_test(records_do_not_change_places),
+        cmocka_unit_test(another_version_is_refused),
+        cmocka_unit_test(the_epoch_counts_openings),
+        cmocka_unit_test(two_daemons_never_share_a_directory),
+        cmocka_unit_test(who_hears_of_the_disk_may_write_again),
+        cmocka_unit_test(a_damaged_epoch_is_refused),
+        cmocka_unit_test(news_wait_for_the_disk),
+        cmocka_unit_test(a_restart_is_not_noticed),
+        cmocka_unit_test(who_does_not_come_back_is_given_up),
+        cmocka_unit_test(untold_news_are_told_after_the_restart),
+        cmocka_unit_test(a_log_cut_anywhere_loads),
+        cmocka_unit_test(a_job_is_as_old_as_before_the_restart),
+        cmocka_unit_test(a_damaged_log_is_set_aside),
+        cmocka_unit_test(finished_and_forgotten_jobs_leave_nothing),
+        cmocka_unit_test(a_long_life_takes_bounded_room),
+        cmocka_unit_test(a_disk_that_stands_still_delays_no_heartbeat),
+        cmocka_unit_test(a_full_disk_costs_the_log_not_the_job),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,257 @@
+/* Keys, waiters and patterns without a server. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "rendezvousd/resp/request.h"
+#include "rendezvousd/store/glob.h"
+#include "rendezvousd/store/keyspace.h"
+#include "rendezvousd/store/waiters.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void keys_and_values_are_binary(void **state)
+{
+    struct keyspace *k;
+    size_t n;
+    bool created;
+    (void)state;
+    assert_int_equal(keyspace_create(&k, 1 << 20), 0);
+    assert_int_equal(keyspace_set(k, "a\0b", 3, "x\0y", 3, &created), 0);
+    assert_true(created);
+    assert_null(keyspace_get(k, "a\0c", 3, &n));
+    assert_null(keyspace_get(k, "a", 1, &n));
+    assert_memory_equal(keyspace_get(k, "a\0b", 3, &n), "x\0y", 3);
+    assert_int_equal(n, 3);
+    assert_int_equal(keyspace_set(k, "", 0, "", 0, &created), 0);
+    assert_non_null(keyspace_get(k, "", 0, &n));
+    assert_int_equal(n, 0);
+    assert_int_equal(keyspace_count(k), 2);
+    assert_true(keyspace_delete(k, "a\0b", 3));
+    assert_false(keyspace_delete(k, "a\0b", 3));
+    keyspace_clear(k);
+    assert_int_equal(keyspace_bytes(k), 0);
+    keyspace_destroy(k);
+}
+
+static void counters_do_not_overflow(void **state)
+{
+    struct keyspace *k;
+    int64_t v = 0;
+    bool created;
+    (void)state;
+    assert_int_equal(keyspace_create(&k, 1 << 20), 0);
+    assert_int_equal(keyspace_add(k, "n", 1, INT64_MAX, &v, &created), 0);
+    assert_int_equal(keyspace_add(k, "n", 1, 1, &v, &created), -ERANGE);
+    assert_int_equal(keyspace_add(k, "m", 1, INT64_MIN, &v, &created), 0);
+    assert_int_equal(keyspace_add(k, "m", 1, -1, &v, &created), -ERANGE);
+    keyspace_set(k, "t", 1, "1.5", 3, NULL);
+    assert_int_equal(keyspace_add(k, "t", 1, 1, &v, &created), -EINVAL);
+    keyspace_destroy(k);
+}
+
+static void the_memory_limit_holds_and_memory_comes_back(void **state)
+{
+    struct keyspace *k;
+    char value[1000] = {0};
+    char key[8];
+    size_t len;
+    bool created;
+    int rc = 0, stored = 0;
+    (void)state;
+    assert_int_equal(keyspace_create(&k, 10000), 0);
+    for (int i = 0; i < 100 && rc == 0; i++) {
+        memset(key, 'a' + i, 1);
+        rc = keyspace_set(k, key, 1, value, sizeof value, NULL);
+        stored += rc == 0;
+    }
+    assert_int_equal(rc, -ENOSPC);
+    assert_in_range(stored, 8, 9);
+    assert_true(keyspace_bytes(k) <= 10000);
+    while (keyspace_append(k, "a", 1, value, 100, &len, &created) == 0)
+        assert_true(keyspace_bytes(k) <= 10000);
+    assert_non_null(keyspace_get(k, "a", 1, &len));
+    assert_int_equal(keyspace_set(k, "a", 1, "", 0, NULL), 0); /* shrinking is always possible */
+    keyspace_clear(k);
+    assert_int_equal(keyspace_bytes(k), 0);
+    keyspace_destroy(k);
+}
+
+static void count(void *arg)
+{
+    ++*(int *)arg;
+}
+
+struct fixture {
+    struct keyspace *k;
+    struct waiters *w;
+};
+
+static struct fixture set_up(void)
+{
+    struct fixture f;
+    assert_int_equal(keyspace_create(&f.k, 1 << 20), 0);
+    assert_int_equal(waiters_create(&f.w, f.k), 0);
+    return f;
+}
+
+static void create(struct fixture *f, const char *key)
+{
+    bool created;
+    keyspace_set(f->k, key, strlen(key), "", 0, &created);
+    if (created)
+        waiters_created(f->w, key, strlen(key));
+}
+
+static void remove_key(struct fixture *f, const char *key)
+{
+    if (keyspace_delete(f->k, key, strlen(key)))
+        waiters_deleted(f->w, key, strlen(key));
+}
+
+static void a_waiter_is_done_once_when_all_its_keys_exist_together(void **state)
+{
+    struct fixture f = set_up();
+    const struct request_arg keys[] = {{"a", 1}, {"b", 1}, {"a", 1}};
+    struct waiter *one;
+    int done = 0;
+    (void)state;
+    assert_int_equal(waiters_add(f.w, keys, 3, count, &done, &one), 0);
+    create(&f, "a");
+    assert_int_equal(done, 0);
+    remove_key(&f, "a");
+    create(&f, "b");
+    assert_int_equal(done, 0); /* both were there, but never together */
+    create(&f, "a");
+    assert_int_equal(done, 1);
+    remove_key(&f, "a");
+    create(&f, "a");
+    assert_int_equal(done, 1);
+    assert_int_equal(waiters_count(f.w), 0);
+    keyspace_clear(f.k);
+    assert_int_equal(keyspace_bytes(f.k), 0); /* nothing of the waiter is left */
+    waiters_destroy(f.w);
+    keyspace_destroy(f.k);
+}
+
+static void one_key_wakes_all_its_waiters_and_no_other(void **state)
+{
+    struct fixture f = set_up();
+    const struct request_arg a = {"a", 1}, b = {"b", 1};
+    struct waiter *w[100], *other;
+    int done = 0, other_done = 0;
+    (void)state;
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(waiters_add(f.w, &a, 1, count, &done, &w[i]), 0);
+    assert_int_equal(waiters_add(f.w, &b, 1, count, &other_done, &other), 0);
+    waiters_remove(f.w, w[50]);
+    create(&f, "a");
+    assert_int_equal(done, 99);
+    assert_int_equal(other_done, 0);
+    waiters_destroy(f.w); /* with one left */
+    assert_int_equal(other_done, 0);
+    keyspace_destroy(f.k);
+}
+
+static void waiters_count_against_the_memory_limit(void **state)
+{
+    struct keyspace *k;
+    struct waiters *w;
+    struct waiter *one;
+    struct request_arg keys[100];
+    int done = 0;
+    (void)state;
+    for (int i = 0; i < 100; i++)
+        keys[i] = (struct request_arg){&"abcdefgh"[i % 8], 1};
+    assert_int_equal(keyspace_create(&k, 6000), 0);
+    assert_int_equal(waiters_create(&w, k), 0);
+    assert_int_equal(waiters_add(w, keys, 100, count, &done, &one), -ENOSPC);
+    assert_int_equal(waiters_add(w, keys, 8, count, &done, &one), 0);
+    waiters_remove(w, one);
+    assert_int_equal(keyspace_bytes(k), 0);
+    waiters_destroy(w);
+    keyspace_destroy(k);
+}
+
+static void patterns_match_as_in_redis(void **state)
+{
+    static const struct {
+        const char *pattern, *text;
+        bool match;
+    } cases[] = {{"*", "", true},
+                 {"*", "abc", true},
+                 {"a*", "abc", true},
+                 {"*c", "abc", true},
+                 {"a*c*", "abcd", true},
+                 {"a?c", "abc", true},
+                 {"a?", "abc", false},
+                 {"h[ae]llo", "hallo", true},
+                 {"h[^e]llo", "hello", false},
+                 {"h[a-c]llo", "hbllo", true},
+                 {"h[c-a]llo", "hbllo", true},
+                 {"\\*", "*", true},
+                 {"\\*", "a", false},
+                 {"[\\]]", "]", true},
+                 {"[abc", "c", true},
+                 {"", "", true},
+                 {"", "a", false},
+                 {"a/*", "a/b/c", true}};
+    uint64_t work = GLOB_WORK;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (glob_match(cases[i].pattern, strlen(cases[i].pattern), cases[i].text, strlen(cases[i].text), &work) !=
+            cases[i].match)
+            fail_msg("'%s' and '%s': expected %d", cases[i].pattern, cases[i].text, cases[i].match);
+}
+
+static void a_hostile_pattern_takes_no_time(void **state)
+{
+    static const char pattern[] = "a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b";
+    char text[4096];
+    uint64_t work = GLOB_WORK;
+    (void)state;
+    memset(text, 'a', sizeof text);
+    assert_false(
+        glob_match(pattern, sizeof pattern - 1, text, sizeof text, &work)); /* exponential matchers never come back */
+}
+
+/* What is quadratic is for all texts together only so much. */
+static void long_patterns_for_long_texts_come_to_an_end(void **state)
+{
+    enum { TEXT = 1 << 20, PATTERN = 1 << 19 };
+    char *text = malloc(TEXT), *pattern = malloc(PATTERN);
+    uint64_t work = GLOB_WORK;
+    (void)state;
+    assert_true(text && pattern);
+    memset(text, 'a', TEXT);
+    memset(pattern, 'a', PATTERN);
+    pattern[0] = '*';
+    assert_true(glob_match(pattern, PATTERN, text, PATTERN - 1, &work)); /* as long as there is nothing to look for */
+    assert_int_equal(work, GLOB_WORK);
+    pattern[PATTERN - 1] = 'b';
+    assert_false(glob_match(pattern, PATTERN, text, TEXT, &work));
+    assert_int_equal(work, 0);
+    assert_true(glob_match("a*", 2, text, 100, &work)); /* what costs little is for nothing */
+    free(text);
+    free(pattern);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_and_values_are_binary),
+        cmocka_unit_test(counters_do_not_overflow),
+        cmocka_unit_test(the_memory_limit_holds_and_memory_comes_back),
+        cmocka_unit_test(a_waiter_is_done_once_when_all_its_keys_exist_together),
+        cmocka_unit_test(one_key_wakes_all_its_waiters_and_no_other),
+        cmocka_unit_test(waiters_count_against_the_memory_limit),
+        cmocka_unit_test(patterns_match_as_in_redis),
+        cmocka_unit_test(a_hostile_pattern_takes_no_time),
+        cmocka_unit_test(long_patterns_for_long_texts_come_to_an_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

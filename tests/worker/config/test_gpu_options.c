@@ -1,0 +1,56 @@
+/* From the command line's options to those of the device. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "common/args/args.h"
+#include "common/base/err.h"
+#include "worker/config/config.h"
+#include "worker/device/device.h"
+
+static struct gpu_options parsed(int argc, char **argv)
+{
+    struct train_config c;
+    struct arg_result r;
+    struct err e = {0};
+    struct gpu_options o;
+    memset(&c, 0, sizeof c);
+    if (args_parse(&train_program, argc, argv, &c, &r, &e) < 0)
+        fail_msg("%s", e.text);
+    train_config_gpu(&c, &o);
+    return o;
+}
+#define PARSED(...)                                                                                                    \
+    parsed((int)(sizeof((char *[]){"train", "--train-data", "x", __VA_ARGS__}) / sizeof(char *)),                      \
+           (char *[]){"train", "--train-data", "x", __VA_ARGS__, NULL})
+
+static void by_default_everything_fast_is_on(void **state)
+{
+    const struct gpu_options o = PARSED("--arch", "resnet18");
+    assert_true(!o.eager && o.tune && o.tf32 && o.fused && !o.deterministic);
+    assert_true(o.workspace_limit == 0 && !o.cache_dir);
+}
+
+static void each_option_reaches_the_device(void **state)
+{
+    assert_true(PARSED("--no-cuda-graphs").eager);
+    assert_false(PARSED("--autotune=off").tune);
+    assert_false(PARSED("--no-tf32").tf32);
+    assert_false(PARSED("--no-conv-fusion").fused);
+    assert_true(PARSED("--deterministic").deterministic);
+    assert_int_equal((size_t)64 << 20, PARSED("--cudnn-workspace-limit-mb", "64").workspace_limit);
+    assert_string_equal("/c", PARSED("--plan-cache", "/c").cache_dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(by_default_everything_fast_is_on),
+        cmocka_unit_test(each_option_reaches_the_device),
+    };
+    return cmocka_run_group_tests_name("options of GPUs", tests, NULL, NULL);
+}

@@ -1,0 +1,48 @@
+/* Pixels as the trainer prepares them, for other programs to compare with: dump_input FILE KIND SIZE TRAINING ID KIND
+ * as in --input; TRAINING 0 or 1. Prints "w h: x y w h flip" of the torch crop (seed 0, pass 0) and then (SIZE, SIZE,
+ * 3) bytes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "worker/data/loader/input.h"
+
+static int kind_of(const char *name)
+{
+    static const char *const names[] = {"torch", "caffe2", "plain", "cifar"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(name, names[i]) == 0)
+            return i;
+    return -1;
+}
+
+int main(int argc, char **argv)
+{
+    struct buf file = {0};
+    struct image im;
+    struct err e = {0};
+    int c;
+    if (argc != 6 || kind_of(argv[2]) < 0)
+        return 2;
+    FILE *f = fopen(argv[1], "rb");
+    while (f && (c = getc(f)) != EOF)
+        buf_add(&file, &(char){(char)c}, 1);
+    struct input_options o = {.kind = (enum input_kind)kind_of(argv[2]),
+                              .size = atoi(argv[3]),
+                              .channels = 3,
+                              .training = atoi(argv[4]) == 1,
+                              .augment = {0.08, 1, 3.0 / 4, 4.0 / 3, 0.5}};
+    const uint64_t id = strtoull(argv[5], NULL, 10);
+    const size_t n = (size_t)o.size * (size_t)o.size * 3;
+    uint8_t *px = malloc(n);
+    if (input_check(&o, &e) < 0 || image_decode(file.data, file.len, 3, &im, &e) < 0 ||
+        input_load(&o, file.data, file.len, 0, id, px, &e) < 0) {
+        fprintf(stderr, "%s\n", e.text);
+        return 1;
+    }
+    const struct crop at = augment_crop(&o.augment, 0, 0, id, im.w, im.h);
+    printf("%d %d: %d %d %d %d %d\n", im.w, im.h, at.x, at.y, at.w, at.h, at.flip);
+    return fwrite(px, 1, n, stdout) == n ? 0 : 1;
+}

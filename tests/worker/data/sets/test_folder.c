@@ -1,0 +1,156 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "tests/worker/data/fixture.h"
+#include "tests/worker/scratch/scratch.h"
+#include "worker/data/sets/dataset.h"
+
+static void put(const char *dir, const char *name)
+{
+    fixture_file(dir, name, name, strlen(name));
+}
+
+static void add_folder(const char *dir, const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_int_equal(mkdir(path, 0777), 0);
+}
+
+static void open_fails(const char *dir, char *const *names, int classes, const char *word)
+{
+    struct err e = {0};
+    struct dataset *d = NULL;
+    int rc = dataset_open_folder(&d, dir, names, classes, &e);
+    if (rc != ERR_DATA || !strstr(e.text, word))
+        fail_msg("got %s '%s', expected ERR_DATA with '%s'", err_name(rc), e.text, word);
+    assert_null(d);
+}
+
+static void check_sample(struct dataset *d, size_t i, int want_label, const char *want)
+{
+    struct buf b = {0};
+    struct err e = {0};
+    int label = -1;
+    if (d->ops->read(d, i, &b, &label, &e) != 0)
+        fail_msg("sample %zu: %s", i, e.text);
+    if (label != want_label || b.len != strlen(want) || memcmp(b.data, want, b.len) != 0)
+        fail_msg("sample %zu is '%.*s' of class %d, expected '%s' of class %d", i, (int)b.len, b.data, label, want,
+                 want_label);
+    size_t n = strlen(d->ops->sample_name(d, i)), k = strlen(want);
+    assert_string_equal(d->ops->sample_name(d, i) + n - k, want);
+    buf_free(&b);
+}
+
+static void classes_and_files_are_numbered_in_byte_order(void **state)
+{
+    static const char *const files[] = {"b/2.jpg", "b/10.JPEG", "b/deep/er/x.jpeg", "Z/1.Jpg", "a/only.jpg"};
+    struct err e = {0};
+    struct dataset *d = NULL;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        put(*state, files[i]);
+    put(*state, "a/notes.txt");
+    put(*state, "a/.hidden.jpg");
+    put(*state, ".cache/x.jpg");
+    put(*state, "stray.jpg");
+    if (dataset_open_folder(&d, *state, NULL, 0, &e) != 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(d->classes, 3);
+    assert_string_equal(d->class_names[0], "Z");
+    assert_string_equal(d->class_names[2], "b");
+    assert_int_equal(d->n, 5);
+    check_sample(d, 0, 0, "Z/1.Jpg");
+    check_sample(d, 1, 1, "a/only.jpg");
+    check_sample(d, 2, 2, "b/10.JPEG");
+    check_sample(d, 3, 2, "b/2.jpg");
+    check_sample(d, 4, 2, "b/deep/er/x.jpeg");
+    dataset_close(d);
+}
+
+static void validation_takes_its_labels_from_the_training_classes(void **state)
+{
+    char *names[] = {"ant", "bee", "cat"};
+    struct err e = {0};
+    struct dataset *d = NULL;
+    put(*state, "cat/1.jpg");
+    put(*state, "ant/1.jpg");
+    if (dataset_open_folder(&d, *state, names, 3, &e) != 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(d->classes, 3);
+    check_sample(d, 0, 0, "ant/1.jpg");
+    check_sample(d, 1, 2, "cat/1.jpg");
+    dataset_close(d);
+    put(*state, "zebra/1.jpg");
+    open_fails(*state, names, 3, "has a class 'zebra' that the training data lacks");
+}
+
+static void a_missing_folder_is_named(void **state)
+{
+    open_fails("/nonexistent/train", NULL, 0, "'/nonexistent/train' does not exist");
+}
+
+static void a_file_is_no_folder(void **state)
+{
+    char path[4096];
+    put(*state, "x");
+    snprintf(path, sizeof path, "%s/x", (char *)*state);
+    open_fails(path, NULL, 0, "cannot read the folder");
+}
+
+static void a_folder_without_classes_is_refused(void **state)
+{
+    open_fails(*state, NULL, 0, "holds no class folders");
+    put(*state, "1.jpg");
+    open_fails(*state, NULL, 0, "holds no class folders");
+}
+
+static void a_class_without_images_is_named(void **state)
+{
+    put(*state, "ant/1.jpg");
+    put(*state, "bee/readme.txt");
+    open_fails(*state, NULL, 0, "class 'bee'");
+}
+
+static void a_validation_set_without_any_image_is_refused(void **state)
+{
+    char *names[] = {"ant", "bee"};
+    add_folder(*state, "ant");
+    open_fails(*state, names, 2, "holds no image");
+}
+
+static void a_loop_of_links_ends_in_a_sentence(void **state)
+{
+    char link[4096];
+    put(*state, "ant/1.jpg");
+    snprintf(link, sizeof link, "%s/ant/again", (char *)*state);
+    assert_int_equal(symlink(".", link), 0);
+    open_fails(*state, NULL, 0, "folders deep");
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, scratch_make, scratch_drop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(classes_and_files_are_numbered_in_byte_order),
+        CASE(validation_takes_its_labels_from_the_training_classes),
+        CASE(a_missing_folder_is_named),
+        CASE(a_file_is_no_folder),
+        CASE(a_folder_without_classes_is_refused),
+        CASE(a_class_without_images_is_named),
+        CASE(a_validation_set_without_any_image_is_refused),
+        CASE(a_loop_of_links_ends_in_a_sentence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

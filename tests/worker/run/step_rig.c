@@ -1,0 +1,80 @@
+#include "tests/worker/run/step_rig.h"
+
+#include <stdlib.h>
+
+#include "common/base/err.h"
+#include "worker/comm/comm.h"
+#include "worker/data/loader/loader.h"
+#include "worker/data/sets/dataset.h"
+#include "worker/parallel/ddp.h"
+
+static int open_data(struct step_rig *r, const struct comm *comm, const struct step_rig_options *o, struct err *e)
+{
+    const struct program *p = r->program;
+    const size_t images = (size_t)o->batch * (size_t)o->steps;
+    const struct dataset_options null = {
+        .kind = DATASET_NULL, .num_labels = p->classes, .null_samples = images, .null_size = p->height};
+    const struct loader_options l = {
+        .sampler = {.n = images, .batch = (size_t)o->batch, .rank = comm->rank, .world = comm->world},
+        .input = {.size = p->height, .channels = p->channels},
+        .threads = 1};
+    TRY(dataset_open(&r->set, "null", &null, e));
+    TRY(loader_create(&r->loader, r->set, &l, e));
+    return loader_seek(r->loader, 0, 0, 1, e);
+}
+
+static int open_plan(struct step_rig *r, int part, bool emulate, struct err *e)
+{
+    const struct state *s = &r->state;
+    const struct plan_options o = {.batch = part,
+                                   .training = true,
+                                   .compute = emulate ? DT_F16 : s->real,
+                                   .emulate = emulate,
+                                   .params = s->params,
+                                   .stats = s->stats,
+                                   .reduce = s->reduce};
+    return s->device->ops->plan(s->device, r->program, &o, &r->plan, e);
+}
+
+int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struct comm *comm,
+                  const struct step_rig_options *o, struct err *e)
+{
+    const int part = o->batch / comm->world / o->parts;
+    const struct state_options so = {
+        .seed = 1, .second = o->optimizer.rule == UPDATE_ADAM, .ema = o->optimizer.ema > 0};
+    struct state *s = &r->state;
+    int nslices;
+    *r = (struct step_rig){.program = p};
+    TRY(state_init(s, d, p, &so, e));
+    s->loss_scale = o->precision.scale;
+    TRY(open_data(r, comm, o, e));
+    TRY(open_plan(r, part, o->emulate, e));
+    TRY(ddp_create(&r->ddp, comm, s->reduce, p->n_train, p->n_reduce - p->n_train, s->real,
+                   &(struct ddp_options){.wire = s->real, .device = d}, e));
+    TRY(step_slices(p, &o->optimizer, &r->slices, &nslices, e));
+    r->step = (struct step){.state = s,
+                            .loader = r->loader,
+                            .plan = r->plan,
+                            .ddp = r->ddp,
+                            .optimizer = o->optimizer,
+                            .bn_momentum = 0.1,
+                            .slices = r->slices,
+                            .nslices = nslices,
+                            .parts = o->parts,
+                            .part = part,
+                            .precision = o->precision,
+                            .grad_batch = o->batch,
+                            .check = true};
+    return 0;
+}
+
+void step_rig_close(struct step_rig *r)
+{
+    free(r->slices);
+    ddp_destroy(r->ddp);
+    r->state.device->ops->plan_close(r->plan);
+    loader_destroy(r->loader);
+    dataset_close(r->set);
+    state_finish(&r->state);
+    program_destroy(r->program);
+}

@@ -1,0 +1,37 @@
+/* All that a training step needs, over made-up images. */
+#ifndef CRUN_TESTS_STEP_RIG_H
+#define CRUN_TESTS_STEP_RIG_H
+
+#include "worker/device/device.h"
+#include "worker/precision/precision.h"
+#include "worker/program/program.h"
+#include "worker/run/step.h"
+#include "worker/state/state.h"
+
+struct comm;
+
+struct step_rig_options {
+    struct optimizer optimizer;
+    struct precision precision; /* and the loss scale to begin with */
+    int batch, steps;           /* images of a step, over all ranks; steps there are images for */
+    int parts;                  /* of a rank's share */
+    bool emulate;               /* computes in fp16, emulated; else in what the state is made of */
+};
+
+struct step_rig {
+    struct step step;
+    struct state state;
+    struct program *program;
+    struct dataset *set;
+    struct loader *loader;
+    struct plan *plan;
+    struct ddp *ddp;
+    struct update_slice *slices;
+};
+
+/* d and comm are borrowed, p is taken over. A failure is the test's end: nothing is given back. */
+int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struct comm *comm,
+                  const struct step_rig_options *o, struct err *e);
+void step_rig_close(struct step_rig *r);
+
+#endif

@@ -1,0 +1,126 @@
+#include "worker/cli/convert_main.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/args/args.h"
+#include "common/base/err.h"
+#include "common/job/exitcode.h"
+#include "worker/ckpt/torch_zip.h"
+#include "worker/ckpt/weights.h"
+#include "worker/config/exit_code.h"
+
+struct convert_config {
+    int unused;
+};
+
+static const struct arg_spec specs[] = {ARG_END};
+
+static const struct arg_program program = {
+    .name = "trainer convert",
+    .usage = "IN OUT",
+    .summary =
+        "Copy the weights of IN (a checkpoint folder, a .safetensors file, or a .pth file that torch.save wrote) to "
+        "OUT (.safetensors, .pth or .pt). Of a .pth file only tensors are taken and nothing in it is executed: a "
+        "state_dict, or the one inside {'state_dict': ...}; a prefix 'module.' is dropped.",
+    .specs = specs,
+    .operands = ARG_OPERANDS,
+};
+
+typedef int write_fn(const char *path, const struct ckpt_tensor *t, size_t n, struct err *e);
+
+static int write_safetensors(const char *path, const struct ckpt_tensor *t, size_t n, struct err *e)
+{
+    return safetensors_write(path, t, n, NULL, e);
+}
+
+static write_fn *writer_for(const char *path)
+{
+    static const struct {
+        const char *suffix;
+        write_fn *write;
+    } formats[] = {{".safetensors", write_safetensors}, {".pth", torch_zip_write}, {".pt", torch_zip_write}};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        size_t n = strlen(path), m = strlen(formats[i].suffix);
+        if (n > m && strcmp(path + n - m, formats[i].suffix) == 0)
+            return formats[i].write;
+    }
+    return NULL;
+}
+
+static int read_all(struct weights *w, struct ckpt_tensor *t, size_t n, struct err *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        int64_t bytes;
+        t[i] = *weights_at(w, i);
+        t[i].data = NULL;
+        if (ckpt_tensor_bytes(&t[i], &bytes) < 0)
+            return err_set(e, ERR_CORRUPT, "tensor '%s' has no possible size", t[i].name);
+        void *data = malloc(bytes ? (size_t)bytes : 1);
+        if (!data)
+            return err_errno(e, ENOMEM, "%lld bytes of tensor '%s'", (long long)bytes, t[i].name);
+        t[i].data = data;
+        TRY(weights_read(w, i, data, e));
+    }
+    return 0;
+}
+
+/* Written beside and renamed, so that OUT is whole or as it was. */
+static int write_whole(write_fn *write, const char *out, const struct ckpt_tensor *t, size_t n, struct err *e)
+{
+    char tmp[PATH_MAX];
+    if (snprintf(tmp, sizeof tmp, "%s.%d.tmp", out, (int)getpid()) >= PATH_MAX)
+        return err_set(e, ERR_USAGE, "the path of OUT is too long");
+    int rc = write(tmp, t, n, e);
+    if (rc < 0 && rc > -1000 && rc != -ENOTSUP && rc != -ENOMEM)
+        e->code = rc = ERR_OUTPUT;
+    if (rc == 0 && rename(tmp, out) < 0)
+        rc = err_set(e, ERR_OUTPUT, "cannot make %s: %s", out, strerror(errno));
+    if (rc < 0)
+        unlink(tmp);
+    return rc;
+}
+
+static int convert(const char *in, const char *out, size_t *ret_n, struct err *e)
+{
+    struct weights *w;
+    write_fn *write = writer_for(out);
+    if (!write)
+        return err_set(e, ERR_USAGE, "'%s' ends neither in .safetensors nor in .pth or .pt", out);
+    TRY(weights_open(&w, in, e));
+    const size_t n = *ret_n = weights_count(w);
+    struct ckpt_tensor *t = calloc(n ? n : 1, sizeof *t);
+    int rc = t ? read_all(w, t, n, e) : err_errno(e, ENOMEM, "list of %zu tensors", n);
+    if (rc == 0)
+        rc = write_whole(write, out, t, n, e);
+    for (size_t i = 0; t && i < n; i++)
+        free((void *)(uintptr_t)t[i].data);
+    free(t);
+    weights_close(w);
+    return rc;
+}
+
+int convert_main(int argc, char **argv)
+{
+    struct convert_config c = {0};
+    struct arg_result r = {0};
+    struct err e;
+    size_t n = 0;
+    int rc = args_parse(&program, argc, argv, &c, &r, &e);
+    if (rc == 0 && args_answer(&program, "trainer " CRUN_VERSION, &c, &r, stdout))
+        return EXIT_OK;
+    if (rc == 0 && r.first_operand != argc - 2)
+        rc = err_set(&e, ERR_USAGE, "exactly IN and OUT are needed: trainer convert IN OUT");
+    if (rc == 0)
+        rc = convert(argv[r.first_operand], argv[r.first_operand + 1], &n, &e);
+    if (rc < 0) {
+        fprintf(stderr, "trainer convert: %s\n", e.text);
+        return exit_code_of(rc);
+    }
+    printf("%s: %zu tensors\n", argv[r.first_operand + 1], n);
+    return EXIT_OK;
+}

@@ -1,0 +1,462 @@
+/* A checkpoint's manifest says what the model is and how it wants its pictures; a bare file of weights needs --arch and
+ * the like. One picture at a time goes through the model. A picture that cannot be used is told, the others are done,
+ * and the exit code says so. */
+#include "worker/cli/predict_main.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "common/args/args.h"
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/job/exitcode.h"
+#include "worker/ckpt/weights.h"
+#include "worker/config/config_parse.h"
+#include "worker/config/cores.h"
+#include "worker/config/exit_code.h"
+#include "worker/data/loader/input.h"
+#include "worker/device/device.h"
+#include "worker/model/model.h"
+#include "worker/program/program.h"
+#include "worker/snapshot/pretrained.h"
+#include "worker/state/state.h"
+
+#define FILE_MAX ((size_t)1 << 30)
+
+struct predict_config {
+    const char *checkpoint, *arch, *device, *class_names;
+    int64_t topk, image_size, channels, threads;
+    bool json;
+};
+
+#define AT(field) offsetof(struct predict_config, field)
+static const struct arg_spec specs[] = {
+    {.name = "checkpoint",
+     .type = ARG_STRING,
+     .at = AT(checkpoint),
+     .metavar = "PATH",
+     .required = true,
+     .help = "a checkpoint folder, a step-N folder in one, or a file of weights (.safetensors, .pth)"},
+    {.name = "topk",
+     .type = ARG_INT,
+     .at = AT(topk),
+     .def = "5",
+     .min = 1,
+     .max = 1 << 24,
+     .help = "classes shown of each picture"},
+    {.name = "json", .type = ARG_FLAG, .at = AT(json), .help = "a JSON object a line instead of text"},
+    {.name = "arch",
+     .short_name = 'a',
+     .type = ARG_STRING,
+     .at = AT(arch),
+     .def = "resnet50",
+     .help = "model of a bare file of weights; a checkpoint knows its own"},
+    {.name = "image-size",
+     .type = ARG_INT,
+     .at = AT(image_size),
+     .def = "224",
+     .min = 8,
+     .max = 4096,
+     .help = "of a bare file of weights: pixels square"},
+    {.name = "num-channels",
+     .type = ARG_INT,
+     .at = AT(channels),
+     .def = "3",
+     .min = 1,
+     .max = 3,
+     .help = "of a bare file of weights: 3 (RGB) or 1 (grey)"},
+    {.name = "class-names",
+     .type = ARG_STRING,
+     .at = AT(class_names),
+     .metavar = "FILE",
+     .help = "names of the classes, a line each; default: the checkpoint's, else numbers"},
+    {.name = "device", .type = ARG_STRING, .at = AT(device), .def = "auto", .help = "auto, cuda, cpu or ref"},
+    {.name = "threads",
+     .type = ARG_CUSTOM,
+     .at = AT(threads),
+     .def = "0",
+     .env = "OMP_NUM_THREADS",
+     .parse = config_parse_threads,
+     .metavar = "N",
+     .help = "compute threads; 0: one for each core that this process may use"},
+    ARG_END,
+};
+
+static const struct arg_program program = {
+    .name = "trainer predict",
+    .usage = "--checkpoint PATH [options] FILE...",
+    .summary = "Print the most probable classes of pictures. A folder stands for the pictures in it.",
+    .epilog = "Exit codes: 0, 2 wrong command line, 65 a picture or the checkpoint cannot be used, 78 the weights do "
+              "not fit.",
+    .specs = specs,
+    .operands = ARG_OPERANDS,
+};
+
+struct predictor {
+    const struct predict_config *cfg;
+    const struct arg_result *args;
+    struct weights *weights;
+    struct model_options model;
+    struct input_options input;
+    char **names;
+    int n_names;
+    struct program *program;
+    struct device *device;
+    struct state state;
+    struct plan *plan;
+    double *logits;
+    int *order;
+    uint8_t *pixels;
+    int bad;
+};
+
+/* --- opening
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static int add_name(struct predictor *p, const char *name, size_t n, struct err *e)
+{
+    char **more = realloc(p->names, ((size_t)p->n_names + 1) * sizeof *more);
+    if (!more || !(more[p->n_names] = strndup(name, n))) {
+        p->names = more ? more : p->names;
+        return err_errno(e, ENOMEM, "names of classes");
+    }
+    p->names = more;
+    p->n_names++;
+    return 0;
+}
+
+static int read_file(const char *path, struct buf *b, struct err *e)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(e, errno, "open %s", path);
+    buf_clear(b);
+    const int rc = file_read_all(fd, b);
+    close(fd);
+    if (rc == -E2BIG)
+        return err_set(e, ERR_DATA, "%s is larger than %zu bytes", path, FILE_MAX);
+    return rc < 0 ? err_errno(e, -rc, "read %s", path) : 0;
+}
+
+static int names_of_file(struct predictor *p, const char *path, struct err *e)
+{
+    struct buf b = {.max = FILE_MAX};
+    int rc = read_file(path, &b, e);
+    for (const char *at = b.data; rc == 0 && at && *at;) {
+        size_t n = strcspn(at, "\n");
+        rc = add_name(p, at, n, e);
+        at += n + (at[n] == '\n');
+    }
+    buf_free(&b);
+    return rc;
+}
+
+static void channels_of(const cJSON *meta, const char *name, float out[4])
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(meta, name);
+    for (int i = 0; i < 4 && i < cJSON_GetArraySize(list); i++)
+        out[i] = (float)cJSON_GetNumberValue(cJSON_GetArrayItem(list, i));
+}
+
+/* What a checkpoint does not say (older ones) is as torch does it. */
+static int from_meta(struct predictor *p, const cJSON *meta, struct err *e)
+{
+    int64_t classes, size, channels, kind = INPUT_TORCH, style = NET_TORCH, scale = 0;
+    TRY(json_str(meta, "arch", &p->model.arch, e));
+    TRY(json_i64(meta, "num_labels", &classes, e));
+    TRY(json_i64(meta, "image_size", &size, e));
+    TRY(json_i64(meta, "channels", &channels, e));
+    json_i64(meta, "input", &kind, NULL);
+    json_i64(meta, "net_style", &style, NULL);
+    json_i64(meta, "scale", &scale, NULL);
+    p->model.classes = (int)classes;
+    p->model.style = (enum net_style)style;
+    p->input = (struct input_options){
+        .kind = (enum input_kind)kind, .size = (int)size, .channels = (int)channels, .scale = (int)scale};
+    input_normalization(p->input.kind, p->input.channels, p->model.mean, p->model.std);
+    channels_of(meta, "mean", p->model.mean);
+    channels_of(meta, "std", p->model.std);
+    const cJSON *name;
+    cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(meta, "classes"))
+    {
+        const char *text = cJSON_GetStringValue(name);
+        if (!p->cfg->class_names && text)
+            TRY(add_name(p, text, strlen(text), e));
+    }
+    return 0;
+}
+
+static bool is_given(const struct predictor *p, const char *option)
+{
+    return args_source(&program, p->args, option) != ARG_FROM_DEFAULT;
+}
+
+static void tell_useless(const struct predictor *p)
+{
+    const struct predict_config *c = p->cfg;
+    if (is_given(p, "arch") && strcmp(c->arch, p->model.arch) != 0)
+        log_warn("predict", "--arch %s is of no use: the checkpoint is of arch %s", c->arch, p->model.arch);
+    if (is_given(p, "image-size") && c->image_size != p->input.size)
+        log_warn("predict", "--image-size %d is of no use: the checkpoint takes pictures of %d", (int)c->image_size,
+                 p->input.size);
+    if (is_given(p, "num-channels") && c->channels != p->input.channels)
+        log_warn("predict", "--num-channels %d is of no use: the checkpoint takes %d", (int)c->channels,
+                 p->input.channels);
+}
+
+/* A bare file: as many classes as its last vector has elements. */
+static int from_options(struct predictor *p, struct err *e)
+{
+    size_t i = 0;
+    const struct ckpt_tensor *bias = weights_find(p->weights, "fc.bias", &i);
+    if (!bias || bias->ndim != 1 || bias->shape[0] < 2 || bias->shape[0] > 1 << 24)
+        return err_set(e, ERR_MISMATCH, "%s has no tensor 'fc.bias' that tells the number of classes",
+                       p->cfg->checkpoint);
+    if (p->cfg->channels == 2)
+        return err_set(e, ERR_USAGE, "--num-channels 2: must be 1 or 3");
+    p->model.arch = p->cfg->arch;
+    p->model.classes = (int)bias->shape[0];
+    p->input =
+        (struct input_options){.kind = INPUT_TORCH, .size = (int)p->cfg->image_size, .channels = (int)p->cfg->channels};
+    input_normalization(INPUT_TORCH, p->input.channels, p->model.mean, p->model.std);
+    return 0;
+}
+
+/* A bare file does not say what it is of. */
+static int load_weights(struct predictor *p, struct err *e)
+{
+    struct err why;
+    int rc = pretrained_apply(&p->state, p->weights, p->cfg->checkpoint, false, &why);
+    if (rc == ERR_MISMATCH && !weights_meta(p->weights) && !is_given(p, "arch"))
+        return err_set(e, rc, "%.300s; it is taken as %s unless --arch says what it is of", why.text, p->cfg->arch);
+    return rc < 0 ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+static int open_device(struct predictor *p, struct err *e)
+{
+    const struct device_options o = {.threads = threads_of_rank(p->cfg->threads, 1)};
+    const struct state_options none = {0};
+    TRY(device_open(&p->device, p->cfg->device, &o, e));
+    TRY(state_init(&p->state, p->device, p->program, &none, e));
+    TRY(load_weights(p, e));
+    const struct plan_options plan = {.batch = 1,
+                                      .compute = p->device->ops->real,
+                                      .params = p->state.params,
+                                      .stats = p->state.stats,
+                                      .reduce = p->state.reduce};
+    return p->device->ops->plan(p->device, p->program, &plan, &p->plan, e);
+}
+
+static int predictor_open(struct predictor *p, struct err *e)
+{
+    TRY(weights_open(&p->weights, p->cfg->checkpoint, e));
+    weights_take_averages(p->weights); /* as the evaluation during training does */
+    const cJSON *meta = weights_meta(p->weights);
+    TRY(meta ? from_meta(p, meta, e) : from_options(p, e));
+    if (meta)
+        tell_useless(p);
+    if (p->cfg->class_names)
+        TRY(names_of_file(p, p->cfg->class_names, e));
+    if (p->cfg->class_names && p->n_names != p->model.classes)
+        return err_set(e, ERR_USAGE, "--class-names %s has %d names, the model %d classes", p->cfg->class_names,
+                       p->n_names, p->model.classes);
+    TRY(input_check(&p->input, e));
+    p->model.channels = p->input.channels;
+    p->model.image_size = p->input.size;
+    TRY(model_build(&p->program, &p->model, e));
+    TRY(open_device(p, e));
+    const size_t classes = (size_t)p->model.classes, side = (size_t)p->input.size;
+    p->logits = calloc(classes, sizeof *p->logits);
+    p->order = calloc(classes, sizeof *p->order);
+    p->pixels = calloc(side * side, (size_t)p->input.channels);
+    return p->logits && p->order && p->pixels ? 0 : err_errno(e, ENOMEM, "%zu classes", classes);
+}
+
+static void predictor_close(struct predictor *p)
+{
+    if (p->plan)
+        p->device->ops->plan_close(p->plan);
+    state_finish(&p->state);
+    if (p->device)
+        p->device->ops->close(p->device);
+    program_destroy(p->program);
+    weights_close(p->weights);
+    for (int i = 0; i < p->n_names; i++)
+        free(p->names[i]);
+    free(p->names);
+    free(p->logits);
+    free(p->order);
+    free(p->pixels);
+}
+
+/* --- one picture
+ * ------------------------------------------------------------------------------------------------------ */
+
+static int run_model(struct predictor *p, const char *path, struct err *e)
+{
+    const int32_t label = 0;
+    const float weight = 1;
+    struct buf file = {.max = FILE_MAX};
+    int rc = read_file(path, &file, e);
+    if (rc == 0)
+        rc = input_load(&p->input, file.data, file.len, 0, 0, p->pixels, e);
+    buf_free(&file);
+    TRY(rc);
+    const struct run_args run = {.batch = {.images = p->pixels, .labels = &label, .weights = &weight},
+                                 .grad_scale = 1,
+                                 .params_version = p->state.version};
+    TRY(p->device->ops->run(p->plan, &run, e));
+    return p->device->ops->get(p->plan, p->program->logits, p->logits, e);
+}
+
+static const double *sort_by;
+
+static int more_probable(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+    return sort_by[x] > sort_by[y] ? -1 : sort_by[x] < sort_by[y] ? 1 : x - y;
+}
+
+static void softmax(double *v, int n)
+{
+    double most = v[0], sum = 0;
+    for (int i = 1; i < n; i++)
+        most = v[i] > most ? v[i] : most;
+    for (int i = 0; i < n; i++)
+        sum += v[i] = exp(v[i] - most);
+    for (int i = 0; i < n; i++)
+        v[i] /= sum;
+}
+
+static const char *class_name(const struct predictor *p, int i, char out[16])
+{
+    snprintf(out, 16, "%d", i);
+    return i < p->n_names ? p->names[i] : out;
+}
+
+static void print_text(const struct predictor *p, const char *path, int k)
+{
+    char number[16];
+    printf("%s\n", path);
+    for (int i = 0; i < k; i++)
+        printf("  %6.2f %%  %s\n", 100 * p->logits[p->order[i]], class_name(p, p->order[i], number));
+}
+
+static void print_json(cJSON *o)
+{
+    char *text = json_clean(o, NULL) == 0 ? cJSON_PrintUnformatted(o) : NULL;
+    puts(text ? text : "{}");
+    free(text);
+    cJSON_Delete(o);
+}
+
+static cJSON *top_as_json(const struct predictor *p, const char *path, int k)
+{
+    char number[16];
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "file", path);
+    cJSON *top = cJSON_AddArrayToObject(o, "top");
+    for (int i = 0; i < k; i++) {
+        cJSON *c = cJSON_CreateObject();
+        cJSON_AddStringToObject(c, "class", class_name(p, p->order[i], number));
+        cJSON_AddNumberToObject(c, "index", p->order[i]);
+        cJSON_AddNumberToObject(c, "probability", p->logits[p->order[i]]);
+        cJSON_AddItemToArray(top, c);
+    }
+    return o;
+}
+
+static void predict_one(struct predictor *p, const char *path)
+{
+    struct err e;
+    const int n = p->model.classes, k = p->cfg->topk < n ? (int)p->cfg->topk : n;
+    if (run_model(p, path, &e) < 0) {
+        p->bad++;
+        fprintf(stderr, "trainer predict: '%s' cannot be used: %s\n", path, e.text);
+        return;
+    }
+    softmax(p->logits, n);
+    for (int i = 0; i < n; i++)
+        p->order[i] = i;
+    sort_by = p->logits;
+    qsort(p->order, (size_t)n, sizeof *p->order, more_probable);
+    if (p->cfg->json)
+        print_json(top_as_json(p, path, k));
+    else
+        print_text(p, path, k);
+}
+
+/* --- all of them
+ * -------------------------------------------------------------------------------------------------------- */
+
+static bool is_picture(const char *name)
+{
+    static const char *const suffixes[] = {".jpg", ".jpeg", ".png", ".ppm", ".pgm"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < sizeof suffixes / sizeof *suffixes; i++)
+        if (strcasecmp(dot, suffixes[i]) == 0)
+            return true;
+    return false;
+}
+
+static int by_name(const FTSENT **a, const FTSENT **b)
+{
+    return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+/* A file is taken as it is; of a folder the pictures. */
+static void predict_path(struct predictor *p, char *path)
+{
+    char *const paths[] = {path, NULL};
+    FTS *walk = fts_open(paths, FTS_LOGICAL | FTS_NOCHDIR, by_name);
+    bool found = false;
+    for (FTSENT *f; walk && (f = fts_read(walk));) {
+        bool file = f->fts_info != FTS_D && f->fts_info != FTS_DP;
+        if (file &&
+            (f->fts_level == 0 || (is_picture(f->fts_name) &&
+                                   (f->fts_info == FTS_F || f->fts_info == FTS_SLNONE || f->fts_info == FTS_NS)))) {
+            found = true;
+            predict_one(p, f->fts_path);
+        }
+    }
+    if (!found) {
+        p->bad++;
+        fprintf(stderr, "trainer predict: '%s' holds no picture\n", path);
+    }
+    if (walk)
+        fts_close(walk);
+}
+
+int predict_main(int argc, char **argv)
+{
+    struct predict_config c = {0};
+    struct arg_result r = {0};
+    struct err e;
+    struct predictor p = {.cfg = &c, .args = &r};
+    log_init(LOG_WARN, "");
+    int rc = args_parse(&program, argc, argv, &c, &r, &e);
+    if (rc == 0 && args_answer(&program, "trainer " CRUN_VERSION, &c, &r, stdout))
+        return EXIT_OK;
+    if (rc == 0 && r.first_operand >= argc)
+        rc = err_set(&e, ERR_USAGE, "which pictures? trainer predict --checkpoint PATH FILE...");
+    if (rc == 0)
+        rc = predictor_open(&p, &e);
+    for (int i = r.first_operand; rc == 0 && i < argc; i++)
+        predict_path(&p, argv[i]);
+    predictor_close(&p);
+    if (rc < 0) {
+        fprintf(stderr, "trainer predict: %s\n", e.text);
+        return exit_code_of(rc);
+    }
+    return p.bad > 0 ? EXIT_DATA : EXIT_OK;
+}

@@ -1,0 +1,597 @@
+/* comm_ops over NCCL.
+ *
+ * The life of a communicator
+ *   - the ranks leave their NCCL's version, machine and GPU in the store, rank 0 the unique id, too; what cannot work
+ *     ends here, in a sentence
+ *   - ncclCommInitRankConfig with blocking = 0, polled until the deadline; one communicator a channel, split from the
+ *     first: statistics of a batch need not queue behind 25 MiB of gradients. Kernels of several communicators may
+ *     block each other if ranks launch them in different orders; all ranks enqueue in the program's order from one
+ *     thread, and NCCL_LAUNCH_ORDER_IMPLICIT keeps that order in graphs, too
+ *   - collectives are enqueued, also into a capture; the watchdog follows those that were not captured by an event each
+ * What goes wrong
+ *   - an asynchronous error, or a collective that has not ended by its deadline: the watchdog keeps the reason and
+ *     aborts; the GPU goes on past the kernels, and whoever calls next, check() above all, gets the reason
+ *   - abort() by another thread: the same with -ECANCELED
+ * Every call into NCCL holds the lock, and none of them blocks; but for ncclCommAbort(), which frees the communicator
+ * and first waits until no CUDA graph holds it: threads of its own do that, while whoever owns the graphs (plans) gets
+ * the reason and closes them. So plans are closed before the communicator is, which waits for these threads. */
+#include <assert.h>
+#include <cuda_runtime_api.h>
+#include <errno.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "worker/comm/comm.h"
+#include "worker/comm/nccl/nccl_peers.h"
+#include "worker/comm/peers.h"
+
+static_assert(sizeof(ncclUniqueId) == NCCL_ID_BYTES, "the record holds NCCL's id");
+
+#define FIRST COMM_GRADIENTS
+enum { WATCH_MS = 100, PENDING_MAX = 64, LENT_MAX = 8, POLL_MOST_NS = 500000 };
+
+struct pending { /* enqueued and not known to have ended */
+    cudaEvent_t end;
+    int64_t deadline; /* clock_ms() */
+    const char *what;
+};
+
+struct lent {
+    enum comm_channel ch;
+    void *buf, *handle;
+};
+
+struct nccl {
+    struct comm base;
+    int64_t timeout_ms;
+    int device;
+
+    pthread_mutex_t lock; /* the rest */
+    pthread_cond_t change;
+    ncclComm_t comm[COMM_CHANNELS]; /* [COMM_CONTROL]: NULL; all NULL once aborted */
+    struct err failed;              /* code 0: none */
+    struct pending pending[PENDING_MAX];
+    int first, npending;
+    struct lent lent[LENT_MAX];
+    int nlent;
+    bool leaving, watched;
+    pthread_t watchdog;
+    struct aborter {
+        pthread_t thread;
+        ncclComm_t comm;
+        int device;
+        bool started;
+    } aborters[COMM_CHANNELS]; /* of each channel at most one, as it is NULL from then on */
+};
+
+static struct nccl *self(struct comm *c)
+{
+    return (struct nccl *)c;
+}
+
+static int code_of(ncclResult_t rc)
+{
+    switch (rc) {
+    case ncclSuccess:
+        return 0;
+    case ncclRemoteError:
+    case ncclSystemError:
+        return -ECONNRESET;
+    case ncclInvalidArgument:
+    case ncclInvalidUsage:
+        return -EINVAL;
+    default:
+        return -EIO;
+    }
+}
+
+/* NCCL's last words are of the thread's last failure, of whatever communicator. */
+static int nccl_fail(struct err *e, ncclResult_t rc, const char *what)
+{
+    const char *more = ncclGetLastError(NULL);
+    return err_set(e, code_of(rc), "NCCL: %s: %s%s%.300s", what, ncclGetErrorString(rc), more && *more ? ": " : "",
+                   more ? more : "");
+}
+
+static int cuda_fail(struct err *e, cudaError_t rc, const char *what)
+{
+    return rc == cudaSuccess ? 0 : err_set(e, -EIO, "CUDA: %s: %s", what, cudaGetErrorString(rc));
+}
+
+static void *abort_one(void *arg)
+{
+    const struct aborter *a = arg;
+    cudaSetDevice(a->device);
+    ncclCommAbort(a->comm);
+    return NULL;
+}
+
+/* Lock held. The first reason stays. All channels at once: freeing one may wait for kernels of another. */
+static void fail(struct nccl *n, const struct err *why)
+{
+    if (!n->failed.code)
+        n->failed = *why;
+    for (int i = FIRST; i < COMM_CHANNELS; i++) {
+        struct aborter *a = &n->aborters[i];
+        if (!n->comm[i])
+            continue;
+        *a = (struct aborter){.comm = n->comm[i], .device = n->device};
+        n->comm[i] = NULL;
+        a->started = pthread_create(&a->thread, NULL, abort_one, a) == 0;
+        if (!a->started)
+            abort_one(a);
+    }
+    pthread_cond_broadcast(&n->change);
+}
+
+static int failure(const struct nccl *n, struct err *e)
+{
+    return n->failed.code ? err_set(e, n->failed.code, "%s", n->failed.text) : 0;
+}
+
+/* Lock held on entry and exit, free while it waits: NCCL tells of progress to those alone who ask. */
+static int settle(struct nccl *n, ncclComm_t *c, int64_t deadline, const char *what, struct err *e)
+{
+    struct timespec pause = {.tv_nsec = 10000};
+    while (true) {
+        ncclResult_t state = ncclInProgress;
+        TRY(failure(n, e));
+        ncclResult_t rc = *c ? ncclCommGetAsyncError(*c, &state) : ncclInvalidUsage;
+        if (rc != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
+            return nccl_fail(e, rc != ncclSuccess ? rc : state, what);
+        if (state == ncclSuccess)
+            return 0;
+        if (clock_ms() >= deadline)
+            return err_set(e, -ETIMEDOUT,
+                           "NCCL: %s: no end within %lld ms; NCCL_DEBUG=INFO tells what it waits for, "
+                           "NCCL_SOCKET_IFNAME chooses the interface",
+                           what, (long long)n->timeout_ms);
+        pthread_mutex_unlock(&n->lock);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&n->lock);
+        pause.tv_nsec = pause.tv_nsec * 2 < POLL_MOST_NS ? pause.tv_nsec * 2 : POLL_MOST_NS;
+    }
+}
+
+/* --- the watchdog */
+
+/* Lock held. Those that have ended go; *ret_late: the first that is overdue. */
+static void sweep(struct nccl *n, const struct pending **ret_late)
+{
+    *ret_late = NULL;
+    while (n->npending > 0) {
+        const struct pending *p = &n->pending[n->first];
+        if (cudaEventQuery(p->end) == cudaErrorNotReady) {
+            *ret_late = clock_ms() > p->deadline ? p : NULL;
+            return;
+        }
+        n->first = (n->first + 1) % PENDING_MAX;
+        n->npending--;
+    }
+}
+
+/* Lock held. */
+static void look(struct nccl *n)
+{
+    const struct pending *late;
+    struct err e;
+    for (int i = FIRST; i < COMM_CHANNELS && !n->failed.code; i++) {
+        ncclResult_t state = ncclSuccess;
+        if (n->comm[i] && ncclCommGetAsyncError(n->comm[i], &state) == ncclSuccess && state != ncclSuccess &&
+            state != ncclInProgress) {
+            nccl_fail(&e, state, "a collective failed");
+            fail(n, &e);
+        }
+    }
+    sweep(n, &late);
+    if (late && !n->failed.code) {
+        err_set(&e, -ETIMEDOUT, "NCCL: %s has not ended within %lld ms: another rank hangs or is gone", late->what,
+                (long long)n->timeout_ms);
+        fail(n, &e);
+    }
+}
+
+static void *watch(void *arg)
+{
+    struct nccl *n = arg;
+    cudaSetDevice(n->device);
+    pthread_mutex_lock(&n->lock);
+    while (!n->leaving) {
+        struct timespec until;
+        if (n->npending == 0 || n->failed.code) { /* woken by whoever enqueues, aborts or closes */
+            pthread_cond_wait(&n->change, &n->lock);
+            continue;
+        }
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += WATCH_MS * 1000000L;
+        until.tv_sec += until.tv_nsec / 1000000000L;
+        until.tv_nsec %= 1000000000L;
+        pthread_cond_timedwait(&n->change, &n->lock, &until);
+        if (!n->leaving && !n->failed.code)
+            look(n);
+    }
+    pthread_mutex_unlock(&n->lock);
+    return NULL;
+}
+
+/* Lock held. What a capture enqueues happens later and again: the end of each step, which is never captured, stands for
+ * it. */
+static int follow(struct nccl *n, cudaStream_t s, const char *what, struct err *e)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    const struct pending *late;
+    TRY(cuda_fail(e, cudaStreamIsCapturing(s, &capture), what));
+    if (capture != cudaStreamCaptureStatusNone) /* nor may an event be asked for now */
+        return 0;
+    sweep(n, &late);
+    if (n->npending == PENDING_MAX)
+        return 0;
+    struct pending *p = &n->pending[(n->first + n->npending) % PENDING_MAX];
+    if (!p->end)
+        TRY(cuda_fail(e, cudaEventCreateWithFlags(&p->end, cudaEventDisableTiming), what));
+    TRY(cuda_fail(e, cudaEventRecord(p->end, s), what));
+    p->deadline = clock_deadline(n->timeout_ms);
+    p->what = what;
+    if (n->npending++ == 0)
+        pthread_cond_broadcast(&n->change);
+    return 0;
+}
+
+/* --- open and close */
+
+static int join_options(const struct comm_options *o, struct nccl *n, struct nccl_peer *mine, ncclUniqueId *id,
+                        struct err *e)
+{
+    struct cudaDeviceProp p;
+    const char *hostid = getenv("NCCL_HOSTID");
+    *mine = (struct nccl_peer){.id = "-", .hostid = "-"};
+    TRY(nccl_interfaces_check(getenv("NCCL_SOCKET_IFNAME"), e));
+    TRY(cuda_fail(e, cudaGetDevice(&n->device), "which device"));
+    TRY(cuda_fail(e, cudaGetDeviceProperties(&p, n->device), "device properties"));
+    ncclResult_t rc = ncclGetVersion(&mine->version);
+    if (rc == ncclSuccess && o->rank == 0)
+        rc = ncclGetUniqueId(id);
+    if (rc != ncclSuccess)
+        return nccl_fail(e, rc, "begin (is NCCL_SOCKET_IFNAME right?)");
+    if (o->rank == 0)
+        nccl_id_write(id, mine->id);
+    peers_host_identity(mine->host, sizeof mine->host);
+    if (hostid && *hostid && strcspn(hostid, " \t\n") == strlen(hostid))
+        snprintf(mine->hostid, sizeof mine->hostid, "%.63s", hostid);
+    for (size_t i = 0; i < sizeof p.uuid.bytes; i++)
+        snprintf(mine->gpu + 2 * i, 3, "%02x", (unsigned char)p.uuid.bytes[i]);
+    return 0;
+}
+
+/* Everybody's record, checked; the id of rank 0. */
+static int meet(const struct comm_options *o, const struct nccl_peer *mine, int64_t deadline, ncclUniqueId *ret,
+                struct err *e)
+{
+    char text[NCCL_RECORD_BYTES], **all = NULL;
+    struct nccl_peer *peers = calloc((size_t)o->world, sizeof *peers);
+    if (!peers)
+        return err_set(e, -ENOMEM, "no memory for %d peers", o->world);
+    nccl_peer_write(mine, text);
+    int rc = peers_exchange(o, "nccl", text, sizeof text, deadline, &all, e);
+    for (int r = 0; rc == 0 && r < o->world; r++)
+        rc = nccl_peer_read(&peers[r], all[r], r, e);
+    if (rc == 0)
+        rc = nccl_peers_check(peers, o->world, e);
+    if (rc == 0)
+        rc = nccl_id_read(ret, peers[0].id, e);
+    peers_free(all, o->world);
+    free(peers);
+    return rc;
+}
+
+/* Lock held. */
+static int connect_all(struct nccl *n, const ncclUniqueId *id, int64_t deadline, struct err *e)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t *first = &n->comm[FIRST];
+    config.blocking = 0;
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    ncclResult_t rc = ncclCommInitRankConfig(first, n->base.world, *id, n->base.rank, &config);
+    if (rc != ncclSuccess && rc != ncclInProgress)
+        return nccl_fail(e, rc, "connect");
+    TRY(settle(n, first, deadline, "connect", e));
+    for (int i = FIRST + 1; i < COMM_CHANNELS; i++) {
+        rc = ncclCommSplit(*first, 0, n->base.rank, &n->comm[i], NULL);
+        if (rc != ncclSuccess && rc != ncclInProgress)
+            return nccl_fail(e, rc, "split a channel");
+        TRY(settle(n, first, deadline, "split a channel", e));
+        TRY(settle(n, &n->comm[i], deadline, "split a channel", e));
+    }
+    return 0;
+}
+
+static void release(struct nccl *n)
+{
+    for (int i = 0; i < PENDING_MAX; i++)
+        if (n->pending[i].end)
+            cudaEventDestroy(n->pending[i].end);
+    pthread_cond_destroy(&n->change);
+    pthread_mutex_destroy(&n->lock);
+    free(n);
+}
+
+/* Lock held. The streams have been waited for by those who close in order; else this ends what still runs. */
+static void disconnect(struct nccl *n)
+{
+    const int64_t deadline = clock_deadline(n->timeout_ms);
+    struct err ignored;
+    for (int i = 0; i < n->nlent; i++)
+        if (n->comm[n->lent[i].ch])
+            ncclCommDeregister(n->comm[n->lent[i].ch], n->lent[i].handle);
+    for (int i = COMM_CHANNELS - 1; i >= FIRST; i--) { /* a child before its parent */
+        if (!n->comm[i])
+            continue;
+        const ncclResult_t rc = ncclCommFinalize(n->comm[i]);
+        if ((rc == ncclSuccess || rc == ncclInProgress) && settle(n, &n->comm[i], deadline, "close", &ignored) == 0)
+            ncclCommDestroy(n->comm[i]);
+        else if (n->comm[i])
+            ncclCommAbort(n->comm[i]);
+        n->comm[i] = NULL;
+    }
+}
+
+static void nccl_close(struct comm *c)
+{
+    struct nccl *n = self(c);
+    pthread_mutex_lock(&n->lock);
+    n->leaving = true;
+    pthread_cond_broadcast(&n->change);
+    pthread_mutex_unlock(&n->lock);
+    if (n->watched)
+        pthread_join(n->watchdog, NULL);
+    for (int i = FIRST; i < COMM_CHANNELS; i++)
+        if (n->aborters[i].started)
+            pthread_join(n->aborters[i].thread, NULL);
+    pthread_mutex_lock(&n->lock);
+    disconnect(n);
+    pthread_mutex_unlock(&n->lock);
+    release(n);
+}
+
+static struct nccl *create(const struct comm_options *o)
+{
+    struct nccl *n = calloc(1, sizeof *n);
+    pthread_condattr_t attr;
+    if (!n)
+        return NULL;
+    n->base = (struct comm){&comm_nccl_ops, o->rank, o->world};
+    n->timeout_ms = o->timeout_ms;
+    pthread_mutex_init(&n->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&n->change, &attr);
+    pthread_condattr_destroy(&attr);
+    return n;
+}
+
+static int nccl_open(struct comm **ret, const struct comm_options *o, struct err *e)
+{
+    const int64_t deadline = clock_deadline(o->timeout_ms);
+    ncclUniqueId id;
+    struct nccl_peer mine;
+    struct nccl *n = create(o);
+    if (!n)
+        return err_set(e, -ENOMEM, "no memory for a communicator");
+    int rc = join_options(o, n, &mine, &id, e);
+    if (rc == 0 && o->store) /* a world of one need not have one */
+        rc = meet(o, &mine, deadline, &id, e);
+    pthread_mutex_lock(&n->lock);
+    if (rc == 0)
+        rc = connect_all(n, &id, deadline, e);
+    if (rc < 0)
+        fail(n, &(struct err){.code = rc, .text = "never opened"});
+    pthread_mutex_unlock(&n->lock);
+    if (rc == 0) {
+        rc = pthread_create(&n->watchdog, NULL, watch, n);
+        n->watched = rc == 0;
+        rc = rc ? err_errno(e, rc, "watchdog of NCCL") : 0;
+    }
+    if (rc < 0)
+        nccl_close(&n->base);
+    else
+        *ret = &n->base;
+    return rc;
+}
+
+static void nccl_abort(struct comm *c)
+{
+    struct nccl *n = self(c);
+    const struct err why = {.code = -ECANCELED, .text = "the communicator was aborted"};
+    pthread_mutex_lock(&n->lock);
+    fail(n, &why);
+    pthread_mutex_unlock(&n->lock);
+}
+
+static int nccl_check(struct comm *c, struct err *e)
+{
+    struct nccl *n = self(c);
+    pthread_mutex_lock(&n->lock);
+    int rc = failure(n, e);
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
+/* --- collectives */
+
+static int type_of(enum dtype t, ncclDataType_t *ret, struct err *e)
+{
+    static const struct {
+        enum dtype from;
+        ncclDataType_t to;
+    } types[] = {{DT_F32, ncclFloat32},
+                 {DT_F64, ncclFloat64},
+                 {DT_BF16, ncclBfloat16},
+                 {DT_F16, ncclFloat16},
+                 {DT_I64, ncclInt64}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (types[i].from == t) {
+            *ret = types[i].to;
+            return 0;
+        }
+    }
+    return err_set(e, -EINVAL, "NCCL: values of type %s are not reduced", dtype_name(t));
+}
+
+struct call {
+    const char *what;
+    enum comm_channel ch;
+    const void *in;
+    void *out;
+    size_t n;
+    ncclDataType_t type;
+    ncclRedOp_t op;
+    int root;
+    cudaStream_t stream;
+};
+typedef ncclResult_t call_fn(const struct call *k, ncclComm_t c);
+
+static ncclResult_t call_all_reduce(const struct call *k, ncclComm_t c)
+{
+    return ncclAllReduce(k->in, k->out, k->n, k->type, k->op, c, k->stream);
+}
+
+static ncclResult_t call_broadcast(const struct call *k, ncclComm_t c)
+{
+    return ncclBroadcast(k->in, k->out, k->n, ncclUint8, k->root, c, k->stream);
+}
+
+static ncclResult_t call_all_gather(const struct call *k, ncclComm_t c)
+{
+    return ncclAllGather(k->in, k->out, k->n, ncclUint8, c, k->stream);
+}
+
+static ncclResult_t call_reduce_scatter(const struct call *k, ncclComm_t c)
+{
+    return ncclReduceScatter(k->in, k->out, k->n, k->type, k->op, c, k->stream);
+}
+
+/* Enqueue; a call that fails leaves the ranks out of step, so it ends the communicator. */
+static int enqueue(struct nccl *n, call_fn *fn, const struct call *k, struct err *e)
+{
+    if (k->ch < FIRST || k->ch >= COMM_CHANNELS)
+        return err_set(e, -EINVAL, "NCCL: channel %d carries host memory", k->ch);
+    if (k->n == 0)
+        return 0;
+    pthread_mutex_lock(&n->lock);
+    int rc = failure(n, e);
+    if (rc == 0) {
+        const ncclResult_t said = fn(k, n->comm[k->ch]);
+        if (said != ncclSuccess && said != ncclInProgress)
+            rc = nccl_fail(e, said, k->what);
+        else
+            rc = settle(n, &n->comm[k->ch], clock_deadline(n->timeout_ms), k->what, e);
+        if (rc == 0)
+            rc = follow(n, k->stream, k->what, e);
+        if (rc < 0) {
+            struct err why = {.code = rc};
+            snprintf(why.text, sizeof why.text, "%s", e ? e->text : k->what);
+            fail(n, &why);
+        }
+    }
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+
+static int nccl_all_reduce(struct comm *c, enum comm_channel ch, void *buf, size_t n, enum dtype t, enum comm_op op,
+                           void *stream, struct err *e)
+{
+    static const ncclRedOp_t ops[] = {[COMM_SUM] = ncclSum, [COMM_MAX] = ncclMax, [COMM_MIN] = ncclMin};
+    struct call k = {.what = "all-reduce", .ch = ch, .in = buf, .out = buf, .n = n, .op = ops[op], .stream = stream};
+    TRY(type_of(t, &k.type, e));
+    return enqueue(self(c), call_all_reduce, &k, e);
+}
+
+static int nccl_broadcast(struct comm *c, enum comm_channel ch, void *buf, size_t bytes, int root, void *stream,
+                          struct err *e)
+{
+    const struct call k = {
+        .what = "broadcast", .ch = ch, .in = buf, .out = buf, .n = bytes, .root = root, .stream = stream};
+    return enqueue(self(c), call_broadcast, &k, e);
+}
+
+static int nccl_all_gather(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t bytes, void *stream,
+                           struct err *e)
+{
+    const struct call k = {.what = "all-gather", .ch = ch, .in = in, .out = out, .n = bytes, .stream = stream};
+    return enqueue(self(c), call_all_gather, &k, e);
+}
+
+static int nccl_reduce_scatter(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t n, enum dtype t,
+                               void *stream, struct err *e)
+{
+    struct call k = {.what = "reduce-scatter", .ch = ch, .in = in, .out = out, .n = n, .op = ncclSum, .stream = stream};
+    TRY(type_of(t, &k.type, e));
+    return enqueue(self(c), call_reduce_scatter, &k, e);
+}
+
+/* On a stream of its own, and the host waits: until the watchdog's deadline at most. */
+static int nccl_barrier(struct comm *c, enum comm_channel ch, struct err *e)
+{
+    cudaStream_t s;
+    void *word = NULL;
+    TRY(cuda_fail(e, cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "stream of a barrier"));
+    int rc = cuda_fail(e, cudaMallocAsync(&word, sizeof(float), s), "memory of a barrier");
+    if (rc == 0)
+        rc = nccl_all_reduce(c, ch, word, 1, DT_F32, COMM_MAX, s, e);
+    if (rc == 0)
+        rc = cuda_fail(e, cudaStreamSynchronize(s), "barrier");
+    if (rc == 0)
+        rc = nccl_check(c, e);
+    if (word)
+        cudaFreeAsync(word, s);
+    cudaStreamDestroy(s);
+    return rc;
+}
+
+/* Zero-copy where the links can do it; where registration is refused, NCCL copies as ever. */
+static void nccl_lend(struct comm *c, enum comm_channel ch, void *buf, size_t bytes)
+{
+    struct nccl *n = self(c);
+    void *handle = NULL;
+    pthread_mutex_lock(&n->lock);
+    if (n->nlent < LENT_MAX && n->comm[ch] && bytes > 0 &&
+        ncclCommRegister(n->comm[ch], buf, bytes, &handle) == ncclSuccess && handle)
+        n->lent[n->nlent++] = (struct lent){ch, buf, handle};
+    pthread_mutex_unlock(&n->lock);
+}
+
+static void nccl_reclaim(struct comm *c, enum comm_channel ch, void *buf)
+{
+    struct nccl *n = self(c);
+    pthread_mutex_lock(&n->lock);
+    for (int i = 0; i < n->nlent; i++) {
+        const struct lent l = n->lent[i];
+        if (l.ch != ch || l.buf != buf)
+            continue;
+        if (n->comm[ch])
+            ncclCommDeregister(n->comm[ch], l.handle);
+        n->lent[i] = n->lent[--n->nlent];
+        break;
+    }
+    pthread_mutex_unlock(&n->lock);
+}
+
+const struct comm_ops comm_nccl_ops = {.name = "nccl",
+                                       .host_buffers = false,
+                                       .open = nccl_open,
+                                       .close = nccl_close,
+                                       .abort = nccl_abort,
+                                       .all_reduce = nccl_all_reduce,
+                                       .broadcast = nccl_broadcast,
+                                       .all_gather = nccl_all_gather,
+                                       .reduce_scatter = nccl_reduce_scatter,
+                                       .barrier = nccl_barrier,
+                                       .check = nccl_check,
+                                       .lend = nccl_lend,
+                                       .reclaim = nccl_reclaim};

@@ -1,0 +1,63 @@
+#include "worker/config/config.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "worker/config/config_parse.h"
+#include "worker/data/loader/input.h"
+#include "worker/data/loader/sampler.h"
+#include "worker/data/sets/dataset.h"
+#include "worker/device/device.h"
+#include "worker/optim/schedule.h"
+#include "worker/report/progress.h"
+
+#define AT(field) offsetof(struct train_config, field)
+
+static const struct arg_spec specs[] = {
+#include "worker/config/config_model.def"
+
+#include "worker/config/config_training.def"
+
+#include "worker/config/config_run.def"
+    ARG_END,
+};
+
+const struct arg_program train_program = {
+    .name = "trainer",
+    .usage = "--train-data DIR [options]",
+    .summary = "Train an image classifier with data parallelism. Under crun every rank runs the same command line; "
+               "alone it is "
+               "rank 0 of 1.",
+    .epilog = "Other commands (each with --help): trainer caffe2, imagenet and mnist take the options of other "
+              "programs; make-data "
+              "and make-db make data sets; predict, convert and plot use what a run leaves; gpu-info, comm-bench and "
+              "comm-test "
+              "look at the machine.\n"
+              "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
+              "on), 78 the checkpoint does not fit.",
+    .specs = specs,
+    .operands = ARG_NO_OPERANDS,
+};
+
+enum resume train_config_resume(const struct train_config *c)
+{
+    if (!c->resume || strcmp(c->resume, "off") == 0)
+        return RESUME_OFF;
+    return strcmp(c->resume, "auto") == 0 ? RESUME_AUTO : RESUME_PATH;
+}
+
+enum allreduce train_config_allreduce(const struct train_config *c)
+{
+    return c->fp16_allreduce ? ALLREDUCE_FP16 : (enum allreduce)c->allreduce;
+}
+
+void train_config_gpu(const struct train_config *c, struct gpu_options *ret)
+{
+    *ret = (struct gpu_options){.eager = !c->cuda_graphs,
+                                .tune = c->autotune,
+                                .tf32 = c->tf32,
+                                .fused = c->conv_fusion,
+                                .deterministic = c->deterministic,
+                                .workspace_limit = (size_t)c->workspace_mb << 20,
+                                .cache_dir = c->plan_cache};
+}

@@ -1,0 +1,126 @@
+/* Options of `trainer` (training): one table gives parsing, --help, --print-config and docs/options.md. */
+#ifndef CRUN_WORKER_CONFIG_H
+#define CRUN_WORKER_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/args/args.h"
+#include "worker/precision/precision.h"
+
+struct err;
+
+struct range {
+    double min, max;
+};
+
+struct window {
+    int64_t first, count; /* steps, from 1 */
+};
+
+#define MILESTONES_MAX 16
+struct milestones {
+    double epoch[MILESTONES_MAX]; /* rising */
+    int n;
+};
+
+struct channels {
+    double v[3];
+    int n; /* 0: not given */
+};
+
+enum optimizer_name { OPTIMIZER_SGD, OPTIMIZER_LARS, OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
+enum sgd_rule { SGD_TORCH, SGD_CAFFE2 };
+enum lr_scale { LR_SCALE_NONE, LR_SCALE_WORKERS, LR_SCALE_BATCH256 };
+enum shuffle { SHUFFLE_AUTO, SHUFFLE_ON, SHUFFLE_OFF };
+enum if_checkpoint { IF_CHECKPOINT_REFUSE, IF_CHECKPOINT_ASIDE };
+enum resume { RESUME_OFF, RESUME_AUTO, RESUME_PATH };
+
+enum allreduce { ALLREDUCE_FP32, ALLREDUCE_FP16, ALLREDUCE_BF16 };
+
+struct train_config {
+    const char *train_data, *test_data;
+    int data_format;     /* enum dataset_kind */
+    int64_t num_labels;  /* 0: as many as the training set has classes */
+    int64_t null_images; /* of --train-data null; 0: ImageNet's number */
+    int64_t num_channels, image_size;
+    int input, sampler, shuffle; /* enum input_kind, enum sampler_kind, enum shuffle */
+    bool drop_last;
+    int64_t epoch_size; /* 0: the set's own number */
+    int64_t scale;      /* 0: as the input does */
+    struct channels mean, std;
+    struct range crop_scale;
+    bool strict_data;
+    const char *debug_batch_sha; /* NULL: none */
+    int64_t loader_threads;      /* 0: cores / local ranks */
+
+    const char *arch, *device;
+    struct precision_options precision;
+    int format; /* enum memory_format */
+    bool channels_last;
+    int net_style; /* enum net_style */
+    bool zero_init_residual, sync_bn;
+
+    int64_t batch_size;            /* global */
+    int64_t accumulate;            /* parts of a rank's share that go through the model one after the other */
+    int64_t num_epochs, max_steps; /* max_steps 0: no limit */
+    double max_time;               /* seconds, 0: no limit */
+    int optimizer, sgd_rule;       /* enum optimizer_name, enum sgd_rule */
+    double base_lr, momentum, weight_decay, beta2, adam_eps, lars_eta, clip_grad_norm, label_smoothing, ema;
+    double max_loss; /* of an epoch; 0: any */
+    bool nesterov, bn_decay;
+    int lr_policy, lr_scale, lr_warmup; /* enum lr_policy, lr_scale, lr_warmup */
+    struct milestones milestones;
+    double lr_step_epochs, lr_gamma, lr_power, warmup_start;
+    double warmup_epochs; /* < 0: 5 % of the run, or what the policy brings */
+    int64_t seed, eval_every;
+    int64_t start_epoch, eval_steps; /* 0: the first; the whole set */
+
+    const char *checkpoint_dir;
+    int64_t checkpoint_every, checkpoint_keep;
+    double checkpoint_seconds;
+    int if_checkpoint; /* enum if_checkpoint */
+    bool checkpoint_sync, checkpoint_per_node;
+    const char *checkpoint_name; /* NULL: no links <name>_<epoch>.mdl */
+    const char *resume;          /* "off", "auto" or a path: see train_config_resume() */
+    const char *pretrained;      /* NULL: none */
+    bool evaluate;               /* evaluate --test-data and end */
+
+    const char *log_dir;
+    const char *tensorboard, *timeline;
+    struct window timeline_steps;
+    int64_t prof;       /* 0: as --timeline and --timeline-steps say */
+    int progress;       /* enum progress_format */
+    int64_t print_freq; /* 0: as the format's program does */
+    bool log_all_ranks;
+    int log_level;
+
+    int64_t procs, nodes, node_rank; /* worker/meet/ranks.h; 0: not given */
+    const char *gpus, *dist_url, *run_id;
+    bool data_parallel, oversubscribe;
+
+    bool tf32, cuda_graphs, autotune, conv_fusion, deterministic; /* of GPUs */
+    int64_t workspace_mb;                                         /* 0: no limit */
+    const char *plan_cache;                                       /* NULL: none */
+
+    int64_t threads; /* 0: cores / local ranks */
+    const char *comm;
+    double comm_timeout;
+    int64_t bucket_mb, check_replicas;
+    int allreduce; /* enum allreduce */
+    bool fp16_allreduce;
+};
+
+extern const struct arg_program train_program;
+
+enum allreduce train_config_allreduce(const struct train_config *c);
+
+struct gpu_options;
+void train_config_gpu(const struct train_config *c, struct gpu_options *ret);
+
+enum resume train_config_resume(const struct train_config *c);
+
+/* Check what single options cannot know. ERR_USAGE with one sentence. */
+int train_config_check(const struct train_config *c, struct err *e);
+
+#endif

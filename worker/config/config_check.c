@@ -1,0 +1,95 @@
+/* What options contradict each other. */
+#include <string.h>
+
+#include "common/base/err.h"
+#include "worker/config/config.h"
+#include "worker/data/loader/input.h"
+#include "worker/data/loader/sampler.h"
+#include "worker/device/device.h"
+#include "worker/optim/schedule.h"
+
+#define CHECKPOINT_NAME_MAX 200 /* bytes: with the epochs and suffixes behind it, it is still a file name */
+
+static int check_aliases(const struct train_config *c, struct err *e)
+{
+    struct precision p;
+    TRY(precision_resolve(&c->precision, false, &p, e));
+    if (c->channels_last && c->format == MEMORY_NCHW)
+        return err_set(e, ERR_USAGE, "--channels-last and --memory-format nchw contradict each other");
+    if (c->fp16_allreduce && c->allreduce == ALLREDUCE_BF16)
+        return err_set(e, ERR_USAGE, "--fp16-allreduce and --allreduce-dtype bf16 contradict each other");
+    return 0;
+}
+
+static int check_input(const struct train_config *c, struct err *e)
+{
+    if (c->num_channels != 1 && c->num_channels != 3)
+        return err_set(e, ERR_USAGE, "--num-channels %d: must be 1 or 3", (int)c->num_channels);
+    if (c->scale && c->input != INPUT_TORCH && c->input != INPUT_CAFFE2)
+        return err_set(e, ERR_USAGE, "--scale %d: --input plain and cifar scale to --image-size", (int)c->scale);
+    if (c->input != INPUT_TORCH && (c->crop_scale.min != 0.08 || c->crop_scale.max != 1))
+        return err_set(e, ERR_USAGE, "--crop-scale: only --input torch crops shares of the area");
+    if ((c->mean.n && c->mean.n != 1 && c->mean.n != c->num_channels) ||
+        (c->std.n && c->std.n != 1 && c->std.n != c->num_channels))
+        return err_set(e, ERR_USAGE, "--mean and --std take one value or one for each of the %d channels",
+                       (int)c->num_channels);
+    if (c->drop_last && c->sampler != SAMPLER_DISTRIBUTED)
+        return err_set(e, ERR_USAGE, "--drop-last is an option of --sampler distributed; the others repeat nothing");
+    if (c->num_labels == 1)
+        return err_set(e, ERR_USAGE, "--num-labels 1: a classifier needs at least 2 classes");
+    return 0;
+}
+
+static int check_folders(const struct train_config *c, struct err *e)
+{
+    if ((c->checkpoint_dir && !*c->checkpoint_dir) || (c->log_dir && !*c->log_dir))
+        return err_set(e, ERR_USAGE, "%s '': a folder is needed",
+                       c->checkpoint_dir && !*c->checkpoint_dir ? "--checkpoint-dir" : "--log-dir");
+    if (train_config_resume(c) == RESUME_AUTO && !c->checkpoint_dir)
+        return err_set(e, ERR_USAGE, "--resume auto needs --checkpoint-dir: it says where to look");
+    if (c->checkpoint_name && (!c->checkpoint_dir || !*c->checkpoint_name || strchr(c->checkpoint_name, '/')))
+        return err_set(e, ERR_USAGE, "--checkpoint-name '%s': a file name in --checkpoint-dir is needed",
+                       c->checkpoint_name);
+    if (c->checkpoint_name && strlen(c->checkpoint_name) > CHECKPOINT_NAME_MAX)
+        return err_set(e, ERR_USAGE, "--checkpoint-name: %zu bytes, at most %d are taken", strlen(c->checkpoint_name),
+                       CHECKPOINT_NAME_MAX);
+    if ((c->checkpoint_every || c->checkpoint_seconds > 0) && !c->checkpoint_dir)
+        return err_set(e, ERR_USAGE, "--checkpoint-every and --checkpoint-seconds need --checkpoint-dir");
+    return 0;
+}
+
+static int check_optimizer(const struct train_config *c, struct err *e)
+{
+    if (c->optimizer != OPTIMIZER_SGD && (c->nesterov || c->sgd_rule != SGD_TORCH))
+        return err_set(e, ERR_USAGE, "--nesterov and --sgd-rule are rules of --optimizer sgd");
+    if (c->nesterov && c->sgd_rule == SGD_CAFFE2)
+        return err_set(e, ERR_USAGE, "--nesterov goes with --sgd-rule torch; caffe2's rule is Nesterov's already");
+    if (c->nesterov && c->momentum == 0)
+        return err_set(e, ERR_USAGE, "--nesterov needs a --momentum above 0");
+    if ((c->optimizer == OPTIMIZER_ADAM || c->optimizer == OPTIMIZER_ADAMW) && (c->momentum >= 1 || c->beta2 >= 1))
+        return err_set(e, ERR_USAGE, "--momentum %g, --beta2 %g: adam needs both below 1", c->momentum, c->beta2);
+    if ((c->lr_policy == LR_HOROVOD || c->lr_policy == LR_APEX) && c->lr_scale != LR_SCALE_NONE)
+        return err_set(e, ERR_USAGE, "--lr-policy %s scales the rate itself: leave --lr-scale out",
+                       schedule_policy_name((enum lr_policy)c->lr_policy));
+    if (c->ema >= 1)
+        return err_set(e, ERR_USAGE, "--ema %g: an average that keeps all of itself never moves", c->ema);
+    return 0;
+}
+
+int train_config_check(const struct train_config *c, struct err *e)
+{
+    TRY(check_aliases(c, e));
+    TRY(check_input(c, e));
+    TRY(check_folders(c, e));
+    TRY(check_optimizer(c, e));
+    if (c->evaluate && !c->test_data)
+        return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
+    if (c->start_epoch >= c->num_epochs)
+        return err_set(e, ERR_USAGE, "--start-epoch %d: the run has %d epochs, counted from 0", (int)c->start_epoch,
+                       (int)c->num_epochs);
+    if (c->data_parallel && !c->gpus && !c->procs)
+        return err_set(e, ERR_USAGE, "--data-parallel: over which devices? Give --gpus or --procs");
+    if (c->comm_timeout <= 0)
+        return err_set(e, ERR_USAGE, "--comm-timeout 0: must be above 0 seconds");
+    return 0;
+}

@@ -1,0 +1,90 @@
+#include "worker/config/config_parse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "worker/config/config.h"
+
+#define THREADS_MAX 4096
+
+int config_parse_range(const char *text, void *field, struct err *e)
+{
+    struct range *r = field;
+    char first[64];
+    const char *comma = strchr(text, ',');
+    if (!comma || (size_t)(comma - text) >= sizeof first)
+        return err_set(e, ERR_USAGE, "'%s' is not MIN,MAX", text);
+    snprintf(first, sizeof first, "%.*s", (int)(comma - text), text);
+    TRY(parse_f64(first, "MIN", 1e-6, 1, &r->min, e));
+    TRY(parse_f64(comma + 1, "MAX", 1e-6, 1, &r->max, e));
+    if (r->min > r->max)
+        return err_set(e, ERR_USAGE, "MIN %g is above MAX %g", r->min, r->max);
+    return 0;
+}
+
+int config_parse_window(const char *text, void *field, struct err *e)
+{
+    struct window *w = field;
+    char first[64];
+    const char *comma = strchr(text, ',');
+    if (!comma || (size_t)(comma - text) >= sizeof first)
+        return err_set(e, ERR_USAGE, "'%s' is not FIRST,COUNT", text);
+    snprintf(first, sizeof first, "%.*s", (int)(comma - text), text);
+    TRY(parse_i64(first, "FIRST", 1, INT64_MAX / 2, &w->first, e));
+    return parse_i64(comma + 1, "COUNT", 1, INT64_MAX / 2, &w->count, e);
+}
+
+int config_parse_milestones(const char *text, void *field, struct err *e)
+{
+    struct milestones *m = field;
+    char one[32];
+    m->n = 0;
+    for (const char *at = text, *end; at; at = end ? end + 1 : NULL) {
+        end = strchr(at, ',');
+        size_t n = end ? (size_t)(end - at) : strlen(at);
+        if (m->n == MILESTONES_MAX)
+            return err_set(e, ERR_USAGE, "'%s' has more than %d epochs", text, MILESTONES_MAX);
+        snprintf(one, sizeof one, "%.*s", n < sizeof one ? (int)n : (int)sizeof one - 1, at);
+        TRY(parse_f64(one, "epoch", 0, 1e6, &m->epoch[m->n], e));
+        if (m->n > 0 && m->epoch[m->n] <= m->epoch[m->n - 1])
+            return err_set(e, ERR_USAGE, "'%s' does not rise: %g after %g", text, m->epoch[m->n], m->epoch[m->n - 1]);
+        m->n++;
+    }
+    return 0;
+}
+
+int config_parse_threads(const char *text, void *field, struct err *e)
+{
+    char first[32]; /* of OpenMP's list, whose further levels nobody here has */
+    const int n = (int)strcspn(text, ",");
+    snprintf(first, sizeof first, "%.*s", n, text);
+    return parse_i64(first, "threads", 0, THREADS_MAX, field, e);
+}
+
+static int parse_channels(const char *text, double min, void *field, struct err *e)
+{
+    struct channels *c = field;
+    char one[32];
+    c->n = 0;
+    for (const char *at = text, *end; at; at = end ? end + 1 : NULL) {
+        end = strchr(at, ',');
+        size_t n = end ? (size_t)(end - at) : strlen(at);
+        if (c->n == 3)
+            return err_set(e, ERR_USAGE, "'%s' has more than 3 channels", text);
+        snprintf(one, sizeof one, "%.*s", n < sizeof one ? (int)n : (int)sizeof one - 1, at);
+        TRY(parse_f64(one, "value", min, 1000, &c->v[c->n], e));
+        c->n++;
+    }
+    return 0;
+}
+
+int config_parse_mean(const char *text, void *field, struct err *e)
+{
+    return parse_channels(text, -1000, field, e);
+}
+
+int config_parse_std(const char *text, void *field, struct err *e)
+{
+    return parse_channels(text, 1e-6, field, e);
+}

@@ -1,0 +1,225 @@
+/* Records in an LMDB environment, read only. The keys are listed once at open, in the order of the data base; values
+ * are read when asked for, each in a read transaction of its own from a small pool (a reader slot belongs to a
+ * transaction, not to a thread: MDB_NOTLS). */
+#include <errno.h>
+#include <lmdb.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "worker/data/db/record.h"
+#include "worker/data/sets/dataset_impl.h"
+
+#define POOL_MAX 64
+
+struct lmdb {
+    struct dataset base; /* first */
+    char *path;
+    MDB_env *env;
+    MDB_dbi dbi;
+    uintptr_t map_begin, map_end; /* where the file lies in memory, as far as it has pages; 0: unknown */
+    struct keys keys;
+    pthread_mutex_t lock; /* of the pool */
+    MDB_txn *pool[POOL_MAX];
+    int pooled;
+};
+
+static int fault(struct err *e, int rc, const char *path)
+{
+    if (rc == ENOMEM)
+        return err_set(e, -ENOMEM, "no memory to read '%s'", path);
+    return err_set(e, ERR_DATA, "cannot read the LMDB '%s': %s", path, mdb_strerror(rc));
+}
+
+static int take(struct lmdb *l, MDB_txn **ret, struct err *e)
+{
+    *ret = NULL;
+    pthread_mutex_lock(&l->lock);
+    if (l->pooled > 0)
+        *ret = l->pool[--l->pooled];
+    pthread_mutex_unlock(&l->lock);
+    int rc = *ret ? mdb_txn_renew(*ret) : mdb_txn_begin(l->env, NULL, MDB_RDONLY, ret);
+    if (rc == 0)
+        return 0;
+    if (*ret)
+        mdb_txn_abort(*ret);
+    return fault(e, rc, l->path);
+}
+
+static void give_back(struct lmdb *l, MDB_txn *txn)
+{
+    mdb_txn_reset(txn);
+    pthread_mutex_lock(&l->lock);
+    const bool room = l->pooled < POOL_MAX;
+    if (room)
+        l->pool[l->pooled++] = txn;
+    pthread_mutex_unlock(&l->lock);
+    if (!room)
+        mdb_txn_abort(txn);
+}
+
+/* The library takes the size of a value from the file as it stands there. */
+static bool is_within(const struct lmdb *l, const MDB_val *v)
+{
+    const uintptr_t at = (uintptr_t)v->mv_data;
+    return !l->map_end || (at >= l->map_begin && at <= l->map_end && v->mv_size <= l->map_end - at);
+}
+
+static int lmdb_read(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e)
+{
+    struct lmdb *l = (struct lmdb *)d;
+    MDB_val key, value;
+    MDB_txn *txn;
+    TRY(take(l, &txn, e));
+    key.mv_data = (char *)keys_at(&l->keys, i, &key.mv_size);
+    int rc = mdb_get(txn, l->dbi, &key, &value);
+    if (rc)
+        rc = fault(e, rc, l->path);
+    else if (!is_within(l, &value))
+        rc = err_set(e, ERR_DATA, "its %zu bytes reach beyond the end of the LMDB", value.mv_size);
+    else
+        rc = record_read(value.mv_data, value.mv_size, data, label, e);
+    give_back(l, txn);
+    return rc < 0 ? rc : dataset_check_label(d, *label, e);
+}
+
+static const char *lmdb_sample_name(struct dataset *d, size_t i)
+{
+    const struct lmdb *l = (const struct lmdb *)d;
+    return keys_name(&l->keys, l->path, i);
+}
+
+static void lmdb_close(struct dataset *d)
+{
+    struct lmdb *l = (struct lmdb *)d;
+    while (l->pooled > 0)
+        mdb_txn_abort(l->pool[--l->pooled]);
+    if (l->env)
+        mdb_env_close(l->env);
+    pthread_mutex_destroy(&l->lock);
+    keys_free(&l->keys);
+    dataset_free_classes(d);
+    free(l->path);
+    free(l);
+}
+
+static const struct dataset_ops lmdb_ops = {
+    .name = "lmdb",
+    .read = lmdb_read,
+    .sample_name = lmdb_sample_name,
+    .close = lmdb_close,
+};
+
+/* The library maps the file and trusts it: pages beyond its end would kill us with SIGBUS. */
+static int check_length(const struct lmdb *l, struct err *e)
+{
+    char file[4096];
+    MDB_envinfo info;
+    MDB_stat st;
+    struct stat file_st;
+    snprintf(file, sizeof file, "%s/data.mdb", l->path);
+    mdb_env_info(l->env, &info);
+    mdb_env_stat(l->env, &st);
+    if (stat(file, &file_st) != 0)
+        return err_errno(e, errno, "cannot read '%s'", file);
+    const unsigned long long need = ((unsigned long long)info.me_last_pgno + 1) * st.ms_psize;
+    if ((unsigned long long)file_st.st_size >= need)
+        return 0;
+    return err_set(e, ERR_DATA, "'%s' is cut short: %lld of %llu bytes", file, (long long)file_st.st_size, need);
+}
+
+/* The library does not tell where it has mapped the file. */
+static void find_map(struct lmdb *l)
+{
+    unsigned long begin, end;
+    unsigned long long inode;
+    char line[4096];
+    mdb_filehandle_t fd;
+    struct stat st;
+    FILE *f = mdb_env_get_fd(l->env, &fd) == 0 && fstat(fd, &st) == 0 ? fopen("/proc/self/maps", "re") : NULL;
+    while (f && !l->map_end && fgets(line, sizeof line, f))
+        if (sscanf(line, "%lx-%lx r--s 00000000 %*s %llu", &begin, &end, &inode) == 3 && inode == st.st_ino) {
+            l->map_begin = begin;
+            l->map_end = begin + (uintptr_t)st.st_size < end ? begin + (uintptr_t)st.st_size : end;
+        }
+    if (f)
+        fclose(f);
+}
+
+static int list_keys(struct lmdb *l, struct err *e)
+{
+    MDB_txn *txn;
+    MDB_cursor *cursor;
+    MDB_val key, value;
+    int rc = mdb_txn_begin(l->env, NULL, MDB_RDONLY, &txn);
+    if (rc)
+        return fault(e, rc, l->path);
+    rc = mdb_dbi_open(txn, NULL, 0, &l->dbi);
+    if (rc == 0)
+        rc = mdb_cursor_open(txn, l->dbi, &cursor);
+    if (rc) {
+        mdb_txn_abort(txn);
+        return fault(e, rc, l->path);
+    }
+    int added = 0;
+    while (added == 0 && (rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) == 0)
+        added = keys_add(&l->keys, key.mv_data, key.mv_size, e);
+    mdb_cursor_close(cursor);
+    mdb_txn_commit(txn); /* keeps the dbi */
+    return added < 0 ? added : rc == MDB_NOTFOUND ? 0 : fault(e, rc, l->path);
+}
+
+/* Where the lock file cannot be written (a read-only disk, somebody else's data) nobody can write the data either. */
+static int open_env(struct lmdb *l, struct err *e)
+{
+    const unsigned flags = MDB_RDONLY | MDB_NOTLS;
+    for (unsigned lock = 0;; lock = MDB_NOLOCK) {
+        int rc = mdb_env_create(&l->env);
+        if (rc == 0)
+            rc = mdb_env_set_maxreaders(l->env, 4096);
+        if (rc == 0)
+            rc = mdb_env_open(l->env, l->path, flags | lock, 0644);
+        if (rc == 0)
+            return 0;
+        mdb_env_close(l->env);
+        l->env = NULL;
+        if (lock || (rc != EACCES && rc != EROFS && rc != EPERM))
+            return fault(e, rc, l->path);
+    }
+}
+
+int dataset_open_lmdb(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e)
+{
+    struct lmdb *l = calloc(1, sizeof *l);
+    if (!l)
+        return err_set(e, -ENOMEM, "no memory for a data set");
+    pthread_mutex_init(&l->lock, NULL);
+    l->base.ops = &lmdb_ops;
+    int rc = (l->path = strdup(path)) ? 0 : err_set(e, -ENOMEM, "no memory for a data set");
+    if (rc == 0 && !dataset_has_file(path, "data.mdb")) /* opening would leave a lock file in a stranger's folder */
+        rc = err_set(e, ERR_DATA, "'%s' is no LMDB: it holds no data.mdb", path);
+    if (rc == 0)
+        rc = open_env(l, e);
+    if (rc == 0)
+        rc = check_length(l, e);
+    if (rc == 0)
+        find_map(l);
+    if (rc == 0)
+        rc = list_keys(l, e);
+    if (rc == 0 && (l->base.n = l->keys.n) == 0)
+        rc = err_set(e, ERR_DATA, "'%s' holds no record", path);
+    if (rc == 0)
+        rc = dataset_find_classes(&l->base, path, o, e);
+    if (rc < 0)
+        lmdb_close(&l->base);
+    else
+        *ret = &l->base;
+    return rc;
+}

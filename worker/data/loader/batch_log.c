@@ -1,0 +1,91 @@
+#include "worker/data/loader/batch_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/net/ssl_lib.h"
+#include "worker/data/loader/loader.h"
+
+struct batch_log {
+    int fd, rank, world;
+    const struct crypto_lib *crypto;
+    EVP_MD_CTX *sha;
+    struct buf line;
+};
+
+int batch_log_open(struct batch_log **ret, const char *path, int rank, int world, struct err *e)
+{
+    const struct crypto_lib *crypto = crypto_lib(e);
+    if (!crypto)
+        return err_wrap(e, "--debug-batch-sha");
+    struct batch_log *l = calloc(1, sizeof *l);
+    if (!l)
+        return err_set(e, -ENOMEM, "no memory for a log of batches");
+    *l = (struct batch_log){.rank = rank, .world = world, .crypto = crypto, .sha = crypto->EVP_MD_CTX_new()};
+    l->fd = strcmp(path, "-") == 0 ? dup(STDOUT_FILENO) : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int rc = 0;
+    if (l->fd < 0)
+        rc = err_set(e, ERR_OUTPUT, "--debug-batch-sha: cannot write %s: %s", path, strerror(errno));
+    else if (!l->sha)
+        rc = err_set(e, -ENOMEM, "no memory for a hash");
+    if (rc < 0)
+        batch_log_close(l);
+    else
+        *ret = l;
+    return rc;
+}
+
+void batch_log_close(struct batch_log *l)
+{
+    if (!l)
+        return;
+    if (l->fd >= 0)
+        close(l->fd);
+    if (l->sha)
+        l->crypto->EVP_MD_CTX_free(l->sha);
+    buf_free(&l->line);
+    free(l);
+}
+
+static int hash(struct batch_log *l, const struct loader_batch *b, size_t image_bytes, char *hex, struct err *e)
+{
+    const struct crypto_lib *c = l->crypto;
+    unsigned char sum[EVP_MAX_MD_SIZE];
+    unsigned int n = 0;
+    if (!c->EVP_DigestInit_ex(l->sha, c->EVP_sha256(), NULL) ||
+        !c->EVP_DigestUpdate(l->sha, b->b.images, b->count * image_bytes) ||
+        !c->EVP_DigestUpdate(l->sha, b->b.labels, b->count * sizeof *b->b.labels) ||
+        !c->EVP_DigestUpdate(l->sha, b->b.weights, b->count * sizeof *b->b.weights) ||
+        !c->EVP_DigestFinal_ex(l->sha, sum, &n))
+        return err_set(e, -EIO, "SHA-256 failed");
+    for (unsigned int i = 0; i < n; i++) {
+        hex[2 * i] = "0123456789abcdef"[sum[i] >> 4];
+        hex[2 * i + 1] = "0123456789abcdef"[sum[i] & 15];
+    }
+    hex[2 * n] = 0;
+    return 0;
+}
+
+int batch_log_write(struct batch_log *l, const struct loader_batch *b, size_t image_bytes, struct err *e)
+{
+    char hex[2 * EVP_MAX_MD_SIZE + 1];
+    TRY(hash(l, b, image_bytes, hex, e));
+    buf_clear(&l->line);
+    int rc = buf_printf(
+        &l->line,
+        "{\"rank\": %d, \"world\": %d, \"epoch\": %lld, \"step\": %lld, \"sha256\": \"%s\", \"bad\": %zu, \"ids\": [",
+        l->rank, l->world, (long long)b->epoch, (long long)b->step, hex, b->bad);
+    for (size_t i = 0; i < b->count && rc >= 0; i++)
+        rc = buf_printf(&l->line, "%s%u", i ? ", " : "", b->ids[i]);
+    if (rc < 0 || buf_printf(&l->line, "]}\n") < 0)
+        return err_set(e, -ENOMEM, "no memory for a line of %zu samples", b->count);
+    const ssize_t n = write(l->fd, l->line.data, l->line.len);
+    return n == (ssize_t)l->line.len
+               ? 0
+               : err_set(e, ERR_OUTPUT, "--debug-batch-sha: %s", n < 0 ? strerror(errno) : "a line was cut short");
+}

@@ -1,0 +1,45 @@
+/* How a picture becomes the input of a model: from file bytes to (size, size, channels) u8, and from that to numbers.
+ *
+ *   - torch: training torchvision's RandomResizedCrop and flip, else Resize and CenterCrop; ImageNet's mean and
+ *     deviation.
+ *   - caffe2 (ImageInputOp): the short side to `scale` (OpenCV's INTER_AREA), training a random crop and flip, else the
+ *     central crop; BGR, (x - 128) / 128.
+ *   - plain (torchvision's ToTensor): the central square, scaled where it has another size; 0 to 1; nothing random.
+ *   - cifar: training a random crop of the picture with 4 zero pixels around it, and flip; CIFAR-10's mean and
+ *     deviation.
+ * What is random is a function of (seed, pass, id). Pure; any thread. */
+#ifndef CRUN_WORKER_DATA_INPUT_H
+#define CRUN_WORKER_DATA_INPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/data/image/image.h"
+
+struct err;
+
+enum input_kind { INPUT_TORCH, INPUT_CAFFE2, INPUT_PLAIN, INPUT_CIFAR };
+#define INPUT_CHOICES "torch|caffe2|plain|cifar" /* in the order of enum input_kind */
+
+struct input_options {
+    enum input_kind kind;
+    int size, channels; /* channels: 1 or 3 */
+    int scale;          /* short side before the crop; 0: caffe2 256, torch size * 256 / 224 rounded */
+    bool training;
+    struct augment augment; /* torch */
+    uint64_t seed;
+};
+
+/* Fills in the defaults. ERR_USAGE: a crop that is larger than what it is cut from, and what -EINVAL is for. */
+int input_check(struct input_options *o, struct err *e);
+
+/* Decode and transform sample `id` of a pass. dst: (size, size, channels) u8, BGR with caffe2. The errors of
+ * image_decode(). */
+int input_load(const struct input_options *o, const void *data, size_t n, uint64_t pass, uint64_t id, uint8_t *dst,
+               struct err *e);
+
+/* The model sees (x / 255 - mean) / std of each channel, in the order of input_load()'s. */
+void input_normalization(enum input_kind kind, int channels, float mean[4], float std[4]);
+
+#endif

@@ -1,0 +1,454 @@
+/* Threads that fill a ring of batches.
+ *
+ * Batches are numbered; batch q lives in slot q % slots. Its life: FREE -> (begin_batch: ids, labels' places and
+ * weights are laid out) FILLING -> (the last sample is in) READY -> (loader_next) TAKEN -> (loader_done) FREE. The unit
+ * of work is one sample, handed out in order under the lock and decoded outside of it, so one slow picture delays
+ * nobody but its batch. What a sample becomes depends on (seed, pass, id) alone.
+ *
+ * What goes wrong:
+ *   - a sample is gone or cannot be decoded: zero pixels, weight 0, counted, logged once; with strict it is the batch's
+ *     error;
+ *   - the disk fails, or memory is out: the batch's error. Of several the first in order counts, whichever thread was
+ *     quicker;
+ *   - seek or destroy in the middle: threads finish the sample in hand, nothing new is handed out meanwhile. */
+#include "worker/data/loader/loader.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "worker/data/loader/batch_log.h"
+#include "worker/data/loader/sampler.h"
+#include "worker/data/sets/dataset.h"
+
+enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_TAKEN };
+
+struct slot {
+    enum slot_state state;
+    int64_t epoch, step;
+    size_t count, pending, bad; /* samples; of them not done yet; undecodable */
+    size_t failed;              /* place of the sample that *error is about */
+    struct err error;           /* code 0: none */
+    uint8_t *images;
+    int32_t *labels;
+    float *weights;
+    uint32_t *ids;
+    uint64_t *passes; /* through the set; crops differ from one to the next */
+};
+
+struct loader {
+    struct dataset *data;
+    struct loader_options o;
+    struct batch_log *log; /* the caller's side only; NULL: none */
+    size_t share, image_bytes;
+    int64_t steps; /* per epoch */
+
+    pthread_mutex_t lock; /* everything below */
+    pthread_cond_t work;  /* threads: something may be handed out, or stopping */
+    pthread_cond_t ready; /* loader_next, seek, destroy: a batch is ready, a thread is idle, or stopping */
+    bool stopping, sought;
+    int busy, waiting;              /* threads with a sample in hand; callers in loader_next() */
+    int64_t epoch, step, end_epoch; /* of the next batch to begin */
+    uint64_t order_pass;            /* of order; UINT64_MAX: none */
+    uint32_t *order;
+    uint64_t begun, taken;   /* batches begun by the threads, given to the caller */
+    size_t handed;           /* samples handed out of batch begun - 1 */
+    unsigned char *reported; /* a bit a sample */
+    struct loader_stats stats;
+
+    int n_slots;
+    struct slot *slots;
+    int n_threads;
+    pthread_t *threads;
+};
+
+/* --- one sample, without the lock
+ * ---------------------------------------------------------------------------------- */
+
+struct job {
+    struct slot *slot;
+    size_t place; /* in the batch */
+    uint64_t pass;
+    uint32_t id;
+};
+
+static int load(const struct loader *l, const struct job *j, struct buf *file, struct err *e)
+{
+    int label = 0;
+    buf_clear(file);
+    TRY(l->data->ops->read(l->data, j->id, file, &label, e));
+    TRY(input_load(&l->o.input, file->data, file->len, j->pass, j->id, j->slot->images + j->place * l->image_bytes, e));
+    j->slot->labels[j->place] = label;
+    return 0;
+}
+
+/* --- handing out
+ * ---------------------------------------------------------------------------------------------------- */
+
+static void set_ready(struct loader *l, struct slot *s)
+{
+    s->state = SLOT_READY;
+    pthread_cond_broadcast(&l->ready);
+}
+
+/* Ids of the samples, in order; in a batch that two passes share the order changes on the way. */
+static void choose_samples(struct loader *l, struct slot *s)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        const struct place p = sampler_place(&l->o.sampler, s->epoch, s->step, i);
+        if (l->order_pass != p.pass)
+            sampler_order(&l->o.sampler, p.pass, l->order);
+        l->order_pass = p.pass;
+        s->ids[i] = l->order[p.at];
+        s->passes[i] = p.pass;
+    }
+}
+
+/* Lay out the next batch in its slot: which samples, and the padding behind them. */
+static void begin_batch(struct loader *l, struct slot *s)
+{
+    s->epoch = l->epoch;
+    s->step = l->step;
+    s->count = s->pending = sampler_count(&l->o.sampler, s->epoch, s->step);
+    s->bad = 0;
+    s->error.code = 0;
+    choose_samples(l, s);
+    memset(s->labels, 0, l->share * sizeof *s->labels);
+    memset(s->images + s->count * l->image_bytes, 0, (l->share - s->count) * l->image_bytes);
+    for (size_t i = 0; i < l->share; i++)
+        s->weights[i] = i < s->count ? 1.0f : 0.0f;
+    s->state = SLOT_FILLING;
+    l->handed = 0;
+    l->begun++;
+    if (++l->step == l->steps) {
+        l->step = 0;
+        l->epoch++;
+    }
+    if (s->count == 0)
+        set_ready(l, s);
+}
+
+static struct slot *slot_of(struct loader *l, uint64_t batch)
+{
+    return &l->slots[batch % (uint64_t)l->n_slots];
+}
+
+/* The next sample to do; false: nothing now. */
+static bool hand_out(struct loader *l, struct job *j)
+{
+    if (!l->sought)
+        return false;
+    while (l->begun == 0 || l->handed == slot_of(l, l->begun - 1)->count) {
+        struct slot *next = slot_of(l, l->begun);
+        if (l->epoch >= l->end_epoch || next->state != SLOT_FREE)
+            return false;
+        begin_batch(l, next);
+    }
+    struct slot *s = slot_of(l, l->begun - 1);
+    *j = (struct job){.slot = s, .place = l->handed, .pass = s->passes[l->handed], .id = s->ids[l->handed]};
+    l->handed++;
+    return true;
+}
+
+static void report_bad(struct loader *l, uint32_t id, const struct err *why)
+{
+    unsigned char bit = (unsigned char)(1u << (id % 8));
+    if (!(l->reported[id / 8] & bit))
+        log_warn("data", "'%s' is left out: %s", l->data->ops->sample_name(l->data, id), why->text);
+    l->reported[id / 8] |= bit;
+}
+
+static void take_in(struct loader *l, const struct job *j, int rc, struct err *e)
+{
+    struct slot *s = j->slot;
+    if (rc == ERR_DATA) {
+        s->weights[j->place] = 0.0f;
+        s->bad++;
+        l->stats.bad++;
+        if (!l->o.strict)
+            report_bad(l, j->id, e);
+    }
+    if (rc < 0 && (rc != ERR_DATA || l->o.strict) && (s->error.code == 0 || j->place < s->failed)) {
+        s->failed = j->place;
+        s->error = *e;
+        s->error.code = rc;
+        if (rc == ERR_DATA)
+            err_wrap(&s->error, "'%s'", l->data->ops->sample_name(l->data, j->id));
+    }
+    l->stats.images++;
+    if (--s->pending == 0)
+        set_ready(l, s);
+}
+
+static void *loader_thread(void *arg)
+{
+    struct loader *l = arg;
+    struct buf file;
+    buf_init(&file, 0);
+    pthread_mutex_lock(&l->lock);
+    while (!l->stopping) {
+        struct job j;
+        if (!hand_out(l, &j)) {
+            pthread_cond_wait(&l->work, &l->lock); /* seek, done or destroy */
+            continue;
+        }
+        l->busy++;
+        pthread_mutex_unlock(&l->lock);
+        struct err e = {0};
+        int rc = load(l, &j, &file, &e);
+        if (rc < 0)
+            memset(j.slot->images + j.place * l->image_bytes, 0, l->image_bytes);
+        pthread_mutex_lock(&l->lock);
+        take_in(l, &j, rc, &e);
+        if (--l->busy == 0)
+            pthread_cond_broadcast(&l->ready);
+    }
+    pthread_mutex_unlock(&l->lock);
+    buf_free(&file);
+    return NULL;
+}
+
+/* --- life
+ * ----------------------------------------------------------------------------------------------------------- */
+
+static int check_options(struct loader_options *o, struct err *e)
+{
+    TRY(sampler_check(&o->sampler, e));
+    TRY(input_check(&o->input, e));
+    if (o->threads < 1 || o->threads > 4096 || o->prefetch < 0)
+        return err_set(e, -EINVAL, "a loader needs 1 to 4096 threads, not %d", o->threads);
+    o->prefetch = o->prefetch ? o->prefetch : 4;
+    o->timeout_ms = o->timeout_ms ? o->timeout_ms : 600000;
+    return 0;
+}
+
+size_t loader_bytes(const struct loader *l)
+{
+    return (size_t)l->n_slots * l->share * l->image_bytes;
+}
+
+static int alloc_slots(struct loader *l, struct err *e)
+{
+    size_t n = l->share;
+    l->slots = calloc((size_t)l->n_slots, sizeof *l->slots);
+    for (int i = 0; l->slots && i < l->n_slots; i++) {
+        struct slot *s = &l->slots[i];
+        s->images = calloc(n, l->image_bytes);
+        s->labels = calloc(n, sizeof *s->labels);
+        s->weights = calloc(n, sizeof *s->weights);
+        s->ids = calloc(n, sizeof *s->ids);
+        s->passes = calloc(n, sizeof *s->passes);
+        if (!s->images || !s->labels || !s->weights || !s->ids || !s->passes)
+            return err_set(e, -ENOMEM, "no memory for %d batches of %zu images of %zu bytes", l->n_slots, n,
+                           l->image_bytes);
+    }
+    l->order = calloc(l->data->n, sizeof *l->order);
+    l->reported = calloc(l->data->n / 8 + 1, 1);
+    l->threads = calloc((size_t)l->o.threads, sizeof *l->threads);
+    if (!l->slots || !l->order || !l->reported || !l->threads)
+        return err_set(e, -ENOMEM, "no memory for the order of %zu samples", l->data->n);
+    return 0;
+}
+
+static void init_sync(struct loader *l)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->work, NULL);
+    pthread_cond_init(&l->ready, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+int loader_create(struct loader **ret, struct dataset *d, const struct loader_options *o, struct err *e)
+{
+    struct loader_options checked = *o;
+    if (d->n < 1 || d->n > UINT32_MAX)
+        return err_set(e, ERR_DATA, "a data set of %zu samples cannot be loaded", d->n);
+    checked.sampler.n = d->n;
+    TRY(check_options(&checked, e));
+    struct loader *l = calloc(1, sizeof *l);
+    if (!l)
+        return err_set(e, -ENOMEM, "no memory for a loader");
+    l->data = d;
+    l->o = checked;
+    l->share = sampler_rows(&l->o.sampler);
+    l->share = o->rows > l->share ? o->rows : l->share;
+    l->image_bytes = (size_t)o->input.size * (size_t)o->input.size * (size_t)o->input.channels;
+    l->steps = sampler_steps(&l->o.sampler);
+    l->n_slots = checked.prefetch + 1; /* and the one the caller holds */
+    l->order_pass = UINT64_MAX;
+    init_sync(l);
+    int rc = alloc_slots(l, e);
+    if (rc == 0 && o->batch_log)
+        rc = batch_log_open(&l->log, o->batch_log, o->sampler.rank, o->sampler.world, e);
+    for (; rc == 0 && l->n_threads < checked.threads; l->n_threads++) {
+        int code = pthread_create(&l->threads[l->n_threads], NULL, loader_thread, l);
+        if (code) {
+            rc = err_errno(e, code, "cannot start loader thread %d", l->n_threads);
+            break;
+        }
+    }
+    if (rc < 0)
+        loader_destroy(l);
+    else
+        *ret = l;
+    return rc;
+}
+
+void loader_destroy(struct loader *l)
+{
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->stopping = true;
+    pthread_cond_broadcast(&l->work);
+    pthread_cond_broadcast(&l->ready);
+    while (l->waiting > 0) /* they were woken just now and only leave */
+        pthread_cond_wait(&l->ready, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->n_threads; i++)
+        pthread_join(l->threads[i], NULL);
+    for (int i = 0; l->slots && i < l->n_slots; i++) {
+        free(l->slots[i].images);
+        free(l->slots[i].labels);
+        free(l->slots[i].weights);
+        free(l->slots[i].ids);
+        free(l->slots[i].passes);
+    }
+    batch_log_close(l->log);
+    free(l->slots);
+    free(l->order);
+    free(l->reported);
+    free(l->threads);
+    pthread_cond_destroy(&l->work);
+    pthread_cond_destroy(&l->ready);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+/* --- the caller's side
+ * ------------------------------------------------------------------------------------------------ */
+
+static int timed_wait(struct loader *l, int64_t deadline_ms)
+{
+    const struct timespec t = clock_timespec(deadline_ms);
+    return pthread_cond_timedwait(&l->ready, &l->lock, &t) == ETIMEDOUT ? -ETIMEDOUT : 0;
+}
+
+int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch, struct err *e)
+{
+    if (epoch < 0 || step < 0 || step > l->steps)
+        return err_set(e, -EINVAL, "step %lld of epoch %lld: an epoch has %lld steps", (long long)step,
+                       (long long)epoch, (long long)l->steps);
+    int64_t deadline = clock_ms() + l->o.timeout_ms;
+    pthread_mutex_lock(&l->lock);
+    l->sought = false;
+    int rc = 0;
+    while (l->busy > 0 && rc == 0)
+        rc = timed_wait(l, deadline);
+    if (l->busy == 0) {
+        for (int i = 0; i < l->n_slots; i++)
+            l->slots[i].state = SLOT_FREE;
+        l->begun = l->taken = 0;
+        l->handed = 0;
+        l->epoch = step == l->steps ? epoch + 1 : epoch;
+        l->step = step == l->steps ? 0 : step;
+        l->end_epoch = end_epoch;
+        l->sought = true;
+        rc = 0;
+        pthread_cond_broadcast(&l->work);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return rc < 0 ? err_set(e, rc, "a loader thread is stuck on a file for %lld ms", (long long)l->o.timeout_ms) : 0;
+}
+
+/* With the lock: until batch `taken` is ready. */
+static int await_batch(struct loader *l, struct slot **ret, struct err *e)
+{
+    int64_t begin = clock_ns(), deadline = begin / 1000000 + l->o.timeout_ms;
+    struct slot *s = slot_of(l, l->taken);
+    int rc = 0;
+    l->waiting++;
+    while (!l->stopping && s->state != SLOT_READY && rc == 0)
+        rc = timed_wait(l, deadline);
+    l->waiting--;
+    l->stats.wait_ns += clock_ns() - begin;
+    if (l->stopping) {
+        pthread_cond_broadcast(&l->ready);
+        return err_set(e, -ECANCELED, "the loader is being closed");
+    }
+    if (s->state != SLOT_READY)
+        return err_set(e, -ETIMEDOUT, "no batch was ready within %lld ms", (long long)l->o.timeout_ms);
+    if (s->error.code) {
+        if (e)
+            *e = s->error;
+        return s->error.code;
+    }
+    *ret = s;
+    return 0;
+}
+
+static bool at_end(const struct loader *l)
+{
+    return l->taken == l->begun && l->epoch >= l->end_epoch;
+}
+
+int loader_next(struct loader *l, struct loader_batch *ret, struct err *e)
+{
+    struct slot *s = NULL;
+    int rc;
+    pthread_mutex_lock(&l->lock);
+    if (!l->sought)
+        rc = err_set(e, -EINVAL, "loader_seek() comes first");
+    else if (at_end(l))
+        rc = err_set(e, -ENODATA, "the last epoch is over");
+    else if (slot_of(l, l->taken)->state == SLOT_TAKEN)
+        rc = err_set(e, -EBUSY, "all %d batches are borrowed; loader_done() frees one", l->n_slots);
+    else
+        rc = await_batch(l, &s, e);
+    if (rc == 0) {
+        s->state = SLOT_TAKEN;
+        l->taken++;
+        *ret = (struct loader_batch){
+            .b = {.images = s->images, .labels = s->labels, .weights = s->weights},
+            .slot = (int)(s - l->slots),
+            .epoch = s->epoch,
+            .step = s->step,
+            .count = s->count,
+            .bad = s->bad,
+            .ids = s->ids,
+        };
+    }
+    pthread_mutex_unlock(&l->lock);
+    if (rc == 0 && l->log && (rc = batch_log_write(l->log, ret, l->image_bytes, e)) < 0)
+        loader_done(l, ret);
+    return rc;
+}
+
+void loader_done(struct loader *l, const struct loader_batch *b)
+{
+    pthread_mutex_lock(&l->lock);
+    assert(b->slot >= 0 && b->slot < l->n_slots);
+    if (l->slots[b->slot].state == SLOT_TAKEN) { /* else a seek has taken it back */
+        l->slots[b->slot].state = SLOT_FREE;
+        pthread_cond_broadcast(&l->work);
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+void loader_stats(const struct loader *l, struct loader_stats *ret)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&l->lock;
+    pthread_mutex_lock(lock);
+    *ret = l->stats;
+    pthread_mutex_unlock(lock);
+}

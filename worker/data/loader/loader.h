@@ -1,0 +1,64 @@
+/* Loader threads that keep a ring of ready batches ahead of training.
+ *
+ * Results depend on the sampler, epoch and step only, never on the number of threads or on timing. A sample that cannot
+ * be decoded gets weight 0 and zero pixels, is counted, and is logged once by name; with strict it fails
+ * loader_next(). */
+#ifndef CRUN_WORKER_LOADER_H
+#define CRUN_WORKER_LOADER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/data/loader/input.h"
+#include "worker/data/loader/sampler.h"
+#include "worker/device/device.h"
+
+struct dataset;
+struct err;
+struct loader;
+
+struct loader_options {
+    struct sampler sampler; /* n is the set's */
+    /* of a batch in memory, at least this rank's largest share; what is not filled has weight 0. 0: the share */
+    size_t rows;
+    struct input_options input;
+    int threads;  /* >= 1 */
+    int prefetch; /* ready batches ahead; 0: 4 */
+    bool strict;
+    const char *batch_log; /* batch_log.h: where batches are told of as they are taken; NULL: nowhere */
+    int64_t timeout_ms;    /* of loader_next(); 0: 600000 */
+};
+
+struct loader_batch {
+    struct batch b; /* padded to the share with weight 0 */
+    int slot;
+    int64_t epoch, step; /* step within the epoch */
+    size_t count;        /* samples of this rank */
+    size_t bad;          /* of them, weight 0 */
+    const uint32_t *ids; /* (count) sample numbers */
+};
+
+int loader_create(struct loader **ret, struct dataset *d, const struct loader_options *o, struct err *e);
+void loader_destroy(struct loader *l); /* wakes a blocked loader_next(), joins the threads; NULL allowed */
+
+/* (Re)start at a step of an epoch; the last batch is that of the last step of epoch end_epoch - 1. What was prefetched
+ * is dropped; hand borrowed batches back first. */
+int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch, struct err *e);
+
+/* The next batch, in order; rolls over to the next epoch by itself. Blocks until it is ready. -ENODATA at the end;
+ * -ETIMEDOUT; ERR_DATA (strict) names the file, any other code is that of a file that cannot be read at all (with or
+ * without strict); -ECANCELED while loader_destroy() runs. After an error the same call fails again until a seek. *ret
+ * is borrowed until loader_done(). */
+int loader_next(struct loader *l, struct loader_batch *ret, struct err *e);
+void loader_done(struct loader *l, const struct loader_batch *b);
+
+size_t loader_bytes(const struct loader *l); /* of the pictures of its ring */
+
+struct loader_stats {
+    uint64_t images, bad;
+    int64_t wait_ns; /* time loader_next() blocked */
+};
+void loader_stats(const struct loader *l, struct loader_stats *ret);
+
+#endif

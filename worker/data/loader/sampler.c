@@ -1,0 +1,133 @@
+#include "worker/data/loader/sampler.h"
+
+#include <errno.h>
+
+#include "common/base/err.h"
+#include "worker/data/image/rng.h"
+
+int sampler_check(struct sampler *s, struct err *e)
+{
+    if (s->n < 1 || s->n > UINT32_MAX)
+        return err_set(e, -EINVAL, "an order of %zu samples: must be 1 to 4294967295", s->n);
+    if (s->batch < 1)
+        return err_set(e, -EINVAL, "batches of 0 samples");
+    if (s->world < 1 || s->rank < 0 || s->rank >= s->world)
+        return err_set(e, -EINVAL, "rank %d of a world of %d", s->rank, s->world);
+    s->shards = s->shards ? s->shards : s->world;
+    if (s->kind != SAMPLER_SHARDED)
+        return s->kind == SAMPLER_DISTRIBUTED && s->drop_last && s->n < (size_t)s->world
+                   ? err_set(e, ERR_USAGE, "--drop-last: %zu samples leave nothing for %d ranks", s->n, s->world)
+                   : 0;
+    if (s->shards < 1 || s->world % s->shards)
+        return err_set(e, ERR_USAGE, "--sampler sharded: %d ranks cannot be spread evenly over %d nodes", s->world,
+                       s->shards);
+    if (s->batch % (size_t)s->shards)
+        return err_set(e, ERR_USAGE, "--sampler sharded: a global batch of %zu is no multiple of the %d shards",
+                       s->batch, s->shards);
+    if (s->n < (size_t)s->shards)
+        return err_set(e, ERR_USAGE, "--sampler sharded: %zu records leave some of %d shards without any", s->n,
+                       s->shards);
+    return 0;
+}
+
+/* Positions of a pass. */
+static uint64_t pass_length(const struct sampler *s)
+{
+    const uint64_t w = (uint64_t)s->world;
+    if (s->kind != SAMPLER_DISTRIBUTED)
+        return s->n;
+    return s->drop_last ? s->n / w * w : (s->n + w - 1) / w * w;
+}
+
+static uint64_t epoch_length(const struct sampler *s)
+{
+    uint64_t size = s->epoch_size ? s->epoch_size : pass_length(s);
+    if (s->epoch_size || s->kind == SAMPLER_SHARDED)
+        size = size < s->batch ? s->batch : size / s->batch * s->batch;
+    return size;
+}
+
+int64_t sampler_steps(const struct sampler *s)
+{
+    return (int64_t)((epoch_length(s) + s->batch - 1) / s->batch);
+}
+
+int64_t sampler_images(const struct sampler *s)
+{
+    return (int64_t)epoch_length(s);
+}
+
+size_t sampler_share(size_t batch, int world)
+{
+    return (batch + (size_t)world - 1) / (size_t)world;
+}
+
+size_t sampler_rows(const struct sampler *s)
+{
+    if (s->kind == SAMPLER_SHARDED)
+        return sampler_share(s->batch / (size_t)s->shards, s->world / s->shards);
+    return sampler_share(s->batch, s->world);
+}
+
+struct slice {
+    uint64_t first;
+    size_t count, stride;
+};
+
+/* Part i of n of m positions in a row. */
+static struct slice part(uint64_t begin, size_t m, int i, int n)
+{
+    const size_t first = m * (size_t)i / (size_t)n, end = m * ((size_t)i + 1) / (size_t)n;
+    return (struct slice){.first = begin + first, .count = end - first, .stride = 1};
+}
+
+/* This rank's positions of a step: in the stream of all, or (sharded) of its shard. */
+static struct slice slice_of(const struct sampler *s, int64_t epoch, int64_t step)
+{
+    const uint64_t length = epoch_length(s), before = (uint64_t)step * s->batch;
+    const uint64_t begin = (uint64_t)epoch * length + before, w = (uint64_t)s->world;
+    const size_t m = length - before < s->batch ? (size_t)(length - before) : s->batch;
+    if (s->kind == SAMPLER_GLOBAL)
+        return part(begin, m, s->rank, s->world);
+    if (s->kind == SAMPLER_SHARDED) {
+        const int ranks = s->world / s->shards;
+        const uint64_t shards = (uint64_t)s->shards; /* each takes as much of a step as the others */
+        return part(begin / shards, m / (size_t)shards, s->rank % ranks, ranks);
+    }
+    const uint64_t skip =
+        ((uint64_t)s->rank + w - begin % w) % w; /* a pass is a multiple of w: so is where it begins */
+    return (struct slice){.first = begin + skip, .count = m > skip ? (size_t)((m - skip + w - 1) / w) : 0, .stride = w};
+}
+
+size_t sampler_count(const struct sampler *s, int64_t epoch, int64_t step)
+{
+    return slice_of(s, epoch, step).count;
+}
+
+struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step, size_t i)
+{
+    const struct slice sl = slice_of(s, epoch, step);
+    const uint64_t p = sl.first + i * sl.stride;
+    if (s->kind == SAMPLER_SHARDED) {
+        const uint64_t shards = (uint64_t)s->shards, shard = (uint64_t)(s->rank / (s->world / s->shards));
+        const uint64_t mine = (s->n - shard + shards - 1) / shards;
+        return (struct place){.pass = p / mine, .at = (uint32_t)(shard + p % mine * shards)};
+    }
+    const uint64_t length = pass_length(s);
+    return (struct place){.pass = p / length, .at = (uint32_t)(p % length % s->n)};
+}
+
+void sampler_order(const struct sampler *s, uint64_t pass, uint32_t *out)
+{
+    for (size_t i = 0; i < s->n; i++)
+        out[i] = (uint32_t)i;
+    if (!s->shuffle)
+        return;
+    struct rng r = rng_stream(s->seed, RNG_ORDER, s->kind == SAMPLER_SHARDED ? 0 : pass, 0);
+    for (size_t i = s->n; i > 1; i--) {
+        size_t j = (size_t)rng_below(&r, i);
+        uint32_t swap = out[i - 1];
+        out[i - 1] = out[j];
+        out[j] = swap;
+    }
+}

@@ -1,0 +1,48 @@
+/* Private to worker/data: what the sources of data sets share. */
+#ifndef CRUN_WORKER_DATA_DATASET_IMPL_H
+#define CRUN_WORKER_DATA_DATASET_IMPL_H
+
+#include "worker/data/sets/dataset.h"
+
+#define DATASET_CLASSES_FILE "classes.txt" /* beside a data base: one class name a line, in the order of the labels */
+
+int dataset_open_lmdb(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
+int dataset_open_leveldb(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
+int dataset_open_mnist(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
+int dataset_open_cifar10(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
+int dataset_open_null(struct dataset **ret, const struct dataset_options *o, struct err *e);
+
+/* The path holds such a set. */
+bool dataset_is_mnist(const char *path);
+bool dataset_is_cifar10(const char *path);
+
+/* d->class_names: copies of names[0..n), or "0" .. where names is NULL. -ENOMEM. */
+int dataset_set_classes(struct dataset *d, char *const *names, int n, struct err *e);
+void dataset_free_classes(struct dataset *d);
+
+/* The classes of a data base: those of the training set, of its classes.txt, or --num-labels numbers. ERR_DATA: nothing
+ * tells. */
+int dataset_find_classes(struct dataset *d, const char *path, const struct dataset_options *o, struct err *e);
+
+/* ERR_DATA unless label is one of the classes. */
+int dataset_check_label(const struct dataset *d, int label, struct err *e);
+
+/* dir/name exists. */
+bool dataset_has_file(const char *dir, const char *name);
+
+/* Keys of records, in order. */
+struct keys {
+    char *bytes;
+    size_t len, cap;
+    size_t *ends;
+    size_t n, ends_cap;
+};
+int keys_add(struct keys *k, const void *key, size_t n, struct err *e); /* -ENOMEM */
+const char *keys_at(const struct keys *k, size_t i, size_t *ret_n);
+void keys_free(struct keys *k);
+
+#define SAMPLE_NAME_MAX 300
+/* "PATH, record 'KEY'" with what does not print as '?', in the calling thread's own buffer. */
+const char *keys_name(const struct keys *k, const char *path, size_t i);
+
+#endif

@@ -1,0 +1,120 @@
+/* Convolutions by cuDNN's backend (graph) API: one graph a shape and pattern, a plan chosen by heuristics, by
+ * measurement, or taken from a cache.
+ *
+ * Works with no GPU (docs/decisions/0007): given the properties of a device as JSON, heuristics run and plans are
+ * finalised; only execution and timing need the card.
+ *
+ * Patterns, and their tensor slots in the order of `pointers`:
+ *   CONV            x, w -> y                          any type
+ *   CONV_STATS      x, w -> y, sum, squares            fp16; sum and squares fp32 (1, K)
+ *   SBR_CONV_STATS  x, scale, shift, w -> y, sum, sq   fp16; the convolution reads relu(x * scale + shift)
+ *   DGRAD           dy, w -> dx
+ *   WGRAD           x, dy -> dw                        dw of the type of x
+ *   SBR_WGRAD       x, scale, shift, dy -> dw          fp16
+ *   DGRAD_DRELU_BN  dy, w, x, mean, invstd, scale, shift -> dz, dscale, dbias, eq_a, eq_b, eq_c
+ *                                                      fp16: dz = dgrad where relu was on; dx of the BN =
+ *                                                      a * dz + b * x + c
+ * Fused patterns follow Jia et al., "Highly Scalable Deep Learning Training System", and NVIDIA's MLPerf ResNet; facts
+ * in cuDNN's documentation. */
+#ifndef CRUN_WORKER_DEVICE_CUDA_DNN_H
+#define CRUN_WORKER_DEVICE_CUDA_DNN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "worker/precision/dtype.h"
+
+struct cudnn;
+struct cudnn_plan;
+struct err;
+
+#define DNN_PATTERNS(X) /* id, name, slots, only fp16 */                                                               \
+    X(DNN_CONV, "conv", 3, false)                                                                                      \
+    X(DNN_CONV_STATS, "conv+stats", 5, true)                                                                           \
+    X(DNN_SBR_CONV_STATS, "sbr+conv+stats", 7, true)                                                                   \
+    X(DNN_DGRAD, "dgrad", 3, false)                                                                                    \
+    X(DNN_WGRAD, "wgrad", 3, false)                                                                                    \
+    X(DNN_SBR_WGRAD, "sbr+wgrad", 5, true)                                                                             \
+    X(DNN_DGRAD_DRELU_BN, "dgrad+drelu+bn", 13, true)
+
+enum cudnn_pattern {
+#define X(id, name, slots, half) id,
+    DNN_PATTERNS(X)
+#undef X
+        DNN_PATTERN_COUNT
+};
+#define DNN_SLOTS_MAX 13
+
+struct cudnn_shape { /* of the forward convolution, whichever direction is asked for */
+    int n, c, h, w, k, r, s;
+    int stride[2], pad[2]; /* of h, of w */
+    enum dtype type;       /* of x, w, y and their gradients: DT_F32, DT_F16, DT_BF16; sums in fp32 */
+    bool nhwc;             /* else NCHW with KCRS weights */
+    bool tf32;             /* DT_F32: tensor cores with TF32 operands allowed */
+};
+
+struct cudnn_options {
+    const char *props_json; /* the target device, borrowed during cudnn_open(); NULL: CUDA device `index` */
+    int index;
+    size_t workspace_limit; /* bytes a plan may ask for; 0: no limit */
+    const char *cache_dir;  /* NULL: none. Files are keyed by device name, cuDNN version, pattern and shape */
+    bool deterministic;     /* leave out engines that are noted as not deterministic */
+};
+
+int cudnn_open(struct cudnn **ret, const struct cudnn_options *o, struct err *e);
+void cudnn_close(struct cudnn *d);
+int cudnn_version(void); /* 91900 */
+/* Properties of the device as cuDNN writes them, malloc'ed: props_json of another machine. */
+int cudnn_properties(struct cudnn *d, char **ret, struct err *e);
+
+/* The plan of a graph: from memory, from the cache, else the heuristics' first that can be finalised within the limit
+ * (modes A, B, then fallback). -ENOTSUP: no engine has it, or it is barred; *e names pattern and shape. Borrowed until
+ * cudnn_close(). */
+int cudnn_find(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
+               struct err *e);
+
+/* Candidates in the heuristics' order, at most cap, for timing; each must be chosen with cudnn_choose() or is freed
+ * with cudnn_close(). */
+int cudnn_candidates(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
+                     int cap, int *ret_n, struct err *e);
+/* This one from now on; into the cache, with the time that it took (microseconds, 0: not measured). */
+void cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us);
+
+enum cudnn_pattern cudnn_plan_pattern(const struct cudnn_plan *p);
+bool cudnn_plan_measured(
+    const struct cudnn_plan *p); /* chosen by time: here, when the cache was written, or before the checkpoint */
+size_t cudnn_plan_workspace(const struct cudnn_plan *p);
+const char *cudnn_plan_name(const struct cudnn_plan *p); /* engine and its knobs: "eng34{k2=13,...}" */
+bool cudnn_plan_ran(const struct cudnn_plan *p);         /* on this device, in this process: what was kept has yet to */
+void cudnn_plan_set_ran(struct cudnn_plan *p);
+
+/* No engine of this fused graph runs here, although plans can be made: cudnn_find() answers -ENOTSUP with this reason
+ * from now on. It is kept as choices are: in the list of a checkpoint, and, if it is lasting, in the cache. */
+int cudnn_bar(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *why, bool lasting,
+              struct err *e);
+
+/* What a checkpoint keeps so that a resumed run takes the same plan: JSON of engine and knobs, valid until
+ * cudnn_close(). */
+const char *cudnn_plan_choice(const struct cudnn_plan *p);
+int cudnn_adopt(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *choice, struct err *e);
+
+/* All that was chosen, as text (malloc'ed), and back: what cannot be had on this device or with this cuDNN is an error
+ * that names the graph. */
+int cudnn_export(const struct cudnn *d, char **ret, struct err *e);
+int cudnn_import(struct cudnn *d, const char *json, struct err *e);
+
+/* cudnnHandle_t with its stream set; returns cudnnStatus_t as int. */
+int cudnn_execute(struct cudnn_plan *p, void *handle, void *const *pointers, void *workspace);
+
+/* The error that such a status means. */
+int cudnn_failed(const struct cudnn_plan *p, int status, struct err *e);
+
+const char *cudnn_pattern_name(enum cudnn_pattern p);
+int cudnn_pattern_slots(enum cudnn_pattern p);
+bool cudnn_pattern_fused(enum cudnn_pattern p); /* more than a convolution: there is a rung below it */
+/* "conv n32 c64 56x56 k64 3x3/1+1 F16 nhwc" */
+void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap);
+
+#endif

@@ -1,0 +1,177 @@
+/* What the kernel files share: vectors of V elements of a type, loaded and stored at once and computed with in fp32. */
+#ifndef CRUN_WORKER_DEVICE_CUDA_KERN_CUH
+#define CRUN_WORKER_DEVICE_CUDA_KERN_CUH
+
+#ifdef CUDA_EMULATED /* tests run these very kernels on the processor, and know where this header lies */
+#include "cuda_emulation.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#define UNROLL _Pragma("unroll")
+#define UNBRACKET(...) __VA_ARGS__
+#define LAUNCH(kernel, grid, block, stream, ...) UNBRACKET kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+#endif
+
+#include "worker/device/cuda/kern/kernels.h"
+
+enum { BLOCK = 256, WARP = 32 };
+
+__device__ __forceinline__ float to_float(float x)
+{
+    return x;
+}
+__device__ __forceinline__ float to_float(__half x)
+{
+    return __half2float(x);
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+__device__ __forceinline__ void from_float(float &y, float x)
+{
+    y = x;
+}
+__device__ __forceinline__ void from_float(__half &y, float x)
+{
+    y = __float2half_rn(x);
+}
+__device__ __forceinline__ void from_float(__nv_bfloat16 &y, float x)
+{
+    y = __float2bfloat16_rn(x);
+}
+
+template <typename T, int V> struct alignas(sizeof(T) * V) pack {
+    T at[V];
+};
+
+/* p points at V elements, aligned to their size. */
+template <typename T, int V> __device__ __forceinline__ void load(const T *p, float (&x)[V])
+{
+    pack<T, V> v = *reinterpret_cast<const pack<T, V> *>(p);
+    UNROLL
+    for (int i = 0; i < V; i++)
+        x[i] = to_float(v.at[i]);
+}
+
+template <typename T, int V> __device__ __forceinline__ void store(T *p, const float (&x)[V])
+{
+    pack<T, V> v;
+    UNROLL
+    for (int i = 0; i < V; i++)
+        from_float(v.at[i], x[i]);
+    *reinterpret_cast<pack<T, V> *>(p) = v;
+}
+
+/* Sum over the block in a fixed order; every thread gets it. All threads of the block call it. */
+template <typename T> __device__ T block_sum(T x)
+{
+    __shared__ T warps[BLOCK / WARP];
+    for (int d = WARP / 2; d > 0; d /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, d);
+    __syncthreads(); /* an earlier call's readers are done */
+    if (threadIdx.x % WARP == 0)
+        warps[threadIdx.x / WARP] = x;
+    __syncthreads();
+    T sum = 0;
+    for (unsigned i = 0; i < blockDim.x / WARP; i++)
+        sum += warps[i];
+    return sum;
+}
+
+__device__ inline float block_max(float x)
+{
+    __shared__ float warps[BLOCK / WARP];
+    for (int d = WARP / 2; d > 0; d /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
+    __syncthreads();
+    if (threadIdx.x % WARP == 0)
+        warps[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float most = warps[0];
+    for (unsigned i = 1; i < blockDim.x / WARP; i++)
+        most = fmaxf(most, warps[i]);
+    return most;
+}
+
+/* Where element i * V of a view lies: its channel and sample. NCHW: V elements of one plane. */
+struct place {
+    int n, c;
+};
+template <bool NHWC, int V> __device__ __forceinline__ place place_of(const view4 &v, size_t i)
+{
+    const size_t hw = (size_t)v.h * v.w, e = i * V;
+    place p;
+    if (NHWC) {
+        p.c = (int)(e % v.c);
+        p.n = (int)(e / ((size_t)v.c * hw));
+    } else {
+        p.c = (int)(e / hw % v.c);
+        p.n = (int)(e / (hw * v.c));
+    }
+    return p;
+}
+
+static inline size_t elements(const view4 &v)
+{
+    return (size_t)v.n * v.c * v.h * v.w;
+}
+
+/* Blocks for n threads' work; kernels stride over what is left. */
+static inline unsigned blocks_for(size_t n)
+{
+    size_t b = (n + BLOCK - 1) / BLOCK;
+    return (unsigned)(b < 1 ? 1 : b > 65535 ? 65535 : b);
+}
+
+/* Call f with (T(), vector width) for the view: 16 bytes where rows allow it, else one element. */
+#define VIEW_WIDTH(v, T) (((v).nhwc ? (v).c : (v).h * (v).w) % (int)(16 / sizeof(T)) == 0)
+#define DISPATCH_LAYOUT(v, T, ...)                                                                                     \
+    do {                                                                                                               \
+        constexpr int WIDE = 16 / (int)sizeof(T);                                                                      \
+        if ((v).nhwc) {                                                                                                \
+            constexpr bool NHWC = true;                                                                                \
+            if (VIEW_WIDTH(v, T)) {                                                                                    \
+                constexpr int V = WIDE;                                                                                \
+                __VA_ARGS__                                                                                            \
+            } else {                                                                                                   \
+                constexpr int V = 1;                                                                                   \
+                __VA_ARGS__                                                                                            \
+            }                                                                                                          \
+        } else {                                                                                                       \
+            constexpr bool NHWC = false;                                                                               \
+            if (VIEW_WIDTH(v, T)) {                                                                                    \
+                constexpr int V = WIDE;                                                                                \
+                __VA_ARGS__                                                                                            \
+            } else {                                                                                                   \
+                constexpr int V = 1;                                                                                   \
+                __VA_ARGS__                                                                                            \
+            }                                                                                                          \
+        }                                                                                                              \
+    } while (0)
+#define DISPATCH_TYPE(type, ...)                                                                                       \
+    do {                                                                                                               \
+        switch (type) {                                                                                                \
+        case DT_F16: {                                                                                                 \
+            using T = __half;                                                                                          \
+            __VA_ARGS__                                                                                                \
+        } break;                                                                                                       \
+        case DT_BF16: {                                                                                                \
+            using T = __nv_bfloat16;                                                                                   \
+            __VA_ARGS__                                                                                                \
+        } break;                                                                                                       \
+        default: {                                                                                                     \
+            using T = float;                                                                                           \
+            __VA_ARGS__                                                                                                \
+        } break;                                                                                                       \
+        }                                                                                                              \
+    } while (0)
+#define DISPATCH(v, ...) DISPATCH_TYPE((v).type, DISPATCH_LAYOUT(v, T, __VA_ARGS__);)
+
+/* One launcher an argument struct; kernels.cu calls them. */
+#define X(id, args) void launch_##id(const args *a, cudaStream_t s);
+KERNELS(X)
+#undef X
+
+#endif

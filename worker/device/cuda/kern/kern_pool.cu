@@ -1,0 +1,262 @@
+/* Input, sums, ReLU's gradient, pooling. Pooling's backward passes gather: each gradient is written once, by one
+ * thread. */
+#include "worker/device/cuda/kern/kern.cuh"
+
+template <typename T> __global__ void input(k_input a, size_t n)
+{
+    T *y = static_cast<T *>(a.out);
+    const int c_all = a.y.c, hw = a.y.h * a.y.w;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK) {
+        const int c = a.y.nhwc ? (int)(i % c_all) : (int)(i / hw % c_all);
+        const size_t image = i / ((size_t)c_all * hw), at = a.y.nhwc ? i / c_all % hw : i % hw;
+        float v = 0;
+        if (c < a.channels)
+            v = (a.images[(image * hw + at) * a.channels + c] / 255.0f - a.mean[c]) / a.std[c];
+        from_float(y[i], v);
+    }
+}
+
+/* The usual case without a division: a thread a pixel, C channels with padding. */
+template <typename T, int C> __global__ void input_nhwc(k_input a, size_t pixels)
+{
+    T *y = static_cast<T *>(a.out);
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < pixels; i += (size_t)gridDim.x * BLOCK) {
+        float v[C];
+        UNROLL
+        for (int c = 0; c < C; c++)
+            v[c] = c < 4 && c < a.channels ? (a.images[i * a.channels + c] / 255.0f - a.mean[c % 4]) / a.std[c % 4] : 0;
+        store<T, C>(y + i * C, v);
+    }
+}
+
+void launch_KERNEL_INPUT(const k_input *a, cudaStream_t s)
+{
+    const size_t n = elements(a->y), pixels = n / a->y.c;
+    DISPATCH_TYPE(a->y.type, {
+        if (a->y.nhwc && a->y.c == 4)
+            LAUNCH((input_nhwc<T, 4>), blocks_for(pixels), BLOCK, s, *a, pixels);
+        else if (a->y.nhwc && a->y.c == 8)
+            LAUNCH((input_nhwc<T, 8>), blocks_for(pixels), BLOCK, s, *a, pixels);
+        else
+            LAUNCH((input<T>), blocks_for(n), BLOCK, s, *a, n);
+    });
+}
+
+template <typename T, int V, bool BACKWARD> __global__ void eltwise(k_eltwise e, size_t vectors)
+{
+    const T *a = static_cast<const T *>(e.a), *b = static_cast<const T *>(e.b);
+    T *y = static_cast<T *>(e.y);
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < vectors; i += (size_t)gridDim.x * BLOCK) {
+        float u[V], v[V] = {};
+        load<T, V>(a + i * V, u);
+        if (b)
+            load<T, V>(b + i * V, v);
+        UNROLL
+        for (int k = 0; k < V; k++) {
+            if (BACKWARD) {
+                u[k] = u[k] > 0 ? v[k] : 0;
+                continue;
+            }
+            u[k] += b ? v[k] : 0;
+            u[k] = e.relu && u[k] < 0 ? 0 : u[k];
+        }
+        store<T, V>(y + i * V, u);
+    }
+}
+
+template <bool BACKWARD> static void run_eltwise(const k_eltwise *a, cudaStream_t s)
+{
+    DISPATCH_TYPE(a->type, {
+        constexpr int WIDE = 16 / (int)sizeof(T);
+        if (a->n % WIDE == 0)
+            LAUNCH((eltwise<T, WIDE, BACKWARD>), blocks_for(a->n / WIDE), BLOCK, s, *a, a->n / WIDE);
+        else
+            LAUNCH((eltwise<T, 1, BACKWARD>), blocks_for(a->n), BLOCK, s, *a, a->n);
+    });
+}
+
+void launch_KERNEL_ADD(const k_eltwise *a, cudaStream_t s)
+{
+    run_eltwise<false>(a, s);
+}
+
+void launch_KERNEL_RELU_BWD(const k_eltwise *a, cudaStream_t s)
+{
+    run_eltwise<true>(a, s);
+}
+
+/* An element of a view by its number, and back. */
+struct where {
+    int n, c, h, w;
+};
+template <bool NHWC> __device__ __forceinline__ where where_of(const view4 &v, size_t i)
+{
+    where p;
+    if (NHWC) {
+        p.c = (int)(i % v.c), i /= v.c;
+        p.w = (int)(i % v.w), i /= v.w;
+        p.h = (int)(i % v.h);
+        p.n = (int)(i / v.h);
+    } else {
+        p.w = (int)(i % v.w), i /= v.w;
+        p.h = (int)(i % v.h), i /= v.h;
+        p.c = (int)(i % v.c);
+        p.n = (int)(i / v.c);
+    }
+    return p;
+}
+template <bool NHWC> __device__ __forceinline__ size_t index_of(const view4 &v, int n, int c, int h, int w)
+{
+    return NHWC ? (((size_t)n * v.h + h) * v.w + w) * v.c + c : (((size_t)n * v.c + c) * v.h + h) * v.w + w;
+}
+
+/* V neighbouring channels (NHWC) or one element (NCHW). A NaN wins, as does the first of equals. */
+template <typename T, int V, bool NHWC> __global__ void maxpool(k_pool a, size_t vectors)
+{
+    const T *x = static_cast<const T *>(a.in);
+    T *y = static_cast<T *>(a.out);
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < vectors; i += (size_t)gridDim.x * BLOCK) {
+        const where p = where_of<NHWC>(a.y, i * V);
+        float best[V] = {}, v[V];
+        pack<uint8_t, V> won = {};
+        bool any = false;
+        for (int r = 0; r < a.kh; r++) {
+            for (int q = 0; q < a.kw; q++) {
+                const int h = p.h * a.sh - a.ph + r, w = p.w * a.sw - a.pw + q;
+                if (h < 0 || h >= a.x.h || w < 0 || w >= a.x.w)
+                    continue;
+                load<T, V>(x + index_of<NHWC>(a.x, p.n, p.c, h, w), v);
+                UNROLL
+                for (int k = 0; k < V; k++) {
+                    if (!any || v[k] > best[k] || (v[k] != v[k] && best[k] == best[k])) {
+                        best[k] = v[k];
+                        won.at[k] = (uint8_t)(r * a.kw + q);
+                    }
+                }
+                any = true;
+            }
+        }
+        store<T, V>(y + i * V, best);
+        if (a.index)
+            *reinterpret_cast<pack<uint8_t, V> *>(a.index + i * V) = won;
+    }
+}
+
+template <typename T, int V, bool NHWC> __global__ void maxpool_bwd(k_pool a, size_t vectors)
+{
+    const T *dy = static_cast<const T *>(a.in);
+    T *dx = static_cast<T *>(a.out);
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < vectors; i += (size_t)gridDim.x * BLOCK) {
+        const where p = where_of<NHWC>(a.x, i * V);
+        float sum[V] = {}, g[V];
+        for (int r = 0; r < a.kh; r++) {
+            for (int q = 0; q < a.kw; q++) { /* the windows in which this element is number (r, q) */
+                const int h = p.h + a.ph - r, w = p.w + a.pw - q;
+                if (h < 0 || w < 0 || h % a.sh || w % a.sw || h / a.sh >= a.y.h || w / a.sw >= a.y.w)
+                    continue;
+                const size_t at = index_of<NHWC>(a.y, p.n, p.c, h / a.sh, w / a.sw);
+                const pack<uint8_t, V> won = *reinterpret_cast<const pack<uint8_t, V> *>(a.index + at);
+                load<T, V>(dy + at, g);
+                UNROLL
+                for (int k = 0; k < V; k++)
+                    sum[k] += won.at[k] == r * a.kw + q ? g[k] : 0;
+            }
+        }
+        store<T, V>(dx + i * V, sum);
+    }
+}
+
+/* NCHW rows are taken one element at a time: neighbours of a window are not V apart. */
+#define DISPATCH_POOL(v, ...)                                                                                          \
+    DISPATCH_TYPE((v).type, {                                                                                          \
+        constexpr int WIDE = 16 / (int)sizeof(T);                                                                      \
+        if ((v).nhwc && (v).c % WIDE == 0) {                                                                           \
+            constexpr bool NHWC = true;                                                                                \
+            constexpr int V = WIDE;                                                                                    \
+            __VA_ARGS__                                                                                                \
+        } else if ((v).nhwc) {                                                                                         \
+            constexpr bool NHWC = true;                                                                                \
+            constexpr int V = 1;                                                                                       \
+            __VA_ARGS__                                                                                                \
+        } else {                                                                                                       \
+            constexpr bool NHWC = false;                                                                               \
+            constexpr int V = 1;                                                                                       \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    })
+
+void launch_KERNEL_MAXPOOL(const k_pool *a, cudaStream_t s)
+{
+    DISPATCH_POOL(a->y, {
+        const size_t vectors = elements(a->y) / V;
+        LAUNCH((maxpool<T, V, NHWC>), blocks_for(vectors), BLOCK, s, *a, vectors);
+    });
+}
+
+void launch_KERNEL_MAXPOOL_BWD(const k_pool *a, cudaStream_t s)
+{
+    DISPATCH_POOL(a->x, {
+        const size_t vectors = elements(a->x) / V;
+        LAUNCH((maxpool_bwd<T, V, NHWC>), blocks_for(vectors), BLOCK, s, *a, vectors);
+    });
+}
+
+/* NHWC: a thread a channel; NCHW: a warp a plane. */
+template <typename T> __global__ void avgpool_nhwc(k_pool a)
+{
+    const size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x, hw = (size_t)a.x.h * a.x.w;
+    if (i >= (size_t)a.x.n * a.x.c)
+        return;
+    const T *x = static_cast<const T *>(a.in) + i / a.x.c * hw * a.x.c + i % a.x.c;
+    float sum = 0;
+    for (size_t k = 0; k < hw; k++)
+        sum += to_float(x[k * a.x.c]);
+    from_float(static_cast<T *>(a.out)[i], sum / hw);
+}
+
+template <typename T> __global__ void avgpool_nchw(k_pool a)
+{
+    const size_t plane = (blockIdx.x * (size_t)BLOCK + threadIdx.x) / WARP, hw = (size_t)a.x.h * a.x.w;
+    if (plane >= (size_t)a.x.n * a.x.c)
+        return;
+    const T *x = static_cast<const T *>(a.in) + plane * hw;
+    float sum = 0;
+    for (size_t k = threadIdx.x % WARP; k < hw; k += WARP)
+        sum += to_float(x[k]);
+    for (int d = WARP / 2; d > 0; d /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    if (threadIdx.x % WARP == 0)
+        from_float(static_cast<T *>(a.out)[plane], sum / hw);
+}
+
+static unsigned exact_blocks(size_t threads)
+{
+    return (unsigned)((threads + BLOCK - 1) / BLOCK);
+}
+
+void launch_KERNEL_AVGPOOL(const k_pool *a, cudaStream_t s)
+{
+    const size_t planes = (size_t)a->x.n * a->x.c;
+    DISPATCH_TYPE(a->x.type, {
+        if (a->x.nhwc)
+            LAUNCH((avgpool_nhwc<T>), exact_blocks(planes), BLOCK, s, *a);
+        else
+            LAUNCH((avgpool_nchw<T>), exact_blocks(planes * WARP), BLOCK, s, *a);
+    });
+}
+
+/* in is dy (n, c), out is dx. */
+template <typename T> __global__ void avgpool_bwd(k_pool a, size_t n)
+{
+    const size_t hw = (size_t)a.x.h * a.x.w;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK) {
+        const size_t from = a.x.nhwc ? i / (hw * a.x.c) * a.x.c + i % a.x.c : i / hw;
+        from_float(static_cast<T *>(a.out)[i], to_float(static_cast<const T *>(a.in)[from]) / hw);
+    }
+}
+
+void launch_KERNEL_AVGPOOL_BWD(const k_pool *a, cudaStream_t s)
+{
+    const size_t n = elements(a->x);
+    DISPATCH_TYPE(a->x.type, { LAUNCH((avgpool_bwd<T>), blocks_for(n), BLOCK, s, *a, n); });
+}

@@ -1,0 +1,330 @@
+/* Arenas: copies for the convolutions and back, norms, update rules (device/rules.h has them for the host), averages,
+ * loss scale. */
+#include "worker/device/cuda/kern/kern.cuh"
+
+/* PACK and UNPACK are one launch for a table of tensors: blockIdx.y is the tensor. Both are walked in the order of the
+ * copy, which is written or read in runs; on the arena's side neighbours lie rs elements apart, which the cache makes
+ * up for. */
+
+/* Where element i of the copy is in the arena; false: it is padding. */
+__device__ static bool arena_index(const k_tensor &t, size_t i, size_t *ret)
+{
+    size_t k, c, rs;
+    if (t.krsc) {
+        c = i % t.padded_c, i /= t.padded_c;
+        rs = i % t.rs;
+        k = i / t.rs;
+    } else {
+        rs = i % t.rs, i /= t.rs;
+        c = i % t.padded_c;
+        k = i / t.padded_c;
+    }
+    *ret = (k * t.c + c) * t.rs + rs;
+    return c < (size_t)t.c;
+}
+
+__global__ void pack_all(const k_tensor *table)
+{
+    const k_tensor t = table[blockIdx.y];
+    const size_t n = (size_t)t.k * t.padded_c * t.rs;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK) {
+        size_t at;
+        const bool in = arena_index(t, i, &at);
+        const float v = in ? t.arena[at] : 0;
+        if (t.type == DT_F16)
+            from_float(static_cast<__half *>(t.copy)[i], v);
+        else if (t.type == DT_BF16)
+            from_float(static_cast<__nv_bfloat16 *>(t.copy)[i], v);
+        else
+            static_cast<float *>(t.copy)[i] = v;
+    }
+}
+
+__global__ void unpack_all(k_pack a)
+{
+    const k_tensor t = a.table[blockIdx.y];
+    const size_t n = (size_t)t.k * t.padded_c * t.rs;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK) {
+        size_t at;
+        if (!arena_index(t, i, &at))
+            continue;
+        const float v = t.type == DT_F16    ? to_float(static_cast<const __half *>(t.copy)[i])
+                        : t.type == DT_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(t.copy)[i])
+                                            : static_cast<const float *>(t.copy)[i];
+        t.arena[at] = a.accumulate ? t.arena[at] + v : v;
+    }
+}
+
+static dim3 table_grid(const k_pack *a)
+{
+    const size_t each = a->elements / (a->n > 0 ? a->n : 1);
+    size_t x = (each + 4 * BLOCK - 1) / (4 * BLOCK);
+    return dim3((unsigned)(x < 1 ? 1 : x > 256 ? 256 : x), a->n);
+}
+
+void launch_KERNEL_PACK(const k_pack *a, cudaStream_t s)
+{
+    if (a->n > 0)
+        LAUNCH((pack_all), table_grid(a), BLOCK, s, a->table);
+}
+
+void launch_KERNEL_UNPACK(const k_pack *a, cudaStream_t s)
+{
+    if (a->n > 0)
+        LAUNCH((unpack_all), table_grid(a), BLOCK, s, *a);
+}
+
+template <typename T> __device__ static float read_as(const void *p, size_t i)
+{
+    return to_float(static_cast<const T *>(p)[i]);
+}
+
+__global__ void convert(k_convert a)
+{
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < a.n; i += (size_t)gridDim.x * BLOCK) {
+        float v = a.from == DT_F64    ? (float)static_cast<const double *>(a.in)[i]
+                  : a.from == DT_F16  ? read_as<__half>(a.in, i)
+                  : a.from == DT_BF16 ? read_as<__nv_bfloat16>(a.in, i)
+                                      : read_as<float>(a.in, i);
+        v = a.mul == 0 ? v : v * a.mul;
+        if (a.to == DT_F16)
+            from_float(static_cast<__half *>(a.out)[i], v);
+        else if (a.to == DT_BF16)
+            from_float(static_cast<__nv_bfloat16 *>(a.out)[i], v);
+        else
+            static_cast<float *>(a.out)[i] = v;
+    }
+}
+
+__global__ void store(k_store a)
+{
+    *a.to = a.times ? a.value * *a.times : a.value;
+}
+
+void launch_KERNEL_STORE(const k_store *a, cudaStream_t s)
+{
+    LAUNCH((store), 1, 1, s, *a);
+}
+
+void launch_KERNEL_CONVERT(const k_convert *a, cudaStream_t s)
+{
+    LAUNCH((convert), blocks_for(a->n), BLOCK, s, *a);
+}
+
+__global__ void round_all(k_round a)
+{
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < a.n; i += (size_t)gridDim.x * BLOCK) {
+        __half half;
+        __nv_bfloat16 brain;
+        if (a.to == DT_F16)
+            from_float(half, a.x[i]), a.x[i] = to_float(half);
+        else
+            from_float(brain, a.x[i]), a.x[i] = to_float(brain);
+    }
+}
+
+void launch_KERNEL_ROUND(const k_round *a, cudaStream_t s)
+{
+    LAUNCH((round_all), blocks_for(a->n), BLOCK, s, *a);
+}
+
+__global__ void squares(const float *x, size_t n, double *partial)
+{
+    double sum = 0;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK)
+        sum += (double)x[i] * x[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sum;
+}
+
+__global__ void norm(k_norm a, int blocks)
+{
+    double sum = 0;
+    for (int i = threadIdx.x; i < blocks; i += BLOCK)
+        sum += a.partial[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        const double count = a.count ? *a.count : 1;
+        const double scale = a.scaler ? a.scaler->scale : 1;
+        *a.out = count > 0 ? (float)(sqrt(sum) * a.mul / scale / count) : 0;
+    }
+}
+
+void launch_KERNEL_NORM(const k_norm *a, cudaStream_t s)
+{
+    const unsigned wanted = blocks_for(a->n), blocks = wanted < KERNEL_NORM_PARTIAL ? wanted : KERNEL_NORM_PARTIAL;
+    LAUNCH((squares), blocks, BLOCK, s, a->x, a->n, a->partial);
+    LAUNCH((norm), 1, BLOCK, s, *a, (int)blocks);
+}
+
+/* A block a chunk, so that the sums of a slice are always taken in the same order. */
+__global__ void lars_squares(k_lars_norms a)
+{
+    const k_chunk c = a.chunks[blockIdx.x];
+    if (a.slices[c.slice].trust == 0)
+        return;
+    double w = 0, g = 0;
+    for (int i = threadIdx.x; i < c.n; i += BLOCK) {
+        const double x = a.params[c.first + i], y = a.grads[c.first + i];
+        w += x * x;
+        g += y * y;
+    }
+    w = block_sum(w);
+    g = block_sum(g);
+    if (threadIdx.x == 0) {
+        a.partial[2 * (size_t)blockIdx.x] = w;
+        a.partial[2 * (size_t)blockIdx.x + 1] = g;
+    }
+}
+
+__global__ void lars_norms(k_lars_norms a)
+{
+    const k_slice s = a.slices[blockIdx.x];
+    if (s.trust == 0)
+        return;
+    double w = 0, g = 0;
+    for (int i = threadIdx.x; i < s.nchunks; i += BLOCK) {
+        w += a.partial[2 * (size_t)(s.chunk + i)];
+        g += a.partial[2 * (size_t)(s.chunk + i) + 1];
+    }
+    w = block_sum(w);
+    g = block_sum(g);
+    if (threadIdx.x == 0) {
+        a.norms[2 * blockIdx.x] = (float)sqrt(w);
+        a.norms[2 * blockIdx.x + 1] = (float)sqrt(g);
+    }
+}
+
+void launch_KERNEL_LARS_NORMS(const k_lars_norms *a, cudaStream_t s)
+{
+    if (a->nchunks == 0)
+        return;
+    LAUNCH((lars_squares), a->nchunks, BLOCK, s, *a);
+    LAUNCH((lars_norms), a->nslices, BLOCK, s, *a);
+}
+
+/* What is the same for all elements of a slice. */
+struct factors {
+    float mul, lr, wd;   /* of gradients; with LARS' trust */
+    float first, second; /* Adam's bias corrections, in double: 1 - beta^step loses digits in fp32 */
+};
+
+__device__ static factors factors_of(const k_update &a, int slice)
+{
+    const struct update &u = a.u;
+    const k_slice &s = a.slices[slice];
+    const int step = a.step - (a.scaler ? a.scaler->skipped : 0);
+    factors f = {(float)(u.grad_mul * (a.scaler ? a.scaler->inv_scale : 1) / *a.count), a.lr, (float)s.weight_decay, 1,
+                 1};
+    if (u.norm) {
+        const float clip = (float)(u.max_norm / (*static_cast<const float *>(u.norm) + 1e-6));
+        f.mul *= clip < 1 ? clip : 1;
+    }
+    if (u.rule == UPDATE_LARS && s.trust > 0) {
+        const double wn = a.norms[2 * slice], gn = (double)a.norms[2 * slice + 1] * fabsf(f.mul);
+        if (wn > 0 && gn > 0)
+            f.lr *= (float)(s.trust * wn / (gn + s.weight_decay * wn));
+    }
+    if (u.rule == UPDATE_ADAM || u.rule == UPDATE_ADAMW) {
+        f.first = (float)(a.lr / (1 - pow(u.momentum, (double)step)));
+        f.second = (float)(1 / sqrt(1 - pow(u.beta2, (double)step)));
+    }
+    return f;
+}
+
+/* A block a chunk. */
+__global__ void update(k_update a)
+{
+    __shared__ factors shared;
+    const struct update &u = a.u;
+    const k_chunk chunk = a.chunks[blockIdx.x];
+    if (*a.count == 0 || (a.scaler && a.scaler->skip))
+        return;
+    if (threadIdx.x == 0)
+        shared = factors_of(a, chunk.slice);
+    __syncthreads();
+    const factors f = shared;
+    const float mu = (float)u.momentum, beta2 = (float)u.beta2, lr = f.lr, wd = f.wd;
+    for (size_t i = chunk.first + threadIdx.x; i < chunk.first + chunk.n; i += BLOCK) {
+        float w = a.params[i], m = a.momentum[i], g = a.grads[i] * f.mul;
+        switch (u.rule) {
+        case UPDATE_SGD:
+            m = mu * m + (g + wd * w);
+            w -= lr * m;
+            break;
+        case UPDATE_NESTEROV:
+            g += wd * w;
+            m = mu * m + g;
+            w -= lr * (g + mu * m);
+            break;
+        case UPDATE_CAFFE2: {
+            const float old = m;
+            m = mu * old + lr * (g + wd * w);
+            w -= (1 + mu) * m - mu * old;
+        } break;
+        case UPDATE_LARS:
+            m = mu * m + lr * (g + wd * w);
+            w -= m;
+            break;
+        case UPDATE_ADAM:
+        case UPDATE_ADAMW: {
+            if (u.rule == UPDATE_ADAM)
+                g += wd * w;
+            else
+                w *= 1 - lr * wd;
+            m = mu * m + (1 - mu) * g;
+            const float v = beta2 * a.second[i] + (1 - beta2) * g * g;
+            a.second[i] = v;
+            w -= f.first * m / (sqrtf(v) * f.second + (float)u.eps);
+        } break;
+        }
+        a.params[i] = w;
+        a.momentum[i] = m;
+    }
+}
+
+void launch_KERNEL_UPDATE(const k_update *a, cudaStream_t s)
+{
+    if (a->nchunks > 0)
+        LAUNCH((update), a->nchunks, BLOCK, s, *a);
+}
+
+__global__ void blend(k_blend a)
+{
+    const float count = a.count ? *a.count : 1;
+    if (count == 0 || (a.scaler && a.scaler->skip))
+        return;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < a.n; i += (size_t)gridDim.x * BLOCK)
+        a.to[i] = (1 - a.weight) * a.to[i] + a.weight * (a.from[i] / count);
+}
+
+void launch_KERNEL_BLEND(const k_blend *a, cudaStream_t s)
+{
+    LAUNCH((blend), blocks_for(a->n), BLOCK, s, *a);
+}
+
+/* loss_scale_after(), worker/precision/loss_scale.c. Once hopeless no step changes anything: the host hears of it a step later.
+ * The skipped steps that KERNEL_UPDATE takes off are this one's, too, but then it does nothing. */
+__global__ void scaler(k_scaler a)
+{
+    k_scaler_state s = *a.state;
+    s.inv_scale = 1 / s.scale;
+    const bool finite = isfinite(*a.loss) && (!a.norm || isfinite(*a.norm));
+    s.hopeless = s.hopeless || (!finite && (!s.dynamic || s.scale <= a.min));
+    s.skip = s.hopeless || !finite;
+    if (s.skip && !s.hopeless) {
+        s.scale /= 2;
+        s.clean = 0;
+        s.skipped++;
+    } else if (!s.skip && s.dynamic && ++s.clean == a.window) {
+        s.scale = fminf(s.scale * 2, a.max);
+        s.clean = 0;
+    }
+    *a.state = s;
+}
+
+void launch_KERNEL_SCALER(const k_scaler *a, cudaStream_t s)
+{
+    LAUNCH((scaler), 1, 1, s, *a);
+}

@@ -1,0 +1,63 @@
+#include "worker/run/memory.h"
+
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include "worker/data/loader/loader.h"
+#include "worker/program/program.h"
+#include "worker/run/session.h"
+
+static void add_plan(const struct plan *pl, struct memory_report *r)
+{
+    struct plan_memory m = {0};
+    if (!pl || !pl->ops->plan_memory)
+        return;
+    pl->ops->plan_memory(pl, &m);
+    r->activations += (int64_t)m.activations;
+    r->weights += (int64_t)m.weights;
+    r->workspace += (int64_t)m.workspace;
+}
+
+void memory_report(const struct session *s, struct memory_report *ret)
+{
+    const struct state *st = &s->state;
+    const int64_t params = (int64_t)state_bytes(st, s->program->n_train);
+    const int64_t stats = (int64_t)state_bytes(st, s->program->n_stats);
+    struct rusage u;
+    *ret = (struct memory_report){.parameters = params + stats,
+                                  .gradients = (int64_t)state_bytes(st, s->program->n_reduce),
+                                  .optimizer = params * (st->second ? 2 : 1),
+                                  .averages = st->ema_params ? params + stats : 0};
+    add_plan(s->train_plan, ret);
+    add_plan(s->test_plan, ret);
+    ret->batches = (int64_t)((s->train_loader ? loader_bytes(s->train_loader) : 0) +
+                             (s->test_loader ? loader_bytes(s->test_loader) : 0));
+    if (s->device->ops->memory) {
+        size_t now, peak;
+        s->device->ops->memory(s->device, &now, &peak);
+        ret->device_peak = (int64_t)peak;
+    }
+    if (getrusage(RUSAGE_SELF, &u) == 0)
+        ret->resident_peak = (int64_t)u.ru_maxrss * 1024;
+}
+
+static size_t add(char *out, size_t cap, size_t at, const char *what, int64_t bytes)
+{
+    if (bytes == 0 || at >= cap)
+        return at;
+    return at + (size_t)snprintf(out + at, cap - at, "%s%s %.1f MiB", at ? ", " : "", what, (double)bytes / (1 << 20));
+}
+
+char *memory_text(const struct memory_report *r, int with_peak, char *out, size_t cap)
+{
+    size_t at = 0;
+    out[0] = '\0';
+#define X(field, text) at = add(out, cap, at, text, r->field);
+    MEMORY_PARTS(X)
+#undef X
+    if (with_peak) {
+        at = add(out, cap, at, "peak of the device", r->device_peak);
+        add(out, cap, at, "peak of the process", r->resident_peak);
+    }
+    return out;
+}

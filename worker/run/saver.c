@@ -1,0 +1,139 @@
+/* A save that becomes due while the one before is still being written:
+ *   - by steps or time: the state is saved as soon as the writer is free, the newest then: no step waits for a disk;
+ *   - at the end of an epoch, of the best so far, or the last: waits, so that these are of exactly that step. */
+#include "worker/run/saver.h"
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/include/crun.h"
+#include "worker/config/config.h"
+#include "worker/run/eval.h"
+#include "worker/run/journal.h"
+#include "worker/run/session.h"
+#include "worker/run/trace.h"
+#include "worker/snapshot/snapshot_writer.h"
+
+#define LEAVE_MS 2000 /* after a failure: for a write that is nearly done */
+
+int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, struct err *e)
+{
+    const struct train_config *cfg = s->cfg;
+    const struct snapshot_writer_options o = {.dir = cfg->checkpoint_dir,
+                                              .name = cfg->checkpoint_name,
+                                              .keep = (int)cfg->checkpoint_keep,
+                                              .sync = cfg->checkpoint_sync};
+    *v = (struct saver){.s = s, .journal = j, .trace = t, .saved_ns = clock_ns(), .saved_updates = -1};
+    return s->writes ? snapshot_writer_open(&v->writer, &s->state, &s->identity, &o, e) : 0;
+}
+
+/* The others wait for this rank in a collective at most that long. */
+static int64_t patience_ms(const struct saver *v)
+{
+    return (int64_t)(v->s->cfg->comm_timeout * 1000 / 2);
+}
+
+void saver_close(struct saver *v, bool failed)
+{
+    snapshot_writer_close(v->writer, failed ? LEAVE_MS : patience_ms(v));
+    v->writer = NULL;
+}
+
+/* What became of the last save goes into the journal. < 0: it failed. */
+static int take_result(struct saver *v, struct err *e)
+{
+    struct snapshot_saved saved;
+    int rc = snapshot_writer_result(v->writer, &saved, e);
+    if (rc < 0 && v->saved_updates == saved.step)
+        v->saved_updates = -1;
+    if (rc != 0 && !v->s->cfg->checkpoint_sync)
+        trace_writer_span(v->trace, saved.step, saved.began_ns, saved.began_ns + (int64_t)(saved.write_ms * 1e6));
+    if (rc == 1)
+        journal_checkpoint(v->journal, &saved);
+    return rc < 0 ? rc : 0;
+}
+
+static void tell(struct saver *v, int rc, const struct err *e)
+{
+    if (rc < 0) {
+        progress_end_line(&v->journal->progress);
+        log_error("train", "%s; training goes on", e->text);
+    }
+}
+
+/* Waits for the one before. */
+static int save(struct saver *v, const struct position *at, bool over, struct err *e)
+{
+    struct err before;
+    if (v->saved_updates == at->updates)
+        return 0;
+    TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
+    tell(v, take_result(v, &before), &before);
+    TRY(snapshot_writer_save(v->writer, at, over && at->step >= v->s->steps_per_epoch ? at->epoch + 1 : -1, e));
+    v->saved_updates = at->updates;
+    return 0;
+}
+
+static bool due(const struct saver *v, const struct position *at, bool over)
+{
+    const struct train_config *cfg = v->s->cfg;
+    if (cfg->checkpoint_seconds > 0 && (double)(clock_ns() - v->saved_ns) / 1e9 >= cfg->checkpoint_seconds)
+        return true;
+    if (cfg->checkpoint_every == 0 || cfg->checkpoint_name) /* its link leads to the end of an epoch */
+        return over || (cfg->checkpoint_every && at->updates % cfg->checkpoint_every == 0);
+    return at->updates % cfg->checkpoint_every == 0;
+}
+
+bool saver_due(const struct saver *v, const struct position *at, bool over)
+{
+    return v->writer && ((v->pending && !snapshot_writer_busy(v->writer)) || due(v, at, over));
+}
+
+bool saver_step(struct saver *v, const struct position *at, bool over)
+{
+    struct err e;
+    if (!v->writer)
+        return false;
+    tell(v, take_result(v, &e), &e);
+    v->pending = v->pending || due(v, at, over);
+    if (!v->pending || (!over && snapshot_writer_busy(v->writer)))
+        return false;
+    crun_phase(CRUN_PHASE_CHECKPOINT);
+    v->pending = false;
+    v->saved_ns = clock_ns();
+    tell(v, save(v, at, over, &e), &e);
+    if (v->s->cfg->checkpoint_sync)
+        tell(v, take_result(v, &e), &e);
+    crun_phase(CRUN_PHASE_STEP);
+    return true;
+}
+
+void saver_evaluated(struct saver *v, struct position *at, const struct eval_result *r, bool over)
+{
+    const double top1 = r->top1 / r->count;
+    struct err e;
+    if (at->best_updates > 0 && top1 <= at->best_top1 + 1e-12) /* a manifest's numbers may be an ulp off */
+        return;
+    at->best_top1 = top1;
+    at->best_updates = at->updates;
+    if (!v->writer)
+        return;
+    crun_phase(CRUN_PHASE_CHECKPOINT);
+    int rc = save(v, at, over, &e);
+    tell(v, rc, &e);
+    if (rc == 0)
+        snapshot_writer_best(v->writer, at->updates, top1);
+    crun_phase(CRUN_PHASE_STEP);
+}
+
+int saver_finish(struct saver *v, const struct position *at, bool over, struct err *e)
+{
+    struct err before;
+    if (!v->writer)
+        return 0;
+    TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
+    tell(v, take_result(v, &before), &before); /* it may have been this step's: then once more */
+    TRY(save(v, at, over, e));
+    TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
+    return take_result(v, e);
+}

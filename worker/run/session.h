@@ -1,0 +1,64 @@
+/* Everything one rank of a run holds, opened in order and closed in reverse: data, model, device, state, communicator,
+ * plans, loaders. train.c runs the loop over it. */
+#ifndef CRUN_WORKER_SESSION_H
+#define CRUN_WORKER_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/device/device.h"
+#include "worker/meet/meet.h"
+#include "worker/precision/precision.h"
+#include "worker/run/step.h"
+#include "worker/snapshot/snapshot.h"
+#include "worker/state/state.h"
+
+struct comm;
+struct dataset;
+struct ddp;
+struct env_contract;
+struct err;
+struct loader;
+struct program;
+struct train_config;
+
+struct session {
+    const struct train_config *cfg;
+    int rank, world, local_world, nodes;
+    int threads, loader_threads;
+    bool writes; /* checkpoints */
+    bool aside;  /* the checkpoint folder holds another run's: to be renamed before anything is written */
+    int lock_fd; /* of a rank that writes: holds the checkpoint folder for this run; -1: none */
+    struct dataset *train_set, *test_set; /* test_set NULL: nothing to evaluate */
+    struct program *program;
+    struct device *device;
+    struct precision precision;
+    enum dtype compute;
+    bool emulate;
+    enum memory_format format;
+    struct state state;
+    struct meet meet;
+    struct comm *comm;
+    struct ddp *ddp;
+    struct plan *train_plan, *test_plan;
+    struct loader *train_loader, *test_loader;
+    struct optimizer optimizer;
+    int parts, part; /* --accumulate; samples that go through the model at once in training */
+    struct update_slice *slices;
+    int nslices;
+    int64_t steps_per_epoch, test_steps;
+    int64_t total_steps; /* of the run, in steps of this batch; train.c sets it */
+    bool resume;         /* take up the newest checkpoint: asked for, or this is a restart of the job */
+    char device_text[160], precision_text[96];
+    bool failed; /* set before session_close() after an error: peers are not waited for */
+    struct snapshot_identity identity;
+};
+
+/* All ranks. On failure everything is closed again. */
+int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e);
+void session_close(struct session *s);
+
+/* What a person wants to know before training starts; to stderr. Rank 0 calls it. */
+void session_banner(const struct session *s);
+
+#endif

@@ -1,0 +1,93 @@
+/* One training step: the page that everything else serves. */
+#ifndef CRUN_WORKER_STEP_H
+#define CRUN_WORKER_STEP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/device/device.h"
+#include "worker/precision/precision.h"
+
+struct ddp;
+struct err;
+struct loader;
+struct plan;
+struct program;
+struct state;
+struct trace;
+
+struct optimizer {
+    enum update_rule rule;
+    double momentum, beta2, eps;
+    double weight_decay, trust; /* of matrices and filters */
+    bool decay_vectors;         /* weight decay of biases and batch norm, too */
+    double clip_norm;           /* 0: never clipped */
+    double ema;                 /* share of the old average that a step keeps; 0: no average */
+};
+
+struct step {
+    struct state *state; /* all borrowed */
+    struct loader *loader;
+    struct plan *plan;
+    struct ddp *ddp;
+    struct optimizer optimizer;
+    double bn_momentum; /* weight of this step's statistics in the running ones */
+    const struct update_slice *slices;
+    int nslices;
+    int parts; /* >= 1: the batch goes through the plan in so many parts, whose gradients are added up before they are reduced */
+    int part;         /* samples of one: the batch of the plan */
+    double smoothing; /* of labels */
+    struct precision precision;
+    double grad_scale;         /* of this step; train_step() sets it */
+    double grad_batch;         /* samples of a step: what precision_grad_scale() divides by */
+    bool check;                /* see that gradients are finite before they are used, in every step */
+    int64_t updates;           /* done so far */
+    const struct trace *trace; /* NULL: none */
+
+    struct step_ahead {   /* devices that go on by themselves (device_ops.async); all-zero at first */
+        bool guarded;     /* the device has the loss scale */
+        bool outstanding; /* a step is enqueued whose result has not been returned */
+        int slot;         /* of its result */
+        double lr;
+        int64_t wait_ns, began_ns, taken_ns; /* taken_ns: when the last result came */
+    } ahead;
+};
+
+struct step_result { /* sums over the global batch, equal on all ranks */
+    bool done;       /* false: nothing yet, all else is 0 */
+    double lr;       /* of that step */
+    double loss, top1, top5, count;
+    double stop; /* ranks that want to stop */
+    double bad;  /* samples that could not be decoded */
+    /* a gradient overflowed: nothing changed, but the loss scale. Sums are 0 if the loss overflowed, too */
+    bool skipped;
+    double grad_norm;          /* of the mean gradient, before it is clipped; 0: nobody looked */
+    int64_t wait_ns, total_ns; /* of this rank */
+};
+
+/* O3 has no master weights: round them, the moments and (half_bn) statistics as an update leaves them. Else nothing. */
+int step_round(struct state *s, const struct precision *p, struct err *e);
+
+/* Merge parameters that are updated alike into slices; LARS has one a tensor. *ret is malloc'ed. */
+int step_slices(const struct program *p, const struct optimizer *o, struct update_slice **ret, int *ret_n,
+                struct err *e);
+
+/* Next batch, forward, backward with the all-reduce beside it, update. stop: this rank wants to stop after the step.
+ *
+ * A device that goes on by itself is only given the step, and *ret is of the one before (none: done is false): so it
+ * always has one to do, and the host never waits for the last. Whether a step counts is then decided on the device by
+ * the same rule, and state.loss_scale follows results. What is said below comes one step late; state and positions
+ * agree after train_catch_up().
+ *
+ * Returns 0; ERR_DIVERGED naming a tensor if the loss, or with fp16 a gradient, is not a number and the loss scale is
+ * not why (nothing is updated then); the errors of loader, device and collectives. */
+int train_step(struct step *t, double lr, int stop, struct step_result *ret, struct err *e);
+
+/* The result of the step that is outstanding, if one is. */
+int train_catch_up(struct step *t, struct step_result *ret, struct err *e);
+
+/* By how many steps results come late: 0 or 1, the same on all ranks. */
+int train_lag(const struct step *t);
+
+#endif

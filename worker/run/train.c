@@ -1,0 +1,423 @@
+/* The life of a run:
+ *   - open everything, take up the newest checkpoint if asked, cut the logs back to it
+ *   - step after step; at the end of an epoch a log row and an evaluation
+ *   - checkpoints by steps, by time, at the end of an epoch, and when ranks agreed to stop
+ *   - the last evaluation's accuracy is the last line of rank 0
+ * On a device that goes on by itself results come one step late: `at` is where results are, and what needs the state to
+ * be there (the end of an epoch, a checkpoint, the end) catches up first.
+ * What goes wrong:
+ *   - a peer dies: a collective fails; wait for the launcher's verdict, else end with the error
+ *   - a checkpoint cannot be written: training goes on, the last one must succeed */
+#include "worker/run/train.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/include/crun.h"
+#include "common/job/env_contract.h"
+#include "common/job/exitcode.h"
+#include "worker/comm/comm.h"
+#include "worker/config/config.h"
+#include "worker/data/loader/loader.h"
+#include "worker/model/model.h"
+#include "worker/optim/schedule.h"
+#include "worker/parallel/ddp.h"
+#include "worker/run/eval.h"
+#include "worker/run/journal.h"
+#include "worker/run/rate.h"
+#include "worker/run/saver.h"
+#include "worker/run/session.h"
+#include "worker/run/stop.h"
+#include "worker/run/trace.h"
+#include "worker/snapshot/output_folder.h"
+#include "worker/snapshot/pretrained.h"
+#include "worker/state/replicas.h"
+
+#define VERDICT_MS 5000 /* longer than any launcher needs to notice a death */
+
+struct run {
+    const struct train_config *cfg;
+    struct session s;
+    struct journal journal;
+    struct trace trace;
+    int64_t steps;   /* of this process, begun */
+    int64_t stop_at; /* ranks agreed to stop: at the latest after so many updates; 0: no */
+    struct position at;
+    struct schedule schedule;
+    struct step step;
+    struct eval_result last; /* count 0: nothing evaluated yet */
+    double epoch_bad;        /* samples of this epoch that could not be decoded, since it began or was resumed */
+    int64_t started_ns;
+    struct saver saver;
+};
+
+/* Steps of the whole run, counted in batches of today's size: where the run stands, and what --max-steps leaves. */
+static int64_t total_steps(const struct train_config *cfg, int64_t steps_per_epoch, const struct position *at)
+{
+    int64_t total = cfg->num_epochs * steps_per_epoch, here = at->epoch * steps_per_epoch + at->step;
+    if (cfg->max_steps && here + cfg->max_steps - at->updates < total)
+        total = here + cfg->max_steps - at->updates;
+    return total > 1 ? total : 1;
+}
+
+/* Of the step to do, or (ahead = -1) of the last one done. */
+static double rate(const struct run *r, int ahead)
+{
+    int64_t step = r->at.epoch * r->s.steps_per_epoch + r->at.step + ahead;
+    return schedule_lr(&r->schedule, step > 0 ? step : 0);
+}
+
+/* No step may follow, whatever is left of the epoch (a resumed run may have been given fewer epochs or steps). */
+static bool limit_at(const struct run *r, const struct position *at)
+{
+    return at->epoch >= r->cfg->num_epochs || (r->cfg->max_steps && at->updates >= r->cfg->max_steps);
+}
+
+static bool limit_reached(const struct run *r)
+{
+    return limit_at(r, &r->at);
+}
+
+static bool over_at(const struct run *r, const struct position *at)
+{
+    return at->step >= r->s.steps_per_epoch || limit_at(r, at);
+}
+
+static bool epoch_over(const struct run *r)
+{
+    return over_at(r, &r->at);
+}
+
+static bool training_over(const struct run *r)
+{
+    return limit_reached(r) || (epoch_over(r) && r->at.epoch + 1 >= r->cfg->num_epochs);
+}
+
+static bool want_stop(const struct run *r)
+{
+    double elapsed = (double)(clock_ns() - r->started_ns) / 1e9;
+    return stop_wanted() || (r->cfg->max_time > 0 && elapsed >= r->cfg->max_time);
+}
+
+/* Everything that is kept about a step. comm_wait: the share of it that was spent waiting for collectives. */
+static int account(struct run *r, const struct step_result *res, double comm_wait, struct err *e)
+{
+    r->at.updates++;
+    r->at.step++;
+    r->at.lr = res->lr;
+    if (res->skipped)
+        journal_say(&r->journal, "step %lld: gradients overflowed and nothing was changed; the loss scale is now %g",
+                    (long long)r->at.updates, r->s.state.loss_scale.scale);
+    r->at.epoch_loss += res->loss;
+    r->at.epoch_top1 += res->top1;
+    r->at.epoch_count += res->count;
+    r->epoch_bad += res->bad;
+    r->at.epoch_seconds += (double)res->total_ns / 1e9;
+    r->at.seconds += (double)res->total_ns / 1e9;
+    crun_progress((uint64_t)r->at.updates);
+    crun_phase(CRUN_PHASE_STEP);
+    if (res->count > 0 && res->total_ns > 0)
+        crun_metrics(res->count * 1e9 / (double)res->total_ns, res->loss / res->count);
+    if (r->cfg->check_replicas && r->at.updates % r->cfg->check_replicas == 0)
+        TRY(replicas_check(&r->s.state, r->s.comm, e));
+    journal_step(&r->journal, &r->s, &r->at, res, res->lr, comm_wait);
+    if (res->stop > 0 && r->stop_at == 0)
+        r->stop_at = r->at.updates + train_lag(&r->step);
+    return 0;
+}
+
+/* The step that is outstanding, if one is. */
+static int catch_up(struct run *r, struct err *e)
+{
+    struct step_result res;
+    TRY(train_catch_up(&r->step, &res, e));
+    return res.done ? account(r, &res, 0, e) : 0;
+}
+
+static int one_step(struct run *r, struct err *e)
+{
+    struct step_result res;
+    struct ddp_stats before, after;
+    ddp_stats(r->s.ddp, &before);
+    trace_step(&r->trace, ++r->steps);
+    int64_t start = clock_ns();
+    TRY(train_step(&r->step, rate(r, r->step.ahead.outstanding), want_stop(r), &res, e));
+    trace_span(&r->trace, "step", "step", start);
+    ddp_stats(r->s.ddp, &after);
+    if (!res.done)
+        return 0;
+    return account(r, &res, (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns, e);
+}
+
+/* Before the next step begins: has something to happen right after the one that is outstanding? */
+static bool due_now(const struct run *r)
+{
+    struct position next = r->at;
+    next.updates++;
+    next.step++;
+    const bool over = over_at(r, &next);
+    return over || (r->stop_at && next.updates >= r->stop_at) || saver_due(&r->saver, &next, over);
+}
+
+/* All ranks find the same: they have begun the same steps, or come to the same end of an epoch, whoever caught up in
+ * between to save. */
+static bool stop_now(const struct run *r)
+{
+    return r->stop_at && (r->at.updates >= r->stop_at || epoch_over(r));
+}
+
+static int test(struct run *r, struct eval_result *v, struct err *e)
+{
+    progress_end_line(&r->journal.progress);
+    crun_phase(CRUN_PHASE_EVALUATION);
+    int64_t start = clock_ns();
+    const struct eval_watch watch = journal_watch(&r->journal, &r->s);
+    TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, &watch, v, e));
+    trace_long_span(&r->trace, "evaluation", "evaluation", start);
+    if (!v->stopped && v->count == 0)
+        return err_set(e, ERR_DATA, "not one image of %s could be decoded", r->cfg->test_data);
+    crun_phase(CRUN_PHASE_STEP);
+    return 0;
+}
+
+/* No weight need be at fault: activations of huge weights overflow. With loss scaling a run may yet find back. */
+static int check_test_loss(const struct run *r, const struct eval_result *v, bool last, struct err *e)
+{
+    if (v->stopped || isfinite(v->loss))
+        return 0;
+    const char *loss = isnan(v->loss) ? "nan" : "inf";
+    if (last || !r->step.check)
+        return err_set(e, ERR_DIVERGED,
+                       "diverged: the test loss is %s, as activations overflow though every weight is finite; lower "
+                       "--base-learning-rate",
+                       loss);
+    if (r->s.rank == 0)
+        log_warn("train", "the test loss of epoch %lld is %s", (long long)r->at.epoch + 1, loss);
+    return 0;
+}
+
+/* Caffe2's guard against explosions. */
+static int check_loss(const struct run *r, struct err *e)
+{
+    const double most = r->cfg->max_loss, loss = r->at.epoch_count > 0 ? r->at.epoch_loss / r->at.epoch_count : 0;
+    if (most == 0 || loss < most)
+        return 0;
+    return err_set(e, ERR_DIVERGED, "training diverged: the mean loss of epoch %lld is %g, --max-loss is %g",
+                   (long long)r->at.epoch + 1, loss, most);
+}
+
+/* *ret_stop: some rank wants to stop; the epoch's end is then still to be handled. */
+static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
+{
+    const struct train_config *cfg = r->cfg;
+    struct eval_result v = {0};
+    bool last = training_over(r), due = last || (cfg->eval_every && (r->at.epoch + 1) % cfg->eval_every == 0);
+    bool evaluated = due && r->s.test_set;
+    if (r->at.step > 0 && r->at.epoch_count == 0 && !r->s.state.loss_scale.skipped)
+        return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data,
+                       (long long)r->at.epoch + 1);
+    TRY(check_loss(r, e));
+    if (evaluated) {
+        TRY(test(r, &v, e));
+        if (v.stopped) { /* sums of a part: a later run evaluates again */
+            *ret_stop = true;
+            return 0;
+        }
+        TRY(check_test_loss(r, &v, last, e));
+        r->last = v;
+        saver_evaluated(&r->saver, &r->at, &v, epoch_over(r));
+    }
+    if (r->epoch_bad > 0)
+        journal_say(&r->journal, "%lld training images could not be read or decoded and weighed nothing",
+                    (long long)r->epoch_bad);
+    r->epoch_bad = 0;
+    journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, r->at.lr >= 0 ? r->at.lr : rate(r, -1));
+    return 0;
+}
+
+static void next_epoch(struct position *at)
+{
+    at->epoch++;
+    at->step = 0;
+    at->epoch_loss = at->epoch_top1 = at->epoch_count = at->epoch_seconds = 0;
+}
+
+static int loop(struct run *r, bool *ret_stop, struct err *e)
+{
+    if (!epoch_over(r))
+        TRY(loader_seek(r->s.train_loader, r->at.epoch, r->at.step, r->cfg->num_epochs, e));
+    else
+        TRY(loader_seek(r->s.train_loader, r->at.epoch + 1, 0, r->cfg->num_epochs, e));
+    for (;;) {
+        if (epoch_over(r)) {
+            TRY(end_epoch(r, ret_stop, e));
+            if (*ret_stop || training_over(r))
+                return 0;
+            next_epoch(&r->at);
+        }
+        TRY(one_step(r, e));
+        if (r->step.ahead.outstanding && due_now(r))
+            TRY(catch_up(r, e));
+        if (r->step.ahead.outstanding)
+            continue;
+        int64_t start = clock_ns();
+        if (saver_step(&r->saver, &r->at, epoch_over(r)))
+            trace_long_span(&r->trace, "checkpoint", "checkpoint", start);
+        if (stop_now(r) && !training_over(r)) {
+            *ret_stop = true;
+            return 0;
+        }
+    }
+}
+
+/* Files of Caffe2's name, <name>_<epochs>.mdl: the checkpoint itself knows better how many epochs it is of. */
+static void compare_name(const struct run *r, const char *path)
+{
+    const char *number = strrchr(path, '_');
+    char suffix[8] = "";
+    long long named, inside = (long long)r->at.epoch + (r->at.step >= r->s.steps_per_epoch);
+    if (r->s.rank == 0 && number && sscanf(number, "_%lld%7s", &named, suffix) == 2 && strcmp(suffix, ".mdl") == 0 &&
+        named != inside)
+        log_warn("resume", "%s says %lld epochs in its name and %lld inside: the latter counts", path, named, inside);
+}
+
+/* What this job has saved goes before what it was told to begin with. */
+static int resume(struct run *r, struct err *e)
+{
+    const char *job = train_config_resume(r->cfg) == RESUME_AUTO ? NULL : r->s.identity.run_id;
+    const struct snapshot_source own = {.path = r->cfg->checkpoint_dir, .run_id = job},
+                                 named = {.path = r->cfg->resume, .exact = true};
+    int resumed = r->s.resume ? snapshot_resume(&r->s.state, r->s.comm, &own, &r->s.identity, &r->at, e) : 0;
+    if (resumed != 0 || train_config_resume(r->cfg) != RESUME_PATH)
+        return resumed;
+    resumed = snapshot_resume(&r->s.state, r->s.comm, &named, &r->s.identity, &r->at, e);
+    if (resumed == 1)
+        compare_name(r, r->cfg->resume);
+    return resumed;
+}
+
+/* Nothing is left that may be refused. late: the timeline lies where an older run's checkpoints may have been. */
+static int take_folders(struct run *r, const struct env_contract *env, bool late, struct err *e)
+{
+    struct comm *c = r->s.comm;
+    TRY(journal_check(&r->s, e));
+    if (r->s.aside)
+        TRY(output_folder_set_aside(r->cfg, &r->s.lock_fd, e));
+    if (late) {
+        TRY(c->ops->barrier(c, COMM_CONTROL, e));
+        TRY(trace_open(&r->trace, &r->s, env, true, e));
+        TRY(c->ops->barrier(c, COMM_CONTROL, e));
+    }
+    return trace_open(&r->trace, &r->s, env, false, e); /* ranks met: the file is there */
+}
+
+static int begin(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
+{
+    r->step = (struct step){.state = &r->s.state,
+                            .loader = r->s.train_loader,
+                            .plan = r->s.train_plan,
+                            .ddp = r->s.ddp,
+                            .optimizer = r->s.optimizer,
+                            .bn_momentum = model_bn_momentum((enum net_style)r->cfg->net_style),
+                            .slices = r->s.slices,
+                            .nslices = r->s.nslices,
+                            .smoothing = r->cfg->label_smoothing,
+                            .parts = r->s.parts,
+                            .part = r->s.part,
+                            .precision = r->s.precision,
+                            .grad_batch = (double)r->cfg->batch_size,
+                            .check = r->s.precision.half == DT_F16 || r->s.state.loss_scale.dynamic ||
+                                     train_config_allreduce(r->cfg) != ALLREDUCE_FP32};
+    r->step.trace = &r->trace;
+    const bool late = trace_in_checkpoints(r->cfg);
+    TRY(late ? 0 : trace_open(&r->trace, &r->s, env, true, e));
+    int resumed = resume(r, e);
+    TRY(resumed);
+    if (!resumed && r->cfg->pretrained)
+        TRY(pretrained_load(&r->s.state, r->s.comm, r->cfg->pretrained, e));
+    if (!resumed) {
+        r->at.lr = -1;
+        r->at.epoch = r->cfg->start_epoch;
+        r->at.updates = r->at.epoch * r->s.steps_per_epoch;
+    }
+    if (replicas_check(&r->s.state, r->s.comm, e) < 0)
+        return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
+    r->step.updates = r->at.updates - r->s.state.loss_scale.skipped; /* Adam's own count */
+    r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
+    r->schedule = rate_schedule(r->cfg, r->s.world, r->s.steps_per_epoch, r->s.total_steps);
+    TRY(schedule_check(&r->schedule, e));
+    TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, e));
+    TRY(take_folders(r, env, late, e));
+    TRY(journal_open(&r->journal, &r->s, &r->at, (int)env->restart_count, command_line, e));
+    if (r->journal.active && !resumed)
+        session_banner(&r->s);
+    if (resumed)
+        journal_say(&r->journal, "resumed from step %lld (epoch %lld, step %lld of %lld)", (long long)r->at.updates,
+                    (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
+    r->started_ns = clock_ns();
+    return 0;
+}
+
+static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
+{
+    progress_end_line(&r->journal.progress);
+    crun_phase(CRUN_PHASE_CLOSING);
+    TRY(saver_finish(&r->saver, &r->at, epoch_over(r), e));
+    trace_flush(&r->trace);
+    TRY(r->s.comm->ops->barrier(r->s.comm, COMM_CONTROL, e)); /* nobody ends before the checkpoint is complete */
+    *ret_exit = stopped ? EXIT_REQUEUE : EXIT_OK;
+    if (!r->cfg->evaluate)
+        journal_end(&r->journal, &r->s, &r->at);
+    if (stopped)
+        journal_say(&r->journal, "stopped at step %lld%s", (long long)r->at.updates,
+                    r->cfg->checkpoint_dir ? "; --resume auto goes on from here" : "");
+    else
+        journal_complete(&r->journal);
+    if (!stopped && r->s.rank == 0 && r->last.count > 0)
+        printf(" * Acc@1 %.3f Acc@5 %.3f\n", 100 * r->last.top1 / r->last.count, 100 * r->last.top5 / r->last.count);
+    fflush(stdout);
+    return 0;
+}
+
+/* --evaluate */
+static int only_evaluate(struct run *r, bool *ret_stop, struct err *e)
+{
+    TRY(test(r, &r->last, e));
+    TRY(check_test_loss(r, &r->last, true, e));
+    *ret_stop = r->last.stopped;
+    if (!*ret_stop)
+        journal_say(&r->journal, "Test: loss %.4f Acc@1 %.3f Acc@5 %.3f (%lld images)", r->last.loss / r->last.count,
+                    100 * r->last.top1 / r->last.count, 100 * r->last.top5 / r->last.count, (long long)r->last.count);
+    return 0;
+}
+
+int train_run(const struct train_config *cfg, const struct env_contract *env, const char *command_line, int *ret_exit,
+              struct err *e)
+{
+    struct run r = {.cfg = cfg};
+    bool stopped = false;
+    int rc = session_open(&r.s, cfg, env, e);
+    bool opened = rc == 0;
+    if (rc == 0)
+        rc = begin(&r, env, command_line, e);
+    if (rc == 0)
+        rc = (cfg->evaluate ? only_evaluate : loop)(&r, &stopped, e);
+    if (rc == 0)
+        rc = finish(&r, stopped, ret_exit, e);
+    bool others = rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -EPIPE || rc == -ECANCELED;
+    if (others && crun_stop_reason() == CRUN_STOP_NONE) /* somebody else's fault, and nobody has said whose */
+        stop_await_verdict(VERDICT_MS);
+    if (!opened)
+        return rc;
+    r.s.failed = rc < 0;
+    saver_close(&r.saver, rc < 0);
+    journal_close(&r.journal);
+    session_close(&r.s); /* its communication thread tells the trace of itself */
+    trace_close(&r.trace, rc == 0);
+    return rc;
+}

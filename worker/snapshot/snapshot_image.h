@@ -1,0 +1,42 @@
+/* The tensors of a snapshot on the host: between the state's arenas and a file. */
+#ifndef CRUN_WORKER_SNAPSHOT_IMAGE_H
+#define CRUN_WORKER_SNAPSHOT_IMAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/ckpt/ckpt.h"
+#include "worker/precision/dtype.h"
+
+struct err;
+struct state;
+
+/* Host copies of the arenas and the list of tensors that lie in them. */
+struct image {
+    void *params, *stats, *momentum;
+    void *second, *ema_params, *ema_stats; /* NULL where the state has none */
+    struct ckpt_tensor *model, *train;
+    size_t n_model, n_train;
+    size_t n_moments; /* of train: the optimizer's; averages follow */
+    size_t count;     /* elements of params */
+    enum dtype real;  /* of all arenas */
+    int64_t updates;  /* num_batches_tracked points here: an image must not be moved */
+};
+
+int image_init(struct image *im, const struct state *s, struct err *e);
+void image_finish(struct image *im);
+
+struct arena {
+    void *host, *device;
+    size_t bytes; /* 0: the state has none */
+};
+enum { ARENAS = 6 };
+void image_arenas(const struct image *im, const struct state *s, struct arena out[ARENAS]);
+
+int image_download(struct image *im, const struct state *s, struct err *e);
+int image_upload(const struct image *im, struct state *s, struct err *e);
+
+/* ERR_DIVERGED if a parameter is not a finite number. */
+int image_check_finite(const struct image *im, struct err *e);
+
+#endif

@@ -1,0 +1,97 @@
+#include "worker/snapshot/snapshot_input.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "worker/config/config.h"
+#include "worker/data/loader/input.h"
+#include "worker/model/model.h"
+#include "worker/program/program.h"
+#include "worker/snapshot/snapshot.h"
+
+void meta_add_input(cJSON *meta, const struct snapshot_identity *id)
+{
+    cJSON_AddNumberToObject(meta, "input", id->cfg->input);
+    cJSON_AddNumberToObject(meta, "net_style", id->cfg->net_style);
+    cJSON_AddNumberToObject(meta, "scale", (double)id->cfg->scale);
+    cJSON_AddItemToObject(meta, "mean", cJSON_CreateFloatArray(id->program->mean, 4));
+    cJSON_AddItemToObject(meta, "std", cJSON_CreateFloatArray(id->program->std, 4));
+}
+
+struct text {
+    char of[64];
+};
+
+static struct text kind_text(int64_t kind)
+{
+    struct text t;
+    const char *at = INPUT_CHOICES;
+    for (; kind > 0 && strchr(at, '|'); kind--)
+        at = strchr(at, '|') + 1;
+    snprintf(t.of, sizeof t.of, "%.*s", (int)strcspn(at, "|"), at);
+    return t;
+}
+
+/* list: of a manifest, or NULL for values. As floats, in which the model holds them. */
+static struct text channels_text(const cJSON *list, const float values[4], int64_t channels)
+{
+    struct text t = {""};
+    size_t used = 0;
+    for (int i = 0; i < channels && used < sizeof t.of; i++) {
+        const float v = list ? (float)cJSON_GetNumberValue(cJSON_GetArrayItem(list, i)) : values[i];
+        used += (size_t)snprintf(t.of + used, sizeof t.of - used, "%s%.7g", i ? "," : "", (double)v);
+    }
+    return t;
+}
+
+static int compare(const struct snapshot_identity *id, bool tell, const char *option, struct text was, struct text now,
+                   struct err *e)
+{
+    if (strcmp(was.of, now.of) == 0)
+        return 0;
+    if (id->evaluate)
+        return err_set(e, ERR_MISMATCH, "the checkpoint was trained with --%s %s, this run has %s", option, was.of,
+                       now.of);
+    if (tell)
+        log_warn("resume", "--%s was %s and is now %s", option, was.of, now.of);
+    return 0;
+}
+
+/* The same tensors make another network; only ResNets come in styles. */
+static int check_style(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
+{
+    static const char *const names[] = {
+#define X(name, text) [name] = text,
+        NET_STYLES(X)
+#undef X
+    };
+    const int64_t known = sizeof names / sizeof *names;
+    int64_t style;
+    if (json_i64(meta, "net_style", &style, NULL) < 0 || style == id->cfg->net_style ||
+        strncmp(id->arch, "resnet", 6) != 0)
+        return 0;
+    return err_set(e, ERR_MISMATCH, "the checkpoint is of --net-style %s, this run of %s",
+                   style >= 0 && style < known ? names[style] : "?", names[id->cfg->net_style]);
+}
+
+int meta_check_input(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
+{
+    int64_t kind;
+    double scale;
+    const cJSON *mean = cJSON_GetObjectItemCaseSensitive(meta, "mean"),
+                *std = cJSON_GetObjectItemCaseSensitive(meta, "std");
+    TRY(check_style(meta, id, e));
+    if (json_i64(meta, "input", &kind, NULL) < 0 || !mean || !std)
+        return 0;
+    TRY(compare(id, tell, "input", kind_text(kind), kind_text(id->cfg->input), e));
+    TRY(compare(id, tell, "mean", channels_text(mean, NULL, id->channels),
+                channels_text(NULL, id->program->mean, id->channels), e));
+    TRY(compare(id, tell, "std", channels_text(std, NULL, id->channels),
+                channels_text(NULL, id->program->std, id->channels), e));
+    if (tell && json_f64(meta, "scale", &scale, NULL) == 0 && scale != (double)id->cfg->scale)
+        log_warn("resume", "--scale was %g and is now %g", scale, (double)id->cfg->scale);
+    return 0;
+}

@@ -1,0 +1,338 @@
+/* The position is what a run goes on from. Of what else is noted, FIXED_FIELDS must not change, as the weights would
+ * mean something else; the rest may, which is told. What the order of samples and the input are is in snapshot_order.c
+ * and snapshot_input.c. */
+#include "worker/snapshot/snapshot_meta.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
+#include "common/base/utf8.h"
+#include "worker/config/config.h"
+#include "worker/precision/loss_scale.h"
+#include "worker/program/program.h"
+#include "worker/snapshot/snapshot.h"
+#include "worker/snapshot/snapshot_input.h"
+#include "worker/snapshot/snapshot_order.h"
+
+/* Members of the manifest that are plain numbers: written, read and compared from this list. */
+#define POSITION_FIELDS(X)                                                                                             \
+    X(updates)                                                                                                         \
+    X(epoch)                                                                                                           \
+    X(step)                                                                                                            \
+    X(epoch_loss)                                                                                                      \
+    X(epoch_top1)                                                                                                      \
+    X(epoch_count)                                                                                                     \
+    X(epoch_seconds)                                                                                                   \
+    X(seconds)
+#define BEST_FIELDS(X)                                                                                                 \
+    X(best_top1)                                                                                                       \
+    X(best_updates)
+#define OPTIONAL_FIELDS(X) /* as they are where a checkpoint lacks them */                                             \
+    BEST_FIELDS(X)                                                                                                     \
+    X(lr)
+#define FIXED_FIELDS(X)                                                                                                \
+    X(num_labels)                                                                                                      \
+    X(image_size)                                                                                                      \
+    X(channels)                                                                                                        \
+    X(seed)
+#define NOTED_FIELDS(X)                                                                                                \
+    X(batch)                                                                                                           \
+    X(world)                                                                                                           \
+    X(threads)                                                                                                         \
+    X(train_images)
+
+/* Options that may change between runs of one training, told when they do. */
+#define NOTED_OPTIONS(X)                                                                                               \
+    X("num-epochs", num_epochs)                                                                                        \
+    X("max-steps", max_steps)                                                                                          \
+    X("epoch-size", epoch_size)                                                                                        \
+    X("base-learning-rate", base_lr)                                                                                   \
+    X("momentum", momentum)                                                                                            \
+    X("weight-decay", weight_decay)                                                                                    \
+    X("beta2", beta2)                                                                                                  \
+    X("adam-eps", adam_eps)                                                                                            \
+    X("lars-eta", lars_eta)                                                                                            \
+    X("bn-decay", bn_decay)                                                                                            \
+    X("clip-grad-norm", clip_grad_norm)                                                                                \
+    X("label-smoothing", label_smoothing)                                                                              \
+    X("ema", ema)                                                                                                      \
+    X("accumulate", accumulate)                                                                                        \
+    X("lr-power", lr_power)                                                                                            \
+    X("lr-step", lr_step_epochs)                                                                                       \
+    X("lr-gamma", lr_gamma)                                                                                            \
+    X("warmup-epochs", warmup_epochs)                                                                                  \
+    X("warmup-start", warmup_start)                                                                                    \
+    X("crop-scale MIN", crop_scale.min)                                                                                \
+    X("crop-scale MAX", crop_scale.max)                                                                                \
+    X("sync-bn", sync_bn)
+
+/* The same of options whose values are names, and of flags. */
+static const char *const named_options[] = {"lr-policy", "lr-scale",  "lr-warmup", "sampler",
+                                            "shuffle",   "drop-last", "nesterov",  "sgd-rule"};
+#define NAMED_OPTIONS (sizeof named_options / sizeof *named_options)
+
+static void add_milestones(cJSON *options, const struct milestones *m)
+{
+    cJSON *list = cJSON_AddArrayToObject(options, "lr-milestones");
+    for (int i = 0; i < m->n; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateNumber(m->epoch[i]));
+}
+
+/* Of this run. */
+static void add_named_options(cJSON *options, const struct train_config *cfg)
+{
+    cJSON *all = cJSON_CreateObject();
+    args_json(&train_program, cfg, all);
+    for (size_t i = 0; i < NAMED_OPTIONS; i++)
+        cJSON_AddItemToObject(options, named_options[i],
+                              cJSON_DetachItemFromObjectCaseSensitive(all, named_options[i]));
+    add_milestones(options, &cfg->milestones);
+    cJSON_Delete(all);
+}
+
+/* Of a name that is no UTF-8, which a manifest's strings have to be: its bytes in hex, else NULL. malloc'ed. */
+static char *bytes_of_name(const char *name)
+{
+    const char *at = name;
+    for (size_t n; *at && (n = utf8_len(at)) > 0;)
+        at += n;
+    char *hex = *at ? malloc(2 * strlen(name) + 1) : NULL;
+    for (size_t i = 0; hex && name[i]; i++)
+        snprintf(hex + 2 * i, 3, "%02x", (unsigned char)name[i]);
+    return hex;
+}
+
+/* "class_bytes": {"<class>": hex} tells apart what looks the same as UTF-8. */
+static void add_classes(cJSON *m, const struct snapshot_identity *id)
+{
+    cJSON *classes = cJSON_AddArrayToObject(m, "classes"), *raw = cJSON_CreateObject();
+    char number[16];
+    for (int i = 0; i < id->nclasses; i++) {
+        char *hex = bytes_of_name(id->classes[i]);
+        snprintf(number, sizeof number, "%d", i);
+        if (hex)
+            cJSON_AddStringToObject(raw, number, hex);
+        cJSON_AddItemToArray(classes, cJSON_CreateString(id->classes[i]));
+        free(hex);
+    }
+    json_clean(classes, NULL);
+    if (raw && raw->child)
+        cJSON_AddItemToObject(m, "class_bytes", raw);
+    else
+        cJSON_Delete(raw);
+}
+
+/* Older checkpoints hold names as they are, whatever their bytes. */
+static bool same_class(const cJSON *meta, int i, const char *was, const char *now)
+{
+    const char *stored = NULL;
+    char number[16];
+    snprintf(number, sizeof number, "%d", i);
+    if (json_str(cJSON_GetObjectItemCaseSensitive(meta, "class_bytes"), number, &stored, NULL) < 0)
+        return strcmp(was, now) == 0;
+    char *hex = bytes_of_name(now);
+    const bool same = hex && strcmp(hex, stored) == 0;
+    free(hex);
+    return same;
+}
+
+/* Integers above 2^53 do not occur (seeds are limited by the option table), so JSON numbers are exact. */
+cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
+{
+    cJSON *m = cJSON_CreateObject();
+    cJSON_AddStringToObject(m, "arch", id->arch);
+    cJSON_AddStringToObject(m, "device", id->device);
+    cJSON_AddStringToObject(m, "amp", id->amp);
+    cJSON_AddStringToObject(m, "optimizer", id->optimizer);
+    cJSON_AddStringToObject(m, "run_id", id->run_id);
+#define X(f) cJSON_AddNumberToObject(m, #f, (double)id->f);
+    FIXED_FIELDS(X)
+    NOTED_FIELDS(X)
+#undef X
+#define X(f) cJSON_AddNumberToObject(m, #f, (double)at->f);
+    POSITION_FIELDS(X)
+    OPTIONAL_FIELDS(X)
+#undef X
+    meta_add_input(m, id);
+    cJSON *options = cJSON_AddObjectToObject(m, "options");
+#define X(name, f) cJSON_AddNumberToObject(options, name, (double)id->cfg->f);
+    NOTED_OPTIONS(X)
+#undef X
+    add_named_options(options, id->cfg);
+    meta_add_order(m, &id->order);
+    add_classes(m, id);
+    return m;
+}
+
+cJSON *meta_best(const struct position *at)
+{
+    cJSON *m = cJSON_CreateObject();
+#define X(f) cJSON_AddNumberToObject(m, #f, (double)at->f);
+    BEST_FIELDS(X)
+#undef X
+    return m;
+}
+
+void meta_add_scale(cJSON *meta, const struct loss_scale *s)
+{
+    cJSON *m = cJSON_AddObjectToObject(meta, "loss_scale");
+    cJSON_AddNumberToObject(m, "scale", s->scale);
+    cJSON_AddNumberToObject(m, "clean", (double)s->clean);
+    cJSON_AddNumberToObject(m, "skipped", (double)s->skipped);
+    cJSON_AddBoolToObject(m, "dynamic", s->dynamic);
+}
+
+void meta_take_scale(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct loss_scale *s)
+{
+    const cJSON *m = cJSON_GetObjectItemCaseSensitive(meta, "loss_scale");
+    const bool dynamic = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(m, "dynamic"));
+    const char *precision = "";
+    double scale = 0;
+    int64_t clean = 0;
+    if (json_i64(m, "skipped", &s->skipped, NULL) < 0) /* a checkpoint from before there were any */
+        return;
+    json_str(meta, "amp", &precision, NULL);
+    if (!s->dynamic && !dynamic)
+        return;
+    if (s->dynamic && dynamic && strcmp(precision, id->amp) == 0 && json_f64(m, "scale", &scale, NULL) == 0 &&
+        json_i64(m, "clean", &clean, NULL) == 0 && scale > 0) {
+        s->scale = scale;
+        s->clean = clean;
+    } else if (tell && !id->evaluate) {
+        log_warn("resume", "the loss scale begins anew at %g", s->scale);
+    }
+}
+
+static int check_classes(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
+{
+    const cJSON *classes = cJSON_GetObjectItemCaseSensitive(meta, "classes");
+    if (cJSON_GetArraySize(classes) != id->nclasses)
+        return err_set(e, ERR_MISMATCH, "the checkpoint was trained on %d classes, the training set has %d",
+                       cJSON_GetArraySize(classes), id->nclasses);
+    for (int i = 0; i < id->nclasses; i++) {
+        const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(classes, i));
+        if (!name || !same_class(meta, i, name, id->classes[i]))
+            return err_set(e, ERR_MISMATCH, "class %d is '%s' in the checkpoint and '%s' in the training set", i,
+                           name ? name : "?", id->classes[i]);
+    }
+    return 0;
+}
+
+/* Without the quotes of JSON. */
+static void print_value(const cJSON *v, char *out, size_t cap)
+{
+    char *text = cJSON_PrintUnformatted(v);
+    snprintf(out, cap, "%s", cJSON_IsString(v) ? v->valuestring : text ? text : "?");
+    free(text);
+}
+
+/* What a checkpoint does not say (older ones), or says as a number, is not compared. */
+static void tell_named_options(const cJSON *options, const struct snapshot_identity *id)
+{
+    cJSON *mine = cJSON_CreateObject();
+    char a[256], b[256];
+    add_named_options(mine, id->cfg);
+    for (const cJSON *now = mine->child; now; now = now->next) {
+        const cJSON *was = cJSON_GetObjectItemCaseSensitive(options, now->string);
+        if (!was || cJSON_IsNumber(was) || cJSON_Compare(was, now, true))
+            continue;
+        print_value(was, a, sizeof a);
+        print_value(now, b, sizeof b);
+        log_warn("resume", "--%s was %s and is now %s", now->string, a, b);
+    }
+    cJSON_Delete(mine);
+}
+
+static void tell_options(const cJSON *meta, const struct snapshot_identity *id)
+{
+    const struct train_config *cfg = id->cfg;
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(meta, "options");
+    double was;
+#define X(name, f)                                                                                                     \
+    if (json_f64(options, name, &was, NULL) == 0 && was != (double)cfg->f)                                             \
+        log_warn("resume", "--" name " was %g and is now %g", was, (double)cfg->f);
+    NOTED_OPTIONS(X)
+#undef X
+    tell_named_options(options, id);
+}
+
+/* An evaluation takes the averages, as the training did, where --ema is given. */
+static void tell_average(const cJSON *meta, const struct snapshot_identity *id)
+{
+    double ema = 0;
+    json_f64(cJSON_GetObjectItemCaseSensitive(meta, "options"), "ema", &ema, NULL);
+    if (ema > 0 && id->cfg->ema == 0)
+        log_warn("resume", "the checkpoint keeps an average of its weights, which is evaluated with --ema %g only",
+                 ema);
+}
+
+bool meta_same_optimizer(const cJSON *meta, const struct snapshot_identity *id)
+{
+    const char *was = "sgd";
+    json_str(meta, "optimizer", &was, NULL);
+    return strcmp(was, id->optimizer) == 0;
+}
+
+int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
+{
+    const char *text;
+    int64_t value;
+    TRY(json_str(meta, "arch", &text, e));
+    if (strcmp(text, id->arch) != 0)
+        return err_set(e, ERR_MISMATCH, "the checkpoint is of arch %s, this run of %s", text, id->arch);
+#define X(f)                                                                                                           \
+    TRY(json_i64(meta, #f, &value, e));                                                                                \
+    if (value != id->f && !(id->evaluate && strcmp(#f, "seed") == 0))                                                  \
+        return err_set(e, ERR_MISMATCH, "the checkpoint has " #f " %lld, this run %lld", (long long)value,             \
+                       (long long)id->f);
+    FIXED_FIELDS(X)
+#undef X
+    TRY(check_classes(meta, id, e));
+    TRY(meta_check_input(meta, id, tell, e));
+    if (!id->evaluate)
+        TRY(meta_check_order(meta, &id->order, e));
+    if (tell && id->evaluate)
+        tell_average(meta, id);
+    if (!tell || id->evaluate)
+        return 0;
+#define X(f)                                                                                                           \
+    TRY(json_i64(meta, #f, &value, e));                                                                                \
+    if (value != id->f)                                                                                                \
+        log_warn("resume", #f " was %lld and is now %lld: results may differ in their last bits or more",              \
+                 (long long)value, (long long)id->f);
+    NOTED_FIELDS(X)
+#undef X
+    TRY(json_str(meta, "device", &text, e));
+    if (strcmp(text, id->device) != 0)
+        log_warn("resume", "the device was '%s' and is now '%s': results may differ in their last bits", text,
+                 id->device);
+    TRY(json_str(meta, "amp", &text, e));
+    if (strcmp(text, id->amp) != 0)
+        log_warn("resume", "precision was %s and is now %s", text, id->amp);
+    if (!meta_same_optimizer(meta, id))
+        log_warn("resume", "the optimizer is %s now and was another: it begins without momentum", id->optimizer);
+    tell_options(meta, id);
+    return 0;
+}
+
+int meta_position(const cJSON *meta, struct position *at, struct err *e)
+{
+    double v;
+#define X(f)                                                                                                           \
+    TRY(json_f64(meta, #f, &v, e));                                                                                    \
+    at->f = (__typeof__(at->f))v;
+    POSITION_FIELDS(X)
+#undef X
+#define X(f)                                                                                                           \
+    if (json_f64(meta, #f, &v, NULL) == 0)                                                                             \
+        at->f = (__typeof__(at->f))v;
+    OPTIONAL_FIELDS(X)
+#undef X
+    if (at->updates < 0 || at->epoch < 0 || at->step < 0)
+        return err_set(e, ERR_CORRUPT, "the manifest's position is negative");
+    return 0;
+}

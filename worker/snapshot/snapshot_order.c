@@ -1,0 +1,93 @@
+#include "worker/snapshot/snapshot_order.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "common/base/err.h"
+#include "common/base/json.h"
+#include "worker/data/loader/sampler.h"
+#include "worker/snapshot/snapshot.h"
+
+void meta_add_order(cJSON *meta, const struct sampler *order)
+{
+    cJSON *o = cJSON_AddObjectToObject(meta, "order");
+    cJSON_AddNumberToObject(o, "samples", (double)order->n);
+    cJSON_AddNumberToObject(o, "kind", order->kind);
+    cJSON_AddNumberToObject(o, "batch", (double)order->batch);
+    cJSON_AddNumberToObject(o, "world", order->world);
+    cJSON_AddNumberToObject(o, "shards", order->shards);
+    cJSON_AddBoolToObject(o, "shuffle", order->shuffle);
+    cJSON_AddBoolToObject(o, "drop_last", order->drop_last);
+}
+
+/* That of the run that saved. What a checkpoint does not say (older ones) is as it is now. */
+static struct sampler read_order(const cJSON *meta, const struct sampler *now)
+{
+    const cJSON *o = cJSON_GetObjectItemCaseSensitive(meta, "order");
+    struct sampler was = *now;
+    int64_t kind = now->kind, batch = 0, world = 0, shards = now->shards, samples = 0;
+    json_i64(o, "samples", &samples, NULL);
+    json_i64(o, "kind", &kind, NULL);
+    json_i64(o, "world", &world, NULL);
+    json_i64(o, "shards", &shards, NULL);
+    if (json_i64(o, "batch", &batch, NULL) < 0 && json_i64(meta, "batch", &batch, NULL) == 0 && batch > (int64_t)now->n)
+        batch = (int64_t)now->n; /* as session's batch_of() */
+    was.n = samples > 0 ? (size_t)samples : now->n;
+    was.kind = (enum sampler_kind)kind;
+    was.batch = batch > 0 ? (size_t)batch : now->batch;
+    was.world = world > 0 ? (int)world : now->world;
+    was.shards = (int)shards;
+    if (o) {
+        was.shuffle = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "shuffle"));
+        was.drop_last = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "drop_last"));
+    }
+    return was;
+}
+
+struct text {
+    char of[96];
+};
+
+static struct text text_of(const struct sampler *s)
+{
+    static const char *const names[] = {"global", "distributed", "sharded"};
+    struct text t;
+    const bool known = (unsigned)s->kind < sizeof names / sizeof *names;
+    snprintf(t.of, sizeof t.of, "--sampler %s --shuffle %s%s", known ? names[s->kind] : "?", s->shuffle ? "on" : "off",
+             s->kind == SAMPLER_DISTRIBUTED && s->drop_last ? " --drop-last" : "");
+    return t;
+}
+
+int meta_check_order(const cJSON *meta, const struct sampler *order, struct err *e)
+{
+    const struct sampler was = read_order(meta, order);
+    const bool drops = was.kind == SAMPLER_DISTRIBUTED && was.drop_last != order->drop_last;
+    int64_t step = 0;
+    TRY(json_i64(meta, "step", &step, e));
+    if (step <= 0 || step >= sampler_steps(&was))
+        return 0;
+    if (was.n != order->n)
+        return err_set(e, ERR_MISMATCH,
+                       "the checkpoint is in the middle of an epoch of %zu samples, this run has %zu: it would take "
+                       "samples twice; "
+                       "change them at the end of an epoch",
+                       was.n, order->n);
+    if (was.kind == order->kind && was.shuffle == order->shuffle && !drops)
+        return 0;
+    return err_set(e, ERR_MISMATCH,
+                   "the checkpoint is in the middle of an epoch with %s, this run has %s: it would take samples twice; "
+                   "change them at the end of an epoch",
+                   text_of(&was).of, text_of(order).of);
+}
+
+int64_t meta_place(const cJSON *meta, int64_t step, const struct snapshot_identity *id)
+{
+    const struct sampler was = read_order(meta, &id->order), *now = &id->order;
+    const int64_t steps = sampler_steps(now);
+    if (step >= sampler_steps(&was))
+        return steps;
+    if (was.batch == now->batch)
+        return step;
+    const int64_t here = step * (int64_t)was.batch / (int64_t)now->batch;
+    return here > steps ? steps : here;
+}

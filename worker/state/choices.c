@@ -1,0 +1,66 @@
+#include "worker/state/choices.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "worker/ckpt/ckpt.h"
+#include "worker/comm/comm.h"
+#include "worker/device/device.h"
+
+int choices_add(struct device *d, cJSON *meta, struct err *e)
+{
+    char *text = NULL;
+    if (!d->ops->choices)
+        return 0;
+    TRY(d->ops->choices(d, &text, e));
+    cJSON *plans = cJSON_Parse(text);
+    free(text);
+    if (!plans || !cJSON_AddItemToObject(meta, "plans", plans)) {
+        cJSON_Delete(plans);
+        return err_set(e, -ENOMEM, "no memory for the list of plans");
+    }
+    return 0;
+}
+
+/* malloc'ed; "" where there is none: the checkpoint itself is judged when it is resumed from. */
+static char *stored(const char *dir)
+{
+    int64_t step = -1;
+    struct ckpt *c = NULL;
+    char *text = NULL;
+    if (ckpt_latest(dir, &step, NULL) == 0 && step >= 0 && ckpt_open(&c, dir, step, NULL) == 0) {
+        const cJSON *plans = cJSON_GetObjectItemCaseSensitive(ckpt_meta(c), "plans");
+        text = plans ? cJSON_PrintUnformatted(plans) : NULL;
+        ckpt_close(c);
+    }
+    return text ? text : strdup("");
+}
+
+static int share(struct comm *c, char **text, struct err *e)
+{
+    int64_t n = c->rank == 0 ? (int64_t)strlen(*text) + 1 : 0;
+    TRY(c->ops->broadcast(c, COMM_CONTROL, &n, sizeof n, 0, NULL, e));
+    if (c->rank != 0)
+        *text = calloc(1, (size_t)n);
+    if (!*text)
+        return err_set(e, -ENOMEM, "no memory for %lld bytes of plans", (long long)n);
+    return c->ops->broadcast(c, COMM_CONTROL, *text, (size_t)n, 0, NULL, e);
+}
+
+int choices_take_up(struct device *d, struct comm *c, const char *dir, struct err *e)
+{
+    struct err why;
+    if (!d->ops->choose)
+        return 0;
+    char *text = c->rank == 0 ? stored(dir) : NULL;
+    if (c->rank == 0 && !text)
+        return err_set(e, -ENOMEM, "no memory for plans");
+    int rc = share(c, &text, e);
+    if (rc == 0 && *text && d->ops->choose(d, text, &why) < 0)
+        log_warn("device", "%s: planned anew, results may differ from the checkpoint's run in the last bits", why.text);
+    free(text);
+    return rc;
+}

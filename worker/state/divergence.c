@@ -1,0 +1,73 @@
+#include "worker/state/divergence.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "worker/device/device.h"
+#include "worker/program/program.h"
+#include "worker/state/state.h"
+
+static bool all_finite(const struct state *s, const void *arena, size_t first, size_t n)
+{
+    for (size_t i = first; i < first + n; i++)
+        if (!isfinite(s->real == DT_F64 ? ((const double *)arena)[i] : (double)((const float *)arena)[i]))
+            return false;
+    return true;
+}
+
+/* The first parameter of a role whose range in the arena is not finite; NULL if there is none. */
+static const char *first_bad(const struct state *s, const void *arena, enum param_role role, size_t base)
+{
+    const struct program *p = s->program;
+    for (int i = 0; i < p->nparams; i++)
+        if (p->params[i].role == role && !all_finite(s, arena, base + p->params[i].offset, p->params[i].count))
+            return p->params[i].name;
+    return NULL;
+}
+
+int divergence_error(struct state *s, double loss, struct err *e)
+{
+    const struct program *p = s->program;
+    void *params = calloc(1, state_bytes(s, p->n_train)), *reduce = calloc(1, state_bytes(s, p->n_reduce));
+    int rc = params && reduce ? 0 : err_errno(e, ENOMEM, "copy of the gradients");
+    if (rc == 0)
+        rc = s->device->ops->download(s->device, params, s->params, state_bytes(s, p->n_train), e);
+    if (rc == 0)
+        rc = s->device->ops->download(s->device, reduce, s->reduce, state_bytes(s, p->n_reduce), e);
+    char where[160] = "no tensor that is kept tells where";
+    if (rc == 0) {
+        const char *weight = first_bad(s, params, PARAM_TRAIN, 0), *stat = first_bad(s, reduce, PARAM_STAT, p->n_train),
+                   *gradient = first_bad(s, reduce, PARAM_TRAIN, 0);
+        if (weight)
+            snprintf(where, sizeof where, "%s is not finite", weight);
+        else if (stat)
+            snprintf(where, sizeof where, "%s of this batch is not finite", stat);
+        else if (gradient)
+            snprintf(where, sizeof where, "the gradient of %s is not finite", gradient);
+        rc = err_set(e, ERR_DIVERGED, "training diverged: the loss is %g, %s; lower --base-learning-rate%s",
+                     isnan(loss) ? (double)NAN : loss, where, s->loss_scale.scale != 1 ? " or --loss-scale" : "");
+    }
+    free(params);
+    free(reduce);
+    return rc;
+}
+
+int divergence_of_weights(struct state *s, double loss, struct err *e)
+{
+    const size_t bytes = state_bytes(s, s->program->n_train);
+    void *params = malloc(bytes);
+    if (!params)
+        return err_errno(e, ENOMEM, "copy of the weights");
+    int rc = s->device->ops->download(s->device, params, s->params, bytes, e);
+    const char *weight = rc == 0 ? first_bad(s, params, PARAM_TRAIN, 0) : NULL;
+    if (weight)
+        rc = err_set(e, ERR_DIVERGED, "diverged: the test loss is %g, %s is not finite; lower --base-learning-rate",
+                     isnan(loss) ? (double)NAN : loss, weight);
+    free(params);
+    return rc;
+}

@@ -1,0 +1,132 @@
+#include "worker/state/state.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "worker/device/device.h"
+#include "worker/program/program.h"
+
+size_t state_bytes(const struct state *s, size_t elements)
+{
+    return elements * dtype_size(s->real);
+}
+
+static void store_real(enum dtype t, void *arena, size_t at, const double *v, size_t n)
+{
+    assert(t == DT_F64 || t == DT_F32);
+    if (t == DT_F64) {
+        memcpy((double *)arena + at, v, n * sizeof *v);
+        return;
+    }
+    float *f = (float *)arena + at;
+    for (size_t i = 0; i < n; i++)
+        f[i] = (float)v[i];
+}
+
+/* Fill the arena of one role with initial values, through a host copy. */
+static int fill(struct state *s, void *arena, size_t elements, enum param_role role, uint64_t seed, struct err *e)
+{
+    if (!elements)
+        return 0;
+    void *host = calloc(1, state_bytes(s, elements));
+    double chunk[1024];
+    if (!host)
+        return err_errno(e, 12, "initial values of %zu parameters", elements);
+    for (int i = 0; i < s->program->nparams; i++) {
+        const struct param *p = &s->program->params[i];
+        if (p->role != role)
+            continue;
+        for (size_t at = 0; at < p->count; at += 1024) {
+            size_t n = p->count - at < 1024 ? p->count - at : 1024;
+            param_initial_fill(p, seed, at, n, chunk);
+            store_real(s->real, host, p->offset + at, chunk, n);
+        }
+    }
+    int rc = s->device->ops->upload(s->device, arena, host, state_bytes(s, elements), e);
+    free(host);
+    return rc;
+}
+
+static int alloc_optional(struct state *s, const struct state_options *o, struct err *e)
+{
+    const struct device_ops *ops = s->device->ops;
+    const size_t params = state_bytes(s, s->program->n_train);
+    if (o->second)
+        TRY(ops->alloc(s->device, params, &s->second, e));
+    if (!o->ema)
+        return 0;
+    TRY(ops->alloc(s->device, params, &s->ema_params, e));
+    TRY(ops->alloc(s->device, state_bytes(s, s->program->n_stats + 1), &s->ema_stats, e));
+    TRY(fill(s, s->ema_params, s->program->n_train, PARAM_TRAIN, o->seed, e));
+    return fill(s, s->ema_stats, s->program->n_stats, PARAM_STAT, o->seed, e);
+}
+
+static char *metric_at(const struct state *s, int metric)
+{
+    return (char *)s->reduce + state_bytes(s, s->program->n_train + s->program->n_stats + (size_t)metric);
+}
+
+int state_init(struct state *s, struct device *d, const struct program *p, const struct state_options *o, struct err *e)
+{
+    *s = (struct state){
+        .device = d, .program = p, .real = d->ops->real, .version = 1, .loss_scale = loss_scale_fixed(1)};
+    const uint64_t seed = o->seed;
+    int rc;
+    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->params, e), fail);
+    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->momentum, e), fail);
+    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_stats ? p->n_stats : 1), &s->stats, e), fail);
+    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_reduce), &s->reduce, e), fail);
+    s->norm = metric_at(s, METRIC_NORM);
+    TRY_GOTO(rc, fill(s, s->params, p->n_train, PARAM_TRAIN, seed, e), fail);
+    TRY_GOTO(rc, fill(s, s->stats, p->n_stats, PARAM_STAT, seed, e), fail);
+    TRY_GOTO(rc, alloc_optional(s, o, e), fail);
+    return 0;
+fail:
+    state_finish(s);
+    return rc;
+}
+
+void state_finish(struct state *s)
+{
+    if (!s->device)
+        return;
+    void *arenas[] = {s->params, s->momentum, s->stats, s->reduce, s->second, s->ema_params, s->ema_stats};
+    for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++)
+        if (arenas[i])
+            s->device->ops->release(s->device, arenas[i]);
+    *s = (struct state){0};
+}
+
+int state_get_metrics(struct state *s, double *out, struct err *e)
+{
+    char raw[METRIC_N * sizeof(double)];
+    TRY(s->device->ops->download(s->device, raw, metric_at(s, 0), state_bytes(s, METRIC_N), e));
+    for (int i = 0; i < METRIC_N; i++) {
+        float f;
+        memcpy(&f, raw + i * sizeof f, sizeof f);
+        if (s->real == DT_F64)
+            memcpy(&out[i], raw + i * sizeof *out, sizeof *out);
+        else
+            out[i] = f;
+    }
+    return 0;
+}
+
+int state_set_metric(struct state *s, int metric, double value, struct err *e)
+{
+    double v[1];
+    store_real(s->real, v, 0, &value, 1);
+    return s->device->ops->upload(s->device, metric_at(s, metric), v, state_bytes(s, 1), e);
+}
+
+int state_get_norm(struct state *s, double *out, struct err *e)
+{
+    double wide = 0;
+    float f;
+    TRY(s->device->ops->download(s->device, &wide, s->norm, state_bytes(s, 1), e));
+    memcpy(&f, &wide, sizeof f);
+    *out = s->real == DT_F64 ? wide : (double)f;
+    return 0;
+}

@@ -1,0 +1,50 @@
+/* The state that training changes: the arenas of program.h in device memory, and their named tensors. */
+#ifndef CRUN_WORKER_STATE_H
+#define CRUN_WORKER_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/precision/dtype.h"
+#include "worker/precision/loss_scale.h"
+
+struct device;
+struct err;
+struct program;
+
+struct state {
+    struct device *device;         /* borrowed */
+    const struct program *program; /* borrowed */
+    enum dtype real;               /* of all arenas */
+    void *params, *momentum;       /* (n_train) */
+    void *second;                  /* (n_train), Adam's second moments, or NULL */
+    void *ema_params, *ema_stats;  /* (n_train), (n_stats): moving averages of params and stats, or NULL */
+    void *norm;                    /* METRIC_NORM of reduce: goes where the metrics go */
+    void *stats;                   /* (n_stats) */
+    void *reduce;                  /* (n_reduce) */
+    struct loss_scale loss_scale;  /* 1 from state_init() on; the run says what it wants, a checkpoint what it was */
+    uint64_t version;              /* grows whenever params or stats change: run_args.params_version */
+};
+
+struct state_options {
+    uint64_t seed;
+    bool second, ema; /* which optional arenas there are */
+};
+
+/* Allocate and fill with the initial values of `seed`; moments are 0, averages equal what they average. On failure
+ * nothing stays allocated. */
+int state_init(struct state *s, struct device *d, const struct program *p, const struct state_options *o,
+               struct err *e);
+void state_finish(struct state *s);
+
+/* Bytes of `elements` elements of an arena. */
+size_t state_bytes(const struct state *s, size_t elements);
+
+/* Metrics of the reduce arena (METRIC_N doubles) to and from the host. */
+int state_get_metrics(struct state *s, double *out, struct err *e);
+/* The norm that device_ops.grad_norm() left in norm. */
+int state_get_norm(struct state *s, double *out, struct err *e);
+int state_set_metric(struct state *s, int metric, double value, struct err *e);
+
+#endif
