@@ -34,7 +34,7 @@ static void each_name(const struct arg_spec *s, void (*print)(const struct arg_s
             print(s, item, (int)n, out);
 }
 
-/* --- bash --------------------------------------------------------------------------------------------------------- */
+/* --- bash */
 
 static void bash_word(const struct arg_spec *s, const char *name, int n, FILE *out)
 {
@@ -138,7 +138,7 @@ void args_completion_bash(const struct arg_program *p, FILE *out)
     fprintf(out, " %s\n", p->name);
 }
 
-/* --- zsh ---------------------------------------------------------------------------------------------------------- */
+/* --- zsh */
 
 /* Within '...[text]:text:': the quote, brackets and colons would end something. */
 static void zsh_text(const char *text, FILE *out)

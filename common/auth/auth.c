@@ -71,7 +71,7 @@ static int prove(const struct auth_token *t, const char *role, const char *clien
     return 0;
 }
 
-/* ---- client ------------------------------------------------------------------------------------------------------ */
+/* --- client */
 
 int auth_client_begin(struct auth_client *c, const struct auth_token *t, struct err *e)
 {
@@ -103,7 +103,7 @@ void auth_client_end(struct auth_client *c)
     explicit_bzero(c, sizeof *c);
 }
 
-/* ---- server ------------------------------------------------------------------------------------------------------ */
+/* --- server */
 
 int auth_server_challenge(struct auth_server *s, const struct auth_token *token, const char *principal,
                           const char *client_nonce, size_t nonce_len, const char *instance,

@@ -34,8 +34,7 @@ struct auth_token {
     char secret[AUTH_SECRET_MAX + 1];       /* printable, no blanks */
 };
 
-/* ---- the client's side
- * ---------------------------------------------------------------------------------------------- */
+/* --- the client's side */
 
 struct auth_client {
     struct auth_token token;
@@ -55,8 +54,7 @@ int auth_client_answer(const struct auth_client *c, const char *server_nonce, si
 /* Forget the secret. */
 void auth_client_end(struct auth_client *c);
 
-/* ---- the server's side
- * ---------------------------------------------------------------------------------------------- */
+/* --- the server's side */
 
 struct auth_server {
     char expected[AUTH_HEX + 1]; /* the client's proof; empty: no challenge stands */
@@ -73,8 +71,7 @@ int auth_server_challenge(struct auth_server *s, const struct auth_token *token,
  * it. */
 bool auth_server_check(struct auth_server *s, const char *proof, size_t n);
 
-/* ---- tokens
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- tokens */
 
 struct auth_tokens {
     struct auth_token *v;

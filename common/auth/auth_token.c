@@ -34,7 +34,7 @@ const struct auth_token *auth_tokens_find(const struct auth_tokens *t, const cha
     return NULL;
 }
 
-/* ---- text -------------------------------------------------------------------------------------------------------- */
+/* --- text */
 
 static bool is_principal(const char *p, size_t n)
 {
@@ -138,7 +138,7 @@ int auth_tokens_parse(struct auth_tokens *ret, const char *text, size_t n, const
     return 0;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------- */
+/* --- files */
 
 static int read_all(int fd, struct buf *b, const char *what, struct err *e)
 {
@@ -212,7 +212,7 @@ int auth_tokens_read(struct auth_tokens *ret, const char *path, struct err *e)
     return rc;
 }
 
-/* ---- one's own --------------------------------------------------------------------------------------------------- */
+/* --- one's own */
 
 static int draw(struct auth_token *t, bool by_name, struct err *e)
 {

@@ -46,7 +46,7 @@ static struct {
     char record[8192];
 } crash;
 
-/* --- text without stdio ------------------------------------------------------------------------------------- */
+/* --- text without stdio */
 
 struct out {
     char *at;
@@ -86,7 +86,7 @@ static void put_hex(struct out *o, uint64_t v)
     put_number(o, v, 16);
 }
 
-/* --- the call stack ------------------------------------------------------------------------------------------ */
+/* --- the call stack */
 
 /* A line of /proc/self/maps: "7f12-7f34 r-xp 00001000 08:01 123   /lib/libc.so.6". */
 struct mapping {
@@ -182,7 +182,7 @@ static void put_stack(struct out *o, void *const *frames, int n)
     }
 }
 
-/* --- the record ------------------------------------------------------------------------------------------------- */
+/* --- the record */
 
 static void put_message(struct out *o, const struct crash *c, const siginfo_t *info)
 {
@@ -282,7 +282,7 @@ static void last_words(const struct crash *c, const siginfo_t *info)
     backtrace_symbols_fd(frames, n, STDERR_FILENO);
 }
 
-/* --- the handler ------------------------------------------------------------------------------------------------ */
+/* --- the handler */
 
 static void on_crash(int signo, siginfo_t *info, void *context)
 {

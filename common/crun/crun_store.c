@@ -99,7 +99,7 @@ void libcrun_store_close(void)
         close(fd);
 }
 
-/* --- bytes --------------------------------------------------------------------------------------------- */
+/* --- bytes */
 
 static int send_all(struct link *l, const void *data, size_t n, int more)
 {
@@ -167,7 +167,7 @@ static int read_value(struct link *l, size_t bytes, char *out, size_t cap)
     return 0;
 }
 
-/* --- requests ------------------------------------------------------------------------------------------ */
+/* --- requests */
 
 static int ask(struct link *l, const struct text *args, int n)
 {

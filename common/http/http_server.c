@@ -33,8 +33,7 @@ struct http_request {
     struct MHD_Connection *c;
 };
 
-/* ---- answers
- * --------------------------------------------------------------------------------------------------------- */
+/* --- answers */
 
 const char *http_argument(const struct http_answer *a, const char *name)
 {
@@ -139,8 +138,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
     return send_answer(h, c, &a);
 }
 
-/* ---- the loop
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- the loop */
 
 static void on_timer(uv_timer_t *t);
 
@@ -166,8 +164,7 @@ static void on_poll(uv_poll_t *p, int status, int events)
     turn(p->data);
 }
 
-/* ---- life
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- life */
 
 static void on_log(void *arg, const char *fmt, va_list ap)
 {

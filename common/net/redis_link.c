@@ -11,8 +11,7 @@
 #include "common/base/err.h"
 #include "common/net/tls_stream.h"
 
-/* ---- the URL
- * ------------------------------------------------------------------------------------------------------ */
+/* --- the URL */
 
 static int hex(char c)
 {
@@ -190,8 +189,7 @@ const char *redis_link_name(const struct redis_link *l, char *out, size_t cap)
     return out;
 }
 
-/* ---- what a server says no to
- * --------------------------------------------------------------------------------------- */
+/* --- what a server says no to */
 
 /* "MOVED 3999 127.0.0.1:6381" */
 static void follow(struct redis_link *l, const char *reply)
@@ -246,8 +244,7 @@ int redis_link_refused(struct redis_link *l, const char *reply, struct err *e)
     return err_set(e, -EPROTO, "%s: %.200s", name, reply);
 }
 
-/* ---- getting in
- * ----------------------------------------------------------------------------------------------------- */
+/* --- getting in */
 
 /* One command; the reply is the caller's. An error reply is its error. */
 static int ask(struct redis_link *l, struct resp_conn *c, int argc, const char *const *argv, redisReply **ret,

@@ -39,8 +39,7 @@ bool tcpstore_is_stale(const struct tcpstore_conn *c)
     return n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-/* ---- requests
- * ------------------------------------------------------------------------------------------------------ */
+/* --- requests */
 
 static int put(struct tcpstore_conn *c, const void *p, size_t n, struct err *e)
 {
@@ -97,8 +96,7 @@ static int send_all(struct tcpstore_conn *c, int64_t deadline, struct err *e)
     return 0;
 }
 
-/* ---- answers
- * ------------------------------------------------------------------------------------------------------- */
+/* --- answers */
 
 static int receive(struct tcpstore_conn *c, char *p, size_t n, int64_t deadline, struct err *e)
 {
@@ -187,8 +185,7 @@ int tcpstore_take_bytes(struct tcpstore_conn *c, struct buf *value, int64_t dead
     return rc;
 }
 
-/* ---- beginning
- * ----------------------------------------------------------------------------------------------------- */
+/* --- beginning */
 
 /* A server of the older generation would read this as a key of a gigabyte and stand still for everybody. */
 static int shake_hands(struct tcpstore_conn *c, int64_t deadline, struct err *e)

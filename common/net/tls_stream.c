@@ -24,8 +24,7 @@ struct tls_stream {
     bool ready;
 };
 
-/* ---- context
- * --------------------------------------------------------------------------------------------------------- */
+/* --- context */
 
 static int ssl_error(const struct crypto_lib *crypto, int code, struct err *e, const char *what)
 {
@@ -127,8 +126,7 @@ void tls_context_free(struct tls_context *c)
     free(c);
 }
 
-/* ---- stream
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- stream */
 
 static int expect_name(struct tls_stream *t, const char *name, struct err *e)
 {

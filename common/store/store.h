@@ -62,7 +62,7 @@ int store_delete(struct store *s, const char *const *keys, size_t n, int64_t tim
  * Threads need a store each. */
 int store_barrier(struct store *s, const char *name, int world, int64_t timeout_ms, struct err *e);
 
-/* --- for backends ------------------------------------------------------------------------------------------------ */
+/* --- for backends */
 struct store_ops {
     const char *scheme;
     /* address: the URL after "scheme://" */

@@ -18,7 +18,7 @@
 
 enum { WAIT_GRACE_MS = 50 /* the server's own timeout comes first: the connection stays usable */ };
 
-/* ---- the operations ---------------------------------------------------------------------------------------------- */
+/* --- the operations */
 
 /* Before a reply that carries the value: let it be as large as the caller's buffer takes. */
 static void expect_value(struct resp_store *s, const struct buf *value)
@@ -110,7 +110,7 @@ static int try_del(struct resp_store *s, const struct call *c, int64_t deadline,
     return (int)deleted;
 }
 
-/* ---- connection and repetition ----------------------------------------------------------------------------------- */
+/* --- connection and repetition */
 
 /* Which server is it? */
 static int probe(struct resp_store *s, int64_t deadline, struct err *e)
@@ -198,7 +198,7 @@ static int resp_del(struct store *s, const char *const *keys, size_t n, int64_t 
     return run(s, &c, timeout_ms, e);
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* --- life */
 
 static void resp_close(struct store *store)
 {

@@ -47,8 +47,7 @@ struct call {
     struct buf *value;
 };
 
-/* ---- marks
- * --------------------------------------------------------------------------------------------------------- */
+/* --- marks */
 
 static bool is_marked(const void *p, size_t n)
 {
@@ -77,8 +76,7 @@ static int mark(struct buf *ret, const void *p, size_t n, bool draw, struct err 
     return rc < 0 ? err_set(e, rc, "a value of %zu bytes is too large", n) : 0;
 }
 
-/* ---- requests
- * ------------------------------------------------------------------------------------------------------ */
+/* --- requests */
 
 static int put_key(struct tcp_store *s, enum tcpstore_verb verb, const char *key, struct err *e)
 {
@@ -194,8 +192,7 @@ static int try_wait(void *store, const void *call, int64_t deadline, struct err 
     return rc;
 }
 
-/* ---- add
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- add */
 
 static int connected(void *store, int64_t deadline, struct err *e);
 
@@ -257,8 +254,7 @@ static int try_add(void *store, const void *call, int64_t deadline, struct err *
     }
 }
 
-/* ---- compare and set
- * ----------------------------------------------------------------------------------------------- */
+/* --- compare and set */
 
 /* 1: swapped. 0: not; raw is what the key holds (raw->data NULL: nothing). -EAGAIN: somebody was faster, look again. */
 static int swap(struct tcp_store *s, const struct call *c, const struct buf *ours, struct buf *raw, int64_t deadline,
@@ -305,8 +301,7 @@ static int try_cas(void *store, const void *call, int64_t deadline, struct err *
     return rc;
 }
 
-/* ---- the interface
- * ------------------------------------------------------------------------------------------------- */
+/* --- the interface */
 
 static int connected(void *store, int64_t deadline, struct err *e)
 {
@@ -362,8 +357,7 @@ static int tcp_del(struct store *s, const char *const *keys, size_t n, int64_t t
     return run(s, try_del, true, &(struct call){.keys = keys, .n = n}, timeout_ms, e);
 }
 
-/* ---- life
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- life */
 
 static void tcp_close(struct store *store)
 {

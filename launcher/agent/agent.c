@@ -87,7 +87,7 @@ static void end_with(struct agent *a, int code)
     a->code = code;
 }
 
-/* --- the rendezvous says ----------------------------------------------------------------------------------------- */
+/* --- the rendezvous says */
 
 static void on_round(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
 {
@@ -199,7 +199,7 @@ static void on_failed(struct agent *a, const struct agent_event *ev, struct agen
     }
 }
 
-/* --- the workers ------------------------------------------------------------------------------------------------- */
+/* --- the workers */
 
 static void requeue(struct agent *a, struct agent_effects *fx)
 {
@@ -313,7 +313,7 @@ static void on_unkillable(struct agent *a, struct agent_effects *fx)
         leave_for_good(a, EXIT_UNKILLABLE, fx);
 }
 
-/* --- the user ---------------------------------------------------------------------------------------------------- */
+/* --- the user */
 
 static void on_first_signal(struct agent *a, struct agent_effects *fx)
 {

@@ -67,7 +67,7 @@ static void finish(struct run *r, int code)
     events_ended(r, code);
 }
 
-/* --- effects ----------------------------------------------------------------------------------------------------- */
+/* --- effects */
 
 static void on_grace_over(uv_timer_t *t)
 {
@@ -168,7 +168,7 @@ void run_pump(struct run *r)
     r->pumping = false;
 }
 
-/* --- the world --------------------------------------------------------------------------------------------------- */
+/* --- the world */
 
 static bool is_stop(const struct run *r, int signo)
 {

@@ -10,7 +10,7 @@
 #include "launcher/config/config.h"
 #include "launcher/output/logmux.h"
 
-/* --- without labels ----------------------------------------------------------------------------------------------- */
+/* --- without labels */
 
 static double seconds_since(int64_t ns)
 {
@@ -96,7 +96,7 @@ static void of_rendezvous(struct metrics_text *m, const struct run *r)
     metrics_value(m, "rendezvous_connected", NULL, r->rdzv_fd >= 0);
 }
 
-/* --- workers ------------------------------------------------------------------------------------------------------ */
+/* --- workers */
 
 #define WORKER_STATES(X)                                                                                               \
     X(WAITING, "waiting")   /* for a round */                                                                          \

@@ -19,7 +19,7 @@ static double seconds(int64_t from, int64_t to)
     return from > 0 && to > from ? (double)(to - from) / 1e9 : 0;
 }
 
-/* --- life ------------------------------------------------------------------------------------------------------- */
+/* --- life */
 
 static void say_line(void *arg, const char *line)
 {
@@ -74,7 +74,7 @@ static struct json_write *begin(struct run *r, const char *kind)
     return w;
 }
 
-/* --- what happens ----------------------------------------------------------------------------------------------- */
+/* --- what happens */
 
 void events_state(struct run *r, enum agent_state before, enum agent_event_kind why)
 {

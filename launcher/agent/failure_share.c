@@ -29,8 +29,7 @@
 /* Workers of one node that are told of. */
 #define OWN_MAX 32
 
-/* --- the failures of this node
- * -------------------------------------------------------------------------------------- */
+/* --- the failures of this node */
 
 static void find_message(struct run *r, const struct failure_worker *w, struct failure_record *record,
                          struct failure_words *words)
@@ -112,8 +111,7 @@ static void add_own(struct run *r, cJSON *all)
     }
 }
 
-/* --- telling group rank 0
- * ------------------------------------------------------------------------------------------- */
+/* --- telling group rank 0 */
 
 static void hang_up(struct failure_share *s)
 {
@@ -228,8 +226,7 @@ void failure_share_tell_early(struct run *r)
     cJSON_Delete(own);
 }
 
-/* --- hearing it
- * ----------------------------------------------------------------------------------------------------- */
+/* --- hearing it */
 
 struct failure_heard {
     UT_hash_handle hh;
@@ -298,8 +295,7 @@ static void add_heard(const struct failure_share *s, cJSON *all)
             failure_merge(all, h->text, h->n, &final);
 }
 
-/* --- the report
- * ----------------------------------------------------------------------------------------------------- */
+/* --- the report */
 
 static void on_late(uv_timer_t *t)
 {
@@ -445,8 +441,7 @@ void failure_share_report(struct run *r)
     cJSON_Delete(all);
 }
 
-/* --- life
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- life */
 
 void failure_share_open(struct run *r)
 {

@@ -58,7 +58,7 @@ struct hang_watch {
 
 static void on_look(uv_timer_t *t);
 
-/* --- crun's own stops ---------------------------------------------------------------------------------------- */
+/* --- crun's own stops */
 
 static _Atomic int64_t continued_ns; /* a handler has no argument */
 
@@ -78,7 +78,7 @@ static void excuse_own_stops(struct hang_watch *w, int64_t now)
         hang_excuse(&w->hang, continued);
 }
 
-/* --- saving stacks --------------------------------------------------------------------------------------------- */
+/* --- saving stacks */
 
 static pthread_mutex_t count_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t none_runs = PTHREAD_COND_INITIALIZER;
@@ -287,7 +287,7 @@ static bool save_stacks(struct hang_watch *w)
     return true;
 }
 
-/* --- looking ----------------------------------------------------------------------------------------------------- */
+/* --- looking */
 
 static void read_workers(struct hang_watch *w)
 {
@@ -361,7 +361,7 @@ static void on_look(uv_timer_t *t)
     plan(w, now);
 }
 
-/* --- life -------------------------------------------------------------------------------------------------------- */
+/* --- life */
 
 int hang_watch_open(struct run *r, struct err *e)
 {

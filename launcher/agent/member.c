@@ -15,7 +15,7 @@
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
 
-/* --- what the rendezvous says ------------------------------------------------------------------------------------- */
+/* --- what the rendezvous says */
 
 static void note_news(struct run *r, const struct rdzv_news *news)
 {
@@ -166,8 +166,7 @@ static int majority(void *arg)
     return bootstrap_alive(&((struct run *)arg)->store);
 }
 
-/* --- what group rank 0 reports
- * -------------------------------------------------------------------------------------- */
+/* --- what group rank 0 reports */
 
 static void on_report(uv_timer_t *t)
 {
@@ -191,8 +190,7 @@ void member_progressed(struct run *r)
         uv_timer_start(&r->report, on_report, ms, ms);
 }
 
-/* --- life
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- life */
 
 void member_note_leader(struct run *r, const struct rdzv_news *news)
 {

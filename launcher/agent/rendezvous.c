@@ -18,8 +18,7 @@
 #define RESOLVE_MS 5000
 #define GOODBYE_MS 2000 /* for nodes that know the end to close their connections */
 
-/* --- hosting
- * -------------------------------------------------------------------------------------------------------- */
+/* --- hosting */
 
 struct hosted {
     struct gate *gate;
@@ -101,8 +100,7 @@ struct server *rendezvous_server(const struct rendezvous *z)
     return z->hosted ? z->hosted->server : NULL;
 }
 
-/* --- the client
- * ------------------------------------------------------------------------------------------------------ */
+/* --- the client */
 
 static int open_client(struct rendezvous *z, const struct rdzv_client_ops *ops, struct err *e)
 {
@@ -147,8 +145,7 @@ int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *
     return 1;
 }
 
-/* --- what is told about this node
- * -------------------------------------------------------------------------------------- */
+/* --- what is told about this node */
 
 static int choose_addresses(struct rendezvous *z, struct err *e)
 {
@@ -199,8 +196,7 @@ int rendezvous_open(struct rendezvous *z, const struct config *c, uv_loop_t *loo
     }
 }
 
-/* --- the end
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- the end */
 
 int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct err *e)
 {

@@ -23,7 +23,7 @@
 
 extern char **environ;
 
-/* --- starting ------------------------------------------------------------------------------------------- */
+/* --- starting */
 
 const char *round_error_path(struct run *r, int rank)
 {
@@ -275,8 +275,7 @@ static void on_unkillable(void *arg, const char *who)
     run_pump(r);
 }
 
-/* --- the end
- * -------------------------------------------------------------------------------------------------------- */
+/* --- the end */
 
 void round_say_stopped(struct run *r, const char *why)
 {

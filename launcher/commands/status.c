@@ -92,8 +92,7 @@ static int64_t timeout_ms(const struct status *s)
     return (int64_t)(s->config.timeout_s * 1000);
 }
 
-/* ---- asking
- * -------------------------------------------------------------------------------------------------------- */
+/* --- asking */
 
 /* One request, one reply; an error reply is ERR_REFUSED with its text. */
 static int ask(struct status *s, int argc, const char *const *argv, redisReply **ret, struct err *e)
@@ -181,8 +180,7 @@ static int look(struct status *s, redisReply **ret, struct err *e)
     return ask(s, n, words, ret, e);
 }
 
-/* ---- showing
- * ------------------------------------------------------------------------------------------------------- */
+/* --- showing */
 
 /* The answer as JSON, to be freed. */
 static int fetch(struct status *s, char **ret, struct err *e)

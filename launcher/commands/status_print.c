@@ -12,8 +12,7 @@
 #define COLUMNS_MAX 10
 #define GAP 2
 
-/* ---- tables: cells are collected, then printed as wide as they are
- * ---------------------------------------------------------- */
+/* --- tables: cells are collected, then printed as wide as they are */
 
 struct table {
     int columns;
@@ -89,8 +88,7 @@ static int finish(struct table *t, FILE *out, struct err *e)
     return t->failed ? err_set(e, -ENOMEM, "no memory for a table") : 0;
 }
 
-/* ---- values: what is not there is shown as such
- * ------------------------------------------------------------------------------ */
+/* --- values: what is not there is shown as such */
 
 static const char *text(const cJSON *o, const char *name)
 {
@@ -151,8 +149,7 @@ static int world(const cJSON *job)
     return (int)n;
 }
 
-/* ---- the tables
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- the tables */
 
 static void job_row(struct table *t, const cJSON *job)
 {

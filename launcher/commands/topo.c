@@ -25,7 +25,7 @@ const struct arg_program topo_program = {
     .operands = ARG_NO_OPERANDS,
 };
 
-/* --- the matrix --------------------------------------------------------------------------------------------------- */
+/* --- the matrix */
 
 static void print_matrix(const struct topo_devices *d, FILE *out)
 {
@@ -86,8 +86,7 @@ static void print_devices(FILE *out)
         fprintf(out, "No GPU: %s\n\n", nvml_lib(&e) ? "the NVIDIA driver names none" : e.text);
 }
 
-/* --- cores
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- cores */
 
 static double memory_gib(int node)
 {

@@ -9,7 +9,7 @@
 
 #include "launcher/place/pci.h"
 
-/* --- finding ------------------------------------------------------------------------------------------------------ */
+/* --- finding */
 
 static void resolve(char out[TOPO_PATH_MAX], const char *sys, const char *rest, const char *name, const char *tail)
 {
@@ -73,8 +73,7 @@ void topo_devices_find(struct topo_devices *d, const char *sys)
     find_nics(d, sys);
 }
 
-/* --- distances
- * ------------------------------------------------------------------------------------------------------ */
+/* --- distances */
 
 static bool same_pci(const char *nvml, const char *sysfs)
 {

@@ -25,7 +25,7 @@ char *home_join(const char *host, int port, char *out, size_t cap)
     return out;
 }
 
-/* --- endpoints ---------------------------------------------------------------------------------------------------- */
+/* --- endpoints */
 
 static bool host_ok(const char *host, size_t n, bool bracketed)
 {
@@ -65,8 +65,7 @@ int home_parse_endpoint(const char *text, int default_port, char host[HOME_HOST_
     return 0;
 }
 
-/* --- what was typed
- * ------------------------------------------------------------------------------------------------ */
+/* --- what was typed */
 
 struct choice {
     const struct home_typed *t;
@@ -194,8 +193,7 @@ static int take_static(struct choice *c, struct err *e)
     return take_address(c, host, port);
 }
 
-/* --- nothing was typed
- * ---------------------------------------------------------------------------------------------- */
+/* --- nothing was typed */
 
 static int take_scheduler(struct choice *c, const struct scheduler *s, struct err *e)
 {
@@ -231,8 +229,7 @@ static int look_around(struct choice *c, const struct scheduler *s, struct err *
         c->t->max_nodes);
 }
 
-/* --- all together
- * --------------------------------------------------------------------------------------------------- */
+/* --- all together */
 
 static int check_backend(const struct choice *c, struct err *e)
 {

@@ -30,7 +30,7 @@ int stops_parse_grace(const char *text, void *field, struct err *e)
     return 0;
 }
 
-/* --- signals ----------------------------------------------------------------------------------------------------- */
+/* --- signals */
 
 /* "SIGTERM" or "TERM", n bytes; index into signals[], -1: none of them. */
 static int find_signal(const char *text, size_t n)
@@ -84,7 +84,7 @@ int stops_parse_signal(const char *text, void *field, struct err *e)
     return 0;
 }
 
-/* --- codes ------------------------------------------------------------------------------------------------------- */
+/* --- codes */
 
 static int read_range(const char *text, size_t n, int64_t *first, int64_t *last)
 {
@@ -126,7 +126,7 @@ bool stops_fatal(const struct stops *s, int code)
     return code > 0 && code < 256 && s->fatal.bits[code / 32] >> (code % 32) & 1u;
 }
 
-/* --- graces ------------------------------------------------------------------------------------------------------ */
+/* --- graces */
 
 void stops_settle(struct stops *s)
 {

@@ -166,7 +166,7 @@ void cgroup_destroy(struct cgroup *c)
     free(c);
 }
 
-/* --- the guardian's ----------------------------------------------------------------------------------------------- */
+/* --- the guardian's */
 
 bool cgroup_kill_at(const char *path)
 {

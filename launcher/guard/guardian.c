@@ -128,8 +128,7 @@ static int agent_process(struct guardian_link *l, int agent_end, const struct gu
     return agent(l, argc, argv);
 }
 
-/* --- the agent's side of the link
- * ----------------------------------------------------------------------------------- */
+/* --- the agent's side of the link */
 
 /* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is
  * read again in time. */
@@ -188,8 +187,7 @@ void guardian_signals(const struct guardian_link *l, const sigset_t *set)
     say(l, WORD_SIGNALS, -1);
 }
 
-/* --- the guardian
- * ------------------------------------------------------------------------------------------------------ */
+/* --- the guardian */
 
 static void hold(struct guard *g, int fd)
 {

@@ -68,7 +68,7 @@ static bool tells(const struct hang *h, const struct hang_worker *w)
     return progressed(w) || phase_of(w) != CRUN_PHASE_STEP || h->o.fixed_ns > 0;
 }
 
-/* --- what the steps so far teach --------------------------------------------------------------------------------- */
+/* --- what the steps so far teach */
 
 struct lesson {
     uint64_t steps[CRUN_PAGE_BUCKETS], n;
@@ -181,7 +181,7 @@ struct hang_budget hang_budget(const struct hang *h, const struct hang_worker *w
     }
 }
 
-/* --- who waits since when -------------------------------------------------------------------------------------- */
+/* --- who waits since when */
 
 /* What all of them together say. */
 struct scene {
@@ -277,7 +277,7 @@ int64_t hang_next(const struct hang *h, int64_t now, const struct hang_worker *w
     return next;
 }
 
-/* --- the verdict ------------------------------------------------------------------------------------------------- */
+/* --- the verdict */
 
 char *hang_ranks(const struct hang_worker *w, int n, bool (*in)(const struct hang_worker *w, const void *arg),
                  const void *arg, char *out, size_t cap)

@@ -36,7 +36,7 @@ struct job {
     char refused[512]; /* why there are no call stacks, "": there are */
 };
 
-/* --- /proc --------------------------------------------------------------------------------------------------- */
+/* --- /proc */
 
 /* Up to cap - 1 bytes of a file of the process or thread; "" if it cannot be read. NULs become spaces. */
 static char *slurp(pid_t pid, pid_t tid, const char *name, char *out, size_t cap)
@@ -121,7 +121,7 @@ static int describe(struct job *j, const struct thread *t)
     return 0;
 }
 
-/* --- ptrace -------------------------------------------------------------------------------------------------- */
+/* --- ptrace */
 
 /* The end of its first thread is the end of the process: crun's loop must hear of that, so it is looked at, not
  * taken. */
@@ -172,7 +172,7 @@ static void let_go(struct job *j)
             ptrace(PTRACE_DETACH, j->threads[i].tid, NULL, (void *)(intptr_t)j->threads[i].signo);
 }
 
-/* --- the file ------------------------------------------------------------------------------------------------ */
+/* --- the file */
 
 static void keep_top(const struct job *j, const char *frames)
 {

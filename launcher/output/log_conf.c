@@ -11,7 +11,7 @@
 
 #define RANK_MAX 1000000
 
-/* --- parsing ------------------------------------------------------------------------------------------------------ */
+/* --- parsing */
 
 /* Digits at *p, which is moved behind them; -1: none, or beyond RANK_MAX. */
 static int take_rank(const char **p)
@@ -107,8 +107,7 @@ int log_conf_parse_bytes(const char *text, void *field, struct err *e)
     return 0;
 }
 
-/* --- meaning
- * ------------------------------------------------------------------------------------------------------- */
+/* --- meaning */
 
 bool log_ranks_has(const struct log_ranks *r, int rank)
 {
@@ -182,8 +181,7 @@ int log_conf_settle(struct log_conf *c, struct err *e)
     return 0;
 }
 
-/* --- words
- * --------------------------------------------------------------------------------------------------------- */
+/* --- words */
 
 int log_words_split(const char *text, struct log_words *ret)
 {

@@ -79,8 +79,7 @@ void log_console_begin_round(struct log_console *c, int rank_base)
     c->shown[0] = c->shown[1] = 0;
 }
 
-/* --- prefixes
- * ------------------------------------------------------------------------------------------------------ */
+/* --- prefixes */
 
 static int render(struct log_console *c, struct log_voice *v)
 {
@@ -138,8 +137,7 @@ static void put(struct log_console *c, struct log_voice *v, const char *line, si
     sink_add(s, "\n", 1);
 }
 
-/* --- lines of several ranks
- * ---------------------------------------------------------------------------------------- */
+/* --- lines of several ranks */
 
 static void emit(struct log_console *c, bool is_err, const struct log_same *s)
 {
@@ -174,8 +172,7 @@ static void flush_same(struct log_console *c)
             log_collapse_flush(c->same[i]);
 }
 
-/* --- rate limit
- * ---------------------------------------------------------------------------------------------------- */
+/* --- rate limit */
 
 static void say_left_out(struct log_console *c, struct log_voice *v)
 {
@@ -217,8 +214,7 @@ static bool say_all_left_out(struct log_console *c)
     return more;
 }
 
-/* --- in all
- * -------------------------------------------------------------------------------------------------------- */
+/* --- in all */
 
 static void arm(struct log_console *c);
 

@@ -55,8 +55,7 @@ int logfile_open(struct logfile *f, const char *path, const struct logfile_limit
                    rc == -ENXIO ? "it is a FIFO that nobody reads" : strerror(-rc));
 }
 
-/* --- writing
- * ------------------------------------------------------------------------------------------------------- */
+/* --- writing */
 
 /* Moves *data and *n over what went in. Returns 0 or -errno. */
 static int put(struct logfile *f, const char **data, size_t *n)
@@ -144,8 +143,7 @@ static bool resume(struct logfile *f)
     return true;
 }
 
-/* --- limits
- * -------------------------------------------------------------------------------------------------------- */
+/* --- limits */
 
 /* One more than the highest NAME.N there is: an earlier job may have left some. */
 static int next_number(const char *path)
@@ -226,8 +224,7 @@ static size_t fitting(struct logfile *f, const char *data, size_t n)
     return end ? (size_t)(end - data) + 1 : line;
 }
 
-/* --- in all
- * -------------------------------------------------------------------------------------------------------- */
+/* --- in all */
 
 /* All of a chunk is dropped; its last line may go on. */
 static void drop(struct logfile *f, const char *data, size_t n)

@@ -62,8 +62,7 @@ static struct stream *stream_of(struct logmux *m, int i)
     return i % 2 ? &s->err : &s->out;
 }
 
-/* --- lines without an end
- * ------------------------------------------------------------------------------------------ */
+/* --- lines without an end */
 
 static bool stream_read(struct stream *s);
 static void set_paused(struct logmux *m, bool paused);
@@ -195,8 +194,7 @@ int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_opti
     return 0;
 }
 
-/* --- files
- * --------------------------------------------------------------------------------------------------------- */
+/* --- files */
 
 static int open_file(struct logmux *m, struct logfile *f, const char *path, struct err *e)
 {
@@ -240,8 +238,7 @@ static void close_file(struct logmux *m, struct logfile *f)
     f->lost = 0;
 }
 
-/* --- reading
- * ------------------------------------------------------------------------------------------------------- */
+/* --- reading */
 
 static void duplicate(struct stream *s, const char *line, size_t n)
 {
@@ -307,8 +304,7 @@ static void on_readable(void *arg)
         set_paused(m, true);
 }
 
-/* --- workers
- * ------------------------------------------------------------------------------------------------------- */
+/* --- workers */
 
 static int open_routes(struct stream *s, int local, int rank, struct err *e)
 {
@@ -417,8 +413,7 @@ void logmux_figures(const struct logmux *m, struct logmux_figures *ret)
     }
 }
 
-/* --- crun's own words
- * ---------------------------------------------------------------------------------------------- */
+/* --- crun's own words */
 
 void logmux_say_bytes(struct logmux *m, const char *text, size_t n)
 {

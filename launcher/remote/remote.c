@@ -37,8 +37,7 @@ void remote_say(struct remote *m, const char *fmt, ...)
     va_end(ap);
 }
 
-/* --- signals to the agents
- * ----------------------------------------------------------------------------------------- */
+/* --- signals to the agents */
 
 static void tell(struct remote *m, unsigned char byte)
 {
@@ -94,8 +93,7 @@ static void stop_all(struct remote *m, int signo, bool typed)
                    (uint64_t)(stops_longest_ms(&m->c->stops) + (int64_t)(m->c->stops.kill * 1000) + LATE_MS), 0);
 }
 
-/* --- ends
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- ends */
 
 static int count_running(const struct remote *m, bool begun)
 {
@@ -251,8 +249,7 @@ static void on_guardian_gone(void *arg)
     _exit(128 + SIGKILL);
 }
 
-/* --- beginnings
- * ---------------------------------------------------------------------------------------------------- */
+/* --- beginnings */
 
 static void run_child(const struct remote *m, int i, const int fds[3])
 {

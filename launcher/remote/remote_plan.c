@@ -19,8 +19,7 @@
 
 #define RESOLVE_MS 2000
 
-/* --- where the nodes meet
- * ------------------------------------------------------------------------------------------ */
+/* --- where the nodes meet */
 
 static bool is_local(const struct host *h)
 {
@@ -88,8 +87,7 @@ static int choose_token(struct remote_plan *p, struct err *e)
     return 0;
 }
 
-/* --- how they are reached
- * ------------------------------------------------------------------------------------------ */
+/* --- how they are reached */
 
 static int split_rsh(struct remote_plan *p, struct err *e)
 {
@@ -162,8 +160,7 @@ void remote_plan_free(struct remote_plan *p)
     explicit_bzero(&p->token, sizeof p->token);
 }
 
-/* --- the order
- * ----------------------------------------------------------------------------------------------------- */
+/* --- the order */
 
 int remote_plan_options(const struct remote_plan *p, int i, char ret[REMOTE_OPTIONS][1200])
 {

@@ -21,8 +21,7 @@ void bootstrap_init(struct bootstrap *b, uv_loop_t *loop, const struct bootstrap
     *b = (struct bootstrap){.loop = loop, .o = *o, .prepared_fd = -1};
 }
 
-/* ---- the listener
- * -------------------------------------------------------------------------------------------------- */
+/* --- the listener */
 
 static socklen_t any_address(int family, bool loopback, struct sockaddr_storage *sa)
 {
@@ -91,8 +90,7 @@ static void drop_listener(struct bootstrap *b)
     b->prepared_fd = -1;
 }
 
-/* ---- who is alive
- * -------------------------------------------------------------------------------------------------- */
+/* --- who is alive */
 
 struct bootstrap_member {
     UT_hash_handle hh;
@@ -158,8 +156,7 @@ static int on_failure(void *arg, const char *run, const char *node, uint64_t rou
     return b->o.failure ? b->o.failure(b->o.arg, node, text, n) : ERR_REFUSED;
 }
 
-/* ---- a round
- * ------------------------------------------------------------------------------------------------------- */
+/* --- a round */
 
 static int admit(struct server *s, const char *addrs, struct err *e)
 {

@@ -13,8 +13,7 @@
 
 enum { STACK_BYTES = 256 << 10, KEEP_MS = 3600000 };
 
-/* ---- for the threads
- * ------------------------------------------------------------------------------------------------------ */
+/* --- for the threads */
 
 void log_client_post(struct log_client *l, struct log_item *item)
 {
@@ -71,8 +70,7 @@ int log_client_start(pthread_t *t, void *(*run)(void *), void *arg)
     return -rc;
 }
 
-/* ---- the loop
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- the loop */
 
 static void on_fence_timer(uv_timer_t *t);
 

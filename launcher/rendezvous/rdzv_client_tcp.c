@@ -33,7 +33,7 @@ static void set_mode(struct tcp *t, enum tcp_mode mode)
     t->mode = mode;
 }
 
-/* --- the clock ---------------------------------------------------------------------------------------------------- */
+/* --- the clock */
 
 static bool waits_to_reach(const struct tcp *t)
 {
@@ -114,8 +114,7 @@ void tcp_lease_moved(struct tcp *t)
     tcp_arm(t);
 }
 
-/* --- endings
- * ------------------------------------------------------------------------------------------------------- */
+/* --- endings */
 
 void tcp_fence(struct tcp *t, const char *why)
 {
@@ -147,8 +146,7 @@ void tcp_fail(struct tcp *t, int code, const char *fmt, ...)
     t->o.on_failed(t->o.arg, code, why);
 }
 
-/* --- the connection
- * ------------------------------------------------------------------------------------------------ */
+/* --- the connection */
 
 static unsigned jitter(struct tcp *t, int64_t max)
 {
@@ -339,8 +337,7 @@ static void dial(struct tcp *t)
         tcp_give_up(t, e.text);
 }
 
-/* --- the agent's calls
- * --------------------------------------------------------------------------------------------- */
+/* --- the agent's calls */
 
 static int tcp_join(struct rdzv_client *c, struct err *e)
 {

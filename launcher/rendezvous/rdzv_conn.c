@@ -40,7 +40,7 @@ struct out {
     char data[];
 };
 
-/* --- the end ------------------------------------------------------------------------------------------------------ */
+/* --- the end */
 
 static void on_closed(uv_handle_t *h)
 {
@@ -87,7 +87,7 @@ static void lose_malformed(struct rdzv_conn *c, const char *why)
         lose_stranger(c);
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------ */
+/* --- sending */
 
 static void on_written(uv_write_t *req, int status)
 {
@@ -140,8 +140,7 @@ int rdzv_conn_send(struct rdzv_conn *c, int argc, const char *const *argv, const
     return rc;
 }
 
-/* --- who we are, and who they are
- * ---------------------------------------------------------------------------------- */
+/* --- who we are, and who they are */
 
 static void be_ready(struct rdzv_conn *c)
 {
@@ -224,7 +223,7 @@ static void on_verdict(struct rdzv_conn *c, const redisReply *r)
         lose(c, RDZV_LOST, "the server's verdict makes no sense");
 }
 
-/* --- receiving ---------------------------------------------------------------------------------------------------- */
+/* --- receiving */
 
 static void take(struct rdzv_conn *c, const redisReply *r)
 {
@@ -305,8 +304,7 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b)
         lose(c, RDZV_LOST, n == UV_EOF ? "the server closed the connection" : uv_strerror((int)n));
 }
 
-/* --- the beginning
- * ------------------------------------------------------------------------------------------------- */
+/* --- the beginning */
 
 static void begin(uv_timer_t *t)
 {

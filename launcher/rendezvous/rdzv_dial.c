@@ -66,7 +66,7 @@ int endpoint_parse(struct endpoint *ret, const char *text, int otherwise_port, s
     return 0;
 }
 
-/* --- the end ------------------------------------------------------------------------------------------------------ */
+/* --- the end */
 
 static void on_closed(uv_handle_t *h)
 {
@@ -145,7 +145,7 @@ static void on_patience(uv_timer_t *t)
     fail(d, ETIMEDOUT);
 }
 
-/* --- addresses ---------------------------------------------------------------------------------------------------- */
+/* --- addresses */
 
 /* One by one from either family, that of the first address first. */
 static void order_addresses(struct dial *d)
@@ -248,7 +248,7 @@ static void try_next(struct dial *d)
     }
 }
 
-/* --- names -------------------------------------------------------------------------------------------------------- */
+/* --- names */
 
 static void on_looked_up(uv_poll_t *p, int status, int events)
 {

@@ -15,8 +15,7 @@ enum {
     NOBODY_MS = 20,
 };
 
-/* ---- to the agent
- * ---------------------------------------------------------------------------------------------------- */
+/* --- to the agent */
 
 /* From the leader's pulse, while we wait for a round. */
 static void tell_progress(struct log_client *l, int64_t now)
@@ -52,8 +51,7 @@ void log_client_fail_in_time(struct log_client *l, const char *why)
     fail_for_good(l, EXIT_UNAVAILABLE, text);
 }
 
-/* ---- beats
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- beats */
 
 static void heard(struct log_client *l, const struct rdzv_heard *h)
 {

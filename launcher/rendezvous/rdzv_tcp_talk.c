@@ -13,8 +13,7 @@
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/rendezvous/rdzv_tcp.h"
 
-/* --- requests
- * ------------------------------------------------------------------------------------------------------ */
+/* --- requests */
 
 /* How long an answer may take beyond the time it may be held: a lost path is to be dialled again while the lease still
  * runs. */
@@ -186,8 +185,7 @@ void tcp_greet(struct tcp *t)
     tcp_say(t, t->mode == TCP_JOINING && !t->leaving ? ASK_JOIN : ASK_NEXT);
 }
 
-/* --- news
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- news */
 
 void tcp_end(struct tcp *t, const struct rdzv_news *news)
 {
@@ -277,8 +275,7 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
     free(addrs);
 }
 
-/* --- answers
- * -------------------------------------------------------------------------------------------------------- */
+/* --- answers */
 
 static void lost_memory(struct tcp *t)
 {
@@ -388,8 +385,7 @@ static void on_status(struct tcp *t, const redisReply *r)
     tcp_progress(t, &p);
 }
 
-/* --- refusals
- * -------------------------------------------------------------------------------------------------------- */
+/* --- refusals */
 
 enum verdict { FENCED, REFUSED, DIFFERS, DENIED, NOJOB, AGAIN, NONSENSE };
 

@@ -26,8 +26,7 @@ int failure_first(const struct failure_worker *w, int n)
     return first;
 }
 
-/* --- one worker
- * ----------------------------------------------------------------------------------------------------- */
+/* --- one worker */
 
 /* Control bytes and what is no UTF-8 become '?'. */
 static bool add_text(cJSON *o, const char *name, const char *text)
@@ -104,8 +103,7 @@ cJSON *failure_describe(const struct failure_worker *w, const struct failure_wor
     return NULL;
 }
 
-/* --- all of them
- * ---------------------------------------------------------------------------------------------------- */
+/* --- all of them */
 
 static const char *text_of(const cJSON *o, const char *name)
 {
@@ -178,8 +176,7 @@ void failure_sort(cJSON *all, int culprit)
     cJSON_Delete(sorted);
 }
 
-/* --- as text
- * -------------------------------------------------------------------------------------------------------- */
+/* --- as text */
 
 /* Whatever another node sent must not steer a terminal, nor pass for lines of ours: further lines are indented. */
 static int add_shown(struct buf *out, const char *text)

@@ -49,7 +49,7 @@ struct group {
 static void check_gone(struct group *g);
 static void on_deaths(void *arg);
 
-/* --- watching ---------------------------------------------------------------------------------------------------- */
+/* --- watching */
 
 static int watch_child(struct group *g, struct child *c)
 {
@@ -73,7 +73,7 @@ static void drop_pidfd(struct group *g, struct child *c)
     c->pidfd = -1;
 }
 
-/* --- starting ---------------------------------------------------------------------------------------------------- */
+/* --- starting */
 
 int group_create(struct group **ret, uv_loop_t *loop, const struct group_options *o, struct err *e)
 {
@@ -245,7 +245,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
     return 0;
 }
 
-/* --- deaths ------------------------------------------------------------------------------------------------------ */
+/* --- deaths */
 
 /* waitid(2) tells of those that our own ptrace stopped whatever it was asked for; they are for the thread that saves
  * their stacks. */
@@ -310,7 +310,7 @@ void group_on_sigchld(struct group *g)
     check_gone(g);
 }
 
-/* --- stopping ---------------------------------------------------------------------------------------------------- */
+/* --- stopping */
 
 /* It died before we sent it anything: news of it is on its way, and it is a failure of its own. */
 static bool already_dead(const struct child *c)
@@ -405,7 +405,7 @@ void group_clear(struct group *g)
     check_gone(g);
 }
 
-/* --- for the report ---------------------------------------------------------------------------------------------- */
+/* --- for the report */
 
 const struct failure_worker *group_workers(const struct group *g)
 {

@@ -16,7 +16,7 @@ struct list_wait {
     char to[]; /* where the element goes (BLMOVE) */
 };
 
-/* ---- the end of a wait ------------------------------------------------------------------------------------------- */
+/* --- the end of a wait */
 
 static void wait_forget(struct conn *c, void *arg)
 {
@@ -33,7 +33,7 @@ static void wait_timeout(struct conn *c, void *arg)
 
 static const struct blocked_ops list_ops = {.timeout = wait_timeout, .forget = wait_forget};
 
-/* ---- giving ------------------------------------------------------------------------------------------------------ */
+/* --- giving */
 
 static bool reply_popped(struct conn *c, const struct request_arg *key, bool front)
 {
@@ -72,7 +72,7 @@ void block_serve(struct space *sp)
     }
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+/* --- waiting */
 
 /* Seconds, with a fraction; 0: for ever (-1 ms). */
 static bool want_timeout(struct conn *c, const struct request_arg *a, int64_t *ret_ms)

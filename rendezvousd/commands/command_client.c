@@ -46,7 +46,7 @@ static void client_id(struct conn *c, const struct request *rq)
     reply_int(&c->reply, (int64_t)c->id);
 }
 
-/* ---- LIST, INFO -------------------------------------------------------------------------------------------------- */
+/* --- LIST, INFO */
 
 typedef int address_of(const uv_tcp_t *tcp, struct sockaddr *sa, int *n);
 
@@ -156,7 +156,7 @@ static void client_list(struct conn *c, const struct request *rq)
     buf_free(&b);
 }
 
-/* ---- KILL -------------------------------------------------------------------------------------------------------- */
+/* --- KILL */
 
 struct kill_filter {
     const struct request_arg *addr, *laddr, *type, *user;
@@ -248,7 +248,7 @@ static void client_kill(struct conn *c, const struct request *rq)
         reply_error(&c->reply, "ERR No such client");
 }
 
-/* ---- the rest ---------------------------------------------------------------------------------------------------- */
+/* --- the rest */
 
 static void client_reply(struct conn *c, const struct request *rq)
 {

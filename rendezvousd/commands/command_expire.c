@@ -37,7 +37,7 @@ bool expiry_at(struct conn *c, const struct expiry_time *t, const char *command,
     return true;
 }
 
-/* ---- EXPIRE and its kin ------------------------------------------------------------------------------------------ */
+/* --- EXPIRE and its kin */
 
 enum { ONLY_NONE = 1, ONLY_SOME = 2, ONLY_LATER = 4, ONLY_SOONER = 8 };
 
@@ -135,7 +135,7 @@ void command_persist(struct conn *c, const struct request *rq)
     reply_int(&c->reply, had);
 }
 
-/* ---- how long still ---------------------------------------------------------------------------------------------- */
+/* --- how long still */
 
 static void tell_time(struct conn *c, const struct request_arg *key, bool seconds, bool absolute)
 {

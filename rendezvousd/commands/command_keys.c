@@ -57,7 +57,7 @@ void command_renamenx(struct conn *c, const struct request *rq)
         reply_int(&c->reply, 1);
 }
 
-/* ---- walks: RESP wants the count first, so each goes twice ------------------------------------------------------- */
+/* --- walks: RESP wants the count first, so each goes twice */
 
 struct listing {
     struct conn *c;
@@ -184,7 +184,7 @@ void command_randomkey(struct conn *c, const struct request *rq)
         reply_nil(&c->reply);
 }
 
-/* ---- all keys ---------------------------------------------------------------------------------------------------- */
+/* --- all keys */
 
 void command_dbsize(struct conn *c, const struct request *rq)
 {
@@ -204,7 +204,7 @@ void command_flushall(struct conn *c, const struct request *rq)
     reply_status(&c->reply, "OK");
 }
 
-/* ---- what a key is made of --------------------------------------------------------------------------------------- */
+/* --- what a key is made of */
 
 static const char *encoding(struct keyspace *k, const struct request_arg *key)
 {

@@ -17,7 +17,7 @@ static bool want_entry(struct conn *c, const struct request_arg *key, struct key
     return rc != -EPROTOTYPE;
 }
 
-/* ---- ends -------------------------------------------------------------------------------------------------------- */
+/* --- ends */
 
 static void push(struct conn *c, const struct request *rq, bool front, bool only_existing)
 {
@@ -116,7 +116,7 @@ void command_rpop(struct conn *c, const struct request *rq)
     pop(c, rq, false, "rpop");
 }
 
-/* ---- looking ----------------------------------------------------------------------------------------------------- */
+/* --- looking */
 
 void command_llen(struct conn *c, const struct request *rq)
 {
@@ -175,7 +175,7 @@ void command_lrange(struct conn *c, const struct request *rq)
         reply_item(c, list_at(l, first + i));
 }
 
-/* ---- changes inside ---------------------------------------------------------------------------------------------- */
+/* --- changes inside */
 
 void command_ltrim(struct conn *c, const struct request *rq)
 {
@@ -264,7 +264,7 @@ void command_lrem(struct conn *c, const struct request *rq)
     reply_int(&c->reply, (int64_t)removed);
 }
 
-/* ---- from one list to another ------------------------------------------------------------------------------------ */
+/* --- from one list to another */
 
 bool want_end(struct conn *c, const struct request_arg *a, bool *front)
 {

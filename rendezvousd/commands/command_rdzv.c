@@ -29,8 +29,7 @@ struct rdzv_conn {
     char principal[256], peer[RDZV_ADDR_MAX + 1], local[RDZV_ADDR_MAX + 1];
 };
 
-/* ---- the server's side
- * ---------------------------------------------------------------------------------------------- */
+/* --- the server's side */
 
 static void on_idle(uv_idle_t *h)
 {
@@ -69,7 +68,7 @@ void server_close_door(struct server *s)
     s->door = NULL;
 }
 
-/* ---- replies ---------------------------------------------------------------------------------------------------- */
+/* --- replies */
 
 static void say_error(struct conn *c, int rc, const struct err *e)
 {
@@ -116,7 +115,7 @@ static void say_news(struct conn *c, const struct rdzv_news *news, const char *m
     say_record(c, rc, &b);
 }
 
-/* ---- the party -------------------------------------------------------------------------------------------------- */
+/* --- the party */
 
 static const struct blocked_ops next_ops;
 
@@ -203,7 +202,7 @@ void rdzv_conn_gone(struct conn *c)
     free(r);
 }
 
-/* ---- arguments -------------------------------------------------------------------------------------------------- */
+/* --- arguments */
 
 /* Run id and, unless NULL, node id; false: the error is said. */
 static bool copy_names(struct conn *c, const struct request *rq, char *run, char *node)
@@ -286,7 +285,7 @@ static int decode_event(const char *fields, size_t n, enum rdzv_event_kind kind,
     return rc;
 }
 
-/* ---- verbs ------------------------------------------------------------------------------------------------------ */
+/* --- verbs */
 
 static int join(struct conn *c, const char *run, const char *node, const struct buf *fields, struct jobs_joined *ret,
                 struct err *e)

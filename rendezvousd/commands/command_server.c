@@ -35,7 +35,7 @@ void command_wait(struct conn *c, const struct request *rq)
         reply_int(&c->reply, 0);
 }
 
-/* ---- COMMAND ----------------------------------------------------------------------------------------------------- */
+/* --- COMMAND */
 
 static const struct {
     int first, last, step;
@@ -153,7 +153,7 @@ void command_command(struct conn *c, const struct request *rq)
         RUN_SUBCOMMAND(c, rq, "command", v);
 }
 
-/* ---- CONFIG ------------------------------------------------------------------------------------------------------ */
+/* --- CONFIG */
 
 enum { SETTINGS = 16 };
 
@@ -255,7 +255,7 @@ void command_config(struct conn *c, const struct request *rq)
     RUN_SUBCOMMAND(c, rq, "config", v);
 }
 
-/* ---- INFO -------------------------------------------------------------------------------------------------------- */
+/* --- INFO */
 
 static void info_server(const struct server *s, const struct server_stats *st, struct buf *b)
 {

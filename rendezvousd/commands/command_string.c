@@ -13,7 +13,7 @@ void command_get(struct conn *c, const struct request *rq)
         reply_nil(&c->reply);
 }
 
-/* ---- SET and GETEX ----------------------------------------------------------------------------------------------- */
+/* --- SET and GETEX */
 
 struct set_options {
     bool nx, xx, get, keep, persist;
@@ -179,7 +179,7 @@ void command_getex(struct conn *c, const struct request *rq)
         keyspace_expire(k, key->p, key->n, KEYSPACE_NEVER);
 }
 
-/* ---- several keys ------------------------------------------------------------------------------------------------ */
+/* --- several keys */
 
 void command_mget(struct conn *c, const struct request *rq)
 {
@@ -227,7 +227,7 @@ void command_msetnx(struct conn *c, const struct request *rq)
         reply_int(&c->reply, !there);
 }
 
-/* ---- counters ---------------------------------------------------------------------------------------------------- */
+/* --- counters */
 
 static void add(struct conn *c, const struct request_arg *key, int64_t delta)
 {
@@ -267,7 +267,7 @@ void command_decrby(struct conn *c, const struct request *rq)
         add(c, &rq->argv[1], -delta);
 }
 
-/* ---- parts ------------------------------------------------------------------------------------------------------- */
+/* --- parts */
 
 static bool fits_string(struct conn *c, int64_t n, size_t more)
 {

@@ -66,8 +66,7 @@ static int write_port_file(const char *path, int port, struct err *e)
     return 0;
 }
 
-/* ---- end
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- end */
 
 static void on_server_closed(void *arg)
 {
@@ -93,8 +92,7 @@ static void shut_down(struct daemon *d, int signum)
     server_close(d->server, on_server_closed, d);
 }
 
-/* ---- reload
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- reload */
 
 static void reload(struct daemon *d)
 {
@@ -137,8 +135,7 @@ static int watch_signals(struct daemon *d, struct err *e)
     return 0;
 }
 
-/* ---- start
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- start */
 
 /* As many clients as there may be open files; the limit is raised as far as we may. */
 static size_t affordable_clients(const struct config *c)

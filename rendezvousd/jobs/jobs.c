@@ -85,7 +85,7 @@ void jobs_on_forgotten(struct jobs *j, void (*forgotten)(void *arg, const char *
     j->forgotten_arg = arg;
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------------------------- */
+/* --- jobs */
 
 struct job *job_find_(const struct jobs *j, const char *run)
 {
@@ -175,7 +175,7 @@ void job_forget_if_empty_(struct job *job)
     job_forget_(job);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------ */
+/* --- steps */
 
 static bool is_final(enum rdzv_state s)
 {
@@ -257,7 +257,7 @@ int job_silent_(struct member *m)
     return step_at(m->job, &ev, last_heard(m), NULL);
 }
 
-/* ---- time ------------------------------------------------------------------------------------------------------- */
+/* --- time */
 
 static int64_t earlier(int64_t a, int64_t b)
 {

@@ -63,8 +63,7 @@ void jobs_destroy(struct jobs *j);
 int64_t jobs_deadline(const struct jobs *j); /* INT64_MAX: none */
 void jobs_tick(struct jobs *j);
 
-/* --- parties
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- parties */
 
 /* How a party ended. */
 enum jobs_end {
@@ -115,8 +114,7 @@ int jobs_drain(struct jobs *j, const char *principal, const char *run, struct er
 /* fields: a record (rdzv_wire.h); those known (step, images_per_s, loss) are kept. */
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e);
 
-/* --- what others may know
- * ---------------------------------------------------------------------------------------------- */
+/* --- what others may know */
 
 /* The principal a run id belongs to, NULL: there is no such job. Borrowed until the next call that changes jobs. */
 const char *jobs_owner(const struct jobs *j, const char *run);

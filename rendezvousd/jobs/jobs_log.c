@@ -24,7 +24,7 @@
 #define MODULE "jobs"
 #define KEEP_BYTES (1u << 20) /* a file grows by this and four times its last whole text before it is rewritten */
 
-/* ---- writing ---------------------------------------------------------------------------------------------------- */
+/* --- writing */
 
 static int begin_line(struct buf *out, const char *word)
 {
@@ -179,7 +179,7 @@ bool job_durable_(const struct job *job, uint64_t record)
     return !job->log || persist_durable(job->log, record);
 }
 
-/* ---- loading ---------------------------------------------------------------------------------------------------- */
+/* --- loading */
 
 struct loading {
     struct jobs *jobs;

@@ -123,7 +123,7 @@ int member_heard_(struct member *m, struct err *e)
     return job_step_(m->job, &ev, e);
 }
 
-/* ---- parties ---------------------------------------------------------------------------------------------------- */
+/* --- parties */
 
 int jobs_party_open(struct jobs_party **ret, struct jobs *j, const struct jobs_party_options *o, struct err *e)
 {

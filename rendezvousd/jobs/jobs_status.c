@@ -20,7 +20,7 @@ struct status {
     size_t skip;         /* nodes that come before the first one asked for */
 };
 
-/* ---- nodes ------------------------------------------------------------------------------------------------------ */
+/* --- nodes */
 
 struct node_list {
     const struct job *job;
@@ -82,7 +82,7 @@ static int add_node(void *arg, const struct rdzv_member *m)
     return w->rc;
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------------------------- */
+/* --- jobs */
 
 /* The first of `count` that is in a ring of `size`, and for which there is room. */
 static uint64_t first_line(struct status *s, uint64_t count, uint64_t size)
@@ -192,8 +192,7 @@ int jobs_status_from(const struct jobs *j, const char *principal, const char *ru
     return s.w.rc < 0 ? err_set(e, s.w.rc, "no memory for the status of jobs") : 0;
 }
 
-/* ---- the progress line
- * ---------------------------------------------------------------------------------------------- */
+/* --- the progress line */
 
 struct presence {
     struct jobs_progress *p;

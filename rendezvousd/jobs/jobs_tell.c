@@ -8,8 +8,7 @@
 #include <string.h>
 #include <utlist.h>
 
-/* ---- a leader on loopback
- * ------------------------------------------------------------------------------------------ */
+/* --- a leader on loopback */
 
 /* Members on other hosts must be told the address that they have of this one. */
 static bool seen_from_outside(const struct job *job)
@@ -36,7 +35,7 @@ static void replace_leader(const struct job *job, struct rdzv_effects *fx)
     }
 }
 
-/* ---- keeping ---------------------------------------------------------------------------------------------------- */
+/* --- keeping */
 
 void job_take_effects_(struct job *job, struct rdzv_effects *fx)
 {
@@ -75,7 +74,7 @@ void jobs_queue_(struct member *m)
     DL_APPEND2(job->jobs->tell, m, tell_prev, tell_next);
 }
 
-/* ---- telling ---------------------------------------------------------------------------------------------------- */
+/* --- telling */
 
 static int add_addrs(void *arg, const struct rdzv_member *m)
 {

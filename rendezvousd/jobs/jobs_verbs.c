@@ -12,7 +12,7 @@
 
 #define JOINS_MS 10000
 
-/* ---- checks ----------------------------------------------------------------------------------------------------- */
+/* --- checks */
 
 static int check_names(const struct jobs *j, const char *run, const char *node, struct err *e)
 {
@@ -68,7 +68,7 @@ static int look_up(struct jobs_party *p, const char *run, const char *node, stru
     return err_set(e, ERR_REFUSED, "node '%s' of run '%s' is unknown: it has not joined, or was given up", node, run);
 }
 
-/* ---- join ------------------------------------------------------------------------------------------------------- */
+/* --- join */
 
 /* A member's first JOIN after each round is the round's doing: a job that restarts as quickly as it can is no flood. */
 static bool is_awaited(struct jobs_party *p, const char *run, const struct rdzv_event *join)
@@ -242,7 +242,7 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
     return rc;
 }
 
-/* ---- the others ------------------------------------------------------------------------------------------------- */
+/* --- the others */
 
 int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, struct err *e)
 {
@@ -295,7 +295,7 @@ int jobs_drain(struct jobs *j, const char *principal, const char *run, struct er
     return rc;
 }
 
-/* ---- reports ---------------------------------------------------------------------------------------------------- */
+/* --- reports */
 
 static const char *const report_fields[] = {"step", "images_per_s", "loss"};
 

@@ -20,7 +20,7 @@
 
 #define MODULE "persist"
 
-/* ---- opening ---------------------------------------------------------------------------------------------------- */
+/* --- opening */
 
 static int open_dirs(struct persist *p, const char *dir, struct err *e)
 {
@@ -141,7 +141,7 @@ void persist_close(struct persist *p)
     free(p);
 }
 
-/* ---- logs ------------------------------------------------------------------------------------------------------- */
+/* --- logs */
 
 static bool good_id(const char *id)
 {
@@ -271,7 +271,7 @@ size_t persist_damaged(const struct persist *p)
     return p->damaged;
 }
 
-/* ---- loading ---------------------------------------------------------------------------------------------------- */
+/* --- loading */
 
 static int read_file(int dir_fd, const char *name, struct buf *out, struct err *e)
 {

@@ -66,8 +66,7 @@ uint64_t persist_last(const struct persist_log *l); /* number of the newest reco
 /* Bytes appended since the last rewrite (or since the beginning), and of that. */
 void persist_sizes(const struct persist_log *l, size_t *ret_appended, size_t *ret_base);
 
-/* --- the format, pure (persist_log.c)
- * -------------------------------------------------------------------------------- */
+/* --- the format, pure (persist_log.c) */
 
 int persist_frame_header(struct buf *out);
 int persist_frame(struct buf *out, uint32_t number, const void *text, size_t n);

@@ -18,7 +18,7 @@ void persist_file_name_(const struct persist_log *l, char *out, size_t cap, cons
     snprintf(out, cap, "%s%s", l->id, suffix);
 }
 
-/* ---- on the thread ---------------------------------------------------------------------------------------------- */
+/* --- on the thread */
 
 static int sync_fd(int fd)
 {
@@ -88,7 +88,7 @@ static void on_work(uv_work_t *w)
     uv_sem_post(&work->done);
 }
 
-/* ---- on the loop ------------------------------------------------------------------------------------------------ */
+/* --- on the loop */
 
 static void take_off(struct persist *p)
 {

@@ -23,8 +23,7 @@
 
 static void process(struct conn *c);
 
-/* ---- end of a connection
- * ------------------------------------------------------------------------------------------- */
+/* --- end of a connection */
 
 static void on_closed(uv_handle_t *h)
 {
@@ -116,7 +115,7 @@ void conn_charge(struct conn *c)
     }
 }
 
-/* ---- the timer -------------------------------------------------------------------------------------------------- */
+/* --- the timer */
 
 static void on_timer(uv_timer_t *t)
 {
@@ -154,7 +153,7 @@ void conn_set_timer(struct conn *c, enum conn_timer kind, int64_t ms)
         uv_timer_start(&c->timer, on_timer, (uint64_t)ms, 0);
 }
 
-/* ---- in --------------------------------------------------------------------------------------------------------- */
+/* --- in */
 
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b)
 {
@@ -334,7 +333,7 @@ void conn_drain_ready(struct server *s)
     }
 }
 
-/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+/* --- waiting */
 
 void conn_push(struct conn *c)
 {
@@ -405,7 +404,7 @@ int conn_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t 
     return rc;
 }
 
-/* ---- beginning -------------------------------------------------------------------------------------------------- */
+/* --- beginning */
 
 void conn_accept(struct server *s, uv_stream_t *listener)
 {

@@ -35,8 +35,7 @@ static void on_written(uv_write_t *w, int status)
     conn_charge(c);
 }
 
-/* ---- who does not read
- * ---------------------------------------------------------------------------------------------- */
+/* --- who does not read */
 
 #define LOOKS 4 /* so often within request_timeout_ms; counted, not timed: a pause of our own is nobody's fault */
 
@@ -93,8 +92,7 @@ void conn_write_over(struct conn *c)
         uv_timer_stop(&c->s->write_timer);
 }
 
-/* ---- writing
- * -------------------------------------------------------------------------------------------------------- */
+/* --- writing */
 
 /* What is to be written next: the replies, sealed where the client speaks TLS. */
 static struct buf *outgoing(struct conn *c)

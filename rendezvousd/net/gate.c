@@ -18,8 +18,7 @@
 
 #define MODULE "gate"
 
-/* ---- life
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- life */
 
 static int open_tls(const struct gate *g, struct tls_context **ret, struct err *e)
 {
@@ -125,8 +124,7 @@ bool gate_tls_only(const struct server *s)
     return s->o.gate && s->o.gate->o.tls_only;
 }
 
-/* ---- refusals
- * -------------------------------------------------------------------------------------------------------- */
+/* --- refusals */
 
 void gate_refused(struct conn *c, const char *fmt, ...)
 {
@@ -145,8 +143,7 @@ void gate_refused(struct conn *c, const char *fmt, ...)
     audit_refusal(g ? &g->audit : &once, clock_ms(), c->peer->addr.text, reason);
 }
 
-/* ---- addresses
- * ------------------------------------------------------------------------------------------------------- */
+/* --- addresses */
 
 static struct address *address_of(struct gate *g, const uint8_t ip[16])
 {
@@ -223,8 +220,7 @@ void gate_leave(struct conn *c)
     c->peer = NULL;
 }
 
-/* ---- coming in
- * ------------------------------------------------------------------------------------------------------- */
+/* --- coming in */
 
 void gate_raise(struct conn *c, const char *name)
 {

@@ -68,8 +68,7 @@ struct gate_stats {
 };
 void gate_stats(const struct gate *g, struct gate_stats *ret);
 
-/* ---- for the server itself
- * ------------------------------------------------------------------------------------------- */
+/* --- for the server itself */
 
 /* May this client come in? NULL, and c->trust and c->principal are set; else the error it is told. The server may have
  * no gate. */

@@ -75,8 +75,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
     return 0;
 }
 
-/* ---- listeners
- * ------------------------------------------------------------------------------------------------------ */
+/* --- listeners */
 
 static void on_connection(uv_stream_t *stream, int status)
 {
@@ -218,7 +217,7 @@ int server_listen(struct server *s, const char *host, int port, int *ret_port, s
     return 0;
 }
 
-/* ---- end -------------------------------------------------------------------------------------------------------- */
+/* --- end */
 
 void server_handle_closed(struct server *s)
 {
@@ -256,8 +255,7 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
     uv_close((uv_handle_t *)&s->expiry_timer, on_timer_closed); /* the last: done() is never called from in here */
 }
 
-/* ---- in-process
- * ----------------------------------------------------------------------------------------------------- */
+/* --- in-process */
 
 int server_renew_space(struct server *s, struct err *e)
 {

@@ -62,8 +62,7 @@ void space_release(struct space *sp)
     free(sp);
 }
 
-/* ---- keys that expire
- * ---------------------------------------------------------------------------------------------- */
+/* --- keys that expire */
 
 static void on_timer(uv_timer_t *t)
 {

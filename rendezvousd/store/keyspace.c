@@ -29,7 +29,7 @@ void keyspace_observe(struct keyspace *k,
     k->changed_arg = arg;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* --- memory */
 
 size_t keyspace_entry_bytes(size_t key_len, size_t value_len)
 {
@@ -67,7 +67,7 @@ void key_charge(struct keyspace *k, struct key *en)
     en->charged = now;
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
+/* --- the table */
 
 static struct key *find(struct keyspace *k, const char *key, size_t key_len)
 {
@@ -178,7 +178,7 @@ size_t keyspace_count(const struct keyspace *k)
     return HASH_COUNT(k->table);
 }
 
-/* ---- time -------------------------------------------------------------------------------------------------------- */
+/* --- time */
 
 void keyspace_tick(struct keyspace *k, int64_t now_ms)
 {
@@ -243,7 +243,7 @@ size_t keyspace_expire_due(struct keyspace *k, size_t at_most)
     return n;
 }
 
-/* ---- walks ------------------------------------------------------------------------------------------------------- */
+/* --- walks */
 
 static bool alive(const struct keyspace *k, const struct key *en)
 {

@@ -24,7 +24,7 @@ void keyspace_observe(struct keyspace *k,
                                       size_t key_len),
                       void *arg);
 
-/* ---- time: any monotonic ms > 0; a key whose time is before now is gone ---- */
+/* --- time: any monotonic ms > 0; a key whose time is before now is gone */
 
 #define KEYSPACE_NEVER 0
 #define KEYSPACE_KEEP (-1) /* the expiry it has */
@@ -36,7 +36,7 @@ int keyspace_expire(struct keyspace *k, const char *key, size_t key_len, int64_t
 int64_t keyspace_next_expiry(const struct keyspace *k);         /* the soonest; INT64_MAX: none */
 size_t keyspace_expire_due(struct keyspace *k, size_t at_most); /* deletes; returns how many */
 
-/* ---- strings: -EPROTOTYPE where the key holds something else; nothing changes on failure ---- */
+/* --- strings: -EPROTOTYPE where the key holds something else; nothing changes on failure */
 
 /* The value, borrowed until the next change; NULL if there is no such string (an empty value is not NULL). */
 const char *keyspace_get(struct keyspace *k, const char *key, size_t key_len, size_t *ret_len);
@@ -51,7 +51,7 @@ int keyspace_set_range(struct keyspace *k, const char *key, size_t key_len, size
 /* -EINVAL: the value is no integer. -ERANGE: the sum is none. */
 int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t delta, int64_t *ret, bool *created);
 
-/* ---- lists ---- */
+/* --- lists */
 
 /* 0: *ret is the key's list, made if `create` (then empty). -ENOENT, -EPROTOTYPE, -ENOMEM. After a change of the list,
  * and always after `create`, keyspace_settle() accounts for it and deletes an empty one. */
@@ -64,7 +64,7 @@ struct item *keyspace_pop(struct keyspace *k, const char *key, size_t key_len, b
 struct list *key_list(struct key *en);
 void keyspace_settle(struct keyspace *k, struct key *en);
 
-/* ---- any key ---- */
+/* --- any key */
 
 enum key_type keyspace_type(struct keyspace *k, const char *key, size_t key_len);
 bool keyspace_delete(struct keyspace *k, const char *key, size_t key_len); /* whether it was there */

@@ -50,7 +50,7 @@ void key_charge(struct keyspace *k, struct key *en);
 int key_set_expiry(struct keyspace *k, struct key *en, int64_t at_ms);
 void key_free_value(struct key *en);
 
-/* ---- what every request needs: in line --------------------------------------------------------------------------- */
+/* --- what every request needs: in line */
 
 __extension__ typedef unsigned __int128 u128;
 

@@ -236,7 +236,7 @@ void waiters_deleted(struct waiters *w, const char *key, size_t key_len)
     }
 }
 
-/* ---- lists ------------------------------------------------------------------------------------------------------ */
+/* --- lists */
 
 void waiters_signal(struct waiters *w, const char *key, size_t key_len)
 {

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- replies
- * ------------------------------------------------------------------------------------------------------- */
+/* --- replies */
 
 static void reply_raw(struct conn *c, const void *p, size_t n)
 {
@@ -40,8 +39,7 @@ static void reply_bytes(struct conn *c, const void *p, size_t n)
     reply_raw(c, p, n);
 }
 
-/* ---- keys and values
- * ----------------------------------------------------------------------------------------------- */
+/* --- keys and values */
 
 static int told(int rc, const struct request_arg *key, struct err *e)
 {
@@ -187,8 +185,7 @@ static int do_list_keys(struct conn *c, const struct tcpstore_request *rq, struc
     return 0;
 }
 
-/* ---- queues
- * -------------------------------------------------------------------------------------------------------- */
+/* --- queues */
 
 /* Each item wakes one who waits for the queue, not all: only one of them can have it. */
 static int do_queue_push(struct conn *c, const struct tcpstore_request *rq, struct err *e)
@@ -234,8 +231,7 @@ static int do_queue_len(struct conn *c, const struct tcpstore_request *rq, struc
     return 0;
 }
 
-/* ---- waiting
- * ------------------------------------------------------------------------------------------------------- */
+/* --- waiting */
 
 static bool all_exist(struct conn *c, const struct tcpstore_request *rq)
 {
@@ -297,8 +293,7 @@ static int do_barrier(struct conn *c, const struct tcpstore_request *rq, struct 
     return 0;
 }
 
-/* ---- the connection
- * ------------------------------------------------------------------------------------------------ */
+/* --- the connection */
 
 static int do_validate(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {

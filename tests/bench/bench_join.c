@@ -52,7 +52,7 @@ static void die_of(const char *what, const char *text)
     exit(1);
 }
 
-/* ---- the daemon -------------------------------------------------------------------------------------------------- */
+/* --- the daemon */
 
 struct daemon {
     pid_t pid;
@@ -113,7 +113,7 @@ static double stop_daemon(struct daemon *d)
     return cpu_ms(&u);
 }
 
-/* ---- an agent ---------------------------------------------------------------------------------------------------- */
+/* --- an agent */
 
 enum stage { CONNECTING, AUTH, PROVE, NEXT, TOLD };
 
@@ -337,7 +337,7 @@ static void on_ready(struct bench *b, struct agent *a)
         ;
 }
 
-/* ---- a run ------------------------------------------------------------------------------------------------------- */
+/* --- a run */
 
 static double run(struct bench *b)
 {

@@ -43,8 +43,7 @@ static int threads(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* --- pictures
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- pictures */
 
 /* Smooth colours, edges of some discs and the grain of a camera: as much detail as photographs of this size have. */
 static void draw(uint64_t id, uint8_t *px)
@@ -117,8 +116,7 @@ static void make(const char *dir, int n)
     free(px);
 }
 
-/* --- bare
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- bare */
 
 struct bare {
     struct dataset *data;
@@ -185,8 +183,7 @@ static void bare(struct dataset *d, double seconds)
     report((double)b.done, begin, cpu_begin);
 }
 
-/* --- loader
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- loader */
 
 static void with_loader(struct dataset *d, double seconds)
 {

@@ -41,7 +41,7 @@ static void die(const char *what)
     exit(1);
 }
 
-/* ---- protocols --------------------------------------------------------------------------------------------------- */
+/* --- protocols */
 
 struct protocol {
     const char *name;
@@ -178,7 +178,7 @@ static const struct protocol *protocol_named(const char *name)
     exit(2);
 }
 
-/* ---- sockets ----------------------------------------------------------------------------------------------------- */
+/* --- sockets */
 
 static void pin(const char *cpu)
 {
@@ -221,7 +221,7 @@ static void send_all(int fd, const char *p, size_t n)
     }
 }
 
-/* ---- ops --------------------------------------------------------------------------------------------------------- */
+/* --- ops */
 
 struct client {
     int fd;
@@ -351,7 +351,7 @@ static int ops(const struct protocol *pr, int port, int n, int pipeline, int64_t
     return 0;
 }
 
-/* ---- storm ------------------------------------------------------------------------------------------------------- */
+/* --- storm */
 
 enum stage { CONNECTING, GREETED, ADDED, WAITING, RELEASED };
 
@@ -491,7 +491,7 @@ static int storm(const struct protocol *pr, int port, int n)
     return 0;
 }
 
-/* ---- the floor --------------------------------------------------------------------------------------------------- */
+/* --- the floor */
 
 static char floor_bytes[65536];
 
@@ -540,7 +540,7 @@ static int echo(void)
     return uv_run(loop, UV_RUN_DEFAULT);
 }
 
-/* ---- main -------------------------------------------------------------------------------------------------------- */
+/* --- main */
 
 int main(int argc, char **argv)
 {

@@ -60,8 +60,7 @@ int launch_verdict(void)
     return missed;
 }
 
-/* --- processes
- * ------------------------------------------------------------------------------------------------------ */
+/* --- processes */
 
 void launch_open_fifo(const char *dir)
 {
@@ -135,8 +134,7 @@ int launch_free_port(void)
     return ntohs(a.sin_port);
 }
 
-/* --- /proc
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- /proc */
 
 /* A number behind `name` at the beginning of a line; -1: none. */
 static long number_in(const char *path, const char *name)
@@ -197,8 +195,7 @@ long launch_switches(pid_t pid)
     return sum;
 }
 
-/* --- statistics
- * ----------------------------------------------------------------------------------------------------- */
+/* --- statistics */
 
 static int compare(const void *a, const void *b)
 {

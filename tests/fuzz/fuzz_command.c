@@ -103,8 +103,7 @@ static void run_together(const uint8_t *data, size_t n)
     end(c, PARTIES, sp);
 }
 
-/* ---- one client, cut and uncut
- * ------------------------------------------------------------------------------------- */
+/* --- one client, cut and uncut */
 
 static void run_alone(const uint8_t *data, size_t n, bool cut, struct buf *out)
 {
@@ -154,8 +153,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     return 0;
 }
 
-/* ---- inputs that look like requests
- * -------------------------------------------------------------------------------- */
+/* --- inputs that look like requests */
 
 static const char *draw_word(void)
 {

@@ -13,8 +13,7 @@ enum { PARTIES = 4, INPUT_BYTES = 4096, SPACE_BYTES = 1 << 20 };
 
 static const char handshake[] = "\x00\xce\xf7\x85\x3c";
 
-/* ---- four clients
- * -------------------------------------------------------------------------------------------------- */
+/* --- four clients */
 
 static void run_together(const uint8_t *data, size_t n)
 {
@@ -37,8 +36,7 @@ static void run_together(const uint8_t *data, size_t n)
     clients_end(c, PARTIES, sp);
 }
 
-/* ---- one client, cut and uncut
- * ------------------------------------------------------------------------------------- */
+/* --- one client, cut and uncut */
 
 static void run_alone(const uint8_t *data, size_t n, bool cut, struct buf *out)
 {

@@ -135,8 +135,7 @@ void sim_host_silence(struct world *w, struct agent *a)
     step_node(w, RDZV_SILENT, a);
 }
 
-/* ---- its life
- * ----------------------------------------------------------------------------------------------------- */
+/* --- its life */
 
 int sim_host_open(struct world *w, struct err *e)
 {
@@ -218,8 +217,7 @@ void sim_host_compact(struct world *w)
     w->stats->compactions++;
 }
 
-/* ---- messages and time
- * -------------------------------------------------------------------------------------------- */
+/* --- messages and time */
 
 static struct rdzv_event event_of(const struct world *w, const struct agent *a, const struct message *m)
 {

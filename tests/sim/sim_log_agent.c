@@ -42,8 +42,7 @@ void log_agent_born(struct log_world *w, struct log_agent *a, int index)
     join(w, a);
 }
 
-/* ---- workers
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- workers */
 
 static void kill_workers(struct log_world *w, struct log_agent *a, int64_t within)
 {
@@ -151,8 +150,7 @@ static void take_news(struct log_world *w, struct log_agent *a, const struct rdz
     }
 }
 
-/* ---- exchanges
- * -------------------------------------------------------------------------------------------------------- */
+/* --- exchanges */
 
 static int64_t transit(struct log_world *w)
 {
@@ -229,8 +227,7 @@ void log_agent_hear(struct log_world *w, struct log_agent *a, const struct fligh
     buf_free(&v.slot);
 }
 
-/* ---- time
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- time */
 
 static int64_t earlier(int64_t a, int64_t b)
 {
@@ -310,8 +307,7 @@ void log_agent_tick(struct log_world *w, struct log_agent *a)
         tick_node(w, a);
 }
 
-/* ---- what happens to it
- * ------------------------------------------------------------------------------------------------- */
+/* --- what happens to it */
 
 void log_agent_crash(struct log_world *w, struct log_agent *a)
 {

@@ -23,8 +23,7 @@ static struct log_world *world(struct rdzv_home *base)
     return ((struct sim_home *)base)->w;
 }
 
-/* ---- what may go wrong
- * --------------------------------------------------------------------------------------------- */
+/* --- what may go wrong */
 
 void log_mutated(struct log_world *w)
 {
@@ -80,8 +79,7 @@ static int travel(struct rdzv_home *base, struct err *e)
     return rc < 0 ? err_set(e, rc, "the simulated home is out of reach") : 0;
 }
 
-/* ---- the calls
- * ------------------------------------------------------------------------------------------------------ */
+/* --- the calls */
 
 static int64_t sim_now(struct rdzv_home *base)
 {
@@ -281,8 +279,7 @@ void log_home_open(struct log_world *w, int agent)
     w->agents[agent].home = &w->homes[agent];
 }
 
-/* ---- the coroutine
- * -------------------------------------------------------------------------------------------------- */
+/* --- the coroutine */
 
 static uint64_t draw(void *arg)
 {

@@ -74,8 +74,7 @@ static void add_agent(struct log_world *w)
     }
 }
 
-/* ---- faults
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- faults */
 
 static struct log_agent *the_leader(struct log_world *w)
 {
@@ -134,8 +133,7 @@ static void cease(struct log_world *w)
     }
 }
 
-/* ---- one run
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- one run */
 
 /* A request reaches the home: the beat is written, then what there is is read. */
 static void arrive(struct log_world *w, struct flight *f)

@@ -11,8 +11,7 @@ struct agent *sim_by_id(struct world *w, const char *id)
     return &w->agents[strtol(id + strlen("node"), NULL, 10) - 1];
 }
 
-/* ---- no two rounds progress at once
- * -------------------------------------------------------------------------------- */
+/* --- no two rounds progress at once */
 
 bool sim_progresses(const struct world *w, const struct agent *a)
 {
@@ -29,8 +28,7 @@ void sim_check_alone(struct world *w, const struct agent *a)
     }
 }
 
-/* ---- the budget of restarts, and backoff
- * --------------------------------------------------------------------------- */
+/* --- the budget of restarts, and backoff */
 
 static void forget_old_restarts(struct world *w, int64_t now)
 {
@@ -144,8 +142,7 @@ void sim_account_compacted(struct world *w)
         a->restart_age[i] = a->core_logged_at - a->restart_at[i];
 }
 
-/* ---- ranks
- * -------------------------------------------------------------------------------------------------------- */
+/* --- ranks */
 
 struct round {
     const struct rdzv_news *of[AGENTS_MAX]; /* by agent */

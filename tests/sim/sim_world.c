@@ -45,8 +45,7 @@ bool sim_faulty(const struct world *w)
     return w->now < w->faults_end;
 }
 
-/* ---- the network: a heap by time
- * ----------------------------------------------------------------------------------- */
+/* --- the network: a heap by time */
 
 static bool sooner(const struct flight *a, const struct flight *b)
 {
@@ -148,7 +147,7 @@ struct agent *sim_add_agent(struct world *w)
     return a;
 }
 
-/* ---- one run ---------------------------------------------------------------------------------------------------- */
+/* --- one run */
 
 static bool all_answered(const struct world *w)
 {

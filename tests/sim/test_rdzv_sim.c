@@ -15,8 +15,7 @@
 
 typedef unsigned long long ull;
 
-/* ---- what never happens, and why
- * ------------------------------------------------------------------------------------- */
+/* --- what never happens, and why */
 
 /* (state, event) pairs that no schedule can reach. */
 static const struct {

@@ -46,8 +46,7 @@ static int no_memory(struct err *e)
     return -ENOMEM;
 }
 
-/* --- memory
- * --------------------------------------------------------------------------------------------------------- */
+/* --- memory */
 
 static int grow(void *array, size_t *cap, size_t need, size_t size, struct err *e)
 {
@@ -97,8 +96,7 @@ void machine_free(struct machine *m)
     free(m);
 }
 
-/* --- input and stack
- * ------------------------------------------------------------------------------------------------- */
+/* --- input and stack */
 
 static int take(struct machine *m, size_t n, const unsigned char **ret, struct err *e)
 {
@@ -175,8 +173,7 @@ static int extend(struct value *to, struct value *const *v, size_t n, struct err
     return 0;
 }
 
-/* --- opcodes
- * --------------------------------------------------------------------------------------------------------- */
+/* --- opcodes */
 
 static int string(struct machine *m, int length_bytes, struct err *e)
 {

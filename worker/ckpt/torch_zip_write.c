@@ -22,8 +22,7 @@ static const char *storage_name(enum dtype t)
     return names[t];
 }
 
-/* --- data.pkl, protocol 2
- * ------------------------------------------------------------------------------------------- */
+/* --- data.pkl, protocol 2 */
 
 static void put_string(struct buf *b, const char *s)
 {
@@ -79,8 +78,7 @@ static void put_pickle(struct buf *b, const struct ckpt_tensor *t, size_t n)
     buf_addstr(b, "u.");
 }
 
-/* --- the zip
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- the zip */
 
 struct out {
     zip_t *zip;

@@ -120,8 +120,7 @@ struct predictor {
     int bad;
 };
 
-/* --- opening
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- opening */
 
 static int add_name(struct predictor *p, const char *name, size_t n, struct err *e)
 {
@@ -299,8 +298,7 @@ static void predictor_close(struct predictor *p)
     free(p->pixels);
 }
 
-/* --- one picture
- * ------------------------------------------------------------------------------------------------------ */
+/* --- one picture */
 
 static int run_model(struct predictor *p, const char *path, struct err *e)
 {
@@ -396,8 +394,7 @@ static void predict_one(struct predictor *p, const char *path)
         print_text(p, path, k);
 }
 
-/* --- all of them
- * -------------------------------------------------------------------------------------------------------- */
+/* --- all of them */
 
 static bool is_picture(const char *name)
 {

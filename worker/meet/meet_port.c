@@ -136,8 +136,7 @@ int meet_port_ask(int *ret_port, int64_t deadline, struct err *e)
     }
 }
 
-/* ---- Slurm
- * --------------------------------------------------------------------------------------------------------- */
+/* --- Slurm */
 
 bool meet_slurm(char *ret_host, size_t cap, int *ret_port)
 {

@@ -55,8 +55,7 @@ struct rdzv_home_ops {
     const char *name;
     int64_t (*now)(struct rdzv_home *h);
 
-    /* --- every node
-     * ------------------------------------------------------------------------------------------------ */
+    /* --- every node */
     /* Write our beat, then see: nothing is seen that was there before the beat was. call: the leader should look
      * soon. */
     int (*exchange)(struct rdzv_home *h, const char *node, const struct buf *beat, bool call, struct rdzv_view *ret,

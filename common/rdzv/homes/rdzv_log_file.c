@@ -39,8 +39,7 @@
 
 enum { POLL_FIRST_MS = 20, POLL_LAST_MS = 1000 };
 
-/* ---- small files
- * ---------------------------------------------------------------------------------------------------- */
+/* --- small files */
 
 int file_write(struct file_home *h, const char *path, int flags, bool sync, const char *text, size_t n, struct err *e)
 {
@@ -54,8 +53,7 @@ int file_read(struct file_home *h, const char *path, struct buf *out, struct err
     return rc < 0 ? err_errno(e, -rc, "read '%s/%s/%s'", h->dir, h->name, path) : 0;
 }
 
-/* ---- the folder
- * ------------------------------------------------------------------------------------------------------- */
+/* --- the folder */
 
 static int make_folder(int at, const char *name)
 {
@@ -148,8 +146,7 @@ static void note_activity(struct file_home *h, uint32_t *crc, const char *p, siz
     *crc = now;
 }
 
-/* ---- every node
- * ----------------------------------------------------------------------------------------------------- */
+/* --- every node */
 
 static unsigned long long epoch_number(const char *epoch)
 {
@@ -275,8 +272,7 @@ static void file_forget(struct rdzv_home *base, const char *node)
         remove_job(h);
 }
 
-/* ---- the handle
- * ------------------------------------------------------------------------------------------------------- */
+/* --- the handle */
 
 static void file_interrupt(struct rdzv_home *base)
 {

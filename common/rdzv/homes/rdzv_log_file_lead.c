@@ -16,8 +16,7 @@
 #include "common/rdzv/homes/rdzv_log_file_internal.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 
-/* ---- the log
- * -------------------------------------------------------------------------------------------------------- */
+/* --- the log */
 
 static void decision_name(unsigned n, char out[32])
 {
@@ -67,8 +66,7 @@ static int take_number(struct file_home *h, const struct buf *text, struct err *
     return rc;
 }
 
-/* ---- the leader
- * ------------------------------------------------------------------------------------------------------- */
+/* --- the leader */
 
 int file_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
 {

@@ -27,8 +27,7 @@
 
 #define CALLS_KEPT "20000" /* names in the stream of calls */
 
-/* ---- requests
- * ----------------------------------------------------------------------------------------------------- */
+/* --- requests */
 
 int redis_queue(struct resp_conn *c, int argc, const struct word *w, struct err *e)
 {
@@ -116,8 +115,7 @@ void redis_forget_calls(struct redis_home *h)
     h->called_count = 0;
 }
 
-/* ---- every node
- * ----------------------------------------------------------------------------------------------------- */
+/* --- every node */
 
 static int take_text(const redisReply *r, struct buf *out, struct err *e)
 {
@@ -267,8 +265,7 @@ static void redis_forget(struct rdzv_home *base, const char *node)
         redis_free_replies(r, 3);
 }
 
-/* ---- the handle
- * ------------------------------------------------------------------------------------------------------- */
+/* --- the handle */
 
 static void redis_interrupt(struct rdzv_home *base)
 {

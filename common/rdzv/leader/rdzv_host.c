@@ -19,8 +19,7 @@ static int64_t now_of(struct rdzv_host *h)
     return h->home->ops->now(h->home);
 }
 
-/* ---- the beginning of a reign
- * ------------------------------------------------------------------------------------- */
+/* --- the beginning of a reign */
 
 static int claim(struct rdzv_host *h, const char *seen, struct err *e)
 {
@@ -53,8 +52,7 @@ static int take_over(struct rdzv_host *h, struct err *e)
     return rc;
 }
 
-/* ---- decisions
- * ---------------------------------------------------------------------------------------------------- */
+/* --- decisions */
 
 static bool anything_to_say(const struct rdzv_host *h)
 {
@@ -117,8 +115,7 @@ static int decide(struct rdzv_host *h, struct err *e)
     return rc;
 }
 
-/* ---- time
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- time */
 
 static int pulse(struct rdzv_host *h, bool released, struct err *e)
 {
@@ -205,8 +202,7 @@ static int64_t patience(struct rdzv_host *h)
     return until > now ? until - now : 0;
 }
 
-/* ---- the reign
- * ------------------------------------------------------------------------------------------------------ */
+/* --- the reign */
 
 /* One turn. 1: go on; 0: another one leads. */
 static int turn(struct rdzv_host *h, struct err *e)

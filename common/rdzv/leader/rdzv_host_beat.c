@@ -42,8 +42,7 @@ static int decode(const char *p, size_t n, struct beat *ret)
     return ret->inc[0] ? 0 : -EPROTO;
 }
 
-/* ---- telling
- * ------------------------------------------------------------------------------------------------------ */
+/* --- telling */
 
 static void tell(struct peer *p, const struct rdzv_news *news)
 {
@@ -138,8 +137,7 @@ int host_step(struct rdzv_host *h, const struct rdzv_event *ev, int64_t now, str
     return 0;
 }
 
-/* ---- requests
- * ----------------------------------------------------------------------------------------------------- */
+/* --- requests */
 
 static void answer(struct peer *p, enum rdzv_answer a, const struct err *e)
 {
@@ -279,8 +277,7 @@ static void request(struct rdzv_host *h, struct peer *p, const struct beat *b, c
         refused(h, p, &ev, &e);
 }
 
-/* ---- the beat
- * ----------------------------------------------------------------------------------------------------- */
+/* --- the beat */
 
 /* Another life under this id: what was answered to the one before is none of its business. */
 static void begin_life(struct peer *p, const struct beat *b)

@@ -52,8 +52,7 @@ int host_begin_job(struct rdzv_host *h, const struct rdzv_config *c, const char 
     return rdzv_create(&h->machine, c, e);
 }
 
-/* ---- writing
- * ------------------------------------------------------------------------------------------------------ */
+/* --- writing */
 
 static int record_head(struct rdzv_host *h, const char *mark, struct buf *out)
 {
@@ -195,8 +194,7 @@ int host_pulse_text(struct rdzv_host *h, bool released, struct buf *out)
     return rdzv_field_text(out, "missing", missing);
 }
 
-/* ---- reading
- * ------------------------------------------------------------------------------------------------------ */
+/* --- reading */
 
 struct reader {
     const char *p, *end;

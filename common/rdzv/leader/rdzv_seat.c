@@ -31,8 +31,7 @@ void rdzv_seat_finish(struct rdzv_seat *s)
     s->settings = NULL;
 }
 
-/* ---- asking
- * ------------------------------------------------------------------------------------------------------- */
+/* --- asking */
 
 /* Requests the leader has answered, and all of a kind that a newer one replaces. */
 static void drop_requests(struct rdzv_seat *s, int replaced)
@@ -120,8 +119,7 @@ static int repeat_claims(struct rdzv_seat *s)
     return s->joining ? rdzv_seat_ask(s, &join) : 0;
 }
 
-/* ---- hearing
- * ------------------------------------------------------------------------------------------------------ */
+/* --- hearing */
 
 static void believe(struct rdzv_seat *s, const struct rdzv_news *news, struct rdzv_heard *ret)
 {

@@ -17,7 +17,7 @@ static bool is_final(enum rdzv_state s)
     return s == RDZV_SUCCEEDED || s == RDZV_FAILED || s == RDZV_DRAINED;
 }
 
-/* ---- news ------------------------------------------------------------------------------------------------------- */
+/* --- news */
 
 static int reserve_effects(struct rdzv_effects *fx, size_t need)
 {
@@ -39,7 +39,7 @@ void rdzv_effects_free(struct rdzv_effects *fx)
     *fx = (struct rdzv_effects){0};
 }
 
-/* ---- between two rounds ----------------------------------------------------------------------------------------- */
+/* --- between two rounds */
 
 /* All live members are back: no last call. */
 static void next_round(struct step *s)
@@ -99,8 +99,7 @@ static void settle(struct step *s)
     }
 }
 
-/* ---- handlers: what an event does in a state
- * ---------------------------------------------------------------------- */
+/* --- handlers: what an event does in a state */
 
 /* A node that could take part appears while a round runs. No resize once a member is done: the job is about to end. */
 static void offer_while_running(struct step *s)
@@ -383,7 +382,7 @@ static handler *const table[STATE_COUNT][EVENT_COUNT] = {
 };
 /* clang-format on */
 
-/* ---- the step --------------------------------------------------------------------------------------------------- */
+/* --- the step */
 
 /* FAIL and DONE are claims about a round: only a member may make them, and only about the current one. */
 static int check_claim(const struct rdzv *r, const struct node *n, const struct rdzv_event *ev, struct err *e)

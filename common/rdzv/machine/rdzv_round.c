@@ -154,7 +154,7 @@ void rdzv_start_round_(struct step *s)
         rdzv_tell_round_(s, r->order[i]);
 }
 
-/* ---- stops and ends ---------------------------------------------------------------------------------------------- */
+/* --- stops and ends */
 
 void rdzv_tell_end_(struct step *s, struct node *n, int exit_code, const struct rdzv_cause *cause)
 {

@@ -68,7 +68,7 @@ static const struct rdzv_field node_fields[] = {
 #undef NUMBER
 };
 
-/* ---- writing ---------------------------------------------------------------------------------------------------- */
+/* --- writing */
 
 static int64_t until(int64_t at, int64_t now)
 {
@@ -174,7 +174,7 @@ int rdzv_snapshot(const struct rdzv *r, int64_t now_ms, struct buf *out, struct 
     return whole_or_nothing(write_all(r, now_ms, out), out, before, e);
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------------------- */
+/* --- reading */
 
 struct line {
     const char *p; /* the fields */

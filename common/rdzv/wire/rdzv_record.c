@@ -8,7 +8,7 @@
 #include "common/base/err.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 
-/* ---- writing ---------------------------------------------------------------------------------------------------- */
+/* --- writing */
 
 static bool plain(unsigned char c)
 {
@@ -120,7 +120,7 @@ int rdzv_record_write(struct buf *out, const struct rdzv_field *fields, size_t c
     return 0;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------------------- */
+/* --- reading */
 
 static int hex_digit(char c)
 {

@@ -11,7 +11,7 @@
 #define COUNT(v) (sizeof(v) / sizeof *(v))
 #define MS_MAX (INT64_C(1) << 40) /* some 34 years; sums of a few never overflow */
 
-/* ---- words ------------------------------------------------------------------------------------------------------ */
+/* --- words */
 
 static const char *kind_word(int v)
 {
@@ -36,7 +36,7 @@ static const char *order_word(int v)
     return words[v];
 }
 
-/* ---- events ----------------------------------------------------------------------------------------------------- */
+/* --- events */
 
 #define KIND(k) (1u << (k))
 enum { LAST_EVENT = RDZV_TICK };
@@ -79,7 +79,7 @@ int rdzv_event_decode(const char *p, size_t n, struct rdzv_event *ret, struct er
     return 0;
 }
 
-/* ---- news ------------------------------------------------------------------------------------------------------- */
+/* --- news */
 
 static const struct rdzv_field news_fields[] = {
 #define TEXT(kinds, key, member) RDZV_TEXT(kinds, struct rdzv_news, key, member)
@@ -128,7 +128,7 @@ int rdzv_news_decode(const char *p, size_t n, struct rdzv_news *ret, struct err 
     return 0;
 }
 
-/* ---- settings --------------------------------------------------------------------------------------------------- */
+/* --- settings */
 
 static const struct rdzv_field config_fields[] = {
 #define NUMBER(key, member, lo, hi) RDZV_NUMBER(RDZV_ALL, struct rdzv_config, key, member, lo, hi, LLONG_MIN)
@@ -207,7 +207,7 @@ int rdzv_config_decode(const char *p, size_t n, struct rdzv_config *ret, struct 
     return 0;
 }
 
-/* ---- two agents that disagree ------------------------------------------------------------------------------------ */
+/* --- two agents that disagree */
 
 static int differ(struct err *e, const char *option, const char *ours, const char *theirs)
 {

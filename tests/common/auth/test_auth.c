@@ -146,8 +146,7 @@ static void comparison_looks_at_length_and_every_byte(void **state)
     assert_true(auth_equal("", 0, "", 0));
 }
 
-/* ---- token files
- * ---------------------------------------------------------------------------------------------------- */
+/* --- token files */
 
 static void token_lines_are_read_and_mistakes_are_named_by_line(void **state)
 {
@@ -231,8 +230,7 @@ static void an_inherited_descriptor_is_read_to_its_end(void **state)
     assert_int_equal(auth_tokens_read(&t, "fd:3x", &e), ERR_USAGE);
 }
 
-/* ---- one's own token
- * ------------------------------------------------------------------------------------------------- */
+/* --- one's own token */
 
 static char home[] = "/tmp/auth-home-XXXXXX";
 

@@ -261,7 +261,7 @@ static void without_a_store_there_are_no_keys(void **state)
     assert_int_equal(crun_barrier("b", 1), 0);
 }
 
-/* --- crashes --------------------------------------------------------------------------------------------------- */
+/* --- crashes */
 
 static void die_of_a_bad_pointer(void)
 {

@@ -36,8 +36,7 @@ static struct sockaddr_in where;
 static char slow_dir[] = "/tmp/crun-test-guardian-XXXXXX";
 static int listener;
 
-/* --- the agent's process
- * ------------------------------------------------------------------------------------------------- */
+/* --- the agent's process */
 
 static int dial(void)
 {
@@ -130,8 +129,7 @@ static int leases_on(const struct guardian_link *l, int argc, char **argv)
     return kill(board->worker, 0) == 0 ? 7 : 8;
 }
 
-/* --- this process
- * -------------------------------------------------------------------------------------------------------- */
+/* --- this process */
 
 static pid_t start(int (*agent)(const struct guardian_link *, int, char **))
 {

@@ -296,7 +296,7 @@ static void it_wakes_at_most_once_a_second(void **state)
     assert_true(wakes <= 601);
 }
 
-/* --- an hour of jitter -------------------------------------------------------------------------------------------- */
+/* --- an hour of jitter */
 
 static uint64_t seed;
 

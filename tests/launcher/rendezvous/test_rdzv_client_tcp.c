@@ -229,8 +229,7 @@ static void run_a_round(void)
     AWAIT(rig->rounds == 1);
 }
 
-/* --- the happy path
- * ------------------------------------------------------------------------------------------------ */
+/* --- the happy path */
 
 static void a_node_joins_runs_and_is_done(void **state)
 {
@@ -292,8 +291,7 @@ static void a_spare_waits_for_its_round(void **state)
     assert_int_equal(rig->f.joins, 1);
 }
 
-/* --- a connection that fails
- * ---------------------------------------------------------------------------------------- */
+/* --- a connection that fails */
 
 static void a_lost_connection_is_resumed_where_it_was(void **state)
 {
@@ -395,8 +393,7 @@ static void a_late_rendezvous_is_found(void **state)
     AWAIT(rig->f.nexts > 0);
 }
 
-/* --- silence
- * ------------------------------------------------------------------------------------------------------- */
+/* --- silence */
 
 static void workers_are_fenced_when_nothing_is_heard(void **state)
 {
@@ -468,8 +465,7 @@ static void an_idle_client_is_not_fenced(void **state)
     assert_int_equal(rig->fences, 0);
 }
 
-/* --- refusals
- * ------------------------------------------------------------------------------------------------------ */
+/* --- refusals */
 
 static void a_node_that_is_not_known_kills_and_joins_again(void **state)
 {
@@ -607,8 +603,7 @@ static void a_round_never_heard_of_is_named_once_it_is_stopped(void **state)
     assert_int_equal(rig->stops, 0);
 }
 
-/* --- leaving
- * -------------------------------------------------------------------------------------------------------- */
+/* --- leaving */
 
 static void who_never_joined_may_go_at_once(void **state)
 {
@@ -659,8 +654,7 @@ static void one_that_cannot_start_says_why_on_every_connection(void **state)
     AWAIT(strstr(strstr(rig->f.log, " code=126 ") + 1, " code=126 "));
 }
 
-/* --- a daemon that is gone
- * ------------------------------------------------------------------------------------------ */
+/* --- a daemon that is gone */
 
 static void a_round_outlives_its_daemon_while_the_majority_is_there(void **state)
 {
@@ -763,8 +757,7 @@ static void group_rank_0_counts_for_itself(void **state)
     AWAIT(rig->fences == 1);
 }
 
-/* --- addresses
- * ------------------------------------------------------------------------------------------------------- */
+/* --- addresses */
 
 static void an_endpoint_is_read_or_refused(void **state)
 {

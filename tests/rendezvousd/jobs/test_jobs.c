@@ -53,7 +53,7 @@ static void keep_hearing(struct pair *p, struct agent *one, int64_t ms)
     }
 }
 
-/* ---- the life of a job ------------------------------------------------------------------------------------------- */
+/* --- the life of a job */
 
 static void a_job_forms_and_ends(void **s)
 {
@@ -150,7 +150,7 @@ static void a_connection_stands_for_one_node(void **s)
     pair_end(&p);
 }
 
-/* ---- losses ------------------------------------------------------------------------------------------------------ */
+/* --- losses */
 
 static void a_proved_death_breaks_the_round_at_once(void **s)
 {
@@ -261,7 +261,7 @@ static void news_of_a_forgotten_node_are_void(void **s)
     pair_end(&p);
 }
 
-/* ---- run ids ----------------------------------------------------------------------------------------------------- */
+/* --- run ids */
 
 static void a_shared_rendezvous_needs_a_run_id(void **s)
 {
@@ -397,7 +397,7 @@ static void a_job_that_is_over_is_forgotten(void **s)
     pair_end(&p);
 }
 
-/* ---- limits ------------------------------------------------------------------------------------------------------ */
+/* --- limits */
 
 static void limits_are_kept(void **s)
 {
@@ -465,7 +465,7 @@ static void restarts_are_no_flood_of_joins(void **s)
     jobs_destroy(j);
 }
 
-/* ---- addresses --------------------------------------------------------------------------------------------------- */
+/* --- addresses */
 
 static void a_leader_on_loopback_is_named_as_others_see_it(void **s)
 {
@@ -513,7 +513,7 @@ static void where_all_are_on_loopback_so_is_the_leader(void **s)
     check_all_on_loopback("::ffff:127.0.0.1");
 }
 
-/* ---- calls from inside callbacks --------------------------------------------------------------------------------- */
+/* --- calls from inside callbacks */
 
 static void fail_and_ask(struct agent *a)
 {
@@ -544,7 +544,7 @@ static void a_callback_may_ask_and_claim(void **s)
     jobs_destroy(j);
 }
 
-/* ---- status ------------------------------------------------------------------------------------------------------ */
+/* --- status */
 
 static void status_names_what_people_ask(void **s)
 {

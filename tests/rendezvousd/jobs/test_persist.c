@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- a daemon without a network ---------------------------------------------------------------------------------- */
+/* --- a daemon without a network */
 
 struct daemon {
     char dir[64];
@@ -103,7 +103,7 @@ static void write_log(const char *path, const char *p, size_t n)
     close(fd);
 }
 
-/* ---- the format -------------------------------------------------------------------------------------------------- */
+/* --- the format */
 
 static const char *const texts[] = {"first", "", "a longer third record\nwith two lines", "4"};
 
@@ -200,7 +200,7 @@ static void another_version_is_refused(void **s)
     assert_int_equal(persist_parse("rendezvousd-log 2\n", 18, take_text, &count, &good, NULL), ERR_CORRUPT);
 }
 
-/* ---- the directory ----------------------------------------------------------------------------------------------- */
+/* --- the directory */
 
 static void the_epoch_counts_openings(void **s)
 {
@@ -311,7 +311,7 @@ static void a_damaged_epoch_is_refused(void **s)
     remove_dir(&d);
 }
 
-/* ---- jobs that outlive their daemon ------------------------------------------------------------------------------ */
+/* --- jobs that outlive their daemon */
 
 struct pair {
     struct daemon d;
@@ -649,7 +649,7 @@ static void a_long_life_takes_bounded_room(void **s)
     remove_dir(&after);
 }
 
-/* ---- bad disks --------------------------------------------------------------------------------------------------- */
+/* --- bad disks */
 
 static uv_sem_t held;
 

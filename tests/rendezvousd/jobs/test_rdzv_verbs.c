@@ -18,8 +18,7 @@
 
 #define SETTINGS "v=1 nnodes=2 max_restarts=3"
 
-/* ---- a server with jobs, on a thread of its own
- * -------------------------------------------------------------------- */
+/* --- a server with jobs, on a thread of its own */
 
 struct host {
     uv_loop_t loop;
@@ -82,7 +81,7 @@ static int stop(void **state)
     return 0;
 }
 
-/* ---- a client ---------------------------------------------------------------------------------------------------- */
+/* --- a client */
 
 static int dial(void **state)
 {
@@ -128,7 +127,7 @@ static void begin_round(int a, int b)
     expect_part(b, "RDZV.NEXT j node2 0 5000\r\n", "rank_base=2");
 }
 
-/* ---- cases ------------------------------------------------------------------------------------------------------- */
+/* --- cases */
 
 static void a_round_runs_and_ends(void **state)
 {

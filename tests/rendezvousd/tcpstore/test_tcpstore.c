@@ -18,8 +18,7 @@
 
 static const struct server_options both = {.binary = &front_tcpstore};
 
-/* ---- the recorded dialogues
- * ---------------------------------------------------------------------------------------- */
+/* --- the recorded dialogues */
 
 /* LIST_KEYS has no order: the same count, length and keys. */
 static bool same_list(const struct buf *a, const struct buf *b)
@@ -90,8 +89,7 @@ static void the_older_client_is_answered_byte_for_byte(void **state)
     replay(torch_1_13, sizeof torch_1_13 / sizeof *torch_1_13);
 }
 
-/* ---- cuts
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- cuts */
 
 /* Every request of a language, as bytes; what came before them on the connection. */
 struct language {
@@ -228,8 +226,7 @@ static void resp_does_not_depend_on_cuts(void **state)
     check_cuts(&l, "RESP");
 }
 
-/* ---- lengths that lie
- * ---------------------------------------------------------------------------------------------- */
+/* --- lengths that lie */
 
 static size_t resident(void)
 {

@@ -14,8 +14,7 @@
 
 static const struct server_options both = {.binary = &front_tcpstore};
 
-/* ---- exactly one answer to a wait
- * ---------------------------------------------------------------------------------- */
+/* --- exactly one answer to a wait */
 
 enum { CLIENTS = 12, KEYS = 6, STEPS = 20000 };
 
@@ -185,8 +184,7 @@ static void a_wait_is_answered_exactly_once(void **state)
                   w.cancels, w.gone);
 }
 
-/* ---- queues, barriers, and clients that misbehave
- * ------------------------------------------------------------------ */
+/* --- queues, barriers, and clients that misbehave */
 
 static int newer_client(struct rig *r)
 {

@@ -167,7 +167,7 @@ static void gradients_of_resnet18_match_finite_differences_along_directions(void
     program_destroy(p);
 }
 
-/* --- ranks as threads, with a sum of their own --- */
+/* --- ranks as threads, with a sum of their own */
 
 enum { MAX_RANKS = 3 };
 
@@ -291,7 +291,7 @@ static void statistics_that_are_not_synchronised_are_noticed(void **state)
     assert_true(error > 1e-3);
 }
 
-/* --- samples of weight 0 --- */
+/* --- samples of weight 0 */
 
 static void a_sample_of_weight_0_changes_no_bit_of_anything_else(void **state)
 {
@@ -356,7 +356,7 @@ static void a_batch_without_any_sample_gives_zeros(void **state)
     program_destroy(p);
 }
 
-/* --- the arena --- */
+/* --- the arena */
 
 static void accumulation_adds_gradients_statistics_and_metrics(void **state)
 {

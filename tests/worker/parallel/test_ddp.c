@@ -18,8 +18,7 @@
 #include "worker/comm/comm.h"
 #include "worker/parallel/ddp.h"
 
-/* ---- the plan
- * ------------------------------------------------------------------------------------------------------ */
+/* --- the plan */
 
 static void buckets_cover_the_arena_once_and_begin_and_end_small(void **state)
 {
@@ -55,8 +54,7 @@ static void a_plan_that_does_not_fit_is_refused(void **state)
     assert_int_equal(n, 7);
 }
 
-/* ---- a communicator that keeps a record
- * ------------------------------------------------------------------------------ */
+/* --- a communicator that keeps a record */
 
 enum { RECORDS = 32, DEADLINE_S = 10 };
 
@@ -288,8 +286,7 @@ static void stream_backends_are_called_in_place_with_the_stream(void **state)
     ddp_destroy(d);
 }
 
-/* ---- real collectives
- * -------------------------------------------------------------------------------------------------- */
+/* --- real collectives */
 
 enum { BIG = 100000, BIG_TAIL = 100, STEPS = 3 };
 

@@ -26,8 +26,7 @@ using gloo::transport::Pair;
 using gloo::transport::UnboundBuffer;
 using std::chrono::milliseconds;
 
-/* ---- buffers
- * ------------------------------------------------------------------------------------------------------ */
+/* --- buffers */
 
 /* One inner buffer for every peer, so that a wait is always for one known rank. Completions are taken in the order of
  * posting. */
@@ -190,8 +189,7 @@ class Buffer final : public UnboundBuffer
     std::deque<Posted> sends_, recvs_;
 };
 
-/* ---- links
- * -------------------------------------------------------------------------------------------------------- */
+/* --- links */
 
 Link::Link(const std::shared_ptr<gloo::transport::Device> &device, int rank_, int size_, milliseconds timeout)
     : gloo::transport::Context(rank_, size_), inner_(device->createContext(rank_, size_)),
@@ -251,8 +249,7 @@ Channel::Channel(const std::shared_ptr<gloo::transport::Device> &device, int ran
     setTimeout(timeout);
 }
 
-/* ---- watching
- * ------------------------------------------------------------------------------------------------------ */
+/* --- watching */
 
 static gloo::transport::tcp::Device &tcp(const std::shared_ptr<gloo::transport::Device> &d)
 {
@@ -364,8 +361,7 @@ class Ticker final : public gloo::transport::tcp::Handler
     bool batch_ = false; /* loop's thread only */
 };
 
-/* ---- addresses
- * ------------------------------------------------------------------------------------------------------ */
+/* --- addresses */
 
 static std::pair<std::string, std::string> numeric(const sockaddr_storage &ss)
 {
@@ -403,8 +399,7 @@ static std::string text(const sockaddr_storage &ss)
     return n.first + " " + n.second;
 }
 
-/* ---- mesh
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- mesh */
 
 Mesh::Mesh(int rank, int world, int channels) : rank_(rank), world_(world), channels_(channels)
 {

@@ -39,8 +39,7 @@ struct maker {
     int lock_fd;         /* of it, while this process lives; -1: none */
 };
 
-/* --- one record
- * ----------------------------------------------------------------------------------------------------- */
+/* --- one record */
 
 static bool is_pixels(const struct buf *file)
 {
@@ -158,8 +157,7 @@ static int put_all(struct maker *m, const uint32_t *order, struct err *e)
     return m->r.written > 0 ? 0 : err_set(e, ERR_DATA, "'%s' holds no picture that can be read", m->o->src);
 }
 
-/* --- the folder
- * ----------------------------------------------------------------------------------------------------- */
+/* --- the folder */
 
 static void remove_flat(const char *dir)
 {

@@ -103,8 +103,7 @@ int record_read(const void *p, size_t n, struct buf *data, int *label, struct er
     return rc;
 }
 
-/* --- writing
- * -------------------------------------------------------------------------------------------------------- */
+/* --- writing */
 
 static int put_message(const ProtobufCMessage *m, struct buf *out, struct err *e)
 {

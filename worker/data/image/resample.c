@@ -9,8 +9,7 @@
 
 #define LONGEST (1 << 24) /* pixels a side: 255 times as much is a sum of area_row() */
 
-/* --- filters
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- filters */
 
 static double triangle(double x)
 {
@@ -152,8 +151,7 @@ struct rect resampler_needs(const struct resampler *s)
                          .h = span(&s->down)};
 }
 
-/* --- bilinear
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- bilinear */
 
 void resample_pixel_rgb(const struct axis *a, int i, const uint8_t *src, uint8_t *out)
 {
@@ -244,8 +242,7 @@ static void bilinear(const struct resampler *s, const struct region *part, const
     s->kernels->columns(&s->down, rows, bytes, dst);
 }
 
-/* --- area
- * -------------------------------------------------------------------------------------------------------------- */
+/* --- area */
 
 static void area_row(const struct axis *a, const uint8_t *px, int c, uint32_t *out)
 {

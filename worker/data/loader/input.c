@@ -56,8 +56,7 @@ void input_normalization(enum input_kind kind, int channels, float mean[4], floa
     }
 }
 
-/* --- one sample
- * --------------------------------------------------------------------------------------------------------- */
+/* --- one sample */
 
 struct job {
     const struct input_options *o;

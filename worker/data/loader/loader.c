@@ -69,8 +69,7 @@ struct loader {
     pthread_t *threads;
 };
 
-/* --- one sample, without the lock
- * ---------------------------------------------------------------------------------- */
+/* --- one sample, without the lock */
 
 struct job {
     struct slot *slot;
@@ -89,8 +88,7 @@ static int load(const struct loader *l, const struct job *j, struct buf *file, s
     return 0;
 }
 
-/* --- handing out
- * ---------------------------------------------------------------------------------------------------- */
+/* --- handing out */
 
 static void set_ready(struct loader *l, struct slot *s)
 {
@@ -215,8 +213,7 @@ static void *loader_thread(void *arg)
     return NULL;
 }
 
-/* --- life
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- life */
 
 static int check_options(struct loader_options *o, struct err *e)
 {
@@ -335,8 +332,7 @@ void loader_destroy(struct loader *l)
     free(l);
 }
 
-/* --- the caller's side
- * ------------------------------------------------------------------------------------------------ */
+/* --- the caller's side */
 
 static int timed_wait(struct loader *l, int64_t deadline_ms)
 {

@@ -58,8 +58,7 @@ int dataset_open(struct dataset **ret, const char *path, const struct dataset_op
     }
 }
 
-/* --- classes
- * -------------------------------------------------------------------------------------------------------- */
+/* --- classes */
 
 void dataset_free_classes(struct dataset *d)
 {
@@ -134,8 +133,7 @@ int dataset_find_classes(struct dataset *d, const char *path, const struct datas
                    "'%s' does not tell its number of classes (no " DATASET_CLASSES_FILE "): give --num-labels", path);
 }
 
-/* --- keys
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- keys */
 
 int keys_add(struct keys *k, const void *key, size_t n, struct err *e)
 {

@@ -75,8 +75,7 @@ static void passwords_come_from_the_environment_where_the_url_has_none(void **st
     unsetenv("REDISCLI_AUTH");
 }
 
-/* ---- a shared folder
- * --------------------------------------------------------------------------------------------------- */
+/* --- a shared folder */
 
 static char dir[64];
 

@@ -44,8 +44,7 @@ static void as_pnm(const struct image *im, struct buf *out)
     buf_add(out, im->px, (size_t)im->w * (size_t)im->h * (size_t)im->c);
 }
 
-/* --- partial decode
- * ------------------------------------------------------------------------------------------------------ */
+/* --- partial decode */
 
 static int choose_rect(void *arg, int w, int h, struct rect *ret, struct err *e)
 {
@@ -134,8 +133,7 @@ static void damage_outside_of_the_part_is_damage(void **state)
     buf_free(&file);
 }
 
-/* --- scaling
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- scaling */
 
 static void avx2_gives_the_bits_of_plain_c(void **state)
 {

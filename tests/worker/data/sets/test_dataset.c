@@ -66,8 +66,7 @@ static void check_first_pixel(struct dataset *d, size_t i, int want_label, const
     buf_free(&b);
 }
 
-/* --- MNIST
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- MNIST */
 
 static void put_idx(const char *dir, const char *prefix, int n, bool zipped)
 {
@@ -125,8 +124,7 @@ static void damaged_mnist_is_told(void **state)
     open_fails(*state, NULL, "no IDX file");
 }
 
-/* --- CIFAR-10
- * ------------------------------------------------------------------------------------------------------- */
+/* --- CIFAR-10 */
 
 static void put_batch(const char *dir, const char *name, int label, uint8_t red)
 {
@@ -159,8 +157,7 @@ static void cifar10_is_read_with_its_names(void **state)
     open_fails(*state, &(struct dataset_options){.testing = true}, "has 1 bytes (expected a multiple of 3073)");
 }
 
-/* --- data bases
- * ----------------------------------------------------------------------------------------------------- */
+/* --- data bases */
 
 static void put_pictures(const char *dir)
 {

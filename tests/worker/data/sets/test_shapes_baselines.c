@@ -52,8 +52,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* --- features: (ALL, n) floats
- * ---------------------------------------------------------------------------------------- */
+/* --- features: (ALL, n) floats */
 
 static float *plain_pixels(int *n)
 {
@@ -112,8 +111,7 @@ static void standardise(float *f, int n)
     }
 }
 
-/* --- softmax regression: w is (n, LANES), classes in the first K lanes
- * ----------------------------------------------------- */
+/* --- softmax regression: w is (n, LANES), classes in the first K lanes */
 
 static void scores(const float *x, const float *w, int n, float out[LANES])
 {
