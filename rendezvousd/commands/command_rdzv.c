@@ -5,7 +5,9 @@
 #include "common/base/err.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "rendezvousd/commands/commands.h"
+#include "rendezvousd/gate/peer_addr.h"
 #include "rendezvousd/jobs/jobs.h"
+#include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server_impl.h"
 #include <errno.h>
 #include <netinet/in.h>
@@ -26,7 +28,7 @@ struct rdzv_door {
 struct rdzv_conn {
     struct conn *c;
     struct jobs_party *party;
-    char principal[256], peer[RDZV_ADDR_MAX + 1], local[RDZV_ADDR_MAX + 1];
+    char principal[256], local[RDZV_ADDR_MAX + 1];
 };
 
 /* --- the server's side */
@@ -130,19 +132,6 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *member_
         uv_idle_start(&c->s->door->idle, on_idle);
 }
 
-/* 10.0.0.7, also where it came as ::ffff:10.0.0.7. */
-static void address_text(const struct sockaddr_storage *sa, char *out, size_t cap)
-{
-    const struct sockaddr_in6 *v6 = (const void *)sa;
-    out[0] = 0;
-    if (sa->ss_family == AF_INET)
-        uv_ip4_name((const void *)sa, out, cap);
-    else if (sa->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
-        uv_inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], out, cap);
-    else if (sa->ss_family == AF_INET6)
-        uv_ip6_name(v6, out, cap);
-}
-
 static struct jobs_party *party_of(struct conn *c, struct err *e)
 {
     struct sockaddr_storage sa;
@@ -157,13 +146,10 @@ static struct jobs_party *party_of(struct conn *c, struct err *e)
     r->c = c;
     if (c->principal)
         strncpy(r->principal, c->principal, sizeof r->principal - 1);
-    if (uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&sa, &n) == 0)
-        address_text(&sa, r->peer, sizeof r->peer);
-    n = sizeof sa;
     if (uv_tcp_getsockname(&c->tcp, (struct sockaddr *)&sa, &n) == 0)
-        address_text(&sa, r->local, sizeof r->local);
+        peer_addr_host(&sa, r->local, sizeof r->local);
     const struct jobs_party_options o = {
-        .principal = r->principal, .addr = r->peer, .local = r->local, .told = on_told, .arg = r};
+        .principal = r->principal, .addr = gate_peer_host(c), .local = r->local, .told = on_told, .arg = r};
     if (jobs_party_open(&r->party, c->s->jobs, &o, e) < 0) {
         free(r);
         return NULL;

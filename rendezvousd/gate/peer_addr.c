@@ -5,6 +5,18 @@
 #include <stdio.h>
 #include <string.h>
 
+void peer_addr_host(const struct sockaddr_storage *sa, char *out, size_t cap)
+{
+    const struct sockaddr_in6 *v6 = (const void *)sa;
+    out[0] = 0;
+    if (sa->ss_family == AF_INET)
+        uv_ip4_name((const void *)sa, out, cap);
+    else if (sa->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+        uv_inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], out, cap);
+    else if (sa->ss_family == AF_INET6)
+        uv_ip6_name(v6, out, cap);
+}
+
 void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret)
 {
     struct sockaddr_storage sa;
@@ -14,6 +26,7 @@ void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret)
     strcpy(ret->text, "?");
     if (uv_tcp_getpeername(tcp, (struct sockaddr *)&sa, &n) < 0)
         return;
+    peer_addr_host(&sa, ret->host, sizeof ret->host);
     if (sa.ss_family == AF_INET) {
         const struct sockaddr_in *in = (const void *)&sa;
         addr_from_v4(&in->sin_addr, ret->ip);

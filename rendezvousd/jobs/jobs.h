@@ -73,7 +73,7 @@ enum jobs_end {
 
 struct jobs_party_options {
     const char *principal; /* borrowed for the party's life */
-    const char *addr;      /* peer's address, taken where JOIN brings none; NULL: in this process */
+    const char *addr;      /* peer's address, taken where JOIN brings none; NULL: in this process; "": unknown */
     const char *local;     /* address of our end of its connection */
     /* The answer to jobs_next(): news, and on group rank 0 before the workers of a ROUND start, all addresses of all
      * members (comma separated, else NULL). news NULL: another party stands for the node now. Borrowed for the call. */

@@ -159,16 +159,21 @@ static void describe(const struct job *job, const struct member *m, struct jobs_
     ret->beside = beside(job);
 }
 
+/* "a,b,c" has this address. An empty one is in no list. */
 static bool lists(const char *addrs, const char *addr)
 {
-    size_t n = strlen(addr);
-    for (const char *s = addrs; (s = strstr(s, addr)); s += n)
-        if ((s == addrs || s[-1] == ',') && (s[n] == ',' || !s[n]))
+    const size_t n = strlen(addr);
+    for (const char *word = addrs; *word; word += *word == ',') {
+        const size_t len = strcspn(word, ",");
+        if (len == n && n > 0 && memcmp(word, addr, n) == 0)
             return true;
+        word += len;
+    }
     return false;
 }
 
-/* Where the node is, as far as this host can tell. Its workers may come from the address of its connection, too. */
+/* Where the node is, as far as this host can tell. Its workers may come from the address of its connection, too; that
+ * one is empty where the peer had gone before it was accepted. */
 static void fill_addresses(struct rdzv_event *ev, const struct jobs_party *p)
 {
     const char *own = p->o.addr ? p->o.addr : "127.0.0.1";
@@ -176,7 +181,7 @@ static void fill_addresses(struct rdzv_event *ev, const struct jobs_party *p)
         snprintf(ev->addr, sizeof ev->addr, "%s", own);
     for (const char *const *a = (const char *const[]){ev->addr, own, NULL}; *a; a++) {
         size_t n = strlen(ev->addrs);
-        if (!lists(ev->addrs, *a) && n + strlen(*a) + 1 < sizeof ev->addrs)
+        if (**a && !lists(ev->addrs, *a) && n + strlen(*a) + 1 < sizeof ev->addrs)
             snprintf(ev->addrs + n, sizeof ev->addrs - n, "%s%s", n ? "," : "", *a);
     }
 }
@@ -184,7 +189,7 @@ static void fill_addresses(struct rdzv_event *ev, const struct jobs_party *p)
 static void note_addresses(struct member *m, const struct jobs_party *p, const struct rdzv_event *ev)
 {
     m->loopback = addr_host_is_loopback(ev->addr);
-    if (p->o.addr && !addr_host_is_loopback(p->o.addr) && p->o.local)
+    if (p->o.addr && p->o.addr[0] && !addr_host_is_loopback(p->o.addr) && p->o.local)
         snprintf(m->job->outside, sizeof m->job->outside, "%s", p->o.local);
 }
 

@@ -201,6 +201,11 @@ static const char *too_many(struct conn *c, const struct address *a)
     return NULL;
 }
 
+const char *gate_peer_host(const struct conn *c)
+{
+    return c->peer->addr.host;
+}
+
 void gate_leave(struct conn *c)
 {
     struct gate_peer *p = c->peer;

@@ -73,8 +73,9 @@ void gate_stats(const struct gate *g, struct gate_stats *ret);
 /* May this client come in? NULL, and c->trust and c->principal are set; else the error it is told. The server may have
  * no gate. */
 const char *gate_admit(struct conn *c);
-void gate_leave(struct conn *c);            /* as it closes */
-bool gate_has_room(const struct server *s); /* for one more that has to authenticate */
+void gate_leave(struct conn *c);                  /* as it closes */
+const char *gate_peer_host(const struct conn *c); /* peer_addr.h; until it leaves */
+bool gate_has_room(const struct server *s);       /* for one more that has to authenticate */
 int64_t gate_auth_timeout_ms(const struct conn *c);
 void gate_too_late(struct conn *c); /* its time to authenticate is over: reply */
 void gate_refused(struct conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* one audit line */

@@ -8,12 +8,15 @@ import selectors
 import signal
 import socket
 import statistics
+import struct
+import subprocess
 import threading
 import time
 
 import pytest
 
 from daemon import ALICE, Client, Daemon, RespError, until
+from support import CRUN, free_port
 
 
 def rss(daemon):
@@ -310,6 +313,48 @@ def test_one_request_of_many_names_holds_up_nobody():
             took = time.perf_counter() - began
             print(f"{' '.join(map(str, words[:2]))[:20]} of {len(words)} words: {took * 1e3:.0f} ms, seen from Python")
             assert took < 10  # what is quadratic takes half a minute
+
+
+def join_and_reset(c, pid, requests):
+    """A JOIN that the server reads only after the reset that follows it: the kernel does not know the peer any more then."""
+    os.kill(pid, signal.SIGSTOP)
+    c.s.sendall(b"PING\r\n" * requests + b"RDZV.JOIN r n v=1 nnodes=1 slots=1 addrs=10.0.0.1\r\n")
+    c.s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    c.close()
+    os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("with_token", [False, True])
+@pytest.mark.parametrize("requests", [0, 5000])
+def test_a_node_that_is_reset_as_it_joins_holds_up_nobody(tokens, with_token, requests):
+    with Daemon(*(["--token-file", tokens] if with_token else [])) as d, Client(d.port) as other:
+        with Client(d.port) as c:
+            for one in (c, other):
+                assert not with_token or one.authenticate(*ALICE)
+                assert one("PING") == "PONG"
+            join_and_reset(c, d.p.pid, requests)
+        until(lambda: clients(other) == 1, "it is gone")
+        assert d.stop() == 0
+
+
+def test_a_node_that_is_reset_as_it_joins_a_crun_holds_up_nobody(tmp_path):
+    port, log = free_port(), tmp_path / "log"
+    with open(log, "wb") as f:
+        p = subprocess.Popen([CRUN, "--nnodes", "1:2", "--rdzv-id", "j1", "--rdzv-conf", "last_call_timeout=0.2", "--rdzv-endpoint", f"127.0.0.1:{port}",
+                              "sh", "-c", "echo running; sleep 600"], stdout=f, stderr=f, stdin=subprocess.DEVNULL)
+    until(lambda: "running" in log.read_text(), "the worker runs")
+    try:
+        agent = int(pathlib.Path(f"/proc/{p.pid}/task/{p.pid}/children").read_text().split()[0])
+        with Client(port) as c, Client(port) as other:
+            assert c("PING") == "PONG"
+            join_and_reset(c, agent, 0)
+            assert '"state":"running"' in other("RDZV.STATUS", "j1")
+        p.terminate()
+        assert p.wait(60) == 143, log.read_text()
+    finally:
+        if p.poll() is None:
+            os.kill(agent, signal.SIGKILL)  # it may hang; crun ends its workers then
+        p.wait(60)
 
 
 def test_scans_and_strangers_languages_are_shrugged_off():

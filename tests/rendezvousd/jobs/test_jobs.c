@@ -513,6 +513,41 @@ static void where_all_are_on_loopback_so_is_the_leader(void **s)
     check_all_on_loopback("::ffff:127.0.0.1");
 }
 
+static void on_members(void *arg, const struct rdzv_news *news, const char *members)
+{
+    if (news && members)
+        snprintf(arg, 256, "%s", members);
+}
+
+static void check_members(const char *peer, const char *addrs, const char *members)
+{
+    struct jobs *j = rig_jobs(NULL);
+    struct rdzv_config c = rig_config(1, 1);
+    struct rdzv_event ev = {.kind = RDZV_JOIN, .slots = 1, .node_rank = -1, .port = 4000, .node = "node1"};
+    struct jobs_joined joined;
+    struct jobs_party *p;
+    struct err e;
+    char told[256] = "";
+    const struct jobs_party_options o = {
+        .principal = "alice", .addr = peer, .local = "10.0.0.9", .told = on_members, .arg = told};
+    snprintf(ev.addrs, sizeof ev.addrs, "%s", addrs);
+    assert_int_equal(jobs_party_open(&p, j, &o, &e), 0);
+    assert_int_equal(jobs_join(p, "r", &ev, &c, &joined, &e), 0);
+    assert_int_equal(jobs_next(p, "r", "node1", joined.seq, &e), 0);
+    assert_string_equal(told, members);
+    jobs_party_close(p, JOBS_GONE);
+    jobs_destroy(j);
+}
+
+static void the_address_of_the_connection_is_one_of_the_nodes_once(void **s)
+{
+    (void)s;
+    check_members("10.0.0.1", "10.0.0.2", "10.0.0.2,10.0.0.1");
+    check_members("10.0.0.1", "10.0.0.1,10.0.0.2", "10.0.0.1,10.0.0.2");
+    check_members("10.0.0.1", "10.0.0.11,110.0.0.1", "10.0.0.11,110.0.0.1,10.0.0.1");
+    check_members("", "10.0.0.1,10.0.0.2", "10.0.0.1,10.0.0.2"); /* it was gone before it was accepted */
+}
+
 /* --- calls from inside callbacks */
 
 static void fail_and_ask(struct agent *a)
@@ -699,6 +734,7 @@ int main(void)
         cmocka_unit_test(restarts_are_no_flood_of_joins),
         cmocka_unit_test(a_leader_on_loopback_is_named_as_others_see_it),
         cmocka_unit_test(where_all_are_on_loopback_so_is_the_leader),
+        cmocka_unit_test(the_address_of_the_connection_is_one_of_the_nodes_once),
         cmocka_unit_test(a_callback_may_ask_and_claim),
         cmocka_unit_test(status_names_what_people_ask),
         cmocka_unit_test(events_are_a_ring),
