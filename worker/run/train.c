@@ -104,6 +104,11 @@ static bool want_stop(const struct run *r)
     return stop_wanted() || (r->cfg->max_time > 0 && elapsed >= r->cfg->max_time);
 }
 
+static bool replicas_due(const struct run *r, const struct position *at)
+{
+    return r->cfg->check_replicas && at->updates % r->cfg->check_replicas == 0;
+}
+
 /* Everything that is kept about a step. comm_wait: the share of it that was spent waiting for collectives. */
 static int account(struct run *r, const struct step_result *res, double comm_wait, struct err *e)
 {
@@ -123,7 +128,7 @@ static int account(struct run *r, const struct step_result *res, double comm_wai
     crun_phase(CRUN_PHASE_STEP);
     if (res->count > 0 && res->total_ns > 0)
         crun_metrics(res->count * 1e9 / (double)res->total_ns, res->loss / res->count);
-    if (r->cfg->check_replicas && r->at.updates % r->cfg->check_replicas == 0)
+    if (replicas_due(r, &r->at))
         TRY(replicas_check(&r->s.state, r->s.comm, e));
     journal_step(&r->journal, &r->s, &r->at, res, res->lr, comm_wait);
     if (res->stop > 0 && r->stop_at == 0)
@@ -154,14 +159,17 @@ static int one_step(struct run *r, struct err *e)
     return account(r, &res, (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns, e);
 }
 
-/* Before the next step begins: has something to happen right after the one that is outstanding? */
+/* Before the next step begins: has something to happen right after the one that is outstanding? Ranks may differ in
+ * what they save, so nothing that all of them do together may hang on that: a rank that saves would meet the others in
+ * their next step. */
 static bool due_now(const struct run *r)
 {
     struct position next = r->at;
     next.updates++;
     next.step++;
     const bool over = over_at(r, &next);
-    return over || (r->stop_at && next.updates >= r->stop_at) || saver_due(&r->saver, &next, over);
+    return over || replicas_due(r, &next) || (r->stop_at && next.updates >= r->stop_at) ||
+           saver_due(&r->saver, &next, over);
 }
 
 /* All ranks find the same: they have begun the same steps, or come to the same end of an epoch, whoever caught up in

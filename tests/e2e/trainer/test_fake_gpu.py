@@ -73,6 +73,12 @@ def test_two_ranks_with_a_gpu_each_train_as_one(data, tmp_path):
     assert apart(tmp_path / "two", tmp_path / "one") < 1e-5
 
 
+def test_replicas_are_compared_where_only_rank_0_saves(data, tmp_path):
+    train(data, tmp_path, "--comm", "gloo", "--sync-bn", "--check-replicas", 2, "--checkpoint-every", 2, "--checkpoint-keep", 0, "--checkpoint-sync",
+          "--comm-timeout", 45, launch=[CRUN, "--standalone", "--nproc_per_node", 2], gpus=2, steps=5)
+    assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-00000002", "step-00000004", "step-00000005"]
+
+
 def test_evaluation_and_predictions_agree(data, tmp_path):
     train(data, tmp_path)
     p = run(*command(data, tmp_path, "--evaluate", "--resume", tmp_path), env=env())
