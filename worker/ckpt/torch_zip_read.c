@@ -19,6 +19,7 @@ struct torch_zip {
     char *path, *prefix; /* "archive/" */
     struct pickle pickle;
     char *storage; /* the one read last: tensors may share it */
+    size_t storage_bytes;
     char storage_key[PICKLE_KEY_MAX + 1];
 };
 
@@ -185,19 +186,25 @@ const struct ckpt_tensor *torch_zip_at(const struct torch_zip *z, size_t i)
 static int load_storage(struct torch_zip *z, const struct pickled_tensor *p, struct err *e)
 {
     char name[PATH_MAX];
-    size_t n, want;
     if (z->storage && strcmp(z->storage_key, p->storage) == 0)
         return 0;
     free(z->storage);
     z->storage = NULL;
+    snprintf(name, sizeof name, "%sdata/%s", z->prefix, p->storage);
+    TRY(load(z, name, INT64_MAX, &z->storage, &z->storage_bytes, e));
+    snprintf(z->storage_key, sizeof z->storage_key, "%s", p->storage);
+    return 0;
+}
+
+/* Every tensor says for itself how large its storage is, also where several share one. */
+static int check_storage(const struct torch_zip *z, const struct pickled_tensor *p, struct err *e)
+{
+    size_t want;
     if (__builtin_mul_overflow((size_t)p->storage_count, dtype_size(p->t.dtype), &want))
         return err_set(e, ERR_CORRUPT, "%s: storage '%s' is too large", z->path, p->storage);
-    snprintf(name, sizeof name, "%sdata/%s", z->prefix, p->storage);
-    TRY(load(z, name, INT64_MAX, &z->storage, &n, e));
-    if (n < want)
+    if (z->storage_bytes < want)
         return err_set(e, ERR_CORRUPT, "%s: storage '%s' of tensor '%s' has %zu bytes instead of %zu", z->path,
-                       p->storage, p->t.name, n, want);
-    snprintf(z->storage_key, sizeof z->storage_key, "%s", p->storage);
+                       p->storage, p->t.name, z->storage_bytes, want);
     return 0;
 }
 
@@ -207,11 +214,8 @@ int torch_zip_read(struct torch_zip *z, size_t i, void *dst, struct err *e)
     const size_t size = dtype_size(p->t.dtype);
     int64_t bytes, at[CKPT_DIMS_MAX] = {0};
     TRY(ckpt_tensor_bytes(&p->t, &bytes));
-    int rc = load_storage(z, p, e);
-    if (rc < 0) {
-        z->storage_key[0] = '\0';
-        return rc;
-    }
+    TRY(load_storage(z, p, e));
+    TRY(check_storage(z, p, e));
     for (size_t k = 0; k < (size_t)bytes / size; k++) {
         int64_t from = p->offset;
         for (int d = 0; d < p->t.ndim; d++)

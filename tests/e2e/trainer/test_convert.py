@@ -106,3 +106,13 @@ def test_a_small_file_does_not_become_gigabytes(tmp_path):
     write_pth(src, {"w": tensor((1000, 2), (0, 1), 2)}, 2)  # what expand() makes
     convert(src, out)
     assert np.array_equal(load(out)["w"], np.tile(np.float32([0, 1]), (1000, 1)))
+
+
+def test_each_of_two_tensors_on_a_storage_must_lie_within_it(tmp_path):
+    src, out = tmp_path / "a.pth", tmp_path / "a.safetensors"
+    write_pth(src, {"v": tensor((4,), (1,), 4), "w": tensor((250_000,), (1,), 250_000)}, 4)
+    p = convert(src, out, 65)
+    assert p.stderr.endswith("storage '0' of tensor 'w' has 16 bytes instead of 1000000\n") and not out.exists(), p.stderr
+    write_pth(src, {"v": tensor((4,), (1,), 4), "w": tensor((2, 2), (2, 1), 4)}, 4)
+    convert(src, out)
+    assert np.array_equal(load(out)["w"], [[0, 1], [2, 3]])
