@@ -42,7 +42,7 @@ struct step {
     double grad_scale;         /* of this step; train_step() sets it */
     double grad_batch;         /* samples of a step: what precision_grad_scale() divides by */
     bool check;                /* see that gradients are finite before they are used, in every step */
-    int64_t updates;           /* done so far */
+    int64_t updates;           /* done so far, since the moments were zero: Adam's count */
     const struct trace *trace; /* NULL: none */
 
     struct step_ahead {   /* devices that go on by themselves (device_ops.async); all-zero at first */

@@ -351,11 +351,11 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
     if (!resumed) {
         r->at.lr = -1;
         r->at.epoch = r->cfg->start_epoch;
-        r->at.updates = r->at.epoch * r->s.steps_per_epoch;
+        r->at.updates = r->at.moments_from = r->at.epoch * r->s.steps_per_epoch;
     }
     if (replicas_check(&r->s.state, r->s.comm, e) < 0)
         return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
-    r->step.updates = r->at.updates - r->s.state.loss_scale.skipped; /* Adam's own count */
+    r->step.updates = r->at.updates - r->s.state.loss_scale.skipped - r->at.moments_from;
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     r->schedule = rate_schedule(r->cfg, r->s.world, r->s.steps_per_epoch, r->s.total_steps);
     TRY(schedule_check(&r->schedule, e));

@@ -155,6 +155,8 @@ static int take(struct state *s, const struct image *im, const char *text, const
         found.step = meta_place(meta, found.step, id);
         *at = found;
         meta_take_scale(meta, id, tell, &s->loss_scale);
+        if (!meta_same_optimizer(meta, id)) /* read_train() took no moments */
+            at->moments_from = at->updates - s->loss_scale.skipped;
     }
     cJSON_Delete(meta);
     return rc;

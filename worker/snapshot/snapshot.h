@@ -29,6 +29,7 @@ struct position {
     double lr;                                                 /* of the last step; -1: not known */
     double best_top1;     /* best share of the test set that was right, of checkpoint step-<best_updates> */
     int64_t best_updates; /* 0: nothing was evaluated yet */
+    int64_t moments_from; /* updates without those left out, where the optimizer's moments were last zero */
 };
 
 struct snapshot_identity {          /* what a checkpoint and a run must share, and what is noted */

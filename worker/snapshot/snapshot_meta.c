@@ -33,7 +33,8 @@
     X(best_updates)
 #define OPTIONAL_FIELDS(X) /* as they are where a checkpoint lacks them */                                             \
     BEST_FIELDS(X)                                                                                                     \
-    X(lr)
+    X(lr)                                                                                                              \
+    X(moments_from)
 #define FIXED_FIELDS(X)                                                                                                \
     X(num_labels)                                                                                                      \
     X(image_size)                                                                                                      \
@@ -332,7 +333,7 @@ int meta_position(const cJSON *meta, struct position *at, struct err *e)
         at->f = (__typeof__(at->f))v;
     OPTIONAL_FIELDS(X)
 #undef X
-    if (at->updates < 0 || at->epoch < 0 || at->step < 0)
+    if (at->updates < 0 || at->epoch < 0 || at->step < 0 || at->moments_from < 0)
         return err_set(e, ERR_CORRUPT, "the manifest's position is negative");
     return 0;
 }

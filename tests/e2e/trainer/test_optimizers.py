@@ -94,6 +94,34 @@ def test_another_optimizer_begins_without_momentum(data, tmp_path):
     assert "the optimizer is adamw now and was another: it begins without momentum" in p.stderr
 
 
+ADAM = ["--optimizer", "adam", "--lr", 0.001, "--lr-policy", "fixed", "--warmup-epochs", 0, "--weight-decay", 0]
+
+
+def largest_step(before, after):
+    """Of any weight between two checkpoints. Adam's first is the rate for every gradient above --adam-eps."""
+    a, b = (load(folder / "model.safetensors") for folder in (before, after))
+    return max(np.max(np.abs(a[k] - b[k])) for k in a if "running" not in k and "num_batches" not in k)
+
+
+def test_adams_count_begins_where_its_moments_do(data, tmp_path):
+    out = tmp_path / "sgd"
+    train(data, out, "--lr", 0.01, epochs=3)
+    before = newest(out)
+    train(data, out, *ADAM, "--resume", "auto", "--max-steps", 13, epochs=9)
+    assert largest_step(before, newest(out)) == pytest.approx(0.001, rel=1e-3)
+    train(data, tmp_path / "late", *ADAM, "--start-epoch", 2, "--pretrained", before, "--max-steps", 9, epochs=9)
+    assert largest_step(before, newest(tmp_path / "late")) == pytest.approx(0.001, rel=1e-3)
+
+
+def test_adams_count_is_kept_with_its_moments(data, tmp_path):
+    for name in ("whole", "parts"):
+        train(data, tmp_path / name, "--lr", 0.01, epochs=1)
+    train(data, tmp_path / "whole", *ADAM, "--resume", "auto")
+    for steps in (6, 12):
+        train(data, tmp_path / "parts", *ADAM, "--resume", "auto", "--max-steps", steps)
+    assert (newest(tmp_path / "whole") / "model.safetensors").read_bytes() == (newest(tmp_path / "parts") / "model.safetensors").read_bytes()
+
+
 def test_the_average_is_kept_and_evaluated(data, tmp_path):
     train(data, tmp_path / "a", "--ema", 0.5, "--lr", 0.05, epochs=1)
     train(data, tmp_path / "b", "--lr", 0.05, epochs=1)
