@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "common/args/args.h"
@@ -25,6 +24,7 @@
 #include "worker/config/cores.h"
 #include "worker/config/exit_code.h"
 #include "worker/data/loader/input.h"
+#include "worker/data/image/picture_name.h"
 #include "worker/device/device.h"
 #include "worker/model/model.h"
 #include "worker/program/program.h"
@@ -396,36 +396,39 @@ static void predict_one(struct predictor *p, const char *path)
 
 /* --- all of them */
 
-static bool is_picture(const char *name)
-{
-    static const char *const suffixes[] = {".jpg", ".jpeg", ".png", ".ppm", ".pgm"};
-    const char *dot = strrchr(name, '.');
-    for (size_t i = 0; dot && i < sizeof suffixes / sizeof *suffixes; i++)
-        if (strcasecmp(dot, suffixes[i]) == 0)
-            return true;
-    return false;
-}
-
 static int by_name(const FTSENT **a, const FTSENT **b)
 {
     return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+/* Of what lies in a folder, as in a training set: also those that cannot be read are told. */
+static bool is_picture(const FTSENT *f)
+{
+    return picture_readable(f->fts_name) &&
+           (f->fts_info == FTS_F || f->fts_info == FTS_SLNONE || f->fts_info == FTS_NS);
 }
 
 /* A file is taken as it is; of a folder the pictures. */
 static void predict_path(struct predictor *p, char *path)
 {
     char *const paths[] = {path, NULL};
+    char text[PICTURES_LEFT_OUT_TEXT];
+    struct pictures_left_out left_out = {0};
     FTS *walk = fts_open(paths, FTS_LOGICAL | FTS_NOCHDIR, by_name);
     bool found = false;
     for (FTSENT *f; walk && (f = fts_read(walk));) {
         bool file = f->fts_info != FTS_D && f->fts_info != FTS_DP;
-        if (file &&
-            (f->fts_level == 0 || (is_picture(f->fts_name) &&
-                                   (f->fts_info == FTS_F || f->fts_info == FTS_SLNONE || f->fts_info == FTS_NS)))) {
+        if (f->fts_level > 0 && picture_hidden(f->fts_name)) {
+            fts_set(walk, f, FTS_SKIP);
+        } else if (file && (f->fts_level == 0 || is_picture(f))) {
             found = true;
             predict_one(p, f->fts_path);
+        } else if (f->fts_info == FTS_F) {
+            pictures_left_out_count(&left_out, f->fts_name);
         }
     }
+    if (left_out.all > 0)
+        fprintf(stderr, "trainer predict: '%s': %s\n", path, pictures_left_out_text(&left_out, text));
     if (!found) {
         p->bad++;
         fprintf(stderr, "trainer predict: '%s' holds no picture\n", path);

@@ -54,6 +54,16 @@ static int check_input(const struct session *s, struct err *e)
     return s->cfg->test_data ? input_check(&testing, e) : 0;
 }
 
+static int open_set(const struct session *s, struct dataset **ret, const char *option, const char *path,
+                    const struct dataset_options *o, struct err *e)
+{
+    if (dataset_open(ret, path, o, e) < 0)
+        return err_wrap(e, "%s", option);
+    if (s->rank == 0 && (*ret)->left_out)
+        log_warn("data", "%s %s: %s", option, path, (*ret)->left_out);
+    return 0;
+}
+
 static int open_data(struct session *s, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
@@ -64,9 +74,7 @@ static int open_data(struct session *s, struct err *e)
         .null_samples = (size_t)cfg->null_images,
         .null_size = (int)cfg->image_size,
     };
-    int rc = dataset_open(&s->train_set, cfg->train_data, &o, e);
-    if (rc < 0)
-        return err_wrap(e, "--train-data");
+    TRY(open_set(s, &s->train_set, "--train-data", cfg->train_data, &o, e));
     if (cfg->num_labels && s->train_set->classes > cfg->num_labels)
         return err_set(e, ERR_DATA, "%s has %d classes, --num-labels allows %d", cfg->train_data, s->train_set->classes,
                        (int)cfg->num_labels);
@@ -80,8 +88,7 @@ static int open_data(struct session *s, struct err *e)
     o.class_names = s->train_set->class_names;
     o.classes = s->train_set->classes;
     o.null_samples = 0;
-    rc = dataset_open(&s->test_set, cfg->test_data, &o, e);
-    return rc < 0 ? err_wrap(e, "--test-data") : 0;
+    return open_set(s, &s->test_set, "--test-data", cfg->test_data, &o, e);
 }
 
 /* Before a run begins: whoever writes can write where it will have to, and overwrites nobody. */

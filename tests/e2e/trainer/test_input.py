@@ -1,11 +1,12 @@
 """--input and what goes with it, through the real program."""
 import json
 import pathlib
+import shutil
 import tempfile
 
 import pytest
 
-from support import TRAINER, run
+from support import CRUN, TRAINER, run
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +65,19 @@ def test_what_does_not_fit_the_input_is_refused(folder, shapes, args, words):
     told = train(folder, *args, *test, code=2)
     for word in words:
         assert word in told
+
+
+def test_pictures_of_other_formats_are_told_once(shapes, tmp_path):
+    data = tmp_path / "set"
+    shutil.copytree(shapes(32, 50, 10), data)
+    one = sorted((data / "train").iterdir())[0]
+    for name in ("a.webp", "b.webp", "c.BMP", "._d.webp", "notes.txt"):
+        (one / name).write_bytes(b"x")
+    (sorted((data / "val").iterdir())[0] / "e.gif").write_bytes(b"x")
+    p = run(CRUN, "--standalone", "--nproc_per_node", 2, TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "convnet",
+            "--image-size", 28, "--batch-size", 12, "--device", "ref", "--max-steps", 1, "--checkpoint-dir", tmp_path / "out")
+    assert p.returncode == 0, p.stderr
+    told = [line for line in p.stderr.splitlines() if "left out" in line]
+    assert len(told) == 2, p.stderr
+    assert f"--train-data {data / 'train'}: 3 pictures of other formats are left out: 2 .webp, 1 .bmp; readable are .jpg, " in told[0]
+    assert f"--test-data {data / 'val'}: 1 picture of another format is left out: 1 .gif; readable are .jpg, " in told[1]

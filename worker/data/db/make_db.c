@@ -275,6 +275,8 @@ int make_db(const struct make_db_options *o, struct make_db_result *ret, struct 
     if (lstat(o->dst, &st) == 0)
         return err_set(e, ERR_OUTPUT, "'%s' exists already", o->dst);
     TRY(dataset_open(&m.src, o->src, &o->source, e));
+    if (m.src->left_out)
+        log_warn("make-db", "'%s': %s", o->src, m.src->left_out);
     int rc = fill(&m, e);
     if (rc == 0 && rename(m.part, o->dst) < 0)
         rc = err_set(e, ERR_OUTPUT, "cannot make '%s': %s", o->dst, strerror(errno));

@@ -1,8 +1,8 @@
 /* Data set of a folder tree, DIR/<class>/.../<image>, as torchvision's ImageFolder reads it.
  *
  * The names of all files are listed once, at open; the files are read when asked for. Differences from torchvision:
- * hidden files and folders are passed over, and of its extensions those are taken that image_decode() can read (.jpg,
- * .jpeg, .ppm, .pgm and, with libpng, .png, in any case). */
+ * hidden files and folders are passed over, and of its extensions those are taken that image_decode() can read
+ * (picture_name.h); pictures of other formats are counted. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,25 +10,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "worker/data/image/picture_name.h"
 #include "worker/data/sets/dataset.h"
 
 #define MAX_DEPTH 16              /* of folders within a class; also ends loops of links */
 #define MAX_FILE_BYTES (1u << 30) /* what a struct buf takes */
-
-#ifdef HAVE_PNG
-static const char *const extensions[] = {".jpg", ".jpeg", ".png", ".ppm", ".pgm"};
-#define EXTENSIONS_TEXT ".jpg, .jpeg, .png, .ppm, .pgm"
-#else
-static const char *const extensions[] = {".jpg", ".jpeg", ".ppm", ".pgm"};
-#define EXTENSIONS_TEXT ".jpg, .jpeg, .ppm, .pgm"
-#endif
 
 struct sample {
     char *path;
@@ -39,6 +31,7 @@ struct folder {
     struct dataset base; /* first */
     struct sample *samples;
     size_t cap;
+    struct pictures_left_out left_out;
 };
 
 struct names {
@@ -87,7 +80,7 @@ static int list(const char *path, struct names *ret, struct err *e)
     int rc = 0;
     struct dirent *entry;
     while (rc == 0 && (errno = 0, entry = readdir(d)))
-        if (entry->d_name[0] != '.')
+        if (!picture_hidden(entry->d_name))
             rc = names_add(ret, entry->d_name);
     if (rc == 0 && errno)
         rc = err_set(e, ERR_DATA, "cannot read the folder '%s': %s", path, strerror(errno));
@@ -97,17 +90,6 @@ static int list(const char *path, struct names *ret, struct err *e)
     if (ret->n > 0)
         qsort(ret->v, ret->n, sizeof *ret->v, by_bytes);
     return rc;
-}
-
-static bool is_image_name(const char *name)
-{
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof extensions / sizeof *extensions; i++) {
-        size_t k = strlen(extensions[i]);
-        if (n >= k && strcasecmp(name + n - k, extensions[i]) == 0)
-            return true;
-    }
-    return false;
 }
 
 static int add_sample(struct folder *f, const char *path, int label, struct err *e)
@@ -144,14 +126,16 @@ static int visit(struct folder *f, const char *dir, const char *name, int label,
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         return err_set(e, ERR_DATA, "the path of '%.100s' in '%.200s' is too long", name, dir);
     const int code = stat(path, &st) != 0 ? errno : 0;
-    if (code != 0 && !is_image_name(name))
+    if (code != 0 && !picture_readable(name))
         return 0;
     if (code != 0) /* a link that leads nowhere: a sample that cannot be used */
         return is_unusable(code) ? add_sample(f, path, label, e)
                                  : err_set(e, ERR_DATA, "cannot read '%s': %s", path, strerror(code));
     if (S_ISDIR(st.st_mode))
         return walk(f, path, label, depth + 1, e);
-    return is_image_name(name) && S_ISREG(st.st_mode) ? add_sample(f, path, label, e) : 0;
+    if (S_ISREG(st.st_mode))
+        pictures_left_out_count(&f->left_out, name);
+    return picture_readable(name) && S_ISREG(st.st_mode) ? add_sample(f, path, label, e) : 0;
 }
 
 static int walk(struct folder *f, const char *path, int label, int depth, struct err *e)
@@ -197,6 +181,15 @@ static int label_of(const struct dataset *d, const char *name)
     return -1;
 }
 
+/* Of a folder without a picture: "(.jpg, ...)", and how many of other formats there are. */
+static const char *instead(size_t left_out, char out[PICTURES_LEFT_OUT_TEXT])
+{
+    int at = snprintf(out, PICTURES_LEFT_OUT_TEXT, "(%s)", picture_suffixes());
+    if (left_out > 0)
+        snprintf(out + at, PICTURES_LEFT_OUT_TEXT - (size_t)at, ", but %zu of other formats", left_out);
+    return out;
+}
+
 static int take_class(struct folder *f, const char *dir, const char *name, bool own_classes, struct err *e)
 {
     char path[PATH_MAX];
@@ -205,15 +198,18 @@ static int take_class(struct folder *f, const char *dir, const char *name, bool 
         return err_set(e, ERR_DATA, "'%s' has a class '%s' that the training data lacks", dir, name);
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         return err_set(e, ERR_DATA, "the path of class '%.100s' in '%.200s' is too long", name, dir);
-    size_t before = f->base.n;
+    char text[PICTURES_LEFT_OUT_TEXT];
+    const size_t before = f->base.n, left_out = f->left_out.all;
     TRY(walk(f, path, label, 0, e));
     if (own_classes && f->base.n == before)
-        return err_set(e, ERR_DATA, "class '%s' in '%s' holds no image (%s)", name, dir, EXTENSIONS_TEXT);
+        return err_set(e, ERR_DATA, "class '%s' in '%s' holds no image %s", name, dir,
+                       instead(f->left_out.all - left_out, text));
     return 0;
 }
 
 static int fill(struct folder *f, const char *dir, char *const *class_names, int classes, struct err *e)
 {
+    char text[PICTURES_LEFT_OUT_TEXT];
     struct names own = {0}, map = {0};
     int rc = list(dir, &own, e);
     if (rc == 0)
@@ -229,7 +225,9 @@ static int fill(struct folder *f, const char *dir, char *const *class_names, int
     for (size_t i = 0; rc == 0 && i < own.n; i++)
         rc = take_class(f, dir, own.v[i], !class_names, e);
     if (rc == 0 && f->base.n == 0)
-        rc = err_set(e, ERR_DATA, "'%s' holds no image (%s)", dir, EXTENSIONS_TEXT);
+        rc = err_set(e, ERR_DATA, "'%s' holds no image %s", dir, instead(f->left_out.all, text));
+    if (rc == 0 && f->left_out.all > 0 && !(f->base.left_out = strdup(pictures_left_out_text(&f->left_out, text))))
+        rc = err_set(e, -ENOMEM, "no memory to list '%s'", dir);
     names_free(&own);
     return rc;
 }
@@ -275,6 +273,7 @@ static void folder_close(struct dataset *d)
     for (int i = 0; i < d->classes; i++)
         free(d->class_names[i]);
     free(d->class_names);
+    free(d->left_out);
     free(f);
 }
 

@@ -95,6 +95,39 @@ static void validation_takes_its_labels_from_the_training_classes(void **state)
     open_fails(*state, names, 3, "has a class 'zebra' that the training data lacks");
 }
 
+static void pictures_of_other_formats_are_told(void **state)
+{
+    struct err e = {0};
+    struct dataset *d = NULL;
+    static const char *const files[] = {"ant/1.jpg", "ant/2.webp", "ant/deep/3.WebP", "bee/1.jpg", "bee/2.Tiff"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        put(*state, files[i]);
+    put(*state, "bee/notes.txt");
+    put(*state, "bee/._3.webp");
+    if (dataset_open_folder(&d, *state, NULL, 0, &e) != 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(d->n, 2);
+    assert_non_null(d->left_out);
+    assert_non_null(
+        strstr(d->left_out, "3 pictures of other formats are left out: 2 .webp, 1 .tiff; readable are .jpg"));
+    dataset_close(d);
+    put(*state, "cat/1.gif");
+    open_fails(*state, NULL, 0, "class 'cat'");
+    open_fails(*state, NULL, 0, "), but 1 of other formats");
+}
+
+static void nothing_is_told_where_nothing_is_left_out(void **state)
+{
+    struct err e = {0};
+    struct dataset *d = NULL;
+    put(*state, "ant/1.jpg");
+    put(*state, "ant/readme");
+    if (dataset_open_folder(&d, *state, NULL, 0, &e) != 0)
+        fail_msg("%s", e.text);
+    assert_null(d->left_out);
+    dataset_close(d);
+}
+
 static void a_missing_folder_is_named(void **state)
 {
     open_fails("/nonexistent/train", NULL, 0, "'/nonexistent/train' does not exist");
@@ -145,6 +178,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(classes_and_files_are_numbered_in_byte_order),
         CASE(validation_takes_its_labels_from_the_training_classes),
+        CASE(pictures_of_other_formats_are_told),
+        CASE(nothing_is_told_where_nothing_is_left_out),
         CASE(a_missing_folder_is_named),
         CASE(a_file_is_no_folder),
         CASE(a_folder_without_classes_is_refused),
