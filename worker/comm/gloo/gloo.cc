@@ -35,6 +35,7 @@ namespace
 
 constexpr size_t EXCHANGE_BYTES = 256 * 1024; /* received by a rank in a direct exchange */
 constexpr size_t SCATTER_BYTES = 1024 * 1024; /* received by a rank in one block of a reduce-scatter */
+constexpr size_t PLACE_LEN = 16;              /* " 65535/123456789": where one pair listens */
 constexpr uint8_t EXCHANGE_PREFIX = 0x40;     /* message tags beside Gloo's own, types.h */
 constexpr uint8_t SCATTER_PREFIX = 0x41;
 
@@ -258,20 +259,27 @@ void survive_broken_pipes()
 int open_mesh(GlooComm *g, const comm_options *o, err *e)
 {
     int64_t deadline = clock_ms() + o->timeout_ms;
+    auto until = mesh::Clock::now() + milliseconds(o->timeout_ms);
     char address[PEERS_ADDRESS_LEN];
     TRY(peers_address(o, deadline, address, e));
     try {
         std::string mine = g->net.listen(address, milliseconds(std::max<int64_t>(deadline - clock_ms(), 1)));
         char **all = nullptr;
         TRY(peers_exchange(o, "ports", mine.c_str(),
-                           PEERS_ADDRESS_LEN + static_cast<size_t>(o->world) * COMM_CHANNELS * 6, deadline, &all, e));
+                           PEERS_ADDRESS_LEN + static_cast<size_t>(o->world) * COMM_CHANNELS * PLACE_LEN, deadline,
+                           &all, e));
         std::vector<std::string> records(all, all + o->world);
         peers_free(all, o->world);
-        g->net.connect(records);
+        g->net.connect(records, until);
         return 0;
+    } catch (const mesh::Late &l) {
+        return err_set(e, -ETIMEDOUT, "rank %d has come, but no connection with it was made from %s within %lld ms",
+                       l.rank, address, static_cast<long long>(o->timeout_ms));
+    } catch (const mesh::Unconnected &u) {
+        return err_set(e, -ECONNRESET, "rank %d has come, but the connection with it from %s failed: %s", u.rank,
+                       address, u.why.c_str());
     } catch (const mesh::Lost &l) {
-        return err_set(e, -ETIMEDOUT, "rank %d has come but cannot be reached from %s within %lld ms", l.rank, address,
-                       static_cast<long long>(o->timeout_ms));
+        return err_set(e, -ECONNRESET, "rank %d went away while connections were made", l.rank);
     } catch (const std::bad_alloc &) {
         return err_set(e, -ENOMEM, "no memory for a mesh of %d", o->world);
     } catch (const std::exception &x) {

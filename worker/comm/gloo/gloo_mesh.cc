@@ -1,8 +1,12 @@
 #include "worker/comm/gloo/gloo_mesh.hh"
 
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <sstream>
+#include <thread>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,6 +22,7 @@
 
 #include <gloo/common/error.h>
 #include <gloo/transport/tcp/address.h>
+#include <gloo/types.h>
 
 namespace mesh
 {
@@ -25,6 +30,8 @@ namespace mesh
 using gloo::transport::Pair;
 using gloo::transport::UnboundBuffer;
 using std::chrono::milliseconds;
+
+constexpr uint8_t ENDS_PREFIX = 0x42; /* message tag beside those of gloo.cc */
 
 /* --- buffers */
 
@@ -393,10 +400,26 @@ static sockaddr_storage address_of(Pair &pair)
     return gloo::transport::tcp::Address(pair.address().bytes()).getSockaddr();
 }
 
+/* The same on both ends of a connection: no name of an interface of this host. */
 static std::string text(const sockaddr_storage &ss)
 {
     auto n = numeric(ss);
-    return n.first + " " + n.second;
+    return n.first.substr(0, n.first.find('%')) + " " + n.second;
+}
+
+/* Where one pair listens, in a record: "port", or "port/number" where a device has one listener and numbers its pairs. */
+static std::string place_of(Pair &pair)
+{
+    gloo::transport::tcp::Address a(pair.address().bytes());
+    auto port = numeric(a.getSockaddr()).second;
+    return a.getSeq() < 0 ? port : port + "/" + std::to_string(a.getSeq());
+}
+
+static gloo::transport::tcp::Address parse_place(const std::string &host, const std::string &place)
+{
+    size_t slash = place.find('/');
+    auto ss = parse(host, place.substr(0, slash));
+    return gloo::transport::tcp::Address(ss, slash == std::string::npos ? -1 : atoll(place.c_str() + slash + 1));
 }
 
 /* --- mesh */
@@ -416,49 +439,191 @@ std::string Mesh::listen(const std::string &address, milliseconds timeout)
                 ports += " 0";
                 continue;
             }
-            auto own = numeric(address_of(*links_.back()->link().createPair(r)));
-            host = own.first;
-            ports += " " + own.second;
+            Pair &pair = *links_.back()->link().createPair(r);
+            std::string place = place_of(pair);
+            host = numeric(address_of(pair)).first;
+            one_listener_ = place.find('/') != std::string::npos;
+            ports += " " + place;
         }
     }
     return host + ports;
 }
 
-/* "host port...", a port for each channel and rank. */
+/* "host place...", a place for each channel and rank. */
 static std::pair<std::string, std::vector<std::string>> parse_record(const std::string &record)
 {
     std::istringstream in(record);
     std::pair<std::string, std::vector<std::string>> ret;
     in >> ret.first;
-    for (std::string port; in >> port;)
-        ret.second.push_back(port);
+    for (std::string place; in >> place;)
+        ret.second.push_back(place);
     return ret;
 }
 
-void Mesh::connect(const std::vector<std::string> &records)
+/* Gloo's connect() takes no deadline: it waits five times the pair's timeout, and nothing but closing the pair wakes it.
+ * This thread does so when the time is up. */
+class Alarm final
+{
+  public:
+    Alarm(Clock::time_point at, std::function<void()> ring) : ring_(std::move(ring)), thread_([this, at] { wait(at); })
+    {
+    }
+
+    ~Alarm()
+    {
+        stop();
+    }
+
+    /* Has it rung? It will not any more. */
+    bool stop()
+    {
+        {
+            std::lock_guard<std::mutex> guard(lock_);
+            done_ = true;
+        }
+        change_.notify_all();
+        if (thread_.joinable())
+            thread_.join();
+        return rung_;
+    }
+
+    bool rung() const
+    {
+        return rung_;
+    }
+
+  private:
+    void wait(Clock::time_point at)
+    {
+        std::unique_lock<std::mutex> guard(lock_);
+        if (change_.wait_until(guard, at, [this] { return done_; }))
+            return;
+        rung_ = true;
+        guard.unlock();
+        ring_();
+    }
+
+    const std::function<void()> ring_;
+    std::mutex lock_;
+    std::condition_variable change_;
+    bool done_ = false;
+    std::atomic<bool> rung_{false};
+    std::thread thread_; /* last: it uses the others */
+};
+
+void Mesh::close_pairs()
+{
+    for (auto &l : links_)
+        for (int r = 0; r < world_; r++)
+            if (r != rank_)
+                l->link().getPair(r)->close();
+}
+
+/* Ask the kernel: what does connecting say now? */
+static std::string try_to_reach(const sockaddr_storage &ss)
+{
+    constexpr int WAIT_MS = 1000;
+    int fd = socket(ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), code = 0;
+    socklen_t len = sizeof code;
+    if (fd < 0)
+        return strerror(errno);
+    if (::connect(fd, reinterpret_cast<const sockaddr *>(&ss),
+                  ss.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in)) != 0)
+        code = errno;
+    pollfd p{fd, POLLOUT, 0};
+    if (code == EINPROGRESS && (poll(&p, 1, WAIT_MS) <= 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &len) != 0))
+        code = ETIMEDOUT;
+    close(fd);
+    return code ? strerror(code) : "closed by the peer";
+}
+
+/* Gloo's own words without the source line in front. Since 2023-05 it loses them (an Error copied as its base class). */
+static std::string reason_of(const std::exception &x, const sockaddr_storage &remote)
+{
+    std::string s = x.what();
+    size_t end = s[0] == '[' ? s.find("] ") : std::string::npos;
+    if (end != std::string::npos)
+        s = s.substr(end + 2);
+    return s == "no error" ? "connect " + text(remote) + ": " + try_to_reach(remote) : s;
+}
+
+Mesh::Connection Mesh::connect_pair(int c, int r, const gloo::transport::tcp::Address &remote, const Alarm &alarm)
+{
+    auto &pair = links_[static_cast<size_t>(c)]->getPair(r);
+    auto listening = text(address_of(*pair));
+    try {
+        if (!alarm.rung())
+            pair->connect(remote.bytes());
+    } catch (const std::exception &x) {
+        if (!alarm.rung())
+            throw Unconnected{r, reason_of(x, remote.getSockaddr())};
+    }
+    if (alarm.rung())
+        throw Late{r};
+    auto own = text(address_of(*pair));
+    return {c, r, own, own == listening ? "" : text(remote.getSockaddr())};
+}
+
+void Mesh::connect(const std::vector<std::string> &records, Clock::time_point deadline)
 {
     Ticker fast(device_);
     std::vector<Connection> connections;
+    begun_ = true;
+    Alarm alarm(deadline, [this] { close_pairs(); });
     for (int r = 0; r < world_; r++) {
         if (r == rank_)
             continue;
-        auto [host, ports] = parse_record(records[static_cast<size_t>(r)]);
-        if (ports.size() != static_cast<size_t>(channels_) * static_cast<size_t>(world_))
-            GLOO_THROW("rank ", r, " tells of ", ports.size(), " ports, not ", channels_ * world_);
+        auto [host, places] = parse_record(records[static_cast<size_t>(r)]);
+        if (places.size() != static_cast<size_t>(channels_) * static_cast<size_t>(world_))
+            GLOO_THROW("rank ", r, " tells of ", places.size(), " ports, not ", channels_ * world_);
         for (int c = 0; c < channels_; c++) {
-            auto remote = parse(host, ports[static_cast<size_t>(c * world_ + rank_)]);
-            auto &pair = links_[static_cast<size_t>(c)]->getPair(r);
-            auto listening = text(address_of(*pair));
-            try {
-                pair->connect(gloo::transport::tcp::Address(remote).bytes());
-            } catch (const gloo::IoException &) {
-                throw Lost{r};
-            }
-            auto own = text(address_of(*pair));
-            connections.push_back({c, r, own, own == listening ? "" : text(remote)});
+            const std::string &place = places[static_cast<size_t>(c * world_ + rank_)];
+            if ((place.find('/') != std::string::npos) != one_listener_)
+                GLOO_THROW("rank ", r, " has another version of Gloo, which this one cannot talk to");
+            connections.push_back(connect_pair(c, r, parse_place(host, place), alarm));
         }
     }
+    if (alarm.stop())
+        throw Late{connections.back().rank};
+    if (one_listener_)
+        learn_remotes(connections, deadline);
     watch(std::move(connections));
+    connected_ = true;
+}
+
+/* Connections that peers dialled all have the listener's address on this side: who dialled tells its own address, over
+ * the connection. */
+void Mesh::learn_remotes(std::vector<Connection> &connections, Clock::time_point deadline)
+{
+    struct Message {
+        char own[64];
+    };
+    const uint64_t slot = gloo::Slot::build(ENDS_PREFIX, 0);
+    std::vector<Message> messages(connections.size());
+    std::vector<std::unique_ptr<UnboundBuffer>> buffers;
+    for (auto &l : links_)
+        l->link().begin(deadline);
+    for (size_t i = 0; i < connections.size(); i++) {
+        const Connection &c = connections[i];
+        auto &m = messages[i];
+        buffers.push_back(links_[static_cast<size_t>(c.channel)]->createUnboundBuffer(m.own, sizeof m.own));
+        if (c.remote.empty()) {
+            buffers.back()->recv(c.rank, slot, 0, sizeof m.own);
+        } else {
+            snprintf(m.own, sizeof m.own, "%s", c.own.c_str());
+            buffers.back()->send(c.rank, slot, 0, sizeof m.own);
+        }
+    }
+    for (size_t i = 0; i < connections.size(); i++) {
+        Connection &c = connections[i];
+        if (c.remote.empty()) {
+            buffers[i]->waitRecv(nullptr, milliseconds(0));
+            messages[i].own[sizeof messages[i].own - 1] = '\0';
+            c.remote = messages[i].own;
+        } else {
+            buffers[i]->waitSend(nullptr, milliseconds(0));
+        }
+    }
 }
 
 /* Both ends of a socket as text; empty if it is not a connected one. */
@@ -503,13 +668,29 @@ void Mesh::watch(std::vector<Connection> wanted)
         wanted.erase(at); /* another mesh of this process may hold a copy for a moment */
     }
     if (!wanted.empty())
-        GLOO_THROW("the sockets of ", wanted.size(), " connections were not found");
+        GLOO_THROW("the socket of the connection with rank ", wanted[0].rank, ", from ", wanted[0].own,
+                   ", was not found (", wanted.size(), " of them)");
+}
+
+/* Where a device has one listener, it also dials, and its event loop keeps pointers to pairs for as long as the kernel
+ * tries (minutes). They must outlive that, and nothing tells when it is over: they are kept to the end of the process. */
+void Mesh::abandon()
+{
+    static std::mutex lock;
+    static auto *kept = new std::vector<std::shared_ptr<Channel>>; /* not destroyed at exit: the loop still runs */
+    std::lock_guard<std::mutex> guard(lock);
+    watches_.clear();
+    kept->insert(kept->end(), links_.begin(), links_.end());
 }
 
 Mesh::~Mesh()
 {
     if (!device_)
         return;
+    if (one_listener_ && begun_ && !connected_) {
+        abandon();
+        return;
+    }
     try {
         Ticker fast(device_);
         watches_.clear();

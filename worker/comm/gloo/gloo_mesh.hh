@@ -11,7 +11,8 @@
  *     Operations with others go on: a rank that is done with the last collective may close before its neighbours.
  *
  * Descriptors are found without Gloo's private headers: a pair tells its local address, and the descriptor with that address is
- * duplicated first and looked at then, so no other thread's descriptor can be taken by mistake.
+ * duplicated first and looked at then, so no other thread's descriptor can be taken by mistake. Gloo since 2023-05 has one
+ * listener per device instead of one per pair, and numbers the pairs (Address::getSeq()): both kinds are served.
  *
  * Threads: calls of one Link come one at a time (the caller's lock); wake, peer_gone come from any thread. */
 #ifndef CRUN_WORKER_COMM_GLOO_MESH_HH
@@ -27,6 +28,7 @@
 
 #include <gloo/context.h>
 #include <gloo/transport/context.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
@@ -44,6 +46,10 @@ struct Late {
 struct Lost {
     int rank;
 }; /* the connection to rank is gone */
+struct Unconnected {
+    int rank;
+    std::string why;
+}; /* there could be none */
 
 class Buffer;
 
@@ -86,6 +92,7 @@ class Channel final : public gloo::Context
     std::shared_ptr<Link> link_;
 };
 
+class Alarm;
 class Watch;
 
 class Mesh
@@ -94,10 +101,10 @@ class Mesh
     Mesh(int rank, int world, int channels);
     ~Mesh();
 
-    /* Two steps, with an exchange of strings between: listen, and tell where; connect to all. Throw gloo::Exception; Lost names
-     * the rank that could not be connected. */
+    /* Two steps, with an exchange of strings between: listen, and tell where; connect to all, by the deadline. Throw
+     * gloo::Exception; Unconnected, Lost and Late name the rank with which there is no connection. */
     std::string listen(const std::string &address, std::chrono::milliseconds timeout);
-    void connect(const std::vector<std::string> &records);
+    void connect(const std::vector<std::string> &records, Clock::time_point deadline);
 
     std::shared_ptr<Channel> &channel(int i)
     {
@@ -116,9 +123,15 @@ class Mesh
         int channel, rank;
         std::string own, remote; /* remote: empty if the peer dialled */
     };
+    Connection connect_pair(int channel, int rank, const gloo::transport::tcp::Address &remote, const Alarm &alarm);
+    void close_pairs();
+    void learn_remotes(std::vector<Connection> &connections, Clock::time_point deadline);
     void watch(std::vector<Connection> wanted);
+    void abandon();
 
     const int rank_, world_, channels_;
+    bool one_listener_ = false; /* of the device; else each pair has its own (Gloo before 2023-05) */
+    bool begun_ = false, connected_ = false;
     std::shared_ptr<gloo::transport::Device> device_;
     std::vector<std::shared_ptr<Channel>> links_;
     std::vector<std::unique_ptr<Watch>> watches_;

@@ -1,4 +1,4 @@
-/* Gloo between real processes: a peer that is killed, ranks that never come, ranks that disagree. */
+/* Gloo between real processes: a peer that is killed, ranks that never come or cannot be reached, ranks that disagree. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,22 +6,28 @@
 
 #include <cmocka.h>
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "tests/worker/comm/shm_store.h"
 #include "worker/comm/comm.h"
+#include "worker/comm/peers.h"
 
-enum { WORLD = 3, VICTIM = 2, TIMEOUT_MS = 20000 };
+enum { WORLD = 3, VICTIM = 2, TIMEOUT_MS = 20000, SHORT_MS = 2000, SOON_MS = 5000 };
 
 /* What a child tells its parent, in one write. */
 struct word {
@@ -164,6 +170,127 @@ static void an_address_of_another_machine_is_refused(void **state)
     shm_store_close(s);
 }
 
+/* What stands at the place where rank 1 of 2 says that it listens. */
+struct place {
+    struct store *s;
+    const char *address;
+    int port;
+};
+
+/* Rank 1's records: its host; then rank 0's ports with another address in all places. */
+static void *pretend_to_be_rank_1(void *arg)
+{
+    const struct place *p = arg;
+    char identity[128], host[256], ports[1024];
+    struct buf theirs;
+    struct err e;
+    peers_host_identity(identity, sizeof identity);
+    snprintf(host, sizeof host, "2 %s %s", identity, p->address);
+    buf_init(&theirs, sizeof ports);
+    const char *key = "comm/far/ports/0";
+    if (store_set(p->s, "comm/far/host/1", host, strlen(host), TIMEOUT_MS, &e) < 0 ||
+        store_wait(p->s, &key, 1, TIMEOUT_MS, &e) < 0 || store_get(p->s, key, &theirs, TIMEOUT_MS, &e) < 0)
+        abort();
+    size_t n = (size_t)snprintf(ports, sizeof ports, "%s", p->address);
+    char *text = strndup(theirs.data, theirs.len), *rest = NULL;
+    const bool numbered = strchr(text, '/') != NULL;
+    (void)strtok_r(text, " ", &rest);
+    for (char *place; (place = strtok_r(NULL, " ", &rest));) {
+        const char *number = strchr(place, '/'); /* some Gloos number their pairs */
+        n += (size_t)snprintf(ports + n, sizeof ports - n, " %d%s", p->port, number ? number : numbered ? "/0" : "");
+    }
+    if (store_set(p->s, "comm/far/ports/1", ports, n, TIMEOUT_MS, &e) < 0)
+        abort();
+    free(text);
+    buf_free(&theirs);
+    return NULL;
+}
+
+/* Opens rank 0 at `own` beside that rank 1. The end with the higher address dials. Returns the time it took. */
+static int64_t open_beside(const struct place *p, const char *own, int *ret_rc, struct err *e)
+{
+    pthread_t thread;
+    struct comm *c = NULL;
+    struct comm_options o = {
+        .rank = 0, .world = 2, .store = p->s, .name = "far", .timeout_ms = SHORT_MS, .bind_addr = own};
+    assert_int_equal(pthread_create(&thread, NULL, pretend_to_be_rank_1, (void *)p), 0);
+    int64_t start = clock_ms();
+    *ret_rc = comm_open(&c, "gloo", &o, e);
+    int64_t took = clock_ms() - start;
+    pthread_join(thread, NULL);
+    assert_null(c);
+    return took;
+}
+
+static int bound_socket(struct place *p)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t len = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(inet_pton(AF_INET, p->address, &at.sin_addr), 1);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    p->port = ntohs(at.sin_port);
+    return fd;
+}
+
+static void expect_late(int rc, const struct err *e, int64_t took)
+{
+    print_message("# after %lld ms: %s\n", (long long)took, e->text);
+    assert_int_equal(rc, -ETIMEDOUT);
+    assert_non_null(strstr(e->text, "rank 1 has come, but no connection with it"));
+    assert_non_null(strstr(e->text, "within 2000 ms"));
+    assert_in_range(took, SHORT_MS - 5, SHORT_MS + SOON_MS);
+}
+
+/* A full queue of connections: the kernel drops what else comes, as a firewall does. */
+static void a_rank_that_does_not_answer_is_named_at_the_deadline(void **state)
+{
+    enum { FILLERS = 4 };
+    struct place p = {.s = shm_store_open(), .address = "127.0.0.1"};
+    int listener = bound_socket(&p), filler[FILLERS], rc;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)p.port)};
+    struct err e;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(listen(listener, 0), 0);
+    for (int i = 0; i < FILLERS; i++) {
+        filler[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (connect(filler[i], (struct sockaddr *)&at, sizeof at) != 0)
+            assert_int_equal(errno, EINPROGRESS);
+    }
+    int64_t took = open_beside(&p, "127.0.0.2", &rc, &e);
+    expect_late(rc, &e, took);
+    for (int i = 0; i < FILLERS; i++)
+        close(filler[i]);
+    close(listener);
+    shm_store_close(p.s);
+}
+
+static void a_rank_that_does_not_dial_is_named_at_the_deadline(void **state)
+{
+    struct place p = {.s = shm_store_open(), .address = "127.0.0.2", .port = 9};
+    int rc;
+    struct err e;
+    int64_t took = open_beside(&p, "127.0.0.1", &rc, &e);
+    expect_late(rc, &e, took);
+    shm_store_close(p.s);
+}
+
+static void a_rank_that_refuses_the_connection_is_named_at_once(void **state)
+{
+    struct place p = {.s = shm_store_open(), .address = "127.0.0.1"};
+    int fd = bound_socket(&p), rc; /* nobody listens */
+    struct err e;
+    int64_t took = open_beside(&p, "127.0.0.2", &rc, &e);
+    print_message("# after %lld ms: %s\n", (long long)took, e.text);
+    assert_int_equal(rc, -ECONNRESET);
+    assert_non_null(strstr(e.text, "the connection with it from 127.0.0.2 failed: "));
+    assert_non_null(strstr(e.text, "rank 1"));
+    assert_non_null(strstr(e.text, "Connection refused"));
+    close(fd);
+    shm_store_close(p.s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -171,6 +298,9 @@ int main(void)
         cmocka_unit_test(ranks_that_do_not_come_are_named),
         cmocka_unit_test(ranks_that_disagree_on_the_world_are_told_so),
         cmocka_unit_test(an_address_of_another_machine_is_refused),
+        cmocka_unit_test(a_rank_that_does_not_answer_is_named_at_the_deadline),
+        cmocka_unit_test(a_rank_that_does_not_dial_is_named_at_the_deadline),
+        cmocka_unit_test(a_rank_that_refuses_the_connection_is_named_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
