@@ -21,6 +21,7 @@
 #include "worker/parallel/ddp.h"
 #include "worker/program/program.h"
 #include "worker/run/memory.h"
+#include "worker/run/stop.h"
 #include "worker/snapshot/output_folder.h"
 #include "worker/state/choices.h"
 
@@ -204,6 +205,7 @@ static int open_comm(struct session *s, const struct env_contract *env, struct e
     if (s->device->ops->async)
         o.nccl = nccl_of();
     TRY(comm_open(&s->comm, s->cfg->comm, &o, e));
+    stop_ranks_have_met();
     static const enum dtype wire[] = {[ALLREDUCE_FP32] = DT_F32, [ALLREDUCE_FP16] = DT_F16, [ALLREDUCE_BF16] = DT_BF16};
     const enum allreduce by = train_config_allreduce(s->cfg);
     struct ddp_options d = {.bucket_bytes = (size_t)s->cfg->bucket_mb << 20,

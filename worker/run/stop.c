@@ -16,8 +16,18 @@
 #include "common/job/exitcode.h"
 
 #define AGAIN_MS 1000
+#define MEET_MS 5000
 
-static atomic_bool wanted;
+static atomic_bool wanted, met;
+
+static int wait_for_signal(const sigset_t *set, int64_t until)
+{
+    if (until < 0)
+        return sigwaitinfo(set, NULL);
+    const int64_t left = clock_left(until);
+    const struct timespec ts = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000};
+    return sigtimedwait(set, NULL, &ts);
+}
 
 static void *wait_for_signals(void *arg)
 {
@@ -25,9 +35,15 @@ static void *wait_for_signals(void *arg)
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
-    int64_t first_int = 0;
-    for (int sig;;) {
-        if (sigwait(&set, &sig) != 0)
+    int64_t first_int = 0, until = -1;
+    for (;;) {
+        const int sig = wait_for_signal(&set, until);
+        if (sig < 0 && errno == EAGAIN && !atomic_load(&met)) {
+            log_warn("stop", "ending: not all ranks have come, and there is nothing to save");
+            _exit(EXIT_REQUEUE);
+        }
+        until = sig < 0 && errno == EAGAIN ? -1 : until; /* they met in time */
+        if (sig < 0)
             continue;
         enum crun_stop_reason why = crun_stop_reason();
         if (why == CRUN_STOP_FAILURE || why == CRUN_STOP_ABORT) {
@@ -40,7 +56,8 @@ static void *wait_for_signals(void *arg)
         if (sig == SIGINT && !first_int)
             first_int = clock_ms();
         log_info("stop", "will stop after this step: %s", why ? crun_stop_reason_name(why) : "signal");
-        atomic_store(&wanted, true);
+        if (!atomic_exchange(&wanted, true) && !atomic_load(&met))
+            until = clock_ms() + MEET_MS;
     }
     return arg;
 }
@@ -58,6 +75,11 @@ int stop_init(struct err *e)
         return err_errno(e, rc, "start the signal thread");
     pthread_detach(thread);
     return 0;
+}
+
+void stop_ranks_have_met(void)
+{
+    atomic_store(&met, true);
 }
 
 bool stop_wanted(void)

@@ -1,8 +1,10 @@
 """trainer under others' launchers: rank 0 hosts the store. Slurm's part is its environment: slurmd and a controller are not started for it."""
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import time
 
 import pytest
 
@@ -57,6 +59,25 @@ def test_with_rank_and_world_by_hand(shapes, tmp_path, alone):
     by_hand = [clean(RANK=str(r), WORLD_SIZE="3", LOCAL_RANK=str(r), LOCAL_WORLD_SIZE="3") for r in range(3)]
     run_ranks(training(shapes(28, 64, 20), tmp_path / "out"), by_hand)
     expect_same(tmp_path / "out", alone)
+
+
+def test_a_rank_that_waits_for_others_obeys_sigterm(shapes, tmp_path):
+    port = free_port()
+    env = clean(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    with subprocess.Popen(training(shapes(28, 64, 20), tmp_path / "out"), env=env, stderr=subprocess.PIPE, text=True) as p:
+        deadline = time.monotonic() + 60
+        while True:  # until it hosts the store, where it then waits for rank 1: 300 s
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=5).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline and p.poll() is None
+        try:
+            p.send_signal(signal.SIGTERM)
+            _, err = p.communicate(timeout=60)
+        finally:
+            p.kill()
+    assert p.returncode == 75 and "not all ranks have come" in err, err
 
 
 def test_at_a_master_port(shapes, tmp_path, alone):
