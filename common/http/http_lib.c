@@ -25,8 +25,10 @@ const struct http_lib *http_lib(struct err *e)
         return &lib;
     void *so = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!so) {
-        err_set(e, -ENOENT, "%s is not installed or cannot be loaded (Debian: libmicrohttpd12): %s", FILE_NAME,
-                dlerror());
+        err_set(e, -ENOENT,
+                "%s is not installed or cannot be loaded (Debian 12: libmicrohttpd12; Debian 13, Ubuntu 24.04: "
+                "libmicrohttpd12t64): %s",
+                FILE_NAME, dlerror());
         return NULL;
     }
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {

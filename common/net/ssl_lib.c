@@ -38,7 +38,10 @@ static int open_library(const char *file, const struct symbol *symbols, size_t n
 {
     void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!lib)
-        return err_set(e, -ENOENT, "%s is not installed or cannot be loaded (Debian: libssl3): %s", file, dlerror());
+        return err_set(
+            e, -ENOENT,
+            "%s is not installed or cannot be loaded (Debian 12: libssl3; Debian 13, Ubuntu 24.04: libssl3t64): %s",
+            file, dlerror());
     for (size_t i = 0; i < n; i++) {
         void *f = dlsym(lib, symbols[i].name);
         if (!f)

@@ -66,7 +66,7 @@ static void open_library(void)
     struct err e = {0};
     void *lib = dlopen(LIBDW, RTLD_NOW | RTLD_LOCAL);
     if (!lib)
-        err_set(&e, -ENOENT, "%s (Debian: libdw1) is not installed", LIBDW);
+        err_set(&e, -ENOENT, "%s (Debian 12: libdw1; Debian 13, Ubuntu 24.04: libdw1t64) is not installed", LIBDW);
     for (size_t i = 0; lib && i < sizeof functions / sizeof *functions; i++) {
         void *f = dlsym(lib, functions[i].name);
         if (!f)

@@ -255,9 +255,9 @@ static int replay_slot(struct rdzv_host *h, const char *node, const char *p, siz
 
 static int replay_line(struct rdzv_host *h, struct reader *r, char *line, size_t len, struct err *e)
 {
-    const char *block;
+    const char *block = NULL;
     char *rest;
-    size_t n;
+    size_t n = 0;
     struct rdzv_config c;
     switch (line[0]) {
     case 'T':

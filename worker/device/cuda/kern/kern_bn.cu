@@ -321,7 +321,7 @@ template <typename T, int V, bool NHWC> __global__ void apply(k_bn_apply a, size
     T *y = static_cast<T *>(a.y);
     for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < vectors; i += (size_t)gridDim.x * BLOCK) {
         const int c = place_of<NHWC, V>(a.v, i).c;
-        float v[V], o[V];
+        float v[V], o[V] = {};
         load<T, V>(x + i * V, v);
         if (add)
             load<T, V>(add + i * V, o);
