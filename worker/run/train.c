@@ -21,9 +21,11 @@
 #include "common/include/crun.h"
 #include "common/job/env_contract.h"
 #include "common/job/exitcode.h"
+#include "worker/ckpt/ckpt.h"
 #include "worker/comm/comm.h"
 #include "worker/config/config.h"
 #include "worker/data/loader/loader.h"
+#include "worker/data/sets/dataset.h"
 #include "worker/model/model.h"
 #include "worker/optim/schedule.h"
 #include "worker/parallel/ddp.h"
@@ -324,6 +326,12 @@ static int take_folders(struct run *r, const struct env_contract *env, bool late
     return trace_open(&r->trace, &r->s, env, false, e); /* ranks met: the file is there */
 }
 
+/* A run on made-up images has none worth a word. */
+static bool loses_model(const struct run *r)
+{
+    return !r->cfg->checkpoint_dir && !r->cfg->evaluate && strcmp(r->s.train_set->ops->name, "null") != 0;
+}
+
 static int begin(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
 {
     r->step = (struct step){.state = &r->s.state,
@@ -367,8 +375,25 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
     if (resumed)
         journal_say(&r->journal, "resumed from step %lld (epoch %lld, step %lld of %lld)", (long long)r->at.updates,
                     (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
+    if (r->journal.active && loses_model(r))
+        log_warn("train", "the model will not be saved: that takes --checkpoint-dir DIR");
     r->started_ns = clock_ns();
     return 0;
+}
+
+/* What there is in the end, and where. */
+static void tell_saved(struct run *r)
+{
+    const char *dir = r->cfg->checkpoint_dir;
+    char text[48] = "";
+    int64_t best;
+    if (loses_model(r))
+        journal_say(&r->journal, "the model was not saved: that takes --checkpoint-dir DIR");
+    if (!dir || r->cfg->evaluate)
+        return;
+    if (r->journal.active && ckpt_best(dir, &best, NULL) == 0 && best >= 0)
+        snprintf(text, sizeof text, "; the best is step-%08lld", (long long)best);
+    journal_say(&r->journal, "saved: %s/step-%08lld%s", dir, (long long)r->at.updates, text);
 }
 
 static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
@@ -381,6 +406,7 @@ static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
     *ret_exit = stopped ? EXIT_REQUEUE : EXIT_OK;
     if (!r->cfg->evaluate)
         journal_end(&r->journal, &r->s, &r->at);
+    tell_saved(r);
     if (stopped)
         journal_say(&r->journal, "stopped at step %lld%s", (long long)r->at.updates,
                     r->cfg->checkpoint_dir ? "; --resume auto goes on from here" : "");

@@ -129,6 +129,8 @@ def test_models_have_the_name_and_the_epoch_and_can_be_loaded(dbs, tmp_path):
     line = f"caffe2 --train_data {dbs}/train.lmdb --base_learning_rate 0.001 --save_model_name model" + SMALL.replace("--num_epochs 1", "")
     trained(tmp_path, line + " --save_dir saved --num_epochs 1")
     assert [p.name for p in (tmp_path / "saved").glob("*.mdl")] == ["model_1.mdl"]
+    p = trained(tmp_path, line.replace("--save_model_name model", "--max-steps 1"))
+    assert p.stderr_text.count("the model will not be saved") == p.stderr_text.count("the model was not saved") == 1
     p = trained(tmp_path, line + " --save_dir saved --num_epochs 2 --load_model_path saved/model_1.mdl")
     assert "resumed from step 2" in p.stderr_text and [m.name for m in (tmp_path / "saved").glob("*.mdl")] == ["model_2.mdl"]
     (tmp_path / "saved" / "model_2.mdl").rename(tmp_path / "saved" / "model_7.mdl")

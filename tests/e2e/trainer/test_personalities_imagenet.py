@@ -50,9 +50,10 @@ def test_two_machines_meet_at_tcp_and_by_environment(folder, tmp_path):
 
 def test_a_second_run_sets_the_first_ones_checkpoints_aside(folder, tmp_path):
     for _ in range(2):
-        trained(tmp_path, f"imagenet {folder} -b 16" + SMALL)
+        p = trained(tmp_path, f"imagenet {folder} -b 16" + SMALL)
     kept = list(tmp_path.glob("checkpoint.pth.tar.until-*"))
     assert len(kept) == 1 and (kept[0] / "latest").exists() and (tmp_path / "checkpoint.pth.tar" / "latest").exists()
+    assert "\nsaved: checkpoint.pth.tar/step-00000002; the best is step-" in p.stderr_text and "not be saved" not in p.stderr_text
 
 
 def test_what_is_refused_renames_nothing(folder, tmp_path):

@@ -23,6 +23,7 @@ def test_two_processes_of_one_machine(data):
     p = trained(data, "mnist -n 1 -g 2 -nr 0")
     assert "29034 parameters" in p.stderr_text and "200 global, 200 per node, up to 100 per rank (2 ranks, 1 nodes); 2 steps" in p.stderr_text
     assert "Training complete in: 0:0" in p.stderr_text + p.stdout_text
+    assert p.stderr_text.count("the model will not be saved") == p.stderr_text.count("the model was not saved") == 1
 
 
 def test_two_machines_of_two_processes(data):

@@ -59,6 +59,33 @@ def test_the_articles_lines_and_its_last_one(data):
         re.search(r"^Training complete in: 0:0\d:\d\d(\.\d{6})?$", p.stderr, re.M), p.stderr
 
 
+UNSAVED = "--checkpoint-dir DIR"
+
+
+def about_saving(p):
+    assert p.returncode == 0, p.stderr
+    return [line.split("]: ")[-1] for line in p.stderr.splitlines() if UNSAVED in line or re.search(r"(^|: )saved: ", line)]
+
+
+def test_a_model_that_is_not_saved_is_told_at_the_start_and_at_the_end(data):
+    p = run(CRUN, "--standalone", "--nproc_per_node", 2, *convnet(data, "--max-steps", 2))
+    told = about_saving(p)
+    assert len(told) == 2 and f"the model will not be saved: that takes {UNSAVED}" in told[0], p.stderr
+    assert told[1] == f"the model was not saved: that takes {UNSAVED}", p.stderr
+    assert p.stderr.index(told[0]) < p.stderr.index("Epoch 1/1") < p.stderr.index(told[1])
+    assert about_saving(run(*convnet(data, "--evaluate"))) == []
+    assert about_saving(run(*convnet(data, "--train-data", "null", "--test-data", "null", "--max-steps", 1, "--null-images", 64, "--eval-steps", 1))) == []
+
+
+def test_the_last_line_says_what_was_saved_where(data, tmp_path):
+    p = run(*convnet(data, "--checkpoint-dir", tmp_path / "ck", epochs=2))
+    best = (tmp_path / "ck" / "best").read_text().strip()
+    assert about_saving(p) == p.stderr.splitlines()[-1:] == [f"saved: {tmp_path}/ck/step-00000010; the best is {best}"]
+    assert newest(tmp_path / "ck").name == "step-00000010"
+    p = run(CRUN, "--standalone", "--nproc_per_node", 2, *convnet(data, "--checkpoint-dir", tmp_path / "two", "--max-steps", 2))
+    assert about_saving(p) == [f"saved: {tmp_path}/two/step-00000002; the best is step-00000002"]
+
+
 def test_caffe2s_lines_come_with_every_iteration(data):
     p = run(*convnet(data, "--progress", "caffe2"))
     assert p.returncode == 0, p.stderr
@@ -319,7 +346,7 @@ def test_prof_is_a_timeline_of_ten_steps(data, tmp_path):
     (("--prof", 500), "the timeline has no steps: it was to begin with step 500, this run made 5"),
     (("--prof", 5), None)])
 def test_a_timelines_options_that_are_of_no_use_are_told(data, tmp_path, args, words):
-    p = run(*convnet(data, "--arch", "mlp", "--log-dir", tmp_path, *args))
+    p = run(*convnet(data, "--arch", "mlp", "--checkpoint-dir", tmp_path, *args))
     assert p.returncode == 0 and p.stderr.count(" warn ") == (words is not None) and (words or "") in p.stderr, p.stderr
 
 
