@@ -17,6 +17,7 @@
 struct torch_zip {
     zip_t *zip;
     char *path, *prefix; /* "archive/" */
+    uint64_t file_bytes;
     struct pickle pickle;
     char *storage; /* the one read last: tensors may share it */
     size_t storage_bytes;
@@ -54,6 +55,8 @@ static int load(struct torch_zip *z, const char *name, uint64_t most, char **ret
         return err_set(e, ERR_CORRUPT, "%s: entry '%s' is too large", z->path, name);
     if (st.comp_method != ZIP_CM_STORE)
         return err_set(e, ERR_CORRUPT, "%s: entry '%s' is compressed, which torch does not do", z->path, name);
+    if (st.size > z->file_bytes) /* before memory is taken */
+        return err_set(e, ERR_CORRUPT, "%s: entry '%s' is too large", z->path, name);
     char *data = malloc(st.size ? (size_t)st.size : 1);
     if (!data)
         return err_errno(e, ENOMEM, "%llu bytes of %s", (unsigned long long)st.size, z->path);
@@ -98,10 +101,7 @@ static int check_byte_order(struct torch_zip *z, struct err *e)
  * so is no model. */
 static int check_sizes(const struct torch_zip *z, struct err *e)
 {
-    struct stat st;
     int64_t all = 0, bytes, stored, most;
-    if (stat(z->path, &st) < 0)
-        return err_errno(e, errno, "look at %s", z->path);
     for (size_t i = 0; i < z->pickle.n; i++) {
         const struct pickled_tensor *p = &z->pickle.t[i];
         TRY(ckpt_tensor_bytes(&p->t, &bytes));
@@ -112,7 +112,7 @@ static int check_sizes(const struct torch_zip *z, struct err *e)
                            "%s: tensor '%s' of %lld bytes is more than %d times as large as its storage of %lld "
                            "elements",
                            z->path, p->t.name, (long long)bytes, EXPAND_MAX, (long long)p->storage_count);
-        if (__builtin_mul_overflow((int64_t)st.st_size, EXPAND_MAX, &most))
+        if (__builtin_mul_overflow((int64_t)z->file_bytes, EXPAND_MAX, &most))
             most = INT64_MAX;
         if (__builtin_add_overflow(all, bytes, &all) || (all > EXPAND_FREE && all > most))
             return err_set(e, ERR_REFUSED, "%s: its tensors are more than %d times as large as the file", z->path,
@@ -124,7 +124,11 @@ static int check_sizes(const struct torch_zip *z, struct err *e)
 static int read_list(struct torch_zip *z, struct err *e)
 {
     char name[PATH_MAX], *data;
+    struct stat st;
     size_t n;
+    if (stat(z->path, &st) < 0)
+        return err_errno(e, errno, "look at %s", z->path);
+    z->file_bytes = (uint64_t)st.st_size;
     TRY(find_prefix(z, e));
     TRY(check_byte_order(z, e));
     snprintf(name, sizeof name, "%sdata.pkl", z->prefix);

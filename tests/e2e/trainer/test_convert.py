@@ -108,6 +108,17 @@ def test_a_small_file_does_not_become_gigabytes(tmp_path):
     assert np.array_equal(load(out)["w"], np.tile(np.float32([0, 1]), (1000, 1)))
 
 
+def test_no_entry_of_a_file_is_larger_than_the_file(tmp_path):
+    src = tmp_path / "a.pth"
+    write_pth(src, {"w": tensor((4,), (1,), 4)}, 4)
+    raw = bytearray(src.read_bytes())
+    entry = raw.rindex(b"PK\1\2")  # of the storage, in the list at the end: two sizes from its byte 20 on
+    raw[entry + 20:entry + 28] = (2**31).to_bytes(4, "little") * 2
+    src.write_bytes(raw)
+    p = convert(src, tmp_path / "a.safetensors", 65)
+    assert p.stderr.endswith("entry 'archive/data/0' is too large\n"), p.stderr
+
+
 def test_each_of_two_tensors_on_a_storage_must_lie_within_it(tmp_path):
     src, out = tmp_path / "a.pth", tmp_path / "a.safetensors"
     write_pth(src, {"v": tensor((4,), (1,), 4), "w": tensor((250_000,), (1,), 250_000)}, 4)
