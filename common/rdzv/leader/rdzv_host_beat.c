@@ -168,13 +168,18 @@ static void raise_floors(struct rdzv_host *h, int64_t now)
 
 static int new_instance(struct rdzv_host *h, const struct rdzv_config *c, struct err *e)
 {
-    char instance[20];
-    snprintf(instance, sizeof instance, "%016" PRIx64, h->o->random(h->o->random_arg));
+    snprintf(h->instance, sizeof h->instance, "%016" PRIx64, h->o->random(h->o->random_arg));
     h->created = true;
-    TRY(host_begin_job(h, c, instance, e));
+    TRY(host_begin_job(h, c, e));
     h->over_since = 0;
     raise_floors(h, h->home->ops->now(h->home));
     return 0;
+}
+
+/* It has been told of the job that the log speaks of: one that was told of none had no part in it. */
+static bool was_told_of(const struct rdzv_host *h, const struct beat *b)
+{
+    return b->instance[0] && strcmp(b->instance, h->instance) == 0;
 }
 
 /* A JOIN begins a new job where there is none, or where the one that is over is not the asker's. */
@@ -185,7 +190,7 @@ static int admit_join(struct rdzv_host *h, const struct beat *b, const struct rd
     rdzv_config_defaults(&theirs);
     TRY(rdzv_config_decode(line, n, &theirs, e));
     TRY(check_addresses(ev, e));
-    bool theirs_ended = host_is_over(h) && strcmp(b->instance, h->instance) != 0;
+    bool theirs_ended = host_is_over(h) && !was_told_of(h, b);
     if (!h->machine || theirs_ended)
         TRY(new_instance(h, &theirs, e));
     int rc = rdzv_config_differs(&h->config, &theirs, e);
@@ -235,7 +240,7 @@ static uint64_t log_round(const struct rdzv_host *h)
 static bool too_early(struct rdzv_host *h, const struct beat *b, int64_t now)
 {
     int64_t bound = h->over_since + h->config.silence_ms + h->config.kill_ms;
-    if (!host_is_over(h) || strcmp(b->instance, h->instance) == 0 || now >= bound)
+    if (!host_is_over(h) || was_told_of(h, b) || now >= bound)
         return false;
     for (const struct peer *p = h->peers; p; p = p->hh.next)
         if (rdzv_knows(h->machine, p->node) && p->looked + 1 >= h->looks) {
@@ -300,7 +305,7 @@ static void check_place(struct rdzv_host *h, struct peer *p, const struct beat *
     if (answered)
         return;
     p->q = b->q;
-    if (host_is_over(h) && h->ended && strcmp(b->instance, h->instance) == 0)
+    if (host_is_over(h) && h->ended && was_told_of(h, b))
         tell_end(h, p, &(struct rdzv_event){.round = b->told});
     else
         answer(p, ANSWER_UNKNOWN, NULL);

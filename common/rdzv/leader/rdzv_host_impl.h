@@ -63,7 +63,8 @@ int host_record(struct rdzv_host *h, bool whole, struct buf *out, struct buf *sl
 int host_replay(struct rdzv_host *h, const char *text, size_t n, struct err *e);
 int host_slot_text(struct rdzv_host *h, const struct peer *p, struct buf *out);
 int host_pulse_text(struct rdzv_host *h, bool released, struct buf *out);
-int host_begin_job(struct rdzv_host *h, const struct rdzv_config *c, const char *instance, struct err *e);
+/* h->instance says which job, and stays. */
+int host_begin_job(struct rdzv_host *h, const struct rdzv_config *c, struct err *e);
 struct peer *host_peer(struct rdzv_host *h, const char *node); /* made if need be; NULL: no memory */
 bool host_is_over(const struct rdzv_host *h);
 void host_keep_end(struct rdzv_host *h,

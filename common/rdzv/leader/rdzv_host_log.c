@@ -1,7 +1,7 @@
 /* Decisions as text. A decision is a header line, then blocks:
  *   T epoch=... holder=... home=... instance=      a reign begins (alone), and in which incarnation of the home
  *   D epoch=... holder=... home=... instance=...   who decided
- *   C <settings>                                   a new job begins: forget what was before
+ *   C <settings>                                   a new job begins, the instance of its D: forget what was before
  *   M <bytes>\n<rdzv_delta() or rdzv_snapshot()>   the machine
  *   S <bytes> <node>\n<slot>                       what a node was told
  * so that a log is simply its decisions one after the other. */
@@ -40,13 +40,12 @@ struct peer *host_peer(struct rdzv_host *h, const char *node)
     return p;
 }
 
-int host_begin_job(struct rdzv_host *h, const struct rdzv_config *c, const char *instance, struct err *e)
+int host_begin_job(struct rdzv_host *h, const struct rdzv_config *c, struct err *e)
 {
     rdzv_destroy(h->machine);
     h->machine = NULL;
     h->ended = false;
     h->config = *c;
-    snprintf(h->instance, sizeof h->instance, "%s", instance);
     for (struct peer *p = h->peers; p; p = p->hh.next)
         p->silent = false;
     return rdzv_create(&h->machine, c, e);
@@ -267,7 +266,7 @@ static int replay_line(struct rdzv_host *h, struct reader *r, char *line, size_t
     case 'C':
         rdzv_config_defaults(&c);
         TRY(rdzv_config_decode(line + 2, len - 2, &c, e));
-        return host_begin_job(h, &c, h->instance, e);
+        return host_begin_job(h, &c, e);
     case 'M':
         TRY(take_block(r, line + 2, &block, &n, &rest, e));
         if (!h->machine)

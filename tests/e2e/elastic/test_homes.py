@@ -1,5 +1,6 @@
 """Same job, four homes."""
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -45,6 +46,13 @@ def test_rank_maps_and_environments_are_the_same(cluster, home):
 
 def redis_cli(url, *words):
     return subprocess.run(["redis-cli", "-u", url, *words], check=True, capture_output=True, text=True, timeout=30).stdout.split()
+
+
+def decisions(cluster, home, url):
+    """Ids of the decisions in the log of the job."""
+    if home == "file":
+        return sorted(p.name for p in cluster.tmp.glob("shared/*/decision-*"))
+    return [word for word in redis_cli(url, "xrange", "crun:{job}:log", "-", "+") if re.fullmatch("[0-9]+-[0-9]+", word)]
 
 
 @pytest.mark.skipif(not shutil.which("redis-cli"), reason="no redis-cli")
@@ -103,3 +111,20 @@ def test_a_node_that_missed_a_whole_round_is_in_the_next(cluster, home):
     wait("the end of the round", lambda: "stop as well" in first.text())
     os.kill(second.agent(), signal.SIGCONT)
     assert [n.wait() for n in (first, second, third)] == [0, 0, 0], "\n".join(n.text() for n in cluster.nodes)
+
+
+@pytest.mark.parametrize("home", ["redis", "file"])
+def test_an_id_whose_first_leader_was_killed_is_used_twice(cluster, home):
+    args = [*where(cluster, home), "--nnodes", 2, "--max-restarts", 3]
+    lone = cluster.node(*args)
+    wait("a claim, and the first decision", lambda: len(decisions(cluster, home, args[1])) > 1)
+    agent = lone.agent()
+    lone.process.kill()
+    os.kill(agent, signal.SIGKILL)
+    lone.wait()
+    if home == "redis":  # killed before the second decision, whenever that was
+        redis_cli(args[1], "xdel", "crun:{job}:log", *decisions(cluster, home, args[1])[2:], "9-9")
+    for turn in range(2):
+        nodes = [cluster.node(*args, program=["sh", "-c", f"touch $OUT/ran-{turn}"]) for _ in range(2)]
+        assert [n.wait() for n in nodes] == [0, 0], "\n".join(n.text() for n in nodes)
+        assert (cluster.out / f"ran-{turn}").exists(), "\n".join(n.text() for n in nodes)
