@@ -117,7 +117,7 @@ def test_a_binding_stays_within_what_crun_may_use(crun, mode):
 
 def test_before_the_program_runs_and_again_in_each_round(crun):
     rc, out, _ = crun.run("--numa-binding=node", "--max-restarts=1", "python3", "-c",
-                          "import os; print('cpus', *os.sched_getaffinity(0)); os._exit(os.environ['CRUN_ROUND'] == '1')",
+                          "import os; print('cpus', *os.sched_getaffinity(0), flush=True); os._exit(os.environ['CRUN_ROUND'] == '1')",
                           preexec_fn=lambda: os.sched_setaffinity(0, {CPUS[0]}))
     assert rc == 0 and out.count(f"cpus {CPUS[0]}\n") == 2
 

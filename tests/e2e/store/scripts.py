@@ -663,7 +663,7 @@ SCRIPTS = {
         MULTI
         SUBSCRIBE c
         PUBLISH c me
-        EXEC
+        & EXEC
         PUBLISH c
         SUBSCRIBE
     """,

@@ -46,6 +46,9 @@ class Player:
             if how == "~":
                 return who.silent(SILENCE_S)
             return [who.read() for _ in range(int(rest or 1))]
+        if line.startswith("&"):  # a message comes before PUBLISH's own reply; since Redis 8 behind all replies
+            c = self.conn("A")
+            return sorted((c.ask(*words(line[1:])) + c.read()).split(b"\r\n"))
         if line.startswith("?"):
             return unordered(self.conn("A").ask(*words(line[1:])))
         return self.conn("A").ask(*words(line))
@@ -67,12 +70,19 @@ def ttl_alike(a, b):
     return a[:1] == b[:1] == b":" and min(int(a[1:]), int(b[1:])) > 0 and abs(int(a[1:]) - int(b[1:])) <= 5
 
 
+LIST_ENCODINGS = {b"$9\r\nquicklist\r\n", b"$8\r\nlistpack\r\n"}  # the second for short ones, since Redis 7.2
+
+
+def line_alike(line, a, b):
+    return a == b or (line.startswith("TTL") and ttl_alike(a, b)) or (line.startswith("OBJECT ENCODING") and {a, b} == LIST_ENCODINGS)
+
+
 @pytest.mark.parametrize("name", scripts.SCRIPTS)
 def test_script(daemon, redis_server, name):
     script = scripts.SCRIPTS[name]
     ours, theirs = Player(daemon.port).play(script), Player(redis_server.port).play(script)
     wrong = [f"{line}\n  rendezvousd {a!r}\n  redis       {b!r}" for (line, a), (_, b) in zip(ours, theirs)
-             if a != b and not (line.startswith("TTL") and ttl_alike(a, b))]
+             if not line_alike(line, a, b)]
     assert not wrong, "\n".join(wrong)
 
 
