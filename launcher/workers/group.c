@@ -12,6 +12,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/job/exitcode.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/tree.h"
@@ -19,10 +20,6 @@
 #include "launcher/place/binding.h"
 #include "launcher/workers/child.h"
 #include "launcher/workers/spawn.h"
-
-#ifndef P_PIDFD
-#define P_PIDFD 3
-#endif
 
 struct group {
     uv_loop_t *loop;
@@ -271,16 +268,30 @@ static void reap_orphans(struct group *g)
     }
 }
 
+/* A worker that has not ended for us is not reaped: its pid is its own. Taken by that, as P_PIDFD is Linux 5.4 and some
+ * seccomp filters refuse it. */
+static int wait_worker(const struct failure_worker *w, siginfo_t *ret, int options)
+{
+    *ret = (siginfo_t){0};
+    return waitid(P_PID, (id_t)w->pid, ret, WEXITED | WNOHANG | options);
+}
+
 static void on_death(struct group *g, struct child *c)
 {
     struct failure_worker *w = &g->workers[c->local];
     int64_t woken = clock_ns();
-    siginfo_t info = {0};
+    siginfo_t info;
 
     on_status(g); /* an exec that failed is known before its process ends, and says more than its exit code */
-    if (waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) == 0 && info.si_pid == 0) {
+    const int rc = wait_worker(w, &info, 0);
+    if (rc == 0 && info.si_pid == 0) {
         unwatch_child(g, c); /* dead, but its debugger comes first; SIGCHLD will tell when it is our turn */
         return;
+    }
+    if (rc < 0) { /* whatever it was, no success */
+        logmux_say(g->o.mux, "how rank %d ended is not known (waitid: %s): taken for a failure", w->rank,
+                   strerror(errno));
+        info.si_status = EXIT_INTERNAL;
     }
     w->ended = true;
     if (!w->hung[0]) {
@@ -313,17 +324,16 @@ void group_on_sigchld(struct group *g)
 /* --- stopping */
 
 /* It died before we sent it anything: news of it is on its way, and it is a failure of its own. */
-static bool already_dead(const struct child *c)
+static bool already_dead(const struct failure_worker *w)
 {
-    siginfo_t info = {0};
-    return waitid((idtype_t)P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 &&
-           has_ended(&info);
+    siginfo_t info;
+    return wait_worker(w, &info, WNOWAIT) == 0 && info.si_pid != 0 && has_ended(&info);
 }
 
 void group_stop(struct group *g, int reason)
 {
     for (int i = 0; i < g->n; i++) {
-        if (g->workers[i].ended || already_dead(&g->children[i]))
+        if (g->workers[i].ended || already_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
         child_stop(&g->children[i], g->workers[i].pid, reason);
@@ -392,7 +402,7 @@ static void check_gone(struct group *g)
 void group_clear(struct group *g)
 {
     for (int i = 0; i < g->n; i++) {
-        if (g->workers[i].ended || already_dead(&g->children[i]))
+        if (g->workers[i].ended || already_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
         child_kill(&g->children[i]);

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 from crun_run import CRUN
+from support import preload
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -78,6 +79,13 @@ def test_the_exit_code_is_the_first_failing_workers(crun, script, code):
     if code:
         assert "rank 1" in err
         assert err.count("culprit") == 1 and "then" not in err
+
+
+@pytest.mark.parametrize("fault, script, code", [("pidfd", "exit 7", 7), ("pidfd", "kill -9 $$", 137), ("pidfd", "exit 0", 0), ("once", "exit 0", 70)])
+def test_an_ending_that_cannot_be_asked_for_is_no_success(crun, fault, script, code):
+    rc, _, err = crun.run("sh", "-c", script, extra_env={**preload("fault_waitid"), "FAULT_WAITID": fault})
+    assert rc == code, err
+    assert ("how rank 0 ended is not known (waitid: No child processes)" in err) == (fault == "once")
 
 
 def test_a_workers_own_75_ends_the_job_without_a_restart(crun):
