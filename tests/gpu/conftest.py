@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+tests = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(tests / "support"), str(tests / "e2e")]
 
 from support import TRAINER, run  # noqa: E402
 

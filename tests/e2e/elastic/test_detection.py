@@ -6,13 +6,12 @@ tests/bench/bench_detection.py.
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
-from cluster import RENDEZVOUSD, free_port, wait
+from cluster import free_port, wait
 from support import BUILD, ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "fault"))
@@ -68,15 +67,8 @@ def stamps(cluster):
     return Stamps(cluster.out)
 
 
-def daemon_at(cluster, *args, prefix=(), bind="127.0.0.1", port=29400, name="d"):
-    port_file = cluster.tmp / f"{name}.port"
-    port_file.unlink(missing_ok=True)
-    with open(cluster.tmp / "rendezvousd.log", "ab") as log:
-        p = subprocess.Popen([*prefix, str(RENDEZVOUSD), "--bind", bind, "--port", str(port), "--port-file", str(port_file),
-                              *map(str, args)], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=cluster.env)
-    cluster.processes.append(p)
-    wait("a listening rendezvousd", lambda: port_file.exists() and port_file.read_text().strip())
-    return p
+def daemon_at(cluster, *args, **kw):
+    return cluster.rendezvousd(*args, **kw).p
 
 
 @pytest.fixture
@@ -102,7 +94,7 @@ def on_hosts(cluster, net, *args, conf=QUICK, state=None):
     more = ["--state-dir", state] if state else []
 
     def daemon():
-        return daemon_at(cluster, "--token-file", net.token, *more, prefix=home.prefix(), bind=home.addr)
+        return daemon_at(cluster, "--token-file", net.token, *more, prefix=home.prefix(), bind=home.addr, port=29400)
 
     first = daemon()
     nodes = [cluster.node("--rdzv_endpoint", f"{home.addr}:29400", "--rdzv_id", "job", "--rdzv_conf", conf, "--max-restarts", 100,

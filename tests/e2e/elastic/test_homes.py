@@ -18,9 +18,7 @@ def where(cluster, home):
     if home == "tcp":
         return ["--rdzv_endpoint", cluster.daemon(), "--rdzv_id", "job"]
     if home == "redis":
-        if not shutil.which("redis-server"):
-            pytest.skip("no redis-server")
-        return ["--rdzv_endpoint", cluster.redis(), "--rdzv_id", "job"]
+        return ["--rdzv_endpoint", cluster.redis().url, "--rdzv_id", "job"]
     if home == "file":
         shared = cluster.tmp / "shared"
         shared.mkdir()
@@ -57,7 +55,7 @@ def decisions(cluster, home, url):
 
 @pytest.mark.skipif(not shutil.which("redis-cli"), reason="no redis-cli")
 def test_an_id_in_a_redis_can_be_used_again_at_once(cluster):
-    url = cluster.redis()
+    url = cluster.redis().url
     # With a silence of a minute: whoever waits for the dead shows it.
     args = ["--nnodes", 2, "--rdzv_endpoint", url, "--rdzv_id", "job", "--rdzv_conf", "keep_alive_interval=20"]
     for turn in range(2):

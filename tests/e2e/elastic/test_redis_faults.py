@@ -6,42 +6,10 @@ import time
 
 import pytest
 
-from cluster import free_port, wait, wait_port
+from cluster import free_port, wait
 
 if not shutil.which("redis-server"):
     pytest.skip("no redis-server", allow_module_level=True)
-
-
-class Redis:
-    def __init__(self, cluster, *args, port=None, sentinel=False):
-        self.cluster, self.port = cluster, port or free_port()
-        self.dir = cluster.tmp / f"redis-{self.port}"
-        self.dir.mkdir(exist_ok=True)
-        self.args, self.sentinel = list(map(str, args)), sentinel
-        self.start()
-
-    def start(self, *more, listening=True):
-        conf = self.dir / "redis.conf"
-        lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self.dir}", 'save ""', *self.args, *more]
-        if not (self.sentinel and conf.exists()):
-            conf.write_text("\n".join(line for line in lines if not (self.sentinel and line.startswith("save"))) + "\n")
-        self.process = subprocess.Popen(["redis-server", str(conf)] + (["--sentinel"] if self.sentinel else []),
-                                        stdout=open(self.dir / "log", "ab"), stderr=subprocess.STDOUT)
-        self.cluster.processes.append(self.process)
-        if listening:
-            wait_port("127.0.0.1", self.port)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def cli(self, *args):
-        r = subprocess.run(["redis-cli", "-p", str(self.port), *map(str, args)], capture_output=True, text=True, timeout=30)
-        return r.stdout.strip()
-
-    @property
-    def url(self):
-        return f"redis://127.0.0.1:{self.port}"
 
 
 def two_nodes(cluster, url, *more, env=()):
@@ -62,7 +30,7 @@ def said(cluster, text):
 
 @pytest.mark.slow
 def test_a_quick_restart_with_its_data_goes_unnoticed(cluster):
-    redis = Redis(cluster, "appendonly yes", "appendfsync always")
+    redis = cluster.redis("appendonly yes", "appendfsync always")
     two_nodes(cluster, redis.url)
     first, _ = cluster.wait_round(4)
     redis.kill()
@@ -74,7 +42,7 @@ def test_a_quick_restart_with_its_data_goes_unnoticed(cluster):
 
 @pytest.mark.slow
 def test_a_long_outage_stops_the_workers_and_the_job_forms_again(cluster):
-    redis = Redis(cluster, "appendonly yes", "appendfsync always")
+    redis = cluster.redis("appendonly yes", "appendfsync always")
     two_nodes(cluster, redis.url)
     first, _ = cluster.wait_round(4)
     redis.kill()
@@ -86,7 +54,7 @@ def test_a_long_outage_stops_the_workers_and_the_job_forms_again(cluster):
 
 
 def test_a_server_that_comes_back_empty_costs_a_round(cluster):
-    redis = Redis(cluster)
+    redis = cluster.redis()
     two_nodes(cluster, redis.url)
     first, _ = cluster.wait_round(4)
     redis.kill()
@@ -96,7 +64,7 @@ def test_a_server_that_comes_back_empty_costs_a_round(cluster):
 
 
 def test_flushall_in_mid_job_costs_a_round(cluster):
-    redis = Redis(cluster)
+    redis = cluster.redis()
     two_nodes(cluster, redis.url)
     first, _ = cluster.wait_round(4)
     redis.cli("flushall")
@@ -105,7 +73,7 @@ def test_flushall_in_mid_job_costs_a_round(cluster):
 
 
 def test_a_password_at_the_start_is_asked_for_by_name(cluster):
-    redis = Redis(cluster, "requirepass secret")
+    redis = cluster.redis("requirepass secret")
     two_nodes(cluster, redis.url)
     for n in cluster.nodes:
         assert n.wait() == 2
@@ -119,7 +87,7 @@ def test_a_password_at_the_start_is_asked_for_by_name(cluster):
 
 
 def test_passwords_come_from_file_environment_and_url(cluster):
-    redis = Redis(cluster, "requirepass secret", "user trainer on >s3cr@t ~crun:* +@all")
+    redis = cluster.redis("requirepass secret", "user trainer on >s3cr@t ~crun:* +@all")
     file = cluster.tmp / "password"
     file.write_text("secret\n")
     for node, (url, env) in enumerate([(redis.url, {"CRUN_REDIS_PASSWORD_FILE": str(file)}),
@@ -132,7 +100,7 @@ def test_passwords_come_from_file_environment_and_url(cluster):
 
 @pytest.mark.slow
 def test_a_password_set_in_mid_job_is_told_and_mended(cluster):
-    redis = Redis(cluster)
+    redis = cluster.redis()
     two_nodes(cluster, redis.url)
     first, _ = cluster.wait_round(4)
     redis.cli("config", "set", "requirepass", "secret")
@@ -145,8 +113,8 @@ def test_a_password_set_in_mid_job_is_told_and_mended(cluster):
 
 
 def test_a_replica_is_refused_by_what_it_is(cluster):
-    primary = Redis(cluster)
-    replica = Redis(cluster, f"replicaof 127.0.0.1 {primary.port}")
+    primary = cluster.redis()
+    replica = cluster.redis(f"replicaof 127.0.0.1 {primary.port}")
     wait("the replica's link", lambda: "master_link_status:up" in replica.cli("info", "replication"))
     two_nodes(cluster, replica.url)
     for n in cluster.nodes:
@@ -155,7 +123,7 @@ def test_a_replica_is_refused_by_what_it_is(cluster):
 
 
 def test_loading_is_waited_for(cluster):
-    redis = Redis(cluster, "enable-debug-command yes")
+    redis = cluster.redis("enable-debug-command yes")
     assert redis.cli("debug", "populate", 3000) == "OK"
     assert redis.cli("save") == "OK"
     redis.kill()
@@ -168,7 +136,7 @@ def test_loading_is_waited_for(cluster):
 
 
 def test_too_many_clients_is_told_and_waited_for(cluster):
-    redis = Redis(cluster, "maxclients 2")
+    redis = cluster.redis("maxclients 2")
     with socket.create_connection(("127.0.0.1", redis.port), timeout=30) as admin:  # leaves room for one
         admin.sendall(b"PING\r\n")
         assert admin.recv(100) == b"+PONG\r\n"
@@ -182,11 +150,11 @@ def test_too_many_clients_is_told_and_waited_for(cluster):
 
 @pytest.mark.slow
 def test_a_sentinel_failover_is_followed(cluster):
-    primary = Redis(cluster)
-    replica = Redis(cluster, f"replicaof 127.0.0.1 {primary.port}")
+    primary = cluster.redis()
+    replica = cluster.redis(f"replicaof 127.0.0.1 {primary.port}")
     wait("the replica's link", lambda: "master_link_status:up" in replica.cli("info", "replication"))
     sentinels = [
-        Redis(cluster, f"sentinel monitor prime 127.0.0.1 {primary.port} 2", "sentinel down-after-milliseconds prime 1000",
+        cluster.redis(f"sentinel monitor prime 127.0.0.1 {primary.port} 2", "sentinel down-after-milliseconds prime 1000",
               "sentinel failover-timeout prime 5000", sentinel=True) for _ in range(3)
     ]
     wait("the sentinels' agreement", lambda: all("num-other-sentinels\n2" in s.cli("sentinel", "master", "prime") and
@@ -212,7 +180,7 @@ def cluster_ports(n):
 
 
 def test_a_cluster_of_three_is_followed(cluster):
-    nodes = [Redis(cluster, "cluster-enabled yes", port=port) for port in cluster_ports(3)]
+    nodes = [cluster.redis("cluster-enabled yes", port=port) for port in cluster_ports(3)]
     made = subprocess.run(["redis-cli", "--cluster", "create", *[f"127.0.0.1:{n.port}" for n in nodes], "--cluster-yes"],
                           capture_output=True, text=True, timeout=60)
     assert made.returncode == 0, made.stdout
@@ -225,7 +193,7 @@ def test_a_cluster_of_three_is_followed(cluster):
 
 
 def test_every_key_expires(cluster):
-    redis = Redis(cluster)
+    redis = cluster.redis()
     two_nodes(cluster, redis.url)
     cluster.wait_round(4)
     keys = redis.cli("--raw", "keys", "*").split()
@@ -251,7 +219,7 @@ def certificates_fixture(tmp_path):
 
 def test_tls_checks_authority_and_name(cluster, certificates):
     port = free_port()
-    Redis(cluster, f"tls-port {port}", f"tls-cert-file {certificates}/redis.crt", f"tls-key-file {certificates}/redis.key",
+    cluster.redis(f"tls-port {port}", f"tls-cert-file {certificates}/redis.crt", f"tls-key-file {certificates}/redis.key",
           f"tls-ca-cert-file {certificates}/ca.crt", "tls-auth-clients no")
     env = {"CRUN_REDIS_CA": str(certificates / "ca.crt")}
     two_nodes(cluster, f"rediss://localhost:{port}", env=env)
@@ -266,7 +234,7 @@ def test_tls_checks_authority_and_name(cluster, certificates):
 
 
 def test_tls_to_a_server_without_it_is_called_by_its_name(cluster):
-    port = Redis(cluster).port
+    port = cluster.redis().port
     conf = "join_timeout=4,keep_alive_interval=0.2"
     node = cluster.node("--nnodes", 2, "--rdzv_endpoint", f"rediss://127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", conf)
     assert node.wait() == 69
@@ -276,7 +244,7 @@ def test_tls_to_a_server_without_it_is_called_by_its_name(cluster):
 @pytest.mark.parametrize("setting, broken, well, text", [("maxmemory", "1", "0", "its memory is full (maxmemory)"),
                                                          ("min-replicas-to-write", "1", "0", "only with replicas")])
 def test_a_server_that_takes_no_writes_is_waited_for(cluster, setting, broken, well, text):
-    redis = Redis(cluster)
+    redis = cluster.redis()
     redis.cli("config", "set", setting, broken)
     two_nodes(cluster, redis.url)
     said(cluster, text)

@@ -17,7 +17,7 @@ def home(cluster, kind):
     if kind == "daemon":
         return ["--rdzv_endpoint", cluster.daemon()]
     if kind == "redis":
-        return ["--rdzv_endpoint", cluster.redis()]
+        return ["--rdzv_endpoint", cluster.redis().url]
     if kind == "file":
         (cluster.tmp / "meet").mkdir()
         return ["--rdzv_endpoint", f"file://{cluster.tmp}/meet"]

@@ -8,16 +8,13 @@ import sys
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path.insert(0, str(HERE))  # tests/peer has these tests too
+from daemon import Daemon  # noqa: E402
 from replay import compare  # noqa: E402
-from support import BUILD, CRUN, TRAINER, run  # noqa: E402
-
-sys.path.insert(0, str(HERE.parent / "elastic"))
-from cluster import free_port, wait_port  # noqa: E402
+from support import CRUN, TRAINER, free_port, run  # noqa: E402
 
 pytestmark = pytest.mark.slow
 PYTHON = os.environ.get("CRUN_TORCH_PYTHON", "/usr/bin/python3")
-RENDEZVOUSD = BUILD / "rendezvousd" / "rendezvousd"
 DDP = [PYTHON, HERE / "ddp.py"]
 
 
@@ -100,14 +97,13 @@ def test_a_script_under_record_has_its_exception_in_the_report(tmp_path, how):
 
 
 def test_our_server_answers_as_pytorchs_does(tmp_path, processes):
-    ours, theirs = free_port(), free_port()
+    theirs = free_port()
     env = environment(tmp_path)
-    processes.append(subprocess.Popen([str(RENDEZVOUSD), "--port", str(ours)], stdout=subprocess.DEVNULL, env=env))
     server = subprocess.Popen([PYTHON, str(HERE / "server.py"), str(theirs)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
     processes.append(server)
-    wait_port("127.0.0.1", ours)
     assert server.stdout.readline() == b"ready\n"
-    answers = sum(compare(ours, theirs, generation(), seed, 1500) for seed in range(1, 4))
+    with Daemon(log=subprocess.DEVNULL) as ours:
+        answers = sum(compare(ours.port, theirs, generation(), seed, 1500) for seed in range(1, 4))
     print(f"{answers} answers are those of torch {torch_version()}")
 
 

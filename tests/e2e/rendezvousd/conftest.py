@@ -3,14 +3,11 @@ import os
 import shutil
 import ssl
 import subprocess
-import sys
-import pathlib
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-from daemon import ALICE, BOB, write_tokens  # noqa: E402
+from daemon import ALICE, BOB, write_tokens
+from support import lease
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ def namespace():
     """(name, address of its side, address of ours): another host, as far as the network goes."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("network namespaces need root and ip(8)")
-    name, n = f"rdzvd{os.getpid()}", os.getpid() % 200
+    name, n = f"rdzvd{os.getpid()}", next(n for n in range(256) if lease(f"subnet-10.213.{n}"))
     ours, theirs = f"10.213.{n}.1", f"10.213.{n}.2"
     here, there = f"rda{os.getpid()}", f"rdb{os.getpid()}"
     made = [f"ip netns add {name}", f"ip link add {here} type veth peer name {there} netns {name}", f"ip addr add {ours}/24 dev {here}",

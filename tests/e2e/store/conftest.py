@@ -1,3 +1,5 @@
+import subprocess
+
 import pytest
 
 import servers
@@ -5,13 +7,13 @@ import servers
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory):
-    s = servers.start_rendezvousd(tmp_path_factory.mktemp("rendezvousd"))
+    s = servers.Rendezvousd(cwd=tmp_path_factory.mktemp("rendezvousd"), log=subprocess.DEVNULL)
     yield s
     s.stop()
 
 
 @pytest.fixture(scope="module")
 def redis_server(tmp_path_factory):
-    s = servers.start_redis(tmp_path_factory.mktemp("redis"))
+    s = servers.Redis(tmp_path_factory.mktemp("redis"), "appendonly no", "hz 100")
     yield s
     s.stop()

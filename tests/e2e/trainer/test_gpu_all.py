@@ -32,7 +32,8 @@ def suites(tmp_path):
     (build / "worker").mkdir(parents=True)
     (build / "worker/trainer").write_text("#!/bin/sh\necho '{}'\n")
     python.mkdir(parents=True)
-    (tmp_path / "tests/e2e").symlink_to(ROOT / "tests/e2e")
+    for shared in ("e2e", "support"):
+        (tmp_path / "tests" / shared).symlink_to(ROOT / "tests" / shared)
     shutil.copy(ROOT / "tests/gpu/conftest.py", python)
     for name, text in TESTS.items():
         (python / name).write_text(text)

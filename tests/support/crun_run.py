@@ -1,4 +1,4 @@
-"""Running crun in a test, and finding what it left. The build directory comes from CRUN_BUILD (default: build/ of the repository)."""
+"""Running crun in a test, and finding what it left."""
 
 import contextlib
 import os
@@ -7,11 +7,11 @@ import socket
 import subprocess
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-REPO = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-BUILD = os.path.abspath(os.environ.get("CRUN_BUILD", os.path.join(REPO, "build")))
-CRUN = os.path.join(BUILD, "launcher", "crun")
-WORKER = os.path.join(HERE, "worker.py")
+import support
+from processes import children, end_all, marked, state, wait
+
+REPO, BUILD, CRUN = map(str, (support.ROOT, support.BUILD, support.CRUN))
+WORKER = os.path.join(REPO, "tests", "e2e", "launcher", "worker.py")
 
 
 class Crun:
@@ -45,16 +45,8 @@ class Crun:
         return p.returncode, text(out), text(err)
 
     def processes(self):
-        """pids whose environment carries the mark (a zombie has none)."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as f:
-                    if self.mark.encode() in f.read().split(b"\0"):
-                        found.append(int(pid))
-            except OSError:
-                pass
-        return found
+        """pids of all that crun and its workers are."""
+        return marked(self.mark)
 
     def leftovers(self):
         return [n for n in os.listdir(self.tmp) if n.startswith("crun-")]
@@ -70,26 +62,17 @@ class Crun:
             assert took < seconds, f"still there after {took:.3f} s: {left}"
             time.sleep(0.002)
 
-    def wait_processes(self, n, seconds=60):
+    def wait_processes(self, n):
         """Until exactly n processes are left (guardian and agent: 2)."""
-        end = time.monotonic() + seconds
-        while len(self.processes()) != n:
-            assert time.monotonic() < end, self.processes()
-            time.sleep(0.005)
+        wait(f"the time of {n} processes", lambda: len(self.processes()) == n)
 
-    def wait_state(self, pid, state, seconds=60):
+    def wait_state(self, pid, letter):
         """Until /proc shows this state letter."""
-        end = time.monotonic() + seconds
-        while open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != state:
-            assert time.monotonic() < end
-            time.sleep(0.002)
+        wait(f"state {letter} of {pid}", lambda: state(pid) == letter)
 
-    def wait_file(self, name, seconds=60):
+    def wait_file(self, name):
         path = self.tmp / name
-        end = time.monotonic() + seconds
-        while not path.exists():
-            assert time.monotonic() < end, f"{name} did not appear"
-            time.sleep(0.005)
+        wait(name, path.exists)
         return path.read_text()
 
     def port(self):
@@ -109,18 +92,15 @@ class Crun:
         os.kill(pid, signal.SIGCONT)
 
     def agent_of(self, guardian):
-        with open(f"/proc/{guardian}/task/{guardian}/children") as f:
-            return int(f.read().split()[0])
+        return children(guardian)[0]
 
     def close(self):
+        """Nobody outlives a crun: not one that ended, nor one that is killed here because its test did not wait for it."""
         for p in self.started:
             if p.poll() is None:
                 p.kill()
             p.wait()
-        for pid in self.processes():
-            try:
-                os.kill(pid, 9)
-            except ProcessLookupError:
-                pass
         for s in self.ports:
             s.close()
+        left = end_all(self.mark, seconds=10)
+        assert not left, f"processes were left behind: {left}"

@@ -1,14 +1,22 @@
-"""What all end-to-end tests share: the build under test, a data set, running commands with a deadline."""
+"""What all end-to-end tests share: the build under test, running commands with a deadline, ports and locks, made faults."""
+import contextlib
+import fcntl
 import os
 import pathlib
 import random
 import socket
 import subprocess
+import tempfile
+
+from processes import marked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", ROOT / "build"))
 CRUN = BUILD / "launcher" / "crun"
 TRAINER = BUILD / "worker" / "trainer"
+RENDEZVOUSD = BUILD / "rendezvousd" / "rendezvousd"
+LEASES = pathlib.Path(tempfile.gettempdir()) / f"crun-test-leases-{os.getuid()}"
+leases = {}
 
 
 def run(*args, timeout=120, **kw):
@@ -18,28 +26,47 @@ def run(*args, timeout=120, **kw):
     return subprocess.run([str(a) for a in args], timeout=timeout, text=True, check=False, **kw)
 
 
+@contextlib.contextmanager
+def locked(path):
+    """One process at a time is in this block."""
+    with open(path, "wb") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
+def lease(name):
+    """Whether this name is ours now: no other process of this machine that asks here is given it until this one ends."""
+    if name in leases:
+        return False
+    LEASES.mkdir(exist_ok=True)
+    f = open(LEASES / name, "wb")
+    try:
+        fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        f.close()
+        return False
+    leases[name] = f
+    return True
+
+
 def free_port(host="127.0.0.1"):
-    """Below those that the kernel hands out: no other connection takes it before it is used."""
+    """One that no other test is given. Below those that the kernel hands out: no connection takes it before it is used."""
     low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    low = max(low, 20000)
     while True:
+        port = random.SystemRandom().randrange(low // 2, low)
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
             try:
-                s.bind((host, random.SystemRandom().randrange(low // 2, low)))
+                s.bind((host, port))
             except OSError:
                 continue
-            return s.getsockname()[1]
+        if lease(f"port-{port}"):
+            return port
 
 
 def worker_pid(run_id, rank):
     """Process id of a rank of a running job, None if there is none."""
-    want = {f"TORCHELASTIC_RUN_ID={run_id}".encode(), f"RANK={rank}".encode()}
-    for p in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if want <= set((p / "environ").read_bytes().split(b"\0")):
-                return int(p.name)
-        except OSError:
-            pass
-    return None
+    return min(marked(f"TORCHELASTIC_RUN_ID={run_id}", f"RANK={rank}"), default=None)
 
 
 def preload(name):

@@ -9,11 +9,11 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
 
 import pytest
 
-from support import BUILD
+from processes import wait
+from support import RENDEZVOUSD
 
 ALICE = ("alice", "alice-0123456789abcdef")
 BOB = ("bob", "bob-0123456789abcdefgh")
@@ -26,7 +26,6 @@ def write_tokens(path, *tokens, mode=0o600):
     return path
 
 
-RENDEZVOUSD = BUILD / "rendezvousd" / "rendezvousd"
 DEADLINE = 30
 
 
@@ -35,22 +34,27 @@ class RespError(Exception):
 
 
 class Daemon:
-    def __init__(self, *args, env=None, pass_fds=(), prefix=(), wait=True, cwd=None):
-        self.p = subprocess.Popen([*prefix, str(RENDEZVOUSD), "--port", "0", *map(str, args)], stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}, pass_fds=pass_fds, cwd=cwd)
+    """A rendezvousd, once it is ready. port: by default one that nobody has. log: a file for what it logs, which stop() has in self.err otherwise."""
+
+    def __init__(self, *args, port=0, bind=None, log=None, env=None, pass_fds=(), prefix=(), wait=True, cwd=None):
+        where = ["--bind", bind] if bind else []
+        self.p = subprocess.Popen([*prefix, str(RENDEZVOUSD), "--port", str(port), *where, *map(str, args)], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=log or subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
+                                  pass_fds=pass_fds, cwd=cwd)
         self.http = None
         if not wait:
             return
         line = self.p.stdout.readline()
         if not line.startswith("rendezvousd ready on "):
             self.p.kill()
-            said = self.p.stderr.read()
+            said = "" if log else self.p.stderr.read()
             if "this build has no HTTP" in said:
                 pytest.skip("this build has no HTTP")
             if "using ulimit -v" in said:
                 pytest.skip("the address sanitizer needs its address space")
             raise AssertionError(f"not ready: {line!r} {said!r}")
         self.port = int(line.rsplit(":", 1)[1])
+        self.address = f"{bind or '127.0.0.1'}:{self.port}"
         if "--http-port" in map(str, args):
             self.http = self.p.stdout.readline().split()[-1].rstrip("/")
 
@@ -72,7 +76,8 @@ class Daemon:
         if self.p.poll() is None:
             self.stop()
         self.p.stdout.close()
-        self.p.stderr.close()
+        if self.p.stderr:
+            self.p.stderr.close()
 
 
 def refused_start(*args, env=None, **kw):
@@ -177,11 +182,4 @@ def network_namespace(name):
 
 
 def until(condition, what):
-    """Poll until condition() is true; fail after the deadline."""
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        got = condition()
-        if got:
-            return got
-        time.sleep(0.01)
-    raise AssertionError(f"never: {what}")
+    return wait(what, condition, DEADLINE)

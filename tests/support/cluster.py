@@ -1,30 +1,17 @@
 """Several cruns on this machine, each a node of one job."""
 import json
 import os
-import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 
-from support import BUILD, CRUN, free_port
+from daemon import Daemon
+from processes import WAIT, children, end_all, wait
+from servers import Redis, wait_port  # noqa: F401
+from support import CRUN, RENDEZVOUSD, ROOT, free_port  # noqa: F401
 
-HERE = pathlib.Path(__file__).resolve().parent
-WORKER = [sys.executable, "-S", "-E", str(HERE / "worker.py")]
-RENDEZVOUSD = BUILD / "rendezvousd" / "rendezvousd"
-
-
-def wait(what, condition, seconds=float(os.environ.get("CRUN_TEST_WAIT", 60))):
-    """The first true value of condition()."""
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < end, f"{what} did not happen within {seconds} s"
-        time.sleep(0.01)
+WORKER = [sys.executable, "-S", "-E", str(ROOT / "tests" / "e2e" / "elastic" / "worker.py")]
 
 
 def joined(node, count, nodes):
@@ -43,22 +30,19 @@ class Node:
     def text(self):
         return self.log.read_text(errors="replace")
 
-    def wait(self, seconds=float(os.environ.get("CRUN_TEST_WAIT", 60))):
+    def wait(self, seconds=WAIT):
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"crun did not end within {seconds} s:\n{self.text()}") from None
 
     def agent(self):
-        with open(f"/proc/{self.pid}/task/{self.pid}/children") as f:
-            return int(f.read().split()[0])
+        return children(self.pid)[0]
 
     def worker(self):
         """The pid of its only worker."""
-        agent = self.agent()
-        with open(f"/proc/{agent}/task/{agent}/children") as f:
-            pid, = f.read().split()
-        return int(pid)
+        pid, = children(self.agent())
+        return pid
 
     def kill_agent(self):
         os.kill(self.agent(), signal.SIGKILL)
@@ -78,6 +62,7 @@ class Cluster:
             if name.startswith(("PET_", "CRUN_RDZV", "SLURM_", "PBS_", "OMPI_")) or name == "OMP_NUM_THREADS":
                 del self.env[name]
         self.processes = []
+        self.servers = []
         self.nodes = []
 
     def node(self, *args, program=WORKER, prefix=(), env=()):
@@ -89,24 +74,21 @@ class Cluster:
         self.nodes.append(Node(p, log))
         return self.nodes[-1]
 
-    def daemon(self, *args, port=None):
-        """-> HOST:PORT of a rendezvousd of its own."""
-        port = port or free_port()
-        log = self.tmp / f"rendezvousd-{len(self.processes)}.log"
-        with open(log, "wb") as f:
-            p = subprocess.Popen([str(RENDEZVOUSD), "--port", str(port), *map(str, args)], stdout=f, stderr=f, env=self.env,
-                                 stdin=subprocess.DEVNULL)
-        self.processes.append(p)
-        wait_port("127.0.0.1", port)
-        return f"127.0.0.1:{port}"
+    def rendezvousd(self, *args, **kw):
+        """-> a Daemon of its own"""
+        with open(self.tmp / "rendezvousd.log", "ab") as log:
+            d = Daemon(*args, log=log, env=self.env, **kw)
+        self.processes.append(d.p)
+        return d
 
-    def redis(self):
-        port = free_port()
-        p = subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.tmp)],
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.processes.append(p)
-        wait_port("127.0.0.1", port)
-        return f"redis://127.0.0.1:{port}"
+    def daemon(self, *args):
+        """-> HOST:PORT of a rendezvousd of its own."""
+        return self.rendezvousd(*args).address
+
+    def redis(self, *args, **kw):
+        """-> a Redis of its own"""
+        self.servers.append(Redis(self.tmp, *args, **kw))
+        return self.servers[-1]
 
     # --- what the workers tell ---
 
@@ -155,17 +137,6 @@ class Cluster:
 
     # --- the end ---
 
-    def left(self):
-        found = []
-        mark = f"CRUN_TEST_MARK={self.mark}".encode()
-        for p in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                if mark in (p / "environ").read_bytes().split(b"\0"):
-                    found.append(int(p.name))
-            except OSError:
-                pass
-        return found
-
     def close(self):
         for n in self.nodes:
             if n.process.poll() is None:
@@ -174,24 +145,10 @@ class Cluster:
             if p.poll() is None:
                 p.kill()
             p.wait()
-        end = time.monotonic() + 10
-        while self.left() and time.monotonic() < end:
-            time.sleep(0.01)
-        left = self.left()
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
+        for s in self.servers:
+            s.stop()
+        left = end_all(f"CRUN_TEST_MARK={self.mark}", seconds=10)
         assert not left, f"processes were left behind: {left}"
-
-
-def wait_port(host, port, seconds=30):
-    def dial():
-        try:
-            socket.create_connection((host, port), timeout=1).close()
-            return True
-        except OSError:
-            return False
-
-    wait(f"a listener at {host}:{port}", dial, seconds)
 
 
 def masked(env):
@@ -199,7 +156,7 @@ def masked(env):
     out = {}
     for name, value in env.items():
         if name in ("MASTER_PORT", "CRUN_NODE_ID", "CRUN_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "CRUN_PAGE_FD",
-                    "OUT", "HOME", "TMPDIR", "CRUN_TEST_MARK", "PWD", "OLDPWD", "PYTEST_CURRENT_TEST"):
+                    "OUT", "HOME", "TMPDIR", "CRUN_TEST_MARK", "STARTED_BY_TEST", "PWD", "OLDPWD", "PYTEST_CURRENT_TEST"):
             value = re.sub(r"[^/:]+", "X", value) if name == "CRUN_STORE" else "X"
         out[name] = value
     return out

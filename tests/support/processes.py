@@ -1,0 +1,70 @@
+"""Waiting for what processes do, and finding those that a test has started."""
+import os
+import signal
+import time
+
+WAIT = float(os.environ.get("CRUN_TEST_WAIT", 60))  # seconds that anything may take
+
+
+def wait(what, condition, seconds=None):
+    """The first true value of condition()."""
+    seconds = WAIT if seconds is None else seconds
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"{what} did not happen within {seconds} s"
+        time.sleep(0.01)
+
+
+def marked(*marks):
+    """pids of those with each NAME=VALUE in their environment, as it was when they began (a zombie has none)."""
+    found, marks = [], {mark.encode() for mark in marks}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                if marks <= set(f.read().split(b"\0")):
+                    found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+def state(pid):
+    """The letter that /proc shows; None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
+            return f.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return None
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as f:
+        return [int(p) for p in f.read().split()]
+
+
+def command(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return f.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "?"
+
+
+def end_all(mark, seconds):
+    """Wait so long for all that are marked to end, then kill them. -> "pid command" of those that had to be killed"""
+    end = time.monotonic() + seconds
+    while (left := marked(mark)) and time.monotonic() < end:
+        time.sleep(0.005)
+    said = [f"{pid} {command(pid)}" for pid in left]
+    while left:
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.005)
+        left = [pid for pid in marked(mark) if state(pid) != "D"]
+    return said
