@@ -14,12 +14,15 @@ from tensors import newest
 
 EVERY = 4       # steps between checkpoints
 EPOCHS, IMAGES, BATCH = 3, 640, 64
+STEPS = EPOCHS * IMAGES // BATCH
+MODELS = {"small": (28, ["--arch", "convnet", "--num-channels", 1]), "resnet18": (32, ["--arch", "resnet18"])}
 
 
-def command(world, run_id, out, data):
+def command(model, world, run_id, out, data):
+    size, args = MODELS[model]
     return [str(a) for a in (
         CRUN, "--standalone", "--nproc_per_node", world, "--max-restarts", 3, "--run-id", run_id, "trainer",
-        "--train-data", data / "train", "--arch", "resnet18", "--image-size", 32, "--batch-size", BATCH,
+        "--train-data", data / "train", *args, "--image-size", size, "--batch-size", BATCH,
         "--num-epochs", EPOCHS, "--device", "cpu", "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out,
         "--checkpoint-every", EVERY, "--resume", "auto", "--print-freq", 1, "--log-level", "info", "--seed", 7)]
 
@@ -57,14 +60,25 @@ def weights(out):
     return (newest(out) / "model.safetensors").read_bytes()
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def undisturbed(request, shapes, tmp_path_factory):
-    world = request.param
-    data = shapes(32, IMAGES, 20)
-    out = tmp_path_factory.mktemp("undisturbed")
-    job = Job(world, f"undisturbed-{world}", out, data)
-    job.finish()
-    return world, data, weights(out)
+def kinds(small, large):
+    """Parameters (model, ranks, kills): the small model's by default, the large one's in ./dev test --slow."""
+    rows = [pytest.param("small", *row, id=f"small-{row[0]}") for row in small]
+    return rows + [pytest.param("resnet18", *row, id=f"resnet18-{row[0]}", marks=pytest.mark.slow) for row in large]
+
+
+@pytest.fixture
+def undisturbed(shapes, tmp_path):
+    """-> start(run_id, out, env=None), and the weights of a run that nobody disturbs"""
+    def prepare(model, world):
+        data = shapes(MODELS[model][0], IMAGES, 20)
+
+        def begin(run_id, out, env=None):
+            return Job(model, world, run_id, out, data, env=env)
+
+        begin(f"undisturbed-{world}-{os.getpid()}", tmp_path / "undisturbed").finish()
+        return begin, weights(tmp_path / "undisturbed")
+
+    return prepare
 
 
 def check(text, out, expected, killed_at):
@@ -116,29 +130,30 @@ def kill_at(job, run_id, rank, moment):
     return done
 
 
-def test_a_worker_killed_at_any_moment_changes_no_bit(undisturbed, tmp_path):
-    world, data, expected = undisturbed
-    steps = EPOCHS * IMAGES // BATCH
+@pytest.mark.long
+@pytest.mark.parametrize("model, world, kills", kinds([(2, 2), (3, 1)], [(2, 9), (3, 3)]))
+def test_a_worker_killed_at_any_moment_changes_no_bit(undisturbed, tmp_path, model, world, kills):
+    begin, expected = undisturbed(model, world)
     seed = random.SystemRandom().randrange(1 << 30)
     rng = random.Random(seed)
-    print(f"world {world}, seed {seed}, {steps} steps")
-    slow_end = faulty_disk(fsync_ms=1000, only=f"step-{steps:08}.")  # a late kill still finds the job
-    strata = range(9) if world == 2 else range(0, 9, 3)
-    for i in strata:
+    print(f"world {world}, seed {seed}, {STEPS} steps")
+    slow_end = faulty_disk(fsync_ms=500, only=f"step-{STEPS:08}.")  # a late kill still finds the job
+    for i in range(kills):
         out, run_id = tmp_path / f"kill-{i}", f"kill-{world}-{i}-{seed}"
-        moment = (steps - 1) * (i + rng.random()) / 9
+        moment = (STEPS - 1) * (i + rng.random()) / kills
         rank = rng.randrange(world)
-        job = Job(world, run_id, out, data, env=slow_end if moment > steps / 2 else None)
+        job = begin(run_id, out, env=slow_end if model == "small" or moment > STEPS / 2 else None)
         done = kill_at(job, run_id, rank, moment)
         text = job.finish()
         assert done.is_set()
         check(text, out, expected, f"rank {rank} {moment:.2f} steps into the run")
 
 
-def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path):
-    world, data, expected = undisturbed
+@pytest.mark.parametrize("model, world", kinds([(2,), (3,)], [(2,), (3,)]))
+def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path, model, world):
+    begin, expected = undisturbed(model, world)
     run_id = f"kill-save-{world}-{random.SystemRandom().randrange(1 << 30)}"
-    job = Job(world, run_id, tmp_path, data)
+    job = begin(run_id, tmp_path / "killed", env=faulty_disk(fsync_ms=200))  # a save takes longer than to find the rank
     begun, hit = [], []
 
     def on_line(line):
@@ -150,4 +165,5 @@ def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path):
     job.on_line = on_line
     text = job.finish()
     assert hit == [True], "the save was never seen"
-    check(text, tmp_path, expected, "while saving")
+    assert "saved step 8" not in text.partition("restart 1/3")[0], "the save was over when the rank died"
+    check(text, tmp_path / "killed", expected, "while saving")

@@ -356,8 +356,10 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(data, trained
     assert p.stdout == trained[1].stdout
 
 
-def refusals(data, trained, tmp_path):
-    """name -> (arguments, exit code, words of the message)"""
+@pytest.fixture(scope="module")
+def bad(data, trained, tmp_path_factory):
+    """A folder of inputs that are no good."""
+    tmp_path, trained = tmp_path_factory.mktemp("bad"), trained[0]
     empty = tmp_path / "empty"
     empty.mkdir()
     extra = tmp_path / "extra"
@@ -383,22 +385,27 @@ def refusals(data, trained, tmp_path):
     shutil.rmtree(sorted(fewer.iterdir())[0])
     single = tmp_path / "single"
     shutil.copytree(sorted((data / "train").iterdir())[0], single / "a")
+    return tmp_path
+
+
+def refusals(data, trained, bad, out):
+    """{name: (arguments, exit status, words of the sentence)}"""
     t = ["--train-data", data / "train"]
     r = ["--resume", "auto", "--image-size", 32, "--arch", "resnet18", "--batch-size", 32, "--checkpoint-dir"]
     return {
-        "missing folder": (["--train-data", tmp_path / "nowhere"], 65, ["nowhere", "does not exist"]),
-        "no classes": (["--train-data", empty], 65, ["empty", "class"]),
-        "one class": (["--train-data", single], 65, ["--train-data", "single", "one class", "--num-labels"]),
+        "missing folder": (["--train-data", bad / "nowhere"], 65, ["nowhere", "does not exist"]),
+        "no classes": (["--train-data", bad / "empty"], 65, ["empty", "class"]),
+        "one class": (["--train-data", bad / "single"], 65, ["--train-data", "single", "one class", "--num-labels"]),
         "no folder for checkpoints": ([*t, "--checkpoint-dir", ""], 2, ["--checkpoint-dir ''"]),
         "no folder for logs": ([*t, "--log-dir", ""], 2, ["--log-dir ''"]),
-        "no weights": ([*t, "--pretrained", tmp_path / "gone"], 2, ["--pretrained: no weights found"]),
-        "unknown class": ([*t, "--test-data", extra], 65, ["zebra"]),
+        "no weights": ([*t, "--arch", "resnet18", "--image-size", 32, "--batch-size", 32, "--pretrained", bad / "gone"], 2, ["--pretrained: no weights found"]),
+        "unknown class": ([*t, "--test-data", bad / "extra"], 65, ["zebra"]),
         "too many classes": ([*t, "--num-labels", 4], 65, ["10", "4"]),
         "unknown option": ([*t, "--batchsize", 3], 2, ["batchsize", "batch-size"]),
         "unknown arch": ([*t, "--arch", "resnet19"], 2, ["resnet19", "resnet18"]),
         "unknown device": ([*t, "--device", "tpu"], 2, ["tpu", "cpu"]),
         "no such device": ([*t, "--device", "cuda"], 69, ["cuda"]),
-        "no such device, with folders": ([*t, "--device", "cuda", "--checkpoint-dir", tmp_path / "ck", "--log-dir", tmp_path / "lg"], 69, ["cuda"]),
+        "no such device, with folders": ([*t, "--device", "cuda", "--checkpoint-dir", out / "ck", "--log-dir", out / "lg"], 69, ["cuda"]),
         "batch 0": ([*t, "--batch-size", 0], 2, ["batch-size", "0"]),
         "word for a number": ([*t, "--num-epochs", "many"], 2, ["num-epochs", "many"]),
         "required": ([], 2, ["train-data"]),
@@ -406,26 +413,25 @@ def refusals(data, trained, tmp_path):
         "unwritable folder": ([*t, "--checkpoint-dir", "/proc/nowhere", "--max-steps", 1], 73, ["/proc/nowhere"]),
         "checkpoint of another arch": ([*t, *r, trained, "--arch", "resnet34"], 78, ["resnet18", "resnet34"]),
         "checkpoint of another seed": ([*t, *r, trained, "--seed", 5], 78, ["seed", "5"]),
-        "checkpoint of other classes": (["--train-data", fewer, "--num-labels", 10, *r, trained], 78, ["class"]),
+        "checkpoint of other classes": (["--train-data", bad / "fewer", "--num-labels", 10, *r, trained], 78, ["class"]),
         "a new run over an old one": ([*t, "--checkpoint-dir", trained], 2, ["step 10", "--resume auto"]),
-        "truncated checkpoint": ([*t, *r, cut], 65, ["model.safetensors"]),
-        "flipped bit": ([*t, *r, flipped], 65, ["model.safetensors"]),
-        "foreign checkpoint": ([*t, *r, foreign], 65, ["model.safetensors"]),
+        "truncated checkpoint": ([*t, *r, bad / "cut"], 65, ["model.safetensors"]),
+        "flipped bit": ([*t, *r, bad / "flipped"], 65, ["model.safetensors"]),
+        "foreign checkpoint": ([*t, *r, bad / "foreign"], 65, ["model.safetensors"]),
         "unknown command": (["pretrain"], 2, ["pretrain"]),
     }
 
 
-def test_bad_input_gets_one_clear_sentence_and_the_right_code(data, trained, tmp_path):
-    wrong = []
-    for name, (args, code, words) in refusals(data, trained[0], tmp_path).items():
-        before = set(os.listdir(tmp_path))
-        p = run(TRAINER, *args, cwd=tmp_path)
-        said = [line for line in p.stderr.splitlines() if line.startswith("trainer")]
-        if p.returncode != code or len(said) != 1 or not all(w in said[0] for w in words):
-            wrong.append(f"{name}: exit {p.returncode} (expected {code}), words {words}: {p.stderr[-600:]}")
-        if set(os.listdir(tmp_path)) != before:
-            wrong.append(f"{name}: left {set(os.listdir(tmp_path)) - before}")
-    assert not wrong, "\n".join(wrong)
+REFUSALS = sorted(refusals(*4 * [pathlib.Path("x")]))
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_bad_input_gets_one_clear_sentence_and_the_right_code(data, trained, bad, tmp_path, name):
+    args, code, words = refusals(data, trained[0], bad, tmp_path)[name]
+    p = run(TRAINER, *args, cwd=tmp_path)
+    said = [line for line in p.stderr.splitlines() if line.startswith("trainer")]
+    assert p.returncode == code and len(said) == 1 and all(w in said[0] for w in words), f"exit {p.returncode}: {p.stderr}"
+    assert os.listdir(tmp_path) == [], "what it left"
 
 
 def test_plot_draws_a_png(trained, tmp_path):

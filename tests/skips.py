@@ -1,0 +1,107 @@
+"""Which tests may be skipped, and where: each row has what the reason says, and whether this machine lacks what is missing then. Any other skip fails."""
+import ctypes.util
+import functools
+import importlib.util
+import os
+import re
+import resource
+import shutil
+import subprocess
+
+
+def lacks(*programs):
+    return lambda: not any(map(shutil.which, programs))
+
+
+def lacks_module(name):
+    return lambda: importlib.util.find_spec(name) is None
+
+
+def lacks_library(name):
+    return lambda: ctypes.util.find_library(name) is None
+
+
+@functools.lru_cache
+def fails(*command):
+    try:
+        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode != 0
+    except OSError:
+        return True
+
+
+def no_torch():
+    return fails(os.environ.get("CRUN_TORCH_PYTHON", "/usr/bin/python3"), "-c", "import torch")
+
+
+def no_gpu():
+    return fails("nvidia-smi", "-L")
+
+
+def no_cgroup():
+    """No cgroup2, or none in which this user may make one."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as f:
+        mounts = [line.split()[4] for line in f if " - cgroup2 " in line]
+    with open("/proc/self/cgroup", encoding="utf-8") as f:
+        own = [line.split(":", 2)[2].strip() for line in f if line.startswith("0::")]
+    probe = f"{mounts[0]}{own[0].rstrip('/')}/crun-may-i-{os.getpid()}" if mounts and own else "/nowhere/x"
+    try:
+        os.mkdir(probe)
+        killable = os.path.exists(f"{probe}/cgroup.kill")
+        os.rmdir(probe)
+        return not killable
+    except OSError:
+        return True
+
+
+def no_namespaces():
+    return fails("unshare", "--pid", "--net", "--mount", "--fork", "--mount-proc", "true")
+
+
+def not_root():
+    return os.geteuid() != 0
+
+
+def few_cpus():
+    return len(os.sched_getaffinity(0)) < 8
+
+
+def has(flag):
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        return re.search(rf"^flags\b.*\b{flag}\b", f.read(), re.M) is not None
+
+
+def anywhere():
+    return True
+
+
+# what the skipped test or its reason says, and whether that is so here
+ROWS = [
+    (r"no redis-server|no redis-cli", lacks("redis-server", "redis-cli")),
+    (r"no redis-benchmark", lacks("redis-benchmark")),
+    (r"could not import 'redis'", lacks_module("redis")),
+    (r"could not import 'yaml'", lacks_module("yaml")),
+    (r"could not import 'lmdb'", lacks_module("lmdb")),
+    (r"no torch in", no_torch),
+    (r"no sshd here", lambda: not os.path.exists("/usr/sbin/sshd") and not shutil.which("sshd")),
+    (r"no Chromium", lacks("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")),
+    (r"no groff", lacks("groff")),
+    (r"no mpirun|no mpiexec|openmpi-bin, mpich", lambda: lacks("mpirun.openmpi")() or lacks("mpirun.mpich")() or lacks("mpiexec.hydra")()),
+    (r"no cgroup2 can be made here|no cpu cgroup", no_cgroup),
+    (r"network namespaces|no network namespace|virtual links|no ip\(8\)|no pid namespaces|no mount namespaces|no namespaces", no_namespaces),
+    (r"needs root|another uid needs root|no right to mount|cannot mount", not_root),
+    (r"no FUSE file system", lambda: not os.path.exists("/dev/fuse") or not_root()),
+    (r"needs \d+ CPUs|one core with two threads", few_cpus),
+    (r"no cores here", lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] == 0),
+    (r"no cuDNN|no cuBLASLt|no CUDA", lambda: no_gpu() or not shutil.which("nvcc")),
+    (r"GPU|libcuda|no driver|no NCCL", no_gpu),
+    (r"no (native-)?bf16 units|no amx", lambda: not has("avx512_bf16")),
+    (r"no (native-)?fp16 units", lambda: not has("avx512_fp16")),
+    (r"ptrace: ", anywhere),  # what the kernel's Yama, or a container, forbids
+    (r"pipes are as large as ever", anywhere),
+    (r"the address sanitizer needs", anywhere),
+    (r"this build has no HTTP", lacks_library("microhttpd")),
+]
+
+
+def expected(name, why):
+    return any(re.search(pattern, f"{name} {why}") and here() for pattern, here in ROWS)
