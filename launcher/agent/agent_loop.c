@@ -12,6 +12,7 @@
 #include <uv.h>
 
 #include "common/base/clock.h"
+#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/include/crun.h"
@@ -71,7 +72,7 @@ static void finish(struct run *r, int code)
 
 static void on_grace_over(uv_timer_t *t)
 {
-    struct run *r = (struct run *)((char *)t - offsetof(struct run, grace));
+    struct run *r = container_of(t, struct run, grace);
     if (r->grace_ms > 0)
         logmux_say(r->mux, "some workers did not end within %g s of SIGTERM; killing them", (double)r->grace_ms / 1000);
     run_post(r, &(struct agent_event){.kind = AGENT_GRACE_OVER});
@@ -80,7 +81,7 @@ static void on_grace_over(uv_timer_t *t)
 
 static void on_wait_over(uv_timer_t *t)
 {
-    struct run *r = (struct run *)((char *)t - offsetof(struct run, grace));
+    struct run *r = container_of(t, struct run, grace);
     run_post(r, &(struct agent_event){.kind = AGENT_GRACE_OVER});
     run_pump(r);
 }

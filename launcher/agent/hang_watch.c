@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "common/base/clock.h"
+#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
 #include "launcher/agent/run.h"
@@ -193,7 +194,7 @@ static void end_round(struct hang_watch *w)
 
 static void on_saved(uv_async_t *a)
 {
-    struct hang_watch *w = (struct hang_watch *)((char *)a - offsetof(struct hang_watch, saved));
+    struct hang_watch *w = container_of(a, struct hang_watch, saved);
     struct save *s = w->save;
     if (!s) /* it was abandoned meanwhile */
         return;
@@ -226,7 +227,7 @@ static void abandon(struct hang_watch *w)
 
 static void on_save_late(uv_timer_t *t)
 {
-    struct hang_watch *w = (struct hang_watch *)((char *)t - offsetof(struct hang_watch, timer));
+    struct hang_watch *w = container_of(t, struct hang_watch, timer);
     logmux_say(w->r->mux, "the stacks of all threads were not saved within %d s; going on", SAVE_MS / 1000);
     abandon(w);
     end_round(w);
@@ -344,7 +345,7 @@ static void say_if_mute(struct hang_watch *w, int64_t now)
 
 static void on_look(uv_timer_t *t)
 {
-    struct hang_watch *w = (struct hang_watch *)((char *)t - offsetof(struct hang_watch, timer));
+    struct hang_watch *w = container_of(t, struct hang_watch, timer);
     const int64_t now = clock_ns();
     if (w->r->agent.state != AGENT_RUNNING)
         return;

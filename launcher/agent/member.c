@@ -1,11 +1,11 @@
 #include "launcher/agent/member.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
@@ -104,7 +104,7 @@ static void on_failed(void *arg, int exit_code, const char *why)
 /* Nobody is where the rendezvous should be: this crun may be the one to host it. */
 static void take_over(uv_timer_t *t)
 {
-    struct run *r = (struct run *)((char *)t - offsetof(struct run, take_over));
+    struct run *r = container_of(t, struct run, take_over);
     struct err e = {0};
     if (r->agent.state != AGENT_JOINING)
         return;
@@ -170,7 +170,7 @@ static int majority(void *arg)
 
 static void on_report(uv_timer_t *t)
 {
-    struct run *r = (struct run *)((char *)t - offsetof(struct run, report));
+    struct run *r = container_of(t, struct run, report);
     struct rdzv_client *c = r->rendezvous.client;
     struct group_progress p;
     char text[160];

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "launcher/config/config.h"
@@ -207,7 +208,7 @@ int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct 
 
 static void on_late(uv_timer_t *t)
 {
-    struct rendezvous *z = (struct rendezvous *)((char *)t - offsetof(struct rendezvous, late));
+    struct rendezvous *z = container_of(t, struct rendezvous, late);
     z->is_late = true;
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "launcher/rendezvous/rdzv_client.h"
 #include "rendezvousd/jobs/jobs.h"
@@ -54,7 +55,7 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *member_
 
 static void on_progress(uv_timer_t *t)
 {
-    struct local *l = (struct local *)((char *)t - offsetof(struct local, progress));
+    struct local *l = container_of(t, struct local, progress);
     struct rdzv_progress p = {0};
     struct jobs_progress now;
     if (jobs_progress(l->jobs, NULL, l->run, &now, NULL) < 0)
@@ -159,7 +160,7 @@ static int local_report(struct rdzv_client *c, const char *fields, struct err *e
 
 static void on_closed(uv_handle_t *h)
 {
-    free((char *)h - offsetof(struct local, progress));
+    free(container_of(h, struct local, progress));
 }
 
 static void local_close(struct rdzv_client *c)

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "common/base/clock.h"
+#include "common/base/container_of.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "launcher/rendezvous/rdzv_log_client.h"
@@ -113,7 +114,7 @@ static void arm(struct log_client *l)
 
 static void on_fence_timer(uv_timer_t *t)
 {
-    struct log_client *l = (struct log_client *)((char *)t - offsetof(struct log_client, fence));
+    struct log_client *l = container_of(t, struct log_client, fence);
     char why[96];
     if (l->closing || !l->works)
         return;
@@ -206,7 +207,7 @@ static void close_handles(struct log_client *l)
 
 static void on_async(uv_async_t *a)
 {
-    struct log_client *l = (struct log_client *)((char *)a - offsetof(struct log_client, async));
+    struct log_client *l = container_of(a, struct log_client, async);
     pthread_mutex_lock(&l->mutex);
     struct log_item *i = l->first;
     bool over = l->over;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
 #include "launcher/base/watch.h"
@@ -359,7 +360,7 @@ void group_forward(struct group *g, int signo)
 
 static void on_rescan(uv_timer_t *t)
 {
-    check_gone((struct group *)((char *)t - offsetof(struct group, rescan)));
+    check_gone(container_of(t, struct group, rescan));
 }
 
 static void finish_round(struct group *g, const char *left)
@@ -466,7 +467,7 @@ const char *group_error_text(const struct group *g, int local)
 
 static void on_closed(uv_handle_t *h)
 {
-    struct group *g = (struct group *)((char *)h - offsetof(struct group, rescan));
+    struct group *g = container_of(h, struct group, rescan);
     free(g->children);
     free(g->workers);
     free(g);

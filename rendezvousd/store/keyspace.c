@@ -226,7 +226,7 @@ size_t keyspace_expiring(const struct keyspace *k)
 
 static struct key *key_of(struct deadline *d)
 {
-    return (struct key *)((char *)d - offsetof(struct key, expiry));
+    return container_of(d, struct key, expiry);
 }
 
 int64_t keyspace_next_expiry(const struct keyspace *k)

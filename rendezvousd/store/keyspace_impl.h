@@ -2,6 +2,7 @@
 #ifndef CRUN_RENDEZVOUSD_KEYSPACE_IMPL_H
 #define CRUN_RENDEZVOUSD_KEYSPACE_IMPL_H
 
+#include "common/base/container_of.h"
 #include "rendezvousd/store/expiry.h"
 #include "rendezvousd/store/keyspace.h"
 #include "rendezvousd/store/list.h"
@@ -111,7 +112,7 @@ static inline struct key *key_find(struct keyspace *k, const char *key, size_t k
     const UT_hash_table *t = k->table->hh.tbl;
     struct UT_hash_handle *h = t->buckets[hash & (t->num_buckets - 1)].hh_head;
     for (; h; h = h->hh_next) {
-        struct key *en = (struct key *)(void *)((char *)h - offsetof(struct key, hh));
+        struct key *en = container_of(h, struct key, hh);
         if (h->hashv != hash || !key_is(en, key, key_len))
             continue;
         if (!en->expiry.place || k->now_ms <= en->expiry.at)
