@@ -39,3 +39,35 @@ bool addr_host_is_loopback(const char *host)
     uint8_t ip[ADDR_BYTES];
     return addr_read(host, ip) ? addr_is_loopback(ip) : strcasecmp(host, "localhost") == 0;
 }
+
+bool addr_split(const char *text, size_t n, struct host_port *ret)
+{
+    const char *end = text + n, *colon = memchr(text, ':', n);
+    struct host_port p = {.host = text};
+    if (n > 0 && *text == '[') {
+        const char *close = memchr(text, ']', n);
+        if (!close || (close + 1 < end && close[1] != ':'))
+            return false;
+        p.host++;
+        p.host_len = (size_t)(close - p.host);
+        p.port = close + 1 < end ? close + 2 : NULL;
+    } else {
+        p.bare_v6 = colon && memchr(colon + 1, ':', (size_t)(end - colon - 1));
+        p.host_len = colon && !p.bare_v6 ? (size_t)(colon - text) : n;
+        p.port = colon && !p.bare_v6 ? colon + 1 : NULL;
+    }
+    p.port_len = p.port ? (size_t)(end - p.port) : 0;
+    *ret = p;
+    return p.host_len > 0 && !memchr(p.host, '[', p.host_len) && !memchr(p.host, ']', p.host_len);
+}
+
+int addr_port(const char *text, size_t n)
+{
+    int port = 0;
+    for (size_t i = 0; i < n && n <= 5; i++) {
+        if (text[i] < '0' || text[i] > '9')
+            return -1;
+        port = 10 * port + (text[i] - '0');
+    }
+    return port >= 1 && port <= 65535 ? port : -1;
+}

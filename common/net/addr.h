@@ -1,9 +1,11 @@
-/* IP addresses as one form for both versions: 16 bytes, IPv4 as ::ffff:a.b.c.d. Pure. */
+/* IP addresses as one form for both versions: 16 bytes, IPv4 as ::ffff:a.b.c.d; and hosts with their ports as text.
+ * Pure. */
 #ifndef CRUN_COMMON_ADDR_H
 #define CRUN_COMMON_ADDR_H
 
 #include <netinet/in.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define ADDR_BYTES 16
@@ -15,5 +17,19 @@ void addr_from_v4(const struct in_addr *in, uint8_t ret[ADDR_BYTES]);
 bool addr_is_loopback(const uint8_t ip[ADDR_BYTES]); /* 127.0.0.0/8, ::1 */
 /* The same of an address or a host's name, of which "localhost" alone is one. */
 bool addr_host_is_loopback(const char *host);
+
+/* Parts of a text, neither copied nor terminated. */
+struct host_port {
+    const char *host, *port; /* host: without its brackets; port NULL: there is none */
+    size_t host_len, port_len;
+    bool bare_v6; /* an IPv6 address without brackets, which has no port */
+};
+
+/* The first n bytes: "host", "host:port", "[v6]", "[v6]:port" or a bare IPv6 address. False: no host, or its brackets
+ * are not one pair around it. What host and port consist of is not looked at. */
+bool addr_split(const char *text, size_t n, struct host_port *ret);
+
+/* 1 to 65535; -1: it is no port. */
+int addr_port(const char *text, size_t n);
 
 #endif

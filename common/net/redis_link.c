@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/net/addr.h"
 #include "common/net/tls_stream.h"
 
 /* --- the URL */
@@ -45,36 +46,14 @@ static int parse_userinfo(struct redis_link *l, const char *p, size_t n, struct 
     return colon ? unescape(colon + 1, n - user - 1, l->password, sizeof l->password, "password", e) : 0;
 }
 
-static bool is_port(const char *p, size_t n)
-{
-    char text[8];
-    if (n < 1 || n > 5)
-        return false;
-    memcpy(text, p, n);
-    text[n] = 0;
-    return strspn(text, "0123456789") == n && atoi(text) >= 1 && atoi(text) <= 65535;
-}
-
 static int parse_host(struct redis_host *h, const char *p, size_t n, const char *default_port, struct err *e)
 {
-    const char *name = p, *end = p + n, *port = NULL;
-    size_t len;
-    if (n > 0 && *p == '[') {
-        const char *close = memchr(p, ']', n);
-        name = p + 1;
-        len = close ? (size_t)(close - name) : 0;
-        port = close && close + 1 < end && close[1] == ':' ? close + 2 : NULL;
-        if (close && !port && close + 1 != end)
-            len = 0;
-    } else {
-        const char *colon = memchr(p, ':', n);
-        len = colon ? (size_t)(colon - p) : n;
-        port = colon ? colon + 1 : NULL;
-    }
-    if (len == 0 || len >= sizeof h->name || (port && !is_port(port, (size_t)(end - port))))
+    struct host_port to;
+    if (!addr_split(p, n, &to) || to.bare_v6 || to.host_len >= sizeof h->name ||
+        (to.port && addr_port(to.port, to.port_len) < 0))
         return err_set(e, -EINVAL, "'%.*s': expected HOST, HOST:PORT or [IPv6]:PORT", (int)(n < 200 ? n : 200), p);
-    snprintf(h->name, sizeof h->name, "%.*s", (int)len, name);
-    snprintf(h->port, sizeof h->port, "%.*s", port ? (int)(end - port) : 5, port ? port : default_port);
+    snprintf(h->name, sizeof h->name, "%.*s", (int)to.host_len, to.host);
+    snprintf(h->port, sizeof h->port, "%.*s", to.port ? (int)to.port_len : 5, to.port ? to.port : default_port);
     return 0;
 }
 

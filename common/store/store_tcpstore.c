@@ -21,6 +21,7 @@
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/net/addr.h"
 #include "common/net/tcpstore_conn.h"
 #include "common/store/store.h"
 #include "common/store/store_turn.h"
@@ -388,21 +389,12 @@ static int split_address(struct tcp_store *s, const char *address, bool *older, 
     *older = options && strcmp(options, "?generation=1") == 0;
     if (options && !*older && strcmp(options, "?generation=2") != 0)
         return bad_address(e);
-    const char *colon = memrchr(address, ':', len), *host = address;
-    size_t n = colon ? (size_t)(colon - address) : 0;
-    if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
-        host++;
-        n -= 2;
-    } else if (memchr(host, ':', n) || memchr(host, '[', n))
-        n = 0;
-    if (n == 0)
+    struct host_port to;
+    if (!addr_split(address, len, &to) || to.bare_v6 || !to.port || addr_port(to.port, to.port_len) < 0)
         return bad_address(e);
-    int64_t port;
-    s->host = strndup(host, n);
-    s->port = strndup(colon + 1, len - (size_t)(colon + 1 - address));
-    if (!s->host || !s->port)
-        return err_set(e, -ENOMEM, "out of memory");
-    return parse_i64(s->port, "", 1, 65535, &port, NULL) < 0 ? bad_address(e) : 0;
+    s->host = strndup(to.host, to.host_len);
+    s->port = strndup(to.port, to.port_len);
+    return s->host && s->port ? 0 : err_set(e, -ENOMEM, "out of memory");
 }
 
 static int tcp_open(struct store **ret, const char *address, const struct store_options *o, struct err *e)

@@ -7,6 +7,7 @@
 #include "common/args/args.h"
 #include "common/base/err.h"
 #include "common/job/slurm.h"
+#include "common/net/addr.h"
 #include "launcher/config/home_scheduler.h"
 
 const char *home_kind_name(enum home_kind k)
@@ -29,7 +30,7 @@ char *home_join(const char *host, int port, char *out, size_t cap)
 
 static bool host_ok(const char *host, size_t n, bool bracketed)
 {
-    if (n == 0 || n > HOME_HOST_MAX)
+    if (n > HOME_HOST_MAX)
         return false;
     for (size_t i = 0; i < n; i++)
         if (!isalnum((unsigned char)host[i]) && !strchr(bracketed ? ":.%-_" : ".-_", host[i]))
@@ -37,30 +38,18 @@ static bool host_ok(const char *host, size_t n, bool bracketed)
     return true;
 }
 
-/* Without brackets more than one colon can only be an IPv6 address. */
-static bool bare_v6(const char *text)
-{
-    const char *colon = strchr(text, ':');
-    return text[0] != '[' && colon && strchr(colon + 1, ':');
-}
-
 int home_parse_endpoint(const char *text, int default_port, char host[HOME_HOST_MAX + 1], int *port, struct err *e)
 {
-    const bool bracketed = text[0] == '[', bare = bare_v6(text);
-    const char *name = bracketed ? text + 1 : text;
-    const size_t n = bare ? strlen(name) : strcspn(name, bracketed ? "]" : ":");
-    const char *rest = name + n;
+    struct host_port to;
     int64_t p = default_port;
 
-    if (bracketed && *rest)
-        rest++;
-    else if (bracketed)
+    if (text[0] == '[' && !strchr(text, ']'))
         return err_set(e, ERR_USAGE, "'%s': expected a closing bracket", text);
-    if (!host_ok(name, n, bracketed || bare) || (*rest && *rest != ':'))
+    if (!addr_split(text, strlen(text), &to) || !host_ok(to.host, to.host_len, text[0] == '[' || to.bare_v6))
         return err_set(e, ERR_USAGE, "'%s': expected HOST, HOST:PORT or [IPV6]:PORT", text);
-    if (*rest && parse_i64(rest + 1, "port", 0, 65535, &p, e) < 0)
+    if (to.port && parse_i64(to.port, "port", 0, 65535, &p, e) < 0)
         return err_wrap(e, "'%s'", text);
-    snprintf(host, HOME_HOST_MAX + 1, "%.*s", (int)n, name);
+    snprintf(host, HOME_HOST_MAX + 1, "%.*s", (int)to.host_len, to.host);
     *port = (int)p;
     return 0;
 }

@@ -9,6 +9,7 @@
 
 #include "common/args/args.h"
 #include "common/base/err.h"
+#include "common/net/addr.h"
 #include "common/rdzv/machine/rdzv.h"
 
 #define FILE_MAX (1u << 20)
@@ -38,18 +39,15 @@ static int parse_slots(const char *text, const char *what, int *ret, struct err 
 static int parse_word(const char *word, struct host *ret, struct err *e)
 {
     char name[WORD_MAX];
-    const bool bracketed = word[0] == '[';
-    const char *end = bracketed ? strchr(word, ']') : strchr(word, ':');
-    if (bracketed && !end)
+    struct host_port at;
+    if (word[0] == '[' && !strchr(word, ']'))
         return err_set(e, ERR_USAGE, "host '%s': expected a closing bracket", word);
-    if (end && !bracketed && strchr(end + 1, ':'))
-        end = NULL;
-    snprintf(name, sizeof name, "%.*s", end ? (int)(end - word) - bracketed : (int)sizeof name - 1, word + bracketed);
-    const char *slots = end ? end + bracketed : "";
-    if (!name_ok(name) || (*slots && *slots != ':'))
+    const bool split = addr_split(word, strlen(word), &at);
+    snprintf(name, sizeof name, "%.*s", split ? (int)at.host_len : 0, word + (word[0] == '['));
+    if (!name_ok(name))
         return err_set(e, ERR_USAGE, "host '%.200s': expected HOST, HOST:SLOTS or USER@HOST", word);
     ret->slots = 0;
-    if (*slots && parse_slots(slots + 1, "slots", &ret->slots, e) < 0)
+    if (at.port && parse_slots(at.port, "slots", &ret->slots, e) < 0)
         return err_wrap(e, "host '%.200s'", word);
     strcpy(ret->name, name);
     return 0;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/net/addr.h"
 #include "common/net/resolve.h"
 
 #define TRIES_MAX 16
@@ -39,30 +40,16 @@ struct dial {
 
 int endpoint_parse(struct endpoint *ret, const char *text, int otherwise_port, struct err *e)
 {
-    const char *host = text, *end, *port = NULL;
-    char *rest;
-    if (text[0] == '[') {
-        host = text + 1;
-        end = strchr(host, ']');
-        if (!end || (end[1] && end[1] != ':'))
-            return err_set(e, ERR_USAGE, "endpoint '%s': expected [address]:port", text);
-        port = end[1] ? end + 2 : NULL;
-    } else {
-        end = strrchr(text, ':');
-        if (end && strchr(text, ':') != end)
-            return err_set(e, ERR_USAGE, "endpoint '%s': an IPv6 address stands in brackets, as in [::1]:29400", text);
-        port = end ? end + 1 : NULL;
-        end = end ? end : text + strlen(text);
-    }
-    long n = port ? strtol(port, &rest, 10) : otherwise_port;
-    if (port && (!*port || *rest))
-        n = 0;
-    if (n < 1 || n > 65535)
+    struct host_port to;
+    if (!addr_split(text, strlen(text), &to) || to.host_len > DIAL_HOST_MAX)
+        return err_set(e, ERR_USAGE, "endpoint '%s': expected HOST:PORT or [IPV6]:PORT", text);
+    if (to.bare_v6)
+        return err_set(e, ERR_USAGE, "endpoint '%s': an IPv6 address stands in brackets, as in [::1]:29400", text);
+    const int port = to.port ? addr_port(to.port, to.port_len) : otherwise_port;
+    if (port < 1 || port > 65535)
         return err_set(e, ERR_USAGE, "endpoint '%s': expected a port from 1 to 65535", text);
-    if (end == host || end - host > DIAL_HOST_MAX)
-        return err_set(e, ERR_USAGE, "endpoint '%s': expected a host name of 1 to %d bytes", text, DIAL_HOST_MAX);
-    snprintf(ret->host, sizeof ret->host, "%.*s", (int)(end - host), host);
-    snprintf(ret->port, sizeof ret->port, "%d", (int)n);
+    snprintf(ret->host, sizeof ret->host, "%.*s", (int)to.host_len, to.host);
+    snprintf(ret->port, sizeof ret->port, "%d", port);
     return 0;
 }
 

@@ -1,10 +1,11 @@
-/* Which addresses are those of the host itself. */
+/* Which addresses are those of the host itself; hosts and ports. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/net/addr.h"
@@ -54,11 +55,65 @@ static void both_versions_are_read_as_one_form(void **state)
     assert_false(addr_read("2001:0db8:0000:0000:0000:0000:0000:0001:2001:0db8:0000:0000:0000:0000:0000:0001", a));
 }
 
+/* As "host port", "-" where there is none, "?" where the text is refused. */
+static const char *split_text(const char *text)
+{
+    static char out[128];
+    struct host_port p;
+    if (!addr_split(text, strlen(text), &p))
+        return "?";
+    snprintf(out, sizeof out, "%.*s %.*s", (int)p.host_len, p.host, p.port ? (int)p.port_len : 1,
+             p.port ? p.port : "-");
+    return out;
+}
+
+static void hosts_are_divided_from_their_ports(void **state)
+{
+    static const struct {
+        const char *text, *parts;
+    } cases[] = {
+        {"node1", "node1 -"},
+        {"node1:29400", "node1 29400"},
+        {"10.0.0.7:", "10.0.0.7 "},
+        {"[::1]", "::1 -"},
+        {"[::1]:7", "::1 7"},
+        {"fe80::1", "fe80::1 -"},
+        {"", "?"},
+        {":1", "?"},
+        {"[]:1", "?"},
+        {"[::1", "?"},
+        {"[::1]7", "?"},
+        {"a]:1", "?"},
+        {"a[b", "?"},
+    };
+    struct host_port p;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (strcmp(split_text(cases[i].text), cases[i].parts) != 0)
+            fail_msg("\"%s\" is read as \"%s\"", cases[i].text, split_text(cases[i].text));
+    assert_true(addr_split("::1", 3, &p) && p.bare_v6);
+    assert_true(addr_split("[::1]", 5, &p) && !p.bare_v6);
+    assert_true(addr_split("a:1,b:2", 3, &p) && p.port_len == 1); /* nothing beyond n is looked at */
+}
+
+static void ports_are_from_1_to_65535(void **state)
+{
+    static const char *const none[] = {"", "0", "65536", "-1", "+1", " 1", "1x", "000001", "99999999999999999999"};
+    (void)state;
+    assert_int_equal(addr_port("1", 1), 1);
+    assert_int_equal(addr_port("65535", 5), 65535);
+    assert_int_equal(addr_port("80,", 2), 80);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        assert_int_equal(addr_port(none[i], strlen(none[i])), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loopback_is_known_in_every_form),
         cmocka_unit_test(both_versions_are_read_as_one_form),
+        cmocka_unit_test(hosts_are_divided_from_their_ports),
+        cmocka_unit_test(ports_are_from_1_to_65535),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
