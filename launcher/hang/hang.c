@@ -7,6 +7,7 @@
 
 #include "common/args/args.h"
 #include "common/base/err.h"
+#include "common/base/ranges.h"
 #include "common/include/crun.h"
 
 #define SECOND_NS INT64_C(1000000000)
@@ -279,25 +280,6 @@ int64_t hang_next(const struct hang *h, int64_t now, const struct hang_worker *w
 
 /* --- the verdict */
 
-char *hang_ranks(const struct hang_worker *w, int n, bool (*in)(const struct hang_worker *w, const void *arg),
-                 const void *arg, char *out, size_t cap)
-{
-    size_t len = 0;
-    out[0] = '\0';
-    for (int i = 0; i < n && len < cap; i++) {
-        int last = i;
-        if (!in(&w[i], arg))
-            continue;
-        while (last + 1 < n && w[last + 1].rank == w[last].rank + 1 && in(&w[last + 1], arg))
-            last++;
-        len += (size_t)snprintf(out + len, cap - len, "%s%d", len ? "," : "", w[i].rank);
-        if (last > i && len < cap)
-            len += (size_t)snprintf(out + len, cap - len, "-%d", w[last].rank);
-        i = last;
-    }
-    return out;
-}
-
 struct place {
     uint32_t phase;
     uint64_t step;
@@ -344,9 +326,8 @@ struct rest {
     const struct place *where; /* NULL: anywhere */
 };
 
-static bool in_rest(const struct hang_worker *w, const void *arg)
+static bool in_rest(const struct hang_worker *w, const struct rest *r)
 {
-    const struct rest *r = arg;
     return w != r->blamed && tells(r->h, w) && (!r->where || same_place(w, r->where));
 }
 
@@ -383,7 +364,10 @@ static size_t say_others(const struct rest *r, const struct hang_worker *w, int 
         if (told)
             continue;
         place_text(&here, where, sizeof where);
-        hang_ranks(w, n, in_rest, &at, ranks, sizeof ranks);
+        struct ranges in = {.out = ranks, .cap = sizeof ranks};
+        for (int k = i; k < n; k++)
+            if (in_rest(&w[k], &at))
+                ranges_add(&in, w[k].rank);
         const bool many = strpbrk(ranks, ",-");
         len += (size_t)snprintf(out + len, cap - len, "; rank%s %s wait%s %s", many ? "s" : "", ranks, many ? "" : "s",
                                 where);

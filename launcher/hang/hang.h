@@ -79,8 +79,4 @@ bool hang_due(const struct hang *h, int64_t now_ns, const struct hang_worker *w,
 bool hang_judge(const struct hang *h, int64_t now_ns, const struct hang_worker *w, int n, struct hang_verdict *ret);
 int64_t hang_next(const struct hang *h, int64_t now_ns, const struct hang_worker *w, int n); /* when to ask again */
 
-/* "0-2,5" */
-char *hang_ranks(const struct hang_worker *w, int n, bool (*in)(const struct hang_worker *w, const void *arg),
-                 const void *arg, char *out, size_t cap);
-
 #endif

@@ -5,6 +5,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/base/ranges.h"
 
 struct waiting {
     char *line;
@@ -182,19 +183,12 @@ void log_collapse_free(struct log_collapse *c)
 
 int log_collapse_ranks(const uint64_t *bits, int workers, int base, struct buf *out)
 {
-    const char *comma = "";
-    for (int i = 0; i < workers; i++) {
-        int last = i;
-        if (!(bits[i / 64] >> i % 64 & 1))
-            continue;
-        while (last + 1 < workers && bits[(last + 1) / 64] >> (last + 1) % 64 & 1)
-            last++;
-        if (last > i)
-            TRY(buf_printf(out, "%s%d-%d", comma, base + i, base + last));
-        else
-            TRY(buf_printf(out, "%s%d", comma, base + i));
-        comma = ",";
-        i = last;
-    }
+    const size_t most = (size_t)workers * sizeof "-2147483648,";
+    TRY(buf_reserve(out, most));
+    struct ranges r = {.out = out->data + out->len, .cap = most};
+    for (int i = 0; i < workers; i++)
+        if (bits[i / 64] >> i % 64 & 1)
+            ranges_add(&r, base + i);
+    out->len += r.len;
     return 0;
 }

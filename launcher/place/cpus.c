@@ -1,8 +1,9 @@
 #include "launcher/place/cpus.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "common/base/ranges.h"
 
 static cpu_set_t *set(const struct cpus *c)
 {
@@ -36,17 +37,11 @@ bool cpus_equal(const struct cpus *a, const struct cpus *b)
 
 char *cpus_text(const struct cpus *c, char *out, size_t cap)
 {
-    size_t n = 0;
+    struct ranges r = {.out = out, .cap = cap};
     out[0] = '\0';
-    for (int i = 0; i < CPUS_MAX && n < cap; i++) {
-        int last = i;
-        if (!cpus_has(c, i))
-            continue;
-        while (last + 1 < CPUS_MAX && cpus_has(c, last + 1))
-            last++;
-        n += (size_t)snprintf(out + n, cap - n, last > i ? "%s%d-%d" : "%s%d", n ? "," : "", i, last);
-        i = last;
-    }
+    for (int i = 0; i < CPUS_MAX; i++)
+        if (cpus_has(c, i))
+            ranges_add(&r, i);
     return out;
 }
 
