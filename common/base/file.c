@@ -1,6 +1,11 @@
 #include "common/base/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,4 +55,51 @@ int file_write_all(int fd, const void *data, size_t n)
         n -= (size_t)w;
     }
     return 0;
+}
+
+static int read_text(char *out, size_t cap, const char *format, va_list ap)
+{
+    char path[PATH_MAX];
+    out[0] = '\0';
+    if (vsnprintf(path, sizeof path, format, ap) >= (int)sizeof path)
+        return -ENAMETOOLONG;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    const ssize_t n = read(fd, out, cap - 1);
+    const int why = errno;
+    close(fd);
+    out[n > 0 ? n : 0] = '\0';
+    return n < 0 ? -why : (int)n;
+}
+
+int file_read_text(char *out, size_t cap, const char *path, ...)
+{
+    va_list ap;
+    va_start(ap, path);
+    const int n = read_text(out, cap, path, ap);
+    va_end(ap);
+    return n;
+}
+
+int file_read_line(char *out, size_t cap, const char *path, ...)
+{
+    va_list ap;
+    va_start(ap, path);
+    const int n = read_text(out, cap, path, ap);
+    va_end(ap);
+    const size_t len = strcspn(out, "\n");
+    out[len] = '\0';
+    return n < 0 ? n : (int)len;
+}
+
+int file_read_int(int otherwise, const char *path, ...)
+{
+    char text[32];
+    va_list ap;
+    va_start(ap, path);
+    read_text(text, sizeof text, path, ap);
+    va_end(ap);
+    sscanf(text, "%d", &otherwise);
+    return otherwise;
 }

@@ -1,4 +1,4 @@
-/* Whole files through descriptors. */
+/* Whole files through descriptors, and small ones, as those of /proc and /sys, by their paths. */
 #ifndef CRUN_COMMON_FILE_H
 #define CRUN_COMMON_FILE_H
 
@@ -12,5 +12,15 @@ int file_read_all(int fd, struct buf *out);
 
 /* All n bytes. 0 or -errno of write(2), and then some of them may be there. */
 int file_write_all(int fd, const void *data, size_t n);
+
+/* The first bytes, at most cap - 1, of the file whose path is printed by `path`, as a text: one read(2), no more. Their
+ * number; -errno, and then out is "". */
+int file_read_text(char *out, size_t cap, const char *path, ...) __attribute__((format(printf, 3, 4)));
+
+/* The same of its first line, without the newline. */
+int file_read_line(char *out, size_t cap, const char *path, ...) __attribute__((format(printf, 3, 4)));
+
+/* The number that the file begins with; `otherwise` if there is none. */
+int file_read_int(int otherwise, const char *path, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

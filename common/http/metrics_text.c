@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "common/base/buf.h"
+#include "common/base/file.h"
 
 void metrics_head(struct metrics_text *m, const char *name, const char *type, const char *help)
 {
@@ -37,11 +38,9 @@ const char *metrics_quoted(const char *text, char *out, size_t cap)
 
 double metrics_resident_bytes(void)
 {
+    char text[128];
     unsigned long pages = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (f && fscanf(f, "%*u %lu", &pages) != 1)
-        pages = 0;
-    if (f)
-        fclose(f);
+    file_read_line(text, sizeof text, "/proc/self/statm");
+    sscanf(text, "%*u %lu", &pages);
     return (double)pages * (double)sysconf(_SC_PAGESIZE);
 }

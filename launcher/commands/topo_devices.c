@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/file.h"
 #include "launcher/place/pci.h"
 
 /* --- finding */
@@ -18,19 +19,6 @@ static void resolve(char out[TOPO_PATH_MAX], const char *sys, const char *rest, 
     real = realpath(link, NULL);
     snprintf(out, TOPO_PATH_MAX, "%s", real ? real : "");
     free(real);
-}
-
-static int read_number(const char *folder, const char *name)
-{
-    char path[TOPO_PATH_MAX + 32];
-    int value = -1;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "re");
-    if (f && fscanf(f, "%d", &value) != 1)
-        value = -1;
-    if (f)
-        fclose(f);
-    return value;
 }
 
 static int by_version(const struct dirent **a, const struct dirent **b)
@@ -51,7 +39,7 @@ static void find_nics(struct topo_devices *d, const char *sys)
             snprintf(v->label, sizeof v->label, "NIC%d", k++);
             snprintf(v->name, sizeof v->name, "%.95s", names[i]->d_name);
             resolve(v->path, sys, "/class/infiniband/", names[i]->d_name, "/device");
-            v->numa_node = read_number(v->path, "numa_node");
+            v->numa_node = file_read_int(-1, "%s/numa_node", v->path);
         }
         free(names[i]);
     }
@@ -146,14 +134,6 @@ char *topo_devices_relation(const struct topo_devices *d, int a, int b, char *ou
 
 char *topo_devices_cpus(const struct topo_device *d, char *out, size_t cap)
 {
-    char path[TOPO_PATH_MAX + 32];
-    out[0] = '\0';
-    snprintf(path, sizeof path, "%s/local_cpulist", d->path);
-    FILE *f = d->path[0] ? fopen(path, "re") : NULL;
-    if (f && !fgets(out, (int)cap, f))
-        out[0] = '\0';
-    if (f)
-        fclose(f);
-    out[strcspn(out, "\n")] = '\0';
+    file_read_line(out, cap, "%s/local_cpulist", d->path);
     return out;
 }

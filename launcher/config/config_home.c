@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "launcher/config/config.h"
 
 #define LINE_CAP 1152
@@ -23,11 +24,7 @@ static const char *look_env(void *arg, const char *name)
 static const char *look_first_line(void *arg, const char *path)
 {
     struct lookup *l = arg;
-    FILE *f = fopen(path, "re");
-    const char *line = f ? fgets(l->line, sizeof l->line, f) : NULL;
-    if (f)
-        fclose(f);
-    return line ? line_trim(l->line) : NULL;
+    return file_read_line(l->line, sizeof l->line, "%s", path) < 0 ? NULL : line_trim(l->line);
 }
 
 static const char *look_configured(void *arg)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 
 #define PIDS_FIRST 32768 /* the kernel's own choice of pid_max */
 #define PIDS_MAX 4194304 /* and its bound */
@@ -162,13 +163,8 @@ static uint64_t mask_of(const char *status, const char *name)
 
 static bool is_ready_for(pid_t pid, int signo)
 {
-    char path[32], text[4096];
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    text[n > 0 ? n : 0] = '\0';
+    char text[4096];
+    file_read_text(text, sizeof text, "/proc/%d/status", (int)pid);
     return (mask_of(text, "\nSigCgt:") | mask_of(text, "\nSigBlk:")) >> (signo - 1) & 1;
 }
 
@@ -204,13 +200,7 @@ bool tree_kill_all(int64_t timeout_ms)
 /* Where in the kernel it waits; "" where that is not told (privileges, kernel options). */
 static const char *wait_channel(pid_t pid, char out[64])
 {
-    char path[32];
-    snprintf(path, sizeof path, "/proc/%d/wchan", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, out, 63);
-    if (fd >= 0)
-        close(fd);
-    out[n > 0 ? n : 0] = '\0';
+    file_read_text(out, 64, "/proc/%d/wchan", (int)pid);
     return strcmp(out, "0") == 0 ? "" : out;
 }
 

@@ -15,6 +15,7 @@
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "launcher/hang/stacks_dw.h"
 
 #define THREADS_MAX 512
@@ -41,19 +42,10 @@ struct job {
 /* Up to cap - 1 bytes of a file of the process or thread; "" if it cannot be read. NULs become spaces. */
 static char *slurp(pid_t pid, pid_t tid, const char *name, char *out, size_t cap)
 {
-    char path[96];
-    ssize_t n = -1;
-    if (tid)
-        snprintf(path, sizeof path, "/proc/%d/task/%d/%s", (int)pid, (int)tid, name);
-    else
-        snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        n = read(fd, out, cap - 1);
-        close(fd);
-    }
+    int n = tid ? file_read_text(out, cap, "/proc/%d/task/%d/%s", (int)pid, (int)tid, name)
+                : file_read_text(out, cap, "/proc/%d/%s", (int)pid, name);
     n = n > 0 ? n : 0;
-    for (ssize_t i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         out[i] = out[i] ? out[i] : ' ';
     while (n > 0 && (out[n - 1] == '\n' || out[n - 1] == ' '))
         n--;

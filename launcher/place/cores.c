@@ -3,27 +3,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/file.h"
 #include "launcher/base/cgroup_path.h"
 #include "launcher/place/cpus.h"
-
-static int read_line(const char *folder, const char *name, char *out, int cap)
-{
-    char path[CGROUP_PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return -1;
-    char *got = fgets(out, cap, f);
-    fclose(f);
-    return got ? 0 : -1;
-}
 
 /* CPUs of one folder; 0: no limit there. */
 static double quota_v2(const char *folder)
 {
     char line[64];
     double quota, period;
-    if (read_line(folder, "cpu.max", line, sizeof line) < 0 || sscanf(line, "%lf %lf", &quota, &period) != 2)
+    if (file_read_line(line, sizeof line, "%s/cpu.max", folder) <= 0 || sscanf(line, "%lf %lf", &quota, &period) != 2)
         return 0; /* "max 100000" */
     return period > 0 ? quota / period : 0;
 }
@@ -32,9 +21,9 @@ static double quota_v1(const char *folder)
 {
     char line[64];
     double quota, period;
-    if (read_line(folder, "cpu.cfs_quota_us", line, sizeof line) < 0 || sscanf(line, "%lf", &quota) != 1)
+    if (file_read_line(line, sizeof line, "%s/cpu.cfs_quota_us", folder) <= 0 || sscanf(line, "%lf", &quota) != 1)
         return 0; /* or -1 */
-    if (read_line(folder, "cpu.cfs_period_us", line, sizeof line) < 0 || sscanf(line, "%lf", &period) != 1)
+    if (file_read_line(line, sizeof line, "%s/cpu.cfs_period_us", folder) <= 0 || sscanf(line, "%lf", &period) != 1)
         return 0;
     return period > 0 && quota > 0 ? quota / period : 0;
 }

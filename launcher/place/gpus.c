@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 
 /* NVML writes "00000000:3B:00.0", sysfs "0000:3b:00.0". */
 static void normal_pci(const char *from, char out[32])
@@ -27,16 +28,7 @@ const char *machine_root(void)
 
 static int numa_node_of(const char *pci)
 {
-    char path[PATH_MAX];
-    int node = -1;
-    snprintf(path, sizeof path, "%s/sys/bus/pci/devices/%s/numa_node", machine_root(), pci);
-    FILE *f = fopen(path, "re");
-    if (f) {
-        if (fscanf(f, "%d", &node) != 1)
-            node = -1;
-        fclose(f);
-    }
-    return node;
+    return file_read_int(-1, "%s/sys/bus/pci/devices/%s/numa_node", machine_root(), pci);
 }
 
 static int find_by_nvml(const struct nvml_lib *l, struct gpu *ret)

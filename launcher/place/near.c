@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
+
 #define ADAPTERS_MAX 128
 #define FOLDER_MAX (PATH_MAX + 80)
 #define FILE_MAX (FOLDER_MAX + 80)
@@ -17,25 +19,6 @@ struct adapter {
     char path[PATH_MAX];
     int numa_node;
 };
-
-static bool first_word(const char *folder, const char *name, char *out, int cap)
-{
-    char path[FILE_MAX];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "re");
-    const bool read = f && fgets(out, cap, f);
-    if (f)
-        fclose(f);
-    if (read)
-        out[strcspn(out, " \n")] = '\0';
-    return read;
-}
-
-static int numa_node(const char *folder)
-{
-    char text[16];
-    return first_word(folder, "numa_node", text, sizeof text) ? atoi(text) : -1;
-}
 
 /* The PCI device behind an adapter; a virtio one lies a folder below its own. False: it has none. */
 static bool pci_device(const char *link, char out[PATH_MAX])
@@ -52,15 +35,15 @@ static bool pci_device(const char *link, char out[PATH_MAX])
 /* An RDMA adapter with ports of which none is active. */
 static bool ports_down(const char *folder)
 {
-    char ports[FOLDER_MAX + 8], state[64], word[16];
+    char ports[FOLDER_MAX + 8];
     bool down = false;
     snprintf(ports, sizeof ports, "%s/ports", folder);
     DIR *d = opendir(ports);
     for (struct dirent *e; d && (e = readdir(d));) {
-        snprintf(state, sizeof state, "%.40s/state", e->d_name);
-        if (e->d_name[0] == '.' || !first_word(ports, state, word, sizeof word))
+        const int state = e->d_name[0] == '.' ? -1 : file_read_int(-1, "%s/%s/state", ports, e->d_name);
+        if (state < 0)
             continue;
-        down = atoi(word) != 4; /* "4: ACTIVE" */
+        down = state != 4; /* "4: ACTIVE" */
         if (!down)
             break;
     }
@@ -72,7 +55,7 @@ static bool ports_down(const char *folder)
 static bool link_down(const char *folder)
 {
     char state[32];
-    return first_word(folder, "operstate", state, sizeof state) && strcmp(state, "up") != 0 &&
+    return file_read_line(state, sizeof state, "%s/operstate", folder) > 0 && strcmp(state, "up") != 0 &&
            strcmp(state, "unknown") != 0;
 }
 
@@ -106,7 +89,7 @@ static int find_adapters(const char *root, const char *class, struct adapter *re
         if (names[i]->d_name[0] != '.' && found < ADAPTERS_MAX && !ports_down(one) && !link_down(one) &&
             pci_device(device, a->path)) {
             name_of(one, names[i]->d_name, a->name);
-            a->numa_node = numa_node(a->path);
+            a->numa_node = file_read_int(-1, "%s/numa_node", a->path);
             found++;
         }
         free(names[i]);
@@ -156,7 +139,8 @@ void near_find(const struct gpu *gpus, int n, const char *root, struct near_adap
     for (int i = 0; i < n; i++) {                                                                                      \
         snprintf(link, sizeof link, "%s/sys/bus/pci/devices/%s", root, gpus[i].pci);                                   \
         if (gpus[i].pci[0] && pci_device(link, path))                                                                  \
-            list_nearest(variable, all, field, path, numa_node(path), ret[i].field, &ret[i].field##_distance);         \
+            list_nearest(variable, all, field, path, file_read_int(-1, "%s/numa_node", path), ret[i].field,            \
+                         &ret[i].field##_distance);                                                                    \
     }
     NEAR_LISTS(X)
 #undef X

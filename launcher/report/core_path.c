@@ -1,10 +1,11 @@
 #include "launcher/report/core_path.h"
 
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "common/base/file.h"
 
 struct text {
     char *p;
@@ -105,26 +106,13 @@ void core_path_expand(const char *pattern, bool uses_pid, const struct core_fact
         add(&t, ".%d", (int)f->pid);
 }
 
-static bool read_line(const char *path, char *out, size_t cap)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, out, cap - 1);
-    if (fd >= 0)
-        close(fd);
-    if (n < 0)
-        return false;
-    out[n] = '\0';
-    out[strcspn(out, "\n")] = '\0';
-    return true;
-}
-
 void core_path_find(const struct core_facts *f, char *out, size_t cap)
 {
     char pattern[256], pid[16] = "0";
     out[0] = '\0';
-    if (!read_line("/proc/sys/kernel/core_pattern", pattern, sizeof pattern))
+    if (file_read_line(pattern, sizeof pattern, "/proc/sys/kernel/core_pattern") < 0)
         return;
-    read_line("/proc/sys/kernel/core_uses_pid", pid, sizeof pid);
+    file_read_line(pid, sizeof pid, "/proc/sys/kernel/core_uses_pid");
     core_path_expand(pattern, pid[0] == '1', f, out, cap);
     const size_t n = strlen(out);
     if (out[0] == '/' && access(out, F_OK) < 0)

@@ -7,6 +7,7 @@
  * - SIGTERM, SIGINT: no longer ready, no new connections; replies that are on their way are written; exit 0. */
 #include "common/args/args.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/http/http_auth.h"
 #include "common/job/exitcode.h"
@@ -23,7 +24,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -161,14 +161,10 @@ static size_t affordable_clients(const struct config *c)
  * later. */
 static void look_at_backlog(const struct config *c)
 {
-    char text[32] = "";
-    int fd = open("/proc/sys/net/core/somaxconn", O_RDONLY | O_CLOEXEC);
-    long n = fd >= 0 && read(fd, text, sizeof text - 1) > 0 ? strtol(text, NULL, 10) : 0;
-    if (fd >= 0)
-        close(fd);
+    const int n = file_read_int(0, "/proc/sys/net/core/somaxconn");
     if (n > 0 && n < SERVER_BACKLOG && n < c->max_clients)
         log_warn(MODULE,
-                 "the kernel lets %ld connections wait (net.core.somaxconn): more agents at once come in seconds "
+                 "the kernel lets %d connections wait (net.core.somaxconn): more agents at once come in seconds "
                  "later; %d is better",
                  n, SERVER_BACKLOG);
 }

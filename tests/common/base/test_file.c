@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -98,13 +99,33 @@ static void errors_are_told(void **state)
     buf_free(&b);
 }
 
+static void small_files_are_read_by_their_paths(void **state)
+{
+    const char *text = "12 of them\nand more\n";
+    char out[16], path[64];
+    const int fd = memfd_create("small", MFD_CLOEXEC);
+    assert_int_equal(file_write_all(fd, text, strlen(text)), 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    (void)state;
+    assert_int_equal(file_read_text(out, sizeof out, "/proc/self/fd/%d", fd), sizeof out - 1);
+    assert_string_equal(out, "12 of them\nand ");
+    assert_int_equal(file_read_line(out, sizeof out, "%s", path), 10);
+    assert_string_equal(out, "12 of them");
+    assert_int_equal(file_read_line(out, 4, "%s", path), 3);
+    assert_int_equal(file_read_int(-1, "%s", path), 12);
+    assert_int_equal(file_read_line(out, sizeof out, "%s/none", path), -ENOTDIR);
+    assert_string_equal(out, "");
+    assert_int_equal(file_read_int(-1, "%s/none", path), -1);
+    assert_int_equal(file_read_line(out, sizeof out, "%5000s", path), -ENAMETOOLONG);
+    close(fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_of_all_sizes_are_read_whole),
-        cmocka_unit_test(what_has_no_size_is_read_to_its_end),
-        cmocka_unit_test(more_than_the_limit_is_refused),
-        cmocka_unit_test(errors_are_told),
+        cmocka_unit_test(files_of_all_sizes_are_read_whole),   cmocka_unit_test(what_has_no_size_is_read_to_its_end),
+        cmocka_unit_test(more_than_the_limit_is_refused),      cmocka_unit_test(errors_are_told),
+        cmocka_unit_test(small_files_are_read_by_their_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
