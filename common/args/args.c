@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "common/args/args_internal.h"
+#include "common/base/array.h"
 #include "common/base/err.h"
 
 /* What getopt_long returns for a long option; short ones return their letter. */
@@ -40,15 +41,9 @@ static int add_entry(struct long_names *l, char *name, int has_arg, int val)
 {
     if (!name)
         return -ENOMEM;
-    if (l->n + 1 >= l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 64;
-        struct option *v = realloc(l->v, cap * sizeof *v);
-        if (!v) {
-            free(name);
-            return -ENOMEM;
-        }
-        l->v = v;
-        l->cap = cap;
+    if (ARRAY_RESERVE(l->v, l->cap, l->n + 2) < 0) {
+        free(name);
+        return -ENOMEM;
     }
     l->v[l->n++] = (struct option){.name = name, .has_arg = has_arg, .val = val};
     l->v[l->n] = (struct option){0};

@@ -1,6 +1,7 @@
 /* The challenge and its answers; see auth.h. */
 #include "common/auth/auth.h"
 #include "common/base/err.h"
+#include "common/base/numbers.h"
 #include "common/net/ssl_lib.h"
 #include <errno.h>
 #include <string.h>
@@ -8,16 +9,6 @@
 
 #define BYTES (AUTH_HEX / 2)
 #define CONTEXT "crun-auth-1"
-
-static void to_hex(const unsigned char *p, size_t n, char *ret)
-{
-    static const char digits[] = "0123456789abcdef";
-    for (size_t i = 0; i < n; i++) {
-        ret[2 * i] = digits[p[i] >> 4];
-        ret[2 * i + 1] = digits[p[i] & 15];
-    }
-    ret[2 * n] = 0;
-}
 
 static bool is_hex(const char *p, size_t n)
 {
@@ -34,7 +25,7 @@ int auth_random_hex(char *ret, size_t n, struct err *e)
         return err_set(e, -EINVAL, "%zu random bytes: expected up to %zu", n, sizeof bytes);
     if (getrandom(bytes, n, 0) != (ssize_t)n)
         return err_errno(e, errno, "no random bytes");
-    to_hex(bytes, n, ret);
+    hex_write(ret, bytes, n);
     explicit_bzero(bytes, sizeof bytes);
     return 0;
 }
@@ -67,7 +58,7 @@ static int prove(const struct auth_token *t, const char *role, const char *clien
     if (!lib->HMAC(lib->EVP_sha256(), t->secret, (int)strlen(t->secret), (unsigned char *)text, n, mac, &mac_len) ||
         mac_len != BYTES)
         return err_set(e, -EIO, "HMAC-SHA256 failed");
-    to_hex(mac, BYTES, ret);
+    hex_write(ret, mac, BYTES);
     return 0;
 }
 

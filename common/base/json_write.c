@@ -1,6 +1,7 @@
 /* See json_write.h. */
 #include "common/base/json_write.h"
 #include "common/base/buf.h"
+#include "common/base/numbers.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,15 +64,9 @@ void json_text(struct json_write *w, const char *key, const char *text)
 
 void json_int(struct json_write *w, const char *key, long long v)
 {
-    char digits[24], *at = digits + sizeof digits;
-    unsigned long long u = v < 0 ? 0 - (unsigned long long)v : (unsigned long long)v;
-    do
-        *--at = (char)('0' + u % 10);
-    while (u /= 10);
-    if (v < 0)
-        *--at = '-';
+    char digits[DIGITS_MAX];
     put_key(w, key);
-    put(w, at, (size_t)(digits + sizeof digits - at));
+    put(w, digits, (size_t)(digits_write(digits, v) - digits));
 }
 
 void json_number(struct json_write *w, const char *key, double v)

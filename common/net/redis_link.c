@@ -9,15 +9,11 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/numbers.h"
 #include "common/net/addr.h"
 #include "common/net/tls_stream.h"
 
 /* --- the URL */
-
-static int hex(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-}
 
 static int unescape(const char *p, size_t n, char *out, size_t cap, const char *what, struct err *e)
 {
@@ -25,10 +21,10 @@ static int unescape(const char *p, size_t n, char *out, size_t cap, const char *
     for (size_t i = 0; i < n; i++, len++) {
         int c = (unsigned char)p[i];
         if (c == '%') {
-            c = i + 2 < n && hex(p[i + 1]) >= 0 && hex(p[i + 2]) >= 0 ? hex(p[i + 1]) * 16 + hex(p[i + 2]) : 0;
+            c = hex_byte(p + i + 1, n - i - 1);
             i += 2;
         }
-        if (c == 0 || len + 1 >= cap)
+        if (c <= 0 || len + 1 >= cap)
             return err_set(e, -EINVAL,
                            "the %s in the URL: expected fewer than %zu bytes, '%%' followed by two hex digits", what,
                            cap);

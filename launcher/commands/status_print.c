@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/base/json.h"
 #include "launcher/commands/status.h"
@@ -23,16 +24,10 @@ struct table {
 
 static void add(struct table *t, char *text)
 {
-    if (t->rows == t->cap) {
-        size_t cap = t->cap ? 2 * t->cap : 64;
-        char **v = realloc(t->cells, cap * sizeof *v);
-        if (!v) {
-            free(text);
-            t->failed = true;
-            return;
-        }
-        t->cells = v;
-        t->cap = cap;
+    if (ARRAY_RESERVE(t->cells, t->cap, t->rows + 1) < 0) {
+        free(text);
+        t->failed = true;
+        return;
     }
     t->cells[t->rows++] = text;
 }

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include "common/base/err.h"
+#include "common/base/numbers.h"
 #include "common/http/http_auth.h"
 #include "common/net/addr.h"
 #include "launcher/base/virtual_rank.h"
@@ -40,8 +41,7 @@ static int random_id(char out[40], struct err *e)
     unsigned char bytes[16];
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
         return err_set(e, ERR_USAGE, "no random numbers for a run id (%s): expected --rdzv-id", strerror(errno));
-    for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+    hex_write(out, bytes, sizeof bytes);
     return 0;
 }
 

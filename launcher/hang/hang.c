@@ -7,7 +7,7 @@
 
 #include "common/args/args.h"
 #include "common/base/err.h"
-#include "common/base/ranges.h"
+#include "common/base/numbers.h"
 #include "common/include/crun.h"
 
 #define SECOND_NS INT64_C(1000000000)

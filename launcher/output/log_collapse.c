@@ -5,7 +5,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
-#include "common/base/ranges.h"
+#include "common/base/numbers.h"
 
 struct waiting {
     char *line;

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/base/ranges.h"
+#include "common/base/numbers.h"
 
 static cpu_set_t *set(const struct cpus *c)
 {

@@ -2,13 +2,18 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/args/args.h"
+#include "common/base/array.h"
+#include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/net/addr.h"
 #include "common/rdzv/machine/rdzv.h"
 
@@ -66,12 +71,8 @@ static int add(struct hosts *h, const struct host *one, struct err *e)
     }
     if (h->n == HOSTS_MAX)
         return err_set(e, ERR_USAGE, "expected at most %d hosts", HOSTS_MAX);
-    if ((h->n & (h->n - 1)) == 0) { /* at powers of two */
-        struct host *more = realloc(h->v, (h->n ? 2 * (size_t)h->n : 1) * sizeof *more);
-        if (!more)
-            return err_errno(e, ENOMEM, "hosts");
-        h->v = more;
-    }
+    if (ARRAY_RESERVE(h->v, h->cap, (size_t)h->n + 1) < 0)
+        return err_errno(e, ENOMEM, "hosts");
     h->v[h->n++] = *one;
     return 0;
 }
@@ -131,27 +132,20 @@ int hosts_add_text(struct hosts *h, const char *text, const char *what, struct e
 int hosts_add_file(struct hosts *h, const char *path, struct err *e)
 {
     char what[320];
+    struct buf text;
     snprintf(what, sizeof what, "--hostfile '%.280s'", path);
-    FILE *f = fopen(path, "re");
-    char *text = f ? malloc(FILE_MAX + 1) : NULL;
-    if (!text) {
-        const int why = errno;
-        if (f)
-            fclose(f);
-        return err_set(e, ERR_USAGE, "%s cannot be read: %s", what, strerror(why));
-    }
-    const size_t n = fread(text, 1, FILE_MAX + 1, f);
-    const int why = ferror(f) ? errno : 0;
-    fclose(f);
-    int rc = 0;
-    text[n <= FILE_MAX ? n : 0] = 0;
-    if (why)
-        rc = err_set(e, ERR_USAGE, "%s cannot be read: %s", what, strerror(why));
-    else if (n > FILE_MAX)
+    buf_init(&text, FILE_MAX);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = fd < 0 ? -errno : file_read_all(fd, &text);
+    if (fd >= 0)
+        close(fd);
+    if (rc == -E2BIG)
         rc = err_set(e, ERR_USAGE, "%s: expected at most %u bytes", what, FILE_MAX);
+    else if (rc < 0)
+        rc = err_set(e, ERR_USAGE, "%s cannot be read: %s", what, strerror(-rc));
     else
-        rc = hosts_add_text(h, text, what, e);
-    free(text);
+        rc = hosts_add_text(h, text.data ? text.data : "", what, e);
+    buf_free(&text);
     return rc;
 }
 

@@ -25,6 +25,7 @@ struct host {
 struct hosts {
     struct host *v;
     int n;
+    size_t cap;
 };
 
 /* Add to h. what: "-H", named in errors. ERR_USAGE; -ENOMEM. */

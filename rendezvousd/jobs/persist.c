@@ -1,5 +1,6 @@
 /* The state directory: taking it over, loading, and what its owner may do with a log. See persist.h. */
 #include "rendezvousd/jobs/persist.h"
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -351,7 +352,7 @@ static int list_logs(struct persist *p, char ***ret, size_t *ret_n, struct err *
         return err_errno(e, errno, "the state directory cannot be listed");
     rewinddir(d);
     char **v = NULL;
-    size_t n = 0;
+    size_t n = 0, cap = 0;
     int rc = 0;
     for (struct dirent *f; rc == 0 && (f = readdir(d));) {
         size_t len = strlen(f->d_name);
@@ -359,9 +360,7 @@ static int list_logs(struct persist *p, char ***ret, size_t *ret_n, struct err *
             unlinkat(p->jobs_fd, f->d_name, 0);
         if (len <= 4 || strcmp(f->d_name + len - 4, ".log") != 0)
             continue;
-        char **more = realloc(v, (n + 1) * sizeof *v);
-        v = more ? more : v;
-        if (!more || !(v[n] = strndup(f->d_name, len - 4)))
+        if (ARRAY_RESERVE(v, cap, n + 1) < 0 || !(v[n] = strndup(f->d_name, len - 4)))
             rc = err_set(e, -ENOMEM, "no memory for the names of jobs");
         else
             n++;

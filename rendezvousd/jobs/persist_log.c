@@ -2,6 +2,7 @@
 #include "common/base/buf.h"
 #include "common/base/crc32c.h"
 #include "common/base/err.h"
+#include "common/base/numbers.h"
 #include "rendezvousd/jobs/persist.h"
 #include <stdio.h>
 #include <string.h>
@@ -33,13 +34,9 @@ static bool read_hex(const char *p, uint32_t *ret)
 {
     uint32_t v = 0;
     for (int i = 0; i < 8; i++) {
-        const char c = p[i];
-        if (c >= '0' && c <= '9')
-            v = v << 4 | (uint32_t)(c - '0');
-        else if (c >= 'a' && c <= 'f')
-            v = v << 4 | (uint32_t)(c - 'a' + 10);
-        else
+        if (hex_digit(p[i]) < 0)
             return false;
+        v = v << 4 | (uint32_t)hex_digit(p[i]);
     }
     *ret = v;
     return true;

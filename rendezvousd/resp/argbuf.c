@@ -1,4 +1,5 @@
 #include "rendezvousd/resp/argbuf.h"
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -53,24 +54,11 @@ int argbuf_feed(struct argbuf *a, const void *data, size_t n)
     return buf_add(&a->in, data, n);
 }
 
-static int grow(struct argbuf *a, struct err *e)
-{
-    const size_t cap = a->cap ? a->cap * 2 : 8;
-    struct request_arg *v = realloc(a->argv, cap * sizeof *v);
-    if (v)
-        a->argv = v;
-    size_t *at = v ? realloc(a->at, cap * sizeof *at) : NULL;
-    if (!at)
-        return err_set(e, -ENOMEM, "no memory for a request of %zu arguments", cap);
-    a->at = at;
-    a->cap = cap;
-    return 0;
-}
-
 int argbuf_add(struct argbuf *a, size_t at, size_t n, struct err *e)
 {
-    if (a->argc == a->cap)
-        TRY(grow(a, e));
+    size_t cap = a->cap;
+    if (ARRAY_RESERVE(a->at, cap, a->argc + 1) < 0 || ARRAY_RESERVE(a->argv, a->cap, a->argc + 1) < 0)
+        return err_set(e, -ENOMEM, "no memory for a request of %zu arguments", a->argc + 1);
     a->at[a->argc] = at;
     a->argv[a->argc++] = (struct request_arg){.n = n};
     return 0;

@@ -1,5 +1,6 @@
-/* See reply.h. Numbers are written by hand: they are in every reply. */
+/* See reply.h. */
 #include "rendezvousd/resp/reply.h"
+#include "common/base/numbers.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,59 +37,13 @@ static void add(struct reply *r, const void *p, size_t n)
     added(r, at + n);
 }
 
-#define NUMBER_BYTES 24
-
-static const char pairs[] = "00010203040506070809101112131415161718192021222324252627282930313233343536373839"
-                            "40414243444546474849505152535455565758596061626364656667686970717273747576777879"
-                            "8081828384858687888990919293949596979899";
-
-/* Each returns the end of what it has written. */
-static inline char *two_digits(char *p, unsigned v)
-{
-    memcpy(p, pairs + 2 * v, 2);
-    return p + 2;
-}
-
-static inline char *four_digits(char *p, unsigned v)
-{
-    return two_digits(two_digits(p, v / 100), v % 100);
-}
-
-static inline char *below_100(char *p, unsigned v)
-{
-    if (v >= 10)
-        return two_digits(p, v);
-    *p = (char)('0' + v);
-    return p + 1;
-}
-
-static inline char *below_10000(char *p, unsigned v)
-{
-    return v < 100 ? below_100(p, v) : two_digits(below_100(p, v / 100), v % 100);
-}
-
-static inline char *below_100000000(char *p, unsigned v)
-{
-    return v < 10000 ? below_10000(p, v) : four_digits(below_10000(p, v / 10000), v % 10000);
-}
-
-static char *digits(char *p, uint64_t u)
-{
-    const unsigned limit = 100000000;
-    if (u < limit)
-        return below_100000000(p, (unsigned)u);
-    p = digits(p, u / limit);
-    return four_digits(four_digits(p, (unsigned)(u % limit) / 10000), (unsigned)(u % 10000));
-}
+#define NUMBER_BYTES (1 + DIGITS_MAX + 2)
 
 /* "<type><number>\r\n" to p, which has room for NUMBER_BYTES. */
 static inline char *write_number(char *p, char type, int64_t v)
 {
-    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
     *p++ = type;
-    if (v < 0)
-        *p++ = '-';
-    p = digits(p, u);
+    p = digits_write(p, v);
     memcpy(p, "\r\n", 2);
     return p + 2;
 }

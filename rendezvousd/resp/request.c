@@ -1,6 +1,7 @@
 /* See request.h. */
 #include "rendezvousd/resp/request.h"
 #include "common/base/err.h"
+#include "common/base/numbers.h"
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -230,18 +231,14 @@ static inline bool whole(struct request_parser *p, size_t start)
     return p->args.complete = true;
 }
 
-static int hex(char c)
-{
-    return isdigit((unsigned char)c) ? c - '0' : tolower((unsigned char)c) - 'a' + 10;
-}
-
 /* What follows a backslash in double quotes; *s stands on the backslash and ends on the last byte used. */
 static char unescape(const char **s, const char *end)
 {
     const char *c = *s + 1;
-    if (*c == 'x' && end - c > 2 && isxdigit((unsigned char)c[1]) && isxdigit((unsigned char)c[2])) {
+    const int byte = *c == 'x' ? hex_byte(c + 1, (size_t)(end - c - 1)) : -1;
+    if (byte >= 0) {
         *s = c + 2;
-        return (char)(hex(c[1]) * 16 + hex(c[2]));
+        return (char)byte;
     }
     *s = c;
     static const char from[] = "nrtba", to[] = "\n\r\t\b\a";

@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "common/base/array.h"
+
 static void put(struct expiry *h, size_t i, struct deadline *d)
 {
     h->v[i] = d;
@@ -43,15 +45,7 @@ static void settle(struct expiry *h, struct deadline *d)
 
 int expiry_reserve(struct expiry *h)
 {
-    if (h->n < h->cap)
-        return 0;
-    size_t cap = h->cap ? 2 * h->cap : 16;
-    struct deadline **v = realloc(h->v, cap * sizeof *v);
-    if (!v)
-        return -ENOMEM;
-    h->v = v;
-    h->cap = cap;
-    return 0;
+    return ARRAY_RESERVE(h->v, h->cap, h->n + 1);
 }
 
 int expiry_set(struct expiry *h, struct deadline *d, int64_t at)

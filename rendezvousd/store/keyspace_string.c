@@ -1,31 +1,21 @@
 /* Strings of a key-space: see keyspace.h. */
+#include "common/base/numbers.h"
 #include "rendezvousd/resp/request.h"
 #include "rendezvousd/store/keyspace_impl.h"
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NUMBER_CAP 24 /* a counter never moves */
-
-static size_t format(char *p, int64_t v)
-{
-    char text[NUMBER_CAP], *end = text + sizeof text, *at = end;
-    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-    do
-        *--at = (char)('0' + u % 10);
-    while (u /= 10);
-    if (v < 0)
-        *--at = '-';
-    memcpy(p, at, (size_t)(end - at));
-    return (size_t)(end - at);
-}
+static_assert(NUMBER_CAP >= DIGITS_MAX, "room for any number");
 
 /* From here on it is text. */
 static void write_out(struct key *en)
 {
     if (!en->text.is_number)
         return;
-    en->text.len = format(en->text.p, en->text.number);
+    en->text.len = (size_t)(digits_write(en->text.p, en->text.number) - en->text.p);
     en->text.is_number = false;
 }
 

@@ -11,6 +11,7 @@
 #include "common/base/crc32c.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "common/base/numbers.h"
 
 #define TORN_TRIES 20 /* of a file that is being written */
 
@@ -29,12 +30,9 @@ void framed_file_unescape(const char *text, char *out, size_t cap)
 {
     size_t n = 0;
     for (const char *p = text; *p && n + 1 < cap; p++) {
-        unsigned c = (unsigned char)*p;
-        if (c == '%' && p[1] && p[2]) {
-            sscanf(p + 1, "%2x", &c);
-            p += 2;
-        }
-        out[n++] = (char)c;
+        const int c = *p == '%' ? hex_byte(p + 1, 2) : -1;
+        out[n++] = c < 0 ? *p : (char)c;
+        p += c < 0 ? 0 : 2;
     }
     out[n] = 0;
 }

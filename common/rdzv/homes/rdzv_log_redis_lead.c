@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "common/rdzv/homes/rdzv_log_redis_internal.h"
 
 static void info_field(const char *info, const char *name, char *out, size_t cap)
@@ -280,14 +281,7 @@ int redis_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, void *
 
 static int note_call(struct redis_home *h, const char *node)
 {
-    if (h->called_count == h->called_cap) {
-        size_t cap = h->called_cap ? h->called_cap * 2 : 64;
-        char **v = realloc(h->called, cap * sizeof *v);
-        if (!v)
-            return -ENOMEM;
-        h->called = v;
-        h->called_cap = cap;
-    }
+    TRY(ARRAY_RESERVE(h->called, h->called_cap, h->called_count + 1));
     h->called[h->called_count] = strdup(node);
     return h->called[h->called_count] ? (void)h->called_count++, 0 : -ENOMEM;
 }

@@ -4,6 +4,7 @@
  * and afterwards settle() asks once whether the next round can begin. All memory is taken before anything changes.
  * Counts are kept, not taken: only a round's start, its stop and the end of the job walk all nodes. */
 #include "common/rdzv/machine/rdzv.h"
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
 #include "common/rdzv/machine/rdzv_impl.h"
@@ -22,15 +23,7 @@ static bool is_final(enum rdzv_state s)
 static int reserve_effects(struct rdzv_effects *fx, size_t need)
 {
     fx->n = 0;
-    if (need <= fx->cap)
-        return 0;
-    size_t cap = need + need / 2;
-    struct rdzv_effect *v = realloc(fx->v, cap * sizeof *v);
-    if (!v)
-        return -ENOMEM;
-    fx->v = v;
-    fx->cap = cap;
-    return 0;
+    return ARRAY_RESERVE(fx->v, fx->cap, need);
 }
 
 void rdzv_effects_free(struct rdzv_effects *fx)

@@ -1,23 +1,15 @@
 /* The budget of restarts: what counts against it, and how long the job waits before it uses up more. Without a window a
  * number is enough; with one, the times of those that may still count are kept. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/rdzv/machine/rdzv_impl.h"
 
 int rdzv_reserve_restart_(struct rdzv *r)
 {
-    if (r->restart_n < r->restart_cap)
-        return 0;
-    size_t cap = r->restart_cap ? r->restart_cap * 2 : 8;
-    int64_t *v = realloc(r->restart_times, cap * sizeof *v);
-    if (!v)
-        return -ENOMEM;
-    r->restart_times = v;
-    r->restart_cap = cap;
-    return 0;
+    return ARRAY_RESERVE(r->restart_times, r->restart_cap, r->restart_n + 1);
 }
 
 size_t rdzv_expired_restarts_(const struct rdzv *r, int64_t now)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/rdzv/machine/rdzv_impl.h"
 
@@ -74,26 +75,13 @@ struct tally rdzv_tally_(const struct rdzv *r)
                           .staying = r->staying};
 }
 
-static int grow_order(struct rdzv *r, size_t need)
-{
-    if (need <= r->order_cap)
-        return 0;
-    size_t cap = r->order_cap ? r->order_cap * 2 : 8;
-    struct node **v = realloc(r->order, cap * sizeof *v);
-    if (!v)
-        return -ENOMEM;
-    r->order = v;
-    r->order_cap = cap;
-    return 0;
-}
-
 int rdzv_add_node_(struct rdzv *r, const char *id, struct node **ret, struct err *e)
 {
     unsigned there = HASH_COUNT(r->nodes);
     if (there >= RDZV_NODES_MAX)
         return err_set(e, ERR_REFUSED, "node '%s' cannot join: the job has %u nodes, the most there can be", id, there);
     struct node *n = NULL;
-    if (grow_order(r, there + 1) < 0 || !(n = calloc(1, sizeof *n)))
+    if (ARRAY_RESERVE(r->order, r->order_cap, there + 1) < 0 || !(n = calloc(1, sizeof *n)))
         return err_set(e, -ENOMEM, "no memory for node '%s'", id);
     snprintf(n->id, sizeof n->id, "%s", id);
     n->seq = r->m.seq_floor;

@@ -6,6 +6,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/base/numbers.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 
 /* --- writing */
@@ -53,15 +54,9 @@ int rdzv_field_text(struct buf *out, const char *key, const char *value)
 
 int rdzv_field_int(struct buf *out, const char *key, long long value)
 {
-    char text[24], *p = text + sizeof text;
-    unsigned long long v = value < 0 ? -(unsigned long long)value : (unsigned long long)value;
-    *--p = 0;
-    do
-        *--p = (char)('0' + v % 10);
-    while (v /= 10);
-    if (value < 0)
-        *--p = '-';
-    return rdzv_field_text(out, key, p);
+    char text[DIGITS_MAX + 1];
+    *digits_write(text, value) = 0;
+    return rdzv_field_text(out, key, text);
 }
 
 static long long load(const struct rdzv_field *f, const void *base)
@@ -122,15 +117,6 @@ int rdzv_record_write(struct buf *out, const struct rdzv_field *fields, size_t c
 
 /* --- reading */
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* The value at p[0..n) into ret[cap], without its escapes; ret NULL: only looked at. 0, -E2BIG, or -EINVAL with what is
  * wrong. */
 static int unescape(const char *p, size_t n, char *ret, size_t cap, const char **why)
@@ -139,16 +125,14 @@ static int unescape(const char *p, size_t n, char *ret, size_t cap, const char *
     for (size_t i = 0; i < n; i++) {
         int c = (unsigned char)p[i];
         if (c == '%') {
-            int hi = i + 2 < n ? hex_digit(p[i + 1]) : -1;
-            int lo = i + 2 < n ? hex_digit(p[i + 2]) : -1;
-            c = hi < 0 || lo < 0 ? 0 : hi * 16 + lo;
+            c = hex_byte(p + i + 1, n - i - 1);
             i += 2;
             *why = "a '%' is followed by two hex digits, not 00";
         } else if (!plain((unsigned char)c)) {
             *why = "spaces, '=' and bytes outside printable ASCII are written %XX";
             return -EINVAL;
         }
-        if (c == 0)
+        if (c <= 0)
             return -EINVAL;
         if (len + 1 >= cap) {
             *why = "it is too long";

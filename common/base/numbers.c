@@ -1,0 +1,51 @@
+#include "common/base/numbers.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+char *digits_write(char *at, long long v)
+{
+    char text[DIGITS_MAX], *end = text + sizeof text, *p = end;
+    unsigned long long u = v < 0 ? 0 - (unsigned long long)v : (unsigned long long)v;
+    do
+        *--p = (char)('0' + u % 10);
+    while (u /= 10);
+    if (v < 0)
+        *--p = '-';
+    memcpy(at, p, (size_t)(end - p));
+    return at + (end - p);
+}
+
+void hex_write(char *ret, const void *bytes, size_t n)
+{
+    for (const unsigned char *p = bytes; n > 0; n--, p++) {
+        *ret++ = "0123456789abcdef"[*p >> 4];
+        *ret++ = "0123456789abcdef"[*p & 15];
+    }
+    *ret = 0;
+}
+
+int hex_digit(char c)
+{
+    const char small = (char)(c | 32);
+    return c >= '0' && c <= '9' ? c - '0' : small >= 'a' && small <= 'f' ? small - 'a' + 10 : -1;
+}
+
+int hex_byte(const char *p, size_t n)
+{
+    return n < 2 || hex_digit(p[0]) < 0 || hex_digit(p[1]) < 0 ? -1 : hex_digit(p[0]) * 16 + hex_digit(p[1]);
+}
+
+void ranges_add(struct ranges *r, int number)
+{
+    const bool follows = r->len > 0 && number == r->last + 1;
+    const size_t at = follows ? r->at : r->len, left = r->cap - at;
+    const char *comma = at > 0 ? "," : "";
+    r->first = follows ? r->first : number;
+    r->last = number;
+    r->at = at;
+    const int n = follows ? snprintf(r->out + at, left, "%s%d-%d", comma, r->first, number)
+                          : snprintf(r->out + at, left, "%s%d", comma, number);
+    r->len = at + ((size_t)n < left ? (size_t)n : left - 1);
+}

@@ -1,0 +1,25 @@
+/* Numbers as text and back. Pure; without stdio where that is done for each request. */
+#ifndef CRUN_COMMON_NUMBERS_H
+#define CRUN_COMMON_NUMBERS_H
+
+#include <stddef.h>
+
+#define DIGITS_MAX 20 /* "-9223372036854775808" */
+
+char *digits_write(char *at, long long v); /* decimal, without a NUL; returns its end */
+
+void hex_write(char *ret, const void *bytes, size_t n); /* 2n small digits and a NUL */
+int hex_digit(char c);                                  /* either case; -1: it is none */
+int hex_byte(const char *p, size_t n);                  /* of the two digits at p[0..n); -1: there are not two */
+
+/* "0-3,5". Begins as {.out = memory, .cap = its bytes}, with out[0] = 0. */
+struct ranges {
+    char *out; /* cut short if cap is too small */
+    size_t cap, len;
+    size_t at; /* where the last range stands */
+    int first, last;
+};
+
+void ranges_add(struct ranges *r, int number); /* one that follows the last joins its range */
+
+#endif
