@@ -35,8 +35,7 @@ struct device_options {
     } gpu;
 };
 
-/* One batch in host memory. Borrowed until run() returns (cuda: until the next run() or sync()). n = batch of the
- * plan. */
+/* One batch in host memory. Borrowed until run() returns. n = batch of the plan. */
 struct batch {
     const uint8_t *images; /* (n, H, W, C) */
     const int32_t *labels; /* (n), 0..classes-1; anything where the weight is 0 */

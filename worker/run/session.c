@@ -142,7 +142,8 @@ static struct optimizer choose_optimizer(const struct train_config *c)
                           .trust = c->optimizer == OPTIMIZER_LARS ? c->lars_eta : 0,
                           .decay_vectors = c->bn_decay && c->optimizer != OPTIMIZER_LARS,
                           .clip_norm = c->clip_grad_norm,
-                          .ema = c->ema};
+                          .ema = c->ema,
+                          .bn_momentum = model_bn_momentum((enum net_style)c->net_style)};
     if (c->optimizer == OPTIMIZER_SGD && c->sgd_rule == SGD_CAFFE2)
         o.rule = UPDATE_CAFFE2;
     else if (c->nesterov)
@@ -183,9 +184,10 @@ static int open_device(struct session *s, const struct env_contract *env, struct
         .second = s->optimizer.rule == UPDATE_ADAM || s->optimizer.rule == UPDATE_ADAMW,
         .ema = s->cfg->ema > 0,
     };
+    TRY(optimizer_slice(&s->optimizer, s->program, e));
     TRY(state_init(&s->state, s->device, s->program, &state, e));
     s->state.loss_scale = p->scale;
-    return step_round(&s->state, p, e);
+    return optimizer_round(&s->state, p, e);
 }
 
 /* A GPU is open, so its module is loaded; NULL where it was built without NCCL. */
@@ -289,7 +291,6 @@ static int open_pipeline(struct session *s, struct err *e)
         TRY(open_plan(s, true, &s->train_plan, e));
         TRY(open_loader(s, true, &s->train_loader, e));
     }
-    TRY(step_slices(s->program, &s->optimizer, &s->slices, &s->nslices, e));
     s->steps_per_epoch = sampler_steps(&order);
     if (!s->test_set)
         return 0;
@@ -394,7 +395,7 @@ void session_close(struct session *s)
     program_destroy(s->program);
     dataset_close(s->test_set);
     dataset_close(s->train_set);
-    free(s->slices);
+    optimizer_finish(&s->optimizer);
     if (s->lock_fd >= 0)
         close(s->lock_fd);
     *s = (struct session){0};

@@ -8,8 +8,8 @@
 
 #include "worker/device/device.h"
 #include "worker/meet/meet.h"
+#include "worker/optim/update.h"
 #include "worker/precision/precision.h"
-#include "worker/run/step.h"
 #include "worker/snapshot/snapshot.h"
 #include "worker/state/state.h"
 
@@ -44,8 +44,6 @@ struct session {
     struct loader *train_loader, *test_loader;
     struct optimizer optimizer;
     int parts, part; /* --accumulate; samples that go through the model at once in training */
-    struct update_slice *slices;
-    int nslices;
     int64_t steps_per_epoch, test_steps;
     int64_t total_steps; /* of the run, in steps of this batch; train.c sets it */
     bool resume;         /* take up the newest checkpoint: asked for, or this is a restart of the job */

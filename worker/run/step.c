@@ -1,149 +1,34 @@
-#include "worker/run/step_impl.h"
+/* A step: the next batch, forward and backward, sums over all ranks, and, if they are numbers, an update.
+ *
+ * step_now() is for devices that the host waits for. One that goes on by itself (device_ops.async) is given the same
+ * step by step_ahead(), and judges it:
+ *
+ *   host     enqueue k | take k-1 | enqueue k+1 | take k ...
+ *   device   ... k-1 ....| k: run, reduce, judge, update, post ....| k+1 ...
+ *
+ * The host waits for the results of k-1 while k is enqueued behind it, so the device never runs out of work; and memory
+ * for two results is enough. */
+#include "worker/run/step.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "worker/data/loader/loader.h"
 #include "worker/device/device.h"
-#include "worker/device/half.h"
+#include "worker/optim/update.h"
 #include "worker/parallel/ddp.h"
 #include "worker/program/program.h"
 #include "worker/run/trace.h"
 #include "worker/state/divergence.h"
 #include "worker/state/state.h"
 
-/* Biases and the scales and shifts of batch norm are vectors. */
-static struct update_slice slice_of(const struct param *q, const struct optimizer *o)
-{
-    const bool vector = q->ndim < 2;
-    return (struct update_slice){.first = q->offset,
-                                 .weight_decay = !q->decay || (vector && !o->decay_vectors) ? 0 : o->weight_decay,
-                                 .trust = vector ? 0 : o->trust};
-}
+struct times {
+    int64_t began, loaded; /* ns */
+};
 
-static bool alike(const struct update_slice *a, const struct update_slice *b)
-{
-    return a->weight_decay == b->weight_decay && a->trust == 0 && b->trust == 0;
-}
-
-int step_slices(const struct program *p, const struct optimizer *o, struct update_slice **ret, int *ret_n,
-                struct err *e)
-{
-    struct update_slice *v = calloc((size_t)p->nparams + 1, sizeof *v);
-    if (!v)
-        return err_errno(e, ENOMEM, "parameter slices");
-    int n = 0;
-    for (size_t at = 0; at < p->n_train;) { /* parameters lie in the arena in no particular order of the list */
-        const struct param *next = NULL;
-        for (int i = 0; i < p->nparams; i++) {
-            const struct param *q = &p->params[i];
-            if (q->role == PARAM_TRAIN && q->offset >= at && (!next || q->offset < next->offset))
-                next = q;
-        }
-        if (!next)
-            break;
-        const struct update_slice one = slice_of(next, o);
-        if (n == 0 || !alike(&v[n - 1], &one))
-            v[n++] = one;
-        at = next->offset + next->count;
-        v[n - 1].n = at - v[n - 1].first;
-    }
-    *ret = v;
-    *ret_n = n;
-    return 0;
-}
-
-/* Scale and shift of a batch norm. */
-static bool of_bn(const struct program *p, int param)
-{
-    const struct plan_options with = {.compute = DT_F16, .half_bn = true}, without = {.compute = DT_F16};
-    return half_weight(p, &with, param) && !half_weight(p, &without, param);
-}
-
-static int round_param(struct state *s, const struct param *q, enum dtype t, struct err *e)
-{
-    void *arenas[] = {s->params, s->momentum};
-    for (int i = 0; i < 2; i++)
-        TRY(s->device->ops->round(s->device, (char *)arenas[i] + state_bytes(s, q->offset), q->count, t, e));
-    return 0;
-}
-
-int step_round(struct state *s, const struct precision *p, struct err *e)
-{
-    const struct program *program = s->program;
-    for (int i = 0; i < program->nparams && p->half_weights; i++) {
-        const struct param *q = &program->params[i];
-        if (q->role == PARAM_TRAIN && (p->half_bn || !of_bn(program, i)))
-            TRY(round_param(s, q, p->half, e));
-    }
-    return p->half_bn ? s->device->ops->round(s->device, s->stats, program->n_stats, p->half, e) : 0;
-}
-
-static int update_average(struct step *t, struct err *e)
-{
-    struct state *s = t->state;
-    const struct program *p = s->program;
-    const double weight = 1 - t->optimizer.ema;
-    if (!s->ema_params)
-        return 0;
-    TRY(s->device->ops->blend(s->device, s->ema_params, s->params, p->n_train, weight, e));
-    return s->device->ops->blend(s->device, s->ema_stats, s->stats, p->n_stats, weight, e);
-}
-
-void *step_metric(const struct step *t, int metric)
-{
-    const struct state *s = t->state;
-    return (char *)s->reduce + state_bytes(s, s->program->n_train + s->program->n_stats + (size_t)metric);
-}
-
-static int update_slices(struct step *t, const struct update *all, const void *count, struct err *e)
-{
-    struct state *s = t->state;
-    const struct device_ops *ops = s->device->ops;
-    if (ops->update_all)
-        return ops->update_all(s->device, all, t->slices, t->nslices, s->params, s->reduce, s->momentum, count, e);
-    for (int i = 0; i < t->nslices; i++) {
-        struct update u = *all;
-        u.first = t->slices[i].first;
-        u.n = t->slices[i].n;
-        u.weight_decay = t->slices[i].weight_decay;
-        u.trust = t->slices[i].trust;
-        TRY(ops->update(s->device, &u, s->params, s->reduce, s->momentum, count, e));
-    }
-    return 0;
-}
-
-int step_update(struct step *t, double lr, struct err *e)
-{
-    struct state *s = t->state;
-    const struct optimizer *o = &t->optimizer;
-    const struct program *p = s->program;
-    const struct device_ops *ops = s->device->ops;
-    const char *tail = (const char *)s->reduce + state_bytes(s, p->n_train);
-    const void *count = step_metric(t, METRIC_COUNT);
-    const struct update u = {.rule = o->rule,
-                             .lr = lr,
-                             .momentum = o->momentum,
-                             .grad_mul = 1 / t->grad_scale,
-                             .beta2 = o->beta2,
-                             .eps = o->eps,
-                             .step = t->updates + 1,
-                             .second = s->second,
-                             .norm = o->clip_norm > 0 ? s->norm : NULL,
-                             .max_norm = o->clip_norm};
-    TRY(update_slices(t, &u, count, e));
-    TRY(ops->update_stats(s->device, s->stats, tail, p->n_stats, t->bn_momentum, count, e));
-    TRY(step_round(s, &t->precision, e));
-    TRY(update_average(t, e));
-    t->updates++;
-    s->version++;
-    return 0;
-}
-
-int step_run(struct step *t, const struct loader_batch *batch, struct err *e)
+/* Forward and backward, part after part; buckets leave as they fill in the last one. */
+static int run_parts(struct step *t, const struct loader_batch *batch, double grad_scale, struct err *e)
 {
     const struct program *p = t->state->program;
     const size_t image = (size_t)p->channels * (size_t)p->height * (size_t)p->width, part = (size_t)t->part;
@@ -153,7 +38,7 @@ int step_run(struct step *t, const struct loader_batch *batch, struct err *e)
         struct run_args run = {.batch = {.images = batch->b.images + first * image,
                                          .labels = batch->b.labels + first,
                                          .weights = batch->b.weights + first},
-                               .grad_scale = t->grad_scale,
+                               .grad_scale = grad_scale,
                                .smoothing = t->smoothing,
                                .accumulate = i > 0,
                                .params_version = t->state->version,
@@ -167,94 +52,159 @@ int step_run(struct step *t, const struct loader_batch *batch, struct err *e)
     return 0;
 }
 
-int step_norm(struct step *t, double grad_scale, const void **ret_norm, struct err *e)
+static int set_metric(struct step *t, int metric, double value, struct err *e)
+{
+    struct device *d = t->state->device;
+    return d->ops->async ? d->ops->async->store(d, state_metric(t->state, metric), value, e)
+                         : state_set_metric(t->state, metric, value, e);
+}
+
+static bool wants_norm(const struct step *t)
+{
+    return t->check || t->optimizer->clip_norm > 0;
+}
+
+/* The next batch becomes sums over all ranks in the reduce arena: gradients (n_train), statistics (n_stats) and metrics
+ * (METRIC_N), METRIC_NORM among them if somebody wants it. */
+static int sum_gradients(struct step *t, double grad_scale, int stop, struct times *at, struct err *e)
 {
     struct state *s = t->state;
-    *ret_norm = t->check || t->optimizer.clip_norm > 0 ? s->norm : NULL;
-    return *ret_norm ? s->device->ops->grad_norm(s->device, s->reduce, s->program->n_train, 1 / grad_scale,
-                                                 step_metric(t, METRIC_COUNT), s->norm, e)
-                     : 0;
+    struct loader_batch batch;
+    at->began = clock_ns();
+    TRY(loader_next(t->loader, &batch, e)); /* images (n, H, W, C) u8, labels (n), weights (n) */
+    at->loaded = clock_ns();
+    trace_span(t->trace, "data", "wait for the loader", at->began);
+    int rc = run_parts(t, &batch, grad_scale, e);
+    loader_done(t->loader, &batch);
+    TRY(rc);
+    TRY(set_metric(t, METRIC_STOP, stop, e));
+    TRY(set_metric(t, METRIC_BAD, (double)batch.bad, e));
+    const int64_t computed = clock_ns();
+    TRY(ddp_wait(t->ddp, e));
+    trace_span(t->trace, "collective", "wait for reductions", computed);
+    return wants_norm(t) ? s->device->ops->grad_norm(s->device, s->reduce, s->program->n_train, 1 / grad_scale,
+                                                     state_metric(s, METRIC_COUNT), s->norm, e)
+                         : 0;
 }
 
-/* Are the summed gradients numbers? Sums are equal on all ranks, so all ranks find the same, whoever overflowed. Leaves
- * their norm. */
-static int check_gradients(struct step *t, bool *ret_finite, double *ret_norm, struct err *e)
+static int update(struct step *t, double lr, double grad_scale, struct err *e)
 {
-    const void *looked;
-    double norm = 0;
-    TRY(step_norm(t, t->grad_scale, &looked, e));
-    if (looked)
-        TRY(state_get_norm(t->state, &norm, e));
-    *ret_finite = isfinite(norm);
-    *ret_norm = norm;
+    TRY(optimizer_update(t->optimizer, t->state, &t->precision, lr, grad_scale, t->updates + 1, e));
+    t->updates++;
     return 0;
 }
 
-/* Shall this step change anything? Ends training that diverged. */
-static int judge(struct step *t, double *m, bool *ret_skipped, double *ret_norm, struct err *e)
+/* Sums of a step whose loss overflowed say nothing. */
+static struct step_result result_of(const double m[METRIC_N], double lr, bool skipped)
 {
-    bool finite = true;
-    TRY(check_gradients(t, &finite, ret_norm, e));
-    const bool loss = isfinite(m[METRIC_LOSS]);
-    switch (loss_scale_after(&t->state->loss_scale, finite && loss)) {
-    case LOSS_SCALE_UPDATE:
-        break;
-    case LOSS_SCALE_SKIP:
-        *ret_skipped = true;
-        if (!loss)
-            m[METRIC_LOSS] = m[METRIC_TOP1] = m[METRIC_TOP5] = m[METRIC_COUNT] = 0;
-        break;
-    case LOSS_SCALE_HOPELESS:
-        return divergence_error(t->state, m[METRIC_LOSS], e);
-    }
-    return 0;
-}
-
-struct step_result step_result_of(const double m[METRIC_N])
-{
+    const bool known = !skipped || isfinite(m[METRIC_LOSS]);
     return (struct step_result){.done = true,
-                                .loss = m[METRIC_LOSS],
-                                .top1 = m[METRIC_TOP1],
-                                .top5 = m[METRIC_TOP5],
-                                .count = m[METRIC_COUNT],
+                                .lr = lr,
+                                .loss = known ? m[METRIC_LOSS] : 0,
+                                .top1 = known ? m[METRIC_TOP1] : 0,
+                                .top5 = known ? m[METRIC_TOP5] : 0,
+                                .count = known ? m[METRIC_COUNT] : 0,
                                 .stop = m[METRIC_STOP],
-                                .bad = m[METRIC_BAD]};
+                                .bad = m[METRIC_BAD],
+                                .skipped = skipped,
+                                .grad_norm = m[METRIC_NORM]};
+}
+
+/* Shall this step change anything? Sums are equal on all ranks, so all find the same, whoever overflowed. Ends training
+ * that diverged. */
+static int judge(struct step *t, const double m[METRIC_N], bool *ret_skipped, struct err *e)
+{
+    const bool finite = isfinite(m[METRIC_LOSS]) && isfinite(m[METRIC_NORM]);
+    const enum loss_scale_verdict v = loss_scale_after(&t->state->loss_scale, finite);
+    *ret_skipped = v == LOSS_SCALE_SKIP;
+    return v == LOSS_SCALE_HOPELESS ? divergence_error(t->state, m[METRIC_LOSS], e) : 0;
 }
 
 static int step_now(struct step *t, double lr, int stop, struct step_result *ret, struct err *e)
 {
-    struct state *s = t->state;
-    struct loader_batch batch;
+    const double grad_scale = precision_grad_scale(&t->precision, &t->state->loss_scale, t->grad_batch);
+    struct times at;
     double m[METRIC_N];
-    int64_t start = clock_ns();
-
-    TRY(loader_next(t->loader, &batch, e)); /* images (n, H, W, C) u8, labels (n), weights (n) */
-    int64_t loaded = clock_ns();
-    trace_span(t->trace, "data", "wait for the loader", start);
-    t->grad_scale = precision_grad_scale(&t->precision, &s->loss_scale, t->grad_batch);
-    int rc = step_run(t, &batch, e);
-    loader_done(t->loader, &batch);
-    TRY(rc);
-    TRY(state_set_metric(s, METRIC_STOP, stop, e));
-    TRY(state_set_metric(s, METRIC_BAD, (double)batch.bad, e));
-    int64_t computed = clock_ns();
-    TRY(ddp_wait(t->ddp, e)); /* gradients, statistics and metrics are sums over all ranks */
-    trace_span(t->trace, "collective", "wait for reductions", computed);
-    TRY(state_get_metrics(s, m, e));
-    bool skipped = false;
-    double norm = 0;
-    TRY(judge(t, m, &skipped, &norm, e));
-    int64_t reduced = clock_ns();
+    bool skipped;
+    TRY(sum_gradients(t, grad_scale, stop, &at, e));
+    TRY(state_get_metrics(t->state, m, e));
+    TRY(judge(t, m, &skipped, e));
+    const int64_t judged = clock_ns();
     if (!skipped)
-        TRY(step_update(t, lr, e));
-    trace_span(t->trace, "optimizer", "update", reduced);
+        TRY(update(t, lr, grad_scale, e));
+    trace_span(t->trace, "optimizer", "update", judged);
+    *ret = result_of(m, lr, skipped);
+    ret->wait_ns = at.loaded - at.began;
+    ret->total_ns = clock_ns() - at.began;
+    return 0;
+}
 
-    *ret = step_result_of(m);
-    ret->lr = lr;
-    ret->skipped = skipped;
-    ret->grad_norm = norm;
-    ret->wait_ns = loaded - start;
-    ret->total_ns = clock_ns() - start;
+/* --- devices that go on by themselves */
+
+/* The device takes over the loss scale. Its steps include those that were left out: only it knows how many will be. */
+static int hand_over_scale(struct step *t, struct err *e)
+{
+    struct device *d = t->state->device;
+    if (t->ahead.guarded)
+        return 0;
+    TRY(d->ops->async->guard(d, &t->state->loss_scale, e));
+    t->ahead.guarded = true;
+    t->updates += t->state->loss_scale.skipped;
+    return 0;
+}
+
+/* Everything of a step up to its result. The device multiplies grad_scale by its own loss scale. */
+static int enqueue(struct step *t, double lr, int stop, int slot, struct times *at, struct err *e)
+{
+    struct state *s = t->state;
+    const struct device_async *a = s->device->ops->async;
+    const struct loss_scale one = loss_scale_fixed(1);
+    const double grad_scale = precision_grad_scale(&t->precision, &one, t->grad_batch);
+    TRY(ddp_check(t->ddp, e)); /* a graph must not be launched with a communicator that is gone */
+    TRY(hand_over_scale(t, e));
+    TRY(sum_gradients(t, grad_scale, stop, at, e));
+    TRY(a->judge(s->device, state_metric(s, METRIC_LOSS), wants_norm(t) ? s->norm : NULL, e));
+    TRY(update(t, lr, grad_scale, e));
+    TRY(a->post(s->device, slot, state_metric(s, 0), METRIC_N, e));
+    trace_span(t->trace, "step", "enqueue", at->loaded);
+    return 0;
+}
+
+int train_catch_up(struct step *t, struct step_result *ret, struct err *e)
+{
+    struct step_ahead *h = &t->ahead;
+    struct device *d = t->state->device;
+    struct device_verdict v;
+    double m[METRIC_N];
+    *ret = (struct step_result){0};
+    if (!h->outstanding)
+        return 0;
+    TRY(d->ops->async->take(d, h->slot, m, METRIC_N, &v, e));
+    TRY(ddp_check(t->ddp, e)); /* a collective that failed leaves anything in the sums */
+    h->outstanding = false;
+    t->state->loss_scale = v.scale_after;
+    if (v.hopeless)
+        return divergence_error(t->state, m[METRIC_LOSS], e);
+    const int64_t now = clock_ns(), since = h->taken_ns > h->began_ns ? h->taken_ns : h->began_ns;
+    *ret = result_of(m, h->lr, v.skipped);
+    ret->wait_ns = h->wait_ns;
+    ret->total_ns = now - since;
+    h->taken_ns = now;
+    return 0;
+}
+
+static int step_ahead(struct step *t, double lr, int stop, struct step_result *ret, struct err *e)
+{
+    struct step_ahead *h = &t->ahead;
+    struct times at;
+    const int slot = 1 - h->slot;
+    TRY(enqueue(t, lr, stop, slot, &at, e));
+    TRY(train_catch_up(t, ret, e));
+    h->outstanding = true;
+    h->slot = slot;
+    h->lr = lr;
+    h->wait_ns = at.loaded - at.began;
+    h->began_ns = at.began;
     return 0;
 }
 

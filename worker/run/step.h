@@ -3,47 +3,32 @@
 #define CRUN_WORKER_STEP_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include "worker/device/device.h"
 #include "worker/precision/precision.h"
 
 struct ddp;
 struct err;
 struct loader;
+struct optimizer;
 struct plan;
-struct program;
 struct state;
 struct trace;
-
-struct optimizer {
-    enum update_rule rule;
-    double momentum, beta2, eps;
-    double weight_decay, trust; /* of matrices and filters */
-    bool decay_vectors;         /* weight decay of biases and batch norm, too */
-    double clip_norm;           /* 0: never clipped */
-    double ema;                 /* share of the old average that a step keeps; 0: no average */
-};
 
 struct step {
     struct state *state; /* all borrowed */
     struct loader *loader;
     struct plan *plan;
     struct ddp *ddp;
-    struct optimizer optimizer;
-    double bn_momentum; /* weight of this step's statistics in the running ones */
-    const struct update_slice *slices;
-    int nslices;
+    const struct optimizer *optimizer;
+    const struct trace *trace; /* NULL: none */
     int parts; /* >= 1: the batch goes through the plan in so many parts, whose gradients are added up before they are reduced */
     int part;         /* samples of one: the batch of the plan */
     double smoothing; /* of labels */
     struct precision precision;
-    double grad_scale;         /* of this step; train_step() sets it */
-    double grad_batch;         /* samples of a step: what precision_grad_scale() divides by */
-    bool check;                /* see that gradients are finite before they are used, in every step */
-    int64_t updates;           /* done so far, since the moments were zero: Adam's count */
-    const struct trace *trace; /* NULL: none */
+    double grad_batch; /* samples of a step: what precision_grad_scale() divides by */
+    bool check;        /* see that gradients are finite before they are used, in every step */
+    int64_t updates;   /* done so far, since the moments were zero: Adam's count */
 
     struct step_ahead {   /* devices that go on by themselves (device_ops.async); all-zero at first */
         bool guarded;     /* the device has the loss scale */
@@ -65,13 +50,6 @@ struct step_result { /* sums over the global batch, equal on all ranks */
     double grad_norm;          /* of the mean gradient, before it is clipped; 0: nobody looked */
     int64_t wait_ns, total_ns; /* of this rank */
 };
-
-/* O3 has no master weights: round them, the moments and (half_bn) statistics as an update leaves them. Else nothing. */
-int step_round(struct state *s, const struct precision *p, struct err *e);
-
-/* Merge parameters that are updated alike into slices; LARS has one a tensor. *ret is malloc'ed. */
-int step_slices(const struct program *p, const struct optimizer *o, struct update_slice **ret, int *ret_n,
-                struct err *e);
 
 /* Next batch, forward, backward with the all-reduce beside it, update. stop: this rank wants to stop after the step.
  *

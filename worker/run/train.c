@@ -34,6 +34,7 @@
 #include "worker/run/rate.h"
 #include "worker/run/saver.h"
 #include "worker/run/session.h"
+#include "worker/run/step.h"
 #include "worker/run/stop.h"
 #include "worker/run/trace.h"
 #include "worker/snapshot/output_folder.h"
@@ -338,10 +339,8 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
                             .loader = r->s.train_loader,
                             .plan = r->s.train_plan,
                             .ddp = r->s.ddp,
-                            .optimizer = r->s.optimizer,
-                            .bn_momentum = model_bn_momentum((enum net_style)r->cfg->net_style),
-                            .slices = r->s.slices,
-                            .nslices = r->s.nslices,
+                            .optimizer = &r->s.optimizer,
+                            .trace = &r->trace,
                             .smoothing = r->cfg->label_smoothing,
                             .parts = r->s.parts,
                             .part = r->s.part,
@@ -349,7 +348,6 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
                             .grad_batch = (double)r->cfg->batch_size,
                             .check = r->s.precision.half == DT_F16 || r->s.state.loss_scale.dynamic ||
                                      train_config_allreduce(r->cfg) != ALLREDUCE_FP32};
-    r->step.trace = &r->trace;
     const bool late = trace_in_checkpoints(r->cfg);
     TRY(late ? 0 : trace_open(&r->trace, &r->s, env, true, e));
     int resumed = resume(r, e);

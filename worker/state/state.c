@@ -63,7 +63,7 @@ static int alloc_optional(struct state *s, const struct state_options *o, struct
     return fill(s, s->ema_stats, s->program->n_stats, PARAM_STAT, o->seed, e);
 }
 
-static char *metric_at(const struct state *s, int metric)
+void *state_metric(const struct state *s, int metric)
 {
     return (char *)s->reduce + state_bytes(s, s->program->n_train + s->program->n_stats + (size_t)metric);
 }
@@ -78,7 +78,7 @@ int state_init(struct state *s, struct device *d, const struct program *p, const
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->momentum, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_stats ? p->n_stats : 1), &s->stats, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_reduce), &s->reduce, e), fail);
-    s->norm = metric_at(s, METRIC_NORM);
+    s->norm = state_metric(s, METRIC_NORM);
     TRY_GOTO(rc, fill(s, s->params, p->n_train, PARAM_TRAIN, seed, e), fail);
     TRY_GOTO(rc, fill(s, s->stats, p->n_stats, PARAM_STAT, seed, e), fail);
     TRY_GOTO(rc, alloc_optional(s, o, e), fail);
@@ -102,7 +102,7 @@ void state_finish(struct state *s)
 int state_get_metrics(struct state *s, double *out, struct err *e)
 {
     char raw[METRIC_N * sizeof(double)];
-    TRY(s->device->ops->download(s->device, raw, metric_at(s, 0), state_bytes(s, METRIC_N), e));
+    TRY(s->device->ops->download(s->device, raw, state_metric(s, 0), state_bytes(s, METRIC_N), e));
     for (int i = 0; i < METRIC_N; i++) {
         float f;
         memcpy(&f, raw + i * sizeof f, sizeof f);
@@ -118,15 +118,5 @@ int state_set_metric(struct state *s, int metric, double value, struct err *e)
 {
     double v[1];
     store_real(s->real, v, 0, &value, 1);
-    return s->device->ops->upload(s->device, metric_at(s, metric), v, state_bytes(s, 1), e);
-}
-
-int state_get_norm(struct state *s, double *out, struct err *e)
-{
-    double wide = 0;
-    float f;
-    TRY(s->device->ops->download(s->device, &wide, s->norm, state_bytes(s, 1), e));
-    memcpy(&f, &wide, sizeof f);
-    *out = s->real == DT_F64 ? wide : (double)f;
-    return 0;
+    return s->device->ops->upload(s->device, state_metric(s, metric), v, state_bytes(s, 1), e);
 }

@@ -41,10 +41,10 @@ void state_finish(struct state *s);
 /* Bytes of `elements` elements of an arena. */
 size_t state_bytes(const struct state *s, size_t elements);
 
+/* Where a metric is in the reduce arena: device memory. */
+void *state_metric(const struct state *s, int metric);
 /* Metrics of the reduce arena (METRIC_N doubles) to and from the host. */
 int state_get_metrics(struct state *s, double *out, struct err *e);
-/* The norm that device_ops.grad_norm() left in norm. */
-int state_get_norm(struct state *s, double *out, struct err *e);
 int state_set_metric(struct state *s, int metric, double value, struct err *e);
 
 #endif

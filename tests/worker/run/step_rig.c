@@ -1,7 +1,5 @@
 #include "tests/worker/run/step_rig.h"
 
-#include <stdlib.h>
-
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
 #include "worker/data/loader/loader.h"
@@ -43,23 +41,20 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     const struct state_options so = {
         .seed = 1, .second = o->optimizer.rule == UPDATE_ADAM, .ema = o->optimizer.ema > 0};
     struct state *s = &r->state;
-    int nslices;
-    *r = (struct step_rig){.program = p};
+    *r = (struct step_rig){.program = p, .optimizer = o->optimizer};
+    r->optimizer.bn_momentum = 0.1;
     TRY(state_init(s, d, p, &so, e));
     s->loss_scale = o->precision.scale;
     TRY(open_data(r, comm, o, e));
     TRY(open_plan(r, part, o->emulate, e));
     TRY(ddp_create(&r->ddp, comm, s->reduce, p->n_train, p->n_reduce - p->n_train, s->real,
                    &(struct ddp_options){.wire = s->real, .device = d}, e));
-    TRY(step_slices(p, &o->optimizer, &r->slices, &nslices, e));
+    TRY(optimizer_slice(&r->optimizer, p, e));
     r->step = (struct step){.state = s,
                             .loader = r->loader,
                             .plan = r->plan,
                             .ddp = r->ddp,
-                            .optimizer = o->optimizer,
-                            .bn_momentum = 0.1,
-                            .slices = r->slices,
-                            .nslices = nslices,
+                            .optimizer = &r->optimizer,
                             .parts = o->parts,
                             .part = part,
                             .precision = o->precision,
@@ -70,7 +65,7 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
 
 void step_rig_close(struct step_rig *r)
 {
-    free(r->slices);
+    optimizer_finish(&r->optimizer);
     ddp_destroy(r->ddp);
     r->state.device->ops->plan_close(r->plan);
     loader_destroy(r->loader);

@@ -3,6 +3,7 @@
 #define CRUN_TESTS_STEP_RIG_H
 
 #include "worker/device/device.h"
+#include "worker/optim/update.h"
 #include "worker/precision/precision.h"
 #include "worker/program/program.h"
 #include "worker/run/step.h"
@@ -26,7 +27,7 @@ struct step_rig {
     struct loader *loader;
     struct plan *plan;
     struct ddp *ddp;
-    struct update_slice *slices;
+    struct optimizer optimizer;
 };
 
 /* d and comm are borrowed, p is taken over. A failure is the test's end: nothing is given back. */

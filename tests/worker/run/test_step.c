@@ -7,7 +7,6 @@
 #include <cmocka.h>
 #include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/err.h"
@@ -149,40 +148,10 @@ static void a_fixed_scale_ends_training_on_all_ranks_and_names_the_tensor(void *
     }
 }
 
-/* Every parameter's decay by its slice. */
-static void without_bn_decay_vectors_are_out_of_the_decay_and_matrices_in(void **state)
-{
-    (void)state;
-    struct program *p;
-    struct err e;
-    struct model_options o = {.arch = "resnet18", .classes = 10, .channels = 3, .image_size = 32, .std = {1, 1, 1, 1}};
-    assert_int_equal(model_build(&p, &o, &e), 0);
-    for (int all = 0; all < 2; all++) {
-        const struct optimizer sgd = {.rule = UPDATE_SGD, .weight_decay = 0.25, .decay_vectors = all};
-        struct update_slice *v;
-        int n, vectors = 0;
-        assert_int_equal(step_slices(p, &sgd, &v, &n, &e), 0);
-        for (int i = 0; i < p->nparams; i++) {
-            const struct param *q = &p->params[i];
-            const struct update_slice *at = v;
-            if (q->role != PARAM_TRAIN)
-                continue;
-            while (q->offset >= at->first + at->n)
-                at++;
-            assert_true(at->weight_decay == (q->ndim >= 2 || all ? 0.25 : 0));
-            vectors += q->ndim < 2;
-        }
-        assert_int_equal(vectors, 41); /* scale and shift of 20 batch norms, and the last bias */
-        free(v);
-    }
-    program_destroy(p);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_overflow_on_one_rank_makes_all_skip_and_halves_the_scale_once),
-        cmocka_unit_test(without_bn_decay_vectors_are_out_of_the_decay_and_matrices_in),
         cmocka_unit_test(a_fixed_scale_ends_training_on_all_ranks_and_names_the_tensor),
     };
     return cmocka_run_group_tests_name("training step", tests, NULL, NULL);

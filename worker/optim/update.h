@@ -1,0 +1,47 @@
+/* The optimizer: what happens to the state once gradients are sums over all ranks. A parameter's weight decay and trust
+ * come from its slice of the arenas; a step is then
+ *
+ *   update        params, momentum, second (n_train) from reduce[0, n_train)
+ *   update_stats  running statistics of batch norm (n_stats) from the reduce[n_train, n_train + n_stats) of the step
+ *   round         where there are no master weights: what was written becomes halves again
+ *   blend         moving averages of params and stats
+ *
+ * all of it by loops over slices, on the device. */
+#ifndef CRUN_WORKER_OPTIM_UPDATE_H
+#define CRUN_WORKER_OPTIM_UPDATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/device/device.h"
+
+struct err;
+struct precision;
+struct program;
+struct state;
+
+struct optimizer {
+    enum update_rule rule;
+    double momentum, beta2, eps;
+    double weight_decay, trust; /* of matrices and filters */
+    bool decay_vectors;         /* weight decay of biases and batch norm, too */
+    double clip_norm;           /* 0: never clipped */
+    double ema;                 /* share of the old average that a step keeps; 0: no average */
+    double bn_momentum;         /* weight of a step's statistics in the running ones */
+    struct update_slice *slices;
+    int nslices;
+};
+
+/* Set slices: parameters that are updated alike and lie side by side share one; LARS has one a tensor. */
+int optimizer_slice(struct optimizer *o, const struct program *p, struct err *e);
+void optimizer_finish(struct optimizer *o);
+
+/* O3 has no master weights: round them, the moments and (half_bn) statistics as an update leaves them. Else nothing. */
+int optimizer_round(struct state *s, const struct precision *p, struct err *e);
+
+/* One update of everything. gradients: sums that the loss's grad_scale multiplied; count: which one of Adam's this
+ * is, from 1. With clipping, s->norm has their norm. */
+int optimizer_update(const struct optimizer *o, struct state *s, const struct precision *p, double lr,
+                     double grad_scale, int64_t count, struct err *e);
+
+#endif
