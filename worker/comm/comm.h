@@ -89,6 +89,11 @@ extern const struct comm_ops comm_nccl_ops; /* in the cuda module */
  * an unknown name, with the list, -ENOTSUP what is missing. */
 int comm_open(struct comm **ret, const char *name, const struct comm_options *o, struct err *e);
 
+/* What `root` has loaded, or that it failed (rc), for all ranks: 0, and *text is root's (malloc'ed on the others); else
+ * root returns rc and leaves *e alone, the others -ECANCELED: "rank 0 could not load <what>". text NULL: only how it
+ * went. */
+int comm_share(struct comm *c, int root, int rc, const char *what, char **text, struct err *e);
+
 /* Control on one communicator, all else on the other, both taken over: also on failure, when they are closed. */
 int comm_beside(struct comm **ret, struct comm *control, struct comm *device, struct err *e);
 

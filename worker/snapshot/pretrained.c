@@ -101,28 +101,19 @@ static int read_here(struct state *s, const char *path, struct err *e)
     return rc;
 }
 
-static int share(struct image *im, struct state *s, struct comm *c, struct err *e)
-{
-    struct arena arena[ARENAS];
-    TRY(image_download(im, s, e));
-    image_arenas(im, s, arena);
-    for (int i = 0; i < ARENAS; i++)
-        if (arena[i].bytes)
-            TRY(c->ops->broadcast(c, COMM_CONTROL, arena[i].host, arena[i].bytes, 0, NULL, e));
-    return image_upload(im, s, e);
-}
-
 int pretrained_load(struct state *s, struct comm *c, const char *path, struct err *e)
 {
-    struct err why = {0};
     struct image im;
-    int64_t rc = c->rank == 0 ? read_here(s, path, &why) : 0;
-    TRY(c->ops->broadcast(c, COMM_CONTROL, &rc, sizeof rc, 0, NULL, e));
+    int rc = c->rank == 0 ? read_here(s, path, e) : 0;
     if (rc < 0)
-        return c->rank == 0 ? err_set(e, (int)rc, "--pretrained: %s", why.text)
-                            : err_set(e, -ECANCELED, "rank 0 could not load %s", path);
+        err_wrap(e, "--pretrained");
+    TRY(comm_share(c, 0, rc, path, NULL, e));
     TRY(image_init(&im, s, e));
-    int shared = share(&im, s, c, e);
+    rc = image_download(&im, s, e);
+    if (rc == 0)
+        rc = image_share(&im, s, c, 0, e);
+    if (rc == 0)
+        rc = image_upload(&im, s, e);
     image_finish(&im);
-    return shared;
+    return rc;
 }

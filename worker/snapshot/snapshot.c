@@ -16,8 +16,6 @@
 #include "worker/snapshot/snapshot_order.h"
 #include "worker/state/state.h"
 
-#define META_MAX (64 << 20) /* bytes of a manifest that another rank may announce */
-
 /* Another optimizer's moments mean nothing to ours, which begins with none; an average that was not kept begins with
  * the weights. */
 static int read_train(struct image *im, const struct state *s, const struct snapshot_identity *id, struct ckpt *c,
@@ -114,31 +112,6 @@ static int find_source(struct comm *c, const struct found *f, int *ret_rank, int
     return rc;
 }
 
-/* The source announces its result and the length of the manifest, then both travel. meta is malloc'ed on every rank. */
-static int share(struct comm *c, int source, int64_t read_rc, struct image *im, const struct state *s, char **meta,
-                 struct err *e)
-{
-    int64_t head[2] = {read_rc, *meta ? (int64_t)strlen(*meta) : 0};
-    TRY(c->ops->broadcast(c, COMM_CONTROL, head, sizeof head, source, NULL, e));
-    if (head[0] < 0)
-        return c->rank == source ? (int)head[0]
-                                 : err_set(e, -ECANCELED, "rank %d could not load the checkpoint", source);
-    if (head[1] <= 0 || head[1] > META_MAX)
-        return err_set(e, -EPROTO, "rank %d announces a manifest of %lld bytes", source, (long long)head[1]);
-    if (c->rank != source) {
-        *meta = calloc(1, (size_t)head[1] + 1);
-        if (!*meta)
-            return err_errno(e, ENOMEM, "manifest");
-    }
-    TRY(c->ops->broadcast(c, COMM_CONTROL, *meta, (size_t)head[1], source, NULL, e));
-    struct arena arena[ARENAS];
-    image_arenas(im, s, arena);
-    for (int i = 0; i < ARENAS; i++)
-        if (arena[i].bytes)
-            TRY(c->ops->broadcast(c, COMM_CONTROL, arena[i].host, arena[i].bytes, source, NULL, e));
-    return 0;
-}
-
 static int take(struct state *s, const struct image *im, const char *text, const struct snapshot_identity *id,
                 bool tell, struct position *at, struct err *e)
 {
@@ -178,7 +151,9 @@ int snapshot_resume(struct state *s, struct comm *c, const struct snapshot_sourc
     char *meta = NULL;
     TRY(image_init(&im, s, e));
     int rc = c->rank == source ? read_all(&im, s, f.dir, step, id, &meta, e) : 0;
-    rc = share(c, source, rc, &im, s, &meta, e);
+    rc = comm_share(c, source, rc, "the checkpoint", &meta, e);
+    if (rc == 0)
+        rc = image_share(&im, s, c, source, e);
     if (rc == 0)
         rc = take(s, &im, meta, id, c->rank == 0, at, e);
     free(meta);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "worker/comm/comm.h"
 #include "worker/device/device.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
@@ -131,5 +132,15 @@ int image_upload(const struct image *im, struct state *s, struct err *e)
     for (int i = 0; i < ARENAS; i++)
         TRY(s->device->ops->upload(s->device, arena[i].device, arena[i].host, arena[i].bytes, e));
     s->version++;
+    return 0;
+}
+
+int image_share(struct image *im, const struct state *s, struct comm *c, int root, struct err *e)
+{
+    struct arena arena[ARENAS];
+    image_arenas(im, s, arena);
+    for (int i = 0; i < ARENAS; i++)
+        if (arena[i].bytes)
+            TRY(c->ops->broadcast(c, COMM_CONTROL, arena[i].host, arena[i].bytes, root, NULL, e));
     return 0;
 }

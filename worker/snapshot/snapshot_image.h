@@ -8,6 +8,7 @@
 #include "worker/ckpt/ckpt.h"
 #include "worker/precision/dtype.h"
 
+struct comm;
 struct err;
 struct state;
 
@@ -35,6 +36,8 @@ void image_arenas(const struct image *im, const struct state *s, struct arena ou
 
 int image_download(struct image *im, const struct state *s, struct err *e);
 int image_upload(const struct image *im, struct state *s, struct err *e);
+/* All ranks: root's image. */
+int image_share(struct image *im, const struct state *s, struct comm *c, int root, struct err *e);
 
 /* ERR_DIVERGED if a parameter is not a finite number. */
 int image_check_finite(const struct image *im, struct err *e);

@@ -39,26 +39,14 @@ static char *stored(const char *dir)
     return text ? text : strdup("");
 }
 
-static int share(struct comm *c, char **text, struct err *e)
-{
-    int64_t n = c->rank == 0 ? (int64_t)strlen(*text) + 1 : 0;
-    TRY(c->ops->broadcast(c, COMM_CONTROL, &n, sizeof n, 0, NULL, e));
-    if (c->rank != 0)
-        *text = calloc(1, (size_t)n);
-    if (!*text)
-        return err_set(e, -ENOMEM, "no memory for %lld bytes of plans", (long long)n);
-    return c->ops->broadcast(c, COMM_CONTROL, *text, (size_t)n, 0, NULL, e);
-}
-
 int choices_take_up(struct device *d, struct comm *c, const char *dir, struct err *e)
 {
     struct err why;
     if (!d->ops->choose)
         return 0;
     char *text = c->rank == 0 ? stored(dir) : NULL;
-    if (c->rank == 0 && !text)
-        return err_set(e, -ENOMEM, "no memory for plans");
-    int rc = share(c, &text, e);
+    int rc = c->rank == 0 && !text ? err_set(e, -ENOMEM, "no memory for plans") : 0;
+    rc = comm_share(c, 0, rc, "plans", &text, e);
     if (rc == 0 && *text && d->ops->choose(d, text, &why) < 0)
         log_warn("device", "%s: planned anew, results may differ from the checkpoint's run in the last bits", why.text);
     free(text);
