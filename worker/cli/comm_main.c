@@ -31,97 +31,121 @@ struct options {
     double timeout;
 };
 
+#define TYPES(X) /* as nccl-tests names them */                                                                        \
+    X(DT_F32, "float")                                                                                                 \
+    X(DT_F64, "double")                                                                                                \
+    X(DT_F16, "half")                                                                                                  \
+    X(DT_BF16, "bfloat16")                                                                                             \
+    X(DT_I64, "int64")
+#define REDOPS(X)                                                                                                      \
+    X(COMM_SUM, "sum")                                                                                                 \
+    X(COMM_MAX, "max")                                                                                                 \
+    X(COMM_MIN, "min")
+
+#define X(id, name) {id, name},
+static const struct {
+    enum dtype type;
+    const char *name;
+} types[] = {TYPES(X)};
+#undef X
+#define X(id, name) [id] = name,
+static const char *const redops[] = {REDOPS(X)};
+#undef X
+enum { NTYPES = sizeof types / sizeof *types, NREDOPS = sizeof redops / sizeof *redops };
+
 #define AT(field) offsetof(struct options, field)
-#define CALL_CHOICES "all|all_reduce|all_gather|reduce_scatter|broadcast"
-#define TYPE_CHOICES "all|float|double|half|bfloat16|int64"
-#define REDOP_CHOICES "all|sum|max|min"
+#define X(id, name) "|" name
+static const struct arg_spec bench_specs[] = {
+    {.name = "comm", .type = ARG_STRING, .at = AT(comm), .def = "auto", .help = "auto, nccl, gloo or local"},
+    {.name = "device",
+     .type = ARG_CHOICE,
+     .at = AT(device),
+     .def = "host",
+     .choices = "host|cuda",
+     .help = "where buffers are: in host memory, or a GPU's (nccl; gloo stages them)"},
+    {.name = "gpus",
+     .type = ARG_STRING,
+     .at = AT(gpus),
+     .metavar = "LIST",
+     .help = "--device cuda: GPUs of this machine's ranks, comma-separated; default: each its own"},
+    {.name = "oversubscribe",
+     .type = ARG_FLAG,
+     .at = AT(oversubscribe),
+     .help = "let ranks share GPUs where a machine has more ranks than GPUs; else that is refused"},
+    {.name = "call",
+     .type = ARG_CHOICE,
+     .at = AT(call),
+     .def = "all_reduce",
+     .choices = "all" KNOWN_CALLS(X),
+     .help = "which collective"},
+    {.name = "type",
+     .type = ARG_CHOICE,
+     .at = AT(type),
+     .def = "float",
+     .choices = "all" TYPES(X),
+     .help = "of elements"},
+    {.name = "redop",
+     .type = ARG_CHOICE,
+     .at = AT(redop),
+     .def = "sum",
+     .choices = "all" REDOPS(X),
+     .help = "of all_reduce; reduce_scatter sums"},
+    {.name = "min-bytes",
+     .short_name = 'b',
+     .type = ARG_INT,
+     .at = AT(least),
+     .def = "8",
+     .min = 1,
+     .max = 1LL << 40,
+     .help = "the first size"},
+    {.name = "max-bytes",
+     .short_name = 'e',
+     .type = ARG_INT,
+     .at = AT(most),
+     .def = "33554432",
+     .min = 1,
+     .max = 1LL << 40,
+     .help = "the last size, at most"},
+    {.name = "factor",
+     .short_name = 'f',
+     .type = ARG_INT,
+     .at = AT(factor),
+     .def = "2",
+     .min = 2,
+     .max = 1 << 20,
+     .help = "from one size to the next"},
+    {.name = "iters",
+     .short_name = 'n',
+     .type = ARG_INT,
+     .at = AT(iters),
+     .def = "20",
+     .min = 1,
+     .max = 1 << 20,
+     .help = "calls in a row under the clock"},
+    {.name = "warmup",
+     .short_name = 'w',
+     .type = ARG_INT,
+     .at = AT(warmup),
+     .def = "1",
+     .min = 0,
+     .max = 1 << 20,
+     .help = "calls before"},
+    {.name = "timeout",
+     .type = ARG_SECONDS,
+     .at = AT(timeout),
+     .def = "60",
+     .min = 0.001,
+     .max = 1e6,
+     .help = "deadline of a collective, and of all ranks to come"},
+    ARG_END,
+};
+#undef X
 
-#define COMMON_SPECS(calls, kinds, redops, from, to, times, turns)                                                     \
-    {.name = "comm", .type = ARG_STRING, .at = AT(comm), .def = "auto", .help = "auto, nccl, gloo or local"},          \
-        {.name = "device",                                                                                             \
-         .type = ARG_CHOICE,                                                                                           \
-         .at = AT(device),                                                                                             \
-         .def = "host",                                                                                                \
-         .choices = "host|cuda",                                                                                       \
-         .help = "where buffers are: in host memory, or a GPU's (nccl; gloo stages them)"},                            \
-        {.name = "gpus",                                                                                               \
-         .type = ARG_STRING,                                                                                           \
-         .at = AT(gpus),                                                                                               \
-         .metavar = "LIST",                                                                                            \
-         .help = "--device cuda: GPUs of this machine's ranks, comma-separated; default: each its own"},               \
-        {.name = "oversubscribe",                                                                                      \
-         .type = ARG_FLAG,                                                                                             \
-         .at = AT(oversubscribe),                                                                                      \
-         .help = "let ranks share GPUs where a machine has more ranks than GPUs; else that is refused"},               \
-        {.name = "call",                                                                                               \
-         .type = ARG_CHOICE,                                                                                           \
-         .at = AT(call),                                                                                               \
-         .def = calls,                                                                                                 \
-         .choices = CALL_CHOICES,                                                                                      \
-         .help = "which collective"},                                                                                  \
-        {.name = "type",                                                                                               \
-         .type = ARG_CHOICE,                                                                                           \
-         .at = AT(type),                                                                                               \
-         .def = kinds,                                                                                                 \
-         .choices = TYPE_CHOICES,                                                                                      \
-         .help = "of elements"},                                                                                       \
-        {.name = "redop",                                                                                              \
-         .type = ARG_CHOICE,                                                                                           \
-         .at = AT(redop),                                                                                              \
-         .def = redops,                                                                                                \
-         .choices = REDOP_CHOICES,                                                                                     \
-         .help = "of all_reduce; reduce_scatter sums"},                                                                \
-        {.name = "min-bytes",                                                                                          \
-         .short_name = 'b',                                                                                            \
-         .type = ARG_INT,                                                                                              \
-         .at = AT(least),                                                                                              \
-         .def = from,                                                                                                  \
-         .min = 1,                                                                                                     \
-         .max = 1LL << 40,                                                                                             \
-         .help = "the first size"},                                                                                    \
-        {.name = "max-bytes",                                                                                          \
-         .short_name = 'e',                                                                                            \
-         .type = ARG_INT,                                                                                              \
-         .at = AT(most),                                                                                               \
-         .def = to,                                                                                                    \
-         .min = 1,                                                                                                     \
-         .max = 1LL << 40,                                                                                             \
-         .help = "the last size, at most"},                                                                            \
-        {.name = "factor",                                                                                             \
-         .short_name = 'f',                                                                                            \
-         .type = ARG_INT,                                                                                              \
-         .at = AT(factor),                                                                                             \
-         .def = times,                                                                                                 \
-         .min = 2,                                                                                                     \
-         .max = 1 << 20,                                                                                               \
-         .help = "from one size to the next"},                                                                         \
-        {.name = "iters",                                                                                              \
-         .short_name = 'n',                                                                                            \
-         .type = ARG_INT,                                                                                              \
-         .at = AT(iters),                                                                                              \
-         .def = turns,                                                                                                 \
-         .min = 1,                                                                                                     \
-         .max = 1 << 20,                                                                                               \
-         .help = "calls in a row under the clock"},                                                                    \
-        {.name = "warmup",                                                                                             \
-         .short_name = 'w',                                                                                            \
-         .type = ARG_INT,                                                                                              \
-         .at = AT(warmup),                                                                                             \
-         .def = "1",                                                                                                   \
-         .min = 0,                                                                                                     \
-         .max = 1 << 20,                                                                                               \
-         .help = "calls before"},                                                                                      \
-        {.name = "timeout",                                                                                            \
-         .type = ARG_SECONDS,                                                                                          \
-         .at = AT(timeout),                                                                                            \
-         .def = "60",                                                                                                  \
-         .min = 0.001,                                                                                                 \
-         .max = 1e6,                                                                                                   \
-         .help = "deadline of a collective, and of all ranks to come"},                                                \
-        ARG_END
-
-static const struct arg_spec bench_specs[] = {COMMON_SPECS("all_reduce", "float", "sum", "8", "33554432", "2", "20")};
-static const struct arg_spec test_specs[] = {COMMON_SPECS("all", "all", "all", "1", "1048576", "16", "1")};
+/* Where comm-test's defaults are others than comm-bench's. */
+static const struct {
+    const char *name, *def;
+} test_defaults[] = {{"call", "all"},          {"type", "all"},  {"redop", "all"}, {"min-bytes", "1"},
+                     {"max-bytes", "1048576"}, {"factor", "16"}, {"iters", "1"}};
 
 static const struct arg_program bench_program = {
     .name = "trainer comm-bench",
@@ -133,13 +157,7 @@ static const struct arg_program test_program = {
     .name = "trainer comm-test",
     .summary = "Every collective, of every type and of many sizes, compared with results known beforehand, between the "
                "ranks that a launcher started. Exits 1 if one element of one rank is wrong.",
-    .specs = test_specs,
 };
-
-static const enum dtype types[] = {DT_F32, DT_F64, DT_F16, DT_BF16, DT_I64};
-static const char *const type_names[] = {"float", "double", "half", "bfloat16", "int64"}; /* as nccl-tests has them */
-static const char *const op_names[] = {[COMM_SUM] = "sum", [COMM_MAX] = "max", [COMM_MIN] = "min"};
-enum { TYPES = sizeof types / sizeof *types, OPS = sizeof op_names / sizeof *op_names };
 
 struct bench {
     const struct options *o;
@@ -263,9 +281,9 @@ static void header(const struct bench *b)
 
 static const char *type_name(enum dtype t)
 {
-    for (int i = 0; i < TYPES; i++)
-        if (types[i] == t)
-            return type_names[i];
+    for (int i = 0; i < NTYPES; i++)
+        if (types[i].type == t)
+            return types[i].name;
     return "?";
 }
 
@@ -280,7 +298,7 @@ static void line(struct bench *b, const struct known *k, double seconds, double 
     if (b->comm->rank != 0)
         return;
     printf("%-16s %12.0f %12zu %9s %6s %5d %10.2f %8.3f %8.3f %7.0f\n", known_call_name(k->call), bytes, k->n,
-           type_name(k->type), reduces ? op_names[k->op] : "none", k->call == KNOWN_BROADCAST ? k->root : -1,
+           type_name(k->type), reduces ? redops[k->op] : "none", k->call == KNOWN_BROADCAST ? k->root : -1,
            seconds * 1e6, algorithm, bus, wrong);
     fflush(stdout);
 }
@@ -312,10 +330,10 @@ static int table(struct bench *b, struct err *e)
     const struct options *o = b->o;
     header(b);
     for (int c = 0; c < KNOWN_CALL_COUNT; c++)
-        for (int t = 0; t < TYPES; t++)
-            for (int op = 0; op < OPS; op++) {
+        for (int t = 0; t < NTYPES; t++)
+            for (int op = 0; op < NREDOPS; op++) {
                 struct known k = {.call = (enum known_call)c,
-                                  .type = types[t],
+                                  .type = types[t].type,
                                   .op = (enum comm_op)op,
                                   .rank = b->comm->rank,
                                   .world = b->comm->world,
@@ -409,5 +427,13 @@ int comm_bench_main(int argc, char **argv)
 
 int comm_test_main(int argc, char **argv)
 {
-    return run(&test_program, argc, argv);
+    struct arg_spec specs[sizeof bench_specs / sizeof *bench_specs];
+    struct arg_program program = test_program;
+    memcpy(specs, bench_specs, sizeof specs);
+    for (struct arg_spec *s = specs; s->name; s++)
+        for (size_t i = 0; i < sizeof test_defaults / sizeof *test_defaults; i++)
+            if (strcmp(s->name, test_defaults[i].name) == 0)
+                s->def = test_defaults[i].def;
+    program.specs = specs;
+    return run(&program, argc, argv);
 }
