@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "common/base/log.h"
 #include "worker/config/config_parse.h"
 #include "worker/data/loader/input.h"
 #include "worker/data/loader/sampler.h"

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "common/args/args.h"
+#include "common/base/choice.h"
 #include "worker/precision/precision.h"
 
 struct err;
@@ -29,14 +30,36 @@ struct channels {
     int n; /* 0: not given */
 };
 
-enum optimizer_name { OPTIMIZER_SGD, OPTIMIZER_LARS, OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
-enum sgd_rule { SGD_TORCH, SGD_CAFFE2 };
-enum lr_scale { LR_SCALE_NONE, LR_SCALE_WORKERS, LR_SCALE_BATCH256 };
-enum shuffle { SHUFFLE_AUTO, SHUFFLE_ON, SHUFFLE_OFF };
-enum if_checkpoint { IF_CHECKPOINT_REFUSE, IF_CHECKPOINT_ASIDE };
+#define OPTIMIZERS(X)                                                                                                  \
+    X(OPTIMIZER_SGD, "sgd")                                                                                            \
+    X(OPTIMIZER_LARS, "lars")                                                                                          \
+    X(OPTIMIZER_ADAM, "adam")                                                                                          \
+    X(OPTIMIZER_ADAMW, "adamw")
+#define SGD_RULES(X)                                                                                                   \
+    X(SGD_TORCH, "torch")                                                                                              \
+    X(SGD_CAFFE2, "caffe2")
+#define LR_SCALES(X)                                                                                                   \
+    X(LR_SCALE_NONE, "none")                                                                                           \
+    X(LR_SCALE_WORKERS, "workers")                                                                                     \
+    X(LR_SCALE_BATCH256, "batch256")
+#define SHUFFLES(X)                                                                                                    \
+    X(SHUFFLE_AUTO, "auto")                                                                                            \
+    X(SHUFFLE_ON, "on")                                                                                                \
+    X(SHUFFLE_OFF, "off")
+#define IF_CHECKPOINTS(X)                                                                                              \
+    X(IF_CHECKPOINT_REFUSE, "refuse")                                                                                  \
+    X(IF_CHECKPOINT_ASIDE, "aside")
+#define ALLREDUCES(X)                                                                                                  \
+    X(ALLREDUCE_FP32, "fp32")                                                                                          \
+    X(ALLREDUCE_FP16, "fp16")                                                                                          \
+    X(ALLREDUCE_BF16, "bf16")
+enum optimizer_name { OPTIMIZERS(CHOICE_ID) };
+enum sgd_rule { SGD_RULES(CHOICE_ID) };
+enum lr_scale { LR_SCALES(CHOICE_ID) };
+enum shuffle { SHUFFLES(CHOICE_ID) };
+enum if_checkpoint { IF_CHECKPOINTS(CHOICE_ID) };
+enum allreduce { ALLREDUCES(CHOICE_ID) };
 enum resume { RESUME_OFF, RESUME_AUTO, RESUME_PATH };
-
-enum allreduce { ALLREDUCE_FP32, ALLREDUCE_FP16, ALLREDUCE_BF16 };
 
 struct train_config {
     const char *train_data, *test_data;

@@ -16,11 +16,7 @@ static const struct device_ops *const cpu_ops = NULL;
 
 const char *update_rule_name(enum update_rule r)
 {
-    static const char *const names[] = {
-#define X(name, text) text,
-        UPDATE_RULES(X)
-#undef X
-    };
+    static const char *const names[] = {UPDATE_RULES(CHOICE_NAME)};
     return names[r];
 }
 

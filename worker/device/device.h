@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/choice.h"
 #include "worker/device/gpu_choice.h"
 #include "worker/precision/dtype.h"
 #include "worker/precision/loss_scale.h"
@@ -74,11 +75,11 @@ enum half_rule {
 };
 
 /* How activations lie in memory. */
-enum memory_format {
-    MEMORY_AUTO, /* as the device likes best: its own blocks */
-    MEMORY_NCHW,
-    MEMORY_NHWC /* channels last */
-};
+#define MEMORY_FORMATS(X)                                                                                              \
+    X(MEMORY_AUTO, "auto") /* as the device likes best: its own blocks */                                              \
+    X(MEMORY_NCHW, "nchw")                                                                                             \
+    X(MEMORY_NHWC, "nhwc") /* channels last */
+enum memory_format { MEMORY_FORMATS(CHOICE_ID) };
 
 struct plan_options {
     int batch;          /* N >= 1 */
@@ -113,11 +114,7 @@ struct run_args {
     X(UPDATE_ADAM, "adam")   /* torch.optim.Adam: momentum is beta1, decay is added to the gradient */                 \
     X(UPDATE_ADAMW, "adamw") /* torch.optim.AdamW: w *= 1 - lr * wd, then Adam without decay */
 
-enum update_rule {
-#define X(name, text) name,
-    UPDATE_RULES(X)
-#undef X
-};
+enum update_rule { UPDATE_RULES(CHOICE_ID) };
 
 const char *update_rule_name(enum update_rule r);
 

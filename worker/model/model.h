@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 
+#include "common/base/choice.h"
+
 struct err;
 struct program;
 
@@ -14,11 +16,7 @@ struct program;
       "caffe2") /* Caffe2's resnet.py: eps 1e-3, new statistics weigh 0.9, max-pool without padding, the   \
                                last layer drawn by XavierFill with a bias of 0 */
 
-enum net_style {
-#define X(name, text) name,
-    NET_STYLES(X)
-#undef X
-};
+enum net_style { NET_STYLES(CHOICE_ID) };
 
 struct model_options {
     const char *arch;     /* resnet18/34/50/101/152, convnet, mlp */

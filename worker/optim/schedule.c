@@ -92,12 +92,6 @@ int schedule_check(const struct schedule *s, struct err *e)
 
 const char *schedule_policy_name(enum lr_policy p)
 {
-    switch (p) {
-#define X(name, text)                                                                                                  \
-    case name:                                                                                                         \
-        return text;
-        LR_POLICIES(X)
-#undef X
-    }
-    return NULL;
+    static const char *const names[] = {LR_POLICIES(CHOICE_NAME)};
+    return (size_t)p < sizeof names / sizeof *names ? names[p] : NULL;
 }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "common/base/choice.h"
+
 struct err;
 
 #define LR_POLICIES(X)                                                                                                 \
@@ -21,22 +23,15 @@ struct err;
 #define LR_WARMUPS(X)                                                                                                  \
     X(WARMUP_LINEAR, "linear")     /* (s + 1) / w */                                                                   \
     X(WARMUP_CAFFE2, "caffe2")     /* m + (1 - m) * s / w: Caffe2's linearWarmup */                                    \
-    X(WARMUP_CONSTANT, "constant") /* m: Caffe2's constantWarmup */                                                    \
-    X(WARMUP_HOROVOD, "horovod")   /* m + (1 - m) * (s + 1) / w, m = 1 / ranks: from one rank's rate to all ranks' */  \
-    X(WARMUP_APEX, "apex")         /* (s + 2) / w */
+    X(WARMUP_CONSTANT, "constant") /* m: Caffe2's constantWarmup */
 
 #define SCHEDULE_MILESTONES_MAX 16
 
-enum lr_policy {
-#define X(name, text) name,
-    LR_POLICIES(X)
-#undef X
-};
-
+enum lr_policy { LR_POLICIES(CHOICE_ID) };
 enum lr_warmup {
-#define X(name, text) name,
-    LR_WARMUPS(X)
-#undef X
+    LR_WARMUPS(CHOICE_ID) /* and what policies of these names bring: */
+    WARMUP_HOROVOD,       /* m + (1 - m) * (s + 1) / w, m = 1 / ranks: from one rank's rate to all ranks' */
+    WARMUP_APEX           /* (s + 2) / w */
 };
 
 struct schedule {

@@ -11,8 +11,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum progress_format { PROGRESS_PLAIN, PROGRESS_TORCH, PROGRESS_APEX, PROGRESS_ARTICLE, PROGRESS_CAFFE2 };
-#define PROGRESS_CHOICES "plain|torch|apex|article|caffe2"
+#include "common/base/choice.h"
+
+#define PROGRESS_FORMATS(X)                                                                                            \
+    X(PROGRESS_PLAIN, "plain")                                                                                         \
+    X(PROGRESS_TORCH, "torch")                                                                                         \
+    X(PROGRESS_APEX, "apex")                                                                                           \
+    X(PROGRESS_ARTICLE, "article")                                                                                     \
+    X(PROGRESS_CAFFE2, "caffe2")
+enum progress_format { PROGRESS_FORMATS(CHOICE_ID) };
 
 struct progress_value {
     double now,

@@ -27,11 +27,10 @@ struct text {
 
 static struct text kind_text(int64_t kind)
 {
+    static const char *const names[] = {INPUTS(CHOICE_NAME)};
     struct text t;
-    const char *at = INPUT_CHOICES;
-    for (; kind > 0 && strchr(at, '|'); kind--)
-        at = strchr(at, '|') + 1;
-    snprintf(t.of, sizeof t.of, "%.*s", (int)strcspn(at, "|"), at);
+    const int64_t known = sizeof names / sizeof *names;
+    snprintf(t.of, sizeof t.of, "%s", kind >= 0 && kind < known ? names[kind] : "?");
     return t;
 }
 
@@ -63,11 +62,7 @@ static int compare(const struct snapshot_identity *id, bool tell, const char *op
 /* The same tensors make another network; only ResNets come in styles. */
 static int check_style(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
 {
-    static const char *const names[] = {
-#define X(name, text) [name] = text,
-        NET_STYLES(X)
-#undef X
-    };
+    static const char *const names[] = {NET_STYLES(CHOICE_NAME)};
     const int64_t known = sizeof names / sizeof *names;
     int64_t style;
     if (json_i64(meta, "net_style", &style, NULL) < 0 || style == id->cfg->net_style ||

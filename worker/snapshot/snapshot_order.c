@@ -50,7 +50,7 @@ struct text {
 
 static struct text text_of(const struct sampler *s)
 {
-    static const char *const names[] = {"global", "distributed", "sharded"};
+    static const char *const names[] = {SAMPLERS(CHOICE_NAME)};
     struct text t;
     const bool known = (unsigned)s->kind < sizeof names / sizeof *names;
     snprintf(t.of, sizeof t.of, "--sampler %s --shuffle %s%s", known ? names[s->kind] : "?", s->shuffle ? "on" : "off",

@@ -9,11 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/choice.h"
+
 struct buf;
 struct err;
 struct image;
 
-enum record_format { RECORD_DATUM, RECORD_TENSORPROTOS };
+#define RECORD_FORMATS(X)                                                                                              \
+    X(RECORD_DATUM, "datum")                                                                                           \
+    X(RECORD_TENSORPROTOS, "tensorprotos")
+enum record_format { RECORD_FORMATS(CHOICE_ID) };
 
 /* Append the picture to *data as image_decode() reads it (raw pixels as PPM or PGM) and set *label (>= 0). ERR_DATA:
  * neither kind of record, sizes that do not fit, no label. */

@@ -15,12 +15,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/choice.h"
 #include "worker/data/image/image.h"
 
 struct err;
 
-enum input_kind { INPUT_TORCH, INPUT_CAFFE2, INPUT_PLAIN, INPUT_CIFAR };
-#define INPUT_CHOICES "torch|caffe2|plain|cifar" /* in the order of enum input_kind */
+#define INPUTS(X)                                                                                                      \
+    X(INPUT_TORCH, "torch")                                                                                            \
+    X(INPUT_CAFFE2, "caffe2")                                                                                          \
+    X(INPUT_PLAIN, "plain")                                                                                            \
+    X(INPUT_CIFAR, "cifar")
+enum input_kind { INPUTS(CHOICE_ID) };
 
 struct input_options {
     enum input_kind kind;

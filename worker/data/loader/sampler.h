@@ -17,11 +17,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/choice.h"
+
 struct err;
 
 /* Who takes which sample of an epoch. */
-enum sampler_kind { SAMPLER_GLOBAL, SAMPLER_DISTRIBUTED, SAMPLER_SHARDED };
-#define SAMPLER_CHOICES "global|distributed|sharded" /* in the order of enum sampler_kind */
+#define SAMPLERS(X)                                                                                                    \
+    X(SAMPLER_GLOBAL, "global")                                                                                        \
+    X(SAMPLER_DISTRIBUTED, "distributed")                                                                              \
+    X(SAMPLER_SHARDED, "sharded")
+enum sampler_kind { SAMPLERS(CHOICE_ID) };
 
 struct sampler {
     enum sampler_kind kind;

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/choice.h"
+
 struct buf;
 struct err;
 struct dataset;
@@ -29,6 +31,7 @@ struct dataset {
 };
 
 #define DATASET_KINDS(X)                                                                                               \
+    X(DATASET_AUTO, "auto")       /* what the path holds */                                                            \
     X(DATASET_FOLDER, "folder")   /* DIR/<class>/<picture> */                                                          \
     X(DATASET_LMDB, "lmdb")       /* a folder with data.mdb: Caffe Datum or Caffe2 TensorProtos records */             \
     X(DATASET_LEVELDB, "leveldb") /* a folder with CURRENT: the same records */                                        \
@@ -36,13 +39,7 @@ struct dataset {
     X(DATASET_CIFAR10, "cifar10") /* a folder with data_batch_1.bin and so on */                                       \
     X(DATASET_NULL, "null")       /* made-up pictures, nothing is read */
 
-enum dataset_kind {
-    DATASET_AUTO, /* what the path holds */
-#define X(name, text) name,
-    DATASET_KINDS(X)
-#undef X
-};
-#define DATASET_CHOICES "auto|folder|lmdb|leveldb|mnist|cifar10|null" /* in the order of enum dataset_kind */
+enum dataset_kind { DATASET_KINDS(CHOICE_ID) };
 
 struct dataset_options {
     enum dataset_kind kind;
