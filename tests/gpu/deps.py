@@ -18,7 +18,7 @@ import sysconfig
 import tarfile
 import tempfile
 
-PACKAGES = ("libuv1-dev libhiredis-dev libcjson-dev uthash-dev libdnnl-dev libgloo-dev libjpeg62-turbo-dev libpng-dev librandom123-dev "
+PACKAGES = ("libuv1-dev libhiredis-dev libcjson-dev uthash-dev libdnnl-dev libgloo-dev libjpeg*-turbo*-dev libpng-dev librandom123-dev "
             "libcmocka-dev libssl-dev liblmdb-dev libleveldb-dev libzip-dev libprotobuf-c-dev zlib1g-dev").split()
 PROGRAMS = ["protoc-c", "pkgconf", "redis-server"]
 OWN = re.compile(r"(ld-linux|libc|libm|libpthread|libdl|librt|libresolv|libgcc_s|libstdc\+\+|libgomp)[-.]")  # the machine's own
@@ -46,8 +46,11 @@ def take_library(link, lib):
         (lib / link.name).symlink_to(soname)
 
 
-def take_package(package, to):
-    listed = subprocess.run(["dpkg", "-L", package], stdout=subprocess.PIPE, text=True, check=True).stdout
+def take_package(package, to):  # libjpeg*-turbo*-dev: libjpeg62-turbo-dev, on Ubuntu libjpeg-turbo8-dev
+    names = subprocess.run(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\n", package], stdout=subprocess.PIPE, text=True,
+                           check=True).stdout.split("\n")
+    installed = [name.split()[1] for name in names if name.startswith("installed ")]
+    listed = subprocess.run(["dpkg", "-L", *installed], stdout=subprocess.PIPE, text=True, check=True).stdout
     for path in map(pathlib.Path, listed.split("\n")):
         text = str(path)
         header = re.match(r"/usr/include/(?:x86_64-linux-gnu/)?(.+)", text)
