@@ -4,7 +4,8 @@
  *                    agreed upon
  *   resize, drain    a flag: ranks agree on a step in the next all-reduce, save, exit 75
  *   SIGTERM or SIGINT without crun: as drain; a second SIGINT a second later ends the process at once
- * While ranks still wait for each other there is nobody to agree with: 5 s after the signal the process ends with 75. */
+ * While ranks still wait for each other there is nobody to agree with:
+ *   5 s after the signal the process ends with 75 */
 #ifndef CRUN_WORKER_STOP_H
 #define CRUN_WORKER_STOP_H
 

@@ -407,7 +407,7 @@ static std::string text(const sockaddr_storage &ss)
     return n.first.substr(0, n.first.find('%')) + " " + n.second;
 }
 
-/* Where one pair listens, in a record: "port", or "port/number" where a device has one listener and numbers its pairs. */
+/* Where a pair listens, in a record: "port", or "port/number" where a device has one listener and numbers its pairs. */
 static std::string place_of(Pair &pair)
 {
     gloo::transport::tcp::Address a(pair.address().bytes());
@@ -460,7 +460,7 @@ static std::pair<std::string, std::vector<std::string>> parse_record(const std::
     return ret;
 }
 
-/* Gloo's connect() takes no deadline: it waits five times the pair's timeout, and nothing but closing the pair wakes it.
+/* Gloo's connect() takes no deadline: it waits five times the pair's timeout, and only closing the pair wakes it.
  * This thread does so when the time is up. */
 class Alarm final
 {
@@ -537,7 +537,7 @@ static std::string try_to_reach(const sockaddr_storage &ss)
     return code ? strerror(code) : "closed by the peer";
 }
 
-/* Gloo's own words without the source line in front. Since 2023-05 it loses them (an Error copied as its base class). */
+/* Gloo's own words without the source line in front. Since 2023-05 it loses them: an Error is copied as its base. */
 static std::string reason_of(const std::exception &x, const sockaddr_storage &remote)
 {
     std::string s = x.what();
@@ -673,13 +673,12 @@ void Mesh::watch(std::vector<Connection> wanted)
 }
 
 /* Where a device has one listener, it also dials, and its event loop keeps pointers to pairs for as long as the kernel
- * tries (minutes). They must outlive that, and nothing tells when it is over: they are kept to the end of the process. */
+ * tries (minutes). They must outlive that, and nothing tells when it is over: they are kept until the process ends. */
 void Mesh::abandon()
 {
     static std::mutex lock;
     static auto *kept = new std::vector<std::shared_ptr<Channel>>; /* not destroyed at exit: the loop still runs */
     std::lock_guard<std::mutex> guard(lock);
-    watches_.clear();
     kept->insert(kept->end(), links_.begin(), links_.end());
 }
 
@@ -687,12 +686,13 @@ Mesh::~Mesh()
 {
     if (!device_)
         return;
-    if (one_listener_ && begun_ && !connected_) {
-        abandon();
-        return;
-    }
+    const bool half_made = one_listener_ && begun_ && !connected_;
     try {
+        if (half_made)
+            abandon();
         Ticker fast(device_);
+        if (half_made)
+            close_pairs(); /* for peers it is as if the mesh were gone */
         watches_.clear();
         links_.clear();
     } catch (const std::exception &) {

@@ -1,4 +1,4 @@
-/* Gloo between real processes: a peer that is killed, ranks that never come or cannot be reached, ranks that disagree. */
+/* Gloo between real processes: a peer that is killed, ranks that never come, cannot be reached or disagree. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
