@@ -70,8 +70,8 @@ class Meson:
         if parts:
             listed = [t for t in listed if self.part(t) in parts]
         listed.sort(key=lambda t: -t["timeout"])  # what may take longest begins first
-        self.parallel = [t["name"] for t in listed if t["is_parallel"]]
-        self.serial = [t["name"] for t in listed if not t["is_parallel"]]
+        self.serial = list(dict.fromkeys(t["name"] for t in listed if not t["is_parallel"]))
+        self.parallel = list(dict.fromkeys(t["name"] for t in listed if t["name"] not in self.serial))  # two suites may have one of a name
 
     def part(self, test):
         """The folder below tests/ that it comes from."""
