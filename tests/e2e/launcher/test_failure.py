@@ -135,7 +135,7 @@ def test_workers_of_a_round_meet_in_a_store_that_no_later_round_sees(crun, worke
 
 
 def test_libcrun_sees_the_reason_of_a_stop(crun, worker):
-    lib = os.path.join(BUILD, "common", "libcrun.so.0")
+    lib = os.path.join(BUILD, "common", "crun", "libcrun.so.0")
     if not os.path.exists(lib):
         pytest.skip("libcrun.so is not built")
     p = crun.start("--nproc_per_node", 2, "--run-id", "lib", worker, "library", lib)

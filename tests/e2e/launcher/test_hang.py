@@ -13,7 +13,7 @@ import pytest
 
 from crun_run import BUILD
 
-LIBCRUN = os.path.join(BUILD, "common", "libcrun.so.0")
+LIBCRUN = os.path.join(BUILD, "common", "crun", "libcrun.so.0")
 WORKER = pathlib.Path(__file__).with_name("step_worker.py")
 PTRACE_SEIZE, PTRACE_DETACH, PTRACE_INTERRUPT = 0x4206, 17, 0x4207
 

@@ -49,7 +49,7 @@ def test_one_rank_ends(crun, row):
 # The same arguments; ranks that make steps, as only libcrun can tell.
 STEPS = f"""
 import ctypes, os, signal, sys, time
-lib = ctypes.CDLL({os.path.join(BUILD, 'common', 'libcrun.so.0')!r})
+lib = ctypes.CDLL({os.path.join(BUILD, 'common', 'crun', 'libcrun.so.0')!r})
 lib.crun_init(ctypes.create_string_buffer(4096))
 again = int(os.environ["CRUN_ROUND"]) <= int(sys.argv[3])
 for step in range(1, 1000 if again else 20):

@@ -12,7 +12,7 @@ import pytest
 
 from crun_run import BUILD, REPO
 
-LIBCRUN = os.path.join(BUILD, "common", "libcrun.so.0")
+LIBCRUN = os.path.join(BUILD, "common", "crun", "libcrun.so.0")
 EXAMPLES = pathlib.Path(REPO) / "docs" / "examples"
 pytestmark = pytest.mark.skipif(not os.path.exists(LIBCRUN), reason="libcrun.so is not built")
 

@@ -121,7 +121,7 @@ def test_health_is_right_while_workers_stop_and_after_a_restart(crun):
 
 
 def test_metrics_count_output_and_tell_how_far_workers_are(crun):
-    library = pathlib.Path(os.environ.get("CRUN_BUILD", HERE.parents[2] / "build")) / "common" / "libcrun.so.0"
+    library = pathlib.Path(os.environ.get("CRUN_BUILD", HERE.parents[2] / "build")) / "common" / "crun" / "libcrun.so.0"
     if not library.exists():
         pytest.skip("libcrun.so is not built")
     program = f"""import ctypes, os, sys, time
