@@ -31,8 +31,8 @@ struct saved {
     char why[256]; /* it could not be saved; "": it was */
 };
 
-/* Of its own, and in a thread of its own: it may hang in the kernel with the process it looks at, and outlive the round
- * and crun's loop. What it holds by ptrace goes free at the latest when the thread ends. */
+/* Of its own, and in a thread of its own: it waits for tools, may hang in the kernel with the process it looks at, and
+ * may outlive the round and crun's loop. */
 struct save {
     pthread_mutex_t lock;     /* of the next two */
     struct hang_watch *watch; /* NULL: nobody waits for it any more */
@@ -94,7 +94,7 @@ static void count(int change)
     pthread_mutex_unlock(&count_lock);
 }
 
-/* Nobody should walk a stack while exit(3) takes the libraries down. One that hangs in the kernel does not. */
+/* Its tool is killed meanwhile. One that hangs in the kernel is not waited for. */
 static void wait_for_threads(void)
 {
     struct timespec end;
@@ -276,6 +276,11 @@ static bool save_stacks(struct hang_watch *w)
         v->pid = f[i].pid;
         snprintf(v->head, sizeof v->head, "rank %d: %s", f[i].rank, w->verdict.text);
         snprintf(v->why, sizeof v->why, "no time was left");
+        if (v->rank == s->rank) { /* first, as time may run out */
+            const struct saved first = s->v[0];
+            s->v[0] = *v;
+            *v = first;
+        }
         s->n++;
     }
     w->save = s;

@@ -1,11 +1,10 @@
 /* What all threads of a process are doing, written to a file: for people who want to know why it hangs.
  *
- *   - of each thread: name, state, kernel function it waits in, system call, kernel stack where /proc tells it (root);
- *   - its call stack, by libdw (elfutils) over ptrace, both only from here on: libdw is opened on first use. Where it
- *     is not installed, or ptrace is refused, the file says so.
- * The process is stopped while its stacks are walked and goes on as it was: one that was stopped stays so. Its separate
- * debug information is not looked for, and Python's own frames are not known: C functions are named by the symbols that
- * the files hold. */
+ *   - of each thread, from /proc: name, state, kernel function it waits in, system call, kernel stack (root only);
+ *   - then what `py-spy dump` says of a Python program, or else eu-stack (elfutils): the first of them that is on PATH
+ *     and knows the call stacks. Where there is none, or ptrace is refused, the file says so.
+ * Such a tool stops the process while it looks. It is a process of its own that has TOOL_MS and TOOL_BYTES, and is
+ * killed then: what it has stopped goes on. */
 #ifndef CRUN_LAUNCHER_STACKS_H
 #define CRUN_LAUNCHER_STACKS_H
 
@@ -25,9 +24,7 @@ struct stacks_request {
     const atomic_bool *cancel; /* true: end soon */
 };
 
-/* Blocks, for a second and more with large libraries: not for a loop's thread. Needs a thread
- * of its own that ends soon after it (ptrace): a thread of the process that hung in the kernel, and stops late, goes on
- * only then. */
+/* Blocks until the tool has ended: not for a loop's thread. */
 int stacks_save(const struct stacks_request *r, struct err *e);
 
 /* /proc: stopped by a signal (not by its debugger), and whether it has a debugger, or its core is being written. False

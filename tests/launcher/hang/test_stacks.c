@@ -1,213 +1,234 @@
-/* Saving the stacks of a process that changes meanwhile. */
+/* Saving the stacks of a process, by tools that work and by tools that do not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <dlfcn.h>
-#include <pthread.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/ptrace.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "launcher/hang/stacks.h"
+#include "launcher/hang/tool.h"
 
-static void wait_ms(long ms)
+static char folder[] = "/tmp/stacks-XXXXXX", former_path[4096];
+static pid_t pid;
+
+static const char *path_of(const char *name)
 {
-    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
 }
 
-static bool stalls; /* the machine does, for longer than a process is given to stop */
-
-long ptrace(enum __ptrace_request request, ...)
+/* On PATH, which has nothing else but the shell. */
+static void write_script(const char *name, const char *text)
 {
-    va_list ap;
-    va_start(ap, request);
-    const pid_t pid = va_arg(ap, pid_t);
-    void *addr = va_arg(ap, void *), *data = va_arg(ap, void *);
-    va_end(ap);
-    long (*real)(enum __ptrace_request, ...);
-    *(void **)&real = dlsym(RTLD_NEXT, "ptrace");
-    const long rc = real(request, pid, addr, data);
-    if (stalls && request == PTRACE_INTERRUPT)
-        wait_ms(700);
-    return rc;
-}
-
-/* It waits in the kernel for its own child, as vfork(2) makes it: ptrace cannot stop it there, SIGKILL ends it. */
-static pid_t start_unstoppable(void)
-{
-    int ready[2];
-    char word;
-    assert_int_equal(pipe(ready), 0);
-    const pid_t pid = fork();
-    if (pid == 0 && vfork() == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* it would outlive the test */
-        ssize_t ignored = write(ready[1], "x", 1);
-        (void)ignored;
-        pause();
-        _exit(0);
-    }
-    if (pid == 0)
-        _exit(0);
-    assert_true(pid > 0);
-    assert_int_equal(read(ready[0], &word, 1), 1);
-    close(ready[0]);
-    close(ready[1]);
-    return pid;
-}
-
-static pid_t tracer_of(pid_t pid)
-{
-    char path[64], line[128];
-    int tracer = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    FILE *f = fopen(path, "re");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "TracerPid: %d", &tracer) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return tracer;
-}
-
-static pid_t child_of(pid_t pid)
-{
-    char path[64];
-    int child = 0;
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    FILE *f = fopen(path, "re");
-    assert_true(f && fscanf(f, "%d", &child) == 1);
-    fclose(f);
-    return child;
-}
-
-static void *kill_when_traced(void *arg)
-{
-    const pid_t pid = *(pid_t *)arg;
-    for (int i = 0; i < 10000 && tracer_of(pid) == 0; i++)
-        wait_ms(1);
-    wait_ms(20); /* nobody stops it meanwhile: any moment of the half second will do */
-    kill(pid, SIGKILL);
-    return NULL;
-}
-
-static void how_a_process_ended_is_left_to_its_parent(void **state)
-{
-    char path[] = "/tmp/stacks-XXXXXX";
-    atomic_bool cancel = false;
-    pthread_t killer;
-    struct err e = {0};
-    siginfo_t info = {0};
-    close(mkstemp(path));
-    pid_t pid = start_unstoppable();
-    assert_int_equal(pthread_create(&killer, NULL, kill_when_traced, &pid), 0);
-    const struct stacks_request r = {.path = path, .head = "rank 0", .pid = pid, .cancel = &cancel};
-    assert_int_equal(stacks_save(&r, &e), 0);
-    pthread_join(killer, NULL);
-    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED), 0);
-    assert_int_equal(info.si_code, CLD_KILLED);
-    assert_int_equal(info.si_status, SIGKILL);
-    unlink(path);
-}
-
-static void a_process_goes_on_after_its_stacks_were_saved(void **state)
-{
-    char path[] = "/tmp/stacks-XXXXXX";
-    atomic_bool cancel = false;
-    struct err e = {0};
-    siginfo_t info = {0};
-    int ready[2];
-    char word;
-    close(mkstemp(path));
-    assert_int_equal(pipe(ready), 0);
-    const pid_t pid = fork();
-    if (pid == 0) {
-        ssize_t ignored = write(ready[1], "x", 1);
-        (void)ignored;
-        pause();
-        _exit(1);
-    }
-    assert_int_equal(read(ready[0], &word, 1), 1); /* it runs: half a second is enough to stop it */
-    close(ready[0]);
-    close(ready[1]);
-    const struct stacks_request r = {.path = path, .head = "rank 0", .pid = pid, .cancel = &cancel};
-    assert_int_equal(stacks_save(&r, &e), 0);
-    assert_int_equal(tracer_of(pid), 0);
-    kill(pid, SIGTERM);
-    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED), 0);
-    assert_int_equal(info.si_status, SIGTERM);
-    unlink(path);
-}
-
-static void a_process_that_stopped_while_nobody_could_look_is_held(void **state)
-{
-    char path[] = "/tmp/stacks-XXXXXX", text[4096];
-    atomic_bool cancel = false;
-    struct err e = {0};
-    close(mkstemp(path));
-    const pid_t pid = fork();
-    if (pid == 0)
-        for (;;)
-            pause();
-    const struct stacks_request r = {.path = path, .head = "rank 0", .pid = pid, .cancel = &cancel};
-    stalls = true;
-    assert_int_equal(stacks_save(&r, &e), 0);
-    stalls = false;
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
-    FILE *f = fopen(path, "re");
+    FILE *f = fopen(path_of(name), "we");
     assert_non_null(f);
-    text[fread(text, 1, sizeof text - 1, f)] = '\0';
-    fclose(f);
-    assert_null(strstr(text, "it does not stop"));
-    unlink(path);
+    fprintf(f, "#!/bin/sh\n%s\n", text);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(chmod(path_of(name), 0755), 0);
 }
 
-static void *save(void *arg)
+/* A program of this name that sleeps. */
+static void start(const char *name)
 {
-    struct err e = {0};
-    return (void *)(intptr_t)stacks_save(arg, &e);
+    char command[512];
+    snprintf(command, sizeof command, "/bin/cp /bin/sleep %s", path_of(name));
+    assert_int_equal(system(command), 0);
+    pid = fork();
+    if (pid == 0) {
+        execl(path_of(name), name, "600", NULL);
+        _exit(127);
+    }
+    char link[64], exe[128];
+    snprintf(link, sizeof link, "/proc/%d/exe", (int)pid);
+    for (ssize_t n = 0; n <= 0 || !strstr(exe, name);) { /* until it is that program; the test has a time limit */
+        n = readlink(link, exe, sizeof exe - 1);
+        exe[n > 0 ? n : 0] = '\0';
+    }
 }
 
-static void one_that_stops_late_goes_on_when_the_thread_that_saves_ends(void **state)
+static int set_up(void **state)
 {
-    char path[] = "/tmp/stacks-XXXXXX";
+    strcpy(folder, "/tmp/stacks-XXXXXX");
+    snprintf(former_path, sizeof former_path, "%s", getenv("PATH"));
+    return mkdtemp(folder) && setenv("PATH", folder, 1) == 0 ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    char command[128];
+    if (pid > 0) {
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+    }
+    pid = 0;
+    setenv("PATH", former_path, 1);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+static char text[1 << 16], top[512];
+
+static void save(void)
+{
+    char path[128];
     atomic_bool cancel = false;
-    pthread_t thread;
-    void *rc;
+    struct err e = {0};
+    snprintf(path, sizeof path, "%s", path_of("out.txt"));
+    const struct stacks_request r = {
+        .path = path, .head = "rank 0", .pid = pid, .top = top, .top_cap = sizeof top, .cancel = &cancel};
+    top[0] = '\0';
+    if (stacks_save(&r, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_true(file_read_text(text, sizeof text, "%s", path) > 0);
+    assert_memory_equal(text, "rank 0\ntime ", 12);
+}
+
+static void has(const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("'%s' is not in:\n%s", part, text);
+}
+
+static void what_the_kernel_knows_is_there_without_any_tool(void **state)
+{
+    char line[64];
+    start("worker");
+    save();
+    snprintf(line, sizeof line, "\nthread %d (worker): state ", (int)pid);
+    has(line);
+    has(", waits in ");
+    has("\n(no call stacks: eu-stack (Debian: elfutils) is not on PATH)\n");
+    assert_string_equal(top, "");
+}
+
+static void python_programs_are_shown_by_py_spy(void **state)
+{
+    write_script("py-spy", "[ \"$1 $2\" = 'dump --pid' ] || exit 1\n"
+                           "printf 'Process %s: python train.py\\n\\n' $3\n"
+                           "printf 'Thread 1 (idle): \"Loader\"\\n    get (queue.py:171)\\n'\n"
+                           "printf 'Thread %s (active): \"MainThread\"\\n    step (train.py:7)\\n' $3\n"
+                           "printf '    main (train.py:99)\\n\\n'");
+    write_script("eu-stack", "printf 'TID 1:\\n#0  0x1 main\\n'");
+    start("python3.99");
+    save();
+    has("\npy-spy:\nProcess ");
+    has("get (queue.py:171)");
+    assert_null(strstr(text, "eu-stack"));
+    assert_string_equal(top, "    step (train.py:7)\n    main (train.py:99)\n");
+}
+
+static void others_are_shown_by_eu_stack(void **state)
+{
+    write_script("py-spy", "printf 'Thread 1 (idle)\\n    python\\n'");
+    write_script("eu-stack",
+                 "printf 'PID %s - process\\nTID %s:\\n#0  0x1 read\\n#1  0x2 main\\nTID 7:\\n#0  0x3 x\\n' $3 $3");
+    start("worker");
+    save();
+    has("\neu-stack:\nPID ");
+    assert_null(strstr(text, "py-spy"));
+    assert_string_equal(top, "  #0  0x1 read\n  #1  0x2 main\n");
+}
+
+static void a_tool_that_fails_is_told_of_and_the_next_one_tried(void **state)
+{
+    write_script("py-spy", "echo 'Error: Permission Denied' >&2\necho 'Try again as root'\nexit 1");
+    start("python3");
+    save();
+    has("\n(no call stacks of py-spy: Error: Permission Denied)\n");
+    write_script("eu-stack", "printf 'TID 1:\\n#0  0x1 read\\n'");
+    save();
+    has("Permission Denied)\n\neu-stack:\nTID 1:\n#0  0x1 read\n");
+    assert_string_equal(top, "  #0  0x1 read\n");
+}
+
+static void a_tool_has_limits(void **state)
+{
+    char *endless[] = {(char *)"endless", NULL}, *stuck[] = {(char *)"stuck", NULL}, *none[] = {(char *)"none", NULL};
+    struct err e = {0};
+    struct buf out;
+    atomic_bool cancel = false;
+    write_script("endless", "while :; do echo yes; done");
+    write_script("stuck", "echo begun; trap '' TERM INT; while :; do :; done");
+    buf_init(&out, 10000);
+    assert_int_equal(tool_run(endless, 60000, &cancel, &out, &e), -E2BIG);
+    assert_string_equal(e.text, "endless prints more than 10000 bytes");
+    assert_true(out.len > 5000);
+    buf_clear(&out);
+    assert_int_equal(tool_run(stuck, 100, &cancel, &out, &e), -ETIMEDOUT);
+    assert_string_equal(e.text, "stuck did not end within 100 ms");
+    atomic_store(&cancel, true);
+    assert_int_equal(tool_run(stuck, 60000, &cancel, &out, &e), -ECANCELED);
+    assert_int_equal(tool_run(none, 60000, &cancel, &out, &e), -ENOENT);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nobody is left */
+    buf_free(&out);
+}
+
+static void a_tool_has_no_signal_blocked_or_ignored(void **state)
+{
+    char *show[] = {(char *)"show", NULL};
+    struct err e = {0};
+    struct buf out;
+    sigset_t all, before;
+    atomic_bool cancel = false;
+    write_script("show", "while read line; do case $line in Sig[BI]*) echo $line;; esac; done </proc/self/status\n"
+                         "read line && echo 'standard input is not empty'");
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    signal(SIGPIPE, SIG_IGN);
+    buf_init(&out, 10000);
+    assert_int_equal(tool_run(show, 60000, &cancel, &out, &e), 0);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    signal(SIGPIPE, SIG_DFL);
+    assert_memory_equal(out.data, "SigBlk: 0000000000000000\nSigIgn: ", 33);
+    assert_int_equal(strtoull(out.data + 33, NULL, 16) >> (SIGPIPE - 1) & 1, 0);
+    buf_free(&out);
+}
+
+static void a_process_goes_on_after_eu_stack_looked_at_it(void **state)
+{
     siginfo_t info = {0};
-    close(mkstemp(path));
-    const pid_t pid = start_unstoppable();
-    const struct stacks_request r = {.path = path, .head = "rank 0", .pid = pid, .cancel = &cancel};
-    assert_int_equal(pthread_create(&thread, NULL, save, (void *)&r), 0);
-    pthread_join(thread, &rc);
-    assert_int_equal((intptr_t)rc, 0);
-    for (int i = 0; i < 10000 && tracer_of(pid); i++)
-        wait_ms(1); /* the kernel lets go of it after the join */
-    assert_int_equal(tracer_of(pid), 0);
+    setenv("PATH", former_path, 1);
+    if (system("eu-stack --version >/dev/null 2>&1") != 0) {
+        print_message("# SKIP eu-stack is not installed\n");
+        skip();
+    }
+    start("worker");
+    save();
+    if (strstr(text, "(no call stacks of eu-stack")) {
+        print_message("# SKIP ptrace is refused\n");
+        skip();
+    }
+    has("\neu-stack:\n");
+    assert_memory_equal(top, "  #0 ", 5);
     kill(pid, SIGTERM);
-    kill(child_of(pid), SIGKILL); /* it comes out of the kernel, where it would have stopped */
-    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED), 0);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
     assert_int_equal(info.si_status, SIGTERM);
-    unlink(path);
 }
 
 int main(void)
 {
+#define STACKS_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(how_a_process_ended_is_left_to_its_parent),
-        cmocka_unit_test(a_process_goes_on_after_its_stacks_were_saved),
-        cmocka_unit_test(a_process_that_stopped_while_nobody_could_look_is_held),
-        cmocka_unit_test(one_that_stops_late_goes_on_when_the_thread_that_saves_ends),
+        STACKS_TEST(what_the_kernel_knows_is_there_without_any_tool),
+        STACKS_TEST(python_programs_are_shown_by_py_spy),
+        STACKS_TEST(others_are_shown_by_eu_stack),
+        STACKS_TEST(a_tool_that_fails_is_told_of_and_the_next_one_tried),
+        STACKS_TEST(a_tool_has_limits),
+        STACKS_TEST(a_tool_has_no_signal_blocked_or_ignored),
+        STACKS_TEST(a_process_goes_on_after_eu_stack_looked_at_it),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests_name("stacks", tests, NULL, NULL);
