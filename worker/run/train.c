@@ -3,8 +3,9 @@
  *   - step after step; at the end of an epoch a log row and an evaluation
  *   - checkpoints by steps, by time, at the end of an epoch, and when ranks agreed to stop
  *   - the last evaluation's accuracy is the last line of rank 0
- * On a device that goes on by itself results come one step late: `at` is where results are, and what needs the state to
- * be there (the end of an epoch, a checkpoint, the end) catches up first.
+ * On a device that goes on by itself results come one step late: `at` is where results are. Steps are done from one
+ * place to the next (next_place()): the end of an epoch or of the run, a comparison of replicas, a checkpoint. There
+ * the state is of `at`.
  * What goes wrong:
  *   - a peer dies: a collective fails; wait for the launcher's verdict, else end with the error
  *   - a checkpoint cannot be written: training goes on, the last one must succeed */
@@ -113,7 +114,7 @@ static bool replicas_due(const struct run *r, const struct position *at)
 }
 
 /* Everything that is kept about a step. comm_wait: the share of it that was spent waiting for collectives. */
-static int account(struct run *r, const struct step_result *res, double comm_wait, struct err *e)
+static void account(struct run *r, const struct step_result *res, double comm_wait)
 {
     r->at.updates++;
     r->at.step++;
@@ -131,20 +132,9 @@ static int account(struct run *r, const struct step_result *res, double comm_wai
     crun_phase(CRUN_PHASE_STEP);
     if (res->count > 0 && res->total_ns > 0)
         crun_metrics(res->count * 1e9 / (double)res->total_ns, res->loss / res->count);
-    if (replicas_due(r, &r->at))
-        TRY(replicas_check(&r->s.state, r->s.comm, e));
     journal_step(&r->journal, &r->s, &r->at, res, res->lr, comm_wait);
     if (res->stop > 0 && r->stop_at == 0)
         r->stop_at = r->at.updates + train_lag(&r->step);
-    return 0;
-}
-
-/* The step that is outstanding, if one is. */
-static int catch_up(struct run *r, struct err *e)
-{
-    struct step_result res;
-    TRY(train_catch_up(&r->step, &res, e));
-    return res.done ? account(r, &res, 0, e) : 0;
 }
 
 static int one_step(struct run *r, struct err *e)
@@ -157,15 +147,15 @@ static int one_step(struct run *r, struct err *e)
     TRY(train_step(&r->step, rate(r, r->step.ahead.outstanding), want_stop(r), &res, e));
     trace_span(&r->trace, "step", "step", start);
     ddp_stats(r->s.ddp, &after);
-    if (!res.done)
-        return 0;
-    return account(r, &res, (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns, e);
+    if (res.done)
+        account(r, &res, (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns);
+    return 0;
 }
 
-/* Before the next step begins: has something to happen right after the one that is outstanding? Ranks may differ in
- * what they save, so nothing that all of them do together may hang on that: a rank that saves would meet the others in
- * their next step. */
-static bool due_now(const struct run *r)
+/* Does the outstanding step lead to a place where something has to happen before the next one? Ranks may differ in what
+ * they save, so nothing that all of them do together may hang on that: a rank that saves would meet the others in their
+ * next step. */
+static bool place_ahead(const struct run *r)
 {
     struct position next = r->at;
     next.updates++;
@@ -173,6 +163,20 @@ static bool due_now(const struct run *r)
     const bool over = over_at(r, &next);
     return over || replicas_due(r, &next) || (r->stop_at && next.updates >= r->stop_at) ||
            saver_due(&r->saver, &next, over);
+}
+
+/* Steps up to the next place where something has to happen: on a device that goes on by itself as many as lie between,
+ * each enqueued before the last one's result is there; else one. Then none is outstanding, and the state is of r->at. */
+static int next_place(struct run *r, struct err *e)
+{
+    struct step_result res;
+    do {
+        TRY(one_step(r, e));
+    } while (r->step.ahead.outstanding && !place_ahead(r));
+    TRY(train_catch_up(&r->step, &res, e));
+    if (res.done)
+        account(r, &res, 0);
+    return 0;
 }
 
 /* All ranks find the same: they have begun the same steps, or come to the same end of an epoch, whoever caught up in
@@ -271,11 +275,9 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
                 return 0;
             next_epoch(&r->at);
         }
-        TRY(one_step(r, e));
-        if (r->step.ahead.outstanding && due_now(r))
-            TRY(catch_up(r, e));
-        if (r->step.ahead.outstanding)
-            continue;
+        TRY(next_place(r, e));
+        if (replicas_due(r, &r->at))
+            TRY(replicas_check(&r->s.state, r->s.comm, e));
         int64_t start = clock_ns();
         if (saver_step(&r->saver, &r->at, epoch_over(r)))
             trace_long_span(&r->trace, "checkpoint", "checkpoint", start);

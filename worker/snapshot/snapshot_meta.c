@@ -1,8 +1,9 @@
-/* The position is what a run goes on from. Of what else is noted, FIXED_FIELDS must not change, as the weights would
- * mean something else; the rest may, which is told. What the order of samples and the input are is in snapshot_order.c
+/* The position is what a run goes on from. Of what else is noted, some must not change, as the weights would mean
+ * something else; the rest may, which is told. What the order of samples and the input are is in snapshot_order.c
  * and snapshot_input.c. */
 #include "worker/snapshot/snapshot_meta.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,16 +36,16 @@
     BEST_FIELDS(X)                                                                                                     \
     X(lr)                                                                                                              \
     X(moments_from)
-#define FIXED_FIELDS(X)                                                                                                \
-    X(num_labels)                                                                                                      \
-    X(image_size)                                                                                                      \
-    X(channels)                                                                                                        \
-    X(seed)
-#define NOTED_FIELDS(X)                                                                                                \
-    X(batch)                                                                                                           \
-    X(world)                                                                                                           \
-    X(threads)                                                                                                         \
-    X(train_images)
+
+/* Numbers of the identity. */
+#define AT(f) #f, offsetof(struct snapshot_identity, f)
+static const struct number {
+    const char *name;
+    size_t at; /* int64_t */
+    enum { FIXED, FIXED_IN_TRAINING, NOTED } rule;
+} numbers[] = {{AT(num_labels), FIXED}, {AT(image_size), FIXED}, {AT(channels), FIXED}, {AT(seed), FIXED_IN_TRAINING},
+               {AT(batch), NOTED},      {AT(world), NOTED},      {AT(threads), NOTED},  {AT(train_images), NOTED}};
+#define NUMBERS (sizeof numbers / sizeof *numbers)
 
 /* Options that may change between runs of one training, told when they do. */
 #define NOTED_OPTIONS(X)                                                                                               \
@@ -141,6 +142,11 @@ static bool same_class(const cJSON *meta, int i, const char *was, const char *no
     return same;
 }
 
+static int64_t number_of(const struct snapshot_identity *id, const struct number *n)
+{
+    return *(const int64_t *)(const void *)((const char *)id + n->at);
+}
+
 /* Integers above 2^53 do not occur (seeds are limited by the option table), so JSON numbers are exact. */
 cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 {
@@ -150,10 +156,8 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
     cJSON_AddStringToObject(m, "amp", id->amp);
     cJSON_AddStringToObject(m, "optimizer", id->optimizer);
     cJSON_AddStringToObject(m, "run_id", id->run_id);
-#define X(f) cJSON_AddNumberToObject(m, #f, (double)id->f);
-    FIXED_FIELDS(X)
-    NOTED_FIELDS(X)
-#undef X
+    for (size_t i = 0; i < NUMBERS; i++)
+        cJSON_AddNumberToObject(m, numbers[i].name, (double)number_of(id, &numbers[i]));
 #define X(f) cJSON_AddNumberToObject(m, #f, (double)at->f);
     POSITION_FIELDS(X)
     OPTIONAL_FIELDS(X)
@@ -278,20 +282,41 @@ bool meta_same_optimizer(const cJSON *meta, const struct snapshot_identity *id)
     return strcmp(was, id->optimizer) == 0;
 }
 
+static int check_fixed(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
+{
+    int64_t was;
+    for (const struct number *n = numbers; n < numbers + NUMBERS; n++) {
+        if (n->rule == NOTED)
+            continue;
+        TRY(json_i64(meta, n->name, &was, e));
+        if (was != number_of(id, n) && !(id->evaluate && n->rule == FIXED_IN_TRAINING))
+            return err_set(e, ERR_MISMATCH, "the checkpoint has %s %lld, this run %lld", n->name, (long long)was,
+                           (long long)number_of(id, n));
+    }
+    return 0;
+}
+
+static int tell_noted(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
+{
+    int64_t was;
+    for (const struct number *n = numbers; n < numbers + NUMBERS; n++) {
+        if (n->rule != NOTED)
+            continue;
+        TRY(json_i64(meta, n->name, &was, e));
+        if (was != number_of(id, n))
+            log_warn("resume", "%s was %lld and is now %lld: results may differ in their last bits or more", n->name,
+                     (long long)was, (long long)number_of(id, n));
+    }
+    return 0;
+}
+
 int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
 {
     const char *text;
-    int64_t value;
     TRY(json_str(meta, "arch", &text, e));
     if (strcmp(text, id->arch) != 0)
         return err_set(e, ERR_MISMATCH, "the checkpoint is of arch %s, this run of %s", text, id->arch);
-#define X(f)                                                                                                           \
-    TRY(json_i64(meta, #f, &value, e));                                                                                \
-    if (value != id->f && !(id->evaluate && strcmp(#f, "seed") == 0))                                                  \
-        return err_set(e, ERR_MISMATCH, "the checkpoint has " #f " %lld, this run %lld", (long long)value,             \
-                       (long long)id->f);
-    FIXED_FIELDS(X)
-#undef X
+    TRY(check_fixed(meta, id, e));
     TRY(check_classes(meta, id, e));
     TRY(meta_check_input(meta, id, tell, e));
     if (!id->evaluate)
@@ -300,13 +325,7 @@ int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell,
         tell_average(meta, id);
     if (!tell || id->evaluate)
         return 0;
-#define X(f)                                                                                                           \
-    TRY(json_i64(meta, #f, &value, e));                                                                                \
-    if (value != id->f)                                                                                                \
-        log_warn("resume", #f " was %lld and is now %lld: results may differ in their last bits or more",              \
-                 (long long)value, (long long)id->f);
-    NOTED_FIELDS(X)
-#undef X
+    TRY(tell_noted(meta, id, e));
     TRY(json_str(meta, "device", &text, e));
     if (strcmp(text, id->device) != 0)
         log_warn("resume", "the device was '%s' and is now '%s': results may differ in their last bits", text,
