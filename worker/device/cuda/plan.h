@@ -141,7 +141,6 @@ struct cuda_plan {
     bool fresh;
     bool fell;        /* tune.c */
     double scale_now; /* what *grad_scale holds */
-    double smoothing;
 };
 
 /* plan.c: building blocks. */
@@ -180,7 +179,6 @@ int tune_plan(struct cuda_plan *pl, struct err *e);
 
 /* run.c */
 int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e);
-int run_walk(struct cuda_plan *pl, const struct run_hooks *h, struct err *e);
 
 int cuda_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
                      struct err *e);

@@ -130,8 +130,8 @@ static int tune_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
     if (best < 0)
         return fall(t, d, n, failed, why.text, e);
     d->plan = all[best];
-    cudnn_plan_set_ran(d->plan);
     cudnn_choose(dnn, d->plan, best_us);
+    cudnn_plan_set_ran(d->plan);
     return 0;
 }
 

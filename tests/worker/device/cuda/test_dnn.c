@@ -80,6 +80,14 @@ static struct cudnn_plan *find(struct cudnn *d, enum cudnn_pattern p, const stru
     return r;
 }
 
+static int adopt(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *choice, struct err *e)
+{
+    cJSON *o = cJSON_Parse(choice);
+    const int rc = cudnn_adopt(d, p, s, o, false, 0, e);
+    cJSON_Delete(o);
+    return rc;
+}
+
 static void every_candidate_is_adopted_from_its_text(void **state)
 {
     struct cudnn *from = open_with((struct cudnn_options){0}), *to = open_with((struct cudnn_options){0});
@@ -87,7 +95,7 @@ static void every_candidate_is_adopted_from_its_text(void **state)
         struct cudnn_plan *all[MANY];
         const int n = candidates(from, p, &halves, all);
         for (int i = 0; i < n; i++) {
-            MUST(cudnn_adopt(to, p, &halves, cudnn_plan_choice(all[i]), e));
+            MUST(adopt(to, p, &halves, cudnn_plan_choice(all[i]), e));
             same_plan(all[i], find(to, p, &halves));
         }
     }
@@ -189,15 +197,21 @@ static void a_cached_plan_is_taken_as_measured(void **state)
 
 static void a_damaged_file_is_told_of_and_left_alone(void **state)
 {
-    static const char *const damage[] = {"",
-                                         "{\"engine\": 3, \"knobs\": [[2",
-                                         "{}",
-                                         "[]",
-                                         "{\"engine\": \"three\"}",
-                                         "{\"engine\": 1000000}",
-                                         "{\"engine\": -7, \"knobs\": []}",
-                                         "{\"engine\": 0, \"knobs\": [[1], 2]}",
-                                         "{\"engine\": 0, \"knobs\": [[2, 100000]]}"};
+#define OF(shape, choice)                                                                                              \
+    "{\"graph\": \"g7\", \"pattern\": 0, \"measured\": true, \"shape\": " shape ", \"choice\": " choice "}"
+#define GOOD_SHAPE "[4,16,14,14,32,3,3,1,1,1,1,1,1,0]"
+    static const char *const damage[] = {
+        "",
+        "{\"graph\": \"g7\", \"choice\": {\"engine\": 3, \"knobs\": [[2",
+        "{}",
+        "[]",
+        "{\"engine\": 0, \"knobs\": []}",
+        OF("[8,16,14,14,32,3,3,1,1,1,1,1,1,0]", "{\"engine\": 0}"), /* another graph's */
+        OF(GOOD_SHAPE, "{\"engine\": \"three\"}"),
+        OF(GOOD_SHAPE, "{\"engine\": 1000000}"),
+        OF(GOOD_SHAPE, "{\"engine\": -7, \"knobs\": []}"),
+        OF(GOOD_SHAPE, "{\"engine\": 0, \"knobs\": [[1], 2]}"),
+        OF(GOOD_SHAPE, "{\"engine\": 0, \"knobs\": [[2, 100000]]}")};
     char cache[256], path[1024];
     subfolder(cache, sizeof cache, "damaged");
     char *choice = choose_last(cache);
@@ -321,7 +335,6 @@ static void the_list_of_a_checkpoint_gives_the_same_plans(void **state)
 static void a_damaged_list_is_an_error(void **state)
 {
 #define GRAPH(shape, choice) "[{\"graph\": \"g7\", \"pattern\": 0, \"shape\": " shape ", \"choice\": " choice "}]"
-#define GOOD_SHAPE "[4,16,14,14,32,3,3,1,1,1,1,1,1,0]"
     static const struct {
         const char *text, *want;
     } damage[] = {{"", "JSON"},
@@ -374,7 +387,7 @@ static void workspace_stays_within_its_limit(void **state)
     for (int i = 0; i < fewer; i++)
         assert_true(cudnn_plan_workspace(all[i]) < most);
     struct err e = {0};
-    assert_int_equal(-ENOTSUP, cudnn_adopt(limited, DNN_WGRAD, &s, greedy, &e));
+    assert_int_equal(-ENOTSUP, adopt(limited, DNN_WGRAD, &s, greedy, &e));
     assert_non_null(strstr(e.text, "workspace"));
     cudnn_close(limited);
     cudnn_close(d);
@@ -428,7 +441,7 @@ static void fp32_without_tf32_uses_no_tensor_cores(void **state)
         s.tf32 = false;
         assert_int_equal(0, count_noted(d, p, &s, CUDNN_NUMERICAL_NOTE_TENSOR_CORE, &none));
         assert_int_equal(0, count_noted(d, p, &s, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, &none));
-        assert_int_equal(-ENOTSUP, cudnn_adopt(d, p, &s, choice, NULL)); /* nor one from a file */
+        assert_int_equal(-ENOTSUP, adopt(d, p, &s, choice, NULL)); /* nor one from a file */
     }
     cudnn_close(d);
     (void)state;
@@ -455,7 +468,7 @@ static void deterministic_leaves_out_engines_that_are_not(void **state)
         }
     }
     assert_true(loose > 0);
-    assert_int_equal(-ENOTSUP, cudnn_adopt(strict, of, with, choice, &e));
+    assert_int_equal(-ENOTSUP, adopt(strict, of, with, choice, &e));
     assert_non_null(strstr(e.text, "not deterministic"));
     cudnn_close(strict);
     cudnn_close(d);

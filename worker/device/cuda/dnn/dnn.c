@@ -7,7 +7,6 @@
 
 #include "common/base/err.h"
 #include "common/base/json.h"
-#include "common/base/log.h"
 #include "worker/device/cuda/dnn/dnn_impl.h"
 
 enum { CONFIGS_MAX = 64 };
@@ -174,12 +173,7 @@ int cudnn_properties(struct cudnn *d, char **ret, struct err *e)
 
 static bool same_graph(const struct cudnn_plan *p, enum cudnn_pattern pattern, const struct cudnn_shape *s)
 {
-    char a[128], b[128];
-    if (p->pattern != pattern)
-        return false;
-    cudnn_describe(p->pattern, &p->shape, a, sizeof a);
-    cudnn_describe(pattern, s, b, sizeof b);
-    return strcmp(a, b) == 0;
+    return p->pattern == pattern && cudnn_same_shape(&p->shape, s);
 }
 
 static bool has_note(const cudnnBackendNumericalNote_t *notes, int64_t n, cudnnBackendNumericalNote_t note)
@@ -243,6 +237,12 @@ static struct cudnn_plan *plan_new(struct cudnn *d, enum cudnn_pattern pattern, 
     cudnn_describe(pattern, s, p->graph, sizeof p->graph);
     p->parts.what = p->graph;
     return p;
+}
+
+static void add_plan(struct cudnn *d, struct cudnn_plan *p)
+{
+    p->next = d->plans;
+    d->plans = p;
 }
 
 /* Engine configurations by one mode of the heuristics; they belong to the caller. */
@@ -326,8 +326,7 @@ int cudnn_candidates(struct cudnn *d, enum cudnn_pattern pattern, const struct c
             struct cudnn_plan *p = try_config(d, pattern, s, configs[i]);
             if (!p)
                 continue;
-            p->next = d->plans;
-            d->plans = p;
+            add_plan(d, p);
             ret[found++] = p;
         }
     }
@@ -353,46 +352,37 @@ static int check_engine(struct cudnn_plan *p, struct err *e)
     return b.rc;
 }
 
+static void set_chosen(struct cudnn *d, struct cudnn_plan *p, enum cudnn_plan_state state)
+{
+    for (struct cudnn_plan *q = d->plans; q; q = q->next)
+        if (same_graph(q, p->pattern, &p->shape))
+            q->state = DNN_CANDIDATE;
+    p->state = state;
+}
+
 int cudnn_bar(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, const char *why, bool lasting,
               struct err *e)
 {
-    struct cudnn_plan *p = half_only[pattern] ? plan_new(d, pattern, s) : NULL;
     if (!half_only[pattern])
         return err_set(e, ERR_CORRUPT, "%s cannot be left out: nothing lies below it", names[pattern]);
-    if (p) {
-        p->barred = strdup(why);
-        p->choice = cudnn_choice_barred(why);
-    }
-    if (!p || !p->barred || !p->choice) {
+    struct cudnn_plan *p = plan_new(d, pattern, s);
+    if (!p || !(p->barred = strdup(why))) {
         plan_free(p);
         return err_set(e, -ENOMEM, "no memory for a plan");
     }
     snprintf(p->name, sizeof p->name, "none");
-    p->next = d->plans;
-    d->plans = p;
-    cudnn_choose(d, p, 0);
-    p->measured = true;
+    add_plan(d, p);
+    set_chosen(d, p, DNN_BARRED);
     if (lasting)
-        cudnn_cache_put(d, p, 0);
+        cudnn_cache_put(d, p);
     return 0;
 }
 
-static int adopt_barred(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, char *why,
-                        struct err *e)
-{
-    const int rc = cudnn_bar(d, pattern, s, why, false, e);
-    free(why);
-    return rc;
-}
-
-int cudnn_adopt(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, const char *choice,
-                struct err *e)
+int cudnn_adopt(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, const cJSON *choice,
+                bool measured, double us, struct err *e)
 {
     struct cudnn_parts b = {.e = e};
     cudnnBackendDescriptor_t graph;
-    char *why = cudnn_choice_why_barred(choice);
-    if (why)
-        return adopt_barred(d, pattern, s, why, e);
     struct cudnn_plan *p = plan_new(d, pattern, s);
     if (!p)
         return err_set(e, -ENOMEM, "no memory for a plan");
@@ -410,35 +400,26 @@ int cudnn_adopt(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_
         plan_free(p);
         return rc;
     }
-    p->next = d->plans;
-    d->plans = p;
-    cudnn_choose(d, p, 0);
+    p->us = us;
+    add_plan(d, p);
+    set_chosen(d, p, measured ? DNN_TIMED : DNN_GUESSED);
     return 0;
+}
+
+void cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us)
+{
+    p->us = us;
+    set_chosen(d, p, us > 0 ? DNN_TIMED : DNN_GUESSED);
+    if (us > 0)
+        cudnn_cache_put(d, p);
 }
 
 static struct cudnn_plan *chosen(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
 {
     for (struct cudnn_plan *p = d->plans; p; p = p->next)
-        if (p->chosen && same_graph(p, pattern, s))
+        if (p->state != DNN_CANDIDATE && same_graph(p, pattern, s))
             return p;
     return NULL;
-}
-
-/* NULL: none that will do. */
-static struct cudnn_plan *cached(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
-{
-    struct err e;
-    char *choice;
-    if (cudnn_cache_get(d, pattern, s, &choice) < 0)
-        return NULL;
-    const int rc = cudnn_adopt(d, pattern, s, choice, &e);
-    struct cudnn_plan *p = rc < 0 ? NULL : chosen(d, pattern, s);
-    free(choice);
-    if (p)
-        p->measured = true; /* nothing else is cached */
-    else
-        log_warn("cudnn", "cached plan: %s; the plan is chosen anew", e.text);
-    return p;
 }
 
 int cudnn_find(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, struct cudnn_plan **ret,
@@ -446,32 +427,16 @@ int cudnn_find(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_s
 {
     int n;
     struct cudnn_plan *p = chosen(d, pattern, s);
-    if (!p)
-        p = cached(d, pattern, s);
+    if (!p) {
+        cudnn_cache_get(d, pattern, s);
+        p = chosen(d, pattern, s);
+    }
     if (!p) {
         TRY(cudnn_candidates(d, pattern, s, &p, 1, &n, e));
-        p->chosen = true;
+        p->state = DNN_GUESSED;
     }
-    if (p->barred)
+    if (p->state == DNN_BARRED)
         return err_set(e, -ENOTSUP, "no engine for %s runs on this GPU: %s", p->graph, p->barred);
     *ret = p;
     return 0;
-}
-
-void cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us)
-{
-    for (struct cudnn_plan *q = d->plans; q; q = q->next)
-        if (q != p && same_graph(q, p->pattern, &p->shape))
-            q->chosen = false;
-    p->chosen = true;
-    p->measured = us > 0;
-    if (us > 0)
-        cudnn_cache_put(d, p, us);
-}
-
-void cudnn_measured(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
-{
-    struct cudnn_plan *p = chosen(d, pattern, s);
-    if (p)
-        p->measured = true;
 }

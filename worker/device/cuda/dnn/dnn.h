@@ -88,20 +88,17 @@ bool cudnn_plan_measured(
 size_t cudnn_plan_workspace(const struct cudnn_plan *p);
 const char *cudnn_plan_name(const struct cudnn_plan *p); /* engine and its knobs: "eng34{k2=13,...}" */
 bool cudnn_plan_ran(const struct cudnn_plan *p);         /* on this device, in this process: what was kept has yet to */
-void cudnn_plan_set_ran(struct cudnn_plan *p);
+void cudnn_plan_set_ran(struct cudnn_plan *p);           /* one that is chosen */
 
 /* No engine of this fused graph runs here, although plans can be made: cudnn_find() answers -ENOTSUP with this reason
  * from now on. It is kept as choices are: in the list of a checkpoint, and, if it is lasting, in the cache. */
 int cudnn_bar(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *why, bool lasting,
               struct err *e);
 
-/* What a checkpoint keeps so that a resumed run takes the same plan: JSON of engine and knobs, valid until
- * cudnn_close(). */
-const char *cudnn_plan_choice(const struct cudnn_plan *p);
-int cudnn_adopt(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *choice, struct err *e);
+const char *cudnn_plan_choice(const struct cudnn_plan *p); /* JSON of engine and knobs, valid until cudnn_close() */
 
-/* All that was chosen, as text (malloc'ed), and back: what cannot be had on this device or with this cuDNN is an error
- * that names the graph. */
+/* What a checkpoint keeps so that a resumed run takes the same plans: all that was chosen, as text (malloc'ed), and
+ * back: what cannot be had on this device or with this cuDNN is an error that names the graph. */
 int cudnn_export(const struct cudnn *d, char **ret, struct err *e);
 int cudnn_import(struct cudnn *d, const char *json, struct err *e);
 

@@ -1,19 +1,13 @@
-/* Which engine with which knobs, as text: {"engine": 34, "knobs": [[2, 13], ...]}, or {"barred": why} where none of
- * them runs; and the cache of such texts on disk, a file a graph: DIR/<device> cuDNN <version>[
- * deterministic]/<graph>.json, written whole and renamed. */
+/* Which engine with which knobs, as JSON: {"engine": 34, "knobs": [[2, 13], ...]}. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/base/err.h"
 #include "common/base/json.h"
-#include "common/base/log.h"
-#include "common/base/path.h"
 #include "worker/device/cuda/dnn/dnn_impl.h"
 
-enum { KNOBS_MAX = 64, PATH_BYTES = 1024 };
+enum { KNOBS_MAX = 64 };
 
 static int knob(cudnnBackendDescriptor_t d, int64_t *type, int64_t *value)
 {
@@ -106,112 +100,25 @@ static void make_knobs(struct cudnn_parts *b, const cJSON *list, cudnnBackendDes
     }
 }
 
-int cudnn_choice_config(struct cudnn *d, struct cudnn_parts *b, cudnnBackendDescriptor_t graph, const char *choice,
+int cudnn_choice_config(struct cudnn *d, struct cudnn_parts *b, cudnnBackendDescriptor_t graph, const cJSON *choice,
                         cudnnBackendDescriptor_t *ret)
 {
     cudnnBackendDescriptor_t all[KNOBS_MAX];
     int64_t index;
     int n;
-    cJSON *o = cJSON_Parse(choice);
-    int rc = o ? json_i64(o, "engine", &index, b->e) : err_set(b->e, ERR_CORRUPT, "a plan's choice is not JSON");
-    if (rc < 0) {
-        cJSON_Delete(o);
-        return rc;
-    }
+    TRY(json_i64(choice, "engine", &index, b->e));
     cudnnBackendDescriptor_t engine = cudnn_make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     cudnn_set(b, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
     cudnn_set(b, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index);
     cudnn_set(b, engine, CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d->props);
     cudnn_seal(b, engine);
-    make_knobs(b, cJSON_GetObjectItem(o, "knobs"), all, &n);
+    make_knobs(b, cJSON_GetObjectItem(choice, "knobs"), all, &n);
     cudnnBackendDescriptor_t config = cudnn_make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     cudnn_set(b, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
     if (n > 0)
         cudnn_set(b, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, n, all);
     cudnn_seal(b, config);
-    cJSON_Delete(o);
     if (b->rc == 0)
         *ret = config;
     return b->rc;
-}
-
-char *cudnn_choice_barred(const char *why)
-{
-    cJSON *o = cJSON_CreateObject();
-    char *text = cJSON_AddStringToObject(o, "barred", why) ? cJSON_PrintUnformatted(o) : NULL;
-    cJSON_Delete(o);
-    return text;
-}
-
-char *cudnn_choice_why_barred(const char *choice)
-{
-    cJSON *o = cJSON_Parse(choice);
-    const char *why = cJSON_GetStringValue(cJSON_GetObjectItem(o, "barred"));
-    char *r = why ? strdup(why) : NULL;
-    cJSON_Delete(o);
-    return r;
-}
-
-/* The path of a graph's file; dir too, if not NULL. */
-static void cache_path(const struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, char *dir, char *file)
-{
-    char graph[128];
-    cudnn_describe(p, s, graph, sizeof graph);
-    for (char *c = graph; *c; c++)
-        if (*c == '/')
-            *c = ':';
-    snprintf(dir, PATH_BYTES, "%s/%s cuDNN %zu%s", d->cache_dir, d->device, cudnnGetVersion(),
-             d->o.deterministic ? " deterministic" : "");
-    snprintf(file, PATH_BYTES + 160, "%s/%s.json", dir, graph);
-}
-
-int cudnn_cache_get(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, char **ret)
-{
-    char dir[PATH_BYTES], file[PATH_BYTES + 160];
-    cJSON *o;
-    struct err e;
-    if (!d->cache_dir)
-        return -ENOENT;
-    cache_path(d, p, s, dir, file);
-    int rc = json_read_file(file, 1 << 16, &o, &e);
-    if (rc < 0) {
-        if (rc != -ENOENT && rc != -ENOTDIR)
-            log_warn("cudnn", "%s; the plan is chosen anew", e.text);
-        return -ENOENT;
-    }
-    *ret = cJSON_PrintUnformatted(o);
-    cJSON_Delete(o);
-    return *ret ? 0 : -ENOENT;
-}
-
-static int write_file(const struct cudnn *d, const struct cudnn_plan *p, double us, struct err *e)
-{
-    char dir[PATH_BYTES], file[PATH_BYTES + 160], part[PATH_BYTES + 192];
-    cache_path(d, p->pattern, &p->shape, dir, file);
-    TRY(path_make_dirs(dir, e));
-    snprintf(part, sizeof part, "%s.%d", file, (int)getpid());
-    cJSON *o = cJSON_Parse(p->choice);
-    cJSON_AddNumberToObject(o, "us", us);
-    char *text = cJSON_PrintUnformatted(o);
-    cJSON_Delete(o);
-    FILE *f = text ? fopen(part, "we") : NULL;
-    bool written = f && fprintf(f, "%s\n", text) > 0;
-    if (f && fclose(f) != 0)
-        written = false;
-    free(text);
-    if (written && rename(part, file) == 0)
-        return 0;
-    int code = errno;
-    if (f)
-        unlink(part);
-    return err_errno(e, code, "write %s", file);
-}
-
-void cudnn_cache_put(struct cudnn *d, const struct cudnn_plan *p, double us)
-{
-    struct err e;
-    if (!d->cache_dir || d->unwritable || write_file(d, p, us, &e) == 0)
-        return;
-    d->unwritable = true;
-    log_warn("cudnn", "--plan-cache: %s; what is chosen in this run is not kept", e.text);
 }

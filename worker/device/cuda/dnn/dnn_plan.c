@@ -10,17 +10,20 @@ enum cudnn_pattern cudnn_plan_pattern(const struct cudnn_plan *p)
 
 bool cudnn_plan_measured(const struct cudnn_plan *p)
 {
-    return p->measured;
+    return p->state >= DNN_TIMED;
 }
 
 bool cudnn_plan_ran(const struct cudnn_plan *p)
 {
-    return p->ran;
+    return p->state == DNN_GUESSED_RAN || p->state == DNN_TIMED_RAN;
 }
 
 void cudnn_plan_set_ran(struct cudnn_plan *p)
 {
-    p->ran = true;
+    if (p->state == DNN_GUESSED)
+        p->state = DNN_GUESSED_RAN;
+    if (p->state == DNN_TIMED)
+        p->state = DNN_TIMED_RAN;
 }
 
 size_t cudnn_plan_workspace(const struct cudnn_plan *p)
