@@ -12,6 +12,7 @@
 #include "launcher/agent/run.h"
 #include "launcher/config/config.h"
 #include "launcher/output/logmux.h"
+#include "launcher/rendezvous/rendezvous.h"
 
 /* What this state waits for. */
 static const char *waits(const struct run *r, char *text, size_t cap)
@@ -33,7 +34,7 @@ static const char *waits(const struct run *r, char *text, size_t cap)
         return "this node leaves the job";
     default:
         snprintf(text, cap, "exit code %d%s", r->exit_code,
-                 r->rendezvous.hosted ? "; other nodes have yet to hear of the end" : "");
+                 rendezvous_hosts(r->rendezvous) ? "; other nodes have yet to hear of the end" : "");
         return text;
     }
 }

@@ -30,6 +30,7 @@
 #include "launcher/guard/tree.h"
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
+#include "launcher/rendezvous/rendezvous.h"
 
 /* At the end, a console that reads nothing (a pager) is waited for this long, or until a stop signal. */
 #define FLUSH_MS 600000
@@ -108,21 +109,21 @@ static void told(struct run *r, int rc, const struct err *e)
 static void apply(struct run *r, const struct agent_effect *f)
 {
     struct err e = {0};
-    struct rdzv_client *c = r->rendezvous.client;
+    struct rendezvous *z = r->rendezvous;
     log_debug("agent", "%s state=%s", agent_effect_name(f->kind), agent_state_name(r->agent.state));
     switch (f->kind) {
     case AGENT_DO_JOIN:
-        told(r, c->ops->join(c, &e), &e);
+        told(r, rendezvous_join(z, &e), &e);
         break;
     case AGENT_DO_FAIL:
-        told(r, c->ops->fail(c, &f->cause, &e), &e);
+        told(r, rendezvous_fail(z, &f->cause, &e), &e);
         r->broken.told = clock_ns();
         break;
     case AGENT_DO_DONE:
-        told(r, c->ops->done(c, &e), &e);
+        told(r, rendezvous_done(z, &e), &e);
         break;
     case AGENT_DO_LEAVE:
-        told(r, rendezvous_leave(&r->rendezvous, f->cause.exit_code ? &f->cause : NULL, &e), &e);
+        told(r, rendezvous_leave(z, f->cause.exit_code ? &f->cause : NULL, &e), &e);
         break;
     case AGENT_DO_SPAWN:
         round_spawn(r, &f->news);
@@ -463,7 +464,7 @@ static void name_node(struct run *r)
 static void see_off(struct run *r)
 {
     const struct config *c = r->config;
-    rendezvous_see_off(&r->rendezvous, stops_longest_ms(&c->stops) + c->conf.close_timeout_ms, &r->hurry);
+    rendezvous_see_off(r->rendezvous, stops_longest_ms(&c->stops) + c->conf.close_timeout_ms, &r->hurry);
 }
 
 int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link, int *ret_code,

@@ -9,6 +9,7 @@
 #include "launcher/agent/run.h"
 #include "launcher/config/config.h"
 #include "launcher/output/logmux.h"
+#include "launcher/rendezvous/rendezvous.h"
 
 /* --- without labels */
 
@@ -83,7 +84,7 @@ static void of_job(struct metrics_text *m, const struct run *r)
 static void of_rendezvous(struct metrics_text *m, const struct run *r)
 {
     const struct home *h = &r->config->home;
-    const bool hosts = r->rendezvous.hosted;
+    const bool hosts = rendezvous_hosts(r->rendezvous);
     char labels[2 * HOME_ENDPOINT_MAX + 128], at[2 * HOME_ENDPOINT_MAX];
     snprintf(labels, sizeof labels, "{kind=\"%s\",endpoint=\"%s\",hosted=\"%s\"}", home_kind_name(h->kind),
              metrics_quoted(h->kind == HOME_REDIS ? "" : h->endpoint, at, sizeof at),

@@ -14,6 +14,7 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
+#include "launcher/rendezvous/rendezvous.h"
 
 /* --- what the rendezvous says */
 
@@ -108,13 +109,13 @@ static void take_over(uv_timer_t *t)
     struct err e = {0};
     if (r->agent.state != AGENT_JOINING)
         return;
-    int rc = rendezvous_take_over(&r->rendezvous, r->last_round, &e);
+    int rc = rendezvous_take_over(r->rendezvous, r->last_round, &e);
     if (rc == 0)
         return;
     if (rc > 0 && r->config->home.kind == HOME_STATIC)
-        r->store.o.shared = rendezvous_server(&r->rendezvous);
+        bootstrap_share(&r->store, rendezvous_server(r->rendezvous));
     if (rc > 0)
-        rc = r->rendezvous.client->ops->join(r->rendezvous.client, &e);
+        rc = rendezvous_join(r->rendezvous, &e);
     if (rc < 0)
         on_failed(r, EXIT_UNAVAILABLE, e.text);
 }
@@ -171,22 +172,20 @@ static int majority(void *arg)
 static void on_report(uv_timer_t *t)
 {
     struct run *r = container_of(t, struct run, report);
-    struct rdzv_client *c = r->rendezvous.client;
     struct group_progress p;
     char text[160];
-    if (r->agent.state != AGENT_RUNNING || r->round.group_rank != 0 || !c || !group_progress(r->group, &p))
+    if (r->agent.state != AGENT_RUNNING || r->round.group_rank != 0 || !group_progress(r->group, &p))
         return;
     size_t n = (size_t)snprintf(text, sizeof text, "step=%llu", (unsigned long long)p.step);
     if (p.has_metrics)
         snprintf(text + n, sizeof text - n, " images_per_s=%.6g loss=%.6g", p.images_per_s, p.loss);
-    c->ops->report(c, text, NULL); /* for people who look: the next one comes soon */
+    rendezvous_report(r->rendezvous, text);
 }
 
 void member_progressed(struct run *r)
 {
     const uint64_t ms = 2 * (uint64_t)r->config->conf.keep_alive_interval_ms;
-    struct rdzv_client *c = r->rendezvous.client;
-    if (r->round.group_rank == 0 && r->config->home.kind != HOME_LOCAL && c && c->ops->report)
+    if (r->round.group_rank == 0 && r->config->home.kind != HOME_LOCAL && rendezvous_takes_reports(r->rendezvous))
         uv_timer_start(&r->report, on_report, ms, ms);
 }
 
@@ -201,8 +200,9 @@ void member_note_leader(struct run *r, const struct rdzv_news *news)
 
 int member_serve(struct run *r, const struct rdzv_news *news, struct err *e)
 {
-    const int64_t silence_ms = r->rendezvous.options.job.silence_ms;
-    if (bootstrap_use(&r->store, news->round, news->group_world, r->members ? r->members : "", silence_ms, e) < 0)
+    struct rdzv_config job;
+    config_job(r->config, &job);
+    if (bootstrap_use(&r->store, news->round, news->group_world, r->members ? r->members : "", job.silence_ms, e) < 0)
         return err_wrap(e, "cannot open the bootstrap store");
     return 0;
 }
@@ -236,8 +236,17 @@ void member_say_failure(struct run *r, int code)
 int member_open(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
-    const struct rdzv_client_options callbacks = {
+    struct rdzv_client_options client = {
+        .heartbeat_ms = c->conf.keep_alive_interval_ms,
+        .connect_ms = config_join_timeout_ms(c),
+        .daemon_grace_ms = c->conf.daemon_grace_ms,
+        .run_id = c->run_id,
+        .token_file = c->token_file,
+        .insecure = c->insecure,
+        .tls = c->rdzv_tls,
+        .tls_ca = c->rdzv_ca,
         .node = r->node,
+        .role = c->role,
         .slots = (int)c->nproc,
         .store_port = store_port,
         .on_news = on_news,
@@ -250,10 +259,16 @@ int member_open(struct run *r, struct err *e)
         .majority = majority,
         .arg = r,
     };
-    TRY(rendezvous_open(&r->rendezvous, c, &r->loop, &callbacks, e));
+    config_job(c, &client.job);
+    const struct rendezvous_options rendezvous = {.home = &c->home,
+                                                  .one_node = c->nnodes.max == 1,
+                                                  .iface = c->iface,
+                                                  .local_addr = c->local_addr,
+                                                  .client = client};
+    TRY(rendezvous_open(&r->rendezvous, &r->loop, &rendezvous, e));
     const struct bootstrap_options store = {
         .loopback_only = c->home.kind == HOME_LOCAL,
-        .shared = c->home.kind == HOME_STATIC ? rendezvous_server(&r->rendezvous) : NULL,
+        .shared = c->home.kind == HOME_STATIC ? rendezvous_server(r->rendezvous) : NULL,
         .shared_port = c->home.port,
         .run_id = c->run_id,
         .failure = failure_share_on_told,
@@ -269,5 +284,5 @@ void member_close(struct run *r)
     uv_close((uv_handle_t *)&r->take_over, NULL);
     free(r->members);
     bootstrap_close(&r->store);
-    rendezvous_close(&r->rendezvous);
+    rendezvous_close(r->rendezvous);
 }

@@ -19,6 +19,7 @@
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/output/logmux.h"
+#include "launcher/rendezvous/rendezvous.h"
 #include "launcher/workers/spawn_env.h"
 
 extern char **environ;
@@ -115,7 +116,7 @@ static int make_argv(void *arg, int local, char ***ret, struct err *e)
 /* They may go on without this node. A node that hosts takes the job along when it goes. */
 static bool are_enough_others(const struct run *r)
 {
-    return r->round.group_world > r->config->nnodes.min && !rendezvous_server(&r->rendezvous);
+    return r->round.group_world > r->config->nnodes.min && !rendezvous_hosts(r->rendezvous);
 }
 
 static void spawn_failed(struct run *r, int code, const char *text)

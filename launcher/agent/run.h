@@ -9,7 +9,6 @@
 #include "launcher/agent/agent.h"
 #include "launcher/agent/events.h"
 #include "launcher/agent/failure_share.h"
-#include "launcher/agent/rendezvous.h"
 #include "launcher/agent/timeline.h"
 #include "launcher/output/log_layout.h"
 #include "launcher/place/placement.h"
@@ -24,6 +23,7 @@ struct hang_watch;
 struct http_server;
 struct logmux;
 struct program;
+struct rendezvous;
 struct watch;
 
 #define RUN_QUEUE_MAX 64
@@ -38,7 +38,7 @@ struct run {
         [RUN_QUEUE_MAX]; /* events that callbacks leave; pump() applies them, so that no step runs within another */
     unsigned queue_first, queue_last;
     bool pumping;
-    struct rendezvous rendezvous;
+    struct rendezvous *rendezvous;
     int rdzv_fd; /* the connection that stands for this node, -1: none */
     struct bootstrap store;
     struct failure_share share;

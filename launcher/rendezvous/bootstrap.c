@@ -64,6 +64,11 @@ static int port_of(int fd)
     return ntohs(sa.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port);
 }
 
+void bootstrap_share(struct bootstrap *b, struct server *server)
+{
+    b->o.shared = server;
+}
+
 int bootstrap_prepare(struct bootstrap *b, int *ret_port, struct err *e)
 {
     const bool loopback = b->o.loopback_only;

@@ -52,6 +52,9 @@ struct bootstrap {
 
 void bootstrap_init(struct bootstrap *b, uv_loop_t *loop, const struct bootstrap_options *o);
 
+/* This server, which hosts the rendezvous at the fixed port from now on, serves the rounds to come. */
+void bootstrap_share(struct bootstrap *b, struct server *server);
+
 /* A port where this node would serve the next round; the same one as long as it is not used. */
 int bootstrap_prepare(struct bootstrap *b, int *ret_port, struct err *e);
 

@@ -1,6 +1,7 @@
-#include "launcher/agent/rendezvous.h"
+#include "launcher/rendezvous/rendezvous.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "launcher/config/config.h"
+#include "launcher/config/home.h"
 #include "launcher/rendezvous/addresses.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/net/front.h"
@@ -18,6 +19,17 @@
 
 #define RESOLVE_MS 5000
 #define GOODBYE_MS 2000 /* for nodes that know the end to close their connections */
+
+struct rendezvous {
+    struct rendezvous_options o;
+    uv_loop_t *loop;
+    struct rdzv_client *client;
+    struct hosted *hosted; /* NULL: somebody else hosts */
+    bool may_host;
+    char addr[RDZV_ADDR_MAX + 1], addrs[RDZV_ADDRS_MAX + 1];
+    uv_timer_t late; /* bounds rendezvous_see_off() */
+    bool is_late;
+};
 
 /* --- hosting */
 
@@ -59,25 +71,25 @@ static int listen_on(struct server *s, const char *host, int port, struct err *e
     return rc == 0 || rc == -EADDRINUSE ? rc : server_listen(s, "0.0.0.0", port, NULL, e);
 }
 
-static int open_hosted(struct hosted *h, const struct config *c, uv_loop_t *loop, struct err *e)
+static int open_hosted(struct hosted *h, const struct rendezvous_options *o, uv_loop_t *loop, struct err *e)
 {
-    const struct gate_options gate = {.token_file = c->token_file,
-                                      .own_token = !c->insecure,
+    const struct home *home = o->home;
+    const struct gate_options gate = {.token_file = o->client.token_file,
+                                      .own_token = !o->client.insecure,
                                       .own_uid_only = true,
                                       .trust_local = true,
-                                      .insecure = c->insecure};
+                                      .insecure = o->client.insecure};
     TRY(gate_create(&h->gate, &gate, e));
-    if (c->nnodes.max > 1 && gate_token_was_drawn(h->gate))
+    if (!o->one_node && gate_token_was_drawn(h->gate))
         return err_set(e, ERR_USAGE,
                        "there is no place for a secret that the other nodes could share (~/.config/crun/token cannot "
-                       "be made): copy one "
-                       "to all nodes and name it with --token-file, or take --insecure");
-    const bool has_store = c->home.kind == HOME_STATIC; /* on the same port */
+                       "be made): copy one to all nodes and name it with --token-file, or take --insecure");
+    const bool has_store = home->kind == HOME_STATIC; /* on the same port */
     const struct server_options server = {.gate = h->gate, .binary = has_store ? &front_tcpstore : NULL};
     TRY(server_create(&h->server, loop, &server, e));
     TRY(jobs_create(&h->jobs, &(struct jobs_options){.loop = loop, .embedded = true}, e));
     TRY(server_set_jobs(h->server, h->jobs, e));
-    return listen_on(h->server, c->home.host, c->home.port, e);
+    return listen_on(h->server, home->host, home->port, e);
 }
 
 /* -EADDRINUSE: somebody else does. */
@@ -86,14 +98,19 @@ static int host(struct rendezvous *z, struct err *e)
     struct hosted *h = calloc(1, sizeof *h);
     if (!h)
         return err_errno(e, ENOMEM, "rendezvous");
-    int rc = open_hosted(h, z->config, z->loop, e);
+    int rc = open_hosted(h, &z->o, z->loop, e);
     if (rc < 0) {
         stop_hosting(h);
         return rc;
     }
     z->hosted = h;
-    log_info("rendezvous", "hosting at %s", z->config->home.endpoint);
+    log_info("rendezvous", "hosting at %s", z->o.home->endpoint);
     return 0;
+}
+
+bool rendezvous_hosts(const struct rendezvous *z)
+{
+    return z->hosted;
 }
 
 struct server *rendezvous_server(const struct rendezvous *z)
@@ -105,21 +122,20 @@ struct server *rendezvous_server(const struct rendezvous *z)
 
 static int open_client(struct rendezvous *z, const struct rdzv_client_ops *ops, struct err *e)
 {
-    z->options.jobs = z->hosted ? z->hosted->jobs : NULL;
-    return ops->open(&z->client, z->loop, &z->options, e);
+    z->o.client.jobs = z->hosted ? z->hosted->jobs : NULL;
+    return ops->open(&z->client, z->loop, &z->o.client, e);
 }
 
 /* One static node meets nobody: whoever has its port is no part of this job. */
-static bool meets_nobody(const struct config *c)
+static bool meets_nobody(const struct rendezvous_options *o)
 {
-    return c->home.kind == HOME_STATIC && c->nnodes.max == 1;
+    return o->home->kind == HOME_STATIC && o->one_node;
 }
 
 static int open_tcp(struct rendezvous *z, struct err *e)
 {
-    const struct config *c = z->config;
-    const struct home *h = &c->home;
-    z->may_host = !c->rdzv_tls &&
+    const struct home *h = z->o.home;
+    z->may_host = !z->o.client.tls &&
                   (h->hosting == HOME_HOSTS || (h->hosting == HOME_HOSTS_IF_OWN && addresses_own(h->host, RESOLVE_MS)));
     if (!z->may_host)
         return open_client(z, &rdzv_client_tcp_ops, e);
@@ -127,7 +143,7 @@ static int open_tcp(struct rendezvous *z, struct err *e)
     const int rc = host(z, &why);
     if (rc == 0)
         return open_client(z, &rdzv_client_local_ops, e);
-    if (rc != -EADDRINUSE || (meets_nobody(c) && h->hosting == HOME_HOSTS))
+    if (rc != -EADDRINUSE || (meets_nobody(&z->o) && h->hosting == HOME_HOSTS))
         return err_set(e, rc, "%s", why.text);
     if (h->hosting == HOME_HOSTS)
         log_warn("rendezvous", "%s; dialling whoever has it, to host once it is free", why.text);
@@ -140,8 +156,9 @@ int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *
         return 0;
     z->client->ops->close(z->client);
     z->client = NULL;
-    z->options.job.first_round = last_round + 1;
-    z->options.job.hold_ms = z->options.job.silence_ms + z->options.job.kill_ms; /* others may still run the last one */
+    z->o.client.job.first_round = last_round + 1;
+    z->o.client.job.hold_ms =
+        z->o.client.job.silence_ms + z->o.client.job.kill_ms; /* others may still run the last one */
     TRY(open_client(z, &rdzv_client_local_ops, e));
     return 1;
 }
@@ -150,43 +167,36 @@ int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *
 
 static int choose_addresses(struct rendezvous *z, struct err *e)
 {
-    const struct config *c = z->config;
-    if (c->home.kind == HOME_LOCAL) {
+    const struct rendezvous_options *o = &z->o;
+    if (o->home->kind == HOME_LOCAL) {
         strcpy(z->addr, "127.0.0.1");
         return 0;
     }
     TRY(addresses_all(z->addrs, sizeof z->addrs, e));
-    if (c->iface)
-        return addresses_of_interface(c->iface, z->addr, sizeof z->addr, e);
-    if (c->local_addr && strlen(c->local_addr) >= sizeof z->addr)
-        return err_set(e, ERR_USAGE, "--local-addr '%s': expected at most %zu characters", c->local_addr,
+    if (o->iface)
+        return addresses_of_interface(o->iface, z->addr, sizeof z->addr, e);
+    if (o->local_addr && strlen(o->local_addr) >= sizeof z->addr)
+        return err_set(e, ERR_USAGE, "--local-addr '%s': expected at most %zu characters", o->local_addr,
                        sizeof z->addr - 1);
-    snprintf(z->addr, sizeof z->addr, "%s", c->local_addr ? c->local_addr : "");
+    snprintf(z->addr, sizeof z->addr, "%s", o->local_addr ? o->local_addr : "");
     return 0;
 }
 
-int rendezvous_open(struct rendezvous *z, const struct config *c, uv_loop_t *loop,
-                    const struct rdzv_client_options *callbacks, struct err *e)
+int rendezvous_open(struct rendezvous **ret, uv_loop_t *loop, const struct rendezvous_options *o, struct err *e)
 {
-    z->config = c;
+    struct rendezvous *z = calloc(1, sizeof *z);
+    if (!z)
+        return err_errno(e, ENOMEM, "rendezvous");
+    z->o = *o;
     z->loop = loop;
-    z->options = *callbacks;
+    uv_timer_init(loop, &z->late);
+    *ret = z;
     TRY(choose_addresses(z, e));
-    config_job(c, &z->options.job);
-    z->options.heartbeat_ms = c->conf.keep_alive_interval_ms;
-    z->options.connect_ms = config_join_timeout_ms(c);
-    z->options.daemon_grace_ms = c->conf.daemon_grace_ms;
-    z->options.run_id = c->run_id;
-    z->options.endpoint = c->home.endpoint;
-    z->options.token_file = c->token_file;
-    z->options.insecure = c->insecure;
-    z->options.tls = c->rdzv_tls;
-    z->options.tls_ca = c->rdzv_ca;
-    z->options.addr = z->addr[0] ? z->addr : NULL;
-    z->options.addrs = z->addrs;
-    z->options.role = c->role;
-    z->options.node_rank = c->home.node_rank;
-    switch (c->home.kind) {
+    z->o.client.endpoint = o->home->endpoint;
+    z->o.client.node_rank = o->home->node_rank;
+    z->o.client.addr = z->addr[0] ? z->addr : NULL;
+    z->o.client.addrs = z->addrs;
+    switch (o->home->kind) {
     case HOME_LOCAL:
         return open_client(z, &rdzv_client_local_ops, e);
     case HOME_TCP:
@@ -197,14 +207,42 @@ int rendezvous_open(struct rendezvous *z, const struct config *c, uv_loop_t *loo
     }
 }
 
-/* --- the end */
+/* --- requests */
+
+int rendezvous_join(struct rendezvous *z, struct err *e)
+{
+    return z->client->ops->join(z->client, e);
+}
+
+int rendezvous_fail(struct rendezvous *z, const struct rdzv_cause *cause, struct err *e)
+{
+    return z->client->ops->fail(z->client, cause, e);
+}
+
+int rendezvous_done(struct rendezvous *z, struct err *e)
+{
+    return z->client->ops->done(z->client, e);
+}
 
 int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct err *e)
 {
     if (z->hosted)
-        TRY(jobs_drain(z->hosted->jobs, NULL, z->config->run_id, e));
+        TRY(jobs_drain(z->hosted->jobs, NULL, z->o.client.run_id, e));
     return z->client->ops->leave(z->client, why, e);
 }
+
+bool rendezvous_takes_reports(const struct rendezvous *z)
+{
+    return z->client && z->client->ops->report;
+}
+
+void rendezvous_report(struct rendezvous *z, const char *fields)
+{
+    if (rendezvous_takes_reports(z))
+        z->client->ops->report(z->client, fields, NULL); /* for people who look: the next one comes soon */
+}
+
+/* --- the end */
 
 static void on_late(uv_timer_t *t)
 {
@@ -224,24 +262,27 @@ void rendezvous_see_off(struct rendezvous *z, int64_t bound_ms, const bool *hurr
     bool all_told = false;
     if (!z->hosted)
         return;
-    uv_timer_init(z->loop, &z->late);
     uv_timer_start(&z->late, on_late, (uint64_t)bound_ms, 0);
     while (!(all_told && alone(z)) && !z->is_late && !*hurry) {
-        if (!all_told &&
-            (all_told = jobs_all_told(
-                 z->hosted->jobs))) /* what they are told may still be on its way: they go when it is there */
-            uv_timer_start(&z->late, on_late, GOODBYE_MS, 0);
+        if (!all_told && (all_told = jobs_all_told(z->hosted->jobs)))
+            uv_timer_start(&z->late, on_late, GOODBYE_MS, 0); /* what they are told may still be on its way */
         else
             uv_run(z->loop, UV_RUN_ONCE);
     }
-    uv_close((uv_handle_t *)&z->late, NULL);
+    uv_timer_stop(&z->late);
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    free((char *)h - offsetof(struct rendezvous, late));
 }
 
 void rendezvous_close(struct rendezvous *z)
 {
+    if (!z)
+        return;
     if (z->client)
         z->client->ops->close(z->client);
-    z->client = NULL;
     stop_hosting(z->hosted);
-    z->hosted = NULL;
+    uv_close((uv_handle_t *)&z->late, on_closed);
 }

@@ -1,0 +1,65 @@
+/* The client side of the rendezvous: how a node meets the others of its job.
+ *
+ * Each home of a rendezvous has a client behind one small table of functions (rdzv_client.h): inside this process
+ * (rdzv_client_local.c), a rendezvousd or a crun that hosts (rdzv_client_tcp.c: rdzv_dial.c connects, rdzv_conn.c speaks
+ * RESP, rdzv_tcp_talk.c asks and answers, rdzv_tcp_alive.c and rdzv_lease.c decide until when workers may run), the log
+ * of decisions in a Redis or a shared folder (rdzv_client_log.c). Requests (join, fail, done, leave) go down through it;
+ * news, leases and failures come up as callbacks, which only queue. Beside it stands the bootstrap store (bootstrap.h),
+ * where the workers of a round meet on the machine of group rank 0.
+ *
+ * This file puts them together for the agent: the client of the home it has, and, where this crun hosts the rendezvous,
+ * server and jobs. Who hosts: by what was typed (home.h) this crun may or must. It tries to listen; a port that is taken
+ * means that somebody hosts already, who is dialled (a lone static node can meet nobody, and ends). Where nobody answers
+ * later on, and this crun may host, it tries again each second: so two agents that start at once settle it, and an agent
+ * on the same machine takes over from a host that died; its first round waits until the others, who may not know yet,
+ * have no workers left. A hosting crun drains the job when it leaves, and stays until everybody has been told how the
+ * job ended. Loop thread only. */
+#ifndef CRUN_LAUNCHER_RENDEZVOUS_H
+#define CRUN_LAUNCHER_RENDEZVOUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "launcher/rendezvous/rdzv_client.h"
+
+struct home;
+struct rendezvous;
+struct server;
+
+struct rendezvous_options { /* all of it is borrowed */
+    const struct home *home;
+    bool one_node;                     /* the job has no other */
+    const char *iface, *local_addr;    /* which address of this node the others are told; NULL: not typed */
+    struct rdzv_client_options client; /* endpoint, node_rank, addr, addrs and jobs follow from the above */
+};
+
+/* *ret is to be closed after a failure too. ERR_USAGE: an address, a token or a combination that cannot work, with the
+ * remedy. */
+int rendezvous_open(struct rendezvous **ret, uv_loop_t *loop, const struct rendezvous_options *o, struct err *e);
+
+/* Requests of this node: see struct rdzv_client_ops. */
+int rendezvous_join(struct rendezvous *z, struct err *e);
+int rendezvous_fail(struct rendezvous *z, const struct rdzv_cause *cause, struct err *e);
+int rendezvous_done(struct rendezvous *z, struct err *e);
+int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why,
+                     struct err *e); /* a host takes the job along */
+/* Where the home takes no reports, nothing happens. */
+void rendezvous_report(struct rendezvous *z, const char *fields);
+bool rendezvous_takes_reports(const struct rendezvous *z);
+
+/* Nobody answers where the rendezvous should be. 1: this crun hosts it from now on, with rounds above last_round, and
+ * must join again; 0: it may not, or somebody does already. Not from inside a callback of the client. */
+int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *e);
+
+bool rendezvous_hosts(const struct rendezvous *z);
+/* The server of a hosting crun, NULL if it does not host: a fixed port serves the workers' store as well. */
+struct server *rendezvous_server(const struct rendezvous *z);
+
+/* The job is over for this node: if it hosts, serve until the others know as well, at most bound_ms, or until *hurry.
+ * Runs the loop. */
+void rendezvous_see_off(struct rendezvous *z, int64_t bound_ms, const bool *hurry);
+
+void rendezvous_close(struct rendezvous *z); /* NULL allowed; the loop must turn once more */
+
+#endif
