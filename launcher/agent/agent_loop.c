@@ -19,7 +19,7 @@
 #include "common/job/exitcode.h"
 #include "launcher/agent/agent_http.h"
 #include "launcher/agent/farewell.h"
-#include "launcher/agent/hang_watch.h"
+#include "launcher/agent/hangs.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/run.h"
 #include "launcher/base/program.h"
@@ -28,6 +28,7 @@
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/tree.h"
+#include "launcher/hang/hang_watch.h"
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
 #include "launcher/rendezvous/rendezvous.h"
@@ -407,7 +408,7 @@ static int open_parts(struct run *r, struct err *e)
         .arg = r,
     };
     TRY(group_create(&r->group, &r->loop, &group, e));
-    TRY(hang_watch_open(r, e));
+    TRY(hangs_open(r, e));
     TRY(member_open(r, e));
     make_scratch(r);
     return watch_world(r, e);
@@ -429,7 +430,8 @@ static void close_parts(struct run *r)
     uv_close((uv_handle_t *)&r->grace, NULL);
     agent_http_close(r);
     events_close(r);
-    hang_watch_close(r);
+    hang_watch_close(r->hang);
+    r->hang = NULL;
     failure_share_close(r);
     member_close(r);
     guardian_remove_scratch(r->link->scratch_dir);

@@ -14,12 +14,12 @@
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "common/job/failure_record.h"
-#include "launcher/agent/hang_watch.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/run.h"
 #include "launcher/base/program.h"
 #include "launcher/base/virtual_rank.h"
 #include "launcher/config/config.h"
+#include "launcher/hang/hang_watch.h"
 #include "launcher/output/logmux.h"
 #include "launcher/rendezvous/rdzv_conn.h"
 #include "launcher/rendezvous/rdzv_dial.h"
@@ -36,7 +36,7 @@ static void find_message(struct run *r, const struct failure_worker *w, struct f
 {
     const char *path = round_error_path(r, w->rank);
     if (w->hung[0]) {
-        words->message = hang_watch_text(r);
+        words->message = hang_watch_text(r->hang);
         words->message_from = "seen by crun";
     } else if (path && failure_record_read(path, record, NULL) == 0) {
         words->message = record->message;

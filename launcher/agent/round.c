@@ -10,7 +10,6 @@
 #include "common/include/crun.h"
 #include "common/job/env_contract.h"
 #include "common/job/exitcode.h"
-#include "launcher/agent/hang_watch.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/run.h"
 #include "launcher/base/program.h"
@@ -18,6 +17,7 @@
 #include "launcher/config/config.h"
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/hang/hang_watch.h"
 #include "launcher/output/logmux.h"
 #include "launcher/rendezvous/rendezvous.h"
 #include "launcher/workers/spawn_env.h"
@@ -172,7 +172,7 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     if (rc == 0)
         rc = group_start(r->group, news->rank_base, &e);
     if (rc == 0)
-        hang_watch_begin_round(r);
+        hang_watch_begin_round(r->hang);
     if (rc < 0)
         spawn_failed(r, rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE, e.text);
 }
@@ -202,7 +202,7 @@ static void on_progressed(void *arg, int64_t first_step_ns)
 {
     struct run *r = arg;
     r->timeline.first_step = first_step_ns;
-    hang_watch_progressed(r);
+    hang_watch_progressed(r->hang);
     member_progressed(r);
     if (r->timeline.spawned)
         round_say_timeline(r);
@@ -261,7 +261,7 @@ static void on_gone(void *arg)
     round_say_timeline(r); /* its first step never came */
     r->wait_first_step = group_attached(r->group);
     r->broken.gone = clock_ns();
-    hang_watch_end_round(r);
+    hang_watch_end_round(r->hang);
     events_gone(r);
     run_post(r, &(struct agent_event){.kind = AGENT_GONE});
     run_pump(r);

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "common/crun/crun_page.h"
 
@@ -43,6 +44,7 @@ int hang_parse(const char *text, void *field, struct err *e);
 
 struct hang_worker {
     int rank;
+    pid_t pid;
     bool gone;              /* ended: not looked at */
     struct crun_page *page; /* read only */
     bool stopped, traced;   /* of /proc; looked at by hang_judge() only */

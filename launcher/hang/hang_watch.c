@@ -1,4 +1,4 @@
-#include "launcher/agent/hang_watch.h"
+#include "launcher/hang/hang_watch.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -11,12 +11,8 @@
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
-#include "common/job/exitcode.h"
-#include "launcher/agent/run.h"
-#include "launcher/config/config.h"
-#include "launcher/guard/guardian.h"
-#include "launcher/hang/hang.h"
 #include "launcher/hang/stacks.h"
+#include "launcher/output/log_layout.h"
 #include "launcher/output/logmux.h"
 
 #define LATE_NS INT64_C(1000000000) /* a look that comes so late says that we were stopped, or the whole machine was */
@@ -44,7 +40,7 @@ struct save {
 };
 
 struct hang_watch {
-    struct run *r;
+    struct hang_watch_options o;
     struct hang hang;
     struct hang_worker *workers;
     int n;
@@ -58,6 +54,14 @@ struct hang_watch {
 };
 
 static void on_look(uv_timer_t *t);
+
+static void read_workers(struct hang_watch *w)
+{
+    for (int i = 0; i < w->n; i++) {
+        w->workers[i] = (struct hang_worker){0};
+        w->o.read_worker(w->o.arg, i, &w->workers[i]);
+    }
+}
 
 /* --- crun's own stops */
 
@@ -144,7 +148,6 @@ static void *save_thread(void *arg)
 
 static void say_saved(struct hang_watch *w, const struct save *s)
 {
-    const struct run *r = w->r;
     const struct saved *good = NULL, *bad = NULL;
     int files = 0;
     for (int i = 0; i < s->n; i++)
@@ -155,41 +158,21 @@ static void say_saved(struct hang_watch *w, const struct save *s)
             good = good && good->rank == s->rank ? good : &s->v[i];
         }
     if (s->top[0]) {
-        logmux_say(r->mux, "rank %d, main thread:", s->rank);
-        logmux_say_text(r->mux, s->top);
+        logmux_say(w->o.mux, "rank %d, main thread:", s->rank);
+        logmux_say_text(w->o.mux, s->top);
     }
     if (good)
-        logmux_say(r->mux, "what all threads of %d workers were doing: %s%s%s", files, good->path,
-                   files > 1 ? " and beside it" : "", r->logs.root[0] ? "" : " (until crun ends; --log-dir keeps it)");
+        logmux_say(w->o.mux, "what all threads of %d workers were doing: %s%s%s", files, good->path,
+                   files > 1 ? " and beside it" : "",
+                   w->o.keeps_stacks ? "" : " (until crun ends; --log-dir keeps it)");
     if (bad)
-        logmux_say(r->mux, "what the threads of rank %d were doing is not known: %s", bad->rank, bad->why);
-}
-
-/* For the report: the one that is blamed before the others, where nobody stands out. */
-static void blame(struct hang_watch *w)
-{
-    char hung[72];
-    const struct hang_verdict *v = &w->verdict;
-    if (w->r->agent.state != AGENT_RUNNING)
-        return;
-    snprintf(hung, sizeof hung, "hung %s", v->where);
-    group_hung(w->r->group, v->rank - w->r->round.rank_base, hung);
-    for (int i = 0; v->all && i < w->n; i++)
-        if (w->r->round.rank_base + i != v->rank)
-            group_hung(w->r->group, i, hung);
+        logmux_say(w->o.mux, "what the threads of rank %d were doing is not known: %s", bad->rank, bad->why);
 }
 
 static void end_round(struct hang_watch *w)
 {
-    struct run *r = w->r;
-    struct agent_event ev = {.kind = AGENT_HUNG, .cause = {.exit_code = EXIT_HUNG, .rank = w->verdict.rank}};
-    const bool alone = r->config->home.kind == HOME_LOCAL;
-    snprintf(ev.cause.text, sizeof ev.cause.text, "%s%s%s", w->verdict.cause, alone ? "" : ", told by ",
-             alone ? "" : r->host);
     uv_timer_stop(&w->timer);
-    blame(w);
-    run_post(r, &ev);
-    run_pump(r);
+    w->o.hung(w->o.arg, &w->verdict);
 }
 
 static void on_saved(uv_async_t *a)
@@ -228,20 +211,9 @@ static void abandon(struct hang_watch *w)
 static void on_save_late(uv_timer_t *t)
 {
     struct hang_watch *w = container_of(t, struct hang_watch, timer);
-    logmux_say(w->r->mux, "the stacks of all threads were not saved within %d s; going on", SAVE_MS / 1000);
+    logmux_say(w->o.mux, "the stacks of all threads were not saved within %d s; going on", SAVE_MS / 1000);
     abandon(w);
     end_round(w);
-}
-
-static bool stacks_path(const struct run *r, int rank, char *out, size_t cap)
-{
-    int n = -1;
-    if (r->logs.root[0])
-        n = snprintf(out, cap, "%s/hang-rank-%d.txt", r->logs.round, rank);
-    else if (r->link->scratch_dir[0])
-        n = snprintf(out, cap, "%s/round-%llu-hang-rank-%d.txt", r->link->scratch_dir,
-                     (unsigned long long)r->round.round, rank);
-    return n > 0 && (size_t)n < cap;
 }
 
 static int start_thread(struct save *s)
@@ -261,20 +233,21 @@ static int start_thread(struct save *s)
 /* False: there is nowhere to save anything. */
 static bool save_stacks(struct hang_watch *w)
 {
-    const struct failure_worker *f = group_workers(w->r->group);
     struct save *s = calloc(1, sizeof *s + (size_t)w->n * sizeof s->v[0]);
     if (!s)
         return false;
     pthread_mutex_init(&s->lock, NULL);
     s->watch = w;
     s->rank = w->verdict.rank;
+    read_workers(w);
     for (int i = 0; i < w->n; i++) {
         struct saved *v = &s->v[s->n];
-        if (f[i].ended || !stacks_path(w->r, f[i].rank, v->path, sizeof v->path))
+        const struct hang_worker *k = &w->workers[i];
+        if (k->gone || !w->o.stacks_path(w->o.arg, k->rank, v->path, sizeof v->path))
             continue;
-        v->rank = f[i].rank;
-        v->pid = f[i].pid;
-        snprintf(v->head, sizeof v->head, "rank %d: %s", f[i].rank, w->verdict.text);
+        v->rank = k->rank;
+        v->pid = k->pid;
+        snprintf(v->head, sizeof v->head, "rank %d: %s", k->rank, w->verdict.text);
         snprintf(v->why, sizeof v->why, "no time was left");
         if (v->rank == s->rank) { /* first, as time may run out */
             const struct saved first = s->v[0];
@@ -295,21 +268,13 @@ static bool save_stacks(struct hang_watch *w)
 
 /* --- looking */
 
-static void read_workers(struct hang_watch *w)
-{
-    const struct failure_worker *f = group_workers(w->r->group);
-    for (int i = 0; i < w->n; i++)
-        w->workers[i] = (struct hang_worker){.rank = f[i].rank, .gone = f[i].ended, .page = group_page(w->r->group, i)};
-}
-
 /* Those that waited for one in a debugger have a fresh time from the moment it is seen without. */
 static void read_processes(struct hang_watch *w, int64_t now)
 {
     bool traced = false;
-    const struct failure_worker *f = group_workers(w->r->group);
     for (int i = 0; i < w->n; i++) {
         struct hang_worker *k = &w->workers[i];
-        if (!k->gone && !stacks_look(f[i].pid, &k->stopped, &k->traced))
+        if (!k->gone && !stacks_look(k->pid, &k->stopped, &k->traced))
             k->gone = true;
         traced = traced || (!k->gone && k->traced);
     }
@@ -322,27 +287,33 @@ static void plan(struct hang_watch *w, int64_t now)
 {
     w->planned_ns = hang_next(&w->hang, now, w->workers, w->n);
     const int64_t wait = w->planned_ns > now ? w->planned_ns - now : 0;
-    uv_update_time(&w->r->loop);
+    uv_update_time(w->o.loop);
     uv_timer_start(&w->timer, on_look, (uint64_t)(wait / 1000000 + 1), 0);
 }
 
-static void hung(struct hang_watch *w, int64_t now)
+static void end_hang(struct hang_watch *w, int64_t now)
 {
-    struct run *r = w->r;
-    logmux_say(r->mux, "%s", w->verdict.text);
-    round_begin_timeline(r, now, w->verdict.cause);
-    events_hang(r, w->verdict.rank, w->verdict.text);
+    logmux_say(w->o.mux, "%s", w->verdict.text);
+    w->o.found(w->o.arg, now, &w->verdict);
     if (!save_stacks(w))
         end_round(w);
+}
+
+static bool any_attached(const struct hang_watch *w)
+{
+    for (int i = 0; i < w->n; i++)
+        if (w->workers[i].page && atomic_load(&w->workers[i].page->attached))
+            return true;
+    return false;
 }
 
 static void say_if_mute(struct hang_watch *w, int64_t now)
 {
     const int64_t fixed = w->hang.o.fixed_ns;
-    if (!fixed || w->said_mute || now - w->hang.round_ns < fixed || group_attached(w->r->group))
+    if (!fixed || w->said_mute || now - w->hang.round_ns < fixed || any_attached(w))
         return;
     w->said_mute = true;
-    logmux_say(w->r->mux,
+    logmux_say(w->o.mux,
                "--hang-timeout %g has no effect: no worker has called crun_init() of libcrun, so nobody knows whether "
                "they go on",
                (double)fixed / 1e9);
@@ -352,7 +323,7 @@ static void on_look(uv_timer_t *t)
 {
     struct hang_watch *w = container_of(t, struct hang_watch, timer);
     const int64_t now = clock_ns();
-    if (w->r->agent.state != AGENT_RUNNING)
+    if (!w->o.is_running(w->o.arg))
         return;
     read_workers(w);
     excuse_own_stops(w, now);
@@ -360,7 +331,7 @@ static void on_look(uv_timer_t *t)
     if (hang_due(&w->hang, now, w->workers, w->n)) {
         read_processes(w, now);
         if (hang_judge(&w->hang, now, w->workers, w->n, &w->verdict)) {
-            hung(w, now);
+            end_hang(w, now);
             return;
         }
     }
@@ -369,32 +340,30 @@ static void on_look(uv_timer_t *t)
 
 /* --- life */
 
-int hang_watch_open(struct run *r, struct err *e)
+int hang_watch_open(struct hang_watch **ret, const struct hang_watch_options *o, struct err *e)
 {
-    struct hang_options o = r->config->hang;
-    if (o.off)
+    *ret = NULL;
+    if (o->hang.off)
         return 0;
     struct hang_watch *w = calloc(1, sizeof *w);
-    if (!w || !(w->workers = calloc((size_t)r->config->nproc, sizeof *w->workers))) {
+    if (!w || !(w->workers = calloc((size_t)o->workers, sizeof *w->workers))) {
         free(w);
         return err_errno(e, ENOMEM, "hang detection");
     }
-    w->r = r;
-    w->n = (int)r->config->nproc;
-    o.several_nodes = r->config->nnodes.max > 1;
-    hang_init(&w->hang, &o);
-    uv_timer_init(&r->loop, &w->timer);
-    uv_async_init(&r->loop, &w->saved, on_saved);
+    w->o = *o;
+    w->n = o->workers;
+    hang_init(&w->hang, &o->hang);
+    uv_timer_init(o->loop, &w->timer);
+    uv_async_init(o->loop, &w->saved, on_saved);
     w->open_handles = 2;
     struct sigaction a = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
     sigaction(SIGCONT, &a, NULL);
-    r->hang = w;
+    *ret = w;
     return 0;
 }
 
-void hang_watch_begin_round(struct run *r)
+void hang_watch_begin_round(struct hang_watch *w)
 {
-    struct hang_watch *w = r->hang;
     if (!w)
         return;
     const int64_t now = clock_ns();
@@ -403,23 +372,21 @@ void hang_watch_begin_round(struct run *r)
     plan(w, now);
 }
 
-const char *hang_watch_text(const struct run *r)
+const char *hang_watch_text(const struct hang_watch *w)
 {
-    return r->hang ? r->hang->verdict.text : "";
+    return w ? w->verdict.text : "";
 }
 
-void hang_watch_progressed(struct run *r)
+void hang_watch_progressed(struct hang_watch *w)
 {
-    struct hang_watch *w = r->hang;
-    if (!w || w->save || r->agent.state != AGENT_RUNNING)
+    if (!w || w->save || !w->o.is_running(w->o.arg))
         return;
     read_workers(w);
     plan(w, clock_ns());
 }
 
-void hang_watch_end_round(struct run *r)
+void hang_watch_end_round(struct hang_watch *w)
 {
-    struct hang_watch *w = r->hang;
     if (!w)
         return;
     abandon(w);
@@ -438,9 +405,8 @@ static void on_closed(uv_handle_t *h)
     free(w);
 }
 
-void hang_watch_close(struct run *r)
+void hang_watch_close(struct hang_watch *w)
 {
-    struct hang_watch *w = r->hang;
     if (!w)
         return;
     abandon(w);
@@ -448,5 +414,4 @@ void hang_watch_close(struct run *r)
     w->timer.data = w->saved.data = w;
     uv_close((uv_handle_t *)&w->timer, on_closed);
     uv_close((uv_handle_t *)&w->saved, on_closed);
-    r->hang = NULL;
 }

@@ -1,0 +1,44 @@
+/* Watching the workers for hangs: the timer, /proc and the saving of stacks around hang.h.
+ *
+ *   - a look at the pages when a step's time may be over, at most once a second; no wake-up of its own before the first
+ *     step but one a minute;
+ *   - somebody hangs: said, `found` is called, stacks of all local workers saved on a thread (SAVE_MS at most), then
+ *     `hung` is called, which is to end the round;
+ *   - crun itself was stopped (Ctrl-Z, SIGSTOP) or did not run for a second: all workers get a fresh time.
+ * Loop thread only. A NULL watch (switched off) takes every call. */
+#ifndef CRUN_LAUNCHER_HANG_WATCH_H
+#define CRUN_LAUNCHER_HANG_WATCH_H
+
+#include <stddef.h>
+#include <uv.h>
+
+#include "launcher/hang/hang.h"
+
+struct err;
+struct hang_watch;
+struct logmux;
+
+struct hang_watch_options { /* pointers are borrowed */
+    uv_loop_t *loop;
+    struct logmux *mux; /* for people */
+    struct hang_options hang;
+    int workers;
+    bool keeps_stacks; /* else they go when crun ends, and that is said */
+    /* What the watch asks. */
+    bool (*is_running)(void *arg);                                      /* the workers run, and are not being stopped */
+    void (*read_worker)(void *arg, int local, struct hang_worker *ret); /* all but stopped and traced */
+    bool (*stacks_path)(void *arg, int rank, char *out, size_t cap);    /* of a new file; false: there is no place */
+    /* What the watch tells. */
+    void (*found)(void *arg, int64_t now_ns, const struct hang_verdict *v); /* the stacks come next */
+    void (*hung)(void *arg, const struct hang_verdict *v);                  /* nothing more comes of this round */
+    void *arg;
+};
+
+int hang_watch_open(struct hang_watch **ret, const struct hang_watch_options *o, struct err *e); /* NULL if off */
+void hang_watch_begin_round(struct hang_watch *w);       /* the workers are started */
+void hang_watch_progressed(struct hang_watch *w);        /* the first one made a step */
+void hang_watch_end_round(struct hang_watch *w);         /* nobody is left; the pages are still there */
+const char *hang_watch_text(const struct hang_watch *w); /* of the hang that was seen last, for people; "": none */
+void hang_watch_close(struct hang_watch *w);             /* before the loop's last turns */
+
+#endif
