@@ -17,11 +17,11 @@
 #include "common/base/log.h"
 #include "common/include/crun.h"
 #include "common/job/exitcode.h"
-#include "launcher/agent/agent_http.h"
 #include "launcher/agent/farewell.h"
 #include "launcher/agent/hangs.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/run.h"
+#include "launcher/agent/view.h"
 #include "launcher/base/program.h"
 #include "launcher/base/watch.h"
 #include "launcher/config/config.h"
@@ -29,6 +29,8 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/tree.h"
 #include "launcher/hang/hang_watch.h"
+#include "launcher/observe/agent_http.h"
+#include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
 #include "launcher/rendezvous/rendezvous.h"
@@ -67,7 +69,8 @@ static void finish(struct run *r, int code)
     }
     r->exit_code = code;
     r->done = true;
-    events_ended(r, code);
+    events_ended(r->events, code, r->end.kind == RDZV_NEWS_END ? r->end.restart_count : r->round.restart_count,
+                 r->end.cause.text);
 }
 
 /* --- effects */
@@ -94,7 +97,7 @@ static void stop_workers(struct run *r, int reason)
     group_stop(r->group, reason);
     r->grace_ms = stops_grace_ms(&r->config->stops, reason);
     uv_timer_start(&r->grace, on_grace_over, (uint64_t)r->grace_ms, 0);
-    events_stop(r, reason, r->grace_ms);
+    events_stop(r->events, reason, r->grace_ms);
 }
 
 /* Requests are taken at once; only a rendezvous in this process can refuse one here, and then one of the two is
@@ -153,7 +156,7 @@ static void step(struct run *r, const struct agent_event *ev)
     if (r->agent.state != before) {
         log_debug("agent", "%s: %s -> %s", agent_event_name(ev->kind), agent_state_name(before),
                   agent_state_name(r->agent.state));
-        events_state(r, before, ev->kind);
+        events_state(r->events, agent_state_name(before), agent_state_name(r->agent.state), agent_event_name(ev->kind));
     }
     for (int i = 0; i < fx.n; i++)
         apply(r, &fx.v[i]);
@@ -202,7 +205,7 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
                              .shared = is_shared(r, info)};
     if (!is_stop(r, signo)) {
         group_forward(r->group, signo);
-        events_signal(r, signo, "forwarded");
+        events_signal(r->events, signo, "forwarded");
     } else if (r->done) {
         r->hurry = true;
         r->drops_console = r->drops_console || !ev.shared;
@@ -210,7 +213,7 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
         if (signo == s->preempt)
             ev.kind = AGENT_PREEMPTED;
         r->preempted = r->preempted || signo == s->preempt;
-        events_signal(r, signo, signo == s->preempt ? "preemption" : "stop");
+        events_signal(r->events, signo, signo == s->preempt ? "preemption" : "stop");
         run_post(r, &ev);
     }
 }
@@ -373,6 +376,41 @@ static bool shows_everything(const struct log_conf *l)
     return !l->dir && l->local_ranks.n == 0 && l->ranks.n == 0 && l->show == LOG_SHOW_ALL;
 }
 
+static int open_events(struct run *r, struct err *e)
+{
+    const struct config *c = r->config;
+    const struct events_options o = {
+        .mux = r->mux,
+        .path = c->event_log,
+        .console = strcmp(c->event_log_handler, "console") == 0,
+        .run_id = c->run_id,
+        .node = r->node,
+        .host = r->host,
+        .program = r->program->name,
+        .workers = (int)c->nproc,
+        .min_nodes = c->nnodes.min,
+        .max_nodes = c->nnodes.max,
+        .max_restarts = c->max_restarts,
+        .rendezvous = home_kind_name(c->home.kind),
+        .endpoint = c->home.kind == HOME_REDIS ? "" : c->home.endpoint, /* a URL may hold a password */
+    };
+    return events_open(&r->events, &o, e);
+}
+
+static int open_http(struct run *r, struct err *e)
+{
+    const struct config *c = r->config;
+    const struct agent_http_options o = {.loop = &r->loop,
+                                         .mux = r->mux,
+                                         .port = (int)c->http_port,
+                                         .bind = c->http_bind,
+                                         .token_file = c->http_token_file,
+                                         .any_host = c->http_insecure,
+                                         .look = view_fill,
+                                         .arg = r};
+    return c->http_port < 0 ? 0 : agent_http_open(&r->http, &o, e);
+}
+
 static int open_parts(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
@@ -382,8 +420,8 @@ static int open_parts(struct run *r, struct err *e)
         .conf = &c->log, .layout = &r->logs, .role = c->role, .host = r->host, .run_id = c->run_id, .max_workers = n};
     TRY(logmux_create(&r->mux, &r->loop, &mux, e));
     log_redirect(log_to_console, r->mux);
-    TRY(events_open(r, e));
-    TRY(agent_http_open(r, e));
+    TRY(open_events(r, e));
+    TRY(open_http(r, e));
     TRY(placement_plan(&r->placement, (enum binding_mode)c->numa_binding, n, e));
     TRY(make_cgroup(r, e));
     if (r->logs.root[0] && (c->log.dir_chosen || r->logs.torchrun)) /* else the path is known beforehand */
@@ -428,8 +466,9 @@ static void close_parts(struct run *r)
     watch_close(r->guardian);
     watch_close(r->control);
     uv_close((uv_handle_t *)&r->grace, NULL);
-    agent_http_close(r);
-    events_close(r);
+    agent_http_close(r->http);
+    events_close(r->events);
+    r->events = NULL;
     hang_watch_close(r->hang);
     r->hang = NULL;
     failure_share_close(r);

@@ -7,6 +7,7 @@
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/hang/hang_watch.h"
+#include "launcher/observe/events.h"
 
 static bool is_running(void *arg)
 {
@@ -39,7 +40,7 @@ static void on_found(void *arg, int64_t now_ns, const struct hang_verdict *v)
 {
     struct run *r = arg;
     round_begin_timeline(r, now_ns, v->cause);
-    events_hang(r, v->rank, v->text);
+    events_hang(r->events, v->rank, v->text);
 }
 
 /* For the report: the one that is blamed before the others, where nobody stands out. */

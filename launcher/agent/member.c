@@ -12,6 +12,7 @@
 #include "launcher/agent/run.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
 #include "launcher/rendezvous/rendezvous.h"
@@ -76,7 +77,7 @@ static void on_fence(void *arg, const char *why)
         round_begin_timeline(r, clock_ns(), "fenced");
         r->broken.told = clock_ns();
     }
-    events_fenced(r, why);
+    events_fenced(r->events, why);
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
     run_pump(r);
     if (why[0])

@@ -18,6 +18,7 @@
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/hang/hang_watch.h"
+#include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
 #include "launcher/rendezvous/rendezvous.h"
 #include "launcher/workers/spawn_env.h"
@@ -147,9 +148,8 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
 {
     struct err e = {0};
     const int prev_base = r->round.round ? r->round.rank_base : -1;
-    const struct rdzv_news before = r->round;
     r->round = *news;
-    events_round(r, &before);
+    events_round(r->events, news);
     r->prev_base = prev_base;
     r->timeline = r->broken;
     r->timeline.restart = news->restart_count;
@@ -182,7 +182,7 @@ void round_say_timeline(struct run *r)
     char text[512];
     if (r->timeline.pending && r->timeline.spawned) {
         logmux_say(r->mux, "%s", timeline_text(&r->timeline, text, sizeof text));
-        events_restart(r, &r->timeline);
+        events_restart(r->events, &r->timeline);
     }
     r->timeline.pending = false;
 }
@@ -193,7 +193,7 @@ static void on_started(void *arg)
     if (r->unspawned)
         return;
     r->timeline.spawned = clock_ns();
-    events_started(r);
+    events_started(r->events, group_workers(r->group), r->agent.slots);
     if (!r->wait_first_step || r->timeline.first_step)
         round_say_timeline(r);
 }
@@ -246,7 +246,7 @@ static void on_ended(void *arg, int local, int64_t woken)
     snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d%s%s %s", w->rank, alone ? "" : " on ", alone ? "" : r->host,
              ending_text(w->ending, text, sizeof text));
     log_info("agent", "worker ended: %s pid=%d", ev.cause.text, (int)w->pid);
-    events_exited(r, w);
+    events_exited(r->events, w, !r->timeline.spawned && !r->unspawned);
     if (r->agent.state == AGENT_RUNNING && !ev.signo && ev.cause.exit_code != EXIT_OK &&
         ev.cause.exit_code != EXIT_REQUEUE)
         round_begin_timeline(r, woken, ev.cause.text);
@@ -262,7 +262,7 @@ static void on_gone(void *arg)
     r->wait_first_step = group_attached(r->group);
     r->broken.gone = clock_ns();
     hang_watch_end_round(r->hang);
-    events_gone(r);
+    events_gone(r->events);
     run_post(r, &(struct agent_event){.kind = AGENT_GONE});
     run_pump(r);
 }

@@ -7,9 +7,8 @@
 #include <uv.h>
 
 #include "launcher/agent/agent.h"
-#include "launcher/agent/events.h"
 #include "launcher/agent/failure_share.h"
-#include "launcher/agent/timeline.h"
+#include "launcher/observe/timeline.h"
 #include "launcher/output/log_layout.h"
 #include "launcher/place/placement.h"
 #include "launcher/rendezvous/bootstrap.h"
@@ -17,10 +16,10 @@
 
 struct cgroup;
 struct config;
-struct event_log;
+struct agent_http;
+struct events;
 struct guardian_link;
 struct hang_watch;
-struct http_server;
 struct logmux;
 struct program;
 struct rendezvous;
@@ -57,12 +56,11 @@ struct run {
     bool drops_console;   /* nor for the console: it was not the worker's too, which may have died of it */
     struct logmux *mux;
     struct group *group;
-    struct hang_watch *hang;  /* NULL: not watched */
-    struct event_log *events; /* NULL: none */
-    struct event_figures figures;
-    struct http_server *http; /* NULL: none */
-    char waits_for[320];      /* while this node joins, for people */
-    struct cgroup *cgroup;    /* NULL: none */
+    struct hang_watch *hang; /* NULL: not watched */
+    struct events *events;
+    struct agent_http *http; /* NULL: none */
+    char waits_for[320];     /* while this node joins, for people */
+    struct cgroup *cgroup;   /* NULL: none */
     struct placement placement;
     bool set_omp;                               /* the workers are told their share of the cores */
     struct rdzv_news round;                     /* the current one */

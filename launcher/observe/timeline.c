@@ -1,4 +1,4 @@
-#include "launcher/agent/timeline.h"
+#include "launcher/observe/timeline.h"
 
 #include <stdio.h>
 

@@ -1,0 +1,95 @@
+#include "launcher/agent/view.h"
+
+#include <stdio.h>
+
+#include "launcher/agent/run.h"
+#include "launcher/config/config.h"
+#include "launcher/observe/agent_view.h"
+#include "launcher/observe/events.h"
+#include "launcher/rendezvous/rendezvous.h"
+
+static const char *const state_names[] = {
+#define X(name, text) text,
+    AGENT_STATES(X)
+#undef X
+};
+
+/* What this state waits for. */
+static void describe_wait(const struct run *r, char *out, size_t cap)
+{
+    const char *text = "";
+    switch (r->agent.state) {
+    case AGENT_IDLE:
+    case AGENT_JOINING:
+        text = r->waits_for[0] ? r->waits_for : "the rendezvous has not answered yet";
+        break;
+    case AGENT_RUNNING:
+        text = "the workers are being started";
+        break;
+    case AGENT_STOPPING:
+        snprintf(out, cap, "%d of %d workers have yet to end", r->agent.live, r->agent.slots);
+        return;
+    case AGENT_CLEARING:
+        text = "all workers exited with 0; what they left behind is ended";
+        break;
+    case AGENT_FINISHING:
+        text = "the workers of this node are done; other nodes still run";
+        break;
+    case AGENT_PARTING:
+        text = "this node leaves the job";
+        break;
+    case AGENT_OVER:
+        snprintf(out, cap, "exit code %d%s", r->exit_code,
+                 rendezvous_hosts(r->rendezvous) ? "; other nodes have yet to hear of the end" : "");
+        return;
+    }
+    snprintf(out, cap, "%s", text);
+}
+
+static const struct crun_page *page_of(const void *arg, int local)
+{
+    return group_page(((const struct run *)arg)->group, local);
+}
+
+static void fill_round(const struct run *r, struct agent_view *v)
+{
+    const enum agent_state s = r->agent.state;
+    v->round = r->round.round;
+    v->in_round = s == AGENT_RUNNING || s == AGENT_STOPPING || s == AGENT_CLEARING || s == AGENT_FINISHING;
+    v->world_size = r->round.world_size;
+    v->nodes = r->round.group_world;
+    v->group_rank = r->round.group_rank;
+    v->restarts = r->end.kind == RDZV_NEWS_END ? r->end.restart_count : r->round.restart_count;
+    v->max_restarts = r->config->max_restarts;
+    v->waiting = r->round.round == 0 || s == AGENT_JOINING;
+    v->stopping = s == AGENT_STOPPING;
+    v->started = r->timeline.spawned;
+}
+
+void view_fill(void *run, struct agent_view *v)
+{
+    const struct run *r = run;
+    const struct home *h = &r->config->home;
+    *v = (struct agent_view){.run_id = r->config->run_id,
+                             .node = r->node,
+                             .host = r->host,
+                             .role = r->config->role,
+                             .states = state_names,
+                             .n_states = sizeof state_names / sizeof *state_names,
+                             .state = (int)r->agent.state,
+                             .ready = r->agent.state == AGENT_RUNNING && r->timeline.spawned,
+                             .preempted = r->preempted,
+                             .rendezvous = home_kind_name(h->kind),
+                             .endpoint = h->kind == HOME_REDIS ? "" : h->endpoint, /* a URL may hold a password */
+                             .hosts = rendezvous_hosts(r->rendezvous),
+                             .connected = r->rdzv_fd >= 0,
+                             .workers = r->agent.slots,
+                             .list = group_workers(r->group),
+                             .page = page_of,
+                             .arg = r,
+                             .figures = events_figures(r->events)};
+    v->dials = !v->hosts && (h->kind == HOME_TCP || h->kind == HOME_STATIC);
+    describe_wait(r, v->waits_for, sizeof v->waits_for);
+    fill_round(r, v);
+    logmux_figures(r->mux, &v->logs);
+}

@@ -1,0 +1,40 @@
+/* What an agent tells about itself over HTTP (--http-port), read-only, right in every state:
+ *
+ *     /healthz   200 "ok" as long as the agent's loop turns, also while it joins, stops, restarts and waits for other
+ *                nodes
+ *     /readyz    200 "ready" while all workers of this node run; else 503 and a line that says what is waited for
+ *     /metrics   Prometheus' text format
+ *
+ * The room observe/ is for those who watch a job: the agent calls events.h when something happens, which keeps figures
+ * and writes the event log (event_log.h), and it fills a struct agent_view when somebody asks here. Nothing flows back.
+ *
+ * Who may read: common/http/http_server.h. */
+#ifndef CRUN_LAUNCHER_AGENT_HTTP_H
+#define CRUN_LAUNCHER_AGENT_HTTP_H
+
+#include <stdbool.h>
+#include <uv.h>
+
+struct agent_http;
+struct agent_view;
+struct buf;
+struct err;
+struct logmux;
+
+struct agent_http_options { /* pointers are borrowed */
+    uv_loop_t *loop;
+    struct logmux *mux; /* says where it listens, if the kernel chose the port */
+    int port;           /* 0: a free one */
+    const char *bind, *token_file;
+    bool any_host; /* --http-insecure */
+    void (*look)(void *arg, struct agent_view *ret);
+    void *arg;
+};
+
+int agent_http_open(struct agent_http **ret, const struct agent_http_options *o, struct err *e);
+void agent_http_close(struct agent_http *h); /* before the loop's last turns; NULL allowed */
+
+/* agent_metrics.c: append all figures. -ENOMEM, -E2BIG. */
+int agent_metrics(const struct agent_view *v, struct buf *out);
+
+#endif

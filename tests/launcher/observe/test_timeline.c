@@ -1,0 +1,40 @@
+/* The line that tells where the time of a restart went. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "launcher/observe/timeline.h"
+
+static void the_time_line_shows_each_part_and_the_first_step_only_if_there_was_one(void **state)
+{
+    char text[256];
+    struct timeline t = {.woken = 1000000,
+                         .told = 1200000,
+                         .gone = 4300000,
+                         .round = 4400000,
+                         .spawned = 5300000,
+                         .restart = 1,
+                         .max_restarts = 3,
+                         .cause = "rank 1 killed by SIGKILL"};
+    assert_string_equal(
+        timeline_text(&t, text, sizeof text),
+        "restart 1/3 (rank 1 killed by SIGKILL): detect 0.2 ms, stop 3.1 ms, rendezvous 0.1 ms, spawn 0.9 ms");
+    t.first_step = 817300000;
+    assert_non_null(strstr(timeline_text(&t, text, sizeof text), "spawn 0.9 ms, first step 812 ms"));
+    t.max_restarts = -1; /* within a window */
+    t.told = 0;          /* a part that did not happen takes no time */
+    assert_non_null(strstr(timeline_text(&t, text, sizeof text),
+                           "restart 1 (rank 1 killed by SIGKILL): detect 0.0 ms, stop 0.0 ms, "));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_time_line_shows_each_part_and_the_first_step_only_if_there_was_one),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
