@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "common/include/crun.h"
 #include "common/job/exitcode.h"
+#include "launcher/agent/failures.h"
 #include "launcher/agent/farewell.h"
 #include "launcher/agent/hangs.h"
 #include "launcher/agent/member.h"
@@ -34,6 +35,7 @@
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
 #include "launcher/rendezvous/rendezvous.h"
+#include "launcher/report/failure_report.h"
 
 /* At the end, a console that reads nothing (a pager) is waited for this long, or until a stop signal. */
 #define FLUSH_MS 600000
@@ -420,6 +422,7 @@ static int open_parts(struct run *r, struct err *e)
         .conf = &c->log, .layout = &r->logs, .role = c->role, .host = r->host, .run_id = c->run_id, .max_workers = n};
     TRY(logmux_create(&r->mux, &r->loop, &mux, e));
     log_redirect(log_to_console, r->mux);
+    TRY(failures_open(r, e));
     TRY(open_events(r, e));
     TRY(open_http(r, e));
     TRY(placement_plan(&r->placement, (enum binding_mode)c->numa_binding, n, e));
@@ -471,7 +474,7 @@ static void close_parts(struct run *r)
     r->events = NULL;
     hang_watch_close(r->hang);
     r->hang = NULL;
-    failure_share_close(r);
+    failure_report_close(r->failures);
     member_close(r);
     guardian_remove_scratch(r->link->scratch_dir);
     if (r->mux)
@@ -526,7 +529,6 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
     uv_timer_init(&r->loop, &r->grace);
     uv_timer_init(&r->loop, &r->report);
     uv_timer_init(&r->loop, &r->take_over);
-    failure_share_open(r);
     agent_init(&r->agent, (int)c->nproc);
     int rc = open_parts(r, e);
     if (rc == 0) {
@@ -536,7 +538,7 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
         while (!r->done)
             uv_run(&r->loop, UV_RUN_ONCE);
         if (r->failed)
-            failure_share_report(r);
+            failures_finish(r);
         see_off(r);
         *ret_code = r->exit_code;
     }

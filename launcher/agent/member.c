@@ -9,13 +9,16 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
+#include "launcher/agent/failures.h"
 #include "launcher/agent/run.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
+#include "launcher/rendezvous/rdzv_dial.h"
 #include "launcher/rendezvous/rendezvous.h"
+#include "launcher/report/failure_report.h"
 
 /* --- what the rendezvous says */
 
@@ -23,7 +26,7 @@ static void note_news(struct run *r, const struct rdzv_news *news)
 {
     if (news->kind == RDZV_NEWS_END) {
         r->end = *news;
-        failure_share_tell_early(r);
+        failures_send_early(r);
     } else {
         r->last_round = news->round;
     }
@@ -192,11 +195,12 @@ void member_progressed(struct run *r)
 
 /* --- life */
 
-void member_note_leader(struct run *r, const struct rdzv_news *news)
+void member_find_leader(const struct run *r, const struct rdzv_news *news, struct endpoint *ret)
 {
     const struct home *h = &r->config->home;
-    snprintf(r->master_addr, sizeof r->master_addr, "%s", h->kind == HOME_STATIC ? h->host : news->leader_addr);
-    r->master_port = h->kind == HOME_STATIC ? h->port : news->leader_port;
+    const bool is_static = h->kind == HOME_STATIC;
+    snprintf(ret->host, sizeof ret->host, "%s", is_static ? h->host : news->leader_addr);
+    snprintf(ret->port, sizeof ret->port, "%d", is_static ? h->port : news->leader_port);
 }
 
 int member_serve(struct run *r, const struct rdzv_news *news, struct err *e)
@@ -214,24 +218,14 @@ int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *
         bootstrap_drop(&r->store);
     else
         TRY(member_serve(r, news, e));
-    member_note_leader(r, news);
+    struct endpoint leader;
+    member_find_leader(r, news, &leader);
+    snprintf(r->master_addr, sizeof r->master_addr, "%s", leader.host);
+    r->master_port = atoi(leader.port);
     strcpy(r->store_url, "resp://");
     home_join(r->master_addr, r->master_port, r->store_url + 7, sizeof r->store_url - 7);
     uv_timer_stop(&r->report);
     return 0;
-}
-
-void member_say_failure(struct run *r, int code)
-{
-    const struct rdzv_cause *c = &r->end.cause;
-    if (r->refused)
-        return;
-    if (c->text[0] && c->rank >= 0)
-        logmux_say(r->mux, "the job failed: %s", c->text);
-    else if (c->text[0])
-        logmux_say(r->mux, "the job failed: %s (exit code %d)", c->text, code);
-    else
-        logmux_say(r->mux, "the job ended with exit code %d", code);
 }
 
 int member_open(struct run *r, struct err *e)
@@ -272,8 +266,8 @@ int member_open(struct run *r, struct err *e)
         .shared = c->home.kind == HOME_STATIC ? rendezvous_server(r->rendezvous) : NULL,
         .shared_port = c->home.port,
         .run_id = c->run_id,
-        .failure = failure_share_on_told,
-        .arg = r,
+        .failure = failure_report_receive,
+        .arg = r->failures,
     };
     bootstrap_init(&r->store, &r->loop, &store);
     return 0;

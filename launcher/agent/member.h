@@ -2,6 +2,7 @@
 #ifndef CRUN_LAUNCHER_MEMBER_H
 #define CRUN_LAUNCHER_MEMBER_H
 
+struct endpoint;
 struct err;
 struct rdzv_news;
 struct run;
@@ -16,14 +17,11 @@ int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *
 /* This node is group rank 0 of the round of these news: serve its members at the port that its JOIN named. */
 int member_serve(struct run *r, const struct rdzv_news *news, struct err *e);
 
-/* Where group rank 0 of this round is: r->master_addr and master_port. */
-void member_note_leader(struct run *r, const struct rdzv_news *news);
+/* Where group rank 0 of the round of these news serves. */
+void member_find_leader(const struct run *r, const struct rdzv_news *news, struct endpoint *ret);
 
 /* A worker has made a step: group rank 0 reports steps from now on, every other heartbeat. Nobody wakes for workers
  * that make none. */
 void member_progressed(struct run *r);
-
-/* The job failed, and not by a worker of this node: say where. */
-void member_say_failure(struct run *r, int code);
 
 #endif

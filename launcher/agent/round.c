@@ -21,6 +21,7 @@
 #include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
 #include "launcher/rendezvous/rendezvous.h"
+#include "launcher/report/failure_report.h"
 #include "launcher/workers/spawn_env.h"
 
 extern char **environ;
@@ -157,7 +158,7 @@ void round_spawn(struct run *r, const struct rdzv_news *news)
     r->timeline.pending = news->why == RDZV_WHY_FAILURE && r->timeline.woken; /* a newcomer broke nothing */
     r->broken = (struct timeline){0};
     r->unspawned = false;
-    failure_share_begin_round(r, news->group_world);
+    failure_report_begin_round(r->failures, news->group_world);
     int rc = member_begin_round(r, news, &e);
     if (rc == 0)
         rc = logmux_begin_round(r->mux,

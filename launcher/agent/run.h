@@ -7,7 +7,6 @@
 #include <uv.h>
 
 #include "launcher/agent/agent.h"
-#include "launcher/agent/failure_share.h"
 #include "launcher/observe/timeline.h"
 #include "launcher/output/log_layout.h"
 #include "launcher/place/placement.h"
@@ -18,6 +17,7 @@ struct cgroup;
 struct config;
 struct agent_http;
 struct events;
+struct failure_report;
 struct guardian_link;
 struct hang_watch;
 struct logmux;
@@ -40,7 +40,7 @@ struct run {
     struct rendezvous *rendezvous;
     int rdzv_fd; /* the connection that stands for this node, -1: none */
     struct bootstrap store;
-    struct failure_share share;
+    struct failure_report *failures;
     char *members;         /* every address of every node, on group rank 0 */
     char master_addr[256]; /* where the workers of the round meet */
     int master_port;

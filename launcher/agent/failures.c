@@ -1,0 +1,84 @@
+#include "launcher/agent/failures.h"
+
+#include <stdio.h>
+
+#include "launcher/agent/member.h"
+#include "launcher/agent/run.h"
+#include "launcher/base/program.h"
+#include "launcher/config/config.h"
+#include "launcher/hang/hang_watch.h"
+#include "launcher/rendezvous/rdzv_dial.h"
+#include "launcher/report/failure_report.h"
+
+static const char *error_path(void *arg, int rank)
+{
+    return round_error_path(arg, rank);
+}
+
+static const char *error_text(void *arg, int local)
+{
+    return group_error_text(((const struct run *)arg)->group, local);
+}
+
+static const char *hang_text(void *arg)
+{
+    return hang_watch_text(((const struct run *)arg)->hang);
+}
+
+static void find_leader(void *arg, const struct rdzv_news *news, struct endpoint *ret)
+{
+    member_find_leader(arg, news, ret);
+}
+
+static int serve(void *arg, const struct rdzv_news *news, struct err *e)
+{
+    return member_serve(arg, news, e);
+}
+
+int failures_open(struct run *r, struct err *e)
+{
+    const struct config *c = r->config;
+    const struct failure_report_options o = {.loop = &r->loop,
+                                             .mux = r->mux,
+                                             .logs = &r->logs,
+                                             .failure_file = c->failure_file,
+                                             .run_id = c->run_id,
+                                             .node = r->node,
+                                             .host = r->host,
+                                             .program = r->program->name,
+                                             .program_path = r->program->path,
+                                             .max_restarts = (int)c->max_restarts,
+                                             .restart_window = c->restart_window,
+                                             .hurry = &r->hurry,
+                                             .error_path = error_path,
+                                             .error_text = error_text,
+                                             .hang_text = hang_text,
+                                             .find_leader = find_leader,
+                                             .serve = serve,
+                                             .arg = r};
+    return failure_report_open(&r->failures, &o, e);
+}
+
+static struct failure_scene scene_of(const struct run *r)
+{
+    return (struct failure_scene){.round = &r->round,
+                                  .end = &r->end,
+                                  .workers = group_workers(r->group),
+                                  .n = r->agent.slots,
+                                  .live = r->agent.live,
+                                  .unstarted = r->unspawned,
+                                  .refused = &r->refused,
+                                  .exit_code = r->exit_code};
+}
+
+void failures_send_early(struct run *r)
+{
+    const struct failure_scene now = scene_of(r);
+    failure_report_send_early(r->failures, &now);
+}
+
+void failures_finish(struct run *r)
+{
+    const struct failure_scene now = scene_of(r);
+    failure_report_finish(r->failures, &now);
+}

@@ -1,0 +1,12 @@
+/* What report/failure_report.h asks the agent, and the state of the job as it wants it. */
+#ifndef CRUN_LAUNCHER_FAILURES_H
+#define CRUN_LAUNCHER_FAILURES_H
+
+struct err;
+struct run;
+
+int failures_open(struct run *r, struct err *e); /* sets r->failures */
+void failures_send_early(struct run *r);         /* failure_report_send_early() */
+void failures_finish(struct run *r);             /* failure_report_finish() */
+
+#endif

@@ -1,0 +1,320 @@
+#include "launcher/report/failure_report.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/job/exitcode.h"
+#include "common/job/failure_record.h"
+#include "common/rdzv/machine/rdzv.h"
+#include "launcher/base/virtual_rank.h"
+#include "launcher/output/log_layout.h"
+#include "launcher/output/logmux.h"
+#include "launcher/rendezvous/rdzv_dial.h"
+#include "launcher/report/core_path.h"
+#include "launcher/report/failure.h"
+#include "launcher/report/failure_share.h"
+
+/* Workers of one node that are told of. */
+#define OWN_MAX 32
+
+struct failure_report {
+    struct failure_report_options o;
+    struct failure_share *share;
+};
+
+/* --- the failures of this node */
+
+static void find_message(const struct failure_report *f, const struct failure_worker *w, struct failure_record *record,
+                         struct failure_words *words)
+{
+    const char *path = f->o.error_path(f->o.arg, w->rank);
+    if (w->hung[0]) {
+        words->message = f->o.hang_text(f->o.arg);
+        words->message_from = "seen by crun";
+    } else if (path && failure_record_read(path, record, NULL) == 0) {
+        words->message = record->message;
+        words->message_from = f->o.logs->root[0] ? path : "error.json"; /* else its folder is gone in a moment */
+    } else if ((words->message = f->o.error_text(f->o.arg, w->local_rank))) {
+        words->message_from = "told through libcrun";
+    }
+}
+
+static void find_core(const struct failure_report *f, const struct failure_worker *w, double time, char *out,
+                      size_t cap)
+{
+    char folder[2048];
+    out[0] = '\0';
+    if (!w->ending.core || !getcwd(folder, sizeof folder))
+        return;
+    const struct core_facts facts = {.pid = w->pid,
+                                     .signo = w->ending.value,
+                                     .program = f->o.program_path,
+                                     .host = f->o.host,
+                                     .folder = folder,
+                                     .time = (long long)time};
+    core_path_find(&facts, out, cap);
+}
+
+/* The worker's share of the list of devices, where this node has one. */
+static const char *find_gpu(int local, struct virtual_rank *device)
+{
+    if (!getenv("CUDA_VISIBLE_DEVICES") && !getenv("HIP_VISIBLE_DEVICES"))
+        return NULL;
+    if (virtual_rank_device(local, device, NULL) < 0)
+        return NULL;
+    const char *value = strchr(device->cuda, '=');
+    return value && value[1] ? value + 1 : NULL;
+}
+
+static double wall_time(int64_t ended_ns)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)(now.tv_nsec - (clock_ns() - ended_ns)) / 1e9;
+}
+
+static cJSON *describe(const struct failure_report *f, const struct failure_worker *w, bool with_tail)
+{
+    struct failure_record record;
+    struct virtual_rank device;
+    char core[4096];
+    struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
+    find_message(f, w, &record, &words);
+    find_core(f, w, words.time, core, sizeof core);
+    words.core = core[0] ? core : NULL;
+    words.gpu = find_gpu(w->local_rank, &device);
+    words.tail = with_tail ? logmux_tail(f->o.mux, w->local_rank) : NULL;
+    return failure_describe(w, &words);
+}
+
+/* In the order of their deaths. Only the first has its last words: the others mostly say that a peer is gone. */
+static void append_own(const struct failure_report *f, const struct failure_scene *now, cJSON *all)
+{
+    const struct failure_worker *w = now->workers;
+    unsigned after = 0;
+    for (int found = 0; found < OWN_MAX; found++) {
+        const struct failure_worker *next = NULL;
+        for (int i = 0; i < now->n; i++)
+            if (failure_is(&w[i]) && w[i].order > after && (!next || w[i].order < next->order))
+                next = &w[i];
+        cJSON *o = next ? describe(f, next, found == 0) : NULL;
+        if (!o)
+            return;
+        cJSON_AddItemToArray(all, o);
+        after = next->order;
+    }
+}
+
+/* --- which nodes have to do with it */
+
+static bool ended_badly(const struct rdzv_news *end)
+{
+    return end->kind == RDZV_NEWS_END && end->exit_code != EXIT_OK && end->exit_code != EXIT_REQUEUE;
+}
+
+/* The rendezvous has said of the round that this node was in that it failed, and others were in it. */
+static bool is_shared(const struct failure_scene *now)
+{
+    return now->round->round && now->round->group_world > 1 && ended_badly(now->end) &&
+           now->end->round == now->round->round;
+}
+
+/* It failed before this node had heard that it began: there is something to hear, or somebody waits to be told, all the
+ * same. */
+static bool has_missed_it(const struct failure_scene *now)
+{
+    const struct rdzv_news *end = now->end;
+    return ended_badly(end) && end->round != now->round->round && end->leader_port > 0 &&
+           (end->group_rank > 0 || (end->group_rank == 0 && end->group_world > 1));
+}
+
+/* To group rank 0 of the round that failed. */
+static void send_own(struct failure_report *f, const struct failure_scene *now, const cJSON *own, bool final)
+{
+    const bool knows_end_only = now->end->round != now->round->round;
+    struct endpoint to;
+    f->o.find_leader(f->o.arg, knows_end_only ? now->end : now->round, &to);
+    failure_share_send(f->share, now->end->round, &to, own, final);
+}
+
+static bool send_and_wait(struct failure_report *f, const struct failure_scene *now, const cJSON *own)
+{
+    send_own(f, now, own, true);
+    return failure_share_wait_sent(f->share);
+}
+
+void failure_report_send_early(struct failure_report *f, const struct failure_scene *now)
+{
+    if (!is_shared(now) || now->unstarted || now->round->group_rank == 0 || now->live == 0 ||
+        failure_first(now->workers, now->n) < 0)
+        return;
+    cJSON *own = cJSON_CreateArray();
+    if (own) {
+        append_own(f, now, own);
+        send_own(f, now, own, false);
+    }
+    cJSON_Delete(own);
+}
+
+int failure_report_receive(void *arg, const char *node, const char *text, size_t n)
+{
+    return failure_share_receive(((struct failure_report *)arg)->share, node, text, n);
+}
+
+/* Group rank 0 has missed it: those who tell wait at its listener. */
+static void serve_missed(struct failure_report *f, const struct failure_scene *now)
+{
+    struct err e;
+    failure_share_begin_round(f->share, now->end->group_world);
+    if (f->o.serve(f->o.arg, now->end, &e) < 0)
+        log_debug("agent", "cannot hear of the other nodes' failures: %s", e.text);
+}
+
+/* --- the report */
+
+static int write_text(const char *path, const char *text, struct err *e)
+{
+    char tmp[LOG_PATH_MAX + 32];
+    if ((size_t)snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= sizeof tmp)
+        return err_set(e, -ENAMETOOLONG, "failure report '%.60s...': the path is too long", path);
+    FILE *file = fopen(tmp, "we");
+    if (!file)
+        return err_errno(e, errno, "write failure report '%s'", path);
+    const bool bad = fprintf(file, "%s\n", text) < 0;
+    if (fclose(file) != 0 || bad || rename(tmp, path) != 0) {
+        const int why = errno;
+        unlink(tmp);
+        return err_errno(e, why, "write failure report '%s'", path);
+    }
+    return 0;
+}
+
+static void write_json(const struct failure_report *f, const struct failure_job *job, const cJSON *all)
+{
+    char path[LOG_PATH_MAX];
+    struct err e;
+    const bool logs = f->o.logs->root[0];
+    if (!logs && !f->o.failure_file)
+        return;
+    char *text = failure_json(job, all);
+    snprintf(path, sizeof path, "%s/failure.json", f->o.logs->root);
+    if (text && logs && write_text(path, text, &e) < 0)
+        logmux_say(f->o.mux, "%s", e.text);
+    if (text && f->o.failure_file && write_text(f->o.failure_file, text, &e) < 0)
+        logmux_say(f->o.mux, "%s", e.text);
+    free(text);
+}
+
+/* One line, where this node has no failure to show; nothing where that is said already. */
+static void print_line(const struct failure_report *f, const struct failure_scene *now)
+{
+    const struct rdzv_cause *c = &now->end->cause;
+    if (now->exit_code == EXIT_UNKILLABLE || now->unstarted || *now->refused)
+        return;
+    if (c->text[0] && c->rank >= 0)
+        logmux_say(f->o.mux, "the job failed: %s", c->text);
+    else if (c->text[0])
+        logmux_say(f->o.mux, "the job failed: %s (exit code %d)", c->text, now->exit_code);
+    else
+        logmux_say(f->o.mux, "the job ended with exit code %d", now->exit_code);
+}
+
+static void print_all(const struct failure_report *f, const struct failure_scene *now, const struct failure_job *job,
+                      const cJSON *all)
+{
+    struct buf text;
+    buf_init(&text, 1u << 20);
+    if (all->child && failure_render(job, all, &text) == 0)
+        logmux_say_text(f->o.mux, text.data);
+    else
+        print_line(f, now);
+    buf_free(&text);
+}
+
+static void report(struct failure_report *f, const struct failure_scene *now, cJSON *all)
+{
+    const struct rdzv_news *end = now->end;
+    const bool shared = is_shared(now), missed = has_missed_it(now);
+    const bool of_round = now->round->round && (end->round == 0 || end->round == now->round->round);
+    const struct rdzv_news *last = missed ? end : now->round;
+    struct failure_job job = {.run_id = f->o.run_id,
+                              .program = f->o.program,
+                              .round = last->round,
+                              .restarts = last->restart_count,
+                              .max_restarts = f->o.max_restarts,
+                              .restart_window = f->o.restart_window,
+                              .exit_code = now->exit_code,
+                              .cause = end->cause.text,
+                              .culprit = end->kind == RDZV_NEWS_END ? end->cause.rank : -1};
+    if (of_round && !now->unstarted)
+        append_own(f, now, all);
+    if ((shared || missed) && last->group_rank > 0 && send_and_wait(f, now, all)) {
+        print_line(f, now);
+        return;
+    }
+    if (missed && last->group_rank == 0)
+        serve_missed(f, now);
+    if ((shared || missed) && last->group_rank == 0)
+        job.unheard = failure_share_collect(f->share, all);
+    failure_sort(all, job.culprit);
+    print_all(f, now, &job, all);
+    if ((of_round || missed) && last->group_rank == 0)
+        write_json(f, &job, all);
+}
+
+/* This node has left: if the round fails yet, it has nothing to tell. */
+static void send_nothing(struct failure_report *f, const struct failure_scene *now, const cJSON *nothing)
+{
+    if (nothing && now->end->kind == RDZV_NEWS_END && now->end->round == now->round->round &&
+        now->round->group_rank > 0)
+        send_and_wait(f, now, nothing);
+}
+
+void failure_report_finish(struct failure_report *f, const struct failure_scene *now)
+{
+    cJSON *all = cJSON_CreateArray();
+    if (now->unstarted && !is_shared(now) && !has_missed_it(now)) /* that is said, and concerns nobody else */
+        send_nothing(f, now, all);
+    else if (all)
+        report(f, now, all);
+    else
+        print_line(f, now);
+    cJSON_Delete(all);
+}
+
+/* --- life */
+
+int failure_report_open(struct failure_report **ret, const struct failure_report_options *o, struct err *e)
+{
+    struct failure_report *f = calloc(1, sizeof *f);
+    if (!f)
+        return err_errno(e, ENOMEM, "failure report");
+    f->o = *o;
+    const int rc = failure_share_open(&f->share, o->loop, o->run_id, o->node, o->hurry, e);
+    if (rc < 0) {
+        free(f);
+        return rc;
+    }
+    *ret = f;
+    return 0;
+}
+
+void failure_report_begin_round(struct failure_report *f, int nodes)
+{
+    failure_share_begin_round(f->share, nodes);
+}
+
+void failure_report_close(struct failure_report *f)
+{
+    if (f)
+        failure_share_close(f->share);
+    free(f);
+}

@@ -1,0 +1,71 @@
+/* The failure report of a job: printed once, when the job has failed and no worker of this node is left.
+ *
+ * How data flows: the agent opens a report with what does not change, and calls with a struct failure_scene, the state
+ * of the job at that moment. For each worker that failed, failure_report.c asks for what is known of it (error record,
+ * core, GPU, last lines of stderr) and makes a JSON object of that (failure.h). failure_share.c sends the objects of a
+ * node to group rank 0, which sorts those of all nodes, prints one report, and writes the same to failure.json. A node
+ * that cannot reach group rank 0 reports for itself. Loop thread only. */
+#ifndef CRUN_LAUNCHER_FAILURE_REPORT_H
+#define CRUN_LAUNCHER_FAILURE_REPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <uv.h>
+
+struct endpoint;
+struct err;
+struct failure_report;
+struct failure_worker;
+struct log_layout;
+struct logmux;
+struct rdzv_news;
+
+struct failure_report_options { /* all of it is borrowed */
+    uv_loop_t *loop;
+    struct logmux *mux;            /* prints the report; has the last lines of workers */
+    const struct log_layout *logs; /* whose root takes failure.json */
+    const char *failure_file;      /* takes it too; NULL: not asked for */
+    const char *run_id, *node, *host;
+    const char *program, *program_path; /* as it was typed, as it was found */
+    int max_restarts;
+    double restart_window; /* seconds; 0: all restarts count */
+    const bool *hurry;     /* a stop signal came: wait for no other node */
+    /* What is known of a worker that failed, NULL: nothing. */
+    const char *(*error_path)(void *arg, int rank);  /* where its error record would be */
+    const char *(*error_text)(void *arg, int local); /* what it told through libcrun */
+    const char *(*hang_text)(void *arg);             /* of the hang that ended the round */
+    /* Where group rank 0 of the round of these news serves; and, on group rank 0, begin to. */
+    void (*find_leader)(void *arg, const struct rdzv_news *news, struct endpoint *ret);
+    int (*serve)(void *arg, const struct rdzv_news *news, struct err *e);
+    void *arg;
+};
+
+/* What the agent knows now. */
+struct failure_scene {
+    const struct rdzv_news *round; /* the newest that this node was in, zeroed: none */
+    const struct rdzv_news *end;   /* of the job, zeroed: it is not over */
+    const struct failure_worker *workers;
+    int n, live;         /* workers; those that still run */
+    bool unstarted;      /* they could not be started, and that is said */
+    const bool *refused; /* the rendezvous does not take this node, and that is said; looked at last */
+    int exit_code;
+};
+
+int failure_report_open(struct failure_report **ret, const struct failure_report_options *o, struct err *e);
+
+/* A round of so many nodes begins; what was heard of the one before is forgotten. */
+void failure_report_begin_round(struct failure_report *f, int nodes);
+
+/* On group rank 0: another node sent its failures (struct bootstrap_options.failure). arg: the report. */
+int failure_report_receive(void *arg, const char *node, const char *text, size_t n);
+
+/* The job has failed while workers of this node are being stopped: send what is known so far. */
+void failure_report_send_early(struct failure_report *f, const struct failure_scene *now);
+
+/* No worker is left: the report, or on nodes other than group rank 0 one line. Runs the loop, for FAILURE_SHARE_MS at
+ * most or until *hurry. */
+void failure_report_finish(struct failure_report *f, const struct failure_scene *now);
+
+void failure_report_close(struct failure_report *f); /* NULL allowed; the loop must turn once more */
+
+#endif

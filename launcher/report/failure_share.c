@@ -1,0 +1,248 @@
+#include "launcher/report/failure_share.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <uthash.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/rdzv/machine/rdzv.h"
+#include "launcher/rendezvous/rdzv_conn.h"
+#include "launcher/rendezvous/rdzv_dial.h"
+#include "launcher/report/failure.h"
+
+struct failure_share {
+    uv_loop_t *loop;
+    const char *run_id, *node;
+    const bool *hurry;
+    /* on group rank 0 */
+    int others;                  /* nodes of the round but this */
+    struct failure_heard *heard; /* what each node sent, the newest only */
+    /* elsewhere: the way to group rank 0 */
+    struct dial *dial;
+    struct rdzv_conn *conn;
+    bool ready;     /* the connection takes requests */
+    char *pending;  /* to be sent when it does */
+    uint64_t round; /* that it is about */
+    int unanswered; /* requests on their way */
+    bool refused;   /* by group rank 0, or it cannot be reached */
+    uv_timer_t late;
+    bool is_late;
+};
+
+/* --- sending */
+
+static void hang_up(struct failure_share *s)
+{
+    dial_cancel(s->dial);
+    rdzv_conn_close(s->conn);
+    s->dial = NULL;
+    s->conn = NULL;
+    s->ready = false;
+    s->unanswered = 0;
+}
+
+static void send_pending(struct failure_share *s)
+{
+    char round[24];
+    if (!s->ready || !s->pending)
+        return;
+    snprintf(round, sizeof round, "%llu", (unsigned long long)s->round);
+    const char *const request[] = {"RDZV.FAILURE", s->run_id, s->node, round, s->pending};
+    if (rdzv_conn_send(s->conn, 5, request, NULL) == 0)
+        s->unanswered++;
+    else
+        s->refused = true;
+    free(s->pending);
+    s->pending = NULL;
+}
+
+static void on_ready(void *arg)
+{
+    struct failure_share *s = arg;
+    s->ready = true;
+    send_pending(s);
+}
+
+static void on_reply(void *arg, const redisReply *reply)
+{
+    struct failure_share *s = arg;
+    s->unanswered--;
+    if (reply->type != REDIS_REPLY_STATUS) {
+        s->refused = true;
+        log_debug("agent", "group rank 0 does not take our failures: %s", reply->str ? reply->str : "");
+    }
+}
+
+static void on_lost(void *arg, enum rdzv_lost how, const char *why)
+{
+    struct failure_share *s = arg;
+    (void)how;
+    log_debug("agent", "cannot tell group rank 0 of our failures: %s", why ? why : "");
+    s->refused = true;
+    hang_up(s);
+}
+
+static void on_dialled(void *arg, int fd, const char *text)
+{
+    struct failure_share *s = arg;
+    const struct rdzv_conn_options o = {.ready = on_ready, .reply = on_reply, .lost = on_lost, .arg = s};
+    s->dial = NULL;
+    if (fd < 0 || rdzv_conn_open(&s->conn, s->loop, fd, &o, NULL) < 0) {
+        log_debug("agent", "cannot tell group rank 0 of our failures: %s", text ? text : "");
+        s->refused = true;
+    }
+}
+
+void failure_share_send(struct failure_share *s, uint64_t round, const struct endpoint *group_rank_0,
+                        const struct cJSON *own, bool final)
+{
+    free(s->pending);
+    s->refused = false;
+    s->round = round;
+    s->pending = failure_tell(own, final);
+    if (!s->pending)
+        s->refused = true;
+    else if (s->conn)
+        send_pending(s);
+    else if (!s->dial)
+        s->refused = dial_start(&s->dial, s->loop, group_rank_0, FAILURE_SHARE_MS, on_dialled, s, NULL) < 0;
+}
+
+/* --- waiting */
+
+static void on_late(uv_timer_t *t)
+{
+    ((struct failure_share *)t->data)->is_late = true;
+}
+
+static void start_wait(struct failure_share *s)
+{
+    s->is_late = false;
+    uv_update_time(s->loop);
+    uv_timer_start(&s->late, on_late, FAILURE_SHARE_MS, 0);
+}
+
+bool failure_share_wait_sent(struct failure_share *s)
+{
+    start_wait(s);
+    while (!s->refused && (s->pending || s->unanswered > 0) && !s->is_late && !*s->hurry)
+        uv_run(s->loop, UV_RUN_ONCE);
+    uv_timer_stop(&s->late);
+    return !s->refused && !s->pending && s->unanswered == 0;
+}
+
+/* --- collecting */
+
+struct failure_heard {
+    UT_hash_handle hh;
+    char *text;
+    size_t n;
+    bool final;
+    char node[RDZV_ID_MAX + 1];
+};
+
+static void forget(struct failure_share *s)
+{
+    struct failure_heard *h, *next;
+    HASH_ITER (hh, s->heard, h, next) {
+        HASH_DEL(s->heard, h);
+        free(h->text);
+        free(h);
+    }
+}
+
+static struct failure_heard *find_or_add(struct failure_share *s, const char *node)
+{
+    struct failure_heard *h;
+    HASH_FIND_STR(s->heard, node, h);
+    if (h)
+        return h;
+    if ((int)HASH_COUNT(s->heard) >= s->others || strlen(node) >= sizeof h->node || !(h = calloc(1, sizeof *h)))
+        return NULL;
+    strcpy(h->node, node);
+    HASH_ADD_STR(s->heard, node, h);
+    return h;
+}
+
+int failure_share_receive(struct failure_share *s, const char *node, const char *text, size_t n)
+{
+    cJSON *list = cJSON_CreateArray();
+    bool final;
+    const bool understood = list && failure_merge(list, text, n, &final);
+    cJSON_Delete(list);
+    struct failure_heard *h = understood ? find_or_add(s, node) : NULL;
+    char *copy = h ? malloc(n) : NULL;
+    if (!copy)
+        return ERR_REFUSED;
+    memcpy(copy, text, n);
+    free(h->text);
+    h->text = copy;
+    h->n = n;
+    h->final = final;
+    return 0;
+}
+
+static int count_final(const struct failure_share *s)
+{
+    int n = 0;
+    for (const struct failure_heard *h = s->heard; h; h = h->hh.next)
+        n += h->final;
+    return n;
+}
+
+int failure_share_collect(struct failure_share *s, struct cJSON *all)
+{
+    bool final;
+    start_wait(s);
+    while (count_final(s) < s->others && !s->is_late && !*s->hurry)
+        uv_run(s->loop, UV_RUN_ONCE);
+    uv_timer_stop(&s->late);
+    for (const struct failure_heard *h = s->heard; h; h = h->hh.next)
+        if (h->text)
+            failure_merge(all, h->text, h->n, &final);
+    return s->others - (int)HASH_COUNT(s->heard);
+}
+
+/* --- life */
+
+int failure_share_open(struct failure_share **ret, uv_loop_t *loop, const char *run_id, const char *node,
+                       const bool *hurry, struct err *e)
+{
+    struct failure_share *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_errno(e, ENOMEM, "failure report");
+    s->loop = loop;
+    s->run_id = run_id;
+    s->node = node;
+    s->hurry = hurry;
+    uv_timer_init(loop, &s->late);
+    s->late.data = s;
+    *ret = s;
+    return 0;
+}
+
+void failure_share_begin_round(struct failure_share *s, int nodes)
+{
+    s->others = nodes - 1;
+    forget(s);
+    hang_up(s);
+    free(s->pending);
+    s->pending = NULL;
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    free(h->data);
+}
+
+void failure_share_close(struct failure_share *s)
+{
+    if (!s)
+        return;
+    failure_share_begin_round(s, 1);
+    uv_close((uv_handle_t *)&s->late, on_closed);
+}
