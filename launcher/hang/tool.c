@@ -16,7 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 
-#define CANCEL_MS 50  /* so often is `cancel` looked at */
+#define CANCEL_MS 50 /* so often is `cancel` looked at */
 #define LAST_MS 1000 /* from closing its outputs to its end */
 
 #ifndef P_PIDFD

@@ -245,20 +245,13 @@ int group_start(struct group *g, int rank_base, struct err *e)
 
 /* --- deaths */
 
-/* waitid(2) tells of those that our own ptrace stopped whatever it was asked for; they are for the thread that saves
- * their stacks. */
-static bool has_ended(const siginfo_t *info)
-{
-    return info->si_code == CLD_EXITED || info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED;
-}
-
 /* Orphans of our workers became our children: reap them. A worker met here is left to its own watch, which comes here
  * again. */
 static void reap_orphans(struct group *g)
 {
     for (;;) {
         siginfo_t info = {0};
-        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0 || !has_ended(&info))
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
             return;
         for (int i = 0; i < g->n; i++)
             if (g->workers[i].pid == info.si_pid && !g->workers[i].ended) {
@@ -328,7 +321,7 @@ void group_on_sigchld(struct group *g)
 static bool already_dead(const struct failure_worker *w)
 {
     siginfo_t info;
-    return wait_worker(w, &info, WNOWAIT) == 0 && info.si_pid != 0 && has_ended(&info);
+    return wait_worker(w, &info, WNOWAIT) == 0 && info.si_pid != 0;
 }
 
 void group_stop(struct group *g, int reason)
