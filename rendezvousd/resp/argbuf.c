@@ -1,5 +1,5 @@
 #include "rendezvousd/resp/argbuf.h"
-#include "common/base/array.h"
+#include "common/base/buf.h"
 #include "common/base/err.h"
 #include <errno.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/array.h"
+#include "common/base/buf.h"
 #include "common/rdzv/homes/rdzv_log_redis_internal.h"
 
 static void info_field(const char *info, const char *name, char *out, size_t cap)
