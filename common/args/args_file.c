@@ -37,7 +37,7 @@ static bool same_name(const char *item, size_t n, const char *name)
     return !name[n];
 }
 
-static size_t find(const struct arg_program *p, const char *name)
+static size_t find_option(const struct arg_program *p, const char *name)
 {
     size_t i = 0;
     for (; p->specs[i].type != ARG_END_; i++) {
@@ -76,7 +76,7 @@ static int take_line(const struct arg_program *p, char *line, const char *path, 
     *equals = 0;
     name = line_trim(name);
     const char *value = line_trim(equals + 1);
-    const size_t i = find(p, name);
+    const size_t i = find_option(p, name);
     if (p->specs[i].type == ARG_END_)
         return err_set(e, ERR_USAGE, "no setting '%.64s': expected the name of an option (see --help)", name);
     if (!*value)

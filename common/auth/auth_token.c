@@ -90,7 +90,7 @@ static int parse_line(const char *p, size_t n, struct auth_token *ret, struct er
     return 1;
 }
 
-static int add(struct auth_tokens *t, size_t *cap, const struct auth_token *one, struct err *e)
+static int add_token(struct auth_tokens *t, size_t *cap, const struct auth_token *one, struct err *e)
 {
     if (auth_tokens_find(t, one->principal, strlen(one->principal)))
         return err_set(e, ERR_USAGE, "principal '%s' stands there twice", one->principal);
@@ -122,7 +122,7 @@ int auth_tokens_parse(struct auth_tokens *ret, const char *text, size_t n, const
         line++;
         rc = parse_line(text + at, len, &one, e);
         if (rc == 1)
-            rc = add(&t, &cap, &one, e);
+            rc = add_token(&t, &cap, &one, e);
         if (rc < 0)
             err_wrap(e, "%s, line %d", what, line);
         at += len + 1;

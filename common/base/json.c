@@ -63,8 +63,8 @@ int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *
     return rc;
 }
 
-static int find(const cJSON *o, const char *name, cJSON_bool (*is)(const cJSON *), const char *type, const cJSON **ret,
-                struct err *e)
+static int find_member(const cJSON *o, const char *name, cJSON_bool (*is)(const cJSON *), const char *type,
+                       const cJSON **ret, struct err *e)
 {
     const cJSON *m = cJSON_GetObjectItemCaseSensitive(o, name);
     if (!m)
@@ -78,7 +78,7 @@ static int find(const cJSON *o, const char *name, cJSON_bool (*is)(const cJSON *
 int json_str(const cJSON *o, const char *name, const char **ret, struct err *e)
 {
     const cJSON *m = NULL;
-    TRY(find(o, name, cJSON_IsString, "a string", &m, e));
+    TRY(find_member(o, name, cJSON_IsString, "a string", &m, e));
     *ret = m->valuestring;
     return 0;
 }
@@ -86,7 +86,7 @@ int json_str(const cJSON *o, const char *name, const char **ret, struct err *e)
 int json_i64(const cJSON *o, const char *name, int64_t *ret, struct err *e)
 {
     const cJSON *m = NULL;
-    TRY(find(o, name, cJSON_IsNumber, "a number", &m, e));
+    TRY(find_member(o, name, cJSON_IsNumber, "a number", &m, e));
     /* cJSON keeps a double: beyond 2^53 it may not be the number that was written. */
     if (m->valuedouble != floor(m->valuedouble) || fabs(m->valuedouble) > 0x1p53)
         return err_set(e, ERR_CORRUPT, "member '%s' is not a whole number up to 2^53: %g", name, m->valuedouble);
@@ -97,7 +97,7 @@ int json_i64(const cJSON *o, const char *name, int64_t *ret, struct err *e)
 int json_f64(const cJSON *o, const char *name, double *ret, struct err *e)
 {
     const cJSON *m = NULL;
-    TRY(find(o, name, cJSON_IsNumber, "a number", &m, e));
+    TRY(find_member(o, name, cJSON_IsNumber, "a number", &m, e));
     *ret = m->valuedouble;
     return 0;
 }

@@ -53,7 +53,7 @@ struct out {
     size_t n, cap;
 };
 
-static void put(struct out *o, const char *text)
+static void put_text(struct out *o, const char *text)
 {
     while (*text && o->n < o->cap)
         o->at[o->n++] = *text++;
@@ -82,7 +82,7 @@ static void put_number(struct out *o, uint64_t v, unsigned base)
 
 static void put_hex(struct out *o, uint64_t v)
 {
-    put(o, "0x");
+    put_text(o, "0x");
     put_number(o, v, 16);
 }
 
@@ -162,9 +162,9 @@ static bool name_frame(void *arg, const struct mapping *m)
     struct frame *f = arg;
     if (f->pc < m->from || f->pc >= m->to)
         return false;
-    put(f->out, " ");
+    put_text(f->out, " ");
     put_escaped(f->out, m->path, m->path_len);
-    put(f->out, "+");
+    put_text(f->out, "+");
     put_hex(f->out, f->pc - m->from + m->offset); /* as addr2line -e FILE wants it */
     return true;
 }
@@ -174,9 +174,9 @@ static void put_stack(struct out *o, void *const *frames, int n)
 {
     for (int i = 0; i < n; i++) {
         struct frame f = {(uint64_t)(uintptr_t)frames[i], o};
-        put(o, i ? "\\n#" : "#");
+        put_text(o, i ? "\\n#" : "#");
         put_number(o, (uint64_t)i, 10);
-        put(o, " ");
+        put_text(o, " ");
         put_hex(o, f.pc);
         each_mapping(name_frame, &f);
     }
@@ -186,15 +186,15 @@ static void put_stack(struct out *o, void *const *frames, int n)
 
 static void put_message(struct out *o, const struct crash *c, const siginfo_t *info)
 {
-    put(o, "crashed: ");
-    put(o, c->name);
+    put_text(o, "crashed: ");
+    put_text(o, c->name);
     if (info->si_code <= 0) {
         if (c->signo != SIGABRT || info->si_pid != getpid()) {
-            put(o, " sent by process ");
+            put_text(o, " sent by process ");
             put_number(o, (uint64_t)info->si_pid, 10);
         }
     } else {
-        put(o, c->signo == SIGSEGV || c->signo == SIGBUS ? " at address " : " by the instruction at ");
+        put_text(o, c->signo == SIGSEGV || c->signo == SIGBUS ? " at address " : " by the instruction at ");
         put_hex(o, (uint64_t)(uintptr_t)info->si_addr);
     }
 }
@@ -202,23 +202,23 @@ static void put_message(struct out *o, const struct crash *c, const siginfo_t *i
 static void put_record(struct out *o, const struct crash *c, const char *message, void *const *frames, int n)
 {
     struct crun_page *p = libcrun_self.page;
-    put(o, "{\"message\": {\"message\": \"");
-    put(o, message);
-    put(o, "\", \"extraInfo\": {\"timestamp\": \"");
+    put_text(o, "{\"message\": {\"message\": \"");
+    put_text(o, message);
+    put_text(o, "\", \"extraInfo\": {\"timestamp\": \"");
     put_number(o, (uint64_t)time(NULL), 10);
-    put(o, "\", \"py_callstack\": \"");
+    put_text(o, "\", \"py_callstack\": \"");
     o->cap -= 128; /* for what follows, however long the stack is */
     put_stack(o, frames, n);
     o->cap += 128;
-    put(o, "\"}}, \"exitcode\": ");
+    put_text(o, "\"}}, \"exitcode\": ");
     put_number(o, (uint64_t)(128 + c->signo), 10);
-    put(o, ", \"rank\": ");
+    put_text(o, ", \"rank\": ");
     put_number(o, (uint64_t)libcrun_self.rank, 10);
     if (p && atomic_load(&p->first_step_ns) != 0) {
-        put(o, ", \"step\": ");
+        put_text(o, ", \"step\": ");
         put_number(o, atomic_load(&p->step), 10);
     }
-    put(o, "}\n");
+    put_text(o, "}\n");
 }
 
 static void write_all(int fd, const char *data, size_t n)
@@ -259,7 +259,7 @@ static void leave_in_page(const struct crash *c, const char *message)
     if (!p)
         return;
     struct out text = {p->error_text, 0, sizeof p->error_text - 1};
-    put(&text, message);
+    put_text(&text, message);
     p->error_text[text.n] = '\0';
     atomic_store(&p->error_code, 128 + c->signo);
 }

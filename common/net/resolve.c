@@ -68,7 +68,7 @@ static struct lookup *start(const char *host, const char *port)
     return l;
 }
 
-static int refuse(int gai, const char *host, struct err *e)
+static int lookup_error(int gai, const char *host, struct err *e)
 {
     int code = gai == EAI_MEMORY ? -ENOMEM : gai == EAI_AGAIN ? -EAGAIN : -ENOENT;
     return err_set(e, code, "host '%s': %s", host, gai_strerror(gai));
@@ -82,7 +82,7 @@ int resolve_start(const char *host, const char *port, struct addrinfo **ret, str
     if (gai == 0)
         return 1;
     if (gai != EAI_NONAME)
-        return refuse(gai, host, e);
+        return lookup_error(gai, host, e);
     *ret_lookup = start(host, port);
     return *ret_lookup ? 0 : err_set(e, -ENOMEM, "host '%s': out of memory or threads", host);
 }
@@ -94,7 +94,7 @@ int resolve_fd(const struct lookup *l)
 
 int resolve_take(struct lookup *l, const char *host, struct addrinfo **ret, struct err *e)
 {
-    int rc = l->rc == 0 ? 0 : refuse(l->rc, host, e);
+    int rc = l->rc == 0 ? 0 : lookup_error(l->rc, host, e);
     if (rc == 0) {
         *ret = l->found;
         l->found = NULL;

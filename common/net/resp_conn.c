@@ -132,7 +132,8 @@ int resp_start_tls(struct resp_conn *c, struct tls_context *ctx, const char *ser
                    struct err *e)
 {
     int rc = tls_stream_create(&c->tls, ctx, server_name, e);
-    rc = rc ? rc : feed_tls(c, "", 0, deadline, e);
+    if (rc == 0)
+        rc = feed_tls(c, "", 0, deadline, e);
     while (rc == 0 && !tls_stream_ready(c->tls))
         rc = feed(c, deadline, e);
     if (e && (rc == -ETIMEDOUT || rc == -ECONNRESET))

@@ -41,7 +41,7 @@ bool tcpstore_is_stale(const struct tcpstore_conn *c)
 
 /* --- requests */
 
-static int put(struct tcpstore_conn *c, const void *p, size_t n, struct err *e)
+static int put_bytes(struct tcpstore_conn *c, const void *p, size_t n, struct err *e)
 {
     int rc = buf_add(&c->out, p, n);
     if (rc == 0)
@@ -56,7 +56,7 @@ static int put_little_endian(struct tcpstore_conn *c, uint64_t v, size_t bytes, 
     unsigned char le[8];
     for (size_t i = 0; i < bytes; i++, v >>= 8)
         le[i] = (unsigned char)v;
-    return put(c, le, bytes, e);
+    return put_bytes(c, le, bytes, e);
 }
 
 int tcpstore_put(struct tcpstore_conn *c, enum tcpstore_verb verb, struct err *e)
@@ -66,7 +66,7 @@ int tcpstore_put(struct tcpstore_conn *c, enum tcpstore_verb verb, struct err *e
         TCPSTORE_REQUESTS(X)
 #undef X
     };
-    return put(c, &codes[verb][c->older], 1, e);
+    return put_bytes(c, &codes[verb][c->older], 1, e);
 }
 
 int tcpstore_put_number(struct tcpstore_conn *c, uint64_t v, struct err *e)
@@ -77,7 +77,7 @@ int tcpstore_put_number(struct tcpstore_conn *c, uint64_t v, struct err *e)
 int tcpstore_put_bytes(struct tcpstore_conn *c, const void *p, size_t n, struct err *e)
 {
     TRY(tcpstore_put_number(c, n, e));
-    return put(c, p, n, e);
+    return put_bytes(c, p, n, e);
 }
 
 static int send_all(struct tcpstore_conn *c, int64_t deadline, struct err *e)
@@ -193,9 +193,9 @@ static int shake_hands(struct tcpstore_conn *c, int64_t deadline, struct err *e)
     const unsigned char first = HANDSHAKE, ping = PING;
     const uint64_t nonce = (uint64_t)getpid() & 0xffffffff;
     uint64_t answer;
-    TRY(put(c, &first, 1, e));
+    TRY(put_bytes(c, &first, 1, e));
     TRY(put_little_endian(c, MAGIC, 4, e));
-    TRY(put(c, &ping, 1, e));
+    TRY(put_bytes(c, &ping, 1, e));
     TRY(put_little_endian(c, nonce, 4, e));
     TRY(take_little_endian(c, 4, &answer, deadline, e));
     if (answer == nonce)

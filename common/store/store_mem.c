@@ -154,7 +154,7 @@ static int leave(struct space *sp, int rc)
     return rc;
 }
 
-static struct entry *find(struct space *sp, const char *key)
+static struct entry *find_entry(struct space *sp, const char *key)
 {
     struct entry *en;
     HASH_FIND_STR(sp->entries, key, en);
@@ -162,10 +162,10 @@ static struct entry *find(struct space *sp, const char *key)
 }
 
 /* Make or overwrite an entry and wake the waiters; the old value stays when memory is short. */
-static int put(struct space *sp, const char *key, const void *v, size_t n, struct err *e)
+static int put_value(struct space *sp, const char *key, const void *v, size_t n, struct err *e)
 {
     struct buf value = {0};
-    struct entry *en = find(sp, key);
+    struct entry *en = find_entry(sp, key);
     size_t key_size = strlen(key) + 1;
     int rc = buf_add(&value, v, n);
     if (rc < 0)
@@ -195,7 +195,7 @@ static int mem_get(struct store *s, const char *key, struct buf *value, int64_t 
 {
     struct space *sp = NULL;
     TRY(enter(s, &sp, e));
-    struct entry *en = find(sp, key);
+    struct entry *en = find_entry(sp, key);
     return leave(sp, en ? copy_out(en, value, e) : err_set(e, -ENOENT, "no such key"));
 }
 
@@ -203,12 +203,12 @@ static int mem_set(struct store *s, const char *key, const void *v, size_t n, in
 {
     struct space *sp = NULL;
     TRY(enter(s, &sp, e));
-    return leave(sp, put(sp, key, v, n, e));
+    return leave(sp, put_value(sp, key, v, n, e));
 }
 
 static int add_locked(struct space *sp, const char *key, int64_t d, int64_t *ret, struct err *e)
 {
-    struct entry *en = find(sp, key);
+    struct entry *en = find_entry(sp, key);
     int64_t v = 0;
     char text[24];
     bool text_only = !en || strlen(en->value.data) == en->value.len;
@@ -216,7 +216,7 @@ static int add_locked(struct space *sp, const char *key, int64_t d, int64_t *ret
         return err_set(e, -EINVAL, "the value is not an integer");
     if (__builtin_add_overflow(v, d, &v))
         return err_set(e, -EINVAL, "the sum does not fit 64 bits");
-    TRY(put(sp, key, text, (size_t)snprintf(text, sizeof text, "%" PRId64, v), e));
+    TRY(put_value(sp, key, text, (size_t)snprintf(text, sizeof text, "%" PRId64, v), e));
     *ret = v;
     return 0;
 }
@@ -231,11 +231,11 @@ static int mem_add(struct store *s, const char *key, int64_t d, int64_t *ret, in
 static int cas_locked(struct space *sp, const char *key, const void *exp, size_t exp_len, const void *des,
                       size_t des_len, struct buf *value, struct err *e)
 {
-    struct entry *en = find(sp, key);
+    struct entry *en = find_entry(sp, key);
     bool same = exp ? en && en->value.len == exp_len && memcmp(en->value.data, exp, exp_len) == 0 : !en;
     if (same)
-        TRY(put(sp, key, des, des_len, e));
-    TRY(copy_out(find(sp, key), value, e));
+        TRY(put_value(sp, key, des, des_len, e));
+    TRY(copy_out(find_entry(sp, key), value, e));
     return same;
 }
 
@@ -250,7 +250,7 @@ static int mem_cas(struct store *s, const char *key, const void *exp, size_t exp
 static bool all_there(struct space *sp, const char *const *keys, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (!find(sp, keys[i]))
+        if (!find_entry(sp, keys[i]))
             return false;
     return true;
 }
@@ -278,7 +278,7 @@ static int mem_del(struct store *s, const char *const *keys, size_t n, int64_t t
     int deleted = 0;
     TRY(enter(s, &sp, e));
     for (size_t i = 0; i < n; i++) {
-        struct entry *en = find(sp, keys[i]);
+        struct entry *en = find_entry(sp, keys[i]);
         if (en) {
             remove_entry(sp, en);
             deleted++;

@@ -246,7 +246,8 @@ static int open_kind(const struct store_ops *ops, struct store **ret, const char
     resp_init(&s->subscriber, s->turn.abort_fd);
     if (rc == 0 && (size_t)snprintf(url, sizeof url, "%s://%s", ops->scheme, address) >= sizeof url)
         rc = err_set(e, -EINVAL, "a URL has at most %zu bytes", sizeof url - 1);
-    rc = rc ? rc : parse(s, url, e);
+    if (rc == 0)
+        rc = parse(s, url, e);
     if (rc == 0)
         rc = run(&s->store, &(struct call){0}, o->connect_timeout_ms ? o->connect_timeout_ms : 60000, e);
     if (rc < 0) {

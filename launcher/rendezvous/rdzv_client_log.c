@@ -333,8 +333,10 @@ static int log_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv
     pthread_condattr_destroy(&monotonic);
     int rc = log_client_open_home(l, &l->home, e);
     rc = rc == -EINVAL ? ERR_USAGE : rc; /* the URL */
-    rc = rc ? rc : init_seat(l, e);
-    rc = rc ? rc : uv_async_init(loop, &l->async, on_async);
+    if (rc == 0)
+        rc = init_seat(l, e);
+    if (rc == 0)
+        rc = uv_async_init(loop, &l->async, on_async);
     if (rc == 0) {
         uv_timer_init(loop, &l->fence);
         if ((rc = log_client_start(&l->thread, log_client_node, l)) == 0) {

@@ -216,7 +216,7 @@ void command_lset(struct conn *c, const struct request *rq)
         reply_status(&c->reply, "OK");
 }
 
-static int64_t find(const struct list *l, const struct request_arg *pivot)
+static int64_t find_pivot(const struct list *l, const struct request_arg *pivot)
 {
     for (size_t i = 0; i < l->n; i++) {
         const struct item *it = list_at(l, i);
@@ -236,7 +236,7 @@ void command_linsert(struct conn *c, const struct request *rq)
     }
     if (!want_entry(c, &rq->argv[1], &en))
         return;
-    int64_t at = en ? find(key_list(en), &rq->argv[3]) : 0;
+    int64_t at = en ? find_pivot(key_list(en), &rq->argv[3]) : 0;
     if (!en || at < 0) {
         reply_int(&c->reply, at);
         return;

@@ -229,7 +229,7 @@ void command_msetnx(struct conn *c, const struct request *rq)
 
 /* --- counters */
 
-static void add(struct conn *c, const struct request_arg *key, int64_t delta)
+static void add_to_number(struct conn *c, const struct request_arg *key, int64_t delta)
 {
     int64_t sum;
     int rc = keyspace_add(c->space->keys, key->p, key->n, delta, &sum, NULL);
@@ -241,19 +241,19 @@ static void add(struct conn *c, const struct request_arg *key, int64_t delta)
 
 void command_incr(struct conn *c, const struct request *rq)
 {
-    add(c, &rq->argv[1], 1);
+    add_to_number(c, &rq->argv[1], 1);
 }
 
 void command_decr(struct conn *c, const struct request *rq)
 {
-    add(c, &rq->argv[1], -1);
+    add_to_number(c, &rq->argv[1], -1);
 }
 
 void command_incrby(struct conn *c, const struct request *rq)
 {
     int64_t delta;
     if (want_i64(c, &rq->argv[2], &delta))
-        add(c, &rq->argv[1], delta);
+        add_to_number(c, &rq->argv[1], delta);
 }
 
 void command_decrby(struct conn *c, const struct request *rq)
@@ -264,7 +264,7 @@ void command_decrby(struct conn *c, const struct request *rq)
     if (delta == INT64_MIN)
         reply_error(&c->reply, "ERR decrement would overflow");
     else
-        add(c, &rq->argv[1], -delta);
+        add_to_number(c, &rq->argv[1], -delta);
 }
 
 /* --- parts */

@@ -72,7 +72,7 @@ static bool resp_ready(struct conn *c)
     return r->has_next || r->broken < 0;
 }
 
-static int refuse(struct conn *c, int code, const struct err *e)
+static int refuse_request(struct conn *c, int code, const struct err *e)
 {
     log_info(MODULE, "client %llu closed: %s", (unsigned long long)c->id, e->text);
     if (c->trust == TRUST_NONE)
@@ -87,7 +87,7 @@ static int resp_step(struct conn *c)
     if (!r->has_next && r->broken == 0 && next(c, r) == 0)
         return 0;
     if (r->broken < 0)
-        return refuse(c, r->broken, &r->e);
+        return refuse_request(c, r->broken, &r->e);
     r->has_next = false;
     command_execute(c, &r->next);
     return 1;

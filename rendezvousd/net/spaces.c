@@ -12,7 +12,7 @@ struct named_space {
     char name[]; /* the kind as one letter, then the name */
 };
 
-static struct named_space *find(struct server *s, enum space_kind kind, const char *name)
+static struct named_space *find_space(struct server *s, enum space_kind kind, const char *name)
 {
     struct named_space *n;
     size_t len = strlen(name) + 1;
@@ -43,7 +43,7 @@ static struct named_space *make(struct server *s, enum space_kind kind, const ch
 
 int spaces_use(struct conn *c, enum space_kind kind, const char *name)
 {
-    struct named_space *n = find(c->s, kind, name);
+    struct named_space *n = find_space(c->s, kind, name);
     if (!n)
         n = make(c->s, kind, name);
     if (!n)
@@ -61,7 +61,7 @@ static void drop(struct server *s, struct named_space *n)
 
 void spaces_drop(struct server *s, enum space_kind kind, const char *name)
 {
-    struct named_space *n = find(s, kind, name);
+    struct named_space *n = find_space(s, kind, name);
     if (n)
         drop(s, n);
 }

@@ -6,7 +6,7 @@
 
 #include "common/base/buf.h"
 
-static void put(struct expiry *h, size_t i, struct deadline *d)
+static void place_at(struct expiry *h, size_t i, struct deadline *d)
 {
     h->v[i] = d;
     d->place = i + 1;
@@ -16,8 +16,8 @@ static void rise(struct expiry *h, size_t i)
 {
     struct deadline *d = h->v[i];
     for (; i > 0 && h->v[(i - 1) / 2]->at > d->at; i = (i - 1) / 2)
-        put(h, i, h->v[(i - 1) / 2]);
-    put(h, i, d);
+        place_at(h, i, h->v[(i - 1) / 2]);
+    place_at(h, i, d);
 }
 
 static void sink(struct expiry *h, size_t i)
@@ -31,10 +31,10 @@ static void sink(struct expiry *h, size_t i)
             child++;
         if (h->v[child]->at >= d->at)
             break;
-        put(h, i, h->v[child]);
+        place_at(h, i, h->v[child]);
         i = child;
     }
-    put(h, i, d);
+    place_at(h, i, d);
 }
 
 static void settle(struct expiry *h, struct deadline *d)
@@ -53,7 +53,7 @@ int expiry_set(struct expiry *h, struct deadline *d, int64_t at)
     if (!d->place) {
         if (expiry_reserve(h) < 0)
             return -ENOMEM;
-        put(h, h->n++, d);
+        place_at(h, h->n++, d);
     }
     d->at = at;
     settle(h, d);
@@ -69,7 +69,7 @@ void expiry_remove(struct expiry *h, struct deadline *d)
     d->place = 0;
     if (last == d)
         return;
-    put(h, i, last);
+    place_at(h, i, last);
     settle(h, last);
 }
 

@@ -69,7 +69,7 @@ void key_charge(struct keyspace *k, struct key *en)
 
 /* --- the table */
 
-static struct key *find(struct keyspace *k, const char *key, size_t key_len)
+static struct key *find_key(struct keyspace *k, const char *key, size_t key_len)
 {
     return key_find(k, key, key_len, key_hash(k, key, key_len));
 }
@@ -115,7 +115,7 @@ void key_drop(struct keyspace *k, struct key *en)
 
 bool keyspace_delete(struct keyspace *k, const char *key, size_t key_len)
 {
-    struct key *en = find(k, key, key_len);
+    struct key *en = find_key(k, key, key_len);
     if (en)
         key_drop(k, en);
     return en != NULL;
@@ -140,7 +140,7 @@ void keyspace_destroy(struct keyspace *k)
 
 int keyspace_rename(struct keyspace *k, const char *from, size_t from_len, const char *to, size_t to_len)
 {
-    struct key *old = find(k, from, from_len), *target = find(k, to, to_len), *en;
+    struct key *old = find_key(k, from, from_len), *target = find_key(k, to, to_len), *en;
     if (!old)
         return -ENOENT;
     if (old == target)
@@ -163,13 +163,13 @@ int keyspace_rename(struct keyspace *k, const char *from, size_t from_len, const
 
 enum key_type keyspace_type(struct keyspace *k, const char *key, size_t key_len)
 {
-    const struct key *en = find(k, key, key_len);
+    const struct key *en = find_key(k, key, key_len);
     return en ? en->type : KEY_NONE;
 }
 
 size_t keyspace_key_bytes(struct keyspace *k, const char *key, size_t key_len)
 {
-    const struct key *en = find(k, key, key_len);
+    const struct key *en = find_key(k, key, key_len);
     return en ? en->charged : 0;
 }
 
@@ -202,7 +202,7 @@ int key_set_expiry(struct keyspace *k, struct key *en, int64_t at_ms)
 
 int64_t keyspace_expiry(struct keyspace *k, const char *key, size_t key_len)
 {
-    const struct key *en = find(k, key, key_len);
+    const struct key *en = find_key(k, key, key_len);
     if (!en)
         return -1;
     return en->expiry.place ? en->expiry.at : KEYSPACE_NEVER;
@@ -210,7 +210,7 @@ int64_t keyspace_expiry(struct keyspace *k, const char *key, size_t key_len)
 
 int keyspace_expire(struct keyspace *k, const char *key, size_t key_len, int64_t at_ms)
 {
-    struct key *en = find(k, key, key_len);
+    struct key *en = find_key(k, key, key_len);
     if (!en)
         return -ENOENT;
     int rc = key_set_expiry(k, en, at_ms);

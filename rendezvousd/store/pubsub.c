@@ -58,7 +58,7 @@ int pubsub_join(struct pubsub *p, void *arg, struct subscriber **ret)
     return 0;
 }
 
-static struct topic *find(const struct pubsub *p, enum topic_kind kind, const struct request_arg *name)
+static struct topic *find_topic(const struct pubsub *p, enum topic_kind kind, const struct request_arg *name)
 {
     struct topic *t;
     HASH_FIND(hh, p->topics[kind], name->p, name->n, t);
@@ -110,7 +110,7 @@ static struct link *link_of(const struct subscriber *s, enum topic_kind kind, co
 
 int pubsub_subscribe(struct pubsub *p, struct subscriber *s, enum topic_kind kind, const struct request_arg *name)
 {
-    struct topic *t = find(p, kind, name);
+    struct topic *t = find_topic(p, kind, name);
     if (t && link_of(s, kind, t))
         return 1;
     if (!t && !(t = make(p, kind, name)))
@@ -144,7 +144,7 @@ static void remove_link(struct pubsub *p, enum topic_kind kind, struct link *l)
 
 bool pubsub_unsubscribe(struct pubsub *p, struct subscriber *s, enum topic_kind kind, const struct request_arg *name)
 {
-    struct topic *t = find(p, kind, name);
+    struct topic *t = find_topic(p, kind, name);
     struct link *l = t ? link_of(s, kind, t) : NULL;
     if (l)
         remove_link(p, kind, l);
@@ -186,7 +186,7 @@ size_t pubsub_publish(struct pubsub *p, const struct request_arg *channel, const
     uint64_t work = GLOB_WORK;
     size_t heard = 0;
     const struct link *l;
-    const struct topic *t = find(p, TOPIC_CHANNEL, channel);
+    const struct topic *t = find_topic(p, TOPIC_CHANNEL, channel);
     if (t) {
         DL_FOREACH (t->links, l) {
             deliver(l->owner->arg, NULL, channel, message);
@@ -219,6 +219,6 @@ size_t pubsub_count(const struct pubsub *p, enum topic_kind kind)
 
 size_t pubsub_listeners(const struct pubsub *p, const struct request_arg *channel)
 {
-    const struct topic *t = find(p, TOPIC_CHANNEL, channel);
+    const struct topic *t = find_topic(p, TOPIC_CHANNEL, channel);
     return t ? t->count : 0;
 }

@@ -122,8 +122,8 @@ void waiters_remove(struct waiters *w, struct waiter *one)
     release(w, one, n);
 }
 
-static int add(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
-               struct waiter **ret)
+static int add_waiter(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
+                      struct waiter **ret)
 {
     size_t need = waiter_bytes(n);
     for (size_t i = 0; i < n; i++)
@@ -160,12 +160,12 @@ static int add(struct waiters *w, const struct request_arg *keys, size_t n, void
 int waiters_add(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
                 struct waiter **ret)
 {
-    return add(w, keys, n, done, arg, ret);
+    return add_waiter(w, keys, n, done, arg, ret);
 }
 
 int waiters_add_any(struct waiters *w, const struct request_arg *keys, size_t n, void *arg, struct waiter **ret)
 {
-    return add(w, keys, n, NULL, arg, ret);
+    return add_waiter(w, keys, n, NULL, arg, ret);
 }
 
 size_t waiters_count(const struct waiters *w)
@@ -173,7 +173,7 @@ size_t waiters_count(const struct waiters *w)
     return w->count;
 }
 
-static struct awaited *find(struct waiters *w, const char *key, size_t key_len)
+static struct awaited *find_awaited(struct waiters *w, const char *key, size_t key_len)
 {
     struct awaited *a = NULL;
     if (w->table)
@@ -213,21 +213,21 @@ static void created(struct waiters *w, struct awaited *a, size_t at_most)
 
 void waiters_created(struct waiters *w, const char *key, size_t key_len)
 {
-    struct awaited *a = find(w, key, key_len);
+    struct awaited *a = find_awaited(w, key, key_len);
     if (a)
         created(w, a, SIZE_MAX);
 }
 
 void waiters_created_one(struct waiters *w, const char *key, size_t key_len)
 {
-    struct awaited *a = find(w, key, key_len);
+    struct awaited *a = find_awaited(w, key, key_len);
     if (a)
         created(w, a, 1);
 }
 
 void waiters_deleted(struct waiters *w, const char *key, size_t key_len)
 {
-    struct awaited *a = find(w, key, key_len);
+    struct awaited *a = find_awaited(w, key, key_len);
     if (!a)
         return;
     for (struct link *l = a->links; l; l = l->next) {
@@ -240,7 +240,7 @@ void waiters_deleted(struct waiters *w, const char *key, size_t key_len)
 
 void waiters_signal(struct waiters *w, const char *key, size_t key_len)
 {
-    struct awaited *a = find(w, key, key_len);
+    struct awaited *a = find_awaited(w, key, key_len);
     if (!a || !a->any || a->signalled)
         return;
     a->signalled = true;

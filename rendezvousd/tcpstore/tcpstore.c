@@ -73,7 +73,7 @@ static bool peek(const struct tcpstore_parser *p, int bytes, uint64_t *ret)
     return true;
 }
 
-static int refuse(struct tcpstore_parser *p, struct err *e, const char *what, uint64_t value, uint64_t max)
+static int refuse_number(struct tcpstore_parser *p, struct err *e, const char *what, uint64_t value, uint64_t max)
 {
     p->broken = true;
     return err_set(e, -EPROTO, "%s: %s of %llu, expected up to %llu", ops[p->op].name, what, (unsigned long long)value,
@@ -88,9 +88,9 @@ static int item(struct tcpstore_parser *p, bool is_key, struct err *e)
     if (!peek(p, 8, &n))
         return 0;
     if (is_key && n > p->limits.max_key)
-        return refuse(p, e, "a key length", n, p->limits.max_key);
+        return refuse_number(p, e, "a key length", n, p->limits.max_key);
     if (room < 8 || n > room - 8)
-        return refuse(p, e, "a length", n, room < 8 ? 0 : room - 8);
+        return refuse_number(p, e, "a length", n, room < 8 ? 0 : room - 8);
     if (p->args.in.len - p->args.pos - 8 < n)
         return 0;
     TRY(argbuf_add(&p->args, p->args.pos + 8, (size_t)n, e));
@@ -107,7 +107,7 @@ static int count(struct tcpstore_parser *p, struct err *e)
         if (!peek(p, 8, &n))
             return 0;
         if (n > p->limits.max_keys)
-            return refuse(p, e, "a count", n, p->limits.max_keys);
+            return refuse_number(p, e, "a count", n, p->limits.max_keys);
         p->left = *p->field == 'P' ? 2 * n : n;
         p->args.pos += 8;
     }

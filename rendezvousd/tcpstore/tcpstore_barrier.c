@@ -28,14 +28,14 @@ static size_t barrier_bytes(size_t key_len)
     return sizeof(struct barrier) + key_len;
 }
 
-static struct barrier *find(const struct space *sp, const struct request_arg *key)
+static struct barrier *find_barrier(const struct space *sp, const struct request_arg *key)
 {
     struct barrier *b;
     HASH_FIND(hh, sp->barriers, key->p, key->n, b);
     return b;
 }
 
-static int add(struct space *sp, const struct request_arg *key, struct barrier **ret)
+static int add_barrier(struct space *sp, const struct request_arg *key, struct barrier **ret)
 {
     if (!keyspace_fits(sp->keys, barrier_bytes(key->n)))
         return -ENOSPC;
@@ -72,9 +72,9 @@ static void leave(struct conn *c, void *arg)
 int tcpstore_barrier_wait(struct conn *c, const struct request_arg *key, int64_t world)
 {
     static const struct blocked_ops ops = {.timeout = leave, .forget = leave, .interrupt = leave};
-    struct barrier *b = find(c->space, key);
+    struct barrier *b = find_barrier(c->space, key);
     if (!b)
-        TRY(add(c->space, key, &b));
+        TRY(add_barrier(c->space, key, &b));
     struct barrier_link *l = link_of(c);
     *l = (struct barrier_link){.c = c, .world = world, .of = b};
     DL_APPEND(b->waiting, l);
@@ -84,7 +84,7 @@ int tcpstore_barrier_wait(struct conn *c, const struct request_arg *key, int64_t
 
 void tcpstore_barrier_reached(struct space *sp, const struct request_arg *key, int64_t count)
 {
-    struct barrier *b = find(sp, key);
+    struct barrier *b = find_barrier(sp, key);
     struct barrier_link *l = b ? b->waiting : NULL, *next;
     for (; l; l = next) {
         next = l->next; /* when the last link goes, so does b: nothing of it is looked at after that */

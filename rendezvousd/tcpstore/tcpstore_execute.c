@@ -106,7 +106,7 @@ static int do_get(struct conn *c, const struct tcpstore_request *rq, struct err 
     return 0;
 }
 
-static int add(struct conn *c, const struct request_arg *key, int64_t delta, int64_t *ret, struct err *e)
+static int add_to_number(struct conn *c, const struct request_arg *key, int64_t delta, int64_t *ret, struct err *e)
 {
     return told(keyspace_add(c->space->keys, key->p, key->n, delta, ret, NULL), key, e);
 }
@@ -114,7 +114,7 @@ static int add(struct conn *c, const struct request_arg *key, int64_t delta, int
 static int do_add(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
     int64_t sum;
-    TRY(add(c, &rq->argv[0], rq->number, &sum, e));
+    TRY(add_to_number(c, &rq->argv[0], rq->number, &sum, e));
     reply_i64(c, sum);
     return 0;
 }
@@ -285,7 +285,7 @@ static int do_barrier(struct conn *c, const struct tcpstore_request *rq, struct 
 {
     const struct request_arg *key = &rq->argv[0];
     int64_t count;
-    TRY(add(c, key, 1, &count, e));
+    TRY(add_to_number(c, key, 1, &count, e));
     tcpstore_barrier_reached(c->space, key, count);
     if (count < rq->number)
         return told(tcpstore_barrier_wait(c, key, rq->number), key, e);

@@ -63,7 +63,7 @@ static bool tcpstore_ready(struct conn *c)
     return look_ahead(t);
 }
 
-static int refuse(struct conn *c, int code, const char *op, const struct err *e)
+static int refuse_operation(struct conn *c, int code, const char *op, const struct err *e)
 {
     log_info(MODULE, "client %llu closed: %s%s%s", (unsigned long long)c->id, op, *op ? ": " : "", e->text);
     return code;
@@ -75,12 +75,12 @@ static int tcpstore_step(struct conn *c)
     if (!look_ahead(t))
         return 0;
     if (t->broken < 0)
-        return refuse(c, t->broken, "", &t->e);
+        return refuse_operation(c, t->broken, "", &t->e);
     t->has_next = false;
     keyspace_tick(c->space->keys, (int64_t)uv_now(c->s->loop));
     int rc = tcpstore_execute(c, &t->next, &t->e);
     space_serve(c->space);
-    return rc < 0 ? refuse(c, rc, tcpstore_op_name(t->next.op), &t->e) : 1;
+    return rc < 0 ? refuse_operation(c, rc, tcpstore_op_name(t->next.op), &t->e) : 1;
 }
 
 /* While it waits, what it has sent ahead has no deadline. */

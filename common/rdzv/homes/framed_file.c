@@ -50,7 +50,8 @@ int framed_file_write(int at, const char *path, int flags, bool sync, const char
     struct buf b = {0};
     int fd = openat(at, path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
     int rc = fd < 0 ? -errno : frame(text, n, &b);
-    rc = rc ? rc : file_write_all(fd, b.data, b.len);
+    if (rc == 0)
+        rc = file_write_all(fd, b.data, b.len);
     if (rc == 0 && sync && fsync(fd) < 0)
         rc = -errno;
     if (fd >= 0 && close(fd) < 0 && rc == 0)
@@ -85,7 +86,8 @@ int framed_file_read(int at, const char *path, struct buf *out)
         rc = fd < 0 ? -errno : file_read_all(fd, out);
         if (fd >= 0)
             close(fd);
-        rc = rc ? rc : unframe(out);
+        if (rc == 0)
+            rc = unframe(out);
     }
     return rc == -ESTALE ? -EAGAIN : rc; /* NFS: another host has replaced it */
 }

@@ -89,7 +89,8 @@ int file_claim(struct rdzv_home *base, const char *seen, const char *epoch, cons
     snprintf(h->epoch, sizeof h->epoch, "%s", epoch);
     snprintf(h->own_epoch, sizeof h->own_epoch, "%s", epoch);
     rc = buf_printf(&pulse, "epoch=%s n=0", epoch);
-    rc = rc ? rc : file_write(h, "pulse", 0, false, pulse.data, pulse.len, e);
+    if (rc == 0)
+        rc = file_write(h, "pulse", 0, false, pulse.data, pulse.len, e);
     buf_free(&pulse);
     return rc < 0 ? rc : 1;
 }

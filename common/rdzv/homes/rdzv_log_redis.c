@@ -169,7 +169,8 @@ static int redis_exchange(struct rdzv_home *base, const char *node, const struct
     const redisReply *done = r[n - 1];
     if (done->type != REDIS_REPLY_ARRAY || done->elements < 3)
         rc = err_set(e, -EPROTO, "EXEC: expected an array");
-    rc = rc ? rc : take_view(done->element[1], done->element[2], ret, e);
+    if (rc == 0)
+        rc = take_view(done->element[1], done->element[2], ret, e);
     redis_free_replies(r, n);
     return rc;
 }
