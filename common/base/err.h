@@ -1,4 +1,9 @@
-/* Errors: a code for programs and a sentence for people.
+/* The room common/base: what every program of this tree uses and nothing of its own subject is in. It includes no other
+ * room. Text comes in through file.h, json.h and utf8.h, all of them bounded; it is put together in buf.h and
+ * json_write.h, and leaves through file.h, or log.h as lines on stderr. clock.h is the one clock. err.h below is in
+ * nearly every signature: what fails says so here, and the program, not the library, tells people of it.
+ *
+ * Errors: a code for programs and a sentence for people.
  *
  * Functions return 0 or a negative code: -errno, or one of the project codes below. Results go through
  * ret_... parameters, untouched on failure; `struct err *e` is the last parameter and may be NULL. Callers add

@@ -1,4 +1,12 @@
-/* The inside of libcrun, shared by crun.c (environment and page), crun_store.c and crun_crash.c. */
+/* The room common/crun: libcrun, the library inside a worker (common/include/crun.h is what it offers).
+ *
+ * crun.c reads the environment that the launcher has set (common/job/env_contract.h) and maps the page that both share
+ * (crun_page.h): steps and phases go up through it by plain stores, the reason of a stop comes down. crun_store.c asks
+ * the store of the round over a connection of its own. crun_crash.c writes a failure record from inside a signal
+ * handler. The library depends on libc alone, so sources of other rooms that it needs are compiled into it and hidden
+ * (libcrun.map).
+ *
+ * This header: its inside, shared by the three. */
 #ifndef CRUN_COMMON_SELF_H
 #define CRUN_COMMON_SELF_H
 

@@ -1,4 +1,8 @@
-/* The environment a worker is started with: written by the launcher, read by the worker, in one place.
+/* The room common/job: what launcher and workers agree on beyond the rendezvous. Down go environment variables (here),
+ * which Slurm's (slurm.h) may stand behind; up come exit codes (exitcode.h) and, when a worker fails, a record of why
+ * in a file that the launcher named (failure_record.h).
+ *
+ * The environment a worker is started with: written by the launcher, read by the worker, in one place.
  *
  * torchrun's variables (torch 2.15) are all there; CRUN_* are ours. The list below is the only one: the launcher
  * writes from it, trainer and libcrun read by it, docs are generated from it. */

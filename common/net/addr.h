@@ -1,4 +1,10 @@
-/* IP addresses as one form for both versions: 16 bytes, IPv4 as ::ffff:a.b.c.d; and hosts with their ports as text.
+/* The room common/net: from the name of a host to bytes that come and go, for clients; servers have rendezvousd/net.
+ * resolve.h looks a name up in a thread, dial.h connects, tls_stream.h wraps the connection where TLS is asked for
+ * (OpenSSL by ssl_lib.h), and resp_conn.h or tcpstore_conn.h speak on it: requests of common/store and of the homes of
+ * common/rdzv go through these. redis_link.h reads redis:// URLs and finds the primary behind Sentinel. Each call has
+ * a deadline; whoever waits can be called off from another thread.
+ *
+ * IP addresses as one form for both versions: 16 bytes, IPv4 as ::ffff:a.b.c.d; and hosts with their ports as text.
  * Pure. */
 #ifndef CRUN_COMMON_ADDR_H
 #define CRUN_COMMON_ADDR_H

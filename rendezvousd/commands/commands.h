@@ -1,4 +1,8 @@
-/* The commands: one list for look-up, arity, what memory they may need and how MULTI and subscriptions treat them;
+/* The room rendezvousd/commands: what a RESP request does. front_resp.c hands a request to the table below; its handler
+ * reads the arguments, works on the connection's key-space (rendezvousd/store) or, for RDZV.*, on the jobs
+ * (rendezvousd/jobs), and writes a reply, at once or when what it waits for has come. A file a family of commands.
+ *
+ * The commands: one list for look-up, arity, what memory they may need and how MULTI and subscriptions treat them;
  * handlers in command_*.c. */
 #ifndef CRUN_RENDEZVOUSD_COMMANDS_H
 #define CRUN_RENDEZVOUSD_COMMANDS_H

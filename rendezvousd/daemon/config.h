@@ -1,4 +1,9 @@
-/* rendezvousd's command line. */
+/* The room rendezvousd/daemon: the program around the server, which crun does without when it carries one inside
+ * itself. main.c reads options (here), takes the state directory, opens gate, server, jobs and HTTP on one loop, tells
+ * systemd that it is ready (sd_notify.h), and goes on SIGTERM; SIGHUP reads tokens and certificates again. Pages for
+ * people and probes (http.h, metrics.h) read the others' counts and change nothing.
+ *
+ * rendezvousd's command line. */
 #ifndef CRUN_RENDEZVOUSD_CONFIG_H
 #define CRUN_RENDEZVOUSD_CONFIG_H
 

@@ -1,4 +1,8 @@
-/* The token file of a server, as it is now; names of principals that outlive its changes. */
+/* The room rendezvousd/gate: the facts by which rendezvousd/net/gate.h decides who may come in. Of an accepted
+ * connection it asks the address (peer_addr.h) and, on this host, the uid (peer_uid.h); a token that is shown is looked
+ * up here. Who is refused goes to audit.h, as a log line or a count.
+ *
+ * The token file of a server, as it is now; names of principals that outlive its changes. */
 #ifndef CRUN_RENDEZVOUSD_TOKENS_H
 #define CRUN_RENDEZVOUSD_TOKENS_H
 

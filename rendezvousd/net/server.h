@@ -1,4 +1,12 @@
-/* The RESP2 server on libuv: a library, so that crun can carry it inside itself (--standalone, bootstrap store).
+/* The room rendezvousd/net: from listening sockets to commands and back.
+ *
+ *     accept -> gate.h (may it come in?) -> conn.c: bytes -> front.h: RESP, or TCPStore by the first byte
+ *            -> a request -> rendezvousd/commands or rendezvousd/tcpstore -> reply -> conn_write.c -> the peer
+ *
+ * A connection works on one key-space, by name or by principal (spaces.h). What a command waits for ends in conn.c too,
+ * as a reply that comes later.
+ *
+ * The RESP2 server on libuv: a library, so that crun can carry it inside itself (--standalone, bootstrap store).
  *
  * The server never blocks the loop and owns nothing outside itself: one struct server has one key-space, one or more
  * listeners, its connections. Requests are parsed by our own bounded parser (request.h): multi-bulk and inline, every

@@ -1,4 +1,8 @@
-/* Incremental parser of RESP2 requests: multi-bulk ("*1\r\n$4\r\nPING\r\n") and inline ("PING\r\n").
+/* The room rendezvousd/resp: RESP2 as bytes, and nothing of what it means. Received bytes go into a parser (here),
+ * which keeps them and points into them (argbuf.h, shared with TCPStore's parser): a request is a list of arguments,
+ * good until the next bytes come. Answers are appended to a bounded buffer (reply.h), which a connection sends.
+ *
+ * Incremental parser of RESP2 requests: multi-bulk ("*1\r\n$4\r\nPING\r\n") and inline ("PING\r\n").
  *
  * Bytes come as the network cuts them; the requests that come out do not depend on the cuts. A length that a peer
  * announces never takes memory: it is checked against the limits, and the buffer grows only by what was received. After

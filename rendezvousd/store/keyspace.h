@@ -1,4 +1,10 @@
-/* Keys of one name-space: strings and lists that may expire, with a limit on the memory they take. Pure: no I/O, no
+/* The room rendezvousd/store: what the server remembers, and who wants to hear of it. Pure: it knows no connection and
+ * no loop. Commands (rendezvousd/commands, rendezvousd/tcpstore) change a key-space; its observer (rendezvousd/net)
+ * passes each change on to waiters.h (clients blocked on a key) and to watch.h (WATCH); transaction.h keeps requests
+ * between MULTI and EXEC; pubsub.h carries messages of clients to one another. Values are text or a list (list.h);
+ * expiry.h has the keys that end, soonest first.
+ *
+ * Keys of one name-space: strings and lists that may expire, with a limit on the memory they take. Pure: no I/O, no
  * clock; the owner tells the time. An observer hears of every change, whoever makes it. */
 #ifndef CRUN_RENDEZVOUSD_KEYSPACE_H
 #define CRUN_RENDEZVOUSD_KEYSPACE_H
