@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "common/args/args_internal.h"
-#include "common/base/buf.h"
+#include "common/base/array.h"
 #include "common/base/err.h"
 
 /* What getopt_long returns for a long option; short ones return their letter. */

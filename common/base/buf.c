@@ -86,20 +86,3 @@ void buf_consume(struct buf *b, size_t n)
     if (b->data)
         b->data[b->len] = 0;
 }
-
-int array_reserve(void *array, size_t *cap, size_t need, size_t size)
-{
-    void *v;
-    size_t more = *cap ? *cap : 8;
-    if (need <= *cap)
-        return 0;
-    while (more < need)
-        more *= 2;
-    memcpy(&v, array, sizeof v);
-    v = reallocarray(v, more, size);
-    if (!v)
-        return -ENOMEM;
-    memcpy(array, &v, sizeof v);
-    *cap = more;
-    return 0;
-}

@@ -1,4 +1,4 @@
-/* A growable byte buffer with a hard limit, so that no peer decides how much memory is taken; and arrays that grow. */
+/* A growable byte buffer with a hard limit, so that no peer decides how much memory is taken. */
 #ifndef CRUN_COMMON_BUF_H
 #define CRUN_COMMON_BUF_H
 
@@ -24,12 +24,5 @@ int buf_addstr(struct buf *b, const char *s);
 int buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 void buf_consume(struct buf *b, size_t n); /* drop the first n bytes; n <= len */
-
-/* Room for `need` elements of `size` bytes, by doubling. array: address of the pointer to the first, NULL for none yet;
- * cap: how many there is room for. 0; -ENOMEM, and nothing has changed. */
-int array_reserve(void *array, size_t *cap, size_t need, size_t size);
-
-/* v: pointer to the first element; cap: a size_t. */
-#define ARRAY_RESERVE(v, cap, need) array_reserve(&(v), &(cap), need, sizeof *(v))
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/buf.h"
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/base/json.h"
 #include "launcher/commands/status.h"

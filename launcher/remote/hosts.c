@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/args/args.h"
+#include "common/base/array.h"
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/file.h"

@@ -1,5 +1,6 @@
 /* The state directory: taking it over, loading, and what its owner may do with a log. See persist.h. */
 #include "rendezvousd/jobs/persist.h"
+#include "common/base/array.h"
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/file.h"

@@ -1,4 +1,5 @@
 #include "rendezvousd/resp/argbuf.h"
+#include "common/base/array.h"
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include <errno.h>

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "common/base/buf.h"
+#include "common/base/array.h"
 
 static void place_at(struct expiry *h, size_t i, struct deadline *d)
 {

@@ -32,7 +32,7 @@ static int conv_bn(struct program *p, const char *name, int x, int k, int kernel
 {
     char bn[32];
     snprintf(bn, sizeof bn, "%s.bn", name);
-    return program_bn(p, bn, program_conv(p, name, x, k, kernel, stride, kernel / 2, false), 1e-5f, 0.1f, false);
+    return program_bn(p, bn, program_conv(p, name, x, k, kernel, stride, kernel / 2, false), 1e-5f, false);
 }
 
 /* Everything that a ResNet has, in little: stem, a block with a plain shortcut, one with a projection. */

@@ -64,7 +64,7 @@ static struct program *build(enum group g, const struct shape *s, bool absolute)
         break;
     case BN:
     case BN_EVAL:
-        program_bn(p, "op", x, 1e-5f, 0.1f, false);
+        program_bn(p, "op", x, 1e-5f, false);
         break;
     case RELU:
         program_relu(p, "op", x);

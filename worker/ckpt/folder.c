@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 
@@ -92,15 +93,9 @@ static int scan(const char *dir, const char *suffix, int64_t **ret, size_t *ret_
         int64_t step = parse_name(entry->d_name, suffix);
         if (step < 0)
             continue;
-        if (n == cap) {
-            cap = cap ? cap * 2 : 16;
-            int64_t *more = realloc(v, cap * sizeof *v);
-            if (!more) {
-                rc = err_set(e, -ENOMEM, "no memory for the list of checkpoints in %s", dir);
-                break;
-            }
-            v = more;
-        }
+        rc = ARRAY_GROW(v, cap, n + 1, "checkpoints", e);
+        if (rc < 0)
+            break;
         v[n++] = step;
     }
     closedir(d);

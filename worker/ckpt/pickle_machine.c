@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "worker/ckpt/pickle_impl.h"
 
@@ -47,22 +48,6 @@ static int no_memory(struct err *e)
 }
 
 /* --- memory */
-
-static int grow(void *array, size_t *cap, size_t need, size_t size, struct err *e)
-{
-    void **a = array;
-    if (need <= *cap)
-        return 0;
-    size_t more = *cap ? *cap * 2 : 16;
-    while (more < need)
-        more *= 2;
-    void *v = realloc(*a, more * size);
-    if (!v)
-        return no_memory(e);
-    *a = v;
-    *cap = more;
-    return 0;
-}
 
 int machine_make(struct machine *m, enum value_kind kind, struct value **ret, struct err *e)
 {
@@ -119,7 +104,7 @@ static int take_uint(struct machine *m, int bytes, uint64_t *ret, struct err *e)
 
 int machine_push(struct machine *m, struct value *v, struct err *e)
 {
-    TRY(grow(&m->stack, &m->stack_cap, m->depth + 1, sizeof *m->stack, e));
+    TRY(ARRAY_GROW(m->stack, m->stack_cap, m->depth + 1, "pickled values", e));
     m->stack[m->depth++] = v;
     return 0;
 }
@@ -167,7 +152,7 @@ static int extend(struct value *to, struct value *const *v, size_t n, struct err
 {
     if (n == 0)
         return 0;
-    TRY(grow(&to->seq.v, &to->seq.cap, to->seq.n + n, sizeof *to->seq.v, e));
+    TRY(ARRAY_GROW(to->seq.v, to->seq.cap, to->seq.n + n, "pickled values", e));
     memcpy(to->seq.v + to->seq.n, v, n * sizeof *v);
     to->seq.n += n;
     return 0;
@@ -234,17 +219,10 @@ static int put(struct machine *m, uint64_t at, struct err *e)
     TRY(machine_top(m, &v, e));
     if (at >= VALUES_MAX)
         return machine_bad(e, "it remembers too much for a model");
-    if (at >= m->memo_n) {
-        size_t n = m->memo_n ? m->memo_n : 64;
-        while (n <= at)
-            n *= 2;
-        struct value **more = realloc(m->memo, n * sizeof *more);
-        if (!more)
-            return no_memory(e);
-        memset(more + m->memo_n, 0, (n - m->memo_n) * sizeof *more);
-        m->memo = more;
-        m->memo_n = n;
-    }
+    const size_t had = m->memo_n;
+    TRY(ARRAY_GROW(m->memo, m->memo_n, (size_t)at + 1, "pickled values", e));
+    if (m->memo_n > had)
+        memset(m->memo + had, 0, (m->memo_n - had) * sizeof *m->memo);
     m->memo[at] = v;
     if (at >= m->memo_used)
         m->memo_used = (size_t)at + 1;

@@ -7,11 +7,11 @@ void convnet_write(struct program *p, int classes)
 {
     int x = program_input(p);
     x = program_conv(p, "layer1.0", x, 16, 5, 1, 2, true);
-    x = program_bn(p, "layer1.1", x, 1e-5f, 0.1f, false);
+    x = program_bn(p, "layer1.1", x, 1e-5f, false);
     x = program_relu(p, "layer1.2", x);
     x = program_maxpool(p, "layer1.3", x, 2, 2, 0);
     x = program_conv(p, "layer2.0", x, 32, 5, 1, 2, true);
-    x = program_bn(p, "layer2.1", x, 1e-5f, 0.1f, false);
+    x = program_bn(p, "layer2.1", x, 1e-5f, false);
     x = program_relu(p, "layer2.2", x);
     x = program_maxpool(p, "layer2.3", x, 2, 2, 0);
     program_xent(p, program_linear(p, "fc", x, classes));

@@ -8,7 +8,7 @@
 #include "worker/program/program.h"
 
 struct style {
-    float bn_eps, bn_momentum;
+    float bn_eps;
     bool zero_gamma; /* of the last batch norm of a block */
 };
 
@@ -29,7 +29,7 @@ static int conv_bn(struct program *p, const struct style *st, const char *block,
                    int stride, bool zero_gamma)
 {
     x = program_conv(p, NAME("%s.conv%d", block, n), x, width, kernel, stride, kernel / 2, false);
-    return program_bn(p, NAME("%s.bn%d", block, n), x, st->bn_eps, st->bn_momentum, zero_gamma);
+    return program_bn(p, NAME("%s.bn%d", block, n), x, st->bn_eps, zero_gamma);
 }
 
 /* One residual block: two 3x3 convolutions, or 1x1, 3x3, 1x1 with four times the width at the end. */
@@ -50,7 +50,7 @@ static int block(struct program *p, const struct style *st, const char *name, bo
     }
     if (project) {
         x = program_conv(p, NAME("%s.downsample.0", name), x, out, 1, stride, 0, false);
-        x = program_bn(p, NAME("%s.downsample.1", name), x, st->bn_eps, st->bn_momentum, false);
+        x = program_bn(p, NAME("%s.downsample.1", name), x, st->bn_eps, false);
     }
     return program_relu(p, NAME("%s.relu", name), program_add(p, NAME("%s.add", name), y, x));
 }
@@ -67,13 +67,10 @@ static void init_as_caffe2(struct program *p, int weight)
 void resnet_write(struct program *p, const struct resnet_shape *shape, const struct model_options *o)
 {
     const bool caffe2 = o->style == NET_CAFFE2;
-    const struct style style = {.bn_eps = caffe2 ? 1e-3f : 1e-5f,
-                                .bn_momentum = (float)model_bn_momentum(o->style),
-                                .zero_gamma = o->zero_init_residual},
-                       *st = &style;
+    const struct style style = {.bn_eps = caffe2 ? 1e-3f : 1e-5f, .zero_gamma = o->zero_init_residual}, *st = &style;
     int x = program_input(p);
     x = program_conv(p, "conv1", x, 64, 7, 2, 3, false);
-    x = program_bn(p, "bn1", x, st->bn_eps, st->bn_momentum, false);
+    x = program_bn(p, "bn1", x, st->bn_eps, false);
     x = program_relu(p, "relu", x);
     x = program_maxpool(p, "maxpool", x, 3, 2, caffe2 ? 0 : 1);
     for (int s = 0; s < 4; s++)

@@ -68,7 +68,6 @@ static void emit(struct walk *w, int f, enum op_kind kind, int a, int b, int x)
     const struct op *fwd = &w->b->p.ops[f];
     op->kh = fwd->kh, op->kw = fwd->kw, op->sh = fwd->sh, op->sw = fwd->sw, op->ph = fwd->ph, op->pw = fwd->pw;
     op->eps = fwd->eps;
-    op->momentum = fwd->momentum;
     memcpy(op->param, fwd->param, sizeof op->param);
     op->fwd = f;
     op->in[0] = a;

@@ -12,7 +12,7 @@ struct builder {
     struct program p;
     struct err err; /* the first building error; code 0 while there is none */
     bool closed;    /* differentiated: nothing can be added */
-    int cap_ops, cap_tensors, cap_params;
+    size_t cap_ops, cap_tensors, cap_params;
 };
 
 static inline struct builder *builder_of(struct program *p)

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "worker/program/builder.h"
 
 enum { MAX_CHANNELS = 1 << 24, MAX_SIDE = 1 << 15, MAX_KERNEL = 1 << 10 };
@@ -46,22 +47,6 @@ int builder_fail(struct builder *b, const char *fmt, ...)
     return -1;
 }
 
-/* Make room for one more element; *cap grows by doubling. */
-static void *grown(struct builder *b, void *array, int n, int *cap, size_t size)
-{
-    if (n < *cap)
-        return array;
-    int want = *cap ? *cap * 2 : 64;
-    void *more = realloc(array, (size_t)want * size);
-    if (!more) {
-        if (!b->err.code)
-            err_set(&b->err, -ENOMEM, "no memory for a program of %d items", want);
-        return NULL;
-    }
-    *cap = want;
-    return more;
-}
-
 int builder_tensor(struct builder *b, const char *name, int c, int h, int w, bool gradient)
 {
     struct program *p = &b->p;
@@ -73,10 +58,8 @@ int builder_tensor(struct builder *b, const char *name, int c, int h, int w, boo
         return builder_fail(b, "tensor name '%s' is longer than %zu bytes", name, sizeof p->tensors->name - 1);
     if (program_find_tensor(p, name) >= 0)
         return builder_fail(b, "two tensors are called '%s'", name);
-    void *mem = grown(b, p->tensors, p->ntensors, &b->cap_tensors, sizeof *p->tensors);
-    if (!mem)
+    if (ARRAY_GROW(p->tensors, b->cap_tensors, (size_t)p->ntensors + 1, "tensors of a program", &b->err) < 0)
         return -1;
-    p->tensors = mem;
     struct tensor *t = &p->tensors[p->ntensors];
     *t = (struct tensor){.c = c, .h = h, .w = w, .gradient = gradient};
     strcpy(t->name, name);
@@ -88,10 +71,8 @@ struct op *builder_op(struct builder *b, enum op_kind kind)
     struct program *p = &b->p;
     if (b->err.code)
         return NULL;
-    void *mem = grown(b, p->ops, p->nops, &b->cap_ops, sizeof *p->ops);
-    if (!mem)
+    if (ARRAY_GROW(p->ops, b->cap_ops, (size_t)p->nops + 1, "ops of a program", &b->err) < 0)
         return NULL;
-    p->ops = mem;
     struct op *op = &p->ops[p->nops++];
     *op = (struct op){.kind = kind, .in = {-1, -1}, .out = -1, .param = {-1, -1, -1, -1}, .fwd = -1};
     return op;
@@ -104,10 +85,8 @@ static int add_param(struct builder *b, const char *layer, const char *suffix, e
     struct program *p = &b->p;
     if (b->err.code)
         return -1;
-    void *mem = grown(b, p->params, p->nparams, &b->cap_params, sizeof *p->params);
-    if (!mem)
+    if (ARRAY_GROW(p->params, b->cap_params, (size_t)p->nparams + 1, "params of a program", &b->err) < 0)
         return -1;
-    p->params = mem;
     struct param q = {
         .role = role, .ndim = ndim, .count = 1, .init = init, .init_scale = init_scale, .decay = role == PARAM_TRAIN};
     if (snprintf(q.name, sizeof q.name, "%s.%s", layer, suffix) >= (int)sizeof q.name)
@@ -245,7 +224,7 @@ int program_conv(struct program *p, const char *name, int x, int k, int kernel, 
     return op->out;
 }
 
-int program_bn(struct program *p, const char *name, int x, float eps, float momentum, bool zero_gamma)
+int program_bn(struct program *p, const char *name, int x, float eps, bool zero_gamma)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
@@ -263,7 +242,6 @@ int program_bn(struct program *p, const char *name, int x, float eps, float mome
         return -1;
     memcpy(op->param, param, sizeof param);
     op->eps = eps;
-    op->momentum = momentum;
     return op->out;
 }
 

@@ -61,7 +61,7 @@ struct op {
     int param[4];               /* indices into program.params, -1 where unused */
     int fwd;                    /* backward ops: index of the forward op; else -1 */
     int kh, kw, sh, sw, ph, pw; /* CONV, MAXPOOL and their backward ops: kernel, stride, padding */
-    float eps, momentum;        /* BN: momentum is the weight of the new value, 0.1 */
+    float eps;                  /* BN */
 };
 
 struct tensor {
@@ -130,7 +130,7 @@ int program_tensor(struct program *p, const char *name, int c, int h,
                    int w); /* a free tensor: input of a single-op program */
 int program_input(struct program *p);
 int program_conv(struct program *p, const char *name, int x, int k, int kernel, int stride, int pad, bool bias);
-int program_bn(struct program *p, const char *name, int x, float eps, float momentum, bool zero_gamma);
+int program_bn(struct program *p, const char *name, int x, float eps, bool zero_gamma);
 int program_relu(struct program *p, const char *name, int x);
 int program_add(struct program *p, const char *name, int a, int b);
 int program_maxpool(struct program *p, const char *name, int x, int kernel, int stride, int pad);

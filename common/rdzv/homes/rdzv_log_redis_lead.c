@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "common/base/buf.h"
 #include "common/rdzv/homes/rdzv_log_redis_internal.h"
 

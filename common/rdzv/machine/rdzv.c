@@ -4,7 +4,7 @@
  * and afterwards settle() asks once whether the next round can begin. All memory is taken before anything changes.
  * Counts are kept, not taken: only a round's start, its stop and the end of the job walk all nodes. */
 #include "common/rdzv/machine/rdzv.h"
-#include "common/base/buf.h"
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
 #include "common/rdzv/machine/rdzv_impl.h"

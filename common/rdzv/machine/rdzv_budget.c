@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/base/buf.h"
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/rdzv/machine/rdzv_impl.h"
 

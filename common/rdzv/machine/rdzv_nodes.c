@@ -8,7 +8,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "common/base/buf.h"
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/rdzv/machine/rdzv_impl.h"
 

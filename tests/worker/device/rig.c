@@ -192,7 +192,7 @@ static int conv_bn(struct program *p, const char *name, int x, int k, int kernel
     char bn[32];
     snprintf(bn, sizeof bn, "%s.bn", name);
     x = program_conv(p, name, x, k, kernel, stride, kernel / 2, false);
-    return program_bn(p, bn, x, 1e-5f, 0.1f, false);
+    return program_bn(p, bn, x, 1e-5f, false);
 }
 
 static struct program *finished(struct program *p, int x)
@@ -234,7 +234,7 @@ struct program *net_flat(void)
 {
     struct program *p = net("flat");
     int x = program_conv(p, "c0", program_input(p), 4, 5, 1, 2, true);
-    x = program_relu(p, "r0", program_bn(p, "b0", x, 1e-5f, 0.1f, false));
+    x = program_relu(p, "r0", program_bn(p, "b0", x, 1e-5f, false));
     x = program_conv(p, "c1", program_maxpool(p, "m0", x, 2, 2, 0), 5, 5, 1, 2, true);
     x = program_maxpool(p, "m1", program_relu(p, "r1", x), 2, 2, 0);
     return finished(p, x);

@@ -25,7 +25,7 @@ static int bn_of(struct program *p, const char *name, int x)
 {
     char conv[32];
     snprintf(conv, sizeof conv, "%s.conv", name);
-    return program_bn(p, name, program_conv(p, conv, x, 4, 1, 1, 0, false), 1e-5f, 0.1f, false);
+    return program_bn(p, name, program_conv(p, conv, x, 4, 1, 1, 0, false), 1e-5f, false);
 }
 
 static struct net begin(int *ret_x)

@@ -183,7 +183,7 @@ static void linear_by_hand(void **state)
 static struct program *bn_program(int *ret_x)
 {
     struct program *p = bench(1, 1, 2, ret_x);
-    program_bn(p, "y", *ret_x, 0, 0.1f, false);
+    program_bn(p, "y", *ret_x, 0, false);
     return p;
 }
 
@@ -231,7 +231,7 @@ static void one_element_has_the_biased_variance_and_no_gradient(void **state)
 {
     int x;
     struct program *p = bench(1, 1, 1, &x);
-    program_bn(p, "y", x, 1, 0.1f, false);
+    program_bn(p, "y", x, 1, false);
     struct rig r;
     done(&r, p, 1, true);
     rig_put(&r, "x", (double[]){3});

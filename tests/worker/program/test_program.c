@@ -65,7 +65,7 @@ static struct program *chain(void)
 {
     struct program *p = images(4);
     int x = program_conv(p, "conv", program_input(p), 2, 3, 1, 1, true);
-    x = program_relu(p, "relu", program_bn(p, "bn", x, 1e-5f, 0.1f, false));
+    x = program_relu(p, "relu", program_bn(p, "bn", x, 1e-5f, false));
     program_xent(p, program_linear(p, "fc", x, 3));
     return p;
 }
@@ -123,8 +123,8 @@ static void statistics_lie_in_forward_order(void **state)
 {
     struct program *p = images(4);
     int x = program_conv(p, "c1", program_input(p), 20, 1, 1, 0, false);
-    x = program_bn(p, "b1", x, 1e-5f, 0.1f, false);
-    x = program_bn(p, "b2", program_conv(p, "c2", x, 2, 1, 1, 0, false), 1e-5f, 0.1f, false);
+    x = program_bn(p, "b1", x, 1e-5f, false);
+    x = program_bn(p, "b2", program_conv(p, "c2", x, 2, 1, 1, 0, false), 1e-5f, false);
     program_xent(p, program_linear(p, "fc", x, 3));
     assert_int_equal(0, program_differentiate(p, NULL));
     assert_int_equal(0, offset_of(p, "b1.running_mean"));

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "worker/data/sets/dataset_impl.h"
 
@@ -100,11 +101,8 @@ static int read_classes(struct dataset *d, const char *path, struct err *e)
         return -ENOENT;
     for (ssize_t len; rc == 0 && (len = getline(&line, &line_cap, f)) > 0;) {
         line[strcspn(line, "\r\n")] = '\0';
-        if (n == cap) {
-            char **more = realloc(names, (cap = cap ? 2 * cap : 64) * sizeof *names);
-            rc = more && n < INT_MAX / 2 ? 0 : err_set(e, -ENOMEM, "no memory for the class names of '%s'", file);
-            names = more ? more : names;
-        }
+        rc = n < INT_MAX / 2 ? ARRAY_GROW(names, cap, n + 1, "names of classes", e)
+                             : err_set(e, -ENOMEM, "too many class names in '%s'", file);
         if (rc == 0 && !(names[n++] = strdup(line)))
             rc = err_set(e, -ENOMEM, "no memory for the class names of '%s'", file);
     }
@@ -137,22 +135,8 @@ int dataset_find_classes(struct dataset *d, const char *path, const struct datas
 
 int keys_add(struct keys *k, const void *key, size_t n, struct err *e)
 {
-    if (k->len + n > k->cap) {
-        const size_t cap = (k->len + n) * 2 + 4096;
-        char *bytes = realloc(k->bytes, cap);
-        if (!bytes)
-            return err_set(e, -ENOMEM, "no memory for the keys of %zu records", k->n);
-        k->bytes = bytes;
-        k->cap = cap;
-    }
-    if (k->n == k->ends_cap) {
-        const size_t cap = k->ends_cap * 2 + 1024;
-        size_t *ends = realloc(k->ends, cap * sizeof *ends);
-        if (!ends)
-            return err_set(e, -ENOMEM, "no memory for the keys of %zu records", k->n);
-        k->ends = ends;
-        k->ends_cap = cap;
-    }
+    TRY(ARRAY_GROW(k->bytes, k->cap, k->len + n, "bytes of keys", e));
+    TRY(ARRAY_GROW(k->ends, k->ends_cap, k->n + 1, "keys", e));
     memcpy(k->bytes + k->len, key, n);
     k->len += n;
     k->ends[k->n++] = k->len;

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/array.h"
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
@@ -49,14 +50,7 @@ static void names_free(struct names *l)
 
 static int names_add(struct names *l, const char *name)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 64;
-        char **v = realloc(l->v, cap * sizeof *v);
-        if (!v)
-            return -ENOMEM;
-        l->v = v;
-        l->cap = cap;
-    }
+    TRY(ARRAY_GROW(l->v, l->cap, l->n + 1, "names", NULL));
     char *copy = strdup(name);
     if (!copy)
         return -ENOMEM;
@@ -96,14 +90,7 @@ static int add_sample(struct folder *f, const char *path, int label, struct err 
 {
     if (f->base.n == UINT32_MAX)
         return err_set(e, ERR_DATA, "more than %u images", UINT32_MAX);
-    if (f->base.n == f->cap) {
-        size_t cap = f->cap ? 2 * f->cap : 1024;
-        struct sample *s = realloc(f->samples, cap * sizeof *s);
-        if (!s)
-            return err_set(e, -ENOMEM, "no memory to list %zu images", cap);
-        f->samples = s;
-        f->cap = cap;
-    }
+    TRY(ARRAY_GROW(f->samples, f->cap, f->base.n + 1, "images", e));
     char *copy = strdup(path);
     if (!copy)
         return err_set(e, -ENOMEM, "no memory to list %zu images", f->base.n);

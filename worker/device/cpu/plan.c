@@ -7,33 +7,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/base/array.h"
 #include "common/base/clock.h"
 #include "worker/device/half.h"
 #include "worker/device/host_common.h"
 
 /* --- building blocks */
-
-static void *grow(void *array, int n, int *cap, size_t size, struct err *e)
-{
-    if (n < *cap)
-        return array;
-    int want = *cap ? 2 * *cap : 64;
-    void *more = realloc(array, (size_t)want * size);
-    if (!more)
-        err_set(e, -ENOMEM, "no memory for a plan of %d pieces", want);
-    else
-        *cap = want;
-    return more;
-}
-
-/* Make room for element n; leaves the calling function if there is no memory. */
-#define GROW(array, n, cap)                                                                                            \
-    do {                                                                                                               \
-        void *more_ = grow(array, n, &(cap), sizeof(*(array)), e);                                                     \
-        if (!more_)                                                                                                    \
-            return -ENOMEM;                                                                                            \
-        (array) = more_;                                                                                               \
-    } while (0)
 
 size_t store_size(enum store s)
 {
@@ -47,7 +26,7 @@ enum dtype store_type(enum store s)
 
 int cpu_plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
 {
-    GROW(pl->blocks, pl->nblocks, pl->cap_blocks);
+    TRY(ARRAY_GROW(pl->blocks, pl->cap_blocks, (size_t)pl->nblocks + 1, "blocks of a plan", e));
     TRY(host_alloc(bytes, ret, e));
     pl->blocks[pl->nblocks++] = *ret;
     return 0;
@@ -55,14 +34,14 @@ int cpu_plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
 
 int cpu_plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e)
 {
-    GROW(pl->buffers, pl->nbuffers, pl->cap_buffers);
+    TRY(ARRAY_GROW(pl->buffers, pl->cap_buffers, (size_t)pl->nbuffers + 1, "buffers of a plan", e));
     pl->buffers[pl->nbuffers] = (struct live_buffer){.bytes = bytes, .first = -1, .last = -1, .keep = pl->o.keep_all};
     return pl->nbuffers++;
 }
 
 int cpu_plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struct step **ret, struct err *e)
 {
-    GROW(pl->steps, pl->nsteps, pl->cap_steps);
+    TRY(ARRAY_GROW(pl->steps, pl->cap_steps, (size_t)pl->nsteps + 1, "steps of a plan", e));
     struct step *s = calloc(1, sizeof(*s));
     if (!s)
         return err_set(e, -ENOMEM, "no memory for a step");
@@ -76,12 +55,11 @@ int cpu_plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, s
 
 int cpu_plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e)
 {
-    void *more = grow(pl->kernels, pl->nkernels, &pl->cap_kernels, sizeof(struct dnn_kernel *), e);
-    if (!more) {
+    int rc = ARRAY_GROW(pl->kernels, pl->cap_kernels, (size_t)pl->nkernels + 1, "kernels of a plan", e);
+    if (rc < 0) {
         dnn_kernel_destroy(k);
-        return -ENOMEM;
+        return rc;
     }
-    pl->kernels = more;
     pl->kernels[pl->nkernels++] = k;
     size_t scratch = dnn_bytes(k, DNN_SCRATCH);
     if (scratch > pl->scratch_bytes)
@@ -91,7 +69,7 @@ int cpu_plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e)
 
 static int patch(struct cpu_plan *pl, int buffer, void **pointer, struct dnn_kernel *k, enum dnn_slot s, struct err *e)
 {
-    GROW(pl->patches, pl->npatches, pl->cap_patches);
+    TRY(ARRAY_GROW(pl->patches, pl->cap_patches, (size_t)pl->npatches + 1, "patches of a plan", e));
     pl->patches[pl->npatches++] = (struct patch){.buffer = buffer, .pointer = pointer, .kernel = k, .slot = s};
     struct live_buffer *b = &pl->buffers[buffer];
     int now = pl->nsteps - 1;
@@ -190,7 +168,7 @@ int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struc
     for (int i = 0; i < pl->nweights; i++)
         if (pl->weights[i].param == param && dnn_same_weights(pl->weights[i].user, k))
             return pl->weights[i].buffer;
-    GROW(pl->weights, pl->nweights, pl->cap_weights);
+    TRY(ARRAY_GROW(pl->weights, pl->cap_weights, (size_t)pl->nweights + 1, "weights of a plan", e));
     struct weight_copy *w = &pl->weights[pl->nweights];
     *w = (struct weight_copy){.user = k, .param = param, .count = dnn_bytes(k, DNN_WEIGHTS) / sizeof(float)};
     TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, false, false, &w->reorder, e));

@@ -127,7 +127,7 @@ struct cpu_plan {
     struct weight_copy *weights;
     void **blocks; /* small allocations that live as long as the plan */
     int nbuffers, npatches, nsteps, nkernels, nweights, nblocks;
-    int cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_blocks;
+    size_t cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_blocks;
     size_t scratch_bytes, partial_doubles, plane_floats;
     double *partial;
     float *plane;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "worker/device/half.h"
 #include "worker/device/host_common.h"
 
@@ -12,23 +13,9 @@
  * of data parallelism. */
 #define GROUP_ELEMENTS (1u << 18)
 
-static int grow(void *pointer_to_array, int n, int *cap, size_t size, struct err *e)
-{
-    void **array = pointer_to_array;
-    if (n < *cap)
-        return 0;
-    const int want = *cap ? 2 * *cap : 64;
-    void *more = realloc(*array, (size_t)want * size);
-    if (!more)
-        return err_set(e, -ENOMEM, "no memory for a plan of %d pieces", want);
-    *array = more;
-    *cap = want;
-    return 0;
-}
-
 int cuda_plan_buffer(struct cuda_plan *pl, size_t bytes, bool keep, struct err *e)
 {
-    TRY(grow(&pl->buffers, pl->nbuffers, &pl->cap_buffers, sizeof *pl->buffers, e));
+    TRY(ARRAY_GROW(pl->buffers, pl->cap_buffers, (size_t)pl->nbuffers + 1, "buffers of a plan", e));
     pl->buffers[pl->nbuffers] =
         (struct live_buffer){.bytes = bytes, .first = -1, .last = -1, .keep = keep || pl->o.keep_all};
     return pl->nbuffers++;
@@ -37,7 +24,7 @@ int cuda_plan_buffer(struct cuda_plan *pl, size_t bytes, bool keep, struct err *
 int cuda_plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label, int op, struct step **ret,
                    struct err *e)
 {
-    TRY(grow(&pl->steps, pl->nsteps, &pl->cap_steps, sizeof *pl->steps, e));
+    TRY(ARRAY_GROW(pl->steps, pl->cap_steps, (size_t)pl->nsteps + 1, "steps of a plan", e));
     struct step *s = calloc(1, sizeof *s);
     if (!s)
         return err_set(e, -ENOMEM, "no memory for a step");
@@ -51,7 +38,7 @@ int cuda_plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label,
 /* Pointers to be filled in later are kept as addresses of members of steps, which do not move. */
 static int patch(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e)
 {
-    TRY(grow(&pl->patches, pl->npatches, &pl->cap_patches, sizeof *pl->patches, e));
+    TRY(ARRAY_GROW(pl->patches, pl->cap_patches, (size_t)pl->npatches + 1, "patches of a plan", e));
     pl->patches[pl->npatches++] =
         (struct patch){.buffer = buffer, .offset = offset, .pointer = (void **)(uintptr_t)pointer_to_pointer};
     return 0;
@@ -151,7 +138,7 @@ static int add_entries(struct cuda_plan *pl, size_t *ret_elements, struct err *e
     for (int i = 0; i < pl->npending; i++) {
         const int param = pl->pending[i];
         const struct weight *w = &pl->weights[param];
-        TRY(grow(&pl->host_table, pl->ntable, &pl->cap_table, sizeof *pl->host_table, e));
+        TRY(ARRAY_GROW(pl->host_table, pl->cap_table, (size_t)pl->ntable + 1, "gradients of a plan", e));
         pl->host_table[pl->ntable] = w->gradient_form;
         pl->host_table[pl->ntable].arena = pl->reduce + pl->p->params[param].offset;
         pl->host_table[pl->ntable].copy = (void *)(intptr_t)w->gradient; /* a buffer's number until cuda_plan_place() */

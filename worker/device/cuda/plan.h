@@ -104,7 +104,8 @@ struct cuda_plan {
     struct live_buffer *buffers;
     struct patch *patches;
     struct step **steps;
-    int nbuffers, npatches, nsteps, cap_buffers, cap_patches, cap_steps;
+    int nbuffers, npatches, nsteps;
+    size_t cap_buffers, cap_patches, cap_steps;
     size_t pending_first, pending_end; /* gradients written since the last group, while emitting */
     int *pending;
     int npending;
@@ -117,7 +118,8 @@ struct cuda_plan {
     float *zeros; /* as many as the widest tensor has channels */
     struct k_tensor *host_table,
         *table; /* groups of KERNEL_UNPACK, then the weights of KERNEL_PACK; table: device memory */
-    int ntable, cap_table, npack;
+    int ntable, npack;
+    size_t cap_table;
     size_t pack_elements;
     float *grad_scale; /* device */
     float *samples;    /* (batch, 4) */

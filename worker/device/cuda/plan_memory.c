@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "worker/device/cuda/plan.h"
 
 /* Hand out pieces of one block: first with base NULL, to learn the size, then for good. */
@@ -219,10 +220,7 @@ static void fill_in(struct cuda_plan *pl)
 static int weights_entries(struct cuda_plan *pl, struct err *e)
 {
     const int at = pl->ntable;
-    void *more = realloc(pl->host_table, ((size_t)at + (size_t)pl->p->nparams + 1) * sizeof *pl->host_table);
-    if (!more)
-        return err_set(e, -ENOMEM, "no memory for a table of %d weights", pl->p->nparams);
-    pl->host_table = more;
+    TRY(ARRAY_GROW(pl->host_table, pl->cap_table, (size_t)at + (size_t)pl->p->nparams + 1, "weights of a plan", e));
     for (int k = 0; k < at; k++) /* buffers' numbers until now */
         pl->host_table[k].copy = (char *)pl->memory + pl->buffers[(intptr_t)pl->host_table[k].copy].offset;
     for (int i = 0; i < pl->p->nparams; i++) {

@@ -18,7 +18,7 @@ int tiny_build(struct program **ret, struct err *e)
     struct program *p = program_create("tiny", 1, TINY_SIZE, TINY_SIZE, mean, std);
     int x = program_input(p);
     x = program_conv(p, "conv", x, 4, 3, 1, 1, false);
-    x = program_bn(p, "bn", x, 1e-5f, 0.1f, false);
+    x = program_bn(p, "bn", x, 1e-5f, false);
     x = program_relu(p, "relu", x);
     x = program_maxpool(p, "pool", x, 2, 2, 0);
     program_xent(p, program_linear(p, "fc", x, TINY_CLASSES));
@@ -30,7 +30,7 @@ static int conv_bn(struct program *p, const char *name, int x, int k, int kernel
 {
     char bn[32];
     snprintf(bn, sizeof bn, "%s.bn", name);
-    return program_bn(p, bn, program_conv(p, name, x, k, kernel, stride, kernel / 2, false), 1e-5f, 0.1f, false);
+    return program_bn(p, bn, program_conv(p, name, x, k, kernel, stride, kernel / 2, false), 1e-5f, false);
 }
 
 int blocks_build(struct program **ret, int width, struct err *e)
