@@ -1,6 +1,6 @@
 /* Each size of each call and type: fill, call, compare; then calls in a row under the clock. The slowest rank's time
  * counts; rank 0 prints nccl-tests' columns. */
-#include "worker/cli/comm_main.h"
+#include "worker/cli/cli.h"
 
 #include <errno.h>
 #include <stdio.h>

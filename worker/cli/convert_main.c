@@ -1,4 +1,4 @@
-#include "worker/cli/convert_main.h"
+#include "worker/cli/cli.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,4 +1,4 @@
-#include "worker/cli/gpu_info_main.h"
+#include "worker/cli/cli.h"
 
 #include <errno.h>
 #include <stdio.h>

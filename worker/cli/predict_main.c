@@ -1,7 +1,7 @@
 /* A checkpoint's manifest says what the model is and how it wants its pictures; a bare file of weights needs --arch and
  * the like. One picture at a time goes through the model. A picture that cannot be used is told, the others are done,
  * and the exit code says so. */
-#include "worker/cli/predict_main.h"
+#include "worker/cli/cli.h"
 
 #include <errno.h>
 #include <fcntl.h>

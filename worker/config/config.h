@@ -1,4 +1,11 @@
-/* Options of `trainer` (training): one table gives parsing, --help, --print-config and docs/options.md. */
+/* Options of `trainer` (training): one table gives parsing, --help, --print-config and docs/options.md.
+ *
+ *   argv, environment -> args_parse() over train_program (config_model.def, config_training.def, config_run.def; what
+ *   is no plain number or word: config_parse.c) -> struct train_config -> train_config_check(): what single options
+ *   cannot know -> the run reads it and changes nothing
+ *
+ * Personalities (worker/personality) fill in the same struct from other trainers' command lines. Also here: exit codes
+ * of errors, and how many threads a rank has. */
 #ifndef CRUN_WORKER_CONFIG_H
 #define CRUN_WORKER_CONFIG_H
 

@@ -3,7 +3,14 @@
  *
  * Memory of a device is reached through its ops only (host devices: plain memory). All calls from the training thread
  * unless stated. Functions with `stream` semantics do not exist here: a device has one compute order, and hooks get its
- * stream. */
+ * stream.
+ *
+ *   program (program.h), arenas -> plan() -> a plan for one batch size
+ *   batch -> run(): forward, loss, backward; hooks tell which gradients are final -> reduce arena (sums over samples)
+ *   -> somebody sums it over all ranks (worker/parallel) -> update(), update_stats(): params, moments, statistics
+ *
+ * Shared by devices: fuse.h (ops that ride along), liveness.h (who lives when), half.h (which values are halves),
+ * rules.h (updates), host_common.h. */
 #ifndef CRUN_WORKER_DEVICE_H
 #define CRUN_WORKER_DEVICE_H
 

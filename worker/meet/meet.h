@@ -1,4 +1,6 @@
-/* Where the ranks of a job find each other: the store they begin with.
+/* Where the ranks of a job find each other: the store they begin with. Environment -> meet_open() -> a store -> the
+ * communicator is opened over it (worker/comm) -> meet_close(), when nobody needs it any more. Without a launcher
+ * ranks.c says who is who, and spawn.c starts this machine's.
  *
  * - crun: CRUN_STORE.
  * - torchrun with TORCHELASTIC_USE_AGENT_STORE=True: its agent's TCPStore at MASTER_ADDR:MASTER_PORT, under a prefix

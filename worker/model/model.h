@@ -1,4 +1,10 @@
-/* Models by name. */
+/* Models by name. A model is a function that writes the forward list of a program, layer after layer, as its paper
+ * draws it; the room knows shapes and names of parameters (torchvision's), and nothing of devices or training.
+ *
+ *   name, options -> architectures.h: whose function -> resnet.c, convnet.c, mlp.c: program_conv(), program_bn(), ...
+ *   -> program_differentiate() -> a program that a device can plan (program.h)
+ *
+ * A new model is a file of its own and a line in model.c. */
 #ifndef CRUN_WORKER_MODEL_H
 #define CRUN_WORKER_MODEL_H
 

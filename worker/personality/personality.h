@@ -1,5 +1,8 @@
 /* Command lines of other trainers, mapped onto ours.
  *
+ *   trainer imagenet ARGS -> its own table and that of `trainer` -> apply(): its options become ours -> train_config
+ *   -> the same run as any other
+ *
  * A personality has a table of the options whose meaning is its own; all options of `trainer` are known beside them,
  * with defaults of its choice. Its apply() turns the former into the latter. Single-dash long names (-nr) are those of
  * the personality's own table only. */

@@ -2,12 +2,13 @@
  * Apex:
  *
  *   O0  fp32
- *   O1 fp32 weights; operands and results of convolutions and linear layers are halves, everything between them is fp32
- *   O2 a model of halves with its activations; fp32 batch norm and fp32 master weights
+ *   O1  fp32 weights; operands and results of convolutions and linear layers are halves, the rest between them fp32
+ *   O2  a model of halves with its activations; fp32 batch norm and fp32 master weights
  *   O3  halves throughout, batch norm and weights included: an update rounds what it writes
  *
  * "Half" is fp16 or bf16; fp16's small range asks for loss scaling (loss_scale.h). Softmax and loss are fp32 on all
- * levels. */
+ * levels. Options -> precision_resolve() -> struct precision -> plans (types of values), step (scale of the loss),
+ * optimizer (rounding). dtype.h has the types themselves, and their conversions. */
 #ifndef CRUN_WORKER_PRECISION_H
 #define CRUN_WORKER_PRECISION_H
 

@@ -1,5 +1,15 @@
-/* Values of the last step and means over the epoch, as this process saw them, and images/s without the steps in which a
- * process warms up (first touch of memory, kernels generated, threads started). */
+/* What a run tells of itself, for people and programs. Nothing here knows what training is: numbers come in, lines and
+ * files go out.
+ *
+ *   result of a step -> meters.h: means and rates -> progress.h: lines on stderr
+ *                    -> metrics.h: metrics.jsonl, caffe2_log.h: CSV, tensorboard.h: event files
+ *   spans of time -> timeline.h: Chrome's trace format
+ *   metrics.jsonl or CSV -> plot_data.h -> plot.h -> gnuplot.h: pictures (`trainer plot`)
+ *
+ * Logs are cut back by lines.h to the step that a run resumes from.
+ *
+ * This header: values of the last step and means over the epoch, as this process saw them, and images/s without the
+ * steps in which a process warms up (first touch of memory, kernels generated, threads started). */
 #ifndef CRUN_WORKER_REPORT_METERS_H
 #define CRUN_WORKER_REPORT_METERS_H
 

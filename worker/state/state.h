@@ -1,4 +1,11 @@
-/* The state that training changes: the arenas of program.h in device memory, and their named tensors. */
+/* The state that training changes: the arenas of program.h in device memory, and their named tensors; what is checked
+ * about it over all ranks.
+ *
+ *   seed -> state_init(): initial values -> step: reduce (sums over all ranks) -> optim/update.h: params, moments,
+ *   statistics, averages; version counts it -> plans refresh their copies
+ *
+ * snapshot/ brings it to the host and into checkpoints. replicas.h compares it between ranks, divergence.h says which
+ * tensor is not a number, choices.h keeps what the device chose by timing. */
 #ifndef CRUN_WORKER_STATE_H
 #define CRUN_WORKER_STATE_H
 

@@ -1,5 +1,11 @@
-/* What the ranks of an NCCL communicator tell each other through the store before NCCL itself begins, so that what NCCL
- * would answer with "internal error" or with silence becomes a sentence. Pure: tested without NCCL. */
+/* NCCL, in the GPU module. nccl.c is struct comm_ops: calls are enqueued on the caller's stream, into a capture too; a
+ * watchdog sees that they end.
+ *
+ *   store -> nccl_peers.h: can these ranks work together? -> ncclCommInit* -> a communicator a channel
+ *   gradients on the GPU -> all_reduce(stream) -> the same memory, sums over all ranks
+ *
+ * nccl_peers: what the ranks of an NCCL communicator tell each other through the store before NCCL itself begins, so
+ * that what NCCL would answer with "internal error" or with silence becomes a sentence. Pure: tested without NCCL. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_NCCL_PEERS_H
 #define CRUN_WORKER_DEVICE_CUDA_NCCL_PEERS_H
 

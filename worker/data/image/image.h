@@ -1,5 +1,12 @@
 /* Decode, crop, resize, flip: from file bytes to a (H, W, C) u8 slot of a batch. Pure functions of their arguments; any
- * thread. */
+ * thread.
+ *
+ *   file bytes -> image_decode(): told apart by content -> image_jpeg.c, image_png.c, image_pnm.c -> (h, w, c) pixels
+ *   -> a box, drawn by rng.h from (seed, pass, id) -> image_resize(): resample.c, or resample_avx2.c where the
+ *   processor has it, with equal bits -> the slot
+ *
+ * canvas.h draws pictures (made-up data sets), jpeg_write.h stores them; portable_math.h gives equal numbers on every
+ * machine. */
 #ifndef CRUN_WORKER_IMAGE_H
 #define CRUN_WORKER_IMAGE_H
 

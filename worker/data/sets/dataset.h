@@ -1,5 +1,10 @@
-/* A data set is a numbered list of samples with labels, behind a vtable: a tree of pictures, a data base of records,
- * MNIST's and CIFAR-10's own files, or pictures made up. */
+/* A data set is a numbered list of samples with labels, behind a vtable: a tree of pictures, a data base of records
+ * (worker/data/db), MNIST's and CIFAR-10's own files, or pictures made up.
+ *
+ *   path -> dataset_open(): what it looks like, or --data-format -> one source's open(): classes, number of samples
+ *   sample id -> read(): the file's bytes, or pixels as PPM, and the label -> loader threads, any number at once
+ *
+ * A set knows nothing of order, epochs or ranks: that is the sampler's (worker/data/loader/sampler.h). */
 #ifndef CRUN_WORKER_DATASET_H
 #define CRUN_WORKER_DATASET_H
 

@@ -1,0 +1,19 @@
+/* Commands beside training. Each is a small program over the other rooms; argv[0] is the command's name; the exit code
+ * comes back.
+ *
+ *   predict    pictures, a checkpoint -> input.h -> a plan of the forward part -> classes, one line a picture
+ *   convert    weights between checkpoints, safetensors and torch's .pth files (ckpt/weights.h)
+ *   gpu-info   which GPUs this process may use, and what cuDNN knows of them
+ *   comm-bench how fast collectives are on the ranks that a launcher started; comm-test: whether they are right
+ *
+ * make-data and make-db are in worker/data, plot in worker/report. */
+#ifndef CRUN_WORKER_CLI_H
+#define CRUN_WORKER_CLI_H
+
+int predict_main(int argc, char **argv);
+int convert_main(int argc, char **argv);
+int gpu_info_main(int argc, char **argv);
+int comm_bench_main(int argc, char **argv);
+int comm_test_main(int argc, char **argv); /* 1 if an element is wrong */
+
+#endif
