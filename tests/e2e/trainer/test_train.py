@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from processes import wait
 from support import CRUN, TRAINER, faulty_disk, run, worker_pid
 from tensors import load, newest
 
@@ -175,6 +176,16 @@ def test_two_live_runs_do_not_share_a_checkpoint_folder(data, tmp_path):
     assert run(*small(data, "--resume", "auto", "--max-steps", 1, out=tmp_path)).returncode == 0
 
 
+def opened(pid, path):
+    return any(os.path.realpath(fd) == str(path) for fd in pathlib.Path(f"/proc/{pid}/fd").glob("*"))
+
+
+def naps(pid):
+    """How often its first thread has gone to sleep."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.M)[1])
+
+
 @pytest.mark.parametrize("kind", ["checkpoints", "logs"])
 def test_a_folder_that_a_killed_jobs_ranks_hold_yet_is_waited_for(data, tmp_path, kind):
     (tmp_path / kind).mkdir()
@@ -183,8 +194,9 @@ def test_a_folder_that_a_killed_jobs_ranks_hold_yet_is_waited_for(data, tmp_path
     held = os.open(tmp_path / kind, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, text=True)
-    time.sleep(0.5)
-    assert p.poll() is None, p.stderr.read()
+    wait("trainer to open the folder", lambda: p.poll() is not None or opened(p.pid, tmp_path / kind))
+    looked = naps(p.pid)
+    wait("trainer to look and to wait", lambda: p.poll() is not None or naps(p.pid) >= looked + 3)  # whoever does not wait has failed by now
     os.close(held)
     _, err = p.communicate(timeout=120)
     assert p.returncode == 0, err
