@@ -1,7 +1,7 @@
 /* crun: the elastic launcher. The process the user started becomes the guardian; everything else happens in the agent,
  * its child.
  *
- * Reading order: guardian.h, agent.h (what happens when), agent_loop.c (how), group.h, logmux.h. */
+ * Reading order: guardian.h, agent.h (what happens when), effects.c and round.c (how), group.h, logmux.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

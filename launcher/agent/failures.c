@@ -2,8 +2,12 @@
 
 #include <stdio.h>
 
+#include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
+#include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
+#include "launcher/agent/signals.h"
+#include "launcher/agent/worker_setup.h"
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
 #include "launcher/hang/hang_watch.h"
@@ -12,7 +16,7 @@
 
 static const char *error_path(void *arg, int rank)
 {
-    return round_error_path(arg, rank);
+    return worker_setup_error_path(arg, rank);
 }
 
 static const char *error_text(void *arg, int local)
@@ -27,7 +31,9 @@ static const char *hang_text(void *arg)
 
 static void find_leader(void *arg, const struct rdzv_news *news, struct endpoint *ret)
 {
-    member_find_leader(arg, news, ret);
+    const struct member_leader at = member_leader(arg, news);
+    snprintf(ret->host, sizeof ret->host, "%s", at.host);
+    snprintf(ret->port, sizeof ret->port, "%d", at.port);
 }
 
 static int serve(void *arg, const struct rdzv_news *news, struct err *e)
@@ -49,7 +55,7 @@ int failures_open(struct run *r, struct err *e)
                                              .program_path = r->program->path,
                                              .max_restarts = (int)c->max_restarts,
                                              .restart_window = c->restart_window,
-                                             .hurry = &r->hurry,
+                                             .hurry = signals_hurry(r),
                                              .error_path = error_path,
                                              .error_text = error_text,
                                              .hang_text = hang_text,
@@ -61,14 +67,14 @@ int failures_open(struct run *r, struct err *e)
 
 static struct failure_scene scene_of(const struct run *r)
 {
-    return (struct failure_scene){.round = &r->round,
-                                  .end = &r->end,
+    return (struct failure_scene){.round = round_news(r),
+                                  .end = member_end(r),
                                   .workers = group_workers(r->group),
                                   .n = r->agent.slots,
                                   .live = r->agent.live,
-                                  .unstarted = r->unspawned,
-                                  .refused = &r->refused,
-                                  .exit_code = r->exit_code};
+                                  .unstarted = round_is_unstarted(r),
+                                  .refused = member_refused(r),
+                                  .exit_code = run_exit_code(r)};
 }
 
 void failures_send_early(struct run *r)

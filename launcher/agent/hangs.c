@@ -3,6 +3,8 @@
 #include <stdio.h>
 
 #include "common/job/exitcode.h"
+#include "launcher/agent/effects.h"
+#include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
@@ -32,14 +34,14 @@ static bool stacks_path(void *arg, int rank, char *out, size_t cap)
         n = snprintf(out, cap, "%s/hang-rank-%d.txt", r->logs.round, rank);
     else if (r->link->scratch_dir[0])
         n = snprintf(out, cap, "%s/round-%llu-hang-rank-%d.txt", r->link->scratch_dir,
-                     (unsigned long long)r->round.round, rank);
+                     (unsigned long long)round_news(r)->round, rank);
     return n > 0 && (size_t)n < cap;
 }
 
 static void on_found(void *arg, int64_t now_ns, const struct hang_verdict *v)
 {
     struct run *r = arg;
-    round_begin_timeline(r, now_ns, v->cause);
+    round_break(r, now_ns, v->cause);
     events_hang(r->events, v->rank, v->text);
 }
 
@@ -50,9 +52,10 @@ static void blame(struct run *r, const struct hang_verdict *v)
     if (r->agent.state != AGENT_RUNNING)
         return;
     snprintf(hung, sizeof hung, "hung %s", v->where);
-    group_hung(r->group, v->rank - r->round.rank_base, hung);
+    const int base = round_news(r)->rank_base;
+    group_hung(r->group, v->rank - base, hung);
     for (int i = 0; v->all && i < r->agent.slots; i++)
-        if (r->round.rank_base + i != v->rank)
+        if (base + i != v->rank)
             group_hung(r->group, i, hung);
 }
 

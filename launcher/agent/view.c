@@ -2,11 +2,14 @@
 
 #include <stdio.h>
 
+#include "launcher/agent/effects.h"
+#include "launcher/agent/member.h"
+#include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
+#include "launcher/agent/signals.h"
 #include "launcher/config/config.h"
 #include "launcher/observe/agent_view.h"
 #include "launcher/observe/events.h"
-#include "launcher/rendezvous/rendezvous.h"
 
 static const char *const state_names[] = {
 #define X(name, text) text,
@@ -21,7 +24,7 @@ static void describe_wait(const struct run *r, char *out, size_t cap)
     switch (r->agent.state) {
     case AGENT_IDLE:
     case AGENT_JOINING:
-        text = r->waits_for[0] ? r->waits_for : "the rendezvous has not answered yet";
+        text = member_waits_for(r)[0] ? member_waits_for(r) : "the rendezvous has not answered yet";
         break;
     case AGENT_RUNNING:
         text = "the workers are being started";
@@ -39,8 +42,8 @@ static void describe_wait(const struct run *r, char *out, size_t cap)
         text = "this node leaves the job";
         break;
     case AGENT_OVER:
-        snprintf(out, cap, "exit code %d%s", r->exit_code,
-                 rendezvous_hosts(r->rendezvous) ? "; other nodes have yet to hear of the end" : "");
+        snprintf(out, cap, "exit code %d%s", run_exit_code(r),
+                 member_hosts(r) ? "; other nodes have yet to hear of the end" : "");
         return;
     }
     snprintf(out, cap, "%s", text);
@@ -54,16 +57,17 @@ static const struct crun_page *page_of(const void *arg, int local)
 static void fill_round(const struct run *r, struct agent_view *v)
 {
     const enum agent_state s = r->agent.state;
-    v->round = r->round.round;
+    const struct rdzv_news *n = round_news(r);
+    v->round = n->round;
     v->in_round = s == AGENT_RUNNING || s == AGENT_STOPPING || s == AGENT_CLEARING || s == AGENT_FINISHING;
-    v->world_size = r->round.world_size;
-    v->nodes = r->round.group_world;
-    v->group_rank = r->round.group_rank;
-    v->restarts = r->end.kind == RDZV_NEWS_END ? r->end.restart_count : r->round.restart_count;
+    v->world_size = n->world_size;
+    v->nodes = n->group_world;
+    v->group_rank = n->group_rank;
+    v->restarts = round_restarts(r);
     v->max_restarts = r->config->max_restarts;
-    v->waiting = r->round.round == 0 || s == AGENT_JOINING;
+    v->waiting = n->round == 0 || s == AGENT_JOINING;
     v->stopping = s == AGENT_STOPPING;
-    v->started = r->timeline.spawned;
+    v->started = round_is_started(r);
 }
 
 void view_fill(void *run, struct agent_view *v)
@@ -77,12 +81,12 @@ void view_fill(void *run, struct agent_view *v)
                              .states = state_names,
                              .n_states = sizeof state_names / sizeof *state_names,
                              .state = (int)r->agent.state,
-                             .ready = r->agent.state == AGENT_RUNNING && r->timeline.spawned,
-                             .preempted = r->preempted,
+                             .ready = r->agent.state == AGENT_RUNNING && round_is_started(r),
+                             .preempted = signals_preempted(r),
                              .rendezvous = home_kind_name(h->kind),
                              .endpoint = h->kind == HOME_REDIS ? "" : h->endpoint, /* a URL may hold a password */
-                             .hosts = rendezvous_hosts(r->rendezvous),
-                             .connected = r->rdzv_fd >= 0,
+                             .hosts = member_hosts(r),
+                             .connected = member_socket(r) >= 0,
                              .workers = r->agent.slots,
                              .list = group_workers(r->group),
                              .page = page_of,

@@ -1,0 +1,223 @@
+#include "launcher/agent/effects.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "common/base/container_of.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/include/crun.h"
+#include "common/job/exitcode.h"
+#include "launcher/agent/farewell.h"
+#include "launcher/agent/member.h"
+#include "launcher/agent/round.h"
+#include "launcher/agent/run.h"
+#include "launcher/agent/signals.h"
+#include "launcher/config/config.h"
+#include "launcher/observe/events.h"
+#include "launcher/output/logmux.h"
+#include "launcher/workers/group.h"
+
+#define QUEUE_MAX 64
+
+struct effects {
+    struct run *r;
+    struct agent_event queue[QUEUE_MAX];
+    unsigned first, last; /* of the queue, modulo QUEUE_MAX */
+    bool pumping;
+    uv_timer_t grace; /* of AGENT_DO_STOP, or the wait of AGENT_DO_AWAIT */
+    int64_t grace_ms; /* that it was started with */
+    bool done, failed;
+    int exit_code;
+};
+
+/* --- the end */
+
+static void finish(struct run *r, int code)
+{
+    struct effects *fx = r->effects;
+    char text[FAREWELL_MAX];
+    const struct farewell f = {.code = code,
+                               .signo = r->agent.signo,
+                               .preempt = signals_preempted(r) ? r->config->stops.preempt : 0,
+                               .ended = r->agent.ended,
+                               .end_code = r->agent.code,
+                               .bad = r->agent.bad_code != 0};
+    round_print_times(r);
+    switch (farewell(&f, text)) {
+    case FAREWELL_NONE:
+        fx->failed = code != EXIT_OK;
+        break;
+    case FAREWELL_WHOLE:
+        logmux_say(r->mux, "%s", text);
+        break;
+    case FAREWELL_STOPPED:
+        round_print_stopped(r, text);
+        break;
+    }
+    fx->exit_code = code;
+    fx->done = true;
+    events_ended(r->events, code, round_restarts(r), member_end(r)->cause.text);
+}
+
+bool run_is_done(const struct run *r)
+{
+    return r->effects->done;
+}
+
+bool run_has_failed(const struct run *r)
+{
+    return r->effects->failed;
+}
+
+int run_exit_code(const struct run *r)
+{
+    return r->effects->exit_code;
+}
+
+/* --- effects */
+
+static void post_grace_over(struct run *r)
+{
+    run_post(r, &(struct agent_event){.kind = AGENT_GRACE_OVER});
+    run_pump(r);
+}
+
+static void on_grace_over(uv_timer_t *t)
+{
+    const struct effects *fx = container_of(t, struct effects, grace);
+    if (fx->grace_ms > 0)
+        logmux_say(fx->r->mux, "some workers did not end within %g s of SIGTERM; killing them",
+                   (double)fx->grace_ms / 1000);
+    post_grace_over(fx->r);
+}
+
+static void on_wait_over(uv_timer_t *t)
+{
+    post_grace_over((container_of(t, struct effects, grace))->r);
+}
+
+void effects_stop_grace(struct run *r)
+{
+    uv_timer_stop(&r->effects->grace);
+}
+
+static void stop_workers(struct run *r, int reason)
+{
+    struct effects *fx = r->effects;
+    log_info("agent", "stopping the workers reason=%s", crun_stop_reason_name((enum crun_stop_reason)reason));
+    group_stop(r->group, reason);
+    fx->grace_ms = stops_grace_ms(&r->config->stops, reason);
+    uv_timer_start(&fx->grace, on_grace_over, (uint64_t)fx->grace_ms, 0);
+    events_stop(r->events, reason, fx->grace_ms);
+}
+
+/* Requests are taken at once; only a rendezvous in this process can refuse one here, and then one of the two is
+ * wrong. */
+static void check_request(struct run *r, int rc, const struct err *e)
+{
+    if (rc == 0)
+        return;
+    log_error("agent", "the rendezvous refused a request: %s", e->text);
+    run_post(r, &(struct agent_event){.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_END, .exit_code = EXIT_INTERNAL}});
+}
+
+static void apply(struct run *r, const struct agent_effect *f)
+{
+    struct err e = {0};
+    log_debug("agent", "%s state=%s", agent_effect_name(f->kind), agent_state_name(r->agent.state));
+    switch (f->kind) {
+    case AGENT_DO_JOIN:
+        check_request(r, member_join(r, &e), &e);
+        break;
+    case AGENT_DO_FAIL:
+        check_request(r, member_fail(r, &f->cause, &e), &e);
+        round_note_told(r);
+        break;
+    case AGENT_DO_DONE:
+        check_request(r, member_done(r, &e), &e);
+        break;
+    case AGENT_DO_LEAVE:
+        check_request(r, member_leave(r, f->cause.exit_code ? &f->cause : NULL, &e), &e);
+        break;
+    case AGENT_DO_SPAWN:
+        round_begin(r, &f->news);
+        break;
+    case AGENT_DO_STOP:
+        stop_workers(r, f->reason);
+        break;
+    case AGENT_DO_CLEAR:
+        effects_stop_grace(r);
+        group_clear(r->group);
+        break;
+    case AGENT_DO_AWAIT:
+        uv_timer_start(&r->effects->grace, on_wait_over, AGENT_PART_MS, 0);
+        break;
+    case AGENT_DO_EXIT:
+        finish(r, f->code);
+        break;
+    }
+}
+
+/* --- the queue */
+
+static void step(struct run *r, const struct agent_event *ev)
+{
+    struct agent_effects fx;
+    enum agent_state before = r->agent.state;
+    agent_step(&r->agent, ev, &fx);
+    if (r->agent.state != before) {
+        log_debug("agent", "%s: %s -> %s", agent_event_name(ev->kind), agent_state_name(before),
+                  agent_state_name(r->agent.state));
+        events_state(r->events, agent_state_name(before), agent_state_name(r->agent.state), agent_event_name(ev->kind));
+    }
+    for (int i = 0; i < fx.n; i++)
+        apply(r, &fx.v[i]);
+}
+
+void run_post(struct run *r, const struct agent_event *ev)
+{
+    struct effects *fx = r->effects;
+    assert(fx->last - fx->first < QUEUE_MAX);
+    fx->queue[fx->last++ % QUEUE_MAX] = *ev;
+}
+
+void run_pump(struct run *r)
+{
+    struct effects *fx = r->effects;
+    if (fx->pumping)
+        return;
+    fx->pumping = true;
+    while (fx->first != fx->last && !fx->done) {
+        struct agent_event ev = fx->queue[fx->first++ % QUEUE_MAX];
+        step(r, &ev);
+    }
+    fx->pumping = false;
+}
+
+/* --- life */
+
+int effects_open(struct run *r, struct err *e)
+{
+    struct effects *fx = calloc(1, sizeof *fx);
+    if (!fx)
+        return err_errno(e, ENOMEM, "agent");
+    fx->r = r;
+    uv_timer_init(&r->loop, &fx->grace);
+    r->effects = fx;
+    return 0;
+}
+
+void effects_close(struct run *r)
+{
+    if (r->effects)
+        uv_close((uv_handle_t *)&r->effects->grace, NULL);
+}
+
+void effects_free(struct run *r)
+{
+    free(r->effects);
+    r->effects = NULL;
+}

@@ -1,0 +1,235 @@
+#include "launcher/agent/signals.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "launcher/agent/effects.h"
+#include "launcher/agent/member.h"
+#include "launcher/agent/run.h"
+#include "launcher/agent/worker_setup.h"
+#include "launcher/base/watch.h"
+#include "launcher/config/config.h"
+#include "launcher/guard/cgroup.h"
+#include "launcher/guard/guardian.h"
+#include "launcher/guard/tree.h"
+#include "launcher/observe/events.h"
+#include "launcher/output/logmux.h"
+#include "launcher/remote/remote_wire.h"
+#include "launcher/workers/group.h"
+
+/* At the end, a console that reads nothing (a pager) is waited for this long, or until a stop signal. */
+#define FLUSH_MS 600000
+/* After the guardian's death nobody waits for us any more; this bounds the farewell. */
+#define LOST_KILL_MS 30000
+
+struct signals {
+    struct watch *signals, *guardian, *control; /* control NULL: nobody else starts this crun */
+    int signal_fd;
+    bool preempted;
+    bool hurry;
+    bool
+        drops_console; /* a stop signal came after the end, and it was not the worker's too, which may have died of it */
+};
+
+bool signals_preempted(const struct run *r)
+{
+    return r->signals->preempted;
+}
+
+const bool *signals_hurry(const struct run *r)
+{
+    return &r->signals->hurry;
+}
+
+/* --- signals */
+
+static bool is_stop(const struct run *r, int signo)
+{
+    const struct stops *s = &r->config->stops;
+    return signo == s->preempt || sigismember(&s->handled.set, signo);
+}
+
+static bool is_typed(const struct signalfd_siginfo *info)
+{
+    return info->ssi_code == SI_QUEUE && info->ssi_int == GUARDIAN_TYPED;
+}
+
+/* The worker got it as well. */
+static bool is_shared(const struct run *r, const struct signalfd_siginfo *info)
+{
+    return is_typed(info) && r->shares_terminal && (info->ssi_signo == SIGINT || info->ssi_signo == SIGQUIT);
+}
+
+/* A preemption notice, a wish to stop, or a word for the workers (SIGUSR1, SIGUSR2). */
+static void handle_signal(struct run *r, const struct signalfd_siginfo *info)
+{
+    struct signals *sig = r->signals;
+    const int signo = (int)info->ssi_signo;
+    const struct stops *s = &r->config->stops;
+    struct agent_event ev = {.kind = AGENT_SIGNAL,
+                             .signo = signo,
+                             .now_ms = clock_ms(),
+                             .typed = is_typed(info),
+                             .shared = is_shared(r, info)};
+    if (!is_stop(r, signo)) {
+        group_forward(r->group, signo);
+        events_signal(r->events, signo, "forwarded");
+    } else if (run_is_done(r)) {
+        sig->hurry = true;
+        sig->drops_console = sig->drops_console || !ev.shared;
+    } else {
+        if (signo == s->preempt)
+            ev.kind = AGENT_PREEMPTED;
+        sig->preempted = sig->preempted || signo == s->preempt;
+        events_signal(r->events, signo, signo == s->preempt ? "preemption" : "stop");
+        run_post(r, &ev);
+    }
+}
+
+static void on_signal(void *arg)
+{
+    struct run *r = arg;
+    struct signalfd_siginfo info;
+    bool child = false;
+    while (read(r->signals->signal_fd, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGCHLD)
+            child = true;
+        else
+            handle_signal(r, &info);
+    }
+    run_pump(r);
+    if (child && !run_is_done(r))
+        group_on_sigchld(r->group);
+}
+
+/* --- the crun that started this one */
+
+static void handle_remote_signal(struct run *r, int signo, bool typed)
+{
+    const struct signalfd_siginfo info = {
+        .ssi_signo = (uint32_t)signo, .ssi_code = SI_QUEUE, .ssi_int = typed ? GUARDIAN_TYPED : GUARDIAN_SENT};
+    handle_signal(r, &info);
+}
+
+/* It passes on signals; its end is the end of the job here. */
+static void on_control(void *arg)
+{
+    struct run *r = arg;
+    unsigned char byte;
+    ssize_t n;
+    while ((n = read((int)r->config->control_fd, &byte, 1)) == 1)
+        if (byte == REMOTE_ASK)
+            logmux_say_text(r->mux, REMOTE_ALIVE "\n");
+        else
+            handle_remote_signal(r, byte & ~REMOTE_TYPED, byte & REMOTE_TYPED);
+    if (n == 0) {
+        watch_close(r->signals->control);
+        r->signals->control = NULL;
+        if (run_is_done(r))
+            r->signals->hurry = true;
+        else
+            run_post(r, &(struct agent_event){.kind = AGENT_SIGNAL, .signo = SIGTERM, .now_ms = clock_ms()});
+    }
+    run_pump(r);
+}
+
+/* --- the guardian */
+
+/* The pipe to the guardian ended: it was killed. Nobody would notice us any more, so everything goes, before anything
+ * is said. */
+static void on_guardian_gone(void *arg)
+{
+    struct run *r = arg;
+    tree_kill(); /* first, as cgroup.kill may wait for other changes of cgroups */
+    cgroup_kill(worker_setup_cgroup(r));
+    if (tree_kill_all(LOST_KILL_MS) && member_socket(r) >= 0)
+        guardian_prove(member_socket(r));
+    guardian_remove_scratch(r->link->scratch_dir);
+    cgroup_remove_at(r->link->cgroup_dir);
+    log_error("agent", "the guardian is gone; all workers were ended");
+    _exit(128 + SIGKILL);
+}
+
+/* --- life */
+
+int signals_open(struct run *r, struct err *e)
+{
+    r->signals = calloc(1, sizeof *r->signals);
+    if (!r->signals)
+        return err_errno(e, ENOMEM, "agent");
+    r->signals->signal_fd = -1;
+    return 0;
+}
+
+/* What the options name, and what is forwarded to workers; but nothing that was ignored at the start. */
+static sigset_t handled_signals(const struct run *r)
+{
+    sigset_t set = r->config->stops.handled.set;
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
+    if (r->config->stops.preempt)
+        sigaddset(&set, r->config->stops.preempt);
+    for (int s = 1; s < 32; s++)
+        if (sigismember(&r->link->ignored, s))
+            sigdelset(&set, s);
+    return set;
+}
+
+static int open_watch(struct run *r, struct watch **ret, int fd, void (*ready)(void *arg), struct err *e)
+{
+    TRY(watch_open(ret, &r->loop, fd, UV_READABLE, ready, r, e));
+    watch_set(*ret, true);
+    return 0;
+}
+
+int signals_watch(struct run *r, struct err *e)
+{
+    struct signals *s = r->signals;
+    sigset_t set = handled_signals(r), mask;
+    guardian_signals(r->link, &set);
+    sigaddset(&set, SIGCHLD);
+    sigorset(&mask, &r->link->worker_mask, &set);
+    sigaddset(&mask, SIGXFSZ); /* to a log file a limit is a full disk like any other, no end of crun */
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (s->signal_fd < 0)
+        return err_errno(e, errno, "signalfd");
+    TRY(open_watch(r, &s->signals, s->signal_fd, on_signal, e));
+    TRY(open_watch(r, &s->guardian, r->link->guardian_fd, on_guardian_gone, e));
+    return r->config->control_fd < 0 ? 0 : open_watch(r, &s->control, (int)r->config->control_fd, on_control, e);
+}
+
+void signals_unwatch(struct run *r)
+{
+    struct signals *s = r->signals;
+    if (!s)
+        return;
+    watch_close(s->signals);
+    watch_close(s->guardian);
+    watch_close(s->control);
+}
+
+void signals_flush_output(struct run *r)
+{
+    struct signals *s = r->signals;
+    struct signalfd_siginfo info;
+    while (read(s->signal_fd, &info, sizeof info) == sizeof info) /* of children that ended: old news */
+        s->drops_console = s->drops_console || (is_stop(r, (int)info.ssi_signo) && !is_shared(r, &info));
+    logmux_flush(r->mux, s->drops_console ? 0 : FLUSH_MS, (const int[2]){s->signal_fd, r->link->guardian_fd});
+}
+
+void signals_close(struct run *r)
+{
+    struct signals *s = r->signals;
+    if (s && s->signal_fd >= 0)
+        close(s->signal_fd);
+    free(s);
+    r->signals = NULL;
+}

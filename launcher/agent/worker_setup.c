@@ -1,0 +1,210 @@
+#include "launcher/agent/worker_setup.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/include/crun.h"
+#include "common/job/env_contract.h"
+#include "launcher/agent/member.h"
+#include "launcher/agent/round.h"
+#include "launcher/agent/run.h"
+#include "launcher/base/program.h"
+#include "launcher/base/virtual_rank.h"
+#include "launcher/config/config.h"
+#include "launcher/guard/cgroup.h"
+#include "launcher/guard/guardian.h"
+#include "launcher/output/logmux.h"
+#include "launcher/place/placement.h"
+#include "launcher/workers/spawn_env.h"
+
+extern char **environ;
+
+struct worker_setup {
+    struct placement placement;
+    struct cgroup *cgroup; /* NULL: none */
+    bool sets_threads;     /* the workers are told their share of the cores */
+    const char *nccl_async;
+    char error_file[2304];
+    char page_variable[32], omp_variable[32];
+};
+
+/* --- environment and arguments */
+
+const char *worker_setup_error_path(struct run *r, int rank)
+{
+    const struct rdzv_news *n = round_news(r);
+    char *path = r->setup->error_file;
+    if (r->logs.root[0])
+        log_layout_path(&r->logs, rank - n->rank_base, rank, LOG_FILE_ERROR, path);
+    else if (r->link->scratch_dir[0])
+        snprintf(path, sizeof r->setup->error_file, "%.1000s/round-%llu-rank-%d.error.json", r->link->scratch_dir,
+                 (unsigned long long)n->round, rank);
+    else
+        return NULL;
+    return path;
+}
+
+static const char *reason_text(enum rdzv_reason why)
+{
+    return why == RDZV_WHY_START ? "start" : crun_stop_reason_name((enum crun_stop_reason)why);
+}
+
+/* The path where this rank will leave its error record. An earlier job may have left one there; it would be taken for
+ * ours. */
+static const char *clear_error_path(struct run *r, int rank)
+{
+    const char *path = worker_setup_error_path(r, rank);
+    if (path)
+        unlink(path);
+    return path ? path : ""; /* not unset: of a crun around this one the workers would inherit its path */
+}
+
+static struct env_contract contract(struct run *r, int local)
+{
+    const struct config *c = r->config;
+    const struct rdzv_news *n = round_news(r);
+    const struct member_leader leader = member_leader(r, n);
+    const int rank = n->rank_base + local, previous = round_previous_base(r);
+    return (struct env_contract){.rank = rank,
+                                 .world_size = n->world_size,
+                                 .local_rank = c->virtual_local_rank ? 0 : local,
+                                 .local_world_size = c->nproc,
+                                 .group_rank = n->group_rank,
+                                 .group_world_size = n->group_world,
+                                 .role_rank = n->role_base + local,
+                                 .role_world_size = n->role_world,
+                                 .master_port = leader.port,
+                                 .restart_count = n->restart_count,
+                                 .max_restarts = c->max_restarts,
+                                 .round = (int64_t)n->round,
+                                 .prev_rank = previous < 0 ? -1 : previous + local,
+                                 .global_restarts = n->restart_count,
+                                 .role_name = c->role,
+                                 .master_addr = leader.host,
+                                 .run_id = c->run_id,
+                                 .use_agent_store = "True",
+                                 .error_file = clear_error_path(r, rank),
+                                 .signals = c->stops.handled.names,
+                                 .nccl_async = r->setup->nccl_async,
+                                 .store_url = member_store_url(r),
+                                 .node_id = r->node,
+                                 .restart_reason = reason_text(n->why)};
+}
+
+int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err *e)
+{
+    struct run *r = arg;
+    struct worker_setup *s = r->setup;
+    const struct env_contract c = contract(r, local);
+    const char *extra[8] = {s->page_variable};
+    size_t n_extra = 1;
+    snprintf(s->omp_variable, sizeof s->omp_variable, "OMP_NUM_THREADS=%d", placement_threads(&s->placement, local));
+    snprintf(s->page_variable, sizeof s->page_variable, ENV_PAGE_FD "=%d", page_fd);
+    if (s->sets_threads)
+        extra[n_extra++] = s->omp_variable;
+    const struct near_adapters *near = placement_near(&s->placement, local);
+    if (near && near->hcas[0])
+        extra[n_extra++] = near->hcas;
+    if (near && near->nics[0])
+        extra[n_extra++] = near->nics;
+    struct virtual_rank device;
+    if (r->config->virtual_local_rank) {
+        TRY(virtual_rank_device(local, &device, e));
+        extra[n_extra++] = device.cuda;
+        extra[n_extra++] = device.hip[0] ? device.hip : NULL;
+    }
+    return spawn_env_build(environ, &c, extra, ret, e);
+}
+
+int worker_setup_argv(void *arg, int local, char ***ret, struct err *e)
+{
+    const struct run *r = arg;
+    char rank[16];
+    if (!r->program->macros)
+        return 0;
+    snprintf(rank, sizeof rank, "%d", round_news(r)->rank_base + local);
+    return program_args(r->program, rank, local, ret, e);
+}
+
+/* --- cores and cgroup */
+
+const struct binding *worker_setup_bindings(const struct run *r)
+{
+    return r->setup->placement.bindings;
+}
+
+struct cgroup *worker_setup_cgroup(const struct run *r)
+{
+    return r->setup->cgroup;
+}
+
+static int make_cgroup(struct run *r, struct err *e)
+{
+    struct err why;
+    if (r->config->cgroup == CONFIG_CGROUP_OFF ||
+        cgroup_create(&r->setup->cgroup, "/proc/self", r->link->cgroup_dir, &why) == 0)
+        return 0;
+    if (r->config->cgroup == CONFIG_CGROUP_ON)
+        return err_set(e, why.code, "%s (--cgroup on)", why.text);
+    log_debug("agent", "%s", why.text);
+    return 0;
+}
+
+int worker_setup_begin_round(struct run *r, uint64_t round, struct err *e)
+{
+    struct err why;
+    if (!r->setup->cgroup || cgroup_begin_round(r->setup->cgroup, round, &why) == 0)
+        return 0;
+    if (r->config->cgroup == CONFIG_CGROUP_ON)
+        return err_set(e, why.code, "%s (--cgroup on)", why.text);
+    log_debug("agent", "%s", why.text);
+    return 0;
+}
+
+void worker_setup_choose_threads(struct run *r)
+{
+    const struct placement *p = &r->setup->placement;
+    if (!placement_sets_threads(p))
+        return;
+    int least = placement_threads(p, 0), most = least;
+    for (int i = 1; i < p->workers; i++) {
+        const int n = placement_threads(p, i);
+        least = n < least ? n : least;
+        most = n > most ? n : most;
+    }
+    char range[32] = "";
+    if (most > least)
+        snprintf(range, sizeof range, " to %d", most);
+    r->setup->sets_threads = true;
+    logmux_say(r->mux, "OMP_NUM_THREADS is not set: each worker gets %d%s (workers: %d, cores: %d)", least, range,
+               p->workers, p->cores);
+}
+
+/* --- life */
+
+int worker_setup_open(struct run *r, struct err *e)
+{
+    struct worker_setup *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_errno(e, ENOMEM, "workers");
+    s->nccl_async = getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+    if (!s->nccl_async)
+        s->nccl_async = "1";
+    r->setup = s;
+    TRY(placement_plan(&s->placement, (enum binding_mode)r->config->numa_binding, (int)r->config->nproc, e));
+    return make_cgroup(r, e);
+}
+
+void worker_setup_close(struct run *r)
+{
+    if (!r->setup)
+        return;
+    cgroup_destroy(r->setup->cgroup);
+    placement_free(&r->setup->placement);
+    free(r->setup);
+    r->setup = NULL;
+}

@@ -1,0 +1,31 @@
+/* What each worker of this node gets: cores, GPU and adapters, cgroup, environment, arguments, a place for its error
+ * record. */
+#ifndef CRUN_LAUNCHER_WORKER_SETUP_H
+#define CRUN_LAUNCHER_WORKER_SETUP_H
+
+#include <stdint.h>
+
+struct binding;
+struct cgroup;
+struct err;
+struct run;
+
+int worker_setup_open(struct run *r, struct err *e); /* sets r->setup: placement and cgroup */
+void worker_setup_close(struct run *r);
+
+/* Choose OMP_NUM_THREADS where nobody set it, and say so. */
+void worker_setup_choose_threads(struct run *r);
+
+const struct binding *worker_setup_bindings(const struct run *r); /* one for each worker; NULL: none is bound */
+struct cgroup *worker_setup_cgroup(const struct run *r);          /* NULL: none */
+/* The cgroup of the next round. Left out where it can be: the round goes on without. */
+int worker_setup_begin_round(struct run *r, uint64_t round, struct err *e);
+
+/* struct group_events.make_env and make_argv; arg: the struct run. */
+int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err *e);
+int worker_setup_argv(void *arg, int local, char ***ret, struct err *e);
+
+/* Of the error record of this rank in the current round; valid until the next call. NULL: there is no place for one. */
+const char *worker_setup_error_path(struct run *r, int rank);
+
+#endif
