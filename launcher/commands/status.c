@@ -1,6 +1,7 @@
 /* See status.h. One blocking connection, kept while it lasts. */
 #include "launcher/commands/status.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -14,11 +15,14 @@
 #include "common/job/slurm.h"
 #include "common/net/resp_conn.h"
 #include "common/net/tls_stream.h"
-#include "launcher/commands/status_home.h"
+#include "common/rdzv/homes/rdzv_home.h"
+#include "common/rdzv/leader/rdzv_host.h"
+#include "common/rdzv/machine/rdzv.h"
 #include "launcher/config/home.h"
 
 #define ANSWER_MAX ((size_t)256 << 20)
 #define WATCH_MS 1000
+#define KEEP_MS 3600000
 
 struct status_config {
     const char *endpoint, *token_file, *ca;
@@ -92,7 +96,7 @@ static int64_t timeout_ms(const struct status *s)
     return (int64_t)(s->config.timeout_s * 1000);
 }
 
-/* --- asking */
+/* --- asking a server */
 
 /* One request, one reply; an error reply is ERR_REFUSED with its text. */
 static int ask(struct status *s, int argc, const char *const *argv, redisReply **ret, struct err *e)
@@ -180,6 +184,60 @@ static int look(struct status *s, redisReply **ret, struct err *e)
     return ask(s, n, words, ret, e);
 }
 
+/* --- asking a Redis or a directory */
+
+static const char *condition(const struct rdzv_member *m)
+{
+    return m->silent ? "silent" : m->done ? "done" : m->leaving ? "leaving" : m->ready ? "ready" : "running";
+}
+
+static int add_node(void *arg, const struct rdzv_member *m)
+{
+    cJSON *o = cJSON_CreateObject();
+    if (!cJSON_AddItemToArray(arg, o)) {
+        cJSON_Delete(o);
+        return -ENOMEM;
+    }
+    cJSON_AddStringToObject(o, "id", m->node);
+    cJSON_AddStringToObject(o, "addr", m->addr);
+    cJSON_AddNumberToObject(o, "slots", m->slots);
+    cJSON_AddBoolToObject(o, "member", m->member);
+    cJSON_AddNumberToObject(o, "rank_base", m->rank_base);
+    cJSON_AddStringToObject(o, "state", condition(m));
+    return 0;
+}
+
+static int to_json(const struct rdzv *machine, const char *run, char **ret, struct err *e)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "run", run);
+    cJSON_AddStringToObject(o, "state", rdzv_state_name(rdzv_state(machine)));
+    cJSON_AddNumberToObject(o, "round", (double)rdzv_round(machine));
+    cJSON_AddNumberToObject(o, "restart_count", rdzv_restarts(machine));
+    cJSON *nodes = cJSON_AddArrayToObject(o, "nodes");
+    int rc = nodes ? rdzv_members(machine, add_node, nodes) : -ENOMEM;
+    *ret = rc == 0 ? cJSON_PrintUnformatted(o) : NULL;
+    cJSON_Delete(o);
+    return *ret ? 0 : err_set(e, -ENOMEM, "no memory for the status of a job");
+}
+
+/* What a job's log in a Redis or a directory says: JSON like RDZV.STATUS's, without what only a daemon knows (limits,
+ * events, reports). -ENOENT: there is no such job. Blocks up to timeout_ms for each call of the home. */
+static int read_home(const char *url, const char *run, int64_t timeout_ms, char **ret, struct err *e)
+{
+    struct rdzv_home *home;
+    struct rdzv *machine;
+    TRY(rdzv_home_open(&home, url,
+                       &(struct rdzv_home_options){.run_id = run, .io_timeout_ms = timeout_ms, .keep_ms = KEEP_MS}, e));
+    int rc = rdzv_host_read(home, &machine, e);
+    if (rc == 0) {
+        rc = to_json(machine, run, ret, e);
+        rdzv_destroy(machine);
+    }
+    home->ops->close(home);
+    return rc < 0 ? err_wrap(e, "run '%s'", run) : 0;
+}
+
 /* --- showing */
 
 /* The answer as JSON, to be freed. */
@@ -187,7 +245,7 @@ static int fetch(struct status *s, char **ret, struct err *e)
 {
     redisReply *r;
     if (!s->host[0])
-        return status_read_home(s->config.endpoint, s->run, timeout_ms(s), ret, e);
+        return read_home(s->config.endpoint, s->run, timeout_ms(s), ret, e);
     int rc = look(s, &r, e);
     if (rc < 0)
         return err_wrap(e, "%s port %s", s->host, s->port);
@@ -198,7 +256,7 @@ static int fetch(struct status *s, char **ret, struct err *e)
 
 static int show(struct status *s, struct err *e)
 {
-    char *json;
+    char *json = NULL;
     TRY(fetch(s, &json, e));
     if (s->config.watch && !s->config.json && isatty(STDOUT_FILENO))
         fputs("\033[H\033[J", stdout); /* home, and clear to the end */

@@ -15,11 +15,11 @@ struct core_facts {
     long long time;     /* seconds since 1970 */
 };
 
-/* Pure. A path; or, where the pattern is a program, "given to PROGRAM". What cannot be known of a dead process stays as
- * it stands. */
+/* Pure. A path; "" where no file is written, or a program is given the core and knows where it is. What cannot be known
+ * of a dead process stays as it stands. */
 void core_path_expand(const char *pattern, bool uses_pid, const struct core_facts *f, char *out, size_t cap);
 
-/* By this system's settings; "" if they cannot be read. A path where no such file is has " (expected there)" after
+/* By this system's settings; "" too if they cannot be read. A path where no such file is has " (expected there)" after
  * it. */
 void core_path_find(const struct core_facts *f, char *out, size_t cap);
 

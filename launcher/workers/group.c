@@ -7,20 +7,30 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "common/crun/crun_page.h"
 #include "common/job/exitcode.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/tree.h"
 #include "launcher/output/logmux.h"
 #include "launcher/place/binding.h"
-#include "launcher/workers/child.h"
 #include "launcher/workers/spawn.h"
+
+/* One worker process and the page shared with it. */
+struct child {
+    int local;
+    int pidfd;              /* -1: none */
+    bool guest;             /* in a process group that is not its own */
+    struct crun_page *page; /* mapped until the next round begins */
+};
 
 struct group {
     uv_loop_t *loop;
@@ -46,6 +56,67 @@ struct group {
 
 static void check_gone(struct group *g);
 static void on_deaths(void *arg);
+
+/* --- one worker */
+
+/* To the kernel the page is a file, which a limit on file sizes may forbid (RLIMIT_FSIZE). This one is our own
+ * alone. */
+static int create_own_page(struct child *c)
+{
+    void *at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return -errno;
+    c->page = at;
+    return 1;
+}
+
+/* A fresh page, shared with the worker; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as file
+ * sizes are limited; *ret_fd is untouched. */
+static int create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e)
+{
+    int fd = memfd_create("crun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return err_errno(e, errno, "shared page of a worker");
+    void *at = MAP_FAILED;
+    /* A worker that cut it short would end us with SIGBUS. */
+    if (ftruncate(fd, CRUN_PAGE_BYTES) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        int error = errno;
+        close(fd);
+        if (error == EFBIG && create_own_page(c) == 1)
+            return 1;
+        return err_errno(e, error, "shared page of a worker");
+    }
+    c->page = at;
+    c->page->version = CRUN_PAGE_VERSION;
+    c->page->notify_fd = notify_fd;
+    c->page->magic = CRUN_PAGE_MAGIC;
+    *ret_fd = fd;
+    return 0;
+}
+
+static void drop_page(struct child *c)
+{
+    if (c->page)
+        munmap(c->page, CRUN_PAGE_BYTES);
+    c->page = NULL;
+}
+
+/* The reason first, then the signals. */
+static void stop_child(struct child *c, pid_t pid, int reason)
+{
+    atomic_store(&c->page->stop_reason, (uint32_t)reason);
+    const pid_t who = c->guest ? pid : -pid;
+    kill(who, SIGTERM);
+    kill(who, SIGCONT);
+}
+
+static void kill_child(struct child *c)
+{
+    if (c->pidfd >= 0)
+        syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0);
+}
 
 /* --- watching */
 
@@ -171,7 +242,7 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     *c = (struct child){.local = local, .pidfd = -1, .guest = g->o.terminal_group > 0};
     g->workers[local] = (struct failure_worker){.rank = rank, .local_rank = local};
     TRY(logmux_add(g->o.mux, local, rank, out, e));
-    int rc = child_page_create(c, g->notify_fd, &page_fd, e);
+    int rc = create_page(c, g->notify_fd, &page_fd, e);
     if (rc == 1)
         say_unshared(g);
     if (rc >= 0)
@@ -205,7 +276,7 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     if (page_fd >= 0)
         close(page_fd);
     if (rc < 0) {
-        child_page_drop(c);
+        drop_page(c);
         return rc;
     }
     g->workers[local].pid = pid;
@@ -218,7 +289,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
 {
     int status[2];
     for (int i = 0; i < g->n; i++)
-        child_page_drop(&g->children[i]);
+        drop_page(&g->children[i]);
     g->n = 0;
     g->deaths = 0;
     g->clearing = false;
@@ -330,7 +401,7 @@ void group_stop(struct group *g, int reason)
         if (g->workers[i].ended || already_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
-        child_stop(&g->children[i], g->workers[i].pid, reason);
+        stop_child(&g->children[i], g->workers[i].pid, reason);
     }
 }
 
@@ -399,7 +470,7 @@ void group_clear(struct group *g)
         if (g->workers[i].ended || already_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
-        child_kill(&g->children[i]);
+        kill_child(&g->children[i]);
     }
     g->clearing = true;
     g->clear_deadline = clock_ms() + g->o.kill_ms;
@@ -476,7 +547,7 @@ void group_destroy(struct group *g)
     if (g->deaths_fd >= 0)
         close(g->deaths_fd);
     for (int i = 0; i < g->n; i++)
-        child_page_drop(&g->children[i]);
+        drop_page(&g->children[i]);
     for (int i = 0; i < 3; i++) {
         const int fd = i == 0 ? g->null_fd : i == 1 ? g->in_fd : g->out_fd;
         if (fd >= 0)

@@ -1,7 +1,6 @@
 /* See keyspace.h. A uthash table; the key is stored in its entry, the value beside it so that it can grow. The table
  * has 2^n buckets and only ever doubles (or starts anew when empty), so a cursor that counts buckets from their highest
  * bit down misses nothing. */
-#include "common/base/container_of.h"
 #include "rendezvousd/store/keyspace_impl.h"
 #include <errno.h>
 #include <stdlib.h>
