@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/base/json.h"
+#include "common/json/json.h"
 
 enum { MAX_FILE_BYTES = 1 << 20 };
 

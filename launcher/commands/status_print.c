@@ -7,7 +7,7 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
-#include "common/base/json.h"
+#include "common/json/json.h"
 #include "launcher/commands/status.h"
 
 #define COLUMNS_MAX 10

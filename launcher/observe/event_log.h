@@ -13,7 +13,7 @@
 #include <stddef.h>
 
 #include "common/base/buf.h"
-#include "common/base/json_write.h"
+#include "common/json/json_write.h"
 
 struct err;
 

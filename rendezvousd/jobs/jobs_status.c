@@ -1,7 +1,7 @@
 /* Jobs as JSON and as one record. The format is docs/protocol.md's, section "Status". */
 #include "common/base/buf.h"
 #include "common/base/err.h"
-#include "common/base/json_write.h"
+#include "common/json/json_write.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "rendezvousd/jobs/jobs_impl.h"
 #include <errno.h>

@@ -10,7 +10,7 @@
 
 #include "common/base/crc32c.h"
 #include "common/base/err.h"
-#include "common/base/json.h"
+#include "common/json/json.h"
 
 #define FORMAT "crun checkpoint"
 #define VERSION 1

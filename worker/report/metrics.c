@@ -21,7 +21,7 @@
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/base/json.h"
+#include "common/json/json.h"
 #include "worker/report/lines.h"
 
 struct metrics {

@@ -12,8 +12,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/base/json.h"
 #include "common/base/path.h"
+#include "common/json/json.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/config/config.h"
 

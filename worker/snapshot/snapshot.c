@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/base/json.h"
+#include "common/json/json.h"
 #include "worker/comm/comm.h"
 #include "worker/config/config.h"
 #include "worker/program/program.h"

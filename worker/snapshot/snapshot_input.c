@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/base/json.h"
 #include "common/base/log.h"
+#include "common/json/json.h"
 #include "worker/config/config.h"
 #include "worker/data/loader/input.h"
 #include "worker/model/model.h"

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
+#include "common/json/json.h"
 #include "worker/config/config.h"
 #include "worker/precision/loss_scale.h"
 #include "worker/program/program.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "common/base/err.h"
-#include "common/base/json.h"
+#include "common/json/json.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/snapshot/snapshot.h"
 

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "common/base/buf.h"
-#include "common/base/json.h"
+#include "common/json/json.h"
 #include "tests/rendezvousd/jobs/jobs_rig.h"
 #include <errno.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "common/base/err.h"
-#include "common/base/json.h"
+#include "common/json/json.h"
 
 char *properties_read(const char *path)
 {

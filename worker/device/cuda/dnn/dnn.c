@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/base/json.h"
+#include "common/json/json.h"
 #include "worker/device/cuda/dnn/dnn_impl.h"
 
 enum { CONFIGS_MAX = 64 };

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
-#include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/path.h"
+#include "common/json/json.h"
 #include "worker/device/cuda/dnn/dnn_impl.h"
 
 enum { CACHE_VERSION = 2, SHAPE_NUMBERS = 14, LARGEST = 1 << 24, PATH_BYTES = 1024 };

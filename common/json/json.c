@@ -1,4 +1,4 @@
-#include "common/base/json.h"
+#include "common/json/json.h"
 
 #include <errno.h>
 #include <fcntl.h>

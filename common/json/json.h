@@ -1,4 +1,5 @@
-/* Typed reads over cJSON: every error names the path of the value. */
+/* JSON: documents from outside come in through json.h (cJSON parses; reads are typed, bounded and name what is wrong);
+ * what programs print goes straight into a buffer through json_write.h. */
 #ifndef CRUN_COMMON_JSON_H
 #define CRUN_COMMON_JSON_H
 

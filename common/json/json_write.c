@@ -1,5 +1,5 @@
 /* See json_write.h. */
-#include "common/base/json_write.h"
+#include "common/json/json_write.h"
 #include "common/base/buf.h"
 #include "common/base/numbers.h"
 #include <math.h>

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
-#include "common/base/json.h"
 #include "common/job/failure_record.h"
+#include "common/json/json.h"
 
 static char path[] = "/tmp/test_json_XXXXXX";
 static struct err error;
