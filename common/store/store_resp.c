@@ -27,8 +27,9 @@ static void expect_value(struct resp_store *s, const struct buf *value)
     s->conn.max_reply = max + SMALL_REPLY;
 }
 
-static int try_get(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+static int try_get(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
+    struct resp_store *s = (struct resp_store *)base;
     struct resp_words w = resp_words("GET", c->keys[0]);
     redisReply *r;
     expect_value(s, c->value);
@@ -41,8 +42,9 @@ static int try_get(struct resp_store *s, const struct call *c, int64_t deadline,
     return rc;
 }
 
-static int try_set(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+static int try_set(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
+    struct resp_store *s = (struct resp_store *)base;
     struct resp_words w = resp_words("SET", c->keys[0]);
     redisReply *r;
     resp_words_add(&w, c->desired, c->desired_len);
@@ -56,8 +58,9 @@ static int try_set(struct resp_store *s, const struct call *c, int64_t deadline,
     return 0;
 }
 
-static int try_add(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+static int try_add(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
+    struct resp_store *s = (struct resp_store *)base;
     struct resp_words w = resp_words("INCRBY", c->keys[0]);
     char delta[24];
     resp_words_add(&w, delta, (size_t)snprintf(delta, sizeof delta, "%" PRId64, c->delta));
@@ -67,8 +70,9 @@ static int try_add(struct resp_store *s, const struct call *c, int64_t deadline,
     return resp_ask_integer(&s->conn, c->ret, deadline, e);
 }
 
-static int try_cas(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+static int try_cas(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
+    struct resp_store *s = (struct resp_store *)base;
     redisReply *r;
     expect_value(s, c->value);
     if (s->plain_redis)
@@ -89,8 +93,9 @@ static int try_cas(struct resp_store *s, const struct call *c, int64_t deadline,
     return rc;
 }
 
-static int try_wait(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+static int try_wait(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
+    struct resp_store *s = (struct resp_store *)base;
     char timeout[16];
     int64_t there;
     if (s->plain_redis)
@@ -102,15 +107,16 @@ static int try_wait(struct resp_store *s, const struct call *c, int64_t deadline
     return there ? 0 : err_set(e, -ETIMEDOUT, "the deadline passed");
 }
 
-static int try_del(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+static int try_del(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
+    struct resp_store *s = (struct resp_store *)base;
     int64_t deleted;
     TRY(resp_words_append_many(&s->conn, "DEL", "", c, NULL, e));
     TRY(resp_ask_integer(&s->conn, &deleted, deadline, e));
     return (int)deleted;
 }
 
-/* --- connection and repetition */
+/* --- connection */
 
 /* Which server is it? */
 static int probe(struct resp_store *s, int64_t deadline, struct err *e)
@@ -127,9 +133,10 @@ static int probe(struct resp_store *s, int64_t deadline, struct err *e)
     return rc;
 }
 
-static int connected(void *store, int64_t deadline, struct err *e)
+static int resp_connect(struct turn_store *base, int64_t deadline, struct err *e)
 {
-    struct resp_store *s = store;
+    struct resp_store *s = (struct resp_store *)base;
+    s->conn.max_reply = SMALL_REPLY;
     if (s->conn.fd >= 0 && resp_is_stale(&s->conn))
         resp_hang_up(&s->conn);
     if (s->conn.fd >= 0)
@@ -138,65 +145,7 @@ static int connected(void *store, int64_t deadline, struct err *e)
     return probe(s, deadline, e);
 }
 
-static int attempt(void *store, const void *call, int64_t deadline, struct err *e)
-{
-    struct resp_store *s = store;
-    const struct call *c = call;
-    s->conn.max_reply = SMALL_REPLY;
-    return c->attempt(s, c, deadline, e);
-}
-
-static int run(struct store *store, const struct call *c, int64_t timeout_ms, struct err *e)
-{
-    struct resp_store *s = (struct resp_store *)store;
-    const struct store_attempt a = {connected, c->attempt ? attempt : NULL, c, c->repeatable};
-    return store_turn_run(&s->turn, s, &a, timeout_ms, e);
-}
-
-static int resp_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e)
-{
-    const struct call c = {.attempt = try_get, .repeatable = true, .keys = &key, .n = 1, .value = value};
-    return run(s, &c, timeout_ms, e);
-}
-
-static int resp_set(struct store *s, const char *key, const void *v, size_t n, int64_t timeout_ms, struct err *e)
-{
-    const struct call c = {
-        .attempt = try_set, .repeatable = true, .keys = &key, .n = 1, .desired = v, .desired_len = n};
-    return run(s, &c, timeout_ms, e);
-}
-
-static int resp_add(struct store *s, const char *key, int64_t d, int64_t *ret, int64_t timeout_ms, struct err *e)
-{
-    const struct call c = {.attempt = try_add, .keys = &key, .n = 1, .delta = d, .ret = ret};
-    return run(s, &c, timeout_ms, e);
-}
-
-static int resp_cas(struct store *s, const char *key, const void *exp, size_t exp_len, const void *des, size_t des_len,
-                    struct buf *value, int64_t timeout_ms, struct err *e)
-{
-    const struct call c = {.attempt = try_cas,
-                           .keys = &key,
-                           .n = 1,
-                           .expected = exp,
-                           .expected_len = exp_len,
-                           .desired = des,
-                           .desired_len = des_len,
-                           .value = value};
-    return run(s, &c, timeout_ms, e);
-}
-
-static int resp_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
-{
-    const struct call c = {.attempt = try_wait, .repeatable = true, .keys = keys, .n = n};
-    return run(s, &c, timeout_ms, e);
-}
-
-static int resp_del(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
-{
-    const struct call c = {.attempt = try_del, .repeatable = true, .keys = keys, .n = n};
-    return run(s, &c, timeout_ms, e);
-}
+static const struct store_attempts attempts = {resp_connect, try_get, try_set, try_add, try_cas, try_wait, try_del};
 
 /* --- life */
 
@@ -205,14 +154,9 @@ static void resp_close(struct store *store)
     struct resp_store *s = (struct resp_store *)store;
     resp_finish(&s->conn);
     resp_finish(&s->subscriber);
-    store_turn_finish(&s->turn);
+    turn_store_finish(&s->base);
     redis_link_finish(&s->link);
     free(s);
-}
-
-static void resp_abort(struct store *store)
-{
-    store_turn_abort(&((struct resp_store *)store)->turn);
 }
 
 /* resp:// always had its port said. */
@@ -240,21 +184,20 @@ static int open_kind(const struct store_ops *ops, struct store **ret, const char
     struct resp_store *s = calloc(1, sizeof *s);
     if (!s)
         return err_set(e, -ENOMEM, "open store '%s://%s': out of memory", ops->scheme, shown(address));
-    s->store.ops = ops;
-    int rc = store_turn_init(&s->turn, e);
-    resp_init(&s->conn, s->turn.abort_fd);
-    resp_init(&s->subscriber, s->turn.abort_fd);
+    int rc = turn_store_init(&s->base, ops, &attempts, e);
+    resp_init(&s->conn, s->base.abort_fd);
+    resp_init(&s->subscriber, s->base.abort_fd);
     if (rc == 0 && (size_t)snprintf(url, sizeof url, "%s://%s", ops->scheme, address) >= sizeof url)
         rc = err_set(e, -EINVAL, "a URL has at most %zu bytes", sizeof url - 1);
     if (rc == 0)
         rc = parse(s, url, e);
     if (rc == 0)
-        rc = run(&s->store, &(struct call){0}, o->connect_timeout_ms ? o->connect_timeout_ms : 60000, e);
+        rc = turn_store_connect(&s->base, o, e);
     if (rc < 0) {
-        resp_close(&s->store);
+        resp_close(&s->base.store);
         return e ? err_wrap(e, "open store '%s://%s'", ops->scheme, shown(address)) : rc;
     }
-    *ret = &s->store;
+    *ret = &s->base.store;
     return 0;
 }
 
@@ -265,17 +208,7 @@ static int open_kind(const struct store_ops *ops, struct store **ret, const char
         return open_kind(&store_##id##_ops, ret, address, o, e);                                                       \
     }                                                                                                                  \
     const struct store_ops store_##id##_ops = {                                                                        \
-        .scheme = (text),                                                                                              \
-        .open = open_##id,                                                                                             \
-        .close = resp_close,                                                                                           \
-        .abort = resp_abort,                                                                                           \
-        .get = resp_get,                                                                                               \
-        .set = resp_set,                                                                                               \
-        .add = resp_add,                                                                                               \
-        .cas = resp_cas,                                                                                               \
-        .wait = resp_wait,                                                                                             \
-        .del = resp_del,                                                                                               \
-    };
+        .scheme = (text), .open = open_##id, .close = resp_close, TURN_STORE_OPS};
 KIND(resp, "resp")
 KIND(redis, "redis")
 KIND(rediss, "rediss")

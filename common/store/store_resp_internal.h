@@ -1,4 +1,4 @@
-/* Shared by store_resp*.c only: the store's state, one call of its interface, and requests as words. */
+/* Shared by store_resp*.c only: the store's state, and requests as words. */
 #ifndef CRUN_COMMON_STORE_RESP_INTERNAL_H
 #define CRUN_COMMON_STORE_RESP_INTERNAL_H
 
@@ -17,25 +17,11 @@ struct err;
 enum { SMALL_REPLY = 1 << 20 }; /* bytes; of a reply that carries no value */
 
 struct resp_store {
-    struct store store;
-    struct store_turn turn;
+    struct turn_store base;
     struct redis_link link;
     struct resp_conn conn;
     struct resp_conn subscriber; /* plain Redis, during a wait */
     bool plain_redis;
-};
-
-/* One call of the interface, so that run() can repeat it. */
-struct call {
-    int (*attempt)(struct resp_store *s, const struct call *c, int64_t deadline,
-                   struct err *e); /* NULL: connect only */
-    bool repeatable;
-    const char *const *keys;
-    size_t n;
-    const void *expected, *desired;
-    size_t expected_len, desired_len;
-    int64_t delta, *ret;
-    struct buf *value;
 };
 
 enum { MAX_WORDS = 8 };
@@ -52,7 +38,7 @@ void resp_words_add(struct resp_words *w, const void *data, size_t len);
 int resp_words_append(const struct resp_words *w, struct resp_conn *c, struct err *e);
 
 /* verb key... [last], queued. prefix goes before every key. */
-int resp_words_append_many(struct resp_conn *c, const char *verb, const char *prefix, const struct call *call,
+int resp_words_append_many(struct resp_conn *c, const char *verb, const char *prefix, const struct store_call *call,
                            const char *last, struct err *e);
 
 /* 0 if the reply is of the type; else the error it carries, or -EPROTO. */
@@ -69,7 +55,7 @@ int resp_ask_integer(struct resp_conn *c, int64_t *ret, int64_t deadline, struct
 int redis_set(struct resp_store *s, const struct resp_words *w, const char *key, int64_t deadline, struct err *e);
 int redis_add(struct resp_store *s, const struct resp_words *w, const char *key, int64_t *ret, int64_t deadline,
               struct err *e);
-int redis_cas(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e);
-int redis_wait(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e);
+int redis_cas(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e);
+int redis_wait(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e);
 
 #endif

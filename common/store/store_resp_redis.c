@@ -76,7 +76,7 @@ int redis_add(struct resp_store *s, const struct resp_words *w, const char *key,
 }
 
 /* WATCH and GET; *ret_same: the key holds what is expected. The value is appended if it does not. */
-static int watch(struct resp_store *s, const struct call *c, bool *ret_same, int64_t deadline, struct err *e)
+static int watch(struct resp_store *s, const struct store_call *c, bool *ret_same, int64_t deadline, struct err *e)
 {
     redisReply *r[2];
     struct resp_words watch = resp_words("WATCH", c->keys[0]), get = resp_words("GET", c->keys[0]);
@@ -97,7 +97,7 @@ static int watch(struct resp_store *s, const struct call *c, bool *ret_same, int
     return rc;
 }
 
-int redis_cas(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+int redis_cas(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
 {
     struct resp_words set = resp_words("SET", c->keys[0]), unwatch = resp_words("UNWATCH", NULL);
     resp_words_add(&set, c->desired, c->desired_len);
@@ -123,7 +123,7 @@ int redis_cas(struct resp_store *s, const struct call *c, int64_t deadline, stru
     }
 }
 
-static int all_exist(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+static int all_exist(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
 {
     int64_t found;
     TRY(resp_words_append_many(&s->conn, "EXISTS", "", c, NULL, e));
@@ -131,7 +131,7 @@ static int all_exist(struct resp_store *s, const struct call *c, int64_t deadlin
     return found == (int64_t)c->n;
 }
 
-static int plain_wait_subscribed(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+static int plain_wait_subscribed(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
 {
     redisReply *r;
     TRY(resp_words_append_many(&s->subscriber, "SUBSCRIBE", CHANNEL, c, NULL, e));
@@ -148,7 +148,7 @@ static int plain_wait_subscribed(struct resp_store *s, const struct call *c, int
     }
 }
 
-int redis_wait(struct resp_store *s, const struct call *c, int64_t deadline, struct err *e)
+int redis_wait(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
 {
     int rc = all_exist(s, c, deadline, e);
     if (rc != 0)

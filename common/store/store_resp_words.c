@@ -28,7 +28,7 @@ int resp_words_append(const struct resp_words *w, struct resp_conn *c, struct er
     return resp_append(c, w->n, w->v, w->len, e);
 }
 
-int resp_words_append_many(struct resp_conn *c, const char *verb, const char *prefix, const struct call *call,
+int resp_words_append_many(struct resp_conn *c, const char *verb, const char *prefix, const struct store_call *call,
                            const char *last, struct err *e)
 {
     struct buf text = {0};

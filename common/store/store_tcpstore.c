@@ -32,20 +32,9 @@
 enum { MARK_LEN = 6, DRAWN_LEN = 16, MARKED_LEN = MARK_LEN + DRAWN_LEN };
 
 struct tcp_store {
-    struct store store;
-    struct store_turn turn;
+    struct turn_store base;
     char *host, *port;
     struct tcpstore_conn conn;
-};
-
-/* One call of the interface, so that it can be repeated. */
-struct call {
-    const char *const *keys;
-    size_t n;
-    const void *expected, *desired;
-    size_t expected_len, desired_len;
-    int64_t delta, *ret;
-    struct buf *value;
 };
 
 /* --- marks */
@@ -125,10 +114,9 @@ static int give(const struct buf *raw, struct buf *value, struct err *e)
     return rc < 0 ? err_set(e, rc, "a value of %zu bytes exceeds what the buffer takes", n) : 0;
 }
 
-static int try_get(void *store, const void *call, int64_t deadline, struct err *e)
+static int try_get(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
-    struct tcp_store *s = store;
-    const struct call *c = call;
+    struct tcp_store *s = (struct tcp_store *)base;
     struct buf raw = {.max = c->value && c->value->max ? c->value->max + MARKED_LEN : 0};
     int rc = fetch(s, c->keys[0], &raw, deadline, e);
     if (rc == 0)
@@ -145,10 +133,9 @@ static int put_set(struct tcp_store *s, const char *key, const void *p, size_t n
     return tcpstore_put_bytes(&s->conn, p, n, e);
 }
 
-static int try_set(void *store, const void *call, int64_t deadline, struct err *e)
+static int try_set(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
-    struct tcp_store *s = store;
-    const struct call *c = call;
+    struct tcp_store *s = (struct tcp_store *)base;
     struct buf marked = {0};
     bool ignored;
     int rc = 0;
@@ -162,10 +149,9 @@ static int try_set(void *store, const void *call, int64_t deadline, struct err *
     return rc < 0 ? rc : check(s, c->keys, 1, &ignored, deadline, e);
 }
 
-static int try_del(void *store, const void *call, int64_t deadline, struct err *e)
+static int try_del(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
-    struct tcp_store *s = store;
-    const struct call *c = call;
+    struct tcp_store *s = (struct tcp_store *)base;
     int64_t deleted, sum = 0;
     for (size_t i = 0; i < c->n; i++)
         TRY(put_key(s, TCPSTORE_DELETE, c->keys[i], e));
@@ -177,10 +163,9 @@ static int try_del(void *store, const void *call, int64_t deadline, struct err *
 }
 
 /* A wait whose time is over leaves the server waiting; only the end of the connection tells it in both generations. */
-static int try_wait(void *store, const void *call, int64_t deadline, struct err *e)
+static int try_wait(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
-    struct tcp_store *s = store;
-    const struct call *c = call;
+    struct tcp_store *s = (struct tcp_store *)base;
     int answer;
     TRY(put_keys(s, TCPSTORE_WAIT, c->keys, c->n, e));
     int rc = tcpstore_take_byte(&s->conn, &answer, deadline, e);
@@ -195,7 +180,13 @@ static int try_wait(void *store, const void *call, int64_t deadline, struct err 
 
 /* --- add */
 
-static int connected(void *store, int64_t deadline, struct err *e);
+static int tcp_connect(struct turn_store *base, int64_t deadline, struct err *e)
+{
+    struct tcp_store *s = (struct tcp_store *)base;
+    if (s->conn.fd >= 0 && tcpstore_is_stale(&s->conn))
+        tcpstore_hang_up(&s->conn);
+    return s->conn.fd >= 0 ? 0 : tcpstore_dial(&s->conn, s->host, s->port, deadline, e);
+}
 
 static int compare_set(struct tcp_store *s, const char *key, const void *expected, size_t expected_len,
                        const void *desired, size_t desired_len, struct buf *ret, int64_t deadline, struct err *e)
@@ -208,13 +199,13 @@ static int compare_set(struct tcp_store *s, const char *key, const void *expecte
 
 /* After an ADD that ended the connection: is the value to blame? 0: no. -EINVAL: yes. 1: it was a marked number, and is
  * none any more. */
-static int look_at_value(struct tcp_store *s, const struct call *c, int64_t deadline, struct err *e)
+static int look_at_value(struct tcp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
 {
     struct buf raw = {0}, after = {0};
     const char *p;
     size_t n;
     int64_t v;
-    int rc = connected(s, deadline, e);
+    int rc = tcp_connect(&s->base, deadline, e);
     if (rc == 0)
         rc = fetch(s, c->keys[0], &raw, deadline, e);
     if (rc == 1) {
@@ -233,10 +224,9 @@ static int look_at_value(struct tcp_store *s, const struct call *c, int64_t dead
     return rc;
 }
 
-static int try_add(void *store, const void *call, int64_t deadline, struct err *e)
+static int try_add(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
-    struct tcp_store *s = store;
-    const struct call *c = call;
+    struct tcp_store *s = (struct tcp_store *)base;
     for (;;) {
         int64_t sum;
         struct err why = {0};
@@ -258,8 +248,8 @@ static int try_add(void *store, const void *call, int64_t deadline, struct err *
 /* --- compare and set */
 
 /* 1: swapped. 0: not; raw is what the key holds (raw->data NULL: nothing). -EAGAIN: somebody was faster, look again. */
-static int swap(struct tcp_store *s, const struct call *c, const struct buf *ours, struct buf *raw, int64_t deadline,
-                struct err *e)
+static int swap(struct tcp_store *s, const struct store_call *c, const struct buf *ours, struct buf *raw,
+                int64_t deadline, struct err *e)
 {
     const char *p;
     size_t n;
@@ -281,10 +271,9 @@ static int swap(struct tcp_store *s, const struct call *c, const struct buf *our
     return rc;
 }
 
-static int try_cas(void *store, const void *call, int64_t deadline, struct err *e)
+static int try_cas(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
-    struct tcp_store *s = store;
-    const struct call *c = call;
+    struct tcp_store *s = (struct tcp_store *)base;
     struct buf ours = {0}, raw = {0};
     int rc = mark(&ours, c->desired, c->desired_len, true, e);
     while (rc == 0 || rc == -EINPROGRESS) {
@@ -302,61 +291,7 @@ static int try_cas(void *store, const void *call, int64_t deadline, struct err *
     return rc;
 }
 
-/* --- the interface */
-
-static int connected(void *store, int64_t deadline, struct err *e)
-{
-    struct tcp_store *s = store;
-    if (s->conn.fd >= 0 && tcpstore_is_stale(&s->conn))
-        tcpstore_hang_up(&s->conn);
-    return s->conn.fd >= 0 ? 0 : tcpstore_dial(&s->conn, s->host, s->port, deadline, e);
-}
-
-static int run(struct store *store, int (*attempt)(void *, const void *, int64_t, struct err *), bool repeatable,
-               const struct call *c, int64_t timeout_ms, struct err *e)
-{
-    struct tcp_store *s = (struct tcp_store *)store;
-    const struct store_attempt a = {connected, attempt, c, repeatable};
-    return store_turn_run(&s->turn, s, &a, timeout_ms, e);
-}
-
-static int tcp_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e)
-{
-    return run(s, try_get, true, &(struct call){.keys = &key, .n = 1, .value = value}, timeout_ms, e);
-}
-
-static int tcp_set(struct store *s, const char *key, const void *v, size_t n, int64_t timeout_ms, struct err *e)
-{
-    return run(s, try_set, true, &(struct call){.keys = &key, .n = 1, .desired = v, .desired_len = n}, timeout_ms, e);
-}
-
-static int tcp_add(struct store *s, const char *key, int64_t d, int64_t *ret, int64_t timeout_ms, struct err *e)
-{
-    return run(s, try_add, false, &(struct call){.keys = &key, .n = 1, .delta = d, .ret = ret}, timeout_ms, e);
-}
-
-static int tcp_cas(struct store *s, const char *key, const void *exp, size_t exp_len, const void *des, size_t des_len,
-                   struct buf *value, int64_t timeout_ms, struct err *e)
-{
-    const struct call c = {.keys = &key,
-                           .n = 1,
-                           .expected = exp,
-                           .expected_len = exp_len,
-                           .desired = des,
-                           .desired_len = des_len,
-                           .value = value};
-    return run(s, try_cas, false, &c, timeout_ms, e);
-}
-
-static int tcp_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
-{
-    return run(s, try_wait, true, &(struct call){.keys = keys, .n = n}, timeout_ms, e);
-}
-
-static int tcp_del(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
-{
-    return run(s, try_del, true, &(struct call){.keys = keys, .n = n}, timeout_ms, e);
-}
+static const struct store_attempts attempts = {tcp_connect, try_get, try_set, try_add, try_cas, try_wait, try_del};
 
 /* --- life */
 
@@ -364,15 +299,10 @@ static void tcp_close(struct store *store)
 {
     struct tcp_store *s = (struct tcp_store *)store;
     tcpstore_finish(&s->conn);
-    store_turn_finish(&s->turn);
+    turn_store_finish(&s->base);
     free(s->host);
     free(s->port);
     free(s);
-}
-
-static void tcp_abort(struct store *store)
-{
-    store_turn_abort(&((struct tcp_store *)store)->turn);
 }
 
 static int bad_address(struct err *e)
@@ -403,30 +333,18 @@ static int tcp_open(struct store **ret, const char *address, const struct store_
     struct tcp_store *s = calloc(1, sizeof *s);
     if (!s)
         return err_set(e, -ENOMEM, "open store 'tcp://%s': out of memory", address);
-    s->store.ops = &store_tcp_ops;
-    int rc = store_turn_init(&s->turn, e);
+    int rc = turn_store_init(&s->base, &store_tcp_ops, &attempts, e);
     if (rc == 0)
         rc = split_address(s, address, &older, e);
-    tcpstore_init(&s->conn, older, s->turn.abort_fd);
+    tcpstore_init(&s->conn, older, s->base.abort_fd);
     if (rc == 0)
-        rc = run(&s->store, NULL, true, NULL, o->connect_timeout_ms ? o->connect_timeout_ms : 60000, e);
+        rc = turn_store_connect(&s->base, o, e);
     if (rc < 0) {
-        tcp_close(&s->store);
+        tcp_close(&s->base.store);
         return e ? err_wrap(e, "open store 'tcp://%s'", address) : rc;
     }
-    *ret = &s->store;
+    *ret = &s->base.store;
     return 0;
 }
 
-const struct store_ops store_tcp_ops = {
-    .scheme = "tcp",
-    .open = tcp_open,
-    .close = tcp_close,
-    .abort = tcp_abort,
-    .get = tcp_get,
-    .set = tcp_set,
-    .add = tcp_add,
-    .cas = tcp_cas,
-    .wait = tcp_wait,
-    .del = tcp_del,
-};
+const struct store_ops store_tcp_ops = {.scheme = "tcp", .open = tcp_open, .close = tcp_close, TURN_STORE_OPS};

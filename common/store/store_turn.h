@@ -1,5 +1,6 @@
-/* For stores behind one connection: callers take turns, each within its own deadline; a lost connection is dialled anew
- * until the deadline; an abort from any thread ends whatever is going on. */
+/* Stores behind one connection: callers take turns, each within its own deadline; a lost connection is dialled anew
+ * until the deadline; an abort from any thread ends whatever is going on. A backend says how to connect and what one
+ * attempt at each call does; all else of the interface is here. */
 #ifndef CRUN_COMMON_STORE_TURN_H
 #define CRUN_COMMON_STORE_TURN_H
 
@@ -8,29 +9,55 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct err;
+#include "common/store/store.h"
 
-struct store_turn {
+/* One call of the interface, so that it can be repeated. */
+struct store_call {
+    const char *const *keys;
+    size_t n;
+    const void *expected, *desired;
+    size_t expected_len, desired_len;
+    int64_t delta, *ret;
+    struct buf *value;
+};
+
+struct turn_store;
+typedef int store_attempt_fn(struct turn_store *s, const struct store_call *c, int64_t deadline, struct err *e);
+
+/* Deadlines are clock_ms() values. An attempt in which the connection was lost is repeated; add and cas are not:
+ * -ECONNRESET then, as it may or may not have happened. */
+struct store_attempts {
+    int (*connect)(struct turn_store *s, int64_t deadline, struct err *e); /* 0 at once if there is a connection */
+    store_attempt_fn *get, *set, *add, *cas, *wait, *del;
+};
+
+struct turn_store {
+    struct store store;
+    const struct store_attempts *attempts;
     pthread_mutex_t mutex; /* of busy only: a request may outlast another thread's patience */
     pthread_cond_t idle;
     bool busy;
-    int abort_fd; /* readable after store_turn_abort(): part of every poll(2) */
+    int abort_fd; /* readable after an abort: part of every poll(2) */
     atomic_bool aborted;
 };
 
-/* One call of the store's interface. Deadlines are clock_ms() values. */
-struct store_attempt {
-    int (*connect)(void *store, int64_t deadline, struct err *e); /* 0 at once if there is a connection */
-    int (*attempt)(void *store, const void *call, int64_t deadline, struct err *e); /* NULL: connect only */
-    const void *call;
-    /* else a connection lost after the attempt began is -ECONNRESET: it may or may not have happened */
-    bool repeatable;
-};
+int turn_store_init(struct turn_store *s, const struct store_ops *ops, const struct store_attempts *attempts,
+                    struct err *e);
+void turn_store_finish(struct turn_store *s);
+int turn_store_connect(struct turn_store *s, const struct store_options *o, struct err *e); /* the first time */
 
-int store_turn_init(struct store_turn *t, struct err *e);
-void store_turn_finish(struct store_turn *t);
-void store_turn_abort(struct store_turn *t);
+void turn_abort(struct store *s);
+int turn_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e);
+int turn_set(struct store *s, const char *key, const void *v, size_t n, int64_t timeout_ms, struct err *e);
+int turn_add(struct store *s, const char *key, int64_t d, int64_t *ret, int64_t timeout_ms, struct err *e);
+int turn_cas(struct store *s, const char *key, const void *exp, size_t exp_len, const void *des, size_t des_len,
+             struct buf *value, int64_t timeout_ms, struct err *e);
+int turn_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
+int turn_del(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
 
-int store_turn_run(struct store_turn *t, void *store, const struct store_attempt *a, int64_t timeout_ms, struct err *e);
+/* For a struct store_ops. */
+#define TURN_STORE_OPS                                                                                                 \
+    .abort = turn_abort, .get = turn_get, .set = turn_set, .add = turn_add, .cas = turn_cas, .wait = turn_wait,        \
+    .del = turn_del
 
 #endif
