@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/choice.h"
 #include "common/base/clock.h"
 
 static _Atomic int max_level = LOG_WARN;
@@ -13,11 +14,7 @@ static char line_prefix[128];
 static void (*redirect)(void *arg, const char *line, size_t n);
 static void *redirect_arg;
 
-static const char *const level_names[] = {
-#define X(name, text) [name] = text,
-    LOG_LEVELS(X)
-#undef X
-};
+static const char *const level_names[] = {LOG_LEVELS(CHOICE_NAME)};
 
 void log_init(enum log_level max, const char *prefix)
 {

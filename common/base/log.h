@@ -7,17 +7,15 @@
 
 #include <stddef.h>
 
+#include "common/base/choice.h"
+
 #define LOG_LEVELS(X)                                                                                                  \
     X(LOG_ERROR, "error") /* the program cannot do what was asked */                                                   \
     X(LOG_WARN, "warn")   /* it goes on, but somebody should look */                                                   \
     X(LOG_INFO, "info")   /* what an operator wants to see */                                                          \
     X(LOG_DEBUG, "debug") /* what a developer wants to see */
 
-enum log_level {
-#define X(name, text) name,
-    LOG_LEVELS(X)
-#undef X
-};
+enum log_level { LOG_LEVELS(CHOICE_ID) };
 
 /* prefix: "run=j1 node=0 rank=3" or "", copied. Default: LOG_WARN, no prefix. */
 void log_init(enum log_level max, const char *prefix);

@@ -5,24 +5,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/base/choice.h"
 #include "common/include/crun.h"
 #include "common/job/exitcode.h"
 
-static const char *const state_names[] = {
-#define X(name, text) [name] = text,
-    AGENT_STATES(X)
-#undef X
-};
-static const char *const event_names[] = {
-#define X(name, text) [name] = text,
-    AGENT_EVENTS(X)
-#undef X
-};
-static const char *const effect_names[] = {
-#define X(name, text) [name] = text,
-    AGENT_EFFECTS(X)
-#undef X
-};
+static const char *const state_names[] = {AGENT_STATES(CHOICE_NAME)};
+static const char *const event_names[] = {AGENT_EVENTS(CHOICE_NAME)};
+static const char *const effect_names[] = {AGENT_EFFECTS(CHOICE_NAME)};
 
 const char *agent_state_name(enum agent_state s)
 {

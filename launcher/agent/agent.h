@@ -34,6 +34,7 @@
 
 #include <stdbool.h>
 
+#include "common/base/choice.h"
 #include "common/rdzv/machine/rdzv.h"
 
 #define AGENT_STATES(X)                                                                                                \
@@ -71,21 +72,9 @@
     X(AGENT_DO_AWAIT, "await") /* GRACE_OVER in AGENT_PART_MS, if NEWS_END does not come before */                     \
     X(AGENT_DO_EXIT, "exit")   /* with `code` */
 
-enum agent_state {
-#define X(name, text) name,
-    AGENT_STATES(X)
-#undef X
-};
-enum agent_event_kind {
-#define X(name, text) name,
-    AGENT_EVENTS(X)
-#undef X
-};
-enum agent_effect_kind {
-#define X(name, text) name,
-    AGENT_EFFECTS(X)
-#undef X
-};
+enum agent_state { AGENT_STATES(CHOICE_ID) };
+enum agent_event_kind { AGENT_EVENTS(CHOICE_ID) };
+enum agent_effect_kind { AGENT_EFFECTS(CHOICE_ID) };
 
 const char *agent_state_name(enum agent_state s);
 const char *agent_event_name(enum agent_event_kind k);

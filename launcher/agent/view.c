@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "common/base/choice.h"
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/round.h"
@@ -11,11 +12,7 @@
 #include "launcher/observe/agent_view.h"
 #include "launcher/observe/events.h"
 
-static const char *const state_names[] = {
-#define X(name, text) text,
-    AGENT_STATES(X)
-#undef X
-};
+static const char *const state_names[] = {AGENT_STATES(CHOICE_NAME)};
 
 /* What this state waits for. */
 static void describe_wait(const struct run *r, char *out, size_t cap)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/args/args.h"
+#include "common/base/choice.h"
 #include "common/base/err.h"
 #include "common/job/slurm.h"
 #include "common/net/addr.h"
@@ -12,11 +13,7 @@
 
 const char *home_kind_name(enum home_kind k)
 {
-    static const char *const names[] = {
-#define X(name, text) text,
-        HOME_KINDS(X)
-#undef X
-    };
+    static const char *const names[] = {HOME_KINDS(CHOICE_NAME)};
     return names[k];
 }
 

@@ -15,6 +15,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "common/base/choice.h"
+
 struct err;
 
 #define HOME_ENDPOINT_MAX 1023
@@ -30,11 +32,7 @@ struct err;
     X(HOME_REDIS, "redis")                                                                                             \
     X(HOME_FILE, "file")
 
-enum home_kind {
-#define X(name, text) name,
-    HOME_KINDS(X)
-#undef X
-};
+enum home_kind { HOME_KINDS(CHOICE_ID) };
 
 /* Whether this crun carries the rendezvous of HOME_TCP or HOME_STATIC. */
 enum home_hosting {

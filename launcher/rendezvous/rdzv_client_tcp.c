@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "common/base/choice.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -18,11 +19,7 @@
 #define PAUSE_MAX_MS 1000
 #define DIAL_MS 5000
 
-static const char *const mode_names[] = {
-#define X(name, text) [name] = text,
-    TCP_MODES(X)
-#undef X
-};
+static const char *const mode_names[] = {TCP_MODES(CHOICE_NAME)};
 
 static void dial(struct tcp *t);
 

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 
 #include "common/auth/auth.h"
+#include "common/base/choice.h"
 #include "launcher/rendezvous/rdzv_client.h"
 #include "launcher/rendezvous/rdzv_conn.h"
 #include "launcher/rendezvous/rdzv_dial.h"
@@ -40,11 +41,7 @@
     X(TCP_FENCED, "fenced")   /* workers are being killed; nothing is said until join() */                             \
     X(TCP_OVER, "over")       /* END or on_failed was told */
 
-enum tcp_mode {
-#define X(name, text) name,
-    TCP_MODES(X)
-#undef X
-};
+enum tcp_mode { TCP_MODES(CHOICE_ID) };
 
 enum tcp_ask { ASK_JOIN, ASK_NEXT, ASK_FAIL, ASK_DONE, ASK_LEAVE, ASK_REPORT, ASK_STATUS };
 

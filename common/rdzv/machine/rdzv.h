@@ -45,6 +45,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/choice.h"
+
 struct err;
 
 #define RDZV_STATES(X)                                                                                                 \
@@ -68,16 +70,8 @@ struct err;
     X(RDZV_DRAIN, "drain")   /* stop the job in good order (operator, preemption) */                                   \
     X(RDZV_TICK, "tick")     /* time has passed */
 
-enum rdzv_state {
-#define X(name, text) name,
-    RDZV_STATES(X)
-#undef X
-};
-enum rdzv_event_kind {
-#define X(name, text) name,
-    RDZV_EVENTS(X)
-#undef X
-};
+enum rdzv_state { RDZV_STATES(CHOICE_ID) };
+enum rdzv_event_kind { RDZV_EVENTS(CHOICE_ID) };
 
 const char *rdzv_state_name(enum rdzv_state s);
 const char *rdzv_event_name(enum rdzv_event_kind k);

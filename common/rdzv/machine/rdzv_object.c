@@ -1,5 +1,6 @@
 /* The rendezvous machine as an object: its making and end, what can be read of it, and the names of its states and
  * events. What happens in it is in rdzv.c. */
+#include "common/base/choice.h"
 #include "common/base/err.h"
 #include "common/rdzv/machine/rdzv_impl.h"
 #include <errno.h>
@@ -7,21 +8,13 @@
 
 const char *rdzv_state_name(enum rdzv_state s)
 {
-    static const char *const names[] = {
-#define X(name, text) [name] = text,
-        RDZV_STATES(X)
-#undef X
-    };
+    static const char *const names[] = {RDZV_STATES(CHOICE_NAME)};
     return (size_t)s < STATE_COUNT ? names[s] : "?";
 }
 
 const char *rdzv_event_name(enum rdzv_event_kind k)
 {
-    static const char *const names[] = {
-#define X(name, text) [name] = text,
-        RDZV_EVENTS(X)
-#undef X
-    };
+    static const char *const names[] = {RDZV_EVENTS(CHOICE_NAME)};
     return (size_t)k < EVENT_COUNT ? names[k] : "?";
 }
 

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/choice.h"
+
 struct buf;
 struct err;
 
@@ -16,11 +18,7 @@ struct err;
     X(ANSWER_DIFFERS, "differs") /* its settings are not the job's */                                                  \
     X(ANSWER_REFUSED, "refused") /* it can have no place */
 
-enum rdzv_answer {
-#define X(name, text) name,
-    RDZV_ANSWERS(X)
-#undef X
-};
+enum rdzv_answer { RDZV_ANSWERS(CHOICE_ID) };
 
 struct rdzv_slot {
     char inc[20], instance[20]; /* the life of the node it speaks to; the job */
