@@ -70,7 +70,7 @@ static int fail(const struct env_contract *env, int rc, const struct err *e)
 }
 
 /* A result that nobody got is none. */
-static bool stdout_lost(void)
+static bool flush_stdout_fails(void)
 {
     return fflush(stdout) != 0 || ferror(stdout);
 }
@@ -98,7 +98,7 @@ static int train(const struct train_config *cfg, int argc, char **argv)
         buf_printf(&line, "%s%s", i ? " " : "", argv[i]);
     if (rc == 0)
         rc = train_run(cfg, &env, line.data, &code, &e);
-    if (rc == 0 && code == EXIT_OK && stdout_lost())
+    if (rc == 0 && code == EXIT_OK && flush_stdout_fails())
         rc = err_set(&e, ERR_OUTPUT, "the result cannot be written to standard output; all else is done");
     if (rc < 0)
         code = fail(&env, rc, &e);
@@ -187,7 +187,7 @@ static const struct {
 
 static int check_stdout(size_t command, int code)
 {
-    if (!stdout_lost() || code != EXIT_OK)
+    if (!flush_stdout_fails() || code != EXIT_OK)
         return code;
     fprintf(stderr, "trainer %s: standard output cannot be written\n", commands[command].name);
     return EXIT_CANT_CREATE;

@@ -69,7 +69,7 @@ static int newest_first(const void *a, const void *b)
 }
 
 /* Steps of all entries with this suffix, in no order. */
-static int scan(const char *dir, const char *suffix, int64_t **ret, size_t *ret_n, struct err *e)
+static int list_steps(const char *dir, const char *suffix, int64_t **ret, size_t *ret_n, struct err *e)
 {
     DIR *d = opendir(dir);
     if (!d && errno == ENOENT) {
@@ -110,7 +110,7 @@ static int scan(const char *dir, const char *suffix, int64_t **ret, size_t *ret_
 
 int folder_list(const char *dir, int64_t **ret, size_t *ret_n, struct err *e)
 {
-    TRY(scan(dir, "", ret, ret_n, e));
+    TRY(list_steps(dir, "", ret, ret_n, e));
     if (*ret_n)
         qsort(*ret, *ret_n, sizeof **ret, newest_first);
     return 0;
@@ -164,7 +164,7 @@ int folder_clean(const char *dir, struct err *e)
     int64_t *steps;
     size_t n;
     int rc = 0;
-    TRY(scan(dir, ".tmp", &steps, &n, e));
+    TRY(list_steps(dir, ".tmp", &steps, &n, e));
     for (size_t i = 0; i < n && rc == 0; i++) {
         char path[PATH_MAX];
         rc = folder_step_path(path, dir, steps[i], ".tmp", e);

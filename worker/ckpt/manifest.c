@@ -46,7 +46,7 @@ static bool add_file(cJSON *files, const char *name, const struct manifest_file 
     return crc != NULL;
 }
 
-static bool fill(cJSON *root, int64_t step, const struct manifest_file file[CKPT_FILE_COUNT], const cJSON *meta)
+static bool add_members(cJSON *root, int64_t step, const struct manifest_file file[CKPT_FILE_COUNT], const cJSON *meta)
 {
     if (!cJSON_AddStringToObject(root, "format", FORMAT) || !cJSON_AddNumberToObject(root, "version", VERSION) ||
         !cJSON_AddNumberToObject(root, "step", (double)step))
@@ -65,7 +65,7 @@ static bool fill(cJSON *root, int64_t step, const struct manifest_file file[CKPT
     return true;
 }
 
-static int put(cJSON *root, const char *path, struct err *e)
+static int write_summed(cJSON *root, const char *path, struct err *e)
 {
     uint32_t sum;
     char *text = sum_of(root, &sum) == 0 && add_hex(root, "crc32c", sum) ? cJSON_Print(root) : NULL;
@@ -80,8 +80,8 @@ int manifest_write(const char *path, int64_t step, const struct manifest_file fi
     if (meta && !cJSON_IsObject(meta))
         return err_set(e, -EINVAL, "the meta part of a checkpoint must be a JSON object");
     cJSON *root = cJSON_CreateObject();
-    int rc =
-        root && fill(root, step, file, meta) ? put(root, path, e) : err_set(e, -ENOMEM, "no memory to make %s", path);
+    int rc = root && add_members(root, step, file, meta) ? write_summed(root, path, e)
+                                                         : err_set(e, -ENOMEM, "no memory to make %s", path);
     cJSON_Delete(root);
     return rc;
 }
@@ -94,7 +94,7 @@ static int parse_hex(const char *text, uint32_t *ret)
     return 0;
 }
 
-static int check(cJSON *root, int64_t step, struct err *e)
+static int check_summed(cJSON *root, int64_t step, struct err *e)
 {
     const char *format, *hex;
     int64_t version, found;
@@ -125,7 +125,7 @@ int manifest_read(const char *path, int64_t step, cJSON **ret, struct err *e)
 {
     cJSON *root;
     TRY(json_read_file(path, MANIFEST_MAX, &root, e));
-    int rc = check(root, step, e);
+    int rc = check_summed(root, step, e);
     if (rc < 0) {
         err_wrap(e, "%s", path);
         cJSON_Delete(root);
@@ -157,7 +157,7 @@ int manifest_amend(const char *path, int64_t step, const cJSON *more, struct err
         return err_errno(e, errno, "remove %s", tmp);
     TRY(manifest_read(path, step, &root, e));
     int rc = set_members(cJSON_GetObjectItemCaseSensitive(root, "meta"), more)
-                 ? put(root, tmp, e)
+                 ? write_summed(root, tmp, e)
                  : err_set(e, -ENOMEM, "no memory to make %s", tmp);
     cJSON_Delete(root);
     if (rc == 0 && rename(tmp, path) < 0)

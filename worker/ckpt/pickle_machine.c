@@ -83,7 +83,7 @@ void machine_free(struct machine *m)
 
 /* --- input and stack */
 
-static int take(struct machine *m, size_t n, const unsigned char **ret, struct err *e)
+static int take_bytes(struct machine *m, size_t n, const unsigned char **ret, struct err *e)
 {
     if ((size_t)(m->end - m->p) < n)
         return machine_bad(e, "it ends early");
@@ -95,7 +95,7 @@ static int take(struct machine *m, size_t n, const unsigned char **ret, struct e
 static int take_uint(struct machine *m, int bytes, uint64_t *ret, struct err *e)
 {
     const unsigned char *b;
-    TRY(take(m, (size_t)bytes, &b, e));
+    TRY(take_bytes(m, (size_t)bytes, &b, e));
     *ret = 0;
     for (int i = 0; i < bytes; i++)
         *ret |= (uint64_t)b[i] << (8 * i);
@@ -166,7 +166,7 @@ static int string(struct machine *m, int length_bytes, struct err *e)
     const unsigned char *s;
     struct value *v;
     TRY(take_uint(m, length_bytes, &n, e));
-    TRY(take(m, n > SIZE_MAX ? SIZE_MAX : (size_t)n, &s, e));
+    TRY(take_bytes(m, n > SIZE_MAX ? SIZE_MAX : (size_t)n, &s, e));
     TRY(machine_make(m, V_STR, &v, e));
     v->str.s = (const char *)s;
     v->str.n = (size_t)n;
@@ -194,7 +194,7 @@ static int binfloat(struct machine *m, struct err *e)
     const unsigned char *b = NULL;
     uint64_t u = 0;
     struct value *v;
-    TRY(take(m, 8, &b, e));
+    TRY(take_bytes(m, 8, &b, e));
     for (int i = 0; i < 8; i++)
         u = u << 8 | b[i];
     TRY(machine_make(m, V_FLOAT, &v, e));
@@ -213,7 +213,7 @@ int machine_take_line(struct machine *m, const char **ret, size_t *n, struct err
     return 0;
 }
 
-static int put(struct machine *m, uint64_t at, struct err *e)
+static int put_memo(struct machine *m, uint64_t at, struct err *e)
 {
     struct value *v;
     TRY(machine_top(m, &v, e));
@@ -229,14 +229,14 @@ static int put(struct machine *m, uint64_t at, struct err *e)
     return 0;
 }
 
-static int put_at(struct machine *m, int bytes, struct err *e)
+static int put_memo_at(struct machine *m, int bytes, struct err *e)
 {
     uint64_t at;
     TRY(take_uint(m, bytes, &at, e));
-    return put(m, at, e);
+    return put_memo(m, at, e);
 }
 
-static int get_at(struct machine *m, int bytes, struct err *e)
+static int get_memo_at(struct machine *m, int bytes, struct err *e)
 {
     uint64_t at;
     TRY(take_uint(m, bytes, &at, e));
@@ -295,7 +295,7 @@ static int add_top(struct machine *m, enum value_kind kind, size_t n, struct err
 static int skip(struct machine *m, int bytes, struct err *e)
 {
     const unsigned char *ignored;
-    return take(m, (size_t)bytes, &ignored, e);
+    return take_bytes(m, (size_t)bytes, &ignored, e);
 }
 
 static int drop(struct machine *m, struct err *e)
@@ -339,21 +339,21 @@ static int stop(struct machine *m)
     X('e', add_marked(m, V_LIST, e))           /* APPENDS */                                                           \
     X('s', add_top(m, V_DICT, 2, e))           /* SETITEM */                                                           \
     X('u', add_marked(m, V_DICT, e))           /* SETITEMS */                                                          \
-    X('q', put_at(m, 1, e))                    /* BINPUT */                                                            \
-    X('r', put_at(m, 4, e))                    /* LONG_BINPUT */                                                       \
-    X(0x94, put(m, m->memo_used, e))           /* MEMOIZE */                                                           \
-    X('h', get_at(m, 1, e))                    /* BINGET */                                                            \
-    X('j', get_at(m, 4, e))                    /* LONG_BINGET */                                                       \
+    X('q', put_memo_at(m, 1, e))               /* BINPUT */                                                            \
+    X('r', put_memo_at(m, 4, e))               /* LONG_BINPUT */                                                       \
+    X(0x94, put_memo(m, m->memo_used, e))      /* MEMOIZE */                                                           \
+    X('h', get_memo_at(m, 1, e))               /* BINGET */                                                            \
+    X('j', get_memo_at(m, 4, e))               /* LONG_BINGET */                                                       \
     X('c', machine_global(m, e))               /* GLOBAL */                                                            \
     X(0x93, machine_stack_global(m, e))        /* STACK_GLOBAL */                                                      \
     X('Q', machine_persistent(m, e))           /* BINPERSID */                                                         \
     X('R', machine_reduce(m, e))               /* REDUCE */                                                            \
     X('b', machine_build(m, e))                /* BUILD */
 
-static int one(struct machine *m, struct err *e)
+static int run_one(struct machine *m, struct err *e)
 {
     const unsigned char *op;
-    TRY(take(m, 1, &op, e));
+    TRY(take_bytes(m, 1, &op, e));
     switch (*op) {
 #define X(code, does)                                                                                                  \
     case code:                                                                                                         \
@@ -375,7 +375,7 @@ int machine_run(struct machine **ret, const void *data, size_t n, const struct v
     m->end = m->p + n;
     int rc = 0;
     while (rc == 0 && !m->stopped)
-        rc = one(m, e);
+        rc = run_one(m, e);
     if (rc == 0)
         rc = machine_pop(m, &v, e);
     if (rc < 0) {

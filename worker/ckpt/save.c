@@ -80,7 +80,7 @@ static int discard(const char *dir, int64_t step, struct err *e)
     return folder_remove(tmp, e);
 }
 
-static bool is_complete(const char *dir, int64_t step)
+static bool can_be_opened(const char *dir, int64_t step)
 {
     struct ckpt *c;
     if (ckpt_open(&c, dir, step, NULL) < 0)
@@ -100,7 +100,7 @@ int ckpt_rotate(const char *dir, int64_t saved, int keep, struct err *e)
     int kept = 0, rc = 0;
     TRY(folder_list(dir, &steps, &n, e));
     for (size_t i = 0; i < n && rc == 0; i++)
-        if (is_complete(dir, steps[i]) && ++kept > keep && steps[i] != saved && !pointer_to(dir, steps[i]))
+        if (can_be_opened(dir, steps[i]) && ++kept > keep && steps[i] != saved && !pointer_to(dir, steps[i]))
             rc = discard(dir, steps[i], e);
     free(steps);
     return rc;

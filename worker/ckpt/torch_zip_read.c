@@ -45,7 +45,7 @@ static int read_entry(struct torch_zip *z, zip_uint64_t i, char *dst, size_t n, 
 }
 
 /* An entry of the archive whole, malloc'ed; at most `most` bytes. */
-static int load(struct torch_zip *z, const char *name, uint64_t most, char **ret, size_t *ret_n, struct err *e)
+static int load_entry(struct torch_zip *z, const char *name, uint64_t most, char **ret, size_t *ret_n, struct err *e)
 {
     zip_stat_t st;
     zip_int64_t i = zip_name_locate(z->zip, name, 0);
@@ -91,7 +91,7 @@ static int check_byte_order(struct torch_zip *z, struct err *e)
     snprintf(name, sizeof name, "%sbyteorder", z->prefix);
     if (zip_name_locate(z->zip, name, 0) < 0) /* torch before 2.1 */
         return 0;
-    TRY(load(z, name, 64, &text, &n, e));
+    TRY(load_entry(z, name, 64, &text, &n, e));
     bool little = n == 6 && memcmp(text, "little", 6) == 0;
     free(text);
     return little ? 0 : err_set(e, -ENOTSUP, "%s was written on a big-endian machine", z->path);
@@ -132,7 +132,7 @@ static int read_list(struct torch_zip *z, struct err *e)
     TRY(find_prefix(z, e));
     TRY(check_byte_order(z, e));
     snprintf(name, sizeof name, "%sdata.pkl", z->prefix);
-    TRY(load(z, name, PICKLE_BYTES_MAX, &data, &n, e));
+    TRY(load_entry(z, name, PICKLE_BYTES_MAX, &data, &n, e));
     int rc = pickle_read(&z->pickle, data, n, e);
     free(data);
     return rc < 0 ? err_wrap(e, "%s", z->path) : check_sizes(z, e);
@@ -195,7 +195,7 @@ static int load_storage(struct torch_zip *z, const struct pickled_tensor *p, str
     free(z->storage);
     z->storage = NULL;
     snprintf(name, sizeof name, "%sdata/%s", z->prefix, p->storage);
-    TRY(load(z, name, INT64_MAX, &z->storage, &z->storage_bytes, e));
+    TRY(load_entry(z, name, INT64_MAX, &z->storage, &z->storage_bytes, e));
     snprintf(z->storage_key, sizeof z->storage_key, "%s", p->storage);
     return 0;
 }

@@ -92,7 +92,7 @@ static int zip_failed(const struct out *o, struct err *e)
 }
 
 /* data is borrowed until the zip is closed. */
-static int add(struct out *o, const char *name, const void *data, size_t n, struct err *e)
+static int add_entry(struct out *o, const char *name, const void *data, size_t n, struct err *e)
 {
     char full[64], zeros[ALIGN + 4] = {0};
     snprintf(full, sizeof full, PREFIX "%s", name);
@@ -118,15 +118,15 @@ static int add_all(struct out *o, const struct buf *pickle, const struct ckpt_te
 {
     char name[40];
     int64_t bytes;
-    TRY(add(o, "data.pkl", pickle->data, pickle->len, e));
-    TRY(add(o, "byteorder", "little", 6, e));
+    TRY(add_entry(o, "data.pkl", pickle->data, pickle->len, e));
+    TRY(add_entry(o, "byteorder", "little", 6, e));
     for (size_t i = 0; i < n; i++) {
         if (ckpt_tensor_bytes(&t[i], &bytes) < 0)
             return err_set(e, -EINVAL, "tensor '%s' cannot be stored", t[i].name);
         snprintf(name, sizeof name, "data/%zu", i);
-        TRY(add(o, name, t[i].data, (size_t)bytes, e));
+        TRY(add_entry(o, name, t[i].data, (size_t)bytes, e));
     }
-    return add(o, "version", "3\n", 2, e);
+    return add_entry(o, "version", "3\n", 2, e);
 }
 
 int torch_zip_write(const char *path, const struct ckpt_tensor *t, size_t n, struct err *e)

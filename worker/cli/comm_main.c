@@ -175,7 +175,7 @@ struct bench {
 
 /* --- buffers */
 
-static int take(struct bench *b, size_t bytes, void **ret, struct err *e)
+static int buffer_open(struct bench *b, size_t bytes, void **ret, struct err *e)
 {
     if (b->device)
         return b->device->ops->alloc(b->device, bytes, ret, e);
@@ -183,7 +183,7 @@ static int take(struct bench *b, size_t bytes, void **ret, struct err *e)
     return *ret ? 0 : err_set(e, -ENOMEM, "no memory for buffers of %zu bytes", bytes);
 }
 
-static void give(struct bench *b, void *p)
+static void buffer_close(struct bench *b, void *p)
 {
     if (p && b->device)
         b->device->ops->release(b->device, p);
@@ -191,7 +191,7 @@ static void give(struct bench *b, void *p)
         free(p);
 }
 
-static int put(struct bench *b, void *to, size_t bytes, struct err *e)
+static int upload(struct bench *b, void *to, size_t bytes, struct err *e)
 {
     if (b->device)
         return b->device->ops->upload(b->device, to, b->host, bytes, e);
@@ -199,7 +199,7 @@ static int put(struct bench *b, void *to, size_t bytes, struct err *e)
     return 0;
 }
 
-static int get(struct bench *b, const void *from, size_t bytes, struct err *e)
+static int download(struct bench *b, const void *from, size_t bytes, struct err *e)
 {
     if (b->device)
         return b->device->ops->download(b->device, b->host, from, bytes, e);
@@ -209,7 +209,7 @@ static int get(struct bench *b, const void *from, size_t bytes, struct err *e)
 
 /* --- one call */
 
-static int call(struct bench *b, const struct known *k, struct err *e)
+static int call_once(struct bench *b, const struct known *k, struct err *e)
 {
     const struct comm_ops *ops = b->comm->ops;
     const size_t in = known_in(k), out = known_out(k), elem = dtype_size(k->type);
@@ -242,10 +242,10 @@ static int compare(struct bench *b, const struct known *k, double *ret_wrong, st
 {
     const size_t elem = dtype_size(k->type);
     known_fill(k, b->host);
-    TRY(put(b, b->in, known_in(k) * elem, e));
-    TRY(call(b, k, e));
+    TRY(upload(b, b->in, known_in(k) * elem, e));
+    TRY(call_once(b, k, e));
     TRY(settle(b, e));
-    TRY(get(b, in_place(k) ? b->in : b->out, known_out(k) * elem, e));
+    TRY(download(b, in_place(k) ? b->in : b->out, known_out(k) * elem, e));
     *ret_wrong = (double)known_wrong(k, b->host);
     return b->comm->ops->all_reduce(b->comm, COMM_CONTROL, ret_wrong, 1, DT_F64, COMM_SUM, NULL, e);
 }
@@ -254,12 +254,12 @@ static int compare(struct bench *b, const struct known *k, double *ret_wrong, st
 static int measure(struct bench *b, const struct known *k, double *ret, struct err *e)
 {
     for (int64_t i = 0; i < b->o->warmup; i++)
-        TRY(call(b, k, e));
+        TRY(call_once(b, k, e));
     TRY(settle(b, e));
     TRY(b->comm->ops->barrier(b->comm, COMM_CONTROL, e));
     const int64_t start = clock_ns();
     for (int64_t i = 0; i < b->o->iters; i++)
-        TRY(call(b, k, e));
+        TRY(call_once(b, k, e));
     TRY(settle(b, e));
     *ret = (double)(clock_ns() - start) / 1e9 / (double)b->o->iters;
     return b->comm->ops->all_reduce(b->comm, COMM_CONTROL, ret, 1, DT_F64, COMM_MAX, NULL, e);
@@ -374,8 +374,8 @@ static int open_ranks(struct bench *b, struct err *e)
     TRY(comm_open(&b->comm, b->o->comm, &o, e));
     /* The smallest size may be rounded up to an element a rank. */
     const size_t bytes = (size_t)b->o->most + (size_t)o.world * 8;
-    TRY(take(b, bytes, &b->in, e));
-    TRY(take(b, bytes, &b->out, e));
+    TRY(buffer_open(b, bytes, &b->in, e));
+    TRY(buffer_open(b, bytes, &b->out, e));
     b->host = calloc(1, bytes);
     return b->host ? 0 : err_set(e, -ENOMEM, "no memory for buffers of %zu bytes", bytes);
 }
@@ -388,8 +388,8 @@ static void close_ranks(struct bench *b, bool failed)
         b->comm->ops->close(b->comm);
     meet_close(&b->meet, failed ? 0 : LEAVE_MS);
     free(b->host);
-    give(b, b->in);
-    give(b, b->out);
+    buffer_close(b, b->in);
+    buffer_close(b, b->out);
     if (b->device)
         b->device->ops->close(b->device);
 }

@@ -16,7 +16,7 @@ static const struct comm_ops *const backends[] = {
 
 #define BACKENDS (sizeof backends / sizeof backends[0])
 
-static const struct comm_ops *find(const char *name)
+static const struct comm_ops *find_backend(const char *name)
 {
     for (size_t i = 0; i < BACKENDS; i++)
         if (strcmp(backends[i]->name, name) == 0)
@@ -43,7 +43,7 @@ static bool on_device(const struct comm_options *o)
 /* Between processes, for host memory. */
 static int open_host(struct comm **ret, const struct comm_options *o, struct err *e)
 {
-    const struct comm_ops *ops = find(o->world == 1 ? "local" : "gloo");
+    const struct comm_ops *ops = find_backend(o->world == 1 ? "local" : "gloo");
     if (!ops)
         return err_set(e, -ENOTSUP, "a world of %d needs collectives between processes, and this build has no gloo",
                        o->world);
@@ -76,10 +76,10 @@ static int open_named(struct comm **ret, const char *name, const struct comm_opt
     const bool any = strcmp(name, "auto") == 0;
     if (strcmp(name, "nccl") == 0 || (any && o->world > 1 && on_device(o) && o->nccl))
         return open_nccl(ret, o, e);
-    if (!any && !find(name))
+    if (!any && !find_backend(name))
         return unknown(name, o, e);
     struct comm *host;
-    TRY(any ? open_host(&host, o, e) : find(name)->open(&host, o, e));
+    TRY(any ? open_host(&host, o, e) : find_backend(name)->open(&host, o, e));
     if (on_device(o))
         return comm_staged(ret, host, o->device, e);
     *ret = host;

@@ -29,7 +29,7 @@ static int value(const struct known *k, int r, size_t i)
     return (int)((i + (size_t)r * (k->op == COMM_SUM ? 1 : 5) + i / 1000) % 3);
 }
 
-static void put(enum dtype t, void *to, size_t i, int v)
+static void store_value(enum dtype t, void *to, size_t i, int v)
 {
     switch (t) {
     case DT_F32:
@@ -98,7 +98,7 @@ static int expected(const struct known *k, size_t i)
 void known_fill(const struct known *k, void *in)
 {
     for (size_t i = 0; i < known_in(k); i++)
-        put(k->type, in, i, value(k, k->rank, i));
+        store_value(k->type, in, i, value(k, k->rank, i));
 }
 
 size_t known_wrong(const struct known *k, const void *out)

@@ -42,13 +42,14 @@ static void staged_abort(struct comm *c)
     host->ops->abort(host);
 }
 
-static int fetch(struct staged *s, enum comm_channel ch, const void *from, size_t bytes, void *stream, struct err *e)
+static int stage_out(struct staged *s, enum comm_channel ch, const void *from, size_t bytes, void *stream,
+                     struct err *e)
 {
     TRY(s->async->copy_out(s->device, stream, s->stage[ch], from, bytes, e));
     return s->async->sync(s->device, stream, e);
 }
 
-static int give(struct staged *s, enum comm_channel ch, void *to, size_t bytes, void *stream, struct err *e)
+static int stage_in(struct staged *s, enum comm_channel ch, void *to, size_t bytes, void *stream, struct err *e)
 {
     TRY(s->async->copy_in(s->device, stream, to, s->stage[ch], bytes, e));
     return s->async->sync(s->device, stream, e);
@@ -71,9 +72,9 @@ static int staged_all_reduce(struct comm *c, enum comm_channel ch, void *buf, si
     for (size_t at = 0, now; at < n; at += now) {
         char *p = (char *)buf + at * elem;
         now = piece(n - at, STAGE_BYTES / elem);
-        TRY(fetch(s, ch, p, now * elem, stream, e));
+        TRY(stage_out(s, ch, p, now * elem, stream, e));
         TRY(host->ops->all_reduce(host, ch, s->stage[ch], now, t, op, NULL, e));
-        TRY(give(s, ch, p, now * elem, stream, e));
+        TRY(stage_in(s, ch, p, now * elem, stream, e));
     }
     return 0;
 }
@@ -88,10 +89,10 @@ static int staged_broadcast(struct comm *c, enum comm_channel ch, void *buf, siz
     for (size_t at = 0, now; at < bytes; at += now) {
         now = piece(bytes - at, STAGE_BYTES);
         if (c->rank == root)
-            TRY(fetch(s, ch, (char *)buf + at, now, stream, e));
+            TRY(stage_out(s, ch, (char *)buf + at, now, stream, e));
         TRY(host->ops->broadcast(host, ch, s->stage[ch], now, root, NULL, e));
         if (c->rank != root)
-            TRY(give(s, ch, (char *)buf + at, now, stream, e));
+            TRY(stage_in(s, ch, (char *)buf + at, now, stream, e));
     }
     return 0;
 }
@@ -110,7 +111,7 @@ static int staged_all_gather(struct comm *c, enum comm_channel ch, const void *i
     for (size_t at = 0, now; at < bytes; at += now) {
         now = piece(bytes - at, most);
         char *all = s->stage[ch] + now;
-        TRY(fetch(s, ch, (const char *)in + at, now, stream, e));
+        TRY(stage_out(s, ch, (const char *)in + at, now, stream, e));
         TRY(host->ops->all_gather(host, ch, s->stage[ch], all, now, NULL, e));
         for (size_t r = 0; r < world; r++)
             TRY(s->async->copy_in(s->device, stream, (char *)out + r * bytes + at, all + r * now, now, e));
@@ -138,7 +139,7 @@ static int staged_reduce_scatter(struct comm *c, enum comm_channel ch, const voi
                                    now * elem, e));
         TRY(s->async->sync(s->device, stream, e));
         TRY(host->ops->reduce_scatter(host, ch, all, sum, now, t, NULL, e));
-        TRY(give(s, ch, (char *)out + at * elem, now * elem, stream, e));
+        TRY(stage_in(s, ch, (char *)out + at * elem, now * elem, stream, e));
     }
     return 0;
 }

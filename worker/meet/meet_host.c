@@ -37,7 +37,7 @@ static void on_stop(uv_async_t *a)
     uv_close((uv_handle_t *)a, NULL);
 }
 
-static void run(void *arg)
+static void run_loop(void *arg)
 {
     struct meet_host *h = arg;
     uv_run(&h->loop, UV_RUN_DEFAULT);
@@ -49,7 +49,7 @@ static int start_thread(struct meet_host *h)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = uv_thread_create(&h->thread, run, h);
+    int rc = uv_thread_create(&h->thread, run_loop, h);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return rc;
 }
@@ -77,7 +77,7 @@ static int open_server(struct meet_host *h, const struct meet_host_options *o, s
     return 0;
 }
 
-static void finish(struct meet_host *h)
+static void free_host(struct meet_host *h)
 {
     uv_loop_close(&h->loop);
     if (h->tell_fd >= 0)
@@ -100,7 +100,7 @@ int meet_host_open(struct meet_host **ret, const struct meet_host_options *o, in
     if (rc < 0) {
         on_stop(&h->stop);
         uv_run(&h->loop, UV_RUN_DEFAULT);
-        finish(h);
+        free_host(h);
         return e ? err_wrap(e, "rank 0 cannot host the store of the job") : rc;
     }
     *ret_port = h->port;
@@ -114,5 +114,5 @@ void meet_host_close(struct meet_host *h)
         return;
     uv_async_send(&h->stop);
     uv_thread_join(&h->thread);
-    finish(h);
+    free_host(h);
 }

@@ -98,7 +98,7 @@ void meet_port_answer(int fd, int port)
 }
 
 /* 1, or 0 if nobody listens yet. */
-static int ask(int *ret_port, int64_t deadline, struct err *e)
+static int ask_rank_0(int *ret_port, int64_t deadline, struct err *e)
 {
     struct sockaddr_un sa;
     const socklen_t n = meeting_point(&sa);
@@ -124,7 +124,7 @@ static int ask(int *ret_port, int64_t deadline, struct err *e)
 int meet_port_ask(int *ret_port, int64_t deadline, struct err *e)
 {
     for (;;) {
-        const int rc = ask(ret_port, deadline, e);
+        const int rc = ask_rank_0(ret_port, deadline, e);
         if (rc != 0)
             return rc < 0 ? rc : 0;
         if (clock_left(deadline) == 0)

@@ -166,7 +166,7 @@ int ranks_find(struct ranks *ret, const struct train_config *cfg, struct err *e)
     return 0;
 }
 
-static void put(const char *name, int value)
+static void set_variable(const char *name, int value)
 {
     char text[16];
     snprintf(text, sizeof text, "%d", value);
@@ -180,18 +180,18 @@ void ranks_enter(const struct ranks *r, int local_rank)
         "CRUN_STORE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "PMIX_NAMESPACE", "SLURM_STEP_ID"};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         unsetenv(foreign[i]);
-    put("RANK", r->node_rank * r->procs + local_rank);
-    put("WORLD_SIZE", r->nodes * r->procs);
-    put("LOCAL_RANK", local_rank);
-    put("LOCAL_WORLD_SIZE", r->procs);
-    put("GROUP_RANK", r->node_rank);
-    put("GROUP_WORLD_SIZE", r->nodes);
+    set_variable("RANK", r->node_rank * r->procs + local_rank);
+    set_variable("WORLD_SIZE", r->nodes * r->procs);
+    set_variable("LOCAL_RANK", local_rank);
+    set_variable("LOCAL_WORLD_SIZE", r->procs);
+    set_variable("GROUP_RANK", r->node_rank);
+    set_variable("GROUP_WORLD_SIZE", r->nodes);
     if (r->run_id)
         setenv("TORCHELASTIC_RUN_ID", r->run_id, 1);
     if (r->store && r->nodes * r->procs > 1)
         setenv("CRUN_STORE", r->store, 1);
     if (r->port) {
         setenv("MASTER_ADDR", r->host, 1);
-        put("MASTER_PORT", r->port);
+        set_variable("MASTER_PORT", r->port);
     }
 }

@@ -79,7 +79,7 @@ static int reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
     return all_reduce(d, d->reduce + first * dtype_size(d->real), end - first, d->real, stream, e);
 }
 
-static void tell(const struct ddp *d, int bucket, bool own_thread, int64_t start_ns, int64_t took_ns)
+static void tell_watch(const struct ddp *d, int bucket, bool own_thread, int64_t start_ns, int64_t took_ns)
 {
     if (d->watch)
         d->watch->reduced(d->watch->ctx, bucket, own_thread, start_ns, start_ns + took_ns);
@@ -107,7 +107,7 @@ static void *communicate(void *arg)
         int64_t start = clock_ns();
         int rc = reduce_bucket(d, k, d->side, &e);
         int64_t took = clock_ns() - start;
-        tell(d, k, true, start, took);
+        tell_watch(d, k, true, start, took);
         pthread_mutex_lock(&d->lock);
         d->stats.comm_ns += took;
         if (rc < 0) {
@@ -208,7 +208,7 @@ static int on_all_sum(void *ctx, void *buf, size_t n, enum dtype t, void *stream
     int64_t start = clock_ns();
     int rc = d->comm->ops->all_reduce(d->comm, COMM_STATISTICS, buf, n, t, COMM_SUM, stream, e);
     int64_t took = clock_ns() - start;
-    tell(d, -1, false, start, took);
+    tell_watch(d, -1, false, start, took);
     pthread_mutex_lock(&d->lock);
     d->stats.statistics_ns += took;
     pthread_mutex_unlock(&d->lock);
@@ -259,7 +259,7 @@ static int start_thread(struct ddp *d, struct err *e)
 }
 
 /* In a world of several. */
-static int begin(struct ddp *d, size_t n_tail, const struct ddp_options *o, struct err *e)
+static int open_world(struct ddp *d, size_t n_tail, const struct ddp_options *o, struct err *e)
 {
     const bool blocks = d->comm->ops->host_buffers;
     d->hooks.ready = on_ready;
@@ -294,7 +294,7 @@ int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, s
     }
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->change, NULL);
-    int rc = c->world > 1 ? begin(d, n_tail, o, e) : 0;
+    int rc = c->world > 1 ? open_world(d, n_tail, o, e) : 0;
     if (rc < 0) {
         ddp_destroy(d);
         return rc;

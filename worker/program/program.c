@@ -136,7 +136,7 @@ void program_destroy(struct program *p)
 }
 
 /* The shape of tensor x; NULL after an error or for an id that does not exist. A copy: the array moves as it grows. */
-static bool source(struct builder *b, const char *name, int x, struct tensor *ret)
+static bool get_source(struct builder *b, const char *name, int x, struct tensor *ret)
 {
     if (b->err.code)
         return false;
@@ -172,8 +172,8 @@ static int window_out(int side, int kernel, int stride, int pad)
     return room < 0 ? 0 : room / stride + 1;
 }
 
-static bool window_ok(struct builder *b, const char *name, const struct tensor *x, int kernel, int stride, int pad,
-                      int max_pad)
+static bool check_window(struct builder *b, const char *name, const struct tensor *x, int kernel, int stride, int pad,
+                         int max_pad)
 {
     if (kernel < 1 || kernel > MAX_KERNEL || stride < 1 || stride > MAX_KERNEL || pad < 0 || pad > max_pad) {
         builder_fail(b, "'%s' has kernel %d, stride %d, padding %d (expected at least 1, at least 1, 0 to %d)", name,
@@ -204,7 +204,7 @@ int program_conv(struct program *p, const char *name, int x, int k, int kernel, 
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!source(b, name, x, &in) || !window_ok(b, name, &in, kernel, stride, pad, kernel - 1))
+    if (!get_source(b, name, x, &in) || !check_window(b, name, &in, kernel, stride, pad, kernel - 1))
         return -1;
     if (k < 1 || k > MAX_CHANNELS)
         return builder_fail(b, "'%s' has %d output channels", name, k);
@@ -228,7 +228,7 @@ int program_bn(struct program *p, const char *name, int x, float eps, bool zero_
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!source(b, name, x, &in))
+    if (!get_source(b, name, x, &in))
         return -1;
     const int64_t shape[] = {in.c};
     int param[4] = {
@@ -249,7 +249,7 @@ int program_relu(struct program *p, const char *name, int x)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!source(b, name, x, &in))
+    if (!get_source(b, name, x, &in))
         return -1;
     struct op *op = produce(b, OP_RELU, name, x, -1, in.c, in.h, in.w);
     return op ? op->out : -1;
@@ -259,7 +259,7 @@ int program_add(struct program *p, const char *name, int a, int b_id)
 {
     struct builder *b = builder_of(p);
     struct tensor l, r;
-    if (!source(b, name, a, &l) || !source(b, name, b_id, &r))
+    if (!get_source(b, name, a, &l) || !get_source(b, name, b_id, &r))
         return -1;
     if (l.c != r.c || l.h != r.h || l.w != r.w)
         return builder_fail(b, "'%s' adds %d x %d x %d and %d x %d x %d", name, l.c, l.h, l.w, r.c, r.h, r.w);
@@ -272,7 +272,7 @@ int program_maxpool(struct program *p, const char *name, int x, int kernel, int 
     struct builder *b = builder_of(p);
     struct tensor in;
     /* padding of at most half a window: every window holds a real element */
-    if (!source(b, name, x, &in) || !window_ok(b, name, &in, kernel, stride, pad, kernel / 2))
+    if (!get_source(b, name, x, &in) || !check_window(b, name, &in, kernel, stride, pad, kernel / 2))
         return -1;
     struct op *op = produce(b, OP_MAXPOOL, name, x, -1, in.c, window_out(in.h, kernel, stride, pad),
                             window_out(in.w, kernel, stride, pad));
@@ -288,7 +288,7 @@ int program_avgpool(struct program *p, const char *name, int x)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!source(b, name, x, &in))
+    if (!get_source(b, name, x, &in))
         return -1;
     struct op *op = produce(b, OP_AVGPOOL, name, x, -1, in.c, 1, 1);
     return op ? op->out : -1;
@@ -298,7 +298,7 @@ int program_linear(struct program *p, const char *name, int x, int k)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!source(b, name, x, &in))
+    if (!get_source(b, name, x, &in))
         return -1;
     if (k < 1 || k > MAX_CHANNELS)
         return builder_fail(b, "'%s' has %d outputs", name, k);
@@ -318,7 +318,7 @@ void program_xent(struct program *p, int logits)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!source(b, "xent", logits, &in))
+    if (!get_source(b, "xent", logits, &in))
         return;
     if (in.c < 2 || in.h != 1 || in.w != 1) {
         builder_fail(b, "the loss reads %d x %d x %d (expected at least 2 classes x 1 x 1)", in.c, in.h, in.w);

@@ -88,7 +88,7 @@ static int find_newest(const struct caffe2_log_options *o, const char *prefix, c
     return newest[0] ? 0 : -ENOENT;
 }
 
-static bool row_fields(const char *row, int64_t *epoch, double *seconds)
+static bool read_row(const char *row, int64_t *epoch, double *seconds)
 {
     const char *at = row;
     for (int col = 0; col < COL_COUNT; col++) {
@@ -126,7 +126,7 @@ static int scan_rows(struct lines *l, int64_t first_epoch, struct old_log *ret, 
         int64_t epoch = 0;
         double seconds = 0;
         ret->has_rows = true;
-        if (!row_fields(l->text, &epoch, &seconds) || epoch >= first_epoch)
+        if (!read_row(l->text, &epoch, &seconds) || epoch >= first_epoch)
             break;
         ret->keep = l->end;
         ret->seconds = seconds;
@@ -167,7 +167,7 @@ static int write_head(struct caffe2_log *l, const char *parameters, struct err *
 }
 
 /* Does a run that is alive write it? If not, it is ours as long as this process has it open. */
-static bool is_taken(int fd)
+static bool lock_fails(int fd)
 {
     return flock(fd, LOCK_EX | LOCK_NB) < 0 &&
            errno == EWOULDBLOCK; /* a file system without locks is used without one */
@@ -191,7 +191,7 @@ static int open_old(struct caffe2_log *l, const struct caffe2_log_options *o, co
     l->fd = open(l->path, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (l->fd < 0)
         return err_errno(e, errno, "open %s", l->path);
-    if (is_taken(l->fd)) {
+    if (lock_fails(l->fd)) {
         close(l->fd);
         l->fd = -1;
         return 0;
@@ -217,7 +217,7 @@ static int open_new(struct caffe2_log *l, const struct caffe2_log_options *o, co
         if (snprintf(l->path, sizeof l->path, "%s/%s%s.log", o->dir, prefix, stamp) >= (int)sizeof l->path)
             return err_set(e, -ENAMETOOLONG, "a path is too long: %s", o->dir);
         l->fd = open(l->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-        if (l->fd >= 0 && !is_taken(l->fd))
+        if (l->fd >= 0 && !lock_fails(l->fd))
             return write_head(l, o->parameters, e);
         if (l->fd >= 0) { /* another start was quicker to use it again */
             close(l->fd);

@@ -1,6 +1,6 @@
 #include "worker/report/meters.h"
 
-static void add(struct meter *m, double value, double weight)
+static void meter_add(struct meter *m, double value, double weight)
 {
     m->now = value;
     m->sum += value * weight;
@@ -41,11 +41,11 @@ void meters_add(struct meters *m, const struct meters_step *s)
 {
     if (m->steps == 0 || s->epoch != m->epoch)
         begin_epoch(m, s->epoch);
-    add(&m->loss, ratio(s->loss, s->count), s->count);
-    add(&m->acc1, 100 * ratio(s->top1, s->count), s->count);
-    add(&m->acc5, 100 * ratio(s->top5, s->count), s->count);
-    add(&m->time, s->seconds, 1);
-    add(&m->data, s->data_seconds, 1);
+    meter_add(&m->loss, ratio(s->loss, s->count), s->count);
+    meter_add(&m->acc1, 100 * ratio(s->top1, s->count), s->count);
+    meter_add(&m->acc5, 100 * ratio(s->top5, s->count), s->count);
+    meter_add(&m->time, s->seconds, 1);
+    meter_add(&m->data, s->data_seconds, 1);
     add_rate(m, s);
 }
 

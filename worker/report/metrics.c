@@ -166,7 +166,7 @@ void metrics_close(struct metrics *m)
 }
 
 /* One line, one write. What a full disk leaves of it is taken back, so that the next line does not continue it. */
-static int put(struct metrics *m, const char *line, size_t n, struct err *e)
+static int write_line(struct metrics *m, const char *line, size_t n, struct err *e)
 {
     struct stat st;
     bool known = fstat(m->fd, &st) == 0;
@@ -205,7 +205,7 @@ static int put_object(struct metrics *m, const struct member *v, size_t n, struc
         at += (size_t)put_number(line + at, sizeof line - at, v[i].value, v[i].exact);
     }
     at += (size_t)snprintf(line + at, sizeof line - at, "}\n");
-    return put(m, line, at, e);
+    return write_line(m, line, at, e);
 }
 
 int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *e)
@@ -268,7 +268,7 @@ static int put_json(struct metrics *m, cJSON *o, bool complete, struct err *e)
         return err_set(e, -ENOMEM, "no memory for an event");
     }
     memcpy(line + n, "\n", 2);
-    int rc = n + 1 < LINE_MAX_BYTES ? put(m, line, n + 1, e) : err_set(e, -EINVAL, "an event has %zu bytes", n);
+    int rc = n + 1 < LINE_MAX_BYTES ? write_line(m, line, n + 1, e) : err_set(e, -EINVAL, "an event has %zu bytes", n);
     free(line);
     return rc;
 }

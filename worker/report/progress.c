@@ -34,7 +34,7 @@ static int terminal_width(void)
 }
 
 /* One write per line. The bar is for people: if stderr is gone, training goes on. */
-static void put(const char *before, const char *text, const char *after)
+static void write_line(const char *before, const char *text, const char *after)
 {
     char all[TEXT_CAP + 64];
     int n = snprintf(all, sizeof all, "%s%s%s", before, text, after);
@@ -70,7 +70,7 @@ static void redraw(struct progress *p, const struct progress_state *s, bool last
         return;
     p->last_ns = now;
     p->open_line = true;
-    put("\r", progress_text(p->format, s, terminal_width() - 1, text, sizeof text), "\033[K");
+    write_line("\r", progress_text(p->format, s, terminal_width() - 1, text, sizeof text), "\033[K");
 }
 
 void progress_step(struct progress *p, const struct progress_state *state)
@@ -87,19 +87,19 @@ void progress_step(struct progress *p, const struct progress_state *state)
     if (!due(p, &s))
         return;
     memset(&p->since, 0, sizeof p->since);
-    put(p->prefix, progress_text(p->format, &s, PLAIN_WIDTH, text, sizeof text), "\n");
+    write_line(p->prefix, progress_text(p->format, &s, PLAIN_WIDTH, text, sizeof text), "\n");
 }
 
 void progress_test(struct progress *p, const struct progress_state *s)
 {
     char text[TEXT_CAP];
     if ((p->format == PROGRESS_TORCH || p->format == PROGRESS_APEX) && due(p, s))
-        put(p->prefix, progress_test_text(p->format, s, text, sizeof text), "\n");
+        write_line(p->prefix, progress_test_text(p->format, s, text, sizeof text), "\n");
 }
 
 void progress_end_line(struct progress *p)
 {
     if (p->open_line)
-        put("", "", "\n");
+        write_line("", "", "\n");
     p->open_line = false;
 }

@@ -33,7 +33,7 @@ static int one_batch(struct state *s, struct plan *plan, struct loader *l, struc
     return 0;
 }
 
-static void add(struct eval_result *to, const struct eval_result *r)
+static void add_sums(struct eval_result *to, const struct eval_result *r)
 {
     to->loss += r->loss;
     to->top1 += r->top1;
@@ -50,7 +50,7 @@ int evaluate(struct state *s, struct plan *plan, struct loader *l, int64_t steps
     TRY(loader_seek(l, 0, 0, 1, e));
     for (int64_t i = 0; i < steps && !stop(); i++) {
         TRY(one_batch(s, plan, l, &now, e));
-        add(&all, &now);
+        add_sums(&all, &now);
         if (watch)
             watch->batch(watch->ctx, i + 1, steps, &now, &all);
     }

@@ -42,7 +42,7 @@ static int lock_folder(struct journal *j, const struct session *s, const char *d
         return 0;
     }
     j->lock_fd = fd;
-    if (output_folder_is_taken(fd))
+    if (output_folder_lock_fails(fd))
         return err_set(e, ERR_OUTPUT, "another run that is still alive writes its logs to %s", dir);
     return 0;
 }

@@ -41,7 +41,7 @@ void memory_report(const struct session *s, struct memory_report *ret)
         ret->resident_peak = (int64_t)u.ru_maxrss * 1024;
 }
 
-static size_t add(char *out, size_t cap, size_t at, const char *what, int64_t bytes)
+static size_t append_item(char *out, size_t cap, size_t at, const char *what, int64_t bytes)
 {
     if (bytes == 0 || at >= cap)
         return at;
@@ -52,12 +52,12 @@ char *memory_text(const struct memory_report *r, int with_peak, char *out, size_
 {
     size_t at = 0;
     out[0] = '\0';
-#define X(field, text) at = add(out, cap, at, text, r->field);
+#define X(field, text) at = append_item(out, cap, at, text, r->field);
     MEMORY_PARTS(X)
 #undef X
     if (with_peak) {
-        at = add(out, cap, at, "peak of the device", r->device_peak);
-        add(out, cap, at, "peak of the process", r->resident_peak);
+        at = append_item(out, cap, at, "peak of the device", r->device_peak);
+        append_item(out, cap, at, "peak of the process", r->resident_peak);
     }
     return out;
 }

@@ -53,7 +53,7 @@ static int take_result(struct saver *v, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-static void tell(struct saver *v, int rc, const struct err *e)
+static void tell_failure(struct saver *v, int rc, const struct err *e)
 {
     if (rc < 0) {
         progress_end_line(&v->journal->progress);
@@ -68,7 +68,7 @@ static int save(struct saver *v, const struct position *at, bool over, struct er
     if (v->saved_updates == at->updates)
         return 0;
     TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
-    tell(v, take_result(v, &before), &before);
+    tell_failure(v, take_result(v, &before), &before);
     TRY(snapshot_writer_save(v->writer, at, over && at->step >= v->s->steps_per_epoch ? at->epoch + 1 : -1, e));
     v->saved_updates = at->updates;
     return 0;
@@ -94,16 +94,16 @@ bool saver_step(struct saver *v, const struct position *at, bool over)
     struct err e;
     if (!v->writer)
         return false;
-    tell(v, take_result(v, &e), &e);
+    tell_failure(v, take_result(v, &e), &e);
     v->pending = v->pending || due(v, at, over);
     if (!v->pending || (!over && snapshot_writer_busy(v->writer)))
         return false;
     crun_phase(CRUN_PHASE_CHECKPOINT);
     v->pending = false;
     v->saved_ns = clock_ns();
-    tell(v, save(v, at, over, &e), &e);
+    tell_failure(v, save(v, at, over, &e), &e);
     if (v->s->cfg->checkpoint_sync)
-        tell(v, take_result(v, &e), &e);
+        tell_failure(v, take_result(v, &e), &e);
     crun_phase(CRUN_PHASE_STEP);
     return true;
 }
@@ -120,7 +120,7 @@ void saver_evaluated(struct saver *v, struct position *at, const struct eval_res
         return;
     crun_phase(CRUN_PHASE_CHECKPOINT);
     int rc = save(v, at, over, &e);
-    tell(v, rc, &e);
+    tell_failure(v, rc, &e);
     if (rc == 0)
         snapshot_writer_best(v->writer, at->updates, top1);
     crun_phase(CRUN_PHASE_STEP);
@@ -132,7 +132,7 @@ int saver_finish(struct saver *v, const struct position *at, bool over, struct e
     if (!v->writer)
         return 0;
     TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
-    tell(v, take_result(v, &before), &before); /* it may have been this step's: then once more */
+    tell_failure(v, take_result(v, &before), &before); /* it may have been this step's: then once more */
     TRY(save(v, at, over, e));
     TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
     return take_result(v, e);

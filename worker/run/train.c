@@ -186,7 +186,7 @@ static bool stop_now(const struct run *r)
     return r->stop_at && (r->at.updates >= r->stop_at || epoch_over(r));
 }
 
-static int test(struct run *r, struct eval_result *v, struct err *e)
+static int evaluate_test_set(struct run *r, struct eval_result *v, struct err *e)
 {
     progress_end_line(&r->journal.progress);
     crun_phase(CRUN_PHASE_EVALUATION);
@@ -238,7 +238,7 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
                        (long long)r->at.epoch + 1);
     TRY(check_loss(r, e));
     if (evaluated) {
-        TRY(test(r, &v, e));
+        TRY(evaluate_test_set(r, &v, e));
         if (v.stopped) { /* sums of a part: a later run evaluates again */
             *ret_stop = true;
             return 0;
@@ -335,7 +335,7 @@ static bool loses_model(const struct run *r)
     return !r->cfg->checkpoint_dir && !r->cfg->evaluate && strcmp(r->s.train_set->ops->name, "null") != 0;
 }
 
-static int begin(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
+static int begin_run(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
 {
     r->step = (struct step){.state = &r->s.state,
                             .loader = r->s.train_loader,
@@ -382,7 +382,7 @@ static int begin(struct run *r, const struct env_contract *env, const char *comm
 }
 
 /* What there is in the end, and where. */
-static void tell_saved(struct run *r)
+static void report_saved(struct run *r)
 {
     const char *dir = r->cfg->checkpoint_dir;
     char text[48] = "";
@@ -396,7 +396,7 @@ static void tell_saved(struct run *r)
     journal_say(&r->journal, "saved: %s/step-%08lld%s", dir, (long long)r->at.updates, text);
 }
 
-static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
+static int finish_run(struct run *r, bool stopped, int *ret_exit, struct err *e)
 {
     progress_end_line(&r->journal.progress);
     crun_phase(CRUN_PHASE_CLOSING);
@@ -406,7 +406,7 @@ static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
     *ret_exit = stopped ? EXIT_REQUEUE : EXIT_OK;
     if (!r->cfg->evaluate)
         journal_end(&r->journal, &r->s, &r->at);
-    tell_saved(r);
+    report_saved(r);
     if (stopped)
         journal_say(&r->journal, "stopped at step %lld%s", (long long)r->at.updates,
                     r->cfg->checkpoint_dir ? "; --resume auto goes on from here" : "");
@@ -421,7 +421,7 @@ static int finish(struct run *r, bool stopped, int *ret_exit, struct err *e)
 /* --evaluate */
 static int only_evaluate(struct run *r, bool *ret_stop, struct err *e)
 {
-    TRY(test(r, &r->last, e));
+    TRY(evaluate_test_set(r, &r->last, e));
     TRY(check_test_loss(r, &r->last, true, e));
     *ret_stop = r->last.stopped;
     if (!*ret_stop)
@@ -438,11 +438,11 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
     int rc = session_open(&r.s, cfg, env, e);
     bool opened = rc == 0;
     if (rc == 0)
-        rc = begin(&r, env, command_line, e);
+        rc = begin_run(&r, env, command_line, e);
     if (rc == 0)
         rc = (cfg->evaluate ? only_evaluate : loop)(&r, &stopped, e);
     if (rc == 0)
-        rc = finish(&r, stopped, ret_exit, e);
+        rc = finish_run(&r, stopped, ret_exit, e);
     bool others = rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -EPIPE || rc == -ECANCELED;
     if (others && crun_stop_reason() == CRUN_STOP_NONE) /* somebody else's fault, and nobody has said whose */
         stop_await_verdict(VERDICT_MS);

@@ -19,7 +19,7 @@
 
 enum { LOCK_PATIENCE_MS = 2000, LOCK_PAUSE_NS = 20 * 1000 * 1000 };
 
-bool output_folder_is_taken(int fd)
+bool output_folder_lock_fails(int fd)
 {
     const int64_t deadline = clock_deadline(LOCK_PATIENCE_MS);
     while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
@@ -39,7 +39,7 @@ static int lock_folder(const struct train_config *cfg, int *ret_fd, struct err *
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(e, errno, "open %s", dir);
-    if (output_folder_is_taken(fd)) {
+    if (output_folder_lock_fails(fd)) {
         close(fd);
         return err_set(e, ERR_OUTPUT, "another run that is still alive%s writes its checkpoints to %s",
                        cfg->checkpoint_per_node ? ", or a node that shares this folder," : "", dir);

@@ -7,9 +7,9 @@
 struct err;
 struct train_config;
 
-/* Does another run hold the folder open at fd? If not, this one does as long as fd is open. Waits for two seconds: the
- * ranks of a job that was killed outlive its crun by a moment. */
-bool output_folder_is_taken(int fd);
+/* Lock the folder open at fd for this run, as long as fd is open. true: another run holds it. Waits for two seconds:
+ * the ranks of a job that was killed outlive its crun by a moment. */
+bool output_folder_lock_fails(int fd);
 
 /* Make cfg->checkpoint_dir where it is missing, and lock it for this run. One with checkpoints is taken if --resume
  * says so, or if `resume` and the job `run_id` (may be NULL) has written them; else *aside becomes true where

@@ -59,7 +59,7 @@ struct found {
     struct err why;
 };
 
-static bool is_of(const char *dir, int64_t step, const char *run_id)
+static bool read_whether_saved_by(const char *dir, int64_t step, const char *run_id)
 {
     struct ckpt *c;
     const char *writer = "";
@@ -71,14 +71,14 @@ static bool is_of(const char *dir, int64_t step, const char *run_id)
     return same;
 }
 
-static void look(const struct snapshot_source *from, struct found *f)
+static void look_for_checkpoint(const struct snapshot_source *from, struct found *f)
 {
     f->step = -1;
     snprintf(f->dir, sizeof f->dir, "%s", from->path);
     if (from->exact && ckpt_locate(from->path, f->dir, &f->step, &f->why) < 0)
         return;
     int rc = f->step < 0 ? ckpt_latest(f->dir, &f->step, &f->why) : ckpt_check(f->dir, f->step, &f->why);
-    if (rc == 0 && f->step >= 0 && from->run_id && !is_of(f->dir, f->step, from->run_id))
+    if (rc == 0 && f->step >= 0 && from->run_id && !read_whether_saved_by(f->dir, f->step, from->run_id))
         f->step = -1;
     if (rc < 0)
         f->step = -2;
@@ -112,8 +112,8 @@ static int find_source(struct comm *c, const struct found *f, int *ret_rank, int
     return rc;
 }
 
-static int take(struct state *s, const struct image *im, const char *text, const struct snapshot_identity *id,
-                bool tell, struct position *at, struct err *e)
+static int apply_image(struct state *s, const struct image *im, const char *text, const struct snapshot_identity *id,
+                       bool tell, struct position *at, struct err *e)
 {
     cJSON *meta = cJSON_Parse(text);
     if (!meta)
@@ -141,7 +141,7 @@ int snapshot_resume(struct state *s, struct comm *c, const struct snapshot_sourc
     int source = 0;
     int64_t step = -1;
     struct found f = {0};
-    look(from, &f);
+    look_for_checkpoint(from, &f);
     TRY(find_source(c, &f, &source, &step, e));
     if (step < 0 && from->exact)
         return err_set(e, ERR_USAGE, "--resume: %s", f.why.text);
@@ -155,7 +155,7 @@ int snapshot_resume(struct state *s, struct comm *c, const struct snapshot_sourc
     if (rc == 0)
         rc = image_share(&im, s, c, source, e);
     if (rc == 0)
-        rc = take(s, &im, meta, id, c->rank == 0, at, e);
+        rc = apply_image(s, &im, meta, id, c->rank == 0, at, e);
     free(meta);
     image_finish(&im);
     return rc < 0 ? err_wrap(e, "resume from %s, step %lld", f.dir, (long long)step) : 1;

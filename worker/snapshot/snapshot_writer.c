@@ -141,7 +141,7 @@ static int start_thread(struct snapshot_writer *w, struct err *e)
 }
 
 /* The pages are taken now, not in the first save. */
-static void touch(struct snapshot_writer *w)
+static void touch_pages(struct snapshot_writer *w)
 {
     struct arena arena[ARENAS];
     image_arenas(&w->im, w->state, arena);
@@ -165,7 +165,7 @@ int snapshot_writer_open(struct snapshot_writer **ret, struct state *s, const st
     pthread_condattr_destroy(&attr);
     int rc = image_init(&w->im, s, e);
     if (rc == 0) {
-        touch(w);
+        touch_pages(w);
         rc = o->sync ? 0 : start_thread(w, e);
     }
     if (rc < 0) {

@@ -26,7 +26,8 @@ static void store_real(enum dtype t, void *arena, size_t at, const double *v, si
 }
 
 /* Fill the arena of one role with initial values, through a host copy. */
-static int fill(struct state *s, void *arena, size_t elements, enum param_role role, uint64_t seed, struct err *e)
+static int fill_initial(struct state *s, void *arena, size_t elements, enum param_role role, uint64_t seed,
+                        struct err *e)
 {
     if (!elements)
         return 0;
@@ -59,8 +60,8 @@ static int alloc_optional(struct state *s, const struct state_options *o, struct
         return 0;
     TRY(ops->alloc(s->device, params, &s->ema_params, e));
     TRY(ops->alloc(s->device, state_bytes(s, s->program->n_stats + 1), &s->ema_stats, e));
-    TRY(fill(s, s->ema_params, s->program->n_train, PARAM_TRAIN, o->seed, e));
-    return fill(s, s->ema_stats, s->program->n_stats, PARAM_STAT, o->seed, e);
+    TRY(fill_initial(s, s->ema_params, s->program->n_train, PARAM_TRAIN, o->seed, e));
+    return fill_initial(s, s->ema_stats, s->program->n_stats, PARAM_STAT, o->seed, e);
 }
 
 void *state_metric(const struct state *s, int metric)
@@ -79,8 +80,8 @@ int state_init(struct state *s, struct device *d, const struct program *p, const
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_stats ? p->n_stats : 1), &s->stats, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_reduce), &s->reduce, e), fail);
     s->norm = state_metric(s, METRIC_NORM);
-    TRY_GOTO(rc, fill(s, s->params, p->n_train, PARAM_TRAIN, seed, e), fail);
-    TRY_GOTO(rc, fill(s, s->stats, p->n_stats, PARAM_STAT, seed, e), fail);
+    TRY_GOTO(rc, fill_initial(s, s->params, p->n_train, PARAM_TRAIN, seed, e), fail);
+    TRY_GOTO(rc, fill_initial(s, s->stats, p->n_stats, PARAM_STAT, seed, e), fail);
     TRY_GOTO(rc, alloc_optional(s, o, e), fail);
     return 0;
 fail:

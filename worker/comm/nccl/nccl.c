@@ -177,7 +177,7 @@ static void sweep(struct nccl *n, const struct pending **ret_late)
 }
 
 /* Lock held. */
-static void look(struct nccl *n)
+static void look_for_failure(struct nccl *n)
 {
     const struct pending *late;
     struct err e;
@@ -214,7 +214,7 @@ static void *watch(void *arg)
         until.tv_nsec %= 1000000000L;
         pthread_cond_timedwait(&n->change, &n->lock, &until);
         if (!n->leaving && !n->failed.code)
-            look(n);
+            look_for_failure(n);
     }
     pthread_mutex_unlock(&n->lock);
     return NULL;

@@ -26,7 +26,7 @@ static int fault(struct err *e, int rc)
                           : err_set(e, ERR_OUTPUT, "cannot write the LMDB: %s", mdb_strerror(rc));
 }
 
-static int begin(struct writer *w, struct err *e)
+static int begin_transaction(struct writer *w, struct err *e)
 {
     int rc = mdb_txn_begin(w->env, NULL, 0, &w->txn);
     if (rc == 0)
@@ -66,7 +66,7 @@ static int lmdb_put(struct db_writer *base, const void *key, size_t key_n, const
         TRY(commit(w, e));
     if (!w->txn) {
         TRY(make_room(w, n, e));
-        TRY(begin(w, e));
+        TRY(begin_transaction(w, e));
     }
     w->uncommitted++;
     w->bytes += n;

@@ -38,7 +38,7 @@ static int fault(struct err *e, int rc, const char *path)
     return err_set(e, ERR_DATA, "cannot read the LMDB '%s': %s", path, mdb_strerror(rc));
 }
 
-static int take(struct lmdb *l, MDB_txn **ret, struct err *e)
+static int take_transaction(struct lmdb *l, MDB_txn **ret, struct err *e)
 {
     *ret = NULL;
     pthread_mutex_lock(&l->lock);
@@ -77,7 +77,7 @@ static int lmdb_read(struct dataset *d, size_t i, struct buf *data, int *label, 
     struct lmdb *l = (struct lmdb *)d;
     MDB_val key, value;
     MDB_txn *txn;
-    TRY(take(l, &txn, e));
+    TRY(take_transaction(l, &txn, e));
     key.mv_data = (char *)keys_at(&l->keys, i, &key.mv_size);
     int rc = mdb_get(txn, l->dbi, &key, &value);
     if (rc)

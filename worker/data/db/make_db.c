@@ -111,7 +111,7 @@ static size_t make_key(const struct maker *m, size_t place, size_t i, char *key)
     return len < KEY_MAX ? (size_t)len : KEY_MAX - 1;
 }
 
-static void tell(struct maker *m, size_t done, size_t n)
+static void tell_progress(struct maker *m, size_t done, size_t n)
 {
     const int64_t now = clock_ms();
     if (!isatty(STDERR_FILENO) || (now - m->told_ms < 1000 && done < n))
@@ -152,7 +152,7 @@ static int put_all(struct maker *m, const uint32_t *order, struct err *e)
             return cannot_write(m, e);
         m->r.written++;
         m->r.bytes += m->record.len;
-        tell(m, place + 1, n);
+        tell_progress(m, place + 1, n);
     }
     return m->r.written > 0 ? 0 : err_set(e, ERR_DATA, "'%s' holds no picture that can be read", m->o->src);
 }
@@ -250,7 +250,7 @@ static int open_writer(struct maker *m, struct err *e)
     return 0;
 }
 
-static int fill(struct maker *m, struct err *e)
+static int write_records(struct maker *m, struct err *e)
 {
     uint32_t *order = NULL;
     TRY(choose_order(m, &order, e));
@@ -277,7 +277,7 @@ int make_db(const struct make_db_options *o, struct make_db_result *ret, struct 
     TRY(dataset_open(&m.src, o->src, &o->source, e));
     if (m.src->left_out)
         log_warn("make-db", "'%s': %s", o->src, m.src->left_out);
-    int rc = fill(&m, e);
+    int rc = write_records(&m, e);
     if (rc == 0 && rename(m.part, o->dst) < 0)
         rc = err_set(e, ERR_OUTPUT, "cannot make '%s': %s", o->dst, strerror(errno));
     if (rc < 0)

@@ -17,7 +17,7 @@ static bool is_blank(uint8_t c)
 }
 
 /* The next number of the header; blanks and comments before it are passed over. */
-static bool number(struct cursor *c, uint64_t *ret)
+static bool read_number(struct cursor *c, uint64_t *ret)
 {
     while (c->p < c->end && (is_blank(*c->p) || *c->p == '#'))
         if (*c->p++ == '#')
@@ -37,7 +37,7 @@ int image_decode_pnm(const void *data, size_t n, int channels, struct image *ret
     struct cursor c = {.p = head + 2, .end = head + n};
     const int own = head[1] == '6' ? 3 : 1;
     uint64_t w, h, most;
-    if (!number(&c, &w) || !number(&c, &h) || !number(&c, &most) || c.p == c.end || !is_blank(*c.p++))
+    if (!read_number(&c, &w) || !read_number(&c, &h) || !read_number(&c, &most) || c.p == c.end || !is_blank(*c.p++))
         return err_set(e, ERR_DATA, "a damaged P%c header", head[1]);
     if (most != 255)
         return err_set(e, ERR_DATA, "a P%c image of %ju levels (expected 255)", head[1], (uintmax_t)most);

@@ -78,7 +78,7 @@ struct job {
     uint32_t id;
 };
 
-static int load(const struct loader *l, const struct job *j, struct buf *file, struct err *e)
+static int load_sample(const struct loader *l, const struct job *j, struct buf *file, struct err *e)
 {
     int label = 0;
     buf_clear(file);
@@ -200,7 +200,7 @@ static void *loader_thread(void *arg)
         l->busy++;
         pthread_mutex_unlock(&l->lock);
         struct err e = {0};
-        int rc = load(l, &j, &file, &e);
+        int rc = load_sample(l, &j, &file, &e);
         if (rc < 0)
             memset(j.slot->images + j.place * l->image_bytes, 0, l->image_bytes);
         pthread_mutex_lock(&l->lock);

@@ -68,7 +68,7 @@ static int add_file(struct raw_set *r, const char *dir, const char *name, struct
     return rc;
 }
 
-static int load(struct raw_set *r, const char *dir, bool testing, struct err *e)
+static int load_batches(struct raw_set *r, const char *dir, bool testing, struct err *e)
 {
     char name[32];
     r->w = r->h = SIZE;
@@ -88,7 +88,7 @@ int dataset_open_cifar10(struct dataset **ret, const char *path, const struct da
     struct raw_set *r = raw_set_create("CIFAR-10");
     if (!r)
         return err_set(e, -ENOMEM, "no memory for a data set");
-    int rc = load(r, path, o->testing, e);
+    int rc = load_batches(r, path, o->testing, e);
     if (rc == 0)
         rc = raw_set_check(r, o, (char *const *)class_names, CLASSES, e);
     if (rc < 0)

@@ -24,7 +24,7 @@ bool dataset_has_file(const char *dir, const char *name)
     return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && access(path, F_OK) == 0;
 }
 
-static enum dataset_kind look(const char *path)
+static enum dataset_kind kind_of(const char *path)
 {
     if (strcmp(path, "null") == 0)
         return DATASET_NULL;
@@ -40,7 +40,7 @@ static enum dataset_kind look(const char *path)
 int dataset_open(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e)
 {
     struct stat st;
-    const enum dataset_kind kind = o->kind == DATASET_AUTO ? look(path) : o->kind;
+    const enum dataset_kind kind = o->kind == DATASET_AUTO ? kind_of(path) : o->kind;
     if (kind != DATASET_NULL && stat(path, &st) != 0)
         return err_set(e, ERR_DATA, "'%s' does not exist", path);
     switch (kind) {

@@ -64,7 +64,7 @@ static int by_bytes(const void *a, const void *b)
 }
 
 /* The visible entries of a folder in byte order. */
-static int list(const char *path, struct names *ret, struct err *e)
+static int list_folder(const char *path, struct names *ret, struct err *e)
 {
     DIR *d = opendir(path);
     if (!d && errno == ENOENT)
@@ -130,7 +130,7 @@ static int walk(struct folder *f, const char *path, int label, int depth, struct
     if (depth > MAX_DEPTH)
         return err_set(e, ERR_DATA, "'%.200s' lies more than %d folders deep (a loop of links?)", path, MAX_DEPTH);
     struct names names = {0};
-    int rc = list(path, &names, e);
+    int rc = list_folder(path, &names, e);
     for (size_t i = 0; rc == 0 && i < names.n; i++)
         rc = visit(f, path, names.v[i], label, depth, e);
     names_free(&names);
@@ -194,11 +194,11 @@ static int take_class(struct folder *f, const char *dir, const char *name, bool 
     return 0;
 }
 
-static int fill(struct folder *f, const char *dir, char *const *class_names, int classes, struct err *e)
+static int list_samples(struct folder *f, const char *dir, char *const *class_names, int classes, struct err *e)
 {
     char text[PICTURES_LEFT_OUT_TEXT];
     struct names own = {0}, map = {0};
-    int rc = list(dir, &own, e);
+    int rc = list_folder(dir, &own, e);
     if (rc == 0)
         rc = keep_folders(dir, &own, e);
     if (rc == 0 && !class_names && own.n > INT_MAX / 2)
@@ -277,7 +277,7 @@ int dataset_open_folder(struct dataset **ret, const char *dir, char *const *clas
     if (!f)
         return err_set(e, -ENOMEM, "no memory for a data set");
     f->base.ops = &folder_ops;
-    int rc = fill(f, dir, class_names, classes, e);
+    int rc = list_samples(f, dir, class_names, classes, e);
     if (rc < 0)
         folder_close(&f->base);
     else

@@ -16,7 +16,7 @@
 static const char *const parts[2][2] = {{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
                                         {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}};
 
-static bool find(const char *dir, const char *name, char *ret, size_t cap)
+static bool find_file(const char *dir, const char *name, char *ret, size_t cap)
 {
     char zipped[64];
     snprintf(zipped, sizeof zipped, "%s.gz", name);
@@ -28,10 +28,10 @@ static bool find(const char *dir, const char *name, char *ret, size_t cap)
 bool dataset_is_mnist(const char *path)
 {
     char file[PATH_MAX];
-    return find(path, parts[0][0], file, sizeof file) || find(path, parts[1][0], file, sizeof file);
+    return find_file(path, parts[0][0], file, sizeof file) || find_file(path, parts[1][0], file, sizeof file);
 }
 
-static int get(gzFile f, const char *path, void *dst, size_t n, struct err *e)
+static int read_exactly(gzFile f, const char *path, void *dst, size_t n, struct err *e)
 {
     for (size_t at = 0; at < n;) {
         const unsigned want = n - at < INT_MAX / 2 ? (unsigned)(n - at) : INT_MAX / 2;
@@ -49,7 +49,7 @@ static int get(gzFile f, const char *path, void *dst, size_t n, struct err *e)
 static int get_u32(gzFile f, const char *path, uint32_t *ret, struct err *e)
 {
     uint8_t b[4];
-    TRY(get(f, path, b, sizeof b, e));
+    TRY(read_exactly(f, path, b, sizeof b, e));
     *ret = (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
     return 0;
 }
@@ -78,7 +78,7 @@ static int get_pictures(struct raw_set *r, gzFile f, const char *path, uint32_t 
     r->c = 1;
     *n = sizes[0];
     TRY(raw_set_reserve(r, *n, e));
-    return get(f, path, r->px, (size_t)*n * sizes[1] * sizes[2], e);
+    return read_exactly(f, path, r->px, (size_t)*n * sizes[1] * sizes[2], e);
 }
 
 static int get_labels(struct raw_set *r, gzFile f, const char *path, uint32_t n, struct err *e)
@@ -87,15 +87,15 @@ static int get_labels(struct raw_set *r, gzFile f, const char *path, uint32_t n,
     TRY(get_sizes(f, path, 1, &count, e));
     if (count != n)
         return err_set(e, ERR_DATA, "'%s' holds %u labels for %u pictures", path, count, n);
-    return get(f, path, r->labels, n, e);
+    return read_exactly(f, path, r->labels, n, e);
 }
 
-static int load(struct raw_set *r, const char *dir, const struct dataset_options *o, struct err *e)
+static int load_part(struct raw_set *r, const char *dir, const struct dataset_options *o, struct err *e)
 {
     char path[PATH_MAX];
     uint32_t n = 0;
     for (int labels = 0; labels < 2; labels++) {
-        if (!find(dir, parts[o->testing][labels], path, sizeof path))
+        if (!find_file(dir, parts[o->testing][labels], path, sizeof path))
             return err_set(e, ERR_DATA, "'%s' (or .gz) does not exist", path);
         gzFile f = gzopen(path, "rbe");
         if (!f)
@@ -114,7 +114,7 @@ int dataset_open_mnist(struct dataset **ret, const char *path, const struct data
     struct raw_set *r = raw_set_create("MNIST");
     if (!r)
         return err_set(e, -ENOMEM, "no memory for a data set");
-    int rc = load(r, path, o, e);
+    int rc = load_part(r, path, o, e);
     if (rc == 0)
         rc = raw_set_check(r, o, NULL, CLASSES, e);
     if (rc < 0)

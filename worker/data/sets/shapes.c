@@ -177,7 +177,7 @@ static int make_folders(const struct shapes_options *o, struct err *e)
 }
 
 /* 1: the set is finished already; 0: go on. */
-static int begin(const struct shapes_options *o, const char *done, const char *part, struct err *e)
+static int look_for_earlier(const struct shapes_options *o, const char *done, const char *part, struct err *e)
 {
     int rc = same_set(done, o, e);
     if (rc != 0)
@@ -217,7 +217,7 @@ int shapes_make(const struct shapes_options *o, struct err *e)
                        o->train_images, o->test_images, o->classes);
     snprintf(done, sizeof done, "%s/dataset.json", o->out);
     snprintf(part, sizeof part, "%s/dataset.json.part", o->out);
-    int rc = begin(o, done, part, e);
+    int rc = look_for_earlier(o, done, part, e);
     if (rc != 0)
         return rc < 0 ? rc : 0;
     uint8_t *px = malloc((size_t)o->image_size * (size_t)o->image_size * 3);

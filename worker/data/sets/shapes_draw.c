@@ -107,7 +107,7 @@ const char *shapes_class_name(int cls)
 
 /* Turn, scale and place an outline. side: length of the side of a square of the same area; stretch: width over
  * height. */
-static void place(struct outline *o, double side, double stretch, double angle, double cx, double cy)
+static void place_outline(struct outline *o, double side, double stretch, double angle, double cx, double cy)
 {
     double s = side / sqrt(outline_area(o)), w = sqrt(stretch), c = pm_cos(angle), d = pm_sin(angle);
     outline_transform(o, (const double[4]){s * w * c, -s * w * d, s / w * d, s / w * c}, cx, cy);
@@ -150,7 +150,7 @@ static void draw_clutter(struct canvas *c, struct rng *r)
     outline_close(&o);
     double side = rng_range(r, 0.08, 0.35) * c->size, stretch = pm_exp(rng_range(r, -1.4, 1.4));
     double angle = rng_range(r, -PM_PI, PM_PI), x = rng_range(r, 0, c->size), y = rng_range(r, 0, c->size);
-    place(&o, side, stretch, angle, x, y);
+    place_outline(&o, side, stretch, angle, x, y);
     float colour[3];
     random_colour(r, 0, 95, colour);
     canvas_fill(c, &o, colour, (float)rng_range(r, 0.5, 1.0));
@@ -172,13 +172,13 @@ static void draw_shape(struct canvas *c, struct rng *r, int cls)
     double side = rng_range(r, 0.36, 0.48) * c->size, stretch = pm_exp(rng_range(r, -0.15, 0.15));
     double angle = rng_range(r, -PM_PI / 6, PM_PI / 6), margin = 0.8 * side;
     double x = rng_range(r, margin, c->size - margin), y = rng_range(r, margin, c->size - margin);
-    place(&o, side, stretch, angle, x, y);
+    place_outline(&o, side, stretch, angle, x, y);
     float colour[3];
     shape_colour(r, colour);
     canvas_fill(c, &o, colour, 1.0f);
 }
 
-static void finish(const struct canvas *c, struct rng *r, uint8_t *rgb)
+static void add_noise(const struct canvas *c, struct rng *r, uint8_t *rgb)
 {
     double sigma = rng_range(r, 3, 10);
     size_t n = (size_t)c->size * (size_t)c->size * 3;
@@ -202,6 +202,6 @@ void shapes_draw(int cls, uint64_t seed, uint64_t index, int size, uint8_t *rgb)
     for (int n = 4 + (int)rng_below(&r, 7); n > 0; n--)
         draw_clutter(&c, &r);
     draw_shape(&c, &r, cls);
-    finish(&c, &r, rgb);
+    add_noise(&c, &r, rgb);
     free(c.rgb);
 }

@@ -32,7 +32,7 @@ static int reader(const struct cuda_plan *pl, enum op_kind kind, int slot, int t
     return found;
 }
 
-static bool has_plan(const struct cuda_plan *pl, int op, enum cudnn_pattern pattern)
+static bool find_plan(const struct cuda_plan *pl, int op, enum cudnn_pattern pattern)
 {
     struct cudnn_plan *p;
     const struct cudnn_shape s = cuda_plan_shape(pl, op);
@@ -43,7 +43,7 @@ static bool has_plan(const struct cuda_plan *pl, int op, enum cudnn_pattern patt
 static void climb_statistics(struct cuda_plan *pl, int conv)
 {
     const int y = op_at(pl, conv)->out, bn = reader(pl, OP_BN, 0, y, conv, pl->p->nfwd);
-    if (bn < 0 || op_at(pl, conv)->param[1] >= 0 || bn >= pl->end_op || !has_plan(pl, conv, DNN_CONV_STATS))
+    if (bn < 0 || op_at(pl, conv)->param[1] >= 0 || bn >= pl->end_op || !find_plan(pl, conv, DNN_CONV_STATS))
         return;
     pl->rungs[conv].stats = bn;
     pl->rungs[bn].stats = conv;
@@ -79,8 +79,8 @@ static bool find_seam(const struct cuda_plan *pl, int conv, struct seam *s)
 static void climb_prologue(struct cuda_plan *pl, int conv)
 {
     struct seam s;
-    if (pl->rungs[conv].stats < 0 || !find_seam(pl, conv, &s) || !has_plan(pl, conv, DNN_SBR_CONV_STATS) ||
-        !has_plan(pl, conv, DNN_SBR_WGRAD) || !has_plan(pl, conv, DNN_DGRAD_DRELU_BN))
+    if (pl->rungs[conv].stats < 0 || !find_seam(pl, conv, &s) || !find_plan(pl, conv, DNN_SBR_CONV_STATS) ||
+        !find_plan(pl, conv, DNN_SBR_WGRAD) || !find_plan(pl, conv, DNN_DGRAD_DRELU_BN))
         return;
     pl->rungs[conv].prologue = s.bn;
     pl->rungs[s.param].prologue = s.bn;

@@ -101,7 +101,7 @@ static int make_marks(struct cuda_plan *pl, struct err *e)
 }
 
 /* Times of the GPU, set to begin when the host saw it idle. */
-static int tell(struct cuda_plan *pl, const struct run_trace *t, int64_t start_ns, struct err *e)
+static int tell_times(struct cuda_plan *pl, const struct run_trace *t, int64_t start_ns, struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
     float from = 0, to;
@@ -129,7 +129,7 @@ static int traced_walk(struct cuda_plan *pl, const struct variant_key *v, const 
             return err_wrap(e, "%s of op %d", pl->steps[i]->label, pl->steps[i]->op);
         TRY(g->ops->event_record(g, pl->marks[i + 1], s, e));
     }
-    return tell(pl, a->trace, start, e);
+    return tell_times(pl, a->trace, start, e);
 }
 
 static bool same_variant(const struct variant_key *a, const struct variant_key *b)

@@ -48,7 +48,7 @@ static int time_candidate(struct tuner *t, const struct gpu_dnn *d, double *ret_
 
 /* Finalised, but it does not run on this card: another one may. Not so where the card itself is lost, which then fails
  * in everything. */
-static bool passed_over(const struct tuner *t, int rc)
+static bool card_still_works(const struct tuner *t, int rc)
 {
     struct gpu *g = t->pl->cuda->gpu;
     return rc == -ENOTSUP || rc == -ENOMEM || (rc == -EIO && g->ops->stream_sync(g, t->pl->cuda->compute, NULL) == 0);
@@ -83,7 +83,7 @@ static int fit_workspace(struct tuner *t, struct cudnn_plan **all, int *n, struc
 
 /* None of n engines runs: one rung down from a fused graph, and no further from a plain one. Memory may suffice the
  * next time. */
-static int fall(struct tuner *t, const struct gpu_dnn *d, int n, int rc, const char *why, struct err *e)
+static int go_one_rung_down(struct tuner *t, const struct gpu_dnn *d, int n, int rc, const char *why, struct err *e)
 {
     char graph[128];
     cudnn_describe(d->pattern, &d->shape, graph, sizeof graph);
@@ -108,7 +108,7 @@ static int tune_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
     TRY(cudnn_candidates(dnn, d->pattern, &d->shape, all, CANDIDATES, &n, e));
     const int fits = fit_workspace(t, all, &n, &why);
     if (fits == -ENOMEM && cudnn_pattern_fused(d->pattern))
-        return fall(t, d, n, fits, why.text, e);
+        return go_one_rung_down(t, d, n, fits, why.text, e);
     if (fits == -ENOMEM) {
         d->plan = all[0]; /* the least of them: take_workspace() says what the whole plan needs */
         return 0;
@@ -119,7 +119,7 @@ static int tune_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
         d->plan = all[i];
         const int rc = time_candidate(t, d, &us, &why);
         if (rc < 0) {
-            if (!passed_over(t, rc))
+            if (!card_still_works(t, rc))
                 return err_set(e, rc, "%s", why.text);
             failed = rc;
         } else if (best < 0 || us < best_us) {
@@ -128,7 +128,7 @@ static int tune_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
         }
     }
     if (best < 0)
-        return fall(t, d, n, failed, why.text, e);
+        return go_one_rung_down(t, d, n, failed, why.text, e);
     d->plan = all[best];
     cudnn_choose(dnn, d->plan, best_us);
     cudnn_plan_set_ran(d->plan);
@@ -148,7 +148,7 @@ static int try_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
         cudnn_plan_set_ran(d->plan);
         return 0;
     }
-    if (!passed_over(t, rc))
+    if (!card_still_works(t, rc))
         return err_set(e, rc, "%s", why.text);
     if (cudnn_plan_measured(d->plan))
         log_warn(

@@ -30,7 +30,7 @@ static void program_folder(char *out, size_t cap)
     *(slash ? slash : out) = '\0';
 }
 
-static int find(char *out, size_t cap)
+static int find_module(char *out, size_t cap)
 {
     const char *given = getenv("CRUN_CUDA_MODULE");
     char folder[PATH_BYTES];
@@ -64,10 +64,10 @@ static int load_failed(const char *path)
     return err_set(&why, -ENODEV, "the GPU module cannot be loaded: %s", text ? text : path);
 }
 
-static void load(void)
+static void load_module(void)
 {
     char path[PATH_BYTES + 64];
-    if (find(path, sizeof path) < 0) {
+    if (find_module(path, sizeof path) < 0) {
         why.code = -ENODEV;
         return;
     }
@@ -90,7 +90,7 @@ static void load(void)
 
 const struct cuda_module *cuda_module(struct err *e)
 {
-    pthread_once(&once, load);
+    pthread_once(&once, load_module);
     if (!module)
         err_set(e, why.code, "%s", why.text);
     return module;

@@ -126,7 +126,7 @@ static struct matrix columns(const struct ref_plan *pl, const struct geometry *g
     return (struct matrix){pl->col, count * g->positions, 1};
 }
 
-static size_t take(const struct ref_plan *pl, const struct geometry *g, size_t n0)
+static size_t images_at_once(const struct ref_plan *pl, const struct geometry *g, size_t n0)
 {
     size_t left = (size_t)pl->n - n0;
     return left < g->some ? left : g->some;
@@ -140,7 +140,7 @@ int ref_product(struct ref_plan *pl, const struct op *op, const struct run_args 
     size_t run = (size_t)pl->n * g.positions;
     struct matrix weight = {ref_param(pl, op->param[0]), g.window, 1};
     for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
-        count = take(pl, &g, n0);
+        count = images_at_once(pl, &g, n0);
         ref_gemm(pl->threads, g.k, count * g.positions, g.window, weight, columns(pl, &g, x, n0, count),
                  y + n0 * g.positions, run, false);
     }
@@ -160,7 +160,7 @@ int ref_product_bwd_data(struct ref_plan *pl, const struct op *op, const struct 
     if (!g.direct)
         memset(dx, 0, ref_elements(pl, op->out) * sizeof *dx);
     for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
-        count = take(pl, &g, n0);
+        count = images_at_once(pl, &g, n0);
         struct matrix grad = {dy + n0 * g.positions, run, 1};
         ref_gemm(pl->threads, g.window, count * g.positions, g.k, transposed, grad, g.direct ? dx : pl->col,
                  count * g.positions, false);
@@ -176,7 +176,7 @@ int ref_product_bwd_param(struct ref_plan *pl, const struct op *op, const struct
     const double *x = pl->value[op->in[0]], *dy = pl->value[op->in[1]];
     size_t run = (size_t)pl->n * g.positions;
     for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
-        count = take(pl, &g, n0);
+        count = images_at_once(pl, &g, n0);
         struct matrix grad = {dy + n0 * g.positions, run, 1}, col = columns(pl, &g, x, n0, count);
         struct matrix transposed = {col.at, col.col, col.row};
         ref_gemm(pl->threads, g.k, g.window, count * g.positions, grad, transposed, ref_gradient(pl, op->param[0]),

@@ -246,8 +246,8 @@ static void add_plan(struct cudnn *d, struct cudnn_plan *p)
 }
 
 /* Engine configurations by one mode of the heuristics; they belong to the caller. */
-static int ask(struct cudnn *d, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
-               cudnnBackendDescriptor_t *configs, int64_t *ret_n)
+static int ask_heuristics(struct cudnn *d, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
+                          cudnnBackendDescriptor_t *configs, int64_t *ret_n)
 {
     struct cudnn_parts b = {.what = "heuristics"};
     int64_t n = 0;
@@ -316,7 +316,7 @@ int cudnn_candidates(struct cudnn *d, enum cudnn_pattern pattern, const struct c
         int64_t n;
         if (modes[m] == CUDNN_HEUR_MODE_FALLBACK && found > 0)
             break; /* the last resort */
-        if (ask(d, graph, modes[m], configs, &n) < 0)
+        if (ask_heuristics(d, graph, modes[m], configs, &n) < 0)
             continue;
         for (int64_t i = 0; i < n; i++) {
             if (found == cap) {

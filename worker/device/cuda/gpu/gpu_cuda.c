@@ -206,24 +206,25 @@ static int cuda_event_ms(struct gpu *g, struct gpu_event *from, struct gpu_event
     return fail(e, cudaEventElapsedTime(ret, from->v, to->v), "time between events");
 }
 
-static int move(struct gpu_stream *s, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, struct err *e)
+static int copy_async(struct gpu_stream *s, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                      struct err *e)
 {
     return bytes ? fail(e, cudaMemcpyAsync(to, from, bytes, kind, s->s), "copy") : 0;
 }
 
 static int cuda_copy_in(struct gpu *g, struct gpu_stream *s, void *to, const void *host, size_t bytes, struct err *e)
 {
-    return move(s, to, host, bytes, cudaMemcpyHostToDevice, e);
+    return copy_async(s, to, host, bytes, cudaMemcpyHostToDevice, e);
 }
 
 static int cuda_copy_out(struct gpu *g, struct gpu_stream *s, void *host, const void *from, size_t bytes, struct err *e)
 {
-    return move(s, host, from, bytes, cudaMemcpyDeviceToHost, e);
+    return copy_async(s, host, from, bytes, cudaMemcpyDeviceToHost, e);
 }
 
 static int cuda_copy(struct gpu *g, struct gpu_stream *s, void *to, const void *from, size_t bytes, struct err *e)
 {
-    return move(s, to, from, bytes, cudaMemcpyDeviceToDevice, e);
+    return copy_async(s, to, from, bytes, cudaMemcpyDeviceToDevice, e);
 }
 
 static int cuda_fill(struct gpu *g, struct gpu_stream *s, void *to, int byte, size_t bytes, struct err *e)
