@@ -83,8 +83,8 @@ const char *agent_effect_name(enum agent_effect_kind k);
 struct agent_event {
     enum agent_event_kind kind;
     struct rdzv_news news; /* NEWS */
-    struct rdzv_cause
-        cause;      /* WORKER_ENDED (exit_code 0: well), HUNG, FAILED, SPAWN_FAILED (fatal: no job without this node) */
+    /* WORKER_ENDED (exit_code 0: well), HUNG, FAILED, SPAWN_FAILED (fatal: no job without this node) */
+    struct rdzv_cause cause;
     int signo;      /* SIGNAL; WORKER_ENDED: it shares the terminal and died of what was typed, else 0 */
     int64_t now_ms; /* SIGNAL: monotonic, above 0 */
     bool typed;     /* SIGNAL: on the terminal, not by kill(2) */

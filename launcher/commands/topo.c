@@ -19,8 +19,8 @@ const struct arg_program topo_program = {
     .name = "crun topo",
     .usage = "",
     .summary =
-        "Shows how this machine's GPUs and network adapters hang together, as `nvidia-smi topo -m` does, and its "
-        "NUMA nodes and cores.",
+        "Shows how this machine's GPUs and network adapters hang together, as `nvidia-smi topo -m` does, and its NUMA "
+        "nodes and cores.",
     .specs = specs,
     .operands = ARG_NO_OPERANDS,
 };

@@ -17,8 +17,7 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_NPROC_PER_NODE,PET_NPROC_PER_NODE",
      .parse = config_parse_nproc,
      .help = "workers to start on this node; cpu: one for each core crun may use, gpu: for each visible GPU, auto: gpu "
-             "where "
-             "there is one, else cpu"},
+             "where there is one, else cpu"},
     {.name = "nnodes",
      .type = ARG_CUSTOM,
      .at = offsetof(struct config, nnodes),
@@ -34,8 +33,8 @@ static const struct arg_spec specs[] = {
      .choices = BINDING_CHOICES,
      .env = "CRUN_NUMA_BINDING",
      .help = "bind each worker to cores near its GPU (worker N has GPU N), without one to an even share: those of its "
-             "NUMA node or socket, "
-             "a share of the node that no other worker has, or a group of cores with one largest cache"},
+             "NUMA node or socket, a share of the node that no other worker has, or a group of cores with one largest "
+             "cache"},
     ARG_GROUP("Other hosts"),
     {.name = "hosts",
      .short_name = 'H',
@@ -75,8 +74,8 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_EXPORT",
      .parse = config_parse_export,
      .help =
-         "a variable for crun and workers on those hosts; may be given several times. NAME,NAME for several of them "
-         "as they are here; crun's own variables go along anyway"},
+         "a variable for crun and workers on those hosts; may be given several times. NAME,NAME for several of them as "
+         "they are here; crun's own variables go along anyway"},
     {.name = "control-fd",
      .type = ARG_INT,
      .at = offsetof(struct config, control_fd),
@@ -98,9 +97,8 @@ static const struct arg_spec specs[] = {
      .metavar = "WHERE",
      .env = "CRUN_RDZV_ENDPOINT,PET_RDZV_ENDPOINT",
      .help = "where the nodes meet: HOST[:PORT] (port 29400) of a rendezvousd or of one of the nodes, whose crun then "
-             "hosts the "
-             "rendezvous; redis://, rediss://, redis+sentinel:// or rediss+sentinel:// URL; file:///DIR that all nodes "
-             "see"},
+             "hosts the rendezvous; redis://, rediss://, redis+sentinel:// or rediss+sentinel:// URL; file:///DIR that "
+             "all nodes see"},
     {.name = "rdzv-backend",
      .type = ARG_STRING,
      .at = offsetof(struct config, rdzv_backend),
@@ -146,8 +144,7 @@ static const struct arg_spec specs[] = {
      .max = 65535,
      .env = "CRUN_MASTER_PORT,PET_MASTER_PORT",
      .help = "static rendezvous: port of rendezvous and workers' store on node 0; -1: 29500. One node: port of the "
-             "workers' store; -1: "
-             "a fresh one each round"},
+             "workers' store; -1: a fresh one each round"},
     {.name = "local-addr",
      .type = ARG_STRING,
      .at = offsetof(struct config, local_addr),
@@ -168,8 +165,7 @@ static const struct arg_spec specs[] = {
      .choices = "auto|host|join|node-rank",
      .env = "CRUN_RANK_ORDER",
      .help = "order of new nodes: by host name (node2 before node10), by arrival or by node rank; auto: by node rank "
-             "where this node has "
-             "one, else by host name. Nodes that stay keep their order"},
+             "where this node has one, else by host name. Nodes that stay keep their order"},
     {.name = "token-file",
      .type = ARG_STRING,
      .at = offsetof(struct config, token_file),
@@ -218,8 +214,7 @@ static const struct arg_spec specs[] = {
      .max = 3600,
      .env = "CRUN_RESTART_BACKOFF",
      .help = "wait before the second restart in a row of rounds that lived less than 10 s, doubled for each further "
-             "one up to 30 s; 0: "
-             "never wait"},
+             "one up to 30 s; 0: never wait"},
     {.name = "shutdown-timeout",
      .type = ARG_SECONDS,
      .at = offsetof(struct config, stops.shutdown),
@@ -300,8 +295,7 @@ static const struct arg_spec specs[] = {
      .choices = "auto|on|off",
      .env = "CRUN_CGROUP",
      .help = "start the workers in a cgroup of their own, so that one write kills them and all they started; auto: "
-             "where a cgroup2 "
-             "can be made, on: or refuse to start"},
+             "where a cgroup2 can be made, on: or refuse to start"},
     ARG_GROUP("Output"),
     {.name = "log-dir",
      .type = ARG_STRING,
@@ -558,8 +552,7 @@ const struct arg_program config_program = {
     .name = "crun",
     .usage = "[options] PROGRAM [args...]",
     .summary = "Starts PROGRAM once per worker with torchrun's environment variables, watches all of them, restarts "
-               "them together when one "
-               "fails, and leaves no process behind.",
+               "them together when one fails, and leaves no process behind.",
     .epilog = "PROGRAM is looked for on PATH, beside crun and in ../worker of crun's folder; NAME.py is run by "
               "$PYTHON_EXEC or python3 with -u.\n"
               "${local_rank} and ${rank} in its arguments become the worker's; $${rank} is left as ${rank}.\n"

@@ -55,8 +55,8 @@ int config_count_workers(struct config *c, struct err *e)
     if (c->nproc <= 0 && means == WORKERS_GPU)
         return err_set(
             e, ERR_USAGE,
-            "--nproc-per-node 'gpu': no GPU is usable here (CUDA_VISIBLE_DEVICES counts): expected a number, "
-            "cpu or auto");
+            "--nproc-per-node 'gpu': no GPU is usable here (CUDA_VISIBLE_DEVICES counts): expected a number, cpu or "
+            "auto");
     if (c->nproc <= 0)
         c->nproc = cores_usable();
     return 0;

@@ -208,9 +208,8 @@ static int look_around(struct choice *c, const struct scheduler *s, struct err *
     return err_set(
         e, ERR_USAGE,
         "--nnodes with %d nodes needs a place to meet: give --rdzv-endpoint HOST:PORT (the address of one of the "
-        "nodes, "
-        "or of a rendezvousd), redis://HOST or file:///SHARED/DIR, or --node-rank with --master-addr; or start crun "
-        "under Slurm, PBS, mpirun or as a Kubernetes Indexed Job; or write rdzv_endpoint = HOST:PORT into "
+        "nodes, or of a rendezvousd), redis://HOST or file:///SHARED/DIR, or --node-rank with --master-addr; or start "
+        "crun under Slurm, PBS, mpirun or as a Kubernetes Indexed Job; or write rdzv_endpoint = HOST:PORT into "
         "/etc/crun.conf",
         c->t->max_nodes);
 }

@@ -246,9 +246,9 @@ static int keep_lease(struct guard *g, struct guardian_link *l)
     cgroup_kill_at(l->cgroup_dir);
     if (killed > 0 && !g->lapsed) {
         g->lapsed = true;
-        console_try(
-            "crun: its agent (pid %d) is stopped or hangs; the workers were ended, because another round may begin\n",
-            (int)g->agent);
+        console_try("crun: its agent (pid %d) is stopped or hangs; the workers were ended, because another round may "
+                    "begin\n",
+                    (int)g->agent);
     }
     return g->lapsed ? TREE_RESCAN_MS * 10 : GUARDIAN_LATE_MS;
 }

@@ -38,13 +38,13 @@ void log_console_destroy(struct log_console *c); /* the loop runs once more afte
 
 /* A round: its workers' ranks are rank_base + local; no voices yet. */
 void log_console_begin_round(struct log_console *c, int rank_base);
-int log_voice_open(struct log_console *c, struct log_voice *v, bool shown,
-                   struct err *e); /* is_err and names are set */
+/* v->is_err and names are set. */
+int log_voice_open(struct log_console *c, struct log_voice *v, bool shown, struct err *e);
 void log_voice_close(struct log_voice *v);
 
 void log_console_line(struct log_console *c, struct log_voice *v, const char *line, size_t n);
-const struct buf *log_console_prefix(struct log_console *c,
-                                     struct log_voice *v);               /* without colours; until the next call */
+/* Without colours; valid until the next call. */
+const struct buf *log_console_prefix(struct log_console *c, struct log_voice *v);
 void log_console_say(struct log_console *c, const char *text, size_t n); /* crun's own, on stderr */
 /* A line of crun's own: "crun: ", what is to be said, newline; at most 1 KiB. */
 void log_console_vsay(struct log_console *c, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
@@ -52,7 +52,7 @@ void log_console_end_round(struct log_console *c); /* whatever waits is shown; t
 void log_console_kick(struct log_console *c);
 bool log_console_full(const struct log_console *c);
 uint64_t log_console_left_out(const struct log_console *c); /* lines, in all */
-struct sink *log_console_sink(struct log_console *c,
-                              int i); /* 0: stdout; 1: stderr, NULL where that is the same file */
+/* 0: stdout; 1: stderr, NULL where that is the same file. */
+struct sink *log_console_sink(struct log_console *c, int i);
 
 #endif

@@ -1,10 +1,12 @@
 /* Where log files and error records lie. Nothing that is there already is removed or overwritten.
  *
- *   crun      DIR/RUN_ID/round-R/rank-N.{out,err,error.json}, filtered-G.{out,err} (G: group rank): predictable, one
- *             tree for all nodes
- *   torchrun DIR/RUN_ID_XXXXXX/attempt_A/LOCAL_RANK/{stdout.log,stderr.log,error.json},
- *   attempt_A/filtered_{stdout,stderr}.log; A: restarts,
- *             or one more than before after a restart that does not count: the logs of an interrupted attempt stay */
+ *   crun       DIR/RUN_ID/round-R/rank-N.{out,err,error.json}
+ *              DIR/RUN_ID/round-R/filtered-G.{out,err}                   G: group rank
+ *              Predictable, one tree for all nodes.
+ *   torchrun   DIR/RUN_ID_XXXXXX/attempt_A/LOCAL_RANK/{stdout.log,stderr.log,error.json}
+ *              DIR/RUN_ID_XXXXXX/attempt_A/filtered_{stdout,stderr}.log
+ *              A: restarts, or one more than before after a restart that does not count, so that the logs of an
+ *              interrupted attempt stay. */
 #ifndef CRUN_LAUNCHER_LOG_LAYOUT_H
 #define CRUN_LAUNCHER_LOG_LAYOUT_H
 

@@ -7,8 +7,8 @@
  *   socket        all cores of the socket that the node is a part of
  *   exclusive     the node's cores are divided among the workers of the node, hardware threads of one core together;
  *                 the first get one more if they do not divide. Refused where a worker would get none
- *   core-complex one group of cores that share the largest cache; the workers of a node take turns, the widest group
- *   first
+ *   core-complex  one group of cores that share the largest cache; the workers of a node take turns, the widest group
+ *                 first
  *
  * Memory comes from the node as long as it has some, where all cores of the mask are of one node. */
 #ifndef CRUN_LAUNCHER_BINDING_H

@@ -21,8 +21,8 @@ struct rdzv_progress {
     enum rdzv_state state;
     int joined, min_nodes, max_nodes;
     char missing[128]; /* "node ranks 2, 5" where the nodes are numbered, else "" */
-    char text
-        [256]; /* instead of all that: what stands between us and the rendezvous ("cannot reach 10.0.0.5:29400: ...") or "" */
+    /* instead of all that: what stands between us and the rendezvous ("cannot reach 10.0.0.5:29400: ..."), or "" */
+    char text[256];
 };
 
 struct rdzv_client_options {
@@ -43,23 +43,23 @@ struct rdzv_client_options {
     const char *role;
     struct jobs *jobs;    /* local: the jobs that this crun hosts for others too; NULL: its own, of this node alone */
     int slots, node_rank; /* node_rank -1: not numbered */
-    int (*store_port)(
-        void *arg); /* port where the bootstrap store for the next round listens; asked before each JOIN; < 0: failed */
+    /* The port where the bootstrap store for the next round listens; asked before each JOIN. < 0: failed. */
+    int (*store_port)(void *arg);
     void (*on_news)(void *arg, const struct rdzv_news *news);
-    void (*on_members)(void *arg,
-                       const char *addrs); /* on group rank 0, before its NEWS_ROUND: every address of every member */
+    /* On group rank 0, before its NEWS_ROUND: every address of every member. */
+    void (*on_members)(void *arg, const char *addrs);
     void (*on_progress)(void *arg, const struct rdzv_progress *p);
     /* Kill the workers now; then join() again. why "": on_failed follows, and says it. */
     void (*on_fence)(void *arg, const char *why);
     /* Until when workers may run, as a clock_ms() time; 0: none run. Told whenever it moves, so that somebody else can
      * kill the workers where this process is stopped or hangs (guardian_lease()). NULL allowed. */
     void (*on_lease)(void *arg, int64_t until_ms);
-    void (*on_failed)(void *arg, int exit_code,
-                      const char *why); /* this node cannot take part (refused, unreachable): end */
-    void (*on_socket)(
-        void *arg, int fd); /* the connection that stands for this node; a duplicate goes to the guardian; -1: void */
-    int (*majority)(
-        void *arg); /* on group rank 0: other members whose RDZV.ALIVE reached our bootstrap store within silence_ms */
+    /* This node cannot take part (refused, unreachable): end. */
+    void (*on_failed)(void *arg, int exit_code, const char *why);
+    /* The connection that stands for this node, of which the guardian keeps a duplicate; -1: none. */
+    void (*on_socket)(void *arg, int fd);
+    /* On group rank 0: other members whose RDZV.ALIVE reached our bootstrap store within silence_ms. */
+    int (*majority)(void *arg);
     void *arg;
 };
 
@@ -72,8 +72,8 @@ struct rdzv_client_ops {
     int (*done)(struct rdzv_client *c, struct err *e);
     /* why: it cannot start its workers, and the job fails with that if too few nodes are left; NULL: in good order. */
     int (*leave)(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e);
-    int (*report)(struct rdzv_client *c, const char *fields,
-                  struct err *e);         /* "step=12 images_per_s=310 loss=2.3", for status pages; may be lost */
+    /* "step=12 images_per_s=310 loss=2.3", for status pages; may be lost. */
+    int (*report)(struct rdzv_client *c, const char *fields, struct err *e);
     void (*close)(struct rdzv_client *c); /* NULL allowed; no callback after it */
 };
 

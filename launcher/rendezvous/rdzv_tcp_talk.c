@@ -279,10 +279,10 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
 
 static void lost_memory(struct tcp *t)
 {
-    tcp_fail(
-        t, EXIT_UNAVAILABLE,
-        "the rendezvous at %s no longer knows job '%s': it was restarted without --state-dir, or the job was ended",
-        t->o.endpoint, t->o.run_id);
+    tcp_fail(t, EXIT_UNAVAILABLE,
+             "the rendezvous at %s no longer knows job '%s': it was restarted without --state-dir, or the job was "
+             "ended",
+             t->o.endpoint, t->o.run_id);
 }
 
 /* Whoever hosts in place of a host that died goes on above the rounds it knew of. */

@@ -21,8 +21,7 @@ struct failure_worker {
     unsigned order;    /* 1, 2, ... in the order in which the kernel reported the deaths, or crun found it to hang */
     int64_t ended_ns;  /* monotonic; when it was found to hang */
     struct ending ending;
-    char hung
-        [72]; /* "hung at step 99": that it was stopped for, and how it ended then says nothing; "": it did not hang */
+    char hung[72]; /* "hung at step 99": it was stopped for that, so its ending says nothing; "": it did not hang */
 };
 
 /* It ended badly, and by itself, or hung. */

@@ -227,8 +227,8 @@ static void say_unshared(struct group *g)
 {
     if (!g->unshared)
         logmux_say(g->o.mux,
-                   "the limit on file sizes (ulimit -f) leaves no page to share with a worker: libcrun's words "
-                   "do not reach crun, nor crun's reasons the workers");
+                   "the limit on file sizes (ulimit -f) leaves no page to share with a worker: libcrun's words do not "
+                   "reach crun, nor crun's reasons the workers");
     g->unshared = true;
 }
 

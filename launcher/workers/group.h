@@ -28,10 +28,10 @@ struct logmux;
 struct group_events {
     void (*started)(void *arg);                         /* every exec is through */
     void (*unstarted)(void *arg, int local, int error); /* errno of an exec that failed */
-    void (*ended)(void *arg, int local,
-                  int64_t woken_ns); /* group_workers()[local] says how; woken_ns: when we were told */
-    void (*progressed)(void *arg,
-                       int64_t first_step_ns);      /* the first worker finished its first step; at most once a round */
+    /* group_workers()[local] says how; woken_ns: when the kernel told us. */
+    void (*ended)(void *arg, int local, int64_t woken_ns);
+    /* The first worker finished its first step; at most once a round. */
+    void (*progressed)(void *arg, int64_t first_step_ns);
     void (*gone)(void *arg);                        /* nobody is left, all output is read */
     void (*unkillable)(void *arg, const char *who); /* instead of it: these are left, kill_ms after SIGKILL */
     /* Environment of a worker; freed with free() by the group. */
