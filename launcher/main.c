@@ -23,7 +23,7 @@
 #include "launcher/remote/remote_agent.h"
 #include "launcher/remote/remote_wire.h"
 
-#define FILES_LEAST 16 /* below, not even what is wrong can be said in order */
+#define FILES_LEAST 16 /* with fewer descriptors crun cannot even report what is wrong */
 
 static int complain(int code, const struct err *e)
 {
@@ -33,8 +33,9 @@ static int complain(int code, const struct err *e)
     return code;
 }
 
-/* A full disk is told only here. `crun --help | head` is no news. */
-static int printed(void)
+/* What --help and the like print may have gone to a full disk: say so. A reader that is gone (`crun --help | head`) is no
+ * error. */
+static int check_printed(void)
 {
     struct err e;
     if ((fflush(stdout) == 0 && !ferror(stdout)) || errno == EPIPE)
@@ -43,7 +44,7 @@ static int printed(void)
     return complain(EXIT_CANT_CREATE, &e);
 }
 
-/* libuv aborts where it cannot even have its own. */
+/* libuv aborts the process where it cannot open the descriptors of its loop: refuse with a sentence before that. */
 static int check_open_files(struct err *e)
 {
     struct rlimit r;
@@ -55,7 +56,9 @@ static int check_open_files(struct err *e)
     return 0;
 }
 
-/* It is written at the end, beside itself first. Of several nodes one writes it, which may be another. */
+/* --failure-file is written at the end of the job, first under a temporary name in the same folder: check now that the
+ * folder can be written to. Only the node of group rank 0 writes it, and nobody knows yet which node that will be, so
+ * with several nodes this is a warning. */
 static int check_failure_file(const struct config *c, struct err *e)
 {
     const char *file = c->failure_file, *slash = file ? strrchr(file, '/') : NULL;
@@ -78,8 +81,8 @@ static int failure_code(int rc)
     return rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE;
 }
 
-static int elsewhere(const struct config *config, const struct arg_result *args, const struct guardian_link *link,
-                     int argc, char **argv)
+static int run_elsewhere(const struct config *config, const struct arg_result *args, const struct guardian_link *link,
+                         int argc, char **argv)
 {
     struct err e = {0};
     int code = EXIT_INTERNAL;
@@ -87,7 +90,7 @@ static int elsewhere(const struct config *config, const struct arg_result *args,
                                    : remote_run(config, link, argc, argv, args->first_operand, &code, &e);
     if (rc < 0)
         return complain(failure_code(rc), &e);
-    return config->dry_run ? printed() : code;
+    return config->dry_run ? check_printed() : code;
 }
 
 static int agent_main(const struct guardian_link *link, int argc, char **argv)
@@ -101,7 +104,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     if (config_read(&config, &args, argc, argv, &e) < 0)
         return complain(EXIT_USAGE_ERROR, &e);
     if (args_answer(&config_program, "crun " CRUN_VERSION, &config, &args, stdout))
-        return printed();
+        return check_printed();
     if (args.first_operand >= argc || !*argv[args.first_operand]) {
         err_set(&e, ERR_USAGE, "no program to run: expected crun [options] PROGRAM [args...]");
         return complain(EXIT_USAGE_ERROR, &e);
@@ -110,7 +113,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     if (check_open_files(&e) < 0)
         return complain(EXIT_UNAVAILABLE, &e);
     if (config_starts_agents(&config))
-        return elsewhere(&config, &args, link, argc, argv);
+        return run_elsewhere(&config, &args, link, argc, argv);
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
@@ -121,7 +124,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
               stderr);
     if (config.dry_run) {
         rc = dryrun_print(&config, &program, stdout, &e);
-        code = rc == 0 ? printed() : EXIT_INTERNAL;
+        code = rc == 0 ? check_printed() : EXIT_INTERNAL;
     } else {
         rc = check_failure_file(&config, &e);
         rc = rc < 0 ? rc : agent_run(&config, &program, link, &code, &e);

@@ -1,4 +1,9 @@
-/* Finding what the user wants to run. */
+/* Finding what the user wants to run: PROGRAM and its arguments, as exec(2) takes them.
+ *
+ * The room base/ holds what several rooms of the launcher need and what knows of none of them: programs and how they
+ * end (program.h, ending.h), the device of a worker that sees only one (virtual_rank.h), descriptors watched by a loop
+ * (watch.h), words for a shell (shell_word.h), where this process stands in a cgroup tree (cgroup_path.h). None of it
+ * keeps state of its own. */
 #ifndef CRUN_LAUNCHER_PROGRAM_H
 #define CRUN_LAUNCHER_PROGRAM_H
 

@@ -1,4 +1,13 @@
-/* Command line and environment of crun. */
+/* Command line, environment and settings files of crun.
+ *
+ * How data flows: config.c is the table of options. args_parse() of common/args fills a struct config from it: the
+ * command line counts most, then the environment, then crun.conf, then defaults. Values with a form of their own have
+ * parsers: config_parse.c, stops.c, rdzv_conf.c, and those of other rooms (log_conf.h, hang.h). config_read() then
+ * checks that values fit together, counts workers, and asks home.h where the rendezvous lives, which may be the
+ * scheduler's to say (home_scheduler.c).
+ *
+ * The result is read-only. config_job.c makes of it what all nodes must agree on, config_unused.c says what was typed
+ * in vain, dryrun.c prints what would happen. Nothing here starts anything. */
 #ifndef CRUN_LAUNCHER_CONFIG_H
 #define CRUN_LAUNCHER_CONFIG_H
 

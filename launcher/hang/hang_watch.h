@@ -1,5 +1,10 @@
 /* Watching the workers for hangs: the timer, /proc and the saving of stacks around hang.h.
  *
+ * How data flows: workers that call libcrun write each step and phase into a page of shared memory. The watch reads the
+ * pages when hang.h (pure: pages and a clock in, a verdict out) says that a worker may be late, and /proc only then.
+ * stacks.c writes what all threads of the workers are doing into files, with call stacks where libdw is there
+ * (stacks_dw.c).
+ *
  *   - a look at the pages when a step's time may be over, at most once a second; no wake-up of its own before the first
  *     step but one a minute;
  *   - somebody hangs: said, `found` is called, stacks of all local workers saved on a thread (SAVE_MS at most), then

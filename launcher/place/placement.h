@@ -1,5 +1,12 @@
 /* The place of each worker of this node: its cores (--numa-binding), its share of them (OMP_NUM_THREADS), the network
- * adapters near its GPU. */
+ * adapters near its GPU.
+ *
+ * How data flows: the kernel says which CPUs crun may use (cpus.h) and how many of them it is granted (cores.h); hwloc
+ * says how they hang together (topology.h); NVML or /proc says which GPUs there are (gpus.h), and sysfs where in the
+ * PCI tree they and the network adapters stand (pci.h, near.h). placement_plan() makes one struct placement of that,
+ * before the first worker starts and once for all rounds. binding_assign() is the decision, and pure; binding_apply()
+ * carries it out, in the worker, between fork and exec. Libraries are opened when they are needed: without
+ * --numa-binding crun runs where they are not installed. */
 #ifndef CRUN_LAUNCHER_PLACEMENT_H
 #define CRUN_LAUNCHER_PLACEMENT_H
 

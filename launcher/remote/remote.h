@@ -1,5 +1,10 @@
 /* -H and --hostfile: this crun starts an agent on each host by ssh (or whatever --rsh names), and is no agent itself.
  *
+ * How data flows: hosts.c reads who is named, remote_plan.c makes of it one order for each host, remote.c starts the
+ * connections and decides when the job is over. remote_control.c writes to an agent (its order, then signals),
+ * remote_stream.c reads its output; the words of both are remote_wire.h. On the other host remote_agent.c takes the
+ * order, and is crun as any other from then on.
+ *
  *   - each agent gets its order on the standard input of its ssh (remote_wire.h): folder, options, variables, the job's
  *     secret;
  *   - they meet at the first host unless a rendezvous was named; node ranks follow the list;
