@@ -86,7 +86,7 @@ static int run_elsewhere(const struct config *config, const struct arg_result *a
 {
     struct err e = {0};
     int code = EXIT_INTERNAL;
-    const int rc = config->dry_run ? remote_print(config, argc, argv, args->first_operand, stdout, &e)
+    const int rc = config->dry_run ? remote_print_plan(config, argc, argv, args->first_operand, stdout, &e)
                                    : remote_run(config, link, argc, argv, args->first_operand, &code, &e);
     if (rc < 0)
         return complain(failure_code(rc), &e);
@@ -117,8 +117,8 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
-    config_say_unused(&config, &args, stderr);
-    if (!tree_seen())
+    config_print_unused(&config, &args, stderr);
+    if (!tree_has_proc())
         fputs("crun: there is no /proc: what workers leave behind is found slowly, and SIGUSR1 and SIGUSR2 do not "
               "reach workers\n",
               stderr);

@@ -34,7 +34,7 @@ void agent_init(struct agent *a, int slots)
     a->slots = slots;
 }
 
-static struct agent_effect *add(struct agent_effects *fx, enum agent_effect_kind kind)
+static struct agent_effect *add_effect(struct agent_effects *fx, enum agent_effect_kind kind)
 {
     assert(fx->n < AGENT_EFFECTS_MAX);
     struct agent_effect *f = &fx->v[fx->n++];
@@ -46,26 +46,26 @@ static void join(struct agent *a, struct agent_effects *fx)
 {
     a->state = AGENT_JOINING;
     a->done = false;
-    add(fx, AGENT_DO_JOIN);
+    add_effect(fx, AGENT_DO_JOIN);
 }
 
 static void leave_for_good(struct agent *a, int code, struct agent_effects *fx)
 {
     a->state = AGENT_OVER;
-    add(fx, AGENT_DO_EXIT)->code = code;
+    add_effect(fx, AGENT_DO_EXIT)->code = code;
 }
 
 static void clear(struct agent *a, struct agent_effects *fx)
 {
     if (!a->clearing)
-        add(fx, AGENT_DO_CLEAR);
+        add_effect(fx, AGENT_DO_CLEAR);
     a->clearing = true;
 }
 
 static void stop(struct agent *a, int reason, struct agent_effects *fx)
 {
     a->state = AGENT_STOPPING;
-    add(fx, AGENT_DO_STOP)->reason = reason;
+    add_effect(fx, AGENT_DO_STOP)->reason = reason;
     if (a->live == 0)
         clear(a, fx);
 }
@@ -89,7 +89,7 @@ static void on_round(struct agent *a, const struct rdzv_news *news, struct agent
     a->live = a->slots;
     a->clearing = false;
     a->bad_code = 0;
-    add(fx, AGENT_DO_SPAWN)->news = *news;
+    add_effect(fx, AGENT_DO_SPAWN)->news = *news;
 }
 
 static void on_stop(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
@@ -193,7 +193,7 @@ static void on_failed(struct agent *a, const struct agent_event *ev, struct agen
 static void requeue(struct agent *a, struct agent_effects *fx)
 {
     end_with(a, EXIT_REQUEUE);
-    add(fx, AGENT_DO_LEAVE);
+    add_effect(fx, AGENT_DO_LEAVE);
     stop(a, CRUN_STOP_DRAIN, fx);
 }
 
@@ -214,11 +214,11 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     } else if (ev->signo) {
         a->signo = ev->signo;
         a->unclean = true;
-        add(fx, AGENT_DO_LEAVE);
+        add_effect(fx, AGENT_DO_LEAVE);
         stop(a, CRUN_STOP_DRAIN, fx);
     } else if (code != 0) {
         a->unclean = true;
-        add(fx, AGENT_DO_FAIL)->cause = ev->cause;
+        add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
         stop(a, CRUN_STOP_FAILURE, fx);
     } else if (a->live == 0) {
         a->state = AGENT_CLEARING;
@@ -232,7 +232,7 @@ static void on_hung(struct agent *a, const struct agent_event *ev, struct agent_
     if (a->state != AGENT_RUNNING)
         return;
     a->unclean = true;
-    add(fx, AGENT_DO_FAIL)->cause = ev->cause;
+    add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
     stop(a, CRUN_STOP_FAILURE, fx);
 }
 
@@ -242,11 +242,11 @@ static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struc
         return;
     if (ev->cause.fatal && !a->ended && !a->signo) {
         if (a->state == AGENT_RUNNING) /* else the round is over already, and the next one, if there is one, tells */
-            add(fx, AGENT_DO_FAIL)->cause = ev->cause;
+            add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
     } else if (!a->released) {
         end_with(a, ev->cause.exit_code);
         a->signo = 0;
-        add(fx, AGENT_DO_LEAVE)->cause = ev->cause;
+        add_effect(fx, AGENT_DO_LEAVE)->cause = ev->cause;
     }
     a->state = AGENT_STOPPING;
     clear(a, fx);
@@ -261,7 +261,7 @@ static void part(struct agent *a, int code, struct agent_effects *fx)
     }
     a->state = AGENT_PARTING;
     a->part_code = code;
-    add(fx, AGENT_DO_AWAIT);
+    add_effect(fx, AGENT_DO_AWAIT);
 }
 
 static int code_of_end(const struct agent *a)
@@ -271,12 +271,12 @@ static int code_of_end(const struct agent *a)
     return a->code == EXIT_REQUEUE && a->bad_code ? a->bad_code : a->code;
 }
 
-static void say_done(struct agent *a, struct agent_effects *fx)
+static void report_done(struct agent *a, struct agent_effects *fx)
 {
     a->done = true;
-    add(fx, AGENT_DO_DONE);
+    add_effect(fx, AGENT_DO_DONE);
     if (a->signo || a->preempted) {
-        add(fx, AGENT_DO_LEAVE);
+        add_effect(fx, AGENT_DO_LEAVE);
         part(a, EXIT_REQUEUE, fx);
     } else {
         a->state = AGENT_FINISHING;
@@ -286,7 +286,7 @@ static void say_done(struct agent *a, struct agent_effects *fx)
 static void on_gone(struct agent *a, struct agent_effects *fx)
 {
     if (a->state == AGENT_CLEARING && !a->ended) {
-        say_done(a, fx);
+        report_done(a, fx);
     } else if (a->state == AGENT_CLEARING || a->state == AGENT_STOPPING) {
         if (!a->released || !(a->signo || a->ended))
             join(a, fx);
@@ -312,7 +312,7 @@ static void on_first_signal(struct agent *a, struct agent_effects *fx)
         leave_for_good(a, 128 + a->signo, fx);
         return;
     }
-    add(fx, AGENT_DO_LEAVE);
+    add_effect(fx, AGENT_DO_LEAVE);
     switch (a->state) {
     case AGENT_RUNNING:
         stop(a, CRUN_STOP_DRAIN, fx);
@@ -340,14 +340,14 @@ static void on_preempted(struct agent *a, struct agent_effects *fx)
         if (a->ended || a->signo)
             break;
         end_with(a, EXIT_REQUEUE);
-        add(fx, AGENT_DO_LEAVE);
+        add_effect(fx, AGENT_DO_LEAVE);
         break;
     case AGENT_CLEARING: /* all workers are complete: DONE comes before LEAVE */
         a->preempted = true;
         break;
     case AGENT_JOINING:
     case AGENT_FINISHING:
-        add(fx, AGENT_DO_LEAVE);
+        add_effect(fx, AGENT_DO_LEAVE);
         part(a, EXIT_REQUEUE, fx);
         break;
     case AGENT_PARTING:
@@ -374,7 +374,7 @@ static void on_signal(struct agent *a, const struct agent_event *ev, struct agen
             leave_for_good(a, a->part_code, fx);
     } else if (again && !a->clearing) {
         a->unclean = true;
-        add(fx, AGENT_DO_STOP)->reason = CRUN_STOP_ABORT;
+        add_effect(fx, AGENT_DO_STOP)->reason = CRUN_STOP_ABORT;
         clear(a, fx);
     }
 }

@@ -38,7 +38,7 @@
 
 static void log_to_console(void *arg, const char *line, size_t n)
 {
-    logmux_say_bytes(arg, line, n);
+    logmux_print_bytes(arg, line, n);
 }
 
 static int open_output(struct run *r, struct err *e)
@@ -154,7 +154,7 @@ static int open_parts(struct run *r, struct err *e)
     TRY(open_http(r, e));
     TRY(worker_setup_open(r, e));
     if (r->logs.root[0] && (r->config->log.dir_chosen || r->logs.torchrun)) /* else the path is known beforehand */
-        logmux_say(r->mux, "the workers' output goes to %s", r->logs.root);
+        logmux_print(r->mux, "the workers' output goes to %s", r->logs.root);
     TRY(open_group(r, e));
     TRY(hangs_open(r, e));
     TRY(member_open(r, e));

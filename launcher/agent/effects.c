@@ -51,7 +51,7 @@ static void finish(struct run *r, int code)
         fx->failed = code != EXIT_OK;
         break;
     case FAREWELL_WHOLE:
-        logmux_say(r->mux, "%s", text);
+        logmux_print(r->mux, "%s", text);
         break;
     case FAREWELL_STOPPED:
         round_print_stopped(r, text);
@@ -89,8 +89,8 @@ static void on_grace_over(uv_timer_t *t)
 {
     const struct effects *fx = container_of(t, struct effects, grace);
     if (fx->grace_ms > 0)
-        logmux_say(fx->r->mux, "some workers did not end within %g s of SIGTERM; killing them",
-                   (double)fx->grace_ms / 1000);
+        logmux_print(fx->r->mux, "some workers did not end within %g s of SIGTERM; killing them",
+                     (double)fx->grace_ms / 1000);
     post_grace_over(fx->r);
 }
 

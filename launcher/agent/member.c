@@ -58,14 +58,14 @@ static void note_news(struct run *r, const struct rdzv_news *news)
         snprintf(m->waits_for, sizeof m->waits_for,
                  "round %llu has all the nodes it may have; this one waits as a spare",
                  (unsigned long long)news->round);
-        logmux_say(r->mux, "%s", m->waits_for);
+        logmux_print(r->mux, "%s", m->waits_for);
     }
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_RESIZE)
-        logmux_say(r->mux, "the nodes of the job change; the workers stop in good order and start again");
+        logmux_print(r->mux, "the nodes of the job change; the workers stop in good order and start again");
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE) {
         round_break(r, clock_ns(), news->cause.text);
         round_note_told(r);
-        logmux_say(r->mux, "%s; the workers here stop as well", news->cause.text);
+        logmux_print(r->mux, "%s; the workers here stop as well", news->cause.text);
     }
 }
 
@@ -73,7 +73,7 @@ static void note_news(struct run *r, const struct rdzv_news *news)
 static void announce_joined(struct run *r)
 {
     if (r->config->control_fd >= 0 && !r->member->announced)
-        logmux_say_text(r->mux, REMOTE_JOINED "\n");
+        logmux_print_text(r->mux, REMOTE_JOINED "\n");
     r->member->announced = true;
 }
 
@@ -106,7 +106,7 @@ static void on_fence(void *arg, const char *why)
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
     run_pump(r);
     if (why[0])
-        logmux_say(r->mux, "%s; the workers here were ended", why); /* first the deed */
+        logmux_print(r->mux, "%s; the workers here were ended", why); /* first the deed */
 }
 
 /* What became of the workers of a node that goes without the rendezvous. */
@@ -122,7 +122,7 @@ static void on_failed(void *arg, int exit_code, const char *why)
     struct run *r = arg;
     struct agent_event ev = {.kind = AGENT_FAILED, .cause = {.exit_code = exit_code, .rank = -1}};
     snprintf(ev.cause.text, sizeof ev.cause.text, "%s", why);
-    logmux_say(r->mux, "%s%s", why, fate_of_workers(r));
+    logmux_print(r->mux, "%s%s", why, fate_of_workers(r));
     r->member->refused = true;
     run_post(r, &ev);
     run_pump(r);
@@ -162,7 +162,7 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
                  p->missing);
     else
         snprintf(out, cap, "%d nodes of %d to %d are here", p->joined, p->min_nodes, p->max_nodes);
-    logmux_say(r->mux, p->text[0] || p->state == RDZV_BACKOFF ? "%s" : "joining: %s", out);
+    logmux_print(r->mux, p->text[0] || p->state == RDZV_BACKOFF ? "%s" : "joining: %s", out);
     if (p->text[0])
         uv_timer_start(&r->member->take_over, on_take_over, 0, 0); /* not from inside the client that it would close */
 }
@@ -185,7 +185,7 @@ static int prepare_store(void *arg)
     struct err e = {0};
     int port, rc = bootstrap_prepare(&r->member->store, &port, &e);
     if (rc < 0)
-        logmux_say(r->mux, "cannot open the bootstrap store: %s", e.text);
+        logmux_print(r->mux, "cannot open the bootstrap store: %s", e.text);
     return rc < 0 ? rc : port;
 }
 

@@ -86,7 +86,7 @@ void round_print_times(struct run *r)
     struct timeline *t = &r->round->times;
     char text[512];
     if (t->pending && t->spawned) {
-        logmux_say(r->mux, "%s", timeline_text(t, text, sizeof text));
+        logmux_print(r->mux, "%s", timeline_text(t, text, sizeof text));
         events_restart(r->events, t);
     }
     t->pending = false;
@@ -218,7 +218,7 @@ static void post_spawn_failed(struct run *r, int code, const char *text)
     const bool alone = r->config->home.kind == HOME_LOCAL;
     snprintf(ev.cause.text, sizeof ev.cause.text, "%.180s%s%.60s", text, alone ? "" : ", told by ",
              alone ? "" : r->host);
-    logmux_say(r->mux, "%s", text);
+    logmux_print(r->mux, "%s", text);
     r->round->unstarted = true;
     run_post(r, &ev);
 }
@@ -315,8 +315,8 @@ static void on_gone(void *arg)
 static void on_unkillable(void *arg, const char *who)
 {
     struct run *r = arg;
-    logmux_say(r->mux, "still there %g s after SIGKILL: %s; the kernel does not end them, and crun goes without",
-               r->config->stops.kill, who);
+    logmux_print(r->mux, "still there %g s after SIGKILL: %s; the kernel does not end them, and crun goes without",
+                 r->config->stops.kill, who);
     run_post(r, &(struct agent_event){.kind = AGENT_UNKILLABLE});
     run_pump(r);
 }
@@ -348,7 +348,7 @@ void round_print_stopped(struct run *r, const char *why)
                               ending_text(w[i].ending, text, sizeof text));
         before = ", ";
     }
-    logmux_say(r->mux, "%s", line);
+    logmux_print(r->mux, "%s", line);
 }
 
 int round_open(struct run *r, struct err *e)

@@ -126,7 +126,7 @@ static void on_control(void *arg)
     ssize_t n;
     while ((n = read((int)r->config->control_fd, &byte, 1)) == 1)
         if (byte == REMOTE_ASK)
-            logmux_say_text(r->mux, REMOTE_ALIVE "\n");
+            logmux_print_text(r->mux, REMOTE_ALIVE "\n");
         else
             handle_remote_signal(r, byte & ~REMOTE_TYPED, byte & REMOTE_TYPED);
     if (n == 0) {

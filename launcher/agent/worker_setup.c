@@ -180,8 +180,8 @@ void worker_setup_choose_threads(struct run *r)
     if (most > least)
         snprintf(range, sizeof range, " to %d", most);
     r->setup->sets_threads = true;
-    logmux_say(r->mux, "OMP_NUM_THREADS is not set: each worker gets %d%s (workers: %d, cores: %d)", least, range,
-               p->workers, p->cores);
+    logmux_print(r->mux, "OMP_NUM_THREADS is not set: each worker gets %d%s (workers: %d, cores: %d)", least, range,
+                 p->workers, p->cores);
 }
 
 /* --- life */

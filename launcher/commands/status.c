@@ -99,7 +99,7 @@ static int64_t timeout_ms(const struct status *s)
 /* --- asking a server */
 
 /* One request, one reply; an error reply is ERR_REFUSED with its text. */
-static int ask(struct status *s, int argc, const char *const *argv, redisReply **ret, struct err *e)
+static int exchange(struct status *s, int argc, const char *const *argv, redisReply **ret, struct err *e)
 {
     size_t lens[4];
     redisReply *r;
@@ -132,7 +132,7 @@ static int prove(struct status *s, const struct auth_client *c, const redisReply
         return err_set(e, ERR_CORRUPT, "the answer to STORE.AUTH is none");
     TRY(auth_client_answer(c, r->element[0]->str, (size_t)r->element[0]->len, r->element[1]->str,
                            (size_t)r->element[1]->len, r->element[2]->str, (size_t)r->element[2]->len, proof, e));
-    TRY(ask(s, 2, (const char *const[]){"STORE.PROVE", proof}, &ok, e));
+    TRY(exchange(s, 2, (const char *const[]){"STORE.PROVE", proof}, &ok, e));
     freeReplyObject(ok);
     return 0;
 }
@@ -147,7 +147,7 @@ static int authenticate(struct status *s, struct err *e)
     int rc = auth_client_begin(&c, &tokens.v[0], e);
     auth_tokens_free(&tokens);
     if (rc == 0)
-        rc = ask(s, 3, (const char *const[]){"STORE.AUTH", c.token.principal, c.nonce}, &r, e);
+        rc = exchange(s, 3, (const char *const[]){"STORE.AUTH", c.token.principal, c.nonce}, &r, e);
     if (rc == 0) {
         rc = prove(s, &c, r, e);
         freeReplyObject(r);
@@ -167,7 +167,7 @@ static int start_tls(struct status *s, struct err *e)
     return rc;
 }
 
-static int look(struct status *s, redisReply **ret, struct err *e)
+static int request_status(struct status *s, redisReply **ret, struct err *e)
 {
     const char *const words[] = {"RDZV.STATUS", s->run};
     int n = s->run ? 2 : 1;
@@ -181,7 +181,7 @@ static int look(struct status *s, redisReply **ret, struct err *e)
             resp_hang_up(&s->conn);
         TRY(rc);
     }
-    return ask(s, n, words, ret, e);
+    return exchange(s, n, words, ret, e);
 }
 
 /* --- asking a Redis or a directory */
@@ -246,7 +246,7 @@ static int fetch(struct status *s, char **ret, struct err *e)
     redisReply *r;
     if (!s->host[0])
         return read_home(s->config.endpoint, s->run, timeout_ms(s), ret, e);
-    int rc = look(s, &r, e);
+    int rc = request_status(s, &r, e);
     if (rc < 0)
         return err_wrap(e, "%s port %s", s->host, s->port);
     *ret = is_text(r) ? strdup(r->str) : NULL;
@@ -254,7 +254,7 @@ static int fetch(struct status *s, char **ret, struct err *e)
     return *ret ? 0 : err_set(e, ERR_CORRUPT, "%s port %s: the answer to RDZV.STATUS is none", s->host, s->port);
 }
 
-static int show(struct status *s, struct err *e)
+static int print_answer(struct status *s, struct err *e)
 {
     char *json = NULL;
     TRY(fetch(s, &json, e));
@@ -283,14 +283,14 @@ static int exit_code_of(int rc)
 static int run(struct status *s)
 {
     struct err e;
-    int rc = show(s, &e);
+    int rc = print_answer(s, &e);
     while (s->config.watch) {
         if (rc < 0)
             complain(&e, 0); /* it may come back */
         if (rc == -EPIPE || rc == ERR_USAGE)
             break;
         poll(NULL, 0, WATCH_MS);
-        rc = show(s, &e);
+        rc = print_answer(s, &e);
     }
     resp_finish(&s->conn);
     return rc < 0 && !s->config.watch ? complain(&e, exit_code_of(rc)) : rc < 0 ? exit_code_of(rc) : EXIT_OK;

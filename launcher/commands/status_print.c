@@ -22,7 +22,7 @@ struct table {
     bool failed;
 };
 
-static void add(struct table *t, char *text)
+static void add_cell(struct table *t, char *text)
 {
     if (ARRAY_RESERVE(t->cells, t->cap, t->rows + 1) < 0) {
         free(text);
@@ -44,7 +44,7 @@ static void cell(struct table *t, const char *fmt, ...)
     for (char *p = text; p && *p; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f)
             *p = '?'; /* nobody's name moves our cursor */
-    add(t, text);
+    add_cell(t, text);
 }
 
 static size_t width(const char *text)

@@ -99,7 +99,7 @@ bool config_starts_agents(const struct config *c);
 int config_count_workers(struct config *c, struct err *e);
 
 /* config_unused.c: one line for each option that was typed and has no effect here. */
-void config_say_unused(const struct config *c, const struct arg_result *r, FILE *out);
+void config_print_unused(const struct config *c, const struct arg_result *r, FILE *out);
 
 /* config_home.c: c->home, and token_file where only crun.conf names one. ERR_USAGE. */
 int config_find_home(struct config *c, struct err *e);

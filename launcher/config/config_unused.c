@@ -151,7 +151,7 @@ static const char *without_hosts(const struct config *c)
     X("log-rate", false, unseen)                                                                                       \
     X("collapse", false, one_worker)
 
-static void say_outdone_signal(const struct config *c, const struct arg_result *r, FILE *out)
+static void print_overridden_signal(const struct config *c, const struct arg_result *r, FILE *out)
 {
     char name[32];
     if (c->stops.preempt && sigismember(&c->stops.handled.set, c->stops.preempt) == 1 &&
@@ -160,7 +160,7 @@ static void say_outdone_signal(const struct config *c, const struct arg_result *
                 signal_text(c->stops.preempt, name, sizeof name));
 }
 
-void config_say_unused(const struct config *c, const struct arg_result *r, FILE *out)
+void config_print_unused(const struct config *c, const struct arg_result *r, FILE *out)
 {
     static const struct {
         const char *name;
@@ -177,7 +177,7 @@ void config_say_unused(const struct config *c, const struct arg_result *r, FILE 
         if (why && args_source(&config_program, r, options[i].name) >= least)
             fprintf(out, "crun: --%s has no effect: %s\n", options[i].name, why);
     }
-    say_outdone_signal(c, r, out);
+    print_overridden_signal(c, r, out);
     if (c->home.unused)
         fprintf(out, "crun: %s has no effect with %s\n", c->home.unused, c->home.from);
     if (c->conf.unused)

@@ -63,7 +63,7 @@ static int known_group_rank(const struct config *c)
     return fixed && c->home.node_rank < job.max_nodes ? c->home.node_rank : -1;
 }
 
-static int put(void *ctx, const char *name, const char *value)
+static int print_variable(void *ctx, const char *name, const char *value)
 {
     const struct dryrun *d = ctx;
     const char *why = why_later(d, name);
@@ -103,7 +103,7 @@ static int print_environment(struct dryrun *d, int local, int rank, struct err *
                                      .store_url = url,
                                      .node_id = "",
                                      .restart_reason = "start"};
-    TRY(env_contract_write(&env, put, d));
+    TRY(env_contract_write(&env, print_variable, d));
     if (placement_sets_threads(&d->placement))
         fprintf(d->out, "    OMP_NUM_THREADS=%d\n", placement_threads(&d->placement, local));
     const struct near_adapters *near = placement_near(&d->placement, local);

@@ -69,7 +69,7 @@ static bool was_ignored(int signo)
 }
 
 /* Block what we wait for. */
-static void take_signals(struct guardian_link *l, sigset_t *waited)
+static void block_signals(struct guardian_link *l, sigset_t *waited)
 {
     static const int signals[] = {
 #define X(s) s,
@@ -132,7 +132,7 @@ static int agent_process(struct guardian_link *l, int agent_end, const struct gu
 
 /* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is
  * read again in time. */
-static void say(const struct guardian_link *l, char word, int fd)
+static void send_word(const struct guardian_link *l, char word, int fd)
 {
     union {
         struct cmsghdr align;
@@ -158,7 +158,7 @@ void guardian_hold(const struct guardian_link *l, int fd)
     const struct linger reset = {.l_onoff = 1};
     if (fd >= 0)
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-    say(l, fd >= 0 ? WORD_HOLD : WORD_DROP, fd);
+    send_word(l, fd >= 0 ? WORD_HOLD : WORD_DROP, fd);
 }
 
 void guardian_prove(int fd)
@@ -174,7 +174,7 @@ void guardian_lease(const struct guardian_link *l, int64_t until_ms)
 {
     int64_t before = atomic_exchange(l->lease_ms, until_ms);
     if (until_ms && (!before || until_ms < before))
-        say(l, WORD_LEASE, -1);
+        send_word(l, WORD_LEASE, -1);
 }
 
 void guardian_signals(const struct guardian_link *l, const sigset_t *set)
@@ -184,7 +184,7 @@ void guardian_signals(const struct guardian_link *l, const sigset_t *set)
         if (sigismember(set, s) == 1)
             bits |= UINT64_C(1) << (s - 1);
     atomic_store(l->signals, bits);
-    say(l, WORD_SIGNALS, -1);
+    send_word(l, WORD_SIGNALS, -1);
 }
 
 /* --- the guardian */
@@ -211,7 +211,7 @@ static void wait_for(struct guard *g, struct guardian_link *l)
 }
 
 /* Take one word; false if there is none. */
-static bool take_word(struct guard *g, struct guardian_link *l)
+static bool receive_word(struct guard *g, struct guardian_link *l)
 {
     union {
         struct cmsghdr align;
@@ -282,7 +282,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
     for (;;) {
         struct signalfd_siginfo info;
         poll(fds, 2, keep_lease(g, l));
-        if (fds[1].revents && !take_word(g, l) && (fds[1].revents & POLLHUP))
+        if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))
             fds[1].fd = -1; /* the agent is ending */
         if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
             continue;
@@ -291,7 +291,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         else if (reap(g->agent, &ending))
             break;
     }
-    while (take_word(g, l)) /* its last ones */
+    while (receive_word(g, l)) /* its last ones */
         ;
     return ending;
 }
@@ -347,7 +347,7 @@ int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int a
     l.cgroup_dir = s->cgroup_dir;
     l.lease_ms = &s->lease_ms;
     l.signals = &s->signals;
-    take_signals(&l, &waited);
+    block_signals(&l, &waited);
     g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];

@@ -101,7 +101,7 @@ bool tree_empty(void)
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD;
 }
 
-bool tree_seen(void)
+bool tree_has_proc(void)
 {
     return access("/proc/self/stat", R_OK) == 0;
 }
@@ -168,7 +168,7 @@ static bool is_ready_for(pid_t pid, int signo)
     return (mask_of(text, "\nSigCgt:") | mask_of(text, "\nSigBlk:")) >> (signo - 1) & 1;
 }
 
-void tree_tell(pid_t pid, bool group, int signo)
+void tree_signal(pid_t pid, bool group, int signo)
 {
     struct procs ps;
     procs_read(&ps);

@@ -10,8 +10,8 @@
 #include <sys/types.h>
 
 /* Whether there is a /proc. Without it only children are found, slowly (whole trees by and by, as orphans become
- * children), nobody else's are, and tree_tell() reaches nobody. */
-bool tree_seen(void);
+ * children), nobody else's are, and tree_signal() reaches nobody. */
+bool tree_has_proc(void);
 
 /* SIGKILL every descendant that /proc shows now. Returns how many; one born meanwhile is found by the next call. */
 int tree_kill(void);
@@ -21,7 +21,7 @@ int tree_kill_below(pid_t root);
 
 /* This signal to the process, or to every process of its group, if it catches or blocks it (/proc tells); to others it
  * would mean death. */
-void tree_tell(pid_t pid, bool group, int signo);
+void tree_signal(pid_t pid, bool group, int signo);
 
 /* True if this process has no child, dead or alive. */
 bool tree_empty(void);

@@ -78,7 +78,7 @@ struct lesson {
     uint64_t fresh; /* of n, in this round */
 };
 
-static void learn(const struct hang *h, const struct hang_worker *w, int n, struct lesson *l)
+static void collect_lesson(const struct hang *h, const struct hang_worker *w, int n, struct lesson *l)
 {
     memset(l, 0, sizeof *l);
     memcpy(l->longest, h->longest_ns, sizeof l->longest);
@@ -104,7 +104,7 @@ static void learn(const struct hang *h, const struct hang_worker *w, int n, stru
 void hang_end_round(struct hang *h, const struct hang_worker *w, int n)
 {
     struct lesson l;
-    learn(h, w, n, &l);
+    collect_lesson(h, w, n, &l);
     memcpy(h->longest_ns, l.longest, sizeof l.longest);
     for (int i = 0; i < CRUN_PAGE_BUCKETS; i++)
         h->steps[i] = l.steps[i] < UINT32_MAX ? (uint32_t)l.steps[i] : UINT32_MAX;
@@ -169,7 +169,7 @@ static struct hang_budget phase_budget(const struct hang *h, int64_t longest)
 struct hang_budget hang_budget(const struct hang *h, const struct hang_worker *w, int n, uint32_t phase)
 {
     struct lesson l;
-    learn(h, w, n, &l);
+    collect_lesson(h, w, n, &l);
     switch (phase) {
     case CRUN_PHASE_STEP:
         return step_budget(h, &l);
@@ -201,7 +201,7 @@ static uint32_t judged_phase(const struct hang_worker *w)
     return phase == CRUN_PHASE_STEP && !progressed(w) ? CRUN_PHASE_STARTING : phase;
 }
 
-static struct scene look(const struct hang *h, const struct hang_worker *w, int n)
+static struct scene survey(const struct hang *h, const struct hang_worker *w, int n)
 {
     struct scene s = {.telling = 0};
     for (int i = 0; i < n; i++) {
@@ -250,7 +250,7 @@ static bool over(const struct hang *h, const struct scene *s, const struct hang_
 
 bool hang_due(const struct hang *h, int64_t now, const struct hang_worker *w, int n)
 {
-    const struct scene s = look(h, w, n);
+    const struct scene s = survey(h, w, n);
     for (int i = 0; i < n; i++)
         if (over(h, &s, &w[i], now, true))
             return true;
@@ -259,7 +259,7 @@ bool hang_due(const struct hang *h, int64_t now, const struct hang_worker *w, in
 
 int64_t hang_next(const struct hang *h, int64_t now, const struct hang_worker *w, int n)
 {
-    const struct scene s = look(h, w, n);
+    const struct scene s = survey(h, w, n);
     int64_t next = now + IDLE_NS;
     if (s.telling == 0 && h->o.fixed_ns)
         next = least(next, max64(h->round_ns + h->o.fixed_ns, now + LOOK_NS));
@@ -346,7 +346,7 @@ static bool all_in_one_place(const struct rest *r, const struct hang_worker *w, 
     return !first;
 }
 
-static size_t say_others(const struct rest *r, const struct hang_worker *w, int n, char *out, size_t cap)
+static size_t describe_others(const struct rest *r, const struct hang_worker *w, int n, char *out, size_t cap)
 {
     char ranks[160], where[64];
     struct place p;
@@ -397,12 +397,12 @@ static void explain(const struct hang *h, const struct scene *s, int64_t now, co
     size_t len = (size_t)snprintf(ret->text, sizeof ret->text, "rank %d has stood %s for %.1f s%s", blamed->rank,
                                   ret->where, seconds, blamed->stopped ? ", stopped by a signal" : "");
     if (s->telling > 1)
-        say_others(&rest, w, n, ret->text + len, sizeof ret->text - len);
+        describe_others(&rest, w, n, ret->text + len, sizeof ret->text - len);
 }
 
 bool hang_judge(const struct hang *h, int64_t now, const struct hang_worker *w, int n, struct hang_verdict *ret)
 {
-    const struct scene s = look(h, w, n);
+    const struct scene s = survey(h, w, n);
     const struct hang_worker *blamed = NULL;
     bool any = false, blamed_over = false;
     for (int i = 0; i < n; i++) {

@@ -146,7 +146,7 @@ static void *save_thread(void *arg)
     return NULL;
 }
 
-static void say_saved(struct hang_watch *w, const struct save *s)
+static void print_saved(struct hang_watch *w, const struct save *s)
 {
     const struct saved *good = NULL, *bad = NULL;
     int files = 0;
@@ -158,15 +158,15 @@ static void say_saved(struct hang_watch *w, const struct save *s)
             good = good && good->rank == s->rank ? good : &s->v[i];
         }
     if (s->top[0]) {
-        logmux_say(w->o.mux, "rank %d, main thread:", s->rank);
-        logmux_say_text(w->o.mux, s->top);
+        logmux_print(w->o.mux, "rank %d, main thread:", s->rank);
+        logmux_print_text(w->o.mux, s->top);
     }
     if (good)
-        logmux_say(w->o.mux, "what all threads of %d workers were doing: %s%s%s", files, good->path,
-                   files > 1 ? " and beside it" : "",
-                   w->o.keeps_stacks ? "" : " (until crun ends; --log-dir keeps it)");
+        logmux_print(w->o.mux, "what all threads of %d workers were doing: %s%s%s", files, good->path,
+                     files > 1 ? " and beside it" : "",
+                     w->o.keeps_stacks ? "" : " (until crun ends; --log-dir keeps it)");
     if (bad)
-        logmux_say(w->o.mux, "what the threads of rank %d were doing is not known: %s", bad->rank, bad->why);
+        logmux_print(w->o.mux, "what the threads of rank %d were doing is not known: %s", bad->rank, bad->why);
 }
 
 static void end_round(struct hang_watch *w)
@@ -187,7 +187,7 @@ static void on_saved(uv_async_t *a)
     if (!done)
         return;
     w->save = NULL;
-    say_saved(w, s);
+    print_saved(w, s);
     free_save(s);
     end_round(w);
 }
@@ -211,7 +211,7 @@ static void abandon(struct hang_watch *w)
 static void on_save_late(uv_timer_t *t)
 {
     struct hang_watch *w = container_of(t, struct hang_watch, timer);
-    logmux_say(w->o.mux, "the stacks of all threads were not saved within %d s; going on", SAVE_MS / 1000);
+    logmux_print(w->o.mux, "the stacks of all threads were not saved within %d s; going on", SAVE_MS / 1000);
     abandon(w);
     end_round(w);
 }
@@ -293,7 +293,7 @@ static void plan(struct hang_watch *w, int64_t now)
 
 static void end_hang(struct hang_watch *w, int64_t now)
 {
-    logmux_say(w->o.mux, "%s", w->verdict.text);
+    logmux_print(w->o.mux, "%s", w->verdict.text);
     w->o.found(w->o.arg, now, &w->verdict);
     if (!save_stacks(w))
         end_round(w);
@@ -307,16 +307,17 @@ static bool any_attached(const struct hang_watch *w)
     return false;
 }
 
-static void say_if_mute(struct hang_watch *w, int64_t now)
+static void warn_if_unattached(struct hang_watch *w, int64_t now)
 {
     const int64_t fixed = w->hang.o.fixed_ns;
     if (!fixed || w->said_mute || now - w->hang.round_ns < fixed || any_attached(w))
         return;
     w->said_mute = true;
-    logmux_say(w->o.mux,
-               "--hang-timeout %g has no effect: no worker has called crun_init() of libcrun, so nobody knows whether "
-               "they go on",
-               (double)fixed / 1e9);
+    logmux_print(
+        w->o.mux,
+        "--hang-timeout %g has no effect: no worker has called crun_init() of libcrun, so nobody knows whether "
+        "they go on",
+        (double)fixed / 1e9);
 }
 
 static void on_look(uv_timer_t *t)
@@ -327,7 +328,7 @@ static void on_look(uv_timer_t *t)
         return;
     read_workers(w);
     excuse_own_stops(w, now);
-    say_if_mute(w, now);
+    warn_if_unattached(w, now);
     if (hang_due(&w->hang, now, w->workers, w->n)) {
         read_processes(w, now);
         if (hang_judge(&w->hang, now, w->workers, w->n, &w->verdict)) {

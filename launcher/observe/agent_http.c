@@ -63,7 +63,7 @@ static int open_server(struct agent_http *h, struct err *e)
     if (rc < 0)
         return err_wrap(e, "--http-port");
     if (h->o.port == 0)
-        logmux_say(h->o.mux, "health and metrics on %s", http_auth_url(h->o.bind, port, url, sizeof url));
+        logmux_print(h->o.mux, "health and metrics on %s", http_auth_url(h->o.bind, port, url, sizeof url));
     return 0;
 }
 

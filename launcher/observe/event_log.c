@@ -76,7 +76,7 @@ struct json_write *event_log_begin(struct event_log *l, const char *kind)
 }
 
 /* All of it or nothing, as far as the file system lets us: what went in of a torn line is ended by the next one. */
-static int put(struct event_log *l, const char *line, size_t n)
+static int write_line(struct event_log *l, const char *line, size_t n)
 {
     const size_t skip = l->torn ? 0 : 1;
     ssize_t wrote;
@@ -94,7 +94,7 @@ static int put(struct event_log *l, const char *line, size_t n)
 
 static void write_file(struct event_log *l)
 {
-    const int rc = l->w.rc < 0 ? l->w.rc : put(l, l->line.data, l->line.len);
+    const int rc = l->w.rc < 0 ? l->w.rc : write_line(l, l->line.data, l->line.len);
     if (rc == 0) {
         l->lost = 0;
         return;

@@ -30,12 +30,12 @@ static double seconds(int64_t from, int64_t to)
 
 static void print_line(void *arg, const char *line)
 {
-    logmux_say_text(arg, line);
+    logmux_print_text(arg, line);
 }
 
 static void print_failure(void *arg, const char *text)
 {
-    logmux_say(arg, "%s", text);
+    logmux_print(arg, "%s", text);
 }
 
 static void write_start(struct events *ev, const struct events_options *o)

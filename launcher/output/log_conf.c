@@ -14,7 +14,7 @@
 /* --- parsing */
 
 /* Digits at *p, which is moved behind them; -1: none, or beyond RANK_MAX. */
-static int take_rank(const char **p)
+static int parse_rank(const char **p)
 {
     int n = 0;
     if (**p < '0' || **p > '9')
@@ -27,12 +27,12 @@ static int take_rank(const char **p)
     return n;
 }
 
-static bool take_range(const char **p, struct log_range *r)
+static bool parse_range(const char **p, struct log_range *r)
 {
-    r->first = r->last = take_rank(p);
+    r->first = r->last = parse_rank(p);
     if (r->first >= 0 && **p == '-') {
         ++*p;
-        r->last = take_rank(p);
+        r->last = parse_rank(p);
     }
     return r->first >= 0 && r->last >= r->first;
 }
@@ -43,7 +43,7 @@ int log_conf_parse_ranks(const char *text, void *field, struct err *e)
     for (const char *p = text; *p || r.n > 0; p++) {
         if (r.n == LOG_RANGES_MAX)
             return err_set(e, ERR_USAGE, "expected at most %d ranks or ranges", LOG_RANGES_MAX);
-        if (!take_range(&p, &r.v[r.n++]) || (*p && *p != ','))
+        if (!parse_range(&p, &r.v[r.n++]) || (*p && *p != ','))
             return err_set(e, ERR_USAGE, "expected ranks and ranges as in 0,2,5-7");
         if (!*p)
             break;
@@ -52,7 +52,7 @@ int log_conf_parse_ranks(const char *text, void *field, struct err *e)
     return 0;
 }
 
-static bool take_part(const char **p, struct log_spec_part *part)
+static bool parse_part(const char **p, struct log_spec_part *part)
 {
     *part = (struct log_spec_part){.ranks = {0, RANK_MAX}};
     if (**p == '*') {
@@ -60,7 +60,7 @@ static bool take_part(const char **p, struct log_spec_part *part)
     } else {
         part->global = **p == 'g';
         *p += part->global;
-        if (!take_range(p, &part->ranks))
+        if (!parse_range(p, &part->ranks))
             return false;
     }
     if (**p != ':' || (*p)[1] < '0' || (*p)[1] > '3')
@@ -82,7 +82,7 @@ int log_conf_parse_spec(const char *text, void *field, struct err *e)
     while (*p) {
         if (s.n == LOG_RANGES_MAX)
             return err_set(e, ERR_USAGE, "expected at most %d parts", LOG_RANGES_MAX);
-        if (!take_part(&p, &s.v[s.n++]) || (*p && (*p != ',' || !p[1])))
+        if (!parse_part(&p, &s.v[s.n++]) || (*p && (*p != ',' || !p[1])))
             return err_set(e, ERR_USAGE,
                            "expected 0 to 3 (1: stdout, 2: stderr, 3: both), or that per local rank as in 0:1,1:2 or "
                            "0-3:3,*:1; g before global ranks");

@@ -129,7 +129,7 @@ static void add_prefix(struct log_console *c, bool is_err, int local, const stru
     sink_add(s, "\033[0m", 4);
 }
 
-static void put(struct log_console *c, struct log_voice *v, const char *line, size_t n)
+static void print_line(struct log_console *c, struct log_voice *v, const char *line, size_t n)
 {
     struct sink *s = c->to[v->is_err];
     add_prefix(c, v->is_err, v->names.local_rank, log_console_prefix(c, v));
@@ -143,7 +143,7 @@ static void emit(struct log_console *c, bool is_err, const struct log_same *s)
 {
     struct sink *to = c->to[is_err];
     if (s->count == 1) {
-        put(c, c->o.voice(c->o.arg, s->first, is_err), s->line, s->n);
+        print_line(c, c->o.voice(c->o.arg, s->first, is_err), s->line, s->n);
         return;
     }
     buf_clear(&c->ranks);
@@ -174,13 +174,13 @@ static void flush_same(struct log_console *c)
 
 /* --- rate limit */
 
-static void say_left_out(struct log_console *c, struct log_voice *v)
+static void print_left_out(struct log_console *c, struct log_voice *v)
 {
     char text[96];
     int n = snprintf(text, sizeof text, "(%llu lines left out: --log-rate %lld)", (unsigned long long)v->left_out,
                      (long long)c->o.conf->rate);
     v->left_out = 0;
-    put(c, v, text, (size_t)n);
+    print_line(c, v, text, (size_t)n);
 }
 
 static bool admit(struct log_console *c, struct log_voice *v)
@@ -192,7 +192,7 @@ static bool admit(struct log_console *c, struct log_voice *v)
         v->second = now;
         v->said = 0;
         if (v->left_out > 0)
-            say_left_out(c, v);
+            print_left_out(c, v);
     }
     if (v->said++ < rate)
         return true;
@@ -201,14 +201,14 @@ static bool admit(struct log_console *c, struct log_voice *v)
     return false;
 }
 
-static bool say_all_left_out(struct log_console *c)
+static bool print_all_left_out(struct log_console *c)
 {
     const int64_t now = (int64_t)uv_now(c->loop) / SECOND_MS;
     bool more = false;
     for (int i = 0; i < 2 * c->o.max_workers; i++) {
         struct log_voice *v = c->o.voice(c->o.arg, i / 2, i % 2);
         if (v && v->left_out > 0 && v->second != now)
-            say_left_out(c, v);
+            print_left_out(c, v);
         more = more || (v && v->left_out > 0);
     }
     return more;
@@ -221,7 +221,7 @@ static void arm(struct log_console *c);
 static void on_timer(uv_timer_t *t)
 {
     struct log_console *c = t->data;
-    c->limited = c->limited && say_all_left_out(c);
+    c->limited = c->limited && print_all_left_out(c);
     arm(c);
     log_console_kick(c);
 }
@@ -246,25 +246,25 @@ void log_console_line(struct log_console *c, struct log_voice *v, const char *li
     else if (c->same[v->is_err])
         log_collapse_add(c->same[v->is_err], v->names.local_rank, line, n, (int64_t)uv_now(c->loop));
     else
-        put(c, v, line, n);
+        print_line(c, v, line, n);
     if (!uv_is_active((uv_handle_t *)c->timer) && (c->same[v->is_err] || c->limited != was_limited))
         arm(c);
 }
 
 /* Behind what it is about. */
-void log_console_say(struct log_console *c, const char *text, size_t n)
+void log_console_print(struct log_console *c, const char *text, size_t n)
 {
     flush_same(c);
     sink_add(c->to[1], text, n);
     sink_kick(c->to[1]);
 }
 
-void log_console_vsay(struct log_console *c, const char *fmt, va_list ap)
+void log_console_vprint(struct log_console *c, const char *fmt, va_list ap)
 {
     char text[1024] = "crun: ";
     vsnprintf(text + 6, sizeof text - 7, fmt, ap);
     strcat(text, "\n");
-    log_console_say(c, text, strlen(text));
+    log_console_print(c, text, strlen(text));
 }
 
 void log_console_end_round(struct log_console *c)
@@ -273,7 +273,7 @@ void log_console_end_round(struct log_console *c)
     for (int i = 0; c->limited && i < 2 * c->o.max_workers; i++) {
         struct log_voice *v = c->o.voice(c->o.arg, i / 2, i % 2);
         if (v && v->left_out > 0)
-            say_left_out(c, v);
+            print_left_out(c, v);
     }
     c->limited = false;
     uv_timer_stop(c->timer);

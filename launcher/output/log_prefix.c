@@ -72,7 +72,7 @@ bool log_prefix_uses_time(const char *text)
     return false;
 }
 
-static int put(enum macro m, const struct log_prefix_values *v, struct buf *out)
+static int add_macro(enum macro m, const struct log_prefix_values *v, struct buf *out)
 {
     switch (m) {
 #define X(name, fmt, value)                                                                                            \
@@ -96,7 +96,7 @@ int log_prefix_render(const char *text, const struct log_prefix_values *v, struc
         p += n;
         if (!*p)
             break;
-        TRY(put(macro_at(p, &n), v, out));
+        TRY(add_macro(macro_at(p, &n), v, out));
         p += n;
     }
     return 0;

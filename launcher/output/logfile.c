@@ -58,7 +58,7 @@ int logfile_open(struct logfile *f, const char *path, const struct logfile_limit
 /* --- writing */
 
 /* Moves *data and *n over what went in. Returns 0 or -errno. */
-static int put(struct logfile *f, const char **data, size_t *n)
+static int write_bytes(struct logfile *f, const char **data, size_t *n)
 {
     while (*n > 0) {
         const ssize_t w = write(f->fd, *data, *n);
@@ -77,12 +77,12 @@ static int put(struct logfile *f, const char **data, size_t *n)
     return 0;
 }
 
-static int say(struct logfile *f, const char *fmt, uint64_t bytes, const char *why)
+static int write_note(struct logfile *f, const char *fmt, uint64_t bytes, const char *why)
 {
     char text[256];
     const char *at = text;
     size_t n = (size_t)snprintf(text, sizeof text, fmt, (unsigned long long)bytes, why);
-    return put(f, &at, &n);
+    return write_bytes(f, &at, &n);
 }
 
 /* The begun line out of the file again. Returns its bytes; 0 too where the file cannot be cut. */
@@ -120,7 +120,7 @@ static int end_torn(struct logfile *f)
 {
     const char *at = "\n";
     size_t n = f->size > f->line_at;
-    return put(f, &at, &n);
+    return write_bytes(f, &at, &n);
 }
 
 /* At the beginning of a line: is there room again? */
@@ -132,7 +132,7 @@ static bool resume(struct logfile *f)
     if (rc == 0)
         rc = end_torn(f);
     if (rc == 0)
-        rc = say(f, "crun: %llu bytes are missing here (%s)\n", f->gap, strerror(f->error));
+        rc = write_note(f, "crun: %llu bytes are missing here (%s)\n", f->gap, strerror(f->error));
     if (rc < 0) {
         take_back(f);
         f->retry_ms = clock_deadline(RETRY_MS);
@@ -189,8 +189,8 @@ static void rotate(struct logfile *f)
 static void cap(struct logfile *f)
 {
     const uint64_t torn = take_back(f);
-    say(f, "crun: %llu bytes are the most a file may hold (--log-max-size); what follows is left out%s\n",
-        (uint64_t)f->limits.max_bytes, "");
+    write_note(f, "crun: %llu bytes are the most a file may hold (--log-max-size); what follows is left out%s\n",
+               (uint64_t)f->limits.max_bytes, "");
     f->capped = true;
     count_dropped(f, torn);
 }
@@ -242,7 +242,7 @@ static void write_lines(struct logfile *f, const char *data, size_t n)
             return;
         }
         n -= part;
-        const int rc = put(f, &data, &part);
+        const int rc = write_bytes(f, &data, &part);
         if (rc < 0) {
             fail(f, rc);
             drop(f, data, part + n);
@@ -275,7 +275,7 @@ void logfile_close(struct logfile *f)
 {
     if (f->path) {
         if (f->fd >= 0 && f->left_out > 0)
-            say(f, "crun: %llu bytes were left out%s\n", f->left_out, "");
+            write_note(f, "crun: %llu bytes were left out%s\n", f->left_out, "");
         f->retry_ms = 0;
         if (f->error && f->gap > 0)
             resume(f);

@@ -67,24 +67,24 @@ static struct stream *stream_of(struct logmux *m, int i)
 static bool stream_read(struct stream *s);
 static void set_paused(struct logmux *m, bool paused);
 
-static void look(struct stream *s)
+static void show_partial(struct stream *s)
 {
     struct partial_text text;
     int64_t ms = -1;
     const int64_t now = (int64_t)uv_now(s->mux->loop);
     const struct buf *line = &s->lines.part;
-    if (line->len > 0 && partial_look(&s->partial, line->data, line->len, now, &text, &ms))
+    if (line->len > 0 && partial_check(&s->partial, line->data, line->len, now, &text, &ms))
         log_console_line(s->mux->console, &s->voice, text.text, text.n);
     s->look_at = ms < 0 ? -1 : now + ms;
 }
 
 /* What came meanwhile may be the end of the line. */
-static void look_if_due(struct stream *s)
+static void show_partial_if_due(struct stream *s)
 {
     if (s->look_at < 0 || s->look_at > (int64_t)uv_now(s->mux->loop))
         return;
     if (!s->watch || !stream_read(s))
-        look(s);
+        show_partial(s);
 }
 
 static void arm(struct logmux *m);
@@ -93,7 +93,7 @@ static void on_timer(uv_timer_t *t)
 {
     struct logmux *m = t->data;
     for (int i = 0; i < 2 * m->n; i++)
-        look_if_due(stream_of(m, i));
+        show_partial_if_due(stream_of(m, i));
     log_console_kick(m->console);
     if (log_console_full(m->console))
         set_paused(m, true);
@@ -123,7 +123,7 @@ static void grew(struct stream *s, size_t bytes)
     if (!s->shown || s->lines.part.len == 0)
         return;
     partial_grew(&s->partial, bytes, (int64_t)uv_now(m->loop));
-    look(s);
+    show_partial(s);
     if (s->look_at >= 0 && !m->paused && !uv_is_active((uv_handle_t *)m->timer))
         arm(m);
 }
@@ -228,7 +228,7 @@ static void write_file(struct logmux *m, struct logfile *f, const char *data, si
 {
     const int rc = logfile_write(f, data, n);
     if (rc < 0)
-        logmux_say(m, "the log file %s is incomplete from here on: %s", f->path, strerror(-rc));
+        logmux_print(m, "the log file %s is incomplete from here on: %s", f->path, strerror(-rc));
 }
 
 static void close_file(struct logmux *m, struct logfile *f)
@@ -415,21 +415,21 @@ void logmux_figures(const struct logmux *m, struct logmux_figures *ret)
 
 /* --- crun's own words */
 
-void logmux_say_bytes(struct logmux *m, const char *text, size_t n)
+void logmux_print_bytes(struct logmux *m, const char *text, size_t n)
 {
-    log_console_say(m->console, text, n);
+    log_console_print(m->console, text, n);
 }
 
-void logmux_say_text(struct logmux *m, const char *text)
+void logmux_print_text(struct logmux *m, const char *text)
 {
-    logmux_say_bytes(m, text, strlen(text));
+    logmux_print_bytes(m, text, strlen(text));
 }
 
-void logmux_say(struct logmux *m, const char *fmt, ...)
+void logmux_print(struct logmux *m, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    log_console_vsay(m->console, fmt, ap);
+    log_console_vprint(m->console, fmt, ap);
     va_end(ap);
 }
 
@@ -437,7 +437,7 @@ void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2])
 {
     const int64_t deadline = clock_deadline(timeout_ms);
     if (m->lost > 0)
-        logmux_say(m, "%llu bytes of the workers' output are missing in the log files", (unsigned long long)m->lost);
+        logmux_print(m, "%llu bytes of the workers' output are missing in the log files", (unsigned long long)m->lost);
     for (int i = 0; i < 2; i++) {
         struct sink *s = log_console_sink(m->console, i);
         if (!s)

@@ -60,9 +60,9 @@ struct logmux_figures { /* since the beginning */
 void logmux_figures(const struct logmux *m, struct logmux_figures *ret);
 
 /* crun's own line on stderr ("crun: ..."), in order with the workers' lines. */
-void logmux_say(struct logmux *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void logmux_say_text(struct logmux *m, const char *text); /* as it is, newlines included */
-void logmux_say_bytes(struct logmux *m, const char *text, size_t n);
+void logmux_print(struct logmux *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void logmux_print_text(struct logmux *m, const char *text); /* as it is, newlines included */
+void logmux_print_bytes(struct logmux *m, const char *text, size_t n);
 
 /* Write everything out, waiting up to timeout_ms for a console that does not read (a pager), or until one of stop_fds
  * is readable (-1: none). */

@@ -44,7 +44,7 @@ void partial_grew(struct partial *p, size_t bytes, int64_t now_ms)
     p->full = bytes % PARTIAL_BYTES == 0;
 }
 
-static bool tell(struct partial *p, struct partial_text text, size_t shown, int64_t now_ms, struct partial_text *ret)
+static bool show(struct partial *p, struct partial_text text, size_t shown, int64_t now_ms, struct partial_text *ret)
 {
     p->shown = shown;
     p->told_ms = now_ms;
@@ -57,8 +57,8 @@ static int64_t later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-bool partial_look(struct partial *p, const char *line, size_t n, int64_t now_ms, struct partial_text *ret,
-                  int64_t *ret_ms)
+bool partial_check(struct partial *p, const char *line, size_t n, int64_t now_ms, struct partial_text *ret,
+                   int64_t *ret_ms)
 {
     const char *rest = line + p->shown, *cr = n > p->shown ? memrchr(rest, '\r', n - p->shown) : NULL;
     const size_t begun_at = cr ? (size_t)(cr + 1 - line) : p->shown, begun = n - begun_at;
@@ -72,7 +72,7 @@ bool partial_look(struct partial *p, const char *line, size_t n, int64_t now_ms,
             *ret_ms = p->told_ms + PARTIAL_MS - now_ms;
             return false;
         }
-        tell(p, over, begun_at, now_ms, ret);
+        show(p, over, begun_at, now_ms, ret);
         *ret_ms = begun > 0 ? PARTIAL_MS : -1;
         return true;
     }
@@ -80,7 +80,7 @@ bool partial_look(struct partial *p, const char *line, size_t n, int64_t now_ms,
         return false;
     const int64_t due = later(p->grown_ms, p->told_ms) + PARTIAL_MS;
     if (now_ms >= due)
-        return tell(p, (struct partial_text){line + begun_at, begun}, n, now_ms, ret);
+        return show(p, (struct partial_text){line + begun_at, begun}, n, now_ms, ret);
     *ret_ms = due - now_ms;
     return false;
 }

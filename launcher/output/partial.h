@@ -39,8 +39,8 @@ bool partial_end(struct partial *p, const char *line, size_t n, struct partial_t
 void partial_grew(struct partial *p, size_t bytes, int64_t now_ms);
 
 /* The line so far. True: *ret is to be shown now. *ret_ms: look again after so long, -1: not before it grows. */
-bool partial_look(struct partial *p, const char *line, size_t n, int64_t now_ms, struct partial_text *ret,
-                  int64_t *ret_ms);
+bool partial_check(struct partial *p, const char *line, size_t n, int64_t now_ms, struct partial_text *ret,
+                   int64_t *ret_ms);
 
 /* The last text of a line that is overwritten by carriage returns, as a terminal would show it; all of one without. */
 struct partial_text partial_last(const char *line, size_t n);

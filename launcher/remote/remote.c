@@ -29,20 +29,20 @@
 #define UNBEGUN_MS 5000
 #define EXIT_SSH 255
 
-void remote_say(struct remote *m, const char *fmt, ...)
+void remote_print_line(struct remote *m, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    log_console_vsay(m->console, fmt, ap);
+    log_console_vprint(m->console, fmt, ap);
     va_end(ap);
 }
 
 /* --- signals to the agents */
 
-static void tell(struct remote *m, unsigned char byte)
+static void send_to_all(struct remote *m, unsigned char byte)
 {
     for (int i = 0; i < m->n; i++)
-        remote_control_tell(&m->far[i], byte);
+        remote_control_send(&m->far[i], byte);
 }
 
 /* Its connection ends: an agent that just begins there stops at once. */
@@ -60,7 +60,7 @@ static void give_up_unbegun(struct remote *m, const char *why)
         if (!f->pid || f->ready || f->ended || f->given_up)
             continue;
         if (why)
-            remote_say(m, "host %s: %s", f->host->name, why);
+            remote_print_line(m, "host %s: %s", f->host->name, why);
         f->given_up = true;
         remote_end_far(f);
     }
@@ -73,15 +73,15 @@ static void on_late(uv_timer_t *t)
     struct remote *m = t->data;
     for (int i = 0; i < m->n; i++)
         if (m->far[i].pid && !m->far[i].ended) {
-            remote_say(m, "host %s: nothing was heard of the end of its workers; crun goes without",
-                       m->far[i].host->name);
+            remote_print_line(m, "host %s: nothing was heard of the end of its workers; crun goes without",
+                              m->far[i].host->name);
             remote_end_far(&m->far[i]);
         }
 }
 
 static void stop_all(struct remote *m, int signo, bool typed)
 {
-    tell(m, (unsigned char)(signo | (typed ? REMOTE_TYPED : 0)));
+    send_to_all(m, (unsigned char)(signo | (typed ? REMOTE_TYPED : 0)));
     if (m->stopping)
         return;
     m->stopping = true;
@@ -142,13 +142,14 @@ static void judge_unbegun(struct far *f)
     if (f->given_up || (m->stopping && f->ending.signaled)) /* by on_late() */
         return;
     if (!local && !f->ending.signaled && f->ending.value == EXIT_SSH)
-        remote_say(m, "host %s cannot be reached: %s ended with exit code 255", name, rsh);
+        remote_print_line(m, "host %s cannot be reached: %s ended with exit code 255", name, rsh);
     else if (!local && !f->ending.signaled && f->ending.value == EXIT_NOT_FOUND)
-        remote_say(m, "host %s has no crun at %s (exit code 127): install it there, or name it with --remote-crun",
-                   name, m->plan.crun);
+        remote_print_line(m,
+                          "host %s has no crun at %s (exit code 127): install it there, or name it with --remote-crun",
+                          name, m->plan.crun);
     else
-        remote_say(m, "host %s: crun did not begin there: %s %s", name, local ? "it" : rsh,
-                   ending_text(f->ending, text, sizeof text));
+        remote_print_line(m, "host %s: crun did not begin there: %s %s", name, local ? "it" : rsh,
+                          ending_text(f->ending, text, sizeof text));
     stop_if_too_few(m, EXIT_UNAVAILABLE);
 }
 
@@ -170,14 +171,14 @@ static void judge_unjoined(struct far *f)
     if (m->stopping || has_begun(m))
         return;
     if (f->over)
-        remote_say(m, "host %s: crun there %s before it joined the job", f->host->name,
-                   ending_text(f->ending, text, sizeof text));
+        remote_print_line(m, "host %s: crun there %s before it joined the job", f->host->name,
+                          ending_text(f->ending, text, sizeof text));
     stop_if_too_few(m, code ? code : EXIT_UNAVAILABLE);
 }
 
 /* Hosts that end with different codes: 0 says that the whole job is complete, and 75 that nothing went wrong, which
  * another host knows better. */
-static void note_code(struct remote *m, int code)
+static void merge_code(struct remote *m, int code)
 {
     if (m->code == EXIT_OK || (code == EXIT_REQUEUE && m->code >= 0))
         return;
@@ -192,11 +193,11 @@ static void judge(struct far *f)
     if (!f->ready)
         judge_unbegun(f);
     else if (!f->over && !f->lost)
-        remote_say(m, "host %s is lost: %s %s", f->host->name,
-                   m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.rsh[0],
-                   ending_text(f->ending, text, sizeof text));
+        remote_print_line(m, "host %s is lost: %s %s", f->host->name,
+                          m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.rsh[0],
+                          ending_text(f->ending, text, sizeof text));
     if (f->joined && f->over && !f->lost)
-        note_code(m, ending_code(f->ending));
+        merge_code(m, ending_code(f->ending));
     else if (f->ready && !f->joined)
         judge_unjoined(f);
     if (f->over && has_begun(m) && count_running(m, true) == 0)
@@ -237,7 +238,7 @@ static void on_signal(void *arg)
             m->stop_code = signo == s->preempt ? EXIT_REQUEUE : 128 + signo;
             stop_all(m, signo, typed);
         } else
-            tell(m, (unsigned char)signo);
+            send_to_all(m, (unsigned char)signo);
     }
     reap(m);
 }
@@ -421,7 +422,7 @@ static void print_word(const char *word, FILE *out)
     shell_print(word, out);
 }
 
-int remote_print(const struct config *c, int argc, char **argv, int first_operand, FILE *out, struct err *e)
+int remote_print_plan(const struct config *c, int argc, char **argv, int first_operand, FILE *out, struct err *e)
 {
     struct remote_plan p;
     char own[REMOTE_OPTIONS][1200];

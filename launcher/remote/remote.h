@@ -29,6 +29,6 @@ int remote_run(const struct config *c, const struct guardian_link *link, int arg
                int *ret_code, struct err *e);
 
 /* --dry-run: who would be started how. */
-int remote_print(const struct config *c, int argc, char **argv, int first_operand, FILE *out, struct err *e);
+int remote_print_plan(const struct config *c, int argc, char **argv, int first_operand, FILE *out, struct err *e);
 
 #endif

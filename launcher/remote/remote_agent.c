@@ -59,7 +59,7 @@ static int set_variable(char *text, struct err *e)
     return rc;
 }
 
-static int take_word(struct order *o, char *word, struct err *e)
+static int apply_word(struct order *o, char *word, struct err *e)
 {
     switch (word[0]) {
     case REMOTE_FOLDER:
@@ -78,7 +78,7 @@ static int take_word(struct order *o, char *word, struct err *e)
     }
 }
 
-static int take_order(struct order *o, struct buf *words, struct err *e)
+static int read_order(struct order *o, struct buf *words, struct err *e)
 {
     size_t n = 0;
     TRY(remote_read(STDIN_FILENO, words, ORDER_MS, e));
@@ -88,7 +88,7 @@ static int take_order(struct order *o, struct buf *words, struct err *e)
     if (!o->argv)
         return err_errno(e, ENOMEM, "arguments");
     for (size_t at = 0; at < words->len; at += strlen(words->data + at) + 1)
-        TRY(take_word(o, words->data + at, e));
+        TRY(apply_word(o, words->data + at, e));
     return 0;
 }
 
@@ -108,7 +108,7 @@ int remote_agent_main(int (*agent)(const struct guardian_link *link, int argc, c
     int code = EXIT_UNAVAILABLE;
     const pid_t own = getpid();
     buf_init(&words, REMOTE_ORDER_MAX + 1);
-    if (take_order(&o, &words, &e) < 0) {
+    if (read_order(&o, &words, &e) < 0) {
         fprintf(stderr, "crun: %s\n", e.text);
     } else {
         printf(REMOTE_HELLO "\n");

@@ -47,7 +47,7 @@ static void push(void *arg)
     watch_set(f->writable, f->told.len > 0);
 }
 
-void remote_control_tell(struct far *f, unsigned char byte)
+void remote_control_send(struct far *f, unsigned char byte)
 {
     const char text = (char)byte;
     if (f->control < 0 || (byte == REMOTE_ASK && f->told.len > 0)) /* what waits there is question enough */
@@ -80,11 +80,11 @@ void remote_on_alive(uv_timer_t *t)
         if (!f->ready || f->ended || f->lost)
             continue;
         if (f->unanswered++ < REMOTE_PATIENCE) {
-            remote_control_tell(f, REMOTE_ASK);
+            remote_control_send(f, REMOTE_ASK);
             continue;
         }
         f->lost = true;
-        remote_say(m, "host %s is lost: nothing was heard of it for %g s", f->host->name, patience);
+        remote_print_line(m, "host %s is lost: nothing was heard of it for %g s", f->host->name, patience);
         remote_end_far(f);
     }
 }

@@ -74,7 +74,7 @@ struct remote {
 #define REMOTE_PATIENCE 10
 
 /* One line, "crun: " in front and the newline behind. */
-void remote_say(struct remote *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void remote_print_line(struct remote *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Kill its ssh and what that started. */
 void remote_end_far(struct far *f);
 
@@ -82,7 +82,7 @@ void remote_end_far(struct far *f);
  * has to be called. */
 int remote_control_open(struct far *f, int i, int *ret_fd, struct err *e);
 /* Never blocks, nothing is lost; a question (REMOTE_ASK) only if nothing waits. */
-void remote_control_tell(struct far *f, unsigned char byte);
+void remote_control_send(struct far *f, unsigned char byte);
 void remote_control_close(struct far *f);
 /* Ask all whether they live; end those that do not say so. t->data: struct remote. */
 void remote_on_alive(uv_timer_t *t);

@@ -185,7 +185,7 @@ int remote_plan_options(const struct remote_plan *p, int i, char ret[REMOTE_OPTI
     return n;
 }
 
-static int put_variable(struct buf *b, const char *name)
+static int encode_variable(struct buf *b, const char *name)
 {
     const char *value = getenv(name), first = REMOTE_VARIABLE;
     TRY(buf_add(b, &first, 1));
@@ -195,7 +195,7 @@ static int put_variable(struct buf *b, const char *name)
 }
 
 /* Settings of crun itself go along as they stand here; what -x names is for the workers. */
-static int put_settings(struct buf *b)
+static int encode_settings(struct buf *b)
 {
     static const char *const ours[] = {"CRUN_HOSTS",  "CRUN_HOSTFILE",   "CRUN_RSH",    "CRUN_REMOTE_CRUN",
                                        "CRUN_EXPORT", "CRUN_TOKEN_FILE", "CRUN_DRY_RUN"};
@@ -207,52 +207,52 @@ static int put_settings(struct buf *b)
             for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
                 own = own || strcmp(name, ours[i]) == 0;
             if (!own && getenv(name))
-                TRY(put_variable(b, name));
+                TRY(encode_variable(b, name));
         }
     }
     return 0;
 }
 
 /* A name: as it is here, where it is. */
-static int put_exports(const struct config_exports *x, struct buf *b)
+static int encode_exports(const struct config_exports *x, struct buf *b)
 {
     char name[256];
     for (int i = 0; i < x->n; i++) {
         if (strchr(x->v[i], '=')) {
-            TRY(remote_put(b, REMOTE_VARIABLE, x->v[i]));
+            TRY(remote_encode(b, REMOTE_VARIABLE, x->v[i]));
             continue;
         }
         snprintf(name, sizeof name, "%.*s", (int)strcspn(x->v[i], ","), x->v[i]);
         if (getenv(name))
-            TRY(put_variable(b, name));
+            TRY(encode_variable(b, name));
     }
     return 0;
 }
 
-static int put_all(const struct remote_plan *p, int i, struct buf *b)
+static int encode_order(const struct remote_plan *p, int i, struct buf *b)
 {
     char own[REMOTE_OPTIONS][1200], text[REMOTE_PATH_MAX];
     int options = p->first_operand;
     if (options > 1 && strcmp(p->argv[options - 1], "--") == 0)
         options--;
     if (getcwd(text, sizeof text))
-        TRY(remote_put(b, REMOTE_FOLDER, text));
-    TRY(put_settings(b));
-    TRY(put_exports(&p->c->exports, b));
+        TRY(remote_encode(b, REMOTE_FOLDER, text));
+    TRY(encode_settings(b));
+    TRY(encode_exports(&p->c->exports, b));
     for (int k = 0; k < options; k++)
-        TRY(remote_put(b, REMOTE_ARGUMENT, p->argv[k]));
+        TRY(remote_encode(b, REMOTE_ARGUMENT, p->argv[k]));
     const int n = remote_plan_options(p, i, own);
     for (int k = 0; k < n; k++)
-        TRY(remote_put(b, REMOTE_ARGUMENT, own[k]));
+        TRY(remote_encode(b, REMOTE_ARGUMENT, own[k]));
     snprintf(text, sizeof text, "%s %s\n", p->token.principal, p->token.secret);
-    int rc = p->token.principal[0] ? remote_put(b, REMOTE_TOKEN, text) : 0;
+    int rc = p->token.principal[0] ? remote_encode(b, REMOTE_TOKEN, text) : 0;
     explicit_bzero(text, sizeof text);
     if (rc == 0)
-        rc = remote_put(b, REMOTE_SIGNALS, "");
+        rc = remote_encode(b, REMOTE_SIGNALS, "");
     if (rc == 0)
-        rc = remote_put(b, REMOTE_ARGUMENT, "--");
+        rc = remote_encode(b, REMOTE_ARGUMENT, "--");
     for (int k = p->first_operand; k < p->argc && rc == 0; k++)
-        rc = remote_put(b, REMOTE_ARGUMENT, p->argv[k]);
+        rc = remote_encode(b, REMOTE_ARGUMENT, p->argv[k]);
     return rc;
 }
 
@@ -260,7 +260,7 @@ int remote_plan_order(const struct remote_plan *p, int i, struct buf *b, struct 
 {
     struct buf words;
     buf_init(&words, REMOTE_ORDER_MAX);
-    int rc = put_all(p, i, &words);
+    int rc = encode_order(p, i, &words);
     if (rc == 0)
         rc = buf_printf(b, REMOTE_MAGIC " %zu\n", words.len);
     if (rc == 0)

@@ -11,7 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 
-int remote_put(struct buf *b, enum remote_word kind, const char *text)
+int remote_encode(struct buf *b, enum remote_word kind, const char *text)
 {
     const char first = (char)kind;
     TRY(buf_reserve(b, strlen(text) + 2));

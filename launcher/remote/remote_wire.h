@@ -36,7 +36,7 @@ enum remote_word {
 };
 
 /* Append a word. -ENOMEM, -E2BIG. */
-int remote_put(struct buf *b, enum remote_word kind, const char *text);
+int remote_encode(struct buf *b, enum remote_word kind, const char *text);
 
 /* Read the first part of fd. ret: the words, each with its NUL; NULL-terminated text follows the last. -ETIMEDOUT,
  * ERR_CORRUPT. Blocks up to timeout_ms. */

@@ -28,7 +28,7 @@ struct local {
     uv_timer_t progress;
 };
 
-static int ask(struct local *l, struct err *e)
+static int request_next(struct local *l, struct err *e)
 {
     return jobs_next(l->party, l->run, l->o.node, l->seq, e);
 }
@@ -50,7 +50,7 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *member_
     l->o.on_news(l->o.arg, news);
     l->inside = false;
     if (!end)
-        ask(l, NULL); /* it cannot fail: this node has just been told */
+        request_next(l, NULL); /* it cannot fail: this node has just been told */
 }
 
 static void on_progress(uv_timer_t *t)
@@ -122,13 +122,13 @@ static int local_join(struct rdzv_client *c, struct err *e)
     l->waiting = true;
     TRY(jobs_join(l->party, l->run, &ev, &l->o.job, &joined, e));
     l->seq = joined.seq;
-    TRY(ask(l, e));
+    TRY(request_next(l, e));
     if (l->waiting && l->o.on_progress)
         uv_timer_start(&l->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
     return 0;
 }
 
-static int say(struct local *l, enum rdzv_event_kind kind, const struct rdzv_cause *cause, struct err *e)
+static int send_claim(struct local *l, enum rdzv_event_kind kind, const struct rdzv_cause *cause, struct err *e)
 {
     struct rdzv_event ev = {.kind = kind, .round = l->round};
     copy(ev.node, sizeof ev.node, l->o.node);
@@ -139,17 +139,17 @@ static int say(struct local *l, enum rdzv_event_kind kind, const struct rdzv_cau
 
 static int local_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)
 {
-    return say((struct local *)c, RDZV_FAIL, cause, e);
+    return send_claim((struct local *)c, RDZV_FAIL, cause, e);
 }
 
 static int local_done(struct rdzv_client *c, struct err *e)
 {
-    return say((struct local *)c, RDZV_DONE, NULL, e);
+    return send_claim((struct local *)c, RDZV_DONE, NULL, e);
 }
 
 static int local_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
 {
-    return say((struct local *)c, RDZV_LEAVE, why, e);
+    return send_claim((struct local *)c, RDZV_LEAVE, why, e);
 }
 
 static int local_report(struct rdzv_client *c, const char *fields, struct err *e)

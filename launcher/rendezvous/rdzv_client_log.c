@@ -126,7 +126,7 @@ static void on_fence_timer(uv_timer_t *t)
     fence(l, why);
 }
 
-static int ask(struct log_client *l, const struct rdzv_event *ev);
+static int queue_request(struct log_client *l, const struct rdzv_event *ev);
 static int log_join(struct rdzv_client *c, struct err *e);
 
 static void deliver_news(struct log_client *l, const struct log_item *i)
@@ -223,7 +223,7 @@ static void on_async(uv_async_t *a)
         arm(l);
 }
 
-static int ask(struct log_client *l, const struct rdzv_event *ev)
+static int queue_request(struct log_client *l, const struct rdzv_event *ev)
 {
     int rc = 0;
     pthread_mutex_lock(&l->mutex);
@@ -250,14 +250,14 @@ static int log_join(struct rdzv_client *c, struct err *e)
     snprintf(ev.addrs, sizeof ev.addrs, "%s", l->o.addrs ? l->o.addrs : "");
     snprintf(ev.role, sizeof ev.role, "%s", l->o.role ? l->o.role : "");
     l->joined_once = true;
-    return ask(l, &ev);
+    return queue_request(l, &ev);
 }
 
 static int log_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)
 {
     struct log_client *l = (struct log_client *)c;
     (void)e;
-    return ask(l, &(struct rdzv_event){.kind = RDZV_FAIL, .cause = *cause});
+    return queue_request(l, &(struct rdzv_event){.kind = RDZV_FAIL, .cause = *cause});
 }
 
 static int log_done(struct rdzv_client *c, struct err *e)
@@ -266,7 +266,7 @@ static int log_done(struct rdzv_client *c, struct err *e)
     (void)e;
     no_more_work(l);
     l->done = true;
-    return ask(l, &(struct rdzv_event){.kind = RDZV_DONE});
+    return queue_request(l, &(struct rdzv_event){.kind = RDZV_DONE});
 }
 
 static int log_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
@@ -274,7 +274,8 @@ static int log_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct
     struct log_client *l = (struct log_client *)c;
     (void)e;
     if (l->joined_once)
-        return ask(l, &(struct rdzv_event){.kind = RDZV_LEAVE, .cause = why ? *why : (struct rdzv_cause){.rank = -1}});
+        return queue_request(
+            l, &(struct rdzv_event){.kind = RDZV_LEAVE, .cause = why ? *why : (struct rdzv_cause){.rank = -1}});
     const struct rdzv_news end = {.seq = 1, .kind = RDZV_NEWS_END, .exit_code = EXIT_REQUEUE, .cause.rank = -1};
     struct log_item *i = log_client_item(ITEM_NEWS);
     if (!i)

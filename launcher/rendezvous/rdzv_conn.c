@@ -98,7 +98,7 @@ static void on_written(uv_write_t *req, int status)
         lose(c, RDZV_LOST, uv_strerror(status));
 }
 
-static int put(struct rdzv_conn *c, const void *data, size_t n)
+static int write_bytes(struct rdzv_conn *c, const void *data, size_t n)
 {
     if (n == 0)
         return 0;
@@ -114,9 +114,9 @@ static int put(struct rdzv_conn *c, const void *data, size_t n)
     return rc;
 }
 
-static int put_cipher(struct rdzv_conn *c)
+static int write_cipher(struct rdzv_conn *c)
 {
-    int rc = put(c, c->cipher.data, c->cipher.len);
+    int rc = write_bytes(c, c->cipher.data, c->cipher.len);
     buf_clear(&c->cipher);
     return rc;
 }
@@ -132,9 +132,9 @@ int rdzv_conn_send(struct rdzv_conn *c, int argc, const char *const *argv, const
     int rc = 0;
     if (c->tls) {
         rc = tls_stream_write(c->tls, text, (size_t)n, &c->cipher, NULL);
-        rc = rc < 0 ? rc : put_cipher(c);
+        rc = rc < 0 ? rc : write_cipher(c);
     } else {
-        rc = put(c, text, (size_t)n);
+        rc = write_bytes(c, text, (size_t)n);
     }
     redisFreeCommand(text);
     return rc;
@@ -225,7 +225,7 @@ static void on_verdict(struct rdzv_conn *c, const redisReply *r)
 
 /* --- receiving */
 
-static void take(struct rdzv_conn *c, const redisReply *r)
+static void handle_reply(struct rdzv_conn *c, const redisReply *r)
 {
     c->heard = true;
     switch (c->greeting) {
@@ -258,7 +258,7 @@ static void decode(struct rdzv_conn *c, const char *data, size_t n)
         }
         if (!r)
             break;
-        take(c, r);
+        handle_reply(c, r);
         freeReplyObject(r);
     }
     if (!c->closing && c->reader->len > REPLY_MAX)
@@ -269,7 +269,7 @@ static void decrypt(struct rdzv_conn *c, const char *data, size_t n)
 {
     struct err e = {0};
     int rc = tls_stream_feed(c->tls, data, n, &c->plain, &c->cipher, &e);
-    if (put_cipher(c) < 0 && rc == 0)
+    if (write_cipher(c) < 0 && rc == 0)
         rc = err_set(&e, -EPIPE, "cannot send");
     if (rc < 0) {
         lose(c, c->greeting == GREET_TLS ? RDZV_DENIED : RDZV_LOST, e.text);

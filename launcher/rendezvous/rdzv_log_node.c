@@ -18,7 +18,7 @@ enum {
 /* --- to the agent */
 
 /* From the leader's pulse, while we wait for a round. */
-static void tell_progress(struct log_client *l, int64_t now)
+static void post_progress(struct log_client *l, int64_t now)
 {
     struct log_item *i;
     if (!l->seat.joining || now < l->progress_at || !(i = log_client_item(ITEM_PROGRESS)))
@@ -86,7 +86,7 @@ static void publish_lease(struct log_client *l)
 }
 
 /* Requests of the loop, into the seat. */
-static int take_asks(struct log_client *l, struct err *e)
+static int pass_requests(struct log_client *l, struct err *e)
 {
     struct rdzv_event asks[SEAT_REQUESTS_MAX];
     pthread_mutex_lock(&l->mutex);
@@ -109,7 +109,7 @@ static int take_asks(struct log_client *l, struct err *e)
 static int beat(struct log_client *l, struct err *e)
 {
     struct rdzv_heard h;
-    TRY(take_asks(l, e));
+    TRY(pass_requests(l, e));
     TRY(rdzv_seat_beat(&l->seat, &l->beat));
     int64_t sent = clock_ms();
     bool call = l->seat.waiting_count > 0 || l->seat.bye;
@@ -122,7 +122,7 @@ static int beat(struct log_client *l, struct err *e)
     publish_lease(l);
     heard(l, &h);
     log_client_watch_leader(l, now);
-    tell_progress(l, now);
+    post_progress(l, now);
     return h.bits & SEAT_AGAIN ? 1 : 0;
 }
 

@@ -34,7 +34,7 @@ static void on_reply(void *arg, const redisReply *r)
     tcp_lease_moved(t);
 }
 
-static void ask(struct tcp *t)
+static void send_alive(struct tcp *t)
 {
     struct tcp_alive *a = &t->alive;
     char round[24];
@@ -47,7 +47,7 @@ static void on_ready(void *arg)
 {
     struct tcp *t = arg;
     t->alive.ready = true;
-    ask(t);
+    send_alive(t);
 }
 
 static void on_lost(void *arg, enum rdzv_lost how, const char *why)
@@ -93,7 +93,7 @@ static void on_tick(uv_timer_t *timer)
     if (t->group_rank == 0)
         count(t);
     else if (a->conn && a->ready && !a->waiting)
-        ask(t);
+        send_alive(t);
     else if (a->waiting && clock_ms() - a->asked >= t->o.heartbeat_ms)
         hang_up(a);
     else if (!a->conn && !a->dial)

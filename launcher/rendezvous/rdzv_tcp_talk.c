@@ -32,7 +32,7 @@ static int64_t hold_ms(const struct tcp *t)
     return t->mode == TCP_JOINING && hold > TCP_PROGRESS_MS ? TCP_PROGRESS_MS : hold;
 }
 
-static void note(struct tcp *t, enum tcp_ask what, int64_t at)
+static void note_request(struct tcp *t, enum tcp_ask what, int64_t at)
 {
     struct tcp_asked *a = &t->asked[t->asked_last++ % TCP_ASKED_MAX];
     *a = (struct tcp_asked){.what = what, .at = at, .due = at + patience_ms(t), .joining = t->mode == TCP_JOINING};
@@ -41,7 +41,7 @@ static void note(struct tcp *t, enum tcp_ask what, int64_t at)
     t->next_open = t->next_open || what == ASK_NEXT;
 }
 
-static void say(struct tcp *t, enum tcp_ask what, int argc, const char *const *argv)
+static void send_request(struct tcp *t, enum tcp_ask what, int argc, const char *const *argv)
 {
     int64_t at = clock_ms(); /* before it is sent: the lease counts from here */
     if (t->asked_last - t->asked_first == TCP_ASKED_MAX) {
@@ -53,7 +53,7 @@ static void say(struct tcp *t, enum tcp_ask what, int argc, const char *const *a
     if (rc < 0)
         tcp_give_up(t, strerror(-rc));
     else
-        note(t, what, at);
+        note_request(t, what, at);
     tcp_arm(t);
 }
 
@@ -88,7 +88,7 @@ static int join_record(struct tcp *t, int port, struct buf *out)
     return rdzv_config_encode(&t->o.job, out);
 }
 
-static void say_join(struct tcp *t)
+static void send_join(struct tcp *t)
 {
     struct buf b = {0};
     int port = t->o.store_port && !t->leaving ? t->o.store_port(t->o.arg) : 0;
@@ -99,7 +99,7 @@ static void say_join(struct tcp *t)
     t->joined_round = t->told_round;
     t->join_sent = true;
     if (join_record(t, port, &b) == 0)
-        say(t, ASK_JOIN, 4, (const char *[]){"RDZV.JOIN", t->o.run_id, t->o.node, b.data});
+        send_request(t, ASK_JOIN, 4, (const char *[]){"RDZV.JOIN", t->o.run_id, t->o.node, b.data});
     else
         tcp_give_up(t, "no memory for a request");
     buf_free(&b);
@@ -115,27 +115,27 @@ static bool encode_cause(struct tcp *t, enum rdzv_event_kind kind, const struct 
     return ok;
 }
 
-static void say_fail(struct tcp *t, const char *round)
+static void send_fail(struct tcp *t, const char *round)
 {
     struct buf b = {0};
     if (encode_cause(t, RDZV_FAIL, &t->cause, &b))
-        say(t, ASK_FAIL, 5, (const char *[]){"RDZV.FAIL", t->o.run_id, t->o.node, round, b.data});
+        send_request(t, ASK_FAIL, 5, (const char *[]){"RDZV.FAIL", t->o.run_id, t->o.node, round, b.data});
     buf_free(&b);
 }
 
-static void say_leave(struct tcp *t)
+static void send_leave(struct tcp *t)
 {
     struct buf b = {0};
     if (t->why_leaving.exit_code == EXIT_OK)
-        say(t, ASK_LEAVE, 3, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node});
+        send_request(t, ASK_LEAVE, 3, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node});
     else if (encode_cause(t, RDZV_LEAVE, &t->why_leaving, &b))
-        say(t, ASK_LEAVE, 4, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node, b.data});
+        send_request(t, ASK_LEAVE, 4, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node, b.data});
     buf_free(&b);
 }
 
 void tcp_say_report(struct tcp *t, const char *fields)
 {
-    say(t, ASK_REPORT, 4, (const char *[]){"RDZV.REPORT", t->o.run_id, t->o.node, fields});
+    send_request(t, ASK_REPORT, 4, (const char *[]){"RDZV.REPORT", t->o.run_id, t->o.node, fields});
 }
 
 void tcp_say(struct tcp *t, enum tcp_ask what)
@@ -148,23 +148,23 @@ void tcp_say(struct tcp *t, enum tcp_ask what)
     snprintf(hold, sizeof hold, "%lld", (long long)hold_ms(t));
     switch (what) {
     case ASK_JOIN:
-        say_join(t);
+        send_join(t);
         break;
     case ASK_NEXT:
         if (!t->next_open)
-            say(t, what, 5, (const char *[]){"RDZV.NEXT", t->o.run_id, t->o.node, seq, hold});
+            send_request(t, what, 5, (const char *[]){"RDZV.NEXT", t->o.run_id, t->o.node, seq, hold});
         break;
     case ASK_FAIL:
-        say_fail(t, round);
+        send_fail(t, round);
         break;
     case ASK_DONE:
-        say(t, what, 4, (const char *[]){"RDZV.DONE", t->o.run_id, t->o.node, round});
+        send_request(t, what, 4, (const char *[]){"RDZV.DONE", t->o.run_id, t->o.node, round});
         break;
     case ASK_LEAVE:
-        say_leave(t);
+        send_leave(t);
         break;
     case ASK_STATUS:
-        say(t, what, 3, (const char *[]){"RDZV.STATUS", t->o.run_id, "BRIEF"});
+        send_request(t, what, 3, (const char *[]){"RDZV.STATUS", t->o.run_id, "BRIEF"});
         break;
     case ASK_REPORT:
         break;
@@ -200,7 +200,7 @@ void tcp_end(struct tcp *t, const struct rdzv_news *news)
     t->o.on_news(t->o.arg, news);
 }
 
-static void tell_members(const struct tcp *t, const struct rdzv_news *news, const char *addrs)
+static void report_members(const struct tcp *t, const struct rdzv_news *news, const char *addrs)
 {
     if (rdzv_news_is_for_leader(news) && t->o.on_members)
         t->o.on_members(t->o.arg, addrs);
@@ -225,7 +225,7 @@ static void on_round(struct tcp *t, const struct tcp_asked *a, const struct rdzv
         snprintf(t->leader.host, sizeof t->leader.host, "%s", news->leader_addr);
         snprintf(t->leader.port, sizeof t->leader.port, "%d", news->leader_port);
         tcp_lease_moved(t);
-        tell_members(t, news, addrs);
+        report_members(t, news, addrs);
     }
     t->o.on_news(t->o.arg, news);
 }
@@ -268,7 +268,7 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
         on_stop(t, &news);
         break;
     case RDZV_NEWS_END:
-        tell_members(t, &news, addrs);
+        report_members(t, &news, addrs);
         tcp_end(t, &news);
         break;
     }
@@ -294,7 +294,7 @@ static bool goes_on(const struct tcp *t, const redisReply *r)
 }
 
 /* A hosting crun that another job has begun to use: a slip of --rdzv-id would look like waiting for nodes. */
-static void say_whom_it_serves(const struct tcp *t, const redisReply *r)
+static void warn_of_other_job(const struct tcp *t, const redisReply *r)
 {
     char run[256];
     if (t->told_round == 0 && rdzv_field_find(r->str, r->len, "serves", run, sizeof run) == 1)
@@ -321,7 +321,7 @@ static void on_joined(struct tcp *t, const redisReply *r)
         snprintf(t->instance, sizeof t->instance, "%s", instance);
     }
     t->joined = true;
-    say_whom_it_serves(t, r);
+    warn_of_other_job(t, r);
     tcp_say(t, ASK_NEXT);
 }
 

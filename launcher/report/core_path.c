@@ -12,8 +12,8 @@ struct text {
     size_t n, cap;
 };
 
-static void add(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct text *t, const char *fmt, ...)
+static void append(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void append(struct text *t, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -27,10 +27,10 @@ static void add_program(struct text *t, const char *path, bool whole)
     const char *slash = strrchr(path, '/');
     const size_t start = t->n;
     if (!whole) {
-        add(t, "%.15s", slash ? slash + 1 : path); /* as the kernel keeps it */
+        append(t, "%.15s", slash ? slash + 1 : path); /* as the kernel keeps it */
         return;
     }
-    add(t, "%s", path);
+    append(t, "%s", path);
     for (size_t i = start; i < t->n && i + 1 < t->cap; i++)
         if (t->p[i] == '/')
             t->p[i] = '!';
@@ -43,22 +43,22 @@ static void add_item(struct text *t, char c, const struct core_facts *f)
     case 'P':
     case 'i':
     case 'I':
-        add(t, "%d", (int)f->pid);
+        append(t, "%d", (int)f->pid);
         break;
     case 'u':
-        add(t, "%u", (unsigned)getuid());
+        append(t, "%u", (unsigned)getuid());
         break;
     case 'g':
-        add(t, "%u", (unsigned)getgid());
+        append(t, "%u", (unsigned)getgid());
         break;
     case 's':
-        add(t, "%d", f->signo);
+        append(t, "%d", f->signo);
         break;
     case 't':
-        add(t, "%lld", f->time);
+        append(t, "%lld", f->time);
         break;
     case 'h':
-        add(t, "%s", f->host);
+        append(t, "%s", f->host);
         break;
     case 'e':
     case 'f':
@@ -68,10 +68,10 @@ static void add_item(struct text *t, char c, const struct core_facts *f)
         add_program(t, f->program, true);
         break;
     case '%':
-        add(t, "%%");
+        append(t, "%%");
         break;
     default:
-        add(t, "%%%c", c);
+        append(t, "%%%c", c);
     }
 }
 
@@ -90,15 +90,15 @@ void core_path_expand(const char *pattern, bool uses_pid, const struct core_fact
     if (pattern[0] == '|' || (!pattern[0] && !uses_pid))
         return; /* a program takes it and knows where it is; or none is written */
     if (pattern[0] != '/')
-        add(&t, "%s/", f->folder);
+        append(&t, "%s/", f->folder);
     for (const char *p = pattern; *p; p++) {
         if (*p != '%')
-            add(&t, "%c", *p);
+            append(&t, "%c", *p);
         else if (p[1])
             add_item(&t, *++p, f);
     }
     if (uses_pid && !names_pid(pattern))
-        add(&t, ".%d", (int)f->pid);
+        append(&t, ".%d", (int)f->pid);
 }
 
 void core_path_find(const struct core_facts *f, char *out, size_t cap)

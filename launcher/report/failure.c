@@ -123,7 +123,7 @@ static int int_of(const cJSON *o, const char *name)
     return v > -1 && v < 0x1p31 ? (int)v : -1;
 }
 
-char *failure_tell(const cJSON *own, bool final)
+char *failure_encode(const cJSON *own, bool final)
 {
     cJSON *o = cJSON_CreateObject(), *list = cJSON_Duplicate(own, true);
     char *text = NULL;

@@ -58,7 +58,7 @@ struct failure_job {
 };
 
 /* What a node tells: its failures, and whether more may come. Freed by free(). NULL: no memory. */
-char *failure_tell(const struct cJSON *own, bool final);
+char *failure_encode(const struct cJSON *own, bool final);
 /* Append what another node told; what is no failure is left out. False: it cannot be understood. */
 bool failure_merge(struct cJSON *all, const char *text, size_t n, bool *ret_final);
 

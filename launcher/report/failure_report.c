@@ -207,9 +207,9 @@ static void write_json(const struct failure_report *f, const struct failure_job 
     char *text = failure_json(job, all);
     snprintf(path, sizeof path, "%s/failure.json", f->o.logs->root);
     if (text && logs && write_text(path, text, &e) < 0)
-        logmux_say(f->o.mux, "%s", e.text);
+        logmux_print(f->o.mux, "%s", e.text);
     if (text && f->o.failure_file && write_text(f->o.failure_file, text, &e) < 0)
-        logmux_say(f->o.mux, "%s", e.text);
+        logmux_print(f->o.mux, "%s", e.text);
     free(text);
 }
 
@@ -220,11 +220,11 @@ static void print_line(const struct failure_report *f, const struct failure_scen
     if (now->exit_code == EXIT_UNKILLABLE || now->unstarted || *now->refused)
         return;
     if (c->text[0] && c->rank >= 0)
-        logmux_say(f->o.mux, "the job failed: %s", c->text);
+        logmux_print(f->o.mux, "the job failed: %s", c->text);
     else if (c->text[0])
-        logmux_say(f->o.mux, "the job failed: %s (exit code %d)", c->text, now->exit_code);
+        logmux_print(f->o.mux, "the job failed: %s (exit code %d)", c->text, now->exit_code);
     else
-        logmux_say(f->o.mux, "the job ended with exit code %d", now->exit_code);
+        logmux_print(f->o.mux, "the job ended with exit code %d", now->exit_code);
 }
 
 static void print_all(const struct failure_report *f, const struct failure_scene *now, const struct failure_job *job,
@@ -233,7 +233,7 @@ static void print_all(const struct failure_report *f, const struct failure_scene
     struct buf text;
     buf_init(&text, 1u << 20);
     if (all->child && failure_render(job, all, &text) == 0)
-        logmux_say_text(f->o.mux, text.data);
+        logmux_print_text(f->o.mux, text.data);
     else
         print_line(f, now);
     buf_free(&text);

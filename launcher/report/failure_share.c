@@ -103,7 +103,7 @@ void failure_share_send(struct failure_share *s, uint64_t round, const struct en
     free(s->pending);
     s->refused = false;
     s->round = round;
-    s->pending = failure_tell(own, final);
+    s->pending = failure_encode(own, final);
     if (!s->pending)
         s->refused = true;
     else if (s->conn)

@@ -223,12 +223,13 @@ static void on_notify(void *arg)
 }
 
 /* Hangs and steps are not seen then, reasons of stops and records not told. */
-static void say_unshared(struct group *g)
+static void warn_unshared(struct group *g)
 {
     if (!g->unshared)
-        logmux_say(g->o.mux,
-                   "the limit on file sizes (ulimit -f) leaves no page to share with a worker: libcrun's words do not "
-                   "reach crun, nor crun's reasons the workers");
+        logmux_print(
+            g->o.mux,
+            "the limit on file sizes (ulimit -f) leaves no page to share with a worker: libcrun's words do not "
+            "reach crun, nor crun's reasons the workers");
     g->unshared = true;
 }
 
@@ -244,7 +245,7 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     TRY(logmux_add(g->o.mux, local, rank, out, e));
     int rc = create_page(c, g->notify_fd, &page_fd, e);
     if (rc == 1)
-        say_unshared(g);
+        warn_unshared(g);
     if (rc >= 0)
         rc = g->o.events.make_env(g->o.arg, local, page_fd, &env, e);
     if (rc == 0)
@@ -354,7 +355,7 @@ static void on_death(struct group *g, struct child *c)
         return;
     }
     if (rc < 0) { /* whatever it was, no success */
-        logmux_say(g->o.mux, "how rank %d ended is not known (waitid: %s): taken for a failure", w->rank,
+        logmux_print(g->o.mux, "how rank %d ended is not known (waitid: %s): taken for a failure", w->rank,
                    strerror(errno));
         info.si_status = EXIT_INTERNAL;
     }
@@ -419,7 +420,7 @@ void group_forward(struct group *g, int signo)
 {
     for (int i = 0; i < g->n; i++)
         if (!g->workers[i].ended)
-            tree_tell(g->workers[i].pid, !g->children[i].guest, signo);
+            tree_signal(g->workers[i].pid, !g->children[i].guest, signo);
 }
 
 static void on_rescan(uv_timer_t *t)

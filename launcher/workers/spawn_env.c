@@ -17,7 +17,7 @@ struct additions {
     size_t at[VARIABLES_MAX], n;
 };
 
-static int put(void *ctx, const char *name, const char *value)
+static int add_variable(void *ctx, const char *name, const char *value)
 {
     struct additions *a = ctx;
     if (a->n == VARIABLES_MAX)
@@ -45,7 +45,7 @@ static bool replaced(const struct additions *a, const char *variable)
 
 static int collect(struct additions *a, const struct env_contract *c, const char *const *extra)
 {
-    TRY(env_contract_write(c, put, a));
+    TRY(env_contract_write(c, add_variable, a));
     for (; *extra; extra++) {
         if (a->n == VARIABLES_MAX)
             return -E2BIG;

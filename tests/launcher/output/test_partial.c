@@ -27,7 +27,7 @@ static int64_t expect(int64_t now_ms, const char *more, const char *expected)
     strcat(line, more);
     if (*more)
         partial_grew(&p, strlen(more), now_ms);
-    const bool shown = partial_look(&p, line, strlen(line), now_ms, &got, &again);
+    const bool shown = partial_check(&p, line, strlen(line), now_ms, &got, &again);
     assert_int_equal(shown, expected != NULL);
     if (expected) {
         assert_int_equal(got.n, strlen(expected));

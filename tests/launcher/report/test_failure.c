@@ -67,7 +67,7 @@ static cJSON *one(const struct failure_worker *w, struct failure_words words)
 static void add(cJSON *all, const struct failure_worker *w, struct failure_words words)
 {
     cJSON *list = one(w, words);
-    char *text = failure_tell(list, true);
+    char *text = failure_encode(list, true);
     bool final = false;
     assert_true(failure_merge(all, text, strlen(text), &final));
     assert_true(final);
