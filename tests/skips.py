@@ -70,7 +70,7 @@ def has(flag):
         return re.search(rf"^flags\b.*\b{flag}\b", f.read(), re.M) is not None
 
 
-def anywhere():
+def anywhere():  # what cannot be asked for here in another way
     return True
 
 
@@ -94,8 +94,14 @@ ROWS = [
     (r"no cores here", lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] == 0),
     (r"no cuDNN|no cuBLASLt|no CUDA", lambda: no_gpu() or not shutil.which("nvcc")),
     (r"GPU|libcuda|no driver|no NCCL", no_gpu),
-    (r"no (native-)?bf16 units|no amx", lambda: not has("avx512_bf16")),
-    (r"no (native-)?fp16 units", lambda: not has("avx512_fp16")),
+    (r"no \S*bf16\S* units", lambda: not has("avx512_bf16")),
+    (r"no \S*fp16\S* units", lambda: not has("avx512_fp16")),
+    (r"no AVX2", lambda: not has("avx2")),
+    (r"no IPv6", lambda: not os.path.exists("/proc/net/if_inet6")),
+    (r"gnuplot is not installed", lacks("gnuplot")),
+    (r"openssl\S* (is not installed|makes no certificate)", lacks("openssl")),
+    (r"redis-\S+ is not installed|cannot start redis-server", lacks("redis-server", "redis-cli")),
+    (r"rendezvousd_peer_uid", not_root),
     (r"ptrace: ", anywhere),  # what the kernel's Yama, or a container, forbids
     (r"pipes are as large as ever", anywhere),
     (r"the address sanitizer needs", anywhere),

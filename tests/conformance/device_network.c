@@ -118,9 +118,9 @@ static void gradients_of_convnet_match_ref(void **state)
 static void fusing_changes_no_bit(void **state)
 {
     const struct mode *m = *state;
-    if (!can(m)) { /* cmocka's own skip() reads as a failure in TAP */
-        print_message("# SKIP no %s units in this processor\n", m->name);
-        return;
+    if (!can(m)) {
+        print_message("# no %s units in this processor\n", m->name);
+        skip();
     }
     struct program *p = small();
     struct images im;

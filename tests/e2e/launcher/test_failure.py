@@ -52,15 +52,14 @@ def test_the_report_names_the_program_as_the_user_did(crun, args, name):
 
 @pytest.mark.parametrize("again", range(3))
 def test_every_restart_has_one_line_however_short_it_is(crun, again):
-    rc, _, err = crun.run("--nproc_per_node", 4, "--max_restarts", 2, "false")
+    rc, _, err = crun.run("--nproc_per_node", 4, "--max_restarts", 5, "--restart-backoff", 0, "false")
     assert rc == 1
     number = r"([\d.]+) ms"
-    found = re.findall(rf"^crun: restart (\d)/2 \(rank \d exited with code 1\): detect {number}, stop {number}, rendezvous {number}, spawn {number}$",
+    found = re.findall(rf"^crun: restart (\d)/5 \(rank \d exited with code 1\): detect {number}, stop {number}, rendezvous {number}, spawn {number}$",
                        err, re.M)
-    assert [f[0] for f in found] == ["1", "2"] and err.count("restart ") == 2, err
-    for f in found:
-        assert all(float(x) < 5000 for x in f[1:]), err
-        assert float(f[4]) > 0, "to start four processes takes some time"
+    assert [f[0] for f in found] == ["1", "2", "3", "4", "5"] and err.count("restart ") == 5, err
+    assert all(float(f[4]) > 0 for f in found), "to start four processes takes some time"
+    assert min(sum(map(float, f[1:])) for f in found) < 50, "some 5 ms (docs/measurements.md): the quickest, for the machine may stand still"
 
 
 def test_when_restarts_are_used_up_the_last_culprits_code_is_returned(crun):

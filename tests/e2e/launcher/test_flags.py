@@ -2,10 +2,14 @@
 
 A row is a function that runs crun with the option and looks at what came of it. Options of torchrun are those of torch 2.15."""
 
+import ast
+import fcntl
 import json
 import os
 import pathlib
 import re
+import socket
+import struct
 import subprocess
 import sys
 
@@ -56,7 +60,7 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "log-rotate-size": "launcher/test_logs.py::test_files_are_rotated_and_old_ones_kept_as_told",
     "rank-order": "elastic/test_elastic.py::test_ranks_follow_host_names_or_arrival",
     "numa-binding": "launcher/test_placement.py::test_exclusive_workers_share_no_core",
-    "ranks-filter": "launcher/test_logs.py::test_ranks_of_two_digits_have_redirects_and_filters",
+    "ranks-filter": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
     "rdzv-ca": "rendezvousd/test_hosting.py::test_a_job_meets_over_tls",
     "redirects": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
     "resize-timeout": "launcher/test_stops.py::test_the_grace_of_a_resize",
@@ -131,11 +135,36 @@ def static_nodes(crun):
     assert lines == [f"0 first 127.0.0.1:{port}", f"1 second 127.0.0.1:{port}"]
 
 
-@row("local-addr", "iface")
-def addresses(crun):
-    for option in (("--local_addr", "127.0.0.1"), ("--iface", "lo")):
-        lines = two_nodes(crun, "--rdzv_endpoint", f"localhost:{crun.port()}", *option)
-        assert {line.split()[1].split(":")[0] for line in lines} == {"127.0.0.1"}
+def master(crun, *options):
+    """Where rank 0 is told to be found by two nodes that meet at 127.0.0.1."""
+    lines = two_nodes(crun, "--rdzv_endpoint", f"127.0.0.1:{crun.port()}", *options)
+    found, = {line.split()[1].rsplit(":", 1)[0] for line in lines}
+    return found
+
+
+@row("local-addr")
+def address(crun):
+    assert master(crun) == "127.0.0.1" and master(crun, "--local_addr", "127.0.0.2") == "127.0.0.2"
+
+
+def interfaces():
+    """{name: IPv4 address} of those that have one, but for the loopback."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        for _, name in socket.if_nameindex():
+            try:
+                found[name] = socket.inet_ntoa(fcntl.ioctl(s, 0x8915, struct.pack("256s", name.encode()))[20:24])  # SIOCGIFADDR
+            except OSError:
+                pass
+    return {name: addr for name, addr in found.items() if not addr.startswith("127.")}
+
+
+@row("iface")
+def interface(crun):
+    for name, addr in list(interfaces().items())[:1]:
+        assert master(crun, "--iface", name) == addr
+    rc, _, err = crun.run("--insecure", "--nnodes", 2, "--rdzv_endpoint", f"127.0.0.1:{crun.port()}", "--iface", "none-such", "true")
+    assert rc == 2 and "--iface 'none-such': no such interface with an address, there are lo" in err, err
 
 
 @row("rdzv-conf")
@@ -374,11 +403,29 @@ def test_every_option_has_a_row():
     assert [o for o in [*ROWS, *ELSEWHERE] if o not in options()] == [], "rows of options that are gone"
 
 
+def used_by(path, name):
+    """The text of this function of a file, and of all that it names in turn."""
+    text = path.read_text()
+    parts = {}
+    for node in ast.parse(text).body:
+        names = [t.id for t in getattr(node, "targets", []) if isinstance(t, ast.Name)] or [getattr(node, "name", None)]
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        parts.update({n: (node, "\n".join(text.splitlines()[first - 1:node.end_lineno])) for n in names if n})
+    found, ask = {}, [name]
+    while ask:
+        node, source = parts.get(ask.pop(), (None, ""))
+        if node and source not in found.values():
+            found[id(node)] = source
+            words = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} | {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
+            ask += words & set(parts)
+    return list(found.values())
+
+
 @pytest.mark.parametrize("option", sorted(ELSEWHERE))
 def test_the_test_of_a_row_exists_and_uses_the_option(option):
     file, name = ELSEWHERE[option].split("::")
-    text = (HERE.parent / file).read_text()
-    assert f"def {name}(" in text, f"{file} has no {name}"
+    text = "\n".join(used_by(HERE.parent / file, name))
+    assert text, f"{file} has no {name}"
     short = {"hosts": "-H", "export": "-x"}.get(option)
     assert re.search(rf"--(no-)?{option.replace('-', '[-_]')}\b", text) or (short and f'"{short}"' in text), option
 

@@ -52,4 +52,4 @@ def test_cpu_gradients_of_the_first_step_agree_over_world_sizes(shapes, tmp_path
     for world in (2, 3):
         d = np.linalg.norm(grad[world] - grad[1]) / np.linalg.norm(grad[1])
         print(f"world {world}: relative difference of the gradient {d:.2e}")
-        assert d <= 2e-2
+        assert d <= 2e-5  # 2.0e-6 was measured (docs/measurements.md)
