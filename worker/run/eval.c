@@ -18,7 +18,7 @@ static int one_batch(struct state *s, struct plan *plan, struct loader *l, struc
     struct loader_batch batch;
     double m[METRIC_N];
     int64_t start = clock_ns();
-    TRY(loader_next(l, &batch, e));
+    TRY(loader_next(l, &batch, e)); /* images (n, H, W, C) u8, labels (n), weights (n) */
     struct run_args run = {.batch = batch.b, .grad_scale = 1, .params_version = s->version};
     int rc = s->device->ops->run(plan, &run, e);
     loader_done(l, &batch);

@@ -74,8 +74,8 @@ int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
     int classes = pl->p->classes;
 #pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
     for (int n = 0; n < pl->o.batch; n++) {
-        double *z = pl->logits + (size_t)omp_get_thread_num() * (size_t)classes,
-               *m = pl->metrics + (size_t)n * METRIC_N;
+        double *z = pl->logits + (size_t)omp_get_thread_num() * (size_t)classes, /* (threads, classes) */
+            *m = pl->metrics + (size_t)n * METRIC_N;                             /* (N, METRIC_N) */
         for (int i = 0; i < METRIC_N; i++)
             m[i] = 0;
         for (int i = 0; i < classes; i++)
@@ -84,7 +84,7 @@ int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
             host_xent(z, classes, b->labels[n], pl->args->smoothing, m);
     }
     static const enum metric written[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
-    float *out = pl->reduce + pl->p->n_train + pl->p->n_stats;
+    float *out = pl->reduce + pl->p->n_train + pl->p->n_stats; /* (METRIC_N) */
     for (size_t k = 0; k < sizeof(written) / sizeof(written[0]); k++) {
         double sum = 0;
         for (int n = 0; n < pl->o.batch; n++)
@@ -102,7 +102,7 @@ int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 #pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
     for (int n = 0; n < pl->o.batch; n++) {
         double *z = pl->logits + (size_t)omp_get_thread_num() * (size_t)classes;
-        size_t at = (size_t)n * (size_t)classes;
+        size_t at = (size_t)n * (size_t)classes; /* logits, dlogits (N, classes) */
         for (int i = 0; i < classes; i++)
             z[i] = (double)s->xent.logits[at + i];
         if (b->weights[n] != 0)

@@ -33,14 +33,14 @@ static int statistics(struct cpu_plan *pl, const struct step *s, int c, int padd
 {
     const struct op *op = &pl->p->ops[s->op];
     struct bn_state *b = s->bn;
-    double *sum = b->wire, *squares = b->wire + c;
+    double *sum = b->wire, *squares = b->wire + c; /* (c), (c), count: one sum over all ranks */
     memcpy(sum, b->sums, sizeof(double) * (size_t)c);
     memcpy(squares, b->sums + padded, sizeof(double) * (size_t)c);
     b->wire[2 * c] = pl->weight_sum * s->bn_fwd.stats.v.hw;
     TRY(sum_over_ranks(pl, b->wire, 2 * c + 1, e));
     b->count = b->wire[2 * c];
     double per = b->count > 0 ? 1 / b->count : 0, unbiased = b->count > 1 ? b->count / (b->count - 1) : 1;
-    float *mean_out = pl->reduce + pl->p->n_train + pl->p->params[op->param[2]].offset;
+    float *mean_out = pl->reduce + pl->p->n_train + pl->p->params[op->param[2]].offset; /* (c) */
     float *var_out = pl->reduce + pl->p->n_train + pl->p->params[op->param[3]].offset;
     bool add = pl->args->accumulate;
     for (int i = 0; i < c; i++) {
@@ -104,11 +104,11 @@ int cpu_step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
     j->partial = pl->partial;
     pl->cpu->kern->bn_bwd_sums(j, s->store, pl->cpu->threads);
 
-    float *dgamma = pl->reduce + pl->p->params[op->param[0]].offset;
+    float *dgamma = pl->reduce + pl->p->params[op->param[0]].offset; /* (c) */
     float *dbeta = pl->reduce + pl->p->params[op->param[1]].offset;
     bool add = pl->args->accumulate;
     for (int i = 0; i < c; i++) {
-        b->wire[i] = b->sums[i];
+        b->wire[i] = b->sums[i]; /* (2, c): sum dy, sum dy * xhat */
         b->wire[c + i] = b->sums[padded + i] * (double)b->invstd[i];
         dbeta[i] = half_bn(pl, (float)b->wire[i]) + (add ? dbeta[i] : 0);
         dgamma[i] = half_bn(pl, (float)b->wire[c + i]) + (add ? dgamma[i] : 0);

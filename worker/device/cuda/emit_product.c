@@ -148,7 +148,7 @@ static int emit_conv(struct cuda_plan *pl, int i, struct err *e)
     TRY(x);
     TRY(w);
     TRY(y);
-    TRY(cudnn_step(pl, i, pattern, &s, e));
+    TRY(cudnn_step(pl, i, pattern, &s, e)); /* x (N, h, w, C), w (K, r, s, C) -> y (N, oh, ow, K); or planes */
     TRY(cuda_plan_use(pl, x, 0, &s->dnn.slot[k++], e));
     if (r->prologue >= 0) {
         s->dnn.slot[k++] = pl->bns[r->prologue].half_scale;
@@ -208,7 +208,7 @@ static int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
     TRY(dy);
     TRY(w);
     TRY(dx);
-    TRY(cudnn_step(pl, i, DNN_DGRAD, &s, e));
+    TRY(cudnn_step(pl, i, DNN_DGRAD, &s, e)); /* dy (N, oh, ow, K), w (K, r, s, C) -> dx (N, h, w, C) */
     TRY(cuda_plan_use(pl, dy, 0, &s->dnn.slot[0], e));
     TRY(cuda_plan_use(pl, w, 0, &s->dnn.slot[1], e));
     TRY(cuda_plan_use(pl, dx, 0, &s->dnn.slot[2], e));
@@ -226,7 +226,7 @@ static int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     TRY(x);
     TRY(dy);
     TRY(dw);
-    TRY(cudnn_step(pl, i, bn >= 0 ? DNN_SBR_WGRAD : DNN_WGRAD, &s, e));
+    TRY(cudnn_step(pl, i, bn >= 0 ? DNN_SBR_WGRAD : DNN_WGRAD, &s, e)); /* x, dy -> dw (K, r, s, C) */
     TRY(cuda_plan_use(pl, x, 0, &s->dnn.slot[k++], e));
     if (bn >= 0) {
         s->dnn.slot[k++] = pl->bns[bn].half_scale;
@@ -269,7 +269,7 @@ static int emit_linear(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const enum dtype type = half_tensor(pl->p, &pl->o, op->out) ? pl->product : DT_F32;
-    struct gpu_gemm m = linear(pl, op, DT_F32);
+    struct gpu_gemm m = linear(pl, op, DT_F32); /* y (N, K) = x (N, C) . w^T (C, K) */
     m.trans_b = true;
     const size_t n = (size_t)(m.m * m.n);
     const int y = type == DT_F32 ? cuda_plan_value(pl, op->out, e) : result(pl, op->out, e),
@@ -285,7 +285,7 @@ static int emit_linear(struct cuda_plan *pl, int i, struct err *e)
 static int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], pl->product);
+    struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], pl->product); /* dx (N, C) = dy (N, K) . w (K, C) */
     const int64_t k = m.n;
     const int dx = result(pl, op->out, e);
     m.n = m.k;
@@ -297,7 +297,7 @@ static int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
 static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], DT_F32);
+    struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], DT_F32); /* dw (K, C) = dy^T (K, N) . x (N, C) */
     const int64_t batch = m.m, classes = m.n, features = m.k;
     m.trans_a = true;
     m.m = classes;

@@ -15,7 +15,7 @@
 #include "worker/device/host_common.h"
 #include "worker/device/ref/ref.h"
 
-struct channels {
+struct channels { /* of a tensor (c, n, plane) */
     size_t c, n, plane;
 };
 
@@ -55,8 +55,8 @@ static int batch_statistics(struct ref_plan *pl, const struct op *op, int f, con
 {
     int x = op->in[0];
     struct channels s = channels_of(pl, x);
-    struct bn_saved *b = &pl->saved[f];
-    double *sums = pl->scratch;
+    struct bn_saved *b = &pl->saved[f]; /* mean, inv_std (c) */
+    double *sums = pl->scratch;         /* (c), and the number of elements behind them */
     channel_sums(pl, pl->value[x], s, a->batch.weights, NULL, sums);
     sums[s.c] = host_batch_count(&a->batch, pl->n) * (double)s.plane;
     TRY(sum_over_ranks(a, op, sums, s.c + 1, e));
@@ -87,7 +87,8 @@ static void running_statistics(struct ref_plan *pl, const struct op *op, int f)
 static void hand_over(struct ref_plan *pl, const struct op *op, const struct bn_saved *b, const struct run_args *a)
 {
     double *arena = pl->reduce + pl->p->n_train;
-    double *mean = arena + pl->p->params[op->param[2]].offset, *var = arena + pl->p->params[op->param[3]].offset;
+    double *mean = arena + pl->p->params[op->param[2]].offset, /* (c) */
+        *var = arena + pl->p->params[op->param[3]].offset;
     double samples = host_batch_count(&a->batch, pl->n);
     double unbiased = b->elements > 1 ? b->elements / (b->elements - 1) : 1;
     for (int c = 0; c < pl->p->tensors[op->in[0]].c; c++) {
@@ -143,7 +144,8 @@ int ref_bn_bwd(struct ref_plan *pl, const struct op *op, const struct run_args *
     struct channels s = channels_of(pl, op->in[0]);
     const struct bn_saved *b = &pl->saved[op->fwd];
     const double *gamma = ref_param(pl, op->param[0]);
-    double *sums = pl->scratch, *dgamma = ref_gradient(pl, op->param[0]), *dbeta = ref_gradient(pl, op->param[1]);
+    double *sums = pl->scratch /* (2, c) */, *dgamma = ref_gradient(pl, op->param[0]),
+           *dbeta = ref_gradient(pl, op->param[1]);
     if (op->fwd < pl->first || op->fwd >= pl->end) /* a slice without the forward op */
         TRY(batch_statistics(pl, op, op->fwd, a, e));
     gradient_sums(pl, x, dy, s, a->batch.weights, b, sums);

@@ -135,10 +135,10 @@ static size_t images_at_once(const struct ref_plan *pl, const struct geometry *g
 int ref_product(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
     struct geometry g = geometry_of(pl, op);
-    const double *x = pl->value[op->in[0]];
-    double *y = pl->value[op->out];
+    const double *x = pl->value[op->in[0]]; /* (C, N, h, w) */
+    double *y = pl->value[op->out];         /* (K, N, oh, ow) */
     size_t run = (size_t)pl->n * g.positions;
-    struct matrix weight = {ref_param(pl, op->param[0]), g.window, 1};
+    struct matrix weight = {ref_param(pl, op->param[0]), g.window, 1}; /* (K, C * kh * kw) */
     for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
         count = images_at_once(pl, &g, n0);
         ref_gemm(pl->threads, g.k, count * g.positions, g.window, weight, columns(pl, &g, x, n0, count),
@@ -153,10 +153,10 @@ int ref_product(struct ref_plan *pl, const struct op *op, const struct run_args 
 int ref_product_bwd_data(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
     struct geometry g = geometry_of(pl, op);
-    const double *dy = pl->value[op->in[0]];
-    double *dx = pl->value[op->out];
+    const double *dy = pl->value[op->in[0]]; /* (K, N, oh, ow) */
+    double *dx = pl->value[op->out];         /* (C, N, h, w) */
     size_t run = (size_t)pl->n * g.positions;
-    struct matrix transposed = {ref_param(pl, op->param[0]), 1, g.window};
+    struct matrix transposed = {ref_param(pl, op->param[0]), 1, g.window}; /* (C * kh * kw, K) */
     if (!g.direct)
         memset(dx, 0, ref_elements(pl, op->out) * sizeof *dx);
     for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
@@ -173,12 +173,12 @@ int ref_product_bwd_data(struct ref_plan *pl, const struct op *op, const struct 
 int ref_product_bwd_param(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
     struct geometry g = geometry_of(pl, op);
-    const double *x = pl->value[op->in[0]], *dy = pl->value[op->in[1]];
+    const double *x = pl->value[op->in[0]], *dy = pl->value[op->in[1]]; /* (C, N, h, w), (K, N, oh, ow) */
     size_t run = (size_t)pl->n * g.positions;
     for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
         count = images_at_once(pl, &g, n0);
         struct matrix grad = {dy + n0 * g.positions, run, 1}, col = columns(pl, &g, x, n0, count);
-        struct matrix transposed = {col.at, col.col, col.row};
+        struct matrix transposed = {col.at, col.col, col.row}; /* (count * P, C * kh * kw) */
         ref_gemm(pl->threads, g.k, g.window, count * g.positions, grad, transposed, ref_gradient(pl, op->param[0]),
                  g.window, n0 > 0 || a->accumulate);
     }

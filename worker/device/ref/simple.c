@@ -1,4 +1,4 @@
-/* The ops without parameters. */
+/* The ops without parameters. Values lie as (c, N, h, w): a plane is (h, w), and there are c * N of them. */
 #include <string.h>
 
 #include "worker/device/host_common.h"
@@ -8,7 +8,7 @@ int ref_input(struct ref_plan *pl, const struct op *op, const struct run_args *a
 {
     int threads = pl->threads;
     size_t n = (size_t)pl->n, plane = ref_plane(pl, op->out), channels = (size_t)pl->p->channels;
-    double *x = pl->value[op->out];
+    double *x = pl->value[op->out]; /* (c, n, plane), from images (n, plane, c) u8 */
     PARALLEL_FOR
     for (size_t s = 0; s < n; s++)
         for (size_t c = 0; c < channels; c++)
@@ -117,7 +117,7 @@ int ref_avgpool_bwd(struct ref_plan *pl, const struct op *op, const struct run_a
     return 0;
 }
 
-/* The logits of sample s, which lie a batch apart, side by side. */
+/* The logits of sample s, which lie a batch apart in (classes, N), side by side: (classes). */
 static double *gather(struct ref_plan *pl, const double *logits, int s)
 {
     for (int j = 0; j < pl->p->classes; j++)
@@ -138,7 +138,7 @@ int ref_xent(struct ref_plan *pl, const struct op *op, const struct run_args *a,
 
 int ref_xent_bwd(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
-    double *dlogits = pl->value[op->out];
+    double *dlogits = pl->value[op->out]; /* (classes, N) */
     memset(dlogits, 0, ref_elements(pl, op->out) * sizeof *dlogits);
     for (int s = 0; s < pl->n; s++) {
         if (a->batch.weights[s] == 0)
