@@ -33,8 +33,8 @@ static int complain(int code, const struct err *e)
     return code;
 }
 
-/* What --help and the like print may have gone to a full disk: say so. A reader that is gone (`crun --help | head`) is no
- * error. */
+/* What --help and the like print may have gone to a full disk: say so. A reader that is gone (`crun --help | head`) is
+ * no error. */
 static int check_printed(void)
 {
     struct err e;

@@ -186,9 +186,10 @@ struct round_part {
 
 /* begin and started go down, gone goes up. What only notes that a round is there comes first, so that it knows of a
  * round that cannot begin. Then what workers need when they start: the store that they meet at, the pipes and folders
- * of their output, the cgroup they are born in; then they; then who watches them. `gone` of the hangs reads the workers'
- * pages, as do the times, so both come before the next round drops them; the log of events ends the round last, after
- * the line of a restart that it was. The group ends the output by itself: it knows when the pipes are read. */
+ * of their output, the cgroup they are born in; then they; then who watches them. `gone` of the hangs reads the
+ * workers' pages, as do the times, so both come before the next round drops them; the log of events ends the round
+ * last, after the line of a restart that it was. The group ends the output by itself: it knows when the pipes are
+ * read. */
 static const struct round_part parts[] = {
     {"events", begin_events, start_events, end_events},
     {"times", begin_times, start_times, end_times},

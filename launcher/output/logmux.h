@@ -1,7 +1,7 @@
 /* The output of the workers: pipes in, console and per-rank files out.
  *
- *     pipe ──► lines.c ──► log_collapse.c, log_prefix.c ──► log_console.c ──► sink.c ──► stdout, stderr
- *       └────► logfile.c (rotates) ──► files, named by log_layout.c
+ *     pipe -> lines.c -> log_console.c (log_collapse.c, log_prefix.c) -> sink.c -> stdout, stderr
+ *          -> logfile.c -> files, named by log_layout.c
  *
  *   - console: whole lines with a prefix, stdout to stdout, stderr to stderr (log_console.h), and what stands for a
  *     second (partial.h);

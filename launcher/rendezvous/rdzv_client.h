@@ -3,8 +3,9 @@
  * in the decision log of a Redis or of a directory (rdzv_client_log.c).
  *
  * Calls return at once. Callbacks come on the loop's thread, possibly from inside join, fail, done or leave: they only
- * queue. A client asks for the next news by itself, redials by itself, and keeps the silence rule of common/rdzv/machine/rdzv.h:
- * on_fence comes no later than silence_ms after the sending of the newest acknowledged request. */
+ * queue. A client asks for the next news by itself, redials by itself, and keeps the silence rule of
+ * common/rdzv/machine/rdzv.h: on_fence comes no later than silence_ms after the sending of the newest acknowledged
+ * request. */
 #ifndef CRUN_LAUNCHER_RDZV_CLIENT_H
 #define CRUN_LAUNCHER_RDZV_CLIENT_H
 

@@ -1,5 +1,5 @@
-/* One connection that speaks RESP2 from the event loop: hiredis as codec; TLS (common/net/tls_stream.h) and the proof of
- * identity (common/auth/auth.h) first, where they are asked for. Replies come in the order of requests. */
+/* One connection that speaks RESP2 from the event loop: hiredis as codec; TLS (common/net/tls_stream.h) and the proof
+ * of identity (common/auth/auth.h) first, where they are asked for. Replies come in the order of requests. */
 #ifndef CRUN_LAUNCHER_RDZV_CONN_H
 #define CRUN_LAUNCHER_RDZV_CONN_H
 

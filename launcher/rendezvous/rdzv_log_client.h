@@ -1,11 +1,11 @@
-/* The inside of the client of a rendezvous in a decision log (common/rdzv/homes/rdzv_home.h), be it in a Redis or in a shared
- * directory: rdzv_client_log.c (the agent's calls, on the loop), rdzv_log_node.c (the thread that is this node),
- * rdzv_log_lead.c (while this node leads).
+/* The inside of the client of a rendezvous in a decision log (common/rdzv/homes/rdzv_home.h), be it in a Redis or in a
+ * shared directory: rdzv_client_log.c (the agent's calls, on the loop), rdzv_log_node.c (the thread that is this
+ * node), rdzv_log_lead.c (while this node leads).
  *
  * Homes block, so they have threads: one that is this node (a seat: it beats, asks and hears), and, while this node
- * leads, one that runs the machine for all (common/rdzv/leader/rdzv_host.h). The loop's thread gives them requests under a mutex,
- * and is given what was heard by an async. The silence rule is the loop's own: a timer at the end of the lease,
- * whatever the threads are stuck in.
+ * leads, one that runs the machine for all (common/rdzv/leader/rdzv_host.h). The loop's thread gives them requests
+ * under a mutex, and is given what was heard by an async. The silence rule is the loop's own: a timer at the end of
+ * the lease, whatever the threads are stuck in.
  *
  * The node's thread also watches the leader's pulse: one that has stood still for silence_ms, or is let go, makes it
  * claim. */

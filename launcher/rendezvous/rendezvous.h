@@ -1,19 +1,19 @@
 /* The client side of the rendezvous: how a node meets the others of its job.
  *
  * Each home of a rendezvous has a client behind one small table of functions (rdzv_client.h): inside this process
- * (rdzv_client_local.c), a rendezvousd or a crun that hosts (rdzv_client_tcp.c: rdzv_dial.c connects, rdzv_conn.c speaks
- * RESP, rdzv_tcp_talk.c asks and answers, rdzv_tcp_alive.c and rdzv_lease.c decide until when workers may run), the log
- * of decisions in a Redis or a shared folder (rdzv_client_log.c). Requests (join, fail, done, leave) go down through it;
- * news, leases and failures come up as callbacks, which only queue. Beside it stands the bootstrap store (bootstrap.h),
- * where the workers of a round meet on the machine of group rank 0.
+ * (rdzv_client_local.c), a rendezvousd or a crun that hosts (rdzv_client_tcp.c: rdzv_dial.c connects, rdzv_conn.c
+ * speaks RESP, rdzv_tcp_talk.c asks and answers, rdzv_tcp_alive.c and rdzv_lease.c decide until when workers may run),
+ * the log of decisions in a Redis or a shared folder (rdzv_client_log.c). Requests (join, fail, done, leave) go down
+ * through it; news, leases and failures come up as callbacks, which only queue. Beside it stands the bootstrap store
+ * (bootstrap.h), where the workers of a round meet on the machine of group rank 0.
  *
- * This file puts them together for the agent: the client of the home it has, and, where this crun hosts the rendezvous,
- * server and jobs. Who hosts: by what was typed (home.h) this crun may or must. It tries to listen; a port that is taken
- * means that somebody hosts already, who is dialled (a lone static node can meet nobody, and ends). Where nobody answers
- * later on, and this crun may host, it tries again each second: so two agents that start at once settle it, and an agent
- * on the same machine takes over from a host that died; its first round waits until the others, who may not know yet,
- * have no workers left. A hosting crun drains the job when it leaves, and stays until everybody has been told how the
- * job ended. Loop thread only. */
+ * This file puts them together for the agent: the client of the home it has, and, where this crun hosts the
+ * rendezvous, server and jobs. Who hosts: by what was typed (home.h) this crun may or must. It tries to listen; a port
+ * that is taken means that somebody hosts already, who is dialled (a lone static node can meet nobody, and ends).
+ * Where nobody answers later on, and this crun may host, it tries again each second: so two agents that start at once
+ * settle it, and an agent on the same machine takes over from a host that died; its first round waits until the
+ * others, who may not know yet, have no workers left. A hosting crun drains the job when it leaves, and stays until
+ * everybody has been told how the job ended. Loop thread only. */
 #ifndef CRUN_LAUNCHER_RENDEZVOUS_H
 #define CRUN_LAUNCHER_RENDEZVOUS_H
 

@@ -70,8 +70,8 @@ static int create_own_page(struct child *c)
     return 1;
 }
 
-/* A fresh page, shared with the worker; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as file
- * sizes are limited; *ret_fd is untouched. */
+/* A fresh page, shared with the worker; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as
+ * file sizes are limited; *ret_fd is untouched. */
 static int create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e)
 {
     int fd = memfd_create("crun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -1,10 +1,10 @@
 /* The workers of one round on this node: started together, watched, stopped, cleared away.
  *
- * How data flows: the agent creates one group and starts it once a round. For each worker group.c makes pipes (logmux.h)
- * and a page of shared memory, asks the agent for environment and arguments (spawn_env.c puts the variables together),
- * and calls spawn.c, which knows how to clone and exec and nothing else. What happens to the workers comes back through
- * struct group_events; how each of them stands is in an array of struct failure_worker (report/failure.h), which the
- * failure report reads as it is.
+ * How data flows: the agent creates one group and starts it once a round. For each worker group.c makes pipes
+ * (logmux.h) and a page of shared memory, asks the agent for environment and arguments (spawn_env.c puts the variables
+ * together), and calls spawn.c, which knows how to clone and exec and nothing else. What happens to the workers comes
+ * back through struct group_events; how each of them stands is in an array of struct failure_worker
+ * (report/failure.h), which the failure report reads as it is.
  *
  *   - group_start: pipes, shared pages, clone3 for each; one close-on-exec pipe tells when all execs are through, or
  *     which failed;
