@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "tests" / "fault"))
 import netns  # noqa: E402
 from proxy import FAULTS, Proxy  # noqa: E402
 
+pytestmark = pytest.mark.serial
 STAMP = [str(BUILD / "tests" / "fault" / "stamp")]
 QUICK = "last_call_timeout=300ms,keep_alive_interval=300ms"  # silence after 0.9 s
 STEADY = "last_call_timeout=300ms,keep_alive_interval=700ms"  # after 2.1 s: a second in which the machine stands still is none

@@ -68,6 +68,7 @@ def test_an_id_in_a_redis_can_be_used_again_at_once(cluster):
         assert all(ms == -2 or 0 <= ms <= (3600000 if key.endswith(":calls") else 600000) for key, ms in kept.items()), kept
 
 
+@pytest.mark.long
 def test_a_folder_that_is_full_ends_the_job_with_a_word(cluster):
     shared = cluster.tmp / "shared"
     shared.mkdir()

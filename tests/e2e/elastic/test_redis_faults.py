@@ -63,6 +63,7 @@ def test_a_server_that_comes_back_empty_costs_a_round(cluster):
     cluster.finish()
 
 
+@pytest.mark.long
 def test_flushall_in_mid_job_costs_a_round(cluster):
     redis = cluster.redis()
     two_nodes(cluster, redis.url)
@@ -241,6 +242,7 @@ def test_tls_to_a_server_without_it_is_called_by_its_name(cluster):
     assert "TLS handshake" in node.text() and "join_timeout" in node.text().splitlines()[-1], node.text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setting, broken, well, text", [("maxmemory", "1", "0", "its memory is full (maxmemory)"),
                                                          ("min-replicas-to-write", "1", "0", "only with replicas")])
 def test_a_server_that_takes_no_writes_is_waited_for(cluster, setting, broken, well, text):

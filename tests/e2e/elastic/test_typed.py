@@ -50,6 +50,7 @@ def test_while_joining_a_line_each_second_says_what_is_missing(cluster):
     cluster.finish()
 
 
+@pytest.mark.long
 def test_a_host_that_dies_is_followed_by_another_on_its_machine(cluster):
     port = free_port()
     args = c10d(port, "--rdzv_conf", "last_call_timeout=200ms", "--log-level", "info")
@@ -66,6 +67,7 @@ def test_a_host_that_dies_is_followed_by_another_on_its_machine(cluster):
     cluster.finish(other, third)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks, conf", [
     ((0, 1, 2), ""),  # with group rank 0 the store goes, too: the silence rule
     ((2, 0, 1), ",daemon_grace=4"),  # the others are a majority with a store: what runs may run on
@@ -85,6 +87,7 @@ def test_all_others_follow_a_new_host(cluster, ranks, conf):
     cluster.finish(*others)
 
 
+@pytest.mark.long
 def test_without_a_host_the_others_end(cluster):
     port = free_port()
     conf = "join_timeout=5,daemon_grace=1"

@@ -8,6 +8,9 @@ import pytest
 from crun_run import CRUN
 
 
+pytestmark = pytest.mark.serial
+
+
 def tree():
     """-> folder of this process' cgroup2, None where none is mounted."""
     with open("/proc/self/mountinfo") as f:

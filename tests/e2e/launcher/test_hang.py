@@ -177,6 +177,7 @@ def test_off_is_off(crun, start):
     assert c.end() == 143, c.text()
 
 
+@pytest.mark.long
 def test_a_stop_of_crun_with_its_workers_is_no_hang(crun, start):
     c = start("--nproc_per_node", 2, "--hang-timeout", "2", WORKER, 10)
     pids, _ = ready(crun, 2)
@@ -193,6 +194,7 @@ def test_a_stop_of_crun_with_its_workers_is_no_hang(crun, start):
     assert c.end() == 124
 
 
+@pytest.mark.long
 def test_a_worker_with_a_debugger_is_no_hang(crun, start):
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]

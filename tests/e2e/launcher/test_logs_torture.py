@@ -170,6 +170,7 @@ def test_a_full_disk_costs_files_but_neither_job_nor_console(crun, small_disk, c
     print(f"\nfull tmpfs of 1 MiB, exit {code}: {kept} bytes kept in whole lines, {lost} told as missing")
 
 
+@pytest.mark.long
 def test_a_disk_that_has_room_again_is_used_again(crun, small_disk):
     p = crun.start("--log-dir", small_disk, "--run-id", "j", "sh", "-c",
                    f"i=0; while [ ! -e {crun.tmp}/stop ]; do echo line-$i; i=$((i+1)); sleep 0.005; done; echo $i lines >&2",

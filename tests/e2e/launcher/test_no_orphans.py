@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.serial
 WORKERS = 3
 # Direct workers hold MEMORY bytes; what they leave in the background is told apart by CHILD.
 WORKER = r"""

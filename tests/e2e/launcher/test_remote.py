@@ -328,6 +328,7 @@ def test_a_host_that_is_lost_is_told(crun, ssh):
     assert p.returncode not in (0, 255) and crun.processes() == []
 
 
+@pytest.mark.long
 def test_a_host_whose_ssh_hangs_later_is_lost(crun, ssh):
     p = up(crun, ssh, "--rdzv-conf", "keep_alive_interval=0.4", "sh", "-c", UP)
     for pid in on_two(crun):

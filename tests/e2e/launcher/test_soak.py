@@ -12,6 +12,7 @@ import pytest
 
 from crun_run import BUILD
 
+pytestmark = pytest.mark.serial
 RANKS = 8
 STAMP = struct.Struct("qq")  # of tests/bench/launch.h: monotonic ns of the first instruction, pid
 

@@ -44,6 +44,7 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.serial
 def test_slow_clients_are_closed_and_slow_down_nobody():
     with Daemon("--request-timeout", "5s") as d, Client(d.port) as c:
         before, files = latencies(c), descriptors(d)
@@ -95,6 +96,7 @@ def clients(c):
     return int(c("INFO", "clients").split("connected_clients:")[1].split()[0])
 
 
+@pytest.mark.long
 def test_who_does_not_read_is_closed_after_a_while_whoever_does_slowly_is_not():
     with Daemon("--request-timeout", "4s") as d, Client(d.port) as other:
         assert other("SET", "big", "x" * 8_000_000) == "OK"

@@ -103,6 +103,7 @@ def test_a_row_that_fails_loses_no_other(bench):
     assert "bench_gpu_device ended early (exit status 1)" in out and found["trainer"] and found["profile"]
 
 
+@pytest.mark.long
 def test_a_row_that_hangs_costs_no_more_than_the_budget(bench):
     rc, out, found, seconds = bench("--budget", 20, **{"hangs": ["resnet50 tf32 256"]})
     assert rc == 1 and seconds < 50

@@ -51,6 +51,7 @@ def rehearse(tmp_path):
     return go
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["test_gpu_info.py", "test_gpu_ranks.py", "test_gpu_sanitizer.py",
                                   pytest.param("test_gpu_training.py", marks=pytest.mark.slow)])
 def test_every_command_is_understood(rehearse, file):

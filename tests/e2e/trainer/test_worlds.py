@@ -33,6 +33,7 @@ def ref_losses_do_not_depend_on_world(shapes, tmp_path, arch, size, channels):
     assert last < first
 
 
+@pytest.mark.long
 def test_ref_losses_do_not_depend_on_the_world_size(shapes, tmp_path):
     ref_losses_do_not_depend_on_world(shapes, tmp_path, "convnet", 28, 1)
 
