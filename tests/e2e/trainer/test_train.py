@@ -1,4 +1,5 @@
 """What a user of `trainer` sees: results, logs, checkpoints, stops, refusals."""
+import contextlib
 import fcntl
 import json
 import os
@@ -177,7 +178,11 @@ def test_two_live_runs_do_not_share_a_checkpoint_folder(data, tmp_path):
 
 
 def opened(pid, path):
-    return any(os.path.realpath(fd) == str(path) for fd in pathlib.Path(f"/proc/{pid}/fd").glob("*"))
+    for fd in pathlib.Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(fd) == str(path):
+                return True
+    return False
 
 
 def naps(pid):
