@@ -319,7 +319,7 @@ def on_two(crun):
 
 
 def test_a_host_that_is_lost_is_told(crun, ssh):
-    p = up(crun, ssh, "--rdzv-conf", "keep_alive_interval=0.5", "sh", "-c", UP)
+    p = up(crun, ssh, "sh", "-c", UP)
     halves = [pid for pid in on_two(crun) if b"remote-agent" in of(pid, "cmdline")]
     guardian, = [pid for pid in halves if crun.agent_of(pid) in halves]
     os.kill(guardian, signal.SIGKILL)
