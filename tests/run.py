@@ -6,7 +6,7 @@
    three failures have no second look.
 4. The sum. A skip that tests/skips.py does not expect on this machine counts as a failure.
 
-usage: run.py --build DIR [--slow] [--parts NAME,...] [--patience N] [--report FILE]
+usage: run.py --build DIR [--slow] [--parts NAME,...] [--patience N]
 """
 import argparse
 import json
@@ -201,6 +201,10 @@ class Run:
             lane.run()
         return [c for lane in together + alone for c in lane.cases]
 
+    def known(self, unit):
+        """Whether it can be run by itself."""
+        return unit is not None and ("::" in unit or unit in self.meson.parallel + self.meson.serial)
+
     def again(self, units):
         """-> cases of these alone"""
         tests = [u for u in units if "::" in u]
@@ -214,11 +218,12 @@ class Run:
 def second_look(run, cases):
     """-> (cases as they count, units that are unsteady)"""
     failed = {c.unit for c in cases if c.outcome == "failed"}
-    if not failed or None in failed or len(failed) > UNSTEADY or not all("::" in u or u in run.meson.parallel + run.meson.serial for u in failed):
+    if not failed or len(failed) > UNSTEADY or not all(map(run.known, failed)):
         return cases, []
     print("a second look at:", *sorted(failed), sep="\n  ", flush=True)
     again = run.again(sorted(failed))
-    steady = {u for u in failed if any(c.unit == u for c in again) and not any(c.unit == u and c.outcome != "passed" and c.outcome != "skipped" for c in again)}
+    seen = {u: [c.outcome for c in again if c.unit == u] for u in failed}
+    steady = {u for u, outcomes in seen.items() if "passed" in outcomes and "failed" not in outcomes}
     # What passes now counts as it came out now; the first words of what failed twice are kept.
     return [c for c in cases if c.unit not in steady] + [c for c in again if c.unit in steady], sorted(steady)
 
@@ -266,4 +271,5 @@ def main():
     sys.exit(0 if well else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()
