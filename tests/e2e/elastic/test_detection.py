@@ -23,7 +23,7 @@ STAMP = [str(BUILD / "tests" / "fault" / "stamp")]
 QUICK = "last_call_timeout=300ms,keep_alive_interval=300ms"  # silence after 0.9 s
 STEADY = "last_call_timeout=300ms,keep_alive_interval=700ms"  # after 2.1 s: a second in which the machine stands still is none
 DEFAULTS = "last_call_timeout=300ms"  # silence after 3 s, the kill's second: 4 s
-LATE = 6  # seconds that a loaded machine may need beyond every bound
+LATE = 3  # seconds that a loaded machine may need beyond every bound
 
 
 class Stamps:
@@ -152,14 +152,15 @@ def test_a_new_host_waits_until_nobody_runs_the_last_round(cluster, stamps):
 # --- silence ------------------------------------------------------------------------------------------------------
 
 
-def partition(cluster, net, stamps, conf, budget):
+def partition(cluster, net, stamps, conf, silence, interval):
+    """The workers that cannot be told have a second to be killed in; the others need a second at most for their round."""
     first, nodes, _ = on_hosts(cluster, net, "--nnodes", "2:3", conf=conf)
     one, _ = stamps.wait_round(3)
     cut = time.monotonic()
     net.hosts[2].cut()
     two, began = stamps.wait_round(2, after=one)
-    print(f"partition to the next round: {began - cut:.2f} s (bound {budget} s)")
-    assert budget - 3 < began - cut < budget + LATE
+    print(f"partition to the next round: {began - cut:.2f} s (bound {silence + 2} s)")
+    assert silence - interval + 1 < began - cut < silence + 2 + LATE
     stamps.never_two()
     wait("a fence", lambda: "the workers here were ended" in nodes[2].text())
     net.hosts[2].heal()
@@ -169,12 +170,12 @@ def partition(cluster, net, stamps, conf, budget):
 
 
 def test_a_silent_partition_and_a_healed_one(cluster, net, stamps):
-    partition(cluster, net, stamps, STEADY, 2.1 + 1 + 1)
+    partition(cluster, net, stamps, STEADY, 2.1, 0.7)
 
 
 @pytest.mark.slow
 def test_a_silent_partition_with_the_default_heartbeat(cluster, net, stamps):
-    partition(cluster, net, stamps, DEFAULTS, 3 + 1 + 1)
+    partition(cluster, net, stamps, DEFAULTS, 3, 1)
 
 
 @pytest.mark.slow
