@@ -1,8 +1,5 @@
 """Running the command lines of other trainers on small data."""
 import os
-import pathlib
-import random
-import socket
 import subprocess
 
 from support import TRAINER
@@ -50,16 +47,3 @@ def config(line, cwd="/", **env):
     """name -> value of --print-config."""
     p = trained(cwd, line + " --print-config", **env)
     return {k: v.split("  #")[0].strip() for k, v in (row.split(" =", 1) for row in p.stdout_text.splitlines())}
-
-
-def free_port():
-    """Below those that the kernel gives to connections: another test's would have it before it is used."""
-    own = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(10000, max(own, 20000))
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                pass

@@ -10,8 +10,7 @@ import time
 
 import pytest
 
-from command_lines import free_port
-from support import TRAINER, faulty_disk, run
+from support import TRAINER, faulty_disk, free_port, run
 from tensors import newest
 
 STEPS = 20  # of the whole run: 5 epochs of 4

@@ -8,9 +8,8 @@ import time
 
 import pytest
 
-from command_lines import free_port
 from metrics_file import losses
-from support import TRAINER
+from support import TRAINER, free_port
 
 
 def training(data, out):

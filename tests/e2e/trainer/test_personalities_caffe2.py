@@ -1,13 +1,12 @@
 """trainer caffe2: the printed command lines of resnet50_trainer.py, its defaults, its refusals."""
 import re
-import shutil
-import subprocess
 import time
 
 import pytest
 
-from command_lines import config, free_port, refused, start, result, together, trained
+from command_lines import config, refused, start, result, together, trained
 from metrics_file import losses
+from servers import Redis
 from support import TRAINER, run
 
 SMALL = " --arch convnet --image_size 28 --num_epochs 1 --loader-threads 1"
@@ -79,17 +78,13 @@ def test_two_machines_meet_in_a_folder_whose_run_id_was_used_before(dbs, tmp_pat
     assert not stale.exists()
 
 
-@pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis-server")
 def test_two_machines_meet_in_a_redis_whose_run_id_was_used_before(dbs, tmp_path):
-    port = free_port()
-    redis = subprocess.Popen(["redis-server", "--port", str(port), "--save", ""], stdout=subprocess.PIPE, text=True)
+    redis = Redis(tmp_path)
     try:
-        assert any("Ready to accept" in line for line in redis.stdout)
-        first = shards(tmp_path, dbs, f"--redis_host 127.0.0.1 --redis_port {port}", "run")
-        assert shards(tmp_path, dbs, f"--redis_host 127.0.0.1 --redis_port {port}", "run") == first
+        first = shards(tmp_path, dbs, f"--redis_host 127.0.0.1 --redis_port {redis.port}", "run")
+        assert shards(tmp_path, dbs, f"--redis_host 127.0.0.1 --redis_port {redis.port}", "run") == first
     finally:
-        redis.kill()
-        redis.wait()
+        redis.stop()
 
 
 def test_mpirun_s_ranks_go_before_shards(dbs, tmp_path):

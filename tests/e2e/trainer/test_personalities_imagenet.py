@@ -3,8 +3,9 @@ import json
 
 import pytest
 
-from command_lines import config, free_port, refused, together, trained
+from command_lines import config, refused, together, trained
 from metrics_file import losses
+from support import free_port
 
 SMALL = " -a convnet --image-size 28 --epochs 1 -j 1"
 
