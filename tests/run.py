@@ -133,10 +133,10 @@ class Pytest:
 
 
 class Lane:
-    """Commands in a row, what they say in a file."""
+    """One command, what it says in a file. heavy: it leaves the processor to whoever has to answer in time."""
 
-    def __init__(self, name, command, fine, cases, logs, env):
-        self.name, self.command, self.fine, self.read = name, command, fine, cases
+    def __init__(self, name, command, fine, cases, logs, env, heavy=False):
+        self.name, self.command, self.fine, self.read = name, ["nice", "-n", "10", *command] if heavy else command, fine, cases
         self.log, self.env = logs / f"{name}.log", env
         self.seconds, self.code, self.cases = 0.0, None, []
 
@@ -184,17 +184,17 @@ class Run:
             self.idle = [E2E, *(f"--ignore={E2E / p}" for p in TRAINERS)]
             self.trainers = [E2E / p for p in TRAINERS]
 
-    def c_lane(self, name, names, processes):
-        return [Lane(name, self.meson.command(name, names, processes), (0,), self.meson.cases, self.logs, self.env)] if names else []
+    def c_lane(self, name, names, processes, heavy=False):
+        return [Lane(name, self.meson.command(name, names, processes), (0,), self.meson.cases, self.logs, self.env, heavy)] if names else []
 
-    def python_lane(self, name, what, processes=0, marks=""):
+    def python_lane(self, name, what, processes=0, marks="", heavy=False):
         command = self.pytest.command(name, what, processes, marks)
-        return [Lane(name, command, (0, 5), self.pytest.cases, self.logs, self.env)] if what else []
+        return [Lane(name, command, (0, 5), self.pytest.cases, self.logs, self.env, heavy)] if what else []
 
     def first(self):
         """-> all cases"""
-        together = [*self.python_lane("idle", self.idle, IDLE, "not serial"), *self.python_lane("trainers", self.trainers, CORES, "not serial"),
-                    *self.c_lane("c", self.meson.parallel, CORES)]
+        together = [*self.python_lane("idle", self.idle, IDLE, "not serial"), *self.python_lane("trainers", self.trainers, CORES, "not serial", heavy=True),
+                    *self.c_lane("c", self.meson.parallel, CORES, heavy=True)]
         side_by_side(together)
         alone = [*self.python_lane("serial", self.idle[:1] if not self.parts else self.idle, 0, "serial"), *self.c_lane("c-serial", self.meson.serial, 1)]
         for lane in alone:
