@@ -356,7 +356,7 @@ static void on_death(struct group *g, struct child *c)
     }
     if (rc < 0) { /* whatever it was, no success */
         logmux_print(g->o.mux, "how rank %d ended is not known (waitid: %s): taken for a failure", w->rank,
-                   strerror(errno));
+                     strerror(errno));
         info.si_status = EXIT_INTERNAL;
     }
     w->ended = true;
