@@ -6,8 +6,8 @@
  * are not (they may have happened): -ECONNRESET then. Every deadline is in milliseconds from the call; -ETIMEDOUT when
  * it passes.
  * Backends: resp:// (rendezvousd, Redis), redis://, rediss://, redis+sentinel://, rediss+sentinel://
- * (common/net/redis_link.h), tcp:// (PyTorch's TCPStore), mem:// (in process); store_open_prefix() puts a name-space before
- * any.
+ * (common/net/redis_link.h), tcp:// (PyTorch's TCPStore), mem:// (in process); store_open_prefix() puts a name-space
+ * before any.
  * On a plain Redis waiters are woken by writers that use this client: it publishes on the channel "__store__:<key>". */
 #ifndef CRUN_COMMON_STORE_H
 #define CRUN_COMMON_STORE_H

@@ -1,8 +1,8 @@
 /* Hostile .pth files: whatever is in one, torch_zip_open() and torch_zip_read() end, and what they return was in it.
  *
- * An input is a pickle, for which a sound zip is made with storages "0" and "1"; before the pickle stands how many bytes
- * of the finished file are damaged (one byte), then for each its place (two bytes, little end first) and its new value
- * (one byte). */
+ * An input is a pickle, for which a sound zip is made with storages "0" and "1"; before the pickle stands how many
+ * bytes of the finished file are damaged (one byte), then for each its place (two bytes, little end first) and its new
+ * value (one byte). */
 #include <assert.h>
 #include <stdint.h>
 #include <stdio.h>

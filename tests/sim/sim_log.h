@@ -1,7 +1,7 @@
 /* A simulated job whose rendezvous lives in a log: a Redis that may fail over and lose its last acknowledged writes, or
- * a shared directory. Agents are the product's seats (common/rdzv/leader/rdzv_seat.h); whoever leads runs the product's host
- * (common/rdzv/leader/rdzv_host.h) as a coroutine, which may pause, crash or lose its connection before or after the effect of
- * every call. Each node has a clock of its own. */
+ * a shared directory. Agents are the product's seats (common/rdzv/leader/rdzv_seat.h); whoever leads runs the product's
+ * host (common/rdzv/leader/rdzv_host.h) as a coroutine, which may pause, crash or lose its connection before or after
+ * the effect of every call. Each node has a clock of its own. */
 #ifndef CRUN_TESTS_SIM_LOG_H
 #define CRUN_TESTS_SIM_LOG_H
 

@@ -176,10 +176,10 @@ struct device_async {
     int (*copy_out)(struct device *d, void *stream, void *host, const void *from, size_t bytes, struct err *e);
     int (*sync)(struct device *d, void *stream, struct err *e); /* the host waits */
 
-    /* Loss scaling on the device (worker/precision/loss_scale.h is the rule). From guard() on run() multiplies its grad_scale by
-     * the scale, grad_norm() and update() divide by it, and update(), blend() and update_stats() do nothing once the
-     * last judge() found a loss or norm that is not finite; update.step counts the skipped steps, too. *s: the scale to
-     * begin with; NULL: no more of it. */
+    /* Loss scaling on the device (worker/precision/loss_scale.h is the rule). From guard() on run() multiplies its
+     * grad_scale by the scale, grad_norm() and update() divide by it, and update(), blend() and update_stats() do
+     * nothing once the last judge() found a loss or norm that is not finite; update.step counts the skipped steps, too.
+     * *s: the scale to begin with; NULL: no more of it. */
     int (*guard)(struct device *d, const struct loss_scale *s, struct err *e);
     int (*judge)(struct device *d, const void *loss, const void *norm, struct err *e); /* norm: NULL: not looked at */
     int (*store)(struct device *d, void *to, double value, struct err *e);             /* an element of an arena */

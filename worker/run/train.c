@@ -166,7 +166,8 @@ static bool place_ahead(const struct run *r)
 }
 
 /* Steps up to the next place where something has to happen: on a device that goes on by itself as many as lie between,
- * each enqueued before the last one's result is there; else one. Then none is outstanding, and the state is of r->at. */
+ * each enqueued before the last one's result is there; else one. Then none is outstanding, and the state is of r->at.
+ * */
 static int next_place(struct run *r, struct err *e)
 {
     struct step_result res;

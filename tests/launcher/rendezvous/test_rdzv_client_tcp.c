@@ -831,7 +831,8 @@ static void a_name_that_nobody_knows_is_said(void **state)
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
-/* Arguments: PART OF. Every OF-th case, beginning with the PART-th: all of them wait, and need not wait for one another. */
+/* Arguments: PART OF. Every OF-th case, beginning with the PART-th: all of them wait, and need not wait for one
+ * another. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {

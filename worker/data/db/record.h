@@ -1,12 +1,13 @@
 /* Picture data bases in LMDB and LevelDB: reading them as data sets, and making them. This header: their records.
  *
- *   lmdb.c, leveldb.c: struct dataset_ops; a key an entry, read at once by any thread -> record_read() -> picture, label
+ *   lmdb.c, leveldb.c: struct dataset_ops; a key an entry, read at once by any thread -> record_read() -> picture,
+ *                          label
  *   make_db.c: any data set -> record_write_*() -> db_writer_lmdb.c, db_writer_leveldb.c, in the order of keys
  *
- * Records: Caffe's Datum and Caffe2's TensorProtos (record.proto), told apart by content. Datum: channels, height, width
- * and data, planes one after the other (blue first where there are three, as OpenCV has them), or the bytes of a picture
- * file where `encoded`; label. TensorProtos: two tensors, the picture (a string: the bytes of a picture file; bytes:
- * height x width x channels, blue first) and the label (one int32). */
+ * Records: Caffe's Datum and Caffe2's TensorProtos (record.proto), told apart by content. Datum: channels, height,
+ * width and data, planes one after the other (blue first where there are three, as OpenCV has them), or the bytes of a
+ * picture file where `encoded`; label. TensorProtos: two tensors, the picture (a string: the bytes of a picture file;
+ * bytes: height x width x channels, blue first) and the label (one int32). */
 #ifndef CRUN_WORKER_DATA_RECORD_H
 #define CRUN_WORKER_DATA_RECORD_H
 

@@ -1,6 +1,7 @@
 /* Loader threads that keep a ring of ready batches ahead of training.
  *
- *   sampler.h: (epoch, step, rank) -> ids -> threads: dataset's read() -> input.h: decode, crop, flip -> a row of a slot
+ *   sampler.h: (epoch, step, rank) -> ids -> threads: dataset's read() -> input.h: decode, crop, flip -> a row of a
+ *   slot
  *   -> loader_next(): images (n, H, W, C) u8, labels (n), weights (n) -> training -> loader_done(): the slot is free
  *
  * Results depend on the sampler, epoch and step only, never on the number of threads or on timing. A sample that cannot

@@ -62,11 +62,11 @@ int dataset_open(struct dataset **ret, const char *path, const struct dataset_op
 void dataset_close(struct dataset *d); /* NULL allowed */
 
 /* DIR/<class>/<anything>.{jpg,jpeg,png,ppm,pgm}, in any case: classes are the sub-folders in byte order, files in byte
- * order within a class; nested folders are walked, hidden entries (.name) passed over, pictures of other formats told in
- * left_out; a link of such a name that leads nowhere is a sample whose read fails with ERR_DATA. class_names/classes: the training set's classes, sorted, copied;
- * NULL: take the folder's own. A class here that is not among them is refused (ERR_DATA names it).
- * ERR_DATA: missing folder ("... does not exist"), no classes, a set without any image, and with class_names NULL a
- * class without one. */
+ * order within a class; nested folders are walked, hidden entries (.name) passed over, pictures of other formats told
+ * in left_out; a link of such a name that leads nowhere is a sample whose read fails with ERR_DATA.
+ * class_names/classes: the training set's classes, sorted, copied; NULL: take the folder's own. A class here that is
+ * not among them is refused (ERR_DATA names it). ERR_DATA: missing folder ("... does not exist"), no classes, a set
+ * without any image, and with class_names NULL a class without one. */
 int dataset_open_folder(struct dataset **ret, const char *dir, char *const *class_names, int classes, struct err *e);
 
 #endif

@@ -304,8 +304,8 @@ void launch_KERNEL_BLEND(const k_blend *a, cudaStream_t s)
     LAUNCH((blend), blocks_for(a->n), BLOCK, s, *a);
 }
 
-/* loss_scale_after(), worker/precision/loss_scale.c. Once hopeless no step changes anything: the host hears of it a step later.
- * The skipped steps that KERNEL_UPDATE takes off are this one's, too, but then it does nothing. */
+/* loss_scale_after(), worker/precision/loss_scale.c. Once hopeless no step changes anything: the host hears of it a
+ * step later. The skipped steps that KERNEL_UPDATE takes off are this one's, too, but then it does nothing. */
 __global__ void scaler(k_scaler a)
 {
     k_scaler_state s = *a.state;
