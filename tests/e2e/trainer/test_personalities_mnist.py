@@ -3,7 +3,8 @@ import struct
 
 import pytest
 
-from command_lines import config, free_port, refused, together, trained
+from command_lines import config, refused, together, trained
+from support import free_port
 
 
 @pytest.fixture(scope="module")
