@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,14 +164,16 @@ static void keep_top(const struct stacks_request *r, const char *frames, const s
 }
 
 /* 1: it has walked them; 0: it has not, and why is in the file, unless it is not installed. */
-static int run_walker(struct buf *out, const struct stacks_request *r, const struct walker *w)
+static int run_walker(struct buf *out, const struct stacks_request *r, const struct walker *w, int64_t deadline)
 {
     char pid[16], *argv[] = {(char *)w->name, (char *)w->args[0], (char *)w->args[1], pid, NULL};
     struct buf text;
     struct err e = {0};
     snprintf(pid, sizeof pid, "%d", (int)r->pid);
     buf_init(&text, TOOL_BYTES);
-    int rc = tool_run(argv, TOOL_MS, r->cancel, &text, &e);
+    int rc = tool_run(argv, clock_left(deadline), r->cancel, &text, &e);
+    if (rc < 0 && rc != -ENOENT)
+        kill(r->pid, SIGCONT); /* the kernel leaves a process stopped whose tracer was killed while attaching */
     const char *frames = text.data ? frames_of(text.data, w, r->pid) : NULL;
     if (frames) {
         keep_top(r, frames, w);
@@ -187,10 +190,11 @@ static int add_stacks(struct buf *out, const struct stacks_request *r)
 {
     const size_t before = out->len;
     const bool python = is_python(r->pid);
+    const int64_t deadline = clock_deadline(TOOL_MS); /* of all tools together */
     int walked = 0;
     for (size_t i = 0; i < sizeof walkers / sizeof *walkers && walked == 0; i++)
         if (python || !walkers[i].python)
-            walked = run_walker(out, r, &walkers[i]);
+            walked = run_walker(out, r, &walkers[i], deadline);
     if (walked < 0 || out->len > before)
         return walked < 0 ? walked : 0;
     return buf_printf(out, "\n(no call stacks: %seu-stack (Debian: elfutils) is not on PATH)\n",

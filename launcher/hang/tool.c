@@ -86,15 +86,19 @@ static int collect(int fd, int ms, const atomic_bool *cancel, struct buf *out)
     }
 }
 
-/* It has `ms` to end by itself. */
-static void end(int process, int ms)
+/* It has `ms` to end by itself. True: it was killed. The agent's loop reaps all children, and may be the first. */
+static bool end(pid_t pid, int process, int ms)
 {
     struct pollfd p = {.fd = process, .events = POLLIN};
     siginfo_t info;
-    if (poll(&p, 1, ms) <= 0)
-        syscall(SYS_pidfd_send_signal, process, SIGKILL, NULL, 0);
-    waitid((idtype_t)P_PIDFD, (id_t)process, &info, WEXITED);
-    close(process);
+    bool killed = false;
+    if (process < 0 || poll(&p, 1, ms) <= 0)
+        killed = kill(-pid, SIGKILL) == 0;
+    if (process >= 0) {
+        waitid((idtype_t)P_PIDFD, (id_t)process, &info, WEXITED);
+        close(process);
+    }
+    return killed;
 }
 
 int tool_run(char *const *argv, int ms, const atomic_bool *cancel, struct buf *out, struct err *e)
@@ -106,10 +110,11 @@ int tool_run(char *const *argv, int ms, const atomic_bool *cancel, struct buf *o
     int rc = start(argv, pipes[1], &pid);
     close(pipes[1]);
     if (rc == 0) {
-        const int process = (int)syscall(SYS_pidfd_open, pid, 0); /* -1: it has ended, and the loop has reaped it */
+        /* -1: it has ended and was reaped (its group is gone, too), or there are no descriptors left */
+        const int process = (int)syscall(SYS_pidfd_open, pid, 0);
         rc = collect(pipes[0], ms, cancel, out);
-        if (process >= 0)
-            end(process, rc == 0 ? LAST_MS : 0);
+        if (end(pid, process, rc == 0 ? LAST_MS : 0) && rc == 0)
+            rc = -ETIMEDOUT;
     }
     close(pipes[0]);
     if (rc == -ETIMEDOUT)
