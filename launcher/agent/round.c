@@ -306,9 +306,9 @@ static void on_gone(void *arg)
 {
     struct run *r = arg;
     const int64_t now_ns = clock_ns();
-    for (const struct round_part *p = parts + PARTS; p-- > parts;)
-        if (p->gone)
-            p->gone(r, now_ns);
+    for (int i = PARTS; i-- > 0;)
+        if (parts[i].gone)
+            parts[i].gone(r, now_ns);
     run_post(r, &(struct agent_event){.kind = AGENT_GONE});
     run_pump(r);
 }
