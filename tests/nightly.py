@@ -2,11 +2,13 @@
 
 OUT/report.md has a row for each step and the figures of those that have any; OUT/STEP.log all that a step said. A step that fails stops no other."""
 import argparse
+import contextlib
 import os
 import pathlib
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -58,6 +60,15 @@ STEPS = {  # name: (what it is, command, hours at most)
 }
 
 
+def end(p):
+    """With all that it started; a minute to clean up before."""
+    for signo in signal.SIGTERM, signal.SIGKILL:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(p.pid, signo)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            p.wait(60)
+
+
 class Step:
     def __init__(self, name, out):
         self.name, self.log = name, out / f"{name}.log"
@@ -70,11 +81,12 @@ class Step:
         print(f"{self.name}: {self.what} … ", end="", flush=True)
         begun = time.monotonic()
         with open(self.log, "wb") as log:
+            p = subprocess.Popen(self.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
             try:
-                self.code = subprocess.run(self.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, timeout=self.limit,
-                                           check=False).returncode
+                self.code = p.wait(self.limit)
             except subprocess.TimeoutExpired:
                 self.code = "out of time"
+                end(p)
         self.seconds = time.monotonic() - begun
         self.lines = self.log.read_text(errors="replace").splitlines()
         print(f"{self.result()} after {self.minutes()}, {self.last()}", flush=True)
