@@ -7,6 +7,7 @@
  * sqrt are used, which IEEE 754 rounds in one way, and the folder is compiled with -ffp-contract=off; log, needed in
  * the tails, is therefore written out below. */
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include <Random123/philox.h>
@@ -22,37 +23,42 @@ static uint64_t hash_name(const char *s)
     return h;
 }
 
-/* 64 random bits for element i. */
-static uint64_t random_bits(uint64_t seed, uint64_t name, uint64_t i)
+/* Values come in blocks, of elements [first, first + BLOCK), first being a multiple of it: loops without branches, which
+ * the compiler turns into vectors. A lane is rounded as an element alone would be, so vectors change no bit. */
+enum { BLOCK = 64 };
+
+static void random_block(uint64_t seed, uint64_t name, uint64_t first, uint64_t bits[BLOCK])
 {
-    philox4x32_ctr_t ctr = {{(uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), (uint32_t)name, (uint32_t)(name >> 32)}};
-    philox4x32_key_t key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
-    philox4x32_ctr_t r = philox4x32_R(10, ctr, key);
-    int k = (int)(i & 1) * 2;
-    return (uint64_t)r.v[k + 1] << 32 | r.v[k];
+    const philox4x32_key_t key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
+    for (uint64_t i = 0; i < BLOCK; i += 2) {
+        const uint64_t n = (first + i) / 2;
+        philox4x32_ctr_t ctr = {{(uint32_t)n, (uint32_t)(n >> 32), (uint32_t)name, (uint32_t)(name >> 32)}};
+        philox4x32_ctr_t r = philox4x32_R(10, ctr, key);
+        bits[i] = (uint64_t)r.v[1] << 32 | r.v[0];
+        bits[i + 1] = (uint64_t)r.v[3] << 32 | r.v[2];
+    }
 }
 
 /* Natural logarithm of a normal number x > 0: x = m 2^e with m in [sqrt(1/2), sqrt(2)), log m = 2 artanh((m - 1) / (m +
  * 1)). */
-static double plain_log(double x)
+static inline double plain_log(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, 8);
-    int e = (int)(bits >> 52) - 1023;
-    bits = (bits & 0x000fffffffffffffu) | 0x3ff0000000000000u;
+    const uint64_t fraction = (bits & 0x000fffffffffffffu) | 0x3ff0000000000000u;
     double m;
-    memcpy(&m, &bits, 8);
-    if (m > 1.4142135623730951) {
-        m *= 0.5;
-        e++;
-    }
-    double z = (m - 1) / (m + 1), z2 = z * z, sum = 0; /* |z| < 0.172: the term z^25 is below 1e-19 */
-    for (int k = 23; k >= 1; k -= 2)
+    memcpy(&m, &fraction, 8);
+    const bool big = m > 1.4142135623730951;
+    const int e = (int)(bits >> 52) - 1023 + big;
+    m = big ? m * 0.5 : m;
+    const double z = (m - 1) / (m + 1), z2 = z * z; /* |z| < 0.172: the term z^25 is below 1e-19 */
+    double sum = 1.0 / 23;
+    for (int k = 21; k >= 1; k -= 2)
         sum = sum * z2 + 1.0 / k;
     return 2 * z * sum + e * 0.69314718055994530942;
 }
 
-static double ratio(const double *num, const double *den, double r)
+static inline double ratio(const double *num, const double *den, double r)
 {
     double a = num[7], b = den[7];
     for (int i = 6; i >= 0; i--) {
@@ -97,40 +103,79 @@ static const double far_den[8] = {1.0,
                                   1.42151175831644588870e-7,
                                   2.04426310338993978564e-15};
 
-/* x with P(N(0,1) < x) = u, 0 < u < 1. */
-static double normal_quantile(double u)
-{
-    double q = u - 0.5;
-    if (fabs(q) <= 0.425)
-        return q * ratio(centre_num, centre_den, 0.180625 - q * q);
-    double r = sqrt(-plain_log(q < 0 ? u : 1 - u));
-    double x = r <= 5 ? ratio(near_num, near_den, r - 1.6) : ratio(far_num, far_den, r - 5);
-    return q < 0 ? -x : x;
-}
+/* The values x with P(N(0,1) < x) = u, 0 < u < 1: near the middle, |q| <= CENTRE with q = u - 1/2, and beyond. */
+#define CENTRE 0.425
 
-static double initial(const struct param *p, uint64_t seed, uint64_t name, size_t i)
+static void normal_centres(const double u[BLOCK], double x[BLOCK])
 {
-    switch (p->init) {
-    case INIT_ZEROS:
-        return 0;
-    case INIT_ONES:
-        return 1;
-    case INIT_NORMAL: /* 52 bits and a half: never 0 nor 1 */
-        return p->init_scale * normal_quantile(((double)(random_bits(seed, name, i) >> 12) + 0.5) * 0x1p-52);
-    case INIT_UNIFORM:
-        return p->init_scale * ((double)(random_bits(seed, name, i) >> 11) * 0x1p-52 - 1);
+    for (int i = 0; i < BLOCK; i++) {
+        const double q = u[i] - 0.5;
+        x[i] = q * ratio(centre_num, centre_den, 0.180625 - q * q); /* CENTRE squared */
     }
-    return 0;
 }
 
-double param_initial(const struct param *p, uint64_t seed, size_t i)
+/* In place, |q| > CENTRE: x is u on entry. */
+static void normal_tails(int n, double x[BLOCK])
 {
-    return initial(p, seed, hash_name(p->name), i);
+    double r[BLOCK], q[BLOCK];
+    for (int i = 0; i < n; i++) {
+        q[i] = x[i] - 0.5;
+        r[i] = sqrt(-plain_log(q[i] < 0 ? x[i] : 1 - x[i]));
+        x[i] = ratio(near_num, near_den, r[i] - 1.6);
+    }
+    for (int i = 0; i < n; i++) /* 3 of 10^11 */
+        if (r[i] > 5)
+            x[i] = ratio(far_num, far_den, r[i] - 5);
+    for (int i = 0; i < n; i++)
+        x[i] = q[i] < 0 ? -x[i] : x[i];
+}
+
+static void normal_block(double scale, const uint64_t bits[BLOCK], double x[BLOCK])
+{
+    double u[BLOCK], tail[BLOCK];
+    int at[BLOCK], n = 0;
+    for (int i = 0; i < BLOCK; i++) /* 52 bits and a half: never 0 nor 1 */
+        u[i] = ((double)(int64_t)(bits[i] >> 12) + 0.5) * 0x1p-52;
+    normal_centres(u, x);
+    for (int i = 0; i < BLOCK; i++) { /* 15 of 100 */
+        tail[n] = u[i];
+        at[n] = i;
+        n += fabs(u[i] - 0.5) > CENTRE;
+    }
+    normal_tails(n, tail);
+    for (int i = 0; i < n; i++)
+        x[at[i]] = tail[i];
+    for (int i = 0; i < BLOCK; i++)
+        x[i] *= scale;
+}
+
+static void uniform_block(double scale, const uint64_t bits[BLOCK], double x[BLOCK])
+{
+    for (int i = 0; i < BLOCK; i++)
+        x[i] = scale * ((double)(int64_t)(bits[i] >> 11) * 0x1p-52 - 1);
 }
 
 void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
 {
-    uint64_t name = hash_name(p->name);
-    for (size_t i = 0; i < n; i++)
-        out[i] = initial(p, seed, name, first + i);
+    const uint64_t name = hash_name(p->name);
+    const bool drawn = p->init == INIT_NORMAL || p->init == INIT_UNIFORM;
+    uint64_t bits[BLOCK];
+    double x[BLOCK];
+    for (size_t i = 0; !drawn && i < n; i++)
+        out[i] = p->init == INIT_ONES;
+    for (size_t i = 0, k = first % BLOCK; drawn && i < n; i += BLOCK - k, k = 0) {
+        random_block(seed, name, first + i - k, bits);
+        if (p->init == INIT_NORMAL)
+            normal_block(p->init_scale, bits, x);
+        else
+            uniform_block(p->init_scale, bits, x);
+        memcpy(out + i, x + k, (n - i < BLOCK - k ? n - i : BLOCK - k) * sizeof *x);
+    }
+}
+
+double param_initial(const struct param *p, uint64_t seed, size_t i)
+{
+    double x;
+    param_initial_fill(p, seed, i, 1, &x);
+    return x;
 }
