@@ -34,8 +34,13 @@ constexpr size_t STACK = (WITH_ASAN ? 64 : 128) << 10;
 
 enum state { READY, AT_BARRIER, AT_SHUFFLE, DONE };
 
-struct fiber {
-    ucontext_t context;
+struct place_in_code { // for __builtin_setjmp(): swapcontext() asks the kernel for the signal mask each time
+    void *words[5];
+};
+
+struct fiber { // runs block after block
+    place_in_code at;
+    bool begun = false;
     std::unique_ptr<char[]> stack{new char[STACK]};
     state st = DONE;
     unsigned index = 0;
@@ -44,7 +49,7 @@ struct fiber {
 
 std::vector<std::unique_ptr<fiber>> pool;
 fiber *current;
-ucontext_t scheduler;
+place_in_code scheduler;
 const std::function<void()> *body_of_block;
 uint32_t noise = 12345;
 
@@ -92,13 +97,15 @@ uint32_t next_noise()
     return noise >> 8;
 }
 
-void enter()
+[[gnu::noinline]] void jump(place_in_code &to)
 {
-    in_fiber(nullptr);
-    (*body_of_block)();
-    current->st = DONE;
-    to_scheduler(nullptr); // for good
-    swapcontext(&current->context, &scheduler);
+    __builtin_longjmp(to.words, 1);
+}
+
+[[gnu::noinline]] void go_on_at(place_in_code &to, place_in_code &back)
+{
+    if (__builtin_setjmp(back.words) == 0)
+        jump(to);
 }
 
 void wait_as(state s)
@@ -106,19 +113,30 @@ void wait_as(state s)
     void *shadow = nullptr;
     current->st = s;
     to_scheduler(&shadow);
-    swapcontext(&current->context, &scheduler);
+    go_on_at(scheduler, current->at);
     in_fiber(shadow);
 }
 
-void begin(fiber &f, unsigned index)
+void enter()
 {
-    f.index = index;
-    f.st = READY;
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.get();
-    f.context.uc_stack.ss_size = STACK;
-    f.context.uc_link = nullptr;
-    makecontext(&f.context, enter, 0);
+    in_fiber(nullptr);
+    for (;;) {
+        (*body_of_block)();
+        wait_as(DONE);
+    }
+}
+
+[[gnu::noinline]] void begin(fiber &f)
+{
+    ucontext_t c;
+    f.begun = true;
+    getcontext(&c);
+    c.uc_stack.ss_sp = f.stack.get();
+    c.uc_stack.ss_size = STACK;
+    c.uc_link = nullptr;
+    makecontext(&c, enter, 0);
+    if (__builtin_setjmp(scheduler.words) == 0)
+        setcontext(&c);
 }
 
 void resume(fiber &f)
@@ -126,7 +144,10 @@ void resume(fiber &f)
     current = &f;
     here.thread = dim3(f.index);
     to_fiber(f);
-    swapcontext(&scheduler, &f.context);
+    if (f.begun)
+        go_on_at(f.at, scheduler);
+    else
+        begin(f);
     back_from_fiber();
 }
 
@@ -163,8 +184,10 @@ void run_block(unsigned n)
 {
     while (pool.size() < n)
         pool.emplace_back(new fiber);
-    for (unsigned i = 0; i < n; i++)
-        begin(*pool[i], i);
+    for (unsigned i = 0; i < n; i++) {
+        pool[i]->index = i;
+        pool[i]->st = READY;
+    }
     for (;;) {
         bool moved = run_ready(n);
         for (unsigned w = 0; w < n; w += WARP)

@@ -30,11 +30,15 @@ static double tf32(double x)
     return (double)r;
 }
 
-/* An operand of a product. */
-static double operand(const void *p, enum dtype t, bool rounded, size_t i)
+/* n elements as a product sees them; NULL of NULL. */
+static double *operands(const void *p, enum dtype t, bool rounded, size_t n)
 {
-    const double x = fake_get(p, t, i);
-    return rounded && t == DT_F32 ? tf32(x) : x;
+    double *out = p ? calloc(n + 1, sizeof *out) : NULL;
+    for (size_t i = 0; p && i < n; i++) {
+        const double x = fake_get(p, t, i);
+        out[i] = rounded && t == DT_F32 ? tf32(x) : x;
+    }
+    return out;
 }
 
 void fake_set(void *p, enum dtype t, size_t i, double x)
@@ -58,69 +62,6 @@ static size_t at(bool nhwc, int n, int c, int h, int w, int c_all, int h_all, in
                 : (((size_t)n * (size_t)c_all + (size_t)c) * (size_t)h_all + (size_t)h) * (size_t)w_all + (size_t)w;
 }
 
-struct conv {
-    const struct cudnn_shape *s;
-    int oh, ow;
-};
-
-typedef void visit_fn(void *ctx, size_t x, size_t w, size_t y);
-
-/* Every multiplication of a convolution: element x of the input, w of the filter, y of the output. */
-static void visit(const struct cudnn_shape *s, visit_fn *f, void *ctx)
-{
-    const int oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
-              ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
-    for (int n = 0; n < s->n; n++)
-        for (int k = 0; k < s->k; k++)
-            for (int p = 0; p < oh; p++)
-                for (int q = 0; q < ow; q++)
-                    for (int c = 0; c < s->c; c++)
-                        for (int r = 0; r < s->r; r++)
-                            for (int t = 0; t < s->s; t++) {
-                                const int h = p * s->stride[0] - s->pad[0] + r, w = q * s->stride[1] - s->pad[1] + t;
-                                if (h >= 0 && h < s->h && w >= 0 && w < s->w)
-                                    f(ctx, at(s->nhwc, n, c, h, w, s->c, s->h, s->w),
-                                      at(s->nhwc, k, c, r, t, s->c, s->r, s->s), at(s->nhwc, n, k, p, q, s->k, oh, ow));
-                            }
-}
-
-struct sums {
-    enum dtype t;
-    bool tf32;
-    const void *x, *w, *y;
-    double *out;
-};
-
-static void forward(void *ctx, size_t x, size_t w, size_t y)
-{
-    struct sums *s = ctx;
-    s->out[y] += operand(s->x, s->t, s->tf32, x) * operand(s->w, s->t, s->tf32, w);
-}
-
-static void backward_data(void *ctx, size_t x, size_t w, size_t y)
-{
-    struct sums *s = ctx;
-    s->out[x] += operand(s->y, s->t, s->tf32, y) * operand(s->w, s->t, s->tf32, w);
-}
-
-static void backward_filter(void *ctx, size_t x, size_t w, size_t y)
-{
-    struct sums *s = ctx;
-    s->out[w] += operand(s->x, s->t, s->tf32, x) * operand(s->y, s->t, s->tf32, y);
-}
-
-/* Run a direction and store its result of n elements at `to`. */
-static void product(const struct cudnn_shape *s, visit_fn *f, struct sums in, void *to, size_t n)
-{
-    in.t = s->type;
-    in.tf32 = s->tf32;
-    in.out = calloc(n + 1, sizeof *in.out);
-    visit(s, f, &in);
-    for (size_t i = 0; i < n; i++)
-        fake_set(to, s->type, i, in.out[i]);
-    free(in.out);
-}
-
 struct sizes {
     size_t x, w, y;
     int oh, ow;
@@ -135,6 +76,70 @@ static struct sizes sizes_of(const struct cudnn_shape *s)
                           .y = (size_t)s->n * (size_t)s->k * (size_t)oh * (size_t)ow,
                           .oh = oh,
                           .ow = ow};
+}
+
+struct factors {
+    double *x, *w, *y; /* one of them is the sum */
+};
+
+/* Every multiplication of a convolution: element x of the input, w of the filter, y of the output. */
+static inline __attribute__((always_inline)) void visit(const struct cudnn_shape *s, const struct sizes *z,
+                                                        void (*f)(const struct factors *, size_t, size_t, size_t),
+                                                        const struct factors *in)
+{
+    for (int n = 0; n < s->n; n++)
+        for (int k = 0; k < s->k; k++)
+            for (int p = 0; p < z->oh; p++)
+                for (int q = 0; q < z->ow; q++)
+                    for (int c = 0; c < s->c; c++)
+                        for (int r = 0; r < s->r; r++)
+                            for (int t = 0; t < s->s; t++) {
+                                const int h = p * s->stride[0] - s->pad[0] + r, w = q * s->stride[1] - s->pad[1] + t;
+                                if (h >= 0 && h < s->h && w >= 0 && w < s->w)
+                                    f(in, at(s->nhwc, n, c, h, w, s->c, s->h, s->w),
+                                      at(s->nhwc, k, c, r, t, s->c, s->r, s->s),
+                                      at(s->nhwc, n, k, p, q, s->k, z->oh, z->ow));
+                            }
+}
+
+static inline void add_y(const struct factors *v, size_t x, size_t w, size_t y)
+{
+    v->y[y] += v->x[x] * v->w[w];
+}
+
+static inline void add_x(const struct factors *v, size_t x, size_t w, size_t y)
+{
+    v->x[x] += v->y[y] * v->w[w];
+}
+
+static inline void add_w(const struct factors *v, size_t x, size_t w, size_t y)
+{
+    v->w[w] += v->x[x] * v->y[y];
+}
+
+/* The direction whose operand is NULL is run, and its result stored at `to`. */
+static void product(const struct cudnn_shape *s, const void *x, const void *w, const void *y, void *to)
+{
+    const struct sizes z = sizes_of(s);
+    const size_t n = !y ? z.y : !x ? z.x : z.w;
+    double *sum = calloc(n + 1, sizeof *sum);
+    struct factors in = {operands(x, s->type, s->tf32, z.x), operands(w, s->type, s->tf32, z.w),
+                         operands(y, s->type, s->tf32, z.y)};
+    if (!y) {
+        in.y = sum;
+        visit(s, &z, add_y, &in);
+    } else if (!x) {
+        in.x = sum;
+        visit(s, &z, add_x, &in);
+    } else {
+        in.w = sum;
+        visit(s, &z, add_w, &in);
+    }
+    for (size_t i = 0; i < n; i++)
+        fake_set(to, s->type, i, sum[i]);
+    free(in.x);
+    free(in.w);
+    free(in.y);
 }
 
 /* The channel of element i; fused patterns are NHWC. */
@@ -180,7 +185,7 @@ static void dgrad_drelu_bn(const struct cudnn_shape *s, void *const *p)
     const float *mean = p[3], *invstd = p[4], *gamma = p[5], *beta = p[6];
     float *dscale = p[8], *dbias = p[9], *a = p[10], *b = p[11], *c = p[12];
     double *sums = calloc(2 * channels, sizeof *sums);
-    product(s, backward_data, (struct sums){.w = p[1], .y = p[0]}, p[7], n);
+    product(s, NULL, p[1], p[0], p[7]);
     for (size_t i = 0; i < n; i++) {
         const size_t k = channel(s, i, s->c);
         const double unit = (fake_get(p[2], s->type, i) - (double)mean[k]) * (double)invstd[k];
@@ -204,31 +209,30 @@ void fake_dnn(const struct gpu_dnn *d)
 {
     const struct cudnn_shape *s = &d->shape;
     void *const *p = d->slot;
-    const struct sizes z = sizes_of(s);
     void *x;
     switch (d->pattern) {
     case DNN_CONV:
-        product(s, forward, (struct sums){.x = p[0], .w = p[1]}, p[2], z.y);
+        product(s, p[0], p[1], NULL, p[2]);
         break;
     case DNN_CONV_STATS:
-        product(s, forward, (struct sums){.x = p[0], .w = p[1]}, p[2], z.y);
+        product(s, p[0], p[1], NULL, p[2]);
         statistics(s, p[2], p[3], p[4]);
         break;
     case DNN_SBR_CONV_STATS:
         x = activated(s, p[0], p[1], p[2]);
-        product(s, forward, (struct sums){.x = x, .w = p[3]}, p[4], z.y);
+        product(s, x, p[3], NULL, p[4]);
         statistics(s, p[4], p[5], p[6]);
         free(x);
         break;
     case DNN_DGRAD:
-        product(s, backward_data, (struct sums){.w = p[1], .y = p[0]}, p[2], z.x);
+        product(s, NULL, p[1], p[0], p[2]);
         break;
     case DNN_WGRAD:
-        product(s, backward_filter, (struct sums){.x = p[0], .y = p[1]}, p[2], z.w);
+        product(s, p[0], NULL, p[1], p[2]);
         break;
     case DNN_SBR_WGRAD:
         x = activated(s, p[0], p[1], p[2]);
-        product(s, backward_filter, (struct sums){.x = x, .y = p[3]}, p[4], z.w);
+        product(s, x, NULL, p[3], p[4]);
         free(x);
         break;
     case DNN_DGRAD_DRELU_BN:
@@ -241,14 +245,17 @@ void fake_dnn(const struct gpu_dnn *d)
 
 void fake_gemm(const struct gpu_gemm *g)
 {
+    double *a = operands(g->a, g->in, g->tf32, (size_t)(g->m * g->k)),
+           *b = operands(g->b, g->in, g->tf32, (size_t)(g->k * g->n));
     for (int64_t i = 0; i < g->m; i++) {
         for (int64_t j = 0; j < g->n; j++) {
             double sum = 0;
             for (int64_t k = 0; k < g->k; k++)
-                sum += operand(g->a, g->in, g->tf32, (size_t)(g->trans_a ? k * g->m + i : i * g->k + k)) *
-                       operand(g->b, g->in, g->tf32, (size_t)(g->trans_b ? j * g->k + k : k * g->n + j));
+                sum += a[g->trans_a ? k * g->m + i : i * g->k + k] * b[g->trans_b ? j * g->k + k : k * g->n + j];
             const size_t at_c = (size_t)(i * g->n + j);
             fake_set(g->c, g->out, at_c, (double)g->alpha * sum + (g->add ? fake_get(g->c, g->out, at_c) : 0));
         }
     }
+    free(a);
+    free(b);
 }
