@@ -18,12 +18,19 @@ from support import CRUN, TRAINER, faulty_disk, run, worker_pid
 from tensors import load, newest
 
 
-def small(data, *args, out=None, epochs=1):
-    a = [TRAINER, "--train-data", data / "train", "--arch", "resnet18", "--image-size", 32, "--batch-size", 32,
-         "--num-epochs", epochs, "--device", "cpu"]
+FOREVER = 100_000  # epochs
+
+
+def resnet(data, *args, out=None, epochs=1, model=("--arch", "resnet18", "--image-size", 32)):
+    a = [TRAINER, "--train-data", data / "train", *model, "--batch-size", 32, "--num-epochs", epochs, "--device", "cpu"]
     if out is not None:
         a += ["--checkpoint-dir", out]
     return a + list(args)
+
+
+def small(data, *args, **kwargs):
+    """For what does not depend on the model."""
+    return resnet(data, *args, **kwargs, model=("--arch", "convnet", "--image-size", 28, "--num-channels", 1))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +41,7 @@ def data(shapes):
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("trained")
-    p = run(*small(data, "--test-data", data / "val", out=out, epochs=2))
+    p = run(*resnet(data, "--test-data", data / "val", out=out, epochs=2))
     assert p.returncode == 0, p.stderr
     return out, p
 
@@ -45,7 +52,7 @@ def test_the_last_line_is_the_accuracy(trained):
 
 def test_a_finished_run_started_again_only_evaluates(data, trained):
     out, p = trained
-    again = run(*small(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
+    again = run(*resnet(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
     assert again.returncode == 0
     assert again.stdout.splitlines()[-1] == p.stdout.splitlines()[-1]
     rows = [line for line in next(out.glob("*.log")).read_text().splitlines() if re.match(r"\d", line)]
@@ -85,7 +92,7 @@ def test_evaluation_is_exact_for_uneven_shards(data, trained, tmp_path):
         out = tmp_path / str(world)
         shutil.copytree(trained[0], out)
         p = run(CRUN, "--standalone", "--nproc_per_node", world,
-                *small(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
+                *resnet(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
         assert p.returncode == 0, p.stderr
         lines.append(re.search(r"\* Acc@1 .*", p.stdout).group())
         evals = [json.loads(m) for m in (out / "metrics.jsonl").read_text().splitlines() if "test_images" in m]
@@ -108,7 +115,7 @@ TWO_RANKS = [CRUN, "--standalone", "--nproc_per_node", 2, "--max-restarts", 3]
 
 @pytest.mark.parametrize("launcher", [[], TWO_RANKS], ids=["alone", "two ranks"])
 def test_sigterm_saves_one_step_of_all_ranks_and_a_new_start_goes_on(data, tmp_path, launcher):
-    args = [*launcher, *small(data, "--print-freq", 1, out=tmp_path, epochs=100)]
+    args = [*launcher, *small(data, "--print-freq", 1, out=tmp_path, epochs=FOREVER)]
     p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     for line in p.stderr:
         if "[3/5]" in line:
@@ -125,7 +132,7 @@ def test_sigterm_saves_one_step_of_all_ranks_and_a_new_start_goes_on(data, tmp_p
 
 @pytest.mark.parametrize("launcher", [[], TWO_RANKS], ids=["alone", "two ranks"])
 def test_max_time_stops_in_good_order(data, tmp_path, launcher):
-    p = run(*launcher, *small(data, "--max-time", "1s", out=tmp_path, epochs=1000))
+    p = run(*launcher, *small(data, "--max-time", "1s", out=tmp_path, epochs=FOREVER))
     assert p.returncode == 75, p.stderr
     assert newest(tmp_path).is_dir() and "restart " not in p.stderr
 
@@ -156,20 +163,20 @@ def test_a_restart_does_not_take_up_another_runs_checkpoints(data, trained, tmp_
     out = tmp_path / "out"
     shutil.copytree(trained[0], out)
     before = sorted(p.name for p in out.iterdir())
-    p = run(*TWO_RANKS, *small(data, out=out, epochs=4))
+    p = run(*TWO_RANKS, *resnet(data, out=out, epochs=4))
     assert p.returncode == 2, p.stderr
     assert "holds a checkpoint of step 10" in p.stderr and "resumed" not in p.stderr
     assert sorted(p.name for p in out.iterdir()) == before
 
 
 def test_two_live_runs_do_not_share_a_checkpoint_folder(data, tmp_path):
-    first = subprocess.Popen([str(a) for a in small(data, "--print-freq", 1, out=tmp_path, epochs=100)],
+    first = subprocess.Popen([str(a) for a in small(data, "--print-freq", 1, out=tmp_path, epochs=FOREVER)],
                              stderr=subprocess.PIPE, text=True)
     try:
         for line in first.stderr:
             if "[1/5]" in line:
                 break
-        p = run(*small(data, "--resume", "auto", out=tmp_path, epochs=100))
+        p = run(*small(data, "--resume", "auto", out=tmp_path, epochs=FOREVER))
         assert p.returncode == 73 and "another run that is still alive" in p.stderr, p.stderr
     finally:
         first.kill()
@@ -218,7 +225,7 @@ def test_a_new_run_keeps_the_metrics_of_an_older_one_in_its_log_folder(data, tmp
 
 def test_two_live_runs_do_not_share_a_log_folder(data, tmp_path):
     logs = "--log-dir", tmp_path / "logs"
-    first = subprocess.Popen([str(a) for a in small(data, "--print-freq", 1, *logs, epochs=100)], stderr=subprocess.PIPE, text=True)
+    first = subprocess.Popen([str(a) for a in small(data, "--print-freq", 1, *logs, epochs=FOREVER)], stderr=subprocess.PIPE, text=True)
     try:
         for line in first.stderr:
             if "[1/5]" in line:
@@ -234,7 +241,7 @@ def test_two_live_runs_do_not_share_a_log_folder(data, tmp_path):
 
 def test_one_sigint_sent_twice_at_once_still_saves(data, tmp_path):
     """As timeout(1) does: to its child, then to its group."""
-    args = [str(a) for a in small(data, "--print-freq", 1, out=tmp_path, epochs=1000)]
+    args = [str(a) for a in small(data, "--print-freq", 1, out=tmp_path, epochs=FOREVER)]
     p = subprocess.Popen(args, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True)
     for line in p.stderr:
         if "[1/5]" in line:
@@ -329,7 +336,7 @@ def test_a_run_that_blew_up_leaves_no_checkpoint_of_it(data, tmp_path):
 
 
 def test_ps_calls_the_trainer_by_its_name(data, tmp_path):
-    p = subprocess.Popen([str(a) for a in small(data, "--print-freq", 1, epochs=100)], stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen([str(a) for a in small(data, "--print-freq", 1, epochs=FOREVER)], stderr=subprocess.PIPE, text=True)
     p.stderr.readline()
     name = pathlib.Path(f"/proc/{p.pid}/comm").read_text().strip()
     p.kill()
@@ -338,7 +345,7 @@ def test_ps_calls_the_trainer_by_its_name(data, tmp_path):
 
 
 def test_bf16_trains(data, tmp_path):
-    p = run(*small(data, "--amp", "bf16", out=tmp_path))
+    p = run(*resnet(data, "--amp", "bf16", out=tmp_path))
     assert p.returncode == 0, p.stderr
     losses = [json.loads(m)["loss"] for m in (tmp_path / "metrics.jsonl").read_text().splitlines() if '"lr"' in m]
     assert len(losses) == 5 and all(0 < x < 10 for x in losses)
@@ -367,7 +374,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(data, trained
     shutil.copytree(trained[0], out)
     model = newest(out) / "model.safetensors"
     model.write_bytes(damage(model.read_bytes()))
-    p = run(*small(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
+    p = run(*resnet(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
     assert p.returncode == 0, p.stderr
     assert "passed over" in p.stderr and "resumed from step 5" in p.stderr
     assert p.stdout == trained[1].stdout
