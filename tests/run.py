@@ -1,6 +1,7 @@
 """./dev test: the C tests (meson) and the end-to-end tests (pytest) side by side. What it does, in this order:
 
-1. Three lanes at once: end-to-end tests that mostly wait, eight at a time; those that train, one a core; C tests, one a core.
+1. Three lanes at once: end-to-end tests that mostly wait, eight at a time; those that train, and C tests, one a core and one more
+   each (both wait at times).
 2. Alone, one after the other: what is bound to clocks, cgroups or namespaces (pytest's mark `serial`, meson's `is_parallel: false`).
 3. A second look: what failed is run once more, alone. If it passes now, it is unsteady: it is named in the last lines, and counts as passed. More than
    three failures have no second look.
@@ -69,7 +70,7 @@ class Meson:
         listed = [t for t in listed if slow or not any(s.endswith("slow") for s in t["suite"])]
         if parts:
             listed = [t for t in listed if self.part(t) in parts]
-        listed.sort(key=lambda t: -t["timeout"])  # what may take longest begins first
+        listed.sort(key=lambda t: (-t["priority"], -t["timeout"]))  # what waits begins first, then what may take longest
         self.serial = list(dict.fromkeys(t["name"] for t in listed if not t["is_parallel"]))
         self.parallel = list(dict.fromkeys(t["name"] for t in listed if t["name"] not in self.serial))  # two suites may have one of a name
 
@@ -194,8 +195,8 @@ class Run:
 
     def first(self):
         """-> all cases"""
-        together = [*self.python_lane("idle", self.idle, IDLE, "not serial"), *self.python_lane("trainers", self.trainers, CORES, "not serial", heavy=True),
-                    *self.c_lane("c", self.meson.parallel, CORES, heavy=True)]
+        together = [*self.python_lane("idle", self.idle, IDLE, "not serial"), *self.python_lane("trainers", self.trainers, CORES + 1, "not serial", heavy=True),
+                    *self.c_lane("c", self.meson.parallel, CORES + 1, heavy=True)]
         side_by_side(together)
         alone = [*self.python_lane("serial", [E2E] if not self.parts else self.idle + self.trainers, 0, "serial"), *self.c_lane("c-serial", self.meson.serial, 1)]
         for lane in alone:
