@@ -23,8 +23,8 @@ static uint64_t hash_name(const char *s)
     return h;
 }
 
-/* Values come in blocks, of elements [first, first + BLOCK), first being a multiple of it: loops without branches, which
- * the compiler turns into vectors. A lane is rounded as an element alone would be, so vectors change no bit. */
+/* Values come in blocks, of elements [first, first + BLOCK), first being a multiple of it: loops without branches,
+ * which the compiler turns into vectors. A lane is rounded as an element alone would be: vectors change no bit. */
 enum { BLOCK = 64 };
 
 static void random_block(uint64_t seed, uint64_t name, uint64_t first, uint64_t bits[BLOCK])
