@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -259,6 +260,8 @@ def main():
     p.add_argument("--parts", help="folders of tests/ and tests/e2e, comma-separated; all by default")
     p.add_argument("--patience", type=float, default=4, help="times meson's 30 s for a C program")
     args = p.parse_args()
+    for signo in (signal.SIGINT, signal.SIGQUIT):  # a shell starts what it puts in the background with both ignored
+        signal.signal(signo, signal.default_int_handler if signo == signal.SIGINT else signal.SIG_DFL)
     begun = time.monotonic()
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="crun-tests."))
     run = Run(args, scratch)
