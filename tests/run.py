@@ -231,7 +231,13 @@ def second_look(run, cases):
     return [c for c in cases if c.unit not in steady] + [c for c in again if c.unit in steady], sorted(steady)
 
 
-def tell(cases, unsteady, seconds):
+def stolen():
+    """Seconds of processors that the machine's host gave to others, since it started."""
+    with open("/proc/stat", encoding="utf-8") as f:
+        return int((f.readline().split() + ["0"] * 9)[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def tell(cases, unsteady, seconds, lost):
     """Print everything that matters; -> whether all is well"""
     skipped = [c for c in cases if c.outcome == "skipped"]
     unexpected = [c for c in skipped if not skips.expected(c.name, c.why)]
@@ -243,7 +249,8 @@ def tell(cases, unsteady, seconds):
         print(f"\n=== failed: {c.name}\n{c.why[-6000:]}")
     for c in unexpected:
         print(f"\n=== failed: {c.name}\nskipped where tests/skips.py does not expect it: {c.why}")
-    print(f"\n{seconds // 60:.0f}:{seconds % 60:02.0f}")
+    share = 100 * lost / (seconds * CORES)
+    print(f"\n{seconds // 60:.0f}:{seconds % 60:02.0f}" + (f", {share:.0f} % of the processors' time went to other guests of their host" if share >= 5 else ""))
     for c in failed + unexpected:
         print(f"failed: {c.name}")
     if unsteady:
@@ -262,11 +269,11 @@ def main():
     args = p.parse_args()
     for signo in (signal.SIGINT, signal.SIGQUIT):  # a shell starts what it puts in the background with both ignored
         signal.signal(signo, signal.default_int_handler if signo == signal.SIGINT else signal.SIG_DFL)
-    begun = time.monotonic()
+    begun, lost = time.monotonic(), stolen()
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="crun-tests."))
     run = Run(args, scratch)
     cases, unsteady = second_look(run, run.first())
-    well = tell(cases, unsteady, time.monotonic() - begun) if cases else False
+    well = tell(cases, unsteady, time.monotonic() - begun, stolen() - lost) if cases else False
     if well:
         shutil.rmtree(scratch, ignore_errors=True)
     else:

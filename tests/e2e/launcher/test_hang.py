@@ -123,7 +123,7 @@ def test_a_job_that_ends_by_a_hang_is_reported(crun, start):
 
 def test_a_hang_on_another_node_is_reported_by_group_rank_0(crun, start):
     where = f"127.0.0.1:{crun.port()}"
-    nodes = [start("--nnodes", 2, "--node-rank", i, "--rdzv-endpoint", where, "--rdzv-id", "h", "--nproc_per_node", 2, "--hang-timeout", ["off", "3"][i],
+    nodes = [start("--nnodes", 2, "--node-rank", i, "--rdzv-endpoint", where, "--rdzv-id", "h", "--nproc_per_node", 2, "--hang-timeout", ["off", "8"][i],
                    "--failure-file", crun.tmp / "why.json", WORKER, 10) for i in range(2)]
     pids, _ = ready(crun, 4)
     os.kill(pids[3], signal.SIGSTOP)
