@@ -3,6 +3,7 @@
 #include "launcher/agent/agent_loop.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,18 +195,20 @@ static void close_parts(struct run *r)
 
 /* --- the run */
 
-/* Host name first, so that ids sort as hosts do; containers may share host name and process id. */
+/* The whole host name first, then a byte that sorts before all that a name may hold: ids sort as hosts do. Containers
+ * may share host name and process id, and two nodes of one id would take each other's place: hence the 64 random
+ * bits. */
 static void name_node(struct run *r)
 {
-    uint16_t random = 0;
+    uint64_t random = 0;
     gethostname(r->host, sizeof r->host - 1);
     if (r->config->home.kind == HOME_LOCAL) {
-        snprintf(r->node, sizeof r->node, "%.40s-%d", r->host, (int)getpid());
+        snprintf(r->node, sizeof r->node, "%s+%d", r->host, (int)getpid());
         return;
     }
-    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
-        random = (uint16_t)clock_ns();
-    snprintf(r->node, sizeof r->node, "%.40s-%d-%04x", r->host, (int)getpid(), random);
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) /* early in the boot of a machine */
+        random = (uint64_t)clock_ns() * UINT64_C(0x9e3779b97f4a7c15);
+    snprintf(r->node, sizeof r->node, "%s+%d-%016" PRIx64, r->host, (int)getpid(), random);
 }
 
 static int run_job(struct run *r, int *ret_code, struct err *e)

@@ -33,8 +33,8 @@ struct run {
     const struct config *config;
     const struct program *program;
     const struct guardian_link *link;
-    char node[RDZV_ID_MAX + 1], host[64];
-    bool shares_terminal; /* with its one worker */
+    char node[RDZV_ID_MAX + 1], host[65]; /* HOST_NAME_MAX */
+    bool shares_terminal;                 /* with its one worker */
     uv_loop_t loop;
     struct log_layout logs;
 

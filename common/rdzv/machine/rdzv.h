@@ -80,7 +80,7 @@ const char *rdzv_event_name(enum rdzv_event_kind k);
 enum rdzv_reason { RDZV_WHY_START = 0, RDZV_WHY_FAILURE = 1, RDZV_WHY_RESIZE = 2, RDZV_WHY_DRAIN = 3 };
 const char *rdzv_reason_name(enum rdzv_reason why); /* "failure" */
 
-#define RDZV_ID_MAX 63   /* bytes of a node id */
+#define RDZV_ID_MAX 95   /* bytes of a node id: a host name (64), process id and 64 random bits */
 #define RDZV_ADDR_MAX 63 /* bytes of an address */
 #define RDZV_TEXT_MAX 255
 #define RDZV_ADDRS_MAX 511 /* bytes of all addresses of a node, separated by commas */

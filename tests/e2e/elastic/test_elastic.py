@@ -1,5 +1,6 @@
 """Nodes come, go, fail and die; the rendezvous is a rendezvousd."""
 import os
+import re
 import sys
 import time
 
@@ -68,7 +69,7 @@ def test_who_disobeys_the_drain_of_others_is_named(cluster, job):
     deaf = job("--nnodes", 2, "--drain-timeout", "0.2", program=[sys.executable, "-S", "-E", "-c", DEAF])
     other = job("--nnodes", 2)
     _, ranks = cluster.wait_round(2)
-    rank = next(r for r, e in ranks.items() if e["CRUN_NODE_ID"].split("-")[-2] == str(deaf.agent()))
+    rank = next(r for r, e in ranks.items() if f"+{deaf.agent()}-" in e["CRUN_NODE_ID"])
     other.terminate()
     assert (other.wait(), deaf.wait()) == (75, 75), other.text() + deaf.text()
     assert f"stopped before the end; start it again to go on (exit code 75); not in good order: rank {rank} " in deaf.text()
@@ -207,19 +208,27 @@ def test_two_jobs_in_one_daemon_do_not_meet(cluster, job):
         assert n.wait() == 0, n.text()
 
 
+POD = "resnet50-imagenet-fp16-nightly-sweep-2026-11-with-a-long-nam"  # "-10" makes 63 characters, the most that a pod's name may have
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for host names of their own")
 @pytest.mark.parametrize("order, expected", [
     ("auto", ["node1", "node2", "node10"]),  # as people count
     ("join", ["node10", "node2", "node1"]),
+    ("auto", [POD + "-1", POD + "-2", POD + "-10"]),
+    ("auto", ["web", "web-2", "web2"]),  # names that begin with another one
 ])
 def test_ranks_follow_host_names_or_arrival(cluster, job, order, expected):
-    for here, name in enumerate(["node10", "node2", "node1"], 1):
+    names = expected if order == "join" else expected[::-1]
+    for here, name in enumerate(names, 1):
         n = job("--nnodes", 3, "--rank-order", order,
                 prefix=["unshare", "--uts", "sh", "-c", f'hostname {name}; exec "$@"', "sh"])
         if here < 3:
             wait("the node", lambda: f"joining: {here} of 3" in n.text())  # pylint: disable=cell-var-from-loop
     _, ranks = cluster.wait_round(3)
-    assert [ranks[i]["CRUN_NODE_ID"].split("-")[0] for i in range(3)] == expected
+    ids = [ranks[i]["CRUN_NODE_ID"] for i in range(3)]
+    assert [i.split("+")[0] for i in ids] == expected
+    assert all(re.search(r"\+\d+-[0-9a-f]{16}$", i) for i in ids) and len({i[-16:] for i in ids}) == 3
     cluster.finish()
 
 
