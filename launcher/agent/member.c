@@ -128,6 +128,15 @@ static void on_failed(void *arg, int exit_code, const char *why)
     run_pump(r);
 }
 
+/* Whoever typed the address of a daemon that is just away wants to know that its port is taken. */
+static void announce_hosting(struct run *r)
+{
+    const struct home *h = &r->config->home;
+    if (h->kind == HOME_TCP && h->hosting == HOME_HOSTS_IF_OWN && rendezvous_hosts(r->member->rendezvous))
+        logmux_print(r->mux, "nobody listens at %s: this crun hosts the rendezvous there until the job has ended",
+                     h->endpoint);
+}
+
 /* Nobody is where the rendezvous should be: this crun may be the one to host it. */
 static void on_take_over(uv_timer_t *t)
 {
@@ -141,8 +150,10 @@ static void on_take_over(uv_timer_t *t)
         return;
     if (rc > 0 && r->config->home.kind == HOME_STATIC)
         bootstrap_share(&m->store, rendezvous_server(m->rendezvous));
-    if (rc > 0)
+    if (rc > 0) {
+        announce_hosting(r);
         rc = rendezvous_join(m->rendezvous, &e);
+    }
     if (rc < 0)
         on_failed(r, EXIT_UNAVAILABLE, e.text);
 }
@@ -358,6 +369,7 @@ int member_open(struct run *r, struct err *e)
     uv_timer_init(&r->loop, &m->take_over);
     r->member = m;
     TRY(open_rendezvous(r, e));
+    announce_hosting(r);
     const struct bootstrap_options store = {
         .loopback_only = c->home.kind == HOME_LOCAL,
         .shared = c->home.kind == HOME_STATIC ? rendezvous_server(m->rendezvous) : NULL,

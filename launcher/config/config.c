@@ -104,7 +104,8 @@ static const struct arg_spec specs[] = {
      .at = offsetof(struct config, rdzv_backend),
      .metavar = "NAME",
      .env = "CRUN_RDZV_BACKEND,PET_RDZV_BACKEND",
-     .help = "c10d, rendezvousd and tcp (all the same), static, redis or file; mostly the endpoint says it"},
+     .help =
+         "c10d or tcp (the same), rendezvousd (no crun hosts there), static, redis or file; mostly the endpoint says it"},
     {.name = "run-id",
      .type = ARG_STRING,
      .at = offsetof(struct config, run_id),

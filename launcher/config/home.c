@@ -116,6 +116,29 @@ static int take_address(struct choice *c, const char *host, int port)
     return 0;
 }
 
+/* An address that others look after: what the administrator wrote into crun.conf, or what was said to be a
+ * rendezvousd's. A crun that took its port while it restarts would keep it out. */
+static bool is_of_a_daemon(const struct choice *c)
+{
+    return backend_is(c, "rendezvousd") || c->home->is_configured;
+}
+
+static int choose_hosting(struct choice *c, const char *endpoint, struct err *e)
+{
+    const int is_host = c->t->is_host;
+    if (!is_of_a_daemon(c)) {
+        c->home->hosting = is_host < 0 ? HOME_HOSTS_IF_OWN : is_host ? HOME_HOSTS : HOME_DIALS;
+        return 0;
+    }
+    if (is_host > 0)
+        return err_set(e, ERR_USAGE,
+                       "--rdzv-conf is_host=1: '%s' is the address of a rendezvousd (%s), where no crun hosts: leave "
+                       "is_host out, or give the address with --rdzv-endpoint and --rdzv-backend c10d",
+                       endpoint, c->home->is_configured ? "crun.conf" : "--rdzv-backend rendezvousd");
+    c->home->hosting = HOME_DIALS;
+    return 0;
+}
+
 static int take_tcp(struct choice *c, const char *endpoint, struct err *e)
 {
     struct home *h = c->home;
@@ -127,7 +150,7 @@ static int take_tcp(struct choice *c, const char *endpoint, struct err *e)
         return 0;
     }
     h->kind = HOME_TCP;
-    h->hosting = c->t->is_host < 0 ? HOME_HOSTS_IF_OWN : c->t->is_host ? HOME_HOSTS : HOME_DIALS;
+    TRY(choose_hosting(c, endpoint, e));
     return take_address(c, h->host, h->port);
 }
 
@@ -203,6 +226,7 @@ static int look_around(struct choice *c, const struct scheduler *s, struct err *
     const char *configured = c->look->configured(c->look->arg);
     if (configured) {
         c->home->from = "crun.conf";
+        c->home->is_configured = true;
         return take_endpoint(c, configured, e);
     }
     return err_set(
@@ -272,7 +296,7 @@ static int choose(struct choice *c, const struct scheduler *s, struct err *e)
 static int choose_run_id(struct choice *c, const struct scheduler *s, struct err *e)
 {
     struct home *h = c->home;
-    const bool shared = h->kind == HOME_REDIS || h->kind == HOME_FILE || strcmp(h->from, "crun.conf") == 0;
+    const bool shared = h->kind == HOME_REDIS || h->kind == HOME_FILE || h->is_configured;
     const char *id = c->t->run_id ? c->t->run_id : h->kind == HOME_LOCAL ? "" : s->job;
     if (!*id && shared)
         return err_set(e, ERR_USAGE,

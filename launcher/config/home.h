@@ -2,13 +2,13 @@
  * files, names of machines and environment come through struct home_look.
  *
  *   - --standalone, or one node and nothing else: inside this crun;
- *   - an endpoint HOST[:PORT] (backend c10d, rendezvousd, tcp): dial it, or host it where HOST is an address of this
- *     machine;
+ *   - an endpoint HOST[:PORT] (backend c10d, tcp or none): dial it, or host it where HOST is an address of this machine;
+ *     with backend rendezvousd only dial it;
  *   - backend static, --master-addr or --master-port: node rank 0 hosts there, and the workers' store is on the same
  *     port;
  *   - redis://, rediss://, redis+sentinel://, rediss+sentinel://, file://: the decision log there;
- *   - nothing, for several nodes: Slurm, PBS, Open MPI, a Kubernetes Indexed Job, then rdzv_endpoint of crun.conf, else
- *     an error that says what may be done. */
+ *   - nothing, for several nodes: Slurm, PBS, Open MPI, a Kubernetes Indexed Job, then rdzv_endpoint of crun.conf
+ *     (an HOST[:PORT] there is a rendezvousd's: only dialled), else an error that says what may be done. */
 #ifndef CRUN_LAUNCHER_HOME_H
 #define CRUN_LAUNCHER_HOME_H
 
@@ -69,6 +69,7 @@ struct home {
     int port;                             /* tcp, static */
     char run_id[HOME_ID_MAX + 1];         /* typed, the scheduler's, HOME_RUN_ID, or "" (local: draw one) */
     int node_rank;                        /* typed or the scheduler's; -1: none */
+    bool is_configured;                   /* the endpoint is that of crun.conf */
     const char *from;                     /* who decided: "--rdzv-endpoint", "Slurm"; static storage */
     const char *unused;                   /* a typed option that means nothing here, NULL: none */
 };

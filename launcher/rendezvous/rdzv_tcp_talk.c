@@ -280,8 +280,8 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
 static void lost_memory(struct tcp *t)
 {
     tcp_fail(t, EXIT_UNAVAILABLE,
-             "the rendezvous at %s no longer knows job '%s': it was restarted without --state-dir, or the job was "
-             "ended",
+             "the rendezvous at %s no longer knows job '%s': it was restarted without --state-dir, the job was ended, "
+             "or a crun of another job hosts in its place",
              t->o.endpoint, t->o.run_id);
 }
 

@@ -162,6 +162,37 @@ def test_a_cluster_that_is_set_up_once(cluster):
     cluster.finish()
 
 
+@pytest.mark.parametrize("said", ["crun.conf", "backend"])
+def test_the_port_of_a_daemon_that_is_away_is_left_to_it(cluster, said):
+    """On the daemon's own host, while it is started again: a crun that hosted in its place would keep it out."""
+    port = free_port()
+    args = ["--nnodes", 2, "--rdzv_id", "job"]
+    if said == "crun.conf":
+        folder = cluster.tmp / ".config" / "crun"
+        folder.mkdir(parents=True)
+        (folder / "crun.conf").write_text(f"rdzv_endpoint = 127.0.0.1:{port}\n")
+    else:
+        args += ["--rdzv-backend", "rendezvousd", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    first = cluster.node(*args)
+    wait("a line", lambda: f"cannot reach 127.0.0.1:{port}" in first.text())
+    cluster.rendezvousd(port=port)
+    cluster.node(*args)
+    cluster.wait_round(2)
+    cluster.finish()
+
+
+def test_a_crun_that_hosts_says_so_and_gives_the_port_back(cluster):
+    port = free_port()
+    host = cluster.node(*c10d(port))
+    wait("the host", lambda: "joining: 1 of 2" in host.text())
+    other = cluster.node(*c10d(port))
+    cluster.wait_round(2)
+    cluster.finish()
+    says = f"nobody listens at 127.0.0.1:{port}: this crun hosts the rendezvous there until the job has ended"
+    assert (host.text().count(says), other.text().count(says)) == (1, 0)
+    cluster.rendezvousd(port=port)  # fails if it cannot have it
+
+
 @pytest.mark.parametrize("args, words", [
     (["--nnodes", "2"], ["needs a place to meet", "--rdzv-endpoint", "crun.conf"]),
     (["--nnodes", "2", "--rdzv_backend", "etcd", "--rdzv_endpoint", "h"], ["'etcd' is not supported"]),

@@ -65,7 +65,7 @@ static void what_was_typed_decides(void **state)
         {{TYPED, .max_nodes = 1, .backend = "c10d", .endpoint = "localhost:0"}, HOME_LOCAL, HOME_DIALS, "", "", -1},
         {{TYPED, .max_nodes = 1, .backend = "", .endpoint = ""}, HOME_LOCAL, HOME_DIALS, "", "", -1},
         {{TYPED, .max_nodes = 2, .backend = "c10d", .endpoint = "n1:29500", .run_id = "j"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29500", "j", -1},
-        {{TYPED, .max_nodes = 2, .backend = "rendezvousd", .endpoint = "n1", .run_id = "j"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29400", "j", -1},
+        {{TYPED, .max_nodes = 2, .backend = "rendezvousd", .endpoint = "n1", .run_id = "j"}, HOME_TCP, HOME_DIALS, "n1:29400", "j", -1},
         {{TYPED, .max_nodes = 2, .backend = "tcp", .endpoint = "10.0.0.5:1", .run_id = "j"}, HOME_TCP, HOME_HOSTS_IF_OWN, "10.0.0.5:1", "j", -1},
         {{TYPED, .max_nodes = 2, .endpoint = "n1:29500"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29500", "none", -1},
         {{TYPED, .max_nodes = 1, .endpoint = "n1:29500"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29500", "none", -1},
@@ -124,6 +124,8 @@ static void what_cannot_be_is_refused_by_a_sentence(void **state)
         {{TYPED, .max_nodes = 2, .backend = "redis"}, "--rdzv-backend redis needs --rdzv-endpoint"},
         {{TYPED, .max_nodes = 2, .backend = "c10d", .endpoint = "redis://h", .run_id = "j"}, "does not go with --rdzv-endpoint redis://"},
         {{TYPED, .max_nodes = 2, .backend = "tcp", .endpoint = "file:///d", .run_id = "j"}, "does not go with --rdzv-endpoint file://"},
+        {{.master_port = -1, .node_rank = -1, .is_host = 1, .max_nodes = 2, .backend = "rendezvousd", .endpoint = "h"},
+         "--rdzv-conf is_host=1: 'h' is the address of a rendezvousd (--rdzv-backend rendezvousd), where no crun hosts"},
         {{TYPED, .max_nodes = 2, .endpoint = "http://h"}, "'http://h': expected HOST[:PORT], redis://"},
         {{TYPED, .max_nodes = 2, .endpoint = "redis://h"}, "expected --rdzv-id"},
         {{TYPED, .max_nodes = 2, .endpoint = "file:///d"}, "expected --rdzv-id"},
@@ -223,7 +225,7 @@ static const struct {
      "crun.conf",
      "rdzv.cluster:29400",
      "77",
-     HOME_HOSTS_IF_OWN,
+     HOME_DIALS,
      -1},
     {{.env = NULL, .configured = "rdzv.cluster"}, "", NULL, NULL, HOME_DIALS, -1},
     {{.env = (const char *const[]){"JOB_COMPLETION_INDEX", "2", "HOSTNAME", "pod-3", "KUBERNETES_SERVICE_HOST", "1",
@@ -240,6 +242,22 @@ static const struct {
      HOME_DIALS,
      -1},
 };
+
+static void a_configured_address_is_never_hosted(void **state)
+{
+    const struct machine m = {.configured = "rdzv.cluster"};
+    struct home_typed t = {TYPED, .max_nodes = 2, .run_id = "j"};
+    struct home h;
+    struct err e;
+    assert_int_equal(decide(&t, &m, &h, &e), 0);
+    assert_int_equal(h.hosting, HOME_DIALS);
+    t.is_host = 0;
+    assert_int_equal(decide(&t, &m, &h, &e), 0);
+    assert_int_equal(h.hosting, HOME_DIALS);
+    t.is_host = 1;
+    assert_int_equal(decide(&t, &m, &h, &e), ERR_USAGE);
+    assert_non_null(strstr(e.text, "is_host=1: 'rdzv.cluster' is the address of a rendezvousd (crun.conf)"));
+}
 
 static void schedulers_and_the_configuration_file_are_asked(void **state)
 {
@@ -302,6 +320,7 @@ int main(void)
         cmocka_unit_test(what_was_typed_decides),
         cmocka_unit_test(what_cannot_be_is_refused_by_a_sentence),
         cmocka_unit_test(schedulers_and_the_configuration_file_are_asked),
+        cmocka_unit_test(a_configured_address_is_never_hosted),
         cmocka_unit_test(a_scheduler_does_not_matter_where_something_is_typed),
         cmocka_unit_test(an_option_without_a_meaning_is_named),
     };
