@@ -2,8 +2,8 @@
  * files, names of machines and environment come through struct home_look.
  *
  *   - --standalone, or one node and nothing else: inside this crun;
- *   - an endpoint HOST[:PORT] (backend c10d, tcp or none): dial it, or host it where HOST is an address of this machine;
- *     with backend rendezvousd only dial it;
+ *   - an endpoint HOST[:PORT] (backend c10d, tcp or none): dial it, or host it where HOST is an address of this
+ *     machine; with backend rendezvousd only dial it;
  *   - backend static, --master-addr or --master-port: node rank 0 hosts there, and the workers' store is on the same
  *     port;
  *   - redis://, rediss://, redis+sentinel://, rediss+sentinel://, file://: the decision log there;

@@ -1,8 +1,6 @@
 #include "launcher/guard/tree.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,87 +11,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "launcher/guard/procs.h"
 
 #define PIDS_FIRST 32768 /* the kernel's own choice of pid_max */
 #define PIDS_MAX 4194304 /* and its bound */
-
-struct proc {
-    pid_t pid, parent;
-    bool ours;
-    char state;
-    char name[20];
-};
-
-struct procs {
-    struct proc *v;
-    size_t n, cap;
-};
-
-/* /proc/PID/stat: "PID (name) state ppid ..."; the name may hold spaces and parentheses, so look for the last one. */
-static bool read_proc(int dir, const char *pid_text, struct proc *p)
-{
-    char path[32], line[512];
-    snprintf(path, sizeof path, "%.16s/stat", pid_text);
-    int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t n = read(fd, line, sizeof line - 1);
-    close(fd);
-    if (n <= 0)
-        return false;
-    line[n] = '\0';
-    char *open = strchr(line, '('), *shut = strrchr(line, ')');
-    if (!open || !shut)
-        return false;
-    int parent;
-    if (sscanf(shut + 1, " %c %d", &p->state, &parent) != 2)
-        return false;
-    p->pid = (pid_t)atoi(pid_text);
-    p->parent = (pid_t)parent;
-    p->ours = false;
-    snprintf(p->name, sizeof p->name, "%.*s", (int)(shut - open - 1), open + 1);
-    return true;
-}
-
-static void procs_read(struct procs *ps)
-{
-    memset(ps, 0, sizeof *ps);
-    DIR *d = opendir("/proc");
-    if (!d)
-        return;
-    for (struct dirent *e; (e = readdir(d));) {
-        if (e->d_name[0] < '1' || e->d_name[0] > '9')
-            continue;
-        if (ps->n == ps->cap) {
-            size_t cap = ps->cap ? 2 * ps->cap : 128;
-            struct proc *v = realloc(ps->v, cap * sizeof *v);
-            if (!v)
-                break;
-            ps->v = v;
-            ps->cap = cap;
-        }
-        if (read_proc(dirfd(d), e->d_name, &ps->v[ps->n]))
-            ps->n++;
-    }
-    closedir(d);
-}
-
-/* Mark all descendants of self: repeat until a pass finds none (a tree is a few levels deep). */
-static void procs_mark(struct procs *ps, pid_t self)
-{
-    for (bool more = true; more;) {
-        more = false;
-        for (size_t i = 0; i < ps->n; i++) {
-            struct proc *p = &ps->v[i];
-            if (p->ours)
-                continue;
-            p->ours = p->parent == self;
-            for (size_t j = 0; j < ps->n && !p->ours; j++)
-                p->ours = ps->v[j].ours && ps->v[j].pid == p->parent;
-            more = more || p->ours;
-        }
-    }
-}
 
 bool tree_empty(void)
 {
@@ -138,14 +59,12 @@ int tree_kill_below(pid_t root)
 {
     struct procs ps;
     int killed = 0;
-    procs_read(&ps);
-    if (ps.n == 0 && root == getpid())
+    if (!procs_below(&ps, root) && root == getpid())
         find_all_children(kill_child, &killed);
-    procs_mark(&ps, root);
     for (size_t i = 0; i < ps.n; i++)
-        if (ps.v[i].ours && ps.v[i].state != 'Z' && kill(ps.v[i].pid, SIGKILL) == 0)
+        if (!proc_is_dead(&ps.v[i]) && kill(ps.v[i].pid, SIGKILL) == 0)
             killed++;
-    free(ps.v);
+    procs_free(&ps);
     return killed;
 }
 
@@ -171,11 +90,11 @@ static bool is_ready_for(pid_t pid, int signo)
 void tree_signal(pid_t pid, bool group, int signo)
 {
     struct procs ps;
-    procs_read(&ps);
+    procs_below(&ps, getpid());
     for (size_t i = 0; i < ps.n; i++)
         if ((group ? getpgid(ps.v[i].pid) : ps.v[i].pid) == pid && is_ready_for(ps.v[i].pid, signo))
             kill(ps.v[i].pid, signo);
-    free(ps.v);
+    procs_free(&ps);
 }
 
 bool tree_kill_all(int64_t timeout_ms)
@@ -197,13 +116,6 @@ bool tree_kill_all(int64_t timeout_ms)
     }
 }
 
-/* Where in the kernel it waits; "" where that is not told (privileges, kernel options). */
-static const char *wait_channel(pid_t pid, char out[64])
-{
-    file_read_text(out, 64, "/proc/%d/wchan", (int)pid);
-    return strcmp(out, "0") == 0 ? "" : out;
-}
-
 struct text {
     char *out;
     size_t len, cap;
@@ -221,18 +133,15 @@ void tree_describe(char *out, size_t cap)
     struct procs ps;
     size_t len = 0;
     out[0] = '\0';
-    procs_read(&ps);
-    if (ps.n == 0)
+    if (!procs_below(&ps, getpid()))
         find_all_children(name_child, &(struct text){out, 0, cap});
-    procs_mark(&ps, getpid());
     for (size_t i = 0; i < ps.n && len < cap; i++) {
         const struct proc *p = &ps.v[i];
-        char where[64];
-        if (!p->ours || p->state == 'Z')
+        char where[PROC_WAIT_MAX];
+        if (proc_is_dead(p) || (p->state == '?' && kill(p->pid, 0) < 0 && errno == ESRCH))
             continue;
-        wait_channel(p->pid, where);
-        len += (size_t)snprintf(out + len, cap - len, "%s%d (%s, state %c%s%s)", len ? ", " : "", (int)p->pid, p->name,
-                                p->state, where[0] ? " in " : "", where);
+        len += (size_t)snprintf(out + len, cap - len, "%s%d (%s, state %c%s)", len ? ", " : "", (int)p->pid, p->name,
+                                p->state, proc_wait_text(p->pid, where));
     }
-    free(ps.v);
+    procs_free(&ps);
 }

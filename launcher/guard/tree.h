@@ -13,13 +13,14 @@
  * children), nobody else's are, and tree_signal() reaches nobody. */
 bool tree_has_proc(void);
 
-/* SIGKILL every descendant that /proc shows now. Returns how many; one born meanwhile is found by the next call. */
+/* SIGKILL every descendant that /proc shows now (procs.h). Returns how many lived; one born meanwhile is found by the
+ * next call. */
 int tree_kill(void);
 
 /* The same for every descendant of that process, but not the process itself. */
 int tree_kill_below(pid_t root);
 
-/* This signal to the process, or to every process of its group, if it catches or blocks it (/proc tells); to others it
+/* This signal to a descendant, or to those of its process group, if they catch or block it (/proc tells); to others it
  * would mean death. */
 void tree_signal(pid_t pid, bool group, int signo);
 

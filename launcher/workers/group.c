@@ -443,6 +443,16 @@ static void finish_round(struct group *g, const char *left)
         g->o.events.gone(g->o.arg);
 }
 
+/* As long as it took, nothing of the kind again: what else the loop has to do comes first. */
+static void sweep(struct group *g)
+{
+    const int64_t begun = clock_ms();
+    if (begun < g->sweep_ms)
+        return;
+    tree_kill();
+    g->sweep_ms = 2 * clock_ms() - begun;
+}
+
 /* Somebody is left: killed as often as it takes, because a process may be born while we read /proc. */
 static void check_gone(struct group *g)
 {
@@ -453,8 +463,7 @@ static void check_gone(struct group *g)
         return;
     }
     if (clock_ms() < g->clear_deadline) {
-        if (clock_ms() >= g->sweep_ms)
-            tree_kill();
+        sweep(g);
         uv_timer_start(&g->rescan, on_rescan, TREE_RESCAN_MS, 0);
         return;
     }

@@ -1,0 +1,39 @@
+/* Which processes there are below one, read from /proc.
+ *
+ * A tree is walked through /proc/PID/task/TID/children, so that it costs what the tree costs (some 10 us a process and 4
+ * us a thread) and not what the machine runs. A kernel without these files (CONFIG_PROC_CHILDREN) is read in one pass
+ * over all its processes. Either way it is a snapshot that is torn: who is born or changes its parent meanwhile may be
+ * missing, so callers look again until nobody is left. */
+#ifndef CRUN_LAUNCHER_PROCS_H
+#define CRUN_LAUNCHER_PROCS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+struct proc {
+    pid_t pid, parent;
+    char state;    /* as in /proc/PID/stat; '?': it cannot be read */
+    int threads;   /* a process whose first thread has ended is a 'Z' with others */
+    char name[20]; /* "?": it cannot be read */
+};
+
+struct procs {
+    struct proc *v;
+    size_t n, cap;
+};
+
+/* All descendants of that process, but not itself; of those that are gone by now some. Free with procs_free(). False if
+ * there is no /proc; as far as memory lasts. */
+bool procs_below(struct procs *ret, pid_t root);
+void procs_free(struct procs *ps);
+
+/* Dead and not reaped; a signal means nothing to it. */
+bool proc_is_dead(const struct proc *p);
+
+/* Where in the kernel it waits, as " in pipe_read"; " in system call 202" where only that is told, "" where nothing is
+ * (privileges, kernel options) or it does not wait. Returns out. */
+#define PROC_WAIT_MAX 80
+char *proc_wait_text(pid_t pid, char out[PROC_WAIT_MAX]);
+
+#endif

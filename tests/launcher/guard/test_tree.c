@@ -1,0 +1,155 @@
+/* Finding and ending what is below this process. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "launcher/guard/procs.h"
+#include "launcher/guard/tree.h"
+
+#define PATIENCE_MS 20000
+
+static void *sleep_on(void *arg)
+{
+    for (;;)
+        pause();
+    return arg;
+}
+
+static _Noreturn void leave_a_thread(void)
+{
+    pthread_t t;
+    pthread_create(&t, NULL, sleep_on, NULL);
+    pthread_exit(NULL);
+}
+
+static bool find(pid_t pid, struct proc *ret)
+{
+    struct procs ps;
+    bool found = false;
+    assert_true(procs_below(&ps, getpid()));
+    for (size_t i = 0; i < ps.n; i++)
+        if (ps.v[i].pid == pid) {
+            *ret = ps.v[i];
+            found = true;
+        }
+    procs_free(&ps);
+    return found;
+}
+
+static void a_process_whose_first_thread_has_ended_is_alive(void **state)
+{
+    struct proc p = {0};
+    const int64_t end = clock_deadline(PATIENCE_MS);
+    const pid_t pid = fork();
+    (void)state;
+    if (pid == 0)
+        leave_a_thread();
+    while (p.state != 'Z' && clock_left(end)) {
+        usleep(1000);
+        assert_true(find(pid, &p));
+    }
+    assert_int_equal(p.state, 'Z');
+    assert_false(proc_is_dead(&p));
+    assert_true(tree_kill_all(PATIENCE_MS / 4));
+}
+
+static void a_process_that_nobody_has_reaped_is_dead(void **state)
+{
+    struct proc p;
+    siginfo_t info;
+    const pid_t pid = fork();
+    (void)state;
+    if (pid == 0)
+        _exit(0);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+    assert_true(find(pid, &p));
+    assert_true(proc_is_dead(&p));
+    assert_int_equal(tree_kill(), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void *fork_one(void *arg)
+{
+    pid_t *ret = arg;
+    *ret = fork();
+    if (*ret == 0)
+        sleep_on(NULL);
+    while (*ret > 0)
+        pause();
+    return NULL;
+}
+
+static void the_children_of_every_thread_are_found(void **state)
+{
+    struct proc p;
+    pthread_t t;
+    volatile pid_t pid = 0;
+    (void)state;
+    pthread_create(&t, NULL, fork_one, (void *)&pid);
+    while (pid == 0)
+        usleep(1000);
+    assert_true(find(pid, &p));
+    assert_int_equal(p.parent, getpid());
+    assert_true(tree_kill_all(PATIENCE_MS / 4));
+    pthread_cancel(t);
+    pthread_join(t, NULL);
+}
+
+static void whoever_left_its_parents_is_found(void **state)
+{
+    int ends[2];
+    pid_t pid = 0;
+    struct proc p;
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    if (fork() == 0) {
+        setsid();
+        pid = fork();
+        if (pid == 0)
+            sleep_on(NULL);
+        ssize_t ignored = write(ends[1], &pid, sizeof pid);
+        (void)ignored;
+        _exit(0);
+    }
+    assert_int_equal(read(ends[0], &pid, sizeof pid), sizeof pid);
+    close(ends[0]);
+    close(ends[1]);
+    const int64_t end = clock_deadline(PATIENCE_MS);
+    while ((!find(pid, &p) || p.parent != getpid()) && clock_left(end))
+        usleep(1000);
+    assert_int_equal(p.parent, getpid());
+    assert_true(tree_kill() >= 1);
+    assert_true(tree_kill_all(PATIENCE_MS / 4));
+    assert_true(tree_empty());
+}
+
+static int set_up(void **state)
+{
+    sigset_t chld;
+    (void)state;
+    sigemptyset(&chld);
+    sigaddset(&chld, SIGCHLD);
+    return sigprocmask(SIG_BLOCK, &chld, NULL) || prctl(PR_SET_CHILD_SUBREAPER, 1) || !tree_has_proc();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_process_whose_first_thread_has_ended_is_alive),
+        cmocka_unit_test(a_process_that_nobody_has_reaped_is_dead),
+        cmocka_unit_test(the_children_of_every_thread_are_found),
+        cmocka_unit_test(whoever_left_its_parents_is_found),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}
