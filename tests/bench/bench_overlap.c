@@ -46,6 +46,7 @@ static int slow_all_reduce(struct comm *c, enum comm_channel ch, void *buf, size
 struct side {
     const struct bench *o;
     struct program *p;
+    struct ownership own;
     struct device *d;
     struct plan *plan;
     struct ddp *ddp;
@@ -90,8 +91,13 @@ static int open_comm(struct side *s, int rank, struct store *store, struct err *
     s->ops = *s->comm.to->ops;
     s->ops.all_reduce = slow_all_reduce;
     s->comm.base = (struct comm){.ops = &s->ops, .rank = rank, .world = 2};
-    struct ddp_options dop = {.bucket_bytes = (size_t)s->o->bucket_kb << 10};
-    return ddp_create(&s->ddp, &s->comm.base, s->reduce, s->p->n_train, s->p->n_stats + METRIC_N, DT_F32, &dop, e);
+    struct layout l;
+    struct ownership_options pieces = {.elem_bytes = sizeof(float), .bucket_bytes = (size_t)s->o->bucket_kb << 10};
+    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = &s->comm.base};
+    TRY(layout_plan(&l, 2, 1, 1, 0, e));
+    TRY(ownership_init(&s->own, &l, rank, s->p, &pieces, e));
+    return ddp_create(&s->ddp, groups, &s->own, s->reduce, s->p->n_stats + METRIC_N, DT_F32, &(struct ddp_options){0},
+                      e);
 }
 
 /* Seconds a step that the training thread waited for collectives. */
@@ -158,6 +164,7 @@ static int run_rank(const struct bench *o, int rank, struct store *store)
         _exit(1); /* the other rank may hang in a collective: no orderly end */
     }
     ddp_destroy(s.ddp);
+    ownership_finish(&s.own);
     s.comm.to->ops->close(s.comm.to);
     s.d->ops->plan_close(s.plan);
     s.d->ops->close(s.d);

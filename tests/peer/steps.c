@@ -14,6 +14,7 @@
 #include "worker/ckpt/safetensors.h"
 #include "worker/device/device.h"
 #include "worker/model/model.h"
+#include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
 
@@ -21,6 +22,7 @@ struct steps {
     struct program *p;
     struct device *dev;
     struct plan *plan;
+    struct ownership own;
     struct state s;
     int batch, steps;
     double clip;
@@ -177,7 +179,8 @@ static int open_all(struct steps *t, char **argv, struct err *e)
     t->clip = atof(argv[8]);
     TRY(model_build(&t->p, &m, e));
     TRY(device_open(&t->dev, argv[1], &(struct device_options){.threads = atoi(argv[7])}, e));
-    TRY(state_init(&t->s, t->dev, t->p, &(struct state_options){0}, e));
+    TRY(ownership_init_alone(&t->own, t->p, e));
+    TRY(state_init(&t->s, t->dev, t->p, &t->own, &(struct state_options){0}, e));
     struct plan_options o = {.batch = t->batch,
                              .training = true,
                              .compute = t->s.real,

@@ -27,6 +27,7 @@
 #include "worker/data/loader/input.h"
 #include "worker/device/device.h"
 #include "worker/model/model.h"
+#include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 #include "worker/snapshot/pretrained.h"
 #include "worker/state/state.h"
@@ -112,6 +113,7 @@ struct predictor {
     int n_names;
     struct program *program;
     struct device *device;
+    struct ownership own;
     struct state state;
     struct plan *plan;
     double *logits;
@@ -246,7 +248,8 @@ static int open_device(struct predictor *p, struct err *e)
     const struct device_options o = {.threads = threads_of_rank(p->cfg->threads, 1)};
     const struct state_options none = {0};
     TRY(device_open(&p->device, p->cfg->device, &o, e));
-    TRY(state_init(&p->state, p->device, p->program, &none, e));
+    TRY(ownership_init_alone(&p->own, p->program, e));
+    TRY(state_init(&p->state, p->device, p->program, &p->own, &none, e));
     TRY(load_weights(p, e));
     const struct plan_options plan = {.batch = 1,
                                       .compute = p->device->ops->real,
@@ -286,6 +289,7 @@ static void predictor_close(struct predictor *p)
     if (p->plan)
         p->device->ops->plan_close(p->plan);
     state_finish(&p->state);
+    ownership_finish(&p->own);
     if (p->device)
         p->device->ops->close(p->device);
     program_destroy(p->program);

@@ -5,6 +5,7 @@
 
 #include "common/base/err.h"
 #include "worker/device/half.h"
+#include "worker/parallel/ownership.h"
 #include "worker/precision/precision.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
@@ -23,33 +24,50 @@ static bool alike(const struct update_slice *a, const struct update_slice *b)
     return a->weight_decay == b->weight_decay && a->trust == 0 && b->trust == 0;
 }
 
-/* The trained parameter that lies first in the arena from `at` on: the list has them in no particular order. */
-static const struct param *next_param(const struct program *p, size_t at)
+/* Slices of the whole arena; how many. */
+static int slice_all(const struct optimizer *o, const struct program *p, struct update_slice *v)
 {
-    const struct param *next = NULL;
-    for (int i = 0; i < p->nparams; i++) {
-        const struct param *q = &p->params[i];
-        if (q->role == PARAM_TRAIN && q->offset >= at && (!next || q->offset < next->offset))
-            next = q;
-    }
-    return next;
-}
-
-int optimizer_slice(struct optimizer *o, const struct program *p, struct err *e)
-{
-    struct update_slice *v = calloc((size_t)p->nparams + 1, sizeof *v);
-    if (!v)
-        return err_errno(e, ENOMEM, "parameter slices");
     int n = 0;
     size_t at = 0;
-    for (const struct param *q; (q = next_param(p, at)); at = q->offset + q->count) {
+    for (const struct param *q; (q = program_param_from(p, at)); at = q->offset + q->count) {
         const struct update_slice one = slice_of(q, o);
         if (n == 0 || !alike(&v[n - 1], &one))
             v[n++] = one;
         v[n - 1].n = q->offset + q->count - v[n - 1].first;
     }
-    o->slices = v;
-    o->nslices = n;
+    return n;
+}
+
+/* What the k-th owned range has of a slice becomes a slice. */
+static void add_owned(struct optimizer *o, const struct ownership *own, int k, const struct update_slice *all)
+{
+    const struct ownership_range r = ownership_clip(own, k, all->first, all->first + all->n);
+    struct update_slice one = *all;
+    if (r.first == r.end)
+        return;
+    one.first = r.first;
+    one.n = r.end - r.first;
+    o->slices[o->nslices++] = one;
+}
+
+int optimizer_slice(struct optimizer *o, const struct program *p, const struct ownership *own, struct err *e)
+{
+    const size_t most = (size_t)p->nparams + 1; /* each range cuts one slice in two at most */
+    struct update_slice *all = calloc(most, sizeof *all);
+    o->slices = calloc(most + (size_t)own->nowned, sizeof *o->slices);
+    o->nslices = 0;
+    if (!all || !o->slices) {
+        free(all);
+        return err_errno(e, ENOMEM, "parameter slices");
+    }
+    const int n = slice_all(o, p, all);
+    for (int k = 0, i = 0; k < own->nowned; k++) {
+        for (; i < n && all[i].first + all[i].n <= own->owned[k].first; i++)
+            ;
+        for (int j = i; j < n && all[j].first < own->owned[k].end; j++)
+            add_owned(o, own, k, &all[j]);
+    }
+    free(all);
     return 0;
 }
 

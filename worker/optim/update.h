@@ -16,6 +16,7 @@
 #include "worker/device/device.h"
 
 struct err;
+struct ownership;
 struct precision;
 struct program;
 struct state;
@@ -32,8 +33,9 @@ struct optimizer {
     int nslices;
 };
 
-/* Set slices: parameters that are updated alike and lie side by side share one; LARS has one a tensor. */
-int optimizer_slice(struct optimizer *o, const struct program *p, struct err *e);
+/* Set slices, of what this rank updates: parameters that are updated alike and lie side by side share one; LARS has
+ * one a tensor. */
+int optimizer_slice(struct optimizer *o, const struct program *p, const struct ownership *own, struct err *e);
 void optimizer_finish(struct optimizer *o);
 
 /* O3 has no master weights: round them, the moments and (half_bn) statistics as an update leaves them. Else nothing. */

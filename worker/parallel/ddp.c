@@ -8,18 +8,18 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
 #include "worker/parallel/wire.h"
 
-enum { BUCKET_BYTES = 25 << 20, FIRST_BUCKET_BYTES = 1 << 20 };
-
 struct ddp {
-    struct comm *comm;
+    struct comm *groups[LAYOUT_GROUPS];
+    const struct ownership *own;
     char *reduce;
-    size_t n_train;
+    size_t n_tail;
     enum dtype real, wire;
     uint16_t *half; /* a bucket's gradients on their way, where the arena is; NULL where wire is real */
     struct run_hooks hooks, idle;
@@ -27,8 +27,7 @@ struct ddp {
     const struct device_async *async;
     void *side;                    /* communication stream */
     const struct ddp_watch *watch; /* NULL: nobody */
-    size_t *ends;
-    int buckets;
+    int buckets;                   /* pieces, and the tail if it goes by itself */
 
     bool active;     /* training thread: this run's gradients are reduced */
     size_t ready_to; /* training thread: gradients below are final */
@@ -45,38 +44,56 @@ struct ddp {
     struct ddp_stats stats;
 };
 
-static int all_reduce(struct ddp *d, void *buf, size_t n, enum dtype t, void *stream, struct err *e)
+/* Of a group that others are in; else NULL. */
+static struct comm *comm_of(const struct ddp *d, enum layout_group g)
 {
-    return d->comm->ops->all_reduce(d->comm, COMM_GRADIENTS, buf, n, t, COMM_SUM, stream, e);
+    return d->groups[g] && d->groups[g]->world > 1 ? d->groups[g] : NULL;
+}
+
+static char *element(const struct ddp *d, size_t i)
+{
+    return d->reduce + i * dtype_size(d->real);
+}
+
+static int all_reduce(struct comm *c, void *buf, size_t n, enum dtype t, void *stream, struct err *e)
+{
+    return c->ops->all_reduce(c, COMM_GRADIENTS, buf, n, t, COMM_SUM, stream, e);
 }
 
 /* Gradients [first, first + n) go as halves. */
-static int reduce_half(struct ddp *d, size_t first, size_t n, void *stream, struct err *e)
+static int reduce_half(struct ddp *d, struct comm *c, size_t first, size_t n, void *stream, struct err *e)
 {
-    const float world = (float)d->comm->world;
-    char *arena = (char *)d->reduce + first * dtype_size(d->real);
+    const float world = (float)c->world;
     if (d->async) {
-        TRY(d->async->convert(d->device, stream, d->half, d->wire, arena, d->real, n, 1 / world, e));
-        TRY(all_reduce(d, d->half, n, d->wire, stream, e));
-        return d->async->convert(d->device, stream, arena, d->real, d->half, d->wire, n, world, e);
+        TRY(d->async->convert(d->device, stream, d->half, d->wire, element(d, first), d->real, n, 1 / world, e));
+        TRY(all_reduce(c, d->half, n, d->wire, stream, e));
+        return d->async->convert(d->device, stream, element(d, first), d->real, d->half, d->wire, n, world, e);
     }
     wire_pack(d->half, d->reduce, first, n, d->real, d->wire, 1 / world);
-    TRY(all_reduce(d, d->half, n, d->wire, stream, e));
+    TRY(all_reduce(c, d->half, n, d->wire, stream, e));
     wire_unpack(d->reduce, d->half, first, n, d->real, d->wire, world);
     return 0;
 }
 
+/* Bucket k; what comes after the pieces is the tail alone. */
+static struct ownership_piece bucket(const struct ddp *d, int k)
+{
+    const struct ownership *own = d->own;
+    return k < own->npieces ? own->pieces[k] : (struct ownership_piece){own->n_train, own->n_train, LAYOUT_BATCH, 0};
+}
+
 static int reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
 {
-    size_t first = k > 0 ? d->ends[k - 1] : 0;
-    const size_t end = d->ends[k], gradients = end < d->n_train ? end : d->n_train;
-    if (d->half && first < gradients) {
-        TRY(reduce_half(d, first, gradients - first, stream, e));
-        first = gradients;
-    }
-    if (first == end)
+    const struct ownership_piece p = bucket(d, k);
+    struct comm *c = comm_of(d, p.group);
+    size_t first = p.first, end = p.end + (k == d->buckets - 1 ? d->n_tail : 0);
+    if (!c)
         return 0;
-    return all_reduce(d, d->reduce + first * dtype_size(d->real), end - first, d->real, stream, e);
+    if (d->half && first < p.end) {
+        TRY(reduce_half(d, c, first, p.end - first, stream, e));
+        first = p.end;
+    }
+    return first < end ? all_reduce(c, element(d, first), end - first, d->real, stream, e) : 0;
 }
 
 static void tell_watch(const struct ddp *d, int bucket, bool own_thread, int64_t start_ns, int64_t took_ns)
@@ -165,7 +182,7 @@ static int release(struct ddp *d, int k, struct err *e)
 static int on_ready(void *ctx, size_t first, size_t end, void *stream, struct err *e)
 {
     struct ddp *d = ctx;
-    if (!d->active || first >= d->n_train)
+    if (!d->active || first >= d->own->n_train)
         return 0; /* the tail goes at the end */
     if (first < d->ready_to)
         return err_set(e, -EINVAL, "gradients [%zu, %zu) became ready after those up to %zu: expected ascending order",
@@ -173,7 +190,7 @@ static int on_ready(void *ctx, size_t first, size_t end, void *stream, struct er
     d->ready_to = end;
     d->stream = stream;
     int k = d->complete; /* only this thread writes it */
-    while (k < d->buckets - 1 && d->ends[k] <= end)
+    while (k < d->buckets - 1 && d->own->pieces[k].end <= end)
         k++;
     return k > d->complete ? release(d, k, e) : 0;
 }
@@ -206,13 +223,29 @@ static int on_all_sum(void *ctx, void *buf, size_t n, enum dtype t, void *stream
 {
     struct ddp *d = ctx;
     int64_t start = clock_ns();
-    int rc = d->comm->ops->all_reduce(d->comm, COMM_STATISTICS, buf, n, t, COMM_SUM, stream, e);
+    struct comm *c = comm_of(d, LAYOUT_BATCH);
+    int rc = c->ops->all_reduce(c, COMM_STATISTICS, buf, n, t, COMM_SUM, stream, e);
     int64_t took = clock_ns() - start;
     tell_watch(d, -1, false, start, took);
     pthread_mutex_lock(&d->lock);
     d->stats.statistics_ns += took;
     pthread_mutex_unlock(&d->lock);
     return rc;
+}
+
+/* Lend memory to every communicator that gradients go over, or take it back. */
+static void tell_comms(struct ddp *d, void *buf, size_t bytes, bool lend)
+{
+    static const enum layout_group groups[] = {LAYOUT_BATCH, LAYOUT_DATA};
+    for (int i = 0; i < 2; i++) {
+        struct comm *c = comm_of(d, groups[i]);
+        if (!c || (i > 0 && c == comm_of(d, groups[0])))
+            continue;
+        if (lend && c->ops->lend)
+            c->ops->lend(c, COMM_GRADIENTS, buf, bytes);
+        else if (!lend && c->ops->reclaim)
+            c->ops->reclaim(c, COMM_GRADIENTS, buf);
+    }
 }
 
 static int alloc_half(struct ddp *d, size_t n, struct err *e)
@@ -223,32 +256,24 @@ static int alloc_half(struct ddp *d, size_t n, struct err *e)
     else if (!(p = calloc(n, sizeof *d->half)))
         return err_set(e, -ENOMEM, "no memory for a bucket of %zu halves", n);
     d->half = p;
-    if (d->comm->ops->lend)
-        d->comm->ops->lend(d->comm, COMM_GRADIENTS, p, n * sizeof *d->half);
+    tell_comms(d, p, n * sizeof *d->half, true);
     return 0;
 }
 
-static int plan(struct ddp *d, size_t n_tail, const struct ddp_options *o, struct err *e)
+static size_t largest_piece(const struct ownership *own)
 {
-    size_t bytes = o->bucket_bytes ? o->bucket_bytes : BUCKET_BYTES;
-    size_t first = o->first_bucket_bytes ? o->first_bucket_bytes : FIRST_BUCKET_BYTES;
-    size_t elem = dtype_size(d->real);
-    if (bytes < elem || first < elem)
-        return err_set(e, -EINVAL, "buckets of %zu and %zu bytes: expected at least %zu, one element", first, bytes,
-                       elem);
-    size_t cap = d->n_train / (bytes / elem) + 4;
-    d->ends = calloc(cap, sizeof *d->ends);
-    if (!d->ends)
-        return err_set(e, -ENOMEM, "no memory for %zu buckets", cap);
-    int rc = ddp_buckets(d->n_train, n_tail, elem, first, bytes, d->ends, (int)cap, &d->buckets);
-    d->stats.buckets = d->buckets;
-    if (d->wire == DT_F16 || d->wire == DT_BF16) {
-        size_t most = 1;
-        for (int k = 0; k < d->buckets; k++)
-            most = d->ends[k] - (k ? d->ends[k - 1] : 0) > most ? d->ends[k] - (k ? d->ends[k - 1] : 0) : most;
-        TRY(alloc_half(d, most, e));
-    }
-    return rc < 0 ? err_set(e, rc, "%zu gradients cannot be split into buckets of %zu bytes", d->n_train, bytes) : 0;
+    size_t most = 1;
+    for (int k = 0; k < own->npieces; k++)
+        most = own->pieces[k].end - own->pieces[k].first > most ? own->pieces[k].end - own->pieces[k].first : most;
+    return most;
+}
+
+static int plan(struct ddp *d, struct err *e)
+{
+    const struct ownership *own = d->own;
+    const bool rides = own->npieces > 0 && own->pieces[own->npieces - 1].group == LAYOUT_BATCH;
+    d->stats.buckets = d->buckets = own->npieces + (d->n_tail > 0 && !rides);
+    return d->wire == DT_F16 || d->wire == DT_BF16 ? alloc_half(d, largest_piece(own), e) : 0;
 }
 
 static int start_thread(struct ddp *d, struct err *e)
@@ -258,10 +283,10 @@ static int start_thread(struct ddp *d, struct err *e)
     return rc ? err_errno(e, rc, "communication thread") : 0;
 }
 
-/* In a world of several. */
-static int open_world(struct ddp *d, size_t n_tail, const struct ddp_options *o, struct err *e)
+/* With others. */
+static int open_groups(struct ddp *d, const struct ddp_options *o, struct err *e)
 {
-    const bool blocks = d->comm->ops->host_buffers;
+    const bool blocks = comm_of(d, LAYOUT_BATCH)->ops->host_buffers;
     d->hooks.ready = on_ready;
     d->hooks.all_sum = d->idle.all_sum = o->sync_bn ? on_all_sum : NULL;
     d->hooks.captured = on_captured;
@@ -270,21 +295,34 @@ static int open_world(struct ddp *d, size_t n_tail, const struct ddp_options *o,
     d->idle.on_host = blocks && o->sync_bn;
     if (d->async)
         TRY(d->async->open(d->device, &d->side, e));
-    TRY(plan(d, n_tail, o, e));
-    if (d->comm->ops->lend)
-        d->comm->ops->lend(d->comm, COMM_GRADIENTS, d->reduce, (d->n_train + n_tail) * dtype_size(d->real));
+    TRY(plan(d, e));
+    tell_comms(d, d->reduce, (d->own->n_train + d->n_tail) * dtype_size(d->real), true);
     return blocks ? start_thread(d, e) : 0;
 }
 
-int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, size_t n_tail, enum dtype real,
-               const struct ddp_options *o, struct err *e)
+/* Every group that a piece is summed over has its communicator, of its size. */
+static int check_groups(const struct ddp *d, struct err *e)
+{
+    for (int k = 0; k <= d->own->npieces; k++) {
+        const struct ownership_piece p = bucket(d, k);
+        const int ranks = ownership_group(d->own, p.group).count,
+                  have = d->groups[p.group] ? d->groups[p.group]->world : 1;
+        if (have != ranks)
+            return err_set(e, -EINVAL, "a communicator of %d for gradients that %d ranks sum", have, ranks);
+    }
+    return 0;
+}
+
+int ddp_create(struct ddp **ret, struct comm *const groups[LAYOUT_GROUPS], const struct ownership *own, void *reduce,
+               size_t n_tail, enum dtype real, const struct ddp_options *o, struct err *e)
 {
     struct ddp *d = calloc(1, sizeof *d);
     if (!d)
         return err_set(e, -ENOMEM, "no memory for data parallelism");
-    d->comm = c;
+    memcpy(d->groups, groups, sizeof d->groups);
+    d->own = own;
     d->reduce = reduce;
-    d->n_train = n_train;
+    d->n_tail = n_tail;
     d->real = real;
     d->wire = o->wire;
     d->hooks.ctx = d->idle.ctx = d;
@@ -294,7 +332,9 @@ int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, s
     }
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->change, NULL);
-    int rc = c->world > 1 ? open_world(d, n_tail, o, e) : 0;
+    int rc = check_groups(d, e);
+    if (rc == 0 && comm_of(d, LAYOUT_BATCH))
+        rc = open_groups(d, o, e);
     if (rc < 0) {
         ddp_destroy(d);
         return rc;
@@ -307,13 +347,14 @@ int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, s
 static void reclaim(struct ddp *d)
 {
     void *const lent[] = {d->half, d->reduce};
-    if (!d->comm->ops->reclaim)
+    const struct comm *c = comm_of(d, LAYOUT_BATCH);
+    if (!c || !c->ops->reclaim)
         return;
     if (d->side)
         (void)d->async->sync(d->device, d->side, NULL); /* what fails has ended, too */
     for (int i = 0; i < 2; i++)
         if (lent[i])
-            d->comm->ops->reclaim(d->comm, COMM_GRADIENTS, lent[i]);
+            tell_comms(d, lent[i], 0, false);
 }
 
 void ddp_destroy(struct ddp *d)
@@ -336,7 +377,6 @@ void ddp_destroy(struct ddp *d)
         d->device->ops->release(d->device, d->half);
     else
         free(d->half);
-    free(d->ends);
     free(d);
 }
 
@@ -357,7 +397,7 @@ const struct run_hooks *ddp_idle_hooks(struct ddp *d)
 
 void ddp_begin(struct ddp *d, bool reduce)
 {
-    d->active = reduce && d->comm->world > 1;
+    d->active = reduce && comm_of(d, LAYOUT_BATCH);
     d->ready_to = 0;
     pthread_mutex_lock(&d->lock);
     d->complete = d->done = 0; /* ddp_wait() saw all of them done, or the communication thread end with an error */
@@ -383,7 +423,10 @@ int ddp_wait(struct ddp *d, struct err *e)
 
 int ddp_check(struct ddp *d, struct err *e)
 {
-    return d->comm->ops->check ? d->comm->ops->check(d->comm, e) : 0;
+    for (int g = 0; g < LAYOUT_GROUPS; g++)
+        if (d->groups[g] && d->groups[g]->ops->check)
+            TRY(d->groups[g]->ops->check(d->groups[g], e));
+    return 0;
 }
 
 void ddp_stats(const struct ddp *d, struct ddp_stats *ret)

@@ -1,9 +1,9 @@
-/* Data parallelism: the reduce arena (program.h) is summed over all ranks in buckets while backward still runs.
+/* Data parallelism: the reduce arena (program.h) is summed over the ranks in buckets while backward still runs.
  *
- * A bucket is a contiguous slice of the arena; gradients lie in backward order, so bucket k is complete before bucket
- * k+1. A bucket whose last element is ready goes to one communication thread (host backends) or to the communication
- * stream (nccl), in order. PyTorch DDP's sizes: first bucket 1 MiB, then 25 MiB. The last one is small again: what is
- * left to send when backward ends is what the training thread waits for.
+ * A bucket is a piece of the arena (ownership.h), which says over which group it is summed. Gradients lie in backward
+ * order, so bucket k is complete before bucket k+1. A bucket whose last element is ready goes to one communication
+ * thread (host backends) or to the communication stream (nccl), in order. The tail (statistics, metrics) is summed over
+ * the batch group, with the last bucket where that is, too.
  *
  *   ddp_begin(d, last_micro_batch);      backward calls ready() on the training thread
  *   run(plan, {.hooks = ddp_hooks(d)})   -> bucket k complete -> communication thread reduces it
@@ -26,6 +26,7 @@
 #include <stdint.h>
 
 #include "worker/device/device.h"
+#include "worker/parallel/ownership.h"
 
 struct comm;
 struct ddp;
@@ -39,24 +40,23 @@ struct ddp_watch {
 };
 
 struct ddp_options {
-    size_t bucket_bytes;       /* 0: 25 MiB */
-    size_t first_bucket_bytes; /* 0: 1 MiB */
-    bool sync_bn;              /* give devices the all_sum hook */
-    struct device *device;     /* where the arena is, borrowed; NULL: host memory */
-    /* what gradients travel as: `real`, or DT_F16, DT_BF16: then divided by the world first, so that their sum fits */
+    bool sync_bn;          /* give devices the all_sum hook */
+    struct device *device; /* where the arena is, borrowed; NULL: host memory */
+    /* what gradients travel as: `real`, or DT_F16, DT_BF16: then divided by the ranks first, so that their sum fits */
     enum dtype wire;
 };
 
-/* reduce: the arena (n_train gradients, then n_tail statistics and metrics) of element type `real`; borrowed. Starts
- * the communication thread. */
-int ddp_create(struct ddp **ret, struct comm *c, void *reduce, size_t n_train, size_t n_tail, enum dtype real,
-               const struct ddp_options *o, struct err *e);
+/* groups: the communicators of this rank's groups, by enum layout_group; NULL: not needed, or nobody else is in it. own
+ * says which are needed. reduce: the arena (own->n_train gradients, then n_tail statistics and metrics) of element type
+ * `real`. All borrowed. Starts the communication thread. */
+int ddp_create(struct ddp **ret, struct comm *const groups[LAYOUT_GROUPS], const struct ownership *own, void *reduce,
+               size_t n_tail, enum dtype real, const struct ddp_options *o, struct err *e);
 void ddp_destroy(struct ddp *d); /* joins the thread; abort the communicator first if calls may hang */
 
 /* Before the first ddp_begin(); borrowed until ddp_destroy(). */
 void ddp_set_watch(struct ddp *d, const struct ddp_watch *w);
 
-/* Hooks to pass to run(); valid until ddp_destroy(). With world 1 they cost nothing. */
+/* Hooks to pass to run(); valid until ddp_destroy(). For a rank alone they cost nothing. */
 const struct run_hooks *ddp_hooks(struct ddp *d);
 
 /* The same for a run of which nothing is reduced but statistics: all parts of a step but the last. */
@@ -76,17 +76,11 @@ int ddp_wait(struct ddp *d, struct err *e);
 int ddp_check(struct ddp *d, struct err *e);
 
 struct ddp_stats {
-    int buckets;           /* of a step; 0 in a world of one */
+    int buckets;           /* of a step; 0 for a rank alone */
     int64_t comm_ns;       /* time spent reducing buckets, sum over steps (host backends) */
     int64_t exposed_ns;    /* time the training thread waited in ddp_wait() */
     int64_t statistics_ns; /* time the training thread spent in all_sum */
 };
 void ddp_stats(const struct ddp *d, struct ddp_stats *ret);
-
-/* Pure: slice ends (elements) of the buckets into ends[0..*ret_n), cap entries. The tail is in the last bucket; the
- * first and the last hold at most first_bytes of gradients, the others at most bytes. -ENOSPC if cap does not do,
- * -EINVAL if a size holds no element. */
-int ddp_buckets(size_t n_train, size_t n_tail, size_t elem_bytes, size_t first_bytes, size_t bytes, size_t *ends,
-                int cap, int *ret_n);
 
 #endif

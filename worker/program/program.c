@@ -348,6 +348,17 @@ int program_find_param(const struct program *p, const char *name)
     return -1;
 }
 
+const struct param *program_param_from(const struct program *p, size_t at)
+{
+    const struct param *next = NULL;
+    for (int i = 0; i < p->nparams; i++) {
+        const struct param *q = &p->params[i];
+        if (q->role == PARAM_TRAIN && q->count > 0 && q->offset >= at && (!next || q->offset < next->offset))
+            next = q;
+    }
+    return next;
+}
+
 size_t program_trainable(const struct program *p)
 {
     size_t n = 0;

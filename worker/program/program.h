@@ -87,7 +87,8 @@ struct param {
     size_t offset;    /* elements into `params`/`reduce` (TRAIN) or `stats` (STAT) */
     enum param_init init;
     double init_scale;
-    bool decay; /* weight decay applies (torch: to every trainable parameter) */
+    bool decay;   /* weight decay applies (torch: to every trainable parameter) */
+    bool sharded; /* this is one rank's part of a parameter that ranks hold by rows (parallel/ownership.h) */
 };
 
 enum metric {
@@ -145,6 +146,9 @@ int program_differentiate(struct program *p, struct err *e);
 
 int program_find_tensor(const struct program *p, const char *name); /* -1 if none */
 int program_find_param(const struct program *p, const char *name);  /* -1 if none */
+/* The trained parameter that lies first in the arena from element `at` on; NULL: none does (one without
+ * elements lies nowhere). The list has them in no particular order. */
+const struct param *program_param_from(const struct program *p, size_t at);
 size_t program_trainable(const struct program *p); /* number of trainable parameters, padding excluded */
 
 /* Initial value of element i of a parameter: a function of (seed, name, i), equal on every machine

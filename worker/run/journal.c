@@ -63,7 +63,7 @@ static cJSON *describe(const struct session *s, const char *command_line)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "command_line", command_line);
-    cJSON_AddNumberToObject(o, "world", s->world);
+    cJSON_AddNumberToObject(o, "world", s->layout.world);
     cJSON_AddNumberToObject(o, "nodes", s->nodes);
     cJSON_AddNumberToObject(o, "threads", s->threads);
     cJSON_AddNumberToObject(o, "loader_threads", s->loader_threads);
@@ -91,7 +91,7 @@ static int open_files(struct journal *j, const struct session *s, const struct p
                       e));
     struct caffe2_log_options o = {.dir = dir,
                                    .arch = s->cfg->arch,
-                                   .devices = s->world,
+                                   .devices = s->layout.world,
                                    .batch = (int)s->cfg->batch_size,
                                    .labels = (int)s->identity.num_labels,
                                    .lr = s->cfg->base_lr,
@@ -103,7 +103,7 @@ static int open_files(struct journal *j, const struct session *s, const struct p
 int journal_check(const struct session *s, struct err *e)
 {
     struct journal j = {0};
-    if (s->rank > 0 || s->cfg->evaluate)
+    if (!s->leads || s->cfg->evaluate)
         return 0;
     int rc = s->cfg->log_dir ? lock_folder(&j, s, s->cfg->log_dir, e) : 0;
     if (j.lock_fd > 0)
@@ -114,7 +114,7 @@ int journal_check(const struct session *s, struct err *e)
 static void begin_progress(struct journal *j, const struct session *s)
 {
     j->lines = j->active || s->cfg->log_all_ranks;
-    if (s->rank > 0)
+    if (!s->leads)
         snprintf(j->prefix, sizeof j->prefix, "rank %d: ", s->rank);
     progress_init(&j->progress, (enum progress_format)s->cfg->progress, (int)s->cfg->print_freq, j->prefix);
 }
@@ -123,7 +123,7 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
                  const char *command_line, struct err *e)
 {
     const char *dir = s->cfg->log_dir ? s->cfg->log_dir : s->cfg->checkpoint_dir;
-    *j = (struct journal){.active = s->rank == 0, .opened_ns = clock_ns()};
+    *j = (struct journal){.active = s->leads, .opened_ns = clock_ns()};
     begin_progress(j, s);
     if (!j->active || s->cfg->evaluate)
         return 0;
@@ -321,7 +321,7 @@ static void on_test_batch(void *ctx, int64_t done, int64_t steps, const struct e
 
 struct eval_watch journal_watch(struct journal *j, const struct session *s)
 {
-    j->world = s->world;
+    j->world = s->batch.count;
     return (struct eval_watch){.ctx = j, .batch = on_test_batch};
 }
 

@@ -26,7 +26,7 @@ void memory_report(const struct session *s, struct memory_report *ret)
     struct rusage u;
     *ret = (struct memory_report){.parameters = params + stats,
                                   .gradients = (int64_t)state_bytes(st, s->program->n_reduce),
-                                  .optimizer = params * (st->second ? 2 : 1),
+                                  .optimizer = (int64_t)state_bytes(st, st->n_moments) * (st->second ? 2 : 1),
                                   .averages = st->ema_params ? params + stats : 0};
     add_plan(s->train_plan, ret);
     add_plan(s->test_plan, ret);

@@ -60,7 +60,7 @@ static int open_set(const struct session *s, struct dataset **ret, const char *o
 {
     if (dataset_open(ret, path, o, e) < 0)
         return err_wrap(e, "%s", option);
-    if (s->rank == 0 && (*ret)->left_out)
+    if (s->leads && (*ret)->left_out)
         log_warn("data", "%s %s: %s", option, path, (*ret)->left_out);
     return 0;
 }
@@ -96,10 +96,10 @@ static int open_data(struct session *s, struct err *e)
 static int check_output(struct session *s, const struct env_contract *env, struct err *e)
 {
     s->writes = s->cfg->checkpoint_dir && !s->cfg->evaluate &&
-                (s->rank == 0 || (s->cfg->checkpoint_per_node && env->local_rank == 0));
+                (s->rank == layout_writer(&s->layout) || (s->cfg->checkpoint_per_node && env->local_rank == 0));
     if (s->writes)
         TRY(output_folder_take(s->cfg, s->resume, env->run_id, &s->lock_fd, &s->aside, e));
-    return s->rank == 0 && s->cfg->log_dir && !s->cfg->evaluate ? path_make_writable(s->cfg->log_dir, e) : 0;
+    return s->leads && s->cfg->log_dir && !s->cfg->evaluate ? path_make_writable(s->cfg->log_dir, e) : 0;
 }
 
 static int labels(const struct session *s)
@@ -175,7 +175,7 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     if (s->format != MEMORY_AUTO && ops->real == DT_F64)
         return err_set(e, ERR_USAGE, "--memory-format %s: the ref device has a format of its own",
                        s->format == MEMORY_NHWC ? "nhwc" : "nchw");
-    if (p->useless_scale && s->rank == 0)
+    if (p->useless_scale && s->leads)
         log_warn("trainer", "--loss-scale is of use with fp16 only: in %s no gradient vanishes for being small",
                  precision_text(p));
     ops->describe(s->device, s->device_text, sizeof s->device_text);
@@ -184,8 +184,11 @@ static int open_device(struct session *s, const struct env_contract *env, struct
         .second = s->optimizer.rule == UPDATE_ADAM || s->optimizer.rule == UPDATE_ADAMW,
         .ema = s->cfg->ema > 0,
     };
-    TRY(optimizer_slice(&s->optimizer, s->program, e));
-    TRY(state_init(&s->state, s->device, s->program, &state, e));
+    const struct ownership_options pieces = {.elem_bytes = dtype_size(ops->real),
+                                             .bucket_bytes = (size_t)s->cfg->bucket_mb << 20};
+    TRY(ownership_init(&s->own, &s->layout, s->rank, s->program, &pieces, e));
+    TRY(optimizer_slice(&s->optimizer, s->program, &s->own, e));
+    TRY(state_init(&s->state, s->device, s->program, &s->own, &state, e));
     s->state.loss_scale = p->scale;
     return optimizer_round(&s->state, p, e);
 }
@@ -199,8 +202,10 @@ static const struct comm_ops *nccl_of(void)
 
 static int open_comm(struct session *s, const struct env_contract *env, struct err *e)
 {
-    struct comm_options o = {
-        .rank = s->rank, .world = s->world, .name = "world", .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
+    struct comm_options o = {.rank = s->rank,
+                             .world = s->layout.world,
+                             .name = "world",
+                             .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
     TRY(meet_open(&s->meet, env, o.timeout_ms, e));
     o.store = s->meet.store;
     o.device = s->device;
@@ -210,12 +215,11 @@ static int open_comm(struct session *s, const struct env_contract *env, struct e
     stop_ranks_have_met();
     static const enum dtype wire[] = {[ALLREDUCE_FP32] = DT_F32, [ALLREDUCE_FP16] = DT_F16, [ALLREDUCE_BF16] = DT_BF16};
     const enum allreduce by = train_config_allreduce(s->cfg);
-    struct ddp_options d = {.bucket_bytes = (size_t)s->cfg->bucket_mb << 20,
-                            .sync_bn = s->cfg->sync_bn,
-                            .device = s->device,
-                            .wire = by == ALLREDUCE_FP32 ? s->state.real : wire[by]};
+    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = s->comm}; /* one stage, no tensor groups */
+    struct ddp_options d = {
+        .sync_bn = s->cfg->sync_bn, .device = s->device, .wire = by == ALLREDUCE_FP32 ? s->state.real : wire[by]};
     const struct program *p = s->program;
-    return ddp_create(&s->ddp, s->comm, s->state.reduce, p->n_train, p->n_reduce - p->n_train, s->state.real, &d, e);
+    return ddp_create(&s->ddp, groups, &s->own, s->state.reduce, p->n_reduce - p->n_train, s->state.real, &d, e);
 }
 
 /* No step holds more images than there are: plans and buffers are as large as that, not as an option. */
@@ -231,8 +235,8 @@ static struct sampler order_of(const struct session *s, bool training)
     const struct train_config *cfg = s->cfg;
     struct sampler o = {.n = training ? s->train_set->n : s->test_set->n,
                         .batch = batch_of(s, training),
-                        .rank = s->rank,
-                        .world = s->world,
+                        .rank = s->batch.index,
+                        .world = s->batch.count,
                         .seed = (uint64_t)cfg->seed};
     if (training) {
         o.kind = (enum sampler_kind)cfg->sampler;
@@ -325,7 +329,7 @@ static void identify(struct session *s)
                                              .channels = s->cfg->num_channels,
                                              .seed = s->cfg->seed,
                                              .batch = s->cfg->batch_size,
-                                             .world = s->world,
+                                             .world = s->layout.world,
                                              .threads = s->threads,
                                              .device = s->device_text,
                                              .amp = s->precision_text,
@@ -342,11 +346,18 @@ static bool goes_on(const struct env_contract *env)
     return env->restart_count > 0 || (env->restart_reason && strcmp(env->restart_reason, "start") != 0);
 }
 
+static int open_layout(struct session *s, int world, struct err *e)
+{
+    TRY(layout_plan(&s->layout, world, 1, 1, 0, e));
+    s->batch = layout_group(&s->layout, LAYOUT_BATCH, s->rank);
+    s->leads = s->rank == layout_writer(&s->layout);
+    return 0;
+}
+
 int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e)
 {
     *s = (struct session){.cfg = cfg,
                           .rank = (int)env->rank,
-                          .world = (int)env->world_size,
                           .local_world = at_least_one(env->local_world_size),
                           .nodes = at_least_one(env->group_world_size),
                           .lock_fd = -1};
@@ -358,6 +369,7 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
     s->parts = (int)cfg->accumulate;
     s->loader_threads = threads_of_rank(cfg->loader_threads, s->local_world);
     int rc;
+    TRY_GOTO(rc, open_layout(s, (int)env->world_size, e), fail);
     TRY_GOTO(rc, open_data(s, e), fail);
     TRY_GOTO(rc, open_model(s, e), fail);
     TRY_GOTO(rc, open_device(s, env, e), fail);
@@ -390,6 +402,7 @@ void session_close(struct session *s)
         s->comm->ops->close(s->comm);
     meet_close(&s->meet, s->failed ? 0 : LEAVE_MS);
     state_finish(&s->state);
+    ownership_finish(&s->own);
     if (s->device)
         s->device->ops->close(s->device);
     program_destroy(s->program);
@@ -413,8 +426,8 @@ void session_banner(const struct session *s)
     if (s->test_set)
         fprintf(stderr, "%zu held out\n", s->test_set->n);
     fprintf(stderr, "batch: %lld global, %lld per node, up to %zu per rank (%d ranks, %d nodes); %lld steps an epoch\n",
-            (long long)batch, (long long)((batch + s->nodes - 1) / s->nodes), sampler_share((size_t)batch, s->world),
-            s->world, s->nodes, (long long)s->steps_per_epoch);
+            (long long)batch, (long long)((batch + s->nodes - 1) / s->nodes),
+            sampler_share((size_t)batch, s->batch.count), s->layout.world, s->nodes, (long long)s->steps_per_epoch);
     struct memory_report memory;
     char text[512];
     memory_report(s, &memory);

@@ -9,6 +9,8 @@
 #include "worker/device/device.h"
 #include "worker/meet/meet.h"
 #include "worker/optim/update.h"
+#include "worker/parallel/layout.h"
+#include "worker/parallel/ownership.h"
 #include "worker/precision/precision.h"
 #include "worker/snapshot/snapshot.h"
 #include "worker/state/state.h"
@@ -24,7 +26,12 @@ struct train_config;
 
 struct session {
     const struct train_config *cfg;
-    int rank, world, local_world, nodes;
+    struct layout layout;
+    int rank;                  /* of layout.world: what this process is called */
+    struct layout_ranks batch; /* the ranks that a batch is spread over, this one among them */
+    struct ownership own;
+    bool leads; /* speaks for the run: console, logs, metrics */
+    int local_world, nodes;
     int threads, loader_threads;
     bool writes; /* checkpoints */
     bool aside;  /* the checkpoint folder holds another run's: to be renamed before anything is written */
@@ -56,7 +63,7 @@ struct session {
 int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e);
 void session_close(struct session *s);
 
-/* What a person wants to know before training starts; to stderr. Rank 0 calls it. */
+/* What a person wants to know before training starts; to stderr. The rank that leads calls it. */
 void session_banner(const struct session *s);
 
 #endif

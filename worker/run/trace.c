@@ -91,7 +91,7 @@ static void tell_useless(const struct train_config *c)
 
 int trace_open(struct trace *t, const struct session *s, const struct env_contract *env, bool first, struct err *e)
 {
-    if (first && s->rank == 0)
+    if (first && s->leads)
         tell_useless(s->cfg);
     char path[PATH_MAX];
     const struct window w = s->cfg->prof ? (struct window){s->cfg->prof, 10} : s->cfg->timeline_steps;
@@ -105,7 +105,7 @@ int trace_open(struct trace *t, const struct session *s, const struct env_contra
     t->ops = (struct run_trace){.ctx = t, .op = on_op};
     t->reductions = (struct ddp_watch){.ctx = t, .reduced = on_reduction};
     t->last = first;
-    t->tells = s->rank == 0;
+    t->tells = s->leads;
     t->first = w.first;
     ddp_set_watch(s->ddp, &t->reductions);
     return 0;

@@ -212,7 +212,7 @@ static int check_test_loss(const struct run *r, const struct eval_result *v, boo
                        "diverged: the test loss is %s, as activations overflow though every weight is finite; lower "
                        "--base-learning-rate",
                        loss);
-    if (r->s.rank == 0)
+    if (r->s.leads)
         log_warn("train", "the test loss of epoch %lld is %s", (long long)r->at.epoch + 1, loss);
     return 0;
 }
@@ -295,7 +295,7 @@ static void compare_name(const struct run *r, const char *path)
     const char *number = strrchr(path, '_');
     char suffix[8] = "";
     long long named, inside = (long long)r->at.epoch + (r->at.step >= r->s.steps_per_epoch);
-    if (r->s.rank == 0 && number && sscanf(number, "_%lld%7s", &named, suffix) == 2 && strcmp(suffix, ".mdl") == 0 &&
+    if (r->s.leads && number && sscanf(number, "_%lld%7s", &named, suffix) == 2 && strcmp(suffix, ".mdl") == 0 &&
         named != inside)
         log_warn("resume", "%s says %lld epochs in its name and %lld inside: the latter counts", path, named, inside);
 }
@@ -366,7 +366,7 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
         return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
     r->step.updates = r->at.updates - r->s.state.loss_scale.skipped - r->at.moments_from;
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
-    r->schedule = rate_schedule(r->cfg, r->s.world, r->s.steps_per_epoch, r->s.total_steps);
+    r->schedule = rate_schedule(r->cfg, r->s.batch.count, r->s.steps_per_epoch, r->s.total_steps);
     TRY(schedule_check(&r->schedule, e));
     TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, e));
     TRY(take_folders(r, env, late, e));
@@ -413,7 +413,7 @@ static int finish_run(struct run *r, bool stopped, int *ret_exit, struct err *e)
                     r->cfg->checkpoint_dir ? "; --resume auto goes on from here" : "");
     else
         journal_complete(&r->journal);
-    if (!stopped && r->s.rank == 0 && r->last.count > 0)
+    if (!stopped && r->s.leads && r->last.count > 0)
         printf(" * Acc@1 %.3f Acc@5 %.3f\n", 100 * r->last.top1 / r->last.count, 100 * r->last.top5 / r->last.count);
     fflush(stdout);
     return 0;

@@ -9,6 +9,7 @@
 
 #include "common/base/err.h"
 #include "worker/device/device.h"
+#include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
 
@@ -18,6 +19,26 @@ static bool all_finite(const struct state *s, const void *arena, size_t first, s
         if (!isfinite(s->real == DT_F64 ? ((const double *)arena)[i] : (double)((const float *)arena)[i]))
             return false;
     return true;
+}
+
+/* What this rank updates of a parameter: elsewhere there may be no sums. */
+static bool gradient_finite(const struct state *s, const void *reduce, const struct param *q)
+{
+    for (int k = 0; k < s->own->nowned; k++) {
+        const struct ownership_range r = ownership_clip(s->own, k, q->offset, q->offset + q->count);
+        if (!all_finite(s, reduce, r.first, r.end - r.first))
+            return false;
+    }
+    return true;
+}
+
+static const char *first_bad_gradient(const struct state *s, const void *reduce)
+{
+    const struct program *p = s->program;
+    for (int i = 0; i < p->nparams; i++)
+        if (p->params[i].role == PARAM_TRAIN && !gradient_finite(s, reduce, &p->params[i]))
+            return p->params[i].name;
+    return NULL;
 }
 
 /* The first parameter of a role whose range in the arena is not finite; NULL if there is none. */
@@ -42,7 +63,7 @@ int divergence_error(struct state *s, double loss, struct err *e)
     char where[160] = "no tensor that is kept tells where";
     if (rc == 0) {
         const char *weight = first_bad(s, params, PARAM_TRAIN, 0), *stat = first_bad(s, reduce, PARAM_STAT, p->n_train),
-                   *gradient = first_bad(s, reduce, PARAM_TRAIN, 0);
+                   *gradient = first_bad_gradient(s, reduce);
         if (weight)
             snprintf(where, sizeof where, "%s is not finite", weight);
         else if (stat)

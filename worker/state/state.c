@@ -1,11 +1,13 @@
 #include "worker/state/state.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/err.h"
 #include "worker/device/device.h"
+#include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 
 size_t state_bytes(const struct state *s, size_t elements)
@@ -34,7 +36,7 @@ static int fill_initial(struct state *s, void *arena, size_t elements, enum para
     void *host = calloc(1, state_bytes(s, elements));
     double chunk[1024];
     if (!host)
-        return err_errno(e, 12, "initial values of %zu parameters", elements);
+        return err_errno(e, ENOMEM, "initial values of %zu parameters", elements);
     for (int i = 0; i < s->program->nparams; i++) {
         const struct param *p = &s->program->params[i];
         if (p->role != role)
@@ -55,7 +57,7 @@ static int alloc_optional(struct state *s, const struct state_options *o, struct
     const struct device_ops *ops = s->device->ops;
     const size_t params = state_bytes(s, s->program->n_train);
     if (o->second)
-        TRY(ops->alloc(s->device, params, &s->second, e));
+        TRY(ops->alloc(s->device, state_bytes(s, s->n_moments), &s->second, e));
     if (!o->ema)
         return 0;
     TRY(ops->alloc(s->device, params, &s->ema_params, e));
@@ -69,14 +71,22 @@ void *state_metric(const struct state *s, int metric)
     return (char *)s->reduce + state_bytes(s, s->program->n_train + s->program->n_stats + (size_t)metric);
 }
 
-int state_init(struct state *s, struct device *d, const struct program *p, const struct state_options *o, struct err *e)
+int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
+               const struct state_options *o, struct err *e)
 {
-    *s = (struct state){
-        .device = d, .program = p, .real = d->ops->real, .version = 1, .loss_scale = loss_scale_fixed(1)};
+    if (ownership_is_cut(own, OWNERSHIP_GRADIENTS))
+        return err_set(e, -ENOTSUP, "level %d of ZeRO: plans need whole gradients and parameters", own->layout.zero);
+    *s = (struct state){.device = d,
+                        .program = p,
+                        .own = own,
+                        .real = d->ops->real,
+                        .n_moments = ownership_elements(own, OWNERSHIP_MOMENTS),
+                        .version = 1,
+                        .loss_scale = loss_scale_fixed(1)};
     const uint64_t seed = o->seed;
     int rc;
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->params, e), fail);
-    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->momentum, e), fail);
+    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, s->n_moments), &s->momentum, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_stats ? p->n_stats : 1), &s->stats, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_reduce), &s->reduce, e), fail);
     s->norm = state_metric(s, METRIC_NORM);

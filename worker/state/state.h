@@ -18,14 +18,18 @@
 
 struct device;
 struct err;
+struct ownership;
 struct program;
 
 struct state {
     struct device *device;         /* borrowed */
     const struct program *program; /* borrowed */
+    const struct ownership *own;   /* borrowed: what of the arenas this rank keeps and updates */
     enum dtype real;               /* of all arenas */
-    void *params, *momentum;       /* (n_train) */
-    void *second;                  /* (n_train), Adam's second moments, or NULL */
+    void *params;                  /* (n_train) */
+    void *momentum;                /* (n_moments) */
+    void *second;                  /* (n_moments), Adam's second moments, or NULL */
+    size_t n_moments;              /* elements: ownership_elements() */
     void *ema_params, *ema_stats;  /* (n_train), (n_stats): moving averages of params and stats, or NULL */
     void *norm;                    /* METRIC_NORM of reduce: goes where the metrics go */
     void *stats;                   /* (n_stats) */
@@ -39,10 +43,10 @@ struct state_options {
     bool second, ema; /* which optional arenas there are */
 };
 
-/* Allocate and fill with the initial values of `seed`; moments are 0, averages equal what they average. On failure
- * nothing stays allocated. */
-int state_init(struct state *s, struct device *d, const struct program *p, const struct state_options *o,
-               struct err *e);
+/* Allocate what `own` says this rank keeps and fill it with the initial values of `seed`; moments are 0, averages equal
+ * what they average. -ENOTSUP: gradients or parameters are cut. On failure nothing stays allocated. */
+int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
+               const struct state_options *o, struct err *e);
 void state_finish(struct state *s);
 
 /* Bytes of `elements` elements of an arena. */

@@ -1,4 +1,4 @@
-/* Buckets of gradients: the plan, what is sent when, and what happens when sending fails. */
+/* Buckets of gradients: what is sent when, and what happens when sending fails. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,41 +17,38 @@
 #include "tests/worker/comm/ranks.h"
 #include "worker/comm/comm.h"
 #include "worker/parallel/ddp.h"
+#include "worker/program/program.h"
 
-/* --- the plan */
+/* A rank's side of data parallelism over an arena of one parameter. */
+struct side {
+    struct param param;
+    struct program program;
+    struct ownership own;
+    struct ddp *d;
+};
 
-static void buckets_cover_the_arena_once_and_begin_and_end_small(void **state)
+struct pieces { /* bytes, 0: as by default */
+    size_t first, most;
+};
+
+static int open_side(struct side *s, struct comm *c, void *arena, size_t train, size_t tail, enum dtype real,
+                     const struct pieces *b, const struct ddp_options *o, struct err *e)
 {
-    enum { CAP = 512 };
-    static const size_t trains[] = {0, 1, 15, 16, 17, 31, 32, 33, 100, 1000, 11689512};
-    static const size_t tails[] = {0, 16, 9616};
-    size_t ends[CAP];
-    for (size_t i = 0; i < sizeof trains / sizeof trains[0]; i++) {
-        for (size_t j = 0; j < sizeof tails / sizeof tails[0]; j++) {
-            size_t train = trains[i], tail = tails[j], first = train > 1000 ? 262144 : 16, most = first * 25;
-            int n = -1;
-            assert_int_equal(ddp_buckets(train, tail, 4, first * 4, most * 4, ends, CAP, &n), 0);
-            if (train + tail == 0) {
-                assert_int_equal(n, 0);
-                continue;
-            }
-            assert_int_equal(ends[n - 1], train + tail);
-            for (int k = 0; k < n; k++) {
-                size_t begin = k ? ends[k - 1] : 0, gradients = (k == n - 1 ? train : ends[k]) - begin;
-                assert_true(ends[k] > begin);
-                assert_true(gradients <= (k == 0 || k == n - 1 ? first : most));
-            }
-        }
-    }
+    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = c};
+    const struct ownership_options cut = {
+        .elem_bytes = dtype_size(real), .bucket_bytes = b->most, .first_bucket_bytes = b->first};
+    struct layout l;
+    *s = (struct side){.param = {.role = PARAM_TRAIN, .count = train}};
+    s->program = (struct program){.params = &s->param, .nparams = 1, .n_train = train};
+    TRY(layout_plan(&l, c->world, 1, 1, 0, e));
+    TRY(ownership_init(&s->own, &l, c->rank, &s->program, &cut, e));
+    return ddp_create(&s->d, groups, &s->own, arena, tail, real, o, e);
 }
 
-static void a_plan_that_does_not_fit_is_refused(void **state)
+static void close_side(struct side *s)
 {
-    size_t ends[2];
-    int n = 7;
-    assert_int_equal(ddp_buckets(100, 4, 4, 16, 16, ends, 2, &n), -ENOSPC);
-    assert_int_equal(ddp_buckets(100, 4, 8, 4, 400, ends, 2, &n), -EINVAL);
-    assert_int_equal(n, 7);
+    ddp_destroy(s->d);
+    ownership_finish(&s->own);
 }
 
 /* --- a communicator that keeps a record */
@@ -118,15 +115,21 @@ static void await_calls(struct fake *f, int n)
 
 /* 100 gradients and a tail of 4, buckets of 10, 30, 30, 20, 10 + 4. */
 enum { TRAIN = 100, TAIL = 4, BUCKETS = 5 };
-static const struct ddp_options small = {.first_bucket_bytes = 40, .bucket_bytes = 120, .sync_bn = true};
+static const struct pieces small = {.first = 40, .most = 120};
 static float arena[TRAIN + TAIL];
+static struct side side;
 
 static struct ddp *create(struct fake *f)
 {
-    struct ddp *d = NULL;
     struct err e;
-    assert_int_equal(ddp_create(&d, &f->base, arena, TRAIN, TAIL, DT_F32, &small, &e), 0);
-    return d;
+    assert_int_equal(
+        open_side(&side, &f->base, arena, TRAIN, TAIL, DT_F32, &small, &(struct ddp_options){.sync_bn = true}, &e), 0);
+    return side.d;
+}
+
+static void destroy(void)
+{
+    close_side(&side);
 }
 
 static int ready(struct ddp *d, size_t first, size_t end)
@@ -161,7 +164,7 @@ static void a_bucket_goes_while_backward_still_runs(void **state)
     struct ddp_stats s;
     ddp_stats(d, &s);
     assert_int_equal(s.buckets, BUCKETS);
-    ddp_destroy(d);
+    destroy();
 }
 
 static void a_run_that_tells_nothing_is_reduced_as_a_whole_at_the_end(void **state)
@@ -174,7 +177,7 @@ static void a_run_that_tells_nothing_is_reduced_as_a_whole_at_the_end(void **sta
         assert_int_equal(ddp_wait(d, NULL), 0);
         assert_int_equal(f.calls, step * BUCKETS);
     }
-    ddp_destroy(d);
+    destroy();
 }
 
 static void an_accumulation_step_sends_nothing(void **state)
@@ -189,7 +192,7 @@ static void an_accumulation_step_sends_nothing(void **state)
     assert_int_equal(ready(d, 0, TRAIN), 0);
     assert_int_equal(ddp_wait(d, NULL), 0);
     assert_int_equal(f.calls, BUCKETS);
-    ddp_destroy(d);
+    destroy();
 }
 
 static void an_error_ends_the_step_and_stays(void **state)
@@ -209,7 +212,7 @@ static void an_error_ends_the_step_and_stays(void **state)
     assert_int_equal(ready(d, 0, 45), -ECONNRESET);
     assert_int_equal(ddp_wait(d, &e), -ECONNRESET);
     assert_int_equal(f.calls, 2);
-    ddp_destroy(d);
+    destroy();
 }
 
 static void gradients_out_of_order_are_refused(void **state)
@@ -221,7 +224,7 @@ static void gradients_out_of_order_are_refused(void **state)
     assert_int_equal(ready(d, 0, 20), 0);
     assert_int_equal(ready(d, TRAIN, TRAIN + 2), 0); /* statistics may come any time */
     assert_int_equal(ready(d, 10, 30), -EINVAL);
-    ddp_destroy(d);
+    destroy();
 }
 
 static void a_run_may_be_given_up(void **state)
@@ -231,7 +234,7 @@ static void a_run_may_be_given_up(void **state)
     struct ddp *d = create(&f);
     ddp_begin(d, true);
     assert_int_equal(ready(d, 0, 90), 0);
-    ddp_destroy(d); /* returns */
+    destroy(); /* returns */
     assert_true(f.calls < BUCKETS);
 }
 
@@ -246,12 +249,12 @@ static void statistics_have_a_channel_of_their_own(void **state)
     assert_int_equal(f.call[0].channel, COMM_STATISTICS);
     assert_true(pthread_equal(f.call[0].thread, pthread_self()));
     assert_int_equal(f.call[0].n, 6);
-    ddp_destroy(d);
+    destroy();
 
-    struct ddp_options o = {.sync_bn = false};
-    assert_int_equal(ddp_create(&d, &f.base, arena, TRAIN, TAIL, DT_F32, &o, NULL), 0);
-    assert_null(ddp_hooks(d)->all_sum);
-    ddp_destroy(d);
+    const struct ddp_options without = {.sync_bn = false};
+    assert_int_equal(open_side(&side, &f.base, arena, TRAIN, TAIL, DT_F32, &small, &without, NULL), 0);
+    assert_null(ddp_hooks(side.d)->all_sum);
+    destroy();
 }
 
 static void a_world_of_one_costs_nothing(void **state)
@@ -264,7 +267,7 @@ static void a_world_of_one_costs_nothing(void **state)
     ddp_begin(d, true);
     assert_int_equal(ddp_wait(d, NULL), 0);
     assert_int_equal(f.calls, 0);
-    ddp_destroy(d);
+    destroy();
 }
 
 static void stream_backends_are_called_in_place_with_the_stream(void **state)
@@ -283,7 +286,7 @@ static void stream_backends_are_called_in_place_with_the_stream(void **state)
         assert_ptr_equal(f.call[i].stream, &stream);
         assert_true(pthread_equal(f.call[i].thread, pthread_self()));
     }
-    ddp_destroy(d);
+    destroy();
 }
 
 /* --- real collectives */
@@ -316,25 +319,23 @@ static int step_with_buckets(struct comm *c, float *x, struct ddp *d, int step, 
 static int reduce_both_ways(struct comm *c, int rank, void *arg, struct err *e)
 {
     struct result *r = arg;
-    struct ddp_options o = {.first_bucket_bytes = 4096, .bucket_bytes = 100000};
-    size_t ends[64];
-    int n = 0;
-    struct ddp *d = NULL;
-    TRY(ddp_buckets(BIG, BIG_TAIL, 4, o.first_bucket_bytes, o.bucket_bytes, ends, 64, &n));
-    TRY(ddp_create(&d, c, r->ddp[rank], BIG, BIG_TAIL, DT_F32, &o, e));
+    struct side s;
+    TRY(open_side(&s, c, r->ddp[rank], BIG, BIG_TAIL, DT_F32, &(struct pieces){4096, 100000}, &(struct ddp_options){0},
+                  e));
     int rc = 0;
     for (int step = 0; step < STEPS && rc == 0; step++) {
-        rc = step_with_buckets(c, r->ddp[rank], d, step, e);
+        rc = step_with_buckets(c, r->ddp[rank], s.d, step, e);
         float *x = r->plain[rank];
         fill(x, rank, step);
-        for (int k = 0; k < n && rc == 0; k++) {
-            size_t first = k ? ends[k - 1] : 0;
-            rc = c->ops->all_reduce(c, COMM_CONTROL, x + first, ends[k] - first, DT_F32, COMM_SUM, NULL, e);
+        for (int k = 0; k < s.own.npieces && rc == 0; k++) {
+            const size_t first = s.own.pieces[k].first,
+                         end = s.own.pieces[k].end + (k == s.own.npieces - 1 ? BIG_TAIL : 0);
+            rc = c->ops->all_reduce(c, COMM_CONTROL, x + first, end - first, DT_F32, COMM_SUM, NULL, e);
         }
         if (rc == 0 && memcmp(r->ddp[rank], x, (BIG + BIG_TAIL) * sizeof *x) != 0)
             rc = err_set(e, -EIO, "step %d differs", step);
     }
-    ddp_destroy(d);
+    close_side(&s);
     return rc;
 }
 
@@ -364,6 +365,81 @@ static void overlapped_sums_are_the_plain_sums_bit_for_bit(void **state)
     }
 }
 
+/* --- groups */
+
+/* Four ranks, 2 x 2: gradients of a parameter that the tensor group splits, then of one that all hold, then a tail. */
+enum { SPLIT = 160, COMMON = 320, GRID_TAIL = 4, GRID = SPLIT + COMMON + GRID_TAIL };
+
+struct grid {
+    struct comm *data[2][2]; /* of tensor place t, data place d */
+    double x[4][GRID];
+};
+
+static int reduce_on_grid(struct comm *c, int rank, void *arg, struct err *e)
+{
+    struct grid *g = arg;
+    struct param params[] = {{.role = PARAM_TRAIN, .count = SPLIT, .sharded = true},
+                             {.role = PARAM_TRAIN, .count = COMMON, .offset = SPLIT}};
+    const struct program p = {.params = params, .nparams = 2, .n_train = SPLIT + COMMON};
+    const struct ownership_options o = {.elem_bytes = 8, .bucket_bytes = 800, .first_bucket_bytes = 160};
+    struct layout l;
+    struct ownership own;
+    struct ddp *d;
+    TRY(layout_plan(&l, 4, 2, 1, 0, e));
+    const struct layout_place at = layout_place(&l, rank);
+    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = c, [LAYOUT_DATA] = g->data[at.tensor][at.data]};
+    for (int i = 0; i < GRID; i++)
+        g->x[rank][i] = (rank + 1) * 1000 + i;
+    TRY(ownership_init(&own, &l, rank, &p, &o, e));
+    TRY(ddp_create(&d, groups, &own, g->x[rank], GRID_TAIL, DT_F64, &(struct ddp_options){0}, e));
+    ddp_begin(d, true);
+    int rc = ddp_hooks(d)->ready(ddp_hooks(d)->ctx, 0, SPLIT + 7, NULL, e);
+    if (rc == 0)
+        rc = ddp_wait(d, e);
+    ddp_destroy(d);
+    ownership_finish(&own);
+    return rc;
+}
+
+static void gradients_are_summed_over_the_ranks_that_hold_them(void **state)
+{
+    static struct grid g;
+    struct ranks w;
+    struct comm *pair[2];
+    ranks_open(&w, "local", 4, 20000);
+    for (int t = 0; t < 2; t++) {
+        assert_int_equal(comm_local_open_threads(pair, 2, 20000, NULL), 0);
+        memcpy(g.data[t], pair, sizeof pair);
+    }
+    ranks_run(&w, reduce_on_grid, &g);
+    for (int r = 0; r < 4; r++) {
+        if (w.rc[r] < 0)
+            fail_msg("rank %d: %s", r, w.err[r].text);
+        for (int i = 0; i < GRID; i++) /* ranks 0 and 2, or 1 and 3; else all four */
+            assert_true(g.x[r][i] == (i < SPLIT ? 2 * i + 1000 * (r % 2 == 0 ? 4 : 6) : 4 * i + 10000));
+        g.data[r % 2][r / 2]->ops->close(g.data[r % 2][r / 2]);
+    }
+    ranks_close(&w);
+}
+
+static void a_group_without_its_communicator_is_refused(void **state)
+{
+    struct fake f;
+    struct err e;
+    struct param one = {.role = PARAM_TRAIN, .count = TRAIN, .sharded = true};
+    const struct program p = {.params = &one, .nparams = 1, .n_train = TRAIN};
+    struct layout l;
+    struct ownership own;
+    struct ddp *d;
+    fake_init(&f, &fake_host, 4);
+    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = &f.base};
+    assert_int_equal(layout_plan(&l, 4, 2, 1, 0, NULL), 0);
+    assert_int_equal(ownership_init(&own, &l, 0, &p, &(struct ownership_options){.elem_bytes = 4}, NULL), 0);
+    assert_int_equal(ddp_create(&d, groups, &own, arena, TAIL, DT_F32, &(struct ddp_options){0}, &e), -EINVAL);
+    assert_string_equal(e.text, "a communicator of 1 for gradients that 2 ranks sum");
+    ownership_finish(&own);
+}
+
 struct wire_case {
     enum dtype wire, real;
     void *x[3];
@@ -373,8 +449,7 @@ struct wire_case {
 static int reduce_as_halves(struct comm *c, int rank, void *arg, struct err *e)
 {
     struct wire_case *w = arg;
-    struct ddp_options o = {.first_bucket_bytes = 4096, .bucket_bytes = 100000, .wire = w->wire};
-    struct ddp *d = NULL;
+    struct side s;
     for (size_t i = 0; i < BIG + BIG_TAIL; i++) {
         const double v = i < BIG ? (i == 0 && rank == 1 ? INFINITY : sin((double)i + rank)) : 0.1 + rank;
         if (w->real == DT_F64)
@@ -382,15 +457,16 @@ static int reduce_as_halves(struct comm *c, int rank, void *arg, struct err *e)
         else
             ((float *)w->x[rank])[i] = (float)v;
     }
-    TRY(ddp_create(&d, c, w->x[rank], BIG, BIG_TAIL, w->real, &o, e));
-    ddp_begin(d, true);
-    const struct run_hooks *h = ddp_hooks(d);
+    TRY(open_side(&s, c, w->x[rank], BIG, BIG_TAIL, w->real, &(struct pieces){4096, 100000},
+                  &(struct ddp_options){.wire = w->wire}, e));
+    ddp_begin(s.d, true);
+    const struct run_hooks *h = ddp_hooks(s.d);
     int rc = 0;
     for (size_t at = 0; at < BIG && rc == 0; at += 1234)
         rc = h->ready(h->ctx, at, at + 1234 < BIG ? at + 1234 : BIG, NULL, e);
     if (rc == 0)
-        rc = ddp_wait(d, e);
-    ddp_destroy(d);
+        rc = ddp_wait(s.d, e);
+    close_side(&s);
     return rc;
 }
 
@@ -437,13 +513,12 @@ static int wait_in_vain(struct comm *c, int rank, void *arg, struct err *e)
         c->ops->abort(c);
         return 0;
     }
-    struct ddp *d = NULL;
-    struct ddp_options o = {0};
+    struct side s;
     float *x = calloc(BIG, sizeof *x);
-    TRY(ddp_create(&d, c, x, BIG, 0, DT_F32, &o, e));
-    ddp_begin(d, true);
-    int rc = ddp_wait(d, e);
-    ddp_destroy(d);
+    TRY(open_side(&s, c, x, BIG, 0, DT_F32, &(struct pieces){0}, &(struct ddp_options){0}, e));
+    ddp_begin(s.d, true);
+    int rc = ddp_wait(s.d, e);
+    close_side(&s);
     free(x);
     return rc;
 }
@@ -461,8 +536,6 @@ static void a_peer_that_aborts_ends_the_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_cover_the_arena_once_and_begin_and_end_small),
-        cmocka_unit_test(a_plan_that_does_not_fit_is_refused),
         cmocka_unit_test(a_bucket_goes_while_backward_still_runs),
         cmocka_unit_test(a_run_that_tells_nothing_is_reduced_as_a_whole_at_the_end),
         cmocka_unit_test(an_accumulation_step_sends_nothing),
@@ -473,6 +546,8 @@ int main(void)
         cmocka_unit_test(a_world_of_one_costs_nothing),
         cmocka_unit_test(stream_backends_are_called_in_place_with_the_stream),
         cmocka_unit_test(overlapped_sums_are_the_plain_sums_bit_for_bit),
+        cmocka_unit_test(gradients_are_summed_over_the_ranks_that_hold_them),
+        cmocka_unit_test(a_group_without_its_communicator_is_refused),
         cmocka_unit_test(gradients_travel_as_halves_and_the_rest_does_not),
         cmocka_unit_test(a_peer_that_aborts_ends_the_wait),
     };

@@ -34,6 +34,14 @@ static int open_plan(struct step_rig *r, int part, bool emulate, struct err *e)
     return s->device->ops->plan(s->device, r->program, &o, &r->plan, e);
 }
 
+static int open_ownership(struct step_rig *r, const struct device *d, const struct comm *comm, struct err *e)
+{
+    const struct ownership_options o = {.elem_bytes = dtype_size(d->ops->real)};
+    struct layout l;
+    TRY(layout_plan(&l, comm->world, 1, 1, 0, e));
+    return ownership_init(&r->own, &l, comm->rank, r->program, &o, e);
+}
+
 int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struct comm *comm,
                   const struct step_rig_options *o, struct err *e)
 {
@@ -41,15 +49,17 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     const struct state_options so = {
         .seed = 1, .second = o->optimizer.rule == UPDATE_ADAM, .ema = o->optimizer.ema > 0};
     struct state *s = &r->state;
+    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = comm};
     *r = (struct step_rig){.program = p, .optimizer = o->optimizer};
     r->optimizer.bn_momentum = 0.1;
-    TRY(state_init(s, d, p, &so, e));
+    TRY(open_ownership(r, d, comm, e));
+    TRY(state_init(s, d, p, &r->own, &so, e));
     s->loss_scale = o->precision.scale;
     TRY(open_data(r, comm, o, e));
     TRY(open_plan(r, part, o->emulate, e));
-    TRY(ddp_create(&r->ddp, comm, s->reduce, p->n_train, p->n_reduce - p->n_train, s->real,
+    TRY(ddp_create(&r->ddp, groups, &r->own, s->reduce, p->n_reduce - p->n_train, s->real,
                    &(struct ddp_options){.wire = s->real, .device = d}, e));
-    TRY(optimizer_slice(&r->optimizer, p, e));
+    TRY(optimizer_slice(&r->optimizer, p, &r->own, e));
     r->step = (struct step){.state = s,
                             .loader = r->loader,
                             .plan = r->plan,
@@ -71,5 +81,6 @@ void step_rig_close(struct step_rig *r)
     loader_destroy(r->loader);
     dataset_close(r->set);
     state_finish(&r->state);
+    ownership_finish(&r->own);
     program_destroy(r->program);
 }

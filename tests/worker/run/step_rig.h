@@ -4,6 +4,7 @@
 
 #include "worker/device/device.h"
 #include "worker/optim/update.h"
+#include "worker/parallel/ownership.h"
 #include "worker/precision/precision.h"
 #include "worker/program/program.h"
 #include "worker/run/step.h"
@@ -21,6 +22,7 @@ struct step_rig_options {
 
 struct step_rig {
     struct step step;
+    struct ownership own;
     struct state state;
     struct program *program;
     struct dataset *set;

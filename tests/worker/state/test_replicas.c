@@ -12,6 +12,7 @@
 #include "worker/comm/comm.h"
 #include "worker/device/device.h"
 #include "worker/model/model.h"
+#include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 #include "worker/state/replicas.h"
 #include "worker/state/state.h"
@@ -30,16 +31,21 @@ static int one_rank(struct rank *r)
     struct device *d;
     struct program *p;
     struct state s;
+    struct layout l;
+    struct ownership own;
     struct model_options o = {.arch = "convnet", .classes = 3, .channels = 1, .image_size = 28, .std = {1, 1, 1, 1}};
     struct device_options threads = {.threads = 1};
     TRY(device_open(&d, "ref", &threads, &r->e));
     TRY(model_build(&p, &o, &r->e));
-    TRY(state_init(&s, d, p, &(struct state_options){.seed = 1}, &r->e));
+    TRY(layout_plan(&l, WORLD, 1, 1, 0, &r->e));
+    TRY(ownership_init(&own, &l, r->comm->rank, p, &(struct ownership_options){.elem_bytes = sizeof(double)}, &r->e));
+    TRY(state_init(&s, d, p, &own, &(struct state_options){.seed = 1}, &r->e));
     void *const arenas[] = {NULL, s.params, s.momentum, s.stats};
     if (r->flip)
         *(unsigned char *)arenas[r->flip] ^= 1; /* ref's memory is the host's */
     int rc = replicas_check(&s, r->comm, &r->e);
     state_finish(&s);
+    ownership_finish(&own);
     program_destroy(p);
     d->ops->close(d);
     return rc;

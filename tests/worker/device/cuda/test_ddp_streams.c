@@ -83,6 +83,7 @@ struct bench {
     struct gpu *gpu;
     struct device *d;
     struct program *p;
+    struct ownership own;
     struct state s;
     struct plan *plan;
     struct fake_comm comm;
@@ -125,7 +126,12 @@ static void begin_with(struct bench *b, enum dtype wire, size_t first_bytes, siz
     fake_gpu_open(&b->gpu, &(struct fake_options){.seed = seed++});
     fine(cuda_open_on(&b->d, b->gpu, NULL, &(struct cuda_options){.graphs = true}, &e), &e);
     fine(tiny_build(&b->p, &e), &e);
-    fine(state_init(&b->s, b->d, b->p, &(struct state_options){.seed = 1}, &e), &e);
+    struct layout l;
+    const struct ownership_options pieces = {
+        .elem_bytes = sizeof(float), .first_bucket_bytes = first_bytes, .bucket_bytes = bytes};
+    fine(layout_plan(&l, WORLD, 1, 1, 0, &e), &e);
+    fine(ownership_init(&b->own, &l, 0, b->p, &pieces, &e), &e);
+    fine(state_init(&b->s, b->d, b->p, &b->own, &(struct state_options){.seed = 1}, &e), &e);
     const struct plan_options po = {.batch = BATCH,
                                     .training = true,
                                     .compute = DT_F32,
@@ -139,10 +145,9 @@ static void begin_with(struct bench *b, enum dtype wire, size_t first_bytes, siz
     memcpy(b->alone, b->s.reduce, b->p->n_reduce * sizeof *b->alone);
     b->half = wire != DT_F32;
     b->comm = (struct fake_comm){.base = {&stream_ops, 0, WORLD}, .device = b->d, .fail_at = -1};
-    const struct ddp_options d = {
-        .first_bucket_bytes = first_bytes, .bucket_bytes = bytes, .wire = wire, .device = b->d};
-    fine(ddp_create(&b->ddp, &b->comm.base, b->s.reduce, b->p->n_train, b->p->n_reduce - b->p->n_train, DT_F32, &d, &e),
-         &e);
+    const struct ddp_options d = {.wire = wire, .device = b->d};
+    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = &b->comm.base};
+    fine(ddp_create(&b->ddp, groups, &b->own, b->s.reduce, b->p->n_reduce - b->p->n_train, DT_F32, &d, &e), &e);
     ddp_stats(b->ddp, &b->stats);
     assert_int_equal(fake_gpu_counts(b->gpu)->urgent,
                      1); /* the communication stream alone: kernels of the backward pass would hold it up */
@@ -163,6 +168,7 @@ static void end(struct bench *b)
     assert_int_equal(fake_gpu_counts(b->gpu)->frees - frees, b->half ? 1 : 0);
     b->d->ops->plan_close(b->plan);
     state_finish(&b->s);
+    ownership_finish(&b->own);
     program_destroy(b->p);
     b->d->ops->close(b->d);
     free(b->alone);

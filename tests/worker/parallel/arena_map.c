@@ -1,0 +1,53 @@
+#include "tests/worker/parallel/arena_map.h"
+
+#include <stdlib.h>
+
+int64_t arena_model_elements(const struct arena_model *m)
+{
+    int64_t n = 0;
+    for (int i = 0; i < m->nparams; i++)
+        n += (int64_t)m->params[i].rows * m->params[i].columns;
+    return n;
+}
+
+static struct layout_part rows_of(const struct arena_model *m, int i, const struct layout *l, int t)
+{
+    const size_t rows = (size_t)m->params[i].rows;
+    return m->params[i].sharded ? layout_part(rows, l->tensor, t) : (struct layout_part){0, rows};
+}
+
+/* Padding is whose the parameter is that it follows. */
+static int64_t padding_id(const struct param *q, int i, const struct layout_place *at, size_t k)
+{
+    const int64_t owner = q->sharded ? at->tensor : 99;
+    return -1 - (((at->stage * ARENA_PARAMS_MAX + i) * 100 + owner) * 1000000 + (int64_t)k);
+}
+
+void arena_map_init(struct arena_map *a, const struct arena_model *m, const struct layout *l, int rank)
+{
+    const struct layout_place at = layout_place(l, rank);
+    *a = (struct arena_map){.program = {.nparams = m->nparams}};
+    a->program.params = a->params;
+    for (int i = 0; i < m->nparams; i++) {
+        const struct layout_part rows = rows_of(m, i, l, at.tensor);
+        a->params[i] = (struct param){.role = PARAM_TRAIN,
+                                      .offset = a->program.n_train,
+                                      .count = rows.n * (size_t)m->params[i].columns,
+                                      .sharded = m->params[i].sharded && l->tensor > 1};
+        a->program.n_train += (a->params[i].count + 15) / 16 * 16;
+    }
+    a->id = calloc(a->program.n_train + 1, sizeof *a->id);
+    int64_t before = at.stage * arena_model_elements(m);
+    for (int i = 0; i < m->nparams; i++) {
+        const size_t skipped = rows_of(m, i, l, at.tensor).first * (size_t)m->params[i].columns;
+        const size_t end = i + 1 < m->nparams ? a->params[i + 1].offset : a->program.n_train;
+        for (size_t x = a->params[i].offset, k = 0; x < end; x++, k++)
+            a->id[x] = k < a->params[i].count ? before + (int64_t)(skipped + k) : padding_id(&a->params[i], i, &at, k);
+        before += (int64_t)m->params[i].rows * m->params[i].columns;
+    }
+}
+
+void arena_map_finish(struct arena_map *a)
+{
+    free(a->id);
+}

@@ -1,0 +1,207 @@
+#include "worker/parallel/ownership.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "common/base/err.h"
+#include "worker/program/program.h"
+
+enum { BUCKET_BYTES = 25 << 20, FIRST_BUCKET_BYTES = 1 << 20 };
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+struct layout_ranks ownership_group(const struct ownership *own, enum layout_group g)
+{
+    return layout_group(&own->layout, g, own->rank);
+}
+
+struct sizes { /* of pieces, elements */
+    size_t small, most;
+};
+
+static int sizes_of(const struct ownership_options *o, struct sizes *ret, struct err *e)
+{
+    const size_t bytes = o->bucket_bytes ? o->bucket_bytes : BUCKET_BYTES;
+    const size_t first = o->first_bucket_bytes ? o->first_bucket_bytes : FIRST_BUCKET_BYTES;
+    if (bytes < o->elem_bytes || first < o->elem_bytes)
+        return err_set(e, -EINVAL, "buckets of %zu and %zu bytes: expected at least %zu, one element", first, bytes,
+                       o->elem_bytes);
+    *ret = (struct sizes){.small = first / o->elem_bytes, .most = bytes / o->elem_bytes};
+    return 0;
+}
+
+/* Parameters side by side that are summed in one group: sent, updated and gathered alike. */
+struct run {
+    size_t first, end;
+    enum layout_group group;
+};
+
+static enum layout_group group_of(const struct param *q)
+{
+    return q->sharded ? LAYOUT_DATA : LAYOUT_BATCH;
+}
+
+/* The run that begins at `at`; empty at the end of the arena. */
+static struct run next_run(const struct program *p, size_t at)
+{
+    const struct param *q = program_param_from(p, at);
+    struct run r = {.first = at, .end = p->n_train, .group = q ? group_of(q) : LAYOUT_BATCH};
+    while (q && group_of(q) == r.group)
+        q = program_param_from(p, q->offset + q->count);
+    if (q)
+        r.end = q->offset;
+    return r;
+}
+
+static int add_piece(struct ownership *own, int cap, struct ownership_piece p, struct err *e)
+{
+    if (p.first == p.end)
+        return 0;
+    if (own->npieces == cap)
+        return err_set(e, -ENOSPC, "more than %d pieces of an arena", cap);
+    own->pieces[own->npieces++] = p;
+    return 0;
+}
+
+/* Where the piece of r that begins at `at` ends. The first one is small, and the last one, too, if there is more than
+ * one small one's worth: what is left to send when backward ends is what the training thread waits for. That goes for
+ * each run, by itself: ranks that share one may have others before and after it that differ. */
+static size_t piece_end(const struct sizes *z, const struct run *r, size_t at)
+{
+    const size_t left = r->end - at, last = min_size(z->small, left);
+    if (at == r->first)
+        return at + last;
+    return left == last ? r->end : at + min_size(z->most, left - last);
+}
+
+/* Pieces of whole units, and the rest. */
+static int cut_run(struct ownership *own, const struct run *r, const struct sizes *z, int cap, struct err *e)
+{
+    const size_t ranks = (size_t)ownership_group(own, r->group).count;
+    const bool cut = own->layout.zero > 0 && ranks > 1;
+    const size_t unit = cut ? ranks * OWNERSHIP_ALIGN : 1;
+    const struct run whole = {r->first, r->first + (r->end - r->first) / unit * unit, r->group};
+    const struct sizes by_unit = {.small = (z->small + unit - 1) / unit * unit,
+                                  .most = (z->most + unit - 1) / unit * unit};
+    for (size_t at = r->first, end; at < whole.end; at = end) {
+        end = piece_end(&by_unit, &whole, at);
+        TRY(add_piece(own, cap, (struct ownership_piece){at, end, r->group, cut ? (end - at) / ranks : 0}, e));
+    }
+    return add_piece(own, cap, (struct ownership_piece){whole.end, r->end, r->group, 0}, e);
+}
+
+static int list_pieces(struct ownership *own, const struct program *p, const struct sizes *z, struct err *e)
+{
+    int runs = 0;
+    for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end))
+        runs++;
+    const int cap = (int)(own->n_train / z->most) + 4 * runs + 1;
+    own->pieces = calloc((size_t)cap, sizeof *own->pieces);
+    own->owned = calloc((size_t)cap, sizeof *own->owned);
+    if (!own->pieces || !own->owned)
+        return err_errno(e, ENOMEM, "%d pieces of an arena", cap);
+    for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end))
+        TRY(cut_run(own, &r, z, cap, e));
+    return 0;
+}
+
+struct ownership_range ownership_part(const struct ownership_piece *piece, int index)
+{
+    const size_t first = piece->first + (size_t)index * piece->part;
+    return piece->part ? (struct ownership_range){.first = first, .end = first + piece->part}
+                       : (struct ownership_range){.first = piece->first, .end = piece->end};
+}
+
+static void list_owned(struct ownership *own)
+{
+    size_t kept = 0;
+    for (int i = 0; i < own->npieces; i++) {
+        const struct ownership_piece *piece = &own->pieces[i];
+        const struct ownership_range r = ownership_part(piece, ownership_group(own, piece->group).index);
+        struct ownership_range *last = own->nowned ? &own->owned[own->nowned - 1] : NULL;
+        if (last && last->end == r.first)
+            last->end = r.end;
+        else
+            own->owned[own->nowned++] = (struct ownership_range){r.first, r.end, kept};
+        kept += r.end - r.first;
+    }
+}
+
+int ownership_init(struct ownership *own, const struct layout *l, int rank, const struct program *p,
+                   const struct ownership_options *o, struct err *e)
+{
+    struct sizes z = {0};
+    *own = (struct ownership){.layout = *l, .rank = rank, .n_train = p->n_train};
+    TRY(sizes_of(o, &z, e));
+    int rc = list_pieces(own, p, &z, e);
+    if (rc < 0) {
+        ownership_finish(own);
+        return rc;
+    }
+    list_owned(own);
+    return 0;
+}
+
+int ownership_init_alone(struct ownership *own, const struct program *p, struct err *e)
+{
+    const struct layout one = {.world = 1, .data = 1, .tensor = 1, .stages = 1};
+    return ownership_init(own, &one, 0, p, &(struct ownership_options){.elem_bytes = 1}, e);
+}
+
+void ownership_finish(struct ownership *own)
+{
+    free(own->pieces);
+    free(own->owned);
+    *own = (struct ownership){0};
+}
+
+bool ownership_is_cut(const struct ownership *own, enum ownership_arena a)
+{
+    static const int from_level[] = {
+        [OWNERSHIP_PARAMS] = 3, [OWNERSHIP_GRADIENTS] = 2, [OWNERSHIP_MOMENTS] = 1, [OWNERSHIP_AVERAGES] = 3};
+    return own->layout.zero >= from_level[a];
+}
+
+size_t ownership_elements(const struct ownership *own, enum ownership_arena a)
+{
+    if (!ownership_is_cut(own, a))
+        return own->n_train;
+    const struct ownership_range *last = own->nowned ? &own->owned[own->nowned - 1] : NULL;
+    return last ? last->kept + last->end - last->first : 0;
+}
+
+size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i)
+{
+    int k = 0;
+    if (!ownership_is_cut(own, a))
+        return i;
+    while (k < own->nowned && i >= own->owned[k].end)
+        k++;
+    assert(k < own->nowned && i >= own->owned[k].first);
+    return own->owned[k].kept + (i - own->owned[k].first);
+}
+
+struct ownership_range ownership_saved(const struct ownership *own, const struct ownership_piece *piece)
+{
+    const int index = ownership_group(own, piece->group).index;
+    struct ownership_range r = ownership_part(piece, index);
+    if (!piece->part && index > 0)
+        r.end = r.first;
+    return r;
+}
+
+struct ownership_range ownership_clip(const struct ownership *own, int k, size_t first, size_t end)
+{
+    const struct ownership_range *r = &own->owned[k];
+    const size_t from = min_size(max_size(first, r->first), r->end), to = max_size(from, min_size(end, r->end));
+    return (struct ownership_range){from, to, r->kept + (from - r->first)};
+}

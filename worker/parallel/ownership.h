@@ -1,0 +1,95 @@
+/* Who owns what of the arenas (program.h). Pure, but for the memory of its lists.
+ *
+ * A rank's arena of parameters is cut into pieces. All elements of a piece are summed in one group of ranks, those that
+ * hold copies of it: gradients of whole parameters over the batch group, of parameters split over the tensor group over
+ * the data group. A piece is as much as is sent at once (a bucket); gradients lie in backward order, so piece k is
+ * complete before piece k + 1.
+ *
+ *   zero = 0   every rank of the group has all of the piece:
+ *                all-reduce of gradients, everybody updates everything
+ *   zero > 0   each rank of the group owns one part of the piece, part `index` of equal ones:
+ *                reduce-scatter of gradients, everybody updates its part, all-gather of parameters
+ *
+ *   arena of gradients    | piece 0 (split params) | piece 1       | piece 2       |rest|
+ *   zero > 0, batch of 4                           |p0 |p1 |p2 |p3 |p0 |p1 |p2 |p3 |all |
+ *
+ * Parts are multiples of OWNERSHIP_ALIGN elements. What is left of a run of like parameters is less than one unit a
+ * rank: the rest, a piece that every rank of the group has all of.
+ *
+ *   arena          summed         zero = 0   1       2       3          (H: all of it on each rank of the group;
+ *   parameters     -              H          H       H       own         own: what it updates)
+ *   gradients      as above       H          H       own     own
+ *   moments        -              H          own     own     own
+ *   averages       -              H          H       H       own
+ *   statistics     batch group    H          H       H       H
+ *
+ * Averages are held as the parameters are: a model is evaluated with them. All ranks of a group find the same pieces of
+ * it, in the same order. Where in the arena they are differs, if parts of split parameters before them are uneven. */
+#ifndef CRUN_WORKER_OWNERSHIP_H
+#define CRUN_WORKER_OWNERSHIP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "worker/parallel/layout.h"
+
+struct err;
+struct program;
+
+enum { OWNERSHIP_ALIGN = 16 }; /* elements; parameters begin at multiples of it */
+
+enum ownership_arena { OWNERSHIP_PARAMS, OWNERSHIP_GRADIENTS, OWNERSHIP_MOMENTS, OWNERSHIP_AVERAGES };
+
+struct ownership_piece {
+    size_t first, end;       /* elements of the arena */
+    enum layout_group group; /* who holds copies: gradients are summed over it */
+    size_t part;             /* elements of a rank's part; 0: not cut */
+};
+
+/* [first, end) of the arena. kept: where its first element is in an arena of which only what is owned is kept. */
+struct ownership_range {
+    size_t first, end, kept;
+};
+
+struct ownership {
+    struct layout layout;
+    int rank;
+    size_t n_train; /* elements of the whole arena of this rank */
+    struct ownership_piece *pieces;
+    int npieces;
+    struct ownership_range *owned; /* what this rank updates, ascending, neighbours in one */
+    int nowned;
+};
+
+struct ownership_options {
+    size_t elem_bytes;         /* of the arena */
+    size_t bucket_bytes;       /* of gradients that are sent at once, 0: 25 MiB; rounded up to what can be cut */
+    size_t first_bucket_bytes; /* of the first and of the last; 0: 1 MiB */
+};
+
+/* Of `rank`, whose program p is: parameters with `sharded` are its part of those that the tensor group splits. */
+int ownership_init(struct ownership *own, const struct layout *l, int rank, const struct program *p,
+                   const struct ownership_options *o, struct err *e);
+/* A rank that is alone. */
+int ownership_init_alone(struct ownership *own, const struct program *p, struct err *e);
+void ownership_finish(struct ownership *own);
+
+struct layout_ranks ownership_group(const struct ownership *own, enum layout_group g); /* of this rank */
+
+/* Does this rank keep only what it owns of an arena, side by side? Else all of it. */
+bool ownership_is_cut(const struct ownership *own, enum ownership_arena a);
+size_t ownership_elements(const struct ownership *own, enum ownership_arena a); /* that this rank keeps */
+
+/* [first, end) of a piece that rank `index` of its group updates. */
+struct ownership_range ownership_part(const struct ownership_piece *piece, int index);
+
+/* Where element i, which this rank keeps, is in what it keeps of the arena. */
+size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i);
+
+/* What this rank saves of a piece: each element of the model is saved by one rank. Empty: first == end. */
+struct ownership_range ownership_saved(const struct ownership *own, const struct ownership_piece *piece);
+
+/* The part of [first, end) that the k-th owned range has; first == end: none. */
+struct ownership_range ownership_clip(const struct ownership *own, int k, size_t first, size_t end);
+
+#endif
