@@ -235,7 +235,7 @@ static int scatter(struct comm *c, int rank, void *arg, struct err *e)
 {
     struct job *j = arg;
     void *in = inputs(rank, 0, j->n * (size_t)c->world, j->t);
-    int rc = c->ops->reduce_scatter(c, COMM_GRADIENTS, in, j->buf[rank], j->n, j->t, NULL, e);
+    int rc = c->ops->reduce_scatter(c, COMM_GRADIENTS, in, j->buf[rank], j->n, j->t, COMM_SUM, NULL, e);
     free(in);
     return rc;
 }

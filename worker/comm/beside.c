@@ -5,6 +5,7 @@
 
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
+#include "worker/comm/kin.h"
 
 struct beside {
     struct comm base;
@@ -21,6 +22,7 @@ static struct comm *side(struct comm *c, enum comm_channel ch)
 static void beside_close(struct comm *c)
 {
     struct beside *b = (struct beside *)c;
+    comm_kin_end(c);
     b->device->ops->close(b->device);
     b->control->ops->close(b->control);
     free(b);
@@ -31,6 +33,7 @@ static void beside_abort(struct comm *c)
     struct beside *b = (struct beside *)c;
     b->device->ops->abort(b->device);
     b->control->ops->abort(b->control);
+    comm_kin_abort(c);
 }
 
 static int beside_all_reduce(struct comm *c, enum comm_channel ch, void *buf, size_t n, enum dtype t, enum comm_op op,
@@ -47,18 +50,47 @@ static int beside_broadcast(struct comm *c, enum comm_channel ch, void *buf, siz
     return to->ops->broadcast(to, ch, buf, bytes, root, stream, e);
 }
 
-static int beside_all_gather(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t bytes,
-                             void *stream, struct err *e)
+static int beside_all_gather_v(struct comm *c, enum comm_channel ch, const void *in, void *out, const size_t *bytes,
+                               void *stream, struct err *e)
 {
     struct comm *to = side(c, ch);
-    return to->ops->all_gather(to, ch, in, out, bytes, stream, e);
+    return to->ops->all_gather_v(to, ch, in, out, bytes, stream, e);
 }
 
-static int beside_reduce_scatter(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t n,
-                                 enum dtype t, void *stream, struct err *e)
+static int beside_reduce_scatter_v(struct comm *c, enum comm_channel ch, const void *in, void *out,
+                                   const size_t *counts, enum dtype t, enum comm_op op, void *stream, struct err *e)
 {
     struct comm *to = side(c, ch);
-    return to->ops->reduce_scatter(to, ch, in, out, n, t, stream, e);
+    return to->ops->reduce_scatter_v(to, ch, in, out, counts, t, op, stream, e);
+}
+
+static int beside_reduce(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t n, enum dtype t,
+                         enum comm_op op, int root, void *stream, struct err *e)
+{
+    struct comm *to = side(c, ch);
+    return to->ops->reduce(to, ch, in, out, n, t, op, root, stream, e);
+}
+
+/* A request is waited for where it was made. */
+static int beside_isend(struct comm *c, enum comm_channel ch, const void *buf, size_t bytes, int peer, void *stream,
+                        struct comm_request **ret, struct err *e)
+{
+    struct comm *to = side(c, ch);
+    return to->ops->isend(to, ch, buf, bytes, peer, stream, ret, e);
+}
+
+static int beside_irecv(struct comm *c, enum comm_channel ch, void *buf, size_t bytes, int peer, void *stream,
+                        struct comm_request **ret, struct err *e)
+{
+    struct comm *to = side(c, ch);
+    return to->ops->irecv(to, ch, buf, bytes, peer, stream, ret, e);
+}
+
+static int beside_send(struct comm *c, enum comm_channel ch, const void *buf, size_t bytes, int peer, void *stream,
+                       struct err *e)
+{
+    struct comm *to = side(c, ch);
+    return to->ops->send(to, ch, buf, bytes, peer, stream, e);
 }
 
 static int beside_barrier(struct comm *c, enum comm_channel ch, struct err *e)
@@ -95,16 +127,22 @@ int comm_beside(struct comm **ret, struct comm *control, struct comm *device, st
         control->ops->close(control);
         return err_set(e, -ENOMEM, "no memory for a communicator");
     }
-    *b = (struct beside){.base = {&b->ops, device->rank, device->world},
+    *b = (struct beside){.base = {.ops = &b->ops, .rank = device->rank, .world = device->world},
                          .ops = {.name = device->ops->name,
                                  .host_buffers = device->ops->host_buffers,
                                  .close = beside_close,
                                  .abort = beside_abort,
                                  .all_reduce = beside_all_reduce,
+                                 .reduce = beside_reduce,
                                  .broadcast = beside_broadcast,
-                                 .all_gather = beside_all_gather,
-                                 .reduce_scatter = beside_reduce_scatter,
+                                 .all_gather = comm_all_gather_equal,
+                                 .all_gather_v = beside_all_gather_v,
+                                 .reduce_scatter = comm_reduce_scatter_equal,
+                                 .reduce_scatter_v = beside_reduce_scatter_v,
                                  .barrier = beside_barrier,
+                                 .isend = beside_isend,
+                                 .irecv = beside_irecv,
+                                 .send = beside_send,
                                  .check = beside_check,
                                  .lend = beside_lend,
                                  .reclaim = beside_reclaim},

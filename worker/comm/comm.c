@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "worker/comm/kin.h"
 #include "worker/device/device.h"
 
 static const struct comm_ops *const backends[] = {
@@ -93,5 +94,55 @@ int comm_open(struct comm **ret, const char *name, const struct comm_options *o,
     if (o->timeout_ms <= 0)
         return err_set(e, -EINVAL, "a timeout of %lld ms for collectives: expected more than 0",
                        (long long)o->timeout_ms);
-    return open_named(ret, name, o, e);
+    struct comm *c;
+    TRY(open_named(&c, name, o, e));
+    if (comm_kin_begin(c, e) < 0) {
+        c->ops->close(c);
+        return -ENOMEM;
+    }
+    *ret = c;
+    return 0;
+}
+
+static const char *called(const struct comm_options *o)
+{
+    return o->name ? o->name : "";
+}
+
+/* *ret: the place of this rank in the list. */
+static int check_ranks(const struct comm *parent, const struct comm_options *o, const int *ranks, int n, int *ret,
+                       struct err *e)
+{
+    int at = -1;
+    if (n < 1 || n > parent->world)
+        return err_set(e, -EINVAL, "group '%s' of %d ranks: expected 1 to %d", called(o), n, parent->world);
+    for (int i = 0; i < n; i++) {
+        if (ranks[i] < 0 || ranks[i] >= parent->world || (i > 0 && ranks[i] <= ranks[i - 1]))
+            return err_set(e, -EINVAL, "group '%s' lists rank %d at place %d: expected ascending ranks below %d",
+                           called(o), ranks[i], i, parent->world);
+        at = ranks[i] == parent->rank ? i : at;
+    }
+    if (at < 0)
+        return err_set(e, -EINVAL, "group '%s' is opened by rank %d, which is not in it", called(o), parent->rank);
+    *ret = at;
+    return 0;
+}
+
+int comm_group(struct comm **ret, struct comm *parent, const struct comm_options *o, const int *ranks, int n,
+               struct err *e)
+{
+    struct comm_options mine = *o;
+    struct comm *c;
+    TRY(check_ranks(parent, o, ranks, n, &mine.rank, e));
+    mine.world = n;
+    mine.store = NULL;
+    mine.through = parent;
+    mine.ranks = ranks;
+    mine.name = called(o);
+    int rc = comm_open(&c, n == 1 ? "local" : parent->ops->name, &mine, e);
+    if (rc < 0)
+        return err_wrap(e, "group '%s' of %d ranks", mine.name, n);
+    comm_kin_add(parent, c);
+    *ret = c;
+    return 0;
 }

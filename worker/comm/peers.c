@@ -85,10 +85,46 @@ static int fetch(const struct comm_options *o, const char *what, int rank, size_
     return rc;
 }
 
+/* Over a communicator that is open: records of equal length travel as messages. */
+static int exchange_through(const struct comm_options *o, const char *mine, size_t max, char **all, struct err *e)
+{
+    struct comm *c = o->through;
+    struct comm_request *requests[2 * o->world];
+    int n = 0, rc = 0;
+    snprintf(all[o->rank], max + 1, "%s", mine);
+    for (int i = 1; rc == 0 && i < o->world; i++) {
+        const int to = (o->rank + i) % o->world, from = (o->rank + o->world - i) % o->world;
+        rc = c->ops->irecv(c, COMM_CONTROL, all[from], max + 1, o->ranks[from], NULL, &requests[n], e);
+        n += rc == 0;
+        if (rc == 0)
+            rc = c->ops->isend(c, COMM_CONTROL, all[o->rank], max + 1, o->ranks[to], NULL, &requests[n], e);
+        n += rc == 0;
+    }
+    return comm_wait_all(requests, n, rc, e);
+}
+
+static int exchange_records(const struct comm_options *o, const char *mine, size_t max, char ***ret, struct err *e)
+{
+    char **all = calloc((size_t)o->world, sizeof *all);
+    bool ok = all;
+    for (int r = 0; ok && r < o->world; r++)
+        ok = (all[r] = calloc(1, max + 1)) != NULL;
+    int rc = ok ? exchange_through(o, mine, max, all, e) : err_set(e, -ENOMEM, "no memory for %d records", o->world);
+    for (int r = 0; rc == 0 && r < o->world; r++)
+        all[r][max] = '\0'; /* a peer's */
+    if (rc < 0)
+        peers_free(all, o->world);
+    else
+        *ret = all;
+    return rc;
+}
+
 int peers_exchange(const struct comm_options *o, const char *what, const char *mine, size_t max, int64_t deadline,
                    char ***ret, struct err *e)
 {
     char key[KEY_LEN];
+    if (o->through)
+        return exchange_records(o, mine, max, ret, e);
     if (strlen(o->name) > KEY_LEN / 2)
         return err_set(e, -EINVAL, "the communicator's name '%.40s...' is longer than %d bytes", o->name, KEY_LEN / 2);
     key_of(key, o, what, o->rank);

@@ -1,5 +1,5 @@
-/* How ranks of one communicator find each other through the store: everybody leaves a record, everybody reads all of
- * them. */
+/* How ranks of one communicator find each other: everybody leaves a record in the store, everybody reads all of them;
+ * or they send them to each other over a communicator that is open (comm_options.through). */
 #ifndef CRUN_WORKER_COMM_PEERS_H
 #define CRUN_WORKER_COMM_PEERS_H
 
@@ -15,7 +15,8 @@ extern "C" {
 #define PEERS_ADDRESS_LEN 64 /* numeric address and its NUL */
 
 /* Publish `mine` (a string) as this rank's record `what` and get those of all ranks: ret[world], each at most max
- * bytes, allocated; free with peers_free(). deadline: of clock_ms(). -ETIMEDOUT names the ranks that left none. */
+ * bytes, allocated; free with peers_free(). max is the same on all ranks. deadline: of clock_ms(), of the store;
+ * through a communicator its own deadline counts. -ETIMEDOUT names the ranks that left none. */
 int peers_exchange(const struct comm_options *o, const char *what, const char *mine, size_t max, int64_t deadline,
                    char ***ret, struct err *e);
 void peers_free(char **records, int world);

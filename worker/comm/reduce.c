@@ -13,25 +13,33 @@
 
 #define SAME(x) (x)
 
-/* Signed overflow is undefined in C: integer sums wrap, as they do in every other implementation. */
+#define MUL(x, y) ((x) * (y))
+
+/* Signed overflow is undefined in C: integers wrap, as they do in every other implementation. */
 #define ADD_WRAP(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y)))
+#define MUL_WRAP(x, y) ((int64_t)((uint64_t)(x) * (uint64_t)(y)))
 
 #define REDUCERS(X) /* dtype, element, load, store, op, arithmetic */                                                  \
     X(DT_F32, float, SAME, SAME, COMM_SUM, ADD)                                                                        \
     X(DT_F32, float, SAME, SAME, COMM_MAX, MAX)                                                                        \
     X(DT_F32, float, SAME, SAME, COMM_MIN, MIN)                                                                        \
+    X(DT_F32, float, SAME, SAME, COMM_PROD, MUL)                                                                       \
     X(DT_F64, double, SAME, SAME, COMM_SUM, ADD)                                                                       \
     X(DT_F64, double, SAME, SAME, COMM_MAX, MAX)                                                                       \
     X(DT_F64, double, SAME, SAME, COMM_MIN, MIN)                                                                       \
+    X(DT_F64, double, SAME, SAME, COMM_PROD, MUL)                                                                      \
     X(DT_I64, int64_t, SAME, SAME, COMM_SUM, ADD_WRAP)                                                                 \
     X(DT_I64, int64_t, SAME, SAME, COMM_MAX, MAX)                                                                      \
     X(DT_I64, int64_t, SAME, SAME, COMM_MIN, MIN)                                                                      \
+    X(DT_I64, int64_t, SAME, SAME, COMM_PROD, MUL_WRAP)                                                                \
     X(DT_BF16, uint16_t, f32_from_bf16, bf16_from_f32, COMM_SUM, ADD)                                                  \
     X(DT_BF16, uint16_t, f32_from_bf16, bf16_from_f32, COMM_MAX, MAX)                                                  \
     X(DT_BF16, uint16_t, f32_from_bf16, bf16_from_f32, COMM_MIN, MIN)                                                  \
+    X(DT_BF16, uint16_t, f32_from_bf16, bf16_from_f32, COMM_PROD, MUL)                                                 \
     X(DT_F16, uint16_t, f32_from_f16, f16_from_f32, COMM_SUM, ADD)                                                     \
     X(DT_F16, uint16_t, f32_from_f16, f16_from_f32, COMM_MAX, MAX)                                                     \
-    X(DT_F16, uint16_t, f32_from_f16, f16_from_f32, COMM_MIN, MIN)
+    X(DT_F16, uint16_t, f32_from_f16, f16_from_f32, COMM_MIN, MIN)                                                     \
+    X(DT_F16, uint16_t, f32_from_f16, f16_from_f32, COMM_PROD, MUL)
 
 #define X(dtype, element, load, store, op, arithmetic)                                                                 \
     static void reduce_##dtype##_##op(void *restrict acc, const void *restrict in, size_t n)                           \

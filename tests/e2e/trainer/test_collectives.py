@@ -12,17 +12,37 @@ def collectives(world, command, *args, timeout=120):
     return run(CRUN, "--standalone", "--nproc_per_node", world, "trainer", command, *args, timeout=timeout)
 
 
+REDOPS = ("sum", "max", "min", "prod")
+ROWS = {(call, op) for call in ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_v") for op in REDOPS} | {
+    (call, "none") for call in ("all_gather", "all_gather_v", "gather", "gather_v", "scatter", "scatter_v", "broadcast", "sendrecv")}
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_every_call_type_and_operation_is_right_over_gloo(world):
     p = collectives(world, "comm-test", "--comm", "gloo", "--max-bytes", 65536)
     assert p.returncode == 0, p.stdout + p.stderr
     lines = LINE.findall(p.stdout)
     assert {(call, kind, op) for call, _, _, kind, op, *_ in lines} == {
-        (call, kind, op) for kind in ("float", "double", "half", "bfloat16", "int64")
-        for call, op in (("all_reduce", "sum"), ("all_reduce", "max"), ("all_reduce", "min"), ("all_gather", "none"),
-                         ("reduce_scatter", "sum"), ("broadcast", "none"))}
+        (call, kind, op) for kind in ("float", "double", "half", "bfloat16", "int64") for call, op in ROWS}
     assert all(line[-1] == "0" for line in lines)
     assert "# Out of bounds values : 0 OK" in p.stdout
+
+
+@pytest.mark.parametrize("how", ["block", "stride"])
+def test_groups_call_side_by_side(how):
+    p = collectives(4, "comm-test", "--comm", "gloo", "--max-bytes", 4096, "--type", "float", "--group-size", 2, "--group-by", how, "--root", 0)
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert "# gloo, 4 ranks in groups of 2, buffers in host memory" in p.stdout
+    lines = LINE.findall(p.stdout)
+    assert {(line[0], line[4]) for line in lines} == ROWS
+    assert {line[5] for line in lines if line[0] == "broadcast"} == {"0"}
+    assert "# Out of bounds values : 0 OK" in p.stdout
+
+
+def test_the_parts_and_the_redop_are_those_asked_for():
+    p = run(TRAINER, "comm-test", "--call", "reduce_scatter", "--parts", "uneven", "--redop", "prod", "--type", "half", "--max-bytes", 64)
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert {(line[0], line[3], line[4]) for line in LINE.findall(p.stdout)} == {("reduce_scatter_v", "half", "prod")}
 
 
 def test_a_bench_prints_the_bandwidths_that_its_times_mean():
@@ -44,3 +64,7 @@ def test_a_rank_alone_and_what_cannot_be():
     assert p.returncode != 0 and "--device cuda" in p.stderr
     p = run(TRAINER, "comm-bench", "-b", 100, "-e", 10)
     assert p.returncode == 2 and "--min-bytes 100 is above --max-bytes 10" in p.stderr
+    p = run(TRAINER, "comm-bench", "--root", 1)
+    assert p.returncode == 2 and "--root 1: expected a rank below 1" in p.stderr
+    p = collectives(2, "comm-bench", "--group-size", 3)
+    assert p.returncode == 2 and "--group-size 3: expected a divisor of 2, the number of ranks" in p.stderr

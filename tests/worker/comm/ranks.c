@@ -86,6 +86,26 @@ void ranks_run(struct ranks *w, rank_fn *fn, void *arg)
     run_all(w, run_task, &(struct task){.fn = fn, .arg = arg});
 }
 
+int ranks_known(struct comm *c, int rank, void *arg, struct err *e)
+{
+    const struct ranks_call *job = arg;
+    struct known k = job->k;
+    k.rank = rank;
+    k.world = c->world;
+    char *in = calloc(k.n + 1, dtype_size(k.type)), *out = calloc(k.n + 1, dtype_size(k.type));
+    known_fill(&k, in);
+    int rc = known_run(&k, c, job->ch, in, out, job->stream, e);
+    const size_t wrong = rc == 0 ? known_wrong(&k, known_in_place(k.call) ? in : out) : 0;
+    if (wrong)
+        rc = err_set(e, -EIO,
+                     "%s of %zu x %s, operation %d, world %d, root %d, %s: %zu of %zu elements are wrong on rank %d",
+                     known_call_name(k.call), k.n, dtype_name(k.type), k.op, k.world, k.root,
+                     k.uneven ? "uneven" : "even", wrong, known_out(&k), rank);
+    free(in);
+    free(out);
+    return rc;
+}
+
 bool ranks_have(const char *backend)
 {
     struct comm *c = NULL;

@@ -7,8 +7,9 @@
 
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
+#include "worker/comm/known.h"
 
-#define RANKS_MAX 8
+#define RANKS_MAX 9
 
 struct ranks {
     int world;
@@ -24,6 +25,14 @@ void ranks_close(struct ranks *w); /* those that are still open */
 
 typedef int rank_fn(struct comm *c, int rank, void *arg, struct err *e);
 void ranks_run(struct ranks *w, rank_fn *fn, void *arg); /* every rank in a thread of its own; joins */
+
+/* A rank_fn: a call whose result is known, over buffers of its own; -EIO: elements are wrong. */
+struct ranks_call {
+    struct known k; /* rank and world are filled in */
+    enum comm_channel ch;
+    void *stream;
+};
+int ranks_known(struct comm *c, int rank, void *arg, struct err *e);
 
 bool ranks_have(const char *backend); /* is it part of this build? */
 

@@ -100,7 +100,7 @@ static void a_world_of_one_needs_nobody(void **state)
     assert_true(x[0] == 1 && x[1] == 2);
     assert_int_equal(c->ops->all_gather(c, COMM_CONTROL, x, y, sizeof x, NULL, &e), 0);
     assert_memory_equal(x, y, sizeof x);
-    assert_int_equal(c->ops->reduce_scatter(c, COMM_CONTROL, x, y, 2, DT_F64, NULL, &e), 0);
+    assert_int_equal(c->ops->reduce_scatter(c, COMM_CONTROL, x, y, 2, DT_F64, COMM_SUM, NULL, &e), 0);
     assert_int_equal(c->ops->barrier(c, COMM_CONTROL, &e), 0);
     c->ops->abort(c);
     assert_int_equal(c->ops->barrier(c, COMM_CONTROL, &e), -ECANCELED);

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "tests/worker/comm/ranks.h"
-#include "worker/comm/known.h"
 #include "worker/device/device.h"
 
 static atomic_long copies, taken;
@@ -47,36 +46,6 @@ static const struct device_async async = {
 static const struct device_ops ops = {.name = "counting", .async = &async};
 static struct device device = {&ops};
 
-static int one(struct comm *c, int rank, void *arg, struct err *e)
-{
-    struct known k = *(const struct known *)arg;
-    int stream = 7;
-    k.rank = rank;
-    k.world = c->world;
-    const size_t elem = dtype_size(k.type);
-    char *in = calloc(k.n, elem), *out = calloc(k.n, elem), *got = in;
-    int rc;
-    known_fill(&k, in);
-    switch (k.call) {
-    case KNOWN_ALL_REDUCE:
-        rc = c->ops->all_reduce(c, COMM_GRADIENTS, in, k.n, k.type, k.op, &stream, e);
-        break;
-    case KNOWN_BROADCAST:
-        rc = c->ops->broadcast(c, COMM_GRADIENTS, in, k.n * elem, k.root, &stream, e);
-        break;
-    case KNOWN_ALL_GATHER:
-        rc = c->ops->all_gather(c, COMM_GRADIENTS, in, got = out, known_in(&k) * elem, &stream, e);
-        break;
-    default:
-        rc = c->ops->reduce_scatter(c, COMM_GRADIENTS, in, got = out, known_out(&k), k.type, &stream, e);
-    }
-    if (rc == 0 && known_wrong(&k, got))
-        rc = err_set(e, -EIO, "%zu elements are wrong", known_wrong(&k, got));
-    free(in);
-    free(out);
-    return rc;
-}
-
 static int sum_control(struct comm *c, int rank, void *arg, struct err *e)
 {
     double x = rank;
@@ -97,14 +66,22 @@ static void staged_calls_are_right_in_one_piece_and_in_many(void **state)
     (void)state;
     static const size_t sizes[] = {2, 1000, 3 << 20}; /* the last: 12 MiB of fp32, the stage holds 4 */
     struct ranks w;
+    int stream = 7;
     stage_all(&w);
-    for (int call = 0; call < KNOWN_CALL_COUNT; call++)
+    for (int call = 0; call < 2 * KNOWN_CALL_COUNT; call++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            struct known k = {.call = (enum known_call)call, .type = DT_F32, .op = COMM_SUM, .root = 1, .n = sizes[i]};
-            ranks_run(&w, one, &k);
+            struct ranks_call j = {.k = {.call = (enum known_call)(call / 2),
+                                         .type = DT_F32,
+                                         .op = COMM_SUM,
+                                         .root = 1,
+                                         .n = sizes[i],
+                                         .uneven = call % 2},
+                                   .ch = COMM_GRADIENTS,
+                                   .stream = &stream};
+            ranks_run(&w, ranks_known, &j);
             for (int r = 0; r < 2; r++)
                 if (w.rc[r] < 0)
-                    fail_msg("%s of %zu: %s", known_call_name(k.call), k.n, w.err[r].text);
+                    fail_msg("%s", w.err[r].text);
         }
     ranks_close(&w);
     assert_int_equal(taken, 0);

@@ -89,6 +89,12 @@ class Buffer final : public UnboundBuffer
         wake(-1);
     }
 
+    void set_deadline(Clock::time_point t)
+    {
+        own_ = true;
+        deadline_ = t;
+    }
+
     /* Link's lock held. rank -1: whoever the operations are with. */
     void wake(int rank)
     {
@@ -137,15 +143,20 @@ class Buffer final : public UnboundBuffer
         } catch (const gloo::Exception &) {
             std::lock_guard<std::mutex> guard(link_.lock_);
             check(rank);
-            if (Clock::now() >= link_.deadline_)
+            if (Clock::now() >= deadline())
                 throw Late{rank};
             throw Lost{rank};
         }
     }
 
+    Clock::time_point deadline() const
+    {
+        return own_ ? deadline_ : link_.deadline_;
+    }
+
     milliseconds left() const
     {
-        auto ms = std::chrono::duration_cast<milliseconds>(link_.deadline_ - Clock::now()).count();
+        auto ms = std::chrono::duration_cast<milliseconds>(deadline() - Clock::now()).count();
         return milliseconds(std::max<decltype(ms)>(ms + 1, 0));
     }
 
@@ -192,6 +203,8 @@ class Buffer final : public UnboundBuffer
     }
 
     Link &link_;
+    bool own_ = false; /* deadline_, not the call's */
+    Clock::time_point deadline_;
     std::vector<std::pair<int, std::unique_ptr<UnboundBuffer>>> peers_;
     std::deque<Posted> sends_, recvs_;
 };
@@ -222,6 +235,11 @@ std::unique_ptr<UnboundBuffer> Link::createUnboundBuffer(void *ptr, size_t n)
     std::lock_guard<std::mutex> guard(lock_);
     buffers_.push_back(b.get());
     return b;
+}
+
+void Link::set_deadline(UnboundBuffer &b, Clock::time_point deadline)
+{
+    static_cast<Buffer &>(b).set_deadline(deadline);
 }
 
 void Link::begin(Clock::time_point deadline)

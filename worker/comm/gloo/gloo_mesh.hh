@@ -14,7 +14,8 @@
  * duplicated first and looked at then, so no other thread's descriptor can be taken by mistake. Gloo since 2023-05 has one
  * listener per device instead of one per pair, and numbers the pairs (Address::getSeq()): both kinds are served.
  *
- * Threads: calls of one Link come one at a time (the caller's lock); wake, peer_gone come from any thread. */
+ * Threads: collectives of one Link come one at a time (the caller's lock); buffers with a deadline of their own are used
+ * beside them, each by one thread at a time; wake, peer_gone come from any thread. */
 #ifndef CRUN_WORKER_COMM_GLOO_MESH_HH
 #define CRUN_WORKER_COMM_GLOO_MESH_HH
 
@@ -63,6 +64,8 @@ class Link final : public gloo::transport::Context
     std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void *ptr, size_t size) override;
 
     void begin(Clock::time_point deadline); /* of the call that follows */
+    /* Of a buffer's waits, in place of the call's: what is begun in one call and waited for in another. */
+    static void set_deadline(gloo::transport::UnboundBuffer &b, Clock::time_point deadline);
     void stop();                            /* waits in progress and to come throw Stopped */
     void peer_gone(int rank);
 

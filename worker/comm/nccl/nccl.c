@@ -16,64 +16,18 @@
  * and first waits until no CUDA graph holds it: threads of its own do that, while whoever owns the graphs (plans) gets
  * the reason and closes them. So plans are closed before the communicator is, which waits for these threads. */
 #include <assert.h>
-#include <cuda_runtime_api.h>
 #include <errno.h>
-#include <nccl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "common/base/clock.h"
-#include "common/base/err.h"
-#include "worker/comm/comm.h"
+#include "worker/comm/nccl/nccl_comm.h"
 #include "worker/comm/nccl/nccl_peers.h"
 #include "worker/comm/peers.h"
 
 static_assert(sizeof(ncclUniqueId) == NCCL_ID_BYTES, "the record holds NCCL's id");
-
-#define FIRST COMM_GRADIENTS
-enum { WATCH_MS = 100, PENDING_MAX = 64, LENT_MAX = 8, POLL_MOST_NS = 500000 };
-
-struct pending { /* enqueued and not known to have ended */
-    cudaEvent_t end;
-    int64_t deadline; /* clock_ms() */
-    const char *what;
-};
-
-struct lent {
-    enum comm_channel ch;
-    void *buf, *handle;
-};
-
-struct nccl {
-    struct comm base;
-    int64_t timeout_ms;
-    int device;
-
-    pthread_mutex_t lock; /* the rest */
-    pthread_cond_t change;
-    ncclComm_t comm[COMM_CHANNELS]; /* [COMM_CONTROL]: NULL; all NULL once aborted */
-    struct err failed;              /* code 0: none */
-    struct pending pending[PENDING_MAX];
-    int first, npending;
-    struct lent lent[LENT_MAX];
-    int nlent;
-    bool leaving, watched;
-    pthread_t watchdog;
-    struct aborter {
-        pthread_t thread;
-        ncclComm_t comm;
-        int device;
-        bool started;
-    } aborters[COMM_CHANNELS]; /* of each channel at most one, as it is NULL from then on */
-};
-
-static struct nccl *self(struct comm *c)
-{
-    return (struct nccl *)c;
-}
 
 static int code_of(ncclResult_t rc)
 {
@@ -92,14 +46,14 @@ static int code_of(ncclResult_t rc)
 }
 
 /* NCCL's last words are of the thread's last failure, of whatever communicator. */
-static int nccl_fail(struct err *e, ncclResult_t rc, const char *what)
+int nccl_fail(struct err *e, ncclResult_t rc, const char *what)
 {
     const char *more = ncclGetLastError(NULL);
     return err_set(e, code_of(rc), "NCCL: %s: %s%s%.300s", what, ncclGetErrorString(rc), more && *more ? ": " : "",
                    more ? more : "");
 }
 
-static int cuda_fail(struct err *e, cudaError_t rc, const char *what)
+int cuda_fail(struct err *e, cudaError_t rc, const char *what)
 {
     return rc == cudaSuccess ? 0 : err_set(e, -EIO, "CUDA: %s: %s", what, cudaGetErrorString(rc));
 }
@@ -113,7 +67,7 @@ static void *abort_one(void *arg)
 }
 
 /* Lock held. The first reason stays. All channels at once: freeing one may wait for kernels of another. */
-static void fail(struct nccl *n, const struct err *why)
+void nccl_break(struct nccl *n, const struct err *why)
 {
     if (!n->failed.code)
         n->failed = *why;
@@ -130,18 +84,18 @@ static void fail(struct nccl *n, const struct err *why)
     pthread_cond_broadcast(&n->change);
 }
 
-static int failure(const struct nccl *n, struct err *e)
+int nccl_failure(const struct nccl *n, struct err *e)
 {
     return n->failed.code ? err_set(e, n->failed.code, "%s", n->failed.text) : 0;
 }
 
 /* Lock held on entry and exit, free while it waits: NCCL tells of progress to those alone who ask. */
-static int settle(struct nccl *n, ncclComm_t *c, int64_t deadline, const char *what, struct err *e)
+int nccl_settle(struct nccl *n, ncclComm_t *c, int64_t deadline, const char *what, struct err *e)
 {
     struct timespec pause = {.tv_nsec = 10000};
     while (true) {
         ncclResult_t state = ncclInProgress;
-        TRY(failure(n, e));
+        TRY(nccl_failure(n, e));
         ncclResult_t rc = *c ? ncclCommGetAsyncError(*c, &state) : ncclInvalidUsage;
         if (rc != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
             return nccl_fail(e, rc != ncclSuccess ? rc : state, what);
@@ -186,14 +140,14 @@ static void look_for_failure(struct nccl *n)
         if (n->comm[i] && ncclCommGetAsyncError(n->comm[i], &state) == ncclSuccess && state != ncclSuccess &&
             state != ncclInProgress) {
             nccl_fail(&e, state, "a collective failed");
-            fail(n, &e);
+            nccl_break(n, &e);
         }
     }
     sweep(n, &late);
     if (late && !n->failed.code) {
         err_set(&e, -ETIMEDOUT, "NCCL: %s has not ended within %lld ms: another rank hangs or is gone", late->what,
                 (long long)n->timeout_ms);
-        fail(n, &e);
+        nccl_break(n, &e);
     }
 }
 
@@ -222,7 +176,7 @@ static void *watch(void *arg)
 
 /* Lock held. What a capture enqueues happens later and again: the end of each step, which is never captured, stands for
  * it. */
-static int follow(struct nccl *n, cudaStream_t s, const char *what, struct err *e)
+int nccl_follow(struct nccl *n, cudaStream_t s, const char *what, struct err *e)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     const struct pending *late;
@@ -300,13 +254,13 @@ static int connect_all(struct nccl *n, const ncclUniqueId *id, int64_t deadline,
     ncclResult_t rc = ncclCommInitRankConfig(first, n->base.world, *id, n->base.rank, &config);
     if (rc != ncclSuccess && rc != ncclInProgress)
         return nccl_fail(e, rc, "connect");
-    TRY(settle(n, first, deadline, "connect", e));
+    TRY(nccl_settle(n, first, deadline, "connect", e));
     for (int i = FIRST + 1; i < COMM_CHANNELS; i++) {
         rc = ncclCommSplit(*first, 0, n->base.rank, &n->comm[i], NULL);
         if (rc != ncclSuccess && rc != ncclInProgress)
             return nccl_fail(e, rc, "split a channel");
-        TRY(settle(n, first, deadline, "split a channel", e));
-        TRY(settle(n, &n->comm[i], deadline, "split a channel", e));
+        TRY(nccl_settle(n, first, deadline, "split a channel", e));
+        TRY(nccl_settle(n, &n->comm[i], deadline, "split a channel", e));
     }
     return 0;
 }
@@ -316,6 +270,8 @@ static void release(struct nccl *n)
     for (int i = 0; i < PENDING_MAX; i++)
         if (n->pending[i].end)
             cudaEventDestroy(n->pending[i].end);
+    for (int i = 0; i < COMM_CHANNELS; i++)
+        free(n->messages[i].all);
     pthread_cond_destroy(&n->change);
     pthread_mutex_destroy(&n->lock);
     free(n);
@@ -333,7 +289,8 @@ static void disconnect(struct nccl *n)
         if (!n->comm[i])
             continue;
         const ncclResult_t rc = ncclCommFinalize(n->comm[i]);
-        if ((rc == ncclSuccess || rc == ncclInProgress) && settle(n, &n->comm[i], deadline, "close", &ignored) == 0)
+        if ((rc == ncclSuccess || rc == ncclInProgress) &&
+            nccl_settle(n, &n->comm[i], deadline, "close", &ignored) == 0)
             ncclCommDestroy(n->comm[i]);
         else if (n->comm[i])
             ncclCommAbort(n->comm[i]);
@@ -343,7 +300,7 @@ static void disconnect(struct nccl *n)
 
 static void nccl_close(struct comm *c)
 {
-    struct nccl *n = self(c);
+    struct nccl *n = nccl_of(c);
     pthread_mutex_lock(&n->lock);
     n->leaving = true;
     pthread_cond_broadcast(&n->change);
@@ -365,7 +322,7 @@ static struct nccl *create(const struct comm_options *o)
     pthread_condattr_t attr;
     if (!n)
         return NULL;
-    n->base = (struct comm){&comm_nccl_ops, o->rank, o->world};
+    n->base = (struct comm){.ops = &comm_nccl_ops, .rank = o->rank, .world = o->world};
     n->timeout_ms = o->timeout_ms;
     pthread_mutex_init(&n->lock, NULL);
     pthread_condattr_init(&attr);
@@ -384,13 +341,13 @@ static int nccl_open(struct comm **ret, const struct comm_options *o, struct err
     if (!n)
         return err_set(e, -ENOMEM, "no memory for a communicator");
     int rc = join_options(o, n, &mine, &id, e);
-    if (rc == 0 && o->store) /* a world of one need not have one */
+    if (rc == 0 && (o->store || o->through)) /* a world of one need not have one */
         rc = meet(o, &mine, deadline, &id, e);
     pthread_mutex_lock(&n->lock);
     if (rc == 0)
         rc = connect_all(n, &id, deadline, e);
     if (rc < 0)
-        fail(n, &(struct err){.code = rc, .text = "never opened"});
+        nccl_break(n, &(struct err){.code = rc, .text = "never opened"});
     pthread_mutex_unlock(&n->lock);
     if (rc == 0) {
         rc = pthread_create(&n->watchdog, NULL, watch, n);
@@ -406,180 +363,20 @@ static int nccl_open(struct comm **ret, const struct comm_options *o, struct err
 
 static void nccl_abort(struct comm *c)
 {
-    struct nccl *n = self(c);
+    struct nccl *n = nccl_of(c);
     const struct err why = {.code = -ECANCELED, .text = "the communicator was aborted"};
     pthread_mutex_lock(&n->lock);
-    fail(n, &why);
+    nccl_break(n, &why);
     pthread_mutex_unlock(&n->lock);
 }
 
-static int nccl_check(struct comm *c, struct err *e)
+int nccl_check(struct comm *c, struct err *e)
 {
-    struct nccl *n = self(c);
+    struct nccl *n = nccl_of(c);
     pthread_mutex_lock(&n->lock);
-    int rc = failure(n, e);
+    int rc = nccl_failure(n, e);
     pthread_mutex_unlock(&n->lock);
     return rc;
-}
-
-/* --- collectives */
-
-static int type_of(enum dtype t, ncclDataType_t *ret, struct err *e)
-{
-    static const struct {
-        enum dtype from;
-        ncclDataType_t to;
-    } types[] = {{DT_F32, ncclFloat32},
-                 {DT_F64, ncclFloat64},
-                 {DT_BF16, ncclBfloat16},
-                 {DT_F16, ncclFloat16},
-                 {DT_I64, ncclInt64}};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        if (types[i].from == t) {
-            *ret = types[i].to;
-            return 0;
-        }
-    }
-    return err_set(e, -EINVAL, "NCCL: values of type %s are not reduced", dtype_name(t));
-}
-
-struct call {
-    const char *what;
-    enum comm_channel ch;
-    const void *in;
-    void *out;
-    size_t n;
-    ncclDataType_t type;
-    ncclRedOp_t op;
-    int root;
-    cudaStream_t stream;
-};
-typedef ncclResult_t call_fn(const struct call *k, ncclComm_t c);
-
-static ncclResult_t call_all_reduce(const struct call *k, ncclComm_t c)
-{
-    return ncclAllReduce(k->in, k->out, k->n, k->type, k->op, c, k->stream);
-}
-
-static ncclResult_t call_broadcast(const struct call *k, ncclComm_t c)
-{
-    return ncclBroadcast(k->in, k->out, k->n, ncclUint8, k->root, c, k->stream);
-}
-
-static ncclResult_t call_all_gather(const struct call *k, ncclComm_t c)
-{
-    return ncclAllGather(k->in, k->out, k->n, ncclUint8, c, k->stream);
-}
-
-static ncclResult_t call_reduce_scatter(const struct call *k, ncclComm_t c)
-{
-    return ncclReduceScatter(k->in, k->out, k->n, k->type, k->op, c, k->stream);
-}
-
-/* Enqueue; a call that fails leaves the ranks out of step, so it ends the communicator. */
-static int enqueue(struct nccl *n, call_fn *fn, const struct call *k, struct err *e)
-{
-    if (k->ch < FIRST || k->ch >= COMM_CHANNELS)
-        return err_set(e, -EINVAL, "NCCL: channel %d carries host memory", k->ch);
-    if (k->n == 0)
-        return 0;
-    pthread_mutex_lock(&n->lock);
-    int rc = failure(n, e);
-    if (rc == 0) {
-        const ncclResult_t said = fn(k, n->comm[k->ch]);
-        if (said != ncclSuccess && said != ncclInProgress)
-            rc = nccl_fail(e, said, k->what);
-        else
-            rc = settle(n, &n->comm[k->ch], clock_deadline(n->timeout_ms), k->what, e);
-        if (rc == 0)
-            rc = follow(n, k->stream, k->what, e);
-        if (rc < 0) {
-            struct err why = {.code = rc};
-            snprintf(why.text, sizeof why.text, "%s", e ? e->text : k->what);
-            fail(n, &why);
-        }
-    }
-    pthread_mutex_unlock(&n->lock);
-    return rc;
-}
-
-static int nccl_all_reduce(struct comm *c, enum comm_channel ch, void *buf, size_t n, enum dtype t, enum comm_op op,
-                           void *stream, struct err *e)
-{
-    static const ncclRedOp_t ops[] = {[COMM_SUM] = ncclSum, [COMM_MAX] = ncclMax, [COMM_MIN] = ncclMin};
-    struct call k = {.what = "all-reduce", .ch = ch, .in = buf, .out = buf, .n = n, .op = ops[op], .stream = stream};
-    TRY(type_of(t, &k.type, e));
-    return enqueue(self(c), call_all_reduce, &k, e);
-}
-
-static int nccl_broadcast(struct comm *c, enum comm_channel ch, void *buf, size_t bytes, int root, void *stream,
-                          struct err *e)
-{
-    const struct call k = {
-        .what = "broadcast", .ch = ch, .in = buf, .out = buf, .n = bytes, .root = root, .stream = stream};
-    return enqueue(self(c), call_broadcast, &k, e);
-}
-
-static int nccl_all_gather(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t bytes, void *stream,
-                           struct err *e)
-{
-    const struct call k = {.what = "all-gather", .ch = ch, .in = in, .out = out, .n = bytes, .stream = stream};
-    return enqueue(self(c), call_all_gather, &k, e);
-}
-
-static int nccl_reduce_scatter(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t n, enum dtype t,
-                               void *stream, struct err *e)
-{
-    struct call k = {.what = "reduce-scatter", .ch = ch, .in = in, .out = out, .n = n, .op = ncclSum, .stream = stream};
-    TRY(type_of(t, &k.type, e));
-    return enqueue(self(c), call_reduce_scatter, &k, e);
-}
-
-/* On a stream of its own, and the host waits: until the watchdog's deadline at most. */
-static int nccl_barrier(struct comm *c, enum comm_channel ch, struct err *e)
-{
-    cudaStream_t s;
-    void *word = NULL;
-    TRY(cuda_fail(e, cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "stream of a barrier"));
-    int rc = cuda_fail(e, cudaMallocAsync(&word, sizeof(float), s), "memory of a barrier");
-    if (rc == 0)
-        rc = nccl_all_reduce(c, ch, word, 1, DT_F32, COMM_MAX, s, e);
-    if (rc == 0)
-        rc = cuda_fail(e, cudaStreamSynchronize(s), "barrier");
-    if (rc == 0)
-        rc = nccl_check(c, e);
-    if (word)
-        cudaFreeAsync(word, s);
-    cudaStreamDestroy(s);
-    return rc;
-}
-
-/* Zero-copy where the links can do it; where registration is refused, NCCL copies as ever. */
-static void nccl_lend(struct comm *c, enum comm_channel ch, void *buf, size_t bytes)
-{
-    struct nccl *n = self(c);
-    void *handle = NULL;
-    pthread_mutex_lock(&n->lock);
-    if (n->nlent < LENT_MAX && n->comm[ch] && bytes > 0 &&
-        ncclCommRegister(n->comm[ch], buf, bytes, &handle) == ncclSuccess && handle)
-        n->lent[n->nlent++] = (struct lent){ch, buf, handle};
-    pthread_mutex_unlock(&n->lock);
-}
-
-static void nccl_reclaim(struct comm *c, enum comm_channel ch, void *buf)
-{
-    struct nccl *n = self(c);
-    pthread_mutex_lock(&n->lock);
-    for (int i = 0; i < n->nlent; i++) {
-        const struct lent l = n->lent[i];
-        if (l.ch != ch || l.buf != buf)
-            continue;
-        if (n->comm[ch])
-            ncclCommDeregister(n->comm[ch], l.handle);
-        n->lent[i] = n->lent[--n->nlent];
-        break;
-    }
-    pthread_mutex_unlock(&n->lock);
 }
 
 const struct comm_ops comm_nccl_ops = {.name = "nccl",
@@ -588,10 +385,17 @@ const struct comm_ops comm_nccl_ops = {.name = "nccl",
                                        .close = nccl_close,
                                        .abort = nccl_abort,
                                        .all_reduce = nccl_all_reduce,
+                                       .reduce = nccl_reduce,
                                        .broadcast = nccl_broadcast,
-                                       .all_gather = nccl_all_gather,
-                                       .reduce_scatter = nccl_reduce_scatter,
+                                       .all_gather = comm_all_gather_equal,
+                                       .all_gather_v = nccl_all_gather_v,
+                                       .reduce_scatter = comm_reduce_scatter_equal,
+                                       .reduce_scatter_v = nccl_reduce_scatter_v,
                                        .barrier = nccl_barrier,
+                                       .isend = nccl_isend,
+                                       .irecv = nccl_irecv,
+                                       .wait = nccl_wait,
+                                       .send = nccl_send,
                                        .check = nccl_check,
                                        .lend = nccl_lend,
                                        .reclaim = nccl_reclaim};
