@@ -1,4 +1,5 @@
 """libcrun as authors of workers use it: the examples of the documentation, built and run under crun."""
+import math
 import os
 import pathlib
 import re
@@ -17,15 +18,29 @@ EXAMPLES = pathlib.Path(REPO) / "docs" / "examples"
 pytestmark = pytest.mark.skipif(not os.path.exists(LIBCRUN), reason="libcrun.so is not built")
 
 
-@pytest.fixture(scope="module")
-def c_worker(tmp_path_factory):
+def build(source, out):
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
-    out = tmp_path_factory.mktemp("example") / "worker"
     lib = os.path.dirname(LIBCRUN)
     subprocess.run(["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-I", f"{REPO}/common/include", "-o", out,
-                    EXAMPLES / "worker.c", "-L", lib, "-lcrun", f"-Wl,-rpath,{lib}"], check=True)
+                    EXAMPLES / source, "-L", lib, "-lcrun", f"-Wl,-rpath,{lib}"], check=True)
     return [out]
+
+
+@pytest.fixture(scope="module")
+def c_worker(tmp_path_factory):
+    return build("worker.c", tmp_path_factory.mktemp("example") / "worker")
+
+
+@pytest.mark.parametrize("world", [1, 2, 5])
+def test_messages_between_ranks_go_through_the_store(crun, tmp_path, world):
+    rc, out, err = crun.run("--nproc_per_node", world, "--log-prefix=off", *build("messages.c", tmp_path / "messages"))
+    assert rc == 0, err
+    mine = range(1, world + 1)
+    ends = {0: world, world - 1: 1}
+    assert sorted(out.splitlines()) == [
+        f"rank {r}: exchanged {ends.get(r, r + 1)}, broadcast {world - 1}, scattered {10 * r}, gathered 1..{world}, sum {sum(mine)}, "
+        f"product {math.prod(mine)}, max {world}, min 1, {'odd' if r % 2 else 'even'} {sum(m for m in mine if m % 2 == (r + 1) % 2)}" for r in range(world)]
 
 
 def wait_for_steps(crun, workers=1, seconds=60):
