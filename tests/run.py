@@ -237,7 +237,7 @@ def stolen():
         return int((f.readline().split() + ["0"] * 9)[8]) / os.sysconf("SC_CLK_TCK")
 
 
-def tell(cases, unsteady, seconds, lost):
+def tell(cases, unsteady, seconds, lost=0.0):
     """Print everything that matters; -> whether all is well"""
     skipped = [c for c in cases if c.outcome == "skipped"]
     unexpected = [c for c in skipped if not skips.expected(c.name, c.why)]

@@ -77,6 +77,13 @@ def test_the_last_lines_name_the_unsteady_and_sum_up(capsys):
     assert unsteady.startswith("unsteady: 1, ") and name == "  a::t" and last == "2 passed, 0 failed, 0 skipped"
 
 
+def test_time_that_the_host_gave_to_others_is_told(capsys, monkeypatch):
+    monkeypatch.setattr(runner, "CORES", 2)
+    for lost, said in ((35.0, "1:10, 25 % of the processors' time went to other guests of their host"), (1.0, "1:10")):
+        runner.tell([case("a", "passed")], [], 70, lost)
+        assert said in capsys.readouterr().out.splitlines()
+
+
 def test_a_skip_that_is_not_expected_here_has_failed(capsys, monkeypatch):
     monkeypatch.setattr(runner.skips, "ROWS", [("no such tool", lambda: True), ("no such right", lambda: False)])
     cases = [case("a", "skipped", "no such tool"), case("b", "skipped", "no such right"), case("c", "skipped", "no such thing")]

@@ -97,12 +97,19 @@ uint32_t next_noise()
     return noise >> 8;
 }
 
-[[gnu::noinline]] void jump(place_in_code &to)
+// A switch changes every register, whatever the compiler finds out about these functions.
+#ifdef __clang__
+#define SWITCHES [[gnu::noinline]]
+#else
+#define SWITCHES [[gnu::noipa]]
+#endif
+
+SWITCHES void jump(place_in_code &to)
 {
     __builtin_longjmp(to.words, 1);
 }
 
-[[gnu::noinline]] void go_on_at(place_in_code &to, place_in_code &back)
+SWITCHES void go_on_at(place_in_code &to, place_in_code &back)
 {
     if (__builtin_setjmp(back.words) == 0)
         jump(to);
@@ -126,7 +133,7 @@ void enter()
     }
 }
 
-[[gnu::noinline]] void begin(fiber &f)
+SWITCHES void begin(fiber &f)
 {
     ucontext_t c;
     f.begun = true;
