@@ -8,6 +8,7 @@
 #include "common/base/choice.h"
 #include "common/include/crun.h"
 #include "common/job/exitcode.h"
+#include "launcher/guard/patience.h"
 
 static const char *const state_names[] = {AGENT_STATES(CHOICE_NAME)};
 static const char *const event_names[] = {AGENT_EVENTS(CHOICE_NAME)};
@@ -362,7 +363,7 @@ static void on_signal(struct agent *a, const struct agent_event *ev, struct agen
         return;
     if (ev->shared && a->state == AGENT_RUNNING)
         return;
-    const int64_t apart = ev->typed ? AGENT_TYPED_APART_MS : AGENT_SIGINT_APART_MS;
+    const int64_t apart = ev->typed ? SIGINT_TYPED_APART_MS : SIGINT_APART_MS;
     const bool again = ev->signo == SIGINT && a->sigint_ms && ev->now_ms - a->sigint_ms >= apart;
     if (ev->signo == SIGINT && !a->sigint_ms)
         a->sigint_ms = ev->now_ms;

@@ -17,7 +17,8 @@
  *   - a stop signal: this node leaves. LEAVE, stop the workers, JOIN to say that none is left, EXIT when the rendezvous
  *     lets it go: 75 if all workers ended with 0 or 75, else 128 + signal. The others go on without it, or drain where
  *     they are too few; another SIGINT, a second or more after the first one: no more grace (sooner it is the same wish
- *     told twice: timeout(1) and some shells signal the process and its group); one that is typed counts at once;
+ *     told twice: timeout(1) and some shells signal the process and its group); one that is typed counts at once. A
+ *     third one is the guardian's matter: it gives this agent up (guard/patience.h);
  *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75 if the others ended with
  *     0, 75 or by our SIGTERM, else with the code of the first that did not;
  *   - a preemption notice: as if a worker had exited 75, also where no worker runs; a worker that our SIGTERM ends is
@@ -99,9 +100,6 @@ struct agent_effect {
     int code;                /* EXIT */
 };
 
-/* SIGINTs closer together are one: timeout(1) and others tell us twice, and a key that is held down repeats. */
-#define AGENT_SIGINT_APART_MS 1000
-#define AGENT_TYPED_APART_MS 150
 /* A rendezvous that does not answer delays a farewell by no more than this. */
 #define AGENT_PART_MS 2000
 

@@ -23,11 +23,13 @@
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
+#include "launcher/agent/turns.h"
 #include "launcher/agent/view.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/guard/resident.h"
 #include "launcher/hang/hang_watch.h"
 #include "launcher/observe/agent_http.h"
 #include "launcher/observe/events.h"
@@ -147,6 +149,7 @@ static void make_scratch(struct run *r)
 static int open_parts(struct run *r, struct err *e)
 {
     TRY(effects_open(r, e));
+    TRY(turns_open(r, e));
     TRY(signals_open(r, e));
     TRY(round_open(r, e));
     TRY(open_output(r, e));
@@ -160,10 +163,21 @@ static int open_parts(struct run *r, struct err *e)
     TRY(hangs_open(r, e));
     TRY(member_open(r, e));
     make_scratch(r);
+    resident_keep(); /* what there is by now is most of what there will be */
     return signals_watch(r, e);
 }
 
 /* --- teardown */
+
+/* A console may take its time, as long as no further signal comes. */
+static void flush(struct run *r)
+{
+    if (r->effects)
+        effects_await_end(r, -1);
+    signals_flush_output(r);
+    if (r->effects)
+        effects_await_end(r, 0);
+}
 
 /* What could still call somebody goes first, then those that it could call; what others may still look at is freed when
  * the loop has turned for the last time. */
@@ -171,6 +185,7 @@ static void close_parts(struct run *r)
 {
     signals_unwatch(r);
     effects_close(r);
+    turns_close(r);
     agent_http_close(r->http);
     events_close(r->events);
     r->events = NULL;
@@ -180,7 +195,7 @@ static void close_parts(struct run *r)
     member_close(r);
     guardian_remove_scratch(r->link->scratch_dir);
     if (r->mux)
-        signals_flush_output(r);
+        flush(r);
     group_destroy(r->group);
     worker_setup_close(r);
     log_redirect(NULL, NULL);
@@ -188,6 +203,7 @@ static void close_parts(struct run *r)
     uv_run(&r->loop, UV_RUN_DEFAULT); /* only handles that close are left */
     uv_loop_close(&r->loop);
     effects_free(r);
+    turns_free(r);
     member_free(r);
     round_close(r);
     signals_close(r);

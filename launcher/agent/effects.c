@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -16,8 +17,10 @@
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
 #include "launcher/config/config.h"
+#include "launcher/guard/guardian.h"
 #include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
+#include "launcher/report/failure_share.h"
 #include "launcher/workers/group.h"
 
 #define QUEUE_MAX 64
@@ -29,9 +32,27 @@ struct effects {
     bool pumping;
     uv_timer_t grace; /* of AGENT_DO_STOP, or the wait of AGENT_DO_AWAIT */
     int64_t grace_ms; /* that it was started with */
+    bool wished;      /* by the user, that all this ends */
+    int64_t stage_ms; /* when the stage of the end that it is in is over, 0: it is none, or cannot say */
     bool done, failed;
     int exit_code;
 };
+
+/* --- by when it will be over */
+
+void effects_wish(struct run *r)
+{
+    r->effects->wished = true;
+    guardian_stopping(r->link, r->effects->stage_ms);
+}
+
+void effects_await_end(struct run *r, int64_t left_ms)
+{
+    struct effects *fx = r->effects;
+    fx->stage_ms = left_ms < 0 ? 0 : clock_ms() + left_ms;
+    if (fx->wished)
+        guardian_stopping(r->link, fx->stage_ms);
+}
 
 /* --- the end */
 
@@ -59,6 +80,7 @@ static void finish(struct run *r, int code)
     }
     fx->exit_code = code;
     fx->done = true;
+    effects_await_end(r, FAILURE_SHARE_MS); /* the report of the failures comes next */
     events_ended(r->events, code, round_restarts(r), member_end(r)->cause.text);
 }
 
@@ -111,6 +133,7 @@ static void stop_workers(struct run *r, int reason)
     group_stop(r->group, reason);
     fx->grace_ms = stops_grace_ms(&r->config->stops, reason);
     uv_timer_start(&fx->grace, on_grace_over, (uint64_t)fx->grace_ms, 0);
+    effects_await_end(r, fx->grace_ms);
     events_stop(r->events, reason, fx->grace_ms);
 }
 
@@ -130,6 +153,7 @@ static void apply(struct run *r, const struct agent_effect *f)
     log_debug("agent", "%s state=%s", agent_effect_name(f->kind), agent_state_name(r->agent.state));
     switch (f->kind) {
     case AGENT_DO_JOIN:
+        effects_await_end(r, -1);
         check_request(r, member_join(r, &e), &e);
         break;
     case AGENT_DO_FAIL:
@@ -150,10 +174,12 @@ static void apply(struct run *r, const struct agent_effect *f)
         break;
     case AGENT_DO_CLEAR:
         effects_stop_grace(r);
+        effects_await_end(r, (int64_t)(r->config->stops.kill * 1000));
         group_clear(r->group);
         break;
     case AGENT_DO_AWAIT:
         uv_timer_start(&r->effects->grace, on_wait_over, AGENT_PART_MS, 0);
+        effects_await_end(r, AGENT_PART_MS);
         break;
     case AGENT_DO_EXIT:
         finish(r, f->code);

@@ -6,6 +6,7 @@
 #define CRUN_LAUNCHER_EFFECTS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "launcher/agent/agent.h"
 
@@ -22,6 +23,10 @@ void run_pump(struct run *r); /* does nothing from within itself: the outer call
 bool run_is_done(const struct run *r);    /* AGENT_DO_EXIT was applied; what is posted now is not applied any more */
 bool run_has_failed(const struct run *r); /* done, and the job ended badly, which is to be reported */
 int run_exit_code(const struct run *r);   /* once it is done */
+
+/* A stop signal has counted: from here on the guardian is told by when each stage of the end is over (guardian.h). */
+void effects_wish(struct run *r);
+void effects_await_end(struct run *r, int64_t left_ms); /* a stage begins, of so long; < 0: it cannot be said */
 
 void effects_stop_grace(struct run *r); /* nobody is left whose end could be waited for */
 

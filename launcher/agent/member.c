@@ -16,6 +16,7 @@
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
+#include "launcher/agent/turns.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/observe/events.h"
@@ -190,6 +191,11 @@ static void on_socket(void *arg, int fd)
     guardian_hold(r->link, fd);
 }
 
+static int64_t still_ms(void *arg, int64_t since_ms)
+{
+    return turns_still_ms(arg, since_ms);
+}
+
 static int prepare_store(void *arg)
 {
     struct run *r = arg;
@@ -347,6 +353,7 @@ static int open_rendezvous(struct run *r, struct err *e)
                 .on_progress = on_progress,
                 .on_fence = on_fence,
                 .on_lease = on_lease,
+                .still_ms = still_ms,
                 .on_failed = on_failed,
                 .on_socket = on_socket,
                 .majority = count_reachable,
@@ -385,7 +392,10 @@ int member_open(struct run *r, struct err *e)
 void member_see_off(struct run *r)
 {
     const struct config *c = r->config;
-    rendezvous_see_off(r->member->rendezvous, stops_longest_ms(&c->stops) + c->conf.close_timeout_ms, signals_hurry(r));
+    const int64_t bound_ms = stops_longest_ms(&c->stops) + c->conf.close_timeout_ms;
+    if (member_hosts(r))
+        effects_await_end(r, bound_ms);
+    rendezvous_see_off(r->member->rendezvous, bound_ms, signals_hurry(r));
 }
 
 void member_close(struct run *r)

@@ -18,6 +18,7 @@
 #include "launcher/config/config.h"
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/guard/patience.h"
 #include "launcher/guard/tree.h"
 #include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
@@ -82,11 +83,14 @@ static void handle_signal(struct run *r, const struct signalfd_siginfo *info)
         group_forward(r->group, signo);
         events_signal(r->events, signo, "forwarded");
     } else if (run_is_done(r)) {
+        effects_wish(r);
         sig->hurry = true;
         sig->drops_console = sig->drops_console || !ev.shared;
     } else {
         if (signo == s->preempt)
             ev.kind = AGENT_PREEMPTED;
+        if (!ev.shared || r->agent.state != AGENT_RUNNING)
+            effects_wish(r);
         sig->preempted = sig->preempted || signo == s->preempt;
         events_signal(r->events, signo, signo == s->preempt ? "preemption" : "stop");
         run_post(r, &ev);
@@ -98,12 +102,14 @@ static void on_signal(void *arg)
     struct run *r = arg;
     struct signalfd_siginfo info;
     bool child = false;
+    const uint32_t forwarded = board_forwarded(r->link->board);
     while (read(r->signals->signal_fd, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             child = true;
         else
             handle_signal(r, &info);
     }
+    board_heard(r->link->board, forwarded);
     run_pump(r);
     if (child && !run_is_done(r))
         group_on_sigchld(r->group);
@@ -147,6 +153,7 @@ static void on_control(void *arg)
 static void on_guardian_gone(void *arg)
 {
     struct run *r = arg;
+    atomic_store(&r->link->board->agent_ends, true);
     tree_kill(); /* first, as cgroup.kill may wait for other changes of cgroups */
     cgroup_kill(worker_setup_cgroup(r));
     if (tree_kill_all(LOST_KILL_MS) && member_socket(r) >= 0)
@@ -168,14 +175,20 @@ int signals_open(struct run *r, struct err *e)
     return 0;
 }
 
+static sigset_t stop_signals(const struct run *r)
+{
+    sigset_t set = r->config->stops.handled.set;
+    if (r->config->stops.preempt)
+        sigaddset(&set, r->config->stops.preempt);
+    return set;
+}
+
 /* What the options name, and what is forwarded to workers; but nothing that was ignored at the start. */
 static sigset_t handled_signals(const struct run *r)
 {
-    sigset_t set = r->config->stops.handled.set;
+    sigset_t set = stop_signals(r);
     sigaddset(&set, SIGUSR1);
     sigaddset(&set, SIGUSR2);
-    if (r->config->stops.preempt)
-        sigaddset(&set, r->config->stops.preempt);
     for (int s = 1; s < 32; s++)
         if (sigismember(&r->link->ignored, s))
             sigdelset(&set, s);
@@ -192,8 +205,8 @@ static int open_watch(struct run *r, struct watch **ret, int fd, void (*ready)(v
 int signals_watch(struct run *r, struct err *e)
 {
     struct signals *s = r->signals;
-    sigset_t set = handled_signals(r), mask;
-    guardian_signals(r->link, &set);
+    sigset_t set = handled_signals(r), stops = stop_signals(r), mask;
+    guardian_signals(r->link, &set, &stops);
     sigaddset(&set, SIGCHLD);
     sigorset(&mask, &r->link->worker_mask, &set);
     sigaddset(&mask, SIGXFSZ); /* to a log file a limit is a full disk like any other, no end of crun */

@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -19,17 +20,23 @@
 #include "launcher/base/ending.h"
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
+#include "launcher/guard/deputy.h"
+#include "launcher/guard/patience.h"
+#include "launcher/guard/procs.h"
+#include "launcher/guard/resident.h"
 #include "launcher/guard/tree.h"
 
 /* A SIGKILLed process is gone in milliseconds, one with gigabytes to free in a second; longer means it cannot be
  * killed. */
 #define KILL_BOUND_MS 30000
 #define KILL_AGAIN_MS 1000 /* the agent has waited for them already */
+#define STUCK_MS 500 /* who waits in the kernel for so long when an agent is given up, is left: the user has waited */
 
 /* What the agent and the guardian share; the pages are zero until one of them writes. */
 struct shared {
     _Atomic int64_t lease_ms;
     _Atomic uint64_t signals; /* bit N - 1 for signal N */
+    struct board board;
     char scratch_dir[GUARDIAN_PATH_MAX], cgroup_dir[GUARDIAN_PATH_MAX];
 };
 
@@ -38,7 +45,8 @@ enum {
     WORD_HOLD = 'H' /* with the descriptor */,
     WORD_DROP = 'D',
     WORD_LEASE = 'L' /* look at it again */,
-    WORD_SIGNALS = 'S'
+    WORD_SIGNALS = 'S',
+    WORD_BOARD = 'B' /* look at it again */
 };
 
 /* The guardian's own side. */
@@ -50,6 +58,8 @@ struct guard {
     int signal_fd; /* what we wait for */
     int held_fd;   /* the connection that stands for this node, -1: none */
     bool lapsed;   /* and that is said */
+    struct patience patience;
+    char given_up[256]; /* why the agent was, "": it was not */
 };
 
 /* With descriptor 0, 1 or 2 closed, the first files we open would take their numbers and receive output meant for
@@ -177,14 +187,26 @@ void guardian_lease(const struct guardian_link *l, int64_t until_ms)
         send_word(l, WORD_LEASE, -1);
 }
 
-void guardian_signals(const struct guardian_link *l, const sigset_t *set)
+static uint64_t bits_of(const sigset_t *set)
 {
     uint64_t bits = 0;
     for (int s = 1; s <= 64; s++)
         if (sigismember(set, s) == 1)
             bits |= UINT64_C(1) << (s - 1);
-    atomic_store(l->signals, bits);
+    return bits;
+}
+
+void guardian_signals(const struct guardian_link *l, const sigset_t *set, const sigset_t *stops)
+{
+    atomic_store(&l->board->stops, bits_of(stops));
+    atomic_store(l->signals, bits_of(set));
     send_word(l, WORD_SIGNALS, -1);
+}
+
+void guardian_stopping(const struct guardian_link *l, int64_t until_ms)
+{
+    board_stopping(l->board, until_ms);
+    send_word(l, WORD_BOARD, -1);
 }
 
 /* --- the guardian */
@@ -233,6 +255,16 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
     return true;
 }
 
+/* "agent (pid 7, state T in do_signal_stop)" */
+#define AGENT_TEXT_MAX 160
+static char *agent_text(const struct guard *g, char out[AGENT_TEXT_MAX])
+{
+    char where[PROC_WAIT_MAX];
+    snprintf(out, AGENT_TEXT_MAX, "agent (pid %d, state %c%s)", (int)g->agent, proc_state(g->agent),
+             proc_wait_text(g->agent, where));
+    return out;
+}
+
 /* Milliseconds until the lease must be looked at again, -1: it needs no look. Kills what runs without one. */
 static int keep_lease(struct guard *g, struct guardian_link *l)
 {
@@ -242,15 +274,29 @@ static int keep_lease(struct guard *g, struct guardian_link *l)
         g->lapsed = false;
         return until ? (int)(left < INT32_MAX ? left : INT32_MAX) : -1;
     }
+    char agent[AGENT_TEXT_MAX];
+    const int64_t turned = atomic_load(&l->board->turned_ms);
+    agent_text(g, agent); /* as it is while it stands still */
     const int killed = tree_kill_below(g->agent);
     cgroup_kill_at(l->cgroup_dir);
     if (killed > 0 && !g->lapsed) {
         g->lapsed = true;
-        console_try("crun: its agent (pid %d) is stopped or hangs; the workers were ended, because another round may "
-                    "begin\n",
-                    (int)g->agent);
+        if (turned < until) /* else it ends them itself, and some take their time */
+            console_try("crun: its %s has stood still for %lld ms: the workers were ended, because another round may "
+                        "begin (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)\n",
+                        agent, (long long)(turned ? clock_ms() - turned : 0));
     }
     return g->lapsed ? TREE_RESCAN_MS * 10 : GUARDIAN_LATE_MS;
+}
+
+/* Alone nobody is harmed by an agent that was stopped, but its user may wonder. */
+static void report_stopped(const struct guard *g)
+{
+    siginfo_t info = {0};
+    char name[32];
+    if (waitid(P_PID, (id_t)g->agent, &info, WSTOPPED | WNOHANG) == 0 && info.si_pid == g->agent)
+        console_try("crun: its agent (pid %d) was stopped by %s: until SIGCONT nobody watches the workers\n",
+                    (int)g->agent, signal_text(info.si_status, name, sizeof name));
 }
 
 /* Reap everybody; true when the agent was among them. */
@@ -268,28 +314,76 @@ static bool reap(pid_t agent, struct ending *ret)
 }
 
 /* What the terminal sends comes from the kernel itself. */
-static void forward(const struct guard *g, const struct signalfd_siginfo *info)
+static void forward(struct guard *g, struct guardian_link *l, const struct signalfd_siginfo *info)
 {
-    const union sigval how = {.sival_int = info->ssi_code == SI_KERNEL ? GUARDIAN_TYPED : GUARDIAN_SENT};
-    sigqueue(g->agent, (int)info->ssi_signo, how);
+    const bool typed = info->ssi_code == SI_KERNEL;
+    const union sigval how = {.sival_int = typed ? GUARDIAN_TYPED : GUARDIAN_SENT};
+    patience_forward(&g->patience, l->board, (int)info->ssi_signo, typed, clock_ms());
+    if (sigqueue(g->agent, (int)info->ssi_signo, how) < 0) /* the user has too many signals pending */
+        kill(g->agent, (int)info->ssi_signo);
 }
 
-/* Until the agent has ended: reap everybody, forward signals, keep what the agent hands over. */
+/* Its workers first: one that waits in the kernel outlives SIGKILL. */
+static void give_up(struct guard *g, struct guardian_link *l, enum patience_verdict why)
+{
+    char agent[AGENT_TEXT_MAX], name[32];
+    agent_text(g, agent);
+    signal_text(g->patience.signo, name, sizeof name);
+    tree_kill_below(g->agent);
+    kill(g->agent, SIGKILL);
+    cgroup_kill_at(l->cgroup_dir);
+    if (why == PATIENCE_UNHEARD)
+        snprintf(g->given_up, sizeof g->given_up, "its %s did not take %s within %d s", agent, name,
+                 PATIENCE_MS / 1000);
+    else if (why == PATIENCE_OVERDUE)
+        snprintf(g->given_up, sizeof g->given_up, "its %s was to end after %s, and did not for %d s more", agent, name,
+                 PATIENCE_MS / 1000);
+    else
+        snprintf(g->given_up, sizeof g->given_up, "a third SIGINT, while its %s was not at its end", agent);
+}
+
+/* Milliseconds until the agent must be looked at again, -1: it needs no look, 0: it was given up. */
+static int wait_patiently(struct guard *g, struct guardian_link *l)
+{
+    char agent[AGENT_TEXT_MAX];
+    int wait_ms;
+    const enum patience_verdict v = patience_look(&g->patience, l->board, clock_ms(), &wait_ms);
+    if (v == PATIENCE_WARN)
+        console_try(
+            "crun: its %s does not take signals: it is ended %d s after the first one, or by the third SIGINT\n",
+            agent_text(g, agent), PATIENCE_MS / 1000);
+    if (v == PATIENCE_KEEP || v == PATIENCE_WARN)
+        return wait_ms;
+    give_up(g, l, v);
+    return 0;
+}
+
+static int sooner(int a_ms, int b_ms)
+{
+    return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
+}
+
+/* Until the agent has ended, or is given up: reap everybody, forward signals, keep what the agent hands over. */
 static struct ending watch(struct guard *g, struct guardian_link *l)
 {
     struct pollfd fds[2] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
     struct ending ending;
     for (;;) {
         struct signalfd_siginfo info;
-        poll(fds, 2, keep_lease(g, l));
+        const int patient_ms = wait_patiently(g, l);
+        if (g->given_up[0])
+            return (struct ending){.value = 128 + g->patience.signo};
+        poll(fds, 2, sooner(keep_lease(g, l), patient_ms));
         if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))
             fds[1].fd = -1; /* the agent is ending */
         if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
             continue;
         if (info.ssi_signo != SIGCHLD)
-            forward(g, &info);
+            forward(g, l, &info);
         else if (reap(g->agent, &ending))
             break;
+        else
+            report_stopped(g);
     }
     while (receive_word(g, l)) /* its last ones */
         ;
@@ -310,10 +404,12 @@ static void give_back_terminal(const struct guard *g)
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
     char text[256];
-    const bool known = !e.signaled && e.value == EXIT_UNKILLABLE;
+    const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->given_up[0];
+    atomic_store(&l->board->guardian_ends, true);
     tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
     cgroup_kill_at(l->cgroup_dir);
-    const bool all = tree_kill_all(known ? KILL_AGAIN_MS : KILL_BOUND_MS);
+    const int64_t begun = clock_ms();
+    const bool all = tree_kill_or_leave(known ? KILL_AGAIN_MS : KILL_BOUND_MS, given_up ? STUCK_MS : KILL_BOUND_MS);
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
@@ -324,11 +420,47 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (e.signaled)
         console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)g->agent,
                     ending_text(e, text, sizeof text));
+    if (given_up)
+        console_try("crun: %s: it and the workers were ended (exit code %d)\n", g->given_up,
+                    all ? ending_code(e) : EXIT_UNKILLABLE);
     if (!all && !known) {
         tree_describe(text, sizeof text);
-        console_try("crun: still there %d s after SIGKILL: %s\n", KILL_BOUND_MS / 1000, text);
+        console_try(
+            "crun: still there %g s after SIGKILL: %s; the kernel does not end them, and crun goes without (exit "
+            "code %d)\n",
+            (double)((clock_ms() - begun + 50) / 100) / 10, text, EXIT_UNKILLABLE);
     }
     return all ? ending_code(e) : EXIT_UNKILLABLE;
+}
+
+/* Until the agent has said what they are. */
+static uint64_t usual_stops(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGQUIT);
+    return bits_of(&set);
+}
+
+/* After the agent, which so is the first child. Without a deputy all holds but for two accidents at once. */
+static void start_deputy(const struct guardian_link *l, const struct guard *g, const int ends[2])
+{
+    struct deputy d = {.guardian = getpid(), .agent = g->agent};
+    d.guardian_fd = (int)syscall(SYS_pidfd_open, d.guardian, 0);
+    d.agent_fd = (int)syscall(SYS_pidfd_open, d.agent, 0);
+    if (d.guardian_fd >= 0 && d.agent_fd >= 0 && fork() == 0) {
+        close(ends[0]);
+        close(g->link_fd); /* its end tells the agent that the guardian is gone */
+        close(g->signal_fd);
+        deputy_run(&d, l);
+    }
+    if (d.guardian_fd >= 0)
+        close(d.guardian_fd);
+    if (d.agent_fd >= 0)
+        close(d.agent_fd);
 }
 
 int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int argc, char **argv)
@@ -338,6 +470,7 @@ int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int a
     sigset_t waited;
     int ends[2];
 
+    block_signals(&l, &waited); /* first of all: from here on a signal waits until there is somebody to take it */
     if (fill_standard_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return EXIT_UNAVAILABLE;
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -347,7 +480,8 @@ int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int a
     l.cgroup_dir = s->cgroup_dir;
     l.lease_ms = &s->lease_ms;
     l.signals = &s->signals;
-    block_signals(&l, &waited);
+    l.board = &s->board;
+    atomic_store(&s->board.stops, usual_stops());
     g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
@@ -359,6 +493,8 @@ int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int a
     }
     if (g.agent == 0)
         return agent_process(&l, ends[0], &g, agent, argc, argv);
+    start_deputy(&l, &g, ends);
     close(ends[0]);
+    resident_keep();
     return finish(watch(&g, &l), &g, &l);
 }

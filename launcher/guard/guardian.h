@@ -23,6 +23,8 @@
 #include <stdint.h>
 #include <sys/resource.h>
 
+struct board;
+
 /* What the agent inherits. */
 struct guardian_link {
     int guardian_fd;      /* readable: the guardian is gone */
@@ -35,6 +37,7 @@ struct guardian_link {
     char *scratch_dir; /* shared: the agent stores the path of its temporary folder here, GUARDIAN_PATH_MAX bytes */
     _Atomic uint64_t *signals; /* shared; guardian_signals() */
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
+    struct board *board;       /* shared; patience.h */
 };
 
 #define GUARDIAN_PATH_MAX 1024
@@ -59,10 +62,14 @@ void guardian_hold(const struct guardian_link *l, int fd);
 /* Nobody of this node runs any more: let this connection end in good order. */
 void guardian_prove(int fd);
 
-/* In the agent: forward these from now on. Others do to the guardian what they do by default, and the agent ends the
+/* In the agent: forward these from now on; `stops` of them are stop signals (patience.h). Others do to the guardian what they do by default, and the agent ends the
  * workers when it is gone. The agent gets them by sigqueue(3) with GUARDIAN_TYPED where a terminal sent them. */
-void guardian_signals(const struct guardian_link *l, const sigset_t *set);
+void guardian_signals(const struct guardian_link *l, const sigset_t *set, const sigset_t *stops);
 enum { GUARDIAN_SENT, GUARDIAN_TYPED };
+
+/* In the agent. A stop signal has counted: this agent is gone by until_ms (clock_ms()), or has said so anew. 0: it
+ * cannot say. */
+void guardian_stopping(const struct guardian_link *l, int64_t until_ms);
 
 /* In the agent. Workers may run until then (clock_ms()), 0: as long as they like. GUARDIAN_LATE_MS later the guardian
  * kills those that are left. */

@@ -193,6 +193,13 @@ bool procs_below(struct procs *ret, pid_t root)
 
 /* --- what it waits for */
 
+char proc_state(pid_t pid)
+{
+    struct proc p;
+    read_stat(pid, &p);
+    return p.state;
+}
+
 char *proc_wait_text(pid_t pid, char out[PROC_WAIT_MAX])
 {
     char text[64];

@@ -31,6 +31,9 @@ void procs_free(struct procs *ps);
 /* Dead and not reaped; a signal means nothing to it. */
 bool proc_is_dead(const struct proc *p);
 
+/* As in /proc/PID/stat; '?': it cannot be read. */
+char proc_state(pid_t pid);
+
 /* Where in the kernel it waits, as " in pipe_read"; " in system call 202" where only that is told, "" where nothing is
  * (privileges, kernel options) or it does not wait. Returns out. */
 #define PROC_WAIT_MAX 80

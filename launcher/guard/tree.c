@@ -55,17 +55,22 @@ static void kill_child(void *arg, pid_t pid)
     *(int *)arg += kill(pid, SIGKILL) == 0;
 }
 
-int tree_kill_below(pid_t root)
+static int tree_kill_but(pid_t root, pid_t spared)
 {
     struct procs ps;
     int killed = 0;
     if (!procs_below(&ps, root) && root == getpid())
         find_all_children(kill_child, &killed);
     for (size_t i = 0; i < ps.n; i++)
-        if (!proc_is_dead(&ps.v[i]) && kill(ps.v[i].pid, SIGKILL) == 0)
+        if (!proc_is_dead(&ps.v[i]) && ps.v[i].pid != spared && kill(ps.v[i].pid, SIGKILL) == 0)
             killed++;
     procs_free(&ps);
     return killed;
+}
+
+int tree_kill_below(pid_t root)
+{
+    return tree_kill_but(root, 0);
 }
 
 int tree_kill(void)
@@ -97,9 +102,33 @@ void tree_signal(pid_t pid, bool group, int signo)
     procs_free(&ps);
 }
 
+/* Whether whoever is alive below root, but for `spared`, waits in the kernel; *ret_alive: how many are. */
+static bool is_stuck_below(pid_t root, pid_t spared, int *ret_alive)
+{
+    struct procs ps;
+    bool stuck = true;
+    *ret_alive = 0;
+    procs_below(&ps, root);
+    for (size_t i = 0; i < ps.n; i++) {
+        if (proc_is_dead(&ps.v[i]) || ps.v[i].pid == spared || (ps.v[i].state == '?' && kill(ps.v[i].pid, 0) < 0))
+            continue;
+        stuck = stuck && ps.v[i].state == 'D';
+        (*ret_alive)++;
+    }
+    procs_free(&ps);
+    return stuck && *ret_alive > 0;
+}
+
 bool tree_kill_all(int64_t timeout_ms)
 {
+    return tree_kill_or_leave(timeout_ms, timeout_ms);
+}
+
+bool tree_kill_or_leave(int64_t timeout_ms, int64_t stuck_ms)
+{
     const int64_t end = clock_ms() + timeout_ms;
+    int64_t moved = clock_ms();
+    int alive;
     const struct timespec pause = {.tv_nsec = TREE_RESCAN_MS * 1000000L};
     sigset_t chld;
     sigemptyset(&chld);
@@ -109,10 +138,28 @@ bool tree_kill_all(int64_t timeout_ms)
             ;
         if (tree_empty())
             return true;
-        if (clock_ms() >= end)
+        if (stuck_ms < timeout_ms && !is_stuck_below(getpid(), 0, &alive))
+            moved = clock_ms();
+        if (clock_ms() >= end || clock_ms() - moved >= stuck_ms)
             return false;
         tree_kill();
         sigtimedwait(&chld, NULL, &pause);
+    }
+}
+
+bool tree_end_below(pid_t root, pid_t spared, int64_t timeout_ms)
+{
+    const int64_t end = clock_ms() + timeout_ms;
+    const struct timespec pause = {.tv_nsec = TREE_RESCAN_MS * 1000000L};
+    for (;;) {
+        int alive;
+        tree_kill_but(root, spared);
+        is_stuck_below(root, spared, &alive);
+        if (alive == 0)
+            return true;
+        if (clock_ms() >= end)
+            return false;
+        nanosleep(&pause, NULL);
     }
 }
 

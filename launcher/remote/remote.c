@@ -19,6 +19,7 @@
 #include "launcher/base/shell_word.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/guard/patience.h"
 #include "launcher/guard/tree.h"
 #include "launcher/remote/remote_internal.h"
 #include "launcher/remote/remote_wire.h"
@@ -229,23 +230,28 @@ static void on_signal(void *arg)
     struct remote *m = arg;
     const struct stops *s = &m->c->stops;
     struct signalfd_siginfo info;
+    const uint32_t forwarded = board_forwarded(m->link->board);
     while (read(m->signal_fd, &info, sizeof info) == sizeof info) {
         const int signo = (int)info.ssi_signo;
         const bool typed = info.ssi_code == SI_QUEUE && info.ssi_int == GUARDIAN_TYPED;
         if (signo == SIGCHLD)
             continue;
         if (signo == s->preempt || sigismember(&s->handled.set, signo)) {
+            guardian_stopping(m->link, 0); /* the other hosts say how long it takes them */
             m->stop_code = signo == s->preempt ? EXIT_REQUEUE : 128 + signo;
             stop_all(m, signo, typed);
         } else
             send_to_all(m, (unsigned char)signo);
     }
+    board_heard(m->link->board, forwarded);
     reap(m);
 }
 
 /* Nobody would notice us any more. The ends of the connections stop the agents. */
 static void on_guardian_gone(void *arg)
 {
+    struct remote *m = arg;
+    atomic_store(&m->link->board->agent_ends, true);
     tree_kill_all(LOST_KILL_MS);
     _exit(128 + SIGKILL);
 }
@@ -307,15 +313,16 @@ static struct log_voice *voice_of(void *arg, int local, bool is_err)
 
 static int watch_world(struct remote *m, struct err *e)
 {
-    sigset_t set = m->c->stops.handled.set, mask;
-    sigaddset(&set, SIGUSR1);
-    sigaddset(&set, SIGUSR2);
+    sigset_t set = m->c->stops.handled.set, stops, mask;
     if (m->c->stops.preempt)
         sigaddset(&set, m->c->stops.preempt);
+    stops = set;
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
     for (int s = 1; s < 32; s++)
         if (sigismember(&m->link->ignored, s))
             sigdelset(&set, s);
-    guardian_signals(m->link, &set);
+    guardian_signals(m->link, &set, &stops);
     sigaddset(&set, SIGCHLD);
     sigorset(&mask, &m->link->worker_mask, &set);
     sigprocmask(SIG_SETMASK, &mask, NULL);

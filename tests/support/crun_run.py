@@ -14,6 +14,9 @@ REPO, BUILD, CRUN = map(str, (support.ROOT, support.BUILD, support.CRUN))
 WORKER = os.path.join(REPO, "tests", "e2e", "launcher", "worker.py")
 
 
+OWN = 3  # processes of crun itself: guardian, agent, deputy
+
+
 class Crun:
     """Runs crun with a mark in the environment by which all processes of the test can be found."""
 
@@ -63,8 +66,12 @@ class Crun:
             time.sleep(0.002)
 
     def wait_processes(self, n):
-        """Until exactly n processes are left (guardian and agent: 2)."""
+        """Until exactly n processes are left (crun's own: OWN)."""
         wait(f"the time of {n} processes", lambda: len(self.processes()) == n)
+
+    def own(self, guardian):
+        """pids of crun itself."""
+        return [guardian, *children(guardian)]
 
     def wait_state(self, pid, letter):
         """Until /proc shows this state letter."""

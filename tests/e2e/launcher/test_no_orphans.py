@@ -120,8 +120,8 @@ def kill_at(crun, rng, victim, cgroup, memory):
         assert time.monotonic() - start < 10, f"{phase}: still there: {states(now)}"
     took = max(0, watched.finish() - start)
     p.communicate(timeout=60)
-    # An agent without its guardian is reaped by whoever adopts it; so are all, if neither is left.
-    zombies = {pid: s for pid, s in states(seen - {p.pid, agent}).items() if s[0] == "Z"} if victim != "both" and agent else {}
+    # What crun is itself without its guardian is reaped by whoever adopts it; so are all, if neither half is left.
+    zombies = {pid: s for pid, s in states(seen - {p.pid, agent}).items() if s[0] == "Z" and s[1] != "crun"} if victim != "both" and agent else {}
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     if victim != "both" and agent:

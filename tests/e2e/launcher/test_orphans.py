@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from crun_run import CRUN
+from crun_run import CRUN, OWN
 from support import preload
 
 
@@ -18,7 +18,7 @@ def test_nobody_survives_the_kill_of_one_half(crun, worker, victim):
     p = crun.start("--nproc_per_node", 3, worker, "stubborn")
     for r in range(3):
         crun.wait_file(f"ready-{r}")
-    assert len(crun.processes()) == 8, "guardian, agent, three workers with a daemon each"
+    assert len(crun.processes()) == OWN + 6, "crun itself, three workers with a daemon each"
     agent = crun.agent_of(p.pid)
     os.kill(p.pid if victim == "guardian" else agent, signal.SIGKILL)
     crun.wait_processes_gone(5)
@@ -76,7 +76,7 @@ def test_the_farewell_to_a_console_that_takes_nothing_ends_with_the_guardian(cru
                    preexec_fn=give_up_reading_everything)
     os.close(theirs)
     crun.wait_file("up")
-    crun.wait_processes(2)
+    crun.wait_processes(OWN)
     time.sleep(0.1)
     assert p.poll() is None, "it waits for the console"
     p.kill()
@@ -156,7 +156,7 @@ def zombies_of(parents):
 def test_no_zombies_while_it_runs(crun):
     p = crun.start("sh", "-c", f"for i in 1 2 3 4 5; do (sleep 0.01 & ) ; done; touch {crun.tmp}/up; exec sleep 100")
     crun.wait_file("up")
-    crun.wait_processes(3)  # guardian, agent, worker
+    crun.wait_processes(OWN + 1)
     ours, end = {p.pid, crun.agent_of(p.pid)}, time.monotonic() + 10
     while left := zombies_of(ours):
         assert time.monotonic() < end, left

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from crun_run import OWN
+
 SIGNALS = {s: getattr(signal, "SIG" + s) for s in "TERM INT HUP QUIT USR1 USR2 ALRM VTALRM PROF XCPU IO PWR".split()}
 HANDLED = ["TERM", "INT", "HUP", "QUIT"]
 
@@ -103,7 +105,7 @@ def test_usr1_and_usr2_go_to_the_workers_that_catch_them(crun, name):
 def test_usr1_before_there_are_workers_is_not_the_end_of_crun(crun):
     p = crun.start("--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{crun.port()}", "--run-id", "u", "--insecure", "--log-level", "info", "true",
                    preexec_fn=defaults)
-    crun.wait_processes(2)
+    crun.wait_processes(OWN)
     for _ in range(50):
         p.send_signal(signal.SIGUSR1)
         p.send_signal(signal.SIGUSR2)

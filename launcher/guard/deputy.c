@@ -1,0 +1,77 @@
+#include "launcher/guard/deputy.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "launcher/guard/cgroup.h"
+#include "launcher/guard/console.h"
+#include "launcher/guard/guardian.h"
+#include "launcher/guard/patience.h"
+#include "launcher/guard/tree.h"
+
+#define ACT_MS 50 /* for the other half to begin: it needs a wake-up */
+#define LOOK_MS 5
+#define KILL_BOUND_MS 30000
+
+static bool has_ended(int pidfd, int timeout_ms)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    return poll(&p, 1, timeout_ms) == 1;
+}
+
+/* The half that is left ends everybody, or has ended. */
+static bool is_left_to(int pidfd, const _Atomic bool *acts)
+{
+    for (const int64_t end = clock_ms() + ACT_MS; clock_ms() < end;)
+        if (atomic_load(acts) || has_ended(pidfd, LOOK_MS))
+            return true;
+    return false;
+}
+
+static void clean_up(const struct guardian_link *l)
+{
+    cgroup_kill_at(l->cgroup_dir);
+    cgroup_remove_at(l->cgroup_dir);
+    guardian_remove_scratch(l->scratch_dir);
+}
+
+static void on_guardian_gone(const struct deputy *d, const struct guardian_link *l)
+{
+    if (!is_left_to(d->agent_fd, &l->board->agent_ends)) {
+        tree_end_below(d->agent, 0, KILL_BOUND_MS);
+        syscall(SYS_pidfd_send_signal, d->agent_fd, SIGKILL, NULL, 0);
+        console_try("crun: the guardian is gone and its agent (pid %d) did not act: both and all workers were ended\n",
+                    (int)d->agent);
+    }
+    has_ended(d->agent_fd, KILL_BOUND_MS);
+    clean_up(l);
+}
+
+static void on_agent_gone(const struct deputy *d, const struct guardian_link *l)
+{
+    if (!is_left_to(d->guardian_fd, &l->board->guardian_ends))
+        tree_end_below(d->guardian, getpid(), KILL_BOUND_MS);
+    has_ended(d->guardian_fd, -1); /* which ends this process, too */
+    clean_up(l);
+}
+
+_Noreturn void deputy_run(const struct deputy *d, const struct guardian_link *l)
+{
+    struct pollfd fds[2] = {{.fd = d->guardian_fd, .events = POLLIN}, {.fd = d->agent_fd, .events = POLLIN}};
+    setpgid(0, 0);
+    signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
+    close(STDIN_FILENO); /* whoever reads what crun prints waits for guardian and agent only */
+    close(STDOUT_FILENO);
+    while (poll(fds, 2, -1) <= 0)
+        ;
+    if (fds[0].revents)
+        on_guardian_gone(d, l);
+    else
+        on_agent_gone(d, l);
+    _exit(0);
+}

@@ -1,0 +1,83 @@
+/* What guardian and agent tell each other about signals, and how long the guardian waits for an agent that ought to stop.
+ *
+ *   - the guardian counts what it forwards; the agent says what it has read, and by when it will be gone or will have
+ *     said so anew;
+ *   - a stop signal that the agent has not read within PATIENCE_MS, a moment it named that is PATIENCE_MS past, or a
+ *     third SIGINT (the second one kills the workers: agent.h): the agent is given up, with all that is below it;
+ *   - all this in the guardian's own running time: a machine that was suspended, or a guardian that was stopped, has
+ *     waited for nobody.
+ *
+ * Nothing else ends an agent that stands still: without a wish of the user's only its lease does (guardian.h).
+ *
+ * The board is memory that both halves share; all zero is its beginning. The guardian's side is pure: times are clock_ms()
+ * values that the caller brings. */
+#ifndef CRUN_LAUNCHER_PATIENCE_H
+#define CRUN_LAUNCHER_PATIENCE_H
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PATIENCE_MS 5000
+#define PATIENCE_WARN_MS 1000 /* unread for so long: people are told */
+#define PATIENCE_TICK_MS 250  /* between two looks, while something is waited for */
+
+/* SIGINTs closer together are one: timeout(1) and others tell us twice, and a key that is held down repeats. For both
+ * halves. */
+#define SIGINT_APART_MS 1000
+#define SIGINT_TYPED_APART_MS 150
+
+struct board {
+    _Atomic uint32_t forwarded;                /* signals, by the guardian */
+    _Atomic uint32_t heard;                    /* of them, by the agent */
+    _Atomic uint64_t stops;                    /* which of them are stop signals: bit N - 1 for signal N */
+    _Atomic bool is_stopping;                  /* a stop signal has counted for the agent */
+    _Atomic int64_t until_ms;                  /* while it stops; 0: it cannot say */
+    _Atomic int64_t turned_ms;                 /* when the agent's loop last turned, 0: never yet */
+    _Atomic bool guardian_ends, agent_ends;    /* this half ends all processes, because the other one is gone */
+};
+
+/* --- the agent's side */
+
+/* Call before the signals are read; hand it to board_heard() when there is none left. */
+uint32_t board_forwarded(const struct board *b);
+void board_heard(struct board *b, uint32_t forwarded);
+
+void board_turned(struct board *b, int64_t now_ms);
+
+/* A stop signal has counted: the agent is gone by then, or has said so anew. */
+void board_stopping(struct board *b, int64_t until_ms);
+
+/* --- the guardian's side */
+
+struct patience {
+    int signo;          /* the first stop signal, 0: none */
+    uint32_t awaited;   /* the oldest stop signal that is not known to be heard, as a number of `forwarded` */
+    uint32_t last;      /* the newest one */
+    bool is_awaited;
+    int64_t unheard_ms; /* since then, of running time */
+    int64_t until_ms;   /* as on the board when left_ms was counted from it */
+    int64_t left_ms;    /* of running time */
+    int sigints;        /* that count each for itself */
+    int64_t sigint_ms;  /* the last of them */
+    int64_t looked_ms;
+    bool warned;
+};
+
+enum patience_verdict {
+    PATIENCE_KEEP,
+    PATIENCE_WARN,    /* once: it does not read its signals */
+    PATIENCE_UNHEARD, /* these give it up */
+    PATIENCE_OVERDUE,
+    PATIENCE_THIRD_SIGINT,
+};
+
+/* The guardian is about to forward it: before the signal, so that an agent cannot have heard of more than there was.
+ * typed: on the terminal. */
+void patience_forward(struct patience *p, struct board *b, int signo, bool typed, int64_t now_ms);
+
+/* *ret_wait_ms: when to look again; -1: not before the next signal or word of the agent. */
+enum patience_verdict patience_look(struct patience *p, const struct board *b, int64_t now_ms, int *ret_wait_ms);
+
+#endif

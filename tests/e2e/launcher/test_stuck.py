@@ -1,0 +1,146 @@
+"""One half of crun is stopped, spins, or is in the hands of a debugger: the user's wish, and a kill -9, still end everything."""
+import contextlib
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from processes import state, wait
+from support import BUILD
+
+HOW = ["stopped", "spinning", "traced"]
+# Two workers, and a daemon of each.
+WORKER = "setsid sleep 1000 & touch $HERE/up-$RANK; exec sleep 1000"
+
+
+@contextlib.contextmanager
+def stuck(pid, how):
+    if how == "stopped":
+        os.kill(pid, signal.SIGSTOP)
+        wait("the stop", lambda: state(pid) == "T")
+        yield
+        return
+    p = subprocess.Popen([BUILD / "tests" / "fault" / "hold", str(pid), "spin" if how == "spinning" else "stop"], stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, text=True)
+    try:
+        if p.stdout.readline() != "ready\n":
+            pytest.skip("no process can be traced here, or not be made to spin")
+        yield
+    finally:
+        p.communicate(timeout=60)
+
+
+def start(crun, *args):
+    p = crun.start("--nproc_per_node", 2, *args, "sh", "-c", WORKER, extra_env={"HERE": str(crun.tmp)})
+    for r in (0, 1):
+        crun.wait_file(f"up-{r}")
+    return p, crun.agent_of(p.pid), direct_workers(crun.agent_of(p.pid))
+
+
+def direct_workers(agent):
+    pids = [int(pid) for pid in open(f"/proc/{agent}/task/{agent}/children").read().split()]
+    return [pid for pid in pids if os.getsid(pid) != pid]
+
+
+def said(p):
+    return p.communicate(timeout=60)[1].decode()
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_signal_ends_what_a_stuck_agent_does_not(crun, how):
+    p, agent, _ = start(crun)
+    with stuck(agent, how):
+        begun = time.monotonic()
+        p.terminate()
+        err = said(p)
+        took = time.monotonic() - begun
+    assert p.returncode == 143 and 5 <= took, (took, err)
+    assert took < 6 or os.getloadavg()[0] > os.cpu_count(), took
+    assert f"its agent (pid {agent}, state " in err and "did not take SIGTERM within 5 s: it and the workers were ended (exit code 143)" in err
+    assert "does not take signals" in err
+    assert crun.processes() == [] and crun.leftovers() == []
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_third_sigint_ends_a_stuck_agent_at_once(crun, how):
+    p, agent, _ = start(crun)
+    with stuck(agent, how):
+        for _ in range(2):
+            p.send_signal(signal.SIGINT)
+            time.sleep(1.05)  # sooner it is the same wish told twice
+        assert p.poll() is None
+        begun = time.monotonic()
+        p.send_signal(signal.SIGINT)
+        err = said(p)
+        took = time.monotonic() - begun
+    assert p.returncode == 130 and "a third SIGINT" in err, err
+    assert took < 1 or os.getloadavg()[0] > os.cpu_count(), took
+    assert crun.processes() == []
+
+
+def gone_within(crun, pids, ms):
+    """All of them are dead, and how long it took is what was promised."""
+    begun = time.monotonic()
+    wait("their end", lambda: all(state(pid) in (None, "Z") for pid in pids))
+    took = 1000 * (time.monotonic() - begun)
+    assert took < ms or os.getloadavg()[0] > os.cpu_count(), f"{took:.0f} ms"
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("victim", ["guardian", "agent"])
+def test_the_kill_of_one_half_ends_everybody_though_the_other_is_stuck(crun, victim, how):
+    p, agent, workers = start(crun)
+    other, killed = (agent, p.pid) if victim == "guardian" else (p.pid, agent)
+    with stuck(other, how):
+        everybody = set(crun.processes()) - {p.pid, agent}
+        os.kill(killed, signal.SIGKILL)
+        gone_within(crun, workers, 200)
+        wait("the end of their daemons", lambda: all(state(pid) in (None, "Z") for pid in everybody if pid not in crun.own(p.pid)))
+        if victim == "agent":
+            p.kill()
+        crun.wait_processes_gone(5)
+    p.communicate(timeout=60)
+    assert crun.leftovers() == []
+
+
+def test_a_stopped_guardian_acts_on_sigcont(crun):
+    p, agent, _ = start(crun)
+    with stuck(p.pid, "stopped"):
+        p.terminate()
+        os.kill(agent, signal.SIGKILL)
+        time.sleep(0.2)
+        assert p.poll() is None
+    os.kill(p.pid, signal.SIGCONT)
+    said(p)
+    assert p.returncode == 137 and crun.processes() == []
+
+
+def test_what_a_stopped_guardian_did_not_see_is_no_delay_of_the_agents(crun):
+    """Its five seconds are those that it ran itself."""
+    p, agent, _ = start(crun)
+    with stuck(agent, "stopped"):
+        p.terminate()
+        wait("the guardian's wait", lambda: state(p.pid) == "S")
+        with crun.stopped(p.pid):
+            time.sleep(5.5)
+        wait("the guardian's wait", lambda: state(p.pid) == "S")
+        os.kill(agent, signal.SIGCONT)
+        err = said(p)
+    assert p.returncode == 143 and "did not take" not in err, err
+    assert crun.processes() == []
+
+
+def test_alone_a_stopped_agent_is_reported_and_not_killed(crun):
+    p, agent, workers = start(crun)
+    with stuck(agent, "stopped"):
+        line = p.stderr.readline()
+        while b"was stopped by SIGSTOP" not in line:
+            assert line
+            line = p.stderr.readline()
+        assert f"its agent (pid {agent}) was stopped by SIGSTOP: until SIGCONT nobody watches the workers" in line.decode()
+        assert {state(pid) for pid in workers} == {"S"}
+    os.kill(agent, signal.SIGCONT)
+    p.terminate()
+    assert "did not take" not in said(p) and p.returncode == 143
