@@ -19,6 +19,7 @@
 #include "launcher/config/dryrun.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/tree.h"
+#include "launcher/output/output_process.h"
 #include "launcher/remote/remote.h"
 #include "launcher/remote/remote_agent.h"
 #include "launcher/remote/remote_wire.h"
@@ -137,11 +138,12 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    static const struct guardian_programs programs = {.agent = agent_main, .output = output_process_run};
     if (argc > 1 && strcmp(argv[1], "status") == 0) /* a program of that name is started as ./status */
         return status_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "topo") == 0) /* likewise */
         return topo_main(argc - 1, argv + 1);
     if (argc == 2 && strcmp(argv[1], REMOTE_COMMAND) == 0) /* likewise; by crun -H on another host */
-        return remote_agent_main(agent_main);
-    return guardian_run(agent_main, argc, argv);
+        return remote_agent_main(&programs);
+    return guardian_run(&programs, argc, argv);
 }

@@ -47,8 +47,11 @@ static void log_to_console(void *arg, const char *line, size_t n)
 static int open_output(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
-    TRY(log_layout_open(&r->logs, &c->log, c->run_id, e));
-    const struct logmux_options o = {.conf = &c->log,
+    TRY(log_layout_choose(&r->logs, &c->log, c->run_id, e));
+    guardian_start_output(r->link);
+    const struct logmux_options o = {.fd = r->link->output_fd,
+                                     .page = r->link->output_page,
+                                     .conf = &c->log,
                                      .layout = &r->logs,
                                      .role = c->role,
                                      .host = r->host,

@@ -10,6 +10,7 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/hang/hang_watch.h"
 #include "launcher/observe/events.h"
+#include "launcher/report/failure_report.h"
 
 static bool is_running(void *arg)
 {
@@ -57,6 +58,8 @@ static void blame(struct run *r, const struct hang_verdict *v)
     for (int i = 0; v->all && i < r->agent.slots; i++)
         if (base + i != v->rank)
             group_hung(r->group, i, hung);
+    for (int i = 0; i < r->agent.slots; i++)
+        failure_report_note(r->failures, &group_workers(r->group)[i]);
 }
 
 static void on_hung(void *arg, const struct hang_verdict *v)

@@ -148,7 +148,8 @@ static int begin_output(struct run *r, const struct rdzv_news *news, struct err 
                                        .rank_base = news->rank_base,
                                        .role_base = news->role_base,
                                        .group_rank = news->group_rank};
-    return logmux_begin_round(r->mux, &round, e);
+    logmux_begin_round(r->mux, &round);
+    return 0;
 }
 
 static int begin_cgroup(struct run *r, const struct rdzv_news *news, struct err *e)
@@ -280,6 +281,16 @@ static void on_unstarted(void *arg, int local, int error)
     run_pump(r);
 }
 
+/* A log folder or file that cannot be written, or a worker that could not be made once these were there. */
+static void on_failed(void *arg, int rc, const char *text)
+{
+    struct run *r = arg;
+    if (r->round->unstarted)
+        return;
+    post_spawn_failed(r, rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE, text);
+    run_pump(r);
+}
+
 static void on_ended(void *arg, int local, int64_t woken)
 {
     struct run *r = arg;
@@ -294,6 +305,7 @@ static void on_ended(void *arg, int local, int64_t woken)
     snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d%s%s %s", w->rank, alone ? "" : " on ", alone ? "" : r->host,
              ending_text(w->ending, text, sizeof text));
     log_info("agent", "worker ended: %s pid=%d", ev.cause.text, (int)w->pid);
+    failure_report_note(r->failures, w);
     events_exited(r->events, w, !r->round->times.spawned && !r->round->unstarted);
     if (r->agent.state == AGENT_RUNNING && !ev.signo && ev.cause.exit_code != EXIT_OK &&
         ev.cause.exit_code != EXIT_REQUEUE)
@@ -325,6 +337,7 @@ static void on_unkillable(void *arg, const char *who)
 const struct group_events round_events = {
     .started = on_started,
     .unstarted = on_unstarted,
+    .failed = on_failed,
     .ended = on_ended,
     .progressed = on_progressed,
     .gone = on_gone,

@@ -53,14 +53,11 @@ static const char *reason_text(enum rdzv_reason why)
     return why == RDZV_WHY_START ? "start" : crun_stop_reason_name((enum crun_stop_reason)why);
 }
 
-/* The path where this rank will leave its error record. An earlier job may have left one there; it would be taken for
- * ours. */
-static const char *clear_error_path(struct run *r, int rank)
+/* "": none, but not unset: of a crun around this one the workers would inherit its path. */
+static const char *error_file(struct run *r, int rank)
 {
     const char *path = worker_setup_error_path(r, rank);
-    if (path)
-        unlink(path);
-    return path ? path : ""; /* not unset: of a crun around this one the workers would inherit its path */
+    return path ? path : "";
 }
 
 static struct env_contract contract(struct run *r, int local)
@@ -87,7 +84,7 @@ static struct env_contract contract(struct run *r, int local)
                                  .master_addr = leader.host,
                                  .run_id = c->run_id,
                                  .use_agent_store = "True",
-                                 .error_file = clear_error_path(r, rank),
+                                 .error_file = error_file(r, rank),
                                  .signals = c->stops.handled.names,
                                  .nccl_async = r->setup->nccl_async,
                                  .store_url = member_store_url(r),

@@ -18,6 +18,7 @@
 #include "common/base/clock.h"
 #include "common/job/exitcode.h"
 #include "launcher/base/ending.h"
+#include "launcher/guard/beside.h"
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/deputy.h"
@@ -38,6 +39,7 @@ struct shared {
     _Atomic uint64_t signals; /* bit N - 1 for signal N */
     struct board board;
     char scratch_dir[GUARDIAN_PATH_MAX], cgroup_dir[GUARDIAN_PATH_MAX];
+    _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
 };
 
 /* Words of the link, one byte each. */
@@ -46,7 +48,8 @@ enum {
     WORD_DROP = 'D',
     WORD_LEASE = 'L' /* look at it again */,
     WORD_SIGNALS = 'S',
-    WORD_BOARD = 'B' /* look at it again */
+    WORD_BOARD = 'B' /* look at it again */,
+    WORD_OUTPUT = 'O' /* start the output process */
 };
 
 /* The guardian's own side. */
@@ -60,6 +63,10 @@ struct guard {
     bool lapsed;   /* and that is said */
     struct patience patience;
     char given_up[256]; /* why the agent was, "": it was not */
+    int (*run_output)(const struct guardian_output *output);
+    struct guardian_output for_output;
+    struct beside output;
+    int outputs; /* started so far */
 };
 
 /* With descriptor 0, 1 or 2 closed, the first files we open would take their numbers and receive output meant for
@@ -130,6 +137,7 @@ static int agent_process(struct guardian_link *l, int agent_end, const struct gu
 {
     close(g->link_fd);
     close(g->signal_fd);
+    close(g->for_output.agent_fd);
     l->guardian_fd = agent_end;
     setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
@@ -187,6 +195,11 @@ void guardian_lease(const struct guardian_link *l, int64_t until_ms)
         send_word(l, WORD_LEASE, -1);
 }
 
+void guardian_start_output(const struct guardian_link *l)
+{
+    send_word(l, WORD_OUTPUT, -1);
+}
+
 static uint64_t bits_of(const sigset_t *set)
 {
     uint64_t bits = 0;
@@ -217,6 +230,40 @@ static void hold(struct guard *g, int fd)
         close(g->held_fd);
     g->held_fd = fd;
 }
+
+/* --- the output process */
+
+static int output_process(int fd, void *arg)
+{
+    static const int ignored[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT, SIGUSR1,
+                                  SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ};
+    struct guard *g = arg;
+    close(g->link_fd);
+    close(g->signal_fd);
+    hold(g, -1);
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        signal(ignored[i], SIG_IGN);
+    setpgid(0, 0);
+    raise_open_files(&(struct guardian_link){0});
+    g->for_output.guardian_fd = fd;
+    return g->run_output(&g->for_output);
+}
+
+/* Where it cannot be, the agent sees the end of its socket. */
+static void start_output(struct guard *g)
+{
+    if (!g->run_output || g->output.fd >= 0)
+        return;
+    const int rc = g->outputs++ < GUARDIAN_OUTPUTS ? beside_start(&g->output, output_process, g) : -EAGAIN;
+    if (rc == 0)
+        return;
+    console_try("crun: its output process cannot be started (%d were): %s\n", g->outputs - 1, strerror(-rc));
+    close(g->for_output.agent_fd);
+    g->for_output.agent_fd = -1;
+    g->run_output = NULL;
+}
+
+/* --- words */
 
 static void wait_for(struct guard *g, struct guardian_link *l)
 {
@@ -252,6 +299,8 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
         hold(g, fd);
     else if (word == WORD_SIGNALS)
         wait_for(g, l);
+    else if (word == WORD_OUTPUT)
+        start_output(g);
     return true;
 }
 
@@ -366,14 +415,17 @@ static int sooner(int a_ms, int b_ms)
 /* Until the agent has ended, or is given up: reap everybody, forward signals, keep what the agent hands over. */
 static struct ending watch(struct guard *g, struct guardian_link *l)
 {
-    struct pollfd fds[2] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
+    struct pollfd fds[3] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
     struct ending ending;
     for (;;) {
         struct signalfd_siginfo info;
         const int patient_ms = wait_patiently(g, l);
         if (g->given_up[0])
             return (struct ending){.value = 128 + g->patience.signo};
-        poll(fds, 2, sooner(keep_lease(g, l), patient_ms));
+        fds[2] = (struct pollfd){.fd = g->output.fd, .events = POLLIN};
+        poll(fds, 3, sooner(keep_lease(g, l), patient_ms));
+        if (fds[2].revents && beside_is_gone(&g->output))
+            start_output(g);
         if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))
             fds[1].fd = -1; /* the agent is ending */
         if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
@@ -403,7 +455,7 @@ static void give_back_terminal(const struct guard *g)
 /* First the deeds, then the words: nothing that a console does may keep workers alive. */
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
-    char text[256];
+    char text[256], output[128];
     const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->given_up[0];
     atomic_store(&l->board->guardian_ends, true);
     tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
@@ -413,6 +465,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
+    const bool is_written = beside_end(&g->output, GUARDIAN_OUTPUT_MS, output, sizeof output);
     if (ending_code(e) != EXIT_OK)
         give_back_terminal(g);
     guardian_remove_scratch(l->scratch_dir);
@@ -423,6 +476,10 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (given_up)
         console_try("crun: %s: it and the workers were ended (exit code %d)\n", g->given_up,
                     all ? ending_code(e) : EXIT_UNKILLABLE);
+    if (!is_written)
+        console_try("crun: its output process %s is held by a disk and ends when that answers; what it had for log "
+                    "files is lost\n",
+                    output);
     if (!all && !known) {
         tree_describe(text, sizeof text);
         console_try(
@@ -455,6 +512,8 @@ static void start_deputy(const struct guardian_link *l, const struct guard *g, c
         close(ends[0]);
         close(g->link_fd); /* its end tells the agent that the guardian is gone */
         close(g->signal_fd);
+        close(l->output_fd); /* likewise, of agent and output process */
+        close(g->for_output.agent_fd);
         deputy_run(&d, l);
     }
     if (d.guardian_fd >= 0)
@@ -463,15 +522,16 @@ static void start_deputy(const struct guardian_link *l, const struct guard *g, c
         close(d.agent_fd);
 }
 
-int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int argc, char **argv)
+int guardian_run(const struct guardian_programs *programs, int argc, char **argv)
 {
     static struct guardian_link l;
-    static struct guard g = {.held_fd = -1};
+    static struct guard g = {.held_fd = -1, .output = {0, -1}};
     sigset_t waited;
-    int ends[2];
+    int ends[2], output[2];
 
     block_signals(&l, &waited); /* first of all: from here on a signal waits until there is somebody to take it */
-    if (fill_standard_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+    if (fill_standard_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ||
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0)
         return EXIT_UNAVAILABLE;
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
@@ -482,6 +542,10 @@ int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int a
     l.signals = &s->signals;
     l.board = &s->board;
     atomic_store(&s->board.stops, usual_stops());
+    l.output_fd = output[0];
+    l.output_page = s->output_page;
+    g.run_output = programs->output;
+    g.for_output = (struct guardian_output){.agent_fd = output[1], .guardian_fd = -1, .page = s->output_page};
     g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
@@ -492,9 +556,10 @@ int guardian_run(int (*agent)(const struct guardian_link *, int, char **), int a
         return EXIT_UNAVAILABLE;
     }
     if (g.agent == 0)
-        return agent_process(&l, ends[0], &g, agent, argc, argv);
+        return agent_process(&l, ends[0], &g, programs->agent, argc, argv);
     start_deputy(&l, &g, ends);
     close(ends[0]);
+    close(output[0]);
     resident_keep();
     return finish(watch(&g, &l), &g, &l);
 }

@@ -12,6 +12,9 @@
  * (ECHILD), ends it in good order. So end-of-file says to the rendezvous that nobody of this node runs any more, and
  * the next round may begin at once.
  *
+ * Beside the agent it starts the output process, once the agent asks for it, and another whenever that dies
+ * (output_process.h); it is none of the tree (beside.h), and ends last.
+ *
  * It takes no memory from the heap while the agent lives and links nothing of its own: about 1 MB, and right as PID 1
  * (it reaps every orphan). */
 #ifndef CRUN_LAUNCHER_GUARDIAN_H
@@ -35,12 +38,30 @@ struct guardian_link {
     struct rlimit worker_nofile;
     char *cgroup_dir;  /* shared likewise: the job's cgroup, or "" (cgroup.h) */
     char *scratch_dir; /* shared: the agent stores the path of its temporary folder here, GUARDIAN_PATH_MAX bytes */
+    int output_fd;     /* to the output process: SOCK_SEQPACKET */
+    void *output_page; /* shared with it: GUARDIAN_OUTPUT_PAGE bytes, zeroed */
     _Atomic uint64_t *signals; /* shared; guardian_signals() */
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
     struct board *board;       /* shared; patience.h */
 };
 
 #define GUARDIAN_PATH_MAX 1024
+#define GUARDIAN_OUTPUT_PAGE 512
+#define GUARDIAN_OUTPUT_MS 2000 /* the output process ends that long after all others */
+#define GUARDIAN_OUTPUTS 50     /* it is started so often; then something is wrong with it */
+
+/* What the output process inherits. */
+struct guardian_output {
+    int agent_fd;    /* to the agent; those after it get it as well */
+    int guardian_fd; /* at end-of-file: the guardian is gone; a byte: nobody of the tree is left */
+    void *page;      /* guardian_link.output_page */
+};
+
+/* The two that the guardian starts; each runs in a process of its own and returns its exit code. */
+struct guardian_programs {
+    int (*agent)(const struct guardian_link *link, int argc, char **argv);
+    int (*output)(const struct guardian_output *output); /* NULL: none */
+};
 
 /* Forwarded to the agent from the first moment, before it has read the command line. */
 #define GUARDIAN_SIGNALS(X)                                                                                            \
@@ -51,8 +72,11 @@ struct guardian_link {
     X(SIGUSR1)                                                                                                         \
     X(SIGUSR2)
 
-/* Runs agent() in a child and returns the exit code of crun. */
-int guardian_run(int (*agent)(const struct guardian_link *link, int argc, char **argv), int argc, char **argv);
+/* Runs the agent in a child and returns the exit code of crun. */
+int guardian_run(const struct guardian_programs *programs, int argc, char **argv);
+
+/* In the agent: start the output process. */
+void guardian_start_output(const struct guardian_link *l);
 
 /* In the agent. fd: the connection that stands for this node; the guardian keeps a duplicate in place of the one
  * before, if any. -1: it keeps none. From here on the connection ends with a reset, whoever closes it last, unless

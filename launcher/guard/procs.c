@@ -12,8 +12,8 @@
 #include "common/base/file.h"
 
 /* /proc/PID/stat: "PID (name) state ppid ..."; the name may hold spaces and parentheses, so look for the last one. The
- * number of threads is the 18th field from the state on. False if the process is gone. */
-static bool read_stat(pid_t pid, struct proc *ret)
+ * number of threads is the 18th field from the state on. */
+bool proc_read(pid_t pid, struct proc *ret)
 {
     char line[512];
     *ret = (struct proc){.pid = pid, .state = '?', .name = "?"};
@@ -104,7 +104,7 @@ static void walk(struct procs *ps, pid_t root)
     add_children(ps, root);
     for (size_t i = 0; i < ps->n; i++) {
         const pid_t pid = ps->v[i].pid;
-        read_stat(pid, &ps->v[i]);
+        proc_read(pid, &ps->v[i]);
         add_children(ps, pid);
     }
 }
@@ -121,7 +121,7 @@ static void read_all(struct procs *ps, DIR *d)
     bool sorted = true; /* as the kernel lists them */
     for (struct dirent *e; (e = readdir(d));) {
         struct proc p, *to;
-        if (!isdigit((unsigned char)e->d_name[0]) || !read_stat((pid_t)atoi(e->d_name), &p))
+        if (!isdigit((unsigned char)e->d_name[0]) || !proc_read((pid_t)atoi(e->d_name), &p))
             continue;
         sorted = sorted && (ps->n == 0 || ps->v[ps->n - 1].pid < p.pid);
         if (!(to = add(ps)))
@@ -196,7 +196,7 @@ bool procs_below(struct procs *ret, pid_t root)
 char proc_state(pid_t pid)
 {
     struct proc p;
-    read_stat(pid, &p);
+    proc_read(pid, &p);
     return p.state;
 }
 

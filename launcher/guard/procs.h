@@ -31,6 +31,9 @@ void procs_free(struct procs *ps);
 /* Dead and not reaped; a signal means nothing to it. */
 bool proc_is_dead(const struct proc *p);
 
+/* A process, or a thread by its id. False if it is gone. */
+bool proc_read(pid_t pid, struct proc *ret);
+
 /* As in /proc/PID/stat; '?': it cannot be read. */
 char proc_state(pid_t pid);
 

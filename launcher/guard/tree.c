@@ -1,5 +1,6 @@
 #include "launcher/guard/tree.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,19 @@
 
 #define PIDS_FIRST 32768 /* the kernel's own choice of pid_max */
 #define PIDS_MAX 4194304 /* and its bound */
+
+static pid_t spared_child; /* tree_spare() */
+
+void tree_spare(pid_t child)
+{
+    spared_child = child;
+}
+
+/* Who is killed or named: what lives, but for whoever is spared. */
+static bool is_of_tree(const struct proc *p, pid_t spared)
+{
+    return !proc_is_dead(p) && p->pid != spared && p->pid != spared_child;
+}
 
 bool tree_empty(void)
 {
@@ -62,7 +76,7 @@ static int tree_kill_but(pid_t root, pid_t spared)
     if (!procs_below(&ps, root) && root == getpid())
         find_all_children(kill_child, &killed);
     for (size_t i = 0; i < ps.n; i++)
-        if (!proc_is_dead(&ps.v[i]) && ps.v[i].pid != spared && kill(ps.v[i].pid, SIGKILL) == 0)
+        if (is_of_tree(&ps.v[i], spared) && kill(ps.v[i].pid, SIGKILL) == 0)
             killed++;
     procs_free(&ps);
     return killed;
@@ -110,7 +124,7 @@ static bool is_stuck_below(pid_t root, pid_t spared, int *ret_alive)
     *ret_alive = 0;
     procs_below(&ps, root);
     for (size_t i = 0; i < ps.n; i++) {
-        if (proc_is_dead(&ps.v[i]) || ps.v[i].pid == spared || (ps.v[i].state == '?' && kill(ps.v[i].pid, 0) < 0))
+        if (!is_of_tree(&ps.v[i], spared) || (ps.v[i].state == '?' && kill(ps.v[i].pid, 0) < 0))
             continue;
         stuck = stuck && ps.v[i].state == 'D';
         (*ret_alive)++;
@@ -185,10 +199,24 @@ void tree_describe(char *out, size_t cap)
     for (size_t i = 0; i < ps.n && len < cap; i++) {
         const struct proc *p = &ps.v[i];
         char where[PROC_WAIT_MAX];
-        if (proc_is_dead(p) || (p->state == '?' && kill(p->pid, 0) < 0 && errno == ESRCH))
+        if (!is_of_tree(p, 0) || (p->state == '?' && kill(p->pid, 0) < 0 && errno == ESRCH))
             continue;
         len += (size_t)snprintf(out + len, cap - len, "%s%d (%s, state %c%s)", len ? ", " : "", (int)p->pid, p->name,
                                 p->state, proc_wait_text(p->pid, where));
     }
     procs_free(&ps);
+}
+
+void tree_describe_one(pid_t pid, char *out, size_t cap)
+{
+    char threads[32], where[PROC_WAIT_MAX];
+    struct proc p = {.state = '?', .name = "?"};
+    snprintf(threads, sizeof threads, "/proc/%d/task", (int)pid);
+    DIR *d = opendir(threads);
+    for (struct dirent *e; (p.state == '?' || p.state == 'Z') && d && (e = readdir(d));)
+        if (e->d_name[0] != '.')
+            proc_read((pid_t)atoi(e->d_name), &p); /* /proc has threads, too, though it does not list them */
+    if (d)
+        closedir(d);
+    snprintf(out, cap, "%d (%s, state %c%s)", (int)pid, p.name, p.state, proc_wait_text(p.pid, where));
 }

@@ -13,6 +13,9 @@
  * children), nobody else's are, and tree_signal() reaches nobody. */
 bool tree_has_proc(void);
 
+/* This child is no part of the tree: neither killed nor described with it. 0: none. */
+void tree_spare(pid_t child);
+
 /* SIGKILL every descendant that /proc shows now (procs.h). Returns how many lived; one born meanwhile is found by the
  * next call. */
 int tree_kill(void);
@@ -41,6 +44,9 @@ bool tree_end_below(pid_t root, pid_t spared, int64_t timeout_ms);
 /* The first descendants still there, as "123 (name, state D in nfs_wait), ..." for a message about unkillable
  * processes. */
 void tree_describe(char *out, size_t cap);
+
+/* The same of one process; where its first thread has ended, of one that has not. */
+void tree_describe_one(pid_t pid, char *out, size_t cap);
 
 /* Between two looks at /proc while something is still dying: a death wakes us at once, a birth does not. */
 #define TREE_RESCAN_MS 5

@@ -86,14 +86,27 @@ void lines_clean(char *text, size_t n)
             text[i] = '?';
 }
 
+size_t lines_tail_copy(const struct lines_tail *t, char out[LINES_TAIL_BYTES])
+{
+    const size_t first = t->n < LINES_TAIL_BYTES ? 0 : t->at;
+    for (size_t i = 0; i < t->n; i++)
+        out[i] = t->ring[(first + i) % LINES_TAIL_BYTES];
+    return t->n;
+}
+
+void lines_tail_set(struct lines_tail *t, const char *bytes, size_t n)
+{
+    t->at = t->n = 0;
+    if (n > 0 && n <= LINES_TAIL_BYTES && (t->ring || (t->ring = malloc(LINES_TAIL_BYTES))))
+        tail_put(t, bytes, n);
+}
+
 int lines_tail_render(const struct lines_tail *t, int max_lines, const char *prefix, struct buf *out)
 {
     char text[LINES_TAIL_BYTES];
     if (t->n == 0)
         return 0;
-    size_t first = t->n < LINES_TAIL_BYTES ? 0 : t->at;
-    for (size_t i = 0; i < t->n; i++)
-        text[i] = t->ring[(first + i) % LINES_TAIL_BYTES];
+    lines_tail_copy(t, text);
     lines_clean(text, t->n);
     size_t start = t->n - 1; /* text ends with a newline */
     for (int lines = 0; start > 0; start--)

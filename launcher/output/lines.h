@@ -32,6 +32,9 @@ void lines_tail_add(struct lines_tail *t, const char *line, size_t n);
 int lines_tail_render(const struct lines_tail *t, int max_lines, const char *prefix, struct buf *out);
 /* Control bytes but newline and tab become '?': text of others must not steer a terminal. */
 void lines_clean(char *text, size_t n);
+/* Its bytes in order, at most LINES_TAIL_BYTES. Returns how many; and the way back. */
+size_t lines_tail_copy(const struct lines_tail *t, char out[LINES_TAIL_BYTES]);
+void lines_tail_set(struct lines_tail *t, const char *bytes, size_t n);
 void lines_tail_free(struct lines_tail *t);
 
 #endif

@@ -4,8 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/path.h"
 #include "launcher/output/log_conf.h"
@@ -30,17 +33,31 @@ int log_layout_plan(struct log_layout *l, const struct log_conf *c, const char *
     return 0;
 }
 
-int log_layout_open(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e)
+/* As mkdtemp(3) does, which would make the folder. */
+static void choose_suffix(char *out)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
+        random = (uint64_t)clock_ns() * UINT64_C(0x9e3779b97f4a7c15);
+    for (int i = 0; i < 6; i++, random /= sizeof letters - 1)
+        out[i] = letters[random % (sizeof letters - 1)];
+}
+
+int log_layout_choose(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e)
 {
     TRY(log_layout_plan(l, c, run_id, e));
-    if (!l->root[0] || !l->torchrun)
-        return 0;
-    char *slash = strrchr(l->root, '/');
-    *slash = '\0';
-    const int rc = path_make_dirs(l->root, e);
-    *slash = '/';
-    TRY(rc);
-    if (!mkdtemp(l->root))
+    if (l->root[0] && l->torchrun)
+        choose_suffix(l->root + strlen(l->root) - 6);
+    return 0;
+}
+
+int log_layout_make_root(const struct log_layout *l, struct err *e)
+{
+    struct log_layout parent = *l;
+    *strrchr(parent.root, '/') = '\0';
+    TRY(path_make_dirs(parent.root, e));
+    if (mkdir(l->root, 0700) < 0)
         return err_set(e, ERR_OUTPUT, "cannot make the log folder %s: %s", l->root, strerror(errno));
     return 0;
 }
@@ -55,21 +72,17 @@ void log_layout_name_round(struct log_layout *l, uint64_t round, int restarts)
     }
 }
 
-int log_layout_begin_round(struct log_layout *l, uint64_t round, int restarts, struct err *e)
-{
-    if (!l->root[0])
-        return 0;
-    log_layout_name_round(l, round, restarts);
-    return path_make_dirs(l->round, e);
-}
-
-int log_layout_begin_worker(const struct log_layout *l, int local, struct err *e)
+int log_layout_make_round(const struct log_layout *l, int workers, struct err *e)
 {
     char path[LOG_PATH_MAX];
-    if (!l->root[0] || !l->torchrun)
+    if (!l->root[0])
         return 0;
-    snprintf(path, sizeof path, "%s/%d", l->round, local);
-    return path_make_dirs(path, e);
+    TRY(path_make_dirs(l->round, e));
+    for (int i = 0; l->torchrun && i < workers; i++) {
+        snprintf(path, sizeof path, "%s/%d", l->round, i);
+        TRY(path_make_dirs(path, e));
+    }
+    return 0;
 }
 
 char *log_layout_path(const struct log_layout *l, int local, int rank, enum log_file kind, char out[LOG_PATH_MAX])

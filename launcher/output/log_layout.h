@@ -32,12 +32,12 @@ enum log_file { LOG_FILE_OUT, LOG_FILE_ERR, LOG_FILE_ERROR, LOG_FILE_KINDS };
 int log_layout_plan(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e);
 void log_layout_name_round(struct log_layout *l, uint64_t round, int restarts);
 
-/* Without a folder in c it stays without files. ERR_OUTPUT. */
-int log_layout_open(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e);
-/* The folder of a round is made. ERR_OUTPUT. */
-int log_layout_begin_round(struct log_layout *l, uint64_t round, int restarts, struct err *e);
-/* The folder that a worker's files lie in is made. ERR_OUTPUT. */
-int log_layout_begin_worker(const struct log_layout *l, int local, struct err *e);
+/* The same, with the random part of a root folder chosen. */
+int log_layout_choose(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e);
+/* The root folder is made, which must not be there. ERR_OUTPUT. */
+int log_layout_make_root(const struct log_layout *l, struct err *e);
+/* The folders of the named round and of its workers are made. ERR_OUTPUT. */
+int log_layout_make_round(const struct log_layout *l, int workers, struct err *e);
 char *log_layout_path(const struct log_layout *l, int local, int rank, enum log_file kind, char out[LOG_PATH_MAX]);
 char *log_layout_filtered(const struct log_layout *l, int group_rank, enum log_file kind, char out[LOG_PATH_MAX]);
 

@@ -123,6 +123,12 @@ static int end_torn(struct logfile *f)
     return write_bytes(f, &at, &n);
 }
 
+/* Of logfile_skip(): no error of a call. */
+static const char *why_missing(const struct logfile *f)
+{
+    return f->error == ETIMEDOUT ? "the disk did not take them in time" : strerror(f->error);
+}
+
 /* At the beginning of a line: is there room again? */
 static bool resume(struct logfile *f)
 {
@@ -132,7 +138,7 @@ static bool resume(struct logfile *f)
     if (rc == 0)
         rc = end_torn(f);
     if (rc == 0)
-        rc = write_note(f, "crun: %llu bytes are missing here (%s)\n", f->gap, strerror(f->error));
+        rc = write_note(f, "crun: %llu bytes are missing here (%s)\n", f->gap, why_missing(f));
     if (rc < 0) {
         take_back(f);
         f->retry_ms = clock_deadline(RETRY_MS);
@@ -269,6 +275,21 @@ int logfile_write(struct logfile *f, const char *data, size_t n)
     const int rc = f->untold;
     f->untold = 0;
     return rc;
+}
+
+void logfile_skip(struct logfile *f, uint64_t bytes)
+{
+    if (!f->path)
+        return;
+    count_dropped(f, bytes);
+    if (f->capped)
+        return;
+    if (!f->error) {
+        f->error = ETIMEDOUT;
+        f->retry_ms = 0;
+    }
+    f->skipping = false;
+    resume(f);
 }
 
 void logfile_close(struct logfile *f)

@@ -40,6 +40,8 @@ struct logfile {
 int logfile_open(struct logfile *f, const char *path, const struct logfile_limits *limits, struct err *e);
 /* Returns 0; -errno the first time that something could not be written. A closed file takes everything in silence. */
 int logfile_write(struct logfile *f, const char *data, size_t n);
+/* That many bytes, whole lines, are not there to be written: a line says so, as after a full disk. */
+void logfile_skip(struct logfile *f, uint64_t bytes);
 void logfile_close(struct logfile *f);
 
 #endif

@@ -3,421 +3,162 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/console.h"
-#include "launcher/output/log_conf.h"
-#include "launcher/output/log_console.h"
-#include "launcher/output/log_layout.h"
-#include "launcher/output/logfile.h"
-#include "launcher/output/partial.h"
-#include "launcher/output/sink.h"
 
-#define LAST_READS 64
+#define TEXT_BYTES (16u << 10) /* of one message */
+#define ROUND_BYTES 512        /* of one write round the process: what writable means at least */
+#define UNHEARD_MS 3000        /* at the end: longer than that a process that lives does not look away */
+#define STOPPED_MS 3000        /* likewise, for what it has to say after a stop signal */
+#define WORKERS_IN_A_MESSAGE (OUTPUT_FDS_MAX / 2)
 
-struct stream {
-    struct logmux *mux;
-    struct log_voice voice;
-    bool shown;
-    int fd; /* our end of the pipe, -1: none */
-    struct logfile file;
-    struct lines lines;
-    struct partial partial;  /* of the line without an end, on the console */
-    int64_t look_at;         /* by the loop's clock, -1: nothing of it waits */
-    struct lines_tail *tail; /* NULL: stdout */
-    struct watch *watch;     /* NULL: closed */
+/* One that is not known to be read to its end. */
+struct sent_round {
+    struct sent_round *next;
+    uint64_t id;
+    struct output_round what;
+    int n; /* workers */
+    bool is_handed_over, is_ended;
+    int fds[]; /* read ends: stdout and stderr of each */
 };
 
-struct source { /* one worker */
-    struct lines_tail tail;
-    struct stream out, err;
+/* A text of crun's own that nobody is known to have taken. */
+struct text {
+    struct text *next;
+    uint64_t number;
+    int64_t due_ms; /* then it goes round */
+    size_t n;
+    char bytes[];
+};
+
+struct asked {
+    bool is_asked;
+    char *path; /* of the error record, NULL: none */
+    struct logmux_words words;
 };
 
 struct logmux {
     uv_loop_t *loop;
     struct logmux_options o;
-    struct log_console *console;
-    struct logmux_round round;
-    struct log_words words[2];  /* of the duplicate filters */
-    struct logfile filtered[2]; /* stdout, stderr */
-    uint64_t lost;              /* bytes that no log file took, in all */
-    uint64_t read[2];           /* bytes, in all: stdout, stderr */
-    bool paused;
-    int n;
-    struct source *sources; /* o.max_workers */
-    uv_timer_t *timer;      /* lines without an end; in memory of its own: it closes later than we are freed */
-    char scratch[64 << 10];
+    struct output_out out;
+    struct watch *watch;
+    int64_t pid;     /* of the process that knows everything, 0: none */
+    bool is_cut_off; /* there will be none */
+    bool flushes, drops, is_heard, is_flushed;
+    struct sent_round *first, *last;
+    uint64_t rounds;                                     /* begun so far */
+    void (*opened)(void *arg, int rc, const char *text); /* NULL: nobody waits */
+    void *opened_arg;
+    bool root_is_open;
+    struct err root_error;
+    struct text *texts, *last_text;
+    uint64_t numbered;
+    uv_timer_t *overdue; /* texts; in memory of its own: it closes later than we are freed */
+    int waits_for;       /* answers */
+    struct asked *asked; /* max_workers */
+    struct output_message message;
 };
 
-static struct stream *stream_of(struct logmux *m, int i)
+static void say(struct logmux *m, enum output_word word, uint64_t round, int64_t number, const void *body, size_t n)
 {
-    struct source *s = &m->sources[i / 2];
-    return i % 2 ? &s->err : &s->out;
-}
-
-/* --- lines without an end */
-
-static bool stream_read(struct stream *s);
-static void set_paused(struct logmux *m, bool paused);
-
-static void show_partial(struct stream *s)
-{
-    struct partial_text text;
-    int64_t ms = -1;
-    const int64_t now = (int64_t)uv_now(s->mux->loop);
-    const struct buf *line = &s->lines.part;
-    if (line->len > 0 && partial_check(&s->partial, line->data, line->len, now, &text, &ms))
-        log_console_line(s->mux->console, &s->voice, text.text, text.n);
-    s->look_at = ms < 0 ? -1 : now + ms;
-}
-
-/* What came meanwhile may be the end of the line. */
-static void show_partial_if_due(struct stream *s)
-{
-    if (s->look_at < 0 || s->look_at > (int64_t)uv_now(s->mux->loop))
-        return;
-    if (!s->watch || !stream_read(s))
-        show_partial(s);
-}
-
-static void arm(struct logmux *m);
-
-static void on_timer(uv_timer_t *t)
-{
-    struct logmux *m = t->data;
-    for (int i = 0; i < 2 * m->n; i++)
-        show_partial_if_due(stream_of(m, i));
-    log_console_kick(m->console);
-    if (log_console_full(m->console))
-        set_paused(m, true);
-    arm(m);
-}
-
-/* Not while the console is behind: then nothing is read, and a line only seems to stand still. */
-static void arm(struct logmux *m)
-{
-    int64_t next = -1;
-    for (int i = 0; i < 2 * m->n && !m->paused; i++) {
-        const struct stream *s = stream_of(m, i);
-        if (s->look_at >= 0 && (next < 0 || s->look_at < next))
-            next = s->look_at;
-    }
-    const int64_t now = (int64_t)uv_now(m->loop);
-    if (next >= 0)
-        uv_timer_start(m->timer, on_timer, next > now ? (uint64_t)(next - now) : 1, 0);
-    else
-        uv_timer_stop(m->timer);
-}
-
-static void grew(struct stream *s, size_t bytes)
-{
-    struct logmux *m = s->mux;
-    s->look_at = -1;
-    if (!s->shown || s->lines.part.len == 0)
-        return;
-    partial_grew(&s->partial, bytes, (int64_t)uv_now(m->loop));
-    show_partial(s);
-    if (s->look_at >= 0 && !m->paused && !uv_is_active((uv_handle_t *)m->timer))
-        arm(m);
-}
-
-/* A second anew for each. */
-static void wait_again(struct logmux *m)
-{
-    for (int i = 0; i < 2 * m->n; i++) {
-        struct stream *s = stream_of(m, i);
-        if (s->look_at >= 0)
-            s->look_at = (int64_t)uv_now(m->loop) + PARTIAL_MS;
-    }
-    arm(m);
-}
-
-/* Read from the workers whose lines are shown, unless a console is behind. */
-static void set_paused(struct logmux *m, bool paused)
-{
-    if (m->paused == paused)
-        return;
-    m->paused = paused;
-    for (int i = 0; i < 2 * m->n; i++) {
-        struct stream *s = stream_of(m, i);
-        if (s->watch && s->shown)
-            watch_set(s->watch, !paused);
-    }
-    wait_again(m);
-}
-
-static void on_drained(void *arg)
-{
-    struct logmux *m = arg;
-    if (m->paused && !log_console_full(m->console))
-        set_paused(m, false);
-}
-
-static struct log_voice *voice_of(void *arg, int local, bool is_err)
-{
-    struct logmux *m = arg;
-    return local < m->n ? &stream_of(m, 2 * local + is_err)->voice : NULL;
-}
-
-int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e)
-{
-    struct logmux *m = calloc(1, sizeof *m);
-    if (!m || !(m->sources = calloc((size_t)o->max_workers, sizeof *m->sources)) ||
-        !(m->timer = calloc(1, sizeof *m->timer))) {
-        free(m ? m->sources : NULL);
-        free(m);
-        return err_errno(e, ENOMEM, "output of %d workers", o->max_workers);
-    }
-    uv_timer_init(loop, m->timer);
-    m->timer->data = m;
-    m->loop = loop;
-    m->o = *o;
-    m->filtered[0].fd = m->filtered[1].fd = -1;
-    const struct log_console_options console = {
-        .conf = o->conf, .max_workers = o->max_workers, .voice = voice_of, .drained = on_drained, .arg = m};
-    int rc = log_console_create(&m->console, loop, &console, e);
-    if (rc == 0 && (log_words_split(o->conf->out_filters, &m->words[0]) < 0 ||
-                    log_words_split(o->conf->err_filters, &m->words[1]) < 0))
-        rc = err_errno(e, ENOMEM, "filters of output");
-    if (rc < 0) {
-        logmux_destroy(m);
-        return rc;
-    }
-    *ret = m;
-    return 0;
-}
-
-/* --- files */
-
-static int open_file(struct logmux *m, struct logfile *f, const char *path, struct err *e)
-{
-    const struct log_conf *c = m->o.conf;
-    const struct logfile_limits limits = {c->rotate_bytes, c->rotate_keep, c->max_bytes};
-    return logfile_open(f, path, &limits, e);
-}
-
-static int open_filtered(struct logmux *m, struct err *e)
-{
-    char path[LOG_PATH_MAX];
-    for (int i = 0; i < 2; i++)
-        if (m->o.layout->root[0] && m->words[i].v[0])
-            TRY(open_file(m, &m->filtered[i],
-                          log_layout_filtered(m->o.layout, m->round.group_rank, i ? LOG_FILE_ERR : LOG_FILE_OUT, path),
-                          e));
-    return 0;
-}
-
-int logmux_begin_round(struct logmux *m, const struct logmux_round *round, struct err *e)
-{
-    assert(m->n == 0);
-    m->round = *round;
-    log_console_begin_round(m->console, round->rank_base);
-    TRY(log_layout_begin_round(m->o.layout, round->round, round->restarts, e));
-    return open_filtered(m, e);
-}
-
-/* A full disk must not end training. */
-static void write_file(struct logmux *m, struct logfile *f, const char *data, size_t n)
-{
-    const int rc = logfile_write(f, data, n);
-    if (rc < 0)
-        logmux_print(m, "the log file %s is incomplete from here on: %s", f->path, strerror(-rc));
-}
-
-static void close_file(struct logmux *m, struct logfile *f)
-{
-    logfile_close(f);
-    m->lost += f->lost;
-    f->lost = 0;
-}
-
-/* --- reading */
-
-static void duplicate(struct stream *s, const char *line, size_t n)
-{
-    struct logmux *m = s->mux;
-    struct logfile *f = &m->filtered[s->voice.is_err];
-    if (!f->path || !log_words_match(&m->words[s->voice.is_err], line, n))
-        return;
-    const struct buf *prefix = log_console_prefix(m->console, &s->voice);
-    write_file(m, f, prefix->data, prefix->len);
-    write_file(m, f, line, n);
-    write_file(m, f, "\n", 1);
-}
-
-static void on_line(void *ctx, const char *line, size_t n)
-{
-    struct stream *s = ctx;
-    struct partial_text text = partial_last(line, n);
-    if (s->tail)
-        lines_tail_add(s->tail, text.text, text.n);
-    duplicate(s, line, n);
-    if (s->shown && partial_end(&s->partial, line, n, &text))
-        log_console_line(s->mux->console, &s->voice, text.text, text.n);
-}
-
-static void stream_close(struct stream *s)
-{
-    watch_close(s->watch);
-    s->watch = NULL;
-    if (s->fd >= 0)
-        close(s->fd);
-    s->fd = -1;
-    close_file(s->mux, &s->file);
-    log_voice_close(&s->voice);
-}
-
-/* One read. Returns false when there is nothing more now, or ever. */
-static bool stream_read(struct stream *s)
-{
-    struct logmux *m = s->mux;
-    ssize_t n = read(s->fd, m->scratch, sizeof m->scratch);
-    if (n < 0)
-        return errno == EINTR;
-    if (n > 0) {
-        m->read[s->voice.is_err] += (uint64_t)n;
-        write_file(m, &s->file, m->scratch, (size_t)n);
-        if (s->shown || s->tail || m->filtered[0].path)
-            lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
-        grew(s, (size_t)n);
-        return true;
-    }
-    watch_close(s->watch); /* end-of-file would be readable for ever */
-    s->watch = NULL;
-    return false;
-}
-
-static void on_readable(void *arg)
-{
-    struct stream *s = arg;
-    struct logmux *m = s->mux;
-    stream_read(s);
-    log_console_kick(m->console);
-    if (log_console_full(m->console))
-        set_paused(m, true);
-}
-
-/* --- workers */
-
-static int open_routes(struct stream *s, int local, int rank, struct err *e)
-{
-    struct logmux *m = s->mux;
-    char path[LOG_PATH_MAX];
-    const bool is_err = s->voice.is_err;
-    const struct log_routes routes = log_conf_routes(m->o.conf, local, rank);
-    const int bit = is_err ? LOG_ERR : LOG_OUT;
-    s->shown = routes.console & bit;
-    if (routes.file & bit)
-        TRY(open_file(m, &s->file,
-                      log_layout_path(m->o.layout, local, rank, is_err ? LOG_FILE_ERR : LOG_FILE_OUT, path), e));
-    s->voice.names = (struct log_prefix_values){.role_name = m->o.role,
-                                                .host = m->o.host,
-                                                .stream = is_err ? "stderr" : "stdout",
-                                                .run_id = m->o.run_id,
-                                                .time = "",
-                                                .local_rank = local,
-                                                .rank = rank,
-                                                .rank_in_role = m->round.role_base + local,
-                                                .group_rank = m->round.group_rank,
-                                                .round = m->round.round};
-    return log_voice_open(m->console, &s->voice, s->shown, e);
-}
-
-static int stream_open(struct stream *s, int local, int rank, int *ret_fd, struct err *e)
-{
-    struct logmux *m = s->mux;
-    int ends[2];
-    TRY(open_routes(s, local, rank, e));
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        return err_errno(e, errno, "cannot make a pipe for rank %d", rank);
-    s->fd = ends[0]; /* the watch makes it non-blocking; the worker's end has flags of its own */
-    int rc = watch_open(&s->watch, m->loop, s->fd, UV_READABLE, on_readable, s, e);
-    if (rc < 0) {
-        close(ends[1]);
-        return rc;
-    }
-    watch_set(s->watch, !s->shown || !m->paused);
-    *ret_fd = ends[1];
-    return 0;
-}
-
-static void stream_init(struct stream *s, struct logmux *m, struct lines_tail *tail)
-{
-    memset(s, 0, sizeof *s);
-    s->mux = m;
-    s->fd = s->file.fd = -1;
-    s->voice.is_err = tail;
-    s->tail = tail;
-    s->look_at = -1;
-    lines_init(&s->lines);
-    partial_init(&s->partial);
-}
-
-int logmux_add(struct logmux *m, int local, int rank, int ret_fds[2], struct err *e)
-{
-    struct source *s = &m->sources[local];
-    assert(local == m->n && local < m->o.max_workers);
-    lines_tail_free(&s->tail);
-    stream_init(&s->out, m, NULL);
-    stream_init(&s->err, m, &s->tail);
-    m->n++;
-    TRY(log_layout_begin_worker(m->o.layout, local, e));
-    TRY(stream_open(&s->out, local, rank, &ret_fds[0], e));
-    int rc = stream_open(&s->err, local, rank, &ret_fds[1], e);
-    if (rc < 0)
-        close(ret_fds[0]);
-    return rc;
-}
-
-void logmux_end_round(struct logmux *m)
-{
-    for (int i = 0; i < 2 * m->n; i++) {
-        struct stream *s = stream_of(m, i);
-        /* Bounded: a descriptor handed to a process outside the tree could be written for ever. A pipe holds 1 MiB at
-         * most. */
-        for (int reads = 0; s->watch && reads < LAST_READS && stream_read(s); reads++)
-            log_console_kick(m->console);
-        lines_finish(&s->lines, on_line, s);
-    }
-    log_console_end_round(m->console);
-    for (int i = 0; i < 2 * m->n; i++)
-        stream_close(stream_of(m, i));
-    for (int i = 0; i < 2; i++)
-        close_file(m, &m->filtered[i]);
-    uv_timer_stop(m->timer);
-    m->n = 0;
-}
-
-const struct lines_tail *logmux_tail(const struct logmux *m, int local)
-{
-    return &m->sources[local].tail;
-}
-
-void logmux_figures(const struct logmux *m, struct logmux_figures *ret)
-{
-    *ret = (struct logmux_figures){.bytes = {m->read[0], m->read[1]},
-                                   .lost = m->lost + m->filtered[0].lost + m->filtered[1].lost,
-                                   .left_out = log_console_left_out(m->console)};
-    for (int i = 0; i < m->n; i++)
-        ret->lost += m->sources[i].out.file.lost + m->sources[i].err.file.lost;
-    for (int i = 0; i < 2; i++) {
-        const struct sink *s = log_console_sink(m->console, i);
-        ret->dropped += s ? s->dropped : 0;
-    }
+    const struct output_head head = {.word = word, .number = number, .round = round, .pid = m->pid};
+    if (m->pid)
+        output_send(&m->out, &head, body, n, NULL, 0);
 }
 
 /* --- crun's own words */
 
+static void drop_text(struct logmux *m)
+{
+    struct text *t = m->texts;
+    m->texts = t->next;
+    if (!m->texts)
+        m->last_text = NULL;
+    free(t);
+}
+
+static void drop_taken(struct logmux *m)
+{
+    while (m->texts && m->texts->number <= atomic_load(&m->o.page->claimed))
+        drop_text(m);
+}
+
+/* Whether it can be told that a write does not wait. A file may lie on the disk that hangs. */
+static bool may_write_round(void)
+{
+    struct stat st;
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return fstat(STDERR_FILENO, &st) == 0 && !S_ISREG(st.st_mode) && poll(&p, 1, 0) == 1 && (p.revents & POLLOUT);
+}
+
+static void write_round(const struct text *t)
+{
+    for (size_t at = 0; at < t->n && may_write_round();) {
+        const ssize_t n = write(STDERR_FILENO, t->bytes + at, t->n - at < ROUND_BYTES ? t->n - at : ROUND_BYTES);
+        if (n <= 0)
+            return;
+        at += (size_t)n;
+    }
+}
+
+static void write_overdue(struct logmux *m, int64_t now_ms)
+{
+    drop_taken(m);
+    while (m->texts && m->texts->due_ms <= now_ms && may_write_round()) {
+        if (output_claim(m->o.page, m->texts->number))
+            write_round(m->texts);
+        drop_taken(m);
+    }
+}
+
+static void on_overdue(uv_timer_t *timer)
+{
+    struct logmux *m = timer->data;
+    write_overdue(m, clock_ms());
+    if (m->texts)
+        uv_timer_start(m->overdue, on_overdue, LOGMUX_ROUND_MS, 0);
+}
+
+static void print_part(struct logmux *m, const char *bytes, size_t n)
+{
+    struct text *t = malloc(sizeof *t + n);
+    if (!t)
+        return;
+    *t = (struct text){.number = ++m->numbered, .due_ms = clock_ms() + (m->is_cut_off ? 0 : LOGMUX_ROUND_MS), .n = n};
+    memcpy(t->bytes, bytes, n);
+    if (m->last_text)
+        m->last_text->next = t;
+    else
+        m->texts = t;
+    m->last_text = t;
+    say(m, OUTPUT_PRINT, 0, (int64_t)t->number, bytes, n);
+    if (m->is_cut_off)
+        write_overdue(m, t->due_ms);
+    else if (!uv_is_active((uv_handle_t *)m->overdue))
+        uv_timer_start(m->overdue, on_overdue, LOGMUX_ROUND_MS, 0);
+}
+
+/* Long ones in parts of whole lines. */
 void logmux_print_bytes(struct logmux *m, const char *text, size_t n)
 {
-    log_console_print(m->console, text, n);
+    drop_taken(m);
+    while (n > 0) {
+        const char *end = n > TEXT_BYTES ? memrchr(text, '\n', TEXT_BYTES) : NULL;
+        const size_t part = end ? (size_t)(end + 1 - text) : n < TEXT_BYTES ? n : TEXT_BYTES;
+        print_part(m, text, part);
+        text += part;
+        n -= part;
+    }
 }
 
 void logmux_print_text(struct logmux *m, const char *text)
@@ -427,26 +168,400 @@ void logmux_print_text(struct logmux *m, const char *text)
 
 void logmux_print(struct logmux *m, const char *fmt, ...)
 {
+    char text[1024] = "crun: ";
     va_list ap;
     va_start(ap, fmt);
-    log_console_vprint(m->console, fmt, ap);
+    vsnprintf(text + 6, sizeof text - 7, fmt, ap);
     va_end(ap);
+    strcat(text, "\n");
+    logmux_print_text(m, text);
 }
 
+/* --- rounds */
+
+static void send_round(struct logmux *m, const struct sent_round *r)
+{
+    say(m, OUTPUT_ROUND, r->id, 0, &r->what, sizeof r->what);
+}
+
+static void send_streams(struct logmux *m, const struct sent_round *r)
+{
+    for (int i = 0; i < r->n && m->pid; i += WORKERS_IN_A_MESSAGE) {
+        const int n = r->n - i < WORKERS_IN_A_MESSAGE ? r->n - i : WORKERS_IN_A_MESSAGE;
+        const struct output_head head = {.word = OUTPUT_STREAMS, .n = n, .number = i, .round = r->id};
+        output_send(&m->out, &head, NULL, 0, &r->fds[(ptrdiff_t)2 * i], 2 * n);
+    }
+    say(m, OUTPUT_OPEN, r->id, 0, NULL, 0);
+}
+
+static void close_pipes(struct sent_round *r)
+{
+    for (int i = 0; i < 2 * r->n; i++)
+        close(r->fds[i]);
+    r->n = 0;
+}
+
+static void drop_first_round(struct logmux *m)
+{
+    struct sent_round *r = m->first;
+    m->first = r->next;
+    if (!m->first)
+        m->last = NULL;
+    close_pipes(r);
+    free(r);
+}
+
+static void forget_words(struct logmux *m)
+{
+    for (int i = 0; i < m->o.max_workers; i++) {
+        free(m->asked[i].path);
+        lines_tail_free(&m->asked[i].words.tail);
+        m->asked[i] = (struct asked){.is_asked = false};
+    }
+    m->waits_for = 0;
+}
+
+void logmux_begin_round(struct logmux *m, const struct logmux_round *round)
+{
+    struct sent_round *r = calloc(1, sizeof *r + 2 * (size_t)m->o.max_workers * sizeof *r->fds);
+    forget_words(m);
+    if (!r) /* logmux_add() says so */
+        return;
+    if (m->o.layout->root[0])
+        log_layout_name_round(m->o.layout, round->round, round->restarts);
+    r->id = ++m->rounds;
+    r->what = (struct output_round){.names = *round, .layout = *m->o.layout};
+    if (m->last)
+        m->last->next = r;
+    else
+        m->first = r;
+    m->last = r;
+    send_round(m, r);
+}
+
+static struct sent_round *current(const struct logmux *m)
+{
+    return m->last && m->last->id == m->rounds && !m->last->is_ended ? m->last : NULL;
+}
+
+int logmux_add(struct logmux *m, int local, int ret_fds[2], struct err *e)
+{
+    struct sent_round *r = current(m);
+    int out[2], error[2];
+    if (!r)
+        return err_errno(e, ENOMEM, "output of the workers");
+    assert(local == r->n && local < m->o.max_workers);
+    if (pipe2(out, O_CLOEXEC) < 0)
+        return err_errno(e, errno, "cannot make a pipe for local rank %d", local);
+    if (pipe2(error, O_CLOEXEC) < 0) {
+        const int why = errno;
+        close(out[0]);
+        close(out[1]);
+        return err_errno(e, why, "cannot make a pipe for local rank %d", local);
+    }
+    r->fds[(ptrdiff_t)2 * local] = out[0];
+    r->fds[(ptrdiff_t)2 * local + 1] = error[0];
+    r->n = local + 1;
+    ret_fds[0] = out[1];
+    ret_fds[1] = error[1];
+    return 0;
+}
+
+bool logmux_open_files(struct logmux *m, void (*opened)(void *arg, int rc, const char *text), void *arg)
+{
+    struct sent_round *r = current(m);
+    r->is_handed_over = true;
+    send_streams(m, r);
+    m->opened = m->o.layout->root[0] ? opened : NULL;
+    m->opened_arg = arg;
+    return m->opened;
+}
+
+void logmux_note_launch(struct logmux *m)
+{
+    atomic_store(&m->o.page->launched, m->rounds);
+}
+
+static void send_end(struct logmux *m, const struct sent_round *r)
+{
+    say(m, OUTPUT_END, r->id, 0, NULL, 0);
+}
+
+void logmux_end_round(struct logmux *m)
+{
+    struct sent_round *r = current(m);
+    m->opened = NULL;
+    if (!r)
+        return;
+    if (!r->is_handed_over) /* it never came to workers; their pipes hold nothing */
+        close_pipes(r);
+    r->is_ended = true;
+    send_end(m, r);
+}
+
+static void on_round_ended(struct logmux *m, uint64_t id)
+{
+    while (m->first && m->first->id <= id && m->first->is_ended)
+        drop_first_round(m);
+}
+
+static void on_opened(struct logmux *m, const struct output_message *a)
+{
+    void (*opened)(void *arg, int rc, const char *text) = m->opened;
+    if (a->head.round == 0) {
+        m->root_is_open = true;
+        if (a->head.number < 0)
+            err_set(&m->root_error, (int)a->head.number, "%s", a->body);
+    } else if (opened && a->head.round == m->rounds) {
+        m->opened = NULL;
+        opened(m->opened_arg, (int)a->head.number, a->body);
+    }
+}
+
+/* --- last words */
+
+static void send_question(struct logmux *m, int local)
+{
+    const char *path = m->asked[local].path;
+    say(m, OUTPUT_TELL, m->rounds, local, path, path ? strlen(path) : 0);
+}
+
+void logmux_ask(struct logmux *m, int local, const char *record)
+{
+    struct asked *a = &m->asked[local];
+    if (a->is_asked)
+        return;
+    a->is_asked = true;
+    a->path = record ? strdup(record) : NULL;
+    m->waits_for += 2;
+    send_question(m, local);
+}
+
+static struct asked *asked_of(struct logmux *m, const struct output_head *h)
+{
+    if (h->round != m->rounds || h->number < 0 || h->number >= m->o.max_workers)
+        return NULL;
+    return m->asked[h->number].is_asked ? &m->asked[h->number] : NULL;
+}
+
+static void on_tail(struct logmux *m, const struct output_message *a)
+{
+    struct asked *q = asked_of(m, &a->head);
+    if (!q || q->words.has_tail)
+        return;
+    lines_tail_set(&q->words.tail, a->body, a->n);
+    q->words.has_tail = true;
+    m->waits_for--;
+}
+
+static void on_record(struct logmux *m, const struct output_message *a)
+{
+    struct asked *q = asked_of(m, &a->head);
+    if (!q || q->words.has_record)
+        return;
+    q->words.has_record = true;
+    q->words.found_record = a->head.n == 1 && a->n == sizeof q->words.record;
+    if (q->words.found_record)
+        memcpy(&q->words.record, a->body, sizeof q->words.record);
+    m->waits_for--;
+}
+
+const struct logmux_words *logmux_words(const struct logmux *m, int local)
+{
+    return m->asked[local].is_asked ? &m->asked[local].words : NULL;
+}
+
+bool logmux_has_answers(const struct logmux *m)
+{
+    return m->waits_for == 0 || m->is_cut_off;
+}
+
+/* --- the process */
+
+static void print_taken_over(struct logmux *m, int64_t pid)
+{
+    const uint64_t waiting = atomic_exchange(&m->o.page->waiting, 0);
+    logmux_print(
+        m,
+        "the output process (pid %lld) is gone; another took over (pid %lld); lost are %llu bytes of the workers' output that were on their way, or fewer",
+        (long long)m->pid, (long long)pid, (unsigned long long)waiting);
+}
+
+static int send_setup(struct logmux *m)
+{
+    const struct output_setup setup = {.conf = *m->o.conf,
+                                       .layout = *m->o.layout,
+                                       .max_workers = m->o.max_workers,
+                                       .makes_root = m->o.layout->torchrun && m->o.layout->root[0] && !m->root_is_open,
+                                       .role = m->o.role,
+                                       .host = m->o.host,
+                                       .run_id = m->o.run_id};
+    struct buf body;
+    buf_init(&body, OUTPUT_BODY_MAX);
+    const int rc = output_setup_pack(&setup, &body);
+    say(m, OUTPUT_SETUP, 0, 0, body.data, body.len);
+    buf_free(&body);
+    return rc;
+}
+
+/* It knows nothing: tell it all. */
+static void on_hello(struct logmux *m, int64_t pid)
+{
+    const bool is_first = m->pid == 0;
+    output_out_forget(&m->out);
+    if (!is_first)
+        print_taken_over(m, pid);
+    m->pid = pid;
+    send_setup(m);
+    for (struct sent_round *r = m->first; r; r = r->next) {
+        send_round(m, r);
+        if (r->is_handed_over)
+            send_streams(m, r);
+        if (r == m->last)
+            for (int i = 0; i < m->o.max_workers && m->waits_for > 0; i++)
+                if (m->asked[i].is_asked && !(m->asked[i].words.has_tail && m->asked[i].words.has_record))
+                    send_question(m, i);
+        if (r->is_ended)
+            send_end(m, r);
+    }
+    drop_taken(m);
+    for (struct text *t = m->texts; t; t = t->next)
+        say(m, OUTPUT_PRINT, 0, (int64_t)t->number, t->bytes, t->n);
+    if (m->flushes)
+        say(m, OUTPUT_FLUSH, 0, 0, NULL, 0);
+    if (m->drops)
+        say(m, OUTPUT_DROP, 0, 0, NULL, 0);
+}
+
+/* The guardian cannot start one. Workers that write are ended by SIGPIPE: that is better than to wait for ever. */
+static void on_cut_off(struct logmux *m)
+{
+    watch_close(m->watch);
+    m->watch = NULL;
+    m->pid = 0;
+    m->is_cut_off = m->is_flushed = true;
+    output_out_forget(&m->out);
+    while (m->first)
+        drop_first_round(m);
+    write_overdue(m, INT64_MAX);
+}
+
+static void on_message(struct logmux *m)
+{
+    const struct output_message *a = &m->message;
+    if (a->head.word != OUTPUT_HELLO && a->head.pid != m->pid) /* of one that is gone */
+        return;
+    switch ((enum output_word)a->head.word) {
+    case OUTPUT_HELLO:
+        on_hello(m, a->head.pid);
+        break;
+    case OUTPUT_OPENED:
+        on_opened(m, a);
+        break;
+    case OUTPUT_ENDED:
+        on_round_ended(m, a->head.round);
+        break;
+    case OUTPUT_TAIL:
+        on_tail(m, a);
+        break;
+    case OUTPUT_RECORD:
+        on_record(m, a);
+        break;
+    case OUTPUT_HEARD:
+        m->is_heard = true;
+        break;
+    case OUTPUT_FLUSHED:
+        m->is_flushed = true;
+        break;
+    default:
+        break;
+    }
+}
+
+static void on_readable(void *arg)
+{
+    struct logmux *m = arg;
+    int rc;
+    while ((rc = output_receive(m->o.fd, &m->message)) > 0) {
+        on_message(m);
+        output_drop_fds(&m->message);
+    }
+    if (rc < 0)
+        on_cut_off(m);
+}
+
+/* Until done, the deadline, or one of stop_fds is readable. */
+static bool wait_for(struct logmux *m, const bool *done, int64_t deadline, const int stop_fds[2])
+{
+    while (!*done && !m->is_cut_off) {
+        struct pollfd p[3] = {{.fd = m->o.fd, .events = (short)(POLLIN | (m->out.first ? POLLOUT : 0))},
+                              {.fd = stop_fds[0], .events = POLLIN},
+                              {.fd = stop_fds[1], .events = POLLIN}};
+        const int left = clock_left(deadline), n = poll(p, 3, left);
+        if ((n > 0 && (p[1].revents || p[2].revents)) || (left == 0 && n == 0))
+            return false;
+        if (p[0].revents & POLLOUT)
+            output_out_pump(&m->out);
+        if (p[0].revents & (POLLIN | POLLHUP | POLLERR))
+            on_readable(m);
+    }
+    return *done;
+}
+
+void logmux_figures(const struct logmux *m, struct logmux_figures *ret)
+{
+    const struct output_page *p = m->o.page;
+    *ret = (struct logmux_figures){.bytes = {atomic_load(&p->bytes[0]), atomic_load(&p->bytes[1])},
+                                   .lost = atomic_load(&p->lost),
+                                   .left_out = atomic_load(&p->left_out),
+                                   .dropped = atomic_load(&p->dropped)};
+}
+
+/* --- life */
+
+static int wait_for_root(struct logmux *m, struct err *e)
+{
+    static const int nobody[2] = {-1, -1};
+    wait_for(m, &m->root_is_open, clock_deadline(LOGMUX_OPEN_MS), nobody);
+    if (m->root_error.code)
+        return err_set(e, m->root_error.code, "%s", m->root_error.text);
+    return 0;
+}
+
+int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e)
+{
+    struct logmux *m = calloc(1, sizeof *m);
+    if (!m || !(m->asked = calloc((size_t)o->max_workers, sizeof *m->asked)) ||
+        !(m->overdue = calloc(1, sizeof *m->overdue))) {
+        free(m ? m->asked : NULL);
+        free(m);
+        return err_errno(e, ENOMEM, "output of %d workers", o->max_workers);
+    }
+    m->loop = loop;
+    m->o = *o;
+    uv_timer_init(loop, m->overdue);
+    m->overdue->data = m;
+    *ret = m;
+    TRY(output_out_open(&m->out, loop, o->fd, e));
+    TRY(watch_open(&m->watch, loop, o->fd, UV_READABLE, on_readable, m, e));
+    watch_set(m->watch, true);
+    return o->layout->torchrun && o->layout->root[0] ? wait_for_root(m, e) : 0;
+}
+
+/* A process that does not listen is not waited for. */
 void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2])
 {
+    static const int nobody[2] = {-1, -1};
     const int64_t deadline = clock_deadline(timeout_ms);
-    if (m->lost > 0)
-        logmux_print(m, "%llu bytes of the workers' output are missing in the log files", (unsigned long long)m->lost);
-    for (int i = 0; i < 2; i++) {
-        struct sink *s = log_console_sink(m->console, i);
-        if (!s)
-            continue;
-        sink_flush(s, deadline, stop_fds);
-        if (s->dropped > 0 && s->error != EPIPE) /* `crun ... | head` is no news */
-            console_try("crun: %llu bytes for %s were lost: %s\n", (unsigned long long)s->dropped,
-                        i == 0 ? "stdout" : "stderr", strerror(s->error));
+    m->flushes = true;
+    say(m, OUTPUT_FLUSH, 0, 0, NULL, 0);
+    const bool is_heard = wait_for(m, &m->is_heard, clock_deadline(UNHEARD_MS), nobody);
+    if (is_heard && !wait_for(m, &m->is_flushed, deadline, stop_fds)) {
+        m->drops = true;
+        say(m, OUTPUT_DROP, 0, 0, NULL, 0);
+        wait_for(m, &m->is_flushed, clock_deadline(STOPPED_MS), nobody);
     }
+    write_overdue(m, INT64_MAX);
 }
 
 static void on_timer_closed(uv_handle_t *h)
@@ -458,12 +573,14 @@ void logmux_destroy(struct logmux *m)
 {
     if (!m)
         return;
-    uv_close((uv_handle_t *)m->timer, on_timer_closed);
-    log_console_destroy(m->console);
-    for (int i = 0; i < m->o.max_workers; i++)
-        lines_tail_free(&m->sources[i].tail);
-    for (int i = 0; i < 2; i++)
-        log_words_free(&m->words[i]);
-    free(m->sources);
+    while (m->first)
+        drop_first_round(m);
+    while (m->texts)
+        drop_text(m);
+    forget_words(m);
+    watch_close(m->watch);
+    output_out_close(&m->out);
+    uv_close((uv_handle_t *)m->overdue, on_timer_closed);
+    free(m->asked);
     free(m);
 }

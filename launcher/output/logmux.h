@@ -1,16 +1,8 @@
-/* The output of the workers: pipes in, console and per-rank files out.
+/* The agent's side of the workers' output: makes their pipes, and tells the output process what becomes of them
+ * (output_process.h). Nothing here waits but logmux_create(), where it says so, and logmux_flush(), at the end.
  *
- *     pipe -> lines.c -> log_console.c (log_collapse.c, log_prefix.c) -> sink.c -> stdout, stderr
- *          -> logfile.c -> files, named by log_layout.c
- *
- *   - console: whole lines with a prefix, stdout to stdout, stderr to stderr (log_console.h), and what stands for a
- *     second (partial.h);
- *   - files, where a folder is given: the bytes as they came (log_layout.h, logfile.h); earlier rounds are never
- *     touched;
- *   - which stream goes where: log_conf_routes();
- *   - the last lines of every stderr are kept for the failure report.
- * A console that does not read slows down the workers it is to show (their pipes fill), as in any pipeline; it never
- * stops crun itself. */
+ * A round: logmux_begin_round(), logmux_add() for each worker, logmux_open_files(), the workers are started,
+ * logmux_end_round() once all are dead; the next one may begin at once. */
 #ifndef CRUN_LAUNCHER_LOGMUX_H
 #define CRUN_LAUNCHER_LOGMUX_H
 
@@ -19,37 +11,54 @@
 #include <uv.h>
 
 #include "launcher/output/lines.h"
+#include "launcher/output/output_wire.h"
 
 struct err;
-struct log_conf;
-struct log_layout;
 struct logmux;
 
-struct logmux_options { /* all of it is borrowed */
+/* A text of crun's own that the output process has not taken by then goes round it. */
+#define LOGMUX_ROUND_MS 250
+/* Folders and files are given so long to be made: then workers start without waiting for them. */
+#define LOGMUX_OPEN_MS 1000
+
+struct logmux_options {       /* all of it is borrowed */
+    int fd;                   /* to the output process */
+    struct output_page *page; /* shared with it */
     const struct log_conf *conf;
     struct log_layout *layout;
     const char *role, *host, *run_id;
     int max_workers;
 };
 
-struct logmux_round {
-    uint64_t round;
-    int restarts, rank_base, role_base, group_rank;
-};
-
+/* Where the root folder has a random name (log_layout.h) it is made now, in LOGMUX_OPEN_MS at most. ERR_OUTPUT. */
 int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e);
 
-/* A new round: its folder is made. Streams of the round before must be closed (logmux_end_round). */
-int logmux_begin_round(struct logmux *m, const struct logmux_round *round, struct err *e);
+void logmux_begin_round(struct logmux *m, const struct logmux_round *round);
 
-/* Make the pipes of a worker; ret_fds (stdout, stderr) are the worker's ends: closed by the caller after the spawn. */
-int logmux_add(struct logmux *m, int local, int rank, int ret_fds[2], struct err *e);
+/* Make the pipes of the next worker; ret_fds (stdout, stderr) are the worker's ends: closed by the caller after the
+ * spawn. */
+int logmux_add(struct logmux *m, int local, int ret_fds[2], struct err *e);
 
-/* All writers are dead: read what the pipes still hold, pass on unfinished lines, close. Last lines are kept until the
- * next round. */
+/* All workers are added. False: they write no files. Else opened() is called: rc 0, or ERR_OUTPUT and a sentence; not
+ * before this returns, nor after logmux_end_round(). */
+bool logmux_open_files(struct logmux *m, void (*opened)(void *arg, int rc, const char *text), void *arg);
+/* From now on workers run: nothing of theirs may be removed. */
+void logmux_note_launch(struct logmux *m);
+
+/* All writers are dead: what the pipes still hold is read, by and by. */
 void logmux_end_round(struct logmux *m);
 
-const struct lines_tail *logmux_tail(const struct logmux *m, int local); /* of its stderr */
+/* The last words of a worker of this round that has failed: ask at once, as soon as it has; look later. Words are kept
+ * until the next round. record: path of its error record; NULL: there is none. */
+void logmux_ask(struct logmux *m, int local, const char *record);
+struct logmux_words {
+    bool has_tail, has_record; /* the answer came */
+    bool found_record;
+    struct lines_tail tail; /* of its stderr */
+    struct failure_record record;
+};
+const struct logmux_words *logmux_words(const struct logmux *m, int local); /* NULL: not asked for */
+bool logmux_has_answers(const struct logmux *m);                            /* to all that was asked */
 
 struct logmux_figures { /* since the beginning */
     uint64_t bytes[2];  /* read from the workers: stdout, stderr */
@@ -64,9 +73,9 @@ void logmux_print(struct logmux *m, const char *fmt, ...) __attribute__((format(
 void logmux_print_text(struct logmux *m, const char *text); /* as it is, newlines included */
 void logmux_print_bytes(struct logmux *m, const char *text, size_t n);
 
-/* Write everything out, waiting up to timeout_ms for a console that does not read (a pager), or until one of stop_fds
- * is readable (-1: none). */
+/* Have everything written out, waiting up to timeout_ms for a console that does not read (a pager), or until one of
+ * stop_fds is readable (-1: none); for a disk see OUTPUT_STILL_MS. The loop does not turn meanwhile. */
 void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2]);
-void logmux_destroy(struct logmux *m);
+void logmux_destroy(struct logmux *m); /* NULL allowed; the loop turns once more after it */
 
 #endif

@@ -100,7 +100,7 @@ static void free_order(struct order *o, struct buf *words)
     free(o->argv);
 }
 
-int remote_agent_main(int (*agent)(const struct guardian_link *link, int argc, char **argv))
+int remote_agent_main(const struct guardian_programs *programs)
 {
     struct order o = {0};
     struct buf words;
@@ -113,8 +113,8 @@ int remote_agent_main(int (*agent)(const struct guardian_link *link, int argc, c
     } else {
         printf(REMOTE_HELLO "\n");
         fflush(stdout);
-        code = guardian_run(agent, o.argc, o.argv); /* the arguments point into words */
-        if (getpid() == own)                        /* its agent returns as well */
+        code = guardian_run(programs, o.argc, o.argv); /* the arguments point into words */
+        if (getpid() == own)                           /* its agent returns as well */
             printf(REMOTE_BYE "\n");
     }
     free_order(&o, &words);

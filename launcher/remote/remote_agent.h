@@ -3,9 +3,9 @@
 #ifndef CRUN_LAUNCHER_REMOTE_AGENT_H
 #define CRUN_LAUNCHER_REMOTE_AGENT_H
 
-struct guardian_link;
+struct guardian_programs;
 
 /* `crun remote-agent`: returns the exit code. */
-int remote_agent_main(int (*agent)(const struct guardian_link *link, int argc, char **argv));
+int remote_agent_main(const struct guardian_programs *programs);
 
 #endif

@@ -36,6 +36,7 @@ struct failure_words {
     const char *message, *message_from; /* its error record, and where that stood */
     const char *core, *gpu;
     const struct lines_tail *tail; /* of its stderr */
+    bool is_tail_late;             /* it did not come in time */
     double time;                   /* when it ended, seconds since 1970 by this node's clock */
 };
 

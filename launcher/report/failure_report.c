@@ -28,22 +28,47 @@
 struct failure_report {
     struct failure_report_options o;
     struct failure_share *share;
+    uv_timer_t *late; /* of the words; in memory of its own: it closes later than we are freed */
+    bool is_late;
 };
 
 /* --- the failures of this node */
 
-static void find_message(const struct failure_report *f, const struct failure_worker *w, struct failure_record *record,
-                         struct failure_words *words)
+void failure_report_note(struct failure_report *f, const struct failure_worker *w)
+{
+    if (failure_is(w))
+        logmux_ask(f->o.mux, w->local_rank, w->hung[0] ? NULL : f->o.error_path(f->o.arg, w->rank));
+}
+
+static void on_late(uv_timer_t *t)
+{
+    ((struct failure_report *)t->data)->is_late = true;
+}
+
+static void wait_for_words(struct failure_report *f)
+{
+    f->is_late = false;
+    uv_timer_start(f->late, on_late, FAILURE_WORDS_MS, 0);
+    while (!logmux_has_answers(f->o.mux) && !f->is_late)
+        uv_run(f->o.loop, UV_RUN_ONCE);
+    uv_timer_stop(f->late);
+}
+
+static void find_message(const struct failure_report *f, const struct failure_worker *w,
+                         const struct logmux_words *said, struct failure_words *words)
 {
     const char *path = f->o.error_path(f->o.arg, w->rank);
     if (w->hung[0]) {
         words->message = f->o.hang_text(f->o.arg);
         words->message_from = "seen by crun";
-    } else if (path && failure_record_read(path, record, NULL) == 0) {
-        words->message = record->message;
+    } else if (path && said && said->found_record) {
+        words->message = said->record.message;
         words->message_from = f->o.logs->root[0] ? path : "error.json"; /* else its folder is gone in a moment */
     } else if ((words->message = f->o.error_text(f->o.arg, w->local_rank))) {
         words->message_from = "told through libcrun";
+    } else if (said && !said->has_record) {
+        words->message = "its error record was not read within a second: the disk hangs";
+        words->message_from = "seen by crun";
     }
 }
 
@@ -83,15 +108,16 @@ static double wall_time(int64_t ended_ns)
 
 static cJSON *describe(const struct failure_report *f, const struct failure_worker *w, bool with_tail)
 {
-    struct failure_record record;
+    const struct logmux_words *said = logmux_words(f->o.mux, w->local_rank);
     struct virtual_rank device;
     char core[4096];
     struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
-    find_message(f, w, &record, &words);
+    find_message(f, w, said, &words);
     find_core(f, w, words.time, core, sizeof core);
     words.core = core[0] ? core : NULL;
     words.gpu = find_gpu(w->local_rank, &device);
-    words.tail = with_tail ? logmux_tail(f->o.mux, w->local_rank) : NULL;
+    words.tail = with_tail && said && said->has_tail ? &said->tail : NULL;
+    words.is_tail_late = with_tail && said && !said->has_tail;
     return failure_describe(w, &words);
 }
 
@@ -254,8 +280,10 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
                               .exit_code = now->exit_code,
                               .cause = end->cause.text,
                               .culprit = end->kind == RDZV_NEWS_END ? end->cause.rank : -1};
-    if (of_round && !now->unstarted)
+    if (of_round && !now->unstarted) {
+        wait_for_words(f);
         append_own(f, now, all);
+    }
     if ((shared || missed) && last->group_rank > 0 && send_and_wait(f, now, all)) {
         print_line(f, now);
         return;
@@ -298,13 +326,15 @@ int failure_report_open(struct failure_report **ret, const struct failure_report
     if (!f)
         return err_errno(e, ENOMEM, "failure report");
     f->o = *o;
-    const int rc = failure_share_open(&f->share, o->loop, o->run_id, o->node, o->hurry, e);
-    if (rc < 0) {
+    if (!(f->late = calloc(1, sizeof *f->late))) {
         free(f);
-        return rc;
+        return err_errno(e, ENOMEM, "failure report");
     }
+    uv_timer_init(o->loop, f->late);
+    f->late->data = f;
+    const int rc = failure_share_open(&f->share, o->loop, o->run_id, o->node, o->hurry, e);
     *ret = f;
-    return 0;
+    return rc;
 }
 
 void failure_report_begin_round(struct failure_report *f, int nodes)
@@ -312,9 +342,16 @@ void failure_report_begin_round(struct failure_report *f, int nodes)
     failure_share_begin_round(f->share, nodes);
 }
 
+static void on_late_closed(uv_handle_t *h)
+{
+    free(h);
+}
+
 void failure_report_close(struct failure_report *f)
 {
-    if (f)
-        failure_share_close(f->share);
+    if (!f)
+        return;
+    uv_close((uv_handle_t *)f->late, on_late_closed);
+    failure_share_close(f->share);
     free(f);
 }

@@ -20,6 +20,10 @@ struct log_layout;
 struct logmux;
 struct rdzv_news;
 
+/* The last words of this node's workers come from the output process: within that time, or the report says that they
+ * did not. */
+#define FAILURE_WORDS_MS 1000
+
 struct failure_report_options { /* all of it is borrowed */
     uv_loop_t *loop;
     struct logmux *mux;            /* prints the report; has the last lines of workers */
@@ -56,14 +60,17 @@ int failure_report_open(struct failure_report **ret, const struct failure_report
 /* A round of so many nodes begins; what was heard of the one before is forgotten. */
 void failure_report_begin_round(struct failure_report *f, int nodes);
 
+/* This worker has ended, or hangs: if that is a failure, its last words are asked for while there is time. */
+void failure_report_note(struct failure_report *f, const struct failure_worker *w);
+
 /* On group rank 0: another node sent its failures (struct bootstrap_options.failure). arg: the report. */
 int failure_report_receive(void *arg, const char *node, const char *text, size_t n);
 
 /* The job has failed while workers of this node are being stopped: send what is known so far. */
 void failure_report_send_early(struct failure_report *f, const struct failure_scene *now);
 
-/* No worker is left: the report, or on nodes other than group rank 0 one line. Runs the loop, for FAILURE_SHARE_MS at
- * most or until *hurry. */
+/* No worker is left: the report, or on nodes other than group rank 0 one line. Runs the loop, for FAILURE_WORDS_MS and
+ * FAILURE_SHARE_MS at most or until *hurry. */
 void failure_report_finish(struct failure_report *f, const struct failure_scene *now);
 
 void failure_report_close(struct failure_report *f); /* NULL allowed; the loop must turn once more */

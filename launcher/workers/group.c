@@ -30,6 +30,7 @@ struct child {
     int pidfd;              /* -1: none */
     bool guest;             /* in a process group that is not its own */
     struct crun_page *page; /* mapped until the next round begins */
+    int out[2];             /* the worker's ends of its pipes, until it is started; -1: none */
 };
 
 struct group {
@@ -44,6 +45,10 @@ struct group {
     int deaths_fd; /* epoll of all pidfds, in the order of deaths */
     struct watch *deaths_watch;
     uv_timer_t rescan;
+    uv_timer_t open_late; /* its log files are not open yet */
+    bool opening;         /* and its workers wait for that */
+    int rank_base;
+    int open_handles; /* the timers */
     bool clearing;
     bool unshared; /* and that is said */
     int64_t clear_deadline;
@@ -156,6 +161,8 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->out_fd = o->terminal_group && o->terminal_out ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
     g->deaths_fd = epoll_create1(EPOLL_CLOEXEC);
     uv_timer_init(loop, &g->rescan);
+    uv_timer_init(loop, &g->open_late);
+    g->open_handles = 2;
     g->children = calloc((size_t)o->workers, sizeof *g->children);
     g->workers = calloc((size_t)o->workers, sizeof *g->workers);
     g->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -233,16 +240,32 @@ static void warn_unshared(struct group *g)
     g->unshared = true;
 }
 
-static int start_one(struct group *g, int local, int rank, int status_fd, struct err *e)
+static void close_pipe_ends(struct child *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->out[i] >= 0)
+            close(c->out[i]);
+    c->out[0] = c->out[1] = -1;
+}
+
+static int make_pipes(struct group *g, int rank_base, struct err *e)
+{
+    for (int i = 0; i < g->o.workers; i++) {
+        g->children[i] = (struct child){.local = i, .pidfd = -1, .guest = g->o.terminal_group > 0, .out = {-1, -1}};
+        g->workers[i] = (struct failure_worker){.rank = rank_base + i, .local_rank = i};
+    }
+    for (int i = 0; i < g->o.workers; i++)
+        TRY(logmux_add(g->o.mux, i, g->children[i].out, e));
+    return 0;
+}
+
+static int start_one(struct group *g, int local, int status_fd, struct err *e)
 {
     struct child *c = &g->children[local];
-    int out[2], page_fd = -1;
+    int page_fd = -1;
     char **env = NULL, **argv = NULL;
     pid_t pid = 0;
 
-    *c = (struct child){.local = local, .pidfd = -1, .guest = g->o.terminal_group > 0};
-    g->workers[local] = (struct failure_worker){.rank = rank, .local_rank = local};
-    TRY(logmux_add(g->o.mux, local, rank, out, e));
     int rc = create_page(c, g->notify_fd, &page_fd, e);
     if (rc == 1)
         warn_unshared(g);
@@ -255,7 +278,7 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
             .path = g->o.path,
             .argv = argv ? argv : g->o.argv,
             .envp = env,
-            .stdio = {g->in_fd >= 0 ? g->in_fd : g->null_fd, g->out_fd >= 0 ? g->out_fd : out[0], out[1]},
+            .stdio = {g->in_fd >= 0 ? g->in_fd : g->null_fd, g->out_fd >= 0 ? g->out_fd : c->out[0], c->out[1]},
             .group = g->o.terminal_group,
             .keep = {page_fd, g->notify_fd},
             .n_keep = 2,
@@ -272,8 +295,7 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     }
     free(env);
     free(argv);
-    close(out[0]);
-    close(out[1]);
+    close_pipe_ends(c);
     if (page_fd >= 0)
         close(page_fd);
     if (rc < 0) {
@@ -286,14 +308,19 @@ static int start_one(struct group *g, int local, int rank, int status_fd, struct
     return rc < 0 ? err_errno(e, -rc, "cannot watch process %d", (int)pid) : 0;
 }
 
-int group_start(struct group *g, int rank_base, struct err *e)
+static void close_all_pipe_ends(struct group *g)
+{
+    for (int i = 0; i < g->o.workers; i++)
+        close_pipe_ends(&g->children[i]);
+}
+
+/* Its pipes are made. */
+static int launch(struct group *g, struct err *e)
 {
     int status[2];
-    for (int i = 0; i < g->n; i++)
-        drop_page(&g->children[i]);
-    g->n = 0;
-    g->deaths = 0;
-    g->clearing = false;
+    g->opening = false;
+    uv_timer_stop(&g->open_late);
+    logmux_note_launch(g->o.mux);
     if (pipe2(status, O_CLOEXEC) < 0)
         return err_errno(e, errno, "pipe");
     g->status_fd = status[0];
@@ -302,8 +329,9 @@ int group_start(struct group *g, int rank_base, struct err *e)
     if (rc == 0 && g->notify_fd < 0)
         rc = err_errno(e, errno, "eventfd");
     for (int i = 0; rc == 0 && i < g->o.workers; i++)
-        rc = start_one(g, i, rank_base + i, status[1], e);
+        rc = start_one(g, i, status[1], e);
     close(status[1]);
+    close_all_pipe_ends(g);
     if (rc == 0)
         rc = watch_open(&g->status, g->loop, g->status_fd, UV_READABLE, on_status, g, e);
     if (rc == 0)
@@ -312,6 +340,62 @@ int group_start(struct group *g, int rank_base, struct err *e)
         return rc;
     watch_set(g->status, true);
     watch_set(g->notify, true);
+    return 0;
+}
+
+/* --- log files first */
+
+static void launch_later(struct group *g)
+{
+    struct err e = {0};
+    if (!g->opening)
+        return;
+    const int rc = launch(g, &e);
+    if (rc < 0)
+        g->o.events.failed(g->o.arg, rc, e.text);
+}
+
+/* The output process says that the disk hangs. */
+static void on_open_late(uv_timer_t *t)
+{
+    launch_later(container_of(t, struct group, open_late));
+}
+
+static void give_up_opening(struct group *g)
+{
+    g->opening = false;
+    uv_timer_stop(&g->open_late);
+    close_all_pipe_ends(g);
+}
+
+static void on_opened(void *arg, int rc, const char *text)
+{
+    struct group *g = arg;
+    if (rc == 0) {
+        launch_later(g);
+        return;
+    }
+    if (g->opening)
+        give_up_opening(g);
+    g->o.events.failed(g->o.arg, rc, text);
+}
+
+int group_start(struct group *g, int rank_base, struct err *e)
+{
+    for (int i = 0; i < g->n; i++)
+        drop_page(&g->children[i]);
+    g->n = 0;
+    g->deaths = 0;
+    g->clearing = false;
+    const int rc = make_pipes(g, rank_base, e);
+    if (rc < 0) {
+        close_all_pipe_ends(g);
+        return rc;
+    }
+    if (!logmux_open_files(g->o.mux, on_opened, g))
+        return launch(g, e);
+    g->opening = true;
+    uv_timer_start(&g->open_late, on_open_late, LOGMUX_OPEN_MS, 0);
     return 0;
 }
 
@@ -398,6 +482,7 @@ static bool already_dead(const struct failure_worker *w)
 
 void group_stop(struct group *g, int reason)
 {
+    launch_later(g); /* whoever waits for their end is to see it */
     for (int i = 0; i < g->n; i++) {
         if (g->workers[i].ended || already_dead(&g->workers[i]))
             continue;
@@ -476,6 +561,8 @@ static void check_gone(struct group *g)
 
 void group_clear(struct group *g)
 {
+    if (g->opening)
+        give_up_opening(g);
     for (int i = 0; i < g->n; i++) {
         if (g->workers[i].ended || already_dead(&g->workers[i]))
             continue;
@@ -541,7 +628,9 @@ const char *group_error_text(const struct group *g, int local)
 
 static void on_closed(uv_handle_t *h)
 {
-    struct group *g = container_of(h, struct group, rescan);
+    struct group *g = h->data;
+    if (--g->open_handles > 0)
+        return;
     free(g->children);
     free(g->workers);
     free(g);
@@ -563,5 +652,7 @@ void group_destroy(struct group *g)
         if (fd >= 0)
             close(fd);
     }
+    g->rescan.data = g->open_late.data = g;
     uv_close((uv_handle_t *)&g->rescan, on_closed);
+    uv_close((uv_handle_t *)&g->open_late, on_closed);
 }

@@ -6,7 +6,8 @@
  * back through struct group_events; how each of them stands is in an array of struct failure_worker
  * (report/failure.h), which the failure report reads as it is.
  *
- *   - group_start: pipes, shared pages, clone3 for each; one close-on-exec pipe tells when all execs are through, or
+ *   - group_start: pipes for all, which go to the output process; once their log files are open, or after
+ *     LOGMUX_OPEN_MS, shared pages and clone3 for each; one close-on-exec pipe tells when all execs are through, or
  *     which failed;
  *   - every worker is watched through its pidfd, all in one epoll, from the moment it exists: the kernel queues them in
  *     the order of deaths, so the first report is the first death;
@@ -32,8 +33,9 @@ struct group;
 struct logmux;
 
 struct group_events {
-    void (*started)(void *arg);                         /* every exec is through */
-    void (*unstarted)(void *arg, int local, int error); /* errno of an exec that failed */
+    void (*started)(void *arg);                          /* every exec is through */
+    void (*unstarted)(void *arg, int local, int error);  /* errno of an exec that failed */
+    void (*failed)(void *arg, int rc, const char *text); /* after group_start(): as if that had failed */
     /* group_workers()[local] says how; woken_ns: when the kernel told us. */
     void (*ended)(void *arg, int local, int64_t woken_ns);
     /* The first worker finished its first step; at most once a round. */
@@ -69,7 +71,7 @@ struct group_options {
 int group_create(struct group **ret, uv_loop_t *loop, const struct group_options *o, struct err *e);
 
 /* Start all workers; ranks are rank_base + local. The round before must be gone. On failure what was started lives:
- * group_clear(). */
+ * group_clear(). What fails later comes as events.failed. */
 int group_start(struct group *g, int rank_base, struct err *e);
 
 void group_stop(struct group *g, int reason);   /* enum crun_stop_reason */

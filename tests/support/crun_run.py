@@ -14,7 +14,7 @@ REPO, BUILD, CRUN = map(str, (support.ROOT, support.BUILD, support.CRUN))
 WORKER = os.path.join(REPO, "tests", "e2e", "launcher", "worker.py")
 
 
-OWN = 3  # processes of crun itself: guardian, agent, deputy
+OWN = 4  # processes of crun itself: guardian, agent, deputy, output process
 
 
 class Crun:

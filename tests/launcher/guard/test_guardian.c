@@ -136,7 +136,7 @@ static pid_t start(int (*agent)(const struct guardian_link *, int, char **))
     memset(board, 0, sizeof *board);
     pid_t pid = fork();
     if (pid == 0)
-        _exit(guardian_run(agent, 0, NULL));
+        _exit(guardian_run(&(struct guardian_programs){.agent = agent}, 0, NULL));
     return pid;
 }
 

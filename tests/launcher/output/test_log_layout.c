@@ -35,7 +35,9 @@ static void open_layout(struct log_layout *l, int kind)
 {
     const struct log_conf c = {.dir = folder, .layout = kind};
     struct err e;
-    assert_int_equal(log_layout_open(l, &c, "job", &e), 0);
+    assert_int_equal(log_layout_choose(l, &c, "job", &e), 0);
+    if (l->torchrun)
+        assert_int_equal(log_layout_make_root(l, &e), 0);
 }
 
 static void expect_path(const struct log_layout *l, int local, int rank, enum log_file kind, const char *tail)
@@ -52,7 +54,8 @@ static void files_are_found_by_round_and_rank(void **state)
     char path[LOG_PATH_MAX];
     (void)state;
     open_layout(&l, LOG_LAYOUT_CRUN);
-    assert_int_equal(log_layout_begin_round(&l, 12, 3, &e), 0);
+    log_layout_name_round(&l, 12, 3);
+    assert_int_equal(log_layout_make_round(&l, 2, &e), 0);
     assert_int_equal(access(l.round, W_OK), 0);
     expect_path(&l, 1, 9, LOG_FILE_OUT, "round-12/rank-9.out");
     expect_path(&l, 1, 9, LOG_FILE_ERR, "round-12/rank-9.err");
@@ -75,10 +78,21 @@ static void a_round_that_counts_as_no_restart_gets_an_attempt_of_its_own(void **
     (void)state;
     open_layout(&l, LOG_LAYOUT_TORCHRUN);
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
-        assert_int_equal(log_layout_begin_round(&l, i + 1, rounds[i].restarts, &e), 0);
-        assert_int_equal(log_layout_begin_worker(&l, 1, &e), 0);
+        log_layout_name_round(&l, i + 1, rounds[i].restarts);
+        assert_int_equal(log_layout_make_round(&l, 2, &e), 0);
         expect_path(&l, 1, 9, LOG_FILE_OUT, rounds[i].path);
     }
+}
+
+static void a_root_of_a_random_name_is_nobody_elses(void **state)
+{
+    struct log_layout l, other;
+    struct err e;
+    (void)state;
+    open_layout(&l, LOG_LAYOUT_TORCHRUN);
+    open_layout(&other, LOG_LAYOUT_TORCHRUN);
+    assert_string_not_equal(l.root, other.root);
+    assert_int_equal(log_layout_make_root(&l, &e), ERR_OUTPUT);
 }
 
 static void without_a_folder_nothing_is_made(void **state)
@@ -87,9 +101,8 @@ static void without_a_folder_nothing_is_made(void **state)
     struct log_layout l;
     struct err e;
     (void)state;
-    assert_int_equal(log_layout_open(&l, &c, "job", &e), 0);
-    assert_int_equal(log_layout_begin_round(&l, 1, 0, &e), 0);
-    assert_int_equal(log_layout_begin_worker(&l, 0, &e), 0);
+    assert_int_equal(log_layout_choose(&l, &c, "job", &e), 0);
+    assert_int_equal(log_layout_make_round(&l, 1, &e), 0);
     assert_string_equal(l.root, "");
 }
 
@@ -103,7 +116,7 @@ static void a_path_that_is_too_long_is_refused(void **state)
     dir[0] = '/';
     dir[sizeof dir - 1] = '\0';
     const struct log_conf c = {.dir = dir};
-    assert_int_equal(log_layout_open(&l, &c, "job", &e), ERR_OUTPUT);
+    assert_int_equal(log_layout_choose(&l, &c, "job", &e), ERR_OUTPUT);
 }
 
 int main(void)
@@ -112,6 +125,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(files_are_found_by_round_and_rank),
         CASE(a_round_that_counts_as_no_restart_gets_an_attempt_of_its_own),
+        CASE(a_root_of_a_random_name_is_nobody_elses),
         CASE(without_a_folder_nothing_is_made),
         CASE(a_path_that_is_too_long_is_refused),
     };

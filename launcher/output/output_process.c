@@ -1,0 +1,415 @@
+#include "launcher/output/output_process.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "common/base/clock.h"
+#include "common/base/container_of.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "launcher/base/watch.h"
+#include "launcher/guard/console.h"
+#include "launcher/guard/guardian.h"
+#include "launcher/output/file_thread.h"
+#include "launcher/output/log_console.h"
+#include "launcher/output/output_wire.h"
+#include "launcher/output/streams.h"
+
+enum phase {
+    SERVING,
+    ENDING, /* a half is gone: until the pipes are at end-of-file, or ends_at */
+    FILES,  /* nothing more comes: files first, as they have something to say */
+    CONSOLES,
+    FLUSHED
+};
+
+struct process {
+    const struct guardian_output *g;
+    struct output_page *page;
+    uv_loop_t loop;
+    struct output_out out;
+    struct watch *agent, *guardian; /* NULL: gone */
+    struct streams *streams;        /* NULL: nothing is known yet */
+    struct output_setup setup;
+    enum phase phase;
+    bool drops;          /* a console that does not take it at once has lost */
+    int64_t still_ms;    /* for a disk that does not move */
+    uv_timer_t deadline; /* of the phase */
+    bool goes_on, ends;
+    struct output_message setup_message; /* its strings are borrowed */
+    struct output_message message;
+};
+
+static void go_on(struct process *p);
+
+static void tell(struct process *p, enum output_word word, uint64_t round, int64_t number, int n, const void *body,
+                 size_t bytes)
+{
+    const struct output_head head = {.word = word, .n = n, .number = number, .round = round, .pid = getpid()};
+    output_send(&p->out, &head, body, bytes, NULL, 0);
+}
+
+/* --- what the agent asks for */
+
+static void on_opened(void *arg, uint64_t id, int rc, const char *text)
+{
+    tell(arg, OUTPUT_OPENED, id, rc, 0, text, strlen(text));
+}
+
+static void on_moved(void *arg)
+{
+    struct process *p = arg;
+    if (p->phase >= FILES)
+        go_on(p);
+}
+
+static void set_up(struct process *p)
+{
+    struct err e;
+    if (p->streams || p->message.head.pid != getpid())
+        return;
+    p->setup_message = p->message;
+    if (!output_setup_unpack(&p->setup_message, &p->setup))
+        _exit(1);
+    const struct streams_options o = {.conf = &p->setup.conf,
+                                      .role = p->setup.role,
+                                      .host = p->setup.host,
+                                      .run_id = p->setup.run_id,
+                                      .max_workers = p->setup.max_workers,
+                                      .page = p->page,
+                                      .opened = on_opened,
+                                      .moved = on_moved,
+                                      .arg = p};
+    if (streams_create(&p->streams, &p->loop, &o, &e) < 0) {
+        console_try("crun: its output process ends: %s\n", e.text);
+        _exit(1);
+    }
+    if (p->setup.makes_root)
+        streams_make_root(p->streams, &p->setup.layout);
+}
+
+static void begin_round(struct process *p)
+{
+    struct output_round round;
+    memcpy(&round, p->message.body, sizeof round);
+    streams_begin_round(p->streams, p->message.head.round, &round);
+}
+
+/* One that cannot be watched is closed, and its worker told so by SIGPIPE: no worker may wait for ever. */
+static void add_streams(struct process *p)
+{
+    const struct output_message *m = &p->message;
+    struct err e;
+    for (int i = 0; 2 * i + 1 < m->n_fds; i++)
+        if (streams_add(p->streams, (int)m->head.number + i, &m->fds[(ptrdiff_t)2 * i], &e) < 0)
+            streams_print(p->streams, "output of local rank %d: %s", (int)m->head.number + i, e.text);
+    p->message.n_fds = 0;
+}
+
+static void end_round(struct process *p)
+{
+    streams_end_round(p->streams);
+    tell(p, OUTPUT_ENDED, p->message.head.round, 0, 0, NULL, 0);
+}
+
+static void print(struct process *p)
+{
+    if (output_claim(p->page, (uint64_t)p->message.head.number))
+        log_console_print(streams_console(p->streams), p->message.body, p->message.n);
+}
+
+/* An error record is read on the other thread. */
+struct reading {
+    struct file_job job;
+    struct process *p;
+    struct output_head head;
+    bool is_there;
+    struct failure_record record;
+    char path[];
+};
+
+static void read_record(struct file_job *job)
+{
+    struct reading *r = container_of(job, struct reading, job);
+    file_thread_enter(streams_files(r->p->streams), r->path);
+    r->is_there = failure_record_read(r->path, &r->record, NULL) == 0;
+}
+
+static void on_record(struct file_job *job)
+{
+    struct reading *r = container_of(job, struct reading, job);
+    tell(r->p, OUTPUT_RECORD, r->head.round, r->head.number, r->is_there, &r->record, sizeof r->record);
+    free(r);
+}
+
+static void tell_last_words(struct process *p)
+{
+    const struct output_head *h = &p->message.head;
+    char text[LINES_TAIL_BYTES];
+    const size_t n = h->round == streams_round(p->streams) ? streams_copy_tail(p->streams, (int)h->number, text) : 0;
+    tell(p, OUTPUT_TAIL, h->round, h->number, 0, text, n);
+    struct reading *r = p->message.n > 0 ? malloc(sizeof *r + p->message.n + 1) : NULL;
+    if (!r) {
+        tell(p, OUTPUT_RECORD, h->round, h->number, 0, NULL, 0);
+        return;
+    }
+    *r = (struct reading){.job = {.work = read_record, .done = on_record}, .p = p, .head = *h};
+    memcpy(r->path, p->message.body, p->message.n + 1);
+    file_thread_add(streams_files(p->streams), &r->job);
+}
+
+/* --- the end */
+
+static void on_deadline(uv_timer_t *t)
+{
+    struct process *p = t->data;
+    if (p->phase == CONSOLES)
+        p->drops = true;
+    go_on(p);
+}
+
+static void wait_at_most(struct process *p, int64_t ms)
+{
+    uv_timer_start(&p->deadline, on_deadline, ms > 0 ? (uint64_t)ms : 1, 0);
+}
+
+static bool halves_are_gone(const struct process *p)
+{
+    return !p->agent && !p->guardian;
+}
+
+/* A half of crun is gone without having said that nothing more comes. */
+static void begin_end(struct process *p, int64_t ms)
+{
+    if (p->phase > ENDING)
+        return;
+    p->still_ms = OUTPUT_LAST_MS;
+    p->phase = ENDING;
+    wait_at_most(p, ms);
+}
+
+/* The disk may move while it is slow: then it is waited for. */
+static bool has_files_to_wait_for(struct process *p)
+{
+    struct file_thread *files = streams_files(p->streams);
+    const int64_t left = p->still_ms - file_thread_still_ms(files);
+    if (file_thread_is_idle(files) || left <= 0)
+        return false;
+    wait_at_most(p, left);
+    return true;
+}
+
+static void print_lost(struct process *p)
+{
+    struct file_thread *files = streams_files(p->streams);
+    const uint64_t lost = file_thread_lost(files) + file_thread_waiting(files);
+    if (lost > 0)
+        streams_print(p->streams, "%llu bytes of the workers' output are missing in the log files",
+                      (unsigned long long)lost);
+}
+
+static bool has_consoles_to_wait_for(struct process *p)
+{
+    for (int i = 0; i < 2; i++) {
+        struct sink *s = log_console_sink(streams_console(p->streams), i);
+        if (s && !s->error && s->queue.len > s->written && !p->drops)
+            return true;
+    }
+    return false;
+}
+
+static void tell_dropped(struct process *p)
+{
+    static const int at_once[2] = {-1, -1};
+    for (int i = 0; i < 2; i++) {
+        struct sink *s = log_console_sink(streams_console(p->streams), i);
+        if (!s)
+            continue;
+        sink_flush(s, 0, at_once);
+        if (p->drops && s->error == ETIMEDOUT)
+            s->error = EINTR;
+        if (s->dropped > 0 && s->error != EPIPE) /* `crun ... | head` is no news */
+            console_try("crun: %llu bytes for %s were lost: %s\n", (unsigned long long)s->dropped,
+                        i == 0 ? "stdout" : "stderr", strerror(s->error));
+    }
+}
+
+static void begin_flush(struct process *p, int64_t still_ms)
+{
+    if (p->phase >= FILES)
+        return;
+    if (p->streams && streams_round(p->streams))
+        streams_end_round(p->streams);
+    p->still_ms = still_ms;
+    p->phase = FILES;
+}
+
+/* Pipes are read to their end, or that takes too long. */
+static bool is_read(struct process *p)
+{
+    return !p->streams || streams_at_end(p->streams) || !uv_is_active((uv_handle_t *)&p->deadline);
+}
+
+static void end_files(struct process *p)
+{
+    if (has_files_to_wait_for(p))
+        return;
+    uv_timer_stop(&p->deadline);
+    print_lost(p);
+    p->phase = CONSOLES;
+    if (!p->agent)
+        wait_at_most(p, OUTPUT_LAST_MS);
+}
+
+static void end_consoles(struct process *p)
+{
+    log_console_kick(streams_console(p->streams));
+    if (has_consoles_to_wait_for(p))
+        return;
+    uv_timer_stop(&p->deadline);
+    tell_dropped(p);
+    p->phase = FLUSHED;
+    tell(p, OUTPUT_FLUSHED, 0, 0, 0, NULL, 0);
+}
+
+/* From phase to phase, as far as it goes now. What it does may call it again. */
+static void go_on(struct process *p)
+{
+    if (p->goes_on)
+        return;
+    p->goes_on = true;
+    if (p->phase == ENDING && is_read(p))
+        begin_flush(p, OUTPUT_LAST_MS);
+    if (p->phase >= FILES && !p->streams)
+        p->phase = FLUSHED;
+    if (p->phase == FILES)
+        end_files(p);
+    if (p->phase == CONSOLES)
+        end_consoles(p);
+    p->ends = p->phase == FLUSHED && !p->agent;
+    p->goes_on = false;
+}
+
+static void drop_consoles(struct process *p)
+{
+    p->drops = true;
+    p->still_ms = OUTPUT_LAST_MS;
+    go_on(p);
+}
+
+/* --- who speaks */
+
+static void obey(struct process *p)
+{
+    const struct output_message *m = &p->message;
+    if (!p->streams && m->head.word != OUTPUT_SETUP) /* for the process before this one */
+        return;
+    switch ((enum output_word)m->head.word) {
+    case OUTPUT_SETUP:
+        set_up(p);
+        break;
+    case OUTPUT_ROUND:
+        begin_round(p);
+        break;
+    case OUTPUT_STREAMS:
+        add_streams(p);
+        break;
+    case OUTPUT_OPEN:
+        streams_open_files(p->streams);
+        break;
+    case OUTPUT_END:
+        end_round(p);
+        break;
+    case OUTPUT_PRINT:
+        print(p);
+        break;
+    case OUTPUT_TELL:
+        tell_last_words(p);
+        break;
+    case OUTPUT_FLUSH:
+        tell(p, OUTPUT_HEARD, 0, 0, 0, NULL, 0);
+        begin_flush(p, OUTPUT_STILL_MS);
+        go_on(p);
+        break;
+    case OUTPUT_DROP:
+        drop_consoles(p);
+        break;
+    default:
+        break;
+    }
+}
+
+static void on_agent(void *arg)
+{
+    struct process *p = arg;
+    int rc;
+    while ((rc = output_receive(p->g->agent_fd, &p->message)) > 0) {
+        obey(p);
+        output_drop_fds(&p->message);
+    }
+    if (rc == 0)
+        return;
+    watch_close(p->agent);
+    p->agent = NULL;
+    if (p->phase == CONSOLES)
+        wait_at_most(p, OUTPUT_LAST_MS);
+    begin_end(p, halves_are_gone(p) ? OUTPUT_ALONE_MS : GUARDIAN_OUTPUT_MS);
+    go_on(p);
+}
+
+/* A byte of it says that nobody of the tree is left, its end that it is gone: the agent ends the tree then, and
+ * goes. */
+static void on_guardian(void *arg)
+{
+    struct process *p = arg;
+    char byte;
+    const bool is_gone = read(p->g->guardian_fd, &byte, 1) <= 0;
+    if (is_gone) {
+        watch_close(p->guardian);
+        p->guardian = NULL;
+    }
+    if (p->agent && !is_gone) /* what it said last */
+        on_agent(p);
+    if (!p->agent || !is_gone) {
+        begin_end(p, is_gone ? OUTPUT_ALONE_MS : 1);
+        go_on(p);
+    }
+}
+
+/* --- life */
+
+static int open_watch(struct process *p, struct watch **ret, int fd, void (*ready)(void *arg))
+{
+    TRY(watch_open(ret, &p->loop, fd, UV_READABLE, ready, p, NULL));
+    watch_set(*ret, true);
+    return 0;
+}
+
+int output_process_run(const struct guardian_output *g)
+{
+    static struct process process;
+    struct process *p = &process;
+    prctl(PR_SET_NAME, "crun-output");
+    mallopt(M_ARENA_MAX, 1); /* two threads that wait most of the time */
+    p->g = g;
+    p->page = g->page;
+    if (uv_loop_init(&p->loop) < 0 || output_out_open(&p->out, &p->loop, g->agent_fd, NULL) < 0 ||
+        uv_timer_init(&p->loop, &p->deadline) < 0 || open_watch(p, &p->agent, g->agent_fd, on_agent) < 0 ||
+        open_watch(p, &p->guardian, g->guardian_fd, on_guardian) < 0)
+        return 1;
+    p->deadline.data = p;
+    atomic_store(&p->page->pid, getpid());
+    tell(p, OUTPUT_HELLO, 0, 0, 0, NULL, 0);
+    while (!p->ends) {
+        uv_run(&p->loop, UV_RUN_ONCE);
+        if (p->phase == ENDING)
+            go_on(p);
+    }
+    return 0;
+}

@@ -1,0 +1,569 @@
+#include "launcher/output/streams.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/container_of.h"
+#include "common/base/err.h"
+#include "launcher/base/watch.h"
+#include "launcher/output/file_thread.h"
+#include "launcher/output/log_conf.h"
+#include "launcher/output/log_console.h"
+#include "launcher/output/log_layout.h"
+#include "launcher/output/output_wire.h"
+#include "launcher/output/partial.h"
+#include "launcher/output/sink.h"
+
+#define LAST_READS 64
+
+struct stream {
+    struct streams *all;
+    struct log_voice voice;
+    bool shown;
+    bool held;                /* until its file has room */
+    int fd;                   /* our end of the pipe, -1: none */
+    struct queued_file *file; /* NULL: none */
+    struct lines lines;
+    struct partial partial;  /* of the line without an end, on the console */
+    int64_t look_at;         /* by the loop's clock, -1: nothing of it waits */
+    struct lines_tail *tail; /* NULL: stdout */
+    struct watch *watch;     /* NULL: closed */
+};
+
+struct source { /* one worker */
+    struct lines_tail tail;
+    struct stream out, err;
+};
+
+struct streams {
+    uv_loop_t *loop;
+    struct streams_options o;
+    struct log_console *console;
+    struct file_thread *files;
+    uint64_t id; /* of the round, 0: none */
+    struct output_round round;
+    struct log_words words[2];       /* of the duplicate filters */
+    struct queued_file *filtered[2]; /* stdout, stderr; NULL: none */
+    bool paused;
+    int n;
+    struct source *sources; /* o.max_workers */
+    uv_timer_t timer;       /* lines without an end */
+    uv_timer_t still;       /* streams that are held */
+    char scratch[64 << 10];
+};
+
+static struct stream *stream_of(struct streams *m, int i)
+{
+    struct source *s = &m->sources[i / 2];
+    return i % 2 ? &s->err : &s->out;
+}
+
+/* --- lines without an end */
+
+static bool stream_read(struct stream *s);
+static void set_paused(struct streams *m, bool paused);
+
+static void show_partial(struct stream *s)
+{
+    struct partial_text text;
+    int64_t ms = -1;
+    const int64_t now = (int64_t)uv_now(s->all->loop);
+    const struct buf *line = &s->lines.part;
+    if (line->len > 0 && partial_check(&s->partial, line->data, line->len, now, &text, &ms))
+        log_console_line(s->all->console, &s->voice, text.text, text.n);
+    s->look_at = ms < 0 ? -1 : now + ms;
+}
+
+/* What came meanwhile may be the end of the line. */
+static void show_partial_if_due(struct stream *s)
+{
+    if (s->look_at < 0 || s->look_at > (int64_t)uv_now(s->all->loop))
+        return;
+    if (!s->watch || !stream_read(s))
+        show_partial(s);
+}
+
+static void arm(struct streams *m);
+
+static void on_timer(uv_timer_t *t)
+{
+    struct streams *m = t->data;
+    for (int i = 0; i < 2 * m->n; i++)
+        show_partial_if_due(stream_of(m, i));
+    log_console_kick(m->console);
+    if (log_console_full(m->console))
+        set_paused(m, true);
+    arm(m);
+}
+
+/* Not while the console is behind: then nothing is read, and a line only seems to stand still. */
+static void arm(struct streams *m)
+{
+    int64_t next = -1;
+    for (int i = 0; i < 2 * m->n && !m->paused; i++) {
+        const struct stream *s = stream_of(m, i);
+        if (s->look_at >= 0 && (next < 0 || s->look_at < next))
+            next = s->look_at;
+    }
+    const int64_t now = (int64_t)uv_now(m->loop);
+    if (next >= 0)
+        uv_timer_start(&m->timer, on_timer, next > now ? (uint64_t)(next - now) : 1, 0);
+    else
+        uv_timer_stop(&m->timer);
+}
+
+static void grew(struct stream *s, size_t bytes)
+{
+    struct streams *m = s->all;
+    s->look_at = -1;
+    if (!s->shown || s->lines.part.len == 0)
+        return;
+    partial_grew(&s->partial, bytes, (int64_t)uv_now(m->loop));
+    show_partial(s);
+    if (s->look_at >= 0 && !m->paused && !uv_is_active((uv_handle_t *)&m->timer))
+        arm(m);
+}
+
+/* A second anew for each. */
+static void wait_again(struct streams *m)
+{
+    for (int i = 0; i < 2 * m->n; i++) {
+        struct stream *s = stream_of(m, i);
+        if (s->look_at >= 0)
+            s->look_at = (int64_t)uv_now(m->loop) + PARTIAL_MS;
+    }
+    arm(m);
+}
+
+static void update_watch(struct stream *s)
+{
+    if (s->watch)
+        watch_set(s->watch, !s->held && !(s->shown && s->all->paused));
+}
+
+/* Read from the workers whose lines are shown, unless a console is behind. */
+static void set_paused(struct streams *m, bool paused)
+{
+    if (m->paused == paused)
+        return;
+    m->paused = paused;
+    for (int i = 0; i < 2 * m->n; i++)
+        update_watch(stream_of(m, i));
+    wait_again(m);
+}
+
+static void on_drained(void *arg)
+{
+    struct streams *m = arg;
+    if (m->paused && !log_console_full(m->console))
+        set_paused(m, false);
+    if (m->console)
+        m->o.moved(m->o.arg);
+}
+
+/* --- files that are behind */
+
+static bool is_behind(const struct stream *s)
+{
+    const struct queued_file *filtered = s->all->filtered[s->voice.is_err];
+    return (s->file && queued_file_is_full(s->file)) || (filtered && queued_file_is_full(filtered));
+}
+
+static bool is_still(struct streams *m)
+{
+    return file_thread_still_ms(m->files) >= STREAMS_STILL_MS;
+}
+
+static void on_still(uv_timer_t *t);
+
+static void hold_if_behind(struct stream *s)
+{
+    struct streams *m = s->all;
+    if (!is_behind(s) || is_still(m))
+        return;
+    s->held = true;
+    update_watch(s);
+    if (!uv_is_active((uv_handle_t *)&m->still))
+        uv_timer_start(&m->still, on_still, STREAMS_STILL_MS, 0);
+}
+
+static void release(struct streams *m, bool all)
+{
+    bool more = false;
+    for (int i = 0; i < 2 * m->n; i++) {
+        struct stream *s = stream_of(m, i);
+        if (s->held && (all || !is_behind(s))) {
+            s->held = false;
+            update_watch(s);
+        }
+        more = more || s->held;
+    }
+    if (!more)
+        uv_timer_stop(&m->still);
+}
+
+static void on_still(uv_timer_t *t)
+{
+    struct streams *m = t->data;
+    uv_timer_start(&m->still, on_still, STREAMS_STILL_MS, 0);
+    release(m, is_still(m));
+}
+
+static void on_files_moved(void *arg)
+{
+    struct streams *m = arg;
+    release(m, false);
+    atomic_store(&m->o.page->lost, file_thread_lost(m->files));
+    m->o.moved(m->o.arg);
+}
+
+static void print_text(void *arg, const char *text)
+{
+    streams_print(arg, "%s", text);
+}
+
+static struct log_voice *voice_of(void *arg, int local, bool is_err)
+{
+    struct streams *m = arg;
+    return local < m->n ? &stream_of(m, 2 * local + is_err)->voice : NULL;
+}
+
+int streams_create(struct streams **ret, uv_loop_t *loop, const struct streams_options *o, struct err *e)
+{
+    struct streams *m = calloc(1, sizeof *m);
+    if (!m || !(m->sources = calloc((size_t)o->max_workers, sizeof *m->sources)))
+        return err_errno(e, ENOMEM, "output of %d workers", o->max_workers);
+    uv_timer_init(loop, &m->timer);
+    uv_timer_init(loop, &m->still);
+    m->timer.data = m->still.data = m;
+    m->loop = loop;
+    m->o = *o;
+    const struct log_console_options console = {
+        .conf = o->conf, .max_workers = o->max_workers, .voice = voice_of, .drained = on_drained, .arg = m};
+    TRY(log_console_create(&m->console, loop, &console, e));
+    if (log_words_split(o->conf->out_filters, &m->words[0]) < 0 ||
+        log_words_split(o->conf->err_filters, &m->words[1]) < 0)
+        return err_errno(e, ENOMEM, "filters of output");
+    *ret = m;
+    const struct file_thread_options files = {.print = print_text, .moved = on_files_moved, .arg = m};
+    return file_thread_create(&m->files, loop, &files, e);
+}
+
+/* --- files */
+
+static struct queued_file *create_file(struct streams *m, const char *path)
+{
+    const struct log_conf *c = m->o.conf;
+    const struct logfile_limits limits = {c->rotate_bytes, c->rotate_keep, c->max_bytes};
+    return queued_file_create(m->files, path, &limits);
+}
+
+static void create_filtered(struct streams *m)
+{
+    char path[LOG_PATH_MAX];
+    for (int i = 0; i < 2; i++)
+        if (m->round.layout.root[0] && m->words[i].v[0])
+            m->filtered[i] = create_file(m, log_layout_filtered(&m->round.layout, m->round.names.group_rank,
+                                                                i ? LOG_FILE_ERR : LOG_FILE_OUT, path));
+}
+
+/* Folders and files of a round: made on the thread. */
+struct opening {
+    struct file_job job;
+    struct streams *all;
+    uint64_t id; /* 0: the root folder alone */
+    struct log_layout layout;
+    int workers, rank_base, n, rc;
+    struct err e;
+    struct queued_file *files[]; /* n; closed after this job, if at all */
+};
+
+/* An earlier job may have left its error records where ours will be. Not once our workers run. */
+static void remove_records(const struct opening *o)
+{
+    char path[LOG_PATH_MAX];
+    for (int i = 0; i < o->workers && atomic_load(&o->all->o.page->launched) < o->id; i++)
+        unlink(log_layout_path(&o->layout, i, o->rank_base + i, LOG_FILE_ERROR, path));
+}
+
+static int open_round(struct opening *o)
+{
+    TRY(log_layout_make_round(&o->layout, o->workers, &o->e));
+    remove_records(o);
+    for (int i = 0; i < o->n; i++)
+        TRY(queued_file_open_now(o->files[i], &o->e));
+    return 0;
+}
+
+static void open_files(struct file_job *job)
+{
+    struct opening *o = container_of(job, struct opening, job);
+    file_thread_enter(o->all->files, o->id ? o->layout.round : o->layout.root);
+    o->rc = o->id ? open_round(o) : log_layout_make_root(&o->layout, &o->e);
+}
+
+static void on_opened(struct file_job *job)
+{
+    struct opening *o = container_of(job, struct opening, job);
+    o->all->o.opened(o->all->o.arg, o->id, o->rc, o->e.text);
+    free(o);
+}
+
+static struct opening *create_opening(struct streams *m, const struct log_layout *layout, int files)
+{
+    struct opening *o = calloc(1, sizeof *o + (size_t)files * sizeof *o->files);
+    if (!o)
+        return NULL;
+    o->job = (struct file_job){.work = open_files, .done = on_opened};
+    o->all = m;
+    o->layout = *layout;
+    return o;
+}
+
+void streams_make_root(struct streams *m, const struct log_layout *layout)
+{
+    struct opening *o = create_opening(m, layout, 0);
+    if (o)
+        file_thread_add(m->files, &o->job);
+}
+
+void streams_open_files(struct streams *m)
+{
+    struct opening *o = m->round.layout.root[0] ? create_opening(m, &m->round.layout, 2 * m->n + 2) : NULL;
+    if (!o) {
+        m->o.opened(m->o.arg, m->id, 0, "");
+        return;
+    }
+    o->id = m->id;
+    o->workers = m->n;
+    o->rank_base = m->round.names.rank_base;
+    for (int i = 0; i < 2; i++)
+        if (m->filtered[i])
+            o->files[o->n++] = m->filtered[i];
+    for (int i = 0; i < 2 * m->n; i++)
+        if (stream_of(m, i)->file)
+            o->files[o->n++] = stream_of(m, i)->file;
+    file_thread_add(m->files, &o->job);
+}
+
+void streams_begin_round(struct streams *m, uint64_t id, const struct output_round *round)
+{
+    assert(m->n == 0);
+    m->id = id;
+    m->round = *round;
+    log_console_begin_round(m->console, round->names.rank_base);
+    create_filtered(m);
+}
+
+/* --- reading */
+
+static void duplicate(struct stream *s, const char *line, size_t n)
+{
+    struct streams *m = s->all;
+    struct queued_file *f = m->filtered[s->voice.is_err];
+    if (!f || !log_words_match(&m->words[s->voice.is_err], line, n))
+        return;
+    const struct buf *prefix = log_console_prefix(m->console, &s->voice);
+    queued_file_write(f, prefix->data, prefix->len);
+    queued_file_write(f, line, n);
+    queued_file_write(f, "\n", 1);
+}
+
+static void on_line(void *ctx, const char *line, size_t n)
+{
+    struct stream *s = ctx;
+    struct partial_text text = partial_last(line, n);
+    if (s->tail)
+        lines_tail_add(s->tail, text.text, text.n);
+    duplicate(s, line, n);
+    if (s->shown && partial_end(&s->partial, line, n, &text))
+        log_console_line(s->all->console, &s->voice, text.text, text.n);
+}
+
+static void stream_close(struct stream *s)
+{
+    watch_close(s->watch);
+    s->watch = NULL;
+    if (s->fd >= 0)
+        close(s->fd);
+    s->fd = -1;
+    queued_file_close(s->file);
+    s->file = NULL;
+    log_voice_close(&s->voice);
+}
+
+/* One read. Returns false when there is nothing more now, or ever. */
+static bool stream_read(struct stream *s)
+{
+    struct streams *m = s->all;
+    ssize_t n = read(s->fd, m->scratch, sizeof m->scratch);
+    if (n < 0)
+        return errno == EINTR;
+    if (n > 0) {
+        atomic_fetch_add(&m->o.page->bytes[s->voice.is_err], (uint64_t)n);
+        if (s->file)
+            queued_file_write(s->file, m->scratch, (size_t)n);
+        if (s->shown || s->tail || m->filtered[0])
+            lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
+        grew(s, (size_t)n);
+        return true;
+    }
+    watch_close(s->watch); /* end-of-file would be readable for ever */
+    s->watch = NULL;
+    return false;
+}
+
+static void on_readable(void *arg)
+{
+    struct stream *s = arg;
+    struct streams *m = s->all;
+    stream_read(s);
+    hold_if_behind(s);
+    log_console_kick(m->console);
+    if (log_console_full(m->console))
+        set_paused(m, true);
+}
+
+/* --- workers */
+
+static int open_routes(struct stream *s, int local, struct err *e)
+{
+    struct streams *m = s->all;
+    const struct logmux_round *names = &m->round.names;
+    char path[LOG_PATH_MAX];
+    const bool is_err = s->voice.is_err;
+    const int rank = names->rank_base + local;
+    const struct log_routes routes = log_conf_routes(m->o.conf, local, rank);
+    const int bit = is_err ? LOG_ERR : LOG_OUT;
+    s->shown = routes.console & bit;
+    if (routes.file & bit)
+        s->file =
+            create_file(m, log_layout_path(&m->round.layout, local, rank, is_err ? LOG_FILE_ERR : LOG_FILE_OUT, path));
+    s->voice.names = (struct log_prefix_values){.role_name = m->o.role,
+                                                .host = m->o.host,
+                                                .stream = is_err ? "stderr" : "stdout",
+                                                .run_id = m->o.run_id,
+                                                .time = "",
+                                                .local_rank = local,
+                                                .rank = rank,
+                                                .rank_in_role = names->role_base + local,
+                                                .group_rank = names->group_rank,
+                                                .round = names->round};
+    return log_voice_open(m->console, &s->voice, s->shown, e);
+}
+
+static int stream_open(struct stream *s, int local, int fd, struct err *e)
+{
+    struct streams *m = s->all;
+    s->fd = fd; /* the watch makes it non-blocking; the worker's end has flags of its own */
+    TRY(open_routes(s, local, e));
+    TRY(watch_open(&s->watch, m->loop, s->fd, UV_READABLE, on_readable, s, e));
+    update_watch(s);
+    return 0;
+}
+
+static void stream_init(struct stream *s, struct streams *m, struct lines_tail *tail)
+{
+    memset(s, 0, sizeof *s);
+    s->all = m;
+    s->fd = -1;
+    s->voice.is_err = tail;
+    s->tail = tail;
+    s->look_at = -1;
+    lines_init(&s->lines);
+    partial_init(&s->partial);
+}
+
+int streams_add(struct streams *m, int local, const int fds[2], struct err *e)
+{
+    struct source *s = &m->sources[local];
+    assert(local == m->n && local < m->o.max_workers);
+    lines_tail_free(&s->tail);
+    stream_init(&s->out, m, NULL);
+    stream_init(&s->err, m, &s->tail);
+    m->n++;
+    const int rc = stream_open(&s->out, local, fds[0], e), rc_err = stream_open(&s->err, local, fds[1], e);
+    return rc < 0 ? rc : rc_err;
+}
+
+/* Bounded: a descriptor handed to a process outside the tree could be written for ever. A pipe holds 1 MiB at most. */
+static void read_rest(struct stream *s)
+{
+    for (int reads = 0; s->watch && reads < LAST_READS && stream_read(s); reads++)
+        log_console_kick(s->all->console);
+}
+
+void streams_end_round(struct streams *m)
+{
+    for (int i = 0; i < 2 * m->n; i++) {
+        struct stream *s = stream_of(m, i);
+        read_rest(s);
+        lines_finish(&s->lines, on_line, s);
+    }
+    log_console_end_round(m->console);
+    for (int i = 0; i < 2 * m->n; i++)
+        stream_close(stream_of(m, i));
+    for (int i = 0; i < 2; i++) {
+        queued_file_close(m->filtered[i]);
+        m->filtered[i] = NULL;
+    }
+    uv_timer_stop(&m->timer);
+    uv_timer_stop(&m->still);
+    m->n = 0;
+    m->id = 0;
+}
+
+uint64_t streams_round(const struct streams *m)
+{
+    return m->id;
+}
+
+bool streams_at_end(const struct streams *m)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->sources[i].out.watch || m->sources[i].err.watch)
+            return false;
+    return true;
+}
+
+size_t streams_copy_tail(struct streams *m, int local, char out[LINES_TAIL_BYTES])
+{
+    struct lines_tail tail = {0};
+    char bytes[LINES_TAIL_BYTES];
+    if (local < 0 || local >= m->n)
+        return 0;
+    const struct source *s = &m->sources[local];
+    read_rest(&m->sources[local].err);
+    lines_tail_set(&tail, bytes, lines_tail_copy(&s->tail, bytes));
+    if (s->err.lines.part.len > 0) { /* the end of it will not come */
+        const struct partial_text last = partial_last(s->err.lines.part.data, s->err.lines.part.len);
+        lines_tail_add(&tail, last.text, last.n);
+    }
+    const size_t n = lines_tail_copy(&tail, out);
+    lines_tail_free(&tail);
+    return n;
+}
+
+struct file_thread *streams_files(struct streams *m)
+{
+    return m->files;
+}
+
+struct log_console *streams_console(struct streams *m)
+{
+    return m->console;
+}
+
+void streams_print(struct streams *m, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    log_console_vprint(m->console, fmt, ap);
+    va_end(ap);
+}
