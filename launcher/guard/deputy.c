@@ -65,7 +65,7 @@ _Noreturn void deputy_run(const struct deputy *d, const struct guardian_link *l)
     struct pollfd fds[2] = {{.fd = d->guardian_fd, .events = POLLIN}, {.fd = d->agent_fd, .events = POLLIN}};
     setpgid(0, 0);
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
-    close(STDIN_FILENO); /* whoever reads what crun prints waits for guardian and agent only */
+    close(STDIN_FILENO);      /* whoever reads what crun prints waits for guardian and agent only */
     close(STDOUT_FILENO);
     while (poll(fds, 2, -1) <= 0)
         ;

@@ -29,13 +29,13 @@
 #define SIGINT_TYPED_APART_MS 150
 
 struct board {
-    _Atomic uint32_t forwarded;                /* signals, by the guardian */
-    _Atomic uint32_t heard;                    /* of them, by the agent */
-    _Atomic uint64_t stops;                    /* which of them are stop signals: bit N - 1 for signal N */
-    _Atomic bool is_stopping;                  /* a stop signal has counted for the agent */
-    _Atomic int64_t until_ms;                  /* while it stops; 0: it cannot say */
-    _Atomic int64_t turned_ms;                 /* when the agent's loop last turned, 0: never yet */
-    _Atomic bool guardian_ends, agent_ends;    /* this half ends all processes, because the other one is gone */
+    _Atomic uint32_t forwarded;             /* signals, by the guardian */
+    _Atomic uint32_t heard;                 /* of them, by the agent */
+    _Atomic uint64_t stops;                 /* which of them are stop signals: bit N - 1 for signal N */
+    _Atomic bool is_stopping;               /* a stop signal has counted for the agent */
+    _Atomic int64_t until_ms;               /* while it stops; 0: it cannot say */
+    _Atomic int64_t turned_ms;              /* when the agent's loop last turned, 0: never yet */
+    _Atomic bool guardian_ends, agent_ends; /* this half ends all processes, because the other one is gone */
 };
 
 /* --- the agent's side */
@@ -52,9 +52,9 @@ void board_stopping(struct board *b, int64_t until_ms);
 /* --- the guardian's side */
 
 struct patience {
-    int signo;          /* the first stop signal, 0: none */
-    uint32_t awaited;   /* the oldest stop signal that is not known to be heard, as a number of `forwarded` */
-    uint32_t last;      /* the newest one */
+    int signo;        /* the first stop signal, 0: none */
+    uint32_t awaited; /* the oldest stop signal that is not known to be heard, as a number of `forwarded` */
+    uint32_t last;    /* the newest one */
     bool is_awaited;
     int64_t unheard_ms; /* since then, of running time */
     int64_t until_ms;   /* as on the board when left_ms was counted from it */

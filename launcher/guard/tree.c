@@ -16,6 +16,7 @@
 
 #define PIDS_FIRST 32768 /* the kernel's own choice of pid_max */
 #define PIDS_MAX 4194304 /* and its bound */
+#define DEAD_MS 50       /* for the last ones that died to be reaped */
 
 static pid_t spared_child; /* tree_spare() */
 
@@ -116,21 +117,25 @@ void tree_signal(pid_t pid, bool group, int signo)
     procs_free(&ps);
 }
 
-/* Whether whoever is alive below root, but for `spared`, waits in the kernel; *ret_alive: how many are. */
-static bool is_stuck_below(pid_t root, pid_t spared, int *ret_alive)
+/* Who is alive below root, but for `spared`. */
+struct left {
+    bool is_known; /* there is a /proc */
+    int alive, in_kernel;
+};
+
+static struct left look_below(pid_t root, pid_t spared)
 {
     struct procs ps;
-    bool stuck = true;
-    *ret_alive = 0;
-    procs_below(&ps, root);
+    struct left l = {.is_known = procs_below(&ps, root)};
     for (size_t i = 0; i < ps.n; i++) {
-        if (!is_of_tree(&ps.v[i], spared) || (ps.v[i].state == '?' && kill(ps.v[i].pid, 0) < 0))
+        const struct proc *p = &ps.v[i];
+        if (!is_of_tree(p, spared) || (p->state == '?' && kill(p->pid, 0) < 0))
             continue;
-        stuck = stuck && ps.v[i].state == 'D';
-        (*ret_alive)++;
+        l.alive++;
+        l.in_kernel += p->state == 'D';
     }
     procs_free(&ps);
-    return stuck && *ret_alive > 0;
+    return l;
 }
 
 bool tree_kill_all(int64_t timeout_ms)
@@ -141,9 +146,8 @@ bool tree_kill_all(int64_t timeout_ms)
 bool tree_kill_or_leave(int64_t timeout_ms, int64_t stuck_ms)
 {
     const int64_t end = clock_ms() + timeout_ms;
-    int64_t moved = clock_ms();
-    int alive;
     const struct timespec pause = {.tv_nsec = TREE_RESCAN_MS * 1000000L};
+    int64_t moved = clock_ms(), alive = moved;
     sigset_t chld;
     sigemptyset(&chld);
     sigaddset(&chld, SIGCHLD);
@@ -152,9 +156,13 @@ bool tree_kill_or_leave(int64_t timeout_ms, int64_t stuck_ms)
             ;
         if (tree_empty())
             return true;
-        if (stuck_ms < timeout_ms && !is_stuck_below(getpid(), 0, &alive))
-            moved = clock_ms();
-        if (clock_ms() >= end || clock_ms() - moved >= stuck_ms)
+        const struct left l = look_below(getpid(), 0);
+        const int64_t now = clock_ms();
+        moved = l.alive == l.in_kernel && l.alive ? moved : now;
+        alive = !l.is_known || l.alive ? now : alive;
+        if (now - alive >= DEAD_MS) /* held by a debugger that does not reap them */
+            return true;
+        if (now >= end || now - moved >= stuck_ms)
             return false;
         tree_kill();
         sigtimedwait(&chld, NULL, &pause);
@@ -165,16 +173,14 @@ bool tree_end_below(pid_t root, pid_t spared, int64_t timeout_ms)
 {
     const int64_t end = clock_ms() + timeout_ms;
     const struct timespec pause = {.tv_nsec = TREE_RESCAN_MS * 1000000L};
-    for (;;) {
-        int alive;
+    for (int looks = 0; looks < 2;) { /* one may miss who changes its parent meanwhile */
         tree_kill_but(root, spared);
-        is_stuck_below(root, spared, &alive);
-        if (alive == 0)
-            return true;
+        looks = look_below(root, spared).alive == 0 ? looks + 1 : 0;
         if (clock_ms() >= end)
             return false;
         nanosleep(&pause, NULL);
     }
+    return true;
 }
 
 struct text {

@@ -30,8 +30,8 @@ void tree_signal(pid_t pid, bool group, int signo);
 /* True if this process has no child, dead or alive. */
 bool tree_empty(void);
 
-/* Kill and reap until nobody is left or timeout_ms has passed. SIGCHLD must be blocked. Returns true if nobody is
- * left. */
+/* Kill and reap until nobody is left or timeout_ms has passed. SIGCHLD must be blocked. Returns true if nobody is left,
+ * or only dead ones that belong to a debugger first. */
 bool tree_kill_all(int64_t timeout_ms);
 
 /* The same, but not longer than stuck_ms while all that are left wait in the kernel (state D). */

@@ -140,7 +140,7 @@ def test_alone_a_stopped_agent_is_reported_and_not_killed(crun):
             assert line
             line = p.stderr.readline()
         assert f"its agent (pid {agent}) was stopped by SIGSTOP: until SIGCONT nobody watches the workers" in line.decode()
-        assert {state(pid) for pid in workers} == {"S"}
+        assert not {state(pid) for pid in workers} & {None, "Z", "T"}
     os.kill(agent, signal.SIGCONT)
     p.terminate()
     assert "did not take" not in said(p) and p.returncode == 143
