@@ -391,6 +391,18 @@ static int open_watch(struct process *p, struct watch **ret, int fd, void (*read
     return 0;
 }
 
+/* A disk may keep the other thread, and with it this process: whoever reads our consoles need not wait for that. */
+static void close_consoles(struct process *p)
+{
+    for (int i = 0; i < 2; i++) {
+        struct sink *s = p->streams ? log_console_sink(streams_console(p->streams), i) : NULL;
+        if (s)
+            sink_close(s);
+    }
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        close(fd);
+}
+
 int output_process_run(const struct guardian_output *g)
 {
     static struct process process;
@@ -411,5 +423,6 @@ int output_process_run(const struct guardian_output *g)
         if (p->phase == ENDING)
             go_on(p);
     }
+    close_consoles(p);
     return 0;
 }
