@@ -19,7 +19,7 @@
 #include "launcher/config/dryrun.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/tree.h"
-#include "launcher/output/output_process.h"
+#include "launcher/output/process/output_process.h"
 #include "launcher/remote/remote.h"
 #include "launcher/remote/remote_agent.h"
 #include "launcher/remote/remote_wire.h"

@@ -8,16 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "launcher/base/watch.h"
-#include "launcher/guard/console.h"
+#include "launcher/output/own_texts.h"
 
 #define TEXT_BYTES (16u << 10) /* of one message */
-#define ROUND_BYTES 512        /* of one write round the process: what writable means at least */
 #define UNHEARD_MS 3000        /* at the end: longer than that a process that lives does not look away */
 #define STOPPED_MS 3000        /* likewise, for what it has to say after a stop signal */
 #define WORKERS_IN_A_MESSAGE (OUTPUT_FDS_MAX / 2)
@@ -30,15 +28,6 @@ struct sent_round {
     int n; /* workers */
     bool is_handed_over, is_ended;
     int fds[]; /* read ends: stdout and stderr of each */
-};
-
-/* A text of crun's own that nobody is known to have taken. */
-struct text {
-    struct text *next;
-    uint64_t number;
-    int64_t due_ms; /* then it goes round */
-    size_t n;
-    char bytes[];
 };
 
 struct asked {
@@ -61,9 +50,7 @@ struct logmux {
     void *opened_arg;
     bool root_is_open;
     struct err root_error;
-    struct text *texts, *last_text;
-    uint64_t numbered;
-    uv_timer_t *overdue; /* texts; in memory of its own: it closes later than we are freed */
+    struct own_texts *texts;
     int waits_for;       /* answers */
     struct asked *asked; /* max_workers */
     struct output_message message;
@@ -78,84 +65,18 @@ static void say(struct logmux *m, enum output_word word, uint64_t round, int64_t
 
 /* --- crun's own words */
 
-static void drop_text(struct logmux *m)
+static void send_text(void *arg, uint64_t number, const char *bytes, size_t n)
 {
-    struct text *t = m->texts;
-    m->texts = t->next;
-    if (!m->texts)
-        m->last_text = NULL;
-    free(t);
-}
-
-static void drop_taken(struct logmux *m)
-{
-    while (m->texts && m->texts->number <= atomic_load(&m->o.page->claimed))
-        drop_text(m);
-}
-
-/* Whether it can be told that a write does not wait. A file may lie on the disk that hangs. */
-static bool may_write_round(void)
-{
-    struct stat st;
-    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
-    return fstat(STDERR_FILENO, &st) == 0 && !S_ISREG(st.st_mode) && poll(&p, 1, 0) == 1 && (p.revents & POLLOUT);
-}
-
-static void write_round(const struct text *t)
-{
-    for (size_t at = 0; at < t->n && may_write_round();) {
-        const ssize_t n = write(STDERR_FILENO, t->bytes + at, t->n - at < ROUND_BYTES ? t->n - at : ROUND_BYTES);
-        if (n <= 0)
-            return;
-        at += (size_t)n;
-    }
-}
-
-static void write_overdue(struct logmux *m, int64_t now_ms)
-{
-    drop_taken(m);
-    while (m->texts && m->texts->due_ms <= now_ms && may_write_round()) {
-        if (output_claim(m->o.page, m->texts->number))
-            write_round(m->texts);
-        drop_taken(m);
-    }
-}
-
-static void on_overdue(uv_timer_t *timer)
-{
-    struct logmux *m = timer->data;
-    write_overdue(m, clock_ms());
-    if (m->texts)
-        uv_timer_start(m->overdue, on_overdue, LOGMUX_ROUND_MS, 0);
-}
-
-static void print_part(struct logmux *m, const char *bytes, size_t n)
-{
-    struct text *t = malloc(sizeof *t + n);
-    if (!t)
-        return;
-    *t = (struct text){.number = ++m->numbered, .due_ms = clock_ms() + (m->is_cut_off ? 0 : LOGMUX_ROUND_MS), .n = n};
-    memcpy(t->bytes, bytes, n);
-    if (m->last_text)
-        m->last_text->next = t;
-    else
-        m->texts = t;
-    m->last_text = t;
-    say(m, OUTPUT_PRINT, 0, (int64_t)t->number, bytes, n);
-    if (m->is_cut_off)
-        write_overdue(m, t->due_ms);
-    else if (!uv_is_active((uv_handle_t *)m->overdue))
-        uv_timer_start(m->overdue, on_overdue, LOGMUX_ROUND_MS, 0);
+    say(arg, OUTPUT_PRINT, 0, (int64_t)number, bytes, n);
 }
 
 /* Long ones in parts of whole lines. */
 void logmux_print_bytes(struct logmux *m, const char *text, size_t n)
 {
-    drop_taken(m);
     while (n > 0) {
         const char *end = n > TEXT_BYTES ? memrchr(text, '\n', TEXT_BYTES) : NULL;
         const size_t part = end ? (size_t)(end + 1 - text) : n < TEXT_BYTES ? n : TEXT_BYTES;
-        print_part(m, text, part);
+        own_texts_add(m->texts, text, part);
         text += part;
         n -= part;
     }
@@ -424,9 +345,7 @@ static void on_hello(struct logmux *m, int64_t pid)
         if (r->is_ended)
             send_end(m, r);
     }
-    drop_taken(m);
-    for (struct text *t = m->texts; t; t = t->next)
-        say(m, OUTPUT_PRINT, 0, (int64_t)t->number, t->bytes, t->n);
+    own_texts_send_again(m->texts);
     if (m->flushes)
         say(m, OUTPUT_FLUSH, 0, 0, NULL, 0);
     if (m->drops)
@@ -443,7 +362,7 @@ static void on_cut_off(struct logmux *m)
     output_out_forget(&m->out);
     while (m->first)
         drop_first_round(m);
-    write_overdue(m, INT64_MAX);
+    own_texts_go_round(m->texts, true);
 }
 
 static void on_message(struct logmux *m)
@@ -532,15 +451,13 @@ int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_opti
 {
     struct logmux *m = calloc(1, sizeof *m);
     if (!m || !(m->asked = calloc((size_t)o->max_workers, sizeof *m->asked)) ||
-        !(m->overdue = calloc(1, sizeof *m->overdue))) {
+        !(m->texts = own_texts_create(loop, o->page, send_text, m))) {
         free(m ? m->asked : NULL);
         free(m);
         return err_errno(e, ENOMEM, "output of %d workers", o->max_workers);
     }
     m->loop = loop;
     m->o = *o;
-    uv_timer_init(loop, m->overdue);
-    m->overdue->data = m;
     *ret = m;
     TRY(output_out_open(&m->out, loop, o->fd, e));
     TRY(watch_open(&m->watch, loop, o->fd, UV_READABLE, on_readable, m, e));
@@ -561,12 +478,7 @@ void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2])
         say(m, OUTPUT_DROP, 0, 0, NULL, 0);
         wait_for(m, &m->is_flushed, clock_deadline(STOPPED_MS), nobody);
     }
-    write_overdue(m, INT64_MAX);
-}
-
-static void on_timer_closed(uv_handle_t *h)
-{
-    free(h);
+    own_texts_go_round(m->texts, false);
 }
 
 void logmux_destroy(struct logmux *m)
@@ -575,12 +487,10 @@ void logmux_destroy(struct logmux *m)
         return;
     while (m->first)
         drop_first_round(m);
-    while (m->texts)
-        drop_text(m);
+    own_texts_destroy(m->texts);
     forget_words(m);
     watch_close(m->watch);
     output_out_close(&m->out);
-    uv_close((uv_handle_t *)m->overdue, on_timer_closed);
     free(m->asked);
     free(m);
 }

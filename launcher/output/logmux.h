@@ -16,8 +16,6 @@
 struct err;
 struct logmux;
 
-/* A text of crun's own that the output process has not taken by then goes round it. */
-#define LOGMUX_ROUND_MS 250
 /* Folders and files are given so long to be made: then workers start without waiting for them. */
 #define LOGMUX_OPEN_MS 1000
 

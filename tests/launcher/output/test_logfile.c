@@ -19,7 +19,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "launcher/output/logfile.h"
+#include "launcher/output/process/logfile.h"
 
 /* A disk of this many bytes stands before that of the C library; < 0: without end. */
 static int64_t room = -1;

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "launcher/output/partial.h"
+#include "launcher/output/process/partial.h"
 
 static struct partial p;
 static char line[16384];

@@ -1,4 +1,4 @@
-#include "launcher/output/output_process.h"
+#include "launcher/output/process/output_process.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -16,10 +16,10 @@
 #include "launcher/base/watch.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
-#include "launcher/output/file_thread.h"
+#include "launcher/output/process/file_thread.h"
 #include "launcher/output/log_console.h"
 #include "launcher/output/output_wire.h"
-#include "launcher/output/streams.h"
+#include "launcher/output/process/streams.h"
 
 enum phase {
     SERVING,

@@ -1,4 +1,4 @@
-#include "launcher/output/partial.h"
+#include "launcher/output/process/partial.h"
 
 #include <string.h>
 

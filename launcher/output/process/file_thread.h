@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "launcher/output/logfile.h"
+#include "launcher/output/process/logfile.h"
 
 #define FILE_WAITS_MAX (1u << 20)
 #define FILES_WAIT_MAX (64u << 20)

@@ -1,4 +1,4 @@
-#include "launcher/output/logfile.h"
+#include "launcher/output/process/logfile.h"
 
 #include <dirent.h>
 #include <errno.h>

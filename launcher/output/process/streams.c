@@ -1,4 +1,4 @@
-#include "launcher/output/streams.h"
+#include "launcher/output/process/streams.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -9,15 +9,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "launcher/base/watch.h"
-#include "launcher/output/file_thread.h"
+#include "launcher/output/process/file_thread.h"
 #include "launcher/output/log_conf.h"
 #include "launcher/output/log_console.h"
 #include "launcher/output/log_layout.h"
 #include "launcher/output/output_wire.h"
-#include "launcher/output/partial.h"
+#include "launcher/output/process/partial.h"
+#include "launcher/output/process/round_files.h"
 #include "launcher/output/sink.h"
 
 #define LAST_READS 64
@@ -50,6 +50,9 @@ struct streams {
     struct output_round round;
     struct log_words words[2];       /* of the duplicate filters */
     struct queued_file *filtered[2]; /* stdout, stderr; NULL: none */
+    struct {
+        uint64_t lost, dropped, left_out;
+    } before; /* what processes before this one counted */
     bool paused;
     int n;
     struct source *sources; /* o.max_workers */
@@ -215,11 +218,26 @@ static void on_still(uv_timer_t *t)
     release(m, is_still(m));
 }
 
+/* For whoever looks at the page, and for the process after this one. */
+static void note_figures(struct streams *m)
+{
+    uint64_t waiting = file_thread_waiting(m->files), dropped = m->before.dropped;
+    for (int i = 0; i < 2; i++) {
+        const struct sink *s = log_console_sink(m->console, i);
+        waiting += s ? s->queue.len - s->written : 0;
+        dropped += s ? s->dropped : 0;
+    }
+    atomic_store(&m->o.page->waiting, waiting);
+    atomic_store(&m->o.page->dropped, dropped);
+    atomic_store(&m->o.page->lost, m->before.lost + file_thread_lost(m->files));
+    atomic_store(&m->o.page->left_out, m->before.left_out + log_console_left_out(m->console));
+}
+
 static void on_files_moved(void *arg)
 {
     struct streams *m = arg;
     release(m, false);
-    atomic_store(&m->o.page->lost, file_thread_lost(m->files));
+    note_figures(m);
     m->o.moved(m->o.arg);
 }
 
@@ -244,6 +262,9 @@ int streams_create(struct streams **ret, uv_loop_t *loop, const struct streams_o
     m->timer.data = m->still.data = m;
     m->loop = loop;
     m->o = *o;
+    m->before.lost = atomic_load(&o->page->lost);
+    m->before.dropped = atomic_load(&o->page->dropped);
+    m->before.left_out = atomic_load(&o->page->left_out);
     const struct log_console_options console = {
         .conf = o->conf, .max_workers = o->max_workers, .voice = voice_of, .drained = on_drained, .arg = m};
     TRY(log_console_create(&m->console, loop, &console, e));
@@ -273,83 +294,43 @@ static void create_filtered(struct streams *m)
                                                                 i ? LOG_FILE_ERR : LOG_FILE_OUT, path));
 }
 
-/* Folders and files of a round: made on the thread. */
-struct opening {
-    struct file_job job;
-    struct streams *all;
-    uint64_t id; /* 0: the root folder alone */
-    struct log_layout layout;
-    int workers, rank_base, n, rc;
-    struct err e;
-    struct queued_file *files[]; /* n; closed after this job, if at all */
-};
-
-/* An earlier job may have left its error records where ours will be. Not once our workers run. */
-static void remove_records(const struct opening *o)
+static struct round_files round_files_of(struct streams *m, const struct log_layout *layout)
 {
-    char path[LOG_PATH_MAX];
-    for (int i = 0; i < o->workers && atomic_load(&o->all->o.page->launched) < o->id; i++)
-        unlink(log_layout_path(&o->layout, i, o->rank_base + i, LOG_FILE_ERROR, path));
-}
-
-static int open_round(struct opening *o)
-{
-    TRY(log_layout_make_round(&o->layout, o->workers, &o->e));
-    remove_records(o);
-    for (int i = 0; i < o->n; i++)
-        TRY(queued_file_open_now(o->files[i], &o->e));
-    return 0;
-}
-
-static void open_files(struct file_job *job)
-{
-    struct opening *o = container_of(job, struct opening, job);
-    file_thread_enter(o->all->files, o->id ? o->layout.round : o->layout.root);
-    o->rc = o->id ? open_round(o) : log_layout_make_root(&o->layout, &o->e);
-}
-
-static void on_opened(struct file_job *job)
-{
-    struct opening *o = container_of(job, struct opening, job);
-    o->all->o.opened(o->all->o.arg, o->id, o->rc, o->e.text);
-    free(o);
-}
-
-static struct opening *create_opening(struct streams *m, const struct log_layout *layout, int files)
-{
-    struct opening *o = calloc(1, sizeof *o + (size_t)files * sizeof *o->files);
-    if (!o)
-        return NULL;
-    o->job = (struct file_job){.work = open_files, .done = on_opened};
-    o->all = m;
-    o->layout = *layout;
-    return o;
+    return (struct round_files){.thread = m->files,
+                                .page = m->o.page,
+                                .layout = *layout,
+                                .id = m->id,
+                                .workers = m->n,
+                                .rank_base = m->round.names.rank_base,
+                                .opened = m->o.opened,
+                                .arg = m->o.arg};
 }
 
 void streams_make_root(struct streams *m, const struct log_layout *layout)
 {
-    struct opening *o = create_opening(m, layout, 0);
-    if (o)
-        file_thread_add(m->files, &o->job);
+    const struct round_files root = round_files_of(m, layout);
+    round_files_open(&root, NULL, 0);
 }
 
 void streams_open_files(struct streams *m)
 {
-    struct opening *o = m->round.layout.root[0] ? create_opening(m, &m->round.layout, 2 * m->n + 2) : NULL;
-    if (!o) {
-        m->o.opened(m->o.arg, m->id, 0, "");
+    const struct round_files round = round_files_of(m, &m->round.layout);
+    struct queued_file **files = calloc(2 * (size_t)m->n + 2, sizeof *files);
+    int n = 0;
+    const int rc = files ? 0 : ERR_OUTPUT;
+    if (!files || !m->round.layout.root[0]) {
+        free(files);
+        m->o.opened(m->o.arg, m->id, rc, rc < 0 ? "no memory to open the log files" : "");
         return;
     }
-    o->id = m->id;
-    o->workers = m->n;
-    o->rank_base = m->round.names.rank_base;
     for (int i = 0; i < 2; i++)
         if (m->filtered[i])
-            o->files[o->n++] = m->filtered[i];
+            files[n++] = m->filtered[i];
     for (int i = 0; i < 2 * m->n; i++)
         if (stream_of(m, i)->file)
-            o->files[o->n++] = stream_of(m, i)->file;
-    file_thread_add(m->files, &o->job);
+            files[n++] = stream_of(m, i)->file;
+    round_files_open(&round, files, n);
+    free(files);
 }
 
 void streams_begin_round(struct streams *m, uint64_t id, const struct output_round *round)
@@ -428,6 +409,7 @@ static void on_readable(void *arg)
     log_console_kick(m->console);
     if (log_console_full(m->console))
         set_paused(m, true);
+    note_figures(m);
 }
 
 /* --- workers */
@@ -517,6 +499,7 @@ void streams_end_round(struct streams *m)
     uv_timer_stop(&m->still);
     m->n = 0;
     m->id = 0;
+    note_figures(m);
 }
 
 uint64_t streams_round(const struct streams *m)

@@ -11,7 +11,7 @@
  *
  * What is dropped. Lines on consoles never, as long as somebody may read them: workers wait. For files see
  * file_thread.h. crun's own texts go through here, to be in order with the workers' lines; what has not been taken
- * within LOGMUX_ROUND_MS the agent writes itself (output_claim() settles who does).
+ * within OWN_TEXTS_MS the agent writes itself (output_claim() settles who does).
  *
  * Deaths.
  *   - this process: as above;

@@ -1,4 +1,4 @@
-#include "launcher/output/file_thread.h"
+#include "launcher/output/process/file_thread.h"
 
 #include <errno.h>
 #include <pthread.h>
