@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import support
-from processes import children, end_all, marked, state, wait
+from processes import children, comm, end_all, marked, state, wait
 
 REPO, BUILD, CRUN = map(str, (support.ROOT, support.BUILD, support.CRUN))
 WORKER = os.path.join(REPO, "tests", "e2e", "launcher", "worker.py")
@@ -100,6 +100,10 @@ class Crun:
 
     def agent_of(self, guardian):
         return children(guardian)[0]
+
+    def output_of(self, guardian):
+        """The output process."""
+        return next(pid for pid in children(guardian) if comm(pid) == "crun-output")
 
     def close(self):
         """Nobody outlives a crun: not one that ended, nor one that is killed here because its test did not wait for it."""

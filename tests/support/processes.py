@@ -53,6 +53,15 @@ def command(pid):
         return "?"
 
 
+def comm(pid):
+    """The name that the kernel has for it; None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as f:
+            return f.read().strip()
+    except OSError:
+        return None
+
+
 def end_all(mark, seconds):
     """Wait so long for all that are marked to end, then kill them. -> "pid command" of those that had to be killed"""
     end = time.monotonic() + seconds

@@ -40,6 +40,7 @@ struct queued_file {
     struct buf waits; /* to be written; under the lock, as what follows */
     uint64_t gap;     /* bytes dropped behind it */
     size_t in_hand;   /* bytes that the thread is at */
+    bool is_torn;     /* what it took last ended within a line */
     bool closes;
     /* the loop's own */
     bool is_queued;
@@ -252,7 +253,11 @@ static struct buf take_waiting(struct queued_file *f, uint64_t *ret_gap, bool *r
     struct buf data = f->waits;
     buf_init(&f->waits, 0);
     f->in_hand = data.len;
+    if (data.len > 0)
+        f->is_torn = data.data[data.len - 1] != '\n';
     *ret_gap = f->gap;
+    if (f->gap > 0)
+        f->is_torn = false;
     f->gap = 0;
     *ret_closes = f->closes;
     pthread_mutex_unlock(&t->lock);
@@ -358,7 +363,7 @@ static void take_back_line(struct queued_file *f)
 {
     const char *end = f->waits.len > 0 ? memrchr(f->waits.data, '\n', f->waits.len) : NULL;
     const size_t keep = end ? (size_t)(end + 1 - f->waits.data) : 0, torn = f->waits.len - keep;
-    if (!end && f->in_hand > 0) /* it may have begun there */
+    if (!end && f->is_torn) /* its beginning is written */
         return;
     f->waits.len = keep;
     f->t->waiting -= torn;

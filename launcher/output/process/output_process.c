@@ -16,9 +16,9 @@
 #include "launcher/base/watch.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
-#include "launcher/output/process/file_thread.h"
 #include "launcher/output/log_console.h"
 #include "launcher/output/output_wire.h"
+#include "launcher/output/process/file_thread.h"
 #include "launcher/output/process/streams.h"
 
 enum phase {

@@ -11,11 +11,11 @@
 
 #include "common/base/err.h"
 #include "launcher/base/watch.h"
-#include "launcher/output/process/file_thread.h"
 #include "launcher/output/log_conf.h"
 #include "launcher/output/log_console.h"
 #include "launcher/output/log_layout.h"
 #include "launcher/output/output_wire.h"
+#include "launcher/output/process/file_thread.h"
 #include "launcher/output/process/partial.h"
 #include "launcher/output/process/round_files.h"
 #include "launcher/output/sink.h"

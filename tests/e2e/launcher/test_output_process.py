@@ -28,11 +28,6 @@ def disk(crun):
     fs.close()
 
 
-def output_of(guardian):
-    """The output process: the guardian's child beside the agent."""
-    return next(pid for pid in children(guardian) if open(f"/proc/{pid}/comm").read().strip() == "crun-output")
-
-
 def kill(*pids):
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -47,7 +42,7 @@ def test_its_death_is_noticed_by_no_worker(crun):
     p = crun.start("--log-dir", crun.tmp / "l", "--run-id", "j", "sh", "-c", STEADY, stdout=open(crun.tmp / "out", "wb"))
     for _ in range(3):
         wait_text(log, "line-")
-        before, size = output_of(p.pid), log.stat().st_size
+        before, size = crun.output_of(p.pid), log.stat().st_size
         kill(before)
         wait("another output process", lambda: [pid for pid in children(p.pid) if pid not in (before, crun.agent_of(p.pid))])
         wait("more lines", lambda: log.stat().st_size > size + 100)
@@ -64,7 +59,7 @@ def test_its_death_is_noticed_by_no_worker(crun):
 def test_a_stopped_one_holds_up_no_word_of_crun(crun):
     p = crun.start("--standalone", "sh", "-c", f"touch {crun.tmp}/up; exec sleep 100")
     crun.wait_file("up")
-    output = output_of(p.pid)
+    output = crun.output_of(p.pid)
     os.kill(output, signal.SIGSTOP)
     crun.wait_state(output, "T")
     start = time.monotonic()
@@ -139,7 +134,7 @@ def hung(crun, disk):
     wait("lines", lambda: all(disk.files.get(f"j/round-1/rank-{r}.out") for r in (0, 1)))
     disk.pause()
     assert disk.asked.wait(30)
-    yield p, agent, output_of(p.pid), children(agent)
+    yield p, agent, crun.output_of(p.pid), children(agent)
     disk.resume()
     p.communicate(timeout=60)
 

@@ -61,14 +61,14 @@ def settled(pids, want, seconds=30):
 
 
 def restarts(crun, rounds, *options):
-    """-> ms of each restart, kB of both halves after each, (descriptors, threads) of both halves early and late"""
+    """-> ms of each restart, kB of guardian, agent and output process after each, their (descriptors, threads) early and late"""
     stamps = Stamps(crun.tmp / "stamps")
     p = crun.start("--nproc_per_node", RANKS, "--max-restarts", rounds, "--restart-backoff", 0, *options,
                    os.path.join(BUILD, "tests", "bench", "launch_worker"), "stay",
                    extra_env={"BENCH_FIFO": str(crun.tmp / "stamps")}, stdout=open(os.devnull, "w"), stderr=open(crun.tmp / "console", "w"))
     rng, took, memory, early = random.Random(1), [], [], None
     workers = stamps.read()
-    pids = [p.pid, crun.agent_of(p.pid)]
+    pids = [p.pid, crun.agent_of(p.pid), crun.output_of(p.pid)]
     for i in range(rounds):
         if i == 3:
             early = rested(pids)
@@ -87,7 +87,7 @@ def restarts(crun, rounds, *options):
 def test_thirty_restarts_leave_no_descriptor_and_no_thread(crun):
     took, memory, early, late = restarts(crun, 30, "--log-dir", crun.tmp / "logs", "--run-id", "soak", "--redirects", "3")
     print(f"\n30 restarts: p50 {statistics.median(took):.1f} ms, RSS {memory[3]} to {memory[-1]} kB")
-    assert late == early, "descriptors and threads of guardian and agent"
+    assert late == early, "descriptors and threads of guardian, agent and output process"
     assert len(list((crun.tmp / "logs" / "soak").glob("round-*"))) == 31
 
 
@@ -103,8 +103,8 @@ def test_a_thousand_restarts_leave_everything_as_it_was(crun):
     tenth = rounds // 10
     first, last = statistics.median(took[:tenth]), statistics.median(took[-tenth:])
     was, now = statistics.median(memory[tenth:2 * tenth]), statistics.median(memory[-tenth:])
-    print(f"\n{rounds} restarts of {RANKS} workers: p50 of the first tenth {first:.1f} ms, of the last {last:.1f} ms, worst {max(took):.1f} ms; RSS of both halves "
-          f"{was:.0f} kB in the second tenth, {now:.0f} kB in the last; descriptors and threads of guardian, agent: {early}, then {late}")
-    assert late == early, "descriptors and threads of guardian and agent"
+    print(f"\n{rounds} restarts of {RANKS} workers: p50 of the first tenth {first:.1f} ms, of the last {last:.1f} ms, worst {max(took):.1f} ms; RSS of all three "
+          f"{was:.0f} kB in the second tenth, {now:.0f} kB in the last; descriptors and threads of guardian, agent, output process: {early}, then {late}")
+    assert late == early, "descriptors and threads of guardian, agent and output process"
     assert now < was + 256, "kB"
     assert last < 2 * first + 5, "ms"
