@@ -424,7 +424,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
             return (struct ending){.value = 128 + g->patience.signo};
         fds[2] = (struct pollfd){.fd = g->output.fd, .events = POLLIN};
         poll(fds, 3, sooner(keep_lease(g, l), patient_ms));
-        if (fds[2].revents && beside_is_gone(&g->output))
+        if (fds[2].revents && beside_is_gone(&g->output) && !(fds[1].revents & POLLHUP) && fds[1].fd >= 0)
             start_output(g);
         if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))
             fds[1].fd = -1; /* the agent is ending */

@@ -26,7 +26,7 @@
 #define CRUN_LAUNCHER_OUTPUT_PROCESS_H
 
 #define OUTPUT_LAST_MS 1000  /* after the end of the agent: for consoles, and for a disk that does not move */
-#define OUTPUT_ALONE_MS 1000 /* without both halves, for pipes that somebody keeps open */
+#define OUTPUT_ALONE_MS 50   /* without both halves, for pipes that children of workers keep open */
 #define OUTPUT_STILL_MS 2000 /* at the end of a job, for a disk that does not move */
 
 struct guardian_output;
