@@ -279,8 +279,8 @@ static void hostile_text_is_refused_by_name_and_value(void **state)
     refused("kind=join node=%00", "field node=%00: a '%' is followed by two hex digits, not 00");
     refused("kind=join node=a=b", "field node=a=b: spaces, '=' and bytes outside printable ASCII are written %XX");
     refused("kind=join node=\xc3\xa4", "field node=??: spaces, '=' and bytes outside printable ASCII are written %XX");
-    snprintf(text, sizeof text, "kind=join node=%064d", 0);
-    refused(text, "node=0000000000000000000000000000000000000000...: expected at most 63 bytes");
+    snprintf(text, sizeof text, "kind=join node=%096d", 0);
+    refused(text, "node=0000000000000000000000000000000000000000...: expected at most 95 bytes");
     snprintf(text, sizeof text, "kind=done %0100d=1", 0);
     struct rdzv_event ev;
     assert_int_equal(rdzv_event_decode(text, strlen(text), &ev, NULL), 0); /* a long unknown key is an unknown key */
