@@ -61,5 +61,6 @@ bool half_weight(const struct program *p, const struct plan_options *o, int para
 
 bool half_gradients(const struct plan_options *o, const struct op *op)
 {
-    return (o->compute == DT_F16 && half_casts(op)) || (half_compute(o) && o->half_bn && op->kind == OP_BN_BWD);
+    const bool product = op->kind == OP_LINEAR_BWD_PARAM || op->kind == OP_CONV_BWD_PARAM;
+    return (o->compute == DT_F16 && product) || (half_compute(o) && o->half_bn && op->kind == OP_BN_BWD);
 }

@@ -23,6 +23,6 @@ bool half_compute(const struct plan_options *o); /* any at all */
 bool half_tensor(const struct program *p, const struct plan_options *o, int tensor);
 bool half_casts(const struct op *op); /* reads halves and a weight of halves, whatever its operands are */
 bool half_weight(const struct program *p, const struct plan_options *o, int param);
-bool half_gradients(const struct plan_options *o, const struct op *op); /* of its parameters */
+bool half_gradients(const struct plan_options *o, const struct op *op); /* of parameters that op writes */
 
 #endif

@@ -61,6 +61,21 @@ void rig_open(struct rig *r, const struct program *p, int batch, bool training, 
     rig_open_slice(r, p, batch, training, seed, 0, 0);
 }
 
+void rig_emulate_fp16(struct rig *r)
+{
+    struct err e = {0};
+    const struct plan_options o = {.batch = r->n,
+                                   .training = true,
+                                   .compute = DT_F16,
+                                   .emulate = true,
+                                   .params = r->params,
+                                   .stats = r->stats,
+                                   .reduce = r->reduce};
+    r->dev->ops->plan_close(r->plan);
+    if (r->dev->ops->plan(r->dev, r->p, &o, &r->plan, &e) < 0)
+        fail_msg("%s", e.text);
+}
+
 void rig_close(struct rig *r)
 {
     r->dev->ops->plan_close(r->plan);

@@ -24,6 +24,7 @@ struct rig {
 void rig_open(struct rig *r, const struct program *p, int batch, bool training, uint64_t seed);
 void rig_open_slice(struct rig *r, const struct program *p, int batch, bool training, uint64_t seed, int first,
                     int end);
+void rig_emulate_fp16(struct rig *r); /* from now on; after rig_open() of a whole program */
 void rig_close(struct rig *r);
 void rig_run(struct rig *r, const struct batch *b, bool accumulate, const struct run_hooks *hooks);
 

@@ -358,7 +358,7 @@ static void a_batch_without_any_sample_gives_zeros(void **state)
 
 /* --- the arena */
 
-static void accumulation_adds_gradients_statistics_and_metrics(void **state)
+static void check_accumulation(bool emulate)
 {
     struct program *p = net_basic();
     struct samples s, t;
@@ -366,6 +366,8 @@ static void accumulation_adds_gradients_statistics_and_metrics(void **state)
     samples_make(&s, p, 4, 31);
     samples_make(&t, p, 4, 32);
     rig_open(&r, p, 4, true, 1);
+    if (emulate)
+        rig_emulate_fp16(&r);
     double *sum = calloc(p->n_reduce, sizeof *sum);
     assert_non_null(sum);
     rig_run(&r, &s.b, false, NULL);
@@ -383,6 +385,56 @@ static void accumulation_adds_gradients_statistics_and_metrics(void **state)
     samples_free(&s);
     samples_free(&t);
     program_destroy(p);
+}
+
+static void accumulation_adds_gradients_statistics_and_metrics(void **state)
+{
+    check_accumulation(false);
+}
+
+static void accumulation_adds_gradients_that_are_rounded(void **state)
+{
+    check_accumulation(true);
+}
+
+/* What was announced, as it was then. */
+struct announced {
+    const struct rig *r;
+    double *then;
+};
+
+static int keep_announced(void *ctx, size_t first, size_t end, void *stream, struct err *e)
+{
+    struct announced *a = ctx;
+    memcpy(a->then + first, a->r->reduce + first, (end - first) * sizeof *a->then);
+    for (size_t i = first; i < end; i++)
+        a->r->reduce[i] = 77; /* as a sum over ranks may be there at once */
+    return 0;
+}
+
+static void gradients_that_were_announced_are_left_alone(void **state)
+{
+    for (int emulate = 0; emulate < 2; emulate++) {
+        struct program *p = net_basic();
+        struct samples s;
+        struct rig r;
+        samples_make(&s, p, 2, 51);
+        rig_open(&r, p, 2, true, 1);
+        if (emulate)
+            rig_emulate_fp16(&r);
+        struct announced a = {&r, calloc(p->n_train, sizeof(double))};
+        assert_non_null(a.then);
+        rig_run(&r, &s.b, false, &(struct run_hooks){.ctx = &a, .ready = keep_announced});
+        for (size_t i = 0; i < p->n_train; i++)
+            assert_true(r.reduce[i] == 77);
+        memset(r.reduce, 0, p->n_reduce * sizeof *r.reduce); /* nobody writes padding */
+        rig_run(&r, &s.b, false, NULL);
+        assert_memory_equal(r.reduce, a.then, p->n_train * sizeof(double));
+        free(a.then);
+        rig_close(&r);
+        samples_free(&s);
+        program_destroy(p);
+    }
 }
 
 static void statistics_of_the_batch_reach_evaluation(void **state)
@@ -566,6 +618,8 @@ int main(void)
         cmocka_unit_test(a_sample_of_weight_0_is_as_good_as_absent),
         cmocka_unit_test(a_batch_without_any_sample_gives_zeros),
         cmocka_unit_test(accumulation_adds_gradients_statistics_and_metrics),
+        cmocka_unit_test(accumulation_adds_gradients_that_are_rounded),
+        cmocka_unit_test(gradients_that_were_announced_are_left_alone),
         cmocka_unit_test(statistics_of_the_batch_reach_evaluation),
         cmocka_unit_test(gradients_are_announced_once_each_in_the_order_of_the_arena),
         cmocka_unit_test(an_error_of_a_hook_ends_the_run),
