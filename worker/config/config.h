@@ -136,7 +136,7 @@ struct train_config {
     int64_t threads; /* 0: cores / local ranks */
     const char *comm;
     double comm_timeout;
-    int64_t bucket_mb, check_replicas;
+    int64_t bucket_mb, zero, check_replicas;
     int allreduce; /* enum allreduce */
     bool fp16_allreduce;
 };

@@ -128,6 +128,7 @@ const char *update_rule_name(enum update_rule r);
 struct update {
     enum update_rule rule;
     size_t first, n; /* LARS: one tensor */
+    size_t skipped;  /* moments of element i are at i - skipped of their arenas: 0 where these are whole */
     double lr, momentum, weight_decay;
     double grad_mul;   /* 1 / grad_scale */
     double trust;      /* LARS: eta; 0: r = 1 (biases, batch norm) */
@@ -143,6 +144,7 @@ struct update {
 struct update_slice {
     size_t first, n;
     double weight_decay, trust;
+    size_t skipped;
 };
 
 struct plan_memory {                        /* bytes */

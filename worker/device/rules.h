@@ -89,7 +89,7 @@ static void rule_adam(REAL *w, REAL *m, const REAL *g, size_t n, const struct up
     const REAL root = (REAL)(1 / sqrt(bias2));
     const REAL wd = u->rule == UPDATE_ADAM ? (REAL)u->weight_decay : 0;
     const REAL keep = u->rule == UPDATE_ADAMW ? (REAL)(1 - u->lr * u->weight_decay) : 1;
-    REAL *v = (REAL *)u->second + u->first;
+    REAL *v = (REAL *)u->second + (u->first - u->skipped);
     RULE_LOOP
     {
         const REAL d = g[i] * scale + wd * w[i];
@@ -116,6 +116,6 @@ static void rule_update(const struct update *u, void *params, const void *grads,
         [UPDATE_LARS] = rule_lars, [UPDATE_ADAM] = rule_adam,         [UPDATE_ADAMW] = rule_adam,
     };
     const REAL scale = (REAL)(u->grad_mul * rule_clip(u) / count);
-    rules[u->rule]((REAL *)params + u->first, (REAL *)momentum + u->first, (const REAL *)grads + u->first, u->n, u,
-                   scale, threads);
+    rules[u->rule]((REAL *)params + u->first, (REAL *)momentum + (u->first - u->skipped),
+                   (const REAL *)grads + u->first, u->n, u, scale, threads);
 }

@@ -1,10 +1,13 @@
 #include "worker/optim/update.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "common/base/err.h"
 #include "worker/device/half.h"
+#include "worker/optim/norm.h"
+#include "worker/parallel/ddp.h"
 #include "worker/parallel/ownership.h"
 #include "worker/precision/precision.h"
 #include "worker/program/program.h"
@@ -38,34 +41,37 @@ static int slice_all(const struct optimizer *o, const struct program *p, struct 
     return n;
 }
 
-/* What the k-th owned range has of a slice becomes a slice. */
-static void add_owned(struct optimizer *o, const struct ownership *own, int k, const struct update_slice *all)
+/* What the k-th owned range has of slice j of the whole arena becomes a slice. */
+static void add_owned(struct optimizer *o, const struct ownership *own, int k, int j, const struct update_slice *all)
 {
-    const struct ownership_range r = ownership_clip(own, k, all->first, all->first + all->n);
-    struct update_slice one = *all;
+    const struct ownership_range r = ownership_clip(own, k, all[j].first, all[j].first + all[j].n);
+    struct update_slice one = all[j];
     if (r.first == r.end)
         return;
     one.first = r.first;
     one.n = r.end - r.first;
+    one.skipped = r.first - ownership_place(own, OWNERSHIP_MOMENTS, r.first);
+    o->whole[o->nslices] = j;
     o->slices[o->nslices++] = one;
 }
 
 int optimizer_slice(struct optimizer *o, const struct program *p, const struct ownership *own, struct err *e)
 {
-    const size_t most = (size_t)p->nparams + 1; /* each range cuts one slice in two at most */
+    const size_t most = (size_t)p->nparams + 1, cut = most + (size_t)own->nowned; /* a range cuts one slice more */
     struct update_slice *all = calloc(most, sizeof *all);
-    o->slices = calloc(most + (size_t)own->nowned, sizeof *o->slices);
+    o->slices = calloc(cut, sizeof *o->slices);
+    o->whole = calloc(cut, sizeof *o->whole);
     o->nslices = 0;
-    if (!all || !o->slices) {
+    if (!all || !o->slices || !o->whole) {
         free(all);
         return err_errno(e, ENOMEM, "parameter slices");
     }
-    const int n = slice_all(o, p, all);
+    o->nwhole = slice_all(o, p, all);
     for (int k = 0, i = 0; k < own->nowned; k++) {
-        for (; i < n && all[i].first + all[i].n <= own->owned[k].first; i++)
+        for (; i < o->nwhole && all[i].first + all[i].n <= own->owned[k].first; i++)
             ;
-        for (int j = i; j < n && all[j].first < own->owned[k].end; j++)
-            add_owned(o, own, k, &all[j]);
+        for (int j = i; j < o->nwhole && all[j].first < own->owned[k].end; j++)
+            add_owned(o, own, k, j, all);
     }
     free(all);
     return 0;
@@ -74,6 +80,7 @@ int optimizer_slice(struct optimizer *o, const struct program *p, const struct o
 void optimizer_finish(struct optimizer *o)
 {
     free(o->slices);
+    free(o->whole);
     *o = (struct optimizer){0};
 }
 
@@ -84,11 +91,20 @@ static bool of_bn(const struct program *p, int param)
     return half_weight(p, &with, param) && !half_weight(p, &without, param);
 }
 
+static int round_range(struct state *s, void *arena, size_t first, size_t n, enum dtype t, struct err *e)
+{
+    return s->device->ops->round(s->device, (char *)arena + state_bytes(s, first), n, t, e);
+}
+
 static int round_param(struct state *s, const struct param *q, enum dtype t, struct err *e)
 {
-    void *arenas[] = {s->params, s->momentum};
-    for (int i = 0; i < 2; i++)
-        TRY(s->device->ops->round(s->device, (char *)arenas[i] + state_bytes(s, q->offset), q->count, t, e));
+    TRY(round_range(s, s->params, q->offset, q->count, t, e));
+    for (int k = 0; k < s->own->nowned; k++) {
+        const struct ownership_range r = ownership_clip(s->own, k, q->offset, q->offset + q->count);
+        if (r.first < r.end)
+            TRY(round_range(s, s->momentum, ownership_place(s->own, OWNERSHIP_MOMENTS, r.first), r.end - r.first, t,
+                            e));
+    }
     return 0;
 }
 
@@ -103,21 +119,68 @@ int optimizer_round(struct state *s, const struct precision *p, struct err *e)
     return p->half_bn ? s->device->ops->round(s->device, s->stats, program->n_stats, p->half, e) : 0;
 }
 
-static int update_params(const struct optimizer *o, struct state *s, const struct update *all, struct err *e)
+/* Slices whose own trust cannot be told from what this rank has of them: rates[k] of the k-th one of the whole arena, by
+ * norms over all ranks. LARS as device/rules.h has it. */
+static int cut_rates(const struct optimizer *o, struct state *s, struct ddp *d, const struct update *u, double *rates,
+                     struct err *e)
+{
+    double m[METRIC_N], clip = 1, *squares = calloc((size_t)o->nwhole * 2 + 1, sizeof *squares);
+    if (!squares)
+        return err_errno(e, ENOMEM, "norms of %d tensors", o->nwhole);
+    int rc = state_get_metrics(s, m, e);
+    for (int i = 0; i < o->nslices && rc == 0; i++) {
+        const size_t first = o->slices[i].first, end = first + o->slices[i].n;
+        if (o->slices[i].trust > 0)
+            rc = norm_add_squares(s, s->params, first, end, m[METRIC_COUNT], &squares[2 * o->whole[i]], e);
+        if (o->slices[i].trust > 0 && rc == 0)
+            rc = norm_add_squares(s, s->reduce, first, end, m[METRIC_COUNT], &squares[2 * o->whole[i] + 1], e);
+    }
+    if (rc == 0)
+        rc = state_set_metric(s, METRIC_NORM, m[METRIC_NORM], e); /* norms of tensors took its place */
+    if (rc == 0)
+        rc = ddp_sum(d, squares, (size_t)o->nwhole * 2, e);
+    if (u->norm && m[METRIC_NORM] > u->max_norm)
+        clip = u->max_norm / (m[METRIC_NORM] + 1e-6);
+    for (int i = 0; i < o->nslices && rc == 0; i++) {
+        const double weight = sqrt(squares[2 * o->whole[i]]), decay = o->slices[i].weight_decay;
+        const double gradient = sqrt(squares[2 * o->whole[i] + 1]) * fabs(u->grad_mul * clip / m[METRIC_COUNT]);
+        const bool known = o->slices[i].trust > 0 && weight > 0 && gradient > 0;
+        rates[i] = known ? o->slices[i].trust * weight / (gradient + decay * weight) : 1;
+    }
+    free(squares);
+    return rc;
+}
+
+static int update_params(const struct optimizer *o, struct state *s, const struct update *all, const double *rates,
+                         struct err *e)
 {
     const struct device_ops *ops = s->device->ops;
     const void *count = state_metric(s, METRIC_COUNT);
-    if (ops->update_all)
+    if (ops->update_all && !rates)
         return ops->update_all(s->device, all, o->slices, o->nslices, s->params, s->reduce, s->momentum, count, e);
     for (int i = 0; i < o->nslices; i++) {
         struct update u = *all;
         u.first = o->slices[i].first;
         u.n = o->slices[i].n;
+        u.skipped = o->slices[i].skipped;
         u.weight_decay = o->slices[i].weight_decay;
-        u.trust = o->slices[i].trust;
+        u.trust = rates ? 0 : o->slices[i].trust;
+        u.lr = rates ? all->lr * rates[i] : all->lr;
         TRY(ops->update(s->device, &u, s->params, s->reduce, s->momentum, count, e));
     }
     return 0;
+}
+
+/* LARS of tensors that are cut over ranks. */
+static int update_by_rates(const struct optimizer *o, struct state *s, struct ddp *d, const struct update *u,
+                           struct err *e)
+{
+    double *rates = calloc((size_t)o->nslices + 1, sizeof *rates);
+    int rc = rates ? cut_rates(o, s, d, u, rates, e) : err_errno(e, ENOMEM, "rates of %d tensors", o->nslices);
+    if (rc == 0)
+        rc = update_params(o, s, u, rates, e);
+    free(rates);
+    return rc;
 }
 
 static int update_averages(const struct optimizer *o, struct state *s, struct err *e)
@@ -129,7 +192,7 @@ static int update_averages(const struct optimizer *o, struct state *s, struct er
     return ops->blend(s->device, s->ema_stats, s->stats, s->program->n_stats, 1 - o->ema, e);
 }
 
-int optimizer_update(const struct optimizer *o, struct state *s, const struct precision *p, double lr,
+int optimizer_update(const struct optimizer *o, struct state *s, struct ddp *d, const struct precision *p, double lr,
                      double grad_scale, int64_t count, struct err *e)
 {
     const struct program *program = s->program;
@@ -144,10 +207,12 @@ int optimizer_update(const struct optimizer *o, struct state *s, const struct pr
                              .second = s->second,
                              .norm = o->clip_norm > 0 ? s->norm : NULL,
                              .max_norm = o->clip_norm};
-    TRY(update_params(o, s, &u, e));
+    const bool cut = ownership_is_cut(s->own, OWNERSHIP_MOMENTS);
+    TRY(cut && o->rule == UPDATE_LARS ? update_by_rates(o, s, d, &u, e) : update_params(o, s, &u, NULL, e));
     TRY(s->device->ops->update_stats(s->device, s->stats, sums, program->n_stats, o->bn_momentum,
                                      state_metric(s, METRIC_COUNT), e));
     TRY(optimizer_round(s, p, e));
+    TRY(cut ? ddp_gather(d, s->params, e) : 0);
     TRY(update_averages(o, s, e));
     s->version++;
     return 0;

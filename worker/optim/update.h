@@ -4,6 +4,7 @@
  *   update        params, momentum, second (n_train) from reduce[0, n_train)
  *   update_stats  running statistics of batch norm (n_stats) from the reduce[n_train, n_train + n_stats) of the step
  *   round         where there are no master weights: what was written becomes halves again
+ *   gather        where moments are cut, each rank has updated what it owns: all get all of it
  *   blend         moving averages of params and stats
  *
  * all of it by loops over slices, on the device. */
@@ -15,6 +16,7 @@
 
 #include "worker/device/device.h"
 
+struct ddp;
 struct err;
 struct ownership;
 struct precision;
@@ -30,7 +32,8 @@ struct optimizer {
     double ema;                 /* share of the old average that a step keeps; 0: no average */
     double bn_momentum;         /* weight of a step's statistics in the running ones */
     struct update_slice *slices;
-    int nslices;
+    int *whole; /* (nslices): of which slice of the whole arena it is a part, counted alike on all ranks */
+    int nslices, nwhole;
 };
 
 /* Set slices, of what this rank updates: parameters that are updated alike and lie side by side share one; LARS has
@@ -41,9 +44,12 @@ void optimizer_finish(struct optimizer *o);
 /* O3 has no master weights: round them, the moments and (half_bn) statistics as an update leaves them. Else nothing. */
 int optimizer_round(struct state *s, const struct precision *p, struct err *e);
 
-/* One update of everything. gradients: sums that the loss's grad_scale multiplied; count: which one of Adam's this
- * is, from 1. With clipping, s->norm has their norm. */
-int optimizer_update(const struct optimizer *o, struct state *s, const struct precision *p, double lr,
+/* s->norm = L2 norm of the mean gradient: of sums that the loss's grad_scale multiplied. All ranks. */
+int optimizer_norm(struct state *s, struct ddp *d, double grad_scale, struct err *e);
+
+/* One update of everything, from the same sums; count: which one of Adam's this is, from 1. With clipping, s->norm has
+ * their norm. All ranks. */
+int optimizer_update(const struct optimizer *o, struct state *s, struct ddp *d, const struct precision *p, double lr,
                      double grad_scale, int64_t count, struct err *e);
 
 #endif

@@ -22,6 +22,7 @@ struct ddp {
     size_t n_tail;
     enum dtype real, wire;
     uint16_t *half; /* a bucket's gradients on their way, where the arena is; NULL where wire is real */
+    void *part;     /* of a piece that is cut: what this rank receives, or sends; NULL where none is */
     struct run_hooks hooks, idle;
     struct device *device; /* NULL: the arena is host memory, and so are the next two */
     const struct device_async *async;
@@ -75,6 +76,27 @@ static int reduce_half(struct ddp *d, struct comm *c, size_t first, size_t n, vo
     return 0;
 }
 
+/* This rank's part of a piece that is cut. */
+static struct ownership_range own_part(const struct ddp *d, const struct ownership_piece *p)
+{
+    return ownership_part(p, ownership_group(d->own, p->group).index);
+}
+
+static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_piece *p, struct err *e)
+{
+    const struct ownership_range mine = own_part(d, p);
+    const float world = (float)c->world;
+    if (d->half)
+        wire_pack(d->half, d->reduce, p->first, p->end - p->first, d->real, d->wire, 1 / world);
+    TRY(c->ops->reduce_scatter(c, COMM_GRADIENTS, d->half ? (void *)d->half : element(d, p->first), d->part, p->part,
+                               d->half ? d->wire : d->real, NULL, e));
+    if (d->half)
+        wire_unpack(d->reduce, d->part, mine.first, p->part, d->real, d->wire, world);
+    else
+        memcpy(element(d, mine.first), d->part, p->part * dtype_size(d->real));
+    return 0;
+}
+
 /* Bucket k; what comes after the pieces is the tail alone. */
 static struct ownership_piece bucket(const struct ddp *d, int k)
 {
@@ -89,6 +111,8 @@ static int reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
     size_t first = p.first, end = p.end + (k == d->buckets - 1 ? d->n_tail : 0);
     if (!c)
         return 0;
+    if (p.part)
+        return reduce_scatter(d, c, &p, e);
     if (d->half && first < p.end) {
         TRY(reduce_half(d, c, first, p.end - first, stream, e));
         first = p.end;
@@ -268,11 +292,31 @@ static size_t largest_piece(const struct ownership *own)
     return most;
 }
 
+static size_t largest_part(const struct ownership *own)
+{
+    size_t most = 0;
+    for (int k = 0; k < own->npieces; k++)
+        most = own->pieces[k].part > most ? own->pieces[k].part : most;
+    return most;
+}
+
+static int alloc_part(struct ddp *d, size_t n, struct err *e)
+{
+    if (n == 0)
+        return 0;
+    if (d->async)
+        return err_set(e, -ENOTSUP, "ZeRO needs a device whose memory is the host's");
+    d->part = malloc(n * dtype_size(d->real));
+    return d->part ? 0 : err_set(e, -ENOMEM, "no memory for a part of %zu gradients", n);
+}
+
 static int plan(struct ddp *d, struct err *e)
 {
     const struct ownership *own = d->own;
-    const bool rides = own->npieces > 0 && own->pieces[own->npieces - 1].group == LAYOUT_BATCH;
+    const bool rides = own->npieces > 0 && own->pieces[own->npieces - 1].group == LAYOUT_BATCH &&
+                       own->pieces[own->npieces - 1].part == 0;
     d->stats.buckets = d->buckets = own->npieces + (d->n_tail > 0 && !rides);
+    TRY(alloc_part(d, largest_part(own), e));
     return d->wire == DT_F16 || d->wire == DT_BF16 ? alloc_half(d, largest_piece(own), e) : 0;
 }
 
@@ -377,6 +421,7 @@ void ddp_destroy(struct ddp *d)
         d->device->ops->release(d->device, d->half);
     else
         free(d->half);
+    free(d->part);
     free(d);
 }
 
@@ -419,6 +464,26 @@ int ddp_wait(struct ddp *d, struct err *e)
     int rc = d->failed.code ? err_set(e, d->failed.code, "%s", d->failed.text) : 0;
     pthread_mutex_unlock(&d->lock);
     return rc < 0 ? rc : join_stream(d, e);
+}
+
+int ddp_gather(struct ddp *d, void *arena, struct err *e)
+{
+    const size_t elem = dtype_size(d->real);
+    for (int k = 0; k < d->own->npieces; k++) {
+        const struct ownership_piece *p = &d->own->pieces[k];
+        struct comm *c = comm_of(d, p->group);
+        if (!p->part || !c)
+            continue;
+        memcpy(d->part, (const char *)arena + own_part(d, p).first * elem, p->part * elem);
+        TRY(c->ops->all_gather(c, COMM_GRADIENTS, d->part, (char *)arena + p->first * elem, p->part * elem, NULL, e));
+    }
+    return 0;
+}
+
+int ddp_sum(struct ddp *d, double *v, size_t n, struct err *e)
+{
+    struct comm *c = comm_of(d, LAYOUT_BATCH);
+    return c ? c->ops->all_reduce(c, COMM_CONTROL, v, n, DT_F64, COMM_SUM, NULL, e) : 0;
 }
 
 int ddp_check(struct ddp *d, struct err *e)

@@ -2,7 +2,8 @@
  *
  * A bucket is a piece of the arena (ownership.h), which says over which group it is summed. Gradients lie in backward
  * order, so bucket k is complete before bucket k+1. A bucket whose last element is ready goes to one communication
- * thread (host backends) or to the communication stream (nccl), in order. The tail (statistics, metrics) is summed over
+ * thread (host backends) or to the communication stream (nccl), in order. A piece that is cut is reduce-scattered:
+ * this rank's part of it becomes the sum, the rest is left as anything. The tail (statistics, metrics) is summed over
  * the batch group, with the last bucket where that is, too.
  *
  *   ddp_begin(d, last_micro_batch);      backward calls ready() on the training thread
@@ -47,7 +48,7 @@ struct ddp_options {
 };
 
 /* groups: the communicators of this rank's groups, by enum layout_group; NULL: not needed, or nobody else is in it. own
- * says which are needed. reduce: the arena (own->n_train gradients, then n_tail statistics and metrics) of element type
+ * says which are needed; -ENOTSUP: it cuts pieces, and the device goes on by itself. reduce: the arena (own->n_train gradients, then n_tail statistics and metrics) of element type
  * `real`. All borrowed. Starts the communication thread. */
 int ddp_create(struct ddp **ret, struct comm *const groups[LAYOUT_GROUPS], const struct ownership *own, void *reduce,
                size_t n_tail, enum dtype real, const struct ddp_options *o, struct err *e);
@@ -71,6 +72,14 @@ void ddp_begin(struct ddp *d, bool reduce);
  * collective's deadline bounds the wait. After ddp_begin(d, false): 0 at once.
  * Where collectives are enqueued: what the device computes from now on sees the sums; errors show in ddp_check(). */
 int ddp_wait(struct ddp *d, struct err *e);
+
+/* What each rank owns of an arena of n_train elements of type `real` goes to all that hold copies: all-gathers of the
+ * pieces that are cut (ownership.h); where none is: nothing, at once. Host memory. Training thread, between ddp_wait()
+ * and ddp_begin(). */
+int ddp_gather(struct ddp *d, void *arena, struct err *e);
+
+/* v[0..n) becomes its sum over the batch group. Training thread, between ddp_wait() and ddp_begin(). */
+int ddp_sum(struct ddp *d, double *v, size_t n, struct err *e);
 
 /* How anything that was enqueued has failed, or 0. Before a step, and before results are believed. */
 int ddp_check(struct ddp *d, struct err *e);

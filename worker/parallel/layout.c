@@ -9,16 +9,18 @@ int layout_plan(struct layout *ret, int world, int tensor, int stages, int zero,
 {
     const int64_t replica = (int64_t)tensor * stages;
     if (world < 1 || tensor < 1 || stages < 1)
-        return err_set(e, ERR_USAGE, "a layout of %d ranks, tensor groups of %d and %d stages: expected at least 1 of each",
-                       world, tensor, stages);
+        return err_set(e, ERR_USAGE,
+                       "a layout of %d ranks, tensor groups of %d and %d stages: expected at least 1 of each", world,
+                       tensor, stages);
     if (zero < 0 || zero > 3)
         return err_set(e, ERR_USAGE, "level %d of ZeRO: expected 0, 1, 2 or 3", zero);
     if (world < replica)
-        return err_set(e, ERR_USAGE, "%d rank%s cannot hold a model over %d stage%s of tensor groups of %d: that takes at "
-                                     "least %lld",
+        return err_set(e, ERR_USAGE,
+                       "%d rank%s cannot hold a model over %d stage%s of tensor groups of %d: that takes at "
+                       "least %lld",
                        world, world == 1 ? "" : "s", stages, stages == 1 ? "" : "s", tensor, (long long)replica);
-    *ret = (struct layout){
-        .world = world, .data = world / (int)replica, .tensor = tensor, .stages = stages, .zero = zero};
+    *ret =
+        (struct layout){.world = world, .data = world / (int)replica, .tensor = tensor, .stages = stages, .zero = zero};
     return 0;
 }
 

@@ -3,7 +3,7 @@
 const char *transfer_name(enum transfer_kind k)
 {
 #define X(kind, name) name,
-    static const char *const names[] = {TRANSFERS(X)};
+    static const char *const names[] = { TRANSFERS(X) };
 #undef X
     return k < TRANSFER_KINDS ? names[k] : "?";
 }

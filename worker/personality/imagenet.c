@@ -107,7 +107,7 @@ static const struct arg_spec own[] = {
      .type = ARG_FLAG,
      .at = OWN(zero),
      .aliases = "use-zero",
-     .help = "a sharded optimizer: not supported"},
+     .help = "--zero 1: each rank keeps its share of the optimizer's moments"},
     {.name = "use-adasum", .type = ARG_FLAG, .at = OWN(adasum), .help = "adaptive summation: not supported"},
     ARG_END,
 };
@@ -134,7 +134,6 @@ static int refuse_unsupported(const struct imagenet *c, const struct personality
     TRY(personality_refuse(c->model_parallel, "--enable-model-parallel", "a last layer sharded over ranks", e));
     TRY(personality_refuse(personality_given(a, "model-parallel-dim"), "--model-parallel-dim",
                            "a last layer sharded over ranks", e));
-    TRY(personality_refuse(c->zero, "--enable-zero-optim", "an optimizer sharded over ranks", e));
     return personality_refuse(c->adasum, "--use-adasum", "adaptive summation", e);
 }
 
@@ -221,6 +220,7 @@ static void choose_backend(struct imagenet *c)
 static void choose_batch(struct imagenet *c, const struct personality_world *w)
 {
     struct train_config *t = &c->train;
+    t->zero = c->zero ? 1 : t->zero;
     t->batch_size = c->batch_per_process ? c->batch_per_process * w->world : c->batch * w->nodes;
     t->loader_threads = (c->workers + w->procs - 1) / w->procs;
     if (t->loader_threads < 1)

@@ -99,11 +99,12 @@ enum metric {
     METRIC_STOP,
     METRIC_BAD,
     METRIC_NORM,
+    METRIC_SAVE,
     METRIC_N = 16
 };
 /* LOSS: sum of -log p(label); TOP1, TOP5: samples whose label is among the 1 (5, or all classes if fewer) largest
  * logits, ties going to the lower class; COUNT: sum of weights. The rest is set by the step, a device leaves it at 0.
- * STOP: ranks that want to stop; BAD: samples that could not be decoded; NORM: of the reduced gradients, no sum. */
+ * STOP, SAVE: ranks that want to stop, to save; BAD: samples that could not be decoded; NORM: of the reduced gradients, no sum. */
 
 struct program {
     struct op *ops;

@@ -1,12 +1,15 @@
 /* A save that becomes due while the one before is still being written:
  *   - by steps or time: the state is saved as soon as the writer is free, the newest then: no step waits for a disk;
- *   - at the end of an epoch, of the best so far, or the last: waits, so that these are of exactly that step. */
+ *   - at the end of an epoch, of the best so far, or the last: waits, so that these are of exactly that step.
+ * Where moments are cut a save takes all ranks (session.saves_together). Those that write tell the others with a step's
+ * sums that they will want to save after it; before they copy, all agree: one that writes may find that it cannot. */
 #include "worker/run/saver.h"
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/include/crun.h"
+#include "worker/comm/comm.h"
 #include "worker/config/config.h"
 #include "worker/run/eval.h"
 #include "worker/run/journal.h"
@@ -19,11 +22,18 @@
 int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
-    const struct snapshot_writer_options o = {.dir = cfg->checkpoint_dir,
-                                              .name = cfg->checkpoint_name,
-                                              .keep = (int)cfg->checkpoint_keep,
-                                              .sync = cfg->checkpoint_sync};
-    *v = (struct saver){.s = s, .journal = j, .trace = t, .saved_ns = clock_ns(), .saved_updates = -1};
+    const struct snapshot_writer_options o = {
+        .dir = cfg->checkpoint_dir,
+        .name = cfg->checkpoint_name,
+        .keep = (int)cfg->checkpoint_keep,
+        .sync = cfg->checkpoint_sync,
+        .groups = {[LAYOUT_BATCH] = s->groups[LAYOUT_BATCH], [LAYOUT_DATA] = s->groups[LAYOUT_DATA]}};
+    *v = (struct saver){.s = s,
+                        .journal = j,
+                        .trace = t,
+                        .together = s->saves_together && cfg->checkpoint_dir && !cfg->evaluate,
+                        .saved_ns = clock_ns(),
+                        .saved_updates = -1};
     return s->writes ? snapshot_writer_open(&v->writer, &s->state, &s->identity, &o, e) : 0;
 }
 
@@ -62,16 +72,52 @@ static void tell_failure(struct saver *v, int rc, const struct err *e)
 }
 
 /* Waits for the one before. */
-static int save(struct saver *v, const struct position *at, bool over, struct err *e)
+static int await_writer(struct saver *v, struct err *e)
 {
     struct err before;
-    if (v->saved_updates == at->updates)
-        return 0;
     TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
     tell_failure(v, take_result(v, &before), &before);
+    return 0;
+}
+
+static int copy(struct saver *v, const struct position *at, bool over, struct err *e)
+{
     TRY(snapshot_writer_save(v->writer, at, over && at->step >= v->s->steps_per_epoch ? at->epoch + 1 : -1, e));
     v->saved_updates = at->updates;
     return 0;
+}
+
+/* Does any rank want to? */
+static int agree(const struct saver *v, bool *want, struct err *e)
+{
+    struct comm *c = v->s->comm;
+    int64_t any = *want;
+    TRY(c->ops->all_reduce(c, COMM_CONTROL, &any, 1, DT_I64, COMM_MAX, NULL, e));
+    *want = any > 0;
+    return 0;
+}
+
+/* All ranks. */
+static int save_together(struct saver *v, const struct position *at, bool over, struct err *e)
+{
+    struct err late;
+    int rc = v->writer ? await_writer(v, &late) : 0;
+    const bool mine = v->writer && rc == 0 && v->saved_updates != at->updates;
+    bool any = mine;
+    TRY(agree(v, &any, e));
+    if (any)
+        TRY(mine ? copy(v, at, over, e) : snapshot_give(&v->s->state, v->s->groups, e));
+    return rc < 0 ? err_set(e, rc, "%s", late.text) : 0;
+}
+
+static int save(struct saver *v, const struct position *at, bool over, struct err *e)
+{
+    if (v->together)
+        return save_together(v, at, over, e);
+    if (v->saved_updates == at->updates)
+        return 0;
+    TRY(await_writer(v, e));
+    return copy(v, at, over, e);
 }
 
 static bool due(const struct saver *v, const struct position *at, bool over)
@@ -89,20 +135,32 @@ bool saver_due(const struct saver *v, const struct position *at, bool over)
     return v->writer && ((v->pending && !snapshot_writer_busy(v->writer)) || due(v, at, over));
 }
 
-bool saver_step(struct saver *v, const struct position *at, bool over)
+bool saver_wants(const struct saver *v, const struct position *at, bool over)
+{
+    return v->together && v->writer && (v->pending || due(v, at, over)) && (over || !snapshot_writer_busy(v->writer));
+}
+
+/* Is it time? What is due and has to wait stays pending. */
+static bool is_time(struct saver *v, const struct position *at, bool over, bool asked)
 {
     struct err e;
-    if (!v->writer)
-        return false;
-    tell_failure(v, take_result(v, &e), &e);
-    v->pending = v->pending || due(v, at, over);
-    if (!v->pending || (!over && snapshot_writer_busy(v->writer)))
+    if (v->writer) {
+        tell_failure(v, take_result(v, &e), &e);
+        v->pending = v->pending || due(v, at, over);
+    }
+    return v->together ? asked : v->pending && (over || !snapshot_writer_busy(v->writer));
+}
+
+bool saver_step(struct saver *v, const struct position *at, bool over, bool asked)
+{
+    struct err e;
+    if (!is_time(v, at, over, asked))
         return false;
     crun_phase(CRUN_PHASE_CHECKPOINT);
     v->pending = false;
     v->saved_ns = clock_ns();
     tell_failure(v, save(v, at, over, &e), &e);
-    if (v->s->cfg->checkpoint_sync)
+    if (v->writer && v->s->cfg->checkpoint_sync)
         tell_failure(v, take_result(v, &e), &e);
     crun_phase(CRUN_PHASE_STEP);
     return true;
@@ -116,23 +174,21 @@ void saver_evaluated(struct saver *v, struct position *at, const struct eval_res
         return;
     at->best_top1 = top1;
     at->best_updates = at->updates;
-    if (!v->writer)
+    if (!v->writer && !v->together)
         return;
     crun_phase(CRUN_PHASE_CHECKPOINT);
     int rc = save(v, at, over, &e);
     tell_failure(v, rc, &e);
-    if (rc == 0)
+    if (rc == 0 && v->writer)
         snapshot_writer_best(v->writer, at->updates, top1);
     crun_phase(CRUN_PHASE_STEP);
 }
 
 int saver_finish(struct saver *v, const struct position *at, bool over, struct err *e)
 {
-    struct err before;
     if (!v->writer)
-        return 0;
-    TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
-    tell_failure(v, take_result(v, &before), &before); /* it may have been this step's: then once more */
+        return v->together ? save(v, at, over, e) : 0;
+    TRY(v->together ? 0 : await_writer(v, e)); /* it may have been this step's: then once more */
     TRY(save(v, at, over, e));
     TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
     return take_result(v, e);

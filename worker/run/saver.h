@@ -18,6 +18,7 @@ struct saver {
     struct journal *journal;
     const struct trace *trace;
     struct snapshot_writer *writer; /* NULL: this rank writes nothing */
+    bool together;                  /* what is saved takes all ranks */
     bool pending;                   /* a save is due and the one before is not on the disk yet */
     int64_t saved_ns;
     int64_t saved_updates; /* of the newest save of this process that has not failed, -1: none */
@@ -31,14 +32,18 @@ void saver_close(struct saver *v, bool failed);
 /* Will saver_step() want to save at this position? For those who must see to it that the state is of that step. */
 bool saver_due(const struct saver *v, const struct position *at, bool over);
 
-/* After a step, before the next. over: it was the last of an epoch or of the run. Errors are logged: training goes on.
- * Did training stand still for a save? */
-bool saver_step(struct saver *v, const struct position *at, bool over);
+/* Where ranks save together: does this one want to, once the step is done that leads to this position? */
+bool saver_wants(const struct saver *v, const struct position *at, bool over);
+
+/* After a step, before the next. over: it was the last of an epoch or of the run. asked: where ranks save together, that
+ * some rank wanted to, the same on all of them. Errors are logged: training goes on. Did training stand still for a
+ * save? */
+bool saver_step(struct saver *v, const struct position *at, bool over, bool asked);
 
 /* After an evaluation: is it the best so far? All ranks. */
 void saver_evaluated(struct saver *v, struct position *at, const struct eval_result *r, bool over);
 
-/* The last checkpoint: it must succeed, and is complete on return. */
+/* The last checkpoint: it must succeed, and is complete on return. All ranks. */
 int saver_finish(struct saver *v, const struct position *at, bool over, struct err *e);
 
 #endif

@@ -186,7 +186,11 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     };
     const struct ownership_options pieces = {.elem_bytes = dtype_size(ops->real),
                                              .bucket_bytes = (size_t)s->cfg->bucket_mb << 20};
+    if (ops->async && s->cfg->zero)
+        return err_set(e, ERR_USAGE, "--zero %d: not on --device %s, whose moments are not cut yet", (int)s->cfg->zero,
+                       ops->name);
     TRY(ownership_init(&s->own, &s->layout, s->rank, s->program, &pieces, e));
+    s->saves_together = ownership_is_cut(&s->own, OWNERSHIP_MOMENTS);
     TRY(optimizer_slice(&s->optimizer, s->program, &s->own, e));
     TRY(state_init(&s->state, s->device, s->program, &s->own, &state, e));
     s->state.loss_scale = p->scale;
@@ -215,11 +219,11 @@ static int open_comm(struct session *s, const struct env_contract *env, struct e
     stop_ranks_have_met();
     static const enum dtype wire[] = {[ALLREDUCE_FP32] = DT_F32, [ALLREDUCE_FP16] = DT_F16, [ALLREDUCE_BF16] = DT_BF16};
     const enum allreduce by = train_config_allreduce(s->cfg);
-    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = s->comm}; /* one stage, no tensor groups */
+    s->groups[LAYOUT_BATCH] = s->comm; /* one stage, no tensor groups */
     struct ddp_options d = {
         .sync_bn = s->cfg->sync_bn, .device = s->device, .wire = by == ALLREDUCE_FP32 ? s->state.real : wire[by]};
     const struct program *p = s->program;
-    return ddp_create(&s->ddp, groups, &s->own, s->state.reduce, p->n_reduce - p->n_train, s->state.real, &d, e);
+    return ddp_create(&s->ddp, s->groups, &s->own, s->state.reduce, p->n_reduce - p->n_train, s->state.real, &d, e);
 }
 
 /* No step holds more images than there are: plans and buffers are as large as that, not as an option. */
@@ -348,7 +352,7 @@ static bool goes_on(const struct env_contract *env)
 
 static int open_layout(struct session *s, int world, struct err *e)
 {
-    TRY(layout_plan(&s->layout, world, 1, 1, 0, e));
+    TRY(layout_plan(&s->layout, world, 1, 1, (int)s->cfg->zero, e));
     s->batch = layout_group(&s->layout, LAYOUT_BATCH, s->rank);
     s->leads = s->rank == layout_writer(&s->layout);
     return 0;

@@ -33,9 +33,10 @@ struct session {
     bool leads; /* speaks for the run: console, logs, metrics */
     int local_world, nodes;
     int threads, loader_threads;
-    bool writes; /* checkpoints */
-    bool aside;  /* the checkpoint folder holds another run's: to be renamed before anything is written */
-    int lock_fd; /* of a rank that writes: holds the checkpoint folder for this run; -1: none */
+    bool writes;         /* checkpoints */
+    bool saves_together; /* a checkpoint takes all ranks: each keeps what the others do not */
+    bool aside;          /* the checkpoint folder holds another run's: to be renamed before anything is written */
+    int lock_fd;         /* of a rank that writes: holds the checkpoint folder for this run; -1: none */
     struct dataset *train_set, *test_set; /* test_set NULL: nothing to evaluate */
     struct program *program;
     struct device *device;
@@ -45,7 +46,8 @@ struct session {
     enum memory_format format;
     struct state state;
     struct meet meet;
-    struct comm *comm;
+    struct comm *comm;                  /* of all ranks */
+    struct comm *groups[LAYOUT_GROUPS]; /* as ddp_create() has them; each is *comm or NULL */
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;
     struct loader *train_loader, *test_loader;

@@ -66,7 +66,7 @@ static bool wants_norm(const struct step *t)
 
 /* The next batch becomes sums over all ranks in the reduce arena: gradients (n_train), statistics (n_stats) and metrics
  * (METRIC_N), METRIC_NORM among them if somebody wants it. */
-static int sum_gradients(struct step *t, double grad_scale, int stop, struct times *at, struct err *e)
+static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w, struct times *at, struct err *e)
 {
     struct state *s = t->state;
     struct loader_batch batch;
@@ -77,19 +77,19 @@ static int sum_gradients(struct step *t, double grad_scale, int stop, struct tim
     int rc = run_parts(t, &batch, grad_scale, e);
     loader_done(t->loader, &batch);
     TRY(rc);
-    TRY(set_metric(t, METRIC_STOP, stop, e));
+    TRY(set_metric(t, METRIC_STOP, w.stop, e));
+    if (t->saves_together)
+        TRY(set_metric(t, METRIC_SAVE, w.save, e));
     TRY(set_metric(t, METRIC_BAD, (double)batch.bad, e));
     const int64_t computed = clock_ns();
     TRY(ddp_wait(t->ddp, e));
     trace_span(t->trace, "collective", "wait for reductions", computed);
-    return wants_norm(t) ? s->device->ops->grad_norm(s->device, s->reduce, s->program->n_train, 1 / grad_scale,
-                                                     state_metric(s, METRIC_COUNT), s->norm, e)
-                         : 0;
+    return wants_norm(t) ? optimizer_norm(s, t->ddp, grad_scale, e) : 0;
 }
 
 static int update(struct step *t, double lr, double grad_scale, struct err *e)
 {
-    TRY(optimizer_update(t->optimizer, t->state, &t->precision, lr, grad_scale, t->updates + 1, e));
+    TRY(optimizer_update(t->optimizer, t->state, t->ddp, &t->precision, lr, grad_scale, t->updates + 1, e));
     t->updates++;
     return 0;
 }
@@ -105,6 +105,7 @@ static struct step_result result_of(const double m[METRIC_N], double lr, bool sk
                                 .top5 = known ? m[METRIC_TOP5] : 0,
                                 .count = known ? m[METRIC_COUNT] : 0,
                                 .stop = m[METRIC_STOP],
+                                .save = m[METRIC_SAVE],
                                 .bad = m[METRIC_BAD],
                                 .skipped = skipped,
                                 .grad_norm = m[METRIC_NORM]};
@@ -117,16 +118,16 @@ static int judge(struct step *t, const double m[METRIC_N], bool *ret_skipped, st
     const bool finite = isfinite(m[METRIC_LOSS]) && isfinite(m[METRIC_NORM]);
     const enum loss_scale_verdict v = loss_scale_after(&t->state->loss_scale, finite);
     *ret_skipped = v == LOSS_SCALE_SKIP;
-    return v == LOSS_SCALE_HOPELESS ? divergence_error(t->state, m[METRIC_LOSS], e) : 0;
+    return v == LOSS_SCALE_HOPELESS ? divergence_error(t->state, t->ddp, m[METRIC_LOSS], e) : 0;
 }
 
-static int step_now(struct step *t, double lr, int stop, struct step_result *ret, struct err *e)
+static int step_now(struct step *t, double lr, struct step_wishes w, struct step_result *ret, struct err *e)
 {
     const double grad_scale = precision_grad_scale(&t->precision, &t->state->loss_scale, t->grad_batch);
     struct times at;
     double m[METRIC_N];
     bool skipped;
-    TRY(sum_gradients(t, grad_scale, stop, &at, e));
+    TRY(sum_gradients(t, grad_scale, w, &at, e));
     TRY(state_get_metrics(t->state, m, e));
     TRY(judge(t, m, &skipped, e));
     const int64_t judged = clock_ns();
@@ -154,7 +155,7 @@ static int hand_over_scale(struct step *t, struct err *e)
 }
 
 /* Everything of a step up to its result. The device multiplies grad_scale by its own loss scale. */
-static int enqueue(struct step *t, double lr, int stop, int slot, struct times *at, struct err *e)
+static int enqueue(struct step *t, double lr, struct step_wishes w, int slot, struct times *at, struct err *e)
 {
     struct state *s = t->state;
     const struct device_async *a = s->device->ops->async;
@@ -162,7 +163,7 @@ static int enqueue(struct step *t, double lr, int stop, int slot, struct times *
     const double grad_scale = precision_grad_scale(&t->precision, &one, t->grad_batch);
     TRY(ddp_check(t->ddp, e)); /* a graph must not be launched with a communicator that is gone */
     TRY(hand_over_scale(t, e));
-    TRY(sum_gradients(t, grad_scale, stop, at, e));
+    TRY(sum_gradients(t, grad_scale, w, at, e));
     TRY(a->judge(s->device, state_metric(s, METRIC_LOSS), wants_norm(t) ? s->norm : NULL, e));
     TRY(update(t, lr, grad_scale, e));
     TRY(a->post(s->device, slot, state_metric(s, 0), METRIC_N, e));
@@ -184,7 +185,7 @@ int train_catch_up(struct step *t, struct step_result *ret, struct err *e)
     h->outstanding = false;
     t->state->loss_scale = v.scale_after;
     if (v.hopeless)
-        return divergence_error(t->state, m[METRIC_LOSS], e);
+        return divergence_error(t->state, t->ddp, m[METRIC_LOSS], e);
     const int64_t now = clock_ns(), since = h->taken_ns > h->began_ns ? h->taken_ns : h->began_ns;
     *ret = result_of(m, h->lr, v.skipped);
     ret->wait_ns = h->wait_ns;
@@ -193,12 +194,12 @@ int train_catch_up(struct step *t, struct step_result *ret, struct err *e)
     return 0;
 }
 
-static int step_ahead(struct step *t, double lr, int stop, struct step_result *ret, struct err *e)
+static int step_ahead(struct step *t, double lr, struct step_wishes w, struct step_result *ret, struct err *e)
 {
     struct step_ahead *h = &t->ahead;
     struct times at;
     const int slot = 1 - h->slot;
-    TRY(enqueue(t, lr, stop, slot, &at, e));
+    TRY(enqueue(t, lr, w, slot, &at, e));
     TRY(train_catch_up(t, ret, e));
     h->outstanding = true;
     h->slot = slot;
@@ -213,7 +214,7 @@ int train_lag(const struct step *t)
     return t->state->device->ops->async ? 1 : 0;
 }
 
-int train_step(struct step *t, double lr, int stop, struct step_result *ret, struct err *e)
+int train_step(struct step *t, double lr, struct step_wishes w, struct step_result *ret, struct err *e)
 {
-    return train_lag(t) ? step_ahead(t, lr, stop, ret, e) : step_now(t, lr, stop, ret, e);
+    return train_lag(t) ? step_ahead(t, lr, w, ret, e) : step_now(t, lr, w, ret, e);
 }

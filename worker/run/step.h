@@ -26,9 +26,10 @@ struct step {
     int part;         /* samples of one: the batch of the plan */
     double smoothing; /* of labels */
     struct precision precision;
-    double grad_batch; /* samples of a step: what precision_grad_scale() divides by */
-    bool check;        /* see that gradients are finite before they are used, in every step */
-    int64_t updates;   /* done so far, since the moments were zero: Adam's count */
+    double grad_batch;   /* samples of a step: what precision_grad_scale() divides by */
+    bool saves_together; /* a checkpoint is a matter of all ranks: they tell one another who wants one */
+    bool check;          /* see that gradients are finite before they are used, in every step */
+    int64_t updates;     /* done so far, since the moments were zero: Adam's count */
 
     struct step_ahead {   /* devices that go on by themselves (device_ops.async); all-zero at first */
         bool guarded;     /* the device has the loss scale */
@@ -44,6 +45,7 @@ struct step_result { /* sums over the global batch, equal on all ranks */
     double lr;       /* of that step */
     double loss, top1, top5, count;
     double stop; /* ranks that want to stop */
+    double save; /* ranks that want to save; 0 without saves_together */
     double bad;  /* samples that could not be decoded */
     /* a gradient overflowed: nothing changed, but the loss scale. Sums are 0 if the loss overflowed, too */
     bool skipped;
@@ -51,7 +53,11 @@ struct step_result { /* sums over the global batch, equal on all ranks */
     int64_t wait_ns, total_ns; /* of this rank */
 };
 
-/* Next batch, forward, backward with the all-reduce beside it, update. stop: this rank wants to stop after the step.
+struct step_wishes { /* of this rank, for after the step */
+    bool stop, save;
+};
+
+/* Next batch, forward, backward with the all-reduce beside it, update.
  *
  * A device that goes on by itself is only given the step, and *ret is of the one before (none: done is false): so it
  * always has one to do, and the host never waits for the last. Whether a step counts is then decided on the device by
@@ -60,7 +66,7 @@ struct step_result { /* sums over the global batch, equal on all ranks */
  *
  * Returns 0; ERR_DIVERGED naming a tensor if the loss, or with fp16 a gradient, is not a number and the loss scale is
  * not why (nothing is updated then); the errors of loader, device and collectives. */
-int train_step(struct step *t, double lr, int stop, struct step_result *ret, struct err *e);
+int train_step(struct step *t, double lr, struct step_wishes w, struct step_result *ret, struct err *e);
 
 /* The result of the step that is outstanding, if one is. */
 int train_catch_up(struct step *t, struct step_result *ret, struct err *e);

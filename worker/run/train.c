@@ -55,6 +55,7 @@ struct run {
     struct schedule schedule;
     struct step step;
     struct eval_result last; /* count 0: nothing evaluated yet */
+    bool save_asked;         /* the last step's sums say that some rank wants to save */
     double epoch_bad;        /* samples of this epoch that could not be decoded, since it began or was resumed */
     int64_t started_ns;
     struct saver saver;
@@ -133,8 +134,24 @@ static void account(struct run *r, const struct step_result *res, double comm_wa
     if (res->count > 0 && res->total_ns > 0)
         crun_metrics(res->count * 1e9 / (double)res->total_ns, res->loss / res->count);
     journal_step(&r->journal, &r->s, &r->at, res, res->lr, comm_wait);
+    r->save_asked = res->save > 0;
     if (res->stop > 0 && r->stop_at == 0)
         r->stop_at = r->at.updates + train_lag(&r->step);
+}
+
+/* Where the next step leads. */
+static struct position next_position(const struct run *r)
+{
+    struct position next = r->at;
+    next.updates++;
+    next.step++;
+    return next;
+}
+
+static struct step_wishes wishes(const struct run *r)
+{
+    const struct position next = next_position(r);
+    return (struct step_wishes){.stop = want_stop(r), .save = saver_wants(&r->saver, &next, over_at(r, &next))};
 }
 
 static int one_step(struct run *r, struct err *e)
@@ -144,7 +161,7 @@ static int one_step(struct run *r, struct err *e)
     ddp_stats(r->s.ddp, &before);
     trace_step(&r->trace, ++r->steps);
     int64_t start = clock_ns();
-    TRY(train_step(&r->step, rate(r, r->step.ahead.outstanding), want_stop(r), &res, e));
+    TRY(train_step(&r->step, rate(r, r->step.ahead.outstanding), wishes(r), &res, e));
     trace_span(&r->trace, "step", "step", start);
     ddp_stats(r->s.ddp, &after);
     if (res.done)
@@ -157,9 +174,7 @@ static int one_step(struct run *r, struct err *e)
  * next step. */
 static bool place_ahead(const struct run *r)
 {
-    struct position next = r->at;
-    next.updates++;
-    next.step++;
+    const struct position next = next_position(r);
     const bool over = over_at(r, &next);
     return over || replicas_due(r, &next) || (r->stop_at && next.updates >= r->stop_at) ||
            saver_due(&r->saver, &next, over);
@@ -280,7 +295,7 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
         if (replicas_due(r, &r->at))
             TRY(replicas_check(&r->s.state, r->s.comm, e));
         int64_t start = clock_ns();
-        if (saver_step(&r->saver, &r->at, epoch_over(r)))
+        if (saver_step(&r->saver, &r->at, epoch_over(r), r->save_asked))
             trace_long_span(&r->trace, "checkpoint", "checkpoint", start);
         if (stop_now(r) && !training_over(r)) {
             *ret_stop = true;
@@ -349,6 +364,7 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
                             .part = r->s.part,
                             .precision = r->s.precision,
                             .grad_batch = (double)r->cfg->batch_size,
+                            .saves_together = r->s.saves_together,
                             .check = r->s.precision.half == DT_F16 || r->s.state.loss_scale.dynamic ||
                                      train_config_allreduce(r->cfg) != ALLREDUCE_FP32};
     const bool late = trace_in_checkpoints(r->cfg);

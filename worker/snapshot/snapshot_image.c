@@ -9,6 +9,7 @@
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
 #include "worker/device/device.h"
+#include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
 
@@ -99,12 +100,13 @@ int image_init(struct image *im, const struct state *s, struct err *e)
 void image_arenas(const struct image *im, const struct state *s, struct arena out[ARENAS])
 {
     const size_t params = state_bytes(s, s->program->n_train), stats = state_bytes(s, s->program->n_stats);
-    out[0] = (struct arena){im->params, s->params, params};
-    out[1] = (struct arena){im->momentum, s->momentum, params};
-    out[2] = (struct arena){im->stats, s->stats, stats};
-    out[3] = (struct arena){im->second, s->second, im->second ? params : 0};
-    out[4] = (struct arena){im->ema_params, s->ema_params, im->ema_params ? params : 0};
-    out[5] = (struct arena){im->ema_stats, s->ema_stats, im->ema_stats ? stats : 0};
+    const bool cut = ownership_is_cut(s->own, OWNERSHIP_MOMENTS);
+    out[0] = (struct arena){im->params, s->params, params, false};
+    out[1] = (struct arena){im->momentum, s->momentum, params, cut};
+    out[2] = (struct arena){im->stats, s->stats, stats, false};
+    out[3] = (struct arena){im->second, s->second, im->second ? params : 0, cut};
+    out[4] = (struct arena){im->ema_params, s->ema_params, im->ema_params ? params : 0, false};
+    out[5] = (struct arena){im->ema_stats, s->ema_stats, im->ema_stats ? stats : 0, false};
 }
 
 /* After a blow-up the loss is still a number for one step while the parameters are not. */
@@ -116,12 +118,33 @@ int image_check_finite(const struct image *im, struct err *e)
     return 0;
 }
 
+/* n elements, down from the device or up to it. */
+static int copy_range(const struct state *s, const struct arena *a, size_t on_host, size_t on_device, size_t n,
+                      bool down, struct err *e)
+{
+    char *host = (char *)a->host + state_bytes(s, on_host), *device = (char *)a->device + state_bytes(s, on_device);
+    const size_t bytes = state_bytes(s, n);
+    return down ? s->device->ops->download(s->device, host, device, bytes, e)
+                : s->device->ops->upload(s->device, device, host, bytes, e);
+}
+
+static int copy_arena(const struct state *s, const struct arena *a, bool down, struct err *e)
+{
+    if (!a->cut || a->bytes == 0)
+        return copy_range(s, a, 0, 0, a->bytes / state_bytes(s, 1), down, e);
+    for (int k = 0; k < s->own->nowned; k++) {
+        const struct ownership_range *r = &s->own->owned[k];
+        TRY(copy_range(s, a, r->first, r->kept, r->end - r->first, down, e));
+    }
+    return 0;
+}
+
 int image_download(struct image *im, const struct state *s, struct err *e)
 {
     struct arena arena[ARENAS];
     image_arenas(im, s, arena);
     for (int i = 0; i < ARENAS; i++)
-        TRY(s->device->ops->download(s->device, arena[i].host, arena[i].device, arena[i].bytes, e));
+        TRY(copy_arena(s, &arena[i], true, e));
     return 0;
 }
 
@@ -130,9 +153,60 @@ int image_upload(const struct image *im, struct state *s, struct err *e)
     struct arena arena[ARENAS];
     image_arenas(im, s, arena);
     for (int i = 0; i < ARENAS; i++)
-        TRY(s->device->ops->upload(s->device, arena[i].device, arena[i].host, arena[i].bytes, e));
+        TRY(copy_arena(s, &arena[i], false, e));
     s->version++;
     return 0;
+}
+
+/* Memory for one piece at a time. */
+struct exchange {
+    void *mine, *all; /* this rank's part; the piece, where there is no image */
+};
+
+/* whole: the arena in the image, NULL: there is none. kept: what this rank has of it, device memory. */
+static int collect_piece(const struct state *s, const struct ownership_piece *p, struct comm *c, void *whole,
+                         const void *kept, const struct exchange *x, struct err *e)
+{
+    const struct ownership_range mine = ownership_part(p, ownership_group(s->own, p->group).index);
+    const size_t at = ownership_place(s->own, OWNERSHIP_MOMENTS, mine.first), bytes = state_bytes(s, p->part);
+    TRY(s->device->ops->download(s->device, x->mine, (const char *)kept + state_bytes(s, at), bytes, e));
+    void *all = whole ? (char *)whole + state_bytes(s, p->first) : x->all;
+    return c->ops->all_gather(c, COMM_CONTROL, x->mine, all, bytes, NULL, e);
+}
+
+static int collect_arena(const struct state *s, struct comm *const groups[LAYOUT_GROUPS], void *whole, const void *kept,
+                         const struct exchange *x, struct err *e)
+{
+    for (int k = 0; k < s->own->npieces; k++) {
+        const struct ownership_piece *p = &s->own->pieces[k];
+        if (p->part)
+            TRY(collect_piece(s, p, groups[p->group], whole, kept, x, e));
+    }
+    return 0;
+}
+
+static size_t largest_piece(const struct ownership *own)
+{
+    size_t most = 1;
+    for (int k = 0; k < own->npieces; k++)
+        most = own->pieces[k].end - own->pieces[k].first > most ? own->pieces[k].end - own->pieces[k].first : most;
+    return most;
+}
+
+int image_collect(struct image *im, const struct state *s, struct comm *const groups[LAYOUT_GROUPS], struct err *e)
+{
+    if (!ownership_is_cut(s->own, OWNERSHIP_MOMENTS))
+        return 0;
+    const size_t bytes = state_bytes(s, largest_piece(s->own));
+    const struct exchange x = {malloc(bytes), im ? NULL : malloc(bytes)};
+    int rc = x.mine && (im || x.all) ? 0 : err_errno(e, ENOMEM, "a piece of the moments");
+    if (rc == 0)
+        rc = collect_arena(s, groups, im ? im->momentum : NULL, s->momentum, &x, e);
+    if (rc == 0 && s->second)
+        rc = collect_arena(s, groups, im ? im->second : NULL, s->second, &x, e);
+    free(x.mine);
+    free(x.all);
+    return rc;
 }
 
 int image_share(struct image *im, const struct state *s, struct comm *c, int root, struct err *e)

@@ -208,11 +208,17 @@ static int64_t image_bytes(const struct snapshot_writer *w)
     return sum;
 }
 
+int snapshot_give(const struct state *s, struct comm *const groups[LAYOUT_GROUPS], struct err *e)
+{
+    return image_collect(NULL, s, groups, e);
+}
+
 int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, int64_t epochs, struct err *e)
 {
     int64_t start = clock_ns();
     assert(!w->full && !w->fresh);
     TRY(image_download(&w->im, w->state, e));
+    TRY(image_collect(&w->im, w->state, w->o.groups, e));
     w->im.updates = at->updates;
     w->meta = meta_make(at, w->id);
     meta_add_scale(w->meta, &w->state->loss_scale);

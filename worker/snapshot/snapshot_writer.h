@@ -8,6 +8,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "worker/parallel/layout.h"
+
+struct comm;
 struct err;
 struct position;
 struct snapshot_identity;
@@ -16,9 +19,10 @@ struct state;
 
 struct snapshot_writer_options {
     const char *dir;
-    const char *name; /* also DIR/<name>_<epochs>.mdl at the end of an epoch; NULL: no */
-    int keep;         /* ckpt_save() */
-    bool sync;        /* write in the caller's thread: a save is complete when the call returns */
+    const char *name;                   /* also DIR/<name>_<epochs>.mdl at the end of an epoch; NULL: no */
+    int keep;                           /* ckpt_save() */
+    bool sync;                          /* write in the caller's thread: a save is complete when the call returns */
+    struct comm *groups[LAYOUT_GROUPS]; /* of ddp_create(); borrowed: what other ranks keep comes over them */
 };
 
 struct snapshot_saved {
@@ -38,8 +42,10 @@ bool snapshot_writer_busy(struct snapshot_writer *w);
 int snapshot_writer_wait(struct snapshot_writer *w, int64_t timeout_ms, struct err *e);
 
 /* Copy the state and have it written as DIR/step-<updates>; not while busy, and after the last result was taken.
- * epochs: done with this step, -1: it ends none. An error is one of copying; that of writing is a result. */
+ * epochs: done with this step, -1: it ends none. An error is one of copying; that of writing is a result. Where moments
+ * are cut, ranks that do not save call snapshot_give() at the same time. */
 int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, int64_t epochs, struct err *e);
+int snapshot_give(const struct state *s, struct comm *const groups[LAYOUT_GROUPS], struct err *e);
 
 /* The checkpoint of this step, once written, is the best so far, of this accuracy: DIR/best and its own manifest say
  * so. Not while busy with another one's. */

@@ -9,6 +9,7 @@
 
 #include "common/base/err.h"
 #include "worker/device/device.h"
+#include "worker/parallel/ddp.h"
 #include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
@@ -32,13 +33,21 @@ static bool gradient_finite(const struct state *s, const void *reduce, const str
     return true;
 }
 
-static const char *first_bad_gradient(const struct state *s, const void *reduce)
+/* Where each rank has sums of its own part only, all of them look and tell one another. NULL: all are finite. */
+static int first_bad_gradient(struct state *s, struct ddp *d, const void *reduce, const char **ret, struct err *e)
 {
     const struct program *p = s->program;
-    for (int i = 0; i < p->nparams; i++)
-        if (p->params[i].role == PARAM_TRAIN && !gradient_finite(s, reduce, &p->params[i]))
-            return p->params[i].name;
-    return NULL;
+    double *bad = calloc((size_t)p->nparams + 1, sizeof *bad);
+    int rc = bad ? 0 : err_errno(e, ENOMEM, "%d parameters", p->nparams);
+    for (int i = 0; i < p->nparams && rc == 0; i++)
+        bad[i] = p->params[i].role == PARAM_TRAIN && !gradient_finite(s, reduce, &p->params[i]);
+    if (rc == 0 && ownership_is_cut(s->own, OWNERSHIP_MOMENTS))
+        rc = ddp_sum(d, bad, (size_t)p->nparams, e);
+    *ret = NULL;
+    for (int i = p->nparams - 1; i >= 0 && rc == 0; i--)
+        *ret = bad[i] > 0 ? p->params[i].name : *ret;
+    free(bad);
+    return rc;
 }
 
 /* The first parameter of a role whose range in the arena is not finite; NULL if there is none. */
@@ -51,7 +60,7 @@ static const char *first_bad(const struct state *s, const void *arena, enum para
     return NULL;
 }
 
-int divergence_error(struct state *s, double loss, struct err *e)
+int divergence_error(struct state *s, struct ddp *d, double loss, struct err *e)
 {
     const struct program *p = s->program;
     void *params = calloc(1, state_bytes(s, p->n_train)), *reduce = calloc(1, state_bytes(s, p->n_reduce));
@@ -61,9 +70,11 @@ int divergence_error(struct state *s, double loss, struct err *e)
     if (rc == 0)
         rc = s->device->ops->download(s->device, reduce, s->reduce, state_bytes(s, p->n_reduce), e);
     char where[160] = "no tensor that is kept tells where";
+    const char *gradient = NULL;
+    if (rc == 0)
+        rc = first_bad_gradient(s, d, reduce, &gradient, e);
     if (rc == 0) {
-        const char *weight = first_bad(s, params, PARAM_TRAIN, 0), *stat = first_bad(s, reduce, PARAM_STAT, p->n_train),
-                   *gradient = first_bad_gradient(s, reduce);
+        const char *weight = first_bad(s, params, PARAM_TRAIN, 0), *stat = first_bad(s, reduce, PARAM_STAT, p->n_train);
         if (weight)
             snprintf(where, sizeof where, "%s is not finite", weight);
         else if (stat)

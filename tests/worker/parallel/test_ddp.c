@@ -440,6 +440,93 @@ static void a_group_without_its_communicator_is_refused(void **state)
     ownership_finish(&own);
 }
 
+/* --- ZeRO */
+
+enum { ZERO_WORLD = 3, ZERO_TRAIN = 10000 + 16, ZERO_TAIL = 20, ZERO_ALL = ZERO_TRAIN + ZERO_TAIL };
+
+struct zero_case {
+    enum dtype wire;
+    float x[ZERO_WORLD][ZERO_ALL], gathered[ZERO_WORLD][ZERO_ALL];
+    bool owned[ZERO_WORLD][ZERO_ALL];
+};
+
+/* Numbers whose sums any type holds. */
+static float small_number(int rank, size_t i)
+{
+    return (float)((i * 7 + (size_t)rank * 13) % 30);
+}
+
+static int reduce_cut(struct comm *c, int rank, void *arg, struct err *e)
+{
+    struct zero_case *z = arg;
+    struct param one = {.role = PARAM_TRAIN, .count = ZERO_TRAIN};
+    const struct program p = {.params = &one, .nparams = 1, .n_train = ZERO_TRAIN};
+    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = c};
+    struct layout l;
+    struct ownership own;
+    struct ddp *d;
+    TRY(layout_plan(&l, c->world, 1, 1, 1, e));
+    TRY(ownership_init(&own, &l, rank, &p,
+                       &(struct ownership_options){.elem_bytes = 4, .bucket_bytes = 9000, .first_bucket_bytes = 1000},
+                       e));
+    for (size_t i = 0; i < ZERO_ALL; i++)
+        z->x[rank][i] = small_number(rank, i);
+    TRY(ddp_create(&d, groups, &own, z->x[rank], ZERO_TAIL, DT_F32, &(struct ddp_options){.wire = z->wire}, e));
+    ddp_begin(d, true);
+    int rc = ddp_hooks(d)->ready(ddp_hooks(d)->ctx, 0, 7000, NULL, e);
+    if (rc == 0)
+        rc = ddp_wait(d, e);
+    for (int k = 0; k < own.nowned; k++)
+        for (size_t i = own.owned[k].first; i < own.owned[k].end; i++) {
+            z->owned[rank][i] = true;
+            z->gathered[rank][i] = z->x[rank][i];
+        }
+    if (rc == 0)
+        rc = ddp_gather(d, z->gathered[rank], e);
+    ddp_destroy(d);
+    ownership_finish(&own);
+    return rc;
+}
+
+static void check_cut(const struct zero_case *z)
+{
+    for (size_t i = 0; i < ZERO_ALL; i++) {
+        float sum = 0;
+        int owners = 0;
+        for (int r = 0; r < ZERO_WORLD; r++)
+            sum += small_number(r, i);
+        for (int r = 0; r < ZERO_WORLD; r++) {
+            owners += z->owned[r][i];
+            if (z->owned[r][i] || i >= ZERO_TRAIN)
+                assert_true(fabsf(z->x[r][i] - sum) < 0.1F); /* as halves: 87 in thirds, each rounded to 2^-9 of it */
+            if (i < ZERO_TRAIN)
+                assert_true(fabsf(z->gathered[r][i] - sum) < 0.1F);
+        }
+        if (i < ZERO_TRAIN)
+            assert_true(owners == 1 || (owners == ZERO_WORLD && i >= ZERO_TRAIN - ZERO_WORLD * OWNERSHIP_ALIGN));
+    }
+}
+
+static void gradients_are_summed_by_their_owners_and_gathered(void **state)
+{
+    static const char *const backends[] = {"local", "gloo", "local"};
+    static struct zero_case z;
+    for (int b = 0; b < 3; b++) {
+        struct ranks w;
+        if (!ranks_have(backends[b]))
+            continue;
+        memset(&z, 0, sizeof z);
+        z.wire = b == 2 ? DT_F16 : DT_F32;
+        ranks_open(&w, backends[b], ZERO_WORLD, 20000);
+        ranks_run(&w, reduce_cut, &z);
+        for (int r = 0; r < ZERO_WORLD; r++)
+            if (w.rc[r] < 0)
+                fail_msg("%s, rank %d: %s", backends[b], r, w.err[r].text);
+        check_cut(&z);
+        ranks_close(&w);
+    }
+}
+
 struct wire_case {
     enum dtype wire, real;
     void *x[3];
@@ -548,6 +635,7 @@ int main(void)
         cmocka_unit_test(overlapped_sums_are_the_plain_sums_bit_for_bit),
         cmocka_unit_test(gradients_are_summed_over_the_ranks_that_hold_them),
         cmocka_unit_test(a_group_without_its_communicator_is_refused),
+        cmocka_unit_test(gradients_are_summed_by_their_owners_and_gathered),
         cmocka_unit_test(gradients_travel_as_halves_and_the_rest_does_not),
         cmocka_unit_test(a_peer_that_aborts_ends_the_wait),
     };

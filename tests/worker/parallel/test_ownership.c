@@ -27,7 +27,8 @@ struct world {
     struct rank ranks[RANKS_MAX];
 };
 
-static void open_world(struct world *w, const struct layout *l, const struct arena_model *m, size_t bucket, size_t first)
+static void open_world(struct world *w, const struct layout *l, const struct arena_model *m, size_t bucket,
+                       size_t first)
 {
     const struct ownership_options o = {.elem_bytes = 4, .bucket_bytes = bucket * 4, .first_bucket_bytes = first * 4};
     struct err e;
@@ -232,7 +233,8 @@ static void check_clips(const struct world *w, const struct arena_model *m)
         for (int q = 0; q < w->ranks[i].map.program.nparams; q++) {
             const struct param *p = &w->ranks[i].map.program.params[q];
             for (int k = 0; k < own->nowned; k++) {
-                const struct ownership_range *r = &own->owned[k], c = ownership_clip(own, k, p->offset, p->offset + p->count);
+                const struct ownership_range *r = &own->owned[k],
+                                             c = ownership_clip(own, k, p->offset, p->offset + p->count);
                 for (size_t x = p->offset; x < p->offset + p->count; x++)
                     assert_int_equal(x >= c.first && x < c.end, x >= r->first && x < r->end);
                 if (c.first < c.end)

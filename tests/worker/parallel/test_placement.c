@@ -181,8 +181,7 @@ static void assert_placed(struct placement p, const struct matrix *v, const stru
         assert_same(&x[r], &x[0]);
 }
 
-static const struct placement every[] = {
-    {PLACE_WHOLE, 0}, {PLACE_SPLIT, 0}, {PLACE_SPLIT, 1}, {PLACE_PARTIAL, 0}};
+static const struct placement every[] = {{PLACE_WHOLE, 0}, {PLACE_SPLIT, 0}, {PLACE_SPLIT, 1}, {PLACE_PARTIAL, 0}};
 enum { EVERY = sizeof every / sizeof *every };
 
 static void a_transfer_keeps_the_value(void **state)
@@ -250,7 +249,8 @@ static void the_table_of_the_header_is_right(void **state)
 {
     (void)state;
     const struct placement whole = {PLACE_WHOLE, 0}, rows = {PLACE_SPLIT, 0}, terms = {PLACE_PARTIAL, 0};
-    const struct placement_pair split = {rows, rows}, same = {whole, whole}, other = {whole, terms}, sums = {terms, whole};
+    const struct placement_pair split = {rows, rows}, same = {whole, whole}, other = {whole, terms},
+                                sums = {terms, whole};
     const struct {
         struct placement_pair from, to;
         enum transfer_kind there, back;

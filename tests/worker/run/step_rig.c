@@ -34,12 +34,15 @@ static int open_plan(struct step_rig *r, int part, bool emulate, struct err *e)
     return s->device->ops->plan(s->device, r->program, &o, &r->plan, e);
 }
 
-static int open_ownership(struct step_rig *r, const struct device *d, const struct comm *comm, struct err *e)
+static int open_ownership(struct step_rig *r, const struct device *d, const struct comm *comm,
+                          const struct step_rig_options *o, struct err *e)
 {
-    const struct ownership_options o = {.elem_bytes = dtype_size(d->ops->real)};
+    const struct ownership_options pieces = {.elem_bytes = dtype_size(d->ops->real),
+                                             .bucket_bytes = o->bucket_bytes,
+                                             .first_bucket_bytes = o->bucket_bytes / 8};
     struct layout l;
-    TRY(layout_plan(&l, comm->world, 1, 1, 0, e));
-    return ownership_init(&r->own, &l, comm->rank, r->program, &o, e);
+    TRY(layout_plan(&l, comm->world, 1, 1, o->zero, e));
+    return ownership_init(&r->own, &l, comm->rank, r->program, &pieces, e);
 }
 
 int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struct comm *comm,
@@ -52,13 +55,13 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = comm};
     *r = (struct step_rig){.program = p, .optimizer = o->optimizer};
     r->optimizer.bn_momentum = 0.1;
-    TRY(open_ownership(r, d, comm, e));
+    TRY(open_ownership(r, d, comm, o, e));
     TRY(state_init(s, d, p, &r->own, &so, e));
     s->loss_scale = o->precision.scale;
     TRY(open_data(r, comm, o, e));
     TRY(open_plan(r, part, o->emulate, e));
     TRY(ddp_create(&r->ddp, groups, &r->own, s->reduce, p->n_reduce - p->n_train, s->real,
-                   &(struct ddp_options){.wire = s->real, .device = d}, e));
+                   &(struct ddp_options){.wire = s->real, .device = d, .sync_bn = o->sync_bn}, e));
     TRY(optimizer_slice(&r->optimizer, p, &r->own, e));
     r->step = (struct step){.state = s,
                             .loader = r->loader,

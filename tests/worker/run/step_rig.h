@@ -17,7 +17,10 @@ struct step_rig_options {
     struct precision precision; /* and the loss scale to begin with */
     int batch, steps;           /* images of a step, over all ranks; steps there are images for */
     int parts;                  /* of a rank's share */
-    bool emulate;               /* computes in fp16, emulated; else in what the state is made of */
+    bool sync_bn;
+    int zero;            /* level of ZeRO */
+    size_t bucket_bytes; /* 0: as by default; the first and the last are of an eighth */
+    bool emulate;        /* computes in fp16, emulated; else in what the state is made of */
 };
 
 struct step_rig {

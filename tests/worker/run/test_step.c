@@ -49,7 +49,7 @@ static int steps(struct rank *r, struct step *t, struct err *e)
     const double *params = t->state->params;
     for (; r->done < STEPS; r->done++) {
         const double before = params[0];
-        TRY(train_step(t, 0.01, 0, &r->result[r->done], e));
+        TRY(train_step(t, 0.01, (struct step_wishes){0}, &r->result[r->done], e));
         r->scale[r->done] = t->state->loss_scale.scale;
         r->drift[r->done] = (float)(params[0] - before);
     }

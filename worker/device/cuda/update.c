@@ -36,6 +36,7 @@ static void fill_table(const struct update_table *t, struct k_slice *slices, str
         const size_t end = s->first + s->n;
         slices[i] = (struct k_slice){.first = s->first,
                                      .n = s->n,
+                                     .skipped = s->skipped,
                                      .weight_decay = s->weight_decay,
                                      .trust = s->trust,
                                      .chunk = k,
@@ -129,7 +130,8 @@ int cuda_update_all(struct device *d, const struct update *u, const struct updat
 int cuda_update(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
                 const void *count, struct err *e)
 {
-    const struct update_slice one = {.first = u->first, .n = u->n, .weight_decay = u->weight_decay, .trust = u->trust};
+    const struct update_slice one = {
+        .first = u->first, .n = u->n, .weight_decay = u->weight_decay, .trust = u->trust, .skipped = u->skipped};
     return cuda_update_all(d, u, &one, 1, params, grads, momentum, count, e);
 }
 

@@ -63,7 +63,7 @@ static int steps(struct course *c, struct step *t, const struct gpu *g, struct e
 {
     struct step_result r;
     for (int i = 0; i < c->steps; i++) {
-        TRY(train_step(t, 0.01 * (i + 1), i == 7, &r, e));
+        TRY(train_step(t, 0.01 * (i + 1), (struct step_wishes){.stop = i == 7}, &r, e));
         keep(c, t, &r);
         if (g && i == 5)
             c->early = *fake_gpu_counts(g);

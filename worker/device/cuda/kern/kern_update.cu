@@ -245,9 +245,10 @@ __global__ void update(k_update a)
         shared = factors_of(a, chunk.slice);
     __syncthreads();
     const factors f = shared;
+    const size_t skipped = a.slices[chunk.slice].skipped;
     const float mu = (float)u.momentum, beta2 = (float)u.beta2, lr = f.lr, wd = f.wd;
     for (size_t i = chunk.first + threadIdx.x; i < chunk.first + chunk.n; i += BLOCK) {
-        float w = a.params[i], m = a.momentum[i], g = a.grads[i] * f.mul;
+        float w = a.params[i], m = a.momentum[i - skipped], g = a.grads[i] * f.mul;
         switch (u.rule) {
         case UPDATE_SGD:
             m = mu * m + (g + wd * w);
@@ -274,13 +275,13 @@ __global__ void update(k_update a)
             else
                 w *= 1 - lr * wd;
             m = mu * m + (1 - mu) * g;
-            const float v = beta2 * a.second[i] + (1 - beta2) * g * g;
-            a.second[i] = v;
+            const float v = beta2 * a.second[i - skipped] + (1 - beta2) * g * g;
+            a.second[i - skipped] = v;
             w -= f.first * m / (sqrtf(v) * f.second + (float)u.eps);
         } break;
         }
         a.params[i] = w;
-        a.momentum[i] = m;
+        a.momentum[i - skipped] = m;
     }
 }
 

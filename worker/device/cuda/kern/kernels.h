@@ -206,7 +206,7 @@ struct k_scaler {
 /* What an update goes through: slices of the arenas, cut into chunks, a block's work each. Device memory. A slice's
  * chunks are neighbours. */
 struct k_slice {
-    size_t first, n;
+    size_t first, n, skipped; /* skipped: as struct update's */
     double weight_decay, trust;
     int32_t chunk, nchunks;
 };

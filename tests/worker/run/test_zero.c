@@ -1,0 +1,252 @@
+/* Steps whose optimizer is cut over ranks (threads, ref device) are those of ranks that all have all of it, and of one
+ * rank alone. What a checkpoint would hold is compared: parameters, moments, averages. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "tests/worker/run/step_rig.h"
+#include "worker/comm/comm.h"
+#include "worker/device/device.h"
+#include "worker/model/model.h"
+#include "worker/parallel/ddp.h"
+#include "worker/program/program.h"
+#include "worker/run/step.h"
+#include "worker/snapshot/snapshot_image.h"
+#include "worker/state/replicas.h"
+#include "worker/state/state.h"
+
+enum { RANKS_MAX = 4, BATCH = 12, STEPS = 3, ARENAS_MAX = 4 };
+
+struct run_case {
+    const char *name;
+    struct optimizer optimizer;
+    struct precision_options precision;
+    bool emulate, sync_bn;
+    int parts;
+};
+
+struct outcome { /* of rank 0 */
+    double *arena[ARENAS_MAX];
+    size_t n;
+    double loss[STEPS], norm[STEPS];
+};
+
+struct rank {
+    const struct run_case *c;
+    struct comm *comm;
+    int zero;
+    struct outcome *out; /* NULL: not rank 0 */
+    int rc;
+    struct err e;
+};
+
+/* What rank 0 would save goes to *out; the others give what they have. */
+static int keep(struct rank *r, const struct state *s, struct err *e)
+{
+    struct image im;
+    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = r->comm};
+    if (!r->out)
+        return image_collect(NULL, s, groups, e);
+    TRY(image_init(&im, s, e));
+    TRY(image_download(&im, s, e));
+    TRY(image_collect(&im, s, groups, e));
+    void *const arenas[ARENAS_MAX] = {im.params, im.momentum, im.second, im.ema_params};
+    r->out->n = s->program->n_train;
+    for (int i = 0; i < ARENAS_MAX && arenas[i]; i++)
+        if ((r->out->arena[i] = malloc(r->out->n * sizeof(double))))
+            memcpy(r->out->arena[i], arenas[i], r->out->n * sizeof(double));
+    image_finish(&im);
+    return 0;
+}
+
+/* Moments that are cut take a share of the memory: what cannot be cut is less than one unit a rank. */
+static int check_memory(const struct state *s, int world, int zero, struct err *e)
+{
+    const size_t n = s->program->n_train, most = zero ? n / (size_t)world + (size_t)world * OWNERSHIP_ALIGN : n;
+    if (s->n_moments > most)
+        return err_set(e, -EIO, "%zu elements of moments, expected at most %zu", s->n_moments, most);
+    return 0;
+}
+
+static int steps(struct rank *r, struct step_rig *rig, struct err *e)
+{
+    for (int i = 0; i < STEPS; i++) {
+        struct step_result res;
+        TRY(train_step(&rig->step, 0.01, (struct step_wishes){0}, &res, e));
+        if (r->out) {
+            r->out->loss[i] = res.loss;
+            r->out->norm[i] = res.grad_norm;
+        }
+    }
+    TRY(replicas_check(&rig->state, r->comm, e));
+    TRY(check_memory(&rig->state, r->comm->world, r->zero, e));
+    return keep(r, &rig->state, e);
+}
+
+static int one_rank(struct rank *r, struct err *e)
+{
+    struct device *d;
+    struct program *p;
+    struct step_rig rig;
+    const struct model_options o = {
+        .arch = "convnet", .classes = 3, .channels = 1, .image_size = 28, .std = {1, 1, 1, 1}};
+    struct step_rig_options ro = {.optimizer = r->c->optimizer,
+                                  .batch = BATCH,
+                                  .steps = STEPS,
+                                  .parts = r->c->parts,
+                                  .sync_bn = r->c->sync_bn,
+                                  .zero = r->zero,
+                                  .bucket_bytes = 40000,
+                                  .emulate = r->c->emulate};
+    TRY(precision_resolve(&r->c->precision, false, &ro.precision, e));
+    TRY(device_open(&d, "ref", &(struct device_options){.threads = 1}, e));
+    TRY(model_build(&p, &o, e));
+    TRY(step_rig_open(&rig, d, p, r->comm, &ro, e));
+    int rc = steps(r, &rig, e);
+    if (rc < 0)
+        r->comm->ops->abort(r->comm);
+    step_rig_close(&rig);
+    d->ops->close(d);
+    return rc;
+}
+
+static void *run(void *arg)
+{
+    struct rank *r = arg;
+    r->rc = one_rank(r, &r->e);
+    return NULL;
+}
+
+static void train(const struct run_case *c, int world, int zero, struct outcome *out)
+{
+    struct comm *comms[RANKS_MAX];
+    pthread_t threads[RANKS_MAX];
+    struct rank ranks[RANKS_MAX];
+    struct err e;
+    *out = (struct outcome){0};
+    assert_int_equal(comm_local_open_threads(comms, world, 60000, &e), 0);
+    for (int i = 0; i < world; i++) {
+        ranks[i] = (struct rank){.c = c, .comm = comms[i], .zero = zero, .out = i == 0 ? out : NULL};
+        assert_int_equal(pthread_create(&threads[i], NULL, run, &ranks[i]), 0);
+    }
+    for (int i = 0; i < world; i++) {
+        pthread_join(threads[i], NULL);
+        comms[i]->ops->close(comms[i]);
+    }
+    for (int i = 0; i < world; i++)
+        if (ranks[i].rc < 0)
+            fail_msg("%s, %d ranks, zero %d: rank %d: %s", c->name, world, zero, i, ranks[i].e.text);
+}
+
+static void drop(struct outcome *o)
+{
+    for (int i = 0; i < ARENAS_MAX; i++)
+        free(o->arena[i]);
+}
+
+static double difference(double a, double b)
+{
+    return fabs(a - b) / fmax(1, fabs(b));
+}
+
+static void compare(const struct run_case *c, int world, const struct outcome *got, const struct outcome *want,
+                    double bound)
+{
+    static const char *const names[] = {"parameters", "momentum", "second moments", "averages"};
+    for (int i = 0; i < STEPS; i++) {
+        assert_true(difference(got->loss[i], want->loss[i]) <= bound);
+        assert_true(difference(got->norm[i], want->norm[i]) <= bound);
+    }
+    for (int a = 0; a < ARENAS_MAX; a++) {
+        double worst = 0, size = 0;
+        assert_int_equal(!got->arena[a], !want->arena[a]);
+        for (size_t i = 0; i < want->n && want->arena[a]; i++) {
+            worst = fmax(worst, difference(got->arena[a][i], want->arena[a][i]));
+            size = fmax(size, fabs(want->arena[a][i]));
+        }
+        if (!(worst <= bound) || (want->arena[a] && size == 0))
+            fail_msg("%s, %d ranks: %s differ by %.2e (expected at most %.0e), the largest is %g", c->name, world,
+                     names[a], worst, bound, size);
+    }
+}
+
+#define SGD .rule = UPDATE_SGD, .momentum = 0.9, .weight_decay = 0.01, .decay_vectors = true
+static const struct run_case cases[] = {
+    {.name = "sgd", .optimizer = {SGD}, .parts = 1, .sync_bn = true},
+    {.name = "nesterov, clipped, averaged",
+     .optimizer = {.rule = UPDATE_NESTEROV, .momentum = 0.9, .clip_norm = 0.3, .ema = 0.8},
+     .parts = 1,
+     .sync_bn = true},
+    {.name = "lars, clipped",
+     .optimizer = {.rule = UPDATE_LARS, .momentum = 0.9, .weight_decay = 0.01, .trust = 0.02, .clip_norm = 0.3},
+     .parts = 1,
+     .sync_bn = true},
+    {.name = "adam",
+     .optimizer = {.rule = UPDATE_ADAM, .momentum = 0.9, .beta2 = 0.99, .eps = 1e-6, .ema = 0.9},
+     .parts = 1,
+     .sync_bn = true},
+    {.name = "caffe2, accumulated", .optimizer = {.rule = UPDATE_CAFFE2, .momentum = 0.9}, .parts = 2},
+    {.name = "O2", .optimizer = {SGD, .ema = 0.9}, .precision = {.level = LEVEL_O2}, .parts = 2, .emulate = true},
+    {.name = "O3, half weights", .optimizer = {SGD}, .precision = {.level = LEVEL_O3}, .parts = 1, .emulate = true},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* Sums are taken in the same order; norms are not. */
+static void a_cut_optimizer_does_what_a_whole_one_does(void **state)
+{
+    (void)state;
+    for (int k = 0; k < CASES; k++)
+        for (int world = 2; world <= 3; world++) {
+            struct outcome whole, cut;
+            train(&cases[k], world, 0, &whole);
+            train(&cases[k], world, 1, &cut);
+            compare(&cases[k], world, &cut, &whole, 1e-12);
+            drop(&whole);
+            drop(&cut);
+        }
+}
+
+static void ranks_with_a_cut_optimizer_are_one_rank(void **state)
+{
+    (void)state;
+    for (int k = 0; k < CASES; k++) {
+        struct outcome one, cut;
+        if (!cases[k].sync_bn)
+            continue;
+        train(&cases[k], 1, 0, &one);
+        train(&cases[k], 4, 1, &cut);
+        compare(&cases[k], 4, &cut, &one, 1e-9);
+        drop(&one);
+        drop(&cut);
+    }
+}
+
+static void one_rank_with_a_cut_optimizer_has_all_of_it(void **state)
+{
+    (void)state;
+    struct outcome whole, cut;
+    train(&cases[2], 1, 0, &whole);
+    train(&cases[2], 1, 1, &cut);
+    compare(&cases[2], 1, &cut, &whole, 1e-12);
+    drop(&whole);
+    drop(&cut);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_cut_optimizer_does_what_a_whole_one_does),
+        cmocka_unit_test(ranks_with_a_cut_optimizer_are_one_rank),
+        cmocka_unit_test(one_rank_with_a_cut_optimizer_has_all_of_it),
+    };
+    return cmocka_run_group_tests_name("ZeRO", tests, NULL, NULL);
+}

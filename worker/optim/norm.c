@@ -1,0 +1,49 @@
+#include "worker/optim/norm.h"
+
+#include <math.h>
+
+#include "common/base/err.h"
+#include "worker/device/device.h"
+#include "worker/optim/update.h"
+#include "worker/parallel/ddp.h"
+#include "worker/parallel/ownership.h"
+#include "worker/program/program.h"
+#include "worker/state/state.h"
+
+/* The device divides by METRIC_COUNT. */
+static int add_range(struct state *s, const void *arena, size_t first, size_t end, double count, double *sum,
+                     struct err *e)
+{
+    double m[METRIC_N];
+    TRY(s->device->ops->grad_norm(s->device, (const char *)arena + state_bytes(s, first), end - first, 1,
+                                  state_metric(s, METRIC_COUNT), s->norm, e));
+    TRY(state_get_metrics(s, m, e));
+    *sum += m[METRIC_NORM] * count * (m[METRIC_NORM] * count);
+    return 0;
+}
+
+int norm_add_squares(struct state *s, const void *arena, size_t first, size_t end, double count, double *sum,
+                     struct err *e)
+{
+    for (int k = 0; k < s->own->npieces; k++) {
+        const struct ownership_range r = ownership_saved(s->own, &s->own->pieces[k]);
+        const size_t from = r.first > first ? r.first : first, to = r.end < end ? r.end : end;
+        if (from < to)
+            TRY(add_range(s, arena, from, to, count, sum, e));
+    }
+    return 0;
+}
+
+int optimizer_norm(struct state *s, struct ddp *d, double grad_scale, struct err *e)
+{
+    const size_t n = s->program->n_train;
+    double m[METRIC_N], sum = 0;
+    if (!ownership_is_cut(s->own, OWNERSHIP_MOMENTS))
+        return s->device->ops->grad_norm(s->device, s->reduce, n, 1 / grad_scale, state_metric(s, METRIC_COUNT),
+                                         s->norm, e);
+    TRY(state_get_metrics(s, m, e));
+    TRY(norm_add_squares(s, s->reduce, 0, n, m[METRIC_COUNT], &sum, e));
+    TRY(ddp_sum(d, &sum, 1, e));
+    return state_set_metric(s, METRIC_NORM, m[METRIC_COUNT] > 0 ? sqrt(sum) / fabs(grad_scale) / m[METRIC_COUNT] : 0,
+                            e);
+}

@@ -1,0 +1,15 @@
+/* Norms over arenas of which each rank has sums of its own part only. */
+#ifndef CRUN_WORKER_OPTIM_NORM_H
+#define CRUN_WORKER_OPTIM_NORM_H
+
+#include <stddef.h>
+
+struct err;
+struct state;
+
+/* *sum += squares of those of an arena's elements [first, end) that this rank saves: over all ranks each element counts
+ * once (ownership_saved()). arena: (n_train), of parameters or gradients. count: METRIC_COUNT; 0: adds nothing. */
+int norm_add_squares(struct state *s, const void *arena, size_t first, size_t end, double count, double *sum,
+                     struct err *e);
+
+#endif
