@@ -1,0 +1,83 @@
+"""--zero 1: moments that are cut over ranks change neither training nor what is saved."""
+import json
+import re
+
+import numpy as np
+import pytest
+
+from metrics_file import loss_curve
+from support import CRUN, TRAINER, run
+from tensors import load, newest
+
+FILES = ["model.safetensors", "train.safetensors"]
+ROWS = {
+    "adam": ["--optimizer", "adam", "--clip-grad-norm", 0.4, "--ema", 0.9],
+    "lars": ["--optimizer", "lars", "--lars-eta", 0.02, "--weight-decay", 0.01],
+}
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return shapes(28, 100, 20)
+
+
+def train(data, out, *args, world=1, steps=10, refused=False):
+    launch = [CRUN, "--standalone", "--nproc_per_node", world, TRAINER] if world > 1 else [TRAINER]
+    p = run(*launch, "--train-data", data / "train", "--arch", "convnet", "--image-size", 28, "--num-channels", 1, "--batch-size", 10,
+            "--max-steps", steps, "--num-epochs", 100, "--device", "ref", "--checkpoint-dir", out, "--seed", 3, "--threads", 1,
+            "--loader-threads", 1, "--lr", 0.01, "--lr-policy", "fixed", "--sync-bn", *args, timeout=300)
+    assert refused or p.returncode == 0, p.stdout + p.stderr
+    return p
+
+
+def distance(a, b):
+    """The largest |a - b| / max(1, |b|) of all tensors of two checkpoints."""
+    worst = 0
+    for file in FILES:
+        x, y = load(newest(a) / file), load(newest(b) / file)
+        assert x.keys() == y.keys()
+        worst = max(worst, *(float(np.max(np.abs(x[k] - y[k]) / np.maximum(1, np.abs(y[k])))) for k in x))
+    return worst
+
+
+def optimizer_mib(p):
+    return float(re.search(r"memory a rank:.*optimizer ([0-9.]+) MiB", p.stderr + p.stdout)[1])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_ranks_with_cut_moments_are_one_rank(data, tmp_path, name):
+    whole = train(data, tmp_path / "1", *ROWS[name])
+    cut = train(data, tmp_path / "3", *ROWS[name], "--zero", 1, world=3)
+    assert np.max(np.abs(loss_curve(tmp_path / "3") / loss_curve(tmp_path / "1") - 1)) <= 1e-9
+    assert distance(tmp_path / "3", tmp_path / "1") <= 1e-9
+    assert optimizer_mib(cut) <= optimizer_mib(whole) / 2
+
+
+def test_checkpoints_go_from_layout_to_layout(data, tmp_path):
+    """Taken up and saved without a step: the same bytes. Trained on from there: the same run."""
+    args = ROWS["adam"]
+    train(data, tmp_path / "all", *args, steps=8)
+    train(data, tmp_path / "a", *args, "--zero", 1, world=2, steps=4)
+    before = "a"
+    for after, zero, world in (("b", 0, 1), ("c", 1, 3), ("d", 0, 2), ("e", 1, 1)):
+        train(data, tmp_path / after, *args, "--zero", zero, "--resume", tmp_path / before, world=world, steps=4)
+        for file in FILES:
+            assert (newest(tmp_path / after) / file).read_bytes() == (newest(tmp_path / before) / file).read_bytes()
+        before = after
+    train(data, tmp_path / "end", *args, "--zero", 1, "--resume", tmp_path / "e", world=3, steps=8)
+    assert newest(tmp_path / "end").name == newest(tmp_path / "all").name
+    assert distance(tmp_path / "end", tmp_path / "all") <= 1e-9
+
+
+def test_saves_by_steps_and_by_time_take_all_ranks(data, tmp_path):
+    train(data, tmp_path / "steps", *ROWS["adam"], "--zero", 1, "--checkpoint-every", 3, "--checkpoint-keep", 9, "--checkpoint-sync", world=3)
+    assert sorted(p.name for p in (tmp_path / "steps").glob("step-*")) == [f"step-{n:08}" for n in (3, 6, 9, 10)]
+    train(data, tmp_path / "time", *ROWS["adam"], "--zero", 1, "--checkpoint-seconds", 0.001, "--checkpoint-keep", 9, world=2)
+    assert len(list((tmp_path / "time").glob("step-*"))) >= 2
+    for saved in (tmp_path / "time").glob("step-*"):
+        assert json.loads((saved / "manifest.json").read_text())
+
+
+def test_levels_that_are_not_built_are_refused(data, tmp_path):
+    p = train(data, tmp_path / "out", "--zero", 2, refused=True)
+    assert p.returncode == 2 and "--zero" in p.stderr and not (tmp_path / "out").exists()
