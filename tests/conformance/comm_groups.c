@@ -1,5 +1,5 @@
-/* Communicators over some of the ranks, on every backend: rows and columns of a grid, aborts that reach them, lists that
- * cannot be; and every call of which one rank goes away. */
+/* Communicators over some of the ranks, on every backend: rows and columns of a grid, aborts that reach them, lists
+ * that cannot be; and every call of which one rank goes away. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Every call x type x operation x size x parts x root x channel x world of 1 to 9, in the whole world and in groups of it
- * side by side, on every backend, beside results that are known. Usage: comm_product [all]
+/* Every call x type x operation x size x parts x root x channel x world of 1 to 9, in the whole world and in groups of
+ * it side by side, on every backend, beside results that are known. Usage: comm_product [all]
  *
  * Without "all", points are drawn by a seed (COMM_SEED) until every pair of values of two dimensions has been seen. */
 #include <stdbool.h>

@@ -101,3 +101,11 @@ def test_collectives_are_measured_between_gpus_and_not_on_one(tmp_path):
     assert p.returncode == 0 and p.stderr.count("fake GPU 0 of 1") == 2, p.stderr
     p = run(*two, "--gpus", "2,1", env=env(3))
     assert p.returncode == 0 and sorted(re.findall(r"fake GPU (\d) of 3", p.stderr)) == ["1", "2"], p.stderr
+
+
+@pytest.mark.parametrize("groups", [[], ["--group-size", 2, "--group-by", "stride"], ["--group-size", 1]])
+def test_every_call_on_gpus_is_staged_through_host_memory(groups):
+    p = run(CRUN, "--standalone", "--nproc_per_node", 4, TRAINER, "comm-test", "--device", "cuda", "--comm", "gloo", "--type", "half", "--max-bytes", 4096, *groups,
+            env=env(4))
+    assert p.returncode == 0 and "# Out of bounds values : 0 OK" in p.stdout, p.stdout + p.stderr
+    assert len(set(re.findall(r"^\[default0\]: (\w+) +\d", p.stdout, re.M))) == 12, p.stdout

@@ -1,6 +1,6 @@
 /* What is enqueued: collectives, and messages between two ranks. These are kept until the first of a channel is waited
- * for, and then enqueued as one group, whose sends and receives go on side by side: two ranks that both begin with a send
- * do not stand in each other's way. */
+ * for, and then enqueued as one group, whose sends and receives go on side by side: two ranks that both begin with a
+ * send do not stand in each other's way. */
 #include "worker/comm/nccl/nccl_comm.h"
 
 #include <errno.h>
