@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
@@ -55,6 +57,18 @@ static int check_open_files(struct err *e)
             "at most %d files may be open here (ulimit -n): expected some tens, and some more for each worker",
             (int)r.rlim_cur);
     return 0;
+}
+
+/* Workers are watched by pidfds, and so are the halves of crun. */
+static int check_kernel(struct err *e)
+{
+    struct utsname u;
+    const int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (fd >= 0)
+        close(fd);
+    if (fd >= 0 || errno != ENOSYS || uname(&u) < 0)
+        return 0;
+    return err_set(e, -ENOSYS, "this kernel (Linux %s) has no pidfd_open(2): expected Linux 5.3 or newer", u.release);
 }
 
 /* --failure-file is written at the end of the job, first under a temporary name in the same folder: check now that the
@@ -111,7 +125,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         return complain(EXIT_USAGE_ERROR, &e);
     }
     log_init((enum log_level)config.log_level, "crun");
-    if (check_open_files(&e) < 0)
+    if (check_open_files(&e) < 0 || check_kernel(&e) < 0)
         return complain(EXIT_UNAVAILABLE, &e);
     if (config_starts_agents(&config))
         return run_elsewhere(&config, &args, link, argc, argv);

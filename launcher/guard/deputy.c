@@ -18,6 +18,11 @@
 #define LOOK_MS 5
 #define KILL_BOUND_MS 30000
 
+struct deputy {
+    pid_t guardian, agent;
+    int guardian_fd, agent_fd; /* pidfds */
+};
+
 static bool has_ended(int pidfd, int timeout_ms)
 {
     struct pollfd p = {.fd = pidfd, .events = POLLIN};
@@ -60,7 +65,7 @@ static void on_agent_gone(const struct deputy *d, const struct guardian_link *l)
     clean_up(l);
 }
 
-_Noreturn void deputy_run(const struct deputy *d, const struct guardian_link *l)
+static _Noreturn void run(const struct deputy *d, const struct guardian_link *l)
 {
     struct pollfd fds[2] = {{.fd = d->guardian_fd, .events = POLLIN}, {.fd = d->agent_fd, .events = POLLIN}};
     setpgid(0, 0);
@@ -74,4 +79,20 @@ _Noreturn void deputy_run(const struct deputy *d, const struct guardian_link *l)
     else
         on_agent_gone(d, l);
     _exit(0);
+}
+
+void deputy_start(const struct guardian_link *l, pid_t agent, const int *close_fds, int n)
+{
+    struct deputy d = {.guardian = getpid(), .agent = agent};
+    d.guardian_fd = (int)syscall(SYS_pidfd_open, d.guardian, 0);
+    d.agent_fd = (int)syscall(SYS_pidfd_open, d.agent, 0);
+    if (d.guardian_fd >= 0 && d.agent_fd >= 0 && fork() == 0) {
+        for (int i = 0; i < n; i++)
+            close(close_fds[i]);
+        run(&d, l);
+    }
+    if (d.guardian_fd >= 0)
+        close(d.guardian_fd);
+    if (d.agent_fd >= 0)
+        close(d.agent_fd);
 }

@@ -2,13 +2,13 @@
  *
  *   - the guardian was killed, and the agent is stopped, spins, or is held by a debugger: the deputy kills all that is
  *     below the agent, then the agent;
- *   - the agent was killed, and the guardian does not act: direct workers died with their parent (PDEATHSIG); the deputy
- *     kills what they left below the guardian;
+ *   - the agent was killed, and the guardian does not act: direct workers died with their parent (PDEATHSIG); the
+ *     deputy kills what they left below the guardian;
  *   - both were killed: it kills and removes the cgroup, where there is one, and removes the temporary folder. Daemons
  *     that workers made live on where there is no cgroup.
  *
- * As long as one half lives it is above all workers and their daemons (a subreaper), however little it does itself: so the
- * walk down from it finds them all. The deputy is a child of the guardian, which ends it with the rest. */
+ * As long as one half lives it is above all workers and their daemons (a subreaper), however little it does itself: so
+ * the walk down from it finds them all. The deputy is a child of the guardian, which ends it with the rest. */
 #ifndef CRUN_LAUNCHER_DEPUTY_H
 #define CRUN_LAUNCHER_DEPUTY_H
 
@@ -16,12 +16,8 @@
 
 struct guardian_link;
 
-struct deputy {
-    pid_t guardian, agent;
-    int guardian_fd, agent_fd; /* pidfds */
-};
-
-/* In a process of its own, whose signals are blocked. */
-_Noreturn void deputy_run(const struct deputy *d, const struct guardian_link *l);
+/* In the guardian, after the agent, which so is its first child. Signals must be blocked. close_fds: n descriptors of
+ * the guardian, not to be held by the deputy: sockets whose end tells others that the guardian is gone. Where it cannot be made all holds but for two accidents at once. */
+void deputy_start(const struct guardian_link *l, pid_t agent, const int *close_fds, int n);
 
 #endif

@@ -10,7 +10,6 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -23,8 +22,8 @@
 #include "launcher/guard/console.h"
 #include "launcher/guard/deputy.h"
 #include "launcher/guard/patience.h"
-#include "launcher/guard/procs.h"
 #include "launcher/guard/resident.h"
+#include "launcher/guard/stuck.h"
 #include "launcher/guard/tree.h"
 
 /* A SIGKILLed process is gone in milliseconds, one with gigabytes to free in a second; longer means it cannot be
@@ -61,8 +60,7 @@ struct guard {
     int signal_fd; /* what we wait for */
     int held_fd;   /* the connection that stands for this node, -1: none */
     bool lapsed;   /* and that is said */
-    struct patience patience;
-    char given_up[256]; /* why the agent was, "": it was not */
+    struct stuck stuck;
     int (*run_output)(const struct guardian_output *output);
     struct guardian_output for_output;
     struct beside output;
@@ -304,16 +302,6 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
     return true;
 }
 
-/* "agent (pid 7, state T in do_signal_stop)" */
-#define AGENT_TEXT_MAX 160
-static char *agent_text(const struct guard *g, char out[AGENT_TEXT_MAX])
-{
-    char where[PROC_WAIT_MAX];
-    snprintf(out, AGENT_TEXT_MAX, "agent (pid %d, state %c%s)", (int)g->agent, proc_state(g->agent),
-             proc_wait_text(g->agent, where));
-    return out;
-}
-
 /* Milliseconds until the lease must be looked at again, -1: it needs no look. Kills what runs without one. */
 static int keep_lease(struct guard *g, struct guardian_link *l)
 {
@@ -323,9 +311,9 @@ static int keep_lease(struct guard *g, struct guardian_link *l)
         g->lapsed = false;
         return until ? (int)(left < INT32_MAX ? left : INT32_MAX) : -1;
     }
-    char agent[AGENT_TEXT_MAX];
+    char agent[STUCK_TEXT_MAX];
     const int64_t turned = atomic_load(&l->board->turned_ms);
-    agent_text(g, agent); /* as it is while it stands still */
+    stuck_text(g->agent, agent); /* as it is while it stands still */
     const int killed = tree_kill_below(g->agent);
     cgroup_kill_at(l->cgroup_dir);
     if (killed > 0 && !g->lapsed) {
@@ -336,16 +324,6 @@ static int keep_lease(struct guard *g, struct guardian_link *l)
                         agent, (long long)(turned ? clock_ms() - turned : 0));
     }
     return g->lapsed ? TREE_RESCAN_MS * 10 : GUARDIAN_LATE_MS;
-}
-
-/* Alone nobody is harmed by an agent that was stopped, but its user may wonder. */
-static void report_stopped(const struct guard *g)
-{
-    siginfo_t info = {0};
-    char name[32];
-    if (waitid(P_PID, (id_t)g->agent, &info, WSTOPPED | WNOHANG) == 0 && info.si_pid == g->agent)
-        console_try("crun: its agent (pid %d) was stopped by %s: until SIGCONT nobody watches the workers\n",
-                    (int)g->agent, signal_text(info.si_status, name, sizeof name));
 }
 
 /* Reap everybody; true when the agent was among them. */
@@ -367,44 +345,9 @@ static void forward(struct guard *g, struct guardian_link *l, const struct signa
 {
     const bool typed = info->ssi_code == SI_KERNEL;
     const union sigval how = {.sival_int = typed ? GUARDIAN_TYPED : GUARDIAN_SENT};
-    patience_forward(&g->patience, l->board, (int)info->ssi_signo, typed, clock_ms());
+    patience_forward(&g->stuck.patience, l->board, (int)info->ssi_signo, typed, clock_ms());
     if (sigqueue(g->agent, (int)info->ssi_signo, how) < 0) /* the user has too many signals pending */
         kill(g->agent, (int)info->ssi_signo);
-}
-
-/* Its workers first: one that waits in the kernel outlives SIGKILL. */
-static void give_up(struct guard *g, struct guardian_link *l, enum patience_verdict why)
-{
-    char agent[AGENT_TEXT_MAX], name[32];
-    agent_text(g, agent);
-    signal_text(g->patience.signo, name, sizeof name);
-    tree_kill_below(g->agent);
-    kill(g->agent, SIGKILL);
-    cgroup_kill_at(l->cgroup_dir);
-    if (why == PATIENCE_UNHEARD)
-        snprintf(g->given_up, sizeof g->given_up, "its %s did not take %s within %d s", agent, name,
-                 PATIENCE_MS / 1000);
-    else if (why == PATIENCE_OVERDUE)
-        snprintf(g->given_up, sizeof g->given_up, "its %s was to end after %s, and did not for %d s more", agent, name,
-                 PATIENCE_MS / 1000);
-    else
-        snprintf(g->given_up, sizeof g->given_up, "a third SIGINT, while its %s was not at its end", agent);
-}
-
-/* Milliseconds until the agent must be looked at again, -1: it needs no look, 0: it was given up. */
-static int wait_patiently(struct guard *g, struct guardian_link *l)
-{
-    char agent[AGENT_TEXT_MAX];
-    int wait_ms;
-    const enum patience_verdict v = patience_look(&g->patience, l->board, clock_ms(), &wait_ms);
-    if (v == PATIENCE_WARN)
-        console_try(
-            "crun: its %s does not take signals: it is ended %d s after the first one, or by the third SIGINT\n",
-            agent_text(g, agent), PATIENCE_MS / 1000);
-    if (v == PATIENCE_KEEP || v == PATIENCE_WARN)
-        return wait_ms;
-    give_up(g, l, v);
-    return 0;
 }
 
 static int sooner(int a_ms, int b_ms)
@@ -419,9 +362,9 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
     struct ending ending;
     for (;;) {
         struct signalfd_siginfo info;
-        const int patient_ms = wait_patiently(g, l);
-        if (g->given_up[0])
-            return (struct ending){.value = 128 + g->patience.signo};
+        const int patient_ms = stuck_wait_ms(&g->stuck, g->agent, l);
+        if (g->stuck.given_up[0])
+            return (struct ending){.value = 128 + g->stuck.patience.signo};
         fds[2] = (struct pollfd){.fd = g->output.fd, .events = POLLIN};
         poll(fds, 3, sooner(keep_lease(g, l), patient_ms));
         if (fds[2].revents && beside_is_gone(&g->output) && !(fds[1].revents & POLLHUP) && fds[1].fd >= 0)
@@ -435,7 +378,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         else if (reap(g->agent, &ending))
             break;
         else
-            report_stopped(g);
+            stuck_report_stop(g->agent);
     }
     while (receive_word(g, l)) /* its last ones */
         ;
@@ -456,7 +399,7 @@ static void give_back_terminal(const struct guard *g)
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
     char text[256], output[128];
-    const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->given_up[0];
+    const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->stuck.given_up[0];
     atomic_store(&l->board->guardian_ends, true);
     tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
     cgroup_kill_at(l->cgroup_dir);
@@ -474,7 +417,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
         console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)g->agent,
                     ending_text(e, text, sizeof text));
     if (given_up)
-        console_try("crun: %s: it and the workers were ended (exit code %d)\n", g->given_up,
+        console_try("crun: %s: it and the workers were ended (exit code %d)\n", g->stuck.given_up,
                     all ? ending_code(e) : EXIT_UNKILLABLE);
     if (!is_written)
         console_try("crun: its output process %s is held by a disk and ends when that answers; what it had for log "
@@ -488,38 +431,6 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
             (double)((clock_ms() - begun + 50) / 100) / 10, text, EXIT_UNKILLABLE);
     }
     return all ? ending_code(e) : EXIT_UNKILLABLE;
-}
-
-/* Until the agent has said what they are. */
-static uint64_t usual_stops(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGQUIT);
-    return bits_of(&set);
-}
-
-/* After the agent, which so is the first child. Without a deputy all holds but for two accidents at once. */
-static void start_deputy(const struct guardian_link *l, const struct guard *g, const int ends[2])
-{
-    struct deputy d = {.guardian = getpid(), .agent = g->agent};
-    d.guardian_fd = (int)syscall(SYS_pidfd_open, d.guardian, 0);
-    d.agent_fd = (int)syscall(SYS_pidfd_open, d.agent, 0);
-    if (d.guardian_fd >= 0 && d.agent_fd >= 0 && fork() == 0) {
-        close(ends[0]);
-        close(g->link_fd); /* its end tells the agent that the guardian is gone */
-        close(g->signal_fd);
-        close(l->output_fd); /* likewise, of agent and output process */
-        close(g->for_output.agent_fd);
-        deputy_run(&d, l);
-    }
-    if (d.guardian_fd >= 0)
-        close(d.guardian_fd);
-    if (d.agent_fd >= 0)
-        close(d.agent_fd);
 }
 
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv)
@@ -541,7 +452,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     l.lease_ms = &s->lease_ms;
     l.signals = &s->signals;
     l.board = &s->board;
-    atomic_store(&s->board.stops, usual_stops());
+    board_init(&s->board);
     l.output_fd = output[0];
     l.output_page = s->output_page;
     g.run_output = programs->output;
@@ -557,7 +468,8 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     }
     if (g.agent == 0)
         return agent_process(&l, ends[0], &g, programs->agent, argc, argv);
-    start_deputy(&l, &g, ends);
+    const int not_the_deputys[] = {ends[0], g.link_fd, g.signal_fd, output[0], output[1]}; /* ends tell of ends */
+    deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
     close(ends[0]);
     close(output[0]);
     resident_keep();

@@ -4,8 +4,10 @@
  *   - the agent dies (kill -9, a fault of its own): the guardian, a subreaper, inherits all its processes and kills
  *     them;
  *   - the agent is stopped or hangs past its lease: the guardian kills the agent's processes, not the agent;
+ *   - the agent does not act on a stop signal: the guardian gives it up, with all below it (patience.h, stuck.h);
  *   - the guardian dies: the agent sees the end of their link, kills its tree and goes;
- *   - both at the same instant: direct workers die by PDEATHSIG, daemons they made may live on.
+ *   - one dies and the other one does not act: the deputy does (deputy.h);
+ *   - all at the same instant: direct workers die by PDEATHSIG, daemons they made may live on.
  *
  * It also keeps the proof of this node's death. The agent's connection to the rendezvous is set to end with a reset
  * (SO_LINGER), which proves nothing; the guardian holds a duplicate of it and, when none of its processes is left
@@ -15,8 +17,11 @@
  * Beside the agent it starts the output process, once the agent asks for it, and another whenever that dies
  * (output_process.h); it is none of the tree (beside.h), and ends last.
  *
- * It takes no memory from the heap while the agent lives and links nothing of its own: about 1 MB, and right as PID 1
- * (it reaps every orphan). */
+ * Signals are blocked before anything else is done: from main() on each of them waits until there is somebody to take
+ * it.
+ *
+ * It takes no memory from the heap while the agent lives, unless it has somebody to kill, and links nothing of its own:
+ * about 1 MB, and right as PID 1 (it reaps every orphan). */
 #ifndef CRUN_LAUNCHER_GUARDIAN_H
 #define CRUN_LAUNCHER_GUARDIAN_H
 
@@ -86,8 +91,9 @@ void guardian_hold(const struct guardian_link *l, int fd);
 /* Nobody of this node runs any more: let this connection end in good order. */
 void guardian_prove(int fd);
 
-/* In the agent: forward these from now on; `stops` of them are stop signals (patience.h). Others do to the guardian what they do by default, and the agent ends the
- * workers when it is gone. The agent gets them by sigqueue(3) with GUARDIAN_TYPED where a terminal sent them. */
+/* In the agent: forward these from now on; `stops` of them are stop signals (patience.h). Others do to the guardian
+ * what they do by default, and the agent ends the workers when it is gone. The agent gets them by sigqueue(3) with
+ * GUARDIAN_TYPED where a terminal sent them. */
 void guardian_signals(const struct guardian_link *l, const sigset_t *set, const sigset_t *stops);
 enum { GUARDIAN_SENT, GUARDIAN_TYPED };
 

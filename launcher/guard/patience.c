@@ -1,7 +1,18 @@
 #include "launcher/guard/patience.h"
 
+#include <stddef.h>
+
 /* Numbers wrap around. */
 #define HAS_HEARD(b, number) ((int32_t)(atomic_load(&(b)->heard) - (number)) >= 0)
+
+void board_init(struct board *b)
+{
+    static const int usual[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    uint64_t bits = 0;
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        bits |= UINT64_C(1) << (usual[i] - 1);
+    atomic_store(&b->stops, bits);
+}
 
 /* --- the agent's side */
 
@@ -28,7 +39,8 @@ void board_stopping(struct board *b, int64_t until_ms)
 
 /* --- the guardian's side */
 
-/* A worker that has the terminal takes Ctrl-C as its own matter: what the agent has read and did not count is no wish. */
+/* A worker that has the terminal takes Ctrl-C as its own matter: what the agent has read and did not count is no
+ * wish. */
 static bool were_no_wish(const struct patience *p, const struct board *b)
 {
     return HAS_HEARD(b, p->last) && !atomic_load(&b->is_stopping);

@@ -1,4 +1,5 @@
-/* What guardian and agent tell each other about signals, and how long the guardian waits for an agent that ought to stop.
+/* What guardian and agent tell each other about signals, and how long the guardian waits for an agent that ought to
+ * stop.
  *
  *   - the guardian counts what it forwards; the agent says what it has read, and by when it will be gone or will have
  *     said so anew;
@@ -9,8 +10,8 @@
  *
  * Nothing else ends an agent that stands still: without a wish of the user's only its lease does (guardian.h).
  *
- * The board is memory that both halves share; all zero is its beginning. The guardian's side is pure: times are clock_ms()
- * values that the caller brings. */
+ * The board is memory that both halves share. The guardian's side is pure: times are clock_ms() values that the caller
+ * brings. */
 #ifndef CRUN_LAUNCHER_PATIENCE_H
 #define CRUN_LAUNCHER_PATIENCE_H
 
@@ -29,14 +30,18 @@
 #define SIGINT_TYPED_APART_MS 150
 
 struct board {
-    _Atomic uint32_t forwarded;             /* signals, by the guardian */
-    _Atomic uint32_t heard;                 /* of them, by the agent */
-    _Atomic uint64_t stops;                 /* which of them are stop signals: bit N - 1 for signal N */
-    _Atomic bool is_stopping;               /* a stop signal has counted for the agent */
-    _Atomic int64_t until_ms;               /* while it stops; 0: it cannot say */
-    _Atomic int64_t turned_ms;              /* when the agent's loop last turned, 0: never yet */
-    _Atomic bool guardian_ends, agent_ends; /* this half ends all processes, because the other one is gone */
+    _Atomic uint32_t forwarded; /* signals, by the guardian */
+    _Atomic uint32_t heard;     /* of them, by the agent */
+    _Atomic uint64_t stops;     /* which of them are stop signals: bit N - 1 for signal N */
+    _Atomic bool is_stopping;   /* a stop signal has counted for the agent */
+    _Atomic int64_t until_ms;   /* while it stops; 0: it cannot say */
+    _Atomic int64_t turned_ms;  /* when the agent's loop last turned, 0: never yet */
+    /* This half ends all processes, because the other one is gone. */
+    _Atomic bool guardian_ends, agent_ends;
 };
+
+/* Of memory that is all zero; stop signals are the usual ones, until the agent has read its options. */
+void board_init(struct board *b);
 
 /* --- the agent's side */
 

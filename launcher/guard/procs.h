@@ -1,7 +1,7 @@
 /* Which processes there are below one, read from /proc.
  *
- * A tree is walked through /proc/PID/task/TID/children, so that it costs what the tree costs (some 10 us a process and 4
- * us a thread) and not what the machine runs. A kernel without these files (CONFIG_PROC_CHILDREN) is read in one pass
+ * A tree is walked through /proc/PID/task/TID/children, so that it costs what the tree costs (some 10 us a process and
+ * 4 us a thread) and not what the machine runs. A kernel without these files (CONFIG_PROC_CHILDREN) is read in one pass
  * over all its processes. Either way it is a snapshot that is torn: who is born or changes its parent meanwhile may be
  * missing, so callers look again until nobody is left. */
 #ifndef CRUN_LAUNCHER_PROCS_H

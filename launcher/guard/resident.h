@@ -3,9 +3,9 @@
 #ifndef CRUN_LAUNCHER_RESIDENT_H
 #define CRUN_LAUNCHER_RESIDENT_H
 
-/* Whatever this process has used, or will use, stays where it is; pages that it never touches cost nothing. What it maps
- * later on is included only where nothing limits it (ulimit -l), for beyond a limit mappings would fail. Where even that
- * is too much for the limit, nothing is kept. */
+/* Whatever this process has used, or will use, stays where it is; pages that it never touches cost nothing. What it
+ * maps later on is included only where nothing limits it (ulimit -l), for beyond a limit mappings would fail. Where
+ * even that is too much for the limit, nothing is kept. */
 void resident_keep(void);
 
 #endif

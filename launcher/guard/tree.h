@@ -37,8 +37,8 @@ bool tree_kill_all(int64_t timeout_ms);
 /* The same, but not longer than stuck_ms while all that are left wait in the kernel (state D). */
 bool tree_kill_or_leave(int64_t timeout_ms, int64_t stuck_ms);
 
-/* For whoever is not above them all: kill the descendants of root, but not `spared`, until none is alive or timeout_ms has
- * passed. Returns true if none is. They stay root's to reap. */
+/* For whoever is not above them all: kill the descendants of root, but not `spared`, until none is alive or timeout_ms
+ * has passed. Returns true if none is. They stay root's to reap. */
 bool tree_end_below(pid_t root, pid_t spared, int64_t timeout_ms);
 
 /* The first descendants still there, as "123 (name, state D in nfs_wait), ..." for a message about unkillable

@@ -1,6 +1,8 @@
 """One half of crun is stopped, spins, or is in the hands of a debugger: the user's wish, and a kill -9, still end everything."""
 import contextlib
+import ctypes
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -8,7 +10,7 @@ import time
 import pytest
 
 from processes import state, wait
-from support import BUILD
+from support import BUILD, preload
 
 HOW = ["stopped", "spinning", "traced"]
 # Two workers, and a daemon of each.
@@ -26,7 +28,7 @@ def stuck(pid, how):
                          stdout=subprocess.PIPE, text=True)
     try:
         if p.stdout.readline() != "ready\n":
-            pytest.skip("no process can be traced here, or not be made to spin")
+            pytest.skip("ptrace: no process can be held here, or be made to spin")
         yield
     finally:
         p.communicate(timeout=60)
@@ -144,3 +146,47 @@ def test_alone_a_stopped_agent_is_reported_and_not_killed(crun):
     os.kill(agent, signal.SIGCONT)
     p.terminate()
     assert "did not take" not in said(p) and p.returncode == 143
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
+def test_a_signal_counts_from_the_first_moment(crun, name):
+    signo = getattr(signal, "SIG" + name)
+    p = crun.start("sleep", 1000, extra_env={**preload("fault_signal"), "FAULT_SIGNAL_SOCKETPAIR": str(int(signo))},
+                   preexec_fn=lambda: signal.signal(signo, signal.SIG_DFL))
+    err = said(p)
+    assert p.returncode in (75, 128 + signo), (p.returncode, err)
+    assert crun.processes() == []
+
+
+def test_a_kernel_that_is_too_old_is_a_sentence(crun):
+    rc, _, err = crun.run("true", extra_env={**preload("fault_proc"), "FAULT_PROC_OLD": "1"})
+    assert rc == 69 and err == f"crun: this kernel (Linux {os.uname().release}) has no pidfd_open(2): expected Linux 5.3 or newer\n"
+
+
+def locked_kb(pid):
+    lines = open(f"/proc/{pid}/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmLck:"))
+
+
+def limit_memlock(limit):
+    """For a process that may lock no more than that, root or not (CAP_IPC_LOCK)."""
+    ctypes.CDLL(None).prctl(24, 14, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to lock memory beyond the usual limit")
+def test_both_halves_keep_their_memory_and_workers_do_not(crun):
+    p = crun.start("sh", "-c", f"touch {crun.tmp}/up; exec sleep 1000")
+    crun.wait_file("up")
+    agent = crun.agent_of(p.pid)
+    worker = int(open(f"/proc/{agent}/task/{agent}/children").read().split()[0])
+    wait("the locks", lambda: locked_kb(p.pid) > 0 and locked_kb(agent) > 0)
+    assert locked_kb(worker) == 0
+    p.terminate()
+    said(p)
+
+
+@pytest.mark.parametrize("limit", [0, 64 << 10, 4 << 20])
+def test_a_small_limit_of_locked_memory_fails_no_run(crun, limit):
+    rc, out, err = crun.run("--nproc_per_node", 2, "echo", "end", preexec_fn=lambda: limit_memlock(limit))
+    assert rc == 0 and out.count("end") == 2, err

@@ -44,9 +44,8 @@ def test_a_stop_does_not_look_at_other_processes(crun):
         assert min(stops(crun, 5)) < 25, "ms; 2 to 5 are usual, 250 were when each process was compared with each"
 
 
-def test_a_kernel_without_children_files_is_read_in_one_pass(crun):
-    with others(2000):
-        assert min(stops(crun, 5, preload("fault_proc"))) < 150, "ms; two passes of 10 us a process"
+def test_a_kernel_without_children_files_finds_them_all(crun):
+    stops(crun, 2, preload("fault_proc"))
     assert crun.processes() == []
 
 

@@ -23,12 +23,13 @@
 
 #include "common/base/clock.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/guard/patience.h"
 
-#define PATIENCE_MS 20000
+#define WAIT_MS 20000
 #define LEASE_MS 1500
 
 /* What the processes of a case tell each other. */
-static struct board {
+static struct case_board {
     _Atomic pid_t agent, worker;
     _Atomic int go;
 } * board;
@@ -115,6 +116,19 @@ static int leases(const struct guardian_link *l, int argc, char **argv)
     return 7;
 }
 
+/* Its loop turns; the workers only take their time to end. */
+static int fences(const struct guardian_link *l, int argc, char **argv)
+{
+    guardian_hold(l, dial());
+    spawn();
+    guardian_lease(l, clock_ms());
+    for (const int64_t end = clock_deadline(GUARDIAN_LATE_MS + 500); clock_left(end);) {
+        board_turned(l->board, clock_ms());
+        usleep(1000);
+    }
+    return 7;
+}
+
 static int leases_on(const struct guardian_link *l, int argc, char **argv)
 {
     guardian_hold(l, dial());
@@ -143,13 +157,13 @@ static pid_t start(int (*agent)(const struct guardian_link *, int, char **))
 static int take(void)
 {
     struct pollfd p = {listener, POLLIN, 0};
-    assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+    assert_int_equal(poll(&p, 1, WAIT_MS), 1);
     return accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 }
 
 static void await(_Atomic pid_t *p)
 {
-    int64_t end = clock_deadline(PATIENCE_MS);
+    int64_t end = clock_deadline(WAIT_MS);
     while (!*p && clock_left(end))
         usleep(1000);
     assert_true(*p > 0);
@@ -160,7 +174,7 @@ static int end_of(int fd)
 {
     char byte;
     struct pollfd p = {fd, POLLIN, 0};
-    assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+    assert_int_equal(poll(&p, 1, WAIT_MS), 1);
     ssize_t n = recv(fd, &byte, 1, 0);
     int why = n < 0 ? errno : 0;
     close(fd);
@@ -258,7 +272,7 @@ static void workers_die_before_a_slow_cgroup_is_told(void **state)
     pid_t guardian = start(has_slow_cgroup);
     await(&board->agent);
     kill(board->agent, SIGKILL);
-    int64_t end = clock_deadline(PATIENCE_MS);
+    int64_t end = clock_deadline(WAIT_MS);
     while (!dead(board->worker) && clock_left(end))
         usleep(1000);
     const int died = dead(board->worker), fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -276,7 +290,7 @@ static void a_stopped_agent_cannot_keep_its_workers(void **state)
     pid_t guardian = start(leases);
     int fd = take();
     await(&board->agent);
-    int64_t end = clock_deadline(PATIENCE_MS);
+    int64_t end = clock_deadline(WAIT_MS);
     while ((!dead(board->worker) || state_of(board->agent) != 'T') && clock_left(end))
         usleep(1000);
     assert_true(dead(board->worker));
@@ -285,6 +299,46 @@ static void a_stopped_agent_cannot_keep_its_workers(void **state)
     kill(board->agent, SIGCONT);
     assert_int_equal(code_of(guardian), 7);
     assert_int_equal(end_of(fd), 0);
+}
+
+/* What it has said to its console, which is a pipe. */
+static void take_text(int fd, char *out, size_t cap)
+{
+    size_t len = 0;
+    ssize_t n;
+    while ((n = read(fd, out + len, cap - 1 - len)) > 0)
+        len += (size_t)n;
+    out[len] = '\0';
+    close(fd);
+}
+
+static void only_an_agent_that_stands_still_is_said_to(void **state)
+{
+    (void)state;
+    int (*const agents[])(const struct guardian_link *, int, char **) = {fences, leases};
+    for (int i = 0; i < 2; i++) {
+        char text[1024];
+        int ends[2], console = dup(STDERR_FILENO);
+        assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+        dup2(ends[1], STDERR_FILENO);
+        const pid_t guardian = start(agents[i]);
+        dup2(console, STDERR_FILENO);
+        close(console);
+        close(ends[1]);
+        const int fd = take();
+        await(&board->worker);
+        const int64_t end = clock_deadline(WAIT_MS);
+        while (!dead(board->worker) && clock_left(end))
+            usleep(1000);
+        board->go = 1;
+        if (i == 1)
+            kill(board->agent, SIGCONT);
+        assert_int_equal(code_of(guardian), 7);
+        take_text(ends[0], text, sizeof text);
+        close(fd);
+        assert_int_equal(strstr(text, "has stood still") != NULL, i == 1);
+        assert_int_equal(strstr(text, "keep_alive_interval") != NULL, i == 1);
+    }
 }
 
 static void a_lease_that_is_renewed_or_returned_kills_nobody(void **state)
@@ -317,6 +371,7 @@ int main(void)
         cmocka_unit_test(both_dead_at_once_prove_nothing),
         cmocka_unit_test(workers_die_before_a_slow_cgroup_is_told),
         cmocka_unit_test(a_stopped_agent_cannot_keep_its_workers),
+        cmocka_unit_test(only_an_agent_that_stands_still_is_said_to),
         cmocka_unit_test(a_lease_that_is_renewed_or_returned_kills_nobody),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

@@ -1,0 +1,61 @@
+#include "launcher/guard/stuck.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+
+#include "common/base/clock.h"
+#include "launcher/base/ending.h"
+#include "launcher/guard/cgroup.h"
+#include "launcher/guard/console.h"
+#include "launcher/guard/guardian.h"
+#include "launcher/guard/procs.h"
+#include "launcher/guard/tree.h"
+
+char *stuck_text(pid_t agent, char out[STUCK_TEXT_MAX])
+{
+    char where[PROC_WAIT_MAX];
+    snprintf(out, STUCK_TEXT_MAX, "agent (pid %d, state %c%s)", (int)agent, proc_state(agent),
+             proc_wait_text(agent, where));
+    return out;
+}
+
+void stuck_report_stop(pid_t agent)
+{
+    siginfo_t info = {0};
+    char name[32];
+    if (waitid(P_PID, (id_t)agent, &info, WSTOPPED | WNOHANG) == 0 && info.si_pid == agent)
+        console_try("crun: its agent (pid %d) was stopped by %s: until SIGCONT nobody watches the workers\n", (int)agent,
+                    signal_text(info.si_status, name, sizeof name));
+}
+
+static void explain(struct stuck *s, pid_t agent, enum patience_verdict why)
+{
+    char text[STUCK_TEXT_MAX], name[32];
+    stuck_text(agent, text);
+    signal_text(s->patience.signo, name, sizeof name);
+    if (why == PATIENCE_UNHEARD)
+        snprintf(s->given_up, sizeof s->given_up, "its %s did not take %s within %d s", text, name, PATIENCE_MS / 1000);
+    else if (why == PATIENCE_OVERDUE)
+        snprintf(s->given_up, sizeof s->given_up, "its %s was to end after %s, and did not for %d s more", text, name,
+                 PATIENCE_MS / 1000);
+    else
+        snprintf(s->given_up, sizeof s->given_up, "a third SIGINT, while its %s was not at its end", text);
+}
+
+int stuck_wait_ms(struct stuck *s, pid_t agent, const struct guardian_link *l)
+{
+    char text[STUCK_TEXT_MAX];
+    int wait_ms;
+    const enum patience_verdict v = patience_look(&s->patience, l->board, clock_ms(), &wait_ms);
+    if (v == PATIENCE_WARN)
+        console_try("crun: its %s does not take signals: it is ended %d s after the first one, or by the third SIGINT\n",
+                    stuck_text(agent, text), PATIENCE_MS / 1000);
+    if (v == PATIENCE_KEEP || v == PATIENCE_WARN)
+        return wait_ms;
+    explain(s, agent, v); /* as it is now */
+    tree_kill_below(agent);
+    kill(agent, SIGKILL); /* last: one that waits in the kernel outlives it */
+    cgroup_kill_at(l->cgroup_dir);
+    return 0;
+}

@@ -1,0 +1,28 @@
+/* An agent that does not do what it should: what is said of it, and how it is given up. The guardian's (patience.h says
+ * when). */
+#ifndef CRUN_LAUNCHER_STUCK_H
+#define CRUN_LAUNCHER_STUCK_H
+
+#include <sys/types.h>
+
+#include "launcher/guard/patience.h"
+
+struct guardian_link;
+
+struct stuck {
+    struct patience patience;
+    char given_up[256]; /* why the agent was, "": it was not */
+};
+
+/* "agent (pid 7, state T in do_signal_stop)"; returns out. */
+#define STUCK_TEXT_MAX 160
+char *stuck_text(pid_t agent, char out[STUCK_TEXT_MAX]);
+
+/* Alone nobody is harmed by an agent that was stopped, but its user may wonder: said once for each stop, on SIGCHLD. */
+void stuck_report_stop(pid_t agent);
+
+/* Milliseconds until the agent must be looked at again, -1: it needs no look. An agent that is given up has had its
+ * SIGKILL, after all below it: 0, and given_up says why. */
+int stuck_wait_ms(struct stuck *s, pid_t agent, const struct guardian_link *l);
+
+#endif
