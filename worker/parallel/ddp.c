@@ -89,7 +89,7 @@ static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_
     if (d->half)
         wire_pack(d->half, d->reduce, p->first, p->end - p->first, d->real, d->wire, 1 / world);
     TRY(c->ops->reduce_scatter(c, COMM_GRADIENTS, d->half ? (void *)d->half : element(d, p->first), d->part, p->part,
-                               d->half ? d->wire : d->real, NULL, e));
+                               d->half ? d->wire : d->real, COMM_SUM, NULL, e));
     if (d->half)
         wire_unpack(d->reduce, d->part, mine.first, p->part, d->real, d->wire, world);
     else
