@@ -169,7 +169,10 @@ def test_a_disk_that_hangs_at_the_start_is_a_warning(crun, disk):
     disk.pause()
     p = crun.start("--log-dir", crun.tmp / "disk", "--run-id", "j", "sh", "-c", f"echo line; touch {crun.tmp}/up; echo said >&2")
     crun.wait_file("up")
+    err = b""
+    while b"has not answered" not in err:
+        err += p.stderr.readline() or pytest.fail(err)
     disk.resume()
-    _, err = p.communicate(timeout=60)
+    err += p.communicate(timeout=60)[1]
     assert p.returncode == 0 and b"the disk of the log files has not answered for 1000 ms" in err, err
     assert disk.files["j/round-1/rank-0.out"] == b"line\n" and disk.files["j/round-1/rank-0.err"] == b"said\n"
