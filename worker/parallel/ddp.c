@@ -13,112 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
-#include "worker/parallel/wire.h"
-
-struct ddp {
-    struct comm *groups[LAYOUT_GROUPS];
-    const struct ownership *own;
-    char *reduce;
-    size_t n_tail;
-    enum dtype real, wire;
-    uint16_t *half; /* a bucket's gradients on their way, where the arena is; NULL where wire is real */
-    void *part;     /* of a piece that is cut: what this rank receives, or sends; NULL where none is */
-    struct run_hooks hooks, idle;
-    struct device *device; /* NULL: the arena is host memory, and so are the next two */
-    const struct device_async *async;
-    void *side;                    /* communication stream */
-    const struct ddp_watch *watch; /* NULL: nobody */
-    int buckets;                   /* pieces, and the tail if it goes by itself */
-
-    bool active;     /* training thread: this run's gradients are reduced */
-    size_t ready_to; /* training thread: gradients below are final */
-    void *stream;    /* training thread: of the last ready() */
-
-    pthread_t thread;
-    bool has_thread;
-    pthread_mutex_t lock; /* the rest */
-    pthread_cond_t change;
-    int complete, done; /* buckets of this step */
-    int captured;       /* buckets that the last captured run took along */
-    bool leaving;
-    struct err failed; /* code 0: none */
-    struct ddp_stats stats;
-};
-
-/* Of a group that others are in; else NULL. */
-static struct comm *comm_of(const struct ddp *d, enum layout_group g)
-{
-    return d->groups[g] && d->groups[g]->world > 1 ? d->groups[g] : NULL;
-}
-
-static char *element(const struct ddp *d, size_t i)
-{
-    return d->reduce + i * dtype_size(d->real);
-}
-
-static int all_reduce(struct comm *c, void *buf, size_t n, enum dtype t, void *stream, struct err *e)
-{
-    return c->ops->all_reduce(c, COMM_GRADIENTS, buf, n, t, COMM_SUM, stream, e);
-}
-
-/* Gradients [first, first + n) go as halves. */
-static int reduce_half(struct ddp *d, struct comm *c, size_t first, size_t n, void *stream, struct err *e)
-{
-    const float world = (float)c->world;
-    if (d->async) {
-        TRY(d->async->convert(d->device, stream, d->half, d->wire, element(d, first), d->real, n, 1 / world, e));
-        TRY(all_reduce(c, d->half, n, d->wire, stream, e));
-        return d->async->convert(d->device, stream, element(d, first), d->real, d->half, d->wire, n, world, e);
-    }
-    wire_pack(d->half, d->reduce, first, n, d->real, d->wire, 1 / world);
-    TRY(all_reduce(c, d->half, n, d->wire, stream, e));
-    wire_unpack(d->reduce, d->half, first, n, d->real, d->wire, world);
-    return 0;
-}
-
-/* This rank's part of a piece that is cut. */
-static struct ownership_range own_part(const struct ddp *d, const struct ownership_piece *p)
-{
-    return ownership_part(p, ownership_group(d->own, p->group).index);
-}
-
-static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_piece *p, struct err *e)
-{
-    const struct ownership_range mine = own_part(d, p);
-    const float world = (float)c->world;
-    if (d->half)
-        wire_pack(d->half, d->reduce, p->first, p->end - p->first, d->real, d->wire, 1 / world);
-    TRY(c->ops->reduce_scatter(c, COMM_GRADIENTS, d->half ? (void *)d->half : element(d, p->first), d->part, p->part,
-                               d->half ? d->wire : d->real, COMM_SUM, NULL, e));
-    if (d->half)
-        wire_unpack(d->reduce, d->part, mine.first, p->part, d->real, d->wire, world);
-    else
-        memcpy(element(d, mine.first), d->part, p->part * dtype_size(d->real));
-    return 0;
-}
-
-/* Bucket k; what comes after the pieces is the tail alone. */
-static struct ownership_piece bucket(const struct ddp *d, int k)
-{
-    const struct ownership *own = d->own;
-    return k < own->npieces ? own->pieces[k] : (struct ownership_piece){own->n_train, own->n_train, LAYOUT_BATCH, 0};
-}
-
-static int reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
-{
-    const struct ownership_piece p = bucket(d, k);
-    struct comm *c = comm_of(d, p.group);
-    size_t first = p.first, end = p.end + (k == d->buckets - 1 ? d->n_tail : 0);
-    if (!c)
-        return 0;
-    if (p.part)
-        return reduce_scatter(d, c, &p, e);
-    if (d->half && first < p.end) {
-        TRY(reduce_half(d, c, first, p.end - first, stream, e));
-        first = p.end;
-    }
-    return first < end ? all_reduce(c, element(d, first), end - first, d->real, stream, e) : 0;
-}
+#include "worker/parallel/ddp_impl.h"
 
 static void tell_watch(const struct ddp *d, int bucket, bool own_thread, int64_t start_ns, int64_t took_ns)
 {
@@ -146,7 +41,7 @@ static void *communicate(void *arg)
         pthread_mutex_unlock(&d->lock);
         struct err e = {0};
         int64_t start = clock_ns();
-        int rc = reduce_bucket(d, k, d->side, &e);
+        int rc = ddp_reduce_bucket(d, k, d->side, &e);
         int64_t took = clock_ns() - start;
         tell_watch(d, k, true, start, took);
         pthread_mutex_lock(&d->lock);
@@ -187,7 +82,7 @@ static int release(struct ddp *d, int k, struct err *e)
         d->failed.code = rc;
     }
     while (!d->has_thread && d->done < k && !d->failed.code) {
-        rc = reduce_bucket(d, d->done, d->async ? d->side : d->stream, &d->failed);
+        rc = ddp_reduce_bucket(d, d->done, d->async ? d->side : d->stream, &d->failed);
         if (rc == 0)
             d->done++;
         else
@@ -247,7 +142,7 @@ static int on_all_sum(void *ctx, void *buf, size_t n, enum dtype t, void *stream
 {
     struct ddp *d = ctx;
     int64_t start = clock_ns();
-    struct comm *c = comm_of(d, LAYOUT_BATCH);
+    struct comm *c = ddp_comm(d, LAYOUT_BATCH);
     int rc = c->ops->all_reduce(c, COMM_STATISTICS, buf, n, t, COMM_SUM, stream, e);
     int64_t took = clock_ns() - start;
     tell_watch(d, -1, false, start, took);
@@ -262,8 +157,8 @@ static void tell_comms(struct ddp *d, void *buf, size_t bytes, bool lend)
 {
     static const enum layout_group groups[] = {LAYOUT_BATCH, LAYOUT_DATA};
     for (int i = 0; i < 2; i++) {
-        struct comm *c = comm_of(d, groups[i]);
-        if (!c || (i > 0 && c == comm_of(d, groups[0])))
+        struct comm *c = ddp_comm(d, groups[i]);
+        if (!c || (i > 0 && c == ddp_comm(d, groups[0])))
             continue;
         if (lend && c->ops->lend)
             c->ops->lend(c, COMM_GRADIENTS, buf, bytes);
@@ -330,7 +225,7 @@ static int start_thread(struct ddp *d, struct err *e)
 /* With others. */
 static int open_groups(struct ddp *d, const struct ddp_options *o, struct err *e)
 {
-    const bool blocks = comm_of(d, LAYOUT_BATCH)->ops->host_buffers;
+    const bool blocks = ddp_comm(d, LAYOUT_BATCH)->ops->host_buffers;
     d->hooks.ready = on_ready;
     d->hooks.all_sum = d->idle.all_sum = o->sync_bn ? on_all_sum : NULL;
     d->hooks.captured = on_captured;
@@ -348,7 +243,7 @@ static int open_groups(struct ddp *d, const struct ddp_options *o, struct err *e
 static int check_groups(const struct ddp *d, struct err *e)
 {
     for (int k = 0; k <= d->own->npieces; k++) {
-        const struct ownership_piece p = bucket(d, k);
+        const struct ownership_piece p = ddp_bucket(d, k);
         const int ranks = ownership_group(d->own, p.group).count,
                   have = d->groups[p.group] ? d->groups[p.group]->world : 1;
         if (have != ranks)
@@ -377,7 +272,7 @@ int ddp_create(struct ddp **ret, struct comm *const groups[LAYOUT_GROUPS], const
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->change, NULL);
     int rc = check_groups(d, e);
-    if (rc == 0 && comm_of(d, LAYOUT_BATCH))
+    if (rc == 0 && ddp_comm(d, LAYOUT_BATCH))
         rc = open_groups(d, o, e);
     if (rc < 0) {
         ddp_destroy(d);
@@ -391,7 +286,7 @@ int ddp_create(struct ddp **ret, struct comm *const groups[LAYOUT_GROUPS], const
 static void reclaim(struct ddp *d)
 {
     void *const lent[] = {d->half, d->reduce};
-    const struct comm *c = comm_of(d, LAYOUT_BATCH);
+    const struct comm *c = ddp_comm(d, LAYOUT_BATCH);
     if (!c || !c->ops->reclaim)
         return;
     if (d->side)
@@ -442,7 +337,7 @@ const struct run_hooks *ddp_idle_hooks(struct ddp *d)
 
 void ddp_begin(struct ddp *d, bool reduce)
 {
-    d->active = reduce && comm_of(d, LAYOUT_BATCH);
+    d->active = reduce && ddp_comm(d, LAYOUT_BATCH);
     d->ready_to = 0;
     pthread_mutex_lock(&d->lock);
     d->complete = d->done = 0; /* ddp_wait() saw all of them done, or the communication thread end with an error */
@@ -464,26 +359,6 @@ int ddp_wait(struct ddp *d, struct err *e)
     int rc = d->failed.code ? err_set(e, d->failed.code, "%s", d->failed.text) : 0;
     pthread_mutex_unlock(&d->lock);
     return rc < 0 ? rc : join_stream(d, e);
-}
-
-int ddp_gather(struct ddp *d, void *arena, struct err *e)
-{
-    const size_t elem = dtype_size(d->real);
-    for (int k = 0; k < d->own->npieces; k++) {
-        const struct ownership_piece *p = &d->own->pieces[k];
-        struct comm *c = comm_of(d, p->group);
-        if (!p->part || !c)
-            continue;
-        memcpy(d->part, (const char *)arena + own_part(d, p).first * elem, p->part * elem);
-        TRY(c->ops->all_gather(c, COMM_GRADIENTS, d->part, (char *)arena + p->first * elem, p->part * elem, NULL, e));
-    }
-    return 0;
-}
-
-int ddp_sum(struct ddp *d, double *v, size_t n, struct err *e)
-{
-    struct comm *c = comm_of(d, LAYOUT_BATCH);
-    return c ? c->ops->all_reduce(c, COMM_CONTROL, v, n, DT_F64, COMM_SUM, NULL, e) : 0;
 }
 
 int ddp_check(struct ddp *d, struct err *e)

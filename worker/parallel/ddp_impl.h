@@ -1,0 +1,49 @@
+/* Inside of ddp.h: ddp.c says when a bucket goes, ddp_reduce.c what becomes of it. */
+#ifndef CRUN_WORKER_DDP_IMPL_H
+#define CRUN_WORKER_DDP_IMPL_H
+
+#include <pthread.h>
+
+#include "common/base/err.h"
+#include "worker/parallel/ddp.h"
+
+struct ddp {
+    struct comm *groups[LAYOUT_GROUPS];
+    const struct ownership *own;
+    char *reduce;
+    size_t n_tail;
+    enum dtype real, wire;
+    uint16_t *half; /* a bucket's gradients on their way, where the arena is; NULL where wire is real */
+    void *part;     /* of a piece that is cut: what this rank receives, or sends; NULL where none is */
+    struct run_hooks hooks, idle;
+    struct device *device; /* NULL: the arena is host memory, and so are the next two */
+    const struct device_async *async;
+    void *side;                    /* communication stream */
+    const struct ddp_watch *watch; /* NULL: nobody */
+    int buckets;                   /* pieces, and the tail if it goes by itself */
+
+    bool active;     /* training thread: this run's gradients are reduced */
+    size_t ready_to; /* training thread: gradients below are final */
+    void *stream;    /* training thread: of the last ready() */
+
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock; /* the rest */
+    pthread_cond_t change;
+    int complete, done; /* buckets of this step */
+    int captured;       /* buckets that the last captured run took along */
+    bool leaving;
+    struct err failed; /* code 0: none */
+    struct ddp_stats stats;
+};
+
+/* The communicator of a group that others are in; else NULL. */
+struct comm *ddp_comm(const struct ddp *d, enum layout_group g);
+
+/* Bucket k; what comes after the pieces is the tail alone. */
+struct ownership_piece ddp_bucket(const struct ddp *d, int k);
+
+/* Sum it over its group, the tail with the last one. Blocks, or is enqueued on stream; any one thread. */
+int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e);
+
+#endif

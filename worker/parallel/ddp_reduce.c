@@ -1,0 +1,99 @@
+#include "worker/parallel/ddp_impl.h"
+
+#include <string.h>
+
+#include "worker/comm/comm.h"
+#include "worker/parallel/wire.h"
+
+struct comm *ddp_comm(const struct ddp *d, enum layout_group g)
+{
+    return d->groups[g] && d->groups[g]->world > 1 ? d->groups[g] : NULL;
+}
+
+static char *element(const struct ddp *d, size_t i)
+{
+    return d->reduce + i * dtype_size(d->real);
+}
+
+static int all_reduce(struct comm *c, void *buf, size_t n, enum dtype t, void *stream, struct err *e)
+{
+    return c->ops->all_reduce(c, COMM_GRADIENTS, buf, n, t, COMM_SUM, stream, e);
+}
+
+/* Gradients [first, first + n) go as halves. */
+static int reduce_half(struct ddp *d, struct comm *c, size_t first, size_t n, void *stream, struct err *e)
+{
+    const float world = (float)c->world;
+    if (d->async) {
+        TRY(d->async->convert(d->device, stream, d->half, d->wire, element(d, first), d->real, n, 1 / world, e));
+        TRY(all_reduce(c, d->half, n, d->wire, stream, e));
+        return d->async->convert(d->device, stream, element(d, first), d->real, d->half, d->wire, n, world, e);
+    }
+    wire_pack(d->half, d->reduce, first, n, d->real, d->wire, 1 / world);
+    TRY(all_reduce(c, d->half, n, d->wire, stream, e));
+    wire_unpack(d->reduce, d->half, first, n, d->real, d->wire, world);
+    return 0;
+}
+
+/* This rank's part of a piece that is cut. */
+static struct ownership_range own_part(const struct ddp *d, const struct ownership_piece *p)
+{
+    return ownership_part(p, ownership_group(d->own, p->group).index);
+}
+
+static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_piece *p, struct err *e)
+{
+    const struct ownership_range mine = own_part(d, p);
+    const float world = (float)c->world;
+    if (d->half)
+        wire_pack(d->half, d->reduce, p->first, p->end - p->first, d->real, d->wire, 1 / world);
+    TRY(c->ops->reduce_scatter(c, COMM_GRADIENTS, d->half ? (void *)d->half : element(d, p->first), d->part, p->part,
+                               d->half ? d->wire : d->real, COMM_SUM, NULL, e));
+    if (d->half)
+        wire_unpack(d->reduce, d->part, mine.first, p->part, d->real, d->wire, world);
+    else
+        memcpy(element(d, mine.first), d->part, p->part * dtype_size(d->real));
+    return 0;
+}
+
+struct ownership_piece ddp_bucket(const struct ddp *d, int k)
+{
+    const struct ownership *own = d->own;
+    return k < own->npieces ? own->pieces[k] : (struct ownership_piece){own->n_train, own->n_train, LAYOUT_BATCH, 0};
+}
+
+int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
+{
+    const struct ownership_piece p = ddp_bucket(d, k);
+    struct comm *c = ddp_comm(d, p.group);
+    size_t first = p.first, end = p.end + (k == d->buckets - 1 ? d->n_tail : 0);
+    if (!c)
+        return 0;
+    if (p.part)
+        return reduce_scatter(d, c, &p, e);
+    if (d->half && first < p.end) {
+        TRY(reduce_half(d, c, first, p.end - first, stream, e));
+        first = p.end;
+    }
+    return first < end ? all_reduce(c, element(d, first), end - first, d->real, stream, e) : 0;
+}
+
+int ddp_gather(struct ddp *d, void *arena, struct err *e)
+{
+    const size_t elem = dtype_size(d->real);
+    for (int k = 0; k < d->own->npieces; k++) {
+        const struct ownership_piece *p = &d->own->pieces[k];
+        struct comm *c = ddp_comm(d, p->group);
+        if (!p->part || !c)
+            continue;
+        memcpy(d->part, (const char *)arena + own_part(d, p).first * elem, p->part * elem);
+        TRY(c->ops->all_gather(c, COMM_GRADIENTS, d->part, (char *)arena + p->first * elem, p->part * elem, NULL, e));
+    }
+    return 0;
+}
+
+int ddp_sum(struct ddp *d, double *v, size_t n, struct err *e)
+{
+    struct comm *c = ddp_comm(d, LAYOUT_BATCH);
+    return c ? c->ops->all_reduce(c, COMM_CONTROL, v, n, DT_F64, COMM_SUM, NULL, e) : 0;
+}
