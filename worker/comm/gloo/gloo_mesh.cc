@@ -1,4 +1,5 @@
 #include "worker/comm/gloo/gloo_mesh.hh"
+#include "worker/comm/gloo/gloo_address.hh"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +11,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -32,247 +32,6 @@ using gloo::transport::UnboundBuffer;
 using std::chrono::milliseconds;
 
 constexpr uint8_t ENDS_PREFIX = 0x42; /* message tag beside those of gloo.cc */
-
-/* --- buffers */
-
-/* One inner buffer for every peer, so that a wait is always for one known rank. Completions are taken in the order of
- * posting. */
-class Buffer final : public UnboundBuffer
-{
-  public:
-    Buffer(Link &link, void *p, size_t n) : UnboundBuffer(p, n), link_(link)
-    {
-    }
-
-    ~Buffer() override
-    {
-        std::lock_guard<std::mutex> guard(link_.lock_);
-        auto &all = link_.buffers_;
-        all.erase(std::find(all.begin(), all.end(), this));
-    }
-
-    void send(int rank, uint64_t slot, size_t offset, size_t nbytes) override
-    {
-        UnboundBuffer &b = with(rank);
-        guarded(rank, [&] { b.send(rank, slot, offset, nbytes); });
-        sends_.push_back({rank, false});
-    }
-
-    void recv(int rank, uint64_t slot, size_t offset, size_t nbytes) override
-    {
-        UnboundBuffer &b = with(rank);
-        guarded(rank, [&] { b.recv(rank, slot, offset, nbytes); });
-        recvs_.push_back({rank, false});
-    }
-
-    void recv(std::vector<int>, uint64_t, size_t, size_t) override
-    {
-        GLOO_THROW_INVALID_OPERATION_EXCEPTION("receiving from any rank is not used");
-    }
-
-    bool waitSend(int *rank, milliseconds) override
-    {
-        return wait(sends_, rank, [](UnboundBuffer &b, milliseconds t) { return b.waitSend(nullptr, t); });
-    }
-
-    bool waitRecv(int *rank, milliseconds) override
-    {
-        return wait(recvs_, rank, [](UnboundBuffer &b, milliseconds t) { return b.waitRecv(nullptr, t); });
-    }
-
-    void abortWaitRecv() override
-    {
-        wake(-1);
-    }
-    void abortWaitSend() override
-    {
-        wake(-1);
-    }
-
-    void set_deadline(Clock::time_point t)
-    {
-        own_ = true;
-        deadline_ = t;
-    }
-
-    /* Link's lock held. rank -1: whoever the operations are with. */
-    void wake(int rank)
-    {
-        bool concerned = rank < 0;
-        for (auto &p : peers_)
-            concerned = concerned || p.first == rank;
-        for (auto &p : peers_) {
-            if (concerned) {
-                p.second->abortWaitRecv();
-                p.second->abortWaitSend();
-            }
-        }
-    }
-
-  private:
-    struct Posted {
-        int rank;
-        bool done; /* its completion was taken before its turn */
-    };
-
-    UnboundBuffer &with(int rank)
-    {
-        std::lock_guard<std::mutex> guard(link_.lock_);
-        check(rank);
-        for (auto &p : peers_)
-            if (p.first == rank)
-                return *p.second;
-        peers_.emplace_back(rank, link_.inner_->createUnboundBuffer(ptr, size));
-        return *peers_.back().second;
-    }
-
-    /* Link's lock held. */
-    void check(int rank) const
-    {
-        if (link_.stopped_)
-            throw Stopped{};
-        if (link_.gone_[static_cast<size_t>(rank)])
-            throw Lost{rank};
-    }
-
-    /* Whatever Gloo has to say about a connection becomes "lost", unless the time is up or somebody stopped us. */
-    template <typename F> auto guarded(int rank, F f) -> decltype(f())
-    {
-        try {
-            return f();
-        } catch (const gloo::Exception &) {
-            std::lock_guard<std::mutex> guard(link_.lock_);
-            check(rank);
-            if (Clock::now() >= deadline())
-                throw Late{rank};
-            throw Lost{rank};
-        }
-    }
-
-    Clock::time_point deadline() const
-    {
-        return own_ ? deadline_ : link_.deadline_;
-    }
-
-    milliseconds left() const
-    {
-        auto ms = std::chrono::duration_cast<milliseconds>(deadline() - Clock::now()).count();
-        return milliseconds(std::max<decltype(ms)>(ms + 1, 0));
-    }
-
-    UnboundBuffer &inner(int rank)
-    {
-        for (auto &p : peers_)
-            if (p.first == rank)
-                return *p.second;
-        GLOO_THROW_INVALID_OPERATION_EXCEPTION("waiting without an operation");
-    }
-
-    bool is_gone(int rank)
-    {
-        std::lock_guard<std::mutex> guard(link_.lock_);
-        if (link_.stopped_)
-            throw Stopped{};
-        return link_.gone_[static_cast<size_t>(rank)];
-    }
-
-    /* Operations with peers that went are either complete by now or lost, whichever we happen to wait for. */
-    template <typename F> void settle(std::deque<Posted> &posted, F f)
-    {
-        for (auto &p : posted) {
-            if (p.done || !is_gone(p.rank))
-                continue;
-            UnboundBuffer &b = inner(p.rank);
-            p.done = guarded(p.rank, [&] { return f(b, milliseconds(0)); }) || /* false: it told of the wake-up only */
-                     guarded(p.rank, [&] { return f(b, milliseconds(0)); });
-        }
-    }
-
-    template <typename F> bool wait(std::deque<Posted> &posted, int *ret, F f)
-    {
-        int rank = posted.front().rank;
-        UnboundBuffer &b = inner(rank);
-        while (!posted.front().done && !guarded(rank, [&] { return f(b, left()); })) {
-            (void)is_gone(rank); /* woken: stopped? */
-            settle(posted, f);
-        }
-        posted.pop_front();
-        if (ret)
-            *ret = rank;
-        return true;
-    }
-
-    Link &link_;
-    bool own_ = false; /* deadline_, not the call's */
-    Clock::time_point deadline_;
-    std::vector<std::pair<int, std::unique_ptr<UnboundBuffer>>> peers_;
-    std::deque<Posted> sends_, recvs_;
-};
-
-/* --- links */
-
-Link::Link(const std::shared_ptr<gloo::transport::Device> &device, int rank_, int size_, milliseconds timeout)
-    : gloo::transport::Context(rank_, size_), inner_(device->createContext(rank_, size_)),
-      gone_(static_cast<size_t>(size_), false)
-{
-    setTimeout(timeout);
-    inner_->setTimeout(timeout);
-}
-
-std::unique_ptr<Pair> &Link::getPair(int i)
-{
-    return inner_->getPair(i);
-}
-
-std::unique_ptr<Pair> &Link::createPair(int i)
-{
-    return inner_->createPair(i);
-}
-
-std::unique_ptr<UnboundBuffer> Link::createUnboundBuffer(void *ptr, size_t n)
-{
-    auto b = std::make_unique<Buffer>(*this, ptr, n);
-    std::lock_guard<std::mutex> guard(lock_);
-    buffers_.push_back(b.get());
-    return b;
-}
-
-void Link::set_deadline(UnboundBuffer &b, Clock::time_point deadline)
-{
-    static_cast<Buffer &>(b).set_deadline(deadline);
-}
-
-void Link::begin(Clock::time_point deadline)
-{
-    std::lock_guard<std::mutex> guard(lock_);
-    if (stopped_)
-        throw Stopped{};
-    deadline_ = deadline;
-}
-
-void Link::stop()
-{
-    std::lock_guard<std::mutex> guard(lock_);
-    stopped_ = true;
-    for (Buffer *b : buffers_)
-        b->wake(-1);
-}
-
-void Link::peer_gone(int r)
-{
-    std::lock_guard<std::mutex> guard(lock_);
-    gone_[static_cast<size_t>(r)] = true;
-    for (Buffer *b : buffers_)
-        b->wake(r);
-}
-
-Channel::Channel(const std::shared_ptr<gloo::transport::Device> &device, int rank_, int size_, milliseconds timeout)
-    : gloo::Context(rank_, size_), link_(std::make_shared<Link>(device, rank_, size_, timeout))
-{
-    device_ = device;
-    transportContext_ = link_;
-    setTimeout(timeout);
-}
 
 /* --- watching */
 
@@ -386,60 +145,6 @@ class Ticker final : public gloo::transport::tcp::Handler
     bool batch_ = false; /* loop's thread only */
 };
 
-/* --- addresses */
-
-static std::pair<std::string, std::string> numeric(const sockaddr_storage &ss)
-{
-    char host[NI_MAXHOST], port[NI_MAXSERV];
-    socklen_t len = ss.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-    int rc = getnameinfo(reinterpret_cast<const sockaddr *>(&ss), len, host, sizeof host, port, sizeof port,
-                         NI_NUMERICHOST | NI_NUMERICSERV);
-    if (rc != 0)
-        GLOO_THROW("an address of family ", ss.ss_family, " has no name: ", gai_strerror(rc));
-    return {host, port};
-}
-
-static sockaddr_storage parse(const std::string &host, const std::string &port)
-{
-    addrinfo hints{}, *ai = nullptr;
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-    int rc = getaddrinfo(host.c_str(), port.c_str(), &hints, &ai);
-    if (rc != 0)
-        GLOO_THROW("'", host, "' port '", port, "' is not an address: ", gai_strerror(rc));
-    sockaddr_storage ss{};
-    memcpy(&ss, ai->ai_addr, ai->ai_addrlen);
-    freeaddrinfo(ai);
-    return ss;
-}
-
-static sockaddr_storage address_of(Pair &pair)
-{
-    return gloo::transport::tcp::Address(pair.address().bytes()).getSockaddr();
-}
-
-/* The same on both ends of a connection: no name of an interface of this host. */
-static std::string text(const sockaddr_storage &ss)
-{
-    auto n = numeric(ss);
-    return n.first.substr(0, n.first.find('%')) + " " + n.second;
-}
-
-/* Where a pair listens, in a record: "port", or "port/number" where a device has one listener and numbers its pairs. */
-static std::string place_of(Pair &pair)
-{
-    gloo::transport::tcp::Address a(pair.address().bytes());
-    auto port = numeric(a.getSockaddr()).second;
-    return a.getSeq() < 0 ? port : port + "/" + std::to_string(a.getSeq());
-}
-
-static gloo::transport::tcp::Address parse_place(const std::string &host, const std::string &place)
-{
-    size_t slash = place.find('/');
-    auto ss = parse(host, place.substr(0, slash));
-    return gloo::transport::tcp::Address(ss, slash == std::string::npos ? -1 : atoll(place.c_str() + slash + 1));
-}
-
 /* --- mesh */
 
 Mesh::Mesh(int rank, int world, int channels) : rank_(rank), world_(world), channels_(channels)
@@ -537,24 +242,6 @@ void Mesh::close_pairs()
                 l->link().getPair(r)->close();
 }
 
-/* Ask the kernel: what does connecting say now? */
-static std::string try_to_reach(const sockaddr_storage &ss)
-{
-    constexpr int WAIT_MS = 1000;
-    int fd = socket(ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), code = 0;
-    socklen_t len = sizeof code;
-    if (fd < 0)
-        return strerror(errno);
-    if (::connect(fd, reinterpret_cast<const sockaddr *>(&ss),
-                  ss.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in)) != 0)
-        code = errno;
-    pollfd p{fd, POLLOUT, 0};
-    if (code == EINPROGRESS && (poll(&p, 1, WAIT_MS) <= 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &len) != 0))
-        code = ETIMEDOUT;
-    close(fd);
-    return code ? strerror(code) : "closed by the peer";
-}
-
 /* Gloo's own words without the source line in front. Since 2023-05 it loses them: an Error is copied as its base. */
 static std::string reason_of(const std::exception &x, const sockaddr_storage &remote)
 {
@@ -642,18 +329,6 @@ void Mesh::learn_remotes(std::vector<Connection> &connections, Clock::time_point
             buffers[i]->waitSend(nullptr, milliseconds(0));
         }
     }
-}
-
-/* Both ends of a socket as text; empty if it is not a connected one. */
-static std::pair<std::string, std::string> ends(int fd)
-{
-    sockaddr_storage own{}, peer{};
-    socklen_t a = sizeof own, b = sizeof peer;
-    if (getsockname(fd, reinterpret_cast<sockaddr *>(&own), &a) != 0 ||
-        getpeername(fd, reinterpret_cast<sockaddr *>(&peer), &b) != 0 ||
-        (own.ss_family != AF_INET && own.ss_family != AF_INET6))
-        return {};
-    return {text(own), text(peer)};
 }
 
 static std::vector<int> open_descriptors()
