@@ -23,6 +23,7 @@
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
+#include "launcher/agent/turns.h"
 #include "launcher/agent/view.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/base/program.h"
@@ -151,6 +152,7 @@ static void make_scratch(struct run *r)
 static int open_parts(struct run *r, struct err *e)
 {
     TRY(effects_open(r, e));
+    TRY(turns_open(r, e));
     TRY(signals_open(r, e));
     TRY(round_open(r, e));
     TRY(open_output(r, e));
@@ -186,6 +188,7 @@ static void close_parts(struct run *r)
 {
     signals_unwatch(r);
     effects_close(r);
+    turns_close(r);
     agent_http_close(r->http);
     events_close(r->events);
     r->events = NULL;
@@ -203,6 +206,7 @@ static void close_parts(struct run *r)
     uv_run(&r->loop, UV_RUN_DEFAULT); /* only handles that close are left */
     uv_loop_close(&r->loop);
     effects_free(r);
+    turns_free(r);
     member_free(r);
     round_close(r);
     signals_close(r);

@@ -16,6 +16,7 @@
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
+#include "launcher/agent/turns.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/observe/events.h"
@@ -190,6 +191,11 @@ static void on_socket(void *arg, int fd)
     guardian_hold(r->link, fd);
 }
 
+static int64_t still_ms(void *arg, int64_t since_ms)
+{
+    return turns_still_ms(arg, since_ms);
+}
+
 static int prepare_store(void *arg)
 {
     struct run *r = arg;
@@ -347,6 +353,7 @@ static int open_rendezvous(struct run *r, struct err *e)
                 .on_progress = on_progress,
                 .on_fence = on_fence,
                 .on_lease = on_lease,
+                .still_ms = still_ms,
                 .on_failed = on_failed,
                 .on_socket = on_socket,
                 .majority = count_reachable,

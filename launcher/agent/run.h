@@ -27,6 +27,7 @@ struct member;
 struct program;
 struct round;
 struct signals;
+struct turns;
 struct worker_setup;
 
 struct run {
@@ -40,6 +41,7 @@ struct run {
 
     struct agent agent;         /* only effects.c steps it */
     struct effects *effects;    /* the queue of its events, and what it asked for */
+    struct turns *turns;        /* whether the loop turns */
     struct signals *signals;    /* stop signals, the guardian, the crun that started this one */
     struct member *member;      /* this node in the job: rendezvous and bootstrap store */
     struct round *round;        /* the current round, and the times of the restart that led to it */

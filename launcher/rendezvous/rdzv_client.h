@@ -55,6 +55,8 @@ struct rdzv_client_options {
     /* Until when workers may run, as a clock_ms() time; 0: none run. Told whenever it moves, so that somebody else can
      * kill the workers where this process is stopped or hangs (guardian_lease()). NULL allowed. */
     void (*on_lease)(void *arg, int64_t until_ms);
+    /* The longest time since then (clock_ms()) in which this process stood still; NULL: not known. */
+    int64_t (*still_ms)(void *arg, int64_t since_ms);
     /* This node cannot take part (refused, unreachable): end. */
     void (*on_failed)(void *arg, int exit_code, const char *why);
     /* The connection that stands for this node, of which the guardian keeps a duplicate; -1: none. */

@@ -10,6 +10,7 @@
 #include "common/base/container_of.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
+#include "launcher/rendezvous/rdzv_lease.h"
 #include "launcher/rendezvous/rdzv_log_client.h"
 
 enum { STACK_BYTES = 256 << 10, KEEP_MS = 3600000 };
@@ -115,14 +116,15 @@ static void arm(struct log_client *l)
 static void on_fence_timer(uv_timer_t *t)
 {
     struct log_client *l = container_of(t, struct log_client, fence);
-    char why[96];
+    char why[SILENCE_TEXT_MAX];
     if (l->closing || !l->works)
         return;
     if (clock_ms() < lease_of(l)) {
         arm(l);
         return;
     }
-    snprintf(why, sizeof why, "the rendezvous has not answered for %lld ms", (long long)l->o.job.silence_ms);
+    const int64_t heard = lease_of(l) - l->o.job.silence_ms;
+    silence_text(clock_ms() - heard, l->o.still_ms ? l->o.still_ms(l->o.arg, heard) : 0, why);
     fence(l, why);
 }
 

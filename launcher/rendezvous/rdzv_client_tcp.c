@@ -94,10 +94,10 @@ void tcp_arm(struct tcp *t)
 int64_t tcp_check(struct tcp *t)
 {
     int64_t now = clock_ms();
-    char why[128];
+    char why[SILENCE_TEXT_MAX];
     if (t->closing || t->mode != TCP_RUNNING || now < lease_until(&t->lease))
         return now;
-    snprintf(why, sizeof why, "nothing was heard of the rendezvous for %lld ms", (long long)(now - t->lease.acked));
+    silence_text(now - t->lease.acked, t->o.still_ms ? t->o.still_ms(t->o.arg, t->lease.acked) : 0, why);
     tcp_fence(t, why);
     if (t->conn || t->dial)
         tcp_give_up(t, why);

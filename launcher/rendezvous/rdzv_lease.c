@@ -1,5 +1,7 @@
 #include "launcher/rendezvous/rdzv_lease.h"
 
+#include <stdio.h>
+
 static int64_t least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -36,4 +38,18 @@ int64_t lease_until(const struct lease *l)
         return heard;
     int64_t proved = least(least(l->refused, l->majority) + l->silence_ms, l->lost + l->grace_ms);
     return proved > heard ? proved : heard;
+}
+
+char *silence_text(int64_t silent_ms, int64_t still_ms, char out[SILENCE_TEXT_MAX])
+{
+    const int n = snprintf(out, SILENCE_TEXT_MAX,
+                           "nothing was heard of the rendezvous for %lld ms (--rdzv-conf keep_alive_interval, "
+                           "keep_alive_max_attempt), ",
+                           (long long)silent_ms);
+    if (still_ms < SILENCE_STILL_MS)
+        snprintf(out + n, SILENCE_TEXT_MAX - (size_t)n, "though this crun listened");
+    else
+        snprintf(out + n, SILENCE_TEXT_MAX - (size_t)n, "of which this crun itself stood still for %lld ms",
+                 (long long)still_ms);
+    return out;
 }

@@ -9,6 +9,7 @@
 #ifndef CRUN_LAUNCHER_RDZV_LEASE_H
 #define CRUN_LAUNCHER_RDZV_LEASE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct lease {
@@ -26,5 +27,11 @@ void lease_majority(struct lease *l, int64_t asked);
 
 /* The moment from which workers must not run. */
 int64_t lease_until(const struct lease *l);
+
+/* For people, who may want to know which side was silent. still_ms: of that time this process stood still; below
+ * SILENCE_STILL_MS it is held for none. Returns out. */
+#define SILENCE_STILL_MS 250
+#define SILENCE_TEXT_MAX 256
+char *silence_text(int64_t silent_ms, int64_t still_ms, char out[SILENCE_TEXT_MAX]);
 
 #endif

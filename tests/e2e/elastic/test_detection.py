@@ -5,6 +5,7 @@ tests/bench/bench_detection.py.
 """
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -228,6 +229,9 @@ def test_an_agent_that_is_stopped_loses_its_workers_meanwhile(cluster, stamps):
     stamps.wait_round(3, after=two)
     stamps.never_two()
     cluster.finish(*nodes)
+    said = nodes[1].text()
+    assert re.search(rf"its agent \(pid {agent}, state T in \w+\) has stood still for [34]\d\d\d ms: .*keep_alive_interval", said), said
+    assert re.search(r"nothing was heard of the rendezvous for \d+ ms \(--rdzv-conf .*\), of which this crun itself stood still for \d{4,5} ms", said), said
 
 
 # --- the daemon ----------------------------------------------------------------------------------------------------

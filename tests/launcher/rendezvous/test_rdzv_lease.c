@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <string.h>
 
 #include "launcher/rendezvous/rdzv_lease.h"
 
@@ -85,6 +86,20 @@ static void a_daemon_that_is_back_begins_anew(void **state)
     assert_int_equal(lease_until(&l), 16000); /* old proofs prove nothing */
 }
 
+static void silence_names_the_side_that_was_still_and_the_knob(void **state)
+{
+    (void)state;
+    char text[SILENCE_TEXT_MAX];
+    assert_string_equal(silence_text(3004, 40, text),
+                        "nothing was heard of the rendezvous for 3004 ms (--rdzv-conf keep_alive_interval, "
+                        "keep_alive_max_attempt), though this crun listened");
+    assert_string_equal(silence_text(6100, 5800, text),
+                        "nothing was heard of the rendezvous for 6100 ms (--rdzv-conf keep_alive_interval, "
+                        "keep_alive_max_attempt), of which this crun itself stood still for 5800 ms");
+    silence_text(INT64_MAX, INT64_MAX, text);
+    assert_true(strlen(text) < SILENCE_TEXT_MAX - 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -94,6 +109,7 @@ int main(void)
         cmocka_unit_test(a_daemon_proved_gone_is_waited_for),
         cmocka_unit_test(the_grace_ends),
         cmocka_unit_test(a_daemon_that_is_back_begins_anew),
+        cmocka_unit_test(silence_names_the_side_that_was_still_and_the_knob),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
