@@ -130,10 +130,10 @@ static void stop_workers(struct run *r, int reason)
 {
     struct effects *fx = r->effects;
     log_info("agent", "stopping the workers reason=%s", crun_stop_reason_name((enum crun_stop_reason)reason));
-    group_stop(r->group, reason);
     fx->grace_ms = stops_grace_ms(&r->config->stops, reason);
-    uv_timer_start(&fx->grace, on_grace_over, (uint64_t)fx->grace_ms, 0);
     effects_await_end(r, fx->grace_ms);
+    group_stop(r->group, reason);
+    uv_timer_start(&fx->grace, on_grace_over, (uint64_t)fx->grace_ms, 0);
     events_stop(r->events, reason, fx->grace_ms);
 }
 

@@ -25,8 +25,8 @@ void stuck_report_stop(pid_t agent)
     siginfo_t info = {0};
     char name[32];
     if (waitid(P_PID, (id_t)agent, &info, WSTOPPED | WNOHANG) == 0 && info.si_pid == agent)
-        console_try("crun: its agent (pid %d) was stopped by %s: until SIGCONT nobody watches the workers\n", (int)agent,
-                    signal_text(info.si_status, name, sizeof name));
+        console_try("crun: its agent (pid %d) was stopped by %s: until SIGCONT nobody watches the workers\n",
+                    (int)agent, signal_text(info.si_status, name, sizeof name));
 }
 
 static void explain(struct stuck *s, pid_t agent, enum patience_verdict why)
@@ -49,8 +49,9 @@ int stuck_wait_ms(struct stuck *s, pid_t agent, const struct guardian_link *l)
     int wait_ms;
     const enum patience_verdict v = patience_look(&s->patience, l->board, clock_ms(), &wait_ms);
     if (v == PATIENCE_WARN)
-        console_try("crun: its %s does not take signals: it is ended %d s after the first one, or by the third SIGINT\n",
-                    stuck_text(agent, text), PATIENCE_MS / 1000);
+        console_try(
+            "crun: its %s does not take signals: it is ended %d s after the first one, or by the third SIGINT\n",
+            stuck_text(agent, text), PATIENCE_MS / 1000);
     if (v == PATIENCE_KEEP || v == PATIENCE_WARN)
         return wait_ms;
     explain(s, agent, v); /* as it is now */

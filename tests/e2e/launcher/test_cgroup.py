@@ -90,6 +90,20 @@ def test_the_half_that_lives_kills_and_cleans_up(crun, worker, mode, victim):
 
 
 @needs_tree
+def test_the_deputy_ends_daemons_and_cleans_up_when_both_halves_are_killed(crun, worker):
+    p = crun.start("--cgroup", "on", "--nproc_per_node", 2, worker, "stubborn")
+    for r in range(2):
+        crun.wait_file(f"ready-{r}")
+    agent = crun.agent_of(p.pid)
+    with crun.stopped(agent):
+        p.kill()
+        os.kill(agent, signal.SIGKILL)
+    crun.wait_processes_gone(15)
+    p.communicate(timeout=60)
+    assert ours(agent) == [] and crun.leftovers() == []
+
+
+@needs_tree
 def test_a_crun_within_a_worker_nests_and_goes_with_it(crun):
     p = crun.start("--cgroup", "on", CRUN, "--cgroup", "on", "--log-prefix=off", "sh", "-c",
                    "grep ^0:: /proc/self/cgroup > group; touch up; exec sleep 100", cwd=crun.tmp)

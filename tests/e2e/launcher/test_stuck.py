@@ -34,8 +34,8 @@ def stuck(pid, how):
         p.communicate(timeout=60)
 
 
-def start(crun, *args):
-    p = crun.start("--nproc_per_node", 2, *args, "sh", "-c", WORKER, extra_env={"HERE": str(crun.tmp)})
+def start(crun, *args, worker=WORKER):
+    p = crun.start("--nproc_per_node", 2, *args, "sh", "-c", worker, extra_env={"HERE": str(crun.tmp)})
     for r in (0, 1):
         crun.wait_file(f"up-{r}")
     return p, crun.agent_of(p.pid), direct_workers(crun.agent_of(p.pid))
@@ -63,6 +63,21 @@ def test_a_signal_ends_what_a_stuck_agent_does_not(crun, how):
     assert f"its agent (pid {agent}, state " in err and "did not take SIGTERM within 5 s: it and the workers were ended (exit code 143)" in err
     assert "does not take signals" in err
     assert crun.processes() == [] and crun.leftovers() == []
+
+
+@pytest.mark.long
+def test_an_agent_that_has_read_the_signal_is_given_the_grace_it_named(crun):
+    p, agent, _ = start(crun, "--drain-timeout", 1, worker="trap 'touch $HERE/told-$RANK' TERM; touch $HERE/up-$RANK; while :; do sleep 0.05; done")
+    p.terminate()
+    begun = time.monotonic()
+    for r in (0, 1):
+        crun.wait_file(f"told-{r}")
+    with stuck(agent, "stopped"):
+        err = said(p)
+        took = time.monotonic() - begun
+    assert p.returncode == 143 and "was to end after SIGTERM, and did not for 5 s more" in err, err
+    assert 5.9 <= took and (took < 7 or os.getloadavg()[0] > os.cpu_count()), took
+    assert crun.processes() == []
 
 
 @pytest.mark.parametrize("how", HOW)
