@@ -1,6 +1,7 @@
 """Nodes come, go, fail and die; the rendezvous is a rendezvousd."""
 import os
 import re
+import signal
 import sys
 import time
 
@@ -75,6 +76,30 @@ def test_who_disobeys_the_drain_of_others_is_named(cluster, job):
     assert f"stopped before the end; start it again to go on (exit code 75); not in good order: rank {rank} " in deaf.text()
     assert "stopped in good order" not in deaf.text()
     assert "not in good order" not in other.text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("who", ["host", "guest"])
+def test_a_signal_ends_a_node_whose_agent_stands_still(cluster, who):
+    """Its workers end with the lease at the latest, the node with the signal; the other one can still be stopped."""
+    args = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "job", "--rdzv_conf", "last_call_timeout=300ms,join_timeout=5"]
+    host = cluster.node(*args)
+    wait("the host", lambda: "this crun hosts the rendezvous" in host.text())
+    guest = cluster.node(*args)
+    cluster.wait_round(2)
+    node, other = (host, guest) if who == "host" else (guest, host)
+    agent = node.agent()
+    os.kill(agent, signal.SIGSTOP)
+    begun = time.monotonic()
+    node.terminate()
+    assert node.wait() == 143, node.text()
+    took = time.monotonic() - begun
+    assert 5 <= took and (took < 6 or os.getloadavg()[0] > os.cpu_count()), took
+    assert re.search(rf"its agent \(pid {agent}, state T\b.*\) did not take SIGTERM within 5 s", node.text()), node.text()
+    if who == "guest":  # the host has no lease: it is the others that need it
+        assert re.search(r"has stood still for [34]\d\d\d ms: the workers were ended.*keep_alive_interval", node.text()), node.text()
+    other.terminate()
+    assert other.wait() in (75, 143, 69), other.text()
 
 
 def test_a_hosting_crun_that_is_stopped_drains_the_job(cluster):
