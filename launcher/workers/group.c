@@ -22,7 +22,7 @@
 #include "launcher/guard/tree.h"
 #include "launcher/output/logmux.h"
 #include "launcher/place/binding.h"
-#include "launcher/workers/spawn.h"
+#include "launcher/workers/spawn_thread.h"
 
 /* One worker process and the page shared with it. */
 struct child {
@@ -49,6 +49,9 @@ struct group {
     bool opening;         /* and its workers wait for that */
     int rank_base;
     int open_handles; /* the timers */
+    struct spawn_thread *spawner;
+    struct launch *launch; /* the processes are being made; NULL: they are not */
+    int stop_reason;       /* once they are, -1: none */
     bool clearing;
     bool unshared; /* and that is said */
     int64_t clear_deadline;
@@ -61,6 +64,8 @@ struct group {
 
 static void check_gone(struct group *g);
 static void on_deaths(void *arg);
+static void kill_children(struct group *g);
+static void reap_orphans(struct group *g);
 
 /* --- one worker */
 
@@ -259,88 +264,173 @@ static int make_pipes(struct group *g, int rank_base, struct err *e)
     return 0;
 }
 
-static int start_one(struct group *g, int local, int status_fd, struct err *e)
-{
-    struct child *c = &g->children[local];
-    int page_fd = -1;
-    char **env = NULL, **argv = NULL;
-    pid_t pid = 0;
-
-    int rc = create_page(c, g->notify_fd, &page_fd, e);
-    if (rc == 1)
-        warn_unshared(g);
-    if (rc >= 0)
-        rc = g->o.events.make_env(g->o.arg, local, page_fd, &env, e);
-    if (rc == 0)
-        rc = g->o.events.make_argv(g->o.arg, local, &argv, e);
-    if (rc == 0) {
-        struct spawn_request r = {
-            .path = g->o.path,
-            .argv = argv ? argv : g->o.argv,
-            .envp = env,
-            .stdio = {g->in_fd >= 0 ? g->in_fd : g->null_fd, g->out_fd >= 0 ? g->out_fd : c->out[0], c->out[1]},
-            .group = g->o.terminal_group,
-            .keep = {page_fd, g->notify_fd},
-            .n_keep = 2,
-            .status_fd = status_fd,
-            .tag = local,
-            .mask = &g->o.mask,
-            .on_pipe = &g->o.on_pipe,
-            .on_ttou = &g->o.on_ttou,
-            .nofile = &g->o.nofile,
-            .binding = g->o.bindings ? &g->o.bindings[local] : NULL,
-            .cgroup_fd = cgroup_fd(g->o.cgroup),
-            .cgroup_must = g->o.cgroup_must};
-        rc = spawn(&r, &pid, &c->pidfd, e);
-    }
-    free(env);
-    free(argv);
-    close_pipe_ends(c);
-    if (page_fd >= 0)
-        close(page_fd);
-    if (rc < 0) {
-        drop_page(c);
-        return rc;
-    }
-    g->workers[local].pid = pid;
-    g->n = local + 1;
-    rc = watch_child(g, c);
-    return rc < 0 ? err_errno(e, -rc, "cannot watch process %d", (int)pid) : 0;
-}
-
 static void close_all_pipe_ends(struct group *g)
 {
     for (int i = 0; i < g->o.workers; i++)
         close_pipe_ends(&g->children[i]);
 }
 
+/* --- the processes, made by the thread */
+
+struct launch {
+    struct spawn_batch batch;
+    struct group *g;
+    int n; /* prepared */
+    int status_fd;
+    struct prepared {
+        char **env, **argv; /* argv NULL: that of all */
+        int page_fd;
+    } * prepared;
+    struct spawn_request *requests;
+    struct spawned *spawned;
+};
+
+static void free_launch(struct launch *l)
+{
+    for (int i = 0; l->prepared && i < l->n; i++) {
+        free(l->prepared[i].env);
+        free(l->prepared[i].argv);
+        if (l->prepared[i].page_fd >= 0)
+            close(l->prepared[i].page_fd);
+    }
+    close_all_pipe_ends(l->g);
+    if (l->status_fd >= 0)
+        close(l->status_fd);
+    free(l->prepared);
+    free(l->requests);
+    free(l->spawned);
+    free(l);
+}
+
+static int prepare_one(struct launch *l, int local, struct err *e)
+{
+    struct group *g = l->g;
+    struct child *c = &g->children[local];
+    struct prepared *p = &l->prepared[local];
+    p->page_fd = -1;
+    l->n = local + 1;
+    const int rc = create_page(c, g->notify_fd, &p->page_fd, e);
+    if (rc == 1)
+        warn_unshared(g);
+    TRY(rc);
+    TRY(g->o.events.make_env(g->o.arg, local, p->page_fd, &p->env, e));
+    TRY(g->o.events.make_argv(g->o.arg, local, &p->argv, e));
+    l->requests[local] = (struct spawn_request){
+        .path = g->o.path,
+        .argv = p->argv ? p->argv : g->o.argv,
+        .envp = p->env,
+        .stdio = {g->in_fd >= 0 ? g->in_fd : g->null_fd, g->out_fd >= 0 ? g->out_fd : c->out[0], c->out[1]},
+        .group = g->o.terminal_group,
+        .keep = {p->page_fd, g->notify_fd},
+        .n_keep = 2,
+        .status_fd = l->status_fd,
+        .tag = local,
+        .mask = &g->o.mask,
+        .on_pipe = &g->o.on_pipe,
+        .on_ttou = &g->o.on_ttou,
+        .nofile = &g->o.nofile,
+        .binding = g->o.bindings ? &g->o.bindings[local] : NULL,
+        .cgroup_fd = cgroup_fd(g->o.cgroup),
+        .cgroup_must = g->o.cgroup_must};
+    return 0;
+}
+
+static void on_spawned(struct spawn_batch *b);
+
+static int create_launch(struct launch **ret, struct group *g, int status_fd, struct err *e)
+{
+    const size_t n = (size_t)g->o.workers;
+    struct launch *l = calloc(1, sizeof *l);
+    if (!l) {
+        close(status_fd);
+        return err_errno(e, ENOMEM, "workers");
+    }
+    *ret = l;
+    l->g = g;
+    l->status_fd = status_fd;
+    l->prepared = calloc(n, sizeof *l->prepared);
+    l->requests = calloc(n, sizeof *l->requests);
+    l->spawned = calloc(n, sizeof *l->spawned);
+    if (!l->prepared || !l->requests || !l->spawned)
+        return err_errno(e, ENOMEM, "workers");
+    l->batch =
+        (struct spawn_batch){.requests = l->requests, .spawned = l->spawned, .n = g->o.workers, .done = on_spawned};
+    for (int i = 0; i < g->o.workers; i++)
+        TRY(prepare_one(l, i, e));
+    return 0;
+}
+
 /* Its pipes are made. */
 static int launch(struct group *g, struct err *e)
 {
     int status[2];
+    struct launch *l = NULL;
     g->opening = false;
     uv_timer_stop(&g->open_late);
     logmux_note_launch(g->o.mux);
+    if (!g->spawner)
+        TRY(spawn_thread_create(&g->spawner, g->loop, e));
     if (pipe2(status, O_CLOEXEC) < 0)
         return err_errno(e, errno, "pipe");
     g->status_fd = status[0];
-    int rc = fcntl(status[0], F_SETFL, O_NONBLOCK) < 0 ? err_errno(e, errno, "pipe") : 0;
+    fcntl(status[0], F_SETFL, O_NONBLOCK);
     g->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (rc == 0 && g->notify_fd < 0)
-        rc = err_errno(e, errno, "eventfd");
-    for (int i = 0; rc == 0 && i < g->o.workers; i++)
-        rc = start_one(g, i, status[1], e);
-    close(status[1]);
-    close_all_pipe_ends(g);
-    if (rc == 0)
-        rc = watch_open(&g->status, g->loop, g->status_fd, UV_READABLE, on_status, g, e);
-    if (rc == 0)
-        rc = watch_open(&g->notify, g->loop, g->notify_fd, UV_READABLE, on_notify, g, e);
+    int rc = g->notify_fd < 0 ? err_errno(e, errno, "eventfd") : 0;
     if (rc < 0)
+        close(status[1]);
+    else
+        rc = create_launch(&l, g, status[1], e);
+    if (rc < 0) {
+        if (l)
+            free_launch(l);
+        close_all_pipe_ends(g);
         return rc;
+    }
+    g->launch = l;
+    spawn_thread_start(g->spawner, &l->batch);
+    return 0;
+}
+
+static int take_spawned(struct group *g, const struct spawn_batch *b, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < b->n_spawned; i++) {
+        g->children[i].pidfd = b->spawned[i].pidfd;
+        g->workers[i].pid = b->spawned[i].pid;
+        g->n = i + 1;
+        const int watched = watch_child(g, &g->children[i]);
+        if (watched < 0)
+            rc = err_errno(e, -watched, "cannot watch process %d", (int)b->spawned[i].pid);
+    }
+    TRY(rc);
+    TRY(watch_open(&g->status, g->loop, g->status_fd, UV_READABLE, on_status, g, e));
+    TRY(watch_open(&g->notify, g->loop, g->notify_fd, UV_READABLE, on_notify, g, e));
     watch_set(g->status, true);
     watch_set(g->notify, true);
     return 0;
+}
+
+static void on_spawned(struct spawn_batch *b)
+{
+    struct launch *l = container_of(b, struct launch, batch);
+    struct group *g = l->g;
+    struct err e = b->e;
+    const bool was_wanted = g->launch == l;
+    int rc = b->rc;
+    g->launch = NULL;
+    if (was_wanted && take_spawned(g, b, rc < 0 ? NULL : &e) < 0 && rc == 0)
+        rc = e.code;
+    free_launch(l);
+    if (g->clearing) { /* those that were born meanwhile */
+        kill_children(g);
+        check_gone(g);
+        return;
+    }
+    if (rc < 0)
+        g->o.events.failed(g->o.arg, rc, e.text);
+    else if (g->stop_reason >= 0)
+        group_stop(g, g->stop_reason);
+    reap_orphans(g);
 }
 
 /* --- log files first */
@@ -382,11 +472,12 @@ static void on_opened(void *arg, int rc, const char *text)
 
 int group_start(struct group *g, int rank_base, struct err *e)
 {
-    for (int i = 0; i < g->n; i++)
+    for (int i = 0; i < g->o.workers; i++)
         drop_page(&g->children[i]);
     g->n = 0;
     g->deaths = 0;
     g->clearing = false;
+    g->stop_reason = -1;
     const int rc = make_pipes(g, rank_base, e);
     if (rc < 0) {
         close_all_pipe_ends(g);
@@ -405,7 +496,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
  * again. */
 static void reap_orphans(struct group *g)
 {
-    for (;;) {
+    while (!g->launch) { /* of a process just made nobody knows yet whose it is */
         siginfo_t info = {0};
         if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
             return;
@@ -483,6 +574,8 @@ static bool already_dead(const struct failure_worker *w)
 void group_stop(struct group *g, int reason)
 {
     launch_later(g); /* whoever waits for their end is to see it */
+    if (g->launch)
+        g->stop_reason = reason;
     for (int i = 0; i < g->n; i++) {
         if (g->workers[i].ended || already_dead(&g->workers[i]))
             continue;
@@ -543,7 +636,7 @@ static void check_gone(struct group *g)
 {
     if (!g->clearing)
         return;
-    if (tree_empty()) {
+    if (tree_empty() && !g->launch) {
         finish_round(g, NULL);
         return;
     }
@@ -556,19 +649,27 @@ static void check_gone(struct group *g)
     tree_describe(text, sizeof text);
     for (int i = 0; i < g->n; i++)
         drop_pidfd(g, &g->children[i]);
+    g->launch = NULL; /* its memory is the thread's */
     finish_round(g, text);
 }
 
-void group_clear(struct group *g)
+static void kill_children(struct group *g)
 {
-    if (g->opening)
-        give_up_opening(g);
     for (int i = 0; i < g->n; i++) {
         if (g->workers[i].ended || already_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
         kill_child(&g->children[i]);
     }
+}
+
+void group_clear(struct group *g)
+{
+    if (g->opening)
+        give_up_opening(g);
+    if (g->launch)
+        atomic_store(&g->launch->batch.cancelled, true);
+    kill_children(g);
     g->clearing = true;
     g->clear_deadline = clock_ms() + g->o.kill_ms;
     g->sweep_ms = g->clear_deadline - g->o.kill_ms;
@@ -645,8 +746,9 @@ void group_destroy(struct group *g)
     watch_close(g->deaths_watch);
     if (g->deaths_fd >= 0)
         close(g->deaths_fd);
-    for (int i = 0; i < g->n; i++)
+    for (int i = 0; i < g->o.workers && g->children; i++)
         drop_page(&g->children[i]);
+    spawn_thread_close(g->spawner);
     for (int i = 0; i < 3; i++) {
         const int fd = i == 0 ? g->null_fd : i == 1 ? g->in_fd : g->out_fd;
         if (fd >= 0)

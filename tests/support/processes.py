@@ -1,4 +1,5 @@
 """Waiting for what processes do, and finding those that a test has started."""
+import contextlib
 import os
 import signal
 import time
@@ -41,8 +42,12 @@ def state(pid):
 
 
 def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as f:
-        return [int(p) for p in f.read().split()]
+    """Of all its threads; the oldest of each first."""
+    found = []
+    for task in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", encoding="utf-8") as f:
+            found += [int(p) for p in f.read().split()]
+    return found
 
 
 def command(pid):

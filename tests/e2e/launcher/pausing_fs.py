@@ -9,9 +9,9 @@ import threading
 
 libc = ctypes.CDLL(None, use_errno=True)
 MNT_DETACH = 2
-LOOKUP, FORGET, GETATTR, SETATTR, MKDIR, UNLINK, OPEN, WRITE, RELEASE, FLUSH, INIT, OPENDIR, RELEASEDIR, ACCESS, CREATE, INTERRUPT, BATCH_FORGET = (
-    1, 2, 3, 4, 9, 10, 14, 16, 18, 25, 26, 27, 29, 34, 35, 36, 42)
-FILE, FOLDER = 0o100644, 0o40755
+LOOKUP, FORGET, GETATTR, SETATTR, MKDIR, UNLINK, OPEN, READ, WRITE, RELEASE, FLUSH, INIT, OPENDIR, RELEASEDIR, ACCESS, CREATE, INTERRUPT, BATCH_FORGET = (
+    1, 2, 3, 4, 9, 10, 14, 15, 16, 18, 25, 26, 27, 29, 34, 35, 36, 42)
+FILE, FOLDER = 0o100755, 0o40755
 DIRECT_IO = 1
 
 
@@ -34,6 +34,11 @@ class PausingFs:
             raise OSError(error, os.strerror(error))
         self.thread = threading.Thread(target=self.serve, daemon=True)
         self.thread.start()
+
+    def write(self, path, data):
+        """A file at the top."""
+        self.add(path, FILE)
+        self.files[path] += data
 
     def pause(self):
         self.asked.clear()
@@ -93,6 +98,9 @@ class PausingFs:
             _, at, size = struct.unpack_from("=QQI", body)
             self.files[path][at:at + size] = body[40:40 + size]
             return struct.pack("=II", size, 0)
+        if opcode == READ:
+            _, at, size = struct.unpack_from("=QQI", body)
+            return bytes(self.files[path][at:at + size])
         if opcode == UNLINK:
             name = below(body)
             self.files.pop(name, None)
