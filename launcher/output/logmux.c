@@ -52,6 +52,7 @@ struct logmux {
     struct err root_error;
     struct own_texts *texts;
     int waits_for;       /* answers */
+    int writes;          /* of them: files */
     struct asked *asked; /* max_workers */
     struct output_message message;
 };
@@ -139,7 +140,7 @@ static void forget_words(struct logmux *m)
         lines_tail_free(&m->asked[i].words.tail);
         m->asked[i] = (struct asked){.is_asked = false};
     }
-    m->waits_for = 0;
+    m->waits_for = m->writes;
 }
 
 void logmux_begin_round(struct logmux *m, const struct logmux_round *round)
@@ -287,6 +288,32 @@ static void on_record(struct logmux *m, const struct output_message *a)
     m->waits_for--;
 }
 
+void logmux_write_file(struct logmux *m, const char *path, const char *text, size_t n)
+{
+    const size_t named = strlen(path) + 1, most = OUTPUT_BODY_MAX - named;
+    struct output_head head = {.word = OUTPUT_WRITE};
+    struct buf body;
+    buf_init(&body, OUTPUT_BODY_MAX);
+    for (size_t at = 0; !head.n && m->pid && named < OUTPUT_BODY_MAX; at += most) {
+        const size_t part = n - at < most ? n - at : most;
+        head.n = at + part == n;
+        buf_clear(&body);
+        if (buf_add(&body, path, named) == 0 && buf_add(&body, text + at, part) == 0)
+            output_send(&m->out, &head, body.data, body.len, NULL, 0);
+    }
+    m->waits_for += head.n;
+    m->writes += head.n;
+    buf_free(&body);
+}
+
+static void on_wrote(struct logmux *m, const struct output_message *a)
+{
+    if (a->n > 0)
+        logmux_print(m, "%s", a->body);
+    m->waits_for -= m->writes > 0;
+    m->writes -= m->writes > 0;
+}
+
 const struct logmux_words *logmux_words(const struct logmux *m, int local)
 {
     return m->asked[local].is_asked ? &m->asked[local].words : NULL;
@@ -330,6 +357,8 @@ static void on_hello(struct logmux *m, int64_t pid)
 {
     const bool is_first = m->pid == 0;
     output_out_forget(&m->out);
+    m->waits_for -= m->writes; /* what it was to write is gone with it */
+    m->writes = 0;
     if (!is_first)
         print_taken_over(m, pid);
     m->pid = pid;
@@ -385,6 +414,9 @@ static void on_message(struct logmux *m)
         break;
     case OUTPUT_RECORD:
         on_record(m, a);
+        break;
+    case OUTPUT_WROTE:
+        on_wrote(m, a);
         break;
     case OUTPUT_HEARD:
         m->is_heard = true;

@@ -56,7 +56,11 @@ struct logmux_words {
     struct failure_record record;
 };
 const struct logmux_words *logmux_words(const struct logmux *m, int local); /* NULL: not asked for */
-bool logmux_has_answers(const struct logmux *m);                            /* to all that was asked */
+
+/* Write a small file whole, in place of any of that name; what goes wrong is printed. */
+void logmux_write_file(struct logmux *m, const char *path, const char *text, size_t n);
+
+bool logmux_has_answers(const struct logmux *m); /* to all that was asked, and files are written */
 
 struct logmux_figures { /* since the beginning */
     uint64_t bytes[2];  /* read from the workers: stdout, stderr */

@@ -36,6 +36,8 @@ struct watch;
     X(OUTPUT_TELL)   /* what are a worker's last words (round, number: local rank)? path of its error record, or "" */ \
     X(OUTPUT_TAIL)   /* to the agent (round, number): its last lines of stderr */                                      \
     X(OUTPUT_RECORD) /* to the agent (round, number; n: 1 if there is one): struct failure_record */                   \
+    X(OUTPUT_WRITE)  /* a part of a file's text (n: 1 for the last); the path and a NUL come first */                  \
+    X(OUTPUT_WROTE)  /* to the agent: the file is there, or the sentence of an error */                                \
     X(OUTPUT_FLUSH)  /* nothing more will come: write everything out, then say so */                                   \
     X(OUTPUT_HEARD)  /* to the agent, at once: it was heard */                                                         \
     X(OUTPUT_DROP)   /* and wait for consoles no longer */                                                             \

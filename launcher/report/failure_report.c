@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -45,7 +46,7 @@ static void on_late(uv_timer_t *t)
     ((struct failure_report *)t->data)->is_late = true;
 }
 
-static void wait_for_words(struct failure_report *f)
+static void wait_for_answers(struct failure_report *f)
 {
     f->is_late = false;
     uv_timer_start(f->late, on_late, FAILURE_WORDS_MS, 0);
@@ -206,37 +207,33 @@ static void serve_missed(struct failure_report *f, const struct failure_scene *n
 
 /* --- the report */
 
-static int write_text(const char *path, const char *text, struct err *e)
+static void write_text(const struct failure_report *f, const char *path, const char *text)
 {
-    char tmp[LOG_PATH_MAX + 32];
-    if ((size_t)snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= sizeof tmp)
-        return err_set(e, -ENAMETOOLONG, "failure report '%.60s...': the path is too long", path);
-    FILE *file = fopen(tmp, "we");
-    if (!file)
-        return err_errno(e, errno, "write failure report '%s'", path);
-    const bool bad = fprintf(file, "%s\n", text) < 0;
-    if (fclose(file) != 0 || bad || rename(tmp, path) != 0) {
-        const int why = errno;
-        unlink(tmp);
-        return err_errno(e, why, "write failure report '%s'", path);
-    }
-    return 0;
+    struct buf line;
+    buf_init(&line, 0);
+    if (buf_printf(&line, "%s\n", text) == 0)
+        logmux_write_file(f->o.mux, path, line.data, line.len);
+    buf_free(&line);
 }
 
-static void write_json(const struct failure_report *f, const struct failure_job *job, const cJSON *all)
+static void write_json(struct failure_report *f, const struct failure_job *job, const cJSON *all)
 {
     char path[LOG_PATH_MAX];
-    struct err e;
     const bool logs = f->o.logs->root[0];
     if (!logs && !f->o.failure_file)
         return;
     char *text = failure_json(job, all);
     snprintf(path, sizeof path, "%s/failure.json", f->o.logs->root);
-    if (text && logs && write_text(path, text, &e) < 0)
-        logmux_print(f->o.mux, "%s", e.text);
-    if (text && f->o.failure_file && write_text(f->o.failure_file, text, &e) < 0)
-        logmux_print(f->o.mux, "%s", e.text);
+    if (text && logs)
+        write_text(f, path, text);
+    if (text && f->o.failure_file)
+        write_text(f, f->o.failure_file, text);
     free(text);
+    wait_for_answers(f);
+    if (!logmux_has_answers(f->o.mux))
+        logmux_print(f->o.mux,
+                     "the failure report is not written after %d ms: the disk of %s or of --failure-file hangs",
+                     FAILURE_WORDS_MS, path);
 }
 
 /* One line, where this node has no failure to show; nothing where that is said already. */
@@ -281,7 +278,7 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
                               .cause = end->cause.text,
                               .culprit = end->kind == RDZV_NEWS_END ? end->cause.rank : -1};
     if (of_round && !now->unstarted) {
-        wait_for_words(f);
+        wait_for_answers(f);
         append_own(f, now, all);
     }
     if ((shared || missed) && last->group_rank > 0 && send_and_wait(f, now, all)) {

@@ -20,6 +20,7 @@
 #include "launcher/output/output_wire.h"
 #include "launcher/output/process/file_thread.h"
 #include "launcher/output/process/streams.h"
+#include "launcher/output/process/whole_file.h"
 
 enum phase {
     SERVING,
@@ -37,6 +38,7 @@ struct process {
     struct watch *agent, *guardian; /* NULL: gone */
     struct streams *streams;        /* NULL: nothing is known yet */
     struct output_setup setup;
+    struct writing *writing; /* a file of which parts are missing; NULL: none */
     enum phase phase;
     bool drops;          /* a console that does not take it at once has lost */
     int64_t still_ms;    /* for a disk that does not move */
@@ -146,6 +148,54 @@ static void on_record(struct file_job *job)
     struct reading *r = container_of(job, struct reading, job);
     tell(r->p, OUTPUT_RECORD, r->head.round, r->head.number, r->is_there, &r->record, sizeof r->record);
     free(r);
+}
+
+/* A file that is written whole. */
+struct writing {
+    struct file_job job;
+    struct process *p;
+    struct buf text;
+    struct err e;
+    char path[];
+};
+
+static void write_whole(struct file_job *job)
+{
+    struct writing *w = container_of(job, struct writing, job);
+    file_thread_enter(streams_files(w->p->streams), w->path);
+    whole_file_write(w->path, w->text.data, w->text.len, &w->e);
+}
+
+static void on_whole(struct file_job *job)
+{
+    struct writing *w = container_of(job, struct writing, job);
+    tell(w->p, OUTPUT_WROTE, 0, 0, 0, w->e.text, strlen(w->e.text));
+    buf_free(&w->text);
+    free(w);
+}
+
+static struct writing *begin_writing(struct process *p, const char *path, size_t named)
+{
+    struct writing *w = malloc(sizeof *w + named);
+    if (!w)
+        return NULL;
+    *w = (struct writing){.job = {.work = write_whole, .done = on_whole}, .p = p};
+    memcpy(w->path, path, named);
+    return w;
+}
+
+static void write_part(struct process *p)
+{
+    const struct output_message *m = &p->message;
+    const size_t named = strlen(m->body) + 1;
+    if (!p->writing)
+        p->writing = begin_writing(p, m->body, named);
+    if (!p->writing || buf_add(&p->writing->text, m->body + named, m->n - named) < 0)
+        _exit(1); /* no memory: the next one says that this one is gone */
+    if (m->head.n == 1) {
+        file_thread_add(streams_files(p->streams), &p->writing->job);
+        p->writing = NULL;
+    }
 }
 
 static void tell_last_words(struct process *p)
@@ -331,6 +381,9 @@ static void obey(struct process *p)
         break;
     case OUTPUT_TELL:
         tell_last_words(p);
+        break;
+    case OUTPUT_WRITE:
+        write_part(p);
         break;
     case OUTPUT_FLUSH:
         tell(p, OUTPUT_HEARD, 0, 0, 0, NULL, 0);

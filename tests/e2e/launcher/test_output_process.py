@@ -165,6 +165,23 @@ def test_with_it_hung_a_signal_ends_the_job(crun, hung):
 
 
 @pytest.mark.long
+def test_with_it_hung_a_failure_is_reported_all_the_same(crun, disk):
+    p = crun.start("--log-dir", crun.tmp / "disk", "--run-id", "j", "sh", "-c",
+                   f"echo bad >&2; until [ -e {crun.tmp}/go ]; do echo line; sleep 0.01; done; exit 7", stdout=subprocess.DEVNULL)
+    wait("lines", lambda: disk.files.get("j/round-1/rank-0.out"))
+    disk.pause()
+    assert disk.asked.wait(30)
+    (crun.tmp / "go").touch()
+    start = time.monotonic()
+    assert p.wait(timeout=60) == 7 and time.monotonic() - start < 15
+    err = os.read(p.stderr.fileno(), 65536).decode()
+    assert "    | bad\n" in err and "its error record was not read within a second" in err, err
+    assert "the failure report is not written after 1000 ms" in err and "(crun-output, state D" in err, err
+    disk.resume()
+    p.communicate(timeout=60)
+
+
+@pytest.mark.long
 def test_a_disk_that_hangs_at_the_start_is_a_warning(crun, disk):
     disk.pause()
     p = crun.start("--log-dir", crun.tmp / "disk", "--run-id", "j", "sh", "-c", f"echo line; touch {crun.tmp}/up; echo said >&2")
