@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from processes import state, wait
+from processes import children, state, wait
 from support import BUILD, preload
 
 HOW = ["stopped", "spinning", "traced"]
@@ -194,7 +194,7 @@ def test_both_halves_keep_their_memory_and_workers_do_not(crun):
     p = crun.start("sh", "-c", f"touch {crun.tmp}/up; exec sleep 1000")
     crun.wait_file("up")
     agent = crun.agent_of(p.pid)
-    worker = int(open(f"/proc/{agent}/task/{agent}/children").read().split()[0])
+    worker, = children(agent)
     wait("the locks", lambda: locked_kb(p.pid) > 0 and locked_kb(agent) > 0)
     assert locked_kb(worker) == 0
     p.terminate()
