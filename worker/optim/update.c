@@ -119,8 +119,8 @@ int optimizer_round(struct state *s, const struct precision *p, struct err *e)
     return p->half_bn ? s->device->ops->round(s->device, s->stats, program->n_stats, p->half, e) : 0;
 }
 
-/* Slices whose own trust cannot be told from what this rank has of them: rates[k] of the k-th one of the whole arena, by
- * norms over all ranks. LARS as device/rules.h has it. */
+/* rates[i]: what LARS multiplies the rate of slice i by (device/rules.h), whose tensor is cut: by norms over all
+ * ranks. */
 static int cut_rates(const struct optimizer *o, struct state *s, struct ddp *d, const struct update *u, double *rates,
                      struct err *e)
 {

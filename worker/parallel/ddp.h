@@ -48,8 +48,9 @@ struct ddp_options {
 };
 
 /* groups: the communicators of this rank's groups, by enum layout_group; NULL: not needed, or nobody else is in it. own
- * says which are needed; -ENOTSUP: it cuts pieces, and the device goes on by itself. reduce: the arena (own->n_train gradients, then n_tail statistics and metrics) of element type
- * `real`. All borrowed. Starts the communication thread. */
+ * says which are needed. reduce: the arena (own->n_train gradients, then n_tail statistics and metrics) of element type
+ * `real`. All borrowed. Starts the communication thread. -EINVAL: a group that is needed is not there; -ENOTSUP: pieces
+ * are cut, and the device goes on by itself. */
 int ddp_create(struct ddp **ret, struct comm *const groups[LAYOUT_GROUPS], const struct ownership *own, void *reduce,
                size_t n_tail, enum dtype real, const struct ddp_options *o, struct err *e);
 void ddp_destroy(struct ddp *d); /* joins the thread; abort the communicator first if calls may hang */

@@ -104,7 +104,8 @@ enum metric {
 };
 /* LOSS: sum of -log p(label); TOP1, TOP5: samples whose label is among the 1 (5, or all classes if fewer) largest
  * logits, ties going to the lower class; COUNT: sum of weights. The rest is set by the step, a device leaves it at 0.
- * STOP, SAVE: ranks that want to stop, to save; BAD: samples that could not be decoded; NORM: of the reduced gradients, no sum. */
+ * STOP, SAVE: ranks that want to stop, to save; BAD: samples that could not be decoded; NORM: of the reduced gradients,
+ * no sum. */
 
 struct program {
     struct op *ops;

@@ -35,9 +35,9 @@ bool saver_due(const struct saver *v, const struct position *at, bool over);
 /* Where ranks save together: does this one want to, once the step is done that leads to this position? */
 bool saver_wants(const struct saver *v, const struct position *at, bool over);
 
-/* After a step, before the next. over: it was the last of an epoch or of the run. asked: where ranks save together, that
- * some rank wanted to, the same on all of them. Errors are logged: training goes on. Did training stand still for a
- * save? */
+/* After a step, before the next. over: it was the last of an epoch or of the run. asked: where ranks save together,
+ * that some rank wanted to, the same on all of them. Errors are logged: training goes on. Did training stand still for
+ * a save? */
 bool saver_step(struct saver *v, const struct position *at, bool over, bool asked);
 
 /* After an evaluation: is it the best so far? All ranks. */
