@@ -186,6 +186,9 @@ static void lists_that_cannot_be_are_refused(void **state)
         assert_int_equal(comm_group(&c, w.comm[0], &options, bad[i].ranks, bad[i].n, &e), -EINVAL);
         assert_string_equal(e.text, bad[i].text);
     }
+    struct comm inside = {.ops = w.comm[0]->ops, .rank = 0, .world = 2};
+    assert_int_equal(comm_group(&c, &inside, &options, (const int[]){0, 1}, 2, &e), -EINVAL);
+    assert_string_equal(e.text, "group 'part' is opened from a communicator inside another");
     assert_null(c);
     ranks_close(&w);
 }

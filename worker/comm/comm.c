@@ -133,6 +133,8 @@ int comm_group(struct comm **ret, struct comm *parent, const struct comm_options
 {
     struct comm_options mine = *o;
     struct comm *c;
+    if (!parent->kin)
+        return err_set(e, -EINVAL, "group '%s' is opened from a communicator inside another", called(o));
     TRY(check_ranks(parent, o, ranks, n, &mine.rank, e));
     mine.world = n;
     mine.store = NULL;

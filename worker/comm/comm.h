@@ -136,7 +136,8 @@ int comm_open(struct comm **ret, const char *name, const struct comm_options *o,
  * errors call it; the rest of o is not looked at. A group of one is free. All of its ranks call this, in the same order
  * where they open several; nobody else need to. They meet over parent's COMM_CONTROL: a rank that does not come fails
  * parent, too. Abort of parent aborts the group as well, not the other way round; each is closed by itself, in any
- * order. -EINVAL: a list that is not ascending, not of parent or without this rank. */
+ * order. -EINVAL: a list that is not ascending, not of parent or without this rank; a parent that neither comm_open(),
+ * comm_group() nor comm_local_open_threads() gave. */
 int comm_group(struct comm **ret, struct comm *parent, const struct comm_options *o, const int *ranks, int n,
                struct err *e);
 
