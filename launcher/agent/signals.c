@@ -233,8 +233,10 @@ void signals_flush_output(struct run *r)
 {
     struct signals *s = r->signals;
     struct signalfd_siginfo info;
+    const uint32_t forwarded = board_forwarded(r->link->board);
     while (read(s->signal_fd, &info, sizeof info) == sizeof info) /* of children that ended: old news */
         s->drops_console = s->drops_console || (is_stop(r, (int)info.ssi_signo) && !is_shared(r, &info));
+    board_heard(r->link->board, forwarded);
     logmux_flush(r->mux, s->drops_console ? 0 : FLUSH_MS, (const int[2]){s->signal_fd, r->link->guardian_fd});
 }
 

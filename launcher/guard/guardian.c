@@ -426,9 +426,9 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (!all && !known) {
         tree_describe(text, sizeof text);
         console_try(
-            "crun: still there %g s after SIGKILL: %s; the kernel does not end them, and crun goes without (exit "
+            "crun: still there %.2g s after SIGKILL: %s; the kernel does not end them, and crun goes without (exit "
             "code %d)\n",
-            (double)((clock_ms() - begun + 50) / 100) / 10, text, EXIT_UNKILLABLE);
+            (double)(clock_ms() - begun) / 1000, text, EXIT_UNKILLABLE);
     }
     return all ? ending_code(e) : EXIT_UNKILLABLE;
 }
