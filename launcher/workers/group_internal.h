@@ -1,0 +1,66 @@
+/* What group.c and group_start.c share; for them alone. */
+#ifndef CRUN_LAUNCHER_GROUP_INTERNAL_H
+#define CRUN_LAUNCHER_GROUP_INTERNAL_H
+
+#include "launcher/workers/group.h"
+
+struct launch;
+struct spawn_thread;
+struct watch;
+
+/* One worker process and the page shared with it. */
+struct child {
+    int local;
+    int pidfd;              /* -1: none */
+    bool guest;             /* in a process group that is not its own */
+    struct crun_page *page; /* mapped until the next round begins */
+    int out[2];             /* the worker's ends of its pipes, until it is started; -1: none */
+};
+
+struct group {
+    uv_loop_t *loop;
+    struct group_options o;
+    int null_fd;
+    int in_fd, out_fd; /* of the terminal, -1: not the worker's */
+    int status_fd;     /* our end of the exec status pipe; -1: all execs are known */
+    struct watch *status;
+    int notify_fd; /* eventfd shared by all workers; -1: none, or it has told */
+    struct watch *notify;
+    int deaths_fd; /* epoll of all pidfds, in the order of deaths */
+    struct watch *deaths_watch;
+    uv_timer_t rescan;
+    uv_timer_t open_late; /* its log files are not open yet */
+    bool opening;         /* and its workers wait for that */
+    int open_handles;     /* the timers */
+    struct spawn_thread *spawner;
+    struct launch *launch; /* the processes are being made; NULL: they are not */
+    int stop_reason;       /* once they are, -1: none */
+    bool clearing;
+    bool unshared; /* and that is said */
+    int64_t clear_deadline;
+    int64_t sweep_ms; /* no look at /proc before this */
+    unsigned deaths;
+    int n; /* workers started in this round */
+    struct child *children;
+    struct failure_worker *workers;
+};
+
+/* --- group_start.c */
+
+void group_drop_page(struct child *c);
+void group_on_status(void *arg); /* arg: the group; execs that failed, or that all are through */
+void group_close_status(struct group *g);
+void group_on_notify(void *arg); /* likewise; a first step */
+void group_close_notify(struct group *g);
+void group_launch_now(struct group *g); /* if the workers wait for their log files: do not */
+void group_give_up_opening(struct group *g);
+void group_cancel_launch(struct group *g); /* those that are not made yet shall not be */
+
+/* --- group.c */
+
+int group_watch_child(struct group *g, struct child *c); /* 0 or -errno */
+void group_kill_children(struct group *g);
+void group_reap_orphans(struct group *g);
+void group_check_gone(struct group *g);
+
+#endif

@@ -1,0 +1,380 @@
+/* How the workers of a group come to be: pipes, log files, shared pages, processes (workers/group.h). */
+#include "launcher/workers/group_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/base/container_of.h"
+#include "common/base/err.h"
+#include "common/crun/crun_page.h"
+#include "launcher/base/watch.h"
+#include "launcher/guard/cgroup.h"
+#include "launcher/output/logmux.h"
+#include "launcher/place/binding.h"
+#include "launcher/workers/spawn_thread.h"
+
+/* --- shared pages */
+
+/* To the kernel the page is a file, which a limit on file sizes may forbid (RLIMIT_FSIZE). This one is our own
+ * alone. */
+static int create_own_page(struct child *c)
+{
+    void *at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return -errno;
+    c->page = at;
+    return 1;
+}
+
+/* A fresh page, shared with the worker; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as
+ * file sizes are limited; *ret_fd is untouched. */
+static int create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e)
+{
+    int fd = memfd_create("crun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return err_errno(e, errno, "shared page of a worker");
+    void *at = MAP_FAILED;
+    /* A worker that cut it short would end us with SIGBUS. */
+    if (ftruncate(fd, CRUN_PAGE_BYTES) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        int error = errno;
+        close(fd);
+        if (error == EFBIG && create_own_page(c) == 1)
+            return 1;
+        return err_errno(e, error, "shared page of a worker");
+    }
+    c->page = at;
+    c->page->version = CRUN_PAGE_VERSION;
+    c->page->notify_fd = notify_fd;
+    c->page->magic = CRUN_PAGE_MAGIC;
+    *ret_fd = fd;
+    return 0;
+}
+
+void group_drop_page(struct child *c)
+{
+    if (c->page)
+        munmap(c->page, CRUN_PAGE_BYTES);
+    c->page = NULL;
+}
+
+/* --- what the new processes tell */
+
+void group_close_status(struct group *g)
+{
+    watch_close(g->status);
+    g->status = NULL;
+    if (g->status_fd >= 0)
+        close(g->status_fd);
+    g->status_fd = -1;
+}
+
+/* Execs that failed, then end-of-file when no process is left between clone and exec. */
+void group_on_status(void *arg)
+{
+    struct group *g = arg;
+    struct spawn_failure f;
+    while (g->status_fd >= 0) {
+        ssize_t n = read(g->status_fd, &f, sizeof f);
+        if (n == sizeof f) {
+            g->o.events.unstarted(g->o.arg, f.tag, f.error);
+        } else if (n == 0) {
+            group_close_status(g);
+            g->o.events.started(g->o.arg);
+        } else {
+            return;
+        }
+    }
+}
+
+void group_close_notify(struct group *g)
+{
+    watch_close(g->notify);
+    g->notify = NULL;
+    if (g->notify_fd >= 0)
+        close(g->notify_fd);
+    g->notify_fd = -1;
+}
+
+void group_on_notify(void *arg)
+{
+    struct group *g = arg;
+    int64_t first = 0;
+    for (int i = 0; i < g->n; i++) {
+        int64_t t = atomic_load(&g->children[i].page->first_step_ns);
+        if (t > 0 && (first == 0 || t < first))
+            first = t;
+    }
+    const bool told = g->notify_fd < 0;
+    group_close_notify(g);
+    if (first > 0 && !told)
+        g->o.events.progressed(g->o.arg, first);
+}
+
+/* Hangs and steps are not seen then, reasons of stops and records not told. */
+static void warn_unshared(struct group *g)
+{
+    if (!g->unshared)
+        logmux_print(
+            g->o.mux,
+            "the limit on file sizes (ulimit -f) leaves no page to share with a worker: libcrun's words do not "
+            "reach crun, nor crun's reasons the workers");
+    g->unshared = true;
+}
+
+static void close_pipe_ends(struct child *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->out[i] >= 0)
+            close(c->out[i]);
+    c->out[0] = c->out[1] = -1;
+}
+
+static int make_pipes(struct group *g, int rank_base, struct err *e)
+{
+    for (int i = 0; i < g->o.workers; i++) {
+        g->children[i] = (struct child){.local = i, .pidfd = -1, .guest = g->o.terminal_group > 0, .out = {-1, -1}};
+        g->workers[i] = (struct failure_worker){.rank = rank_base + i, .local_rank = i};
+    }
+    for (int i = 0; i < g->o.workers; i++)
+        TRY(logmux_add(g->o.mux, i, g->children[i].out, e));
+    return 0;
+}
+
+static void close_all_pipe_ends(struct group *g)
+{
+    for (int i = 0; i < g->o.workers; i++)
+        close_pipe_ends(&g->children[i]);
+}
+
+/* --- the processes, made by the thread */
+
+struct launch {
+    struct spawn_batch batch;
+    struct group *g;
+    int n; /* prepared */
+    int status_fd;
+    struct prepared {
+        char **env, **argv; /* argv NULL: that of all */
+        int page_fd;
+    } * prepared;
+    struct spawn_request *requests;
+    struct spawned *spawned;
+};
+
+static void free_launch(struct launch *l)
+{
+    for (int i = 0; l->prepared && i < l->n; i++) {
+        free(l->prepared[i].env);
+        free(l->prepared[i].argv);
+        if (l->prepared[i].page_fd >= 0)
+            close(l->prepared[i].page_fd);
+    }
+    close_all_pipe_ends(l->g);
+    if (l->status_fd >= 0)
+        close(l->status_fd);
+    free(l->prepared);
+    free(l->requests);
+    free(l->spawned);
+    free(l);
+}
+
+static int prepare_one(struct launch *l, int local, struct err *e)
+{
+    struct group *g = l->g;
+    struct child *c = &g->children[local];
+    struct prepared *p = &l->prepared[local];
+    p->page_fd = -1;
+    l->n = local + 1;
+    const int rc = create_page(c, g->notify_fd, &p->page_fd, e);
+    if (rc == 1)
+        warn_unshared(g);
+    TRY(rc);
+    TRY(g->o.events.make_env(g->o.arg, local, p->page_fd, &p->env, e));
+    TRY(g->o.events.make_argv(g->o.arg, local, &p->argv, e));
+    l->requests[local] = (struct spawn_request){
+        .path = g->o.path,
+        .argv = p->argv ? p->argv : g->o.argv,
+        .envp = p->env,
+        .stdio = {g->in_fd >= 0 ? g->in_fd : g->null_fd, g->out_fd >= 0 ? g->out_fd : c->out[0], c->out[1]},
+        .group = g->o.terminal_group,
+        .keep = {p->page_fd, g->notify_fd},
+        .n_keep = 2,
+        .status_fd = l->status_fd,
+        .tag = local,
+        .mask = &g->o.mask,
+        .on_pipe = &g->o.on_pipe,
+        .on_ttou = &g->o.on_ttou,
+        .nofile = &g->o.nofile,
+        .binding = g->o.bindings ? &g->o.bindings[local] : NULL,
+        .cgroup_fd = cgroup_fd(g->o.cgroup),
+        .cgroup_must = g->o.cgroup_must};
+    return 0;
+}
+
+static void on_spawned(struct spawn_batch *b);
+
+static int create_launch(struct launch **ret, struct group *g, int status_fd, struct err *e)
+{
+    const size_t n = (size_t)g->o.workers;
+    struct launch *l = calloc(1, sizeof *l);
+    if (!l) {
+        close(status_fd);
+        return err_errno(e, ENOMEM, "workers");
+    }
+    *ret = l;
+    l->g = g;
+    l->status_fd = status_fd;
+    l->prepared = calloc(n, sizeof *l->prepared);
+    l->requests = calloc(n, sizeof *l->requests);
+    l->spawned = calloc(n, sizeof *l->spawned);
+    if (!l->prepared || !l->requests || !l->spawned)
+        return err_errno(e, ENOMEM, "workers");
+    l->batch =
+        (struct spawn_batch){.requests = l->requests, .spawned = l->spawned, .n = g->o.workers, .done = on_spawned};
+    for (int i = 0; i < g->o.workers; i++)
+        TRY(prepare_one(l, i, e));
+    return 0;
+}
+
+/* Its pipes are made. */
+static int launch(struct group *g, struct err *e)
+{
+    int status[2];
+    struct launch *l = NULL;
+    g->opening = false;
+    uv_timer_stop(&g->open_late);
+    logmux_note_launch(g->o.mux);
+    if (!g->spawner)
+        TRY(spawn_thread_create(&g->spawner, g->loop, e));
+    if (pipe2(status, O_CLOEXEC) < 0)
+        return err_errno(e, errno, "pipe");
+    g->status_fd = status[0];
+    fcntl(status[0], F_SETFL, O_NONBLOCK);
+    g->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int rc = g->notify_fd < 0 ? err_errno(e, errno, "eventfd") : 0;
+    if (rc < 0)
+        close(status[1]);
+    else
+        rc = create_launch(&l, g, status[1], e);
+    if (rc < 0) {
+        if (l)
+            free_launch(l);
+        close_all_pipe_ends(g);
+        return rc;
+    }
+    g->launch = l;
+    spawn_thread_start(g->spawner, &l->batch);
+    return 0;
+}
+
+static int take_spawned(struct group *g, const struct spawn_batch *b, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < b->n_spawned; i++) {
+        g->children[i].pidfd = b->spawned[i].pidfd;
+        g->workers[i].pid = b->spawned[i].pid;
+        g->n = i + 1;
+        const int watched = group_watch_child(g, &g->children[i]);
+        if (watched < 0)
+            rc = err_errno(e, -watched, "cannot watch process %d", (int)b->spawned[i].pid);
+    }
+    TRY(rc);
+    TRY(watch_open(&g->status, g->loop, g->status_fd, UV_READABLE, group_on_status, g, e));
+    TRY(watch_open(&g->notify, g->loop, g->notify_fd, UV_READABLE, group_on_notify, g, e));
+    watch_set(g->status, true);
+    watch_set(g->notify, true);
+    return 0;
+}
+
+static void on_spawned(struct spawn_batch *b)
+{
+    struct launch *l = container_of(b, struct launch, batch);
+    struct group *g = l->g;
+    struct err e = b->e;
+    const bool was_wanted = g->launch == l;
+    int rc = b->rc;
+    g->launch = NULL;
+    if (was_wanted && take_spawned(g, b, rc < 0 ? NULL : &e) < 0 && rc == 0)
+        rc = e.code;
+    free_launch(l);
+    if (g->clearing) { /* those that were born meanwhile */
+        group_kill_children(g);
+        group_check_gone(g);
+        return;
+    }
+    if (rc < 0)
+        g->o.events.failed(g->o.arg, rc, e.text);
+    else if (g->stop_reason >= 0)
+        group_stop(g, g->stop_reason);
+    group_reap_orphans(g);
+}
+
+/* --- log files first */
+
+void group_launch_now(struct group *g)
+{
+    struct err e = {0};
+    if (!g->opening)
+        return;
+    const int rc = launch(g, &e);
+    if (rc < 0)
+        g->o.events.failed(g->o.arg, rc, e.text);
+}
+
+/* The output process says that the disk hangs. */
+static void on_open_late(uv_timer_t *t)
+{
+    group_launch_now(container_of(t, struct group, open_late));
+}
+
+void group_give_up_opening(struct group *g)
+{
+    g->opening = false;
+    uv_timer_stop(&g->open_late);
+    close_all_pipe_ends(g);
+}
+
+static void on_opened(void *arg, int rc, const char *text)
+{
+    struct group *g = arg;
+    if (rc == 0) {
+        group_launch_now(g);
+        return;
+    }
+    if (g->opening)
+        group_give_up_opening(g);
+    g->o.events.failed(g->o.arg, rc, text);
+}
+
+int group_start(struct group *g, int rank_base, struct err *e)
+{
+    for (int i = 0; i < g->o.workers; i++)
+        group_drop_page(&g->children[i]);
+    g->n = 0;
+    g->deaths = 0;
+    g->clearing = false;
+    g->stop_reason = -1;
+    const int rc = make_pipes(g, rank_base, e);
+    if (rc < 0) {
+        close_all_pipe_ends(g);
+        return rc;
+    }
+    if (!logmux_open_files(g->o.mux, on_opened, g))
+        return launch(g, e);
+    g->opening = true;
+    uv_timer_start(&g->open_late, on_open_late, LOGMUX_OPEN_MS, 0);
+    return 0;
+}
+
+void group_cancel_launch(struct group *g)
+{
+    if (g->launch)
+        atomic_store(&g->launch->batch.cancelled, true);
+}
