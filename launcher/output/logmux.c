@@ -113,7 +113,8 @@ static void send_streams(struct logmux *m, const struct sent_round *r)
         const struct output_head head = {.word = OUTPUT_STREAMS, .n = n, .number = i, .round = r->id};
         output_send(&m->out, &head, NULL, 0, &r->fds[(ptrdiff_t)2 * i], 2 * n);
     }
-    say(m, OUTPUT_OPEN, r->id, 0, NULL, 0);
+    if (r->what.layout.root[0])
+        say(m, OUTPUT_OPEN, r->id, 0, NULL, 0);
 }
 
 static void close_pipes(struct sent_round *r)

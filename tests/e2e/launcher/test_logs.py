@@ -157,7 +157,7 @@ def test_lines_that_ranks_share_are_shown_once(crun):
     p = crun.start("--nproc-per-node", 4, "--collapse", "sh", "-c", script)
     for r in range(4):
         crun.wait_file(f"up-{r}")
-    with crun.stopped(crun.agent_of(p.pid)):  # one line waits 200 ms for its like; the four may take longer
+    with crun.stopped(crun.output_of(p.pid)):  # one line waits 200 ms for its like; the four may take longer
         (crun.tmp / "go").touch()
         for r in range(4):
             crun.wait_file(f"said-{r}")

@@ -64,7 +64,7 @@ def test_64_ranks_of_a_megabyte_a_second(crun):
         seen[rank] += 1
         if seen[rank] % 1000 == 1:
             if usage is None:
-                usage = Usage(crun.agent_of(p.pid))
+                usage = Usage(crun.output_of(p.pid))
             usage.look()
     assert p.wait(timeout=60) == 0
     said = dict(re.findall(r"\[default(\d+)\]: wrote (\d+)", (crun.tmp / "err").read_text()))
@@ -72,7 +72,7 @@ def test_64_ranks_of_a_megabyte_a_second(crun):
     for rank in range(ranks):
         check_files(logs / "j" / "round-1", rank, seen[rank], width)
     total = sum(seen.values()) * width
-    print(f"\n{ranks} ranks, {total / 1e6:.0f} MB in {usage.last - usage.first:.1f} s: agent {usage.share():.2f} cores,"
+    print(f"\n{ranks} ranks, {total / 1e6:.0f} MB in {usage.last - usage.first:.1f} s: output process {usage.share():.2f} cores,"
           f" peak {usage.peak_kb / 1024:.1f} MB")
 
 
@@ -124,9 +124,9 @@ def test_a_console_that_reads_nothing_holds_up_only_whom_it_is_to_show(crun):
     p = crun.start("--nproc-per-node", 2, "-r", "1:3", "--log-dir", crun.tmp / "l", "--run-id", "j", "sh", "-c",
                    f"if [ $RANK = 0 ]; then touch {crun.tmp}/up; seq 2000000; else while [ ! -e {crun.tmp}/go ]; do sleep 0.01; done; seq 200000; touch {crun.tmp}/free; fi")
     crun.wait_file("up")
-    agent = crun.agent_of(p.pid)
+    output = crun.output_of(p.pid)
     before, end = None, time.monotonic() + 60
-    while before != (now := open(f"/proc/{agent}/stat").read().split()[13:15]):  # until rank 0 is held up
+    while before != (now := open(f"/proc/{output}/stat").read().split()[13:15]):  # until rank 0 is held up
         assert time.monotonic() < end
         before = now
         time.sleep(0.4)

@@ -62,7 +62,7 @@ def test_a_console_that_reads_slowly_loses_nothing(crun, worker):
     p = crun.start("--nproc_per_node", 2, worker, "lines", 60000)
     for r in (0, 1):
         crun.wait_file(f"writing-{r}")
-    cpu_time = lambda: open(f"/proc/{crun.agent_of(p.pid)}/stat").read().split()[13:15]
+    cpu_time = lambda: open(f"/proc/{crun.output_of(p.pid)}/stat").read().split()[13:15]
     before, end = None, time.monotonic() + 60
     while before != cpu_time():  # several megabytes: soon the workers are blocked, and crun waits without spinning
         assert time.monotonic() < end, "crun spins"
@@ -169,7 +169,7 @@ def test_bars_that_are_alike_collapse(crun):
     def write_together(p):  # a line waits 200 ms for its like
         for r in (0, 1):
             crun.wait_file(f"up-{r}")
-        with crun.stopped(crun.agent_of(p.pid)):
+        with crun.stopped(crun.output_of(p.pid)):
             (crun.tmp / "go").touch()
             for r in (0, 1):
                 crun.wait_file(f"said-{r}")
