@@ -17,7 +17,8 @@
 struct guardian_link;
 
 /* In the guardian, after the agent, which so is its first child. Signals must be blocked. close_fds: n descriptors of
- * the guardian, not to be held by the deputy: sockets whose end tells others that the guardian is gone. Where it cannot be made all holds but for two accidents at once. */
+ * the guardian, not to be held by the deputy: sockets whose end tells others that the guardian is gone. Where there can
+ * be no deputy all holds but for two accidents at once. */
 void deputy_start(const struct guardian_link *l, pid_t agent, const int *close_fds, int n);
 
 #endif
