@@ -39,7 +39,7 @@ def hang(crun, disk, agent):
 def test_the_other_nodes_notice_nothing(crun, disk):
     port = crun.port()
     start = lambda program: crun.start("--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--insecure", "--run-id", "j", "--max-restarts", 1,
-                                       "--rdzv-conf", "keep_alive_interval=1,keep_alive_max_attempt=5", program, stdout=subprocess.DEVNULL)
+                                       "--rdzv-conf", "keep_alive_interval=1,keep_alive_max_attempt=3", program, stdout=subprocess.DEVNULL)
     local = crun.tmp / "program"
     local.write_bytes(SCRIPT)
     local.chmod(0o755)
@@ -50,7 +50,7 @@ def test_the_other_nodes_notice_nothing(crun, disk):
         crun.wait_file(f"up-1-{rank}")
     hang(crun, disk, crun.agent_of(nodes[1].pid))
     wait("the other worker", lambda: list(crun.tmp.glob("up-2-*")))
-    assert not disk.going.wait(6), "longer than a node may be silent"
+    assert not disk.going.wait(4), "longer than a node may be silent"
     disk.resume()
     for p in nodes:
         _, err = p.communicate(timeout=60)

@@ -87,10 +87,10 @@ def hang_under_load(crun, disk, workers, seconds, rate):
     """Two nodes; the disk of both logs hangs while all workers write."""
     width, port, logs = 1000, crun.port(), crun.tmp / "disk"
     nodes = [crun.start("--nnodes", 2, "--nproc-per-node", workers, "--rdzv-endpoint", f"127.0.0.1:{port}", "--insecure", "--run-id", "j", "-r", 3,
-                        "--rdzv-conf", "keep_alive_interval=0.5,keep_alive_max_attempt=3", "--max-restarts", 3, "--log-dir", logs / f"n{n}",
+                        "--rdzv-conf", "keep_alive_interval=1,keep_alive_max_attempt=3", "--max-restarts", 3, "--log-dir", logs / f"n{n}",
                         "sh", "-c", f"{' '.join(WRITER)} steady {rate} {seconds + 2} {width}; echo $CRUN_ROUND > $TMPDIR/done-$RANK",
                         stderr=open(crun.tmp / f"err{n}", "wb"), stdout=subprocess.DEVNULL, extra_env=ONE_THREAD) for n in (0, 1)]
-    wait("lines", lambda: len(disk.files) == 4 * workers and all(b"\n" in d for n, d in disk.files.items() if n.endswith(".out")))
+    wait("lines", lambda: len(disk.files) >= 4 * workers and all(b"\n" in d for n, d in disk.files.items() if n.endswith(".out")))
     disk.pause()
     time.sleep(seconds)
     disk.resume()
@@ -115,7 +115,7 @@ def hang_under_load(crun, disk, workers, seconds, rate):
 
 @pytest.mark.long
 def test_a_log_disk_that_hangs_costs_no_heartbeat(crun, disk):
-    hang_under_load(crun, disk, workers=2, seconds=3, rate=200000)
+    hang_under_load(crun, disk, workers=2, seconds=4, rate=200000)  # longer than a node may be silent
 
 
 @pytest.mark.slow
