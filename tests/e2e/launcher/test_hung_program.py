@@ -1,6 +1,7 @@
 """A program on a disk that hangs costs its own start, and nothing else."""
 
 import os
+import pathlib
 import signal
 import subprocess
 
@@ -30,6 +31,7 @@ def disk(crun):
 def hang(crun, disk, agent):
     """The disk hangs, and the worker of the first round dies: the next one cannot be started."""
     worker, = children(agent)
+    wait("the shell to leave its script", lambda: pathlib.Path(f"/proc/{worker}/comm").read_text() == "sleep\n")  # else its end waits for the disk
     disk.pause()
     os.kill(worker, signal.SIGKILL)
     assert disk.asked.wait(30)
