@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "launcher/base/fd_room.h"
+
 #define STACK_BYTES (128u << 10)
 
 struct spawn_thread {
@@ -66,6 +68,7 @@ int spawn_thread_create(struct spawn_thread **ret, uv_loop_t *loop, struct err *
     uv_async_init(loop, &t->wake, on_wake);
     t->wake.data = t;
     *ret = t;
+    fd_room_make();
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);

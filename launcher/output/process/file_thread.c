@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "launcher/base/fd_room.h"
 
 #define STACK_BYTES (256u << 10) /* paths of logfile.c, several of them */
 
@@ -170,6 +171,7 @@ int file_thread_create(struct file_thread **ret, uv_loop_t *loop, const struct f
     uv_async_init(loop, &t->wake, on_wake);
     uv_timer_init(loop, &t->look);
     t->wake.data = t->look.data = t;
+    fd_room_make();
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     sigfillset(&all);
