@@ -36,10 +36,10 @@ def end(p, crun):
     return p.returncode, err
 
 
-def wait_awaited(p, signo):
-    """Until crun waits for this signal: one beyond the usual ones it learns of from its own agent."""
+def wait_awaited(p, signo, awaited=True):
+    """Until crun waits for this signal, or no longer: which ones beyond the usual, and which of these not, it learns from its own agent."""
     end = time.monotonic() + 60
-    while not int(re.search(r"SigBlk:\s+(\w+)", open(f"/proc/{p.pid}/status").read())[1], 16) >> (signo - 1) & 1:
+    while bool(int(re.search(r"SigBlk:\s+(\w+)", open(f"/proc/{p.pid}/status").read())[1], 16) >> (signo - 1) & 1) != awaited:
         assert time.monotonic() < end
         time.sleep(0.005)
 
@@ -54,6 +54,7 @@ def test_the_signals_named_stop_the_job_in_good_order_and_no_others(crun, listed
     assert rc == 128 + SIGNALS[listed[-1]] and f"stopped by SIG{listed[-1]}" in err, err
     p = start(crun, "--signals-to-handle", names)
     left_out = next(s for s in HANDLED if s not in listed)
+    wait_awaited(p, SIGNALS[left_out], awaited=False)
     p.send_signal(SIGNALS[left_out])
     rc, err = end(p, crun)
     assert rc == -SIGNALS[left_out], "its usual meaning for crun, and nobody survives"
