@@ -179,14 +179,6 @@ static int alloc_half(struct ddp *d, size_t n, struct err *e)
     return 0;
 }
 
-static size_t largest_piece(const struct ownership *own)
-{
-    size_t most = 1;
-    for (int k = 0; k < own->npieces; k++)
-        most = own->pieces[k].end - own->pieces[k].first > most ? own->pieces[k].end - own->pieces[k].first : most;
-    return most;
-}
-
 static size_t largest_part(const struct ownership *own)
 {
     size_t most = 0;
@@ -212,7 +204,7 @@ static int plan(struct ddp *d, struct err *e)
                        own->pieces[own->npieces - 1].part == 0;
     d->stats.buckets = d->buckets = own->npieces + (d->n_tail > 0 && !rides);
     TRY(alloc_part(d, largest_part(own), e));
-    return d->wire == DT_F16 || d->wire == DT_BF16 ? alloc_half(d, largest_piece(own), e) : 0;
+    return d->wire == DT_F16 || d->wire == DT_BF16 ? alloc_half(d, ownership_largest_piece(own), e) : 0;
 }
 
 static int start_thread(struct ddp *d, struct err *e)

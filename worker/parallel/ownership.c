@@ -205,3 +205,11 @@ struct ownership_range ownership_clip(const struct ownership *own, int k, size_t
     const size_t from = min_size(max_size(first, r->first), r->end), to = max_size(from, min_size(end, r->end));
     return (struct ownership_range){from, to, r->kept + (from - r->first)};
 }
+
+size_t ownership_largest_piece(const struct ownership *own)
+{
+    size_t most = 1;
+    for (int k = 0; k < own->npieces; k++)
+        most = own->pieces[k].end - own->pieces[k].first > most ? own->pieces[k].end - own->pieces[k].first : most;
+    return most;
+}

@@ -83,6 +83,8 @@ size_t ownership_elements(const struct ownership *own, enum ownership_arena a); 
 /* [first, end) of a piece that rank `index` of its group updates. */
 struct ownership_range ownership_part(const struct ownership_piece *piece, int index);
 
+size_t ownership_largest_piece(const struct ownership *own); /* elements, at least 1: what a buffer for any takes */
+
 /* Where element i, which this rank keeps, is in what it keeps of the arena. */
 size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i);
 

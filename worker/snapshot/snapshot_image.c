@@ -185,19 +185,11 @@ static int collect_arena(const struct state *s, struct comm *const groups[LAYOUT
     return 0;
 }
 
-static size_t largest_piece(const struct ownership *own)
-{
-    size_t most = 1;
-    for (int k = 0; k < own->npieces; k++)
-        most = own->pieces[k].end - own->pieces[k].first > most ? own->pieces[k].end - own->pieces[k].first : most;
-    return most;
-}
-
 int image_collect(struct image *im, const struct state *s, struct comm *const groups[LAYOUT_GROUPS], struct err *e)
 {
     if (!ownership_is_cut(s->own, OWNERSHIP_MOMENTS))
         return 0;
-    const size_t bytes = state_bytes(s, largest_piece(s->own));
+    const size_t bytes = state_bytes(s, ownership_largest_piece(s->own));
     const struct exchange x = {malloc(bytes), im ? NULL : malloc(bytes)};
     int rc = x.mine && (im || x.all) ? 0 : err_errno(e, ENOMEM, "a piece of the moments");
     if (rc == 0)

@@ -1,6 +1,7 @@
 import pytest
 
 from crun_run import WORKER, Crun
+from pausing_fs import PausingFs
 
 
 @pytest.fixture
@@ -8,6 +9,17 @@ def crun(tmp_path):
     c = Crun(tmp_path)
     yield c
     c.close()
+
+
+@pytest.fixture
+def disk(crun):
+    """A disk that can hang, at crun.tmp/disk."""
+    try:
+        fs = PausingFs(crun.tmp / "disk")
+    except OSError as e:
+        pytest.skip(f"no FUSE here: {e}")
+    yield fs
+    fs.close()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import subprocess
 
 import pytest
 
-from pausing_fs import PausingFs
 from processes import children, wait
 
 SCRIPT = b"""#!/bin/sh
@@ -18,14 +17,9 @@ exec sleep 100
 
 
 @pytest.fixture
-def disk(crun):
-    try:
-        fs = PausingFs(crun.tmp / "disk")
-    except OSError as e:
-        pytest.skip(f"no FUSE here: {e}")
-    fs.write("program", SCRIPT)
-    yield fs
-    fs.close()
+def disk(disk):
+    disk.write("program", SCRIPT)
+    return disk
 
 
 def hang(crun, disk, agent):

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from pausing_fs import PausingFs
 from processes import children, state, wait
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -16,16 +15,6 @@ WRITER = ("python3", "-S", "-E", os.path.join(HERE, "log_worker.py"))
 STEADY = "i=0; while [ ! -e $TMPDIR/stop ]; do echo line-$i; i=$((i+1)); sleep 0.01; done; echo $i lines >&2"
 GRACE = 1  # seconds
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture
-def disk(crun):
-    try:
-        fs = PausingFs(crun.tmp / "disk")
-    except OSError as e:
-        pytest.skip(f"no FUSE here: {e}")
-    yield fs
-    fs.close()
 
 
 def kill(*pids):
