@@ -34,6 +34,7 @@
 #include "worker/parallel/layout.h"
 
 struct err;
+struct param;
 struct program;
 
 enum { OWNERSHIP_ALIGN = 16 }; /* elements; parameters begin at multiples of it */
@@ -87,6 +88,20 @@ size_t ownership_largest_piece(const struct ownership *own); /* elements, at lea
 
 /* Where element i, which this rank keeps, is in what it keeps of the arena. */
 size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i);
+
+/* Of a parameter, elements that lie side by side both in the whole parameter, row-major as checkpoints hold it, and in
+ * what this rank keeps of an arena. */
+struct ownership_run {
+    size_t whole; /* the first one's place in the whole parameter (param_whole_size()) */
+    size_t at;    /* in what is kept of the arena */
+    size_t n;
+};
+/* The next of the runs of q that this rank keeps of an arena, or (saves) of those that it saves: over all ranks, every
+ * element of the whole parameter once. *cursor is 0 before the first; `whole` rises from call to call; false: no more.
+ * Rank t of a tensor group holds, of a parameter that it splits, layout_part(whole size, tensor, t) of the split
+ * dimension. q has role PARAM_TRAIN. */
+bool ownership_next_run(const struct ownership *own, enum ownership_arena a, const struct param *q, bool saves,
+                        size_t *cursor, struct ownership_run *ret);
 
 /* What this rank saves of a piece: each element of the model is saved by one rank. Empty: first == end. */
 struct ownership_range ownership_saved(const struct ownership *own, const struct ownership_piece *piece);

@@ -155,7 +155,8 @@ static void uniform_block(double scale, const uint64_t bits[BLOCK], double x[BLO
         x[i] = scale * ((double)(int64_t)(bits[i] >> 11) * 0x1p-52 - 1);
 }
 
-void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
+/* Elements [first, first + n) of the whole parameter. */
+static void fill_run(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
 {
     const uint64_t name = hash_name(p->name);
     const bool drawn = p->init == INIT_NORMAL || p->init == INIT_UNIFORM;
@@ -170,6 +171,16 @@ void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size
         else
             uniform_block(p->init_scale, bits, x);
         memcpy(out + i, x + k, (n - i < BLOCK - k ? n - i : BLOCK - k) * sizeof *x);
+    }
+}
+
+void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
+{
+    for (size_t done = 0; done < n;) {
+        const struct param_run r = p->sharded ? param_run_at(p, first + done) : (struct param_run){first + done, n};
+        const size_t some = r.n < n - done ? r.n : n - done;
+        fill_run(p, seed, r.whole, some, out + done);
+        done += some;
     }
 }
 

@@ -359,6 +359,22 @@ const struct param *program_param_from(const struct program *p, size_t at)
     return next;
 }
 
+int64_t param_whole_size(const struct param *p, int dim)
+{
+    return p->sharded && dim == p->shard_dim ? p->shard_whole : p->shape[dim];
+}
+
+struct param_run param_run_at(const struct param *p, size_t i)
+{
+    size_t inner = 1;
+    if (!p->sharded)
+        return (struct param_run){i, p->count - i};
+    for (int d = p->shard_dim + 1; d < p->ndim; d++)
+        inner *= (size_t)p->shape[d];
+    const size_t run = (size_t)p->shape[p->shard_dim] * inner, outer = i / run, at = i % run;
+    return (struct param_run){(outer * (size_t)p->shard_whole + (size_t)p->shard_first) * inner + at, run - at};
+}
+
 size_t program_trainable(const struct program *p)
 {
     size_t n = 0;

@@ -87,9 +87,20 @@ struct param {
     size_t offset;    /* elements into `params`/`reduce` (TRAIN) or `stats` (STAT) */
     enum param_init init;
     double init_scale;
-    bool decay;   /* weight decay applies (torch: to every trainable parameter) */
-    bool sharded; /* this is one rank's part of a parameter that ranks hold by rows (parallel/ownership.h) */
+    bool decay; /* weight decay applies (torch: to every trainable parameter) */
+    /* This is one rank's part of a parameter that the ranks of a tensor group hold in parts (parallel/ownership.h):
+     * indices [shard_first, shard_first + shape[shard_dim]) of shard_whole along dimension shard_dim. */
+    bool sharded;
+    int shard_dim;
+    int64_t shard_first, shard_whole;
 };
+
+/* Elements of a part that lie side by side in the whole parameter, too (row-major): n from its element `whole` on. */
+struct param_run {
+    size_t whole, n;
+};
+struct param_run param_run_at(const struct param *p, size_t i); /* from element i < count of the part on */
+int64_t param_whole_size(const struct param *p, int dim);       /* of the whole parameter */
 
 enum metric {
     METRIC_LOSS,
@@ -153,8 +164,8 @@ int program_find_param(const struct program *p, const char *name);  /* -1 if non
 const struct param *program_param_from(const struct program *p, size_t at);
 size_t program_trainable(const struct program *p); /* number of trainable parameters, padding excluded */
 
-/* Initial value of element i of a parameter: a function of (seed, name, i), equal on every machine
- * (docs/decisions/0005). */
+/* Initial value of element i of a parameter: a function of (seed, name, element of the whole parameter), equal on every
+ * machine and for every part (docs/decisions/0005). */
 double param_initial(const struct param *p, uint64_t seed, size_t i);
 void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out);
 

@@ -14,7 +14,8 @@ struct arena_model { /* of each stage */
     int nparams;
     struct {
         int rows, columns;
-        bool sharded; /* its rows over the tensor group */
+        bool sharded; /* over the tensor group: its rows, or */
+        bool by_columns;
     } params[ARENA_PARAMS_MAX];
 };
 

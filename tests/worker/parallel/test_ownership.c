@@ -51,11 +51,19 @@ static void close_world(struct world *w)
 static void each_world(void (*check)(const struct world *, const struct arena_model *))
 {
     static const struct arena_model models[] = {
-        {.nparams = 4, .params = {{5, 7, true}, {5, 1, true}, {40, 9, false}, {16, 1, false}}},
-        {.nparams = 5, .params = {{3, 30, false}, {11, 13, true}, {64, 10, false}, {7, 3, true}, {2, 1, false}}},
-        {.nparams = 1, .params = {{33, 31, false}}},
-        {.nparams = 2, .params = {{3, 1, false}, {4, 1, false}}},
-        {.nparams = 3, .params = {{2, 90, true}, {2, 1, true}, {50, 5, false}}}, /* no row for the third rank */
+        {.nparams = 4,
+         .params = {{5, 7, true, false}, {5, 1, true, false}, {40, 9, false, false}, {16, 1, false, false}}},
+        {.nparams = 5,
+         .params = {{3, 30, false, false},
+                    {11, 13, true, false},
+                    {64, 10, false, false},
+                    {7, 3, true, false},
+                    {2, 1, false, false}}},
+        {.nparams = 1, .params = {{33, 31, false, false}}},
+        {.nparams = 2, .params = {{3, 1, false, false}, {4, 1, false, false}}},
+        {.nparams = 3, .params = {{9, 31, true, true}, {6, 2, true, true}, {21, 8, false, false}}},
+        {.nparams = 3,
+         .params = {{2, 90, true, false}, {2, 1, true, false}, {50, 5, false, false}}}, /* no row for the third rank */
     };
     static const size_t buckets[][2] = {{64, 16}, {100, 30}, {100000, 1000}};
     static const int shapes[][3] = {{1, 1, 1}, {2, 1, 1}, {3, 1, 1}, {5, 1, 1}, {8, 1, 1}, {2, 2, 1},
@@ -250,6 +258,62 @@ static void a_parameter_is_clipped_to_what_is_owned(void **state)
     each_world(check_clips);
 }
 
+/* Runs of one rank are where its arena says; *times counts how often each element of the model has been in one. */
+static void add_runs(const struct rank *r, enum ownership_arena a, bool saves, int64_t before, const struct param *q,
+                     int *times)
+{
+    struct ownership_run run;
+    size_t cursor = 0, next = 0, n = 0;
+    while (ownership_next_run(&r->own, a, q, saves, &cursor, &run)) {
+        assert_true(run.n > 0 && run.whole >= next);
+        next = run.whole + run.n;
+        n += run.n;
+        for (size_t x = q->offset, k = 0; k < run.n; x++) { /* the element of the arena that is kept there */
+            assert_true(x < q->offset + q->count);
+            if (r->map.id[x] != before + (int64_t)(run.whole + k))
+                continue;
+            assert_int_equal(ownership_place(&r->own, a, x), run.at + k);
+            times[run.whole + k]++;
+            k++;
+        }
+    }
+    if (!saves && !ownership_is_cut(&r->own, a))
+        assert_int_equal(n, q->count);
+}
+
+static void check_runs(const struct world *w, const struct arena_model *m)
+{
+    static const enum ownership_arena arenas[] = {OWNERSHIP_PARAMS, OWNERSHIP_MOMENTS};
+    for (int a = 0; a < 2; a++)
+        for (int stage = 0; stage < w->l.stages; stage++) {
+            int64_t before = stage * arena_model_elements(m);
+            for (int i = 0; i < m->nparams; i++) {
+                const int64_t n = (int64_t)m->params[i].rows * m->params[i].columns;
+                int *saved = calloc((size_t)n, sizeof *saved), *kept = calloc((size_t)n, sizeof *kept);
+                for (int rank = 0; rank < layout_members(&w->l); rank++) {
+                    const struct rank *r = &w->ranks[rank];
+                    if (layout_place(&w->l, rank).stage != stage)
+                        continue;
+                    add_runs(r, arenas[a], true, before, &r->map.params[i], saved);
+                    add_runs(r, arenas[a], false, before, &r->map.params[i], kept);
+                }
+                for (int64_t x = 0; x < n; x++) {
+                    assert_int_equal(saved[x], 1);
+                    assert_true(kept[x] >= 1);
+                }
+                free(saved);
+                free(kept);
+                before += n;
+            }
+        }
+}
+
+static void runs_say_where_each_element_of_a_whole_parameter_is(void **state)
+{
+    (void)state;
+    each_world(check_runs);
+}
+
 /* --- without ZeRO: the buckets */
 
 static void buckets_begin_and_end_small(void **state)
@@ -297,6 +361,7 @@ int main(void)
         cmocka_unit_test(each_element_is_saved_once_and_updated_by_its_owner_or_by_all),
         cmocka_unit_test(what_is_kept_has_no_holes),
         cmocka_unit_test(a_parameter_is_clipped_to_what_is_owned),
+        cmocka_unit_test(runs_say_where_each_element_of_a_whole_parameter_is),
         cmocka_unit_test(buckets_begin_and_end_small),
         cmocka_unit_test(buckets_that_hold_no_element_are_refused),
     };

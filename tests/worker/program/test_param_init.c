@@ -51,6 +51,28 @@ static void values_are_the_known_ones_bit_for_bit(void **state)
     }
 }
 
+/* Rows and columns of a whole that another rank might hold. */
+static void a_part_has_the_values_of_the_whole(void **state)
+{
+    struct param whole = param_of("fc.weight", INIT_UNIFORM, 0.3);
+    whole.ndim = 2, whole.shape[0] = 7, whole.shape[1] = 150, whole.count = 1050;
+    for (int dim = 0; dim < 2; dim++) {
+        struct param part = whole;
+        double out[1050];
+        part.sharded = true, part.shard_dim = dim, part.shard_first = 3, part.shard_whole = whole.shape[dim];
+        part.shape[dim] = 4;
+        part.count = (size_t)(part.shape[0] * part.shape[1]);
+        assert_int_equal(param_whole_size(&part, dim), whole.shape[dim]);
+        param_initial_fill(&part, 9, 5, part.count - 5, out + 5);
+        for (size_t i = 5; i < part.count; i++) {
+            const size_t row = i / (size_t)part.shape[1] + (dim == 0 ? 3 : 0),
+                         column = i % (size_t)part.shape[1] + (dim == 1 ? 3 : 0);
+            assert_same(out[i], param_initial(&whole, 9, row * 150 + column));
+            assert_same(out[i], param_initial(&part, 9, i));
+        }
+    }
+}
+
 static void zeros_and_ones_are_that(void **state)
 {
     struct param zeros = param_of("a", INIT_ZEROS, 3), ones = param_of("a", INIT_ONES, 3);
@@ -127,6 +149,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_the_known_ones_bit_for_bit),
+        cmocka_unit_test(a_part_has_the_values_of_the_whole),
         cmocka_unit_test(zeros_and_ones_are_that),
         cmocka_unit_test(a_slice_equals_the_whole),
         cmocka_unit_test(name_and_seed_change_the_values),
