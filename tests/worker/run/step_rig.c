@@ -12,10 +12,13 @@ static int open_data(struct step_rig *r, const struct comm *comm, const struct s
     const size_t images = (size_t)o->batch * (size_t)o->steps;
     const struct dataset_options null = {
         .kind = DATASET_NULL, .num_labels = p->classes, .null_samples = images, .null_size = p->height};
-    const struct loader_options l = {
-        .sampler = {.n = images, .batch = (size_t)o->batch, .rank = comm->rank, .world = comm->world},
-        .input = {.size = p->height, .channels = p->channels},
-        .threads = 1};
+    const struct loader_options l = {.sampler = {.n = images,
+                                                 .batch = (size_t)o->batch,
+                                                 .rank = comm->rank,
+                                                 .world = comm->world,
+                                                 .parts = o->parts},
+                                     .input = {.size = p->height, .channels = p->channels},
+                                     .threads = 1};
     TRY(dataset_open(&r->set, "null", &null, e));
     TRY(loader_create(&r->loader, r->set, &l, e));
     return loader_seek(r->loader, 0, 0, 1, e);
