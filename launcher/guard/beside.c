@@ -12,6 +12,8 @@
 #include "common/base/clock.h"
 #include "launcher/guard/tree.h"
 
+#define REAP_MS 20 /* the rest of an end that no disk holds up */
+
 int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg)
 {
     int ends[2];
@@ -28,17 +30,51 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg)
         close(ends[0]);
         return -why;
     }
-    *b = (struct beside){pid, ends[0]};
-    tree_spare(pid);
+    b->pid = pid;
+    b->fd = ends[0];
     return 0;
 }
 
+static bool is_reaped(pid_t pid)
+{
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | __WALL) < 0 || info.si_pid == pid;
+}
+
+static void reap_lingering(struct beside *b)
+{
+    int kept = 0;
+    for (int i = 0; i < b->n_lingering; i++)
+        if (!is_reaped(b->lingering[i]))
+            b->lingering[kept++] = b->lingering[i];
+    b->n_lingering = kept;
+}
+
+/* None lingers any more; false after so long. */
+static bool wait_reaped(struct beside *b, int ms)
+{
+    const int64_t deadline = clock_deadline(ms);
+    for (reap_lingering(b); b->n_lingering > 0 && clock_left(deadline) > 0; reap_lingering(b)) {
+        struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, b->lingering[0], 0), .events = POLLIN};
+        if (p.fd < 0)
+            break;
+        poll(&p, 1, clock_left(deadline));
+        close(p.fd);
+    }
+    return b->n_lingering == 0;
+}
+
+/* Its socket is at its end. What is left of it is of no use, and is not to be by accident. */
 static void forget(struct beside *b)
 {
     close(b->fd);
-    waitid(P_PID, (id_t)b->pid, &(siginfo_t){0}, WEXITED | __WALL);
-    tree_spare(0);
-    *b = (struct beside){0, -1};
+    b->fd = -1;
+    kill(b->pid, SIGKILL);
+    reap_lingering(b);
+    if (b->n_lingering < BESIDE_LINGER_MAX)
+        b->lingering[b->n_lingering++] = b->pid;
+    b->pid = 0;
+    wait_reaped(b, REAP_MS);
 }
 
 bool beside_is_gone(struct beside *b)
@@ -64,14 +100,16 @@ static bool wait_gone(struct beside *b, int ms)
 
 bool beside_end(struct beside *b, int wait_ms, char *out, int cap)
 {
-    if (b->fd < 0)
+    if (b->fd >= 0) {
+        const ssize_t told = send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (told < 0 || !wait_gone(b, wait_ms)) {
+            kill(b->pid, SIGKILL);
+            if (!wait_gone(b, BESIDE_KILL_MS))
+                forget(b);
+        }
+    }
+    if (wait_reaped(b, BESIDE_KILL_MS))
         return true;
-    const ssize_t told = send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (told >= 0 && wait_gone(b, wait_ms))
-        return true;
-    kill(b->pid, SIGKILL);
-    if (wait_gone(b, BESIDE_KILL_MS))
-        return true;
-    tree_describe_one(b->pid, out, (size_t)cap);
+    tree_describe_one(b->lingering[0], out, (size_t)cap);
     return false;
 }

@@ -1,27 +1,33 @@
 /* A process beside the tree: a child of the guardian whose end proves nothing, as it runs nothing of the user's. For
  * workers' output (output_process.h).
  *
- * It is cloned with no signal for its end, which waitid(2) leaves out unless asked: ECHILD speaks of the tree alone;
- * and tree.h is told to spare it. A socket tells of its end, which comes when its last thread is out of the kernel. */
+ * It is cloned with no signal for its end, which waitid(2) leaves out unless asked: ECHILD speaks of the tree alone,
+ * and tree.h spares it by that sign. A socket tells of its end as soon as the thread that holds it is gone; others of
+ * its threads may then be left in the kernel, with SIGKILL pending, until a disk answers. Nobody waits for them: such a
+ * process is one that *lingers*. */
 #ifndef CRUN_LAUNCHER_BESIDE_H
 #define CRUN_LAUNCHER_BESIDE_H
 
 #include <stdbool.h>
 #include <sys/types.h>
 
+#define BESIDE_LINGER_MAX 64 /* of those, so many are kept in mind */
+
 struct beside {
     pid_t pid;
     int fd; /* at end-of-file when it is gone; -1: there is none */
+    pid_t lingering[BESIDE_LINGER_MAX];
+    int n_lingering;
 };
 
 /* In the child run(fd, arg) is called, and _exit() with what it returns; fd: the other end. -errno. */
 int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg);
 
-/* fd is readable: true if it is gone. */
+/* fd is readable: true if it is gone, or lingers. */
 bool beside_is_gone(struct beside *b);
 
 /* Tell it by a byte that nobody else is left; wait so long, then kill it and wait BESIDE_KILL_MS. False: it is still
- * there, and described. */
+ * there, or one before it is, and described. */
 bool beside_end(struct beside *b, int wait_ms, char *out, int cap);
 
 #define BESIDE_KILL_MS 500

@@ -12,6 +12,7 @@
 #include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/patience.h"
+#include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
 
 #define ACT_MS 50 /* for the other half to begin: it needs a wake-up */
@@ -38,6 +39,15 @@ static bool is_left_to(int pidfd, const _Atomic bool *acts)
     return false;
 }
 
+/* Killed it is gone, or dead and a debugger's to reap first, or the kernel holds it. */
+static void await_end(int pidfd, pid_t pid)
+{
+    struct proc p;
+    for (const int64_t end = clock_ms() + KILL_BOUND_MS; clock_ms() < end;)
+        if (has_ended(pidfd, ACT_MS) || !proc_read(pid, &p) || proc_is_dead(&p))
+            return;
+}
+
 static void clean_up(const struct guardian_link *l)
 {
     cgroup_kill_at(l->cgroup_dir);
@@ -53,7 +63,7 @@ static void on_guardian_gone(const struct deputy *d, const struct guardian_link 
         console_try("crun: the guardian is gone and its agent (pid %d) did not act: both and all workers were ended\n",
                     (int)d->agent);
     }
-    has_ended(d->agent_fd, KILL_BOUND_MS);
+    await_end(d->agent_fd, d->agent);
     clean_up(l);
 }
 

@@ -11,30 +11,59 @@
 
 #include "common/base/file.h"
 
-/* /proc/PID/stat: "PID (name) state ppid ..."; the name may hold spaces and parentheses, so look for the last one. The
- * number of threads is the 18th field from the state on. */
+/* From one field to the n-th after it; "" where there are not so many. */
+static const char *skip_fields(const char *at, int n)
+{
+    for (; n > 0 && *at; n--) {
+        at += strcspn(at, " ");
+        at += *at == ' ';
+    }
+    return at;
+}
+
+/* /proc/PID/stat: "PID (name) state ppid ..."; the name may hold spaces and parentheses, so look for the last one. From
+ * the state on, the number of threads is the 18th field, the signal of its end the 36th. */
 bool proc_read(pid_t pid, struct proc *ret)
 {
-    char line[512];
+    char line[768];
     *ret = (struct proc){.pid = pid, .state = '?', .name = "?"};
     if (file_read_text(line, sizeof line, "/proc/%d/stat", (int)pid) < 0)
         return false;
     const char *open = strchr(line, '('), *shut = strrchr(line, ')');
     if (!open || !shut)
         return false;
-    int parent = 0, threads = 0;
-    if (sscanf(shut + 1, " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &ret->state, &parent,
-               &threads) != 3)
+    const char *state = shut + 1 + (shut[1] == ' ');
+    int parent = 0;
+    if (sscanf(state, "%c %d", &ret->state, &parent) != 2)
         return false;
+    const char *threads = skip_fields(state, 17), *end_signal = skip_fields(threads, 18);
     ret->parent = (pid_t)parent;
-    ret->threads = threads;
+    ret->threads = atoi(threads);
+    ret->is_silent = *end_signal == '0';
     snprintf(ret->name, sizeof ret->name, "%.*s", (int)(shut - open - 1), open + 1);
     return true;
 }
 
+/* A debugger holds each thread that it watches, though it is dead. */
+static bool all_threads_are_dead(pid_t pid)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *d = opendir(path);
+    bool dead = d;
+    for (struct dirent *e; dead && (e = readdir(d));)
+        if (e->d_name[0] != '.') { /* /proc has threads, too, though it does not list them */
+            const char state = proc_state((pid_t)atoi(e->d_name));
+            dead = state == 'Z' || state == 'X' || state == '?';
+        }
+    if (d)
+        closedir(d);
+    return dead;
+}
+
 bool proc_is_dead(const struct proc *p)
 {
-    return p->state == 'Z' && p->threads <= 1;
+    return p->state == 'Z' && (p->threads <= 1 || all_threads_are_dead(p->pid));
 }
 
 /* NULL: no memory. */

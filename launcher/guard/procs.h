@@ -13,9 +13,10 @@
 
 struct proc {
     pid_t pid, parent;
-    char state;    /* as in /proc/PID/stat; '?': it cannot be read */
-    int threads;   /* a process whose first thread has ended is a 'Z' with others */
-    char name[20]; /* "?": it cannot be read */
+    char state;     /* as in /proc/PID/stat; '?': it cannot be read */
+    int threads;    /* a process whose first thread has ended is a 'Z' with others */
+    bool is_silent; /* its end sends no signal to its parent; to one that inherits it, it does */
+    char name[20];  /* "?": it cannot be read */
 };
 
 struct procs {

@@ -16,19 +16,11 @@
 
 #define PIDS_FIRST 32768 /* the kernel's own choice of pid_max */
 #define PIDS_MAX 4194304 /* and its bound */
-#define DEAD_MS 50       /* for the last ones that died to be reaped */
 
-static pid_t spared_child; /* tree_spare() */
-
-void tree_spare(pid_t child)
+/* Who is killed or named: what lives, but for whoever is spared, and for what the root has started beside the tree. */
+static bool is_of_tree(const struct proc *p, pid_t root, pid_t spared)
 {
-    spared_child = child;
-}
-
-/* Who is killed or named: what lives, but for whoever is spared. */
-static bool is_of_tree(const struct proc *p, pid_t spared)
-{
-    return !proc_is_dead(p) && p->pid != spared && p->pid != spared_child;
+    return !proc_is_dead(p) && p->pid != spared && !(p->parent == root && p->is_silent);
 }
 
 bool tree_empty(void)
@@ -77,7 +69,7 @@ static int tree_kill_but(pid_t root, pid_t spared)
     if (!procs_below(&ps, root) && root == getpid())
         find_all_children(kill_child, &killed);
     for (size_t i = 0; i < ps.n; i++)
-        if (is_of_tree(&ps.v[i], spared) && kill(ps.v[i].pid, SIGKILL) == 0)
+        if (is_of_tree(&ps.v[i], root, spared) && kill(ps.v[i].pid, SIGKILL) == 0)
             killed++;
     procs_free(&ps);
     return killed;
@@ -129,13 +121,22 @@ static struct left look_below(pid_t root, pid_t spared)
     struct left l = {.is_known = procs_below(&ps, root)};
     for (size_t i = 0; i < ps.n; i++) {
         const struct proc *p = &ps.v[i];
-        if (!is_of_tree(p, spared) || (p->state == '?' && kill(p->pid, 0) < 0))
+        if (!is_of_tree(p, root, spared) || (p->state == '?' && kill(p->pid, 0) < 0))
             continue;
         l.alive++;
         l.in_kernel += p->state == 'D';
     }
     procs_free(&ps);
     return l;
+}
+
+bool tree_is_dead(void)
+{
+    siginfo_t info = {0};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0)
+        return false;
+    const struct left l = look_below(getpid(), 0);
+    return l.is_known && l.alive == 0;
 }
 
 bool tree_kill_all(int64_t timeout_ms)
@@ -160,7 +161,7 @@ bool tree_kill_or_leave(int64_t timeout_ms, int64_t stuck_ms)
         const int64_t now = clock_ms();
         moved = l.alive == l.in_kernel && l.alive ? moved : now;
         alive = !l.is_known || l.alive ? now : alive;
-        if (now - alive >= DEAD_MS) /* held by a debugger that does not reap them */
+        if (now - alive >= TREE_DEAD_MS) /* held by a debugger that does not reap them */
             return true;
         if (now >= end || now - moved >= stuck_ms)
             return false;
@@ -205,7 +206,7 @@ void tree_describe(char *out, size_t cap)
     for (size_t i = 0; i < ps.n && len < cap; i++) {
         const struct proc *p = &ps.v[i];
         char where[PROC_WAIT_MAX];
-        if (!is_of_tree(p, 0) || (p->state == '?' && kill(p->pid, 0) < 0 && errno == ESRCH))
+        if (!is_of_tree(p, getpid(), 0) || (p->state == '?' && kill(p->pid, 0) < 0 && errno == ESRCH))
             continue;
         len += (size_t)snprintf(out + len, cap - len, "%s%d (%s, state %c%s)", len ? ", " : "", (int)p->pid, p->name,
                                 p->state, proc_wait_text(p->pid, where));

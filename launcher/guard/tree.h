@@ -1,7 +1,10 @@
 /* The process tree below this process: killing it to the last process.
  *
  * Works because guardian and agent are subreapers: whoever loses its parent, setsid'ed daemons included, becomes our
- * child, so "no children left" (ECHILD) means that nobody is left. */
+ * child, so "no children left" (ECHILD) means that nobody is left.
+ *
+ * No part of it is a child that was cloned without a signal for its end (beside.h): neither killed nor described with
+ * it. Nobody else's is: whoever becomes our child later on is given such a signal by the kernel. */
 #ifndef CRUN_LAUNCHER_TREE_H
 #define CRUN_LAUNCHER_TREE_H
 
@@ -12,9 +15,6 @@
 /* Whether there is a /proc. Without it only children are found, slowly (whole trees by and by, as orphans become
  * children), nobody else's are, and tree_signal() reaches nobody. */
 bool tree_has_proc(void);
-
-/* This child is no part of the tree: neither killed nor described with it. 0: none. */
-void tree_spare(pid_t child);
 
 /* SIGKILL every descendant that /proc shows now (procs.h). Returns how many lived; one born meanwhile is found by the
  * next call. */
@@ -29,6 +29,11 @@ void tree_signal(pid_t pid, bool group, int signo);
 
 /* True if this process has no child, dead or alive. */
 bool tree_empty(void);
+
+/* True if nobody lives, and none of the dead is ours to reap: those that are left belong to a debugger first. Who asks
+ * so twice, TREE_DEAD_MS apart, has missed nobody. */
+bool tree_is_dead(void);
+#define TREE_DEAD_MS 50
 
 /* Kill and reap until nobody is left or timeout_ms has passed. SIGCHLD must be blocked. Returns true if nobody is left,
  * or only dead ones that belong to a debugger first. */

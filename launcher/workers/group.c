@@ -232,8 +232,23 @@ static void sweep(struct group *g)
     const int64_t begun = clock_ms();
     if (begun < g->sweep_ms)
         return;
-    tree_kill();
+    if (tree_kill() > 0 || !tree_is_dead())
+        g->dead_ms = 0;
+    else if (!g->dead_ms)
+        g->dead_ms = begun;
     g->sweep_ms = 2 * clock_ms() - begun;
+}
+
+/* Dead for us, and a debugger's to reap first: it may take its time. */
+static bool only_held_dead_are_left(const struct group *g)
+{
+    return !g->launch && g->dead_ms && clock_ms() - g->dead_ms >= TREE_DEAD_MS && tree_is_dead();
+}
+
+static void drop_pidfds(struct group *g)
+{
+    for (int i = 0; i < g->n; i++)
+        drop_pidfd(g, &g->children[i]);
 }
 
 /* Somebody is left: killed as often as it takes, because a process may be born while we read /proc. */
@@ -245,6 +260,11 @@ void group_check_gone(struct group *g)
         finish_round(g, NULL);
         return;
     }
+    if (only_held_dead_are_left(g)) {
+        drop_pidfds(g);
+        finish_round(g, NULL);
+        return;
+    }
     if (clock_ms() < g->clear_deadline) {
         sweep(g);
         uv_timer_start(&g->rescan, on_rescan, TREE_RESCAN_MS, 0);
@@ -252,8 +272,7 @@ void group_check_gone(struct group *g)
     }
     char text[512];
     tree_describe(text, sizeof text);
-    for (int i = 0; i < g->n; i++)
-        drop_pidfd(g, &g->children[i]);
+    drop_pidfds(g);
     g->launch = NULL; /* its memory is the thread's */
     finish_round(g, text);
 }
@@ -277,6 +296,7 @@ void group_clear(struct group *g)
     g->clearing = true;
     g->clear_deadline = clock_ms() + g->o.kill_ms;
     g->sweep_ms = g->clear_deadline - g->o.kill_ms;
+    g->dead_ms = 0;
     if (!tree_empty() && cgroup_kill(g->o.cgroup))
         g->sweep_ms += TREE_RESCAN_MS; /* only who left the cgroup is left then */
     group_check_gone(g);

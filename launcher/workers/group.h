@@ -13,7 +13,8 @@
  *     the order of deaths, so the first report is the first death;
  *   - group_stop: reason into the pages, then SIGTERM to the process groups (and SIGCONT: a stopped process cannot
  *     obey);
- *   - group_clear: SIGKILL to the whole tree below this process, daemons included, until nobody is left. */
+ *   - group_clear: SIGKILL to the whole tree below this process, daemons included, until nobody is left, or only dead
+ *     ones that a debugger holds. */
 #ifndef CRUN_LAUNCHER_GROUP_H
 #define CRUN_LAUNCHER_GROUP_H
 

@@ -39,6 +39,7 @@ struct group {
     bool unshared; /* and that is said */
     int64_t clear_deadline;
     int64_t sweep_ms; /* no look at /proc before this */
+    int64_t dead_ms;  /* since then nobody was seen alive, 0: somebody was */
     unsigned deaths;
     int n; /* workers started in this round */
     struct child *children;

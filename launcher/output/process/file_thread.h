@@ -1,13 +1,11 @@
-/* Log files, written by a thread of its own: a disk that hangs holds up the thread, and nobody else.
+/* Work on files, done by a thread of its own: a disk that hangs holds up the thread, and nobody else.
  *
  *   - jobs are done one after the other, in the order in which they were added;
- *   - what a file is to take waits in memory, FILE_WAITS_MAX of it, and FILES_WAIT_MAX of all files together. What
- *     comes beyond is dropped by whole lines and counted, and a line in the file says how many bytes, once the disk
- *     works again (logfile.h). Who asks queued_file_is_full() before it writes more loses nothing on a disk that is
- *     only slow;
- *   - a disk that has not answered for FILE_PATIENCE_MS is told of, and so is its return.
- * Everything here is for the loop's thread, but for file_job.work and queued_file_open_now(). The thread has no end:
- * the process has. */
+ *   - a disk that has not answered for FILE_PATIENCE_MS is told of, and so is its return;
+ *   - the thread has a table of descriptors to itself, with none of the process's in it: what others wait for (sockets,
+ *     pipes, consoles) ends with the process, although the thread may be left in the kernel.
+ * Everything here is for the loop's thread, but for file_job.work and file_thread_enter(). The thread begins with the
+ * first job, and has no end: the process has. */
 #ifndef CRUN_LAUNCHER_FILE_THREAD_H
 #define CRUN_LAUNCHER_FILE_THREAD_H
 
@@ -16,15 +14,10 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "launcher/output/process/logfile.h"
-
-#define FILE_WAITS_MAX (1u << 20)
-#define FILES_WAIT_MAX (64u << 20)
 #define FILE_PATIENCE_MS 1000
 
 struct err;
 struct file_thread;
-struct queued_file;
 
 struct file_job {
     struct file_job *next;
@@ -32,7 +25,13 @@ struct file_job {
     void (*done)(struct file_job *job); /* afterwards, on the loop's thread; it may free the job, or add it again */
 };
 
+struct amount {
+    uint64_t bytes, lines;
+};
+
 struct file_thread_options {
+    const char *disk;                           /* "the disk of the log files" */
+    const char *meanwhile;                      /* what becomes of what it was to take, for people */
     void (*print)(void *arg, const char *text); /* a line for people */
     void (*moved)(void *arg);                   /* jobs were done */
     void *arg;
@@ -44,15 +43,6 @@ void file_thread_enter(struct file_thread *t, const char *path); /* in a job: wh
 
 bool file_thread_is_idle(struct file_thread *t);
 int64_t file_thread_still_ms(struct file_thread *t); /* how long it has been at what it does now; 0: it is idle */
-uint64_t file_thread_waiting(struct file_thread *t); /* bytes */
-uint64_t file_thread_lost(struct file_thread *t);    /* bytes that files did not take, in all */
-
-/* A file that a job will open (queued_file_open_now); its path and limits are copied. NULL: out of memory. */
-struct queued_file *queued_file_create(struct file_thread *t, const char *path, const struct logfile_limits *limits);
-/* ERR_OUTPUT: it takes everything in silence then. */
-int queued_file_open_now(struct queued_file *f, struct err *e);
-void queued_file_write(struct queued_file *f, const char *data, size_t n);
-bool queued_file_is_full(const struct queued_file *f); /* half of what may wait does */
-void queued_file_close(struct queued_file *f);         /* once what waits is written; f is gone. NULL allowed */
+const char *file_thread_at(struct file_thread *t, char *out, size_t cap); /* what it is at; returns out */
 
 #endif

@@ -18,7 +18,7 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/output/log_console.h"
 #include "launcher/output/output_wire.h"
-#include "launcher/output/process/file_thread.h"
+#include "launcher/output/process/queued_file.h"
 #include "launcher/output/process/streams.h"
 #include "launcher/output/process/whole_file.h"
 
@@ -258,10 +258,18 @@ static bool has_files_to_wait_for(struct process *p)
 static void print_lost(struct process *p)
 {
     struct file_thread *files = streams_files(p->streams);
-    const uint64_t lost = file_thread_lost(files) + file_thread_waiting(files);
+    const struct amount held = queued_files_waiting(files);
+    const uint64_t lost = queued_files_lost(files);
+    char at[256];
     if (lost > 0)
         streams_print(p->streams, "%llu bytes of the workers' output are missing in the log files",
                       (unsigned long long)lost);
+    if (held.bytes > 0)
+        streams_print(p->streams,
+                      "%llu lines (%llu bytes) of the workers' output are held by a disk that does not answer (%s): "
+                      "what it does not take until crun is gone is lost",
+                      (unsigned long long)held.lines, (unsigned long long)held.bytes,
+                      file_thread_at(files, at, sizeof at));
 }
 
 static bool has_consoles_to_wait_for(struct process *p)

@@ -7,7 +7,7 @@
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "launcher/output/output_wire.h"
-#include "launcher/output/process/file_thread.h"
+#include "launcher/output/process/queued_file.h"
 
 struct opening {
     struct file_job job;

@@ -17,6 +17,7 @@
 #include "launcher/output/output_wire.h"
 #include "launcher/output/process/file_thread.h"
 #include "launcher/output/process/partial.h"
+#include "launcher/output/process/queued_file.h"
 #include "launcher/output/process/round_files.h"
 #include "launcher/output/sink.h"
 
@@ -221,7 +222,7 @@ static void on_still(uv_timer_t *t)
 /* For whoever looks at the page, and for the process after this one. */
 static void note_figures(struct streams *m)
 {
-    uint64_t waiting = file_thread_waiting(m->files), dropped = m->before.dropped;
+    uint64_t waiting = queued_files_waiting(m->files).bytes, dropped = m->before.dropped;
     for (int i = 0; i < 2; i++) {
         const struct sink *s = log_console_sink(m->console, i);
         waiting += s ? s->queue.len - s->written : 0;
@@ -229,7 +230,7 @@ static void note_figures(struct streams *m)
     }
     atomic_store(&m->o.page->waiting, waiting);
     atomic_store(&m->o.page->dropped, dropped);
-    atomic_store(&m->o.page->lost, m->before.lost + file_thread_lost(m->files));
+    atomic_store(&m->o.page->lost, m->before.lost + queued_files_lost(m->files));
     atomic_store(&m->o.page->left_out, m->before.left_out + log_console_left_out(m->console));
 }
 
@@ -272,7 +273,12 @@ int streams_create(struct streams **ret, uv_loop_t *loop, const struct streams_o
         log_words_split(o->conf->err_filters, &m->words[1]) < 0)
         return err_errno(e, ENOMEM, "filters of output");
     *ret = m;
-    const struct file_thread_options files = {.print = print_text, .moved = on_files_moved, .arg = m};
+    const struct file_thread_options files = {.disk = "the disk of the log files",
+                                              .meanwhile = "what workers write there waits in memory, 1 MiB of each "
+                                                           "stream, and is dropped and counted beyond that",
+                                              .print = print_text,
+                                              .moved = on_files_moved,
+                                              .arg = m};
     return file_thread_create(&m->files, loop, &files, e);
 }
 

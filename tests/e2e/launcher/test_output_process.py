@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from processes import children, state, wait
+from processes import children, comm, state, wait
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WRITER = ("python3", "-S", "-E", os.path.join(HERE, "log_worker.py"))
@@ -26,6 +26,10 @@ def wait_text(path, text):
     wait(f"{text} in {path.name}", lambda: path.exists() and text in path.read_text())
 
 
+def wait_another(crun, p, before):
+    return wait("another output process", lambda: next((pid for pid in children(p.pid) if comm(pid) == "crun-output" and pid != before), None))
+
+
 def test_its_death_is_noticed_by_no_worker(crun):
     log = crun.tmp / "l" / "j" / "round-1" / "rank-0.out"
     p = crun.start("--log-dir", crun.tmp / "l", "--run-id", "j", "sh", "-c", STEADY, stdout=open(crun.tmp / "out", "wb"))
@@ -33,7 +37,7 @@ def test_its_death_is_noticed_by_no_worker(crun):
         wait_text(log, "line-")
         before, size = crun.output_of(p.pid), log.stat().st_size
         kill(before)
-        wait("another output process", lambda: [pid for pid in children(p.pid) if pid not in (before, crun.agent_of(p.pid))])
+        wait_another(crun, p, before)
         wait("more lines", lambda: log.stat().st_size > size + 100)
     (crun.tmp / "stop").touch()
     _, err = p.communicate(timeout=60)
@@ -116,7 +120,7 @@ def test_a_log_disk_that_hangs_for_a_minute(crun, disk):
 def hung(crun, disk):
     """A job whose log disk hangs, with the output process in it -> (Popen, agent, output process, pids of workers)."""
     p = crun.start("--nproc-per-node", 2, "--log-dir", crun.tmp / "disk", "--run-id", "j", "--shutdown-timeout", GRACE, "sh", "-c",
-                   f"touch {crun.tmp}/up-$RANK; trap '' TERM; while :; do echo line; sleep 0.01; done", stdout=subprocess.DEVNULL)
+                   f"touch {crun.tmp}/up-$RANK; trap '' TERM; while :; do echo line; sleep 0.01; done", stdout=open(crun.tmp / "out", "wb"))
     for rank in (0, 1):
         crun.wait_file(f"up-{rank}")
     agent = crun.agent_of(p.pid)
@@ -139,6 +143,25 @@ def test_with_it_hung_no_worker_outlives_a_half(crun, hung, victims):
     took = time.monotonic() - start
     assert took < 2, "200 ms on an idle machine"
     print(f"\n{victims}: {took * 1000:.0f} ms")
+
+
+@pytest.mark.long
+def test_with_it_hung_another_takes_over_at_once(crun, disk, hung):
+    p, agent, output, workers = hung
+    kill(output)
+    another = wait_another(crun, p, output)
+    said = b""
+    while b"another took over" not in said:
+        said += p.stderr.readline() or pytest.fail(said)
+    assert f"(pid {output}) is gone; another took over (pid {another})".encode() in said
+    assert state(output) in ("Z", "D"), "the disk holds it"
+    size = (crun.tmp / "out").stat().st_size
+    wait("more lines", lambda: (crun.tmp / "out").stat().st_size > size + 100)
+    assert children(agent) == workers
+    p.terminate()
+    p.wait(timeout=60)
+    err = p.stderr.read().decode()
+    assert f"crun: its output process {output} (crun-output, state D" in err, err
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -12,13 +13,38 @@ import pytest
 from processes import children, state, wait
 from support import BUILD, preload
 
-HOW = ["stopped", "spinning", "traced"]
+HOW = ["stopped", "spinning", "traced", "gdb"]
 # Two workers, and a daemon of each.
 WORKER = "setsid sleep 1000 & touch $HERE/up-$RANK; exec sleep 1000"
 
 
 @contextlib.contextmanager
+def debugger(pid):
+    """A person looks at it, and thinks."""
+    if not shutil.which("gdb"):
+        pytest.skip("no gdb here")
+    gdb = subprocess.Popen(["gdb", "-nx", "-q", "-p", str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           env={**os.environ, "DEBUGINFOD_URLS": ""})
+    try:
+        gdb.stdin.write("set confirm off\necho ready\\n\n")
+        gdb.stdin.flush()
+        text = ""
+        while not text.endswith("ready\n"):
+            text += gdb.stdout.readline() or pytest.fail(text)
+        if "ptrace: " in text:
+            pytest.skip("ptrace: gdb may hold no process here")
+        wait("the stop", lambda: state(pid) == "t")
+        yield
+    finally:
+        gdb.communicate("quit\n", timeout=60)
+
+
+@contextlib.contextmanager
 def stuck(pid, how):
+    if how == "gdb":
+        with debugger(pid):
+            yield
+        return
     if how == "stopped":
         os.kill(pid, signal.SIGSTOP)
         wait("the stop", lambda: state(pid) == "T")
@@ -42,8 +68,9 @@ def start(crun, *args, worker=WORKER):
 
 
 def direct_workers(agent):
-    pids = [int(pid) for pid in open(f"/proc/{agent}/task/{agent}/children").read().split()]
-    return [pid for pid in pids if os.getsid(pid) != pid]
+    pids = [pid for pid in children(agent) if os.getsid(pid) != pid]
+    assert len(pids) == 2
+    return pids
 
 
 def said(p):
@@ -120,6 +147,36 @@ def test_the_kill_of_one_half_ends_everybody_though_the_other_is_stuck(crun, vic
         crun.wait_processes_gone(5)
     p.communicate(timeout=60)
     assert crun.leftovers() == []
+
+
+def test_the_deputy_leaves_the_output_process_the_last_words(crun):
+    with open(crun.tmp / "out", "wb") as out:
+        p = crun.start("sh", "-c", "setsid sleep 1000 & touch $HERE/up; until [ -e $HERE/go ]; do sleep 0.01; done; echo last words; touch $HERE/said; exec sleep 1000",
+                       extra_env={"HERE": str(crun.tmp)}, stdout=out)
+    crun.wait_file("up")
+    agent, output = crun.agent_of(p.pid), crun.output_of(p.pid)
+    os.kill(output, signal.SIGSTOP)
+    crun.wait_state(output, "T")
+    with crun.stopped(p.pid):
+        (crun.tmp / "go").touch()
+        crun.wait_file("said")
+        os.kill(agent, signal.SIGKILL)
+        wait("the end of the daemon", lambda: len(crun.processes()) <= 3)
+        assert state(output) == "T"
+        os.kill(output, signal.SIGCONT)
+        wait("the last words", lambda: b"last words" in (crun.tmp / "out").read_bytes())
+    said(p)
+    assert p.returncode == 137 and crun.processes() == [] and crun.leftovers() == []
+
+
+@pytest.mark.parametrize("how", ["traced", "gdb"])
+def test_a_dead_worker_that_a_debugger_holds_is_dead(crun, how):
+    p, _, workers = start(crun, "--shutdown-timeout", 0.5, "--kill-timeout", 30)
+    with stuck(workers[0], how):
+        p.terminate()
+        err = said(p)
+        assert p.returncode == 143 and "still there" not in err, err
+    assert crun.processes() == []
 
 
 def test_a_stopped_guardian_acts_on_sigcont(crun):

@@ -17,7 +17,7 @@
 #include <uv.h>
 
 #include "common/base/err.h"
-#include "launcher/output/process/file_thread.h"
+#include "launcher/output/process/queued_file.h"
 
 #define LINE 1000
 
@@ -53,7 +53,7 @@ static void moved(void *arg)
 
 static int set_up(void **state)
 {
-    const struct file_thread_options o = {.print = print, .moved = moved};
+    const struct file_thread_options o = {.disk = "the disk", .meanwhile = "it waits", .print = print, .moved = moved};
     (void)state;
     tester = pthread_self();
     const int fd = mkstemp(path);
@@ -136,9 +136,9 @@ static void what_waits_is_bounded_and_the_rest_is_counted(void **state)
     pthread_mutex_lock(&disk);
     write_lines(f, 0, lines);
     assert_true(queued_file_is_full(f));
-    assert_true(file_thread_waiting(files) <= FILE_WAITS_MAX);
-    const uint64_t lost = file_thread_lost(files);
-    assert_int_equal(lost + file_thread_waiting(files), (uint64_t)lines * LINE);
+    assert_true(queued_files_waiting(files).bytes <= FILE_WAITS_MAX);
+    const uint64_t lost = queued_files_lost(files);
+    assert_int_equal(lost + queued_files_waiting(files).bytes, (uint64_t)lines * LINE);
     pthread_mutex_unlock(&disk);
     await_idle();
     write_lines(f, lines, lines + 10); /* it works again */
@@ -158,7 +158,7 @@ static void a_line_whose_end_is_dropped_goes_as_a_whole(void **state)
     await_idle();
     pthread_mutex_lock(&disk);
     write_lines(f, 0, 1);
-    while (file_thread_waiting(files) != 0 && !file_thread_still_ms(files)) /* it is at it */
+    while (queued_files_waiting(files).bytes != 0 && !file_thread_still_ms(files)) /* it is at it */
         uv_run(&loop, UV_RUN_NOWAIT);
     memset(half, 'x', sizeof half);
     queued_file_write(f, half, sizeof half - LINE);
