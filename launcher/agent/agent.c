@@ -3,11 +3,13 @@
 #include <assert.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/choice.h"
 #include "common/include/crun.h"
 #include "common/job/exitcode.h"
+#include "launcher/config/stops.h"
 #include "launcher/guard/patience.h"
 
 static const char *const state_names[] = {AGENT_STATES(CHOICE_NAME)};
@@ -63,12 +65,31 @@ static void clear(struct agent *a, struct agent_effects *fx)
     a->clearing = true;
 }
 
-static void stop(struct agent *a, int reason, struct agent_effects *fx)
+/* signo 0: SIGTERM. */
+static void stop_by(struct agent *a, int reason, int signo, bool typed, struct agent_effects *fx)
 {
+    struct agent_effect *f = add_effect(fx, AGENT_DO_STOP);
     a->state = AGENT_STOPPING;
-    add_effect(fx, AGENT_DO_STOP)->reason = reason;
+    a->sent = signo ? signo : SIGTERM;
+    f->reason = reason;
+    f->signo = a->sent;
+    f->typed = typed;
     if (a->live == 0)
         clear(a, fx);
+}
+
+static void stop(struct agent *a, int reason, struct agent_effects *fx)
+{
+    stop_by(a, reason, 0, false, fx);
+}
+
+/* The other nodes are told of a signal that is not the usual one, for their workers. */
+static void leave_by_signal(struct agent *a, struct agent_effects *fx)
+{
+    struct agent_effect *f = add_effect(fx, AGENT_DO_LEAVE);
+    f->cause.rank = -1;
+    if (a->signo != SIGTERM)
+        snprintf(f->cause.text, sizeof f->cause.text, "%s", stops_signal_name(a->signo));
 }
 
 static void end_with(struct agent *a, int code)
@@ -95,8 +116,9 @@ static void on_round(struct agent *a, const struct rdzv_news *news, struct agent
 
 static void on_stop(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
 {
+    const bool drains = news->why == RDZV_WHY_DRAIN;
     if (a->state == AGENT_RUNNING)
-        stop(a, (int)news->why, fx);
+        stop_by(a, (int)news->why, drains ? stops_signal_of(news->cause.text) : 0, false, fx);
     else if (a->state == AGENT_FINISHING)
         join(a, fx);
 }
@@ -198,6 +220,11 @@ static void requeue(struct agent *a, struct agent_effects *fx)
     stop(a, CRUN_STOP_DRAIN, fx);
 }
 
+bool agent_obeyed(const struct agent *a, int code)
+{
+    return code == EXIT_OK || code == EXIT_REQUEUE || code == 128 + SIGTERM || code == 128 + a->sent;
+}
+
 static void on_worker_ended(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
     const int code = ev->cause.exit_code;
@@ -206,7 +233,7 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     a->live--;
     if (a->state == AGENT_STOPPING) {
         a->unclean = a->unclean || (code != 0 && code != EXIT_REQUEUE);
-        if (!a->bad_code && code != 0 && code != EXIT_REQUEUE && code != 128 + SIGTERM)
+        if (!a->bad_code && !agent_obeyed(a, code))
             a->bad_code = code;
         if (a->live == 0)
             clear(a, fx);
@@ -215,8 +242,8 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     } else if (ev->signo) {
         a->signo = ev->signo;
         a->unclean = true;
-        add_effect(fx, AGENT_DO_LEAVE);
-        stop(a, CRUN_STOP_DRAIN, fx);
+        leave_by_signal(a, fx);
+        stop_by(a, CRUN_STOP_DRAIN, a->signo, true, fx);
     } else if (code != 0) {
         a->unclean = true;
         add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
@@ -305,7 +332,7 @@ static void on_unkillable(struct agent *a, struct agent_effects *fx)
 
 /* --- the user */
 
-static void on_first_signal(struct agent *a, struct agent_effects *fx)
+static void on_first_signal(struct agent *a, bool typed, struct agent_effects *fx)
 {
     if (a->state == AGENT_CLEARING) /* all workers are complete: DONE comes before LEAVE */
         return;
@@ -313,10 +340,10 @@ static void on_first_signal(struct agent *a, struct agent_effects *fx)
         leave_for_good(a, 128 + a->signo, fx);
         return;
     }
-    add_effect(fx, AGENT_DO_LEAVE);
+    leave_by_signal(a, fx);
     switch (a->state) {
     case AGENT_RUNNING:
-        stop(a, CRUN_STOP_DRAIN, fx);
+        stop_by(a, CRUN_STOP_DRAIN, a->signo, typed, fx);
         break;
     case AGENT_STOPPING: /* because of a failure: it goes on, but no further round follows */
         break;
@@ -369,13 +396,15 @@ static void on_signal(struct agent *a, const struct agent_event *ev, struct agen
         a->sigint_ms = ev->now_ms;
     if (!a->signo && a->state != AGENT_PARTING && !(a->ended && a->state == AGENT_STOPPING)) {
         a->signo = ev->signo;
-        on_first_signal(a, fx);
+        on_first_signal(a, ev->typed, fx);
     } else if (a->state == AGENT_PARTING) {
         if (again || !a->signo)
             leave_for_good(a, a->part_code, fx);
     } else if (again && !a->clearing) {
         a->unclean = true;
-        add_effect(fx, AGENT_DO_STOP)->reason = CRUN_STOP_ABORT;
+        struct agent_effect *f = add_effect(fx, AGENT_DO_STOP);
+        f->reason = CRUN_STOP_ABORT;
+        f->signo = SIGTERM;
         clear(a, fx);
     }
 }

@@ -9,8 +9,9 @@
  *   - a worker ends badly: FAIL goes to the rendezvous, and the other workers are stopped at once, whatever it answers;
  *   - a worker hangs (hang.h): the same, as if it had failed;
  *   - the rendezvous stops the round (another node failed, or came): the same without FAIL;
- *   - stopping: reason into the shared pages, SIGTERM, after the grace SIGKILL of the whole trees; when nobody is left:
- *     JOIN again, or EXIT where the job has ended (budget used up, drain);
+ *   - stopping: reason into the shared pages, SIGTERM (in a drain that a signal began: that signal, on every node, and
+ *     SIGTERM late in the grace), after the grace SIGKILL of the whole trees; when nobody is left: JOIN again, or EXIT
+ *     where the job has ended (budget used up, drain);
  *   - fenced (the rendezvous is not heard, or knows this node no longer): SIGKILL at once, because the next round may
  *     begin elsewhere; when nobody is left: JOIN again;
  *   - the rendezvous refuses this node for good: SIGKILL, EXIT with the code that says why;
@@ -23,8 +24,8 @@
  *     0, 75 or by our SIGTERM, else with the code of the first that did not;
  *   - a preemption notice: as if a worker had exited 75, also where no worker runs; a worker that our SIGTERM ends is
  *     no fault then;
- *   - Ctrl-C where the worker has the terminal (`shared`): its own matter, as without crun; if it dies of it, that was
- *     a stop signal;
+ *   - Ctrl-C where the worker has the terminal (`shared`): its own matter, as without crun; if it dies of it, or exits
+ *     with 128 + signal, that was a stop signal;
  *   - a process that SIGKILL does not end: EXIT without a word to the rendezvous, which must not believe that nobody is
  *     left;
  *   - the round's workers cannot be started (no such interpreter, no descriptors left): the node leaves, exit with the
@@ -68,7 +69,7 @@
     X(AGENT_DO_DONE, "done")                                                                                           \
     X(AGENT_DO_LEAVE, "leave")                                                                                         \
     X(AGENT_DO_SPAWN, "spawn") /* start the workers of `news` */                                                       \
-    X(AGENT_DO_STOP, "stop")   /* `reason` into the pages, SIGTERM, start the grace */                                 \
+    X(AGENT_DO_STOP, "stop")   /* `reason` into the pages, `signo`, start the grace */                                 \
     X(AGENT_DO_CLEAR, "clear") /* SIGKILL whatever is left; then GONE */                                               \
     X(AGENT_DO_AWAIT, "await") /* GRACE_OVER in AGENT_PART_MS, if NEWS_END does not come before */                     \
     X(AGENT_DO_EXIT, "exit")   /* with `code` */
@@ -95,8 +96,10 @@ struct agent_event {
 struct agent_effect {
     enum agent_effect_kind kind;
     struct rdzv_news news;   /* SPAWN */
-    struct rdzv_cause cause; /* FAIL; LEAVE: why, exit_code 0: in good order */
+    struct rdzv_cause cause; /* FAIL; LEAVE: why, exit_code 0: in good order, `text` then the signal, "": SIGTERM */
     int reason;              /* STOP: enum crun_stop_reason */
+    int signo;               /* STOP: what the workers get */
+    bool typed;              /* STOP: those that share the terminal have it already */
     int code;                /* EXIT */
 };
 
@@ -120,6 +123,7 @@ struct agent {
     bool told;         /* of a round, as a member or as a spare */
     bool done;         /* DONE was said in this round */
     int signo;         /* the stop signal that began a drain, 0: none */
+    int sent;          /* to the workers that are being stopped: to die of it is to obey */
     int64_t sigint_ms; /* of the first SIGINT, 0: none */
     bool preempted;    /* CLEARING: leave when DONE is said */
     bool unclean;      /* draining: some worker ended with neither 0 nor 75 */
@@ -128,6 +132,9 @@ struct agent {
 };
 
 void agent_init(struct agent *a, int slots);
+
+/* This is how a worker ends that is told to stop: with 0, 75, or by the signal that it got. */
+bool agent_obeyed(const struct agent *a, int code);
 
 /* Apply one event; fx is overwritten. An event that means nothing in the current state changes nothing. */
 void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effects *fx);

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -30,10 +31,12 @@ struct effects {
     struct agent_event queue[QUEUE_MAX];
     unsigned first, last; /* of the queue, modulo QUEUE_MAX */
     bool pumping;
-    uv_timer_t grace; /* of AGENT_DO_STOP, or the wait of AGENT_DO_AWAIT */
-    int64_t grace_ms; /* that it was started with */
-    bool wished;      /* by the user, that all this ends */
-    int64_t stage_ms; /* when the stage of the end that it is in is over, 0: it is none, or cannot say */
+    uv_timer_t grace;  /* of AGENT_DO_STOP, or the wait of AGENT_DO_AWAIT */
+    int64_t grace_ms;  /* that it was started with */
+    uv_timer_t insist; /* within it: SIGTERM follows the signal that the workers got first */
+    int signo;         /* which one that was */
+    bool wished;       /* by the user, that all this ends */
+    int64_t stage_ms;  /* when the stage of the end that it is in is over, 0: it is none, or cannot say */
     bool done, failed;
     int exit_code;
 };
@@ -111,8 +114,8 @@ static void on_grace_over(uv_timer_t *t)
 {
     const struct effects *fx = container_of(t, struct effects, grace);
     if (fx->grace_ms > 0)
-        logmux_print(fx->r->mux, "some workers did not end within %g s of SIGTERM; killing them",
-                     (double)fx->grace_ms / 1000);
+        logmux_print(fx->r->mux, "some workers did not end within %g s of %s; killing them",
+                     (double)fx->grace_ms / 1000, stops_signal_name(fx->signo));
     post_grace_over(fx->r);
 }
 
@@ -121,20 +124,30 @@ static void on_wait_over(uv_timer_t *t)
     post_grace_over((container_of(t, struct effects, grace))->r);
 }
 
+static void on_insist(uv_timer_t *t)
+{
+    group_insist((container_of(t, struct effects, insist))->r->group);
+}
+
 void effects_stop_grace(struct run *r)
 {
     uv_timer_stop(&r->effects->grace);
+    uv_timer_stop(&r->effects->insist);
 }
 
-static void stop_workers(struct run *r, int reason)
+static void stop_workers(struct run *r, const struct agent_effect *f)
 {
     struct effects *fx = r->effects;
-    log_info("agent", "stopping the workers reason=%s", crun_stop_reason_name((enum crun_stop_reason)reason));
-    fx->grace_ms = stops_grace_ms(&r->config->stops, reason);
+    log_info("agent", "stopping the workers reason=%s signal=%s",
+             crun_stop_reason_name((enum crun_stop_reason)f->reason), stops_signal_name(f->signo));
+    fx->signo = f->signo;
+    fx->grace_ms = stops_grace_ms(&r->config->stops, f->reason);
     effects_await_end(r, fx->grace_ms);
-    group_stop(r->group, reason);
+    group_stop(r->group, &(struct group_stop){.reason = f->reason, .signo = f->signo, .typed = f->typed});
     uv_timer_start(&fx->grace, on_grace_over, (uint64_t)fx->grace_ms, 0);
-    events_stop(r->events, reason, fx->grace_ms);
+    if (f->signo != SIGTERM)
+        uv_timer_start(&fx->insist, on_insist, (uint64_t)stops_insist_ms(fx->grace_ms), 0);
+    events_stop(r->events, f->reason, fx->grace_ms);
 }
 
 /* Requests are taken at once; only a rendezvous in this process can refuse one here, and then one of the two is
@@ -164,13 +177,13 @@ static void apply(struct run *r, const struct agent_effect *f)
         check_request(r, member_done(r, &e), &e);
         break;
     case AGENT_DO_LEAVE:
-        check_request(r, member_leave(r, f->cause.exit_code ? &f->cause : NULL, &e), &e);
+        check_request(r, member_leave(r, f->cause.exit_code || f->cause.text[0] ? &f->cause : NULL, &e), &e);
         break;
     case AGENT_DO_SPAWN:
         round_begin(r, &f->news);
         break;
     case AGENT_DO_STOP:
-        stop_workers(r, f->reason);
+        stop_workers(r, f);
         break;
     case AGENT_DO_CLEAR:
         effects_stop_grace(r);
@@ -232,14 +245,17 @@ int effects_open(struct run *r, struct err *e)
         return err_errno(e, ENOMEM, "agent");
     fx->r = r;
     uv_timer_init(&r->loop, &fx->grace);
+    uv_timer_init(&r->loop, &fx->insist);
     r->effects = fx;
     return 0;
 }
 
 void effects_close(struct run *r)
 {
-    if (r->effects)
-        uv_close((uv_handle_t *)&r->effects->grace, NULL);
+    if (!r->effects)
+        return;
+    uv_close((uv_handle_t *)&r->effects->grace, NULL);
+    uv_close((uv_handle_t *)&r->effects->insist, NULL);
 }
 
 void effects_free(struct run *r)

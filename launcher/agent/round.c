@@ -291,14 +291,21 @@ static void on_failed(void *arg, int rc, const char *text)
     run_pump(r);
 }
 
+/* The worker with the terminal died of what was typed, or says so by its code, as shells and scripts do. Whether a key
+ * was typed is not asked: news of the worker's end may come before that of the key. */
+static int typed_end(const struct run *r, const struct failure_worker *w)
+{
+    const int signo = ending_code(w->ending) - 128;
+    return r->shares_terminal && (signo == SIGINT || signo == SIGQUIT) ? signo : 0;
+}
+
 static void on_ended(void *arg, int local, int64_t woken)
 {
     struct run *r = arg;
     const struct failure_worker *w = &group_workers(r->group)[local];
     struct agent_event ev = {.kind = AGENT_WORKER_ENDED,
                              .cause = {.exit_code = ending_code(w->ending), .rank = w->rank}};
-    if (r->shares_terminal && w->ending.signaled && (w->ending.value == SIGINT || w->ending.value == SIGQUIT))
-        ev.signo = w->ending.value;
+    ev.signo = typed_end(r, w);
     ev.cause.fatal = stops_fatal(&r->config->stops, ev.cause.exit_code);
     char text[64];
     const bool alone = r->config->home.kind == HOME_LOCAL;
@@ -356,7 +363,7 @@ void round_print_stopped(struct run *r, const char *why)
     const char *before = "; not in good order: ";
     for (int i = 0; r->round->news.round && i < r->agent.slots && n < sizeof line; i++) {
         const int code = ending_code(w[i].ending);
-        if (!w[i].ended || code == EXIT_OK || code == EXIT_REQUEUE || code == 128 + SIGTERM)
+        if (!w[i].ended || agent_obeyed(&r->agent, code))
             continue;
         n += (size_t)snprintf(line + n, sizeof line - n, "%srank %d %s", before, w[i].rank,
                               ending_text(w[i].ending, text, sizeof text));

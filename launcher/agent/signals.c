@@ -68,7 +68,7 @@ static bool is_shared(const struct run *r, const struct signalfd_siginfo *info)
     return is_typed(info) && r->shares_terminal && (info->ssi_signo == SIGINT || info->ssi_signo == SIGQUIT);
 }
 
-/* A preemption notice, a wish to stop, or a word for the workers (SIGUSR1, SIGUSR2). */
+/* A preemption notice, a wish to stop, or a word for the workers. */
 static void handle_signal(struct run *r, const struct signalfd_siginfo *info)
 {
     struct signals *sig = r->signals;
@@ -80,8 +80,10 @@ static void handle_signal(struct run *r, const struct signalfd_siginfo *info)
                              .typed = is_typed(info),
                              .shared = is_shared(r, info)};
     if (!is_stop(r, signo)) {
-        group_forward(r->group, signo);
-        events_signal(r->events, signo, "forwarded");
+        if (sigismember(&s->forwarded.set, signo)) {
+            group_forward(r->group, signo);
+            events_signal(r->events, signo, "forwarded");
+        }
     } else if (run_is_done(r)) {
         effects_wish(r);
         sig->hurry = true;
@@ -183,12 +185,14 @@ static sigset_t stop_signals(const struct run *r)
     return set;
 }
 
-/* What the options name, and what is forwarded to workers; but nothing that was ignored at the start. */
+/* What the options name, and SIGUSR1 and SIGUSR2, which are never crun's end; but nothing that was ignored at the
+ * start. */
 static sigset_t handled_signals(const struct run *r)
 {
     sigset_t set = stop_signals(r);
     sigaddset(&set, SIGUSR1);
     sigaddset(&set, SIGUSR2);
+    sigorset(&set, &set, &r->config->stops.forwarded.set);
     for (int s = 1; s < 32; s++)
         if (sigismember(&r->link->ignored, s))
             sigdelset(&set, s);

@@ -248,9 +248,19 @@ static const struct arg_spec specs[] = {
      .metavar = "NAME,...",
      .env = "CRUN_SIGNALS_TO_HANDLE,PET_SIGNALS_TO_HANDLE",
      .parse = stops_parse_signals,
-     .help = "signals to crun that drain the job; others keep their usual meaning for crun, and no worker survives it. "
-             "SIGUSR1 and SIGUSR2, if not named, go to the workers that catch them. What was ignored when crun started "
-             "stays ignored"},
+     .help =
+         "signals to crun that drain the job; others keep their usual meaning for crun, and no worker survives it. "
+         "The workers get the signal that came, SIGTERM in the last 5 s of the grace. What was ignored when crun started "
+         "stays ignored"},
+    {.name = "forward-signal",
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, stops.forwarded),
+     .def = STOPS_FORWARDED,
+     .metavar = "NAME,...|none",
+     .env = "CRUN_FORWARD_SIGNAL",
+     .parse = stops_parse_forwarded,
+     .help = "signals to crun that stop nothing and go to the workers that catch or block them; one that is handled "
+             "is not forwarded"},
     {.name = "preemption-signal",
      .type = ARG_CUSTOM,
      .at = offsetof(struct config, stops.preempt),

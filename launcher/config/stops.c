@@ -74,6 +74,30 @@ int stops_parse_signals(const char *text, void *field, struct err *e)
     return 0;
 }
 
+int stops_parse_forwarded(const char *text, void *field, struct err *e)
+{
+    struct stops_signals *s = field;
+    if (strcmp(text, "none") != 0)
+        return stops_parse_signals(text, field, e);
+    *s = (struct stops_signals){.names = ""};
+    sigemptyset(&s->set);
+    return 0;
+}
+
+const char *stops_signal_name(int signo)
+{
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (signals[i].signo == signo)
+            return signals[i].name;
+    return "";
+}
+
+int stops_signal_of(const char *name)
+{
+    const int i = find_signal(name, strlen(name));
+    return i < 0 ? 0 : signals[i].signo;
+}
+
 int stops_parse_signal(const char *text, void *field, struct err *e)
 {
     int *signo = field;
@@ -144,6 +168,11 @@ int64_t stops_grace_ms(const struct stops *s, int reason)
     default:
         return (int64_t)(s->shutdown * 1000);
     }
+}
+
+int64_t stops_insist_ms(int64_t grace_ms)
+{
+    return grace_ms > 2 * STOPS_INSIST_MS ? grace_ms - STOPS_INSIST_MS : grace_ms / 2;
 }
 
 int64_t stops_longest_ms(const struct stops *s)

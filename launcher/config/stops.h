@@ -25,6 +25,8 @@ struct err;
     X(SIGPWR)
 
 #define STOPS_HANDLED "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+#define STOPS_FORWARDED "SIGUSR1,SIGUSR2"
+#define STOPS_INSIST_MS 5000
 #define STOPS_GRACE_MAX (86400.0 * 7) /* seconds */
 
 struct stops {
@@ -35,7 +37,8 @@ struct stops {
         sigset_t set;
         char names[128]; /* "SIGTERM,SIGINT" */
     } handled;
-    int preempt; /* 0: none */
+    struct stops_signals forwarded; /* to the workers that catch or block them; handled ones are not */
+    int preempt;                    /* 0: none */
     struct stops_codes {
         uint32_t bits[8]; /* of 0..255 */
     } fatal;
@@ -44,13 +47,22 @@ struct stops {
 /* Parsers for the option table. A grace of "same" is that of --shutdown-timeout, once stops_settle() has run. */
 int stops_parse_grace(const char *text, void *field, struct err *e);
 int stops_parse_signals(const char *text, void *field, struct err *e);
-int stops_parse_signal(const char *text, void *field, struct err *e); /* or "none" */
-int stops_parse_codes(const char *text, void *field, struct err *e);  /* "3,77,130-139" or "none" */
+int stops_parse_forwarded(const char *text, void *field, struct err *e); /* or "none" */
+int stops_parse_signal(const char *text, void *field, struct err *e);    /* or "none" */
+int stops_parse_codes(const char *text, void *field, struct err *e);     /* "3,77,130-139" or "none" */
 
 void stops_settle(struct stops *s);
 
+/* "SIGINT" of a signal that can be handled, and back; "" and 0: none of them. */
+const char *stops_signal_name(int signo);
+int stops_signal_of(const char *name);
+
 /* The grace of workers that are stopped for this reason (enum crun_stop_reason), in ms. */
 int64_t stops_grace_ms(const struct stops *s, int reason);
+
+/* How long after another signal the workers that are left get SIGTERM: STOPS_INSIST_MS before the grace is over, or
+ * when half of a short one is. */
+int64_t stops_insist_ms(int64_t grace_ms);
 
 /* The longest that stopping the workers may take, for whatever reason, in ms. */
 int64_t stops_longest_ms(const struct stops *s);

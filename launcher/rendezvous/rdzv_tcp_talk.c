@@ -126,7 +126,7 @@ static void send_fail(struct tcp *t, const char *round)
 static void send_leave(struct tcp *t)
 {
     struct buf b = {0};
-    if (t->why_leaving.exit_code == EXIT_OK)
+    if (t->why_leaving.exit_code == EXIT_OK && !t->why_leaving.text[0])
         send_request(t, ASK_LEAVE, 3, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node});
     else if (encode_cause(t, RDZV_LEAVE, &t->why_leaving, &b))
         send_request(t, ASK_LEAVE, 4, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node, b.data});

@@ -227,7 +227,7 @@ int rendezvous_done(struct rendezvous *z, struct err *e)
 int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct err *e)
 {
     if (z->hosted)
-        TRY(jobs_drain(z->hosted->jobs, NULL, z->o.client.run_id, e));
+        TRY(jobs_drain(z->hosted->jobs, NULL, z->o.client.run_id, why ? why->text : "", e));
     return z->client->ops->leave(z->client, why, e);
 }
 

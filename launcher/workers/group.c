@@ -25,13 +25,20 @@ static void on_deaths(void *arg);
 
 /* --- one worker */
 
-/* The reason first, then the signals. */
-static void stop_child(struct child *c, pid_t pid, int reason)
+/* To its process group, unless that is not its own, or it has not come so far as to make it. */
+static void signal_child(const struct child *c, pid_t pid, int signo)
 {
-    atomic_store(&c->page->stop_reason, (uint32_t)reason);
-    const pid_t who = c->guest ? pid : -pid;
-    kill(who, SIGTERM);
-    kill(who, SIGCONT);
+    if (c->guest || (kill(-pid, signo) < 0 && errno == ESRCH))
+        kill(pid, signo);
+}
+
+/* The reason first, then the signals. */
+static void stop_child(struct child *c, pid_t pid, const struct group_stop *s)
+{
+    atomic_store(&c->page->stop_reason, (uint32_t)s->reason);
+    if (!c->guest || !s->typed)
+        signal_child(c, pid, s->signo);
+    signal_child(c, pid, SIGCONT);
 }
 
 static void kill_child(struct child *c)
@@ -176,17 +183,24 @@ static bool already_dead(const struct failure_worker *w)
     return wait_worker(w, &info, WNOWAIT) == 0 && info.si_pid != 0;
 }
 
-void group_stop(struct group *g, int reason)
+void group_stop(struct group *g, const struct group_stop *s)
 {
     group_launch_now(g); /* whoever waits for their end is to see it */
     if (g->launch)
-        g->stop_reason = reason;
+        g->stop = *s;
     for (int i = 0; i < g->n; i++) {
         if (g->workers[i].ended || already_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
-        stop_child(&g->children[i], g->workers[i].pid, reason);
+        stop_child(&g->children[i], g->workers[i].pid, s);
     }
+}
+
+void group_insist(struct group *g)
+{
+    for (int i = 0; i < g->n; i++)
+        if (g->workers[i].told_to_stop && !g->workers[i].ended)
+            signal_child(&g->children[i], g->workers[i].pid, SIGTERM);
 }
 
 void group_hung(struct group *g, int local, const char *hung)

@@ -11,7 +11,7 @@
  *     which failed;
  *   - every worker is watched through its pidfd, all in one epoll, from the moment it exists: the kernel queues them in
  *     the order of deaths, so the first report is the first death;
- *   - group_stop: reason into the pages, then SIGTERM to the process groups (and SIGCONT: a stopped process cannot
+ *   - group_stop: reason into the pages, then a signal to the process groups (and SIGCONT: a stopped process cannot
  *     obey);
  *   - group_clear: SIGKILL to the whole tree below this process, daemons included, until nobody is left, or only dead
  *     ones that a debugger holds. */
@@ -75,7 +75,13 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
  * group_clear(). What fails later comes as events.failed. */
 int group_start(struct group *g, int rank_base, struct err *e);
 
-void group_stop(struct group *g, int reason);   /* enum crun_stop_reason */
+struct group_stop {
+    int reason; /* enum crun_stop_reason */
+    int signo;
+    bool typed; /* the terminal has sent it to those that share it */
+};
+void group_stop(struct group *g, const struct group_stop *s);
+void group_insist(struct group *g);             /* SIGTERM to those that were told and are still there */
 void group_forward(struct group *g, int signo); /* to those that are ready for it; the others would die of it */
 /* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct
  * failure_worker. */

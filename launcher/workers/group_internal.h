@@ -33,8 +33,8 @@ struct group {
     bool opening;         /* and its workers wait for that */
     int open_handles;     /* the timers */
     struct spawn_thread *spawner;
-    struct launch *launch; /* the processes are being made; NULL: they are not */
-    int stop_reason;       /* once they are, -1: none */
+    struct launch *launch;  /* the processes are being made; NULL: they are not */
+    struct group_stop stop; /* once they are; reason -1: none */
     bool clearing;
     bool unshared; /* and that is said */
     int64_t clear_deadline;

@@ -311,8 +311,8 @@ static void on_spawned(struct spawn_batch *b)
     }
     if (rc < 0)
         g->o.events.failed(g->o.arg, rc, e.text);
-    else if (g->stop_reason >= 0)
-        group_stop(g, g->stop_reason);
+    else if (g->stop.reason >= 0)
+        group_stop(g, &g->stop);
     group_reap_orphans(g);
 }
 
@@ -360,7 +360,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
     g->n = 0;
     g->deaths = 0;
     g->clearing = false;
-    g->stop_reason = -1;
+    g->stop.reason = -1;
     const int rc = make_pipes(g, rank_base, e);
     if (rc < 0) {
         close_all_pipe_ends(g);

@@ -394,7 +394,7 @@ void command_rdzv_drain(struct conn *c, const struct request *rq)
     char run[JOBS_RUN_MAX + 1];
     struct err e = {0};
     if (read_names(c, rq, run, NULL))
-        say_done(c, jobs_drain(c->s->jobs, c->principal ? c->principal : "", run, &e), &e);
+        say_done(c, jobs_drain(c->s->jobs, c->principal ? c->principal : "", run, "", &e), &e);
 }
 
 void command_rdzv_report(struct conn *c, const struct request *rq)

@@ -110,8 +110,9 @@ int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t 
 void jobs_next_cancel(struct jobs_party *p);
 /* FAIL, DONE, LEAVE of ev->node, also from a party that stands for nobody. */
 int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *ev, struct err *e);
-/* Stop the job in good order. principal NULL: asked by this process. */
-int jobs_drain(struct jobs *j, const char *principal, const char *run, struct err *e);
+/* Stop the job in good order. principal NULL: asked by this process. signal: that the workers are to get, "": the usual
+ * one. */
+int jobs_drain(struct jobs *j, const char *principal, const char *run, const char *signal, struct err *e);
 /* fields: a record (rdzv_wire.h); those known (step, images_per_s, loss) are kept. */
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e);
 

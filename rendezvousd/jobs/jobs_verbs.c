@@ -289,13 +289,15 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
     return rc;
 }
 
-int jobs_drain(struct jobs *j, const char *principal, const char *run, struct err *e)
+int jobs_drain(struct jobs *j, const char *principal, const char *run, const char *signal, struct err *e)
 {
     struct job *job = job_find_(j, run);
     if (!job)
         return no_job(run, e);
     TRY(job_check_owner_(job, principal, e));
-    int rc = job->over ? 0 : job_step_(job, &(struct rdzv_event){.kind = RDZV_DRAIN}, e);
+    struct rdzv_event ev = {.kind = RDZV_DRAIN, .cause.rank = -1};
+    snprintf(ev.cause.text, sizeof ev.cause.text, "%s", signal);
+    int rc = job->over ? 0 : job_step_(job, &ev, e);
     jobs_tell_(j);
     return rc;
 }

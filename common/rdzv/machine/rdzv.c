@@ -222,7 +222,7 @@ static int leave_with_workers(struct step *s)
     if (!enough && leaves_a_failure(s))
         return 0;
     if (r->m.state == RDZV_RUNNING)
-        rdzv_stop_round_(s, enough ? RDZV_WHY_RESIZE : RDZV_WHY_DRAIN, NULL);
+        rdzv_stop_round_(s, enough ? RDZV_WHY_RESIZE : RDZV_WHY_DRAIN, enough ? NULL : &s->ev->cause);
     else if (!enough)
         r->m.why = RDZV_WHY_DRAIN;
     return 0;
@@ -289,7 +289,7 @@ static int drain_waiting(struct step *s)
 
 static int drain_running(struct step *s)
 {
-    rdzv_stop_round_(s, RDZV_WHY_DRAIN, NULL);
+    rdzv_stop_round_(s, RDZV_WHY_DRAIN, &s->ev->cause);
     return 0;
 }
 

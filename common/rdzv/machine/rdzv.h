@@ -132,7 +132,8 @@ struct rdzv_event {
     char addrs[RDZV_ADDRS_MAX + 1]; /* JOIN: every address its workers may connect from */
     int port;                     /* JOIN: where its bootstrap store listens already, in case it becomes group rank 0 */
     char role[RDZV_ROLE_MAX + 1]; /* JOIN: label of its workers */
-    struct rdzv_cause cause;      /* FAIL, GONE; LEAVE: why, exit_code 0: in good order */
+    struct rdzv_cause cause;      /* FAIL, GONE; LEAVE: why, exit_code 0: in good order; text of that and of DRAIN: the
+                                    signal that the workers of all nodes are to get, "": the usual one */
 };
 
 enum rdzv_news_kind { RDZV_NEWS_ROUND = 1, RDZV_NEWS_STOP, RDZV_NEWS_END };
@@ -152,7 +153,7 @@ struct rdzv_news {
     int leader_port;                     /* likewise: of its bootstrap store */
     bool spare;                          /* ROUND: this node has no part in it and waits */
     int exit_code;                       /* END */
-    struct rdzv_cause cause;             /* STOP(failure), END: the first culprit */
+    struct rdzv_cause cause; /* STOP(failure), END: the first culprit; STOP(drain): that of LEAVE or DRAIN */
 };
 
 /* To group rank 0 of the round, which serves its members: such news go with every address of every member. */

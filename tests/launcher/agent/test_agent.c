@@ -12,6 +12,7 @@
 #include "common/include/crun.h"
 #include "common/job/exitcode.h"
 #include "launcher/agent/agent.h"
+#include "launcher/config/stops.h"
 
 #define SLOTS 3
 
@@ -28,8 +29,12 @@ static void describe(const struct agent_effects *fx)
         if (f->kind == AGENT_DO_FAIL || (f->kind == AGENT_DO_LEAVE && f->cause.exit_code))
             n += (size_t)snprintf(trace + n, sizeof trace - n, "(%d)", f->cause.exit_code);
         else if (f->kind == AGENT_DO_STOP)
-            n += (size_t)snprintf(trace + n, sizeof trace - n, "(%s)",
-                                  crun_stop_reason_name((enum crun_stop_reason)f->reason));
+            n += (size_t)snprintf(trace + n, sizeof trace - n, "(%s%s%s%s)",
+                                  crun_stop_reason_name((enum crun_stop_reason)f->reason),
+                                  f->signo == SIGTERM ? "" : " ",
+                                  f->signo == SIGTERM ? "" : stops_signal_name(f->signo), f->typed ? " typed" : "");
+        else if (f->kind == AGENT_DO_LEAVE && f->cause.text[0])
+            n += (size_t)snprintf(trace + n, sizeof trace - n, "(%s)", f->cause.text);
         else if (f->kind == AGENT_DO_EXIT)
             n += (size_t)snprintf(trace + n, sizeof trace - n, "(%d)", f->code);
     }
@@ -199,6 +204,32 @@ static void a_drain_that_all_workers_obey_ends_with_75(void **state)
     assert_string_equal(parts(&a), "exit(75)");
 }
 
+static void a_drain_passes_the_signal_on_to_the_workers_of_every_node(void **state)
+{
+    struct agent a = running(), b = a;
+    assert_string_equal(signals(&a, SIGINT), "leave(SIGINT) stop(drain SIGINT)");
+    for (int i = 0; i < SLOTS; i++)
+        ends(&a, 130); /* KeyboardInterrupt */
+    assert_string_equal(parts(&a), "exit(130)");
+
+    struct agent_event ev = {.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_STOP, .why = RDZV_WHY_DRAIN}};
+    strcpy(ev.news.cause.text, "SIGINT");
+    assert_string_equal(step(&b, ev), "stop(drain SIGINT)");
+    for (int i = 0; i < SLOTS; i++)
+        ends(&b, 130);
+    assert_int_equal(b.bad_code, 0);
+}
+
+static void what_a_drain_does_not_ask_for_is_no_obedience(void **state)
+{
+    struct agent a = running();
+    news(&a, RDZV_NEWS_STOP, RDZV_WHY_DRAIN, 0);
+    ends(&a, 143);
+    assert_int_equal(a.bad_code, 0);
+    ends(&a, 130);
+    assert_int_equal(a.bad_code, 130);
+}
+
 static void a_drain_with_one_worker_killed_ends_with_the_signal(void **state)
 {
     struct agent a = running();
@@ -234,7 +265,7 @@ static void a_second_sigint_ends_the_grace_and_a_second_sigterm_does_not(void **
 static void two_sigints_within_a_second_are_one(void **state)
 {
     struct agent a = running();
-    assert_string_equal(signals_at(&a, SIGINT, 5000), "leave stop(drain)");
+    assert_string_equal(signals_at(&a, SIGINT, 5000), "leave(SIGINT) stop(drain SIGINT)");
     assert_string_equal(signals_at(&a, SIGINT, 5000), "");
     assert_string_equal(signals_at(&a, SIGINT, 5999), "");
     assert_string_equal(signals_at(&a, SIGINT, 6000), "stop(abort) clear");
@@ -460,7 +491,7 @@ static const char *types(struct agent *a, int signo, bool shared, int64_t now_ms
 static void a_typed_second_sigint_kills_at_once(void **state)
 {
     struct agent a = running();
-    assert_string_equal(types(&a, SIGINT, false, 5000), "leave stop(drain)");
+    assert_string_equal(types(&a, SIGINT, false, 5000), "leave(SIGINT) stop(drain SIGINT typed)");
     assert_string_equal(types(&a, SIGINT, false, 5100), ""); /* the key is held down */
     assert_string_equal(types(&a, SIGINT, false, 5200), "stop(abort) clear");
 }
@@ -472,7 +503,7 @@ static void what_is_typed_to_a_worker_with_the_terminal_is_its_own_matter(void *
     assert_string_equal(types(&a, SIGINT, true, 9000), "");
     assert_string_equal(
         step(&a, (struct agent_event){.kind = AGENT_WORKER_ENDED, .cause = {.exit_code = 130}, .signo = SIGINT}),
-        "leave stop(drain)");
+        "leave(SIGINT) stop(drain SIGINT typed)");
     ends(&a, 0);
     ends(&a, 0);
     assert_string_equal(parts(&a), "exit(130)");
@@ -630,6 +661,9 @@ int main(void)
         cmocka_unit_test(a_node_that_is_done_joins_again_when_the_others_failed),
         cmocka_unit_test(a_spare_waits),
         cmocka_unit_test(a_drain_that_all_workers_obey_ends_with_75),
+        cmocka_unit_test(a_drain_passes_the_signal_on_to_the_workers_of_every_node),
+        cmocka_unit_test(what_a_drain_does_not_ask_for_is_no_obedience),
+        cmocka_unit_test(what_a_drain_does_not_ask_for_is_no_obedience),
         cmocka_unit_test(a_drain_with_one_worker_killed_ends_with_the_signal),
         cmocka_unit_test(a_drain_after_a_failure_starts_no_further_round),
         cmocka_unit_test(a_second_sigint_ends_the_grace_and_a_second_sigterm_does_not),

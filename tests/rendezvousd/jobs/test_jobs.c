@@ -292,7 +292,7 @@ static void a_job_belongs_to_its_principal(void **s)
     m.node = "node1";
     assert_int_equal(rig_next(&m), -EACCES);
     assert_int_equal(rig_say(&m, RDZV_DONE, 1, 0), -EACCES);
-    assert_int_equal(jobs_drain(p.j, "mallory", "r", &m.e), -EACCES);
+    assert_int_equal(jobs_drain(p.j, "mallory", "r", "", &m.e), -EACCES);
     assert_int_equal(jobs_status_from(p.j, "mallory", "r", 0, &out, &m.e), -EACCES);
     assert_int_equal(jobs_status_from(p.j, "mallory", NULL, 0, &out, &m.e), 0);
     assert_null(strstr(out.data, "node1"));
@@ -380,7 +380,7 @@ static void a_job_that_is_over_is_forgotten(void **s)
     pair_start(&p, NULL);
     jobs_on_forgotten(p.j, on_forgotten, NULL);
     forgotten_run = NULL;
-    assert_int_equal(jobs_drain(p.j, "alice", "r", &p.a.e), 0);
+    assert_int_equal(jobs_drain(p.j, "alice", "r", "", &p.a.e), 0);
     assert_int_equal(p.a.news.why, RDZV_WHY_DRAIN);
     rig_join(&p.a, &p.c, 1);
     rig_join(&p.b, &p.c, 1);
