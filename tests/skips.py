@@ -86,6 +86,7 @@ ROWS = [
     (r"no sshd here", lambda: not os.path.exists("/usr/sbin/sshd") and not shutil.which("sshd")),
     (r"no Chromium", lacks("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")),
     (r"no groff", lacks("groff")),
+    (r"no C compiler", lacks("cc")),
     (r"no mpirun|no mpiexec|openmpi-bin, mpich", lambda: lacks("mpirun.openmpi")() or lacks("mpirun.mpich")() or lacks("mpiexec.hydra")()),
     (r"no cgroup2 can be made here|no cpu cgroup", no_cgroup),
     (r"network namespaces|no network namespace|virtual links|no ip\(8\)|no pid namespaces|no mount namespaces|no namespaces", no_namespaces),

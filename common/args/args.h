@@ -69,6 +69,17 @@ enum arg_operands {
     ARG_STOP_AT_FIRST, /* options end at the first operand: `crun [options] PROGRAM args...` */
 };
 
+/* A section of the manual page beside the options: rows until one without a term. */
+struct arg_row {
+    const char *term, *text;
+};
+
+struct arg_section {
+    const char *title; /* "EXIT STATUS" */
+    const char *intro; /* a sentence before the rows, or NULL */
+    const struct arg_row *rows;
+};
+
 struct arg_program {
     const char *name;    /* "crun", "trainer make-data" */
     const char *usage;   /* "[options] PROGRAM [args...]" */
@@ -78,7 +89,8 @@ struct arg_program {
     enum arg_operands operands;
     const char *const
         *files; /* settings files, the first one counts most, NULL-terminated; '~' in front: $HOME. NULL: none */
-    const char *subcommands; /* "status,topo": for the completion; NULL: none */
+    const char *subcommands;                   /* "status,topo": for the completion; NULL: none */
+    const struct arg_section *const *sections; /* of the manual page, NULL-terminated; NULL: none */
 };
 
 enum { ARG_SPECS_MAX = 256, ARG_FILE_TEXT_MAX = 8192 }; /* headings included; bytes of values */

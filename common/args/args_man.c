@@ -99,19 +99,57 @@ static void print_files(const struct arg_program *p, FILE *out)
     }
 }
 
+static void print_sections(const struct arg_program *p, FILE *out)
+{
+    for (const struct arg_section *const *s = p->sections; s && *s; s++) {
+        fprintf(out, ".SH %s\n", (*s)->title);
+        if ((*s)->intro) {
+            print_text(out, (*s)->intro);
+            fputc('\n', out);
+        }
+        for (const struct arg_row *r = (*s)->rows; r->term; r++) {
+            fputs(".TP\n", out);
+            print_bold(out, r->term);
+            fputc('\n', out);
+            print_text(out, r->text);
+            fputc('\n', out);
+        }
+    }
+}
+
+/* The name as the page is called ("trainer-predict"), and the summary's first sentence: apropos(1) shows this line. */
+static void print_name(const struct arg_program *p, FILE *out)
+{
+    char line[512];
+    const char *text = p->summary ? p->summary : p->name, *end = strstr(text, ". ");
+    size_t n = end ? (size_t)(end - text) : strlen(text);
+    if (n > 0 && text[n - 1] == '.')
+        n--;
+    snprintf(line, sizeof line, "%s", p->name);
+    for (char *c = line; *c; c++)
+        *c = *c == ' ' ? '-' : *c;
+    print_text(out, line);
+    fputs(" \\- ", out);
+    snprintf(line, sizeof line, "%.*s", (int)n, text);
+    print_text(out, line);
+    fputc('\n', out);
+}
+
 void args_man(const struct arg_program *p, const char *version, FILE *out)
 {
     fputs(".TH ", out);
     for (const char *c = p->name; *c; c++)
         fputc(*c == ' ' ? '-' : toupper((unsigned char)*c), out);
     fprintf(out, " 1 \"\" \"%s\" \"\"\n.SH NAME\n", version);
-    print_text(out, p->name);
-    fputs(" \\- ", out);
-    print_text(out, p->summary ? p->summary : p->name);
-    fputs("\n.SH SYNOPSIS\n", out);
+    print_name(p, out);
+    fputs(".SH SYNOPSIS\n", out);
     print_bold(out, p->name);
     fputc(' ', out);
     print_text(out, p->usage ? p->usage : "[options]");
+    if (p->summary) {
+        fputs("\n.SH DESCRIPTION\n", out);
+        print_text(out, p->summary);
+    }
     fputs("\n.SH OPTIONS\nEvery long option may be written with underscores, and cut short as long as it is "
           "unambiguous.\n",
           out);
@@ -125,6 +163,7 @@ void args_man(const struct arg_program *p, const char *version, FILE *out)
         }
     }
     print_always(out);
+    print_sections(p, out);
     print_files(p, out);
     if (p->epilog) {
         fputs(".SH NOTES\n", out);

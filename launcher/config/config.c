@@ -574,4 +574,5 @@ const struct arg_program config_program = {
     .operands = ARG_STOP_AT_FIRST,
     .files = settings_files,
     .subcommands = "status,topo",
+    .sections = config_sections,
 };

@@ -81,6 +81,7 @@ struct config {
 };
 
 extern const struct arg_program config_program;
+extern const struct arg_section *const config_sections[]; /* of its manual page: config_manual.c */
 
 /* config_read.c: returns 0, or ERR_USAGE with *e. r->help and the like are the caller's to act on. Strings of *c point
  * into argv, environ and *r. */

@@ -2,6 +2,7 @@
 #include "rendezvousd/daemon/config.h"
 #include "common/base/err.h"
 #include "common/http/http_auth.h"
+#include "common/job/manual.h"
 #include "common/net/addr.h"
 #include <ctype.h>
 #include <stddef.h>
@@ -244,6 +245,8 @@ static const struct arg_spec specs[] = {
     ARG_END,
 };
 
+static const struct arg_section *const sections[] = {&manual_program_exit_codes, NULL};
+
 const struct arg_program config_program = {
     .name = "rendezvousd",
     .usage = "[options]",
@@ -251,6 +254,7 @@ const struct arg_program config_program = {
     .epilog = "SIGHUP: read token and TLS files again. SIGTERM, SIGINT: end in good order, exit 0.",
     .specs = specs,
     .operands = ARG_NO_OPERANDS,
+    .sections = sections,
 };
 
 int config_next_address(const char **list, char *ret, int cap)

@@ -15,6 +15,7 @@ BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", ROOT / "build"))
 CRUN = BUILD / "launcher" / "crun"
 TRAINER = BUILD / "worker" / "trainer"
 RENDEZVOUSD = BUILD / "rendezvousd" / "rendezvousd"
+LIBCRUN = BUILD / "common" / "crun" / "libcrun.so.0"
 LEASES = pathlib.Path(tempfile.gettempdir()) / f"crun-test-leases-{os.getuid()}"
 leases = {}
 

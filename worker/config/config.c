@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/job/manual.h"
 #include "worker/config/config_parse.h"
 #include "worker/data/loader/input.h"
 #include "worker/data/loader/sampler.h"
@@ -23,6 +24,8 @@ static const struct arg_spec specs[] = {
     ARG_END,
 };
 
+static const struct arg_section *const sections[] = {&manual_program_exit_codes, NULL};
+
 const struct arg_program train_program = {
     .name = "trainer",
     .usage = "--train-data DIR [options]",
@@ -38,6 +41,7 @@ const struct arg_program train_program = {
               "on), 78 the checkpoint does not fit.",
     .specs = specs,
     .operands = ARG_NO_OPERANDS,
+    .sections = sections,
 };
 
 enum resume train_config_resume(const struct train_config *c)

@@ -506,10 +506,17 @@ static void the_manual_page_escapes_what_roff_would_take_for_its_own(void **stat
 {
     static const struct arg_spec odd[] = {
         {.name = "odd-one", .short_name = 'o', .type = ARG_STRING, .help = ".it's a~b\\c ^d `e", .def = "x"}, ARG_END};
-    static const struct arg_program p = {.name = "odd", .specs = odd, .files = files};
+    static const struct arg_row rows[] = {{"0", "well"}, {NULL, NULL}};
+    static const struct arg_section status = {.title = "EXIT STATUS", .intro = "One of:", .rows = rows};
+    static const struct arg_section *const sections[] = {&status, NULL};
+    static const struct arg_program p = {
+        .name = "odd one", .summary = "Does it. Then ends.", .specs = odd, .files = files, .sections = sections};
     FILE *f = begin_print();
     args_man(&p, "odd 1", f);
-    expect_printed(f, ".TH ODD 1 \"\" \"odd 1\" \"\"\n", true);
+    expect_printed(f, ".TH ODD-ONE 1 \"\" \"odd 1\" \"\"\n", true);
+    expect_printed(f, ".SH NAME\nodd\\-one \\- Does it\n", true);
+    expect_printed(f, ".SH DESCRIPTION\nDoes it. Then ends.\n", true);
+    expect_printed(f, ".SH EXIT STATUS\nOne of:\n.TP\n\\fB0\\fR\nwell\n", true);
     expect_printed(f, "\\fB\\-o\\fR, \\fB\\-\\-odd\\-one\\fR \\fITEXT\\fR\n", true);
     expect_printed(f, "\n\\&.it\\(aqs a\\(tib\\ec \\(had \\(gae\n(default x)\n", true);
     expect_printed(f, ".SH FILES\n.TP\n\\fI\\(ti/args\\-test.conf\\fR\n", true);

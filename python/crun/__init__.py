@@ -1,0 +1,35 @@
+"""What a worker started by crun can ask and tell.
+
+    import crun
+
+    me = crun.info()                                   # rank, world size, round, …; rank 0 of 1 without crun
+    for step in range(start, steps):
+        loss = train(step)
+        crun.report(step + 1, loss=loss, images_per_s=rate)
+        if crun.stopping():                            # the launcher asks for a stop: save and leave
+            with crun.phase("checkpoint"):
+                save(step + 1)
+            crun.requeue()                             # exit code 75: not done, start me again
+
+Every call works without crun, and without libcrun too: rank and world size are then what torchrun or nobody said, there
+is no store, and never a stop. Nothing here needs PyTorch. Calls are thread-safe unless they say otherwise; a process that
+fork()s (a DataLoader's workers) is without crun in the child.
+
+Functions that cannot do what was asked raise OSError; one that waited in vain raises TimeoutError.
+
+crun.integrations.lightning and crun.integrations.huggingface have callbacks for those trainers; crun.launch() runs a
+function in several processes.
+"""
+from ._launch import Failure, LaunchError, find_program, launch
+from ._lib import StopReason, Phase
+from ._stops import on_preemption
+from ._store import Store, barrier, store
+from ._worker import (REQUEUE, Info, catch_crashes, info, phase, record, record_error, report, requeue, stop_reason,
+                      stopping)
+
+__version__ = "0.1.0"
+__all__ = [
+    "REQUEUE", "Failure", "Info", "LaunchError", "Phase", "StopReason", "Store", "barrier", "catch_crashes",
+    "find_program", "info", "launch", "on_preemption", "phase", "record", "record_error", "report", "requeue",
+    "stop_reason", "stopping", "store",
+]

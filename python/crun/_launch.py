@@ -1,0 +1,172 @@
+"""launch(): a function in several processes, under crun.
+
+The call is pickled into a folder of its own; crun runs _child.py in each worker, which leaves what the function returned, or
+raised, beside it, by round and rank. Those of the last round count."""
+from __future__ import annotations
+
+import multiprocessing.spawn
+import os
+import pathlib
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+REQUEUE = 75
+DEBIAN = "/usr/lib/crun-launcher/bin/crun"
+
+# crun ends with the process that called launch(), however that one ends.
+FOLLOW = ("import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
+          "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What one worker of this node raised."""
+
+    rank: int
+    message: str  #: "ValueError: text"
+    traceback: str
+
+
+class LaunchError(RuntimeError):
+    """The job did not succeed.
+
+    exit_code: crun's: that of the first worker that failed (128 + signal), 75 if the job was stopped before its end.
+    failures: exceptions of this node's workers, by rank; none where a worker died otherwise, or on another node."""
+
+    def __init__(self, exit_code: int, failures: Sequence[Failure]):
+        self.exit_code, self.failures = exit_code, tuple(failures)
+        said = "; ".join(f"rank {f.rank}: {f.message}" for f in self.failures)
+        what = "the job was stopped before its end" if exit_code == REQUEUE else "the job failed"
+        super().__init__(f"{what} (exit code {exit_code})" + (f": {said}" if said else ""))
+
+
+def _version(path: str) -> str:
+    try:
+        p = subprocess.run([path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return str(e)
+    return (p.stdout + p.stderr).strip().split("\n")[0]
+
+
+def find_program() -> str:
+    """The launcher: beside this Python, then crun-launcher and crun on PATH, then where Debian's package has it.
+    FileNotFoundError names a `crun` that is another program (containers have a runtime of that name)."""
+    beside = os.path.join(os.path.dirname(sys.executable), "crun")
+    paths = [beside, shutil.which("crun-launcher"), shutil.which("crun"), DEBIAN]
+    foreign = []
+    for path in paths:
+        if path is None or not os.path.exists(path):
+            continue
+        version = _version(path)
+        if re.match(r"crun \d", version):
+            return path
+        foreign.append(f"{path} is another program ('{version}')")
+    raise FileNotFoundError("crun was not found beside this Python, on PATH, or at " + DEBIAN
+                            + (": " + "; ".join(foreign) if foreign else "") + ". It comes with `pip install crun-launcher`")
+
+
+def _words(options: Mapping[str, Any]) -> List[str]:
+    """max_restarts=3 -> --max-restarts=3, log_prefix=False -> --no-log-prefix, export=["A", "B"] -> twice."""
+    words = []
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(one, bool):
+                words.append(f"--{flag}" if one else f"--no-{flag}")
+            elif one is not None:
+                words.append(f"--{flag}={one}")
+    return words
+
+
+def _pickled(call: Tuple[Callable[..., Any], Tuple[Any, ...], Dict[str, Any]]) -> bytes:
+    """By name; a function typed into an interactive session by value, if cloudpickle is there."""
+    function = call[0]
+    typed = getattr(function, "__module__", "") == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+    try:
+        if typed:
+            import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
+            return bytes(cloudpickle.dumps(call))
+        return pickle.dumps(call)
+    except ImportError:
+        why = "was typed into an interactive session"
+    except (pickle.PicklingError, AttributeError, TypeError) as e:
+        why = f"cannot be pickled ({e})"
+    raise ValueError(f"crun.launch: {getattr(function, '__qualname__', function)} {why}: expected a function at the top level of "
+                     "a module, with arguments that can be pickled; or install cloudpickle for a notebook")
+
+
+def _prepare(folder: pathlib.Path, call: bytes) -> None:
+    preparation = multiprocessing.spawn.get_preparation_data("crun")
+    for name in ("authkey", "start_method", "log_to_stderr", "log_level"):
+        preparation.pop(name, None)
+    preparation["sys_path"] = [p or os.getcwd() for p in sys.path]
+    with open(folder / "call", "wb") as f:
+        pickle.dump(preparation, f)
+        f.write(call)
+
+
+def _of_last_round(folder: pathlib.Path, kind: str) -> Dict[int, Any]:
+    """What was left by each rank."""
+    found: Dict[int, Tuple[int, pathlib.Path]] = {}
+    for path in folder.glob(f"{kind}-*-*"):
+        _, round_, rank = path.name.split("-")
+        if int(rank) not in found or int(round_) > found[int(rank)][0]:
+            found[int(rank)] = (int(round_), path)
+    last = max((r for r, _ in found.values()), default=0)
+    return {rank: pickle.loads(path.read_bytes()) for rank, (round_, path) in sorted(found.items()) if round_ == last}
+
+
+def _run(command: List[str], env: Mapping[str, str]) -> int:
+    """-> exit code. What crun makes of Ctrl-C is awaited; a terminal has told it already, and twice at once is once."""
+    follow = [sys.executable, "-I", "-S", "-c", FOLLOW, str(os.getpid())]
+    p = subprocess.Popen(follow + command, env=dict(env))
+    interrupted = False
+    while True:
+        try:
+            code = p.wait()
+            break
+        except KeyboardInterrupt:
+            p.send_signal(signal.SIGINT)
+            interrupted = True
+        except BaseException:
+            p.terminate()
+            p.wait()
+            raise
+    if interrupted:
+        raise KeyboardInterrupt
+    return code if code >= 0 else 128 - code
+
+
+def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *, nproc: int = 1,
+           env: Optional[Mapping[str, str]] = None, program: Optional[str] = None, **options: Any) -> Dict[int, Any]:
+    """Call function(*args, **kwargs) in `nproc` processes, each with RANK, WORLD_SIZE, MASTER_ADDR and the like, and wait
+    for all of them. -> {rank: what it returned} of this node's ranks. LaunchError if the job fails.
+
+        if __name__ == "__main__":
+            losses = crun.launch(train, args=(config,), nproc=4, max_restarts=3)
+
+    As with multiprocessing's spawn: function and values travel by pickle, and a script guards its own main as above.
+    options: crun's, with underscores: nnodes="2:4", rdzv_endpoint="node1:29500", run_id="j", log_dir="logs",
+    log_prefix=False. With several nodes each of them calls launch(). env: variables for the workers, on top of ours.
+    program: the launcher, else find_program()."""
+    call = _pickled((function, tuple(args), dict(kwargs or {})))
+    found = program or find_program()
+    child = str(pathlib.Path(__file__).resolve().parent / "_child.py")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="crun-launch-"))
+    try:
+        _prepare(folder, call)
+        code = _run([found, f"--nproc-per-node={nproc}", *_words(options), sys.executable, "-u", child, str(folder)],
+                    {**os.environ, **(env or {})})
+        if code != 0:
+            failures = _of_last_round(folder, "error")
+            raise LaunchError(code, [Failure(rank, *said) for rank, said in failures.items()])
+        return _of_last_round(folder, "result")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

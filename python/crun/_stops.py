@@ -1,0 +1,79 @@
+"""SIGTERM with a reason.
+
+- The launcher writes a reason into this worker's page, then sends SIGTERM, and SIGKILL when the grace is over.
+- on_preemption() takes SIGTERM over. Python's own handlers wait until a call into C returns (an all-reduce may never), so
+  a thread watches: the signal wakes it through the descriptor of signal.set_wakeup_fd(), and it looks from time to time
+  as well, for that descriptor is one for the whole process, and asyncio may take it.
+- DRAIN and RESIZE: the callback is called in that thread, and the process goes on until its loop ends it.
+- FAILURE and ABORT: the process ends at once, as by the signal.
+- A SIGTERM without a reason is somebody's kill: what was there before on_preemption() gets it.
+"""
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from typing import Any, Callable, List, Optional
+
+from . import _lib
+from ._lib import StopReason
+from ._worker import stop_reason
+
+LOOK_S = 0.1
+Callback = Callable[[StopReason], Any]
+
+_callbacks: List[Callback] = []
+_installed = False
+_previous: Any = signal.SIG_DFL
+
+
+def on_preemption(callback: Optional[Callback] = None) -> bool:
+    """Call callback(reason) once when the launcher asks for a stop in good order, in a thread of its own; the training
+    loop asks stopping() after each step. Without a callback SIGTERM is only kept from ending the process.
+
+    -> whether crun is there; if not, nothing is changed. Main thread only (ValueError)."""
+    if _lib.library() is None or "CRUN_PAGE_FD" not in os.environ:
+        return False
+    if callback is not None:
+        _callbacks.append(callback)
+    if not _installed:
+        _install()
+    return True
+
+
+def _install() -> None:
+    global _installed, _previous
+    _previous = signal.signal(signal.SIGTERM, _on_term)
+    ours, theirs = os.pipe()
+    for fd in (ours, theirs):
+        os.set_blocking(fd, False)
+    before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+    if before >= 0:  # somebody was first
+        signal.set_wakeup_fd(before)
+    threading.Thread(target=_watch, args=(ours,), name="crun-stops", daemon=True).start()
+    _installed = True
+
+
+def _on_term(signo: int, frame: Any) -> None:
+    if stop_reason() == StopReason.NONE:
+        signal.signal(signal.SIGTERM, _previous if _previous is not None else signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _watch(fd: int) -> None:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    reason = stop_reason()
+    while reason == StopReason.NONE:
+        if poll.poll(LOOK_S * 1000):
+            os.read(fd, 4096)
+        reason = stop_reason()
+    if reason in (StopReason.FAILURE, StopReason.ABORT):
+        os._exit(128 + signal.SIGTERM)
+    for callback in list(_callbacks):
+        callback(reason)
+    while stop_reason() not in (StopReason.FAILURE, StopReason.ABORT):  # a peer may die while the others save
+        if poll.poll(LOOK_S * 1000):
+            os.read(fd, 4096)
+    os._exit(128 + signal.SIGTERM)

@@ -1,0 +1,167 @@
+"""Who this worker is, what it does, and how it says that something went wrong."""
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import traceback
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, NoReturn, Optional, TypeVar, Union
+
+from . import _lib
+from ._lib import Phase, StopReason
+
+REQUEUE = 75  #: exit code: stopped in good order before the end; start it again to go on
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Info:
+    """Place of this worker in its job."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    group_rank: int  #: of this node
+    group_world_size: int  #: nodes
+    round: int  #: grows with every rendezvous; 0 without crun
+    restart_count: int  #: of the job
+    run_id: str  #: "" without a launcher
+    store: str  #: "resp://host:port", or ""
+
+
+def info() -> Info:
+    """The same for the life of the process. OSError: the environment contradicts itself (RANK=3, WORLD_SIZE=2)."""
+    c = _lib.attached().info
+    return Info(c.rank, c.world_size, c.local_rank, c.local_world_size, c.group_rank, c.group_world_size, c.round,
+                c.restart_count, c.run_id.decode(errors="replace"), c.store.decode())
+
+
+# --- at work
+
+
+class _Told:
+    """What crun knows of us. One thread trains, so there is no lock."""
+
+    phase = Phase.STEP
+    step: Optional[int] = None
+    images_per_s = loss = 0.0
+
+
+def report(step: int, loss: Optional[float] = None, images_per_s: Optional[float] = None) -> None:
+    """Heartbeat: step `step` is done. Some stores to shared memory, no system call; --hang-timeout counts from here.
+
+    loss, images_per_s: of the whole job, for status pages; those of rank 0 count, and may come with any step. What has
+    not been told yet is shown as 0, what is no finite number is left out. A tensor will do for loss, but float() of one
+    waits for the GPU: give it now and then. From one thread at a time."""
+    lib = _lib.library()
+    if lib is None:
+        return
+    lib.crun_progress(step)
+    _Told.step = step
+    if _Told.phase == Phase.STARTING:
+        _Told.phase = Phase.STEP
+    if loss is None and images_per_s is None:
+        return
+    if loss is not None and math.isfinite(loss):
+        _Told.loss = float(loss)
+    if images_per_s is not None and math.isfinite(images_per_s):
+        _Told.images_per_s = float(images_per_s)
+    if _lib.attached().info.rank == 0:
+        lib.crun_metrics(_Told.images_per_s, _Told.loss)
+
+
+def _enter(which: Phase) -> None:
+    lib = _lib.library()
+    if lib is not None:
+        lib.crun_phase(int(which))
+        _Told.phase = which
+
+
+@contextlib.contextmanager
+def _until_left(before: Phase) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        _enter(before)
+
+
+def phase(which: Union[Phase, str]) -> "contextlib.AbstractContextManager[None]":
+    """Enter a phase: `crun.phase("starting")`. As `with crun.phase("checkpoint"):` it ends with the block, and the one
+    before goes on. Every rank that waits for another one's checkpoint should say so too. Same thread as report()."""
+    phase_ = Phase[which.upper()] if isinstance(which, str) else Phase(which)
+    before = _Told.phase
+    _enter(phase_)
+    return _until_left(before)
+
+
+# --- stops
+
+
+def stop_reason() -> StopReason:
+    """What the launcher wants; NONE: go on. One load from memory. on_preemption() keeps SIGTERM from ending the process
+    before the loop has looked here."""
+    lib = _lib.library()
+    return StopReason.NONE if lib is None else StopReason(lib.crun_stop_reason())
+
+
+def stopping() -> bool:
+    """Whether to save and leave with requeue(): the reason is DRAIN or RESIZE. Ranks learn it at different steps: where
+    they must stop at the same one, they agree on it (the callbacks of crun.integrations do)."""
+    return stop_reason() in (StopReason.DRAIN, StopReason.RESIZE)
+
+
+def requeue() -> NoReturn:
+    """End with REQUEUE, by way of SystemExit: the job is not done, and should be started again."""
+    raise SystemExit(REQUEUE)
+
+
+# --- what went wrong
+
+
+def describe(error: BaseException) -> str:
+    """'ValueError: text (train.py:12 in step)': the innermost frame."""
+    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return text
+    last = frames[-1]
+    return f"{text} ({last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name})"
+
+
+def where() -> str:
+    """', after step 7, in phase checkpoint', as far as report() and phase() were told."""
+    step = "" if _Told.step is None else f", after step {_Told.step}"
+    return step + ("" if _Told.phase == Phase.STEP else f", in phase {_Told.phase.name.lower()}")
+
+
+def record_error(error: Union[BaseException, str], code: int = 1) -> None:
+    """Leave what went wrong, with step and phase, for the launcher's failure report; at most 511 bytes of it are kept.
+    The first one of a process counts. Call it before exiting with an error."""
+    lib = _lib.library()
+    if lib is not None:
+        text = (error if isinstance(error, str) else describe(error)) + where()
+        lib.crun_record_error(code, text.encode(errors="replace").replace(b"\0", b"?"))
+
+
+def record(function: Function) -> Function:
+    """Decorator for a worker's main function: an exception that leaves it is recorded, and goes on."""
+    @functools.wraps(function)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as e:
+            record_error(e)
+            raise
+    return recorded  # type: ignore[return-value]
+
+
+def catch_crashes() -> None:
+    """SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT leave an error record with the C call stack, print it to stderr, and
+    then do what they would have done. With faulthandler enabled before, Python's stack is printed too."""
+    lib = _lib.library()
+    if lib is not None:
+        _lib.attached()
+        _lib.check(lib.crun_catch_crashes(), "crun.catch_crashes")

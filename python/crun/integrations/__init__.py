@@ -1,0 +1,1 @@
+"""Callbacks for other people's trainers: crun.integrations.lightning, crun.integrations.huggingface."""

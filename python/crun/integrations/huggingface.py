@@ -1,0 +1,70 @@
+"""Hugging Face: `Trainer(callbacks=[CrunCallback()])`.
+
+    from crun.integrations.huggingface import CrunCallback
+
+    trainer = Trainer(…, callbacks=[CrunCallback()])
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(output_dir))
+"""
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+import torch
+from transformers import TrainerCallback
+
+import crun
+
+from ._rate import Rate
+
+
+def any_rank(flag: bool, device: Any) -> bool:
+    """Whether one of the ranks says so; all of them ask."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return flag
+    told = torch.tensor([1 if flag else 0], device=device)
+    torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
+    return bool(told.item())
+
+
+class CrunCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Heartbeat with step, phases, loss and samples a second; and a stop in good order: when crun asks for one, all ranks
+    agree on a step, the Trainer saves there, and train() ends with exit code 75.
+
+    agree_every: steps between two questions to all ranks whether to stop; each waits for the GPU. Exceptions: wrap your
+    main function in crun.record. Without crun it does nothing."""
+
+    def __init__(self, agree_every: int = 10):
+        self.agree_every = agree_every
+        self.rate = Rate()
+        self.loss: Optional[float] = None
+        self.under_crun = self.stops = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.under_crun = crun.on_preemption()
+        crun.phase("starting")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.rate.add(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
+        crun.report(state.global_step)
+        if self.under_crun and state.global_step % self.agree_every == 0 and any_rank(crun.stopping(), args.device):
+            self.stops = control.should_save = control.should_training_stop = True
+        if control.should_save:
+            crun.phase("checkpoint")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Optional[Dict[str, float]] = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:
+            crun.report(state.global_step, loss=float(logs["loss"]), images_per_s=self.rate.take())
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        crun.phase("step")
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        crun.phase("evaluation")
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        crun.phase("step")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        crun.phase("closing")
+        if self.stops:
+            crun.requeue()

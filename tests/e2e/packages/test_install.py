@@ -1,0 +1,73 @@
+"""meson install: what an example needs to compile and to run; manual pages."""
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from support import BUILD, CRUN, RENDEZVOUSD, ROOT, TRAINER, run
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    """The prefix that the build was told, below a folder."""
+    top = tmp_path_factory.mktemp("install")
+    p = run("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", top, "--quiet", timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return next(top.rglob("bin/crun")).parent.parent
+
+
+def test_an_example_compiles_by_pkg_config_and_runs(prefix, crun, tmp_path):
+    if not shutil.which("cc") or not shutil.which("pkg-config"):
+        pytest.skip("no C compiler")
+    pc = next(prefix.rglob("crun.pc"))
+    env = {**os.environ, "PKG_CONFIG_PATH": str(pc.parent)}
+    flags = run("pkg-config", f"--define-variable=prefix={prefix}", "--cflags", "--libs", "crun", env=env).stdout.split()
+    subprocess.run(["cc", "-D_GNU_SOURCE", "-o", tmp_path / "worker", ROOT / "docs/examples/worker.c", *flags], check=True)
+    crun.env["LD_LIBRARY_PATH"] = str(pc.parent.parent)
+    rc, out, err = crun.run("--nproc-per-node", 2, "--no-log-prefix", tmp_path / "worker", 5)
+    assert rc == 0 and "rank 1 of 2: hello" in out, err
+
+
+def test_the_python_module_finds_the_library_of_its_prefix(prefix, crun):
+    del crun.env["LIBCRUN"]
+    module = next(prefix.rglob("crun/__init__.py")).parent
+    assert not list(module.rglob("__pycache__")) and (module / "py.typed").exists()
+    crun.env["PYTHONPATH"] = str(module.parent)
+    rc, out, err = crun.run("--nproc-per-node", 2, "--no-log-prefix", ROOT / "docs/examples/worker.py", 5)
+    assert rc == 0 and "rank 1 of 2: hello" in out, err
+
+
+def test_every_program_and_command_has_a_manual_page(prefix):
+    pages = {p.name.removesuffix(".1") for p in (prefix / "share/man/man1").glob("*.1")}
+    commands = re.search(r"is not a command; (.*) are$", run(TRAINER, "nosuch").stderr.strip())[1]
+    trainer = {f"trainer-{c}" for c in re.sub(r" \(the default\)|,| and", " ", commands).split()} - {"trainer-train"}
+    assert pages >= {"crun", "crun-launch", "crun-status", "crun-topo", "rendezvousd", "trainer"} | trainer
+
+
+@pytest.mark.parametrize("program", [CRUN, RENDEZVOUSD, TRAINER])
+def test_pages_are_what_groff_takes_and_say_how_a_program_ends(program):
+    page = run(program, "--options-man").stdout
+    assert "\n.SH EXIT STATUS\n" in page and "\\fB75\\fR\n" in page and re.search(r"\.SH NAME\n\w+ \\- .*[^.]\n", page)
+    if program == CRUN:
+        assert "\n.SH ENVIRONMENT\n" in page and "\\fBCRUN_STORE\\fR\n" in page
+    if not shutil.which("groff"):
+        pytest.skip("no groff")
+    p = run("groff", "-man", "-ww", "-z", input=page)
+    assert (p.returncode, p.stderr) == (0, "")
+
+
+def test_the_examples_of_the_manual_are_what_crun_takes(tmp_path):
+    page = run(CRUN, "--options-man").stdout.replace("\\-", "-")
+    lines = re.findall(r"^\.TP\n\\fB(.*)\\fR$", page[page.index(".SH EXAMPLES"):page.index(".SH FILES")], re.M)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("CRUN_", "PET_", "SLURM_", "PBS_", "OMPI_", "PMIX_"))}
+    (tmp_path / "train.py").write_text("")
+    assert len(lines) > 5
+    for line in lines:
+        words = line[line.index("crun ") + 5:].split()
+        if words[0] == "status" or line.startswith("srun"):
+            continue
+        words = ["1" if w == "gpu" else w for w in words]
+        p = run(CRUN, "--dry-run", *words, env=env, cwd=tmp_path)
+        assert p.returncode == 0, line + p.stderr

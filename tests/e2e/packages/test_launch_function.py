@@ -1,0 +1,137 @@
+"""crun.launch(): functions in several processes, their values and their exceptions."""
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from processes import wait
+from support import CRUN, ROOT
+
+HEAD = """
+import os, sys, time
+import crun
+
+def ranks(factor, plus=0):
+    return crun.info().rank * factor + plus, os.environ["WORLD_SIZE"]
+
+def fails(rank):
+    if crun.info().rank == rank:
+        raise ValueError("no such thing")
+    time.sleep(600)
+
+def fails_once():
+    if crun.info().restart_count == 0:
+        raise ValueError("at first")
+    return crun.info().round
+
+def leaves(code):
+    sys.exit(code)
+
+def unpicklable():
+    return lambda: 0
+
+def sleeps():
+    time.sleep(600)
+
+PROGRAM = os.environ["PROGRAM"]
+"""
+
+
+@pytest.fixture
+def launch(crun, script):
+    """launch(text) -> (exit code, stdout, stderr) of a script that calls crun.launch"""
+    crun.env["PROGRAM"] = str(CRUN)
+
+    def start(text):
+        path = script(HEAD + "if __name__ == '__main__':\n" + "\n".join("    " + line for line in text.strip().splitlines()))
+        p = subprocess.Popen([sys.executable, path], env=crun.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        crun.started.append(p)
+        return p
+
+    def run(text):
+        p = start(text)
+        out, err = p.communicate(timeout=120)
+        assert crun.processes() == [] and crun.leftovers() == []
+        return p.returncode, out, err
+
+    run.start = start
+    return run
+
+
+def test_values_come_back_by_rank(launch):
+    rc, out, err = launch("print(crun.launch(ranks, (10,), {'plus': 1}, nproc=3, program=PROGRAM))")
+    assert (rc, out) == (0, "{0: (1, '3'), 1: (11, '3'), 2: (21, '3')}\n"), err
+
+
+def test_an_exception_comes_back_with_rank_and_traceback(launch):
+    rc, out, err = launch("""
+try:
+    crun.launch(fails, (1,), nproc=2, program=PROGRAM)
+except crun.LaunchError as e:
+    print(e, e.exit_code, [f.rank for f in e.failures], "in fails" in e.failures[0].traceback)
+""")
+    assert (rc, out) == (0, "the job failed (exit code 1): rank 1: ValueError: no such thing 1 [1] True\n"), err
+    assert "message   ValueError: no such thing" in err
+
+
+def test_values_are_those_of_the_last_round(launch):
+    rc, out, err = launch("print(crun.launch(fails_once, nproc=2, max_restarts=1, program=PROGRAM))")
+    assert (rc, out) == (0, "{0: 2, 1: 2}\n"), err
+
+
+@pytest.mark.parametrize("call, said", [
+    ("leaves, (75,)", "the job was stopped before its end (exit code 75)"), ("leaves, (7,)", "the job failed (exit code 7)"),
+    ("unpicklable", "the job failed (exit code 1): rank 0: ")])
+def test_other_ends_are_told(launch, call, said):
+    rc, out, err = launch(f"try: crun.launch({call}, program=PROGRAM)\nexcept crun.LaunchError as e: print(e)")
+    assert rc == 0 and out.startswith(said), err
+
+
+def test_what_cannot_be_pickled_is_refused_before_anything_starts(launch):
+    rc, out, err = launch("try: crun.launch(lambda: 0, program=PROGRAM)\nexcept ValueError as e: print(e)")
+    assert rc == 0 and "cannot be pickled" in out and "expected a function at the top level of a module" in out, err
+
+
+def test_options_are_cruns(launch):
+    rc, out, err = launch("print(crun.launch(ranks, (1,), nproc=1, run_id='j', log_dir=os.environ['TMPDIR'] + '/logs', log_prefix=False, program=PROGRAM))")
+    assert rc == 0, err
+    rc, _, err = launch("crun.launch(ranks, (1,), no_such_option=3, program=PROGRAM)")
+    assert rc == 1 and "--no-such-option" in err
+
+
+def test_a_foreign_crun_is_named(alone, tmp_path):
+    other = tmp_path / "crun"
+    other.write_text("#!/bin/sh\necho crun version 1.8.1\n")
+    other.chmod(0o755)
+    text = "import crun\ntry: print(crun.find_program())\nexcept FileNotFoundError as e: print(e)"
+    p = subprocess.run([sys.executable, "-c", text], env={**alone, "PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=True)
+    assert f"{other} is another program ('crun version 1.8.1')" in p.stdout or p.stdout.startswith("/usr/lib/crun-launcher")
+    p = subprocess.run([sys.executable, "-c", text], env={**alone, "PATH": f"{CRUN.parent}:{tmp_path}"}, capture_output=True, text=True, timeout=60, check=True)
+    assert p.stdout == f"{CRUN}\n"
+
+
+@pytest.mark.parametrize("signo, code", [(signal.SIGINT, (1, -2, 130)), (signal.SIGKILL, (-9,))])
+def test_whoever_called_it_ends_and_so_does_the_job(crun, launch, signo, code):
+    p = launch.start("crun.launch(sleeps, nproc=2, program=PROGRAM)")
+    wait("two workers", lambda: len([pid for pid in crun.processes() if b"_child.py" in read(pid)]) >= 3)  # and crun's own line
+    p.send_signal(signo)
+    _, err = p.communicate(timeout=60)
+    crun.wait_processes_gone(60)
+    assert p.returncode in code, err
+
+
+def read(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return f.read()
+    except OSError:
+        return b""
+
+
+def test_the_child_is_not_a_module_of_its_own(launch):
+    """What a script imports is what it would import without crun: the folder of _child.py is not on the path."""
+    rc, out, err = launch("print([p for p in sys.path if p.endswith('python/crun')])")
+    assert (rc, out) == (0, "[]\n"), err
+    assert os.path.exists(ROOT / "python" / "crun" / "_child.py")

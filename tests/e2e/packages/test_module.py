@@ -1,0 +1,205 @@
+"""The Python module crun: with crun, without, without the library."""
+import inspect
+import os
+import re
+import signal
+import sys
+import typing
+
+import pytest
+
+from support import LIBCRUN, ROOT, run
+
+sys.path.insert(0, str(ROOT / "python"))
+import crun as module  # noqa: E402
+from crun import _lib  # noqa: E402
+
+HEADER = (ROOT / "common" / "include" / "crun.h").read_text()
+
+EVERYTHING = """
+import crun, sys, warnings
+warnings.simplefilter("error")
+me = crun.info()
+crun.catch_crashes()
+assert crun.on_preemption(print) is False and crun.stop_reason() is crun.StopReason.NONE and not crun.stopping()
+crun.phase("starting")
+with crun.phase(crun.Phase.CHECKPOINT):
+    crun.report(1)
+crun.report(2, loss=0.5, images_per_s=float("nan"))
+crun.record_error("text")
+if me.world_size == 1:
+    crun.barrier("b")
+for use in (lambda: crun.store.set("k", "v"), lambda: crun.store.get("k"), lambda: crun.store.add("k"), lambda: crun.store.delete("k")):
+    try:
+        use()
+    except OSError as e:
+        said = str(e)
+    else:
+        raise AssertionError("a store where there is none")
+print(me.rank, me.world_size, me.local_rank, me.restart_count, repr(me.run_id), said)
+"""
+
+
+@pytest.mark.parametrize("library", ["/nowhere/libcrun.so.0", str(LIBCRUN)])
+@pytest.mark.parametrize("variables, said", [({}, "0 1 0 0 ''"), (
+    {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "2",
+     "TORCHELASTIC_RUN_ID": "j"}, "3 4 1 2 'j'")])
+def test_without_crun_every_call_is_harmless(alone, library, variables, said):
+    p = run(sys.executable, "-c", EVERYTHING, env={**alone, "LIBCRUN": library, **variables})
+    assert (p.returncode, p.stderr) == (0, "")
+    assert p.stdout.startswith(said)
+    if library.startswith("/nowhere"):
+        assert "no store here: libcrun was not found: /nowhere/libcrun.so.0 does not exist" in p.stdout
+
+
+def test_under_crun_a_missing_library_is_said_once_and_training_goes_on(crun, script):
+    crun.env["LIBCRUN"] = "/nowhere/libcrun.so.0"
+    job = script("import crun\nprint('rank', crun.info().rank, crun.info().world_size)\ncrun.report(1)\ncrun.report(2)\n")
+    rc, out, err = crun.run("--nproc-per-node", 2, "--no-log-prefix", job)
+    assert rc == 0, err
+    assert sorted(out.splitlines()) == ["rank 0 2", "rank 1 2"]
+    assert err.count("/nowhere/libcrun.so.0 does not exist. This worker runs without heartbeat, stop reasons and store") == 2
+
+
+def test_another_library_of_this_name_is_told_from_ours(alone):
+    p = run(sys.executable, "-c", "import crun\ntry: crun.store.add('k')\nexcept OSError as e: print(e)", env={**alone, "LIBCRUN": "libc.so.6"})
+    assert p.returncode == 0 and "libc.so.6 is another library of this name" in p.stdout, p.stderr
+
+
+def test_enums_and_structs_are_those_of_the_header():
+    for prefix, enum in (("CRUN_STOP_", module.StopReason), ("CRUN_PHASE_", module.Phase)):
+        assert {name: int(n) for name, n in re.findall(rf"X\({prefix}(\w+), (\d+),", HEADER)} == {m.name: m.value for m in enum}
+    fields = re.search(r"struct crun_info \{(.*?)\};", HEADER, re.S)[1]
+    names = [n.strip(" *") for types in re.findall(r"(?:int|const char \*)([^;]+);", fields) for n in types.split(",")]
+    assert names == [name for name, _ in _lib.CInfo._fields_]
+    assert set(_lib.SIGNATURES) <= set(re.findall(r"\b(crun_\w+)\(", HEADER))
+
+
+def test_the_version_is_the_trees():
+    assert re.search(r"version: '([\d.]+)'", (ROOT / "meson.build").read_text())[1] == module.__version__
+
+
+def test_all_that_is_public_is_typed_and_documented():
+    assert (ROOT / "python" / "crun" / "py.typed").exists()
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if inspect.isfunction(thing):
+            hints = typing.get_type_hints(thing)
+            assert set(inspect.signature(thing).parameters) | {"return"} <= set(hints), name
+        assert name == "REQUEUE" or inspect.getdoc(thing), name
+
+
+STORE = """
+import crun, threading
+me = crun.info()
+try:
+    crun.store.get("never", timeout=0.1)
+    raise AssertionError("never came")
+except TimeoutError as e:
+    assert "crun.store.get('never')" in str(e)
+big = bytes(range(256)) * 8192
+if me.rank == 0:
+    waits = []
+    t = threading.Thread(target=lambda: waits.append(crun.store.get("big")))
+    t.start()
+    crun.store.set("big", big)
+    t.join()
+    assert waits == [big]
+assert crun.store.get("big") == big
+crun.store.set(f"mine-{me.rank}", "täxt")
+assert crun.store.get(f"mine-{me.rank}").decode() == "täxt"
+assert crun.store.delete(f"mine-{me.rank}") and not crun.store.delete(f"mine-{me.rank}")
+for i in range(20):
+    crun.store.add("sum", me.rank)
+    crun.barrier()
+assert crun.store.add("sum", 0) == 20 * sum(range(me.world_size))
+try:
+    crun.store.add("big")
+    raise AssertionError("a sum of bytes")
+except OSError:
+    pass
+crun.barrier("end")
+"""
+
+
+def test_the_store_waits_counts_and_meets(crun, script):
+    rc, _, err = crun.run("--nproc-per-node", 3, script(STORE))
+    assert rc == 0, err
+
+
+@pytest.mark.parametrize("phase, said", [("step", ""), ("checkpoint", ", in phase checkpoint")])
+def test_an_exception_is_in_the_report_with_its_place_step_and_phase(crun, script, phase, said):
+    job = script("import crun\n@crun.record\ndef main():\n  for i in range(1, 8): crun.report(i)\n"
+                 f"  crun.phase('{phase}')\n  if crun.info().rank == 1: raise ValueError('no such ä')\n  import signal\n  signal.pause()\nmain()\n")
+    rc, _, err = crun.run("--nproc-per-node", 2, job)
+    assert rc == 1 and f"  message   ValueError: no such ä (job.py:6 in main), after step 7{said} (error.json)\n" in err, err
+
+
+def test_phases_reach_crun(crun, script):
+    job = script("import crun, sys\ncrun.report(1)\nwith crun.phase('paused'):\n  print('in', flush=True)\n  sys.stdin.readline()\n"
+                 "  import time; time.sleep(1.5)\ncrun.report(2)\nprint('out')\n")
+    rc, out, err = crun.run("--hang-timeout", "1", "--no-log-prefix", job)
+    assert (rc, out) == (0, "in\nout\n"), err
+
+
+BLOCKED = """
+import crun, ctypes, os
+def leave(reason):
+    print("callback", reason.name, flush=True)
+    os._exit(75)
+assert crun.on_preemption(leave)
+print("up", flush=True)
+lock = ctypes.create_string_buffer(64)
+libc = ctypes.CDLL(None)
+libc.pthread_mutex_lock(lock)
+libc.pthread_mutex_lock(lock)  # never returns, as a collective whose peer is gone
+"""
+
+
+def test_a_drain_reaches_the_callback_though_the_main_thread_is_in_c(crun, script):
+    p = crun.start("--no-log-prefix", "--drain-timeout", 300, script(BLOCKED))
+    assert p.stdout.readline() == b"up\n"
+    p.send_signal(signal.SIGTERM)
+    out, err = p.communicate(timeout=60)
+    assert (p.returncode, out) == (75, b"callback DRAIN\n"), err
+
+
+def test_sigterm_from_somebody_else_ends_the_worker_as_ever(crun, script):
+    job = script("import crun, os, signal, time\ncrun.on_preemption()\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(600)\n")
+    rc, _, err = crun.run(job)
+    assert rc == 128 + signal.SIGTERM and "SIGTERM" in err
+
+
+def test_a_forked_child_is_without_crun(crun, script):
+    job = script("""
+import crun, os
+crun.report(5)
+pid = os.fork()
+if pid == 0:
+    crun.report(99)
+    crun.record_error("of the child")
+    try:
+        crun.store.set("k", "v")
+    except OSError:
+        os._exit(0)
+    os._exit(1)
+assert os.waitpid(pid, 0)[1] == 0
+crun.store.set("k", "v")
+crun.record_error("of the parent")
+raise SystemExit(3)
+""")
+    rc, _, err = crun.run(job)
+    assert rc == 3 and "of the parent, after step 5 (" in err and "of the child" not in err, err
+
+
+def test_a_signal_handler_that_was_there_keeps_its_turn(crun, script):
+    job = script("import crun, os, signal, sys\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(9))\ncrun.on_preemption()\n"
+                 "os.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()\n")
+    rc, _, err = crun.run(job)
+    assert rc == 9, err
+
+
+def test_contradictions_in_the_environment_are_said(alone):
+    p = run(sys.executable, "-c", "import crun; crun.info()", env={**alone, "LIBCRUN": str(LIBCRUN), "RANK": "3", "WORLD_SIZE": "2"})
+    assert p.returncode == 1 and "the environment contradicts itself" in p.stderr
+    assert os.path.exists(LIBCRUN)
