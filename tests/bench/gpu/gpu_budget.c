@@ -1,0 +1,207 @@
+/* The budget of a training step in fp16 on a GPU that is not there, from its plan alone: what each node of the captured
+ * graph moves and computes, how long that takes on an H200 and an H100, and what it adds up to.
+ *   gpu_budget [arch=resnet50] [batch=256] [nodes=0|1] [check=0|1]
+ * nodes=0: sums alone. check=1: fails where ResNet-50's aims are missed (batch 256).
+ *
+ * The model of a node: it moves its bytes at 90 % of what was measured for large copies, and computes at some part E of
+ * what was measured for large products, whichever takes longer, and the next node begins NODE_US later. Measured on an
+ * H200: 4.3 TB/s, 790 TFLOP/s. An H100 has the same multiprocessors, and memory at 3.35 / 4.8 of that speed. E is asked
+ * for: what the published record (MLPerf Training 4.0: 7,950 images/s a H200, 7,157 a H100; a line through both says 94
+ * us an image that no memory speeds up, 33 % of 790 TFLOP/s) amounts to, and which E this plan needs to reach it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "tests/bench/options.h"
+#include "tests/worker/device/cuda/fake_gpu.h"
+#include "worker/device/cuda/plan.h"
+#include "worker/device/cuda/traffic.h"
+#include "worker/model/model.h"
+
+static const double NODE_US = 1.5, SHARE = 0.9, RECORD_E = 0.33, RECORD = 7950;
+static const double AIM_E = 0.38, AIM_BYTES = 74e9;
+enum { AIM_NODES = 300 };
+
+struct card {
+    const char *name;
+    double bytes, flop; /* a second, as measured */
+};
+static const struct card h200 = {"H200", 4.3e12, 790e12}, h100 = {"H100", 4.3e12 * 3.35 / 4.8, 790e12};
+
+struct options {
+    const char *arch;
+    int batch, nodes, check;
+};
+
+struct totals {
+    int nodes;
+    double read, written, flop;
+};
+
+static double node_us(const struct card *c, const struct step_traffic *t, double e)
+{
+    const double memory = (t->read + t->written) / (SHARE * c->bytes), compute = t->flop / (e * c->flop);
+    return 1e6 * (memory > compute ? memory : compute) + t->nodes * NODE_US;
+}
+
+/* Microseconds of a step. */
+static double step_us(const struct cuda_plan *pl, const struct card *c, double e)
+{
+    double us = 0;
+    for (int i = 0; i < pl->nsteps; i++) {
+        struct step_traffic t;
+        cuda_step_traffic(pl, pl->steps[i], &t);
+        us += node_us(c, &t, e);
+    }
+    return us;
+}
+
+static double images(const struct cuda_plan *pl, const struct card *c, double e)
+{
+    return 1e6 * pl->o.batch / step_us(pl, c, e);
+}
+
+/* The part of the products' speed at which so many images a second are reached; above 1: at none. */
+static double needed(const struct cuda_plan *pl, const struct card *c, double rate)
+{
+    double low = 0.01, high = 1.01;
+    for (int i = 0; i < 50; i++) {
+        const double e = (low + high) / 2;
+        *(images(pl, c, e) < rate ? &low : &high) = e;
+    }
+    return high;
+}
+
+static const char *where(const struct cuda_plan *pl, const struct step *s, char *out, size_t cap)
+{
+    char graph[96] = "";
+    const int t = s->op >= 0 ? pl->p->ops[s->op].out : -1;
+    if (s->kind == STEP_DNN)
+        cudnn_describe(s->dnn.pattern, &s->dnn.shape, graph, sizeof graph);
+    snprintf(out, cap, "%s", graph[0] ? graph : t >= 0 ? pl->p->tensors[t].name : "");
+    return out;
+}
+
+static void print_nodes(const struct cuda_plan *pl)
+{
+    char place[128];
+    printf("%5s %-24s %9s %9s %9s %8s %8s  %s\n", "step", "what", "read MB", "write MB", "GFLOP", "H200 us", "H100 us",
+           "of");
+    for (int i = 0; i < pl->nsteps; i++) {
+        const struct step *s = pl->steps[i];
+        struct step_traffic t;
+        cuda_step_traffic(pl, s, &t);
+        if (t.nodes)
+            printf("%5d %-24s %9.1f %9.1f %9.1f %8.1f %8.1f  %s\n", i, s->label, t.read / 1e6, t.written / 1e6,
+                   t.flop / 1e9, node_us(&h200, &t, RECORD_E), node_us(&h100, &t, RECORD_E),
+                   where(pl, s, place, sizeof place));
+    }
+}
+
+/* A line a kind of step: their number, bytes, share. */
+static void print_kinds(const struct cuda_plan *pl)
+{
+    printf("%-24s %6s %9s %9s %9s\n", "what", "nodes", "GB", "TFLOP", "H200 us");
+    for (int i = 0; i < pl->nsteps; i++) {
+        struct step_traffic t;
+        struct totals sum = {0};
+        double us = 0;
+        bool told = false;
+        for (int k = 0; k < pl->nsteps; k++) {
+            if (strcmp(pl->steps[k]->label, pl->steps[i]->label) != 0)
+                continue;
+            told |= k < i;
+            cuda_step_traffic(pl, pl->steps[k], &t);
+            sum.nodes += t.nodes;
+            sum.read += t.read + t.written;
+            sum.flop += t.flop;
+            us += node_us(&h200, &t, RECORD_E);
+        }
+        if (!told && sum.nodes)
+            printf("%-24s %6d %9.2f %9.2f %9.0f\n", pl->steps[i]->label, sum.nodes, sum.read / 1e9, sum.flop / 1e12,
+                   us);
+    }
+}
+
+static int report(const struct cuda_plan *pl, const struct options *o)
+{
+    struct totals sum = {0};
+    for (int i = 0; i < pl->nsteps; i++) {
+        struct step_traffic t;
+        cuda_step_traffic(pl, pl->steps[i], &t);
+        sum.nodes += t.nodes;
+        sum.read += t.read;
+        sum.written += t.written;
+        sum.flop += t.flop;
+    }
+    const double bytes = sum.read + sum.written, e = needed(pl, &h200, RECORD);
+    if (o->nodes)
+        print_nodes(pl);
+    print_kinds(pl);
+    printf("%s fp16 batch %d: %d nodes, %.1f GB (%.1f read, %.1f written), %.2f TFLOP a step\n", o->arch, o->batch,
+           sum.nodes, bytes / 1e9, sum.read / 1e9, sum.written / 1e9, sum.flop / 1e12);
+    printf("with products at %.0f %% (the record's): H200 %.1f ms, %.0f images/s; H100 %.1f ms, %.0f images/s\n",
+           100 * RECORD_E, step_us(pl, &h200, RECORD_E) / 1e3, images(pl, &h200, RECORD_E),
+           step_us(pl, &h100, RECORD_E) / 1e3, images(pl, &h100, RECORD_E));
+    printf("%.0f images/s on an H200 need products at %.1f %% of 790 TFLOP/s\n", RECORD, 100 * e);
+    if (o->check && (e > AIM_E || bytes > AIM_BYTES || sum.nodes > AIM_NODES)) {
+        fprintf(stderr, "gpu_budget: %.1f %%, %.1f GB and %d nodes; expected at most %.0f %%, %.0f GB and %d\n",
+                100 * e, bytes / 1e9, sum.nodes, 100 * AIM_E, AIM_BYTES / 1e9, AIM_NODES);
+        return 1;
+    }
+    return 0;
+}
+
+static int plan_it(struct device *d, const struct program *p, int batch, struct plan **ret, struct err *e)
+{
+    void *arena[3];
+    const size_t n[] = {p->n_train, p->n_stats, p->n_reduce};
+    for (int i = 0; i < 3; i++)
+        TRY(d->ops->alloc(d, n[i] * sizeof(float), &arena[i], e));
+    const struct plan_options o = {
+        .batch = batch, .training = true, .compute = DT_F16, .params = arena[0], .stats = arena[1], .reduce = arena[2]};
+    return d->ops->plan(d, p, &o, ret, e);
+}
+
+static int run(const struct options *o, int *ret_missed, struct err *e)
+{
+    const struct model_options m = {
+        .arch = o->arch, .classes = 1000, .channels = 3, .image_size = 224, .std = {1, 1, 1, 1}};
+    const struct cuda_options c = {.graphs = true, .fused_patterns = true};
+    struct program *p;
+    struct gpu *g;
+    struct device *d;
+    struct plan *plan;
+    TRY(model_build(&p, &m, e));
+    int rc = fake_gpu_open(&g, &(struct fake_options){.idle = true, .memory = (size_t)1 << 40});
+    if (rc == 0)
+        rc = cuda_open_on(&d, g, NULL, &c, e);
+    if (rc < 0) {
+        program_destroy(p);
+        return rc;
+    }
+    rc = plan_it(d, p, o->batch, &plan, e);
+    if (rc == 0) {
+        *ret_missed = report((const struct cuda_plan *)plan, o);
+        d->ops->plan_close(plan);
+    }
+    d->ops->close(d);
+    program_destroy(p);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    const struct options o = {.arch = option(argc, argv, "arch", "resnet50"),
+                              .batch = number(argc, argv, "batch", "256"),
+                              .nodes = number(argc, argv, "nodes", "0"),
+                              .check = number(argc, argv, "check", "0")};
+    struct err e = {0};
+    int missed = 0;
+    if (run(&o, &missed, &e) < 0) {
+        fprintf(stderr, "gpu_budget: %s\n", e.text);
+        return 1;
+    }
+    return missed;
+}

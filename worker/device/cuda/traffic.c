@@ -1,0 +1,167 @@
+#include "worker/device/cuda/traffic.h"
+
+#include "worker/device/cuda/plan.h"
+
+static double count_of(const struct view4 *v)
+{
+    return (double)v->n * v->c * v->h * v->w;
+}
+
+static double bytes_of(const struct view4 *v)
+{
+    return count_of(v) * (double)dtype_size(v->type);
+}
+
+static double product_traffic(const struct gpu_dnn *d, struct step_traffic *t)
+{
+    const struct cudnn_shape *s = &d->shape;
+    const double size = (double)dtype_size(s->type), oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
+                 ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
+    const double x = size * s->n * s->c * s->h * s->w, y = size * s->n * s->k * oh * ow,
+                 w = size * s->k * s->c * s->r * s->s;
+    switch (d->pattern) {
+    case DNN_DGRAD:
+        *t = (struct step_traffic){.read = y + w, .written = x};
+        break;
+    case DNN_DGRAD_DRELU_BN: /* the convolution's own input, too, for the ReLU and the sums */
+        *t = (struct step_traffic){.read = y + w + x, .written = x};
+        break;
+    case DNN_WGRAD:
+    case DNN_SBR_WGRAD:
+        *t = (struct step_traffic){.read = x + y, .written = w};
+        break;
+    default:
+        *t = (struct step_traffic){.read = x + w, .written = y};
+        break;
+    }
+    return 2.0 * s->n * s->k * oh * ow * s->c * s->r * s->s;
+}
+
+static void gemm_traffic(const struct gpu_gemm *m, struct step_traffic *t)
+{
+    const double in = (double)dtype_size(m->in), out = (double)dtype_size(m->out), rows = (double)m->m,
+                 columns = (double)m->n, depth = (double)m->k;
+    t->read = in * depth * (rows + columns);
+    t->written = out * rows * columns;
+    t->flop = 2 * rows * columns * depth;
+}
+
+static double one(const void *p, double bytes)
+{
+    return p ? bytes : 0;
+}
+
+static void bn_traffic(const struct step *s, struct step_traffic *t)
+{
+    switch (s->kernel) {
+    case KERNEL_BN_STATS: {
+        const struct k_bn_stats *a = &s->args.as_KERNEL_BN_STATS;
+        t->read = bytes_of(&a->v);
+        t->nodes = 2;
+    } break;
+    case KERNEL_BN_APPLY: {
+        const struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
+        t->read = bytes_of(&a->v) + one(a->add, bytes_of(&a->v));
+        t->written = bytes_of(&a->v);
+    } break;
+    case KERNEL_BN_BWD_SUMS: {
+        const struct k_bn_bwd_sums *a = &s->args.as_KERNEL_BN_BWD_SUMS;
+        const double b = bytes_of(&a->v);
+        t->read = 2 * b - one(a->x == a->dy ? a->x : NULL, b) + one(a->dy2, b) + one(a->y, b);
+        t->written = one(a->dz, b);
+        t->nodes = 2;
+    } break;
+    case KERNEL_BN_BWD_APPLY: {
+        const struct k_bn_bwd_apply *a = &s->args.as_KERNEL_BN_BWD_APPLY;
+        const double b = bytes_of(&a->v);
+        t->read = 2 * b + one(a->dy2, b) + one(a->y, b);
+        t->written = b;
+    } break;
+    default: /* a few values a channel */
+        break;
+    }
+}
+
+static void unpack_traffic(const struct cuda_plan *pl, const struct step *s, struct step_traffic *t)
+{
+    for (int i = 0; i < s->args.as_KERNEL_UNPACK.n; i++) {
+        const struct k_tensor *x = &pl->host_table[s->table_at + i];
+        const double n = (double)x->k * x->padded_c * x->rs;
+        t->read += n * (double)dtype_size(x->type);
+        t->written += n * sizeof(float);
+    }
+}
+
+static void pool_traffic(const struct step *s, struct step_traffic *t)
+{
+    const struct k_pool *a = &s->args.as_KERNEL_MAXPOOL; /* a union: all four are alike */
+    const double x = bytes_of(&a->x), y = bytes_of(&a->y) + one(a->index, count_of(&a->y));
+    const bool forward = s->kernel == KERNEL_MAXPOOL || s->kernel == KERNEL_AVGPOOL;
+    t->read = forward ? x : y;
+    t->written = forward ? y : x;
+}
+
+static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, struct step_traffic *t)
+{
+    t->nodes = 1;
+    switch (s->kernel) {
+    case KERNEL_INPUT: {
+        const struct k_input *a = &s->args.as_KERNEL_INPUT;
+        t->read = (double)a->y.n * a->channels * a->y.h * a->y.w;
+        t->written = bytes_of(&a->y);
+    } break;
+    case KERNEL_ADD:
+    case KERNEL_RELU_BWD: {
+        const struct k_eltwise *a = &s->args.as_KERNEL_ADD;
+        const double b = (double)a->n * (double)dtype_size(a->type);
+        t->read = b + one(a->b, b);
+        t->written = b;
+    } break;
+    case KERNEL_MAXPOOL:
+    case KERNEL_MAXPOOL_BWD:
+    case KERNEL_AVGPOOL:
+    case KERNEL_AVGPOOL_BWD:
+        pool_traffic(s, t);
+        break;
+    case KERNEL_UNPACK:
+        unpack_traffic(pl, s, t);
+        break;
+    case KERNEL_CONVERT: {
+        const struct k_convert *a = &s->args.as_KERNEL_CONVERT;
+        t->read = (double)a->n * (double)dtype_size(a->from);
+        t->written = (double)a->n * (double)dtype_size(a->to);
+    } break;
+    case KERNEL_ROUND:
+        t->read = t->written = (double)s->args.as_KERNEL_ROUND.n * sizeof(float);
+        break;
+    default:
+        bn_traffic(s, t);
+        break;
+    }
+}
+
+void cuda_step_traffic(const struct cuda_plan *pl, const struct step *s, struct step_traffic *ret)
+{
+    *ret = (struct step_traffic){0};
+    switch (s->kind) {
+    case STEP_KERNEL:
+        kernel_traffic(pl, s, ret);
+        break;
+    case STEP_DNN: {
+        const double flop = product_traffic(&s->dnn, ret);
+        ret->flop = flop;
+        ret->nodes = 1;
+    } break;
+    case STEP_GEMM:
+        gemm_traffic(&s->gemm, ret);
+        ret->nodes = 1;
+        break;
+    case STEP_FILL:
+        ret->written = (double)s->n;
+        ret->nodes = 1;
+        break;
+    case STEP_ALL_SUM:
+    case STEP_READY:
+        break;
+    }
+}
