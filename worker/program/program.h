@@ -139,12 +139,13 @@ enum metric {
     METRIC_BAD,
     METRIC_NORM,
     METRIC_SAVE,
+    METRIC_ONE,
     METRIC_N = 16
 };
 /* LOSS: sum of -log p(label); TOP1, TOP5: samples whose label is among the 1 (5, or all classes if fewer) largest
  * logits, ties going to the lower class; COUNT: sum of weights. The rest is set by the step, a device leaves it at 0.
  * STOP, SAVE: ranks that want to stop, to save; BAD: samples that could not be decoded; NORM: of the reduced gradients,
- * no sum. */
+ * ONE: 1, no sums. */
 
 struct program {
     struct op *ops;
