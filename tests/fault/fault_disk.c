@@ -4,9 +4,11 @@
  *   FAULT_DISK_FSYNC_MS=n     fsync(2) of such a file takes n milliseconds longer
  *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) and its like to such a file fail with ENOSPC
  *   FAULT_DISK_ROOM=n         the first n of these do not
+ *   FAULT_DISK_READS=FILE     each pread(2) of such a file appends a line to FILE: how many bytes it read
  *   FAULT_DISK_ONLY=TEXT      instead of such files those whose paths hold TEXT */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -74,4 +76,26 @@ ssize_t writev(int fd, const struct iovec *v, int n)
     ssize_t (*real)(int, const struct iovec *, int);
     *(void **)&real = dlsym(RTLD_NEXT, "writev");
     return is_full(fd) ? -1 : real(fd, v, n);
+}
+
+static void tell_read(const char *file, ssize_t n)
+{
+    char line[32];
+    const int to = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (to >= 0) {
+        (void)!write(to, line, (size_t)snprintf(line, sizeof line, "%zd\n", n));
+        close(to);
+    }
+}
+
+ssize_t plain_pread(int fd, void *data, size_t n, off_t at) __asm__("pread64");
+ssize_t plain_pread(int fd, void *data, size_t n, off_t at)
+{
+    ssize_t (*real)(int, void *, size_t, off_t);
+    *(void **)&real = dlsym(RTLD_NEXT, "pread64");
+    const char *reads = getenv("FAULT_DISK_READS");
+    const ssize_t got = real(fd, data, n, at);
+    if (reads && got > 0 && is_ours(fd))
+        tell_read(reads, got);
+    return got;
 }

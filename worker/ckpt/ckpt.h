@@ -35,6 +35,11 @@ int ckpt_rotate(const char *dir, int64_t saved, int keep, struct err *e);
  * was saved. */
 int ckpt_amend(const char *dir, int64_t step, const cJSON *more, struct err *e);
 
+/* Step of the newest checkpoint below `below` (INT64_MAX: of all) whose manifest, headers and sizes are right; -1 if
+ * there is none or no folder. The sums of its tensors are not looked at: who reads it checks them. What is passed over
+ * is told, or is an error, as by ckpt_latest(). */
+int ckpt_newest(const char *dir, int64_t below, int64_t *ret_step, struct err *e);
+
 /* Step of the newest complete checkpoint (every CRC right); -1 if there is none or no
  * folder. A newer one that is damaged is passed over with a warning in the log; if all are damaged, that is an error: a
  * run must not start over, and in the end rotate away what can be saved, because of a bad disk. Leftovers of a killed
@@ -63,6 +68,12 @@ const cJSON *ckpt_meta(const struct ckpt *c); /* owned by c; an empty object if 
  * ERR_MISMATCH with both shapes if it is of another shape or type; dst is undefined then. file: "model" or "train".
  * Thread-safe. */
 int ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *want, void *dst, struct err *e);
+/* The same of n bytes from byte `at` on, for those who read a tensor from its beginning to its end, in order: *crc goes
+ * from piece to piece, and with the last one the sum is verified. */
+int ckpt_read_part(struct ckpt *c, const char *file, const struct ckpt_tensor *want, int64_t at, size_t n, void *dst,
+                   uint32_t *crc, struct err *e);
+/* Is the tensor there, of this shape and type? Errors as of ckpt_read(). */
+int ckpt_has(struct ckpt *c, const char *file, const struct ckpt_tensor *want, struct err *e);
 /* The file itself ("model" or "train"), to list its tensors; owned by c. NULL for another name. */
 struct safetensors *ckpt_file(struct ckpt *c, const char *file);
 /* Read everything and verify every CRC: the first damaged tensor is named. */

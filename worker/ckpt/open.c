@@ -70,21 +70,31 @@ static bool has_manifest(const char *dir, int64_t step)
            folder_path(path, NULL, "%s/%s", folder, CKPT_MANIFEST) == 0 && access(path, F_OK) == 0;
 }
 
-int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e)
+static int look(const char *dir, int64_t step, struct err *e)
+{
+    struct ckpt *c;
+    TRY(ckpt_open(&c, dir, step, e));
+    ckpt_close(c);
+    return 0;
+}
+
+typedef int check_fn(const char *dir, int64_t step, struct err *e);
+
+static int newest_of(const char *dir, int64_t below, check_fn *check, int64_t *ret_step, struct err *e)
 {
     int64_t *steps, found = -1;
     size_t n, damaged = 0;
     struct err first = {0}, why;
     TRY(folder_list(dir, &steps, &n, e));
     for (size_t i = 0; i < n && found < 0; i++) {
-        int rc = ckpt_check(dir, steps[i], &why);
+        int rc = steps[i] < below ? check(dir, steps[i], &why) : -ENOENT;
         if (rc == 0)
             found = steps[i];
         else if (rc > -1000 && rc != -ENOENT &&
                  rc != -ENOTDIR) { /* not the file's fault: passing it over would lose it */
             free(steps);
             return err_set(e, rc, "%.400s", why.text);
-        } else if (has_manifest(dir, steps[i])) {
+        } else if (steps[i] < below && has_manifest(dir, steps[i])) {
             log_warn("ckpt", "the checkpoint of step %" PRId64 " is passed over: %s", steps[i], why.text);
             if (damaged++ == 0)
                 first = why;
@@ -96,6 +106,16 @@ int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e)
                        first.text);
     *ret_step = found;
     return 0;
+}
+
+int ckpt_newest(const char *dir, int64_t below, int64_t *ret_step, struct err *e)
+{
+    return newest_of(dir, below, look, ret_step, e);
+}
+
+int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e)
+{
+    return newest_of(dir, INT64_MAX, ckpt_check, ret_step, e);
 }
 
 int ckpt_locate(const char *path, char *dir, int64_t *step, struct err *e)
@@ -143,17 +163,24 @@ struct safetensors *ckpt_file(struct ckpt *c, const char *file)
     return id < 0 ? NULL : c->file[id];
 }
 
-static int read_checked(struct ckpt *c, enum ckpt_file_id id, size_t i, void *dst, struct err *e)
+/* n bytes of a tensor from byte `at` on; with its last ones the sum of all is compared. */
+static int read_part(struct ckpt *c, enum ckpt_file_id id, size_t i, int64_t at, size_t n, void *dst, uint32_t *crc,
+                     struct err *e)
 {
     struct safetensors *s = c->file[id];
     const struct ckpt_tensor *t = safetensors_at(s, i);
-    uint32_t want, got;
+    int64_t bytes;
+    uint32_t want;
+    TRY(ckpt_tensor_bytes(t, &bytes));
+    TRY(safetensors_read_part(s, i, at, n, dst, e));
+    *crc = crc32c(at == 0 ? 0 : *crc, dst, n);
+    if (at + (int64_t)n < bytes)
+        return 0;
     TRY(manifest_crc(c->manifest, id, t->name, &want, e));
-    TRY(safetensors_read(s, i, dst, &got, e));
-    if (got != want)
+    if (*crc != want)
         return err_set(e, ERR_CORRUPT,
                        "tensor '%s' in %s is damaged: its CRC32C is %08" PRIx32 " instead of %08" PRIx32, t->name,
-                       safetensors_path(s), got, want);
+                       safetensors_path(s), *crc, want);
     return 0;
 }
 
@@ -167,7 +194,9 @@ static bool same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
     return true;
 }
 
-int ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *want, void *dst, struct err *e)
+/* Its index in the file. */
+static int find(struct ckpt *c, const char *file, const struct ckpt_tensor *want, enum ckpt_file_id *ret_id,
+                size_t *ret, struct err *e)
 {
     int id = file_id(file);
     if (id < 0)
@@ -182,24 +211,62 @@ int ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *want, 
                        safetensors_path(c->file[id]), ckpt_tensor_shape(have, a, sizeof a),
                        ckpt_tensor_shape(want, b, sizeof b));
     }
-    return read_checked(c, (enum ckpt_file_id)id, (size_t)i, dst, e);
+    *ret_id = (enum ckpt_file_id)id;
+    *ret = (size_t)i;
+    return 0;
+}
+
+int ckpt_has(struct ckpt *c, const char *file, const struct ckpt_tensor *want, struct err *e)
+{
+    enum ckpt_file_id id;
+    size_t i;
+    return find(c, file, want, &id, &i, e);
+}
+
+int ckpt_read_part(struct ckpt *c, const char *file, const struct ckpt_tensor *want, int64_t at, size_t n, void *dst,
+                   uint32_t *crc, struct err *e)
+{
+    enum ckpt_file_id id;
+    size_t i;
+    TRY(find(c, file, want, &id, &i, e));
+    return read_part(c, id, i, at, n, dst, crc, e);
+}
+
+int ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *want, void *dst, struct err *e)
+{
+    enum ckpt_file_id id;
+    size_t i;
+    int64_t bytes;
+    uint32_t crc;
+    TRY(find(c, file, want, &id, &i, e));
+    TRY(ckpt_tensor_bytes(want, &bytes));
+    for (int64_t at = 0; at < bytes; at += CKPT_PIECE) {
+        const size_t n = (size_t)(bytes - at) < CKPT_PIECE ? (size_t)(bytes - at) : CKPT_PIECE;
+        TRY(read_part(c, id, i, at, n, (char *)dst + at, &crc, e));
+    }
+    return 0;
+}
+
+static int verify_tensor(struct ckpt *c, enum ckpt_file_id id, size_t i, void *room, struct err *e)
+{
+    int64_t bytes;
+    uint32_t crc;
+    TRY(ckpt_tensor_bytes(safetensors_at(c->file[id], i), &bytes));
+    for (int64_t at = 0; at < bytes; at += CKPT_PIECE) {
+        const size_t n = (size_t)(bytes - at) < CKPT_PIECE ? (size_t)(bytes - at) : CKPT_PIECE;
+        TRY(read_part(c, id, i, at, n, room, &crc, e));
+    }
+    return 0;
 }
 
 static int verify_file(struct ckpt *c, enum ckpt_file_id id, struct err *e)
 {
-    struct safetensors *s = c->file[id];
-    int64_t most = 1;
-    for (size_t i = 0; i < safetensors_count(s); i++) {
-        int64_t bytes = 0;
-        ckpt_tensor_bytes(safetensors_at(s, i), &bytes);
-        most = bytes > most ? bytes : most;
-    }
-    void *room = malloc((size_t)most);
+    void *room = malloc(CKPT_PIECE);
     if (!room)
-        return err_set(e, -ENOMEM, "no memory for %" PRId64 " bytes of %s", most, safetensors_path(s));
+        return err_set(e, -ENOMEM, "no memory to read %s", safetensors_path(c->file[id]));
     int rc = 0;
-    for (size_t i = 0; i < safetensors_count(s) && rc == 0; i++)
-        rc = read_checked(c, id, i, room, e);
+    for (size_t i = 0; i < safetensors_count(c->file[id]) && rc == 0; i++)
+        rc = verify_tensor(c, id, i, room, e);
     free(room);
     return rc;
 }

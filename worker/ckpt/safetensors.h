@@ -15,12 +15,25 @@ struct err;
 #define CKPT_NAME_MAX 111
 #define CKPT_DIMS_MAX 4
 
+#define CKPT_PIECE ((size_t)4 << 20) /* bytes that are written or read at once */
+
+struct ckpt_source;
+
 struct ckpt_tensor {
     char name[CKPT_NAME_MAX + 1];
     enum dtype dtype;
     int ndim; /* 0..4; 0: a scalar */
     int64_t shape[CKPT_DIMS_MAX];
-    const void *data; /* host memory, native (little) endian; borrowed during the call */
+    const void *data;                 /* host memory, native (little) endian; borrowed during the call */
+    const struct ckpt_source *source; /* where data is NULL: gives it piece by piece; borrowed */
+};
+
+/* Gives the bytes of tensors that are written. Asked for the tensors of a file in the order of their names, for each
+ * tensor's bytes in ascending order, CKPT_PIECE of them at a time, its last piece being what is left. */
+struct ckpt_source {
+    /* n bytes of t (an element of the caller's array) from byte `at` on; *ret is valid until the next call. */
+    int (*bytes)(const struct ckpt_source *s, const struct ckpt_tensor *t, int64_t at, size_t n, const void **ret,
+                 struct err *e);
 };
 
 /* Streams the tensors (any order; sorted by name in the file) to path, which must not exist yet, and fsyncs it. crc:
@@ -41,6 +54,8 @@ const struct ckpt_tensor *safetensors_at(const struct safetensors *s, size_t i);
 int safetensors_find(const struct safetensors *s, const char *name); /* index in file order, -1 if none */
 /* Read it whole into dst (shape * dtype bytes). crc (may be NULL) gets the CRC32C of what was read. Thread-safe. */
 int safetensors_read(struct safetensors *s, size_t i, void *dst, uint32_t *crc, struct err *e);
+/* n bytes of it from byte `at` on, within it. Thread-safe. */
+int safetensors_read_part(struct safetensors *s, size_t i, int64_t at, size_t n, void *dst, struct err *e);
 
 /* Bytes of a tensor: -EINVAL for a negative or overflowing shape, an unknown type or too many dimensions. */
 int ckpt_tensor_bytes(const struct ckpt_tensor *t, int64_t *ret);

@@ -5,6 +5,7 @@
  * -> index by name. Reads are pread(2), so threads may share one. */
 #include "worker/ckpt/safetensors.h"
 
+#include <assert.h>
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,6 @@
 #include "common/base/err.h"
 
 #define HEADER_MAX ((uint64_t)100 << 20)
-#define PIECE ((size_t)4 << 20)
 
 struct item {
     struct ckpt_tensor t;
@@ -300,24 +300,23 @@ int safetensors_find(const struct safetensors *s, const char *name)
     return -1;
 }
 
-int safetensors_read(struct safetensors *s, size_t i, void *dst, uint32_t *crc, struct err *e)
+int safetensors_read_part(struct safetensors *s, size_t i, int64_t at, size_t n, void *dst, struct err *e)
 {
     const struct item *it = &s->items[i];
-    int64_t at = s->data_at + it->begin;
-    char *p = dst;
+    assert(at >= 0 && (int64_t)n <= it->end - it->begin - at);
+    const int rc = read_at(s, dst, n, s->data_at + it->begin + at, e);
+    return rc < 0 ? err_wrap(e, "tensor '%s'", it->t.name) : 0;
+}
+
+int safetensors_read(struct safetensors *s, size_t i, void *dst, uint32_t *crc, struct err *e)
+{
+    const int64_t bytes = s->items[i].end - s->items[i].begin;
     uint32_t sum = 0;
-    for (size_t left = (size_t)(it->end - it->begin); left > 0;) {
-        size_t n = left < PIECE ? left : PIECE;
-        int rc = read_at(s, p, n, at, e);
-        if (rc < 0) {
-            err_wrap(e, "tensor '%s'", it->t.name);
-            return rc;
-        }
+    for (int64_t at = 0; at < bytes; at += CKPT_PIECE) {
+        const size_t n = (size_t)(bytes - at) < CKPT_PIECE ? (size_t)(bytes - at) : CKPT_PIECE;
+        TRY(safetensors_read_part(s, i, at, n, (char *)dst + at, e));
         if (crc)
-            sum = crc32c(sum, p, n);
-        p += n;
-        at += (int64_t)n;
-        left -= n;
+            sum = crc32c(sum, (char *)dst + at, n);
     }
     if (crc)
         *crc = sum;

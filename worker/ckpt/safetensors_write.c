@@ -1,8 +1,8 @@
 /* Writing one safetensors file.
  *
  * The header is made first: it depends on names, types and shapes only, so equal states give equal files. Data then
- * goes straight from the caller's memory to the file, a few MiB at a time, each piece summed while it is warm in the
- * cache. */
+ * goes to the file piece by piece, straight from the caller's memory or as the tensor's source gives it, each piece
+ * summed while it is warm in the cache. */
 #include "worker/ckpt/safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -23,7 +23,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "safetensors holds little-endian data; hosts must be the same");
 
 #define HEADER_MAX ((size_t)100 << 20) /* the format's own limit */
-#define PIECE ((size_t)4 << 20)
 
 struct entry {
     const struct ckpt_tensor *t;
@@ -45,7 +44,7 @@ static int check_tensor(const struct ckpt_tensor *t, int64_t *bytes, struct err 
     if (ckpt_tensor_bytes(t, bytes) < 0)
         return err_set(e, -EINVAL, "tensor '%s' has an impossible shape: %s", t->name,
                        ckpt_tensor_shape(t, shape, sizeof shape));
-    if (!t->data && *bytes > 0)
+    if (!t->data && !t->source && *bytes > 0)
         return err_set(e, -EINVAL, "tensor '%s' has no data", t->name);
     return 0;
 }
@@ -110,17 +109,24 @@ static int write_all(int fd, const char *p, size_t n, const char *path, struct e
     return rc < 0 ? err_errno(e, -rc, "write %s", path) : 0;
 }
 
+static int piece_of(const struct ckpt_tensor *t, int64_t at, size_t n, const void **ret, struct err *e)
+{
+    if (!t->data)
+        return t->source->bytes(t->source, t, at, n, ret, e);
+    *ret = (const char *)t->data + at;
+    return 0;
+}
+
 static int write_tensor(int fd, const struct entry *v, uint32_t *crc, const char *path, struct err *e)
 {
-    const char *p = v->t->data;
     uint32_t sum = 0;
-    for (size_t left = (size_t)v->bytes; left > 0;) {
-        size_t n = left < PIECE ? left : PIECE;
+    for (int64_t at = 0; at < v->bytes; at += CKPT_PIECE) {
+        const size_t n = (size_t)(v->bytes - at) < CKPT_PIECE ? (size_t)(v->bytes - at) : CKPT_PIECE;
+        const void *p;
+        TRY(piece_of(v->t, at, n, &p, e));
         TRY(write_all(fd, p, n, path, e));
         if (crc)
             sum = crc32c(sum, p, n);
-        p += n;
-        left -= n;
     }
     if (crc)
         *crc = sum;

@@ -30,6 +30,7 @@
 #include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 #include "worker/snapshot/pretrained.h"
+#include "worker/snapshot/snapshot_choice.h"
 #include "worker/state/state.h"
 
 #define FILE_MAX ((size_t)1 << 30)
@@ -172,18 +173,21 @@ static void channels_of(const cJSON *meta, const char *name, float out[4])
 /* What a checkpoint does not say (older ones) is as torch does it. */
 static int from_meta(struct predictor *p, const cJSON *meta, struct err *e)
 {
-    int64_t classes, size, channels, kind = INPUT_TORCH, style = NET_TORCH, scale = 0;
+    static const char *const inputs[] = {INPUTS(CHOICE_NAME)}, *const styles[] = {NET_STYLES(CHOICE_NAME)};
+    int64_t classes, size, channels, scale = 0;
     TRY(json_str(meta, "arch", &p->model.arch, e));
     TRY(json_i64(meta, "num_labels", &classes, e));
     TRY(json_i64(meta, "image_size", &size, e));
     TRY(json_i64(meta, "channels", &channels, e));
-    json_i64(meta, "input", &kind, NULL);
-    json_i64(meta, "net_style", &style, NULL);
     json_i64(meta, "scale", &scale, NULL);
     p->model.classes = (int)classes;
-    p->model.style = (enum net_style)style;
+    p->model.style =
+        (enum net_style)meta_choice_id(meta, "net_style", styles, sizeof styles / sizeof *styles, NET_TORCH);
     p->input = (struct input_options){
-        .kind = (enum input_kind)kind, .size = (int)size, .channels = (int)channels, .scale = (int)scale};
+        .kind = (enum input_kind)meta_choice_id(meta, "input", inputs, sizeof inputs / sizeof *inputs, INPUT_TORCH),
+        .size = (int)size,
+        .channels = (int)channels,
+        .scale = (int)scale};
     input_normalization(p->input.kind, p->input.channels, p->model.mean, p->model.std);
     channels_of(meta, "mean", p->model.mean);
     channels_of(meta, "std", p->model.std);

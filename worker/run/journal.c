@@ -76,7 +76,7 @@ static cJSON *describe(const struct session *s, const char *command_line)
     return o;
 }
 
-static int open_files(struct journal *j, const struct session *s, const struct position *at, int restart,
+static int open_files(struct journal *j, const struct session *s, const struct position *at, bool resumed, int restart,
                       const char *dir, const char *command_line, struct err *e)
 {
     char path[4096];
@@ -84,11 +84,10 @@ static int open_files(struct journal *j, const struct session *s, const struct p
     TRY(path_make_writable(dir, e));
     TRY(lock_folder(j, s, dir, e));
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    if (at->updates == 0 && restart == 0)
+    if (!resumed && restart == 0)
         TRY(set_aside(path, e));
     TRY(metrics_open(&j->metrics, path, at->updates, &seconds, e));
-    TRY(metrics_event(j->metrics, at->updates ? "resume" : "start", at->updates, restart, describe(s, command_line),
-                      e));
+    TRY(metrics_event(j->metrics, resumed ? "resume" : "start", at->updates, restart, describe(s, command_line), e));
     struct caffe2_log_options o = {.dir = dir,
                                    .arch = s->cfg->arch,
                                    .devices = s->layout.world,
@@ -96,7 +95,7 @@ static int open_files(struct journal *j, const struct session *s, const struct p
                                    .labels = (int)s->identity.num_labels,
                                    .lr = s->cfg->base_lr,
                                    .parameters = command_line,
-                                   .resume = at->updates > 0};
+                                   .resume = resumed};
     return caffe2_log_open(&j->csv, &o, at->epoch, &seconds, e);
 }
 
@@ -119,7 +118,7 @@ static void begin_progress(struct journal *j, const struct session *s)
     progress_init(&j->progress, (enum progress_format)s->cfg->progress, (int)s->cfg->print_freq, j->prefix);
 }
 
-int journal_open(struct journal *j, const struct session *s, const struct position *at, int restart,
+int journal_open(struct journal *j, const struct session *s, const struct position *at, bool resumed, int restart,
                  const char *command_line, struct err *e)
 {
     const char *dir = s->cfg->log_dir ? s->cfg->log_dir : s->cfg->checkpoint_dir;
@@ -127,7 +126,7 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
     begin_progress(j, s);
     if (!j->active || s->cfg->evaluate)
         return 0;
-    int rc = dir ? open_files(j, s, at, restart, dir, command_line, e) : 0;
+    int rc = dir ? open_files(j, s, at, resumed, restart, dir, command_line, e) : 0;
     if (rc == 0 && s->cfg->tensorboard)
         rc = tensorboard_open(&j->tensorboard, s->cfg->tensorboard, at->updates, e);
     if (rc < 0)

@@ -38,8 +38,9 @@ struct journal {
 
 /* Before anything is changed: can logs be written where they are to go? ERR_OUTPUT. */
 int journal_check(const struct session *s, struct err *e);
-/* at: where the run starts or goes on; logs are cut back to it. */
-int journal_open(struct journal *j, const struct session *s, const struct position *at, int restart,
+/* at: where the run starts or (resumed) goes on; logs are cut back to it. What an older run has logged is kept under
+ * another name where this one starts. */
+int journal_open(struct journal *j, const struct session *s, const struct position *at, bool resumed, int restart,
                  const char *command_line, struct err *e);
 void journal_close(struct journal *j);
 

@@ -4,16 +4,21 @@
 
 enum { PRESET_WARMUP_EPOCHS = 5 };
 
-double rate_scale(const struct train_config *cfg, int world)
+double rate_workers(const struct train_config *cfg, int64_t workers, int64_t batch)
+{
+    return (double)workers * (double)cfg->batch_size / (double)batch;
+}
+
+double rate_scale(const struct train_config *cfg, double workers)
 {
     const double batch256 = (double)cfg->batch_size / 256;
     if (cfg->lr_policy == LR_HOROVOD)
-        return (double)world * (double)cfg->accumulate;
+        return workers * (double)cfg->accumulate;
     if (cfg->lr_policy == LR_APEX)
         return batch256;
     switch ((enum lr_scale)cfg->lr_scale) {
     case LR_SCALE_WORKERS:
-        return world;
+        return workers;
     case LR_SCALE_BATCH256:
         return batch256;
     case LR_SCALE_NONE:
@@ -35,32 +40,32 @@ static void set_milestones(struct schedule *s, const double *epochs, int n, int6
 }
 
 /* horovod, apex: drops by ten at their own epochs after their own warm-up. */
-static void set_preset(struct schedule *s, const struct train_config *cfg, int world, int64_t steps_per_epoch)
+static void set_preset(struct schedule *s, const struct train_config *cfg, double workers, int64_t steps_per_epoch)
 {
     static const double drops[] = {30, 60, 80, 90};
     const bool horovod = s->policy == LR_HOROVOD;
     s->gamma = 0.1;
     s->warmup = horovod ? WARMUP_HOROVOD : WARMUP_APEX;
-    s->warmup_start = 1.0 / world;
+    s->warmup_start = 1 / workers;
     s->warmup_steps = steps_of(cfg->warmup_epochs < 0 ? PRESET_WARMUP_EPOCHS : cfg->warmup_epochs, steps_per_epoch);
     set_milestones(s, drops, horovod ? 3 : 4, steps_per_epoch);
     if (s->warmup_steps > s->total_steps) /* a shorter run ends within the warm-up */
         s->total_steps = s->warmup_steps;
 }
 
-struct schedule rate_schedule(const struct train_config *cfg, int world, int64_t steps_per_epoch, int64_t total)
+struct schedule rate_schedule(const struct train_config *cfg, double workers, int64_t steps_per_epoch, int64_t total)
 {
     const int64_t step_size = steps_of(cfg->lr_step_epochs, steps_per_epoch);
     struct schedule s = {.policy = (enum lr_policy)cfg->lr_policy,
                          .warmup = (enum lr_warmup)cfg->lr_warmup,
                          .warmup_start = cfg->warmup_start,
-                         .base_lr = cfg->base_lr * rate_scale(cfg, world),
+                         .base_lr = cfg->base_lr * rate_scale(cfg, workers),
                          .total_steps = total,
                          .step_size = step_size > 0 ? step_size : 1,
                          .gamma = cfg->lr_gamma,
                          .power = cfg->lr_power};
     if (s.policy == LR_HOROVOD || s.policy == LR_APEX) {
-        set_preset(&s, cfg, world, steps_per_epoch);
+        set_preset(&s, cfg, workers, steps_per_epoch);
     } else {
         s.warmup_steps = cfg->warmup_epochs < 0 ? (int64_t)(0.05 * (double)total + 0.5)
                                                 : steps_of(cfg->warmup_epochs, steps_per_epoch);

@@ -1,15 +1,15 @@
 /* A save that becomes due while the one before is still being written:
  *   - by steps or time: the state is saved as soon as the writer is free, the newest then: no step waits for a disk;
  *   - at the end of an epoch, of the best so far, or the last: waits, so that these are of exactly that step.
- * Where moments are cut a save takes all ranks (session.saves_together). Those that write tell the others with a step's
- * sums that they will want to save after it; before they copy, all agree: one that writes may find that it cannot. */
+ * Where moments are cut a save takes all ranks (session.saves_together), each of which has a writer. Those that write
+ * files tell the others with a step's sums that they will want to save after it; before they copy, all agree: one may
+ * find that it cannot. */
 #include "worker/run/saver.h"
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/include/crun.h"
-#include "worker/comm/comm.h"
 #include "worker/config/config.h"
 #include "worker/run/eval.h"
 #include "worker/run/journal.h"
@@ -22,19 +22,17 @@
 int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
-    const struct snapshot_writer_options o = {
-        .dir = cfg->checkpoint_dir,
-        .name = cfg->checkpoint_name,
-        .keep = (int)cfg->checkpoint_keep,
-        .sync = cfg->checkpoint_sync,
-        .groups = {[LAYOUT_BATCH] = s->groups[LAYOUT_BATCH], [LAYOUT_DATA] = s->groups[LAYOUT_DATA]}};
-    *v = (struct saver){.s = s,
-                        .journal = j,
-                        .trace = t,
-                        .together = s->saves_together && cfg->checkpoint_dir && !cfg->evaluate,
-                        .saved_ns = clock_ns(),
-                        .saved_updates = -1};
-    return s->writes ? snapshot_writer_open(&v->writer, &s->state, &s->identity, &o, e) : 0;
+    const bool together = s->saves_together && cfg->checkpoint_dir && !cfg->evaluate;
+    const struct snapshot_writer_options o = {.dir = cfg->checkpoint_dir,
+                                              .name = cfg->checkpoint_name,
+                                              .keep = (int)cfg->checkpoint_keep,
+                                              .sync = cfg->checkpoint_sync,
+                                              .writes = s->writes,
+                                              .comm = together ? s->comm : NULL,
+                                              .timeout_ms = (int64_t)(cfg->comm_timeout * 1000)};
+    *v = (struct saver){
+        .s = s, .journal = j, .trace = t, .together = together, .saved_ns = clock_ns(), .saved_updates = -1};
+    return s->writes || together ? snapshot_writer_open(&v->writer, &s->state, &s->identity, &o, e) : 0;
 }
 
 /* The others wait for this rank in a collective at most that long. */
@@ -87,26 +85,19 @@ static int copy(struct saver *v, const struct position *at, bool over, struct er
     return 0;
 }
 
-/* Does any rank want to? */
-static int agree(const struct saver *v, bool *want, struct err *e)
-{
-    struct comm *c = v->s->comm;
-    int64_t any = *want;
-    TRY(c->ops->all_reduce(c, COMM_CONTROL, &any, 1, DT_I64, COMM_MAX, NULL, e));
-    *want = any > 0;
-    return 0;
-}
-
 /* All ranks. */
 static int save_together(struct saver *v, const struct position *at, bool over, struct err *e)
 {
     struct err late;
-    int rc = v->writer ? await_writer(v, &late) : 0;
-    const bool mine = v->writer && rc == 0 && v->saved_updates != at->updates;
-    bool any = mine;
-    TRY(agree(v, &any, e));
-    if (any)
-        TRY(mine ? copy(v, at, over, e) : snapshot_give(&v->s->state, v->s->groups, e));
+    int rc = await_writer(v, &late);
+    const bool mine = v->s->writes && v->saved_updates != at->updates;
+    bool any;
+    TRY(snapshot_writer_agree(v->writer, mine, rc == 0, &any, e));
+    if (any) {
+        const int64_t before = v->saved_updates;
+        TRY(copy(v, at, over, e));
+        v->saved_updates = mine ? v->saved_updates : before;
+    }
     return rc < 0 ? err_set(e, rc, "%s", late.text) : 0;
 }
 
@@ -132,12 +123,13 @@ static bool due(const struct saver *v, const struct position *at, bool over)
 
 bool saver_due(const struct saver *v, const struct position *at, bool over)
 {
-    return v->writer && ((v->pending && !snapshot_writer_busy(v->writer)) || due(v, at, over));
+    return v->s->writes && v->writer && ((v->pending && !snapshot_writer_busy(v->writer)) || due(v, at, over));
 }
 
 bool saver_wants(const struct saver *v, const struct position *at, bool over)
 {
-    return v->together && v->writer && (v->pending || due(v, at, over)) && (over || !snapshot_writer_busy(v->writer));
+    return v->together && v->s->writes && (v->pending || due(v, at, over)) &&
+           (over || !snapshot_writer_busy(v->writer));
 }
 
 /* Is it time? What is due and has to wait stays pending. */
@@ -146,7 +138,7 @@ static bool is_time(struct saver *v, const struct position *at, bool over, bool 
     struct err e;
     if (v->writer) {
         tell_failure(v, take_result(v, &e), &e);
-        v->pending = v->pending || due(v, at, over);
+        v->pending = v->s->writes && (v->pending || due(v, at, over));
     }
     return v->together ? asked : v->pending && (over || !snapshot_writer_busy(v->writer));
 }
@@ -174,12 +166,12 @@ void saver_evaluated(struct saver *v, struct position *at, const struct eval_res
         return;
     at->best_top1 = top1;
     at->best_updates = at->updates;
-    if (!v->writer && !v->together)
+    if (!v->writer)
         return;
     crun_phase(CRUN_PHASE_CHECKPOINT);
     int rc = save(v, at, over, &e);
     tell_failure(v, rc, &e);
-    if (rc == 0 && v->writer)
+    if (rc == 0 && v->s->writes)
         snapshot_writer_best(v->writer, at->updates, top1);
     crun_phase(CRUN_PHASE_STEP);
 }
@@ -187,7 +179,7 @@ void saver_evaluated(struct saver *v, struct position *at, const struct eval_res
 int saver_finish(struct saver *v, const struct position *at, bool over, struct err *e)
 {
     if (!v->writer)
-        return v->together ? save(v, at, over, e) : 0;
+        return 0;
     TRY(v->together ? 0 : await_writer(v, e)); /* it may have been this step's: then once more */
     TRY(save(v, at, over, e));
     TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));

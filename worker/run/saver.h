@@ -17,7 +17,7 @@ struct saver {
     struct session *s;
     struct journal *journal;
     const struct trace *trace;
-    struct snapshot_writer *writer; /* NULL: this rank writes nothing */
+    struct snapshot_writer *writer; /* NULL: this rank has nothing to do with what is saved */
     bool together;                  /* what is saved takes all ranks */
     bool pending;                   /* a save is due and the one before is not on the disk yet */
     int64_t saved_ns;

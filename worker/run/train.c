@@ -377,16 +377,19 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
         r->at.lr = -1;
         r->at.epoch = r->cfg->start_epoch;
         r->at.updates = r->at.moments_from = r->at.epoch * r->s.steps_per_epoch;
+        r->at.rate_workers = r->s.batch.count;
+        r->at.rate_batch = r->cfg->batch_size;
     }
     if (replicas_check(&r->s.state, r->s.comm, e) < 0)
         return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
     r->step.updates = r->at.updates - r->s.state.loss_scale.skipped - r->at.moments_from;
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
-    r->schedule = rate_schedule(r->cfg, r->s.batch.count, r->s.steps_per_epoch, r->s.total_steps);
+    const double workers = rate_workers(r->cfg, r->at.rate_workers, r->at.rate_batch);
+    r->schedule = rate_schedule(r->cfg, workers, r->s.steps_per_epoch, r->s.total_steps);
     TRY(schedule_check(&r->schedule, e));
     TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, e));
     TRY(take_folders(r, env, late, e));
-    TRY(journal_open(&r->journal, &r->s, &r->at, (int)env->restart_count, command_line, e));
+    TRY(journal_open(&r->journal, &r->s, &r->at, resumed, (int)env->restart_count, command_line, e));
     if (r->journal.active && !resumed)
         session_banner(&r->s);
     if (resumed)

@@ -103,7 +103,7 @@ int output_folder_take(const struct train_config *cfg, bool resume, const char *
     TRY(path_make_writable(dir, e));
     TRY(lock_folder(cfg, lock_fd, e));
     if (train_config_resume(cfg) != RESUME_AUTO)
-        TRY(ckpt_latest(dir, &step, e));
+        TRY(ckpt_newest(dir, INT64_MAX, &step, e));
     if (step >= 0 && resume)
         TRY(is_own(dir, step, run_id, &own, e));
     if (step >= 0 && !own && train_config_resume(cfg) == RESUME_PATH)

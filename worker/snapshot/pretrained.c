@@ -1,8 +1,7 @@
 #include "worker/snapshot/pretrained.h"
 
 #include <errno.h>
-#include <stdint.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/err.h"
@@ -10,7 +9,9 @@
 #include "worker/ckpt/weights.h"
 #include "worker/comm/comm.h"
 #include "worker/program/program.h"
-#include "worker/snapshot/snapshot_image.h"
+#include "worker/snapshot/deal.h"
+#include "worker/snapshot/slices.h"
+#include "worker/snapshot/stored.h"
 #include "worker/state/state.h"
 
 /* Is this tensor one of the layer that has an output a class? */
@@ -31,18 +32,18 @@ static bool same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b,
     return same;
 }
 
+/* Is this tensor of ours taken from w? */
 static int take_one(struct weights *w, const struct state *s, const struct ckpt_tensor *want, bool other_classes,
-                    struct err *e)
+                    bool *ret, struct err *e)
 {
     char a[CKPT_SHAPE_LEN], b[CKPT_SHAPE_LEN];
     size_t i = 0;
     const struct ckpt_tensor *have = weights_find(w, want->name, &i);
-    if (want->dtype == DT_I64) /* num_batches_tracked */
-        return 0;
     if (!have)
         return err_set(e, ERR_MISMATCH, "it has no tensor '%s'", want->name);
-    if (same_shape(have, want, 0))
-        return weights_read_real(w, i, s->real, (void *)(uintptr_t)want->data, e);
+    *ret = same_shape(have, want, 0);
+    if (*ret)
+        return 0;
     ckpt_tensor_shape(have, a, sizeof a);
     ckpt_tensor_shape(want, b, sizeof b);
     if (!other_classes || !is_last_layer(s->program, want->name) || !same_shape(have, want, 1))
@@ -52,68 +53,74 @@ static int take_one(struct weights *w, const struct state *s, const struct ckpt_
     return 0;
 }
 
-static bool is_wanted(const struct image *im, const char *name)
+static bool is_wanted(const struct slices *s, const char *name)
 {
-    for (size_t i = 0; i < im->n_model; i++)
-        if (strcmp(im->model[i].name, name) == 0)
+    for (size_t i = 0; i < s->n_model; i++)
+        if (strcmp(s->tensors[i].name, name) == 0)
             return true;
     return false;
 }
 
-static int take_all(struct image *im, const struct state *s, struct weights *w, bool other_classes, struct err *e)
+/* taken[s->n_model]: which tensors; num_batches_tracked is not among them. */
+static int choose(const struct slices *s, struct weights *w, bool other_classes, bool *taken, struct err *e)
 {
-    for (size_t i = 0; i < im->n_model; i++)
-        TRY(take_one(w, s, &im->model[i], other_classes, e));
+    for (size_t i = 0; i < s->n_model; i++)
+        if (s->kinds[i] != SLICES_COUNTER)
+            TRY(take_one(w, s->state, &s->tensors[i], other_classes, &taken[i], e));
     for (size_t i = 0; i < weights_count(w); i++)
-        if (!is_wanted(im, weights_at(w, i)->name))
+        if (!is_wanted(s, weights_at(w, i)->name))
             log_warn("pretrained", "tensor '%s' is no part of this model and is left out", weights_at(w, i)->name);
     return 0;
 }
 
-static void begin_averages(struct image *im, const struct state *s)
+/* The rank that reads: w is open; the others: NULL. rc: how it went so far. */
+static int deal_out(struct slices *s, struct comm *c, struct weights *w, const char *path, bool other_classes, int rc,
+                    struct err *e)
 {
-    if (im->ema_params)
-        memcpy(im->ema_params, im->params, state_bytes(s, s->program->n_train));
-    if (im->ema_stats)
-        memcpy(im->ema_stats, im->stats, state_bytes(s, s->program->n_stats));
-}
-
-int pretrained_apply(struct state *s, struct weights *w, const char *path, bool other_classes, struct err *e)
-{
-    struct image im;
-    TRY(image_init(&im, s, e));
-    int rc = image_download(&im, s, e);
+    struct deal *d = NULL;
+    int reading;
+    bool *taken = calloc(s->n + 1, sizeof *taken);
+    struct stored from = stored_weights(w, s);
+    if (rc == 0 && !taken)
+        rc = err_errno(e, ENOMEM, "tensors of %s", path);
+    if (rc == 0 && w)
+        rc = choose(s, w, other_classes, taken, e);
+    if (rc == ERR_MISMATCH) /* other errors name the file themselves */
+        err_wrap(e, "%s", path);
+    if (c)
+        rc = comm_share(c, 0, rc, path, NULL, e);
+    if (rc == 0 && c)
+        rc = c->ops->broadcast(c, COMM_CONTROL, taken, s->n, 0, NULL, e);
     if (rc == 0)
-        rc = take_all(&im, s, w, other_classes, e);
-    begin_averages(&im, s);
+        rc = deal_open(&d, c, s, e);
+    const struct deal_load l = {.from = w ? &from : NULL, .wanted = taken, .averages = true, .what = path};
     if (rc == 0)
-        rc = image_upload(&im, s, e);
-    image_finish(&im);
-    return rc == ERR_MISMATCH ? err_wrap(e, "%s", path) : rc; /* other errors name the file themselves */
-}
-
-static int read_here(struct state *s, const char *path, struct err *e)
-{
-    struct weights *w;
-    TRY(weights_open(&w, path, e));
-    int rc = pretrained_apply(s, w, path, true, e);
-    weights_close(w);
+        rc = deal_load(d, &l, &reading, e);
+    deal_close(d);
+    stored_finish(&from);
+    free(taken);
     return rc;
 }
 
-int pretrained_load(struct state *s, struct comm *c, const char *path, struct err *e)
+int pretrained_apply(struct state *state, struct weights *w, const char *path, bool other_classes, struct err *e)
 {
-    struct image im;
-    int rc = c->rank == 0 ? read_here(s, path, e) : 0;
-    if (rc < 0)
+    struct slices s;
+    TRY(slices_init(&s, state, e));
+    int rc = deal_out(&s, NULL, w, path, other_classes, 0, e);
+    slices_finish(&s);
+    return rc;
+}
+
+int pretrained_load(struct state *state, struct comm *c, const char *path, struct err *e)
+{
+    struct slices s;
+    struct weights *w = NULL;
+    TRY(slices_init(&s, state, e));
+    int rc = c->rank == 0 ? weights_open(&w, path, e) : 0;
+    rc = deal_out(&s, c, w, path, true, rc, e);
+    if (rc < 0 && rc != -ECANCELED)
         err_wrap(e, "--pretrained");
-    TRY(comm_share(c, 0, rc, path, NULL, e));
-    TRY(image_init(&im, s, e));
-    rc = image_download(&im, s, e);
-    if (rc == 0)
-        rc = image_share(&im, s, c, 0, e);
-    if (rc == 0)
-        rc = image_upload(&im, s, e);
-    image_finish(&im);
+    weights_close(w);
+    slices_finish(&s);
     return rc;
 }

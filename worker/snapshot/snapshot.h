@@ -4,7 +4,7 @@
  * train.safetensors: "momentum.<name>"; with adam "second.<name>", with --ema "ema.<name>". manifest "meta": struct
  * position and what must not change (architecture, classes, seed).
  *
- * On resume the newest complete checkpoint that any rank can see wins; its rank reads it and broadcasts it, so that
+ * On resume the newest complete checkpoint that any rank can see wins; its rank reads it once and deals it out, so that
  * node-local disks work. Ranks need nothing but the communicator. */
 #ifndef CRUN_WORKER_SNAPSHOT_H
 #define CRUN_WORKER_SNAPSHOT_H
@@ -27,9 +27,10 @@ struct position {
     double epoch_loss, epoch_top1, epoch_count, epoch_seconds; /* sums over the epoch so far */
     double seconds;                                            /* training time so far */
     double lr;                                                 /* of the last step; -1: not known */
-    double best_top1;     /* best share of the test set that was right, of checkpoint step-<best_updates> */
-    int64_t best_updates; /* 0: nothing was evaluated yet */
-    int64_t moments_from; /* updates without those left out, where the optimizer's moments were last zero */
+    double best_top1;                 /* best share of the test set that was right, of checkpoint step-<best_updates> */
+    int64_t best_updates;             /* 0: nothing was evaluated yet */
+    int64_t moments_from;             /* updates without those left out, where the optimizer's moments were last zero */
+    int64_t rate_workers, rate_batch; /* ranks, and their batch, when training began: what rates follow (run/rate.h) */
 };
 
 struct snapshot_identity {          /* what a checkpoint and a run must share, and what is noted */
@@ -55,9 +56,10 @@ struct snapshot_source {
 };
 
 /* All ranks. Returns 1 and fills state and *at if there was a checkpoint, 0 if none (nothing touched; ERR_USAGE if
- * exact), ERR_MISMATCH naming both values if it belongs to another architecture, class map or seed, ERR_CORRUPT naming
- * tensor and file. Differences that are taken (batch, world, threads, device, rates, epochs) are logged as warnings on
- * rank 0. -ECANCELED: another rank failed and says why. */
+ * exact). A damaged one is passed over, told by the rank that read it; where all are, or one was named, that is
+ * ERR_CORRUPT, naming tensor and file, and the state is undefined. ERR_MISMATCH names both values if it belongs to
+ * another architecture, class map or seed. Differences that are taken (batch, world, threads, device, rates, epochs)
+ * are logged as warnings on rank 0. -ECANCELED: another rank failed and says why. */
 int snapshot_resume(struct state *s, struct comm *c, const struct snapshot_source *from,
                     const struct snapshot_identity *id, struct position *at, struct err *e);
 

@@ -11,11 +11,14 @@
 #include "worker/model/model.h"
 #include "worker/program/program.h"
 #include "worker/snapshot/snapshot.h"
+#include "worker/snapshot/snapshot_choice.h"
+
+static const char *const inputs[] = {INPUTS(CHOICE_NAME)}, *const styles[] = {NET_STYLES(CHOICE_NAME)};
 
 void meta_add_input(cJSON *meta, const struct snapshot_identity *id)
 {
-    cJSON_AddNumberToObject(meta, "input", id->cfg->input);
-    cJSON_AddNumberToObject(meta, "net_style", id->cfg->net_style);
+    cJSON_AddStringToObject(meta, "input", inputs[id->cfg->input]);
+    cJSON_AddStringToObject(meta, "net_style", styles[id->cfg->net_style]);
     cJSON_AddNumberToObject(meta, "scale", (double)id->cfg->scale);
     cJSON_AddItemToObject(meta, "mean", cJSON_CreateFloatArray(id->program->mean, 4));
     cJSON_AddItemToObject(meta, "std", cJSON_CreateFloatArray(id->program->std, 4));
@@ -25,12 +28,10 @@ struct text {
     char of[64];
 };
 
-static struct text kind_text(int64_t kind)
+static struct text text_of(const char *name)
 {
-    static const char *const names[] = {INPUTS(CHOICE_NAME)};
     struct text t;
-    const int64_t known = sizeof names / sizeof *names;
-    snprintf(t.of, sizeof t.of, "%s", kind >= 0 && kind < known ? names[kind] : "?");
+    snprintf(t.of, sizeof t.of, "%s", name);
     return t;
 }
 
@@ -62,26 +63,22 @@ static int compare(const struct snapshot_identity *id, bool tell, const char *op
 /* The same tensors make another network; only ResNets come in styles. */
 static int check_style(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
 {
-    static const char *const names[] = {NET_STYLES(CHOICE_NAME)};
-    const int64_t known = sizeof names / sizeof *names;
-    int64_t style;
-    if (json_i64(meta, "net_style", &style, NULL) < 0 || style == id->cfg->net_style ||
-        strncmp(id->arch, "resnet", 6) != 0)
+    const char *was = meta_choice(meta, "net_style"), *now = styles[id->cfg->net_style];
+    if (!was || strcmp(was, now) == 0 || strncmp(id->arch, "resnet", 6) != 0)
         return 0;
-    return err_set(e, ERR_MISMATCH, "the checkpoint is of --net-style %s, this run of %s",
-                   style >= 0 && style < known ? names[style] : "?", names[id->cfg->net_style]);
+    return err_set(e, ERR_MISMATCH, "the checkpoint is of --net-style %.40s, this run of %s", was, now);
 }
 
 int meta_check_input(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
 {
-    int64_t kind;
+    const char *kind = meta_choice(meta, "input");
     double scale;
     const cJSON *mean = cJSON_GetObjectItemCaseSensitive(meta, "mean"),
                 *std = cJSON_GetObjectItemCaseSensitive(meta, "std");
     TRY(check_style(meta, id, e));
-    if (json_i64(meta, "input", &kind, NULL) < 0 || !mean || !std)
+    if (!kind || !mean || !std)
         return 0;
-    TRY(compare(id, tell, "input", kind_text(kind), kind_text(id->cfg->input), e));
+    TRY(compare(id, tell, "input", text_of(kind), text_of(inputs[id->cfg->input]), e));
     TRY(compare(id, tell, "mean", channels_text(mean, NULL, id->channels),
                 channels_text(NULL, id->program->mean, id->channels), e));
     TRY(compare(id, tell, "std", channels_text(std, NULL, id->channels),

@@ -35,7 +35,9 @@
 #define OPTIONAL_FIELDS(X) /* as they are where a checkpoint lacks them */                                             \
     BEST_FIELDS(X)                                                                                                     \
     X(lr)                                                                                                              \
-    X(moments_from)
+    X(moments_from)                                                                                                    \
+    X(rate_workers)                                                                                                    \
+    X(rate_batch)
 
 /* Numbers of the identity. */
 #define AT(f) #f, offsetof(struct snapshot_identity, f)
@@ -352,6 +354,10 @@ int meta_position(const cJSON *meta, struct position *at, struct err *e)
         at->f = (__typeof__(at->f))v;
     OPTIONAL_FIELDS(X)
 #undef X
+    if (at->rate_workers <= 0 || at->rate_batch <= 0) { /* an older checkpoint: as when it was saved */
+        TRY(json_i64(meta, "world", &at->rate_workers, e));
+        TRY(json_i64(meta, "batch", &at->rate_batch, e));
+    }
     if (at->updates < 0 || at->epoch < 0 || at->step < 0 || at->moments_from < 0)
         return err_set(e, ERR_CORRUPT, "the manifest's position is negative");
     return 0;

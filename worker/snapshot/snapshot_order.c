@@ -7,12 +7,16 @@
 #include "common/json/json.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/snapshot/snapshot.h"
+#include "worker/snapshot/snapshot_choice.h"
+
+static const char *const kinds[] = {SAMPLERS(CHOICE_NAME)};
+enum { KINDS = sizeof kinds / sizeof *kinds };
 
 void meta_add_order(cJSON *meta, const struct sampler *order)
 {
     cJSON *o = cJSON_AddObjectToObject(meta, "order");
     cJSON_AddNumberToObject(o, "samples", (double)order->n);
-    cJSON_AddNumberToObject(o, "kind", order->kind);
+    cJSON_AddStringToObject(o, "kind", kinds[order->kind]);
     cJSON_AddNumberToObject(o, "batch", (double)order->batch);
     cJSON_AddNumberToObject(o, "world", order->world);
     cJSON_AddNumberToObject(o, "shards", order->shards);
@@ -25,15 +29,14 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
 {
     const cJSON *o = cJSON_GetObjectItemCaseSensitive(meta, "order");
     struct sampler was = *now;
-    int64_t kind = now->kind, batch = 0, world = 0, shards = now->shards, samples = 0;
+    int64_t batch = 0, world = 0, shards = now->shards, samples = 0;
     json_i64(o, "samples", &samples, NULL);
-    json_i64(o, "kind", &kind, NULL);
     json_i64(o, "world", &world, NULL);
     json_i64(o, "shards", &shards, NULL);
     if (json_i64(o, "batch", &batch, NULL) < 0 && json_i64(meta, "batch", &batch, NULL) == 0 && batch > (int64_t)now->n)
         batch = (int64_t)now->n; /* as session's batch_of() */
     was.n = samples > 0 ? (size_t)samples : now->n;
-    was.kind = (enum sampler_kind)kind;
+    was.kind = (enum sampler_kind)meta_choice_id(o, "kind", kinds, KINDS, o ? KINDS : (int)now->kind);
     was.batch = batch > 0 ? (size_t)batch : now->batch;
     was.world = world > 0 ? (int)world : now->world;
     was.shards = (int)shards;
@@ -50,11 +53,9 @@ struct text {
 
 static struct text text_of(const struct sampler *s)
 {
-    static const char *const names[] = {SAMPLERS(CHOICE_NAME)};
     struct text t;
-    const bool known = (unsigned)s->kind < sizeof names / sizeof *names;
-    snprintf(t.of, sizeof t.of, "--sampler %s --shuffle %s%s", known ? names[s->kind] : "?", s->shuffle ? "on" : "off",
-             s->kind == SAMPLER_DISTRIBUTED && s->drop_last ? " --drop-last" : "");
+    snprintf(t.of, sizeof t.of, "--sampler %s --shuffle %s%s", (int)s->kind < KINDS ? kinds[s->kind] : "?",
+             s->shuffle ? "on" : "off", s->kind == SAMPLER_DISTRIBUTED && s->drop_last ? " --drop-last" : "");
     return t;
 }
 

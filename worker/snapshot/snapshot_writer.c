@@ -1,9 +1,11 @@
-/* The life of a save: the training thread fills the image (IDLE -> FULL) and goes on; the writer's thread checks and
- * writes it (FULL -> IDLE) and leaves a result. The image belongs to the writer's thread exactly while the state is
- * FULL.
+/* The life of a save: the training thread fills the copy (IDLE -> FULL) and goes on; the writer's thread checks and
+ * writes it, or sends it (FULL -> IDLE), and leaves a result. The copy belongs to the writer's thread exactly while the
+ * state is FULL.
  *
  * What goes wrong:
- *   - writing fails: it is the save's result, what was there before stays (ckpt_save);
+ *   - writing fails: it is the save's result, what was there before stays (ckpt_save); what others send is taken and
+ *     dropped;
+ *   - another rank fails, or is silent for too long: the save fails on all, and the next one opens a new group;
  *   - the disk hangs: the caller's waits have deadlines, and the process may end without the thread. */
 #include "worker/snapshot/snapshot_writer.h"
 
@@ -17,8 +19,10 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "worker/ckpt/ckpt.h"
+#include "worker/comm/comm.h"
+#include "worker/snapshot/deal.h"
+#include "worker/snapshot/slices.h"
 #include "worker/snapshot/snapshot.h"
-#include "worker/snapshot/snapshot_image.h"
 #include "worker/snapshot/snapshot_meta.h"
 #include "worker/state/choices.h"
 #include "worker/state/state.h"
@@ -30,7 +34,11 @@ struct snapshot_writer {
     bool threaded;
     pthread_t thread;
 
-    struct image im; /* and meta, epochs, saved.{step, copy_ms, bytes}: of the thread while full */
+    struct slices slices; /* and meta, epochs, saved.{step, copy_ms, bytes}, group, deal: of the thread while full */
+    struct comm *group;   /* of o.comm's ranks, for this alone; NULL: none is needed, or it has to be opened */
+    struct deal *deal;
+    bool *writers; /* [ranks of o.comm]: who writes this time */
+    bool given;    /* the last save was another rank's */
     cJSON *meta;
     int64_t epochs;
 
@@ -52,16 +60,41 @@ static void rotate(const struct snapshot_writer *w)
         log_warn("ckpt", "older checkpoints are not removed: %s", e.text);
 }
 
-static int write_image(struct snapshot_writer *w, struct err *e)
+static int world_of(const struct snapshot_writer *w)
 {
-    const struct image *im = &w->im;
-    TRY(image_check_finite(im, e));
-    TRY(ckpt_save(w->o.dir, w->saved.step, im->model, im->n_model, im->train, im->n_train, w->meta, w->o.keep, e));
+    return w->o.comm ? w->o.comm->world : 1;
+}
+
+static int rank_of(const struct snapshot_writer *w)
+{
+    return w->o.comm ? w->o.comm->rank : 0;
+}
+
+static int write_files(struct snapshot_writer *w, struct err *e)
+{
+    const struct slices *s = &w->slices;
+    TRY(ckpt_save(w->o.dir, w->saved.step, s->tensors, s->n_model, s->tensors + s->n_model, s->n - s->n_model, w->meta,
+                  w->o.keep, e));
     if (w->o.name && w->epochs >= 0) {
         TRY(ckpt_link_epoch(w->o.dir, w->o.name, w->epochs, w->saved.step, e));
         rotate(w);
     }
     return 0;
+}
+
+/* All ranks of the group. */
+static int deal_and_write(struct snapshot_writer *w, struct err *e)
+{
+    struct err end = {0};
+    int rc = deal_save_begin(w->deal, w->writers, e);
+    if (rc == ERR_DIVERGED && w->given) /* those that write say so */
+        return 0;
+    if (rc == 0 && !w->given)
+        rc = write_files(w, e);
+    const int rc2 = deal_save_end(w->deal, &end);
+    if (rc == 0 && rc2 < 0 && w->given)
+        return err_set(e, rc2, "send the checkpoint of step %lld: %s", (long long)w->saved.step, end.text);
+    return rc;
 }
 
 /* With the lock, which is released meanwhile. */
@@ -70,7 +103,7 @@ static void write_now(struct snapshot_writer *w)
     struct err e = {0};
     int64_t start = clock_ns();
     pthread_mutex_unlock(&w->lock);
-    int rc = write_image(w, &e);
+    int rc = deal_and_write(w, &e);
     pthread_mutex_lock(&w->lock);
     cJSON_Delete(w->meta);
     w->meta = NULL;
@@ -79,7 +112,7 @@ static void write_now(struct snapshot_writer *w)
     w->rc = rc;
     w->why = e;
     w->full = false;
-    w->fresh = true;
+    w->fresh = rc < 0 || !w->given;
     if (rc < 0 && w->best == w->saved.step)
         w->best = -1;
     pthread_cond_broadcast(&w->changed);
@@ -140,14 +173,63 @@ static int start_thread(struct snapshot_writer *w, struct err *e)
     return 0;
 }
 
-/* The pages are taken now, not in the first save. */
-static void touch_pages(struct snapshot_writer *w)
+/* --- the group */
+
+static void close_group(struct snapshot_writer *w)
 {
-    struct arena arena[ARENAS];
-    image_arenas(&w->im, w->state, arena);
-    for (int i = 0; i < ARENAS; i++)
-        if (arena[i].bytes)
-            memset(arena[i].host, 0, arena[i].bytes);
+    deal_close(w->deal);
+    if (w->group)
+        w->group->ops->close(w->group);
+    w->deal = NULL;
+    w->group = NULL;
+}
+
+static int open_group(struct snapshot_writer *w, struct err *e)
+{
+    const int n = world_of(w);
+    if (w->o.comm) {
+        const struct comm_options o = {.name = "checkpoints", .timeout_ms = w->o.timeout_ms};
+        int *ranks = calloc((size_t)n, sizeof *ranks);
+        if (!ranks)
+            return err_errno(e, ENOMEM, "writer of checkpoints");
+        for (int r = 0; r < n; r++)
+            ranks[r] = r;
+        int rc = comm_group(&w->group, w->o.comm, &o, ranks, n, e);
+        free(ranks);
+        TRY(rc);
+    }
+    TRY(deal_open(&w->deal, w->group, &w->slices, e));
+    deal_set_source(w->deal);
+    return 0;
+}
+
+/* Each rank tells whether it ever writes; memory for what it will have to write or send. */
+static int reserve(struct snapshot_writer *w, struct err *e)
+{
+    const int n = world_of(w);
+    bool *wanted = calloc(w->slices.n_held + 1, sizeof *wanted);
+    int rc = wanted ? 0 : err_errno(e, ENOMEM, "writer of checkpoints");
+    if (rc == 0 && w->o.comm)
+        rc = w->o.comm->ops->all_gather(w->o.comm, COMM_CONTROL, &w->o.writes, w->writers, sizeof *w->writers, NULL, e);
+    else if (rc == 0)
+        w->writers[n - 1] = w->o.writes;
+    if (rc == 0)
+        deal_wanted(w->deal, w->writers, wanted);
+    if (rc == 0 && !w->o.sync)
+        rc = slices_reserve(&w->slices, wanted, e);
+    free(wanted);
+    return rc;
+}
+
+static int prepare(struct snapshot_writer *w, struct err *e)
+{
+    TRY(slices_init(&w->slices, w->state, e));
+    w->writers = calloc((size_t)world_of(w), sizeof *w->writers);
+    if (!w->writers)
+        return err_errno(e, ENOMEM, "writer of checkpoints");
+    TRY(open_group(w, e));
+    TRY(reserve(w, e));
+    return w->o.sync ? 0 : start_thread(w, e);
 }
 
 int snapshot_writer_open(struct snapshot_writer **ret, struct state *s, const struct snapshot_identity *id,
@@ -163,11 +245,7 @@ int snapshot_writer_open(struct snapshot_writer **ret, struct state *s, const st
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&w->changed, &attr);
     pthread_condattr_destroy(&attr);
-    int rc = image_init(&w->im, s, e);
-    if (rc == 0) {
-        touch_pages(w);
-        rc = o->sync ? 0 : start_thread(w, e);
-    }
+    int rc = prepare(w, e);
     if (rc < 0) {
         snapshot_writer_close(w, 0);
         return rc;
@@ -198,40 +276,60 @@ int snapshot_writer_wait(struct snapshot_writer *w, int64_t timeout_ms, struct e
     return rc;
 }
 
-static int64_t image_bytes(const struct snapshot_writer *w)
-{
-    struct arena arena[ARENAS];
-    int64_t sum = 0;
-    image_arenas(&w->im, w->state, arena);
-    for (int i = 0; i < ARENAS; i++)
-        sum += (int64_t)arena[i].bytes;
-    return sum;
-}
+struct wish {
+    uint8_t write, busy, broken;
+};
 
-int snapshot_give(const struct state *s, struct comm *const groups[LAYOUT_GROUPS], struct err *e)
+int snapshot_writer_agree(struct snapshot_writer *w, bool want, bool free_, bool *ret, struct err *e)
 {
-    return image_collect(NULL, s, groups, e);
+    struct comm *c = w->o.comm;
+    struct wish mine = {.write = want && free_, .busy = !free_, .broken = free_ && (!w->deal || deal_broken(w->deal))},
+                *all = calloc((size_t)c->world, sizeof *all);
+    int busy = -1, rc = all ? c->ops->all_gather(c, COMM_CONTROL, &mine, all, sizeof mine, NULL, e)
+                            : err_errno(e, ENOMEM, "wishes of ranks");
+    bool broken = false;
+    *ret = false;
+    for (int r = 0; rc == 0 && r < c->world; r++) {
+        *ret = *ret || all[r].write;
+        broken = broken || all[r].broken;
+        busy = all[r].busy ? r : busy;
+    }
+    if (rc == 0 && busy >= 0) {
+        rc = *ret && want
+                 ? err_set(e, ERR_OUTPUT, "no checkpoint is saved: rank %d still has to do with the last one", busy)
+                 : 0;
+        *ret = false;
+    }
+    for (int r = 0; *ret && r < c->world; r++)
+        w->writers[r] = all[r].write;
+    free(all);
+    if (!*ret || !broken)
+        return rc;
+    close_group(w);
+    return open_group(w, e);
 }
 
 int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, int64_t epochs, struct err *e)
 {
     int64_t start = clock_ns();
     assert(!w->full && !w->fresh);
-    TRY(image_download(&w->im, w->state, e));
-    TRY(image_collect(&w->im, w->state, w->o.groups, e));
-    w->im.updates = at->updates;
+    w->slices.updates = at->updates;
+    w->given = !w->writers[rank_of(w)];
     w->meta = meta_make(at, w->id);
     meta_add_scale(w->meta, &w->state->loss_scale);
     int rc = choices_add(w->state->device, w->meta, e);
+    if (rc == 0)
+        rc = slices_copy(&w->slices, e);
     if (rc < 0) {
         cJSON_Delete(w->meta);
         w->meta = NULL;
+        deal_abandon(w->deal);
         return rc;
     }
     w->epochs = epochs;
     pthread_mutex_lock(&w->lock);
     w->saved = (struct snapshot_saved){
-        .step = at->updates, .copy_ms = (double)(clock_ns() - start) / 1e6, .bytes = image_bytes(w)};
+        .step = at->updates, .copy_ms = (double)(clock_ns() - start) / 1e6, .bytes = slices_bytes(&w->slices)};
     w->full = true;
     if (w->o.sync)
         write_now(w);
@@ -282,6 +380,8 @@ void snapshot_writer_close(struct snapshot_writer *w, int64_t timeout_ms)
     pthread_mutex_destroy(&w->lock);
     pthread_cond_destroy(&w->changed);
     cJSON_Delete(w->meta);
-    image_finish(&w->im);
+    close_group(w);
+    slices_finish(&w->slices);
+    free(w->writers);
     free(w);
 }

@@ -1,14 +1,13 @@
 /* Saving while training goes on: the state is copied to host memory between two steps, a thread writes the copy.
  *
  * One copy exists, taken when the writer is made: while it is being written no other can be saved (busy). The caller
- * decides whether to wait or to save a newer state later. */
+ * decides whether to wait or to save a newer state later. Where a save takes all ranks, each of them has a writer; some
+ * of these only send what others write (deal.h), from a copy of that and in a thread, too. */
 #ifndef CRUN_WORKER_SNAPSHOT_WRITER_H
 #define CRUN_WORKER_SNAPSHOT_WRITER_H
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#include "worker/parallel/layout.h"
 
 struct comm;
 struct err;
@@ -19,10 +18,14 @@ struct state;
 
 struct snapshot_writer_options {
     const char *dir;
-    const char *name;                   /* also DIR/<name>_<epochs>.mdl at the end of an epoch; NULL: no */
-    int keep;                           /* ckpt_save() */
-    bool sync;                          /* write in the caller's thread: a save is complete when the call returns */
-    struct comm *groups[LAYOUT_GROUPS]; /* of ddp_create(); borrowed: what other ranks keep comes over them */
+    const char *name; /* also DIR/<name>_<epochs>.mdl at the end of an epoch; NULL: no */
+    int keep;         /* ckpt_save() */
+    bool sync;        /* write in the caller's thread, without a copy: a save is complete when the call returns */
+    bool writes;      /* false: this rank only gives what others write */
+    /* Of the ranks that keep what this one does not: all of them have a writer. NULL: this one keeps all. Borrowed:
+     * while they agree; for the rest they open groups of it. */
+    struct comm *comm;
+    int64_t timeout_ms; /* of a message of a save */
 };
 
 struct snapshot_saved {
@@ -32,7 +35,7 @@ struct snapshot_saved {
     int64_t bytes;            /* of tensors */
 };
 
-/* state and id: borrowed until close. Strings of *o, too. */
+/* state and id: borrowed until close. Strings of *o, too. With o->comm: all of its ranks. */
 int snapshot_writer_open(struct snapshot_writer **ret, struct state *s, const struct snapshot_identity *id,
                          const struct snapshot_writer_options *o, struct err *e);
 
@@ -41,18 +44,22 @@ bool snapshot_writer_busy(struct snapshot_writer *w);
 /* Until nothing is being written. ERR_OUTPUT after timeout_ms names the step. */
 int snapshot_writer_wait(struct snapshot_writer *w, int64_t timeout_ms, struct err *e);
 
-/* Copy the state and have it written as DIR/step-<updates>; not while busy, and after the last result was taken.
- * epochs: done with this step, -1: it ends none. An error is one of copying; that of writing is a result. Where moments
- * are cut, ranks that do not save call snapshot_give() at the same time. */
+/* With o->comm, before a save: all ranks. Does any rank want to write? free: this one's last save is over. *ret: on all
+ * ranks the same; then all of them call snapshot_writer_save(). Nobody can where one is not free: told who. */
+int snapshot_writer_agree(struct snapshot_writer *w, bool want, bool free, bool *ret, struct err *e);
+
+/* Copy the state and have it written as DIR/step-<updates>, or given, as agreed; not while busy, and after the last
+ * result was taken. epochs: done with this step, -1: it ends none. An error is one of copying; that of writing is a
+ * result. */
 int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, int64_t epochs, struct err *e);
-int snapshot_give(const struct state *s, struct comm *const groups[LAYOUT_GROUPS], struct err *e);
 
 /* The checkpoint of this step, once written, is the best so far, of this accuracy: DIR/best and its own manifest say
  * so. Not while busy with another one's. */
 void snapshot_writer_best(struct snapshot_writer *w, int64_t step, double top1);
 
-/* What became of the last save: 1 it is on the disk, 0 nothing new, < 0 it failed (ret->step says which). Once for
- * each. ERR_DIVERGED: a parameter is not finite; nothing was written then, so that rotation keeps the last good one. */
+/* What became of the last save: 1 it is on the disk, 0 nothing new (or given), < 0 it failed (ret->step says which).
+ * Once for each. ERR_DIVERGED: a parameter is not finite; nothing was written then, so that rotation keeps the last
+ * good one. */
 int snapshot_writer_result(struct snapshot_writer *w, struct snapshot_saved *ret, struct err *e);
 
 /* Waits for what is being written. After timeout_ms it is left to its thread, whose memory is not freed: for a process

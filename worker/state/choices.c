@@ -31,7 +31,7 @@ static char *stored(const char *dir)
     int64_t step = -1;
     struct ckpt *c = NULL;
     char *text = NULL;
-    if (ckpt_latest(dir, &step, NULL) == 0 && step >= 0 && ckpt_open(&c, dir, step, NULL) == 0) {
+    if (ckpt_newest(dir, INT64_MAX, &step, NULL) == 0 && step >= 0 && ckpt_open(&c, dir, step, NULL) == 0) {
         const cJSON *plans = cJSON_GetObjectItemCaseSensitive(ckpt_meta(c), "plans");
         text = plans ? cJSON_PrintUnformatted(plans) : NULL;
         ckpt_close(c);

@@ -15,7 +15,8 @@ from tensors import newest
 EVERY = 4       # steps between checkpoints
 EPOCHS, IMAGES, BATCH = 3, 640, 64
 STEPS = EPOCHS * IMAGES // BATCH
-MODELS = {"small": (28, ["--arch", "convnet", "--num-channels", 1]), "resnet18": (32, ["--arch", "resnet18"])}
+SMALL = ["--arch", "convnet", "--num-channels", 1]
+MODELS = {"small": (28, SMALL), "cut": (28, [*SMALL, "--zero", 1]), "resnet18": (32, ["--arch", "resnet18"])}
 
 
 def command(model, world, run_id, out, data):
@@ -149,8 +150,11 @@ def test_a_worker_killed_at_any_moment_changes_no_bit(undisturbed, tmp_path, mod
         check(text, out, expected, f"rank {rank} {moment:.2f} steps into the run")
 
 
-@pytest.mark.parametrize("model, world", kinds([(2,), (3,)], [(2,), (3,)]))
-def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path, model, world):
+CUT = [pytest.param("cut", 3, rank, id=f"cut-3-{rank}") for rank in (0, 2)]  # one that writes, one that sends what is written
+
+
+@pytest.mark.parametrize("model, world, rank", kinds([(2, 0), (3, 0)], [(2, 0), (3, 0)]) + CUT)
+def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path, model, world, rank):
     begin, expected = undisturbed(model, world)
     run_id = f"kill-save-{world}-{random.SystemRandom().randrange(1 << 30)}"
     job = begin(run_id, tmp_path / "killed", env=faulty_disk(fsync_ms=200))  # a save takes longer than to find the rank
@@ -160,7 +164,7 @@ def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path, mode
         if "saving step" in line:
             begun.append(line)
             if len(begun) == 2:
-                hit.append(kill(run_id, 0))
+                hit.append(kill(run_id, rank))
 
     job.on_line = on_line
     text = job.finish()

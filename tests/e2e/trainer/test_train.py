@@ -223,6 +223,17 @@ def test_a_new_run_keeps_the_metrics_of_an_older_one_in_its_log_folder(data, tmp
     assert count == [1, 2]
 
 
+def test_a_run_that_begins_at_a_later_epoch_is_a_new_one_in_the_log_folder(data, tmp_path):
+    logs = "--log-dir", tmp_path / "logs"
+    assert run(*small(data, "--max-steps", 7, *logs, epochs=3)).returncode == 0
+    p = run(*small(data, "--start-epoch", 1, "--max-steps", 8, *logs, epochs=3))
+    assert p.returncode == 0, p.stderr
+    old, = (tmp_path / "logs").glob("metrics.jsonl.until-*")
+    now = [json.loads(line) for line in (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()]
+    assert now[0]["event"] == "start" and min(line["step"] for line in now if "lr" in line) > 5, now
+    assert len(old.read_text().splitlines()) > 7
+
+
 def test_two_live_runs_do_not_share_a_log_folder(data, tmp_path):
     logs = "--log-dir", tmp_path / "logs"
     first = subprocess.Popen([str(a) for a in small(data, "--print-freq", 1, *logs, epochs=FOREVER)], stderr=subprocess.PIPE, text=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metrics_file import loss_curve
+from metrics_file import loss_curve, steps_of
 from support import CRUN, run
 from tensors import gradients
 
@@ -54,3 +54,12 @@ def test_cpu_gradients_of_the_first_step_agree_over_world_sizes(shapes, tmp_path
         d = np.linalg.norm(grad[world] - grad[1]) / np.linalg.norm(grad[1])
         print(f"world {world}: relative difference of the gradient {d:.2e}")
         assert d <= 2e-5  # 2.0e-6 was measured (docs/measurements.md)
+
+
+def test_ranks_that_go_leave_a_rate_that_follows_them_as_it_was(shapes, tmp_path):
+    """The global batch stays as it is: half of the ranks would be half of the rate at the same batch."""
+    data, args = shapes(28, 128, 20), ("--arch", "convnet", "--image-size", 28, "--num-channels", 1, "--device", "ref", "--num-epochs", 9,
+                                       "--lr-policy", "fixed", "--base-learning-rate", 0.01, "--lr-scale", "workers", "--warmup-epochs", 0)
+    train(2, tmp_path, data, *args, "--max-steps", 3)
+    train(1, tmp_path, data, *args, "--max-steps", 6, "--resume", "auto")
+    assert [step["lr"] for step in steps_of(tmp_path)] == [0.02] * 6

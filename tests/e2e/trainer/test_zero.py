@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metrics_file import loss_curve
-from support import CRUN, TRAINER, run
+from support import CRUN, TRAINER, faulty_disk, run
 from tensors import load, newest
 
 FILES = ["model.safetensors", "train.safetensors"]
@@ -21,11 +21,11 @@ def data(shapes):
     return shapes(28, 100, 20)
 
 
-def train(data, out, *args, world=1, steps=10, refused=False):
+def train(data, out, *args, world=1, steps=10, refused=False, env=None):
     launch = [CRUN, "--standalone", "--nproc_per_node", world, TRAINER] if world > 1 else [TRAINER]
     p = run(*launch, "--train-data", data / "train", "--arch", "convnet", "--image-size", 28, "--num-channels", 1, "--batch-size", 10,
             "--max-steps", steps, "--num-epochs", 100, "--device", "ref", "--checkpoint-dir", out, "--seed", 3, "--threads", 1,
-            "--loader-threads", 1, "--lr", 0.01, "--lr-policy", "fixed", "--sync-bn", *args, timeout=300)
+            "--loader-threads", 1, "--lr", 0.01, "--lr-policy", "fixed", "--sync-bn", *args, timeout=300, env=env)
     assert refused or p.returncode == 0, p.stdout + p.stderr
     return p
 
@@ -67,6 +67,32 @@ def test_checkpoints_go_from_layout_to_layout(data, tmp_path):
     train(data, tmp_path / "end", *args, "--zero", 1, "--resume", tmp_path / "e", world=3, steps=8)
     assert newest(tmp_path / "end").name == newest(tmp_path / "all").name
     assert distance(tmp_path / "end", tmp_path / "all") <= 1e-9
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_resume_reads_each_file_once(data, tmp_path, zero):
+    train(data, tmp_path / "out", *ROWS["adam"], steps=4)
+    size = sum((newest(tmp_path / "out") / f).stat().st_size for f in FILES)
+    train(data, tmp_path / "out", *ROWS["adam"], "--zero", zero, "--resume", "auto", world=3, steps=5, env=faulty_disk(reads=tmp_path / "reads"))
+    read = sum(map(int, (tmp_path / "reads").read_text().split()))
+    assert size * 0.9 < read < size * 1.5, f"{read} bytes of files of {size} were read"  # headers are looked at more often
+
+
+def test_a_damaged_checkpoint_is_passed_over_by_all_ranks(data, tmp_path):
+    train(data, tmp_path / "out", *ROWS["adam"], "--checkpoint-every", 4, "--checkpoint-keep", 9, steps=8)
+    file = newest(tmp_path / "out") / "train.safetensors"
+    bits = bytearray(file.read_bytes())
+    bits[len(bits) // 2] ^= 1
+    file.write_bytes(bits)
+    p = train(data, tmp_path / "out", *ROWS["adam"], "--zero", 1, "--resume", "auto", world=3, steps=8)
+    said = p.stdout + p.stderr
+    assert said.count("the checkpoint of step 8 is passed over") == 1 and "resumed from step 4 " in said, said
+    assert (tmp_path / "out" / "step-00000008.corrupt").exists()
+    for n in (4, 8):
+        file = tmp_path / "out" / f"step-{n:08}" / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    p = train(data, tmp_path / "out", *ROWS["adam"], "--zero", 1, "--resume", "auto", world=3, steps=8, refused=True)
+    assert p.returncode != 0 and "holds no sound checkpoint, only 2 damaged" in p.stdout + p.stderr, p.stdout + p.stderr
 
 
 def test_saves_by_steps_and_by_time_take_all_ranks(data, tmp_path):

@@ -45,6 +45,19 @@ static void horovod_scales_by_ranks_and_parts(void **state)
     expect(&c, 8, 100, 0, 0.02535);
 }
 
+/* Half of the nodes are lost, the global batch stays: so does the rate. A batch that follows the ranks is another
+ * matter. */
+static void ranks_that_go_change_no_rate_while_the_batch_stays(void **state)
+{
+    struct train_config c = plain;
+    (void)state;
+    c.lr_scale = LR_SCALE_WORKERS, c.lr_policy = LR_FIXED;
+    assert_true(rate_workers(&c, 8, 256) == 8);
+    c.batch_size = 128;
+    assert_true(rate_workers(&c, 8, 256) == 4);
+    expect(&c, 4, 10, 0, 0.4);
+}
+
 static void apex_scales_by_the_global_batch(void **state)
 {
     struct train_config c = plain;
@@ -92,6 +105,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(horovod_scales_by_ranks_and_parts),
+        cmocka_unit_test(ranks_that_go_change_no_rate_while_the_batch_stays),
         cmocka_unit_test(apex_scales_by_the_global_batch),
         cmocka_unit_test(the_scale_of_the_rate_is_ranks_or_batch),
         cmocka_unit_test(caffe2s_step_size_is_thirty_epochs_of_iterations),

@@ -14,17 +14,17 @@
 
 #include "common/base/err.h"
 #include "tests/worker/run/step_rig.h"
+#include "tests/worker/snapshot/whole.h"
 #include "worker/comm/comm.h"
 #include "worker/device/device.h"
 #include "worker/model/model.h"
 #include "worker/parallel/ddp.h"
 #include "worker/program/program.h"
 #include "worker/run/step.h"
-#include "worker/snapshot/snapshot_image.h"
 #include "worker/state/replicas.h"
 #include "worker/state/state.h"
 
-enum { RANKS_MAX = 4, BATCH = 12, STEPS = 3, ARENAS_MAX = 4 };
+enum { RANKS_MAX = 4, BATCH = 12, STEPS = 3 };
 
 struct run_case {
     const char *name;
@@ -35,8 +35,7 @@ struct run_case {
 };
 
 struct outcome { /* of rank 0 */
-    double *arena[ARENAS_MAX];
-    size_t n;
+    struct whole saved;
     double loss[STEPS], norm[STEPS];
 };
 
@@ -48,25 +47,6 @@ struct rank {
     int rc;
     struct err e;
 };
-
-/* What rank 0 would save goes to *out; the others give what they have. */
-static int keep(struct rank *r, const struct state *s, struct err *e)
-{
-    struct image im;
-    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = r->comm};
-    if (!r->out)
-        return image_collect(NULL, s, groups, e);
-    TRY(image_init(&im, s, e));
-    TRY(image_download(&im, s, e));
-    TRY(image_collect(&im, s, groups, e));
-    void *const arenas[ARENAS_MAX] = {im.params, im.momentum, im.second, im.ema_params};
-    r->out->n = s->program->n_train;
-    for (int i = 0; i < ARENAS_MAX && arenas[i]; i++)
-        if ((r->out->arena[i] = malloc(r->out->n * sizeof(double))))
-            memcpy(r->out->arena[i], arenas[i], r->out->n * sizeof(double));
-    image_finish(&im);
-    return 0;
-}
 
 /* Moments that are cut take a share of the memory: what cannot be cut is less than one unit a rank. */
 static int check_memory(const struct state *s, int world, int zero, struct err *e)
@@ -89,7 +69,7 @@ static int steps(struct rank *r, struct step_rig *rig, struct err *e)
     }
     TRY(replicas_check(&rig->state, r->comm, e));
     TRY(check_memory(&rig->state, r->comm->world, r->zero, e));
-    return keep(r, &rig->state, e);
+    return whole_collect(r->out ? &r->out->saved : NULL, &rig->state, r->comm, e);
 }
 
 static int one_rank(struct rank *r, struct err *e)
@@ -149,8 +129,7 @@ static void train(const struct run_case *c, int world, int zero, struct outcome 
 
 static void drop(struct outcome *o)
 {
-    for (int i = 0; i < ARENAS_MAX; i++)
-        free(o->arena[i]);
+    whole_free(&o->saved);
 }
 
 static double difference(double a, double b)
@@ -158,25 +137,30 @@ static double difference(double a, double b)
     return fabs(a - b) / fmax(1, fabs(b));
 }
 
+static void compare_tensor(const struct run_case *c, int world, const struct ckpt_tensor *got,
+                           const struct ckpt_tensor *want, size_t n, double bound)
+{
+    double worst = 0;
+    assert_string_equal(got->name, want->name);
+    if (want->dtype != DT_F64) /* a counter */
+        return;
+    for (size_t i = 0; i < n; i++)
+        worst = fmax(worst, difference(((const double *)got->data)[i], ((const double *)want->data)[i]));
+    if (!(worst <= bound))
+        fail_msg("%s, %d ranks: %s differs by %.2e (expected at most %.0e)", c->name, world, want->name, worst, bound);
+}
+
 static void compare(const struct run_case *c, int world, const struct outcome *got, const struct outcome *want,
                     double bound)
 {
-    static const char *const names[] = {"parameters", "momentum", "second moments", "averages"};
     for (int i = 0; i < STEPS; i++) {
         assert_true(difference(got->loss[i], want->loss[i]) <= bound);
         assert_true(difference(got->norm[i], want->norm[i]) <= bound);
     }
-    for (int a = 0; a < ARENAS_MAX; a++) {
-        double worst = 0, size = 0;
-        assert_int_equal(!got->arena[a], !want->arena[a]);
-        for (size_t i = 0; i < want->n && want->arena[a]; i++) {
-            worst = fmax(worst, difference(got->arena[a][i], want->arena[a][i]));
-            size = fmax(size, fabs(want->arena[a][i]));
-        }
-        if (!(worst <= bound) || (want->arena[a] && size == 0))
-            fail_msg("%s, %d ranks: %s differ by %.2e (expected at most %.0e), the largest is %g", c->name, world,
-                     names[a], worst, bound, size);
-    }
+    assert_int_equal(got->saved.n, want->saved.n);
+    for (size_t i = 0; i < want->saved.n; i++)
+        compare_tensor(c, world, &got->saved.tensors[i], &want->saved.tensors[i],
+                       (size_t)whole_elements(&want->saved, i), bound);
 }
 
 #define SGD .rule = UPDATE_SGD, .momentum = 0.9, .weight_decay = 0.01, .decay_vectors = true
