@@ -529,6 +529,12 @@ static const struct arg_spec specs[] = {
      .at = offsetof(struct config, virtual_local_rank),
      .env = "CRUN_VIRTUAL_LOCAL_RANK,PET_VIRTUAL_LOCAL_RANK",
      .help = "give every worker LOCAL_RANK=0 and, in CUDA_VISIBLE_DEVICES, one device: the one of its real local rank"},
+    {.name = "inherit-fds",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, inherit_fds),
+     .env = "CRUN_INHERIT_FDS",
+     .help =
+         "leave the workers the descriptors from 3 on that crun was started with, which <(COMMAND) of a shell needs"},
     {.name = "dry-run",
      .type = ARG_FLAG,
      .at = offsetof(struct config, dry_run),
@@ -564,8 +570,11 @@ const struct arg_program config_program = {
     .usage = "[options] PROGRAM [args...]",
     .summary = "Starts PROGRAM once per worker with torchrun's environment variables, watches all of them, restarts "
                "them together when one fails, and leaves no process behind.",
-    .epilog = "PROGRAM is looked for on PATH, beside crun and in ../worker of crun's folder; NAME.py is run by "
-              "$PYTHON_EXEC or python3 with -u.\n"
+    .epilog = "PROGRAM is looked for on PATH, beside crun and in ../worker of crun's folder. NAME.py, a folder with "
+              "__main__.py, a zip file and a\n"
+              "text that is no program are run by Python with -u: $PYTHON_EXEC, the one of the environment that crun "
+              "is in, of $VIRTUAL_ENV or\n"
+              "$CONDA_PREFIX, or python3 on PATH.\n"
               "${local_rank} and ${rank} in its arguments become the worker's; $${rank} is left as ${rank}.\n"
               "Exit code: that of the first worker that failed (128 + signal for a signal), 75 after a stop in good "
               "order, 2 for a wrong\n"

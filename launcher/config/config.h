@@ -69,7 +69,7 @@ struct config {
     struct stops stops;
     struct hang_options hang; /* several_nodes is not set */
     struct program_how how;   /* the user's program is started */
-    bool virtual_local_rank, dry_run;
+    bool virtual_local_rank, inherit_fds, dry_run;
     const char *event_log_handler; /* torchrun's; "console" has an effect */
     int start_method;              /* of no effect, like the two below */
     double monitor_interval;

@@ -51,6 +51,8 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
     "preemption-signal": "launcher/test_signals.py::test_a_preemption_notice_ends_with_75_and_the_workers_see_a_drain",
     "resize-timeout": "launcher/test_stops.py::test_the_grace_of_a_resize",
+    "forward-signal": "launcher/test_signal_as_it_came.py::test_other_signals_are_forwarded_where_that_is_asked_for",
+    "inherit-fds": "launcher/test_program.py::test_descriptors_of_the_caller_are_not_the_workers",
     "signals-to-handle": "launcher/test_signals.py::test_the_signals_named_stop_the_job_in_good_order_and_no_others",
     "log-layout": "launcher/test_logs.py::test_the_layout_of_torchrun_keeps_every_attempt",
     "log-line-prefix-template": "launcher/test_logs.py::test_the_macros_of_a_prefix",

@@ -114,7 +114,7 @@ def test_a_worker_that_is_done_early_does_not_end_the_others(crun):
     (["no-such-program"], 127, ["no-such-program", "not found"]),
     (["./no/such/program"], 127, ["no/such/program", "not found"]),
     (["no-such.py"], 127, ["no-such.py", "not found"]),
-    (["/etc/passwd"], 126, ["/etc/passwd", "cannot be executed"]),
+    (["/etc"], 126, ["/etc", "cannot be executed"]),
     (["/tmp"], 126, ["/tmp", "cannot be executed"]),
 ])
 def test_a_wrong_command_line_is_one_clear_sentence(crun, args, code, words):
