@@ -64,8 +64,7 @@ static bool has_macros(char *const *argv, bool as_templates)
     return false;
 }
 
-/* Everything in front of the arguments of the user. script: in place of the first word, as it would be executed; NULL: as
- * it is. */
+/* Everything in front of the arguments of the user. script: in place of the first word; NULL: as it is. */
 static void compose(struct program *p, const struct program_how *how, char *script, char **args)
 {
     size_t at = 0;

@@ -32,9 +32,10 @@ struct program {
     struct python_shebang *shebang;
 };
 
-/* args: PROGRAM and its arguments, NULL-terminated; program_file.h says where a name is looked for, python.h which Python
- * runs NAME.py, a folder with __main__.py, a zip file, and a text that cannot be executed. A script whose first line
- * names a Python is run by that one. All of them get -u. -ENOENT: not found; -EACCES: found, but not executable. */
+/* args: PROGRAM and its arguments, NULL-terminated; program_file.h says where a name is looked for, python.h which
+ * Python runs NAME.py, a folder with __main__.py, a zip file, and a text that cannot be executed. A script whose first
+ * line names a Python is run by that one. All of them get -u. -ENOENT: not found; -EACCES: found, but not
+ * executable. */
 int program_find(struct program *ret, const struct program_how *how, char **args, struct err *e);
 
 /* Arguments of one worker: ${local_rank} and ${rank} are its numbers, $${rank} is ${rank}. rank NULL: not known yet.

@@ -4,8 +4,8 @@
 
 struct err;
 
-/* A name with a slash is that file; another is looked for on PATH, beside crun and in ../worker of crun's folder. *ret is
- * freed with free(). -ENOENT: not found; -EACCES: found, but no executable file. */
+/* A name with a slash is that file; another is looked for on PATH, beside crun and in ../worker of crun's folder. *ret
+ * is freed with free(). -ENOENT: not found; -EACCES: found, but no executable file. */
 int program_file_find(const char *name, char **ret, struct err *e);
 
 #endif

@@ -419,9 +419,9 @@ static const struct arg_spec specs[] = {
     {.name = "log-prefix",
      .type = ARG_FLAG,
      .at = offsetof(struct config, log.prefix),
-     .def = "on",
      .env = "CRUN_LOG_PREFIX",
-     .help = "put a prefix in front of the workers' lines on the console"},
+     .help = "put a prefix in front of the workers' lines on the console; if not given: where the job has several "
+             "workers"},
     {.name = "log-line-prefix-template",
      .type = ARG_STRING,
      .at = offsetof(struct config, log.template),
@@ -524,6 +524,13 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_USE_ENV,PET_USE_ENV",
      .help = "workers learn their local rank from LOCAL_RANK only; off, which is the default of crun-launch: also from "
              "a first argument --local-rank=N"},
+    {.name = "torchrun-compat",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, torchrun_compat),
+     .env = "CRUN_TORCHRUN_COMPAT",
+     .help =
+         "torchrun's defaults and formats where crun's differ (docs/launching.md lists them); implied where crun is "
+         "called as torchrun"},
     {.name = "virtual-local-rank",
      .type = ARG_FLAG,
      .at = offsetof(struct config, virtual_local_rank),
@@ -559,7 +566,7 @@ static const struct arg_spec specs[] = {
      .at = offsetof(struct config, logs_specs),
      .metavar = "NAME",
      .env = "CRUN_LOGS_SPECS,PET_LOGS_SPECS",
-     .help = "names a Python plug-in"},
+     .help = "default, or a Python plug-in, which is refused"},
     ARG_END,
 };
 
