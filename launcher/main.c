@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "launcher/agent/agent_loop.h"
+#include "launcher/base/own_fds.h"
 #include "launcher/base/program.h"
 #include "launcher/commands/status.h"
 #include "launcher/commands/topo.h"
@@ -137,6 +138,8 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         fputs("crun: there is no /proc: what workers leave behind is found slowly, and SIGUSR1 and SIGUSR2 do not "
               "reach workers\n",
               stderr);
+    if (!config.inherit_fds)
+        own_fds_keep();
     if (config.dry_run) {
         rc = dryrun_print(&config, &program, stdout, &e);
         code = rc == 0 ? check_printed() : EXIT_INTERNAL;

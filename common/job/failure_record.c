@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/base/err.h"
 #include "common/json/json.h"
@@ -55,6 +56,22 @@ static int interpret(const cJSON *tree, struct failure_record *r, struct err *e)
     r->rank = (int)read_optional(tree, "rank", INT32_MAX);
     r->step = read_optional(tree, "step", INT64_MAX);
     return 0;
+}
+
+bool failure_record_look(const char *path, struct failure_record *ret)
+{
+    struct err why;
+    struct stat st;
+    if (failure_record_read(path, ret, &why) == 0)
+        return true;
+    if (stat(path, &st) < 0)
+        return false;
+    *ret = (struct failure_record){.timestamp = 0};
+    if (st.st_size == 0)
+        snprintf(ret->message, sizeof ret->message, "its error record is empty: a full disk or a kill came between");
+    else
+        snprintf(ret->message, sizeof ret->message, "its error record cannot be read: %.400s", why.text);
+    return true;
 }
 
 int failure_record_read(const char *path, struct failure_record *ret, struct err *e)

@@ -7,6 +7,7 @@
 #ifndef CRUN_COMMON_FAILURE_RECORD_H
 #define CRUN_COMMON_FAILURE_RECORD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct err;
@@ -24,5 +25,8 @@ int failure_record_write(const char *path, const struct failure_record *r, struc
 
 /* -ENOENT if there is none; ERR_CORRUPT if it cannot be understood; at most 1 MiB is read. */
 int failure_record_read(const char *path, struct failure_record *ret, struct err *e);
+
+/* For a report: the same, but of a file that cannot be understood the message says so. False: there is none. */
+bool failure_record_look(const char *path, struct failure_record *ret);
 
 #endif

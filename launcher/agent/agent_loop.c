@@ -143,8 +143,13 @@ static void make_scratch(struct run *r)
     memcpy(shared + 1, path + 1, (size_t)n);
     atomic_signal_fence(memory_order_seq_cst);
     shared[0] = path[0];
-    if (!mkdtemp(shared))
-        shared[0] = '\0';
+    if (mkdtemp(shared))
+        return;
+    shared[0] = '\0';
+    logmux_print(
+        r->mux,
+        "no folder for the workers' error records can be made in %s: %s (TMPDIR or --log-dir names another place)",
+        base && *base ? base : "/tmp", strerror(errno));
 }
 
 /* Output first: whatever goes wrong later on is said through it. Signals last: until then the defaults of the guardian

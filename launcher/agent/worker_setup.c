@@ -193,6 +193,7 @@ int worker_setup_open(struct run *r, struct err *e)
         s->nccl_async = "1";
     r->setup = s;
     TRY(placement_plan(&s->placement, (enum binding_mode)r->config->numa_binding, (int)r->config->nproc, e));
+    s->placement.one_thread = r->config->torchrun_compat;
     return make_cgroup(r, e);
 }
 

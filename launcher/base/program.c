@@ -1,5 +1,6 @@
 #include "launcher/base/program.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,105 +11,40 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
-
-/* 0: a file that may be executed; -EACCES: there, but not that; -ENOENT. */
-static int check(const char *path)
-{
-    struct stat st;
-    if (stat(path, &st) < 0)
-        return errno == EACCES ? -EACCES : -ENOENT;
-    return S_ISREG(st.st_mode) && access(path, X_OK) == 0 ? 0 : -EACCES;
-}
-
-/* Try folder/name (folder of len bytes; empty: the current one). Remembers the first file that cannot be executed. */
-static bool try_folder(const char *folder, size_t len, const char *name, char **found, char **unusable)
-{
-    char *path;
-    int n = len ? asprintf(&path, "%.*s/%s", (int)len, folder, name) : asprintf(&path, "./%s", name);
-    if (n < 0)
-        return false;
-    int rc = check(path);
-    if (rc == 0) {
-        *found = path;
-        return true;
-    }
-    if (rc == -EACCES && !*unusable)
-        *unusable = path;
-    else
-        free(path);
-    return false;
-}
-
-static bool try_path(const char *name, char **found, char **unusable)
-{
-    const char *dirs = getenv("PATH");
-    for (const char *d = dirs ? dirs : "/usr/local/bin:/usr/bin:/bin"; d;) {
-        size_t len = strcspn(d, ":");
-        if (try_folder(d, len, name, found, unusable))
-            return true;
-        d = d[len] ? d + len + 1 : NULL;
-    }
-    return false;
-}
-
-static bool try_beside(const char *name, char **found, char **unusable)
-{
-    char self[4096];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 16);
-    if (n <= 0)
-        return false;
-    self[n] = '\0';
-    char *slash = strrchr(self, '/');
-    if (!slash)
-        return false;
-    if (try_folder(self, (size_t)(slash - self), name, found, unusable))
-        return true;
-    strcpy(slash, "/../worker");
-    return try_folder(self, strlen(self), name, found, unusable);
-}
-
-static int find(const char *name, char **ret, struct err *e)
-{
-    char *found = NULL, *unusable = NULL;
-    if (strchr(name, '/')) {
-        int rc = check(name);
-        if (rc == -ENOENT)
-            return err_set(e, rc, "program '%s' is not found", name);
-        if (rc < 0)
-            return err_set(e, rc, "program '%s' cannot be executed: not an executable file", name);
-        *ret = strdup(name);
-        return *ret ? 0 : err_errno(e, ENOMEM, "program");
-    }
-    int rc = 0;
-    if (try_path(name, &found, &unusable) || try_beside(name, &found, &unusable))
-        *ret = found;
-    else if (unusable)
-        rc = err_set(e, -EACCES, "program '%s' cannot be executed: %s is not an executable file", name, unusable);
-    else
-        rc = err_set(e, -ENOENT, "program '%s' is not found on PATH or beside crun%s", name,
-                     access(name, F_OK) == 0 ? " (there is one in this folder: write ./ in front)" : "");
-    free(unusable);
-    return rc;
-}
-
-static bool is_python(const char *name)
-{
-    size_t n = strlen(name);
-    return n > 3 && strcmp(name + n - 3, ".py") == 0;
-}
+#include "launcher/base/program_file.h"
+#include "launcher/base/python.h"
 
 /* As torchrun's --run-path, without its pool of processes. */
 static const char run_path_code[] =
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')";
 static const char local_rank_argument[] = "--local-rank=${local_rank}";
 
-enum { WORDS_ADDED = 5 }; /* python -u -m|-c CODE, --local-rank */
+enum { WORDS_ADDED = 10 }; /* python, words of a line "#!", -u -m|-c CODE, --local-rank */
+
+/* A folder of this name counts more than a program, as under torchrun; a file is taken for Python code only where there
+ * is nothing to execute. */
+static bool is_code_here(const char *name)
+{
+    const enum python_code code = python_code_of(name);
+    struct stat st;
+    if (code == PYTHON_NONE || stat(name, &st) < 0)
+        return false;
+    if (S_ISDIR(st.st_mode))
+        return true;
+    if (strchr(name, '/'))
+        return access(name, X_OK) < 0;
+    char *found = NULL;
+    struct err why;
+    const bool is_program = program_file_find(name, &found, &why) == 0;
+    free(found);
+    return !is_program;
+}
 
 static bool wants_python(const struct program_how *how, const char *name)
 {
     if (how->run_path || how->module)
         return true;
-    return !how->no_python && (how->python || is_python(name));
+    return !how->no_python && (how->python || python_is_named(name) || is_code_here(name));
 }
 
 static int check_script(const struct program_how *how, const char *name, struct err *e)
@@ -120,20 +56,22 @@ static int check_script(const struct program_how *how, const char *name, struct 
                    errno == EACCES ? "cannot be read" : "is not found");
 }
 
-static bool has_macros(char *const *argv)
+static bool has_macros(char *const *argv, bool as_templates)
 {
     for (; *argv; argv++)
-        if (strstr(*argv, "${local_rank}") || strstr(*argv, "${rank}"))
+        if (as_templates ? strchr(*argv, '$') != NULL : strstr(*argv, "${local_rank}") || strstr(*argv, "${rank}"))
             return true;
     return false;
 }
 
-/* Everything between the interpreter and the arguments of the user. */
-static void compose(struct program *p, const struct program_how *how, bool python, char **args)
+/* Everything in front of the arguments of the user. script: in place of the first word; NULL: as it is. */
+static void compose(struct program *p, const struct program_how *how, char *script, char **args)
 {
     size_t at = 0;
-    if (python) {
+    if (p->python_from) {
         p->argv[at++] = p->path;
+        for (char **word = p->shebang ? p->shebang->args : NULL; word && *word; word++)
+            p->argv[at++] = *word;
         p->argv[at++] = (char *)"-u";
         if (how->run_path) {
             p->argv[at++] = (char *)"-c";
@@ -142,18 +80,50 @@ static void compose(struct program *p, const struct program_how *how, bool pytho
             p->argv[at++] = (char *)"-m";
         }
     }
-    p->argv[at++] = *args++;
+    p->argv[at++] = script ? script : *args;
+    args++;
     if (!how->use_env)
         p->argv[at++] = (char *)local_rank_argument;
     while (*args)
         p->argv[at++] = *args++;
-    p->macros = has_macros(p->argv);
+    p->as_templates = how->as_templates;
+    p->macros = has_macros(p->argv, p->as_templates);
+}
+
+static int find_python(struct program *p, struct err *e)
+{
+    struct python python = {0};
+    TRY(python_find(&python, e));
+    p->path = python.path;
+    p->python_from = python.from;
+    return 0;
+}
+
+/* p->path is a script that names a Python: run by that one, which gets -u. Left to the kernel where it is not there. */
+static void take_shebang(struct program *p)
+{
+    struct python_shebang *line = calloc(1, sizeof *line);
+    struct program found = {0};
+    struct err why;
+    if (line && python_read_shebang(p->path, line)) {
+        if (!line->interpreter)
+            find_python(&found, &why);
+        else if (access(line->interpreter, X_OK) == 0 && (found.path = strdup(line->interpreter)))
+            found.python_from = "its first line";
+    }
+    if (!found.path) {
+        free(line);
+        return;
+    }
+    p->shebang = line;
+    p->script = p->path;
+    p->path = found.path;
+    p->python_from = found.python_from;
 }
 
 int program_find(struct program *ret, const struct program_how *how, char **args, struct err *e)
 {
     const bool python = wants_python(how, args[0]);
-    const char *interpreter = getenv("PYTHON_EXEC");
     size_t n = 0;
 
     if (python)
@@ -163,7 +133,7 @@ int program_find(struct program *ret, const struct program_how *how, char **args
     struct program p = {.argv = calloc(n + WORDS_ADDED + 1, sizeof *p.argv)};
     if (!p.argv)
         return err_errno(e, ENOMEM, "arguments");
-    int rc = find(!python ? args[0] : interpreter && *interpreter ? interpreter : "python3", &p.path, e);
+    int rc = python ? find_python(&p, e) : program_file_find(args[0], &p.path, e);
     if (rc == 0 && asprintf(&p.name, "%s%s", how->module && !how->run_path ? "-m " : "", args[0]) < 0) {
         p.name = NULL;
         rc = err_errno(e, ENOMEM, "program");
@@ -172,9 +142,36 @@ int program_find(struct program *ret, const struct program_how *how, char **args
         program_free(&p);
         return rc;
     }
-    compose(&p, how, python, args);
+    if (!python && !how->no_python)
+        take_shebang(&p);
+    compose(&p, how, p.script, args);
     *ret = p;
     return 0;
+}
+
+/* One that stands at text, in one of these forms; its length, 0: there is none. */
+static size_t match_template(const char *text, const char *name)
+{
+    const size_t n = strlen(name);
+    if (strncmp(text, "${", 2) == 0 && strncmp(text + 2, name, n) == 0 && text[n + 2] == '}')
+        return n + 3;
+    if (strncmp(text + 1, name, n) == 0 && !isalnum((unsigned char)text[n + 1]) && text[n + 1] != '_')
+        return n + 1;
+    return 0;
+}
+
+/* As Python's string.Template does it with local_rank: $local_rank too, and $$ is a dollar sign. */
+static int expand_template(const char *text, const char *local, struct buf *out)
+{
+    while (*text) {
+        const size_t n = text[0] == '$' ? match_template(text, "local_rank") : 0;
+        if (n)
+            TRY(buf_add(out, local, strlen(local)));
+        else
+            TRY(buf_add(out, text, 1));
+        text += n ? n : text[0] == '$' && text[1] == '$' ? 2 : 1;
+    }
+    return buf_add(out, "", 1);
 }
 
 /* Text with macros replaced; a second '$' in front protects one. */
@@ -203,7 +200,8 @@ int program_args(const struct program *p, const char *rank, int local_rank, char
     buf_init(&text, 1u << 24);
     snprintf(local, sizeof local, "%d", local_rank);
     for (; p->argv[n] && rc == 0; n++)
-        rc = expand(p->argv[n], rank ? rank : "${rank}", local, &text);
+        rc = p->as_templates ? expand_template(p->argv[n], local, &text)
+                             : expand(p->argv[n], rank ? rank : "${rank}", local, &text);
     char **argv = rc == 0 ? malloc((n + 1) * sizeof *argv + text.len) : NULL;
     if (!argv) {
         buf_free(&text);
@@ -221,8 +219,9 @@ int program_args(const struct program *p, const char *rank, int local_rank, char
 void program_free(struct program *p)
 {
     free(p->path);
+    free(p->script);
     free(p->name);
     free(p->argv);
-    p->path = p->name = NULL;
-    p->argv = NULL;
+    free(p->shebang);
+    *p = (struct program){0};
 }

@@ -14,20 +14,28 @@ struct err;
 /* As the options of the same names say. run_path counts more than the others. */
 struct program_how {
     bool module, no_python, run_path;
-    bool python;  /* PROGRAM is a script, whatever its name */
-    bool use_env; /* false: its first argument is --local-rank=N */
+    bool python;       /* PROGRAM is a script, whatever its name */
+    bool use_env;      /* false: its first argument is --local-rank=N */
+    bool as_templates; /* arguments are what Python's string.Template takes them for */
 };
+
+struct python_shebang;
 
 struct program {
-    char *path;  /* to exec */
-    char *name;  /* as the user named it: "./train.py", "-m package.module" */
+    char *path;              /* to exec */
+    const char *python_from; /* who named this Python (python.h); NULL: it is none */
+    char *name;              /* as the user named it: "./train.py", "-m package.module" */
     char **argv; /* NULL-terminated; strings borrowed from the command line, except argv[0] of a script's interpreter */
     bool macros; /* some argument differs between workers: program_args() */
+    bool as_templates;
+    char *script; /* in argv, as the words of its line "#!" are; NULL: no such line */
+    struct python_shebang *shebang;
 };
 
-/* args: PROGRAM and its arguments, NULL-terminated. A name with a slash is that file; another is looked for on PATH,
- * beside crun and in ../worker of crun's folder. NAME.py is run by $PYTHON_EXEC or python3 with -u. -ENOENT: not found;
- * -EACCES: found, but not executable. */
+/* args: PROGRAM and its arguments, NULL-terminated; program_file.h says where a name is looked for, python.h which
+ * Python runs NAME.py, a folder with __main__.py, a zip file, and a text that cannot be executed. A script whose first
+ * line names a Python is run by that one. All of them get -u. -ENOENT: not found; -EACCES: found, but not
+ * executable. */
 int program_find(struct program *ret, const struct program_how *how, char **args, struct err *e);
 
 /* Arguments of one worker: ${local_rank} and ${rank} are its numbers, $${rank} is ${rank}. rank NULL: not known yet.

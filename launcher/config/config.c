@@ -419,9 +419,9 @@ static const struct arg_spec specs[] = {
     {.name = "log-prefix",
      .type = ARG_FLAG,
      .at = offsetof(struct config, log.prefix),
-     .def = "on",
      .env = "CRUN_LOG_PREFIX",
-     .help = "put a prefix in front of the workers' lines on the console"},
+     .help = "put a prefix in front of the workers' lines on the console; if not given: where the job has several "
+             "workers"},
     {.name = "log-line-prefix-template",
      .type = ARG_STRING,
      .at = offsetof(struct config, log.template),
@@ -524,11 +524,24 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_USE_ENV,PET_USE_ENV",
      .help = "workers learn their local rank from LOCAL_RANK only; off, which is the default of crun-launch: also from "
              "a first argument --local-rank=N"},
+    {.name = "torchrun-compat",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, torchrun_compat),
+     .env = "CRUN_TORCHRUN_COMPAT",
+     .help =
+         "torchrun's defaults and formats where crun's differ (docs/launching.md lists them); implied where crun is "
+         "called as torchrun"},
     {.name = "virtual-local-rank",
      .type = ARG_FLAG,
      .at = offsetof(struct config, virtual_local_rank),
      .env = "CRUN_VIRTUAL_LOCAL_RANK,PET_VIRTUAL_LOCAL_RANK",
      .help = "give every worker LOCAL_RANK=0 and, in CUDA_VISIBLE_DEVICES, one device: the one of its real local rank"},
+    {.name = "inherit-fds",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, inherit_fds),
+     .env = "CRUN_INHERIT_FDS",
+     .help =
+         "leave the workers the descriptors from 3 on that crun was started with, which <(COMMAND) of a shell needs"},
     {.name = "dry-run",
      .type = ARG_FLAG,
      .at = offsetof(struct config, dry_run),
@@ -553,7 +566,7 @@ static const struct arg_spec specs[] = {
      .at = offsetof(struct config, logs_specs),
      .metavar = "NAME",
      .env = "CRUN_LOGS_SPECS,PET_LOGS_SPECS",
-     .help = "names a Python plug-in"},
+     .help = "default, or a Python plug-in, which is refused"},
     ARG_END,
 };
 
@@ -564,8 +577,11 @@ const struct arg_program config_program = {
     .usage = "[options] PROGRAM [args...]",
     .summary = "Starts PROGRAM once per worker with torchrun's environment variables, watches all of them, restarts "
                "them together when one fails, and leaves no process behind.",
-    .epilog = "PROGRAM is looked for on PATH, beside crun and in ../worker of crun's folder; NAME.py is run by "
-              "$PYTHON_EXEC or python3 with -u.\n"
+    .epilog = "PROGRAM is looked for on PATH, beside crun and in ../worker of crun's folder. NAME.py, a folder with "
+              "__main__.py, a zip file and a\n"
+              "text that is no program are run by Python with -u: $PYTHON_EXEC, the one of the environment that crun "
+              "is in, of $VIRTUAL_ENV or\n"
+              "$CONDA_PREFIX, or python3 on PATH.\n"
               "${local_rank} and ${rank} in its arguments become the worker's; $${rank} is left as ${rank}.\n"
               "Exit code: that of the first worker that failed (128 + signal for a signal), 75 after a stop in good "
               "order, 2 for a wrong\n"

@@ -69,7 +69,9 @@ struct config {
     struct stops stops;
     struct hang_options hang; /* several_nodes is not set */
     struct program_how how;   /* the user's program is started */
-    bool virtual_local_rank, dry_run;
+    bool virtual_local_rank, inherit_fds, dry_run;
+    bool torchrun_compat;
+    char compat_dir[1024];         /* log.default_dir may point here */
     const char *event_log_handler; /* torchrun's; "console" has an effect */
     int start_method;              /* of no effect, like the two below */
     double monitor_interval;
@@ -98,6 +100,10 @@ bool config_starts_agents(const struct config *c);
 
 /* Count what "auto", "cpu" and "gpu" mean on this machine. ERR_USAGE. */
 int config_count_workers(struct config *c, struct err *e);
+
+/* config_compat.c: what --torchrun-compat, or the name torchrun, changes; and whether lines have a prefix where that is
+ * not typed. self: argv[0]. */
+void config_apply_compat(struct config *c, const struct arg_result *r, const char *self);
 
 /* config_unused.c: one line for each option that was typed and has no effect here. */
 void config_print_unused(const struct config *c, const struct arg_result *r, FILE *out);

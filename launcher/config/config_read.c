@@ -118,6 +118,17 @@ static int settle_program(struct config *c, const struct arg_result *r, const ch
     return 0;
 }
 
+/* torchrun's own is the one that there is without Python's plug-ins. */
+static int check_logs_specs(const char *name, struct err *e)
+{
+    if (!name || !*name || strcmp(name, "default") == 0)
+        return 0;
+    return err_set(e, ERR_USAGE,
+                   "--logs-specs '%s' names a Python plug-in, which crun cannot load: expected default (--log-layout, "
+                   "--redirects and --tee say what goes where)",
+                   name);
+}
+
 static int check_http(const struct config *c, struct err *e)
 {
     return http_auth_check((int)c->http_port, c->http_bind, addr_host_is_loopback(c->http_bind), c->http_token_file,
@@ -138,6 +149,8 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     TRY(check_texts(c, e));
     TRY(choose_address(c, r, e));
     TRY(settle_program(c, r, argv[0], e));
+    TRY(check_logs_specs(c->logs_specs, e));
+    config_apply_compat(c, r, argv[0]);
     if (rdzv_conf_parse(c->rdzv_conf, &c->conf, e) < 0)
         return err_wrap(e, "--rdzv-conf");
     if (c->conf.rank >= 0 && c->node_rank >= 0 && c->conf.rank != c->node_rank)

@@ -49,11 +49,6 @@ static const char *functions(const struct config *c)
     return "crun starts programs, not functions of a Python process";
 }
 
-static const char *log_plugins(const struct config *c)
-{
-    return "it names a Python plug-in; see --log-dir, --log-layout";
-}
-
 static const char *event_plugins(const struct config *c)
 {
     static const char *const known[] = {"null", "console", "dynamic_rendezvous"};
@@ -70,7 +65,7 @@ static const char *unseen(const struct config *c)
 
 static const char *without_prefix(const struct config *c)
 {
-    return !c->log.prefix ? "--no-log-prefix leaves the lines bare" : NULL;
+    return !c->log.prefix ? "the lines have no prefix (--log-prefix)" : NULL;
 }
 
 /* The files of the filters have prefixes too. */
@@ -120,7 +115,6 @@ static const char *without_hosts(const struct config *c)
     X("monitor-interval", true, polling)                                                                               \
     X("start-method", true, functions)                                                                                 \
     X("event-log-handler", true, event_plugins)                                                                        \
-    X("logs-specs", true, log_plugins)                                                                                 \
     X("node-rank", false, only_node)                                                                                   \
     X("rsh", false, without_hosts)                                                                                     \
     X("remote-crun", false, without_hosts)                                                                             \

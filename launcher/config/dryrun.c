@@ -180,6 +180,9 @@ int dryrun_print(const struct config *c, const struct program *p, FILE *out, str
     fprintf(out, ", rendezvous %s%s%s (%s)\n", home_kind_name(c->home.kind), c->home.endpoint[0] ? " at " : "",
             c->home.endpoint, c->home.from);
     TRY(placement_plan(&d.placement, (enum binding_mode)c->numa_binding, (int)c->nproc, e));
+    d.placement.one_thread = c->torchrun_compat;
+    if (p->python_from)
+        fprintf(out, "python: %s (%s)\n", p->path, p->python_from);
     int rc = 0;
     for (int i = 0; i < c->nproc && rc == 0; i++)
         rc = print_worker(&d, i, e);

@@ -92,7 +92,7 @@ static void trim(const char **p, size_t *n)
         --*n;
 }
 
-/* Values may stand in single or double quotes, as torchrun's own tests write them. */
+/* Values, and the whole, may stand in single or double quotes, as torchrun's own tests write them. */
 static void unquote(const char **p, size_t *n)
 {
     if (*n >= 2 && ((*p)[0] == '"' || (*p)[0] == '\'') && (*p)[*n - 1] == (*p)[0]) {
@@ -124,12 +124,15 @@ int rdzv_conf_parse(const char *text, struct rdzv_conf *ret, struct err *e)
     struct rdzv_conf c = {.keep_alive_max_attempt = 3, .is_host = -1, .rank = -1};
     for (size_t i = 0; i < TIMES; i++)
         *(int64_t *)((char *)&c + times[i].at) = times[i].def;
-    for (const char *p = text ? text : ""; *p;) {
-        const size_t n = strcspn(p, ",");
+    const char *p = text ? text : "";
+    size_t left = strlen(p);
+    unquote(&p, &left);
+    while (left > 0) {
+        const char *comma = memchr(p, ',', left);
+        const size_t n = comma ? (size_t)(comma - p) : left;
         TRY(set_pair(&c, p, n, e));
-        p += n;
-        if (*p)
-            p++;
+        p += n + (comma != NULL);
+        left -= n + (comma != NULL);
     }
     *ret = c;
     return 0;

@@ -136,9 +136,14 @@ static bool names_any(const struct log_spec *s)
     return false;
 }
 
+bool log_conf_tees(const struct log_conf *c)
+{
+    return names_any(&c->tee);
+}
+
 struct log_routes log_conf_routes(const struct log_conf *c, int local, int rank)
 {
-    struct log_routes r = {.console = LOG_BOTH, .file = LOG_BOTH};
+    struct log_routes r = {.console = LOG_BOTH, .file = c->only_named ? LOG_NONE : LOG_BOTH};
     if (names_any(&c->redirects) || names_any(&c->tee)) {
         const int redirect = log_spec_of(&c->redirects, local, rank), tee = log_spec_of(&c->tee, local, rank);
         r.console = tee | (LOG_BOTH & ~redirect);
@@ -175,7 +180,7 @@ int log_conf_settle(struct log_conf *c, struct err *e)
                        c->show == LOG_SHOW_FIRST_FAILURE;
     c->dir_chosen = !c->dir && files;
     if (c->dir_chosen)
-        c->dir = LOG_CONF_DEFAULT_DIR;
+        c->dir = c->default_dir ? c->default_dir : LOG_CONF_DEFAULT_DIR;
     else if (c->dir && strcmp(c->dir, LOG_CONF_NOWHERE) == 0)
         c->dir = NULL;
     return 0;

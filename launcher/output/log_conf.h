@@ -39,10 +39,12 @@ enum log_color { LOG_COLOR_AUTO, LOG_COLOR_ALWAYS, LOG_COLOR_NEVER };
 enum log_show { LOG_SHOW_ALL, LOG_SHOW_FIRST_FAILURE };
 
 struct log_conf {
-    const char *dir;      /* NULL: no files; LOG_CONF_NOWHERE as well */
-    bool dir_chosen;      /* by log_conf_settle(): nobody typed it */
-    bool prefix;          /* on the console */
-    const char *template; /* of the prefix */
+    const char *dir;         /* NULL: no files; LOG_CONF_NOWHERE as well */
+    bool dir_chosen;         /* by log_conf_settle(): nobody typed it */
+    const char *default_dir; /* where files are asked for, but not where; NULL: LOG_CONF_DEFAULT_DIR */
+    bool only_named;         /* no stream goes to a file that redirects and tee do not name */
+    bool prefix;             /* on the console */
+    const char *template;    /* of the prefix */
     struct log_spec redirects, tee;
     struct log_ranks local_ranks, ranks; /* shown on the console */
     const char *out_filters, *err_filters;
@@ -62,6 +64,9 @@ int log_conf_parse_bytes(const char *text, void *field, struct err *e);
 
 /* Contradictions are refused (ERR_USAGE); c->dir becomes what it stands for: NULL where no files are written. */
 int log_conf_settle(struct log_conf *c, struct err *e);
+
+/* Some stream goes to a file and the console. */
+bool log_conf_tees(const struct log_conf *c);
 
 bool log_ranks_has(const struct log_ranks *r, int rank);
 /* What the last part that names the rank says; LOG_NONE if none does. */

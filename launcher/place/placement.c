@@ -81,6 +81,8 @@ int placement_threads(const struct placement *p, int worker)
 {
     const int share = p->cores > p->workers ? p->cores / p->workers : 1;
     int same = 0;
+    if (p->one_thread)
+        return 1;
     if (!p->bindings)
         return share;
     const struct cpus *mine = &p->bindings[worker].cpus;
@@ -92,7 +94,7 @@ int placement_threads(const struct placement *p, int worker)
 
 bool placement_sets_threads(const struct placement *p)
 {
-    return (p->workers > 1 || p->limited) && !getenv("OMP_NUM_THREADS");
+    return (p->workers > 1 || (p->limited && !p->one_thread)) && !getenv("OMP_NUM_THREADS");
 }
 
 char *placement_text(const struct placement *p, int worker, char *out, size_t cap)

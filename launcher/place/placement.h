@@ -25,6 +25,7 @@ struct placement {
     struct binding *bindings;   /* one for each worker; NULL: they run where crun may run */
     struct near_adapters *near; /* one for each visible GPU */
     int gpus;
+    bool one_thread; /* a worker is told so, whatever its share is; the caller's to set */
 };
 
 /* Worker i is taken to use the i-th visible GPU (of n: i modulo n), as torchrun assumes. ERR_USAGE, -ENOENT (no hwloc),

@@ -140,7 +140,7 @@ static void read_record(struct file_job *job)
 {
     struct reading *r = container_of(job, struct reading, job);
     file_thread_enter(streams_files(r->p->streams), r->path);
-    r->is_there = failure_record_read(r->path, &r->record, NULL) == 0;
+    r->is_there = failure_record_look(r->path, &r->record);
 }
 
 static void on_record(struct file_job *job)

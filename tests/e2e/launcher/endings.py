@@ -24,7 +24,7 @@ ENDINGS = {
     "a wrong command line": (2, ["--nproc_per_node", "none", "true"]),
     "the rendezvous cannot be reached": (69, ["--nnodes", "2", "--insecure", "--rdzv-endpoint", "127.0.0.1:9", "--rdzv-tls", "--rdzv-conf", "join_timeout=500ms", "true"]),
     "the log folder cannot be written": (73, ["--log-dir", "/proc/nowhere", "true"]),
-    "the program cannot be executed": (126, ["/etc/passwd"]),
+    "the program cannot be executed": (126, ["/etc"]),
     "the program is not found": (127, ["no-such-program"]),
     "the agent is killed": (137, WAITS),
     "a process is left after SIGKILL": (71, None),  # test_stops.py

@@ -51,6 +51,10 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
     "preemption-signal": "launcher/test_signals.py::test_a_preemption_notice_ends_with_75_and_the_workers_see_a_drain",
     "resize-timeout": "launcher/test_stops.py::test_the_grace_of_a_resize",
+    "forward-signal": "launcher/test_signal_as_it_came.py::test_other_signals_are_forwarded_where_that_is_asked_for",
+    "inherit-fds": "launcher/test_program.py::test_descriptors_of_the_caller_are_not_the_workers",
+    "logs-specs": "launcher/test_torchrun_words.py::test_logs_specs_that_nobody_can_load_are_refused",
+    "torchrun-compat": "launcher/test_torchrun_words.py::test_the_option_means_the_same",
     "signals-to-handle": "launcher/test_signals.py::test_the_signals_named_stop_the_job_in_good_order_and_no_others",
     "log-layout": "launcher/test_logs.py::test_the_layout_of_torchrun_keeps_every_attempt",
     "log-line-prefix-template": "launcher/test_logs.py::test_the_macros_of_a_prefix",
@@ -234,7 +238,7 @@ def log_dir(crun):
 
 @row("log-prefix", "role")
 def prefix(crun):
-    rc, out, _ = crun.run("--role", "actor", "sh", "-c", "echo $ROLE_NAME")
+    rc, out, _ = crun.run("--log-prefix", "--role", "actor", "sh", "-c", "echo $ROLE_NAME")
     assert (rc, out) == (0, "[actor0]: actor\n")
     assert said(crun, "--no-log-prefix", "echo bare")[0] == ["bare"]
 
@@ -307,9 +311,9 @@ def dry_run(crun):
 # --- without effect --------------------------------------------------------------------------------------------------
 
 
-@row("monitor-interval", "start-method", "logs-specs")
+@row("monitor-interval", "start-method")
 def said_to_have_no_effect(crun):
-    for line in (("--monitor_interval", "5"), ("--start_method", "fork"), ("--event_log_handler", "mine"), ("--logs_specs", "mine")):
+    for line in (("--monitor_interval", "5"), ("--start_method", "fork"), ("--event_log_handler", "mine")):
         lines, err = said(crun, *line, "echo ran")
         assert lines == ["ran"] and err.count("\n") == 1
         assert err.startswith(f"crun: {line[0].replace('_', '-')} has no effect: "), err

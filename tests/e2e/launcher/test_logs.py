@@ -85,7 +85,7 @@ def test_files_without_a_place_go_to_a_folder_that_is_named(crun):
 
 def test_dev_null_as_folder_is_no_files(crun):
     rc, out, err = crun.run("--log-dir", "/dev/null", "-r", "1", "sh", "-c", SAY, cwd=crun.tmp)
-    assert (rc, out, err) == (0, "", "[default0]: err-0\n")
+    assert (rc, out, err) == (0, "", "err-0\n")
     assert list(crun.tmp.iterdir()) == []
 
 
@@ -140,7 +140,7 @@ def test_no_log_prefix_leaves_the_lines_bare(crun):
 ])
 def test_colours(crun, options, env, terminal, colored):
     ours, theirs = pty.openpty() if terminal else os.pipe()
-    p = crun.start("--nproc-per-node", 1, *options, "sh", "-c", "echo hello", stdout=theirs, stderr=theirs,
+    p = crun.start("--log-prefix", *options, "sh", "-c", "echo hello", stdout=theirs, stderr=theirs,
                    extra_env={"TERM": "xterm", "NO_COLOR": "", **env})
     os.close(theirs)
     assert p.wait(timeout=60) == 0
@@ -184,7 +184,7 @@ def test_the_console_is_limited_by_rate_and_counts_the_rest(logs):
 
 
 def test_lines_left_out_are_counted_while_the_worker_is_silent(crun):
-    p = crun.start("--log-rate", 1, "sh", "-c", f"seq 50; while [ ! -e {crun.tmp}/go ]; do sleep 0.01; done")
+    p = crun.start("--log-prefix", "--log-rate", 1, "sh", "-c", f"seq 50; while [ ! -e {crun.tmp}/go ]; do sleep 0.01; done")
     assert p.stdout.readline() == b"[default0]: 1\n"
     assert b"lines left out" in p.stdout.readline()
     (crun.tmp / "go").touch()
@@ -233,14 +233,14 @@ def test_a_file_has_a_cap_that_counts_what_is_left_out(logs):
 
 
 @pytest.mark.parametrize("options, name, why", [
-    (("--no-log-prefix", "--log-line-prefix-template", "$rank "), "log-line-prefix-template", "bare"),
+    (("--no-log-prefix", "--log-line-prefix-template", "$rank "), "log-line-prefix-template", "no prefix"),
     (("-r", "3", "--collapse", "--nproc-per-node", "2"), "collapse", "no line of the workers is shown"),
     (("--collapse",), "collapse", "one worker"),
     (("--show", "first-failure", "--log-rate", "5"), "log-rate", "no line of the workers is shown"),
     (("-r", "3", "--local-ranks-filter", "0"), "local-ranks-filter", "no line of the workers is shown"),
     (("-r", "3", "--ranks-filter", "0"), "ranks-filter", "no line of the workers is shown"),
     (("-r", "3", "--color", "always"), "color", "no line of the workers is shown"),
-    (("--no-log-prefix", "--color", "always"), "color", "bare"),
+    (("--no-log-prefix", "--color", "always"), "color", "no prefix"),
     (("-r", "3", "--log-line-prefix-template", "x"), "log-line-prefix-template", "no line of the workers is shown"),
     (("--log-layout", "torchrun"), "log-layout", "no log files are written (--log-dir)"),
     (("--log-max-size", "5"), "log-max-size", "no log files are written (--log-dir)"),

@@ -43,8 +43,8 @@ def test_lines_of_a_mebibyte_arrive_whole(crun, worker):
 
 def test_the_last_words_without_a_newline_are_kept(crun):
     rc, out, err = crun.run("sh", "-c", "printf unfinished; printf last-words >&2; kill -9 $$")
-    assert rc == 137 and out == "[default0]: unfinished\n"
-    assert "[default0]: last-words\n" in err and "    | last-words\n" in err
+    assert rc == 137 and out == "unfinished\n"
+    assert err.startswith("last-words\n") and "    | last-words\n" in err
 
 
 def test_a_closed_stdout_does_not_disturb(crun, worker):
@@ -78,7 +78,7 @@ def test_the_callers_stdout_keeps_its_flags(crun):
     p.communicate(timeout=60)
     assert os.get_blocking(w)
     os.close(w)
-    assert os.read(r, 100) == b"[default0]: x\n"
+    assert os.read(r, 100) == b"x\n"
     os.close(r)
 
 
@@ -88,7 +88,7 @@ def test_a_file_as_stdout_is_appended_to_in_order(crun):
     with open(path, "ab") as f:
         p = crun.start("sh", "-c", "echo one; echo two", stdout=f, stderr=f)
         p.communicate(timeout=60)
-    assert path.read_text() == "before\n[default0]: one\n[default0]: two\n"
+    assert path.read_text() == "before\none\ntwo\n"
 
 
 @pytest.mark.parametrize("what", [["--help"], ["--print-config", "x"], ["--completion", "bash"], ["--dry-run", "true"]])

@@ -116,8 +116,9 @@ def drain(seconds=0):
 
 
 def stubborn():
-    """Ignores SIGTERM, and has a daemon of its own in another session that does so too."""
+    """Ignores SIGTERM and SIGINT, and has a daemon of its own in another session that does so too."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
     touch(f"ready-{rank}", str(os.getpid()))
     while True:

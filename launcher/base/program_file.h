@@ -1,0 +1,11 @@
+/* The file that a program's name stands for. */
+#ifndef CRUN_LAUNCHER_PROGRAM_FILE_H
+#define CRUN_LAUNCHER_PROGRAM_FILE_H
+
+struct err;
+
+/* A name with a slash is that file; another is looked for on PATH, beside crun and in ../worker of crun's folder. *ret
+ * is freed with free(). -ENOENT: not found; -EACCES: found, but no executable file. */
+int program_file_find(const char *name, char **ret, struct err *e);
+
+#endif
