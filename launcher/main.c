@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "launcher/agent/agent_loop.h"
+#include "launcher/base/oom_group.h"
 #include "launcher/base/own_fds.h"
 #include "launcher/base/program.h"
 #include "launcher/commands/status.h"
@@ -92,6 +93,17 @@ static int check_failure_file(const struct config *c, struct err *e)
     return 0;
 }
 
+/* Container runtimes set it: what was the end of one worker is then that of all, unreported. */
+static void warn_oom_group(void)
+{
+    char folder[1024];
+    if (oom_group_is_set("/proc/self", folder, sizeof folder))
+        fprintf(stderr,
+                "crun: memory.oom.group is set in %s: a worker that is killed for want of memory takes crun along, "
+                "without a report and without a restart\n",
+                folder);
+}
+
 static int failure_code(int rc)
 {
     return rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE;
@@ -138,6 +150,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         fputs("crun: there is no /proc: what workers leave behind is found slowly, and SIGUSR1 and SIGUSR2 do not "
               "reach workers\n",
               stderr);
+    warn_oom_group();
     if (!config.inherit_fds)
         own_fds_keep();
     if (config.dry_run) {

@@ -17,6 +17,7 @@
 #include "common/job/exitcode.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/cgroup.h"
+#include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
 #include "launcher/output/logmux.h"
 #include "launcher/workers/spawn_thread.h"
@@ -246,6 +247,10 @@ static void sweep(struct group *g)
     const int64_t begun = clock_ms();
     if (begun < g->sweep_ms)
         return;
+    if (g->dismissing)
+        logmux_print(g->o.mux, "what the workers left running did not end within %d s of SIGTERM; killing it",
+                     GROUP_DISMISS_MS / 1000);
+    g->dismissing = false;
     tree_kill();
     g->sweep_ms = 2 * clock_ms() - begun;
 }
@@ -261,7 +266,8 @@ void group_check_gone(struct group *g)
     }
     if (clock_ms() < g->clear_deadline) {
         sweep(g);
-        uv_timer_start(&g->rescan, on_rescan, TREE_RESCAN_MS, 0);
+        const int64_t left = g->dismissing ? g->sweep_ms - clock_ms() : 0; /* an end wakes us */
+        uv_timer_start(&g->rescan, on_rescan, left > TREE_RESCAN_MS ? (uint64_t)left : TREE_RESCAN_MS, 0);
         return;
     }
     char text[512];
@@ -289,10 +295,36 @@ void group_clear(struct group *g)
     group_cancel_launch(g);
     group_kill_children(g);
     g->clearing = true;
+    g->dismissing = false;
     g->clear_deadline = clock_ms() + g->o.kill_ms;
     g->sweep_ms = g->clear_deadline - g->o.kill_ms;
     if (!tree_empty() && cgroup_kill(g->o.cgroup))
         g->sweep_ms += TREE_RESCAN_MS; /* only who left the cgroup is left then */
+    group_check_gone(g);
+}
+
+static bool ask_to_go(void)
+{
+    struct procs ps;
+    const bool known = procs_below(&ps, getpid());
+    for (size_t i = 0; i < ps.n; i++)
+        if (!proc_is_dead(&ps.v[i])) {
+            kill(ps.v[i].pid, SIGTERM);
+            kill(ps.v[i].pid, SIGCONT);
+        }
+    procs_free(&ps);
+    return known;
+}
+
+void group_dismiss(struct group *g)
+{
+    if (tree_empty() || !ask_to_go()) {
+        group_clear(g);
+        return;
+    }
+    g->clearing = g->dismissing = true;
+    g->sweep_ms = clock_ms() + GROUP_DISMISS_MS;
+    g->clear_deadline = g->sweep_ms + g->o.kill_ms;
     group_check_gone(g);
 }
 

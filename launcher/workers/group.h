@@ -85,7 +85,10 @@ void group_forward(struct group *g, int signo); /* to those that are ready for i
 /* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct
  * failure_worker. */
 void group_hung(struct group *g, int local, const char *hung);
-void group_clear(struct group *g);      /* then events.gone, once */
+void group_clear(struct group *g); /* then events.gone, once */
+/* The same once all workers have ended; but what they left behind gets SIGTERM, and GROUP_DISMISS_MS. */
+void group_dismiss(struct group *g);
+#define GROUP_DISMISS_MS 5000
 void group_on_sigchld(struct group *g); /* reaps orphans that became ours */
 
 const struct failure_worker *group_workers(const struct group *g);

@@ -36,7 +36,8 @@ struct group {
     struct launch *launch;  /* the processes are being made; NULL: they are not */
     struct group_stop stop; /* once they are; reason -1: none */
     bool clearing;
-    bool unshared; /* and that is said */
+    bool dismissing; /* who is left was asked to go, and has not been killed yet */
+    bool unshared;   /* and that is said */
     int64_t clear_deadline;
     int64_t sweep_ms; /* no look at /proc before this */
     unsigned deaths;

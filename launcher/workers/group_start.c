@@ -359,7 +359,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
         group_drop_page(&g->children[i]);
     g->n = 0;
     g->deaths = 0;
-    g->clearing = false;
+    g->clearing = g->dismissing = false;
     g->stop.reason = -1;
     const int rc = make_pipes(g, rank_base, e);
     if (rc < 0) {
