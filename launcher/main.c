@@ -17,6 +17,7 @@
 #include "launcher/base/oom_group.h"
 #include "launcher/base/own_fds.h"
 #include "launcher/base/program.h"
+#include "launcher/base/pty.h"
 #include "launcher/commands/status.h"
 #include "launcher/commands/topo.h"
 #include "launcher/config/config.h"
@@ -173,6 +174,8 @@ int main(int argc, char **argv)
         return status_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "topo") == 0) /* likewise */
         return topo_main(argc - 1, argv + 1);
+    if (argc == 3 && strcmp(argv[1], PTY_TYPIST_COMMAND) == 0) /* likewise; by an agent */
+        return pty_type(argv[2]);
     if (argc == 2 && strcmp(argv[1], REMOTE_COMMAND) == 0) /* likewise; by crun -H on another host */
         return remote_agent_main(&programs);
     return guardian_run(&programs, argc, argv);

@@ -30,6 +30,7 @@ struct cgroup;
 struct crun_page;
 struct err;
 struct group;
+struct log_conf;
 struct logmux;
 
 struct group_events {
@@ -50,9 +51,13 @@ struct group_events {
 
 struct group_options {
     int workers;
-    /* of the job that has the terminal: the one worker joins it and reads from it; 0: workers read nothing */
-    pid_t terminal_group;
-    bool terminal_out; /* and writes to it, past the multiplexer */
+    pid_t terminal_group; /* of the job that has the terminal; 0: nobody is to have crun's */
+    bool terminal_out;    /* and standard output is that terminal, which a worker then writes to past the multiplexer */
+    /* Rank that reads crun's standard input: from a terminal it joins terminal_group, or has a pty. -1: a worker that
+     * is alone, from a terminal. */
+    int stdin_rank;
+    bool has_stdin; /* somebody is to have it */
+    const struct log_conf *log;
     /* after SIGKILL; longer means that the kernel cannot end the process (a device, a file system hangs) */
     int64_t kill_ms;
     const char *path;
