@@ -18,6 +18,7 @@
 #include "launcher/base/own_fds.h"
 #include "launcher/base/program.h"
 #include "launcher/base/pty.h"
+#include "launcher/commands/explain.h"
 #include "launcher/commands/status.h"
 #include "launcher/commands/topo.h"
 #include "launcher/config/config.h"
@@ -172,6 +173,8 @@ int main(int argc, char **argv)
     static const struct guardian_programs programs = {.agent = agent_main, .output = output_process_run};
     if (argc > 1 && strcmp(argv[1], "status") == 0) /* a program of that name is started as ./status */
         return status_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "explain") == 0) /* likewise */
+        return explain_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "topo") == 0) /* likewise */
         return topo_main(argc - 1, argv + 1);
     if (argc == 3 && strcmp(argv[1], PTY_TYPIST_COMMAND) == 0) /* likewise; by an agent */

@@ -609,5 +609,5 @@ const struct arg_program config_program = {
     .specs = specs,
     .operands = ARG_STOP_AT_FIRST,
     .files = settings_files,
-    .subcommands = "status,topo",
+    .subcommands = "explain,status,topo",
 };
