@@ -14,8 +14,11 @@
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "launcher/agent/agent_loop.h"
+#include "launcher/base/oom_group.h"
 #include "launcher/base/own_fds.h"
 #include "launcher/base/program.h"
+#include "launcher/base/pty.h"
+#include "launcher/commands/explain.h"
 #include "launcher/commands/status.h"
 #include "launcher/commands/topo.h"
 #include "launcher/config/config.h"
@@ -92,6 +95,17 @@ static int check_failure_file(const struct config *c, struct err *e)
     return 0;
 }
 
+/* Container runtimes set it: what was the end of one worker is then that of all, unreported. */
+static void warn_oom_group(void)
+{
+    char folder[1024];
+    if (oom_group_is_set("/proc/self", folder, sizeof folder))
+        fprintf(stderr,
+                "crun: memory.oom.group is set in %s: a worker that is killed for want of memory takes crun along, "
+                "without a report and without a restart\n",
+                folder);
+}
+
 static int failure_code(int rc)
 {
     return rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE;
@@ -138,6 +152,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         fputs("crun: there is no /proc: what workers leave behind is found slowly, and SIGUSR1 and SIGUSR2 do not "
               "reach workers\n",
               stderr);
+    warn_oom_group();
     if (!config.inherit_fds)
         own_fds_keep();
     if (config.dry_run) {
@@ -158,8 +173,12 @@ int main(int argc, char **argv)
     static const struct guardian_programs programs = {.agent = agent_main, .output = output_process_run};
     if (argc > 1 && strcmp(argv[1], "status") == 0) /* a program of that name is started as ./status */
         return status_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "explain") == 0) /* likewise */
+        return explain_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "topo") == 0) /* likewise */
         return topo_main(argc - 1, argv + 1);
+    if (argc == 3 && strcmp(argv[1], PTY_TYPIST_COMMAND) == 0) /* likewise; by an agent */
+        return pty_type(argv[2]);
     if (argc == 2 && strcmp(argv[1], REMOTE_COMMAND) == 0) /* likewise; by crun -H on another host */
         return remote_agent_main(&programs);
     return guardian_run(&programs, argc, argv);

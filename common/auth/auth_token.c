@@ -160,14 +160,33 @@ static int read_all(int fd, struct buf *b, const char *what, struct err *e)
     return 0;
 }
 
+static bool is_our_group(gid_t group)
+{
+    gid_t groups[256];
+    const int n = getgroups((int)(sizeof groups / sizeof *groups), groups);
+    for (int i = 0; i < n; i++)
+        if (groups[i] == group)
+            return true;
+    return group == getegid();
+}
+
+/* A Secret of Kubernetes: its file is root's, and what runs as another user reads it by its group. */
+static bool is_by_group(const struct stat *st)
+{
+    const bool is_roots_own = geteuid() == 0 && st->st_gid == 0;
+    return (st->st_mode & 077) == 040 && st->st_uid == 0 && !is_roots_own && is_our_group(st->st_gid);
+}
+
 /* What anybody else may read is no secret. */
 static int check_mode(int fd, const char *what, const char *path, struct err *e)
 {
     struct stat st;
     if (fstat(fd, &st) < 0)
         return err_errno(e, errno, "%s cannot be looked at", what);
-    if (st.st_mode & 077)
-        return err_set(e, ERR_USAGE, "%s may be used by others (mode %04o): expected 0600 or less (chmod 600 '%s')",
+    if (st.st_mode & 077 && !is_by_group(&st))
+        return err_set(e, ERR_USAGE,
+                       "%s may be used by others (mode %04o): expected 0600 or less (chmod 600 '%s'), or root's, 0440, "
+                       "and a group of ours (a Secret)",
                        what, (unsigned)st.st_mode & 07777, path);
     if (st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0)
         return err_set(e, ERR_USAGE, "%s belongs to uid %u: expected our own, %u", what, (unsigned)st.st_uid,

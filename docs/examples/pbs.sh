@@ -10,3 +10,10 @@ cd "$PBS_O_WORKDIR" || exit 1
 # PBS_NODEFILE names each node once for each of its mpiprocs: so many workers are started there.
 crun --hostfile "$PBS_NODEFILE" --run-id "$PBS_JOBID" --max-restarts 3 --log-dir "logs/$PBS_JOBID" \
     train.py --data "$HOME/data"
+code=$?
+
+# 75: stopped in good order before the end (qdel's SIGTERM, the end of the walltime). -r y above allows it.
+if [ "$code" -eq 75 ]; then
+    qrerun "$PBS_JOBID"
+fi
+exit "$code"

@@ -250,7 +250,7 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
         stop(a, CRUN_STOP_FAILURE, fx);
     } else if (a->live == 0) {
         a->state = AGENT_CLEARING;
-        clear(a, fx);
+        add_effect(fx, AGENT_DO_DISMISS);
     }
 }
 

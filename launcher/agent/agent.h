@@ -3,8 +3,8 @@
  *
  * The life of an agent:
  *   - START: JOIN the rendezvous; it answers with a round: SPAWN the workers;
- *   - all workers exit 0: clear what they left behind, say DONE; when all nodes have, the rendezvous ENDs the job: EXIT
- *     0.
+ *   - all workers exit 0: dismiss what they left behind, say DONE; when all nodes have, the rendezvous ENDs the job:
+ *     EXIT 0.
  * What goes wrong, and what is done:
  *   - a worker ends badly: FAIL goes to the rendezvous, and the other workers are stopped at once, whatever it answers;
  *   - a worker hangs (hang.h): the same, as if it had failed;
@@ -68,11 +68,12 @@
     X(AGENT_DO_FAIL, "fail") /* tell it, with `cause` */                                                               \
     X(AGENT_DO_DONE, "done")                                                                                           \
     X(AGENT_DO_LEAVE, "leave")                                                                                         \
-    X(AGENT_DO_SPAWN, "spawn") /* start the workers of `news` */                                                       \
-    X(AGENT_DO_STOP, "stop")   /* `reason` into the pages, `signo`, start the grace */                                 \
-    X(AGENT_DO_CLEAR, "clear") /* SIGKILL whatever is left; then GONE */                                               \
-    X(AGENT_DO_AWAIT, "await") /* GRACE_OVER in AGENT_PART_MS, if NEWS_END does not come before */                     \
-    X(AGENT_DO_EXIT, "exit")   /* with `code` */
+    X(AGENT_DO_SPAWN, "spawn")     /* start the workers of `news` */                                                   \
+    X(AGENT_DO_STOP, "stop")       /* `reason` into the pages, `signo`, start the grace */                             \
+    X(AGENT_DO_CLEAR, "clear")     /* SIGKILL whatever is left; then GONE */                                           \
+    X(AGENT_DO_DISMISS, "dismiss") /* the same, but SIGTERM first and a few seconds */                                 \
+    X(AGENT_DO_AWAIT, "await")     /* GRACE_OVER in AGENT_PART_MS, if NEWS_END does not come before */                 \
+    X(AGENT_DO_EXIT, "exit")       /* with `code` */
 
 enum agent_state { AGENT_STATES(CHOICE_ID) };
 enum agent_event_kind { AGENT_EVENTS(CHOICE_ID) };

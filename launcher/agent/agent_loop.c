@@ -108,7 +108,10 @@ static int open_group(struct run *r, struct err *e)
     const struct config *c = r->config;
     const struct group_options o = {
         .workers = (int)c->nproc,
-        .terminal_group = r->shares_terminal ? getpgid(getppid()) : 0,
+        .terminal_group = isatty(STDIN_FILENO) ? getpgid(getppid()) : 0,
+        .stdin_rank = (int)c->stdin_rank,
+        .has_stdin = isatty(STDIN_FILENO) || c->stdin_rank >= 0,
+        .log = &c->log,
         .terminal_out = isatty(STDOUT_FILENO) && shows_everything(&c->log),
         .kill_ms = (int64_t)(c->stops.kill * 1000),
         .path = r->program->path,
@@ -259,7 +262,7 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
     r->config = c;
     r->program = p;
     r->link = link;
-    r->shares_terminal = c->nproc == 1 && isatty(STDIN_FILENO);
+    r->shares_terminal = c->nproc == 1 && c->log.ptys.n == 0 && isatty(STDIN_FILENO);
     name_node(r);
     uv_loop_init(&r->loop);
     agent_init(&r->agent, (int)c->nproc);

@@ -190,6 +190,10 @@ static void apply(struct run *r, const struct agent_effect *f)
         effects_await_end(r, (int64_t)(r->config->stops.kill * 1000));
         group_clear(r->group);
         break;
+    case AGENT_DO_DISMISS:
+        effects_await_end(r, GROUP_DISMISS_MS + (int64_t)(r->config->stops.kill * 1000));
+        group_dismiss(r->group);
+        break;
     case AGENT_DO_AWAIT:
         uv_timer_start(&r->effects->grace, on_wait_over, AGENT_PART_MS, 0);
         effects_await_end(r, AGENT_PART_MS);

@@ -69,6 +69,7 @@ struct config {
     struct stops stops;
     struct hang_options hang; /* several_nodes is not set */
     struct program_how how;   /* the user's program is started */
+    int64_t stdin_rank;       /* -1: none was named */
     bool virtual_local_rank, inherit_fds, dry_run;
     bool torchrun_compat;
     char compat_dir[1024];         /* log.default_dir may point here */

@@ -52,6 +52,21 @@ int log_conf_parse_ranks(const char *text, void *field, struct err *e)
     return 0;
 }
 
+int log_conf_parse_ptys(const char *text, void *field, struct err *e)
+{
+    static const struct log_ranks none, all = {.n = 1, .v = {{0, RANK_MAX}}};
+    if (strcmp(text, "none") == 0 || strcmp(text, "all") == 0) {
+        *(struct log_ranks *)field = text[0] == 'a' ? all : none;
+        return 0;
+    }
+    return log_conf_parse_ranks(text, field, e);
+}
+
+bool log_conf_has_pty(const struct log_conf *c, int rank)
+{
+    return c->ptys.n > 0 && log_ranks_has(&c->ptys, rank);
+}
+
 static bool parse_part(const char **p, struct log_spec_part *part)
 {
     *part = (struct log_spec_part){.ranks = {0, RANK_MAX}};

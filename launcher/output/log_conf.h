@@ -47,6 +47,7 @@ struct log_conf {
     const char *template;    /* of the prefix */
     struct log_spec redirects, tee;
     struct log_ranks local_ranks, ranks; /* shown on the console */
+    struct log_ranks ptys;               /* ranks of the job whose streams are a terminal of their own; n == 0: none */
     const char *out_filters, *err_filters;
     int layout, color, show;
     bool collapse;
@@ -64,6 +65,9 @@ int log_conf_parse_bytes(const char *text, void *field, struct err *e);
 
 /* Contradictions are refused (ERR_USAGE); c->dir becomes what it stands for: NULL where no files are written. */
 int log_conf_settle(struct log_conf *c, struct err *e);
+
+int log_conf_parse_ptys(const char *text, void *field, struct err *e); /* ranks, "all" or "none" */
+bool log_conf_has_pty(const struct log_conf *c, int rank);
 
 /* Some stream goes to a file and the console. */
 bool log_conf_tees(const struct log_conf *c);

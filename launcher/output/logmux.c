@@ -12,7 +12,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "launcher/base/pty.h"
 #include "launcher/base/watch.h"
+#include "launcher/output/log_conf.h"
 #include "launcher/output/own_texts.h"
 
 #define TEXT_BYTES (16u << 10) /* of one message */
@@ -167,6 +169,33 @@ static struct sent_round *current(const struct logmux *m)
     return m->last && m->last->id == m->rounds && !m->last->is_ended ? m->last : NULL;
 }
 
+/* A terminal for both streams; what stands for stderr is at its end. */
+static int add_pty(struct sent_round *r, int local, int ret_fds[2], struct err *e)
+{
+    int none[2];
+    TRY(pty_open(&r->fds[(ptrdiff_t)2 * local], &ret_fds[0], e));
+    ret_fds[1] = fcntl(ret_fds[0], F_DUPFD_CLOEXEC, 3);
+    if (ret_fds[1] < 0 || pipe2(none, O_CLOEXEC) < 0) {
+        const int why = errno;
+        close(r->fds[(ptrdiff_t)2 * local]);
+        close(ret_fds[0]);
+        if (ret_fds[1] >= 0)
+            close(ret_fds[1]);
+        ret_fds[0] = ret_fds[1] = -1;
+        return err_errno(e, why, "cannot make a terminal for local rank %d", local);
+    }
+    close(none[1]);
+    r->fds[(ptrdiff_t)2 * local + 1] = none[0];
+    r->n = local + 1;
+    return 0;
+}
+
+int logmux_pty(const struct logmux *m, int local)
+{
+    const struct sent_round *r = current(m);
+    return r && local < r->n ? fcntl(r->fds[(ptrdiff_t)2 * local], F_DUPFD_CLOEXEC, 3) : -1;
+}
+
 int logmux_add(struct logmux *m, int local, int ret_fds[2], struct err *e)
 {
     struct sent_round *r = current(m);
@@ -174,6 +203,8 @@ int logmux_add(struct logmux *m, int local, int ret_fds[2], struct err *e)
     if (!r)
         return err_errno(e, ENOMEM, "output of the workers");
     assert(local == r->n && local < m->o.max_workers);
+    if (log_conf_has_pty(m->o.conf, r->what.names.rank_base + local))
+        return add_pty(r, local, ret_fds, e);
     if (pipe2(out, O_CLOEXEC) < 0)
         return err_errno(e, errno, "cannot make a pipe for local rank %d", local);
     if (pipe2(error, O_CLOEXEC) < 0) {

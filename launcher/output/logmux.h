@@ -37,6 +37,10 @@ void logmux_begin_round(struct logmux *m, const struct logmux_round *round);
  * spawn. */
 int logmux_add(struct logmux *m, int local, int ret_fds[2], struct err *e);
 
+/* Our end of the terminal of a worker that has one, once more; the caller's to close. < 0: there is none, or no
+ * descriptor left. */
+int logmux_pty(const struct logmux *m, int local);
+
 /* All workers are added. False: they write no files. Else opened() is called: rc 0, or ERR_OUTPUT and a sentence; not
  * before this returns, nor after logmux_end_round(). */
 bool logmux_open_files(struct logmux *m, void (*opened)(void *arg, int rc, const char *text), void *arg);

@@ -15,6 +15,7 @@
 #include "common/base/err.h"
 #include "common/crun/crun_page.h"
 #include "common/job/exitcode.h"
+#include "launcher/base/ending.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/tree.h"
@@ -24,22 +25,6 @@
 static void on_deaths(void *arg);
 
 /* --- one worker */
-
-/* To its process group, unless that is not its own, or it has not come so far as to make it. */
-static void signal_child(const struct child *c, pid_t pid, int signo)
-{
-    if (c->guest || (kill(-pid, signo) < 0 && errno == ESRCH))
-        kill(pid, signo);
-}
-
-/* The reason first, then the signals. */
-static void stop_child(struct child *c, pid_t pid, const struct group_stop *s)
-{
-    atomic_store(&c->page->stop_reason, (uint32_t)s->reason);
-    if (!c->guest || !s->typed)
-        signal_child(c, pid, s->signo);
-    signal_child(c, pid, SIGCONT);
-}
 
 static void kill_child(struct child *c)
 {
@@ -81,7 +66,7 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->loop = loop;
     g->o = *o;
     g->status_fd = g->notify_fd = -1;
-    g->in_fd = o->terminal_group ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
+    g->in_fd = o->has_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
     g->out_fd = o->terminal_group && o->terminal_out ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
     g->deaths_fd = epoll_create1(EPOLL_CLOEXEC);
     uv_timer_init(loop, &g->rescan);
@@ -121,14 +106,6 @@ void group_reap_orphans(struct group *g)
     }
 }
 
-/* A worker that has not ended for us is not reaped: its pid is its own. Taken by that, as P_PIDFD is Linux 5.4 and some
- * seccomp filters refuse it. */
-static int wait_worker(const struct failure_worker *w, siginfo_t *ret, int options)
-{
-    *ret = (siginfo_t){0};
-    return waitid(P_PID, (id_t)w->pid, ret, WEXITED | WNOHANG | options);
-}
-
 static void on_death(struct group *g, struct child *c)
 {
     struct failure_worker *w = &g->workers[c->local];
@@ -136,7 +113,7 @@ static void on_death(struct group *g, struct child *c)
     siginfo_t info;
 
     group_on_status(g); /* an exec that failed is known before its process ends, and says more than its exit code */
-    const int rc = wait_worker(w, &info, 0);
+    const int rc = group_wait_worker(w, &info, 0);
     if (rc == 0 && info.si_pid == 0) {
         unwatch_child(g, c); /* dead, but its debugger comes first; SIGCHLD will tell when it is our turn */
         return;
@@ -170,38 +147,12 @@ static void on_deaths(void *arg)
 
 void group_on_sigchld(struct group *g)
 {
+    group_look_for_stops(g);
     group_reap_orphans(g);
     group_check_gone(g);
 }
 
 /* --- stopping */
-
-/* It died before we sent it anything: news of it is on its way, and it is a failure of its own. */
-static bool already_dead(const struct failure_worker *w)
-{
-    siginfo_t info;
-    return wait_worker(w, &info, WNOWAIT) == 0 && info.si_pid != 0;
-}
-
-void group_stop(struct group *g, const struct group_stop *s)
-{
-    group_launch_now(g); /* whoever waits for their end is to see it */
-    if (g->launch)
-        g->stop = *s;
-    for (int i = 0; i < g->n; i++) {
-        if (g->workers[i].ended || already_dead(&g->workers[i]))
-            continue;
-        g->workers[i].told_to_stop = true;
-        stop_child(&g->children[i], g->workers[i].pid, s);
-    }
-}
-
-void group_insist(struct group *g)
-{
-    for (int i = 0; i < g->n; i++)
-        if (g->workers[i].told_to_stop && !g->workers[i].ended)
-            signal_child(&g->children[i], g->workers[i].pid, SIGTERM);
-}
 
 void group_hung(struct group *g, int local, const char *hung)
 {
@@ -211,13 +162,6 @@ void group_hung(struct group *g, int local, const char *hung)
     snprintf(w->hung, sizeof w->hung, "%s", hung);
     w->order = ++g->deaths;
     w->ended_ns = clock_ns();
-}
-
-void group_forward(struct group *g, int signo)
-{
-    for (int i = 0; i < g->n; i++)
-        if (!g->workers[i].ended)
-            tree_signal(g->workers[i].pid, !g->children[i].guest, signo);
 }
 
 static void on_rescan(uv_timer_t *t)
@@ -246,6 +190,10 @@ static void sweep(struct group *g)
     const int64_t begun = clock_ms();
     if (begun < g->sweep_ms)
         return;
+    if (g->dismissing)
+        logmux_print(g->o.mux, "what the workers left running did not end within %d s of SIGTERM; killing it",
+                     GROUP_DISMISS_MS / 1000);
+    g->dismissing = false;
     if (tree_kill() > 0 || !tree_is_dead())
         g->dead_ms = 0;
     else if (!g->dead_ms)
@@ -281,7 +229,8 @@ void group_check_gone(struct group *g)
     }
     if (clock_ms() < g->clear_deadline) {
         sweep(g);
-        uv_timer_start(&g->rescan, on_rescan, TREE_RESCAN_MS, 0);
+        const int64_t left = g->dismissing ? g->sweep_ms - clock_ms() : 0; /* an end wakes us */
+        uv_timer_start(&g->rescan, on_rescan, left > TREE_RESCAN_MS ? (uint64_t)left : TREE_RESCAN_MS, 0);
         return;
     }
     char text[512];
@@ -294,7 +243,7 @@ void group_check_gone(struct group *g)
 void group_kill_children(struct group *g)
 {
     for (int i = 0; i < g->n; i++) {
-        if (g->workers[i].ended || already_dead(&g->workers[i]))
+        if (g->workers[i].ended || group_is_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
         kill_child(&g->children[i]);
@@ -308,11 +257,24 @@ void group_clear(struct group *g)
     group_cancel_launch(g);
     group_kill_children(g);
     g->clearing = true;
+    g->dismissing = false;
     g->clear_deadline = clock_ms() + g->o.kill_ms;
     g->sweep_ms = g->clear_deadline - g->o.kill_ms;
     g->dead_ms = 0;
     if (!tree_empty() && cgroup_kill(g->o.cgroup))
         g->sweep_ms += TREE_RESCAN_MS; /* only who left the cgroup is left then */
+    group_check_gone(g);
+}
+
+void group_dismiss(struct group *g)
+{
+    if (tree_empty() || !group_ask_to_go()) {
+        group_clear(g);
+        return;
+    }
+    g->clearing = g->dismissing = true;
+    g->sweep_ms = clock_ms() + GROUP_DISMISS_MS;
+    g->clear_deadline = g->sweep_ms + g->o.kill_ms;
     group_check_gone(g);
 }
 

@@ -31,6 +31,7 @@ struct cgroup;
 struct crun_page;
 struct err;
 struct group;
+struct log_conf;
 struct logmux;
 
 struct group_events {
@@ -51,9 +52,13 @@ struct group_events {
 
 struct group_options {
     int workers;
-    /* of the job that has the terminal: the one worker joins it and reads from it; 0: workers read nothing */
-    pid_t terminal_group;
-    bool terminal_out; /* and writes to it, past the multiplexer */
+    pid_t terminal_group; /* of the job that has the terminal; 0: nobody is to have crun's */
+    bool terminal_out;    /* and standard output is that terminal, which a worker then writes to past the multiplexer */
+    /* Rank that reads crun's standard input: from a terminal it joins terminal_group, or has a pty. -1: a worker that
+     * is alone, from a terminal. */
+    int stdin_rank;
+    bool has_stdin; /* somebody is to have it */
+    const struct log_conf *log;
     /* after SIGKILL; longer means that the kernel cannot end the process (a device, a file system hangs) */
     int64_t kill_ms;
     const char *path;
@@ -86,7 +91,10 @@ void group_forward(struct group *g, int signo); /* to those that are ready for i
 /* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct
  * failure_worker. */
 void group_hung(struct group *g, int local, const char *hung);
-void group_clear(struct group *g);      /* then events.gone, once */
+void group_clear(struct group *g); /* then events.gone, once */
+/* The same once all workers have ended; but what they left behind gets SIGTERM, and GROUP_DISMISS_MS. */
+void group_dismiss(struct group *g);
+#define GROUP_DISMISS_MS 5000
 void group_on_sigchld(struct group *g); /* reaps orphans that became ours */
 
 const struct failure_worker *group_workers(const struct group *g);

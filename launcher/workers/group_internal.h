@@ -13,6 +13,9 @@ struct child {
     int local;
     int pidfd;              /* -1: none */
     bool guest;             /* in a process group that is not its own */
+    bool reads;             /* crun's standard input */
+    bool pty;               /* has a terminal of its own */
+    bool stopped;           /* and that is said */
     struct crun_page *page; /* mapped until the next round begins */
     int out[2];             /* the worker's ends of its pipes, until it is started; -1: none */
 };
@@ -36,7 +39,8 @@ struct group {
     struct launch *launch;  /* the processes are being made; NULL: they are not */
     struct group_stop stop; /* once they are; reason -1: none */
     bool clearing;
-    bool unshared; /* and that is said */
+    bool dismissing; /* who is left was asked to go, and has not been killed yet */
+    bool unshared;   /* and that is said */
     int64_t clear_deadline;
     int64_t sweep_ms; /* no look at /proc before this */
     int64_t dead_ms;  /* since then nobody was seen alive, 0: somebody was */
@@ -46,9 +50,15 @@ struct group {
     struct failure_worker *workers;
 };
 
+/* --- group_page.c */
+
+/* A fresh page, shared with the worker; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as
+ * file sizes are limited; *ret_fd is untouched. */
+int group_create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e);
+void group_drop_page(struct child *c);
+
 /* --- group_start.c */
 
-void group_drop_page(struct child *c);
 void group_on_status(void *arg); /* arg: the group; execs that failed, or that all are through */
 void group_close_status(struct group *g);
 void group_on_notify(void *arg); /* likewise; a first step */
@@ -56,6 +66,14 @@ void group_close_notify(struct group *g);
 void group_launch_now(struct group *g); /* if the workers wait for their log files: do not */
 void group_give_up_opening(struct group *g);
 void group_cancel_launch(struct group *g); /* those that are not made yet shall not be */
+
+/* --- group_stop.c */
+
+/* Not reaped if it has not ended: then ret->si_pid is 0. options: WNOWAIT or 0. < 0: errno says why. */
+int group_wait_worker(const struct failure_worker *w, siginfo_t *ret, int options);
+bool group_is_dead(const struct failure_worker *w); /* and nobody here knows yet */
+void group_look_for_stops(struct group *g);         /* those that were stopped are named */
+bool group_ask_to_go(void);                         /* SIGTERM to all that there is; false: it cannot be told what */
 
 /* --- group.c */
 

@@ -3,66 +3,24 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/crun/crun_page.h"
+#include "launcher/base/pty.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/cgroup.h"
+#include "launcher/output/log_conf.h"
 #include "launcher/output/logmux.h"
 #include "launcher/place/binding.h"
 #include "launcher/workers/spawn_thread.h"
 
-/* --- shared pages */
-
-/* To the kernel the page is a file, which a limit on file sizes may forbid (RLIMIT_FSIZE). This one is our own
- * alone. */
-static int create_own_page(struct child *c)
-{
-    void *at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
-        return -errno;
-    c->page = at;
-    return 1;
-}
-
-/* A fresh page, shared with the worker; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as
- * file sizes are limited; *ret_fd is untouched. */
-static int create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e)
-{
-    int fd = memfd_create("crun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0)
-        return err_errno(e, errno, "shared page of a worker");
-    void *at = MAP_FAILED;
-    /* A worker that cut it short would end us with SIGBUS. */
-    if (ftruncate(fd, CRUN_PAGE_BYTES) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED) {
-        int error = errno;
-        close(fd);
-        if (error == EFBIG && create_own_page(c) == 1)
-            return 1;
-        return err_errno(e, error, "shared page of a worker");
-    }
-    c->page = at;
-    c->page->version = CRUN_PAGE_VERSION;
-    c->page->notify_fd = notify_fd;
-    c->page->magic = CRUN_PAGE_MAGIC;
-    *ret_fd = fd;
-    return 0;
-}
-
-void group_drop_page(struct child *c)
-{
-    if (c->page)
-        munmap(c->page, CRUN_PAGE_BYTES);
-    c->page = NULL;
-}
+extern char **environ;
 
 /* --- what the new processes tell */
 
@@ -82,7 +40,7 @@ void group_on_status(void *arg)
     struct spawn_failure f;
     while (g->status_fd >= 0) {
         ssize_t n = read(g->status_fd, &f, sizeof f);
-        if (n == sizeof f) {
+        if (n == sizeof f && f.tag >= 0) {
             g->o.events.unstarted(g->o.arg, f.tag, f.error);
         } else if (n == 0) {
             group_close_status(g);
@@ -136,10 +94,21 @@ static void close_pipe_ends(struct child *c)
     c->out[0] = c->out[1] = -1;
 }
 
+/* Who has the terminal, who a terminal of its own, who reads what was given to crun. */
+static struct child place_child(const struct group *g, int local, int rank)
+{
+    struct child c = {.local = local, .pidfd = -1, .out = {-1, -1}};
+    const bool named = g->o.stdin_rank >= 0;
+    c.pty = log_conf_has_pty(g->o.log, rank);
+    c.reads = g->o.has_stdin && (named ? rank == g->o.stdin_rank : g->o.workers == 1 || c.pty);
+    c.guest = c.reads && !c.pty && g->o.terminal_group > 0;
+    return c;
+}
+
 static int make_pipes(struct group *g, int rank_base, struct err *e)
 {
     for (int i = 0; i < g->o.workers; i++) {
-        g->children[i] = (struct child){.local = i, .pidfd = -1, .guest = g->o.terminal_group > 0, .out = {-1, -1}};
+        g->children[i] = place_child(g, i, rank_base + i);
         g->workers[i] = (struct failure_worker){.rank = rank_base + i, .local_rank = i};
     }
     for (int i = 0; i < g->o.workers; i++)
@@ -160,6 +129,8 @@ struct launch {
     struct group *g;
     int n; /* prepared */
     int status_fd;
+    int typist_fd; /* -1: none */
+    char typist_number[16];
     struct prepared {
         char **env, **argv; /* argv NULL: that of all */
         int page_fd;
@@ -179,6 +150,8 @@ static void free_launch(struct launch *l)
     close_all_pipe_ends(l->g);
     if (l->status_fd >= 0)
         close(l->status_fd);
+    if (l->typist_fd >= 0)
+        close(l->typist_fd);
     free(l->prepared);
     free(l->requests);
     free(l->spawned);
@@ -192,30 +165,65 @@ static int prepare_one(struct launch *l, int local, struct err *e)
     struct prepared *p = &l->prepared[local];
     p->page_fd = -1;
     l->n = local + 1;
-    const int rc = create_page(c, g->notify_fd, &p->page_fd, e);
+    const int rc = group_create_page(c, g->notify_fd, &p->page_fd, e);
     if (rc == 1)
         warn_unshared(g);
     TRY(rc);
     TRY(g->o.events.make_env(g->o.arg, local, p->page_fd, &p->env, e));
     TRY(g->o.events.make_argv(g->o.arg, local, &p->argv, e));
-    l->requests[local] = (struct spawn_request){
-        .path = g->o.path,
-        .argv = p->argv ? p->argv : g->o.argv,
-        .envp = p->env,
-        .stdio = {g->in_fd >= 0 ? g->in_fd : g->null_fd, g->out_fd >= 0 ? g->out_fd : c->out[0], c->out[1]},
-        .group = g->o.terminal_group,
-        .keep = {p->page_fd, g->notify_fd},
-        .n_keep = 2,
-        .status_fd = l->status_fd,
-        .tag = local,
-        .mask = &g->o.mask,
-        .on_pipe = &g->o.on_pipe,
-        .on_ttou = &g->o.on_ttou,
-        .nofile = &g->o.nofile,
-        .binding = g->o.bindings ? &g->o.bindings[local] : NULL,
-        .cgroup_fd = cgroup_fd(g->o.cgroup),
-        .cgroup_must = g->o.cgroup_must};
+    l->requests[local] =
+        (struct spawn_request){.path = g->o.path,
+                               .argv = p->argv ? p->argv : g->o.argv,
+                               .envp = p->env,
+                               .stdio = {c->pty                      ? c->out[0]
+                                         : c->reads && g->in_fd >= 0 ? g->in_fd
+                                                                     : g->null_fd,
+                                         c->guest && g->out_fd >= 0 ? g->out_fd : c->out[0], c->out[1]},
+                               .group = c->guest ? g->o.terminal_group : 0,
+                               .terminal = c->pty,
+                               .keep = {p->page_fd, g->notify_fd},
+                               .n_keep = 2,
+                               .status_fd = l->status_fd,
+                               .tag = local,
+                               .mask = &g->o.mask,
+                               .on_pipe = &g->o.on_pipe,
+                               .on_ttou = &g->o.on_ttou,
+                               .nofile = &g->o.nofile,
+                               .binding = g->o.bindings ? &g->o.bindings[local] : NULL,
+                               .cgroup_fd = cgroup_fd(g->o.cgroup),
+                               .cgroup_must = g->o.cgroup_must};
     return 0;
+}
+
+/* What is typed on crun's terminal goes to the worker's own: by a process of its own in the group that has crun's, as
+ * only its members may read there. It is one more process of the batch, and none of the workers. */
+static void prepare_typist(struct launch *l)
+{
+    static const char *argv[] = {"crun", PTY_TYPIST_COMMAND, NULL, NULL};
+    struct group *g = l->g;
+    const struct child *reader = NULL;
+    for (int i = 0; i < g->o.workers; i++)
+        if (g->children[i].pty && g->children[i].reads)
+            reader = reader ? reader : &g->children[i];
+    if (!reader || !g->o.terminal_group || (l->typist_fd = logmux_pty(g->o.mux, reader->local)) < 0)
+        return;
+    snprintf(l->typist_number, sizeof l->typist_number, "%d", l->typist_fd);
+    argv[2] = l->typist_number;
+    l->requests[l->batch.n] = (struct spawn_request){.path = "/proc/self/exe",
+                                                     .argv = (char *const *)argv,
+                                                     .envp = environ,
+                                                     .stdio = {g->in_fd, g->null_fd, g->null_fd},
+                                                     .group = g->o.terminal_group,
+                                                     .keep = {l->typist_fd},
+                                                     .n_keep = 1,
+                                                     .status_fd = l->status_fd,
+                                                     .tag = -1,
+                                                     .mask = &g->o.mask,
+                                                     .on_pipe = &g->o.on_pipe,
+                                                     .on_ttou = &g->o.on_ttou,
+                                                     .nofile = &g->o.nofile,
+                                                     .cgroup_fd = -1};
+    l->batch.n++;
 }
 
 static void on_spawned(struct spawn_batch *b);
@@ -231,15 +239,17 @@ static int create_launch(struct launch **ret, struct group *g, int status_fd, st
     *ret = l;
     l->g = g;
     l->status_fd = status_fd;
+    l->typist_fd = -1;
     l->prepared = calloc(n, sizeof *l->prepared);
-    l->requests = calloc(n, sizeof *l->requests);
-    l->spawned = calloc(n, sizeof *l->spawned);
+    l->requests = calloc(n + 1, sizeof *l->requests); /* and the typist */
+    l->spawned = calloc(n + 1, sizeof *l->spawned);
     if (!l->prepared || !l->requests || !l->spawned)
         return err_errno(e, ENOMEM, "workers");
     l->batch =
         (struct spawn_batch){.requests = l->requests, .spawned = l->spawned, .n = g->o.workers, .done = on_spawned};
     for (int i = 0; i < g->o.workers; i++)
         TRY(prepare_one(l, i, e));
+    prepare_typist(l);
     return 0;
 }
 
@@ -277,7 +287,9 @@ static int launch(struct group *g, struct err *e)
 static int take_spawned(struct group *g, const struct spawn_batch *b, struct err *e)
 {
     int rc = 0;
-    for (int i = 0; i < b->n_spawned; i++) {
+    if (b->n_spawned > g->o.workers)
+        close(b->spawned[g->o.workers].pidfd); /* reaped with the orphans */
+    for (int i = 0; i < b->n_spawned && i < g->o.workers; i++) {
         g->children[i].pidfd = b->spawned[i].pidfd;
         g->workers[i].pid = b->spawned[i].pid;
         g->n = i + 1;
@@ -359,7 +371,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
         group_drop_page(&g->children[i]);
     g->n = 0;
     g->deaths = 0;
-    g->clearing = false;
+    g->clearing = g->dismissing = false;
     g->stop.reason = -1;
     const int rc = make_pipes(g, rank_base, e);
     if (rc < 0) {

@@ -5,6 +5,7 @@
 #include <linux/sched.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,7 +24,10 @@ static _Noreturn void fail(const struct spawn_request *r, int error)
 /* Between fork and exec: system calls only. */
 static _Noreturn void child(const struct spawn_request *r, pid_t parent)
 {
-    setpgid(0, r->group);
+    if (r->group)
+        setpgid(0, r->group);
+    else
+        setsid(); /* no terminal: who asks for one is refused, and does not stop unseen */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it died before we asked to be told */
         _exit(127);
@@ -31,6 +35,8 @@ static _Noreturn void child(const struct spawn_request *r, pid_t parent)
     for (int i = 0; i < 3; i++)
         if (dup2(r->stdio[i], i) < 0)
             _exit(127);
+    if (r->terminal)
+        ioctl(STDIN_FILENO, TIOCSCTTY, 0);
     for (int i = 0; i < r->n_keep; i++)
         fcntl(r->keep[i], F_SETFD, 0);
     sigaction(SIGPIPE, r->on_pipe, NULL);
@@ -165,7 +171,8 @@ int spawn(const struct spawn_request *r, pid_t *ret_pid, int *ret_pidfd, struct 
         kill(pid, SIGKILL); /* reaped with the orphans */
         return err_errno(e, error, "cannot watch process %d", (int)pid);
     }
-    setpgid(pid, r->group ? r->group : pid); /* whoever comes first: a signal to the group must find it */
+    if (r->group)
+        setpgid(pid, r->group); /* whoever comes first: a signal to the group must find it */
     *ret_pid = pid;
     *ret_pidfd = pidfd;
     return 0;

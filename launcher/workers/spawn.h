@@ -1,6 +1,6 @@
 /* Starting one process: clone3 with a pidfd, then exec.
  *
- * Own code because neither uv_spawn nor posix_spawn can set what has to be set between fork and exec: process group,
+ * Own code because neither uv_spawn nor posix_spawn can set what has to be set between fork and exec: session,
  * PDEATHSIG, which descriptors stay open. As with vfork(2) the child borrows our memory until it execs (where this is
  * not known to work, on other processors than x86-64 and without clone3, it gets a copy). One thread may call it, which
  * lives as long as the process (spawn_thread.h): PDEATHSIG fires when the spawning *thread* ends. */
@@ -25,7 +25,8 @@ struct spawn_request {
     int n_keep;
     int status_fd;        /* close-on-exec pipe: a struct spawn_failure is written if the exec fails */
     int tag;              /* put into it */
-    pid_t group;          /* process group to be in, 0: one of its own */
+    pid_t group;          /* process group to be in, 0: one of its own, in a session of its own */
+    bool terminal;        /* with group 0: stdio[0] is the terminal of that session */
     const sigset_t *mask; /* the new process's */
     const struct sigaction *on_pipe, *on_ttou;
     const struct rlimit *nofile;

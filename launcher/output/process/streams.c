@@ -27,6 +27,7 @@ struct stream {
     struct streams *all;
     struct log_voice voice;
     bool shown;
+    bool live;                /* from a worker's terminal to ours, as it comes */
     bool held;                /* until its file has room */
     int fd;                   /* our end of the pipe, -1: none */
     struct queued_file *file; /* NULL: none */
@@ -390,13 +391,15 @@ static bool stream_read(struct stream *s)
 {
     struct streams *m = s->all;
     ssize_t n = read(s->fd, m->scratch, sizeof m->scratch);
-    if (n < 0)
+    if (n < 0 && errno != EIO) /* that is the end of a terminal */
         return errno == EINTR;
     if (n > 0) {
         atomic_fetch_add(&m->o.page->bytes[s->voice.is_err], (uint64_t)n);
         if (s->file)
             queued_file_write(s->file, m->scratch, (size_t)n);
-        if (s->shown || s->tail || m->filtered[0])
+        if (s->live)
+            sink_add(log_console_sink(m->console, 0), m->scratch, (size_t)n);
+        else if (s->shown || s->tail || m->filtered[0])
             lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
         grew(s, (size_t)n);
         return true;
@@ -430,6 +433,7 @@ static int open_routes(struct stream *s, int local, struct err *e)
     const struct log_routes routes = log_conf_routes(m->o.conf, local, rank);
     const int bit = is_err ? LOG_ERR : LOG_OUT;
     s->shown = routes.console & bit;
+    s->live = !is_err && s->shown && log_conf_has_pty(m->o.conf, rank) && isatty(STDOUT_FILENO);
     if (routes.file & bit)
         s->file =
             create_file(m, log_layout_path(&m->round.layout, local, rank, is_err ? LOG_FILE_ERR : LOG_FILE_OUT, path));

@@ -10,6 +10,7 @@
 #include "common/base/err.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -189,6 +190,40 @@ static void write_file(const char *path, const char *text, mode_t mode)
     close(fd);
 }
 
+/* As Kubernetes mounts a Secret: root's, and a group's that we are in. */
+static void roots_file_may_be_read_by_a_group_of_ours(void **state)
+{
+    static const struct {
+        uid_t uid;
+        gid_t gid;
+        mode_t mode;
+        int rc;
+    } cases[] = {{0, 4242, 0440, 0},         {0, 4242, 0640, 0},
+                 {0, 4243, 0440, ERR_USAGE}, {1000, 4242, 0440, ERR_USAGE},
+                 {0, 4242, 0460, ERR_USAGE}, {0, 4242, 0444, ERR_USAGE}};
+    char path[] = "/tmp/auth-secret-XXXXXX";
+    struct auth_tokens t;
+    struct err e;
+    gid_t before[64];
+    const int n = getgroups(64, before);
+    const int fd = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0 && n >= 0);
+    close(fd);
+    if (setgroups(1, &(gid_t){4242}) == 0) { /* else not root */
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            write_file(path, "me 0123456789abcdef\n", 0600);
+            assert_int_equal(chown(path, cases[i].uid, cases[i].gid), 0);
+            assert_int_equal(chmod(path, cases[i].mode), 0);
+            assert_int_equal(auth_tokens_read(&t, path, &e), cases[i].rc);
+            if (cases[i].rc == 0)
+                auth_tokens_free(&t);
+        }
+        assert_int_equal(setgroups((size_t)n, before), 0);
+    }
+    unlink(path);
+}
+
 static void a_file_that_others_may_read_is_refused_with_the_remedy(void **state)
 {
     static const mode_t bad[] = {0644, 0640, 0604, 0620, 0660};
@@ -327,6 +362,7 @@ int main(void)
         cmocka_unit_test(the_proof_is_the_one_that_the_header_describes),
         cmocka_unit_test(comparison_looks_at_length_and_every_byte),
         cmocka_unit_test(token_lines_are_read_and_mistakes_are_named_by_line),
+        cmocka_unit_test(roots_file_may_be_read_by_a_group_of_ours),
         cmocka_unit_test(a_file_that_others_may_read_is_refused_with_the_remedy),
         cmocka_unit_test(an_inherited_descriptor_is_read_to_its_end),
         cmocka_unit_test_setup_teardown(a_token_is_made_once_for_its_owner_alone, make_home, drop_home),

@@ -18,7 +18,7 @@ ENDINGS = {
                                                           "exit 75; fi; trap 'exit 3' TERM; " + UP + "while :; do sleep 0.01; done"]),
     "SIGTERM, all workers obey (0 or 75)": (75, ["sh", "-c", "trap 'exit 75' TERM; " + UP + "while :; do sleep 0.01; done"]),
     "SIGTERM, a worker dies of it": (143, WAITS),
-    "SIGINT, a worker dies of our SIGTERM": (130, WAITS),
+    "SIGINT, a worker dies of it, or exits 130": (130, WAITS),
     "a preemption notice": (75, ["--preemption-signal", "SIGUSR1", *WAITS]),
     "a preemption notice, a worker crashes": (5, ["--preemption-signal", "SIGUSR1", "sh", "-c", "trap 'exit 5' TERM; " + UP + "while :; do sleep 0.01; done"]),
     "a wrong command line": (2, ["--nproc_per_node", "none", "true"]),
@@ -34,7 +34,7 @@ ENDINGS = {
 SIGNALS = {
     "SIGTERM, all workers obey (0 or 75)": "SIGTERM",
     "SIGTERM, a worker dies of it": "SIGTERM",
-    "SIGINT, a worker dies of our SIGTERM": "SIGINT",
+    "SIGINT, a worker dies of it, or exits 130": "SIGINT",
     "a preemption notice": "SIGUSR1",
     "a preemption notice, a worker crashes": "SIGUSR1",
     "the agent is killed": "SIGKILL",

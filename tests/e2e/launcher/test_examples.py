@@ -56,6 +56,21 @@ def test_the_slurm_example(clean):
     assert "--preemption-signal SIGUSR1" in text and int(re.search(r"--drain-timeout (\d+)", text)[1]) < grace
 
 
+@pytest.mark.parametrize("code, again", [(75, True), (0, False), (3, False)])
+@pytest.mark.parametrize("name, requeue", [("pbs.sh", "qrerun 815.server"), ("slurm.sbatch", "scontrol requeue 4711")])
+def test_a_job_that_stopped_in_good_order_is_started_again(clean, name, requeue, code, again):
+    """With stand-ins for crun and the scheduler's own programs."""
+    for tool, text in (("crun", f"exit {code}"), ("srun", f"exit {code}"), ("qrerun", f'echo qrerun "$@" >> {clean.tmp}/told'),
+                       ("scontrol", f'echo scontrol "$@" >> {clean.tmp}/told')):
+        (clean.tmp / tool).write_text(f"#!/bin/sh\n{text}\n")
+        (clean.tmp / tool).chmod(0o755)
+    env = dict(clean.env, PATH=f"{clean.tmp}:{clean.env['PATH']}", PBS_JOBID="815.server", PBS_O_WORKDIR=str(clean.tmp), PBS_NODEFILE="nodes",
+               SLURM_JOB_ID="4711", SLURM_JOB_NUM_NODES="2")
+    p = subprocess.run(["bash", EXAMPLES / name], cwd=clean.tmp, env=env, capture_output=True, text=True, timeout=30)
+    told = (clean.tmp / "told").read_text().splitlines() if (clean.tmp / "told").exists() else []
+    assert p.returncode == code and told == ([requeue] if again else []), p.stderr
+
+
 def test_the_pbs_example(clean):
     nodes = clean.tmp / "nodefile"
     nodes.write_text("n1.cluster\n" * 8 + "n2.cluster\n" * 8)
@@ -84,11 +99,20 @@ def test_the_kubernetes_example(clean):
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]} and pod["subdomain"] == service["metadata"]["name"]
     assert spec["completionMode"] == "Indexed" and f"--nnodes={spec['completions']}" in container["command"]
     assert spec["completions"] == spec["parallelism"] and pod["restartPolicy"] == "Never"
-    assert all(rule["onExitCodes"]["containerName"] == container["name"] for rule in spec["podFailurePolicy"]["rules"])
+    rules = spec["podFailurePolicy"]["rules"]
+    assert all(rule["onExitCodes"]["containerName"] == container["name"] for rule in rules if "onExitCodes" in rule)
+    assert any(c["type"] == "DisruptionTarget" and rule["action"] == "Ignore" for rule in rules for c in rule.get("onPodConditions", []))
     ports = {container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")}
     assert ports == {9420} and "--http-port=9420" in container["command"]
-    volume, = pod["volumes"]
-    assert volume["secret"]["defaultMode"] & 0o077 == 0, "a token that others may read is refused"
-    first, out = plan(clean, container["command"][1:], {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1", "KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+    volumes = {v["name"]: v for v in pod["volumes"]}
+    mounts = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
+    assert volumes[mounts["/run/crun"]]["secret"]["defaultMode"] == 0o440 and pod["securityContext"]["fsGroup"], "uid 1000 reads it by its group"
+    assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory" and "persistentVolumeClaim" in volumes[mounts["/checkpoints"]]
+    assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"] and "/tmp" in mounts
+    drain = int(re.search(r"--drain-timeout=(\d+)", " ".join(container["command"]))[1])
+    assert drain + 20 <= pod["terminationGracePeriodSeconds"], "the kill and the report need some time, too"
+    assert set(mounts.values()) == set(volumes) and container["command"][0] == "/opt/crun/bin/crun"
+    command = [a.replace("/opt/crun/train.py", "train.py") for a in container["command"][1:]]
+    first, out = plan(clean, command, {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1", "KUBERNETES_SERVICE_HOST": "10.96.0.1"})
     assert re.fullmatch(r"job train: 8 workers on this node, 2 nodes, rendezvous tcp at train-0[\w.-]*:\d+ \(Kubernetes\)", first)
     assert "    GROUP_RANK=1\n" in out and "    RANK=8\n" in out

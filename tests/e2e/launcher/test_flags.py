@@ -54,6 +54,8 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "forward-signal": "launcher/test_signal_as_it_came.py::test_other_signals_are_forwarded_where_that_is_asked_for",
     "inherit-fds": "launcher/test_program.py::test_descriptors_of_the_caller_are_not_the_workers",
     "logs-specs": "launcher/test_torchrun_words.py::test_logs_specs_that_nobody_can_load_are_refused",
+    "pty": "launcher/test_ptys.py::test_a_debugger_works_in_one_of_several",
+    "stdin-rank": "launcher/test_ptys.py::test_standard_input_goes_to_the_rank_that_is_named",
     "torchrun-compat": "launcher/test_torchrun_words.py::test_the_option_means_the_same",
     "signals-to-handle": "launcher/test_signals.py::test_the_signals_named_stop_the_job_in_good_order_and_no_others",
     "log-layout": "launcher/test_logs.py::test_the_layout_of_torchrun_keeps_every_attempt",

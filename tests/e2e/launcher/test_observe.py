@@ -243,7 +243,7 @@ def test_the_event_log_tells_of_a_restart_from_beginning_to_end(crun):
     restart, = of("restart")
     assert restart["restart"] == 1 and restart["cause"] == "rank 0 killed by SIGKILL"
     assert {"detect_s", "stop_s", "rendezvous_s", "spawn_s"} <= set(restart)
-    assert of("stop")[0]["reason"] == "failure" and of("stop")[0]["grace_s"] == 30
+    assert of("stop")[0]["reason"] == "failure" and of("stop")[0]["grace_s"] == 25
     assert [(e["round"], e["reason"], e["restarts"]) for e in of("round_started")] == [(1, "start", 0), (2, "failure", 1)]
     end, = of("job_ended")
     assert (end["exit_code"], end["restarts"], end["round"]) == (0, 1, 2)

@@ -109,7 +109,7 @@ def expand(text):
 
 @pytest.mark.parametrize("mode", ["node", "socket", "exclusive", "core-complex"])
 def test_a_binding_stays_within_what_crun_may_use(crun, mode):
-    rc, out, err = crun.run("--numa_binding", mode, "sh", "-c", f"{ASK}; [ {mode} = socket ] || grep -m1 -o prefer /proc/self/numa_maps",
+    rc, out, err = crun.run("--log-prefix", "--numa_binding", mode, "sh", "-c", f"{ASK}; [ {mode} = socket ] || grep -m1 -o prefer /proc/self/numa_maps",
                             preexec_fn=lambda: os.sched_setaffinity(0, {CPUS[0]}))
     assert rc == 0, err
     assert bound(out, 1) == [str(CPUS[0])]

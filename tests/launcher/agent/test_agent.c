@@ -112,7 +112,7 @@ static void a_job_whose_workers_all_exit_zero_is_done_and_then_ends(void **state
     struct agent a = running();
     assert_string_equal(ends(&a, 0), "");
     assert_string_equal(ends(&a, 0), "");
-    assert_string_equal(ends(&a, 0), "clear");
+    assert_string_equal(ends(&a, 0), "dismiss");
     assert_string_equal(simple(&a, AGENT_GONE), "done");
     assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_START, 0), "exit(0)");
 }
@@ -384,6 +384,7 @@ static void a_node_fenced_before_it_could_say_done_joins_again(void **state)
     for (int i = 0; i < SLOTS; i++)
         ends(&a, 0);
     assert_int_equal(a.state, AGENT_CLEARING);
+    assert_string_equal(fenced(&a), "clear"); /* what they left behind has no time any more */
     assert_string_equal(fenced(&a), "");
     assert_string_equal(simple(&a, AGENT_GONE), "join");
 }
@@ -611,7 +612,7 @@ static void every_event_in_every_state_does_what_the_table_says(void **state)
                              "join -> joining", "clear",             "clear", "clear", "leave", "", "exit(71) -> over", "leave"},
         [AGENT_CLEARING]  = {"",                "",                  "",    "",                         "",
                              "",                "",                  "",
-                             "done -> finishing", "",                " -> stopping", " -> stopping", "", "", "exit(71) -> over", ""},
+                             "done -> finishing", "",                "clear -> stopping", "clear -> stopping", "", "", "exit(71) -> over", ""},
         [AGENT_FINISHING] = {"",                "",                  "",    "join -> joining",          "exit(9) -> over",
                              "",                "",                  "",
                              "",                "",                  "join -> joining", "exit(69) -> over", "leave await -> parting", "", "", "leave await -> parting"},

@@ -1,0 +1,131 @@
+#include "launcher/commands/explain.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/args/args.h"
+#include "common/base/err.h"
+#include "common/job/exitcode.h"
+#include "launcher/base/ending.h"
+#include "launcher/commands/explain_table.h"
+
+static const struct arg_spec specs[] = {ARG_END};
+
+static const struct arg_program program = {
+    .name = "crun explain",
+    .usage = "CODE|TEXT... | --messages-markdown",
+    .summary = "Says what an exit code or a message of crun means, and what to do about it.",
+    .specs = specs,
+    .operands = ARG_OPERANDS,
+};
+
+static const char *meaning_of(int code)
+{
+    static const struct {
+        int code;
+        const char *text;
+    } known[] = {
+#define X(name, value, text) {value, text},
+        EXIT_CODES(X)
+#undef X
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].code == code)
+            return known[i].text;
+    return NULL;
+}
+
+static int explain_code(int code)
+{
+    char name[32];
+    for (const struct explain_code *c = explain_codes; c->code >= 0; c++)
+        if (c->code == code) {
+            printf("%d: %s\nremedy: %s\n", code, meaning_of(code), c->remedy);
+            return EXIT_OK;
+        }
+    if (code > 128 && code < 128 + 65)
+        printf("%d: %s (128 + %d): a worker died of it, or crun was stopped by it; the failure report says which\n"
+               "remedy: read the report%s\n",
+               code, signal_text(code - 128, name, sizeof name), code - 128,
+               code == 137 ? "; SIGKILL is most often the kernel's, for want of memory: dmesg tells" : "");
+    else
+        printf("%d: a worker's own exit code, that of the first one that failed\nremedy: read what the worker says\n",
+               code);
+    return EXIT_OK;
+}
+
+static int explain_text(const char *text)
+{
+    char pattern[512];
+    for (const struct explain_message *m = explain_messages; m->pattern; m++) {
+        snprintf(pattern, sizeof pattern, "*%s*", m->pattern);
+        if (fnmatch(pattern, text, 0) == 0) {
+            printf("%s\nremedy: %s\n", m->means, m->remedy);
+            return EXIT_OK;
+        }
+    }
+    printf("crun explain: nothing is known of '%s': expected an exit code from 0 to 255 or a message of crun\n", text);
+    return EXIT_FAIL;
+}
+
+/* '|' ends a cell. */
+static void print_cell(const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '|')
+            putchar('\\');
+        putchar(*text == '\n' ? ' ' : *text);
+    }
+}
+
+static int print_markdown(void)
+{
+    puts("# Messages and exit codes\n\n"
+         "Made by `crun explain --messages-markdown`; `crun explain CODE` and `crun explain 'TEXT OF THE MESSAGE'` say "
+         "the same. `*` stands for anything.\n\n"
+         "| exit code | means | remedy |\n|---|---|---|");
+    for (const struct explain_code *c = explain_codes; c->code >= 0; c++)
+        printf("| %d | %s | %s |\n", c->code, meaning_of(c->code), c->remedy);
+    puts("| 128 + N | a worker died of signal N, or crun was stopped by it | the failure report says which |\n"
+         "| any other | a worker's own code, that of the first one that failed | read what the worker says |\n\n"
+         "| message | means | remedy |\n|---|---|---|");
+    for (const struct explain_message *m = explain_messages; m->pattern; m++) {
+        fputs("| `", stdout);
+        print_cell(m->pattern);
+        fputs("` | ", stdout);
+        print_cell(m->means);
+        fputs(" | ", stdout);
+        print_cell(m->remedy);
+        puts(" |");
+    }
+    return EXIT_OK;
+}
+
+int explain_main(int argc, char **argv)
+{
+    struct arg_result args;
+    struct err e;
+    char text[4096] = "";
+    int64_t code;
+    if (argc == 2 && strcmp(argv[1], "--messages-markdown") == 0)
+        return print_markdown();
+    const bool is_message = argc > 1 && strncmp(argv[1], "--", 2) == 0 && strchr(argv[1], ' '); /* of an option */
+    char none;
+    if (!is_message && args_parse(&program, argc, argv, &none, &args, &e) < 0) {
+        fprintf(stderr, "crun explain: %s\n", e.text);
+        return EXIT_USAGE_ERROR;
+    }
+    if (!is_message && args_answer(&program, "crun " CRUN_VERSION, &none, &args, stdout))
+        return EXIT_OK;
+    for (int i = is_message ? 1 : args.first_operand; i < argc; i++) {
+        const size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n, "%s%s", n ? " " : "", argv[i]);
+    }
+    if (!text[0]) {
+        fprintf(stderr, "crun explain: nothing to explain: expected an exit code or a message\n");
+        return EXIT_USAGE_ERROR;
+    }
+    return parse_i64(text, "", 0, 255, &code, &e) == 0 ? explain_code((int)code) : explain_text(text);
+}

@@ -1,0 +1,51 @@
+/* The page that crun shares with a worker (common/crun/crun_page.h). */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/crun/crun_page.h"
+#include "launcher/workers/group_internal.h"
+
+/* To the kernel the page is a file, which a limit on file sizes may forbid (RLIMIT_FSIZE). This one is our own
+ * alone. */
+static int create_own_page(struct child *c)
+{
+    void *at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return -errno;
+    c->page = at;
+    return 1;
+}
+
+int group_create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e)
+{
+    int fd = memfd_create("crun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return err_errno(e, errno, "shared page of a worker");
+    void *at = MAP_FAILED;
+    /* A worker that cut it short would end us with SIGBUS. */
+    if (ftruncate(fd, CRUN_PAGE_BYTES) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        int error = errno;
+        close(fd);
+        if (error == EFBIG && create_own_page(c) == 1)
+            return 1;
+        return err_errno(e, error, "shared page of a worker");
+    }
+    c->page = at;
+    c->page->version = CRUN_PAGE_VERSION;
+    c->page->notify_fd = notify_fd;
+    c->page->magic = CRUN_PAGE_MAGIC;
+    *ret_fd = fd;
+    return 0;
+}
+
+void group_drop_page(struct child *c)
+{
+    if (c->page)
+        munmap(c->page, CRUN_PAGE_BYTES);
+    c->page = NULL;
+}

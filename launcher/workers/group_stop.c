@@ -1,0 +1,116 @@
+/* Signals to the workers of a group, and those that others sent them (workers/group.h). */
+#include "launcher/workers/group_internal.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/crun/crun_page.h"
+#include "launcher/base/ending.h"
+#include "launcher/guard/procs.h"
+#include "launcher/guard/tree.h"
+#include "launcher/output/logmux.h"
+
+/* A worker that has not ended for us is not reaped: its pid is its own. Taken by that, as P_PIDFD is Linux 5.4 and some
+ * seccomp filters refuse it. */
+int group_wait_worker(const struct failure_worker *w, siginfo_t *ret, int options)
+{
+    *ret = (siginfo_t){0};
+    return waitid(P_PID, (id_t)w->pid, ret, WEXITED | WNOHANG | options);
+}
+
+/* To its process group, unless that is not its own, or it has not come so far as to make it. */
+static void signal_child(const struct child *c, pid_t pid, int signo)
+{
+    if (c->guest || (kill(-pid, signo) < 0 && errno == ESRCH))
+        kill(pid, signo);
+}
+
+/* The reason first, then the signals. */
+static void stop_child(struct child *c, pid_t pid, const struct group_stop *s)
+{
+    atomic_store(&c->page->stop_reason, (uint32_t)s->reason);
+    if (!c->guest || !s->typed)
+        signal_child(c, pid, s->signo);
+    signal_child(c, pid, SIGCONT);
+}
+
+/* It died before we sent it anything: news of it is on its way, and it is a failure of its own. */
+bool group_is_dead(const struct failure_worker *w)
+{
+    siginfo_t info;
+    return group_wait_worker(w, &info, WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+void group_stop(struct group *g, const struct group_stop *s)
+{
+    group_launch_now(g); /* whoever waits for their end is to see it */
+    if (g->launch)
+        g->stop = *s;
+    for (int i = 0; i < g->n; i++) {
+        if (g->workers[i].ended || group_is_dead(&g->workers[i]))
+            continue;
+        g->workers[i].told_to_stop = true;
+        stop_child(&g->children[i], g->workers[i].pid, s);
+    }
+}
+
+void group_insist(struct group *g)
+{
+    for (int i = 0; i < g->n; i++)
+        if (g->workers[i].told_to_stop && !g->workers[i].ended)
+            signal_child(&g->children[i], g->workers[i].pid, SIGTERM);
+}
+
+void group_forward(struct group *g, int signo)
+{
+    for (int i = 0; i < g->n; i++)
+        if (!g->workers[i].ended)
+            tree_signal(g->workers[i].pid, !g->children[i].guest, signo);
+}
+
+/* --- what others sent them */
+
+/* One that the terminal stopped, along with crun, is the user's own doing. */
+static void report_stop(struct group *g, int i, int signo)
+{
+    char name[32];
+    struct child *c = &g->children[i];
+    const bool is_typed = c->guest && signo != SIGSTOP;
+    if (!c->stopped && !is_typed && !g->workers[i].told_to_stop)
+        logmux_print(g->o.mux, "rank %d (pid %d) was stopped by %s; kill -CONT %d lets it go on", g->workers[i].rank,
+                     (int)g->workers[i].pid, signal_text(signo, name, sizeof name), (int)g->workers[i].pid);
+    c->stopped = true;
+}
+
+void group_look_for_stops(struct group *g)
+{
+    siginfo_t info = {0};
+    while (waitid(P_ALL, 0, &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 && info.si_pid != 0) {
+        for (int i = 0; i < g->n; i++)
+            if (g->workers[i].pid == info.si_pid && !g->workers[i].ended) {
+                if (info.si_code == CLD_CONTINUED)
+                    g->children[i].stopped = false;
+                else
+                    report_stop(g, i, info.si_status);
+            }
+        info.si_pid = 0;
+    }
+}
+
+/* --- whatever they left */
+
+bool group_ask_to_go(void)
+{
+    struct procs ps;
+    const bool known = procs_below(&ps, getpid());
+    for (size_t i = 0; i < ps.n; i++)
+        if (!proc_is_dead(&ps.v[i])) {
+            kill(ps.v[i].pid, SIGTERM);
+            kill(ps.v[i].pid, SIGCONT);
+        }
+    procs_free(&ps);
+    return known;
+}

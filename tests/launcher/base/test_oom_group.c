@@ -1,0 +1,83 @@
+/* Whether the kernel ends crun together with a worker that is out of memory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "launcher/base/oom_group.h"
+
+static char root[64];
+
+static void put(const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static int make_root(void **state)
+{
+    static const char *const folders[] = {"", "/proc", "/tree", "/tree/pod", "/tree/pod/container", "/tree/other"};
+    char path[256], text[256];
+    (void)state;
+    strcpy(root, "/tmp/test-oom-XXXXXX");
+    if (!mkdtemp(root))
+        return -1;
+    for (size_t i = 1; i < sizeof folders / sizeof *folders; i++) {
+        snprintf(path, sizeof path, "%s%s", root, folders[i]);
+        mkdir(path, 0755);
+    }
+    snprintf(text, sizeof text, "22 1 0:20 / / rw - ext4 /dev/sda rw\n30 22 0:30 / %s/tree rw - cgroup2 cgroup2 rw\n",
+             root);
+    put("proc/mountinfo", text);
+    put("proc/cgroup", "0::/pod/container\n");
+    return 0;
+}
+
+static int remove_root(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -r %s", root);
+    return system(command);
+}
+
+static bool look(char *out)
+{
+    char proc[96];
+    snprintf(proc, sizeof proc, "%s/proc", root);
+    return oom_group_is_set(proc, out, 256);
+}
+
+static void a_group_set_here_or_above_is_found(void **state)
+{
+    char out[256], expected[256];
+    (void)state;
+    assert_false(look(out));
+    put("tree/other/memory.oom.group", "1\n");
+    put("tree/pod/container/memory.oom.group", "0\n");
+    assert_false(look(out));
+    put("tree/pod/memory.oom.group", "1\n");
+    assert_true(look(out));
+    snprintf(expected, sizeof expected, "%s/tree/pod", root);
+    assert_string_equal(out, expected);
+    put("tree/pod/container/memory.oom.group", "1\n");
+    assert_true(look(out));
+    snprintf(expected, sizeof expected, "%s/tree/pod/container", root);
+    assert_string_equal(out, expected);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_group_set_here_or_above_is_found)};
+    return cmocka_run_group_tests(tests, make_root, remove_root);
+}
