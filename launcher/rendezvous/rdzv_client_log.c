@@ -143,8 +143,6 @@ static void deliver_news(struct log_client *l, const struct log_item *i)
         l->o.on_members(l->o.arg, i->members);
     if (starts)
         l->works = true;
-    if (i->news.kind == RDZV_NEWS_END)
-        no_more_work(l);
     l->o.on_news(l->o.arg, &i->news);
     arm(l);
 }

@@ -62,7 +62,9 @@ struct log_client {
     pthread_cond_t asked;
     struct rdzv_event asks[SEAT_REQUESTS_MAX];
     int ask_count;
-    bool stop, ended, over;
+    bool stop, over;
+    bool ended;  /* the job is, for this node: it beats on until its workers are gone */
+    bool failed; /* it has no part in it: it does not */
     int64_t lease;
     struct log_item *first, **last;
     struct rdzv_home *home; /* for interrupt() */

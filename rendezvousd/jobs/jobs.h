@@ -22,7 +22,7 @@
 #ifndef CRUN_RENDEZVOUSD_JOBS_H
 #define CRUN_RENDEZVOUSD_JOBS_H
 
-#include "common/rdzv/machine/rdzv.h"
+#include "common/rdzv/leader/leader.h"
 #include <uv.h>
 
 struct buf;
@@ -33,10 +33,9 @@ struct persist;
 
 #define JOBS_RUN_MAX 255    /* bytes of a run id */
 #define JOBS_REPORT_MAX 255 /* bytes of a report */
-#define JOBS_LINGER_MS 60000
-#define JOBS_EVENTS 64   /* kept for status pages, per job */
-#define JOBS_RESTARTS 16 /* likewise */
-#define JOBS_INSTANCE_LEN 16
+#define JOBS_LINGER_MS LEADER_LINGER_MS
+#define JOBS_EVENTS LEADER_EVENTS /* kept for status pages, per job */
+#define JOBS_INSTANCE_LEN LEADER_INSTANCE_LEN
 
 struct jobs_options {
     int64_t (*now)(void); /* monotonic, ms; NULL: clock_ms */

@@ -34,8 +34,8 @@ static int catch_up(struct file_home *h, struct buf *out, struct err *e)
         rc = file_read(h, name, &b, e);
         if (rc < 0)
             break;
-        size_t line = strcspn(b.data, "\n");
-        if (line > 2 && rdzv_field_find(b.data + 2, line - 2, "epoch", epoch, sizeof epoch) == 1)
+        size_t line = strcspn(b.data, "\n"), word = strcspn(b.data, " \n") + 1; /* "@reign epoch=..." */
+        if (line > word && rdzv_field_find(b.data + word, line - word, "epoch", epoch, sizeof epoch) == 1)
             snprintf(h->epoch, sizeof h->epoch, "%s", epoch);
         rc = out ? buf_add(out, b.data, b.len) : 0;
         h->next++;

@@ -133,7 +133,7 @@ static void believe(struct rdzv_seat *s, const struct rdzv_news *news, struct rd
         s->works = !news->spare;
     }
     if (news->kind == RDZV_NEWS_END)
-        s->joining = s->works = false;
+        s->joining = s->works = s->done = s->leaving = false;
     s->done = s->done && news->kind != RDZV_NEWS_STOP;
     ret->bits |= SEAT_NEWS;
     ret->news = *news;

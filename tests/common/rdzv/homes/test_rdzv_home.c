@@ -15,7 +15,6 @@
 #include "common/base/err.h"
 #include "common/net/redis_link.h"
 #include "common/rdzv/homes/rdzv_home.h"
-#include "common/rdzv/leader/rdzv_host_impl.h"
 
 static void a_url_names_user_password_host_and_database(void **state)
 {
@@ -176,92 +175,6 @@ static void a_folder_others_may_write_is_refused(void **state)
     buf_free(&beat);
 }
 
-/* --- which job the log of a home speaks of */
-
-static int64_t clock_now = 1000000; /* ms */
-
-static int64_t now(struct rdzv_home *h)
-{
-    (void)h;
-    return clock_now;
-}
-
-static uint64_t count_up(void *arg)
-{
-    return ++*(uint64_t *)arg;
-}
-
-static uint64_t drawn;
-static const struct rdzv_home_ops clock_only = {.name = "clock", .now = now};
-static struct rdzv_home clock_home = {.ops = &clock_only};
-static const struct rdzv_host_options leader = {.job = {.silence_ms = 3000, .kill_ms = 1000},
-                                                .node = "one",
-                                                .heartbeat_ms = 1000,
-                                                .random = count_up,
-                                                .random_arg = &drawn};
-
-static struct rdzv_host host(void)
-{
-    return (struct rdzv_host){.home = &clock_home, .o = &leader, .config = leader.job, .epoch = "1-x"};
-}
-
-static void end_host(struct rdzv_host *h)
-{
-    struct peer *p, *next;
-    HASH_ITER (hh, h->peers, p, next) {
-        HASH_DEL(h->peers, p);
-        free(p);
-    }
-    rdzv_effects_free(&h->fx);
-    rdzv_destroy(h->machine);
-}
-
-/* A node's first beat, n=1, or its second: it joins, or is done with round 1. */
-static void beat(struct rdzv_host *h, const char *node, int n, const char *instance)
-{
-    char text[300];
-    const char *request =
-        n == 1 ? "kind=join round=0 slots=1 addr=10.0.0.1 port=4000 v=1 nnodes=1" : "kind=done round=1";
-    snprintf(text, sizeof text, "inc=%s n=%d q=%d epoch=1-x instance=%s told=%d\nq=%d node=%s %s", node, n, n, instance,
-             n - 1, n, node, request);
-    host_visit(h, node, text, strlen(text));
-}
-
-static void who_takes_over_knows_which_job_it_is(void **state)
-{
-    struct rdzv_host first = host(), second = host();
-    struct buf log = {0}, slots = {0};
-    struct err e;
-    (void)state;
-    beat(&first, "one", 1, "");
-    assert_int_equal(rdzv_state(first.machine), RDZV_RUNNING);
-    assert_int_equal(host_record(&first, true, &log, &slots, &e), 0);
-    assert_int_equal(host_replay(&second, log.data, log.len, &e), 0);
-    assert_int_equal(rdzv_state(second.machine), RDZV_RUNNING);
-    assert_int_not_equal(strlen(first.instance), 0);
-    assert_string_equal(second.instance, first.instance);
-    end_host(&first);
-    end_host(&second);
-    buf_free(&log);
-    buf_free(&slots);
-}
-
-/* As a log may have it that was written by a version that lost the name. */
-static void a_job_without_a_name_is_not_that_of_who_joins(void **state)
-{
-    struct rdzv_host h = host();
-    (void)state;
-    beat(&h, "one", 1, "");
-    beat(&h, "one", 2, h.instance);
-    assert_int_equal(rdzv_state(h.machine), RDZV_SUCCEEDED);
-    h.instance[0] = 0;
-    clock_now += 60000;
-    beat(&h, "two", 1, "");
-    assert_int_equal(rdzv_state(h.machine), RDZV_RUNNING);
-    assert_true(rdzv_knows(h.machine, "two"));
-    end_host(&h);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,8 +184,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_older_leader_can_append_nothing, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_last_node_clears_the_folder, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_folder_others_may_write_is_refused, make_dir, remove_dir),
-        cmocka_unit_test(who_takes_over_knows_which_job_it_is),
-        cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
