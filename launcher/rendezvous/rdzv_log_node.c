@@ -55,8 +55,11 @@ void log_client_fail_in_time(struct log_client *l, const char *why)
 
 static void heard(struct log_client *l, const struct rdzv_heard *h)
 {
-    if (l->ended)
+    if (l->ended) {
+        if (h->bits & SEAT_LAPSED)
+            log_client_post_text(l, ITEM_LOST, 0, "the rendezvous could not be reached in time");
         return;
+    }
     if (h->bits & SEAT_REFUSED) {
         fail_for_good(l, h->code == ERR_MISMATCH ? EXIT_MISMATCH : EXIT_UNAVAILABLE, h->why);
         return;

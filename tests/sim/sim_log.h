@@ -49,7 +49,7 @@ enum work { WORK_NONE, WORK_RUNS, WORK_STOPS };
 struct log_agent {
     struct sim_home *home;
     int index;
-    bool alive, ended, leaving, knew_reign;
+    bool alive, ended, leaving, knew_reign, lapsed;
     int64_t offset, paused_until, cut_until;
     struct rdzv_seat seat;
     uint64_t exchange; /* newest; 0: none under way */
@@ -57,6 +57,7 @@ struct log_agent {
     int64_t next_beat, gives_up;
     enum work work;
     uint64_t work_round;
+    char work_instance[20];
     int64_t dead_at, finish_at; /* true time */
     bool join_due;
     int slots;
@@ -85,7 +86,7 @@ struct sim_home {
 struct log_world {
     uint64_t seed, rng;
     enum sim_home_kind kind;
-    int64_t now, faults_end, next_fault;
+    int64_t now, faults_end, next_fault, no_births_until;
     bool trace;
     double loss, slow, breaks, fault_rate;
     struct rdzv_config config;

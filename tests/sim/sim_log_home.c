@@ -34,12 +34,17 @@ void log_mutated(struct log_world *w)
     w->history[w->history_count++] = w->state;
 }
 
-/* Another server takes over, without the last writes that the old one acknowledged. All connections are gone. */
+/* Another server takes over, without the last writes that the old one acknowledged. One that is emptied says nothing to
+ * a node that is new there: no node is born before what works is dead (docs/rendezvous-homes.md). All connections are gone. */
 void log_failover(struct log_world *w)
 {
     int lost = (int)log_between(w, 0, w->history_count);
     if (log_chance(w, 0.05)) { /* emptied */
         memset(&w->state, 0, sizeof w->state);
+        w->no_births_until = w->now + w->config.silence_ms + w->config.kill_ms;
+        for (int i = 0; i < w->agent_count; i++)
+            if (!w->agents[i].knew_reign && w->agents[i].next_beat < w->no_births_until)
+                w->agents[i].next_beat = w->no_births_until;
         log_trace(w, "the Redis is emptied");
     } else if (lost > 0) {
         w->state = w->history[w->history_count - lost];

@@ -68,7 +68,7 @@ void log_trace(struct log_world *w, const char *fmt, ...)
 
 static void add_agent(struct log_world *w)
 {
-    if (w->agent_count < LOG_AGENTS_MAX) {
+    if (w->agent_count < LOG_AGENTS_MAX && w->now >= w->no_births_until) {
         w->agent_count++;
         log_agent_born(w, &w->agents[w->agent_count - 1], w->agent_count - 1);
     }

@@ -132,8 +132,10 @@ static void believe(struct rdzv_seat *s, const struct rdzv_news *news, struct rd
         s->joining = news->spare;
         s->works = !news->spare;
     }
-    if (news->kind == RDZV_NEWS_END)
+    if (news->kind == RDZV_NEWS_END) {
+        s->stops |= s->works;
         s->joining = s->works = s->done = s->leaving = false;
+    }
     s->done = s->done && news->kind != RDZV_NEWS_STOP;
     ret->bits |= SEAT_NEWS;
     ret->news = *news;
@@ -238,12 +240,13 @@ int rdzv_seat_hear(struct rdzv_seat *s, const struct rdzv_view *v, int64_t sent,
         return 0; /* nobody leads: nobody acknowledges */
     struct rdzv_slot slot;
     TRY(read_slot(s, v, &slot, e));
-    bool lapsed = now >= s->lease, held = !s->works || holds_our_round(s, &slot) || !HOST_SOUND(9);
+    bool has_workers = s->works || s->stops, lapsed = now >= s->lease;
+    bool held = !has_workers || holds_our_round(s, &slot) || !HOST_SOUND(9);
     if (held && sent + s->silence_ms > s->lease)
         s->lease = sent + s->silence_ms;
     if (lapsed) {
-        ret->bits |= (s->works ? SEAT_LAPSED : 0) | SEAT_AGAIN;
-        s->works = false;
+        ret->bits |= (has_workers ? SEAT_LAPSED : 0) | SEAT_AGAIN;
+        s->works = s->stops = false;
         if (sent + s->silence_ms > s->lease)
             s->lease = sent + s->silence_ms;
         TRY(repeat_claims(s));

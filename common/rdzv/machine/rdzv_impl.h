@@ -61,7 +61,7 @@ struct core {
     int done_count;        /* how many of them are DONE */
     int departed_done;     /* how many of those are gone since */
     int row;               /* failures in a row of rounds that lived less than backoff_reset_ms */
-    int64_t last_call;     /* time: LAST_CALL may end then, but for a hold; 0: not known */
+    int64_t last_call;     /* time: LAST_CALL may end then, but for a hold */
     int64_t deadline;      /* of JOINING, LAST_CALL, STOPPING, BACKOFF; INT64_MAX elsewhere */
     int64_t round_started; /* time */
     int64_t not_before;    /* time: backing off, no round starts earlier */

@@ -84,10 +84,9 @@ void rdzv_hold(struct rdzv *r, int64_t until_ms)
 {
     if (r->m.round > 0)
         return;
-    int64_t last_call = r->m.last_call ? r->m.last_call : r->m.deadline;
     r->m.not_before = until_ms;
     if (r->m.state == RDZV_LAST_CALL)
-        r->m.deadline = last_call > until_ms ? last_call : until_ms;
+        r->m.deadline = r->m.last_call > until_ms ? r->m.last_call : until_ms;
 }
 
 enum rdzv_state rdzv_state(const struct rdzv *r)
