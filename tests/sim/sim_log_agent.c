@@ -133,7 +133,7 @@ static void fence(struct log_world *w, struct log_agent *a, const char *why)
 static void forget(struct log_world *w, struct log_agent *a)
 {
     log_mutated(w);
-    w->state.beats[a->index] = w->state.slots[a->index] = NULL;
+    log_state(w, a)->beats[a->index] = log_state(w, a)->slots[a->index] = NULL;
 }
 
 static void take_news(struct log_world *w, struct log_agent *a, const struct rdzv_news *n)
@@ -187,7 +187,7 @@ static void send_beat(struct log_world *w, struct log_agent *a)
                                                         .sent = own_clock(w, a),
                                                         .agent = a->index,
                                                         .number = a->exchange,
-                                                        .generation = w->generation,
+                                                        .generation = log_generation(w, a),
                                                         .beat = log_keep(w, b.data, b.len)};
     buf_free(&b);
 }
@@ -311,6 +311,8 @@ static void tick_node(struct log_world *w, struct log_agent *a)
         a->exchange = 0;
         a->gives_up = INT64_MAX;
         a->next_beat = w->now + 50;
+        if (!a->knew_reign && a->next_beat < w->no_births_until)
+            a->next_beat = w->no_births_until;
     }
     if (a->claim_at && a->claim_at <= w->now && !a->leads) {
         a->claim_at = 0;

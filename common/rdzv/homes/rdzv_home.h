@@ -71,6 +71,9 @@ struct rdzv_home_ops {
      * identity() ---- */
     /* Which incarnation of the home we are connected to. While it is the same, nothing written was ever lost. */
     int (*identity)(struct rdzv_home *h, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
+    /* After identity(): for how long another server may have gone on acknowledging what this one does not know (a Redis
+     * primary behind a partition); NULL: never. */
+    int64_t (*lag_ms)(struct rdzv_home *h);
     /* Become the leader if the epoch is still `seen` ("": none): it becomes `epoch`, and record is the first decision
      * under it. 1, or 0 if somebody else was first. */
     int (*claim)(struct rdzv_home *h, const char *seen, const char *epoch, const struct buf *record, struct err *e);

@@ -13,6 +13,7 @@
 
 enum {
     WHOLE_BYTES = 1 << 20, /* of decisions before one says everything again */
+    LAG_SLACK_MS = 2000, /* a Redis looks at its replicas' lag once a second; and the kill's second */
     LINGER_MS = 2000,      /* after the end: for those who have not seen it */
 };
 
@@ -23,7 +24,10 @@ int64_t host_now(const struct rdzv_host *h)
 
 int64_t host_hold_ms(const struct rdzv_host *h)
 {
-    return h->o->job.silence_ms + h->o->job.kill_ms;
+    const struct rdzv_config *c = &h->o->job;
+    int64_t lag = h->home->ops->lag_ms && HOST_SOUND(12) ? h->home->ops->lag_ms(h->home) : 0;
+    int64_t bound = c->silence_ms + c->kill_ms, lagged = lag + c->silence_ms + LAG_SLACK_MS;
+    return lag > 0 && lagged > bound ? lagged : bound;
 }
 
 /* --- the beginning of a reign */
@@ -133,8 +137,8 @@ static int decide(struct rdzv_host *h, struct err *e)
 {
     struct buf decision = {0};
     struct slots slots = {0};
-    if (!leader_undecided(h->leader))
-        return 1;
+    if (!leader_undecided(h->leader) || host_now(h) < leader_held_until(h->leader))
+        return 1; /* a decision says that what may be lost was waited for */
     bool whole = h->logged > WHOLE_BYTES || (leader_begins(h->leader) && h->former_identity[0]);
     int rc = reign_line(h, false, &decision);
     rc = rc ? rc : leader_decide(h->leader, host_now(h), whole, &decision, e);
