@@ -91,7 +91,8 @@ int log_client_open_home(struct log_client *l, struct rdzv_home **ret, struct er
 int log_client_start(pthread_t *t, void *(*run)(void *), void *arg);
 
 /* rdzv_log_node.c */
-void *log_client_node(void *l); /* the node's thread, until `stop` */
+void *log_client_node(void *l);                                        /* the node's thread, until `stop` */
+void log_client_fail(struct log_client *l, int code, const char *why); /* this node can have no part */
 void log_client_fail_in_time(struct log_client *l, const char *why);
 
 /* rdzv_log_lead.c; the node's thread */

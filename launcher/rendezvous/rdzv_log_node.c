@@ -37,7 +37,7 @@ static void post_progress(struct log_client *l, int64_t now)
     log_client_post(l, i);
 }
 
-static void fail_for_good(struct log_client *l, int code, const char *why)
+void log_client_fail(struct log_client *l, int code, const char *why)
 {
     l->ended = l->failed = true;
     log_client_post_text(l, ITEM_FAILED, code, why);
@@ -48,7 +48,7 @@ void log_client_fail_in_time(struct log_client *l, const char *why)
     char text[512];
     snprintf(text, sizeof text, "given up after %lld s (join_timeout): %.440s", (long long)(l->o.connect_ms / 1000),
              why);
-    fail_for_good(l, EXIT_UNAVAILABLE, text);
+    log_client_fail(l, EXIT_UNAVAILABLE, text);
 }
 
 /* --- beats */
@@ -61,7 +61,7 @@ static void heard(struct log_client *l, const struct rdzv_heard *h)
         return;
     }
     if (h->bits & SEAT_REFUSED) {
-        fail_for_good(l, h->code == ERR_MISMATCH ? EXIT_MISMATCH : EXIT_UNAVAILABLE, h->why);
+        log_client_fail(l, h->code == ERR_MISMATCH ? EXIT_MISMATCH : EXIT_UNAVAILABLE, h->why);
         return;
     }
     if (h->bits & SEAT_LAPSED)
@@ -149,7 +149,7 @@ static void trouble(struct log_client *l, int rc, const char *why)
     if (l->ended)
         ; /* only to show that this node is there */
     else if (!l->answered && for_good(rc))
-        fail_for_good(l, rc == -EROFS || rc == -ECONNABORTED ? EXIT_UNAVAILABLE : EXIT_USAGE_ERROR, why);
+        log_client_fail(l, rc == -EROFS || rc == -ECONNABORTED ? EXIT_UNAVAILABLE : EXIT_USAGE_ERROR, why);
     else if (now - l->heard_at >= l->o.connect_ms)
         log_client_fail_in_time(l, why);
     l->pause_ms = l->pause_ms ? l->pause_ms * 2 : FIRST_PAUSE_MS;

@@ -18,7 +18,8 @@ enum { LOG_AGENTS_MAX = 12, LOG_EVENTS_MAX = 512, LOG_DECISIONS_MAX = 8192, LOG_
 enum sim_home_kind { SIM_REDIS, SIM_FOLDER };
 
 struct log_stats {
-    uint64_t steps, rounds, reigns, failovers, partitions, lost_writes, fences, appends, refused_appends, ended_well, ended_badly;
+    uint64_t steps, rounds, reigns, failovers, partitions, lost_writes, fences, appends, refused_appends, ended_well,
+        ended_badly;
 };
 
 /* What the home holds. Strings live in the world's arena, so that a copy is a snapshot. */
@@ -41,6 +42,7 @@ struct flight {
     int agent;
     uint64_t number; /* of the exchange; a late one is nobody's */
     int generation;
+    int server; /* that answers */
     const char *beat, *epoch, *pulse, *slot;
 };
 

@@ -106,8 +106,8 @@ static void start_workers(struct log_world *w, struct log_agent *a, const struct
     if (a->work != WORK_NONE)
         log_broken(w, "node%d is told of a round while it works", a->index);
     for (int i = 0; i < w->agent_count; i++)
-        if (w->agents[i].work != WORK_NONE && (w->agents[i].work_round != n->round ||
-                                               strcmp(w->agents[i].work_instance, a->seat.instance) != 0))
+        if (w->agents[i].work != WORK_NONE &&
+            (w->agents[i].work_round != n->round || strcmp(w->agents[i].work_instance, a->seat.instance) != 0))
             log_broken(w, "node%d starts round %llu of %s while node%d works in round %llu of %s", a->index,
                        (unsigned long long)n->round, a->seat.instance, i, (unsigned long long)w->agents[i].work_round,
                        w->agents[i].work_instance);
@@ -222,6 +222,7 @@ void log_agent_hear(struct log_world *w, struct log_agent *a, const struct fligh
     a->exchange = 0;
     a->gives_up = INT64_MAX;
     snprintf(v.epoch, sizeof v.epoch, "%s", f->epoch ? f->epoch : "");
+    snprintf(v.identity, sizeof v.identity, "server%d", f->server);
     if (f->slot)
         buf_addstr(&v.slot, f->slot);
     if (rdzv_seat_hear(&a->seat, &v, f->sent, own_clock(w, a), &h, &e) < 0)

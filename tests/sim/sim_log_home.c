@@ -66,19 +66,18 @@ static void part(struct log_world *w)
     log_trace(w, "the old primary lives on");
 }
 
-static void empty(struct log_world *w)
+/* The home knows nothing of the job any more. */
+static void delay_births(struct log_world *w)
 {
-    memset(&w->state, 0, sizeof w->state);
     w->no_births_until = w->now + w->config.silence_ms + w->config.kill_ms;
     for (int i = 0; i < w->agent_count; i++)
         if (!w->agents[i].knew_reign && w->agents[i].next_beat < w->no_births_until)
             w->agents[i].next_beat = w->no_births_until;
-    log_trace(w, "the Redis is emptied");
 }
 
 /* Another server takes over, without the last writes that the old one acknowledged; the old one is dead, or lives on
- * for some of the nodes. One that is emptied says nothing to a node that is new there: no node is born before what works
- * is dead (docs/rendezvous-homes.md). */
+ * for some of the nodes. One that is emptied says nothing to a node that is new there: no node is born before what
+ * works is dead (docs/rendezvous-homes.md). */
 void log_failover(struct log_world *w)
 {
     int lost = (int)log_between(w, 0, w->history_count);
@@ -87,13 +86,23 @@ void log_failover(struct log_world *w)
     bool emptied = log_chance(w, 0.05);
     if (!emptied && log_chance(w, 0.4))
         part(w);
+    const bool knew = w->state.epoch != NULL;
     if (emptied) {
-        empty(w);
+        memset(&w->state, 0, sizeof w->state);
+        log_trace(w, "the Redis is emptied");
     } else if (lost > 0) {
+        /* where there are replicas, a claim is on one of them before it counts */
+        const char *epoch = w->state.epoch;
+        while (w->old_until && lost > 0 && w->history[w->history_count - lost].epoch != epoch)
+            lost--;
+    }
+    if (!emptied && lost > 0) {
         w->state = w->history[w->history_count - lost];
         w->stats->lost_writes += (uint64_t)lost;
         log_trace(w, "failover: %d writes are lost", lost);
     }
+    if (knew && !w->state.epoch)
+        delay_births(w);
     w->history_count = 0;
     w->generation++;
     w->stats->failovers++;
@@ -193,6 +202,10 @@ static int sim_claim(struct rdzv_home *base, const char *seen, const char *epoch
     log_trace(w, "node%d claims %s after '%s'", a->index, epoch, seen);
     snprintf(a->own_epoch, sizeof a->own_epoch, "%s", epoch);
     TRY(travel(base, e));
+    if (a->on_old) { /* WAIT: no replica hears of it any more */
+        a->generation = -1;
+        return err_set(e, -ECONNRESET, "no simulated replica has heard of the claim");
+    }
     return 1;
 }
 

@@ -152,6 +152,7 @@ static void arrive(struct log_world *w, struct flight *f)
             if (w->kind == SIM_REDIS && w->agents[i].leads && w->agents[i].wake > w->now + 1)
                 w->agents[i].wake = w->now + 1; /* a blocked leader is woken; another call only takes less time */
         }
+    f->server = log_generation(w, a);
     f->epoch = s->epoch;
     f->pulse = s->pulse;
     f->slot = s->slots[f->agent];

@@ -56,6 +56,8 @@ static int take_number(struct file_home *h, const struct buf *text, struct err *
     TRY(file_write(h, draft, O_EXCL, true, text->data, text->len, e));
     int rc = linkat(h->job_fd, draft, h->job_fd, name, 0) == 0 ? 1 : -errno;
     unlinkat(h->job_fd, draft, 0);
+    if (rc == 1 && fsync(h->job_fd) < 0) /* the name, too, is on disk before it counts */
+        rc = -errno;
     if (rc == -EEXIST) { /* by us, if a reply was lost on its way */
         rc = file_read(h, name, &b, e);
         rc = rc < 0 ? rc : b.len == text->len && memcmp(b.data, text->data, b.len) == 0;

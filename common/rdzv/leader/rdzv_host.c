@@ -13,7 +13,7 @@
 
 enum {
     WHOLE_BYTES = 1 << 20, /* of decisions before one says everything again */
-    LAG_SLACK_MS = 2000, /* a Redis looks at its replicas' lag once a second; and the kill's second */
+    LAG_SLACK_MS = 2000,   /* a Redis looks at its replicas' lag once a second; and the kill's second */
     LINGER_MS = 2000,      /* after the end: for those who have not seen it */
 };
 
@@ -47,8 +47,10 @@ static int reign_line(const struct rdzv_host *h, bool claim, struct buf *out)
 static int claim(struct rdzv_host *h, const char *seen, struct err *e)
 {
     struct buf record = {0};
-    snprintf(h->epoch, sizeof h->epoch, "%llu-%016" PRIx64, strtoull(seen, NULL, 10) + 1,
-             h->o->random(h->o->random_arg));
+    char mark[RDZV_MARK_LEN + 1];
+    rdzv_home_mark(h->identity, mark);
+    snprintf(h->epoch, sizeof h->epoch, "%llu-%016" PRIx64 "-%s", strtoull(seen, NULL, 10) + 1,
+             h->o->random(h->o->random_arg), mark);
     int rc = reign_line(h, true, &record);
     if (HOST_SOUND(2))
         rc = rc ? rc : h->home->ops->claim(h->home, seen, h->epoch, &record, e);
@@ -58,12 +60,17 @@ static int claim(struct rdzv_host *h, const char *seen, struct err *e)
     return rc;
 }
 
-/* Only a decision shows that a reign has waited out what its home may have lost; a claim alone does not. */
+/* Only a decision shows that a reign has waited out what its home may have lost. A claim without one, in another
+ * incarnation of the home, may have been followed by decisions that were lost. */
 static void note_identity(struct rdzv_host *h, const char *p, size_t n)
 {
-    char word[2];
-    if (rdzv_field_find(p, n, "claim", word, sizeof word) == 0)
-        rdzv_field_find(p, n, "home", h->former_identity, sizeof h->former_identity);
+    char word[2], home[RDZV_IDENTITY_MAX + 1] = "";
+    if (rdzv_field_find(p, n, "home", home, sizeof home) != 1)
+        return;
+    bool decision = rdzv_field_find(p, n, "claim", word, sizeof word) == 0;
+    if (decision)
+        memcpy(h->former_identity, home, sizeof home);
+    h->lost = !decision && (h->lost || strcmp(home, h->identity) != 0);
 }
 
 static int replay(struct rdzv_host *h, const struct buf *log, struct err *e)
@@ -93,7 +100,8 @@ static int take_over(struct rdzv_host *h, struct err *e)
     int rc = h->home->ops->load(h->home, &log, e);
     rc = rc ? rc : replay(h, &log, e);
     buf_free(&log);
-    bool lost = h->former_identity[0] ? strcmp(h->former_identity, h->identity) != 0 : h->o->was_member;
+    bool other = h->former_identity[0] ? strcmp(h->former_identity, h->identity) != 0 : h->o->was_member;
+    bool lost = h->lost || other;
     if (rc == 0 && lost && HOST_SOUND(6))
         leader_hold(h->leader, host_now(h) + host_hold_ms(h));
     return rc;

@@ -13,6 +13,7 @@ struct rdzv_host {
     const struct rdzv_host_options *o;
     struct leader *leader;
     char epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1], former_identity[RDZV_IDENTITY_MAX + 1];
+    bool lost; /* a claim in another incarnation of the home has no decision behind it */
     int64_t next_pulse, next_look;
     int64_t looked_ms; /* when the newest look at all beats began */
     uint64_t pulses, looks;

@@ -225,6 +225,15 @@ static int take_slot(struct rdzv_seat *s, struct rdzv_slot slot, struct rdzv_hea
     return take_news(s, &slot, ret, e);
 }
 
+/* The newest leader has claimed this job on another server than the one that answers here. */
+static bool is_elsewhere(const struct rdzv_seat *s, const struct rdzv_view *v)
+{
+    char mark[RDZV_MARK_LEN + 1];
+    const char *claimed = strrchr(s->epoch, '-');
+    rdzv_home_mark(v->identity, mark);
+    return v->identity[0] && claimed && strcmp(claimed + 1, mark) != 0;
+}
+
 int rdzv_seat_hear(struct rdzv_seat *s, const struct rdzv_view *v, int64_t sent, int64_t now, struct rdzv_heard *ret,
                    struct err *e)
 {
@@ -236,8 +245,8 @@ int rdzv_seat_hear(struct rdzv_seat *s, const struct rdzv_view *v, int64_t sent,
         if (HOST_SOUND(7))
             return 0;
     }
-    if (!s->epoch[0])
-        return 0; /* nobody leads: nobody acknowledges */
+    if (!s->epoch[0] || (is_elsewhere(s, v) && HOST_SOUND(13)))
+        return 0; /* nobody leads here: nobody acknowledges */
     struct rdzv_slot slot;
     TRY(read_slot(s, v, &slot, e));
     bool has_workers = s->works || s->stops, lapsed = now >= s->lease;

@@ -15,6 +15,7 @@
 #include "common/base/err.h"
 #include "common/net/redis_link.h"
 #include "common/rdzv/homes/rdzv_home.h"
+#include "common/rdzv/homes/rdzv_log_redis_internal.h"
 
 static void a_url_names_user_password_host_and_database(void **state)
 {
@@ -175,6 +176,76 @@ static void a_folder_others_may_write_is_refused(void **state)
     buf_free(&beat);
 }
 
+/* On NFS a name that was looked for in vain is not looked for again for a while. */
+static void a_node_makes_its_slot_before_it_looks_for_it(void **state)
+{
+    struct rdzv_home *h = open_folder();
+    struct rdzv_view v = {0};
+    struct buf beat = text("inc=1 n=1");
+    struct err e;
+    char slot[160];
+    (void)state;
+    assert_int_equal(h->ops->exchange(h, "one", &beat, true, &v, &e), 0);
+    assert_int_equal(v.slot.len, 0);
+    snprintf(slot, sizeof slot, "%s/crun-a%%2Fb%%20%%7Bc%%7D/slots/one", dir);
+    assert_int_equal(access(slot, F_OK), 0);
+    h->ops->forget(h, "one");
+    h->ops->close(h);
+    buf_free(&beat);
+    buf_free(&v.pulse);
+    buf_free(&v.slot);
+}
+
+/* --- which Redis is safe */
+
+static int judge(struct redis_facts f, bool allow, int64_t given, int64_t *lag, struct err *e)
+{
+    if (!f.run_id[0])
+        snprintf(f.run_id, sizeof f.run_id, "r1");
+    *lag = -1;
+    return redis_judge(&f, allow, given, lag, e);
+}
+
+static void a_redis_that_may_lose_writes_is_refused_with_the_remedy(void **state)
+{
+    const struct redis_facts unsafe[] = {
+        {.sentinel = true, .max_lag_s = 10},
+        {.cluster = true, .max_lag_s = 10},
+        {.replicas = 1, .max_lag_s = 10},
+        {.replicas = 1, .min_replicas = 1}, /* a lag of 0 switches it off */
+    };
+    struct err e;
+    int64_t lag;
+    (void)state;
+    for (size_t i = 0; i < sizeof unsafe / sizeof *unsafe; i++) {
+        assert_int_equal(judge(unsafe[i], false, 0, &lag, &e), ERR_REFUSED);
+        assert_non_null(strstr(e.text, "CONFIG SET min-replicas-to-write 1"));
+        assert_non_null(strstr(e.text, "allow_unsafe=1"));
+        assert_int_equal(judge(unsafe[i], true, 0, &lag, &e), 0);
+    }
+    assert_int_equal(judge((struct redis_facts){.min_replicas = 0, .max_lag_s = 10}, false, 0, &lag, &e), 0);
+    assert_int_equal(lag, 0); /* alone */
+    assert_int_equal(judge((struct redis_facts){.replicas = 2, .min_replicas = 1, .max_lag_s = 10}, false, 0, &lag, &e),
+                     0);
+    assert_int_equal(lag, 10000);
+}
+
+static void a_redis_that_does_not_say_its_lag_is_told_it(void **state)
+{
+    const struct redis_facts mute = {.sentinel = true, .min_replicas = -1, .max_lag_s = -1};
+    struct redis_facts nobody = {.min_replicas = -1, .max_lag_s = -1};
+    struct err e;
+    int64_t lag;
+    (void)state;
+    assert_int_equal(judge(mute, false, 0, &lag, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "max_lag=10"));
+    assert_int_equal(judge(mute, false, 7000, &lag, &e), 0);
+    assert_int_equal(lag, 7000);
+    assert_int_equal(redis_judge(&nobody, false, 0, &lag, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "which incarnation it is"));
+    assert_int_equal(redis_judge(&nobody, true, 0, &lag, &e), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +254,9 @@ int main(void)
         cmocka_unit_test(passwords_come_from_the_environment_where_the_url_has_none),
         cmocka_unit_test_setup_teardown(an_older_leader_can_append_nothing, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_last_node_clears_the_folder, make_dir, remove_dir),
+        cmocka_unit_test(a_redis_that_may_lose_writes_is_refused_with_the_remedy),
+        cmocka_unit_test(a_redis_that_does_not_say_its_lag_is_told_it),
+        cmocka_unit_test_setup_teardown(a_node_makes_its_slot_before_it_looks_for_it, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_folder_others_may_write_is_refused, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
