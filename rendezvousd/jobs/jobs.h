@@ -1,5 +1,4 @@
-/* Jobs by run id: each one rendezvous machine (common/rdzv/machine/rdzv.h), its members, and what they must still be
- * told.
+/* Jobs by run id: each a leader (common/rdzv/leader/leader.h), the parties that stand for its members, and its log.
  *
  * The life of a job:
  *   - the first JOIN of a run id makes it: an instance (a random id), the settings of that JOIN, the principal it
@@ -8,7 +7,8 @@
  *     (launcher/rendezvous/rdzv_client_local.c). A party stands for one node of one job from its JOIN, or its NEXT,
  *     on; what the machine tells that node is kept until a NEXT with its seq acknowledges it;
  *   - it is over when the machine is; for JOBS_LINGER_MS more its members still get their END, then it is forgotten. A
- *     JOIN of another node makes a new instance under the same run id at once.
+ *     JOIN of another node makes a new instance under the same run id at once, whose first round waits for the workers
+ *     of the one before.
  * What goes wrong, and what is done:
  *   - a party ends with proof (JOBS_GONE: every process of the node has closed its socket): GONE. Without proof, or
  *     with no request for silence_ms: SILENT;

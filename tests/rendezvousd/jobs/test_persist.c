@@ -198,6 +198,7 @@ static void another_version_is_refused(void **s)
     int count = 0;
     (void)s;
     assert_int_equal(persist_parse("rendezvousd-log 3\n", 18, take_text, &count, &good, NULL), ERR_CORRUPT);
+    assert_int_equal(persist_parse("rendezvousd-log 1\n", 18, take_text, &count, &good, NULL), 0); /* the older */
 }
 
 /* --- the directory */
