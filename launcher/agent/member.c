@@ -339,6 +339,8 @@ static int open_rendezvous(struct run *r, struct err *e)
                 .heartbeat_ms = c->conf.keep_alive_interval_ms,
                 .connect_ms = config_join_timeout_ms(c),
                 .daemon_grace_ms = c->conf.daemon_grace_ms,
+                .allow_unsafe = c->conf.allow_unsafe == 1,
+                .max_lag_ms = c->conf.max_lag_ms,
                 .run_id = c->run_id,
                 .token_file = c->token_file,
                 .insecure = c->insecure,

@@ -16,6 +16,7 @@
 #include "common/net/resp_conn.h"
 #include "common/net/tls_stream.h"
 #include "common/rdzv/homes/rdzv_home.h"
+#include "common/rdzv/leader/leader.h"
 #include "common/rdzv/leader/rdzv_host.h"
 #include "common/rdzv/machine/rdzv.h"
 #include "launcher/config/home.h"
@@ -207,7 +208,7 @@ static int add_node(void *arg, const struct rdzv_member *m)
     return 0;
 }
 
-static int to_json(const struct rdzv *machine, const char *run, char **ret, struct err *e)
+static int to_json(struct rdzv *machine, const char *run, char **ret, struct err *e)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "run", run);
@@ -226,13 +227,13 @@ static int to_json(const struct rdzv *machine, const char *run, char **ret, stru
 static int read_home(const char *url, const char *run, int64_t timeout_ms, char **ret, struct err *e)
 {
     struct rdzv_home *home;
-    struct rdzv *machine;
+    struct leader *leader;
     TRY(rdzv_home_open(&home, url,
                        &(struct rdzv_home_options){.run_id = run, .io_timeout_ms = timeout_ms, .keep_ms = KEEP_MS}, e));
-    int rc = rdzv_host_read(home, &machine, e);
+    int rc = rdzv_host_read(home, &leader, e);
     if (rc == 0) {
-        rc = to_json(machine, run, ret, e);
-        rdzv_destroy(machine);
+        rc = to_json(leader_machine(leader), run, ret, e);
+        leader_destroy(leader);
     }
     home->ops->close(home);
     return rc < 0 ? err_wrap(e, "run '%s'", run) : 0;

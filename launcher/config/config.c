@@ -121,8 +121,8 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_RDZV_CONF,PET_RDZV_CONF",
      .help =
          "join_timeout=600, last_call_timeout=30, close_timeout=30, keep_alive_interval=1, keep_alive_max_attempt=3, "
-         "daemon_grace=60, timeout (static: join_timeout), is_host=0|1, rank, store_type=tcp|file; times in seconds or "
-         "with a unit"},
+         "daemon_grace=60, timeout (static: join_timeout), is_host=0|1, rank, store_type=tcp|file, "
+         "allow_unsafe=0|1 (Redis: see rendezvous-homes.md), max_lag (likewise); times in seconds or with a unit"},
     {.name = "node-rank",
      .type = ARG_INT,
      .at = offsetof(struct config, node_rank),

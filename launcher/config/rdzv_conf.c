@@ -57,6 +57,10 @@ static int set_other(struct rdzv_conf *c, const char *key, const char *value, st
         return parse_i64(value, key, 0, 99999, &c->rank, e);
     if (strcmp(key, "is_host") == 0)
         return set_flag(key, value, &c->is_host, e);
+    if (strcmp(key, "allow_unsafe") == 0)
+        return set_flag(key, value, &c->allow_unsafe, e);
+    if (strcmp(key, "max_lag") == 0)
+        return set_time(key, value, &c->max_lag_ms, e);
     if (strcmp(key, "store_type") == 0) {
         if (strcmp(value, "file") != 0 && strcmp(value, "tcp") != 0)
             return err_set(e, ERR_USAGE, "store_type: '%s' is not one of tcp, file", value);
@@ -70,7 +74,7 @@ static int set_other(struct rdzv_conf *c, const char *key, const char *value, st
         }
     return err_set(e, ERR_USAGE,
                    "no key '%s': expected join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
-                   "keep_alive_max_attempt, daemon_grace, timeout, is_host, rank or store_type",
+                   "keep_alive_max_attempt, daemon_grace, timeout, is_host, rank, store_type, allow_unsafe or max_lag",
                    key);
 }
 
@@ -121,7 +125,7 @@ static int set_pair(struct rdzv_conf *c, const char *p, size_t n, struct err *e)
 
 int rdzv_conf_parse(const char *text, struct rdzv_conf *ret, struct err *e)
 {
-    struct rdzv_conf c = {.keep_alive_max_attempt = 3, .is_host = -1, .rank = -1};
+    struct rdzv_conf c = {.keep_alive_max_attempt = 3, .is_host = -1, .rank = -1, .allow_unsafe = -1};
     for (size_t i = 0; i < TIMES; i++)
         *(int64_t *)((char *)&c + times[i].at) = times[i].def;
     const char *p = text ? text : "";

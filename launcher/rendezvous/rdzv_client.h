@@ -31,6 +31,8 @@ struct rdzv_client_options {
     int64_t heartbeat_ms; /* keep_alive_interval: the longest this client lets pass between two requests; 1000 */
     int64_t connect_ms; /* how long the rendezvous may be unreachable before the first JOIN is answered: join_timeout */
     int64_t daemon_grace_ms; /* workers may run on without a daemon proved gone (docs/decisions/0004); 60000 */
+    bool allow_unsafe;       /* Redis: struct rdzv_home_options */
+    int64_t max_lag_ms;      /* likewise */
     const char *run_id;
     /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
     const char *endpoint;

@@ -57,8 +57,11 @@ uint64_t log_client_draw(void *arg)
 
 int log_client_open_home(struct log_client *l, struct rdzv_home **ret, struct err *e)
 {
-    const struct rdzv_home_options o = {
-        .run_id = l->o.run_id, .io_timeout_ms = l->o.job.silence_ms, .keep_ms = KEEP_MS};
+    const struct rdzv_home_options o = {.run_id = l->o.run_id,
+                                        .io_timeout_ms = l->o.job.silence_ms,
+                                        .keep_ms = KEEP_MS,
+                                        .allow_unsafe = l->o.allow_unsafe,
+                                        .max_lag_ms = l->o.max_lag_ms};
     return rdzv_home_open(ret, l->o.endpoint, &o, e);
 }
 
@@ -143,8 +146,6 @@ static void deliver_news(struct log_client *l, const struct log_item *i)
         l->o.on_members(l->o.arg, i->members);
     if (starts)
         l->works = true;
-    if (i->news.kind == RDZV_NEWS_END)
-        no_more_work(l);
     l->o.on_news(l->o.arg, &i->news);
     arm(l);
 }

@@ -62,7 +62,9 @@ struct log_client {
     pthread_cond_t asked;
     struct rdzv_event asks[SEAT_REQUESTS_MAX];
     int ask_count;
-    bool stop, ended, over;
+    bool stop, over;
+    bool ended;  /* the job is, for this node: it beats on until its workers are gone */
+    bool failed; /* it has no part in it: it does not */
     int64_t lease;
     struct log_item *first, **last;
     struct rdzv_home *home; /* for interrupt() */
@@ -89,7 +91,8 @@ int log_client_open_home(struct log_client *l, struct rdzv_home **ret, struct er
 int log_client_start(pthread_t *t, void *(*run)(void *), void *arg);
 
 /* rdzv_log_node.c */
-void *log_client_node(void *l); /* the node's thread, until `stop` */
+void *log_client_node(void *l);                                        /* the node's thread, until `stop` */
+void log_client_fail(struct log_client *l, int code, const char *why); /* this node can have no part */
 void log_client_fail_in_time(struct log_client *l, const char *why);
 
 /* rdzv_log_lead.c; the node's thread */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/job/exitcode.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/rendezvous/rdzv_log_client.h"
 
@@ -75,7 +76,9 @@ void log_client_end_leading(struct log_client *l, bool now)
     if (d->rc < 0) {
         log_client_post_text(l, ITEM_LOG, 0, d->e.text); /* loggers are the loop's */
         l->pulse_moved = 0;                              /* nobody leads: claim again soon */
-        if (!now)
+        if (!now && d->rc == ERR_REFUSED && !l->answered)
+            log_client_fail(l, EXIT_USAGE_ERROR, d->e.text); /* the home will not do: nobody could lead there */
+        else if (!now)
             cannot_lead(l, d->e.text);
     }
 }

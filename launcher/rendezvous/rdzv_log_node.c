@@ -37,9 +37,9 @@ static void post_progress(struct log_client *l, int64_t now)
     log_client_post(l, i);
 }
 
-static void fail_for_good(struct log_client *l, int code, const char *why)
+void log_client_fail(struct log_client *l, int code, const char *why)
 {
-    l->ended = true;
+    l->ended = l->failed = true;
     log_client_post_text(l, ITEM_FAILED, code, why);
 }
 
@@ -48,15 +48,20 @@ void log_client_fail_in_time(struct log_client *l, const char *why)
     char text[512];
     snprintf(text, sizeof text, "given up after %lld s (join_timeout): %.440s", (long long)(l->o.connect_ms / 1000),
              why);
-    fail_for_good(l, EXIT_UNAVAILABLE, text);
+    log_client_fail(l, EXIT_UNAVAILABLE, text);
 }
 
 /* --- beats */
 
 static void heard(struct log_client *l, const struct rdzv_heard *h)
 {
+    if (l->ended) {
+        if (h->bits & SEAT_LAPSED)
+            log_client_post_text(l, ITEM_LOST, 0, "the rendezvous could not be reached in time");
+        return;
+    }
     if (h->bits & SEAT_REFUSED) {
-        fail_for_good(l, h->code == ERR_MISMATCH ? EXIT_MISMATCH : EXIT_UNAVAILABLE, h->why);
+        log_client_fail(l, h->code == ERR_MISMATCH ? EXIT_MISMATCH : EXIT_UNAVAILABLE, h->why);
         return;
     }
     if (h->bits & SEAT_LAPSED)
@@ -81,7 +86,7 @@ static void publish_lease(struct log_client *l)
     moved = l->seat.lease > l->lease;
     l->lease = l->seat.lease;
     pthread_mutex_unlock(&l->mutex);
-    if (moved && l->seat.works)
+    if (moved && (l->seat.works || l->ended)) /* workers that stop after the end have a lease as well */
         uv_async_send(&l->async);
 }
 
@@ -137,12 +142,14 @@ static void trouble(struct log_client *l, int rc, const char *why)
 {
     int64_t now = clock_ms();
     log_client_end_leading(l, false);
-    if (now >= l->progress_at) {
+    if (now >= l->progress_at && !l->ended) {
         l->progress_at = now + LOG_CLIENT_PROGRESS_MS;
         log_client_post_text(l, ITEM_PROGRESS, 0, why);
     }
-    if (!l->answered && for_good(rc))
-        fail_for_good(l, rc == -EROFS || rc == -ECONNABORTED ? EXIT_UNAVAILABLE : EXIT_USAGE_ERROR, why);
+    if (l->ended)
+        ; /* only to show that this node is there */
+    else if (!l->answered && for_good(rc))
+        log_client_fail(l, rc == -EROFS || rc == -ECONNABORTED ? EXIT_UNAVAILABLE : EXIT_USAGE_ERROR, why);
     else if (now - l->heard_at >= l->o.connect_ms)
         log_client_fail_in_time(l, why);
     l->pause_ms = l->pause_ms ? l->pause_ms * 2 : FIRST_PAUSE_MS;
@@ -194,7 +201,7 @@ void *log_client_node(void *arg)
         struct err e = {0};
         bool idle;
         pthread_mutex_lock(&l->mutex);
-        idle = l->ended || (l->seat.q == 0 && l->ask_count == 0);
+        idle = l->failed || (l->seat.q == 0 && l->ask_count == 0);
         pthread_mutex_unlock(&l->mutex);
         l->pause_ms = 0;
         if (idle) {
@@ -205,7 +212,7 @@ void *log_client_node(void *arg)
         int rc;
         while ((rc = beat(l, &e)) == 1)
             ;
-        rc = rc || l->ended ? rc : wait_for_more(l, &e);
+        rc = rc ? rc : wait_for_more(l, &e); /* also after the end: what beats may still have workers */
         if (rc < 0)
             trouble(l, rc, e.text);
     }

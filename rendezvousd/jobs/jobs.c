@@ -1,4 +1,4 @@
-/* Jobs: their life, the machine's steps, and time. See jobs.h. */
+/* Jobs: their life, the steps of their leaders, and time. See jobs.h. */
 #include "rendezvousd/jobs/jobs.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <utlist.h>
 
 #define MODULE "jobs"
@@ -54,13 +53,12 @@ static void on_timer_closed(uv_handle_t *h)
 
 static void job_free(struct job *job)
 {
-    struct member *m, *next;
-    HASH_ITER (hh, job->members, m, next)
-        member_drop_(m);
+    struct jobs_party *p, *next;
+    HASH_ITER (hh, job->parties, p, next)
+        party_unbind_(p);
     DL_DELETE(job->jobs->all, job);
     job->jobs->count--;
-    rdzv_destroy(job->machine);
-    free(job->principal);
+    leader_destroy(job->leader);
     free(job);
 }
 
@@ -75,7 +73,6 @@ void jobs_destroy(struct jobs *j)
     }
     if (j->timer)
         uv_close((uv_handle_t *)j->timer, on_timer_closed);
-    rdzv_effects_free(&j->fx);
     free(j);
 }
 
@@ -89,23 +86,19 @@ void jobs_on_forgotten(struct jobs *j, void (*forgotten)(void *arg, const char *
 
 struct job *job_find_(const struct jobs *j, const char *run)
 {
-    struct job *job, *over = NULL;
-    DL_FOREACH (j->all, job) {
-        if (strcmp(job->run, run) != 0)
-            continue;
-        if (!job->over)
+    struct job *job;
+    DL_FOREACH (j->all, job)
+        if (strcmp(leader_run(job->leader), run) == 0)
             return job;
-        over = over ? over : job;
-    }
-    return over;
+    return NULL;
 }
 
-static int check_limits(const struct jobs *j, const char *run, const char *principal, struct err *e)
+int job_check_limits_(const struct jobs *j, const char *run, const char *principal, struct err *e)
 {
     size_t theirs = 0;
     const struct job *job;
     DL_FOREACH (j->all, job)
-        theirs += strcmp(job->principal, principal) == 0;
+        theirs += strcmp(leader_principal(job->leader), principal) == 0;
     if (j->count >= j->o.max_jobs)
         return err_set(e, -EDQUOT, "run '%s' is one job too many: there are %zu, the most there can be", run, j->count);
     if (theirs >= j->o.max_jobs_per_principal)
@@ -114,38 +107,40 @@ static int check_limits(const struct jobs *j, const char *run, const char *princ
     return 0;
 }
 
-static int make_instance(char *ret, struct err *e)
+static void on_step(void *arg, const struct rdzv_event *ev, enum rdzv_state before, uint64_t round_before,
+                    const struct rdzv_effects *fx, int rc)
 {
-    unsigned long long id;
-    if (getrandom(&id, sizeof id, 0) != sizeof id)
-        return err_errno(e, errno, "cannot draw an instance id");
-    snprintf(ret, JOBS_INSTANCE_LEN + 1, "%016llx", id);
-    return 0;
+    struct jobs_stats *st = &((struct job *)arg)->jobs->stats;
+    (void)before;
+    (void)round_before;
+    (void)fx;
+    st->fences += rc == ERR_FENCED;
+    st->joins += rc == 0 && ev->kind == RDZV_JOIN;
 }
 
-int job_create_(struct jobs *j, const char *run, const char *principal, const struct rdzv_config *c, struct job **ret,
-                struct err *e)
+static void on_transition(void *arg, enum rdzv_state from, enum rdzv_state to, uint64_t round)
 {
-    if (!j->loading) /* what was taken once is kept */
-        TRY(check_limits(j, run, principal, e));
+    const struct job *job = arg;
+    struct jobs_stats *st = &job->jobs->stats;
+    st->rounds += to == RDZV_RUNNING;
+    st->finished += to == RDZV_SUCCEEDED || to == RDZV_FAILED || to == RDZV_DRAINED;
+    log_debug(MODULE, "run=%s %s -> %s round=%llu", leader_run(job->leader), rdzv_state_name(from), rdzv_state_name(to),
+              (unsigned long long)round);
+}
+
+int job_create_(struct jobs *j, const char *run, const char *principal, struct job **ret, struct err *e)
+{
     struct job *job = calloc(1, sizeof *job);
-    if (!job || !(job->principal = strdup(principal))) {
-        free(job);
+    if (!job)
         return err_set(e, -ENOMEM, "no memory for run '%s'", run);
-    }
-    job->jobs = j;
-    job->config = *c;
-    job->started_ms = j->o.now();
-    job->bytes = sizeof *job;
-    snprintf(job->run, sizeof job->run, "%s", run);
-    int rc = make_instance(job->instance, e);
-    if (rc == 0)
-        rc = rdzv_create(&job->machine, c, e);
+    const struct leader_options o = {
+        .run = run, .principal = principal, .stepped = on_step, .traced = on_transition, .arg = job};
+    int rc = leader_create(&job->leader, &o, e);
     if (rc < 0) {
-        free(job->principal);
         free(job);
         return rc;
     }
+    job->jobs = j;
     DL_PREPEND(j->all, job);
     j->count++;
     *ret = job;
@@ -156,125 +151,77 @@ void job_forget_(struct job *job)
 {
     struct jobs *j = job->jobs;
     char run[JOBS_RUN_MAX + 1];
-    memcpy(run, job->run, sizeof run);
+    snprintf(run, sizeof run, "%s", leader_run(job->leader));
     persist_log_remove(job->log);
     job_free(job);
-    if (j->forgotten && !job_find_(j, run))
+    if (j->forgotten)
         j->forgotten(j->forgotten_arg, run);
 }
 
 void job_forget_if_empty_(struct job *job)
 {
-    struct member *m;
-    if (rdzv_nodes(job->machine) > 0 || rdzv_round(job->machine) > 0 || job->over)
+    if (job->parties || !leader_is_empty(job->leader))
         return;
-    for (m = job->members; m; m = m->hh.next)
-        if (m->party || (m->has_news && !m->told))
-            return;
-    log_info(MODULE, "run=%s all nodes left before the first round", job->run);
+    if (leader_machine(job->leader))
+        log_info(MODULE, "run=%s all nodes left before the first round", leader_run(job->leader));
     job_forget_(job);
 }
 
 /* --- steps */
 
-static bool is_final(enum rdzv_state s)
+static void report(struct job *job)
 {
-    return s == RDZV_SUCCEEDED || s == RDZV_FAILED || s == RDZV_DRAINED;
-}
-
-bool job_is_final_(const struct job *job)
-{
-    return is_final(rdzv_state(job->machine));
-}
-
-/* Whom does the machine know, whom has it forgotten? The event's node perhaps; others only when their time was over. */
-static void notice_forgotten(struct job *job, const struct rdzv_event *ev)
-{
-    struct member *m = ev->node[0] ? member_find_(job, ev->node) : NULL;
-    if (m)
-        member_set_known_(m, rdzv_knows(job->machine, m->node));
-    if (job->known == (size_t)rdzv_nodes(job->machine))
+    const struct leader *l = job->leader;
+    struct rdzv *machine = leader_machine(l);
+    if (!machine)
         return;
-    struct member *next;
-    HASH_ITER (hh, job->members, m, next)
-        member_set_known_(m, rdzv_knows(job->machine, m->node));
-}
-
-static void count(struct jobs *j, const struct job *job, const struct job_before *b, const struct rdzv_event *ev)
-{
-    j->stats.joins += ev->kind == RDZV_JOIN;
-    j->stats.rounds += rdzv_round(job->machine) > b->round;
-    j->stats.restarts += (uint64_t)(rdzv_restarts(job->machine) - b->restarts);
-    j->stats.finished += is_final(rdzv_state(job->machine)) && !is_final(b->state);
-}
-
-/* When a node was heard last; a time in which we ourselves did not run counts for nobody's silence. */
-static int64_t last_heard(const struct member *m)
-{
-    const int64_t awake = m->job->jobs->awake_ms;
-    return m->heard_ms > awake ? m->heard_ms : awake;
-}
-
-static int step_at(struct job *job, const struct rdzv_event *ev, int64_t now, struct err *e)
-{
-    struct jobs *j = job->jobs;
-    const struct job_before before = job_before_(job);
-    int rc = rdzv_step(job->machine, ev, now, &j->fx, e);
-    if (rc < 0) {
-        j->stats.fences += rc == ERR_FENCED;
-        return rc;
+    if (rdzv_round(machine) != job->round) {
+        job->round = rdzv_round(machine);
+        if (job->round > 0)
+            log_info(MODULE, "run=%s round %llu begins nodes=%d", leader_run(l), (unsigned long long)job->round,
+                     rdzv_nodes(machine));
     }
-    count(j, job, &before, ev);
-    job_note_(job, &before, ev);
-    notice_forgotten(job, ev);
-    job_take_effects_(job, &j->fx);
+    uint64_t restarts = (uint64_t)rdzv_restarts(machine);
+    job->jobs->stats.restarts += restarts > job->restarts ? restarts - job->restarts : 0;
+    job->restarts = restarts;
+    if (leader_is_over(l) && !job->over)
+        log_info(MODULE, "run=%s is over: %s", leader_run(l), rdzv_state_name(rdzv_state(machine)));
+    job->over = leader_is_over(l);
+}
+
+void job_after_(struct job *job)
+{
+    struct leader_member *m;
+    const uint64_t record = leader_undecided(job->leader) ? job_log_(job) : 0;
+    report(job);
+    while ((m = leader_next_fresh(job->leader))) {
+        struct jobs_party *p = party_find_(job, m->node);
+        m->stamp = record;
+        if (p)
+            party_queue_(p);
+    }
     job_compact_(job);
-    if (!job->over && is_final(rdzv_state(job->machine))) {
-        job->over = true;
-        job->over_ms = now;
-        log_info(MODULE, "run=%s is over: %s", job->run, rdzv_state_name(rdzv_state(job->machine)));
-    }
     job_arm_(job);
-    return 0;
 }
 
-int job_step_(struct job *job, const struct rdzv_event *ev, struct err *e)
+int job_step_(struct job *job, const struct leader_event *ev, struct err *e)
 {
-    return step_at(job, ev, job->jobs->o.now(), e);
-}
-
-static void notice_pause(struct jobs *j, int64_t now)
-{
-    if (j->armed < now - PAUSE_MS)
-        j->awake_ms = now;
-}
-
-int job_silent_(struct member *m)
-{
-    struct rdzv_event ev = {.kind = RDZV_SILENT};
-    notice_pause(m->job->jobs, m->job->jobs->o.now());
-    memcpy(ev.node, m->node, sizeof ev.node);
-    return step_at(m->job, &ev, last_heard(m), NULL);
+    int rc = leader_step(job->leader, ev, job->jobs->o.now(), e);
+    if (rc == 0)
+        job_after_(job);
+    return rc;
 }
 
 /* --- time */
 
-static int64_t earlier(int64_t a, int64_t b)
+void jobs_notice_pause_(struct jobs *j)
 {
-    return a < b ? a : b;
-}
-
-static int64_t job_deadline(const struct job *job)
-{
-    const struct member *heard = job->lists[LIST_HEARD], *ended = job->lists[LIST_ENDED];
-    if (job->over)
-        return job->over_ms + JOBS_LINGER_MS;
-    int64_t d = rdzv_deadline(job->machine);
-    if (heard)
-        d = earlier(d, last_heard(heard) + job->config.silence_ms);
-    if (ended)
-        d = earlier(d, ended->heard_ms + JOBS_LINGER_MS);
-    return d;
+    const int64_t now = j->o.now();
+    struct job *job;
+    if (j->armed >= now - PAUSE_MS)
+        return;
+    DL_FOREACH (j->all, job)
+        leader_awake(job->leader, now);
 }
 
 static void on_timer(uv_timer_t *t)
@@ -283,7 +230,7 @@ static void on_timer(uv_timer_t *t)
 }
 
 /* The timer may fire too early: then it is set anew. */
-void jobs_arm_(struct jobs *j, int64_t deadline)
+static void arm(struct jobs *j, int64_t deadline)
 {
     if (deadline >= j->armed)
         return;
@@ -295,40 +242,27 @@ void jobs_arm_(struct jobs *j, int64_t deadline)
 
 void job_arm_(struct job *job)
 {
-    jobs_arm_(job->jobs, job_deadline(job));
+    arm(job->jobs, leader_deadline(job->leader));
 }
 
 /* The one job of a crun: its date moves with every sign of life, and wakes nobody as long as all is well. */
 void job_heard_(struct job *job)
 {
     struct jobs *j = job->jobs;
-    if (j->all == job && !job->next && job_deadline(job) > j->armed) {
-        notice_pause(j, j->o.now()); /* which the date tells */
+    if (j->all == job && !job->next && leader_deadline(job->leader) > j->armed) {
+        jobs_notice_pause_(j); /* which the date tells */
         j->armed = INT64_MAX;
     }
     job_arm_(job);
 }
 
-static void fall_silent(struct member *m)
-{
-    member_list_(m, LIST_SILENT);
-    job_silent_(m); /* refused only where the node is unknown: then it does not matter */
-}
-
 static void job_tick(struct job *job, int64_t now)
 {
-    struct member *m;
-    if (job->over) {
-        if (job->over_ms + JOBS_LINGER_MS <= now)
-            job_forget_(job);
+    if (leader_is_over(job->leader) && leader_over_since(job->leader) + LEADER_LINGER_MS <= now) {
+        job_forget_(job);
         return;
     }
-    while (!job->over && (m = job->lists[LIST_HEARD]) && last_heard(m) + job->config.silence_ms <= now)
-        fall_silent(m);
-    while ((m = job->lists[LIST_ENDED]) && m->heard_ms + JOBS_LINGER_MS <= now)
-        member_drop_(m);
-    if (rdzv_deadline(job->machine) <= now)
-        job_step_(job, &(struct rdzv_event){.kind = RDZV_TICK}, NULL);
+    job_step_(job, &(struct leader_event){.kind = LEADER_TICK}, NULL);
     job_forget_if_empty_(job);
 }
 
@@ -336,10 +270,10 @@ void jobs_tick(struct jobs *j)
 {
     struct job *job, *next;
     const int64_t now = j->o.now();
-    notice_pause(j, now);
+    jobs_notice_pause_(j);
     DL_FOREACH_SAFE(j->all, job, next)
     {
-        if (job_deadline(job) <= now)
+        if (leader_deadline(job->leader) <= now)
             job_tick(job, now);
     }
     jobs_tell_(j);
@@ -359,11 +293,12 @@ void jobs_stats(const struct jobs *j, struct jobs_stats *ret)
     *ret = j->stats;
     ret->jobs = ret->nodes = ret->running = 0;
     DL_FOREACH (j->all, job) {
-        if (job->over)
+        struct rdzv *machine = leader_machine(job->leader);
+        if (leader_is_over(job->leader) || !machine)
             continue;
         ret->jobs++;
-        ret->nodes += (size_t)rdzv_nodes(job->machine);
-        ret->running += rdzv_state(job->machine) == RDZV_RUNNING;
+        ret->nodes += (size_t)rdzv_nodes(machine);
+        ret->running += rdzv_state(machine) == RDZV_RUNNING;
     }
 }
 
@@ -371,11 +306,13 @@ bool jobs_all_told(const struct jobs *j)
 {
     const struct job *job;
     DL_FOREACH (j->all, job) {
-        if (!job->over)
+        if (!leader_is_over(job->leader))
             return false;
-        for (const struct member *m = job->members; m; m = m->hh.next)
-            if (m->party && m->has_news && !m->told)
+        for (const struct jobs_party *p = job->parties; p; p = p->hh.next) {
+            const struct leader_member *m = party_member_(p);
+            if (m && m->has_news && !m->told)
                 return false;
+        }
     }
     return true;
 }
@@ -383,5 +320,5 @@ bool jobs_all_told(const struct jobs *j)
 const char *jobs_owner(const struct jobs *j, const char *run)
 {
     const struct job *job = job_find_(j, run);
-    return job ? job->principal : NULL;
+    return job ? leader_principal(job->leader) : NULL;
 }

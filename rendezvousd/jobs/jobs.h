@@ -1,5 +1,4 @@
-/* Jobs by run id: each one rendezvous machine (common/rdzv/machine/rdzv.h), its members, and what they must still be
- * told.
+/* Jobs by run id: each a leader (common/rdzv/leader/leader.h), the parties that stand for its members, and its log.
  *
  * The life of a job:
  *   - the first JOIN of a run id makes it: an instance (a random id), the settings of that JOIN, the principal it
@@ -8,7 +7,8 @@
  *     (launcher/rendezvous/rdzv_client_local.c). A party stands for one node of one job from its JOIN, or its NEXT,
  *     on; what the machine tells that node is kept until a NEXT with its seq acknowledges it;
  *   - it is over when the machine is; for JOBS_LINGER_MS more its members still get their END, then it is forgotten. A
- *     JOIN of another node makes a new instance under the same run id at once.
+ *     JOIN of another node makes a new instance under the same run id at once, whose first round waits for the workers
+ *     of the one before.
  * What goes wrong, and what is done:
  *   - a party ends with proof (JOBS_GONE: every process of the node has closed its socket): GONE. Without proof, or
  *     with no request for silence_ms: SILENT;
@@ -22,7 +22,7 @@
 #ifndef CRUN_RENDEZVOUSD_JOBS_H
 #define CRUN_RENDEZVOUSD_JOBS_H
 
-#include "common/rdzv/machine/rdzv.h"
+#include "common/rdzv/leader/leader.h"
 #include <uv.h>
 
 struct buf;
@@ -33,10 +33,9 @@ struct persist;
 
 #define JOBS_RUN_MAX 255    /* bytes of a run id */
 #define JOBS_REPORT_MAX 255 /* bytes of a report */
-#define JOBS_LINGER_MS 60000
-#define JOBS_EVENTS 64   /* kept for status pages, per job */
-#define JOBS_RESTARTS 16 /* likewise */
-#define JOBS_INSTANCE_LEN 16
+#define JOBS_LINGER_MS LEADER_LINGER_MS
+#define JOBS_EVENTS LEADER_EVENTS /* kept for status pages, per job */
+#define JOBS_INSTANCE_LEN LEADER_INSTANCE_LEN
 
 struct jobs_options {
     int64_t (*now)(void); /* monotonic, ms; NULL: clock_ms */

@@ -44,10 +44,11 @@ static const char *condition(const struct rdzv_member *m)
     return m->silent ? "silent" : m->done ? "done" : m->leaving ? "leaving" : m->ready ? "ready" : "running";
 }
 
-static void add_host(struct json_write *w, const struct job *job, const struct member *host)
+static void add_host(struct json_write *w, const struct job *job, const struct leader_member *host)
 {
-    bool here = host->party && !host->party->o.addr;
-    json_bool(w, "connected", host->party != NULL);
+    const struct jobs_party *p = party_find_(job, host->node);
+    bool here = p && !p->o.addr;
+    json_bool(w, "connected", p != NULL);
     json_int(w, "heard_ms_ago", here ? 0 : job->jobs->o.now() - host->heard_ms);
     if (host->report)
         add_report(w, host->report);
@@ -57,7 +58,7 @@ static int add_node(void *arg, const struct rdzv_member *m)
 {
     struct node_list *l = arg;
     struct json_write *w = &l->s->w;
-    const struct member *host;
+    const struct leader_member *host;
     l->ranks += m->member ? m->slots : 0;
     if (l->s->skip > 0) {
         l->s->skip--;
@@ -76,7 +77,7 @@ static int add_node(void *arg, const struct rdzv_member *m)
     json_int(w, "group_rank", m->group_rank);
     json_int(w, "rank_base", m->rank_base);
     json_text(w, "state", condition(m));
-    if ((host = member_find_(l->job, m->node)))
+    if ((host = leader_find(l->job->leader, m->node)))
         add_host(w, l->job, host);
     json_end(w, '}');
     return w->rc;
@@ -93,12 +94,12 @@ static uint64_t first_line(struct status *s, uint64_t count, uint64_t size)
     return count - n;
 }
 
-static void add_restarts(struct status *s, const struct job *job)
+static void add_restarts(struct status *s, const struct leader_history *h)
 {
     struct json_write *w = &s->w;
     json_begin(w, "restarts", '[');
-    for (uint64_t i = first_line(s, job->restart_count, JOBS_RESTARTS); i < job->restart_count; i++) {
-        const struct job_restart *r = &job->restarts[i % JOBS_RESTARTS];
+    for (uint64_t i = first_line(s, h->restart_count, LEADER_RESTARTS); i < h->restart_count; i++) {
+        const struct leader_restart *r = &h->restarts[i % LEADER_RESTARTS];
         json_begin(w, NULL, '{');
         json_int(w, "at_ms", r->at_ms);
         json_int(w, "round", (long long)r->round);
@@ -110,16 +111,16 @@ static void add_restarts(struct status *s, const struct job *job)
     json_end(w, ']');
 }
 
-static void add_events(struct status *s, const struct job *job)
+static void add_events(struct status *s, const struct leader_history *h)
 {
     struct json_write *w = &s->w;
     json_begin(w, "events", '[');
-    for (uint64_t i = first_line(s, job->event_count, JOBS_EVENTS); i < job->event_count; i++) {
-        const struct happening *h = &job->events[i % JOBS_EVENTS];
+    for (uint64_t i = first_line(s, h->event_count, LEADER_EVENTS); i < h->event_count; i++) {
+        const struct leader_happening *at = &h->events[i % LEADER_EVENTS];
         json_begin(w, NULL, '{');
-        json_int(w, "at_ms", h->at_ms);
-        json_int(w, "round", (long long)h->round);
-        json_text(w, "text", h->text);
+        json_int(w, "at_ms", at->at_ms);
+        json_int(w, "round", (long long)at->round);
+        json_text(w, "text", at->text);
         json_end(w, '}');
     }
     json_end(w, ']');
@@ -129,27 +130,30 @@ static void add_job(struct status *s, const struct job *job)
 {
     struct json_write *w = &s->w;
     const int64_t now = job->jobs->o.now();
+    const struct leader *leader = job->leader;
+    const struct rdzv_config *c = leader_config(leader);
+    struct rdzv *machine = leader_machine(leader);
     struct node_list l = {job, s, 0};
     json_begin(w, NULL, '{');
-    json_text(w, "run", job->run);
-    json_text(w, "instance", job->instance);
-    json_text(w, "principal", job->principal);
-    json_text(w, "state", rdzv_state_name(rdzv_state(job->machine)));
-    json_int(w, "round", (long long)rdzv_round(job->machine));
+    json_text(w, "run", leader_run(leader));
+    json_text(w, "instance", leader_instance(leader));
+    json_text(w, "principal", leader_principal(leader));
+    json_text(w, "state", rdzv_state_name(rdzv_state(machine)));
+    json_int(w, "round", (long long)rdzv_round(machine));
     json_int(w, "now_ms", now);
-    json_int(w, "age_ms", now - job->started_ms);
-    json_int(w, "min_nodes", job->config.min_nodes);
-    json_int(w, "max_nodes", job->config.max_nodes);
-    json_int(w, "restart_count", rdzv_restarts(job->machine));
-    json_int(w, "max_restarts", job->config.max_restarts);
-    json_int(w, "node_count", rdzv_nodes(job->machine));
+    json_int(w, "age_ms", now - leader_history(leader)->started_ms);
+    json_int(w, "min_nodes", c->min_nodes);
+    json_int(w, "max_nodes", c->max_nodes);
+    json_int(w, "restart_count", rdzv_restarts(machine));
+    json_int(w, "max_restarts", c->max_restarts);
+    json_int(w, "node_count", rdzv_nodes(machine));
     json_begin(w, "nodes", '[');
     if (w->rc == 0)
-        rdzv_members(job->machine, add_node, &l);
+        rdzv_members(machine, add_node, &l);
     json_end(w, ']');
     json_int(w, "world_size", l.ranks);
-    add_restarts(s, job);
-    add_events(s, job);
+    add_restarts(s, leader_history(leader));
+    add_events(s, leader_history(leader));
     json_end(w, '}');
 }
 
@@ -230,13 +234,15 @@ int jobs_progress(const struct jobs *j, const char *principal, const char *run, 
 {
     struct job *job = NULL;
     TRY(find(j, principal, run, &job, e));
-    *ret = (struct jobs_progress){.state = rdzv_state(job->machine),
-                                  .min_nodes = job->config.min_nodes,
-                                  .max_nodes = job->config.max_nodes,
-                                  .restarts = rdzv_restarts(job->machine),
-                                  .round = rdzv_round(job->machine)};
+    const struct rdzv_config *c = leader_config(job->leader);
+    struct rdzv *machine = leader_machine(job->leader);
+    *ret = (struct jobs_progress){.state = rdzv_state(machine),
+                                  .min_nodes = c->min_nodes,
+                                  .max_nodes = c->max_nodes,
+                                  .restarts = rdzv_restarts(machine),
+                                  .round = rdzv_round(machine)};
     struct presence s = {.p = ret, .there = calloc((size_t)ret->min_nodes, sizeof(bool))};
-    rdzv_members(job->machine, look, &s);
+    rdzv_members(machine, look, &s);
     name_missing(&s);
     free(s.there);
     return 0;

@@ -8,9 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <utlist.h>
 
 #define JOINS_MS 10000
+/* What a node costs in the machine, beside the member itself. */
+#define NODE_BYTES 1500
 
 /* --- checks */
 
@@ -28,9 +31,9 @@ static int check_names(const struct jobs *j, const char *run, const char *node, 
 
 int job_check_owner_(const struct job *job, const char *principal, struct err *e)
 {
-    if (!principal || job->jobs->o.embedded || strcmp(job->principal, principal) == 0)
+    if (!principal || job->jobs->o.embedded || strcmp(leader_principal(job->leader), principal) == 0)
         return 0;
-    return err_set(e, -EACCES, "run '%s' belongs to another principal", job->run);
+    return err_set(e, -EACCES, "run '%s' belongs to another principal", leader_run(job->leader));
 }
 
 static int check_party(const struct jobs_party *p, const char *run, const char *node, struct err *e)
@@ -46,26 +49,31 @@ static int no_job(const char *run, struct err *e)
     return err_set(e, -ENOENT, "run '%s' is unknown here: nobody has joined it, or it was forgotten", run);
 }
 
-/* The member a request speaks of, in the newest instance that has it. */
-static int look_up(struct jobs_party *p, const char *run, const char *node, struct member **ret, struct err *e)
+/* The member a request speaks of. */
+static int look_up(struct jobs_party *p, const char *run, const char *node, struct job **ret,
+                   struct leader_member **ret_member, struct err *e)
 {
-    struct member *m = p->member;
-    struct job *job, *first = NULL;
-    if (m && strcmp(m->node, node) == 0 && strcmp(m->job->run, run) == 0) {
-        *ret = m;
-        return 0;
-    }
-    DL_FOREACH (p->jobs->all, job) {
-        if (strcmp(job->run, run) != 0)
-            continue;
-        TRY(job_check_owner_(job, p->o.principal, e));
-        first = first ? first : job;
-        if ((*ret = member_find_(job, node)))
-            return 0;
-    }
-    if (!first)
+    struct job *job = job_find_(p->jobs, run);
+    if (!job)
         return no_job(run, e);
-    return err_set(e, ERR_REFUSED, "node '%s' of run '%s' is unknown: it has not joined, or was given up", node, run);
+    TRY(job_check_owner_(job, p->o.principal, e));
+    if (!(*ret_member = leader_find(job->leader, node)))
+        return err_set(e, ERR_REFUSED, "node '%s' of run '%s' is unknown: it has not joined, or was given up", node,
+                       run);
+    *ret = job;
+    return 0;
+}
+
+static int heard(struct jobs_party *p, struct err *e)
+{
+    struct job *job = p->job;
+    int rc = leader_step(job->leader, &(struct leader_event){.kind = LEADER_HEARD, .node = p->node, .here = !p->o.addr},
+                         job->jobs->o.now(), e);
+    if (rc == 0 && leader_undecided(job->leader))
+        job_after_(job); /* it was silent */
+    else
+        job_heard_(job);
+    return rc;
 }
 
 /* --- join */
@@ -74,8 +82,8 @@ static int look_up(struct jobs_party *p, const char *run, const char *node, stru
 static bool is_awaited(struct jobs_party *p, const char *run, const struct rdzv_event *join)
 {
     struct job *job = job_find_(p->jobs, run);
-    if (!job || !p->member || p->member->job != job || join->round <= p->round ||
-        join->round != rdzv_round(job->machine))
+    if (!job || p->job != job || !party_member_(p) || join->round <= p->round || !leader_machine(job->leader) ||
+        join->round != rdzv_round(leader_machine(job->leader)))
         return false;
     p->round = join->round;
     return true;
@@ -97,47 +105,31 @@ static int check_rate(struct jobs_party *p, const char *run, const struct rdzv_e
     return 0;
 }
 
-/* A JOIN for a job that is over: of a member that does not know it yet, or the first of a new instance? */
-static struct member *late_member(const struct job *job, const struct rdzv_event *ev)
+static int find_or_create(struct jobs_party *p, const char *run, struct job **ret, struct err *e)
 {
-    struct member *m = member_find_(job, ev->node);
-    bool late = m && m->has_news && m->news.kind == RDZV_NEWS_END && (!m->told || ev->round > 0);
-    return late ? m : NULL;
-}
-
-/* Agents that nobody is left to disagree with. */
-static bool abandoned(const struct job *job)
-{
-    return rdzv_nodes(job->machine) == 0 && !job->over;
-}
-
-/* The job this JOIN is for: *ret_late is set where it is over and this member must still hear of it. */
-static int job_to_join(struct jobs_party *p, const char *run, const struct rdzv_event *ev, const struct rdzv_config *c,
-                       struct job **ret, struct member **ret_late, struct err *e)
-{
-    struct job *job = job_find_(p->jobs, run), *older;
-    struct err differs = {0};
-    *ret_late = NULL;
-    DL_FOREACH (p->jobs->all, older) {
-        if (strcmp(older->run, run) != 0)
-            continue;
-        TRY(job_check_owner_(older, p->o.principal, e));
-        if (older->over && !*ret_late)
-            *ret_late = late_member(older, ev);
-    }
-    if (job && !job->over && member_find_(job, ev->node))
-        *ret_late = NULL;
-    if (*ret_late)
-        return 0;
-    if (job && !job->over) {
+    struct job *job = job_find_(p->jobs, run);
+    if (job) {
         *ret = job;
-        if (rdzv_config_differs(&job->config, c, &differs) == 0)
-            return 0;
-        if (!abandoned(job))
-            return err_set(e, ERR_MISMATCH, "%s", differs.text);
-        job_forget_(job);
+        return job_check_owner_(job, p->o.principal, e);
     }
-    return job_create_(p->jobs, run, p->o.principal, c, ret, e);
+    TRY(job_check_limits_(p->jobs, run, p->o.principal, e));
+    return job_create_(p->jobs, run, p->o.principal, ret, e);
+}
+
+/* Is there room for one more node? */
+static int check_room(const struct job *job, const char *node, struct err *e)
+{
+    const struct jobs_options *o = &job->jobs->o;
+    const size_t cost = sizeof(struct leader_member) + NODE_BYTES, n = leader_member_count(job->leader);
+    if (leader_find(job->leader, node))
+        return 0;
+    if (n >= o->max_nodes)
+        return err_set(e, -EDQUOT, "node '%s' is one too many for run '%s': it has %zu, the most it may have", node,
+                       leader_run(job->leader), o->max_nodes);
+    if (sizeof *job + (n + 1) * cost > o->max_job_bytes)
+        return err_set(e, -EDQUOT, "node '%s' does not fit into run '%s': it takes %zu bytes of %zu", node,
+                       leader_run(job->leader), sizeof *job + n * cost, o->max_job_bytes);
+    return 0;
 }
 
 static const char *beside(const struct job *job)
@@ -145,31 +137,18 @@ static const char *beside(const struct job *job)
     const struct job *other;
     if (job->jobs->o.embedded)
         DL_FOREACH (job->jobs->all, other)
-            if (!other->over && strcmp(other->run, job->run) != 0)
-                return other->run;
+            if (other != job && !leader_is_over(other->leader))
+                return leader_run(other->leader);
     return NULL;
 }
 
-static void describe(const struct job *job, const struct member *m, struct jobs_joined *ret)
+static void describe(const struct job *job, const struct leader_member *m, struct jobs_joined *ret)
 {
-    memcpy(ret->instance, job->instance, sizeof ret->instance);
+    snprintf(ret->instance, sizeof ret->instance, "%s", m->instance);
     ret->epoch = job->jobs->o.epoch;
-    ret->seq = m->has_news ? m->news.seq - 1 : m->acked;
-    ret->first_round = job->config.first_round;
+    ret->seq = m->joined_seq;
+    ret->first_round = leader_config(job->leader)->first_round;
     ret->beside = beside(job);
-}
-
-/* "a,b,c" has this address. An empty one is in no list. */
-static bool lists(const char *addrs, const char *addr)
-{
-    const size_t n = strlen(addr);
-    for (const char *word = addrs; *word; word += *word == ',') {
-        const size_t len = strcspn(word, ",");
-        if (len == n && n > 0 && memcmp(word, addr, n) == 0)
-            return true;
-        word += len;
-    }
-    return false;
 }
 
 /* Where the node is, as far as this host can tell. Its workers may come from the address of its connection, too; that
@@ -181,66 +160,46 @@ static void fill_addresses(struct rdzv_event *ev, const struct jobs_party *p)
         snprintf(ev->addr, sizeof ev->addr, "%s", own);
     for (const char *const *a = (const char *const[]){ev->addr, own, NULL}; *a; a++) {
         size_t n = strlen(ev->addrs);
-        if (**a && !lists(ev->addrs, *a) && n + strlen(*a) + 1 < sizeof ev->addrs)
+        if (**a && !leader_lists_address(ev->addrs, *a) && n + strlen(*a) + 1 < sizeof ev->addrs)
             snprintf(ev->addrs + n, sizeof ev->addrs - n, "%s%s", n ? "," : "", *a);
     }
 }
 
-static void note_addresses(struct member *m, const struct jobs_party *p, const struct rdzv_event *ev)
+/* Our address as this node has it, if it is on another host. */
+static const char *reached_at(const struct jobs_party *p)
 {
-    m->loopback = addr_host_is_loopback(ev->addr);
-    if (p->o.addr && p->o.addr[0] && !addr_host_is_loopback(p->o.addr) && p->o.local)
-        snprintf(m->job->outside, sizeof m->job->outside, "%s", p->o.local);
+    const bool far = p->o.addr && p->o.addr[0] && !addr_host_is_loopback(p->o.addr);
+    return far ? p->o.local : NULL;
 }
 
-/* What a node's JOIN answers it need not be told any more. */
-static void drop_answered(struct member *m, const struct rdzv_event *ev)
+static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev, const struct rdzv_config *settings,
+                    struct jobs_joined *ret, struct err *e)
 {
-    if (!m->has_news || m->news.kind != RDZV_NEWS_STOP || ev->round < m->news.round)
-        return;
-    m->acked = m->news.seq;
-    m->has_news = false;
-}
-
-static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev, struct jobs_joined *ret,
-                    struct err *e)
-{
-    struct member *m = member_find_(job, ev->node);
-    const bool is_new = !m;
-    if (is_new)
-        TRY(member_add_(job, ev->node, &m, e));
+    struct leader_event ask = {
+        .kind = LEADER_ASK, .ask = ev, .settings = settings, .reached = reached_at(p), .here = !p->o.addr};
+    TRY(check_room(job, ev->node, e));
+    if (getrandom(&ask.draw, sizeof ask.draw, 0) != sizeof ask.draw)
+        return err_errno(e, errno, "cannot draw an instance id");
     fill_addresses(ev, p);
-    int rc = member_bind_(m, p, e);
-    if (rc == 0) {
-        note_addresses(m, p, ev);
-        drop_answered(m, ev);
+    TRY(party_bind_(p, job, ev->node, e));
+    int rc = job_step_(job, &ask, e);
+    struct leader_member *m = party_member_(p);
+    if (!m)
+        party_unbind_(p);
+    else if (rc == 0)
         describe(job, m, ret);
-        rc = job_step_(job, ev, e);
-    }
-    if (rc < 0 && is_new)
-        member_drop_(m);
-    if (rc < 0)
-        return rc;
-    if (m->known && m->list != LIST_HEARD)
-        member_list_(m, LIST_NONE); /* JOIN has resumed it */
-    return member_heard_(m, e);
+    return rc;
 }
 
 int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *join, const struct rdzv_config *settings,
               struct jobs_joined *ret, struct err *e)
 {
     struct job *job;
-    struct member *late;
     struct rdzv_event ev = *join;
     TRY(check_party(p, run, ev.node, e));
     TRY(check_rate(p, run, &ev, e));
-    TRY(job_to_join(p, run, &ev, settings, &job, &late, e));
-    if (late) {
-        TRY(member_bind_(late, p, e));
-        describe(late->job, late, ret);
-        return 0;
-    }
-    int rc = join_job(p, job, &ev, ret, e);
+    TRY(find_or_create(p, run, &job, e));
+    int rc = join_job(p, job, &ev, settings, ret, e);
     if (rc < 0)
         job_forget_if_empty_(job);
     jobs_tell_(p->jobs);
@@ -251,20 +210,19 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
 
 int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, struct err *e)
 {
-    struct member *m;
+    struct leader_member *m;
+    struct job *job;
     TRY(check_party(p, run, node, e));
-    TRY(look_up(p, run, node, &m, e));
-    TRY(member_bind_(m, p, e));
-    TRY(member_heard_(m, e));
-    if (m->has_news && m->news.seq <= seq) {
-        m->acked = m->news.seq;
-        m->has_news = false;
-    }
-    if ((!m->known || m->job->over) && !m->has_news)
+    TRY(look_up(p, run, node, &job, &m, e));
+    TRY(party_bind_(p, job, node, e));
+    TRY(heard(p, e));
+    leader_step(job->leader, &(struct leader_event){.kind = LEADER_SEEN, .node = p->node, .seq = seq}, 0, NULL);
+    m = party_member_(p);
+    if (!m || ((!m->known || leader_is_over(job->leader)) && !m->has_news))
         return err_set(e, ERR_REFUSED, "node '%s' of run '%s' has no part in it any more (%s)", node, run,
-                       rdzv_state_name(rdzv_state(m->job->machine)));
+                       rdzv_state_name(rdzv_state(leader_machine(job->leader))));
     p->asks = true;
-    jobs_queue_(m);
+    party_queue_(p);
     jobs_tell_(p->jobs);
     return 0;
 }
@@ -276,15 +234,13 @@ void jobs_next_cancel(struct jobs_party *p)
 
 int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *ev, struct err *e)
 {
-    struct member *m;
+    struct leader_member *m;
+    struct job *job;
     TRY(check_party(p, run, ev->node, e));
-    TRY(look_up(p, run, ev->node, &m, e));
-    struct job *job = m->job;
-    if (job->over)
-        return 0; /* its END says so */
-    if (m->party == p)
-        TRY(member_heard_(m, e));
-    int rc = job_step_(job, ev, e);
+    TRY(look_up(p, run, ev->node, &job, &m, e));
+    if (p->job == job && strcmp(p->node, ev->node) == 0 && !leader_is_over(job->leader))
+        TRY(heard(p, e));
+    int rc = job_step_(job, &(struct leader_event){.kind = LEADER_ASK, .ask = ev}, e);
     jobs_tell_(p->jobs);
     return rc;
 }
@@ -295,9 +251,9 @@ int jobs_drain(struct jobs *j, const char *principal, const char *run, const cha
     if (!job)
         return no_job(run, e);
     TRY(job_check_owner_(job, principal, e));
-    struct rdzv_event ev = {.kind = RDZV_DRAIN, .cause.rank = -1};
-    snprintf(ev.cause.text, sizeof ev.cause.text, "%s", signal);
-    int rc = job->over ? 0 : job_step_(job, &ev, e);
+    struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause.rank = -1};
+    snprintf(drain.cause.text, sizeof drain.cause.text, "%s", signal);
+    int rc = job_step_(job, &(struct leader_event){.kind = LEADER_DRAIN, .ask = &drain}, e);
     jobs_tell_(j);
     return rc;
 }
@@ -323,18 +279,19 @@ static int keep_field(struct buf *out, const char *key, const char *fields, size
 
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e)
 {
-    struct member *m;
+    struct leader_member *m;
+    struct job *job;
     struct buf out;
     int rc = 0;
     TRY(check_party(p, run, node, e));
-    TRY(look_up(p, run, node, &m, e));
+    TRY(look_up(p, run, node, &job, &m, e));
     buf_init(&out, JOBS_REPORT_MAX);
     for (size_t i = 0; i < sizeof report_fields / sizeof *report_fields && rc == 0; i++)
         rc = keep_field(&out, report_fields[i], fields, n, e);
     if (rc == 0 && out.len) {
         free(m->report);
         m->report = out.data;
-        return m->party == p ? member_heard_(m, e) : 0;
+        return p->job == job && strcmp(p->node, node) == 0 ? heard(p, e) : 0;
     }
     buf_free(&out);
     return rc;

@@ -2,7 +2,7 @@
  *
  *   DIR/lock            held while a daemon uses it: two never share one
  *   DIR/epoch           how often it was opened, a decimal number
- *   DIR/jobs/ID.log     "rendezvousd-log 1", then records
+ *   DIR/jobs/ID.log     "rendezvousd-log 2", then records (1 is read as well)
  *
  * A record is a line "LENGTH NUMBER CRC32C" (8 hexadecimal digits each; the sum covers the first two words and the
  * text), LENGTH bytes of text, a newline. Numbers count from 1 without gaps. A file that ends within a record (the

@@ -59,7 +59,7 @@ static void check_again(struct job *job, const struct buf *first)
         die("no memory", NULL);
     if (jobs_load_text_(j, file.data, file.len, &copy, &e) < 0 || !copy)
         die("what was written does not load", &e);
-    if (job_whole_text_(copy, &second) < 0)
+    if (leader_text(copy->leader, now_ms(), &second, NULL) < 0)
         die("no memory", NULL);
     if (first->len != second.len || memcmp(first->data, second.data, first->len) != 0)
         die("it is written otherwise the second time", NULL);
@@ -83,9 +83,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (rc < 0 && !e.text[0])
         die("refused without a sentence", NULL);
     if (rc == 0 && job) {
-        if (rdzv_check(job->machine, &e) < 0)
+        if (rdzv_check(leader_machine(job->leader), &e) < 0)
             die("a rule of the machine is broken", &e);
-        if (job_whole_text_(job, &text) < 0)
+        if (leader_text(job->leader, now_ms(), &text, NULL) < 0)
             die("no memory", NULL);
         check_again(job, &text);
     }
@@ -98,8 +98,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 #ifndef FUZZ_WITH_LIBFUZZER
 static void change_once(struct fuzz_input *in)
 {
-    static const char *const words[] = {"@job ",  "@news ", "@restart ", "node id=", "machine ", "gone id=", "seq=",
-                                        "round=", "kind=",  "silent=1",  "joined=",  "member=1", "\n",       "\1"};
+    static const char *const words[] = {"@job ",    "@news ",   "@restart ", "@answer ", "@elder ", "node id=",
+                                        "machine ", "gone id=", "seq=",      "round=",   "kind=",   "silent=1",
+                                        "joined=",  "member=1", "\n",        "\1"};
     const size_t at = in->n ? fuzz_draw(in->n) : 0;
     const char *word = words[fuzz_draw(sizeof words / sizeof *words)];
     switch (fuzz_draw(4)) {

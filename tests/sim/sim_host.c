@@ -151,7 +151,7 @@ static int describe(void *arg, const struct rdzv_member *m)
 }
 
 /* All that can be seen of the machine but its times. */
-static void look(const struct rdzv *r, struct buf *ret)
+static void look(struct rdzv *r, struct buf *ret)
 {
     buf_printf(ret, "%s round %llu restarts %d\n", rdzv_state_name(rdzv_state(r)), (unsigned long long)rdzv_round(r),
                rdzv_restarts(r));

@@ -18,7 +18,8 @@ enum { LOG_AGENTS_MAX = 12, LOG_EVENTS_MAX = 512, LOG_DECISIONS_MAX = 8192, LOG_
 enum sim_home_kind { SIM_REDIS, SIM_FOLDER };
 
 struct log_stats {
-    uint64_t steps, rounds, reigns, failovers, lost_writes, fences, appends, refused_appends, ended_well, ended_badly;
+    uint64_t steps, rounds, reigns, failovers, partitions, lost_writes, fences, appends, refused_appends, ended_well,
+        ended_badly;
 };
 
 /* What the home holds. Strings live in the world's arena, so that a copy is a snapshot. */
@@ -41,6 +42,7 @@ struct flight {
     int agent;
     uint64_t number; /* of the exchange; a late one is nobody's */
     int generation;
+    int server; /* that answers */
     const char *beat, *epoch, *pulse, *slot;
 };
 
@@ -49,7 +51,8 @@ enum work { WORK_NONE, WORK_RUNS, WORK_STOPS };
 struct log_agent {
     struct sim_home *home;
     int index;
-    bool alive, ended, leaving, knew_reign;
+    bool alive, ended, leaving, knew_reign, lapsed;
+    bool on_old; /* it reaches the old primary, and not the new one */
     int64_t offset, paused_until, cut_until;
     struct rdzv_seat seat;
     uint64_t exchange; /* newest; 0: none under way */
@@ -57,6 +60,7 @@ struct log_agent {
     int64_t next_beat, gives_up;
     enum work work;
     uint64_t work_round;
+    char work_instance[20];
     int64_t dead_at, finish_at; /* true time */
     bool join_due;
     int slots;
@@ -85,7 +89,7 @@ struct sim_home {
 struct log_world {
     uint64_t seed, rng;
     enum sim_home_kind kind;
-    int64_t now, faults_end, next_fault;
+    int64_t now, faults_end, next_fault, no_births_until;
     bool trace;
     double loss, slow, breaks, fault_rate;
     struct rdzv_config config;
@@ -94,6 +98,11 @@ struct log_world {
     struct home_state history[LOG_HISTORY];
     int history_count;
     int generation; /* of the server: grows with each failover */
+    /* The old primary, which lives on behind a partition: it acknowledges writes for max_lag_ms more. */
+    struct home_state old;
+    struct decision old_log[LOG_DECISIONS_MAX];
+    int old_generation;
+    int64_t max_lag_ms, old_writes_until, old_until; /* until 0: it does not live */
     struct log_agent agents[LOG_AGENTS_MAX];
     struct sim_home homes[LOG_AGENTS_MAX];
     int agent_count;
@@ -126,7 +135,26 @@ static inline bool log_faulty(const struct log_world *w)
     return w->now < w->faults_end;
 }
 
+/* The server that an agent reaches. */
+static inline struct home_state *log_state(struct log_world *w, const struct log_agent *a)
+{
+    return a->on_old ? &w->old : &w->state;
+}
+static inline struct decision *log_decisions(struct log_world *w, const struct log_agent *a)
+{
+    return a->on_old ? w->old_log : w->log;
+}
+static inline int log_generation(const struct log_world *w, const struct log_agent *a)
+{
+    return a->on_old ? w->old_generation : w->generation;
+}
+static inline bool log_takes_writes(const struct log_world *w, const struct log_agent *a)
+{
+    return !a->on_old || w->now < w->old_writes_until;
+}
+
 /* sim_log_home.c */
+void log_heal(struct log_world *w); /* the old primary is gone: all reach the new one */
 void log_home_open(struct log_world *w, int agent);
 void log_mutated(struct log_world *w); /* before each change, so that a failover can go back */
 void log_failover(struct log_world *w);

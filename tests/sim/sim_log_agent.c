@@ -8,7 +8,7 @@
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "tests/sim/sim_log.h"
 
-enum { HEARTBEAT_MS = 1000, EXCHANGE_MS = 3000, STOP_MS = 1500 };
+enum { HEARTBEAT_MS = 1000, EXCHANGE_MS = 3000, STOP_MS = 1500, END_GRACE_MS = 7000 };
 
 static int64_t own_clock(const struct log_world *w, const struct log_agent *a)
 {
@@ -106,13 +106,16 @@ static void start_workers(struct log_world *w, struct log_agent *a, const struct
     if (a->work != WORK_NONE)
         log_broken(w, "node%d is told of a round while it works", a->index);
     for (int i = 0; i < w->agent_count; i++)
-        if (w->agents[i].work != WORK_NONE && w->agents[i].work_round != n->round)
-            log_broken(w, "node%d starts round %llu while node%d works in round %llu", a->index,
-                       (unsigned long long)n->round, i, (unsigned long long)w->agents[i].work_round);
+        if (w->agents[i].work != WORK_NONE &&
+            (w->agents[i].work_round != n->round || strcmp(w->agents[i].work_instance, a->seat.instance) != 0))
+            log_broken(w, "node%d starts round %llu of %s while node%d works in round %llu of %s", a->index,
+                       (unsigned long long)n->round, a->seat.instance, i, (unsigned long long)w->agents[i].work_round,
+                       w->agents[i].work_instance);
     log_trace(w, "node%d starts round %llu as %d of %d", a->index, (unsigned long long)n->round, n->group_rank,
               n->group_world);
     a->work = WORK_RUNS;
     a->work_round = n->round;
+    memcpy(a->work_instance, a->seat.instance, sizeof a->work_instance);
     a->dead_at = INT64_MAX;
     a->finish_at = w->now + log_between(w, 1000, 20000);
 }
@@ -124,6 +127,13 @@ static void fence(struct log_world *w, struct log_agent *a, const char *why)
     kill_workers(w, a, w->config.kill_ms);
     a->seat.works = false;
     a->join_due = true;
+}
+
+/* The last word of a node whose job is over and that has no workers left. */
+static void forget(struct log_world *w, struct log_agent *a)
+{
+    log_mutated(w);
+    log_state(w, a)->beats[a->index] = log_state(w, a)->slots[a->index] = NULL;
 }
 
 static void take_news(struct log_world *w, struct log_agent *a, const struct rdzv_news *n)
@@ -140,12 +150,15 @@ static void take_news(struct log_world *w, struct log_agent *a, const struct rdz
         a->join_due = a->join_due || !a->seat.joining;
         break;
     case RDZV_NEWS_END:
-        kill_workers(w, a, w->config.kill_ms);
+        kill_workers(w, a, END_GRACE_MS);
         a->ended = true;
+        a->claim_at = 0;
         a->join_due = false;
         a->stop = true;
         w->stats->ended_well += n->exit_code == 0;
         w->stats->ended_badly += n->exit_code != 0;
+        if (a->work == WORK_NONE)
+            forget(w, a);
         break;
     }
 }
@@ -174,7 +187,7 @@ static void send_beat(struct log_world *w, struct log_agent *a)
                                                         .sent = own_clock(w, a),
                                                         .agent = a->index,
                                                         .number = a->exchange,
-                                                        .generation = w->generation,
+                                                        .generation = log_generation(w, a),
                                                         .beat = log_keep(w, b.data, b.len)};
     buf_free(&b);
 }
@@ -204,15 +217,22 @@ void log_agent_hear(struct log_world *w, struct log_agent *a, const struct fligh
     struct rdzv_view v = {0};
     struct rdzv_heard h;
     struct err e = {0};
-    if (f->number != a->exchange || !a->alive || a->ended)
+    if (f->number != a->exchange || !a->alive || (a->ended && a->work == WORK_NONE))
         return; /* its connection is gone */
     a->exchange = 0;
     a->gives_up = INT64_MAX;
     snprintf(v.epoch, sizeof v.epoch, "%s", f->epoch ? f->epoch : "");
+    snprintf(v.identity, sizeof v.identity, "server%d", f->server);
     if (f->slot)
         buf_addstr(&v.slot, f->slot);
     if (rdzv_seat_hear(&a->seat, &v, f->sent, own_clock(w, a), &h, &e) < 0)
         log_broken(w, "node%d cannot make sense of its slot: %s", a->index, e.text);
+    if (a->ended) { /* it only shows itself */
+        if (h.bits & SEAT_LAPSED)
+            kill_workers(w, a, w->config.kill_ms);
+        buf_free(&v.slot);
+        return;
+    }
     if (h.bits & SEAT_REFUSED)
         log_broken(w, "node%d is refused: %s", a->index, h.why);
     if (h.bits & (SEAT_UNKNOWN | SEAT_LAPSED))
@@ -237,8 +257,9 @@ static int64_t earlier(int64_t a, int64_t b)
 /* Workers and the guardian that keeps the lease go on where the agent itself is paused. */
 static int64_t workers_wake(const struct log_agent *a)
 {
-    int64_t at = earlier(a->dead_at, a->finish_at);
-    return a->work == WORK_RUNS ? earlier(at, a->seat.lease - a->offset) : at;
+    int64_t at = earlier(a->dead_at, a->finish_at), lease = a->seat.lease - a->offset;
+    bool leased = a->work == WORK_RUNS || (a->work == WORK_STOPS && a->ended && !a->lapsed);
+    return leased ? earlier(at, lease) : at;
 }
 
 int64_t log_agent_wake(const struct log_world *w, const struct log_agent *a)
@@ -248,7 +269,7 @@ int64_t log_agent_wake(const struct log_world *w, const struct log_agent *a)
         return a->leads ? w->now : at; /* its coroutine unwinds */
     if (a->leads)
         at = a->wake;
-    if (!a->ended) {
+    if (!a->ended || a->work != WORK_NONE) {
         at = earlier(at, a->exchange ? a->gives_up : a->next_beat);
         if (a->claim_at && !a->leads)
             at = earlier(at, a->claim_at);
@@ -261,7 +282,9 @@ static void workers_gone(struct log_world *w, struct log_agent *a)
 {
     a->work = WORK_NONE;
     a->dead_at = INT64_MAX;
-    if (a->join_due && !a->ended)
+    if (a->ended)
+        forget(w, a);
+    else if (a->join_due)
         join(w, a);
 }
 
@@ -269,6 +292,10 @@ static void tick_workers(struct log_world *w, struct log_agent *a)
 {
     if (a->work == WORK_RUNS && a->seat.lease <= own_clock(w, a))
         fence(w, a, "the lease is over");
+    if (a->work == WORK_STOPS && a->ended && !a->lapsed && a->seat.lease <= own_clock(w, a)) {
+        a->lapsed = true;
+        kill_workers(w, a, w->config.kill_ms);
+    }
     if (a->dead_at <= w->now)
         workers_gone(w, a);
     if (a->finish_at <= w->now) {
@@ -285,6 +312,8 @@ static void tick_node(struct log_world *w, struct log_agent *a)
         a->exchange = 0;
         a->gives_up = INT64_MAX;
         a->next_beat = w->now + 50;
+        if (!a->knew_reign && a->next_beat < w->no_births_until)
+            a->next_beat = w->no_births_until;
     }
     if (a->claim_at && a->claim_at <= w->now && !a->leads) {
         a->claim_at = 0;
@@ -303,7 +332,7 @@ void log_agent_tick(struct log_world *w, struct log_agent *a)
         return;
     if (a->leads && (a->wake <= w->now || !a->alive))
         log_resume(w, a);
-    else if (a->alive && !a->ended)
+    else if (a->alive && (!a->ended || a->work != WORK_NONE))
         tick_node(w, a);
 }
 

@@ -34,26 +34,81 @@ void log_mutated(struct log_world *w)
     w->history[w->history_count++] = w->state;
 }
 
-/* Another server takes over, without the last writes that the old one acknowledged. All connections are gone. */
+static void hang_up(struct log_world *w, struct log_agent *a)
+{
+    a->generation = -1;
+    if (a->exchange)
+        a->gives_up = w->now;
+}
+
+void log_heal(struct log_world *w)
+{
+    w->old_until = 0;
+    for (int i = 0; i < w->agent_count; i++)
+        if (w->agents[i].on_old) {
+            w->agents[i].on_old = false;
+            hang_up(w, &w->agents[i]);
+        }
+    log_trace(w, "the old primary is gone");
+}
+
+/* Some nodes go on with the old primary. */
+static void part(struct log_world *w)
+{
+    w->old = w->state;
+    memcpy(w->old_log, w->log, sizeof w->log[0] * (size_t)w->state.count);
+    w->old_generation = w->generation;
+    w->old_writes_until = w->now + w->max_lag_ms;
+    w->old_until = w->now + log_between(w, 1000, 15000);
+    w->stats->partitions++;
+    for (int i = 0; i < w->agent_count; i++)
+        w->agents[i].on_old = log_chance(w, 0.5);
+    log_trace(w, "the old primary lives on");
+}
+
+/* The home knows nothing of the job any more. */
+static void delay_births(struct log_world *w)
+{
+    w->no_births_until = w->now + w->config.silence_ms + w->config.kill_ms;
+    for (int i = 0; i < w->agent_count; i++)
+        if (!w->agents[i].knew_reign && w->agents[i].next_beat < w->no_births_until)
+            w->agents[i].next_beat = w->no_births_until;
+}
+
+/* Another server takes over, without the last writes that the old one acknowledged; the old one is dead, or lives on
+ * for some of the nodes. One that is emptied says nothing to a node that is new there: no node is born before what
+ * works is dead (docs/rendezvous-homes.md). */
 void log_failover(struct log_world *w)
 {
     int lost = (int)log_between(w, 0, w->history_count);
-    if (log_chance(w, 0.05)) { /* emptied */
+    if (w->old_until)
+        log_heal(w);
+    bool emptied = log_chance(w, 0.05);
+    if (!emptied && log_chance(w, 0.4))
+        part(w);
+    const bool knew = w->state.epoch != NULL;
+    if (emptied) {
         memset(&w->state, 0, sizeof w->state);
         log_trace(w, "the Redis is emptied");
     } else if (lost > 0) {
+        /* where there are replicas, a claim is on one of them before it counts */
+        const char *epoch = w->state.epoch;
+        while (w->old_until && lost > 0 && w->history[w->history_count - lost].epoch != epoch)
+            lost--;
+    }
+    if (!emptied && lost > 0) {
         w->state = w->history[w->history_count - lost];
         w->stats->lost_writes += (uint64_t)lost;
         log_trace(w, "failover: %d writes are lost", lost);
     }
+    if (knew && !w->state.epoch)
+        delay_births(w);
     w->history_count = 0;
     w->generation++;
     w->stats->failovers++;
-    for (int i = 0; i < w->agent_count; i++) {
-        w->agents[i].generation = -1;
-        if (w->agents[i].exchange)
-            w->agents[i].gives_up = w->now;
-    }
+    for (int i = 0; i < w->agent_count; i++)
+        if (!w->agents[i].on_old)
+            hang_up(w, &w->agents[i]);
 }
 
 /* Let time pass; -ECONNRESET if the node died or lost its connection meanwhile. */
@@ -63,7 +118,7 @@ static int yield(struct rdzv_home *base, int64_t ms)
     struct log_agent *a = owner(base);
     a->wake = w->now + ms;
     swapcontext(&a->context, &w->main);
-    if (!a->alive || (w->kind == SIM_REDIS && a->generation != w->generation))
+    if (!a->alive || (w->kind == SIM_REDIS && a->generation != log_generation(w, a)))
         return -ECONNRESET;
     return 0;
 }
@@ -89,9 +144,10 @@ static int64_t sim_now(struct rdzv_home *base)
 static int sim_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
 {
     struct log_world *w = world(base);
-    owner(base)->generation = w->generation;
+    struct log_agent *a = owner(base);
+    a->generation = log_generation(w, a);
     TRY(travel(base, e));
-    snprintf(ret, RDZV_IDENTITY_MAX + 1, "server%d", w->generation);
+    snprintf(ret, RDZV_IDENTITY_MAX + 1, "server%d", a->generation);
     return travel(base, e);
 }
 
@@ -100,14 +156,29 @@ static bool is(const char *a, const char *b)
     return strcmp(a ? a : "", b) == 0;
 }
 
-static void push(struct log_world *w, const char *epoch, const struct buf *text)
+static void push(struct log_world *w, const struct log_agent *a, const char *epoch, const struct buf *text)
 {
-    if (w->state.count == LOG_DECISIONS_MAX) {
-        log_broken(w, "%d decisions: the simulation runs away", w->state.count);
+    struct home_state *s = log_state(w, a);
+    if (s->count == LOG_DECISIONS_MAX) {
+        log_broken(w, "%d decisions: the simulation runs away", s->count);
         return;
     }
-    w->log[w->state.count++] =
+    log_decisions(w, a)[s->count++] =
         (struct decision){.epoch = log_keep(w, epoch, strlen(epoch)), .text = log_keep(w, text->data, text->len)};
+}
+
+/* NOREPLICAS: it has not heard of its replicas for too long. */
+static int check_writes(const struct log_world *w, struct log_agent *a, struct err *e)
+{
+    if (log_takes_writes(w, a))
+        return 0;
+    a->generation = -1;
+    return err_set(e, -ECONNRESET, "the simulated home takes no writes");
+}
+
+static int64_t sim_lag_ms(struct rdzv_home *base)
+{
+    return world(base)->kind == SIM_REDIS ? world(base)->max_lag_ms : 0;
 }
 
 static int sim_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record,
@@ -116,19 +187,25 @@ static int sim_claim(struct rdzv_home *base, const char *seen, const char *epoch
     struct log_world *w = world(base);
     struct log_agent *a = owner(base);
     TRY(travel(base, e));
-    if (!is(w->state.epoch, seen)) {
+    struct home_state *s = log_state(w, a);
+    TRY(check_writes(w, a, e));
+    if (!is(s->epoch, seen)) {
         TRY(travel(base, e));
         return 0;
     }
     log_mutated(w);
     if (w->kind == SIM_REDIS && !seen[0])
-        w->state.first = w->state.count = 0, memset(w->state.slots, 0, sizeof w->state.slots);
-    w->state.epoch = log_keep(w, epoch, strlen(epoch));
-    push(w, epoch, record);
+        s->first = s->count = 0, memset(s->slots, 0, sizeof s->slots);
+    s->epoch = log_keep(w, epoch, strlen(epoch));
+    push(w, a, epoch, record);
     w->stats->reigns++;
     log_trace(w, "node%d claims %s after '%s'", a->index, epoch, seen);
     snprintf(a->own_epoch, sizeof a->own_epoch, "%s", epoch);
     TRY(travel(base, e));
+    if (a->on_old) { /* WAIT: no replica hears of it any more */
+        a->generation = -1;
+        return err_set(e, -ECONNRESET, "no simulated replica has heard of the claim");
+    }
     return 1;
 }
 
@@ -136,23 +213,25 @@ static int sim_load(struct rdzv_home *base, struct buf *ret, struct err *e)
 {
     struct log_world *w = world(base);
     TRY(travel(base, e));
-    for (int i = w->state.first; i < w->state.count; i++)
-        buf_addstr(ret, w->log[i].text);
+    struct log_agent *a = owner(base);
+    struct home_state s = *log_state(w, a);
+    for (int i = s.first; i < s.count; i++)
+        buf_addstr(ret, log_decisions(w, a)[i].text);
     return travel(base, e);
 }
 
-static void set_slot(struct log_world *w, const struct rdzv_slot_write *s)
+static void set_slot(struct log_world *w, const struct log_agent *by, const struct rdzv_slot_write *s)
 {
     log_mutated(w);
-    w->state.slots[atoi(s->node + 4)] = log_keep(w, s->text, s->len);
+    log_state(w, by)->slots[atoi(s->node + 4)] = log_keep(w, s->text, s->len);
     struct log_agent *a = &w->agents[atoi(s->node + 4)];
-    if (w->kind == SIM_REDIS && !s->quiet && a->next_beat > w->now + 3) /* woken */
+    if (w->kind == SIM_REDIS && !s->quiet && a->on_old == by->on_old && a->next_beat > w->now + 3) /* woken */
         a->next_beat = w->now + 3;
 }
 
 static bool fenced(struct log_world *w, const struct log_agent *a)
 {
-    return !is(w->state.epoch, a->own_epoch) && HOST_SOUND(1);
+    return !is(log_state(w, a)->epoch, a->own_epoch) && HOST_SOUND(1);
 }
 
 static int write_slots(struct rdzv_home *base, const struct rdzv_write *v, bool steps, struct err *e)
@@ -160,7 +239,7 @@ static int write_slots(struct rdzv_home *base, const struct rdzv_write *v, bool 
     for (size_t i = 0; i < v->slot_count; i++) {
         if (steps)
             TRY(travel(base, e));
-        set_slot(world(base), &v->slots[i]);
+        set_slot(world(base), owner(base), &v->slots[i]);
     }
     return 0;
 }
@@ -174,6 +253,7 @@ static int sim_append(struct rdzv_home *base, const struct rdzv_write *v, struct
     TRY(travel(base, e));
     if (!HOST_SOUND(3))
         TRY(write_slots(base, v, true, e));
+    TRY(check_writes(w, a, e));
     if (fenced(w, a)) {
         w->stats->refused_appends++;
         TRY(travel(base, e));
@@ -181,8 +261,8 @@ static int sim_append(struct rdzv_home *base, const struct rdzv_write *v, struct
     }
     log_mutated(w);
     if (v->whole && w->kind == SIM_REDIS)
-        w->state.first = w->state.count;
-    push(w, a->own_epoch, v->decision);
+        log_state(w, a)->first = log_state(w, a)->count;
+    push(w, a, a->own_epoch, v->decision);
     w->stats->appends++;
     log_trace(w, "node%d decides, %zu slots:\n%s", a->index, v->slot_count, v->decision->data);
     if (HOST_SOUND(3))
@@ -195,11 +275,12 @@ static int sim_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slo
 {
     struct log_world *w = world(base);
     TRY(travel(base, e));
+    TRY(check_writes(w, owner(base), e));
     if (fenced(w, owner(base)))
         return 0;
     if (w->kind == SIM_FOLDER) /* there is time between the look and the write */
         TRY(travel(base, e));
-    set_slot(w, slot);
+    set_slot(w, owner(base), slot);
     TRY(travel(base, e));
     return 1;
 }
@@ -208,12 +289,13 @@ static int sim_pulse(struct rdzv_home *base, const struct buf *record, struct er
 {
     struct log_world *w = world(base);
     TRY(travel(base, e));
+    TRY(check_writes(w, owner(base), e));
     if (fenced(w, owner(base)))
         return 0;
     if (w->kind == SIM_FOLDER)
         TRY(travel(base, e));
     log_mutated(w);
-    w->state.pulse = log_keep(w, record->data, record->len);
+    log_state(w, owner(base))->pulse = log_keep(w, record->data, record->len);
     TRY(travel(base, e));
     return 1;
 }
@@ -223,7 +305,7 @@ static int sim_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, v
     struct log_world *w = world(base);
     struct log_agent *a = owner(base);
     TRY(travel(base, e));
-    struct home_state now = w->state;
+    struct home_state now = *log_state(w, a);
     if (w->kind == SIM_REDIS)
         TRY(travel(base, e));
     for (int i = 0; i < w->agent_count; i++) {
@@ -233,7 +315,7 @@ static int sim_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, v
         a->called[i] = false;
         if (w->kind == SIM_FOLDER) { /* one file after the other */
             TRY(yield(base, log_between(w, 0, 2)));
-            now = w->state;
+            now = *log_state(w, a);
         }
         snprintf(node, sizeof node, "node%d", i);
         if (now.beats[i])
@@ -261,6 +343,7 @@ static void sim_nothing(struct rdzv_home *base)
 static const struct rdzv_home_ops sim_ops = {
     .name = "simulated",
     .now = sim_now,
+    .lag_ms = sim_lag_ms,
     .identity = sim_identity,
     .claim = sim_claim,
     .load = sim_load,

@@ -68,7 +68,7 @@ void log_trace(struct log_world *w, const char *fmt, ...)
 
 static void add_agent(struct log_world *w)
 {
-    if (w->agent_count < LOG_AGENTS_MAX) {
+    if (w->agent_count < LOG_AGENTS_MAX && w->now >= w->no_births_until) {
         w->agent_count++;
         log_agent_born(w, &w->agents[w->agent_count - 1], w->agent_count - 1);
     }
@@ -139,19 +139,23 @@ static void cease(struct log_world *w)
 static void arrive(struct log_world *w, struct flight *f)
 {
     struct log_agent *a = &w->agents[f->agent];
-    if (w->kind == SIM_REDIS && f->generation != w->generation)
+    if (w->kind == SIM_REDIS && (f->generation != log_generation(w, a) || !log_takes_writes(w, a)))
         return; /* its server is gone */
+    struct home_state *s = log_state(w, a);
     log_mutated(w);
-    w->state.beats[f->agent] = f->beat;
+    s->beats[f->agent] = f->beat;
     if (strchr(f->beat, '\n'))
         for (int i = 0; i < w->agent_count; i++) {
+            if (w->agents[i].on_old != a->on_old)
+                continue;
             w->agents[i].called[f->agent] = true;
             if (w->kind == SIM_REDIS && w->agents[i].leads && w->agents[i].wake > w->now + 1)
                 w->agents[i].wake = w->now + 1; /* a blocked leader is woken; another call only takes less time */
         }
-    f->epoch = w->state.epoch;
-    f->pulse = w->state.pulse;
-    f->slot = w->state.slots[f->agent];
+    f->server = log_generation(w, a);
+    f->epoch = s->epoch;
+    f->pulse = s->pulse;
+    f->slot = s->slots[f->agent];
     if (log_faulty(w) && (log_chance(w, w->loss) || a->cut_until > w->now))
         return;
     f->kind = EV_REPLY;
@@ -170,7 +174,7 @@ static void land(struct log_world *w, int i)
     w->flights[i] = w->flights[--w->flight_count];
     if (f.kind == EV_ARRIVE)
         arrive(w, &f);
-    else if (w->kind == SIM_FOLDER || f.generation == w->generation || log_chance(w, 0.5))
+    else if (w->kind == SIM_FOLDER || f.generation == log_generation(w, a) || log_chance(w, 0.5))
         log_agent_hear(w, a, &f); /* what a server had sent before it went may still be read */
 }
 
@@ -199,6 +203,8 @@ static void turn(struct log_world *w)
     now = w->next_fault < now ? w->next_fault : now;
     w->now = now > w->now ? now : w->now;
     w->stats->steps++;
+    if (w->old_until && w->old_until <= w->now)
+        log_heal(w);
     if (now == agent && first)
         log_agent_tick(w, first);
     else if (now == flight)
@@ -235,6 +241,7 @@ static void set_up(struct log_world *w)
     w->config.join_timeout_ms = 30000;
     w->config.last_call_ms = log_between(w, 0, 3000);
     w->config.silence_ms = 3000;
+    w->max_lag_ms = log_between(w, 1000, 8000);
     w->config.kill_ms = 1000;
     w->next_fault = log_between(w, 0, 3000);
 }

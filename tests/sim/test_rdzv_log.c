@@ -1,6 +1,6 @@
-/* Random schedules against the rendezvous that lives in a log. LOG_RUNS: how many for each home; LOG_SEED and LOG_HOME
- * (0 Redis, 1 folder): replay one, with its trace. With -DRDZV_HOST_MUTANT=n a fault is sown into the code, and must be
- * seen. */
+/* Random schedules against the rendezvous that lives in a log. LOG_RUNS: how many for each home; LOG_FIRST: the first
+ * seed; LOG_SEED and LOG_HOME (0 Redis, 1 folder): replay one, with its trace. With -DRDZV_HOST_MUTANT=n a fault is
+ * sown into the code, and must be seen. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,14 +35,14 @@ static void many(enum sim_home_kind kind, const char *home)
 {
     struct log_stats st = {0};
     struct err e = {0};
-    uint64_t runs = number("LOG_RUNS", 400), one = number("LOG_SEED", 0);
+    uint64_t runs = number("LOG_RUNS", 400), one = number("LOG_SEED", 0), first = number("LOG_FIRST", 1);
     int64_t t0 = clock_ms();
     if (one > 0) {
         if (number("LOG_HOME", 0) == kind && log_run(kind, one, true, &st, &e) < 0)
             fail_msg("%s", e.text);
         return;
     }
-    for (uint64_t seed = 1; seed <= runs; seed++)
+    for (uint64_t seed = first; seed < first + runs; seed++)
         if (log_run(kind, seed, false, &st, &e) < 0)
             fail_msg("%s: %s (replay: LOG_HOME=%d LOG_SEED=%llu)", home, e.text, (int)kind, (unsigned long long)seed);
     say(home, runs, (double)(clock_ms() - t0) / 1000, &st);

@@ -87,7 +87,7 @@ int framed_file_read(int at, const char *path, struct buf *out)
         if (fd >= 0)
             close(fd);
         if (rc == 0)
-            rc = unframe(out);
+            rc = out->len == 0 ? -ENOENT : unframe(out); /* made, and nothing written yet */
     }
     return rc == -ESTALE ? -EAGAIN : rc; /* NFS: another host has replaced it */
 }

@@ -25,11 +25,13 @@ struct err;
 struct rdzv_home;
 
 #define RDZV_IDENTITY_MAX 95
-#define RDZV_EPOCH_MAX 47 /* bytes of an epoch: "12-5f0c9a77d1e2b344" */
+#define RDZV_EPOCH_MAX 47 /* bytes of an epoch: "12-5f0c9a77d1e2b344-0a1b2c3d", the last word being the server's mark */
+#define RDZV_MARK_LEN 8
 
 /* What a node sees at one moment. The buffers are the caller's, overwritten. */
 struct rdzv_view {
-    char epoch[RDZV_EPOCH_MAX + 1]; /* "": nobody ever led this job, or its home was emptied */
+    char epoch[RDZV_EPOCH_MAX + 1];       /* "": nobody ever led this job, or its home was emptied */
+    char identity[RDZV_IDENTITY_MAX + 1]; /* which server said so (identity() up to a '-'); "": there is but one */
     struct buf pulse, slot;
 };
 
@@ -71,6 +73,9 @@ struct rdzv_home_ops {
      * identity() ---- */
     /* Which incarnation of the home we are connected to. While it is the same, nothing written was ever lost. */
     int (*identity)(struct rdzv_home *h, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
+    /* After identity(): for how long another server may have gone on acknowledging what this one does not know (a Redis
+     * primary behind a partition); NULL: never. */
+    int64_t (*lag_ms)(struct rdzv_home *h);
     /* Become the leader if the epoch is still `seen` ("": none): it becomes `epoch`, and record is the first decision
      * under it. 1, or 0 if somebody else was first. */
     int (*claim)(struct rdzv_home *h, const char *seen, const char *epoch, const struct buf *record, struct err *e);
@@ -100,7 +105,12 @@ struct rdzv_home_options {
     const char *run_id;
     int64_t io_timeout_ms; /* of one call */
     int64_t keep_ms;       /* how long traces outlive the last beat or pulse; 3600000 */
+    bool allow_unsafe;     /* a leader takes a Redis that may lose what it acknowledged while an old primary lives */
+    int64_t max_lag_ms;    /* that of a Redis which does not say its min-replicas-max-lag; 0: not known */
 };
+
+/* What an epoch says of the server it was claimed on: a sum of its identity up to a '-'. */
+void rdzv_home_mark(const char *identity, char ret[RDZV_MARK_LEN + 1]);
 
 /* url: "redis://...", "rediss://...", "redis+sentinel://...", "rediss+sentinel://..." or "file:///dir". -EINVAL with a
  * sentence for a bad one; the home itself is first reached by the first call. */

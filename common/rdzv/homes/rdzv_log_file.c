@@ -100,8 +100,11 @@ static int enter_folder(struct file_home *h, struct err *e)
         err_errno(e, -rc, "the job's folder '%s/%s'", h->dir, h->name);
     if (rc < 0)
         leave_folder(h);
+    if (rc == 0 && (fsync(h->job_fd) < 0 || fsync(h->dir_fd) < 0))
+        rc = err_errno(e, errno, "the job's folder '%s/%s'", h->dir, h->name);
     h->next = 1;
     h->epoch[0] = 0;
+    h->has_slot = false;
     return rc;
 }
 
@@ -169,6 +172,16 @@ static int read_pulse(struct file_home *h, struct err *e)
     return rc == -ENOENT || rc == -EAGAIN ? 0 : rc;
 }
 
+/* The node makes its slot before it first looks for it: what NFS does not find it may not look for again for half a
+ * minute. */
+static void make_slot(struct file_home *h, const char *path)
+{
+    int fd = h->has_slot ? -1 : openat(h->job_fd, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0)
+        close(fd);
+    h->has_slot = true;
+}
+
 static int file_exchange(struct rdzv_home *base, const char *node, const struct buf *beat, bool call,
                          struct rdzv_view *ret, struct err *e)
 {
@@ -185,6 +198,7 @@ static int file_exchange(struct rdzv_home *base, const char *node, const struct 
     buf_clear(&ret->pulse);
     TRY(buf_add(&ret->pulse, h->pulse.data ? h->pulse.data : "", h->pulse.len));
     snprintf(path, sizeof path, "slots/%s", file);
+    make_slot(h, path);
     int rc = file_read(h, path, &ret->slot, e);
     if (rc == -ENOENT || rc == -EAGAIN)
         buf_clear(&ret->slot);

@@ -20,6 +20,7 @@ struct file_home {
     int wake_fd;
     char epoch[RDZV_EPOCH_MAX + 1]; /* newest seen */
     char own_epoch[RDZV_EPOCH_MAX + 1];
+    bool has_slot;                /* the file of our node is there */
     unsigned next;                /* number of the next decision */
     struct buf pulse;             /* newest seen of the newest epoch */
     uint32_t slot_crc, calls_crc; /* of what was seen last */

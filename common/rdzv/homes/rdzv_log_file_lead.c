@@ -34,8 +34,8 @@ static int catch_up(struct file_home *h, struct buf *out, struct err *e)
         rc = file_read(h, name, &b, e);
         if (rc < 0)
             break;
-        size_t line = strcspn(b.data, "\n");
-        if (line > 2 && rdzv_field_find(b.data + 2, line - 2, "epoch", epoch, sizeof epoch) == 1)
+        size_t line = strcspn(b.data, "\n"), word = strcspn(b.data, " \n") + 1; /* "@reign epoch=..." */
+        if (line > word && rdzv_field_find(b.data + word, line - word, "epoch", epoch, sizeof epoch) == 1)
             snprintf(h->epoch, sizeof h->epoch, "%s", epoch);
         rc = out ? buf_add(out, b.data, b.len) : 0;
         h->next++;
@@ -56,6 +56,8 @@ static int take_number(struct file_home *h, const struct buf *text, struct err *
     TRY(file_write(h, draft, O_EXCL, true, text->data, text->len, e));
     int rc = linkat(h->job_fd, draft, h->job_fd, name, 0) == 0 ? 1 : -errno;
     unlinkat(h->job_fd, draft, 0);
+    if (rc == 1 && fsync(h->job_fd) < 0) /* the name, too, is on disk before it counts */
+        rc = -errno;
     if (rc == -EEXIST) { /* by us, if a reply was lost on its way */
         rc = file_read(h, name, &b, e);
         rc = rc < 0 ? rc : b.len == text->len && memcmp(b.data, text->data, b.len) == 0;

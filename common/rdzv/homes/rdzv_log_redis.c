@@ -88,6 +88,7 @@ int redis_connected(struct redis_home *h, struct err *e)
     if (h->leads)
         return err_set(e, -ECONNRESET, "the connection to the Redis was lost");
     h->pending = false;
+    h->run_id[0] = 0;
     resp_hang_up(&h->blocked);
     return redis_link_dial(&h->link, &h->conn, clock_deadline(h->io_ms), e);
 }
@@ -160,6 +161,9 @@ static int redis_exchange(struct rdzv_home *base, const char *node, const struct
     redisReply *r[MAX_REPLIES];
     size_t n = call ? 8 : 6;
     TRY(redis_connected(h, e));
+    if (!h->run_id[0])
+        TRY(redis_learn_server(h, e));
+    memcpy(ret->identity, h->run_id, sizeof h->run_id);
     int rc = queue_exchange(h, node, beat, call, e);
     if (rc < 0) {
         resp_hang_up(&h->conn);
@@ -301,6 +305,7 @@ static const struct rdzv_home_ops redis_ops = {
     .wait_slot = redis_wait_slot,
     .address = redis_address,
     .forget = redis_forget,
+    .lag_ms = redis_lag_ms,
     .identity = redis_identity,
     .claim = redis_claim,
     .load = redis_load,
@@ -337,6 +342,8 @@ int rdzv_log_redis_open(struct rdzv_home **ret, const char *url, const struct rd
     h->base.ops = &redis_ops;
     h->io_ms = o->io_timeout_ms;
     h->keep_ms = o->keep_ms;
+    h->allow_unsafe = o->allow_unsafe;
+    h->given_lag_ms = o->max_lag_ms;
     snprintf(h->keep, sizeof h->keep, "%" PRId64, o->keep_ms);
     resp_init(&h->conn, -1);
     resp_init(&h->blocked, -1);

@@ -33,6 +33,10 @@ struct redis_home {
     bool pending; /* a blocking command's reply is to come on `blocked` */
     bool leads;   /* since identity(): conn must not be dialled anew */
     bool over;    /* the newest decision of this reign ends the job */
+    bool allow_unsafe;
+    int64_t given_lag_ms; /* by the user; 0: none */
+    int64_t lag_ms;       /* rdzv_home_ops.lag_ms */
+    char run_id[44];      /* of the server on conn, "": not asked yet; "-": it does not say */
     int wake_fd;
     char epoch[RDZV_EPOCH_MAX + 1];
     uint64_t seq;
@@ -71,6 +75,23 @@ int redis_queue_expiry(struct redis_home *h, enum key k, const char *ms, struct 
 int redis_dial_blocked(struct redis_home *h, struct err *e);
 int redis_await_reply(struct redis_home *h, int64_t timeout_ms, redisReply **r, struct err *e);
 void redis_forget_calls(struct redis_home *h);
+
+/* rdzv_log_redis_safe.c: what a server says of itself, and whether a leader may trust it. */
+struct redis_facts {
+    char run_id[44], replid[44]; /* which incarnation; "": it does not say */
+    bool cluster, sentinel;
+    int replicas;                      /* connected now */
+    long long min_replicas, max_lag_s; /* of its configuration; -1: it does not say */
+};
+/* *ret_lag_ms: how long an old primary may go on acknowledging. ERR_REFUSED, with what to do. Pure. */
+int redis_judge(const struct redis_facts *f, bool allow_unsafe, int64_t given_lag_ms, int64_t *ret_lag_ms,
+                struct err *e);
+/* Ask the server on h->conn. */
+int redis_learn_facts(struct redis_home *h, struct redis_facts *ret, struct err *e);
+int redis_learn_server(struct redis_home *h, struct err *e); /* h->run_id */
+int64_t redis_lag_ms(struct rdzv_home *base);
+/* Is what was written on a replica as well? -EAGAIN: it is not. */
+int redis_await_replica(struct redis_home *h, struct err *e);
 
 /* rdzv_log_redis_lead.c: the leader's calls (rdzv_home.h) */
 int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);

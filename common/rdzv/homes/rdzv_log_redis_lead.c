@@ -10,29 +10,17 @@
 #include "common/base/buf.h"
 #include "common/rdzv/homes/rdzv_log_redis_internal.h"
 
-static void info_field(const char *info, const char *name, char *out, size_t cap)
-{
-    const char *p = strstr(info, name);
-    p = p ? p + strlen(name) : "";
-    snprintf(out, cap, "%.*s", (int)strcspn(p, "\r\n"), p);
-}
-
 int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
 {
     struct redis_home *h = (struct redis_home *)base;
-    redisReply *r[2];
-    char run[44], replica[44];
+    struct redis_facts facts;
     h->leads = h->over = false;
     h->epoch[0] = 0;
     TRY(redis_connected(h, e));
-    TRY(QUEUE(&h->conn, e, W("INFO"), W("server")));
-    TRY(QUEUE(&h->conn, e, W("INFO"), W("replication")));
-    TRY(redis_converse(h, &h->conn, 2, r, e));
+    TRY(redis_learn_facts(h, &facts, e));
+    TRY(redis_judge(&facts, h->allow_unsafe, h->given_lag_ms, &h->lag_ms, e));
     h->leads = true;
-    info_field(r[0]->type == REDIS_REPLY_STRING ? r[0]->str : "", "run_id:", run, sizeof run);
-    info_field(r[1]->type == REDIS_REPLY_STRING ? r[1]->str : "", "master_replid:", replica, sizeof replica);
-    snprintf(ret, RDZV_IDENTITY_MAX + 1, "%s-%s", run, replica);
-    redis_free_replies(r, 2);
+    snprintf(ret, RDZV_IDENTITY_MAX + 1, "%s-%s", facts.run_id, facts.replid);
     return 0;
 }
 
@@ -96,7 +84,8 @@ int redis_claim(struct rdzv_home *base, const char *seen, const char *epoch, con
     TRY(QUEUE(c, e, W("SET"), redis_key(h, KEY_PULSE), W(pulse), W("PX"), W(h->keep)));
     TRY(queue_decision(h, record, e));
     TRY(redis_queue_expiry(h, KEY_LOG, h->keep, e));
-    return execute(h, seen[0] ? 5 : 6, e);
+    TRY(rc = execute(h, seen[0] ? 5 : 6, e));
+    return rc == 1 && redis_await_replica(h, e) < 0 ? -EAGAIN : rc;
 }
 
 /* One page of the log after *last, which moves on. Returns how many decisions, or an error. */

@@ -6,27 +6,52 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/rdzv/leader/rdzv_host_impl.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 
 enum {
     WHOLE_BYTES = 1 << 20, /* of decisions before one says everything again */
+    LAG_SLACK_MS = 2000,   /* a Redis looks at its replicas' lag once a second; and the kill's second */
     LINGER_MS = 2000,      /* after the end: for those who have not seen it */
 };
 
-static int64_t now_of(struct rdzv_host *h)
+int64_t host_now(const struct rdzv_host *h)
 {
     return h->home->ops->now(h->home);
 }
 
+int64_t host_hold_ms(const struct rdzv_host *h)
+{
+    const struct rdzv_config *c = &h->o->job;
+    int64_t lag = h->home->ops->lag_ms && HOST_SOUND(12) ? h->home->ops->lag_ms(h->home) : 0;
+    int64_t bound = c->silence_ms + c->kill_ms, lagged = lag + c->silence_ms + LAG_SLACK_MS;
+    return lag > 0 && lagged > bound ? lagged : bound;
+}
+
 /* --- the beginning of a reign */
+
+/* "@reign ...", the first line of each decision; that of a claim stands alone. */
+static int reign_line(const struct rdzv_host *h, bool claim, struct buf *out)
+{
+    TRY(buf_addstr(out, "@reign"));
+    TRY(rdzv_field_text(out, "epoch", h->epoch));
+    TRY(rdzv_field_text(out, "holder", h->o->node));
+    TRY(rdzv_field_text(out, "home", h->identity));
+    if (claim)
+        TRY(rdzv_field_int(out, "claim", 1));
+    return buf_add(out, "\n", 1);
+}
 
 static int claim(struct rdzv_host *h, const char *seen, struct err *e)
 {
     struct buf record = {0};
-    snprintf(h->epoch, sizeof h->epoch, "%llu-%016" PRIx64, strtoull(seen, NULL, 10) + 1,
-             h->o->random(h->o->random_arg));
-    int rc = host_record_claim(h, &record);
+    char mark[RDZV_MARK_LEN + 1];
+    rdzv_home_mark(h->identity, mark);
+    snprintf(h->epoch, sizeof h->epoch, "%llu-%016" PRIx64 "-%s", strtoull(seen, NULL, 10) + 1,
+             h->o->random(h->o->random_arg), mark);
+    int rc = reign_line(h, true, &record);
     if (HOST_SOUND(2))
         rc = rc ? rc : h->home->ops->claim(h->home, seen, h->epoch, &record, e);
     else
@@ -35,174 +60,233 @@ static int claim(struct rdzv_host *h, const char *seen, struct err *e)
     return rc;
 }
 
+/* Only a decision shows that a reign has waited out what its home may have lost. A claim without one, in another
+ * incarnation of the home, may have been followed by decisions that were lost. */
+static void note_identity(struct rdzv_host *h, const char *p, size_t n)
+{
+    char word[2], home[RDZV_IDENTITY_MAX + 1] = "";
+    if (rdzv_field_find(p, n, "home", home, sizeof home) != 1)
+        return;
+    bool decision = rdzv_field_find(p, n, "claim", word, sizeof word) == 0;
+    if (decision)
+        memcpy(h->former_identity, home, sizeof home);
+    h->lost = !decision && (h->lost || strcmp(home, h->identity) != 0);
+}
+
+static int replay(struct rdzv_host *h, const struct buf *log, struct err *e)
+{
+    static const char reign[] = "@reign ";
+    const char *p = log->data ? log->data : "", *end = p + log->len;
+    if (log->len > 2 && (p[0] == 'T' || p[0] == 'D') && p[1] == ' ')
+        return err_set(e, ERR_CORRUPT,
+                       "the decisions there were written by an older crun (format 1), and this one reads format %d: "
+                       "choose another --rdzv-id, or wait until they are gone",
+                       LEADER_FORMAT);
+    for (const char *at = p, *nl; at < end; at = nl ? nl + 1 : end) {
+        nl = memchr(at, '\n', (size_t)(end - at));
+        size_t n = (size_t)((nl ? nl : end) - at);
+        if (n >= sizeof reign && memcmp(at, reign, sizeof reign - 1) == 0)
+            note_identity(h, at + sizeof reign - 1, n - (sizeof reign - 1));
+    }
+    int rc = leader_replay(h->leader, p, log->len, host_now(h), e);
+    rc = rc ? rc : leader_restore(h->leader, host_now(h), e);
+    return rc < 0 && e ? err_wrap(e, "decision log") : rc;
+}
+
 static int take_over(struct rdzv_host *h, struct err *e)
 {
     struct buf log = {0};
     buf_init(&log, (size_t)1 << 30);
     int rc = h->home->ops->load(h->home, &log, e);
-    h->began = now_of(h);
-    rc = rc ? rc : host_replay(h, log.data, log.len, e);
-    for (struct peer *p = h->peers; p; p = p->hh.next)
-        p->heard = p->written = h->began;
-    host_note_end(h);
-    bool lost = h->former_identity[0] ? strcmp(h->former_identity, h->identity) != 0 : h->o->was_member;
-    if (lost && HOST_SOUND(6))
-        h->hold_until = h->began + h->o->job.silence_ms + h->o->job.kill_ms;
+    rc = rc ? rc : replay(h, &log, e);
     buf_free(&log);
+    bool other = h->former_identity[0] ? strcmp(h->former_identity, h->identity) != 0 : h->o->was_member;
+    bool lost = h->lost || other;
+    if (rc == 0 && lost && HOST_SOUND(6))
+        leader_hold(h->leader, host_now(h) + host_hold_ms(h));
     return rc;
 }
 
 /* --- decisions */
 
-static bool anything_to_say(const struct rdzv_host *h)
+struct slots {
+    struct buf text; /* each ended by a NUL */
+    struct rdzv_slot_write *v;
+    size_t n, cap;
+};
+
+static void free_slots(struct slots *s)
 {
-    bool dirty = false;
-    for (const struct peer *p = h->peers; p && !dirty; p = p->hh.next)
-        dirty = p->dirty;
-    return dirty || h->changed || h->created;
+    buf_free(&s->text);
+    free(s->v);
 }
 
-/* The texts of `slots`, each ended by a NUL, belong to the dirty peers in order. */
-static size_t address_slots(struct rdzv_host *h, struct buf *slots, struct rdzv_slot_write *v)
+/* The slots of all that are told or answered something. */
+static int write_slots(struct rdzv_host *h, struct slots *s)
 {
-    size_t n = 0;
-    const char *text = slots->data;
-    for (struct peer *p = h->peers; p; p = p->hh.next)
-        if (p->dirty) {
-            v[n] = (struct rdzv_slot_write){p->node, text, strlen(text), !p->loud};
-            text += v[n++].len + 1;
-        }
-    return n;
-}
-
-static void settled(struct rdzv_host *h, size_t bytes, bool whole)
-{
-    for (struct peer *p = h->peers; p; p = p->hh.next) {
-        if (p->dirty)
-            p->written = now_of(h);
-        p->dirty = p->loud = false;
+    struct leader_member *m;
+    while ((m = leader_next_fresh(h->leader))) {
+        TRY(ARRAY_RESERVE(s->v, s->cap, s->n + 1));
+        const size_t from = s->text.len;
+        TRY(host_slot_text(h, m, &s->text));
+        s->v[s->n++] = (struct rdzv_slot_write){
+            .node = m->node, .len = s->text.len - from, .quiet = m->answer == ANSWER_OK && !m->has_news};
+        m->written_ms = host_now(h);
+        TRY(buf_add(&s->text, "", 1));
     }
-    h->logged = whole ? 0 : h->logged + bytes;
-    h->changed = h->created = false;
-    h->next_pulse = 0; /* progress shows at once */
-}
-
-static int append(struct rdzv_host *h, struct buf *decision, struct buf *slots, bool whole, struct err *e)
-{
-    struct rdzv_slot_write *v = calloc(HASH_COUNT(h->peers) + 1, sizeof *v);
-    if (!v)
-        return err_set(e, -ENOMEM, "no memory for a decision");
-    struct rdzv_write w = {.decision = decision, .slots = v, .whole = whole, .over = host_is_over(h)};
-    w.slot_count = address_slots(h, slots, v);
-    int rc = h->home->ops->append(h->home, &w, e);
-    free(v);
-    if (rc == 1)
-        settled(h, decision->len, whole);
-    return rc;
+    const char *text = s->text.data;
+    for (size_t i = 0; i < s->n; text += s->v[i++].len + 1)
+        s->v[i].text = text;
+    return 0;
 }
 
 /* 1: it stands, or there is nothing to decide. 0: another one leads. */
 static int decide(struct rdzv_host *h, struct err *e)
 {
-    struct buf decision = {0}, slots = {0};
-    bool whole = h->logged > WHOLE_BYTES || (h->created && h->former_identity[0]);
-    if (!anything_to_say(h))
-        return 1;
-    int rc = host_record(h, whole, &decision, &slots, e);
-    rc = rc ? rc : append(h, &decision, &slots, whole, e);
+    struct buf decision = {0};
+    struct slots slots = {0};
+    if (!leader_undecided(h->leader) || host_now(h) < leader_held_until(h->leader))
+        return 1; /* a decision says that what may be lost was waited for */
+    bool whole = h->logged > WHOLE_BYTES || (leader_begins(h->leader) && h->former_identity[0]);
+    int rc = reign_line(h, false, &decision);
+    rc = rc ? rc : leader_decide(h->leader, host_now(h), whole, &decision, e);
+    rc = rc ? rc : write_slots(h, &slots);
+    const struct rdzv_write w = {.decision = &decision,
+                                 .slots = slots.v,
+                                 .slot_count = slots.n,
+                                 .whole = whole,
+                                 .over = leader_is_over(h->leader)};
+    rc = rc < 0 ? err_set(e, rc, "no memory for a decision") : h->home->ops->append(h->home, &w, e);
+    h->logged = whole ? 0 : h->logged + decision.len;
+    h->next_pulse = 0; /* progress shows at once */
     buf_free(&decision);
-    buf_free(&slots);
+    free_slots(&slots);
     return rc;
 }
 
-/* --- time */
+/* --- the pulse */
+
+struct count {
+    int joined;
+    const struct rdzv_config *c;
+    bool seen[256]; /* node ranks */
+    bool numbered;
+};
+
+static int count_member(void *arg, const struct rdzv_member *m)
+{
+    struct count *c = arg;
+    c->joined += m->ready && !m->silent;
+    if (m->node_rank >= 0 && m->node_rank < 256)
+        c->numbered = c->seen[m->node_rank] = true;
+    return 0;
+}
+
+static void list_missing(const struct count *c, char out[64])
+{
+    size_t n = 0;
+    for (int i = 0; c->numbered && i < c->c->max_nodes && i < 256 && n < 48; i++)
+        if (!c->seen[i])
+            n += (size_t)snprintf(out + n, 64 - n, "%s%d", n ? "," : "", i);
+}
+
+static int pulse_text(struct rdzv_host *h, bool released, struct buf *out)
+{
+    struct rdzv *machine = leader_machine(h->leader);
+    struct count c = {.c = leader_config(h->leader)};
+    char missing[64] = "";
+    TRY(rdzv_field_text(out, "epoch", h->epoch));
+    TRY(rdzv_field_int(out, "n", (long long)++h->pulses));
+    TRY(rdzv_field_int(out, "free", released));
+    if (!machine)
+        return 0;
+    rdzv_members(machine, count_member, &c);
+    list_missing(&c, missing);
+    TRY(rdzv_field_int(out, "state", (long long)rdzv_state(machine)));
+    TRY(rdzv_field_int(out, "joined", c.joined));
+    TRY(rdzv_field_int(out, "min", c.c->min_nodes));
+    TRY(rdzv_field_int(out, "max", c.c->max_nodes));
+    return rdzv_field_text(out, "missing", missing);
+}
 
 static int pulse(struct rdzv_host *h, bool released, struct err *e)
 {
     struct buf text = {0};
-    int rc = host_pulse_text(h, released, &text);
+    int rc = pulse_text(h, released, &text);
     rc = rc ? rc : h->home->ops->pulse(h->home, &text, e);
     buf_free(&text);
-    h->next_pulse = now_of(h) + h->o->heartbeat_ms;
+    h->next_pulse = host_now(h) + h->o->heartbeat_ms;
     return rc;
 }
 
-/* Nodes whose beats stood still for the whole of silence_ms when we began to look. The machine counts from when they
- * last moved. */
-static void notice_silence(struct rdzv_host *h, int64_t looked)
-{
-    for (struct peer *p = h->peers; p; p = p->hh.next) {
-        int64_t bound = p->heard + (HOST_SOUND(4) ? h->config.silence_ms : h->config.silence_ms / 4);
-        if (p->silent || looked < bound || !rdzv_knows(h->machine, p->node))
-            continue;
-        struct rdzv_event ev = {.kind = RDZV_SILENT};
-        memcpy(ev.node, p->node, sizeof ev.node);
-        if (host_step(h, &ev, HOST_SOUND(4) ? p->heard : p->heard - h->config.kill_ms, NULL) == 0)
-            p->silent = true;
-    }
-}
+/* --- looking */
 
 /* Whose beat is there. */
 static void mark(void *arg, const char *node, const char *text, size_t n)
 {
     struct rdzv_host *h = arg;
-    struct peer *p;
+    struct leader_member *m = leader_find(h->leader, node);
     (void)text;
     (void)n;
-    HASH_FIND_STR(h->peers, node, p);
-    if (p)
-        p->looked = h->looks;
+    if (m)
+        m->looked = h->looks;
+}
+
+/* A node that is done with its job takes its beat away: it has no workers. Said only of jobs that are over, where a
+ * mistake breaks nothing. */
+static void notice_departed(struct rdzv_host *h, uint64_t misses)
+{
+    bool over = leader_is_over(h->leader);
+    for (struct leader_member *m = leader_members(h->leader), *next; m; m = next) {
+        next = m->hh.next;
+        if ((m->elder || (over && m->known)) && !m->gone && m->looked + misses < h->looks)
+            leader_step(h->leader, &(struct leader_event){.kind = LEADER_GONE, .node = m->node}, host_now(h), NULL);
+    }
+}
+
+/* The members of a job that is over may all have gone: know it before anybody asks. */
+static int look_first(struct rdzv_host *h, struct err *e)
+{
+    h->looks = 1;
+    TRY(h->home->ops->beats(h->home, true, mark, h, e));
+    notice_departed(h, 0);
+    return 0;
 }
 
 static int look(struct rdzv_host *h, struct err *e)
 {
-    int64_t began = now_of(h);
-    bool all = began >= h->next_look;
-    if (all && h->looks == 0 &&
-        host_is_over(h)) { /* the members of a job that is over may all have gone: know it before anybody asks */
-        h->looks = 1;
-        TRY(h->home->ops->beats(h->home, true, mark, h, e));
-    }
-    h->looks += all;
-    h->all = all;
-    TRY(h->home->ops->beats(h->home, all, host_visit, h, e));
+    int64_t began = host_now(h);
+    h->all = began >= h->next_look;
+    if (h->all && h->looks == 0 && leader_is_over(h->leader))
+        TRY(look_first(h, e));
+    h->looks += h->all;
+    TRY(h->home->ops->beats(h->home, h->all, host_visit, h, e));
     if (h->failed)
         return h->failed == 1 ? 1 : h->failed;
-    if (all) {
-        h->next_look = began + h->o->heartbeat_ms;
-        if (h->machine && began >= h->hold_until && !host_is_over(h))
-            notice_silence(h, began);
-    }
+    if (!h->all)
+        return 0;
+    h->next_look = began + h->o->heartbeat_ms;
+    h->looked_ms = began;
+    notice_departed(h, 1);
     return 0;
 }
 
-static void tick(struct rdzv_host *h)
-{
-    int64_t now = now_of(h);
-    if (h->held && now >= h->hold_until)
-        h->changed = true; /* what follows is a decision: the next reign need not wait again */
-    h->held = now < h->hold_until;
-    if (h->machine && now >= h->hold_until && rdzv_deadline(h->machine) <= now)
-        host_step(h, &(struct rdzv_event){.kind = RDZV_TICK}, now, NULL);
-}
+/* --- the reign */
 
 /* Everybody that takes part has seen the END, or has had time enough. */
-static bool may_go(struct rdzv_host *h)
+static bool may_go(const struct rdzv_host *h)
 {
-    return h->over_since && now_of(h) - h->over_since >= LINGER_MS && now_of(h) >= h->hold_until + LINGER_MS;
+    int64_t over = leader_over_since(h->leader), now = host_now(h);
+    return over && now - over >= LINGER_MS && now >= leader_held_until(h->leader) + LINGER_MS;
 }
 
-static int64_t patience(struct rdzv_host *h)
+static int64_t patience(const struct rdzv_host *h)
 {
-    int64_t now = now_of(h), until = h->next_pulse < h->next_look ? h->next_pulse : h->next_look;
-    int64_t due = h->machine ? rdzv_deadline(h->machine) : INT64_MAX;
-    if (due < h->hold_until)
-        due = h->hold_until;
+    int64_t now = host_now(h), until = h->next_pulse < h->next_look ? h->next_pulse : h->next_look;
+    int64_t due = leader_deadline(h->leader);
     until = due < until ? due : until;
     return until > now ? until - now : 0;
 }
-
-/* --- the reign */
 
 /* One turn. 1: go on; 0: another one leads. */
 static int turn(struct rdzv_host *h, struct err *e)
@@ -210,9 +294,9 @@ static int turn(struct rdzv_host *h, struct err *e)
     int rc = look(h, e);
     if (rc != 0)
         return rc < 0 ? rc : 0;
-    tick(h);
+    leader_step(h->leader, &(struct leader_event){.kind = LEADER_TICK, .seen_ms = h->looked_ms}, host_now(h), NULL);
     rc = decide(h, e);
-    if (rc == 1 && now_of(h) >= h->next_pulse)
+    if (rc == 1 && host_now(h) >= h->next_pulse)
         rc = pulse(h, false, e);
     return rc;
 }
@@ -230,45 +314,35 @@ static int reign(struct rdzv_host *h, struct err *e)
     return pulse(h, true, e) == 0 ? 1 : 0;
 }
 
-static void finish(struct rdzv_host *h)
-{
-    struct peer *p, *next;
-    HASH_ITER (hh, h->peers, p, next) {
-        HASH_DEL(h->peers, p);
-        free(p);
-    }
-    rdzv_effects_free(&h->fx);
-    rdzv_destroy(h->machine);
-}
-
 int rdzv_host_lead(struct rdzv_home *home, const struct rdzv_host_options *o, const char *seen, struct err *e)
 {
-    struct rdzv_host h = {.home = home, .o = o, .config = o->job, .e = e};
-    int rc = home->ops->identity(home, h.identity, e);
+    struct rdzv_host h = {.home = home, .o = o, .e = e};
+    int rc = leader_create(&h.leader, &(struct leader_options){.looked_for = true}, e);
+    rc = rc ? rc : home->ops->identity(home, h.identity, e);
     rc = rc ? rc : claim(&h, seen, e);
     if (rc == 1) {
         rc = take_over(&h, e);
         rc = rc ? rc : reign(&h, e);
     } else if (rc == 0)
         rc = 1; /* somebody was faster */
-    finish(&h);
+    leader_destroy(h.leader);
     return rc;
 }
 
-int rdzv_host_read(struct rdzv_home *home, struct rdzv **ret, struct err *e)
+int rdzv_host_read(struct rdzv_home *home, struct leader **ret, struct err *e)
 {
     static const struct rdzv_host_options none = {.node = ""};
     struct rdzv_host h = {.home = home, .o = &none};
     struct buf log = {0};
-    int rc = home->ops->load(home, &log, e);
-    rc = rc ? rc : host_replay(&h, log.data, log.len, e);
-    if (rc == 0 && !h.machine)
-        rc = err_set(e, -ENOENT, "no job of this run id is known there");
-    if (rc == 0) {
-        *ret = h.machine;
-        h.machine = NULL;
-    }
+    int rc = leader_create(&h.leader, &(struct leader_options){.looked_for = true}, e);
+    rc = rc ? rc : home->ops->load(home, &log, e);
+    rc = rc ? rc : replay(&h, &log, e);
     buf_free(&log);
-    finish(&h);
+    if (rc == 0 && !leader_machine(h.leader))
+        rc = err_set(e, -ENOENT, "no job of this run id is known there");
+    if (rc == 0)
+        *ret = h.leader;
+    else
+        leader_destroy(h.leader);
     return rc;
 }

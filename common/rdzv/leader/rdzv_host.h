@@ -1,4 +1,5 @@
-/* The leader of a job that lives in a log (rdzv_home.h): one agent at a time runs the machine of rdzv.h for all.
+/* The leader (leader.h) of a job that lives in a home without a daemon (rdzv_home.h): one agent at a time leads for
+ * all.
  *
  * The life of a reign:
  *   - claim the epoch with a record of our own: from then on nothing of an older leader is accepted;
@@ -43,7 +44,9 @@ struct rdzv_host_options {
  * the job is over and everybody knows), 1 when another node leads, or the error that ended it: claim again later. */
 int rdzv_host_lead(struct rdzv_home *home, const struct rdzv_host_options *o, const char *seen, struct err *e);
 
-/* The job as its log has it, for status displays: *ret must be destroyed. -ENOENT: there is none. Writes nothing. */
-int rdzv_host_read(struct rdzv_home *home, struct rdzv **ret, struct err *e);
+/* The job as its decisions have it, for status displays: *ret must be destroyed, and has a machine. -ENOENT: there is
+ * none. Writes nothing. */
+struct leader;
+int rdzv_host_read(struct rdzv_home *home, struct leader **ret, struct err *e);
 
 #endif

@@ -6,8 +6,6 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/job/exitcode.h"
-#include "common/net/addr.h"
 #include "common/rdzv/leader/rdzv_host_impl.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 
@@ -42,109 +40,31 @@ static int decode(const char *p, size_t n, struct beat *ret)
     return ret->inc[0] ? 0 : -EPROTO;
 }
 
-/* --- telling */
-
-static void tell(struct peer *p, const struct rdzv_news *news)
+int host_slot_text(struct rdzv_host *h, const struct leader_member *m, struct buf *out)
 {
-    p->news = *news;
-    p->news.seq = ++p->seq;
-    p->has_news = true;
-    p->dirty = p->loud = true;
-}
-
-struct leader {
-    bool remote; /* some member is not on loopback */
-    const char *addrs;
-};
-
-static int look_for_leader(void *arg, const struct rdzv_member *m)
-{
-    struct leader *l = arg;
-    l->remote |= m->member && !addr_host_is_loopback(m->addr);
-    if (m->group_rank == 0 && m->member)
-        l->addrs = m->addrs;
-    return 0;
-}
-
-/* A leader known by its loopback address is out of other hosts' reach: take another of its addresses. */
-static void reachable_leader(struct rdzv_host *h, const struct leader *l, struct rdzv_news *news)
-{
-    (void)h;
-    if (!l->remote || !l->addrs || !addr_host_is_loopback(news->leader_addr))
-        return;
-    for (const char *p = l->addrs; *p; p += strcspn(p, ","), p += *p == ',') {
-        char one[RDZV_ADDR_MAX + 1];
-        size_t n = strcspn(p, ",");
-        if (n >= sizeof one)
-            continue;
-        memcpy(one, p, n);
-        one[n] = 0;
-        if (one[0] && !addr_host_is_loopback(one)) {
-            memcpy(news->leader_addr, one, sizeof one);
-            return;
-        }
-    }
-}
-
-void host_keep_end(struct rdzv_host *h, const struct rdzv_news *news)
-{
-    h->ended = true;
-    h->end = *news;
-    h->end.group_rank = -1;
-    h->end.group_world = 0;
-    h->end.leader_addr[0] = 0;
-    h->end.leader_port = 0;
-}
-
-static void spread_news(struct rdzv_host *h)
-{
-    struct leader l = {0};
-    if (h->fx.n > 0)
-        rdzv_members(h->machine, look_for_leader, &l);
-    for (size_t i = 0; i < h->fx.n; i++) {
-        struct rdzv_news *news = &h->fx.v[i].news;
-        struct peer *p = host_peer(h, h->fx.v[i].node);
-        if (!p)
-            continue;
-        reachable_leader(h, &l, news);
-        tell(p, news);
-        if (news->kind == RDZV_NEWS_END && host_is_over(h))
-            host_keep_end(h, news);
-    }
-}
-
-/* News of a node that the machine has forgotten are no longer true, but an END. */
-static void forget_stale_news(struct rdzv_host *h)
-{
-    for (struct peer *p = h->peers; p; p = p->hh.next)
-        if (p->has_news && p->news.kind != RDZV_NEWS_END && !rdzv_knows(h->machine, p->node)) {
-            p->has_news = false;
-            p->silent = false;
-        }
-}
-
-int host_step(struct rdzv_host *h, const struct rdzv_event *ev, int64_t now, struct err *e)
-{
-    int before = rdzv_nodes(h->machine);
-    int rc = rdzv_step(h->machine, ev, now, &h->fx, e);
-    if (rc < 0)
-        return rc;
-    h->changed = true;
-    host_note_end(h);
-    spread_news(h);
-    if (rdzv_nodes(h->machine) < before + (ev->kind == RDZV_JOIN))
-        forget_stale_news(h);
-    return 0;
+    struct rdzv_slot slot = {.q = m->q, .answer = m->answer};
+    struct buf news = {0}, members = {0};
+    memcpy(slot.inc, m->inc, sizeof slot.inc);
+    snprintf(slot.instance, sizeof slot.instance, "%s", leader_instance(h->leader));
+    snprintf(slot.text, sizeof slot.text, "%s", m->why ? m->why : "");
+    int rc = m->has_news ? rdzv_news_encode(&m->news, &news) : 0;
+    if (rc == 0 && m->has_news && rdzv_news_is_for_leader(&m->news))
+        rc = leader_addresses(h->leader, &members);
+    slot.news = news.data;
+    slot.news_len = news.len;
+    slot.members = members.data;
+    slot.members_len = members.len;
+    rc = rc ? rc : rdzv_slot_encode(&slot, out);
+    buf_free(&news);
+    buf_free(&members);
+    return rc;
 }
 
 /* --- requests */
 
-static void answer(struct peer *p, enum rdzv_answer a, const struct err *e)
+static void answer(struct rdzv_host *h, struct leader_member *m, uint64_t q, enum rdzv_answer a, const struct err *e)
 {
-    p->answer = a;
-    snprintf(p->text, sizeof p->text, "%.399s", a == ANSWER_OK || !e ? "" : e->text);
-    p->dirty = true;
-    p->loud |= a != ANSWER_OK || p->has_news; /* news that wait for this answer to be believed */
+    leader_answer(h->leader, m, q, a, a == ANSWER_OK || !e ? "" : e->text);
 }
 
 /* An address goes into lines of text and to other nodes' workers. */
@@ -158,166 +78,85 @@ static int check_addresses(const struct rdzv_event *ev, struct err *e)
     return 0;
 }
 
-/* Take up what nodes were told by others than us. */
-static void raise_floors(struct rdzv_host *h, int64_t now)
-{
-    if (h->machine && (h->raised_round > rdzv_round(h->machine) || h->raised_restarts > rdzv_restarts(h->machine)) &&
-        rdzv_raise(h->machine, h->raised_round, h->raised_restarts, now, NULL) == 0)
-        h->changed = true;
-}
-
-static int new_instance(struct rdzv_host *h, const struct rdzv_config *c, struct err *e)
-{
-    snprintf(h->instance, sizeof h->instance, "%016" PRIx64, h->o->random(h->o->random_arg));
-    h->created = true;
-    TRY(host_begin_job(h, c, e));
-    h->over_since = 0;
-    raise_floors(h, h->home->ops->now(h->home));
-    return 0;
-}
-
-/* It has been told of the job that the log speaks of: one that was told of none had no part in it. */
-static bool was_told_of(const struct rdzv_host *h, const struct beat *b)
-{
-    return b->instance[0] && strcmp(b->instance, h->instance) == 0;
-}
-
-/* A JOIN begins a new job where there is none, or where the one that is over is not the asker's. */
-static int admit_join(struct rdzv_host *h, const struct beat *b, const struct rdzv_event *ev, const char *line,
-                      size_t n, struct err *e)
-{
-    struct rdzv_config theirs;
-    rdzv_config_defaults(&theirs);
-    TRY(rdzv_config_decode(line, n, &theirs, e));
-    TRY(check_addresses(ev, e));
-    bool theirs_ended = host_is_over(h) && !was_told_of(h, b);
-    if (!h->machine || theirs_ended)
-        TRY(new_instance(h, &theirs, e));
-    int rc = rdzv_config_differs(&h->config, &theirs, e);
-    return rc < 0 ? ERR_MISMATCH : 0;
-}
-
-static void tell_end(struct rdzv_host *h, struct peer *p, const struct rdzv_event *ev)
-{
-    const struct rdzv_news left = {
-        .kind = RDZV_NEWS_END, .round = ev->round, .exit_code = EXIT_REQUEUE, .cause.rank = -1};
-    bool over = host_is_over(h) && h->ended;
-    if (p->has_news && p->news.kind == RDZV_NEWS_END)
-        p->dirty = true; /* said already */
-    else
-        tell(p, over ? &h->end : &left);
-    answer(p, ANSWER_OK, NULL);
-}
-
-static void refused(struct rdzv_host *h, struct peer *p, const struct rdzv_event *ev, const struct err *e)
-{
-    bool known = rdzv_knows(h->machine, p->node);
-    if (host_is_over(h) || (!known && ev->kind == RDZV_LEAVE))
-        tell_end(h, p, ev);
-    else if (!known && ev->kind == RDZV_JOIN)
-        answer(p, ANSWER_REFUSED, e);
-    else
-        answer(p, known ? ANSWER_OK : ANSWER_UNKNOWN, e);
-}
-
-static void resume(struct rdzv_host *h, struct peer *p, int64_t now)
-{
-    struct rdzv_event ev = {.kind = RDZV_RESUME};
-    if (!p->silent)
-        return;
-    p->silent = false;
-    memcpy(ev.node, p->node, sizeof ev.node);
-    host_step(h, &ev, now, NULL);
-}
-
 static uint64_t log_round(const struct rdzv_host *h)
 {
-    return h->machine ? rdzv_round(h->machine) : 0;
+    struct rdzv *machine = leader_machine(h->leader);
+    return machine ? rdzv_round(machine) : 0;
 }
 
-/* Members of the job that is over may still work for as long as their leases run, unless all have cleared up and
- * gone. */
-static bool too_early(struct rdzv_host *h, const struct beat *b, int64_t now)
+/* One request, put to the leader. */
+static int ask(struct rdzv_host *h, const struct leader_member *m, const struct beat *b, const char *line, size_t n,
+               struct rdzv_event *ret, struct err *e)
 {
-    int64_t bound = h->over_since + h->config.silence_ms + h->config.kill_ms;
-    if (!host_is_over(h) || was_told_of(h, b) || now >= bound)
-        return false;
-    for (const struct peer *p = h->peers; p; p = p->hh.next)
-        if (rdzv_knows(h->machine, p->node) && p->looked + 1 >= h->looks) {
-            h->hold_until = bound;
-            return true;
-        }
-    return false;
+    struct rdzv_config settings;
+    rdzv_config_defaults(&settings);
+    TRY(rdzv_event_decode(line, n, ret, e));
+    memcpy(ret->node, m->node, sizeof ret->node);
+    if (ret->kind == RDZV_JOIN) {
+        TRY(rdzv_config_decode(line, n, &settings, e));
+        TRY(check_addresses(ret, e));
+    }
+    if (!HOST_SOUND(5) && ret->kind == RDZV_JOIN && ret->round > log_round(h))
+        ret->round = log_round(h);
+    const struct leader_event ev = {.kind = LEADER_ASK,
+                                    .ask = ret,
+                                    .settings = &settings,
+                                    .instance = b->instance,
+                                    .draw = h->o->random(h->o->random_arg)};
+    return leader_step(h->leader, &ev, host_now(h), e);
 }
 
-static void request(struct rdzv_host *h, struct peer *p, const struct beat *b, const char *line, size_t n)
+static void request(struct rdzv_host *h, struct leader_member *m, const struct beat *b, const char *line, size_t n)
 {
-    struct rdzv_event ev;
+    struct rdzv_event ev = {.kind = RDZV_TICK};
     struct err e = {0};
     uint64_t q = number(line, n, "q");
-    int64_t now = h->home->ops->now(h->home);
-    if (q <= p->q)
+    if (q <= m->q)
         return;
-    int rc = rdzv_event_decode(line, n, &ev, &e);
-    if (rc == 0 && ev.kind == RDZV_JOIN && too_early(h, b, now))
-        return; /* it goes on asking */
-    p->q = q;
-    memcpy(ev.node, p->node, sizeof ev.node);
-    if (!HOST_SOUND(5) && ev.kind == RDZV_JOIN && ev.round > log_round(h))
-        ev.round = log_round(h);
-    if (rc == 0 && ev.kind == RDZV_JOIN)
-        rc = admit_join(h, b, &ev, line, n, &e);
-    if (rc < 0) {
-        answer(p, rc == ERR_MISMATCH ? ANSWER_DIFFERS : ANSWER_REFUSED, &e);
+    int rc = ask(h, m, b, line, n, &ev, &e);
+    if (rc == -EAGAIN) { /* it goes on asking */
+        h->deferred = true;
         return;
     }
-    if (!h->machine) {
-        answer(p, ANSWER_UNKNOWN, NULL);
-        return;
-    }
-    rc = host_step(h, &ev, now, &e);
+    if (rc == ERR_REFUSED && m->known && ev.round > log_round(h))
+        rc = ERR_FENCED; /* it speaks of a round that the home has lost: nobody else knows of it */
     if (rc == 0 || rc == ERR_FENCED)
-        answer(p, rc ? ANSWER_FENCED : ANSWER_OK, &e);
-    else
-        refused(h, p, &ev, &e);
+        answer(h, m, q, rc ? ANSWER_FENCED : ANSWER_OK, &e);
+    else if (rc == ERR_MISMATCH)
+        answer(h, m, q, ANSWER_DIFFERS, &e);
+    else if (rc != ERR_REFUSED || (ev.kind == RDZV_JOIN && !m->known))
+        answer(h, m, q, ANSWER_REFUSED, &e);
+    else if (ev.kind == RDZV_LEAVE && !m->known) {
+        leader_remind_end(h->leader, m, ev.round);
+        answer(h, m, q, ANSWER_OK, NULL);
+    } else
+        answer(h, m, q, m->known ? ANSWER_OK : ANSWER_UNKNOWN, &e);
+}
+
+static void requests(struct rdzv_host *h, struct leader_member *m, const struct beat *b)
+{
+    h->deferred = false;
+    for (const char *line = b->requests; line < b->end && !h->deferred;) {
+        const char *stop = memchr(line, '\n', (size_t)(b->end - line));
+        stop = stop ? stop : b->end;
+        request(h, m, b, line, (size_t)(stop - line));
+        line = stop + 1;
+    }
 }
 
 /* --- the beat */
 
-/* Another life under this id: what was answered to the one before is none of its business. */
-static void begin_life(struct peer *p, const struct beat *b)
-{
-    if (strcmp(p->inc, b->inc) == 0)
-        return;
-    memcpy(p->inc, b->inc, sizeof p->inc);
-    p->n = p->q = 0;
-    p->answer = ANSWER_OK;
-    p->text[0] = 0;
-    p->has_news = false;
-}
-
 /* A node without a place that asks for none: it is told so, once for each request it has made. */
-static void check_place(struct rdzv_host *h, struct peer *p, const struct beat *b)
+static void check_place(struct rdzv_host *h, struct leader_member *m, const struct beat *b)
 {
-    if ((h->machine && rdzv_knows(h->machine, p->node)) || (p->has_news && p->news.kind == RDZV_NEWS_END) || b->q == 0)
+    bool ended = m->has_news && m->news.kind == RDZV_NEWS_END;
+    bool refused = m->q >= b->q && m->answer != ANSWER_OK && m->answer != ANSWER_FENCED;
+    if (m->known || ended || refused || b->q == 0)
         return;
-    bool answered = p->q >= b->q && p->answer != ANSWER_OK && p->answer != ANSWER_FENCED;
-    if (answered)
-        return;
-    p->q = b->q;
-    if (host_is_over(h) && h->ended && was_told_of(h, b))
-        tell_end(h, p, &(struct rdzv_event){.round = b->told});
-    else
-        answer(p, ANSWER_UNKNOWN, NULL);
-}
-
-static void depart(struct rdzv_host *h, struct peer *p, int64_t now)
-{
-    struct rdzv_event ev = {.kind = RDZV_GONE, .cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1}};
-    memcpy(ev.node, p->node, sizeof ev.node);
-    snprintf(ev.cause.text, sizeof ev.cause.text, "node '%s' has gone", p->node);
-    if (h->machine && rdzv_knows(h->machine, p->node))
-        host_step(h, &ev, now, NULL);
+    bool its_job = b->instance[0] && strcmp(b->instance, leader_instance(h->leader)) == 0;
+    if (leader_is_over(h->leader) && its_job)
+        leader_remind_end(h->leader, m, b->told);
+    answer(h, m, b->q, leader_is_over(h->leader) && its_job ? ANSWER_OK : ANSWER_UNKNOWN, NULL);
 }
 
 static uint64_t oldest_request(const struct beat *b)
@@ -327,86 +166,68 @@ static uint64_t oldest_request(const struct beat *b)
 }
 
 /* A slot that its node seems not to have seen long after it was written. */
-static void repair(struct rdzv_host *h, struct peer *p, const struct beat *b, int64_t now)
+static void repair(struct rdzv_host *h, struct leader_member *m, const struct beat *b, int64_t now)
 {
     struct buf text = {0};
-    bool missed = (p->has_news && b->seen < p->news.seq) || (b->requests < b->end && oldest_request(b) <= p->q);
-    if (p->dirty || !missed || now - p->written < h->o->heartbeat_ms + h->o->heartbeat_ms / 2)
+    bool missed = (m->has_news && b->seen < m->news.seq) || (b->requests < b->end && oldest_request(b) <= m->q);
+    if (m->fresh || !missed || now - m->written_ms < h->o->heartbeat_ms + h->o->heartbeat_ms / 2)
         return;
-    p->written = now;
-    int rc = host_slot_text(h, p, &text);
-    const struct rdzv_slot_write w = {p->node, text.data, text.len, false};
+    m->written_ms = now;
+    int rc = host_slot_text(h, m, &text);
+    const struct rdzv_slot_write w = {m->node, text.data, text.len, false};
     rc = rc ? rc : h->home->ops->rewrite(h->home, &w, h->e);
     buf_free(&text);
     if (rc <= 0 && !h->failed)
         h->failed = rc == 0 ? 1 : rc;
 }
 
-static void requests(struct rdzv_host *h, struct peer *p, const struct beat *b)
-{
-    for (const char *line = b->requests; line < b->end && h->home->ops->now(h->home) >= h->hold_until;) {
-        const char *stop = memchr(line, '\n', (size_t)(b->end - line));
-        stop = stop ? stop : b->end;
-        request(h, p, b, line, (size_t)(stop - line));
-        line = stop + 1;
-    }
-}
-
-/* What a node was told by a leader whose last decisions the home has lost. */
-static void learn(struct rdzv_host *h, const struct beat *b, int64_t now)
-{
-    bool ours = strcmp(b->instance, h->instance) == 0 || h->hold_until;
-    if (!ours || !HOST_SOUND(5) || (b->told <= h->raised_round && b->restarts <= h->raised_restarts))
-        return;
-    h->raised_round = b->told > h->raised_round ? b->told : h->raised_round;
-    h->raised_restarts = b->restarts > h->raised_restarts ? b->restarts : h->raised_restarts;
-    raise_floors(h, now);
-}
-
 /* A log without a past, and a node that has heeded an earlier reign or was part of a job: the home was emptied. What
  * else it forgot may still be at work. */
 static void suspect_loss(struct rdzv_host *h, const struct beat *b, int64_t now)
 {
-    bool past = h->former_identity[0] || h->hold_until || (h->machine && rdzv_round(h->machine) > 0);
+    bool past = h->former_identity[0] || leader_held_until(h->leader) || log_round(h) > 0;
     bool heeded = b->epoch[0] && strcmp(b->epoch, h->epoch) != 0;
-    bool member = b->told > 0 || (b->instance[0] && strcmp(b->instance, h->instance) != 0);
-    if (past || (!heeded && !member) || !HOST_SOUND(6))
-        return;
-    h->hold_until = now + h->config.silence_ms + h->config.kill_ms;
+    bool member = b->told > 0 || (b->instance[0] && strcmp(b->instance, leader_instance(h->leader)) != 0);
+    if (!past && (heeded || member) && HOST_SOUND(6))
+        leader_hold(h->leader, now + host_hold_ms(h));
+}
+
+static void step(struct rdzv_host *h, enum leader_event_kind kind, const char *node, const struct beat *b)
+{
+    const struct leader_event ev = {
+        .kind = kind, .node = node, .instance = b->instance, .seq = b->seen, .round = b->told, .restarts = b->restarts};
+    leader_step(h->leader, &ev, host_now(h), NULL);
 }
 
 void host_visit(void *arg, const char *node, const char *text, size_t n)
 {
     struct rdzv_host *h = arg;
     struct beat b;
-    struct peer *p;
-    if (h->failed || decode(text, n, &b) < 0 || !(p = host_peer(h, node)))
+    struct leader_member *m;
+    if (h->failed || decode(text, n, &b) < 0 || !(m = leader_member_of(h->leader, node)))
         return;
-    begin_life(p, &b);
-    if (p->has_news && p->news.kind == RDZV_NEWS_END && b.seen > p->news.seq) {
-        p->seq = b.seen; /* it has seen more than the home remembers: what is true now must look newer */
-        tell(p, &p->news);
+    if (strcmp(m->inc, b.inc) != 0) {
+        leader_new_life(h->leader, m, b.inc);
+        m->beat = 0;
     }
+    step(h, LEADER_SEEN, node, &b);
     if (h->all)
-        p->looked = h->looks;
-    bool moved = b.n != p->n, promised = strcmp(b.epoch, h->epoch) == 0;
-    int64_t now = h->home->ops->now(h->home);
-    p->n = b.n;
-    if (b.seen > p->seq)
-        p->seq = b.seen;
+        m->looked = h->looks;
+    bool moved = b.n != m->beat, promised = strcmp(b.epoch, h->epoch) == 0;
+    int64_t now = host_now(h);
+    m->beat = b.n;
     suspect_loss(h, &b, now);
     if (!moved || !promised)
         return;
-    p->heard = now;
-    learn(h, &b, now);
-    if (now < h->hold_until)
+    step(h, LEADER_LEARN, node, &b);
+    step(h, LEADER_HEARD, node, &b);
+    if (now < leader_held_until(h->leader))
         return;
-    resume(h, p, now);
-    requests(h, p, &b);
+    requests(h, m, &b);
     if (b.bye)
-        depart(h, p, now);
-    else if (now >= h->hold_until) {
-        check_place(h, p, &b);
-        repair(h, p, &b, now);
+        step(h, LEADER_GONE, node, &b);
+    else if (!h->deferred) {
+        check_place(h, m, &b);
+        repair(h, m, &b, now);
     }
 }

@@ -132,8 +132,10 @@ static void believe(struct rdzv_seat *s, const struct rdzv_news *news, struct rd
         s->joining = news->spare;
         s->works = !news->spare;
     }
-    if (news->kind == RDZV_NEWS_END)
-        s->joining = s->works = false;
+    if (news->kind == RDZV_NEWS_END) {
+        s->stops |= s->works;
+        s->joining = s->works = s->done = s->leaving = false;
+    }
     s->done = s->done && news->kind != RDZV_NEWS_STOP;
     ret->bits |= SEAT_NEWS;
     ret->news = *news;
@@ -223,6 +225,15 @@ static int take_slot(struct rdzv_seat *s, struct rdzv_slot slot, struct rdzv_hea
     return take_news(s, &slot, ret, e);
 }
 
+/* The newest leader has claimed this job on another server than the one that answers here. */
+static bool is_elsewhere(const struct rdzv_seat *s, const struct rdzv_view *v)
+{
+    char mark[RDZV_MARK_LEN + 1];
+    const char *claimed = strrchr(s->epoch, '-');
+    rdzv_home_mark(v->identity, mark);
+    return v->identity[0] && claimed && strcmp(claimed + 1, mark) != 0;
+}
+
 int rdzv_seat_hear(struct rdzv_seat *s, const struct rdzv_view *v, int64_t sent, int64_t now, struct rdzv_heard *ret,
                    struct err *e)
 {
@@ -234,16 +245,17 @@ int rdzv_seat_hear(struct rdzv_seat *s, const struct rdzv_view *v, int64_t sent,
         if (HOST_SOUND(7))
             return 0;
     }
-    if (!s->epoch[0])
-        return 0; /* nobody leads: nobody acknowledges */
+    if (!s->epoch[0] || (is_elsewhere(s, v) && HOST_SOUND(13)))
+        return 0; /* nobody leads here: nobody acknowledges */
     struct rdzv_slot slot;
     TRY(read_slot(s, v, &slot, e));
-    bool lapsed = now >= s->lease, held = !s->works || holds_our_round(s, &slot) || !HOST_SOUND(9);
+    bool has_workers = s->works || s->stops, lapsed = now >= s->lease;
+    bool held = !has_workers || holds_our_round(s, &slot) || !HOST_SOUND(9);
     if (held && sent + s->silence_ms > s->lease)
         s->lease = sent + s->silence_ms;
     if (lapsed) {
-        ret->bits |= (s->works ? SEAT_LAPSED : 0) | SEAT_AGAIN;
-        s->works = false;
+        ret->bits |= (has_workers ? SEAT_LAPSED : 0) | SEAT_AGAIN;
+        s->works = s->stops = false;
         if (sent + s->silence_ms > s->lease)
             s->lease = sent + s->silence_ms;
         TRY(repeat_claims(s));

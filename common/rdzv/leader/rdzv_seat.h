@@ -4,10 +4,13 @@
  * - The beat carries a counter, the epoch this node has promised to heed, and every request the leader has not answered
  *   yet.
  * - A beat that was written extends the node's lease (silence_ms from when it was sent) only if the epoch seen with it
- *   is the one promised in it. A new epoch is promised first, by the next beat: from then on nothing of an older reign
- *   is believed, and the new leader knows from the beat all that was believed before. Nor is it extended while the home
- *   does not hold the round that works here: it was lost, and others do not know of it. That is why a home may lose
- *   what it acknowledged.
+ *   is the one promised in it, and was claimed on the server that answers (rdzv_home_mark()): else its leader may be
+ *   on another one, and think us dead. A new epoch is promised first, by the next beat: from then on nothing of an
+ *   older reign is believed, and the new leader knows from the beat all that was believed before. Nor is it extended
+ *   while the home does not hold the round that works here: it was lost, and others do not know of it. That is why a
+ *   home may lose what it acknowledged.
+ * - After the END a node shows itself until its workers are gone: that is what a new instance waits for. Its lease is
+ *   the same as before: they have no longer than that where the home is out of reach, or knows the end no more.
  * - NEWS_ROUND is believed only as part of the answer to the newest JOIN, and only while the lease runs. After a lapse
  *   everything starts anew: a node without workers JOINs again, one with workers is told to kill them. */
 #ifndef CRUN_COMMON_RDZV_SEAT_H
@@ -41,6 +44,7 @@ struct rdzv_seat {
     uint64_t seen;                                  /* seq of the newest news believed */
     bool joining;                                   /* JOIN is asked and no round came yet */
     bool works;                                     /* a round was believed, and neither DONE nor JOIN said since */
+    bool stops;                                     /* the end was believed while it worked: workers may be left */
     bool done, leaving;                             /* said, and to be said again to a new leader */
     bool bye;                                       /* said by close: all processes of this node are gone */
     int64_t lease;                                  /* runs until then */

@@ -54,10 +54,18 @@ static int64_t latest(int64_t a, int64_t b)
 /* The first round need not wait for more nodes; where it is held it must wait for the workers of rounds before. */
 static void full_house(struct step *s)
 {
-    if (s->r->m.not_before > s->now)
-        rdzv_set_state_(s->r, RDZV_LAST_CALL, s->r->m.not_before);
-    else
+    if (s->r->m.not_before <= s->now) {
         rdzv_start_round_(s);
+        return;
+    }
+    s->r->m.last_call = s->now;
+    rdzv_set_state_(s->r, RDZV_LAST_CALL, s->r->m.not_before);
+}
+
+static void call_last(struct step *s)
+{
+    s->r->m.last_call = s->now + s->r->config.last_call_ms;
+    rdzv_set_state_(s->r, RDZV_LAST_CALL, latest(s->r->m.last_call, s->r->m.not_before));
 }
 
 /* After every event: can the next round begin, or has the gathering gained or lost its minimum? */
@@ -83,7 +91,7 @@ static void settle(struct step *s)
         else if (t.ready >= c->max_nodes)
             full_house(s);
         else
-            rdzv_set_state_(r, RDZV_LAST_CALL, latest(s->now + c->last_call_ms, r->m.not_before));
+            call_last(s);
     } else if (r->m.state == RDZV_LAST_CALL) {
         if (t.ready < c->min_nodes && SOUND(4))
             rdzv_set_state_(r, RDZV_JOINING, s->now + c->join_timeout_ms);
@@ -264,10 +272,15 @@ static int gone_running(struct step *s)
 static int fall_silent(struct step *s)
 {
     struct standing to = s->n->is;
-    if (to.silent)
+    int64_t fence = s->now + s->r->config.silence_ms + s->r->config.kill_ms * SOUND(7);
+    if (to.silent && fence <= s->n->fence)
         return 0;
+    if (to.silent) { /* said again by a successor that has not heard it either: a full time from now on */
+        to.silent = false;
+        rdzv_stand_(s->r, s->n, to);
+    }
     to.silent = true;
-    s->n->fence = s->now + s->r->config.silence_ms + s->r->config.kill_ms * SOUND(7);
+    s->n->fence = fence;
     rdzv_stand_(s->r, s->n, to);
     return 0;
 }

@@ -181,6 +181,14 @@ void rdzv_destroy(struct rdzv *r);
  * bad slots): nothing changed then. A repeated JOIN, DONE or FAIL is harmless. -ENOMEM: nothing changed. */
 int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struct rdzv_effects *fx, struct err *e);
 
+/* Before the first round: none begins before until_ms, later or earlier than was said before. Without effects; the next
+ * RDZV_TICK heeds it. */
+void rdzv_hold(struct rdzv *r, int64_t until_ms);
+
+/* Told of every change of state, in the middle of a step: nothing may be asked of the machine. NULL: nobody. */
+void rdzv_trace(struct rdzv *r, void (*changed)(void *arg, enum rdzv_state from, enum rdzv_state to, uint64_t round),
+                void *arg);
+
 /* When the next RDZV_TICK is due; INT64_MAX if never. */
 int64_t rdzv_deadline(const struct rdzv *r);
 
@@ -199,7 +207,7 @@ struct rdzv_member {
 };
 /* Visit every node known, members first in group-rank order. Stops when visit() returns other than 0, and returns
  * that. */
-int rdzv_members(const struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg);
+int rdzv_members(struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg);
 
 /* --- decisions: what a successor of this machine needs (docs/decisions/0003) -----------------------------------------
  * A log is lines "machine ...", "node ...", "gone ...", "restart ..." of fields as in rdzv_wire.h; settings are not

@@ -61,6 +61,7 @@ struct core {
     int done_count;        /* how many of them are DONE */
     int departed_done;     /* how many of those are gone since */
     int row;               /* failures in a row of rounds that lived less than backoff_reset_ms */
+    int64_t last_call;     /* time: LAST_CALL may end then, but for a hold */
     int64_t deadline;      /* of JOINING, LAST_CALL, STOPPING, BACKOFF; INT64_MAX elsewhere */
     int64_t round_started; /* time */
     int64_t not_before;    /* time: backing off, no round starts earlier */
@@ -80,6 +81,8 @@ struct tally {
 struct rdzv {
     struct rdzv_config config;
     struct core m;
+    void (*changed_state)(void *arg, enum rdzv_state from, enum rdzv_state to, uint64_t round);
+    void *trace_arg;
     struct core logged;   /* m as the last rdzv_delta() wrote it */
     bool logging;         /* rdzv_delta() or rdzv_replay() was called: forgotten nodes are remembered for the next */
     struct node *nodes;   /* by id */

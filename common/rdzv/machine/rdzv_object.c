@@ -73,6 +73,22 @@ void rdzv_destroy(struct rdzv *r)
     free(r);
 }
 
+void rdzv_trace(struct rdzv *r, void (*changed)(void *arg, enum rdzv_state from, enum rdzv_state to, uint64_t round),
+                void *arg)
+{
+    r->changed_state = changed;
+    r->trace_arg = arg;
+}
+
+void rdzv_hold(struct rdzv *r, int64_t until_ms)
+{
+    if (r->m.round > 0)
+        return;
+    r->m.not_before = until_ms;
+    if (r->m.state == RDZV_LAST_CALL)
+        r->m.deadline = r->m.last_call > until_ms ? r->m.last_call : until_ms;
+}
+
 enum rdzv_state rdzv_state(const struct rdzv *r)
 {
     return r->m.state;
@@ -117,7 +133,7 @@ static int visit_node(const struct node *n, int (*visit)(void *arg, const struct
                                             .leaving = is->leaving});
 }
 
-int rdzv_members(const struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg)
+int rdzv_members(struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg)
 {
     size_t members = 0;
     int rc = 0;

@@ -148,8 +148,7 @@ void rdzv_start_round_(struct step *s)
         enlist(r, r->order[i], i);
     number_roles(r);
     r->leader = r->order[0];
-    m->state = RDZV_RUNNING;
-    m->deadline = INT64_MAX;
+    rdzv_set_state_(r, RDZV_RUNNING, INT64_MAX);
     for (int i = 0; i < ready; i++)
         rdzv_tell_round_(s, r->order[i]);
 }
@@ -171,8 +170,11 @@ void rdzv_tell_end_(struct step *s, struct node *n, int exit_code, const struct 
 
 void rdzv_set_state_(struct rdzv *r, enum rdzv_state to, int64_t deadline)
 {
+    enum rdzv_state from = r->m.state;
     r->m.state = to;
     r->m.deadline = deadline;
+    if (from != to && r->changed_state)
+        r->changed_state(r->trace_arg, from, to, r->m.round);
 }
 
 void rdzv_finish_(struct step *s, enum rdzv_state how, int exit_code, const struct rdzv_cause *cause)

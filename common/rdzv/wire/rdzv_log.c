@@ -39,6 +39,7 @@ static const struct rdzv_field machine_fields[] = {
     NUMBER("deadline", deadline, 0, MS_MAX, -1),       /* in ms; never */
     NUMBER("round_age", round_started, 0, MS_MAX, -1), /* ms ago; there was none */
     NUMBER("backoff", not_before, 0, MS_MAX, 0),       /* in ms */
+    NUMBER("last_call", last_call, 0, MS_MAX, 0),      /* in ms */
     NUMBER("round", round, 0, INT64_MAX, 0),
     NUMBER("round_floor", round_floor, 0, INT64_MAX, 0),
     NUMBER("seq_floor", seq_floor, 0, INT64_MAX, 0),
@@ -89,6 +90,7 @@ static int write_machine(const struct rdzv *r, int64_t now, struct buf *out)
     m.deadline = m.deadline == INT64_MAX ? -1 : until(m.deadline, now);
     m.round_started = m.round == 0 ? -1 : until(now, m.round_started);
     m.not_before = until(m.not_before, now);
+    m.last_call = m.state == RDZV_LAST_CALL ? until(m.last_call, now) : 0;
     return write_line(out, "machine", machine_fields, COUNT(machine_fields), &m);
 }
 
@@ -192,6 +194,7 @@ static int read_machine(struct rdzv *r, const struct line *l, struct err *e)
     m.deadline = m.deadline < 0 ? INT64_MAX : l->now + m.deadline;
     m.round_started = m.round_started < 0 ? 0 : l->now - m.round_started;
     m.not_before = l->now + m.not_before;
+    m.last_call = l->now + m.last_call;
     r->m = m;
     return 0;
 }

@@ -34,7 +34,12 @@ int rdzv_slot_encode(const struct rdzv_slot *s, struct buf *out)
     return rc;
 }
 
-static int decode_answer(const char *name, enum rdzv_answer *ret, struct err *e)
+const char *rdzv_answer_name(enum rdzv_answer a)
+{
+    return answer_names[a];
+}
+
+int rdzv_answer_parse(const char *name, enum rdzv_answer *ret, struct err *e)
 {
     for (size_t i = 0; i < sizeof answer_names / sizeof *answer_names; i++)
         if (strcmp(name, answer_names[i]) == 0) {
@@ -68,7 +73,7 @@ int rdzv_slot_decode(const char *p, size_t n, struct rdzv_slot *ret, struct err 
         rdzv_field_find(head, len, "answer", answer, sizeof answer) < 0 ||
         rdzv_field_find(head, len, "text", ret->text, sizeof ret->text) < 0)
         return err_set(e, -EPROTO, "a slot's head is malformed: %.*s", (int)(len < 200 ? len : 200), head);
-    TRY(decode_answer(answer, &ret->answer, e));
+    TRY(rdzv_answer_parse(answer, &ret->answer, e));
     ret->q = strtoull(number, NULL, 10);
     ret->news = next_line(&p, end, &ret->news_len);
     ret->members = next_line(&p, end, &ret->members_len);

@@ -20,6 +20,9 @@ struct err;
 
 enum rdzv_answer { RDZV_ANSWERS(CHOICE_ID) };
 
+const char *rdzv_answer_name(enum rdzv_answer a);
+int rdzv_answer_parse(const char *name, enum rdzv_answer *ret, struct err *e); /* -EPROTO */
+
 struct rdzv_slot {
     char inc[20], instance[20]; /* the life of the node it speaks to; the job */
     uint64_t q;                 /* newest request answered */

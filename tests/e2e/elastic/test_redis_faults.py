@@ -73,6 +73,27 @@ def test_flushall_in_mid_job_costs_a_round(cluster):
     cluster.finish()
 
 
+def test_a_primary_that_may_lose_writes_is_refused(cluster):
+    redis = cluster.redis()
+    replica = cluster.redis(f"replicaof 127.0.0.1 {redis.port}")
+    wait("the replica", lambda: "state=online" in redis.cli("info", "replication"))
+    two_nodes(cluster, redis.url)
+    for n in cluster.nodes:
+        assert n.wait() == 2
+        assert "may lose what it acknowledged (it has replicas)" in n.text()
+        assert "CONFIG SET min-replicas-to-write 1" in n.text()
+    cluster.nodes.clear()
+    two_nodes(cluster, redis.url, "--rdzv_conf", "allow_unsafe=1")
+    cluster.wait_round(4)
+    cluster.finish()
+    cluster.nodes.clear()
+    for r in redis, replica:
+        r.cli("config", "set", "min-replicas-to-write", 1)
+    two_nodes(cluster, redis.url)
+    cluster.wait_round(4)
+    cluster.finish()
+
+
 def test_a_password_at_the_start_is_asked_for_by_name(cluster):
     redis = cluster.redis("requirepass secret")
     two_nodes(cluster, redis.url)
@@ -161,7 +182,7 @@ def test_a_sentinel_failover_is_followed(cluster):
     wait("the sentinels' agreement", lambda: all("num-other-sentinels\n2" in s.cli("sentinel", "master", "prime") and
                                                  "num-slaves\n1" in s.cli("sentinel", "master", "prime") for s in sentinels))
     url = "redis+sentinel://" + ",".join(f"127.0.0.1:{s.port}" for s in sentinels) + "/prime"
-    two_nodes(cluster, url)
+    two_nodes(cluster, url, "--rdzv_conf", "allow_unsafe=1")  # no replica is left after the failover
     cluster.wait_round(4)
     primary.kill()
     wait("the failover", lambda: "role:master" in replica.cli("info", "replication"))
@@ -187,7 +208,8 @@ def test_a_cluster_of_three_is_followed(cluster):
     assert made.returncode == 0, made.stdout
     wait("the cluster", lambda: all("cluster_state:ok" in n.cli("cluster", "info") for n in nodes))
     for i, n in enumerate(nodes):  # one node each: at most one of them holds the slot
-        cluster.node("--nnodes", 3, "--rdzv_endpoint", n.url, "--rdzv_id", "job", "--local-addr", "127.0.0.1")
+        cluster.node("--nnodes", 3, "--rdzv_endpoint", n.url, "--rdzv_id", "job", "--local-addr", "127.0.0.1", "--rdzv_conf",
+                     "allow_unsafe=1")
     cluster.wait_round(3)
     cluster.finish()
     assert sorted(int(n.cli("dbsize")) > 0 for n in nodes) == [False, False, True]

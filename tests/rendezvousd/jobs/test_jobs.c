@@ -363,6 +363,44 @@ static void a_finished_id_is_a_new_instance(void **s)
     pair_end(&p);
 }
 
+/* A job has failed; one of its nodes has workers that take their time to stop. */
+static void a_new_instance_waits_for_workers_in_their_grace(void **s)
+{
+    struct pair p;
+    struct agent fresh;
+    struct rdzv_config one = rig_config(1, 1);
+    (void)s;
+    pair_start(&p, NULL);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    while (p.a.news.kind != RDZV_NEWS_END) {
+        uint64_t round = p.a.news.round;
+        rig_join(&p.a, &p.c, round);
+        rig_next(&p.a);
+        rig_join(&p.b, &p.c, round);
+        rig_next(&p.b);
+        rig_say(&p.b, RDZV_FAIL, p.b.news.round, 7);
+    }
+    rig_close(&p.b, JOBS_GONE);
+    rig_open(p.j, &fresh, "r", "node9", "10.0.0.9");
+    assert_int_equal(rig_join(&fresh, &one, 0), 0);
+    assert_string_not_equal(fresh.joined.instance, p.a.joined.instance);
+    assert_int_equal(rig_next(&fresh), 0);
+    rig_pass(p.j, 1000);
+    rig_next(&fresh);
+    rig_pass(p.j, 2500);
+    rig_next(&fresh);
+    rig_pass(p.j, 2500);
+    assert_int_equal(fresh.told, 0); /* node1 is there, and may still work */
+    rig_next(&fresh);
+    rig_close(&p.a, JOBS_GONE);
+    rig_pass(p.j, 1);
+    assert_int_equal(fresh.told, 1);
+    assert_int_equal(fresh.news.kind, RDZV_NEWS_ROUND);
+    assert_int_equal(fresh.news.restart_count, 0);
+    rig_close(&fresh, JOBS_GONE);
+    pair_end(&p);
+}
+
 static const char *forgotten_run;
 
 static void on_forgotten(void *arg, const char *run)
@@ -728,6 +766,7 @@ int main(void)
         cmocka_unit_test(agents_that_disagree_are_refused),
         cmocka_unit_test(nobody_is_left_to_disagree_with),
         cmocka_unit_test(a_finished_id_is_a_new_instance),
+        cmocka_unit_test(a_new_instance_waits_for_workers_in_their_grace),
         cmocka_unit_test(a_job_that_is_over_is_forgotten),
         cmocka_unit_test(limits_are_kept),
         cmocka_unit_test(joins_are_counted),

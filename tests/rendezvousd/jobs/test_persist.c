@@ -197,7 +197,8 @@ static void another_version_is_refused(void **s)
     size_t good;
     int count = 0;
     (void)s;
-    assert_int_equal(persist_parse("rendezvousd-log 2\n", 18, take_text, &count, &good, NULL), ERR_CORRUPT);
+    assert_int_equal(persist_parse("rendezvousd-log 3\n", 18, take_text, &count, &good, NULL), ERR_CORRUPT);
+    assert_int_equal(persist_parse("rendezvousd-log 1\n", 18, take_text, &count, &good, NULL), 0); /* the older */
 }
 
 /* --- the directory */
@@ -440,6 +441,35 @@ static void who_does_not_come_back_is_given_up(void **s)
     settle(&p.d);
     assert_int_equal(p.a.told, 1);
     assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+/* One whose connection was lost, and logged so, just before the daemon died has a full time after its return. */
+static void who_was_silent_before_has_a_full_time_too(void **s)
+{
+    struct pair p;
+    struct daemon after;
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    const uint64_t seq = p.a.news.seq, seq_b = p.b.news.seq;
+    rig_close(&p.b, JOBS_SILENT);
+    rig_pass(p.d.j, 2900);
+    rig_next(&p.a); /* another step: the log says how little is left */
+    rig_say(&p.a, RDZV_LEAVE, 1, 0);
+    settle(&p.d);
+    kill_daemon(&p, &after);
+    p.d = after;
+    assert_int_equal(start(&p.d), 0);
+    open_pair(&p);
+    p.a.news.seq = seq;
+    p.b.news.seq = seq_b;
+    rig_pass(p.d.j, 2900);
+    assert_int_equal(rig_next(&p.b), 0);
+    settle(&p.d);
+    assert_int_equal(p.b.news.kind, RDZV_NEWS_STOP);
     close_pair(&p);
     stop(&p.d);
     remove_dir(&p.d);
@@ -739,6 +769,7 @@ int main(void)
         cmocka_unit_test(news_wait_for_the_disk),
         cmocka_unit_test(a_restart_is_not_noticed),
         cmocka_unit_test(who_does_not_come_back_is_given_up),
+        cmocka_unit_test(who_was_silent_before_has_a_full_time_too),
         cmocka_unit_test(untold_news_are_told_after_the_restart),
         cmocka_unit_test(a_log_cut_anywhere_loads),
         cmocka_unit_test(a_job_is_as_old_as_before_the_restart),

@@ -15,7 +15,7 @@
 #include "common/base/err.h"
 #include "common/net/redis_link.h"
 #include "common/rdzv/homes/rdzv_home.h"
-#include "common/rdzv/leader/rdzv_host_impl.h"
+#include "common/rdzv/homes/rdzv_log_redis_internal.h"
 
 static void a_url_names_user_password_host_and_database(void **state)
 {
@@ -176,90 +176,74 @@ static void a_folder_others_may_write_is_refused(void **state)
     buf_free(&beat);
 }
 
-/* --- which job the log of a home speaks of */
-
-static int64_t clock_now = 1000000; /* ms */
-
-static int64_t now(struct rdzv_home *h)
+/* On NFS a name that was looked for in vain is not looked for again for a while. */
+static void a_node_makes_its_slot_before_it_looks_for_it(void **state)
 {
-    (void)h;
-    return clock_now;
-}
-
-static uint64_t count_up(void *arg)
-{
-    return ++*(uint64_t *)arg;
-}
-
-static uint64_t drawn;
-static const struct rdzv_home_ops clock_only = {.name = "clock", .now = now};
-static struct rdzv_home clock_home = {.ops = &clock_only};
-static const struct rdzv_host_options leader = {.job = {.silence_ms = 3000, .kill_ms = 1000},
-                                                .node = "one",
-                                                .heartbeat_ms = 1000,
-                                                .random = count_up,
-                                                .random_arg = &drawn};
-
-static struct rdzv_host host(void)
-{
-    return (struct rdzv_host){.home = &clock_home, .o = &leader, .config = leader.job, .epoch = "1-x"};
-}
-
-static void end_host(struct rdzv_host *h)
-{
-    struct peer *p, *next;
-    HASH_ITER (hh, h->peers, p, next) {
-        HASH_DEL(h->peers, p);
-        free(p);
-    }
-    rdzv_effects_free(&h->fx);
-    rdzv_destroy(h->machine);
-}
-
-/* A node's first beat, n=1, or its second: it joins, or is done with round 1. */
-static void beat(struct rdzv_host *h, const char *node, int n, const char *instance)
-{
-    char text[300];
-    const char *request =
-        n == 1 ? "kind=join round=0 slots=1 addr=10.0.0.1 port=4000 v=1 nnodes=1" : "kind=done round=1";
-    snprintf(text, sizeof text, "inc=%s n=%d q=%d epoch=1-x instance=%s told=%d\nq=%d node=%s %s", node, n, n, instance,
-             n - 1, n, node, request);
-    host_visit(h, node, text, strlen(text));
-}
-
-static void who_takes_over_knows_which_job_it_is(void **state)
-{
-    struct rdzv_host first = host(), second = host();
-    struct buf log = {0}, slots = {0};
+    struct rdzv_home *h = open_folder();
+    struct rdzv_view v = {0};
+    struct buf beat = text("inc=1 n=1");
     struct err e;
+    char slot[160];
     (void)state;
-    beat(&first, "one", 1, "");
-    assert_int_equal(rdzv_state(first.machine), RDZV_RUNNING);
-    assert_int_equal(host_record(&first, true, &log, &slots, &e), 0);
-    assert_int_equal(host_replay(&second, log.data, log.len, &e), 0);
-    assert_int_equal(rdzv_state(second.machine), RDZV_RUNNING);
-    assert_int_not_equal(strlen(first.instance), 0);
-    assert_string_equal(second.instance, first.instance);
-    end_host(&first);
-    end_host(&second);
-    buf_free(&log);
-    buf_free(&slots);
+    assert_int_equal(h->ops->exchange(h, "one", &beat, true, &v, &e), 0);
+    assert_int_equal(v.slot.len, 0);
+    snprintf(slot, sizeof slot, "%s/crun-a%%2Fb%%20%%7Bc%%7D/slots/one", dir);
+    assert_int_equal(access(slot, F_OK), 0);
+    h->ops->forget(h, "one");
+    h->ops->close(h);
+    buf_free(&beat);
+    buf_free(&v.pulse);
+    buf_free(&v.slot);
 }
 
-/* As a log may have it that was written by a version that lost the name. */
-static void a_job_without_a_name_is_not_that_of_who_joins(void **state)
+/* --- which Redis is safe */
+
+static int judge(struct redis_facts f, bool allow, int64_t given, int64_t *lag, struct err *e)
 {
-    struct rdzv_host h = host();
+    if (!f.run_id[0])
+        snprintf(f.run_id, sizeof f.run_id, "r1");
+    *lag = -1;
+    return redis_judge(&f, allow, given, lag, e);
+}
+
+static void a_redis_that_may_lose_writes_is_refused_with_the_remedy(void **state)
+{
+    const struct redis_facts unsafe[] = {
+        {.sentinel = true, .max_lag_s = 10},
+        {.cluster = true, .max_lag_s = 10},
+        {.replicas = 1, .max_lag_s = 10},
+        {.replicas = 1, .min_replicas = 1}, /* a lag of 0 switches it off */
+    };
+    struct err e;
+    int64_t lag;
     (void)state;
-    beat(&h, "one", 1, "");
-    beat(&h, "one", 2, h.instance);
-    assert_int_equal(rdzv_state(h.machine), RDZV_SUCCEEDED);
-    h.instance[0] = 0;
-    clock_now += 60000;
-    beat(&h, "two", 1, "");
-    assert_int_equal(rdzv_state(h.machine), RDZV_RUNNING);
-    assert_true(rdzv_knows(h.machine, "two"));
-    end_host(&h);
+    for (size_t i = 0; i < sizeof unsafe / sizeof *unsafe; i++) {
+        assert_int_equal(judge(unsafe[i], false, 0, &lag, &e), ERR_REFUSED);
+        assert_non_null(strstr(e.text, "CONFIG SET min-replicas-to-write 1"));
+        assert_non_null(strstr(e.text, "allow_unsafe=1"));
+        assert_int_equal(judge(unsafe[i], true, 0, &lag, &e), 0);
+    }
+    assert_int_equal(judge((struct redis_facts){.min_replicas = 0, .max_lag_s = 10}, false, 0, &lag, &e), 0);
+    assert_int_equal(lag, 0); /* alone */
+    assert_int_equal(judge((struct redis_facts){.replicas = 2, .min_replicas = 1, .max_lag_s = 10}, false, 0, &lag, &e),
+                     0);
+    assert_int_equal(lag, 10000);
+}
+
+static void a_redis_that_does_not_say_its_lag_is_told_it(void **state)
+{
+    const struct redis_facts mute = {.sentinel = true, .min_replicas = -1, .max_lag_s = -1};
+    struct redis_facts nobody = {.min_replicas = -1, .max_lag_s = -1};
+    struct err e;
+    int64_t lag;
+    (void)state;
+    assert_int_equal(judge(mute, false, 0, &lag, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "max_lag=10"));
+    assert_int_equal(judge(mute, false, 7000, &lag, &e), 0);
+    assert_int_equal(lag, 7000);
+    assert_int_equal(redis_judge(&nobody, false, 0, &lag, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "which incarnation it is"));
+    assert_int_equal(redis_judge(&nobody, true, 0, &lag, &e), 0);
 }
 
 int main(void)
@@ -270,9 +254,10 @@ int main(void)
         cmocka_unit_test(passwords_come_from_the_environment_where_the_url_has_none),
         cmocka_unit_test_setup_teardown(an_older_leader_can_append_nothing, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_last_node_clears_the_folder, make_dir, remove_dir),
+        cmocka_unit_test(a_redis_that_may_lose_writes_is_refused_with_the_remedy),
+        cmocka_unit_test(a_redis_that_does_not_say_its_lag_is_told_it),
+        cmocka_unit_test_setup_teardown(a_node_makes_its_slot_before_it_looks_for_it, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_folder_others_may_write_is_refused, make_dir, remove_dir),
-        cmocka_unit_test(who_takes_over_knows_which_job_it_is),
-        cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,117 @@
+/* Whether a Redis is safe to lead over. A primary that has replicas may be replaced by one of them, and lose what it
+ * had acknowledged, or live on behind a partition, and go on acknowledging. With min-replicas-to-write it stops that
+ * after min-replicas-max-lag: then a successor can wait it out. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/rdzv/homes/rdzv_log_redis_internal.h"
+
+#define REMEDY                                                                                                          \
+    "on it and on its replicas say CONFIG SET min-replicas-to-write 1 and CONFIG SET min-replicas-max-lag 10, or take " \
+    "the risk with --rdzv-conf allow_unsafe=1"
+
+int redis_judge(const struct redis_facts *f, bool allow_unsafe, int64_t given_lag_ms, int64_t *ret_lag_ms,
+                struct err *e)
+{
+    const char *why = f->sentinel ? "it is behind Sentinel" : f->cluster ? "it is a Redis Cluster" : "it has replicas";
+    bool replaced = f->sentinel || f->cluster || f->replicas > 0;
+    int64_t lag = f->max_lag_s > 0 ? f->max_lag_s * 1000 : 0;
+    *ret_lag_ms = f->min_replicas >= 1 && lag > 0 ? lag : replaced || f->min_replicas >= 1 ? given_lag_ms : 0;
+    if (allow_unsafe)
+        return 0;
+    if (!f->run_id[0] && !f->replid[0])
+        return err_set(e, ERR_REFUSED,
+                       "this server does not say which incarnation it is (INFO has neither run_id nor master_replid), "
+                       "so that lost data would go unnoticed: use a Redis, or take the risk with --rdzv-conf "
+                       "allow_unsafe=1");
+    if (!replaced)
+        return 0;
+    if (f->min_replicas < 0 || f->max_lag_s < 0)
+        return given_lag_ms > 0 ? 0
+                                : err_set(e, ERR_REFUSED,
+                                          "this Redis may lose what it acknowledged (%s) and does not let CONFIG GET "
+                                          "min-replicas-* through: %s; then name the lag with --rdzv-conf max_lag=10",
+                                          why, REMEDY);
+    if (f->min_replicas < 1 || lag == 0)
+        return err_set(e, ERR_REFUSED, "this Redis may lose what it acknowledged (%s): %s", why, REMEDY);
+    return 0;
+}
+
+/* --- asking */
+
+static const char *text_of(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_STRING ? r->str : "";
+}
+
+static void info_field(const char *info, const char *name, char *out, size_t cap)
+{
+    const char *p = strstr(info, name);
+    p = p ? p + strlen(name) : "";
+    snprintf(out, cap, "%.*s", (int)strcspn(p, "\r\n"), p);
+}
+
+/* A number of the configuration; -1: the server does not say. An error is an answer here. */
+static int config_number(struct redis_home *h, const char *name, long long *ret, struct err *e)
+{
+    redisReply *r;
+    *ret = -1;
+    TRY(QUEUE(&h->conn, e, W("CONFIG"), W("GET"), W(name)));
+    TRY(resp_exchange(&h->conn, 1, &r, clock_deadline(h->io_ms), e));
+    if (r->type == REDIS_REPLY_ARRAY && r->elements == 2 && r->element[1]->type == REDIS_REPLY_STRING)
+        *ret = strtoll(r->element[1]->str, NULL, 10);
+    freeReplyObject(r);
+    return 0;
+}
+
+int redis_learn_facts(struct redis_home *h, struct redis_facts *ret, struct err *e)
+{
+    redisReply *r[2];
+    char word[16];
+    *ret = (struct redis_facts){.sentinel = h->link.sentinel};
+    TRY(QUEUE(&h->conn, e, W("INFO"), W("server")));
+    TRY(QUEUE(&h->conn, e, W("INFO"), W("replication")));
+    TRY(redis_converse(h, &h->conn, 2, r, e));
+    info_field(text_of(r[0]), "run_id:", ret->run_id, sizeof ret->run_id);
+    info_field(text_of(r[0]), "redis_mode:", word, sizeof word);
+    ret->cluster = strcmp(word, "cluster") == 0;
+    info_field(text_of(r[1]), "master_replid:", ret->replid, sizeof ret->replid);
+    info_field(text_of(r[1]), "connected_slaves:", word, sizeof word);
+    ret->replicas = atoi(word);
+    redis_free_replies(r, 2);
+    TRY(config_number(h, "min-replicas-to-write", &ret->min_replicas, e));
+    return config_number(h, "min-replicas-max-lag", &ret->max_lag_s, e);
+}
+
+int redis_learn_server(struct redis_home *h, struct err *e)
+{
+    redisReply *r;
+    TRY(QUEUE(&h->conn, e, W("INFO"), W("server")));
+    TRY(redis_converse(h, &h->conn, 1, &r, e));
+    info_field(text_of(r), "run_id:", h->run_id, sizeof h->run_id);
+    freeReplyObject(r);
+    if (!h->run_id[0])
+        strcpy(h->run_id, "-");
+    return 0;
+}
+
+int64_t redis_lag_ms(struct rdzv_home *base)
+{
+    return ((struct redis_home *)base)->lag_ms;
+}
+
+int redis_await_replica(struct redis_home *h, struct err *e)
+{
+    redisReply *r;
+    char ms[24];
+    if (h->lag_ms == 0 || h->allow_unsafe)
+        return 0;
+    snprintf(ms, sizeof ms, "%lld", (long long)h->io_ms / 2 + 1);
+    TRY(QUEUE(&h->conn, e, W("WAIT"), W("1"), W(ms)));
+    TRY(redis_converse(h, &h->conn, 1, &r, e));
+    long long n = r->type == REDIS_REPLY_INTEGER ? r->integer : 0;
+    freeReplyObject(r);
+    return n >= 1 ? 0 : err_set(e, -EAGAIN, "no replica of this Redis has heard of the new leader: it may be cut off");
+}

@@ -1,0 +1,381 @@
+/* The leader: its events, its steps of the machine, and time. See leader.h. */
+#include "common/rdzv/leader/leader.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "common/base/err.h"
+#include "common/job/exitcode.h"
+#include "common/rdzv/leader/leader_impl.h"
+
+int leader_create(struct leader **ret, const struct leader_options *o, struct err *e)
+{
+    struct leader *l = calloc(1, sizeof *l);
+    if (!l || !(l->run = strdup(o->run ? o->run : "")) || !(l->principal = strdup(o->principal ? o->principal : ""))) {
+        leader_destroy(l);
+        return err_set(e, -ENOMEM, "no memory for a rendezvous");
+    }
+    l->o = *o;
+    *ret = l;
+    return 0;
+}
+
+void leader_destroy(struct leader *l)
+{
+    struct leader_member *m, *next;
+    if (!l)
+        return;
+    HASH_ITER (hh, l->members, m, next)
+        leader_drop_(l, m);
+    rdzv_effects_free(&l->fx);
+    rdzv_destroy(l->machine);
+    free(l->run);
+    free(l->principal);
+    free(l);
+}
+
+/* --- steps */
+
+bool leader_is_final_(const struct leader *l)
+{
+    enum rdzv_state s = l->machine ? rdzv_state(l->machine) : RDZV_JOINING;
+    return s == RDZV_SUCCEEDED || s == RDZV_FAILED || s == RDZV_DRAINED;
+}
+
+/* Whom does the machine know, whom has it forgotten? The event's node perhaps; others only when their time was over. */
+static void notice_forgotten(struct leader *l, const struct rdzv_event *ev, int64_t now)
+{
+    struct leader_member *m = ev->node[0] ? leader_find(l, ev->node) : NULL;
+    if (m)
+        leader_set_known_(l, m, rdzv_knows(l->machine, m->node), now);
+    if (l->known == (size_t)rdzv_nodes(l->machine))
+        return;
+    for (m = l->members; m; m = m->hh.next)
+        leader_set_known_(l, m, rdzv_knows(l->machine, m->node), now);
+}
+
+int leader_machine_step_(struct leader *l, const struct rdzv_event *ev, int64_t now, struct err *e)
+{
+    const struct leader_before before = leader_before_(l);
+    int rc = rdzv_step(l->machine, ev, now, &l->fx, e);
+    if (rc == 0) {
+        l->changed = true;
+        leader_note_(l, &before, ev, now);
+        notice_forgotten(l, ev, now);
+    }
+    if (l->o.stepped)
+        l->o.stepped(l->o.arg, ev, before.state, before.round, &l->fx, rc);
+    if (rc < 0)
+        return rc;
+    leader_take_effects_(l);
+    if (!l->over && leader_is_final_(l)) {
+        l->over = true;
+        l->over_ms = now;
+    }
+    return 0;
+}
+
+static int step_node(struct leader *l, enum rdzv_event_kind kind, const char *node, int64_t now)
+{
+    struct rdzv_event ev = {.kind = kind, .cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1}};
+    snprintf(ev.node, sizeof ev.node, "%s", node);
+    if (kind == RDZV_GONE)
+        snprintf(ev.cause.text, sizeof ev.cause.text, "node '%s' is gone: its agent and all its processes ended", node);
+    return leader_machine_step_(l, &ev, now, NULL);
+}
+
+/* --- elders: what is left of the instance before */
+
+void leader_elder_(struct leader *l, struct leader_member *m, bool is)
+{
+    l->elders += is && !m->elder;
+    l->elders -= !is && m->elder;
+    m->elder = is;
+}
+
+/* Until when an elder's workers may live; those that have a connection say by its end that they are dead. */
+static int64_t elder_fence(const struct leader *l, const struct leader_member *m, int64_t now)
+{
+    int64_t bound = l->config.silence_ms + l->config.kill_ms;
+    if (m->gone)
+        return 0;
+    if (m->connected && !l->o.looked_for && now - l->history.started_ms < LEADER_LINGER_MS)
+        return now + bound;
+    return m->heard_ms + bound;
+}
+
+void leader_hold_for_elders_(struct leader *l, int64_t now)
+{
+    int64_t until = now;
+    if (l->elders == 0 || !l->machine)
+        return;
+    for (struct leader_member *m = l->members; m; m = m->hh.next) {
+        int64_t fence = m->elder ? elder_fence(l, m, now) : 0;
+        if (fence <= now)
+            leader_elder_(l, m, false);
+        until = fence > until ? fence : until;
+    }
+    rdzv_hold(l->machine, until);
+    l->changed = true;
+}
+
+/* --- life and silence */
+
+int64_t leader_last_heard_(const struct leader *l, const struct leader_member *m)
+{
+    return m->heard_ms > l->awake_ms ? m->heard_ms : l->awake_ms;
+}
+
+void leader_heard_(struct leader *l, struct leader_member *m, bool here, int64_t now)
+{
+    bool was_silent = m->list == LEADER_LIST_SILENT;
+    m->connected = true;
+    m->gone = false;
+    if (now < l->hold_until) { /* nothing is decided yet */
+        m->heard_ms = now;
+        leader_list_(l, m, m->list);
+        return;
+    }
+    if (m->elder && !m->known) {
+        m->heard_ms = now;
+        leader_list_(l, m, LEADER_LIST_ENDED);
+    }
+    if (m->elder)
+        leader_hold_for_elders_(l, now);
+    if (!m->known)
+        return;
+    l->heard_any = true;
+    m->heard_ms = now;
+    leader_list_(l, m, here ? LEADER_LIST_NONE : LEADER_LIST_HEARD);
+    if (was_silent)
+        step_node(l, RDZV_RESUME, m->node, now);
+}
+
+static void fall_silent(struct leader *l, struct leader_member *m)
+{
+    int64_t heard = leader_last_heard_(l, m);
+    leader_list_(l, m, LEADER_LIST_SILENT);
+    step_node(l, RDZV_SILENT, m->node, HOST_SOUND(4) ? heard : heard - l->config.kill_ms);
+}
+
+/* Nobody needs it any more: not even for what it was told. */
+static void drop_if_done(struct leader *l, struct leader_member *m)
+{
+    if (!m->known && !m->elder && (m->told || !m->has_news) && !l->o.looked_for)
+        leader_drop_(l, m);
+}
+
+static void take_gone(struct leader *l, struct leader_member *m, int64_t now)
+{
+    bool elder = m->elder;
+    m->connected = false;
+    m->gone = true;
+    if (elder)
+        leader_hold_for_elders_(l, now);
+    if (m->known && !l->over) {
+        step_node(l, RDZV_GONE, m->node, now);
+        if (m->has_news)
+            return; /* its END, which somebody may still ask for */
+    }
+    drop_if_done(l, m);
+}
+
+static void take_lost(struct leader *l, struct leader_member *m, int64_t now)
+{
+    m->connected = false;
+    if (l->over || m->elder) /* its workers may be in their grace */
+        m->heard_ms = now;
+    if (!m->known)
+        drop_if_done(l, m);
+    else if (!l->over && m->list != LEADER_LIST_SILENT)
+        fall_silent(l, m);
+}
+
+/* --- what it has seen */
+
+static void take_seen(struct leader *l, struct leader_member *m, uint64_t seq)
+{
+    struct rdzv_news news = m->news;
+    if (!l->o.looked_for) {
+        if (m->has_news && m->news.seq <= seq) {
+            m->acked = m->news.seq;
+            m->has_news = false;
+        }
+        return;
+    }
+    bool newer = m->has_news && m->news.kind == RDZV_NEWS_END && seq > m->news.seq;
+    m->told |= m->has_news && seq >= m->news.seq;
+    m->seq = seq > m->seq ? seq : m->seq;
+    if (newer) /* it has seen more than the home remembers: what is true now must look newer */
+        leader_tell_(l, m, &news);
+}
+
+static void learn(struct leader *l, const struct leader_event *ev, int64_t now)
+{
+    bool ours = !ev->instance || strcmp(ev->instance, l->instance) == 0 || l->hold_until;
+    if (!ours || !HOST_SOUND(5) || (ev->round <= l->raised_round && ev->restarts <= l->raised_restarts))
+        return;
+    l->raised_round = ev->round > l->raised_round ? ev->round : l->raised_round;
+    l->raised_restarts = ev->restarts > l->raised_restarts ? ev->restarts : l->raised_restarts;
+    leader_raise_(l, now);
+}
+
+/* --- time */
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t silence_ms(const struct leader *l)
+{
+    return HOST_SOUND(4) ? l->config.silence_ms : l->config.silence_ms / 4;
+}
+
+int64_t leader_deadline(const struct leader *l)
+{
+    const struct leader_member *heard = l->lists[LEADER_LIST_HEARD], *ended = l->lists[LEADER_LIST_ENDED];
+    int64_t d = l->machine ? rdzv_deadline(l->machine) : INT64_MAX;
+    if (l->over)
+        d = l->o.looked_for ? INT64_MAX : l->over_ms + LEADER_LINGER_MS;
+    else if (!l->o.looked_for) {
+        d = heard ? earlier(d, leader_last_heard_(l, heard) + silence_ms(l)) : d;
+        d = ended ? earlier(d, ended->heard_ms + LEADER_LINGER_MS) : d;
+    }
+    return d < l->hold_until ? l->hold_until : d;
+}
+
+static void take_tick(struct leader *l, int64_t seen, int64_t now)
+{
+    struct leader_member *m;
+    bool held = now < l->hold_until;
+    l->changed |= l->held && !held; /* what follows is a decision: the next leader need not wait again */
+    l->held = held;
+    if (held || !l->machine)
+        return;
+    while (!l->over && (m = l->lists[LEADER_LIST_HEARD]) && leader_last_heard_(l, m) + silence_ms(l) <= seen)
+        fall_silent(l, m);
+    while (!l->over && !l->o.looked_for && (m = l->lists[LEADER_LIST_ENDED]) && m->heard_ms + LEADER_LINGER_MS <= now)
+        leader_drop_(l, m);
+    if (rdzv_deadline(l->machine) <= now)
+        leader_hold_for_elders_(l, now);
+    if (rdzv_deadline(l->machine) <= now)
+        leader_machine_step_(l, &(struct rdzv_event){.kind = RDZV_TICK}, now, NULL);
+}
+
+void leader_awake(struct leader *l, int64_t now_ms)
+{
+    l->awake_ms = now_ms;
+}
+
+void leader_hold(struct leader *l, int64_t until_ms)
+{
+    if (until_ms > l->hold_until)
+        l->hold_until = until_ms;
+}
+
+int64_t leader_held_until(const struct leader *l)
+{
+    return l->hold_until;
+}
+
+/* --- events */
+
+static void step_member(struct leader *l, const struct leader_event *ev, struct leader_member *m, int64_t now)
+{
+    switch (ev->kind) {
+    case LEADER_HEARD:
+        leader_heard_(l, m, ev->here, now);
+        break;
+    case LEADER_SEEN:
+        take_seen(l, m, ev->seq);
+        break;
+    case LEADER_TOLD:
+        m->told = true;
+        break;
+    case LEADER_GONE:
+        take_gone(l, m, now);
+        break;
+    case LEADER_LOST:
+        take_lost(l, m, now);
+        break;
+    default:
+        break;
+    }
+}
+
+int leader_step(struct leader *l, const struct leader_event *ev, int64_t now_ms, struct err *e)
+{
+    struct leader_member *m = ev->node ? leader_find(l, ev->node) : NULL;
+    switch (ev->kind) {
+    case LEADER_ASK:
+        return leader_ask_(l, ev, now_ms, e);
+    case LEADER_LEARN:
+        learn(l, ev, now_ms);
+        return 0;
+    case LEADER_DRAIN:
+        return l->machine && !l->over ? leader_machine_step_(l, ev->ask, now_ms, e) : 0;
+    case LEADER_TICK:
+        take_tick(l, l->o.looked_for ? ev->seen_ms : now_ms, now_ms);
+        return 0;
+    default:
+        if (m)
+            step_member(l, ev, m, now_ms);
+        return 0;
+    }
+}
+
+/* --- what it is */
+
+struct rdzv *leader_machine(const struct leader *l)
+{
+    return l->machine;
+}
+
+const struct rdzv_config *leader_config(const struct leader *l)
+{
+    return &l->config;
+}
+
+const char *leader_instance(const struct leader *l)
+{
+    return l->instance;
+}
+
+const struct leader_history *leader_history(const struct leader *l)
+{
+    return &l->history;
+}
+
+bool leader_is_over(const struct leader *l)
+{
+    return l->over;
+}
+
+int64_t leader_over_since(const struct leader *l)
+{
+    return l->over ? l->over_ms : 0;
+}
+
+bool leader_is_empty(const struct leader *l)
+{
+    if (l->over || (l->machine && (rdzv_nodes(l->machine) > 0 || rdzv_round(l->machine) > 0)))
+        return false;
+    for (const struct leader_member *m = l->members; m; m = m->hh.next)
+        if (m->has_news && !m->told)
+            return false;
+    return true;
+}
+
+const char *leader_run(const struct leader *l)
+{
+    return l->run;
+}
+
+const char *leader_principal(const struct leader *l)
+{
+    return l->principal;
+}

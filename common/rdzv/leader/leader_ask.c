@@ -1,0 +1,178 @@
+/* What nodes ask: a JOIN finds its instance, or begins one; FAIL, DONE and LEAVE are the machine's. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/net/addr.h"
+#include "common/rdzv/leader/leader_impl.h"
+#include "common/rdzv/wire/rdzv_wire.h"
+
+/* --- a new instance */
+
+/* Take up what nodes were told by others than us. */
+void leader_raise_(struct leader *l, int64_t now)
+{
+    if (l->machine && (l->raised_round > rdzv_round(l->machine) || l->raised_restarts > rdzv_restarts(l->machine)) &&
+        rdzv_raise(l->machine, l->raised_round, l->raised_restarts, now, NULL) == 0)
+        l->changed = true;
+}
+
+/* A member of the last round that is neither done nor back may still have workers. */
+static int mark_elder(void *arg, const struct rdzv_member *n)
+{
+    struct leader *l = arg;
+    struct leader_member *m = leader_find(l, n->node);
+    if (m && n->member && !n->ready && !n->done && !m->gone && HOST_SOUND(11))
+        leader_elder_(l, m, true);
+    return 0;
+}
+
+/* Its nodes are of no instance any more; what they must still be told is kept. */
+static void end_instance(struct leader *l, int64_t now)
+{
+    struct leader_member *m, *next;
+    if (!l->machine)
+        return;
+    rdzv_members(l->machine, mark_elder, l);
+    HASH_ITER (hh, l->members, m, next) {
+        leader_set_known_(l, m, false, now);
+        if (!l->o.looked_for && !m->connected && !m->elder && (m->told || !m->has_news))
+            leader_drop_(l, m);
+    }
+    rdzv_destroy(l->machine);
+    l->machine = NULL;
+    l->raised_round = 0; /* what was told of it says nothing of the next */
+    l->raised_restarts = 0;
+    l->hold_until = now < l->hold_until ? l->hold_until : 0;
+}
+
+int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *instance, int64_t now, struct err *e)
+{
+    struct rdzv *machine;
+    TRY(rdzv_create(&machine, c, e));
+    rdzv_trace(machine, l->o.traced, l->o.arg);
+    end_instance(l, now);
+    l->machine = machine;
+    l->config = *c;
+    l->over = l->ended = l->heard_any = false;
+    l->begun = l->changed = true;
+    l->known = 0;
+    l->history = (struct leader_history){.started_ms = now};
+    l->restarts_said = 0;
+    snprintf(l->instance, sizeof l->instance, "%s", instance);
+    leader_raise_(l, now);
+    leader_hold_for_elders_(l, now);
+    return 0;
+}
+
+/* --- join */
+
+static bool is_told_of(const struct leader *l, const char *instance)
+{
+    return instance && instance[0] && strcmp(instance, l->instance) == 0;
+}
+
+/* Agents that nobody is left to disagree with, or of a job that nobody is left of. */
+static bool is_abandoned(const struct leader *l, const struct leader_event *ev)
+{
+    if (rdzv_nodes(l->machine) > 0 || l->over)
+        return false;
+    bool stranger = ev->ask->round == 0 && !is_told_of(l, ev->instance);
+    return rdzv_round(l->machine) == 0 ? rdzv_config_differs(&l->config, ev->settings, NULL) < 0 : stranger;
+}
+
+/* A job whose nodes may all be dead, and one that was never told of it: time will tell which. */
+static bool is_too_early(const struct leader *l, const struct leader_event *ev)
+{
+    return l->o.looked_for && l->machine && l->restored && !l->over && !l->heard_any && rdzv_nodes(l->machine) > 0 &&
+           rdzv_round(l->machine) > 0 && ev->ask->round == 0 && !is_told_of(l, ev->instance) &&
+           !rdzv_knows(l->machine, ev->ask->node);
+}
+
+/* A JOIN of a member that must still hear of an end: of this instance, or of the one before. */
+static bool is_late(const struct leader *l, const struct leader_member *m, const struct leader_event *ev)
+{
+    return !l->o.looked_for && m && m->has_news && m->news.kind == RDZV_NEWS_END &&
+           (l->over || strcmp(m->instance, l->instance) != 0) && (!m->told || ev->ask->round > 0);
+}
+
+/* What a node's JOIN answers it need not be told any more. */
+static void drop_answered(struct leader_member *m, const struct rdzv_event *ev)
+{
+    if (!m->has_news || m->news.kind != RDZV_NEWS_STOP || ev->round < m->news.round)
+        return;
+    m->acked = m->news.seq;
+    m->has_news = false;
+}
+
+static int join_member(struct leader *l, const struct leader_event *ev, int64_t now, struct err *e)
+{
+    struct leader_member *m = leader_find(l, ev->ask->node);
+    const bool is_new = !m;
+    if (is_new)
+        TRY(leader_add_(l, ev->ask->node, &m, e));
+    if (!m->known && m->has_news && !l->o.looked_for) { /* of an instance before: not for it any more */
+        m->acked = m->news.seq;
+        m->has_news = false;
+    }
+    if (!l->o.looked_for)
+        drop_answered(m, ev->ask);
+    if (ev->reached)
+        snprintf(l->outside, sizeof l->outside, "%s", ev->reached);
+    m->joined_seq = m->has_news ? m->news.seq - 1 : m->acked;
+    memcpy(m->instance, l->instance, sizeof m->instance);
+    leader_elder_(l, m, false); /* its workers are gone, it says */
+    leader_hold_for_elders_(l, now);
+    int rc = leader_machine_step_(l, ev->ask, now, e);
+    if (rc < 0 && is_new && !l->o.looked_for)
+        leader_drop_(l, m);
+    if (rc < 0)
+        return rc;
+    if (m->known && m->list != LEADER_LIST_HEARD)
+        leader_list_(l, m, LEADER_LIST_NONE); /* JOIN has resumed it */
+    leader_heard_(l, m, ev->here, now);
+    return 0;
+}
+
+static int join(struct leader *l, const struct leader_event *ev, int64_t now, struct err *e)
+{
+    struct leader_member *m = leader_find(l, ev->ask->node);
+    char instance[LEADER_INSTANCE_LEN + 1];
+    if (is_late(l, m, ev)) {
+        m->joined_seq = m->news.seq - 1;
+        return 0;
+    }
+    if (l->over && is_told_of(l, ev->instance)) {
+        if ((m = leader_member_of(l, ev->ask->node)))
+            leader_remind_end(l, m, ev->ask->round);
+        return m ? 0 : err_set(e, -ENOMEM, "no memory for node '%s'", ev->ask->node);
+    }
+    if (is_too_early(l, ev))
+        return err_set(e, -EAGAIN, "the nodes of the job before may still be alive");
+    if (!l->machine || l->over || is_abandoned(l, ev)) {
+        snprintf(instance, sizeof instance, "%016" PRIx64, ev->draw);
+        TRY(leader_begin_(l, ev->settings, instance, now, e));
+    }
+    struct err differs;
+    if (rdzv_config_differs(&l->config, ev->settings, &differs) < 0)
+        return err_set(e, ERR_MISMATCH, "%s", differs.text);
+    return join_member(l, ev, now, e);
+}
+
+int leader_ask_(struct leader *l, const struct leader_event *ev, int64_t now, struct err *e)
+{
+    struct leader_member *m = leader_find(l, ev->ask->node);
+    if (now < l->hold_until)
+        return err_set(e, -EAGAIN, "what was decided before may be lost: it is waited for");
+    if (ev->ask->kind == RDZV_JOIN)
+        return join(l, ev, now, e);
+    if (!l->machine)
+        return err_set(e, ERR_REFUSED, "node '%s' has joined no job", ev->ask->node);
+    if (!l->over)
+        return leader_machine_step_(l, ev->ask, now, e);
+    if (m && l->o.looked_for && is_told_of(l, ev->instance))
+        leader_remind_end(l, m, ev->ask->round);
+    return 0; /* its END says so */
+}

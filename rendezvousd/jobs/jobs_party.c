@@ -1,0 +1,153 @@
+/* Parties: which node each stands for, how it ends, and how its node's news reach it. */
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "rendezvousd/jobs/jobs_impl.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#define MODULE "jobs"
+
+struct jobs_party *party_find_(const struct job *job, const char *node)
+{
+    struct jobs_party *p;
+    HASH_FIND_STR(job->parties, node, p);
+    return p;
+}
+
+struct leader_member *party_member_(const struct jobs_party *p)
+{
+    return p->job ? leader_find(p->job->leader, p->node) : NULL;
+}
+
+int jobs_party_open(struct jobs_party **ret, struct jobs *j, const struct jobs_party_options *o, struct err *e)
+{
+    struct jobs_party *p = calloc(1, sizeof *p);
+    if (!p)
+        return err_set(e, -ENOMEM, "no memory for a member");
+    p->jobs = j;
+    p->o = *o;
+    *ret = p;
+    return 0;
+}
+
+void party_unbind_(struct jobs_party *p)
+{
+    if (p->to_tell)
+        DL_DELETE2(p->jobs->tell, p, tell_prev, tell_next);
+    if (p->waits_disk)
+        DL_DELETE2(p->job->undurable, p, disk_prev, disk_next);
+    if (p->job)
+        HASH_DEL(p->job->parties, p);
+    p->to_tell = p->waits_disk = false;
+    p->job = NULL;
+}
+
+static void make_void(struct jobs_party *p)
+{
+    party_unbind_(p);
+    p->is_void = true;
+    if (!p->asks)
+        return;
+    p->asks = false;
+    p->o.told(p->o.arg, NULL, NULL);
+}
+
+int party_bind_(struct jobs_party *p, struct job *job, const char *node, struct err *e)
+{
+    struct leader_member *before = party_member_(p);
+    if (p->job == job && strcmp(p->node, node) == 0)
+        return 0;
+    if (before && before->known && !leader_is_over(p->job->leader))
+        return err_set(e, ERR_REFUSED, "this connection stands for node '%s' of run '%s' and cannot be node '%s' too",
+                       p->node, leader_run(p->job->leader), node);
+    party_unbind_(p);
+    struct jobs_party *older = party_find_(job, node);
+    if (older)
+        party_unbind_(older);
+    snprintf(p->node, sizeof p->node, "%s", node);
+    HASH_ADD_STR(job->parties, node, p);
+    if (!p->hh.tbl)
+        return err_set(e, -ENOMEM, "no memory for node '%s'", node);
+    p->job = job;
+    if (older) {
+        log_info(MODULE, "run=%s node=%s comes by a new connection", leader_run(job->leader), node);
+        make_void(older);
+    }
+    return 0;
+}
+
+void jobs_party_close(struct jobs_party *p, enum jobs_end how)
+{
+    if (!p)
+        return;
+    struct jobs *j = p->jobs;
+    struct job *job = p->job;
+    char node[RDZV_ID_MAX + 1];
+    memcpy(node, p->node, sizeof node);
+    party_unbind_(p);
+    free(p);
+    if (!job)
+        return;
+    jobs_notice_pause_(j);
+    job_step_(job, &(struct leader_event){.kind = how == JOBS_GONE ? LEADER_GONE : LEADER_LOST, .node = node}, NULL);
+    job_forget_if_empty_(job);
+    jobs_tell_(j);
+}
+
+/* --- telling */
+
+static struct leader_member *can_tell(const struct jobs_party *p)
+{
+    struct leader_member *m = p->asks ? party_member_(p) : NULL;
+    return m && m->has_news ? m : NULL;
+}
+
+void party_queue_(struct jobs_party *p)
+{
+    struct leader_member *m = can_tell(p);
+    if (!m || p->to_tell)
+        return;
+    if (job_durable_(p->job, m->stamp)) {
+        p->to_tell = true;
+        DL_APPEND2(p->jobs->tell, p, tell_prev, tell_next);
+        return;
+    }
+    if (p->waits_disk) /* for an older record: now for a newer one */
+        DL_DELETE2(p->job->undurable, p, disk_prev, disk_next);
+    p->waits_disk = true;
+    DL_APPEND2(p->job->undurable, p, disk_prev, disk_next);
+}
+
+static void tell(struct jobs_party *p, const struct leader_member *m)
+{
+    const struct rdzv_news news = m->news;
+    struct buf addrs = {0};
+    const char *text = NULL;
+    if (rdzv_news_is_for_leader(&news))
+        text = leader_addresses(p->job->leader, &addrs) == 0 && addrs.len ? addrs.data : "";
+    leader_step(p->job->leader, &(struct leader_event){.kind = LEADER_TOLD, .node = p->node}, 0, NULL);
+    p->asks = false;
+    p->o.told(p->o.arg, &news, text); /* p may be gone afterwards */
+    buf_free(&addrs);
+}
+
+void jobs_tell_(struct jobs *j)
+{
+    struct jobs_party *p;
+    if (j->telling)
+        return;
+    j->telling = true;
+    while ((p = j->tell)) {
+        DL_DELETE2(j->tell, p, tell_prev, tell_next);
+        p->to_tell = false;
+        struct leader_member *m = can_tell(p);
+        if (m && job_durable_(p->job, m->stamp))
+            tell(p, m);
+        else if (m)
+            party_queue_(p); /* newer news have come in between */
+    }
+    j->telling = false;
+}

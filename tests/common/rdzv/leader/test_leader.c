@@ -1,0 +1,299 @@
+/* The leader of a run id, without any home: what it makes of events and of its own decisions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/rdzv/leader/leader.h"
+#include "common/rdzv/wire/rdzv_wire.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SILENCE = 3000, KILL = 1000 };
+
+static int64_t now = 1000000;
+static uint64_t drawn;
+
+static struct leader *make(bool looked_for)
+{
+    struct leader *l;
+    struct err e;
+    const struct leader_options o = {.run = "r", .principal = "alice", .looked_for = looked_for};
+    if (leader_create(&l, &o, &e) < 0)
+        fail_msg("%s", e.text);
+    return l;
+}
+
+static struct rdzv_config settings(int min, int max, int restarts)
+{
+    struct rdzv_config c;
+    rdzv_config_defaults(&c);
+    c.min_nodes = min;
+    c.max_nodes = max;
+    c.max_restarts = restarts;
+    c.last_call_ms = 0;
+    return c;
+}
+
+static int join_as(struct leader *l, const char *node, const struct rdzv_config *c, uint64_t round,
+                   const char *instance)
+{
+    struct rdzv_event ev = {.kind = RDZV_JOIN, .round = round, .slots = 1, .node_rank = -1, .port = 1};
+    snprintf(ev.node, sizeof ev.node, "%s", node);
+    snprintf(ev.addr, sizeof ev.addr, "10.0.0.1");
+    const struct leader_event ask = {
+        .kind = LEADER_ASK, .ask = &ev, .settings = c, .instance = instance, .draw = ++drawn};
+    return leader_step(l, &ask, now, NULL);
+}
+
+static int say(struct leader *l, enum rdzv_event_kind kind, const char *node, uint64_t round)
+{
+    struct rdzv_event ev = {.kind = kind, .round = round, .cause = {.exit_code = 7, .rank = 0}};
+    snprintf(ev.node, sizeof ev.node, "%s", node);
+    return leader_step(l, &(struct leader_event){.kind = LEADER_ASK, .ask = &ev}, now, NULL);
+}
+
+static void event(struct leader *l, enum leader_event_kind kind, const char *node)
+{
+    assert_int_equal(leader_step(l, &(struct leader_event){.kind = kind, .node = node, .seen_ms = now}, now, NULL), 0);
+}
+
+static void pass(struct leader *l, int64_t ms)
+{
+    for (int64_t until = now + ms; now < until;) {
+        now += 100;
+        event(l, LEADER_TICK, NULL);
+    }
+}
+
+static const struct rdzv_news *news(const struct leader *l, const char *node)
+{
+    static const struct rdzv_news none;
+    const struct leader_member *m = leader_find(l, node);
+    return m && m->has_news ? &m->news : &none;
+}
+
+/* Another leader, from what this one has decided. */
+static struct leader *succeed(struct leader *before, struct buf *log)
+{
+    struct leader *l = make(true);
+    struct err e = {0};
+    leader_destroy(before);
+    if (leader_replay(l, log->data, log->len, now, &e) < 0 || leader_restore(l, now, &e) < 0)
+        fail_msg("%s", e.text);
+    return l;
+}
+
+static void decide(struct leader *l, struct buf *log)
+{
+    assert_true(leader_undecided(l));
+    assert_int_equal(leader_decide(l, now, false, log, NULL), 0);
+    assert_false(leader_undecided(l));
+}
+
+/* Both nodes of a job died with their leader; the same run id is started again. */
+static struct leader *rerun_of_the_dead(int restarts, struct rdzv_config *ret)
+{
+    struct buf log = {0};
+    struct leader *l = make(true);
+    *ret = settings(2, 2, restarts);
+    assert_int_equal(join_as(l, "old1", ret, 0, ""), 0);
+    assert_int_equal(join_as(l, "old2", ret, 0, ""), 0);
+    assert_int_equal(news(l, "old1")->kind, RDZV_NEWS_ROUND);
+    decide(l, &log);
+    l = succeed(l, &log);
+    buf_free(&log);
+    return l;
+}
+
+static void a_rerun_of_a_job_whose_nodes_are_dead_is_a_new_job(void **state)
+{
+    (void)state;
+    for (int restarts = 0; restarts < 2; restarts++) {
+        struct rdzv_config c, other = settings(2, 2, 5);
+        struct leader *l = rerun_of_the_dead(restarts, &c);
+        assert_int_equal(join_as(l, "new1", &other, 0, ""), -EAGAIN);
+        pass(l, SILENCE + KILL - 200);
+        assert_int_equal(join_as(l, "new1", &other, 0, ""), -EAGAIN);
+        pass(l, 400);
+        assert_int_equal(join_as(l, "new1", &other, 0, ""), 0);
+        assert_int_equal(join_as(l, "new2", &other, 0, ""), 0);
+        assert_int_equal(news(l, "new1")->kind, RDZV_NEWS_ROUND);
+        assert_int_equal(news(l, "new1")->round, 1);
+        assert_int_equal(news(l, "new1")->restart_count, 0);
+        leader_destroy(l);
+    }
+}
+
+/* One of them lives: then it is that job, and who joins is a new node of it. */
+static void a_job_that_one_node_is_left_of_goes_on(void **state)
+{
+    struct rdzv_config c;
+    struct leader *l = rerun_of_the_dead(1, &c);
+    (void)state;
+    assert_int_equal(join_as(l, "new1", &c, 0, ""), -EAGAIN);
+    event(l, LEADER_HEARD, "old1");
+    assert_int_equal(join_as(l, "new1", &c, 0, ""), 0);
+    for (int i = 0; i < 50; i++) {
+        pass(l, 100);
+        event(l, LEADER_HEARD, "old1");
+        event(l, LEADER_HEARD, "new1");
+    }
+    assert_int_equal(news(l, "old1")->kind, RDZV_NEWS_STOP);
+    assert_int_equal(join_as(l, "old1", &c, 1, leader_instance(l)), 0);
+    assert_int_equal(news(l, "new1")->kind, RDZV_NEWS_ROUND);
+    assert_int_equal(news(l, "new1")->round, 2);
+    assert_int_equal(news(l, "new1")->restart_count, 1);
+    leader_destroy(l);
+}
+
+static struct leader *failed_job(struct rdzv_config *c)
+{
+    struct leader *l = make(true);
+    *c = settings(2, 2, 0);
+    join_as(l, "a", c, 0, "");
+    join_as(l, "b", c, 0, "");
+    assert_int_equal(say(l, RDZV_FAIL, "b", 1), 0);
+    assert_true(leader_is_over(l));
+    return l;
+}
+
+static void restarts_are_not_carried_into_the_next_instance(void **state)
+{
+    struct rdzv_config c, more = settings(1, 1, 3);
+    struct leader *l = failed_job(&c);
+    char instance[LEADER_INSTANCE_LEN + 1];
+    (void)state;
+    snprintf(instance, sizeof instance, "%s", leader_instance(l));
+    const struct leader_event told = {.kind = LEADER_LEARN, .instance = instance, .round = 9, .restarts = 3};
+    assert_int_equal(leader_step(l, &told, now, NULL), 0);
+    event(l, LEADER_GONE, "a");
+    event(l, LEADER_GONE, "b");
+    assert_int_equal(join_as(l, "x", &more, 0, ""), 0);
+    assert_int_equal(leader_step(l, &told, now, NULL), 0); /* a late beat of the dead job */
+    assert_int_equal(news(l, "x")->kind, RDZV_NEWS_ROUND);
+    assert_int_equal(news(l, "x")->round, 1);
+    assert_int_equal(news(l, "x")->restart_count, 0);
+    leader_destroy(l);
+}
+
+static void elders_are_waited_for_as_long_as_they_are_heard(void **state)
+{
+    struct rdzv_config c, one = settings(1, 1, 0);
+    struct leader *l = failed_job(&c);
+    (void)state;
+    event(l, LEADER_GONE, "b");
+    assert_int_equal(join_as(l, "x", &one, 0, ""), 0);
+    for (int i = 0; i < 80; i++) { /* its workers take 8 s to stop */
+        pass(l, 100);
+        event(l, LEADER_HEARD, "a");
+        event(l, LEADER_HEARD, "x");
+        assert_int_equal(news(l, "x")->kind, 0);
+    }
+    event(l, LEADER_GONE, "a");
+    event(l, LEADER_HEARD, "x");
+    event(l, LEADER_TICK, NULL);
+    assert_int_equal(news(l, "x")->kind, RDZV_NEWS_ROUND);
+    leader_destroy(l);
+}
+
+static void an_elder_that_falls_silent_is_waited_for_until_its_workers_are_dead(void **state)
+{
+    struct rdzv_config c, one = settings(1, 1, 0);
+    struct leader *l = failed_job(&c);
+    struct buf log = {0};
+    (void)state;
+    event(l, LEADER_GONE, "b");
+    assert_int_equal(join_as(l, "x", &one, 0, ""), 0);
+    decide(l, &log);
+    pass(l, 2000);
+    l = succeed(l, &log); /* who leads next waits as well: it does not know how long has passed */
+    event(l, LEADER_HEARD, "x");
+    pass(l, 2900);
+    event(l, LEADER_HEARD, "x");
+    pass(l, KILL);
+    assert_int_equal(news(l, "x")->kind, 0);
+    event(l, LEADER_HEARD, "x");
+    pass(l, 200);
+    assert_int_equal(news(l, "x")->kind, RDZV_NEWS_ROUND);
+    buf_free(&log);
+    leader_destroy(l);
+}
+
+static void who_takes_over_knows_job_news_and_answers(void **state)
+{
+    struct rdzv_config c = settings(2, 2, 3);
+    struct leader *l = make(true);
+    struct buf log = {0}, first = {0}, second = {0};
+    (void)state;
+    join_as(l, "a", &c, 0, "");
+    decide(l, &log);
+    join_as(l, "b", &c, 0, "");
+    struct leader_member *a = leader_find(l, "a");
+    leader_new_life(l, a, "inc1");
+    assert_int_equal(say(l, RDZV_FAIL, "a", 1), 0);
+    leader_answer(l, a, 3, ANSWER_FENCED, "too old");
+    decide(l, &log);
+    assert_int_equal(leader_text(l, now, &first, NULL), 0);
+    l = succeed(l, &log);
+    assert_int_equal(leader_text(l, now, &second, NULL), 0);
+    assert_string_equal(first.data, second.data);
+    a = leader_find(l, "a");
+    assert_int_equal(a->q, 3);
+    assert_int_equal(a->answer, ANSWER_FENCED);
+    assert_string_equal(a->why, "too old");
+    assert_int_equal(a->news.kind, RDZV_NEWS_STOP);
+    leader_destroy(l);
+    buf_free(&log);
+    buf_free(&first);
+    buf_free(&second);
+}
+
+/* As a log may have it that was written by a version that lost the name. */
+static void a_job_without_a_name_is_not_that_of_who_joins(void **state)
+{
+    struct rdzv_config c = settings(1, 1, 0);
+    struct leader *l = make(true);
+    const char *text = "@job run= principal= instance= v=1 nnodes=1:1\n"
+                       "machine state=succeeded begun=1 group_world=1 world_size=1 done=1 round=1\n";
+    struct err e = {0};
+    (void)state;
+    if (leader_replay(l, text, strlen(text), now, &e) < 0 || leader_restore(l, now, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(join_as(l, "two", &c, 0, ""), 0);
+    assert_int_equal(news(l, "two")->kind, RDZV_NEWS_ROUND);
+    leader_destroy(l);
+}
+
+static void another_format_is_refused_with_a_sentence(void **state)
+{
+    struct leader *l = make(true);
+    struct err e = {0};
+    const char *text = "@job format=3 run=r principal= instance=1 v=1 nnodes=1:1\n";
+    (void)state;
+    assert_int_equal(leader_replay(l, text, strlen(text), now, &e), ERR_CORRUPT);
+    assert_string_equal(e.text, "its format is 3, but this program reads format 2");
+    text = "D epoch=1-x holder=node0 home=folder instance=5\n"; /* as crun once wrote it */
+    assert_int_equal(leader_replay(l, text, strlen(text), now, &e), ERR_CORRUPT);
+    leader_destroy(l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rerun_of_a_job_whose_nodes_are_dead_is_a_new_job),
+        cmocka_unit_test(a_job_that_one_node_is_left_of_goes_on),
+        cmocka_unit_test(restarts_are_not_carried_into_the_next_instance),
+        cmocka_unit_test(elders_are_waited_for_as_long_as_they_are_heard),
+        cmocka_unit_test(an_elder_that_falls_silent_is_waited_for_until_its_workers_are_dead),
+        cmocka_unit_test(who_takes_over_knows_job_news_and_answers),
+        cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
+        cmocka_unit_test(another_format_is_refused_with_a_sentence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
