@@ -151,7 +151,7 @@ void conn_flush(struct conn *c)
 
 void conn_flush_soon(struct conn *c)
 {
-    if (c->writing || c->reply.out.len >= KEEP_OUT_BYTES || c->last_words || c->tls) {
+    if (c->writing || c->reply.out.len >= KEEP_OUT_BYTES || c->last_words || c->tls || c->rdzv) {
         conn_flush(c);
         conn_charge(c);
     } else if (c->reply.out.len == 0) {
@@ -159,17 +159,6 @@ void conn_flush_soon(struct conn *c)
     } else if (!c->unsent) {
         c->unsent = true;
         DL_APPEND2(c->s->unsent, c, unsent_prev, unsent_next);
-    }
-}
-
-void conn_flush_all(uv_prepare_t *h)
-{
-    struct server *s = h->data;
-    while (s->unsent) {
-        struct conn *c = s->unsent;
-        conn_flush(c);
-        conn_charge(c);
-        conn_drain_ready(s);
     }
 }
 

@@ -206,6 +206,11 @@ const char *gate_peer_host(const struct conn *c)
     return c->peer->addr.host;
 }
 
+const char *gate_peer_text(const struct conn *c)
+{
+    return c->peer ? c->peer->addr.text : "?"; /* a connection without a socket (tests/fuzz) */
+}
+
 void gate_leave(struct conn *c)
 {
     struct gate_peer *p = c->peer;
