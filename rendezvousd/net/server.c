@@ -168,5 +168,7 @@ void server_stats(const struct server *s, struct server_stats *ret)
         .commands = s->turns.requests,
         .connections = s->connections,
         .refused = s->refused,
+        .turns = s->turns.turn_times,
+        .requests = s->turns.request_times,
     };
 }

@@ -8,17 +8,6 @@
 #define MODULE "server"
 #define SWEPT_AT_ONCE 2000 /* keys: a fraction of a millisecond */
 
-const double turn_bounds_s[TURN_BOUNDS] = {1e-5, 1e-4, 1e-3, 1e-2, 2e-2, 5e-2, 0.5};
-
-static void count(struct turn_times *t, double seconds)
-{
-    size_t i = 0;
-    while (i < TURN_BOUNDS && seconds > turn_bounds_s[i])
-        i++;
-    t->counts[i]++;
-    t->sum_s += seconds;
-}
-
 /* Good to a few milliseconds, and read in a few nanoseconds: after each request. */
 static int64_t coarse_ms(void)
 {
@@ -77,7 +66,7 @@ static bool execute_timed(struct conn *c)
         return false;
     t->requests++;
     if (began > 0)
-        count(&t->request_times, (double)(uv_hrtime() - began) / 1e9);
+        times_add(&t->request_times, (double)(uv_hrtime() - began) / 1e9);
     return true;
 }
 
@@ -194,7 +183,7 @@ static void on_prepare(uv_prepare_t *h)
     flush_all(s);
     t->over_ms = 0;
     if (t->polled_ms > 0)
-        count(&t->turn_times, ((double)uv_hrtime() / 1e6 - (double)t->polled_ms) / 1e3);
+        times_add(&t->turn_times, ((double)uv_hrtime() / 1e6 - (double)t->polled_ms) / 1e3);
     if (s->unsent || s->ready || t->busy || t->accept || s->memory.remains)
         uv_idle_start(&t->more, on_idle);
     else

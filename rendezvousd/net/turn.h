@@ -14,6 +14,7 @@
 #ifndef CRUN_RENDEZVOUSD_TURN_H
 #define CRUN_RENDEZVOUSD_TURN_H
 
+#include "rendezvousd/net/times.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -26,26 +27,18 @@ struct server;
 #define TURN_REQUESTS 512
 #define TURN_BYTES (256 * 1024)
 
-#define TURN_BOUNDS 7
 #define TURN_SAMPLE 128 /* one request in so many is timed */
-
-/* Times by upper bounds, as Prometheus' histograms count them. */
-struct turn_times {
-    uint64_t counts[TURN_BOUNDS + 1]; /* the last one: beyond all bounds */
-    double sum_s;
-};
-extern const double turn_bounds_s[TURN_BOUNDS];
 
 struct turns {
     uv_prepare_t before_sleep; /* ends a turn */
     uv_check_t after_poll;
-    uv_idle_t more;     /* runs while something is left to do */
-    int64_t over_ms;    /* when the turn is over, of a coarse clock; 0: it has not begun */
-    uint64_t polled_ms; /* the loop's time of the last look at the network */
-    struct conn *busy;  /* those with more requests than a turn takes, in the order they go on */
-    bool accept;        /* a client was left in a listener's queue */
-    uint64_t requests;  /* executed */
-    struct turn_times turn_times, request_times; /* between two looks at the network; of one request in TURN_SAMPLE */
+    uv_idle_t more;                         /* runs while something is left to do */
+    int64_t over_ms;                        /* when the turn is over, of a coarse clock; 0: it has not begun */
+    uint64_t polled_ms;                     /* the loop's time of the last look at the network */
+    struct conn *busy;                      /* those with more requests than a turn takes, in the order they go on */
+    bool accept;                            /* a client was left in a listener's queue */
+    uint64_t requests;                      /* executed */
+    struct times turn_times, request_times; /* between two looks at the network; of one request in TURN_SAMPLE */
 };
 
 void turn_open(struct server *s); /* its handles count in s->open_handles, until turn_close() */

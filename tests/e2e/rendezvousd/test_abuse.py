@@ -384,9 +384,9 @@ def busy(port, seed, end):
         with Client(port) as c:
             for _ in range(r.randrange(1, 200)):
                 key = f"k{r.randrange(300)}"
-                words = r.choice([("SET", key, "x" * r.randrange(20_000)), ("GET", key), ("APPEND", key, "y"), ("DEL", key), ("INCR", f"n{key}"), ("RPUSH", f"l{key}", "v"),
-                                  ("LPOP", f"l{key}"), ("STORE.WAIT", key, r.randrange(5)), ("SET", key, "z", "PX", r.randrange(1, 50)), ("BLPOP", f"l{key}", "0.002"),
-                                  ("PUBLISH", "p", "m"), ("MGET", key, "k1", "k2"), ("STORE.CAS", key, 1, "x", "y"), ("WATCH", key), ("NOSUCH",), ("LRANGE", f"l{key}", 0, -1)])
+                words = r.choice([("SET", key, "x" * r.randrange(20_000)), ("GET", key), ("APPEND", key, "y"), ("DEL", key), ("INCR", f"n{key}"), ("SETNX", f"s{key}", "v"),
+                                  ("STORE.WAIT", key, r.randrange(5)), ("SET", key, "z", "PX", r.randrange(1, 50)), ("SCAN", "0"), ("GETDEL", key),
+                                  ("MGET", key, "k1", "k2"), ("STORE.CAS", key, 1, "x", "y"), ("EXPIRE", key, 100), ("NOSUCH",), ("CLIENT", "LIST")])
                 try:
                     c(*words)
                 except RespError:

@@ -11,6 +11,7 @@
 #include "tests/rendezvousd/harness.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -284,6 +285,27 @@ static void a_client_too_many_is_told_so(void **state)
     close(c);
 }
 
+/* A limit below the descriptors that are open: whatever the server gives up, there is none for one more. */
+static void without_descriptors_clients_wait_and_those_who_are_here_are_served(void **state)
+{
+    struct rlimit before, none;
+    int here = open_client(state), later = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    client_talk(here, "PING\r\n", "+PONG\r\n");
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    client_connect(later, harness_port(*state));
+    client_say(later, "PING\r\n");
+    for (int i = 0; i < 3; i++) {
+        client_talk(here, "PING\r\n", "+PONG\r\n");
+        client_expect_silence(later, 60);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    client_expect(later, "+PONG\r\n");
+    close(here);
+    close(later);
+}
+
 static int small_memory(void **state)
 {
     return start(state, &(struct server_options){.max_memory_bytes = 100000, .max_request_bytes = 1 << 20});
@@ -437,6 +459,7 @@ int main(void)
         WITH(a_large_value_goes_there_and_back),
         WITH(a_protocol_error_is_said_and_ends_the_connection),
         cmocka_unit_test_setup_teardown(a_client_too_many_is_told_so, two_clients, tear_down),
+        WITH(without_descriptors_clients_wait_and_those_who_are_here_are_served),
         cmocka_unit_test_setup_teardown(writes_beyond_the_memory_limit_are_refused_and_reads_are_not, small_memory,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_request_that_memory_cannot_hold_ends_its_connection_only, small_memory,
