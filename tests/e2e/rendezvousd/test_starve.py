@@ -27,11 +27,11 @@ def test_no_command_starves_a_job(cluster):
     flood.fill(d.port, KEYS)
     worst = {}
     with flood.Heart(d.port) as heart, flood.Walker(d.port):
-        for name in flood.commands(d.port):
-            took = flood.flood(d.port, name)
-            worst[name] = (max(heart.beats(), default=0), took)
         for name in flood.TCPSTORE:
             took = flood.flood_tcpstore(d.port, name, seconds=2)
+            worst[name] = (max(heart.beats(), default=0), took)
+        for name in flood.commands(d.port):
+            took = flood.flood(d.port, name)
             worst[name] = (max(heart.beats(), default=0), took)
     for name, (ms, took) in sorted(worst.items(), key=lambda row: -row[1][0])[:8]:
         print(f"64 KiB of {name}: answered in {took:.2f} s, the longest heartbeat beside it took {ms:.1f} ms")
