@@ -156,7 +156,7 @@ void conn_set_timer(struct conn *c, enum conn_timer kind, int64_t ms)
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b)
 {
     struct conn *c = h->data;
-    const bool later = !c->rdzv && turn_over(c->s);
+    const bool later = !c->rdzv && turn_read_over(c->s);
     (void)suggested;
     *b = uv_buf_init(c->s->read_bytes, later ? 0 : sizeof c->s->read_bytes);
 }

@@ -30,6 +30,11 @@ bool turn_over(struct server *s)
     return coarse_ms() > s->turns.over_ms;
 }
 
+bool turn_read_over(struct server *s)
+{
+    return turn_over(s) && coarse_ms() > s->turns.over_ms - TURN_MS + TURN_READ_MS;
+}
+
 /* --- one connection */
 
 /* Execute one request, or a piece of what the last one left to do. False: there is none, or it has to wait. */

@@ -2,9 +2,10 @@
  *
  * The rendezvous of every job lives on the same loop as the keys, so that no client may hold it:
  *
- *   - a turn is what is done between two looks at the network. It is over after TURN_MS; what is left then goes on in
- *     the next one, after the network was looked at. Nobody is read from any more but those who stand for members of a
- *     job, nobody new is accepted; the kernel keeps what they send;
+ *   - a turn is what is done between two looks at the network. It is over after TURN_MS: what is left then goes on in
+ *     the next one, after the network was looked at. After TURN_READ_MS nobody is read from any more but those who
+ *     stand for members of a job, and nobody new is accepted: the kernel keeps what they send. (It is longer, for each
+ *     look tells of all those again who were left.)
  *   - a connection executes requests as long as there are any, but TURN_REQUESTS or TURN_BYTES of replies at most. Then
  *     it is *busy*: it is not read from, and goes on in its place in a queue;
  *   - members of a job are read, executed and answered in the turn in which they are heard, one request at least;
@@ -24,6 +25,7 @@ struct conn;
 struct server;
 
 #define TURN_MS 5
+#define TURN_READ_MS 25
 #define TURN_REQUESTS 512
 #define TURN_BYTES (256 * 1024)
 
@@ -43,8 +45,9 @@ struct turns {
 
 void turn_open(struct server *s); /* its handles count in s->open_handles, until turn_close() */
 void turn_close(struct server *s);
-bool turn_over(struct server *s);
-void turn_run(struct server *s); /* those who are left go on, for a turn */
-void turn_leave(struct conn *c); /* it goes: it is no longer busy */
+bool turn_over(struct server *s);      /* TURN_MS have passed */
+bool turn_read_over(struct server *s); /* TURN_READ_MS */
+void turn_run(struct server *s);       /* those who are left go on, for a turn */
+void turn_leave(struct conn *c);       /* it goes: it is no longer busy */
 
 #endif
