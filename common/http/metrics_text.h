@@ -9,6 +9,7 @@ struct buf;
 #define METRICS_GAUGE "gauge"
 #define METRICS_COUNTER "counter"
 #define METRICS_SUMMARY "summary"
+#define METRICS_HISTOGRAM "histogram"
 
 /* Errors stay: after one, nothing more goes in. */
 struct metrics_text {

@@ -26,22 +26,10 @@ bool want_i64(struct conn *c, const struct request_arg *a, int64_t *ret)
 
 bool want_string_or_none(struct conn *c, const struct request_arg *key)
 {
-    if (keyspace_type(c->space->keys, key->p, key->n) != KEY_LIST)
+    if (keyspace_type(c->space->keys, key->p, key->n) != KEY_QUEUE)
         return true;
     reply_error(&c->reply, WRONG_TYPE);
     return false;
-}
-
-bool want_list(struct conn *c, const struct request_arg *key, struct list **ret)
-{
-    struct key *en;
-    int rc = keyspace_list(c->space->keys, key->p, key->n, false, &en);
-    if (rc == -EPROTOTYPE) {
-        reply_error(&c->reply, WRONG_TYPE);
-        return false;
-    }
-    *ret = rc == 0 ? key_list(en) : NULL;
-    return true;
 }
 
 void reply_value(struct conn *c, const struct request_arg *key)
@@ -54,18 +42,24 @@ void reply_value(struct conn *c, const struct request_arg *key)
         reply_nil(&c->reply);
 }
 
-static void reply_help(struct conn *c, const char *upper, const struct subcommand *v, size_t n)
+static void upper(const char *word, char *ret, size_t cap)
 {
-    char line[96];
+    size_t i = 0;
+    for (; word[i] && i < cap - 1; i++)
+        ret[i] = (char)toupper((unsigned char)word[i]);
+    ret[i] = 0;
+}
+
+static void reply_help(struct conn *c, const char *command, const struct subcommand *v, size_t n)
+{
+    char line[96], name[24];
+    upper(command, name, sizeof name);
+    snprintf(line, sizeof line, "%s <subcommand> [<argument> ...]. Subcommands are:", name);
     reply_array(&c->reply, n + 2);
-    snprintf(line, sizeof line, "%s <subcommand> [<argument> ...]. Subcommands are:", upper);
     reply_status(&c->reply, line);
     for (size_t i = 0; i < n; i++) {
-        size_t k = 0;
-        for (; v[i].name[k] && k < sizeof line - 1; k++)
-            line[k] = (char)toupper((unsigned char)v[i].name[k]);
-        line[k] = 0;
-        reply_status(&c->reply, line);
+        upper(v[i].name, name, sizeof name);
+        reply_status(&c->reply, name);
     }
     reply_status(&c->reply, "HELP");
 }
@@ -83,15 +77,11 @@ void run_subcommand(struct conn *c, const struct request *rq, const char *comman
             v[i].run(c, rq);
         return;
     }
-    char upper[24];
-    size_t k = 0;
-    for (; command[k] && k < sizeof upper - 1; k++)
-        upper[k] = (char)toupper((unsigned char)command[k]);
-    upper[k] = 0;
-    if (request_arg_is(sub, "help") && rq->argc == 2) {
-        reply_help(c, upper, v, n);
-        return;
-    }
-    reply_error(&c->reply, "ERR unknown subcommand '%.*s'. Try %s HELP.", sub->n < 128 ? (int)sub->n : 128, sub->p,
-                upper);
+    char name[24];
+    upper(command, name, sizeof name);
+    if (request_arg_is(sub, "help") && rq->argc == 2)
+        reply_help(c, command, v, n);
+    else
+        reply_error(&c->reply, "ERR unknown subcommand '%.*s'. Try %s HELP.", sub->n < 128 ? (int)sub->n : 128, sub->p,
+                    name);
 }

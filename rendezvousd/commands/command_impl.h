@@ -16,10 +16,7 @@ void say_failure(struct conn *c, int rc);
 
 /* Each returns false after it has answered with an error. */
 bool want_i64(struct conn *c, const struct request_arg *a, int64_t *ret);
-bool want_string_or_none(struct conn *c, const struct request_arg *key);          /* else WRONGTYPE */
-bool want_list(struct conn *c, const struct request_arg *key, struct list **ret); /* *ret NULL: no such key */
-
-bool want_client_name(struct conn *c, const struct request_arg *name); /* and set it */
+bool want_string_or_none(struct conn *c, const struct request_arg *key); /* else WRONGTYPE */
 
 void reply_value(struct conn *c, const struct request_arg *key); /* the string, or nil */
 
@@ -32,15 +29,5 @@ struct subcommand {
 void run_subcommand(struct conn *c, const struct request *rq, const char *command, const struct subcommand *v,
                     size_t n);
 #define RUN_SUBCOMMAND(c, rq, command, table) run_subcommand(c, rq, command, table, sizeof(table) / sizeof *(table))
-
-void transaction_end(struct conn *c); /* what was queued and watched is forgotten */
-
-/* When an option's or command's number means: see command_expire.c. */
-struct expiry_time {
-    int64_t value;
-    bool seconds, absolute;
-};
-/* *ret: ms of the key-space's clock; false after the error "invalid expire time". */
-bool expiry_at(struct conn *c, const struct expiry_time *t, const char *command, int64_t *ret);
 
 #endif

@@ -4,10 +4,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/random.h>
-
-static const char *const type_names[] = {[KEY_NONE] = "none", [KEY_STRING] = "string", [KEY_LIST] = "list"};
 
 void command_del(struct conn *c, const struct request *rq)
 {
@@ -27,89 +23,82 @@ void command_exists(struct conn *c, const struct request *rq)
 
 void command_type(struct conn *c, const struct request *rq)
 {
-    reply_status(&c->reply, type_names[keyspace_type(c->space->keys, rq->argv[1].p, rq->argv[1].n)]);
+    static const char *const names[] = {[KEY_NONE] = "none", [KEY_STRING] = "string", [KEY_QUEUE] = "list"};
+    reply_status(&c->reply, names[keyspace_type(c->space->keys, rq->argv[1].p, rq->argv[1].n)]);
 }
 
-static int rename_key(struct conn *c, const struct request *rq)
-{
-    const struct request_arg *from = &rq->argv[1], *to = &rq->argv[2];
-    int rc = keyspace_rename(c->space->keys, from->p, from->n, to->p, to->n);
-    if (rc == -ENOENT)
-        reply_error(&c->reply, "ERR no such key");
-    else if (rc < 0)
-        say_failure(c, rc);
-    return rc;
-}
+/* --- keys that expire: by the loop's monotonic clock, so that setting the wall clock moves nothing */
 
-void command_rename(struct conn *c, const struct request *rq)
-{
-    if (rename_key(c, rq) == 0)
-        reply_status(&c->reply, "OK");
-}
-
-void command_renamenx(struct conn *c, const struct request *rq)
+void command_expire(struct conn *c, const struct request *rq)
 {
     struct keyspace *k = c->space->keys;
-    bool there = keyspace_type(k, rq->argv[1].p, rq->argv[1].n) != KEY_NONE;
-    if (there && keyspace_type(k, rq->argv[2].p, rq->argv[2].n) != KEY_NONE)
-        reply_int(&c->reply, 0);
-    else if (rename_key(c, rq) == 0)
-        reply_int(&c->reply, 1);
+    const struct request_arg *key = &rq->argv[1];
+    int64_t at;
+    if (!want_i64(c, &rq->argv[2], &at))
+        return;
+    if (__builtin_mul_overflow(at, (int64_t)1000, &at) || __builtin_add_overflow(at, keyspace_now(k), &at)) {
+        reply_error(&c->reply, "ERR invalid expire time in 'expire' command");
+        return;
+    }
+    int rc = keyspace_type(k, key->p, key->n) == KEY_NONE ? -ENOENT : 0;
+    if (rc == 0 && at <= keyspace_now(k))
+        keyspace_delete(k, key->p, key->n);
+    else if (rc == 0)
+        rc = keyspace_expire(k, key->p, key->n, at);
+    if (rc == -ENOMEM)
+        say_failure(c, rc);
+    else
+        reply_int(&c->reply, rc == 0);
 }
 
-/* --- walks: RESP wants the count first, so each goes twice */
+void command_persist(struct conn *c, const struct request *rq)
+{
+    const struct request_arg *key = &rq->argv[1];
+    bool had = keyspace_expiry(c->space->keys, key->p, key->n) > 0;
+    if (had)
+        keyspace_expire(c->space->keys, key->p, key->n, KEYSPACE_NEVER);
+    reply_int(&c->reply, had);
+}
+
+void command_ttl(struct conn *c, const struct request *rq)
+{
+    int64_t at = keyspace_expiry(c->space->keys, rq->argv[1].p, rq->argv[1].n);
+    if (at <= 0)
+        reply_int(&c->reply, at == KEYSPACE_NEVER ? -1 : -2);
+    else
+        reply_int(&c->reply, (at - keyspace_now(c->space->keys) + 500) / 1000);
+}
+
+/* --- SCAN */
+
+#define SCAN_KEYS 1000   /* at most, whatever COUNT says: it is a hint */
+#define SCAN_STEPS 4096  /* buckets, many of which may be empty */
+#define SCAN_BYTES 65536 /* of names; the bucket that goes beyond it is the last */
 
 struct listing {
-    struct conn *c;
-    const struct request_arg *pattern, *type; /* NULL: any */
+    const struct request_arg *pattern; /* NULL: any */
+    struct reply names;
     size_t visited, matches;
     uint64_t work; /* what the pattern may still take */
-    bool write;
 };
 
 static void list_key(void *arg, enum key_type type, const char *key, size_t key_len)
 {
     struct listing *l = arg;
+    (void)type;
     l->visited++;
-    if (l->type && !request_arg_is(l->type, type_names[type]))
-        return;
     if (l->pattern && !glob_match(l->pattern->p, l->pattern->n, key, key_len, &l->work))
         return;
     l->matches++;
-    if (l->write)
-        reply_bulk(&l->c->reply, key, key_len);
+    reply_bulk(&l->names, key, key_len);
 }
 
-/* The matches are counted: go again, and write them. False: there was no end of it. */
-static bool may_write(struct listing *l)
+static uint64_t scan(struct conn *c, struct listing *l, uint64_t cursor, size_t count)
 {
-    if (l->work == 0) {
-        reply_error(&l->c->reply, "ERR the pattern takes too long");
-        return false;
-    }
-    l->work = GLOB_WORK;
-    l->write = true;
-    return true;
-}
-
-void command_keys(struct conn *c, const struct request *rq)
-{
-    struct listing l = {.c = c, .pattern = &rq->argv[1], .work = GLOB_WORK};
-    keyspace_walk(c->space->keys, list_key, &l);
-    if (!may_write(&l))
-        return;
-    reply_array(&c->reply, l.matches);
-    keyspace_walk(c->space->keys, list_key, &l);
-}
-
-/* As many buckets as hold `count` keys, but not for ever through empty ones. */
-static uint64_t scan(struct listing *l, uint64_t cursor, int64_t count)
-{
-    uint64_t most = (uint64_t)count < UINT64_MAX / 10 ? (uint64_t)count * 10 : UINT64_MAX;
-    l->visited = 0;
+    size_t steps = SCAN_STEPS;
     do
-        cursor = keyspace_scan(l->c->space->keys, cursor, list_key, l);
-    while (cursor != 0 && l->visited < (uint64_t)count && --most > 0);
+        cursor = keyspace_scan(c->space->keys, cursor, list_key, l);
+    while (cursor != 0 && l->visited < count && l->names.out.len < SCAN_BYTES && l->work > 0 && --steps > 0);
     return cursor;
 }
 
@@ -139,9 +128,6 @@ static bool scan_options(struct conn *c, const struct request *rq, struct listin
         } else if (more && request_arg_is(a, "match")) {
             l->pattern = a + 1;
             continue;
-        } else if (more && request_arg_is(a, "type")) {
-            l->type = a + 1;
-            continue;
         }
         reply_error(&c->reply, SYNTAX_ERROR);
         return false;
@@ -149,9 +135,19 @@ static bool scan_options(struct conn *c, const struct request *rq, struct listin
     return true;
 }
 
+static void reply_listing(struct conn *c, const struct listing *l, uint64_t next)
+{
+    char text[24];
+    reply_array(&c->reply, 2);
+    reply_bulk(&c->reply, text, (size_t)snprintf(text, sizeof text, "%llu", (unsigned long long)next));
+    reply_array(&c->reply, l->matches);
+    reply_raw(&c->reply, l->names.out.data, l->names.out.len);
+    c->reply.failed |= l->names.failed;
+}
+
 void command_scan(struct conn *c, const struct request *rq)
 {
-    struct listing l = {.c = c, .work = GLOB_WORK};
+    struct listing l = {.names.out.max = c->s->o.max_output_bytes, .work = GLOB_WORK};
     uint64_t cursor;
     int64_t count = 10;
     if (!read_cursor(&rq->argv[1], &cursor)) {
@@ -160,28 +156,12 @@ void command_scan(struct conn *c, const struct request *rq)
     }
     if (!scan_options(c, rq, &l, &count))
         return;
-    char text[24];
-    uint64_t next = scan(&l, cursor, count);
-    if (!may_write(&l))
-        return;
-    reply_array(&c->reply, 2);
-    reply_bulk(&c->reply, text, (size_t)snprintf(text, sizeof text, "%llu", (unsigned long long)next));
-    reply_array(&c->reply, l.matches);
-    scan(&l, cursor, count);
-}
-
-void command_randomkey(struct conn *c, const struct request *rq)
-{
-    uint64_t draw = 0;
-    size_t n;
-    (void)rq;
-    if (getrandom(&draw, sizeof draw, GRND_NONBLOCK) < 0)
-        draw = c->s->commands;
-    const char *key = keyspace_random(c->space->keys, draw, &n);
-    if (key)
-        reply_bulk(&c->reply, key, n);
+    uint64_t next = scan(c, &l, cursor, count < SCAN_KEYS ? (size_t)count : SCAN_KEYS);
+    if (l.work == 0)
+        reply_error(&c->reply, "ERR the pattern takes too long");
     else
-        reply_nil(&c->reply);
+        reply_listing(c, &l, next);
+    buf_free(&l.names.out);
 }
 
 /* --- all keys */
@@ -189,11 +169,10 @@ void command_randomkey(struct conn *c, const struct request *rq)
 void command_dbsize(struct conn *c, const struct request *rq)
 {
     (void)rq;
-    keyspace_expire_due(c->space->keys, SIZE_MAX);
     reply_int(&c->reply, (int64_t)keyspace_count(c->space->keys));
 }
 
-void command_flushall(struct conn *c, const struct request *rq)
+void command_flushdb(struct conn *c, const struct request *rq)
 {
     if (rq->argc > 2 ||
         (rq->argc == 2 && !request_arg_is(&rq->argv[1], "sync") && !request_arg_is(&rq->argv[1], "async"))) {
@@ -202,69 +181,4 @@ void command_flushall(struct conn *c, const struct request *rq)
     }
     keyspace_clear(c->space->keys);
     reply_status(&c->reply, "OK");
-}
-
-/* --- what a key is made of */
-
-static const char *encoding(struct keyspace *k, const struct request_arg *key)
-{
-    size_t n;
-    int64_t number;
-    const char *v = keyspace_get(k, key->p, key->n, &n);
-    if (!v)
-        return "quicklist";
-    return request_i64(v, n, &number) ? "int" : n <= 44 ? "embstr" : "raw";
-}
-
-static bool want_key(struct conn *c, const struct request_arg *key)
-{
-    if (keyspace_type(c->space->keys, key->p, key->n) != KEY_NONE)
-        return true;
-    reply_nil(&c->reply);
-    return false;
-}
-
-static void object_encoding(struct conn *c, const struct request *rq)
-{
-    if (want_key(c, &rq->argv[2]))
-        reply_text(&c->reply, encoding(c->space->keys, &rq->argv[2]));
-}
-
-static void object_refcount(struct conn *c, const struct request *rq)
-{
-    if (want_key(c, &rq->argv[2]))
-        reply_int(&c->reply, 1);
-}
-
-static void object_idletime(struct conn *c, const struct request *rq)
-{
-    if (want_key(c, &rq->argv[2]))
-        reply_int(&c->reply, 0);
-}
-
-void command_object(struct conn *c, const struct request *rq)
-{
-    static const struct subcommand v[] = {
-        {"encoding", 3, object_encoding}, {"refcount", 3, object_refcount}, {"idletime", 3, object_idletime}};
-    RUN_SUBCOMMAND(c, rq, "object", v);
-}
-
-/* MEMORY USAGE key [SAMPLES n] */
-static void memory_usage(struct conn *c, const struct request *rq)
-{
-    int64_t samples;
-    bool option = rq->argc == 5 && request_arg_is(&rq->argv[3], "samples");
-    if (rq->argc != 3 && !option) {
-        reply_error(&c->reply, SYNTAX_ERROR);
-        return;
-    }
-    if ((option && !want_i64(c, &rq->argv[4], &samples)) || !want_key(c, &rq->argv[2]))
-        return;
-    reply_int(&c->reply, (int64_t)keyspace_key_bytes(c->space->keys, rq->argv[2].p, rq->argv[2].n));
-}
-
-void command_memory(struct conn *c, const struct request *rq)
-{
-    static const struct subcommand v[] = {{"usage", -3, memory_usage}};
-    RUN_SUBCOMMAND(c, rq, "memory", v);
 }

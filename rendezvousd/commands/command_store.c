@@ -10,7 +10,7 @@ void command_store_ping(struct conn *c, const struct request *rq)
     reply_status(&c->reply, "STORE");
 }
 
-/* STORE.WAIT key [key ...] timeout_ms: 1 in the moment when all exist, 0 at the timeout; at once inside MULTI. */
+/* STORE.WAIT key [key ...] timeout_ms: 1 in the moment when all exist, 0 at the timeout. */
 void command_store_wait(struct conn *c, const struct request *rq)
 {
     const struct request_arg *t = &rq->argv[rq->argc - 1];
@@ -26,7 +26,7 @@ void command_store_wait(struct conn *c, const struct request *rq)
     }
     for (size_t i = 1; i <= n; i++)
         found += keyspace_type(c->space->keys, rq->argv[i].p, rq->argv[i].n) != KEY_NONE;
-    if (found == n || timeout_ms == 0 || c->in_exec) {
+    if (found == n || timeout_ms == 0) {
         reply_int(&c->reply, found == n);
         return;
     }
@@ -52,7 +52,7 @@ void command_store_cas(struct conn *c, const struct request *rq)
     bool swap = must_exist ? v && n == expected->n && memcmp(v, expected->p, n) == 0 : !v;
     if (swap) {
         const struct request_arg *desired = &rq->argv[4];
-        int rc = keyspace_set_expiring(c->space->keys, key->p, key->n, desired->p, desired->n, KEYSPACE_KEEP);
+        int rc = keyspace_set(c->space->keys, key->p, key->n, desired->p, desired->n, KEYSPACE_KEEP);
         if (rc < 0) {
             say_failure(c, rc);
             return;

@@ -31,6 +31,7 @@
 #define MODULE "main"
 #define SPARE_FILES 48 /* descriptors for everything but clients: listeners, loop, log, state, a few look-ups */
 #define HTTP_FILES 160
+#define LOGS_OF_A_JOB 2 /* its own, and that of the one before, which is over and not yet forgotten */
 
 struct daemon {
     struct config config;
@@ -43,6 +44,7 @@ struct daemon {
     struct jobs *jobs;
     struct http *http;
     int port, http_port;
+    size_t clients, most_jobs; /* as many as there are descriptors for */
 };
 
 /* Whoever sees the file sees all of it: written aside, then renamed. */
@@ -137,24 +139,39 @@ static int watch_signals(struct daemon *d, struct err *e)
 
 /* --- start */
 
-/* As many clients as there may be open files; the limit is raised as far as we may. */
-static size_t affordable_clients(const struct config *c)
+/* The limit of open files, raised as far as we may and need. */
+static size_t may_open(size_t want)
 {
     struct rlimit l;
-    size_t want = (size_t)c->max_clients, spare = SPARE_FILES + (c->http_port >= 0 ? HTTP_FILES : 0);
     if (getrlimit(RLIMIT_NOFILE, &l) < 0)
         return want;
-    if (l.rlim_cur < want + spare && l.rlim_cur < l.rlim_max) {
-        l.rlim_cur = l.rlim_max == RLIM_INFINITY || l.rlim_max > want + spare ? want + spare : l.rlim_max;
+    if (l.rlim_cur < want && l.rlim_cur < l.rlim_max) {
+        l.rlim_cur = l.rlim_max == RLIM_INFINITY || l.rlim_max > want ? want : l.rlim_max;
         if (setrlimit(RLIMIT_NOFILE, &l) < 0)
             getrlimit(RLIMIT_NOFILE, &l);
     }
-    if (l.rlim_cur >= want + spare)
-        return want;
-    size_t can = l.rlim_cur > spare + 1 ? (size_t)l.rlim_cur - spare : 1;
-    log_warn(MODULE, "only %llu files may be open (ulimit -n): %zu clients instead of %zu",
-             (unsigned long long)l.rlim_cur, can, want);
-    return can;
+    return (size_t)l.rlim_cur;
+}
+
+/* Each client takes a descriptor, and so does each job's log, one of a job that is over too: as many of both as there
+ * may be open files. */
+static void share_files(struct daemon *d)
+{
+    const struct config *c = &d->config;
+    const size_t logs = c->state_dir ? LOGS_OF_A_JOB : 0, spare = SPARE_FILES + (c->http_port >= 0 ? HTTP_FILES : 0);
+    d->clients = (size_t)c->max_clients;
+    d->most_jobs = (size_t)c->max_jobs;
+    const size_t want = d->clients + logs * d->most_jobs + spare, can = may_open(want);
+    if (can >= want)
+        return;
+    const size_t rest = can > spare + 4 ? can - spare : 4;
+    if (logs > 0 && d->most_jobs > rest / 2 / logs)
+        d->most_jobs = rest / 2 / logs;
+    if (d->clients > rest - logs * d->most_jobs)
+        d->clients = rest - logs * d->most_jobs;
+    log_warn(MODULE,
+             "only %zu files may be open (ulimit -n), %zu are needed: %zu clients instead of %lld, %zu jobs of %lld",
+             can, want, d->clients, (long long)c->max_clients, d->most_jobs, (long long)c->max_jobs);
 }
 
 /* Connections beyond the kernel's queue come in by the retransmissions of their SYNs: one, three, seven seconds
@@ -190,7 +207,8 @@ static int open_gate(struct daemon *d, struct err *e)
 static int open_server(struct daemon *d, struct err *e)
 {
     const struct config *c = &d->config;
-    struct server_options o = {.max_clients = affordable_clients(c),
+    share_files(d);
+    struct server_options o = {.max_clients = d->clients,
                                .max_request_bytes = (size_t)c->max_request,
                                .max_output_bytes = (size_t)c->max_output,
                                .max_memory_bytes = (size_t)c->max_memory,
@@ -212,7 +230,7 @@ static int open_jobs(struct daemon *d, struct err *e)
     const struct config *c = &d->config;
     struct jobs_options o = {.loop = &d->loop,
                              .epoch = 1,
-                             .max_jobs = (size_t)c->max_jobs,
+                             .max_jobs = d->most_jobs,
                              .max_jobs_per_principal = (size_t)c->max_jobs_per_principal,
                              .max_nodes = (size_t)c->max_nodes,
                              .max_job_bytes = (size_t)c->max_job_memory};

@@ -5,6 +5,7 @@
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
 #include <dirent.h>
+#include <stdio.h>
 #include <sys/resource.h>
 
 #define SERVER_METRICS(X)                                                                                              \
@@ -34,11 +35,36 @@
 
 #define X(name, type, help, value) metrics_figure(m, name, type, help, (double)(value));
 
+/* Two figures: a histogram, and the longest. */
+static void times(struct metrics_text *m, const char *name, const char *longest, const char *help,
+                  const struct times *t)
+{
+    char text[64];
+    uint64_t n = 0;
+    metrics_head(m, name, METRICS_HISTOGRAM, help);
+    for (int i = 0; i <= TIMES_BOUNDS; i++) {
+        n += t->counts[i];
+        snprintf(text, sizeof text, "%s_bucket", name);
+        char le[32];
+        if (i < TIMES_BOUNDS)
+            snprintf(le, sizeof le, "{le=\"%g\"}", times_bounds_s[i]);
+        metrics_value(m, text, i < TIMES_BOUNDS ? le : "{le=\"+Inf\"}", (double)n);
+    }
+    snprintf(text, sizeof text, "%s_sum", name);
+    metrics_value(m, text, NULL, t->sum_s);
+    snprintf(text, sizeof text, "%s_count", name);
+    metrics_value(m, text, NULL, (double)n);
+    metrics_figure(m, longest, METRICS_GAUGE, "The longest of them so far.", t->longest_s);
+}
+
 static void of_server(struct metrics_text *m, const struct server *s)
 {
     struct server_stats st;
     server_stats(s, &st);
     SERVER_METRICS(X)
+    times(m, "loop_seconds", "loop_longest_seconds",
+          "How long the loop was away from the network: so long a request may have waited.", &st.turns);
+    times(m, "command_seconds", "command_longest_seconds", "Time to execute a request; a sample.", &st.requests);
 }
 
 static void of_gate(struct metrics_text *m, const struct gate *g)

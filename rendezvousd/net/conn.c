@@ -1,6 +1,7 @@
 /* One client: bytes in, requests one after the other, replies out in order.
  *
- * - read -> parser -> command -> reply buffer; one write for all that a read brought (pipelining): conn_write.c;
+ * - read -> parser -> command -> reply buffer (for how long: turn.h); one write for all that a read brought
+ *   (pipelining): conn_write.c;
  * - a command may block: nothing more of this client is executed until it is answered, by an event, the timer or its
  *   end. Its bytes are still read (so that its end is seen), up to the limit of one request; then reading stops;
  * - a waiter is woken in the middle of another client's request, so it is only marked ready there and goes on
@@ -18,10 +19,7 @@
 #include <utlist.h>
 
 #define MODULE "server"
-#define FLUSH_BYTES (256 * 1024) /* replies are written when this much is there */
 #define FINISH_MS 1000
-
-static void process(struct conn *c);
 
 /* --- end of a connection */
 
@@ -60,7 +58,7 @@ void conn_close(struct conn *c)
         rdzv_conn_gone(c);
     if (c->on_close)
         c->on_close(c);
-    command_forget(c);
+    turn_leave(c);
     if (c->ready)
         DL_DELETE2(c->s->ready, c, ready_prev, ready_next);
     c->ready = false;
@@ -102,7 +100,7 @@ void conn_charge(struct conn *c)
     if (c->closing)
         return;
     struct server *s = c->s;
-    size_t in = (c->front ? c->front->memory(c) : 0) + command_held_bytes(c);
+    size_t in = c->front ? c->front->memory(c) : 0;
     size_t now = in + c->reply.out.cap + c->flying.cap + c->sealed.cap;
     bool grows = now > c->charged;
     s->buffer_bytes += now - c->charged;
@@ -128,7 +126,7 @@ static void on_timer(uv_timer_t *t)
         const struct blocked_ops *blocked = c->blocked;
         c->blocked = NULL;
         blocked->timeout(c, c->blocked_arg);
-        process(c);
+        conn_process(c);
         conn_drain_ready(c->s);
         return;
     }
@@ -158,8 +156,9 @@ void conn_set_timer(struct conn *c, enum conn_timer kind, int64_t ms)
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b)
 {
     struct conn *c = h->data;
+    const bool later = !c->rdzv && turn_read_over(c->s);
     (void)suggested;
-    *b = uv_buf_init(c->s->read_bytes, sizeof c->s->read_bytes);
+    *b = uv_buf_init(c->s->read_bytes, later ? 0 : sizeof c->s->read_bytes);
 }
 
 static int choose_front(struct conn *c, const char *first)
@@ -237,7 +236,7 @@ static int take(struct conn *c, const char *p, size_t n)
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
 {
     struct conn *c = conn_of(stream, tcp);
-    if (c->closing || n == 0)
+    if (c->closing || n == 0 || n == UV_ENOBUFS) /* the last: on_alloc() has said "later" */
         return;
     if (n < 0) {
         c->end = n == UV_EOF ? END_OF_FILE : END_RESET;
@@ -248,7 +247,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
     if (take(c, b->base, (size_t)n) < 0)
         conn_close(c);
     else
-        process(c);
+        conn_process(c);
     conn_drain_ready(s);
 }
 
@@ -257,10 +256,10 @@ static size_t buffered(struct conn *c)
     return c->front ? c->front->buffered(c) : 0;
 }
 
-/* A client that is blocked may send ahead as much as one request. */
-static void choose_reading(struct conn *c)
+/* A client that is blocked may send ahead as much as one request, a busy one nothing. */
+void conn_choose_reading(struct conn *c)
 {
-    bool want = !c->last_words && (!c->blocked || buffered(c) < c->s->o.max_request_bytes);
+    bool want = !c->last_words && !c->busy && (!c->blocked || buffered(c) < c->s->o.max_request_bytes);
     if (want == c->reading)
         return;
     c->reading = want;
@@ -270,8 +269,7 @@ static void choose_reading(struct conn *c)
         conn_close(c);
 }
 
-/* A blocked client has sent its next request: may that go on? */
-static bool may_step(struct conn *c)
+bool conn_may_step(struct conn *c)
 {
     if (!c->blocked)
         return true;
@@ -284,64 +282,7 @@ static bool may_step(struct conn *c)
     return true;
 }
 
-/* Execute what is there, as long as nothing blocks. */
-static void process(struct conn *c)
-{
-    if (c->closing)
-        return;
-    c->active_ms = (int64_t)uv_now(c->s->loop);
-    keyspace_tick(c->space->keys, c->active_ms);
-    while (!c->closing && !c->last_words && c->front && may_step(c)) {
-        int rc = c->front->step(c);
-        if (rc == 0)
-            break;
-        if (rc < 0) {
-            conn_say_last_words(c);
-            break;
-        }
-        if (c->timer_kind == TIMER_REQUEST)
-            conn_set_timer(c, TIMER_NONE, 0);
-        c->s->commands++;
-        if (c->last_words)
-            conn_say_last_words(c);
-        if (c->reply.failed) {
-            log_info(MODULE, "client %llu closed: more than %zu bytes of replies wait for it",
-                     (unsigned long long)c->id, c->s->o.max_output_bytes);
-            conn_close(c);
-        } else if (c->reply.out.len >= FLUSH_BYTES) {
-            conn_flush(c);
-        }
-    }
-    if (c->closing)
-        return;
-    space_expect_expiry(c->space, c->s);
-    conn_flush_soon(c);
-    if (c->closing)
-        return;
-    if (c->timer_kind == TIMER_NONE && !c->blocked && c->front && c->front->unfinished(c))
-        conn_set_timer(c, TIMER_REQUEST, c->s->o.request_timeout_ms);
-    choose_reading(c);
-}
-
-void conn_drain_ready(struct server *s)
-{
-    while (s->ready) {
-        struct conn *c = s->ready;
-        DL_DELETE2(s->ready, c, ready_prev, ready_next);
-        c->ready = false;
-        process(c);
-    }
-}
-
 /* --- waiting */
-
-void conn_push(struct conn *c)
-{
-    if (c->closing || c->ready)
-        return;
-    c->ready = true;
-    DL_APPEND2(c->s->ready, c, ready_prev, ready_next);
-}
 
 void conn_block(struct conn *c, const struct blocked_ops *ops, void *arg, int64_t timeout_ms)
 {
@@ -357,7 +298,10 @@ void conn_wake(struct conn *c)
 {
     c->blocked = NULL;
     conn_set_timer(c, TIMER_NONE, 0);
-    conn_push(c);
+    if (c->closing || c->ready)
+        return;
+    c->ready = true;
+    DL_APPEND2(c->s->ready, c, ready_prev, ready_next);
 }
 
 void conn_trusted(struct conn *c)
@@ -368,7 +312,6 @@ void conn_trusted(struct conn *c)
 
 void conn_use_space(struct conn *c, struct space *sp)
 {
-    command_forget(c);
     space_hold(sp);
     space_expect_expiry(c->space, c->s);
     space_release(c->space);
@@ -437,5 +380,5 @@ void conn_accept(struct server *s, uv_stream_t *listener)
     }
     if (c->trust == TRUST_NONE)
         conn_set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c));
-    choose_reading(c);
+    conn_choose_reading(c);
 }

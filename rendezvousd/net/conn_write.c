@@ -12,12 +12,11 @@
 #define MODULE "server"
 #define KEEP_OUT_BYTES (16 * 1024)
 
-static void all_written(struct conn *c)
+static void empty(struct buf *b)
 {
-    buf_clear(&c->flying);
-    c->flown = 0;
-    if (c->flying.cap > KEEP_OUT_BYTES)
-        buf_free(&c->flying);
+    buf_clear(b);
+    if (b->cap > KEEP_OUT_BYTES)
+        buf_free(b);
 }
 
 static void on_written(uv_write_t *w, int status)
@@ -30,7 +29,8 @@ static void on_written(uv_write_t *w, int status)
         conn_close(c);
         return;
     }
-    all_written(c);
+    empty(&c->flying);
+    c->flown = 0;
     conn_flush(c);
     conn_charge(c);
 }
@@ -122,11 +122,7 @@ void conn_flush(struct conn *c)
             conn_close(c);
         return;
     }
-    struct buf filled = *out;
-    *out = c->flying;
-    c->flying = filled;
-    buf_clear(out);
-    uv_buf_t b = uv_buf_init(c->flying.data, (unsigned)c->flying.len);
+    uv_buf_t b = uv_buf_init(out->data, (unsigned)out->len);
     int n = uv_try_write((uv_stream_t *)&c->tcp, &b, 1);
     if (n < 0 && n != UV_EAGAIN) {
         conn_close(c);
@@ -134,12 +130,15 @@ void conn_flush(struct conn *c)
     }
     c->flown = n > 0 ? (size_t)n : 0;
     c->reply.out.max = c->s->o.max_output_bytes;
-    if (c->flown == c->flying.len) {
-        all_written(c);
+    if (c->flown == out->len) {
+        empty(out);
         if (c->last_words)
             conn_close(c);
         return;
     }
+    struct buf filled = *out;
+    *out = c->flying;
+    c->flying = filled;
     size_t rest = c->flying.len - c->flown;
     c->reply.out.max = rest < c->s->o.max_output_bytes ? c->s->o.max_output_bytes - rest : 1;
     b = uv_buf_init(c->flying.data + c->flown, (unsigned)rest);
@@ -151,7 +150,7 @@ void conn_flush(struct conn *c)
 
 void conn_flush_soon(struct conn *c)
 {
-    if (c->writing || c->reply.out.len >= KEEP_OUT_BYTES || c->last_words || c->tls) {
+    if (c->writing || c->reply.out.len >= KEEP_OUT_BYTES || c->last_words || c->tls || c->rdzv) {
         conn_flush(c);
         conn_charge(c);
     } else if (c->reply.out.len == 0) {
@@ -159,17 +158,6 @@ void conn_flush_soon(struct conn *c)
     } else if (!c->unsent) {
         c->unsent = true;
         DL_APPEND2(c->s->unsent, c, unsent_prev, unsent_next);
-    }
-}
-
-void conn_flush_all(uv_prepare_t *h)
-{
-    struct server *s = h->data;
-    while (s->unsent) {
-        struct conn *c = s->unsent;
-        conn_flush(c);
-        conn_charge(c);
-        conn_drain_ready(s);
     }
 }
 

@@ -206,12 +206,29 @@ const char *gate_peer_host(const struct conn *c)
     return c->peer->addr.host;
 }
 
+const char *gate_peer_text(const struct conn *c)
+{
+    return c->peer ? c->peer->addr.text : "?"; /* a connection without a socket (tests/fuzz) */
+}
+
+/* Whoever finds our proof wrong does not send its own. */
+static void left_unconvinced(struct conn *c)
+{
+    char name[AUTH_PRINCIPAL_MAX + 1];
+    if (c->peer->wants[0] && !c->peer->by_token && (c->end == END_OF_FILE || c->end == END_RESET))
+        gate_refused(c,
+                     "it asked as principal '%s', saw our proof and left: its token is another one than ours, or its "
+                     "connection broke",
+                     gate_printable(c->peer->wants, name));
+}
+
 void gate_leave(struct conn *c)
 {
     struct gate_peer *p = c->peer;
     struct gate *g = c->s->o.gate;
     if (!p)
         return;
+    left_unconvinced(c);
     if (g) {
         count_unauthenticated(c, false);
         struct address *a = address_of(g, p->addr.ip);

@@ -75,6 +75,7 @@ void gate_stats(const struct gate *g, struct gate_stats *ret);
 const char *gate_admit(struct conn *c);
 void gate_leave(struct conn *c);                  /* as it closes */
 const char *gate_peer_host(const struct conn *c); /* peer_addr.h; until it leaves */
+const char *gate_peer_text(const struct conn *c); /* with its port */
 bool gate_has_room(const struct server *s);       /* for one more that has to authenticate */
 int64_t gate_auth_timeout_ms(const struct conn *c);
 void gate_too_late(struct conn *c); /* its time to authenticate is over: reply */

@@ -36,8 +36,7 @@ static bool principal_text(const struct request_arg *a, char ret[AUTH_PRINCIPAL_
     return true;
 }
 
-/* For the log: what a stranger sent may hold anything. */
-static const char *printable(const char *text, char ret[AUTH_PRINCIPAL_MAX + 1])
+const char *gate_printable(const char *text, char ret[AUTH_PRINCIPAL_MAX + 1])
 {
     size_t i = 0;
     for (; text[i] && i < AUTH_PRINCIPAL_MAX; i++)
@@ -78,7 +77,7 @@ void gate_challenge(struct conn *c, const struct request_arg *principal, const s
 static void wrong(struct conn *c, const char *how, const char *principal)
 {
     char name[AUTH_PRINCIPAL_MAX + 1];
-    gate_refused(c, "wrong %s for principal '%s'", how, printable(principal, name));
+    gate_refused(c, "wrong %s for principal '%s'", how, gate_printable(principal, name));
     reply_error(&c->reply, WRONG);
     c->last_words = true;
 }

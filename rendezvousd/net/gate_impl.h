@@ -39,4 +39,7 @@ struct gate_peer {
 /* c has proved to be `name`: everything is open to it. */
 void gate_raise(struct conn *c, const char *name);
 
+/* For the log: what a stranger sent may hold anything. Returns ret. */
+const char *gate_printable(const char *text, char ret[AUTH_PRINCIPAL_MAX + 1]);
+
 #endif

@@ -15,6 +15,7 @@
 #ifndef CRUN_RENDEZVOUSD_SERVER_H
 #define CRUN_RENDEZVOUSD_SERVER_H
 
+#include "rendezvousd/net/times.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -86,6 +87,8 @@ int server_set_jobs(struct server *s, struct jobs *j, struct err *e);
 struct server_stats {
     size_t clients, keys, expires, memory_bytes, waiters;
     uint64_t commands, connections, refused;
+    struct times turns;    /* the loop's, from one look at the network to the next */
+    struct times requests; /* one in some hundred is timed */
 };
 void server_stats(const struct server *s, struct server_stats *ret);
 

@@ -6,31 +6,23 @@
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
+#include "rendezvousd/net/turn.h"
 #include "rendezvousd/resp/reply.h"
 #include "rendezvousd/resp/request.h"
 #include "rendezvousd/store/keyspace.h"
 #include "rendezvousd/store/waiters.h"
-#include "rendezvousd/store/watch.h"
 
 #define CLIENT_NAME_MAX 63
 #define READ_BYTES (64 * 1024)
 
-struct listener {
-    struct server *s;
-    uv_tcp_t tcp;
-    bool waiting; /* a client is there, but too many have yet to authenticate */
-    struct listener *prev, *next;
-};
+struct listener; /* listen.c */
 
-/* A key-space, who waits in it and who listens. Connections hold references; the server holds one of its default
+/* A key-space and who waits in it. Connections hold references; the server holds one of its default
  * space. */
 struct space {
     struct keyspace *keys;
     struct waiters *waiters;
-    struct watches *watches;
-    struct pubsub *pubsub;
-    bool signalled;          /* lists have come since the last space_serve() */
-    bool wake_one;           /* a list that comes wakes nobody by itself: whoever pushes calls waiters_created_one() */
+    bool wake_one;           /* a key that comes wakes nobody by itself: whoever makes it calls waiters_created_one() */
     int64_t expiry_ms;       /* when the server's timer looks for keys to expire; INT64_MAX: not at all */
     struct server *expiring; /* the server in whose list of such spaces it stands */
     struct space *prev, *next;
@@ -91,25 +83,23 @@ struct conn {
     bool last_words; /* close once all replies are written; no further request */
     bool closing;
     bool ready;  /* in s->ready */
+    bool busy;   /* in s->turns.busy */
     bool unsent; /* in s->unsent */
     int open_handles;
     enum conn_end end;
+    bool (*work)(struct conn *c);      /* NULL, or what its last request has left to do: called until it is true */
     const struct blocked_ops *blocked; /* NULL: not blocked */
     void *blocked_arg;
     void (*on_close)(struct conn *c); /* NULL, or told once when the connection goes; c->end says how */
     struct rdzv_conn *rdzv;           /* NULL, or what it has as a party of a job (command_rdzv.c) */
     size_t charged;                   /* bytes of its buffers in s->buffer_bytes */
-    struct transaction *txn;          /* between MULTI and EXEC (command_multi.c) */
-    struct watcher watcher;           /* WATCH */
-    struct subscriber *subscriber;    /* NULL until it subscribes */
-    bool in_exec;                     /* nothing blocks now */
-    enum { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP } replies; /* CLIENT REPLY */
-    int64_t since_ms, active_ms;                                       /* the loop's time: accepted; last command */
-    const char *last_command;                                          /* NULL: none yet */
+    int64_t since_ms, active_ms;      /* the loop's time: accepted; last command */
+    const char *last_command;         /* NULL: none yet */
     uint64_t id;
     char name[CLIENT_NAME_MAX + 1];
     struct conn *prev, *next;                 /* in s->conns */
     struct conn *ready_prev, *ready_next;     /* in s->ready */
+    struct conn *busy_prev, *busy_next;       /* in s->turns.busy */
     struct conn *unsent_prev, *unsent_next;   /* in s->unsent */
     struct conn *written_prev, *written_next; /* in s->written, while writing */
     size_t write_left; /* bytes of its write at the last look; looks since then that found the same */
@@ -124,20 +114,20 @@ struct server {
     struct named_space *spaces;   /* of principals and jobs (spaces.h) */
     struct keyspace_total memory; /* of all key-spaces */
     struct listener *listeners;
+    uv_timer_t accept_timer; /* runs while listeners rest */
     struct conn *conns;
     struct conn *ready;  /* woken: they go on when the request that woke them is answered */
     struct conn *unsent; /* their replies go out before the loop sleeps */
-    uv_prepare_t before_sleep;
-    struct conn *written;        /* what is being written waits for them to read it */
-    uv_timer_t write_timer;      /* looks at them; runs while there are any */
-    struct command_index *index; /* of the commands' names */
-    struct space *expiring;      /* those with keys that expire */
+    struct turns turns;
+    struct conn *written;   /* what is being written waits for them to read it */
+    uv_timer_t write_timer; /* looks at them; runs while there are any */
+    struct space *expiring; /* those with keys that expire */
     uv_timer_t expiry_timer;
     struct jobs *jobs;      /* borrowed; NULL: this server hosts no rendezvous */
     struct rdzv_door *door; /* with jobs */
     size_t clients, open_handles;
     size_t buffer_bytes; /* of all connections */
-    uint64_t commands, connections, refused;
+    uint64_t connections, refused;
     int64_t started_ms;
     bool closing;
     void (*done)(void *arg);
@@ -147,13 +137,15 @@ struct server {
 
 /* server.c */
 void server_handle_closed(struct server *s);
-void server_accept_waiting(struct server *s); /* there may be room for one more that has yet to authenticate */
+
+/* listen.c */
+void server_accept_waiting(struct server *s); /* those who may not come in yet may do so now, as far as there is room */
+void listeners_close(struct server *s);
 
 /* space.c */
 int space_create(struct space **ret, size_t max_bytes); /* with one reference; -ENOMEM */
 struct space *space_hold(struct space *sp);
 void space_release(struct space *sp); /* the last one destroys it; NULL allowed */
-void space_serve(struct space *sp);   /* those who wait for lists, after each request that may have brought some */
 void space_expect_expiry(struct space *sp,
                          struct server *s); /* have the timer look for what may expire sooner now: after each read */
 void space_expire(struct server *s);        /* the timer's work: delete what is due, look again when the next is */
@@ -161,9 +153,6 @@ void space_expire(struct server *s);        /* the timer's work: delete what is 
 /* command_rdzv.c */
 void rdzv_conn_gone(struct conn *c); /* the connection goes: so does the party */
 void server_close_door(struct server *s);
-
-/* conn_write.c */
-void conn_flush_all(uv_prepare_t *h); /* of server.before_sleep */
 
 /* conn.c */
 void conn_accept(struct server *s, uv_stream_t *listener);
@@ -178,21 +167,13 @@ void conn_block(struct conn *c, const struct blocked_ops *ops, void *arg, int64_
 /* The reply is in c->reply: unblock. It goes on (is written, executes what it has sent ahead) once the request that
  * woke it is answered. */
 void conn_wake(struct conn *c);
-/* Something unasked for was added to c->reply (a pub/sub message): write it once the current request is answered. */
-void conn_push(struct conn *c);
-/* Let all woken connections go on. After whatever woke them, outside of any request. */
+/* turn.c: let all woken connections go on, until the turn is over. After whatever woke them, outside of any request. */
 void conn_drain_ready(struct server *s);
 /* Block until all keys exist (:1) or timeout_ms has passed (:0). -ENOSPC, -ENOMEM. */
 int conn_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t timeout_ms);
 
 /* command.c */
-int command_index_create(struct command_index **ret); /* -ENOMEM; to be freed */
 /* Answer one request into c->reply (or block c). */
 void command_execute(struct conn *c, const struct request *rq);
-void command_forget(struct conn *c);             /* its transaction, watches and subscriptions: it leaves its space */
-size_t command_held_bytes(const struct conn *c); /* bytes these take */
-
-/* command_block.c: give lists that came to those who wait for them. */
-void block_serve(struct space *sp);
 
 #endif

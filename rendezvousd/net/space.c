@@ -1,29 +1,20 @@
 /* A key-space with those who wait in it, and the server's one timer that makes keys expire which nobody asks for. */
 #include "rendezvousd/net/server_impl.h"
-#include "rendezvousd/store/pubsub.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <utlist.h>
 
 #define EXPIRE_AT_ONCE 1000 /* keys of one space, so that clients are served in between */
 
-static void on_change(void *arg, enum key_change what, enum key_type type, const char *key, size_t key_len)
+static void on_change(void *arg, enum key_change what, const char *key, size_t key_len)
 {
     struct space *sp = arg;
-    if (what == KEY_CHANGED) {
-        watches_changed(sp->watches, key, key_len);
-        return;
-    }
-    bool list = what == KEY_CREATED && type == KEY_LIST;
-    if (what == KEY_CREATED && !(list && sp->wake_one))
-        waiters_created(sp->waiters, key, key_len);
+    if (what == KEYS_CLEARED)
+        waiters_cleared(sp->waiters);
     else if (what == KEY_DELETED)
         waiters_deleted(sp->waiters, key, key_len);
-    if (list) {
-        waiters_signal(sp->waiters, key, key_len);
-        sp->signalled = true;
-    }
-    watches_changed(sp->watches, key, key_len);
+    else if (!sp->wake_one)
+        waiters_created(sp->waiters, key, key_len);
 }
 
 int space_create(struct space **ret, size_t max_bytes)
@@ -33,8 +24,7 @@ int space_create(struct space **ret, size_t max_bytes)
         return -ENOMEM;
     sp->refs = 1;
     sp->expiry_ms = INT64_MAX;
-    if (keyspace_create(&sp->keys, max_bytes) < 0 || waiters_create(&sp->waiters, sp->keys) < 0 ||
-        watches_create(&sp->watches) < 0 || pubsub_create(&sp->pubsub) < 0) {
+    if (keyspace_create(&sp->keys, max_bytes) < 0 || waiters_create(&sp->waiters, sp->keys) < 0) {
         space_release(sp);
         return -ENOMEM;
     }
@@ -56,8 +46,6 @@ void space_release(struct space *sp)
     if (sp->expiring)
         DL_DELETE(sp->expiring->expiring, sp);
     waiters_destroy(sp->waiters);
-    watches_destroy(sp->watches);
-    pubsub_destroy(sp->pubsub);
     keyspace_destroy(sp->keys);
     free(sp);
 }
@@ -112,13 +100,6 @@ static void expect_expiry(struct space *sp, struct server *s, int64_t at_ms)
         soonest = other->expiry_ms < soonest ? other->expiry_ms : soonest;
     if (soonest == at_ms)
         arm(s, at_ms);
-}
-
-void space_serve(struct space *sp)
-{
-    if (sp->signalled)
-        block_serve(sp);
-    sp->signalled = false;
 }
 
 void space_expect_expiry(struct space *sp, struct server *s)

@@ -55,10 +55,18 @@ int argbuf_feed(struct argbuf *a, const void *data, size_t n)
     return buf_add(&a->in, data, n);
 }
 
-int argbuf_add(struct argbuf *a, size_t at, size_t n, struct err *e)
+static int reserve(struct argbuf *a)
 {
     size_t cap = a->cap;
-    if (ARRAY_RESERVE(a->at, cap, a->argc + 1) < 0 || ARRAY_RESERVE(a->argv, a->cap, a->argc + 1) < 0)
+    if (a->argc < cap)
+        return 0;
+    TRY(ARRAY_RESERVE(a->at, cap, a->argc + 1));
+    return ARRAY_RESERVE(a->argv, a->cap, a->argc + 1);
+}
+
+int argbuf_add(struct argbuf *a, size_t at, size_t n, struct err *e)
+{
+    if (reserve(a) < 0)
         return err_set(e, -ENOMEM, "no memory for a request of %zu arguments", a->argc + 1);
     a->at[a->argc] = at;
     a->argv[a->argc++] = (struct request_arg){.n = n};

@@ -27,7 +27,7 @@ static inline void added(struct reply *r, const char *end)
     r->out.data[r->out.len] = 0;
 }
 
-static void add_bytes(struct reply *r, const void *p, size_t n)
+void reply_raw(struct reply *r, const void *p, size_t n)
 {
     char *at = room(r, n);
     if (!at)
@@ -57,9 +57,9 @@ static void add_number(struct reply *r, char type, int64_t v)
 
 void reply_status(struct reply *r, const char *text)
 {
-    add_bytes(r, "+", 1);
-    add_bytes(r, text, strlen(text));
-    add_bytes(r, "\r\n", 2);
+    reply_raw(r, "+", 1);
+    reply_raw(r, text, strlen(text));
+    reply_raw(r, "\r\n", 2);
 }
 
 void reply_error(struct reply *r, const char *fmt, ...)
@@ -72,9 +72,9 @@ void reply_error(struct reply *r, const char *fmt, ...)
     for (char *p = text; *p; p++) /* what a client sent may be quoted here: it must not end the line */
         if (*p == '\r' || *p == '\n')
             *p = ' ';
-    add_bytes(r, "-", 1);
-    add_bytes(r, text, strlen(text));
-    add_bytes(r, "\r\n", 2);
+    reply_raw(r, "-", 1);
+    reply_raw(r, text, strlen(text));
+    reply_raw(r, "\r\n", 2);
 }
 
 void reply_int(struct reply *r, int64_t v)
@@ -101,12 +101,12 @@ void reply_text(struct reply *r, const char *s)
 
 void reply_nil(struct reply *r)
 {
-    add_bytes(r, "$-1\r\n", 5);
+    reply_raw(r, "$-1\r\n", 5);
 }
 
 void reply_nil_array(struct reply *r)
 {
-    add_bytes(r, "*-1\r\n", 5);
+    reply_raw(r, "*-1\r\n", 5);
 }
 
 void reply_array(struct reply *r, size_t n)

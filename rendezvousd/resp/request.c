@@ -164,73 +164,6 @@ static int multibulk(struct request_parser *p, struct err *e)
     return 1;
 }
 
-static inline bool ends_line(const char *s)
-{
-    return memcmp(s, "\r\n", 2) == 0;
-}
-
-/* "<digits>\r\n": what follows it, NULL if it is anything else (or not all there). */
-static const char *short_number(const char *s, const char *end, size_t *ret)
-{
-    if (end - s < 3)
-        return NULL;
-    const char *most = end - s < 9 ? end - 2 : s + 7, *first = s;
-    size_t v = 0;
-    unsigned d;
-    for (; s < most && (d = (unsigned char)*s - (unsigned)'0') <= 9; s++)
-        v = v * 10 + d;
-    if (s == first || (*first == '0' && s > first + 1) || !ends_line(s))
-        return NULL;
-    *ret = v;
-    return s + 2;
-}
-
-/* One or two digits, nearly always; end is at least four bytes away. */
-static inline const char *number(const char *s, const char *end, size_t *ret)
-{
-    unsigned a = (unsigned char)s[0] - (unsigned)'0', b = (unsigned char)s[1] - (unsigned)'0';
-    if (a <= 9 && ends_line(s + 1)) {
-        *ret = a;
-        return s + 3;
-    }
-    if (a - 1 < 9 && b <= 9 && ends_line(s + 2)) {
-        *ret = a * 10 + b;
-        return s + 4;
-    }
-    size_t longer = 0; /* its address is taken, so that it is not in a register */
-    s = short_number(s, end, &longer);
-    *ret = longer;
-    return s;
-}
-
-/* The common case: a multi-bulk request that is all there and small. False: nothing has changed, the careful way is to
- * be taken. */
-static inline bool whole(struct request_parser *p, size_t start)
-{
-    if (p->args.in.len - start < 6)
-        return false;
-    const char *begin = p->args.in.data + start, *end = p->args.in.data + p->args.in.len;
-    struct request_arg *v = p->args.argv;
-    size_t argc = 0, n;
-    const char *s = *begin == '*' ? number(begin + 1, end, &argc) : NULL;
-    if (!s || argc - 1 >= p->args.cap || argc > p->limits.max_args)
-        return false;
-    for (const struct request_arg *last = v + argc; v < last; v++) {
-        if (end - s < 5 || *s != '$' || !(s = number(s + 1, end, &n)))
-            return false;
-        if ((size_t)(end - s) < n + 2 || !ends_line(s + n))
-            return false;
-        *v = (struct request_arg){s, n};
-        s += n + 2;
-    }
-    if ((size_t)(s - begin) > p->limits.max_bytes)
-        return false;
-    p->args.start = start;
-    p->args.pos = (size_t)(s - p->args.in.data);
-    p->args.argc = argc;
-    return p->args.complete = true;
-}
-
 /* What follows a backslash in double quotes; *s stands on the backslash and ends on the last byte used. */
 static char unescape(const char **s, const char *end)
 {
@@ -303,8 +236,8 @@ static int inline_request(struct request_parser *p, struct err *e)
     return 1;
 }
 
-/* The request that begins at start, which is not a common one. */
-static int next_carefully(struct request_parser *p, struct err *e)
+/* The request that begins at start. */
+static int next_request(struct request_parser *p, struct err *e)
 {
     if (p->broken)
         return err_set(e, -EPROTO, "Protocol error: the connection is out of step");
@@ -326,8 +259,7 @@ static int next_carefully(struct request_parser *p, struct err *e)
 
 int request_next(struct request_parser *p, struct request *ret, struct err *e)
 {
-    bool between = !p->multibulk && !p->line && !p->broken;
-    int rc = between && whole(p, p->args.complete ? p->args.pos : p->args.start) ? 1 : next_carefully(p, e);
+    int rc = next_request(p, e);
     if (rc > 0)
         *ret = (struct request){.argv = p->args.argv, .argc = p->args.argc};
     return rc;

@@ -78,14 +78,6 @@ struct deadline *expiry_first(const struct expiry *h)
     return h->n ? h->v[0] : NULL;
 }
 
-void expiry_replace(struct expiry *h, struct deadline *old, struct deadline *by)
-{
-    *by = *old;
-    if (old->place)
-        h->v[old->place - 1] = by;
-    old->place = 0;
-}
-
 void expiry_free(struct expiry *h)
 {
     free(h->v);

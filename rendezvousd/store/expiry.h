@@ -17,10 +17,9 @@ struct expiry {
 };
 
 int expiry_reserve(struct expiry *h); /* so that one more expiry_set() cannot fail; -ENOMEM */
-int expiry_set(struct expiry *h, struct deadline *d, int64_t at);                 /* in the heap or not yet; -ENOMEM */
-void expiry_remove(struct expiry *h, struct deadline *d);                         /* no-op if it stands in none */
-struct deadline *expiry_first(const struct expiry *h);                            /* the soonest; NULL: none */
-void expiry_replace(struct expiry *h, struct deadline *old, struct deadline *by); /* the thing has moved */
-void expiry_free(struct expiry *h); /* the heap's memory; the deadlines are not touched */
+int expiry_set(struct expiry *h, struct deadline *d, int64_t at); /* in the heap or not yet; -ENOMEM */
+void expiry_remove(struct expiry *h, struct deadline *d);         /* no-op if it stands in none */
+struct deadline *expiry_first(const struct expiry *h);            /* the soonest; NULL: none */
+void expiry_free(struct expiry *h);                               /* the heap's memory; the deadlines are not touched */
 
 #endif

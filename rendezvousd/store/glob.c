@@ -1,8 +1,6 @@
 /* See glob.h. Only the last '*' seen is ever gone back to. */
 #include "rendezvousd/store/glob.h"
 
-#define STEPS_A_BYTE 4 /* for nothing */
-
 /* [set] at p (after the bracket): whether it holds c; *p moves behind it. An unclosed set ends with the pattern. */
 static bool in_set(const char **p, const char *end, unsigned char c)
 {
@@ -41,23 +39,20 @@ static bool one(const char **p, const char *end, char c)
     return e == c;
 }
 
-static bool spend(uint64_t n, uint64_t *spare, uint64_t *work)
+static bool spend(uint64_t n, uint64_t *work)
 {
-    uint64_t from_spare = n < *spare ? n : *spare, rest = n - from_spare;
-    *spare -= from_spare;
-    *work -= rest < *work ? rest : *work;
-    return rest == 0 || *work > 0;
+    *work -= n < *work ? n : *work;
+    return *work > 0;
 }
 
 bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_t text_len, uint64_t *work)
 {
     const char *p = pattern, *p_end = p + pattern_len, *t = text, *t_end = t + text_len;
     const char *star = NULL, *star_text = NULL;
-    uint64_t spare = ((uint64_t)text_len + 16) * STEPS_A_BYTE;
-    while (t < t_end) {
+    while (t < t_end && star != p_end) { /* a star that ends the pattern takes the rest */
         const char *next = p;
         bool is_star = p < p_end && *p == '*', fits = !is_star && p < p_end && one(&next, p_end, *t);
-        if (!spend((uint64_t)(next - p) + 1, &spare, work)) /* a set may be long */
+        if (!spend((uint64_t)(next - p) + 1, work)) /* a set may be long */
             return false;
         if (is_star) {
             star = ++p;
@@ -73,7 +68,7 @@ bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_
         }
     }
     for (; p < p_end && *p == '*'; p++)
-        if (!spend(1, &spare, work))
+        if (!spend(1, work))
             return false;
     return p == p_end;
 }

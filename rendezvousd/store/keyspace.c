@@ -1,11 +1,12 @@
-/* See keyspace.h. A uthash table; the key is stored in its entry, the value beside it so that it can grow. The table
+/* See keyspace.h. Tables of uthash; the key is stored in its entry, the value beside it so that it can grow. A table
  * has 2^n buckets and only ever doubles (or starts anew when empty), so a cursor that counts buckets from their highest
  * bit down misses nothing. */
 #include "rendezvousd/store/keyspace_impl.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
+
+#define FREED_AT_ONCE 64 /* items of a queue; a longer one is swept up later */
 
 int keyspace_create(struct keyspace **ret, size_t max_bytes)
 {
@@ -14,16 +15,12 @@ int keyspace_create(struct keyspace **ret, size_t max_bytes)
         return -ENOMEM;
     k->max_bytes = max_bytes;
     k->now_ms = 1;
-    if (getrandom(&k->seed, sizeof k->seed, GRND_NONBLOCK) != (ssize_t)sizeof k->seed)
-        k->seed = (uintptr_t)k;
     *ret = k;
     return 0;
 }
 
 void keyspace_observe(struct keyspace *k,
-                      void (*changed)(void *arg, enum key_change what, enum key_type type, const char *key,
-                                      size_t key_len),
-                      void *arg)
+                      void (*changed)(void *arg, enum key_change what, const char *key, size_t key_len), void *arg)
 {
     k->changed = changed;
     k->changed_arg = arg;
@@ -62,21 +59,92 @@ size_t keyspace_bytes(const struct keyspace *k)
 
 void key_charge(struct keyspace *k, struct key *en)
 {
-    size_t now = keyspace_entry_bytes(en->name_len, en->type == KEY_LIST ? en->list.bytes : en->text.cap);
+    const size_t value = en->type == KEY_QUEUE ? en->queue.bytes : en->text.cap;
+    const size_t now = keyspace_entry_bytes(en->name_len, value);
     keyspace_charge(k, (ptrdiff_t)now - (ptrdiff_t)en->charged);
+    k->key_bytes += now - en->charged;
     en->charged = now;
 }
 
-/* --- the table */
+/* --- what is freed later: chains of entries by hh.next; hh.prev of a chain's first entry leads to the next chain */
+
+static void free_entry(struct key *en)
+{
+    if (en->type == KEY_STRING)
+        free(en->text.p);
+    while (en->type == KEY_QUEUE && en->queue.first) {
+        struct item *it = en->queue.first;
+        en->queue.first = it->next;
+        free(it);
+    }
+    free(en);
+}
+
+static void leave_chain(struct keyspace_total *t, struct key *first)
+{
+    first->hh.prev = t->remains;
+    t->remains = first;
+}
+
+/* Part of a long queue. */
+static void shorten(struct key *en, size_t items)
+{
+    for (; items > 0 && en->queue.first; items--) {
+        struct item *it = en->queue.first;
+        en->queue.first = it->next;
+        en->queue.n--;
+        free(it);
+    }
+}
+
+static void free_first(struct keyspace_total *t)
+{
+    struct key *en = t->remains, *next = en->hh.next, *other_chain = en->hh.prev;
+    if (next)
+        next->hh.prev = other_chain;
+    t->remains = next ? next : other_chain;
+    t->bytes -= en->charged;
+    free_entry(en);
+}
+
+bool keyspace_sweep(struct keyspace_total *t, size_t at_most)
+{
+    for (; at_most > 0 && t->remains; at_most--) {
+        struct key *en = t->remains;
+        if (en->type == KEY_QUEUE && en->queue.n > at_most) {
+            shorten(en, at_most);
+            return false;
+        }
+        free_first(t);
+    }
+    return !t->remains;
+}
+
+/* --- the tables */
+
+static struct key **part_of(struct keyspace *k, unsigned hash)
+{
+    return &k->parts[hash >> (32 - PART_BITS)];
+}
+
+struct key *key_find(struct keyspace *k, const char *key, size_t key_len, unsigned hash)
+{
+    struct key *part = *part_of(k, hash), *en;
+    HASH_FIND_BYHASHVALUE(hh, part, key, key_len, hash, en);
+    if (!en || !en->expiry.place || k->now_ms <= en->expiry.at)
+        return en;
+    key_drop(k, en);
+    return NULL;
+}
 
 static struct key *find_key(struct keyspace *k, const char *key, size_t key_len)
 {
-    return key_find(k, key, key_len, key_hash(k, key, key_len));
+    return key_find(k, key, key_len, seeded_hash(key, key_len));
 }
 
 struct key *key_add(struct keyspace *k, const char *key, size_t key_len, unsigned hash, enum key_type type)
 {
-    struct key *en = calloc(1, sizeof *en + key_len);
+    struct key *en = calloc(1, sizeof *en + key_len), **part = part_of(k, hash);
     if (!en)
         return NULL;
     if (key_len)
@@ -84,33 +152,48 @@ struct key *key_add(struct keyspace *k, const char *key, size_t key_len, unsigne
     en->name_len = key_len;
     en->type = type;
     en->fresh = true;
-    HASH_ADD_KEYPTR_BYHASHVALUE(hh, k->table, en->name, key_len, hash, en);
+    HASH_ADD_KEYPTR_BYHASHVALUE(hh, *part, en->name, key_len, hash, en);
     if (!en->hh.tbl) {
         free(en);
         return NULL;
     }
+    k->count++;
+    k->queues += type == KEY_QUEUE;
     key_charge(k, en);
     return en;
 }
 
-void key_free_value(struct key *en)
+static void tell(struct keyspace *k, enum key_change what, const struct key *en)
 {
-    if (en->type == KEY_LIST)
-        list_free(&en->list);
-    else
-        free(en->text.p);
-    en->text = (struct text){0};
+    if (k->changed)
+        k->changed(k->changed_arg, what, en->name, en->name_len);
+}
+
+void key_created(struct keyspace *k, struct key *en)
+{
+    if (!en->fresh)
+        return;
+    en->fresh = false;
+    tell(k, KEY_CREATED, en);
 }
 
 void key_drop(struct keyspace *k, struct key *en)
 {
-    keyspace_charge(k, -(ptrdiff_t)en->charged);
     expiry_remove(&k->expiry, &en->expiry);
-    HASH_DEL(k->table, en);
+    HASH_DEL(*part_of(k, en->hh.hashv), en);
+    k->count--;
+    k->queues -= en->type == KEY_QUEUE;
+    k->key_bytes -= en->charged;
     if (!en->fresh)
-        key_tell(k, KEY_DELETED, en);
-    key_free_value(en);
-    free(en);
+        tell(k, KEY_DELETED, en);
+    if (k->total && en->type == KEY_QUEUE && en->queue.n > FREED_AT_ONCE) {
+        k->bytes -= en->charged;
+        en->hh.next = NULL;
+        leave_chain(k->total, en);
+        return;
+    }
+    keyspace_charge(k, -(ptrdiff_t)en->charged);
+    free_entry(en);
 }
 
 bool keyspace_delete(struct keyspace *k, const char *key, size_t key_len)
@@ -123,9 +206,21 @@ bool keyspace_delete(struct keyspace *k, const char *key, size_t key_len)
 
 void keyspace_clear(struct keyspace *k)
 {
-    struct key *en, *next;
-    HASH_ITER (hh, k->table, en, next)
-        key_drop(k, en);
+    struct keyspace_total own = {0}, *t = k->total ? k->total : &own;
+    for (int i = 0; i < PARTS; i++) {
+        struct key *first = k->parts[i];
+        if (!first)
+            continue;
+        HASH_CLEAR(hh, k->parts[i]); /* the table only */
+        leave_chain(t, first);
+    }
+    expiry_free(&k->expiry);
+    k->bytes -= k->key_bytes;
+    k->key_bytes = k->count = k->queues = 0;
+    if (!k->total)
+        keyspace_sweep(&own, SIZE_MAX);
+    if (k->changed)
+        k->changed(k->changed_arg, KEYS_CLEARED, "", 0);
 }
 
 void keyspace_destroy(struct keyspace *k)
@@ -134,31 +229,7 @@ void keyspace_destroy(struct keyspace *k)
         return;
     k->changed = NULL;
     keyspace_clear(k);
-    expiry_free(&k->expiry);
     free(k);
-}
-
-int keyspace_rename(struct keyspace *k, const char *from, size_t from_len, const char *to, size_t to_len)
-{
-    struct key *old = find_key(k, from, from_len), *target = find_key(k, to, to_len), *en;
-    if (!old)
-        return -ENOENT;
-    if (old == target)
-        return 0;
-    if (!(en = key_add(k, to, to_len, key_hash(k, to, to_len), old->type))) /* in front of the one it replaces */
-        return -ENOMEM;
-    en->list = old->list; /* the larger of both kinds of value */
-    if (old->type == KEY_STRING)
-        en->text = old->text;
-    old->type = KEY_STRING;
-    old->text = (struct text){0};
-    expiry_replace(&k->expiry, &old->expiry, &en->expiry);
-    key_drop(k, old);
-    if (target)
-        key_drop(k, target);
-    key_charge(k, en);
-    key_changed(k, en);
-    return 0;
 }
 
 enum key_type keyspace_type(struct keyspace *k, const char *key, size_t key_len)
@@ -167,15 +238,14 @@ enum key_type keyspace_type(struct keyspace *k, const char *key, size_t key_len)
     return en ? en->type : KEY_NONE;
 }
 
-size_t keyspace_key_bytes(struct keyspace *k, const char *key, size_t key_len)
-{
-    const struct key *en = find_key(k, key, key_len);
-    return en ? en->charged : 0;
-}
-
 size_t keyspace_count(const struct keyspace *k)
 {
-    return HASH_COUNT(k->table);
+    return k->count;
+}
+
+size_t keyspace_queues(const struct keyspace *k)
+{
+    return k->queues;
 }
 
 /* --- time */
@@ -211,22 +281,12 @@ int64_t keyspace_expiry(struct keyspace *k, const char *key, size_t key_len)
 int keyspace_expire(struct keyspace *k, const char *key, size_t key_len, int64_t at_ms)
 {
     struct key *en = find_key(k, key, key_len);
-    if (!en)
-        return -ENOENT;
-    int rc = key_set_expiry(k, en, at_ms);
-    if (rc == 0)
-        key_changed(k, en);
-    return rc;
+    return en ? key_set_expiry(k, en, at_ms) : -ENOENT;
 }
 
 size_t keyspace_expiring(const struct keyspace *k)
 {
     return k->expiry.n;
-}
-
-static struct key *key_of(struct deadline *d)
-{
-    return container_of(d, struct key, expiry);
 }
 
 int64_t keyspace_next_expiry(const struct keyspace *k)
@@ -239,23 +299,11 @@ size_t keyspace_expire_due(struct keyspace *k, size_t at_most)
 {
     size_t n = 0;
     for (struct deadline *d; n < at_most && (d = expiry_first(&k->expiry)) && k->now_ms > d->at; n++)
-        key_drop(k, key_of(d));
+        key_drop(k, container_of(d, struct key, expiry));
     return n;
 }
 
-/* --- walks */
-
-static bool alive(const struct keyspace *k, const struct key *en)
-{
-    return !en->expiry.place || k->now_ms <= en->expiry.at;
-}
-
-void keyspace_walk(const struct keyspace *k, keyspace_visit *visit, void *arg)
-{
-    for (const struct key *en = k->table; en; en = en->hh.next)
-        if (alive(k, en))
-            visit(arg, en->type, en->name, en->name_len);
-}
+/* --- walks: a cursor is a bucket's, above the number of its part */
 
 static uint64_t reversed(uint64_t v)
 {
@@ -265,33 +313,27 @@ static uint64_t reversed(uint64_t v)
     return r;
 }
 
-uint64_t keyspace_scan(const struct keyspace *k, uint64_t cursor, keyspace_visit *visit, void *arg)
+/* The bucket after this one; 0: it was the last. */
+static uint64_t scan_part(const struct keyspace *k, const struct key *part, uint64_t bucket, keyspace_visit *visit,
+                          void *arg)
 {
-    if (!k->table)
+    if (!part)
         return 0;
-    const struct UT_hash_table *t = k->table->hh.tbl;
-    uint64_t mask = t->num_buckets - 1;
-    for (struct UT_hash_handle *h = t->buckets[cursor & mask].hh_head; h; h = h->hh_next) {
+    const struct UT_hash_table *t = part->hh.tbl;
+    const uint64_t mask = t->num_buckets - 1;
+    for (struct UT_hash_handle *h = t->buckets[bucket & mask].hh_head; h; h = h->hh_next) {
         const struct key *en = ELMT_FROM_HH(t, h);
-        if (alive(k, en))
+        if (!en->expiry.place || k->now_ms <= en->expiry.at)
             visit(arg, en->type, en->name, en->name_len);
     }
-    return reversed(reversed(cursor | ~mask) + 1);
+    return reversed(reversed(bucket | ~mask) + 1);
 }
 
-const char *keyspace_random(struct keyspace *k, uint64_t draw, size_t *ret_len)
+uint64_t keyspace_scan(const struct keyspace *k, uint64_t cursor, keyspace_visit *visit, void *arg)
 {
-    keyspace_expire_due(k, SIZE_MAX);
-    if (!k->table)
-        return NULL;
-    const struct UT_hash_table *t = k->table->hh.tbl;
-    uint64_t b = draw & (t->num_buckets - 1);
-    while (!t->buckets[b].hh_head)
-        b = (b + 1) & (t->num_buckets - 1);
-    struct UT_hash_handle *h = t->buckets[b].hh_head;
-    for (uint64_t skip = (draw >> 32) % t->buckets[b].count; skip > 0; skip--)
-        h = h->hh_next;
-    const struct key *en = ELMT_FROM_HH(t, h);
-    *ret_len = en->name_len;
-    return en->name;
+    const uint64_t part = cursor % PARTS;
+    const uint64_t bucket = scan_part(k, k->parts[part], cursor >> PART_BITS, visit, arg);
+    if (bucket > 0)
+        return bucket << PART_BITS | part;
+    return (part + 1) % PARTS;
 }

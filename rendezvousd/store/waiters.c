@@ -13,10 +13,7 @@
 
 struct awaited {
     UT_hash_handle hh;
-    struct link *links; /* those who wait for all of their keys */
-    struct link *any;   /* those who wait for a list */
-    bool signalled;     /* in waiters.signalled */
-    struct awaited *s_prev, *s_next;
+    struct link *links;
     size_t key_len;
     char key[];
 };
@@ -25,11 +22,11 @@ struct link {
     struct waiter *owner;
     struct awaited *key;
     bool missing;             /* counted in owner->missing */
-    struct link *prev, *next; /* in key->links or key->any */
+    struct link *prev, *next; /* in key->links */
 };
 
 struct waiter {
-    void (*done)(void *arg); /* NULL: waits for a list */
+    void (*done)(void *arg);
     void *arg;
     struct waiter *next_done;
     size_t missing, n;
@@ -39,7 +36,6 @@ struct waiter {
 struct waiters {
     struct keyspace *keys;
     struct awaited *table;
-    struct awaited *signalled; /* in the order of their lists */
     size_t count;
 };
 
@@ -78,23 +74,11 @@ static struct awaited *await(struct waiters *w, const char *key, size_t key_len)
     return a;
 }
 
-static void unsignal(struct waiters *w, struct awaited *a)
-{
-    if (a->signalled)
-        DL_DELETE2(w->signalled, a, s_prev, s_next);
-    a->signalled = false;
-}
-
 static void unlink_key(struct waiters *w, struct link *l)
 {
     struct awaited *a = l->key;
-    if (l->owner->done)
-        DL_DELETE(a->links, l);
-    else
-        DL_DELETE(a->any, l);
-    if (!a->any)
-        unsignal(w, a);
-    if (a->links || a->any)
+    DL_DELETE(a->links, l);
+    if (a->links)
         return;
     keyspace_charge(w->keys, -(ptrdiff_t)(sizeof *a + a->key_len));
     HASH_DEL(w->table, a);
@@ -122,8 +106,8 @@ void waiters_remove(struct waiters *w, struct waiter *one)
     release(w, one, n);
 }
 
-static int add_waiter(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
-                      struct waiter **ret)
+int waiters_add(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
+                struct waiter **ret)
 {
     size_t need = waiter_bytes(n);
     for (size_t i = 0; i < n; i++)
@@ -146,26 +130,12 @@ static int add_waiter(struct waiters *w, const struct request_arg *keys, size_t 
             return -ENOMEM;
         }
         l->owner = one;
-        if (done)
-            DL_APPEND(l->key->links, l);
-        else
-            DL_APPEND(l->key->any, l);
+        DL_APPEND(l->key->links, l);
         l->missing = keyspace_type(w->keys, key->p, key->n) == KEY_NONE;
         one->missing += l->missing;
     }
     *ret = one;
     return 0;
-}
-
-int waiters_add(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
-                struct waiter **ret)
-{
-    return add_waiter(w, keys, n, done, arg, ret);
-}
-
-int waiters_add_any(struct waiters *w, const struct request_arg *keys, size_t n, void *arg, struct waiter **ret)
-{
-    return add_waiter(w, keys, n, NULL, arg, ret);
 }
 
 size_t waiters_count(const struct waiters *w)
@@ -225,49 +195,32 @@ void waiters_created_one(struct waiters *w, const char *key, size_t key_len)
         created(w, a, 1);
 }
 
-void waiters_deleted(struct waiters *w, const char *key, size_t key_len)
+static void missed(struct awaited *a)
 {
-    struct awaited *a = find_awaited(w, key, key_len);
-    if (!a)
-        return;
     for (struct link *l = a->links; l; l = l->next) {
         l->owner->missing += !l->missing;
         l->missing = true;
     }
 }
 
-/* --- lists */
-
-void waiters_signal(struct waiters *w, const char *key, size_t key_len)
+void waiters_deleted(struct waiters *w, const char *key, size_t key_len)
 {
     struct awaited *a = find_awaited(w, key, key_len);
-    if (!a || !a->any || a->signalled)
-        return;
-    a->signalled = true;
-    DL_APPEND2(w->signalled, a, s_prev, s_next);
+    if (a)
+        missed(a);
 }
 
-void *waiters_next(struct waiters *w, struct request_arg *ret_key)
+void waiters_cleared(struct waiters *w)
 {
-    struct awaited *a = w->signalled;
-    if (!a)
-        return NULL;
-    *ret_key = (struct request_arg){a->key, a->key_len};
-    return a->any->owner->arg;
-}
-
-void waiters_pass(struct waiters *w)
-{
-    unsignal(w, w->signalled);
+    for (struct awaited *a = w->table; a; a = a->hh.next)
+        missed(a);
 }
 
 void waiters_destroy(struct waiters *w)
 {
     if (!w)
         return;
-    while (w->table) {
-        const struct link *l = w->table->links ? w->table->links : w->table->any;
-        waiters_remove(w, l->owner);
-    }
+    while (w->table)
+        waiters_remove(w, w->table->links->owner);
     free(w);
 }

@@ -1,6 +1,4 @@
-/* Who waits for which keys. Two kinds: for all of its keys to exist (done in that moment), and for one of its keys to
- * become a list (served one after the other, longest wait first, once the request that made the list is over). Pure: no
- * I/O, no clock. */
+/* Who waits for which keys: for all of them to exist, and done in that moment. Pure: no I/O, no clock. */
 #ifndef CRUN_RENDEZVOUSD_WAITERS_H
 #define CRUN_RENDEZVOUSD_WAITERS_H
 
@@ -19,8 +17,6 @@ void waiters_destroy(struct waiters *w);                      /* those left are 
  * removed already; it must not create keys. -ENOSPC, -ENOMEM. */
 int waiters_add(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
                 struct waiter **ret);
-/* Wait for a list under any of the keys. Nothing is called: see waiters_next(). */
-int waiters_add_any(struct waiters *w, const struct request_arg *keys, size_t n, void *arg, struct waiter **ret);
 void waiters_remove(struct waiters *w, struct waiter *one);
 size_t waiters_count(const struct waiters *w);
 
@@ -28,12 +24,6 @@ size_t waiters_count(const struct waiters *w);
 void waiters_created(struct waiters *w, const char *key, size_t key_len);
 void waiters_created_one(struct waiters *w, const char *key, size_t key_len); /* only the first that misses it hears */
 void waiters_deleted(struct waiters *w, const char *key, size_t key_len);
-
-/* A list has come under this key. */
-void waiters_signal(struct waiters *w, const char *key, size_t key_len);
-/* The first signalled key that somebody waits for, and the arg of who waits longest; NULL: none. Serve and remove that
- * waiter, or waiters_pass() the key because its list is gone. The key is borrowed until then. */
-void *waiters_next(struct waiters *w, struct request_arg *ret_key);
-void waiters_pass(struct waiters *w);
+void waiters_cleared(struct waiters *w); /* all keys were */
 
 #endif

@@ -1,42 +1,42 @@
 /* What each request of the TCPStore protocol does: on the same keys as RESP, as they come on the wire (PyTorch's
- * clients put a '/' before their users' keys). A queue is a list; one that was emptied does not exist. */
+ * clients put a '/' before their users' keys). A queue that was emptied does not exist. */
 #include "rendezvousd/net/server_impl.h"
-#include "rendezvousd/store/list.h"
 #include "rendezvousd/tcpstore/tcpstore_internal.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define WALK_BUCKETS 512 /* at once: some 100 microseconds */
+
 /* --- replies */
 
-static void reply_raw(struct conn *c, const void *p, size_t n)
-{
-    if (!c->reply.failed && buf_add(&c->reply.out, p, n) < 0)
-        c->reply.failed = true;
-}
-
-static void reply_number(struct conn *c, uint64_t v, size_t bytes)
+static void add_number(struct reply *r, uint64_t v, size_t bytes)
 {
     unsigned char le[8];
     for (size_t i = 0; i < bytes; i++, v >>= 8)
         le[i] = (unsigned char)v;
-    reply_raw(c, le, bytes);
+    reply_raw(r, le, bytes);
+}
+
+static void add_bytes(struct reply *r, const void *p, size_t n)
+{
+    add_number(r, n, 8);
+    reply_raw(r, p, n);
 }
 
 static void reply_i64(struct conn *c, int64_t v)
 {
-    reply_number(c, (uint64_t)v, 8);
+    add_number(&c->reply, (uint64_t)v, 8);
 }
 
 void tcpstore_reply_byte(struct conn *c, unsigned char byte)
 {
-    reply_raw(c, &byte, 1);
+    reply_raw(&c->reply, &byte, 1);
 }
 
 static void reply_bytes(struct conn *c, const void *p, size_t n)
 {
-    reply_number(c, n, 8);
-    reply_raw(c, p, n);
+    add_bytes(&c->reply, p, n);
 }
 
 /* --- keys and values */
@@ -65,7 +65,7 @@ static bool exists(struct conn *c, const struct request_arg *key)
 
 static int store(struct conn *c, const struct request_arg *key, const struct request_arg *value, struct err *e)
 {
-    return told(keyspace_set(c->space->keys, key->p, key->n, value->p, value->n, NULL), key, e);
+    return told(keyspace_set(c->space->keys, key->p, key->n, value->p, value->n, KEYSPACE_NEVER), key, e);
 }
 
 static int do_set(struct conn *c, const struct tcpstore_request *rq, struct err *e)
@@ -108,7 +108,7 @@ static int do_get(struct conn *c, const struct tcpstore_request *rq, struct err 
 
 static int add_to_number(struct conn *c, const struct request_arg *key, int64_t delta, int64_t *ret, struct err *e)
 {
-    return told(keyspace_add(c->space->keys, key->p, key->n, delta, ret, NULL), key, e);
+    return told(keyspace_add(c->space->keys, key->p, key->n, delta, ret), key, e);
 }
 
 static int do_add(struct conn *c, const struct tcpstore_request *rq, struct err *e)
@@ -123,7 +123,7 @@ static int do_append(struct conn *c, const struct tcpstore_request *rq, struct e
 {
     const struct request_arg *key = &rq->argv[0], *v = &rq->argv[1];
     size_t len;
-    return told(keyspace_append(c->space->keys, key->p, key->n, v->p, v->n, &len, NULL), key, e);
+    return told(keyspace_append(c->space->keys, key->p, key->n, v->p, v->n, &len), key, e);
 }
 
 static int do_delete_key(struct conn *c, const struct tcpstore_request *rq, struct err *e)
@@ -156,32 +156,54 @@ static int do_multi_set(struct conn *c, const struct tcpstore_request *rq, struc
 }
 
 /* Queues are not counted among the keys, nor listed with them. */
-static void count_key(void *arg, enum key_type type, const char *key, size_t key_len)
-{
-    int64_t *n = arg;
-    (void)key, (void)key_len;
-    *n += type != KEY_LIST;
-}
-
 static int do_num_keys(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
-    int64_t n = 0;
+    const struct keyspace *k = c->space->keys;
     (void)rq, (void)e;
-    keyspace_walk(c->space->keys, count_key, &n);
-    reply_i64(c, n);
+    reply_i64(c, (int64_t)(keyspace_count(k) - keyspace_queues(k)));
     return 0;
 }
 
 static void list_key(void *arg, enum key_type type, const char *key, size_t key_len)
 {
-    if (type != KEY_LIST)
-        reply_bytes(arg, key, key_len);
+    struct tcpstore_walk *w = arg;
+    if (type == KEY_QUEUE)
+        return;
+    add_bytes(&w->names, key, key_len);
+    w->count++;
 }
 
+void tcpstore_walk_end(struct tcpstore_walk *w)
+{
+    buf_free(&w->names.out);
+    *w = (struct tcpstore_walk){0};
+}
+
+/* Some of the keys; true: that was the last. */
+static bool walk_on(struct conn *c)
+{
+    struct tcpstore_walk *w = &((struct tcpstore_state *)c->front_state)->walk;
+    for (int buckets = WALK_BUCKETS; buckets > 0; buckets--) {
+        w->cursor = keyspace_scan(c->space->keys, w->cursor, list_key, w);
+        if (w->cursor == 0 || w->names.failed)
+            break;
+    }
+    if (w->cursor != 0 && !w->names.failed)
+        return false;
+    reply_i64(c, (int64_t)w->count);
+    reply_raw(&c->reply, w->names.out.data, w->names.out.len);
+    c->reply.failed |= w->names.failed;
+    tcpstore_walk_end(w);
+    return true;
+}
+
+/* The count comes first, so all names are gathered before the answer. */
 static int do_list_keys(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
-    do_num_keys(c, rq, e);
-    keyspace_walk(c->space->keys, list_key, c);
+    struct tcpstore_walk *w = &((struct tcpstore_state *)c->front_state)->walk;
+    (void)rq, (void)e;
+    buf_init(&w->names.out, c->s->o.max_output_bytes);
+    c->work = walk_on;
     return 0;
 }
 
@@ -192,9 +214,8 @@ static int do_queue_push(struct conn *c, const struct tcpstore_request *rq, stru
 {
     const struct request_arg *key = &rq->argv[0], *v = &rq->argv[1];
     struct space *sp = c->space;
-    size_t n;
     sp->wake_one = true;
-    int rc = keyspace_push(sp->keys, key->p, key->n, v->p, v->n, false, &n, NULL);
+    int rc = keyspace_push(sp->keys, key->p, key->n, v->p, v->n);
     sp->wake_one = false;
     TRY(told(rc, key, e));
     waiters_created_one(sp->waiters, key->p, key->n);
@@ -203,10 +224,7 @@ static int do_queue_push(struct conn *c, const struct tcpstore_request *rq, stru
 
 static int queue_length(struct conn *c, const struct request_arg *key, size_t *ret, struct err *e)
 {
-    struct key *en;
-    int rc = keyspace_list(c->space->keys, key->p, key->n, false, &en);
-    *ret = rc == 0 ? key_list(en)->n : 0;
-    return rc == -ENOENT ? 0 : told(rc, key, e);
+    return told(keyspace_queue_length(c->space->keys, key->p, key->n, ret), key, e);
 }
 
 /* The length before, and the item if there is one. */
@@ -216,7 +234,7 @@ static int do_queue_pop(struct conn *c, const struct tcpstore_request *rq, struc
     size_t n;
     TRY(queue_length(c, key, &n, e));
     reply_i64(c, (int64_t)n);
-    struct item *it = n > 0 ? keyspace_pop(c->space->keys, key->p, key->n, true) : NULL;
+    struct item *it = n > 0 ? keyspace_pop(c->space->keys, key->p, key->n) : NULL;
     if (it)
         reply_bytes(c, it->p, it->n);
     free(it);
@@ -307,7 +325,7 @@ static int do_validate(struct conn *c, const struct tcpstore_request *rq, struct
 static int do_ping(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
     (void)e;
-    reply_number(c, (uint64_t)rq->number, 4);
+    add_number(&c->reply, (uint64_t)rq->number, 4);
     return 0;
 }
 

@@ -35,6 +35,7 @@ static void tcpstore_close(struct conn *c)
 {
     struct tcpstore_state *t = c->front_state;
     tcpstore_parser_free(&t->in);
+    tcpstore_walk_end(&t->walk);
     free(t);
 }
 
@@ -79,7 +80,6 @@ static int tcpstore_step(struct conn *c)
     t->has_next = false;
     keyspace_tick(c->space->keys, (int64_t)uv_now(c->s->loop));
     int rc = tcpstore_execute(c, &t->next, &t->e);
-    space_serve(c->space);
     return rc < 0 ? refuse_operation(c, rc, tcpstore_op_name(t->next.op), &t->e) : 1;
 }
 
@@ -97,7 +97,8 @@ static size_t tcpstore_held(struct conn *c)
 
 static size_t tcpstore_taken(struct conn *c)
 {
-    return tcpstore_memory(&((struct tcpstore_state *)c->front_state)->in);
+    const struct tcpstore_state *t = c->front_state;
+    return tcpstore_memory(&t->in) + t->walk.names.out.cap;
 }
 
 const struct front front_tcpstore = {

@@ -3,6 +3,7 @@
 #define CRUN_RENDEZVOUSD_TCPSTORE_INTERNAL_H
 
 #include "common/base/err.h"
+#include "rendezvousd/resp/reply.h"
 #include "rendezvousd/tcpstore/tcpstore.h"
 
 struct barrier;
@@ -16,6 +17,12 @@ struct barrier_link {
     struct barrier_link *prev, *next; /* in of->waiting */
 };
 
+/* LIST_KEYS, while it goes through the keys. */
+struct tcpstore_walk {
+    uint64_t cursor, count;
+    struct reply names;
+};
+
 struct tcpstore_state {
     struct tcpstore_parser in;
     struct tcpstore_request next; /* complete, not executed yet */
@@ -24,6 +31,7 @@ struct tcpstore_state {
     struct err e;
     bool validated;              /* newer generation: the handshake is done */
     struct barrier_link barrier; /* blocked in BARRIER */
+    struct tcpstore_walk walk;
 };
 
 enum { TCPSTORE_READY = 0, TCPSTORE_NOT_READY = 1, TCPSTORE_STOP_WAITING = 0, TCPSTORE_WAIT_CANCELED = 1 };
@@ -32,6 +40,7 @@ enum { TCPSTORE_READY = 0, TCPSTORE_NOT_READY = 1, TCPSTORE_STOP_WAITING = 0, TC
  * (e says it); close. */
 int tcpstore_execute(struct conn *c, const struct tcpstore_request *rq, struct err *e);
 void tcpstore_reply_byte(struct conn *c, unsigned char byte);
+void tcpstore_walk_end(struct tcpstore_walk *w); /* its memory goes; idempotent */
 
 /* tcpstore_barrier.c: block c until `world` callers have come to this key. -ENOMEM, -ENOSPC. */
 int tcpstore_barrier_wait(struct conn *c, const struct request_arg *key, int64_t world);

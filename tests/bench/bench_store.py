@@ -172,7 +172,7 @@ def run(o, all_servers):
 
 def reset(port):
     with socket.create_connection(("127.0.0.1", port), 5) as s:
-        s.sendall(b"FLUSHALL\r\n")
+        s.sendall(b"FLUSHDB\r\n")
         assert s.recv(16) == b"+OK\r\n"
 
 

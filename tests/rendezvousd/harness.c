@@ -94,14 +94,19 @@ struct server_stats harness_stats(struct harness *h)
     return h->stats;
 }
 
-int client_open(int port)
+void client_connect(int fd, int port)
 {
     struct sockaddr_in sa = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
     if (connect(fd, (struct sockaddr *)&sa, sizeof sa) < 0)
         fail_msg("connect: %s", strerror(errno));
+}
+
+int client_open(int port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    client_connect(fd, port);
     return fd;
 }
 

@@ -12,6 +12,7 @@ void harness_stop(struct harness *h);                          /* orderly; fails
 int harness_port(const struct harness *h);
 struct server_stats harness_stats(struct harness *h); /* asked on the server's thread */
 
+void client_connect(int fd, int port);
 int client_open(int port);
 void client_send(int fd, const void *p, size_t n);
 void client_say(int fd, const char *text);

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 import pytest
 
@@ -333,6 +334,21 @@ def test_audit_lines_are_rate_limited_and_counted(tokens):
     counted = sum(int(n) for n in re.findall(r"(\d+) more peers were refused", d.err))
     print(f"{lines} lines for {n} peers, {counted} counted")
     assert 20 <= lines < n and lines + counted == n
+
+
+def test_who_has_another_token_is_refused_though_it_is_who_leaves(tokens):
+    """crun finds the daemon's proof wrong and goes, without a proof of its own."""
+    with Daemon("--token-file", tokens, "--http-port", 0) as d:
+        with Client(d.port) as c:
+            c.challenge(ALICE[0], BOB[1])
+            assert not c.server_is_right
+        until(lambda: "\nrendezvousd_peers_refused_total 1\n" in urllib.request.urlopen(d.http + "/metrics", timeout=DEADLINE).read().decode(), "it is counted")
+        with Client(d.port) as c:
+            c.authenticate(*ALICE)
+        with Client(d.port) as c:
+            assert c.error("PING")
+        assert d.stop() == 0
+    assert d.err.count("refused peer=") == 2 and "it asked as principal 'alice', saw our proof and left" in d.err
 
 
 def test_tls_only_and_client_certificates(tokens, certificates, tls):

@@ -11,6 +11,7 @@
 #include "tests/rendezvousd/harness.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -67,7 +68,7 @@ static const char *const dialogue[][2] = {
     {"MSET k1 v1 k2 v2\r\n", "+OK\r\n"},
     {"MSET k1 v1 k2\r\n", "-ERR wrong number of arguments for 'mset' command\r\n"},
     {"MGET k1 nope k2\r\n", "*3\r\n$2\r\nv1\r\n$-1\r\n$2\r\nv2\r\n"},
-    {"KEYS k[12]\r\n", "*2\r\n$2\r\nk1\r\n$2\r\nk2\r\n"},
+    {"KEYS k[12]\r\n", "-ERR unknown command 'KEYS', with args beginning with: 'k[12]' \r\n"},
     {"DEL k1 k2 nope\r\n", ":2\r\n"},
     {"DBSIZE\r\n", ":5\r\n"},
     {"SELECT 0\r\n", "+OK\r\n"},
@@ -79,14 +80,14 @@ static const char *const dialogue[][2] = {
     {"CLIENT GETNAME\r\n", "$2\r\nme\r\n"},
     {"CLIENT SETNAME 'a b'\r\n", "-ERR Client names cannot contain spaces, newlines or special characters.\r\n"},
     {"CLIENT ID\r\n", ":1\r\n"},
-    {"CLIENT KILL\r\n", "-ERR wrong number of arguments for 'client|kill' command\r\n"},
+    {"CLIENT SETNAME\r\n", "-ERR wrong number of arguments for 'client|setname' command\r\n"},
     {"CLIENT NONE\r\n", "-ERR unknown subcommand 'NONE'. Try CLIENT HELP.\r\n"},
     {"HELLO 3\r\n", "-NOPROTO unsupported protocol version\r\n"},
     {"HELLO 2\r\n",
      "*14\r\n$6\r\nserver\r\n$11\r\nrendezvousd\r\n$7\r\nversion\r\n$5\r\n0.1.0\r\n$5\r\nproto\r\n:2\r\n"
      "$2\r\nid\r\n:1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n"},
-    {"FLUSHALL maybe\r\n", "-ERR syntax error\r\n"},
-    {"FLUSHALL\r\n", "+OK\r\n"},
+    {"FLUSHDB maybe\r\n", "-ERR syntax error\r\n"},
+    {"FLUSHDB\r\n", "+OK\r\n"},
     {"DBSIZE\r\n", ":0\r\n"},
     {"STORE.PING\r\n", "+STORE\r\n"},
     {"STORE.CAS c 0 '' one\r\n", "*2\r\n:1\r\n$3\r\none\r\n"},
@@ -284,6 +285,27 @@ static void a_client_too_many_is_told_so(void **state)
     close(c);
 }
 
+/* A limit below the descriptors that are open: whatever the server gives up, there is none for one more. */
+static void without_descriptors_clients_wait_and_those_who_are_here_are_served(void **state)
+{
+    struct rlimit before, none;
+    int here = open_client(state), later = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    client_talk(here, "PING\r\n", "+PONG\r\n");
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    client_connect(later, harness_port(*state));
+    client_say(later, "PING\r\n");
+    for (int i = 0; i < 3; i++) {
+        client_talk(here, "PING\r\n", "+PONG\r\n");
+        client_expect_silence(later, 60);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    client_expect(later, "+PONG\r\n");
+    close(here);
+    close(later);
+}
+
 static int small_memory(void **state)
 {
     return start(state, &(struct server_options){.max_memory_bytes = 100000, .max_request_bytes = 1 << 20});
@@ -437,6 +459,7 @@ int main(void)
         WITH(a_large_value_goes_there_and_back),
         WITH(a_protocol_error_is_said_and_ends_the_connection),
         cmocka_unit_test_setup_teardown(a_client_too_many_is_told_so, two_clients, tear_down),
+        WITH(without_descriptors_clients_wait_and_those_who_are_here_are_served),
         cmocka_unit_test_setup_teardown(writes_beyond_the_memory_limit_are_refused_and_reads_are_not, small_memory,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_request_that_memory_cannot_hold_ends_its_connection_only, small_memory,

@@ -11,6 +11,7 @@
 #include "rendezvousd/store/keyspace.h"
 #include "rendezvousd/store/waiters.h"
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,16 +19,14 @@ static void keys_and_values_are_binary(void **state)
 {
     struct keyspace *k;
     size_t n;
-    bool created;
     (void)state;
     assert_int_equal(keyspace_create(&k, 1 << 20), 0);
-    assert_int_equal(keyspace_set(k, "a\0b", 3, "x\0y", 3, &created), 0);
-    assert_true(created);
+    assert_int_equal(keyspace_set(k, "a\0b", 3, "x\0y", 3, KEYSPACE_NEVER), 0);
     assert_null(keyspace_get(k, "a\0c", 3, &n));
     assert_null(keyspace_get(k, "a", 1, &n));
     assert_memory_equal(keyspace_get(k, "a\0b", 3, &n), "x\0y", 3);
     assert_int_equal(n, 3);
-    assert_int_equal(keyspace_set(k, "", 0, "", 0, &created), 0);
+    assert_int_equal(keyspace_set(k, "", 0, "", 0, KEYSPACE_NEVER), 0);
     assert_non_null(keyspace_get(k, "", 0, &n));
     assert_int_equal(n, 0);
     assert_int_equal(keyspace_count(k), 2);
@@ -42,15 +41,14 @@ static void counters_do_not_overflow(void **state)
 {
     struct keyspace *k;
     int64_t v = 0;
-    bool created;
     (void)state;
     assert_int_equal(keyspace_create(&k, 1 << 20), 0);
-    assert_int_equal(keyspace_add(k, "n", 1, INT64_MAX, &v, &created), 0);
-    assert_int_equal(keyspace_add(k, "n", 1, 1, &v, &created), -ERANGE);
-    assert_int_equal(keyspace_add(k, "m", 1, INT64_MIN, &v, &created), 0);
-    assert_int_equal(keyspace_add(k, "m", 1, -1, &v, &created), -ERANGE);
-    keyspace_set(k, "t", 1, "1.5", 3, NULL);
-    assert_int_equal(keyspace_add(k, "t", 1, 1, &v, &created), -EINVAL);
+    assert_int_equal(keyspace_add(k, "n", 1, INT64_MAX, &v), 0);
+    assert_int_equal(keyspace_add(k, "n", 1, 1, &v), -ERANGE);
+    assert_int_equal(keyspace_add(k, "m", 1, INT64_MIN, &v), 0);
+    assert_int_equal(keyspace_add(k, "m", 1, -1, &v), -ERANGE);
+    keyspace_set(k, "t", 1, "1.5", 3, KEYSPACE_NEVER);
+    assert_int_equal(keyspace_add(k, "t", 1, 1, &v), -EINVAL);
     keyspace_destroy(k);
 }
 
@@ -60,22 +58,21 @@ static void the_memory_limit_holds_and_memory_comes_back(void **state)
     char value[1000] = {0};
     char key[8];
     size_t len;
-    bool created;
     int rc = 0, stored = 0;
     (void)state;
     assert_int_equal(keyspace_create(&k, 10000), 0);
     for (int i = 0; i < 100 && rc == 0; i++) {
         memset(key, 'a' + i, 1);
-        rc = keyspace_set(k, key, 1, value, sizeof value, NULL);
+        rc = keyspace_set(k, key, 1, value, sizeof value, KEYSPACE_NEVER);
         stored += rc == 0;
     }
     assert_int_equal(rc, -ENOSPC);
     assert_in_range(stored, 8, 9);
     assert_true(keyspace_bytes(k) <= 10000);
-    while (keyspace_append(k, "a", 1, value, 100, &len, &created) == 0)
+    while (keyspace_append(k, "a", 1, value, 100, &len) == 0)
         assert_true(keyspace_bytes(k) <= 10000);
     assert_non_null(keyspace_get(k, "a", 1, &len));
-    assert_int_equal(keyspace_set(k, "a", 1, "", 0, NULL), 0); /* shrinking is always possible */
+    assert_int_equal(keyspace_set(k, "a", 1, "", 0, KEYSPACE_NEVER), 0); /* shrinking is always possible */
     keyspace_clear(k);
     assert_int_equal(keyspace_bytes(k), 0);
     keyspace_destroy(k);
@@ -101,9 +98,9 @@ static struct fixture set_up(void)
 
 static void create(struct fixture *f, const char *key)
 {
-    bool created;
-    keyspace_set(f->k, key, strlen(key), "", 0, &created);
-    if (created)
+    const bool there = keyspace_type(f->k, key, strlen(key)) != KEY_NONE;
+    assert_int_equal(keyspace_set(f->k, key, strlen(key), "", 0, KEYSPACE_NEVER), 0);
+    if (!there)
         waiters_created(f->w, key, strlen(key));
 }
 
@@ -177,6 +174,162 @@ static void waiters_count_against_the_memory_limit(void **state)
     keyspace_destroy(k);
 }
 
+static void a_clear_is_missed_by_those_who_wait_for_more(void **state)
+{
+    struct fixture f = set_up();
+    const struct request_arg keys[] = {{"a", 1}, {"b", 1}};
+    struct waiter *one;
+    int done = 0;
+    (void)state;
+    assert_int_equal(waiters_add(f.w, keys, 2, count, &done, &one), 0);
+    create(&f, "a");
+    keyspace_clear(f.k);
+    waiters_cleared(f.w);
+    create(&f, "b");
+    assert_int_equal(done, 0); /* never both */
+    create(&f, "a");
+    assert_int_equal(done, 1);
+    waiters_destroy(f.w);
+    keyspace_destroy(f.k);
+}
+
+/* --- queues */
+
+static void push(struct keyspace *k, const char *key, int v)
+{
+    assert_int_equal(keyspace_push(k, key, strlen(key), &v, sizeof v), 0);
+}
+
+static int pop(struct keyspace *k, const char *key)
+{
+    int v = -1;
+    struct item *it = keyspace_pop(k, key, strlen(key));
+    if (it)
+        memcpy(&v, it->p, sizeof v);
+    free(it);
+    return v;
+}
+
+static void a_queue_gives_first_what_came_first_and_is_gone_when_empty(void **state)
+{
+    struct keyspace *k;
+    size_t n = 9;
+    (void)state;
+    assert_int_equal(keyspace_create(&k, 1 << 20), 0);
+    for (int turn = 0; turn < 3; turn++) {
+        for (int i = 0; i < 100; i++)
+            push(k, "q", i);
+        assert_int_equal(keyspace_queue_length(k, "q", 1, &n), 0);
+        assert_int_equal(n, 100);
+        assert_int_equal(keyspace_queues(k), 1);
+        for (int i = 0; i < 100; i++)
+            assert_int_equal(pop(k, "q"), i);
+        assert_int_equal(pop(k, "q"), -1);
+        assert_int_equal(keyspace_type(k, "q", 1), KEY_NONE);
+        assert_int_equal(keyspace_queues(k), 0);
+        assert_int_equal(keyspace_bytes(k), 0);
+    }
+    keyspace_destroy(k);
+}
+
+static void a_key_holds_a_queue_or_a_string(void **state)
+{
+    struct keyspace *k;
+    size_t n;
+    int64_t v;
+    (void)state;
+    assert_int_equal(keyspace_create(&k, 1 << 20), 0);
+    push(k, "q", 1);
+    assert_int_equal(keyspace_append(k, "q", 1, "x", 1, &n), -EPROTOTYPE);
+    assert_int_equal(keyspace_add(k, "q", 1, 1, &v), -EPROTOTYPE);
+    assert_null(keyspace_get(k, "q", 1, &n));
+    assert_int_equal(keyspace_set(k, "q", 1, "x", 1, KEYSPACE_NEVER), 0); /* whatever it held */
+    assert_memory_equal(keyspace_get(k, "q", 1, &n), "x", 1);
+    assert_int_equal(keyspace_push(k, "q", 1, "x", 1), -EPROTOTYPE);
+    assert_int_equal(keyspace_queue_length(k, "q", 1, &n), -EPROTOTYPE);
+    assert_null(keyspace_pop(k, "q", 1));
+    assert_int_equal(keyspace_count(k), 1);
+    keyspace_destroy(k);
+}
+
+/* --- what is freed later */
+
+static void what_was_cleared_is_swept_up_piece_by_piece(void **state)
+{
+    enum { KEYS = 5000, ITEMS = 1000, AT_ONCE = 100 };
+    struct keyspace_total t = {.max_bytes = 1 << 24};
+    struct keyspace *k, *other;
+    char key[16];
+    int pieces = 0;
+    (void)state;
+    assert_int_equal(keyspace_create(&k, 1 << 24), 0);
+    assert_int_equal(keyspace_create(&other, 1 << 24), 0);
+    keyspace_share(k, &t);
+    keyspace_share(other, &t);
+    for (int i = 0; i < KEYS; i++) {
+        snprintf(key, sizeof key, "%d", i);
+        assert_int_equal(keyspace_set(k, key, strlen(key), "v", 1, i % 2 ? 1000 + i : KEYSPACE_NEVER), 0);
+    }
+    for (int i = 0; i < ITEMS; i++) {
+        push(k, "q", i);
+        push(other, "q", i);
+    }
+    const size_t before = t.bytes;
+    keyspace_clear(k);
+    assert_int_equal(keyspace_count(k) + keyspace_expiring(k), 0);
+    assert_int_equal(keyspace_bytes(k), 0);
+    assert_int_equal(t.bytes, before); /* still taken */
+    assert_true(keyspace_delete(other, "q", 1));
+    push(k, "q", 7); /* at home again at once */
+    while (!keyspace_sweep(&t, AT_ONCE))
+        pieces++;
+    assert_in_range(pieces, (KEYS + 2 * ITEMS) / AT_ONCE - 2, (KEYS + 2 * ITEMS) / AT_ONCE + 2);
+    assert_int_equal(t.bytes, keyspace_bytes(k));
+    assert_int_equal(pop(k, "q"), 7);
+    assert_int_equal(t.bytes, 0);
+    keyspace_destroy(k);
+    keyspace_destroy(other);
+    assert_true(keyspace_sweep(&t, 1));
+}
+
+static void mark(void *arg, enum key_type type, const char *key, size_t key_len)
+{
+    unsigned char *seen = arg;
+    char text[16] = {0};
+    (void)type;
+    memcpy(text, key, key_len);
+    seen[atoi(text)]++;
+}
+
+static void a_walk_sees_what_stays_once_while_keys_come_and_go(void **state)
+{
+    enum { STAY = 1000, MORE = 20000 };
+    unsigned char *seen = calloc(1, STAY + MORE);
+    struct keyspace *k;
+    char key[16];
+    uint64_t cursor = 0;
+    int more = STAY;
+    (void)state;
+    assert_non_null(seen);
+    assert_int_equal(keyspace_create(&k, 1 << 26), 0);
+    for (int i = 0; i < STAY; i++)
+        assert_int_equal(keyspace_set(k, key, (size_t)sprintf(key, "%d", i), "v", 1, KEYSPACE_NEVER), 0);
+    do {
+        cursor = keyspace_scan(k, cursor, mark, seen);
+        for (int i = 0; i < 20 && more < STAY + MORE; i++, more++)
+            assert_int_equal(keyspace_set(k, key, (size_t)sprintf(key, "%d", more), "v", 1, KEYSPACE_NEVER), 0);
+        keyspace_delete(k, key, strlen(key));
+    } while (cursor);
+    for (int i = 0; i < STAY; i++)
+        assert_int_equal(seen[i], 1);
+    for (int i = STAY; i < STAY + MORE; i++)
+        assert_true(seen[i] <= 1);
+    keyspace_destroy(k);
+    free(seen);
+}
+
+/* --- patterns */
+
 static void patterns_match_as_in_redis(void **state)
 {
     static const struct {
@@ -230,12 +383,12 @@ static void long_patterns_for_long_texts_come_to_an_end(void **state)
     memset(text, 'a', TEXT);
     memset(pattern, 'a', PATTERN);
     pattern[0] = '*';
-    assert_true(glob_match(pattern, PATTERN, text, PATTERN - 1, &work)); /* as long as there is nothing to look for */
-    assert_int_equal(work, GLOB_WORK);
     pattern[PATTERN - 1] = 'b';
     assert_false(glob_match(pattern, PATTERN, text, TEXT, &work));
     assert_int_equal(work, 0);
-    assert_true(glob_match("a*", 2, text, 100, &work)); /* what costs little is for nothing */
+    assert_false(glob_match("a*", 2, text, 100, &work)); /* nothing matches any more */
+    work = 10;
+    assert_true(glob_match("a*", 2, text, TEXT, &work)); /* a star at the end takes the rest for nothing */
     free(text);
     free(pattern);
 }
@@ -249,6 +402,11 @@ int main(void)
         cmocka_unit_test(a_waiter_is_done_once_when_all_its_keys_exist_together),
         cmocka_unit_test(one_key_wakes_all_its_waiters_and_no_other),
         cmocka_unit_test(waiters_count_against_the_memory_limit),
+        cmocka_unit_test(a_clear_is_missed_by_those_who_wait_for_more),
+        cmocka_unit_test(a_queue_gives_first_what_came_first_and_is_gone_when_empty),
+        cmocka_unit_test(a_key_holds_a_queue_or_a_string),
+        cmocka_unit_test(what_was_cleared_is_swept_up_piece_by_piece),
+        cmocka_unit_test(a_walk_sees_what_stays_once_while_keys_come_and_go),
         cmocka_unit_test(patterns_match_as_in_redis),
         cmocka_unit_test(a_hostile_pattern_takes_no_time),
         cmocka_unit_test(long_patterns_for_long_texts_come_to_an_end),

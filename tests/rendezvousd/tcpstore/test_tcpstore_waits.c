@@ -282,9 +282,10 @@ static void both_languages_see_the_same_keys(void **state)
     rig_send(&r, redis, "SET /k v\r\n", 10);
     expect(&r, torch, "00");
     ask(&r, torch, PUSH, false, "/q", "item", -1);
-    rig_send(&r, redis, "LRANGE /q 0 -1\r\n", 16);
+    rig_send(&r, redis, "TYPE /q\r\nGET /q\r\n", 17);
     assert_true(rig_receive(&r, redis, &got));
-    assert_string_equal(got.data, "+OK\r\n*1\r\n$4\r\nitem\r\n");
+    assert_string_equal(got.data, "+OK\r\n+list\r\n"
+                                  "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n");
     buf_free(&got);
     rig_close(&r, torch);
     rig_close(&r, redis);
