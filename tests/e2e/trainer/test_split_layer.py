@@ -78,3 +78,31 @@ def test_images_of_an_ignored_class_count_nowhere(data, tmp_path):
     train(1, data, "--max-steps", 1, "--log-dir", tmp_path / "all")
     one, two, everything = (loss_curve(tmp_path / n)[0] for n in ("one", "two", "all"))
     assert abs(one - two) <= 1e-10 and abs(one - everything) > 1e-6
+
+
+MANY = ["--train-data", "null", "--num-labels", 20000, "--base-learning-rate", 0.01, "--lr-policy", "fixed", "--sync-bn", "--label-smoothing", 0.1]
+
+
+def train_many(world, out, *args, timeout=480):
+    p = run(CRUN, "--standalone", "--nproc_per_node", world, "trainer", *MANY, "--log-dir", out, *args, timeout=timeout)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return loss_curve(out)
+
+
+def test_the_first_loss_over_20000_classes_is_that_of_a_whole_layer_on_cpu(tmp_path):
+    args = ["--arch", "resnet18", "--image-size", 32, "--device", "cpu", "--amp", "off", "--null-images", 32, "--batch-size", 16, "--max-steps", 2]
+    one = train_many(1, tmp_path / "one", *args)
+    for dim, size in ("1", 2), ("0", 2), ("1", 3):  # 20000 is no multiple of 3
+        other = train_many(size, tmp_path / (dim + str(size)), *args, "--model-parallel-dim", dim, "--model-parallel-size", size)
+        print(f"dim {dim}, {size} ranks: losses {other}, of one rank {one}")
+        assert abs(other[0] - one[0]) <= 1e-5 * one[0] and abs(other[1] - one[1]) <= 1e-3 * one[1]
+
+
+@pytest.mark.long
+def test_twenty_losses_over_20000_classes_are_those_of_one_rank(tmp_path):
+    args = ["--arch", "mlp", "--num-channels", 1, "--image-size", 8, "--device", "ref", "--null-images", 120, "--batch-size", 6, "--max-steps", 20]
+    one = train_many(1, tmp_path / "one", *args)
+    two = train_many(4, tmp_path / "four", *args, "--model-parallel-dim", "1", "--model-parallel-size", 2, "--zero", 1)
+    worst = np.max(np.abs(one - two) / np.abs(one))
+    print(f"largest relative difference of 20 losses {worst:.2e}")
+    assert len(one) == 20 and worst <= 1e-9
