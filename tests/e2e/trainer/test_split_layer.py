@@ -1,4 +1,7 @@
 """The last layer over a group of ranks: --model-parallel-size and --model-parallel-dim, as processes."""
+import signal
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -45,6 +48,18 @@ def test_losses_are_those_of_one_rank(data, alone, tmp_path, world, size, dim, m
     print(f"{world} ranks in groups of {group}, dim {dim}: largest relative difference of 8 losses {worst:.2e}")
     assert worst <= 1e-9
     assert evaluations(alone) and np.allclose(evaluations(tmp_path), evaluations(alone), rtol=1e-9)
+
+
+def test_a_spare_rank_stops_in_good_order_with_the_others(data):
+    line = [CRUN, "--standalone", "--nproc_per_node", 3, "trainer", "--train-data", data / "train", *FIXED, "--num-labels", 11, "--max-steps", 0, "--num-epochs", 100000,
+            "--model-parallel-size", 2, "--model-parallel-dim", "1", "--progress", "torch", "--print-freq", 1]
+    p = subprocess.Popen([str(a) for a in line], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    for text in p.stderr:
+        if "Epoch: [0][" in text:
+            p.send_signal(signal.SIGTERM)
+            break
+    rest = p.stderr.read()
+    assert p.wait(timeout=60) == 75 and "stopped at step" in rest, rest
 
 
 @pytest.mark.parametrize("args, says", [
