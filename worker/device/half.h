@@ -8,7 +8,11 @@
  *   both            convolutions and linear layers use copies of their weights that are rounded; in fp16 their
  *                   gradients are rounded, too, before they are added up (bf16: kept wide). Batch statistics are wide;
  *                   biases are
- *   half_bn         scale and shift of batch norm are rounded before use, and their gradients */
+ *   half_bn         scale and shift of batch norm are rounded before use, and their gradients
+ *
+ * Where a group of ranks shares a layer values are halves as if each rank had all of it: what is gathered is what it
+ * was, terms of a sum over ranks stay wide until the sum is whole, and in fp16 gradients of weights are rounded for
+ * each rank's samples by themselves. What the loss takes over the group is wide. */
 #ifndef CRUN_WORKER_DEVICE_HALF_H
 #define CRUN_WORKER_DEVICE_HALF_H
 

@@ -1,4 +1,7 @@
 """The last layer over a group of ranks: --model-parallel-size and --model-parallel-dim, as processes."""
+import signal
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -47,6 +50,18 @@ def test_losses_are_those_of_one_rank(data, alone, tmp_path, world, size, dim, m
     assert evaluations(alone) and np.allclose(evaluations(tmp_path), evaluations(alone), rtol=1e-9)
 
 
+def test_a_spare_rank_stops_in_good_order_with_the_others(data):
+    line = [CRUN, "--standalone", "--nproc_per_node", 3, "trainer", "--train-data", data / "train", *FIXED, "--num-labels", 11, "--max-steps", 0, "--num-epochs", 100000,
+            "--model-parallel-size", 2, "--model-parallel-dim", "1", "--progress", "torch", "--print-freq", 1]
+    p = subprocess.Popen([str(a) for a in line], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    for text in p.stderr:
+        if "Epoch: [0][" in text:
+            p.send_signal(signal.SIGTERM)
+            break
+    rest = p.stderr.read()
+    assert p.wait(timeout=60) == 75 and "stopped at step" in rest, rest
+
+
 @pytest.mark.parametrize("args, says", [
     (["--model-parallel-size", 4, "--model-parallel-dim", "1"], "2 ranks cannot hold a model over 1 stage of tensor groups of 4: that takes at least 4"),
     (["--model-parallel-dim", "1"], "--model-parallel-dim 1: over which ranks?"),
@@ -78,3 +93,31 @@ def test_images_of_an_ignored_class_count_nowhere(data, tmp_path):
     train(1, data, "--max-steps", 1, "--log-dir", tmp_path / "all")
     one, two, everything = (loss_curve(tmp_path / n)[0] for n in ("one", "two", "all"))
     assert abs(one - two) <= 1e-10 and abs(one - everything) > 1e-6
+
+
+MANY = ["--train-data", "null", "--num-labels", 20000, "--base-learning-rate", 0.01, "--lr-policy", "fixed", "--sync-bn", "--label-smoothing", 0.1]
+
+
+def train_many(world, out, *args, timeout=480):
+    p = run(CRUN, "--standalone", "--nproc_per_node", world, "trainer", *MANY, "--log-dir", out, *args, timeout=timeout)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return loss_curve(out)
+
+
+def test_the_first_loss_over_20000_classes_is_that_of_a_whole_layer_on_cpu(tmp_path):
+    args = ["--arch", "resnet18", "--image-size", 32, "--device", "cpu", "--amp", "off", "--null-images", 32, "--batch-size", 16, "--max-steps", 2]
+    one = train_many(1, tmp_path / "one", *args)
+    for dim, size in ("1", 2), ("0", 2), ("1", 3):  # 20000 is no multiple of 3
+        other = train_many(size, tmp_path / (dim + str(size)), *args, "--model-parallel-dim", dim, "--model-parallel-size", size)
+        print(f"dim {dim}, {size} ranks: losses {other}, of one rank {one}")
+        assert abs(other[0] - one[0]) <= 1e-5 * one[0] and abs(other[1] - one[1]) <= 1e-3 * one[1]
+
+
+@pytest.mark.long
+def test_twenty_losses_over_20000_classes_are_those_of_one_rank(tmp_path):
+    args = ["--arch", "mlp", "--num-channels", 1, "--image-size", 8, "--device", "ref", "--null-images", 120, "--batch-size", 6, "--max-steps", 20]
+    one = train_many(1, tmp_path / "one", *args)
+    two = train_many(4, tmp_path / "four", *args, "--model-parallel-dim", "1", "--model-parallel-size", 2, "--zero", 1)
+    worst = np.max(np.abs(one - two) / np.abs(one))
+    print(f"largest relative difference of 20 losses {worst:.2e}")
+    assert len(one) == 20 and worst <= 1e-9
