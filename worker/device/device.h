@@ -67,6 +67,20 @@ struct run_hooks {
     int (*replayed)(void *ctx, void *stream, struct err *e);
 };
 
+/* What ops over a group of ranks call (program.h). The ranks of the group make the same calls with the same sizes, in
+ * the same order. stream: the device's compute stream, NULL on host devices, which they block. */
+struct plan_group {
+    void *ctx;
+    int ranks, index; /* of the group, and which of them this one is */
+    /* in: n elements; out: ranks * n, everybody's in the order of ranks. */
+    int (*gather)(void *ctx, const void *in, void *out, size_t n, enum dtype t, void *stream, struct err *e);
+    /* in: ranks * n elements; out: n, this rank's part of the sum. They do not overlap. */
+    int (*scatter)(void *ctx, const void *in, void *out, size_t n, enum dtype t, void *stream, struct err *e);
+    /* In place. */
+    int (*sum)(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e);
+    int (*max)(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e);
+};
+
 /* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, times
  * as clock_ns(). label: what is done ("conv_bwd_data", "bn+relu"); kernel: what does it ("jit:avx512_core"), NULL: the
  * label says all; op: index in the program. */
@@ -99,6 +113,8 @@ struct plan_options {
     bool keep_all;                 /* no fusion across ops, every tensor readable: tests */
     int first_op, end_op;          /* slice of the program; 0, 0: all (of the forward part if !training) */
     void *params, *stats, *reduce; /* arenas (program.h), device memory, bound for the life of the plan */
+    /* of the program's group, borrowed for the life of the plan; NULL: it has none */
+    const struct plan_group *group;
 };
 
 struct run_args {
@@ -213,7 +229,7 @@ struct device_ops {
     void (*plan_memory)(const struct plan *pl, struct plan_memory *ret); /* NULL: not known */
     int (*run)(struct plan *pl, const struct run_args *a, struct err *e);
 
-    /* Tests and `predict`: a tensor's values as logical NCHW doubles, n = N*c*h*w. get needs keep_all, except for
+    /* Tests and `predict`: a tensor's values as logical NCHW doubles, n = ranks*N*c*h*w. get needs keep_all, except for
      * program.logits. */
     int (*get)(struct plan *pl, int tensor, double *out, struct err *e);
     int (*put)(struct plan *pl, int tensor, const double *in, struct err *e);

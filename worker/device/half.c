@@ -28,23 +28,47 @@ static const struct op *writer(const struct program *p, int tensor)
 /* The tensor that op's result is the gradient of; -1: it is none, or a sum of several. */
 static int gradient_of(const struct program *p, const struct op *op)
 {
-    if (op->kind == OP_XENT_BWD)
+    if (op->kind == OP_XENT_BWD || op->kind == OP_XENT_PARTS_BWD)
         return p->logits;
     return op->fwd >= 0 ? p->ops[op->fwd].in[0] : -1;
 }
 
+/* On its way into a sum over ranks, or just out of one with a bias to come: rounded once, when the sum is whole. */
+static bool is_term(const struct program *p, int tensor)
+{
+    for (int i = 0; i < p->nops; i++) {
+        const enum op_kind k = p->ops[i].kind;
+        if (p->ops[i].in[0] == tensor && (k == OP_SCATTER || k == OP_PAD || k == OP_BIAS))
+            return true;
+    }
+    return false;
+}
+
+/* Made of what is counted and summed for the loss. */
+static bool of_loss(enum op_kind k)
+{
+    return k == OP_LABELS || k == OP_XENT_TOP || k == OP_XENT_SUMS || k == OP_XENT_PARTS || k == OP_SUM || k == OP_MAX;
+}
+
 bool half_tensor(const struct program *p, const struct plan_options *o, int tensor)
 {
-    if (!half_compute(o) || tensor == p->logits)
+    if (!half_compute(o) || tensor == p->logits || is_term(p, tensor))
         return false;
+    const struct op *made_by = writer(p, tensor);
+    if (made_by && of_loss(made_by->kind))
+        return false;
+    if (made_by && (made_by->kind == OP_GATHER || made_by->kind == OP_SLICE))
+        return half_tensor(p, o, made_by->in[0]);
+    if (made_by && made_by->kind == OP_SCATTER) /* what a product would have written, whose sum it is */
+        return true;
     if (o->half == HALF_STORED)
         return true;
-    const struct op *op = writer(p, tensor);
+    const struct op *op = made_by;
     if (!op)
         return false;
     const int of = gradient_of(p, op);
     const struct op *made = of >= 0 ? writer(p, of) : NULL;
-    return half_casts(op) || (made && is_forward_product(made->kind));
+    return half_casts(op) || (made && (is_forward_product(made->kind) || made->kind == OP_BIAS));
 }
 
 bool half_weight(const struct program *p, const struct plan_options *o, int param)
@@ -61,6 +85,6 @@ bool half_weight(const struct program *p, const struct plan_options *o, int para
 
 bool half_gradients(const struct plan_options *o, const struct op *op)
 {
-    const bool product = op->kind == OP_LINEAR_BWD_PARAM || op->kind == OP_CONV_BWD_PARAM;
+    const bool product = op->kind == OP_LINEAR_BWD_PARAM || op->kind == OP_CONV_BWD_PARAM || op->kind == OP_BIAS_BWD;
     return (o->compute == DT_F16 && product) || (half_compute(o) && o->half_bn && op->kind == OP_BN_BWD);
 }

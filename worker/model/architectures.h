@@ -15,7 +15,7 @@ struct resnet_shape {
 };
 
 void resnet_write(struct program *p, const struct resnet_shape *shape, const struct model_options *o);
-void convnet_write(struct program *p, int classes);
-void mlp_write(struct program *p, int classes);
+void convnet_write(struct program *p, const struct model_options *o);
+void mlp_write(struct program *p, const struct model_options *o);
 
 #endif

@@ -3,7 +3,7 @@
 #include "worker/model/architectures.h"
 #include "worker/program/program.h"
 
-void convnet_write(struct program *p, int classes)
+void convnet_write(struct program *p, const struct model_options *o)
 {
     int x = program_input(p);
     x = program_conv(p, "layer1.0", x, 16, 5, 1, 2, true);
@@ -14,5 +14,5 @@ void convnet_write(struct program *p, int classes)
     x = program_bn(p, "layer2.1", x, 1e-5f, false);
     x = program_relu(p, "layer2.2", x);
     x = program_maxpool(p, "layer2.3", x, 2, 2, 0);
-    program_xent(p, program_linear(p, "fc", x, classes));
+    program_classifier(p, "fc", x, o->classes, &o->split);
 }

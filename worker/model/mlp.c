@@ -4,12 +4,12 @@
 
 enum { HIDDEN = 512 };
 
-void mlp_write(struct program *p, int classes)
+void mlp_write(struct program *p, const struct model_options *o)
 {
     int x = program_input(p);
     x = program_linear(p, "fc1", x, HIDDEN);
     x = program_relu(p, "relu1", x);
     x = program_linear(p, "fc2", x, HIDDEN);
     x = program_relu(p, "relu2", x);
-    program_xent(p, program_linear(p, "fc3", x, classes));
+    program_classifier(p, "fc3", x, o->classes, &o->split);
 }

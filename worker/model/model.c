@@ -64,9 +64,9 @@ int model_build(struct program **ret, const struct model_options *o, struct err 
     if (shape)
         resnet_write(p, shape, o);
     else if (convnet)
-        convnet_write(p, o->classes);
+        convnet_write(p, o);
     else
-        mlp_write(p, o->classes);
+        mlp_write(p, o);
     if (program_differentiate(p, e) < 0) {
         program_destroy(p);
         return err_wrap(e, "model %s of %d x %d images", o->arch, o->image_size, o->image_size);

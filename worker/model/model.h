@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include "common/base/choice.h"
+#include "worker/program/split.h"
 
 struct err;
 struct program;
@@ -32,6 +33,7 @@ struct model_options {
     int image_size; /* square; >= 32 for ResNets (smaller than 32 still works down to 1x1 maps), 28 for convnet, any for mlp */
     bool zero_init_residual; /* last gamma of every block starts at 0 */
     float mean[4], std[4];
+    struct split split; /* of the last layer over a tensor group; all-zero: none */
 };
 
 /* Build and differentiate. *ret is freed with program_destroy(). -EINVAL: unknown arch (with the list) or impossible

@@ -60,7 +60,7 @@ static void init_as_caffe2(struct program *p, int weight)
 {
     struct param *w = &p->params[weight];
     w->init = INIT_UNIFORM;
-    w->init_scale = sqrt(3.0 / (double)w->shape[1]);
+    w->init_scale = sqrt(3.0 / (double)param_whole_size(w, 1));
     p->params[weight + 1].init = INIT_ZEROS;
 }
 
@@ -80,7 +80,7 @@ void resnet_write(struct program *p, const struct resnet_shape *shape, const str
             x = block(p, st, NAME("layer%d.%d", s + 1, b), shape->bottleneck, x, 64 << s, stride, project);
         }
     x = program_avgpool(p, "avgpool", x);
-    program_xent(p, program_linear(p, "fc", x, o->classes));
+    program_classifier(p, "fc", x, o->classes, &o->split);
     const int fc = program_find_param(p, "fc.weight");
     if (caffe2 && fc >= 0)
         init_as_caffe2(p, fc);

@@ -34,16 +34,16 @@ int norm_add_squares(struct state *s, const void *arena, size_t first, size_t en
     return 0;
 }
 
-int optimizer_norm(struct state *s, struct ddp *d, double grad_scale, struct err *e)
+int optimizer_norm(const struct optimizer *o, struct state *s, struct ddp *d, double grad_scale, struct err *e)
 {
     const size_t n = s->program->n_train;
     double m[METRIC_N], sum = 0;
-    if (!ownership_is_cut(s->own, OWNERSHIP_MOMENTS))
-        return s->device->ops->grad_norm(s->device, s->reduce, n, 1 / grad_scale, state_metric(s, METRIC_COUNT),
+    if (!ownership_is_spread(s->own))
+        return s->device->ops->grad_norm(s->device, s->reduce, n, 1 / grad_scale, state_metric(s, optimizer_divisor(o)),
                                          s->norm, e);
     TRY(state_get_metrics(s, m, e));
     TRY(norm_add_squares(s, s->reduce, 0, n, m[METRIC_COUNT], &sum, e));
     TRY(ddp_sum(d, &sum, 1, e));
-    return state_set_metric(s, METRIC_NORM, m[METRIC_COUNT] > 0 ? sqrt(sum) / fabs(grad_scale) / m[METRIC_COUNT] : 0,
-                            e);
+    return state_set_metric(
+        s, METRIC_NORM, m[optimizer_divisor(o)] > 0 ? sqrt(sum) / fabs(grad_scale) / m[optimizer_divisor(o)] : 0, e);
 }

@@ -143,7 +143,7 @@ static int cut_rates(const struct optimizer *o, struct state *s, struct ddp *d, 
         clip = u->max_norm / (m[METRIC_NORM] + 1e-6);
     for (int i = 0; i < o->nslices && rc == 0; i++) {
         const double weight = sqrt(squares[2 * o->whole[i]]), decay = o->slices[i].weight_decay;
-        const double gradient = sqrt(squares[2 * o->whole[i] + 1]) * fabs(u->grad_mul * clip / m[METRIC_COUNT]);
+        const double gradient = sqrt(squares[2 * o->whole[i] + 1]) * fabs(u->grad_mul * clip / m[optimizer_divisor(o)]);
         const bool known = o->slices[i].trust > 0 && weight > 0 && gradient > 0;
         rates[i] = known ? o->slices[i].trust * weight / (gradient + decay * weight) : 1;
     }
@@ -155,7 +155,7 @@ static int update_params(const struct optimizer *o, struct state *s, const struc
                          struct err *e)
 {
     const struct device_ops *ops = s->device->ops;
-    const void *count = state_metric(s, METRIC_COUNT);
+    const void *count = state_metric(s, optimizer_divisor(o));
     if (ops->update_all && !rates)
         return ops->update_all(s->device, all, o->slices, o->nslices, s->params, s->reduce, s->momentum, count, e);
     for (int i = 0; i < o->nslices; i++) {
@@ -208,7 +208,8 @@ int optimizer_update(const struct optimizer *o, struct state *s, struct ddp *d, 
                              .norm = o->clip_norm > 0 ? s->norm : NULL,
                              .max_norm = o->clip_norm};
     const bool cut = ownership_is_cut(s->own, OWNERSHIP_MOMENTS);
-    TRY(cut && o->rule == UPDATE_LARS ? update_by_rates(o, s, d, &u, e) : update_params(o, s, &u, NULL, e));
+    TRY(o->rule == UPDATE_LARS && ownership_is_spread(s->own) ? update_by_rates(o, s, d, &u, e)
+                                                              : update_params(o, s, &u, NULL, e));
     TRY(s->device->ops->update_stats(s->device, s->stats, sums, program->n_stats, o->bn_momentum,
                                      state_metric(s, METRIC_COUNT), e));
     TRY(optimizer_round(s, p, e));

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "worker/device/device.h"
+#include "worker/program/program.h"
 
 struct ddp;
 struct err;
@@ -30,11 +31,18 @@ struct optimizer {
     bool decay_vectors;         /* weight decay of biases and batch norm, too */
     double clip_norm;           /* 0: never clipped */
     double ema;                 /* share of the old average that a step keeps; 0: no average */
+    bool sum_losses;            /* gradients are of the sum of losses, not of their mean */
     double bn_momentum;         /* weight of a step's statistics in the running ones */
     struct update_slice *slices;
     int *whole; /* (nslices): of which slice of the whole arena it is a part, counted alike on all ranks */
     int nslices, nwhole;
 };
+
+/* The metric that sums of gradients are divided by. */
+static inline enum metric optimizer_divisor(const struct optimizer *o)
+{
+    return o->sum_losses ? METRIC_ONE : METRIC_COUNT;
+}
 
 /* Set slices, of what this rank updates: parameters that are updated alike and lie side by side share one; LARS has
  * one a tensor. */
@@ -44,8 +52,8 @@ void optimizer_finish(struct optimizer *o);
 /* O3 has no master weights: round them, the moments and (half_bn) statistics as an update leaves them. Else nothing. */
 int optimizer_round(struct state *s, const struct precision *p, struct err *e);
 
-/* s->norm = L2 norm of the mean gradient: of sums that the loss's grad_scale multiplied. All ranks. */
-int optimizer_norm(struct state *s, struct ddp *d, double grad_scale, struct err *e);
+/* s->norm = L2 norm of the gradient: of sums that the loss's grad_scale multiplied. All ranks. */
+int optimizer_norm(const struct optimizer *o, struct state *s, struct ddp *d, double grad_scale, struct err *e);
 
 /* One update of everything, from the same sums; count: which one of Adam's this is, from 1. With clipping, s->norm has
  * their norm. All ranks. */

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "common/base/err.h"
+#include "worker/program/split.h"
 
 int layout_plan(struct layout *ret, int world, int tensor, int stages, int zero, struct err *e)
 {
@@ -85,6 +86,6 @@ int layout_writer(const struct layout *l)
 
 struct layout_part layout_part(size_t n, int parts, int index)
 {
-    const size_t even = n / (size_t)parts, more = n % (size_t)parts, i = (size_t)index;
-    return (struct layout_part){.first = i * even + (i < more ? i : more), .n = even + (i < more)};
+    const struct split_part p = split_part(n, parts, index);
+    return (struct layout_part){.first = p.first, .n = p.n};
 }

@@ -171,6 +171,11 @@ bool ownership_is_cut(const struct ownership *own, enum ownership_arena a)
     return own->layout.zero >= from_level[a];
 }
 
+bool ownership_is_spread(const struct ownership *own)
+{
+    return own->layout.tensor > 1 || own->layout.stages > 1 || ownership_is_cut(own, OWNERSHIP_MOMENTS);
+}
+
 size_t ownership_elements(const struct ownership *own, enum ownership_arena a)
 {
     if (!ownership_is_cut(own, a))

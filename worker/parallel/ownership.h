@@ -81,6 +81,10 @@ struct layout_ranks ownership_group(const struct ownership *own, enum layout_gro
 bool ownership_is_cut(const struct ownership *own, enum ownership_arena a);
 size_t ownership_elements(const struct ownership *own, enum ownership_arena a); /* that this rank keeps */
 
+/* Do other ranks have elements of the model, or sums of gradients, that this one does not have? Then norms and the like
+ * take all of them (ownership_saved()). */
+bool ownership_is_spread(const struct ownership *own);
+
 /* [first, end) of a piece that rank `index` of its group updates. */
 struct ownership_range ownership_part(const struct ownership_piece *piece, int index);
 

@@ -31,7 +31,10 @@ static int gradient_tensor(struct walk *w, int t, int part)
         snprintf(name, sizeof name, "d %s #%d", of.name, part);
     else
         snprintf(name, sizeof name, "d %s", of.name);
-    return builder_tensor(w->b, name, of.c, of.h, of.w, true);
+    int g = builder_tensor(w->b, name, of.c, of.h, of.w, true);
+    if (g >= 0)
+        w->b->p.tensors[g].ranks = of.ranks;
+    return g;
 }
 
 /* Gradient g is one contribution to tensor t. */
@@ -68,6 +71,7 @@ static void emit(struct walk *w, int f, enum op_kind kind, int a, int b, int x)
     const struct op *fwd = &w->b->p.ops[f];
     op->kh = fwd->kh, op->kw = fwd->kw, op->sh = fwd->sh, op->sw = fwd->sw, op->ph = fwd->ph, op->pw = fwd->pw;
     op->eps = fwd->eps;
+    op->first = fwd->first;
     memcpy(op->param, fwd->param, sizeof op->param);
     op->fwd = f;
     op->in[0] = a;
@@ -83,6 +87,8 @@ static void reverse_op(struct walk *w, int f)
     int x = op.in[0], y = op.out;
     int dy = y >= 0 ? w->grad[y] : -1;
     if (y >= 0 && !w->wanted[y])
+        return;
+    if (y >= 0 && dy < 0 && op.kind != OP_XENT_PARTS) /* inside of the loss, which has a gradient of its own */
         return;
     switch (op.kind) {
     case OP_INPUT:
@@ -115,13 +121,42 @@ static void reverse_op(struct walk *w, int f)
             if (w->wanted[op.in[i]])
                 contribute(w, op.in[i], dy);
         break;
+    case OP_XENT_PARTS:
+        emit(w, f, OP_XENT_PARTS_BWD, w->b->p.logits, y, w->b->p.logits);
+        break;
+    case OP_GATHER:
+        emit(w, f, OP_SCATTER, dy, -1, x);
+        break;
+    case OP_SCATTER:
+        emit(w, f, OP_GATHER, dy, -1, x);
+        break;
+    case OP_SLICE:
+        emit(w, f, OP_PAD, dy, -1, x);
+        break;
+    case OP_BIAS:
+        emit(w, f, OP_BIAS_BWD, dy, -1, -1);
+        contribute(w, x, dy);
+        break;
+    case OP_SUM:
+        contribute(w, x, dy);
+        break;
+    case OP_MAX:
+        builder_fail(w->b, "'%s' has no derivative", w->b->p.tensors[y].name);
+        break;
     default:
         assert(!"a backward op in the forward list");
     }
 }
 
+/* Does the gradient of op's first operand come through op's own result? Not that of logits that a loss looks at before
+ * it ends: OP_XENT_PARTS makes it. */
+static bool passes_gradient(const struct op *op)
+{
+    return op->kind != OP_XENT_TOP && op->kind != OP_XENT_SUMS;
+}
+
 /* Who is wanted, how often each tensor is read, and whether every result is used. */
-static int survey(struct walk *w, int nfwd, int root)
+static int survey(struct walk *w, int nfwd, int last)
 {
     struct program *p = &w->b->p;
     bool *made = calloc((size_t)p->ntensors + 1, sizeof *made);
@@ -138,14 +173,16 @@ static int survey(struct walk *w, int nfwd, int root)
         bool wanted = op->param[0] >= 0;
         for (int k = 0; k < 2; k++)
             if (op->in[k] >= 0) {
-                w->readers[op->in[k]]++;
+                w->readers[op->in[k]] += k > 0 || passes_gradient(op);
                 wanted |= w->wanted[op->in[k]];
             }
         if (op->out >= 0)
             w->wanted[op->out] = wanted;
+        if (op->kind == OP_XENT_PARTS)
+            w->readers[p->logits]++;
     }
     for (int t = 0; t < p->ntensors; t++)
-        if (!w->readers[t] && t != root)
+        if (!w->readers[t] && t != last)
             builder_fail(w->b, "nobody reads tensor '%s'", p->tensors[t].name);
     return w->b->err.code;
 }
@@ -159,7 +196,8 @@ static int walk_back(struct builder *b)
                      .readers = calloc(n, sizeof(int)),
                      .parts = calloc(n, sizeof(int)),
                      .wanted = calloc(n, sizeof(bool))};
-    int nfwd = p->nops, root = p->ops[nfwd - 1].out; /* -1: the loss, which starts the gradients itself */
+    int nfwd = p->nops, last = p->ops[nfwd - 1].out;
+    int root = p->logits >= 0 ? -1 : last; /* a loss starts the gradients itself */
     int rc = -ENOMEM;
     if (!w.grad || !w.readers || !w.parts || !w.wanted) {
         err_set(&b->err, rc, "no memory to differentiate a program");
@@ -167,7 +205,7 @@ static int walk_back(struct builder *b)
     }
     for (size_t t = 0; t < n; t++)
         w.grad[t] = -1;
-    TRY_GOTO(rc, survey(&w, nfwd, root), out);
+    TRY_GOTO(rc, survey(&w, nfwd, last), out);
     if (root >= 0)
         w.grad[root] = gradient_tensor(&w, root, 0);
     for (int f = nfwd - 1; f >= 0 && !b->err.code; f--)
@@ -187,7 +225,8 @@ static void lay_out(struct program *p)
 {
     for (int i = p->nfwd; i < p->nops; i++) {
         const struct op *op = &p->ops[i];
-        if (op->kind != OP_LINEAR_BWD_PARAM && op->kind != OP_CONV_BWD_PARAM && op->kind != OP_BN_BWD)
+        if (op->kind != OP_LINEAR_BWD_PARAM && op->kind != OP_CONV_BWD_PARAM && op->kind != OP_BN_BWD &&
+            op->kind != OP_BIAS_BWD)
             continue;
         for (int k = 0; k < 2; k++)
             if (op->param[k] >= 0) {

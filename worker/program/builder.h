@@ -34,4 +34,15 @@ int builder_tensor(struct builder *b, const char *name, int c, int h, int w, boo
 /* An op with every id unused; valid until the next op is added. NULL after an error. */
 struct op *builder_op(struct builder *b, enum op_kind kind);
 
+/* Parameter "<layer>.<suffix>" of ndim sizes; index or -1. */
+int builder_param(struct builder *b, const char *layer, const char *suffix, enum param_role role, int ndim,
+                  const int64_t *shape, enum param_init init, double init_scale);
+
+/* The shape of tensor x; false after an error or for an id that does not exist. A copy: the array moves as it grows. */
+bool builder_source(struct builder *b, const char *name, int x, struct tensor *ret);
+
+/* Append the op that makes a new tensor `name` of the given shape from x (and y), with the rows of x; NULL after an
+ * error. */
+struct op *builder_produce(struct builder *b, enum op_kind kind, const char *name, int x, int y, int c, int h, int w);
+
 #endif

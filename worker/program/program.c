@@ -61,7 +61,7 @@ int builder_tensor(struct builder *b, const char *name, int c, int h, int w, boo
     if (ARRAY_GROW(p->tensors, b->cap_tensors, (size_t)p->ntensors + 1, "tensors of a program", &b->err) < 0)
         return -1;
     struct tensor *t = &p->tensors[p->ntensors];
-    *t = (struct tensor){.c = c, .h = h, .w = w, .gradient = gradient};
+    *t = (struct tensor){.c = c, .h = h, .w = w, .ranks = 1, .gradient = gradient};
     strcpy(t->name, name);
     return p->ntensors++;
 }
@@ -78,9 +78,8 @@ struct op *builder_op(struct builder *b, enum op_kind kind)
     return op;
 }
 
-/* A parameter "<layer>.<suffix>" of ndim sizes; index or -1. */
-static int add_param(struct builder *b, const char *layer, const char *suffix, enum param_role role, int ndim,
-                     const int64_t *shape, enum param_init init, double init_scale)
+int builder_param(struct builder *b, const char *layer, const char *suffix, enum param_role role, int ndim,
+                  const int64_t *shape, enum param_init init, double init_scale)
 {
     struct program *p = &b->p;
     if (b->err.code)
@@ -111,6 +110,7 @@ struct program *program_create(const char *arch, int channels, int height, int w
     struct program *p = &b->p;
     snprintf(p->arch, sizeof p->arch, "%s", arch);
     p->logits = -1;
+    p->group = 1;
     p->channels = channels;
     p->height = height;
     p->width = width;
@@ -135,8 +135,7 @@ void program_destroy(struct program *p)
     free(builder_of(p));
 }
 
-/* The shape of tensor x; NULL after an error or for an id that does not exist. A copy: the array moves as it grows. */
-static bool get_source(struct builder *b, const char *name, int x, struct tensor *ret)
+bool builder_source(struct builder *b, const char *name, int x, struct tensor *ret)
 {
     if (b->err.code)
         return false;
@@ -152,13 +151,22 @@ static bool get_source(struct builder *b, const char *name, int x, struct tensor
     return true;
 }
 
-/* Append the op that makes a new tensor `name` of the given shape from x (and y). */
-static struct op *produce(struct builder *b, enum op_kind kind, const char *name, int x, int y, int c, int h, int w)
+/* Ops that do the same to rows of other ranks as to this one's. */
+static bool takes_gathered(enum op_kind kind)
 {
+    return kind == OP_LINEAR || kind == OP_RELU || kind >= OP_ALONE_KINDS;
+}
+
+struct op *builder_produce(struct builder *b, enum op_kind kind, const char *name, int x, int y, int c, int h, int w)
+{
+    const int ranks = x >= 0 && !b->err.code ? b->p.tensors[x].ranks : 1;
+    if (ranks > 1 && !takes_gathered(kind))
+        builder_fail(b, "'%s' (%s) reads the rows of a group of ranks", name, op_name(kind));
     int out = builder_tensor(b, name, c, h, w, false);
     struct op *op = builder_op(b, kind);
     if (!op)
         return NULL;
+    b->p.tensors[out].ranks = ranks;
     op->in[0] = x;
     op->in[1] = y;
     op->out = out;
@@ -196,7 +204,7 @@ int program_tensor(struct program *p, const char *name, int c, int h, int w)
 int program_input(struct program *p)
 {
     struct builder *b = builder_of(p);
-    struct op *op = produce(b, OP_INPUT, "input", -1, -1, p->channels, p->height, p->width);
+    struct op *op = builder_produce(b, OP_INPUT, "input", -1, -1, p->channels, p->height, p->width);
     return op ? op->out : -1;
 }
 
@@ -204,16 +212,17 @@ int program_conv(struct program *p, const char *name, int x, int k, int kernel, 
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!get_source(b, name, x, &in) || !check_window(b, name, &in, kernel, stride, pad, kernel - 1))
+    if (!builder_source(b, name, x, &in) || !check_window(b, name, &in, kernel, stride, pad, kernel - 1))
         return -1;
     if (k < 1 || k > MAX_CHANNELS)
         return builder_fail(b, "'%s' has %d output channels", name, k);
     double fan_out = (double)kernel * kernel * k, fan_in = (double)kernel * kernel * in.c;
-    int weight = add_param(b, name, "weight", PARAM_TRAIN, 4, (int64_t[]){k, in.c, kernel, kernel}, INIT_NORMAL,
-                           sqrt(2 / fan_out));
-    int add = bias ? add_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){k}, INIT_UNIFORM, 1 / sqrt(fan_in)) : -1;
-    struct op *op = produce(b, OP_CONV, name, x, -1, k, window_out(in.h, kernel, stride, pad),
-                            window_out(in.w, kernel, stride, pad));
+    int weight = builder_param(b, name, "weight", PARAM_TRAIN, 4, (int64_t[]){k, in.c, kernel, kernel}, INIT_NORMAL,
+                               sqrt(2 / fan_out));
+    int add =
+        bias ? builder_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){k}, INIT_UNIFORM, 1 / sqrt(fan_in)) : -1;
+    struct op *op = builder_produce(b, OP_CONV, name, x, -1, k, window_out(in.h, kernel, stride, pad),
+                                    window_out(in.w, kernel, stride, pad));
     if (!op)
         return -1;
     op->param[0] = weight;
@@ -228,16 +237,16 @@ int program_bn(struct program *p, const char *name, int x, float eps, bool zero_
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!get_source(b, name, x, &in))
+    if (!builder_source(b, name, x, &in))
         return -1;
     const int64_t shape[] = {in.c};
     int param[4] = {
-        add_param(b, name, "weight", PARAM_TRAIN, 1, shape, zero_gamma ? INIT_ZEROS : INIT_ONES, 0),
-        add_param(b, name, "bias", PARAM_TRAIN, 1, shape, INIT_ZEROS, 0),
-        add_param(b, name, "running_mean", PARAM_STAT, 1, shape, INIT_ZEROS, 0),
-        add_param(b, name, "running_var", PARAM_STAT, 1, shape, INIT_ONES, 0),
+        builder_param(b, name, "weight", PARAM_TRAIN, 1, shape, zero_gamma ? INIT_ZEROS : INIT_ONES, 0),
+        builder_param(b, name, "bias", PARAM_TRAIN, 1, shape, INIT_ZEROS, 0),
+        builder_param(b, name, "running_mean", PARAM_STAT, 1, shape, INIT_ZEROS, 0),
+        builder_param(b, name, "running_var", PARAM_STAT, 1, shape, INIT_ONES, 0),
     };
-    struct op *op = produce(b, OP_BN, name, x, -1, in.c, in.h, in.w);
+    struct op *op = builder_produce(b, OP_BN, name, x, -1, in.c, in.h, in.w);
     if (!op)
         return -1;
     memcpy(op->param, param, sizeof param);
@@ -249,9 +258,9 @@ int program_relu(struct program *p, const char *name, int x)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!get_source(b, name, x, &in))
+    if (!builder_source(b, name, x, &in))
         return -1;
-    struct op *op = produce(b, OP_RELU, name, x, -1, in.c, in.h, in.w);
+    struct op *op = builder_produce(b, OP_RELU, name, x, -1, in.c, in.h, in.w);
     return op ? op->out : -1;
 }
 
@@ -259,11 +268,11 @@ int program_add(struct program *p, const char *name, int a, int b_id)
 {
     struct builder *b = builder_of(p);
     struct tensor l, r;
-    if (!get_source(b, name, a, &l) || !get_source(b, name, b_id, &r))
+    if (!builder_source(b, name, a, &l) || !builder_source(b, name, b_id, &r))
         return -1;
     if (l.c != r.c || l.h != r.h || l.w != r.w)
         return builder_fail(b, "'%s' adds %d x %d x %d and %d x %d x %d", name, l.c, l.h, l.w, r.c, r.h, r.w);
-    struct op *op = produce(b, OP_ADD, name, a, b_id, l.c, l.h, l.w);
+    struct op *op = builder_produce(b, OP_ADD, name, a, b_id, l.c, l.h, l.w);
     return op ? op->out : -1;
 }
 
@@ -272,10 +281,10 @@ int program_maxpool(struct program *p, const char *name, int x, int kernel, int 
     struct builder *b = builder_of(p);
     struct tensor in;
     /* padding of at most half a window: every window holds a real element */
-    if (!get_source(b, name, x, &in) || !check_window(b, name, &in, kernel, stride, pad, kernel / 2))
+    if (!builder_source(b, name, x, &in) || !check_window(b, name, &in, kernel, stride, pad, kernel / 2))
         return -1;
-    struct op *op = produce(b, OP_MAXPOOL, name, x, -1, in.c, window_out(in.h, kernel, stride, pad),
-                            window_out(in.w, kernel, stride, pad));
+    struct op *op = builder_produce(b, OP_MAXPOOL, name, x, -1, in.c, window_out(in.h, kernel, stride, pad),
+                                    window_out(in.w, kernel, stride, pad));
     if (!op)
         return -1;
     op->kh = op->kw = kernel;
@@ -288,9 +297,9 @@ int program_avgpool(struct program *p, const char *name, int x)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!get_source(b, name, x, &in))
+    if (!builder_source(b, name, x, &in))
         return -1;
-    struct op *op = produce(b, OP_AVGPOOL, name, x, -1, in.c, 1, 1);
+    struct op *op = builder_produce(b, OP_AVGPOOL, name, x, -1, in.c, 1, 1);
     return op ? op->out : -1;
 }
 
@@ -298,15 +307,15 @@ int program_linear(struct program *p, const char *name, int x, int k)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!get_source(b, name, x, &in))
+    if (!builder_source(b, name, x, &in))
         return -1;
     if (k < 1 || k > MAX_CHANNELS)
         return builder_fail(b, "'%s' has %d outputs", name, k);
     int64_t features = (int64_t)in.c * in.h * in.w;
     double scale = 1 / sqrt((double)features);
-    int weight = add_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){k, features}, INIT_UNIFORM, scale);
-    int bias = add_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){k}, INIT_UNIFORM, scale);
-    struct op *op = produce(b, OP_LINEAR, name, x, -1, k, 1, 1);
+    int weight = builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){k, features}, INIT_UNIFORM, scale);
+    int bias = builder_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){k}, INIT_UNIFORM, scale);
+    struct op *op = builder_produce(b, OP_LINEAR, name, x, -1, k, 1, 1);
     if (!op)
         return -1;
     op->param[0] = weight;
@@ -318,7 +327,7 @@ void program_xent(struct program *p, int logits)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
-    if (!get_source(b, "xent", logits, &in))
+    if (!builder_source(b, "xent", logits, &in))
         return;
     if (in.c < 2 || in.h != 1 || in.w != 1) {
         builder_fail(b, "the loss reads %d x %d x %d (expected at least 2 classes x 1 x 1)", in.c, in.h, in.w);

@@ -3,7 +3,8 @@
  *   model_build() writes the forward list (worker/model/), program_differentiate() appends the backward list and lays
  *   out the arenas, device->plan() turns it (or a slice of it) into something that runs.
  *
- * Tensors are activations and their gradients, shape (N, c, h, w) with N the batch of the plan. Saved statistics,
+ * Tensors are activations and their gradients, shape (N, c, h, w) with N the batch of the plan (of ranks * N where rows
+ * of a group are gathered). Saved statistics,
  * pooling workspaces and layouts are the device's own matter: a backward op names its forward op (op.fwd).
  *
  * Arenas, all of the device's `real` type (f64 on ref, f32 elsewhere), element offsets in struct param:
@@ -24,7 +25,8 @@
 
 struct err;
 
-#define OPS(X)               /* kind, name, inputs -> outputs, parameters */                                           \
+#define OPS(X) OPS_ALONE(X) OPS_OF_GROUP(X)
+#define OPS_ALONE(X)         /* kind, name, inputs -> outputs, parameters */                                           \
     X(OP_INPUT, "input")     /* images u8 (N,H,W,C) of the batch -> out[0] = (x / 255 - mean) / std */                 \
     X(OP_CONV, "conv")       /* x -> y; param[0] weight (K,C,kh,kw), param[1] bias (K) or -1 */                        \
     X(OP_BN, "bn")           /* x -> y; param[0] gamma, [1] beta, [2] running mean, [3] running var */                 \
@@ -45,11 +47,35 @@ struct err;
     X(OP_CONV_BWD_DATA, "conv_bwd_data")       /* dy -> dx; param[0] */                                                \
     X(OP_CONV_BWD_PARAM, "conv_bwd_param")     /* x, dy -> gradients of param[0], param[1] */
 
+/* Of a model that a tensor group shares (split.h). Tensors have rows of this rank, (N,...), or of all ranks of the
+ * group in their order, (ranks * N,...). */
+#define OPS_OF_GROUP(X)                                                                                                \
+    X(OP_SLICE, "slice")           /* x (N,C,h,w) -> y (N,c,h,w): channels [first, first + c) */                       \
+    X(OP_PAD, "pad")               /* dy -> dx: zeros around the channels [first, first + c) */                        \
+    X(OP_GATHER, "gather")         /* x (N,...) -> y (ranks * N,...): everybody's rows */                              \
+    X(OP_SCATTER, "scatter")       /* x (ranks * N,...) -> y (N,...): this rank's rows of the sum over the group */    \
+    X(OP_SUM, "sum")               /* x -> y: sum over the group */                                                    \
+    X(OP_MAX, "max")               /* x -> y: maximum over the group */                                                \
+    X(OP_BIAS, "bias")             /* x (N,C,1,1) -> y = x + param[0] (C) */                                           \
+    X(OP_BIAS_BWD, "bias_bwd")     /* dy -> gradient of param[0] */                                                    \
+    X(OP_LABELS, "labels")         /* labels and weights of the batch -> (N,2,1,1), LABEL_* */                         \
+    X(OP_XENT_TOP, "xent_top")     /* logits (n,k,1,1) of classes [first, first + k), labels -> (n,4,1,1), TOP_* */    \
+    X(OP_XENT_SUMS, "xent_sums")   /* logits, the maximum of tops -> (n,3,1,1), SUMS_* */                              \
+    X(OP_XENT_PARTS, "xent_parts") /* the sum of sums, top -> (n,3,1,1), LSE_*; metrics of this rank's N rows */       \
+    X(OP_XENT_PARTS_BWD, "xent_parts_bwd") /* logits, LSE_* -> dlogits */
+
+/* Channels of the small tensors of a loss over parts of the logits. */
+enum { LABEL_CLASS, LABEL_WEIGHT, LABEL_N };                /* a sample that does not count has class -1 */
+enum { TOP_MAX, TOP_TARGET, TOP_CLASS, TOP_WEIGHT, TOP_N }; /* target: the label's logit; of other ranks -infinity */
+enum { SUMS_EXP, SUMS_LOGITS, SUMS_BETTER, SUMS_N };        /* of exp(z - max), of z; logits that beat the label's */
+enum { LSE_LSE, LSE_CLASS, LSE_WEIGHT, LSE_N };             /* log of the sum of exp(z) over all classes */
+
 enum op_kind {
 #define X(kind, name) kind,
     OPS(X)
 #undef X
-        OP_KINDS
+        OP_KINDS,
+    OP_ALONE_KINDS = OP_SLICE
 };
 const char *op_name(enum op_kind k);
 bool op_is_product(enum op_kind k); /* of matrices: CONV, LINEAR and their backward ops */
@@ -62,11 +88,13 @@ struct op {
     int fwd;                    /* backward ops: index of the forward op; else -1 */
     int kh, kw, sh, sw, ph, pw; /* CONV, MAXPOOL and their backward ops: kernel, stride, padding */
     float eps;                  /* BN */
+    int first;                  /* SLICE, PAD: channel of x; XENT_TOP, SUMS, PARTS_BWD: class of the first logit */
 };
 
 struct tensor {
     char name[64]; /* "layer1.0.conv1", gradients "d layer1.0.conv1" */
     int c, h, w;   /* all >= 1 */
+    int ranks;     /* whose rows it has: 1, this one's; else those of so many, the whole group */
     bool gradient;
 };
 
@@ -111,12 +139,13 @@ enum metric {
     METRIC_BAD,
     METRIC_NORM,
     METRIC_SAVE,
+    METRIC_ONE,
     METRIC_N = 16
 };
 /* LOSS: sum of -log p(label); TOP1, TOP5: samples whose label is among the 1 (5, or all classes if fewer) largest
  * logits, ties going to the lower class; COUNT: sum of weights. The rest is set by the step, a device leaves it at 0.
  * STOP, SAVE: ranks that want to stop, to save; BAD: samples that could not be decoded; NORM: of the reduced gradients,
- * no sum. */
+ * ONE: 1, no sums. */
 
 struct program {
     struct op *ops;
@@ -127,8 +156,9 @@ struct program {
     int nparams;
     size_t n_train, n_stats,
         n_reduce; /* arena sizes in elements, padding included; n_reduce = n_train + n_stats + METRIC_N */
-    int logits;   /* tensor id of the input of XENT */
-    int classes;
+    int logits;   /* tensor id of the input of XENT; of this rank's part of them, where ranks have parts */
+    int classes;  /* of the whole model */
+    int group;    /* ranks of the group that ops are over; 1: there is none */
     int channels, height, width; /* of the images */
     float mean[4], std[4];       /* OP_INPUT, per channel, of values in [0,1] */
     char arch[32];

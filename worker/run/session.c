@@ -248,6 +248,7 @@ static struct sampler order_of(const struct session *s, bool training)
         o.shuffle = cfg->shuffle == SHUFFLE_ON || (cfg->shuffle == SHUFFLE_AUTO && o.kind != SAMPLER_SHARDED);
         o.drop_last = cfg->drop_last;
         o.epoch_size = (size_t)cfg->epoch_size;
+        o.parts = (int)cfg->accumulate;
     }
     return o;
 }
@@ -256,8 +257,7 @@ static struct sampler order_of(const struct session *s, bool training)
 static size_t part_of(const struct session *s, bool training)
 {
     const struct sampler order = order_of(s, training);
-    const size_t rows = sampler_rows(&order), parts = training ? (size_t)s->parts : 1;
-    return (rows + parts - 1) / parts;
+    return sampler_part_rows(&order);
 }
 
 static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
@@ -281,7 +281,6 @@ static int open_loader(struct session *s, bool training, struct loader **ret, st
 {
     const struct train_config *cfg = s->cfg;
     struct loader_options o = {.sampler = order_of(s, training),
-                               .rows = part_of(s, training) * (training ? (size_t)s->parts : 1),
                                .input = input_of(s, training),
                                .threads = s->loader_threads,
                                .strict = cfg->strict_data,
@@ -294,7 +293,7 @@ static int open_pipeline(struct session *s, struct err *e)
     struct sampler order = order_of(s, true);
     TRY(sampler_check(&order, e));
     s->part = (int)part_of(s, true);
-    s->parts = (int)((sampler_rows(&order) + (size_t)s->part - 1) / (size_t)s->part); /* no part without a sample */
+    s->parts = sampler_parts(&order);
     if (!s->cfg->evaluate) {
         TRY(open_plan(s, true, &s->train_plan, e));
         TRY(open_loader(s, true, &s->train_loader, e));
@@ -370,7 +369,6 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
     s->resume = cfg->checkpoint_dir && (train_config_resume(cfg) == RESUME_AUTO || goes_on(env));
     s->threads = threads_of_rank(cfg->threads, s->local_world);
     s->optimizer = choose_optimizer(cfg);
-    s->parts = (int)cfg->accumulate;
     s->loader_threads = threads_of_rank(cfg->loader_threads, s->local_world);
     int rc;
     TRY_GOTO(rc, open_layout(s, (int)env->world_size, e), fail);

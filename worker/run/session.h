@@ -52,7 +52,7 @@ struct session {
     struct plan *train_plan, *test_plan;
     struct loader *train_loader, *test_loader;
     struct optimizer optimizer;
-    int parts, part; /* --accumulate; samples that go through the model at once in training */
+    int parts, part; /* of a step; samples that go through the model at once in training */
     int64_t steps_per_epoch, test_steps;
     int64_t total_steps; /* of the run, in steps of this batch; train.c sets it */
     bool resume;         /* take up the newest checkpoint: asked for, or this is a restart of the job */

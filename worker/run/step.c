@@ -84,7 +84,9 @@ static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w
     const int64_t computed = clock_ns();
     TRY(ddp_wait(t->ddp, e));
     trace_span(t->trace, "collective", "wait for reductions", computed);
-    return wants_norm(t) ? optimizer_norm(s, t->ddp, grad_scale, e) : 0;
+    if (t->optimizer->sum_losses)
+        TRY(set_metric(t, METRIC_ONE, 1, e));
+    return wants_norm(t) ? optimizer_norm(t->optimizer, s, t->ddp, grad_scale, e) : 0;
 }
 
 static int update(struct step *t, double lr, double grad_scale, struct err *e)

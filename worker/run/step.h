@@ -49,7 +49,7 @@ struct step_result { /* sums over the global batch, equal on all ranks */
     double bad;  /* samples that could not be decoded */
     /* a gradient overflowed: nothing changed, but the loss scale. Sums are 0 if the loss overflowed, too */
     bool skipped;
-    double grad_norm;          /* of the mean gradient, before it is clipped; 0: nobody looked */
+    double grad_norm;          /* of the gradient, before it is clipped; 0: nobody looked */
     int64_t wait_ns, total_ns; /* of this rank */
 };
 

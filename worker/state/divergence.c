@@ -33,31 +33,29 @@ static bool gradient_finite(const struct state *s, const void *reduce, const str
     return true;
 }
 
-/* Where each rank has sums of its own part only, all of them look and tell one another. NULL: all are finite. */
-static int first_bad_gradient(struct state *s, struct ddp *d, const void *reduce, const char **ret, struct err *e)
+static bool param_finite(const struct state *s, const void *arena, const struct param *q)
+{
+    return all_finite(s, arena, (q->role == PARAM_STAT ? s->program->n_train : 0) + q->offset, q->count);
+}
+
+/* The first parameter of a role of which `finite` is false; NULL if there is none. Where ranks have parts of their own
+ * only, all of them look and tell one another. d: NULL: this rank says what it sees. */
+static int first_bad(const struct state *s, struct ddp *d, const void *arena, enum param_role role,
+                     bool (*finite)(const struct state *, const void *, const struct param *), const char **ret,
+                     struct err *e)
 {
     const struct program *p = s->program;
     double *bad = calloc((size_t)p->nparams + 1, sizeof *bad);
     int rc = bad ? 0 : err_errno(e, ENOMEM, "%d parameters", p->nparams);
     for (int i = 0; i < p->nparams && rc == 0; i++)
-        bad[i] = p->params[i].role == PARAM_TRAIN && !gradient_finite(s, reduce, &p->params[i]);
-    if (rc == 0 && ownership_is_cut(s->own, OWNERSHIP_MOMENTS))
+        bad[i] = p->params[i].role == role && !finite(s, arena, &p->params[i]);
+    if (rc == 0 && d && ownership_is_spread(s->own))
         rc = ddp_sum(d, bad, (size_t)p->nparams, e);
     *ret = NULL;
     for (int i = p->nparams - 1; i >= 0 && rc == 0; i--)
         *ret = bad[i] > 0 ? p->params[i].name : *ret;
     free(bad);
     return rc;
-}
-
-/* The first parameter of a role whose range in the arena is not finite; NULL if there is none. */
-static const char *first_bad(const struct state *s, const void *arena, enum param_role role, size_t base)
-{
-    const struct program *p = s->program;
-    for (int i = 0; i < p->nparams; i++)
-        if (p->params[i].role == role && !all_finite(s, arena, base + p->params[i].offset, p->params[i].count))
-            return p->params[i].name;
-    return NULL;
 }
 
 int divergence_error(struct state *s, struct ddp *d, double loss, struct err *e)
@@ -70,11 +68,14 @@ int divergence_error(struct state *s, struct ddp *d, double loss, struct err *e)
     if (rc == 0)
         rc = s->device->ops->download(s->device, reduce, s->reduce, state_bytes(s, p->n_reduce), e);
     char where[160] = "no tensor that is kept tells where";
-    const char *gradient = NULL;
+    const char *gradient = NULL, *weight = NULL, *stat = NULL;
     if (rc == 0)
-        rc = first_bad_gradient(s, d, reduce, &gradient, e);
+        rc = first_bad(s, d, reduce, PARAM_TRAIN, gradient_finite, &gradient, e);
+    if (rc == 0)
+        rc = first_bad(s, d, params, PARAM_TRAIN, param_finite, &weight, e);
+    if (rc == 0)
+        rc = first_bad(s, d, reduce, PARAM_STAT, param_finite, &stat, e);
     if (rc == 0) {
-        const char *weight = first_bad(s, params, PARAM_TRAIN, 0), *stat = first_bad(s, reduce, PARAM_STAT, p->n_train);
         if (weight)
             snprintf(where, sizeof where, "%s is not finite", weight);
         else if (stat)
@@ -96,7 +97,9 @@ int divergence_of_weights(struct state *s, double loss, struct err *e)
     if (!params)
         return err_errno(e, ENOMEM, "copy of the weights");
     int rc = s->device->ops->download(s->device, params, s->params, bytes, e);
-    const char *weight = rc == 0 ? first_bad(s, params, PARAM_TRAIN, 0) : NULL;
+    const char *weight = NULL;
+    if (rc == 0)
+        rc = first_bad(s, NULL, params, PARAM_TRAIN, param_finite, &weight, e);
     if (weight)
         rc = err_set(e, ERR_DIVERGED, "diverged: the test loss is %g, %s is not finite; lower --base-learning-rate",
                      isnan(loss) ? (double)NAN : loss, weight);

@@ -5,33 +5,45 @@
 #include "worker/data/loader/loader.h"
 #include "worker/data/sets/dataset.h"
 #include "worker/parallel/ddp.h"
+#include "worker/parallel/group_calls.h"
+#include "worker/parallel/groups.h"
 
 static int open_data(struct step_rig *r, const struct comm *comm, const struct step_rig_options *o, struct err *e)
 {
     const struct program *p = r->program;
-    const size_t images = (size_t)o->batch * (size_t)o->steps;
+    const size_t images = (size_t)o->batch * (size_t)o->steps - (size_t)o->short_by;
     const struct dataset_options null = {
         .kind = DATASET_NULL, .num_labels = p->classes, .null_samples = images, .null_size = p->height};
-    const struct loader_options l = {
-        .sampler = {.n = images, .batch = (size_t)o->batch, .rank = comm->rank, .world = comm->world},
-        .input = {.size = p->height, .channels = p->channels},
-        .threads = 1};
+    const struct loader_options l = {.sampler = {.n = images,
+                                                 .batch = (size_t)o->batch,
+                                                 .rank = comm->rank,
+                                                 .world = comm->world,
+                                                 .parts = o->parts},
+                                     .input = {.size = p->height, .channels = p->channels},
+                                     .threads = 1};
     TRY(dataset_open(&r->set, "null", &null, e));
+    r->step.part = (int)sampler_part_rows(&l.sampler);
+    r->step.parts = sampler_parts(&l.sampler);
     TRY(loader_create(&r->loader, r->set, &l, e));
     return loader_seek(r->loader, 0, 0, 1, e);
 }
 
-static int open_plan(struct step_rig *r, int part, bool emulate, struct err *e)
+static int open_plan(struct step_rig *r, const struct step_rig_options *o, struct err *e)
 {
     const struct state *s = &r->state;
-    const struct plan_options o = {.batch = part,
-                                   .training = true,
-                                   .compute = emulate ? DT_F16 : s->real,
-                                   .emulate = emulate,
-                                   .params = s->params,
-                                   .stats = s->stats,
-                                   .reduce = s->reduce};
-    return s->device->ops->plan(s->device, r->program, &o, &r->plan, e);
+    const enum dtype half = o->precision.half == DT_BF16 ? DT_BF16 : DT_F16;
+    const struct plan_options po = {.batch = r->step.part,
+                                    .training = true,
+                                    .compute = o->emulate ? half : s->real,
+                                    .emulate = o->emulate,
+                                    .half = o->precision.level == LEVEL_O1 ? HALF_OPERANDS : HALF_STORED,
+                                    .params = s->params,
+                                    .stats = s->stats,
+                                    .reduce = s->reduce,
+                                    .group = r->groups[LAYOUT_TENSOR] ? &r->group : NULL};
+    if (r->groups[LAYOUT_TENSOR])
+        group_calls(&r->group, r->groups[LAYOUT_TENSOR]);
+    return s->device->ops->plan(s->device, r->program, &po, &r->plan, e);
 }
 
 static int open_ownership(struct step_rig *r, const struct device *d, const struct comm *comm,
@@ -41,26 +53,26 @@ static int open_ownership(struct step_rig *r, const struct device *d, const stru
                                              .bucket_bytes = o->bucket_bytes,
                                              .first_bucket_bytes = o->bucket_bytes / 8};
     struct layout l;
-    TRY(layout_plan(&l, comm->world, 1, 1, o->zero, e));
+    TRY(layout_plan(&l, comm->world, o->tensor ? o->tensor : 1, 1, o->zero, e));
     return ownership_init(&r->own, &l, comm->rank, r->program, &pieces, e);
 }
 
 int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struct comm *comm,
                   const struct step_rig_options *o, struct err *e)
 {
-    const int part = o->batch / comm->world / o->parts;
     const struct state_options so = {
-        .seed = 1, .second = o->optimizer.rule == UPDATE_ADAM, .ema = o->optimizer.ema > 0};
+        .seed = 1, .second = o->optimizer.rule >= UPDATE_ADAM, .ema = o->optimizer.ema > 0};
     struct state *s = &r->state;
-    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = comm};
-    *r = (struct step_rig){.program = p, .optimizer = o->optimizer};
+    const struct comm_options co = {.name = "rig", .timeout_ms = 60000};
+    *r = (struct step_rig){.program = p, .optimizer = o->optimizer, .comm = comm};
     r->optimizer.bn_momentum = 0.1;
     TRY(open_ownership(r, d, comm, o, e));
+    TRY(groups_open(r->groups, comm, &r->own.layout, &co, e));
     TRY(state_init(s, d, p, &r->own, &so, e));
     s->loss_scale = o->precision.scale;
     TRY(open_data(r, comm, o, e));
-    TRY(open_plan(r, part, o->emulate, e));
-    TRY(ddp_create(&r->ddp, groups, &r->own, s->reduce, p->n_reduce - p->n_train, s->real,
+    TRY(open_plan(r, o, e));
+    TRY(ddp_create(&r->ddp, r->groups, &r->own, s->reduce, p->n_reduce - p->n_train, s->real,
                    &(struct ddp_options){.wire = s->real, .device = d, .sync_bn = o->sync_bn}, e));
     TRY(optimizer_slice(&r->optimizer, p, &r->own, e));
     r->step = (struct step){.state = s,
@@ -68,8 +80,9 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
                             .plan = r->plan,
                             .ddp = r->ddp,
                             .optimizer = &r->optimizer,
-                            .parts = o->parts,
-                            .part = part,
+                            .parts = r->step.parts,
+                            .part = r->step.part,
+                            .smoothing = o->smoothing,
                             .precision = o->precision,
                             .grad_batch = o->batch,
                             .check = true};
@@ -80,6 +93,7 @@ void step_rig_close(struct step_rig *r)
 {
     optimizer_finish(&r->optimizer);
     ddp_destroy(r->ddp);
+    groups_close(r->groups, r->comm);
     r->state.device->ops->plan_close(r->plan);
     loader_destroy(r->loader);
     dataset_close(r->set);

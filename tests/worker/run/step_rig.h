@@ -16,11 +16,14 @@ struct step_rig_options {
     struct optimizer optimizer;
     struct precision precision; /* and the loss scale to begin with */
     int batch, steps;           /* images of a step, over all ranks; steps there are images for */
-    int parts;                  /* of a rank's share */
+    int short_by;               /* images that the last step lacks */
+    int parts;                  /* of a step */
     bool sync_bn;
+    double smoothing;    /* of labels */
     int zero;            /* level of ZeRO */
+    int tensor;          /* ranks of a tensor group, whose program p is; 0: 1 */
     size_t bucket_bytes; /* 0: as by default; the first and the last are of an eighth */
-    bool emulate;        /* computes in fp16, emulated; else in what the state is made of */
+    bool emulate;        /* computes in halves, emulated; else in what the state is made of */
 };
 
 struct step_rig {
@@ -33,6 +36,8 @@ struct step_rig {
     struct plan *plan;
     struct ddp *ddp;
     struct optimizer optimizer;
+    struct comm *comm, *groups[LAYOUT_GROUPS];
+    struct plan_group group; /* the tensor group */
 };
 
 /* d and comm are borrowed, p is taken over. A failure is the test's end: nothing is given back. */

@@ -52,15 +52,22 @@ void batch_log_close(struct batch_log *l)
     free(l);
 }
 
+/* The rows that are samples. */
+static bool hash_rows(struct batch_log *l, const struct loader_batch *b, const void *all, size_t bytes)
+{
+    bool good = true;
+    for (size_t i = 0; i < b->count && good; i++)
+        good = l->crypto->EVP_DigestUpdate(l->sha, (const char *)all + b->rows[i] * bytes, bytes);
+    return good;
+}
+
 static int hash(struct batch_log *l, const struct loader_batch *b, size_t image_bytes, char *hex, struct err *e)
 {
     const struct crypto_lib *c = l->crypto;
     unsigned char sum[EVP_MAX_MD_SIZE];
     unsigned int n = 0;
-    if (!c->EVP_DigestInit_ex(l->sha, c->EVP_sha256(), NULL) ||
-        !c->EVP_DigestUpdate(l->sha, b->b.images, b->count * image_bytes) ||
-        !c->EVP_DigestUpdate(l->sha, b->b.labels, b->count * sizeof *b->b.labels) ||
-        !c->EVP_DigestUpdate(l->sha, b->b.weights, b->count * sizeof *b->b.weights) ||
+    if (!c->EVP_DigestInit_ex(l->sha, c->EVP_sha256(), NULL) || !hash_rows(l, b, b->b.images, image_bytes) ||
+        !hash_rows(l, b, b->b.labels, sizeof *b->b.labels) || !hash_rows(l, b, b->b.weights, sizeof *b->b.weights) ||
         !c->EVP_DigestFinal_ex(l->sha, sum, &n))
         return err_set(e, -EIO, "SHA-256 failed");
     for (unsigned int i = 0; i < n; i++) {

@@ -39,7 +39,7 @@ struct slot {
     uint8_t *images;
     int32_t *labels;
     float *weights;
-    uint32_t *ids;
+    uint32_t *ids, *rows;
     uint64_t *passes; /* through the set; crops differ from one to the next */
 };
 
@@ -96,32 +96,54 @@ static void set_ready(struct loader *l, struct slot *s)
     pthread_cond_broadcast(&l->ready);
 }
 
-/* Ids of the samples, in order; in a batch that two passes share the order changes on the way. */
+/* A sample of a part into the slot; in a batch that two passes share the order changes on the way. */
+static void choose_sample(struct loader *l, struct slot *s, int part, size_t i)
+{
+    const struct place p = sampler_place(&l->o.sampler, s->epoch, s->step, part, i);
+    if (l->order_pass != p.pass)
+        sampler_order(&l->o.sampler, p.pass, l->order);
+    l->order_pass = p.pass;
+    s->ids[s->count] = l->order[p.at];
+    s->passes[s->count] = p.pass;
+    s->rows[s->count++] = (uint32_t)((size_t)part * sampler_part_rows(&l->o.sampler) + i);
+}
+
+/* Ids of the samples, in order, and where they go: part after part, each filled up with padding. */
 static void choose_samples(struct loader *l, struct slot *s)
 {
-    for (size_t i = 0; i < s->count; i++) {
-        const struct place p = sampler_place(&l->o.sampler, s->epoch, s->step, i);
-        if (l->order_pass != p.pass)
-            sampler_order(&l->o.sampler, p.pass, l->order);
-        l->order_pass = p.pass;
-        s->ids[i] = l->order[p.at];
-        s->passes[i] = p.pass;
+    const int parts = sampler_parts(&l->o.sampler);
+    s->count = 0;
+    for (int part = 0; part < parts; part++) {
+        const size_t n = sampler_count(&l->o.sampler, s->epoch, s->step, part);
+        for (size_t i = 0; i < n; i++)
+            choose_sample(l, s, part, i);
+    }
+    s->pending = s->count;
+}
+
+/* Images and weights of a batch before its samples come. */
+static void lay_padding(const struct loader *l, struct slot *s)
+{
+    size_t next = 0;
+    memset(s->labels, 0, l->share * sizeof *s->labels);
+    for (size_t i = 0; i < l->share; i++) {
+        const bool sample = next < s->count && s->rows[next] == i;
+        s->weights[i] = sample ? 1.0f : 0.0f;
+        next += sample;
+        if (!sample)
+            memset(s->images + i * l->image_bytes, 0, l->image_bytes);
     }
 }
 
-/* Lay out the next batch in its slot: which samples, and the padding behind them. */
+/* Lay out the next batch in its slot: which samples, and the padding between them. */
 static void begin_batch(struct loader *l, struct slot *s)
 {
     s->epoch = l->epoch;
     s->step = l->step;
-    s->count = s->pending = sampler_count(&l->o.sampler, s->epoch, s->step);
     s->bad = 0;
     s->error.code = 0;
     choose_samples(l, s);
-    memset(s->labels, 0, l->share * sizeof *s->labels);
-    memset(s->images + s->count * l->image_bytes, 0, (l->share - s->count) * l->image_bytes);
-    for (size_t i = 0; i < l->share; i++)
-        s->weights[i] = i < s->count ? 1.0f : 0.0f;
+    lay_padding(l, s);
     s->state = SLOT_FILLING;
     l->handed = 0;
     l->begun++;
@@ -150,7 +172,7 @@ static bool hand_out(struct loader *l, struct job *j)
         begin_batch(l, next);
     }
     struct slot *s = slot_of(l, l->begun - 1);
-    *j = (struct job){.slot = s, .place = l->handed, .pass = s->passes[l->handed], .id = s->ids[l->handed]};
+    *j = (struct job){.slot = s, .place = s->rows[l->handed], .pass = s->passes[l->handed], .id = s->ids[l->handed]};
     l->handed++;
     return true;
 }
@@ -241,8 +263,9 @@ static int alloc_slots(struct loader *l, struct err *e)
         s->labels = calloc(n, sizeof *s->labels);
         s->weights = calloc(n, sizeof *s->weights);
         s->ids = calloc(n, sizeof *s->ids);
+        s->rows = calloc(n, sizeof *s->rows);
         s->passes = calloc(n, sizeof *s->passes);
-        if (!s->images || !s->labels || !s->weights || !s->ids || !s->passes)
+        if (!s->images || !s->labels || !s->weights || !s->ids || !s->rows || !s->passes)
             return err_set(e, -ENOMEM, "no memory for %d batches of %zu images of %zu bytes", l->n_slots, n,
                            l->image_bytes);
     }
@@ -278,7 +301,6 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     l->data = d;
     l->o = checked;
     l->share = sampler_rows(&l->o.sampler);
-    l->share = o->rows > l->share ? o->rows : l->share;
     l->image_bytes = (size_t)o->input.size * (size_t)o->input.size * (size_t)o->input.channels;
     l->steps = sampler_steps(&l->o.sampler);
     l->n_slots = checked.prefetch + 1; /* and the one the caller holds */
@@ -319,6 +341,7 @@ void loader_destroy(struct loader *l)
         free(l->slots[i].labels);
         free(l->slots[i].weights);
         free(l->slots[i].ids);
+        free(l->slots[i].rows);
         free(l->slots[i].passes);
     }
     batch_log_close(l->log);
@@ -422,6 +445,7 @@ int loader_next(struct loader *l, struct loader_batch *ret, struct err *e)
             .count = s->count,
             .bad = s->bad,
             .ids = s->ids,
+            .rows = s->rows,
         };
     }
     pthread_mutex_unlock(&l->lock);

@@ -24,8 +24,6 @@ struct loader;
 
 struct loader_options {
     struct sampler sampler; /* n is the set's */
-    /* of a batch in memory, at least this rank's largest share; what is not filled has weight 0. 0: the share */
-    size_t rows;
     struct input_options input;
     int threads;  /* >= 1 */
     int prefetch; /* ready batches ahead; 0: 4 */
@@ -37,10 +35,12 @@ struct loader_options {
 struct loader_batch {
     struct batch b; /* padded to the share with weight 0 */
     int slot;
-    int64_t epoch, step; /* step within the epoch */
-    size_t count;        /* samples of this rank */
-    size_t bad;          /* of them, weight 0 */
-    const uint32_t *ids; /* (count) sample numbers */
+    int64_t epoch, step;  /* step within the epoch */
+    size_t count;         /* samples of this rank */
+    size_t bad;           /* of them, weight 0 */
+    const uint32_t *ids;  /* (count) sample numbers */
+    const uint32_t *rows; /* (count), rising: where they lie in the batch, part p of the sampler's from row p *
+                             sampler_part_rows() on */
 };
 
 int loader_create(struct loader **ret, struct dataset *d, const struct loader_options *o, struct err *e);

@@ -62,11 +62,38 @@ size_t sampler_share(size_t batch, int world)
     return (batch + (size_t)world - 1) / (size_t)world;
 }
 
+/* Positions of a full step that are cut into parts, and the ranks that each part is spread over. */
+static size_t positions(const struct sampler *s, size_t *ret_ranks)
+{
+    const bool sharded = s->kind == SAMPLER_SHARDED;
+    *ret_ranks = (size_t)(sharded ? s->world / s->shards : s->world);
+    return sharded ? s->batch / (size_t)s->shards : s->batch;
+}
+
+/* Positions of a full part. */
+static size_t cut(const struct sampler *s)
+{
+    size_t ranks, n = positions(s, &ranks), parts = s->parts > 1 ? (size_t)s->parts : 1;
+    n = (n + parts - 1) / parts;
+    return n < ranks ? ranks : n;
+}
+
+int sampler_parts(const struct sampler *s)
+{
+    size_t ranks;
+    return (int)((positions(s, &ranks) + cut(s) - 1) / cut(s));
+}
+
+size_t sampler_part_rows(const struct sampler *s)
+{
+    size_t ranks;
+    const size_t n = positions(s, &ranks), full = cut(s);
+    return sampler_share(full < n ? full : n, (int)ranks);
+}
+
 size_t sampler_rows(const struct sampler *s)
 {
-    if (s->kind == SAMPLER_SHARDED)
-        return sampler_share(s->batch / (size_t)s->shards, s->world / s->shards);
-    return sampler_share(s->batch, s->world);
+    return sampler_part_rows(s) * (size_t)sampler_parts(s);
 }
 
 struct slice {
@@ -74,39 +101,42 @@ struct slice {
     size_t count, stride;
 };
 
-/* Part i of n of m positions in a row. */
-static struct slice part(uint64_t begin, size_t m, int i, int n)
+/* Share i of n of m positions in a row. */
+static struct slice share(uint64_t begin, size_t m, int i, int n)
 {
     const size_t first = m * (size_t)i / (size_t)n, end = m * ((size_t)i + 1) / (size_t)n;
     return (struct slice){.first = begin + first, .count = end - first, .stride = 1};
 }
 
-/* This rank's positions of a step: in the stream of all, or (sharded) of its shard. */
-static struct slice slice_of(const struct sampler *s, int64_t epoch, int64_t step)
+/* This rank's positions of a part of a step: in the stream of all, or (sharded) of its shard. */
+static struct slice slice_of(const struct sampler *s, int64_t epoch, int64_t step, int part)
 {
-    const uint64_t length = epoch_length(s), before = (uint64_t)step * s->batch;
-    const uint64_t begin = (uint64_t)epoch * length + before, w = (uint64_t)s->world;
-    const size_t m = length - before < s->batch ? (size_t)(length - before) : s->batch;
+    const bool sharded = s->kind == SAMPLER_SHARDED;
+    const uint64_t length = epoch_length(s), before = (uint64_t)step * s->batch, w = (uint64_t)s->world;
+    const size_t shards = sharded ? (size_t)s->shards : 1; /* each takes as much of a step as the others */
+    size_t m = (length - before < s->batch ? (size_t)(length - before) : s->batch) / shards;
+    const size_t full = cut(s), from = (size_t)part * full < m ? (size_t)part * full : m;
+    const uint64_t begin = ((uint64_t)epoch * length + before) / shards + from;
+    m = m - from < full ? m - from : full;
     if (s->kind == SAMPLER_GLOBAL)
-        return part(begin, m, s->rank, s->world);
-    if (s->kind == SAMPLER_SHARDED) {
+        return share(begin, m, s->rank, s->world);
+    if (sharded) {
         const int ranks = s->world / s->shards;
-        const uint64_t shards = (uint64_t)s->shards; /* each takes as much of a step as the others */
-        return part(begin / shards, m / (size_t)shards, s->rank % ranks, ranks);
+        return share(begin, m, s->rank % ranks, ranks);
     }
     const uint64_t skip =
         ((uint64_t)s->rank + w - begin % w) % w; /* a pass is a multiple of w: so is where it begins */
     return (struct slice){.first = begin + skip, .count = m > skip ? (size_t)((m - skip + w - 1) / w) : 0, .stride = w};
 }
 
-size_t sampler_count(const struct sampler *s, int64_t epoch, int64_t step)
+size_t sampler_count(const struct sampler *s, int64_t epoch, int64_t step, int part)
 {
-    return slice_of(s, epoch, step).count;
+    return slice_of(s, epoch, step, part).count;
 }
 
-struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step, size_t i)
+struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step, int part, size_t i)
 {
-    const struct slice sl = slice_of(s, epoch, step);
+    const struct slice sl = slice_of(s, epoch, step, part);
     const uint64_t p = sl.first + i * sl.stride;
     if (s->kind == SAMPLER_SHARDED) {
         const uint64_t shards = (uint64_t)s->shards, shard = (uint64_t)(s->rank / (s->world / s->shards));

@@ -9,7 +9,10 @@
  *     ours, not torch's: same distribution, other numbers;
  *   - sharded (Caffe2's DBReader): shard s of S reads records s, s + S, s + 2S ... and begins again at s when the set
  *     ends; each of the shard's W/S ranks takes an equal part of its B/S of the step. An epoch is a multiple of B.
- *     Shuffled, it is once and for all: shards end a pass at different times, and must not meet. */
+ *     Shuffled, it is once and for all: shards end a pass at different times, and must not meet.
+ * Where a step goes through the model in parts (micro-batches), its positions, or its shard's, are cut into parts
+ * first, all of a size but for a last short one, and each part is spread over the ranks as said above: a part is the
+ * same samples whatever the number of ranks. */
 #ifndef CRUN_WORKER_SAMPLER_H
 #define CRUN_WORKER_SAMPLER_H
 
@@ -36,25 +39,28 @@ struct sampler {
     bool shuffle;      /* each pass in an order of its own; else that of the set */
     bool drop_last;    /* distributed */
     size_t epoch_size; /* rounded down to a multiple of batch, but at least one batch. 0: the set's own number */
+    int parts;         /* of a step, at most: a full part has a sample for each rank; 0: 1 */
     uint64_t seed;
 };
 
 /* Fills in the defaults. ERR_USAGE names the option that asks for what cannot be; -EINVAL. */
 int sampler_check(struct sampler *s, struct err *e);
 
-int64_t sampler_steps(const struct sampler *s);  /* of an epoch */
-int64_t sampler_images(const struct sampler *s); /* of an epoch, over all ranks, repeated ones included */
-size_t sampler_rows(const struct sampler *s);    /* most samples a rank has in a step */
+int64_t sampler_steps(const struct sampler *s);    /* of an epoch */
+int64_t sampler_images(const struct sampler *s);   /* of an epoch, over all ranks, repeated ones included */
+int sampler_parts(const struct sampler *s);        /* of a step, >= 1; the last ones of a short step may be empty */
+size_t sampler_part_rows(const struct sampler *s); /* most samples a rank has in a part */
+size_t sampler_rows(const struct sampler *s);      /* of all parts: what a batch in memory takes */
 
-/* Samples of this rank in a step. */
-size_t sampler_count(const struct sampler *s, int64_t epoch, int64_t step);
+/* Samples of this rank in a part of a step. */
+size_t sampler_count(const struct sampler *s, int64_t epoch, int64_t step, int part);
 
 /* Sample i (< sampler_count) of this rank: the place in the order of a pass. */
 struct place {
     uint64_t pass;
     uint32_t at;
 };
-struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step, size_t i);
+struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step, int part, size_t i);
 
 /* The order of a pass: a permutation of 0..n-1 (Fisher-Yates on Philox) into out; without shuffle the identity. */
 void sampler_order(const struct sampler *s, uint64_t pass, uint32_t *out);

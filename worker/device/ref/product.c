@@ -13,6 +13,7 @@
 enum { COL_LIMIT = 1 << 22 }; /* elements: 32 MiB */
 
 struct geometry {
+    size_t n;                  /* samples */
     size_t c, h, w, k, oh, ow; /* image and output of one sample */
     size_t kh, kw, sh, sw, ph, pw;
     size_t window, positions; /* C*kh*kw and oh*ow */
@@ -25,7 +26,8 @@ static struct geometry geometry(const struct ref_plan *pl, const struct op *op, 
 {
     const struct tensor *tx = &pl->p->tensors[x], *ty = &pl->p->tensors[y];
     bool linear = op->kind == OP_LINEAR || op->kind == OP_LINEAR_BWD_DATA || op->kind == OP_LINEAR_BWD_PARAM;
-    struct geometry g = {.c = (size_t)tx->c,
+    struct geometry g = {.n = ref_samples(pl, x),
+                         .c = (size_t)tx->c,
                          .h = (size_t)tx->h,
                          .w = (size_t)tx->w,
                          .k = (size_t)ty->c,
@@ -40,11 +42,11 @@ static struct geometry geometry(const struct ref_plan *pl, const struct op *op, 
     g.window = g.c * g.kh * g.kw;
     g.positions = g.oh * g.ow;
     g.direct = g.kh == 1 && g.kw == 1 && g.sh == 1 && g.sw == 1 && !g.ph && !g.pw;
-    g.some = g.direct ? (size_t)pl->n : COL_LIMIT / (g.window * g.positions);
+    g.some = g.direct ? g.n : COL_LIMIT / (g.window * g.positions);
     if (g.some < 1)
         g.some = 1;
-    if (g.some > (size_t)pl->n)
-        g.some = (size_t)pl->n;
+    if (g.some > g.n)
+        g.some = g.n;
     return g;
 }
 
@@ -78,7 +80,7 @@ static bool inside(size_t o, size_t stride, size_t k, size_t pad, size_t side, s
 static void unfold(const struct ref_plan *pl, const struct geometry *g, const double *x, size_t n0, size_t count)
 {
     int threads = pl->threads;
-    size_t n = (size_t)pl->n;
+    size_t n = g->n;
     PARALLEL_FOR
     for (size_t r = 0; r < g->window; r++) {
         size_t c = r / (g->kh * g->kw), ky = r / g->kw % g->kh, kx = r % g->kw;
@@ -98,7 +100,7 @@ static void unfold(const struct ref_plan *pl, const struct geometry *g, const do
 static void fold(const struct ref_plan *pl, const struct geometry *g, double *dx, size_t n0, size_t count)
 {
     int threads = pl->threads;
-    size_t n = (size_t)pl->n, rows = g->kh * g->kw;
+    size_t n = g->n, rows = g->kh * g->kw;
     PARALLEL_FOR
     for (size_t c = 0; c < g->c; c++)
         for (size_t r = c * rows; r < (c + 1) * rows; r++) {
@@ -121,14 +123,15 @@ static struct matrix columns(const struct ref_plan *pl, const struct geometry *g
                              size_t count)
 {
     if (g->direct)
-        return (struct matrix){x + n0 * g->positions, (size_t)pl->n * g->positions, 1};
+        return (struct matrix){x + n0 * g->positions, g->n * g->positions, 1};
     unfold(pl, g, x, n0, count);
     return (struct matrix){pl->col, count * g->positions, 1};
 }
 
-static size_t images_at_once(const struct ref_plan *pl, const struct geometry *g, size_t n0)
+/* From n0 on, before `end`. */
+static size_t images_at_once(const struct geometry *g, size_t n0, size_t end)
 {
-    size_t left = (size_t)pl->n - n0;
+    size_t left = end - n0;
     return left < g->some ? left : g->some;
 }
 
@@ -137,10 +140,10 @@ int ref_product(struct ref_plan *pl, const struct op *op, const struct run_args 
     struct geometry g = geometry_of(pl, op);
     const double *x = pl->value[op->in[0]]; /* (C, N, h, w) */
     double *y = pl->value[op->out];         /* (K, N, oh, ow) */
-    size_t run = (size_t)pl->n * g.positions;
+    size_t run = g.n * g.positions;
     struct matrix weight = {ref_param(pl, op->param[0]), g.window, 1}; /* (K, C * kh * kw) */
-    for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
-        count = images_at_once(pl, &g, n0);
+    for (size_t n0 = 0, count; n0 < g.n; n0 += count) {
+        count = images_at_once(&g, n0, g.n);
         ref_gemm(pl->threads, g.k, count * g.positions, g.window, weight, columns(pl, &g, x, n0, count),
                  y + n0 * g.positions, run, false);
     }
@@ -155,12 +158,12 @@ int ref_product_bwd_data(struct ref_plan *pl, const struct op *op, const struct 
     struct geometry g = geometry_of(pl, op);
     const double *dy = pl->value[op->in[0]]; /* (K, N, oh, ow) */
     double *dx = pl->value[op->out];         /* (C, N, h, w) */
-    size_t run = (size_t)pl->n * g.positions;
+    size_t run = g.n * g.positions;
     struct matrix transposed = {ref_param(pl, op->param[0]), 1, g.window}; /* (C * kh * kw, K) */
     if (!g.direct)
         memset(dx, 0, ref_elements(pl, op->out) * sizeof *dx);
-    for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
-        count = images_at_once(pl, &g, n0);
+    for (size_t n0 = 0, count; n0 < g.n; n0 += count) {
+        count = images_at_once(&g, n0, g.n);
         struct matrix grad = {dy + n0 * g.positions, run, 1};
         ref_gemm(pl->threads, g.window, count * g.positions, g.k, transposed, grad, g.direct ? dx : pl->col,
                  count * g.positions, false);
@@ -174,19 +177,20 @@ int ref_product_bwd_param(struct ref_plan *pl, const struct op *op, const struct
 {
     struct geometry g = geometry_of(pl, op);
     const double *x = pl->value[op->in[0]], *dy = pl->value[op->in[1]]; /* (C, N, h, w), (K, N, oh, ow) */
-    size_t run = (size_t)pl->n * g.positions;
-    for (size_t n0 = 0, count; n0 < (size_t)pl->n; n0 += count) {
-        count = images_at_once(pl, &g, n0);
+    size_t run = g.n * g.positions;
+    const size_t from = pl->row_first, to = pl->row_end ? pl->row_end : g.n;
+    for (size_t n0 = from, count; n0 < to; n0 += count) {
+        count = images_at_once(&g, n0, to);
         struct matrix grad = {dy + n0 * g.positions, run, 1}, col = columns(pl, &g, x, n0, count);
         struct matrix transposed = {col.at, col.col, col.row}; /* (count * P, C * kh * kw) */
         ref_gemm(pl->threads, g.k, g.window, count * g.positions, grad, transposed, ref_gradient(pl, op->param[0]),
-                 g.window, n0 > 0 || a->accumulate);
+                 g.window, n0 > from || a->accumulate);
     }
     for (size_t k = 0; k < g.k && op->param[1] >= 0; k++) {
-        double sum = 0, *to = ref_gradient(pl, op->param[1]) + k;
-        for (size_t i = 0; i < run; i++)
+        double sum = 0, *bias = ref_gradient(pl, op->param[1]) + k;
+        for (size_t i = from * g.positions; i < to * g.positions; i++)
             sum += dy[k * run + i];
-        *to = a->accumulate ? *to + sum : sum;
+        *bias = a->accumulate ? *bias + sum : sum;
     }
     return 0;
 }

@@ -76,6 +76,19 @@ static ref_kernel *const kernels[OP_KINDS] = {
     [OP_BN_BWD] = ref_bn_bwd,
     [OP_CONV_BWD_DATA] = ref_product_bwd_data,
     [OP_CONV_BWD_PARAM] = ref_product_bwd_param,
+    [OP_SLICE] = ref_slice,
+    [OP_PAD] = ref_pad,
+    [OP_GATHER] = ref_gather,
+    [OP_SCATTER] = ref_scatter,
+    [OP_SUM] = ref_sum,
+    [OP_MAX] = ref_max,
+    [OP_BIAS] = ref_bias,
+    [OP_BIAS_BWD] = ref_bias_bwd,
+    [OP_LABELS] = ref_labels,
+    [OP_XENT_TOP] = ref_xent_top,
+    [OP_XENT_SUMS] = ref_xent_sums,
+    [OP_XENT_PARTS] = ref_xent_parts,
+    [OP_XENT_PARTS_BWD] = ref_xent_parts_bwd,
 };
 
 static void ref_plan_close(struct plan *base)
@@ -94,6 +107,7 @@ static void ref_plan_close(struct plan *base)
     free(pl->saved);
     free(pl->col);
     free(pl->scratch);
+    free(pl->exchange);
     free(pl);
 }
 
@@ -105,17 +119,33 @@ static int take_doubles(size_t n, double **ret, struct err *e)
     return 0;
 }
 
-/* Memory for the tensors and the saved statistics that op touches; widens *col and *scratch. */
-static int take_op(struct ref_plan *pl, const struct op *op, size_t *col, size_t *scratch, struct err *e)
+struct shared { /* elements of what ops share */
+    size_t col, scratch, exchange;
+};
+
+static size_t exchange_elements(const struct ref_plan *pl, const struct op *op)
+{
+    if (op->kind == OP_GATHER)
+        return ref_elements(pl, op->out);
+    return op->kind == OP_SCATTER ? ref_elements(pl, op->in[0]) : 0;
+}
+
+static void widen(size_t *most, size_t n)
+{
+    *most = n > *most ? n : *most;
+}
+
+/* Memory for the tensors and the saved statistics that op touches; widens what is shared. */
+static int take_op(struct ref_plan *pl, const struct op *op, struct shared *all, struct err *e)
 {
     int used[3] = {op->in[0], op->in[1], op->out};
     for (int k = 0; k < 3; k++)
         if (used[k] >= 0 && !pl->value[used[k]])
             TRY(take_doubles(ref_elements(pl, used[k]), &pl->value[used[k]], e));
-    size_t want = ref_col_elements(pl, op);
-    *col = want > *col ? want : *col;
     size_t channels = used[0] >= 0 ? (size_t)pl->p->tensors[used[0]].c : 0;
-    *scratch = 2 * channels + 1 > *scratch ? 2 * channels + 1 : *scratch;
+    widen(&all->col, ref_col_elements(pl, op));
+    widen(&all->scratch, 2 * channels + 1);
+    widen(&all->exchange, exchange_elements(pl, op));
     if (op->kind != OP_BN && op->kind != OP_BN_BWD)
         return 0;
     struct bn_saved *b = &pl->saved[op->kind == OP_BN ? op - pl->p->ops : op->fwd];
@@ -127,16 +157,17 @@ static int take_op(struct ref_plan *pl, const struct op *op, size_t *col, size_t
 
 static int take_memory(struct ref_plan *pl, struct err *e)
 {
-    size_t col = 0, scratch = 0;
+    struct shared all = {0};
     pl->value = calloc((size_t)pl->p->ntensors + 1, sizeof *pl->value);
     pl->saved = calloc((size_t)pl->p->nops, sizeof *pl->saved);
     if (!pl->value || !pl->saved)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
     for (int i = pl->first; i < pl->end; i++)
-        TRY(take_op(pl, &pl->p->ops[i], &col, &scratch, e));
-    pl->col_cap = col;
-    TRY(take_doubles(col, &pl->col, e));
-    return take_doubles(scratch, &pl->scratch, e);
+        TRY(take_op(pl, &pl->p->ops[i], &all, e));
+    pl->col_cap = all.col;
+    TRY(take_doubles(all.col, &pl->col, e));
+    TRY(take_doubles(all.exchange, &pl->exchange, e));
+    return take_doubles(all.scratch, &pl->scratch, e);
 }
 
 static int ref_plan(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
@@ -161,7 +192,8 @@ static int ref_plan(struct device *d, const struct program *p, const struct plan
                             .end = end,
                             .params = o->params,
                             .stats = o->stats,
-                            .reduce = o->reduce};
+                            .reduce = o->reduce,
+                            .group = o->group};
     int rc = take_memory(pl, e);
     if (rc == 0 && half_compute(o))
         rc = ref_rounding_create(pl, o, e);
@@ -179,13 +211,14 @@ static void ref_plan_memory(const struct plan *base, struct plan_memory *ret)
     *ret = (struct plan_memory){.workspace = pl->col_cap * sizeof(double)};
     for (int i = 0; i < pl->p->ntensors; i++)
         if (pl->value[i])
-            ret->activations += (size_t)pl->n * (size_t)pl->p->tensors[i].c * ref_plane(pl, i) * sizeof(double);
+            ret->activations += ref_elements(pl, i) * sizeof(double);
 }
 
 /* Tell the caller that the gradients of op's parameters, padding included, are final. */
 static int tell_ready(const struct ref_plan *pl, const struct op *op, const struct run_hooks *hooks, struct err *e)
 {
-    if (op->kind != OP_BN_BWD && op->kind != OP_CONV_BWD_PARAM && op->kind != OP_LINEAR_BWD_PARAM)
+    if (op->kind != OP_BN_BWD && op->kind != OP_CONV_BWD_PARAM && op->kind != OP_LINEAR_BWD_PARAM &&
+        op->kind != OP_BIAS_BWD)
         return 0;
     const struct param *from = &pl->p->params[op->param[0]];
     const struct param *last = op->param[1] >= 0 ? &pl->p->params[op->param[1]] : from;
@@ -222,7 +255,7 @@ static double *held(struct ref_plan *pl, int t, struct err *e)
 
 /* Call with the index of each element in NCHW order and in the order of ref. */
 #define EACH_ELEMENT(pl, t, logical, stored)                                                                           \
-    for (size_t n_ = (size_t)(pl)->n, c_ = (size_t)(pl)->p->tensors[t].c, plane_ = ref_plane(pl, t), logical = 0,      \
+    for (size_t n_ = ref_samples(pl, t), c_ = (size_t)(pl)->p->tensors[t].c, plane_ = ref_plane(pl, t), logical = 0,   \
                 stored = 0;                                                                                            \
          logical < n_ * c_ * plane_ &&                                                                                 \
          (stored = (logical / plane_ % c_ * n_ + logical / plane_ / c_) * plane_ + logical % plane_, true);            \

@@ -40,8 +40,11 @@ struct ref_plan {
     struct bn_saved *saved; /* per op; of BN ops only */
     double *col;            /* unfolded windows of some samples, col_cap elements */
     size_t col_cap;
-    double *scratch;           /* two sums a channel and a count; or the logits of a sample */
-    struct rounding *rounding; /* NULL: nothing is rounded to halves */
+    double *scratch;                /* two sums a channel and a count; or the logits of a sample */
+    const struct plan_group *group; /* NULL: a rank alone */
+    double *exchange;               /* rows of all ranks of the group, each rank's by themselves */
+    size_t row_first, row_end;      /* samples that gradients of parameters are summed over; 0, 0: all */
+    struct rounding *rounding;      /* NULL: nothing is rounded to halves */
 };
 
 typedef int ref_kernel(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e);
@@ -49,6 +52,8 @@ typedef int ref_kernel(struct ref_plan *pl, const struct op *op, const struct ru
 ref_kernel ref_input, ref_add, ref_relu, ref_relu_bwd, ref_maxpool, ref_maxpool_bwd, ref_avgpool, ref_avgpool_bwd;
 ref_kernel ref_xent, ref_xent_bwd;
 ref_kernel ref_bn, ref_bn_bwd;
+ref_kernel ref_slice, ref_pad, ref_gather, ref_scatter, ref_sum, ref_max, ref_bias, ref_bias_bwd; /* group.c */
+ref_kernel ref_labels, ref_xent_top, ref_xent_sums, ref_xent_parts, ref_xent_parts_bwd;           /* group_xent.c */
 ref_kernel ref_product, ref_product_bwd_data, ref_product_bwd_param; /* convolution and linear */
 
 /* round.c: a plan that computes in halves, by rounding what they would hold (device/half.h). */
@@ -60,11 +65,17 @@ int ref_rounded(struct ref_plan *pl, ref_kernel *kernel, const struct op *op, co
 /* Elements of col that the op would like: all it unfolds, within a limit. 0: it unfolds nothing. */
 size_t ref_col_elements(const struct ref_plan *pl, const struct op *op);
 
+/* Samples of tensor t: this rank's, or those of the group. */
+static inline size_t ref_samples(const struct ref_plan *pl, int t)
+{
+    return (size_t)pl->n * (size_t)pl->p->tensors[t].ranks;
+}
+
 /* Elements of tensor t over the whole batch. */
 static inline size_t ref_elements(const struct ref_plan *pl, int t)
 {
     const struct tensor *s = &pl->p->tensors[t];
-    return (size_t)pl->n * (size_t)s->c * (size_t)s->h * (size_t)s->w;
+    return ref_samples(pl, t) * (size_t)s->c * (size_t)s->h * (size_t)s->w;
 }
 
 /* Elements of one channel of one sample. */

@@ -92,12 +92,31 @@ static void take_gradients(struct ref_plan *pl, const struct op *op, bool add)
     }
 }
 
+/* Gradients of parameters, rounded for each rank's samples by themselves: as if each rank had summed its own. */
+static int run_rounding_gradients(struct ref_plan *pl, ref_kernel *kernel, const struct op *op,
+                                  const struct run_args *a, struct err *e)
+{
+    const size_t samples = ref_samples(pl, op->in[0]), n = (size_t)pl->n;
+    struct run_args args = *a;
+    double *reduce = pl->reduce;
+    int rc = 0;
+    args.accumulate = false;
+    for (size_t first = 0; first < samples && rc == 0; first += n) {
+        pl->row_first = first, pl->row_end = first + n;
+        pl->reduce = pl->rounding->part;
+        rc = kernel(pl, op, &args, e);
+        pl->reduce = reduce;
+        if (rc == 0)
+            take_gradients(pl, op, first > 0 || a->accumulate);
+    }
+    pl->row_first = pl->row_end = 0;
+    return rc;
+}
+
 int ref_rounded(struct ref_plan *pl, ref_kernel *kernel, const struct op *op, const struct run_args *a, struct err *e)
 {
     struct rounding *r = pl->rounding;
-    double *params = pl->params, *reduce = pl->reduce, *own[2] = {NULL, NULL};
-    const bool gradients = half_gradients(&r->o, op);
-    struct run_args args = *a;
+    double *params = pl->params, *own[2] = {NULL, NULL};
     if (params)
         pl->params = r->weights;
     for (int k = 0; k < 2; k++) {
@@ -109,20 +128,13 @@ int ref_rounded(struct ref_plan *pl, ref_kernel *kernel, const struct op *op, co
         round_all(r->cast[k], ref_elements(pl, t), r->o.compute);
         pl->value[t] = r->cast[k];
     }
-    if (gradients) {
-        pl->reduce = r->part;
-        args.accumulate = false;
-    }
-    int rc = kernel(pl, op, &args, e);
+    int rc = half_gradients(&r->o, op) ? run_rounding_gradients(pl, kernel, op, a, e) : kernel(pl, op, a, e);
     pl->params = params;
-    pl->reduce = reduce;
     for (int k = 0; k < 2; k++)
         if (own[k])
             pl->value[op->in[k]] = own[k];
     if (rc < 0)
         return rc;
-    if (gradients)
-        take_gradients(pl, op, a->accumulate);
     if (op->out >= 0 && r->stored[op->out])
         round_all(pl->value[op->out], ref_elements(pl, op->out), r->o.compute);
     return 0;

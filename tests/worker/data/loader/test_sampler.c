@@ -33,10 +33,10 @@ static size_t ids_of(const struct sampler *s, int64_t epoch, uint32_t *out)
     uint64_t pass = UINT64_MAX;
     size_t n = 0;
     for (int64_t step = 0; step < sampler_steps(s); step++) {
-        const size_t count = sampler_count(s, epoch, step);
+        const size_t count = sampler_count(s, epoch, step, 0);
         assert_true(count <= sampler_rows(s));
         for (size_t i = 0; i < count; i++) {
-            struct place p = sampler_place(s, epoch, step, i);
+            struct place p = sampler_place(s, epoch, step, 0, i);
             if (p.pass != pass)
                 sampler_order(s, pass = p.pass, perm);
             out[n++] = perm[p.at];
@@ -99,8 +99,8 @@ static void every_world_takes_each_sample_of_an_epoch_once_and_in_one_order(void
             for (int rank = 0; rank < worlds[i]; rank++) {
                 const struct sampler s = make(SAMPLER_GLOBAL, N, B, rank, worlds[i]);
                 assert_int_equal(sampler_steps(&s), 7);
-                for (size_t k = 0; k < sampler_count(&s, 2, step); k++, at++) {
-                    const struct place p = sampler_place(&s, 2, step, k);
+                for (size_t k = 0; k < sampler_count(&s, 2, step, 0); k++, at++) {
+                    const struct place p = sampler_place(&s, 2, step, 0, k);
                     if (p.pass != 2 || p.at != at)
                         fail_msg("world %d step %d rank %d: pass %d place %u, expected pass 2 place %zu", worlds[i],
                                  (int)step, rank, (int)p.pass, p.at, at);
@@ -117,12 +117,49 @@ static void a_rank_of_a_short_last_batch_may_have_nothing(void **state)
     int empty = 0, rest = 0;
     for (int rank = 0; rank < 5; rank++) {
         const struct sampler s = make(SAMPLER_GLOBAL, 18, 8, rank, 5);
-        const size_t count = sampler_count(&s, 0, 2);
+        const size_t count = sampler_count(&s, 0, 2, 0);
         empty += count == 0;
         rest += (int)count;
     }
     assert_int_equal(rest, 2);
     assert_int_equal(empty, 3);
+}
+
+/* A part is the same samples for any number of ranks, and no part of a full step is without one of each rank. */
+static void parts_are_cut_before_ranks(void **state)
+{
+    for (int kind = SAMPLER_GLOBAL; kind <= SAMPLER_DISTRIBUTED; kind++)
+        for (int parts = 1; parts <= 40; parts++)
+            for (int world = 1; world <= 7; world += 2)
+                for (int64_t step = 0; step < 3; step++) {
+                    struct sampler one = make((enum sampler_kind)kind, 105, 42, 0, 1);
+                    one.parts = parts;
+                    int last = -1;
+                    size_t all = 0;
+                    for (int part = 0; part < parts; part++) {
+                        size_t n = 0;
+                        int owner[105] = {0};
+                        for (int rank = 0; rank < world; rank++) {
+                            struct sampler s = make((enum sampler_kind)kind, 105, 42, rank, world);
+                            s.parts = parts;
+                            assert_true(sampler_parts(&s) <= parts);
+                            const size_t count = part < sampler_parts(&s) ? sampler_count(&s, 0, step, part) : 0;
+                            assert_true(count <= sampler_part_rows(&s));
+                            assert_true(count > 0 || part >= sampler_parts(&s) - 1 || step == 2);
+                            for (size_t i = 0; i < count; i++)
+                                owner[sampler_place(&s, 0, step, part, i).at]++;
+                            n += count;
+                        }
+                        for (int i = 0, before = last; i < 105; i++) {
+                            assert_true(owner[i] == 0 || (owner[i] == 1 && i > before));
+                            last = owner[i] ? i : last;
+                        }
+                        if (sampler_parts(&one) == parts && 42 / parts >= world && part < sampler_parts(&one))
+                            assert_int_equal(n, sampler_count(&one, 0, step, part));
+                        all += n;
+                    }
+                    assert_int_equal(all, step == 2 ? 21 : 42);
+                }
 }
 
 static void steps_and_shares_round_up(void **state)
@@ -265,8 +302,8 @@ static void passes_go_on_through_epochs_of_another_size(void **state)
                 s.epoch_size = 11;
                 assert_int_equal(sampler_steps(&s), 2);
                 for (int64_t step = 0; step < 2; step++)
-                    for (size_t i = 0; i < sampler_count(&s, epoch, step); i++) {
-                        const struct place p = sampler_place(&s, epoch, step, i);
+                    for (size_t i = 0; i < sampler_count(&s, epoch, step, 0); i++) {
+                        const struct place p = sampler_place(&s, epoch, step, 0, i);
                         sampler_order(&s, p.pass, perm);
                         seen[p.pass][perm[p.at]]++;
                     }
@@ -305,6 +342,7 @@ int main(void)
         cmocka_unit_test(a_permutation_holds_every_number_once),
         cmocka_unit_test(every_world_takes_each_sample_of_an_epoch_once_and_in_one_order),
         cmocka_unit_test(a_rank_of_a_short_last_batch_may_have_nothing),
+        cmocka_unit_test(parts_are_cut_before_ranks),
         cmocka_unit_test(steps_and_shares_round_up),
         cmocka_unit_test(distributed_pads_with_the_head_and_ranks_take_turns),
         cmocka_unit_test(distributed_drops_the_rest_when_asked_to),

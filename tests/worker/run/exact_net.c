@@ -1,0 +1,33 @@
+#include "tests/worker/run/exact_net.h"
+
+#include <stdio.h>
+
+#include "worker/program/program.h"
+
+enum { CLASSES = 37, SIDE = 16, WIDTH = 8 };
+
+static int block(struct program *p, const char *name, int x, int width, int stride)
+{
+    char n[8][32];
+    static const char *const parts[] = {"c1", "b1", "r1", "c2", "b2", "cd", "bd", "add"};
+    for (int i = 0; i < 8; i++)
+        snprintf(n[i], sizeof n[i], "%s.%s", name, parts[i]);
+    int y = program_bn(p, n[1], program_conv(p, n[0], x, width, 3, stride, 1, false), 1e-5f, false);
+    y = program_conv(p, n[3], program_relu(p, n[2], y), width, 3, 1, 1, false);
+    y = program_bn(p, n[4], y, 1e-5f, false);
+    if (stride > 1)
+        x = program_bn(p, n[6], program_conv(p, n[5], x, width, 1, stride, 0, false), 1e-5f, false);
+    return program_relu(p, name, program_add(p, n[7], y, x));
+}
+
+int exact_net(struct program **ret, const struct split *s, struct err *e)
+{
+    static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
+    struct program *p = program_create("exact", 3, SIDE, SIDE, mean, std);
+    int x = program_conv(p, "stem", program_input(p), WIDTH, 3, 2, 1, true);
+    x = block(p, "one", program_relu(p, "stem.relu", x), WIDTH, 1);
+    x = program_avgpool(p, "pool", block(p, "two", x, 2 * WIDTH, 2));
+    program_classifier(p, "fc", x, CLASSES, s);
+    *ret = p;
+    return program_differentiate(p, e);
+}

@@ -1,0 +1,81 @@
+/* The loss over parts of the logits (program/split.h). Values lie as (c, n), a sample's n apart. */
+#include "worker/device/host_common.h"
+#include "worker/device/ref/ref.h"
+
+/* The first `count` channels of sample s of tensor t, side by side. */
+static double *row(const struct ref_plan *pl, int t, size_t s, size_t count, double *out)
+{
+    const size_t n = ref_samples(pl, t);
+    for (size_t j = 0; j < count; j++)
+        out[j] = pl->value[t][j * n + s];
+    return out;
+}
+
+static void put_row(struct ref_plan *pl, int t, size_t s, const double *in)
+{
+    const size_t n = ref_samples(pl, t), count = (size_t)pl->p->tensors[t].c;
+    for (size_t j = 0; j < count; j++)
+        pl->value[t][j * n + s] = in[j];
+}
+
+int ref_labels(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    for (int s = 0; s < pl->n; s++) {
+        const bool counts = a->batch.weights[s] != 0;
+        const double label[LABEL_N] = {[LABEL_CLASS] = counts ? a->batch.labels[s] : -1, [LABEL_WEIGHT] = counts};
+        put_row(pl, op->out, (size_t)s, label);
+    }
+    return 0;
+}
+
+int ref_xent_top(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    const size_t samples = ref_samples(pl, op->out), k = (size_t)pl->p->tensors[op->in[0]].c;
+    for (size_t s = 0; s < samples; s++) {
+        double label[LABEL_N], top[TOP_N];
+        const double *z = row(pl, op->in[0], s, k, pl->scratch);
+        host_xent_top(z, (int)k, op->first, row(pl, op->in[1], s, LABEL_N, label), top);
+        put_row(pl, op->out, s, top);
+    }
+    return 0;
+}
+
+int ref_xent_sums(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    const size_t samples = ref_samples(pl, op->out), k = (size_t)pl->p->tensors[op->in[0]].c;
+    for (size_t s = 0; s < samples; s++) {
+        double top[TOP_N], sums[SUMS_N];
+        const double *z = row(pl, op->in[0], s, k, pl->scratch);
+        host_xent_sums(z, (int)k, op->first, row(pl, op->in[1], s, TOP_N, top), sums);
+        put_row(pl, op->out, s, sums);
+    }
+    return 0;
+}
+
+int ref_xent_parts(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    const size_t samples = ref_samples(pl, op->out), n = (size_t)pl->n;
+    const size_t mine = pl->group ? (size_t)pl->group->index * n : 0; /* others count theirs */
+    double counted[METRIC_N] = {0}, *metrics = pl->reduce + pl->p->n_train + pl->p->n_stats;
+    for (size_t s = 0; s < samples; s++) {
+        double sums[SUMS_N], top[TOP_N], lse[LSE_N];
+        host_xent_parts(row(pl, op->in[0], s, SUMS_N, sums), row(pl, op->in[1], s, TOP_N, top), pl->p->classes,
+                        a->smoothing, lse, s >= mine && s - mine < n ? counted : NULL);
+        put_row(pl, op->out, s, lse);
+    }
+    for (int m = 0; m < METRIC_N; m++)
+        metrics[m] = counted[m] + (a->accumulate ? metrics[m] : 0);
+    return 0;
+}
+
+int ref_xent_parts_bwd(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    const size_t samples = ref_samples(pl, op->out), k = (size_t)pl->p->tensors[op->in[0]].c;
+    for (size_t s = 0; s < samples; s++) {
+        double lse[LSE_N], *z = row(pl, op->in[0], s, k, pl->scratch);
+        host_xent_parts_backward(z, (int)k, op->first, row(pl, op->in[1], s, LSE_N, lse), pl->p->classes, a->smoothing,
+                                 a->grad_scale, z);
+        put_row(pl, op->out, s, z);
+    }
+    return 0;
+}

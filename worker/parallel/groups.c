@@ -1,0 +1,54 @@
+#include "worker/parallel/groups.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "common/base/err.h"
+#include "worker/comm/comm.h"
+
+static const char *const names[LAYOUT_GROUPS] = {[LAYOUT_ALL] = "all",
+                                                 [LAYOUT_BATCH] = "batch",
+                                                 [LAYOUT_DATA] = "data",
+                                                 [LAYOUT_TENSOR] = "tensor",
+                                                 [LAYOUT_STAGES] = "stages"};
+
+static int open_one(struct comm **ret, struct comm *all, const struct layout *l, enum layout_group g,
+                    const struct comm_options *o, struct err *e)
+{
+    const struct layout_ranks r = layout_group(l, g, all->rank);
+    struct comm_options named = *o;
+    *ret = r.count == all->world ? all : NULL;
+    if (*ret || r.count == 1)
+        return 0;
+    int *ranks = calloc((size_t)r.count, sizeof *ranks);
+    if (!ranks)
+        return err_errno(e, ENOMEM, "a group of %d ranks", r.count);
+    for (int i = 0; i < r.count; i++)
+        ranks[i] = layout_group_rank(&r, i);
+    named.name = names[g];
+    int rc = comm_group(ret, all, &named, ranks, r.count, e);
+    free(ranks);
+    return rc;
+}
+
+int groups_open(struct comm *ret[LAYOUT_GROUPS], struct comm *all, const struct layout *l, const struct comm_options *o,
+                struct err *e)
+{
+    int rc = 0;
+    for (int g = 0; g < LAYOUT_GROUPS; g++)
+        ret[g] = NULL;
+    for (int g = 0; g < LAYOUT_GROUPS && rc == 0; g++)
+        rc = open_one(&ret[g], all, l, (enum layout_group)g, o, e);
+    if (rc < 0)
+        groups_close(ret, all);
+    return rc;
+}
+
+void groups_close(struct comm *groups[LAYOUT_GROUPS], const struct comm *all)
+{
+    for (int g = 0; g < LAYOUT_GROUPS; g++) {
+        if (groups[g] && groups[g] != all)
+            groups[g]->ops->close(groups[g]);
+        groups[g] = NULL;
+    }
+}

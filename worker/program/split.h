@@ -1,0 +1,49 @@
+/* The last layer of a classifier, and its loss, over the ranks of a tensor group. A program is one rank's.
+ *
+ *   split over classes: a rank has the weight's rows, and the biases, of some classes
+ *     features (N,C) --gather--> (ranks * N,C) --linear--> logits of its classes --loss over parts-->
+ *     backward: gradients of its logits -> of its rows; of all features, a partial sum --scatter--> (N,C)
+ *
+ *   split over features: a rank has some columns of the weight, and all biases
+ *     features (N,C) --gather--> (ranks * N,C) --slice--> its features --linear--> partial sums of all logits
+ *     --scatter--> (N,K) + bias -> the loss of its samples, as without a group
+ *
+ * The loss over parts of the logits never has the logits of all classes in one place: the group takes the maximum of
+ *   TOP    each row's largest logit, and the logit of its label, which one rank has
+ * and then the sum of
+ *   SUMS   exp(z - max), the logits themselves (for smoothing), and how many beat the label's: the rank of the label,
+ *          ties going to the lower class, so hits are exact. */
+#ifndef CRUN_WORKER_PROGRAM_SPLIT_H
+#define CRUN_WORKER_PROGRAM_SPLIT_H
+
+#include <stddef.h>
+
+struct program;
+
+enum split_kind { SPLIT_NONE, SPLIT_CLASSES, SPLIT_FEATURES };
+
+struct split {
+    enum split_kind kind;
+    int ranks, index; /* of the group, and which of them this one is */
+};
+
+/* Part `index` of n things: sizes differ by one at most, the first ones are the larger. */
+struct split_part {
+    size_t first, n;
+};
+struct split_part split_part(size_t n, int parts, int index);
+
+/* Append the layer `name` of `classes` outputs over x, and the loss. A building error: fewer classes, or features, than
+ * ranks; features that are maps of more than 1 x 1. */
+void program_classifier(struct program *p, const char *name, int x, int classes, const struct split *s);
+
+/* --- what it is made of: as the functions of program.h */
+int program_slice(struct program *p, const char *name, int x, int first, int n);
+int program_gather(struct program *p, const char *name, int x);
+int program_scatter(struct program *p, const char *name, int x);
+int program_sum(struct program *p, const char *name, int x);
+int program_max(struct program *p, const char *name, int x);
+/* The group that these are over; before the first of them. */
+void program_set_group(struct program *p, int ranks);
+
+#endif
