@@ -47,6 +47,13 @@ enum resume train_config_resume(const struct train_config *c)
     return strcmp(c->resume, "auto") == 0 ? RESUME_AUTO : RESUME_PATH;
 }
 
+int train_config_tensor(const struct train_config *c, int world)
+{
+    if (c->model_parallel_dim == MODEL_PARALLEL_NONE)
+        return 1;
+    return c->model_parallel_size ? (int)c->model_parallel_size : c->model_parallel ? world : 1;
+}
+
 enum allreduce train_config_allreduce(const struct train_config *c)
 {
     return c->fp16_allreduce ? ALLREDUCE_FP16 : (enum allreduce)c->allreduce;

@@ -60,6 +60,17 @@ struct channels {
     X(ALLREDUCE_FP32, "fp32")                                                                                          \
     X(ALLREDUCE_FP16, "fp16")                                                                                          \
     X(ALLREDUCE_BF16, "bf16")
+#define MODEL_PARALLEL_DIMS(X)                                                                                         \
+    X(MODEL_PARALLEL_NONE, "none")                                                                                     \
+    X(MODEL_PARALLEL_FEATURES, "0")                                                                                    \
+    X(MODEL_PARALLEL_CLASSES, "1")                                                                                     \
+    X(MODEL_PARALLEL_LAST, "-1")
+#define LOSS_REDUCTIONS(X)                                                                                             \
+    X(LOSS_MEAN, "mean")                                                                                               \
+    X(LOSS_SUM, "sum")                                                                                                 \
+    X(LOSS_NONE, "none")
+enum model_parallel_dim { MODEL_PARALLEL_DIMS(CHOICE_ID) };
+enum loss_reduction { LOSS_REDUCTIONS(CHOICE_ID) };
 enum optimizer_name { OPTIMIZERS(CHOICE_ID) };
 enum sgd_rule { SGD_RULES(CHOICE_ID) };
 enum lr_scale { LR_SCALES(CHOICE_ID) };
@@ -97,7 +108,9 @@ struct train_config {
     double max_time;               /* seconds, 0: no limit */
     int optimizer, sgd_rule;       /* enum optimizer_name, enum sgd_rule */
     double base_lr, momentum, weight_decay, beta2, adam_eps, lars_eta, clip_grad_norm, label_smoothing, ema;
-    double max_loss; /* of an epoch; 0: any */
+    int loss_reduction;   /* enum loss_reduction */
+    int64_t ignore_index; /* a label that counts nowhere; none is negative */
+    double max_loss;      /* of an epoch; 0: any */
     bool nesterov, bn_decay;
     int lr_policy, lr_scale, lr_warmup; /* enum lr_policy, lr_scale, lr_warmup */
     struct milestones milestones;
@@ -136,6 +149,9 @@ struct train_config {
     int64_t threads; /* 0: cores / local ranks */
     const char *comm;
     double comm_timeout;
+    int64_t model_parallel_size; /* 0: not given */
+    int model_parallel_dim;      /* enum model_parallel_dim */
+    bool model_parallel;
     int64_t bucket_mb, zero, check_replicas;
     int allreduce; /* enum allreduce */
     bool fp16_allreduce;
@@ -147,6 +163,9 @@ enum allreduce train_config_allreduce(const struct train_config *c);
 
 struct gpu_options;
 void train_config_gpu(const struct train_config *c, struct gpu_options *ret);
+
+/* Ranks of a tensor group in a world of so many: 1 where the last layer is whole. */
+int train_config_tensor(const struct train_config *c, int world);
 
 enum resume train_config_resume(const struct train_config *c);
 

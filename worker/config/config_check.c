@@ -76,12 +76,24 @@ static int check_optimizer(const struct train_config *c, struct err *e)
     return 0;
 }
 
+static int check_model_parallel(const struct train_config *c, struct err *e)
+{
+    static const char *const dims[] = {MODEL_PARALLEL_DIMS(CHOICE_NAME)};
+    if (c->model_parallel_dim != MODEL_PARALLEL_NONE && !c->model_parallel && !c->model_parallel_size)
+        return err_set(e, ERR_USAGE,
+                       "--model-parallel-dim %s: over which ranks? --enable-model-parallel takes all, "
+                       "--model-parallel-size N groups of N",
+                       dims[c->model_parallel_dim]);
+    return 0;
+}
+
 int train_config_check(const struct train_config *c, struct err *e)
 {
     TRY(check_aliases(c, e));
     TRY(check_input(c, e));
     TRY(check_folders(c, e));
     TRY(check_optimizer(c, e));
+    TRY(check_model_parallel(c, e));
     if (c->evaluate && !c->test_data)
         return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
     if (c->start_epoch >= c->num_epochs)

@@ -9,6 +9,9 @@
 #include "common/base/err.h"
 #include "worker/program/program.h"
 
+#define REAL double
+#include "worker/device/xent_parts.h"
+
 static bool reads_params(const struct op *op)
 {
     return op->param[0] >= 0;
@@ -92,12 +95,6 @@ double host_batch_count(const struct batch *b, int n)
     return count;
 }
 
-/* Does class g beat the label's? Ties go to the lower class. */
-static bool beats(double z, int64_t g, double target, int64_t label)
-{
-    return g != label && !(z < target || (z == target && g > label));
-}
-
 /* log of the sum of exp(z), by way of the largest. */
 static double log_sum_exp(const double *z, int classes)
 {
@@ -113,7 +110,7 @@ void host_xent(const double *z, int classes, int label, double smoothing, double
 {
     int better = 0;
     for (int j = 0; j < classes; j++)
-        better += beats(z[j], j, z[label], label);
+        better += xent_beats(z[j], j, z[label], label);
     double mean = 0;
     for (int j = 0; j < classes && smoothing > 0; j++)
         mean += z[j] / classes;
@@ -128,55 +125,6 @@ void host_xent_backward(const double *z, int classes, int label, double smoothin
     double lse = log_sum_exp(z, classes);
     for (int j = 0; j < classes; j++)
         dz[j] = (exp(z[j] - lse) - (j == label ? 1 - smoothing : 0) - smoothing / classes) * scale;
-}
-
-void host_xent_top(const double *z, int n, int first, const double label[LABEL_N], double top[TOP_N])
-{
-    const int64_t at = (int64_t)label[LABEL_CLASS] - first;
-    top[TOP_MAX] = z[0];
-    for (int j = 1; j < n; j++)
-        top[TOP_MAX] = z[j] > top[TOP_MAX] ? z[j] : top[TOP_MAX];
-    top[TOP_TARGET] = at >= 0 && at < n ? z[at] : -INFINITY;
-    top[TOP_CLASS] = label[LABEL_CLASS];
-    top[TOP_WEIGHT] = label[LABEL_WEIGHT];
-}
-
-void host_xent_sums(const double *z, int n, int first, const double top[TOP_N], double sums[SUMS_N])
-{
-    const int64_t label = (int64_t)top[TOP_CLASS];
-    int64_t better = 0;
-    sums[SUMS_EXP] = sums[SUMS_LOGITS] = sums[SUMS_BETTER] = 0;
-    for (int j = 0; j < n && top[TOP_WEIGHT] != 0; j++) {
-        sums[SUMS_EXP] += exp(z[j] - top[TOP_MAX]);
-        sums[SUMS_LOGITS] += z[j];
-        better += beats(z[j], (int64_t)first + j, top[TOP_TARGET], label);
-    }
-    sums[SUMS_BETTER] = (double)better;
-}
-
-void host_xent_parts(const double sums[SUMS_N], const double top[TOP_N], int classes, double smoothing,
-                     double lse[LSE_N], double *metrics)
-{
-    const double target = top[TOP_TARGET];
-    lse[LSE_LSE] = top[TOP_WEIGHT] != 0 ? top[TOP_MAX] + log(sums[SUMS_EXP]) : 0;
-    lse[LSE_CLASS] = top[TOP_CLASS];
-    lse[LSE_WEIGHT] = top[TOP_WEIGHT];
-    if (!metrics || top[TOP_WEIGHT] == 0)
-        return;
-    metrics[METRIC_LOSS] += lse[LSE_LSE] - (1 - smoothing) * target - smoothing * sums[SUMS_LOGITS] / classes;
-    metrics[METRIC_TOP1] += sums[SUMS_BETTER] < 1 && !isnan(target);
-    metrics[METRIC_TOP5] += sums[SUMS_BETTER] < 5 && !isnan(target);
-    metrics[METRIC_COUNT] += 1;
-}
-
-void host_xent_parts_backward(const double *z, int n, int first, const double lse[LSE_N], int classes, double smoothing,
-                              double scale, double *dz)
-{
-    const int64_t at = (int64_t)lse[LSE_CLASS] - first;
-    for (int j = 0; j < n; j++)
-        dz[j] = lse[LSE_WEIGHT] == 0
-                    ? 0
-                    : (exp(z[j] - lse[LSE_LSE]) - (j == at ? 1 - smoothing : 0) - smoothing / classes) * scale;
 }
 
 int host_alloc(size_t bytes, void **ret, struct err *e)

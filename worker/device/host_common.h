@@ -28,15 +28,6 @@ void host_xent(const double *z, int classes, int label, double smoothing, double
 /* dz = (softmax(z) - target) * scale. dz may be z. */
 void host_xent_backward(const double *z, int classes, int label, double smoothing, double scale, double *dz);
 
-/* The loss of a row over parts of its logits (program/split.h). z: logits of classes [first, first + n), n >= 1;
- * classes: of all ranks together. What is left out where metrics are NULL is what others count. dz may be z. */
-void host_xent_top(const double *z, int n, int first, const double label[LABEL_N], double top[TOP_N]);
-void host_xent_sums(const double *z, int n, int first, const double top[TOP_N], double sums[SUMS_N]);
-void host_xent_parts(const double sums[SUMS_N], const double top[TOP_N], int classes, double smoothing,
-                     double lse[LSE_N], double *metrics);
-void host_xent_parts_backward(const double *z, int n, int first, const double lse[LSE_N], int classes, double smoothing,
-                              double scale, double *dz);
-
 /* Zeroed memory aligned to 64 bytes, freed with free(). -ENOMEM names the size. */
 int host_alloc(size_t bytes, void **ret, struct err *e);
 

@@ -14,9 +14,9 @@
 
 struct imagenet {
     struct train_config train;
-    int64_t batch, batch_per_process, workers, world_size, rank, gpu, local_rank, model_parallel_dim;
+    int64_t batch, batch_per_process, workers, world_size, rank, gpu, local_rank;
     int backend;
-    bool multiprocessing, dummy, no_accel, model_parallel, zero, adasum;
+    bool multiprocessing, dummy, no_accel, zero, adasum;
     char train_dir[4096], val_dir[4096], one_gpu[24];
 };
 
@@ -92,17 +92,6 @@ static const struct arg_spec own[] = {
      .min = -1,
      .max = 65535,
      .help = "given by torch.distributed.launch; has to be what LOCAL_RANK says"},
-    {.name = "enable-model-parallel",
-     .type = ARG_FLAG,
-     .at = OWN(model_parallel),
-     .help = "a sharded last layer: not supported"},
-    {.name = "model-parallel-dim",
-     .type = ARG_INT,
-     .at = OWN(model_parallel_dim),
-     .def = "-2",
-     .min = -2,
-     .max = 1,
-     .help = "how it is sharded (-1, 0, 1): not supported"},
     {.name = "enable-zero-optim",
      .type = ARG_FLAG,
      .at = OWN(zero),
@@ -128,14 +117,6 @@ static const struct personality_default defaults[] = {
     {"if-checkpoint", "aside", 0, NULL},
     {NULL, NULL, 0, NULL},
 };
-
-static int refuse_unsupported(const struct imagenet *c, const struct personality_args *a, struct err *e)
-{
-    TRY(personality_refuse(c->model_parallel, "--enable-model-parallel", "a last layer sharded over ranks", e));
-    TRY(personality_refuse(personality_given(a, "model-parallel-dim"), "--model-parallel-dim",
-                           "a last layer sharded over ranks", e));
-    return personality_refuse(c->adasum, "--use-adasum", "adaptive summation", e);
-}
 
 static bool is_folder(const char *path)
 {
@@ -245,7 +226,7 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
     struct imagenet *c = config;
     struct train_config *t = &c->train;
     struct personality_world w;
-    TRY(refuse_unsupported(c, a, e));
+    TRY(personality_refuse(c->adasum, "--use-adasum", "adaptive summation", e));
     TRY(choose_data(c, a, e));
     TRY(check_local_rank(c, e));
     TRY(personality_world(&w, c->world_size > 0 ? (int)c->world_size : 1, t->procs ? (int)t->procs : 1, e));

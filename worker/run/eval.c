@@ -43,12 +43,27 @@ static void add_sums(struct eval_result *to, const struct eval_result *r)
     to->seconds += r->seconds;
 }
 
+/* Ranks whose plans call one another run the same batches: where one wants to stop, all do. */
+static int agree_to_stop(const struct state *s, struct comm *c, bool *stop, struct err *e)
+{
+    int64_t any = *stop;
+    if (s->program->group == 1)
+        return 0;
+    TRY(c->ops->all_reduce(c, COMM_CONTROL, &any, 1, DT_I64, COMM_MAX, NULL, e));
+    *stop = any > 0;
+    return 0;
+}
+
 int evaluate(struct state *s, struct plan *plan, struct loader *l, int64_t steps, struct comm *c, bool (*stop)(void),
              const struct eval_watch *watch, struct eval_result *ret, struct err *e)
 {
     struct eval_result all = {0}, now;
     TRY(loader_seek(l, 0, 0, 1, e));
-    for (int64_t i = 0; i < steps && !stop(); i++) {
+    for (int64_t i = 0; i < steps; i++) {
+        bool over = stop();
+        TRY(agree_to_stop(s, c, &over, e));
+        if (over)
+            break;
         TRY(one_batch(s, plan, l, &now, e));
         add_sums(&all, &now);
         if (watch)

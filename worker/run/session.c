@@ -1,5 +1,6 @@
 #include "worker/run/session.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +20,10 @@
 #include "worker/device/module/module.h"
 #include "worker/model/model.h"
 #include "worker/parallel/ddp.h"
+#include "worker/parallel/groups.h"
 #include "worker/program/program.h"
 #include "worker/run/memory.h"
+#include "worker/run/session_layout.h"
 #include "worker/run/stop.h"
 #include "worker/snapshot/output_folder.h"
 #include "worker/state/choices.h"
@@ -124,6 +127,12 @@ static int open_model(struct session *s, struct err *e)
                               .channels = (int)s->cfg->num_channels,
                               .image_size = (int)s->cfg->image_size,
                               .zero_init_residual = s->cfg->zero_init_residual};
+    static const enum split_kind kinds[] = {[MODEL_PARALLEL_FEATURES] = SPLIT_FEATURES,
+                                            [MODEL_PARALLEL_CLASSES] = SPLIT_CLASSES,
+                                            [MODEL_PARALLEL_LAST] = SPLIT_CLASSES};
+    if (s->layout.tensor > 1)
+        o.split = (struct split){kinds[s->cfg->model_parallel_dim], s->layout.tensor,
+                                 layout_place(&s->layout, s->rank).tensor};
     normalization(s->cfg, o.mean, o.std);
     return model_build(&s->program, &o, e);
 }
@@ -143,6 +152,7 @@ static struct optimizer choose_optimizer(const struct train_config *c)
                           .decay_vectors = c->bn_decay && c->optimizer != OPTIMIZER_LARS,
                           .clip_norm = c->clip_grad_norm,
                           .ema = c->ema,
+                          .sum_losses = c->loss_reduction != LOSS_MEAN,
                           .bn_momentum = model_bn_momentum((enum net_style)c->net_style)};
     if (c->optimizer == OPTIMIZER_SGD && c->sgd_rule == SGD_CAFFE2)
         o.rule = UPDATE_CAFFE2;
@@ -197,35 +207,6 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     return optimizer_round(&s->state, p, e);
 }
 
-/* A GPU is open, so its module is loaded; NULL where it was built without NCCL. */
-static const struct comm_ops *nccl_of(void)
-{
-    const struct cuda_module *m = cuda_module(NULL);
-    return m ? m->nccl : NULL;
-}
-
-static int open_comm(struct session *s, const struct env_contract *env, struct err *e)
-{
-    struct comm_options o = {.rank = s->rank,
-                             .world = s->layout.world,
-                             .name = "world",
-                             .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
-    TRY(meet_open(&s->meet, env, o.timeout_ms, e));
-    o.store = s->meet.store;
-    o.device = s->device;
-    if (s->device->ops->async)
-        o.nccl = nccl_of();
-    TRY(comm_open(&s->comm, s->cfg->comm, &o, e));
-    stop_ranks_have_met();
-    static const enum dtype wire[] = {[ALLREDUCE_FP32] = DT_F32, [ALLREDUCE_FP16] = DT_F16, [ALLREDUCE_BF16] = DT_BF16};
-    const enum allreduce by = train_config_allreduce(s->cfg);
-    s->groups[LAYOUT_BATCH] = s->comm; /* one stage, no tensor groups */
-    struct ddp_options d = {
-        .sync_bn = s->cfg->sync_bn, .device = s->device, .wire = by == ALLREDUCE_FP32 ? s->state.real : wire[by]};
-    const struct program *p = s->program;
-    return ddp_create(&s->ddp, s->groups, &s->own, s->state.reduce, p->n_reduce - p->n_train, s->state.real, &d, e);
-}
-
 /* No step holds more images than there are: plans and buffers are as large as that, not as an option. */
 static size_t batch_of(const struct session *s, bool training)
 {
@@ -273,7 +254,8 @@ static int open_plan(struct session *s, bool training, struct plan **ret, struct
                              .format = s->format,
                              .params = average ? st->ema_params : st->params,
                              .stats = average ? st->ema_stats : st->stats,
-                             .reduce = st->reduce};
+                             .reduce = st->reduce,
+                             .group = s->layout.tensor > 1 ? &s->group : NULL};
     return s->device->ops->plan(s->device, s->program, &o, ret, e);
 }
 
@@ -294,6 +276,8 @@ static int open_pipeline(struct session *s, struct err *e)
     TRY(sampler_check(&order, e));
     s->part = (int)part_of(s, true);
     s->parts = sampler_parts(&order);
+    if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->part, sizeof *s->weights)))
+        return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->part);
     if (!s->cfg->evaluate) {
         TRY(open_plan(s, true, &s->train_plan, e));
         TRY(open_loader(s, true, &s->train_loader, e));
@@ -349,14 +333,6 @@ static bool goes_on(const struct env_contract *env)
     return env->restart_count > 0 || (env->restart_reason && strcmp(env->restart_reason, "start") != 0);
 }
 
-static int open_layout(struct session *s, int world, struct err *e)
-{
-    TRY(layout_plan(&s->layout, world, 1, 1, (int)s->cfg->zero, e));
-    s->batch = layout_group(&s->layout, LAYOUT_BATCH, s->rank);
-    s->leads = s->rank == layout_writer(&s->layout);
-    return 0;
-}
-
 int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e)
 {
     *s = (struct session){.cfg = cfg,
@@ -371,14 +347,14 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
     s->optimizer = choose_optimizer(cfg);
     s->loader_threads = threads_of_rank(cfg->loader_threads, s->local_world);
     int rc;
-    TRY_GOTO(rc, open_layout(s, (int)env->world_size, e), fail);
+    TRY_GOTO(rc, session_open_layout(s, (int)env->world_size, e), fail);
     TRY_GOTO(rc, open_data(s, e), fail);
     TRY_GOTO(rc, open_model(s, e), fail);
     TRY_GOTO(rc, open_device(s, env, e), fail);
     TRY_GOTO(rc, check_output(s, env, e), fail);
     identify(s);
     s->identity.run_id = env->run_id ? env->run_id : "";
-    TRY_GOTO(rc, open_comm(s, env, e), fail);
+    TRY_GOTO(rc, session_open_comm(s, env, e), fail);
     if (s->resume)
         TRY_GOTO(rc, choices_take_up(s->device, s->comm, s->aside ? "" : cfg->checkpoint_dir, e), fail);
     TRY_GOTO(rc, open_pipeline(s, e), fail);
@@ -400,6 +376,7 @@ void session_close(struct session *s)
     if (s->test_plan)
         s->device->ops->plan_close(s->test_plan);
     ddp_destroy(s->ddp);
+    groups_close(s->groups, s->comm);
     if (s->comm)
         s->comm->ops->close(s->comm);
     meet_close(&s->meet, s->failed ? 0 : LEAVE_MS);
@@ -411,6 +388,7 @@ void session_close(struct session *s)
     dataset_close(s->test_set);
     dataset_close(s->train_set);
     optimizer_finish(&s->optimizer);
+    free(s->weights);
     if (s->lock_fd >= 0)
         close(s->lock_fd);
     *s = (struct session){0};
@@ -429,7 +407,8 @@ void session_banner(const struct session *s)
         fprintf(stderr, "%zu held out\n", s->test_set->n);
     fprintf(stderr, "batch: %lld global, %lld per node, up to %zu per rank (%d ranks, %d nodes); %lld steps an epoch\n",
             (long long)batch, (long long)((batch + s->nodes - 1) / s->nodes),
-            sampler_share((size_t)batch, s->batch.count), s->layout.world, s->nodes, (long long)s->steps_per_epoch);
+            sampler_share((size_t)batch, s->batch.count), s->batch.count, s->nodes, (long long)s->steps_per_epoch);
+    session_layout_banner(s);
     struct memory_report memory;
     char text[512];
     memory_report(s, &memory);

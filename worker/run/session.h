@@ -27,7 +27,7 @@ struct train_config;
 struct session {
     const struct train_config *cfg;
     struct layout layout;
-    int rank;                  /* of layout.world: what this process is called */
+    int rank;                  /* of layout.world: what this process is called; it takes part */
     struct layout_ranks batch; /* the ranks that a batch is spread over, this one among them */
     struct ownership own;
     bool leads; /* speaks for the run: console, logs, metrics */
@@ -46,12 +46,14 @@ struct session {
     enum memory_format format;
     struct state state;
     struct meet meet;
-    struct comm *comm;                  /* of all ranks */
-    struct comm *groups[LAYOUT_GROUPS]; /* as ddp_create() has them; each is *comm or NULL */
+    struct comm *comm;                  /* of all ranks that take part */
+    struct comm *groups[LAYOUT_GROUPS]; /* groups_open() */
+    struct plan_group group;            /* what plans call over the tensor group, if there is one */
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;
     struct loader *train_loader, *test_loader;
     struct optimizer optimizer;
+    float *weights;  /* --ignore-index: step.weights; NULL: no class is ignored */
     int parts, part; /* of a step; samples that go through the model at once in training */
     int64_t steps_per_epoch, test_steps;
     int64_t total_steps; /* of the run, in steps of this batch; train.c sets it */

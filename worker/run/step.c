@@ -27,17 +27,29 @@ struct times {
     int64_t began, loaded; /* ns */
 };
 
+/* Samples of the class that is ignored become such as do not count. */
+static const float *weigh(const struct step *t, const struct batch *b)
+{
+    const size_t n = (size_t)t->parts * (size_t)t->part;
+    if (!t->weights)
+        return b->weights;
+    for (size_t i = 0; i < n; i++)
+        t->weights[i] = b->labels[i] == t->ignored ? 0 : b->weights[i];
+    return t->weights;
+}
+
 /* Forward and backward, part after part; buckets leave as they fill in the last one. */
 static int run_parts(struct step *t, const struct loader_batch *batch, double grad_scale, struct err *e)
 {
     const struct program *p = t->state->program;
     const size_t image = (size_t)p->channels * (size_t)p->height * (size_t)p->width, part = (size_t)t->part;
+    const float *weights = weigh(t, &batch->b);
     for (int i = 0; i < t->parts; i++) {
         const bool last = i == t->parts - 1;
         const size_t first = (size_t)i * part;
         struct run_args run = {.batch = {.images = batch->b.images + first * image,
                                          .labels = batch->b.labels + first,
-                                         .weights = batch->b.weights + first},
+                                         .weights = weights + first},
                                .grad_scale = grad_scale,
                                .smoothing = t->smoothing,
                                .accumulate = i > 0,

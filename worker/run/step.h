@@ -25,6 +25,8 @@ struct step {
     int parts; /* >= 1: the batch goes through the plan in so many parts, whose gradients are added up before they are reduced */
     int part;         /* samples of one: the batch of the plan */
     double smoothing; /* of labels */
+    int64_t ignored;  /* a label that does not count; where there is one: */
+    float *weights;   /* (parts * part), of the step's own; else NULL */
     struct precision precision;
     double grad_batch;   /* samples of a step: what precision_grad_scale() divides by */
     bool saves_together; /* a checkpoint is a matter of all ranks: they tell one another who wants one */

@@ -35,6 +35,7 @@
 #include "worker/run/rate.h"
 #include "worker/run/saver.h"
 #include "worker/run/session.h"
+#include "worker/run/spare.h"
 #include "worker/run/step.h"
 #include "worker/run/stop.h"
 #include "worker/run/trace.h"
@@ -360,6 +361,8 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
                             .optimizer = &r->s.optimizer,
                             .trace = &r->trace,
                             .smoothing = r->cfg->label_smoothing,
+                            .ignored = r->cfg->ignore_index,
+                            .weights = r->s.weights,
                             .parts = r->s.parts,
                             .part = r->s.part,
                             .precision = r->s.precision,
@@ -424,6 +427,7 @@ static int finish_run(struct run *r, bool stopped, int *ret_exit, struct err *e)
     trace_flush(&r->trace);
     TRY(r->s.comm->ops->barrier(r->s.comm, COMM_CONTROL, e)); /* nobody ends before the checkpoint is complete */
     *ret_exit = stopped ? EXIT_REQUEUE : EXIT_OK;
+    TRY(spare_release(&r->s, *ret_exit, e));
     if (!r->cfg->evaluate)
         journal_end(&r->journal, &r->s, &r->at);
     report_saved(r);
@@ -454,7 +458,10 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
               struct err *e)
 {
     struct run r = {.cfg = cfg};
-    bool stopped = false;
+    bool stopped = false, spare;
+    TRY(spare_is(cfg, env, &spare, e));
+    if (spare)
+        return spare_wait(cfg, env, ret_exit, e);
     int rc = session_open(&r.s, cfg, env, e);
     bool opened = rc == 0;
     if (rc == 0)

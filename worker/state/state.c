@@ -15,40 +15,45 @@ size_t state_bytes(const struct state *s, size_t elements)
     return elements * dtype_size(s->real);
 }
 
-static void store_real(enum dtype t, void *arena, size_t at, const double *v, size_t n)
+static void store_real(enum dtype t, void *to, const double *v, size_t n)
 {
     assert(t == DT_F64 || t == DT_F32);
     if (t == DT_F64) {
-        memcpy((double *)arena + at, v, n * sizeof *v);
+        memcpy(to, v, n * sizeof *v);
         return;
     }
-    float *f = (float *)arena + at;
     for (size_t i = 0; i < n; i++)
-        f[i] = (float)v[i];
+        ((float *)to)[i] = (float)v[i];
 }
 
-/* Fill the arena of one role with initial values, through a host copy. */
-static int fill_initial(struct state *s, void *arena, size_t elements, enum param_role role, uint64_t seed,
-                        struct err *e)
+enum { CHUNK = 1 << 16 }; /* elements of initial values that are on the host at once */
+
+struct chunk {
+    double value[CHUNK], real[CHUNK];
+};
+
+static int fill_param(struct state *s, void *arena, const struct param *p, uint64_t seed, struct chunk *c,
+                      struct err *e)
 {
-    if (!elements)
-        return 0;
-    void *host = calloc(1, state_bytes(s, elements));
-    double chunk[1024];
-    if (!host)
-        return err_errno(e, ENOMEM, "initial values of %zu parameters", elements);
-    for (int i = 0; i < s->program->nparams; i++) {
-        const struct param *p = &s->program->params[i];
-        if (p->role != role)
-            continue;
-        for (size_t at = 0; at < p->count; at += 1024) {
-            size_t n = p->count - at < 1024 ? p->count - at : 1024;
-            param_initial_fill(p, seed, at, n, chunk);
-            store_real(s->real, host, p->offset + at, chunk, n);
-        }
+    for (size_t at = 0, n; at < p->count; at += n) {
+        n = p->count - at < CHUNK ? p->count - at : CHUNK;
+        param_initial_fill(p, seed, at, n, c->value);
+        store_real(s->real, c->real, c->value, n);
+        TRY(s->device->ops->upload(s->device, (char *)arena + state_bytes(s, p->offset + at), c->real,
+                                   state_bytes(s, n), e));
     }
-    int rc = s->device->ops->upload(s->device, arena, host, state_bytes(s, elements), e);
-    free(host);
+    return 0;
+}
+
+/* Fill the arena of one role, which is zero, with initial values. */
+static int fill_initial(struct state *s, void *arena, enum param_role role, uint64_t seed, struct err *e)
+{
+    struct chunk *c = malloc(sizeof *c);
+    int rc = c ? 0 : err_errno(e, ENOMEM, "initial values");
+    for (int i = 0; i < s->program->nparams && rc == 0; i++)
+        if (s->program->params[i].role == role)
+            rc = fill_param(s, arena, &s->program->params[i], seed, c, e);
+    free(c);
     return rc;
 }
 
@@ -62,8 +67,8 @@ static int alloc_optional(struct state *s, const struct state_options *o, struct
         return 0;
     TRY(ops->alloc(s->device, params, &s->ema_params, e));
     TRY(ops->alloc(s->device, state_bytes(s, s->program->n_stats + 1), &s->ema_stats, e));
-    TRY(fill_initial(s, s->ema_params, s->program->n_train, PARAM_TRAIN, o->seed, e));
-    return fill_initial(s, s->ema_stats, s->program->n_stats, PARAM_STAT, o->seed, e);
+    TRY(fill_initial(s, s->ema_params, PARAM_TRAIN, o->seed, e));
+    return fill_initial(s, s->ema_stats, PARAM_STAT, o->seed, e);
 }
 
 void *state_metric(const struct state *s, int metric)
@@ -90,8 +95,8 @@ int state_init(struct state *s, struct device *d, const struct program *p, const
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_stats ? p->n_stats : 1), &s->stats, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_reduce), &s->reduce, e), fail);
     s->norm = state_metric(s, METRIC_NORM);
-    TRY_GOTO(rc, fill_initial(s, s->params, p->n_train, PARAM_TRAIN, seed, e), fail);
-    TRY_GOTO(rc, fill_initial(s, s->stats, p->n_stats, PARAM_STAT, seed, e), fail);
+    TRY_GOTO(rc, fill_initial(s, s->params, PARAM_TRAIN, seed, e), fail);
+    TRY_GOTO(rc, fill_initial(s, s->stats, PARAM_STAT, seed, e), fail);
     TRY_GOTO(rc, alloc_optional(s, o, e), fail);
     return 0;
 fail:
@@ -128,6 +133,6 @@ int state_get_metrics(struct state *s, double *out, struct err *e)
 int state_set_metric(struct state *s, int metric, double value, struct err *e)
 {
     double v[1];
-    store_real(s->real, v, 0, &value, 1);
+    store_real(s->real, v, &value, 1);
     return s->device->ops->upload(s->device, state_metric(s, metric), v, state_bytes(s, 1), e);
 }

@@ -22,12 +22,14 @@ def test_one_machine(folder, tmp_path):
     assert "Epoch: [0][" in p.stderr_text + p.stdout_text and (tmp_path / "checkpoint.pth.tar" / "latest").exists()
 
 
-@pytest.mark.parametrize("more", ["--enable-model-parallel --model-parallel-dim 0", "--enable-model-parallel --model-parallel-dim -1",
-                                  "--enable-model-parallel --model-parallel-dim 0 --enable-amp-mode", "--model-parallel-dim 1",
-                                  "--enable-model-parallel --model-parallel-dim 0 --enable-zero-optim"])
-def test_what_is_not_supported_is_said(folder, tmp_path, more):
-    p = refused(tmp_path, f"imagenet --multiprocessing-distributed --num-classes 1000 {more} {folder}", 69, "a last layer sharded over ranks is not supported")
+def test_what_is_not_supported_is_said(folder, tmp_path):
+    p = refused(tmp_path, f"imagenet --multiprocessing-distributed --num-classes 1000 --use-adasum {folder}", 69, "adaptive summation is not supported")
     assert p.stderr_text.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("more", ["--enable-model-parallel", "--enable-model-parallel --model-parallel-dim -1"])
+def test_a_layer_that_nobody_shares_is_whole(folder, tmp_path, more):
+    trained(tmp_path, f"imagenet --num-classes 1000 {more} {folder} -b 16 --max-steps 1" + SMALL)
 
 
 def test_mixed_precision_by_torchshards_name(folder, tmp_path):

@@ -57,6 +57,11 @@ bool dnn_reference(const struct dnn_kernel *k);                /* a slow fall-ba
 const char *dnn_implementation(const struct dnn_kernel *k);
 bool dnn_same_weights(const struct dnn_kernel *a, const struct dnn_kernel *b); /* one copy of the weights serves both */
 
+/* c (m,n) = a (m,k) . b (k,n) + beta * c, row after row, fp32; a_columns, b_columns: a is given as (k,m), b as (n,k).
+ * Threads are OpenMP's. */
+int dnn_multiply(size_t m, size_t n, size_t k, const float *a, bool a_columns, const float *b, bool b_columns,
+                 float beta, float *c, struct err *e);
+
 int dnn_bind(struct dnn_kernel *k, enum dnn_slot s, void *memory, struct err *e);
 int dnn_run(const struct dnn_kernel *k, struct err *e);
 

@@ -92,7 +92,7 @@ int cpu_plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, e
 struct layout cpu_plan_layout(const struct cpu_plan *pl, int t, int block)
 {
     const struct tensor *x = &pl->p->tensors[t];
-    return (struct layout){.n = pl->o.batch, .c = x->c, .h = x->h, .w = x->w, .b = block};
+    return (struct layout){.n = pl->o.batch * x->ranks, .c = x->c, .h = x->h, .w = x->w, .b = block};
 }
 
 int cpu_plan_format(const struct cpu_plan *pl, int t)
@@ -210,13 +210,15 @@ static int check_type(const struct cpu *c, const struct plan_options *o, enum st
 static int allocate_tables(struct cpu_plan *pl, struct err *e)
 {
     size_t nops = (size_t)pl->p->nops, nt = (size_t)pl->p->ntensors;
-    void *fused, *readers, *values, *forward, *bns, *index;
+    void *fused, *readers, *values, *forward, *bns, *index, *rounded;
     TRY(cpu_plan_block(pl, nops * sizeof(*pl->fused), &fused, e));
     TRY(cpu_plan_block(pl, nt * sizeof(*pl->readers), &readers, e));
     TRY(cpu_plan_block(pl, nt * sizeof(*pl->values), &values, e));
     TRY(cpu_plan_block(pl, nops * sizeof(*pl->forward), &forward, e));
     TRY(cpu_plan_block(pl, nops * sizeof(*pl->bns), &bns, e));
     TRY(cpu_plan_block(pl, nops * sizeof(*pl->index_buffer), &index, e));
+    TRY(cpu_plan_block(pl, ((size_t)pl->p->nparams + 1) * sizeof(*pl->rounded), &rounded, e));
+    pl->rounded = rounded;
     pl->fused = fused;
     pl->readers = readers;
     pl->values = values;
@@ -238,7 +240,10 @@ static int build(struct cpu_plan *pl, struct err *e)
     for (int i = pl->first_op; i < pl->end_op; i++) {
         if (pl->fused[i].skip)
             continue;
-        TRY(op_is_product(pl->p->ops[i].kind) ? cpu_plan_emit_dnn(pl, i, e) : cpu_plan_emit_own(pl, i, e));
+        if (cpu_plan_of_group(pl, i))
+            TRY(cpu_plan_emit_group(pl, i, e));
+        else
+            TRY(op_is_product(pl->p->ops[i].kind) ? cpu_plan_emit_dnn(pl, i, e) : cpu_plan_emit_own(pl, i, e));
     }
     keep_results(pl);
     TRY(cpu_plan_place(pl, e));
@@ -303,6 +308,7 @@ static int refresh_weights(struct cpu_plan *pl, struct err *e)
         if (store_rounds(pl->store))
             pl->cpu->kern->round(w->at, w->count, pl->store, pl->cpu->threads);
     }
+    cpu_plan_round_weights(pl);
     return 0;
 }
 

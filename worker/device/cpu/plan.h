@@ -101,6 +101,11 @@ struct step {
             const float *logits;
             void *dlogits;
         } xent;
+        struct group_job { /* rows of tensors, plain (n, c) */
+            const void *a, *b;
+            void *y;
+            float *wide_a, *wide_b; /* what bf16 is converted to, or from; scratch of gradients */
+        } group;
     };
 };
 
@@ -128,6 +133,7 @@ struct cpu_plan {
     void **blocks; /* small allocations that live as long as the plan */
     int nbuffers, npatches, nsteps, nkernels, nweights, nblocks;
     size_t cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_blocks;
+    float **rounded; /* per parameter: its values as halves, kept wide, where plain products read them; else NULL */
     size_t scratch_bytes, partial_doubles, plane_floats;
     double *partial;
     float *plane;
@@ -169,7 +175,11 @@ enum dtype store_type(enum store s);
 int cpu_plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e); /* emit_dnn.c: convolutions and linear layers */
 /* The block that a forward convolution wants to read. */
 int cpu_plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e);
-int cpu_plan_emit_own(struct cpu_plan *pl, int op, struct err *e); /* emit_own.c: everything else */
+int cpu_plan_emit_own(struct cpu_plan *pl, int op, struct err *e); /* emit_own.c: everything else but */
+/* emit_group.c: ops over a group of ranks, and linear layers that the group shares. */
+bool cpu_plan_of_group(const struct cpu_plan *pl, int op);
+int cpu_plan_emit_group(struct cpu_plan *pl, int op, struct err *e);
+void cpu_plan_round_weights(struct cpu_plan *pl); /* refreshes pl->rounded */
 
 /* plan_memory.c: give every buffer its memory; then the scratch memory that steps share. */
 int cpu_plan_place(struct cpu_plan *pl, struct err *e);
@@ -193,6 +203,24 @@ int cpu_step_avgpool(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_avgpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+
+/* steps_group.c, steps_split.c */
+int cpu_step_gather(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_scatter(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_sum(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_max(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_slice(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_pad(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_bias(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_bias_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_linear(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_linear_bwd_data(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_linear_bwd_param(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_labels(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_xent_top(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_xent_sums(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_xent_parts(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_xent_parts_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 
 /* plan.c and plan_access.c: members of device_cpu_ops. */
 int cpu_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,

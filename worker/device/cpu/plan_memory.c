@@ -35,6 +35,14 @@ void cpu_plan_memory(const struct plan *plan, struct plan_memory *ret)
     ret->activations = pl->memory_bytes - ret->weights;
 }
 
+static size_t row_of_logits(const struct cpu_plan *pl)
+{
+    for (int i = pl->first_op; i < pl->end_op; i++)
+        if (pl->p->ops[i].kind == OP_XENT || pl->p->ops[i].kind == OP_XENT_BWD)
+            return (size_t)pl->p->classes;
+    return 0;
+}
+
 /* Memory that steps share: they run one after another. */
 int cpu_plan_shared_memory(struct cpu_plan *pl, struct err *e)
 {
@@ -43,7 +51,7 @@ int cpu_plan_shared_memory(struct cpu_plan *pl, struct err *e)
     TRY(cpu_plan_block(pl, pl->partial_doubles * sizeof(double), &partial, e));
     TRY(cpu_plan_block(pl, pl->plane_floats * sizeof(float), &plane, e));
     TRY(cpu_plan_block(pl, (size_t)pl->o.batch * METRIC_N * sizeof(double), &metrics, e));
-    TRY(cpu_plan_block(pl, (size_t)pl->cpu->threads * (size_t)pl->p->classes * sizeof(double), &logits, e));
+    TRY(cpu_plan_block(pl, (size_t)pl->cpu->threads * row_of_logits(pl) * sizeof(double), &logits, e));
     pl->partial = partial;
     pl->plane = plane;
     pl->metrics = metrics;

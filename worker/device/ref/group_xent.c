@@ -1,6 +1,8 @@
 /* The loss over parts of the logits (program/split.h). Values lie as (c, n), a sample's n apart. */
-#include "worker/device/host_common.h"
 #include "worker/device/ref/ref.h"
+
+#define REAL double
+#include "worker/device/xent_parts.h"
 
 /* The first `count` channels of sample s of tensor t, side by side. */
 static double *row(const struct ref_plan *pl, int t, size_t s, size_t count, double *out)
@@ -34,7 +36,7 @@ int ref_xent_top(struct ref_plan *pl, const struct op *op, const struct run_args
     for (size_t s = 0; s < samples; s++) {
         double label[LABEL_N], top[TOP_N];
         const double *z = row(pl, op->in[0], s, k, pl->scratch);
-        host_xent_top(z, (int)k, op->first, row(pl, op->in[1], s, LABEL_N, label), top);
+        xent_top(z, (int)k, op->first, row(pl, op->in[1], s, LABEL_N, label), top);
         put_row(pl, op->out, s, top);
     }
     return 0;
@@ -46,7 +48,7 @@ int ref_xent_sums(struct ref_plan *pl, const struct op *op, const struct run_arg
     for (size_t s = 0; s < samples; s++) {
         double top[TOP_N], sums[SUMS_N];
         const double *z = row(pl, op->in[0], s, k, pl->scratch);
-        host_xent_sums(z, (int)k, op->first, row(pl, op->in[1], s, TOP_N, top), sums);
+        xent_sums(z, (int)k, op->first, row(pl, op->in[1], s, TOP_N, top), sums);
         put_row(pl, op->out, s, sums);
     }
     return 0;
@@ -59,8 +61,8 @@ int ref_xent_parts(struct ref_plan *pl, const struct op *op, const struct run_ar
     double counted[METRIC_N] = {0}, *metrics = pl->reduce + pl->p->n_train + pl->p->n_stats;
     for (size_t s = 0; s < samples; s++) {
         double sums[SUMS_N], top[TOP_N], lse[LSE_N];
-        host_xent_parts(row(pl, op->in[0], s, SUMS_N, sums), row(pl, op->in[1], s, TOP_N, top), pl->p->classes,
-                        a->smoothing, lse, s >= mine && s - mine < n ? counted : NULL);
+        xent_parts(row(pl, op->in[0], s, SUMS_N, sums), row(pl, op->in[1], s, TOP_N, top), pl->p->classes, a->smoothing,
+                   lse, s >= mine && s - mine < n ? counted : NULL);
         put_row(pl, op->out, s, lse);
     }
     for (int m = 0; m < METRIC_N; m++)
@@ -73,8 +75,12 @@ int ref_xent_parts_bwd(struct ref_plan *pl, const struct op *op, const struct ru
     const size_t samples = ref_samples(pl, op->out), k = (size_t)pl->p->tensors[op->in[0]].c;
     for (size_t s = 0; s < samples; s++) {
         double lse[LSE_N], *z = row(pl, op->in[0], s, k, pl->scratch);
-        host_xent_parts_backward(z, (int)k, op->first, row(pl, op->in[1], s, LSE_N, lse), pl->p->classes, a->smoothing,
-                                 a->grad_scale, z);
+        row(pl, op->in[1], s, LSE_N, lse);
+        const int64_t label = (int64_t)lse[LSE_CLASS] - op->first;
+        for (size_t j = 0; j < k; j++)
+            z[j] = lse[LSE_WEIGHT] == 0 ? 0
+                                        : xent_parts_gradient(z[j], (int64_t)j, label, lse[LSE_LSE], pl->p->classes,
+                                                              a->smoothing, a->grad_scale);
         put_row(pl, op->out, s, z);
     }
     return 0;

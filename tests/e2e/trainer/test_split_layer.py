@@ -1,0 +1,108 @@
+"""The last layer over a group of ranks: --model-parallel-size and --model-parallel-dim, as processes."""
+import numpy as np
+import pytest
+
+from metrics_file import loss_curve, records
+from support import CRUN, run
+
+FIXED = ["--arch", "mlp", "--image-size", 28, "--num-channels", 1, "--device", "ref", "--base-learning-rate", 0.01, "--lr-policy", "fixed",
+         "--crop-scale", "0.6,1", "--batch-size", 32, "--num-epochs", 3, "--max-steps", 8, "--label-smoothing", 0.1]
+
+
+def train(world, data, *args, code=0, timeout=300):
+    p = run(CRUN, "--standalone", "--nproc_per_node", world, "trainer", "--train-data", data / "train", *FIXED, *args, timeout=timeout)
+    assert p.returncode == code, p.stdout + p.stderr
+    return p
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return shapes(28, 148, 20)
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("alone")
+    train(1, data, "--num-labels", 11, "--test-data", data / "train", "--log-dir", out)
+    return out
+
+
+def evaluations(folder):
+    return [(r["test_loss"], r["test_acc1"], r["test_acc5"]) for r in records(folder) if "test_loss" in r]
+
+
+# three ranks in groups of two: one is spare
+@pytest.mark.parametrize("world, size, dim, more", [(4, 2, "1", []), (3, 2, "0", []), (3, 3, "-1", ["--zero", 1]), (4, 0, "0", ["--enable-model-parallel"])])
+def test_losses_are_those_of_one_rank(data, alone, tmp_path, world, size, dim, more):
+    p = train(world, data, "--num-labels", 11, "--test-data", data / "train", "--log-dir", tmp_path, "--model-parallel-size", size,
+              "--model-parallel-dim", dim, "--check-replicas", 1, *more)
+    group = size or world
+    over = "features" if dim == "0" else "classes"
+    assert f"groups of {group} ranks that share the last layer, split over {over}: {world // group}; spare ranks: {world % group}" in p.stdout + p.stderr
+    one, other = loss_curve(alone), loss_curve(tmp_path)
+    assert len(one) == len(other) == 8
+    worst = np.max(np.abs(one - other) / np.abs(one))
+    print(f"{world} ranks in groups of {group}, dim {dim}: largest relative difference of 8 losses {worst:.2e}")
+    assert worst <= 1e-9
+    assert evaluations(alone) and np.allclose(evaluations(tmp_path), evaluations(alone), rtol=1e-9)
+
+
+@pytest.mark.parametrize("args, says", [
+    (["--model-parallel-size", 4, "--model-parallel-dim", "1"], "2 ranks cannot hold a model over 1 stage of tensor groups of 4: that takes at least 4"),
+    (["--model-parallel-dim", "1"], "--model-parallel-dim 1: over which ranks?"),
+    (["--model-parallel-size", 2, "--model-parallel-dim", "2"], "model-parallel-dim"),
+    (["--model-parallel-size", 2, "--model-parallel-dim", "1", "--checkpoint-dir", "c"], "can be neither saved nor loaded"),
+    (["--model-parallel-size", 2, "--model-parallel-dim", "0", "--arch", "convnet"], "'fc' reads maps of 7 x 7 (expected 1 x 1 where features are split)"),
+])
+def test_what_cannot_be_is_refused(data, tmp_path, args, says, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert says in (p := train(2, data, *args, "--num-labels", 11, code=2)).stdout + p.stderr
+
+
+def test_a_group_without_a_dimension_shares_nothing_and_says_so(data, tmp_path):
+    p = train(2, data, "--enable-model-parallel", "--max-steps", 1)
+    assert "--model-parallel-dim is not given: the last layer is whole on every rank" in p.stdout + p.stderr
+
+
+def test_a_sum_of_losses_is_a_mean_at_a_higher_rate(data, tmp_path):
+    """Without momentum, clipping and decay; every batch is full."""
+    for name, args in {"sum": ["--loss-reduction", "sum", "--lr", 0.01 / 32], "none": ["--loss-reduction", "none", "--lr", 0.01 / 32], "mean": ["--lr", 0.01]}.items():
+        train(1, data, "--momentum", 0, "--weight-decay", 0, "--max-steps", 4, "--log-dir", tmp_path / name, *args)
+    assert np.allclose(loss_curve(tmp_path / "sum"), loss_curve(tmp_path / "mean"), rtol=1e-10)
+    assert np.array_equal(loss_curve(tmp_path / "sum"), loss_curve(tmp_path / "none"))
+
+
+def test_images_of_an_ignored_class_count_nowhere(data, tmp_path):
+    train(2, data, "--ignore-index", 1, "--max-steps", 1, "--log-dir", tmp_path / "two")
+    train(1, data, "--ignore-index", 1, "--max-steps", 1, "--log-dir", tmp_path / "one")
+    train(1, data, "--max-steps", 1, "--log-dir", tmp_path / "all")
+    one, two, everything = (loss_curve(tmp_path / n)[0] for n in ("one", "two", "all"))
+    assert abs(one - two) <= 1e-10 and abs(one - everything) > 1e-6
+
+
+MANY = ["--train-data", "null", "--num-labels", 20000, "--base-learning-rate", 0.01, "--lr-policy", "fixed", "--sync-bn", "--label-smoothing", 0.1]
+
+
+def train_many(world, out, *args, timeout=480):
+    p = run(CRUN, "--standalone", "--nproc_per_node", world, "trainer", *MANY, "--log-dir", out, *args, timeout=timeout)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return loss_curve(out)
+
+
+def test_the_first_loss_over_20000_classes_is_that_of_a_whole_layer_on_cpu(tmp_path):
+    args = ["--arch", "resnet18", "--image-size", 32, "--device", "cpu", "--amp", "off", "--null-images", 32, "--batch-size", 16, "--max-steps", 2]
+    one = train_many(1, tmp_path / "one", *args)
+    for dim, size in ("1", 2), ("0", 2), ("1", 3):  # 20000 is no multiple of 3
+        other = train_many(size, tmp_path / (dim + str(size)), *args, "--model-parallel-dim", dim, "--model-parallel-size", size)
+        print(f"dim {dim}, {size} ranks: losses {other}, of one rank {one}")
+        assert abs(other[0] - one[0]) <= 1e-5 * one[0] and abs(other[1] - one[1]) <= 1e-3 * one[1]
+
+
+@pytest.mark.long
+def test_twenty_losses_over_20000_classes_are_those_of_one_rank(tmp_path):
+    args = ["--arch", "mlp", "--num-channels", 1, "--image-size", 8, "--device", "ref", "--null-images", 120, "--batch-size", 6, "--max-steps", 20]
+    one = train_many(1, tmp_path / "one", *args)
+    two = train_many(4, tmp_path / "four", *args, "--model-parallel-dim", "1", "--model-parallel-size", 2, "--zero", 1)
+    worst = np.max(np.abs(one - two) / np.abs(one))
+    print(f"largest relative difference of 20 losses {worst:.2e}")
+    assert len(one) == 20 and worst <= 1e-9

@@ -1,0 +1,90 @@
+/* The loss over parts of the logits (program/split.h), row by row. Tensors are plain rows of fp32, (n, c). */
+#include "worker/device/cpu/plan.h"
+
+#define REAL float
+#include "worker/device/xent_parts.h"
+
+static int rows_of(const struct cpu_plan *pl, int t)
+{
+    return pl->o.batch * pl->p->tensors[t].ranks;
+}
+
+int cpu_step_labels(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    (void)e;
+    const struct batch *b = &pl->args->batch;
+    for (int i = 0; i < pl->o.batch; i++) {
+        float *to = (float *)s->group.y + (size_t)i * LABEL_N;
+        to[LABEL_CLASS] = b->weights[i] != 0 ? (float)b->labels[i] : -1.0f;
+        to[LABEL_WEIGHT] = b->weights[i] != 0 ? 1.0f : 0.0f;
+    }
+    return 0;
+}
+
+int cpu_step_xent_top(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    (void)e;
+    const struct op *op = &pl->p->ops[s->op];
+    const int n = rows_of(pl, op->out), k = pl->p->tensors[op->in[0]].c;
+    const float *z = s->group.a, *label = s->group.b;
+    float *top = s->group.y;
+#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
+    for (int i = 0; i < n; i++)
+        xent_top(z + (size_t)i * (size_t)k, k, op->first, label + i * LABEL_N, top + i * TOP_N);
+    return 0;
+}
+
+int cpu_step_xent_sums(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    (void)e;
+    const struct op *op = &pl->p->ops[s->op];
+    const int n = rows_of(pl, op->out), k = pl->p->tensors[op->in[0]].c;
+    const float *z = s->group.a, *top = s->group.b;
+    float *sums = s->group.y;
+#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
+    for (int i = 0; i < n; i++)
+        xent_sums(z + (size_t)i * (size_t)k, k, op->first, top + i * TOP_N, sums + i * SUMS_N);
+    return 0;
+}
+
+int cpu_step_xent_parts(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    (void)e;
+    const struct op *op = &pl->p->ops[s->op];
+    const int n = rows_of(pl, op->out), mine = pl->o.group->index * pl->o.batch; /* others count theirs */
+    const float *sums = s->group.a, *top = s->group.b;
+    double counted[METRIC_N] = {0};
+    for (int i = 0; i < n; i++)
+        xent_parts(sums + i * SUMS_N, top + i * TOP_N, pl->p->classes, pl->args->smoothing,
+                   (float *)s->group.y + i * LSE_N, i >= mine && i < mine + pl->o.batch ? counted : NULL);
+    static const enum metric written[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
+    float *out = pl->reduce + pl->p->n_train + pl->p->n_stats; /* (METRIC_N) */
+    for (size_t m = 0; m < sizeof written / sizeof *written; m++)
+        out[written[m]] = (float)counted[written[m]] + (pl->args->accumulate ? out[written[m]] : 0);
+    return 0;
+}
+
+int cpu_step_xent_parts_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    (void)e;
+    const struct op *op = &pl->p->ops[s->op];
+    const struct run_args *a = pl->args;
+    const int n = rows_of(pl, op->out), k = pl->p->tensors[op->in[0]].c, classes = pl->p->classes;
+#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
+    for (int i = 0; i < n; i++) {
+        const float *lse = (const float *)s->group.b + i * LSE_N;
+        const size_t row = (size_t)i * (size_t)k;
+        const int64_t label = (int64_t)lse[LSE_CLASS] - op->first;
+        for (int j = 0; j < k; j++) {
+            const double z = (double)((const float *)s->group.a)[row + (size_t)j];
+            const float f = lse[LSE_WEIGHT] == 0 ? 0
+                                                 : (float)xent_parts_gradient(z, j, label, (double)lse[LSE_LSE],
+                                                                              classes, a->smoothing, a->grad_scale);
+            if (s->store == STORE_BF16)
+                ((uint16_t *)s->group.y)[row + (size_t)j] = bf16_from_f32(f);
+            else
+                ((float *)s->group.y)[row + (size_t)j] = store_value(s->store, f);
+        }
+    }
+    return 0;
+}

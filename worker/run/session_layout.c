@@ -1,0 +1,78 @@
+#include "worker/run/session_layout.h"
+
+#include <stdio.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/job/env_contract.h"
+#include "worker/comm/comm.h"
+#include "worker/config/config.h"
+#include "worker/device/module/module.h"
+#include "worker/parallel/ddp.h"
+#include "worker/parallel/group_calls.h"
+#include "worker/parallel/groups.h"
+#include "worker/program/program.h"
+#include "worker/run/session.h"
+#include "worker/run/stop.h"
+
+static int check_split(const struct session *s, struct err *e)
+{
+    const struct train_config *c = s->cfg;
+    if (s->layout.tensor == 1 && s->leads && (c->model_parallel || c->model_parallel_size > 1) &&
+        c->model_parallel_dim == MODEL_PARALLEL_NONE)
+        log_warn("layout", "--model-parallel-dim is not given: the last layer is whole on every rank");
+    if (s->layout.tensor > 1 &&
+        ((c->checkpoint_dir && !c->evaluate) || s->resume || train_config_resume(c) != RESUME_OFF || c->pretrained))
+        return err_set(e, ERR_USAGE,
+                       "a last layer that %d ranks share can be neither saved nor loaded: expected no "
+                       "--checkpoint-dir, --resume or --pretrained beside --model-parallel-dim",
+                       s->layout.tensor);
+    return 0;
+}
+
+int session_open_layout(struct session *s, int world, struct err *e)
+{
+    TRY(layout_plan(&s->layout, world, train_config_tensor(s->cfg, world), 1, (int)s->cfg->zero, e));
+    s->batch = layout_group(&s->layout, LAYOUT_BATCH, s->rank);
+    s->leads = s->rank == layout_writer(&s->layout);
+    return check_split(s, e);
+}
+
+/* A GPU is open, so its module is loaded; NULL where it was built without NCCL. */
+static const struct comm_ops *nccl_of(void)
+{
+    const struct cuda_module *m = cuda_module(NULL);
+    return m ? m->nccl : NULL;
+}
+
+int session_open_comm(struct session *s, const struct env_contract *env, struct err *e)
+{
+    struct comm_options o = {.rank = s->rank,
+                             .world = layout_members(&s->layout),
+                             .name = "world",
+                             .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
+    TRY(meet_open(&s->meet, env, o.timeout_ms, e));
+    o.store = s->meet.store;
+    o.device = s->device;
+    if (s->device->ops->async)
+        o.nccl = nccl_of();
+    TRY(comm_open(&s->comm, s->cfg->comm, &o, e));
+    stop_ranks_have_met();
+    static const enum dtype wire[] = {[ALLREDUCE_FP32] = DT_F32, [ALLREDUCE_FP16] = DT_F16, [ALLREDUCE_BF16] = DT_BF16};
+    const enum allreduce by = train_config_allreduce(s->cfg);
+    TRY(groups_open(s->groups, s->comm, &s->layout, &o, e));
+    if (s->layout.tensor > 1)
+        group_calls(&s->group, s->groups[LAYOUT_TENSOR]);
+    struct ddp_options d = {
+        .sync_bn = s->cfg->sync_bn, .device = s->device, .wire = by == ALLREDUCE_FP32 ? s->state.real : wire[by]};
+    const struct program *p = s->program;
+    return ddp_create(&s->ddp, s->groups, &s->own, s->state.reduce, p->n_reduce - p->n_train, s->state.real, &d, e);
+}
+
+void session_layout_banner(const struct session *s)
+{
+    if (s->layout.tensor > 1)
+        fprintf(stderr, "layout: groups of %d ranks that share the last layer, split over %s: %d; spare ranks: %d\n",
+                s->layout.tensor, s->cfg->model_parallel_dim == MODEL_PARALLEL_FEATURES ? "features" : "classes",
+                s->layout.data, s->layout.world - layout_members(&s->layout));
+}

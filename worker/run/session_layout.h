@@ -1,0 +1,18 @@
+/* Inside of session.h: which ranks do what, and the communicators over which they do it. */
+#ifndef CRUN_WORKER_SESSION_LAYOUT_H
+#define CRUN_WORKER_SESSION_LAYOUT_H
+
+struct env_contract;
+struct err;
+struct session;
+
+/* Plan anew for a world of so many: layout, batch, leads. ERR_USAGE: too few ranks, or what a split layer cannot do. */
+int session_open_layout(struct session *s, int world, struct err *e);
+
+/* Meet the others: comm, groups, group, ddp. After device and state are open. */
+int session_open_comm(struct session *s, const struct env_contract *env, struct err *e);
+
+/* A line to stderr where ranks share a layer. */
+void session_layout_banner(const struct session *s);
+
+#endif
