@@ -258,7 +258,7 @@ static struct layout layout_of(int data, int tensor, int zero)
 }
 
 static const int layouts[][3] = {{1, 1, 0}, {1, 1, 1}, {2, 1, 0}, {2, 1, 1}, {3, 1, 1}, {5, 1, 1},
-                                 {1, 2, 0}, {1, 3, 1}, {2, 2, 0}, {2, 2, 1}, {4, 2, 1}};
+                                 {1, 2, 0}, {1, 3, 1}, {2, 2, 0}, {2, 2, 1}, {4, 2, 2}};
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 static void same_file(const char *a, const char *b, const char *name)
