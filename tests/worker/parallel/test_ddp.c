@@ -677,6 +677,8 @@ static int in_little_memory(struct comm *c, int rank, void *arg, struct err *e)
     TRY(ownership_init(&s.own, &l, c->rank, &s.program, &cut, e));
     TRY(ddp_create(&s.d, groups, &s.own, g, TAIL, DT_F32, &(struct ddp_options){.wire = DT_F32}, e));
     int rc = two_parts(c, &s, g, e);
+    if (rc < 0)
+        c->ops->abort(c); /* nobody is to wait for this rank */
     const float times = 2 * (float)(c->world * (c->world + 1)) / 2;
     for (int k = 0; k < s.own.nowned && rc == 0; k++)
         for (size_t i = s.own.owned[k].first; i < s.own.owned[k].end && rc == 0; i++)
