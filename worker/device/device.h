@@ -57,7 +57,8 @@ struct run_hooks {
      * it blocks. */
     int (*all_sum)(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e);
     /* Elements [first, end) of the reduce arena are final for this run. Ranges are given once each, in ascending order
-     * for gradients. NULL: nobody wants to know. Must not block. */
+     * for gradients. NULL: nobody wants to know. On host devices it may wait until gradients
+     * before these have been reduced. */
     int (*ready)(void *ctx, size_t first, size_t end, void *stream, struct err *e);
     /* They act on the host, when they are called: the run must not be captured. */
     bool on_host;

@@ -98,6 +98,16 @@ static int release(struct ddp *d, int k, struct err *e)
     return rc;
 }
 
+/* Backward is not to be more than the window ahead. No deadline of its own: each bucket's collective has one. */
+static void hold_back(struct ddp *d, size_t end)
+{
+    pthread_mutex_lock(&d->lock);
+    while (d->has_thread && !d->failed.code && d->done < d->complete && d->done < d->own->npieces &&
+           end - d->own->pieces[d->done].first > d->window)
+        pthread_cond_wait(&d->change, &d->lock);
+    pthread_mutex_unlock(&d->lock);
+}
+
 static int on_ready(void *ctx, size_t first, size_t end, void *stream, struct err *e)
 {
     struct ddp *d = ctx;
@@ -111,7 +121,11 @@ static int on_ready(void *ctx, size_t first, size_t end, void *stream, struct er
     int k = d->complete; /* only this thread writes it */
     while (k < d->buckets - 1 && d->own->pieces[k].end <= end)
         k++;
-    return k > d->complete ? release(d, k, e) : 0;
+    if (k > d->complete)
+        TRY(release(d, k, e));
+    if (d->sheds)
+        hold_back(d, end);
+    return 0;
 }
 
 /* What has been enqueued since the run began is in the graph, the way back to the compute stream included. */
@@ -203,6 +217,8 @@ static int plan(struct ddp *d, struct err *e)
     const bool rides = own->npieces > 0 && own->pieces[own->npieces - 1].group == LAYOUT_BATCH &&
                        own->pieces[own->npieces - 1].part == 0;
     d->stats.buckets = d->buckets = own->npieces + (d->n_tail > 0 && !rides);
+    d->sheds = ownership_is_cut(own, OWNERSHIP_GRADIENTS);
+    d->window = 2 * ownership_largest_piece(own);
     TRY(alloc_part(d, largest_part(own), e));
     return d->wire == DT_F16 || d->wire == DT_BF16 ? alloc_half(d, ownership_largest_piece(own), e) : 0;
 }
@@ -309,6 +325,7 @@ void ddp_destroy(struct ddp *d)
     else
         free(d->half);
     free(d->part);
+    free(d->kept);
     free(d);
 }
 

@@ -11,6 +11,11 @@
  *   write the tail (metrics, stop flag)
  *   ddp_wait(d)                          -> the last bucket and the tail go, wait for all
  *
+ * Where gradients are cut (ZeRO 2), what is left as anything is given back to the system: its pages are gone until
+ * backward writes there again, and backward waits where more than two buckets have not been reduced. So the arena is
+ * address space, and memory is what this rank owns and a few buckets. A step of several parts reduces each of them, and
+ * ddp_keep() adds them up.
+ *
  * On a device with streams (device_ops.async) nobody waits where collectives are enqueued (nccl):
  *
  *   compute        backward ....... | ready: event          tail |------. join | update
@@ -67,6 +72,12 @@ const struct run_hooks *ddp_idle_hooks(struct ddp *d);
 /* Before run(): this step's gradients will be reduced (false: an accumulation step, nothing is sent). What was begun
  * ends with ddp_wait(), or with ddp_destroy() if run() failed: then the ranks are out of step. */
 void ddp_begin(struct ddp *d, bool reduce);
+
+/* Are gradients reduced in every part of a step (ddp_begin(d, true), run() without accumulate), as nobody has all of
+ * them at once? Then, after ddp_wait(), each part is kept; with the last one sums of all parts take its place: of what
+ * this rank owns, and of the tail. Training thread. -ENOMEM. */
+bool ddp_each_part(const struct ddp *d);
+int ddp_keep(struct ddp *d, bool first, bool last, struct err *e);
 
 /* After run(): the tail (statistics, metrics, whatever the step put there) is final; wait until everything is reduced.
  * Returns the first error of any bucket, now and ever after: -ECANCELED after abort, -ETIMEDOUT, -ECONNRESET; each

@@ -15,6 +15,9 @@ struct ddp {
     enum dtype real, wire;
     uint16_t *half; /* a bucket's gradients on their way, where the arena is; NULL where wire is real */
     void *part;     /* of a piece that is cut: what this rank receives, or sends; NULL where none is */
+    bool sheds;     /* pages of gradients that others own are given back */
+    size_t window;  /* elements that may wait for it; then backward waits */
+    char *kept;     /* sums of the parts so far: what this rank owns, and the tail; NULL: not yet */
     struct run_hooks hooks, idle;
     struct device *device; /* NULL: the arena is host memory, and so are the next two */
     const struct device_async *async;

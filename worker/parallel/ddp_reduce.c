@@ -1,6 +1,10 @@
 #include "worker/parallel/ddp_impl.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "worker/comm/comm.h"
 #include "worker/parallel/wire.h"
@@ -41,6 +45,15 @@ static struct ownership_range own_part(const struct ddp *d, const struct ownersh
     return ownership_part(p, ownership_group(d->own, p->group).index);
 }
 
+/* The pages that hold nothing but elements [first, end) are gone; they are zero when they are next looked at. */
+static void shed(const struct ddp *d, size_t first, size_t end)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)element(d, first) + page - 1,
+                    to = (uintptr_t)element(d, end) / page * page;
+    if (from / page * page < to) /* where that fails, more memory is in use */
+        (void)madvise((void *)(from / page * page), to - from / page * page, MADV_DONTNEED);
+}
+
 static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_piece *p, struct err *e)
 {
     const struct ownership_range mine = own_part(d, p);
@@ -53,6 +66,10 @@ static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_
         wire_unpack(d->reduce, d->part, mine.first, p->part, d->real, d->wire, world);
     else
         memcpy(element(d, mine.first), d->part, p->part * dtype_size(d->real));
+    if (d->sheds) {
+        shed(d, p->first, mine.first);
+        shed(d, mine.end, p->end);
+    }
     return 0;
 }
 
@@ -89,6 +106,36 @@ int ddp_gather(struct ddp *d, void *arena, struct err *e)
         memcpy(d->part, (const char *)arena + own_part(d, p).first * elem, p->part * elem);
         TRY(c->ops->all_gather(c, COMM_GRADIENTS, d->part, (char *)arena + p->first * elem, p->part * elem, NULL, e));
     }
+    return 0;
+}
+
+bool ddp_each_part(const struct ddp *d)
+{
+    return d->sheds;
+}
+
+/* n elements at `at` of the kept sums and `first` of the arena. */
+static void keep_range(struct ddp *d, size_t at, size_t first, size_t n, bool begin, bool back)
+{
+    char *kept = d->kept + at * dtype_size(d->real), *now = element(d, first);
+    for (size_t i = 0; i < n && !begin && d->real == DT_F64; i++)
+        ((double *)(void *)kept)[i] += ((const double *)(void *)now)[i];
+    for (size_t i = 0; i < n && !begin && d->real != DT_F64; i++)
+        ((float *)(void *)kept)[i] += ((const float *)(void *)now)[i];
+    if (begin || back)
+        memcpy(begin ? kept : now, begin ? now : kept, n * dtype_size(d->real));
+}
+
+int ddp_keep(struct ddp *d, bool first, bool last, struct err *e)
+{
+    const size_t owned = ownership_elements(d->own, OWNERSHIP_GRADIENTS);
+    if (!d->kept && !(d->kept = malloc((owned + d->n_tail) * dtype_size(d->real))))
+        return err_set(e, -ENOMEM, "no memory for %zu gradients", owned);
+    for (int k = 0; k < d->own->nowned; k++) {
+        const struct ownership_range *r = &d->own->owned[k];
+        keep_range(d, r->kept, r->first, r->end - r->first, first, last);
+    }
+    keep_range(d, owned, d->own->n_train, d->n_tail, first, last);
     return 0;
 }
 

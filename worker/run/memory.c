@@ -18,6 +18,15 @@ static void add_plan(const struct plan *pl, struct memory_report *r)
     r->workspace += (int64_t)m.workspace;
 }
 
+/* Where they are cut: what is owned, the sums that travel along, two buckets that wait and one that fills (ddp.h). */
+static int64_t gradient_bytes(const struct session *s)
+{
+    const struct state *st = &s->state;
+    const size_t all = s->program->n_reduce, tail = all - s->program->n_train;
+    const size_t some = ownership_elements(&s->own, OWNERSHIP_GRADIENTS) + tail + 3 * ownership_largest_piece(&s->own);
+    return (int64_t)state_bytes(st, st->mapped && some < all ? some : all);
+}
+
 void memory_report(const struct session *s, struct memory_report *ret)
 {
     const struct state *st = &s->state;
@@ -25,7 +34,7 @@ void memory_report(const struct session *s, struct memory_report *ret)
     const int64_t stats = (int64_t)state_bytes(st, s->program->n_stats);
     struct rusage u;
     *ret = (struct memory_report){.parameters = params + stats,
-                                  .gradients = (int64_t)state_bytes(st, s->program->n_reduce),
+                                  .gradients = gradient_bytes(s),
                                   .optimizer = (int64_t)state_bytes(st, st->n_moments) * (st->second ? 2 : 1),
                                   .averages = st->ema_params ? params + stats : 0};
     add_plan(s->train_plan, ret);

@@ -1,7 +1,7 @@
 /* A save that becomes due while the one before is still being written:
  *   - by steps or time: the state is saved as soon as the writer is free, the newest then: no step waits for a disk;
  *   - at the end of an epoch, of the best so far, or the last: waits, so that these are of exactly that step.
- * Where moments are cut a save takes all ranks (session.saves_together), each of which has a writer. Those that write
+ * Where ranks keep parts a save takes all ranks (session.saves_together), each of which has a writer. Those that write
  * files tell the others with a step's sums that they will want to save after it; before they copy, all agree: one may
  * find that it cannot. */
 #include "worker/run/saver.h"

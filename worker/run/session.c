@@ -200,7 +200,7 @@ static int open_device(struct session *s, const struct env_contract *env, struct
         return err_set(e, ERR_USAGE, "--zero %d: not on --device %s, whose moments are not cut yet", (int)s->cfg->zero,
                        ops->name);
     TRY(ownership_init(&s->own, &s->layout, s->rank, s->program, &pieces, e));
-    s->saves_together = ownership_is_cut(&s->own, OWNERSHIP_MOMENTS);
+    s->saves_together = ownership_is_spread(&s->own);
     TRY(optimizer_slice(&s->optimizer, s->program, &s->own, e));
     TRY(state_init(&s->state, s->device, s->program, &s->own, &state, e));
     s->state.loss_scale = p->scale;

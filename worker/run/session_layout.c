@@ -15,19 +15,12 @@
 #include "worker/run/session.h"
 #include "worker/run/stop.h"
 
-static int check_split(const struct session *s, struct err *e)
+static void tell_useless(const struct session *s)
 {
     const struct train_config *c = s->cfg;
     if (s->layout.tensor == 1 && s->leads && (c->model_parallel || c->model_parallel_size > 1) &&
         c->model_parallel_dim == MODEL_PARALLEL_NONE)
         log_warn("layout", "--model-parallel-dim is not given: the last layer is whole on every rank");
-    if (s->layout.tensor > 1 &&
-        ((c->checkpoint_dir && !c->evaluate) || s->resume || train_config_resume(c) != RESUME_OFF || c->pretrained))
-        return err_set(e, ERR_USAGE,
-                       "a last layer that %d ranks share can be neither saved nor loaded: expected no "
-                       "--checkpoint-dir, --resume or --pretrained beside --model-parallel-dim",
-                       s->layout.tensor);
-    return 0;
 }
 
 int session_open_layout(struct session *s, int world, struct err *e)
@@ -35,7 +28,8 @@ int session_open_layout(struct session *s, int world, struct err *e)
     TRY(layout_plan(&s->layout, world, train_config_tensor(s->cfg, world), 1, (int)s->cfg->zero, e));
     s->batch = layout_group(&s->layout, LAYOUT_BATCH, s->rank);
     s->leads = s->rank == layout_writer(&s->layout);
-    return check_split(s, e);
+    tell_useless(s);
+    return 0;
 }
 
 /* A GPU is open, so its module is loaded; NULL where it was built without NCCL. */

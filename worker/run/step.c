@@ -44,22 +44,25 @@ static int run_parts(struct step *t, const struct loader_batch *batch, double gr
     const struct program *p = t->state->program;
     const size_t image = (size_t)p->channels * (size_t)p->height * (size_t)p->width, part = (size_t)t->part;
     const float *weights = weigh(t, &batch->b);
+    const bool each = ddp_each_part(t->ddp);
     for (int i = 0; i < t->parts; i++) {
-        const bool last = i == t->parts - 1;
+        const bool last = i == t->parts - 1, reduced = last || each;
         const size_t first = (size_t)i * part;
         struct run_args run = {.batch = {.images = batch->b.images + first * image,
                                          .labels = batch->b.labels + first,
                                          .weights = weights + first},
                                .grad_scale = grad_scale,
                                .smoothing = t->smoothing,
-                               .accumulate = i > 0,
+                               .accumulate = i > 0 && !each,
                                .params_version = t->state->version,
-                               .hooks = last ? ddp_hooks(t->ddp) : ddp_idle_hooks(t->ddp),
+                               .hooks = reduced ? ddp_hooks(t->ddp) : ddp_idle_hooks(t->ddp),
                                .trace = trace_ops(t->trace)};
-        ddp_begin(t->ddp, last);
+        ddp_begin(t->ddp, reduced);
         TRY(t->state->device->ops->run(t->plan, &run, e));
         if (!last)
             TRY(ddp_wait(t->ddp, e));
+        if (!last && each)
+            TRY(ddp_keep(t->ddp, i == 0, false, e));
     }
     return 0;
 }
@@ -95,6 +98,8 @@ static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w
     TRY(set_metric(t, METRIC_BAD, (double)batch.bad, e));
     const int64_t computed = clock_ns();
     TRY(ddp_wait(t->ddp, e));
+    if (t->parts > 1 && ddp_each_part(t->ddp))
+        TRY(ddp_keep(t->ddp, false, true, e));
     trace_span(t->trace, "collective", "wait for reductions", computed);
     if (t->optimizer->sum_losses)
         TRY(set_metric(t, METRIC_ONE, 1, e));

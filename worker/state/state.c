@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common/base/err.h"
 #include "worker/device/device.h"
@@ -76,11 +77,27 @@ void *state_metric(const struct state *s, int metric)
     return (char *)s->reduce + state_bytes(s, s->program->n_train + s->program->n_stats + (size_t)metric);
 }
 
+/* Where gradients are cut the arena is address space: a page is there from when backward writes it until ddp has
+ * reduced it, but for those of what this rank owns. */
+static int alloc_reduce(struct state *s, struct err *e)
+{
+    const size_t bytes = state_bytes(s, s->program->n_reduce);
+    if (!ownership_is_cut(s->own, OWNERSHIP_GRADIENTS))
+        return s->device->ops->alloc(s->device, bytes, &s->reduce, e);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return err_errno(e, errno, "%zu bytes of address space for gradients", bytes);
+    s->reduce = p;
+    s->mapped = bytes;
+    return 0;
+}
+
 int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                const struct state_options *o, struct err *e)
 {
-    if (ownership_is_cut(own, OWNERSHIP_GRADIENTS))
-        return err_set(e, -ENOTSUP, "level %d of ZeRO: plans need whole gradients and parameters", own->layout.zero);
+    if (ownership_is_cut(own, OWNERSHIP_PARAMS) || (ownership_is_cut(own, OWNERSHIP_GRADIENTS) && d->ops->async))
+        return err_set(e, -ENOTSUP, "level %d of ZeRO: plans on %s need whole %s", own->layout.zero, d->ops->name,
+                       ownership_is_cut(own, OWNERSHIP_PARAMS) ? "parameters" : "gradients");
     *s = (struct state){.device = d,
                         .program = p,
                         .own = own,
@@ -93,7 +110,7 @@ int state_init(struct state *s, struct device *d, const struct program *p, const
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->params, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, s->n_moments), &s->momentum, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_stats ? p->n_stats : 1), &s->stats, e), fail);
-    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_reduce), &s->reduce, e), fail);
+    TRY_GOTO(rc, alloc_reduce(s, e), fail);
     s->norm = state_metric(s, METRIC_NORM);
     TRY_GOTO(rc, fill_initial(s, s->params, PARAM_TRAIN, seed, e), fail);
     TRY_GOTO(rc, fill_initial(s, s->stats, PARAM_STAT, seed, e), fail);
@@ -108,6 +125,10 @@ void state_finish(struct state *s)
 {
     if (!s->device)
         return;
+    if (s->mapped) {
+        munmap(s->reduce, s->mapped);
+        s->reduce = NULL;
+    }
     void *arenas[] = {s->params, s->momentum, s->stats, s->reduce, s->second, s->ema_params, s->ema_stats};
     for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++)
         if (arenas[i])

@@ -34,6 +34,7 @@ struct state {
     void *norm;                    /* METRIC_NORM of reduce: goes where the metrics go */
     void *stats;                   /* (n_stats) */
     void *reduce;                  /* (n_reduce) */
+    size_t mapped;                 /* bytes of reduce where its pages come and go (gradients are cut); else 0 */
     struct loss_scale loss_scale;  /* 1 from state_init() on; the run says what it wants, a checkpoint what it was */
     uint64_t version;              /* grows whenever params or stats change: run_args.params_version */
 };
@@ -44,7 +45,8 @@ struct state_options {
 };
 
 /* Allocate what `own` says this rank keeps and fill it with the initial values of `seed`; moments are 0, averages equal
- * what they average. -ENOTSUP: gradients or parameters are cut. On failure nothing stays allocated. */
+ * what they average. -ENOTSUP: parameters are cut, or gradients
+ * are on a device of which memory is not the host's. On failure nothing stays allocated. */
 int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                const struct state_options *o, struct err *e);
 void state_finish(struct state *s);

@@ -7,6 +7,7 @@ import pytest
 
 from metrics_file import loss_curve, records
 from support import CRUN, run
+from tensors import newest
 
 FIXED = ["--arch", "mlp", "--image-size", 28, "--num-channels", 1, "--device", "ref", "--base-learning-rate", 0.01, "--lr-policy", "fixed",
          "--crop-scale", "0.6,1", "--batch-size", 32, "--num-epochs", 3, "--max-steps", 8, "--label-smoothing", 0.1]
@@ -66,12 +67,31 @@ def test_a_spare_rank_stops_in_good_order_with_the_others(data):
     (["--model-parallel-size", 4, "--model-parallel-dim", "1"], "2 ranks cannot hold a model over 1 stage of tensor groups of 4: that takes at least 4"),
     (["--model-parallel-dim", "1"], "--model-parallel-dim 1: over which ranks?"),
     (["--model-parallel-size", 2, "--model-parallel-dim", "2"], "model-parallel-dim"),
-    (["--model-parallel-size", 2, "--model-parallel-dim", "1", "--checkpoint-dir", "c"], "can be neither saved nor loaded"),
     (["--model-parallel-size", 2, "--model-parallel-dim", "0", "--arch", "convnet"], "'fc' reads maps of 7 x 7 (expected 1 x 1 where features are split)"),
 ])
 def test_what_cannot_be_is_refused(data, tmp_path, args, says, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert says in (p := train(2, data, *args, "--num-labels", 11, code=2)).stdout + p.stderr
+
+
+CHAIN = [(1, []), (4, ["--model-parallel-size", 2, "--model-parallel-dim", "1", "--zero", 1]), (3, ["--zero", 1]),
+         (4, ["--model-parallel-size", 2, "--model-parallel-dim", "0"]), (2, []), (3, ["--model-parallel-size", 3, "--model-parallel-dim", "0", "--zero", 1]),
+         (2, ["--model-parallel-size", 2, "--model-parallel-dim", "1"]), (5, ["--zero", 1]), (3, ["--model-parallel-size", 3, "--model-parallel-dim", "1"]),
+         (4, ["--model-parallel-size", 2, "--model-parallel-dim", "0", "--zero", 1])]
+
+
+def test_checkpoints_go_from_layout_to_layout(data, tmp_path):
+    """Taken up and saved without a step: the same bytes over ten layouts. Trained on from there: the same run."""
+    adam = ["--num-labels", 11, "--optimizer", "adam", "--ema", 0.9]
+    train(4, data, *adam, "--model-parallel-size", 2, "--model-parallel-dim", "1", "--checkpoint-dir", tmp_path / "0", "--max-steps", 3, "--checkpoint-sync")
+    for i, (world, layout) in enumerate(CHAIN):
+        how = ["--checkpoint-sync"] if i % 3 == 0 else []
+        train(world, data, *adam, *layout, *how, "--resume", tmp_path / str(i), "--checkpoint-dir", tmp_path / str(i + 1), "--max-steps", 3)
+        for file in ("model.safetensors", "train.safetensors"):
+            assert (newest(tmp_path / str(i + 1)) / file).read_bytes() == (newest(tmp_path / "0") / file).read_bytes(), layout
+    train(1, data, *adam, "--log-dir", tmp_path / "alone")
+    train(4, data, *adam, *CHAIN[1][1], "--resume", tmp_path / "10", "--checkpoint-dir", tmp_path / "end", "--log-dir", tmp_path / "on")
+    assert np.max(np.abs(loss_curve(tmp_path / "on") / loss_curve(tmp_path / "alone")[3:] - 1)) <= 1e-9
 
 
 def test_a_group_without_a_dimension_shares_nothing_and_says_so(data, tmp_path):

@@ -11,7 +11,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/base/err.h"
 #include "tests/worker/comm/ranks.h"
@@ -620,6 +622,87 @@ static void a_peer_that_aborts_ends_the_wait(void **state)
     ranks_close(&w);
 }
 
+/* --- gradients that are cut: the arena is address space */
+
+enum { WIDE = 8 << 20, WIDE_PIECE = 64 << 10, WIDE_OP = 16 << 10 }; /* elements: 32 MiB, buckets of 256 KiB */
+
+static size_t resident_bytes(void *p, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), n = (bytes + page - 1) / page;
+    unsigned char *there = calloc(n, 1);
+    size_t resident = there && mincore(p, bytes, there) == 0 ? 0 : n + 1;
+    for (size_t i = 0; i < n && resident <= n; i++)
+        resident += there[i] & 1;
+    free(there);
+    return resident * page;
+}
+
+/* Backward, two parts: gradient i is i of this part times the rank + 1. */
+static int two_parts(struct comm *c, struct side *s, float *g, struct err *e)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (WIDE + TAIL) * sizeof *g,
+                 kept = ownership_elements(&s->own, OWNERSHIP_GRADIENTS) * sizeof *g,
+                 most = kept + 4 * WIDE_PIECE * sizeof *g + (size_t)s->own.npieces * 3 * page;
+    const struct run_hooks *h = ddp_hooks(s->d);
+    for (int part = 0; part < 2; part++) {
+        ddp_begin(s->d, true);
+        for (size_t at = 0; at < WIDE; at += WIDE_OP) {
+            for (size_t i = at; i < at + WIDE_OP; i++)
+                g[i] = (float)(i % 1000) * (float)(c->rank + 1);
+            TRY(h->ready(h->ctx, at, at + WIDE_OP, NULL, e));
+            const size_t now = resident_bytes(g, bytes);
+            if (now > most)
+                return err_set(e, -EIO, "%zu bytes of gradients, expected at most %zu", now, most);
+        }
+        g[WIDE] = 1;
+        TRY(ddp_wait(s->d, e));
+        TRY(ddp_keep(s->d, part == 0, part == 1, e));
+    }
+    return most < bytes ? 0 : err_set(e, -EINVAL, "a bound of all");
+}
+
+static int in_little_memory(struct comm *c, int rank, void *arg, struct err *e)
+{
+    const struct ownership_options cut = {.elem_bytes = sizeof(float), .bucket_bytes = WIDE_PIECE * sizeof(float)};
+    struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = c};
+    struct side s = {.param = {.role = PARAM_TRAIN, .count = WIDE}};
+    const size_t bytes = (WIDE + TAIL) * sizeof(float);
+    struct layout l;
+    (void)rank;
+    (void)arg;
+    s.program = (struct program){.params = &s.param, .nparams = 1, .n_train = WIDE};
+    float *g = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TRY(g == MAP_FAILED ? err_errno(e, errno, "address space") : 0);
+    TRY(layout_plan(&l, c->world, 1, 1, 2, e));
+    TRY(ownership_init(&s.own, &l, c->rank, &s.program, &cut, e));
+    TRY(ddp_create(&s.d, groups, &s.own, g, TAIL, DT_F32, &(struct ddp_options){.wire = DT_F32}, e));
+    int rc = two_parts(c, &s, g, e);
+    if (rc < 0)
+        c->ops->abort(c); /* nobody is to wait for this rank */
+    const float times = 2 * (float)(c->world * (c->world + 1)) / 2;
+    for (int k = 0; k < s.own.nowned && rc == 0; k++)
+        for (size_t i = s.own.owned[k].first; i < s.own.owned[k].end && rc == 0; i++)
+            if (g[i] != (float)(i % 1000) * times)
+                rc = err_set(e, -EIO, "gradient %zu is %g", i, (double)g[i]);
+    if (rc == 0 && g[WIDE] != 2 * (float)c->world)
+        rc = err_set(e, -EIO, "the tail is %g", (double)g[WIDE]);
+    close_side(&s);
+    munmap(g, bytes);
+    return rc;
+}
+
+static void cut_gradients_take_what_is_owned_and_a_few_buckets(void **state)
+{
+    struct ranks w;
+    (void)state;
+    ranks_open(&w, "local", 3, 60000);
+    ranks_run(&w, in_little_memory, NULL);
+    for (int r = 0; r < 3; r++)
+        if (w.rc[r] < 0)
+            fail_msg("rank %d: %s", r, w.err[r].text);
+    ranks_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -636,6 +719,7 @@ int main(void)
         cmocka_unit_test(gradients_are_summed_over_the_ranks_that_hold_them),
         cmocka_unit_test(a_group_without_its_communicator_is_refused),
         cmocka_unit_test(gradients_are_summed_by_their_owners_and_gathered),
+        cmocka_unit_test(cut_gradients_take_what_is_owned_and_a_few_buckets),
         cmocka_unit_test(gradients_travel_as_halves_and_the_rest_does_not),
         cmocka_unit_test(a_peer_that_aborts_ends_the_wait),
     };

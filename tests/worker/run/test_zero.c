@@ -192,10 +192,12 @@ static void a_cut_optimizer_does_what_a_whole_one_does(void **state)
         for (int world = 2; world <= 3; world++) {
             struct outcome whole, cut;
             train(&cases[k], world, 0, &whole);
-            train(&cases[k], world, 1, &cut);
-            compare(&cases[k], world, &cut, &whole, 1e-12);
+            for (int zero = 1; zero <= 2; zero++) {
+                train(&cases[k], world, zero, &cut);
+                compare(&cases[k], world, &cut, &whole, 1e-12);
+                drop(&cut);
+            }
             drop(&whole);
-            drop(&cut);
         }
 }
 
@@ -207,10 +209,12 @@ static void ranks_with_a_cut_optimizer_are_one_rank(void **state)
         if (!cases[k].sync_bn)
             continue;
         train(&cases[k], 1, 0, &one);
-        train(&cases[k], 4, 1, &cut);
-        compare(&cases[k], 4, &cut, &one, 1e-9);
+        for (int zero = 1; zero <= 2; zero++) {
+            train(&cases[k], 4, zero, &cut);
+            compare(&cases[k], 4, &cut, &one, 1e-9);
+            drop(&cut);
+        }
         drop(&one);
-        drop(&cut);
     }
 }
 
@@ -219,10 +223,12 @@ static void one_rank_with_a_cut_optimizer_has_all_of_it(void **state)
     (void)state;
     struct outcome whole, cut;
     train(&cases[2], 1, 0, &whole);
-    train(&cases[2], 1, 1, &cut);
-    compare(&cases[2], 1, &cut, &whole, 1e-12);
+    for (int zero = 1; zero <= 2; zero++) {
+        train(&cases[2], 1, zero, &cut);
+        compare(&cases[2], 1, &cut, &whole, 1e-12);
+        drop(&cut);
+    }
     drop(&whole);
-    drop(&cut);
 }
 
 int main(void)
