@@ -3,7 +3,7 @@
  * in a group. The store is for small values: coordination, a few numbers a step. Tensors go over Gloo or NCCL
  * (trainer comm-bench).
  *
- *     cc -o messages messages.c -lcrun
+ *     cc -o messages messages.c $(pkg-config --cflags --libs crun)
  *     crun --nproc_per_node 4 ./messages
  */
 #include <crun.h>

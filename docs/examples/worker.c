@@ -1,6 +1,6 @@
 /* A worker that uses libcrun: every rank adds to a sum, step after step, and meets the others after each.
  *
- *     cc -o worker worker.c -lcrun
+ *     cc -o worker worker.c $(pkg-config --cflags --libs crun)
  *     crun --nproc_per_node 4 --max-restarts 3 ./worker 100
  */
 #include <crun.h>

@@ -1,0 +1,101 @@
+"""The wheel: made twice from two folders, its tag, installed into a fresh environment, used, removed."""
+import os
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from support import ROOT, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
+sys.path.insert(0, str(ROOT / "packaging"))
+import elf  # noqa: E402
+
+
+def made(tree, out):
+    """-> path of the wheel"""
+    p = subprocess.run([tree / "dev", "wheel", out], env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}, capture_output=True, text=True, timeout=1800, check=False)
+    if "subproject" in p.stdout + p.stderr and re.search(r"could not get|urlopen error|WrapException", p.stdout + p.stderr, re.I):
+        pytest.skip("no network: cJSON cannot be downloaded")
+    assert p.returncode == 0, p.stdout[-3000:] + p.stderr[-3000:]
+    wheel, = out.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return made(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def test_another_folder_makes_the_same_bytes(wheel, tmp_path):
+    names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True).stdout
+    tree = tmp_path / "elsewhere"
+    tree.mkdir()
+    subprocess.run(["xargs", "-0", "cp", "--parents", "-t", tree], input=names, cwd=ROOT, check=True)
+    again = made(tree, tmp_path / "again")
+    assert again.name == wheel.name and again.read_bytes() == wheel.read_bytes()
+
+
+def test_its_programs_need_glibc_alone_and_its_tag_says_which(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as z:
+        z.extractall(tmp_path)
+        licenses = {n.rsplit("/", 1)[-1] for n in z.namelist() if "/licenses/" in n}
+    programs = [p for p in tmp_path.rglob("*") if p.is_file() and p.read_bytes()[:4] == b"\x7fELF"]
+    assert len(programs) == 3 and licenses == {"LICENSE", "LICENSE.cJSON", "LICENSE.hiredis", "LICENSE.libuv", "LICENSE.uthash"}
+    glibc = elf.glibc_release(programs)
+    assert wheel.name.endswith(f"-py3-none-manylinux_{glibc[0]}_{glibc[1]}_{elf.machine(programs[0])}.whl")
+
+
+def test_auditwheel_grants_its_tag(wheel):
+    pytest.importorskip("auditwheel")
+    said = run(sys.executable, "-m", "auditwheel", "show", wheel).stdout
+    assert wheel.name.split("-none-")[1].removesuffix(".whl") in said, said
+
+
+@pytest.fixture
+def environment(wheel, tmp_path):
+    venv = tmp_path / "venv"
+    if run(sys.executable, "-m", "venv", venv).returncode != 0:
+        pytest.skip("no venv module that works")
+    p = run(venv / "bin/python", "-m", "pip", "install", "--no-index", "--no-deps", wheel)
+    assert p.returncode == 0, p.stderr
+    return venv
+
+
+JOB = """
+import crun, sys
+
+def rank(add):
+    crun.report(1)
+    crun.barrier()
+    return crun.info().rank + add
+
+if __name__ == "__main__":
+    assert crun.find_program() == sys.argv[1], crun.find_program()
+    print(crun.launch(rank, (5,), nproc=2))
+"""
+
+
+def test_installed_used_and_removed(environment, tmp_path):
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "STARTED_BY_TEST": os.environ["STARTED_BY_TEST"]}
+    job = tmp_path / "job.py"
+    job.write_text(JOB)
+    p = run(environment / "bin/python", job, environment / "bin/crun", env=env)
+    assert (p.returncode, p.stdout) == (0, "{0: 5, 1: 6}\n"), p.stderr
+    p = run(environment / "bin/crun", "--nproc-per-node", 2, "--no-log-prefix", "sh", "-c", "echo $RANK", env=env)
+    assert sorted(p.stdout.split()) == ["0", "1"], p.stderr
+    assert run(environment / "bin/crun-launch", "--help", env=env).stdout.startswith("Usage: crun ")
+    assert run(environment / "bin/rendezvousd", "--version", env=env).stdout.startswith("rendezvousd ")
+    assert run(environment / "bin/python", "-m", "pip", "uninstall", "-y", "crun-launcher").returncode == 0
+    left = [p for p in environment.rglob("*") if p.is_file() and re.search(r"crun|rendezvousd", p.name)]
+    assert left == [] and not list(environment.glob("lib/*/site-packages/crun"))
+
+
+def test_libraries_are_looked_for_beside_python_then_in_the_system(environment, tmp_path):
+    """The environment's lib/ comes first: one there that is no library is what the sentence is about."""
+    (environment / "lib" / "libhwloc.so.15").write_text("no library")
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    p = run(environment / "bin/crun", "topo", env=env)
+    assert p.returncode != 0 and f"{environment}/bin/../lib/libhwloc.so.15" in p.stderr and p.stderr.count("\n") == 1
