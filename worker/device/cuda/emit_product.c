@@ -114,12 +114,11 @@ static int emit_bias_gradient(struct cuda_plan *pl, int i, int t, struct err *e)
     sum->kernel = KERNEL_BN_BWD_SUMS;
     struct k_bn_bwd_sums *a = &sum->args.as_KERNEL_BN_BWD_SUMS;
     *a = (struct k_bn_bwd_sums){.v = v, .mean = pl->zeros}; /* the second sum is not used */
-    const size_t partial = kernel_partial(&v);
-    pl->partial_doubles = partial > pl->partial_doubles ? partial : pl->partial_doubles;
+    cuda_plan_need_partial(pl, &v);
     const int sums = cuda_plan_buffer(pl, (2 * (size_t)v.c + 1) * sizeof(double), false, e);
     TRY(sums);
     TRY(cuda_plan_use(pl, dy, 0, &a->x, e));
-    TRY(cuda_plan_use(pl, dy, 0, &a->dy, e));
+    TRY(cuda_plan_use(pl, dy, 0, &a->g.dy, e));
     TRY(cuda_plan_use(pl, sums, 0, &a->sums, e));
     const int out = cuda_plan_weight_gradient(pl, i, op->param[1], DT_F32, e);
     TRY(out);

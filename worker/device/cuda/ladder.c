@@ -102,24 +102,110 @@ static void climb_dual(struct cuda_plan *pl, int last)
     pl->rungs[bn].unwritten = true;
 }
 
+/* Both batch norms behind such a sum take its gradient, and nobody else does. */
+static void climb_twins(struct cuda_plan *pl, int first)
+{
+    const struct fused *f = &pl->fused[first];
+    if (f->relu_bwd < 0 || !f->store_dz || op_at(pl, first)->out < 0 || pl->rungs[first].drelu >= 0)
+        return;
+    const int dz = op_at(pl, f->relu_bwd)->out;
+    for (int i = first + 1; i < pl->end_op; i++) {
+        if (op_at(pl, i)->kind != OP_BN_BWD || op_at(pl, i)->in[1] != dz || op_at(pl, i)->out < 0)
+            continue;
+        if (pl->readers[dz] == 2) {
+            pl->rungs[first].twin = i;
+            pl->rungs[i].twinned = true;
+        }
+        return;
+    }
+}
+
+static void climb_mask(struct cuda_plan *pl, int bn_bwd)
+{
+    const int relu_bwd = pl->fused[bn_bwd].relu_bwd;
+    if (relu_bwd < 0 || pl->rungs[bn_bwd].drelu >= 0 || pl->rungs[bn_bwd].pool >= 0)
+        return;
+    const int relu = producer(pl, op_at(pl, relu_bwd)->in[0]);
+    if (relu >= 0 && pl->fused[relu].bn >= 0 && pl->fused[relu].relu == relu)
+        pl->rungs[relu].mask = true;
+}
+
+/* Where the pooling goes back: all that reads the activation. */
+struct pooled {
+    int bwd, relu_bwd, bn_bwd;
+};
+
+static bool goes_back(const struct cuda_plan *pl, int relu, int pool, struct pooled *b)
+{
+    const int x = op_at(pl, relu)->out, nfwd = pl->p->nfwd;
+    b->bwd = reader(pl, OP_MAXPOOL_BWD, 0, x, nfwd, pl->end_op);
+    b->relu_bwd = reader(pl, OP_RELU_BWD, 0, x, nfwd, pl->end_op);
+    if (pl->readers[x] != 3 || b->bwd < 0 || b->relu_bwd < 0 || op_at(pl, b->bwd)->fwd != pool ||
+        op_at(pl, b->relu_bwd)->in[1] != op_at(pl, b->bwd)->out || pl->readers[op_at(pl, b->bwd)->out] != 1)
+        return false;
+    b->bn_bwd = reader(pl, OP_BN_BWD, 1, op_at(pl, b->relu_bwd)->out, nfwd, pl->end_op);
+    return b->bn_bwd >= 0 && pl->fused[b->bn_bwd].relu_bwd == b->relu_bwd && !pl->fused[b->bn_bwd].store_dz &&
+           pl->fused[b->bn_bwd].add_bwd < 0 && op_at(pl, b->bn_bwd)->fwd == pl->fused[relu].bn;
+}
+
+/* BN, ReLU and the pooling that reads them; in a slice that has the backward part too, or in none. */
+static void climb_pool(struct cuda_plan *pl, int pool)
+{
+    const struct op *op = op_at(pl, pool);
+    const int relu = producer(pl, op->in[0]);
+    struct pooled back;
+    if (relu < 0 || pl->fused[relu].relu != relu || pl->fused[relu].bn < 0 || pl->fused[relu].add >= 0 ||
+        op->kh != op->kw || op->sh != op->sw || op->ph != op->pw)
+        return;
+    const struct view4 x = cuda_plan_view(pl, op->in[0]);
+    if (pl->type == DT_F32 || !kernel_pools(&x, op->kh, op->sh, op->ph))
+        return;
+    if (pl->o.training ? !goes_back(pl, relu, pool, &back) : pl->readers[op->in[0]] != 1)
+        return;
+    pl->rungs[relu].pool = pool;
+    pl->rungs[pool].pool = relu;
+    if (!pl->o.training)
+        return;
+    pl->rungs[back.bn_bwd].pool = back.bwd;
+    pl->fused[back.bwd].skip = true;
+    const int add = producer(pl, op_at(pl, back.bwd)->in[1]);
+    if (add >= 0 && op_at(pl, add)->kind == OP_ADD && add >= pl->p->nfwd && pl->readers[op_at(pl, add)->out] == 1)
+        pl->fused[add].skip = true; /* the pooling's backward takes both summands */
+}
+
+/* Rungs of own kernels. */
+static void climb_own(struct cuda_plan *pl)
+{
+    for (int i = pl->first_op; i < pl->end_op; i++)
+        climb_dual(pl, i);
+    for (int i = pl->first_op; i < pl->end_op; i++)
+        if (op_at(pl, i)->kind == OP_MAXPOOL)
+            climb_pool(pl, i);
+    for (int i = pl->first_op; i < pl->end_op && pl->o.training; i++) {
+        if (op_at(pl, i)->kind != OP_BN_BWD)
+            continue;
+        climb_twins(pl, i);
+        climb_mask(pl, i);
+    }
+}
+
 int ladder_climb(struct cuda_plan *pl, struct err *e)
 {
     pl->rungs = malloc(((size_t)pl->p->nops + 1) * sizeof *pl->rungs);
     if (!pl->rungs)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
     for (int i = 0; i < pl->p->nops; i++)
-        pl->rungs[i] = (struct rung){.stats = -1, .prologue = -1, .drelu = -1, .dual = -1};
+        pl->rungs[i] = (struct rung){.stats = -1, .prologue = -1, .drelu = -1, .dual = -1, .twin = -1, .pool = -1};
     if (pl->o.keep_all || !pl->cuda->options.fused_patterns)
         return 0;
-    for (int i = pl->first_op; i < pl->end_op; i++)
-        climb_dual(pl, i);
-    if (pl->type != DT_F16 || !pl->nhwc || !pl->o.training)
-        return 0;
-    for (int i = pl->first_op; i < pl->end_op && i < pl->p->nfwd; i++)
-        if (op_at(pl, i)->kind == OP_CONV)
-            climb_statistics(pl, i);
-    for (int i = pl->first_op; i < pl->end_op && i < pl->p->nfwd; i++)
-        if (op_at(pl, i)->kind == OP_CONV)
-            climb_prologue(pl, i);
+    if (pl->type == DT_F16 && pl->nhwc && pl->o.training) {
+        for (int i = pl->first_op; i < pl->end_op && i < pl->p->nfwd; i++)
+            if (op_at(pl, i)->kind == OP_CONV)
+                climb_statistics(pl, i);
+        for (int i = pl->first_op; i < pl->end_op && i < pl->p->nfwd; i++)
+            if (op_at(pl, i)->kind == OP_CONV)
+                climb_prologue(pl, i);
+    }
+    climb_own(pl);
     return 0;
 }

@@ -5,7 +5,12 @@
  *   prologue     BN -> ReLU -> conv -> BN: the activation is never written: the convolution reads relu(x * scale +
  *                shift) (sbr+conv+stats), its weight gradient likewise (sbr+wgrad), and the data gradient goes through
  *                the ReLU and sums for the BN (dgrad+drelu+bn). All three or none
- *   dual         BN -> ADD <- BN: the sum normalises both (own kernel, any type)
+ *   dual         BN -> ADD <- BN: the sum normalises both; backward, both take the gradient that reaches the sum in one
+ *                pass each (own kernels, any type)
+ *   mask         BN [-> ADD] -> ReLU: where the ReLU was on is kept in a bit an element, and what it wrote is not read
+ *                again for it (own kernels, any type)
+ *   pool         BN -> ReLU -> max pooling: what lies between is never written, nor its gradient (own kernels,
+ *                halves, NHWC: in fp32 fusing changes no bit, and this sums in another order)
  *
  * The first two: fp16, NHWC, as cuDNN has them for nothing else. Pure. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_LADDER_H
@@ -21,6 +26,10 @@ struct rung {     /* of an op; -1: none */
     int prologue; /* CONV, CONV_BWD_PARAM: the BN whose scale and shift (and a ReLU) they apply to what they read */
     int drelu; /* CONV_BWD_DATA: the forward BN that it goes back into. BN_BWD: the CONV_BWD_DATA that made its sums */
     int dual;  /* the last op of BN+ADD[+ReLU]: the BN behind the other summand */
+    int twin;  /* BN_BWD: the later one that takes the same gradient. `twinned`: that one */
+    int pool;  /* the last op of BN+ReLU: the MAXPOOL that does its work; that one: this op; BN_BWD: the MAXPOOL_BWD */
+    bool mask; /* the last op of BN[+ADD]+ReLU: keeps a mask */
+    bool twinned;
     bool unwritten; /* BN, or the ReLU that ends BN+ReLU: its result is never stored */
 };
 

@@ -44,6 +44,13 @@ static int patch(struct cuda_plan *pl, int buffer, size_t offset, const void *po
     return 0;
 }
 
+void cuda_plan_need_partial(struct cuda_plan *pl, const struct view4 *v)
+{
+    const size_t n = kernel_partial(v), counters = kernel_counters(v);
+    pl->partial_doubles = n > pl->partial_doubles ? n : pl->partial_doubles;
+    pl->counters = counters > pl->counters ? counters : pl->counters;
+}
+
 int cuda_plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e)
 {
     if (buffer == NO_BUFFER)
@@ -104,7 +111,7 @@ static struct k_tensor form_of(const struct cuda_plan *pl, const struct op *op, 
         .k = k, .c = c, .rs = rs, .padded_c = q->ndim == 4 ? x.c : c, .krsc = pl->nhwc, .type = pl->product};
 }
 
-static size_t form_elements(const struct k_tensor *t)
+size_t cuda_plan_form_elements(const struct k_tensor *t)
 {
     return (size_t)t->k * (size_t)t->padded_c * (size_t)t->rs;
 }
@@ -115,7 +122,7 @@ int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e
     if (w->copy != NO_BUFFER)
         return w->copy;
     w->form = form_of(pl, &pl->p->ops[op], param);
-    const int b = cuda_plan_buffer(pl, form_elements(&w->form) * dtype_size(w->form.type), true, e);
+    const int b = cuda_plan_buffer(pl, cuda_plan_form_elements(&w->form) * dtype_size(w->form.type), true, e);
     TRY(b);
     return w->copy = b;
 }
@@ -125,16 +132,15 @@ int cuda_plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtyp
     struct weight *w = &pl->weights[param];
     struct k_tensor form = form_of(pl, &pl->p->ops[op], param);
     form.type = type;
-    const int b = cuda_plan_buffer(pl, form_elements(&form) * dtype_size(type), false, e);
+    const int b = cuda_plan_buffer(pl, cuda_plan_form_elements(&form) * dtype_size(type), false, e);
     TRY(b);
     w->gradient_form = form;
     return w->gradient = b;
 }
 
-/* The table's entries [first, first + n) are the gradients that are pending. */
-static int add_entries(struct cuda_plan *pl, size_t *ret_elements, struct err *e)
+/* The gradients that are pending: the table's next entries. */
+static int add_entries(struct cuda_plan *pl, struct err *e)
 {
-    *ret_elements = 0;
     for (int i = 0; i < pl->npending; i++) {
         const int param = pl->pending[i];
         const struct weight *w = &pl->weights[param];
@@ -143,7 +149,6 @@ static int add_entries(struct cuda_plan *pl, size_t *ret_elements, struct err *e
         pl->host_table[pl->ntable].arena = pl->reduce + pl->p->params[param].offset;
         pl->host_table[pl->ntable].copy = (void *)(intptr_t)w->gradient; /* a buffer's number until cuda_plan_place() */
         pl->ntable++;
-        *ret_elements += form_elements(&w->gradient_form);
     }
     return 0;
 }
@@ -151,16 +156,14 @@ static int add_entries(struct cuda_plan *pl, size_t *ret_elements, struct err *e
 int cuda_plan_flush(struct cuda_plan *pl, int op, struct err *e)
 {
     struct step *s;
-    size_t elements;
     if (pl->npending == 0)
         return 0;
     TRY(cuda_plan_step(pl, STEP_KERNEL, "unpack gradients", op, &s, e));
     s->kernel = KERNEL_UNPACK;
     s->table_at = pl->ntable;
-    TRY(add_entries(pl, &elements, e));
-    s->args.as_KERNEL_UNPACK = (struct k_pack){.n = pl->npending, .elements = elements};
-    for (int i = 0; i < pl->npending; i++) /* they live until now */
-        pl->buffers[pl->weights[pl->pending[i]].gradient].last = pl->nsteps - 1;
+    s->entries = pl->npending;
+    TRY(add_entries(pl, e));
+    pl->unpacks = pl->nsteps - 1;
     TRY(cuda_plan_step(pl, STEP_READY, "ready", op, &s, e));
     s->first = pl->pending_first;
     s->end = pl->pending_end;
@@ -269,6 +272,9 @@ static int build(struct cuda_plan *pl, struct err *e)
             TRY(emit(pl, i, e));
     }
     TRY(cuda_plan_flush(pl, pl->end_op - 1, e));
+    for (int i = 0; i < pl->p->nparams; i++) /* a rank that is alone unpacks them with the last group */
+        if (pl->weights[i].gradient != NO_BUFFER)
+            pl->buffers[pl->weights[i].gradient].last = pl->unpacks;
     keep_results(pl);
     return cuda_plan_place(pl, e);
 }
@@ -294,6 +300,7 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
     pl->params = o->params;
     pl->stats = o->stats;
     pl->reduce = o->reduce;
+    pl->unpacks = -1;
     pl->product = o->compute;
     pl->type = half_compute(o) && o->half == HALF_OPERANDS ? DT_F32 : o->compute;
     pl->nhwc = o->format != MEMORY_NCHW;

@@ -33,6 +33,14 @@ union kernel_args {
 #undef X
 };
 
+/* Where a step takes a batch norm's sums from: settled at each run. `first` of from tells a convolution made them. */
+struct bn_source {
+    struct k_bn_from *from;
+    const double *sums,
+        *local; /* local: this rank's, where `sums` are summed over ranks; NULL: all ranks' are wanted */
+};
+enum { SOURCES_MAX = 4 };
+
 struct step {
     enum step_kind kind;
     const char *label;
@@ -45,7 +53,10 @@ struct step {
     double *keep;           /* ALL_SUM: where this rank's values go first, or NULL */
     size_t n;               /* FILL: bytes; ALL_SUM: doubles */
     size_t first, end;      /* READY: of the reduce arena */
-    int table_at;           /* KERNEL_UNPACK: its first entry */
+    int table_at, entries;  /* KERNEL_UNPACK: of the plan's table */
+    struct bn_source source[SOURCES_MAX];
+    int nsources;
+    bool gathers; /* done only where sums are gathered: see struct variant_key */
 };
 
 /* Where the address of a buffer must be filled in. */
@@ -63,16 +74,19 @@ struct weight {
 
 /* Of a forward BN op, read again by its backward op: device memory that lives as long as the plan. */
 struct bn_state {
-    int c;                                            /* 0: this slice has no such op */
-    float *mean, *invstd, *scale, *shift, *a, *b, *k; /* (c) */
-    float *first, *second;                            /* (c): sums that a convolution made */
-    void *half_scale, *half_shift;                    /* (c) fp16 */
-    double *sums, *local;                             /* (2c + 1) */
+    int c;                                /* 0: this slice has no such op */
+    float *mean, *invstd, *scale, *shift; /* (c) */
+    float *a, *b, *k;                     /* (c): dgrad+drelu+bn writes them, and nobody reads them */
+    float *first, *second;                /* (c): sums that a convolution made */
+    void *half_scale, *half_shift;        /* (c) fp16 */
+    double *sums, *local;                 /* (2c + 1) */
 };
 
-/* One way in which a plan can be run; a captured graph belongs to one. */
+/* One way in which a plan can be run; a captured graph belongs to one. Where a convolution made a batch norm's sums,
+ * they are used as they are, unless somebody must gather them first: because ranks add theirs, or to take out again
+ * what samples of weight 0 put in. Ranks that belong together run alike: with hooks sums are always gathered. */
 struct variant_key {
-    bool accumulate, hooks, sums; /* sums: hooks sum statistics over ranks */
+    bool accumulate, hooks, sums, gather; /* sums: hooks sum statistics over ranks */
     double smoothing;
 };
 struct variant {
@@ -99,7 +113,7 @@ struct cuda_plan {
     int *readers, *value; /* per tensor; value: buffer or NO_BUFFER */
     int *operand; /* per tensor: its copy in the products' type, likewise; unused where that is the type it has */
     struct bn_state *bns;   /* per op */
-    int *index_buffer;      /* per op: max pooling */
+    int *index_buffer;      /* per op: max pooling's; the mask of a ReLU that another op does */
     struct weight *weights; /* per parameter */
     struct live_buffer *buffers;
     struct patch *patches;
@@ -109,13 +123,14 @@ struct cuda_plan {
     size_t pending_first, pending_end; /* gradients written since the last group, while emitting */
     int *pending;
     int npending;
+    int unpacks; /* the last step that unpacks gradients, -1: none */
 
     void *memory; /* all buffers */
-    size_t memory_bytes, workspace_bytes, partial_doubles, fixed_bytes;
+    size_t memory_bytes, workspace_bytes, partial_doubles, counters, fixed_bytes;
     void *workspace;
-    double *partial;
-    char *fixed;  /* what does not depend on the steps; the batch lies first in it */
-    float *zeros; /* as many as the widest tensor has channels */
+    double *partial; /* of sums: (partial_doubles), and behind them their counters */
+    char *fixed;     /* what does not depend on the steps; the batch lies first in it */
+    float *zeros;    /* as many as the widest tensor has channels */
     struct k_tensor *host_table,
         *table; /* groups of KERNEL_UNPACK, then the weights of KERNEL_PACK; table: device memory */
     int ntable, npack;
@@ -151,7 +166,8 @@ int cuda_plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label,
                    struct err *e);
 /* The last step reaches `buffer` through this pointer that it holds. NO_BUFFER: nothing to do. */
 int cuda_plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e);
-int cuda_plan_value(struct cuda_plan *pl, int tensor, struct err *e); /* its buffer, made where it has none */
+int cuda_plan_value(struct cuda_plan *pl, int tensor, struct err *e);     /* its buffer, made where it has none */
+void cuda_plan_need_partial(struct cuda_plan *pl, const struct view4 *v); /* for the sums of such a view */
 struct view4 cuda_plan_view(const struct cuda_plan *pl, int tensor);
 size_t cuda_plan_elements(const struct cuda_plan *pl, int tensor);      /* of its view: channels of padding count */
 struct cudnn_shape cuda_plan_shape(const struct cuda_plan *pl, int op); /* of the forward convolution behind op */
@@ -161,8 +177,15 @@ int cuda_plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtyp
 int cuda_plan_gradients_ready(struct cuda_plan *pl, int op,
                               struct err *e); /* of this op; unpacks and tells when a group is full */
 int cuda_plan_flush(struct cuda_plan *pl, int op, struct err *e);
+size_t cuda_plan_form_elements(const struct k_tensor *t);
 
-/* emit*.c */
+/* emit*.c. emit_kernel, emit_use: a step of an own kernel; its last one reads or writes a tensor (-1: none) through
+ * this pointer. */
+int emit_kernel(struct cuda_plan *pl, enum kernel k, const char *label, int op, struct step **ret, struct err *e);
+int emit_use(struct cuda_plan *pl, int tensor, const void *pointer_to_pointer, struct err *e);
+int emit_bn(struct cuda_plan *pl, int last, struct err *e); /* emit_bn.c: BN with what rides along; last of these ops */
+int emit_bn_pool(struct cuda_plan *pl, int pool, struct err *e);
+int emit_bn_bwd(struct cuda_plan *pl, int op, struct err *e);
 int emit_product(struct cuda_plan *pl, int op, struct err *e); /* emit_product.c: convolutions and linear layers */
 int emit_own(struct cuda_plan *pl, int op, struct err *e);     /* emit_own.c: everything else */
 

@@ -152,7 +152,7 @@ static size_t workspace_wanted(const struct cuda_plan *pl)
 /* Of the sums that batch norm makes in parts: the same for every batch. */
 static size_t partial_bytes(const struct cuda_plan *pl)
 {
-    return pl->partial_doubles * sizeof(double);
+    return pl->partial_doubles * sizeof(double) + pl->counters * sizeof(unsigned);
 }
 
 /* All else that a plan needs is proportional to its batch, but for the workspace. */
@@ -202,6 +202,8 @@ static int take_buffers(struct cuda_plan *pl, struct err *e)
 
 static void fill_in(struct cuda_plan *pl)
 {
+    const struct k_partial partial = {.values = pl->partial,
+                                      .counters = (unsigned *)(void *)(pl->partial + pl->partial_doubles)};
     for (int i = 0; i < pl->npatches; i++) {
         const struct patch *x = &pl->patches[i];
         *x->pointer = (char *)pl->memory + pl->buffers[x->buffer].offset + x->offset;
@@ -209,9 +211,9 @@ static void fill_in(struct cuda_plan *pl)
     for (int i = 0; i < pl->nsteps; i++) {
         struct step *s = pl->steps[i];
         if (s->kind == STEP_KERNEL && s->kernel == KERNEL_BN_STATS)
-            s->args.as_KERNEL_BN_STATS.partial = pl->partial;
+            s->args.as_KERNEL_BN_STATS.partial = partial;
         if (s->kind == STEP_KERNEL && s->kernel == KERNEL_BN_BWD_SUMS)
-            s->args.as_KERNEL_BN_BWD_SUMS.partial = pl->partial;
+            s->args.as_KERNEL_BN_BWD_SUMS.partial = partial;
     }
 }
 
@@ -246,11 +248,6 @@ static int make_table(struct cuda_plan *pl, struct err *e)
     TRY(need(pl, bytes, &p, e));
     pl->table = p;
     TRY(c->base.ops->upload(&c->base, pl->table, pl->host_table, bytes, e));
-    for (int i = 0; i < pl->nsteps; i++) {
-        struct step *s = pl->steps[i];
-        if (s->kind == STEP_KERNEL && s->kernel == KERNEL_UNPACK)
-            s->args.as_KERNEL_UNPACK.table = pl->table + s->table_at;
-    }
     return 0;
 }
 

@@ -27,21 +27,43 @@ static int all_sum(struct cuda_plan *pl, const struct step *s, const struct run_
     return 0;
 }
 
+static void settle_finalise(const struct cuda_plan *pl, struct k_bn_finalise *f, const struct variant_key *v)
+{
+    f->accumulate = v->accumulate;
+    f->weights = v->gather ? pl->sample_weights : NULL;
+}
+
+/* A group for who waits for its bucket; else everything with the last. */
+static void settle_unpack(const struct cuda_plan *pl, struct step *s, const struct variant_key *v)
+{
+    const int first = v->hooks ? s->table_at : 0;
+    struct k_pack *a = &s->args.as_KERNEL_UNPACK;
+    *a = (struct k_pack){.table = pl->table + first, .accumulate = v->accumulate};
+    a->n = s->table_at + s->entries - first;
+    for (int i = first; i < first + a->n; i++)
+        a->elements += cuda_plan_form_elements(&pl->host_table[i]);
+}
+
 /* What depends on the run and not on the plan alone. */
 static void settle(const struct cuda_plan *pl, struct step *s, const struct variant_key *v)
 {
+    for (int i = 0; i < s->nsources; i++) {
+        const struct bn_source *b = &s->source[i];
+        b->from->sums = b->from->first && !v->gather ? NULL : b->local && v->sums ? b->local : b->sums;
+    }
     switch (s->kernel) {
     case KERNEL_BN_FINALISE:
-        s->args.as_KERNEL_BN_FINALISE.accumulate = v->accumulate;
+        settle_finalise(pl, &s->args.as_KERNEL_BN_FINALISE, v);
         break;
-    case KERNEL_BN_BWD_FINALISE:
-        if (!v->sums)
-            s->args.as_KERNEL_BN_BWD_FINALISE.local = s->args.as_KERNEL_BN_BWD_FINALISE.sums;
-        else
-            s->args.as_KERNEL_BN_BWD_FINALISE.local = pl->bns[pl->p->ops[s->op].fwd].local;
+    case KERNEL_BN_APPLY:
+        settle_finalise(pl, &s->args.as_KERNEL_BN_APPLY.own, v);
+        settle_finalise(pl, &s->args.as_KERNEL_BN_APPLY.other, v);
+        break;
+    case KERNEL_BN_POOL:
+        settle_finalise(pl, &s->args.as_KERNEL_BN_POOL.own, v);
         break;
     case KERNEL_UNPACK:
-        s->args.as_KERNEL_UNPACK.accumulate = v->accumulate;
+        settle_unpack(pl, s, v);
         break;
     case KERNEL_XENT:
         s->args.as_KERNEL_XENT.accumulate = v->accumulate;
@@ -59,6 +81,8 @@ static int run_step(struct cuda_plan *pl, struct step *s, const struct variant_k
     struct gpu_stream *stream = pl->cuda->compute;
     switch (s->kind) {
     case STEP_KERNEL:
+        if ((s->gathers && !v->gather) || (s->kernel == KERNEL_UNPACK && !v->hooks && s != pl->steps[pl->unpacks]))
+            return 0;
         settle(pl, s, v);
         return g->ops->kernel(g, stream, s->kernel, &s->args, e);
     case STEP_DNN:
@@ -134,7 +158,8 @@ static int traced_walk(struct cuda_plan *pl, const struct variant_key *v, const 
 
 static bool same_variant(const struct variant_key *a, const struct variant_key *b)
 {
-    return a->accumulate == b->accumulate && a->hooks == b->hooks && a->sums == b->sums && a->smoothing == b->smoothing;
+    return a->accumulate == b->accumulate && a->hooks == b->hooks && a->sums == b->sums && a->gather == b->gather &&
+           a->smoothing == b->smoothing;
 }
 
 /* The variant's place; the least used one makes room. */
@@ -240,6 +265,15 @@ static int set_scale(struct cuda_plan *pl, double scale, struct err *e)
     return g->ops->kernel(g, pl->cuda->compute, KERNEL_STORE, &k, e);
 }
 
+/* Does every sample of the batch count? */
+static bool whole(const struct cuda_plan *pl, const struct batch *b)
+{
+    for (int i = 0; i < pl->o.batch; i++)
+        if (!(b->weights[i] > 0))
+            return false;
+    return true;
+}
+
 int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
 {
     struct cuda_plan *pl = (struct cuda_plan *)plan;
@@ -251,9 +285,11 @@ int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
         pl->fresh = true;
     }
     TRY(set_scale(pl, a->grad_scale, e));
+    const bool hooks = a->hooks && a->hooks->ready, sums = a->hooks && a->hooks->all_sum;
     const struct variant_key k = {.accumulate = a->accumulate,
-                                  .hooks = a->hooks && a->hooks->ready,
-                                  .sums = a->hooks && a->hooks->all_sum,
+                                  .hooks = hooks,
+                                  .sums = sums,
+                                  .gather = hooks || sums || !whole(pl, &a->batch),
                                   .smoothing = a->smoothing};
     return a->trace ? traced_walk(pl, &k, a, e) : run_variant(pl, a->hooks, &k, e);
 }

@@ -51,31 +51,40 @@ static double one(const void *p, double bytes)
     return p ? bytes : 0;
 }
 
+static double gradient_bytes(const struct k_bn_gradient *g, const struct view4 *v)
+{
+    struct view4 dy = g->index ? g->pooled : *v;
+    return bytes_of(&dy) + one(g->dy2, bytes_of(&dy)) + one(g->index, count_of(&dy)) +
+           (g->mask ? (double)kernel_mask(v) : one(g->y, bytes_of(v)));
+}
+
 static void bn_traffic(const struct step *s, struct step_traffic *t)
 {
     switch (s->kernel) {
-    case KERNEL_BN_STATS: {
-        const struct k_bn_stats *a = &s->args.as_KERNEL_BN_STATS;
-        t->read = bytes_of(&a->v);
-        t->nodes = 2;
-    } break;
+    case KERNEL_BN_STATS:
+        t->read = bytes_of(&s->args.as_KERNEL_BN_STATS.v);
+        break;
     case KERNEL_BN_APPLY: {
         const struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
         t->read = bytes_of(&a->v) + one(a->add, bytes_of(&a->v));
-        t->written = bytes_of(&a->v);
+        t->written = bytes_of(&a->v) + one(a->mask, (double)kernel_mask(&a->v));
+    } break;
+    case KERNEL_BN_POOL: {
+        const struct k_bn_pool *a = &s->args.as_KERNEL_BN_POOL;
+        t->read = bytes_of(&a->x);
+        t->written = bytes_of(&a->y) + one(a->index, count_of(&a->y));
     } break;
     case KERNEL_BN_BWD_SUMS: {
         const struct k_bn_bwd_sums *a = &s->args.as_KERNEL_BN_BWD_SUMS;
         const double b = bytes_of(&a->v);
-        t->read = 2 * b - one(a->x == a->dy ? a->x : NULL, b) + one(a->dy2, b) + one(a->y, b);
+        t->read = (a->x == a->g.dy ? 0 : b) + one(a->x2, b) + gradient_bytes(&a->g, &a->v);
         t->written = one(a->dz, b);
-        t->nodes = 2;
     } break;
     case KERNEL_BN_BWD_APPLY: {
         const struct k_bn_bwd_apply *a = &s->args.as_KERNEL_BN_BWD_APPLY;
         const double b = bytes_of(&a->v);
-        t->read = 2 * b + one(a->dy2, b) + one(a->y, b);
-        t->written = b;
+        t->read = b + one(a->twin.x, b) + gradient_bytes(&a->g, &a->v);
+        t->written = b + one(a->twin.x, b);
     } break;
     default: /* a few values a channel */
         break;
@@ -84,8 +93,11 @@ static void bn_traffic(const struct step *s, struct step_traffic *t)
 
 static void unpack_traffic(const struct cuda_plan *pl, const struct step *s, struct step_traffic *t)
 {
-    for (int i = 0; i < s->args.as_KERNEL_UNPACK.n; i++) {
-        const struct k_tensor *x = &pl->host_table[s->table_at + i];
+    if (s != pl->steps[pl->unpacks])
+        return;
+    t->nodes = 1;
+    for (int i = 0; i < s->table_at + s->entries; i++) {
+        const struct k_tensor *x = &pl->host_table[i];
         const double n = (double)x->k * x->padded_c * x->rs;
         t->read += n * (double)dtype_size(x->type);
         t->written += n * sizeof(float);
@@ -103,6 +115,8 @@ static void pool_traffic(const struct step *s, struct step_traffic *t)
 
 static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, struct step_traffic *t)
 {
+    if (s->gathers)
+        return;
     t->nodes = 1;
     switch (s->kernel) {
     case KERNEL_INPUT: {
@@ -124,6 +138,7 @@ static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, str
         pool_traffic(s, t);
         break;
     case KERNEL_UNPACK:
+        t->nodes = 0;
         unpack_traffic(pl, s, t);
         break;
     case KERNEL_CONVERT: {

@@ -15,6 +15,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __launch_bounds__(...)
 #define __shared__ static // blocks run one after the other
 
 struct dim3 {
@@ -52,6 +53,26 @@ template <typename T> static inline T __shfl_xor_sync(unsigned, T v, int lane_xo
     T r;
     emulate::shuffle(&v, &r, sizeof v, (unsigned)lane_xor);
     return r;
+}
+
+static inline uint32_t __umulhi(uint32_t a, uint32_t b)
+{
+    return (uint32_t)((uint64_t)a * b >> 32);
+}
+
+// Blocks run one after the other, and a fiber goes on until it waits.
+static inline unsigned atomicInc(unsigned *at, unsigned last)
+{
+    const unsigned old = *at;
+    *at = old >= last ? 0 : old + 1;
+    return old;
+}
+static inline void __threadfence()
+{
+}
+template <typename T> static inline T __ldcg(const T *p)
+{
+    return *p;
 }
 
 static inline int cudaGetLastError()

@@ -95,22 +95,26 @@ __device__ inline float block_max(float x)
     return most;
 }
 
-/* Where element i * V of a view lies: its channel and sample. NCHW: V elements of one plane. */
-struct place {
-    int n, c;
+/* n / d without a division: for n < 2^31 (Granlund and Montgomery, Division by Invariant Integers). */
+struct divider {
+    uint32_t mul, shift;
 };
-template <bool NHWC, int V> __device__ __forceinline__ place place_of(const view4 &v, size_t i)
+static inline divider divider_of(uint32_t d)
 {
-    const size_t hw = (size_t)v.h * v.w, e = i * V;
-    place p;
-    if (NHWC) {
-        p.c = (int)(e % v.c);
-        p.n = (int)(e / ((size_t)v.c * hw));
-    } else {
-        p.c = (int)(e / hw % v.c);
-        p.n = (int)(e / (hw * v.c));
-    }
-    return p;
+    uint32_t shift = 0;
+    while (((uint64_t)1 << shift) < d)
+        shift++;
+    return {(uint32_t)((((((uint64_t)1 << shift) - d) << 32) / d) + 1), shift};
+}
+__device__ __forceinline__ uint32_t divide(uint32_t n, divider d)
+{
+    return (__umulhi(n, d.mul) + n) >> d.shift;
+}
+
+/* V elements as they lie in memory: what a thread holds of rows that are still on their way. */
+template <typename T, int V> __device__ __forceinline__ pack<T, V> fetch(const T *p)
+{
+    return *reinterpret_cast<const pack<T, V> *>(p);
 }
 
 static inline size_t elements(const view4 &v)

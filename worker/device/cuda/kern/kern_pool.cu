@@ -142,24 +142,34 @@ template <typename T, int V, bool NHWC> __global__ void maxpool(k_pool a, size_t
     }
 }
 
-template <typename T, int V, bool NHWC> __global__ void maxpool_bwd(k_pool a, size_t vectors)
+/* The windows that an element lies in: of one dimension, [first, end). */
+struct windows {
+    int first, end;
+};
+__device__ __forceinline__ windows windows_of(int at, int kernel, int stride, int pad, int count, divider by)
+{
+    const int from = at + pad - kernel + 1, last = (int)divide((uint32_t)(at + pad), by);
+    return {from <= 0 ? 0 : (int)divide((uint32_t)(from + stride - 1), by), last < count ? last + 1 : count};
+}
+
+template <typename T, int V, bool NHWC> __global__ void maxpool_bwd(k_pool a, size_t vectors, divider sh, divider sw)
 {
     const T *dy = static_cast<const T *>(a.in);
     T *dx = static_cast<T *>(a.out);
     for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < vectors; i += (size_t)gridDim.x * BLOCK) {
         const where p = where_of<NHWC>(a.x, i * V);
+        const windows by_h = windows_of(p.h, a.kh, a.sh, a.ph, a.y.h, sh),
+                      by_w = windows_of(p.w, a.kw, a.sw, a.pw, a.y.w, sw);
         float sum[V] = {}, g[V];
-        for (int r = 0; r < a.kh; r++) {
-            for (int q = 0; q < a.kw; q++) { /* the windows in which this element is number (r, q) */
-                const int h = p.h + a.ph - r, w = p.w + a.pw - q;
-                if (h < 0 || w < 0 || h % a.sh || w % a.sw || h / a.sh >= a.y.h || w / a.sw >= a.y.w)
-                    continue;
-                const size_t at = index_of<NHWC>(a.y, p.n, p.c, h / a.sh, w / a.sw);
+        for (int h = by_h.end - 1; h >= by_h.first; h--) {
+            for (int w = by_w.end - 1; w >= by_w.first; w--) { /* in each, this element's number */
+                const int number = (p.h + a.ph - h * a.sh) * a.kw + p.w + a.pw - w * a.sw;
+                const size_t at = index_of<NHWC>(a.y, p.n, p.c, h, w);
                 const pack<uint8_t, V> won = *reinterpret_cast<const pack<uint8_t, V> *>(a.index + at);
                 load<T, V>(dy + at, g);
                 UNROLL
                 for (int k = 0; k < V; k++)
-                    sum[k] += won.at[k] == r * a.kw + q ? g[k] : 0;
+                    sum[k] += won.at[k] == number ? g[k] : 0;
             }
         }
         store<T, V>(dx + i * V, sum);
@@ -197,7 +207,8 @@ void launch_KERNEL_MAXPOOL_BWD(const k_pool *a, cudaStream_t s)
 {
     DISPATCH_POOL(a->x, {
         const size_t vectors = elements(a->x) / V;
-        LAUNCH((maxpool_bwd<T, V, NHWC>), blocks_for(vectors), BLOCK, s, *a, vectors);
+        LAUNCH((maxpool_bwd<T, V, NHWC>), blocks_for(vectors), BLOCK, s, *a, vectors, divider_of((uint32_t)a->sh),
+               divider_of((uint32_t)a->sw));
     });
 }
 

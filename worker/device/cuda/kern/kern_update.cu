@@ -6,29 +6,35 @@
  * copy, which is written or read in runs; on the arena's side neighbours lie rs elements apart, which the cache makes
  * up for. */
 
-/* Where element i of the copy is in the arena; false: it is padding. */
-__device__ static bool arena_index(const k_tensor &t, size_t i, size_t *ret)
+/* Where element i of the copy is in the arena; false: it is padding. A tensor has less than 2^31 elements. */
+__device__ __forceinline__ bool arena_index(const k_tensor &t, unsigned i, unsigned *ret)
 {
-    size_t k, c, rs;
+    unsigned k, c, rs;
+    if (t.rs == 1 && t.c == t.padded_c) { /* a matrix: both sides alike */
+        *ret = i;
+        return true;
+    }
     if (t.krsc) {
-        c = i % t.padded_c, i /= t.padded_c;
-        rs = i % t.rs;
-        k = i / t.rs;
+        const unsigned pixel = i / t.padded_c;
+        c = i - pixel * t.padded_c;
+        k = pixel / t.rs;
+        rs = pixel - k * t.rs;
     } else {
-        rs = i % t.rs, i /= t.rs;
-        c = i % t.padded_c;
-        k = i / t.padded_c;
+        const unsigned plane = i / t.rs;
+        rs = i - plane * t.rs;
+        k = plane / t.padded_c;
+        c = plane - k * t.padded_c;
     }
     *ret = (k * t.c + c) * t.rs + rs;
-    return c < (size_t)t.c;
+    return c < (unsigned)t.c;
 }
 
 __global__ void pack_all(const k_tensor *table)
 {
     const k_tensor t = table[blockIdx.y];
-    const size_t n = (size_t)t.k * t.padded_c * t.rs;
-    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK) {
-        size_t at;
+    const unsigned n = (unsigned)((size_t)t.k * t.padded_c * t.rs);
+    for (unsigned i = blockIdx.x * BLOCK + threadIdx.x; i < n; i += gridDim.x * BLOCK) {
+        unsigned at;
         const bool in = arena_index(t, i, &at);
         const float v = in ? t.arena[at] : 0;
         if (t.type == DT_F16)
@@ -43,9 +49,9 @@ __global__ void pack_all(const k_tensor *table)
 __global__ void unpack_all(k_pack a)
 {
     const k_tensor t = a.table[blockIdx.y];
-    const size_t n = (size_t)t.k * t.padded_c * t.rs;
-    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK) {
-        size_t at;
+    const unsigned n = (unsigned)((size_t)t.k * t.padded_c * t.rs);
+    for (unsigned i = blockIdx.x * BLOCK + threadIdx.x; i < n; i += gridDim.x * BLOCK) {
+        unsigned at;
         if (!arena_index(t, i, &at))
             continue;
         const float v = t.type == DT_F16    ? to_float(static_cast<const __half *>(t.copy)[i])

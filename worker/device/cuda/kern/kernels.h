@@ -34,13 +34,19 @@ struct k_input {
     float mean[4], std[4];
 };
 
+/* Where blocks leave what they summed, for the last of them to add up. */
+struct k_partial {
+    double *values;     /* kernel_partial() elements */
+    unsigned *counters; /* kernel_counters() elements: 0 before and after each launch */
+};
+
 /* Sums over samples of weight 1 per channel: sums[0..c) of x, [c..2c) of x * x, [2c] the elements a channel. */
 struct k_bn_stats {
     struct view4 v;
     const void *x;
     const float *weights; /* (n) */
     double *sums;         /* (2c + 1) */
-    double *partial;      /* kernel_partial() elements */
+    struct k_partial partial;
 };
 
 /* Sums that a convolution made on the way (dnn.h) as KERNEL_BN_STATS and KERNEL_BN_BWD_SUMS would have: forward first =
@@ -53,16 +59,24 @@ struct k_bn_gather {
     double *sums; /* (2c + 1) */
 };
 
-/* From sums (over all ranks, if those were summed): mean, 1/std, and y = x * scale + shift; this step's statistics
- * times their samples into the reduce arena. */
+/* A batch norm's sums: `sums`, over all ranks if those were summed; or, where that is NULL, as a convolution of this
+ * rank made them (see k_bn_gather) from `count` elements a channel, all of which count. */
+struct k_bn_from {
+    const double *sums;
+    const float *first, *second, *invstd;
+    double count;
+};
+
+/* From sums: mean, 1/std, and y = x * scale + shift; this step's statistics times their samples into the reduce
+ * arena. */
 struct k_bn_finalise {
-    int c;
-    double *sums;
+    int c; /* as a part of another kernel, 0: none */
+    struct k_bn_from from;
     const float *gamma, *beta;
     float *mean, *invstd, *scale, *shift; /* (c) each, kept for backward */
     void *half_scale, *half_shift;        /* (c) fp16, what prologues read; NULL: nobody wants them */
     float *stat_mean, *stat_var;          /* reduce arena, unbiased variance, both times weight_sum */
-    const float *weights;                 /* (n): this rank's samples */
+    const float *weights;                 /* (n): this rank's samples; NULL: all count */
     int n;
     float eps;
     bool accumulate; /* add to stat_* */
@@ -77,42 +91,62 @@ struct k_bn_fixed {
 };
 
 /* y = x * scale + shift [+ add, or add * add_scale + add_shift] [then ReLU]; scale NULL: 1, so that it adds a bias. y
- * may be x. */
+ * may be x. own, other: scale and shift, add_scale and add_shift are made here, from sums, and stored. */
 struct k_bn_apply {
     struct view4 v;
     const void *x, *add;
     const float *scale, *shift, *add_scale, *add_shift; /* add_*: NULL: as it is */
+    struct k_bn_finalise own, other;
     void *y;
+    uint8_t *mask; /* where y > 0, kernel_mask() bytes; NULL: nobody asks */
     bool relu;
 };
 
-/* dz = (dy [+ dy2]) where y > 0 (everywhere if y is NULL); sums[0..c) of dz, [c..2c) of dz * (x - mean), over samples
- * of weight 1. dz stored if not NULL. y NULL with scale given: y recomputed as x * scale + shift. */
+/* Max pooling of relu(x * scale + shift), which is rounded as if it were stored, and is not: 3x3, stride 2, padding 1,
+ * NHWC, channels in whole vectors (kernel_pools()). index: as k_pool's, 255 where the result is not above 0. */
+struct k_bn_pool {
+    struct view4 x, y;
+    const void *in;
+    const float *scale, *shift;
+    struct k_bn_finalise own;
+    void *out;
+    uint8_t *index; /* NULL: nobody asks */
+};
+
+/* The gradient that reaches a batch norm's output: dz = (dy [+ dy2]) where y > 0, as a mask or y itself says, or
+ * everywhere; or, index given, that of k_bn_pool's result, whose view is `pooled`. */
+struct k_bn_gradient {
+    const void *dy, *dy2, *y;
+    const uint8_t *mask, *index;
+    struct view4 pooled;
+};
+
+/* sums[0..c) of dz, [c..2c) of dz * (x - mean), over samples of weight 1. dz stored if not NULL. x2: a second batch
+ * norm that the same dz reaches: sums2 likewise. */
 struct k_bn_bwd_sums {
     struct view4 v;
-    const void *x, *dy, *dy2, *y;
-    const float *mean, *scale, *shift, *weights; /* weights NULL: all count */
+    const void *x, *x2;
+    struct k_bn_gradient g;
+    const float *mean, *mean2, *weights; /* weights NULL: all count */
     void *dz;
-    double *sums; /* (2c + 1): the last is the count */
-    double *partial;
+    double *sums, *sums2; /* (2c + 1): the last is the count */
+    struct k_partial partial;
 };
 
-/* Gradients of gamma and beta into the reduce arena (this rank's sums, local) and the coefficients of dx (all ranks'
- * sums). */
-struct k_bn_bwd_finalise {
-    int c;
-    const double *local, *sums;
+/* One batch norm's backward. dx = a * dz + b * x + k, the coefficients from all ranks' sums; 0 in samples of weight 0;
+ * NULL: nobody wants it. Gradients of gamma and beta from this rank's sums (local). */
+struct k_bn_bwd {
+    const void *x; /* NULL: there is no such batch norm */
+    struct k_bn_from local, from;
     const float *gamma, *mean, *invstd;
-    float *dgamma, *dbeta, *a, *b, *k; /* dx = a * dz + b * x + k */
-    bool accumulate;
+    float *dgamma, *dbeta;
+    void *dx;
 };
-
-/* dx = a * dz + b * x + k, with dz formed as in k_bn_bwd_sums; 0 in samples of weight 0 */
 struct k_bn_bwd_apply {
     struct view4 v;
-    const void *x, *dy, *dy2, *y;
-    const float *a, *b, *k, *scale, *shift, *weights;
-    void *dx;
+    struct k_bn_gradient g;
+    struct k_bn_bwd own, twin; /* twin: the second that the same dz reaches */
+    const float *weights;
 };
 
 struct k_eltwise { /* y = a [+ b] [then ReLU]; RELU_BWD: y = a > 0 ? b : 0 */
@@ -266,8 +300,8 @@ struct k_blend { /* to = (1 - weight) * to + weight * from [/ *count]; nothing w
     X(KERNEL_BN_FINALISE, struct k_bn_finalise)                                                                        \
     X(KERNEL_BN_FIXED, struct k_bn_fixed)                                                                              \
     X(KERNEL_BN_APPLY, struct k_bn_apply)                                                                              \
+    X(KERNEL_BN_POOL, struct k_bn_pool)                                                                                \
     X(KERNEL_BN_BWD_SUMS, struct k_bn_bwd_sums)                                                                        \
-    X(KERNEL_BN_BWD_FINALISE, struct k_bn_bwd_finalise)                                                                \
     X(KERNEL_BN_BWD_APPLY, struct k_bn_bwd_apply)                                                                      \
     X(KERNEL_ADD, struct k_eltwise)                                                                                    \
     X(KERNEL_RELU_BWD, struct k_eltwise)                                                                               \
@@ -294,10 +328,15 @@ enum kernel {
         KERNEL_COUNT
 };
 
-/* Elements of `partial` that KERNEL_BN_STATS and KERNEL_BN_BWD_SUMS of this view need (KERNEL_NORM:
+/* Elements of struct k_partial that KERNEL_BN_STATS and KERNEL_BN_BWD_SUMS of this view need (KERNEL_NORM:
  * KERNEL_NORM_PARTIAL). Host, pure. */
 size_t kernel_partial(const struct view4 *v);
+size_t kernel_counters(const struct view4 *v);
 #define KERNEL_NORM_PARTIAL 1024
+/* Bytes of a mask of this view: one for each vector that a thread loads at once. Host, pure. */
+size_t kernel_mask(const struct view4 *v);
+/* KERNEL_BN_POOL does this pooling of x. Host, pure. */
+bool kernel_pools(const struct view4 *x, int kernel, int stride, int pad);
 
 /* stream: cudaStream_t. Returns a cudaError_t as int: 0 or what the launch said. */
 int kernel_launch(enum kernel k, const void *args, void *stream);

@@ -1,1 +1,0 @@
-#include "worker/device/cuda/kern/kern_bn.cu"

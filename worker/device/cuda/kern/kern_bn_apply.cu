@@ -1,0 +1,307 @@
+/* Batch norm's elementwise passes, forward and backward, and the coefficients they take from sums.
+ *
+ * Of a view of B bytes (H200, 4.3 TB/s measured):
+ *   bn_apply        reads B or 2 B (+add), writes B [+ a mask: B/16 in halves]   layer1's block end: 1.28 GB, 0.33 ms
+ *   bn_bwd_apply    reads 2 B (x, dz), writes B                                  there: 1.23 GB, 0.32 ms
+ *                   of two batch norms that share dz: reads 3 B, writes 2 B
+ * Grid: columns of LANES * V channels x blocks of 256 threads, at most 1056 in all (eight a multiprocessor of
+ * 132), each thread at least eight rows. A thread keeps its V channels' coefficients in registers: one thread of
+ * the block makes each from the sums, and hands it over in shared memory. Two rows of 16-byte loads are on their
+ * way at once, with 512 threads a multiprocessor at least 32 KB of them, where 4.3 TB/s times some 0.8 us need 26
+ * KB; nothing but loads, multiply-adds and stores is in the loop.
+ */
+#include "worker/device/cuda/kern/kern_sums.cuh"
+
+enum { APPLY_BLOCKS = 1056, ROWS_EACH = 8, DEEP = 2 };
+
+static dim3 rows_grid(const view4 &v)
+{
+    const unsigned columns = columns_of(v, channels_of(v)), rows = BLOCK / lanes_of(v);
+    return dim3(columns, shares_of((rows_of(v) + rows - 1) / rows, ROWS_EACH, columns, APPLY_BLOCKS));
+}
+
+__global__ void finalise(k_bn_finalise a)
+{
+    const int i = blockIdx.x * BLOCK + threadIdx.x;
+    const double samples = samples_of(a.weights, a.n);
+    if (i < a.c)
+        finalise_at(a, i, samples, true);
+}
+
+void launch_KERNEL_BN_FINALISE(const k_bn_finalise *a, cudaStream_t s)
+{
+    LAUNCH((finalise), blocks_for(a->c), BLOCK, s, *a);
+}
+
+__global__ void fixed(k_bn_fixed a)
+{
+    const int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= a.c)
+        return;
+    a.scale[i] = a.gamma[i] / sqrtf(a.var[i] + a.eps);
+    a.shift[i] = a.beta[i] - a.mean[i] * a.scale[i];
+}
+
+void launch_KERNEL_BN_FIXED(const k_bn_fixed *a, cudaStream_t s)
+{
+    LAUNCH((fixed), blocks_for(a->c), BLOCK, s, *a);
+}
+
+/* How channel c of the sum is scaled. */
+struct blend_of {
+    affine x, add;
+};
+__device__ static blend_of blend_at(const k_bn_apply &a, int c, double own, double other, bool keep)
+{
+    affine x = {1, 0}, add = {1, 0};
+    if (a.own.c)
+        x = finalise_at(a.own, c, own, keep);
+    else
+        x = {a.scale ? a.scale[c] : 1, a.shift[c]};
+    if (a.other.c)
+        add = finalise_at(a.other, c, other, keep);
+    else if (a.add_scale)
+        add = {a.add_scale[c], a.add_shift[c]};
+    return {x, add};
+}
+
+template <int V> struct blends { /* of V elements: y = (x * scale + shift) + (add * add_scale + add_shift) */
+    float scale[V], shift[V], add_scale[V], add_shift[V];
+};
+
+template <typename T, int V, bool ADD>
+__device__ __forceinline__ void apply_at(const k_bn_apply &a, size_t at, const pack<T, V> &x, const pack<T, V> &add,
+                                         const blends<V> &b)
+{
+    pack<T, V> y;
+    unsigned mask = 0;
+    UNROLL
+    for (int i = 0; i < V; i++) {
+        float v = to_float(x.at[i]) * b.scale[i] + b.shift[i];
+        if (ADD)
+            v += to_float(add.at[i]) * b.add_scale[i] + b.add_shift[i];
+        if (a.relu)
+            v = v < 0 ? 0 : v; /* NaN stays */
+        from_float(y.at[i], v);
+        mask |= to_float(y.at[i]) > 0 ? 1u << i : 0;
+    }
+    *reinterpret_cast<pack<T, V> *>(static_cast<T *>(a.y) + at) = y;
+    if (a.mask)
+        a.mask[at / V] = (uint8_t)mask;
+}
+
+template <typename T, int V, bool ADD>
+__global__ void __launch_bounds__(BLOCK, 3) apply_nhwc(k_bn_apply a, int lanes, unsigned rows)
+{
+    __shared__ float of[4][LANES_MAX * V];
+    const tile t = tile_of(lanes);
+    const int c = (blockIdx.x * lanes + t.lane) * V;
+    const double own = a.own.c ? samples_of(a.own.weights, a.own.n) : 0,
+                 other = a.other.c ? samples_of(a.other.weights, a.other.n) : 0;
+    for (int k = threadIdx.x; k < lanes * V; k += BLOCK) {
+        const int channel = blockIdx.x * lanes * V + k;
+        if (channel >= a.v.c)
+            break;
+        const blend_of b = blend_at(a, channel, own, other, blockIdx.y == 0);
+        of[0][k] = b.x.scale;
+        of[1][k] = b.x.shift;
+        of[2][k] = b.add.scale;
+        of[3][k] = b.add.shift;
+    }
+    __syncthreads();
+    if (c >= a.v.c)
+        return;
+    blends<V> by;
+    spread<V, true>(of[0] + t.lane * V, by.scale);
+    spread<V, true>(of[1] + t.lane * V, by.shift);
+    spread<V, true>(of[2] + t.lane * V, by.add_scale);
+    spread<V, true>(of[3] + t.lane * V, by.add_shift);
+    const T *x = static_cast<const T *>(a.x), *add = static_cast<const T *>(a.add);
+    for (unsigned r = blockIdx.y * t.rows * DEEP + t.row; r < rows; r += gridDim.y * t.rows * DEEP) {
+        pack<T, V> in[DEEP], more[DEEP] = {};
+        UNROLL
+        for (int u = 0; u < DEEP; u++) {
+            if (r + u * t.rows >= rows)
+                break;
+            const size_t at = (size_t)(r + u * t.rows) * a.v.c + c;
+            in[u] = fetch<T, V>(x + at);
+            if (ADD)
+                more[u] = fetch<T, V>(add + at);
+        }
+        UNROLL
+        for (int u = 0; u < DEEP; u++)
+            if (r + u * t.rows < rows)
+                apply_at<T, V, ADD>(a, (size_t)(r + u * t.rows) * a.v.c + c, in[u], more[u], by);
+    }
+}
+
+/* A block takes vectors of one channel, over all samples. */
+template <typename T, int V, bool ADD>
+__global__ void __launch_bounds__(BLOCK) apply_nchw(k_bn_apply a, unsigned vectors, divider plane, unsigned hw)
+{
+    const double own = a.own.c ? samples_of(a.own.weights, a.own.n) : 0,
+                 other = a.other.c ? samples_of(a.other.weights, a.other.n) : 0;
+    const blend_of b = blend_at(a, blockIdx.x, own, other, blockIdx.y == 0 && threadIdx.x == 0);
+    blends<V> by;
+    spread<V, false>(&b.x.scale, by.scale);
+    spread<V, false>(&b.x.shift, by.shift);
+    spread<V, false>(&b.add.scale, by.add_scale);
+    spread<V, false>(&b.add.shift, by.add_shift);
+    const T *x = static_cast<const T *>(a.x), *add = static_cast<const T *>(a.add);
+    for (unsigned i = blockIdx.y * BLOCK + threadIdx.x; i < vectors; i += gridDim.y * BLOCK) {
+        const unsigned n = divide(i, plane);
+        const size_t at = ((size_t)n * a.v.c + blockIdx.x) * hw + (size_t)(i - n * (hw / V)) * V;
+        pack<T, V> in = fetch<T, V>(x + at), more = {};
+        if (ADD)
+            more = fetch<T, V>(add + at);
+        apply_at<T, V, ADD>(a, at, in, more, by);
+    }
+}
+
+/* Vectors of a channel, and blocks that share them. */
+static unsigned vectors_of(const view4 &v, int V)
+{
+    return (unsigned)((size_t)v.n * v.h * v.w / V);
+}
+static dim3 planes_grid(const view4 &v, int V)
+{
+    return dim3(v.c, shares_of((vectors_of(v, V) + BLOCK - 1) / BLOCK, 1, v.c, APPLY_BLOCKS));
+}
+
+template <typename T, int V, bool NHWC, bool ADD> static void apply(const k_bn_apply *a, cudaStream_t s)
+{
+    if constexpr (NHWC) {
+        LAUNCH((apply_nhwc<T, V, ADD>), rows_grid(a->v), BLOCK, s, *a, lanes_of(a->v), rows_of(a->v));
+    } else {
+        const unsigned hw = (unsigned)(a->v.h * a->v.w);
+        LAUNCH((apply_nchw<T, V, ADD>), planes_grid(a->v, V), BLOCK, s, *a, vectors_of(a->v, V), divider_of(hw / V),
+               hw);
+    }
+}
+
+void launch_KERNEL_BN_APPLY(const k_bn_apply *a, cudaStream_t s)
+{
+    DISPATCH(a->v, {
+        if (a->add)
+            apply<T, V, NHWC, true>(a, s);
+        else
+            apply<T, V, NHWC, false>(a, s);
+    });
+}
+
+/* --- backward */
+
+template <typename T, int V>
+__device__ __forceinline__ void store_dx(void *dx, size_t at, const float (&dz)[V], const pack<T, V> &x,
+                                         const float (&a)[V], const float (&b)[V], const float (&k)[V], bool counts)
+{
+    pack<T, V> out;
+    UNROLL
+    for (int i = 0; i < V; i++)
+        from_float(out.at[i], counts ? a[i] * dz[i] + (b[i] * to_float(x.at[i]) + k[i]) : 0);
+    *reinterpret_cast<pack<T, V> *>(static_cast<T *>(dx) + at) = out;
+}
+
+/* One channel's coefficients where others of the block find them. */
+__device__ static void hand_over(const bwd_factors &f, float *a, float *b, float *k)
+{
+    *a = f.a;
+    *b = f.b;
+    *k = f.k;
+}
+
+template <typename T, int V, bool TWIN>
+__global__ void __launch_bounds__(BLOCK, 2) bwd_apply_nhwc(k_bn_bwd_apply a, int lanes, unsigned rows, divider hw)
+{
+    __shared__ float of[TWIN ? 6 : 3][LANES_MAX * V];
+    const tile t = tile_of(lanes);
+    const int c = (blockIdx.x * lanes + t.lane) * V;
+    for (int k = threadIdx.x; k < lanes * V; k += BLOCK) {
+        const int channel = blockIdx.x * lanes * V + k;
+        if (channel >= a.v.c)
+            break;
+        hand_over(bwd_at(a.own, a.v.c, channel, blockIdx.y == 0), &of[0][k], &of[1][k], &of[2][k]);
+        if constexpr (TWIN)
+            hand_over(bwd_at(a.twin, a.v.c, channel, blockIdx.y == 0), &of[3][k], &of[4][k], &of[5][k]);
+    }
+    __syncthreads();
+    if (c >= a.v.c || !a.own.dx)
+        return;
+    float f[TWIN ? 6 : 3][V];
+    UNROLL
+    for (int i = 0; i < (TWIN ? 6 : 3); i++)
+        spread<V, true>(of[i] + t.lane * V, f[i]);
+    for (unsigned r = blockIdx.y * t.rows * DEEP + t.row; r < rows; r += gridDim.y * t.rows * DEEP) {
+        incoming<T, V> in[DEEP];
+        pack<T, V> x[DEEP], x2[DEEP];
+        float w[DEEP] = {};
+        UNROLL
+        for (int u = 0; u < DEEP; u++) {
+            if (r + u * t.rows >= rows)
+                break;
+            const size_t at = (size_t)(r + u * t.rows) * a.v.c + c;
+            x[u] = fetch<T, V>(static_cast<const T *>(a.own.x) + at);
+            in[u] = fetch_gradient<T, V>(a.g, at);
+            if constexpr (TWIN)
+                x2[u] = fetch<T, V>(static_cast<const T *>(a.twin.x) + at);
+            w[u] = a.weights[divide(r + u * t.rows, hw)];
+        }
+        UNROLL
+        for (int u = 0; u < DEEP; u++) {
+            if (r + u * t.rows >= rows)
+                break;
+            const size_t at = (size_t)(r + u * t.rows) * a.v.c + c;
+            float dz[V];
+            form_gradient<T, V>(a.g, in[u], dz);
+            store_dx<T, V>(a.own.dx, at, dz, x[u], f[0], f[1], f[2], w[u] > 0);
+            if constexpr (TWIN)
+                store_dx<T, V>(a.twin.dx, at, dz, x2[u], f[3], f[4], f[5], w[u] > 0);
+        }
+    }
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(BLOCK) bwd_apply_nchw(k_bn_bwd_apply g, unsigned vectors, divider plane, unsigned hw)
+{
+    const bool keep = blockIdx.y == 0 && threadIdx.x == 0;
+    const k_bn_bwd both[] = {g.own, g.twin};
+    for (int which = 0; which < 2 && both[which].x; which++) {
+        const bwd_factors f = bwd_at(both[which], g.v.c, blockIdx.x, keep);
+        float a[V], b[V], k[V], dz[V];
+        spread<V, false>(&f.a, a);
+        spread<V, false>(&f.b, b);
+        spread<V, false>(&f.k, k);
+        for (unsigned i = blockIdx.y * BLOCK + threadIdx.x; i < vectors && both[which].dx; i += gridDim.y * BLOCK) {
+            const unsigned n = divide(i, plane);
+            const size_t at = ((size_t)n * g.v.c + blockIdx.x) * hw + (size_t)(i - n * (hw / V)) * V;
+            const pack<T, V> x = fetch<T, V>(static_cast<const T *>(both[which].x) + at);
+            form_gradient<T, V>(g.g, fetch_gradient<T, V>(g.g, at), dz);
+            store_dx<T, V>(both[which].dx, at, dz, x, a, b, k, g.weights[n] > 0);
+        }
+    }
+}
+
+template <typename T, int V, bool NHWC, bool TWIN> static void bwd_apply(const k_bn_bwd_apply *a, cudaStream_t s)
+{
+    const unsigned hw = (unsigned)(a->v.h * a->v.w);
+    if constexpr (NHWC) {
+        LAUNCH((bwd_apply_nhwc<T, V, TWIN>), rows_grid(a->v), BLOCK, s, *a, lanes_of(a->v), rows_of(a->v),
+               divider_of(hw));
+    } else {
+        LAUNCH((bwd_apply_nchw<T, V>), planes_grid(a->v, V), BLOCK, s, *a, vectors_of(a->v, V), divider_of(hw / V), hw);
+    }
+}
+
+void launch_KERNEL_BN_BWD_APPLY(const k_bn_bwd_apply *a, cudaStream_t s)
+{
+    if (a->g.index) {
+        launch_bn_pool_apply(a, s);
+        return;
+    }
+    DISPATCH(a->v, {
+        if (a->twin.x)
+            bwd_apply<T, V, NHWC, true>(a, s);
+        else
+            bwd_apply<T, V, NHWC, false>(a, s);
+    });
+}
