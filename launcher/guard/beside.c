@@ -32,6 +32,7 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg)
     }
     b->pid = pid;
     b->fd = ends[0];
+    b->is_done = false;
     return 0;
 }
 
@@ -81,6 +82,8 @@ bool beside_is_gone(struct beside *b)
 {
     char byte;
     const ssize_t n = recv(b->fd, &byte, 1, MSG_DONTWAIT);
+    if (n > 0)
+        b->is_done = true;
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
         return false;
     forget(b);

@@ -15,7 +15,8 @@
 
 struct beside {
     pid_t pid;
-    int fd; /* at end-of-file when it is gone; -1: there is none */
+    int fd;       /* at end-of-file when it is gone; -1: there is none */
+    bool is_done; /* it said by a byte that it ends because its work is done */
     pid_t lingering[BESIDE_LINGER_MAX];
     int n_lingering;
 };

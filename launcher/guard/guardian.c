@@ -247,6 +247,11 @@ static int output_process(int fd, void *arg)
     return g->run_output(&g->for_output);
 }
 
+void guardian_output_is_done(const struct guardian_output *o)
+{
+    send(o->guardian_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 /* Where it cannot be, the agent sees the end of its socket. */
 static void start_output(struct guard *g)
 {
@@ -367,7 +372,8 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
             return (struct ending){.value = 128 + g->stuck.patience.signo};
         fds[2] = (struct pollfd){.fd = g->output.fd, .events = POLLIN};
         poll(fds, 3, sooner(keep_lease(g, l), patient_ms));
-        if (fds[2].revents && beside_is_gone(&g->output) && !(fds[1].revents & POLLHUP) && fds[1].fd >= 0)
+        if (fds[2].revents && beside_is_gone(&g->output) && !g->output.is_done && !(fds[1].revents & POLLHUP) &&
+            fds[1].fd >= 0)
             start_output(g);
         if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))
             fds[1].fd = -1; /* the agent is ending */

@@ -80,6 +80,9 @@ struct guardian_programs {
 /* Runs the agent in a child and returns the exit code of crun. */
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv);
 
+/* In the output process: its agent is gone and all is written; no other is to take its place. */
+void guardian_output_is_done(const struct guardian_output *o);
+
 /* In the agent: start the output process. */
 void guardian_start_output(const struct guardian_link *l);
 

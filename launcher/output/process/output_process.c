@@ -484,6 +484,7 @@ int output_process_run(const struct guardian_output *g)
         if (p->phase == ENDING)
             go_on(p);
     }
+    guardian_output_is_done(g);
     close_consoles(p);
     return 0;
 }

@@ -31,7 +31,7 @@
 /* What the processes of a case tell each other. */
 static struct case_board {
     _Atomic pid_t agent, worker;
-    _Atomic int go;
+    _Atomic int go, outputs;
 } * board;
 static struct sockaddr_in where;
 static char slow_dir[] = "/tmp/crun-test-guardian-XXXXXX";
@@ -143,15 +143,43 @@ static int leases_on(const struct guardian_link *l, int argc, char **argv)
     return kill(board->worker, 0) == 0 ? 7 : 8;
 }
 
+/* Its socket to the output process ends first, and it takes its time to follow. */
+static int parts(const struct guardian_link *l, int argc, char **argv)
+{
+    guardian_start_output(l);
+    close(l->output_fd);
+    while (!board->go)
+        usleep(1000);
+    usleep(100000);
+    return 7;
+}
+
+static int writes_all(const struct guardian_output *o)
+{
+    char byte;
+    board->outputs++;
+    while (recv(o->agent_fd, &byte, 1, 0) > 0)
+        ;
+    guardian_output_is_done(o);
+    board->go = 1;
+    return 0;
+}
+
 /* --- this process */
 
-static pid_t start(int (*agent)(const struct guardian_link *, int, char **))
+static pid_t start_with_output(int (*agent)(const struct guardian_link *, int, char **),
+                               int (*output)(const struct guardian_output *))
 {
     memset(board, 0, sizeof *board);
     pid_t pid = fork();
     if (pid == 0)
-        _exit(guardian_run(&(struct guardian_programs){.agent = agent}, 0, NULL));
+        _exit(guardian_run(&(struct guardian_programs){.agent = agent, .output = output}, 0, NULL));
     return pid;
+}
+
+static pid_t start(int (*agent)(const struct guardian_link *, int, char **))
+{
+    return start_with_output(agent, NULL);
 }
 
 static int take(void)
@@ -350,6 +378,13 @@ static void a_lease_that_is_renewed_or_returned_kills_nobody(void **state)
     assert_int_equal(end_of(fd), 0);
 }
 
+static void an_output_process_that_is_done_is_not_started_again(void **state)
+{
+    (void)state;
+    assert_int_equal(code_of(start_with_output(parts, writes_all)), 7);
+    assert_int_equal(board->outputs, 1);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -373,6 +408,7 @@ int main(void)
         cmocka_unit_test(a_stopped_agent_cannot_keep_its_workers),
         cmocka_unit_test(only_an_agent_that_stands_still_is_said_to),
         cmocka_unit_test(a_lease_that_is_renewed_or_returned_kills_nobody),
+        cmocka_unit_test(an_output_process_that_is_done_is_not_started_again),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }
