@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +43,29 @@ static void log_to_console(void *arg, const char *line, size_t n)
     logmux_print_bytes(arg, line, n);
 }
 
+static uint64_t random_bits(void)
+{
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) /* early in the boot of a machine */
+        random = (uint64_t)clock_ns() * UINT64_C(0x9e3779b97f4a7c15);
+    return random;
+}
+
+/* A place for the workers' error records where no log folder was asked for; the output process makes it, for it may lie
+ * on a disk that hangs. False: they go without. */
+static bool name_scratch(struct run *r)
+{
+    const char *base = getenv("TMPDIR");
+    if (r->logs.root[0])
+        return false;
+    const int n =
+        snprintf(r->scratch, sizeof r->scratch, "%s/crun-%016" PRIx64, base && *base ? base : "/tmp", random_bits());
+    if (n > 0 && (size_t)n < sizeof r->scratch)
+        return true;
+    r->scratch[0] = '\0';
+    return false;
+}
+
 static int open_output(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
@@ -56,7 +78,9 @@ static int open_output(struct run *r, struct err *e)
                                      .role = c->role,
                                      .host = r->host,
                                      .run_id = c->run_id,
-                                     .max_workers = (int)c->nproc};
+                                     .max_workers = (int)c->nproc,
+                                     .scratch = name_scratch(r) ? r->scratch : NULL,
+                                     .event_log = c->event_log};
     TRY(logmux_create(&r->mux, &r->loop, &o, e));
     log_redirect(log_to_console, r->mux);
     return 0;
@@ -67,7 +91,7 @@ static int open_events(struct run *r, struct err *e)
     const struct config *c = r->config;
     const struct events_options o = {
         .mux = r->mux,
-        .path = c->event_log,
+        .file = c->event_log,
         .console = strcmp(c->event_log_handler, "console") == 0,
         .run_id = c->run_id,
         .node = r->node,
@@ -130,31 +154,6 @@ static int open_group(struct run *r, struct err *e)
     return group_create(&r->group, &r->loop, &o, e);
 }
 
-/* A place for the workers' error records where no log folder was asked for. Without one (read-only system) they go
- * without. */
-static void make_scratch(struct run *r)
-{
-    const char *base = getenv("TMPDIR");
-    char path[GUARDIAN_PATH_MAX], *shared = r->link->scratch_dir;
-    if (r->logs.root[0])
-        return;
-    int n = snprintf(path, sizeof path, "%s/crun-XXXXXX", base && *base ? base : "/tmp");
-    if (n < 0 || (size_t)n >= sizeof path)
-        return;
-    /* Whenever we are killed, the guardian knows what we made: the folder is made under its shared name, whose first
-     * byte comes last, lest it removes what half a name names. */
-    memcpy(shared + 1, path + 1, (size_t)n);
-    atomic_signal_fence(memory_order_seq_cst);
-    shared[0] = path[0];
-    if (mkdtemp(shared))
-        return;
-    shared[0] = '\0';
-    logmux_print(
-        r->mux,
-        "no folder for the workers' error records can be made in %s: %s (TMPDIR or --log-dir names another place)",
-        base && *base ? base : "/tmp", strerror(errno));
-}
-
 /* Output first: whatever goes wrong later on is said through it. Signals last: until then the defaults of the guardian
  * hold, and nothing has to be stopped in good order. */
 static int open_parts(struct run *r, struct err *e)
@@ -173,7 +172,6 @@ static int open_parts(struct run *r, struct err *e)
     TRY(open_group(r, e));
     TRY(hangs_open(r, e));
     TRY(member_open(r, e));
-    make_scratch(r);
     resident_keep(); /* what there is by now is most of what there will be */
     return signals_watch(r, e);
 }
@@ -204,7 +202,6 @@ static void close_parts(struct run *r)
     r->hang = NULL;
     failure_report_close(r->failures);
     member_close(r);
-    guardian_remove_scratch(r->link->scratch_dir);
     if (r->mux)
         flush(r);
     group_destroy(r->group);
@@ -227,15 +224,12 @@ static void close_parts(struct run *r)
  * bits. */
 static void name_node(struct run *r)
 {
-    uint64_t random = 0;
     gethostname(r->host, sizeof r->host - 1);
     if (r->config->home.kind == HOME_LOCAL) {
         snprintf(r->node, sizeof r->node, "%s+%d", r->host, (int)getpid());
         return;
     }
-    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) /* early in the boot of a machine */
-        random = (uint64_t)clock_ns() * UINT64_C(0x9e3779b97f4a7c15);
-    snprintf(r->node, sizeof r->node, "%s+%d-%016" PRIx64, r->host, (int)getpid(), random);
+    snprintf(r->node, sizeof r->node, "%s+%d-%016" PRIx64, r->host, (int)getpid(), random_bits());
 }
 
 static int run_job(struct run *r, int *ret_code, struct err *e)

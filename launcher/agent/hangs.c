@@ -7,9 +7,9 @@
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/config/config.h"
-#include "launcher/guard/guardian.h"
 #include "launcher/hang/hang_watch.h"
 #include "launcher/observe/events.h"
+#include "launcher/output/logmux.h"
 #include "launcher/report/failure_report.h"
 
 static bool is_running(void *arg)
@@ -33,9 +33,9 @@ static bool stacks_path(void *arg, int rank, char *out, size_t cap)
     int n = -1;
     if (r->logs.root[0])
         n = snprintf(out, cap, "%s/hang-rank-%d.txt", r->logs.round, rank);
-    else if (r->link->scratch_dir[0])
-        n = snprintf(out, cap, "%s/round-%llu-hang-rank-%d.txt", r->link->scratch_dir,
-                     (unsigned long long)round_news(r)->round, rank);
+    else if (r->scratch[0] && logmux_has_scratch(r->mux))
+        n = snprintf(out, cap, "%s/round-%llu-hang-rank-%d.txt", r->scratch, (unsigned long long)round_news(r)->round,
+                     rank);
     return n > 0 && (size_t)n < cap;
 }
 

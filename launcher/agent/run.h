@@ -38,6 +38,7 @@ struct run {
     bool shares_terminal;                 /* with its one worker */
     uv_loop_t loop;
     struct log_layout logs;
+    char scratch[1024]; /* temporary folder of error records and stacks; "": none */
 
     struct agent agent;         /* only effects.c steps it */
     struct effects *effects;    /* the queue of its events, and what it asked for */

@@ -160,7 +160,6 @@ static void on_guardian_gone(void *arg)
     cgroup_kill(worker_setup_cgroup(r));
     if (tree_kill_all(LOST_KILL_MS) && member_socket(r) >= 0)
         guardian_prove(member_socket(r));
-    guardian_remove_scratch(r->link->scratch_dir);
     cgroup_remove_at(r->link->cgroup_dir);
     log_error("agent", "the guardian is gone; all workers were ended");
     _exit(128 + SIGKILL);

@@ -40,8 +40,8 @@ const char *worker_setup_error_path(struct run *r, int rank)
     char *path = r->setup->error_file;
     if (r->logs.root[0])
         log_layout_path(&r->logs, rank - n->rank_base, rank, LOG_FILE_ERROR, path);
-    else if (r->link->scratch_dir[0])
-        snprintf(path, sizeof r->setup->error_file, "%.1000s/round-%llu-rank-%d.error.json", r->link->scratch_dir,
+    else if (r->scratch[0] && logmux_has_scratch(r->mux))
+        snprintf(path, sizeof r->setup->error_file, "%s/round-%llu-rank-%d.error.json", r->scratch,
                  (unsigned long long)n->round, rank);
     else
         return NULL;

@@ -52,7 +52,6 @@ static void clean_up(const struct guardian_link *l)
 {
     cgroup_kill_at(l->cgroup_dir);
     cgroup_remove_at(l->cgroup_dir);
-    guardian_remove_scratch(l->scratch_dir);
 }
 
 static void on_guardian_gone(const struct deputy *d, const struct guardian_link *l)

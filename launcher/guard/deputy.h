@@ -4,7 +4,7 @@
  *     below the agent, then the agent;
  *   - the agent was killed, and the guardian does not act: direct workers died with their parent (PDEATHSIG); the
  *     deputy kills what they left below the guardian;
- *   - both were killed: it kills and removes the cgroup, where there is one, and removes the temporary folder. Daemons
+ *   - both were killed: it kills and removes the cgroup, where there is one. Daemons
  *     that workers made live on where there is no cgroup.
  *
  * As long as one half lives it is above all workers and their daemons (a subreaper), however little it does itself: so

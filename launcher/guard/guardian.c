@@ -1,6 +1,5 @@
 #include "launcher/guard/guardian.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -37,7 +36,7 @@ struct shared {
     _Atomic int64_t lease_ms;
     _Atomic uint64_t signals; /* bit N - 1 for signal N */
     struct board board;
-    char scratch_dir[GUARDIAN_PATH_MAX], cgroup_dir[GUARDIAN_PATH_MAX];
+    char cgroup_dir[GUARDIAN_PATH_MAX];
     _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
 };
 
@@ -105,20 +104,6 @@ static void block_signals(struct guardian_link *l, sigset_t *waited)
     sigaction(SIGPIPE, NULL, &l->worker_pipe);
     signal(SIGPIPE, SIG_IGN); /* a console that went away is an error of write(2), for both halves */
     sigaction(SIGTTOU, NULL, &l->worker_ttou);
-}
-
-void guardian_remove_scratch(char *path)
-{
-    if (!path[0])
-        return;
-    DIR *d = opendir(path);
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (e->d_name[0] != '.')
-            unlinkat(dirfd(d), e->d_name, 0);
-    if (d)
-        closedir(d);
-    rmdir(path);
-    path[0] = '\0';
 }
 
 /* The agent holds some descriptors for every worker; the usual limit of 1024 is for programs that use select(2). */
@@ -417,7 +402,6 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     const bool is_written = beside_end(&g->output, GUARDIAN_OUTPUT_MS, output, sizeof output);
     if (ending_code(e) != EXIT_OK)
         give_back_terminal(g);
-    guardian_remove_scratch(l->scratch_dir);
     cgroup_remove_at(l->cgroup_dir);
     if (e.signaled)
         console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)g->agent,
@@ -426,8 +410,8 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
         console_try("crun: %s: it and the workers were ended (exit code %d)\n", g->stuck.given_up,
                     all ? ending_code(e) : EXIT_UNKILLABLE);
     if (!is_written)
-        console_try("crun: its output process %s is held by a disk and ends when that answers; what it had for log "
-                    "files is lost\n",
+        console_try("crun: its output process %s is held by a disk and ends when that answers; what it had for files "
+                    "is lost\n",
                     output);
     if (!all && !known) {
         tree_describe(text, sizeof text);
@@ -453,7 +437,6 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
         return EXIT_UNAVAILABLE;
-    l.scratch_dir = s->scratch_dir;
     l.cgroup_dir = s->cgroup_dir;
     l.lease_ms = &s->lease_ms;
     l.signals = &s->signals;

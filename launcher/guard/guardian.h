@@ -41,10 +41,9 @@ struct guardian_link {
     struct sigaction worker_pipe; /* dispositions crun was started with, for the same reason */
     struct sigaction worker_ttou;
     struct rlimit worker_nofile;
-    char *cgroup_dir;  /* shared likewise: the job's cgroup, or "" (cgroup.h) */
-    char *scratch_dir; /* shared: the agent stores the path of its temporary folder here, GUARDIAN_PATH_MAX bytes */
-    int output_fd;     /* to the output process: SOCK_SEQPACKET */
-    void *output_page; /* shared with it: GUARDIAN_OUTPUT_PAGE bytes, zeroed */
+    char *cgroup_dir;          /* shared: GUARDIAN_PATH_MAX bytes for the job's cgroup, or "" (cgroup.h) */
+    int output_fd;             /* to the output process: SOCK_SEQPACKET */
+    void *output_page;         /* shared with it: GUARDIAN_OUTPUT_PAGE bytes, zeroed */
     _Atomic uint64_t *signals; /* shared; guardian_signals() */
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
     struct board *board;       /* shared; patience.h */
@@ -109,8 +108,5 @@ void guardian_stopping(const struct guardian_link *l, int64_t until_ms);
 void guardian_lease(const struct guardian_link *l, int64_t until_ms);
 
 #define GUARDIAN_LATE_MS 250 /* well within the second that a rendezvous grants for the kill (rdzv_config.kill_ms) */
-
-/* Remove the flat temporary folder named by scratch_dir, if any. */
-void guardian_remove_scratch(char *scratch_dir);
 
 #endif

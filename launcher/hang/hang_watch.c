@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
@@ -24,7 +25,8 @@ struct saved {
     int rank;
     pid_t pid;
     char path[LOG_PATH_MAX + 64], head[640];
-    char why[256]; /* it could not be saved; "": it was */
+    struct buf text;
+    char why[256]; /* there is none; "": there is */
 };
 
 /* Of its own, and in a thread of its own: it waits for tools, may hang in the kernel with the process it looks at, and
@@ -112,6 +114,8 @@ static void wait_for_threads(void)
 
 static void free_save(struct save *s)
 {
+    for (int i = 0; i < s->n; i++)
+        buf_free(&s->v[i].text);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
@@ -124,14 +128,13 @@ static void *save_thread(void *arg)
         struct saved *v = &s->v[i];
         struct err e = {0};
         const bool blamed = v->rank == s->rank;
-        const struct stacks_request q = {.path = v->path,
-                                         .head = v->head,
+        const struct stacks_request q = {.head = v->head,
                                          .pid = v->pid,
                                          .top = blamed ? s->top : NULL,
                                          .top_cap = sizeof s->top,
                                          .cancel = &s->cancel};
         v->why[0] = '\0';
-        if (stacks_save(&q, &e) < 0)
+        if (stacks_collect(&q, &v->text, &e) < 0)
             snprintf(v->why, sizeof v->why, "%.255s", e.text);
     }
     pthread_mutex_lock(&s->lock);
@@ -144,6 +147,14 @@ static void *save_thread(void *arg)
         free_save(s);
     count(-1);
     return NULL;
+}
+
+/* By the output process, for the disk may hang. */
+static void write_saved(struct hang_watch *w, const struct save *s)
+{
+    for (int i = 0; i < s->n; i++)
+        if (!s->v[i].why[0])
+            logmux_write_file(w->o.mux, s->v[i].path, s->v[i].text.data, s->v[i].text.len);
 }
 
 static void print_saved(struct hang_watch *w, const struct save *s)
@@ -187,6 +198,7 @@ static void on_saved(uv_async_t *a)
     if (!done)
         return;
     w->save = NULL;
+    write_saved(w, s);
     print_saved(w, s);
     free_save(s);
     end_round(w);

@@ -2,8 +2,7 @@
  *
  * How data flows: workers that call libcrun write each step and phase into a page of shared memory. The watch reads the
  * pages when hang.h (pure: pages and a clock in, a verdict out) says that a worker may be late, and /proc only then.
- * stacks.c writes what all threads of the workers are doing into files, with call stacks where libdw is there
- * (stacks_dw.c).
+ * stacks.c finds out what all threads of the workers are doing; the output process writes that into files.
  *
  *   - a look at the pages when a step's time may be over, at most once a second; no wake-up of its own before the first
  *     step but one a minute;

@@ -16,7 +16,6 @@
 #include "launcher/hang/tool.h"
 
 #define THREADS_MAX 512
-#define FILE_MAX_BYTES (8u << 20)
 #define TOOL_MS 4000
 #define TOOL_BYTES (1u << 20)
 #define TOP_FRAMES 12
@@ -201,23 +200,11 @@ static int add_stacks(struct buf *out, const struct stacks_request *r)
                       python ? "py-spy (pip install py-spy) or " : "");
 }
 
-static int write_out(const struct buf *out, const char *path, struct err *e)
+int stacks_collect(const struct stacks_request *r, struct buf *out, struct err *e)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    int rc = fd < 0 ? -errno : file_write_all(fd, out->data, out->len);
-    if (fd >= 0 && close(fd) < 0 && rc == 0)
-        rc = -errno;
-    return rc < 0 ? err_errno(e, -rc, "%s", path) : 0;
-}
-
-int stacks_save(const struct stacks_request *r, struct err *e)
-{
-    struct buf out;
-    buf_init(&out, FILE_MAX_BYTES);
-    int rc = add_threads(&out, r);
+    buf_init(out, STACKS_BYTES);
+    int rc = add_threads(out, r);
     if (rc == 0)
-        rc = add_stacks(&out, r);
-    rc = rc < 0 ? err_errno(e, -rc, "threads of process %d", (int)r->pid) : write_out(&out, r->path, e);
-    buf_free(&out);
-    return rc;
+        rc = add_stacks(out, r);
+    return rc < 0 ? err_errno(e, -rc, "threads of process %d", (int)r->pid) : 0;
 }

@@ -95,7 +95,9 @@ static bool end(pid_t pid, int process, int ms)
     if (process < 0 || poll(&p, 1, ms) <= 0)
         killed = kill(-pid, SIGKILL) == 0;
     if (process >= 0) {
-        waitid((idtype_t)P_PIDFD, (id_t)process, &info, WEXITED);
+        if (killed) /* the kernel may hold it for longer */
+            poll(&p, 1, LAST_MS);
+        waitid((idtype_t)P_PIDFD, (id_t)process, &info, WEXITED | WNOHANG);
         close(process);
     }
     return killed;

@@ -15,6 +15,8 @@
 
 struct events {
     struct event_log *log; /* NULL: none */
+    struct logmux *mux;
+    bool console;
     struct event_figures figures;
     int workers;
     uint64_t round;        /* the current one, 0: none yet */
@@ -28,14 +30,12 @@ static double seconds(int64_t from, int64_t to)
 
 /* --- life */
 
-static void print_line(void *arg, const char *line)
+static void write_line(void *arg, const char *line, size_t n)
 {
-    logmux_print_text(arg, line);
-}
-
-static void print_failure(void *arg, const char *text)
-{
-    logmux_print(arg, "%s", text);
+    const struct events *ev = arg;
+    logmux_add_event(ev->mux, line, n);
+    if (ev->console && line)
+        logmux_print_bytes(ev->mux, line, n);
 }
 
 static void write_start(struct events *ev, const struct events_options *o)
@@ -61,14 +61,11 @@ int events_open(struct events **ret, const struct events_options *o, struct err 
         return err_errno(e, ENOMEM, "event log");
     ev->workers = o->workers;
     ev->figures.state_ns = clock_ns();
-    if (o->path || o->console) {
-        const struct event_log_options log = {.path = o->path,
-                                              .run_id = o->run_id,
-                                              .node = o->node,
-                                              .say = o->console ? print_line : NULL,
-                                              .fail = print_failure,
-                                              .arg = o->mux};
-        const int rc = event_log_open(&ev->log, &log, e);
+    ev->mux = o->mux;
+    ev->console = o->console;
+    if (o->file || o->console) {
+        const struct event_log_options log = {.run_id = o->run_id, .node = o->node, .write = write_line, .arg = ev};
+        const int rc = event_log_create(&ev->log, &log, e);
         if (rc < 0) {
             free(ev);
             return rc;
@@ -82,7 +79,7 @@ int events_open(struct events **ret, const struct events_options *o, struct err 
 void events_close(struct events *ev)
 {
     if (ev)
-        event_log_close(ev->log);
+        event_log_destroy(ev->log);
     free(ev);
 }
 

@@ -35,16 +35,14 @@ struct event_figures {
 };
 
 struct events_options { /* strings are borrowed */
-    struct logmux *mux; /* for lines on the console, and where the file takes no more */
-    const char *path;   /* NULL: no file */
-    bool console;
+    struct logmux *mux;
+    bool file, console; /* where lines go: logmux_options.event_log, crun's own lines */
     const char *run_id, *node, *host, *program;
     int workers, min_nodes, max_nodes;
     int64_t max_restarts;
     const char *rendezvous, *endpoint; /* its kind and where it is, without secrets */
 };
 
-/* ERR_OUTPUT, -ENOMEM. */
 int events_open(struct events **ret, const struct events_options *o, struct err *e);
 void events_close(struct events *ev); /* NULL allowed */
 const struct event_figures *events_figures(const struct events *ev);

@@ -26,9 +26,12 @@ struct logmux_options {       /* all of it is borrowed */
     struct log_layout *layout;
     const char *role, *host, *run_id;
     int max_workers;
+    const char *scratch;   /* temporary folder that is made, and removed at the end; NULL: none */
+    const char *event_log; /* file; NULL: none */
 };
 
-/* Where the root folder has a random name (log_layout.h) it is made now, in LOGMUX_OPEN_MS at most. ERR_OUTPUT. */
+/* Where the root folder has a random name (log_layout.h) it is made now, and the event log is opened, in LOGMUX_OPEN_MS
+ * at most each. ERR_OUTPUT. */
 int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e);
 
 void logmux_begin_round(struct logmux *m, const struct logmux_round *round);
@@ -41,8 +44,8 @@ int logmux_add(struct logmux *m, int local, int ret_fds[2], struct err *e);
  * descriptor left. */
 int logmux_pty(const struct logmux *m, int local);
 
-/* All workers are added. False: they write no files. Else opened() is called: rc 0, or ERR_OUTPUT and a sentence; not
- * before this returns, nor after logmux_end_round(). */
+/* All workers are added. False: there is nothing to wait for. Else opened() is called: rc 0, or ERR_OUTPUT and a
+ * sentence; not before this returns, nor after logmux_end_round(). */
 bool logmux_open_files(struct logmux *m, void (*opened)(void *arg, int rc, const char *text), void *arg);
 /* From now on workers run: nothing of theirs may be removed. */
 void logmux_note_launch(struct logmux *m);
@@ -51,11 +54,12 @@ void logmux_note_launch(struct logmux *m);
 void logmux_end_round(struct logmux *m);
 
 /* The last words of a worker of this round that has failed: ask at once, as soon as it has; look later. Words are kept
- * until the next round. record: path of its error record; NULL: there is none. */
-void logmux_ask(struct logmux *m, int local, const char *record);
+ * until the next round. record, core: paths of its error record and of its core; NULL: there is none. */
+void logmux_ask(struct logmux *m, int local, const char *record, const char *core);
 struct logmux_words {
     bool has_tail, has_record; /* the answer came */
-    bool found_record;
+    bool found_record, found_core;
+    char *core;             /* the path that was asked for; NULL: none */
     struct lines_tail tail; /* of its stderr */
     struct failure_record record;
 };
@@ -64,6 +68,10 @@ const struct logmux_words *logmux_words(const struct logmux *m, int local); /* N
 /* Write a small file whole, in place of any of that name; what goes wrong is printed. */
 void logmux_write_file(struct logmux *m, const char *path, const char *text, size_t n);
 
+/* A line of the event log, its newline included; NULL: one that could not be made. */
+void logmux_add_event(struct logmux *m, const char *line, size_t n);
+
+bool logmux_has_scratch(const struct logmux *m); /* the temporary folder is there, or may come to be */
 bool logmux_has_answers(const struct logmux *m); /* to all that was asked, and files are written */
 
 struct logmux_figures { /* since the beginning */

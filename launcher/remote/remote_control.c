@@ -84,7 +84,10 @@ void remote_on_alive(uv_timer_t *t)
             continue;
         }
         f->lost = true;
-        remote_print_line(m, "host %s is lost: nothing was heard of it for %g s", f->host->name, patience);
+        remote_print_line(m,
+                          "host %s is lost: nothing was heard of it for %g s (--rdzv-conf keep_alive_interval, "
+                          "keep_alive_max_attempt)",
+                          f->host->name, patience);
         remote_end_far(f);
     }
 }

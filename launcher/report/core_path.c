@@ -101,7 +101,7 @@ void core_path_expand(const char *pattern, bool uses_pid, const struct core_fact
         append(&t, ".%d", (int)f->pid);
 }
 
-void core_path_find(const struct core_facts *f, char *out, size_t cap)
+void core_path_name(const struct core_facts *f, char *out, size_t cap)
 {
     char pattern[256], pid[16] = "0";
     out[0] = '\0';
@@ -109,7 +109,4 @@ void core_path_find(const struct core_facts *f, char *out, size_t cap)
         return;
     file_read_line(pid, sizeof pid, "/proc/sys/kernel/core_uses_pid");
     core_path_expand(pattern, pid[0] == '1', f, out, cap);
-    const size_t n = strlen(out);
-    if (out[0] == '/' && access(out, F_OK) < 0)
-        snprintf(out + n, cap - n, " (expected there)");
 }

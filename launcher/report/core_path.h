@@ -19,8 +19,7 @@ struct core_facts {
  * of a dead process stays as it stands. */
 void core_path_expand(const char *pattern, bool uses_pid, const struct core_facts *f, char *out, size_t cap);
 
-/* By this system's settings; "" too if they cannot be read. A path where no such file is has " (expected there)" after
- * it. */
-void core_path_find(const struct core_facts *f, char *out, size_t cap);
+/* By this system's settings; "" too if they cannot be read. Looks for no file. */
+void core_path_name(const struct core_facts *f, char *out, size_t cap);
 
 #endif

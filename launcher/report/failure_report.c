@@ -35,10 +35,36 @@ struct failure_report {
 
 /* --- the failures of this node */
 
+static double wall_time(int64_t ended_ns)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)(now.tv_nsec - (clock_ns() - ended_ns)) / 1e9;
+}
+
+/* Where its core is, if it is. */
+static const char *core_of(const struct failure_report *f, const struct failure_worker *w, char *out, size_t cap)
+{
+    char folder[2048];
+    out[0] = '\0';
+    if (!w->ending.core || !getcwd(folder, sizeof folder))
+        return out;
+    const struct core_facts facts = {.pid = w->pid,
+                                     .signo = w->ending.value,
+                                     .program = f->o.program_path,
+                                     .host = f->o.host,
+                                     .folder = folder,
+                                     .time = (long long)wall_time(w->ended_ns)};
+    core_path_name(&facts, out, cap);
+    return out;
+}
+
 void failure_report_note(struct failure_report *f, const struct failure_worker *w)
 {
+    char core[4096];
     if (failure_is(w))
-        logmux_ask(f->o.mux, w->local_rank, w->hung[0] ? NULL : f->o.error_path(f->o.arg, w->rank));
+        logmux_ask(f->o.mux, w->local_rank, w->hung[0] ? NULL : f->o.error_path(f->o.arg, w->rank),
+                   core_of(f, w, core, sizeof core));
 }
 
 static void on_late(uv_timer_t *t)
@@ -73,20 +99,13 @@ static void find_message(const struct failure_report *f, const struct failure_wo
     }
 }
 
-static void find_core(const struct failure_report *f, const struct failure_worker *w, double time, char *out,
-                      size_t cap)
+/* "": none is known of. */
+static const char *core_text(const struct logmux_words *said, char *out, size_t cap)
 {
-    char folder[2048];
     out[0] = '\0';
-    if (!w->ending.core || !getcwd(folder, sizeof folder))
-        return;
-    const struct core_facts facts = {.pid = w->pid,
-                                     .signo = w->ending.value,
-                                     .program = f->o.program_path,
-                                     .host = f->o.host,
-                                     .folder = folder,
-                                     .time = (long long)time};
-    core_path_find(&facts, out, cap);
+    if (said && said->core)
+        snprintf(out, cap, "%s%s", said->core, said->core[0] == '/' && !said->found_core ? " (expected there)" : "");
+    return out;
 }
 
 /* The worker's share of the list of devices, where this node has one. */
@@ -100,13 +119,6 @@ static const char *find_gpu(int local, struct virtual_rank *device)
     return value && value[1] ? value + 1 : NULL;
 }
 
-static double wall_time(int64_t ended_ns)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + (double)(now.tv_nsec - (clock_ns() - ended_ns)) / 1e9;
-}
-
 static cJSON *describe(const struct failure_report *f, const struct failure_worker *w, bool with_tail)
 {
     const struct logmux_words *said = logmux_words(f->o.mux, w->local_rank);
@@ -114,8 +126,7 @@ static cJSON *describe(const struct failure_report *f, const struct failure_work
     char core[4096];
     struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
     find_message(f, w, said, &words);
-    find_core(f, w, words.time, core, sizeof core);
-    words.core = core[0] ? core : NULL;
+    words.core = core_text(said, core, sizeof core)[0] ? core : NULL;
     words.gpu = find_gpu(w->local_rank, &device);
     words.tail = with_tail && said && said->has_tail ? &said->tail : NULL;
     words.is_tail_late = with_tail && said && !said->has_tail;

@@ -1,14 +1,19 @@
 /* A signal in a rare moment, for LD_PRELOAD: a process that
  *
- *   FAULT_SIGNAL_MKDTEMP=n   has just made its temporary folder
- *   FAULT_SIGNAL_RMDIR=n     is about to remove a folder
+ *   FAULT_SIGNAL_MKDIR=n     has just made the temporary folder
+ *   FAULT_SIGNAL_UNWATCH=n   is about to watch its signals no longer
  *   FAULT_SIGNAL_SOCKETPAIR=n  makes its first pair of sockets, as crun does before anything else
  *
  * gets signal n then. */
 #include <dlfcn.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void get(const char *variable)
@@ -18,21 +23,35 @@ static void get(const char *variable)
         raise(atoi(signo));
 }
 
-char *mkdtemp(char *template)
+int mkdir(const char *path, mode_t mode)
 {
-    char *(*real)(char *);
-    *(void **)&real = dlsym(RTLD_NEXT, "mkdtemp");
-    char *made = real(template);
-    get("FAULT_SIGNAL_MKDTEMP");
-    return made;
+    int (*real)(const char *, mode_t);
+    const char *folder = getenv("TMPDIR");
+    const size_t n = folder ? strlen(folder) : 0;
+    *(void **)&real = dlsym(RTLD_NEXT, "mkdir");
+    const int rc = real(path, mode);
+    if (rc == 0 && n > 0 && strncmp(path, folder, n) == 0 && strncmp(path + n, "/crun-", 6) == 0)
+        get("FAULT_SIGNAL_MKDIR");
+    return rc;
 }
 
-int rmdir(const char *path)
+static bool is_signalfd(int fd)
 {
-    int (*real)(const char *);
-    *(void **)&real = dlsym(RTLD_NEXT, "rmdir");
-    get("FAULT_SIGNAL_RMDIR");
-    return real(path);
+    char link[32], name[64] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return readlink(link, name, sizeof name - 1) > 0 && strcmp(name, "anon_inode:[signalfd]") == 0;
+}
+
+int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+    static int added; /* libuv tries it first, and takes it out again */
+    int (*real)(int, int, int, struct epoll_event *);
+    *(void **)&real = dlsym(RTLD_NEXT, "epoll_ctl");
+    const bool counts = is_signalfd(fd);
+    added += counts && op == EPOLL_CTL_ADD;
+    if (counts && op == EPOLL_CTL_DEL && added == 2)
+        get("FAULT_SIGNAL_UNWATCH");
+    return real(epoll, op, fd, event);
 }
 
 int socketpair(int domain, int type, int protocol, int ends[2])

@@ -30,11 +30,12 @@ class Crun:
         self.started = []
         self.ports = []
 
-    def start(self, *args, **kw):
+    def start(self, *args, prefix=(), **kw):
+        """prefix: what becomes crun by exec."""
         kw.setdefault("stdout", subprocess.PIPE)
         kw.setdefault("stderr", subprocess.PIPE)
         env = dict(self.env, **kw.pop("extra_env", {}))
-        p = subprocess.Popen([CRUN, *map(str, args)], env=env, **kw)
+        p = subprocess.Popen([*map(str, prefix), CRUN, *map(str, args)], env=env, **kw)
         self.started.append(p)
         return p
 

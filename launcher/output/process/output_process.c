@@ -10,17 +10,16 @@
 #include <uv.h>
 
 #include "common/base/clock.h"
-#include "common/base/container_of.h"
 #include "common/base/err.h"
-#include "common/base/file.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/output/log_console.h"
 #include "launcher/output/output_wire.h"
+#include "launcher/output/process/chores.h"
+#include "launcher/output/process/event_file.h"
 #include "launcher/output/process/queued_file.h"
 #include "launcher/output/process/streams.h"
-#include "launcher/output/process/whole_file.h"
 
 enum phase {
     SERVING,
@@ -38,7 +37,8 @@ struct process {
     struct watch *agent, *guardian; /* NULL: gone */
     struct streams *streams;        /* NULL: nothing is known yet */
     struct output_setup setup;
-    struct writing *writing; /* a file of which parts are missing; NULL: none */
+    struct chores *chores;     /* likewise */
+    struct event_file *events; /* NULL: none */
     enum phase phase;
     bool drops;          /* a console that does not take it at once has lost */
     int64_t still_ms;    /* for a disk that does not move */
@@ -71,6 +71,40 @@ static void on_moved(void *arg)
         go_on(p);
 }
 
+static void pass_on(void *arg, const struct output_head *h, const void *body, size_t n)
+{
+    tell(arg, (enum output_word)h->word, h->round, h->number, h->n, body, n);
+}
+
+static void on_events_opened(void *arg, int rc, const char *text)
+{
+    tell(arg, OUTPUT_EVENTS, 0, rc, 0, text, strlen(text));
+}
+
+static void print_text(void *arg, const char *text)
+{
+    const struct process *p = arg;
+    streams_print(p->streams, "%s", text);
+}
+
+static int open_files(struct process *p, struct err *e)
+{
+    const struct chores_options chores = {.page = p->page,
+                                          .scratch = p->setup.scratch,
+                                          .tell = pass_on,
+                                          .print = print_text,
+                                          .moved = on_moved,
+                                          .arg = p};
+    const struct event_file_options events = {.path = p->setup.event_log,
+                                              .page = p->page,
+                                              .opened = on_events_opened,
+                                              .print = print_text,
+                                              .moved = on_moved,
+                                              .arg = p};
+    TRY(chores_create(&p->chores, &p->loop, &chores, e));
+    return p->setup.event_log ? event_file_create(&p->events, &p->loop, &events, e) : 0;
+}
+
 static void set_up(struct process *p)
 {
     struct err e;
@@ -88,7 +122,7 @@ static void set_up(struct process *p)
                                       .opened = on_opened,
                                       .moved = on_moved,
                                       .arg = p};
-    if (streams_create(&p->streams, &p->loop, &o, &e) < 0) {
+    if (streams_create(&p->streams, &p->loop, &o, &e) < 0 || open_files(p, &e) < 0) {
         console_try("crun: its output process ends: %s\n", e.text);
         _exit(1);
     }
@@ -114,6 +148,14 @@ static void add_streams(struct process *p)
     p->message.n_fds = 0;
 }
 
+static void open_round(struct process *p)
+{
+    if (p->setup.layout.root[0])
+        streams_open_files(p->streams);
+    else
+        chores_tell_opened(p->chores, p->message.head.round);
+}
+
 static void end_round(struct process *p)
 {
     streams_end_round(p->streams);
@@ -126,92 +168,13 @@ static void print(struct process *p)
         log_console_print(streams_console(p->streams), p->message.body, p->message.n);
 }
 
-/* An error record is read on the other thread. */
-struct reading {
-    struct file_job job;
-    struct process *p;
-    struct output_head head;
-    bool is_there;
-    struct failure_record record;
-    char path[];
-};
-
-static void read_record(struct file_job *job)
-{
-    struct reading *r = container_of(job, struct reading, job);
-    file_thread_enter(streams_files(r->p->streams), r->path);
-    r->is_there = failure_record_look(r->path, &r->record);
-}
-
-static void on_record(struct file_job *job)
-{
-    struct reading *r = container_of(job, struct reading, job);
-    tell(r->p, OUTPUT_RECORD, r->head.round, r->head.number, r->is_there, &r->record, sizeof r->record);
-    free(r);
-}
-
-/* A file that is written whole. */
-struct writing {
-    struct file_job job;
-    struct process *p;
-    struct buf text;
-    struct err e;
-    char path[];
-};
-
-static void write_whole(struct file_job *job)
-{
-    struct writing *w = container_of(job, struct writing, job);
-    file_thread_enter(streams_files(w->p->streams), w->path);
-    whole_file_write(w->path, w->text.data, w->text.len, &w->e);
-}
-
-static void on_whole(struct file_job *job)
-{
-    struct writing *w = container_of(job, struct writing, job);
-    tell(w->p, OUTPUT_WROTE, 0, 0, 0, w->e.text, strlen(w->e.text));
-    buf_free(&w->text);
-    free(w);
-}
-
-static struct writing *begin_writing(struct process *p, const char *path, size_t named)
-{
-    struct writing *w = malloc(sizeof *w + named);
-    if (!w)
-        return NULL;
-    *w = (struct writing){.job = {.work = write_whole, .done = on_whole}, .p = p};
-    memcpy(w->path, path, named);
-    return w;
-}
-
-static void write_part(struct process *p)
-{
-    const struct output_message *m = &p->message;
-    const size_t named = strlen(m->body) + 1;
-    if (!p->writing)
-        p->writing = begin_writing(p, m->body, named);
-    if (!p->writing || buf_add(&p->writing->text, m->body + named, m->n - named) < 0)
-        _exit(1); /* no memory: the next one says that this one is gone */
-    if (m->head.n == 1) {
-        file_thread_add(streams_files(p->streams), &p->writing->job);
-        p->writing = NULL;
-    }
-}
-
 static void tell_last_words(struct process *p)
 {
     const struct output_head *h = &p->message.head;
     char text[LINES_TAIL_BYTES];
     const size_t n = h->round == streams_round(p->streams) ? streams_copy_tail(p->streams, (int)h->number, text) : 0;
     tell(p, OUTPUT_TAIL, h->round, h->number, 0, text, n);
-    struct reading *r = p->message.n > 0 ? malloc(sizeof *r + p->message.n + 1) : NULL;
-    if (!r) {
-        tell(p, OUTPUT_RECORD, h->round, h->number, 0, NULL, 0);
-        return;
-    }
-    *r = (struct reading){.job = {.work = read_record, .done = on_record}, .p = p, .head = *h};
-    memcpy(r->path, p->message.body, p->message.n + 1);
-    file_thread_add(streams_files(p->streams), &r->job);
+    chores_tell_record(p->chores, &p->message);
 }
 
 /* --- the end */
@@ -244,15 +207,21 @@ static void begin_end(struct process *p, int64_t ms)
     wait_at_most(p, ms);
 }
 
-/* The disk may move while it is slow: then it is waited for. */
+/* A disk may move while it is slow: then it is waited for. */
 static bool has_files_to_wait_for(struct process *p)
 {
-    struct file_thread *files = streams_files(p->streams);
-    const int64_t left = p->still_ms - file_thread_still_ms(files);
-    if (file_thread_is_idle(files) || left <= 0)
-        return false;
-    wait_at_most(p, left);
-    return true;
+    struct file_thread *threads[] = {streams_files(p->streams), chores_thread(p->chores),
+                                     p->events ? event_file_thread(p->events) : NULL};
+    int64_t longest = 0;
+    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+        if (!threads[i] || file_thread_is_idle(threads[i]))
+            continue;
+        const int64_t left = p->still_ms - file_thread_still_ms(threads[i]);
+        longest = left > longest ? left : longest;
+    }
+    if (longest > 0)
+        wait_at_most(p, longest);
+    return longest > 0;
 }
 
 static void print_lost(struct process *p)
@@ -270,6 +239,11 @@ static void print_lost(struct process *p)
                       "what it does not take until crun is gone is lost",
                       (unsigned long long)held.lines, (unsigned long long)held.bytes,
                       file_thread_at(files, at, sizeof at));
+    if (p->events && event_file_waiting(p->events) > 0)
+        streams_print(p->streams,
+                      "%llu lines of the event log are held by a disk that does not answer (%s): what it does not "
+                      "take until crun is gone is lost",
+                      (unsigned long long)event_file_waiting(p->events), p->setup.event_log);
 }
 
 static bool has_consoles_to_wait_for(struct process *p)
@@ -304,6 +278,8 @@ static void begin_flush(struct process *p, int64_t still_ms)
         return;
     if (p->streams && streams_round(p->streams))
         streams_end_round(p->streams);
+    if (p->streams)
+        chores_end(p->chores);
     p->still_ms = still_ms;
     p->phase = FILES;
 }
@@ -379,7 +355,11 @@ static void obey(struct process *p)
         add_streams(p);
         break;
     case OUTPUT_OPEN:
-        streams_open_files(p->streams);
+        open_round(p);
+        break;
+    case OUTPUT_EVENT:
+        if (p->events)
+            event_file_add(p->events, (uint64_t)m->head.number, m->body, m->n);
         break;
     case OUTPUT_END:
         end_round(p);
@@ -391,7 +371,8 @@ static void obey(struct process *p)
         tell_last_words(p);
         break;
     case OUTPUT_WRITE:
-        write_part(p);
+        if (!chores_write_part(p->chores, m))
+            _exit(1); /* the next one says that this one is gone */
         break;
     case OUTPUT_FLUSH:
         tell(p, OUTPUT_HEARD, 0, 0, 0, NULL, 0);

@@ -208,7 +208,7 @@ def test_a_signal_ends_the_wait_for_a_console_that_never_reads(crun, worker):
 
 
 def test_a_signal_just_before_that_wait_ends_it_too(crun, worker):
-    p = crun.start("--nproc_per_node", 1, worker, "lines", 2000, extra_env={**preload("fault_signal"), "FAULT_SIGNAL_RMDIR": str(int(signal.SIGTERM))})
+    p = crun.start("--nproc_per_node", 1, worker, "lines", 2000, extra_env={**preload("fault_signal"), "FAULT_SIGNAL_UNWATCH": str(int(signal.SIGTERM))})
     assert p.wait(timeout=60) == 0
     p.communicate()
 

@@ -336,7 +336,7 @@ def test_a_host_whose_ssh_hangs_later_is_lost(crun, ssh):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGSTOP)
     out, err = p.communicate(timeout=90)
-    assert f"crun: host {TWO} is lost: nothing was heard of it for 12 s\n" in err.decode(), err
+    assert f"crun: host {TWO} is lost: nothing was heard of it for 12 s (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)\n" in err.decode(), err
     assert p.returncode not in (0, 255) and b"\006" not in out + err
     crun.wait_processes_gone(30)
 

@@ -1,4 +1,4 @@
-/* Saving the stacks of a process, by tools that work and by tools that do not. */
+/* The stacks of a process, by tools that work and by tools that do not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,6 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
-#include "common/base/file.h"
 #include "launcher/hang/stacks.h"
 #include "launcher/hang/tool.h"
 
@@ -83,16 +82,16 @@ static char text[1 << 16], top[512];
 
 static void save(void)
 {
-    char path[128];
+    struct buf out;
     atomic_bool cancel = false;
     struct err e = {0};
-    snprintf(path, sizeof path, "%s", path_of("out.txt"));
     const struct stacks_request r = {
-        .path = path, .head = "rank 0", .pid = pid, .top = top, .top_cap = sizeof top, .cancel = &cancel};
+        .head = "rank 0", .pid = pid, .top = top, .top_cap = sizeof top, .cancel = &cancel};
     top[0] = '\0';
-    if (stacks_save(&r, &e) < 0)
+    if (stacks_collect(&r, &out, &e) < 0)
         fail_msg("%s", e.text);
-    assert_true(file_read_text(text, sizeof text, "%s", path) > 0);
+    snprintf(text, sizeof text, "%s", out.data);
+    buf_free(&out);
     assert_memory_equal(text, "rank 0\ntime ", 12);
 }
 

@@ -21,7 +21,8 @@ static void a_setup_keeps_its_strings_and_those_that_are_not_there(void **state)
                                    .max_workers = 8,
                                    .role = "",
                                    .host = "h",
-                                   .run_id = "job"};
+                                   .run_id = "job",
+                                   .event_log = "/events"};
     struct buf body = {0};
     (void)state;
     assert_int_equal(output_setup_pack(&s, &body), 0);
@@ -33,6 +34,8 @@ static void a_setup_keeps_its_strings_and_those_that_are_not_there(void **state)
     assert_null(back.conf.out_filters);
     assert_string_equal(back.role, "");
     assert_string_equal(back.run_id, "job");
+    assert_null(back.scratch);
+    assert_string_equal(back.event_log, "/events");
     assert_int_equal(back.conf.rate, 5);
     assert_int_equal(back.max_workers, 8);
     got.n = sizeof s + 3;
