@@ -2,8 +2,6 @@
 
 import signal
 
-from crun_run import OWN
-
 UPLOADER = """
 import os, signal, subprocess, sys, time
 here = os.environ["HERE"]
@@ -22,6 +20,7 @@ while not os.path.exists(f"{here}/up"):
     time.sleep(0.01)
 """
 STUBBORN = "trap '' TERM; (while :; do sleep 1; done) & touch $HERE/up"
+WAITS = "(trap 'touch $HERE/told' TERM; touch $HERE/up; while :; do sleep 1; done) & while [ ! -e $HERE/up ]; do sleep 0.05; done"
 
 
 def test_a_background_helper_may_finish(crun):
@@ -36,10 +35,9 @@ def test_one_that_does_not_end_is_killed_after_five_seconds(crun):
 
 
 def test_a_stop_signal_does_not_make_a_complete_job_incomplete(crun):
-    p = crun.start("sh", "-c", STUBBORN, extra_env={"HERE": str(crun.tmp)}, stdin=-3,
+    p = crun.start("sh", "-c", WAITS, extra_env={"HERE": str(crun.tmp)}, stdin=-3,
                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    crun.wait_file("up")
-    crun.wait_processes(OWN + 2)  # the loop and its sleep
+    crun.wait_file("told")  # all workers have ended
     p.send_signal(signal.SIGTERM)
     assert p.wait(60) == 0
     crun.wait_processes_gone(10)
