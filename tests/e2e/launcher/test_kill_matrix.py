@@ -1,15 +1,16 @@
 """Every row of kill_matrix.py: the right code, the right culprit, the exact number of restarts."""
 
 import os
+import pathlib
 import re
 import signal
 import sys
 
 import pytest
 
-
 from crun_run import BUILD
 from kill_matrix import ALWAYS, COMPLETE, NODES, ONE, PAIRS, REQUEUE, STOPPED, WORKERS
+from processes import wait
 
 # $1: what happens, $2: to which rank, $3: up to which round, $4: number of ranks. $HERE: where the ranks meet.
 SCRIPT = r"""
@@ -65,12 +66,26 @@ def test_one_rank_stands_still(crun, row):
     play(crun, row, "--hang-timeout", "2", program=(sys.executable, "-S", "-E", "-c", STEPS))
 
 
+def watched(pid):
+    """Processes whose pidfd is in an epoll of this one."""
+    at = pathlib.Path(f"/proc/{pid}/fdinfo")
+    text = {}
+    for fd in at.iterdir():
+        try:
+            text[fd.name] = fd.read_text()
+        except OSError:
+            continue  # closed meanwhile
+    polled = {n for t in text.values() for n in re.findall(r"^tfd:\s+(\d+)", t, re.M)}
+    return {int(n) for fd in polled for n in re.findall(r"^Pid:\s+(\d+)", text.get(fd, ""), re.M)}
+
+
 def die_while_the_agent_looks_away(crun, pair, *options):
     p = crun.start("--nproc_per_node", WORKERS, *options, "sh", "-c",
                    f"cd {crun.tmp}; [ $CRUN_ROUND = 2 ] && exit 0; echo $$ > p$RANK; mv p$RANK pid-$RANK; exec sleep 100")
     pids = [int(crun.wait_file(f"pid-{r}")) for r in range(WORKERS)]
     agent = crun.agent_of(p.pid)
-    crun.wait_state(agent, "S")  # a worker may write before the agent has put it beside the others it watches
+    wait("the agent's watch over all workers", lambda: set(pids) <= watched(agent))  # their deaths come in order only then
+    crun.wait_state(agent, "S")
     os.kill(agent, signal.SIGSTOP)
     crun.wait_state(agent, "T")
     for name, rank in pair.first, pair.second:
