@@ -325,6 +325,7 @@ static void on_spawned(struct spawn_batch *b)
         g->o.events.failed(g->o.arg, rc, e.text);
     else if (g->stop.reason >= 0)
         group_stop(g, &g->stop);
+    group_look_for_stops(g); /* SIGCHLD may have come before we knew their ids */
     group_reap_orphans(g);
 }
 

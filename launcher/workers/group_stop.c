@@ -87,16 +87,16 @@ static void report_stop(struct group *g, int i, int signo)
 
 void group_look_for_stops(struct group *g)
 {
-    siginfo_t info = {0};
-    while (waitid(P_ALL, 0, &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 && info.si_pid != 0) {
-        for (int i = 0; i < g->n; i++)
-            if (g->workers[i].pid == info.si_pid && !g->workers[i].ended) {
-                if (info.si_code == CLD_CONTINUED)
-                    g->children[i].stopped = false;
-                else
-                    report_stop(g, i, info.si_status);
-            }
-        info.si_pid = 0;
+    for (int i = 0; i < g->n; i++) {
+        siginfo_t info = {0};
+        const pid_t pid = g->workers[i].pid;
+        if (pid <= 0 || g->workers[i].ended || waitid(P_PID, (id_t)pid, &info, WSTOPPED | WCONTINUED | WNOHANG) < 0 ||
+            info.si_pid != pid)
+            continue;
+        if (info.si_code == CLD_CONTINUED)
+            g->children[i].stopped = false;
+        else
+            report_stop(g, i, info.si_status);
     }
 }
 

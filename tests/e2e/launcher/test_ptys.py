@@ -1,6 +1,7 @@
 """Several workers and a terminal: who reads it, terminals of their own, workers that are stopped."""
 
 import os
+import select
 import signal
 
 import pytest
@@ -95,11 +96,13 @@ def test_a_worker_that_is_stopped_is_named(crun):
     wait("both", lambda: len(children(agent)) == 2)
     victim = children(agent)[1]
     os.kill(victim, signal.SIGSTOP)
-    line = ""
-    while "was stopped" not in line:
-        line = p.stderr.readline().decode()
-        assert line, "crun ended"
-    assert f"(pid {victim}) was stopped by SIGSTOP; kill -CONT {victim}" in line
+    said = b""
+    while b"was stopped" not in said or not said.endswith(b"\n"):
+        assert select.select([p.stderr], [], [], 60)[0], said
+        piece = os.read(p.stderr.fileno(), 65536)
+        assert piece, said
+        said += piece
+    assert f"(pid {victim}) was stopped by SIGSTOP; kill -CONT {victim}" in said.decode()
     os.kill(victim, signal.SIGCONT)
     p.terminate()
     p.communicate(timeout=60)
