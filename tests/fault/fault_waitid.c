@@ -22,7 +22,8 @@ int waitid(idtype_t type, id_t id, siginfo_t *info, int options)
         errno = EINVAL;
         return -1;
     }
-    if (fault && strcmp(fault, "once") == 0 && (by_pidfd || type == P_PID) && !(options & WNOWAIT) && !failed++) {
+    if (fault && strcmp(fault, "once") == 0 && (by_pidfd || type == P_PID) && options & WEXITED &&
+        !(options & WNOWAIT) && !failed++) {
         errno = ECHILD;
         return -1;
     }
