@@ -81,6 +81,8 @@ ROWS = [
     (r"could not import 'redis'", lacks_module("redis")),
     (r"could not import 'yaml'", lacks_module("yaml")),
     (r"could not import 'auditwheel'", lacks_module("auditwheel")),
+    (r"no abidiff", lacks("abidiff")),
+    (r"no x86-64", lambda: os.uname().machine != "x86_64"),
     (r"no network|debootstrap reaches no mirror", anywhere),
     (r"no venv module", lacks_module("ensurepip")),
     (r"no dpkg-dev|needs root, debootstrap and Debian", lambda: lacks("dpkg-buildflags")() or lacks("debootstrap")() or not_root()),
