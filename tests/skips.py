@@ -85,7 +85,7 @@ ROWS = [
     (r"no x86-64", lambda: os.uname().machine != "x86_64"),
     (r"no network|debootstrap reaches no mirror", anywhere),
     (r"no venv module", lacks_module("ensurepip")),
-    (r"needs root, debootstrap, buildah and bubblewrap", lambda: lacks("debootstrap", "buildah", "bwrap")() or not_root()),
+    (r"needs root, debootstrap, buildah and bubblewrap", lambda: not all(map(shutil.which, ("debootstrap", "buildah", "bwrap"))) or not_root()),
     (r"no dpkg-dev|needs root, debootstrap and Debian", lambda: lacks("dpkg-buildflags")() or lacks("debootstrap")() or not_root()),
     (r"could not import 'lmdb'", lacks_module("lmdb")),
     (r"the safetensors package", lacks_module("safetensors")),
