@@ -92,6 +92,7 @@ ROWS = [
     (r"no torch in", no_torch),
     (r"no sshd here", lambda: not os.path.exists("/usr/sbin/sshd") and not shutil.which("sshd")),
     (r"no Chromium", lacks("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")),
+    (r"no tmux", lacks("tmux")),
     (r"no groff", lacks("groff")),
     (r"no C compiler", lacks("cc")),
     (r"no mpirun|no mpiexec|openmpi-bin, mpich", lambda: lacks("mpirun.openmpi")() or lacks("mpirun.mpich")() or lacks("mpiexec.hydra")()),
