@@ -363,6 +363,10 @@ static int open_rendezvous(struct run *r, struct err *e)
             },
     };
     config_job(c, &o.client.job);
+    if (c->home.kind == HOME_FILE) {
+        o.client.home_fd = r->link->home_fd;
+        guardian_start_home(r->link);
+    }
     return rendezvous_open(&r->member->rendezvous, &r->loop, &o, e);
 }
 
