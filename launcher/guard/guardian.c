@@ -48,7 +48,7 @@ enum {
     WORD_SIGNALS = 'S',
     WORD_BOARD = 'B' /* look at it again */,
     WORD_OUTPUT = 'O' /* start the output process */,
-    WORD_HOME = 'R' /* start the home process */
+    WORD_HOME = 'R' /* start the home process, with its end of the socket to the agent */
 };
 
 /* A process beside the agent, and whoever takes its place. */
@@ -130,7 +130,6 @@ static int agent_process(struct guardian_link *l, int agent_end, const struct gu
     close(g->link_fd);
     close(g->signal_fd);
     close(g->output.agent_fd);
-    close(g->home.agent_fd);
     l->guardian_fd = agent_end;
     setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
@@ -193,9 +192,14 @@ void guardian_start_output(const struct guardian_link *l)
     send_word(l, WORD_OUTPUT, -1);
 }
 
-void guardian_start_home(const struct guardian_link *l)
+int guardian_start_home(const struct guardian_link *l)
 {
-    send_word(l, WORD_HOME, -1);
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+        return -errno;
+    send_word(l, WORD_HOME, ends[1]);
+    close(ends[1]);
+    return ends[0];
 }
 
 static uint64_t bits_of(const sigset_t *set)
@@ -273,7 +277,7 @@ void guardian_output_is_done(const struct guardian_output *o)
 /* Where it cannot be, the agent sees the end of its socket. */
 static void start_neighbour(struct guard *g, struct neighbour *n)
 {
-    if (!n->run || n->beside.fd >= 0)
+    if (!n->run || n->agent_fd < 0 || n->beside.fd >= 0)
         return;
     const int rc = n->started++ < GUARDIAN_BESIDES ? beside_start(&n->beside, n->run, g) : -EAGAIN;
     if (rc == 0)
@@ -321,7 +325,7 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
         return false;
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     int fd = -1;
-    if (word == WORD_HOLD && c && c->cmsg_type == SCM_RIGHTS)
+    if ((word == WORD_HOLD || word == WORD_HOME) && c && c->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(c), sizeof fd);
     if (word == WORD_HOLD || word == WORD_DROP)
         hold(g, fd);
@@ -329,8 +333,10 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
         wait_for(g, l);
     else if (word == WORD_OUTPUT)
         start_neighbour(g, &g->output);
-    else if (word == WORD_HOME)
+    else if (word == WORD_HOME) {
+        g->home.agent_fd = fd;
         start_neighbour(g, &g->home);
+    }
     return true;
 }
 
@@ -478,12 +484,11 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     static struct guardian_link l;
     static struct guard g = {.held_fd = -1, .output = {.beside.fd = -1}, .home = {.beside.fd = -1}};
     sigset_t waited;
-    int ends[2], output[2], home[2];
+    int ends[2], output[2];
 
     block_signals(&l, &waited); /* first of all: from here on a signal waits until there is somebody to take it */
     if (fill_standard_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ||
-        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0 ||
-        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, home) < 0)
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0)
         return EXIT_UNAVAILABLE;
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
@@ -495,7 +500,6 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     board_init(&s->board);
     l.output_fd = output[0];
     l.output_page = s->output_page;
-    l.home_fd = home[0];
     g.programs = programs;
     g.for_output.page = s->output_page;
     g.output.name = "output";
@@ -503,7 +507,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     g.output.agent_fd = output[1];
     g.home.name = "home";
     g.home.run = programs->home ? home_process : NULL;
-    g.home.agent_fd = home[1];
+    g.home.agent_fd = -1;
     g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
@@ -515,12 +519,10 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     }
     if (g.agent == 0)
         return agent_process(&l, ends[0], &g, programs->agent, argc, argv);
-    const int not_the_deputys[] = {ends[0],   g.link_fd, g.signal_fd, output[0],
-                                   output[1], home[0],   home[1]}; /* ends tell of ends */
+    const int not_the_deputys[] = {ends[0], g.link_fd, g.signal_fd, output[0], output[1]}; /* ends tell of ends */
     deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
     close(ends[0]);
     close(output[0]);
-    close(home[0]);
     resident_keep();
     return finish(watch(&g, &l), &g, &l);
 }

@@ -45,7 +45,6 @@ struct guardian_link {
     char *cgroup_dir;          /* shared: GUARDIAN_PATH_MAX bytes for the job's cgroup, or "" (cgroup.h) */
     int output_fd;             /* to the output process: SOCK_SEQPACKET */
     void *output_page;         /* shared with it: GUARDIAN_OUTPUT_PAGE bytes, zeroed */
-    int home_fd;               /* to the home process: SOCK_SEQPACKET */
     _Atomic uint64_t *signals; /* shared; guardian_signals() */
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
     struct board *board;       /* shared; patience.h */
@@ -67,7 +66,7 @@ struct guardian_output {
 struct guardian_programs {
     int (*agent)(const struct guardian_link *link, int argc, char **argv);
     int (*output)(const struct guardian_output *output); /* NULL: none */
-    /* NULL: none. agent_fd: the other end of guardian_link.home_fd; guardian_fd: readable when it is to end. */
+    /* NULL: none. agent_fd: the other end of guardian_start_home()'s; guardian_fd: readable when it is to end. */
     int (*home)(int agent_fd, int guardian_fd);
 };
 
@@ -86,9 +85,10 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
 /* In the output process: its agent is gone and all is written; no other is to take its place. */
 void guardian_output_is_done(const struct guardian_output *o);
 
-/* In the agent: start the output process, the home process. */
+/* In the agent: start the output process. */
 void guardian_start_output(const struct guardian_link *l);
-void guardian_start_home(const struct guardian_link *l);
+/* In the agent: start the home process. Its socket (SOCK_SEQPACKET), the caller's, or -errno. */
+int guardian_start_home(const struct guardian_link *l);
 
 /* In the agent. fd: the connection that stands for this node; the guardian keeps a duplicate in place of the one
  * before, if any. -1: it keeps none. From here on the connection ends with a reset, whoever closes it last, unless
