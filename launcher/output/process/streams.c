@@ -34,7 +34,7 @@ struct stream {
     struct lines lines;
     struct partial partial;  /* of the line without an end, on the console */
     int64_t look_at;         /* by the loop's clock, -1: nothing of it waits */
-    struct lines_tail *tail; /* NULL: stdout */
+    struct lines_tail *tail; /* NULL: its lines are in no report */
     struct watch *watch;     /* NULL: closed */
 };
 
@@ -399,7 +399,7 @@ static bool stream_read(struct stream *s)
             queued_file_write(s->file, m->scratch, (size_t)n);
         if (s->live)
             sink_add(log_console_sink(m->console, 0), m->scratch, (size_t)n);
-        else if (s->shown || s->tail || m->filtered[0])
+        if (s->shown || s->tail || m->filtered[0])
             lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
         grew(s, (size_t)n);
         return true;
@@ -432,8 +432,8 @@ static int open_routes(struct stream *s, int local, struct err *e)
     const int rank = names->rank_base + local;
     const struct log_routes routes = log_conf_routes(m->o.conf, local, rank);
     const int bit = is_err ? LOG_ERR : LOG_OUT;
-    s->shown = routes.console & bit;
-    s->live = !is_err && s->shown && log_conf_has_pty(m->o.conf, rank) && isatty(STDOUT_FILENO);
+    s->live = !is_err && (routes.console & bit) && log_conf_has_pty(m->o.conf, rank) && isatty(STDOUT_FILENO);
+    s->shown = (routes.console & bit) && !s->live;
     if (routes.file & bit)
         s->file =
             create_file(m, log_layout_path(&m->round.layout, local, rank, is_err ? LOG_FILE_ERR : LOG_FILE_OUT, path));
@@ -460,12 +460,12 @@ static int stream_open(struct stream *s, int local, int fd, struct err *e)
     return 0;
 }
 
-static void stream_init(struct stream *s, struct streams *m, struct lines_tail *tail)
+static void stream_init(struct stream *s, struct streams *m, bool is_err, struct lines_tail *tail)
 {
     memset(s, 0, sizeof *s);
     s->all = m;
     s->fd = -1;
-    s->voice.is_err = tail;
+    s->voice.is_err = is_err;
     s->tail = tail;
     s->look_at = -1;
     lines_init(&s->lines);
@@ -476,9 +476,11 @@ int streams_add(struct streams *m, int local, const int fds[2], struct err *e)
 {
     struct source *s = &m->sources[local];
     assert(local == m->n && local < m->o.max_workers);
+    const bool has_pty =
+        log_conf_has_pty(m->o.conf, m->round.names.rank_base + local); /* both streams are `out` then */
     lines_tail_free(&s->tail);
-    stream_init(&s->out, m, NULL);
-    stream_init(&s->err, m, &s->tail);
+    stream_init(&s->out, m, false, has_pty ? &s->tail : NULL);
+    stream_init(&s->err, m, true, has_pty ? NULL : &s->tail);
     m->n++;
     const int rc = stream_open(&s->out, local, fds[0], e), rc_err = stream_open(&s->err, local, fds[1], e);
     return rc < 0 ? rc : rc_err;
@@ -531,11 +533,12 @@ size_t streams_copy_tail(struct streams *m, int local, char out[LINES_TAIL_BYTES
     char bytes[LINES_TAIL_BYTES];
     if (local < 0 || local >= m->n)
         return 0;
-    const struct source *s = &m->sources[local];
-    read_rest(&m->sources[local].err);
-    lines_tail_set(&tail, bytes, lines_tail_copy(&s->tail, bytes));
-    if (s->err.lines.part.len > 0) { /* the end of it will not come */
-        const struct partial_text last = partial_last(s->err.lines.part.data, s->err.lines.part.len);
+    struct source *w = &m->sources[local];
+    struct stream *s = w->out.tail ? &w->out : &w->err;
+    read_rest(s);
+    lines_tail_set(&tail, bytes, lines_tail_copy(&w->tail, bytes));
+    if (s->lines.part.len > 0) { /* the end of it will not come */
+        const struct partial_text last = partial_last(s->lines.part.data, s->lines.part.len);
         lines_tail_add(&tail, last.text, last.n);
     }
     const size_t n = lines_tail_copy(&tail, out);
