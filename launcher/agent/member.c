@@ -378,6 +378,8 @@ static int open_rendezvous(struct run *r, struct err *e)
             },
     };
     config_job(c, &o.client.job);
+    if (c->home.kind == HOME_FILE && (o.client.home_fd = guardian_start_home(r->link)) < 0)
+        return err_errno(e, -o.client.home_fd, "a socket to the process that opens the shared folder");
     return rendezvous_open(&r->member->rendezvous, &r->loop, &o, e);
 }
 
