@@ -1,17 +1,16 @@
 """--max-node-failures: a node whose workers fail again and again loses its seat to one that waits, whatever the home."""
 import pytest
 
-from cluster import free_port, wait
+from cluster import wait
 from test_homes import where
 
 FAST = "last_call_timeout=0.2,join_timeout=60"
 
 
-@pytest.fixture(params=["rendezvousd", "hosted", "redis", "file"])
+@pytest.fixture(params=["rendezvousd", "c10d", "redis", "file"])
 def job(request, cluster):
     """job(args...) starts a node."""
-    place = ["--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "job"] if request.param == "hosted" else where(
-        cluster, "tcp" if request.param == "rendezvousd" else request.param)
+    place = where(cluster, request.param)
     return lambda *args: cluster.node(*place, "--rdzv_conf", FAST, "--nnodes", 2, "--max-restarts", 9, "--restart-backoff", 0, "--rank-order", "join", *args)
 
 
