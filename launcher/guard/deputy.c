@@ -57,6 +57,7 @@ static void clean_up(const struct guardian_link *l)
 static void on_guardian_gone(const struct deputy *d, const struct guardian_link *l)
 {
     if (!is_left_to(d->agent_fd, &l->board->agent_ends)) {
+        syscall(SYS_pidfd_send_signal, d->agent_fd, SIGSTOP, NULL, 0); /* no thread of it shall start more of them */
         tree_end_below(d->agent, 0, KILL_BOUND_MS);
         syscall(SYS_pidfd_send_signal, d->agent_fd, SIGKILL, NULL, 0);
         console_try("crun: the guardian is gone and its agent (pid %d) did not act: both and all workers were ended\n",
