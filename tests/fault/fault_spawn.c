@@ -48,7 +48,8 @@ int waitid(idtype_t type, id_t id, siginfo_t *info, int options)
     int (*real)(idtype_t, id_t, siginfo_t *, int);
     *(void **)&real = dlsym(RTLD_NEXT, "waitid");
     const int rc = real(type, id, info, options);
-    if (rc < 0 && errno == ECHILD && type == P_ALL && atomic_load(&is_killed) && !atomic_exchange(&is_seen_empty, true)) {
+    if (rc < 0 && errno == ECHILD && type == P_ALL && atomic_load(&is_killed) &&
+        !atomic_exchange(&is_seen_empty, true)) {
         await(is_there);
         errno = ECHILD;
     }
