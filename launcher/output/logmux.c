@@ -198,6 +198,12 @@ static bool wait_for(struct logmux *m, const bool *done, int64_t deadline, const
     return *done;
 }
 
+void logmux_greet(struct logmux *m)
+{
+    if (!m->pid && !m->is_cut_off)
+        on_readable(m);
+}
+
 void logmux_figures(const struct logmux *m, struct logmux_figures *ret)
 {
     const struct output_page *p = m->o.page;
