@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -20,6 +21,8 @@
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/deputy.h"
+#include "launcher/guard/lease.h"
+#include "launcher/guard/link_words.h"
 #include "launcher/guard/patience.h"
 #include "launcher/guard/resident.h"
 #include "launcher/guard/stuck.h"
@@ -40,16 +43,6 @@ struct shared {
     _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
 };
 
-/* Words of the link, one byte each. */
-enum {
-    WORD_HOLD = 'H' /* with the descriptor */,
-    WORD_DROP = 'D',
-    WORD_LEASE = 'L' /* look at it again */,
-    WORD_SIGNALS = 'S',
-    WORD_BOARD = 'B' /* look at it again */,
-    WORD_OUTPUT = 'O' /* start the output process */
-};
-
 /* The guardian's own side. */
 struct guard {
     bool has_terminal; /* as standard input, and it was left as */
@@ -58,7 +51,7 @@ struct guard {
     int link_fd;   /* words of the agent */
     int signal_fd; /* what we wait for */
     int held_fd;   /* the connection that stands for this node, -1: none */
-    bool lapsed;   /* and that is said */
+    struct lease lease;
     struct stuck stuck;
     int (*run_output)(const struct guardian_output *output);
     struct guardian_output for_output;
@@ -127,82 +120,6 @@ static int agent_process(struct guardian_link *l, int agent_end, const struct gu
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     raise_open_files(l);
     return agent(l, argc, argv);
-}
-
-/* --- the agent's side of the link */
-
-/* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is
- * read again in time. */
-static void send_word(const struct guardian_link *l, char word, int fd)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec iov = {&word, 1};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (fd >= 0) {
-        m.msg_control = &control;
-        m.msg_controllen = sizeof control;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    }
-    ssize_t ignored = sendmsg(l->guardian_fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-    (void)ignored;
-}
-
-void guardian_hold(const struct guardian_link *l, int fd)
-{
-    const struct linger reset = {.l_onoff = 1};
-    if (fd >= 0)
-        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-    send_word(l, fd >= 0 ? WORD_HOLD : WORD_DROP, fd);
-}
-
-void guardian_prove(int fd)
-{
-    const struct linger orderly = {0};
-    if (fd < 0)
-        return;
-    setsockopt(fd, SOL_SOCKET, SO_LINGER, &orderly, sizeof orderly);
-    shutdown(fd, SHUT_WR); /* close(2) alone would reset a connection with bytes left to read */
-}
-
-void guardian_lease(const struct guardian_link *l, int64_t until_ms)
-{
-    int64_t before = atomic_exchange(l->lease_ms, until_ms);
-    if (until_ms && (!before || until_ms < before))
-        send_word(l, WORD_LEASE, -1);
-}
-
-void guardian_start_output(const struct guardian_link *l)
-{
-    send_word(l, WORD_OUTPUT, -1);
-}
-
-static uint64_t bits_of(const sigset_t *set)
-{
-    uint64_t bits = 0;
-    for (int s = 1; s <= 64; s++)
-        if (sigismember(set, s) == 1)
-            bits |= UINT64_C(1) << (s - 1);
-    return bits;
-}
-
-void guardian_signals(const struct guardian_link *l, const sigset_t *set, const sigset_t *stops)
-{
-    atomic_store(&l->board->stops, bits_of(stops));
-    atomic_store(l->signals, bits_of(set));
-    send_word(l, WORD_SIGNALS, -1);
-}
-
-void guardian_stopping(const struct guardian_link *l, int64_t until_ms)
-{
-    board_stopping(l->board, until_ms);
-    send_word(l, WORD_BOARD, -1);
 }
 
 /* --- the guardian */
@@ -292,30 +209,6 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
     return true;
 }
 
-/* Milliseconds until the lease must be looked at again, -1: it needs no look. Kills what runs without one. */
-static int keep_lease(struct guard *g, struct guardian_link *l)
-{
-    const int64_t until = atomic_load(l->lease_ms);
-    const int64_t left = until + GUARDIAN_LATE_MS - clock_ms();
-    if (!until || left > 0) {
-        g->lapsed = false;
-        return until ? (int)(left < INT32_MAX ? left : INT32_MAX) : -1;
-    }
-    char agent[STUCK_TEXT_MAX];
-    const int64_t turned = atomic_load(&l->board->turned_ms);
-    stuck_text(g->agent, agent); /* as it is while it stands still */
-    const int killed = tree_kill_below(g->agent);
-    cgroup_kill_at(l->cgroup_dir);
-    if (killed > 0 && !g->lapsed) {
-        g->lapsed = true;
-        if (turned < until) /* else it ends them itself, and some take their time */
-            console_try("crun: its %s has stood still for %lld ms: the workers were ended, because another round may "
-                        "begin (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)\n",
-                        agent, (long long)(turned ? clock_ms() - turned : 0));
-    }
-    return g->lapsed ? TREE_RESCAN_MS * 10 : GUARDIAN_LATE_MS;
-}
-
 /* Reap everybody; true when the agent was among them. */
 static bool reap(pid_t agent, struct ending *ret)
 {
@@ -356,7 +249,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         if (g->stuck.given_up[0])
             return (struct ending){.value = 128 + g->stuck.patience.signo};
         fds[2] = (struct pollfd){.fd = g->output.fd, .events = POLLIN};
-        poll(fds, 3, sooner(keep_lease(g, l), patient_ms));
+        poll(fds, 3, sooner(lease_keep(&g->lease, l), patient_ms));
         if (fds[2].revents && beside_is_gone(&g->output) && !g->output.is_done && !(fds[1].revents & POLLHUP) &&
             fds[1].fd >= 0)
             start_output(g);
@@ -443,6 +336,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     l.board = &s->board;
     board_init(&s->board);
     l.output_fd = output[0];
+    l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l.output_page = s->output_page;
     g.run_output = programs->output;
     g.for_output = (struct guardian_output){.agent_fd = output[1], .guardian_fd = -1, .page = s->output_page};
@@ -457,10 +351,13 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     }
     if (g.agent == 0)
         return agent_process(&l, ends[0], &g, programs->agent, argc, argv);
+    g.lease = (struct lease){.agent = g.agent, .late_ms = GUARDIAN_LATE_MS};
     const int not_the_deputys[] = {ends[0], g.link_fd, g.signal_fd, output[0], output[1]}; /* ends tell of ends */
     deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
     close(ends[0]);
     close(output[0]);
+    if (l.deputy_fd >= 0)
+        close(l.deputy_fd);
     resident_keep();
     return finish(watch(&g, &l), &g, &l);
 }
