@@ -167,6 +167,7 @@ static int open_parts(struct run *r, struct err *e)
     TRY(open_events(r, e));
     TRY(open_http(r, e));
     TRY(worker_setup_open(r, e));
+    logmux_greet(r->mux);
     if (r->logs.root[0] && (r->config->log.dir_chosen || r->logs.torchrun)) /* else the path is known beforehand */
         logmux_print(r->mux, "the workers' output goes to %s", r->logs.root);
     TRY(open_group(r, e));

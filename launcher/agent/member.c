@@ -137,7 +137,7 @@ static void on_failed(void *arg, int exit_code, const char *why)
 {
     struct run *r = arg;
     struct agent_event ev = {.kind = AGENT_FAILED, .cause = {.exit_code = exit_code, .rank = -1}};
-    snprintf(ev.cause.text, sizeof ev.cause.text, "%s", why);
+    snprintf(ev.cause.text, sizeof ev.cause.text, "%.*s", (int)sizeof ev.cause.text - 1, why);
     logmux_print(r->mux, "%s%s", why, fate_of_workers(r));
     r->member->refused = true;
     run_post(r, &ev);

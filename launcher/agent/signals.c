@@ -158,7 +158,7 @@ static void on_guardian_gone(void *arg)
     atomic_store(&r->link->board->agent_ends, true);
     tree_kill(); /* first, as cgroup.kill may wait for other changes of cgroups */
     cgroup_kill(worker_setup_cgroup(r));
-    if (tree_kill_all(LOST_KILL_MS) && member_socket(r) >= 0)
+    if (group_end_now(r->group, LOST_KILL_MS) && member_socket(r) >= 0)
         guardian_prove(member_socket(r));
     cgroup_remove_at(r->link->cgroup_dir);
     log_error("agent", "the guardian is gone; all workers were ended");

@@ -143,7 +143,7 @@ static int authenticate(struct status *s, struct err *e)
     struct auth_tokens tokens;
     struct auth_client c;
     enum auth_origin origin;
-    redisReply *r;
+    redisReply *r = NULL;
     TRY(auth_tokens_own(&tokens, s->config.token_file, &origin, e));
     int rc = auth_client_begin(&c, &tokens.v[0], e);
     auth_tokens_free(&tokens);

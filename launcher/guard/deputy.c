@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/guard/lease.h"
 #include "launcher/guard/patience.h"
 #include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
@@ -57,6 +59,7 @@ static void clean_up(const struct guardian_link *l)
 static void on_guardian_gone(const struct deputy *d, const struct guardian_link *l)
 {
     if (!is_left_to(d->agent_fd, &l->board->agent_ends)) {
+        syscall(SYS_pidfd_send_signal, d->agent_fd, SIGSTOP, NULL, 0); /* no thread of it shall start more of them */
         tree_end_below(d->agent, 0, KILL_BOUND_MS);
         syscall(SYS_pidfd_send_signal, d->agent_fd, SIGKILL, NULL, 0);
         console_try("crun: the guardian is gone and its agent (pid %d) did not act: both and all workers were ended\n",
@@ -76,13 +79,18 @@ static void on_agent_gone(const struct deputy *d, const struct guardian_link *l)
 
 static _Noreturn void run(const struct deputy *d, const struct guardian_link *l)
 {
-    struct pollfd fds[2] = {{.fd = d->guardian_fd, .events = POLLIN}, {.fd = d->agent_fd, .events = POLLIN}};
+    struct lease lease = {.agent = d->agent, .late_ms = DEPUTY_LATE_MS};
+    struct pollfd fds[3] = {{.fd = d->guardian_fd, .events = POLLIN},
+                            {.fd = d->agent_fd, .events = POLLIN},
+                            {.fd = l->deputy_fd, .events = POLLIN}};
     setpgid(0, 0);
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
     close(STDIN_FILENO);      /* whoever reads what crun prints waits for guardian and agent only */
     close(STDOUT_FILENO);
-    while (poll(fds, 2, -1) <= 0)
-        ;
+    for (uint64_t n; !fds[0].revents && !fds[1].revents;) {
+        if (poll(fds, 3, lease_keep(&lease, l)) > 0 && fds[2].revents && read(l->deputy_fd, &n, sizeof n) < 0)
+            fds[2].fd = -1;
+    }
     if (fds[0].revents)
         on_guardian_gone(d, l);
     else

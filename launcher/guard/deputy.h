@@ -1,9 +1,11 @@
-/* The deputy: a third process, which does nothing until guardian or agent is gone and the other one does not act.
+/* The deputy: a third process, which does nothing until guardian and agent do not act.
  *
  *   - the guardian was killed, and the agent is stopped, spins, or is held by a debugger: the deputy kills all that is
  *     below the agent, then the agent;
  *   - the agent was killed, and the guardian does not act: direct workers died with their parent (PDEATHSIG); the
  *     deputy kills what they left below the guardian;
+ *   - both stand still, and the lease is over by DEPUTY_LATE_MS: it kills all that is below the agent, as the guardian
+ *     would have;
  *   - both were killed: it kills and removes the cgroup, where there is one. Daemons
  *     that workers made live on where there is no cgroup.
  *
@@ -13,6 +15,8 @@
 #define CRUN_LAUNCHER_DEPUTY_H
 
 #include <sys/types.h>
+
+#define DEPUTY_LATE_MS 500 /* after the guardian (GUARDIAN_LATE_MS), and within the rendezvous' second for the kill */
 
 struct guardian_link;
 

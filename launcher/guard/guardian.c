@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -20,6 +21,8 @@
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/deputy.h"
+#include "launcher/guard/lease.h"
+#include "launcher/guard/link_words.h"
 #include "launcher/guard/patience.h"
 #include "launcher/guard/resident.h"
 #include "launcher/guard/stuck.h"
@@ -40,17 +43,6 @@ struct shared {
     _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
 };
 
-/* Words of the link, one byte each. */
-enum {
-    WORD_HOLD = 'H' /* with the descriptor */,
-    WORD_DROP = 'D',
-    WORD_LEASE = 'L' /* look at it again */,
-    WORD_SIGNALS = 'S',
-    WORD_BOARD = 'B' /* look at it again */,
-    WORD_OUTPUT = 'O' /* start the output process */,
-    WORD_HOME = 'R' /* start the home process, with its end of the socket to the agent */
-};
-
 /* A process beside the agent, and whoever takes its place. */
 struct neighbour {
     struct beside beside;
@@ -68,7 +60,7 @@ struct guard {
     int link_fd;   /* words of the agent */
     int signal_fd; /* what we wait for */
     int held_fd;   /* the connection that stands for this node, -1: none */
-    bool lapsed;   /* and that is said */
+    struct lease lease;
     struct stuck stuck;
     const struct guardian_programs *programs;
     struct guardian_output for_output;
@@ -136,92 +128,6 @@ static int agent_process(struct guardian_link *l, int agent_end, const struct gu
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     raise_open_files(l);
     return agent(l, argc, argv);
-}
-
-/* --- the agent's side of the link */
-
-/* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is
- * read again in time. */
-static void send_word(const struct guardian_link *l, char word, int fd)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec iov = {&word, 1};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (fd >= 0) {
-        m.msg_control = &control;
-        m.msg_controllen = sizeof control;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    }
-    ssize_t ignored = sendmsg(l->guardian_fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-    (void)ignored;
-}
-
-void guardian_hold(const struct guardian_link *l, int fd)
-{
-    const struct linger reset = {.l_onoff = 1};
-    if (fd >= 0)
-        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-    send_word(l, fd >= 0 ? WORD_HOLD : WORD_DROP, fd);
-}
-
-void guardian_prove(int fd)
-{
-    const struct linger orderly = {0};
-    if (fd < 0)
-        return;
-    setsockopt(fd, SOL_SOCKET, SO_LINGER, &orderly, sizeof orderly);
-    shutdown(fd, SHUT_WR); /* close(2) alone would reset a connection with bytes left to read */
-}
-
-void guardian_lease(const struct guardian_link *l, int64_t until_ms)
-{
-    int64_t before = atomic_exchange(l->lease_ms, until_ms);
-    if (until_ms && (!before || until_ms < before))
-        send_word(l, WORD_LEASE, -1);
-}
-
-void guardian_start_output(const struct guardian_link *l)
-{
-    send_word(l, WORD_OUTPUT, -1);
-}
-
-int guardian_start_home(const struct guardian_link *l)
-{
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
-        return -errno;
-    send_word(l, WORD_HOME, ends[1]);
-    close(ends[1]);
-    return ends[0];
-}
-
-static uint64_t bits_of(const sigset_t *set)
-{
-    uint64_t bits = 0;
-    for (int s = 1; s <= 64; s++)
-        if (sigismember(set, s) == 1)
-            bits |= UINT64_C(1) << (s - 1);
-    return bits;
-}
-
-void guardian_signals(const struct guardian_link *l, const sigset_t *set, const sigset_t *stops)
-{
-    atomic_store(&l->board->stops, bits_of(stops));
-    atomic_store(l->signals, bits_of(set));
-    send_word(l, WORD_SIGNALS, -1);
-}
-
-void guardian_stopping(const struct guardian_link *l, int64_t until_ms)
-{
-    board_stopping(l->board, until_ms);
-    send_word(l, WORD_BOARD, -1);
 }
 
 /* --- the guardian */
@@ -340,30 +246,6 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
     return true;
 }
 
-/* Milliseconds until the lease must be looked at again, -1: it needs no look. Kills what runs without one. */
-static int keep_lease(struct guard *g, struct guardian_link *l)
-{
-    const int64_t until = atomic_load(l->lease_ms);
-    const int64_t left = until + GUARDIAN_LATE_MS - clock_ms();
-    if (!until || left > 0) {
-        g->lapsed = false;
-        return until ? (int)(left < INT32_MAX ? left : INT32_MAX) : -1;
-    }
-    char agent[STUCK_TEXT_MAX];
-    const int64_t turned = atomic_load(&l->board->turned_ms);
-    stuck_text(g->agent, agent); /* as it is while it stands still */
-    const int killed = tree_kill_below(g->agent);
-    cgroup_kill_at(l->cgroup_dir);
-    if (killed > 0 && !g->lapsed) {
-        g->lapsed = true;
-        if (turned < until) /* else it ends them itself, and some take their time */
-            console_try("crun: its %s has stood still for %lld ms: the workers were ended, because another round may "
-                        "begin (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)\n",
-                        agent, (long long)(turned ? clock_ms() - turned : 0));
-    }
-    return g->lapsed ? TREE_RESCAN_MS * 10 : GUARDIAN_LATE_MS;
-}
-
 /* Reap everybody; true when the agent was among them. */
 static bool reap(pid_t agent, struct ending *ret)
 {
@@ -405,7 +287,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
             return (struct ending){.value = 128 + g->stuck.patience.signo};
         fds[2] = (struct pollfd){.fd = g->output.beside.fd, .events = POLLIN};
         fds[3] = (struct pollfd){.fd = g->home.beside.fd, .events = POLLIN};
-        poll(fds, 4, sooner(keep_lease(g, l), patient_ms));
+        poll(fds, 4, sooner(lease_keep(&g->lease, l), patient_ms));
         const bool agent_ends = fds[1].revents & POLLHUP || fds[1].fd < 0;
         if (fds[2].revents)
             look_at_neighbour(g, &g->output, agent_ends);
@@ -512,6 +394,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
     g.signal_fd = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
+    l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* the last: it can do without */
     g.agent = g.signal_fd < 0 ? -1 : fork();
     if (g.agent < 0) {
         console_try("crun: cannot start a process: %s\n", strerror(errno));
@@ -519,10 +402,13 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     }
     if (g.agent == 0)
         return agent_process(&l, ends[0], &g, programs->agent, argc, argv);
+    g.lease = (struct lease){.agent = g.agent, .late_ms = GUARDIAN_LATE_MS};
     const int not_the_deputys[] = {ends[0], g.link_fd, g.signal_fd, output[0], output[1]}; /* ends tell of ends */
     deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
     close(ends[0]);
     close(output[0]);
+    if (l.deputy_fd >= 0)
+        close(l.deputy_fd);
     resident_keep();
     return finish(watch(&g, &l), &g, &l);
 }

@@ -6,7 +6,7 @@
  *   - the agent is stopped or hangs past its lease: the guardian kills the agent's processes, not the agent;
  *   - the agent does not act on a stop signal: the guardian gives it up, with all below it (patience.h, stuck.h);
  *   - the guardian dies: the agent sees the end of their link, kills its tree and goes;
- *   - one dies and the other one does not act: the deputy does (deputy.h);
+ *   - one dies and the other one does not act, or both are stopped past the lease: the deputy acts (deputy.h);
  *   - all at the same instant: direct workers die by PDEATHSIG, daemons they made may live on.
  *
  * It also keeps the proof of this node's death. The agent's connection to the rendezvous is set to end with a reset
@@ -43,6 +43,7 @@ struct guardian_link {
     struct sigaction worker_ttou;
     struct rlimit worker_nofile;
     char *cgroup_dir;          /* shared: GUARDIAN_PATH_MAX bytes for the job's cgroup, or "" (cgroup.h) */
+    int deputy_fd;             /* eventfd: the deputy is to look at the lease; -1: it does not */
     int output_fd;             /* to the output process: SOCK_SEQPACKET */
     void *output_page;         /* shared with it: GUARDIAN_OUTPUT_PAGE bytes, zeroed */
     _Atomic uint64_t *signals; /* shared; guardian_signals() */

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +18,29 @@
 #define UNHEARD_MS 3000        /* at the end: longer than that a process that lives does not look away */
 #define STOPPED_MS 3000        /* likewise, for what it has to say after a stop signal */
 
+/* The next process is told all anew. */
+static void replace_process(struct logmux *m)
+{
+    if (m->given_up == m->pid)
+        return;
+    m->given_up = m->pid;
+    kill((pid_t)m->pid, SIGKILL);
+    logmux_print(m, "no memory to keep a message for the output process (pid %lld): another has to take over",
+                 (long long)m->pid);
+}
+
+void logmux_send(struct logmux *m, const struct output_head *head, const void *body, size_t n, const int *fds,
+                 int n_fds)
+{
+    if (output_send(&m->out, head, body, n, fds, n_fds) < 0)
+        replace_process(m);
+}
+
 void logmux_say(struct logmux *m, enum output_word word, uint64_t round, int64_t number, const void *body, size_t n)
 {
     const struct output_head head = {.word = word, .number = number, .round = round, .pid = m->pid};
     if (m->pid)
-        output_send(&m->out, &head, body, n, NULL, 0);
+        logmux_send(m, &head, body, n, NULL, 0);
 }
 
 /* --- crun's own words */
@@ -196,6 +215,12 @@ static bool wait_for(struct logmux *m, const bool *done, int64_t deadline, const
             on_readable(m);
     }
     return *done;
+}
+
+void logmux_greet(struct logmux *m)
+{
+    if (!m->pid && !m->is_cut_off)
+        on_readable(m);
 }
 
 void logmux_figures(const struct logmux *m, struct logmux_figures *ret)

@@ -34,6 +34,10 @@ struct logmux_options {       /* all of it is borrowed */
  * at most each. ERR_OUTPUT. */
 int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e);
 
+/* Where the output process has come up by now, tell it what to do; else the loop does, later. It makes the temporary
+ * folder then, while the agent is not ready yet. */
+void logmux_greet(struct logmux *m);
+
 void logmux_begin_round(struct logmux *m, const struct logmux_round *round);
 
 /* Make the pipes of the next worker; ret_fds (stdout, stderr) are the worker's ends: closed by the caller after the

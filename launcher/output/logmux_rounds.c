@@ -22,7 +22,7 @@ static void send_streams(struct logmux *m, const struct sent_round *r)
     for (int i = 0; i < r->n && m->pid; i += WORKERS_IN_A_MESSAGE) {
         const int n = r->n - i < WORKERS_IN_A_MESSAGE ? r->n - i : WORKERS_IN_A_MESSAGE;
         const struct output_head head = {.word = OUTPUT_STREAMS, .n = n, .number = i, .round = r->id};
-        output_send(&m->out, &head, NULL, 0, &r->fds[(ptrdiff_t)2 * i], 2 * n);
+        logmux_send(m, &head, NULL, 0, &r->fds[(ptrdiff_t)2 * i], 2 * n);
     }
     if (m->opened || r->what.layout.root[0])
         logmux_say(m, OUTPUT_OPEN, r->id, 0, NULL, 0);

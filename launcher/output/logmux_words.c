@@ -94,7 +94,7 @@ void logmux_write_file(struct logmux *m, const char *path, const char *text, siz
         head.n = at + part == n;
         buf_clear(&body);
         if (buf_add(&body, path, named) == 0 && buf_add(&body, text + at, part) == 0)
-            output_send(&m->out, &head, body.data, body.len, NULL, 0);
+            logmux_send(m, &head, body.data, body.len, NULL, 0);
     }
     m->waits_for += head.n;
     m->writes += head.n;

@@ -59,12 +59,12 @@ static int send_now(int fd, const struct output_head *head, const void *body, si
     return sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS) ? -EAGAIN : 0;
 }
 
-static void keep(struct output_out *o, const struct output_head *head, const void *body, size_t n, const int *fds,
-                 int n_fds)
+static int keep(struct output_out *o, const struct output_head *head, const void *body, size_t n, const int *fds,
+                int n_fds)
 {
     struct output_waiting *w = malloc(sizeof *w + n);
     if (!w)
-        return;
+        return -ENOMEM;
     *w = (struct output_waiting){.head = *head, .n = n, .n_fds = n_fds};
     if (n > 0)
         memcpy(w->body, body, n);
@@ -76,13 +76,15 @@ static void keep(struct output_out *o, const struct output_head *head, const voi
         o->first = w;
     o->last = w;
     watch_set(o->watch, true);
+    return 0;
 }
 
-void output_send(struct output_out *o, const struct output_head *head, const void *body, size_t n, const int *fds,
-                 int n_fds)
+int output_send(struct output_out *o, const struct output_head *head, const void *body, size_t n, const int *fds,
+                int n_fds)
 {
-    if (o->first || send_now(o->fd, head, body, n, fds, n_fds) == -EAGAIN)
-        keep(o, head, body, n, fds, n_fds);
+    if (!o->first && send_now(o->fd, head, body, n, fds, n_fds) == 0)
+        return 0;
+    return keep(o, head, body, n, fds, n_fds);
 }
 
 static void drop_first(struct output_out *o)

@@ -210,7 +210,7 @@ int bootstrap_use(struct bootstrap *b, uint64_t round, int members, const char *
                   struct err *e)
 {
     struct server *fresh = NULL;
-    int port;
+    int port = 0;
     TRY(bootstrap_prepare(b, &port, e));
     TRY(b->o.shared ? serve_shared(b, addrs, e) : serve_own(b, addrs, &fresh, e));
     stop_serving(b);

@@ -96,6 +96,9 @@ void group_clear(struct group *g); /* then events.gone, once */
 void group_dismiss(struct group *g);
 #define GROUP_DISMISS_MS 5000
 void group_on_sigchld(struct group *g); /* reaps orphans that became ours */
+/* Nothing is told any more: SIGKILL to the whole tree, until nobody is left and nobody is being made. Blocks for so
+ * long at most; false: somebody is left. */
+bool group_end_now(struct group *g, int64_t timeout_ms);
 
 const struct failure_worker *group_workers(const struct group *g);
 bool group_attached(const struct group *g); /* some worker of this round knows libcrun */

@@ -7,11 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/crun/crun_page.h"
 #include "launcher/base/ending.h"
 #include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
 #include "launcher/output/logmux.h"
+#include "launcher/workers/spawn_thread.h"
 
 /* A worker that has not ended for us is not reaped: its pid is its own. Taken by that, as P_PIDFD is Linux 5.4 and some
  * seccomp filters refuse it. */
@@ -101,6 +103,18 @@ void group_look_for_stops(struct group *g)
 }
 
 /* --- whatever they left */
+
+bool group_end_now(struct group *g, int64_t timeout_ms)
+{
+    const int64_t end = clock_ms() + timeout_ms;
+    bool was_idle, all;
+    group_cancel_launch(g);
+    do {
+        was_idle = spawn_thread_is_idle(g->spawner); /* before the look: who was made meanwhile is seen by the next */
+        all = tree_kill_all(end - clock_ms());
+    } while (!was_idle && clock_ms() < end);
+    return was_idle && all;
+}
 
 bool group_ask_to_go(void)
 {

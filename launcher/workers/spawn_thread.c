@@ -14,6 +14,7 @@ struct spawn_thread {
     pthread_cond_t more;
     struct spawn_batch *batch; /* to be done, NULL: none */
     struct spawn_batch *ended; /* to be told */
+    bool is_busy;              /* between the two */
     uv_async_t wake;
 };
 
@@ -35,9 +36,11 @@ static void *run_thread(void *arg)
             pthread_cond_wait(&t->more, &t->lock);
         struct spawn_batch *b = t->batch;
         t->batch = NULL;
+        t->is_busy = true;
         pthread_mutex_unlock(&t->lock);
         run_batch(b);
         pthread_mutex_lock(&t->lock);
+        t->is_busy = false;
         t->ended = b;
         uv_async_send(&t->wake);
     }
@@ -86,6 +89,16 @@ void spawn_thread_start(struct spawn_thread *t, struct spawn_batch *b)
     t->batch = b;
     pthread_cond_signal(&t->more);
     pthread_mutex_unlock(&t->lock);
+}
+
+bool spawn_thread_is_idle(struct spawn_thread *t)
+{
+    if (!t)
+        return true;
+    pthread_mutex_lock(&t->lock);
+    const bool idle = !t->batch && !t->is_busy;
+    pthread_mutex_unlock(&t->lock);
+    return idle;
 }
 
 /* Its memory stays: the thread still looks at it. */

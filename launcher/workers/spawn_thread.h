@@ -31,6 +31,8 @@ struct spawn_batch {
 int spawn_thread_create(struct spawn_thread **ret, uv_loop_t *loop, struct err *e);
 /* One batch at a time. */
 void spawn_thread_start(struct spawn_thread *t, struct spawn_batch *b);
+/* No process is being made, nor will be before the next batch. NULL allowed. */
+bool spawn_thread_is_idle(struct spawn_thread *t);
 /* NULL allowed; the loop turns once more after it. The thread goes with the process: it may hang in a batch. */
 void spawn_thread_close(struct spawn_thread *t);
 

@@ -1,10 +1,11 @@
 /* crun beside the floor of fork and exec, MPICH's hydra and torchrun, in one run: start, restart after kill -9,
  * idleness.
  *
- *     bench_launch [--check] [--effort X] [--only start|restart|idle] [--hydra PATH] [--torchrun PATH] CRUN WORKER
+ *     bench_launch [--check] [--effort X] [--only start|restart|idle] [--before PATH] [--hydra PATH] [--torchrun PATH]
+ *                  CRUN WORKER
  *
- * What is not given is looked for in $PATH (mpiexec.hydra; $TORCHRUN), and said to be missing. --check: exit 1 if an
- * aim is missed. */
+ * What is not given is looked for in $PATH (mpiexec.hydra; $TORCHRUN), and said to be missing. --before: an older crun,
+ * which takes turns with the other one. --check: exit 1 if an aim is missed. */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -43,17 +44,20 @@ static void remove_dir(const char *dir)
 
 static void usage(void)
 {
-    fprintf(stderr, "usage: bench_launch [--check] [--effort X] [--only start|restart|idle] [--hydra PATH] [--torchrun "
-                    "PATH] CRUN WORKER\n");
+    fprintf(stderr, "usage: bench_launch [--check] [--effort X] [--only start|restart|idle] [--before PATH] [--hydra "
+                    "PATH] [--torchrun PATH] CRUN WORKER\n");
     exit(2);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct option table[] = {
-        {"check", no_argument, NULL, 'c'},          {"effort", required_argument, NULL, 'e'},
-        {"only", required_argument, NULL, 'o'},     {"hydra", required_argument, NULL, 'h'},
-        {"torchrun", required_argument, NULL, 't'}, {NULL}};
+    static const struct option table[] = {{"check", no_argument, NULL, 'c'},
+                                          {"effort", required_argument, NULL, 'e'},
+                                          {"only", required_argument, NULL, 'o'},
+                                          {"hydra", required_argument, NULL, 'h'},
+                                          {"torchrun", required_argument, NULL, 't'},
+                                          {"before", required_argument, NULL, 'b'},
+                                          {NULL}};
     struct launch_options o = {.effort = 1, .hydra = find("mpiexec.hydra"), .torchrun = executable(getenv("TORCHRUN"))};
     char dir[] = "/tmp/bench-launch-XXXXXX";
     const char *only = "";
@@ -69,6 +73,10 @@ int main(int argc, char **argv)
             o.hydra = executable(optarg);
         else if (opt == 't')
             o.torchrun = executable(optarg);
+        else if (opt == 'b' && !(o.before = executable(optarg)))
+            launch_die("--before %s: no program", optarg);
+        else if (opt == 'b')
+            continue;
         else
             usage();
     }

@@ -150,16 +150,25 @@ static long number_in(const char *path, const char *name)
     return value;
 }
 
-pid_t launch_child_of(pid_t pid)
+int launch_children_of(pid_t pid, pid_t *out, int cap)
 {
     char path[64];
-    int child = -1;
+    int n = 0;
     snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
     FILE *f = fopen(path, "r");
-    if (!f || fscanf(f, "%d", &child) != 1)
+    while (f && n < cap && fscanf(f, "%d", &out[n]) == 1)
+        n++;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+pid_t launch_child_of(pid_t pid)
+{
+    pid_t child;
+    if (launch_children_of(pid, &child, 1) != 1)
         launch_die("process %d has no child", (int)pid);
-    fclose(f);
-    return (pid_t)child;
+    return child;
 }
 
 long launch_status(pid_t pid, const char *name)

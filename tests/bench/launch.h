@@ -23,6 +23,7 @@ static inline int64_t launch_now_ns(void)
 struct launch_options {
     const char *crun, *worker;
     const char *hydra, *torchrun; /* NULL: not here */
+    const char *before;           /* an older crun, NULL: none */
     double effort;                /* 1: enough for the figures that are recorded; less: a look */
 };
 
@@ -50,9 +51,10 @@ int64_t launch_read(struct launch_stamp *out, int n);
 int launch_free_port(void); /* of 127.0.0.1, free a moment ago */
 
 /* --- /proc */
-pid_t launch_child_of(pid_t pid);                /* the only one, or the first */
-long launch_status(pid_t pid, const char *name); /* a number of /proc/PID/status, "VmRSS:"; -1 */
-long launch_pss_kb(pid_t pid);                   /* -1 */
+pid_t launch_child_of(pid_t pid);                       /* the only one, or the first */
+int launch_children_of(pid_t pid, pid_t *out, int cap); /* how many; cap at most */
+long launch_status(pid_t pid, const char *name);        /* a number of /proc/PID/status, "VmRSS:"; -1 */
+long launch_pss_kb(pid_t pid);                          /* -1 */
 long launch_switches(pid_t pid); /* voluntary context switches of all threads: how often they slept and woke */
 
 /* --- statistics; sort v */

@@ -33,6 +33,18 @@ static double print_wakes(const char *name, const struct halves *was, double sec
     return guardian + agent;
 }
 
+/* Of all processes that crun is: the guardian and those that it started. MB. */
+static double pss_of_all(pid_t guardian)
+{
+    pid_t others[16];
+    const int n = launch_children_of(guardian, others, 16);
+    long kb = launch_pss_kb(guardian);
+    for (int i = 0; i < n; i++)
+        kb += launch_pss_kb(others[i]);
+    printf("  PSS of crun's %d processes: %.2f MB\n", n + 1, (double)kb / 1024);
+    return (double)kb / 1024;
+}
+
 static double print_memory(const struct halves *h)
 {
     const long rss = launch_status(h->guardian, "VmRSS:") + launch_status(h->agent, "VmRSS:");
@@ -43,18 +55,34 @@ static double print_memory(const struct halves *h)
     return (double)rss / 1024;
 }
 
-static void alone(const struct launch_options *o, int seconds)
+struct idle {
+    double wakes, rss_mb, pss_mb;
+};
+
+static struct idle alone(const struct launch_options *o, const char *name, const char *crun, int seconds)
 {
     static struct launch_stamp stamps[WORKERS];
-    const char *const argv[] = {o->crun, "--standalone", "--nproc_per_node", "64", o->worker, "stay", NULL};
+    const char *const argv[] = {crun, "--standalone", "--nproc_per_node", "64", o->worker, "stay", NULL};
     const pid_t pid = launch_start(argv);
     launch_read(stamps, WORKERS);
     sleep(SETTLE_S);
     const struct halves was = halves_of(pid);
     sleep((unsigned)seconds);
-    launch_expect("idle, 64 workers alone: wake-ups of both halves a second", print_wakes("alone", &was, seconds), 2);
-    launch_expect("idle, 64 workers alone: RSS of both halves, MB", print_memory(&was), 8);
+    struct idle i = {.wakes = print_wakes(name, &was, seconds)};
+    i.rss_mb = print_memory(&was);
+    i.pss_mb = pss_of_all(pid);
     launch_stop(pid);
+    return i;
+}
+
+static void alone_and_before(const struct launch_options *o, int seconds)
+{
+    if (o->before)
+        alone(o, "alone, crun before", o->before, seconds);
+    const struct idle i = alone(o, "alone", o->crun, seconds);
+    launch_expect("idle, 64 workers alone: wake-ups of both halves a second", i.wakes, 2);
+    launch_expect("idle, 64 workers alone: RSS of both halves, MB", i.rss_mb, 8);
+    launch_expect("idle, 64 workers alone: PSS of all of crun, MB", i.pss_mb, 4);
 }
 
 static void two_agents(const struct launch_options *o, int seconds)
@@ -90,7 +118,7 @@ void launch_bench_idle(const struct launch_options *o)
 {
     const int seconds = launch_runs(o, 20);
     printf("idle for %d s, a heartbeat a second where there is one:\n", seconds);
-    alone(o, seconds);
+    alone_and_before(o, seconds);
     two_agents(o, seconds);
     fflush(stdout);
 }

@@ -11,6 +11,7 @@
 
 #define WORKERS 8
 #define KILLS_MAX 1000
+#define TURNS 5
 
 static void pause_ms(int least, int most)
 {
@@ -40,9 +41,9 @@ static void print_row(const char *name, double *ms, int n)
     fflush(stdout);
 }
 
-static void one_agent(const struct launch_options *o, double *ms, int n)
+static void one_agent(const struct launch_options *o, const char *crun, double *ms, int n)
 {
-    const char *const argv[] = {o->crun,
+    const char *const argv[] = {crun,
                                 "--standalone",
                                 "--nproc_per_node",
                                 "8",
@@ -56,6 +57,23 @@ static void one_agent(const struct launch_options *o, double *ms, int n)
     const pid_t pid = launch_start(argv);
     kills(ms, n, 10, 40);
     launch_stop(pid);
+}
+
+/* In turns with the crun before, where there is one. Returns the median. */
+static double restarts_of_one(const struct launch_options *o, double *ms, int n)
+{
+    static double before[KILLS_MAX];
+    for (int turn = 0, at = 0; turn < TURNS; turn++) {
+        const int more = (n - at) / (TURNS - turn);
+        if (o->before)
+            one_agent(o, o->before, before + at, more);
+        one_agent(o, o->crun, ms + at, more);
+        at += more;
+    }
+    if (o->before)
+        print_row("crun before", before, n);
+    print_row("crun", ms, n);
+    return launch_percentile(ms, n, 50);
 }
 
 static void two_agents(const struct launch_options *o, double *ms, int n)
@@ -93,10 +111,8 @@ void launch_bench_restart(const struct launch_options *o)
     static double ms[KILLS_MAX];
     const int n = launch_runs(o, 300);
     printf("kill -9 of one of 8 workers, to the first instruction of the last of 8 new ones:\n");
-    one_agent(o, ms, n);
-    print_row("crun", ms, n);
-    const double alone = launch_percentile(ms, n, 50);
-    launch_expect("restart of 8 workers, p50, ms", alone, 15);
+    const double alone = restarts_of_one(o, ms, n);
+    launch_expect("restart of 8 workers, p50, ms", alone, 5.5);
     launch_expect("restart of 8 workers, p99, ms", launch_percentile(ms, n, 99), 50);
     two_agents(o, ms, n / 3);
     print_row("crun, two agents", ms, n / 3);

@@ -10,9 +10,9 @@
 #define WORKERS_MAX 256
 #define RUNS_MAX 200
 
-enum { FLOOR, CRUN, HYDRA, TORCHRUN, KINDS };
+enum { FLOOR, BEFORE, CRUN, HYDRA, TORCHRUN, KINDS };
 
-static const char *const names[KINDS] = {"floor", "crun", "hydra", "torchrun"};
+static const char *const names[KINDS] = {"floor", "before", "crun", "hydra", "torchrun"};
 
 struct timing {
     double up_ms, end_ms;
@@ -37,19 +37,21 @@ static struct timing run_launcher(const struct launch_options *o, int kind, int 
     static struct launch_stamp stamps[WORKERS_MAX];
     char n[16];
     snprintf(n, sizeof n, "%d", workers);
-    const char *const crun[] = {o->crun, "--standalone", "--nproc_per_node", n, o->worker, "exit", NULL};
+    const char *const crun[] = {
+        kind == BEFORE ? o->before : o->crun, "--standalone", "--nproc_per_node", n, o->worker, "exit", NULL};
     const char *const hydra[] = {o->hydra, "-n", n, o->worker, "exit", NULL};
     const char *const torchrun[] = {o->torchrun, "--standalone", "--no-python", "--nproc_per_node",
                                     n,           o->worker,      "exit",        NULL};
     const int64_t begin = launch_now_ns();
-    launch_wait(launch_start(kind == CRUN ? crun : kind == HYDRA ? hydra : torchrun), true);
+    launch_wait(launch_start(kind == HYDRA ? hydra : kind == TORCHRUN ? torchrun : crun), true);
     const int64_t end = launch_now_ns(), up = launch_read(stamps, workers);
     return (struct timing){(double)(up - begin) / 1e6, (double)(end - begin) / 1e6};
 }
 
 static bool has(const struct launch_options *o, int kind)
 {
-    return kind == HYDRA ? o->hydra != NULL : kind == TORCHRUN ? o->torchrun != NULL : true;
+    const char *const programs[KINDS] = {"", o->before, o->crun, o->hydra, o->torchrun};
+    return programs[kind] != NULL;
 }
 
 static void print_row(const char *name, double up, double end, const double *floor, double crun_end, int runs)
@@ -59,7 +61,23 @@ static void print_row(const char *name, double up, double end, const double *flo
            name, up, end, end - *floor, end / *floor, end / crun_end, runs);
 }
 
-static void start_of(const struct launch_options *o, int workers, int runs, double aim_ms)
+/* Run by run, for both of a run were disturbed alike. In the order of the runs. */
+static double compare(const char *what, const double *before, const double *now, int runs)
+{
+    static double more[RUNS_MAX];
+    for (int i = 0; i < runs; i++)
+        more[i] = now[i] - before[i];
+    const double median = launch_percentile(more, runs, 50);
+    printf("  %s: crun %+.2f ms to the one before, half of all between %+.2f and %+.2f ms (median of %d pairs)\n", what,
+           median, launch_percentile(more, runs, 25), launch_percentile(more, runs, 75), runs);
+    return median;
+}
+
+struct aims {
+    double floor_ms, before_ms; /* above it */
+};
+
+static void start_of(const struct launch_options *o, int workers, int runs, struct aims aims)
 {
     static double up[KINDS][RUNS_MAX], end[KINDS][RUNS_MAX];
     double median_up[KINDS], median_end[KINDS];
@@ -73,12 +91,18 @@ static void start_of(const struct launch_options *o, int workers, int runs, doub
             up[k][n[k]] = t.up_ms;
             end[k][n[k]++] = t.end_ms;
         }
+    printf("start of %d workers:\n", workers);
+    if (o->before) {
+        snprintf(name, sizeof name, "start of %d workers, last one runs: ms above the crun before", workers);
+        launch_expect(name, compare("last worker runs", up[BEFORE], up[CRUN], runs), aims.before_ms);
+        snprintf(name, sizeof name, "start of %d workers, all over: ms above the crun before", workers);
+        launch_expect(name, compare("all over        ", end[BEFORE], end[CRUN], runs), aims.before_ms);
+    }
     for (int k = 0; k < KINDS; k++)
         if (n[k]) {
             median_up[k] = launch_percentile(up[k], n[k], 50);
             median_end[k] = launch_percentile(end[k], n[k], 50);
         }
-    printf("start of %d workers:\n", workers);
     for (int k = 0; k < KINDS; k++)
         if (n[k])
             print_row(names[k], median_up[k], median_end[k], &median_end[FLOOR], median_end[CRUN], n[k]);
@@ -86,12 +110,12 @@ static void start_of(const struct launch_options *o, int workers, int runs, doub
            end[CRUN][0] - end[FLOOR][0]);
     fflush(stdout);
     snprintf(name, sizeof name, "start of %d workers, all over: ms above the floor", workers);
-    launch_expect(name, median_end[CRUN] - median_end[FLOOR], aim_ms);
+    launch_expect(name, median_end[CRUN] - median_end[FLOOR], aims.floor_ms);
 }
 
 void launch_bench_start(const struct launch_options *o)
 {
-    start_of(o, 8, launch_runs(o, 40), 5);
-    start_of(o, 64, launch_runs(o, 20), 20);
-    start_of(o, 256, launch_runs(o, 12), 60);
+    start_of(o, 8, launch_runs(o, 40), (struct aims){5, 0.5});
+    start_of(o, 64, launch_runs(o, 20), (struct aims){20, 1});
+    start_of(o, 256, launch_runs(o, 12), (struct aims){35, 5});
 }

@@ -32,31 +32,35 @@ class Rendezvousd(Daemon):
 
 
 class Redis:
-    """A redis-server in a folder of its own. args: lines of its configuration."""
+    """A redis-server in a folder of its own. args: lines of its configuration; prefix: what becomes the server by exec."""
 
     name = "redis"
 
-    def __init__(self, tmp, *args, port=None, sentinel=False):
+    def __init__(self, tmp, *args, port=None, sentinel=False, bind="127.0.0.1", prefix=()):
         if not shutil.which("redis-server"):
             pytest.skip("no redis-server")
         self.port = port or free_port()
         self.dir = tmp / f"redis-{self.port}"
         self.dir.mkdir(exist_ok=True)
-        self.args, self.sentinel = list(map(str, args)), sentinel
+        self.args, self.sentinel, self.bind, self.prefix = list(map(str, args)), sentinel, bind, list(map(str, prefix))
         self.processes = []
         self.start()
 
     def start(self, *more, listening=True):
         conf = self.dir / "redis.conf"
-        lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self.dir}", 'save ""', *self.args, *more]
+        lines = [f"port {self.port}", f"bind {self.bind}", f"dir {self.dir}", 'save ""', *self.args, *more]
         if not (self.sentinel and conf.exists()):
             conf.write_text("\n".join(line for line in lines if not (self.sentinel and line.startswith("save"))) + "\n")
-        with open(self.dir / "log", "ab") as log:
-            self.process = subprocess.Popen(["redis-server", str(conf)] + (["--sentinel"] if self.sentinel else []), stdin=subprocess.DEVNULL,
+        log_file = self.dir / "log"
+        ready = log_file.read_text().count("Ready to accept") if log_file.exists() else 0
+        with open(log_file, "ab") as log:
+            self.process = subprocess.Popen([*self.prefix, "redis-server", str(conf)] + (["--sentinel"] if self.sentinel else []), stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log)
         self.processes.append(self.process)
-        if listening:
-            wait_port("127.0.0.1", self.port)
+        if listening and self.prefix:  # where it listens nobody can dial from here
+            wait("a server", lambda: log_file.read_text().count("Ready to accept") > ready)
+        elif listening:
+            wait_port(self.bind, self.port)
 
     def kill(self):
         self.process.kill()
@@ -73,7 +77,7 @@ class Redis:
 
     @property
     def url(self):
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{self.bind}:{self.port}"
 
 
 def encode(words):

@@ -11,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/job/exitcode.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
@@ -54,7 +55,11 @@ static void tell(struct process *p, enum output_word word, uint64_t round, int64
                  size_t bytes)
 {
     const struct output_head head = {.word = word, .n = n, .number = number, .round = round, .pid = getpid()};
-    output_send(&p->out, &head, body, bytes, NULL, 0);
+    if (output_send(&p->out, &head, body, bytes, NULL, 0) == 0)
+        return;
+    console_try("crun: no memory to keep a message of the output process (pid %d): another has to take over\n",
+                (int)getpid());
+    _exit(EXIT_INTERNAL);
 }
 
 /* --- what the agent asks for */

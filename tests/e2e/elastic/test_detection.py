@@ -13,10 +13,10 @@ import time
 import pytest
 
 from cluster import free_port, wait
+from processes import state
 from support import BUILD, ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "fault"))
-import netns  # noqa: E402
 from proxy import FAULTS, Proxy  # noqa: E402
 
 pytestmark = pytest.mark.serial
@@ -71,23 +71,6 @@ def stamps(cluster):
 
 def daemon_at(cluster, *args, **kw):
     return cluster.rendezvousd(*args, **kw).p
-
-
-@pytest.fixture
-def net(cluster):
-    """Three hosts for nodes, a fourth for the daemon; they share a token."""
-    why = netns.available()
-    if why:
-        pytest.skip(why)
-    n = netns.Net(4)
-    token = cluster.tmp / "token"
-    token.write_text("team a-secret-of-enough-bytes\n")
-    token.chmod(0o600)
-    cluster.env["CRUN_TOKEN_FILE"] = str(token)
-    n.token = token
-    yield n
-    cluster.close()
-    n.close()
 
 
 def on_hosts(cluster, net, *args, conf=QUICK, state=None):
@@ -232,6 +215,23 @@ def test_an_agent_that_is_stopped_loses_its_workers_meanwhile(cluster, stamps):
     said = nodes[1].text()
     assert re.search(rf"its agent \(pid {agent}, state T in \w+\) has stood still for [34]\d\d\d ms: .*keep_alive_interval", said), said
     assert re.search(r"nothing was heard of the rendezvous for \d+ ms \(--rdzv-conf .*\), of which this crun itself stood still for \d{4,5} ms", said), said
+
+
+def test_both_halves_that_are_stopped_lose_their_workers_meanwhile(cluster, stamps):
+    args = ["--nnodes", "1:2", "--rdzv_endpoint", cluster.daemon(), "--rdzv_id", "job", "--rdzv_conf", STEADY, "--max-restarts", 9]
+    nodes = [cluster.node(*args, program=STAMP) for _ in range(2)]
+    one, _ = stamps.wait_round(2)
+    worker = nodes[1].worker()
+    halves = [nodes[1].pid, nodes[1].agent()]
+    for pid in halves:
+        os.kill(pid, signal.SIGSTOP)
+    two, _ = stamps.wait_round(1, after=one)
+    assert state(worker) in (None, "Z")
+    for pid in halves:
+        os.kill(pid, signal.SIGCONT)
+    stamps.wait_round(2, after=two)
+    stamps.never_two()
+    cluster.finish(*nodes)
 
 
 # --- the daemon ----------------------------------------------------------------------------------------------------

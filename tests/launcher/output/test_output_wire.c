@@ -67,8 +67,9 @@ static void what_the_socket_does_not_take_waits_with_its_descriptors(void **stat
     assert_int_equal(output_out_open(&out, &loop, ends[0], NULL), 0);
     for (; sent < 3 || !out.first; sent++) {
         head.number = sent;
-        output_send(&out, &head, body, sizeof body, pipes, 1);
+        assert_int_equal(output_send(&out, &head, body, sizeof body, pipes, 1), 0);
     }
+    assert_int_equal(output_send(&out, &head, body, PTRDIFF_MAX / 2, NULL, 0), -ENOMEM); /* and nothing of it waits */
     assert_int_equal(write(pipes[1], "x", 1), 1);
     while (received < sent) {
         const int rc = output_receive(ends[1], &got);

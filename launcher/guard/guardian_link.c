@@ -1,0 +1,98 @@
+/* The agent's side of the link to its guardian (guardian.h). */
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "launcher/guard/guardian.h"
+#include "launcher/guard/link_words.h"
+#include "launcher/guard/patience.h"
+
+/* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is
+ * read again in time. */
+static void send_word(const struct guardian_link *l, char word, int fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec iov = {&word, 1};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (fd >= 0) {
+        m.msg_control = &control;
+        m.msg_controllen = sizeof control;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    }
+    ssize_t ignored = sendmsg(l->guardian_fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)ignored;
+}
+
+void guardian_hold(const struct guardian_link *l, int fd)
+{
+    const struct linger reset = {.l_onoff = 1};
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    send_word(l, fd >= 0 ? WORD_HOLD : WORD_DROP, fd);
+}
+
+void guardian_prove(int fd)
+{
+    const struct linger orderly = {0};
+    if (fd < 0)
+        return;
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &orderly, sizeof orderly);
+    shutdown(fd, SHUT_WR); /* close(2) alone would reset a connection with bytes left to read */
+}
+
+void guardian_lease(const struct guardian_link *l, int64_t until_ms)
+{
+    const uint64_t one = 1;
+    const int64_t before = atomic_exchange(l->lease_ms, until_ms);
+    if (!until_ms || (before && until_ms >= before)) /* who waits for the one before looks soon enough */
+        return;
+    send_word(l, WORD_LEASE, -1);
+    const ssize_t ignored = l->deputy_fd >= 0 ? write(l->deputy_fd, &one, sizeof one) : 0;
+    (void)ignored;
+}
+
+void guardian_start_output(const struct guardian_link *l)
+{
+    send_word(l, WORD_OUTPUT, -1);
+}
+
+int guardian_start_home(const struct guardian_link *l)
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+        return -errno;
+    send_word(l, WORD_HOME, ends[1]);
+    close(ends[1]);
+    return ends[0];
+}
+
+static uint64_t bits_of(const sigset_t *set)
+{
+    uint64_t bits = 0;
+    for (int s = 1; s <= 64; s++)
+        if (sigismember(set, s) == 1)
+            bits |= UINT64_C(1) << (s - 1);
+    return bits;
+}
+
+void guardian_signals(const struct guardian_link *l, const sigset_t *set, const sigset_t *stops)
+{
+    atomic_store(&l->board->stops, bits_of(stops));
+    atomic_store(l->signals, bits_of(set));
+    send_word(l, WORD_SIGNALS, -1);
+}
+
+void guardian_stopping(const struct guardian_link *l, int64_t until_ms)
+{
+    board_stopping(l->board, until_ms);
+    send_word(l, WORD_BOARD, -1);
+}

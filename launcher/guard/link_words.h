@@ -1,0 +1,16 @@
+/* What the agent tells the guardian over their link; for guardian.c and guardian_link.c alone. */
+#ifndef CRUN_LAUNCHER_LINK_WORDS_H
+#define CRUN_LAUNCHER_LINK_WORDS_H
+
+/* Words of the link, one byte each. */
+enum {
+    WORD_HOLD = 'H' /* with the descriptor */,
+    WORD_DROP = 'D',
+    WORD_LEASE = 'L' /* look at it again */,
+    WORD_SIGNALS = 'S',
+    WORD_BOARD = 'B' /* look at it again */,
+    WORD_OUTPUT = 'O' /* start the output process */,
+    WORD_HOME = 'R' /* start the home process, with its end of the socket to the agent */
+};
+
+#endif
