@@ -1,4 +1,4 @@
-#include "launcher/agent/agent.h"
+#include "launcher/agent/agent_internal.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -10,7 +10,6 @@
 #include "common/include/crun.h"
 #include "common/job/exitcode.h"
 #include "launcher/config/stops.h"
-#include "launcher/guard/patience.h"
 
 static const char *const state_names[] = {AGENT_STATES(CHOICE_NAME)};
 static const char *const event_names[] = {AGENT_EVENTS(CHOICE_NAME)};
@@ -37,7 +36,7 @@ void agent_init(struct agent *a, int slots)
     a->slots = slots;
 }
 
-static struct agent_effect *add_effect(struct agent_effects *fx, enum agent_effect_kind kind)
+struct agent_effect *agent_add_effect(struct agent_effects *fx, enum agent_effect_kind kind)
 {
     assert(fx->n < AGENT_EFFECTS_MAX);
     struct agent_effect *f = &fx->v[fx->n++];
@@ -49,50 +48,50 @@ static void join(struct agent *a, struct agent_effects *fx)
 {
     a->state = AGENT_JOINING;
     a->done = false;
-    add_effect(fx, AGENT_DO_JOIN);
+    agent_add_effect(fx, AGENT_DO_JOIN);
 }
 
-static void leave_for_good(struct agent *a, int code, struct agent_effects *fx)
+void agent_leave_for_good(struct agent *a, int code, struct agent_effects *fx)
 {
     a->state = AGENT_OVER;
-    add_effect(fx, AGENT_DO_EXIT)->code = code;
+    agent_add_effect(fx, AGENT_DO_EXIT)->code = code;
 }
 
-static void clear(struct agent *a, struct agent_effects *fx)
+void agent_clear(struct agent *a, struct agent_effects *fx)
 {
     if (!a->clearing)
-        add_effect(fx, AGENT_DO_CLEAR);
+        agent_add_effect(fx, AGENT_DO_CLEAR);
     a->clearing = true;
 }
 
 /* signo 0: SIGTERM. */
-static void stop_by(struct agent *a, int reason, int signo, bool typed, struct agent_effects *fx)
+void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct agent_effects *fx)
 {
-    struct agent_effect *f = add_effect(fx, AGENT_DO_STOP);
+    struct agent_effect *f = agent_add_effect(fx, AGENT_DO_STOP);
     a->state = AGENT_STOPPING;
     a->sent = signo ? signo : SIGTERM;
     f->reason = reason;
     f->signo = a->sent;
     f->typed = typed;
     if (a->live == 0)
-        clear(a, fx);
+        agent_clear(a, fx);
 }
 
 static void stop(struct agent *a, int reason, struct agent_effects *fx)
 {
-    stop_by(a, reason, 0, false, fx);
+    agent_stop_by(a, reason, 0, false, fx);
 }
 
 /* The other nodes are told of a signal that is not the usual one, for their workers. */
-static void leave_by_signal(struct agent *a, struct agent_effects *fx)
+void agent_leave_by_signal(struct agent *a, struct agent_effects *fx)
 {
-    struct agent_effect *f = add_effect(fx, AGENT_DO_LEAVE);
+    struct agent_effect *f = agent_add_effect(fx, AGENT_DO_LEAVE);
     f->cause.rank = -1;
     if (a->signo != SIGTERM)
         snprintf(f->cause.text, sizeof f->cause.text, "%s", stops_signal_name(a->signo));
 }
 
-static void end_with(struct agent *a, int code)
+void agent_end_with(struct agent *a, int code)
 {
     a->ended = true;
     a->code = code;
@@ -111,14 +110,14 @@ static void on_round(struct agent *a, const struct rdzv_news *news, struct agent
     a->live = a->slots;
     a->clearing = false;
     a->bad_code = 0;
-    add_effect(fx, AGENT_DO_SPAWN)->news = *news;
+    agent_add_effect(fx, AGENT_DO_SPAWN)->news = *news;
 }
 
 static void on_stop(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
 {
     const bool drains = news->why == RDZV_WHY_DRAIN;
     if (a->state == AGENT_RUNNING)
-        stop_by(a, (int)news->why, drains ? stops_signal_of(news->cause.text) : 0, false, fx);
+        agent_stop_by(a, (int)news->why, drains ? stops_signal_of(news->cause.text) : 0, false, fx);
     else if (a->state == AGENT_FINISHING)
         join(a, fx);
 }
@@ -129,19 +128,19 @@ static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_e
     switch (a->state) {
     case AGENT_JOINING:
     case AGENT_FINISHING:
-        leave_for_good(a, news->exit_code, fx);
+        agent_leave_for_good(a, news->exit_code, fx);
         break;
     case AGENT_PARTING: /* a node that leaves knows its code better, unless its part was complete */
-        leave_for_good(a, a->done ? news->exit_code : a->part_code, fx);
+        agent_leave_for_good(a, a->done ? news->exit_code : a->part_code, fx);
         break;
     case AGENT_RUNNING:
-        end_with(a, news->exit_code);
+        agent_end_with(a, news->exit_code);
         stop(a, news->exit_code == EXIT_REQUEUE ? CRUN_STOP_DRAIN : CRUN_STOP_FAILURE, fx);
         break;
     case AGENT_STOPPING:
     case AGENT_CLEARING:
         if (!a->ended && !a->signo)
-            end_with(a, news->exit_code);
+            agent_end_with(a, news->exit_code);
         break;
     default:
         break;
@@ -171,14 +170,14 @@ static void on_fenced(struct agent *a, struct agent_effects *fx)
     case AGENT_STOPPING:
     case AGENT_CLEARING: /* what was complete no longer counts */
         a->state = AGENT_STOPPING;
-        clear(a, fx);
+        agent_clear(a, fx);
         break;
     case AGENT_JOINING:
     case AGENT_FINISHING:
         join(a, fx);
         break;
     case AGENT_PARTING:
-        leave_for_good(a, a->part_code, fx);
+        agent_leave_for_good(a, a->part_code, fx);
         break;
     case AGENT_IDLE:
     case AGENT_OVER:
@@ -194,17 +193,17 @@ static void on_failed(struct agent *a, const struct agent_event *ev, struct agen
     case AGENT_STOPPING:
     case AGENT_CLEARING:
         if (!a->ended)
-            end_with(a, ev->cause.exit_code);
+            agent_end_with(a, ev->cause.exit_code);
         a->state = AGENT_STOPPING;
-        clear(a, fx);
+        agent_clear(a, fx);
         break;
     case AGENT_PARTING:
-        leave_for_good(a, a->part_code, fx);
+        agent_leave_for_good(a, a->part_code, fx);
         break;
     case AGENT_IDLE:
     case AGENT_JOINING:
     case AGENT_FINISHING:
-        leave_for_good(a, ev->cause.exit_code, fx);
+        agent_leave_for_good(a, ev->cause.exit_code, fx);
         break;
     case AGENT_OVER:
         break;
@@ -213,10 +212,10 @@ static void on_failed(struct agent *a, const struct agent_event *ev, struct agen
 
 /* --- the workers */
 
-static void requeue(struct agent *a, struct agent_effects *fx)
+void agent_requeue(struct agent *a, struct agent_effects *fx)
 {
-    end_with(a, EXIT_REQUEUE);
-    add_effect(fx, AGENT_DO_LEAVE);
+    agent_end_with(a, EXIT_REQUEUE);
+    agent_add_effect(fx, AGENT_DO_LEAVE);
     stop(a, CRUN_STOP_DRAIN, fx);
 }
 
@@ -236,21 +235,21 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
         if (!a->bad_code && !agent_obeyed(a, code))
             a->bad_code = code;
         if (a->live == 0)
-            clear(a, fx);
+            agent_clear(a, fx);
     } else if (code == EXIT_REQUEUE) {
-        requeue(a, fx);
+        agent_requeue(a, fx);
     } else if (ev->signo) {
         a->signo = ev->signo;
         a->unclean = true;
-        leave_by_signal(a, fx);
-        stop_by(a, CRUN_STOP_DRAIN, a->signo, true, fx);
+        agent_leave_by_signal(a, fx);
+        agent_stop_by(a, CRUN_STOP_DRAIN, a->signo, true, fx);
     } else if (code != 0) {
         a->unclean = true;
-        add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
+        agent_add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
         stop(a, CRUN_STOP_FAILURE, fx);
     } else if (a->live == 0) {
         a->state = AGENT_CLEARING;
-        add_effect(fx, AGENT_DO_DISMISS);
+        agent_add_effect(fx, AGENT_DO_DISMISS);
     }
 }
 
@@ -260,7 +259,7 @@ static void on_hung(struct agent *a, const struct agent_event *ev, struct agent_
     if (a->state != AGENT_RUNNING)
         return;
     a->unclean = true;
-    add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
+    agent_add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
     stop(a, CRUN_STOP_FAILURE, fx);
 }
 
@@ -270,26 +269,26 @@ static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struc
         return;
     if (ev->cause.fatal && !a->ended && !a->signo) {
         if (a->state == AGENT_RUNNING) /* else the round is over already, and the next one, if there is one, tells */
-            add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
+            agent_add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
     } else if (!a->released) {
-        end_with(a, ev->cause.exit_code);
+        agent_end_with(a, ev->cause.exit_code);
         a->signo = 0;
-        add_effect(fx, AGENT_DO_LEAVE)->cause = ev->cause;
+        agent_add_effect(fx, AGENT_DO_LEAVE)->cause = ev->cause;
     }
     a->state = AGENT_STOPPING;
-    clear(a, fx);
+    agent_clear(a, fx);
 }
 
 /* Leave with this code as soon as the rendezvous agrees, or does not answer. */
-static void part(struct agent *a, int code, struct agent_effects *fx)
+void agent_part(struct agent *a, int code, struct agent_effects *fx)
 {
     if (a->released) {
-        leave_for_good(a, code, fx);
+        agent_leave_for_good(a, code, fx);
         return;
     }
     a->state = AGENT_PARTING;
     a->part_code = code;
-    add_effect(fx, AGENT_DO_AWAIT);
+    agent_add_effect(fx, AGENT_DO_AWAIT);
 }
 
 static int code_of_end(const struct agent *a)
@@ -302,10 +301,10 @@ static int code_of_end(const struct agent *a)
 static void report_done(struct agent *a, struct agent_effects *fx)
 {
     a->done = true;
-    add_effect(fx, AGENT_DO_DONE);
+    agent_add_effect(fx, AGENT_DO_DONE);
     if (a->signo || a->preempted) {
-        add_effect(fx, AGENT_DO_LEAVE);
-        part(a, EXIT_REQUEUE, fx);
+        agent_add_effect(fx, AGENT_DO_LEAVE);
+        agent_part(a, EXIT_REQUEUE, fx);
     } else {
         a->state = AGENT_FINISHING;
     }
@@ -319,7 +318,7 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
         if (!a->released || !(a->signo || a->ended))
             join(a, fx);
         if (a->signo || a->ended)
-            part(a, code_of_end(a), fx);
+            agent_part(a, code_of_end(a), fx);
         a->unclean = false;
     }
 }
@@ -327,86 +326,7 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
 static void on_unkillable(struct agent *a, struct agent_effects *fx)
 {
     if (a->state == AGENT_STOPPING || a->state == AGENT_CLEARING)
-        leave_for_good(a, EXIT_UNKILLABLE, fx);
-}
-
-/* --- the user */
-
-static void on_first_signal(struct agent *a, bool typed, struct agent_effects *fx)
-{
-    if (a->state == AGENT_CLEARING) /* all workers are complete: DONE comes before LEAVE */
-        return;
-    if (a->state == AGENT_IDLE) {
-        leave_for_good(a, 128 + a->signo, fx);
-        return;
-    }
-    leave_by_signal(a, fx);
-    switch (a->state) {
-    case AGENT_RUNNING:
-        stop_by(a, CRUN_STOP_DRAIN, a->signo, typed, fx);
-        break;
-    case AGENT_STOPPING: /* because of a failure: it goes on, but no further round follows */
-        break;
-    case AGENT_FINISHING:
-        part(a, EXIT_REQUEUE, fx);
-        break;
-    default:
-        part(a, a->told ? EXIT_REQUEUE : 128 + a->signo, fx);
-    }
-}
-
-static void on_preempted(struct agent *a, struct agent_effects *fx)
-{
-    switch (a->state) {
-    case AGENT_IDLE:
-        leave_for_good(a, EXIT_REQUEUE, fx);
-        break;
-    case AGENT_RUNNING:
-        requeue(a, fx);
-        break;
-    case AGENT_STOPPING: /* it goes on, but no further round follows */
-        if (a->ended || a->signo)
-            break;
-        end_with(a, EXIT_REQUEUE);
-        add_effect(fx, AGENT_DO_LEAVE);
-        break;
-    case AGENT_CLEARING: /* all workers are complete: DONE comes before LEAVE */
-        a->preempted = true;
-        break;
-    case AGENT_JOINING:
-    case AGENT_FINISHING:
-        add_effect(fx, AGENT_DO_LEAVE);
-        part(a, EXIT_REQUEUE, fx);
-        break;
-    case AGENT_PARTING:
-    case AGENT_OVER:
-        break;
-    }
-}
-
-static void on_signal(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
-{
-    if (a->state == AGENT_OVER)
-        return;
-    if (ev->shared && a->state == AGENT_RUNNING)
-        return;
-    const int64_t apart = ev->typed ? SIGINT_TYPED_APART_MS : SIGINT_APART_MS;
-    const bool again = ev->signo == SIGINT && a->sigint_ms && ev->now_ms - a->sigint_ms >= apart;
-    if (ev->signo == SIGINT && !a->sigint_ms)
-        a->sigint_ms = ev->now_ms;
-    if (!a->signo && a->state != AGENT_PARTING && !(a->ended && a->state == AGENT_STOPPING)) {
-        a->signo = ev->signo;
-        on_first_signal(a, ev->typed, fx);
-    } else if (a->state == AGENT_PARTING) {
-        if (again || !a->signo)
-            leave_for_good(a, a->part_code, fx);
-    } else if (again && !a->clearing) {
-        a->unclean = true;
-        struct agent_effect *f = add_effect(fx, AGENT_DO_STOP);
-        f->reason = CRUN_STOP_ABORT;
-        f->signo = SIGTERM;
-        clear(a, fx);
-    }
+        agent_leave_for_good(a, EXIT_UNKILLABLE, fx);
 }
 
 void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
@@ -436,16 +356,16 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
         on_unkillable(a, fx);
         break;
     case AGENT_PREEMPTED:
-        on_preempted(a, fx);
+        agent_on_preempted(a, fx);
         break;
     case AGENT_SIGNAL:
-        on_signal(a, ev, fx);
+        agent_on_signal(a, ev, fx);
         break;
     case AGENT_GRACE_OVER:
         if (a->state == AGENT_STOPPING)
-            clear(a, fx);
+            agent_clear(a, fx);
         else if (a->state == AGENT_PARTING)
-            leave_for_good(a, a->part_code, fx);
+            agent_leave_for_good(a, a->part_code, fx);
         break;
     case AGENT_FENCED:
         on_fenced(a, fx);

@@ -1,9 +1,6 @@
 #include "launcher/output/process/output_process.h"
 
-#include <errno.h>
 #include <malloc.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -19,40 +16,12 @@
 #include "launcher/output/output_wire.h"
 #include "launcher/output/process/chores.h"
 #include "launcher/output/process/event_file.h"
+#include "launcher/output/process/output_process_internal.h"
 #include "launcher/output/process/queued_file.h"
 #include "launcher/output/process/streams.h"
 
-enum phase {
-    SERVING,
-    ENDING, /* a half is gone: until the pipes are at end-of-file, or ends_at */
-    FILES,  /* nothing more comes: files first, as they have something to say */
-    CONSOLES,
-    FLUSHED
-};
-
-struct process {
-    const struct guardian_output *g;
-    struct output_page *page;
-    uv_loop_t loop;
-    struct output_out out;
-    struct watch *agent, *guardian; /* NULL: gone */
-    struct streams *streams;        /* NULL: nothing is known yet */
-    struct output_setup setup;
-    struct chores *chores;     /* likewise */
-    struct event_file *events; /* NULL: none */
-    enum phase phase;
-    bool drops;          /* a console that does not take it at once has lost */
-    int64_t still_ms;    /* for a disk that does not move */
-    uv_timer_t deadline; /* of the phase */
-    bool goes_on, ends;
-    struct output_message setup_message; /* its strings are borrowed */
-    struct output_message message;
-};
-
-static void go_on(struct process *p);
-
-static void tell(struct process *p, enum output_word word, uint64_t round, int64_t number, int n, const void *body,
-                 size_t bytes)
+void process_tell(struct process *p, enum output_word word, uint64_t round, int64_t number, int n, const void *body,
+                  size_t bytes)
 {
     const struct output_head head = {.word = word, .n = n, .number = number, .round = round, .pid = getpid()};
     if (output_send(&p->out, &head, body, bytes, NULL, 0) == 0)
@@ -66,24 +35,24 @@ static void tell(struct process *p, enum output_word word, uint64_t round, int64
 
 static void on_opened(void *arg, uint64_t id, int rc, const char *text)
 {
-    tell(arg, OUTPUT_OPENED, id, rc, 0, text, strlen(text));
+    process_tell(arg, OUTPUT_OPENED, id, rc, 0, text, strlen(text));
 }
 
 static void on_moved(void *arg)
 {
     struct process *p = arg;
     if (p->phase >= FILES)
-        go_on(p);
+        process_go_on(p);
 }
 
 static void pass_on(void *arg, const struct output_head *h, const void *body, size_t n)
 {
-    tell(arg, (enum output_word)h->word, h->round, h->number, h->n, body, n);
+    process_tell(arg, (enum output_word)h->word, h->round, h->number, h->n, body, n);
 }
 
 static void on_events_opened(void *arg, int rc, const char *text)
 {
-    tell(arg, OUTPUT_EVENTS, 0, rc, 0, text, strlen(text));
+    process_tell(arg, OUTPUT_EVENTS, 0, rc, 0, text, strlen(text));
 }
 
 static void print_text(void *arg, const char *text)
@@ -164,7 +133,7 @@ static void open_round(struct process *p)
 static void end_round(struct process *p)
 {
     streams_end_round(p->streams);
-    tell(p, OUTPUT_ENDED, p->message.head.round, 0, 0, NULL, 0);
+    process_tell(p, OUTPUT_ENDED, p->message.head.round, 0, 0, NULL, 0);
 }
 
 static void print(struct process *p)
@@ -178,168 +147,8 @@ static void tell_last_words(struct process *p)
     const struct output_head *h = &p->message.head;
     char text[LINES_TAIL_BYTES];
     const size_t n = h->round == streams_round(p->streams) ? streams_copy_tail(p->streams, (int)h->number, text) : 0;
-    tell(p, OUTPUT_TAIL, h->round, h->number, 0, text, n);
+    process_tell(p, OUTPUT_TAIL, h->round, h->number, 0, text, n);
     chores_tell_record(p->chores, &p->message);
-}
-
-/* --- the end */
-
-static void on_deadline(uv_timer_t *t)
-{
-    struct process *p = t->data;
-    if (p->phase == CONSOLES)
-        p->drops = true;
-    go_on(p);
-}
-
-static void wait_at_most(struct process *p, int64_t ms)
-{
-    uv_timer_start(&p->deadline, on_deadline, ms > 0 ? (uint64_t)ms : 1, 0);
-}
-
-static bool halves_are_gone(const struct process *p)
-{
-    return !p->agent && !p->guardian;
-}
-
-/* A half of crun is gone without having said that nothing more comes. */
-static void begin_end(struct process *p, int64_t ms)
-{
-    if (p->phase > ENDING)
-        return;
-    p->still_ms = OUTPUT_LAST_MS;
-    p->phase = ENDING;
-    wait_at_most(p, ms);
-}
-
-/* A disk may move while it is slow: then it is waited for. */
-static bool has_files_to_wait_for(struct process *p)
-{
-    struct file_thread *threads[] = {streams_files(p->streams), chores_thread(p->chores),
-                                     p->events ? event_file_thread(p->events) : NULL};
-    int64_t longest = 0;
-    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
-        if (!threads[i] || file_thread_is_idle(threads[i]))
-            continue;
-        const int64_t left = p->still_ms - file_thread_still_ms(threads[i]);
-        longest = left > longest ? left : longest;
-    }
-    if (longest > 0)
-        wait_at_most(p, longest);
-    return longest > 0;
-}
-
-static void print_lost(struct process *p)
-{
-    struct file_thread *files = streams_files(p->streams);
-    const struct amount held = queued_files_waiting(files);
-    const uint64_t lost = queued_files_lost(files);
-    char at[256];
-    if (lost > 0)
-        streams_print(p->streams, "%llu bytes of the workers' output are missing in the log files",
-                      (unsigned long long)lost);
-    if (held.bytes > 0)
-        streams_print(p->streams,
-                      "%llu lines (%llu bytes) of the workers' output are held by a disk that does not answer (%s): "
-                      "what it does not take until crun is gone is lost",
-                      (unsigned long long)held.lines, (unsigned long long)held.bytes,
-                      file_thread_at(files, at, sizeof at));
-    if (p->events && event_file_waiting(p->events) > 0)
-        streams_print(p->streams,
-                      "%llu lines of the event log are held by a disk that does not answer (%s): what it does not "
-                      "take until crun is gone is lost",
-                      (unsigned long long)event_file_waiting(p->events), p->setup.event_log);
-}
-
-static bool has_consoles_to_wait_for(struct process *p)
-{
-    for (int i = 0; i < 2; i++) {
-        struct sink *s = log_console_sink(streams_console(p->streams), i);
-        if (s && !s->error && s->queue.len > s->written && !p->drops)
-            return true;
-    }
-    return false;
-}
-
-static void tell_dropped(struct process *p)
-{
-    static const int at_once[2] = {-1, -1};
-    for (int i = 0; i < 2; i++) {
-        struct sink *s = log_console_sink(streams_console(p->streams), i);
-        if (!s)
-            continue;
-        sink_flush(s, 0, at_once);
-        if (p->drops && s->error == ETIMEDOUT)
-            s->error = EINTR;
-        if (s->dropped > 0 && s->error != EPIPE) /* `crun ... | head` is no news */
-            console_try("crun: %llu bytes for %s were lost: %s\n", (unsigned long long)s->dropped,
-                        i == 0 ? "stdout" : "stderr", strerror(s->error));
-    }
-}
-
-static void begin_flush(struct process *p, int64_t still_ms)
-{
-    if (p->phase >= FILES)
-        return;
-    if (p->streams && streams_round(p->streams))
-        streams_end_round(p->streams);
-    if (p->streams)
-        chores_end(p->chores);
-    p->still_ms = still_ms;
-    p->phase = FILES;
-}
-
-/* Pipes are read to their end, or that takes too long. */
-static bool is_read(struct process *p)
-{
-    return !p->streams || streams_at_end(p->streams) || !uv_is_active((uv_handle_t *)&p->deadline);
-}
-
-static void end_files(struct process *p)
-{
-    if (has_files_to_wait_for(p))
-        return;
-    uv_timer_stop(&p->deadline);
-    print_lost(p);
-    p->phase = CONSOLES;
-    if (!p->agent)
-        wait_at_most(p, OUTPUT_LAST_MS);
-}
-
-static void end_consoles(struct process *p)
-{
-    log_console_kick(streams_console(p->streams));
-    if (has_consoles_to_wait_for(p))
-        return;
-    uv_timer_stop(&p->deadline);
-    tell_dropped(p);
-    p->phase = FLUSHED;
-    tell(p, OUTPUT_FLUSHED, 0, 0, 0, NULL, 0);
-}
-
-/* From phase to phase, as far as it goes now. What it does may call it again. */
-static void go_on(struct process *p)
-{
-    if (p->goes_on)
-        return;
-    p->goes_on = true;
-    if (p->phase == ENDING && is_read(p))
-        begin_flush(p, OUTPUT_LAST_MS);
-    if (p->phase >= FILES && !p->streams)
-        p->phase = FLUSHED;
-    if (p->phase == FILES)
-        end_files(p);
-    if (p->phase == CONSOLES)
-        end_consoles(p);
-    p->ends = p->phase == FLUSHED && !p->agent;
-    p->goes_on = false;
-}
-
-static void drop_consoles(struct process *p)
-{
-    p->drops = true;
-    p->still_ms = OUTPUT_LAST_MS;
-    go_on(p);
 }
 
 /* --- who speaks */
@@ -380,16 +189,21 @@ static void obey(struct process *p)
             _exit(1); /* the next one says that this one is gone */
         break;
     case OUTPUT_FLUSH:
-        tell(p, OUTPUT_HEARD, 0, 0, 0, NULL, 0);
-        begin_flush(p, OUTPUT_STILL_MS);
-        go_on(p);
+        process_tell(p, OUTPUT_HEARD, 0, 0, 0, NULL, 0);
+        process_begin_flush(p, OUTPUT_STILL_MS);
+        process_go_on(p);
         break;
     case OUTPUT_DROP:
-        drop_consoles(p);
+        process_drop_consoles(p);
         break;
     default:
         break;
     }
+}
+
+static bool halves_are_gone(const struct process *p)
+{
+    return !p->agent && !p->guardian;
 }
 
 static void on_agent(void *arg)
@@ -405,9 +219,9 @@ static void on_agent(void *arg)
     watch_close(p->agent);
     p->agent = NULL;
     if (p->phase == CONSOLES)
-        wait_at_most(p, OUTPUT_LAST_MS);
-    begin_end(p, halves_are_gone(p) ? OUTPUT_ALONE_MS : GUARDIAN_OUTPUT_MS);
-    go_on(p);
+        process_wait_at_most(p, OUTPUT_LAST_MS);
+    process_begin_end(p, halves_are_gone(p) ? OUTPUT_ALONE_MS : GUARDIAN_OUTPUT_MS);
+    process_go_on(p);
 }
 
 /* A byte of it says that nobody of the tree is left, its end that it is gone: the agent ends the tree then, and
@@ -424,8 +238,8 @@ static void on_guardian(void *arg)
     if (p->agent && !is_gone) /* what it said last */
         on_agent(p);
     if (!p->agent || !is_gone) {
-        begin_end(p, is_gone ? OUTPUT_ALONE_MS : 1);
-        go_on(p);
+        process_begin_end(p, is_gone ? OUTPUT_ALONE_MS : 1);
+        process_go_on(p);
     }
 }
 
@@ -464,11 +278,11 @@ int output_process_run(const struct guardian_output *g)
         return 1;
     p->deadline.data = p;
     atomic_store(&p->page->pid, getpid());
-    tell(p, OUTPUT_HELLO, 0, 0, 0, NULL, 0);
+    process_tell(p, OUTPUT_HELLO, 0, 0, 0, NULL, 0);
     while (!p->ends) {
         uv_run(&p->loop, UV_RUN_ONCE);
         if (p->phase == ENDING)
-            go_on(p);
+            process_go_on(p);
     }
     guardian_output_is_done(g);
     close_consoles(p);

@@ -199,7 +199,7 @@ class Place:
     def start(self):
         self.starts += 1
         self.felt = []
-        self.name = f"{self.number}.{self.starts}"
+        self.name = f"{os.getpid()}.{self.number}.{self.starts}"
         self.node = self.cluster.node(
             "--nnodes", "2:3", "--nproc_per_node", WORKERS, "--rdzv_id", "chaos", *self.home.where, "--rdzv_conf", CONF, "--local-addr",
             self.host.addr, "--max-restarts", 1000000, "--restart-backoff", 0, "--shutdown-timeout", 0.5, "--resize-timeout", 0.5, "--drain-timeout",

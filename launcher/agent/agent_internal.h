@@ -1,0 +1,25 @@
+/* What agent.c and agent_user.c share; for them alone. */
+#ifndef CRUN_LAUNCHER_AGENT_INTERNAL_H
+#define CRUN_LAUNCHER_AGENT_INTERNAL_H
+
+#include "launcher/agent/agent.h"
+
+/* --- agent.c: steps that several events take */
+
+struct agent_effect *agent_add_effect(struct agent_effects *fx, enum agent_effect_kind kind);
+void agent_clear(struct agent *a, struct agent_effects *fx);
+/* signo 0: SIGTERM. */
+void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct agent_effects *fx);
+void agent_end_with(struct agent *a, int code); /* once the workers are gone */
+void agent_requeue(struct agent *a, struct agent_effects *fx);
+void agent_leave_by_signal(struct agent *a, struct agent_effects *fx);
+/* Leave with this code as soon as the rendezvous agrees, or does not answer. */
+void agent_part(struct agent *a, int code, struct agent_effects *fx);
+void agent_leave_for_good(struct agent *a, int code, struct agent_effects *fx); /* now */
+
+/* --- agent_user.c */
+
+void agent_on_signal(struct agent *a, const struct agent_event *ev, struct agent_effects *fx);
+void agent_on_preempted(struct agent *a, struct agent_effects *fx);
+
+#endif

@@ -1,0 +1,219 @@
+/* What the rendezvous tells this node, and asks of it. */
+#include "launcher/agent/member_internal.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/container_of.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/job/exitcode.h"
+#include "launcher/agent/effects.h"
+#include "launcher/agent/failures.h"
+#include "launcher/agent/round.h"
+#include "launcher/agent/run.h"
+#include "launcher/agent/turns.h"
+#include "launcher/config/config.h"
+#include "launcher/guard/guardian.h"
+#include "launcher/observe/events.h"
+#include "launcher/output/logmux.h"
+#include "launcher/remote/remote_wire.h"
+
+/* A node that has a seat keeps it, but for one that failed too often. */
+static void note_round(struct run *r, const struct rdzv_news *news)
+{
+    struct member *m = r->member;
+    const bool lost = m->has_seat && news->spare;
+    m->has_seat = !news->spare;
+    m->waits_for[0] = 0;
+    if (lost)
+        snprintf(m->waits_for, sizeof m->waits_for,
+                 "round %llu has another node in this one's place, whose workers failed %lld times "
+                 "(--max-node-failures); this one waits as a spare",
+                 (unsigned long long)news->round, (long long)r->config->max_node_failures);
+    else if (news->spare)
+        snprintf(m->waits_for, sizeof m->waits_for,
+                 "round %llu has all the nodes it may have; this one waits as a spare",
+                 (unsigned long long)news->round);
+    if (news->spare)
+        logmux_print(r->mux, "%s", m->waits_for);
+}
+
+static void note_news(struct run *r, const struct rdzv_news *news)
+{
+    struct member *m = r->member;
+    if (news->kind == RDZV_NEWS_END) {
+        m->end = *news;
+        failures_send_early(r);
+    } else {
+        m->last_round = news->round;
+    }
+    if (news->kind == RDZV_NEWS_ROUND)
+        note_round(r, news);
+    if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_RESIZE)
+        logmux_print(r->mux, "the nodes of the job change; the workers stop in good order and start again");
+    if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE) {
+        round_break(r, clock_ns(), news->cause.text);
+        round_note_told(r);
+        logmux_print(r->mux, "%s; the workers here stop as well", news->cause.text);
+    }
+}
+
+/* From now on it is not the crun that started this one that knows how the job fares. */
+static void announce_joined(struct run *r)
+{
+    if (r->config->control_fd >= 0 && !r->member->announced)
+        logmux_print_text(r->mux, REMOTE_JOINED "\n");
+    r->member->announced = true;
+}
+
+static void on_news(void *arg, const struct rdzv_news *news)
+{
+    struct run *r = arg;
+    announce_joined(r);
+    log_debug("agent", "news kind=%d round=%llu", (int)news->kind, (unsigned long long)news->round);
+    note_news(r, news);
+    run_post(r, &(struct agent_event){.kind = AGENT_NEWS, .news = *news});
+    /* News comes from inside effects or from a timer; the former are pumped by whoever applies them. */
+    run_pump(r);
+}
+
+static void on_members(void *arg, const char *addrs)
+{
+    struct member *m = ((struct run *)arg)->member;
+    free(m->addresses);
+    m->addresses = strdup(addrs);
+}
+
+static void on_fence(void *arg, const char *why)
+{
+    struct run *r = arg;
+    if (r->agent.state == AGENT_RUNNING) {
+        round_break(r, clock_ns(), "fenced");
+        round_note_told(r);
+    }
+    events_fenced(r->events, why);
+    run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
+    run_pump(r);
+    if (why[0])
+        logmux_print(r->mux, "%s; the workers here were ended", why); /* first the deed */
+}
+
+/* What became of the workers of a node that goes without the rendezvous. */
+static const char *fate_of_workers(const struct run *r)
+{
+    if (r->agent.done)
+        return "; this node's workers had finished, whether the job has is unknown";
+    return r->agent.state == AGENT_RUNNING || r->agent.state == AGENT_STOPPING ? "; the workers here are ended" : "";
+}
+
+static void on_failed(void *arg, int exit_code, const char *why)
+{
+    struct run *r = arg;
+    struct agent_event ev = {.kind = AGENT_FAILED, .cause = {.exit_code = exit_code, .rank = -1}};
+    snprintf(ev.cause.text, sizeof ev.cause.text, "%.*s", (int)sizeof ev.cause.text - 1, why);
+    logmux_print(r->mux, "%s%s", why, fate_of_workers(r));
+    r->member->refused = true;
+    run_post(r, &ev);
+    run_pump(r);
+}
+
+/* Whoever typed the address of a daemon that is just away wants to know that its port is taken. */
+void member_announce_hosting(struct run *r)
+{
+    const struct home *h = &r->config->home;
+    if (h->kind == HOME_TCP && h->hosting == HOME_HOSTS_IF_OWN && rendezvous_hosts(r->member->rendezvous))
+        logmux_print(r->mux, "nobody listens at %s: this crun hosts the rendezvous there until the job has ended",
+                     h->endpoint);
+}
+
+/* Nobody is where the rendezvous should be: this crun may be the one to host it. */
+static void on_take_over(uv_timer_t *t)
+{
+    struct member *m = container_of(t, struct member, take_over);
+    struct run *r = m->r;
+    struct err e = {0};
+    if (r->agent.state != AGENT_JOINING)
+        return;
+    int rc = rendezvous_take_over(m->rendezvous, m->last_round, &e);
+    if (rc == 0)
+        return;
+    if (rc > 0 && r->config->home.kind == HOME_STATIC)
+        bootstrap_share(&m->store, rendezvous_server(m->rendezvous));
+    if (rc > 0) {
+        member_announce_hosting(r);
+        rc = rendezvous_join(m->rendezvous, &e);
+    }
+    if (rc < 0)
+        on_failed(r, EXIT_UNAVAILABLE, e.text);
+}
+
+static void on_progress(void *arg, const struct rdzv_progress *p)
+{
+    struct run *r = arg;
+    char *out = r->member->waits_for;
+    const size_t cap = sizeof r->member->waits_for;
+    if (p->text[0])
+        snprintf(out, cap, "%s", p->text);
+    else if (p->state == RDZV_BACKOFF)
+        snprintf(out, cap, "rounds failed early one after another; the next one waits (%d of %d nodes are here)",
+                 p->joined, p->min_nodes);
+    else if (p->joined < p->min_nodes)
+        snprintf(out, cap, "%d of %d nodes%s%s", p->joined, p->min_nodes, p->missing[0] ? ", missing " : "",
+                 p->missing);
+    else
+        snprintf(out, cap, "%d nodes of %d to %d are here", p->joined, p->min_nodes, p->max_nodes);
+    logmux_print(r->mux, p->text[0] || p->state == RDZV_BACKOFF ? "%s" : "joining: %s", out);
+    if (p->text[0])
+        uv_timer_start(&r->member->take_over, on_take_over, 0, 0); /* not from inside the client that it would close */
+}
+
+static void on_lease(void *arg, int64_t until_ms)
+{
+    guardian_lease(((struct run *)arg)->link, until_ms);
+}
+
+static void on_socket(void *arg, int fd)
+{
+    struct run *r = arg;
+    r->member->socket = fd;
+    guardian_hold(r->link, fd);
+}
+
+static int64_t still_ms(void *arg, int64_t since_ms)
+{
+    return turns_still_ms(arg, since_ms);
+}
+
+static int prepare_store(void *arg)
+{
+    struct run *r = arg;
+    struct err e = {0};
+    int port, rc = bootstrap_prepare(&r->member->store, &port, &e);
+    if (rc < 0)
+        logmux_print(r->mux, "cannot open the bootstrap store: %s", e.text);
+    return rc < 0 ? rc : port;
+}
+
+static int count_reachable(void *arg)
+{
+    return bootstrap_alive(&((struct run *)arg)->member->store);
+}
+
+void member_listen(struct run *r, struct rdzv_client_options *o)
+{
+    o->store_port = prepare_store;
+    o->on_news = on_news;
+    o->on_members = on_members;
+    o->on_progress = on_progress;
+    o->on_fence = on_fence;
+    o->on_lease = on_lease;
+    o->still_ms = still_ms;
+    o->on_failed = on_failed;
+    o->on_socket = on_socket;
+    o->majority = count_reachable;
+    o->arg = r;
+}
