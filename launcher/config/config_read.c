@@ -135,6 +135,22 @@ static int check_http(const struct config *c, struct err *e)
                            c->http_insecure, e);
 }
 
+/* Of a job of one node the ranks are known; elsewhere one may come with another node. */
+static int check_terminals(const struct config *c, struct err *e)
+{
+    const int ranks = (int)c->nproc;
+    if (c->home.kind != HOME_LOCAL || config_starts_agents(c))
+        return 0;
+    if (c->stdin_rank >= ranks)
+        return err_set(e, ERR_USAGE, "--stdin-rank %d: expected one of the job's %d ranks, 0 to %d", (int)c->stdin_rank,
+                       ranks, ranks - 1);
+    for (int i = 0; i < c->log.ptys.n; i++)
+        if (c->log.ptys.v[i].first >= ranks)
+            return err_set(e, ERR_USAGE, "--pty %d: expected some of the job's %d ranks, 0 to %d",
+                           c->log.ptys.v[i].first, ranks, ranks - 1);
+    return 0;
+}
+
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e)
 {
     memset(c, 0, sizeof *c);
@@ -172,6 +188,7 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
         c->run_id = c->random_id;
     }
     TRY(check_run_id(c->run_id, e));
+    TRY(check_terminals(c, e));
     TRY(refuse_control("--role", c->role, e));
     if (strlen(c->role) > 64)
         return err_set(e, ERR_USAGE, "--role '%s': expected at most 64 characters", c->role);

@@ -1,6 +1,8 @@
 """Waiting for what processes do, and finding those that a test has started."""
 import contextlib
 import os
+import pathlib
+import re
 import signal
 import time
 
@@ -39,6 +41,19 @@ def state(pid):
             return f.read().rsplit(")", 1)[1].split()[0]
     except OSError:
         return None
+
+
+def watched(pid):
+    """Processes whose pidfd is in an epoll of this one."""
+    at = pathlib.Path(f"/proc/{pid}/fdinfo")
+    text = {}
+    for fd in at.iterdir():
+        try:
+            text[fd.name] = fd.read_text()
+        except OSError:
+            continue  # closed meanwhile
+    polled = {n for t in text.values() for n in re.findall(r"^tfd:\s+(\d+)", t, re.M)}
+    return {int(n) for fd in polled for n in re.findall(r"^Pid:\s+(\d+)", text.get(fd, ""), re.M)}
 
 
 def children(pid):

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from crun_run import BUILD
+from processes import wait, watched
 
 
 def test_restarts_are_counted_and_every_rank_is_told(crun):
@@ -93,6 +94,7 @@ def test_of_two_deaths_seen_at_once_the_first_is_the_culprit(crun):
     p = crun.start("--nproc_per_node", 4, "sh", "-c", f"cd {crun.tmp}; echo $$ > p$RANK; mv p$RANK pid-$RANK; exec sleep 100")
     pids = [int(crun.wait_file(f"pid-{r}")) for r in range(4)]
     agent = crun.agent_of(p.pid)
+    wait("the agent's watch over all workers", lambda: set(pids) <= watched(agent))
     with crun.stopped(agent):
         for rank, signo in (2, signal.SIGSEGV), (0, signal.SIGKILL):
             os.kill(pids[rank], signo)

@@ -1,7 +1,6 @@
 """Every row of kill_matrix.py: the right code, the right culprit, the exact number of restarts."""
 
 import os
-import pathlib
 import re
 import signal
 import sys
@@ -10,7 +9,7 @@ import pytest
 
 from crun_run import BUILD
 from kill_matrix import ALWAYS, COMPLETE, NODES, ONE, PAIRS, REQUEUE, STOPPED, WORKERS
-from processes import wait
+from processes import wait, watched
 
 # $1: what happens, $2: to which rank, $3: up to which round, $4: number of ranks. $HERE: where the ranks meet.
 SCRIPT = r"""
@@ -64,19 +63,6 @@ for step in range(1, 1000 if again else 20):
 @pytest.mark.parametrize("row", STOPPED, ids=ident)
 def test_one_rank_stands_still(crun, row):
     play(crun, row, "--hang-timeout", "2", program=(sys.executable, "-S", "-E", "-c", STEPS))
-
-
-def watched(pid):
-    """Processes whose pidfd is in an epoll of this one."""
-    at = pathlib.Path(f"/proc/{pid}/fdinfo")
-    text = {}
-    for fd in at.iterdir():
-        try:
-            text[fd.name] = fd.read_text()
-        except OSError:
-            continue  # closed meanwhile
-    polled = {n for t in text.values() for n in re.findall(r"^tfd:\s+(\d+)", t, re.M)}
-    return {int(n) for fd in polled for n in re.findall(r"^Pid:\s+(\d+)", text.get(fd, ""), re.M)}
 
 
 def die_while_the_agent_looks_away(crun, pair, *options):

@@ -72,6 +72,13 @@ def test_a_worker_that_asks_for_a_terminal_is_refused_and_not_stopped(crun, shel
     assert shell.code() == 1
 
 
+@pytest.mark.parametrize("option, said", [(["--stdin-rank", 2], "--stdin-rank 2: expected one of the job's 2 ranks, 0 to 1"),
+                                          (["--pty", "0,5-7"], "--pty 5: expected some of the job's 2 ranks, 0 to 1")])
+def test_a_rank_that_the_job_does_not_have_is_refused(crun, option, said):
+    rc, _, err = crun.run("--nproc_per_node", 2, *option, "true")
+    assert rc == 2 and said in err, err
+
+
 def test_standard_input_goes_to_the_rank_that_is_named(crun):
     p = crun.start("--nproc_per_node", 2, "--stdin-rank", 1, "sh", "-c", "echo $RANK $(cat)", stdin=-1)
     out, _ = p.communicate(b"words\n", timeout=60)
