@@ -13,6 +13,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
+#include "common/rdzv/homes/home_process.h"
 #include "launcher/agent/agent_loop.h"
 #include "launcher/base/oom_group.h"
 #include "launcher/base/own_fds.h"
@@ -170,7 +171,8 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    static const struct guardian_programs programs = {.agent = agent_main, .output = output_process_run};
+    static const struct guardian_programs programs = {
+        .agent = agent_main, .output = output_process_run, .home = home_process};
     if (argc > 1 && strcmp(argv[1], "status") == 0) /* a program of that name is started as ./status */
         return status_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "explain") == 0) /* likewise */

@@ -68,6 +68,7 @@ static void finish(struct run *r, int code)
                                .preempt = signals_preempted(r) ? r->config->stops.preempt : 0,
                                .ended = r->agent.ended,
                                .end_code = r->agent.code,
+                               .untold = r->agent.done && member_end(r)->seq == 0,
                                .bad = r->agent.bad_code != 0};
     round_print_times(r);
     switch (farewell(&f, text)) {

@@ -11,6 +11,7 @@ struct farewell {
     int preempt;  /* the signal of the preemption notice that came, 0: none */
     bool ended;   /* for this node the job was over before its workers were */
     int end_code; /* and was to end with this */
+    bool untold;  /* the workers had finished, and nobody said how the job ended */
     bool bad;     /* some worker, being stopped, ended with neither 0 nor 75 nor by SIGTERM */
 };
 

@@ -13,6 +13,7 @@
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
 #include "launcher/config/config.h"
+#include "launcher/guard/guardian.h"
 #include "launcher/report/failure_report.h"
 #include "launcher/workers/group.h"
 
@@ -158,6 +159,8 @@ static int open_rendezvous(struct run *r, struct err *e)
     };
     config_job(c, &o.client.job);
     member_listen(r, &o.client);
+    if (c->home.kind == HOME_FILE && (o.client.home_fd = guardian_start_home(r->link)) < 0)
+        return err_errno(e, -o.client.home_fd, "a socket to the process that opens the shared folder");
     return rendezvous_open(&r->member->rendezvous, &r->loop, &o, e);
 }
 

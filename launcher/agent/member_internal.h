@@ -21,6 +21,7 @@ struct member {
     uint64_t last_round;          /* that this node was told of, as a member or not */
     struct rdzv_news end;         /* zeroed until the job is over */
     bool announced;               /* to the crun that started this one, that it has joined */
+    bool has_seat;                /* in the newest round; where false, it waits as a spare, or was told of none */
     bool refused;                 /* the rendezvous does not take this node, and that is said */
     char waits_for[320];          /* while this node joins, for people */
 };

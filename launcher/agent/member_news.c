@@ -22,6 +22,26 @@
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
 
+/* A node that has a seat keeps it, but for one that failed too often. */
+static void note_round(struct run *r, const struct rdzv_news *news)
+{
+    struct member *m = r->member;
+    const bool lost = m->has_seat && news->spare;
+    m->has_seat = !news->spare;
+    m->waits_for[0] = 0;
+    if (lost)
+        snprintf(m->waits_for, sizeof m->waits_for,
+                 "round %llu has another node in this one's place, whose workers failed %lld times "
+                 "(--max-node-failures); this one waits as a spare",
+                 (unsigned long long)news->round, (long long)r->config->max_node_failures);
+    else if (news->spare)
+        snprintf(m->waits_for, sizeof m->waits_for,
+                 "round %llu has all the nodes it may have; this one waits as a spare",
+                 (unsigned long long)news->round);
+    if (news->spare)
+        logmux_print(r->mux, "%s", m->waits_for);
+}
+
 static void note_news(struct run *r, const struct rdzv_news *news)
 {
     struct member *m = r->member;
@@ -32,13 +52,7 @@ static void note_news(struct run *r, const struct rdzv_news *news)
         m->last_round = news->round;
     }
     if (news->kind == RDZV_NEWS_ROUND)
-        m->waits_for[0] = 0;
-    if (news->kind == RDZV_NEWS_ROUND && news->spare) {
-        snprintf(m->waits_for, sizeof m->waits_for,
-                 "round %llu has all the nodes it may have; this one waits as a spare",
-                 (unsigned long long)news->round);
-        logmux_print(r->mux, "%s", m->waits_for);
-    }
+        note_round(r, news);
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_RESIZE)
         logmux_print(r->mux, "the nodes of the job change; the workers stop in good order and start again");
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE) {

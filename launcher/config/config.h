@@ -56,6 +56,7 @@ struct config {
     int cgroup;       /* enum config_cgroup */
     int numa_binding; /* enum binding_mode */
     int64_t max_restarts;
+    int64_t max_node_failures;              /* 0: none is too many */
     double restart_window, restart_backoff; /* seconds */
     const char *run_id;                     /* never NULL after config_read() */
     const char *role;

@@ -35,6 +35,7 @@ void config_job(const struct config *c, struct rdzv_config *ret)
         .min_nodes = c->nnodes.min,
         .max_nodes = c->nnodes.max,
         .max_restarts = (int)c->max_restarts,
+        .max_node_failures = (int)c->max_node_failures,
         .restart_window_ms = (int64_t)(c->restart_window * 1000),
         .backoff_ms = (int64_t)(c->restart_backoff * 1000),
         .backoff_max_ms = BACKOFF_MAX_MS,

@@ -39,6 +39,11 @@ static const char *without_restarts(const struct config *c)
     return c->max_restarts == 0 ? "--max-restarts is 0" : NULL;
 }
 
+static const char *without_spares(const struct config *c)
+{
+    return c->home.kind == HOME_LOCAL ? "a job of one node has no spares" : without_restarts(c);
+}
+
 static const char *polling(const struct config *c)
 {
     return "the kernel tells of a death at once";
@@ -131,6 +136,7 @@ static const char *without_hosts(const struct config *c)
     X("rdzv-tls", false, without_server)                                                                               \
     X("rdzv-ca", false, without_server)                                                                                \
     X("insecure", false, without_server)                                                                               \
+    X("max-node-failures", false, without_spares)                                                                      \
     X("restart-window", false, without_restarts)                                                                       \
     X("restart-backoff", false, without_restarts)                                                                      \
     X("log-layout", false, without_files)                                                                              \

@@ -43,6 +43,15 @@ struct shared {
     _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
 };
 
+/* A process beside the agent, and whoever takes its place. */
+struct neighbour {
+    struct beside beside;
+    const char *name;
+    int (*run)(int fd, void *guard); /* NULL: it is not wanted, or cannot be */
+    int agent_fd;                    /* its end of the socket to the agent */
+    int started;                     /* so far */
+};
+
 /* The guardian's own side. */
 struct guard {
     bool has_terminal; /* as standard input, and it was left as */
@@ -53,10 +62,9 @@ struct guard {
     int held_fd;   /* the connection that stands for this node, -1: none */
     struct lease lease;
     struct stuck stuck;
-    int (*run_output)(const struct guardian_output *output);
+    const struct guardian_programs *programs;
     struct guardian_output for_output;
-    struct beside output;
-    int outputs; /* started so far */
+    struct neighbour output, home;
 };
 
 /* With descriptor 0, 1 or 2 closed, the first files we open would take their numbers and receive output meant for
@@ -113,7 +121,7 @@ static int agent_process(struct guardian_link *l, int agent_end, const struct gu
 {
     close(g->link_fd);
     close(g->signal_fd);
-    close(g->for_output.agent_fd);
+    close(g->output.agent_fd);
     l->guardian_fd = agent_end;
     setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
@@ -131,22 +139,40 @@ static void hold(struct guard *g, int fd)
     g->held_fd = fd;
 }
 
-/* --- the output process */
+/* --- the processes beside the agent */
 
-static int output_process(int fd, void *arg)
+/* In one of them: leave what is not its own. */
+static void become_neighbour(struct guard *g, const struct neighbour *other)
 {
     static const int ignored[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT, SIGUSR1,
                                   SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ};
-    struct guard *g = arg;
     close(g->link_fd);
     close(g->signal_fd);
+    if (other->agent_fd >= 0)
+        close(other->agent_fd);
+    if (other->beside.fd >= 0)
+        close(other->beside.fd);
     hold(g, -1);
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
         signal(ignored[i], SIG_IGN);
     setpgid(0, 0);
     raise_open_files(&(struct guardian_link){0});
+}
+
+static int output_process(int fd, void *arg)
+{
+    struct guard *g = arg;
+    become_neighbour(g, &g->home);
     g->for_output.guardian_fd = fd;
-    return g->run_output(&g->for_output);
+    g->for_output.agent_fd = g->output.agent_fd;
+    return g->programs->output(&g->for_output);
+}
+
+static int home_process(int fd, void *arg)
+{
+    struct guard *g = arg;
+    become_neighbour(g, &g->output);
+    return g->programs->home(g->home.agent_fd, fd);
 }
 
 void guardian_output_is_done(const struct guardian_output *o)
@@ -155,17 +181,24 @@ void guardian_output_is_done(const struct guardian_output *o)
 }
 
 /* Where it cannot be, the agent sees the end of its socket. */
-static void start_output(struct guard *g)
+static void start_neighbour(struct guard *g, struct neighbour *n)
 {
-    if (!g->run_output || g->output.fd >= 0)
+    if (!n->run || n->agent_fd < 0 || n->beside.fd >= 0)
         return;
-    const int rc = g->outputs++ < GUARDIAN_OUTPUTS ? beside_start(&g->output, output_process, g) : -EAGAIN;
+    const int rc = n->started++ < GUARDIAN_BESIDES ? beside_start(&n->beside, n->run, g) : -EAGAIN;
     if (rc == 0)
         return;
-    console_try("crun: its output process cannot be started (%d were): %s\n", g->outputs - 1, strerror(-rc));
-    close(g->for_output.agent_fd);
-    g->for_output.agent_fd = -1;
-    g->run_output = NULL;
+    console_try("crun: its %s process cannot be started (%d were): %s\n", n->name, n->started - 1, strerror(-rc));
+    close(n->agent_fd);
+    n->agent_fd = -1;
+    n->run = NULL;
+}
+
+/* Its socket is readable. */
+static void look_at_neighbour(struct guard *g, struct neighbour *n, bool agent_ends)
+{
+    if (beside_is_gone(&n->beside) && !n->beside.is_done && !agent_ends)
+        start_neighbour(g, n);
 }
 
 /* --- words */
@@ -198,14 +231,18 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
         return false;
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     int fd = -1;
-    if (word == WORD_HOLD && c && c->cmsg_type == SCM_RIGHTS)
+    if ((word == WORD_HOLD || word == WORD_HOME) && c && c->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(c), sizeof fd);
     if (word == WORD_HOLD || word == WORD_DROP)
         hold(g, fd);
     else if (word == WORD_SIGNALS)
         wait_for(g, l);
     else if (word == WORD_OUTPUT)
-        start_output(g);
+        start_neighbour(g, &g->output);
+    else if (word == WORD_HOME) {
+        g->home.agent_fd = fd;
+        start_neighbour(g, &g->home);
+    }
     return true;
 }
 
@@ -241,18 +278,21 @@ static int sooner(int a_ms, int b_ms)
 /* Until the agent has ended, or is given up: reap everybody, forward signals, keep what the agent hands over. */
 static struct ending watch(struct guard *g, struct guardian_link *l)
 {
-    struct pollfd fds[3] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
+    struct pollfd fds[4] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
     struct ending ending;
     for (;;) {
         struct signalfd_siginfo info;
         const int patient_ms = stuck_wait_ms(&g->stuck, g->agent, l);
         if (g->stuck.given_up[0])
             return (struct ending){.value = 128 + g->stuck.patience.signo};
-        fds[2] = (struct pollfd){.fd = g->output.fd, .events = POLLIN};
-        poll(fds, 3, sooner(lease_keep(&g->lease, l), patient_ms));
-        if (fds[2].revents && beside_is_gone(&g->output) && !g->output.is_done && !(fds[1].revents & POLLHUP) &&
-            fds[1].fd >= 0)
-            start_output(g);
+        fds[2] = (struct pollfd){.fd = g->output.beside.fd, .events = POLLIN};
+        fds[3] = (struct pollfd){.fd = g->home.beside.fd, .events = POLLIN};
+        poll(fds, 4, sooner(lease_keep(&g->lease, l), patient_ms));
+        const bool agent_ends = fds[1].revents & POLLHUP || fds[1].fd < 0;
+        if (fds[2].revents)
+            look_at_neighbour(g, &g->output, agent_ends);
+        if (fds[3].revents)
+            look_at_neighbour(g, &g->home, agent_ends);
         if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))
             fds[1].fd = -1; /* the agent is ending */
         if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
@@ -282,7 +322,7 @@ static void give_back_terminal(const struct guard *g)
 /* First the deeds, then the words: nothing that a console does may keep workers alive. */
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
-    char text[256], output[128];
+    char text[256], output[128], home[128];
     const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->stuck.given_up[0];
     atomic_store(&l->board->guardian_ends, true);
     tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
@@ -292,7 +332,8 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
-    const bool is_written = beside_end(&g->output, GUARDIAN_OUTPUT_MS, output, sizeof output);
+    const bool is_left = beside_end(&g->home.beside, 0, home, sizeof home);
+    const bool is_written = beside_end(&g->output.beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
     if (ending_code(e) != EXIT_OK)
         give_back_terminal(g);
     cgroup_remove_at(l->cgroup_dir);
@@ -306,6 +347,10 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
         console_try("crun: its output process %s is held by a disk and ends when that answers; what it had for files "
                     "is lost\n",
                     output);
+    if (!is_left)
+        console_try("crun: its home process %s is held by the shared folder (--rdzv_endpoint file://...) and ends when "
+                    "that answers\n",
+                    home);
     if (!all && !known) {
         tree_describe(text, sizeof text);
         console_try(
@@ -319,7 +364,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv)
 {
     static struct guardian_link l;
-    static struct guard g = {.held_fd = -1, .output = {.fd = -1}};
+    static struct guard g = {.held_fd = -1, .output = {.beside.fd = -1}, .home = {.beside.fd = -1}};
     sigset_t waited;
     int ends[2], output[2];
 
@@ -338,8 +383,14 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     l.output_fd = output[0];
     l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l.output_page = s->output_page;
-    g.run_output = programs->output;
-    g.for_output = (struct guardian_output){.agent_fd = output[1], .guardian_fd = -1, .page = s->output_page};
+    g.programs = programs;
+    g.for_output.page = s->output_page;
+    g.output.name = "output";
+    g.output.run = programs->output ? output_process : NULL;
+    g.output.agent_fd = output[1];
+    g.home.name = "home";
+    g.home.run = programs->home ? home_process : NULL;
+    g.home.agent_fd = -1;
     g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];

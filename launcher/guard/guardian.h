@@ -14,8 +14,9 @@
  * (ECHILD), ends it in good order. So end-of-file says to the rendezvous that nobody of this node runs any more, and
  * the next round may begin at once.
  *
- * Beside the agent it starts the output process, once the agent asks for it, and another whenever that dies
- * (output_process.h); it is none of the tree (beside.h), and ends last.
+ * Beside the agent it starts the output process (output_process.h), once the agent asks for it, and another whenever
+ * that dies; it is none of the tree (beside.h), and ends last. So it does with the home process
+ * (common/rdzv/homes/home_process.h), which has no work once the agent is gone.
  *
  * Signals are blocked before anything else is done: from main() on each of them waits until there is somebody to take
  * it.
@@ -53,7 +54,7 @@ struct guardian_link {
 #define GUARDIAN_PATH_MAX 1024
 #define GUARDIAN_OUTPUT_PAGE 512
 #define GUARDIAN_OUTPUT_MS 2000 /* the output process ends that long after all others */
-#define GUARDIAN_OUTPUTS 50     /* it is started so often; then something is wrong with it */
+#define GUARDIAN_BESIDES 50     /* a process beside the agent is started so often; then something is wrong with it */
 
 /* What the output process inherits. */
 struct guardian_output {
@@ -62,10 +63,12 @@ struct guardian_output {
     void *page;      /* guardian_link.output_page */
 };
 
-/* The two that the guardian starts; each runs in a process of its own and returns its exit code. */
+/* Those that the guardian starts; each runs in a process of its own and returns its exit code. */
 struct guardian_programs {
     int (*agent)(const struct guardian_link *link, int argc, char **argv);
     int (*output)(const struct guardian_output *output); /* NULL: none */
+    /* NULL: none. agent_fd: the other end of guardian_start_home()'s; guardian_fd: readable when it is to end. */
+    int (*home)(int agent_fd, int guardian_fd);
 };
 
 /* Forwarded to the agent from the first moment, before it has read the command line. */
@@ -85,6 +88,8 @@ void guardian_output_is_done(const struct guardian_output *o);
 
 /* In the agent: start the output process. */
 void guardian_start_output(const struct guardian_link *l);
+/* In the agent: start the home process. Its socket (SOCK_SEQPACKET), the caller's, or -errno. */
+int guardian_start_home(const struct guardian_link *l);
 
 /* In the agent. fd: the connection that stands for this node; the guardian keeps a duplicate in place of the one
  * before, if any. -1: it keeps none. From here on the connection ends with a reset, whoever closes it last, unless

@@ -1,4 +1,5 @@
 /* The agent's side of the link to its guardian (guardian.h). */
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -62,6 +63,16 @@ void guardian_lease(const struct guardian_link *l, int64_t until_ms)
 void guardian_start_output(const struct guardian_link *l)
 {
     send_word(l, WORD_OUTPUT, -1);
+}
+
+int guardian_start_home(const struct guardian_link *l)
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+        return -errno;
+    send_word(l, WORD_HOME, ends[1]);
+    close(ends[1]);
+    return ends[0];
 }
 
 static uint64_t bits_of(const sigset_t *set)

@@ -9,7 +9,8 @@ enum {
     WORD_LEASE = 'L' /* look at it again */,
     WORD_SIGNALS = 'S',
     WORD_BOARD = 'B' /* look at it again */,
-    WORD_OUTPUT = 'O' /* start the output process */
+    WORD_OUTPUT = 'O' /* start the output process */,
+    WORD_HOME = 'R' /* start the home process, with its end of the socket to the agent */
 };
 
 #endif

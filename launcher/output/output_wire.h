@@ -113,8 +113,8 @@ struct output_out {
 
 /* fd is borrowed. */
 int output_out_open(struct output_out *o, uv_loop_t *loop, int fd, struct err *e);
-/* body and fds are borrowed; descriptors that wait with their message have to stay open. -ENOMEM: it had to wait, and is
- * lost; then the two ends no longer know the same, and the output process has to make way for another. */
+/* body and fds are borrowed; descriptors that wait with their message have to stay open. -ENOMEM: it had to wait, and
+ * is lost; then the two ends no longer know the same, and the output process has to make way for another. */
 int output_send(struct output_out *o, const struct output_head *head, const void *body, size_t n, const int *fds,
                 int n_fds);
 void output_out_pump(struct output_out *o);   /* send of what waits what can be sent now */

@@ -33,6 +33,7 @@ struct rdzv_client_options {
     int64_t daemon_grace_ms; /* workers may run on without a daemon proved gone (docs/decisions/0004); 60000 */
     bool allow_unsafe;       /* Redis: struct rdzv_home_options */
     int64_t max_lag_ms;      /* likewise */
+    int home_fd;             /* to a home process (common/rdzv/homes/home_process.h); 0: none */
     const char *run_id;
     /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
     const char *endpoint;

@@ -13,7 +13,11 @@
 #include "launcher/rendezvous/rdzv_lease.h"
 #include "launcher/rendezvous/rdzv_log_client.h"
 
-enum { STACK_BYTES = 256 << 10, KEEP_MS = 3600000 };
+enum {
+    STACK_BYTES = 256 << 10,
+    KEEP_MS = 3600000,
+    FAREWELL_MS = 1500, /* for a home that does not answer; what it is not told others learn from our silence */
+};
 
 /* --- for the threads */
 
@@ -61,7 +65,8 @@ int log_client_open_home(struct log_client *l, struct rdzv_home **ret, struct er
                                         .io_timeout_ms = l->o.job.silence_ms,
                                         .keep_ms = KEEP_MS,
                                         .allow_unsafe = l->o.allow_unsafe,
-                                        .max_lag_ms = l->o.max_lag_ms};
+                                        .max_lag_ms = l->o.max_lag_ms,
+                                        .process_fd = l->o.home_fd};
     return rdzv_home_open(ret, l->o.endpoint, &o, e);
 }
 
@@ -200,12 +205,18 @@ static void on_handle_closed(uv_handle_t *h)
     free(l);
 }
 
+static void close_all(struct log_client *l)
+{
+    l->async.data = l->fence.data = l->late.data = l;
+    uv_close((uv_handle_t *)&l->async, on_handle_closed);
+    uv_close((uv_handle_t *)&l->fence, on_handle_closed);
+    uv_close((uv_handle_t *)&l->late, on_handle_closed);
+}
+
 static void close_handles(struct log_client *l)
 {
     pthread_join(l->thread, NULL);
-    l->async.data = l->fence.data = l;
-    uv_close((uv_handle_t *)&l->async, on_handle_closed);
-    uv_close((uv_handle_t *)&l->fence, on_handle_closed);
+    close_all(l);
 }
 
 static void on_async(uv_async_t *a)
@@ -236,7 +247,7 @@ static int queue_request(struct log_client *l, const struct rdzv_event *ev)
         l->asks[l->ask_count++] = *ev;
     pthread_cond_signal(&l->asked);
     pthread_mutex_unlock(&l->mutex);
-    l->home->ops->interrupt(l->home);
+    rdzv_home_interrupt(l->home);
     return rc;
 }
 
@@ -297,17 +308,30 @@ static int log_report(struct rdzv_client *c, const char *fields, struct err *e)
     return 0;
 }
 
+/* The farewell takes too long. */
+static void on_late(uv_timer_t *t)
+{
+    struct log_client *l = container_of(t, struct log_client, late);
+    rdzv_home_cancel(l->home);
+    pthread_mutex_lock(&l->mutex);
+    if (l->leader.home)
+        rdzv_home_cancel(l->leader.home);
+    pthread_mutex_unlock(&l->mutex);
+}
+
 static void log_close(struct rdzv_client *c)
 {
     struct log_client *l = (struct log_client *)c;
     if (!l || l->closing)
         return;
     l->closing = true;
+    uv_update_time(l->late.loop);
+    uv_timer_start(&l->late, on_late, FAREWELL_MS, 0);
     pthread_mutex_lock(&l->mutex);
     l->stop = true;
     pthread_cond_signal(&l->asked);
     pthread_mutex_unlock(&l->mutex);
-    l->home->ops->interrupt(l->home);
+    rdzv_home_interrupt(l->home);
 }
 
 static int init_seat(struct log_client *l, struct err *e)
@@ -328,7 +352,7 @@ static int log_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv
     l->base.ops = &rdzv_client_log_ops;
     l->o = *o;
     l->last = &l->first;
-    l->open_handles = 2;
+    l->open_handles = 3;
     l->heard_at = clock_ms();
     pthread_mutex_init(&l->mutex, NULL);
     pthread_condattr_init(&monotonic);
@@ -343,14 +367,13 @@ static int log_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv
         rc = uv_async_init(loop, &l->async, on_async);
     if (rc == 0) {
         uv_timer_init(loop, &l->fence);
+        uv_timer_init(loop, &l->late);
         if ((rc = log_client_start(&l->thread, log_client_node, l)) == 0) {
             *ret = &l->base;
             return 0;
         }
         err_errno(e, -rc, "a thread for the rendezvous");
-        l->async.data = l->fence.data = l;
-        uv_close((uv_handle_t *)&l->async, on_handle_closed);
-        uv_close((uv_handle_t *)&l->fence, on_handle_closed);
+        close_all(l);
         return rc;
     }
     if (l->home)

@@ -2,10 +2,10 @@
  * shared directory: rdzv_client_log.c (the agent's calls, on the loop), rdzv_log_node.c (the thread that is this
  * node), rdzv_log_lead.c (while this node leads).
  *
- * Homes block, so they have threads: one that is this node (a seat: it beats, asks and hears), and, while this node
+ * Homes are waited for in threads: one that is this node (a seat: it beats, asks and hears), and, while this node
  * leads, one that runs the machine for all (common/rdzv/leader/rdzv_host.h). The loop's thread gives them requests
  * under a mutex, and is given what was heard by an async. The silence rule is the loop's own: a timer at the end of
- * the lease, whatever the threads are stuck in.
+ * the lease, whatever the threads wait for. So is the end: what they wait for is cancelled FAREWELL_MS after close().
  *
  * The node's thread also watches the leader's pulse: one that has stood still for silence_ms, or is let go, makes it
  * claim. */
@@ -42,7 +42,7 @@ struct log_leader {
     pthread_t thread;
     bool running; /* a thread to join; the node's thread only */
     atomic_bool stop, over;
-    struct rdzv_home *home; /* under the mutex while the thread runs */
+    struct rdzv_home *home; /* set under the mutex: the loop may cancel it; NULL: none */
     struct rdzv_host_options o;
     char seen[RDZV_EPOCH_MAX + 1];
     int rc;
@@ -53,7 +53,7 @@ struct log_client {
     struct rdzv_client base;
     struct rdzv_client_options o;
     uv_async_t async;
-    uv_timer_t fence;
+    uv_timer_t fence, late;    /* the end of the lease, of the farewell */
     bool closing, works, done; /* the loop's */
     bool joined_once;
     int open_handles;
@@ -67,7 +67,7 @@ struct log_client {
     bool failed; /* it has no part in it: it does not */
     int64_t lease;
     struct log_item *first, **last;
-    struct rdzv_home *home; /* for interrupt() */
+    struct rdzv_home *home; /* the node's; the loop interrupts and cancels it */
 
     /* the node's thread */
     pthread_t thread;

@@ -24,8 +24,22 @@ static void *lead(void *arg)
     struct log_leader *d = &l->leader;
     d->rc = rdzv_host_lead(d->home, &d->o, d->seen, &d->e);
     atomic_store(&d->over, true);
-    l->home->ops->interrupt(l->home);
+    rdzv_home_interrupt(l->home);
     return NULL;
+}
+
+static void set_home(struct log_client *l, struct rdzv_home *home)
+{
+    pthread_mutex_lock(&l->mutex);
+    l->leader.home = home;
+    pthread_mutex_unlock(&l->mutex);
+}
+
+static void close_home(struct log_client *l)
+{
+    struct rdzv_home *home = l->leader.home;
+    set_home(l, NULL);
+    home->ops->close(home);
 }
 
 static void start_leading(struct log_client *l)
@@ -41,11 +55,13 @@ static void start_leading(struct log_client *l)
                                       .random = log_client_draw,
                                       .stop = &d->stop};
     memcpy(d->seen, l->view.epoch, sizeof d->seen);
-    if (log_client_open_home(l, &d->home, &d->e) < 0)
+    struct rdzv_home *home;
+    if (log_client_open_home(l, &home, &d->e) < 0)
         return;
+    set_home(l, home);
     d->running = log_client_start(&d->thread, lead, l) == 0;
     if (!d->running)
-        d->home->ops->close(d->home);
+        close_home(l);
 }
 
 /* The home takes our beats but not our decisions (a full disk, a right that is missing): without a leader nobody would
@@ -68,9 +84,9 @@ void log_client_end_leading(struct log_client *l, bool now)
     if (!d->running || (!now && !atomic_load(&d->over)))
         return;
     atomic_store(&d->stop, true);
-    d->home->ops->interrupt(d->home);
+    rdzv_home_interrupt(d->home);
     pthread_join(d->thread, NULL);
-    d->home->ops->close(d->home);
+    close_home(l);
     d->running = false;
     l->claim_at = clock_ms() + l->o.heartbeat_ms / 4;
     if (d->rc < 0) {

@@ -1,6 +1,6 @@
-/* The inside of the client of a rendezvous behind a connection: rdzv_client_tcp.c (the agent's calls, and the life of
- * the connection), rdzv_tcp_talk.c (requests and answers), rdzv_tcp_alive.c (whether the round goes on without its
- * daemon).
+/* The inside of the client of a rendezvous behind a connection: rdzv_client_tcp.c (the agent's calls, and the clock),
+ * rdzv_tcp_link.c (the life of the connection), rdzv_tcp_ask.c (requests), rdzv_tcp_talk.c (answers), rdzv_tcp_alive.c
+ * (whether the round goes on without its daemon).
  *
  * The life of it:
  *   - join(): dial, prove who we are, JOIN, then NEXT again and again, each held for a heartbeat: it answers when there
@@ -110,16 +110,23 @@ struct tcp {
 int64_t tcp_check(struct tcp *t); /* the clock, before anything else: fences when the lease is over; returns the time */
 void tcp_arm(struct tcp *t);
 void tcp_lease_moved(struct tcp *t);
-void tcp_give_up(struct tcp *t, const char *why); /* the connection; dials again */
-void tcp_again(struct tcp *t);                    /* dial, or say what must be said, after a pause */
 void tcp_fence(struct tcp *t, const char *why);
 void tcp_fail(struct tcp *t, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-void tcp_reached(struct tcp *t); /* it answered */
 
-/* rdzv_tcp_talk.c */
+/* rdzv_tcp_link.c */
+void tcp_dial(struct tcp *t);
+void tcp_give_up(struct tcp *t, const char *why); /* the connection; dials again */
+void tcp_again(struct tcp *t);                    /* dial, or say what must be said, after a pause */
+void tcp_reached(struct tcp *t);                  /* it answered */
+bool tcp_waits_to_reach(const struct tcp *t);     /* and people want to know */
+void tcp_still_out_of_reach(struct tcp *t);       /* tell them */
+
+/* rdzv_tcp_ask.c */
 void tcp_greet(struct tcp *t); /* the first words on a new connection, or of a new joining */
 void tcp_say(struct tcp *t, enum tcp_ask what);
 void tcp_say_report(struct tcp *t, const char *fields);
+
+/* rdzv_tcp_talk.c */
 void tcp_on_reply(struct tcp *t, const redisReply *r);
 void tcp_end(struct tcp *t, const struct rdzv_news *news);
 void tcp_progress(struct tcp *t, const struct rdzv_progress *p); /* at most once a second */

@@ -71,6 +71,7 @@ static int add_node(void *arg, const struct rdzv_member *m)
     json_text(w, "id", m->node);
     json_text(w, "addr", m->addr);
     json_int(w, "slots", m->slots);
+    json_int(w, "failures", m->failures);
     json_text(w, "role", m->role);
     json_int(w, "node_rank", m->node_rank);
     json_bool(w, "member", m->member);

@@ -1,11 +1,18 @@
-"""How soon the others go on: usage bench_detection.py CRUN RENDEZVOUSD STAMP [runs]
+"""How soon the others go on: usage bench_detection.py CRUN RENDEZVOUSD STAMP [--beside CRUN] [--homes HOME,...] [--runs N]
 
-kill      kill -9 of one agent of four, to the last worker of the survivors' next round; median and worst of `runs` (20)
+For each home (rendezvousd, redis, file), median and worst of `runs` (20):
+worker    kill -9 of one worker of four nodes, to the last worker of the next round
+member    kill -9 of one agent of four, to the last worker of the survivors' next round; a home without a daemon has no proof of its death
+and over rendezvousd once
 stopped   SIGSTOP of one agent, default heartbeat: to the next round; bound 3 s + 1 s + 1 s
-"""
+
+--beside: another build of crun, in turns with the first one; the ratio of their medians is printed. STAMP: build/tests/fault/stamp."""
+import argparse
+import contextlib
 import os
 import pathlib
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -48,26 +55,47 @@ def agent_of(pid):
     return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
-def one_run(crun, daemon, stamp, hurt):
+@contextlib.contextmanager
+def home(name, tmp, daemon, quiet):
+    """The endpoint of a home of its own."""
+    port_file = pathlib.Path(tmp) / "port"
+    if name == "file":
+        (pathlib.Path(tmp) / "shared").mkdir()
+        yield f"file://{tmp}/shared"
+        return
+    if name == "redis":
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        server = subprocess.Popen(["redis-server", "--port", str(port), "--save", "", "--dir", tmp], **quiet)
+        wait(lambda: subprocess.run(["redis-cli", "-p", str(port), "ping"], capture_output=True, check=False).returncode == 0)
+        endpoint = f"redis://127.0.0.1:{port}"
+    else:
+        server = subprocess.Popen([daemon, "--port", "0", "--port-file", str(port_file)], **quiet)
+        endpoint = f"127.0.0.1:{wait(lambda: port_file.exists() and port_file.read_text().strip())}"
+    yield endpoint
+    server.kill()
+    server.wait()
+
+
+def one_run(crun, daemon, stamp, where, hurt):
+    """Seconds."""
     with tempfile.TemporaryDirectory() as tmp:
-        out, port_file = pathlib.Path(tmp), pathlib.Path(tmp) / "port"
+        out = pathlib.Path(tmp)
         env = dict(os.environ, OUT=tmp, HOME=tmp)
         quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
-        d = subprocess.Popen([daemon, "--port", "0", "--port-file", str(port_file)], **quiet)
-        port = wait(lambda: port_file.exists() and port_file.read_text().strip())
-        args = ["--nnodes", "3:4", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "bench", "--rdzv_conf", "last_call_timeout=300ms",
-                "--max-restarts", "3"]
-        nodes = [subprocess.Popen([crun, *args, stamp], **quiet) for _ in range(4)]
-        one, _ = round_of(out / "stamps", 4, 0)
-        time.sleep(0.3)
-        begin = time.monotonic()
-        hurt(nodes[1].pid)
-        _, began = round_of(out / "stamps", 3, one)
-        for n in nodes:
-            n.kill()
-            n.wait()
-        d.kill()
-        d.wait()
+        with home(where, tmp, daemon, quiet) as endpoint:
+            args = ["--nnodes", "3:4", "--rdzv_endpoint", endpoint, "--rdzv_id", "bench", "--rdzv_conf", "last_call_timeout=300ms",
+                    "--max-restarts", "3"]
+            nodes = [subprocess.Popen([crun, *args, stamp], **quiet) for _ in range(4)]
+            one, _ = round_of(out / "stamps", 4, 0)
+            time.sleep(0.3)
+            begin = time.monotonic()
+            hurt(nodes[1].pid)
+            _, began = round_of(out / "stamps", 4 if hurt is kill_worker else 3, one)
+            for n in nodes:
+                n.kill()
+                n.wait()
         wait(lambda: not left(tmp))
         return began - begin
 
@@ -91,13 +119,34 @@ def stop_agent(pid):
     os.kill(agent_of(pid), signal.SIGSTOP)
 
 
+def kill_worker(pid):
+    agent = agent_of(pid)
+    found = [int(c) for task in pathlib.Path(f"/proc/{agent}/task").iterdir() for c in (task / "children").read_text().split()]
+    os.kill(found[0], signal.SIGKILL)
+
+
 def main():
-    crun, daemon, stamp = sys.argv[1:4]
-    runs = int(sys.argv[4]) if len(sys.argv) > 4 else 20
-    times = sorted(1000 * one_run(crun, daemon, stamp, kill_agent) for _ in range(runs))
-    print(f"kill -9 of one agent of four to the next round: median {statistics.median(times):.0f} ms, worst {times[-1]:.0f} ms of {runs} (bound: 100 ms)")
-    t = one_run(crun, daemon, stamp, stop_agent)
-    print(f"an agent that is stopped, to the next round: {t:.2f} s (bound: 5 s)")
+    p = argparse.ArgumentParser()
+    for name in ("crun", "daemon", "stamp"):
+        p.add_argument(name)
+    p.add_argument("--beside")
+    p.add_argument("--homes", default="rendezvousd,redis,file")
+    p.add_argument("--runs", type=int, default=20)
+    a = p.parse_args()
+    builds = [a.crun] + ([a.beside] if a.beside else [])
+    for where in a.homes.split(","):
+        for what, hurt in (("worker", kill_worker), ("member", kill_agent)):
+            times = {crun: [] for crun in builds}
+            for _ in range(a.runs):
+                for crun in builds:
+                    times[crun].append(1000 * one_run(crun, a.daemon, a.stamp, where, hurt))
+            medians = [statistics.median(times[crun]) for crun in builds]
+            bound = " (bound: 100 ms)" if where == "rendezvousd" and what == "member" else ""
+            beside = f"; beside it {medians[1]:.0f} ms, ratio {medians[0] / medians[1]:.2f}" if a.beside else ""
+            print(f"{where}: kill -9 of one {what} of four to the next round: median {medians[0]:.0f} ms, worst {max(times[a.crun]):.0f} ms of {a.runs}"
+                  f"{bound}{beside}", flush=True)
+    if "rendezvousd" in a.homes:
+        print(f"an agent that is stopped, to the next round: {one_run(a.crun, a.daemon, a.stamp, 'rendezvousd', stop_agent):.2f} s (bound: 5 s)")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """tests/run.py: what it makes of results, of a second look and of skips."""
+import json
+import os
 import sys
 
 import pytest
 
-from support import ROOT
+from support import ROOT, run as run_program
 
 sys.path.insert(0, str(ROOT / "tests"))
 import run as runner  # noqa: E402
@@ -90,3 +92,25 @@ def test_a_skip_that_is_not_expected_here_has_failed(capsys, monkeypatch):
     assert not runner.tell(cases, [], 1)
     out = capsys.readouterr().out
     assert out.splitlines()[-1] == "0 passed, 2 failed, 1 skipped" and "failed: b\nfailed: c" in out and "skipped: a: no such tool" in out
+
+
+HANGS = """import os
+from fixtures import *
+
+def test_waits_for_a_line_that_never_comes():
+    os.read(os.pipe()[0], 1)
+
+def test_after_it():
+    pass
+"""
+
+
+def test_a_test_that_hangs_fails_and_the_others_go_on(tmp_path):
+    (tmp_path / "test_hangs.py").write_text(HANGS)
+    (tmp_path / "conftest.py").write_text("from fixtures import *")
+    results = tmp_path / "results"
+    env = dict(os.environ, CRUN_TEST_WAIT="0.2", PYTHONPATH=str(ROOT / "tests" / "support"))
+    p = run_program(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", f"--results={results}", tmp_path, env=env)
+    calls = [r for r in map(json.loads, results.read_text().splitlines()) if r.get("when") == "call"]
+    assert [r["outcome"] for r in calls] == ["failed", "passed"], p.stdout
+    assert "Timeout >1.0s" in calls[0]["why"]

@@ -10,7 +10,7 @@ import time
 
 import environment
 import pytest
-from support import CRUN
+from support import CRUN, LIBCRUN, ROOT, free_port
 
 HERE = pathlib.Path(__file__).parent / "frameworks"
 TORCHRUN = pathlib.Path(sys.executable).with_name("torchrun")
@@ -89,3 +89,29 @@ def test_a_node_that_dies_while_it_trains_is_taken_back(tmp_path, victim):
 
 def test_the_recorded_environment_is_torchruns(tmp_path):
     assert environment.ask([TORCHRUN], tmp_path) == environment.recorded()
+
+
+FUNCTION = """
+import os, sys
+import torch, torch.distributed as dist
+import crun
+
+def total():
+    dist.init_process_group("gloo")
+    t = torch.tensor(int(os.environ["RANK"]))
+    dist.all_reduce(t)
+    dist.destroy_process_group()
+    return t.item()
+
+if __name__ == "__main__":
+    print(crun.launch(total, nproc=4, nnodes="1:1", rdzv_backend="static", rdzv_endpoint="127.0.0.1:" + sys.argv[1], rdzv_conf="rank=0", program=sys.argv[2]))
+"""
+
+
+def test_a_function_that_sums_over_the_ranks_under_a_static_rendezvous(tmp_path):
+    """The last launch of PyTorch's api_test.py."""
+    script = tmp_path / "total.py"
+    script.write_text(FUNCTION)
+    env = ENV | {"PYTHONPATH": str(ROOT / "python"), "LIBCRUN": str(LIBCRUN)}
+    p = subprocess.run([sys.executable, script, str(free_port()), CRUN], env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert (p.returncode, p.stdout) == (0, "{0: 6, 1: 6, 2: 6, 3: 6}\n"), p.stderr

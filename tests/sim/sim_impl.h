@@ -85,6 +85,7 @@ struct account {
     int64_t round_at, not_before, core_logged_at; /* host's clock */
     int order[AGENTS_MAX];                        /* members of the last round that are still known, by rank */
     int order_count;
+    int failures[AGENTS_MAX]; /* rounds that each broke and stayed */
     unsigned joins;
 };
 

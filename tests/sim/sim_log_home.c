@@ -352,7 +352,6 @@ static const struct rdzv_home_ops sim_ops = {
     .pulse = sim_pulse,
     .beats = sim_beats,
     .wait_calls = sim_wait_calls,
-    .interrupt = sim_nothing,
     .close = sim_nothing,
 };
 

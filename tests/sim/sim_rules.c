@@ -109,6 +109,8 @@ static void check_budget(struct world *w, const struct rdzv_event *ev, enum rdzv
         sim_broken(w, "a round stopped by a failure used up %d restarts", used);
     if (used == 1)
         account_failure(w, now);
+    if (used == 1 && (ev->kind == RDZV_FAIL || ev->kind == RDZV_JOIN))
+        a->failures[sim_by_id(w, ev->node) - w->agents]++;
     if (orderly && now - a->round_at >= w->config.backoff_reset_ms)
         a->row = 0;
     if (before == RDZV_RUNNING && rdzv_state(w->rdzv) == RDZV_FAILED &&
@@ -221,6 +223,22 @@ static bool in_order(const struct world *w, const struct agent *a, const struct 
     return a < b;
 }
 
+static bool fails_too_often(const struct world *w, int agent)
+{
+    const int most = w->config.max_node_failures;
+    return most > 0 && w->account.failures[agent] >= most;
+}
+
+/* Who failed too often has no seat while another waits. */
+static void check_seats(struct world *w, const struct round *r)
+{
+    for (int i = 0; i < w->agent_count; i++)
+        for (int k = 0; k < r->members && r->of[i] && r->of[i]->spare && !fails_too_often(w, i); k++)
+            if (fails_too_often(w, (int)(r->at[k] - w->agents)))
+                sim_broken(w, "%s has a seat after %d failures, and %s waits", r->at[k]->id,
+                           w->account.failures[r->at[k] - w->agents], w->agents[i].id);
+}
+
 static void check_order(struct world *w, const struct round *r)
 {
     struct account *acc = &w->account;
@@ -230,7 +248,7 @@ static void check_order(struct world *w, const struct round *r)
     for (int k = 0; k < acc->order_count; k++)
         was[acc->order[k]] = k;
     for (int i = 0; i < w->agent_count; i++)
-        if (r->of[i] && r->of[i]->spare && was[i] >= 0)
+        if (r->of[i] && r->of[i]->spare && was[i] >= 0 && !fails_too_often(w, i))
             sim_broken(w, "%s lost its place in the round", w->agents[i].id);
     for (int i = 1; i < r->members; i++) {
         int a = was[r->at[i - 1] - w->agents], b = was[r->at[i] - w->agents];
@@ -268,6 +286,7 @@ static void check_round(struct world *w)
         }
     check_numbers(w, &r);
     check_roles(w, &r);
+    check_seats(w, &r);
     check_order(w, &r);
     for (int i = 0; i < w->agent_count; i++)
         if (sim_progresses(w, &w->agents[i]) && w->agents[i].worker_round != round)
@@ -275,11 +294,20 @@ static void check_round(struct world *w)
                        (unsigned long long)w->agents[i].worker_round);
 }
 
+/* One that was forgotten begins anew when it comes back: the round has done without it. */
+static void forget_failures(struct world *w)
+{
+    for (int i = 0; i < w->agent_count; i++)
+        if (w->account.failures[i] > 0 && !rdzv_knows(w->rdzv, w->agents[i].id))
+            w->account.failures[i] = 0;
+}
+
 void sim_check_step(struct world *w, const struct rdzv_event *ev, enum rdzv_state before, uint64_t round_before)
 {
     if ((ev->kind == RDZV_FAIL || ev->kind == RDZV_DONE) && ev->round != round_before)
         sim_broken(w, "%s of %s about round %llu was taken in round %llu", rdzv_event_name(ev->kind), ev->node,
                    (unsigned long long)ev->round, (unsigned long long)round_before);
+    forget_failures(w);
     check_budget(w, ev, before);
     check_round(w);
 }

@@ -205,6 +205,7 @@ static void draw_config(struct world *w, int nodes)
     c->min_nodes = (int)sim_between(w, 1, sim_chance(w, 0.8) ? (nodes + 1) / 2 : nodes);
     c->max_nodes = (int)sim_between(w, c->min_nodes, sim_chance(w, 0.5) ? nodes : c->min_nodes + 3);
     c->max_restarts = (int)sim_between(w, 0, sim_chance(w, 0.3) ? 3 : 30);
+    c->max_node_failures = (int)sim_between(w, 0, 3);
     c->restart_window_ms = sim_chance(w, 0.5) ? sim_between(w, 1, 20000) : 0;
     c->backoff_ms = sim_chance(w, 0.7) ? sim_between(w, 1, 4000) : 0;
     c->backoff_max_ms = c->backoff_ms + sim_between(w, 0, 10000);

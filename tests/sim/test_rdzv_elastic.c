@@ -378,6 +378,57 @@ static void a_repeated_leave_is_not_judged_anew(void **state)
     end(&j);
 }
 
+static void fails(struct job *j, const char *node, uint64_t round)
+{
+    assert_int_equal(step(j, RDZV_FAIL, node, round, 1), 0);
+}
+
+static void a_node_that_fails_too_often_loses_its_seat_to_a_spare(void **state)
+{
+    struct rdzv_config c = job_config(2, 2, 10);
+    c.max_node_failures = 2;
+    struct job j = begin_with(&c);
+    (void)state;
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    joins(&j, "c", -1, 0);
+    members_are(&j, "a b -");
+    fails(&j, "a", 1);
+    joins(&j, "a", -1, 1);
+    joins(&j, "b", -1, 1);
+    members_are(&j, "a b -"); /* once is not often */
+    fails(&j, "a", 2);
+    fails(&j, "b", 2); /* the round was broken already: not counted */
+    joins(&j, "a", -1, 2);
+    joins(&j, "b", -1, 2);
+    members_are(&j, "b c -");
+    assert_int_equal(step(&j, RDZV_GONE, "c", 0, 1), 0); /* nobody else: it has a seat again */
+    joins(&j, "b", -1, 3);
+    members_are(&j, "b a");
+    fails(&j, "a", 4);
+    joins(&j, "b", -1, 4);
+    joins(&j, "a", -1, 4);
+    members_are(&j, "b a");
+    end(&j);
+}
+
+static void a_job_without_spares_keeps_a_node_that_fails_and_its_rank(void **state)
+{
+    struct rdzv_config c = job_config(1, 3, 10);
+    c.max_node_failures = 1;
+    struct job j = begin_with(&c);
+    (void)state;
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    joins(&j, "c", -1, 0);
+    fails(&j, "a", 1);
+    joins(&j, "a", -1, 1);
+    joins(&j, "b", -1, 1);
+    joins(&j, "c", -1, 1);
+    members_are(&j, "a b c");
+    end(&j);
+}
+
 static void a_silence_noticed_late_counts_from_when_it_began(void **state)
 {
     struct job j = begin(2, 2, 3);
@@ -407,6 +458,7 @@ static void impossible_settings_are_refused(void **state)
     REFUSED(backoff_ms, -1);
     REFUSED(backoff_ms, 1); /* the most is 0 */
     REFUSED(backoff_reset_ms, -1);
+    REFUSED(max_node_failures, -1);
     REFUSED(order, (enum rdzv_order)3);
     REFUSED(silence_ms, 0);
 #undef REFUSED
@@ -430,6 +482,8 @@ int main(void)
         cmocka_unit_test(a_node_that_leaves_between_rounds_drains_the_job_below_its_minimum),
         cmocka_unit_test(nodes_that_cannot_start_fail_the_job_below_its_minimum),
         cmocka_unit_test(a_repeated_leave_is_not_judged_anew),
+        cmocka_unit_test(a_node_that_fails_too_often_loses_its_seat_to_a_spare),
+        cmocka_unit_test(a_job_without_spares_keeps_a_node_that_fails_and_its_rank),
         cmocka_unit_test(a_silence_noticed_late_counts_from_when_it_began),
         cmocka_unit_test(impossible_settings_are_refused),
     };

@@ -30,6 +30,11 @@ def pytest_configure(config):
         config.pluginmanager.register(Results(path))
 
 
+def deadline(item):
+    """Seconds until a test that hangs ends as failed, with the stacks of its threads (pytest-timeout): a multiple of what any takes."""
+    return (1800 if item.get_closest_marker("slow") else 300) * float(os.environ.get("CRUN_TEST_WAIT", 60)) / 60
+
+
 def shared_fixture(item):
     """Whether it uses what is made once for a module: such tests of a module stay together (pytest-xdist)."""
     definitions = item._fixtureinfo.name2fixturedefs.values()
@@ -41,6 +46,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if shared_fixture(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(deadline(item)))
 
     def turn(item):
         if item.get_closest_marker("long"):

@@ -60,18 +60,22 @@ class PausingFs:
             except OSError:  # unmounted
                 os.close(self.fd)
                 return
-            _, opcode, unique, node = struct.unpack_from("=IIQQ", request)
+            _, opcode = struct.unpack_from("=II", request)
             if not self.going.is_set() and opcode not in NOBODY_WAITS:
                 self.asked.set()
                 self.going.wait()
-            answer = self.answer(opcode, node, request[40:])
-            if answer is None:
-                continue
-            error, data = (-answer, b"") if isinstance(answer, int) else (0, answer)
-            try:
-                os.write(self.fd, struct.pack("=IiQ", 16 + len(data), error, unique) + data)
-            except OSError:  # nobody waits for it any more
-                pass
+            self.reply(request)
+
+    def reply(self, request):
+        _, opcode, unique, node = struct.unpack_from("=IIQQ", request)
+        answer = self.answer(opcode, node, request[40:])
+        if answer is None:
+            return
+        error, data = (-answer, b"") if isinstance(answer, int) else (0, answer)
+        try:
+            os.write(self.fd, struct.pack("=IiQ", 16 + len(data), error, unique) + data)
+        except OSError:  # nobody waits for it any more
+            pass
 
     # --- requests: bytes, an errno, or None for no answer
 

@@ -9,9 +9,16 @@
  *   - for each node its beat (written by the node: that it lives, and what it asks) and its slot (written by the
  *     leader: what it is told).
  *
- * Calls block, each with a deadline of its own, in one thread per handle; interrupt() alone may be called from any
- * thread. They return 0 (or what is said), or a negative code: the connection or the file system failed, and what was
- * asked may or may not have happened. Times are milliseconds of now(). */
+ * A call is asked and waited for: the caller's thread sleeps until the answer, the call's deadline, or a cancel, and
+ * never on a disk. A Redis is waited for on its sockets. A folder may hold whoever touches it in the kernel, deaf to
+ * SIGKILL, for as long as its server is away; so it is touched by a process of its own (home_process.h), and waited for
+ * on a socket as well. One thread per handle; rdzv_home_interrupt() and rdzv_home_cancel() alone may be called from any
+ * thread.
+ *
+ * Calls return 0 (or what is said), or a negative code: the connection or the file system failed, and what was asked
+ * may or may not have happened, or happens later still (a disk that comes back): that is what fence, epoch and the
+ * numbers in beats and slots are for. -ETIMEDOUT: no answer within the deadline; -ECANCELED. Times are milliseconds of
+ * now(). */
 #ifndef CRUN_COMMON_RDZV_HOME_H
 #define CRUN_COMMON_RDZV_HOME_H
 
@@ -42,7 +49,8 @@ struct rdzv_slot_write {
     bool quiet; /* no news: the node need not be woken for it */
 };
 
-/* One decision and what it means for each node that is told of it. */
+/* One batch: all that a turn of the leader decided, and what it means for each node that is told of it. It stands as a
+ * whole or not at all. */
 struct rdzv_write {
     const struct buf *decision;
     const struct rdzv_slot_write *slots;
@@ -92,14 +100,18 @@ struct rdzv_home_ops {
     /* Until a node calls, the time is over, or interrupt(). */
     int (*wait_calls)(struct rdzv_home *h, int64_t timeout_ms, struct err *e);
 
-    void (*interrupt)(
-        struct rdzv_home *h);           /* from any thread: the wait under way, or else the next one, returns at once */
-    void (*close)(struct rdzv_home *h); /* NULL allowed */
+    void (*close)(struct rdzv_home *h); /* NULL allowed; waits for nobody */
 };
 
 struct rdzv_home {
     const struct rdzv_home_ops *ops; /* first member of every home's struct */
+    int wake_fd, cancel_fd;          /* eventfds, readable: interrupted; cancelled */
 };
+
+/* The wait under way (wait_slot, wait_calls), or else the next one, returns at once. */
+void rdzv_home_interrupt(struct rdzv_home *h);
+/* The call under way, and all that follow, end at once with -ECANCELED. For good. */
+void rdzv_home_cancel(struct rdzv_home *h);
 
 struct rdzv_home_options {
     const char *run_id;
@@ -107,6 +119,10 @@ struct rdzv_home_options {
     int64_t keep_ms;       /* how long traces outlive the last beat or pulse; 3600000 */
     bool allow_unsafe;     /* a leader takes a Redis that may lose what it acknowledged while an old primary lives */
     int64_t max_lag_ms;    /* that of a Redis which does not say its min-replicas-max-lag; 0: not known */
+    /* The socket to a process that runs home_process(), which then does what may be held by a disk; borrowed. 0: none,
+     * and calls of a folder may block in the kernel. */
+    int process_fd;
+    int wake_fd; /* an eventfd that interrupts arrive at, taken over; 0: one of its own */
 };
 
 /* What an epoch says of the server it was claimed on: a sum of its identity up to a '-'. */

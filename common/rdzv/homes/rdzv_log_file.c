@@ -20,11 +20,9 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -129,16 +127,10 @@ int64_t file_poll_ms(struct file_home *h)
     return ms < POLL_FIRST_MS ? POLL_FIRST_MS : ms > POLL_LAST_MS ? POLL_LAST_MS : ms;
 }
 
-/* Sleep; 1 if interrupted. */
-int file_doze(struct file_home *h, int64_t ms)
+bool file_doze(struct file_home *h, int64_t ms)
 {
-    uint64_t n;
-    struct pollfd p = {.fd = h->wake_fd, .events = POLLIN};
-    if (poll(&p, 1, clock_left(clock_deadline(ms))) <= 0)
-        return 0;
-    ssize_t got = read(h->wake_fd, &n, sizeof n);
-    (void)got;
-    return 1;
+    const int64_t until = clock_deadline(ms);
+    return rdzv_home_wait_(&h->base, -1, -1, until) == 0 && clock_left(until) == 0;
 }
 
 static void note_activity(struct file_home *h, uint32_t *crc, const char *p, size_t n)
@@ -219,7 +211,7 @@ static int file_wait_slot(struct rdzv_home *base, const char *node, int64_t time
     snprintf(path, sizeof path, "slots/%s", file);
     while (clock_left(until) > 0 && h->slot_crc == before) {
         int64_t ms = file_poll_ms(h);
-        if (file_doze(h, ms < clock_left(until) ? ms : clock_left(until)))
+        if (!file_doze(h, ms < clock_left(until) ? ms : clock_left(until)))
             break;
         if (file_read(h, path, &b, NULL) == 0)
             note_activity(h, &h->slot_crc, b.data, b.len);
@@ -288,14 +280,6 @@ static void file_forget(struct rdzv_home *base, const char *node)
 
 /* --- the handle */
 
-static void file_interrupt(struct rdzv_home *base)
-{
-    struct file_home *h = (struct file_home *)base;
-    uint64_t one = 1;
-    ssize_t n = write(h->wake_fd, &one, sizeof one);
-    (void)n;
-}
-
 static void file_close(struct rdzv_home *base)
 {
     struct file_home *h = (struct file_home *)base;
@@ -304,8 +288,7 @@ static void file_close(struct rdzv_home *base)
     leave_folder(h);
     if (h->dir_fd >= 0)
         close(h->dir_fd);
-    if (h->wake_fd >= 0)
-        close(h->wake_fd);
+    rdzv_home_finish_(base);
     buf_free(&h->pulse);
     free(h->dir);
     free(h->name);
@@ -327,7 +310,6 @@ static const struct rdzv_home_ops file_ops = {
     .pulse = file_pulse,
     .beats = file_beats,
     .wait_calls = file_wait_calls,
-    .interrupt = file_interrupt,
     .close = file_close,
 };
 
@@ -335,19 +317,16 @@ int rdzv_log_file_open(struct rdzv_home **ret, const char *url, const struct rdz
 {
     const char *path = url + strlen("file://");
     char run[FILE_NAME_CAP];
-    if (path[0] != '/')
-        return err_set(e, -EINVAL, "'%.200s': expected file:///FOLDER with an absolute path", url);
     struct file_home *h = calloc(1, sizeof *h);
     if (!h)
         return err_set(e, -ENOMEM, "no memory for a shared folder");
-    h->base.ops = &file_ops;
     h->dir_fd = h->job_fd = -1;
-    h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     framed_file_escape(o->run_id, run, sizeof run - 64);
     h->dir = strdup(path);
-    if (h->wake_fd < 0 || !h->dir || asprintf(&h->name, "crun-%s", run) < 0) {
+    const int rc = rdzv_home_init_(&h->base, &file_ops, o->wake_fd, e);
+    if (rc < 0 || !h->dir || asprintf(&h->name, "crun-%s", run) < 0) {
         file_close(&h->base);
-        return err_set(e, -ENOMEM, "no memory or file descriptor for a shared folder");
+        return rc < 0 ? rc : err_set(e, -ENOMEM, "no memory for a shared folder");
     }
     *ret = &h->base;
     return 0;

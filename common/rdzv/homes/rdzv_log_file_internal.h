@@ -17,7 +17,6 @@ struct file_home {
     char *name; /* of ours in it */
     int dir_fd, job_fd;
     ino_t job_inode;
-    int wake_fd;
     char epoch[RDZV_EPOCH_MAX + 1]; /* newest seen */
     char own_epoch[RDZV_EPOCH_MAX + 1];
     bool has_slot;                /* the file of our node is there */
@@ -35,7 +34,7 @@ int file_read(struct file_home *h, const char *path, struct buf *out, struct err
 int file_inside(struct file_home *h, struct err *e);
 
 int64_t file_poll_ms(struct file_home *h);
-int file_doze(struct file_home *h, int64_t ms); /* 1 if interrupted */
+bool file_doze(struct file_home *h, int64_t ms); /* false: interrupted before that */
 
 /* rdzv_log_file_lead.c: the leader's calls (rdzv_home.h) */
 int file_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);

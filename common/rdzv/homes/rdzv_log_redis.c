@@ -14,11 +14,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <netdb.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -179,30 +177,19 @@ static int redis_exchange(struct rdzv_home *base, const char *node, const struct
     return rc;
 }
 
-static void drain_wake(struct redis_home *h)
-{
-    uint64_t n;
-    ssize_t got = read(h->wake_fd, &n, sizeof n);
-    (void)got;
-}
-
 /* Until a reply to the pending blocking command, the time is over (0) or interrupt() (0). 1: *r is the reply. */
 int redis_await_reply(struct redis_home *h, int64_t timeout_ms, redisReply **r, struct err *e)
 {
-    int64_t until = clock_deadline(timeout_ms);
-    struct pollfd p[3] = {{.fd = h->blocked.fd, .events = POLLIN},
-                          {.fd = h->wake_fd, .events = POLLIN},
-                          {.fd = h->conn.fd, .events = POLLRDHUP}}; /* -1 is ignored */
-    int n = poll(p, 3, clock_left(until));
-    if (n > 0 && p[1].revents)
-        drain_wake(h);
-    if (n <= 0 || !p[0].revents)
+    int rc = rdzv_home_wait_(&h->base, h->blocked.fd, h->conn.fd, clock_deadline(timeout_ms));
+    if (rc < 0)
+        return err_set(e, rc, "the Redis is waited for no longer");
+    if (rc == 0)
         return 0;
     TRY(resp_receive(&h->blocked, r, clock_deadline(h->io_ms), e));
     h->pending = false;
     if ((*r)->type != REDIS_REPLY_ERROR)
         return 1;
-    int rc = redis_link_refused(&h->link, (*r)->str, e);
+    rc = redis_link_refused(&h->link, (*r)->str, e);
     freeReplyObject(*r);
     resp_hang_up(&h->blocked);
     return rc;
@@ -272,14 +259,6 @@ static void redis_forget(struct rdzv_home *base, const char *node)
 
 /* --- the handle */
 
-static void redis_interrupt(struct rdzv_home *base)
-{
-    struct redis_home *h = (struct redis_home *)base;
-    uint64_t one = 1;
-    ssize_t n = write(h->wake_fd, &one, sizeof one);
-    (void)n;
-}
-
 static void redis_close(struct rdzv_home *base)
 {
     struct redis_home *h = (struct redis_home *)base;
@@ -293,8 +272,7 @@ static void redis_close(struct rdzv_home *base)
     redis_forget_calls(h);
     free(h->called);
     free(h->wake_prefix);
-    if (h->wake_fd >= 0)
-        close(h->wake_fd);
+    rdzv_home_finish_(base);
     free(h);
 }
 
@@ -314,7 +292,6 @@ static const struct rdzv_home_ops redis_ops = {
     .pulse = redis_pulse,
     .beats = redis_beats,
     .wait_calls = redis_wait_calls,
-    .interrupt = redis_interrupt,
     .close = redis_close,
 };
 
@@ -339,19 +316,18 @@ int rdzv_log_redis_open(struct rdzv_home **ret, const char *url, const struct rd
     struct redis_home *h = calloc(1, sizeof *h);
     if (!h)
         return err_set(e, -ENOMEM, "no memory for a connection");
-    h->base.ops = &redis_ops;
     h->io_ms = o->io_timeout_ms;
     h->keep_ms = o->keep_ms;
     h->allow_unsafe = o->allow_unsafe;
     h->given_lag_ms = o->max_lag_ms;
     snprintf(h->keep, sizeof h->keep, "%" PRId64, o->keep_ms);
-    resp_init(&h->conn, -1);
-    resp_init(&h->blocked, -1);
+    int rc = rdzv_home_init_(&h->base, &redis_ops, o->wake_fd, e);
+    resp_init(&h->conn, h->base.cancel_fd);
+    resp_init(&h->blocked, h->base.cancel_fd);
     h->conn.max_reply = h->blocked.max_reply = MAX_REPLY;
-    h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int rc = redis_link_parse(&h->link, url, e);
-    if (rc == 0 && (h->wake_fd < 0 || make_keys(h, o->run_id) < 0))
-        rc = err_set(e, -ENOMEM, "no memory or file descriptor for a connection");
+    rc = rc ? rc : redis_link_parse(&h->link, url, e);
+    if (rc == 0 && make_keys(h, o->run_id) < 0)
+        rc = err_set(e, -ENOMEM, "no memory for a connection");
     if (rc < 0) {
         redis_close(&h->base);
         return rc;

@@ -37,7 +37,6 @@ struct redis_home {
     int64_t given_lag_ms; /* by the user; 0: none */
     int64_t lag_ms;       /* rdzv_home_ops.lag_ms */
     char run_id[44];      /* of the server on conn, "": not asked yet; "-": it does not say */
-    int wake_fd;
     char epoch[RDZV_EPOCH_MAX + 1];
     uint64_t seq;
     char calls_last[48]; /* id of the last call read */

@@ -156,6 +156,14 @@ static void hear(struct step *s)
         rdzv_stand_(s->r, s->n, to);
 }
 
+/* The event's node does, and stays. */
+static void break_round(struct step *s, const struct rdzv_cause *cause)
+{
+    s->n->failures++;
+    rdzv_touch_(s->r, s->n);
+    rdzv_fail_round_(s, cause);
+}
+
 static int join_running(struct step *s)
 {
     struct node *n = s->n;
@@ -174,7 +182,7 @@ static int join_running(struct step *s)
                        (unsigned long long)s->r->m.round);
     struct rdzv_cause cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
     snprintf(cause.text, sizeof cause.text, "node '%s' lost touch and stopped its workers", n->id);
-    rdzv_fail_round_(s, &cause);
+    break_round(s, &cause);
     if (s->r->m.state == RDZV_STOPPING)
         take_join(s);
     return 0;
@@ -238,7 +246,7 @@ static int leave_with_workers(struct step *s)
 
 static int fail_running(struct step *s)
 {
-    rdzv_fail_round_(s, &s->ev->cause);
+    break_round(s, &s->ev->cause);
     return 0;
 }
 

@@ -14,6 +14,8 @@
  *   - a node falls silent (SILENT): if it resumes within silence_ms + kill_ms, nothing has happened. After that its
  *     workers are dead (the agent kills them within its own budget): it is forgotten, and a running round breaks as if
  *     it were gone. No next round starts without it before;
+ *   - a node whose failures (FAIL, or workers lost) broke max_node_failures rounds loses its seat: the next round takes
+ *     nodes that wait as spares before it. Where there are none it stays: a round is never smaller for it;
  *   - a node joins a running round with room: NEWS_STOP(resize), no restart used up; beyond MAX it is a spare and
  *     waits;
  *   - a node leaves in good order: with MIN left NEWS_STOP(resize), else the job drains;
@@ -99,6 +101,7 @@ enum rdzv_order {
 struct rdzv_config {
     int min_nodes, max_nodes;
     int max_restarts;          /* budget of the whole job */
+    int max_node_failures;     /* a node whose failures broke so many rounds comes after all others; 0: none does */
     int64_t restart_window_ms; /* restarts older than this no longer count against the budget; 0: all count */
     int64_t backoff_ms;     /* wait before the second restart in a row of rounds that lived less than backoff_reset_ms,
                                    doubled for each further one; 0: never wait */
@@ -203,6 +206,7 @@ struct rdzv_member {
     const char *node, *addr, *addrs, *role;
     int slots, node_rank, port;
     int group_rank, rank_base; /* -1: not a member of the current or last round */
+    int failures;              /* rounds that it broke */
     bool member, ready, done, silent, leaving;
 };
 /* Visit every node known, members first in group-rank order. Stops when visit() returns other than 0, and returns

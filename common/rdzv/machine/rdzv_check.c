@@ -15,6 +15,8 @@ static int check_node(const struct rdzv *r, const struct node *n, struct err *e)
     MUST(n->id[0], "a node has no id");
     MUST(!n->is.joined || (n->slots >= 1 && n->slots <= RDZV_SLOTS_MAX), "node '%s' has %d slots", n->id, n->slots);
     MUST(n->is.joined || n->is.member, "node '%s' is neither joined nor a member", n->id);
+    MUST(n->failures >= 0 && n->failures <= r->m.restarts + 1, "node '%s' broke %d rounds, and %d restarts are used up",
+         n->id, n->failures, r->m.restarts);
     MUST(!n->is.done || n->is.member, "node '%s' is done without being a member", n->id);
     MUST(!(running && n->is.member && n->is.joined), "member '%s' of the running round asks for the next one", n->id);
     MUST(!n->is.leaving || (n->is.member && !n->is.joined), "node '%s' is leaving but has no workers", n->id);

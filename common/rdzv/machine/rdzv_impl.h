@@ -37,6 +37,7 @@ struct node {
     char addrs[RDZV_ADDRS_MAX + 1];
     char role[RDZV_ROLE_MAX + 1];
     int slots, node_rank, port;
+    int failures;       /* rounds that it broke */
     uint64_t seq;       /* of its last news */
     struct standing is; /* changed by rdzv_stand_() alone, which keeps the counts */
     int64_t fence;      /* silent: from then on its workers are dead */
@@ -44,6 +45,7 @@ struct node {
     int rank_base;
     int role_base, role_world;              /* scratch of a round's start */
     unsigned ordinal;                       /* the same: place by first JOIN */
+    bool last;                              /* the same: it failed too often */
     bool changed;                           /* since the last rdzv_delta() */
     struct node *prev, *next;               /* in rdzv.changed or rdzv.gone */
     struct node *silent_prev, *silent_next; /* in rdzv.silent */

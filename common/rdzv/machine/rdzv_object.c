@@ -31,6 +31,8 @@ int rdzv_create(struct rdzv **ret, const struct rdzv_config *c, struct err *e)
                        RDZV_NODES_MAX);
     if (c->max_restarts < 0)
         return err_set(e, -EINVAL, "max restarts %d: expected 0 or more", c->max_restarts);
+    if (c->max_node_failures < 0)
+        return err_set(e, -EINVAL, "max node failures %d: expected 0 or more", c->max_node_failures);
     if (c->join_timeout_ms <= 0 || c->last_call_ms < 0 || c->silence_ms <= 0 || c->kill_ms < 0 || c->hold_ms < 0)
         return err_set(e, -EINVAL,
                        "join timeout %lld, last call %lld, silence %lld, kill %lld, hold %lld ms: expected > 0, >= 0, "
@@ -124,6 +126,7 @@ static int visit_node(const struct node *n, int (*visit)(void *arg, const struct
                                             .slots = n->slots,
                                             .node_rank = n->node_rank,
                                             .port = n->port,
+                                            .failures = n->failures,
                                             .group_rank = is->member ? n->group_rank : -1,
                                             .rank_base = is->member ? n->rank_base : -1,
                                             .member = is->member,

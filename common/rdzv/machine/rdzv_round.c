@@ -1,5 +1,6 @@
 /* How a round begins and how it ends. First who: members of the last round before others, so that a spare displaces
- * nobody. Then in which order: members keep theirs, unless the user has numbered the nodes. */
+ * nobody but a node that failed too often. Then in which order: members keep theirs, unless the user has numbered the
+ * nodes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +23,11 @@ static int by_number(const struct node *a, const struct node *b)
     return by_name(a, b);
 }
 
-/* Among members of the last round and others; 0 among others. */
+/* Among members of the last round and others; 0 among others. One that failed too often comes after both. */
 static int by_seniority(const struct node *a, const struct node *b)
 {
+    if (a->last != b->last)
+        return a->last ? 1 : -1;
     if (a->is.member != b->is.member && SOUND(12))
         return a->is.member ? -1 : 1;
     return a->is.member && b->is.member ? rdzv_by_rank_(&a, &b) : 0;
@@ -57,18 +60,22 @@ static int line_up(struct rdzv *r)
     static int (*const orders[])(const void *, const void *) = {[RDZV_ORDER_HOST] = seniority_then_name,
                                                                 [RDZV_ORDER_JOIN] = seniority_then_join,
                                                                 [RDZV_ORDER_NODE_RANK] = seniority_then_number};
+    const int most = r->config.max_node_failures;
     size_t ready = 0;
     unsigned ordinal = 0;
     for (struct node *n = r->nodes; n; n = n->hh.next) {
         n->ordinal = ordinal++;
+        n->last = most > 0 && n->failures >= most && SOUND(15);
         if (n->is.joined && !n->is.silent)
             r->order[ready++] = n;
     }
     qsort(r->order, ready, sizeof *r->order, orders[r->config.order]);
     int room = r->config.max_nodes + !SOUND(2);
     r->m.group_world = (int)ready < room ? (int)ready : room;
-    if (r->config.order == RDZV_ORDER_NODE_RANK)
-        qsort(r->order, (size_t)r->m.group_world, sizeof *r->order, number_alone);
+    for (int i = 0; i < r->m.group_world; i++)
+        r->order[i]->last = false; /* it is taken: its rank is as ever */
+    qsort(r->order, (size_t)r->m.group_world, sizeof *r->order,
+          r->config.order == RDZV_ORDER_NODE_RANK ? number_alone : orders[r->config.order]);
     return (int)ready;
 }
 

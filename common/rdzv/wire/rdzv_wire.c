@@ -133,6 +133,7 @@ int rdzv_news_decode(const char *p, size_t n, struct rdzv_news *ret, struct err 
 static const struct rdzv_field config_fields[] = {
 #define NUMBER(key, member, lo, hi) RDZV_NUMBER(RDZV_ALL, struct rdzv_config, key, member, lo, hi, LLONG_MIN)
     NUMBER("max_restarts", max_restarts, 0, INT_MAX),
+    NUMBER("max_node_failures", max_node_failures, 0, INT_MAX),
     NUMBER("restart_window", restart_window_ms, 0, MS_MAX),
     NUMBER("backoff", backoff_ms, 0, MS_MAX),
     NUMBER("backoff_max", backoff_max_ms, 0, MS_MAX),
@@ -257,6 +258,7 @@ int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config
     if (strcmp(a, b) != 0)
         return differ(e, "--nnodes", a, b);
     TRY(differ_number(e, "--max-restarts", ours->max_restarts, theirs->max_restarts));
+    TRY(differ_number(e, "--max-node-failures", ours->max_node_failures, theirs->max_node_failures));
     if (ours->order != theirs->order)
         return differ(e, "--rank-order", order_word((int)ours->order), order_word((int)theirs->order));
 #define SECONDS(option, member) TRY(differ_seconds(e, option, ours->member, theirs->member))

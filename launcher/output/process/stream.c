@@ -62,7 +62,7 @@ bool stream_read(struct stream *s)
             queued_file_write(s->file, m->scratch, (size_t)n);
         if (s->live)
             sink_add(log_console_sink(m->console, 0), m->scratch, (size_t)n);
-        else if (s->shown || s->tail || m->filtered[0])
+        if (s->shown || s->tail || m->filtered[0])
             lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
         stream_grew(s, (size_t)n);
         return true;
@@ -93,8 +93,8 @@ static int open_routes(struct stream *s, int local, struct err *e)
     const int rank = names->rank_base + local;
     const struct log_routes routes = log_conf_routes(m->o.conf, local, rank);
     const int bit = is_err ? LOG_ERR : LOG_OUT;
-    s->shown = routes.console & bit;
-    s->live = !is_err && s->shown && log_conf_has_pty(m->o.conf, rank) && isatty(STDOUT_FILENO);
+    s->live = !is_err && (routes.console & bit) && log_conf_has_pty(m->o.conf, rank) && isatty(STDOUT_FILENO);
+    s->shown = (routes.console & bit) && !s->live;
     if (routes.file & bit)
         s->file = streams_create_file(
             m, log_layout_path(&m->round.layout, local, rank, is_err ? LOG_FILE_ERR : LOG_FILE_OUT, path));
@@ -121,12 +121,12 @@ int stream_open(struct stream *s, int local, int fd, struct err *e)
     return 0;
 }
 
-void stream_init(struct stream *s, struct streams *m, struct lines_tail *tail)
+void stream_init(struct stream *s, struct streams *m, bool is_err, struct lines_tail *tail)
 {
     memset(s, 0, sizeof *s);
     s->all = m;
     s->fd = -1;
-    s->voice.is_err = tail;
+    s->voice.is_err = is_err;
     s->tail = tail;
     s->look_at = -1;
     lines_init(&s->lines);

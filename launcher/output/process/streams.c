@@ -156,9 +156,11 @@ int streams_add(struct streams *m, int local, const int fds[2], struct err *e)
 {
     struct source *s = &m->sources[local];
     assert(local == m->n && local < m->o.max_workers);
+    const bool has_pty =
+        log_conf_has_pty(m->o.conf, m->round.names.rank_base + local); /* both streams are `out` then */
     lines_tail_free(&s->tail);
-    stream_init(&s->out, m, NULL);
-    stream_init(&s->err, m, &s->tail);
+    stream_init(&s->out, m, false, has_pty ? &s->tail : NULL);
+    stream_init(&s->err, m, true, has_pty ? NULL : &s->tail);
     m->n++;
     const int rc = stream_open(&s->out, local, fds[0], e), rc_err = stream_open(&s->err, local, fds[1], e);
     return rc < 0 ? rc : rc_err;
@@ -203,11 +205,12 @@ size_t streams_copy_tail(struct streams *m, int local, char out[LINES_TAIL_BYTES
     char bytes[LINES_TAIL_BYTES];
     if (local < 0 || local >= m->n)
         return 0;
-    const struct source *s = &m->sources[local];
-    stream_read_rest(&m->sources[local].err);
-    lines_tail_set(&tail, bytes, lines_tail_copy(&s->tail, bytes));
-    if (s->err.lines.part.len > 0) { /* the end of it will not come */
-        const struct partial_text last = partial_last(s->err.lines.part.data, s->err.lines.part.len);
+    struct source *w = &m->sources[local];
+    struct stream *s = w->out.tail ? &w->out : &w->err;
+    stream_read_rest(s);
+    lines_tail_set(&tail, bytes, lines_tail_copy(&w->tail, bytes));
+    if (s->lines.part.len > 0) { /* the end of it will not come */
+        const struct partial_text last = partial_last(s->lines.part.data, s->lines.part.len);
         lines_tail_add(&tail, last.text, last.n);
     }
     const size_t n = lines_tail_copy(&tail, out);

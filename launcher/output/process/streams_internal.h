@@ -24,7 +24,7 @@ struct stream {
     struct lines lines;
     struct partial partial;  /* of the line without an end, on the console */
     int64_t look_at;         /* by the loop's clock, -1: nothing of it waits */
-    struct lines_tail *tail; /* NULL: stdout */
+    struct lines_tail *tail; /* NULL: its lines are in no report */
     struct watch *watch;     /* NULL: closed */
 };
 
@@ -62,8 +62,8 @@ void streams_note_figures(struct streams *m);
 
 /* --- stream.c */
 
-/* tail: of stderr, NULL: it is stdout. */
-void stream_init(struct stream *s, struct streams *m, struct lines_tail *tail);
+/* tail: for the report, NULL: its lines are in none. */
+void stream_init(struct stream *s, struct streams *m, bool is_err, struct lines_tail *tail);
 int stream_open(struct stream *s, int local, int fd, struct err *e);
 /* One read. False when there is nothing more now, or ever. */
 bool stream_read(struct stream *s);

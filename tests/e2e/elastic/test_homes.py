@@ -1,4 +1,4 @@
-"""Same job, four homes."""
+"""Same job, five homes."""
 import os
 import re
 import shutil
@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from cluster import free_port, joined, masked, wait
+from cluster import Cluster, free_port, joined, masked, wait
 
-HOMES = ["tcp", "redis", "file", "static"]
+HOMES = ["rendezvousd", "c10d", "static", "redis", "file"]
 
 
 def where(cluster, home):
     """Options of every node."""
-    if home == "tcp":
+    if home == "rendezvousd":
         return ["--rdzv_endpoint", cluster.daemon(), "--rdzv_id", "job"]
     if home == "redis":
         return ["--rdzv_endpoint", cluster.redis().url, "--rdzv_id", "job"]
@@ -23,23 +23,35 @@ def where(cluster, home):
         shared = cluster.tmp / "shared"
         shared.mkdir()
         return ["--rdzv_endpoint", f"file://{shared}", "--rdzv_id", "job"]
+    if home == "c10d":  # one of the nodes hosts
+        return ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "job"]
     return ["--rdzv_backend", "static", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
 
 
-maps = {}
+@pytest.fixture
+def clusters(tmp_path):
+    """A cluster for each home."""
+    made = {}
+    for home in HOMES:
+        (tmp_path / home).mkdir()
+        made[home] = Cluster(tmp_path / home)
+    yield made
+    for c in made.values():
+        c.close()
 
 
-@pytest.mark.parametrize("home", HOMES)
-def test_rank_maps_and_environments_are_the_same(cluster, home):
-    args = where(cluster, home)
-    for rank in (1, 0):
-        cluster.node("--nnodes", 2, "--nproc_per_node", 3, "--node-rank", rank, "--local-addr", "127.0.0.1", *args)
-    _, ranks = cluster.wait_round(6)
-    cluster.finish()
-    maps[home] = {r: masked(e) for r, e in ranks.items()}
-    first = next(iter(maps.values()))
-    for r in range(6):
-        assert maps[home][r] == first[r]
+def test_rank_maps_and_environments_are_the_same(clusters):
+    maps = {}
+    for home, cluster in clusters.items():
+        args = where(cluster, home)
+        for rank in (1, 0):
+            cluster.node("--nnodes", 2, "--nproc_per_node", 3, "--node-rank", rank, "--local-addr", "127.0.0.1", *args)
+        _, ranks = cluster.wait_round(6)
+        cluster.finish()
+        maps[home] = {r: masked(e) for r, e in ranks.items()}
+    for home in HOMES[1:]:
+        for r in range(6):
+            assert maps[home][r] == maps[HOMES[0]][r], f"rank {r}: {home} and {HOMES[0]}"
 
 
 def redis_cli(url, *words):

@@ -1,12 +1,13 @@
 """The trainer on two nodes, over each home; and resized in mid-run."""
 import json
+import re
 
 import numpy as np
 import pytest
 
 from cluster import wait
 from support import TRAINER
-from test_homes import HOMES, where
+from test_homes import HOMES, clusters, where  # noqa: F401
 
 TRAIN = ["--arch", "convnet", "--image-size", 28, "--num-channels", 1, "--device", "ref", "--batch-size", 64, "--lr-policy", "fixed",
          "--base-learning-rate", 0.01, "--crop-scale", "0.6,1", "--sync-bn", "--threads", 1]
@@ -21,6 +22,27 @@ def losses(folder):
 
 def program(data, out, steps, *more):
     return [TRAINER, *TRAIN, "--train-data", data / "train", "--num-epochs", 1000, "--max-steps", steps, "--checkpoint-dir", out, *more]
+
+
+def column(folder, name):
+    """As it is written, for each step."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [re.search(rf'"{name}":([^,}}]+)', line)[1] for line in lines if '"lr"' in line]
+
+
+def test_losses_are_the_same_to_the_byte_over_every_home(clusters, shapes):  # noqa: F811
+    data, steps = shapes(28, 148, 20), 6
+    columns = {}
+    for home, cluster in clusters.items():
+        args = where(cluster, home)
+        out = cluster.tmp / "trained"
+        nodes = [cluster.node("--nnodes", 2, "--node-rank", r, *args, program=program(data, out, steps)) for r in (0, 1)]
+        for n in nodes:
+            assert n.wait(240) == 0, n.text()
+        columns[home] = column(out, "step"), column(out, "loss")
+    expected = columns[HOMES[0]]
+    assert expected[0] == [str(s) for s in range(1, steps + 1)] and len(set(expected[1])) == steps, expected
+    assert all(c == expected for c in columns.values()), columns
 
 
 alone = {}

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from crun_run import CRUN, REPO
+from support import TRAINER
 
 EXAMPLES = pathlib.Path(REPO) / "docs" / "examples"
 
@@ -90,29 +91,51 @@ def test_the_open_mpi_example(clean, env, host, job):
     assert re.fullmatch(rf"job {job}: 2 workers on this node, 2 nodes, rendezvous tcp at {host}:\d+ \(Open MPI\)", first)
 
 
-def test_the_kubernetes_example(clean):
-    yaml = pytest.importorskip("yaml")
-    service, job = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
-    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+def check_pod(spec, program):
+    """The Job's pods run in a namespace that enforces the restricted standard. -> crun's command"""
+    pod = spec["template"]["spec"]
     container, = pod["containers"]
-    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
-    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]} and pod["subdomain"] == service["metadata"]["name"]
-    assert spec["completionMode"] == "Indexed" and f"--nnodes={spec['completions']}" in container["command"]
+    command = container.get("command", [program]) + container.get("args", [])
+    assert spec["completionMode"] == "Indexed" and f"--nnodes={spec['completions']}" in command
     assert spec["completions"] == spec["parallelism"] and pod["restartPolicy"] == "Never"
     rules = spec["podFailurePolicy"]["rules"]
     assert all(rule["onExitCodes"]["containerName"] == container["name"] for rule in rules if "onExitCodes" in rule)
     assert any(c["type"] == "DisruptionTarget" and rule["action"] == "Ignore" for rule in rules for c in rule.get("onPodConditions", []))
     ports = {container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")}
-    assert ports == {9420} and "--http-port=9420" in container["command"]
+    assert ports == {9420} and "--http-port=9420" in command
     volumes = {v["name"]: v for v in pod["volumes"]}
     mounts = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
     assert volumes[mounts["/run/crun"]]["secret"]["defaultMode"] == 0o440 and pod["securityContext"]["fsGroup"], "uid 1000 reads it by its group"
     assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory" and "persistentVolumeClaim" in volumes[mounts["/checkpoints"]]
-    assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"] and "/tmp" in mounts
-    drain = int(re.search(r"--drain-timeout=(\d+)", " ".join(container["command"]))[1])
+    mine, pods = container["securityContext"], pod["securityContext"]
+    assert pods["runAsNonRoot"] and mine["readOnlyRootFilesystem"] and "/tmp" in mounts
+    assert pods["seccompProfile"] == {"type": "RuntimeDefault"} and mine["allowPrivilegeEscalation"] is False and mine["capabilities"] == {"drop": ["ALL"]}
+    drain = int(re.search(r"--drain-timeout=(\d+)", " ".join(command))[1])
     assert drain + 20 <= pod["terminationGracePeriodSeconds"], "the kill and the report need some time, too"
-    assert set(mounts.values()) == set(volumes) and container["command"][0] == "/opt/crun/bin/crun"
-    command = [a.replace("/opt/crun/train.py", "train.py") for a in container["command"][1:]]
-    first, out = plan(clean, command, {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1", "KUBERNETES_SERVICE_HOST": "10.96.0.1"})
-    assert re.fullmatch(r"job train: 8 workers on this node, 2 nodes, rendezvous tcp at train-0[\w.-]*:\d+ \(Kubernetes\)", first)
+    assert set(mounts.values()) == set(volumes) and command[0] == program
+    return command[1:]
+
+
+def check_plan(clean, command, job, pod, host):
+    first, out = plan(clean, command, {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": pod, "KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+    assert re.fullmatch(rf"job {job}: 8 workers on this node, 2 nodes, rendezvous tcp at {host}[\w.-]*:\d+ \(Kubernetes\)", first)
     assert "    GROUP_RANK=1\n" in out and "    RANK=8\n" in out
+
+
+def test_the_kubernetes_example(clean):
+    yaml = pytest.importorskip("yaml")
+    service, job = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    command = [a.replace("/opt/crun/train.py", "train.py") for a in check_pod(job["spec"], "/opt/crun/bin/crun")]
+    check_plan(clean, command, "train", "train-1", "train-0")
+
+
+def test_the_jobset_example(clean):
+    yaml = pytest.importorskip("yaml")
+    jobs = yaml.safe_load((EXAMPLES / "jobset.yaml").read_text())
+    replicated, = jobs["spec"]["replicatedJobs"]
+    assert replicated["replicas"] == 1 and jobs["spec"]["network"]["enableDNSHostnames"] and jobs["spec"]["network"]["publishNotReadyAddresses"]
+    command = [TRAINER if a == "trainer" else a for a in check_pod(replicated["template"]["spec"], "crun")]
+    check_plan(clean, list(map(str, command)), "train-workers-0", "train-workers-0-1", "train-workers-0-0")

@@ -59,7 +59,6 @@ def test_every_restart_has_one_line_however_short_it_is(crun, again):
                        err, re.M)
     assert [f[0] for f in found] == ["1", "2", "3", "4", "5"] and err.count("restart ") == 5, err
     assert all(float(f[4]) > 0 for f in found), "to start four processes takes some time"
-    assert min(sum(map(float, f[1:])) for f in found) < 50, "some 5 ms (docs/measurements.md): the quickest, for the machine may stand still"
 
 
 def test_when_restarts_are_used_up_the_last_culprits_code_is_returned(crun):

@@ -66,6 +66,7 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "log-rotate-size": "launcher/test_logs.py::test_files_are_rotated_and_old_ones_kept_as_told",
     "rank-order": "elastic/test_elastic.py::test_ranks_follow_host_names_or_arrival",
     "numa-binding": "launcher/test_placement.py::test_exclusive_workers_share_no_core",
+    "max-node-failures": "elastic/test_node_failures.py::test_a_node_that_fails_twice_loses_its_seat",
     "ranks-filter": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
     "rdzv-ca": "rendezvousd/test_hosting.py::test_a_job_meets_over_tls",
     "redirects": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",

@@ -83,6 +83,24 @@ def test_output_of_a_terminal_is_clean_where_nobody_looks(crun):
     assert rc == 0 and sorted(out.splitlines()) == ["[default0]: end", "[default0]: yes 0", "[default1]: end", "[default1]: yes 1"]
 
 
+FAILS = "import sys, time\nprint('words')\nsys.stderr.write('\\rbar 1/2\\rbar 2/2')\nsys.stderr.flush()\nraise ValueError('no such thing')\n"
+
+
+def test_a_report_has_the_last_lines_of_a_terminal(crun):
+    rc, _, err = crun.run("--nproc_per_node", 2, "--pty", "all", "--log-dir", crun.tmp / "logs", script(crun, FAILS))
+    assert rc == 1 and "stderr    last lines:" in err
+    report = err[err.index("stderr    last lines:"):]
+    assert "words" in report and "ValueError: no such thing" in report and "bar 1/2" not in report, err
+
+
+def test_a_report_has_the_last_lines_of_a_terminal_that_is_shown_as_it_comes(crun, shell):
+    shell.run(f"$CRUN --pty all {script(crun, FAILS)}")
+    text = shell.until("ready> ")
+    shown, report = text.split("last lines:")
+    assert shown.count("ValueError: no such thing") == 1 and "bar 1/2\rbar 2/2" in shown, text
+    assert "ValueError: no such thing" in report and shell.code() == 1
+
+
 def test_workers_are_in_sessions_of_their_own(crun):
     rc, out, _ = crun.run("--nproc_per_node", 2, "--no-log-prefix", "python3", "-c", "import os; print(os.getsid(0) == os.getpid())")
     assert rc == 0 and out == "True\nTrue\n"

@@ -94,6 +94,14 @@ def test_what_cannot_be_pickled_is_refused_before_anything_starts(launch):
     assert rc == 0 and "cannot be pickled" in out and "expected a function at the top level of a module" in out, err
 
 
+@pytest.mark.parametrize("home", ["rdzv_backend='c10d', rdzv_endpoint='localhost:%d'", "rdzv_backend='static', rdzv_endpoint='127.0.0.1:%d', rdzv_conf='rank=0'"])
+def test_the_settings_of_launch_config(crun, launch, home):
+    """Those of PyTorch's tests of elastic_launch (api_test.py), whose home is etcd where c10d stands here."""
+    rc, out, err = launch("print(crun.launch(ranks, (1, 10), nproc=4, nnodes='1:1', monitor_interval=0.1, start_method='spawn', max_restarts=0, program=PROGRAM, "
+                          f"{home % crun.port()}))")
+    assert (rc, out) == (0, str({r: (10 + r, "4") for r in range(4)}) + "\n"), err
+
+
 def test_options_are_cruns(launch):
     rc, out, err = launch("print(crun.launch(ranks, (1,), nproc=1, run_id='j', log_dir=os.environ['TMPDIR'] + '/logs', log_prefix=False, program=PROGRAM))")
     assert rc == 0, err

@@ -1,7 +1,9 @@
-"""The launches that PyTorch's own tests of its launcher make (test/distributed/launcher, torch 2.15), with scripts that need no torch."""
+"""The launches that PyTorch's own tests of its launcher make (run_test.py, launch_test.py and api_test.py of test/distributed/launcher, torch 2.15), with
+scripts that need no torch. Functions: tests/e2e/packages/test_launch_function.py."""
 
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -129,10 +131,47 @@ def test_output_is_captured_behind_a_prefix_of_the_environment(world):
     assert rc == 0 and all(f"[rank{r}]: creating " in out for r in range(4)), (out, err)
 
 
-def test_the_old_front_end_adds_the_local_rank(world):
-    launcher = world.tmp / "crun-launch"
-    launcher.symlink_to(CRUN)
-    world.program = launcher
+@pytest.fixture
+def old_front_end(world):
+    """torch.distributed.launch."""
+    world.program = world.tmp / "crun-launch"
+    world.program.symlink_to(CRUN)
+    return world
+
+
+def test_the_old_front_end_adds_the_local_rank(old_front_end):
     for more in ([], ["--use-env"]):
-        rc, _, err = launch(world, USUAL + more + PY)
-        assert rc == 0 and touched(world) == set("0123"), err
+        rc, _, err = launch(old_front_end, USUAL + more + PY)
+        assert rc == 0 and touched(old_front_end) == set("0123"), err
+
+
+@pytest.mark.parametrize("more, said", [([], "--local-rank={}"), (["--use-env"], "")])
+def test_the_old_front_end_with_an_address(old_front_end, more, said):
+    (old_front_end.tmp / "words.py").write_text("import os, sys\nprint(os.environ['LOCAL_RANK'], *sys.argv[1:], flush=True)\n")
+    rc, out, err = launch(old_front_end, USUAL + ["--master-addr=localhost", "--master-port=PORT", "--node-rank=0", "--no-log-prefix", *more, "words.py"])
+    assert rc == 0 and sorted(out.splitlines()) == [f"{r} {said.format(r)}".rstrip() for r in range(4)], err
+
+
+# What elastic_launch(LaunchConfig(...), program)(arguments) of its API tests is on a command line. Their home is etcd; c10d stands for it here.
+API = ["--nproc-per-node=4", "--monitor-interval=0.1", "--start-method=spawn", "--max-restarts=0", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:PORT"]
+STATIC = ["--nnodes=1:1", "--nproc-per-node=4", "--monitor-interval=0.1", "--start-method=spawn", "--max-restarts=0", "--rdzv-backend=static",
+          "--rdzv-endpoint=127.0.0.1:PORT", "--rdzv-conf=rank=0"]
+
+
+@pytest.mark.parametrize("args", [["--nnodes=1:1", *API, "--no-python", sys.executable, "-u", *PY], ["--nnodes=1:1", *API, "--no-python", *SH],
+                                  ["--nnodes=1:2", *API, "--rdzv-conf=last_call_timeout=1", "--no-python", sys.executable, "-u", *PY],
+                                  [*STATIC, "--no-python", sys.executable, "-u", *PY]])
+def test_what_its_api_starts(world, args):
+    rc, _, err = launch(world, args)
+    assert rc == 0 and touched(world) == set("0123"), err
+
+
+def test_a_worker_of_its_api_that_raises(world):
+    rc, _, err = launch(world, ["--nnodes=1:2", *API, "--rdzv-conf=last_call_timeout=1", "--no-python", sys.executable, "-u", "script.py", "--fail"])
+    assert rc == 1 and "RuntimeError: as asked" in err
+
+
+def test_two_agents_of_its_api(world):
+    nodes = [start(world, ["--nnodes=1:2", "--rdzv-id=ID", *API, "--no-python", sys.executable, "-u", *PY]) for _ in range(2)]
+    errors = [p.communicate(timeout=90)[1] for p in nodes]
+    assert [p.returncode for p in nodes] == [0, 0] and touched(world) == {str(r) for r in range(8)}, errors

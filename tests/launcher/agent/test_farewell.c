@@ -25,6 +25,9 @@ static const struct {
     /* a signal */
     {{.code = 75, .signo = SIGTERM}, FAREWELL_WHOLE, "stopped in good order after SIGTERM" AGAIN},
     {{.code = 75, .signo = SIGINT, .preempt = SIGUSR1}, FAREWELL_WHOLE, "stopped in good order after SIGINT" AGAIN},
+    {{.code = 75, .signo = SIGTERM, .untold = true},
+     FAREWELL_WHOLE,
+     "stopped by SIGTERM; this node's workers had finished, whether the job has is unknown (exit code 75)"},
     {{.code = 143, .signo = SIGTERM, .bad = true}, FAREWELL_STOPPED, "stopped by SIGTERM"},
     {{.code = 143, .signo = SIGTERM, .ended = true, .end_code = 75}, FAREWELL_STOPPED, "stopped by SIGTERM"},
     {{.code = 0, .signo = SIGTERM}, FAREWELL_NONE, ""}, /* the workers were done */

@@ -1,4 +1,5 @@
-/* The homes of a rendezvous without a daemon: what their URLs mean, and what a shared folder promises. */
+/* The homes of a rendezvous without a daemon: what their URLs mean, and what a shared folder promises, touched here or
+ * by a process of its own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,14 +7,19 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
 #include "common/net/redis_link.h"
+#include "common/rdzv/homes/home_process.h"
 #include "common/rdzv/homes/rdzv_home.h"
 #include "common/rdzv/homes/rdzv_log_redis_internal.h"
 
@@ -80,15 +86,52 @@ static void passwords_come_from_the_environment_where_the_url_has_none(void **st
 
 static char dir[64];
 
-static struct rdzv_home *open_folder(void)
+/* A process that has homes at hand, and our sockets to it; 0: none, folders are touched here. */
+static pid_t process;
+static int process_fd, process_end, process_caller;
+
+static void start_process(void)
 {
-    const struct rdzv_home_options o = {.run_id = "a/b {c}", .io_timeout_ms = 1000, .keep_ms = 1000};
+    process = fork();
+    assert_true(process >= 0);
+    if (process == 0) {
+        close(process_fd);
+        _exit(home_process(process_caller, process_end));
+    }
+}
+
+static void end_process(void)
+{
+    int status;
+    kill(process, SIGKILL);
+    assert_int_equal(waitpid(process, &status, 0), process);
+}
+
+/* No thread of it does anything until SIGCONT. */
+static void stop_process(void)
+{
+    int status;
+    kill(process, SIGSTOP);
+    assert_int_equal(waitpid(process, &status, WUNTRACED), process);
+    assert_true(WIFSTOPPED(status));
+}
+
+static struct rdzv_home *open_folder_within(int64_t io_timeout_ms)
+{
+    const struct rdzv_home_options o = {
+        .run_id = "a/b {c}", .io_timeout_ms = io_timeout_ms, .keep_ms = 1000, .process_fd = process_fd};
     struct rdzv_home *h;
     struct err e;
     char url[96];
     snprintf(url, sizeof url, "file://%s", dir);
     assert_int_equal(rdzv_home_open(&h, url, &o, &e), 0);
+    assert_string_equal(h->ops->name, process_fd ? "far" : "file");
     return h;
+}
+
+static struct rdzv_home *open_folder(void)
+{
+    return open_folder_within(60000);
 }
 
 static int make_dir(void **state)
@@ -104,6 +147,28 @@ static int remove_dir(void **state)
     (void)state;
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command);
+}
+
+static int make_dir_and_process(void **state)
+{
+    int calls[2], ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, calls) < 0 || pipe(ends) < 0)
+        return -1;
+    process_fd = calls[0];
+    process_caller = calls[1];
+    process_end = ends[0];
+    start_process();
+    return make_dir(state);
+}
+
+static int remove_dir_and_process(void **state)
+{
+    end_process();
+    close(process_fd);
+    close(process_caller);
+    close(process_end);
+    process_fd = 0;
+    return remove_dir(state);
 }
 
 static struct buf text(const char *p)
@@ -196,6 +261,159 @@ static void a_node_makes_its_slot_before_it_looks_for_it(void **state)
     buf_free(&v.slot);
 }
 
+/* --- a folder in a process of its own */
+
+static int exchange(struct rdzv_home *h, const char *said, struct err *e)
+{
+    struct rdzv_view v = {0};
+    struct buf beat = text(said);
+    const int rc = h->ops->exchange(h, "one", &beat, true, &v, e);
+    buf_free(&beat);
+    buf_free(&v.pulse);
+    buf_free(&v.slot);
+    return rc;
+}
+
+static void read_beat(void *arg, const char *node, const char *beat, size_t n)
+{
+    assert_string_equal(node, "one");
+    assert_int_equal(buf_add(arg, beat, n), 0);
+}
+
+static char *beat_of(struct rdzv_home *h, struct buf *b)
+{
+    struct err e;
+    buf_clear(b);
+    assert_int_equal(h->ops->beats(h, true, read_beat, b, &e), 0);
+    return b->data;
+}
+
+static void a_call_that_is_not_answered_ends_with_its_time_and_happens_later(void **state)
+{
+    struct rdzv_home *h = open_folder_within(100), *other = open_folder();
+    char identity[RDZV_IDENTITY_MAX + 1];
+    struct buf beat = {0};
+    struct err e;
+    (void)state;
+    assert_int_equal(other->ops->identity(other, identity, &e), 0);
+    int rc;
+    while ((rc = exchange(h, "n=1", &e)) == -ETIMEDOUT) /* a thread starts for it */
+        ;
+    assert_int_equal(rc, 0);
+    stop_process();
+    assert_int_equal(exchange(h, "n=2", &e), -ETIMEDOUT);
+    assert_non_null(strstr(e.text, dir));
+    assert_non_null(strstr(e.text, "has not answered for "));
+    assert_int_equal(exchange(h, "n=3", &e), -ETIMEDOUT); /* it is not even asked */
+    kill(process, SIGCONT);
+    while ((rc = h->ops->wait_slot(h, "one", 0, &e)) == -ETIMEDOUT)
+        ;
+    assert_int_equal(rc, 0);
+    assert_string_equal(beat_of(other, &beat), "n=2");
+    h->ops->close(h);
+    other->ops->close(other);
+    buf_free(&beat);
+}
+
+static void *cancel(void *home)
+{
+    rdzv_home_cancel(home);
+    return NULL;
+}
+
+static void a_call_is_cancelled_from_another_thread(void **state)
+{
+    struct rdzv_home *h = open_folder();
+    pthread_t thread;
+    struct err e;
+    (void)state;
+    assert_int_equal(exchange(h, "n=1", &e), 0);
+    stop_process();
+    assert_int_equal(pthread_create(&thread, NULL, cancel, h), 0);
+    assert_int_equal(exchange(h, "n=2", &e), -ECANCELED);
+    assert_int_equal(exchange(h, "n=3", &e), -ECANCELED);
+    pthread_join(thread, NULL);
+    h->ops->close(h);
+    kill(process, SIGCONT);
+}
+
+static void *interrupt(void *home)
+{
+    rdzv_home_interrupt(home);
+    return NULL;
+}
+
+static void an_interrupt_reaches_the_wait_there(void **state)
+{
+    struct rdzv_home *h = open_folder_within(3600000);
+    pthread_t thread;
+    struct err e;
+    (void)state;
+    assert_int_equal(exchange(h, "n=1", &e), 0);
+    assert_int_equal(pthread_create(&thread, NULL, interrupt, h), 0);
+    assert_int_equal(h->ops->wait_slot(h, "one", 3600000, &e), 0);
+    pthread_join(thread, NULL);
+    h->ops->close(h);
+}
+
+static void a_node_goes_on_with_another_process_but_a_leader_begins_anew(void **state)
+{
+    struct rdzv_home *node = open_folder(), *leader = open_folder();
+    struct buf record = text("@reign epoch=1-x\n");
+    char identity[RDZV_IDENTITY_MAX + 1];
+    struct err e;
+    (void)state;
+    assert_int_equal(exchange(node, "n=1", &e), 0);
+    assert_int_equal(leader->ops->identity(leader, identity, &e), 0);
+    assert_int_equal(leader->ops->claim(leader, "", "1-x", &record, &e), 1);
+    end_process();
+    start_process();
+    assert_int_equal(exchange(node, "n=2", &e), -ECONNRESET);
+    assert_int_equal(exchange(node, "n=3", &e), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(leader->ops->pulse(leader, &record, &e), -ECONNRESET);
+    assert_int_equal(leader->ops->identity(leader, identity, &e), 0);
+    assert_int_equal(leader->ops->claim(leader, "1-x", "2-y", &record, &e), 1);
+    node->ops->close(node);
+    leader->ops->close(leader);
+    buf_free(&record);
+}
+
+static void a_large_batch_goes_through_in_one_piece(void **state)
+{
+    enum { SLOTS = 3000, LONG = 1000 };
+    struct rdzv_home *h = open_folder(), *node = open_folder();
+    struct buf record = text("@reign epoch=1-x\n"), d = text("@reign epoch=1-x\n"), log = {0};
+    struct rdzv_slot_write *slots = calloc(SLOTS, sizeof *slots);
+    char identity[RDZV_IDENTITY_MAX + 1], slot[LONG];
+    struct err e;
+    (void)state;
+    memset(slot, 's', sizeof slot);
+    for (int i = 0; i < SLOTS; i++)
+        slots[i] = (struct rdzv_slot_write){.node = i == SLOTS - 1 ? "last" : "one", .text = slot, .len = sizeof slot};
+    for (int i = 0; i < 100000; i++)
+        buf_addstr(&d, "0123456789");
+    assert_int_equal(h->ops->identity(h, identity, &e), 0);
+    assert_int_equal(h->ops->claim(h, "", "1-x", &record, &e), 1);
+    const struct rdzv_write w = {.decision = &d, .slots = slots, .slot_count = SLOTS};
+    assert_int_equal(h->ops->append(h, &w, &e), 1);
+    assert_int_equal(node->ops->load(node, &log, &e), 0);
+    assert_int_equal(log.len, record.len + d.len);
+    assert_memory_equal(log.data + record.len, d.data, d.len);
+    struct rdzv_view v = {0};
+    assert_int_equal(node->ops->exchange(node, "last", &record, false, &v, &e), 0);
+    assert_int_equal(v.slot.len, sizeof slot);
+    assert_string_equal(v.epoch, "1-x");
+    h->ops->close(h);
+    node->ops->close(node);
+    free(slots);
+    buf_free(&v.pulse);
+    buf_free(&v.slot);
+    buf_free(&record);
+    buf_free(&d);
+    buf_free(&log);
+}
+
 /* --- which Redis is safe */
 
 static int judge(struct redis_facts f, bool allow, int64_t given, int64_t *lag, struct err *e)
@@ -246,18 +464,29 @@ static void a_redis_that_does_not_say_its_lag_is_told_it(void **state)
     assert_int_equal(redis_judge(&nobody, true, 0, &lag, &e), 0);
 }
 
+#define IN_A_FOLDER(test, how) cmocka_unit_test_setup_teardown(test, make_dir##how, remove_dir##how)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_url_names_user_password_host_and_database),
         cmocka_unit_test(a_bad_url_is_refused_without_showing_its_password),
         cmocka_unit_test(passwords_come_from_the_environment_where_the_url_has_none),
-        cmocka_unit_test_setup_teardown(an_older_leader_can_append_nothing, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(the_last_node_clears_the_folder, make_dir, remove_dir),
+        IN_A_FOLDER(an_older_leader_can_append_nothing, ),
+        IN_A_FOLDER(an_older_leader_can_append_nothing, _and_process),
+        IN_A_FOLDER(the_last_node_clears_the_folder, ),
+        IN_A_FOLDER(the_last_node_clears_the_folder, _and_process),
+        IN_A_FOLDER(a_call_that_is_not_answered_ends_with_its_time_and_happens_later, _and_process),
+        IN_A_FOLDER(a_call_is_cancelled_from_another_thread, _and_process),
+        IN_A_FOLDER(an_interrupt_reaches_the_wait_there, _and_process),
+        IN_A_FOLDER(a_node_goes_on_with_another_process_but_a_leader_begins_anew, _and_process),
+        IN_A_FOLDER(a_large_batch_goes_through_in_one_piece, _and_process),
         cmocka_unit_test(a_redis_that_may_lose_writes_is_refused_with_the_remedy),
         cmocka_unit_test(a_redis_that_does_not_say_its_lag_is_told_it),
-        cmocka_unit_test_setup_teardown(a_node_makes_its_slot_before_it_looks_for_it, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(a_folder_others_may_write_is_refused, make_dir, remove_dir),
+        IN_A_FOLDER(a_node_makes_its_slot_before_it_looks_for_it, ),
+        IN_A_FOLDER(a_node_makes_its_slot_before_it_looks_for_it, _and_process),
+        IN_A_FOLDER(a_folder_others_may_write_is_refused, ),
+        IN_A_FOLDER(a_folder_others_may_write_is_refused, _and_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,6 +125,7 @@ static struct rdzv_config settings(void)
     c.min_nodes = 2;
     c.max_nodes = 4;
     c.max_restarts = 3;
+    c.max_node_failures = 2;
     c.restart_window_ms = 60000;
     c.backoff_ms = 1000;
     c.backoff_max_ms = 30000;
@@ -147,8 +148,9 @@ static void settings_come_back_beside_a_join(void **state)
     (void)state;
     assert_int_equal(rdzv_config_encode(&c, &b), 0);
     assert_string_equal(
-        b.data, "v=1 nnodes=2:4 max_restarts=3 restart_window=60000 backoff=1000 backoff_max=30000 backoff_reset=10000 "
-                "order=node-rank join_timeout=600000 last_call=30000 silence=3000 kill=1000 first_round=7");
+        b.data,
+        "v=1 nnodes=2:4 max_restarts=3 max_node_failures=2 restart_window=60000 backoff=1000 backoff_max=30000 backoff_reset=10000 "
+        "order=node-rank join_timeout=600000 last_call=30000 silence=3000 kill=1000 first_round=7");
     assert_int_equal(rdzv_event_encode(&ev, &b), 0);
     assert_int_equal(rdzv_config_decode(b.data, b.len, &back, &e), 0);
     assert_memory_equal(&c, &back, sizeof c);

@@ -1,0 +1,183 @@
+/* What this node asks of the rendezvous, and when an answer is overdue. See rdzv_tcp.h. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/job/exitcode.h"
+#include "common/rdzv/wire/rdzv_wire.h"
+#include "launcher/rendezvous/rdzv_tcp.h"
+
+/* How long an answer may take beyond the time it may be held: a lost path is to be dialled again while the lease still
+ * runs. */
+static int64_t patience_ms(const struct tcp *t)
+{
+    return t->mode == TCP_RUNNING ? t->o.heartbeat_ms : t->o.job.silence_ms + t->o.heartbeat_ms;
+}
+
+/* The answer to a request says when we were heard last: at its beginning. So requests follow each other faster than one
+ * per heartbeat, but not so fast that an idle agent wakes twice. */
+static int64_t hold_ms(const struct tcp *t)
+{
+    const int64_t hold = t->o.heartbeat_ms * 15 / 16;
+    if (t->mode == TCP_OVER || (t->parting && t->mode == TCP_JOINING && !t->joined))
+        return 0;
+    return t->mode == TCP_JOINING && hold > TCP_PROGRESS_MS ? TCP_PROGRESS_MS : hold;
+}
+
+static void note_request(struct tcp *t, enum tcp_ask what, int64_t at)
+{
+    struct tcp_asked *a = &t->asked[t->asked_last++ % TCP_ASKED_MAX];
+    *a = (struct tcp_asked){.what = what, .at = at, .due = at + patience_ms(t), .joining = t->mode == TCP_JOINING};
+    if (what == ASK_NEXT)
+        a->due += hold_ms(t);
+    t->next_open = t->next_open || what == ASK_NEXT;
+}
+
+static void send_request(struct tcp *t, enum tcp_ask what, int argc, const char *const *argv)
+{
+    int64_t at = clock_ms(); /* before it is sent: the lease counts from here */
+    if (t->asked_last - t->asked_first == TCP_ASKED_MAX) {
+        if (what != ASK_REPORT)
+            tcp_give_up(t, "it answers nothing");
+        return;
+    }
+    int rc = rdzv_conn_send(t->conn, argc, argv, NULL);
+    if (rc < 0)
+        tcp_give_up(t, strerror(-rc));
+    else
+        note_request(t, what, at);
+    tcp_arm(t);
+}
+
+/* The address that others reach this node by, unless the user named one: where its connection comes from. */
+static void own_address(const struct tcp *t, char *out, size_t cap)
+{
+    struct sockaddr_storage sa = {0};
+    socklen_t n = sizeof sa;
+    const struct sockaddr_in6 *v6 = (const void *)&sa;
+    out[0] = '\0';
+    if (t->o.addr && t->o.addr[0])
+        snprintf(out, cap, "%s", t->o.addr);
+    else if (getsockname(rdzv_conn_fd(t->conn), (struct sockaddr *)&sa, &n) < 0)
+        return;
+    else if (sa.ss_family == AF_INET)
+        uv_ip4_name((const struct sockaddr_in *)&sa, out, cap);
+    else if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+        uv_inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], out, cap);
+    else
+        uv_ip6_name(v6, out, cap);
+}
+
+static int join_record(struct tcp *t, int port, struct buf *out)
+{
+    struct rdzv_event ev = {
+        .kind = RDZV_JOIN, .round = t->told_round, .slots = t->o.slots, .node_rank = t->o.node_rank, .port = port};
+    snprintf(ev.node, sizeof ev.node, "%s", t->o.node);
+    own_address(t, ev.addr, sizeof ev.addr);
+    snprintf(ev.addrs, sizeof ev.addrs, "%s", t->o.addrs ? t->o.addrs : "");
+    snprintf(ev.role, sizeof ev.role, "%s", t->o.role ? t->o.role : "");
+    TRY(rdzv_event_encode(&ev, out));
+    return rdzv_config_encode(&t->o.job, out);
+}
+
+static void send_join(struct tcp *t)
+{
+    struct buf b = {0};
+    int port = t->o.store_port && !t->leaving ? t->o.store_port(t->o.arg) : 0;
+    if (port < 0) {
+        tcp_fail(t, EXIT_UNAVAILABLE, "this node cannot listen for its workers' store: %s", strerror(-port));
+        return;
+    }
+    t->joined_round = t->told_round;
+    t->join_sent = true;
+    if (join_record(t, port, &b) == 0)
+        send_request(t, ASK_JOIN, 4, (const char *[]){"RDZV.JOIN", t->o.run_id, t->o.node, b.data});
+    else
+        tcp_give_up(t, "no memory for a request");
+    buf_free(&b);
+}
+
+static bool encode_cause(struct tcp *t, enum rdzv_event_kind kind, const struct rdzv_cause *cause, struct buf *out)
+{
+    struct rdzv_event ev = {.kind = kind, .round = t->round, .cause = *cause};
+    snprintf(ev.node, sizeof ev.node, "%s", t->o.node);
+    const bool ok = rdzv_event_encode(&ev, out) == 0;
+    if (!ok)
+        tcp_give_up(t, "no memory for a request");
+    return ok;
+}
+
+static void send_fail(struct tcp *t, const char *round)
+{
+    struct buf b = {0};
+    if (encode_cause(t, RDZV_FAIL, &t->cause, &b))
+        send_request(t, ASK_FAIL, 5, (const char *[]){"RDZV.FAIL", t->o.run_id, t->o.node, round, b.data});
+    buf_free(&b);
+}
+
+static void send_leave(struct tcp *t)
+{
+    struct buf b = {0};
+    if (t->why_leaving.exit_code == EXIT_OK && !t->why_leaving.text[0])
+        send_request(t, ASK_LEAVE, 3, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node});
+    else if (encode_cause(t, RDZV_LEAVE, &t->why_leaving, &b))
+        send_request(t, ASK_LEAVE, 4, (const char *[]){"RDZV.LEAVE", t->o.run_id, t->o.node, b.data});
+    buf_free(&b);
+}
+
+void tcp_say_report(struct tcp *t, const char *fields)
+{
+    send_request(t, ASK_REPORT, 4, (const char *[]){"RDZV.REPORT", t->o.run_id, t->o.node, fields});
+}
+
+void tcp_say(struct tcp *t, enum tcp_ask what)
+{
+    char seq[24], hold[24], round[24];
+    if (!t->up || t->closing)
+        return;
+    snprintf(seq, sizeof seq, "%llu", (unsigned long long)t->seq);
+    snprintf(round, sizeof round, "%llu", (unsigned long long)t->round);
+    snprintf(hold, sizeof hold, "%lld", (long long)hold_ms(t));
+    switch (what) {
+    case ASK_JOIN:
+        send_join(t);
+        break;
+    case ASK_NEXT:
+        if (!t->next_open)
+            send_request(t, what, 5, (const char *[]){"RDZV.NEXT", t->o.run_id, t->o.node, seq, hold});
+        break;
+    case ASK_FAIL:
+        send_fail(t, round);
+        break;
+    case ASK_DONE:
+        send_request(t, what, 4, (const char *[]){"RDZV.DONE", t->o.run_id, t->o.node, round});
+        break;
+    case ASK_LEAVE:
+        send_leave(t);
+        break;
+    case ASK_STATUS:
+        send_request(t, what, 3, (const char *[]){"RDZV.STATUS", t->o.run_id, "BRIEF"});
+        break;
+    case ASK_REPORT:
+        break;
+    }
+}
+
+/* One that leaves first hears whether it is let go: JOIN of a node that is forgotten would make it a new one. */
+void tcp_greet(struct tcp *t)
+{
+    if (t->mode == TCP_FENCED || t->mode == TCP_OVER)
+        return;
+    if (t->failing)
+        tcp_say(t, ASK_FAIL);
+    if (t->leaving)
+        tcp_say(t, ASK_LEAVE);
+    if (t->mode == TCP_DONE)
+        tcp_say(t, ASK_DONE);
+    tcp_say(t, t->mode == TCP_JOINING && !t->leaving ? ASK_JOIN : ASK_NEXT);
+}
