@@ -334,7 +334,6 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     l.board = &s->board;
     board_init(&s->board);
     l.output_fd = output[0];
-    l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l.output_page = s->output_page;
     g.programs = programs;
     g.for_output.page = s->output_page;
@@ -348,6 +347,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
     g.signal_fd = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
+    l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* last: without it all else holds */
     g.agent = g.signal_fd < 0 ? -1 : fork();
     if (g.agent < 0) {
         console_try("crun: cannot start a process: %s\n", strerror(errno));
