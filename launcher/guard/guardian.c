@@ -21,6 +21,7 @@
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/deputy.h"
+#include "launcher/guard/inherited.h"
 #include "launcher/guard/lease.h"
 #include "launcher/guard/link_words.h"
 #include "launcher/guard/patience.h"
@@ -67,55 +68,6 @@ struct guard {
     struct neighbour output, home;
 };
 
-/* With descriptor 0, 1 or 2 closed, the first files we open would take their numbers and receive output meant for
- * people. */
-static int fill_standard_fds(void)
-{
-    for (int fd = 0; fd <= 2; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
-            return -errno;
-    return 0;
-}
-
-static bool was_ignored(int signo)
-{
-    struct sigaction old;
-    return sigaction(signo, NULL, &old) == 0 && old.sa_handler == SIG_IGN;
-}
-
-/* Block what we wait for. */
-static void block_signals(struct guardian_link *l, sigset_t *waited)
-{
-    static const int signals[] = {
-#define X(s) s,
-        GUARDIAN_SIGNALS(X)
-#undef X
-    };
-    sigemptyset(&l->ignored);
-    for (int s = 1; s < 32; s++)
-        if (was_ignored(s))
-            sigaddset(&l->ignored, s);
-    sigemptyset(waited);
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-        if (!sigismember(&l->ignored, signals[i]))
-            sigaddset(waited, signals[i]);
-    signal(SIGCHLD, SIG_DFL); /* inherited SIG_IGN would let children vanish unseen */
-    sigaddset(waited, SIGCHLD);
-    sigprocmask(SIG_BLOCK, waited, &l->worker_mask);
-    sigaction(SIGPIPE, NULL, &l->worker_pipe);
-    signal(SIGPIPE, SIG_IGN); /* a console that went away is an error of write(2), for both halves */
-    sigaction(SIGTTOU, NULL, &l->worker_ttou);
-}
-
-/* The agent holds some descriptors for every worker; the usual limit of 1024 is for programs that use select(2). */
-static void raise_open_files(struct guardian_link *l)
-{
-    getrlimit(RLIMIT_NOFILE, &l->worker_nofile);
-    struct rlimit most = l->worker_nofile;
-    most.rlim_cur = most.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &most);
-}
-
 static int agent_process(struct guardian_link *l, int agent_end, const struct guard *g,
                          int (*agent)(const struct guardian_link *, int, char **), int argc, char **argv)
 {
@@ -126,7 +78,7 @@ static int agent_process(struct guardian_link *l, int agent_end, const struct gu
     setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    raise_open_files(l);
+    inherited_raise_files(l);
     return agent(l, argc, argv);
 }
 
@@ -156,7 +108,7 @@ static void become_neighbour(struct guard *g, const struct neighbour *other)
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
         signal(ignored[i], SIG_IGN);
     setpgid(0, 0);
-    raise_open_files(&(struct guardian_link){0});
+    inherited_raise_files(&(struct guardian_link){0});
 }
 
 static int output_process(int fd, void *arg)
@@ -368,8 +320,9 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     sigset_t waited;
     int ends[2], output[2];
 
-    block_signals(&l, &waited); /* first of all: from here on a signal waits until there is somebody to take it */
-    if (fill_standard_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ||
+    inherited_block_signals(&l,
+                            &waited); /* first of all: from here on a signal waits until there is somebody to take it */
+    if (inherited_fill_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0)
         return EXIT_UNAVAILABLE;
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -394,7 +347,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
     g.signal_fd = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
-    l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* the last: it can do without */
+    l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* last: without it all else holds */
     g.agent = g.signal_fd < 0 ? -1 : fork();
     if (g.agent < 0) {
         console_try("crun: cannot start a process: %s\n", strerror(errno));

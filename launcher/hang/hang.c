@@ -1,7 +1,6 @@
-#include "launcher/hang/hang.h"
+#include "launcher/hang/hang_internal.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +12,6 @@
 #define SECOND_NS INT64_C(1000000000)
 #define LOOK_NS SECOND_NS        /* between two looks while something is not settled */
 #define IDLE_NS (60 * SECOND_NS) /* while nobody tells anything */
-#define TAIL_STEPS 5000          /* of each worker: so many tell p99.9 */
 
 int hang_parse(const char *text, void *field, struct err *e)
 {
@@ -45,16 +43,6 @@ void hang_excuse(struct hang *h, int64_t now)
     h->excused_ns = now;
 }
 
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static bool progressed(const struct hang_worker *w)
-{
-    return atomic_load(&w->page->first_step_ns) != 0;
-}
-
 static uint32_t phase_of(const struct hang_worker *w)
 {
     const uint32_t phase = atomic_load(&w->page->phase);
@@ -66,120 +54,7 @@ static bool tells(const struct hang *h, const struct hang_worker *w)
 {
     if (w->gone || !w->page || !atomic_load(&w->page->attached))
         return false;
-    return progressed(w) || phase_of(w) != CRUN_PHASE_STEP || h->o.fixed_ns > 0;
-}
-
-/* --- what the steps so far teach */
-
-struct lesson {
-    uint64_t steps[CRUN_PAGE_BUCKETS], n;
-    int64_t longest[CRUN_PAGE_PHASES];
-    int workers;    /* that have made steps in this round */
-    uint64_t fresh; /* of n, in this round */
-};
-
-static void collect_lesson(const struct hang *h, const struct hang_worker *w, int n, struct lesson *l)
-{
-    memset(l, 0, sizeof *l);
-    memcpy(l->longest, h->longest_ns, sizeof l->longest);
-    for (int k = 0; k < n; k++) {
-        if (!w[k].page || !progressed(&w[k]))
-            continue;
-        l->workers++;
-        for (int i = 0; i < CRUN_PAGE_BUCKETS; i++) {
-            const uint32_t c = atomic_load_explicit(&w[k].page->steps[i], memory_order_relaxed);
-            l->steps[i] += c;
-            l->fresh += c;
-        }
-        for (int p = 0; p < CRUN_PAGE_PHASES; p++)
-            l->longest[p] = max64(l->longest[p], atomic_load(&w[k].page->longest_ns[p]));
-    }
-    l->n = l->fresh;
-    for (int i = 0; i < CRUN_PAGE_BUCKETS; i++) {
-        l->steps[i] += h->steps[i];
-        l->n += h->steps[i];
-    }
-}
-
-void hang_end_round(struct hang *h, const struct hang_worker *w, int n)
-{
-    struct lesson l;
-    collect_lesson(h, w, n, &l);
-    memcpy(h->longest_ns, l.longest, sizeof l.longest);
-    for (int i = 0; i < CRUN_PAGE_BUCKETS; i++)
-        h->steps[i] = l.steps[i] < UINT32_MAX ? (uint32_t)l.steps[i] : UINT32_MAX;
-    for (int k = 0; k < n; k++)
-        if (w[k].page && progressed(&w[k]))
-            h->longest_start_ns = max64(h->longest_start_ns, atomic_load(&w[k].page->first_step_ns) - h->round_ns);
-}
-
-/* The time that this share of steps does not take longer than: where its bucket begins. */
-static int64_t quantile(const struct lesson *l, double share)
-{
-    uint64_t below = 0;
-    const double want = share * (double)l->n;
-    for (unsigned i = 0; i < CRUN_PAGE_BUCKETS; i++) {
-        below += l->steps[i];
-        if (below > 0 && (double)below >= want)
-            return crun_page_bucket_begin(i);
-    }
-    return 0;
-}
-
-/* Where the tail leads: what the last factor of 10 in rarity cost, HANG_TAIL times. */
-static int64_t tail(const struct lesson *l, int64_t p99)
-{
-    const bool many = l->n >= TAIL_STEPS * (uint64_t)l->workers;
-    const double here = (double)p99, before = (double)quantile(l, many ? 0.99 : 0.9);
-    const double ratio = (many ? (double)quantile(l, 0.999) : here) / (before > 1e5 ? before : 1e5);
-    const double ns = here * pow(ratio > 1 ? ratio : 1, HANG_TAIL);
-    return ns < (double)HANG_UNKNOWN_NS ? (int64_t)ns : HANG_UNKNOWN_NS;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static struct hang_budget step_budget(const struct hang *h, const struct lesson *l)
-{
-    const uint64_t workers = (uint64_t)(l->workers ? l->workers : 1);
-    if (h->o.fixed_ns)
-        return (struct hang_budget){h->o.fixed_ns, h->o.fixed_ns};
-    if (l->n < HANG_STEPS_MIN * workers || l->fresh < HANG_WARMUP * workers)
-        return (struct hang_budget){HANG_UNKNOWN_NS, HANG_UNKNOWN_NS};
-    const int64_t p99 = quantile(l, 0.99), eager = HANG_FACTOR * p99 + HANG_FLOOR_NS;
-    int64_t patient = max64(eager, 2 * l->longest[CRUN_PHASE_STEP] + HANG_FLOOR_NS);
-    patient = max64(patient, tail(l, p99));
-    if (h->o.several_nodes || l->n < TAIL_STEPS * workers)
-        patient = max64(patient, HANG_PHASE_NS);
-    return (struct hang_budget){eager, max64(eager, least(patient, HANG_UNKNOWN_NS))};
-}
-
-static struct hang_budget phase_budget(const struct hang *h, int64_t longest)
-{
-    struct hang_budget b = {HANG_UNKNOWN_NS, HANG_UNKNOWN_NS};
-    if (longest > 0) {
-        b.eager_ns = HANG_FACTOR * longest + HANG_FLOOR_NS;
-        b.patient_ns = max64(b.eager_ns, HANG_PHASE_NS);
-    }
-    return (struct hang_budget){max64(b.eager_ns, h->o.fixed_ns), max64(b.patient_ns, h->o.fixed_ns)};
-}
-
-struct hang_budget hang_budget(const struct hang *h, const struct hang_worker *w, int n, uint32_t phase)
-{
-    struct lesson l;
-    collect_lesson(h, w, n, &l);
-    switch (phase) {
-    case CRUN_PHASE_STEP:
-        return step_budget(h, &l);
-    case CRUN_PHASE_PAUSED:
-        return (struct hang_budget){INT64_MAX, INT64_MAX};
-    case CRUN_PHASE_STARTING:
-        return phase_budget(h, h->longest_start_ns);
-    default:
-        return phase_budget(h, l.longest[phase]);
-    }
+    return hang_progressed(w) || phase_of(w) != CRUN_PHASE_STEP || h->o.fixed_ns > 0;
 }
 
 /* --- who waits since when */
@@ -198,7 +73,7 @@ struct scene {
 static uint32_t judged_phase(const struct hang_worker *w)
 {
     const uint32_t phase = phase_of(w);
-    return phase == CRUN_PHASE_STEP && !progressed(w) ? CRUN_PHASE_STARTING : phase;
+    return phase == CRUN_PHASE_STEP && !hang_progressed(w) ? CRUN_PHASE_STARTING : phase;
 }
 
 static struct scene survey(const struct hang *h, const struct hang_worker *w, int n)
@@ -210,10 +85,10 @@ static struct scene survey(const struct hang *h, const struct hang_worker *w, in
             continue;
         const uint32_t phase = judged_phase(&w[i]);
         s.telling++;
-        s.any_progress = s.any_progress || progressed(&w[i]);
+        s.any_progress = s.any_progress || hang_progressed(&w[i]);
         s.frozen = s.frozen || phase == CRUN_PHASE_PAUSED;
         if (phase == CRUN_PHASE_STEP)
-            s.released_ns = max64(s.released_ns, atomic_load(&w[i].page->phase_ns));
+            s.released_ns = hang_later(s.released_ns, atomic_load(&w[i].page->phase_ns));
         else if (phase != CRUN_PHASE_STARTING)
             s.held = true;
         if (s.of[phase].eager_ns == 0)
@@ -227,16 +102,16 @@ static int64_t since(const struct hang *h, const struct scene *s, const struct h
 {
     if (s->frozen || !tells(h, w))
         return -1;
-    const int64_t entered = max64(h->excused_ns, atomic_load(&w->page->phase_ns));
+    const int64_t entered = hang_later(h->excused_ns, atomic_load(&w->page->phase_ns));
     switch (judged_phase(w)) {
     case CRUN_PHASE_STARTING: /* if others have made steps, it is one that does not report any */
-        return s->any_progress && phase_of(w) == CRUN_PHASE_STEP ? -1 : max64(entered, h->round_ns);
+        return s->any_progress && phase_of(w) == CRUN_PHASE_STEP ? -1 : hang_later(entered, h->round_ns);
     case CRUN_PHASE_STEP:
         if (s->held && !w->stopped)
             return -1;
-        return max64(max64(entered, s->released_ns), atomic_load(&w->page->last_step_ns));
+        return hang_later(hang_later(entered, s->released_ns), atomic_load(&w->page->last_step_ns));
     default:
-        return max64(entered, atomic_load(&w->page->last_step_ns));
+        return hang_later(entered, atomic_load(&w->page->last_step_ns));
     }
 }
 
@@ -262,18 +137,19 @@ int64_t hang_next(const struct hang *h, int64_t now, const struct hang_worker *w
     const struct scene s = survey(h, w, n);
     int64_t next = now + IDLE_NS;
     if (s.telling == 0 && h->o.fixed_ns)
-        next = least(next, max64(h->round_ns + h->o.fixed_ns, now + LOOK_NS));
+        next = hang_sooner(next, hang_later(h->round_ns + h->o.fixed_ns, now + LOOK_NS));
     for (int i = 0; i < n; i++) {
         const int64_t from = since(h, &s, &w[i]);
         if (!tells(h, &w[i]))
             continue;
         const struct hang_budget *b = &s.of[judged_phase(&w[i])];
-        if (from < 0 || (progressed(&w[i]) && b->eager_ns == HANG_UNKNOWN_NS && !h->o.fixed_ns)) /* may change soon */
-            next = least(next, now + LOOK_NS);
+        if (from < 0 ||
+            (hang_progressed(&w[i]) && b->eager_ns == HANG_UNKNOWN_NS && !h->o.fixed_ns)) /* may change soon */
+            next = hang_sooner(next, now + LOOK_NS);
         else if (now - from < b->eager_ns)
-            next = least(next, from + b->eager_ns);
+            next = hang_sooner(next, from + b->eager_ns);
         else
-            next = least(next, least(now + LOOK_NS, max64(from + b->patient_ns, now)));
+            next = hang_sooner(next, hang_sooner(now + LOOK_NS, hang_later(from + b->patient_ns, now)));
     }
     return next;
 }
@@ -287,7 +163,7 @@ struct place {
 
 static struct place place_of(const struct hang_worker *w)
 {
-    return (struct place){judged_phase(w), progressed(w) ? atomic_load(&w->page->step) : 0};
+    return (struct place){judged_phase(w), hang_progressed(w) ? atomic_load(&w->page->step) : 0};
 }
 
 static bool same_place(const struct hang_worker *w, const struct place *p)

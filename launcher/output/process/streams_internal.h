@@ -62,7 +62,7 @@ void streams_note_figures(struct streams *m);
 
 /* --- stream.c */
 
-/* tail: of what a report shows, NULL: not of this stream. */
+/* tail: for the report, NULL: its lines are in none. */
 void stream_init(struct stream *s, struct streams *m, bool is_err, struct lines_tail *tail);
 int stream_open(struct stream *s, int local, int fd, struct err *e);
 /* One read. False when there is nothing more now, or ever. */
