@@ -31,7 +31,6 @@
 #define MODULE "main"
 #define SPARE_FILES 48 /* descriptors for everything but clients: listeners, loop, log, state, a few look-ups */
 #define HTTP_FILES 160
-#define LOGS_OF_A_JOB 2 /* its own, and that of the one before, which is over and not yet forgotten */
 
 struct daemon {
     struct config config;
@@ -44,7 +43,7 @@ struct daemon {
     struct jobs *jobs;
     struct http *http;
     int port, http_port;
-    size_t clients, most_jobs; /* as many as there are descriptors for */
+    size_t clients; /* as many as there are descriptors for */
 };
 
 /* Whoever sees the file sees all of it: written aside, then renamed. */
@@ -153,25 +152,18 @@ static size_t may_open(size_t want)
     return (size_t)l.rlim_cur;
 }
 
-/* Each client takes a descriptor, and so does each job's log, one of a job that is over too: as many of both as there
- * may be open files. */
+/* Each client takes a descriptor. Logs of jobs are another process's (persist_writer.h). */
 static void share_files(struct daemon *d)
 {
     const struct config *c = &d->config;
-    const size_t logs = c->state_dir ? LOGS_OF_A_JOB : 0, spare = SPARE_FILES + (c->http_port >= 0 ? HTTP_FILES : 0);
+    const size_t spare = SPARE_FILES + (c->http_port >= 0 ? HTTP_FILES : 0);
     d->clients = (size_t)c->max_clients;
-    d->most_jobs = (size_t)c->max_jobs;
-    const size_t want = d->clients + logs * d->most_jobs + spare, can = may_open(want);
+    const size_t want = d->clients + spare, can = may_open(want);
     if (can >= want)
         return;
-    const size_t rest = can > spare + 4 ? can - spare : 4;
-    if (logs > 0 && d->most_jobs > rest / 2 / logs)
-        d->most_jobs = rest / 2 / logs;
-    if (d->clients > rest - logs * d->most_jobs)
-        d->clients = rest - logs * d->most_jobs;
-    log_warn(MODULE,
-             "only %zu files may be open (ulimit -n), %zu are needed: %zu clients instead of %lld, %zu jobs of %lld",
-             can, want, d->clients, (long long)c->max_clients, d->most_jobs, (long long)c->max_jobs);
+    d->clients = can > spare + 4 ? can - spare : 4;
+    log_warn(MODULE, "only %zu files may be open (ulimit -n), %zu are needed: %zu clients instead of %lld", can, want,
+             d->clients, (long long)c->max_clients);
 }
 
 /* Connections beyond the kernel's queue come in by the retransmissions of their SYNs: one, three, seven seconds
@@ -230,7 +222,7 @@ static int open_jobs(struct daemon *d, struct err *e)
     const struct config *c = &d->config;
     struct jobs_options o = {.loop = &d->loop,
                              .epoch = 1,
-                             .max_jobs = d->most_jobs,
+                             .max_jobs = (size_t)c->max_jobs,
                              .max_jobs_per_principal = (size_t)c->max_jobs_per_principal,
                              .max_nodes = (size_t)c->max_nodes,
                              .max_job_bytes = (size_t)c->max_job_memory};

@@ -2,6 +2,7 @@
 #include "rendezvousd/jobs/persist.h"
 #include "common/base/array.h"
 #include "common/base/buf.h"
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -12,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +23,9 @@
 #include <utlist.h>
 
 #define MODULE "persist"
+#define LOCK_MS 1000
+#define LOCK_PAUSE_MS 10
+#define LAST_MS 2000 /* for a disk that does not answer, at the end */
 
 /* --- opening */
 
@@ -39,17 +44,21 @@ static int open_dirs(struct persist *p, const char *dir, struct err *e)
     return 0;
 }
 
-/* The lock goes with the process, however that ends. */
+/* The lock goes with the daemon and the process that writes for it, however they end; the latter takes a moment. */
 static int lock(struct persist *p, const char *dir, struct err *e)
 {
+    const int64_t deadline = clock_deadline(LOCK_MS);
     p->lock_fd = openat(p->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (p->lock_fd < 0)
         return err_errno(e, errno, "'%s/lock'", dir);
-    if (flock(p->lock_fd, LOCK_EX | LOCK_NB) == 0)
-        return 0;
-    if (errno == EWOULDBLOCK)
-        return err_set(e, -EBUSY, "state directory '%s' is in use by another rendezvousd", dir);
-    return err_errno(e, errno, "'%s/lock' cannot be locked", dir);
+    while (flock(p->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK)
+            return err_errno(e, errno, "'%s/lock' cannot be locked", dir);
+        if (clock_left(deadline) == 0)
+            return err_set(e, -EBUSY, "state directory '%s' is in use by another rendezvousd", dir);
+        poll(NULL, 0, LOCK_PAUSE_MS);
+    }
+    return 0;
 }
 
 static int read_epoch(int dir_fd, uint64_t *ret)
@@ -106,10 +115,12 @@ static int count_epoch(struct persist *p, const char *dir, uint64_t *ret, struct
 
 static void close_fds(struct persist *p)
 {
-    const int fds[] = {p->lock_fd, p->jobs_fd, p->dir_fd};
-    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
+    int *const fds[] = {&p->lock_fd, &p->jobs_fd, &p->dir_fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
+    }
 }
 
 int persist_open(struct persist **ret, uv_loop_t *loop, const char *dir, uint64_t *ret_epoch, struct err *e)
@@ -118,14 +129,19 @@ int persist_open(struct persist **ret, uv_loop_t *loop, const char *dir, uint64_
     if (!p)
         return err_set(e, -ENOMEM, "no memory for a state directory");
     p->loop = loop;
-    p->dir_fd = p->jobs_fd = p->lock_fd = -1;
+    p->dir_fd = p->jobs_fd = p->lock_fd = p->fd = -1;
     int rc = open_dirs(p, dir, e);
+    if (rc == 0 && !(p->dir = realpath(dir, NULL)))
+        rc = err_errno(e, errno, "state directory '%s'", dir);
     if (rc == 0)
         rc = lock(p, dir, e);
     if (rc == 0)
         rc = count_epoch(p, dir, ret_epoch, e);
+    if (rc == 0)
+        rc = persist_writer_open_(p, e);
     if (rc < 0) {
         close_fds(p);
+        free(p->dir);
         free(p);
         return rc;
     }
@@ -137,9 +153,10 @@ void persist_close(struct persist *p)
 {
     if (!p)
         return;
-    persist_drain_(p);
+    persist_drain_(p, LAST_MS);
     assert(!p->logs);
     close_fds(p);
+    free(p->dir);
     free(p);
 }
 
@@ -163,7 +180,6 @@ static int add_log(struct persist *p, const char *id, struct persist_log **ret, 
     if (!l)
         return err_set(e, -ENOMEM, "no memory for the log of a job");
     l->p = p;
-    l->fd = -1;
     snprintf(l->id, sizeof l->id, "%s", id);
     DL_APPEND(p->logs, l);
     *ret = l;
@@ -390,5 +406,6 @@ int persist_load(struct persist *p, const struct persist_reader *r, struct err *
         free(ids[i]);
     }
     free(ids);
+    close_fds(p); /* the writer has them */
     return rc;
 }

@@ -9,11 +9,11 @@
  * daemon or its host died while it was written) is good up to there; a bad record with a good one behind it is damage:
  * such a file is set aside.
  *
- * Appending only copies; a thread of libuv's pool writes everything that has gathered and syncs it (group commit: one
- * fdatasync per log and turn), so that no disk ever delays a heartbeat. What may be told when is the owner's business:
- * persist_durable(). A log that cannot be written any more (disk full, I/O error) is said once, removed, and counts as
- * durable: its job goes on in memory only, and a restarted daemon does not know it rather than knowing it wrongly. Loop
- * thread only. */
+ * Appending only copies; a process of its own (persist_writer.h) writes everything that has gathered and syncs it
+ * (group commit: one fdatasync per log and turn), so that no disk ever delays a heartbeat, or the end of the daemon.
+ * What may be told when is the owner's business: persist_durable(). A log that cannot be written any more (disk full,
+ * I/O error) is said once, removed, and counts as durable: its job goes on in memory only, and a restarted daemon does
+ * not know it rather than knowing it wrongly. Loop thread only. */
 #ifndef CRUN_RENDEZVOUSD_PERSIST_H
 #define CRUN_RENDEZVOUSD_PERSIST_H
 
@@ -33,14 +33,16 @@ struct persist_log;
 /* Make or take over DIR. *ret_epoch: how often it was opened, this time included. -EBUSY: another daemon uses it.
  * Blocks on the disk. */
 int persist_open(struct persist **ret, uv_loop_t *loop, const char *dir, uint64_t *ret_epoch, struct err *e);
-/* Writes what is left, waits for it, and lets the directory go. All logs are closed by then. NULL allowed. */
+/* Has what is left written, waits for it, for 2 s where the disk does not answer, and lets the directory go. All logs
+ * are closed by then. NULL allowed; the loop must turn once more. */
 void persist_close(struct persist *p);
 
-/* Visit every log, in the order of their names: begin() takes the log over (what it gives in *ret_log_arg goes to the
- * others), record() gets its texts. Before anything else is written to it, it must be rewritten or removed: its end may
- * be torn. Where the file is damaged or record() refuses a text, drop() forgets what was read, closing nothing, and the
- * file is renamed to ID.log.damaged and told of: the others are read all the same. An error of begin() or end(), of the
- * disk or of memory ends it: e names the file. */
+/* Visit every log, in the order of their names: begin() takes the log over (what it gives in *ret_log_arg goes to
+ * the others), record() gets its texts. Before anything else is written to it, it must be rewritten or removed: its
+ * end may be torn. Where the file is damaged or record() refuses a text, drop() forgets what was read, closing
+ * nothing, and the file is renamed to ID.log.damaged and told of: the others are read all the same. Once:
+ * afterwards nothing of the directory is open here. An error of begin() or end(), of the disk or of memory ends it:
+ * e names the file. */
 struct persist_reader {
     int (*begin)(void *arg, struct persist_log *l, void **ret_log_arg, struct err *e);
     int (*record)(void *log_arg, const char *text, size_t n, struct err *e);

@@ -1,127 +1,73 @@
-/* Writing: what has gathered goes to disk on a thread of libuv's pool, one batch at a time. */
-#include "common/base/err.h"
-#include "common/base/file.h"
-#include "common/base/log.h"
-#include "rendezvousd/jobs/persist_impl.h"
+/* Writing: what has gathered goes to the process that writes (persist_writer.h), one batch at a time. */
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <utlist.h>
 
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/net/resolve.h"
+#include "rendezvousd/jobs/persist_impl.h"
+#include "rendezvousd/jobs/persist_writer.h"
+
 #define MODULE "persist"
+#define BATCH_BYTES ((size_t)64 << 20)
+#define FOLLOW_MS 1000 /* from the end of its socket to that of the process */
 
-void persist_file_name_(const struct persist_log *l, char *out, size_t cap, const char *suffix)
+/* --- what flies */
+
+static enum persist_op op_of(const struct persist_log *l, bool renewed)
 {
-    snprintf(out, cap, "%s%s", l->id, suffix);
+    return l->fate == LOG_GOES || l->voided ? PERSIST_REMOVE : renewed ? PERSIST_RENEW : PERSIST_APPEND;
 }
 
-/* --- on the thread */
-
-static int sync_fd(int fd)
-{
-    return fdatasync(fd) < 0 ? -errno : 0;
-}
-
-/* The old file stays until the new one is whole. */
-static int write_new(struct persist_log *l)
-{
-    char name[PERSIST_ID_MAX + 8], fresh[PERSIST_ID_MAX + 8];
-    const int dir = l->p->jobs_fd;
-    persist_file_name_(l, name, sizeof name, ".log");
-    persist_file_name_(l, fresh, sizeof fresh, ".new");
-    int fd = openat(dir, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return -errno;
-    int rc = file_write_all(fd, l->flying.data, l->flying.len);
-    if (rc == 0)
-        rc = sync_fd(fd);
-    if (rc == 0 && renameat(dir, fresh, dir, name) < 0)
-        rc = -errno;
-    if (rc == 0)
-        rc = fsync(dir) < 0 ? -errno : 0;
-    if (rc < 0) {
-        close(fd);
-        unlinkat(dir, fresh, 0);
-        return rc;
-    }
-    if (l->fd >= 0)
-        close(l->fd);
-    l->fd = fd;
-    return 0;
-}
-
-static int write_log(struct persist_log *l)
-{
-    if (l->flying.len == 0)
-        return 0;
-    if (l->flying_rewrite)
-        return write_new(l);
-    TRY(file_write_all(l->fd, l->flying.data, l->flying.len));
-    return sync_fd(l->fd);
-}
-
-static void drop_file(struct persist_log *l)
-{
-    char name[PERSIST_ID_MAX + 8];
-    persist_file_name_(l, name, sizeof name, ".log");
-    unlinkat(l->p->jobs_fd, name, 0);
-}
-
-static void write_flying(struct persist *p)
-{
-    struct persist_log *l;
-    DL_FOREACH2(p->flying, l, fly_next)
-    {
-        l->result = l->flying_fate == LOG_GOES ? 0 : write_log(l);
-        if (l->flying_fate == LOG_GOES || l->result < 0)
-            drop_file(l);
-    }
-}
-
-static void on_work(uv_work_t *w)
-{
-    struct persist_work *work = w->data;
-    write_flying(work->p);
-    uv_sem_post(&work->done);
-}
-
-/* --- on the loop */
-
-static void take_off(struct persist *p)
+/* What is dirty, as one batch; what would make it too large comes with the next. */
+static int take_off(struct persist *p)
 {
     struct persist_log *l, *next;
+    struct home_head head = {0};
+    int rc = 0;
+    buf_clear(&p->batch);
+    p->sent = 0;
+    rc = buf_add(&p->batch, &head, sizeof head);
     DL_FOREACH_SAFE2(p->dirty, l, next, dirty_next)
     {
-        struct buf empty = l->flying;
+        if (p->batch.len >= BATCH_BYTES)
+            break;
         DL_DELETE2(p->dirty, l, dirty_prev, dirty_next);
         DL_APPEND2(p->flying, l, fly_prev, fly_next);
-        l->flying = l->pending;
-        l->pending = empty;
+        rc = rc ? rc : persist_writer_put(&p->batch, l->id, op_of(l, l->rewrite), &l->pending);
         buf_clear(&l->pending);
-        l->flying_rewrite = l->rewrite;
         l->flying_fate = l->fate;
         l->flying_last = l->last;
-        l->rewrite = false;
-        l->dirty = false;
+        l->rewrite = l->dirty = false;
         l->flies = true;
     }
+    if (rc < 0)
+        return rc;
+    head.bytes = (uint32_t)(p->batch.len - sizeof head);
+    memcpy(p->batch.data, &head, sizeof head);
+    return 0;
 }
 
 static void free_log(struct persist_log *l)
 {
     DL_DELETE(l->p->logs, l);
-    if (l->fd >= 0)
-        close(l->fd);
     buf_free(&l->pending);
-    buf_free(&l->flying);
     free(l);
 }
 
 static void give_up(struct persist_log *l)
 {
+    if (l->broken)
+        return;
     log_error(MODULE, "the log of job %s cannot be written: %s; the job goes on, but will not outlive this daemon",
               l->id, strerror(-l->result));
     l->broken = true;
@@ -132,14 +78,20 @@ static void land(struct persist *p)
 {
     struct persist_log *l, *next;
     p->landing = true;
+    if (p->batch.cap > 1u << 20)
+        buf_free(&p->batch);
     DL_FOREACH_SAFE2(p->flying, l, next, fly_next)
     {
         DL_DELETE2(p->flying, l, fly_prev, fly_next);
-        l->flies = false;
-        if (l->flying.cap > 1u << 20)
-            buf_free(&l->flying);
+        l->flies = l->voided = false;
+        const bool lost = l->result == -EPIPE && l->flying_fate != LOG_CLOSES;
+        if (lost) { /* nobody knows what of it was written: its file is to go */
+            l->voided = true;
+            persist_touch_(l);
+        }
         if (l->flying_fate != LOG_LIVES) {
-            free_log(l);
+            if (!lost)
+                free_log(l);
             continue;
         }
         if (l->result < 0)
@@ -151,55 +103,157 @@ static void land(struct persist *p)
     p->landing = false;
 }
 
-static void start(struct persist *p);
-
-static void free_work(struct persist_work *work)
+static void set_results(struct persist *p, int rc)
 {
-    uv_sem_destroy(&work->done);
-    free(work);
+    struct persist_log *l;
+    DL_FOREACH2(p->flying, l, fly_next) l->result = rc;
 }
 
-static void on_worked(uv_work_t *w, int status)
+/* --- the process */
+
+static void on_ready(uv_poll_t *poll, int status, int events);
+
+static void on_poll_closed(uv_handle_t *h)
 {
-    struct persist_work *work = w->data;
-    struct persist *p = work->p;
-    (void)status; /* never cancelled */
-    free_work(work);
-    if (!p)
+    free(h);
+}
+
+int persist_writer_open_(struct persist *p, struct err *e)
+{
+    uv_poll_t *poll = calloc(1, sizeof *poll);
+    const int fd = poll ? persist_writer_start(p->dir, p->jobs_fd, p->lock_fd, &p->writer) : -ENOMEM;
+    int rc = fd < 0 ? fd : uv_poll_init(p->loop, poll, fd);
+    if (rc < 0) {
+        free(poll);
+        if (fd >= 0)
+            close(fd);
+        return err_errno(e, -rc, "no process that writes the state directory");
+    }
+    poll->data = p;
+    p->poll = poll;
+    p->fd = fd;
+    return 0;
+}
+
+/* True: it is gone. */
+static bool reap(pid_t pid, int64_t most_ms)
+{
+    struct pollfd f = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    if (f.fd >= 0) {
+        poll(&f, 1, clock_left(clock_deadline(most_ms)));
+        close(f.fd);
+    }
+    return waitpid(pid, NULL, WNOHANG) != 0;
+}
+
+static void close_socket(struct persist *p)
+{
+    if (p->fd < 0)
         return;
-    p->work = NULL;
-    land(p);
-    start(p);
+    uv_close((uv_handle_t *)p->poll, on_poll_closed);
+    close(p->fd);
+    p->fd = -1;
+    p->answer.head_n = 0;
+    buf_clear(&p->answer.body);
 }
 
-static struct persist_work *begin_work(struct persist *p)
+/* It was killed. What it had is lost, and its logs with it; those that follow go to another one. */
+static void replace_writer(struct persist *p)
 {
-    struct persist_work *work = calloc(1, sizeof *work);
-    if (!work)
-        return NULL;
-    work->work.data = work;
-    work->p = p;
-    if (uv_sem_init(&work->done, 0) < 0) {
-        free(work);
-        return NULL;
+    struct err e;
+    close_socket(p);
+    kill(p->writer, SIGKILL);
+    reap(p->writer, FOLLOW_MS);
+    log_error(MODULE, "the process that writes the state directory (pid %d) has ended", (int)p->writer);
+    if (persist_writer_open_(p, &e) < 0)
+        log_error(MODULE, "%s", e.text);
+}
+
+/* --- batches */
+
+static int send_some(struct persist *p)
+{
+    while (p->sent < p->batch.len) {
+        const ssize_t n = send(p->fd, p->batch.data + p->sent, p->batch.len - p->sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno == EAGAIN)
+            return 0;
+        if (n < 0 && errno != EINTR)
+            return -EPIPE;
+        p->sent += n > 0 ? (size_t)n : 0;
     }
-    if (uv_queue_work(p->loop, &work->work, on_work, on_worked) < 0) {
-        free_work(work);
-        return NULL;
+    return 0;
+}
+
+/* 1: the batch is answered; 0: not yet. */
+static int receive_some(struct persist *p)
+{
+    const int rc = home_receive(p->fd, &p->answer, clock_ms(), -1);
+    if (rc < 0)
+        return rc == -ETIMEDOUT ? 0 : -EPIPE;
+    struct persist_log *l;
+    const char *at = p->answer.body.data;
+    size_t left = p->answer.body.len;
+    DL_FOREACH2(p->flying, l, fly_next)
+    {
+        int32_t result = -EIO;
+        if (left >= sizeof result) {
+            memcpy(&result, at, sizeof result);
+            at += sizeof result;
+            left -= sizeof result;
+        }
+        l->result = result;
     }
-    return work;
+    return 1;
+}
+
+/* One that flies: 1: it has landed, or is lost. */
+static int go_on(struct persist *p)
+{
+    int rc = send_some(p);
+    rc = rc ? rc : receive_some(p);
+    if (rc == 0)
+        return 0;
+    p->flies = false;
+    uv_poll_stop(p->poll);
+    if (rc < 0) {
+        set_results(p, -EPIPE);
+        replace_writer(p);
+    }
+    land(p);
+    return 1;
+}
+
+static void await(struct persist *p)
+{
+    uv_poll_start(p->poll, UV_READABLE | (p->sent < p->batch.len ? UV_WRITABLE : 0), on_ready);
 }
 
 static void start(struct persist *p)
 {
-    while (!p->work && !p->landing && p->dirty) {
-        take_off(p);
-        p->work = begin_work(p);
-        if (p->work)
-            return;
-        write_flying(p); /* no memory for a thread's work: late is better than never */
-        land(p);
+    while (!p->flies && !p->landing && p->dirty) {
+        int rc = take_off(p);
+        rc = rc == 0 && p->fd < 0 ? -EIO : rc;
+        if (rc < 0) {
+            set_results(p, rc);
+            land(p);
+            continue;
+        }
+        p->flies = true;
+        if (send_some(p) < 0)
+            go_on(p);
+        else
+            await(p);
     }
+}
+
+static void on_ready(uv_poll_t *poll, int status, int events)
+{
+    struct persist *p = poll->data;
+    (void)status, (void)events;
+    if (go_on(p))
+        start(p);
+    else
+        await(p);
 }
 
 void persist_touch_(struct persist_log *l)
@@ -212,17 +266,44 @@ void persist_touch_(struct persist_log *l)
     start(p);
 }
 
-void persist_drain_(struct persist *p)
+/* --- the end */
+
+static bool is_settled(struct persist *p, int64_t deadline)
 {
-    if (p->work) {
-        uv_sem_wait(&p->work->done);
-        p->work->p = NULL;
-        p->work = NULL;
-        land(p);
+    for (start(p); p->flies; start(p)) {
+        const short events = (short)(POLLIN | (p->sent < p->batch.len ? POLLOUT : 0));
+        if (wait_fd(p->fd, events, deadline, -1, NULL) < 0)
+            return false;
+        go_on(p);
     }
+    return true;
+}
+
+/* The disk does not answer: whatever is left of logs is let go of. */
+static void abandon(struct persist *p, int64_t waited_ms)
+{
+    log_error(MODULE,
+              "the state directory '%s' has not answered for %lld ms: what was decided last may be missing there; "
+              "process %d goes on writing when it answers, and no rendezvousd can use it before",
+              p->dir, (long long)waited_ms, (int)p->writer);
+    set_results(p, 0);
+    p->flies = false;
+    land(p);
     while (p->dirty) {
         take_off(p);
-        write_flying(p);
+        set_results(p, 0);
         land(p);
     }
+}
+
+void persist_drain_(struct persist *p, int64_t most_ms)
+{
+    const bool settled = is_settled(p, clock_deadline(most_ms));
+    if (!settled)
+        abandon(p, most_ms);
+    close_socket(p);
+    if (settled && p->writer > 0)
+        reap(p->writer, FOLLOW_MS);
+    buf_free(&p->batch);
+    buf_free(&p->answer.body);
 }

@@ -1,19 +1,19 @@
-/* The inside of the state directory, shared by persist.c (directory, loading) and persist_commit.c (writing). */
+/* The inside of the state directory, shared by persist.c (directory, loading), persist_commit.c (batches) and
+ * persist_writer.c (the process that writes them). */
 #ifndef CRUN_RENDEZVOUSD_PERSIST_IMPL_H
 #define CRUN_RENDEZVOUSD_PERSIST_IMPL_H
 
 #include "common/base/buf.h"
+#include "common/rdzv/homes/home_wire.h"
 #include "rendezvousd/jobs/persist.h"
 
 #define PERSIST_ID_MAX 64
 
 enum log_fate { LOG_LIVES, LOG_CLOSES, LOG_GOES }; /* GOES: with its file */
 
-/* `fd` and `making` are the writing thread's while the log is in flight; all else is the loop thread's. */
 struct persist_log {
     struct persist *p;
     char id[PERSIST_ID_MAX + 1];
-    int fd; /* -1: not open yet */
     struct buf pending;
     bool rewrite; /* `pending` is a whole file */
     uint64_t last, durable;
@@ -21,13 +21,12 @@ struct persist_log {
     size_t appended, base;
     enum log_fate fate;
     bool broken;
-    bool dirty; /* in p->dirty */
+    bool voided; /* its file is to go, for it may say less than was told */
+    bool dirty;  /* in p->dirty */
     void (*on_durable)(void *arg);
     void *arg;
     /* in flight */
     bool flies;
-    struct buf flying;
-    bool flying_rewrite;
     enum log_fate flying_fate;
     uint64_t flying_last;
     int result;
@@ -36,24 +35,27 @@ struct persist_log {
     struct persist_log *fly_prev, *fly_next;     /* p->flying */
 };
 
-struct persist_work {
-    uv_work_t work;
-    uv_sem_t done;     /* the thread is ready with it */
-    struct persist *p; /* NULL: nobody waits for the callback any more */
-};
-
 struct persist {
     uv_loop_t *loop;
-    int dir_fd, jobs_fd, lock_fd;
+    char *dir;                    /* absolute */
+    int dir_fd, jobs_fd, lock_fd; /* until logs are loaded, then -1 */
     struct persist_log *logs, *dirty, *flying;
-    struct persist_work *work; /* NULL: nothing is being written */
-    size_t damaged;            /* logs that were set aside */
-    bool landing;              /* owners hear of it: what they append now flies next */
+    /* the process that writes; one batch at a time */
+    pid_t writer;
+    int fd;           /* to it; -1: there is none, and no log can be kept */
+    uv_poll_t *poll;  /* of fd */
+    bool flies;       /* a batch has no answer yet */
+    struct buf batch; /* with its head in front */
+    size_t sent;      /* bytes of it */
+    struct home_inbox answer;
+    size_t damaged; /* logs that were set aside */
+    bool landing;   /* owners hear of it: what they append now flies next */
 };
 
 /* persist_commit.c */
 void persist_touch_(struct persist_log *l); /* it has something to write */
-void persist_drain_(struct persist *p);     /* write it all here and now */
-void persist_file_name_(const struct persist_log *l, char *out, size_t cap, const char *suffix);
+int persist_writer_open_(struct persist *p, struct err *e);
+/* Have it all written, and wait for that, at most so long; then let the process go. */
+void persist_drain_(struct persist *p, int64_t most_ms);
 
 #endif

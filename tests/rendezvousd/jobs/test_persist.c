@@ -8,6 +8,7 @@
 
 #include "common/base/buf.h"
 #include "rendezvousd/jobs/persist.h"
+#include "rendezvousd/jobs/persist_impl.h"
 #include "tests/rendezvousd/jobs/jobs_rig.h"
 #include <dirent.h>
 #include <errno.h>
@@ -18,6 +19,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* --- a daemon without a network */
@@ -681,33 +683,23 @@ static void a_long_life_takes_bounded_room(void **s)
 
 /* --- bad disks */
 
-static uv_sem_t held;
-
-static void hold(uv_work_t *w)
+/* The process that writes stands still, as it does behind a disk that does not answer. */
+static void stop_writer(const struct daemon *d)
 {
-    (void)w;
-    uv_sem_wait(&held);
+    int status;
+    kill(d->p->writer, SIGSTOP);
+    assert_int_equal(waitpid(d->p->writer, &status, WUNTRACED), d->p->writer);
+    assert_true(WIFSTOPPED(status));
 }
 
-static void let_go(uv_work_t *w, int status)
-{
-    (void)w;
-    (void)status;
-}
-
-/* All threads that could write stand still, as they do behind a disk that does not answer. */
 static void a_disk_that_stands_still_delays_no_heartbeat(void **s)
 {
-    enum { THREADS = 4 };
     struct pair p;
-    uv_work_t work[THREADS];
     (void)s;
     begin_pair(&p);
     settle(&p.d);
     rig_next(&p.a);
-    uv_sem_init(&held, 0);
-    for (int i = 0; i < THREADS; i++)
-        uv_queue_work(&p.d.loop, &work[i], hold, let_go);
+    stop_writer(&p.d);
     assert_int_equal(rig_say(&p.b, RDZV_FAIL, 1, 7), 0); /* claims are taken */
     for (int i = 0; i < 10; i++) {
         rig_pass(p.d.j, 1000);
@@ -715,15 +707,66 @@ static void a_disk_that_stands_still_delays_no_heartbeat(void **s)
         uv_run(&p.d.loop, UV_RUN_NOWAIT);
     }
     assert_int_equal(p.a.told, 1); /* but nothing is told that is not on disk */
-    for (int i = 0; i < THREADS; i++)
-        uv_sem_post(&held);
+    kill(p.d.p->writer, SIGCONT);
     settle(&p.d);
     assert_int_equal(p.a.told, 2);
     assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
-    uv_sem_destroy(&held);
     close_pair(&p);
     stop(&p.d);
     remove_dir(&p.d);
+}
+
+static void a_disk_that_stands_still_holds_up_no_end(void **s)
+{
+    struct daemon again;
+    struct pair p;
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    rig_next(&p.a);
+    stop_writer(&p.d);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    const pid_t writer = p.d.p->writer;
+    close_pair(&p);
+    stop(&p.d);
+    again = p.d;
+    assert_int_equal(uv_loop_init(&again.loop), 0);
+    assert_int_equal(persist_open(&again.p, &again.loop, again.dir, &again.epoch, &again.e), -EBUSY);
+    assert_int_equal(uv_loop_close(&again.loop), 0);
+    kill(writer, SIGCONT);
+    assert_int_equal(waitpid(writer, NULL, 0), writer);
+    assert_int_equal(start(&again), 0); /* what was sent is there */
+    stop(&again);
+    remove_dir(&again);
+}
+
+static void a_writer_that_is_killed_costs_what_it_had(void **s)
+{
+    struct daemon after;
+    struct pair p;
+    char path[160];
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    assert_true(log_path(&p.d, path, sizeof path));
+    rig_next(&p.a);
+    stop_writer(&p.d);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    kill(p.d.p->writer, SIGKILL);
+    settle(&p.d);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP); /* the job goes on */
+    assert_false(log_path(&p.d, path, sizeof path)); /* rather unknown than wrong */
+    close_pair(&p);
+    stop(&p.d);
+    after = p.d;
+    assert_int_equal(start(&after), 0);
+    rig_open(after.j, &p.a, "other", "node1", "10.0.0.1");
+    assert_int_equal(rig_join(&p.a, &p.c, 0), 0);
+    settle(&after);
+    assert_true(log_path(&after, path, sizeof path)); /* and others are kept */
+    rig_close(&p.a, JOBS_GONE);
+    stop(&after);
+    remove_dir(&after);
 }
 
 static void a_full_disk_costs_the_log_not_the_job(void **s)
@@ -734,15 +777,14 @@ static void a_full_disk_costs_the_log_not_the_job(void **s)
     (void)s;
     begin_pair(&p);
     settle(&p.d);
-    signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &was);
     small = was;
     small.rlim_cur = 16;
-    setrlimit(RLIMIT_FSIZE, &small);
+    prlimit(p.d.p->writer, RLIMIT_FSIZE, &small, NULL);
     rig_next(&p.a);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
     settle(&p.d);
-    setrlimit(RLIMIT_FSIZE, &was);
+    prlimit(p.d.p->writer, RLIMIT_FSIZE, &was, NULL);
     assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
     assert_false(log_path(&p.d, path, sizeof path)); /* rather unknown than wrong */
     rig_join(&p.a, &p.c, 1);
@@ -777,6 +819,8 @@ int main(void)
         cmocka_unit_test(finished_and_forgotten_jobs_leave_nothing),
         cmocka_unit_test(a_long_life_takes_bounded_room),
         cmocka_unit_test(a_disk_that_stands_still_delays_no_heartbeat),
+        cmocka_unit_test(a_disk_that_stands_still_holds_up_no_end),
+        cmocka_unit_test(a_writer_that_is_killed_costs_what_it_had),
         cmocka_unit_test(a_full_disk_costs_the_log_not_the_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,45 @@
+"""rendezvousd whose state directory is on a disk that stops to answer."""
+import os
+import re
+import time
+
+import pytest
+
+from daemon import ALICE, Client, Daemon, until
+from shared_fs import SharedFs
+
+
+@pytest.fixture
+def disk(tmp_path):
+    try:
+        fs = SharedFs(tmp_path / "disk")
+    except OSError as e:
+        pytest.skip(f"no FUSE here: {e}")
+    yield fs
+    fs.close()
+
+
+def test_it_delays_news_but_no_heartbeat_and_no_end(tokens, tmp_path, disk):
+    state = tmp_path / "disk" / "state"
+    with Daemon("--token-file", tokens, "--state-dir", state) as d, Client(d.port) as a, Client(d.port) as b:
+        for c in (a, b):
+            c.authenticate(*ALICE)
+        for c, node in ((a, "a"), (b, "b")):
+            c("RDZV.JOIN", "job", node, "v=1 nnodes=2 slots=1")
+        seq = re.search(r"seq=(\d+)", a("RDZV.NEXT", "job", "a", "0", "20000"))[1]
+        disk.pause()
+        b("RDZV.FAIL", "job", "b", "1", "exit_code=7 rank=1")
+        assert disk.asked.wait(30)
+        assert a("RDZV.NEXT", "job", "a", seq, "100") is None  # alive, and no news that is not on disk
+        start = time.monotonic()
+        assert d.stop() == 0
+        assert time.monotonic() - start < 8
+    told = re.search(r"state directory '\S+' has not answered for 2000 ms: .* process (\d+) goes on writing when it answers", d.err)
+    assert told, d.err
+    assert os.path.exists(f"/proc/{told[1]}")
+    disk.resume()
+    until(lambda: not os.path.exists(f"/proc/{told[1]}"), "the end of the writer")
+    with Daemon("--token-file", tokens, "--state-dir", state) as d, Client(d.port) as a:
+        a.authenticate(*ALICE)
+        assert "kind=end" in a("RDZV.NEXT", "job", "a", seq, "20000")  # what was decided meanwhile is there
+        assert d.stop() == 0
