@@ -24,6 +24,11 @@ static const char *error_text(void *arg, int local)
     return group_error_text(((const struct run *)arg)->group, local);
 }
 
+static const struct crun_page *page(void *arg, int local)
+{
+    return group_page(((const struct run *)arg)->group, local);
+}
+
 static const char *hang_text(void *arg)
 {
     return hang_watch_text(((const struct run *)arg)->hang);
@@ -58,6 +63,7 @@ int failures_open(struct run *r, struct err *e)
                                              .hurry = signals_hurry(r),
                                              .error_path = error_path,
                                              .error_text = error_text,
+                                             .page = page,
                                              .hang_text = hang_text,
                                              .find_leader = find_leader,
                                              .serve = serve,

@@ -90,15 +90,21 @@ static bool add_ending(cJSON *o, const struct failure_worker *w)
     return ok;
 }
 
+static bool add_progress(cJSON *o, const struct failure_words *words)
+{
+    return !words->phase || ((words->step < 0 || cJSON_AddNumberToObject(o, "step", (double)words->step)) &&
+                             add_text(o, "phase", words->phase));
+}
+
 cJSON *failure_describe(const struct failure_worker *w, const struct failure_words *words)
 {
     cJSON *o = cJSON_CreateObject();
     if (o && cJSON_AddNumberToObject(o, "rank", w->rank) && cJSON_AddNumberToObject(o, "local_rank", w->local_rank) &&
         cJSON_AddNumberToObject(o, "pid", w->pid) && add_text(o, "host", words->host) &&
         add_text(o, "node", words->node) && add_ending(o, w) && cJSON_AddNumberToObject(o, "time", words->time) &&
-        add_text(o, "gpu", words->gpu) && add_text(o, "core", words->core) && add_text(o, "message", words->message) &&
-        add_text(o, "message_from", words->message_from) && (!words->tail || add_tail(o, words->tail)) &&
-        (!words->is_tail_late || cJSON_AddTrueToObject(o, "stderr_late")))
+        add_progress(o, words) && add_text(o, "gpu", words->gpu) && add_text(o, "core", words->core) &&
+        add_text(o, "message", words->message) && add_text(o, "message_from", words->message_from) &&
+        (!words->tail || add_tail(o, words->tail)) && (!words->is_tail_late || cJSON_AddTrueToObject(o, "stderr_late")))
         return o;
     cJSON_Delete(o);
     return NULL;
@@ -215,12 +221,24 @@ static int render_message(const cJSON *o, struct buf *out)
     return buf_addstr(out, ")\n");
 }
 
+static int render_progress(const cJSON *o, struct buf *out)
+{
+    const double step = number_of(o, "step");
+    if (!text_of(o, "phase")[0])
+        return 0;
+    TRY(step >= 0 ? buf_printf(out, "  progress  step %.0f, phase ", step)
+                  : buf_addstr(out, "  progress  no step yet, phase "));
+    TRY(add_shown(out, text_of(o, "phase")));
+    return buf_addstr(out, "\n");
+}
+
 static int render_culprit(const cJSON *o, struct buf *out)
 {
     TRY(buf_printf(out, "  culprit   rank %d (local rank %d), pid %d on ", int_of(o, "rank"), int_of(o, "local_rank"),
                    int_of(o, "pid")));
     TRY(add_shown(out, text_of(o, "host")));
     TRY(buf_addstr(out, "\n"));
+    TRY(render_progress(o, out));
     TRY(field(out, "gpu", text_of(o, "gpu")));
     TRY(field(out, "core", text_of(o, "core")));
     return render_message(o, out);

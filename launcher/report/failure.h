@@ -35,6 +35,8 @@ struct failure_words {
     const char *host, *node;
     const char *message, *message_from; /* its error record, and where that stood */
     const char *core, *gpu;
+    const char *phase;             /* what it was doing, as it told libcrun; NULL: it does not use it */
+    int64_t step;                  /* the last that it finished, -1: none */
     const struct lines_tail *tail; /* of its stderr */
     bool is_tail_late;             /* it did not come in time */
     double time;                   /* when it ended, seconds since 1970 by this node's clock */

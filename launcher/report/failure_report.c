@@ -12,6 +12,8 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/crun/crun_page.h"
+#include "common/include/crun.h"
 #include "common/job/exitcode.h"
 #include "common/job/failure_record.h"
 #include "common/rdzv/machine/rdzv.h"
@@ -119,6 +121,17 @@ static const char *find_gpu(int local, struct virtual_rank *device)
     return value && value[1] ? value + 1 : NULL;
 }
 
+/* How far it was, if it told. */
+static void find_progress(const struct crun_page *page, struct failure_words *words)
+{
+    words->step = -1;
+    if (!page || !atomic_load(&page->attached) || (!atomic_load(&page->phase_ns) && !atomic_load(&page->last_step_ns)))
+        return;
+    words->phase = crun_phase_name((enum crun_phase)atomic_load(&page->phase));
+    if (atomic_load(&page->last_step_ns))
+        words->step = (int64_t)atomic_load(&page->step);
+}
+
 static cJSON *describe(const struct failure_report *f, const struct failure_worker *w, bool with_tail)
 {
     const struct logmux_words *said = logmux_words(f->o.mux, w->local_rank);
@@ -126,6 +139,7 @@ static cJSON *describe(const struct failure_report *f, const struct failure_work
     char core[4096];
     struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
     find_message(f, w, said, &words);
+    find_progress(f->o.page(f->o.arg, w->local_rank), &words);
     words.core = core_text(said, core, sizeof core)[0] ? core : NULL;
     words.gpu = find_gpu(w->local_rank, &device);
     words.tail = with_tail && said && said->has_tail ? &said->tail : NULL;

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <uv.h>
 
+struct crun_page;
 struct endpoint;
 struct err;
 struct failure_report;
@@ -35,9 +36,10 @@ struct failure_report_options { /* all of it is borrowed */
     double restart_window; /* seconds; 0: all restarts count */
     const bool *hurry;     /* a stop signal came: wait for no other node */
     /* What is known of a worker that failed, NULL: nothing. */
-    const char *(*error_path)(void *arg, int rank);  /* where its error record would be */
-    const char *(*error_text)(void *arg, int local); /* what it told through libcrun */
-    const char *(*hang_text)(void *arg);             /* of the hang that ended the round */
+    const char *(*error_path)(void *arg, int rank);        /* where its error record would be */
+    const char *(*error_text)(void *arg, int local);       /* what it told through libcrun */
+    const struct crun_page *(*page)(void *arg, int local); /* shared with it */
+    const char *(*hang_text)(void *arg);                   /* of the hang that ended the round */
     /* Where group rank 0 of the round of these news serves; and, on group rank 0, begin to. */
     void (*find_leader)(void *arg, const struct rdzv_news *news, struct endpoint *ret);
     int (*serve)(void *arg, const struct rdzv_news *news, struct err *e);

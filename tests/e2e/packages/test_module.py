@@ -133,6 +133,15 @@ def test_an_exception_is_in_the_report_with_its_place_step_and_phase(crun, scrip
                  f"  crun.phase('{phase}')\n  if crun.info().rank == 1: raise ValueError('no such ä')\n  import signal\n  signal.pause()\nmain()\n")
     rc, _, err = crun.run("--nproc-per-node", 2, job)
     assert rc == 1 and f"  message   ValueError: no such ä (job.py:6 in main), after step 7{said} (error.json)\n" in err, err
+    assert f"  progress  step 7, phase {phase}\n" in err, err
+
+
+def test_a_worker_that_is_killed_leaves_its_step_and_phase(crun, script):
+    job = script("import crun, os, signal\ncrun.phase('starting')\nif crun.info().restart_count: crun.report(41)\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    rc, _, err = crun.run("--max-restarts", 1, job)
+    assert rc == 137 and "  progress  step 41, phase step\n" in err, err
+    rc, _, err = crun.run(job)
+    assert rc == 137 and "  progress  no step yet, phase starting\n" in err, err
 
 
 def test_phases_reach_crun(crun, script):

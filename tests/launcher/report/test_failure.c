@@ -101,6 +101,8 @@ static void the_report_names_culprit_followers_message_and_last_lines(void **sta
                                .message_from = "error.json",
                                .core = "/tmp/core.101",
                                .gpu = "3",
+                               .phase = "checkpoint",
+                               .step = 3000000000,
                                .tail = &tail,
                                .time = 10});
     struct failure_job j = job;
@@ -112,6 +114,7 @@ static void the_report_names_culprit_followers_message_and_last_lines(void **sta
             "crun: p failed: rank 1 killed by SIGSEGV (core dumped)\n"
             "  job       j, round 2, 1 of 1 restarts used\n"
             "  culprit   rank 1 (local rank 1), pid 101 on h\n"
+            "  progress  step 3000000000, phase checkpoint\n"
             "  gpu       3\n"
             "  core      /tmp/core.101\n"
             "  message   it broke (error.json)\n"
