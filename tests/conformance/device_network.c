@@ -115,6 +115,13 @@ static void gradients_of_convnet_match_ref(void **state)
     first_gradients_match("convnet", 28, &mode_f32, 1e-4);
 }
 
+/* Its first layer reads the images, whose channels may be padded. */
+static void gradients_of_mlp_match_ref(void **state)
+{
+    (void)state;
+    first_gradients_match("mlp", 9, &mode_f32, 1e-4);
+}
+
 static void fusing_changes_no_bit(void **state)
 {
     const struct mode *m = *state;
@@ -556,6 +563,7 @@ int main(void)
     const struct CMUnitTest of_cpu[] = {
         cmocka_unit_test(gradients_of_resnet18_match_ref),
         cmocka_unit_test(gradients_of_convnet_match_ref),
+        cmocka_unit_test(gradients_of_mlp_match_ref),
         {"fusing_changes_no_bit_in_fp32", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_f32},
         {"fusing_changes_no_bit_in_emulated_bf16", fusing_changes_no_bit, NULL, NULL,
          (void *)(uintptr_t)&mode_emulated},
@@ -589,6 +597,7 @@ int main(void)
     /* natively in halves, and little of all: its GPU is emulated */
     const struct CMUnitTest of_cuda[] = {
         cmocka_unit_test(gradients_of_convnet_match_ref),
+        cmocka_unit_test(gradients_of_mlp_match_ref),
         cmocka_unit_test(a_plan_needs_less_memory_than_all_its_tensors),
         {"fusing_changes_no_bit_in_fp32", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_f32},
         {"fusing_changes_no_bit_in_nchw", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_nchw},

@@ -72,6 +72,7 @@ struct run_hooks {
  * the same order. stream: the device's compute stream, NULL on host devices, which they block. */
 struct plan_group {
     void *ctx;
+    bool on_host;     /* as struct run_hooks': they act when they are called */
     int ranks, index; /* of the group, and which of them this one is */
     /* in: n elements; out: ranks * n, everybody's in the order of ranks. */
     int (*gather)(void *ctx, const void *in, void *out, size_t n, enum dtype t, void *stream, struct err *e);
@@ -193,6 +194,7 @@ struct device_async {
     void (*host_release)(struct device *d, void *p);
     int (*copy_in)(struct device *d, void *stream, void *to, const void *host, size_t bytes, struct err *e);
     int (*copy_out)(struct device *d, void *stream, void *host, const void *from, size_t bytes, struct err *e);
+    int (*copy)(struct device *d, void *stream, void *to, const void *from, size_t bytes, struct err *e); /* within */
     int (*sync)(struct device *d, void *stream, struct err *e); /* the host waits */
 
     /* Loss scaling on the device (worker/precision/loss_scale.h is the rule). From guard() on run() multiplies its

@@ -60,13 +60,12 @@ static void *communicate(void *arg)
     return NULL;
 }
 
-/* The communication stream goes on from here of the compute stream, or the other way round. */
-static int fork_stream(struct ddp *d, struct err *e)
+int ddp_fork(struct ddp *d, struct err *e)
 {
     return d->async ? d->async->order(d->device, d->async->compute(d->device), d->side, e) : 0;
 }
 
-static int join_stream(struct ddp *d, struct err *e)
+int ddp_join(struct ddp *d, struct err *e)
 {
     return d->async ? d->async->order(d->device, d->side, d->async->compute(d->device), e) : 0;
 }
@@ -75,7 +74,7 @@ static int join_stream(struct ddp *d, struct err *e)
 static int release(struct ddp *d, int k, struct err *e)
 {
     struct err fork = {0};
-    int rc = fork_stream(d, &fork);
+    int rc = ddp_fork(d, &fork);
     pthread_mutex_lock(&d->lock);
     if (rc < 0 && !d->failed.code) {
         d->failed = fork;
@@ -136,7 +135,7 @@ static int on_captured(void *ctx, void *stream, struct err *e)
     if (!d->active)
         return 0;
     d->captured = d->done;
-    return d->captured > 0 ? join_stream(d, e) : 0; /* a stream that was not forked has nothing to join */
+    return d->captured > 0 ? ddp_join(d, e) : 0; /* a stream that was not forked has nothing to join */
 }
 
 static int on_replayed(void *ctx, void *stream, struct err *e)
@@ -206,7 +205,7 @@ static int alloc_part(struct ddp *d, size_t n, struct err *e)
     if (n == 0)
         return 0;
     if (d->async)
-        return err_set(e, -ENOTSUP, "ZeRO needs a device whose memory is the host's");
+        return d->device->ops->alloc(d->device, n * dtype_size(d->real), &d->part, e);
     d->part = malloc(n * dtype_size(d->real));
     return d->part ? 0 : err_set(e, -ENOMEM, "no memory for a part of %zu gradients", n);
 }
@@ -217,7 +216,7 @@ static int plan(struct ddp *d, struct err *e)
     const bool rides = own->npieces > 0 && own->pieces[own->npieces - 1].group == LAYOUT_BATCH &&
                        own->pieces[own->npieces - 1].part == 0;
     d->stats.buckets = d->buckets = own->npieces + (d->n_tail > 0 && !rides);
-    d->sheds = ownership_is_cut(own, OWNERSHIP_GRADIENTS);
+    d->sheds = ownership_is_cut(own, OWNERSHIP_GRADIENTS) && !d->async;
     d->window = 2 * ownership_largest_piece(own);
     TRY(alloc_part(d, largest_part(own), e));
     return d->wire == DT_F16 || d->wire == DT_BF16 ? alloc_half(d, ownership_largest_piece(own), e) : 0;
@@ -304,6 +303,14 @@ static void reclaim(struct ddp *d)
             tell_comms(d, lent[i], 0, false);
 }
 
+static void release_memory(const struct ddp *d, void *p)
+{
+    if (d->device && p)
+        d->device->ops->release(d->device, p);
+    else
+        free(p);
+}
+
 void ddp_destroy(struct ddp *d)
 {
     if (!d)
@@ -320,11 +327,8 @@ void ddp_destroy(struct ddp *d)
     reclaim(d);
     if (d->side)
         d->async->close(d->device, d->side);
-    if (d->device && d->half)
-        d->device->ops->release(d->device, d->half);
-    else
-        free(d->half);
-    free(d->part);
+    release_memory(d, d->half);
+    release_memory(d, d->part);
     free(d->kept);
     free(d);
 }
@@ -367,7 +371,7 @@ int ddp_wait(struct ddp *d, struct err *e)
     d->stats.exposed_ns += clock_ns() - start;
     int rc = d->failed.code ? err_set(e, d->failed.code, "%s", d->failed.text) : 0;
     pthread_mutex_unlock(&d->lock);
-    return rc < 0 ? rc : join_stream(d, e);
+    return rc < 0 ? rc : ddp_join(d, e);
 }
 
 int ddp_check(struct ddp *d, struct err *e)

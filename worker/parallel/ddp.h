@@ -11,10 +11,10 @@
  *   write the tail (metrics, stop flag)
  *   ddp_wait(d)                          -> the last bucket and the tail go, wait for all
  *
- * Where gradients are cut (ZeRO 2), what is left as anything is given back to the system: its pages are gone until
- * backward writes there again, and backward waits where more than two buckets have not been reduced. So the arena is
- * address space, and memory is what this rank owns and a few buckets. A step of several parts reduces each of them, and
- * ddp_keep() adds them up.
+ * Where gradients are cut (ZeRO 2) on a host device, what is left as anything is given back to the system: its pages
+ * are gone until backward writes there again, and backward waits where more than two buckets have not been reduced. So
+ * the arena is address space, and memory is what this rank owns and a few buckets. A step of several parts reduces each
+ * of them, and ddp_keep() adds them up. A device with streams keeps the whole arena, and reduces the last part alone.
  *
  * On a device with streams (device_ops.async) nobody waits where collectives are enqueued (nccl):
  *
@@ -54,8 +54,7 @@ struct ddp_options {
 
 /* groups: the communicators of this rank's groups, by enum layout_group; NULL: not needed, or nobody else is in it. own
  * says which are needed. reduce: the arena (own->n_train gradients, then n_tail statistics and metrics) of element type
- * `real`. All borrowed. Starts the communication thread. -EINVAL: a group that is needed is not there; -ENOTSUP: pieces
- * are cut, and the device goes on by itself. */
+ * `real`. All borrowed. Starts the communication thread. -EINVAL: a group that is needed is not there. */
 int ddp_create(struct ddp **ret, struct comm *const groups[LAYOUT_GROUPS], const struct ownership *own, void *reduce,
                size_t n_tail, enum dtype real, const struct ddp_options *o, struct err *e);
 void ddp_destroy(struct ddp *d); /* joins the thread; abort the communicator first if calls may hang */
@@ -86,8 +85,8 @@ int ddp_keep(struct ddp *d, bool first, bool last, struct err *e);
 int ddp_wait(struct ddp *d, struct err *e);
 
 /* What each rank owns of an arena of n_train elements of type `real` goes to all that hold copies: all-gathers of the
- * pieces that are cut (ownership.h); where none is: nothing, at once. Host memory. Training thread, between ddp_wait()
- * and ddp_begin(). */
+ * pieces that are cut (ownership.h); where none is: nothing, at once. On a device with streams what is computed from
+ * now on sees them. Training thread, between ddp_wait() and ddp_begin(). */
 int ddp_gather(struct ddp *d, void *arena, struct err *e);
 
 /* v[0..n) becomes its sum over the batch group. Training thread, between ddp_wait() and ddp_begin(). */

@@ -19,7 +19,7 @@ struct ddp {
     size_t window;  /* elements that may wait for it; then backward waits */
     char *kept;     /* sums of the parts so far: what this rank owns, and the tail; NULL: not yet */
     struct run_hooks hooks, idle;
-    struct device *device; /* NULL: the arena is host memory, and so are the next two */
+    struct device *device; /* NULL: the arena is host memory, and so are half and part */
     const struct device_async *async;
     void *side;                    /* communication stream */
     const struct ddp_watch *watch; /* NULL: nobody */
@@ -39,6 +39,10 @@ struct ddp {
     struct err failed; /* code 0: none */
     struct ddp_stats stats;
 };
+
+/* The communication stream goes on from here of the compute stream; or the other way round. Nothing on host devices. */
+int ddp_fork(struct ddp *d, struct err *e);
+int ddp_join(struct ddp *d, struct err *e);
 
 /* The communicator of a group that others are in; else NULL. */
 struct comm *ddp_comm(const struct ddp *d, enum layout_group g);

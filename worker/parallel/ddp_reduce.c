@@ -24,19 +24,38 @@ static int all_reduce(struct comm *c, void *buf, size_t n, enum dtype t, void *s
     return c->ops->all_reduce(c, COMM_GRADIENTS, buf, n, t, COMM_SUM, stream, e);
 }
 
+static int copy(const struct ddp *d, void *to, const void *from, size_t n, void *stream, struct err *e)
+{
+    const size_t bytes = n * dtype_size(d->real);
+    if (d->async)
+        return d->async->copy(d->device, stream, to, from, bytes, e);
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+/* Gradients [first, first + n) become halves that a sum fits in; and halves at `from` such gradients. */
+static int pack(struct ddp *d, size_t first, size_t n, float ranks, void *stream, struct err *e)
+{
+    if (d->async)
+        return d->async->convert(d->device, stream, d->half, d->wire, element(d, first), d->real, n, 1 / ranks, e);
+    wire_pack(d->half, d->reduce, first, n, d->real, d->wire, 1 / ranks);
+    return 0;
+}
+
+static int unpack(struct ddp *d, size_t first, const void *from, size_t n, float ranks, void *stream, struct err *e)
+{
+    if (d->async)
+        return d->async->convert(d->device, stream, element(d, first), d->real, from, d->wire, n, ranks, e);
+    wire_unpack(d->reduce, from, first, n, d->real, d->wire, ranks);
+    return 0;
+}
+
 /* Gradients [first, first + n) go as halves. */
 static int reduce_half(struct ddp *d, struct comm *c, size_t first, size_t n, void *stream, struct err *e)
 {
-    const float world = (float)c->world;
-    if (d->async) {
-        TRY(d->async->convert(d->device, stream, d->half, d->wire, element(d, first), d->real, n, 1 / world, e));
-        TRY(all_reduce(c, d->half, n, d->wire, stream, e));
-        return d->async->convert(d->device, stream, element(d, first), d->real, d->half, d->wire, n, world, e);
-    }
-    wire_pack(d->half, d->reduce, first, n, d->real, d->wire, 1 / world);
+    TRY(pack(d, first, n, (float)c->world, stream, e));
     TRY(all_reduce(c, d->half, n, d->wire, stream, e));
-    wire_unpack(d->reduce, d->half, first, n, d->real, d->wire, world);
-    return 0;
+    return unpack(d, first, d->half, n, (float)c->world, stream, e);
 }
 
 /* This rank's part of a piece that is cut. */
@@ -54,18 +73,16 @@ static void shed(const struct ddp *d, size_t first, size_t end)
         (void)madvise((void *)(from / page * page), to - from / page * page, MADV_DONTNEED);
 }
 
-static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_piece *p, struct err *e)
+static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_piece *p, void *stream, struct err *e)
 {
     const struct ownership_range mine = own_part(d, p);
-    const float world = (float)c->world;
+    const float ranks = (float)c->world;
     if (d->half)
-        wire_pack(d->half, d->reduce, p->first, p->end - p->first, d->real, d->wire, 1 / world);
+        TRY(pack(d, p->first, p->end - p->first, ranks, stream, e));
     TRY(c->ops->reduce_scatter(c, COMM_GRADIENTS, d->half ? (void *)d->half : element(d, p->first), d->part, p->part,
-                               d->half ? d->wire : d->real, COMM_SUM, NULL, e));
-    if (d->half)
-        wire_unpack(d->reduce, d->part, mine.first, p->part, d->real, d->wire, world);
-    else
-        memcpy(element(d, mine.first), d->part, p->part * dtype_size(d->real));
+                               d->half ? d->wire : d->real, COMM_SUM, stream, e));
+    TRY(d->half ? unpack(d, mine.first, d->part, p->part, ranks, stream, e)
+                : copy(d, element(d, mine.first), d->part, p->part, stream, e));
     if (d->sheds) {
         shed(d, p->first, mine.first);
         shed(d, mine.end, p->end);
@@ -87,7 +104,7 @@ int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
     if (!c)
         return 0;
     if (p.part)
-        return reduce_scatter(d, c, &p, e);
+        return reduce_scatter(d, c, &p, stream, e);
     if (d->half && first < p.end) {
         TRY(reduce_half(d, c, first, p.end - first, stream, e));
         first = p.end;
@@ -95,18 +112,23 @@ int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
     return first < end ? all_reduce(c, element(d, first), end - first, d->real, stream, e) : 0;
 }
 
-int ddp_gather(struct ddp *d, void *arena, struct err *e)
+static int gather_piece(struct ddp *d, struct comm *c, const struct ownership_piece *p, char *arena, struct err *e)
 {
     const size_t elem = dtype_size(d->real);
+    TRY(copy(d, d->part, arena + own_part(d, p).first * elem, p->part, d->side, e));
+    return c->ops->all_gather(c, COMM_GRADIENTS, d->part, arena + p->first * elem, p->part * elem, d->side, e);
+}
+
+int ddp_gather(struct ddp *d, void *arena, struct err *e)
+{
+    TRY(d->part ? ddp_fork(d, e) : 0);
     for (int k = 0; k < d->own->npieces; k++) {
         const struct ownership_piece *p = &d->own->pieces[k];
         struct comm *c = ddp_comm(d, p->group);
-        if (!p->part || !c)
-            continue;
-        memcpy(d->part, (const char *)arena + own_part(d, p).first * elem, p->part * elem);
-        TRY(c->ops->all_gather(c, COMM_GRADIENTS, d->part, (char *)arena + p->first * elem, p->part * elem, NULL, e));
+        if (p->part && c)
+            TRY(gather_piece(d, c, p, arena, e));
     }
-    return 0;
+    return d->part ? ddp_join(d, e) : 0;
 }
 
 bool ddp_each_part(const struct ddp *d)

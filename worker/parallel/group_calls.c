@@ -29,6 +29,12 @@ static int max(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struc
 
 void group_calls(struct plan_group *ret, struct comm *c)
 {
-    *ret = (struct plan_group){
-        .ctx = c, .ranks = c->world, .index = c->rank, .gather = gather, .scatter = scatter, .sum = sum, .max = max};
+    *ret = (struct plan_group){.ctx = c,
+                               .on_host = c->ops->host_buffers,
+                               .ranks = c->world,
+                               .index = c->rank,
+                               .gather = gather,
+                               .scatter = scatter,
+                               .sum = sum,
+                               .max = max};
 }

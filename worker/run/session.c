@@ -196,9 +196,6 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     };
     const struct ownership_options pieces = {.elem_bytes = dtype_size(ops->real),
                                              .bucket_bytes = (size_t)s->cfg->bucket_mb << 20};
-    if (ops->async && s->cfg->zero)
-        return err_set(e, ERR_USAGE, "--zero %d: not on --device %s, whose moments are not cut yet", (int)s->cfg->zero,
-                       ops->name);
     TRY(ownership_init(&s->own, &s->layout, s->rank, s->program, &pieces, e));
     s->saves_together = ownership_is_spread(&s->own);
     TRY(optimizer_slice(&s->optimizer, s->program, &s->own, e));

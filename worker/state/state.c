@@ -82,7 +82,7 @@ void *state_metric(const struct state *s, int metric)
 static int alloc_reduce(struct state *s, struct err *e)
 {
     const size_t bytes = state_bytes(s, s->program->n_reduce);
-    if (!ownership_is_cut(s->own, OWNERSHIP_GRADIENTS))
+    if (!ownership_is_cut(s->own, OWNERSHIP_GRADIENTS) || s->device->ops->async)
         return s->device->ops->alloc(s->device, bytes, &s->reduce, e);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
@@ -95,9 +95,9 @@ static int alloc_reduce(struct state *s, struct err *e)
 int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                const struct state_options *o, struct err *e)
 {
-    if (ownership_is_cut(own, OWNERSHIP_PARAMS) || (ownership_is_cut(own, OWNERSHIP_GRADIENTS) && d->ops->async))
-        return err_set(e, -ENOTSUP, "level %d of ZeRO: plans on %s need whole %s", own->layout.zero, d->ops->name,
-                       ownership_is_cut(own, OWNERSHIP_PARAMS) ? "parameters" : "gradients");
+    if (ownership_is_cut(own, OWNERSHIP_PARAMS))
+        return err_set(e, -ENOTSUP, "level %d of ZeRO: plans on %s need whole parameters", own->layout.zero,
+                       d->ops->name);
     *s = (struct state){.device = d,
                         .program = p,
                         .own = own,

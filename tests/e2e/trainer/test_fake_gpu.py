@@ -73,6 +73,16 @@ def test_two_ranks_with_a_gpu_each_train_as_one(data, tmp_path):
     assert apart(tmp_path / "two", tmp_path / "one") < 1e-5
 
 
+@pytest.mark.parametrize("options", [["--zero", 1], ["--zero", 2, "--accumulate", 2], ["--enable-model-parallel", "--model-parallel-dim", 1],
+                                     ["--enable-model-parallel", "--model-parallel-dim", 0, "--zero", 1]])
+def test_ranks_that_share_state_or_a_layer_train_as_one(data, tmp_path, options):
+    options = [*options, "--arch", "mlp"]  # whose last layer reads features, not maps
+    two = [CRUN, "--standalone", "--nproc_per_node", 2]
+    train(data, tmp_path / "two", "--comm", "gloo", "--sync-bn", "--ema", 0.9, "--clip-grad-norm", 0.5, *options, launch=two, gpus=2)
+    train(data, tmp_path / "one", "--sync-bn", "--ema", 0.9, "--clip-grad-norm", 0.5, *(options[2:] if "--accumulate" in options else options[-2:]))
+    assert apart(tmp_path / "two", tmp_path / "one") < 1e-5
+
+
 def test_replicas_are_compared_where_only_rank_0_saves(data, tmp_path):
     train(data, tmp_path, "--comm", "gloo", "--sync-bn", "--check-replicas", 2, "--checkpoint-every", 2, "--checkpoint-keep", 0, "--checkpoint-sync",
           "--comm-timeout", 45, launch=[CRUN, "--standalone", "--nproc_per_node", 2], gpus=2, steps=5)

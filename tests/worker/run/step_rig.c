@@ -34,7 +34,7 @@ static int open_plan(struct step_rig *r, const struct step_rig_options *o, struc
     const enum dtype half = o->precision.half == DT_BF16 ? DT_BF16 : DT_F16;
     const struct plan_options po = {.batch = r->step.part,
                                     .training = true,
-                                    .compute = o->emulate ? half : s->real,
+                                    .compute = o->emulate || o->native ? half : s->real,
                                     .emulate = o->emulate,
                                     .half = o->precision.level == LEVEL_O1 ? HALF_OPERANDS : HALF_STORED,
                                     .params = s->params,
@@ -63,7 +63,7 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     const struct state_options so = {
         .seed = 1, .second = o->optimizer.rule >= UPDATE_ADAM, .ema = o->optimizer.ema > 0};
     struct state *s = &r->state;
-    const struct comm_options co = {.name = "rig", .timeout_ms = 60000};
+    const struct comm_options co = {.name = "rig", .timeout_ms = 60000, .device = d};
     *r = (struct step_rig){.program = p, .optimizer = o->optimizer, .comm = comm};
     r->optimizer.bn_momentum = 0.1;
     TRY(open_ownership(r, d, comm, o, e));

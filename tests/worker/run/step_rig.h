@@ -24,6 +24,7 @@ struct step_rig_options {
     int tensor;          /* ranks of a tensor group, whose program p is; 0: 1 */
     size_t bucket_bytes; /* 0: as by default; the first and the last are of an eighth */
     bool emulate;        /* computes in halves, emulated; else in what the state is made of */
+    bool native;         /* computes in halves, as the device has them */
 };
 
 struct step_rig {

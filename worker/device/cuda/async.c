@@ -113,6 +113,12 @@ static void async_host_release(struct device *d, void *p)
     c->gpu->ops->host_release(c->gpu, p);
 }
 
+static int async_copy(struct device *d, void *stream, void *to, const void *from, size_t bytes, struct err *e)
+{
+    struct cuda *c = self(d);
+    return c->gpu->ops->copy(c->gpu, stream_of(c, stream), to, from, bytes, e);
+}
+
 static int async_copy_in(struct device *d, void *stream, void *to, const void *host, size_t bytes, struct err *e)
 {
     struct cuda *c = self(d);
@@ -198,6 +204,7 @@ const struct device_async cuda_async = {.open = async_open,
                                         .attach = async_attach,
                                         .host_alloc = async_host_alloc,
                                         .host_release = async_host_release,
+                                        .copy = async_copy,
                                         .copy_in = async_copy_in,
                                         .copy_out = async_copy_out,
                                         .sync = async_sync,

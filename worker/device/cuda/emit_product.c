@@ -82,30 +82,32 @@ static int emit_result(struct cuda_plan *pl, int i, int t, int written, struct e
                    written, value, e);
 }
 
-/* y += bias, channel by channel. */
-static int emit_bias(struct cuda_plan *pl, int i, int y, enum dtype type, struct err *e)
+int emit_vector(struct cuda_plan *pl, int i, int param, int x, int y, enum dtype type, struct err *e)
 {
-    const struct op *op = &pl->p->ops[i];
     struct step *s;
-    if (op->param[1] < 0)
+    if (param < 0)
         return 0;
     TRY(cuda_plan_step(pl, STEP_KERNEL, "bias", i, &s, e));
     s->kernel = KERNEL_BN_APPLY;
     struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
-    struct view4 v = cuda_plan_view(pl, op->out);
+    struct view4 v = cuda_plan_view(pl, pl->p->ops[i].out);
     v.type = type;
-    *a = (struct k_bn_apply){.v = v, .shift = pl->params + pl->p->params[op->param[1]].offset};
-    TRY(cuda_plan_use(pl, y, 0, &a->x, e));
+    *a = (struct k_bn_apply){.v = v, .shift = pl->params + pl->p->params[param].offset};
+    TRY(cuda_plan_use(pl, x, 0, &a->x, e));
     return cuda_plan_use(pl, y, 0, &a->y, e);
 }
 
-/* The gradient of a bias: sums of dy. */
-static int emit_bias_gradient(struct cuda_plan *pl, int i, int t, struct err *e)
+/* y += bias, channel by channel. */
+static int emit_bias(struct cuda_plan *pl, int i, int y, enum dtype type, struct err *e)
 {
-    const struct op *op = &pl->p->ops[i];
+    return emit_vector(pl, i, pl->p->ops[i].param[1], y, y, type, e);
+}
+
+int emit_vector_gradient(struct cuda_plan *pl, int i, int param, int t, struct err *e)
+{
     struct view4 v = cuda_plan_view(pl, t);
     struct step *sum;
-    if (op->param[1] < 0)
+    if (param < 0)
         return 0;
     const int dy = operand(pl, i, t, e);
     TRY(dy);
@@ -120,10 +122,16 @@ static int emit_bias_gradient(struct cuda_plan *pl, int i, int t, struct err *e)
     TRY(cuda_plan_use(pl, dy, 0, &a->x, e));
     TRY(cuda_plan_use(pl, dy, 0, &a->g.dy, e));
     TRY(cuda_plan_use(pl, sums, 0, &a->sums, e));
-    const int out = cuda_plan_weight_gradient(pl, i, op->param[1], DT_F32, e);
+    const int out = cuda_plan_weight_gradient(pl, i, param, DT_F32, e);
     TRY(out);
     return convert(pl, i, "bias gradient", (struct k_convert){.n = (size_t)v.c, .from = DT_F64, .to = DT_F32}, sums,
                    out, e);
+}
+
+/* The gradient of a bias: sums of dy. */
+static int emit_bias_gradient(struct cuda_plan *pl, int i, int t, struct err *e)
+{
+    return emit_vector_gradient(pl, i, pl->p->ops[i].param[1], t, e);
 }
 
 /* The tensor that the convolution reads: its operand, or what lies before the BN and ReLU that it applies itself. */
@@ -250,17 +258,36 @@ static struct gpu_gemm linear(const struct cuda_plan *pl, const struct op *f, en
                              .alpha = 1};
 }
 
+bool cuda_plan_in_arena(const struct cuda_plan *pl, int i)
+{
+    const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
+    const struct view4 x = cuda_plan_view(pl, f->in[0]);
+    return pl->p->params[op->param[0]].sharded && (x.h * x.w == 1 || !pl->nhwc);
+}
+
+/* What m has an address of already lies in an arena. */
 static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int a, int b, int c, struct err *e)
 {
     struct step *s;
     TRY(a);
-    TRY(b);
-    TRY(c);
+    TRY(m->b ? 0 : b);
+    TRY(m->c ? 0 : c);
     TRY(cuda_plan_step(pl, STEP_GEMM, op_name(pl->p->ops[i].kind), i, &s, e));
     s->gemm = *m;
+    s->in_arena = m->c != NULL;
     TRY(cuda_plan_use(pl, a, 0, &s->gemm.a, e));
-    TRY(cuda_plan_use(pl, b, 0, &s->gemm.b, e));
-    return cuda_plan_use(pl, c, 0, &s->gemm.c, e);
+    TRY(m->b ? 0 : cuda_plan_use(pl, b, 0, &s->gemm.b, e));
+    return m->c ? 0 : cuda_plan_use(pl, c, 0, &s->gemm.c, e);
+}
+
+/* The weight of a linear layer as its products read it: m->b, or a buffer. */
+static int linear_weight(struct cuda_plan *pl, int i, struct gpu_gemm *m, struct err *e)
+{
+    const int param = pl->p->ops[i].param[0];
+    if (pl->product != DT_F32 || !cuda_plan_in_arena(pl, i))
+        return cuda_plan_weight_copy(pl, i, param, e);
+    m->b = pl->params + pl->p->params[param].offset;
+    return 0;
 }
 
 /* The bias is added in fp32, and the result rounded once. */
@@ -272,8 +299,9 @@ static int emit_linear(struct cuda_plan *pl, int i, struct err *e)
     m.trans_b = true;
     const size_t n = (size_t)(m.m * m.n);
     const int y = type == DT_F32 ? cuda_plan_value(pl, op->out, e) : result(pl, op->out, e),
-              sum = type == DT_F32 ? y : cuda_plan_buffer(pl, n * sizeof(float), false, e);
-    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[0], e), cuda_plan_weight_copy(pl, i, op->param[0], e), sum, e));
+              sum = type == DT_F32 ? y : cuda_plan_buffer(pl, n * sizeof(float), false, e),
+              w = linear_weight(pl, i, &m, e);
+    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[0], e), w, sum, e));
     TRY(emit_bias(pl, i, sum, DT_F32, e));
     if (sum == y)
         return 0;
@@ -281,16 +309,19 @@ static int emit_linear(struct cuda_plan *pl, int i, struct err *e)
     return emit_result(pl, i, op->out, y, e);
 }
 
+/* A term of a sum over ranks stays wide. */
 static int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], pl->product); /* dx (N, C) = dy (N, K) . w (K, C) */
+    const bool wide = !half_tensor(pl->p, &pl->o, op->out);
+    struct gpu_gemm m =
+        linear(pl, &pl->p->ops[op->fwd], wide ? DT_F32 : pl->product); /* dx (N, C) = dy (N, K) . w (K, C) */
     const int64_t k = m.n;
-    const int dx = result(pl, op->out, e);
+    const int dx = wide ? cuda_plan_value(pl, op->out, e) : result(pl, op->out, e), w = linear_weight(pl, i, &m, e);
     m.n = m.k;
     m.k = k;
-    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[0], e), cuda_plan_weight_copy(pl, i, op->param[0], e), dx, e));
-    return emit_result(pl, i, op->out, dx, e);
+    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[0], e), w, dx, e));
+    return wide ? 0 : emit_result(pl, i, op->out, dx, e);
 }
 
 static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
@@ -298,12 +329,16 @@ static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     const struct op *op = &pl->p->ops[i];
     struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], DT_F32); /* dw (K, C) = dy^T (K, N) . x (N, C) */
     const int64_t batch = m.m, classes = m.n, features = m.k;
+    int dw = NO_BUFFER;
     m.trans_a = true;
     m.m = classes;
     m.n = features;
     m.k = batch;
-    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[1], e), operand(pl, i, op->in[0], e),
-                  cuda_plan_weight_gradient(pl, i, op->param[0], DT_F32, e), e));
+    if (cuda_plan_in_arena(pl, i))
+        m.c = pl->reduce + pl->p->params[op->param[0]].offset;
+    else
+        TRY(dw = cuda_plan_weight_gradient(pl, i, op->param[0], DT_F32, e));
+    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[1], e), operand(pl, i, op->in[0], e), dw, e));
     TRY(emit_bias_gradient(pl, i, op->in[1], e));
     return cuda_plan_gradients_ready(pl, i, e);
 }

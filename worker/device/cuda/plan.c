@@ -62,21 +62,22 @@ int cuda_plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *p
     return patch(pl, buffer, offset, pointer_to_pointer, e);
 }
 
+/* Sums over ranks and what the loss is made of stay wide (half.h). */
 static enum dtype value_type(const struct cuda_plan *pl, int t)
 {
-    return t == pl->p->logits ? DT_F32 : pl->type;
+    return pl->type == DT_F32 || !half_tensor(pl->p, &pl->o, t) ? DT_F32 : pl->type;
 }
 
 struct view4 cuda_plan_view(const struct cuda_plan *pl, int t)
 {
     const struct tensor *x = &pl->p->tensors[t];
     const bool image = pl->p->ops[0].kind == OP_INPUT && pl->p->ops[0].out == t;
-    return (struct view4){.n = pl->o.batch,
+    return (struct view4){.n = pl->o.batch * x->ranks,
                           .c = image ? pl->padded_channels : x->c,
                           .h = x->h,
                           .w = x->w,
                           .nhwc = pl->nhwc,
-                          .type = value_type(pl, t)};
+                          .type = pl->types[t]};
 }
 
 size_t cuda_plan_elements(const struct cuda_plan *pl, int t)
@@ -89,7 +90,7 @@ int cuda_plan_value(struct cuda_plan *pl, int t, struct err *e)
 {
     if (pl->value[t] != NO_BUFFER)
         return pl->value[t];
-    const int b = cuda_plan_buffer(pl, cuda_plan_elements(pl, t) * dtype_size(value_type(pl, t)), false, e);
+    const int b = cuda_plan_buffer(pl, cuda_plan_elements(pl, t) * dtype_size(pl->types[t]), false, e);
     TRY(b);
     return pl->value[t] = b;
 }
@@ -107,8 +108,7 @@ static struct k_tensor form_of(const struct cuda_plan *pl, const struct op *op, 
     const int k = (int)q->shape[0];
     int rs = q->ndim == 4 ? (int)(q->shape[2] * q->shape[3]) : x.h * x.w;
     const int c = (int)(q->count / (size_t)k) / rs;
-    return (struct k_tensor){
-        .k = k, .c = c, .rs = rs, .padded_c = q->ndim == 4 ? x.c : c, .krsc = pl->nhwc, .type = pl->product};
+    return (struct k_tensor){.k = k, .c = c, .rs = rs, .padded_c = x.c, .krsc = pl->nhwc, .type = pl->product};
 }
 
 size_t cuda_plan_form_elements(const struct k_tensor *t)
@@ -144,6 +144,8 @@ static int add_entries(struct cuda_plan *pl, struct err *e)
     for (int i = 0; i < pl->npending; i++) {
         const int param = pl->pending[i];
         const struct weight *w = &pl->weights[param];
+        if (w->gradient == NO_BUFFER) /* it is in the arena */
+            continue;
         TRY(ARRAY_GROW(pl->host_table, pl->cap_table, (size_t)pl->ntable + 1, "gradients of a plan", e));
         pl->host_table[pl->ntable] = w->gradient_form;
         pl->host_table[pl->ntable].arena = pl->reduce + pl->p->params[param].offset;
@@ -161,8 +163,8 @@ int cuda_plan_flush(struct cuda_plan *pl, int op, struct err *e)
     TRY(cuda_plan_step(pl, STEP_KERNEL, "unpack gradients", op, &s, e));
     s->kernel = KERNEL_UNPACK;
     s->table_at = pl->ntable;
-    s->entries = pl->npending;
     TRY(add_entries(pl, e));
+    s->entries = pl->ntable - s->table_at;
     pl->unpacks = pl->nsteps - 1;
     TRY(cuda_plan_step(pl, STEP_READY, "ready", op, &s, e));
     s->first = pl->pending_first;
@@ -196,15 +198,18 @@ static int allocate_tables(struct cuda_plan *pl, struct err *e)
     pl->readers = calloc(nt + 1, sizeof *pl->readers);
     pl->value = calloc(nt + 1, sizeof *pl->value);
     pl->operand = calloc(nt + 1, sizeof *pl->operand);
+    pl->types = calloc(nt + 1, sizeof *pl->types);
     pl->bns = calloc(nops + 1, sizeof *pl->bns);
     pl->index_buffer = calloc(nops + 1, sizeof *pl->index_buffer);
     pl->weights = calloc(np + 1, sizeof *pl->weights);
     pl->pending = calloc(np + 1, sizeof *pl->pending);
-    if (!pl->fused || !pl->readers || !pl->value || !pl->operand || !pl->bns || !pl->index_buffer || !pl->weights ||
-        !pl->pending)
+    if (!pl->fused || !pl->readers || !pl->value || !pl->operand || !pl->types || !pl->bns || !pl->index_buffer ||
+        !pl->weights || !pl->pending)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
     for (size_t t = 0; t < nt; t++)
         pl->value[t] = pl->operand[t] = NO_BUFFER;
+    for (size_t t = 0; t < nt; t++)
+        pl->types[t] = value_type(pl, (int)t);
     for (size_t i = 0; i < nops; i++)
         pl->index_buffer[i] = NO_BUFFER;
     for (size_t i = 0; i < np; i++)
@@ -253,9 +258,10 @@ static int emit_round(struct cuda_plan *pl, int i, struct err *e)
 
 static int emit(struct cuda_plan *pl, int i, struct err *e)
 {
-    if (op_is_product(pl->p->ops[i].kind))
+    const enum op_kind kind = pl->p->ops[i].kind;
+    if (op_is_product(kind))
         return emit_product(pl, i, e);
-    TRY(emit_own(pl, i, e));
+    TRY(kind >= OP_ALONE_KINDS ? emit_group(pl, i, e) : emit_own(pl, i, e));
     return emit_round(pl, i, e);
 }
 
@@ -346,6 +352,7 @@ void cuda_plan_close(struct plan *plan)
     free(pl->readers);
     free(pl->value);
     free(pl->operand);
+    free(pl->types);
     free(pl->bns);
     free(pl->index_buffer);
     free(pl->weights);

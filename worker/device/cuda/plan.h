@@ -25,7 +25,7 @@
 enum { NO_BUFFER = -1, STAGES = 2, VARIANTS_MAX = 8, ALIGN = 256 };
 #define PLAN_GEMM_WORKSPACE ((size_t)32 << 20) /* what cuBLASLt is offered, as recommended for Hopper */
 
-enum step_kind { STEP_KERNEL, STEP_DNN, STEP_GEMM, STEP_FILL, STEP_ALL_SUM, STEP_READY };
+enum step_kind { STEP_KERNEL, STEP_DNN, STEP_GEMM, STEP_FILL, STEP_ALL_SUM, STEP_READY, STEP_GROUP };
 
 union kernel_args {
 #define X(id, type) type as_##id;
@@ -49,11 +49,19 @@ struct step {
     union kernel_args args; /* STEP_KERNEL; `weights`, `labels` and such are those of the plan's own batch */
     struct gpu_dnn dnn;     /* STEP_DNN */
     struct gpu_gemm gemm;   /* STEP_GEMM */
-    void *at;               /* FILL, ALL_SUM */
-    double *keep;           /* ALL_SUM: where this rank's values go first, or NULL */
-    size_t n;               /* FILL: bytes; ALL_SUM: doubles */
-    size_t first, end;      /* READY: of the reduce arena */
-    int table_at, entries;  /* KERNEL_UNPACK: of the plan's table */
+    bool in_arena;          /* STEP_GEMM: its result is a gradient where it belongs: added to, if the run accumulates */
+    struct {                /* STEP_GROUP: an op of that kind over the plan's group; n elements of each rank's rows */
+        enum op_kind kind;
+        const void *in;
+        void *out;
+        size_t n;
+        enum dtype type;
+    } group;
+    void *at;              /* FILL, ALL_SUM */
+    double *keep;          /* ALL_SUM: where this rank's values go first, or NULL */
+    size_t n;              /* FILL: bytes; ALL_SUM: doubles */
+    size_t first, end;     /* READY: of the reduce arena */
+    int table_at, entries; /* KERNEL_UNPACK: of the plan's table */
     struct bn_source source[SOURCES_MAX];
     int nsources;
     bool gathers; /* done only where sums are gathered: see struct variant_key */
@@ -104,6 +112,8 @@ struct cuda_plan {
     enum dtype type; /* of activations; O1: fp32, also where their values are halves' (half_tensor()) */
     /* of what convolutions and linear layers read and write, and of weights' copies; O1: halves, else type */
     enum dtype product;
+    enum dtype *types; /* per tensor: what it is stored as */
+    bool calls;        /* a step calls the plan's group */
     bool nhwc;
     int padded_channels; /* of the input */
     float *params, *stats, *reduce;
@@ -188,6 +198,14 @@ int emit_bn_pool(struct cuda_plan *pl, int pool, struct err *e);
 int emit_bn_bwd(struct cuda_plan *pl, int op, struct err *e);
 int emit_product(struct cuda_plan *pl, int op, struct err *e); /* emit_product.c: convolutions and linear layers */
 int emit_own(struct cuda_plan *pl, int op, struct err *e);     /* emit_own.c: everything else */
+int emit_group(struct cuda_plan *pl, int op, struct err *e);   /* emit_group.c: ops of models that a group shares */
+/* emit_product.c: the gradient of a vector, sums of dy over all but channels; y = x + the vector. x and y are of one
+ * type, and may be one buffer. */
+int emit_vector_gradient(struct cuda_plan *pl, int op, int param, int dy, struct err *e);
+int emit_vector(struct cuda_plan *pl, int op, int param, int x, int y, enum dtype type, struct err *e);
+/* Does this op read and write its weight where it lies in the arenas? At millions of classes a copy would be most of
+ * the memory; halves take one of what they make of the weights. */
+bool cuda_plan_in_arena(const struct cuda_plan *pl, int op);
 
 /* plan_memory.c. Fixed: what does not depend on the steps (the batch, flags), so that steps can point at it. */
 int cuda_plan_fixed(struct cuda_plan *pl, struct err *e);

@@ -27,6 +27,24 @@ static int all_sum(struct cuda_plan *pl, const struct step *s, const struct run_
     return 0;
 }
 
+/* On the compute stream, as everything between which it stands. */
+static int over_group(struct cuda_plan *pl, const struct step *s, struct err *e)
+{
+    struct gpu *gpu = pl->cuda->gpu;
+    const struct plan_group *g = pl->o.group;
+    const bool alone = !g || pl->p->group == 1;
+    void *stream = gpu->ops->stream_native(pl->cuda->compute);
+    const size_t n = s->group.n, bytes = n * dtype_size(s->group.type);
+    if (!alone && s->group.kind == OP_GATHER)
+        return g->gather(g->ctx, s->group.in, s->group.out, n, s->group.type, stream, e);
+    if (!alone && s->group.kind == OP_SCATTER)
+        return g->scatter(g->ctx, s->group.in, s->group.out, n, s->group.type, stream, e);
+    TRY(gpu->ops->copy(gpu, pl->cuda->compute, s->group.out, s->group.in, bytes, e));
+    if (alone)
+        return 0;
+    return (s->group.kind == OP_MAX ? g->max : g->sum)(g->ctx, s->group.out, n, s->group.type, stream, e);
+}
+
 static void settle_finalise(const struct cuda_plan *pl, struct k_bn_finalise *f, const struct variant_key *v)
 {
     f->accumulate = v->accumulate;
@@ -69,6 +87,11 @@ static void settle(const struct cuda_plan *pl, struct step *s, const struct vari
         s->args.as_KERNEL_XENT.accumulate = v->accumulate;
         s->args.as_KERNEL_XENT.smoothing = (float)v->smoothing;
         break;
+    case KERNEL_XENT_PARTS:
+    case KERNEL_XENT_PARTS_BWD: /* a union: the members are the same */
+        s->args.as_KERNEL_XENT_PARTS.accumulate = v->accumulate;
+        s->args.as_KERNEL_XENT_PARTS.smoothing = (float)v->smoothing;
+        break;
     default:
         break;
     }
@@ -84,16 +107,21 @@ static int run_step(struct cuda_plan *pl, struct step *s, const struct variant_k
         if ((s->gathers && !v->gather) || (s->kernel == KERNEL_UNPACK && !v->hooks && s != pl->steps[pl->unpacks]))
             return 0;
         settle(pl, s, v);
+        if (s->kernel == KERNEL_UNPACK && s->args.as_KERNEL_UNPACK.n == 0) /* they are in the arena */
+            return 0;
         return g->ops->kernel(g, stream, s->kernel, &s->args, e);
     case STEP_DNN:
         return g->ops->dnn(g, stream, &s->dnn, pl->workspace, e);
     case STEP_GEMM:
+        s->gemm.add = s->in_arena && v->accumulate;
         /* cuBLASLt's choice for a shape serves every plan: it may count on what each of them has, and no more */
         return g->ops->gemm(g, stream, &s->gemm, pl->workspace, PLAN_GEMM_WORKSPACE, e);
     case STEP_FILL:
         return v->accumulate ? 0 : g->ops->fill(g, stream, s->at, 0, s->n, e);
     case STEP_ALL_SUM:
         return all_sum(pl, s, h, e);
+    case STEP_GROUP:
+        return over_group(pl, s, e);
     case STEP_READY:
         return h && h->ready ? h->ready(h->ctx, s->first, s->end, g->ops->stream_native(stream), e) : 0;
     }
@@ -202,7 +230,8 @@ static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const st
 {
     struct gpu *g = pl->cuda->gpu;
     struct variant *v = variant_of(pl, k);
-    if (!pl->cuda->options.graphs || (h && h->on_host) || v->runs++ == 0)
+    const bool on_host = (h && h->on_host) || (pl->calls && pl->o.group && pl->o.group->on_host);
+    if (!pl->cuda->options.graphs || on_host || v->runs++ == 0)
         return walk(pl, k, h, e);
     const bool fresh = !v->graph;
     if (fresh)

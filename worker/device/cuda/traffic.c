@@ -113,6 +113,22 @@ static void pool_traffic(const struct step *s, struct step_traffic *t)
     t->written = forward ? y : x;
 }
 
+static void part_traffic(const struct step *s, struct step_traffic *t)
+{
+    const struct k_xent_part *a = &s->args.as_KERNEL_XENT_TOP; /* a union: all are alike */
+    const double n = (double)a->n * a->k;
+    t->read = n * sizeof(float);
+    t->written = s->kernel == KERNEL_XENT_PARTS_BWD ? n * (double)dtype_size(a->grad_type) : 0;
+}
+
+static void columns_traffic(const struct step *s, struct step_traffic *t)
+{
+    const struct k_columns *a = &s->args.as_KERNEL_SLICE;
+    const double part = (double)a->rows * (double)a->part, all = (double)a->rows * (double)a->whole;
+    t->read = part * (double)dtype_size(a->from);
+    t->written = (s->kernel == KERNEL_PAD ? all : part) * (double)dtype_size(a->to);
+}
+
 static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, struct step_traffic *t)
 {
     if (s->gathers)
@@ -146,6 +162,15 @@ static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, str
         t->read = (double)a->n * (double)dtype_size(a->from);
         t->written = (double)a->n * (double)dtype_size(a->to);
     } break;
+    case KERNEL_SLICE:
+    case KERNEL_PAD:
+        columns_traffic(s, t);
+        break;
+    case KERNEL_XENT_TOP:
+    case KERNEL_XENT_SUMS:
+    case KERNEL_XENT_PARTS_BWD:
+        part_traffic(s, t);
+        break;
     case KERNEL_ROUND:
         t->read = t->written = (double)s->args.as_KERNEL_ROUND.n * sizeof(float);
         break;
@@ -173,6 +198,10 @@ void cuda_step_traffic(const struct cuda_plan *pl, const struct step *s, struct 
         break;
     case STEP_FILL:
         ret->written = (double)s->n;
+        ret->nodes = 1;
+        break;
+    case STEP_GROUP: /* what travels is read once, and written once */
+        ret->read = ret->written = (double)s->group.n * (double)dtype_size(s->group.type);
         ret->nodes = 1;
         break;
     case STEP_ALL_SUM:

@@ -182,6 +182,39 @@ struct k_xent {
     bool accumulate;
 };
 
+/* Channels [first, first + part) of rows of `whole` (PAD: of the result, zeros around them; SLICE: of what is read). */
+struct k_columns {
+    size_t rows, whole, part, first; /* elements */
+    enum dtype from, to;
+    const void *in;
+    void *out;
+};
+
+struct k_labels { /* labels and weights of a batch -> (n, LABEL_N) */
+    int n;
+    const int32_t *labels;
+    const float *weights;
+    float *out;
+};
+
+/* The loss over parts of the logits (program/split.h): rows (n) of `k` logits of the classes from `first` on, of
+ * `classes` in all. What each kernel reads and writes is its op's (program.h); all but dlogits is fp32. TOP, SUMS and
+ * BWD read the logits once each. */
+struct k_xent_part {
+    int n, k, first, classes;
+    const float *logits;  /* (n, k); PARTS: none */
+    const float *in;      /* TOP: labels; SUMS: tops; PARTS: sums; BWD: LSE_* */
+    const float *tops;    /* PARTS: (n, TOP_N) */
+    void *out;            /* BWD: dlogits (n, k) */
+    enum dtype grad_type; /* BWD */
+    float smoothing;      /* PARTS, BWD */
+    const float *scale;   /* BWD: loss scale */
+    int mine, batch;      /* PARTS: rows [mine, mine + batch) are this rank's, and counted by it */
+    float *samples;       /* PARTS: (batch, 4) scratch, as k_xent's */
+    float *metrics;       /* PARTS: as k_xent's */
+    bool accumulate;      /* PARTS */
+};
+
 /* One tensor of a table: fp32 in an arena, (K, C, R, S) or flat, and its copy for the convolutions. */
 struct k_tensor {
     float *arena;
@@ -310,6 +343,13 @@ struct k_blend { /* to = (1 - weight) * to + weight * from [/ *count]; nothing w
     X(KERNEL_AVGPOOL, struct k_pool)                                                                                   \
     X(KERNEL_AVGPOOL_BWD, struct k_pool)                                                                               \
     X(KERNEL_XENT, struct k_xent)                                                                                      \
+    X(KERNEL_SLICE, struct k_columns)                                                                                  \
+    X(KERNEL_PAD, struct k_columns)                                                                                    \
+    X(KERNEL_LABELS, struct k_labels)                                                                                  \
+    X(KERNEL_XENT_TOP, struct k_xent_part)                                                                             \
+    X(KERNEL_XENT_SUMS, struct k_xent_part)                                                                            \
+    X(KERNEL_XENT_PARTS, struct k_xent_part)                                                                           \
+    X(KERNEL_XENT_PARTS_BWD, struct k_xent_part)                                                                       \
     X(KERNEL_PACK, struct k_pack)                                                                                      \
     X(KERNEL_UNPACK, struct k_pack)                                                                                    \
     X(KERNEL_STORE, struct k_store)                                                                                    \

@@ -1,0 +1,152 @@
+/* Ops of models that a tensor group shares (program/split.h). Rows of a rank lie side by side, so what is gathered or
+ * scattered travels as it lies. */
+#include <errno.h>
+
+#include "worker/device/cuda/plan.h"
+
+/* A call of the plan's group that reads buffer a and writes buffer b. */
+static int emit_call(struct cuda_plan *pl, int i, size_t n, enum dtype type, int a, int b, struct err *e)
+{
+    const enum op_kind kind = pl->p->ops[i].kind;
+    struct step *s;
+    TRY(a);
+    TRY(b);
+    TRY(cuda_plan_step(pl, STEP_GROUP, op_name(kind), i, &s, e));
+    s->group.kind = kind;
+    s->group.n = n;
+    s->group.type = type;
+    pl->calls = true;
+    TRY(cuda_plan_use(pl, a, 0, &s->group.in, e));
+    return cuda_plan_use(pl, b, 0, &s->group.out, e);
+}
+
+/* GATHER, SUM, MAX: what comes out is of the type of what goes in. */
+static int emit_combined(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    return emit_call(pl, i, cuda_plan_elements(pl, op->in[0]), pl->types[op->in[0]], cuda_plan_value(pl, op->in[0], e),
+                     cuda_plan_value(pl, op->out, e), e);
+}
+
+/* The sum is rounded once, when it is whole. */
+static int emit_scatter(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const size_t n = cuda_plan_elements(pl, op->out);
+    const enum dtype type = pl->types[op->out];
+    const int y = cuda_plan_value(pl, op->out, e),
+              sum = type == DT_F32 ? y : cuda_plan_buffer(pl, n * sizeof(float), false, e);
+    struct step *s;
+    TRY(y);
+    TRY(emit_call(pl, i, n, DT_F32, cuda_plan_value(pl, op->in[0], e), sum, e));
+    if (sum == y)
+        return 0;
+    TRY(emit_kernel(pl, KERNEL_CONVERT, "round", i, &s, e));
+    s->args.as_KERNEL_CONVERT = (struct k_convert){.n = n, .from = DT_F32, .to = type};
+    TRY(cuda_plan_use(pl, sum, 0, &s->args.as_KERNEL_CONVERT.in, e));
+    return cuda_plan_use(pl, y, 0, &s->args.as_KERNEL_CONVERT.out, e);
+}
+
+/* Channels of rows: channels last, a row is a pixel; planes: all of a sample. */
+static int emit_columns(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const bool pad = op->kind == OP_PAD;
+    const struct view4 whole = cuda_plan_view(pl, pad ? op->out : op->in[0]),
+                       part = cuda_plan_view(pl, pad ? op->in[0] : op->out);
+    const size_t plane = (size_t)whole.h * (size_t)whole.w, unit = whole.nhwc ? 1 : plane;
+    struct step *s;
+    TRY(emit_kernel(pl, pad ? KERNEL_PAD : KERNEL_SLICE, op_name(op->kind), i, &s, e));
+    struct k_columns *a = &s->args.as_KERNEL_SLICE; /* a union: PAD's is the same */
+    *a = (struct k_columns){.rows = (size_t)whole.n * (whole.nhwc ? plane : 1),
+                            .whole = (size_t)whole.c * unit,
+                            .part = (size_t)part.c * unit,
+                            .first = (size_t)op->first * unit,
+                            .from = pl->types[op->in[0]],
+                            .to = pl->types[op->out]};
+    TRY(emit_use(pl, op->in[0], &a->in, e));
+    return emit_use(pl, op->out, &a->out, e);
+}
+
+static int emit_labels(struct cuda_plan *pl, int i, struct err *e)
+{
+    struct step *s;
+    TRY(emit_kernel(pl, KERNEL_LABELS, "labels", i, &s, e));
+    struct k_labels *a = &s->args.as_KERNEL_LABELS;
+    *a = (struct k_labels){.n = pl->o.batch, .labels = pl->labels, .weights = pl->sample_weights};
+    return emit_use(pl, pl->p->ops[i].out, &a->out, e);
+}
+
+/* TOP, SUMS and BWD read logits and what is known of their rows; PARTS reads sums and tops. */
+static int emit_part(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const bool parts = k == KERNEL_XENT_PARTS;
+    struct step *s;
+    TRY(emit_kernel(pl, k, op_name(op->kind), i, &s, e));
+    struct k_xent_part *a = &s->args.as_KERNEL_XENT_TOP; /* a union: all four are alike */
+    *a = (struct k_xent_part){.n = cuda_plan_view(pl, op->out).n,
+                              .k = parts ? 0 : pl->p->tensors[op->in[0]].c,
+                              .first = op->first,
+                              .classes = pl->p->classes,
+                              .grad_type = pl->types[op->out],
+                              .scale = pl->grad_scale,
+                              .mine = pl->o.group ? pl->o.group->index * pl->o.batch : 0,
+                              .batch = pl->o.batch,
+                              .samples = pl->samples,
+                              .metrics = parts ? pl->reduce + pl->p->n_train + pl->p->n_stats : NULL};
+    TRY(emit_use(pl, op->in[0], parts ? &a->in : &a->logits, e));
+    TRY(emit_use(pl, op->in[1], parts ? &a->tops : &a->in, e));
+    return emit_use(pl, op->out, &a->out, e);
+}
+
+static int emit_bias_op(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const int x = cuda_plan_value(pl, op->in[0], e), y = cuda_plan_value(pl, op->out, e);
+    TRY(x);
+    TRY(y);
+    if (pl->types[op->in[0]] != pl->types[op->out])
+        return err_set(e, -ENOTSUP, "the cuda device adds a bias to %s, but the sum would be %s",
+                       dtype_name(pl->types[op->in[0]]), dtype_name(pl->types[op->out]));
+    return emit_vector(pl, i, op->param[0], x, y, pl->types[op->out], e);
+}
+
+static int emit_bias_bwd(struct cuda_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    TRY(emit_vector_gradient(pl, i, op->param[0], op->in[0], e));
+    return cuda_plan_gradients_ready(pl, i, e);
+}
+
+int emit_group(struct cuda_plan *pl, int i, struct err *e)
+{
+    const enum op_kind kind = pl->p->ops[i].kind;
+    switch (kind) {
+    case OP_SLICE:
+    case OP_PAD:
+        return emit_columns(pl, i, e);
+    case OP_GATHER:
+    case OP_SUM:
+    case OP_MAX:
+        return emit_combined(pl, i, e);
+    case OP_SCATTER:
+        return emit_scatter(pl, i, e);
+    case OP_BIAS:
+        return emit_bias_op(pl, i, e);
+    case OP_BIAS_BWD:
+        return emit_bias_bwd(pl, i, e);
+    case OP_LABELS:
+        return emit_labels(pl, i, e);
+    case OP_XENT_TOP:
+        return emit_part(pl, i, KERNEL_XENT_TOP, e);
+    case OP_XENT_SUMS:
+        return emit_part(pl, i, KERNEL_XENT_SUMS, e);
+    case OP_XENT_PARTS:
+        return emit_part(pl, i, KERNEL_XENT_PARTS, e);
+    case OP_XENT_PARTS_BWD:
+        return emit_part(pl, i, KERNEL_XENT_PARTS_BWD, e);
+    default:
+        return err_set(e, -ENOTSUP, "the cuda device has no operation '%s'", op_name(kind));
+    }
+}
