@@ -17,7 +17,9 @@
 #include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
 
-#define ACT_MS 50 /* for the other half to begin: it needs a wake-up */
+#define ACT_MS 50        /* for the other half to begin: it needs a wake-up */
+#define HELP_MS 100      /* to end everybody, once it has begun: it may stand still since */
+#define FAREWELL_MS 1000 /* of an agent whose tree is dead */
 #define LOOK_MS 5
 #define KILL_BOUND_MS 30000
 
@@ -58,12 +60,17 @@ static void clean_up(const struct guardian_link *l)
 
 static void on_guardian_gone(const struct deputy *d, const struct guardian_link *l)
 {
-    if (!is_left_to(d->agent_fd, &l->board->agent_ends)) {
+    const bool acts = is_left_to(d->agent_fd, &l->board->agent_ends);
+    if (!acts)
         syscall(SYS_pidfd_send_signal, d->agent_fd, SIGSTOP, NULL, 0); /* no thread of it shall start more of them */
+    if (!acts || !has_ended(d->agent_fd, HELP_MS)) {
         tree_end_below(d->agent, 0, KILL_BOUND_MS);
-        syscall(SYS_pidfd_send_signal, d->agent_fd, SIGKILL, NULL, 0);
-        console_try("crun: the guardian is gone and its agent (pid %d) did not act: both and all workers were ended\n",
-                    (int)d->agent);
+        if (!acts || !has_ended(d->agent_fd, FAREWELL_MS)) {
+            syscall(SYS_pidfd_send_signal, d->agent_fd, SIGKILL, NULL, 0);
+            console_try("crun: the guardian is gone and its agent (pid %d) did not act: both and all workers were "
+                        "ended\n",
+                        (int)d->agent);
+        }
     }
     await_end(d->agent_fd, d->agent);
     clean_up(l);
@@ -71,7 +78,7 @@ static void on_guardian_gone(const struct deputy *d, const struct guardian_link 
 
 static void on_agent_gone(const struct deputy *d, const struct guardian_link *l)
 {
-    if (!is_left_to(d->guardian_fd, &l->board->guardian_ends))
+    if (!is_left_to(d->guardian_fd, &l->board->guardian_ends) || !has_ended(d->guardian_fd, HELP_MS))
         tree_end_below(d->guardian, getpid(), KILL_BOUND_MS);
     has_ended(d->guardian_fd, -1); /* which ends this process, too */
     clean_up(l);

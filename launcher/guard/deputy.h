@@ -2,6 +2,7 @@
  *
  *   - the guardian was killed, and the agent is stopped, spins, or is held by a debugger: the deputy kills all that is
  *     below the agent, then the agent;
+ *   - likewise where the one that is left had begun to end everybody, and was stopped then;
  *   - the agent was killed, and the guardian does not act: direct workers died with their parent (PDEATHSIG); the
  *     deputy kills what they left below the guardian;
  *   - both stand still, and the lease is over by DEPUTY_LATE_MS: it kills all that is below the agent, as the guardian

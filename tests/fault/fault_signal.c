@@ -2,10 +2,13 @@
  *
  *   FAULT_SIGNAL_MKDIR=n     has just made the temporary folder
  *   FAULT_SIGNAL_UNWATCH=n   is about to watch its signals no longer
+ *   FAULT_SIGNAL_SWEEP=n     is about to look for all that is below it, the first of all, which makes the file
+ *                            FAULT_SIGNAL_FIRST
  *   FAULT_SIGNAL_SOCKETPAIR=n  makes its first pair of sockets, as crun does before anything else
  *
  * gets signal n then. */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -33,6 +36,21 @@ int mkdir(const char *path, mode_t mode)
     if (rc == 0 && n > 0 && strncmp(path, folder, n) == 0 && strncmp(path + n, "/crun-", 6) == 0)
         get("FAULT_SIGNAL_MKDIR");
     return rc;
+}
+
+int access(const char *path, int mode)
+{
+    int (*real)(const char *, int);
+    const char *first = getenv("FAULT_SIGNAL_FIRST");
+    *(void **)&real = dlsym(RTLD_NEXT, "access");
+    if (first && strcmp(path, "/proc/thread-self/children") == 0) {
+        const int fd = open(first, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+        if (fd >= 0) {
+            close(fd);
+            get("FAULT_SIGNAL_SWEEP");
+        }
+    }
+    return real(path, mode);
 }
 
 static bool is_signalfd(int fd)

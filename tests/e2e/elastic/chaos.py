@@ -21,9 +21,10 @@ RUNS_S = 0.3  # a worker that left its time so lately is there
 GONE_S = 5  # for what a dead crun leaves, on a busy machine; a tenth of a second is usual
 
 HALVES = ("worker", "agent", "guardian", "output")
-# Of 24 faults so many are of that kind, on average. Pairs: what happens to the guardian, then at once to its agent.
-KINDS = {**{("kill", who): 2 for who in HALVES}, **{("stop", who): 2 for who in HALVES}, ("pair", "kill", "kill"): 1, ("pair", "stop", "kill"): 1,
-         ("pair", "kill", "stop"): 1, ("pair", "stop", "stop"): 1, ("terminate",): 1, ("cut",): 2, ("disk",): 2, ("home",): 1}
+BESIDE = {"output": "crun-output", "home": "crun-home"}  # who: as the kernel names it
+# Of 28 faults so many are of that kind, on average. Pairs: what happens to the guardian, then at once to its agent.
+KINDS = {**{(how, who): 2 for how in ("kill", "stop") for who in HALVES}, ("kill", "home"): 1, ("stop", "home"): 1, ("pair", "kill", "kill"): 1,
+         ("pair", "stop", "kill"): 1, ("pair", "kill", "stop"): 1, ("pair", "stop", "stop"): 1, ("terminate",): 1, ("cut",): 2, ("disk",): 2, ("home",): 1}
 
 
 class Fault(NamedTuple):
@@ -214,8 +215,8 @@ class Place:
             below = children(self.node.pid)
             if who == "guardian":
                 return self.node.pid
-            if who == "output":
-                return next(pid for pid in below if comm(pid) == "crun-output")
+            if who in BESIDE:
+                return next(pid for pid in below if comm(pid) == BESIDE[who])
             return below[0] if who == "agent" else next(pid for pid in children(below[0]) if comm(pid) == "chaos_worker")
         return None
 

@@ -104,6 +104,24 @@ def test_the_kill_of_one_half_ends_everybody_though_the_other_is_stuck(crun, vic
     assert crun.leftovers() == []
 
 
+@pytest.mark.parametrize("victim", ["guardian", "agent"])
+def test_the_half_that_is_left_is_stopped_as_it_begins_to_act(crun, victim):
+    env = {**preload("fault_signal"), "FAULT_SIGNAL_SWEEP": str(int(signal.SIGSTOP)), "FAULT_SIGNAL_FIRST": str(crun.tmp / "first"), "HERE": str(crun.tmp)}
+    p = crun.start("--nproc_per_node", 2, "--cgroup", "off", "sh", "-c", WORKER, extra_env=env)
+    for r in (0, 1):
+        crun.wait_file(f"up-{r}")
+    agent = crun.agent_of(p.pid)
+    everybody = set(crun.processes()) - set(crun.own(p.pid))
+    assert len(everybody) == 4 and not (crun.tmp / "first").exists()
+    os.kill(p.pid if victim == "guardian" else agent, signal.SIGKILL)
+    wait("the end of workers and daemons", lambda: all(state(pid) in (None, "Z") for pid in everybody), 10)
+    crun.wait_file("first")
+    if victim == "agent":
+        p.kill()
+    crun.wait_processes_gone(5)
+    p.communicate(timeout=60)
+
+
 def test_the_deputy_leaves_the_output_process_the_last_words(crun):
     with open(crun.tmp / "out", "wb") as out:
         p = crun.start("sh", "-c", "setsid sleep 1000 & touch $HERE/up; until [ -e $HERE/go ]; do sleep 0.01; done; echo last words; touch $HERE/said; exec sleep 1000",
