@@ -1,5 +1,5 @@
-/* The inside of the state directory, shared by persist.c (directory, loading), persist_commit.c (batches) and
- * persist_writer.c (the process that writes them). */
+/* The inside of the state directory, shared by persist.c (directory), persist_load.c, persist_commit.c (batches)
+ * and persist_writer.c (the process that writes them). */
 #ifndef CRUN_RENDEZVOUSD_PERSIST_IMPL_H
 #define CRUN_RENDEZVOUSD_PERSIST_IMPL_H
 
@@ -51,6 +51,11 @@ struct persist {
     size_t damaged; /* logs that were set aside */
     bool landing;   /* owners hear of it: what they append now flies next */
 };
+
+/* persist.c */
+bool persist_good_id_(const char *id);
+int persist_add_log_(struct persist *p, const char *id, struct persist_log **ret, struct err *e);
+void persist_close_fds_(struct persist *p);
 
 /* persist_commit.c */
 void persist_touch_(struct persist_log *l); /* it has something to write */
