@@ -111,7 +111,8 @@ def test_a_row_that_hangs_costs_no_more_than_the_budget(bench):
     assert len(found["rows"]) == 2 and len(cut) >= 27, cut  # on a slow machine there is no time for all that follows the rows
     assert "resnet152 tf32 64" in cut and any("gave no answer within" in f for f in found["failed"])
     assert "profile" in cut or found["profile"]
-    assert "trainer resnet50 synthetic" in cut or found["trainer"]["resnet50 synthetic"] == 4000
+    left = ["trainer resnet50 synthetic" in cut, any("resnet50 synthetic" in f for f in found["failed"])]
+    assert any(left) or found["trainer"]["resnet50 synthetic"] == 4000
 
 
 def test_without_pytorch_ours_is_measured_alone(bench, tmp_path):
