@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/base/sanitizer.h"
 #include "launcher/place/binding.h"
 
 static _Noreturn void fail(const struct spawn_request *r, int error)
@@ -55,15 +56,7 @@ struct child_arg {
     pid_t parent;
 };
 
-#if defined(__has_feature) /* clang's word for it */
-#define HAS_SANITIZER (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAS_SANITIZER 1
-#else
-#define HAS_SANITIZER 0
-#endif
-
-#if defined(__x86_64__) && !HAS_SANITIZER /* they know one stack a thread */
+#if defined(__x86_64__) && !HAS_ADDRESS_SANITIZER && !HAS_THREAD_SANITIZER
 #define CAN_BORROW 1
 static _Noreturn void child_entry(const struct child_arg *a)
 {

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "common/base/sanitizer.h"
 #include "launcher/base/fd_room.h"
 #include "launcher/base/watch.h"
 
@@ -38,7 +39,7 @@ static void close_from_to(unsigned first, unsigned last)
  * stays shared. */
 static void leave_descriptors(int keep_fd)
 {
-    if (unshare(CLONE_FILES) < 0)
+    if (HAS_THREAD_SANITIZER || unshare(CLONE_FILES) < 0)
         return;
     close_from_to(0, (unsigned)keep_fd - 1);
     close_from_to((unsigned)keep_fd + 1, ~0u);

@@ -213,5 +213,7 @@ def test_without_proc_nobody_is_left_and_it_is_said(crun):
     start = time.monotonic()
     p = subprocess.run([*hide, CRUN, "--nproc-per-node", "2", "sh", "-c", "setsid sleep 1000 & setsid sh -c 'sleep 1000; :' & sleep 0.3; exit 3"],
                        env=crun.env, capture_output=True, timeout=60)
+    if b"LeakSanitizer" in p.stderr:
+        pytest.skip("the address sanitizer needs /proc")
     assert p.returncode == 3 and b"crun: there is no /proc: " in p.stderr and b"still there" not in p.stderr
     assert crun.processes() == [] and time.monotonic() - start < 25

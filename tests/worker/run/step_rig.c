@@ -1,5 +1,7 @@
 #include "tests/worker/run/step_rig.h"
 
+#include <string.h>
+
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
 #include "worker/data/loader/loader.h"
@@ -67,7 +69,11 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     *r = (struct step_rig){.program = p, .optimizer = o->optimizer, .comm = comm};
     r->optimizer.bn_momentum = 0.1;
     TRY(open_ownership(r, d, comm, o, e));
-    TRY(groups_open(r->groups, comm, &r->own.layout, &co, e));
+    r->borrows_groups = o->groups;
+    if (o->groups)
+        memcpy(r->groups, o->groups, sizeof r->groups);
+    else
+        TRY(groups_open(r->groups, comm, &r->own.layout, &co, e));
     TRY(state_init(s, d, p, &r->own, &so, e));
     s->loss_scale = o->precision.scale;
     TRY(open_data(r, comm, o, e));
@@ -93,7 +99,8 @@ void step_rig_close(struct step_rig *r)
 {
     optimizer_finish(&r->optimizer);
     ddp_destroy(r->ddp);
-    groups_close(r->groups, r->comm);
+    if (!r->borrows_groups)
+        groups_close(r->groups, r->comm);
     r->state.device->ops->plan_close(r->plan);
     loader_destroy(r->loader);
     dataset_close(r->set);

@@ -19,12 +19,13 @@ struct step_rig_options {
     int short_by;               /* images that the last step lacks */
     int parts;                  /* of a step */
     bool sync_bn;
-    double smoothing;    /* of labels */
-    int zero;            /* level of ZeRO */
-    int tensor;          /* ranks of a tensor group, whose program p is; 0: 1 */
-    size_t bucket_bytes; /* 0: as by default; the first and the last are of an eighth */
-    bool emulate;        /* computes in halves, emulated; else in what the state is made of */
-    bool native;         /* computes in halves, as the device has them */
+    double smoothing;           /* of labels */
+    int zero;                   /* level of ZeRO */
+    int tensor;                 /* ranks of a tensor group, whose program p is; 0: 1 */
+    size_t bucket_bytes;        /* 0: as by default; the first and the last are of an eighth */
+    bool emulate;               /* computes in halves, emulated; else in what the state is made of */
+    struct comm *const *groups; /* (LAYOUT_GROUPS), borrowed; NULL: opened from the communicator */
+    bool native;                /* computes in halves, as the device has them */
 };
 
 struct step_rig {
@@ -38,6 +39,7 @@ struct step_rig {
     struct ddp *ddp;
     struct optimizer optimizer;
     struct comm *comm, *groups[LAYOUT_GROUPS];
+    bool borrows_groups;
     struct plan_group group; /* the tensor group */
 };
 

@@ -1,0 +1,45 @@
+/* Do ranks that train together ever wait for each other in a circle? What the host of a rank enqueues and waits for is
+ * recorded, one rank after the other, over a GPU that is not there and collectives that only take notes. Then all
+ * records are played against each other, with nothing but what CUDA, NCCL and gloo promise:
+ *   host     goes through its record; waits for a stream or an event; a control collective holds it until all of the
+ *            group's hosts are there
+ *   stream   in order; an event that it waits for has been recorded; a collective holds it until the same call of the
+ *            communicator is at the head of a stream on every rank of the group. Kernels take no time
+ *   graph    what was captured beside the launching stream runs on streams of its own
+ * Whether records depend on what collectives give is not seen: hosts of this engine decide by counts of steps. */
+#ifndef CRUN_TESTS_RANK_ORDER_H
+#define CRUN_TESTS_RANK_ORDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "worker/comm/comm.h"
+
+struct device;
+struct gpu;
+struct err;
+
+enum { ORDER_RANKS_MAX = 4 };
+
+struct order_record;
+
+struct order_record *order_record_create(void);
+void order_record_destroy(struct order_record *r);
+
+/* From now on what this GPU is asked for is noted in r. One record at a time. */
+void order_watch_gpu(struct order_record *r, struct gpu *g);
+
+/* A communicator of the ranks whose bits are set in `members`, as rank `rank` of the world: its results are as if all
+ * others had what this one has. */
+struct order_comm {
+    struct comm base;
+    struct order_record *record;
+    struct device *device;
+    unsigned members;
+};
+void order_comm_init(struct order_comm *c, struct order_record *r, struct device *d, unsigned members, int rank);
+
+/* 0, or -EDEADLK with where each rank that goes no further stands, or -EPROTO: ranks of a group call different things. */
+int order_play(struct order_record *const *records, int ranks, struct err *e);
+
+#endif

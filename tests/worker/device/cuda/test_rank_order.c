@@ -1,0 +1,262 @@
+/* No options make ranks that train together wait for each other in a circle: the engine's own steps over a GPU that is
+ * not there are recorded for each rank and played against each other (rank_order.h), for all options that change what
+ * is enqueued. What happens between steps is written out below as worker/run/train.c does it; as it once did, the
+ * circle that this led to is found. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "tests/must.h"
+#include "tests/worker/device/cuda/fake_gpu.h"
+#include "tests/worker/device/cuda/rank_order.h"
+#include "tests/worker/run/exact_net.h"
+#include "tests/worker/run/step_rig.h"
+#include "worker/device/cuda/cuda.h"
+#include "worker/parallel/layout.h"
+#include "worker/state/replicas.h"
+
+enum { STEPS = 6, BATCH = 8 };
+
+static const struct optimizer optimizers[] = {{.rule = UPDATE_SGD, .momentum = 0.9},
+                                              {.rule = UPDATE_NESTEROV, .momentum = 0.9, .clip_norm = 0.3, .ema = 0.8},
+                                              {.rule = UPDATE_LARS, .momentum = 0.9, .trust = 0.02, .clip_norm = 0.5}};
+
+enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
+
+/* What changes the order of work; which value of each. */
+enum axis { WORLD, TENSOR, SPLIT, ZERO, PARTS, SYNC, HALF, RULE, GRAPHS, REPLICAS, SAVES, AXES };
+static const int values[AXES] = {4, 2, 2, 3, 2, 2, 2, OPTIMIZERS, 2, 2, 3};
+
+struct point {
+    int at[AXES];
+    bool old; /* replicas were compared when a step's result was taken, and only savers took it early */
+};
+
+static int world_of(const struct point *p)
+{
+    return p->at[WORLD] + 1;
+}
+
+static int tensor_of(const struct point *p)
+{
+    return p->at[TENSOR] + 1;
+}
+
+/* --- a rank */
+
+struct rank {
+    const struct point *p;
+    const struct step_rig *rig;
+    struct comm *all;
+    int64_t updates;
+};
+
+static bool due(int every, int64_t updates)
+{
+    return every && updates % every == 0;
+}
+
+static bool replicas_due(const struct rank *r, int64_t updates)
+{
+    return due(r->p->at[REPLICAS] ? 2 : 0, updates);
+}
+
+/* Rank 0 writes; where ranks have parts, all of them do. */
+static bool saves(const struct rank *r, int64_t updates)
+{
+    static const int every[] = {0, 2, 3};
+    return due(every[r->p->at[SAVES]], updates) && (r->all->rank == 0 || ownership_is_spread(&r->rig->own));
+}
+
+static int account(struct rank *r, const struct step_result *res, struct err *e)
+{
+    if (!res->done)
+        return 0;
+    r->updates++;
+    return r->p->old && replicas_due(r, r->updates) ? replicas_check(r->rig->step.state, r->all, e) : 0;
+}
+
+static bool place_ahead(const struct rank *r)
+{
+    const int64_t next = r->updates + 1;
+    return next == STEPS || saves(r, next) || (!r->p->old && replicas_due(r, next));
+}
+
+/* What is saved is copied from the device; ranks that have parts send them. */
+static int save(struct rank *r, struct err *e)
+{
+    struct state *s = r->rig->step.state;
+    double m[METRIC_N];
+    TRY(state_get_metrics(s, m, e));
+    return ownership_is_spread(&r->rig->own) ? r->all->ops->barrier(r->all, COMM_CONTROL, e) : 0;
+}
+
+static int train(struct rank *r, struct step *t, struct err *e)
+{
+    struct step_result res;
+    while (r->updates < STEPS) {
+        do {
+            TRY(train_step(t, 0.01, (struct step_wishes){0}, &res, e));
+            TRY(account(r, &res, e));
+        } while (t->ahead.outstanding && !place_ahead(r));
+        TRY(train_catch_up(t, &res, e));
+        TRY(account(r, &res, e));
+        if (!r->p->old && replicas_due(r, r->updates))
+            TRY(replicas_check(t->state, r->all, e));
+        if (saves(r, r->updates))
+            TRY(save(r, e));
+    }
+    return 0;
+}
+
+static unsigned members_of(const struct layout *l, enum layout_group g, int rank)
+{
+    const struct layout_ranks r = layout_group(l, g, rank);
+    unsigned members = 0;
+    for (int i = 0; i < r.count; i++)
+        members |= 1u << layout_group_rank(&r, i);
+    return members;
+}
+
+static struct order_record *record(const struct point *p, int rank)
+{
+    struct order_record *r = order_record_create();
+    struct order_comm comms[LAYOUT_GROUPS], all;
+    struct comm *groups[LAYOUT_GROUPS] = {0};
+    struct gpu *g;
+    struct device *d;
+    struct program *program;
+    struct layout l;
+    struct step_rig rig;
+    const int tensor = tensor_of(p);
+    const enum split_kind kind = tensor == 1 ? SPLIT_NONE : p->at[SPLIT] ? SPLIT_FEATURES : SPLIT_CLASSES;
+    fake_gpu_open(&g, &(struct fake_options){.idle = true});
+    order_watch_gpu(r, g);
+    MUST(cuda_open_on(&d, g, NULL, &(struct cuda_options){.graphs = p->at[GRAPHS]}, e));
+    MUST(exact_net(&program, &(struct split){kind, tensor, rank % tensor}, e));
+    MUST(layout_plan(&l, world_of(p), tensor, 1, p->at[ZERO], e));
+    order_comm_init(&all, r, d, (1u << world_of(p)) - 1, rank);
+    for (int i = 0; i < LAYOUT_GROUPS; i++) {
+        order_comm_init(&comms[i], r, d, members_of(&l, (enum layout_group)i, rank), rank);
+        groups[i] = comms[i].base.world > 1 ? &comms[i].base : NULL;
+    }
+    const struct step_rig_options o = {
+        .optimizer = optimizers[p->at[RULE]],
+        .precision = {.level = p->at[HALF] ? LEVEL_O2 : LEVEL_O0, .half = DT_F16, .scale = loss_scale_dynamic()},
+        .batch = BATCH,
+        .steps = STEPS + 2,
+        .parts = p->at[PARTS] + 1,
+        .sync_bn = p->at[SYNC],
+        .zero = p->at[ZERO],
+        .tensor = tensor,
+        .bucket_bytes = 8000,
+        .native = p->at[HALF],
+        .groups = groups};
+    MUST(step_rig_open(&rig, d, program, &all.base, &o, e));
+    struct rank it = {.p = p, .rig = &rig, .all = &all.base};
+    MUST(train(&it, &rig.step, e));
+    step_rig_close(&rig);
+    d->ops->close(d);
+    return r;
+}
+
+static int play(const struct point *p, struct err *e)
+{
+    struct order_record *records[ORDER_RANKS_MAX] = {0};
+    for (int i = 0; i < world_of(p); i++)
+        records[i] = record(p, i);
+    const int rc = order_play(records, world_of(p), e);
+    for (int i = 0; i < world_of(p); i++)
+        order_record_destroy(records[i]);
+    return rc;
+}
+
+static bool goes_together(const struct point *p)
+{
+    return world_of(p) % tensor_of(p) == 0 && (tensor_of(p) > 1 || !p->at[SPLIT]) && (world_of(p) > 1 || !p->at[ZERO]);
+}
+
+static void describe(const struct point *p, char *out, size_t cap)
+{
+    snprintf(
+        out, cap, "%d ranks, groups of %d over %s, zero %d, %d parts, %s statistics, %s, rule %d, %s, replicas %s, %s",
+        world_of(p), tensor_of(p), p->at[SPLIT] ? "features" : "classes", p->at[ZERO], p->at[PARTS] + 1,
+        p->at[SYNC] ? "common" : "own", p->at[HALF] ? "fp16" : "fp32", p->at[RULE], p->at[GRAPHS] ? "graphs" : "walks",
+        p->at[REPLICAS] ? "compared" : "not compared", p->at[SAVES] ? "saved" : "not saved");
+}
+
+static bool next_point(struct point *p)
+{
+    int axis = 0;
+    while (axis < AXES && ++p->at[axis] == values[axis])
+        p->at[axis++] = 0;
+    return axis < AXES;
+}
+
+static void no_options_make_ranks_wait_for_each_other(void **state)
+{
+    (void)state;
+    struct point p = {0};
+    int points = 0;
+    do {
+        struct err e;
+        char text[256];
+        if (!goes_together(&p))
+            continue;
+        points++;
+        describe(&p, text, sizeof text);
+        if (play(&p, &e) < 0)
+            fail_msg("%s: %s", text, e.text);
+    } while (next_point(&p));
+    print_message("# %d combinations of options\n", points);
+    assert_true(points >= 500);
+}
+
+static const struct point recorded = {.at = {[WORLD] = 1, [GRAPHS] = 1, [REPLICAS] = 1, [SAVES] = 1}, .old = true};
+
+/* Rank 0 takes a step's result to save, and compares replicas; the others wait for its next step. */
+static void the_circle_that_was_there_is_found(void **state)
+{
+    (void)state;
+    for (int graphs = 0; graphs < 2; graphs++)
+        for (int world = 2; world <= ORDER_RANKS_MAX; world++) {
+            struct point p = recorded;
+            struct err e = {0};
+            p.at[WORLD] = world - 1;
+            p.at[GRAPHS] = graphs;
+            assert_int_equal(play(&p, &e), -EDEADLK);
+            print_message("# %s\n", e.text);
+            assert_non_null(strstr(e.text, "rank 0 at "));
+            assert_non_null(strstr(e.text, "all-gather"));
+        }
+}
+
+static void it_takes_a_saver_that_the_others_are_not(void **state)
+{
+    (void)state;
+    struct point p = recorded;
+    struct err e;
+    p.at[SAVES] = 0;
+    assert_int_equal(play(&p, &e), 0);
+    p = recorded;
+    p.old = false;
+    assert_int_equal(play(&p, &e), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_circle_that_was_there_is_found),
+        cmocka_unit_test(it_takes_a_saver_that_the_others_are_not),
+        cmocka_unit_test(no_options_make_ranks_wait_for_each_other),
+    };
+    return cmocka_run_group_tests_name("order of ranks", tests, NULL, NULL);
+}
