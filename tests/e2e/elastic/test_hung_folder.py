@@ -87,6 +87,21 @@ def test_workers_end_with_their_lease_and_the_job_goes_on_when_the_disk_is_back(
     cluster.finish()
 
 
+@pytest.mark.slow
+def test_a_minute_without_the_disk(cluster, disk):
+    """Between two workers that were ended and the next ones nothing is lost but time, and one restart."""
+    nodes = [node(cluster, "--max-restarts", 1, "--node-rank", i) for i in range(2)]
+    first, _ = cluster.wait_round(2)
+    disk.pause()
+    time.sleep(60)
+    assert all(n.process.poll() is None and not children(n.agent()) for n in nodes), "\n".join(n.text() for n in nodes)
+    disk.resume()
+    again, _ = cluster.wait_round(2, after=first)
+    cluster.finish()
+    assert sorted(cluster.rounds()) == [first, again]
+    assert all("has not answered for 5" in n.text() for n in nodes), nodes[0].text()
+
+
 def test_a_disk_that_is_back_within_the_lease_costs_nothing(cluster, disk):
     nodes = [node(cluster, "--rdzv_conf", "keep_alive_interval=5", "--node-rank", i) for i in range(2)]
     number, _ = cluster.wait_round(2)
