@@ -92,6 +92,25 @@ static void a_host_in_a_dead_hosts_place_lets_the_last_rounds_workers_end(void *
     }
 }
 
+static void a_host_that_knows_nothing_is_told_of_a_round_and_lets_its_workers_end(void **state)
+{
+    static const char first[] = "a: round 3 start, node 0/2 at @a, ranks 0+ of 4, restart 0; "
+                                "b: round 3 start, node 1/2 at @a, ranks 2+ of 4, restart 0; ";
+    struct rdzv_config c = job_config(1, 2, 0);
+    (void)state;
+    for (int full = 0; full < 2; full++) {
+        c.max_nodes = full ? 2 : 3;
+        c.last_call_ms = 300;
+        struct job j = begin_with(&c);
+        j.now = 100;
+        says(&j, RDZV_JOIN, "a", 0, "");
+        j.now = 200;
+        says(&j, RDZV_JOIN, "b", 2, "");
+        ticks(&j, 4200, first);
+        end(&j);
+    }
+}
+
 static void a_late_joiner_waits_for_the_next_round(void **state)
 {
     struct job j = begin(1, 2, 0);
@@ -238,6 +257,7 @@ int main(void)
         cmocka_unit_test(nodes_are_ordered_by_number_and_keep_their_order),
         cmocka_unit_test(the_last_call_waits_for_more_than_the_minimum),
         cmocka_unit_test(a_host_in_a_dead_hosts_place_lets_the_last_rounds_workers_end),
+        cmocka_unit_test(a_host_that_knows_nothing_is_told_of_a_round_and_lets_its_workers_end),
         cmocka_unit_test(a_late_joiner_waits_for_the_next_round),
         cmocka_unit_test(a_silent_node_that_resumes_costs_nothing),
         cmocka_unit_test(no_round_starts_without_a_silent_node_before_its_workers_are_dead),

@@ -112,6 +112,14 @@ static void offer_while_running(struct step *s)
         rdzv_tell_round_(s, s->n);
 }
 
+/* A machine without a round of its own is told of one: a predecessor's, which others may still run. */
+static void hold_for_predecessor(struct step *s)
+{
+    const struct rdzv_config *c = &s->r->config;
+    if (s->ev->round > 0 && c->hold_ms == 0)
+        rdzv_hold(s->r, s->now + c->silence_ms + c->kill_ms);
+}
+
 static void take_join(struct step *s)
 {
     struct node *n = s->n;
@@ -126,6 +134,7 @@ static void take_join(struct step *s)
     to.joined = true;
     to.silent = false;
     rdzv_stand_(s->r, n, to);
+    hold_for_predecessor(s);
     if (ev->round > s->r->m.round_floor)
         s->r->m.round_floor = ev->round;
 }

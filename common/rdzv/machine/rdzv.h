@@ -114,7 +114,8 @@ struct rdzv_config {
     int64_t kill_ms;         /* bound of that kill: 1000 */
     uint64_t first_round;    /* number of the first round; >= 1 */
     int64_t hold_ms; /* no round begins earlier after the first event: workers of rounds that this machine has not
-                                   seen may run that long; 0: there are none. Not compared, not in RDZV.JOIN */
+                                   seen may run that long; 0: none are known of, and a JOIN that names one before the
+                                   first round holds it for silence and kill. Not compared, not in RDZV.JOIN */
 };
 
 struct rdzv_cause {

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from crun_run import OWN
 from held import HOW, stuck
 from processes import children, comm, state, wait
 from support import preload
@@ -111,6 +112,7 @@ def test_the_half_that_is_left_is_stopped_as_it_begins_to_act(crun, victim):
     for r in (0, 1):
         crun.wait_file(f"up-{r}")
     agent = crun.agent_of(p.pid)
+    crun.wait_processes(OWN + 4)  # the two that made the files are gone
     everybody = set(crun.processes()) - set(crun.own(p.pid))
     assert len(everybody) == 4 and not (crun.tmp / "first").exists()
     os.kill(p.pid if victim == "guardian" else agent, signal.SIGKILL)
