@@ -23,7 +23,11 @@ static int64_t lease_end(const struct world *w, const struct agent *a)
 static void ask(struct world *w, struct agent *a, enum request what)
 {
     uint64_t round = what == ASK_JOIN ? a->told_round : a->worker_round;
-    sim_send(w, (struct message){.sent = clock_of(w, a), .agent = (int)(a - w->agents), .ask = what, .round = round});
+    struct message m = {
+        .sent = clock_of(w, a), .agent = (int)(a - w->agents), .ask = what, .round = round, .seen_seq = a->seen_seq};
+    memcpy(m.news.instance, a->instance, sizeof m.news.instance);
+    a->asked_join = what == ASK_JOIN ? m.sent : a->asked_join;
+    sim_send(w, m);
     a->next_ask = clock_of(w, a) + (what == ASK_HEARTBEAT ? HEARTBEAT_MS : REPEAT_MS);
 }
 
@@ -70,7 +74,8 @@ void sim_agent_kill_workers(struct world *w, struct agent *a, int64_t within_ms)
 
 static void start_workers(struct world *w, struct agent *a, uint64_t round)
 {
-    if (round < w->account.round)
+    memcpy(a->worker_instance, a->instance, sizeof a->worker_instance);
+    if (round < w->account.round && strcmp(a->instance, w->instance) == 0)
         sim_broken(w, "%s starts round %llu while round %llu is under way", a->id, (unsigned long long)round,
                    (unsigned long long)w->account.round);
     a->mode = AGENT_WORKING;
@@ -117,25 +122,30 @@ void sim_agent_receive(struct world *w, struct agent *a, const struct message *m
     if (a->mode == AGENT_DEAD || a->mode == AGENT_ENDED)
         return;
     /* An ordered connection never answers an older request after a newer one, nor one asked in another life. */
-    bool stale =
-        m->news.kind == RDZV_NEWS_ROUND && (m->acked_send < a->joining_since || m->acked_send < a->answered_send);
+    bool old = m->acked_send < a->joining_since || m->acked_send < a->answered_send;
+    bool stale = m->news.kind == RDZV_NEWS_ROUND && old;
     if (m->acked_send > a->answered_send)
         a->answered_send = m->acked_send;
+    if (m->ask == ASK_JOIN && m->answer != ANSWER_REFUSED && m->acked_send == a->asked_join &&
+        a->mode == AGENT_JOINING) {
+        memcpy(a->instance, m->news.instance, sizeof a->instance);
+        if (m->answer == ANSWER_OK) /* else it is a member already, by a JOIN whose answer was lost */
+            a->seen_seq = m->seen_seq;
+    }
     if (m->answer != ANSWER_REFUSED && m->acked_send > a->acked_send) /* a refusal extends no lease */
         a->acked_send = m->acked_send;
-    if (m->news.kind != 0 && !stale)
+    if (m->news.kind != 0 && !stale && strcmp(m->news.instance, a->instance) == 0)
         take_news(w, a, &m->news);
     if (a->mode == AGENT_ENDED)
         return;
     a->done_told |= m->answer == ANSWER_OK && m->ask == ASK_DONE && m->round == a->worker_round;
-    if (m->answer == ANSWER_OVER) {
-        sim_agent_kill_workers(w, a, w->config.kill_ms);
-        a->mode = AGENT_ENDED;
-    } else if (m->answer == ANSWER_REFUSED && m->acked_send >= a->joining_since && a->mode != AGENT_JOINING) {
+    /* a copy of its JOIN came late, and has made it a member of another instance */
+    bool elsewhere = m->acked_send > a->asked_join && m->news.instance[0] && strcmp(m->news.instance, a->instance) != 0;
+    if ((m->answer == ANSWER_REFUSED || elsewhere) && m->acked_send >= a->joining_since && a->mode != AGENT_JOINING) {
         sim_agent_kill_workers(w, a, w->config.kill_ms);
         start_joining(w, a);
-    } else if (m->answer == ANSWER_OK && m->ask == ASK_JOIN && m->acked_send >= a->joining_since &&
-               a->mode == AGENT_JOINING && !a->workers) {
+    } else if (m->answer == ANSWER_OK && m->ask == ASK_JOIN && m->acked_send == a->asked_join &&
+               m->acked_send >= a->joining_since && a->mode == AGENT_JOINING && !a->workers) {
         a->mode = AGENT_WAITING;
     }
 }
@@ -147,6 +157,8 @@ int64_t sim_agent_wake(const struct world *w, const struct agent *a)
         int64_t lapse = !a->lapsed && lease_end(w, a) < a->killed_at ? lease_end(w, a) : a->killed_at;
         at = lapse < a->finish_at ? lapse : a->finish_at;
     }
+    if (a->mode == AGENT_ENDED && !a->workers && !a->bye)
+        return a->paused_until > w->now ? a->paused_until : w->now;
     if (a->mode != AGENT_ENDED && a->mode != AGENT_DEAD && a->next_ask < at)
         at = a->next_ask;
     if (at != NEVER)
@@ -196,4 +208,8 @@ void sim_agent_tick(struct world *w, struct agent *a)
     }
     if (a->mode != AGENT_ENDED && a->mode != AGENT_DEAD && a->next_ask <= now)
         ask_again(w, a);
+    if (a->mode == AGENT_ENDED && !a->workers && !a->bye) {
+        a->bye = true;
+        sim_send(w, (struct message){.agent = (int)(a - w->agents), .ask = TELL_GONE});
+    }
 }

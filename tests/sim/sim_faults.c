@@ -28,8 +28,7 @@ static void die(struct world *w, struct agent *a)
     w->stats->crashes++;
     a->mode = AGENT_DEAD;
     a->workers = false;
-    if (proved)
-        sim_send(w, (struct message){.agent = (int)(a - w->agents), .ask = TELL_GONE});
+    sim_send(w, (struct message){.agent = (int)(a - w->agents), .ask = proved ? TELL_GONE : TELL_LOST});
 }
 
 static void fail(struct world *w, struct agent *a)
@@ -55,8 +54,8 @@ static void cut(struct world *w, struct agent *a)
         a->deaf_until = until;
     if (way != 1)
         a->mute_until = until;
-    if (w->rdzv && a->known && !a->known_silent && sim_chance(w, 0.5))
-        sim_host_silence(w, a);
+    if (sim_chance(w, 0.5))
+        sim_host_lost(w, a);
 }
 
 static void partition(struct world *w)
@@ -102,7 +101,7 @@ static void leave(struct world *w, struct agent *a)
 
 static void host_fault(struct world *w)
 {
-    if (!w->rdzv)
+    if (!w->up)
         return;
     if (w->durable && sim_chance(w, 0.6)) {
         sim_host_kill(w, sim_chance(w, 0.7) ? sim_between(w, 1, 500) : sim_between(w, 500, 8000));
@@ -118,7 +117,7 @@ static void host_fault(struct world *w)
 void sim_fault(struct world *w)
 {
     int64_t what = sim_between(w, 0, 99);
-    if (what < 20 && !(w->rdzv && sim_is_over(w) && sim_chance(w, 0.9)))
+    if (what < 20 && !(sim_is_over(w) && sim_chance(w, 0.9)))
         sim_add_agent(w);
     else if (what < 30)
         die(w, any(w));
@@ -136,8 +135,8 @@ void sim_fault(struct world *w)
         leave(w, any(w));
     else if (what < 99)
         host_fault(w);
-    else if (w->rdzv && (sim_is_over(w) || sim_chance(w, 0.2)))
-        sim_step(w, &(struct rdzv_event){.kind = RDZV_DRAIN});
+    else if (sim_is_over(w) || sim_chance(w, 0.2))
+        sim_host_drain(w);
 }
 
 static void no_later(int64_t *t, int64_t end)

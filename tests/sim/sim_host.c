@@ -1,5 +1,6 @@
-/* The daemon around the machine: turns messages into events, keeps each node's newest news, notices silence; logs every
- * decision before it is told, and goes on from that log when it was killed. */
+/* The daemon around the leader (common/rdzv/leader/leader.h), as rendezvousd/jobs is one: messages become its events, a
+ * member's news go out with every answer until it has seen them. In memory, or with a directory: then every decision is
+ * written before it is told, and a daemon that was killed goes on from them. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +8,7 @@
 #include "common/base/err.h"
 #include "tests/sim/sim_impl.h"
 
-enum { UNHEARD_MS = 3000, COMPACT_BYTES = 65536 };
+enum { COMPACT_BYTES = 65536, LATE_MS = 500 };
 
 int64_t sim_host_clock(const struct world *w)
 {
@@ -16,18 +17,15 @@ int64_t sim_host_clock(const struct world *w)
 
 bool sim_is_over(const struct world *w)
 {
-    enum rdzv_state s = w->rdzv ? rdzv_state(w->rdzv) : RDZV_JOINING;
-    return s == RDZV_SUCCEEDED || s == RDZV_FAILED || s == RDZV_DRAINED;
+    return w->leader && leader_is_over(w->leader);
 }
 
-/* A node that was forgotten and comes back is a new one: it has no place, and what it was told before is no longer
- * true. */
-static void lose(struct world *w, struct agent *a)
+/* --- what a step of the machine did */
+
+static void lose(struct world *w, const struct agent *a)
 {
     struct account *acc = &w->account;
     int n = 0;
-    if (a->news.seq > 0 && a->news.kind != RDZV_NEWS_END)
-        a->news.kind = 0; /* its number stays: the next must be higher */
     for (int i = 0; i < acc->order_count; i++)
         if (acc->order[i] != a - w->agents)
             acc->order[n++] = acc->order[i];
@@ -50,98 +48,195 @@ static void refresh_known(struct world *w)
     }
 }
 
-static void keep_news(struct world *w)
+/* Another instance has an account of its own. */
+static void notice_instance(struct world *w)
 {
-    for (size_t i = 0; i < w->fx.n; i++) {
-        struct agent *a = sim_by_id(w, w->fx.v[i].node);
-        const struct rdzv_news *n = &w->fx.v[i].news;
-        if (n->seq <= a->news.seq)
-            sim_broken(w, "news %llu of %s follows news %llu", (unsigned long long)n->seq, a->id,
-                       (unsigned long long)a->news.seq);
-        a->news = (struct told){.seq = n->seq, .round = n->round, .kind = n->kind, .spare = n->spare};
-        if (!a->known && n->kind != RDZV_NEWS_END) {
-            a->news.kind = 0; /* told and forgotten in one step */
-            continue;
-        }
-        /* a blocked RDZV.NEXT is answered at once */
-        if (a->connected)
-            sim_send(w, (struct message){.agent = (int)(a - w->agents),
-                                         .to_agent = true,
-                                         .ask = ASK_HEARTBEAT,
-                                         .news = a->news,
-                                         .acked_send = a->heard_sent});
-    }
-}
-
-static void write_log(struct world *w)
-{
-    size_t before = w->log.len;
-    struct err e;
-    if (!w->durable)
+    w->rdzv = leader_machine(w->leader);
+    if (strcmp(w->instance, leader_instance(w->leader)) == 0)
         return;
-    if (rdzv_delta(w->rdzv, sim_host_clock(w), &w->log, &e) < 0)
-        sim_broken(w, "%s", e.text);
-    if (w->log.len > before && w->log.data[before] == 'm')
-        w->account.core_logged_at = sim_host_clock(w);
+    if (w->trace)
+        fprintf(stderr, "%6lld instance %s begins\n", (long long)w->now, leader_instance(w->leader));
+    snprintf(w->instance, sizeof w->instance, "%s", leader_instance(w->leader));
+    w->account = (struct account){.joins = w->account.joins, .core_logged_at = sim_host_clock(w)};
+    w->known = 0;
+    for (int i = 0; i < w->agent_count; i++)
+        w->agents[i].known = false;
+    w->stats->instances++;
 }
 
-static void trace(const struct world *w, const struct rdzv_event *ev, enum rdzv_state before, int rc,
-                  const struct err *e)
+static void trace(const struct world *w, const struct rdzv_event *ev, enum rdzv_state before,
+                  const struct rdzv_effects *fx, int rc)
 {
-    fprintf(stderr, "%6lld %-7s %-8s round %llu: %s -> %s, round %llu, %zu news%s%s\n", (long long)w->now,
+    fprintf(stderr, "%6lld %-7s %-8s round %llu: %s -> %s, round %llu, %zu news%s\n", (long long)w->now,
             rdzv_event_name(ev->kind), ev->node, (unsigned long long)ev->round, rdzv_state_name(before),
-            rdzv_state_name(rdzv_state(w->rdzv)), (unsigned long long)rdzv_round(w->rdzv), w->fx.n,
-            rc ? " refused: " : "", rc ? e->text : "");
+            rdzv_state_name(rdzv_state(w->rdzv)), (unsigned long long)rdzv_round(w->rdzv), fx->n,
+            rc ? ", refused" : "");
 }
 
-int sim_step(struct world *w, const struct rdzv_event *ev)
+static void on_step(void *arg, const struct rdzv_event *ev, enum rdzv_state before, uint64_t round_before,
+                    const struct rdzv_effects *fx, int rc)
 {
-    enum rdzv_state before = rdzv_state(w->rdzv);
-    uint64_t round_before = rdzv_round(w->rdzv);
-    struct err e = {0};
-    int rc = rdzv_step(w->rdzv, ev, sim_host_clock(w), &w->fx, &e);
+    struct world *w = arg;
+    struct err e;
+    notice_instance(w);
+    w->fx = fx;
     w->stats->steps++;
     w->events++;
     ++(rc ? w->stats->turned_down : w->stats->taken)[before][ev->kind];
     if (w->trace)
-        trace(w, ev, before, rc, &e);
+        trace(w, ev, before, fx, rc);
     if (rc < 0) {
         w->stats->refused++;
         if (rc != ERR_FENCED && rc != ERR_REFUSED)
-            sim_broken(w, "step failed: %s", e.text);
-        if (w->fx.n > 0)
-            sim_broken(w, "a refused step told %zu news", w->fx.n);
+            sim_broken(w, "%s failed: %d", rdzv_event_name(ev->kind), rc);
+        if (fx->n > 0)
+            sim_broken(w, "a refused step told %zu news", fx->n);
     } else {
-        write_log(w);
+        if (ev->kind == RDZV_TICK && rdzv_nodes(w->rdzv) < w->known)
+            w->stats->fences += (uint64_t)(w->known - rdzv_nodes(w->rdzv));
         refresh_known(w);
         sim_check_step(w, ev, before, round_before);
-        keep_news(w);
     }
     if (rdzv_check(w->rdzv, &e) < 0)
         sim_broken(w, "after %s in state %s: %s", rdzv_event_name(ev->kind), rdzv_state_name(before), e.text);
-    return rc;
 }
 
-static int step_node(struct world *w, enum rdzv_event_kind kind, const struct agent *a)
+/* --- decisions, then news */
+
+static bool has_core(const char *text)
 {
-    struct rdzv_event ev = {.kind = kind};
-    memcpy(ev.node, a->id, sizeof ev.node);
-    return sim_step(w, &ev);
+    return strncmp(text, "machine ", 8) == 0 || strstr(text, "\nmachine ");
 }
 
-void sim_host_silence(struct world *w, struct agent *a)
+static void decide(struct world *w)
 {
-    a->known_silent = true;
-    step_node(w, RDZV_SILENT, a);
+    const size_t before = w->log.len;
+    struct buf nowhere = {0}, *log = w->durable ? &w->log : &nowhere;
+    struct err e;
+    if (!leader_undecided(w->leader))
+        return;
+    if (leader_decide(w->leader, sim_host_clock(w), false, log, &e) < 0)
+        sim_broken(w, "%s", e.text);
+    else if (w->durable && log->len > before && has_core(log->data + before))
+        sim_account_logged(w);
+    buf_free(&nowhere);
+}
+
+static struct told told_of(struct world *w, const struct agent *a)
+{
+    const struct leader_member *m = leader_find(w->leader, a->id);
+    struct told t = {0};
+    if (!m)
+        return t;
+    if (m->has_news) {
+        t = (struct told){.seq = m->news.seq, .round = m->news.round, .kind = m->news.kind, .spare = m->news.spare};
+        leader_step(w->leader, &(struct leader_event){.kind = LEADER_TOLD, .node = a->id}, 0, NULL);
+    }
+    snprintf(t.instance, sizeof t.instance, "%s", m->instance);
+    return t;
+}
+
+/* A blocked RDZV.NEXT is answered at once. */
+static void tell(struct world *w)
+{
+    const struct leader_member *m;
+    while ((m = leader_next_fresh(w->leader))) {
+        struct agent *a = sim_by_id(w, m->node);
+        if (m->has_news && m->news.seq > a->told_seq && strcmp(m->instance, a->told_instance) == 0)
+            w->stats->told++;
+        else if (m->has_news && m->news.seq < a->told_seq && strcmp(m->instance, a->told_instance) == 0)
+            sim_broken(w, "news %llu of %s follows news %llu", (unsigned long long)m->news.seq, a->id,
+                       (unsigned long long)a->told_seq);
+        a->told_seq = m->news.seq;
+        snprintf(a->told_instance, sizeof a->told_instance, "%s", m->instance);
+        if (a->connected && m->has_news)
+            sim_send(w, (struct message){.agent = (int)(a - w->agents),
+                                         .to_agent = true,
+                                         .ask = ASK_HEARTBEAT,
+                                         .news = told_of(w, a),
+                                         .acked_send = a->heard_sent});
+    }
+}
+
+static void arm(struct world *w)
+{
+    w->armed = w->leader ? leader_deadline(w->leader) : NEVER;
+}
+
+/* The run id is free again. */
+static void forget(struct world *w)
+{
+    leader_destroy(w->leader);
+    w->leader = NULL;
+    w->rdzv = NULL;
+    buf_clear(&w->log);
+    arm(w);
+}
+
+static void forget_if_empty(struct world *w)
+{
+    for (int i = 0; i < w->agent_count; i++)
+        if (w->agents[i].connected)
+            return;
+    if (leader_is_empty(w->leader))
+        forget(w);
+}
+
+static int create(struct world *w, struct leader **ret, struct err *e)
+{
+    const struct leader_options o = {.run = "sim", .stepped = on_step, .arg = w};
+    return leader_create(ret, &o, e);
+}
+
+static int step(struct world *w, const struct leader_event *ev)
+{
+    struct err e;
+    int rc = leader_step(w->leader, ev, sim_host_clock(w), &e);
+    if (rc < 0)
+        return rc;
+    decide(w);
+    tell(w);
+    arm(w);
+    return 0;
+}
+
+static int step_node(struct world *w, enum leader_event_kind kind, const struct agent *a, uint64_t seq)
+{
+    return step(w, &(struct leader_event){.kind = kind, .node = a->id, .seq = seq});
+}
+
+/* We did not run: that is nobody's silence. */
+static void notice_pause(struct world *w)
+{
+    if (w->armed < sim_host_clock(w) - LATE_MS)
+        leader_awake(w->leader, sim_host_clock(w));
+}
+
+/* Its connection broke, and nothing is proved. */
+void sim_host_lost(struct world *w, struct agent *a)
+{
+    if (!w->up || !w->leader || !a->connected)
+        return;
+    a->connected = false;
+    notice_pause(w);
+    step_node(w, LEADER_LOST, a, 0);
+    forget_if_empty(w);
+}
+
+void sim_host_drain(struct world *w)
+{
+    const struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause.rank = -1};
+    if (w->up && w->leader)
+        step(w, &(struct leader_event){.kind = LEADER_DRAIN, .ask = &drain});
 }
 
 /* --- its life */
 
-int sim_host_open(struct world *w, struct err *e)
+void sim_host_open(struct world *w)
 {
     w->host_skew = sim_between(w, 0, 1000000000);
-    w->unheard = sim_host_clock(w);
-    return rdzv_create(&w->rdzv, &w->config, e);
+    w->up = true;
+    w->armed = NEVER;
 }
 
 static int describe(void *arg, const struct rdzv_member *m)
@@ -158,62 +253,80 @@ static void look(struct rdzv *r, struct buf *ret)
     rdzv_members(r, describe, ret);
 }
 
-void sim_host_kill(struct world *w, int64_t down_ms)
+static void check_log(struct world *w)
 {
-    if (w->trace)
-        fprintf(stderr, "%6lld daemon killed\n", (long long)w->now);
     struct buf before = {0}, after = {0};
-    struct rdzv *successor = NULL;
+    struct leader *successor = NULL;
     struct err e = {0};
     look(w->rdzv, &before);
-    if (rdzv_create(&successor, &w->config, &e) < 0 ||
-        (w->log.len > 0 && rdzv_replay(successor, w->log.data, w->log.len, 0, &e) < 0)) {
+    if (leader_create(&successor, &(struct leader_options){.run = "sim"}, &e) < 0 ||
+        leader_replay(successor, w->log.data, w->log.len, 0, &e) < 0)
         sim_broken(w, "%s", e.text);
-    } else {
-        look(successor, &after);
+    else {
+        look(leader_machine(successor), &after);
         if (strcmp(before.data, after.data) != 0)
             sim_broken(w, "the log says '%s', but the machine was '%s'", after.data, before.data);
     }
     buf_free(&before);
     buf_free(&after);
-    rdzv_destroy(successor);
-    rdzv_destroy(w->rdzv);
+    leader_destroy(successor);
+}
+
+void sim_host_kill(struct world *w, int64_t down_ms)
+{
+    if (w->trace)
+        fprintf(stderr, "%6lld daemon killed\n", (long long)w->now);
+    if (w->rdzv)
+        check_log(w);
+    leader_destroy(w->leader);
+    w->leader = NULL;
     w->rdzv = NULL;
+    w->up = false;
     w->host_up_at = w->now + down_ms;
     for (int i = 0; i < w->agent_count; i++)
         w->agents[i].connected = false;
     w->stats->daemon_restarts++;
 }
 
-/* Another process, perhaps after a boot: its clock begins anywhere. All nodes are silent until they are heard. */
-void sim_host_restart(struct world *w)
+static void rewrite(struct world *w, bool decide_too)
 {
     struct err e;
-    w->host_skew = sim_between(w, -1000000, 1000000000) - w->now;
-    if (rdzv_create(&w->rdzv, &w->config, &e) < 0 ||
-        (w->log.len > 0 && rdzv_replay(w->rdzv, w->log.data, w->log.len, sim_host_clock(w), &e) < 0)) {
+    buf_clear(&w->log);
+    int rc = decide_too ? leader_decide(w->leader, sim_host_clock(w), true, &w->log, &e)
+                        : leader_text(w->leader, sim_host_clock(w), &w->log, &e);
+    if (rc < 0)
+        sim_broken(w, "%s", e.text);
+    sim_account_compacted(w);
+}
+
+/* Another process, perhaps after a boot: its clock begins anywhere. All nodes are silent until they are heard. */
+static void restart(struct world *w)
+{
+    struct err e;
+    w->host_skew = sim_between(w, 1, 1000000000) - w->now;
+    w->up = true;
+    if (w->trace)
+        fprintf(stderr, "%6lld daemon restarted\n", (long long)w->now);
+    if (w->log.len == 0)
+        return;
+    sim_account_restarted(w);
+    if (create(w, &w->leader, &e) < 0 || leader_replay(w->leader, w->log.data, w->log.len, sim_host_clock(w), &e) < 0 ||
+        leader_restore(w->leader, sim_host_clock(w), &e) < 0) {
         sim_broken(w, "%s", e.text);
         return;
     }
-    if (w->trace)
-        fprintf(stderr, "%6lld daemon restarted\n", (long long)w->now);
-    sim_account_restarted(w);
-    w->unheard = sim_host_clock(w);
-    for (int i = 0; i < w->agent_count; i++) {
-        struct agent *a = &w->agents[i];
-        a->heard = sim_host_clock(w);
-        if (a->known && !sim_is_over(w))
-            sim_host_silence(w, a);
-    }
+    w->rdzv = leader_machine(w->leader);
+    rewrite(w, true);
+    while (leader_next_fresh(w->leader)) /* nobody asks yet */
+        ;
+    arm(w);
 }
 
 void sim_host_compact(struct world *w)
 {
-    struct err e;
-    buf_clear(&w->log);
-    if (rdzv_snapshot(w->rdzv, sim_host_clock(w), &w->log, &e) < 0)
-        sim_broken(w, "%s", e.text);
-    sim_account_compacted(w);
+    if (!w->up || !w->leader)
+        return;
+    rewrite(w, false);
     w->stats->compactions++;
 }
 
@@ -222,8 +335,7 @@ void sim_host_compact(struct world *w)
 static struct rdzv_event event_of(const struct world *w, const struct agent *a, const struct message *m)
 {
     static const enum rdzv_event_kind kinds[] = {
-        [ASK_HEARTBEAT] = RDZV_RESUME, [ASK_JOIN] = RDZV_JOIN,   [ASK_FAIL] = RDZV_FAIL,
-        [ASK_DONE] = RDZV_DONE,        [ASK_LEAVE] = RDZV_LEAVE, [TELL_GONE] = RDZV_GONE};
+        [ASK_JOIN] = RDZV_JOIN, [ASK_FAIL] = RDZV_FAIL, [ASK_DONE] = RDZV_DONE, [ASK_LEAVE] = RDZV_LEAVE};
     struct rdzv_event ev = {.kind = kinds[m->ask],
                             .round = m->round,
                             .slots = a->slots,
@@ -236,85 +348,125 @@ static struct rdzv_event event_of(const struct world *w, const struct agent *a, 
     return ev;
 }
 
+static int take_join(struct world *w, struct agent *a, const struct message *m, uint64_t *ret_seq)
+{
+    const struct rdzv_event ev = event_of(w, a, m);
+    struct err e;
+    if (!w->leader && create(w, &w->leader, &e) < 0)
+        return sim_broken(w, "%s", e.text), ERR_REFUSED;
+    if (!leader_find(w->leader, a->id))
+        a->told_seq = 0; /* a member like any new one: its JOIN says what its news begin with */
+    int rc =
+        step(w, &(struct leader_event){.kind = LEADER_ASK, .ask = &ev, .settings = &w->config, .draw = sim_random(w)});
+    const struct leader_member *member = leader_find(w->leader, a->id);
+    *ret_seq = member ? member->joined_seq : 0;
+    return rc;
+}
+
+static int take_next(struct world *w, const struct agent *a, const struct message *m)
+{
+    step_node(w, LEADER_HEARD, a, 0);
+    step_node(w, LEADER_SEEN, a, m->seen_seq);
+    const struct leader_member *member = leader_find(w->leader, a->id);
+    return !member || ((!member->known || leader_is_over(w->leader)) && !member->has_news) ? ERR_REFUSED : 0;
+}
+
+static int take_claim(struct world *w, const struct agent *a, const struct message *m)
+{
+    const struct rdzv_event ev = event_of(w, a, m);
+    if (!leader_is_over(w->leader))
+        step_node(w, LEADER_HEARD, a, 0);
+    return step(w, &(struct leader_event){.kind = LEADER_ASK, .ask = &ev});
+}
+
+/* Asked in another instance, before what was read already: a connection is read in order, and not after the next. */
+static bool is_void(const struct world *w, const struct agent *a, const struct message *m)
+{
+    return w->leader && m->sent < a->heard_sent && strcmp(m->news.instance, leader_instance(w->leader)) != 0;
+}
+
+static int take(struct world *w, struct agent *a, const struct message *m, uint64_t *ret_seq)
+{
+    if (is_void(w, a, m))
+        return ERR_FENCED;
+    if (m->ask == ASK_JOIN)
+        return take_join(w, a, m, ret_seq);
+    if (!w->leader || !leader_find(w->leader, a->id))
+        return ERR_REFUSED;
+    return m->ask == ASK_HEARTBEAT ? take_next(w, a, m) : take_claim(w, a, m);
+}
+
+static void take_end(struct world *w, struct agent *a, const struct message *m)
+{
+    if (m->ask == TELL_LOST) {
+        sim_host_lost(w, a);
+        return;
+    }
+    a->gone = true;
+    if (!a->connected) /* that connection ended before */
+        return;
+    a->connected = false;
+    step_node(w, LEADER_GONE, a, 0);
+    forget_if_empty(w);
+}
+
 void sim_host_receive(struct world *w, const struct message *m)
 {
     struct agent *a = &w->agents[m->agent];
-    struct rdzv_event ev = event_of(w, a, m);
-    if (m->ask == TELL_GONE) {
-        if (a->connected)
-            sim_step(w, &ev); /* else that connection ended with a daemon before */
+    uint64_t seq = 0;
+    if (a->gone)
+        return;
+    if (w->leader)
+        notice_pause(w);
+    if (m->ask >= TELL_GONE) {
+        take_end(w, a, m);
         return;
     }
-    a->heard = sim_host_clock(w);
     a->connected = true;
-    if (m->sent > a->heard_sent)
-        a->heard_sent = m->sent;
-    if (a->known_silent && a->known)
-        step_node(w, RDZV_RESUME, a);
-    a->known_silent = false;
-    int rc = 0;
-    if (m->ask != ASK_HEARTBEAT)
-        rc = sim_step(w, &ev);
-    else if (!a->known)
-        rc = ERR_REFUSED;
-    enum answer answer = rc == 0 ? ANSWER_OK : rc == ERR_FENCED ? ANSWER_FENCED : ANSWER_REFUSED;
-    if (sim_is_over(w) && answer != ANSWER_OK)
-        answer = ANSWER_OVER;
+    int rc = take(w, a, m, &seq);
+    a->heard_sent = m->sent > a->heard_sent ? m->sent : a->heard_sent;
     sim_send(w, (struct message){.agent = m->agent,
                                  .to_agent = true,
                                  .ask = m->ask,
                                  .round = m->round,
-                                 .answer = answer,
+                                 .seen_seq = seq,
+                                 .answer = rc == 0            ? ANSWER_OK
+                                           : rc == ERR_FENCED ? ANSWER_FENCED
+                                                              : ANSWER_REFUSED,
                                  .acked_send = m->sent,
-                                 .news = a->news});
-}
-
-static int64_t unheard_at(const struct agent *a)
-{
-    return a->known && !a->known_silent ? a->heard + UNHEARD_MS : NEVER;
+                                 .news = w->leader ? told_of(w, a) : (struct told){0}});
 }
 
 int64_t sim_host_wake(const struct world *w)
 {
-    if (!w->rdzv)
+    if (!w->up)
         return w->host_up_at;
-    int64_t at = rdzv_deadline(w->rdzv);
-    if (w->unheard < at && !sim_is_over(w))
-        at = w->unheard;
+    int64_t at = w->leader ? leader_deadline(w->leader) : NEVER;
     if (at != NEVER)
         at -= w->host_skew;
     return at < w->host_paused_until ? w->host_paused_until : at;
 }
 
-/* Being heard only moves this bound up, and who is new was heard just now: it is looked at again when it is reached. */
-static void notice_silence(struct world *w)
+static void tick(struct world *w)
 {
-    if (w->unheard > sim_host_clock(w) || sim_is_over(w))
+    const int64_t now = sim_host_clock(w);
+    notice_pause(w);
+    if (leader_is_over(w->leader) && leader_over_since(w->leader) + LEADER_LINGER_MS <= now) {
+        forget(w);
         return;
-    w->unheard = sim_host_clock(w) + UNHEARD_MS;
-    for (int i = 0; i < w->agent_count && !sim_is_over(w); i++) {
-        struct agent *a = &w->agents[i];
-        if (unheard_at(a) <= sim_host_clock(w))
-            sim_host_silence(w, a);
-        else if (unheard_at(a) < w->unheard)
-            w->unheard = unheard_at(a);
     }
+    step(w, &(struct leader_event){.kind = LEADER_TICK});
+    forget_if_empty(w);
+    if (w->leader && leader_deadline(w->leader) <= now)
+        sim_broken(w, "a tick leaves its deadline behind");
 }
 
 void sim_host_tick(struct world *w)
 {
-    if (!w->rdzv) {
-        sim_host_restart(w);
-        return;
-    }
-    if (rdzv_deadline(w->rdzv) <= sim_host_clock(w)) {
-        int known = rdzv_nodes(w->rdzv);
-        sim_step(w, &(struct rdzv_event){.kind = RDZV_TICK});
-        w->stats->fences += (uint64_t)(known - rdzv_nodes(w->rdzv));
-        if (rdzv_deadline(w->rdzv) <= sim_host_clock(w))
-            sim_broken(w, "a tick leaves its deadline behind");
-    }
-    notice_silence(w);
+    if (!w->up)
+        restart(w);
+    else if (w->leader && leader_deadline(w->leader) <= sim_host_clock(w))
+        tick(w);
     if (w->durable && w->log.len > COMPACT_BYTES)
         sim_host_compact(w);
 }

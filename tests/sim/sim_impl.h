@@ -1,10 +1,10 @@
-/* The parts of a simulated job: world (clock, network), faults, host (what a daemon does around the machine), agents,
+/* The parts of a simulated job: world (clock, network), faults, host (what a daemon does around the leader), agents,
  * rules. */
 #ifndef CRUN_TESTS_SIM_IMPL_H
 #define CRUN_TESTS_SIM_IMPL_H
 
 #include "common/base/buf.h"
-#include "common/rdzv/machine/rdzv.h"
+#include "common/rdzv/leader/leader.h"
 #include "tests/sim/sim.h"
 #include <stdbool.h>
 
@@ -14,14 +14,14 @@
 #define RESTARTS_MAX 256
 #define NEVER INT64_MAX
 
-enum request { ASK_HEARTBEAT, ASK_JOIN, ASK_FAIL, ASK_DONE, ASK_LEAVE, TELL_GONE };
-enum answer { ANSWER_OK, ANSWER_FENCED, ANSWER_REFUSED, ANSWER_OVER };
+enum request { ASK_HEARTBEAT, ASK_JOIN, ASK_FAIL, ASK_DONE, ASK_LEAVE, TELL_GONE, TELL_LOST };
 
 /* What an agent needs of its news. */
 struct told {
     uint64_t seq, round; /* seq 0: nothing */
     enum rdzv_news_kind kind;
     bool spare;
+    char instance[LEADER_INSTANCE_LEN + 1]; /* of the node, with or without news */
 };
 
 struct message {
@@ -30,10 +30,11 @@ struct message {
     bool to_agent;
     enum request ask;
     uint64_t round;
+    uint64_t seen_seq; /* of news; in the answer to a JOIN: those above came with it */
     /* to_agent */
-    enum answer answer;
+    enum rdzv_answer answer;
     int64_t acked_send; /* on the agent's clock */
-    struct told news;
+    struct told news;   /* from an agent: the instance it is of */
 };
 
 /* A message under way, or a free place. */
@@ -55,23 +56,28 @@ struct agent {
     uint64_t seen_seq, told_round;
     int64_t acked_send;    /* when the newest request that was answered was sent: the agent's lease counts from here */
     int64_t answered_send; /* the same, refusals included */
+    int64_t asked_join;    /* its newest JOIN: what an older one was answered came by an older connection */
     int64_t joining_since; /* a refusal of anything asked before is old news */
     int64_t next_ask;      /* heartbeat or repetition */
     bool workers;          /* alive; they progress until killed_at */
     uint64_t worker_round;
-    int64_t finish_at; /* all workers exit 0 */
-    int64_t killed_at; /* being stopped: dead from then on */
-    bool lapsed;       /* killed because its lease is over; it stays so, whatever is heard later */
+    char instance[LEADER_INSTANCE_LEN + 1];        /* it has joined; "": none yet */
+    char worker_instance[LEADER_INSTANCE_LEN + 1]; /* its workers' */
+    bool bye;                                      /* it is told that all its processes are gone */
+    int64_t finish_at;                             /* all workers exit 0 */
+    int64_t killed_at;                             /* being stopped: dead from then on */
+    bool lapsed; /* killed because its lease is over; it stays so, whatever is heard later */
     bool failed, done, done_told, leaving;
     int leaving_code;               /* of LEAVE; 0: in good order */
     int64_t deaf_until, mute_until; /* world time: no message to it, from it passes */
     int64_t paused_until;           /* world time: the whole node stands still */
     bool woke;                      /* from a pause, and has not looked at its lease yet */
     /* the host's side; times on the host's clock */
-    bool known, connected, known_silent;
-    int64_t heard, heard_sent; /* when its last message came, and when the newest was sent */
-    unsigned joined_as;        /* place in the order of first JOINs */
-    struct told news;
+    bool known, connected, gone;
+    int64_t heard_sent; /* when its newest message was sent */
+    unsigned joined_as; /* place in the order of first JOINs */
+    uint64_t told_seq;
+    char told_instance[LEADER_INSTANCE_LEN + 1];
 };
 
 /* The rules' own account of the job, made from what is told alone. */
@@ -96,11 +102,14 @@ struct world {
     double loss, repeat, fault_rate, long_delay;
     int64_t next_fault;
     struct rdzv_config config;
-    struct rdzv *rdzv; /* NULL while the daemon is down */
-    struct rdzv_effects fx;
+    struct leader *leader;         /* NULL: the daemon is down, or nobody has joined */
+    struct rdzv *rdzv;             /* its machine */
+    const struct rdzv_effects *fx; /* of the step at hand */
+    char instance[LEADER_INSTANCE_LEN + 1];
+    bool up;
     int64_t host_skew, host_up_at, host_paused_until;
-    int known;       /* nodes */
-    int64_t unheard; /* host's clock: no node has to be noticed as silent before */
+    int known;     /* nodes */
+    int64_t armed; /* host's clock: the earliest date it knew */
     struct buf log;
     struct agent agents[AGENTS_MAX];
     int64_t wakes[AGENTS_MAX];                /* when each has something to do, world time */
@@ -131,14 +140,13 @@ void sim_cease(struct world *w); /* faults that last end now */
 
 /* sim_host.c */
 int64_t sim_host_clock(const struct world *w);
-int sim_step(struct world *w, const struct rdzv_event *ev);
 bool sim_is_over(const struct world *w);
-int sim_host_open(struct world *w, struct err *e);
+void sim_host_open(struct world *w);
 void sim_host_kill(struct world *w, int64_t down_ms);
-void sim_host_restart(struct world *w);
 void sim_host_compact(struct world *w);
 void sim_host_receive(struct world *w, const struct message *m);
-void sim_host_silence(struct world *w, struct agent *a);
+void sim_host_lost(struct world *w, struct agent *a);
+void sim_host_drain(struct world *w);
 int64_t sim_host_wake(const struct world *w); /* world time */
 void sim_host_tick(struct world *w);
 
@@ -147,6 +155,7 @@ struct agent *sim_by_id(struct world *w, const char *id);
 bool sim_progresses(const struct world *w, const struct agent *a);
 void sim_check_alone(struct world *w, const struct agent *a); /* no other round than a's progresses */
 void sim_check_step(struct world *w, const struct rdzv_event *ev, enum rdzv_state before, uint64_t round_before);
+void sim_account_logged(struct world *w);
 void sim_account_restarted(struct world *w);
 void sim_account_compacted(struct world *w);
 

@@ -17,6 +17,9 @@ enum { LOG_AGENTS_MAX = 12, LOG_EVENTS_MAX = 512, LOG_DECISIONS_MAX = 8192, LOG_
 
 enum sim_home_kind { SIM_REDIS, SIM_FOLDER };
 
+/* A home that does not keep its word, to show that the simulator sees it. */
+extern enum log_home_fault { LOG_HOME_GOOD, LOG_HOME_UNFENCED, LOG_HOME_SLOTS_FIRST } log_home_fault;
+
 struct log_stats {
     uint64_t steps, rounds, reigns, failovers, partitions, lost_writes, fences, appends, refused_appends, ended_well,
         ended_badly;

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/rdzv/machine/rdzv_mutant.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "tests/sim/sim_log.h"
 
@@ -229,9 +228,11 @@ static void set_slot(struct log_world *w, const struct log_agent *by, const stru
         a->next_beat = w->now + 3;
 }
 
+enum log_home_fault log_home_fault;
+
 static bool fenced(struct log_world *w, const struct log_agent *a)
 {
-    return !is(log_state(w, a)->epoch, a->own_epoch) && HOST_SOUND(1);
+    return !is(log_state(w, a)->epoch, a->own_epoch) && log_home_fault != LOG_HOME_UNFENCED;
 }
 
 static int write_slots(struct rdzv_home *base, const struct rdzv_write *v, bool steps, struct err *e)
@@ -249,9 +250,9 @@ static int sim_append(struct rdzv_home *base, const struct rdzv_write *v, struct
 {
     struct log_world *w = world(base);
     struct log_agent *a = owner(base);
-    bool steps = w->kind == SIM_FOLDER || !HOST_SOUND(3);
+    bool early = log_home_fault == LOG_HOME_SLOTS_FIRST, steps = w->kind == SIM_FOLDER || early;
     TRY(travel(base, e));
-    if (!HOST_SOUND(3))
+    if (early)
         TRY(write_slots(base, v, true, e));
     TRY(check_writes(w, a, e));
     if (fenced(w, a)) {
@@ -265,7 +266,7 @@ static int sim_append(struct rdzv_home *base, const struct rdzv_write *v, struct
     push(w, a, a->own_epoch, v->decision);
     w->stats->appends++;
     log_trace(w, "node%d decides, %zu slots:\n%s", a->index, v->slot_count, v->decision->data);
-    if (HOST_SOUND(3))
+    if (!early)
         TRY(write_slots(base, v, steps, e));
     TRY(travel(base, e));
     return 1;

@@ -11,18 +11,23 @@ struct agent *sim_by_id(struct world *w, const char *id)
     return &w->agents[strtol(id + strlen("node"), NULL, 10) - 1];
 }
 
-/* --- no two rounds progress at once */
+/* --- no two rounds progress at once, of one instance or of two */
 
 bool sim_progresses(const struct world *w, const struct agent *a)
 {
     return a->workers && a->paused_until <= w->now && !a->woke;
 }
 
+static bool works_elsewhere(const struct agent *a, const char *instance, uint64_t round)
+{
+    return a->worker_round != round || strcmp(a->worker_instance, instance) != 0;
+}
+
 void sim_check_alone(struct world *w, const struct agent *a)
 {
     for (int i = 0; i < w->agent_count; i++) {
         const struct agent *b = &w->agents[i];
-        if (b != a && sim_progresses(w, b) && b->worker_round != a->worker_round)
+        if (b != a && sim_progresses(w, b) && works_elsewhere(b, a->worker_instance, a->worker_round))
             sim_broken(w, "%s works in round %llu while %s works in round %llu", a->id,
                        (unsigned long long)a->worker_round, b->id, (unsigned long long)b->worker_round);
     }
@@ -94,8 +99,8 @@ static void check_budget(struct world *w, const struct rdzv_event *ev, enum rdzv
     struct account *a = &w->account;
     int64_t now = sim_host_clock(w);
     bool failure = false, orderly = false;
-    for (size_t i = 0; i < w->fx.n; i++) {
-        const struct rdzv_news *n = &w->fx.v[i].news;
+    for (size_t i = 0; i < w->fx->n; i++) {
+        const struct rdzv_news *n = &w->fx->v[i].news;
         failure |= n->kind == RDZV_NEWS_STOP && n->why == RDZV_WHY_FAILURE;
         orderly |= n->kind == RDZV_NEWS_STOP && n->why != RDZV_WHY_FAILURE;
         w->stats->resizes += n->kind == RDZV_NEWS_STOP && n->why == RDZV_WHY_RESIZE;
@@ -118,10 +123,15 @@ static void check_budget(struct world *w, const struct rdzv_event *ev, enum rdzv
         sim_broken(w, "the job failed with %d of %d restarts used up", against_budget(w, now), w->config.max_restarts);
     if (rdzv_state(w->rdzv) == RDZV_BACKOFF) {
         w->stats->backoffs += before != RDZV_BACKOFF;
-        if (a->not_before <= now || rdzv_deadline(w->rdzv) > a->not_before)
+        if ((a->not_before <= now && ev->kind != RDZV_SILENT) || rdzv_deadline(w->rdzv) > a->not_before)
             sim_broken(w, "the job backs off until %lld, expected %lld", (long long)rdzv_deadline(w->rdzv),
                        (long long)a->not_before);
     }
+}
+
+void sim_account_logged(struct world *w)
+{
+    w->account.core_logged_at = sim_host_clock(w);
 }
 
 void sim_account_restarted(struct world *w)
@@ -154,9 +164,9 @@ struct round {
 
 static void collect(struct world *w, struct round *r)
 {
-    for (size_t i = 0; i < w->fx.n; i++) {
-        const struct rdzv_news *n = &w->fx.v[i].news;
-        struct agent *a = sim_by_id(w, w->fx.v[i].node);
+    for (size_t i = 0; i < w->fx->n; i++) {
+        const struct rdzv_news *n = &w->fx->v[i].news;
+        struct agent *a = sim_by_id(w, w->fx->v[i].node);
         if (n->kind != RDZV_NEWS_ROUND)
             continue;
         r->of[a - w->agents] = n;
@@ -289,7 +299,7 @@ static void check_round(struct world *w)
     check_seats(w, &r);
     check_order(w, &r);
     for (int i = 0; i < w->agent_count; i++)
-        if (sim_progresses(w, &w->agents[i]) && w->agents[i].worker_round != round)
+        if (sim_progresses(w, &w->agents[i]) && works_elsewhere(&w->agents[i], w->instance, round))
             sim_broken(w, "round %llu starts while %s works in round %llu", (unsigned long long)round, w->agents[i].id,
                        (unsigned long long)w->agents[i].worker_round);
 }
@@ -307,6 +317,12 @@ void sim_check_step(struct world *w, const struct rdzv_event *ev, enum rdzv_stat
     if ((ev->kind == RDZV_FAIL || ev->kind == RDZV_DONE) && ev->round != round_before)
         sim_broken(w, "%s of %s about round %llu was taken in round %llu", rdzv_event_name(ev->kind), ev->node,
                    (unsigned long long)ev->round, (unsigned long long)round_before);
+    const enum rdzv_state s = rdzv_state(w->rdzv);
+    if (s != before) {
+        w->stats->succeeded += s == RDZV_SUCCEEDED;
+        w->stats->failed += s == RDZV_FAILED;
+        w->stats->drained += s == RDZV_DRAINED;
+    }
     forget_failures(w);
     check_budget(w, ev, before);
     check_round(w);

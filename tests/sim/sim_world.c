@@ -99,12 +99,12 @@ static void enqueue(struct world *w, const struct message *m)
 static bool is_cut(const struct world *w, const struct message *m)
 {
     const struct agent *a = &w->agents[m->agent];
-    return m->to_agent ? a->deaf_until > w->now : m->ask != TELL_GONE && a->mute_until > w->now;
+    return m->to_agent ? a->deaf_until > w->now : m->ask < TELL_GONE && a->mute_until > w->now;
 }
 
 void sim_send(struct world *w, struct message m)
 {
-    bool certain = m.ask == TELL_GONE && !m.to_agent;
+    bool certain = m.ask >= TELL_GONE && !m.to_agent;
     if (is_cut(w, &m) || (!certain && sim_faulty(w) && sim_chance(w, w->loss)))
         return;
     enqueue(w, &m);
@@ -124,7 +124,7 @@ static void deliver(struct world *w)
     else if (m.to_agent) {
         sim_agent_receive(w, a, &m);
         w->wakes[m.agent] = sim_agent_wake(w, a);
-    } else if (w->rdzv)
+    } else if (w->up)
         sim_host_receive(w, &m);
 }
 
@@ -227,7 +227,6 @@ static void set_up(struct world *w)
     w->repeat = losses[sim_between(w, 0, 3)];
     w->long_delay = losses[sim_between(w, 0, 3)];
     w->fault_rate = rates[sim_between(w, 0, 3)];
-    w->durable = sim_chance(w, 0.6);
     w->roles = sim_chance(w, 0.5);
     w->agent_limit = draw_nodes(w);
     draw_config(w, w->agent_limit);
@@ -241,9 +240,6 @@ static void count_run(const struct world *w, struct sim_stats *t)
     uint64_t n = (uint64_t)w->most_alive;
     t->nodes_min = t->nodes_min == 0 || n < t->nodes_min ? n : t->nodes_min;
     t->nodes_max = n > t->nodes_max ? n : t->nodes_max;
-    t->succeeded += rdzv_state(w->rdzv) == RDZV_SUCCEEDED;
-    t->failed += rdzv_state(w->rdzv) == RDZV_FAILED;
-    t->drained += rdzv_state(w->rdzv) == RDZV_DRAINED;
     t->runs_of[w->events < SIM_EVENTS_MAX ? w->events : SIM_EVENTS_MAX]++;
 }
 
@@ -265,29 +261,31 @@ static void live(struct world *w)
     for (int i = 0; i < w->agent_count && !w->broken; i++)
         if (w->agents[i].mode != AGENT_ENDED && w->agents[i].mode != AGENT_DEAD)
             sim_broken(w, "%s never had its answer (state %s, round %llu)", w->agents[i].id,
-                       w->rdzv ? rdzv_state_name(rdzv_state(w->rdzv)) : "down", (unsigned long long)w->account.round);
+                       w->rdzv ? rdzv_state_name(rdzv_state(w->rdzv)) : "none", (unsigned long long)w->account.round);
 }
 
-int sim_run(uint64_t seed, int trace, struct sim_stats *total, struct err *e)
+int sim_run(enum sim_kind kind, uint64_t seed, int trace, struct sim_stats *total, struct err *e)
 {
     struct world *w = calloc(1, sizeof *w);
     struct message *slots = malloc(MESSAGES_MAX * sizeof *slots);
     struct flight *heap = malloc(MESSAGES_MAX * sizeof *heap);
     int rc = w && slots && heap ? 0 : err_set(e, -ENOMEM, "no memory");
     if (rc == 0) {
-        *w = (struct world){.seed = seed, .trace = trace, .stats = total, .e = e, .slots = slots, .heap = heap};
+        *w = (struct world){.seed = seed,
+                            .trace = trace,
+                            .durable = kind == SIM_DIR,
+                            .stats = total,
+                            .e = e,
+                            .slots = slots,
+                            .heap = heap};
         set_up(w);
-        rc = sim_host_open(w, e);
-    }
-    if (rc == 0) {
+        sim_host_open(w);
         live(w);
-        if (w->rdzv)
-            count_run(w, total);
+        count_run(w, total);
         rc = w->broken;
     }
     if (w) {
-        rdzv_effects_free(&w->fx);
-        rdzv_destroy(w->rdzv);
+        leader_destroy(w->leader);
         buf_free(&w->log);
     }
     free(slots);
@@ -296,10 +294,11 @@ int sim_run(uint64_t seed, int trace, struct sim_stats *total, struct err *e)
     return rc;
 }
 
-int sim_run_many(uint64_t first, uint64_t n, struct sim_stats *total, uint64_t *ret_seed, struct err *e)
+int sim_run_many(enum sim_kind kind, uint64_t first, uint64_t n, struct sim_stats *total, uint64_t *ret_seed,
+                 struct err *e)
 {
     for (uint64_t seed = first; seed < first + n; seed++) {
-        int rc = sim_run(seed, 0, total, e);
+        int rc = sim_run(kind, seed, 0, total, e);
         if (rc < 0) {
             *ret_seed = seed;
             return rc;

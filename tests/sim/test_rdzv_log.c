@@ -1,6 +1,6 @@
 /* Random schedules against the rendezvous that lives in a log. LOG_RUNS: how many for each home; LOG_FIRST: the first
- * seed; LOG_SEED and LOG_HOME (0 Redis, 1 folder): replay one, with its trace. With -DRDZV_HOST_MUTANT=n a fault is
- * sown into the code, and must be seen. */
+ * seed; LOG_SEED and LOG_HOME (0 Redis, 1 folder): replay one, with its trace. LOG_FAULT: the name of the fault that is
+ * sown into this program (mutants.py), or a number of log_home_fault: it must be seen. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/rdzv/machine/rdzv_mutant.h"
 #include "tests/sim/sim_log.h"
 
 static uint64_t number(const char *name, uint64_t otherwise)
@@ -75,11 +74,11 @@ static void the_sown_fault_is_seen(void **state)
     for (uint64_t seed = first; seed < first + runs; seed++)
         for (int kind = SIM_REDIS; kind <= SIM_FOLDER; kind++)
             if (log_run((enum sim_home_kind)kind, seed, false, &st, &e) < 0) {
-                print_message("# mutant %d is seen after %llu schedules: %s\n", RDZV_HOST_MUTANT,
+                print_message("# %s is seen after %llu schedules: %s\n", getenv("LOG_FAULT"),
                               (unsigned long long)(seed - first + 1) * 2, e.text);
                 return;
             }
-    fail_msg("mutant %d was not seen in %llu schedules", RDZV_HOST_MUTANT, (unsigned long long)runs);
+    fail_msg("%s was not seen in %llu schedules", getenv("LOG_FAULT"), (unsigned long long)runs);
 }
 
 int main(void)
@@ -89,5 +88,8 @@ int main(void)
         cmocka_unit_test(every_rule_holds_over_a_shared_folder),
     };
     const struct CMUnitTest mutant[] = {cmocka_unit_test(the_sown_fault_is_seen)};
-    return RDZV_HOST_MUTANT ? cmocka_run_group_tests(mutant, NULL, NULL) : cmocka_run_group_tests(sound, NULL, NULL);
+    if (!getenv("LOG_FAULT"))
+        return cmocka_run_group_tests(sound, NULL, NULL);
+    log_home_fault = (enum log_home_fault)strtol(getenv("LOG_FAULT"), NULL, 10);
+    return cmocka_run_group_tests(mutant, NULL, NULL);
 }

@@ -158,7 +158,7 @@ static void fall_silent(struct leader *l, struct leader_member *m)
 {
     int64_t heard = leader_last_heard_(l, m);
     leader_list_(l, m, LEADER_LIST_SILENT);
-    step_node(l, RDZV_SILENT, m->node, HOST_SOUND(4) ? heard : heard - l->config.kill_ms);
+    step_node(l, RDZV_SILENT, m->node, heard);
 }
 
 /* Nobody needs it any more: not even for what it was told. */
@@ -216,7 +216,7 @@ static void take_seen(struct leader *l, struct leader_member *m, uint64_t seq)
 static void learn(struct leader *l, const struct leader_event *ev, int64_t now)
 {
     bool ours = !ev->instance || strcmp(ev->instance, l->instance) == 0 || l->hold_until;
-    if (!ours || !HOST_SOUND(5) || (ev->round <= l->raised_round && ev->restarts <= l->raised_restarts))
+    if (!ours || (ev->round <= l->raised_round && ev->restarts <= l->raised_restarts))
         return;
     l->raised_round = ev->round > l->raised_round ? ev->round : l->raised_round;
     l->raised_restarts = ev->restarts > l->raised_restarts ? ev->restarts : l->raised_restarts;
@@ -230,11 +230,6 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int64_t silence_ms(const struct leader *l)
-{
-    return HOST_SOUND(4) ? l->config.silence_ms : l->config.silence_ms / 4;
-}
-
 int64_t leader_deadline(const struct leader *l)
 {
     const struct leader_member *heard = l->lists[LEADER_LIST_HEARD], *ended = l->lists[LEADER_LIST_ENDED];
@@ -242,7 +237,7 @@ int64_t leader_deadline(const struct leader *l)
     if (l->over)
         d = l->o.looked_for ? INT64_MAX : l->over_ms + LEADER_LINGER_MS;
     else if (!l->o.looked_for) {
-        d = heard ? earlier(d, leader_last_heard_(l, heard) + silence_ms(l)) : d;
+        d = heard ? earlier(d, leader_last_heard_(l, heard) + l->config.silence_ms) : d;
         d = ended ? earlier(d, ended->heard_ms + LEADER_LINGER_MS) : d;
     }
     return d < l->hold_until ? l->hold_until : d;
@@ -256,7 +251,7 @@ static void take_tick(struct leader *l, int64_t seen, int64_t now)
     l->held = held;
     if (held || !l->machine)
         return;
-    while (!l->over && (m = l->lists[LEADER_LIST_HEARD]) && leader_last_heard_(l, m) + silence_ms(l) <= seen)
+    while (!l->over && (m = l->lists[LEADER_LIST_HEARD]) && leader_last_heard_(l, m) + l->config.silence_ms <= seen)
         fall_silent(l, m);
     while (!l->over && !l->o.looked_for && (m = l->lists[LEADER_LIST_ENDED]) && m->heard_ms + LEADER_LINGER_MS <= now)
         leader_drop_(l, m);

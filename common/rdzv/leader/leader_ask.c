@@ -24,9 +24,18 @@ static int mark_elder(void *arg, const struct rdzv_member *n)
 {
     struct leader *l = arg;
     struct leader_member *m = leader_find(l, n->node);
-    if (m && n->member && !n->ready && !n->done && !m->gone && HOST_SOUND(11))
+    if (m && n->member && !n->ready && !n->done && !m->gone)
         leader_elder_(l, m, true);
     return 0;
+}
+
+/* Members keep their count of news: theirs of the new instance go on above it, also in the log. */
+static uint64_t highest_seq(const struct leader *l)
+{
+    uint64_t seq = 0;
+    for (const struct leader_member *m = l->members; m; m = m->hh.next)
+        seq = m->seq > seq ? m->seq : seq;
+    return seq;
 }
 
 /* Its nodes are of no instance any more; what they must still be told is kept. */
@@ -53,6 +62,7 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
     struct rdzv *machine;
     TRY(rdzv_create(&machine, c, e));
     rdzv_trace(machine, l->o.traced, l->o.arg);
+    rdzv_number_after(machine, highest_seq(l));
     end_instance(l, now);
     l->machine = machine;
     l->config = *c;

@@ -3,7 +3,6 @@
 #define CRUN_COMMON_RDZV_LEADER_IMPL_H
 
 #include "common/rdzv/leader/leader.h"
-#include "common/rdzv/machine/rdzv_mutant.h"
 
 struct leader {
     struct leader_options o;

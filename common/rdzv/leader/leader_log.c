@@ -369,6 +369,7 @@ static int see_node(void *arg, const struct rdzv_member *n)
     if (!m)
         TRY(leader_add_(r->l, n->node, &m, NULL));
     leader_set_known_(r->l, m, true, r->now);
+    leader_elder_(r->l, m, false); /* it has joined since: its workers were gone */
     m->was_silent = n->silent;
     return 0;
 }

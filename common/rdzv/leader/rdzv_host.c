@@ -25,7 +25,7 @@ int64_t host_now(const struct rdzv_host *h)
 int64_t host_hold_ms(const struct rdzv_host *h)
 {
     const struct rdzv_config *c = &h->o->job;
-    int64_t lag = h->home->ops->lag_ms && HOST_SOUND(12) ? h->home->ops->lag_ms(h->home) : 0;
+    int64_t lag = h->home->ops->lag_ms ? h->home->ops->lag_ms(h->home) : 0;
     int64_t bound = c->silence_ms + c->kill_ms, lagged = lag + c->silence_ms + LAG_SLACK_MS;
     return lag > 0 && lagged > bound ? lagged : bound;
 }
@@ -52,10 +52,7 @@ static int claim(struct rdzv_host *h, const char *seen, struct err *e)
     snprintf(h->epoch, sizeof h->epoch, "%llu-%016" PRIx64 "-%s", strtoull(seen, NULL, 10) + 1,
              h->o->random(h->o->random_arg), mark);
     int rc = reign_line(h, true, &record);
-    if (HOST_SOUND(2))
-        rc = rc ? rc : h->home->ops->claim(h->home, seen, h->epoch, &record, e);
-    else
-        rc = 1;
+    rc = rc ? rc : h->home->ops->claim(h->home, seen, h->epoch, &record, e);
     buf_free(&record);
     return rc;
 }
@@ -102,7 +99,7 @@ static int take_over(struct rdzv_host *h, struct err *e)
     buf_free(&log);
     bool other = h->former_identity[0] ? strcmp(h->former_identity, h->identity) != 0 : h->o->was_member;
     bool lost = h->lost || other;
-    if (rc == 0 && lost && HOST_SOUND(6))
+    if (rc == 0 && lost)
         leader_hold(h->leader, host_now(h) + host_hold_ms(h));
     return rc;
 }

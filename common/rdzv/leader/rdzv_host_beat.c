@@ -96,8 +96,6 @@ static int ask(struct rdzv_host *h, const struct leader_member *m, const struct 
         TRY(rdzv_config_decode(line, n, &settings, e));
         TRY(check_addresses(ret, e));
     }
-    if (!HOST_SOUND(5) && ret->kind == RDZV_JOIN && ret->round > log_round(h))
-        ret->round = log_round(h);
     const struct leader_event ev = {.kind = LEADER_ASK,
                                     .ask = ret,
                                     .settings = &settings,
@@ -188,7 +186,7 @@ static void suspect_loss(struct rdzv_host *h, const struct beat *b, int64_t now)
     bool past = h->former_identity[0] || leader_held_until(h->leader) || log_round(h) > 0;
     bool heeded = b->epoch[0] && strcmp(b->epoch, h->epoch) != 0;
     bool member = b->told > 0 || (b->instance[0] && strcmp(b->instance, leader_instance(h->leader)) != 0);
-    if (!past && (heeded || member) && HOST_SOUND(6))
+    if (!past && (heeded || member))
         leader_hold(h->leader, now + host_hold_ms(h));
 }
 

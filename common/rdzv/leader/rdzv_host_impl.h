@@ -6,7 +6,6 @@
 #include "common/rdzv/homes/rdzv_home.h"
 #include "common/rdzv/leader/leader.h"
 #include "common/rdzv/leader/rdzv_host.h"
-#include "common/rdzv/machine/rdzv_mutant.h"
 
 struct rdzv_host {
     struct rdzv_home *home;

@@ -7,7 +7,6 @@
 
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
-#include "common/rdzv/machine/rdzv_mutant.h"
 #include "common/rdzv/wire/rdzv_slot.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 
@@ -157,7 +156,7 @@ static int take_news(struct rdzv_seat *s, const struct rdzv_slot *slot, struct r
     if (slot->news_len == 0)
         return 0;
     TRY(rdzv_news_decode(slot->news, slot->news_len, &news, e));
-    bool stale = news.kind == RDZV_NEWS_ROUND && (slot->q < s->join_q || !s->joining) && HOST_SOUND(8);
+    bool stale = news.kind == RDZV_NEWS_ROUND && (slot->q < s->join_q || !s->joining);
     if (news.seq <= s->seen || stale)
         return 0;
     believe(s, &news, ret);
@@ -242,15 +241,14 @@ int rdzv_seat_hear(struct rdzv_seat *s, const struct rdzv_view *v, int64_t sent,
         snprintf(s->epoch, sizeof s->epoch, "%s", v->epoch);
         ret->bits |= s->epoch[0] ? SEAT_AGAIN : 0;
         TRY(repeat_claims(s));
-        if (HOST_SOUND(7))
-            return 0;
+        return 0;
     }
-    if (!s->epoch[0] || (is_elsewhere(s, v) && HOST_SOUND(13)))
+    if (!s->epoch[0] || is_elsewhere(s, v))
         return 0; /* nobody leads here: nobody acknowledges */
     struct rdzv_slot slot;
     TRY(read_slot(s, v, &slot, e));
     bool has_workers = s->works || s->stops, lapsed = now >= s->lease;
-    bool held = !has_workers || holds_our_round(s, &slot) || !HOST_SOUND(9);
+    bool held = !has_workers || holds_our_round(s, &slot);
     if (held && sent + s->silence_ms > s->lease)
         s->lease = sent + s->silence_ms;
     if (lapsed) {

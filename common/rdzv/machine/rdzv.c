@@ -76,7 +76,7 @@ static void settle(struct step *s)
     struct tally t = rdzv_tally_(r);
 
     if (r->m.state == RDZV_STOPPING) {
-        if (t.stopping > 0 && SOUND(3))
+        if (t.stopping > 0)
             return;
         if (r->m.why == RDZV_WHY_DRAIN)
             rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
@@ -93,7 +93,7 @@ static void settle(struct step *s)
         else
             call_last(s);
     } else if (r->m.state == RDZV_LAST_CALL) {
-        if (t.ready < c->min_nodes && SOUND(4))
+        if (t.ready < c->min_nodes)
             rdzv_set_state_(r, RDZV_JOINING, s->now + c->join_timeout_ms);
         else if (t.ready >= c->max_nodes)
             full_house(s);
@@ -144,7 +144,7 @@ static void take_join(struct step *s)
 static int join_waiting(struct step *s)
 {
     struct node *n = s->n;
-    if (n->is.member && !n->is.joined && s->ev->round < s->r->m.round && SOUND(5))
+    if (n->is.member && !n->is.joined && s->ev->round < s->r->m.round)
         return err_set(s->e, ERR_FENCED, "JOIN of node '%s' names round %llu, but it is a member of round %llu", n->id,
                        (unsigned long long)s->ev->round, (unsigned long long)s->r->m.round);
     if (n->is.leaving) {
@@ -266,7 +266,7 @@ static int done_now(struct step *s)
         return 0;
     to.done = true;
     rdzv_stand_(s->r, s->n, to);
-    if (++s->r->m.done_count >= s->r->m.group_world - !SOUND(6))
+    if (++s->r->m.done_count >= s->r->m.group_world)
         rdzv_finish_(s, RDZV_SUCCEEDED, EXIT_OK, NULL);
     return 0;
 }
@@ -289,7 +289,7 @@ static int gone_running(struct step *s)
 static int fall_silent(struct step *s)
 {
     struct standing to = s->n->is;
-    int64_t fence = s->now + s->r->config.silence_ms + s->r->config.kill_ms * SOUND(7);
+    int64_t fence = s->now + s->r->config.silence_ms + s->r->config.kill_ms;
     if (to.silent && fence <= s->n->fence)
         return 0;
     if (to.silent) { /* said again by a successor that has not heard it either: a full time from now on */
@@ -306,7 +306,7 @@ static int resume(struct step *s)
 {
     bool was = s->n->is.silent;
     hear(s);
-    if (was && s->r->m.state == RDZV_RUNNING && !s->n->is.member && SOUND(8))
+    if (was && s->r->m.state == RDZV_RUNNING && !s->n->is.member)
         offer_while_running(s);
     return 0;
 }
@@ -412,7 +412,7 @@ static int check_claim(const struct rdzv *r, const struct node *n, const struct 
 {
     const char *what = rdzv_event_name(ev->kind);
     unsigned long long named = ev->round, current = r->m.round;
-    if (named < current && SOUND(9))
+    if (named < current)
         return err_set(e, ERR_FENCED, "%s of node '%s' names round %llu, but the current one is %llu", what, ev->node,
                        named, current);
     if (named > current)

@@ -189,6 +189,10 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
  * RDZV_TICK heeds it. */
 void rdzv_hold(struct rdzv *r, int64_t until_ms);
 
+/* Nodes that come from now on are told news above number `seq`: some have seen that one, of the job before. Before any
+ * node has come. */
+void rdzv_number_after(struct rdzv *r, uint64_t seq);
+
 /* Told of every change of state, in the middle of a step: nothing may be asked of the machine. NULL: nobody. */
 void rdzv_trace(struct rdzv *r, void (*changed)(void *arg, enum rdzv_state from, enum rdzv_state to, uint64_t round),
                 void *arg);

@@ -15,7 +15,7 @@ int rdzv_reserve_restart_(struct rdzv *r)
 size_t rdzv_expired_restarts_(const struct rdzv *r, int64_t now)
 {
     size_t n = 0;
-    while (n < r->restart_n && now - r->restart_times[n] > r->config.restart_window_ms && SOUND(10))
+    while (n < r->restart_n && now - r->restart_times[n] > r->config.restart_window_ms)
         n++;
     return n;
 }
@@ -52,7 +52,7 @@ int64_t rdzv_backoff_(const struct rdzv *r)
     int64_t wait = c->backoff_ms;
     if (r->m.row < 2)
         return 0;
-    for (int i = 2; i < r->m.row && wait < c->backoff_max_ms && SOUND(11); i++)
+    for (int i = 2; i < r->m.row && wait < c->backoff_max_ms; i++)
         wait *= 2;
     return wait < c->backoff_max_ms ? wait : c->backoff_max_ms;
 }

@@ -14,12 +14,6 @@
 #define HASH_NONFATAL_OOM 1
 #include "common/base/seeded_hash.h"
 
-/* tests/sim compiles these files again with one fault sown into them, to show that the simulator would see it. */
-#ifndef RDZV_MUTANT
-#define RDZV_MUTANT 0
-#endif
-#define SOUND(n) (RDZV_MUTANT != (n))
-
 #define COUNT_ONE(...) +1
 enum { STATE_COUNT = 0 RDZV_STATES(COUNT_ONE), EVENT_COUNT = 0 RDZV_EVENTS(COUNT_ONE) };
 

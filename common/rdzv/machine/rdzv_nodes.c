@@ -133,8 +133,7 @@ struct rdzv_news *rdzv_tell_(struct step *s, struct node *n, enum rdzv_news_kind
     memset(fx, 0, sizeof *fx);
     memcpy(fx->node, n->id, sizeof fx->node);
     fx->news.seq = ++n->seq;
-    if (SOUND(13))
-        rdzv_touch_(s->r, n);
+    rdzv_touch_(s->r, n);
     fx->news.kind = kind;
     fx->news.round = s->r->m.round;
     fx->news.why = s->r->m.why;

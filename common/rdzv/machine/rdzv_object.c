@@ -82,6 +82,11 @@ void rdzv_trace(struct rdzv *r, void (*changed)(void *arg, enum rdzv_state from,
     r->trace_arg = arg;
 }
 
+void rdzv_number_after(struct rdzv *r, uint64_t seq)
+{
+    r->m.seq_floor = seq > r->m.seq_floor ? seq : r->m.seq_floor;
+}
+
 void rdzv_hold(struct rdzv *r, int64_t until_ms)
 {
     if (r->m.round > 0)

@@ -28,7 +28,7 @@ static int by_seniority(const struct node *a, const struct node *b)
 {
     if (a->last != b->last)
         return a->last ? 1 : -1;
-    if (a->is.member != b->is.member && SOUND(12))
+    if (a->is.member != b->is.member)
         return a->is.member ? -1 : 1;
     return a->is.member && b->is.member ? rdzv_by_rank_(&a, &b) : 0;
 }
@@ -65,13 +65,12 @@ static int line_up(struct rdzv *r)
     unsigned ordinal = 0;
     for (struct node *n = r->nodes; n; n = n->hh.next) {
         n->ordinal = ordinal++;
-        n->last = most > 0 && n->failures >= most && SOUND(15);
+        n->last = most > 0 && n->failures >= most;
         if (n->is.joined && !n->is.silent)
             r->order[ready++] = n;
     }
     qsort(r->order, ready, sizeof *r->order, orders[r->config.order]);
-    int room = r->config.max_nodes + !SOUND(2);
-    r->m.group_world = (int)ready < room ? (int)ready : room;
+    r->m.group_world = (int)ready < r->config.max_nodes ? (int)ready : r->config.max_nodes;
     for (int i = 0; i < r->m.group_world; i++)
         r->order[i]->last = false; /* it is taken: its rank is as ever */
     qsort(r->order, (size_t)r->m.group_world, sizeof *r->order,
@@ -85,7 +84,7 @@ static void number_roles(struct rdzv *r)
     int n = r->m.group_world, first = 0, base = 0;
     qsort(r->order, (size_t)n, sizeof *r->order, by_role);
     for (int i = 0; i < n; i++) {
-        if (i > 0 && strcmp(r->order[i]->role, r->order[i - 1]->role) != 0 && SOUND(14)) {
+        if (i > 0 && strcmp(r->order[i]->role, r->order[i - 1]->role) != 0) {
             first = i;
             base = 0;
         }
@@ -214,7 +213,7 @@ void rdzv_fail_round_(struct step *s, const struct rdzv_cause *cause)
     struct rdzv_cause c = *cause;
     if (c.exit_code < 1 || c.exit_code > 255)
         c.exit_code = EXIT_FAIL;
-    if (c.fatal || rdzv_used_up_(s->r, s->now) >= s->r->config.max_restarts + !SOUND(1)) {
+    if (c.fatal || rdzv_used_up_(s->r, s->now) >= s->r->config.max_restarts) {
         m->why = RDZV_WHY_FAILURE;
         rdzv_finish_(s, RDZV_FAILED, c.exit_code, &c);
         return;

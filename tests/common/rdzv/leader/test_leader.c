@@ -225,6 +225,74 @@ static void an_elder_that_falls_silent_is_waited_for_until_its_workers_are_dead(
     leader_destroy(l);
 }
 
+/* A daemon's leader, whose nodes have connections. */
+static struct leader *restart(struct leader *before, const struct buf *log)
+{
+    struct leader *l = make(false);
+    struct err e = {0};
+    leader_destroy(before);
+    if (leader_replay(l, log->data, log->len, now, &e) < 0 || leader_restore(l, now, &e) < 0)
+        fail_msg("%s", e.text);
+    return l;
+}
+
+/* The instance of "a" and "b" has failed while they worked; "c" begins the next. */
+static struct leader *begin_next(const struct rdzv_config *c, struct buf *log)
+{
+    struct leader *l = make(false);
+    assert_int_equal(join_as(l, "a", c, 0, NULL), 0);
+    assert_int_equal(join_as(l, "b", c, 0, NULL), 0);
+    assert_int_equal(news(l, "a")->kind, RDZV_NEWS_ROUND);
+    assert_int_equal(say(l, RDZV_FAIL, "a", news(l, "a")->round), 0);
+    assert_true(leader_is_over(l));
+    for (const char *const *node = (const char *const[]){"a", "b", NULL}; *node; node++) {
+        event(l, LEADER_TOLD, *node);
+        leader_step(l, &(struct leader_event){.kind = LEADER_SEEN, .node = *node, .seq = UINT64_MAX}, now, NULL);
+    }
+    assert_int_equal(join_as(l, "c", c, 0, NULL), 0);
+    decide(l, log);
+    return l;
+}
+
+static void an_elder_that_has_joined_is_none_after_a_restart(void **state)
+{
+    const struct rdzv_config c = settings(2, 2, 0);
+    struct buf log = {0};
+    struct leader *l = begin_next(&c, &log);
+    (void)state;
+    assert_true(leader_find(l, "b")->elder);
+    assert_int_equal(join_as(l, "b", &c, 0, NULL), 0);
+    decide(l, &log);
+    l = restart(l, &log);
+    assert_false(leader_find(l, "b")->elder);
+    assert_true(leader_find(l, "a")->elder);
+    leader_destroy(l);
+    buf_free(&log);
+}
+
+static void news_of_the_next_instance_are_numbered_above_those_before_also_after_a_restart(void **state)
+{
+    const struct rdzv_config c = settings(2, 2, 0);
+    struct buf log = {0};
+    struct leader *l = begin_next(&c, &log);
+    (void)state;
+    const uint64_t before = leader_find(l, "b")->seq;
+    assert_true(before >= 2);
+    assert_int_equal(join_as(l, "b", &c, 0, NULL), 0);
+    decide(l, &log);
+    l = restart(l, &log);
+    assert_int_equal(join_as(l, "b", &c, 0, NULL), 0);
+    assert_int_equal(join_as(l, "c", &c, 0, NULL), 0);
+    for (int i = 0; i < 100 && news(l, "b")->kind != RDZV_NEWS_ROUND; i++) {
+        event(l, LEADER_HEARD, "b");
+        event(l, LEADER_HEARD, "c");
+        pass(l, 100);
+    }
+    assert_true(leader_find(l, "b")->seq > before);
+    leader_destroy(l);
+    buf_free(&log);
+}
+
 static void who_takes_over_knows_job_news_and_answers(void **state)
 {
     struct rdzv_config c = settings(2, 2, 3);
@@ -291,6 +359,8 @@ int main(void)
         cmocka_unit_test(restarts_are_not_carried_into_the_next_instance),
         cmocka_unit_test(elders_are_waited_for_as_long_as_they_are_heard),
         cmocka_unit_test(an_elder_that_falls_silent_is_waited_for_until_its_workers_are_dead),
+        cmocka_unit_test(an_elder_that_has_joined_is_none_after_a_restart),
+        cmocka_unit_test(news_of_the_next_instance_are_numbered_above_those_before_also_after_a_restart),
         cmocka_unit_test(who_takes_over_knows_job_news_and_answers),
         cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
         cmocka_unit_test(another_format_is_refused_with_a_sentence),

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Sow one fault into the rendezvous: the simulator must see each.
+
+    mutants.py NAME FOLDER SOURCE...
+
+writes FOLDER/NAME_<file> for each SOURCE with the edits of that mutant. Every edit names a text that stands in its file
+exactly once, so that a mutant cannot lose its fault unnoticed."""
+import pathlib
+import sys
+
+# {mutant: {file: [(what stands there, what stands there instead)]}}
+MUTANTS = {
+    # the machine
+    "budget_of_one_more": {"rdzv_round.c": [("rdzv_used_up_(s->r, s->now) >= s->r->config.max_restarts)", "rdzv_used_up_(s->r, s->now) > s->r->config.max_restarts)")]},
+    "room_for_one_more": {"rdzv_round.c": [("(int)ready < r->config.max_nodes ? (int)ready : r->config.max_nodes;",
+                                            "(int)ready <= r->config.max_nodes ? (int)ready : r->config.max_nodes + 1;")]},
+    "next_round_while_workers_stop": {"rdzv.c": [("if (t.stopping > 0)", "if (t.stopping > 0 && !r)")]},
+    "last_call_below_the_minimum": {"rdzv.c": [("        if (t.ready < c->min_nodes)\n            rdzv_set_state_", "        if (t.ready < c->min_nodes && !r)\n            rdzv_set_state_")]},
+    "delayed_join_believed": {"rdzv.c": [("if (n->is.member && !n->is.joined && s->ev->round < s->r->m.round)", "if (n->is.member && !n->is.joined && s->ev->round > s->r->m.round)")]},
+    "done_before_the_last": {"rdzv.c": [("if (++s->r->m.done_count >= s->r->m.group_world)", "if (++s->r->m.done_count >= s->r->m.group_world - 1)")]},
+    "fence_without_the_kill": {"rdzv.c": [("s->r->config.silence_ms + s->r->config.kill_ms;", "s->r->config.silence_ms;")]},
+    "resumed_spare_forgotten": {"rdzv.c": [("if (was && s->r->m.state == RDZV_RUNNING && !s->n->is.member)", "if (was && !s->r)")]},
+    "older_claim_believed": {"rdzv.c": [("if (named < current)", "if (named < current && !r)")]},
+    "restarts_never_forgotten": {"rdzv_budget.c": [("now - r->restart_times[n] > r->config.restart_window_ms)", "now - r->restart_times[n] > INT64_MAX - 1)")]},
+    "backoff_never_doubled": {"rdzv_budget.c": [("i < r->m.row && wait < c->backoff_max_ms;", "i < r->m.row && wait < 0;")]},
+    "members_after_newcomers": {"rdzv_round.c": [("if (a->is.member != b->is.member)", "if (a->is.member != b->is.member && !a)")]},
+    "news_not_in_the_log": {"rdzv_nodes.c": [("    rdzv_touch_(s->r, n);\n    fx->news.kind = kind;", "    fx->news.kind = kind;")]},
+    "roles_counted_together": {"rdzv_round.c": [("if (i > 0 && strcmp(r->order[i]->role, r->order[i - 1]->role) != 0)", "if (i < 0)")]},
+    "failing_node_keeps_its_seat": {"rdzv_round.c": [("most > 0 && n->failures >= most;", "most < 0;")]},
+    # the leader
+    "silence_without_its_date": {"leader.c": [("m->node, heard);", "m->node, heard - l->config.kill_ms);"),
+                                              ("leader_last_heard_(l, m) + l->config.silence_ms <= seen", "leader_last_heard_(l, m) + l->config.silence_ms / 4 <= seen")]},
+    "no_elders": {"leader_ask.c": [("if (m && n->member && !n->ready && !n->done && !m->gone)", "if (!m)")]},
+    "elders_for_silence_alone": {"leader.c": [("int64_t bound = l->config.silence_ms + l->config.kill_ms;", "int64_t bound = l->config.silence_ms / 4;")]},
+    "news_of_the_forgotten_kept": {"leader_member.c": [("        m->has_news = false;\n    if (!m->elder)", "        m->has_news = true;\n    if (!m->elder)")]},
+    # the leader over a home, and the seat
+    "claim_without_asking": {"rdzv_host.c": [("    rc = rc ? rc : h->home->ops->claim(h->home, seen, h->epoch, &record, e);", "    rc = 1 + 0 * (seen && e);")]},
+    "rounds_told_by_others_ignored": {
+        "leader.c": [("    if (!ours || (ev->round", "    if (ours || !ours || (ev->round")],
+        "rdzv_host_beat.c": [("    const struct leader_event ev = {.kind = LEADER_ASK,", "    if (ret->kind == RDZV_JOIN && ret->round > log_round(h))\n        ret->round = log_round(h);\n    const struct leader_event ev = {.kind = LEADER_ASK,")]},
+    "lost_home_not_waited_for": {
+        "rdzv_host_beat.c": [("if (!past && (heeded || member))", "if (!past && (heeded || member) && !h)")],
+        "rdzv_host.c": [("if (rc == 0 && lost)", "if (rc == 0 && lost && !h)")]},
+    "epoch_not_promised_first": {"rdzv_seat.c": [("        TRY(repeat_claims(s));\n        return 0;", "        TRY(repeat_claims(s));")]},
+    "older_round_believed": {"rdzv_seat.c": [("(slot->q < s->join_q || !s->joining);", "(slot->q < s->join_q || !s->joining) && !s;")]},
+    "lease_of_a_lost_round": {"rdzv_seat.c": [("bool held = !has_workers || holds_our_round(s, &slot);", "bool held = !has_workers || holds_our_round(s, &slot) || s;")]},
+    "lag_ignored": {"rdzv_host.c": [("h->home->ops->lag_ms ? h->home->ops->lag_ms(h->home) : 0;", "h->home->ops->lag_ms && !h ? h->home->ops->lag_ms(h->home) : 0;")]},
+    "old_primary_heeded": {"rdzv_seat.c": [("if (!s->epoch[0] || is_elsewhere(s, v))", "if (!s->epoch[0] || (is_elsewhere(s, v) && !s))")]},
+}
+
+
+def sow(name, folder, sources):
+    edits = MUTANTS[name]
+    if {s.name for s in sources} != set(edits):
+        raise SystemExit(f"mutant {name} is in {', '.join(sorted(edits))}")
+    for source in sources:
+        text = source.read_text()
+        for old, new in edits[source.name]:
+            if text.count(old) != 1:
+                raise SystemExit(f"mutant {name}: {source} has {text.count(old)} times: {old}")
+            text = text.replace(old, new)
+        (folder / f"{name}_{source.name}").write_text(text)
+
+
+sow(sys.argv[1], pathlib.Path(sys.argv[2]), [pathlib.Path(s) for s in sys.argv[3:]])
