@@ -94,7 +94,7 @@ static inline __half __float2half_rn(float x)
 {
     return {f16_from_f32(x)};
 }
-static inline float __bfloat162float(__nv_bfloat16 x)
+static inline float widened(__nv_bfloat16 x)
 {
     return f32_from_bf16(x.bits);
 }

@@ -39,7 +39,8 @@ struct order_comm {
 };
 void order_comm_init(struct order_comm *c, struct order_record *r, struct device *d, unsigned members, int rank);
 
-/* 0, or -EDEADLK with where each rank that goes no further stands, or -EPROTO: ranks of a group call different things. */
+/* 0, or -EDEADLK with where each rank that goes no further stands, or -EPROTO: ranks of a group call different things.
+ */
 int order_play(struct order_record *const *records, int ranks, struct err *e);
 
 #endif

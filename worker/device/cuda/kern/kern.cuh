@@ -8,7 +8,16 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <stdint.h>
 #define UNROLL _Pragma("unroll")
+/* Where a vector's elements are used, and no earlier: ptxas would rather widen a bfloat right after its load, as a shift
+ * is all it takes, and would hold whole rows in twice the registers, some of them in local memory. */
+static __device__ __forceinline__ float widened(__nv_bfloat16 x)
+{
+    uint32_t bits;
+    asm volatile("{.reg .b16 low; mov.b16 low, 0; mov.b32 %0, {low, %1};}" : "=r"(bits) : "h"(__bfloat16_as_ushort(x)));
+    return __uint_as_float(bits);
+}
 #define UNBRACKET(...) __VA_ARGS__
 #define LAUNCH(kernel, grid, block, stream, ...) UNBRACKET kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #endif
@@ -27,7 +36,7 @@ __device__ __forceinline__ float to_float(__half x)
 }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x)
 {
-    return __bfloat162float(x);
+    return widened(x);
 }
 __device__ __forceinline__ void from_float(float &y, float x)
 {

@@ -265,6 +265,7 @@ __global__ void __launch_bounds__(BLOCK) bwd_apply_nchw(k_bn_bwd_apply g, unsign
 {
     const bool keep = blockIdx.y == 0 && threadIdx.x == 0;
     const k_bn_bwd both[] = {g.own, g.twin};
+    UNROLL
     for (int which = 0; which < 2 && both[which].x; which++) {
         const bwd_factors f = bwd_at(both[which], g.v.c, blockIdx.x, keep);
         float a[V], b[V], k[V], dz[V];
