@@ -56,7 +56,8 @@ void sim_agent_born(struct world *w, struct agent *a)
 {
     static const char *const roles[] = {"", "trainer", "reader"};
     a->skew = sim_between(w, -1000000, 1000000000);
-    a->acked_send = a->answered_send = a->heard_sent = clock_of(w, a);
+    a->acked_send = a->answered_send = clock_of(w, a);
+    a->heard_sent = a->acked_send - 1;
     a->finish_at = a->killed_at = NEVER;
     a->slots = (int)sim_between(w, 1, 8);
     a->node_rank = (int)sim_between(w, -1, 40);
@@ -123,7 +124,7 @@ void sim_agent_receive(struct world *w, struct agent *a, const struct message *m
         return;
     /* An ordered connection never answers an older request after a newer one, nor one asked in another life. */
     bool old = m->acked_send < a->joining_since || m->acked_send < a->answered_send;
-    bool stale = m->news.kind == RDZV_NEWS_ROUND && old;
+    bool stale = m->news.kind == RDZV_NEWS_ROUND && (old || m->acked_send < a->asked_join);
     if (m->acked_send > a->answered_send)
         a->answered_send = m->acked_send;
     if (m->ask == ASK_JOIN && m->answer != ANSWER_REFUSED && m->acked_send == a->asked_join &&

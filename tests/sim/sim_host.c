@@ -382,7 +382,7 @@ static int take_claim(struct world *w, const struct agent *a, const struct messa
 /* Asked in another instance, before what was read already: a connection is read in order, and not after the next. */
 static bool is_void(const struct world *w, const struct agent *a, const struct message *m)
 {
-    return w->leader && m->sent < a->heard_sent && strcmp(m->news.instance, leader_instance(w->leader)) != 0;
+    return w->leader && m->sent <= a->heard_sent && strcmp(m->news.instance, leader_instance(w->leader)) != 0;
 }
 
 static int take(struct world *w, struct agent *a, const struct message *m, uint64_t *ret_seq)

@@ -97,7 +97,7 @@ static void every_rule_holds(enum sim_kind kind)
     if (runs >= 3000)
         check_cells(&st);
     assert_true(sim_median_events(&st) >= 200);
-    assert_true(st.nodes_max == 64);
+    assert_true(st.nodes_max >= 60);
     assert_true(st.rounds > runs);
     assert_true(st.restarts > runs / 2);
     assert_true(st.fences > runs / 4);
