@@ -220,11 +220,15 @@ static int check_classes(const cJSON *meta, const struct snapshot_identity *id, 
     if (cJSON_GetArraySize(classes) != id->nclasses)
         return err_set(e, ERR_MISMATCH, "the checkpoint was trained on %d classes, the training set has %d",
                        cJSON_GetArraySize(classes), id->nclasses);
-    for (int i = 0; i < id->nclasses; i++) {
-        const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(classes, i));
+    const cJSON *class;
+    int i = 0;
+    cJSON_ArrayForEach(class, classes) /* a list: by its index each would be looked for from the first */
+    {
+        const char *name = cJSON_GetStringValue(class);
         if (!name || !same_class(meta, i, name, id->classes[i]))
             return err_set(e, ERR_MISMATCH, "class %d is '%s' in the checkpoint and '%s' in the training set", i,
                            name ? name : "?", id->classes[i]);
+        i++;
     }
     return 0;
 }
