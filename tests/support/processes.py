@@ -56,6 +56,15 @@ def watched(pid):
     return {int(n) for fd in polled for n in re.findall(r"^Pid:\s+(\d+)", text.get(fd, ""), re.M)}
 
 
+def pending(pid):
+    """Signals that were sent to the process and that nobody has taken yet, as bits; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as f:
+            return int(re.search(r"^ShdPnd:\s+(\w+)", f.read(), re.M)[1], 16)
+    except OSError:
+        return 0
+
+
 def children(pid):
     """Of all its threads; the oldest of each first."""
     found = []

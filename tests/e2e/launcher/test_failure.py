@@ -9,7 +9,7 @@ import time
 import pytest
 
 from crun_run import BUILD
-from processes import wait, watched
+from processes import pending, wait, watched
 
 
 def test_restarts_are_counted_and_every_rank_is_told(crun):
@@ -190,9 +190,11 @@ def test_a_stop_signal_told_twice_is_a_drain(crun, worker):
                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
     for r in (0, 1):
         crun.wait_file(f"ready-{r}")
+    agent = crun.agent_of(p.pid)
     for signo in signal.SIGTERM, signal.SIGINT, signal.SIGINT:
         p.send_signal(signo)
         time.sleep(0.02)
+        wait("who takes it", lambda: not pending(p.pid) and not pending(agent))  # of several the kernel gives the lowest first
     _, err = p.communicate(timeout=60)
     assert p.returncode == 75, err
 
