@@ -57,9 +57,9 @@ static bool add_members(cJSON *root, int64_t step, const struct manifest_file fi
     for (int i = 0; i < CKPT_FILE_COUNT; i++)
         if (!add_file(files, ckpt_file_names[i], &file[i]))
             return false;
-    cJSON *copy = meta ? cJSON_Duplicate(meta, 1) : cJSON_CreateObject();
-    if (!cJSON_AddItemToObject(root, "meta", copy)) {
-        cJSON_Delete(copy);
+    cJSON *part = cJSON_CreateObjectReference(meta ? meta->child : NULL); /* borrowed */
+    if (!cJSON_AddItemToObject(root, "meta", part)) {
+        cJSON_Delete(part);
         return false;
     }
     return true;

@@ -3,11 +3,13 @@
  * and snapshot_input.c. */
 #include "worker/snapshot/snapshot_meta.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
@@ -110,24 +112,50 @@ static char *bytes_of_name(const char *name)
     return hex;
 }
 
-/* "class_bytes": {"<class>": hex} tells apart what looks the same as UTF-8. */
-static void add_classes(cJSON *m, const struct snapshot_identity *id)
+static int add_quoted(struct buf *list, const char *name)
 {
-    cJSON *classes = cJSON_AddArrayToObject(m, "classes"), *raw = cJSON_CreateObject();
+    cJSON *s = cJSON_CreateString(name);
+    char *quoted = s && json_clean(s, NULL) == 0 ? cJSON_PrintUnformatted(s) : NULL;
+    int rc = quoted ? buf_addstr(list, quoted) : -ENOMEM;
+    cJSON_free(quoted);
+    cJSON_Delete(s);
+    return rc;
+}
+
+/* As text: a list of millions of names would take ten times the memory. */
+static int add_names(cJSON *m, const struct snapshot_identity *id)
+{
+    struct buf list;
+    buf_init(&list, SIZE_MAX / 2);
+    int rc = buf_addstr(&list, "[");
+    for (int i = 0; rc == 0 && i < id->nclasses; i++) {
+        rc = i > 0 ? buf_addstr(&list, ",") : 0;
+        rc = rc == 0 ? add_quoted(&list, id->classes[i]) : rc;
+    }
+    rc = rc == 0 ? buf_addstr(&list, "]") : rc;
+    if (rc == 0 && !cJSON_AddRawToObject(m, "classes", list.data))
+        rc = -ENOMEM;
+    buf_free(&list);
+    return rc;
+}
+
+/* "class_bytes": {"<class>": hex} tells apart what looks the same as UTF-8. */
+static int add_classes(cJSON *m, const struct snapshot_identity *id)
+{
+    cJSON *raw = cJSON_CreateObject();
     char number[16];
     for (int i = 0; i < id->nclasses; i++) {
         char *hex = bytes_of_name(id->classes[i]);
         snprintf(number, sizeof number, "%d", i);
         if (hex)
             cJSON_AddStringToObject(raw, number, hex);
-        cJSON_AddItemToArray(classes, cJSON_CreateString(id->classes[i]));
         free(hex);
     }
-    json_clean(classes, NULL);
     if (raw && raw->child)
         cJSON_AddItemToObject(m, "class_bytes", raw);
     else
         cJSON_Delete(raw);
+    return add_names(m, id);
 }
 
 /* Older checkpoints hold names as they are, whatever their bytes. */
@@ -171,8 +199,10 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 #undef X
     add_named_options(options, id->cfg);
     meta_add_order(m, &id->order);
-    add_classes(m, id);
-    return m;
+    if (add_classes(m, id) == 0)
+        return m;
+    cJSON_Delete(m);
+    return NULL;
 }
 
 cJSON *meta_best(const struct position *at)

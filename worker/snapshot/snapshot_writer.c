@@ -309,15 +309,23 @@ int snapshot_writer_agree(struct snapshot_writer *w, bool want, bool free_, bool
     return open_group(w, e);
 }
 
+/* What a rank that writes says of the run in the manifest. */
+static int describe(struct snapshot_writer *w, const struct position *at, struct err *e)
+{
+    w->meta = meta_make(at, w->id);
+    if (!w->meta)
+        return err_set(e, -ENOMEM, "no memory for the manifest of step %lld", (long long)at->updates);
+    meta_add_scale(w->meta, &w->state->loss_scale);
+    return choices_add(w->state->device, w->meta, e);
+}
+
 int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, int64_t epochs, struct err *e)
 {
     int64_t start = clock_ns();
     assert(!w->full && !w->fresh);
     w->slices.updates = at->updates;
     w->given = !w->writers[rank_of(w)];
-    w->meta = meta_make(at, w->id);
-    meta_add_scale(w->meta, &w->state->loss_scale);
-    int rc = choices_add(w->state->device, w->meta, e);
+    int rc = w->given ? 0 : describe(w, at, e);
     if (rc == 0)
         rc = slices_copy(&w->slices, e);
     if (rc < 0) {

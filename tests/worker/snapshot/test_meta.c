@@ -6,7 +6,9 @@
 
 #include <cmocka.h>
 
+#include <malloc.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/err.h"
@@ -55,10 +57,22 @@ static void replace_number(cJSON *o, const char *name, int value)
     cJSON_ReplaceItemInObjectCaseSensitive(o, name, cJSON_CreateNumber(value));
 }
 
+/* As a resume finds it. */
+static cJSON *stored(const struct position *at, const struct snapshot_identity *id)
+{
+    cJSON *m = meta_make(at, id);
+    char *text = cJSON_Print(m);
+    cJSON_Delete(m);
+    m = cJSON_Parse(text);
+    free(text);
+    assert_non_null(m);
+    return m;
+}
+
 /* As trainers wrote it that stored the places of choices in their lists. */
 static cJSON *older(const struct position *at, const struct snapshot_identity *id)
 {
-    cJSON *m = meta_make(at, id);
+    cJSON *m = stored(at, id);
     replace_number(m, "input", 3);
     replace_number(m, "net_style", 1);
     replace_number(cJSON_GetObjectItemCaseSensitive(m, "order"), "kind", 2);
@@ -72,7 +86,7 @@ static const struct position middle = {.updates = 5, .step = 5, .rate_workers = 
 static void choices_are_stored_by_name(void **state)
 {
     const struct snapshot_identity id = identity();
-    cJSON *m = meta_make(&middle, &id), *order = cJSON_GetObjectItemCaseSensitive(m, "order");
+    cJSON *m = stored(&middle, &id), *order = cJSON_GetObjectItemCaseSensitive(m, "order");
     (void)state;
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "input")), "cifar");
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "net_style")), "caffe2");
@@ -109,7 +123,7 @@ static void rates_follow_the_ranks_that_training_began_with(void **state)
     struct position at = {0};
     struct err e;
     (void)state;
-    cJSON *m = meta_make(&middle, &id), *old = older(&middle, &id);
+    cJSON *m = stored(&middle, &id), *old = older(&middle, &id);
     assert_int_equal(meta_position(m, &at, &e), 0);
     assert_int_equal(at.rate_workers, 8);
     assert_int_equal(at.rate_batch, 32);
@@ -121,12 +135,62 @@ static void rates_follow_the_ranks_that_training_began_with(void **state)
     cJSON_Delete(old);
 }
 
+static void names_of_classes_are_stored_whatever_is_in_them(void **state)
+{
+    static char *names[] = {"", "\"a\", \\", "line\nend", "\xc3\xa9", "\xff\xfe"};
+    struct snapshot_identity id = identity();
+    struct err e = {0};
+    (void)state;
+    id.classes = names;
+    id.nclasses = sizeof names / sizeof *names;
+    cJSON *m = stored(&middle, &id), *list = cJSON_GetObjectItemCaseSensitive(m, "classes");
+    assert_int_equal(cJSON_GetArraySize(list), id.nclasses);
+    for (int i = 0; i < id.nclasses - 1; i++)
+        assert_string_equal(cJSON_GetStringValue(cJSON_GetArrayItem(list, i)), names[i]);
+    if (meta_check(m, &id, false, &e) < 0)
+        fail_msg("%s", e.text);
+    char *others[] = {names[0], names[1], names[2], names[3], "\xff\xfd"}; /* the same as UTF-8 */
+    id.classes = others;
+    assert_int_equal(meta_check(m, &id, false, &e), ERR_MISMATCH);
+    cJSON_Delete(m);
+}
+
+static size_t allocated(void)
+{
+    const struct mallinfo2 m = mallinfo2();
+    return m.uordblks + m.hblkhd;
+}
+
+static void names_of_many_classes_take_little_more_than_their_text(void **state)
+{
+    enum { N = 100000, NAME = 8 };
+    struct snapshot_identity id = identity();
+    (void)state;
+    char *text = malloc((size_t)N * NAME), **names = malloc(N * sizeof *names);
+    for (int i = 0; i < N; i++) {
+        names[i] = text + (size_t)i * NAME;
+        snprintf(names[i], NAME, "%d", i);
+    }
+    id.classes = names;
+    id.nclasses = N;
+    const size_t before = allocated();
+    cJSON *m = meta_make(&middle, &id);
+    const size_t taken = allocated() - before;
+    print_message("# %d names of up to 7 letters: %zu bytes\n", N, taken);
+    assert_true(taken < 2 * (size_t)N * NAME); /* quotes and a comma make it 10 a name at most */
+    cJSON_Delete(m);
+    free(names);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choices_are_stored_by_name),
         cmocka_unit_test(numbers_of_older_checkpoints_mean_what_they_meant),
         cmocka_unit_test(rates_follow_the_ranks_that_training_began_with),
+        cmocka_unit_test(names_of_classes_are_stored_whatever_is_in_them),
+        cmocka_unit_test(names_of_many_classes_take_little_more_than_their_text),
     };
     return cmocka_run_group_tests_name("manifest", tests, NULL, NULL);
 }

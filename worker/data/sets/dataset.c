@@ -63,22 +63,34 @@ int dataset_open(struct dataset **ret, const char *path, const struct dataset_op
 
 void dataset_free_classes(struct dataset *d)
 {
-    for (int i = 0; d->class_names && i < d->classes; i++)
-        free(d->class_names[i]);
     free(d->class_names);
     d->class_names = NULL;
 }
 
+static const char *name_of(char *const *names, int i, char number[16])
+{
+    snprintf(number, 16, "%d", i);
+    return names ? names[i] : number;
+}
+
+/* The array and what it points to are one block: a block for each of millions of names would take three times as
+ * much. */
 int dataset_set_classes(struct dataset *d, char *const *names, int n, struct err *e)
 {
     char number[16];
-    d->class_names = calloc((size_t)n + 1, sizeof *d->class_names);
-    for (d->classes = 0; d->class_names && d->classes < n; d->classes++) {
-        snprintf(number, sizeof number, "%d", d->classes);
-        if (!(d->class_names[d->classes] = strdup(names ? names[d->classes] : number)))
-            break;
+    size_t bytes = 0;
+    for (int i = 0; i < n; i++)
+        bytes += strlen(name_of(names, i, number)) + 1;
+    d->class_names = malloc(((size_t)n + 1) * sizeof *d->class_names + bytes);
+    if (!d->class_names)
+        return err_set(e, -ENOMEM, "no memory for %d class names", n);
+    char *at = (char *)(d->class_names + n + 1);
+    for (d->classes = 0; d->classes < n; d->classes++) {
+        d->class_names[d->classes] = at;
+        at = stpcpy(at, name_of(names, d->classes, number)) + 1;
     }
-    return d->class_names && d->classes == n ? 0 : err_set(e, -ENOMEM, "no memory for %d class names", n);
+    d->class_names[n] = NULL;
+    return 0;
 }
 
 int dataset_check_label(const struct dataset *d, int label, struct err *e)
