@@ -145,6 +145,8 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         return complain(EXIT_UNAVAILABLE, &e);
     if (config_starts_agents(&config))
         return run_elsewhere(&config, &args, link, argc, argv);
+    if (!config.dry_run)
+        guardian_start_output(link); /* it gets ready while this process looks around */
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);

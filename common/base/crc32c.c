@@ -7,6 +7,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <nmmintrin.h>
 #define HAVE_SSE42_PATH 1
 #endif
@@ -29,8 +30,10 @@ static void prepare(void)
         for (int i = 0; i < 256; i++)
             table[k][i] = (table[k - 1][i] >> 8) ^ table[0][table[k - 1][i] & 0xff];
 #ifdef HAVE_SSE42_PATH
-    __builtin_cpu_init();
-    have_instruction = __builtin_cpu_supports("sse4.2");
+    /* __builtin_cpu_supports() would ask a dozen leaves at the start of every program, each a trap in a virtual
+     * machine. */
+    unsigned a, b, c, d;
+    have_instruction = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_2);
 #endif
 }
 

@@ -28,7 +28,6 @@
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
-#include "launcher/guard/resident.h"
 #include "launcher/hang/hang_watch.h"
 #include "launcher/observe/agent_http.h"
 #include "launcher/observe/events.h"
@@ -70,7 +69,6 @@ static int open_output(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
     TRY(log_layout_choose(&r->logs, &c->log, c->run_id, e));
-    guardian_start_output(r->link);
     const struct logmux_options o = {.fd = r->link->output_fd,
                                      .page = r->link->output_page,
                                      .conf = &c->log,
@@ -173,7 +171,6 @@ static int open_parts(struct run *r, struct err *e)
     TRY(open_group(r, e));
     TRY(hangs_open(r, e));
     TRY(member_open(r, e));
-    resident_keep(); /* what there is by now is most of what there will be */
     return signals_watch(r, e);
 }
 

@@ -10,12 +10,14 @@
 #include "launcher/agent/run.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/patience.h"
+#include "launcher/guard/resident.h"
 
 #define FORGET_MS 60000 /* a longer one is kept beside newer ones for so long */
 
 struct turns {
     uv_prepare_t before; /* the loop waits */
     uv_check_t after;
+    uv_timer_t resident;
     struct board *board;
     int64_t awake_ms; /* since when the loop has not waited */
     int64_t due_ms;   /* when its wait is over at the latest, 0: it has no end of its own */
@@ -48,6 +50,11 @@ static void after_wait(uv_check_t *h)
     board_turned(t->board, t->awake_ms);
 }
 
+static void on_resident(uv_timer_t *h)
+{
+    resident_keep();
+}
+
 int64_t turns_still_ms(const struct run *r, int64_t since_ms)
 {
     const struct turns *t = r->turns;
@@ -69,6 +76,9 @@ int turns_open(struct run *r, struct err *e)
     uv_check_start(&t->after, after_wait);
     uv_unref((uv_handle_t *)&t->before);
     uv_unref((uv_handle_t *)&t->after);
+    uv_timer_init(&r->loop, &t->resident);
+    uv_unref((uv_handle_t *)&t->resident);
+    uv_timer_start(&t->resident, on_resident, RESIDENT_AFTER_MS, 0);
     r->turns = t;
     return 0;
 }
@@ -79,6 +89,7 @@ void turns_close(struct run *r)
         return;
     uv_close((uv_handle_t *)&r->turns->before, NULL);
     uv_close((uv_handle_t *)&r->turns->after, NULL);
+    uv_close((uv_handle_t *)&r->turns->resident, NULL);
 }
 
 void turns_free(struct run *r)

@@ -1,4 +1,5 @@
-/* Whether the agent's own loop turns: when nothing was heard of somebody, it may be this process that stood still. */
+/* Whether the agent's own loop turns, with its memory kept in place for that: when nothing was heard of somebody, it
+ * may be this process that stood still. */
 #ifndef CRUN_LAUNCHER_TURNS_H
 #define CRUN_LAUNCHER_TURNS_H
 

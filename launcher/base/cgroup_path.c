@@ -45,9 +45,9 @@ static bool read_mount(char *line, const char *controller, char **ret_root, char
     for (int i = 0; i < 5; i++)
         if (!(word[i] = strtok_r(i ? NULL : line, " ", &save)))
             return false;
-    char *type = strtok_r(tail + 3, " \n", &save);
-    char *source = strtok_r(NULL, " \n", &save);
-    char *super = strtok_r(NULL, " \n", &save);
+    char *type = strtok_r(tail + 3, " ", &save);
+    char *source = strtok_r(NULL, " ", &save);
+    char *super = strtok_r(NULL, " ", &save);
     if (!type || !source || strcmp(type, controller ? "cgroup" : "cgroup2") != 0)
         return false;
     if (controller && (!super || !lists(super, controller)))
@@ -66,46 +66,70 @@ static char *read_group(char *line, const char *controller)
     if (!path)
         return NULL;
     *path++ = '\0';
-    path[strcspn(path, "\n")] = '\0';
     if (controller ? lists(list + 1, controller) : strncmp(line, "0:", 2) == 0 && !list[1])
         return path;
     return NULL;
 }
 
-static FILE *open_in(const char *proc, const char *name)
+static char *read_file(const char *proc, const char *name)
 {
-    char path[CGROUP_PATH_MAX];
+    char path[CGROUP_PATH_MAX], *text = NULL;
+    size_t cap = 0;
     snprintf(path, sizeof path, "%.900s/%s", proc, name);
-    return fopen(path, "re");
+    FILE *f = fopen(path, "re");
+    if (f && getdelim(&text, &cap, '\0', f) < 0) {
+        free(text);
+        text = NULL;
+    }
+    if (f)
+        fclose(f);
+    return text;
+}
+
+void cgroup_tables_read(struct cgroup_tables *ret, const char *proc)
+{
+    ret->groups = read_file(proc, "cgroup");
+    ret->mounts = read_file(proc, "mountinfo");
+}
+
+void cgroup_tables_free(struct cgroup_tables *t)
+{
+    free(t->groups);
+    free(t->mounts);
+}
+
+/* Of our group `path`. A mount of a part of the tree shows ours below it, or (in a container) is ours. */
+static int place(const char *path, const char *root, const char *mount, struct cgroup_path *ret)
+{
+    const size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);
+    const bool below = strncmp(path, root, n) == 0 && (path[n] == '/' || !path[n]);
+    const char *rest = below && strcmp(path + n, "/") != 0 ? path + n : "";
+    const int len = snprintf(ret->own, sizeof ret->own, "%s%s", mount, rest);
+    snprintf(ret->mount, sizeof ret->mount, "%s", mount);
+    return len < (int)sizeof ret->own ? 0 : -ENAMETOOLONG;
+}
+
+int cgroup_tables_find(const struct cgroup_tables *t, const char *controller, struct cgroup_path *ret)
+{
+    char *groups = t->groups ? strdup(t->groups) : NULL, *mounts = t->mounts ? strdup(t->mounts) : NULL;
+    char *group = NULL, *root, *mount, *rest = groups, *line;
+    int rc = -ENOENT;
+    while (!group && (line = strsep(&rest, "\n")))
+        group = read_group(line, controller);
+    rest = group ? mounts : NULL;
+    while (rc == -ENOENT && (line = strsep(&rest, "\n")))
+        if (read_mount(line, controller, &root, &mount))
+            rc = place(group, root, mount, ret);
+    free(groups);
+    free(mounts);
+    return rc;
 }
 
 int cgroup_path_find(const char *proc, const char *controller, struct cgroup_path *ret)
 {
-    char *line = NULL, *root = NULL, *mount = NULL, *group = NULL;
-    size_t cap = 0;
-    int rc = -ENOENT;
-
-    FILE *f = open_in(proc, "cgroup");
-    while (f && !group && getline(&line, &cap, f) > 0)
-        if ((group = read_group(line, controller)))
-            group = strdup(group);
-    if (f)
-        fclose(f);
-    f = group ? open_in(proc, "mountinfo") : NULL;
-    while (f && rc == -ENOENT && getline(&line, &cap, f) > 0) {
-        if (!read_mount(line, controller, &root, &mount))
-            continue;
-        /* A mount of a part of the tree shows ours below it, or (in a container) is ours. */
-        size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);
-        const bool below = strncmp(group, root, n) == 0 && (group[n] == '/' || !group[n]);
-        const char *rest = below && strcmp(group + n, "/") != 0 ? group + n : "";
-        const int len = snprintf(ret->own, sizeof ret->own, "%s%s", mount, rest);
-        snprintf(ret->mount, sizeof ret->mount, "%s", mount);
-        rc = len < (int)sizeof ret->own ? 0 : -ENAMETOOLONG;
-    }
-    if (f)
-        fclose(f);
-    free(group);
-    free(line);
+    struct cgroup_tables t;
+    cgroup_tables_read(&t, proc);
+    const int rc = cgroup_tables_find(&t, controller, ret);
+    cgroup_tables_free(&t);
     return rc;
 }

@@ -9,6 +9,18 @@ struct cgroup_path {
     char own[CGROUP_PATH_MAX];   /* folder of this process' group, mount or below it */
 };
 
+/* What the kernel says of a process' groups, read once for several questions. */
+struct cgroup_tables {
+    char *groups, *mounts; /* NULL: cannot be read */
+};
+
+/* proc: "/proc/self". */
+void cgroup_tables_read(struct cgroup_tables *ret, const char *proc);
+void cgroup_tables_free(struct cgroup_tables *t);
+
+/* As cgroup_path_find(). */
+int cgroup_tables_find(const struct cgroup_tables *t, const char *controller, struct cgroup_path *ret);
+
 /* proc: "/proc/self". controller: of cgroup v1 ("cpu"), NULL: the v2 tree. -ENOENT: no such tree; -ENAMETOOLONG. */
 int cgroup_path_find(const char *proc, const char *controller, struct cgroup_path *ret);
 

@@ -232,14 +232,17 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
 {
     struct pollfd fds[4] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
     struct ending ending;
-    for (;;) {
+    const int64_t started = clock_deadline(RESIDENT_AFTER_MS);
+    for (bool is_resident = false;;) {
         struct signalfd_siginfo info;
+        if (!is_resident && (is_resident = clock_left(started) == 0))
+            resident_keep();
         const int patient_ms = stuck_wait_ms(&g->stuck, g->agent, l);
         if (g->stuck.given_up[0])
             return (struct ending){.value = 128 + g->stuck.patience.signo};
         fds[2] = (struct pollfd){.fd = g->output.beside.fd, .events = POLLIN};
         fds[3] = (struct pollfd){.fd = g->home.beside.fd, .events = POLLIN};
-        poll(fds, 4, sooner(lease_keep(&g->lease, l), patient_ms));
+        poll(fds, 4, sooner(lease_keep(&g->lease, l), sooner(patient_ms, is_resident ? -1 : clock_left(started))));
         const bool agent_ends = fds[1].revents & POLLHUP || fds[1].fd < 0;
         if (fds[2].revents)
             look_at_neighbour(g, &g->output, agent_ends);
@@ -362,6 +365,5 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     close(output[0]);
     if (l.deputy_fd >= 0)
         close(l.deputy_fd);
-    resident_keep();
     return finish(watch(&g, &l), &g, &l);
 }

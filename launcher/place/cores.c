@@ -45,12 +45,15 @@ static double tightest(struct cgroup_path *at, double (*quota)(const char *), do
 
 int cores_quota(const char *proc)
 {
+    struct cgroup_tables tables;
     struct cgroup_path at;
     double least = 0;
-    if (cgroup_path_find(proc, NULL, &at) == 0)
+    cgroup_tables_read(&tables, proc);
+    if (cgroup_tables_find(&tables, NULL, &at) == 0)
         least = tightest(&at, quota_v2, least);
-    if (cgroup_path_find(proc, "cpu", &at) == 0)
+    if (cgroup_tables_find(&tables, "cpu", &at) == 0)
         least = tightest(&at, quota_v1, least);
+    cgroup_tables_free(&tables);
     return least <= 0 ? 0 : least < 1 ? 1 : least < CPUS_MAX ? (int)least : CPUS_MAX;
 }
 

@@ -42,7 +42,9 @@ static void *run_thread(void *arg)
         pthread_mutex_lock(&t->lock);
         t->is_busy = false;
         t->ended = b;
+        pthread_mutex_unlock(&t->lock); /* whoever is woken wants it at once */
         uv_async_send(&t->wake);
+        pthread_mutex_lock(&t->lock);
     }
     return NULL;
 }
@@ -87,8 +89,8 @@ void spawn_thread_start(struct spawn_thread *t, struct spawn_batch *b)
 {
     pthread_mutex_lock(&t->lock);
     t->batch = b;
-    pthread_cond_signal(&t->more);
     pthread_mutex_unlock(&t->lock);
+    pthread_cond_signal(&t->more);
 }
 
 bool spawn_thread_is_idle(struct spawn_thread *t)

@@ -83,7 +83,9 @@ static void *run_thread(void *arg)
         pthread_mutex_lock(&t->lock);
         t->since_ms = t->first ? clock_ms() : 0;
         put_done(t, job);
+        pthread_mutex_unlock(&t->lock); /* whoever is woken wants it at once */
         eventfd_write(t->wake_fd, 1);
+        pthread_mutex_lock(&t->lock);
     }
     return NULL;
 }
@@ -192,7 +194,7 @@ static int start(struct file_thread *t)
     return rc;
 }
 
-static void add_locked(struct file_thread *t, struct file_job *job)
+static void append(struct file_thread *t, struct file_job *job)
 {
     job->next = NULL;
     if (t->last)
@@ -202,7 +204,6 @@ static void add_locked(struct file_thread *t, struct file_job *job)
     t->last = job;
     if (t->since_ms == 0)
         t->since_ms = clock_ms();
-    pthread_cond_signal(&t->more);
 }
 
 /* Without a thread the process cannot do what it is for; the next one may be able to. */
@@ -222,8 +223,9 @@ void file_thread_add(struct file_thread *t, struct file_job *job)
 {
     be_started(t);
     pthread_mutex_lock(&t->lock);
-    add_locked(t, job);
+    append(t, job);
     pthread_mutex_unlock(&t->lock);
+    pthread_cond_signal(&t->more);
     if (!uv_is_active((uv_handle_t *)&t->look))
         look_again(t);
 }
