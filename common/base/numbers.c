@@ -6,15 +6,15 @@
 
 char *digits_write(char *at, long long v)
 {
-    char text[DIGITS_MAX], *end = text + sizeof text, *p = end;
     unsigned long long u = v < 0 ? 0 - (unsigned long long)v : (unsigned long long)v;
-    do
-        *--p = (char)('0' + u % 10);
-    while (u /= 10);
     if (v < 0)
-        *--p = '-';
-    memcpy(at, p, (size_t)(end - p));
-    return at + (end - p);
+        *at++ = '-';
+    char *end = at + 1;
+    for (unsigned long long rest = u; rest >= 10; rest /= 10)
+        end++;
+    for (char *p = end; p > at; u /= 10)
+        *--p = (char)('0' + u % 10);
+    return end;
 }
 
 void hex_write(char *ret, const void *bytes, size_t n)

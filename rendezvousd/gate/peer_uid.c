@@ -52,11 +52,15 @@ static bool is_local(const struct end *peer, const struct end *own)
 
 static int ask(int nl, const struct end *peer, const struct end *own, uid_t *ret)
 {
+    static uint32_t questions;
     struct {
         struct nlmsghdr h;
         struct inet_diag_req_v2 r;
     } q = {
-        .h = {.nlmsg_len = sizeof q, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST},
+        .h = {.nlmsg_len = sizeof q,
+              .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+              .nlmsg_flags = NLM_F_REQUEST,
+              .nlmsg_seq = ++questions},
         .r = {.sdiag_family = (uint8_t)peer->family, .sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u},
     };
     q.r.id.idiag_sport = peer->port;
@@ -74,7 +78,7 @@ static int ask(int nl, const struct end *peer, const struct end *own, uid_t *ret
     ssize_t n = recv(nl, &a, sizeof a, 0);
     if (n < 0)
         return -errno;
-    if (!NLMSG_OK(&a.h, (size_t)n))
+    if (!NLMSG_OK(&a.h, (size_t)n) || a.h.nlmsg_seq != q.h.nlmsg_seq)
         return -EPROTO;
     if (a.h.nlmsg_type == NLMSG_ERROR) {
         const struct nlmsgerr *err = NLMSG_DATA(&a.h);
@@ -90,7 +94,26 @@ static int ask(int nl, const struct end *peer, const struct end *own, uid_t *ret
     return 0;
 }
 
-int peer_uid(int fd, uid_t *ret, struct err *e)
+static int open_asker(int *asker, struct err *e)
+{
+    const struct timeval deadline = {.tv_sec = 1};
+    if (*asker >= 0)
+        return 0;
+    *asker = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    if (*asker < 0)
+        return err_errno(e, errno, "the user of a connection cannot be asked for");
+    setsockopt(*asker, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+    return 0;
+}
+
+void peer_uid_close(int *asker)
+{
+    if (*asker >= 0)
+        close(*asker);
+    *asker = -1;
+}
+
+int peer_uid(int *asker, int fd, uid_t *ret, struct err *e)
 {
     struct sockaddr_storage sa;
     struct end peer, own;
@@ -105,14 +128,11 @@ int peer_uid(int fd, uid_t *ret, struct err *e)
     if (!is_local(&peer, &own))
         return err_set(e, -EREMOTE, "the peer is on another host");
 
-    int nl = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-    if (nl < 0)
-        return err_errno(e, errno, "the user of a connection cannot be asked for");
-    struct timeval deadline = {.tv_sec = 1};
-    setsockopt(nl, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
-    int rc = ask(nl, &peer, &own, ret);
-    close(nl);
-    if (rc == -ENOENT) /* what a closed socket leaves in the kernel has no user any more */
+    TRY(open_asker(asker, e));
+    int rc = ask(*asker, &peer, &own, ret);
+    if (rc < 0 && rc != -ENOENT)
+        peer_uid_close(asker); /* a late answer is not to be taken for that of the next question */
+    if (rc == -ENOENT)         /* what a closed socket leaves in the kernel has no user any more */
         return err_set(e, rc, "the peer closed its connection before it could be asked whose it is");
     return rc < 0 ? err_errno(e, -rc, "the kernel does not tell whose a connection is") : 0;
 }

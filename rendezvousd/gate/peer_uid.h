@@ -6,8 +6,10 @@
 
 struct err;
 
-/* fd: our end of an accepted connection. Asks the kernel (NETLINK_SOCK_DIAG), some microseconds.
+/* fd: our end of an accepted connection. Asks the kernel (NETLINK_SOCK_DIAG), some microseconds. *asker: the socket by
+ * which it is asked; -1 at first, then kept for the next question until peer_uid_close().
  * -EREMOTE: the peer is on another host. -ENOENT: its socket is gone. */
-int peer_uid(int fd, uid_t *ret, struct err *e);
+int peer_uid(int *asker, int fd, uid_t *ret, struct err *e);
+void peer_uid_close(int *asker);
 
 #endif

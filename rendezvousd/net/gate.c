@@ -321,7 +321,7 @@ static const char *admit(struct conn *c)
         return must_authenticate(c); /* whoever it is: no need to ask the kernel */
     if (uv_fileno((uv_handle_t *)&c->tcp, &fd) < 0)
         return "ERR the connection is broken";
-    int rc = peer_uid(fd, &uid, &e);
+    int rc = peer_uid(&c->s->uid_asker, fd, &uid, &e);
     if (rc == -EREMOTE)
         return admit_remote(c);
     if (rc == 0)

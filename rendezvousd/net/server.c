@@ -1,6 +1,7 @@
 /* The server's life: options, in-process access, and an orderly end in which every handle is counted. */
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "rendezvousd/gate/peer_uid.h"
 #include "rendezvousd/net/server_impl.h"
 #include "rendezvousd/net/spaces.h"
 #include <errno.h>
@@ -30,6 +31,7 @@ static void destroy(struct server *s)
     spaces_drop_all(s);
     space_release(s->space);
     keyspace_sweep(&s->memory, SIZE_MAX);
+    peer_uid_close(&s->uid_asker);
     free(s->members);
     free(s);
 }
@@ -41,6 +43,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
     if (!s)
         return err_set(e, -ENOMEM, "no memory for a server");
     s->loop = loop;
+    s->uid_asker = -1;
     if (o)
         s->o = *o;
     fill_defaults(&s->o);

@@ -125,6 +125,7 @@ struct server {
     uv_timer_t expiry_timer;
     struct jobs *jobs;      /* borrowed; NULL: this server hosts no rendezvous */
     struct rdzv_door *door; /* with jobs */
+    int uid_asker;          /* of peer_uid() */
     size_t clients, open_handles;
     size_t buffer_bytes; /* of all connections */
     uint64_t connections, refused;

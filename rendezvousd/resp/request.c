@@ -100,8 +100,10 @@ static int header(struct request_parser *p, const char *too_big, const char *inv
 {
     const char *line = p->args.in.data + p->args.pos + 1; /* after '*' or '$' */
     size_t have = p->args.in.len - p->args.pos - 1;
-    const char *end = memchr(line, '\n', have < HEADER_MAX ? have : HEADER_MAX);
-    if (!end)
+    const char *end = line, *most = line + (have < HEADER_MAX ? have : HEADER_MAX);
+    while (end < most && *end != '\n') /* two or three steps: no call is as short */
+        end++;
+    if (end == most)
         return have >= HEADER_MAX ? protocol_error(p, e, too_big) : 0;
     if (end == line || end[-1] != '\r' || !request_i64(line, (size_t)(end - 1 - line), ret))
         return protocol_error(p, e, invalid);

@@ -226,6 +226,7 @@ static void send_all(int fd, const char *p, size_t n)
 struct client {
     int fd;
     size_t request_len, need, have; /* need, have: replies, or their bytes */
+    bool is_served;                 /* it had its first replies */
     size_t greeting;                /* bytes of its answer still to come */
     int64_t sent_ns;
     char *request; /* the whole batch */
@@ -313,8 +314,9 @@ static int ops(const struct protocol *pr, int port, int n, int pipeline, int64_t
         prepare(&clients[i], pr, i, pipeline);
         open_client(&clients[i], pr, port, i, ep);
     }
-    int64_t begin = clock_ns(), warm = begin + ms * 200000, end = warm + ms * 1000000, now = begin, longest = 0;
+    int64_t warm = INT64_MAX, end = INT64_MAX, now = clock_ns(), longest = 0; /* the first two: once all are served */
     uint64_t done = 0, batches = 0;
+    int unserved = n;
     for (int i = 0; i < n; i++)
         send_batch(&clients[i], clock_ns());
     while (now < end) {
@@ -332,6 +334,12 @@ static int ops(const struct protocol *pr, int port, int n, int pipeline, int64_t
                 return 1;
             }
             now = clock_ns();
+            unserved -= !c->is_served;
+            c->is_served = true;
+            if (unserved == 0 && warm == INT64_MAX) {
+                warm = now + ms * 200000;
+                end = warm + ms * 1000000;
+            }
             if (now > warm) {
                 int64_t took = now - c->sent_ns;
                 histogram[bucket_of(took)]++;

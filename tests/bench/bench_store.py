@@ -18,7 +18,7 @@ import time
 
 SERVER_CPU, CLIENT_CPU = 0, 1
 CASES = [("50 connections", 50, 1), ("256 connections", 256, 1), ("1,000 connections", 1000, 1), ("50 connections, 16 in one go", 50, 16)]
-STORM, STORMS = 4000, 7
+STORM = 4000
 
 TORCH = """
 import sys, time
@@ -157,17 +157,17 @@ def run(o, all_servers):
             print(f"  {name:24s} {m[0]:10,.0f} {ratio}   {m[1]:8.1f} {m[2]:8.1f} {m[3]:8.1f} {m[5]:7.0f} {tail}")
         sys.stdout.flush()
     if o.only in "storm":
-        print(f"storm of {STORM:,} clients, connect + add + wait, first connect to last release: median ms, ratio to libuv echo")
+        print(f"storm of {STORM:,} clients, connect + add + wait, first connect to last release: median ms, ratio to libuv echo within a round")
         got = {s.name: [] for s in all_servers if s.name != "redis"}
-        for _ in range(min(o.rounds, STORMS)):
-            for s in all_servers:
+        for i in range(o.rounds):
+            for s in all_servers[:: 1 if i % 2 else -1]:
                 if s.name != "redis":
                     if s.protocol == "resp":
                         reset(s.port)
                     got[s.name].append(measure(o.bench, "storm", s.protocol, s.port, STORM)[0])
-        floor = statistics.median(got["libuv echo"])
         for name, v in got.items():
-            print(f"  {name:24s} {statistics.median(v):10.1f} {statistics.median(v) / floor:5.2f}   (from {min(v):.1f} to {max(v):.1f})")
+            ratio = statistics.median(ms / floor for ms, floor in zip(v, got["libuv echo"]))
+            print(f"  {name:24s} {statistics.median(v):10.1f} {ratio:5.2f}   (from {min(v):.1f} to {max(v):.1f})")
 
 
 def reset(port):
