@@ -6,6 +6,8 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/auth/auth.h"
@@ -15,6 +17,7 @@
 #include "common/job/slurm.h"
 #include "common/net/resp_conn.h"
 #include "common/net/tls_stream.h"
+#include "common/rdzv/homes/home_process.h"
 #include "common/rdzv/homes/rdzv_home.h"
 #include "common/rdzv/leader/leader.h"
 #include "common/rdzv/leader/rdzv_host.h"
@@ -90,6 +93,7 @@ struct status {
     const char *run; /* NULL: all jobs */
     char host[HOME_HOST_MAX + 1], port[16];
     struct resp_conn conn;
+    int home_fd; /* to the process that touches a folder; 0: none yet */
 };
 
 static int64_t timeout_ms(const struct status *s)
@@ -222,21 +226,43 @@ static int to_json(struct rdzv *machine, const char *run, char **ret, struct err
     return *ret ? 0 : err_set(e, -ENOMEM, "no memory for the status of a job");
 }
 
-/* What a job's log in a Redis or a directory says: JSON like RDZV.STATUS's, without what only a daemon knows (limits,
- * events, reports). -ENOENT: there is no such job. Blocks up to timeout_ms for each call of the home. */
-static int read_home(const char *url, const char *run, int64_t timeout_ms, char **ret, struct err *e)
+/* A process that a folder's disk may hold in our place (home_process.h): it ends after us, at the latest when the disk
+ * answers. *ret_fd: where it is asked. */
+static int start_home_process(int *ret_fd, struct err *e)
 {
+    int ends[2], never = eventfd(0, EFD_CLOEXEC);
+    if (never < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+        return err_errno(e, errno, "a process for the shared folder");
+    const pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        _exit(home_process(ends[1], never));
+    }
+    *ret_fd = ends[0];
+    const int why = errno;
+    close(ends[1]);
+    close(never);
+    return pid < 0 ? err_errno(e, why, "a process for the shared folder") : 0;
+}
+
+/* What a job's log in a Redis or a directory says: JSON like RDZV.STATUS's, without what only a daemon knows (limits,
+ * events, reports). -ENOENT: there is no such job. Waits up to timeout_ms for each call of the home. */
+static int read_home(struct status *s, char **ret, struct err *e)
+{
+    struct rdzv_home_options o = {.run_id = s->run, .io_timeout_ms = timeout_ms(s), .keep_ms = KEEP_MS};
     struct rdzv_home *home;
     struct leader *leader;
-    TRY(rdzv_home_open(&home, url,
-                       &(struct rdzv_home_options){.run_id = run, .io_timeout_ms = timeout_ms, .keep_ms = KEEP_MS}, e));
+    if (strncmp(s->config.endpoint, "file://", 7) == 0 && s->home_fd == 0)
+        TRY(start_home_process(&s->home_fd, e));
+    o.process_fd = s->home_fd;
+    TRY(rdzv_home_open(&home, s->config.endpoint, &o, e));
     int rc = rdzv_host_read(home, &leader, e);
     if (rc == 0) {
-        rc = to_json(leader_machine(leader), run, ret, e);
+        rc = to_json(leader_machine(leader), s->run, ret, e);
         leader_destroy(leader);
     }
     home->ops->close(home);
-    return rc < 0 ? err_wrap(e, "run '%s'", run) : 0;
+    return rc < 0 ? err_wrap(e, "run '%s'", s->run) : 0;
 }
 
 /* --- showing */
@@ -246,7 +272,7 @@ static int fetch(struct status *s, char **ret, struct err *e)
 {
     redisReply *r;
     if (!s->host[0])
-        return read_home(s->config.endpoint, s->run, timeout_ms(s), ret, e);
+        return read_home(s, ret, e);
     int rc = request_status(s, &r, e);
     if (rc < 0)
         return err_wrap(e, "%s port %s", s->host, s->port);

@@ -118,9 +118,9 @@ def heartbeats(crun, disk, seconds):
 # --- kills ---
 
 
-def end_of(pids):
-    """When the last of them ended, as the kernel tells it."""
-    fds = {os.pidfd_open(pid) for pid in pids}
+def end_of(fds):
+    """When the last of these processes ended, as the kernel tells it."""
+    fds = set(fds)
     while fds:
         ready, _, _ = select.select(fds, [], [], 30)
         assert ready, "workers live on"
@@ -141,7 +141,7 @@ def one_kill(crun, disk, number, victims):
     assert disk.asked.wait(30)
     agent = crun.agent_of(p.pid)
     pids = {"guardian": p.pid, "agent": agent, "output": crun.output_of(p.pid)}
-    workers = children(agent)
+    workers = [os.pidfd_open(pid) for pid in children(agent)]
     begun = now_ms()
     for victim in victims.split():
         os.kill(pids[victim], signal.SIGKILL)

@@ -406,6 +406,8 @@ static void take_end(struct world *w, struct agent *a, const struct message *m)
     if (!a->connected) /* that connection ended before */
         return;
     a->connected = false;
+    if (!w->leader) /* its connection outlived the job, by a request that was refused */
+        return;
     step_node(w, LEADER_GONE, a, 0);
     forget_if_empty(w);
 }

@@ -3,6 +3,7 @@ workers end with their lease, crun with its join_timeout or a signal, and says w
 import os
 import re
 import signal
+import subprocess
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from cluster import joined, wait
 from processes import children
 from shared_fs import SharedFs
+from support import CRUN
 
 HELD = re.compile(r"its home process \d+ \(crun-home, state D in \w+\) is held by the shared folder")
 
@@ -163,3 +165,19 @@ def test_a_home_process_that_is_killed_is_replaced(cluster):
         wait("another one", lambda n=n, home=home: [p for p in children(n.pid) if p != home and open(f"/proc/{p}/comm").read() == "crun-home\n"])
     cluster.finish()
     assert list(cluster.rounds()) == [number], "\n".join(n.text() for n in nodes)
+
+
+def test_status_waits_no_longer_than_it_was_told(cluster, disk):
+    nodes = [node(cluster, "--node-rank", i) for i in range(2)]
+    cluster.wait_round(2)
+    command = [CRUN, "status", "--rdzv-endpoint", f"file://{cluster.tmp}/shared", "--timeout", "1", "job"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0 and "running" in shown.stdout, shown
+    disk.pause()
+    start = time.monotonic()
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 69 and time.monotonic() - start < 10, shown
+    assert re.search(r"crun status: run 'job': .*has not answered", shown.stderr), shown.stderr
+    disk.resume()
+    for n in nodes:
+        n.terminate()
