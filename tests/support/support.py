@@ -8,6 +8,8 @@ import socket
 import subprocess
 import tempfile
 
+import pytest
+
 from processes import marked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -68,6 +70,12 @@ def free_port(host="127.0.0.1"):
 def worker_pid(run_id, rank):
     """Process id of a rank of a running job, None if there is none."""
     return min(marked(f"TORCHELASTIC_RUN_ID={run_id}", f"RANK={rank}"), default=None)
+
+
+def needs_tables_of_threads():
+    """Skip where crun's threads cannot have tables of descriptors of their own."""
+    if b"__tsan_init" in CRUN.read_bytes():
+        pytest.skip("the thread sanitizer knows one table of descriptors a process")
 
 
 def preload(name):
