@@ -24,6 +24,8 @@
 #include "launcher/commands/topo.h"
 #include "launcher/config/config.h"
 #include "launcher/config/dryrun.h"
+#include "launcher/doctor/doctor.h"
+#include "launcher/doctor/doctor_agent.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/tree.h"
 #include "launcher/output/process/output_process.h"
@@ -179,6 +181,10 @@ int main(int argc, char **argv)
         return explain_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "topo") == 0) /* likewise */
         return topo_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "doctor") == 0) /* likewise */
+        return doctor_main(argc - 1, argv + 1);
+    if (argc == 2 && strcmp(argv[1], DOCTOR_COMMAND) == 0) /* likewise; by crun doctor */
+        return doctor_agent_main();
     if (argc == 3 && strcmp(argv[1], PTY_TYPIST_COMMAND) == 0) /* likewise; by an agent */
         return pty_type(argv[2]);
     if (argc == 2 && strcmp(argv[1], REMOTE_COMMAND) == 0) /* likewise; by crun -H on another host */
