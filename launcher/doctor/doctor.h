@@ -2,9 +2,9 @@
  *
  * The room doctor/ is for that command. How data flows: doctor.c reads the options and says who is looked at: this
  * machine, the hosts of -H or --hostfile, or the nodes of a job at a rendezvous (place.c). doctor_host.c starts
- * `crun doctor-agent` on each as crun -H starts agents; doctor_agent.c there looks at its machine (facts.h), listens and
- * dials (probe.h). examine.c asks all of them, judge.c makes findings of the answers, and nothing but judge.c and
- * findings.c decides what is wrong.
+ * `crun doctor-agent` on each as crun -H starts agents; doctor_agent.c there looks at its machine (facts.h), listens
+ * and dials (probe.h). examine.c asks all of them, and judge.c makes findings of what hosts say of themselves and of
+ * their connections.
  *
  * No secret leaves a host, nothing is left on one, and nothing is changed but for a file in --shared-dir, which is
  * removed again. */

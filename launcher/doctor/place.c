@@ -29,22 +29,20 @@ static double number_of(const cJSON *o, const char *name)
 static int take_job(struct doctor *d, const cJSON *job, struct err *e)
 {
     const double least = number_of(job, "min_nodes"), waits = number_of(job, "waiting_ms"),
-                 left = number_of(job, "gives_up_ms");
+                 left = number_of(job, "gives_up_ms"), here = number_of(job, "here");
     const char *missing = text_of(job, "missing");
     const cJSON *node;
-    int here = 0;
     cJSON_ArrayForEach(node, cJSON_GetObjectItemCaseSensitive(job, "nodes"))
     {
         const char *addr = text_of(node, "addr");
         char item[HOSTS_NAME_MAX + 32];
-        here += strcmp(text_of(node, "state"), "silent") != 0;
         const double slots = number_of(node, "slots");
         snprintf(item, sizeof item, strchr(addr, ':') ? "[%.255s]:%d" : "%.255s:%d", addr,
                  slots >= 1 && slots <= 4096 ? (int)slots : 1);
         if (*addr)
             TRY(hosts_add_list(&d->hosts, item, "the job's nodes", e));
     }
-    if (isfinite(waits) && here < least)
+    if (isfinite(waits))
         findings_add(&d->found, FINDING_MISSING, d->run,
                      "the job waits since %.0f s for %.0f more of its %.0f nodes%s%s, and gives up in %.0f s",
                      waits / 1000, least - here, least, *missing ? ", node ranks " : "", missing, left / 1000);

@@ -22,7 +22,8 @@ struct rdzv_ask {
 /* endpoint: HOST[:PORT]. The other fields are the caller's to set, before or after. ERR_USAGE. */
 int rdzv_ask_init(struct rdzv_ask *a, const char *endpoint, struct err *e);
 
-/* Connect and authenticate, unless that is done. ERR_REFUSED: by who is there; -ECONNREFUSED and the like: nobody is. */
+/* Connect and authenticate, unless that is done. ERR_REFUSED: by who is there; -ECONNREFUSED and the like: nobody
+ * is. */
 int rdzv_ask_open(struct rdzv_ask *a, struct err *e);
 
 /* One request, at most 4 words, and its reply, to be freed with freeReplyObject(). An error reply is ERR_REFUSED with

@@ -10,7 +10,7 @@ import pytest
 
 from crun_run import BUILD, CRUN
 from daemon import ALICE, BOB, Daemon, write_tokens
-from processes import children
+from processes import wait
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "fault"))
@@ -259,8 +259,9 @@ def alone(crun):
     write_tokens(crun.tmp / ".config/crun/token", ALICE)
 
     def look(*args, code=1):
-        rc, out, err = crun.run("doctor", "--json", *args)
-        assert rc == code, (out, err)
+        p = crun.start("doctor", "--json", *args)
+        out, err = p.communicate(timeout=60)
+        assert p.returncode == code, (out, err)
         return [(f["finding"], f["text"]) for f in json.loads(out)["findings"]]
 
     return look
@@ -277,6 +278,17 @@ def test_a_rendezvous_that_is_not_there_or_refuses(crun, alone):
         write_tokens(crun.tmp / "other", ("alice", "another-secret-0123456789"))
         (name, text), = alone("--rdzv-endpoint", d.address, "--token-file", crun.tmp / "other")
         assert name == "refused" and "does not hold the secret that we hold for principal 'alice'" in text
+
+
+def test_a_job_that_waits_is_told_with_whom_it_waits_for(crun, alone):
+    with Daemon("--token-file", crun.tmp / "tokens") as d:
+        p = crun.start("--rdzv-endpoint", d.address, "--rdzv-backend", "rendezvousd", "--rdzv-id", "waits", "--nnodes", 3, "--node-rank", 1, "true",
+                       stderr=subprocess.PIPE)
+        wait("the job", lambda: "waits for 2 more" in subprocess.run([CRUN, "status", "--rdzv-endpoint", d.address], env=crun.env, capture_output=True, text=True, timeout=60, check=False).stdout)
+        found = alone("--rdzv-endpoint", d.address, "waits")
+        assert re.fullmatch(r"waits: the job waits since \d+ s for 2 more of its 3 nodes, node ranks 0,2, and gives up in \d+ s", found[0][1])
+        p.terminate()
+        p.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("args, says", [
