@@ -35,6 +35,10 @@
 
 #define FILES_LEAST 16 /* with fewer descriptors crun cannot even report what is wrong */
 
+/* Their options are completed behind their names. */
+static const struct arg_program *const commands[] = {&doctor_program, &explain_program, &status_program, &topo_program,
+                                                     NULL};
+
 static int complain(int code, const struct err *e)
 {
     fprintf(stderr, "crun: %s\n", e->text);
@@ -136,7 +140,9 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
 
     if (config_read(&config, &args, argc, argv, &e) < 0)
         return complain(EXIT_USAGE_ERROR, &e);
-    if (args_answer(&config_program, "crun " CRUN_VERSION, &config, &args, stdout))
+    struct arg_program whole = config_program;
+    whole.commands = commands;
+    if (args_answer(&whole, "crun " CRUN_VERSION, &config, &args, stdout))
         return check_printed();
     if (args.first_operand >= argc || !*argv[args.first_operand]) {
         err_set(&e, ERR_USAGE, "no program to run: expected crun [options] PROGRAM [args...]");

@@ -16,14 +16,15 @@ struct look {
     bool here_full, silent_full;
 };
 
-/* "a,b" and, where there is no room for more, "a,b,...". */
-static void add_name(char *list, size_t cap, const char *name, bool *full)
+/* "a,b" and, where there is no room for more, "a,b,...". A node's id is its host's name, '+' and what tells it from
+ * another one there. */
+static void add_name(char *list, size_t cap, const char *node, bool *full)
 {
-    const size_t n = strlen(list), room = cap - n - sizeof ",...";
+    const size_t n = strlen(list), room = cap - n - sizeof ",...", len = strcspn(node, "+");
     if (*full)
         return;
-    *full = strlen(name) + 1 > room;
-    snprintf(list + n, cap - n, "%s%s", n ? "," : "", *full ? "..." : name);
+    *full = len + 1 > room;
+    snprintf(list + n, cap - n, "%s%.*s", n ? "," : "", *full ? 3 : (int)len, *full ? "..." : node);
 }
 
 static int look_at(void *arg, const struct rdzv_member *m)

@@ -18,8 +18,8 @@ struct presence {
      * known */
     int64_t waiting_ms, left_ms;
     char missing[128]; /* "0,2": node ranks below min_nodes that are not there, where the nodes are numbered; else "" */
-    char silent[160];  /* "node2,node5": nodes that are not heard of, as many as there is room for */
-    char here[160];    /* likewise: nodes that wait */
+    char silent[160];  /* "node2,node5": hosts of nodes that are not heard of, as many as there is room for */
+    char here[160];    /* likewise: of nodes that wait */
 };
 
 void presence_look(struct rdzv *machine, const struct rdzv_config *c, int64_t now_ms, struct presence *ret);

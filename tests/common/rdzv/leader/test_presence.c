@@ -57,7 +57,7 @@ static void a_job_that_waits_says_for_whom_since_when_and_how_long(void **state)
     join(&r, "node1", 1, 1000);
     assert_string_equal(text_of(&r, 13500),
                         "1 of 3 nodes, missing node ranks 0,2; here: node1; for 12 s, given up in 588 s");
-    join(&r, "node2", 2, 14000); /* it does not begin anew */
+    join(&r, "node2+4711-f86896343a787dc9", 2, 14000); /* it does not begin anew */
     assert_string_equal(text_of(&r, 600999),
                         "2 of 3 nodes, missing node ranks 0; here: node1,node2; for 599 s, given up in 1 s");
     join(&r, "node0", 0, 601000 - 1);
