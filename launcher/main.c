@@ -24,6 +24,8 @@
 #include "launcher/commands/topo.h"
 #include "launcher/config/config.h"
 #include "launcher/config/dryrun.h"
+#include "launcher/doctor/doctor.h"
+#include "launcher/doctor/doctor_agent.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/tree.h"
 #include "launcher/output/process/output_process.h"
@@ -32,6 +34,10 @@
 #include "launcher/remote/remote_wire.h"
 
 #define FILES_LEAST 16 /* with fewer descriptors crun cannot even report what is wrong */
+
+/* Their options are completed behind their names. */
+static const struct arg_program *const commands[] = {&doctor_program, &explain_program, &status_program, &topo_program,
+                                                     NULL};
 
 static int complain(int code, const struct err *e)
 {
@@ -134,7 +140,9 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
 
     if (config_read(&config, &args, argc, argv, &e) < 0)
         return complain(EXIT_USAGE_ERROR, &e);
-    if (args_answer(&config_program, "crun " CRUN_VERSION, &config, &args, stdout))
+    struct arg_program whole = config_program;
+    whole.commands = commands;
+    if (args_answer(&whole, "crun " CRUN_VERSION, &config, &args, stdout))
         return check_printed();
     if (args.first_operand >= argc || !*argv[args.first_operand]) {
         err_set(&e, ERR_USAGE, "no program to run: expected crun [options] PROGRAM [args...]");
@@ -181,6 +189,10 @@ int main(int argc, char **argv)
         return explain_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "topo") == 0) /* likewise */
         return topo_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "doctor") == 0) /* likewise */
+        return doctor_main(argc - 1, argv + 1);
+    if (argc == 2 && strcmp(argv[1], DOCTOR_COMMAND) == 0) /* likewise; by crun doctor */
+        return doctor_agent_main();
     if (argc == 3 && strcmp(argv[1], PTY_TYPIST_COMMAND) == 0) /* likewise; by an agent */
         return pty_type(argv[2]);
     if (argc == 2 && strcmp(argv[1], REMOTE_COMMAND) == 0) /* likewise; by crun -H on another host */

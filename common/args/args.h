@@ -89,7 +89,8 @@ struct arg_program {
     enum arg_operands operands;
     const char *const
         *files; /* settings files, the first one counts most, NULL-terminated; '~' in front: $HOME. NULL: none */
-    const char *subcommands;                   /* "status,topo": for the completion; NULL: none */
+    /* `NAME COMMAND ...`, each under its whole name, for the completion; NULL-terminated; NULL: none */
+    const struct arg_program *const *commands;
     const struct arg_section *const *sections; /* of the manual page, NULL-terminated; NULL: none */
 };
 

@@ -91,9 +91,21 @@ static void bash_program(const struct arg_program *p, FILE *out)
     fputs(" ;;\n", out);
 }
 
+/* "status" of "crun status". */
+static const char *last_word(const struct arg_program *p)
+{
+    const char *blank = strrchr(p->name, ' ');
+    return blank ? blank + 1 : p->name;
+}
+
+static void print_commands(const struct arg_program *p, FILE *out)
+{
+    for (const struct arg_program *const *c = p->commands; *c; c++)
+        fprintf(out, "%s%s", c == p->commands ? "" : " ", last_word(*c));
+}
+
 static void bash_words(const struct arg_program *p, FILE *out)
 {
-    const char *cursor = p->subcommands, *item;
     fputs("    case $cur in\n    -*) COMPREPLY=($(compgen -W '", out);
     for (size_t i = 0; i < sizeof always_flags / sizeof *always_flags; i++)
         fprintf(out, "%s--%s", i ? " " : "", always_flags[i][0]);
@@ -104,19 +116,35 @@ static void bash_words(const struct arg_program *p, FILE *out)
     fputs("' -- \"$cur\")) ;;\n", out);
     if (p->operands == ARG_STOP_AT_FIRST) {
         fputs("    *) COMPREPLY=($(compgen -c -- \"$cur\"))", out);
-        for (size_t n; (n = args_next_item(&cursor, ',', &item)) > 0;)
-            fprintf(out, "\n       [ $COMP_CWORD = 1 ] && COMPREPLY+=($(compgen -W '%.*s' -- \"$cur\"))", (int)n, item);
+        if (p->commands) {
+            fputs("\n       [ $COMP_CWORD = 1 ] && COMPREPLY+=($(compgen -W '", out);
+            print_commands(p, out);
+            fputs("' -- \"$cur\"))", out);
+        }
         fputs(" ;;\n", out);
     }
     fputs("    esac\n", out);
 }
 
-void args_completion_bash(const struct arg_program *p, FILE *out)
+/* What stands behind a command is that command's: its name is an operand of its own function. */
+static void bash_dispatch(const struct arg_program *p, FILE *out)
 {
-    fprintf(out, "# Completion of %s for bash, written by %s --completion bash\n", p->name, p->name);
+    fputs("    [ $COMP_CWORD -gt 1 ] && case ${COMP_WORDS[1]} in\n", out);
+    for (const struct arg_program *const *c = p->commands; *c; c++) {
+        fprintf(out, "    %s) ", last_word(*c));
+        print_function(*c, out);
+        fputs("; return ;;\n", out);
+    }
+    fputs("    esac\n", out);
+}
+
+static void bash_function(const struct arg_program *p, FILE *out)
+{
     print_function(p, out);
-    fputs("()\n{\n"
-          "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} i\n"
+    fputs("()\n{\n", out);
+    if (p->commands)
+        bash_dispatch(p, out);
+    fputs("    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} i\n"
           "    COMPREPLY=()\n"
           "    # --name=value comes as three words\n"
           "    if [ \"$cur\" = = ]; then cur=; elif [ \"$prev\" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi\n"
@@ -133,7 +161,16 @@ void args_completion_bash(const struct arg_program *p, FILE *out)
     bash_valued(p, out);
     fputs(") return ;;\n    esac\n", out);
     bash_words(p, out);
-    fputs("}\ncomplete -o bashdefault -o default -F ", out);
+    fputs("}\n", out);
+}
+
+void args_completion_bash(const struct arg_program *p, FILE *out)
+{
+    fprintf(out, "# Completion of %s for bash, written by %s --completion bash\n", p->name, p->name);
+    for (const struct arg_program *const *c = p->commands; c && *c; c++)
+        bash_function(*c, out);
+    bash_function(p, out);
+    fputs("complete -o bashdefault -o default -F ", out);
     print_function(p, out);
     fprintf(out, " %s\n", p->name);
 }
@@ -191,10 +228,9 @@ static void zsh_letter(const struct arg_spec *s, FILE *out)
     fputs("' \\\n", out);
 }
 
-void args_completion_zsh(const struct arg_program *p, FILE *out)
+static void zsh_arguments(const struct arg_program *p, FILE *out)
 {
-    fprintf(out, "#compdef %s\n# Completion of %s for zsh, written by %s --completion zsh\n_arguments -S \\\n", p->name,
-            p->name, p->name);
+    fputs("_arguments -S \\\n", out);
     for (EACH_VISIBLE(s, p)) {
         if (!shown(s))
             continue;
@@ -204,8 +240,34 @@ void args_completion_zsh(const struct arg_program *p, FILE *out)
     for (size_t i = 0; i < sizeof always_flags / sizeof *always_flags; i++)
         fprintf(out, "    '(- *)--%s[%s]' \\\n", always_flags[i][0], always_flags[i][1]);
     fputs("    '(- *)--completion=[print completion for a shell]:shell:(bash zsh)' \\\n", out);
-    fputs(p->operands == ARG_STOP_AT_FIRST ? "    '(-)1:program:_command_names -e' '*::arguments:_normal'\n"
-          : p->operands == ARG_OPERANDS    ? "    '*:file:_files'\n"
-                                           : "    && return 0\n",
-          out);
+    if (p->operands == ARG_STOP_AT_FIRST && p->commands) {
+        fputs("    '(-)1:program:{_alternative \"commands:command:(", out);
+        print_commands(p, out);
+        fputs(")\" \"programs:program:_command_names -e\"}' '*::arguments:_normal'\n", out);
+    } else
+        fputs(p->operands == ARG_STOP_AT_FIRST ? "    '(-)1:program:_command_names -e' '*::arguments:_normal'\n"
+              : p->operands == ARG_OPERANDS    ? "    '*:file:_files'\n"
+                                               : "    && return 0\n",
+              out);
+}
+
+/* What stands behind a command is that command's. */
+static void zsh_dispatch(const struct arg_program *p, FILE *out)
+{
+    fputs("(( CURRENT > 2 )) && case $words[2] in\n", out);
+    for (const struct arg_program *const *c = p->commands; *c; c++) {
+        fprintf(out, "%s)\nshift words\n(( CURRENT-- ))\n", last_word(*c));
+        zsh_arguments(*c, out);
+        fputs("return\n;;\n", out);
+    }
+    fputs("esac\n", out);
+}
+
+void args_completion_zsh(const struct arg_program *p, FILE *out)
+{
+    fprintf(out, "#compdef %s\n# Completion of %s for zsh, written by %s --completion zsh\n", p->name, p->name,
+            p->name);
+    if (p->commands)
+        zsh_dispatch(p, out);
+    zsh_arguments(p, out);
 }

@@ -44,7 +44,7 @@ static int prove(const struct auth_token *t, const char *role, const char *clien
     if (!lib)
         return -ENOENT;
     const char *parts[] = {CONTEXT, role, t->principal, client_nonce, server_nonce, instance};
-    char text[sizeof CONTEXT + 8 + sizeof t->principal + 2 * (AUTH_HEX + 1) + AUTH_INSTANCE_MAX + 1];
+    char text[sizeof CONTEXT + 16 + sizeof t->principal + 2 * (AUTH_HEX + 1) + AUTH_INSTANCE_MAX + 1];
     unsigned char mac[EVP_MAX_MD_SIZE];
     unsigned mac_len = 0;
     size_t n = 0;
@@ -60,6 +60,13 @@ static int prove(const struct auth_token *t, const char *role, const char *clien
         return err_set(e, -EIO, "HMAC-SHA256 failed");
     hex_write(ret, mac, BYTES);
     return 0;
+}
+
+int auth_fingerprint(const struct auth_token *t, const char *nonce, char ret[AUTH_HEX + 1], struct err *e)
+{
+    if (!is_hex(nonce, strlen(nonce)))
+        return err_set(e, ERR_CORRUPT, "the nonce is not %d hex digits", AUTH_HEX);
+    return prove(t, "fingerprint", nonce, "", "", ret, e);
 }
 
 /* --- client */

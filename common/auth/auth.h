@@ -71,6 +71,10 @@ int auth_server_challenge(struct auth_server *s, const struct auth_token *token,
  * it. */
 bool auth_server_check(struct auth_server *s, const char *proof, size_t n);
 
+/* For those who hold tokens of their own to compare: equal for equal tokens and the same nonce, and says nothing else.
+ * No proof in an exchange: it has a role of its own. */
+int auth_fingerprint(const struct auth_token *t, const char *nonce, char ret[AUTH_HEX + 1], struct err *e);
+
 /* --- tokens */
 
 struct auth_tokens {

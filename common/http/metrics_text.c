@@ -1,10 +1,13 @@
 #include "common/http/metrics_text.h"
 
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
+#include "common/base/utf8.h"
 
 void metrics_head(struct metrics_text *m, const char *name, const char *type, const char *help)
 {
@@ -26,11 +29,18 @@ void metrics_figure(struct metrics_text *m, const char *name, const char *type, 
 
 const char *metrics_quoted(const char *text, char *out, size_t cap)
 {
+    static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
     size_t n = 0;
-    for (; *text && n + 3 < cap; text++) {
-        if (*text == '"' || *text == '\\' || *text == '\n')
-            out[n++] = '\\';
-        out[n++] = *text == '\n' ? 'n' : *text;
+    while (*text) {
+        const size_t len = utf8_len(text);
+        const char escaped[] = {'\\', *text == '\n' ? 'n' : *text};
+        const bool escape = *text == '"' || *text == '\\' || *text == '\n';
+        const size_t more = escape ? sizeof escaped : len ? len : sizeof replacement - 1;
+        if (n + more >= cap)
+            break;
+        memcpy(out + n, escape ? escaped : len ? text : replacement, more);
+        n += more;
+        text += len ? len : 1;
     }
     out[n] = 0;
     return out;

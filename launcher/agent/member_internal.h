@@ -23,7 +23,7 @@ struct member {
     bool announced;               /* to the crun that started this one, that it has joined */
     bool has_seat;                /* in the newest round; where false, it waits as a spare, or was told of none */
     bool refused;                 /* the rendezvous does not take this node, and that is said */
-    char waits_for[320];          /* while this node joins, for people */
+    char waits_for[640];          /* while this node joins, for people */
 };
 
 /* --- member_news.c */

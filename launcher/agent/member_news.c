@@ -154,19 +154,19 @@ static void on_take_over(uv_timer_t *t)
 static void on_progress(void *arg, const struct rdzv_progress *p)
 {
     struct run *r = arg;
+    const struct presence *now = &p->now;
     char *out = r->member->waits_for;
     const size_t cap = sizeof r->member->waits_for;
     if (p->text[0])
         snprintf(out, cap, "%s", p->text);
-    else if (p->state == RDZV_BACKOFF)
+    else if (now->state == RDZV_BACKOFF)
         snprintf(out, cap, "rounds failed early one after another; the next one waits (%d of %d nodes are here)",
-                 p->joined, p->min_nodes);
-    else if (p->joined < p->min_nodes)
-        snprintf(out, cap, "%d of %d nodes%s%s", p->joined, p->min_nodes, p->missing[0] ? ", missing " : "",
-                 p->missing);
+                 now->joined, now->min_nodes);
+    else if (now->joined < now->min_nodes)
+        presence_text(now, out, cap);
     else
-        snprintf(out, cap, "%d nodes of %d to %d are here", p->joined, p->min_nodes, p->max_nodes);
-    logmux_print(r->mux, p->text[0] || p->state == RDZV_BACKOFF ? "%s" : "joining: %s", out);
+        snprintf(out, cap, "%d nodes of %d to %d are here", now->joined, now->min_nodes, now->max_nodes);
+    logmux_print(r->mux, p->text[0] || now->state == RDZV_BACKOFF ? "%s" : "joining: %s", out);
     if (p->text[0])
         uv_timer_start(&r->member->take_over, on_take_over, 0, 0); /* not from inside the client that it would close */
 }

@@ -13,7 +13,7 @@
 
 static const struct arg_spec specs[] = {ARG_END};
 
-static const struct arg_program program = {
+const struct arg_program explain_program = {
     .name = "crun explain",
     .usage = "CODE|TEXT... | --messages-markdown",
     .summary = "Says what an exit code or a message of crun means, and what to do about it.",
@@ -113,11 +113,11 @@ int explain_main(int argc, char **argv)
         return print_markdown();
     const bool is_message = argc > 1 && strncmp(argv[1], "--", 2) == 0 && strchr(argv[1], ' '); /* of an option */
     char none;
-    if (!is_message && args_parse(&program, argc, argv, &none, &args, &e) < 0) {
+    if (!is_message && args_parse(&explain_program, argc, argv, &none, &args, &e) < 0) {
         fprintf(stderr, "crun explain: %s\n", e.text);
         return EXIT_USAGE_ERROR;
     }
-    if (!is_message && args_answer(&program, "crun " CRUN_VERSION, &none, &args, stdout))
+    if (!is_message && args_answer(&explain_program, "crun " CRUN_VERSION, &none, &args, stdout))
         return EXIT_OK;
     for (int i = is_message ? 1 : args.first_operand; i < argc; i++) {
         const size_t n = strlen(text);

@@ -3,6 +3,10 @@
 #ifndef CRUN_LAUNCHER_EXPLAIN_H
 #define CRUN_LAUNCHER_EXPLAIN_H
 
+#include "common/args/args.h"
+
+extern const struct arg_program explain_program;
+
 /* argv[0] is "explain". Returns the exit code: 1 where nothing is known of it. */
 int explain_main(int argc, char **argv);
 

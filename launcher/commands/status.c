@@ -10,21 +10,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/auth/auth.h"
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
-#include "common/job/slurm.h"
-#include "common/net/resp_conn.h"
-#include "common/net/tls_stream.h"
 #include "common/rdzv/homes/home_process.h"
 #include "common/rdzv/homes/rdzv_home.h"
 #include "common/rdzv/leader/leader.h"
 #include "common/rdzv/leader/rdzv_host.h"
 #include "common/rdzv/machine/rdzv.h"
-#include "launcher/config/home.h"
+#include "launcher/rendezvous/rdzv_ask.h"
 
-#define ANSWER_MAX ((size_t)256 << 20)
 #define WATCH_MS 1000
 #define KEEP_MS 3600000
 
@@ -90,10 +84,9 @@ const struct arg_program status_program = {
 
 struct status {
     struct status_config config;
-    const char *run; /* NULL: all jobs */
-    char host[HOME_HOST_MAX + 1], port[16];
-    struct resp_conn conn;
-    int home_fd; /* to the process that touches a folder; 0: none yet */
+    const char *run;     /* NULL: all jobs */
+    struct rdzv_ask ask; /* host "": no server is asked */
+    int home_fd;         /* to the process that touches a folder; 0: none yet */
 };
 
 static int64_t timeout_ms(const struct status *s)
@@ -103,90 +96,11 @@ static int64_t timeout_ms(const struct status *s)
 
 /* --- asking a server */
 
-/* One request, one reply; an error reply is ERR_REFUSED with its text. */
-static int exchange(struct status *s, int argc, const char *const *argv, redisReply **ret, struct err *e)
-{
-    size_t lens[4];
-    redisReply *r;
-    for (int i = 0; i < argc; i++)
-        lens[i] = strlen(argv[i]);
-    TRY(resp_append(&s->conn, argc, argv, lens, e));
-    TRY(resp_exchange(&s->conn, 1, &r, clock_deadline(timeout_ms(s)), e));
-    if (r->type == REDIS_REPLY_ERROR) {
-        int rc = err_set(e, ERR_REFUSED, "%.*s", (int)r->len, r->str);
-        freeReplyObject(r);
-        return rc;
-    }
-    *ret = r;
-    return 0;
-}
-
-static bool is_text(const redisReply *r)
-{
-    return r->type == REDIS_REPLY_STRING;
-}
-
-static int prove(struct status *s, const struct auth_client *c, const redisReply *r, struct err *e)
-{
-    char proof[AUTH_HEX + 1];
-    redisReply *ok;
-    if (r->type == REDIS_REPLY_STATUS)
-        return 0; /* no proof is asked for */
-    if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 || !is_text(r->element[0]) || !is_text(r->element[1]) ||
-        !is_text(r->element[2]))
-        return err_set(e, ERR_CORRUPT, "the answer to STORE.AUTH is none");
-    TRY(auth_client_answer(c, r->element[0]->str, (size_t)r->element[0]->len, r->element[1]->str,
-                           (size_t)r->element[1]->len, r->element[2]->str, (size_t)r->element[2]->len, proof, e));
-    TRY(exchange(s, 2, (const char *const[]){"STORE.PROVE", proof}, &ok, e));
-    freeReplyObject(ok);
-    return 0;
-}
-
-static int authenticate(struct status *s, struct err *e)
-{
-    struct auth_tokens tokens;
-    struct auth_client c;
-    enum auth_origin origin;
-    redisReply *r = NULL;
-    TRY(auth_tokens_own(&tokens, s->config.token_file, &origin, e));
-    int rc = auth_client_begin(&c, &tokens.v[0], e);
-    auth_tokens_free(&tokens);
-    if (rc == 0)
-        rc = exchange(s, 3, (const char *const[]){"STORE.AUTH", c.token.principal, c.nonce}, &r, e);
-    if (rc == 0) {
-        rc = prove(s, &c, r, e);
-        freeReplyObject(r);
-    }
-    auth_client_end(&c);
-    return rc;
-}
-
-static int start_tls(struct status *s, struct err *e)
-{
-    struct tls_context *context;
-    if (!s->config.tls && !s->config.ca)
-        return 0;
-    TRY(tls_context_client(&context, s->config.ca, NULL, NULL, e));
-    int rc = resp_start_tls(&s->conn, context, s->host, clock_deadline(timeout_ms(s)), e);
-    tls_context_free(context);
-    return rc;
-}
-
 static int request_status(struct status *s, redisReply **ret, struct err *e)
 {
     const char *const words[] = {"RDZV.STATUS", s->run};
-    int n = s->run ? 2 : 1;
-    if (s->conn.fd < 0) {
-        TRY(resp_dial(&s->conn, s->host, s->port, clock_deadline(timeout_ms(s)), e));
-        s->conn.max_reply = ANSWER_MAX;
-        int rc = start_tls(s, e);
-        if (rc == 0)
-            rc = authenticate(s, e);
-        if (rc < 0)
-            resp_hang_up(&s->conn);
-        TRY(rc);
-    }
-    return exchange(s, n, words, ret, e);
+    TRY(rdzv_ask_open(&s->ask, e));
+    return rdzv_ask(&s->ask, s->run ? 2 : 1, words, ret, e);
 }
 
 /* --- asking a Redis or a directory */
@@ -271,14 +185,15 @@ static int read_home(struct status *s, char **ret, struct err *e)
 static int fetch(struct status *s, char **ret, struct err *e)
 {
     redisReply *r;
-    if (!s->host[0])
+    if (!s->ask.host[0])
         return read_home(s, ret, e);
     int rc = request_status(s, &r, e);
     if (rc < 0)
-        return err_wrap(e, "%s port %s", s->host, s->port);
-    *ret = is_text(r) ? strdup(r->str) : NULL;
+        return err_wrap(e, "%s port %s", s->ask.host, s->ask.port);
+    *ret = r->type == REDIS_REPLY_STRING ? strdup(r->str) : NULL;
     freeReplyObject(r);
-    return *ret ? 0 : err_set(e, ERR_CORRUPT, "%s port %s: the answer to RDZV.STATUS is none", s->host, s->port);
+    return *ret ? 0
+                : err_set(e, ERR_CORRUPT, "%s port %s: the answer to RDZV.STATUS is none", s->ask.host, s->ask.port);
 }
 
 static int print_answer(struct status *s, struct err *e)
@@ -319,19 +234,20 @@ static int run(struct status *s)
         poll(NULL, 0, WATCH_MS);
         rc = print_answer(s, &e);
     }
-    resp_finish(&s->conn);
+    if (s->ask.host[0])
+        rdzv_ask_finish(&s->ask);
     return rc < 0 && !s->config.watch ? complain(&e, exit_code_of(rc)) : rc < 0 ? exit_code_of(rc) : EXIT_OK;
 }
 
-/* s->host stays empty where no server is asked. */
 static int find_endpoint(struct status *s, struct err *e)
 {
-    int port;
+    s->ask.timeout_ms = timeout_ms(s);
+    s->ask.token_file = s->config.token_file;
+    s->ask.tls = s->config.tls;
+    s->ask.ca = s->config.ca;
     if (strstr(s->config.endpoint, "://"))
         return s->run ? 0 : err_set(e, ERR_USAGE, "a Redis or a directory has no list of jobs: name the RUN");
-    TRY(home_parse_endpoint(s->config.endpoint, RDZV_PORT, s->host, &port, e));
-    snprintf(s->port, sizeof s->port, "%d", port);
-    return 0;
+    return rdzv_ask_init(&s->ask, s->config.endpoint, e);
 }
 
 int status_main(int argc, char **argv)
@@ -350,6 +266,5 @@ int status_main(int argc, char **argv)
     s.run = r.first_operand < argc ? argv[r.first_operand] : NULL;
     if (find_endpoint(&s, &e) < 0)
         return complain(&e, EXIT_USAGE_ERROR);
-    resp_init(&s.conn, -1);
     return run(&s);
 }

@@ -176,6 +176,23 @@ static void headings(struct table *t, const char *const *names)
         cell(t, "%s", *names);
 }
 
+/* A job that has too few nodes: one line of its own. */
+static void print_waiting(const cJSON *job, FILE *out)
+{
+    const double least = number(job, "min_nodes"), here = number(job, "here");
+    const char *missing = text(job, "missing"), *silent = text(job, "silent");
+    struct table t = {.columns = 1};
+    struct err e;
+    if (isnan(number(job, "waiting_ms")))
+        return;
+    cell(&t, "%s waits for %.0f more of %.0f nodes%s%s%s%s: for %.0f s, given up in %.0f s", text(job, "run"),
+         least - here, least, *missing == '-' ? "" : ", node ranks ", *missing == '-' ? "" : missing,
+         *silent == '-' ? "" : "; nothing is heard of ", *silent == '-' ? "" : silent, number(job, "waiting_ms") / 1000,
+         number(job, "gives_up_ms") / 1000);
+    putc('\n', out);
+    finish(&t, out, &e);
+}
+
 static int print_jobs(const cJSON *jobs, FILE *out, struct err *e)
 {
     struct table t = {0};
@@ -183,7 +200,9 @@ static int print_jobs(const cJSON *jobs, FILE *out, struct err *e)
     headings(&t, (const char *const[]){"RUN", "STATE", "ROUND", "NODES", "RANKS", "RESTARTS", "STEP", "IMAGES/S",
                                        "LOSS", "AGE", NULL});
     cJSON_ArrayForEach(job, jobs) job_row(&t, job);
-    return finish(&t, out, e);
+    TRY(finish(&t, out, e));
+    cJSON_ArrayForEach(job, jobs) print_waiting(job, out);
+    return 0;
 }
 
 static void node_row(struct table *t, const cJSON *n)

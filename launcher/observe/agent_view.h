@@ -17,7 +17,7 @@ struct agent_view { /* pointers are borrowed until the answer is made */
     const char *const *states; /* names of all states that an agent can be in */
     int n_states, state;       /* state: index of the current one */
     bool ready;                /* all workers of this node run */
-    char waits_for[512];       /* not ready: what is waited for, for people */
+    char waits_for[640];       /* not ready: what is waited for, for people */
     bool preempted;            /* a preemption notice came */
 
     uint64_t round; /* the newest, 0: none yet */

@@ -137,7 +137,7 @@ static void on_begin_late(uv_timer_t *t)
 static void judge_unbegun(struct far *f)
 {
     struct remote *m = f->m;
-    const char *name = f->host->name, *rsh = m->plan.rsh[0];
+    const char *name = f->host->name, *rsh = m->plan.shell.rsh[0];
     const bool local = m->plan.local[f->host - m->plan.hosts.v];
     char text[64];
     if (f->given_up || (m->stopping && f->ending.signaled)) /* by on_late() */
@@ -147,7 +147,7 @@ static void judge_unbegun(struct far *f)
     else if (!local && !f->ending.signaled && f->ending.value == EXIT_NOT_FOUND)
         remote_print_line(m,
                           "host %s has no crun at %s (exit code 127): install it there, or name it with --remote-crun",
-                          name, m->plan.crun);
+                          name, m->plan.shell.crun);
     else
         remote_print_line(m, "host %s: crun did not begin there: %s %s", name, local ? "it" : rsh,
                           ending_text(f->ending, text, sizeof text));
@@ -195,7 +195,7 @@ static void judge(struct far *f)
         judge_unbegun(f);
     else if (!f->over && !f->lost)
         remote_print_line(m, "host %s is lost: %s %s", f->host->name,
-                          m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.rsh[0],
+                          m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.shell.rsh[0],
                           ending_text(f->ending, text, sizeof text));
     if (f->joined && f->over && !f->lost)
         merge_code(m, ending_code(f->ending));
@@ -261,8 +261,7 @@ static void on_guardian_gone(void *arg)
 static void run_child(const struct remote *m, int i, const int fds[3])
 {
     const struct remote_plan *p = &m->plan;
-    char *local[] = {(char *)p->crun, (char *)REMOTE_COMMAND, NULL}, *far[REMOTE_RSH_WORDS + 3];
-    int n = 0;
+    char *local[] = {(char *)p->shell.crun, (char *)REMOTE_COMMAND, NULL}, *far[REMOTE_RSH_WORDS + 3];
     setsid(); /* what is typed is for us to pass on */
     for (int k = 0; k < 3; k++)
         dup2(fds[k], k);
@@ -270,11 +269,7 @@ static void run_child(const struct remote *m, int i, const int fds[3])
     sigaction(SIGTTOU, &m->link->worker_ttou, NULL);
     setrlimit(RLIMIT_NOFILE, &m->link->worker_nofile);
     sigprocmask(SIG_SETMASK, &m->link->worker_mask, NULL);
-    for (; p->rsh[n]; n++)
-        far[n] = p->rsh[n];
-    far[n++] = p->hosts.v[i].name;
-    far[n++] = (char *)p->command;
-    far[n] = NULL;
+    remote_shell_words(&p->shell, &p->hosts.v[i], far);
     if (p->local[i])
         execv("/proc/self/exe", local);
     else
@@ -355,7 +350,7 @@ static int open_all(struct remote *m, struct err *e)
     TRY(log_console_create(&m->console, &m->loop, &console, e));
     for (int i = 0; i < m->n; i++) {
         const struct program_how how = {.no_python = true, .use_env = true};
-        if (!m->plan.local[i] && !m->rsh.path && program_find(&m->rsh, &how, m->plan.rsh, e) < 0)
+        if (!m->plan.local[i] && !m->rsh.path && program_find(&m->rsh, &how, m->plan.shell.rsh, e) < 0)
             return err_wrap(e, "--rsh");
     }
     return watch_world(m, e);
@@ -438,13 +433,13 @@ int remote_print_plan(const struct config *c, int argc, char **argv, int first_o
         remote_plan_say_unused(&p, stderr);
     for (int i = 0; i < p.hosts.n && rc == 0; i++) {
         fprintf(out, "host %s, node rank %d\n  started by:", p.hosts.v[i].name, i);
-        for (int k = 0; p.rsh[k] && !p.local[i]; k++)
-            print_word(p.rsh[k], out);
+        for (int k = 0; p.shell.rsh[k] && !p.local[i]; k++)
+            print_word(p.shell.rsh[k], out);
         if (p.local[i]) {
             fprintf(out, " this crun\n");
         } else {
             fprintf(out, " %s", p.hosts.v[i].name);
-            print_word(p.command, out);
+            print_word(p.shell.command, out);
             fprintf(out, "\n");
         }
         fprintf(out, "  options on top of those typed:");

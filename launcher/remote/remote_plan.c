@@ -5,32 +5,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
 #include "common/job/slurm.h"
 #include "common/net/addr.h"
-#include "launcher/base/shell_word.h"
 #include "launcher/config/config.h"
 #include "launcher/remote/remote_wire.h"
 #include "launcher/rendezvous/addresses.h"
 
-#define RESOLVE_MS 2000
-
 /* --- where the nodes meet */
-
-static bool is_local(const struct host *h)
-{
-    char own[HOSTS_NAME_MAX + 1] = "";
-    gethostname(own, sizeof own - 1);
-    if (strchr(h->name, '@'))
-        return false;
-    if (addr_host_is_loopback(h->name) || strcasecmp(h->name, own) == 0)
-        return true;
-    return addresses_own(h->name, RESOLVE_MS);
-}
 
 /* Free at this moment: the agent that takes it is started at once. */
 static int free_port(int fallback)
@@ -87,37 +72,6 @@ static int choose_token(struct remote_plan *p, struct err *e)
     return 0;
 }
 
-/* --- how they are reached */
-
-static int split_rsh(struct remote_plan *p, struct err *e)
-{
-    char *rest = NULL;
-    int n = 0;
-    if (strlen(p->c->rsh) >= sizeof p->rsh_text)
-        return err_set(e, ERR_USAGE, "--rsh: expected at most %zu characters", sizeof p->rsh_text - 1);
-    strcpy(p->rsh_text, p->c->rsh);
-    for (char *w = strtok_r(p->rsh_text, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) {
-        if (n == REMOTE_RSH_WORDS)
-            return err_set(e, ERR_USAGE, "--rsh: expected at most %d words", REMOTE_RSH_WORDS);
-        p->rsh[n++] = w;
-    }
-    return n > 0 ? 0 : err_set(e, ERR_USAGE, "--rsh: expected a command such as ssh");
-}
-
-static int find_crun(struct remote_plan *p, struct err *e)
-{
-    char quoted[REMOTE_PATH_MAX];
-    ssize_t n = -1;
-    if (p->c->remote_crun)
-        n = snprintf(p->crun, sizeof p->crun, "%s", p->c->remote_crun);
-    else if ((n = readlink("/proc/self/exe", p->crun, sizeof p->crun - 1)) > 0)
-        p->crun[n] = 0;
-    if (n <= 0 || n >= (ssize_t)sizeof p->crun - 64)
-        return err_set(e, ERR_USAGE, "crun's own path is not known: expected --remote-crun PATH");
-    snprintf(p->command, sizeof p->command, "exec %s " REMOTE_COMMAND, shell_quote(p->crun, quoted, sizeof quoted));
-    return 0;
-}
-
 int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, char **argv, int first_operand,
                      struct err *e)
 {
@@ -137,9 +91,8 @@ int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, ch
     if (!p->local)
         return err_errno(e, ENOMEM, "hosts");
     for (int i = 0; i < p->hosts.n; i++)
-        p->local[i] = is_local(&p->hosts.v[i]);
-    TRY(split_rsh(p, e));
-    TRY(find_crun(p, e));
+        p->local[i] = remote_is_local(&p->hosts.v[i]);
+    TRY(remote_shell_make(&p->shell, c->rsh, c->remote_crun, REMOTE_COMMAND, e));
     TRY(choose_endpoint(p, e));
     return choose_token(p, e);
 }

@@ -9,23 +9,18 @@
 #include "common/base/buf.h"
 #include "launcher/config/home.h"
 #include "launcher/remote/hosts.h"
+#include "launcher/remote/remote_shell.h"
 
 struct config;
 struct err;
 
-#define REMOTE_RSH_WORDS 32
-#define REMOTE_PATH_MAX 4096
-
 struct remote_plan {
     const struct config *c;
     struct hosts hosts;
-    bool *local;                        /* of each host: it is this one */
-    char rsh_text[1024];                /* that the words point into */
-    char *rsh[REMOTE_RSH_WORDS + 1];    /* NULL-terminated */
-    char crun[REMOTE_PATH_MAX];         /* on the other hosts */
-    char command[REMOTE_PATH_MAX + 64]; /* as their shells read it */
-    char endpoint[HOME_HOST_MAX + 16];  /* "": the user named one, or none is needed */
-    struct auth_token token;            /* principal "": none */
+    bool *local; /* of each host: it is this one */
+    struct remote_shell shell;
+    char endpoint[HOME_HOST_MAX + 16]; /* "": the user named one, or none is needed */
+    struct auth_token token;           /* principal "": none */
     int argc, first_operand;
     char **argv;
 };

@@ -11,6 +11,7 @@
 
 #include <uv.h>
 
+#include "common/rdzv/leader/presence.h"
 #include "common/rdzv/machine/rdzv.h"
 
 struct err;
@@ -19,9 +20,7 @@ struct rdzv_client;
 
 /* What is known while this node waits for a round; at most once a second. */
 struct rdzv_progress {
-    enum rdzv_state state;
-    int joined, min_nodes, max_nodes;
-    char missing[128]; /* "node ranks 2, 5" where the nodes are numbered, else "" */
+    struct presence now;
     /* instead of all that: what stands between us and the rendezvous ("cannot reach 10.0.0.5:29400: ..."), or "" */
     char text[256];
 };

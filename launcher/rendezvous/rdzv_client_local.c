@@ -57,15 +57,8 @@ static void on_progress(uv_timer_t *t)
 {
     struct local *l = container_of(t, struct local, progress);
     struct rdzv_progress p = {0};
-    struct jobs_progress now;
-    if (jobs_progress(l->jobs, NULL, l->run, &now, NULL) < 0)
+    if (jobs_progress(l->jobs, NULL, l->run, &p.now, NULL) < 0)
         return;
-    p.state = now.state;
-    p.joined = now.joined;
-    p.min_nodes = now.min_nodes;
-    p.max_nodes = now.max_nodes;
-    if (now.missing[0])
-        snprintf(p.missing, sizeof p.missing, "node ranks %.115s", now.missing);
     l->o.on_progress(l->o.arg, &p);
 }
 

@@ -6,7 +6,6 @@
 
 #include "common/base/clock.h"
 #include "common/job/exitcode.h"
-#include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/rendezvous/rdzv_log_client.h"
 
 enum {
@@ -24,16 +23,11 @@ static void post_progress(struct log_client *l, int64_t now)
     if (!l->seat.joining || now < l->progress_at || !(i = log_client_item(ITEM_PROGRESS)))
         return;
     l->progress_at = now + LOG_CLIENT_PROGRESS_MS;
-    char ranks[96] = "";
-    rdzv_field_find(l->pulse.data ? l->pulse.data : "", l->pulse.len, "missing", ranks, sizeof ranks);
-    i->progress.state = (enum rdzv_state)log_client_pulse_number(l, "state");
-    i->progress.joined = (int)log_client_pulse_number(l, "joined");
-    if (i->progress.joined == 0) /* this node is there */
-        i->progress.joined = 1;
-    i->progress.min_nodes = l->o.job.min_nodes;
-    i->progress.max_nodes = l->o.job.max_nodes;
-    if (ranks[0])
-        snprintf(i->progress.missing, sizeof i->progress.missing, "node ranks %s", ranks);
+    presence_read(l->pulse.data ? l->pulse.data : "", l->pulse.len, &i->progress.now);
+    if (i->progress.now.joined == 0) /* this node is there */
+        i->progress.now.joined = 1;
+    i->progress.now.min_nodes = l->o.job.min_nodes;
+    i->progress.now.max_nodes = l->o.job.max_nodes;
     log_client_post(l, i);
 }
 

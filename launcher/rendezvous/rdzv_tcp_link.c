@@ -22,7 +22,7 @@ bool tcp_waits_to_reach(const struct tcp *t)
 
 void tcp_still_out_of_reach(struct tcp *t)
 {
-    struct rdzv_progress p = {.state = RDZV_JOINING, .min_nodes = t->o.job.min_nodes, .max_nodes = t->o.job.max_nodes};
+    struct rdzv_progress p = {0};
     if (t->stranger)
         snprintf(p.text, sizeof p.text, "%.*s", (int)sizeof p.text - 1, t->why);
     else if (t->why[0])

@@ -186,27 +186,12 @@ void tcp_progress(struct tcp *t, const struct rdzv_progress *p)
     t->o.on_progress(t->o.arg, p);
 }
 
-static int number(const redisReply *r, const char *key)
-{
-    char text[24];
-    return rdzv_field_find(r->str, r->len, key, text, sizeof text) == 1 ? (int)strtol(text, NULL, 10) : 0;
-}
-
 static void on_status(struct tcp *t, const redisReply *r)
 {
     struct rdzv_progress p = {0};
-    char state[32] = "", missing[100] = "";
     if (r->type != REDIS_REPLY_STRING || t->mode != TCP_JOINING)
         return;
-    rdzv_field_find(r->str, r->len, "state", state, sizeof state);
-    for (int i = RDZV_JOINING; i <= RDZV_DRAINED; i++)
-        if (strcmp(rdzv_state_name((enum rdzv_state)i), state) == 0)
-            p.state = (enum rdzv_state)i;
-    p.joined = number(r, "joined");
-    p.min_nodes = number(r, "min_nodes");
-    p.max_nodes = number(r, "max_nodes");
-    if (rdzv_field_find(r->str, r->len, "missing", missing, sizeof missing) == 1 && missing[0])
-        snprintf(p.missing, sizeof p.missing, "node ranks %s", missing);
+    presence_read(r->str, r->len, &p.now);
     tcp_progress(t, &p);
 }
 

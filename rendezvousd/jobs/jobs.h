@@ -23,6 +23,7 @@
 #define CRUN_RENDEZVOUSD_JOBS_H
 
 #include "common/rdzv/leader/leader.h"
+#include "common/rdzv/leader/presence.h"
 #include <uv.h>
 
 struct buf;
@@ -124,17 +125,9 @@ const char *jobs_owner(const struct jobs *j, const char *run);
  * `first`. -ENOENT, -EACCES, -ENOMEM. */
 int jobs_status_from(const struct jobs *j, const char *principal, const char *run, size_t first, struct buf *out,
                      struct err *e);
-/* While nodes gather. missing: node ranks 0..min-1 that are not there, separated by commas, where nodes are numbered;
- * else "". */
-struct jobs_progress {
-    enum rdzv_state state;
-    int joined, min_nodes, max_nodes, restarts;
-    uint64_t round;
-    char missing[128];
-};
-int jobs_progress(const struct jobs *j, const char *principal, const char *run, struct jobs_progress *ret,
-                  struct err *e);
-/* The same as one record: state, joined, min_nodes, max_nodes, round, restarts, missing. */
+/* While nodes gather (common/rdzv/leader/presence.h). */
+int jobs_progress(const struct jobs *j, const char *principal, const char *run, struct presence *ret, struct err *e);
+/* The same as one record. */
 int jobs_status_brief(const struct jobs *j, const char *principal, const char *run, struct buf *out, struct err *e);
 
 struct jobs_stats {

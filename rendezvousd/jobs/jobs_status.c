@@ -127,6 +127,20 @@ static void add_events(struct status *s, const struct leader_history *h)
     json_end(w, ']');
 }
 
+/* What a job that has too few nodes waits for. */
+static void add_waiting(struct json_write *w, const struct job *job, int64_t now)
+{
+    struct presence p;
+    presence_look(leader_machine(job->leader), leader_config(job->leader), now, &p);
+    if (p.waiting_ms < 0)
+        return;
+    json_int(w, "waiting_ms", p.waiting_ms);
+    json_int(w, "gives_up_ms", p.left_ms);
+    json_int(w, "here", p.joined);
+    json_text(w, "missing", p.missing);
+    json_text(w, "silent", p.silent);
+}
+
 static void add_job(struct status *s, const struct job *job)
 {
     struct json_write *w = &s->w;
@@ -153,6 +167,7 @@ static void add_job(struct status *s, const struct job *job)
         rdzv_members(machine, add_node, &l);
     json_end(w, ']');
     json_int(w, "world_size", l.ranks);
+    add_waiting(w, job, now);
     add_restarts(s, leader_history(leader));
     add_events(s, leader_history(leader));
     json_end(w, '}');
@@ -199,71 +214,18 @@ int jobs_status_from(const struct jobs *j, const char *principal, const char *ru
 
 /* --- the progress line */
 
-struct presence {
-    struct jobs_progress *p;
-    bool numbered;
-    bool *there; /* by node rank, min_nodes of them; NULL: no memory */
-};
-
-static int look(void *arg, const struct rdzv_member *m)
-{
-    struct presence *s = arg;
-    s->p->joined += m->ready && !m->silent;
-    if (m->node_rank < 0)
-        return 0;
-    s->numbered = true;
-    if (s->there && m->node_rank < s->p->min_nodes && !m->silent)
-        s->there[m->node_rank] = true;
-    return 0;
-}
-
-/* As many as there is room for. */
-static void name_missing(struct presence *s)
-{
-    size_t n = 0;
-    for (int i = 0; s->numbered && s->there && i < s->p->min_nodes; i++) {
-        if (s->there[i])
-            continue;
-        if (n + 16 > sizeof s->p->missing)
-            return;
-        n += (size_t)snprintf(s->p->missing + n, 16, "%s%d", n ? "," : "", i);
-    }
-}
-
-int jobs_progress(const struct jobs *j, const char *principal, const char *run, struct jobs_progress *ret,
-                  struct err *e)
+int jobs_progress(const struct jobs *j, const char *principal, const char *run, struct presence *ret, struct err *e)
 {
     struct job *job = NULL;
     TRY(find(j, principal, run, &job, e));
-    const struct rdzv_config *c = leader_config(job->leader);
-    struct rdzv *machine = leader_machine(job->leader);
-    *ret = (struct jobs_progress){.state = rdzv_state(machine),
-                                  .min_nodes = c->min_nodes,
-                                  .max_nodes = c->max_nodes,
-                                  .restarts = rdzv_restarts(machine),
-                                  .round = rdzv_round(machine)};
-    struct presence s = {.p = ret, .there = calloc((size_t)ret->min_nodes, sizeof(bool))};
-    rdzv_members(machine, look, &s);
-    name_missing(&s);
-    free(s.there);
+    presence_look(leader_machine(job->leader), leader_config(job->leader), j->o.now(), ret);
     return 0;
-}
-
-static int progress_record(const struct jobs_progress *p, struct buf *out)
-{
-    TRY(rdzv_field_text(out, "state", rdzv_state_name(p->state)));
-    TRY(rdzv_field_int(out, "joined", p->joined));
-    TRY(rdzv_field_int(out, "min_nodes", p->min_nodes));
-    TRY(rdzv_field_int(out, "max_nodes", p->max_nodes));
-    TRY(rdzv_field_int(out, "round", (long long)p->round));
-    TRY(rdzv_field_int(out, "restarts", p->restarts));
-    return rdzv_field_text(out, "missing", p->missing);
 }
 
 int jobs_status_brief(const struct jobs *j, const char *principal, const char *run, struct buf *out, struct err *e)
 {
-    struct jobs_progress p;
+    struct presence p;
     TRY(jobs_progress(j, principal, run, &p, e));
-    int rc = progress_record(&p, out);
+    int rc = presence_record(&p, out);
     return rc < 0 ? err_set(e, rc, "no memory for the status of run '%s'", run) : 0;
 }

@@ -211,7 +211,7 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
 int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, struct err *e)
 {
     struct leader_member *m;
-    struct job *job;
+    struct job *job = NULL;
     TRY(check_party(p, run, node, e));
     TRY(look_up(p, run, node, &job, &m, e));
     TRY(party_bind_(p, job, node, e));
@@ -235,7 +235,7 @@ void jobs_next_cancel(struct jobs_party *p)
 int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *ev, struct err *e)
 {
     struct leader_member *m;
-    struct job *job;
+    struct job *job = NULL;
     TRY(check_party(p, run, ev->node, e));
     TRY(look_up(p, run, ev->node, &job, &m, e));
     if (p->job == job && strcmp(p->node, ev->node) == 0 && !leader_is_over(job->leader))
@@ -280,7 +280,7 @@ static int keep_field(struct buf *out, const char *key, const char *fields, size
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e)
 {
     struct leader_member *m;
-    struct job *job;
+    struct job *job = NULL;
     struct buf out;
     int rc = 0;
     TRY(check_party(p, run, node, e));

@@ -60,7 +60,7 @@ static int read_step(const char *path, int64_t *ret, struct err *e)
 
 int64_t pointer_read(const char *path)
 {
-    int64_t step;
+    int64_t step = -1;
     return read_step(path, &step, NULL) == 0 ? step : -1;
 }
 

@@ -43,8 +43,10 @@ static const int points[PLOT_RUNS_MAX] = {7, 5, 9, 11, 13, 6, 4}; /* gnuplot's p
 static void set_name(char name[NAME_BYTES], const char *text)
 {
     size_t n = strlen(text);
-    bool cut = n >= NAME_BYTES;
-    snprintf(name, NAME_BYTES, "%s%s", cut ? "..." : "", text + (cut ? n - (NAME_BYTES - 4) : 0));
+    if (n >= NAME_BYTES)
+        snprintf(name, NAME_BYTES, "...%.*s", NAME_BYTES - 4, text + n - (NAME_BYTES - 4));
+    else
+        snprintf(name, NAME_BYTES, "%.*s", NAME_BYTES - 1, text);
     utf8_clean(name);
     for (char *c = name; *c; c++)
         if ((unsigned char)*c < ' ' || *c == '\'' || *c == 0x7f)

@@ -8,6 +8,7 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
+#include "common/rdzv/leader/presence.h"
 #include "common/rdzv/leader/rdzv_host_impl.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 
@@ -163,47 +164,17 @@ static int decide(struct rdzv_host *h, struct err *e)
 
 /* --- the pulse */
 
-struct count {
-    int joined;
-    const struct rdzv_config *c;
-    bool seen[256]; /* node ranks */
-    bool numbered;
-};
-
-static int count_member(void *arg, const struct rdzv_member *m)
-{
-    struct count *c = arg;
-    c->joined += m->ready && !m->silent;
-    if (m->node_rank >= 0 && m->node_rank < 256)
-        c->numbered = c->seen[m->node_rank] = true;
-    return 0;
-}
-
-static void list_missing(const struct count *c, char out[64])
-{
-    size_t n = 0;
-    for (int i = 0; c->numbered && i < c->c->max_nodes && i < 256 && n < 48; i++)
-        if (!c->seen[i])
-            n += (size_t)snprintf(out + n, 64 - n, "%s%d", n ? "," : "", i);
-}
-
 static int pulse_text(struct rdzv_host *h, bool released, struct buf *out)
 {
     struct rdzv *machine = leader_machine(h->leader);
-    struct count c = {.c = leader_config(h->leader)};
-    char missing[64] = "";
+    struct presence p;
     TRY(rdzv_field_text(out, "epoch", h->epoch));
     TRY(rdzv_field_int(out, "n", (long long)++h->pulses));
     TRY(rdzv_field_int(out, "free", released));
     if (!machine)
         return 0;
-    rdzv_members(machine, count_member, &c);
-    list_missing(&c, missing);
-    TRY(rdzv_field_int(out, "state", (long long)rdzv_state(machine)));
-    TRY(rdzv_field_int(out, "joined", c.joined));
-    TRY(rdzv_field_int(out, "min", c.c->min_nodes));
-    TRY(rdzv_field_int(out, "max", c.c->max_nodes));
-    return rdzv_field_text(out, "missing", missing);
+    presence_look(machine, leader_config(h->leader), host_now(h), &p);
+    return presence_record(&p, out);
 }
 
 static int pulse(struct rdzv_host *h, bool released, struct err *e)

@@ -490,6 +490,15 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
     return 0;
 }
 
+bool rdzv_waits(const struct rdzv *r, int64_t *ret_since, int64_t *ret_until)
+{
+    if (!r->m.begun || r->m.state != RDZV_JOINING)
+        return false;
+    *ret_since = r->m.deadline - r->config.join_timeout_ms;
+    *ret_until = r->m.deadline;
+    return true;
+}
+
 int64_t rdzv_deadline(const struct rdzv *r)
 {
     if (is_final(r->m.state))

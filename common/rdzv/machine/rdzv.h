@@ -200,6 +200,9 @@ void rdzv_trace(struct rdzv *r, void (*changed)(void *arg, enum rdzv_state from,
 /* When the next RDZV_TICK is due; INT64_MAX if never. */
 int64_t rdzv_deadline(const struct rdzv *r);
 
+/* JOINING: too few nodes are there since `since`, and at `until` the job is given up. False in any other state. */
+bool rdzv_waits(const struct rdzv *r, int64_t *ret_since, int64_t *ret_until);
+
 enum rdzv_state rdzv_state(const struct rdzv *r);
 uint64_t rdzv_round(const struct rdzv *r); /* current or last round, 0 before the first */
 int rdzv_restarts(const struct rdzv *r);

@@ -52,6 +52,12 @@ static void label_values_are_quoted(void **state)
     (void)state;
     assert_string_equal(metrics_quoted("a\"b\\c\nd", out, sizeof out), "a\\\"b\\\\c\\nd");
     assert_string_equal(metrics_quoted("", out, sizeof out), "");
+    /* Prometheus refuses the whole page for one byte that is no UTF-8 */
+    assert_string_equal(metrics_quoted("r\xc3\xa9seau", out, sizeof out), "r\xc3\xa9seau");
+    assert_string_equal(metrics_quoted("a\xff\xc3(", out, sizeof out), "a\xef\xbf\xbd\xef\xbf\xbd(");
+    assert_string_equal(metrics_quoted("\xed\xa0\x80", out, sizeof out), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+    assert_string_equal(metrics_quoted("ab\xc3\xa9", out, 4), "ab"); /* no half of a character */
+    assert_string_equal(metrics_quoted("abc", out, 4), "abc");
     assert_true(strlen(metrics_quoted("\"\"\"\"\"\"\"\"\"\"\"\"", out, sizeof out)) < sizeof out);
 }
 

@@ -68,7 +68,7 @@ def test_health_is_right_while_a_node_joins_runs_and_waits_for_the_others(crun):
     common = ("--nnodes", 2, "--insecure", "--rdzv-endpoint", f"127.0.0.1:{meet}", "--rdzv-id", "states")
     nodes = [crun.start(*common, "--http-port", ports[0], *program)]
     first = Agent(ports[0])
-    assert first.until(503, "^joining: 1 of 2 nodes$") == "joining: 1 of 2 nodes\n"
+    assert re.fullmatch(r"joining: 1 of 2 nodes; here: \S+; for \d+ s, given up in \d+ s\n", first.until(503, "^joining: 1 of 2 nodes"))
     joining = first.figures()
     assert joining['crun_state{state="joining"}'] == 1 and joining['crun_workers{state="waiting"}'] == 1
     assert joining["crun_ready"] == 0 and joining["crun_world_size"] == 0 and joining["crun_round"] == 0

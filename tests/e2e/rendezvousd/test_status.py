@@ -1,5 +1,6 @@
 """crun status: what a rendezvous knows, in a terminal."""
 import json
+import re
 import signal
 import subprocess
 
@@ -31,7 +32,8 @@ def test_jobs_and_one_job_are_printed(home):
     with Daemon() as d, Client(d.port) as c:
         assert status(d.port).stdout.split() == "RUN STATE ROUND NODES RANKS RESTARTS STEP IMAGES/S LOSS AGE".split()
         fill(c)
-        head, row = status(d.port).stdout.splitlines()
+        head, row, empty, waits = status(d.port).stdout.splitlines()
+        assert empty == "" and re.fullmatch(r"resnet waits for 1 more of 2 nodes: for \d+ s, given up in \d+ s", waits)
         assert row.split()[:3] == ["resnet", "joining", "0"] and "1 of 2:2" in row and "0 of 3" in row and "31.5" in row and "2.25" in row
         assert head.index("STATE") == row.index("joining")
         p = status(d.port, "resnet")

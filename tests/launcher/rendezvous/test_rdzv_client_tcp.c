@@ -273,9 +273,9 @@ static void progress_is_told_while_joining(void **state)
     open_client();
     join();
     AWAIT(rig->progresses > 0);
-    assert_int_equal(rig->progress.joined, 5);
-    assert_int_equal(rig->progress.max_nodes, 8);
-    assert_string_equal(rig->progress.missing, "node ranks 2,5");
+    assert_int_equal(rig->progress.now.joined, 5);
+    assert_int_equal(rig->progress.now.max_nodes, 8);
+    assert_string_equal(rig->progress.now.missing, "2,5");
 }
 
 static void a_spare_waits_for_its_round(void **state)

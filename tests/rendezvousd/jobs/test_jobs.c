@@ -740,7 +740,9 @@ static void the_progress_line_names_who_is_missing(void **s)
     rig_open(j, &a, "r", "node3", "10.0.0.2");
     assert_int_equal(jobs_join(a.party, "r", &ev, &c, &a.joined, &a.e), 0);
     assert_int_equal(jobs_status_brief(j, "alice", "r", &out, NULL), 0);
-    assert_string_equal(out.data, "state=joining joined=1 min_nodes=4 max_nodes=4 round=0 restarts=0 missing=0,1,3");
+    assert_string_equal(
+        out.data, "state=joining joined=1 min_nodes=4 max_nodes=4 round=0 restarts=0 missing=0,1,3 silent= here=node3 "
+                  "waiting_ms=0 left_ms=600000");
     buf_free(&out);
     rig_close(&a, JOBS_GONE);
     jobs_destroy(j);

@@ -530,7 +530,7 @@ static void a_log_cut_anywhere_loads(void **s)
     stop(&d);
     snprintf(copy, sizeof copy, "%s/jobs/%s", d.dir, strrchr(path, '/') + 1);
     for (size_t n = 0; n <= log.len; n++) {
-        struct jobs_progress now = {0};
+        struct presence now = {0};
         write_log(copy, log.data, n);
         if (start(&d) < 0)
             fail_msg("cut at %zu of %zu: %s", n, log.len, d.e.text);
@@ -652,7 +652,7 @@ static void a_long_life_takes_bounded_room(void **s)
     struct pair p;
     struct daemon after;
     struct stat st;
-    struct jobs_progress now;
+    struct presence now;
     char path[160];
     off_t most = 0;
     (void)s;

@@ -20,9 +20,9 @@ static bool find_file(const char *dir, const char *name, char *ret, size_t cap)
 {
     char zipped[64];
     snprintf(zipped, sizeof zipped, "%s.gz", name);
-    const char *there = dataset_has_file(dir, name) ? name : dataset_has_file(dir, zipped) ? zipped : NULL;
-    snprintf(ret, cap, "%s/%s", dir, there ? there : name);
-    return there != NULL;
+    const bool plain = dataset_has_file(dir, name), packed = !plain && dataset_has_file(dir, zipped);
+    snprintf(ret, cap, "%s/%s", dir, packed ? zipped : name);
+    return plain || packed;
 }
 
 bool dataset_is_mnist(const char *path)

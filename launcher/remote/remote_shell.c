@@ -1,0 +1,65 @@
+#include "launcher/remote/remote_shell.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/net/addr.h"
+#include "launcher/base/shell_word.h"
+#include "launcher/rendezvous/addresses.h"
+
+#define RESOLVE_MS 2000
+
+bool remote_is_local(const struct host *h)
+{
+    char own[HOSTS_NAME_MAX + 1] = "";
+    gethostname(own, sizeof own - 1);
+    if (strchr(h->name, '@'))
+        return false;
+    if (addr_host_is_loopback(h->name) || strcasecmp(h->name, own) == 0)
+        return true;
+    return addresses_own(h->name, RESOLVE_MS);
+}
+
+static int split_rsh(struct remote_shell *s, const char *rsh, struct err *e)
+{
+    char *rest = NULL;
+    int n = 0;
+    if (strlen(rsh) >= sizeof s->text)
+        return err_set(e, ERR_USAGE, "--rsh: expected at most %zu characters", sizeof s->text - 1);
+    strcpy(s->text, rsh);
+    for (char *w = strtok_r(s->text, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) {
+        if (n == REMOTE_RSH_WORDS)
+            return err_set(e, ERR_USAGE, "--rsh: expected at most %d words", REMOTE_RSH_WORDS);
+        s->rsh[n++] = w;
+    }
+    return n > 0 ? 0 : err_set(e, ERR_USAGE, "--rsh: expected a command such as ssh");
+}
+
+int remote_shell_make(struct remote_shell *s, const char *rsh, const char *crun, const char *word, struct err *e)
+{
+    char quoted[REMOTE_PATH_MAX];
+    ssize_t n = -1;
+    *s = (struct remote_shell){0};
+    TRY(split_rsh(s, rsh, e));
+    if (crun)
+        n = snprintf(s->crun, sizeof s->crun, "%s", crun);
+    else if ((n = readlink("/proc/self/exe", s->crun, sizeof s->crun - 1)) > 0)
+        s->crun[n] = 0;
+    if (n <= 0 || n >= (ssize_t)sizeof s->crun - 64)
+        return err_set(e, ERR_USAGE, "crun's own path is not known: expected --remote-crun PATH");
+    snprintf(s->command, sizeof s->command, "exec %s %s", shell_quote(s->crun, quoted, sizeof quoted), word);
+    return 0;
+}
+
+void remote_shell_words(const struct remote_shell *s, const struct host *h, char *ret[REMOTE_RSH_WORDS + 3])
+{
+    int n = 0;
+    for (; s->rsh[n]; n++)
+        ret[n] = s->rsh[n];
+    ret[n++] = (char *)h->name;
+    ret[n++] = (char *)s->command;
+    ret[n] = NULL;
+}

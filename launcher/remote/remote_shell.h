@@ -1,0 +1,32 @@
+/* How another host is reached: the words of --rsh (ssh, or what stands in for it), and the command that its shell is
+ * given. remote_plan.h starts agents so, launcher/doctor/ its probes. */
+#ifndef CRUN_LAUNCHER_REMOTE_SHELL_H
+#define CRUN_LAUNCHER_REMOTE_SHELL_H
+
+#include <stdbool.h>
+
+#include "launcher/remote/hosts.h"
+
+struct err;
+
+#define REMOTE_RSH_WORDS 32
+#define REMOTE_PATH_MAX 4096
+
+struct remote_shell {
+    char text[1024];                    /* that the words point into */
+    char *rsh[REMOTE_RSH_WORDS + 1];    /* NULL-terminated */
+    char crun[REMOTE_PATH_MAX];         /* on the other hosts */
+    char command[REMOTE_PATH_MAX + 64]; /* as their shells read it */
+};
+
+/* rsh: what was typed. crun: its path on the other hosts, NULL: this one's. word: the command of crun that is run
+ * there. ERR_USAGE. */
+int remote_shell_make(struct remote_shell *s, const char *rsh, const char *crun, const char *word, struct err *e);
+
+/* The words for a host, NULL-terminated; at most REMOTE_RSH_WORDS + 2. They point into s and h. */
+void remote_shell_words(const struct remote_shell *s, const struct host *h, char *ret[REMOTE_RSH_WORDS + 3]);
+
+/* Whether this host is this machine. A name with a user never is. Asks the name service, at most 2 s. */
+bool remote_is_local(const struct host *h);
+
+#endif
