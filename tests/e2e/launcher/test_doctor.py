@@ -254,8 +254,8 @@ def test_hosts_that_cannot_be_looked_at(hosts):
     (name, text), = hosts.look()
     assert name == "host" and "nothing began there: exit code 127" in text
     hosts.plant(prefix=script(hosts.crun.tmp / "hangs", "exec sleep 60"))
-    (name, text), = hosts.look("--timeout", "1")
-    assert name == "host" and "within 1 s" in text
+    found = hosts.look("--timeout", "1")  # on a busy machine the other one may be late as well
+    assert all(name == "host" for name, _ in found) and any(text.startswith(f"{TWO}: ") and "within 1 s" in text for _, text in found), found
 
 
 # --- alone, and at a rendezvous

@@ -147,5 +147,5 @@ def test_no_signal_is_forwarded_with_none(crun):
     p = start(crun, "--forward-signal", "none", script(crun, TELLS), n=1, stdin=-3)
     p.send_signal(signal.SIGUSR1)
     p.send_signal(signal.SIGTERM)
-    rc, out, _ = end(crun, p)
-    assert rc == 75 and "USR1" not in out
+    rc, out, err = end(crun, p)
+    assert rc == 75 and "USR1" not in out, (rc, out, err)
