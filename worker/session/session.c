@@ -1,4 +1,4 @@
-#include "worker/run/session.h"
+#include "worker/session/session.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,10 +22,10 @@
 #include "worker/parallel/ddp.h"
 #include "worker/parallel/groups.h"
 #include "worker/program/program.h"
-#include "worker/run/memory.h"
-#include "worker/run/session_build.h"
-#include "worker/run/session_layout.h"
-#include "worker/run/stop.h"
+#include "worker/session/memory.h"
+#include "worker/session/session_build.h"
+#include "worker/session/session_layout.h"
+#include "worker/session/stop.h"
 #include "worker/snapshot/output_folder.h"
 #include "worker/state/choices.h"
 
@@ -62,6 +62,12 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     return optimizer_round(&s->state, &s->precision, e);
 }
 
+static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
+{
+    const struct plan_options o = session_plan(s, training);
+    return s->device->ops->plan(s->device, s->program, &o, ret, e);
+}
+
 static int open_loader(struct session *s, bool training, struct loader **ret, struct err *e)
 {
     const struct loader_options o = session_loader(s, training);
@@ -77,13 +83,13 @@ static int open_pipeline(struct session *s, struct err *e)
     if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->part, sizeof *s->weights)))
         return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->part);
     if (!s->cfg->evaluate) {
-        TRY(session_open_plan(s, true, false, &s->train_plan, e));
+        TRY(open_plan(s, true, &s->train_plan, e));
         TRY(open_loader(s, true, &s->train_loader, e));
     }
     s->steps_per_epoch = sampler_steps(&order);
     if (!s->test_set)
         return 0;
-    TRY(session_open_plan(s, false, false, &s->test_plan, e));
+    TRY(open_plan(s, false, &s->test_plan, e));
     TRY(open_loader(s, false, &s->test_loader, e));
     order = session_order(s, false);
     s->test_steps = sampler_steps(&order);
@@ -92,19 +98,9 @@ static int open_pipeline(struct session *s, struct err *e)
     return 0;
 }
 
-static void describe_precision(struct session *s)
-{
-    const struct precision *p = &s->precision;
-    const bool half = p->level != LEVEL_O0, wide = s->device->ops->real == DT_F64;
-    const char *how = !half || !s->emulate ? ""
-                      : wide               ? " (emulated in fp64)"
-                                           : " (emulated: values are rounded, arithmetic is fp32)";
-    snprintf(s->precision_text, sizeof s->precision_text, "%s%s", half || !wide ? precision_text(p) : "fp64", how);
-}
-
 static void identify(struct session *s)
 {
-    describe_precision(s);
+    session_describe_precision(s);
     s->identity = (struct snapshot_identity){.cfg = s->cfg,
                                              .arch = s->cfg->arch,
                                              .classes = s->train_set->class_names,
@@ -138,17 +134,21 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
      * runs'. */
     s->resume = cfg->checkpoint_dir && (train_config_resume(cfg) == RESUME_AUTO || goes_on(env));
     int rc;
+    memory_mark(s, MEM_BEGIN);
     TRY_GOTO(rc, session_open_layout(s, (int)env->world_size, e), fail);
     TRY_GOTO(rc, session_open_data(s, e), fail);
     TRY_GOTO(rc, session_build_model(s, e), fail);
     TRY_GOTO(rc, open_device(s, env, e), fail);
+    memory_mark(s, MEM_MODEL);
     TRY_GOTO(rc, check_output(s, env, e), fail);
     identify(s);
     s->identity.run_id = env->run_id ? env->run_id : "";
     TRY_GOTO(rc, session_open_comm(s, env, e), fail);
+    memory_mark(s, MEM_COMM);
     if (s->resume)
         TRY_GOTO(rc, choices_take_up(s->device, s->comm, s->aside ? "" : cfg->checkpoint_dir, e), fail);
     TRY_GOTO(rc, open_pipeline(s, e), fail);
+    memory_mark(s, MEM_PLANS);
     return 0;
 fail:
     s->failed = true;

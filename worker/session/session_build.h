@@ -4,7 +4,7 @@
 #define CRUN_WORKER_SESSION_BUILD_H
 
 #include "worker/data/loader/loader.h"
-#include "worker/run/session.h"
+#include "worker/session/session.h"
 
 struct gpu_choice;
 
@@ -16,13 +16,14 @@ int session_open_data(struct session *s, struct err *e);
 int session_build_model(struct session *s, struct err *e); /* s->layout; the part that this rank has */
 int session_open_device(struct session *s, const struct gpu_choice *c, struct err *e);
 int session_resolve_precision(struct session *s, struct err *e);
+void session_describe_precision(struct session *s);            /* precision_text */
 int session_build_ownership(struct session *s, struct err *e); /* and the optimizer's slices */
-int session_open_plan(struct session *s, bool training, bool forecast, struct plan **ret, struct err *e);
 
 int session_labels(const struct session *s); /* classes of the last layer */
 struct state_options session_state(const struct session *s);
 struct sampler session_order(const struct session *s, bool training);
 size_t session_part(const struct session *s, bool training); /* samples that go through the model at once */
+struct plan_options session_plan(const struct session *s, bool training); /* over the arenas of s->state */
 struct loader_options session_loader(const struct session *s, bool training);
 
 #endif

@@ -1,4 +1,6 @@
-#include "worker/run/session_build.h"
+#include "worker/session/session_build.h"
+
+#include <stdio.h>
 
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -166,6 +168,16 @@ int session_resolve_precision(struct session *s, struct err *e)
     return 0;
 }
 
+void session_describe_precision(struct session *s)
+{
+    const struct precision *p = &s->precision;
+    const bool half = p->level != LEVEL_O0, wide = s->device->ops->real == DT_F64;
+    const char *how = !half || !s->emulate ? ""
+                      : wide               ? " (emulated in fp64)"
+                                           : " (emulated: values are rounded, arithmetic is fp32)";
+    snprintf(s->precision_text, sizeof s->precision_text, "%s%s", half || !wide ? precision_text(p) : "fp64", how);
+}
+
 int session_build_ownership(struct session *s, struct err *e)
 {
     const struct ownership_options pieces = {.elem_bytes = dtype_size(s->device->ops->real),
@@ -217,23 +229,21 @@ size_t session_part(const struct session *s, bool training)
     return sampler_part_rows(&order);
 }
 
-int session_open_plan(struct session *s, bool training, bool forecast, struct plan **ret, struct err *e)
+struct plan_options session_plan(const struct session *s, bool training)
 {
     const struct state *st = &s->state;
     const bool average = !training && st->ema_params;
-    struct plan_options o = {.batch = (int)session_part(s, training),
-                             .training = training,
-                             .compute = s->compute,
-                             .emulate = s->emulate,
-                             .half = half_rule(&s->precision),
-                             .half_bn = s->precision.half_bn,
-                             .format = s->format,
-                             .forecast = forecast,
-                             .params = average ? st->ema_params : st->params,
-                             .stats = average ? st->ema_stats : st->stats,
-                             .reduce = st->reduce,
-                             .group = s->layout.tensor > 1 ? &s->group : NULL};
-    return s->device->ops->plan(s->device, s->program, &o, ret, e);
+    return (struct plan_options){.batch = (int)session_part(s, training),
+                                 .training = training,
+                                 .compute = s->compute,
+                                 .emulate = s->emulate,
+                                 .half = half_rule(&s->precision),
+                                 .half_bn = s->precision.half_bn,
+                                 .format = s->format,
+                                 .params = average ? st->ema_params : st->params,
+                                 .stats = average ? st->ema_stats : st->stats,
+                                 .reduce = st->reduce,
+                                 .group = s->layout.tensor > 1 ? &s->group : NULL};
 }
 
 struct loader_options session_loader(const struct session *s, bool training)
