@@ -25,8 +25,8 @@
 #include "worker/meet/spawn.h"
 #include "worker/personality/personality.h"
 #include "worker/report/plot_main.h"
-#include "worker/run/stop.h"
 #include "worker/run/train.h"
+#include "worker/session/stop.h"
 
 /* Is there a core for each compute thread of this node's processes, as far as the environment tells? */
 static bool a_core_for_each(void)
@@ -179,10 +179,11 @@ static const struct {
     const char *name;
     int (*main)(int argc, char **argv);
 } commands[] = {
-    {"train", train_main},       {"caffe2", caffe2_main},         {"imagenet", imagenet_main},
-    {"mnist", mnist_main},       {"make-data", shapes_main},      {"make-db", make_db_main},
-    {"plot", plot_main},         {"convert", convert_main},       {"predict", predict_main},
-    {"gpu-info", gpu_info_main}, {"comm-bench", comm_bench_main}, {"comm-test", comm_test_main},
+    {"train", train_main},         {"caffe2", caffe2_main},     {"imagenet", imagenet_main},
+    {"mnist", mnist_main},         {"make-data", shapes_main},  {"make-db", make_db_main},
+    {"plot", plot_main},           {"convert", convert_main},   {"predict", predict_main},
+    {"plan", plan_main},           {"gpu-info", gpu_info_main}, {"comm-bench", comm_bench_main},
+    {"comm-test", comm_test_main},
 };
 
 static int check_stdout(size_t command, int code)

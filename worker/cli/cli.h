@@ -1,6 +1,7 @@
 /* Commands beside training. Each is a small program over the other rooms; argv[0] is the command's name; the exit code
  * comes back.
  *
+ *   plan       what a run would hold and send, rank by rank, without running it
  *   predict    pictures, a checkpoint -> input.h -> a plan of the forward part -> classes, one line a picture
  *   convert    weights between checkpoints, safetensors and torch's .pth files (ckpt/weights.h)
  *   gpu-info   which GPUs this process may use, and what cuDNN knows of them
@@ -10,6 +11,7 @@
 #ifndef CRUN_WORKER_CLI_H
 #define CRUN_WORKER_CLI_H
 
+int plan_main(int argc, char **argv);
 int predict_main(int argc, char **argv);
 int convert_main(int argc, char **argv);
 int gpu_info_main(int argc, char **argv);

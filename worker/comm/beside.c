@@ -119,6 +119,12 @@ static void beside_reclaim(struct comm *c, enum comm_channel ch, void *buf)
         to->ops->reclaim(to, ch, buf);
 }
 
+static int64_t beside_sent(const struct comm *c, enum comm_channel ch)
+{
+    const struct beside *b = (const struct beside *)c;
+    return comm_sent(ch == COMM_CONTROL ? b->control : b->device, ch);
+}
+
 int comm_beside(struct comm **ret, struct comm *control, struct comm *device, struct err *e)
 {
     struct beside *b = calloc(1, sizeof *b);
@@ -145,7 +151,8 @@ int comm_beside(struct comm **ret, struct comm *control, struct comm *device, st
                                  .send = beside_send,
                                  .check = beside_check,
                                  .lend = beside_lend,
-                                 .reclaim = beside_reclaim},
+                                 .reclaim = beside_reclaim,
+                                 .sent = beside_sent},
                          .control = control,
                          .device = device};
     *ret = &b->base;

@@ -11,6 +11,13 @@ int comm_root_check(const struct comm *c, int root, struct err *e)
     return err_set(e, -EINVAL, "rank %d is the root in a world of %d", root, c->world);
 }
 
+int64_t comm_sent(const struct comm *c, enum comm_channel ch)
+{
+    if (c->world == 1)
+        return 0;
+    return c->ops->sent ? c->ops->sent(c, ch) : -1;
+}
+
 int comm_wait(struct comm_request *r, struct err *e)
 {
     return r ? r->comm->ops->wait(r, e) : 0;

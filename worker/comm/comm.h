@@ -111,6 +111,8 @@ struct comm_ops {
      * use. */
     void (*lend)(struct comm *c, enum comm_channel ch, void *buf, size_t bytes);
     void (*reclaim)(struct comm *c, enum comm_channel ch, void *buf);
+    /* comm_sent(). NULL: not known. */
+    int64_t (*sent)(const struct comm *c, enum comm_channel ch);
 };
 
 struct comm {
@@ -159,6 +161,10 @@ int comm_gather(struct comm *c, enum comm_channel ch, const void *part, void *al
                 void *stream, struct err *e);
 int comm_scatter(struct comm *c, enum comm_channel ch, const void *all, void *part, const size_t *bytes, int root,
                  void *stream, struct err *e);
+
+/* Bytes that this rank has sent to others on a channel so far, as the kernel counts them: headers of the transport are
+ * in it, those of TCP are not. -1: the backend does not know (nccl; ranks as threads). Any thread. */
+int64_t comm_sent(const struct comm *c, enum comm_channel ch);
 
 /* For backends: -EINVAL for a root that there is not. */
 int comm_root_check(const struct comm *c, int root, struct err *e);

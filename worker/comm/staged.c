@@ -361,6 +361,11 @@ static int staged_send(struct comm *c, enum comm_channel ch, const void *buf, si
     return rc;
 }
 
+static int64_t staged_sent(const struct comm *c, enum comm_channel ch)
+{
+    return comm_sent(((const struct staged *)c)->host, ch);
+}
+
 static const struct comm_ops staged_ops = {.host_buffers = true,
                                            .close = staged_close,
                                            .abort = staged_abort,
@@ -375,7 +380,8 @@ static const struct comm_ops staged_ops = {.host_buffers = true,
                                            .isend = staged_isend,
                                            .irecv = staged_irecv,
                                            .wait = staged_wait,
-                                           .send = staged_send};
+                                           .send = staged_send,
+                                           .sent = staged_sent};
 
 int comm_staged(struct comm **ret, struct comm *host, struct device *d, struct err *e)
 {

@@ -32,13 +32,14 @@ const struct arg_program train_program = {
     .summary = "Train an image classifier with data parallelism. Under crun every rank runs the same command line; "
                "alone it is "
                "rank 0 of 1.",
-    .epilog = "Other commands (each with --help): trainer caffe2, imagenet and mnist take the options of other "
-              "programs; make-data "
-              "and make-db make data sets; predict, convert and plot use what a run leaves; gpu-info, comm-bench and "
-              "comm-test "
-              "look at the machine.\n"
-              "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
-              "on), 78 the checkpoint does not fit.",
+    .epilog =
+        "Other commands (each with --help): trainer caffe2, imagenet and mnist take the options of other "
+        "programs; make-data "
+        "and make-db make data sets; plan says what a run would hold and send; predict, convert and plot use what a run leaves; gpu-info, comm-bench and "
+        "comm-test "
+        "look at the machine.\n"
+        "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
+        "on), 78 the checkpoint does not fit.",
     .specs = specs,
     .operands = ARG_NO_OPERANDS,
     .sections = sections,

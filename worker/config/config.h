@@ -135,7 +135,7 @@ struct train_config {
     int64_t prof;       /* 0: as --timeline and --timeline-steps say */
     int progress;       /* enum progress_format */
     int64_t print_freq; /* 0: as the format's program does */
-    bool log_all_ranks;
+    bool log_all_ranks, mem_report;
     int log_level;
 
     int64_t procs, nodes, node_rank; /* worker/meet/ranks.h; 0: not given */

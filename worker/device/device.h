@@ -113,6 +113,8 @@ struct plan_options {
     bool half_bn;                  /* scale and shift of batch norm, too */
     enum memory_format format;     /* -ENOTSUP where the device has only its own (ref) */
     bool keep_all;                 /* no fusion across ops, every tensor readable: tests */
+    bool forecast;                 /* for plan_memory() alone: host devices take address space instead of memory, and
+                                      must not run it */
     int first_op, end_op;          /* slice of the program; 0, 0: all (of the forward part if !training) */
     void *params, *stats, *reduce; /* arenas (program.h), device memory, bound for the life of the plan */
     /* of the program's group, borrowed for the life of the plan; NULL: it has none */

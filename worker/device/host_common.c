@@ -140,3 +140,17 @@ int host_alloc(size_t bytes, void **ret, struct err *e)
     *ret = p;
     return 0;
 }
+
+int host_reserve(size_t bytes, void **ret, struct err *e)
+{
+    void *p = mmap(NULL, bytes ? bytes : 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return err_errno(e, errno, "%zu bytes of address space", bytes);
+    *ret = p;
+    return 0;
+}
+
+void host_unreserve(void *p, size_t bytes)
+{
+    munmap(p, bytes ? bytes : 1);
+}

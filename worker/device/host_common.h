@@ -31,4 +31,8 @@ void host_xent_backward(const double *z, int classes, int label, double smoothin
 /* Zeroed memory aligned to 64 bytes, freed with free(). -ENOMEM names the size. */
 int host_alloc(size_t bytes, void **ret, struct err *e);
 
+/* Address space behind which there is no memory, for plans that are never run: whoever touches it is killed. */
+int host_reserve(size_t bytes, void **ret, struct err *e);
+void host_unreserve(void *p, size_t bytes);
+
 #endif

@@ -21,9 +21,9 @@
 #include "worker/report/metrics.h"
 #include "worker/report/tensorboard.h"
 #include "worker/run/eval.h"
-#include "worker/run/memory.h"
-#include "worker/run/session.h"
 #include "worker/run/step.h"
+#include "worker/session/memory.h"
+#include "worker/session/session.h"
 #include "worker/snapshot/output_folder.h"
 #include "worker/snapshot/snapshot.h"
 #include "worker/snapshot/snapshot_writer.h"
@@ -412,6 +412,15 @@ void journal_end(struct journal *j, const struct session *s, const struct positi
         cJSON_AddNumberToObject(memory, "device_peak", (double)m.device_peak);
     cJSON_AddNumberToObject(o, "mean_images_per_sec", meters_run_rate(&j->meters));
     metrics_wrote(j, metrics_event(j->metrics, "end", at->updates, 0, o, &e), &e);
+}
+
+void journal_event(struct journal *j, const char *name, int64_t step, struct cJSON *more)
+{
+    struct err e;
+    if (j->metrics)
+        metrics_wrote(j, metrics_event(j->metrics, name, step, 0, more, &e), &e);
+    else
+        cJSON_Delete(more);
 }
 
 void journal_complete(struct journal *j)

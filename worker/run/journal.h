@@ -56,6 +56,9 @@ struct eval_watch journal_watch(struct journal *j, const struct session *s);
 void journal_complete(struct journal *j);
 /* Images/s without warm-up, and what memory went into; to people and as an event "end". */
 void journal_end(struct journal *j, const struct session *s, const struct position *at);
+/* An event among the metrics, with what `more` holds, which it takes over. */
+struct cJSON;
+void journal_event(struct journal *j, const char *name, int64_t step, struct cJSON *more);
 /* A checkpoint is complete. */
 void journal_checkpoint(struct journal *j, const struct snapshot_saved *saved);
 /* A line for people, not torn by the progress line. */

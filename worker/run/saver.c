@@ -13,8 +13,8 @@
 #include "worker/config/config.h"
 #include "worker/run/eval.h"
 #include "worker/run/journal.h"
-#include "worker/run/session.h"
 #include "worker/run/trace.h"
+#include "worker/session/session.h"
 #include "worker/snapshot/snapshot_writer.h"
 
 #define LEAVE_MS 2000 /* after a failure: for a write that is nearly done */

@@ -15,8 +15,8 @@
 #include "worker/config/exit_code.h"
 #include "worker/meet/meet.h"
 #include "worker/parallel/layout.h"
-#include "worker/run/session.h"
-#include "worker/run/stop.h"
+#include "worker/session/session.h"
+#include "worker/session/stop.h"
 
 #define KEY "spares/end" /* the exit code of the others */
 enum { LOOK_MS = 2000 }; /* a wish to stop is seen within */

@@ -11,7 +11,7 @@
 #include "common/job/env_contract.h"
 #include "worker/config/config.h"
 #include "worker/program/program.h"
-#include "worker/run/session.h"
+#include "worker/session/session.h"
 
 /* "64x56x56 -> 64x56x56": of one sample, of the operation or of the one whose gradients it makes. */
 static void shape_of(const struct program *p, const struct op *fwd, char *out, size_t cap)

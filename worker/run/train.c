@@ -32,13 +32,14 @@
 #include "worker/parallel/ddp.h"
 #include "worker/run/eval.h"
 #include "worker/run/journal.h"
+#include "worker/run/mem_report.h"
 #include "worker/run/rate.h"
 #include "worker/run/saver.h"
-#include "worker/run/session.h"
 #include "worker/run/spare.h"
 #include "worker/run/step.h"
-#include "worker/run/stop.h"
 #include "worker/run/trace.h"
+#include "worker/session/session.h"
+#include "worker/session/stop.h"
 #include "worker/snapshot/output_folder.h"
 #include "worker/snapshot/pretrained.h"
 #include "worker/state/replicas.h"
@@ -161,13 +162,18 @@ static int one_step(struct run *r, struct err *e)
     struct ddp_stats before, after;
     ddp_stats(r->s.ddp, &before);
     trace_step(&r->trace, ++r->steps);
-    int64_t start = clock_ns();
+    int64_t start = clock_ns(), sent = r->cfg->mem_report ? mem_report_sent(&r->s) : 0;
     TRY(train_step(&r->step, rate(r, r->step.ahead.outstanding), wishes(r), &res, e));
+    if (r->cfg->mem_report)
+        r->s.mem.sent = sent < 0 ? -1 : mem_report_sent(&r->s) - sent;
     trace_span(&r->trace, "step", "step", start);
     ddp_stats(r->s.ddp, &after);
     if (res.done)
         account(r, &res, (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns);
-    return 0;
+    if (!r->cfg->mem_report || r->steps > 1)
+        return 0;
+    memory_mark(&r->s, MEM_STEP);
+    return mem_report_tell(&r->s, &r->journal, "after the first step", r->at.updates, e);
 }
 
 /* Does the outstanding step lead to a place where something has to happen before the next one? Ranks may differ in what
@@ -428,6 +434,8 @@ static int finish_run(struct run *r, bool stopped, int *ret_exit, struct err *e)
     TRY(r->s.comm->ops->barrier(r->s.comm, COMM_CONTROL, e)); /* nobody ends before the checkpoint is complete */
     *ret_exit = stopped ? EXIT_REQUEUE : EXIT_OK;
     TRY(spare_release(&r->s, *ret_exit, e));
+    if (r->cfg->mem_report && r->steps > 1)
+        TRY(mem_report_tell(&r->s, &r->journal, "at the end", r->at.updates, e));
     if (!r->cfg->evaluate)
         journal_end(&r->journal, &r->s, &r->at);
     report_saved(r);

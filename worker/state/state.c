@@ -77,12 +77,17 @@ void *state_metric(const struct state *s, int metric)
     return (char *)s->reduce + state_bytes(s, s->program->n_train + s->program->n_stats + (size_t)metric);
 }
 
+bool state_sheds(const struct state *s)
+{
+    return ownership_is_cut(s->own, OWNERSHIP_GRADIENTS) && !s->device->ops->async;
+}
+
 /* Where gradients are cut the arena is address space: a page is there from when backward writes it until ddp has
  * reduced it, but for those of what this rank owns. */
 static int alloc_reduce(struct state *s, struct err *e)
 {
     const size_t bytes = state_bytes(s, s->program->n_reduce);
-    if (!ownership_is_cut(s->own, OWNERSHIP_GRADIENTS) || s->device->ops->async)
+    if (!state_sheds(s))
         return s->device->ops->alloc(s->device, bytes, &s->reduce, e);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
@@ -92,8 +97,8 @@ static int alloc_reduce(struct state *s, struct err *e)
     return 0;
 }
 
-int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
-               const struct state_options *o, struct err *e)
+static int measure(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
+                   struct err *e)
 {
     if (ownership_is_cut(own, OWNERSHIP_PARAMS))
         return err_set(e, -ENOTSUP, "level %d of ZeRO: plans on %s need whole parameters", own->layout.zero,
@@ -105,6 +110,28 @@ int state_init(struct state *s, struct device *d, const struct program *p, const
                         .n_moments = ownership_elements(own, OWNERSHIP_MOMENTS),
                         .version = 1,
                         .loss_scale = loss_scale_fixed(1)};
+    return 0;
+}
+
+int state_forecast(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
+                   const struct state_options *o, struct err *e)
+{
+    TRY(measure(s, d, p, own, e));
+    const size_t bytes = state_bytes(s, p->n_reduce);
+    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return err_errno(e, errno, "%zu bytes of address space", bytes);
+    s->reserved = bytes;
+    s->params = s->momentum = s->stats = s->reduce = at;
+    s->second = o->second ? at : NULL;
+    s->ema_params = s->ema_stats = o->ema ? at : NULL;
+    return 0;
+}
+
+int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
+               const struct state_options *o, struct err *e)
+{
+    TRY(measure(s, d, p, own, e));
     const uint64_t seed = o->seed;
     int rc;
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->params, e), fail);
@@ -125,6 +152,11 @@ void state_finish(struct state *s)
 {
     if (!s->device)
         return;
+    if (s->reserved) {
+        munmap(s->reduce, s->reserved);
+        *s = (struct state){0};
+        return;
+    }
     if (s->mapped) {
         munmap(s->reduce, s->mapped);
         s->reduce = NULL;

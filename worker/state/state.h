@@ -35,6 +35,7 @@ struct state {
     void *stats;                   /* (n_stats) */
     void *reduce;                  /* (n_reduce) */
     size_t mapped;                 /* bytes of reduce where its pages come and go (gradients are cut); else 0 */
+    size_t reserved;               /* bytes of address space that all arenas share (a forecast); else 0 */
     struct loss_scale loss_scale;  /* 1 from state_init() on; the run says what it wants, a checkpoint what it was */
     uint64_t version;              /* grows whenever params or stats change: run_args.params_version */
 };
@@ -49,7 +50,13 @@ struct state_options {
  * are on a device of which memory is not the host's. On failure nothing stays allocated. */
 int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                const struct state_options *o, struct err *e);
+/* The same sizes without memory: arenas are addresses for plans that are never run (plan_options.forecast). */
+int state_forecast(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
+                   const struct state_options *o, struct err *e);
 void state_finish(struct state *s);
+
+/* Do pages of the reduce arena come and go, as nobody keeps all gradients? Then its memory is less than its size. */
+bool state_sheds(const struct state *s);
 
 /* Bytes of `elements` elements of an arena. */
 size_t state_bytes(const struct state *s, size_t elements);

@@ -314,6 +314,11 @@ int gloo_barrier(comm *c, comm_channel ch, err *e)
     });
 }
 
+int64_t gloo_sent(const comm *c, comm_channel ch)
+{
+    return gloo_of(const_cast<comm *>(c))->net.sent(ch);
+}
+
 void gloo_abort(comm *c)
 {
     gloo_of(c)->fail(-ECANCELED, "the communicator was aborted", nullptr);
@@ -433,4 +438,5 @@ const comm_ops comm_gloo_ops = {
     nullptr,
     nullptr,
     nullptr,
+    gloo_sent,
 };

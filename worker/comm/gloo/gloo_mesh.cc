@@ -24,6 +24,10 @@
 #include <gloo/transport/tcp/address.h>
 #include <gloo/types.h>
 
+extern "C" {
+#include "worker/comm/socket_sent.h"
+}
+
 namespace mesh
 {
 
@@ -73,6 +77,16 @@ class Watch final : public gloo::transport::tcp::Handler
     int rank() const
     {
         return rank_;
+    }
+
+    int channel() const
+    {
+        return channel_;
+    }
+
+    int64_t sent() const
+    {
+        return socket_sent(fd_);
     }
 
     void shut()
@@ -404,6 +418,18 @@ void Mesh::stop()
 void Mesh::peer_gone(int channel, int rank)
 {
     links_[static_cast<size_t>(channel)]->link().peer_gone(rank);
+}
+
+int64_t Mesh::sent(int channel) const
+{
+    int64_t sum = 0;
+    for (auto &w : watches_) {
+        const int64_t n = w->channel() == channel ? w->sent() : 0;
+        if (n < 0)
+            return -1;
+        sum += n;
+    }
+    return sum;
 }
 
 std::string Mesh::describe_loss(int rank)

@@ -121,6 +121,9 @@ class Mesh
     std::string describe_loss(int rank);
     void peer_gone(int channel, int rank);
 
+    /* Bytes that this rank has sent on a channel; -1: the kernel does not tell. Once connected, from any thread. */
+    int64_t sent(int channel) const;
+
   private:
     struct Connection {
         int channel, rank;

@@ -28,6 +28,8 @@
 #include "worker/data/loader/sampler.h"
 #include "worker/data/sets/dataset.h"
 
+#define PREFETCH 4 /* batches that are ready ahead where the options name no number */
+
 enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_TAKEN };
 
 struct slot {
@@ -243,14 +245,24 @@ static int check_options(struct loader_options *o, struct err *e)
     TRY(input_check(&o->input, e));
     if (o->threads < 1 || o->threads > 4096 || o->prefetch < 0)
         return err_set(e, -EINVAL, "a loader needs 1 to 4096 threads, not %d", o->threads);
-    o->prefetch = o->prefetch ? o->prefetch : 4;
     o->timeout_ms = o->timeout_ms ? o->timeout_ms : 600000;
     return 0;
 }
 
-size_t loader_bytes(const struct loader *l)
+static size_t image_bytes(const struct loader_options *o)
 {
-    return (size_t)l->n_slots * l->share * l->image_bytes;
+    return (size_t)o->input.size * (size_t)o->input.size * (size_t)o->input.channels;
+}
+
+/* What is ready, and the one the caller holds. */
+static int slots(const struct loader_options *o)
+{
+    return (o->prefetch ? o->prefetch : PREFETCH) + 1;
+}
+
+size_t loader_bytes(const struct loader_options *o)
+{
+    return (size_t)slots(o) * sampler_rows(&o->sampler) * image_bytes(o);
 }
 
 static int alloc_slots(struct loader *l, struct err *e)
@@ -301,9 +313,9 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     l->data = d;
     l->o = checked;
     l->share = sampler_rows(&l->o.sampler);
-    l->image_bytes = (size_t)o->input.size * (size_t)o->input.size * (size_t)o->input.channels;
+    l->image_bytes = image_bytes(o);
     l->steps = sampler_steps(&l->o.sampler);
-    l->n_slots = checked.prefetch + 1; /* and the one the caller holds */
+    l->n_slots = slots(&checked);
     l->order_pass = UINT64_MAX;
     init_sync(l);
     int rc = alloc_slots(l, e);

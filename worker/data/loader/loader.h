@@ -57,7 +57,7 @@ int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch
 int loader_next(struct loader *l, struct loader_batch *ret, struct err *e);
 void loader_done(struct loader *l, const struct loader_batch *b);
 
-size_t loader_bytes(const struct loader *l); /* of the pictures of its ring */
+size_t loader_bytes(const struct loader_options *o); /* of the pictures of the ring that it would have */
 
 struct loader_stats {
     uint64_t images, bad;

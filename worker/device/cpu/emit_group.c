@@ -87,7 +87,8 @@ static int round_weight(struct cpu_plan *pl, int param, struct err *e)
     void *copy;
     if (pl->store == STORE_F32 || pl->rounded[param])
         return 0;
-    TRY(cpu_plan_block(pl, pl->p->params[param].count * sizeof(float), &copy, e));
+    TRY(cpu_plan_run_block(pl, pl->p->params[param].count * sizeof(float), &copy, e));
+    pl->rounded_bytes += pl->p->params[param].count * sizeof(float);
     pl->rounded[param] = copy;
     return 0;
 }

@@ -24,12 +24,22 @@ enum dtype store_type(enum store s)
     return s == STORE_BF16 ? DT_BF16 : DT_F32;
 }
 
-int cpu_plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
+static int take_block(struct cpu_plan *pl, size_t bytes, bool reserve, void **ret, struct err *e)
 {
     TRY(ARRAY_GROW(pl->blocks, pl->cap_blocks, (size_t)pl->nblocks + 1, "blocks of a plan", e));
-    TRY(host_alloc(bytes, ret, e));
-    pl->blocks[pl->nblocks++] = *ret;
+    TRY(reserve ? host_reserve(bytes, ret, e) : host_alloc(bytes, ret, e));
+    pl->blocks[pl->nblocks++] = (struct plan_block){.at = *ret, .reserved = reserve ? bytes : 0};
     return 0;
+}
+
+int cpu_plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
+{
+    return take_block(pl, bytes, false, ret, e);
+}
+
+int cpu_plan_run_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
+{
+    return take_block(pl, bytes, pl->o.forecast && bytes > 0, ret, e);
 }
 
 int cpu_plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e)
@@ -288,7 +298,10 @@ void cpu_plan_close(struct plan *plan)
     for (int i = 0; i < pl->nsteps; i++)
         free(pl->steps[i]);
     for (int i = 0; i < pl->nblocks; i++)
-        free(pl->blocks[i]);
+        if (pl->blocks[i].reserved)
+            host_unreserve(pl->blocks[i].at, pl->blocks[i].reserved);
+        else
+            free(pl->blocks[i].at);
     free(pl->kernels);
     free(pl->steps);
     free(pl->blocks);

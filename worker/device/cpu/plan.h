@@ -109,6 +109,11 @@ struct step {
     };
 };
 
+struct plan_block {
+    void *at;
+    size_t reserved; /* bytes of address space alone (plan_options.forecast); 0: memory */
+};
+
 struct cpu_plan {
     struct plan base;
     struct cpu *cpu;
@@ -130,10 +135,11 @@ struct cpu_plan {
     struct step **steps;
     struct dnn_kernel **kernels; /* all that must be destroyed */
     struct weight_copy *weights;
-    void **blocks; /* small allocations that live as long as the plan */
+    struct plan_block *blocks; /* what lives as long as the plan */
     int nbuffers, npatches, nsteps, nkernels, nweights, nblocks;
     size_t cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_blocks;
     float **rounded; /* per parameter: its values as halves, kept wide, where plain products read them; else NULL */
+    size_t rounded_bytes; /* of them */
     size_t scratch_bytes, partial_doubles, plane_floats;
     double *partial;
     float *plane;
@@ -152,7 +158,9 @@ struct cpu_plan {
 
 /* plan.c: building blocks. All return a negative code with *e set on failure. */
 int cpu_plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e); /* zeroed */
-int cpu_plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e);            /* index */
+/* What only a run writes to: address space where none will come. */
+int cpu_plan_run_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e);
+int cpu_plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e); /* index */
 int cpu_plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struct step **ret, struct err *e);
 int cpu_plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e); /* takes it over, also on failure */
 /* The last step uses the buffer: through a pointer that it holds, or as a kernel's argument. */

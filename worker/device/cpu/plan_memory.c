@@ -7,7 +7,7 @@ int cpu_plan_place(struct cpu_plan *pl, struct err *e)
 {
     TRY(liveness_place(pl->buffers, pl->nbuffers, ALIGN, &pl->memory_bytes, e));
     void *memory;
-    TRY(cpu_plan_block(pl, pl->memory_bytes, &memory, e));
+    TRY(cpu_plan_run_block(pl, pl->memory_bytes, &memory, e));
     pl->memory = memory;
     for (int i = 0; i < pl->npatches; i++) {
         const struct patch *p = &pl->patches[i];
@@ -29,10 +29,11 @@ void cpu_plan_memory(const struct plan *plan, struct plan_memory *ret)
 {
     const struct cpu_plan *pl = (const struct cpu_plan *)plan;
     *ret = (struct plan_memory){.workspace = pl->scratch_bytes + pl->partial_doubles * sizeof(double) +
-                                             pl->plane_floats * sizeof(float)};
+                                             pl->plane_floats * sizeof(float),
+                                .weights = pl->rounded_bytes};
     for (int i = 0; i < pl->nweights; i++)
         ret->weights += pl->buffers[pl->weights[i].buffer].bytes;
-    ret->activations = pl->memory_bytes - ret->weights;
+    ret->activations = pl->memory_bytes - (ret->weights - pl->rounded_bytes);
 }
 
 static size_t row_of_logits(const struct cpu_plan *pl)
@@ -47,11 +48,11 @@ static size_t row_of_logits(const struct cpu_plan *pl)
 int cpu_plan_shared_memory(struct cpu_plan *pl, struct err *e)
 {
     void *scratch, *partial, *plane, *metrics, *logits;
-    TRY(cpu_plan_block(pl, pl->scratch_bytes, &scratch, e));
-    TRY(cpu_plan_block(pl, pl->partial_doubles * sizeof(double), &partial, e));
-    TRY(cpu_plan_block(pl, pl->plane_floats * sizeof(float), &plane, e));
-    TRY(cpu_plan_block(pl, (size_t)pl->o.batch * METRIC_N * sizeof(double), &metrics, e));
-    TRY(cpu_plan_block(pl, (size_t)pl->cpu->threads * row_of_logits(pl) * sizeof(double), &logits, e));
+    TRY(cpu_plan_run_block(pl, pl->scratch_bytes, &scratch, e));
+    TRY(cpu_plan_run_block(pl, pl->partial_doubles * sizeof(double), &partial, e));
+    TRY(cpu_plan_run_block(pl, pl->plane_floats * sizeof(float), &plane, e));
+    TRY(cpu_plan_run_block(pl, (size_t)pl->o.batch * METRIC_N * sizeof(double), &metrics, e));
+    TRY(cpu_plan_run_block(pl, (size_t)pl->cpu->threads * row_of_logits(pl) * sizeof(double), &logits, e));
     pl->partial = partial;
     pl->plane = plane;
     pl->metrics = metrics;

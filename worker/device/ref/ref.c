@@ -91,30 +91,36 @@ static ref_kernel *const kernels[OP_KINDS] = {
     [OP_XENT_PARTS_BWD] = ref_xent_parts_bwd,
 };
 
+static void give_doubles(const struct ref_plan *pl, double *p)
+{
+    if (p != &pl->nothing)
+        free(p);
+}
+
 static void ref_plan_close(struct plan *base)
 {
     struct ref_plan *pl = (struct ref_plan *)base;
     if (!pl)
         return;
     for (int t = 0; pl->value && t < pl->p->ntensors; t++)
-        free(pl->value[t]);
+        give_doubles(pl, pl->value[t]);
     for (int i = 0; pl->saved && i < pl->p->nops; i++) {
-        free(pl->saved[i].mean);
-        free(pl->saved[i].inv_std);
+        give_doubles(pl, pl->saved[i].mean);
+        give_doubles(pl, pl->saved[i].inv_std);
     }
     ref_rounding_destroy(pl->rounding);
     free(pl->value);
     free(pl->saved);
-    free(pl->col);
-    free(pl->scratch);
-    free(pl->exchange);
+    give_doubles(pl, pl->col);
+    give_doubles(pl, pl->scratch);
+    give_doubles(pl, pl->exchange);
     free(pl);
 }
 
-static int take_doubles(size_t n, double **ret, struct err *e)
+static int take_doubles(struct ref_plan *pl, size_t n, double **ret, struct err *e)
 {
-    void *p;
-    TRY(host_alloc(n * sizeof(double), &p, e));
+    void *p = &pl->nothing;
+    TRY(pl->forecast ? 0 : host_alloc(n * sizeof(double), &p, e));
     *ret = p;
     return 0;
 }
@@ -141,7 +147,7 @@ static int take_op(struct ref_plan *pl, const struct op *op, struct shared *all,
     int used[3] = {op->in[0], op->in[1], op->out};
     for (int k = 0; k < 3; k++)
         if (used[k] >= 0 && !pl->value[used[k]])
-            TRY(take_doubles(ref_elements(pl, used[k]), &pl->value[used[k]], e));
+            TRY(take_doubles(pl, ref_elements(pl, used[k]), &pl->value[used[k]], e));
     size_t channels = used[0] >= 0 ? (size_t)pl->p->tensors[used[0]].c : 0;
     widen(&all->col, ref_col_elements(pl, op));
     widen(&all->scratch, 2 * channels + 1);
@@ -151,8 +157,8 @@ static int take_op(struct ref_plan *pl, const struct op *op, struct shared *all,
     struct bn_saved *b = &pl->saved[op->kind == OP_BN ? op - pl->p->ops : op->fwd];
     if (b->mean)
         return 0;
-    TRY(take_doubles(channels, &b->mean, e));
-    return take_doubles(channels, &b->inv_std, e);
+    TRY(take_doubles(pl, channels, &b->mean, e));
+    return take_doubles(pl, channels, &b->inv_std, e);
 }
 
 static int take_memory(struct ref_plan *pl, struct err *e)
@@ -165,9 +171,10 @@ static int take_memory(struct ref_plan *pl, struct err *e)
     for (int i = pl->first; i < pl->end; i++)
         TRY(take_op(pl, &pl->p->ops[i], &all, e));
     pl->col_cap = all.col;
-    TRY(take_doubles(all.col, &pl->col, e));
-    TRY(take_doubles(all.exchange, &pl->exchange, e));
-    return take_doubles(all.scratch, &pl->scratch, e);
+    pl->workspace = all.col + all.scratch + all.exchange;
+    TRY(take_doubles(pl, all.col, &pl->col, e));
+    TRY(take_doubles(pl, all.exchange, &pl->exchange, e));
+    return take_doubles(pl, all.scratch, &pl->scratch, e);
 }
 
 static int ref_plan(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
@@ -193,7 +200,8 @@ static int ref_plan(struct device *d, const struct program *p, const struct plan
                             .params = o->params,
                             .stats = o->stats,
                             .reduce = o->reduce,
-                            .group = o->group};
+                            .group = o->group,
+                            .forecast = o->forecast};
     int rc = take_memory(pl, e);
     if (rc == 0 && half_compute(o))
         rc = ref_rounding_create(pl, o, e);
@@ -208,7 +216,7 @@ static int ref_plan(struct device *d, const struct program *p, const struct plan
 static void ref_plan_memory(const struct plan *base, struct plan_memory *ret)
 {
     const struct ref_plan *pl = (const struct ref_plan *)base;
-    *ret = (struct plan_memory){.workspace = pl->col_cap * sizeof(double)};
+    *ret = (struct plan_memory){.workspace = pl->workspace * sizeof(double)};
     for (int i = 0; i < pl->p->ntensors; i++)
         if (pl->value[i])
             ret->activations += ref_elements(pl, i) * sizeof(double);

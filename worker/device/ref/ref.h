@@ -45,6 +45,9 @@ struct ref_plan {
     double *exchange;               /* rows of all ranks of the group, each rank's by themselves */
     size_t row_first, row_end;      /* samples that gradients of parameters are summed over; 0, 0: all */
     struct rounding *rounding;      /* NULL: nothing is rounded to halves */
+    size_t workspace;               /* elements of col, scratch and exchange */
+    bool forecast;                  /* memory is counted and not taken: `nothing` stands for it */
+    double nothing;
 };
 
 typedef int ref_kernel(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e);

@@ -1,4 +1,4 @@
-#include "worker/run/stop.h"
+#include "worker/session/stop.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -17,6 +17,27 @@ struct session;
     X(workspace, "workspace")       /* of kernels */                                                                   \
     X(batches, "batches of images") /* the loaders' rings */
 
+/* Where --mem-report looks. */
+#define MEM_POINTS(X)                                                                                                  \
+    X(MEM_BEGIN, "begin")        /* nothing of the run is open yet */                                                  \
+    X(MEM_MODEL, "model")        /* parameters, gradients, optimizer */                                                \
+    X(MEM_COMM, "communicators") /* and buckets */                                                                     \
+    X(MEM_PLANS, "plans")        /* activations, loaders: before the first step */                                     \
+    X(MEM_STEP, "first step")    /* after it */                                                                        \
+    X(MEM_NOW, "now")            /* when the table is made */
+
+enum mem_point {
+#define X(id, name) id,
+    MEM_POINTS(X)
+#undef X
+        MEM_POINTS_N
+};
+
+struct mem_marks {
+    int64_t held[MEM_POINTS_N]; /* bytes */
+    int64_t sent;               /* by the last step; -1: not known */
+};
+
 struct memory_report { /* bytes */
 #define X(field, text) int64_t field;
     MEMORY_PARTS(X)
@@ -25,8 +46,13 @@ struct memory_report { /* bytes */
     int64_t device_peak;   /* of the device's own memory; 0: it has none */
 };
 
+/* Of a session whose state and plans are open, or forecast. */
 void memory_report(const struct session *s, struct memory_report *ret);
+int64_t memory_planned(const struct memory_report *r); /* the parts in sum */
 /* "parameters 44.6 MiB, gradients ..., " without what is empty; peaks where with_peak. Returns out. */
 char *memory_text(const struct memory_report *r, int with_peak, char *out, size_t cap);
+
+/* --mem-report: note how much memory is held now, the process' own or the device's where it has some, in s->mem. */
+void memory_mark(struct session *s, enum mem_point p);
 
 #endif

@@ -1,4 +1,4 @@
-#include "worker/run/session_layout.h"
+#include "worker/session/session_layout.h"
 
 #include <stdio.h>
 
@@ -12,8 +12,8 @@
 #include "worker/parallel/group_calls.h"
 #include "worker/parallel/groups.h"
 #include "worker/program/program.h"
-#include "worker/run/session.h"
-#include "worker/run/stop.h"
+#include "worker/session/session.h"
+#include "worker/session/stop.h"
 
 static void tell_useless(const struct session *s)
 {

@@ -1,11 +1,12 @@
-#include "worker/run/memory.h"
+#include "worker/session/memory.h"
 
 #include <stdio.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
-#include "worker/data/loader/loader.h"
+#include "worker/config/config.h"
 #include "worker/program/program.h"
-#include "worker/run/session.h"
+#include "worker/session/session_build.h"
 
 static void add_plan(const struct plan *pl, struct memory_report *r)
 {
@@ -24,7 +25,13 @@ static int64_t gradient_bytes(const struct session *s)
     const struct state *st = &s->state;
     const size_t all = s->program->n_reduce, tail = all - s->program->n_train;
     const size_t some = ownership_elements(&s->own, OWNERSHIP_GRADIENTS) + tail + 3 * ownership_largest_piece(&s->own);
-    return (int64_t)state_bytes(st, st->mapped && some < all ? some : all);
+    return (int64_t)state_bytes(st, state_sheds(st) && some < all ? some : all);
+}
+
+static int64_t batch_bytes(const struct session *s, bool training)
+{
+    const struct loader_options o = session_loader(s, training);
+    return (int64_t)loader_bytes(&o);
 }
 
 void memory_report(const struct session *s, struct memory_report *ret)
@@ -39,8 +46,7 @@ void memory_report(const struct session *s, struct memory_report *ret)
                                   .averages = st->ema_params ? params + stats : 0};
     add_plan(s->train_plan, ret);
     add_plan(s->test_plan, ret);
-    ret->batches = (int64_t)((s->train_loader ? loader_bytes(s->train_loader) : 0) +
-                             (s->test_loader ? loader_bytes(s->test_loader) : 0));
+    ret->batches = (s->cfg->evaluate ? 0 : batch_bytes(s, true)) + (s->test_set ? batch_bytes(s, false) : 0);
     if (s->device->ops->memory) {
         size_t now, peak;
         s->device->ops->memory(s->device, &now, &peak);
@@ -69,4 +75,38 @@ char *memory_text(const struct memory_report *r, int with_peak, char *out, size_
         append_item(out, cap, at, "peak of the process", r->resident_peak);
     }
     return out;
+}
+
+int64_t memory_planned(const struct memory_report *r)
+{
+    int64_t sum = 0;
+#define X(field, text) sum += r->field;
+    MEMORY_PARTS(X)
+#undef X
+    return sum;
+}
+
+/* Memory of the process' own, without the pages of files: libraries, data bases. */
+static int64_t anonymous(void)
+{
+    long resident = 0, files = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fscanf(f, "%*d %ld %ld", &resident, &files) != 2)
+        resident = files = 0;
+    if (f)
+        fclose(f);
+    return (resident - files) * sysconf(_SC_PAGESIZE);
+}
+
+void memory_mark(struct session *s, enum mem_point p)
+{
+    size_t now = 0, peak;
+    if (!s->cfg->mem_report)
+        return;
+    if (s->device && s->device->ops->memory) {
+        s->device->ops->memory(s->device, &now, &peak);
+        s->mem.held[p] = (int64_t)now;
+    } else {
+        s->mem.held[p] = anonymous();
+    }
 }

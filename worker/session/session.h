@@ -12,6 +12,7 @@
 #include "worker/parallel/layout.h"
 #include "worker/parallel/ownership.h"
 #include "worker/precision/precision.h"
+#include "worker/session/memory.h"
 #include "worker/snapshot/snapshot.h"
 #include "worker/state/state.h"
 
@@ -61,6 +62,7 @@ struct session {
     char device_text[160], precision_text[96];
     bool failed; /* set before session_close() after an error: peers are not waited for */
     struct snapshot_identity identity;
+    struct mem_marks mem; /* --mem-report */
 };
 
 /* All ranks. On failure everything is closed again. */

@@ -1,0 +1,98 @@
+"""`trainer plan` says what a run comes to; --mem-report shows the run beside it."""
+import json
+import os
+import subprocess
+
+import pytest
+
+from metrics_file import records
+from support import TRAINER, run
+
+NET = ["--train-data", "null", "--null-images", 96, "--num-labels", 1001, "--arch", "resnet18", "--image-size", 64, "--batch-size", 24,
+       "--device", "cpu", "--threads", 1]
+SPLIT = ["--model-parallel-size", 2, "--model-parallel-dim"]
+MIB = 1 << 20
+
+
+def plan(*args):
+    p = run(TRAINER, "plan", *NET, *args, "--json", timeout=60)
+    assert p.returncode == 0 and p.stderr == "", p.stderr
+    return json.loads(p.stdout)
+
+
+def report(tmp_path, ranks, *args):
+    """What a run of three steps says at its end, rank by rank."""
+    p = run(TRAINER, *NET, *args, "--procs", ranks, "--max-steps", 3, "--mem-report", "--log-dir", tmp_path / "log", timeout=300)
+    assert p.returncode == 0, p.stderr
+    assert "--mem-report, after the first step:" in p.stderr and "--mem-report, at the end:" in p.stderr
+    first, last = [r["ranks"] for r in records(tmp_path / "log") if r.get("event") == "mem-report"]
+    assert len(first) == len(last) == ranks
+    return last
+
+
+# The held memory is above the plan by what no plan counts: stacks, compiled kernels, scratch of Gloo's ring.
+@pytest.mark.parametrize("ranks, args", [
+    (2, []), (2, ["--zero", 1, "--optimizer", "adam", "--ema", 0.9]), (3, ["--zero", 2, "--accumulate", 2]),
+    (4, [*SPLIT, 1, "--zero", 1, "--sync-bn"]), (2, [*SPLIT, 0, "--accumulate", 2]), (2, [*SPLIT, 1, "--amp", "bf16", "--allreduce-dtype", "bf16"])],
+    ids=["plain", "zero 1, adam, averages", "zero 2, parts", "classes, zero 1, sync bn", "features, parts", "classes, halves"])
+def test_a_run_is_as_planned(tmp_path, ranks, args):
+    planned = plan(*args, "--world-size", ranks)["ranks"]
+    for k, there in zip(planned, report(tmp_path, ranks, *args), strict=True):
+        assert {name: there["memory"][name] for name in k["memory"]} == k["memory"]
+        assert there["sends"] == k["sends"]
+        assert k["sends"]["sum"] * 0.999 <= there["sent"] <= k["sends"]["sum"] * 1.02
+        above = there["held"]["plans"] - there["held"]["begin"]
+        assert k["memory"]["sum"] - k["memory"]["batches"] - 72 * MIB <= above <= k["memory"]["sum"] + 32 * MIB
+
+
+def test_what_zero_saves_is_what_the_plan_says(tmp_path):
+    def held(of):
+        return of["held"]["plans"] - of["held"]["begin"]
+
+    args = ["--optimizer", "adam"]
+    plain, cut = report(tmp_path / "0", 2, *args)[1], report(tmp_path / "1", 2, *args, "--zero", 1)[1]
+    saved = plain["memory"]["sum"] - cut["memory"]["sum"]
+    assert saved == pytest.approx(plain["memory"]["optimizer"] / 2, rel=0.02)
+    assert held(plain) - held(cut) == pytest.approx(saved, rel=0.05)
+
+
+def test_a_plan_takes_no_memory():
+    """Some 150 GiB of activations are counted."""
+    command = [str(a) for a in (TRAINER, "plan", "--train-data", "null", "--num-labels", 1000, "--arch", "resnet50", "--batch-size", 2048, "--json")]
+    p = subprocess.Popen(command, stdout=subprocess.PIPE)
+    out = json.loads(p.stdout.read())
+    _, status, usage = os.wait4(p.pid, 0)
+    p.stdout.close()
+    p.returncode = os.waitstatus_to_exitcode(status)
+    assert p.returncode == 0 and usage.ru_maxrss < 512 << 10
+    assert out["ranks"][0]["memory"]["activations"] > 100 << 30
+
+
+def test_the_reference_device_is_planned(tmp_path):
+    small = ["--train-data", "null", "--num-labels", 10, "--null-images", 20, "--arch", "convnet", "--image-size", 28, "--num-channels", 1,
+             "--batch-size", 10, "--device", "ref"]
+    p = run(TRAINER, "plan", *small, "--world-size", 2, "--json", timeout=60)
+    q = run(TRAINER, *small, "--procs", 2, "--max-steps", 1, "--mem-report", "--log-dir", tmp_path / "log", timeout=60)
+    assert p.returncode == q.returncode == 0, p.stderr + q.stderr
+    (event,) = [r for r in records(tmp_path / "log") if r.get("event") == "mem-report"]
+    for k, there in zip(json.loads(p.stdout)["ranks"], event["ranks"], strict=True):
+        assert {name: there["memory"][name] for name in k["memory"]} == k["memory"] and k["memory"]["activations"] > 0
+
+
+def test_groups_are_named():
+    p = run(TRAINER, "plan", *NET, *SPLIT, 1, "--zero", 1, "--world-size", 5, timeout=60)
+    assert p.returncode == 0
+    for line in ("layout: 4 ranks = 2 data x 2 tensor x 1 stages; ZeRO 1; 1 spare", "batch groups: 0 1 2 3", "data groups: 0 2; 1 3",
+                 "tensor groups: 0 1; 2 3", "rank 0,2", "rank 1,3"):  # 501 classes, and 500
+        assert line in p.stdout.splitlines(), p.stdout
+    groups = plan(*SPLIT, 1, "--world-size", 4)["groups"]
+    assert groups == {"batch": [[0, 1, 2, 3]], "data": [[0, 2], [1, 3]], "tensor": [[0, 1], [2, 3]]}
+
+
+@pytest.mark.parametrize("args, says", [
+    (["--world-size", 1, *SPLIT, 0], "1 rank cannot hold a model over 1 stage of tensor groups of 2: that takes at least 2"),
+    (["--world-size", 2, "--local-world-size", 3], "--local-world-size 3: the run has 2 ranks in all"),
+    (["--world-size", 0], "--world-size: 0 is out of range"), (["--world-size", 4, "--num-labels", 3, "--model-parallel-size", 4, "--model-parallel-dim", 1], "3 classes cannot be split over 4 ranks")])
+def test_what_cannot_be_planned(args, says):
+    p = run(TRAINER, "plan", *NET, *args, timeout=60)
+    assert p.returncode == 2 and p.stderr.startswith("trainer plan: ") and says in p.stderr and p.stdout == "", p.stderr

@@ -1,0 +1,280 @@
+/* trainer plan: the options of a run, and what it would come to on every rank. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/job/exitcode.h"
+#include "worker/cli/cli.h"
+#include "worker/config/exit_code.h"
+#include "worker/personality/personality.h"
+#include "worker/session/forecast.h"
+
+struct plan_config {
+    struct train_config train;
+    int64_t world, local_world;
+    bool json;
+};
+
+#define OWN(field) offsetof(struct plan_config, field)
+
+static const struct arg_spec own[] = {
+    ARG_GROUP("Plan"),
+    {.name = "world-size",
+     .type = ARG_INT,
+     .at = OWN(world),
+     .def = "1",
+     .min = 1,
+     .max = 65536,
+     .aliases = "ranks",
+     .help = "ranks of the run"},
+    {.name = "local-world-size",
+     .type = ARG_INT,
+     .at = OWN(local_world),
+     .def = "0",
+     .min = 0,
+     .max = 65536,
+     .help = "ranks of each host, which share its cores; 0: all of them"},
+    {.name = "json", .type = ARG_FLAG, .at = OWN(json), .help = "print one JSON object, a rank each"},
+    ARG_END,
+};
+
+static const struct personality_default defaults[] = {{NULL, NULL, 0, NULL}};
+
+static int apply(void *config, const struct personality_args *a, struct err *e)
+{
+    struct plan_config *c = config;
+    (void)a;
+    if (c->local_world > c->world)
+        return err_set(e, ERR_USAGE, "--local-world-size %d: the run has %d ranks in all (--world-size)",
+                       (int)c->local_world, (int)c->world);
+    if (c->local_world == 0)
+        c->local_world = c->world;
+    return train_config_check(&c->train, e);
+}
+
+static const struct personality plan_options = {
+    .name = "plan",
+    .usage = "--train-data DIR [--world-size N] [options of trainer]",
+    .summary =
+        "Print what a run with these options would come to, without running it: who is in which group, the bytes that "
+        "each rank holds, and the bytes that it sends in a step. --train-data null --num-labels N stands for a data "
+        "set that is not here.",
+    .epilog = "Memory is counted from the plans that the run would make: on cpu and ref without taking it, on a GPU "
+              "with it. docs/guide/parallelism.md says what the schemes are for.",
+    .own = own,
+    .defaults = defaults,
+    .config_size = sizeof(struct plan_config),
+    .operands = ARG_NO_OPERANDS,
+    .apply = apply,
+};
+
+/* --- as text */
+
+#define MIB (1024.0 * 1024)
+
+static bool alike(const struct forecast_rank *a, const struct forecast_rank *b)
+{
+    return memcmp(&a->memory, &b->memory, sizeof a->memory) == 0 &&
+           memcmp(&a->traffic, &b->traffic, sizeof a->traffic) == 0;
+}
+
+/* Is rank r the first of those like it? */
+static bool is_first(const struct forecast *f, int r)
+{
+    for (int i = 0; i < r; i++)
+        if (alike(&f->ranks[i], &f->ranks[r]))
+            return false;
+    return true;
+}
+
+/* "0-3,6" of the ranks like r. */
+static void print_ranks(const struct forecast *f, int r)
+{
+    const int n = layout_members(&f->layout);
+    const char *between = "";
+    for (int i = r, last; i < n; i = last + 1) {
+        last = i;
+        if (!alike(&f->ranks[i], &f->ranks[r]))
+            continue;
+        while (last + 1 < n && alike(&f->ranks[last + 1], &f->ranks[r]))
+            last++;
+        printf(last > i ? "%s%d-%d" : "%s%d", between, i, last);
+        between = ",";
+    }
+}
+
+static void print_row(const char *what, int64_t bytes, int64_t calls)
+{
+    if (bytes == 0)
+        return;
+    printf("    %-20s %12.2f MiB", what, (double)bytes / MIB);
+    if (calls)
+        printf("  in %lld call%s", (long long)calls, calls == 1 ? "" : "s");
+    putchar('\n');
+}
+
+static void print_rank(const struct forecast *f, int r)
+{
+    const struct forecast_rank *k = &f->ranks[r];
+    printf("rank ");
+    print_ranks(f, r);
+    printf("\n  holds\n");
+#define X(field, text) print_row(text, k->memory.field, 0);
+    MEMORY_PARTS(X)
+#undef X
+    print_row("in sum", memory_planned(&k->memory), 0);
+    if (traffic_bytes(&k->traffic) == 0)
+        return;
+    printf("  sends in a step\n");
+#define X(kind, text) print_row(text, k->traffic.kind.bytes, k->traffic.kind.calls);
+    TRAFFIC_KINDS(X)
+#undef X
+    print_row("in sum", traffic_bytes(&k->traffic), 0);
+}
+
+static const char *const group_names[] = {[LAYOUT_BATCH] = "batch", [LAYOUT_DATA] = "data", [LAYOUT_TENSOR] = "tensor"};
+
+/* The groups of one kind, those of one rank left out. */
+static void print_groups(const struct layout *l, enum layout_group g)
+{
+    bool any = false;
+    for (int r = 0; r < layout_members(l); r++) {
+        const struct layout_ranks k = layout_group(l, g, r);
+        if (k.count < 2 || k.first != r)
+            continue;
+        printf(any ? "; " : "%s groups: ", group_names[g]);
+        for (int i = 0; i < k.count; i++)
+            printf("%s%d", i ? " " : "", layout_group_rank(&k, i));
+        any = true;
+    }
+    if (any)
+        putchar('\n');
+}
+
+static void print_text(const struct forecast *f, const struct plan_config *c)
+{
+    const struct layout *l = &f->layout;
+    const int members = layout_members(l);
+    printf("%s: %zu parameters, %d classes, %d x %d images\n", c->train.arch, f->parameters, f->classes,
+           (int)c->train.image_size, (int)c->train.image_size);
+    printf("device: %s; %s\n", f->device, f->precision);
+    printf("layout: %d rank%s = %d data x %d tensor x %d stages; ZeRO %d", members, members == 1 ? "" : "s", l->data,
+           l->tensor, l->stages, l->zero);
+    printf(l->world > members ? "; %d spare\n" : "\n", l->world - members);
+    for (int g = LAYOUT_BATCH; g <= LAYOUT_TENSOR; g++)
+        if (g != LAYOUT_DATA || l->tensor > 1) /* else it is the batch group */
+            print_groups(l, (enum layout_group)g);
+    printf("batch: %lld global; up to %d samples a rank at once, in %d part%s; %lld steps an epoch\n",
+           (long long)c->train.batch_size, f->part, f->parts, f->parts == 1 ? "" : "s", (long long)f->steps);
+    for (int r = 0; r < members; r++)
+        if (is_first(f, r))
+            print_rank(f, r);
+}
+
+/* --- as JSON */
+
+static void add_groups(cJSON *groups, const struct layout *l, enum layout_group g)
+{
+    cJSON *all = cJSON_AddArrayToObject(groups, group_names[g]);
+    for (int r = 0; r < layout_members(l); r++) {
+        const struct layout_ranks k = layout_group(l, g, r);
+        cJSON *one = k.first == r ? cJSON_CreateArray() : NULL;
+        for (int i = 0; one && i < k.count; i++)
+            cJSON_AddItemToArray(one, cJSON_CreateNumber(layout_group_rank(&k, i)));
+        if (one)
+            cJSON_AddItemToArray(all, one);
+    }
+}
+
+static cJSON *rank_json(const struct forecast *f, int r)
+{
+    const struct forecast_rank *k = &f->ranks[r];
+    cJSON *o = cJSON_CreateObject(), *memory, *sends;
+    cJSON_AddNumberToObject(o, "rank", r);
+    cJSON_AddNumberToObject(o, "data", k->place.data);
+    cJSON_AddNumberToObject(o, "tensor", k->place.tensor);
+    cJSON_AddNumberToObject(o, "stage", k->place.stage);
+    memory = cJSON_AddObjectToObject(o, "memory");
+#define X(field, text) cJSON_AddNumberToObject(memory, #field, (double)k->memory.field);
+    MEMORY_PARTS(X)
+#undef X
+    cJSON_AddNumberToObject(memory, "sum", (double)memory_planned(&k->memory));
+    sends = cJSON_AddObjectToObject(o, "sends");
+#define X(kind, text) cJSON_AddNumberToObject(sends, #kind, (double)k->traffic.kind.bytes);
+    TRAFFIC_KINDS(X)
+#undef X
+    cJSON_AddNumberToObject(sends, "sum", (double)traffic_bytes(&k->traffic));
+    return o;
+}
+
+static cJSON *to_json(const struct forecast *f, const struct plan_config *c)
+{
+    const struct layout *l = &f->layout;
+    cJSON *o = cJSON_CreateObject(), *layout, *groups, *ranks;
+    cJSON_AddStringToObject(o, "arch", c->train.arch);
+    cJSON_AddNumberToObject(o, "parameters", (double)f->parameters);
+    cJSON_AddNumberToObject(o, "classes", f->classes);
+    cJSON_AddStringToObject(o, "device", f->device);
+    cJSON_AddStringToObject(o, "precision", f->precision);
+    layout = cJSON_AddObjectToObject(o, "layout");
+    cJSON_AddNumberToObject(layout, "world", l->world);
+    cJSON_AddNumberToObject(layout, "data", l->data);
+    cJSON_AddNumberToObject(layout, "tensor", l->tensor);
+    cJSON_AddNumberToObject(layout, "stages", l->stages);
+    cJSON_AddNumberToObject(layout, "zero", l->zero);
+    cJSON_AddNumberToObject(layout, "spares", l->world - layout_members(l));
+    groups = cJSON_AddObjectToObject(o, "groups");
+    for (int g = LAYOUT_BATCH; g <= LAYOUT_TENSOR; g++)
+        add_groups(groups, l, (enum layout_group)g);
+    cJSON_AddNumberToObject(o, "batch", (double)c->train.batch_size);
+    cJSON_AddNumberToObject(o, "part", f->part);
+    cJSON_AddNumberToObject(o, "parts", f->parts);
+    cJSON_AddNumberToObject(o, "steps_per_epoch", (double)f->steps);
+    ranks = cJSON_AddArrayToObject(o, "ranks");
+    for (int r = 0; r < layout_members(l); r++)
+        cJSON_AddItemToArray(ranks, rank_json(f, r));
+    return o;
+}
+
+static int print_json(const struct forecast *f, const struct plan_config *c, struct err *e)
+{
+    cJSON *o = to_json(f, c);
+    char *text = cJSON_PrintUnformatted(o);
+    cJSON_Delete(o);
+    if (!text)
+        return err_errno(e, ENOMEM, "the plan as JSON");
+    puts(text);
+    free(text);
+    return 0;
+}
+
+int plan_main(int argc, char **argv)
+{
+    struct train_config *train;
+    struct forecast f;
+    struct err e;
+    log_init(LOG_WARN, "");
+    int rc = personality_parse(&plan_options, argc, argv, "trainer " CRUN_VERSION, &train, &e);
+    if (rc > 0)
+        return EXIT_OK;
+    const struct plan_config *c = rc == 0 ? (const struct plan_config *)train : NULL;
+    if (rc == 0) {
+        rc = forecast_make(&f, train, (int)c->world, (int)c->local_world, &e);
+        if (rc == 0 && c->json)
+            rc = print_json(&f, c, &e);
+        else if (rc == 0)
+            print_text(&f, c);
+        if (rc == 0)
+            forecast_free(&f);
+        free(train);
+    }
+    if (rc == 0)
+        return EXIT_OK;
+    fprintf(stderr, "trainer plan: %s\n", e.text);
+    return exit_code_of(rc);
+}

@@ -1,0 +1,185 @@
+#include "worker/session/forecast.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/err.h"
+#include "worker/config/config.h"
+#include "worker/data/sets/dataset.h"
+#include "worker/parallel/group_calls.h"
+#include "worker/program/program.h"
+#include "worker/session/session_build.h"
+#include "worker/session/session_layout.h"
+
+/* What ranks share. */
+struct opened {
+    const struct train_config *cfg;
+    int world, local_world;
+    struct session first; /* has data sets and device for all */
+};
+
+/* Nothing is called over it. */
+static void stand_in_for_group(struct session *s)
+{
+    const struct layout_ranks g = layout_group(&s->layout, LAYOUT_TENSOR, s->rank);
+    s->group = (struct plan_group){.on_host = true, .ranks = g.count, .index = g.index};
+}
+
+static void begin(struct session *s, const struct opened *o, int rank)
+{
+    session_begin(s, o->cfg, rank, o->local_world, (o->world + o->local_world - 1) / o->local_world);
+    s->train_set = o->first.train_set;
+    s->test_set = o->first.test_set;
+    s->device = o->first.device;
+}
+
+static void end(struct session *s)
+{
+    struct plan **const plans[] = {&s->train_plan, &s->test_plan};
+    for (int i = 0; i < 2; i++) {
+        if (*plans[i])
+            s->device->ops->plan_close(*plans[i]);
+        *plans[i] = NULL;
+    }
+    s->train_set = s->test_set = NULL; /* the first one's */
+    s->device = NULL;
+    session_close(s);
+}
+
+static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
+{
+    struct plan_options o = session_plan(s, training);
+    o.forecast = true;
+    return s->device->ops->plan(s->device, s->program, &o, ret, e);
+}
+
+/* like: a rank with the same program and the same share of a batch, whose plans are known; NULL: none is. */
+static int look_at(struct session *s, const struct forecast_rank *like, struct forecast_rank *ret, struct err *e)
+{
+    const struct state_options state = session_state(s);
+    TRY(session_build_ownership(s, e));
+    TRY(state_forecast(&s->state, s->device, s->program, &s->own, &state, e));
+    stand_in_for_group(s);
+    if (!like && !s->cfg->evaluate)
+        TRY(open_plan(s, true, &s->train_plan, e));
+    if (!like && s->test_set)
+        TRY(open_plan(s, false, &s->test_plan, e));
+    ret->place = layout_place(&s->layout, s->rank);
+    memory_report(s, &ret->memory);
+    ret->memory.resident_peak = ret->memory.device_peak = 0;
+    if (like) {
+        ret->memory.activations = like->memory.activations;
+        ret->memory.weights = like->memory.weights;
+        ret->memory.workspace = like->memory.workspace;
+    }
+    traffic_of_step(s, &ret->traffic);
+    return 0;
+}
+
+/* Ranks of one place in the tensor group have the same program; shares of a batch are equal but for the sampler that
+ * gives each host records of its own. */
+static const struct forecast_rank *find_like(const struct forecast *f, int rank, const size_t *parts)
+{
+    for (int r = 0; r < rank; r++)
+        if (f->ranks[r].place.tensor == layout_place(&f->layout, rank).tensor && parts[r] == parts[rank])
+            return &f->ranks[r];
+    return NULL;
+}
+
+static int one_rank(struct forecast *f, const struct opened *o, int rank, size_t *parts, struct err *e)
+{
+    struct session s;
+    begin(&s, o, rank);
+    s.layout = f->layout;
+    s.batch = layout_group(&s.layout, LAYOUT_BATCH, rank);
+    int rc = session_build_model(&s, e);
+    if (rc == 0)
+        rc = session_resolve_precision(&s, e);
+    if (rc == 0) {
+        parts[rank] = session_part(&s, true);
+        rc = look_at(&s, find_like(f, rank, parts), &f->ranks[rank], e);
+    }
+    end(&s);
+    return rc;
+}
+
+static int all_ranks(struct forecast *f, const struct opened *o, struct err *e)
+{
+    const int n = layout_members(&f->layout);
+    size_t *parts = calloc((size_t)n, sizeof *parts);
+    int rc = 0;
+    f->ranks = calloc((size_t)n, sizeof *f->ranks);
+    if (!f->ranks || !parts)
+        rc = err_errno(e, ENOMEM, "a forecast of %d ranks", n);
+    for (int rank = 0; rank < n && rc == 0; rank++)
+        rc = one_rank(f, o, rank, parts, e);
+    free(parts);
+    return rc;
+}
+
+static void describe(struct forecast *f, struct session *s)
+{
+    const struct sampler order = session_order(s, true);
+    f->layout = s->layout;
+    f->classes = session_labels(s);
+    f->part = (int)session_part(s, true);
+    f->parts = sampler_parts(&order);
+    f->steps = sampler_steps(&order);
+    f->images = s->train_set->n;
+    s->device->ops->describe(s->device, f->device, sizeof f->device);
+    session_describe_precision(s);
+    snprintf(f->precision, sizeof f->precision, "%s", s->precision_text);
+}
+
+/* A rank's part of a split parameter counts as the whole. */
+static size_t count_parameters(const struct program *p)
+{
+    size_t n = 0;
+    for (int i = 0; i < p->nparams; i++) {
+        const struct param *q = &p->params[i];
+        size_t count = 1;
+        for (int d = 0; d < q->ndim; d++)
+            count *= (size_t)param_whole_size(q, d);
+        n += q->role == PARAM_TRAIN ? count : 0;
+    }
+    return n;
+}
+
+static int open_first(struct opened *o, struct err *e)
+{
+    struct session *s = &o->first;
+    struct gpu_choice choice = {.local_world = 1, .list = o->cfg->gpus, .oversubscribe = true};
+    session_begin(s, o->cfg, 0, o->local_world, (o->world + o->local_world - 1) / o->local_world);
+    TRY(session_open_layout(s, o->world, e));
+    TRY(session_open_data(s, e));
+    TRY(session_build_model(s, e));
+    TRY(session_open_device(s, &choice, e));
+    return session_resolve_precision(s, e);
+}
+
+int forecast_make(struct forecast *ret, const struct train_config *cfg, int world, int local_world, struct err *e)
+{
+    struct opened o = {.cfg = cfg, .world = world, .local_world = local_world};
+    *ret = (struct forecast){0};
+    int rc = open_first(&o, e);
+    if (rc == 0) {
+        struct sampler order = session_order(&o.first, true);
+        rc = sampler_check(&order, e);
+    }
+    if (rc == 0) {
+        describe(ret, &o.first);
+        ret->parameters = count_parameters(o.first.program);
+        rc = all_ranks(ret, &o, e);
+    }
+    session_close(&o.first);
+    if (rc < 0)
+        forecast_free(ret);
+    return rc;
+}
+
+void forecast_free(struct forecast *f)
+{
+    free(f->ranks);
+    *f = (struct forecast){0};
+}

@@ -1,0 +1,207 @@
+#include "worker/session/session.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/base/path.h"
+#include "common/job/env_contract.h"
+#include "worker/comm/comm.h"
+#include "worker/config/config.h"
+#include "worker/config/cores.h"
+#include "worker/data/loader/input.h"
+#include "worker/data/loader/loader.h"
+#include "worker/data/loader/sampler.h"
+#include "worker/data/sets/dataset.h"
+#include "worker/device/module/module.h"
+#include "worker/model/model.h"
+#include "worker/parallel/ddp.h"
+#include "worker/parallel/groups.h"
+#include "worker/program/program.h"
+#include "worker/session/memory.h"
+#include "worker/session/session_build.h"
+#include "worker/session/session_layout.h"
+#include "worker/session/stop.h"
+#include "worker/snapshot/output_folder.h"
+#include "worker/state/choices.h"
+
+#define LEAVE_MS 10000 /* rank 0 may wait so long for others that are about to end */
+
+static int at_least_one(int64_t n)
+{
+    return n < 1 ? 1 : (int)n;
+}
+
+/* Before a run begins: whoever writes can write where it will have to, and overwrites nobody. */
+static int check_output(struct session *s, const struct env_contract *env, struct err *e)
+{
+    s->writes = s->cfg->checkpoint_dir && !s->cfg->evaluate &&
+                (s->rank == layout_writer(&s->layout) || (s->cfg->checkpoint_per_node && env->local_rank == 0));
+    if (s->writes)
+        TRY(output_folder_take(s->cfg, s->resume, env->run_id, &s->lock_fd, &s->aside, e));
+    return s->leads && s->cfg->log_dir && !s->cfg->evaluate ? path_make_writable(s->cfg->log_dir, e) : 0;
+}
+
+static int open_device(struct session *s, const struct env_contract *env, struct err *e)
+{
+    const struct gpu_choice choice = {.local_rank = (int)env->local_rank,
+                                      .local_world = s->local_world,
+                                      .list = s->cfg->gpus,
+                                      .oversubscribe = s->cfg->oversubscribe};
+    const struct state_options state = session_state(s);
+    TRY(session_open_device(s, &choice, e));
+    TRY(session_resolve_precision(s, e));
+    s->device->ops->describe(s->device, s->device_text, sizeof s->device_text);
+    TRY(session_build_ownership(s, e));
+    TRY(state_init(&s->state, s->device, s->program, &s->own, &state, e));
+    s->state.loss_scale = s->precision.scale;
+    return optimizer_round(&s->state, &s->precision, e);
+}
+
+static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
+{
+    const struct plan_options o = session_plan(s, training);
+    return s->device->ops->plan(s->device, s->program, &o, ret, e);
+}
+
+static int open_loader(struct session *s, bool training, struct loader **ret, struct err *e)
+{
+    const struct loader_options o = session_loader(s, training);
+    return loader_create(ret, training ? s->train_set : s->test_set, &o, e);
+}
+
+static int open_pipeline(struct session *s, struct err *e)
+{
+    struct sampler order = session_order(s, true);
+    TRY(sampler_check(&order, e));
+    s->part = (int)session_part(s, true);
+    s->parts = sampler_parts(&order);
+    if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->part, sizeof *s->weights)))
+        return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->part);
+    if (!s->cfg->evaluate) {
+        TRY(open_plan(s, true, &s->train_plan, e));
+        TRY(open_loader(s, true, &s->train_loader, e));
+    }
+    s->steps_per_epoch = sampler_steps(&order);
+    if (!s->test_set)
+        return 0;
+    TRY(open_plan(s, false, &s->test_plan, e));
+    TRY(open_loader(s, false, &s->test_loader, e));
+    order = session_order(s, false);
+    s->test_steps = sampler_steps(&order);
+    if (s->cfg->eval_steps && s->cfg->eval_steps < s->test_steps)
+        s->test_steps = s->cfg->eval_steps;
+    return 0;
+}
+
+static void identify(struct session *s)
+{
+    session_describe_precision(s);
+    s->identity = (struct snapshot_identity){.cfg = s->cfg,
+                                             .arch = s->cfg->arch,
+                                             .classes = s->train_set->class_names,
+                                             .nclasses = s->train_set->classes,
+                                             .num_labels = session_labels(s),
+                                             .image_size = s->cfg->image_size,
+                                             .channels = s->cfg->num_channels,
+                                             .seed = s->cfg->seed,
+                                             .batch = s->cfg->batch_size,
+                                             .world = s->layout.world,
+                                             .threads = s->threads,
+                                             .device = s->device_text,
+                                             .amp = s->precision_text,
+                                             .optimizer = update_rule_name(s->optimizer.rule),
+                                             .train_images = (int64_t)s->train_set->n,
+                                             .order = session_order(s, true),
+                                             .evaluate = s->cfg->evaluate,
+                                             .program = s->program};
+}
+
+/* A round that follows another of the same job: after a failure, or because nodes came or went. */
+static bool goes_on(const struct env_contract *env)
+{
+    return env->restart_count > 0 || (env->restart_reason && strcmp(env->restart_reason, "start") != 0);
+}
+
+int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e)
+{
+    session_begin(s, cfg, (int)env->rank, at_least_one(env->local_world_size), at_least_one(env->group_world_size));
+    /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older
+     * runs'. */
+    s->resume = cfg->checkpoint_dir && (train_config_resume(cfg) == RESUME_AUTO || goes_on(env));
+    int rc;
+    memory_mark(s, MEM_BEGIN);
+    TRY_GOTO(rc, session_open_layout(s, (int)env->world_size, e), fail);
+    TRY_GOTO(rc, session_open_data(s, e), fail);
+    TRY_GOTO(rc, session_build_model(s, e), fail);
+    TRY_GOTO(rc, open_device(s, env, e), fail);
+    memory_mark(s, MEM_MODEL);
+    TRY_GOTO(rc, check_output(s, env, e), fail);
+    identify(s);
+    s->identity.run_id = env->run_id ? env->run_id : "";
+    TRY_GOTO(rc, session_open_comm(s, env, e), fail);
+    memory_mark(s, MEM_COMM);
+    if (s->resume)
+        TRY_GOTO(rc, choices_take_up(s->device, s->comm, s->aside ? "" : cfg->checkpoint_dir, e), fail);
+    TRY_GOTO(rc, open_pipeline(s, e), fail);
+    memory_mark(s, MEM_PLANS);
+    return 0;
+fail:
+    s->failed = true;
+    session_close(s);
+    return rc;
+}
+
+void session_close(struct session *s)
+{
+    if (s->comm && s->failed)
+        s->comm->ops->abort(s->comm); /* nobody may wait for us any more, nor we for them */
+    loader_destroy(s->train_loader);
+    loader_destroy(s->test_loader);
+    if (s->train_plan)
+        s->device->ops->plan_close(s->train_plan);
+    if (s->test_plan)
+        s->device->ops->plan_close(s->test_plan);
+    ddp_destroy(s->ddp);
+    groups_close(s->groups, s->comm);
+    if (s->comm)
+        s->comm->ops->close(s->comm);
+    meet_close(&s->meet, s->failed ? 0 : LEAVE_MS);
+    state_finish(&s->state);
+    ownership_finish(&s->own);
+    if (s->device)
+        s->device->ops->close(s->device);
+    program_destroy(s->program);
+    dataset_close(s->test_set);
+    dataset_close(s->train_set);
+    optimizer_finish(&s->optimizer);
+    free(s->weights);
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
+    *s = (struct session){0};
+}
+
+void session_banner(const struct session *s)
+{
+    const struct train_config *cfg = s->cfg;
+    int64_t batch = cfg->batch_size;
+    fprintf(stderr, "%s: %zu parameters, %d classes, %d x %d images\n", cfg->arch, program_trainable(s->program),
+            session_labels(s), (int)cfg->image_size, (int)cfg->image_size);
+    fprintf(stderr, "device: %s; %s; %d compute and %d loader threads a rank\n", s->device_text, s->precision_text,
+            s->threads, s->loader_threads);
+    fprintf(stderr, "data: %zu training images%s", s->train_set->n, s->test_set ? ", " : "\n");
+    if (s->test_set)
+        fprintf(stderr, "%zu held out\n", s->test_set->n);
+    fprintf(stderr, "batch: %lld global, %lld per node, up to %zu per rank (%d ranks, %d nodes); %lld steps an epoch\n",
+            (long long)batch, (long long)((batch + s->nodes - 1) / s->nodes),
+            sampler_share((size_t)batch, s->batch.count), s->batch.count, s->nodes, (long long)s->steps_per_epoch);
+    session_layout_banner(s);
+    struct memory_report memory;
+    char text[512];
+    memory_report(s, &memory);
+    fprintf(stderr, "memory a rank: %s\n", memory_text(&memory, false, text, sizeof text));
+}

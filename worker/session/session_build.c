@@ -1,0 +1,256 @@
+#include "worker/session/session_build.h"
+
+#include <stdio.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "worker/config/config.h"
+#include "worker/config/cores.h"
+#include "worker/data/sets/dataset.h"
+#include "worker/model/model.h"
+#include "worker/program/program.h"
+
+static struct input_options input_of(const struct session *s, bool training)
+{
+    const struct train_config *cfg = s->cfg;
+    return (struct input_options){.kind = (enum input_kind)cfg->input,
+                                  .size = (int)cfg->image_size,
+                                  .channels = (int)cfg->num_channels,
+                                  .scale = (int)cfg->scale,
+                                  .training = training,
+                                  .seed = (uint64_t)cfg->seed,
+                                  .augment = {.scale_min = cfg->crop_scale.min,
+                                              .scale_max = cfg->crop_scale.max,
+                                              .ratio_min = 3.0 / 4,
+                                              .ratio_max = 4.0 / 3,
+                                              .flip = 0.5}};
+}
+
+static int check_input(const struct session *s, struct err *e)
+{
+    struct input_options training = input_of(s, true), testing = input_of(s, false);
+    TRY(input_check(&training, e));
+    return s->cfg->test_data ? input_check(&testing, e) : 0;
+}
+
+static int open_set(const struct session *s, struct dataset **ret, const char *option, const char *path,
+                    const struct dataset_options *o, struct err *e)
+{
+    if (dataset_open(ret, path, o, e) < 0)
+        return err_wrap(e, "%s", option);
+    if (s->leads && (*ret)->left_out)
+        log_warn("data", "%s %s: %s", option, path, (*ret)->left_out);
+    return 0;
+}
+
+int session_open_data(struct session *s, struct err *e)
+{
+    const struct train_config *cfg = s->cfg;
+    TRY(check_input(s, e));
+    struct dataset_options o = {
+        .kind = (enum dataset_kind)cfg->data_format,
+        .num_labels = (int)cfg->num_labels,
+        .null_samples = (size_t)cfg->null_images,
+        .null_size = (int)cfg->image_size,
+    };
+    TRY(open_set(s, &s->train_set, "--train-data", cfg->train_data, &o, e));
+    if (cfg->num_labels && s->train_set->classes > cfg->num_labels)
+        return err_set(e, ERR_DATA, "%s has %d classes, --num-labels allows %d", cfg->train_data, s->train_set->classes,
+                       (int)cfg->num_labels);
+    if (s->train_set->classes < 2 && cfg->num_labels < 2)
+        return err_set(e, ERR_DATA,
+                       "--train-data %s holds one class, a classifier needs at least 2; --num-labels may give more",
+                       cfg->train_data);
+    if (!cfg->test_data)
+        return 0;
+    o.testing = true;
+    o.class_names = s->train_set->class_names;
+    o.classes = s->train_set->classes;
+    o.null_samples = 0;
+    return open_set(s, &s->test_set, "--test-data", cfg->test_data, &o, e);
+}
+
+int session_labels(const struct session *s)
+{
+    return s->cfg->num_labels ? (int)s->cfg->num_labels : s->train_set->classes;
+}
+
+static void normalization(const struct train_config *cfg, float mean[4], float std[4])
+{
+    input_normalization((enum input_kind)cfg->input, (int)cfg->num_channels, mean, std);
+    for (int i = 0; i < 4 && cfg->mean.n > 0; i++)
+        mean[i] = (float)cfg->mean.v[i % cfg->mean.n];
+    for (int i = 0; i < 4 && cfg->std.n > 0; i++)
+        std[i] = (float)cfg->std.v[i % cfg->std.n];
+}
+
+int session_build_model(struct session *s, struct err *e)
+{
+    struct model_options o = {.arch = s->cfg->arch,
+                              .style = (enum net_style)s->cfg->net_style,
+                              .classes = session_labels(s),
+                              .channels = (int)s->cfg->num_channels,
+                              .image_size = (int)s->cfg->image_size,
+                              .zero_init_residual = s->cfg->zero_init_residual};
+    static const enum split_kind kinds[] = {[MODEL_PARALLEL_FEATURES] = SPLIT_FEATURES,
+                                            [MODEL_PARALLEL_CLASSES] = SPLIT_CLASSES,
+                                            [MODEL_PARALLEL_LAST] = SPLIT_CLASSES};
+    if (s->layout.tensor > 1)
+        o.split = (struct split){kinds[s->cfg->model_parallel_dim], s->layout.tensor,
+                                 layout_place(&s->layout, s->rank).tensor};
+    normalization(s->cfg, o.mean, o.std);
+    return model_build(&s->program, &o, e);
+}
+
+static struct optimizer choose_optimizer(const struct train_config *c)
+{
+    static const enum update_rule rules[] = {[OPTIMIZER_SGD] = UPDATE_SGD,
+                                             [OPTIMIZER_LARS] = UPDATE_LARS,
+                                             [OPTIMIZER_ADAM] = UPDATE_ADAM,
+                                             [OPTIMIZER_ADAMW] = UPDATE_ADAMW};
+    struct optimizer o = {.rule = rules[c->optimizer],
+                          .momentum = c->momentum,
+                          .beta2 = c->beta2,
+                          .eps = c->adam_eps,
+                          .weight_decay = c->weight_decay,
+                          .trust = c->optimizer == OPTIMIZER_LARS ? c->lars_eta : 0,
+                          .decay_vectors = c->bn_decay && c->optimizer != OPTIMIZER_LARS,
+                          .clip_norm = c->clip_grad_norm,
+                          .ema = c->ema,
+                          .sum_losses = c->loss_reduction != LOSS_MEAN,
+                          .bn_momentum = model_bn_momentum((enum net_style)c->net_style)};
+    if (c->optimizer == OPTIMIZER_SGD && c->sgd_rule == SGD_CAFFE2)
+        o.rule = UPDATE_CAFFE2;
+    else if (c->nesterov)
+        o.rule = UPDATE_NESTEROV;
+    return o;
+}
+
+void session_begin(struct session *s, const struct train_config *cfg, int rank, int local_world, int nodes)
+{
+    *s = (struct session){.cfg = cfg,
+                          .rank = rank,
+                          .local_world = local_world,
+                          .nodes = nodes,
+                          .threads = threads_of_rank(cfg->threads, local_world),
+                          .loader_threads = threads_of_rank(cfg->loader_threads, local_world),
+                          .optimizer = choose_optimizer(cfg),
+                          .lock_fd = -1};
+}
+
+static enum half_rule half_rule(const struct precision *p)
+{
+    return p->level == LEVEL_O1 ? HALF_OPERANDS : HALF_STORED;
+}
+
+int session_open_device(struct session *s, const struct gpu_choice *c, struct err *e)
+{
+    struct device_options o = {.threads = s->threads, .choice = *c};
+    train_config_gpu(s->cfg, &o.gpu);
+    return device_open(&s->device, s->cfg->device, &o, e);
+}
+
+int session_resolve_precision(struct session *s, struct err *e)
+{
+    const struct device_ops *ops = s->device->ops;
+    struct precision *p = &s->precision;
+    TRY(precision_resolve(&s->cfg->precision, ops->native(s->device, DT_BF16, HALF_STORED), p, e));
+    const bool half = p->half == DT_F16 || p->half == DT_BF16;
+    s->compute = half ? p->half : ops->real;
+    s->emulate = half && !ops->native(s->device, p->half, half_rule(p));
+    s->format = s->cfg->channels_last ? MEMORY_NHWC : (enum memory_format)s->cfg->format;
+    if (s->format != MEMORY_AUTO && ops->real == DT_F64)
+        return err_set(e, ERR_USAGE, "--memory-format %s: the ref device has a format of its own",
+                       s->format == MEMORY_NHWC ? "nhwc" : "nchw");
+    if (p->useless_scale && s->leads)
+        log_warn("trainer", "--loss-scale is of use with fp16 only: in %s no gradient vanishes for being small",
+                 precision_text(p));
+    return 0;
+}
+
+void session_describe_precision(struct session *s)
+{
+    const struct precision *p = &s->precision;
+    const bool half = p->level != LEVEL_O0, wide = s->device->ops->real == DT_F64;
+    const char *how = !half || !s->emulate ? ""
+                      : wide               ? " (emulated in fp64)"
+                                           : " (emulated: values are rounded, arithmetic is fp32)";
+    snprintf(s->precision_text, sizeof s->precision_text, "%s%s", half || !wide ? precision_text(p) : "fp64", how);
+}
+
+int session_build_ownership(struct session *s, struct err *e)
+{
+    const struct ownership_options pieces = {.elem_bytes = dtype_size(s->device->ops->real),
+                                             .bucket_bytes = (size_t)s->cfg->bucket_mb << 20};
+    TRY(ownership_init(&s->own, &s->layout, s->rank, s->program, &pieces, e));
+    s->saves_together = ownership_is_spread(&s->own);
+    return optimizer_slice(&s->optimizer, s->program, &s->own, e);
+}
+
+struct state_options session_state(const struct session *s)
+{
+    return (struct state_options){
+        .seed = (uint64_t)s->cfg->seed,
+        .second = s->optimizer.rule == UPDATE_ADAM || s->optimizer.rule == UPDATE_ADAMW,
+        .ema = s->cfg->ema > 0,
+    };
+}
+
+/* No step holds more images than there are: plans and buffers are as large as that, not as an option. */
+static size_t batch_of(const struct session *s, bool training)
+{
+    size_t n = training ? s->train_set->n : s->test_set->n, batch = (size_t)s->cfg->batch_size;
+    return batch < n ? batch : n;
+}
+
+/* Evaluation takes every held-out sample once, in order, for any number of ranks. */
+struct sampler session_order(const struct session *s, bool training)
+{
+    const struct train_config *cfg = s->cfg;
+    struct sampler o = {.n = training ? s->train_set->n : s->test_set->n,
+                        .batch = batch_of(s, training),
+                        .rank = s->batch.index,
+                        .world = s->batch.count,
+                        .seed = (uint64_t)cfg->seed};
+    if (training) {
+        o.kind = (enum sampler_kind)cfg->sampler;
+        o.shards = s->nodes;
+        o.shuffle = cfg->shuffle == SHUFFLE_ON || (cfg->shuffle == SHUFFLE_AUTO && o.kind != SAMPLER_SHARDED);
+        o.drop_last = cfg->drop_last;
+        o.epoch_size = (size_t)cfg->epoch_size;
+        o.parts = (int)cfg->accumulate;
+    }
+    return o;
+}
+
+size_t session_part(const struct session *s, bool training)
+{
+    const struct sampler order = session_order(s, training);
+    return sampler_part_rows(&order);
+}
+
+struct plan_options session_plan(const struct session *s, bool training)
+{
+    const struct state *st = &s->state;
+    const bool average = !training && st->ema_params;
+    return (struct plan_options){.batch = (int)session_part(s, training),
+                                 .training = training,
+                                 .compute = s->compute,
+                                 .emulate = s->emulate,
+                                 .half = half_rule(&s->precision),
+                                 .half_bn = s->precision.half_bn,
+                                 .format = s->format,
+                                 .params = average ? st->ema_params : st->params,
+                                 .stats = average ? st->ema_stats : st->stats,
+                                 .reduce = st->reduce,
+                                 .group = s->layout.tensor > 1 ? &s->group : NULL};
+}
+
+struct loader_options session_loader(const struct session *s, bool training)
+{
+    return (struct loader_options){.sampler = session_order(s, training),
+                                   .input = input_of(s, training),
+                                   .threads = s->loader_threads,
+                                   .strict = s->cfg->strict_data,
+                                   .batch_log = training ? s->cfg->debug_batch_sha : NULL};
+}

@@ -1,0 +1,121 @@
+#include "worker/session/traffic.h"
+
+#include "worker/config/config.h"
+#include "worker/device/half.h"
+#include "worker/parallel/ownership.h"
+#include "worker/program/program.h"
+#include "worker/session/session_build.h"
+
+static void add(struct traffic_part *t, double bytes)
+{
+    t->calls++;
+    t->bytes += (int64_t)(bytes + 0.5);
+}
+
+/* Parts of n ranks that travel once: what a reduce-scatter or an all-gather of `bytes` in all sends. */
+static double once(int n, double bytes)
+{
+    return bytes * (n - 1) / n;
+}
+
+/* --- gradients */
+
+/* Are gradients reduced in every part of a step (ddp_each_part())? */
+static bool in_each_part(const struct session *s)
+{
+    return ownership_is_cut(&s->own, OWNERSHIP_GRADIENTS) && !s->device->ops->async;
+}
+
+static void add_gradients(const struct session *s, int parts, struct traffic *ret)
+{
+    const double real = (double)dtype_size(s->device->ops->real),
+                 wire = train_config_allreduce(s->cfg) == ALLREDUCE_FP32 ? real : 2;
+    const double tail = (double)(s->program->n_reduce - s->program->n_train) * real;
+    const int all = s->batch.count;
+    for (int part = in_each_part(s) ? 0 : parts - 1; part < parts && all > 1; part++) {
+        for (int k = 0; k < s->own.npieces; k++) {
+            const struct ownership_piece *p = &s->own.pieces[k];
+            const int n = ownership_group(&s->own, p->group).count;
+            const double bytes = (double)(p->end - p->first) * wire;
+            if (n > 1)
+                add(&ret->gradients, p->part ? once(n, bytes) : 2 * once(n, bytes));
+        }
+        ret->gradients.bytes += (int64_t)(2 * once(all, tail));
+    }
+}
+
+static void add_parameters(const struct session *s, struct traffic *ret)
+{
+    const double real = (double)dtype_size(s->device->ops->real);
+    for (int k = 0; k < s->own.npieces; k++) {
+        const struct ownership_piece *p = &s->own.pieces[k];
+        const int n = ownership_group(&s->own, p->group).count;
+        if (p->part && n > 1)
+            add(&ret->parameters, once(n, (double)(p->end - p->first) * real));
+    }
+}
+
+/* --- operations of the program */
+
+static double elements(const struct program *p, int tensor, int rows)
+{
+    const struct tensor *t = &p->tensors[tensor];
+    return (double)t->c * t->h * t->w * t->ranks * rows;
+}
+
+/* Gathered as it is stored; sums stay wide until they are whole. */
+static void add_of_group(const struct session *s, const struct plan_options *o, const struct op *op,
+                         struct traffic *ret)
+{
+    const struct program *p = s->program;
+    const int n = p->group;
+    const double wide = (double)dtype_size(s->device->ops->real);
+    const double stored = half_tensor(p, o, op->in[0]) && !o->emulate ? 2 : wide;
+    if (n < 2)
+        return;
+    if (op->kind == OP_GATHER)
+        add(&ret->layer, once(n, elements(p, op->out, o->batch) * stored));
+    else if (op->kind == OP_SCATTER)
+        add(&ret->layer, once(n, elements(p, op->in[0], o->batch) * wide));
+    else if (op->kind == OP_SUM || op->kind == OP_MAX)
+        add(&ret->layer, 2 * once(n, elements(p, op->out, o->batch) * wide));
+}
+
+/* Doubles: sums and their count forward, two sums a channel backward. */
+static void add_of_bn(const struct session *s, const struct op *op, struct traffic *ret)
+{
+    const int c = s->program->tensors[op->in[0]].c, n = s->batch.count;
+    if (s->cfg->sync_bn && n > 1)
+        add(&ret->statistics, 2 * once(n, (2.0 * c + (op->kind == OP_BN ? 1 : 0)) * sizeof(double)));
+}
+
+static void add_operations(const struct session *s, struct traffic *ret)
+{
+    const struct plan_options o = session_plan(s, true);
+    for (int i = 0; i < s->program->nops; i++) {
+        const struct op *op = &s->program->ops[i];
+        add_of_group(s, &o, op, ret);
+        if (op->kind == OP_BN || op->kind == OP_BN_BWD)
+            add_of_bn(s, op, ret);
+    }
+}
+
+void traffic_of_step(const struct session *s, struct traffic *ret)
+{
+    const struct sampler order = session_order(s, true);
+    const int parts = sampler_parts(&order);
+    *ret = (struct traffic){0};
+    add_gradients(s, parts, ret);
+    add_parameters(s, ret);
+    for (int part = 0; part < parts; part++)
+        add_operations(s, ret);
+}
+
+int64_t traffic_bytes(const struct traffic *t)
+{
+    int64_t sum = 0;
+#define X(kind, text) sum += t->kind.bytes;
+    TRAFFIC_KINDS(X)
+#undef X
+    return sum;
+}
