@@ -3,7 +3,8 @@
 
 #include <stdint.h>
 
-/* Bytes of data that the kernel has sent over a TCP connection so far, each once. -errno; -ENOSYS: before Linux 4.19. */
+/* Bytes of data that the kernel has sent over a TCP connection so far, each once. -errno; -ENOSYS: before Linux
+ * 4.19. */
 int64_t socket_sent(int fd);
 
 #endif

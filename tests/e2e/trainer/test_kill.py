@@ -16,7 +16,9 @@ EVERY = 4       # steps between checkpoints
 EPOCHS, IMAGES, BATCH = 3, 640, 64
 STEPS = EPOCHS * IMAGES // BATCH
 SMALL = ["--arch", "convnet", "--num-channels", 1]
-MODELS = {"small": (28, SMALL), "cut": (28, [*SMALL, "--zero", 1]), "resnet18": (32, ["--arch", "resnet18"])}
+SHARED = [*SMALL, "--model-parallel-size", 2, "--model-parallel-dim", 1]  # four ranks are 2 x 2
+MODELS = {"small": (28, SMALL), "cut": (28, [*SMALL, "--zero", 1]), "resnet18": (32, ["--arch", "resnet18"]),
+          "2x2": (28, SHARED), "2x2-zero-1": (28, [*SHARED, "--zero", 1]), "2x2-zero-2": (28, [*SHARED, "--zero", 2])}
 
 
 def command(model, world, run_id, out, data):
@@ -131,8 +133,11 @@ def kill_at(job, run_id, rank, moment):
     return done
 
 
+LAYOUTS = [pytest.param(model, 4, 1, id=model) for model in ("2x2", "2x2-zero-1", "2x2-zero-2")]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("model, world, kills", kinds([(2, 2), (3, 1)], [(2, 9), (3, 3)]))
+@pytest.mark.parametrize("model, world, kills", kinds([(2, 2), (3, 1)], [(2, 9), (3, 3)]) + LAYOUTS)
 def test_a_worker_killed_at_any_moment_changes_no_bit(undisturbed, tmp_path, model, world, kills):
     begin, expected = undisturbed(model, world)
     seed = random.SystemRandom().randrange(1 << 30)
@@ -143,7 +148,7 @@ def test_a_worker_killed_at_any_moment_changes_no_bit(undisturbed, tmp_path, mod
         out, run_id = tmp_path / f"kill-{i}", f"kill-{world}-{i}-{seed}"
         moment = (STEPS - 1) * (i + rng.random()) / kills
         rank = rng.randrange(world)
-        job = begin(run_id, out, env=slow_end if model == "small" or moment > STEPS / 2 else None)
+        job = begin(run_id, out, env=slow_end if model != "resnet18" or moment > STEPS / 2 else None)
         done = kill_at(job, run_id, rank, moment)
         text = job.finish()
         assert done.is_set()

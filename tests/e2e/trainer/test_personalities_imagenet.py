@@ -1,11 +1,13 @@
 """trainer imagenet: the printed command lines of TorchShard and PyTorch's example, their defaults, their refusals."""
 import json
+import os
+import subprocess
 
 import pytest
 
-from command_lines import config, refused, together, trained
+from command_lines import clean, config, refused, together, trained
 from metrics_file import losses
-from support import free_port
+from support import TRAINER, free_port
 
 SMALL = " -a convnet --image-size 28 --epochs 1 -j 1"
 
@@ -49,6 +51,70 @@ def test_two_machines_meet_at_tcp_and_by_environment(folder, tmp_path):
     tcp.mkdir(), env.mkdir()
     first = nodes(folder, tcp, f"tcp://127.0.0.1:{free_port()}")
     assert nodes(folder, env, "env://", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port()) == first and len(first) == 2
+
+
+# What the machine of a test is: two processes, a small network and small batches.
+SCALED = "#!/bin/sh\nshift\nexec {trainer} imagenet \"$@\" --procs 2 -a resnet18 --image-size 32 --epochs 1 -j 1 -b {batch} --device cpu\n"
+
+
+def typed(cwd, folder, script, batch, port="0"):
+    """A script of TorchShard's page, as it stands there: only the directory, the interface and the address are this machine's."""
+    (cwd / "bin").mkdir(parents=True)
+    (cwd / "bin/python3").write_text(SCALED.format(trainer=TRAINER, batch=batch))
+    (cwd / "bin/python3").chmod(0o755)
+    for there, here in (("${imagenet directory}", str(folder)), ("ens1f1", "lo"), ("172.20.10.22", "127.0.0.1"), ("12355", str(port))):
+        script = script.replace(there, here)
+    return subprocess.Popen(["bash", "-c", script], cwd=cwd, env=clean(PATH=f"{cwd}/bin:{os.environ['PATH']}"), stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def ended(p):
+    out, err = p.communicate(timeout=120)
+    assert p.returncode == 0, err
+    return err
+
+
+def test_torchshards_lines_for_one_machine(folder, tmp_path):
+    curves = {}
+    for name, line in {
+            "base": "python3 main.py --multiprocessing-distributed --num-classes 1000 ${imagenet directory} ",
+            "shard": "python3 main.py --multiprocessing-distributed --num-classes 1000 --enable-model-parallel --model-parallel-dim 0 ${imagenet directory} ",
+            "amp": "python3 main.py --multiprocessing-distributed --num-classes 1000 --enable-model-parallel --model-parallel-dim 0 --enable-amp-mode ${imagenet directory} ",
+            "zero": "python3 main.py --multiprocessing-distributed --num-classes 1000 --enable-model-parallel --model-parallel-dim 0 --enable-zero-optim ${imagenet directory}"}.items():
+        err = ended(typed(tmp_path / name, folder, line, 16))
+        assert ("that share the last layer, split over features" in err) == (name != "base") and ("(O1" in err) == (name == "amp"), err
+        curves[name] = losses(tmp_path / name / "checkpoint.pth.tar")
+        assert (tmp_path / name / "checkpoint.pth.tar/latest").exists()
+    assert len(curves["base"]) == 2
+    assert curves["shard"] == pytest.approx(curves["base"], rel=1e-5) and curves["zero"] == pytest.approx(curves["base"], rel=1e-5)
+    assert curves["amp"][0] == pytest.approx(curves["base"][0], rel=1e-2) and curves["amp"][0] != curves["base"][0]  # a first step may overflow
+
+
+NODE = """#!/usr/bin/env bash
+
+export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7
+export NCCL_SOCKET_IFNAME=ens1f1  # SOCKET_OF_NODE0
+export MASTER_ADDR=172.20.10.22   # IP_OF_NODE0
+export MASTER_PORT=12355          # FREEPORT
+
+python3 main.py \\
+    ${imagenet directory} \\
+    --multiprocessing-distributed --dist-url tcp://$MASTER_ADDR:$MASTER_PORT \\
+    --enable-model-parallel --model-parallel-dim 1 \\
+    --batch-size 128 --num-classes 2000000 \\
+    --world-size 2 --rank RANK \\
+    # --enable-amp-mode or --enable-zero-optim """
+
+
+@pytest.mark.parametrize("more", ["", "--enable-zero-optim", "--enable-amp-mode"])
+def test_torchshards_lines_for_two_machines(folder, tmp_path, more):
+    text = NODE.replace("2000000", "20000").replace("# --enable-amp-mode or --enable-zero-optim ", more)
+    port = free_port()
+    ps = [typed(tmp_path / str(r), folder, text.replace("RANK", str(r)), 8, port) for r in range(2)]
+    err = [ended(p) for p in ps][0]
+    for says in ("16 global, 8 per node, up to 4 per rank (4 ranks, 2 nodes); 2 steps", "that share the last layer, split over classes", "20000 classes"):
+        assert says in err, err
+    assert len(losses(tmp_path / "0/checkpoint.pth.tar")) == 2 and (tmp_path / "0/checkpoint.pth.tar/latest").exists()
 
 
 def test_a_second_run_sets_the_first_ones_checkpoints_aside(folder, tmp_path):
