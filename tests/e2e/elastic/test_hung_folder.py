@@ -11,7 +11,7 @@ import pytest
 from cluster import joined, wait
 from processes import children
 from shared_fs import SharedFs
-from support import CRUN
+from support import CRUN, needs_tables_of_threads
 
 HELD = re.compile(r"its home process \d+ \(crun-home, state D in \w+\) is held by the shared folder")
 
@@ -19,6 +19,7 @@ HELD = re.compile(r"its home process \d+ \(crun-home, state D in \w+\) is held b
 @pytest.fixture
 def disk(cluster):
     """A folder that all nodes share, and that can hang."""
+    needs_tables_of_threads()
     try:
         fs = SharedFs(cluster.tmp / "shared")
     except OSError as e:

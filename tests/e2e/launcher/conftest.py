@@ -2,6 +2,7 @@ import pytest
 
 from crun_run import WORKER, Crun
 from pausing_fs import PausingFs
+from support import needs_tables_of_threads
 
 
 @pytest.fixture
@@ -14,6 +15,7 @@ def crun(tmp_path):
 @pytest.fixture
 def disk(crun):
     """A disk that can hang, at crun.tmp/disk."""
+    needs_tables_of_threads()
     try:
         fs = PausingFs(crun.tmp / "disk")
     except OSError as e:

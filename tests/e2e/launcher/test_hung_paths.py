@@ -11,7 +11,6 @@ import time
 import pytest
 
 from processes import children, comm, wait
-from support import needs_tables_of_threads
 
 SCRIPT = b"""#!/bin/sh
 touch $HERE/up-$CRUN_ROUND-$RANK
@@ -81,8 +80,6 @@ def test_the_other_nodes_notice_nothing(crun, disk, kind):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", STARTS + OTHERS)
 def test_a_signal_ends_crun(crun, disk, kind):
-    if kind == "TMPDIR":
-        needs_tables_of_threads()
     args, how = on_disk(crun, disk, kind)
     p = crun.start("--max-restarts", 1, "--kill-timeout", 1, "--shutdown-timeout", GRACE, *args, **how)
     crun.wait_file("up-1-0")

@@ -9,7 +9,6 @@ import time
 import pytest
 
 from processes import children, comm, state, wait
-from support import needs_tables_of_threads
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WRITER = ("python3", "-S", "-E", os.path.join(HERE, "log_worker.py"))
@@ -148,7 +147,6 @@ def test_with_it_hung_no_worker_outlives_a_half(crun, hung, victims):
 
 @pytest.mark.long
 def test_with_it_hung_another_takes_over_at_once(crun, disk, hung):
-    needs_tables_of_threads()
     p, agent, output, workers = hung
     kill(output)
     another = wait_another(crun, p, output)
