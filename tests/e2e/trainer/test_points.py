@@ -71,7 +71,8 @@ ROWS = [pytest.param(16, p, id=f"16 px {name_of(p)}") for p in points(20, 14)] +
 @pytest.mark.slow
 @pytest.mark.parametrize("size, p", ROWS)
 def test_a_layout_is_one_process(shapes, tmp_path, size, p):
-    images = 108 if p["sync"] else 96  # the last batch of an epoch is short
+    short = p["sync"] and p["parts"] == 1 and size == 16  # the last batch of an epoch; statistics of fewer images are chaotic as well
+    images = 108 if short else 96
     data = shapes(size, images, 20)
     alone = train(data, size, tmp_path / "one", p, 1, p["parts"] if p["sync"] else p["parts"] * p["world"])
     split = ["--model-parallel-size", p["tensor"], "--model-parallel-dim", p["dim"]] if p["tensor"] > 1 else []
