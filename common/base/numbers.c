@@ -4,16 +4,32 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char pairs[] = /* 00 to 99 */
+    "00010203040506070809101112131415161718192021222324"
+    "25262728293031323334353637383940414243444546474849"
+    "50515253545556575859606162636465666768697071727374"
+    "75767778798081828384858687888990919293949596979899";
+
+static int digits_of(unsigned long long u)
+{
+    int n = 1;
+    for (unsigned long long least = 10; n < 20 && u >= least; least *= 10)
+        n++;
+    return n;
+}
+
 char *digits_write(char *at, long long v)
 {
     unsigned long long u = v < 0 ? 0 - (unsigned long long)v : (unsigned long long)v;
     if (v < 0)
         *at++ = '-';
-    char *end = at + 1;
-    for (unsigned long long rest = u; rest >= 10; rest /= 10)
-        end++;
-    for (char *p = end; p > at; u /= 10)
-        *--p = (char)('0' + u % 10);
+    char *const end = at + digits_of(u), *p = end;
+    for (; u >= 100; u /= 100)
+        memcpy(p -= 2, pairs + u % 100 * 2, 2);
+    if (u >= 10)
+        memcpy(p - 2, pairs + u * 2, 2);
+    else
+        p[-1] = (char)('0' + u);
     return end;
 }
 

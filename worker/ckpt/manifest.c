@@ -14,7 +14,7 @@
 
 #define FORMAT "crun checkpoint"
 #define VERSION 1
-#define MANIFEST_MAX ((size_t)64 << 20)
+#define MANIFEST_MAX ((size_t)1 << 30) /* names of millions of classes */
 
 /* The sum of the whole tree as compact JSON. */
 static int sum_of(const cJSON *root, uint32_t *ret)
@@ -69,7 +69,12 @@ static int write_summed(cJSON *root, const char *path, struct err *e)
 {
     uint32_t sum;
     char *text = sum_of(root, &sum) == 0 && add_hex(root, "crc32c", sum) ? cJSON_Print(root) : NULL;
-    int rc = text ? folder_write(path, text, e) : err_set(e, -ENOMEM, "no memory to make %s", path);
+    int rc = text ? 0 : err_set(e, -ENOMEM, "no memory to make %s", path);
+    if (rc == 0 && strlen(text) > MANIFEST_MAX)
+        rc = err_set(e, -EFBIG, "%s would have %zu bytes, at most %zu can be read again", path, strlen(text),
+                     MANIFEST_MAX);
+    if (rc == 0)
+        rc = folder_write(path, text, e);
     cJSON_free(text);
     return rc;
 }

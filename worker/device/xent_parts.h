@@ -17,12 +17,10 @@ static inline bool xent_beats(double z, int64_t g, double target, int64_t label)
     return g != label && !(z < target || (z == target && g > label));
 }
 
-static inline void xent_top(const REAL *z, int n, int first, const REAL label[LABEL_N], REAL top[TOP_N])
+/* most: of z */
+static inline void xent_top(const REAL *z, int n, int first, const REAL label[LABEL_N], REAL most, REAL top[TOP_N])
 {
     const int64_t at = (int64_t)label[LABEL_CLASS] - first;
-    REAL most = z[0];
-    for (int j = 1; j < n; j++)
-        most = z[j] > most ? z[j] : most;
     top[TOP_MAX] = most;
     top[TOP_TARGET] = at >= 0 && at < n ? z[at] : (REAL)-INFINITY;
     top[TOP_CLASS] = label[LABEL_CLASS];

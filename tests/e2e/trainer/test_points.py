@@ -46,7 +46,8 @@ def points(n, seed):
 
 
 def train(data, size, out, p, world, accumulate, *more):
-    rate = 0.01 / BATCH if p["loss"] == "sum" else 0.01
+    rate = 0.01 if size == 16 else 0.002  # at 32 pixels 0.01 is chaotic: what sums differ by, 1e-16, grows tenfold a step
+    rate = rate / BATCH if p["loss"] == "sum" else rate
     sync = ["--sync-bn"] if p["sync"] else []
     q = run(TRAINER, "--train-data", data / "train", "--arch", "resnet18", "--image-size", size, "--num-channels", 1, "--input", "plain", "--batch-size", BATCH, "--max-steps", STEPS,
             "--num-epochs", 100, "--device", "ref", "--checkpoint-dir", out, "--seed", 3, "--loader-threads", 1, "--lr", rate, "--lr-policy", "fixed",
@@ -71,7 +72,8 @@ ROWS = [pytest.param(16, p, id=f"16 px {name_of(p)}") for p in points(20, 14)] +
 @pytest.mark.slow
 @pytest.mark.parametrize("size, p", ROWS)
 def test_a_layout_is_one_process(shapes, tmp_path, size, p):
-    images = 108 if p["sync"] else 96  # the last batch of an epoch is short
+    short = p["sync"] and p["parts"] == 1 and size == 16  # the last batch of an epoch; statistics of fewer images are chaotic as well
+    images = 108 if short else 96
     data = shapes(size, images, 20)
     alone = train(data, size, tmp_path / "one", p, 1, p["parts"] if p["sync"] else p["parts"] * p["world"])
     split = ["--model-parallel-size", p["tensor"], "--model-parallel-dim", p["dim"]] if p["tensor"] > 1 else []

@@ -157,6 +157,27 @@ static void what_becomes_known_later_is_put_into_the_manifest(void **state)
     assert_int_equal(scratch_count(scratch(state, "step-00000007"), ""), 3);
 }
 
+static void a_manifest_with_the_names_of_millions_of_classes_is_read_again(void **state)
+{
+    enum { BYTES = 80 << 20 };
+    struct err e = {0};
+    struct ckpt *c;
+    char *names = malloc(BYTES + 1);
+    memset(names, 'n', BYTES);
+    names[BYTES] = '\0';
+    save(state, 9, 0);
+    cJSON *more = cJSON_CreateObject();
+    assert_non_null(cJSON_AddStringToObject(more, "names", names));
+    free(names);
+    assert_int_equal(ckpt_amend(*state, 9, more, &e), 0);
+    cJSON_Delete(more);
+    if (ckpt_open(&c, *state, 9, &e) < 0)
+        fail_msg("%s", e.text);
+    const char *found = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(ckpt_meta(c), "names"));
+    assert_int_equal(strlen(found), BYTES);
+    ckpt_close(c);
+}
+
 static void a_leftover_of_a_killed_save_is_ignored_and_removed(void **state)
 {
     save(state, 1, 0);
@@ -374,6 +395,7 @@ int main(void)
         CASE(the_one_just_saved_is_kept_even_if_a_newer_one_lies_there),
         CASE(saving_the_same_step_again_leaves_it_as_it_is),
         CASE(what_becomes_known_later_is_put_into_the_manifest),
+        CASE(a_manifest_with_the_names_of_millions_of_classes_is_read_again),
         CASE(a_leftover_of_a_killed_save_is_ignored_and_removed),
         CASE(a_flipped_bit_names_tensor_and_file),
         CASE(a_damaged_newest_is_passed_over),

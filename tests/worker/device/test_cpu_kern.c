@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "worker/device/cpu/kern.h"
+#include "worker/program/program.h"
 
 enum { N = 3, H = 7, W = 5, HW = H * W, OH = 4, OW = 3, C_MAX = 40, THREADS = 2, VALUES = N * C_MAX * HW };
 
@@ -349,6 +350,80 @@ static void rounding_to_fp16_has_the_bits_of_the_scalar_one(void **state)
     free(out);
 }
 
+/* --- a loss over parts of the logits */
+
+enum { CLASSES = 1000, FIRST = 500 };
+
+/* Logits from -60 to 60, some of them equal to the label's. */
+static void make_logits(float *z, int n, int seed)
+{
+    for (int j = 0; j < n; j++)
+        z[j] = j % 37 == 5 ? 1.5f : 60 * value(seed, j);
+}
+
+/* exps: e^(z - top - 1) */
+static void xent_sums(const float *z, int n, int first, const float *top, double *sums, double *exps)
+{
+    const int label = (int)top[TOP_CLASS];
+    memset(sums, 0, SUMS_N * sizeof *sums);
+    for (int j = 0; j < n; j++) {
+        const double v = (double)z[j], target = (double)top[TOP_TARGET];
+        sums[SUMS_EXP] += exp(v - (double)top[TOP_MAX]);
+        sums[SUMS_LOGITS] += v;
+        sums[SUMS_BETTER] += first + j != label && (v > target || (v == target && first + j < label));
+        exps[j] = exp(v - ((double)top[TOP_MAX] + 1));
+    }
+}
+
+static void row_is_that_of_doubles(const struct kern *k, int n, int label)
+{
+    float z[CLASSES], top[TOP_N], sums[SUMS_N];
+    double want[SUMS_N], gradient[CLASSES];
+    make_logits(z, n, n);
+    top[TOP_MAX] = k->largest(z, n);
+    top[TOP_TARGET] = label >= FIRST && label < FIRST + n ? z[label - FIRST] : 1.5f; /* else another rank has it */
+    top[TOP_CLASS] = (float)label;
+    top[TOP_WEIGHT] = 1;
+    float most = z[0];
+    for (int j = 1; j < n; j++)
+        most = fmaxf(most, z[j]);
+    assert_true(top[TOP_MAX] == most);
+    xent_sums(z, n, FIRST, top, want, gradient);
+    k->xent_sums(z, n, FIRST, top, sums);
+    assert_true(fabs((double)sums[SUMS_EXP] - want[SUMS_EXP]) <= 1e-6 * want[SUMS_EXP]);
+    assert_true(fabs((double)sums[SUMS_LOGITS] - want[SUMS_LOGITS]) <= 60 * 1e-6 * n);
+    assert_true((double)sums[SUMS_BETTER] == want[SUMS_BETTER]);
+    float dz[CLASSES];
+    k->xent_gradient(z, n, top[TOP_MAX] + 1, 0.25f, 8, dz);
+    for (int j = 0; j < n; j++)
+        assert_true(fabs((double)dz[j] - (gradient[j] - 0.25) * 8) <= 8 * 1e-6 * (gradient[j] + 0.25));
+}
+
+static void parts_of_a_loss_are_those_of_doubles(void **state)
+{
+    static const int sizes[] = {1, 2, 7, 16, 37, 127, 128, 129, 257, CLASSES};
+    (void)state;
+    for (int t = 0; kern_all()[t]; t++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (int label = FIRST - 3; label < FIRST + sizes[i] + 3; label += 1 + sizes[i] / 9)
+                row_is_that_of_doubles(kern_all()[t], sizes[i], label);
+}
+
+static void a_logit_that_is_not_a_number_is_not_lost(void **state)
+{
+    (void)state;
+    for (int t = 0; kern_all()[t]; t++)
+        for (int at = 0; at < 300; at += 23) {
+            float z[300], sums[SUMS_N], dz[300];
+            const float top[TOP_N] = {[TOP_MAX] = 60, [TOP_TARGET] = 1, [TOP_CLASS] = 3, [TOP_WEIGHT] = 1};
+            make_logits(z, 300, 1);
+            z[at] = NAN;
+            kern_all()[t]->xent_sums(z, 300, 0, top, sums);
+            kern_all()[t]->xent_gradient(z, 300, 61, 0, 1, dz);
+            assert_true(isnan(sums[SUMS_EXP]) && isnan(dz[at]) && !isnan(dz[at ? 0 : 1]));
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -358,6 +433,8 @@ int main(void)
         cmocka_unit_test(the_sign_of_y_is_told_from_x),
         cmocka_unit_test(what_is_stored_does_not_depend_on_the_layout),
         cmocka_unit_test(statistics_survive_a_mean_far_from_zero),
+        cmocka_unit_test(parts_of_a_loss_are_those_of_doubles),
+        cmocka_unit_test(a_logit_that_is_not_a_number_is_not_lost),
     };
     return cmocka_run_group_tests_name("kernels of the cpu device", tests, NULL, NULL);
 }

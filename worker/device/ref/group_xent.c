@@ -36,7 +36,10 @@ int ref_xent_top(struct ref_plan *pl, const struct op *op, const struct run_args
     for (size_t s = 0; s < samples; s++) {
         double label[LABEL_N], top[TOP_N];
         const double *z = row(pl, op->in[0], s, k, pl->scratch);
-        xent_top(z, (int)k, op->first, row(pl, op->in[1], s, LABEL_N, label), top);
+        double most = z[0];
+        for (size_t j = 1; j < k; j++)
+            most = z[j] > most ? z[j] : most;
+        xent_top(z, (int)k, op->first, row(pl, op->in[1], s, LABEL_N, label), most, top);
         put_row(pl, op->out, s, top);
     }
     return 0;
