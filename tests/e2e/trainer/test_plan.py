@@ -68,6 +68,12 @@ def test_a_plan_takes_no_memory():
     assert out["ranks"][0]["memory"]["activations"] > 100 << 30
 
 
+def test_copies_of_weights_are_kept_only_where_they_serve_several_parts():
+    once, twice = (plan("--accumulate", n)["ranks"][0]["memory"] for n in (1, 2))
+    assert once["weights"] == 0 and twice["weights"] > 80 * MIB
+    assert once["activations"] + once["workspace"] < twice["activations"] + twice["workspace"] + 40 * MIB
+
+
 def test_the_reference_device_is_planned(tmp_path):
     small = ["--train-data", "null", "--num-labels", 10, "--null-images", 20, "--arch", "convnet", "--image-size", 28, "--num-channels", 1,
              "--batch-size", 10, "--device", "ref"]
