@@ -113,6 +113,8 @@ struct plan_options {
     bool half_bn;                  /* scale and shift of batch norm, too */
     enum memory_format format;     /* -ENOTSUP where the device has only its own (ref) */
     bool keep_all;                 /* no fusion across ops, every tensor readable: tests */
+    bool fresh_weights;            /* parameters change between any two runs: copies of weights need not be kept, and a
+                                      host device makes each where it is used, in memory that others use, too */
     bool forecast;                 /* for plan_memory() alone: host devices take address space instead of memory, and
                                       must not run it */
     int first_op, end_op;          /* slice of the program; 0, 0: all (of the forward part if !training) */

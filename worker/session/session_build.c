@@ -232,6 +232,7 @@ size_t session_part(const struct session *s, bool training)
 struct plan_options session_plan(const struct session *s, bool training)
 {
     const struct state *st = &s->state;
+    const struct sampler order = session_order(s, training);
     const bool average = !training && st->ema_params;
     return (struct plan_options){.batch = (int)session_part(s, training),
                                  .training = training,
@@ -239,6 +240,7 @@ struct plan_options session_plan(const struct session *s, bool training)
                                  .emulate = s->emulate,
                                  .half = half_rule(&s->precision),
                                  .half_bn = s->precision.half_bn,
+                                 .fresh_weights = training && sampler_parts(&order) == 1,
                                  .format = s->format,
                                  .params = average ? st->ema_params : st->params,
                                  .stats = average ? st->ema_stats : st->stats,

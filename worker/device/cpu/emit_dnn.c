@@ -121,7 +121,7 @@ static int emit_forward(struct cpu_plan *pl, int i, struct err *e)
     int x = cpu_plan_operand(pl, i, op->in[0], dnn_block(k, DNN_SRC), e);
     TRY(x);
     TRY(cpu_plan_value(pl, op->out, dnn_block(k, DNN_DST), e));
-    int w = cpu_plan_weights(pl, k, op->param[0], e);
+    int w = cpu_plan_weights(pl, k, op->param[0], i, e);
     TRY(w);
     TRY(dnn_step(pl, i, k, x, w, pl->values[op->out].buffer, op->out, linear ? "linear" : "conv", e));
     if (op->param[1] >= 0)
@@ -141,7 +141,7 @@ static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
     int dy = cpu_plan_operand(pl, i, op->in[0], dnn_block(k, DNN_DST), e);
     TRY(dy);
     TRY(cpu_plan_value(pl, op->out, dnn_block(k, DNN_SRC), e));
-    int w = cpu_plan_weights(pl, k, op->param[0], e);
+    int w = cpu_plan_weights(pl, k, op->param[0], i, e);
     TRY(w);
     return dnn_step(pl, i, k, pl->values[op->out].buffer, w, dy, op->out,
                     s.linear ? "linear_bwd_data" : "conv_bwd_data", e);

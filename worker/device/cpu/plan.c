@@ -173,8 +173,29 @@ int cpu_plan_operand(struct cpu_plan *pl, int op, int t, int block, struct err *
     return b;
 }
 
-int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct err *e)
+/* A step that makes the copy, for the next step alone. */
+static int emit_copy(struct cpu_plan *pl, struct dnn_kernel *k, int param, int op, struct err *e)
 {
+    struct dnn_kernel *reorder;
+    struct step *s;
+    TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, false, false, &reorder, e));
+    TRY(cpu_plan_kernel(pl, reorder, e));
+    TRY(dnn_bind(reorder, DNN_SRC, pl->params + pl->p->params[param].offset, e));
+    const int b = cpu_plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
+    TRY(b);
+    TRY(cpu_plan_step(pl, cpu_step_dnn, "weights", op, &s, e));
+    s->kernel = reorder;
+    s->count = dnn_bytes(k, DNN_WEIGHTS) / sizeof(float);
+    TRY(cpu_plan_use_kernel(pl, b, reorder, DNN_DST, e));
+    if (store_rounds(pl->store))
+        TRY(cpu_plan_use(pl, b, &s->out, e));
+    return b;
+}
+
+int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, int op, struct err *e)
+{
+    if (pl->o.fresh_weights && !pl->o.keep_all)
+        return emit_copy(pl, k, param, op, e);
     for (int i = 0; i < pl->nweights; i++)
         if (pl->weights[i].param == param && dnn_same_weights(pl->weights[i].user, k))
             return pl->weights[i].buffer;

@@ -166,8 +166,9 @@ int cpu_plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e); /
 /* The last step uses the buffer: through a pointer that it holds, or as a kernel's argument. */
 int cpu_plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e);
 int cpu_plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, enum dnn_slot s, struct err *e);
-/* Weights of a kernel: an existing copy in that layout, or a new one. Returns its buffer. */
-int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, struct err *e);
+/* Weights of a kernel: an existing copy in that layout, or a new one; where none is kept, one that a step of `op` makes
+ * for the next step. Returns its buffer. */
+int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, int op, struct err *e);
 /* The block that plan_options.format prescribes for a tensor; LAYOUT_ANY where it leaves the choice. */
 int cpu_plan_format(const struct cpu_plan *pl, int t);
 /* Make sure that tensor t has a place; where it has none yet it gets this block. */
