@@ -7,7 +7,6 @@
 #include "common/base/err.h"
 #include "worker/config/config.h"
 #include "worker/data/sets/dataset.h"
-#include "worker/parallel/group_calls.h"
 #include "worker/program/program.h"
 #include "worker/session/session_build.h"
 #include "worker/session/session_layout.h"
