@@ -29,6 +29,7 @@
 #include "worker/model/model.h"
 #include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
+#include "worker/snapshot/class_names.h"
 #include "worker/snapshot/pretrained.h"
 #include "worker/snapshot/snapshot_choice.h"
 #include "worker/state/state.h"
@@ -191,13 +192,8 @@ static int from_meta(struct predictor *p, const cJSON *meta, struct err *e)
     input_normalization(p->input.kind, p->input.channels, p->model.mean, p->model.std);
     channels_of(meta, "mean", p->model.mean);
     channels_of(meta, "std", p->model.std);
-    const cJSON *name;
-    cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(meta, "classes"))
-    {
-        const char *text = cJSON_GetStringValue(name);
-        if (!p->cfg->class_names && text)
-            TRY(add_name(p, text, strlen(text), e));
-    }
+    for (struct class_names c = class_names_of(meta); !p->cfg->class_names && class_names_next(&c);)
+        TRY(add_name(p, c.name, c.length, e));
     return 0;
 }
 

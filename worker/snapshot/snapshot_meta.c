@@ -9,14 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/utf8.h"
 #include "common/json/json.h"
 #include "worker/config/config.h"
 #include "worker/precision/loss_scale.h"
 #include "worker/program/program.h"
+#include "worker/snapshot/class_names.h"
 #include "worker/snapshot/snapshot.h"
 #include "worker/snapshot/snapshot_input.h"
 #include "worker/snapshot/snapshot_order.h"
@@ -100,78 +99,6 @@ static void add_named_options(cJSON *options, const struct train_config *cfg)
     cJSON_Delete(all);
 }
 
-/* Of a name that is no UTF-8, which a manifest's strings have to be: its bytes in hex, else NULL. malloc'ed. */
-static char *bytes_of_name(const char *name)
-{
-    const char *at = name;
-    for (size_t n; *at && (n = utf8_len(at)) > 0;)
-        at += n;
-    char *hex = *at ? malloc(2 * strlen(name) + 1) : NULL;
-    for (size_t i = 0; hex && name[i]; i++)
-        snprintf(hex + 2 * i, 3, "%02x", (unsigned char)name[i]);
-    return hex;
-}
-
-static int add_quoted(struct buf *list, const char *name)
-{
-    cJSON *s = cJSON_CreateString(name);
-    char *quoted = s && json_clean(s, NULL) == 0 ? cJSON_PrintUnformatted(s) : NULL;
-    int rc = quoted ? buf_addstr(list, quoted) : -ENOMEM;
-    cJSON_free(quoted);
-    cJSON_Delete(s);
-    return rc;
-}
-
-/* As text: a list of millions of names would take ten times the memory. */
-static int add_names(cJSON *m, const struct snapshot_identity *id)
-{
-    struct buf list;
-    buf_init(&list, SIZE_MAX / 2);
-    int rc = buf_addstr(&list, "[");
-    for (int i = 0; rc == 0 && i < id->nclasses; i++) {
-        rc = i > 0 ? buf_addstr(&list, ",") : 0;
-        rc = rc == 0 ? add_quoted(&list, id->classes[i]) : rc;
-    }
-    rc = rc == 0 ? buf_addstr(&list, "]") : rc;
-    if (rc == 0 && !cJSON_AddRawToObject(m, "classes", list.data))
-        rc = -ENOMEM;
-    buf_free(&list);
-    return rc;
-}
-
-/* "class_bytes": {"<class>": hex} tells apart what looks the same as UTF-8. */
-static int add_classes(cJSON *m, const struct snapshot_identity *id)
-{
-    cJSON *raw = cJSON_CreateObject();
-    char number[16];
-    for (int i = 0; i < id->nclasses; i++) {
-        char *hex = bytes_of_name(id->classes[i]);
-        snprintf(number, sizeof number, "%d", i);
-        if (hex)
-            cJSON_AddStringToObject(raw, number, hex);
-        free(hex);
-    }
-    if (raw && raw->child)
-        cJSON_AddItemToObject(m, "class_bytes", raw);
-    else
-        cJSON_Delete(raw);
-    return add_names(m, id);
-}
-
-/* Older checkpoints hold names as they are, whatever their bytes. */
-static bool same_class(const cJSON *meta, int i, const char *was, const char *now)
-{
-    const char *stored = NULL;
-    char number[16];
-    snprintf(number, sizeof number, "%d", i);
-    if (json_str(cJSON_GetObjectItemCaseSensitive(meta, "class_bytes"), number, &stored, NULL) < 0)
-        return strcmp(was, now) == 0;
-    char *hex = bytes_of_name(now);
-    const bool same = hex && strcmp(hex, stored) == 0;
-    free(hex);
-    return same;
-}
-
 static int64_t number_of(const struct snapshot_identity *id, const struct number *n)
 {
     return *(const int64_t *)(const void *)((const char *)id + n->at);
@@ -199,7 +126,7 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 #undef X
     add_named_options(options, id->cfg);
     meta_add_order(m, &id->order);
-    if (add_classes(m, id) == 0)
+    if (class_names_add(m, id->classes, id->nclasses) == 0)
         return m;
     cJSON_Delete(m);
     return NULL;
@@ -242,25 +169,6 @@ void meta_take_scale(const cJSON *meta, const struct snapshot_identity *id, bool
     } else if (tell && !id->evaluate) {
         log_warn("resume", "the loss scale begins anew at %g", s->scale);
     }
-}
-
-static int check_classes(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
-{
-    const cJSON *classes = cJSON_GetObjectItemCaseSensitive(meta, "classes");
-    if (cJSON_GetArraySize(classes) != id->nclasses)
-        return err_set(e, ERR_MISMATCH, "the checkpoint was trained on %d classes, the training set has %d",
-                       cJSON_GetArraySize(classes), id->nclasses);
-    const cJSON *class;
-    int i = 0;
-    cJSON_ArrayForEach(class, classes) /* a list: by its index each would be looked for from the first */
-    {
-        const char *name = cJSON_GetStringValue(class);
-        if (!name || !same_class(meta, i, name, id->classes[i]))
-            return err_set(e, ERR_MISMATCH, "class %d is '%s' in the checkpoint and '%s' in the training set", i,
-                           name ? name : "?", id->classes[i]);
-        i++;
-    }
-    return 0;
 }
 
 /* Without the quotes of JSON. */
@@ -353,7 +261,7 @@ int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell,
     if (strcmp(text, id->arch) != 0)
         return err_set(e, ERR_MISMATCH, "the checkpoint is of arch %s, this run of %s", text, id->arch);
     TRY(check_fixed(meta, id, e));
-    TRY(check_classes(meta, id, e));
+    TRY(class_names_check(meta, id->classes, id->nclasses, e));
     TRY(meta_check_input(meta, id, tell, e));
     if (!id->evaluate)
         TRY(meta_check_order(meta, &id->order, e));

@@ -10,8 +10,7 @@ struct loss_scale;
 struct position;
 struct snapshot_identity;
 
-/* For ckpt_save(), which reads no more of it than its text: "classes" is raw JSON, not a list. The caller's to
- * cJSON_Delete(); NULL: no memory. */
+/* For ckpt_save(). The caller's to cJSON_Delete(); NULL: no memory. */
 cJSON *meta_make(const struct position *at, const struct snapshot_identity *id);
 /* Which checkpoint is the best so far, alone: for ckpt_amend(). The caller's to cJSON_Delete(). */
 cJSON *meta_best(const struct position *at);

@@ -91,6 +91,7 @@ def test_two_nodes_train_save_and_another_layout_resumes(tmp_path):
     print(f"all ranks {total / GB:.1f} GB; a rank beyond an idle one's {max(idle.values()) / GB:.2f} GB: " + ", ".join(f"{n / GB:.3f}" for _, n in sorted(need.items()))
           + f"; planned {plan / GB:.3f}; {steps[-1]}")
     assert total <= 16e9
+    assert all(n <= 1.05 * plan for n in need.values())
     resumed, _ = train(1, 3, tmp_path / "ck", CLASSES, "--max-steps", STEPS + 2, "--resume", "auto")
     assert f"resumed from step {STEPS}" in resumed
     again = steps_of(tmp_path / "ck")[STEPS:]

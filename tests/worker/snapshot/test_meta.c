@@ -16,6 +16,7 @@
 #include "worker/data/loader/input.h"
 #include "worker/model/model.h"
 #include "worker/program/program.h"
+#include "worker/snapshot/class_names.h"
 #include "worker/snapshot/snapshot.h"
 #include "worker/snapshot/snapshot_choice.h"
 #include "worker/snapshot/snapshot_meta.h"
@@ -135,22 +136,74 @@ static void rates_follow_the_ranks_that_training_began_with(void **state)
     cJSON_Delete(old);
 }
 
+static void assert_names(const cJSON *meta, const char *const *want, int n)
+{
+    int i = 0;
+    for (struct class_names c = class_names_of(meta); class_names_next(&c); i++) {
+        assert_true(i < n);
+        assert_int_equal(c.length, strlen(want[i]));
+        assert_memory_equal(c.name, want[i], c.length);
+    }
+    assert_int_equal(i, n);
+}
+
 static void names_of_classes_are_stored_whatever_is_in_them(void **state)
 {
-    static char *names[] = {"", "\"a\", \\", "line\nend", "\xc3\xa9", "\xff\xfe"};
+    static char *names[] = {"", "\"a\", \\", "line\nend", "\xc3\xa9", "\xff\xfe", "cut\xe2\x82", "last", ""};
+    static const char *const shown[] = {"",
+                                        "\"a\", \\",
+                                        "line\xef\xbf\xbd"
+                                        "end",
+                                        "\xc3\xa9",
+                                        "\xef\xbf\xbd\xef\xbf\xbd",
+                                        "cut\xef\xbf\xbd\xef\xbf\xbd",
+                                        "last",
+                                        ""};
+    enum { N = sizeof names / sizeof *names };
     struct snapshot_identity id = identity();
     struct err e = {0};
     (void)state;
     id.classes = names;
-    id.nclasses = sizeof names / sizeof *names;
-    cJSON *m = stored(&middle, &id), *list = cJSON_GetObjectItemCaseSensitive(m, "classes");
-    assert_int_equal(cJSON_GetArraySize(list), id.nclasses);
-    for (int i = 0; i < id.nclasses - 1; i++)
-        assert_string_equal(cJSON_GetStringValue(cJSON_GetArrayItem(list, i)), names[i]);
+    id.nclasses = N;
+    cJSON *m = stored(&middle, &id);
+    assert_names(m, shown, N);
     if (meta_check(m, &id, false, &e) < 0)
         fail_msg("%s", e.text);
-    char *others[] = {names[0], names[1], names[2], names[3], "\xff\xfd"}; /* the same as UTF-8 */
-    id.classes = others;
+    char *others[N], said[32];
+    for (int i = 0; i < N; i++) {
+        memcpy(others, names, sizeof others);
+        others[i] = i == 2   ? "line\xffnd"
+                    : i == 4 ? "\xff\xfd"
+                    : i == 5 ? "cut\xe2\x83"
+                             : "lasting"; /* 2, 4, 5: shown alike */
+        id.classes = others;
+        assert_int_equal(meta_check(m, &id, false, &e), ERR_MISMATCH);
+        snprintf(said, sizeof said, "class %d is '", i);
+        assert_non_null(strstr(e.text, said));
+    }
+    id.classes = names;
+    id.nclasses = N - 1;
+    assert_int_equal(meta_check(m, &id, false, &e), ERR_MISMATCH);
+    assert_string_equal(e.text, "the checkpoint was trained on 8 classes, the training set has 7");
+    cJSON_Delete(m);
+}
+
+static void names_of_classes_of_older_checkpoints_are_a_list(void **state)
+{
+    static char *names[] = {"a", "b\nc"};
+    static const char *const shown[] = {"a", "b\nc"};
+    struct snapshot_identity id = identity();
+    struct err e = {0};
+    (void)state;
+    id.classes = names;
+    id.nclasses = 2;
+    cJSON *m = stored(&middle, &id);
+    cJSON_DeleteItemFromObject(m, "class_bytes");
+    cJSON_ReplaceItemInObject(m, "classes", cJSON_CreateStringArray(shown, 2));
+    assert_names(m, shown, 2);
+    if (meta_check(m, &id, false, &e) < 0)
+        fail_msg("%s", e.text);
+    names[1] = "c";
     assert_int_equal(meta_check(m, &id, false, &e), ERR_MISMATCH);
     cJSON_Delete(m);
 }
@@ -173,12 +226,19 @@ static void names_of_many_classes_take_little_more_than_their_text(void **state)
     }
     id.classes = names;
     id.nclasses = N;
-    const size_t before = allocated();
-    cJSON *m = meta_make(&middle, &id);
+    size_t before = allocated();
+    cJSON *made = meta_make(&middle, &id);
     const size_t taken = allocated() - before;
-    print_message("# %d names of up to 7 letters: %zu bytes\n", N, taken);
-    assert_true(taken < 2 * (size_t)N * NAME); /* quotes and a comma make it 10 a name at most */
-    cJSON_Delete(m);
+    char *json = cJSON_PrintUnformatted(made);
+    before = allocated();
+    cJSON *read = cJSON_Parse(json);
+    const size_t taken_again = allocated() - before;
+    print_message("# %d names of up to 7 letters: %zu bytes, read again %zu\n", N, taken, taken_again);
+    assert_true(taken < (size_t)N * NAME);
+    assert_true(taken_again < 2 * (size_t)N * NAME); /* the parser counts a line feed as two letters */
+    cJSON_Delete(made);
+    cJSON_Delete(read);
+    free(json);
     free(names);
     free(text);
 }
@@ -190,6 +250,7 @@ int main(void)
         cmocka_unit_test(numbers_of_older_checkpoints_mean_what_they_meant),
         cmocka_unit_test(rates_follow_the_ranks_that_training_began_with),
         cmocka_unit_test(names_of_classes_are_stored_whatever_is_in_them),
+        cmocka_unit_test(names_of_classes_of_older_checkpoints_are_a_list),
         cmocka_unit_test(names_of_many_classes_take_little_more_than_their_text),
     };
     return cmocka_run_group_tests_name("manifest", tests, NULL, NULL);
