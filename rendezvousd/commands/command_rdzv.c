@@ -147,7 +147,7 @@ static struct jobs_party *party_of(struct conn *c, struct err *e)
     if (c->principal)
         strncpy(r->principal, c->principal, sizeof r->principal - 1);
     if (uv_tcp_getsockname(&c->tcp, (struct sockaddr *)&sa, &n) == 0)
-        peer_addr_host(&sa, r->local, sizeof r->local);
+        sockaddr_host(&sa, r->local, sizeof r->local);
     const struct jobs_party_options o = {
         .principal = r->principal, .addr = gate_peer_host(c), .local = r->local, .told = on_told, .arg = r};
     if (jobs_party_open(&r->party, c->s->jobs, &o, e) < 0) {

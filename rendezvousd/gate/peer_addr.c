@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void peer_addr_host(const struct sockaddr_storage *sa, char *out, size_t cap)
+void sockaddr_host(const struct sockaddr_storage *sa, char *out, size_t cap)
 {
     const struct sockaddr_in6 *v6 = (const void *)sa;
     out[0] = 0;
@@ -20,24 +20,45 @@ void peer_addr_host(const struct sockaddr_storage *sa, char *out, size_t cap)
 void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret)
 {
     struct sockaddr_storage sa;
-    char host[INET6_ADDRSTRLEN] = "";
     int n = sizeof sa;
     memset(ret, 0, sizeof *ret);
-    strcpy(ret->text, "?");
     if (uv_tcp_getpeername(tcp, (struct sockaddr *)&sa, &n) < 0)
         return;
-    peer_addr_host(&sa, ret->host, sizeof ret->host);
-    if (sa.ss_family == AF_INET) {
+    ret->v4 = sa.ss_family == AF_INET;
+    ret->known = ret->v4 || sa.ss_family == AF_INET6;
+    if (ret->v4) {
         const struct sockaddr_in *in = (const void *)&sa;
         addr_from_v4(&in->sin_addr, ret->ip);
-        inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
-        snprintf(ret->text, sizeof ret->text, "%s:%u", host, (unsigned)ntohs(in->sin_port));
-    } else if (sa.ss_family == AF_INET6) {
+        ret->port = ntohs(in->sin_port);
+    } else if (ret->known) {
         const struct sockaddr_in6 *in6 = (const void *)&sa;
         memcpy(ret->ip, &in6->sin6_addr, 16);
-        inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof host);
-        snprintf(ret->text, sizeof ret->text, "[%s]:%u", host, (unsigned)ntohs(in6->sin6_port));
+        ret->port = ntohs(in6->sin6_port);
     }
+}
+
+const char *peer_addr_text(struct peer_addr *a)
+{
+    char ip[INET6_ADDRSTRLEN] = "";
+    if (a->text[0])
+        return a->text;
+    if (a->v4)
+        uv_inet_ntop(AF_INET, a->ip + 12, ip, sizeof ip);
+    else if (a->known)
+        uv_inet_ntop(AF_INET6, a->ip, ip, sizeof ip);
+    if (a->known)
+        snprintf(a->text, sizeof a->text, a->v4 ? "%s:%u" : "[%s]:%u", ip, (unsigned)a->port);
+    else
+        strcpy(a->text, "?");
+    return a->text;
+}
+
+const char *peer_addr_host(struct peer_addr *a)
+{
+    const bool mapped = IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)a->ip);
+    if (!a->host[0] && a->known)
+        uv_inet_ntop(mapped ? AF_INET : AF_INET6, a->ip + (mapped ? 12 : 0), a->host, sizeof a->host);
+    return a->host;
 }
 
 bool peer_addr_is_loopback(const struct peer_addr *a)

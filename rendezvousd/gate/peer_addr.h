@@ -10,17 +10,22 @@
 #define PEER_TEXT_MAX 64
 
 struct peer_addr {
-    uint8_t ip[16];              /* IPv4 as ::ffff:a.b.c.d */
-    char text[PEER_TEXT_MAX];    /* "10.0.0.7:41234", "[fe80::1]:41234"; "?" if it is not known */
-    char host[INET6_ADDRSTRLEN]; /* as peer_addr_host() says it; "" if it is not known */
+    uint8_t ip[16]; /* IPv4 as ::ffff:a.b.c.d */
+    uint16_t port;
+    bool known, v4;           /* of a socket of IPv4, or of IPv6, which may be mapped */
+    char text[PEER_TEXT_MAX]; /* of peer_addr_text(); "": not yet asked for */
+    char host[INET6_ADDRSTRLEN];
 };
 
-/* "10.0.0.7", also where it came as ::ffff:10.0.0.7; "fe80::1"; "" of another family. */
-void peer_addr_host(const struct sockaddr_storage *sa, char *out, size_t cap);
-
-/* Asked once, when it is accepted: after a reset the kernel does not know it any more. Zeroes, "?" and "" where the
- * peer is gone already. */
+/* Asked of the kernel once, when it is accepted: after a reset it does not know it any more. Zeroes where the peer is
+ * gone already. */
 void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret);
+/* "10.0.0.7:41234", "[fe80::1]:41234"; "?" if it is not known. Written when first asked for: few are. */
+const char *peer_addr_text(struct peer_addr *a);
+/* "10.0.0.7", also where it came as ::ffff:10.0.0.7; "fe80::1"; "" if it is not known. The same. */
+const char *peer_addr_host(struct peer_addr *a);
+/* Of any address; "" of another family. */
+void sockaddr_host(const struct sockaddr_storage *sa, char *out, size_t cap);
 bool peer_addr_is_loopback(const struct peer_addr *a);
 /* list: addresses separated by commas, NULL: none. What is no address matches nothing. */
 bool peer_addr_in_list(const struct peer_addr *a, const char *list);

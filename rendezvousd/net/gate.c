@@ -85,8 +85,8 @@ size_t gate_dismiss_removed(struct gate *g, struct server *s)
         next = c->next;
         if (!c->peer || !c->peer->by_token || tokens_find(g->tokens, c->principal, strlen(c->principal)))
             continue;
-        log_warn("audit", "closed peer=%s reason=principal '%s' is no longer in the token file", c->peer->addr.text,
-                 c->principal);
+        log_warn("audit", "closed peer=%s reason=principal '%s' is no longer in the token file",
+                 peer_addr_text(&c->peer->addr), c->principal);
         conn_close(c);
         n++;
     }
@@ -140,7 +140,7 @@ void gate_refused(struct conn *c, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(reason, sizeof reason, fmt, ap);
     va_end(ap);
-    audit_refusal(g ? &g->audit : &once, clock_ms(), c->peer->addr.text, reason);
+    audit_refusal(g ? &g->audit : &once, clock_ms(), peer_addr_text(&c->peer->addr), reason);
 }
 
 /* --- addresses */
@@ -203,12 +203,12 @@ static const char *too_many(struct conn *c, const struct address *a)
 
 const char *gate_peer_host(const struct conn *c)
 {
-    return c->peer->addr.host;
+    return peer_addr_host(&c->peer->addr);
 }
 
 const char *gate_peer_text(const struct conn *c)
 {
-    return c->peer ? c->peer->addr.text : "?"; /* a connection without a socket (tests/fuzz) */
+    return c->peer ? peer_addr_text(&c->peer->addr) : "?"; /* a connection without a socket (tests/fuzz) */
 }
 
 /* Whoever finds our proof wrong does not send its own. */
@@ -280,13 +280,14 @@ static const char *must_authenticate(struct conn *c)
 static const char *admit_local(struct conn *c, uid_t uid)
 {
     const struct gate *g = c->s->o.gate;
-    bool tokens = g && gate_has_tokens(g);
-    if (uid == geteuid() && (!tokens || g->o.trust_local))
+    const bool tokens = g && gate_has_tokens(g);
+    const uid_t own = geteuid();
+    if (uid == own && (!tokens || g->o.trust_local))
         return trust(c, TRUST_FULL, g ? gate_own_principal(g) : "local");
-    if (tokens && (uid == geteuid() || !g->o.own_uid_only))
+    if (tokens && (uid == own || !g->o.own_uid_only))
         return must_authenticate(c);
     gate_refused(c, "uid %u is not %u, the only one that may use this server from this host", (unsigned)uid,
-                 (unsigned)geteuid());
+                 (unsigned)own);
     return "NOPERM this server takes local connections of its own user only";
 }
 

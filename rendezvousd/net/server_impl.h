@@ -62,45 +62,49 @@ enum conn_timer {
     TIMER_LINGER,  /* the last words to a client must be taken by then */
 };
 
+/* What each request needs stands together, after the handle's own words; what few need, behind it: with a thousand
+ * connections each line of memory that a request touches comes from afar. */
 struct conn {
     struct server *s;
     uv_tcp_t tcp;
-    uv_timer_t timer;
-    enum conn_timer timer_kind;
-    uv_write_t write;
     const struct front *front; /* NULL until the first byte */
     void *front_state;
     struct space *space;
+    struct reply reply; /* being filled */
     enum trust trust;
-    const char *principal;  /* borrowed from the gate, NULL: not authenticated */
-    struct gate_peer *peer; /* the gate's own */
-    struct tls_stream *tls; /* NULL: plain */
-    struct buf sealed;      /* TLS records to be written */
-    struct reply reply;     /* being filled */
-    struct buf flying;      /* being written */
-    size_t flown;           /* bytes of `flying` gone already */
+    enum conn_timer timer_kind;
     bool writing, reading;
     bool last_words; /* close once all replies are written; no further request */
     bool closing;
-    bool ready;  /* in s->ready */
-    bool busy;   /* in s->turns.busy */
-    bool unsent; /* in s->unsent */
+    bool ready;                             /* in s->ready */
+    bool busy;                              /* in s->turns.busy */
+    bool unsent;                            /* in s->unsent */
+    struct tls_stream *tls;                 /* NULL: plain */
+    bool (*work)(struct conn *c);           /* NULL, or what its last request has left to do: called until it is true */
+    const struct blocked_ops *blocked;      /* NULL: not blocked */
+    struct rdzv_conn *rdzv;                 /* NULL, or what it has as a party of a job (command_rdzv.c) */
+    struct conn *unsent_prev, *unsent_next; /* in s->unsent */
+    size_t charged;                         /* bytes of its buffers in s->buffer_bytes */
+    int64_t active_ms;                      /* the loop's time of its last command */
+    const char *last_command;               /* NULL: none yet */
+    struct buf flying;                      /* being written */
+    struct buf sealed;                      /* TLS records to be written */
+
+    size_t flown; /* bytes of `flying` gone already */
+    uv_write_t write;
+    uv_timer_t timer;
+    const char *principal;  /* borrowed from the gate, NULL: not authenticated */
+    struct gate_peer *peer; /* the gate's own */
     int open_handles;
     enum conn_end end;
-    bool (*work)(struct conn *c);      /* NULL, or what its last request has left to do: called until it is true */
-    const struct blocked_ops *blocked; /* NULL: not blocked */
     void *blocked_arg;
     void (*on_close)(struct conn *c); /* NULL, or told once when the connection goes; c->end says how */
-    struct rdzv_conn *rdzv;           /* NULL, or what it has as a party of a job (command_rdzv.c) */
-    size_t charged;                   /* bytes of its buffers in s->buffer_bytes */
-    int64_t since_ms, active_ms;      /* the loop's time: accepted; last command */
-    const char *last_command;         /* NULL: none yet */
+    int64_t since_ms;                 /* the loop's time: accepted */
     uint64_t id;
     char name[CLIENT_NAME_MAX + 1];
     struct conn *prev, *next;                 /* in s->conns */
     struct conn *ready_prev, *ready_next;     /* in s->ready */
     struct conn *busy_prev, *busy_next;       /* in s->turns.busy */
-    struct conn *unsent_prev, *unsent_next;   /* in s->unsent */
     struct conn *written_prev, *written_next; /* in s->written, while writing */
     size_t write_left; /* bytes of its write at the last look; looks since then that found the same */
     int idle_looks;
@@ -118,6 +122,7 @@ struct server {
     struct conn *conns;
     struct conn *ready;  /* woken: they go on when the request that woke them is answered */
     struct conn *unsent; /* their replies go out before the loop sleeps */
+    size_t unsent_count;
     struct turns turns;
     struct conn *written;   /* what is being written waits for them to read it */
     uv_timer_t write_timer; /* looks at them; runs while there are any */

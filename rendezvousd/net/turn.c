@@ -169,7 +169,7 @@ static void on_idle(uv_idle_t *h)
     turn_run(h->data);
 }
 
-/* What was woken inside of a request, or answered, is written before the loop sleeps; small replies of all together. */
+/* What was woken inside of a request, or answered, is written before the loop sleeps. */
 static void flush_all(struct server *s)
 {
     while (s->unsent && !turn_over(s)) {

@@ -16,9 +16,7 @@ void argbuf_init(struct argbuf *a, size_t max_bytes)
 static void free_args(struct argbuf *a)
 {
     free(a->argv);
-    free(a->at);
     a->argv = NULL;
-    a->at = NULL;
     a->argc = a->cap = 0;
 }
 
@@ -49,34 +47,24 @@ int argbuf_feed(struct argbuf *a, const void *data, size_t n)
         buf_consume(&a->in, a->start);
         a->pos -= a->start;
         for (size_t i = 0; i < a->argc; i++) /* of the unfinished request */
-            a->at[i] -= a->start;
+            a->argv[i].at -= a->start;
         a->start = 0;
     }
     return buf_add(&a->in, data, n);
 }
 
-static int reserve(struct argbuf *a)
-{
-    size_t cap = a->cap;
-    if (a->argc < cap)
-        return 0;
-    TRY(ARRAY_RESERVE(a->at, cap, a->argc + 1));
-    return ARRAY_RESERVE(a->argv, a->cap, a->argc + 1);
-}
-
 int argbuf_add(struct argbuf *a, size_t at, size_t n, struct err *e)
 {
-    if (reserve(a) < 0)
+    if (a->argc == a->cap && ARRAY_RESERVE(a->argv, a->cap, a->argc + 1) < 0)
         return err_set(e, -ENOMEM, "no memory for a request of %zu arguments", a->argc + 1);
-    a->at[a->argc] = at;
-    a->argv[a->argc++] = (struct request_arg){.n = n};
+    a->argv[a->argc++] = (struct request_arg){.at = at, .n = n};
     return 0;
 }
 
 void argbuf_point(struct argbuf *a)
 {
     for (size_t i = 0; i < a->argc; i++)
-        a->argv[i].p = a->in.data + a->at[i];
+        a->argv[i].p = a->in.data + a->argv[i].at;
 }
 
 size_t argbuf_left(const struct argbuf *a)
@@ -86,5 +74,5 @@ size_t argbuf_left(const struct argbuf *a)
 
 size_t argbuf_memory(const struct argbuf *a)
 {
-    return a->in.cap + a->cap * (sizeof *a->argv + sizeof *a->at);
+    return a->in.cap + a->cap * sizeof *a->argv;
 }

@@ -12,7 +12,10 @@ struct err;
 #define ARGBUF_KEEP_BYTES (16 * 1024) /* an idle one gives back more than this */
 
 struct request_arg {
-    const char *p; /* not NUL-terminated */
+    union {
+        const char *p; /* not NUL-terminated */
+        size_t at;     /* where it begins in argbuf.in, until argbuf_point() */
+    };
     size_t n;
 };
 
@@ -22,8 +25,7 @@ struct argbuf {
     size_t pos;    /* where parsing goes on */
     bool complete; /* the current request was handed out */
     size_t argc, cap;
-    struct request_arg *argv; /* n; p only after argbuf_point() */
-    size_t *at;               /* where each begins in `in` */
+    struct request_arg *argv;
 };
 
 void argbuf_init(struct argbuf *a, size_t max_bytes);

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #define HEADER_MAX 32 /* "*<number>" or "$<number>" with its line end */
 
@@ -52,9 +51,17 @@ bool request_i64(const char *p, size_t n, int64_t *ret)
     return true;
 }
 
+static inline char lower(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c;
+}
+
 bool request_arg_is(const struct request_arg *a, const char *word)
 {
-    return strlen(word) == a->n && strncasecmp(a->p, word, a->n) == 0;
+    size_t i = 0;
+    for (; i < a->n && word[i] && lower(a->p[i]) == word[i]; i++)
+        ;
+    return i == a->n && !word[i];
 }
 
 size_t request_buffered(const struct request_parser *p)

@@ -57,7 +57,7 @@ size_t request_memory(const struct request_parser *p); /* bytes taken */
 /* A decimal integer as Redis reads it: no sign but '-', no leading zeros or blanks, no overflow. */
 bool request_i64(const char *p, size_t n, int64_t *ret);
 
-/* Case-insensitive comparison of an argument with a word. */
+/* Is the argument this word of lower-case letters, in any case? */
 bool request_arg_is(const struct request_arg *a, const char *word);
 
 #endif

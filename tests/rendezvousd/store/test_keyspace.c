@@ -113,7 +113,7 @@ static void remove_key(struct fixture *f, const char *key)
 static void a_waiter_is_done_once_when_all_its_keys_exist_together(void **state)
 {
     struct fixture f = set_up();
-    const struct request_arg keys[] = {{"a", 1}, {"b", 1}, {"a", 1}};
+    const struct request_arg keys[] = {{.p = "a", .n = 1}, {.p = "b", .n = 1}, {.p = "a", .n = 1}};
     struct waiter *one;
     int done = 0;
     (void)state;
@@ -138,7 +138,7 @@ static void a_waiter_is_done_once_when_all_its_keys_exist_together(void **state)
 static void one_key_wakes_all_its_waiters_and_no_other(void **state)
 {
     struct fixture f = set_up();
-    const struct request_arg a = {"a", 1}, b = {"b", 1};
+    const struct request_arg a = {.p = "a", .n = 1}, b = {.p = "b", .n = 1};
     struct waiter *w[100], *other;
     int done = 0, other_done = 0;
     (void)state;
@@ -163,7 +163,7 @@ static void waiters_count_against_the_memory_limit(void **state)
     int done = 0;
     (void)state;
     for (int i = 0; i < 100; i++)
-        keys[i] = (struct request_arg){&"abcdefgh"[i % 8], 1};
+        keys[i] = (struct request_arg){.p = &"abcdefgh"[i % 8], .n = 1};
     assert_int_equal(keyspace_create(&k, 6000), 0);
     assert_int_equal(waiters_create(&w, k), 0);
     assert_int_equal(waiters_add(w, keys, 100, count, &done, &one), -ENOSPC);
@@ -177,7 +177,7 @@ static void waiters_count_against_the_memory_limit(void **state)
 static void a_clear_is_missed_by_those_who_wait_for_more(void **state)
 {
     struct fixture f = set_up();
-    const struct request_arg keys[] = {{"a", 1}, {"b", 1}};
+    const struct request_arg keys[] = {{.p = "a", .n = 1}, {.p = "b", .n = 1}};
     struct waiter *one;
     int done = 0;
     (void)state;
