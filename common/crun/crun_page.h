@@ -18,6 +18,7 @@
 #define CRUN_PAGE_OCTAVE 16     /* buckets of a doubling */
 #define CRUN_PAGE_LEAST_LOG2 17 /* bucket 0 ends where 2^17 ns = 131 us do; the last one begins after 36 minutes */
 #define CRUN_PAGE_PHASES 8      /* room for more than enum crun_phase has */
+#define CRUN_PAGE_FIGURES 16    /* likewise, enum crun_figure */
 
 struct crun_page {
     uint32_t magic, version; /* launcher, before the spawn */
@@ -38,6 +39,10 @@ struct crun_page {
     _Atomic int64_t phase_ns;                     /* worker: CLOCK_MONOTONIC of the last change of phase, 0: none */
     _Atomic int64_t longest_ns[CRUN_PAGE_PHASES]; /* worker: longest stay in a phase that was left; [0]: longest step */
     _Atomic uint32_t steps[CRUN_PAGE_BUCKETS];    /* worker: its steps after the first, by the time they took */
+    _Atomic uint32_t told;                        /* worker: bit N: figure[N] was told, set after it */
+    uint32_t reserved4;
+    _Atomic uint64_t figure[CRUN_PAGE_FIGURES]; /* worker: by enum crun_figure, bits of a double */
+    _Atomic int64_t wait_ns;                    /* worker: all CRUN_FIGURE_WAIT_S together */
 };
 
 /* Bucket of a duration, and where a bucket begins. */

@@ -7,6 +7,7 @@
 #include <uv.h>
 
 #include "launcher/agent/member.h"
+#include "launcher/observe/node_report.h"
 #include "launcher/rendezvous/bootstrap.h"
 #include "launcher/rendezvous/rendezvous.h"
 
@@ -17,7 +18,8 @@ struct member {
     struct bootstrap store;
     char store_url[280];          /* where the workers of the round meet */
     char *addresses;              /* every address of every node, on group rank 0 */
-    uv_timer_t report, take_over; /* of steps, to the rendezvous; of the rendezvous */
+    uv_timer_t report, take_over; /* to the rendezvous, for people who look; of the rendezvous */
+    struct node_report told;
     uint64_t last_round;          /* that this node was told of, as a member or not */
     struct rdzv_news end;         /* zeroed until the job is over */
     bool announced;               /* to the crun that started this one, that it has joined */

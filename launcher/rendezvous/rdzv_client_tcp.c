@@ -197,6 +197,22 @@ static int tcp_report(struct rdzv_client *c, const char *fields, struct err *e)
     return 0;
 }
 
+/* On the connection that brought END: nobody dials for this. */
+static int tcp_publish(struct rdzv_client *c, const char *text, struct err *e)
+{
+    struct tcp *t = (struct tcp *)c;
+    if (!t->up || t->mode != TCP_OVER)
+        return err_set(e, -ENOTCONN, "the rendezvous cannot be reached");
+    tcp_say_failure(t, text);
+    return 0;
+}
+
+static bool tcp_is_answered(const struct rdzv_client *c)
+{
+    const struct tcp *t = (const struct tcp *)c;
+    return !t->up || t->asked_first == t->asked_last;
+}
+
 static void on_closed(uv_handle_t *h)
 {
     struct tcp *t = h->data;
@@ -268,5 +284,7 @@ const struct rdzv_client_ops rdzv_client_tcp_ops = {
     .done = tcp_done,
     .leave = tcp_leave,
     .report = tcp_report,
+    .publish = tcp_publish,
+    .is_answered = tcp_is_answered,
     .close = tcp_close,
 };

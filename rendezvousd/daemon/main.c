@@ -14,7 +14,9 @@
 #include "rendezvousd/daemon/config.h"
 #include "rendezvousd/daemon/http.h"
 #include "rendezvousd/daemon/sd_notify.h"
+#include "rendezvousd/history/history.h"
 #include "rendezvousd/jobs/jobs.h"
+#include "rendezvousd/jobs/jobs_watch.h"
 #include "rendezvousd/jobs/persist.h"
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/gate.h"
@@ -40,6 +42,7 @@ struct daemon {
     struct gate *gate;
     struct server *server;
     struct persist *persist; /* NULL: jobs live in memory only */
+    struct history *history;
     struct jobs *jobs;
     struct http *http;
     int port, http_port;
@@ -76,6 +79,8 @@ static void on_server_closed(void *arg)
     d->http = NULL;
     jobs_destroy(d->jobs);
     d->jobs = NULL;
+    history_close(d->history);
+    d->history = NULL;
     persist_close(d->persist);
     d->persist = NULL;
     gate_destroy(d->gate);
@@ -215,11 +220,13 @@ static void on_forgotten(void *arg, const char *run)
 {
     struct daemon *d = arg;
     server_forget_run(d->server, run);
+    history_forget_run(d->history, run);
 }
 
 static int open_jobs(struct daemon *d, struct err *e)
 {
     const struct config *c = &d->config;
+    struct jobs_watcher watcher;
     struct jobs_options o = {.loop = &d->loop,
                              .epoch = 1,
                              .max_jobs = (size_t)c->max_jobs,
@@ -229,9 +236,16 @@ static int open_jobs(struct daemon *d, struct err *e)
     if (c->state_dir)
         TRY(persist_open(&d->persist, &d->loop, c->state_dir, &o.epoch, e));
     o.persist = d->persist;
+    TRY(history_open(&d->history,
+                     &(struct history_options){
+                         .loop = &d->loop, .max_jobs = (size_t)c->history, .state_dir = c->state_dir},
+                     e));
     TRY(jobs_create(&d->jobs, &o, e));
     jobs_on_forgotten(d->jobs, on_forgotten, d);
+    history_watcher(d->history, &watcher);
+    jobs_watch(d->jobs, &watcher);
     TRY(jobs_load(d->jobs, e));
+    history_settle(d->history);
     return server_set_jobs(d->server, d->jobs, e);
 }
 
@@ -257,7 +271,8 @@ static int open_http(struct daemon *d, struct err *e)
                              .any_host = c->http_insecure,
                              .server = d->server,
                              .gate = d->gate,
-                             .jobs = d->jobs};
+                             .jobs = d->jobs,
+                             .history = d->history};
     return http_open(&d->http, &d->loop, &o, &d->http_port, e);
 }
 

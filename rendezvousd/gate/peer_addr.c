@@ -19,19 +19,24 @@ void sockaddr_host(const struct sockaddr_storage *sa, char *out, size_t cap)
 
 void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret)
 {
-    struct sockaddr_storage sa;
+    struct sockaddr_storage sa = {0};
     int n = sizeof sa;
-    memset(ret, 0, sizeof *ret);
     if (uv_tcp_getpeername(tcp, (struct sockaddr *)&sa, &n) < 0)
-        return;
-    ret->v4 = sa.ss_family == AF_INET;
-    ret->known = ret->v4 || sa.ss_family == AF_INET6;
+        sa.ss_family = AF_UNSPEC;
+    peer_addr_of(&sa, ret);
+}
+
+void peer_addr_of(const struct sockaddr_storage *sa, struct peer_addr *ret)
+{
+    memset(ret, 0, sizeof *ret);
+    ret->v4 = sa->ss_family == AF_INET;
+    ret->known = ret->v4 || sa->ss_family == AF_INET6;
     if (ret->v4) {
-        const struct sockaddr_in *in = (const void *)&sa;
+        const struct sockaddr_in *in = (const void *)sa;
         addr_from_v4(&in->sin_addr, ret->ip);
         ret->port = ntohs(in->sin_port);
     } else if (ret->known) {
-        const struct sockaddr_in6 *in6 = (const void *)&sa;
+        const struct sockaddr_in6 *in6 = (const void *)sa;
         memcpy(ret->ip, &in6->sin6_addr, 16);
         ret->port = ntohs(in6->sin6_port);
     }

@@ -6,6 +6,8 @@
 #include "common/base/buf.h"
 #include "common/rdzv/leader/leader.h"
 #include "rendezvousd/jobs/jobs.h"
+#include "rendezvousd/jobs/jobs_watch.h"
+#include <assert.h>
 
 struct job;
 
@@ -26,6 +28,14 @@ struct jobs_party {
     UT_hash_handle hh;                        /* job->parties, by node */
 };
 
+/* Of a job, as the watcher was told of it last; compared as bytes. */
+struct job_seen {
+    uint64_t round;
+    int state, nodes, restarts;
+    char instance[JOBS_INSTANCE_LEN + 4];
+};
+static_assert(sizeof(struct job_seen) == 8 + 3 * sizeof(int) + JOBS_INSTANCE_LEN + 4, "no gaps");
+
 struct job {
     struct jobs *jobs;
     struct leader *leader;
@@ -36,7 +46,9 @@ struct job {
     struct jobs_party *undurable; /* they ask, and their news wait for the disk */
     bool unlogged;                /* no log is kept although there is a state directory */
     uint64_t restarts;            /* counted */
-    struct job *prev, *next;      /* jobs->all, newest first */
+    struct job_seen seen;
+    int world_size;          /* of the newest round */
+    struct job *prev, *next; /* jobs->all, newest first */
 };
 
 struct jobs {
@@ -48,6 +60,7 @@ struct jobs {
     uv_timer_t *timer; /* NULL: no loop */
     int64_t armed;     /* the earliest date known */
     struct jobs_stats stats;
+    struct jobs_watcher watcher;
     void (*forgotten)(void *arg, const char *run);
     void *forgotten_arg;
 };
@@ -76,6 +89,8 @@ void jobs_tell_(struct jobs *j);
 
 /* jobs_verbs.c: -EACCES; principal NULL may do everything */
 int job_check_owner_(const struct job *job, const char *principal, struct err *e);
+
+void job_watch_(struct job *job); /* jobs_watch.c: what has changed is told */
 
 /* jobs_log.c: the decisions of a job on disk; nothing of it without a state directory. */
 uint64_t job_log_(struct job *job); /* number of the record that must be durable, 0: none */

@@ -170,6 +170,7 @@ static int load_end(void *log_arg, struct err *e)
     }
     buf_free(&b);
     job_arm_(job);
+    job_watch_(job);
     return rc;
 }
 

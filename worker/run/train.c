@@ -116,6 +116,19 @@ static bool replicas_due(const struct run *r, const struct position *at)
     return r->cfg->check_replicas && at->updates % r->cfg->check_replicas == 0;
 }
 
+/* For status pages, of the step that is about to be told as finished. */
+static void tell_figures(const struct run *r, const struct step_result *res, double comm_wait)
+{
+    const int64_t here = r->at.epoch * r->s.steps_per_epoch + r->at.step;
+    crun_figure(CRUN_FIGURE_TOTAL_STEPS, (double)(r->at.updates + r->s.total_steps - here));
+    crun_figure(CRUN_FIGURE_WAIT_S, comm_wait * (double)res->total_ns / 1e9);
+    if (res->count <= 0 || res->total_ns <= 0)
+        return;
+    crun_figure(CRUN_FIGURE_IMAGES_PER_S, res->count * 1e9 / (double)res->total_ns);
+    crun_figure(CRUN_FIGURE_LOSS, res->loss / res->count);
+    crun_figure(CRUN_FIGURE_ACCURACY, res->top1 / res->count);
+}
+
 /* Everything that is kept about a step. comm_wait: the share of it that was spent waiting for collectives. */
 static void account(struct run *r, const struct step_result *res, double comm_wait)
 {
@@ -131,10 +144,9 @@ static void account(struct run *r, const struct step_result *res, double comm_wa
     r->epoch_bad += res->bad;
     r->at.epoch_seconds += (double)res->total_ns / 1e9;
     r->at.seconds += (double)res->total_ns / 1e9;
+    tell_figures(r, res, comm_wait);
     crun_progress((uint64_t)r->at.updates);
     crun_phase(CRUN_PHASE_STEP);
-    if (res->count > 0 && res->total_ns > 0)
-        crun_metrics(res->count * 1e9 / (double)res->total_ns, res->loss / res->count);
     journal_step(&r->journal, &r->s, &r->at, res, res->lr, comm_wait);
     r->save_asked = res->save > 0;
     if (res->stop > 0 && r->stop_at == 0)
@@ -219,6 +231,8 @@ static int evaluate_test_set(struct run *r, struct eval_result *v, struct err *e
     trace_long_span(&r->trace, "evaluation", "evaluation", start);
     if (!v->stopped && v->count == 0)
         return err_set(e, ERR_DATA, "not one image of %s could be decoded", r->cfg->test_data);
+    if (!v->stopped)
+        crun_figure(CRUN_FIGURE_EVAL_ACCURACY, v->top1 / v->count);
     crun_phase(CRUN_PHASE_STEP);
     return 0;
 }
