@@ -177,7 +177,7 @@ static const struct arg_spec specs[] = {
      .max = 100000,
      .metavar = "N",
      .env = "RENDEZVOUSD_HISTORY",
-     .help = "finished jobs that the status page remembers: curves, ends, failure reports; each takes 24 KiB at most"},
+     .help = "finished jobs that the status page remembers: curves, ends, failure reports; each takes 16 KiB at most"},
     ARG_GROUP("Limits"),
     {.name = "max-clients",
      .type = ARG_INT,

@@ -24,6 +24,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,12 +34,14 @@
 #define MODULE "main"
 #define SPARE_FILES 48 /* descriptors for everything but clients: listeners, loop, log, state, a few look-ups */
 #define HTTP_FILES 160
+#define TRIM_MS 5000 /* after a job was forgotten */
 
 struct daemon {
     struct config config;
     uv_loop_t loop;
     uv_signal_t signals[3];
     size_t n_signals;
+    uv_timer_t trim;
     struct gate *gate;
     struct server *server;
     struct persist *persist; /* NULL: jobs live in memory only */
@@ -93,6 +96,7 @@ static void shut_down(struct daemon *d, int signum)
     sd_notify_say("STOPPING=1", NULL);
     for (size_t i = 0; i < d->n_signals; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
+    uv_close((uv_handle_t *)&d->trim, NULL);
     if (d->http)
         http_not_ready(d->http);
     server_close(d->server, on_server_closed, d);
@@ -216,9 +220,18 @@ static int open_server(struct daemon *d, struct err *e)
     return server_create(&d->server, &d->loop, &o, e);
 }
 
+/* What a job took goes back to the system: else a day of many jobs is what the daemon takes for ever. */
+static void on_trim(uv_timer_t *t)
+{
+    (void)t;
+    malloc_trim(0);
+}
+
 static void on_forgotten(void *arg, const char *run)
 {
     struct daemon *d = arg;
+    if (!uv_is_active((uv_handle_t *)&d->trim))
+        uv_timer_start(&d->trim, on_trim, TRIM_MS, 0);
     server_forget_run(d->server, run);
     history_forget_run(d->history, run);
 }
@@ -241,6 +254,7 @@ static int open_jobs(struct daemon *d, struct err *e)
                          .loop = &d->loop, .max_jobs = (size_t)c->history, .state_dir = c->state_dir},
                      e));
     TRY(jobs_create(&d->jobs, &o, e));
+    uv_timer_init(&d->loop, &d->trim);
     jobs_on_forgotten(d->jobs, on_forgotten, d);
     history_watcher(d->history, &watcher);
     jobs_watch(d->jobs, &watcher);

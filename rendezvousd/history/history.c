@@ -179,7 +179,7 @@ static void on_changed(void *arg, const struct jobs_facts *f)
 {
     struct history *h = arg;
     struct record *r = find(h, f->instance);
-    if (r && r->over)
+    if (r ? r->over : f->over) /* known to be; or it was, and is forgotten here, before this daemon began */
         return;
     if (!r && !(r = record_new_(h, f->instance, f->run, f->principal)))
         return;

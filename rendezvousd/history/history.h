@@ -6,7 +6,7 @@
  *                              └──► history_store.c: a file for each in the state directory, and back
  *
  *   - a record begins with the first news of an instance, and follows it: state, rounds, restarts, curves;
- *   - once its job is over it is one of the finished, of which the newest max_jobs are kept: some 24 KiB each at most;
+ *   - once its job is over it is one of the finished, of which the newest max_jobs are kept: some 16 KiB each at most;
  *   - with a state directory a record is on disk when its job ends, and while it runs every HISTORY_WRITE_MS: a daemon
  *     that is killed loses that much of a curve. Its disk holds nobody up (jobs/persist.h).
  * Who may see what is struct history_reader. Loop thread only. */

@@ -13,11 +13,11 @@
 /* --- reading */
 
 /* The number that ends at `end`; NAN: it is none. *at goes behind it. */
-static float take_number(const char **at, char end)
+static double take_number(const char **at, char end)
 {
     char *stop;
     const size_t n = strcspn(*at, ",:");
-    const float v = n ? strtof(*at, &stop) : NAN;
+    const double v = n ? strtod(*at, &stop) : NAN;
     const bool good = n && stop == *at + n && isfinite(v);
     *at += n;
     if (**at == end && end)
@@ -31,7 +31,7 @@ double node_figures_number(const char *fields, size_t n, const char *key)
     const char *at = text;
     if (rdzv_field_find(fields, n, key, text, sizeof text) != 1)
         return NAN;
-    return (double)take_number(&at, 0);
+    return take_number(&at, 0);
 }
 
 static int count_items(const char *text, int most)
@@ -46,7 +46,7 @@ static int count_items(const char *text, int most)
 static void take_list(struct node_figures *f, const char *text, size_t member)
 {
     for (int i = 0; i < f->n; i++)
-        *(float *)((char *)&f->ranks[i] + member) = *text ? take_number(&text, ',') : NAN;
+        *(float *)((char *)&f->ranks[i] + member) = *text ? (float)take_number(&text, ',') : NAN;
 }
 
 static int take_ranks(struct node_figures *f, const char *fields, size_t n, char *text)
@@ -84,9 +84,9 @@ static int take_gpus(struct node_figures *f, const char *fields, size_t n, char 
     f->gpus = gpus;
     f->n_gpus = count;
     for (int i = 0; i < count; i++) {
-        gpus[i].percent = take_number(&at, ':');
-        gpus[i].memory_mib = take_number(&at, ':');
-        gpus[i].total_mib = take_number(&at, ',');
+        gpus[i].percent = (float)take_number(&at, ':');
+        gpus[i].memory_mib = (float)take_number(&at, ':');
+        gpus[i].total_mib = (float)take_number(&at, ',');
     }
     return 0;
 }
