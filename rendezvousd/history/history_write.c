@@ -157,6 +157,7 @@ void history_add_figures(const struct history *h, const struct history_reader *w
     json_begin(w, "history", '{');
     json_int(w, "newest", (long long)h->last_number);
     json_int(w, "count", (long long)h->n_finished);
+    write_seconds(w, "now", now_s);
     json_end(w, '}');
 }
 
