@@ -80,4 +80,9 @@ CONTROL = {
 
 SHLIBS = {"libcrun0": "libcrun 0 libcrun0 (>= {upstream})\n"}
 TRIGGERS = {"libcrun0": "activate-noawait ldconfig\n"}
-EXAMPLES = {"libcrun-dev": ["docs/examples/worker.c", "docs/examples/messages.c"], "python3-crun-launcher": ["docs/examples/worker.py"]}
+MONITORING = "docs/examples/monitoring"
+EXAMPLES = {
+    "libcrun-dev": ["docs/examples/worker.c", "docs/examples/messages.c"],
+    "python3-crun-launcher": ["docs/examples/worker.py"],
+    "rendezvousd": [f"{MONITORING}/prometheus.yml", f"{MONITORING}/rendezvousd.rules.yml", f"{MONITORING}/rendezvousd.dashboard.json"],
+}

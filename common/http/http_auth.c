@@ -74,8 +74,7 @@ void http_auth_read(const char *header, struct http_credentials *ret)
 
 bool http_auth_matches(const struct http_credentials *c, const struct auth_token *t)
 {
-    const bool who =
-        !c->named || auth_equal(t->principal, strlen(t->principal), c->principal, strlen(c->principal));
+    const bool who = !c->named || auth_equal(t->principal, strlen(t->principal), c->principal, strlen(c->principal));
     return auth_equal(t->secret, strlen(t->secret), c->secret, strlen(c->secret)) && who;
 }
 

@@ -56,8 +56,8 @@ static void on_report(uv_timer_t *t)
 static void start_reports(struct run *r, bool steps)
 {
     struct member *m = r->member;
-    const uint64_t ms = (uint64_t)node_report_pause_ms(round_news(r)->group_world,
-                                                       r->config->conf.keep_alive_interval_ms, steps);
+    const uint64_t ms =
+        (uint64_t)node_report_pause_ms(round_news(r)->group_world, r->config->conf.keep_alive_interval_ms, steps);
     uv_timer_start(&m->report, on_report, ms, ms);
 }
 

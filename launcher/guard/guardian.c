@@ -338,7 +338,8 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv)
 {
     static struct guardian_link l;
-    static struct guard g = {.held_fd = -1, .output = {.beside.fd = -1}, .home = {.beside.fd = -1}, .gauges = {.beside.fd = -1}};
+    static struct guard g = {
+        .held_fd = -1, .output = {.beside.fd = -1}, .home = {.beside.fd = -1}, .gauges = {.beside.fd = -1}};
     sigset_t waited;
     int ends[2], output[2];
 

@@ -23,7 +23,7 @@ struct gauges_host {
 };
 
 struct gauges_gpu {
-    uint32_t percent; /* of the time, in which a kernel ran */
+    uint32_t percent;                   /* of the time, in which a kernel ran */
     uint32_t memory_used, memory_total; /* MiB */
 };
 

@@ -83,7 +83,7 @@ struct rdzv_client_ops {
     /* The failure report of the job that is over, for the same. NULL: nobody keeps it. */
     int (*publish)(struct rdzv_client *c, const char *text, struct err *e);
     bool (*is_answered)(const struct rdzv_client *c); /* that was; or it never will be. NULL with publish */
-    void (*close)(struct rdzv_client *c); /* NULL allowed; no callback after it */
+    void (*close)(struct rdzv_client *c);             /* NULL allowed; no callback after it */
 };
 
 struct rdzv_client {

@@ -201,8 +201,12 @@ static int page(void *arg, struct http_answer *a)
 }
 
 static const struct http_page pages[] = {
-    {"/", page, HTTP_DECIDES},           {"/api/jobs", jobs, HTTP_DECIDES},  {"/api/history", finished, HTTP_DECIDES},
-    {"/api/job", one_job, HTTP_DECIDES}, {"/metrics", metrics, HTTP_DECIDES}, {"/healthz", health, HTTP_FOR_PROBES},
+    {"/", page, HTTP_DECIDES},
+    {"/api/jobs", jobs, HTTP_DECIDES},
+    {"/api/history", finished, HTTP_DECIDES},
+    {"/api/job", one_job, HTTP_DECIDES},
+    {"/metrics", metrics, HTTP_DECIDES},
+    {"/healthz", health, HTTP_FOR_PROBES},
     {"/readyz", readiness, HTTP_FOR_PROBES},
 };
 

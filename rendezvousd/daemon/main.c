@@ -249,10 +249,9 @@ static int open_jobs(struct daemon *d, struct err *e)
     if (c->state_dir)
         TRY(persist_open(&d->persist, &d->loop, c->state_dir, &o.epoch, e));
     o.persist = d->persist;
-    TRY(history_open(&d->history,
-                     &(struct history_options){
-                         .loop = &d->loop, .max_jobs = (size_t)c->history, .state_dir = c->state_dir},
-                     e));
+    TRY(history_open(
+        &d->history,
+        &(struct history_options){.loop = &d->loop, .max_jobs = (size_t)c->history, .state_dir = c->state_dir}, e));
     TRY(jobs_create(&d->jobs, &o, e));
     uv_timer_init(&d->loop, &d->trim);
     jobs_on_forgotten(d->jobs, on_forgotten, d);

@@ -302,16 +302,16 @@ void history_settle(struct history *h)
 {
     struct record *r, *next;
     DL_FOREACH_SAFE(h->live, r, next)
-        if (!r->state[0]) /* nothing was said of it */
-            end_unheard(r);
+    if (!r->state[0]) /* nothing was said of it */
+        end_unheard(r);
 }
 
 void history_forget_run(struct history *h, const char *run)
 {
     struct record *r, *next;
     DL_FOREACH_SAFE(h->live, r, next)
-        if (strcmp(r->run, run) == 0)
-            end_unheard(r);
+    if (strcmp(r->run, run) == 0)
+        end_unheard(r);
 }
 
 /* --- life */

@@ -13,8 +13,8 @@ struct persist_log;
 /* Where a curve breaks: a restart, or another number of nodes. */
 struct mark {
     float t_s;
-    uint32_t step; /* the last before it */
-    uint64_t round; /* the one that broke */
+    uint32_t step;       /* the last before it */
+    uint64_t round;      /* the one that broke */
     int rank, exit_code; /* -1, 0: nobody failed */
     char why[120];
 };
@@ -42,7 +42,7 @@ struct record {
     struct mark *marks; /* a ring of HISTORY_MARKS; NULL: none yet */
     uint32_t mark_count;
     char *failure, *logs;       /* JSON, checked; path. NULL: none. For its principal's eyes */
-    struct node_figures *told; /* by node; while it is not over */
+    struct node_figures *told;  /* by node; while it is not over */
     struct persist_log *log;    /* while it is not over; NULL: none */
     bool dirty;                 /* differs from what is on disk */
     struct record *prev, *next; /* history->live, newest first; history->finished, oldest first */
