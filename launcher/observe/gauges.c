@@ -58,7 +58,8 @@ bool gauges_read_gpus(const struct gauges_page *p, int64_t now_ms, struct gauges
 bool gauges_parse_stat(const char *text, uint64_t *ret_busy, uint64_t *ret_all)
 {
     uint64_t t[8] = {0};
-    if (sscanf(text, "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
+    if (strncmp(text, "cpu ", 4) != 0 ||
+        sscanf(text, "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
                &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]) < 4)
         return false;
     *ret_all = 0;
