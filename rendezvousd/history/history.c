@@ -16,7 +16,7 @@
 #include "rendezvousd/history/history_impl.h"
 #include "rendezvousd/jobs/jobs_watch.h"
 
-#define PATH_MAX_BYTES 4096
+#define PATH_MAX_BYTES 1024
 
 static double system_wall(void)
 {
