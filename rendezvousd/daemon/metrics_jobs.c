@@ -1,6 +1,7 @@
 #include "rendezvousd/daemon/metrics_jobs.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,11 +41,16 @@ static void choose(void *arg, const struct history_figures *f)
         c->left_out++;
 }
 
-static void one(struct metrics_text *m, const char *name, const struct history_figures *f, double v)
+/* The head comes with the first job of which it is known. */
+static void one(struct metrics_text *m, bool *headed, const char *name, const char *help,
+                const struct history_figures *f, double v)
 {
     char run[1600], principal[400], labels[2048];
     if (!isfinite(v))
         return;
+    if (!*headed)
+        metrics_head(m, name, METRICS_GAUGE, help);
+    *headed = true;
     snprintf(labels, sizeof labels, "{run=\"%s\",principal=\"%s\"}", metrics_quoted(f->run, run, sizeof run),
              metrics_quoted(f->principal, principal, sizeof principal));
     metrics_value(m, name, labels, v);
@@ -53,14 +59,15 @@ static void one(struct metrics_text *m, const char *name, const struct history_f
 void metrics_of_each_job(struct metrics_text *m, const struct history *h, const struct history_reader *who)
 {
     struct chosen c = {.who = who, .v = calloc(METRICS_JOBS_MAX, sizeof *c.v)};
+    bool headed;
     if (!c.v)
         return;
     history_each(h, choose, &c);
 #define X(name, help, value)                                                                                           \
-    metrics_head(m, name, METRICS_GAUGE, help);                                                                        \
+    headed = false;                                                                                                    \
     for (size_t i = 0; i < c.n; i++) {                                                                                 \
         const struct history_figures *f = &c.v[i];                                                                     \
-        one(m, name, f, (double)(value));                                                                              \
+        one(m, &headed, name, help, f, (double)(value));                                                               \
     }
     JOB_METRICS(X)
 #undef X
