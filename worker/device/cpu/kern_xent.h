@@ -6,7 +6,8 @@
 /* At most RUN of them. */
 static double NAME(exps_of_run)(const float *z, int n, X most, double *logits)
 {
-    X exps = 0, sum = 0;
+    X
+    exps = 0, sum = 0;
 #pragma omp simd reduction(+ : exps, sum)
     for (int j = 0; j < n; j++) {
         exps += EXP((X)z[j] - most);
