@@ -127,7 +127,7 @@ static void close_all_pipe_ends(struct group *g)
 struct launch {
     struct spawn_batch batch;
     struct group *g;
-    int n; /* prepared */
+    int n; /* begun to be prepared */
     int status_fd;
     int typist_fd; /* -1: none */
     char typist_number[16];
@@ -209,70 +209,82 @@ static void prepare_typist(struct launch *l)
         return;
     snprintf(l->typist_number, sizeof l->typist_number, "%d", l->typist_fd);
     argv[2] = l->typist_number;
-    l->requests[l->batch.n] = (struct spawn_request){.path = "/proc/self/exe",
-                                                     .argv = (char *const *)argv,
-                                                     .envp = environ,
-                                                     .stdio = {g->in_fd, g->null_fd, g->null_fd},
-                                                     .group = g->o.terminal_group,
-                                                     .keep = {l->typist_fd},
-                                                     .n_keep = 1,
-                                                     .status_fd = l->status_fd,
-                                                     .tag = -1,
-                                                     .mask = &g->o.mask,
-                                                     .on_pipe = &g->o.on_pipe,
-                                                     .on_ttou = &g->o.on_ttou,
-                                                     .nofile = &g->o.nofile,
-                                                     .cgroup_fd = -1};
-    l->batch.n++;
+    l->requests[l->n] = (struct spawn_request){.path = "/proc/self/exe",
+                                               .argv = (char *const *)argv,
+                                               .envp = environ,
+                                               .stdio = {g->in_fd, g->null_fd, g->null_fd},
+                                               .group = g->o.terminal_group,
+                                               .keep = {l->typist_fd},
+                                               .n_keep = 1,
+                                               .status_fd = l->status_fd,
+                                               .tag = -1,
+                                               .mask = &g->o.mask,
+                                               .on_pipe = &g->o.on_pipe,
+                                               .on_ttou = &g->o.on_ttou,
+                                               .nofile = &g->o.nofile,
+                                               .cgroup_fd = -1};
+    spawn_thread_add(g->spawner, &l->batch);
 }
 
 static void on_spawned(struct spawn_batch *b);
 
-static int create_launch(struct launch **ret, struct group *g, int status_fd, struct err *e)
+static int create_launch(struct launch **ret, struct group *g, struct err *e)
 {
     const size_t n = (size_t)g->o.workers;
     struct launch *l = calloc(1, sizeof *l);
-    if (!l) {
-        close(status_fd);
+    if (!l)
         return err_errno(e, ENOMEM, "workers");
-    }
     *ret = l;
     l->g = g;
-    l->status_fd = status_fd;
-    l->typist_fd = -1;
+    l->status_fd = l->typist_fd = -1;
     l->prepared = calloc(n, sizeof *l->prepared);
     l->requests = calloc(n + 1, sizeof *l->requests); /* and the typist */
     l->spawned = calloc(n + 1, sizeof *l->spawned);
     if (!l->prepared || !l->requests || !l->spawned)
         return err_errno(e, ENOMEM, "workers");
-    l->batch =
-        (struct spawn_batch){.requests = l->requests, .spawned = l->spawned, .n = g->o.workers, .done = on_spawned};
-    for (int i = 0; i < g->o.workers; i++)
-        TRY(prepare_one(l, i, e));
-    prepare_typist(l);
+    l->batch = (struct spawn_batch){.requests = l->requests, .spawned = l->spawned, .done = on_spawned};
     return 0;
+}
+
+static int open_channels(struct group *g, struct launch *l, struct err *e)
+{
+    int status[2];
+    if (pipe2(status, O_CLOEXEC) < 0)
+        return err_errno(e, errno, "pipe");
+    g->status_fd = status[0];
+    l->status_fd = status[1];
+    fcntl(status[0], F_SETFL, O_NONBLOCK);
+    g->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return g->notify_fd < 0 ? err_errno(e, errno, "eventfd") : 0;
+}
+
+/* The first is started while the next ones are prepared. */
+static void prepare_all(struct group *g, struct launch *l)
+{
+    struct err e = {0};
+    int rc = 0;
+    for (int i = 0; i < g->o.workers && rc == 0; i++) {
+        rc = prepare_one(l, i, &e);
+        if (rc == 0)
+            spawn_thread_add(g->spawner, &l->batch);
+    }
+    if (rc == 0)
+        prepare_typist(l);
+    spawn_thread_complete(g->spawner, &l->batch, rc, &e);
 }
 
 /* Its pipes are made. */
 static int launch(struct group *g, struct err *e)
 {
-    int status[2];
     struct launch *l = NULL;
     g->opening = false;
     uv_timer_stop(&g->open_late);
     logmux_note_launch(g->o.mux);
-    if (!g->spawner)
-        TRY(spawn_thread_create(&g->spawner, g->loop, e));
-    if (pipe2(status, O_CLOEXEC) < 0)
-        return err_errno(e, errno, "pipe");
-    g->status_fd = status[0];
-    fcntl(status[0], F_SETFL, O_NONBLOCK);
-    g->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int rc = g->notify_fd < 0 ? err_errno(e, errno, "eventfd") : 0;
-    if (rc < 0)
-        close(status[1]);
-    else
-        rc = create_launch(&l, g, status[1], e);
+    int rc = g->spawner ? 0 : spawn_thread_create(&g->spawner, g->loop, g->o.workers, e);
+    if (rc == 0)
+        rc = create_launch(&l, g, e);
+    if (rc == 0)
+        rc = open_channels(g, l, e);
     if (rc < 0) {
         if (l)
             free_launch(l);
@@ -281,15 +293,26 @@ static int launch(struct group *g, struct err *e)
     }
     g->launch = l;
     spawn_thread_start(g->spawner, &l->batch);
+    prepare_all(g, l);
     return 0;
+}
+
+/* After a failure some behind the first that is missing may be there: the round ends, and they with it. */
+static void drop_spawned(const struct spawn_batch *b, int from)
+{
+    for (int i = from; i < b->n_begun; i++)
+        if (b->spawned[i].pid) { /* reaped with the orphans */
+            kill(b->spawned[i].pid, SIGKILL);
+            close(b->spawned[i].pidfd);
+        }
 }
 
 static int take_spawned(struct group *g, const struct spawn_batch *b, struct err *e)
 {
-    int rc = 0;
-    if (b->n_spawned > g->o.workers)
-        close(b->spawned[g->o.workers].pidfd); /* reaped with the orphans */
-    for (int i = 0; i < b->n_spawned && i < g->o.workers; i++) {
+    int rc = 0, i = 0;
+    if (b->n_begun > g->o.workers && b->spawned[g->o.workers].pid)
+        close(b->spawned[g->o.workers].pidfd); /* the typist, reaped with the orphans */
+    for (; i < b->n_begun && i < g->o.workers && b->spawned[i].pid; i++) {
         g->children[i].pidfd = b->spawned[i].pidfd;
         g->workers[i].pid = b->spawned[i].pid;
         g->n = i + 1;
@@ -297,6 +320,8 @@ static int take_spawned(struct group *g, const struct spawn_batch *b, struct err
         if (watched < 0)
             rc = err_errno(e, -watched, "cannot watch process %d", (int)b->spawned[i].pid);
     }
+    if (i < g->o.workers)
+        drop_spawned(b, i);
     TRY(rc);
     TRY(watch_open(&g->status, g->loop, g->status_fd, UV_READABLE, group_on_status, g, e));
     TRY(watch_open(&g->notify, g->loop, g->notify_fd, UV_READABLE, group_on_notify, g, e));
