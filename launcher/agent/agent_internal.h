@@ -7,6 +7,7 @@
 /* --- agent.c: steps that several events take */
 
 struct agent_effect *agent_add_effect(struct agent_effects *fx, enum agent_effect_kind kind);
+bool agent_runs(const struct agent *a); /* a round, or workers that have let go of one, and wait */
 void agent_clear(struct agent *a, struct agent_effects *fx);
 /* signo 0: SIGTERM. */
 void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct agent_effects *fx);
