@@ -70,14 +70,6 @@ void agent_clear(struct agent *a, struct agent_effects *fx)
     a->keeping = false;
 }
 
-/* All but those that are held. */
-static void clear_rest(struct agent *a, struct agent_effects *fx)
-{
-    if (!a->clearing)
-        agent_add_effect(fx, AGENT_DO_CLEAR)->keep = true;
-    a->clearing = a->keeping = true;
-}
-
 /* signo 0: SIGTERM. */
 void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct agent_effects *fx)
 {
@@ -96,19 +88,6 @@ void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct ag
 static void stop(struct agent *a, int reason, struct agent_effects *fx)
 {
     agent_stop_by(a, reason, 0, false, fx);
-}
-
-/* The round is broken by a failure. */
-static void break_round(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
-{
-    if (!ev->holds) {
-        stop(a, CRUN_STOP_FAILURE, fx);
-        return;
-    }
-    a->state = AGENT_HOLDING;
-    a->held = 0;
-    a->sent = SIGTERM;
-    agent_add_effect(fx, AGENT_DO_HOLD);
 }
 
 /* The other nodes are told of a signal that is not the usual one, for their workers. */
@@ -148,7 +127,7 @@ static void on_stop(struct agent *a, const struct agent_event *ev, struct agent_
     const struct rdzv_news *news = &ev->news;
     const bool drains = news->why == RDZV_WHY_DRAIN;
     if (a->state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE)
-        break_round(a, ev, fx);
+        agent_break_round(a, ev, fx);
     else if (a->state == AGENT_RUNNING)
         agent_stop_by(a, (int)news->why, drains ? stops_signal_of(news->cause.text) : 0, false, fx);
     else if (a->state == AGENT_FINISHING)
@@ -255,21 +234,6 @@ bool agent_obeyed(const struct agent *a, int code)
     return code == EXIT_OK || code == EXIT_REQUEUE || code == 128 + SIGTERM || code == 128 + a->sent;
 }
 
-/* Everybody has let go, or is dead. */
-static void check_held(struct agent *a, struct agent_effects *fx)
-{
-    if (a->state == AGENT_HOLDING && a->held == a->live)
-        clear_rest(a, fx);
-}
-
-static void on_held(struct agent *a, struct agent_effects *fx)
-{
-    if (a->state != AGENT_HOLDING || a->clearing)
-        return;
-    a->held++;
-    check_held(a, fx);
-}
-
 static void on_worker_ended(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
     const int code = ev->cause.exit_code;
@@ -278,7 +242,7 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     a->live--;
     a->held -= ev->was_held && a->held > 0;
     if (a->state == AGENT_HOLDING) {
-        check_held(a, fx);
+        agent_check_held(a, fx);
     } else if (a->state == AGENT_JOINING) { /* the next round starts another in its place */
     } else if (a->state == AGENT_STOPPING) {
         a->unclean = a->unclean || (code != 0 && code != EXIT_REQUEUE);
@@ -296,8 +260,8 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     } else if (code != 0) {
         a->unclean = true;
         agent_add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
-        break_round(a, ev, fx);
-        check_held(a, fx);
+        agent_break_round(a, ev, fx);
+        agent_check_held(a, fx);
     } else if (a->live == 0) {
         a->state = AGENT_CLEARING;
         agent_add_effect(fx, AGENT_DO_DISMISS);
@@ -311,7 +275,7 @@ static void on_hung(struct agent *a, const struct agent_event *ev, struct agent_
         return;
     a->unclean = true;
     agent_add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
-    break_round(a, ev, fx);
+    agent_break_round(a, ev, fx);
 }
 
 static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
@@ -401,7 +365,7 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
         on_hung(a, ev, fx);
         break;
     case AGENT_HELD:
-        on_held(a, fx);
+        agent_on_held(a, fx);
         break;
     case AGENT_SPAWN_FAILED:
         on_spawn_failed(a, ev, fx);
@@ -422,7 +386,7 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
         if (a->state == AGENT_STOPPING)
             agent_clear(a, fx);
         else if (a->state == AGENT_HOLDING)
-            clear_rest(a, fx);
+            agent_clear_rest(a, fx);
         else if (a->state == AGENT_PARTING)
             agent_leave_for_good(a, a->part_code, fx);
         break;

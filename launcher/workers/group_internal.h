@@ -84,7 +84,12 @@ void group_close_notify(struct group *g);
 void group_close_kept(struct child *c);
 void group_launch_now(struct group *g); /* if the workers wait for their log files: do not */
 void group_give_up_opening(struct group *g);
-void group_cancel_launch(struct group *g); /* those that are not made yet shall not be */
+void group_close_pipe_ends(struct group *g); /* the workers' */
+
+/* --- group_launch.c */
+
+int group_launch(struct group *g, struct err *e); /* all that are not held; their pipes are made */
+void group_cancel_launch(struct group *g);        /* those that are not made yet shall not be */
 
 /* --- group_stop.c */
 
