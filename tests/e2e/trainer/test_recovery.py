@@ -157,7 +157,7 @@ def test_several_at_once(undisturbed, tmp_path, victims):
 def test_all_at_once_begin_again_from_the_checkpoint(undisturbed, tmp_path):
     data, expected = undisturbed()
     job = Job(data, tmp_path / "out", "--checkpoint-every", 5)
-    job.at("saved step 5 ", lambda: None)
+    job.at("saved step 5\n", lambda: None)
     job.at_step(12, job.kill(0, 1, 2, 3))
     text = job.finish()
     assert "resumed from step" in text and job.weights() == expected
@@ -216,7 +216,7 @@ def test_layouts_that_share_the_state_start_again(undisturbed, tmp_path):
     """A state that ranks hold in parts is taken from the checkpoint, as before."""
     data, _ = undisturbed()
     job = Job(data, tmp_path / "out", "--zero", 1, "--checkpoint-every", 5)
-    job.at("saved step 5 ", lambda: None)
+    job.at("saved step 5\n", lambda: None)
     job.at_step(12, job.kill(1))
     text = job.finish()
     assert "kept" not in text and "resumed from step" in text
