@@ -66,7 +66,7 @@
     X(AGENT_GONE, "gone")              /* no process of the round is left but those that are held */                   \
     X(AGENT_UNKILLABLE, "unkillable")  /* some are, and the kernel does not end them */                                \
     X(AGENT_SIGNAL, "signal")          /* a stop signal for crun */                                                    \
-    X(AGENT_PREEMPTED, "preempted")    /* this node will be taken away: --preemption-signal */                         \
+    X(AGENT_PREEMPTED, "preempted")    /* this node will be taken away: a notice of notices.h */                       \
     X(AGENT_GRACE_OVER, "grace-over")  /* of STOP, or the wait of AWAIT */                                             \
     X(AGENT_FENCED, "fenced")          /* the workers must not run any longer: another round may begin */              \
     X(AGENT_FAILED, "failed")          /* the rendezvous will not have this node, or cannot be reached */

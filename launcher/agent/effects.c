@@ -14,9 +14,9 @@
 #include "common/job/exitcode.h"
 #include "launcher/agent/farewell.h"
 #include "launcher/agent/member.h"
+#include "launcher/agent/notices.h"
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
-#include "launcher/agent/signals.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/observe/events.h"
@@ -62,10 +62,10 @@ void effects_await_end(struct run *r, int64_t left_ms)
 static void finish(struct run *r, int code)
 {
     struct effects *fx = r->effects;
-    char text[FAREWELL_MAX];
+    char text[FAREWELL_MAX], notice[NOTICES_TEXT_MAX];
     const struct farewell f = {.code = code,
                                .signo = r->agent.signo,
-                               .preempt = signals_preempted(r) ? r->config->stops.preempt : 0,
+                               .notice = notices_text(r, notice),
                                .ended = r->agent.ended,
                                .end_code = r->agent.code,
                                .untold = r->agent.done && member_end(r)->seq == 0,

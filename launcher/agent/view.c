@@ -5,9 +5,9 @@
 #include "common/base/choice.h"
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
+#include "launcher/agent/notices.h"
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
-#include "launcher/agent/signals.h"
 #include "launcher/config/config.h"
 #include "launcher/observe/agent_view.h"
 #include "launcher/observe/events.h"
@@ -84,7 +84,7 @@ void view_fill(void *run, struct agent_view *v)
                              .n_states = sizeof state_names / sizeof *state_names,
                              .state = (int)r->agent.state,
                              .ready = r->agent.state == AGENT_RUNNING && round_is_started(r),
-                             .preempted = signals_preempted(r),
+                             .preempted = notices_has(r),
                              .rendezvous = home_kind_name(h->kind),
                              .endpoint = h->kind == HOME_REDIS ? "" : h->endpoint, /* a URL may hold a password */
                              .hosts = member_hosts(r),

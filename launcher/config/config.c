@@ -296,6 +296,23 @@ static const struct arg_spec specs[] = {
      .parse = stops_parse_signal,
      .help = "signal by which a scheduler says that this node will be taken away (Slurm: sbatch --signal=USR1@90): the "
              "job drains and crun exits with 75, so that it is started again"},
+    {.name = "preemption-file",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, stops.notice_file),
+     .metavar = "PATH",
+     .env = "CRUN_PREEMPTION_FILE",
+     .help = "the same, said by a file: once PATH is there (looked for every second) this node will be taken away. One "
+             "that is there from the start counts too"},
+    {.name = "time-limit",
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, stops.time_limit),
+     .def = "off",
+     .metavar = "TIME|auto|off",
+     .env = "CRUN_TIME_LIMIT",
+     .parse = stops_parse_limit,
+     .help =
+         "drain when crun has run for so long (90m, 4h), and exit with 75; auto: so that the job has stopped before "
+         "Slurm's own limit ends it (SLURM_JOB_END_TIME, less --drain-timeout and 5 s)"},
     {.name = "fatal-codes",
      .type = ARG_CUSTOM,
      .at = offsetof(struct config, stops.fatal),

@@ -255,6 +255,15 @@ void events_signal(struct events *ev, int signo, const char *meaning)
     event_log_end(ev->log);
 }
 
+void events_notice(struct events *ev, const char *option)
+{
+    struct json_write *w = begin(ev, "notice");
+    if (!w)
+        return;
+    json_text(w, "by", option);
+    event_log_end(ev->log);
+}
+
 void events_ended(struct events *ev, int code, int restarts, const char *cause)
 {
     struct json_write *w = begin(ev, "job_ended");

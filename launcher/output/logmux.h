@@ -26,8 +26,11 @@ struct logmux_options {       /* all of it is borrowed */
     struct log_layout *layout;
     const char *role, *host, *run_id;
     int max_workers;
-    const char *scratch;   /* temporary folder that is made, and removed at the end; NULL: none */
-    const char *event_log; /* file; NULL: none */
+    const char *scratch;        /* temporary folder that is made, and removed at the end; NULL: none */
+    const char *event_log;      /* file; NULL: none */
+    const char *notice_file;    /* is looked for; NULL: none */
+    void (*noticed)(void *arg); /* it is there; may come again where another output process takes over */
+    void *arg;
 };
 
 /* Where the root folder has a random name (log_layout.h) it is made now, and the event log is opened, in LOGMUX_OPEN_MS

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -34,7 +35,7 @@ static void warn_unshared(struct group *g)
 struct launch {
     struct spawn_batch batch;
     struct group *g;
-    int n; /* prepared: processes that take the places of these workers */
+    int n; /* begun to be prepared: processes that take the places of these workers */
     int *locals;
     int status_fd;
     int typist_fd; /* -1: none */
@@ -118,49 +119,106 @@ static void prepare_typist(struct launch *l)
         return;
     snprintf(l->typist_number, sizeof l->typist_number, "%d", l->typist_fd);
     argv[2] = l->typist_number;
-    l->requests[l->batch.n] = (struct spawn_request){.path = "/proc/self/exe",
-                                                     .argv = (char *const *)argv,
-                                                     .envp = environ,
-                                                     .stdio = {g->in_fd, g->null_fd, g->null_fd},
-                                                     .group = g->o.terminal_group,
-                                                     .keep = {l->typist_fd},
-                                                     .n_keep = 1,
-                                                     .status_fd = l->status_fd,
-                                                     .tag = -1,
-                                                     .mask = &g->o.mask,
-                                                     .on_pipe = &g->o.on_pipe,
-                                                     .on_ttou = &g->o.on_ttou,
-                                                     .nofile = &g->o.nofile,
-                                                     .cgroup_fd = -1};
-    l->batch.n++;
+    l->requests[l->n] = (struct spawn_request){.path = "/proc/self/exe",
+                                               .argv = (char *const *)argv,
+                                               .envp = environ,
+                                               .stdio = {g->in_fd, g->null_fd, g->null_fd},
+                                               .group = g->o.terminal_group,
+                                               .keep = {l->typist_fd},
+                                               .n_keep = 1,
+                                               .status_fd = l->status_fd,
+                                               .tag = -1,
+                                               .mask = &g->o.mask,
+                                               .on_pipe = &g->o.on_pipe,
+                                               .on_ttou = &g->o.on_ttou,
+                                               .nofile = &g->o.nofile,
+                                               .cgroup_fd = -1};
+    spawn_thread_add(g->spawner, &l->batch);
 }
 
 static void on_spawned(struct spawn_batch *b);
 
-static int create_launch(struct launch **ret, struct group *g, int status_fd, struct err *e)
+static int create_launch(struct launch **ret, struct group *g, struct err *e)
 {
     const size_t n = (size_t)g->o.workers;
     struct launch *l = calloc(1, sizeof *l);
-    if (!l) {
-        close(status_fd);
+    if (!l)
         return err_errno(e, ENOMEM, "workers");
-    }
     *ret = l;
     l->g = g;
-    l->status_fd = status_fd;
-    l->typist_fd = -1;
+    l->status_fd = l->typist_fd = -1;
     l->locals = calloc(n, sizeof *l->locals);
     l->prepared = calloc(n, sizeof *l->prepared);
     l->requests = calloc(n + 1, sizeof *l->requests); /* and the typist */
     l->spawned = calloc(n + 1, sizeof *l->spawned);
     if (!l->locals || !l->prepared || !l->requests || !l->spawned)
         return err_errno(e, ENOMEM, "workers");
-    for (int i = 0; i < g->o.workers; i++)
-        if (!g->children[i].held)
-            TRY(prepare_one(l, i, e));
-    l->batch = (struct spawn_batch){.requests = l->requests, .spawned = l->spawned, .n = l->n, .done = on_spawned};
-    prepare_typist(l);
+    l->batch = (struct spawn_batch){.requests = l->requests, .spawned = l->spawned, .done = on_spawned};
     return 0;
+}
+
+/* Those that are held have the eventfd. */
+static int open_channels(struct group *g, struct launch *l, struct err *e)
+{
+    int status[2];
+    if (pipe2(status, O_CLOEXEC) < 0)
+        return err_errno(e, errno, "pipe");
+    g->status_fd = status[0];
+    l->status_fd = status[1];
+    fcntl(status[0], F_SETFL, O_NONBLOCK);
+    if (g->notify_fd < 0)
+        g->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return g->notify_fd < 0 ? err_errno(e, errno, "eventfd") : 0;
+}
+
+/* The first is started while the next ones are prepared. */
+static void prepare_all(struct group *g, struct launch *l)
+{
+    struct err e = {0};
+    int rc = 0;
+    for (int i = 0; i < g->o.workers && rc == 0; i++) {
+        if (g->children[i].held)
+            continue;
+        rc = prepare_one(l, i, &e);
+        if (rc == 0)
+            spawn_thread_add(g->spawner, &l->batch);
+    }
+    if (rc == 0)
+        prepare_typist(l);
+    spawn_thread_complete(g->spawner, &l->batch, rc, &e);
+}
+
+int group_launch(struct group *g, struct err *e)
+{
+    struct launch *l = NULL;
+    g->opening = false;
+    uv_timer_stop(&g->open_late);
+    logmux_note_launch(g->o.mux);
+    int rc = g->spawner ? 0 : spawn_thread_create(&g->spawner, g->loop, g->o.workers, e);
+    if (rc == 0)
+        rc = create_launch(&l, g, e);
+    if (rc == 0)
+        rc = open_channels(g, l, e);
+    if (rc < 0) {
+        if (l)
+            free_launch(l);
+        group_close_pipe_ends(g);
+        return rc;
+    }
+    g->launch = l;
+    spawn_thread_start(g->spawner, &l->batch);
+    prepare_all(g, l);
+    return 0;
+}
+
+/* After a failure some behind the first that is missing may be there: the round ends, and they with it. */
+static void drop_spawned(const struct spawn_batch *b, int from)
+{
+    for (int i = from; i < b->n_begun; i++)
+        if (b->spawned[i].pid) { /* reaped with the orphans */
+            kill(b->spawned[i].pid, SIGKILL);
+            close(b->spawned[i].pidfd);
+        }
 }
 
 static int watch_new(struct group *g, struct err *e)
@@ -174,48 +232,13 @@ static int watch_new(struct group *g, struct err *e)
     return 0;
 }
 
-int group_launch(struct group *g, struct err *e)
-{
-    int status[2];
-    struct launch *l = NULL;
-    g->opening = false;
-    uv_timer_stop(&g->open_late);
-    logmux_note_launch(g->o.mux);
-    if (!g->spawner)
-        TRY(spawn_thread_create(&g->spawner, g->loop, e));
-    if (pipe2(status, O_CLOEXEC) < 0)
-        return err_errno(e, errno, "pipe");
-    g->status_fd = status[0];
-    fcntl(status[0], F_SETFL, O_NONBLOCK);
-    if (g->notify_fd < 0)
-        g->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int rc = g->notify_fd < 0 ? err_errno(e, errno, "eventfd") : 0;
-    if (rc < 0)
-        close(status[1]);
-    else
-        rc = create_launch(&l, g, status[1], e);
-    if (rc < 0) {
-        if (l)
-            free_launch(l);
-        group_close_pipe_ends(g);
-        return rc;
-    }
-    if (l->batch.n == 0) { /* end-of-file on the status pipe says that all are started */
-        free_launch(l);
-        return watch_new(g, e);
-    }
-    g->launch = l;
-    spawn_thread_start(g->spawner, &l->batch);
-    return 0;
-}
-
 static int take_spawned(struct group *g, const struct launch *l, struct err *e)
 {
     const struct spawn_batch *b = &l->batch;
-    int rc = 0;
-    if (b->n_spawned > l->n)
-        close(b->spawned[l->n].pidfd); /* reaped with the orphans */
-    for (int k = 0; k < b->n_spawned && k < l->n; k++) {
+    int rc = 0, k = 0;
+    if (b->n_begun > l->n && b->spawned[l->n].pid)
+        close(b->spawned[l->n].pidfd); /* the typist, reaped with the orphans */
+    for (; k < b->n_begun && k < l->n && b->spawned[k].pid; k++) {
         const int i = l->locals[k];
         g->children[i].pidfd = b->spawned[k].pidfd;
         g->workers[i].pid = b->spawned[k].pid;
@@ -224,6 +247,8 @@ static int take_spawned(struct group *g, const struct launch *l, struct err *e)
         if (watched < 0)
             rc = err_errno(e, -watched, "cannot watch process %d", (int)b->spawned[k].pid);
     }
+    if (k < l->n)
+        drop_spawned(b, k);
     TRY(rc);
     return watch_new(g, e);
 }
