@@ -1,17 +1,19 @@
 """Recovery in process: when a rank dies the others keep their processes and their step, and the end is that of the undisturbed run."""
 import collections
+import json
 import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
 
 import pytest
 
-from processes import wait
-from support import CRUN, faulty_disk, worker_pid
+from processes import children, wait
+from support import CRUN, faulty_disk, free_port, worker_pid
 from tensors import newest
 
 WORLD, IMAGES, BATCH, EPOCHS = 4, 640, 32, 5
@@ -24,10 +26,11 @@ MODELS = {"small": ["--arch", "convnet", "--num-channels", 1], "resnet18": ["--a
 class Job:
     """A running job whose output is read as it comes; who is killed after which step is said beforehand."""
 
-    def __init__(self, data, out, *options, model="small", crun=(), env=None, batch=BATCH, epochs=EPOCHS):
-        self.run_id, self.out = f"recovery-{os.getpid()}-{random.SystemRandom().randrange(1 << 30)}", out
-        command = [CRUN, "--nproc_per_node", WORLD, "--max-restarts", 50, "--restart-backoff", 0, "--run-id", self.run_id, *crun, "trainer",
-                   "--train-data", data / "train", *MODELS[model], "--image-size", SIZES[model], "--batch-size", batch, "--num-epochs", epochs,
+    def __init__(self, data, out, *options, model="small", crun=(), env=None, world=WORLD, run_id=None):
+        self.run_id, self.out = run_id or f"recovery-{os.getpid()}-{random.SystemRandom().randrange(1 << 30)}", out
+        command = [CRUN, "--nproc_per_node", world, "--max-restarts", 50, "--restart-backoff", 0, "--hold-timeout", 60, "--run-id", self.run_id,
+                   *crun, "trainer",
+                   "--train-data", data / "train", *MODELS[model], "--image-size", SIZES[model], "--batch-size", BATCH, "--num-epochs", EPOCHS,
                    "--device", "cpu", "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out, "--print-freq", 1,
                    "--log-level", "info", "--seed", 7, *options]
         self.lines, self.pids, self.plan = [], [], collections.deque()
@@ -70,6 +73,11 @@ class Job:
 
     def weights(self):
         return (newest(self.out) / "model.safetensors").read_bytes()
+
+
+def listens(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
 
 
 def position(line):
@@ -201,7 +209,6 @@ def test_a_rank_that_stands_still(undisturbed, tmp_path):
 
 
 def test_metrics_tell_each_step_once(undisturbed, tmp_path):
-    import json
     data, _ = undisturbed()
     job = Job(data, tmp_path / "out", "--log-dir", tmp_path / "logs")
     job.at_step(9, job.kill(1))
@@ -210,6 +217,36 @@ def test_metrics_tell_each_step_once(undisturbed, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()]
     steps = [r["step"] for r in rows if r.get("event", "step") == "step"]
     assert steps == sorted(set(steps)) and steps[-1] == STEPS and len(steps) >= STEPS - 2
+
+
+def test_ranks_of_a_node_that_is_left_go_on_in_a_smaller_world(undisturbed, tmp_path):
+    """Two nodes of two ranks, one of which dies whole: shares of a batch are larger, plans are made anew, in the same processes."""
+    data, _ = undisturbed()
+    port, out = free_port(), tmp_path / "out"
+    nodes = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
+    first = Job(data, out, crun=nodes, world=2)
+    second = None
+    try:
+        wait("the host", lambda: listens(port))
+        second = Job(data, out, crun=nodes, world=2, run_id=first.run_id)
+        killed = []
+
+        def end_the_other():
+            killed.append([first.pid(r) for r in range(2)])
+            agent = children(second.p.pid)[0]
+            os.kill(agent, signal.SIGKILL)
+
+        first.plan.append((lambda line: "4 ranks, 2 nodes" in line, lambda: None))
+        first.at_step(9, end_the_other)
+        first.at_step(STEPS - 5, lambda: killed.append([first.pid(r) for r in range(2)]))
+        text = first.finish()
+    finally:
+        if second:
+            second.p.wait(timeout=60)
+            second.reader.join(timeout=10)
+    assert killed[0] == killed[1], "ranks 0 and 1 stayed"
+    assert "kept 2 workers" in text and text.count("goes on from step") == 1
+    assert json.loads((newest(out) / "manifest.json").read_text())["meta"]["updates"] == STEPS
 
 
 def test_layouts_that_share_the_state_start_again(undisturbed, tmp_path):
