@@ -225,6 +225,23 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_RESTART_BACKOFF",
      .help = "wait before the second restart in a row of rounds that lived less than 10 s, doubled for each further "
              "one up to 30 s; 0: never wait"},
+    {.name = "recovery",
+     .type = ARG_CHOICE,
+     .at = offsetof(struct config, recovery),
+     .def = "inprocess",
+     .choices = "inprocess|restart",
+     .env = "CRUN_RECOVERY",
+     .help = "what becomes of healthy workers when another one failed. inprocess: those that ask for it (trainer does; "
+             "crun_stay() of libcrun) are held and go on in the next round, the others are started again; restart: all "
+             "are"},
+    {.name = "hold-timeout",
+     .type = ARG_SECONDS,
+     .at = offsetof(struct config, stops.hold),
+     .def = "2",
+     .min = 0,
+     .max = STOPS_GRACE_MAX,
+     .env = "CRUN_HOLD_TIMEOUT",
+     .help = "time that a worker which is held has to let go of the broken round; then it is killed and started again"},
     {.name = "shutdown-timeout",
      .type = ARG_SECONDS,
      .at = offsetof(struct config, stops.shutdown),
