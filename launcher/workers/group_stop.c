@@ -54,7 +54,7 @@ void group_stop(struct group *g, const struct group_stop *s)
     group_keep_nobody(g);
     if (g->launch)
         g->stop = *s;
-    for (int i = 0; i < g->n; i++) {
+    for (int i = 0; i < group_slots(g); i++) {
         if (!group_is_there(&g->workers[i]) || group_is_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
@@ -64,7 +64,7 @@ void group_stop(struct group *g, const struct group_stop *s)
 
 void group_insist(struct group *g)
 {
-    for (int i = 0; i < g->n; i++)
+    for (int i = 0; i < group_slots(g); i++)
         if (g->workers[i].told_to_stop && group_is_there(&g->workers[i]))
             signal_child(&g->children[i], g->workers[i].pid, SIGTERM);
 }

@@ -95,6 +95,52 @@ def test_all_at_once_is_an_ordinary_restart(crun, rounds):
     assert "kept" not in err
 
 
+def test_a_warm_spare_takes_the_place_and_writes_where_its_rank_writes(crun, tmp_path, rounds):
+    job = Job(crun, "--max-restarts", 9, "--restart-backoff", 0, "--warm-spares", 1, "--log-dir", tmp_path / "logs", *rounds, 400)
+    known = set()
+    pids = job.in_round(1)
+    for n in range(3):
+        spare = wait_for_spare(crun)
+        os.kill(pids[n + 1], signal.SIGKILL)
+        after = job.in_round(n + 2)
+        assert {r for r in range(4) if pids[r] != after[r]} == {n + 1}
+        assert after[n + 1] == spare, "no process was started for it"
+        known |= set(after.values())
+        pids = after
+    rc, out, err = job.end()
+    assert rc == 0 and sums(out, 400), err
+    assert err.count("kept 3 workers") == 3
+    texts = {p.read_text() for p in (tmp_path / "logs").rglob("*") if p.is_file()}
+    for r in 1, 2, 3:
+        assert any(f"rank {r} of 4: 400 steps" in t and f"rank {r} (pid {pids[r]}): round" in t and f"rank {r % 3 + 1} of" not in t for t in texts), texts
+
+
+def wait_for_spare(crun):
+    """-> pid of one that waits for a round"""
+    def waits():
+        for pid in crun.processes():
+            try:
+                if b"CRUN_SPARE=1" in open(f"/proc/{pid}/environ", "rb").read() and "futex" in open(f"/proc/{pid}/wchan").read() and pid not in taken:
+                    return pid
+            except OSError:
+                pass
+        return None
+
+    wait("a warm spare", lambda: waits() is not None)
+    pid = waits()
+    taken.add(pid)
+    return pid
+
+
+taken = set()
+
+
+def test_a_spare_of_a_program_that_knows_of_none_harms_nobody(crun):
+    rc, out, err = crun.run("--nproc_per_node", 2, "--max-restarts", 3, "--warm-spares", 2, "--log-prefix=off", "sh", "-c",
+                            'test "$RANK" -ge 0 || exit 3; echo rank $RANK; sleep 0.5')
+    assert rc == 0 and sorted(out.split()) == ["0", "1", "rank", "rank"], err
+
+
 def test_with_recovery_restart_nobody_is_held(crun, rounds):
     job = Job(crun, "--max-restarts", 3, "--recovery", "restart", *rounds, 100)
     before = job.in_round(1)
