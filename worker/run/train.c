@@ -552,20 +552,21 @@ static int await_round(struct run *r, struct crun_info *ret, struct err *e)
     return 0;
 }
 
-static struct env_contract env_of_round(const struct env_contract *env, const struct crun_info *i)
+static void enter_round(const struct run *r, struct env_contract *env, const struct crun_info *i)
 {
-    struct env_contract next = *env;
-    next.rank = i->rank;
-    next.world_size = i->world_size;
-    next.local_rank = i->local_rank;
-    next.local_world_size = i->local_world_size;
-    next.group_rank = i->group_rank;
-    next.group_world_size = i->group_world_size;
-    next.round = i->round;
-    next.restart_count = i->restart_count;
-    next.store_url = i->store;
-    next.restart_reason = "failure";
-    return next;
+    char prefix[32];
+    env->rank = i->rank;
+    env->world_size = i->world_size;
+    env->local_rank = i->local_rank;
+    env->local_world_size = i->local_world_size;
+    env->group_rank = i->group_rank;
+    env->group_world_size = i->group_world_size;
+    env->round = i->round;
+    env->restart_count = i->restart_count;
+    env->store_url = i->store;
+    env->restart_reason = "failure";
+    snprintf(prefix, sizeof prefix, "rank=%d", i->rank);
+    log_init((enum log_level)r->cfg->log_level, prefix);
 }
 
 /* A spare: all is made that needs no rank. Then it is as one that has let go of a round. */
@@ -574,7 +575,7 @@ static int warm_up(struct run *r, struct env_contract *env, struct err *e)
     struct crun_info info;
     TRY(session_warm_up(&r->s, e));
     TRY(await_round(r, &info, e));
-    *env = env_of_round(env, &info);
+    enter_round(r, env, &info);
     return 0;
 }
 
@@ -586,7 +587,7 @@ static int next_round(struct run *r, struct env_contract *env, struct err *e)
     journal_close(&r->journal);
     session_close_round(&r->s);
     TRY(await_round(r, &info, e));
-    *env = env_of_round(env, &info);
+    enter_round(r, env, &info);
     return 0;
 }
 
