@@ -3,6 +3,7 @@ import collections
 import os
 import re
 import signal
+import struct
 
 import pytest
 
@@ -40,6 +41,13 @@ class Job:
         _, err = self.p.communicate(timeout=90)
         self.out.close()
         return self.p.returncode, (self.crun.tmp / "out").read_text(), err.decode()
+
+
+def steps_of(pid):
+    """What its shared page says (common/crun/crun_page.h)."""
+    for fd in os.scandir(f"/proc/{pid}/fd"):
+        if "crun-page" in os.readlink(fd.path):
+            return struct.unpack_from("Q", open(fd.path, "rb").read(32), 24)[0]
 
 
 def sums(out, steps, ranks=4):
@@ -166,6 +174,7 @@ def test_who_does_not_let_go_is_killed_and_replaced(crun, rounds):
 def test_a_worker_that_hangs_is_replaced(crun, rounds):
     job = Job(crun, "--max-restarts", 3, "--hang-timeout", 1, *rounds, 300)
     before = job.in_round(1)
+    wait("some steps", lambda: steps_of(before[2]) >= 10)  # before the first one nobody knows how long it may take
     os.kill(before[2], signal.SIGSTOP)
     after = job.in_round(2)
     rc, out, err = job.end()
