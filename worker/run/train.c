@@ -262,6 +262,19 @@ static int check_loss(const struct run *r, struct err *e)
                    (long long)r->at.epoch + 1, loss, most);
 }
 
+static int nothing_counted(const struct run *r, struct err *e)
+{
+    const struct train_config *cfg = r->cfg;
+    const long long epoch = (long long)r->at.epoch + 1, ignored = (long long)cfg->ignore_index;
+    if (ignored >= 0 && ignored < r->s.program->classes)
+        return err_set(
+            e, ERR_DATA,
+            "not one image of %s counted in epoch %lld: each is of class %lld (--ignore-index %lld), or could "
+            "not be decoded",
+            cfg->train_data, epoch, ignored, ignored);
+    return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data, epoch);
+}
+
 /* *ret_stop: some rank wants to stop; the epoch's end is then still to be handled. */
 static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
 {
@@ -270,8 +283,7 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
     bool last = training_over(r), due = last || (cfg->eval_every && (r->at.epoch + 1) % cfg->eval_every == 0);
     bool evaluated = due && r->s.test_set;
     if (r->at.step > 0 && r->at.epoch_count == 0 && !r->s.state.loss_scale.skipped)
-        return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data,
-                       (long long)r->at.epoch + 1);
+        return nothing_counted(r, e);
     TRY(check_loss(r, e));
     if (evaluated) {
         TRY(evaluate_test_set(r, &v, e));
