@@ -29,7 +29,7 @@ static void hold(struct child *c)
         return;
     atomic_fetch_add(&c->page->holds, 1);
     atomic_store(&c->page->stop_reason, CRUN_STOP_HOLD);
-    group_wake(c);
+    group_wake(c, true);
 }
 
 /* One that hangs obeys nobody. */
@@ -92,7 +92,7 @@ void group_tell_round(struct group *g)
         c->held = false;
         crun_page_tell_round(c->page, &r);
         atomic_store(&c->page->stop_reason, CRUN_STOP_NONE);
-        group_wake(c);
+        group_wake(c, false);
     }
 }
 

@@ -69,7 +69,8 @@ int group_create_page(struct child *c, int notify_fd, bool holds, int *ret_fd, s
 /* The page says that it is held, and its socket's other end is *ret_fd, the caller's. */
 int group_make_spare(struct child *c, int *ret_fd, struct err *e);
 void group_drop_page(struct child *c);
-void group_wake(struct child *c); /* it is to look at its page */
+/* It is to look at its page; its descriptor becomes readable where a reason of a stop is there. */
+void group_wake(struct child *c, bool has_reason);
 
 /* --- group_spare.c */
 

@@ -81,13 +81,15 @@ int group_make_spare(struct child *c, int *ret_fd, struct err *e)
     return 0;
 }
 
-void group_wake(struct child *c)
+void group_wake(struct child *c, bool has_reason)
 {
     const uint64_t one = 1;
     if (c->wake_fd < 0)
         return;
     atomic_fetch_add(&c->page->wake, 1);
     syscall(SYS_futex, &c->page->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    if (!has_reason) /* whoever has taken the round by now must not find it readable again */
+        return;
     ssize_t ignored = write(c->wake_fd, &one, sizeof one); /* full: it is readable, which is all it has to be */
     (void)ignored;
 }

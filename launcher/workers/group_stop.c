@@ -34,7 +34,7 @@ static void signal_child(const struct child *c, pid_t pid, int signo)
 void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s)
 {
     atomic_store(&c->page->stop_reason, (uint32_t)s->reason);
-    group_wake(c);
+    group_wake(c, true);
     if (!c->guest || !s->typed)
         signal_child(c, pid, s->signo);
     signal_child(c, pid, SIGCONT);
