@@ -3,6 +3,7 @@ import functools
 import json
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -187,6 +188,10 @@ def test_another_program_and_another_module_of_the_name(hosts):
     assert [name for name, _ in hosts.look()] == ["foreign-module"]
     hosts.plant(variables=f"PYTHONPATH={HERE.parents[2]}/python")  # our own
     assert hosts.look() == []
+    shutil.copytree(HERE.parents[2] / "python/crun", tmp / "over/crun")
+    (tmp / "over/crun/__init__.py").write_text("from .runner import run\n")  # theirs, installed over ours
+    hosts.plant(variables=f"PYTHONPATH={tmp}/over")
+    assert [name for name, _ in hosts.look()] == ["foreign-module"]
 
 
 def test_a_name_that_is_not_known(hosts):
