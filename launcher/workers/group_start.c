@@ -15,6 +15,7 @@
 #include "launcher/guard/tree.h"
 #include "launcher/output/log_conf.h"
 #include "launcher/output/logmux.h"
+#include "launcher/workers/spawn.h"
 
 /* --- what the new processes tell */
 
