@@ -44,6 +44,7 @@ def main(path, steps):
     crun.on_preemption()  # a SIGTERM that asks for a stop in good order no longer ends us before the loop has looked
     crun.phase("starting")  # from here on this rank is watched for hangs
     dist.init_process_group("gloo")
+    torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     mean = float("nan")

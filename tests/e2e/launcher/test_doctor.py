@@ -167,7 +167,7 @@ def test_another_python(hosts):
     script(hosts.crun.tmp / "old/python3", """echo '{"version": "3.6.9"}'""")
     hosts.plant(variables=f"PATH={hosts.crun.tmp}/old:{hosts.crun.tmp}/bin:/usr/bin:/bin")
     (name, text), *rest = hosts.look()
-    assert name == "python" and rest == []
+    assert name == "python" and [n for n, _ in rest] in ([], ["torch"])  # where the first one's has it
     assert re.fullmatch(rf"{TWO}: its Python is 3\.6\.9 \({hosts.crun.tmp}/old/python3, by PATH\), that of {ONE} \S+ \(/usr/bin/python3, by PATH\)", text)
     hosts.plant(variables="PYTHON_EXEC=/no/such/python")
     assert ("python", f"{TWO}: PYTHON_EXEC names no Python: program '/no/such/python' is not found") in hosts.look()
