@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "worker/config/config.h"
+#include "worker/parallel/residency.h"
 #include "worker/program/program.h"
 #include "worker/session/session_build.h"
 
@@ -34,13 +35,22 @@ static int64_t batch_bytes(const struct session *s, bool training)
     return (int64_t)loader_bytes(&o);
 }
 
+/* Training and evaluation take turns. */
+static int64_t gathered_bytes(const struct session *s)
+{
+    const size_t train = s->train_needs ? residency_peak(s->train_needs) : 0,
+                 test = s->test_needs ? residency_peak(s->test_needs) : 0;
+    return (int64_t)state_bytes(&s->state, train > test ? train : test);
+}
+
 void memory_report(const struct session *s, struct memory_report *ret)
 {
     const struct state *st = &s->state;
-    const int64_t params = (int64_t)state_bytes(st, s->program->n_train);
+    const int64_t params = (int64_t)state_bytes(st, ownership_elements(&s->own, OWNERSHIP_PARAMS));
     const int64_t stats = (int64_t)state_bytes(st, s->program->n_stats);
     struct rusage u;
     *ret = (struct memory_report){.parameters = params + stats,
+                                  .gathered = gathered_bytes(s),
                                   .gradients = gradient_bytes(s),
                                   .optimizer = (int64_t)state_bytes(st, st->n_moments) * (st->second ? 2 : 1),
                                   .averages = st->ema_params ? params + stats : 0};

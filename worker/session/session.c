@@ -57,12 +57,6 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     return optimizer_round(&s->state, &s->precision, e);
 }
 
-static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
-{
-    const struct plan_options o = session_plan(s, training);
-    return s->device->ops->plan(s->device, s->program, &o, ret, e);
-}
-
 static int open_loader(struct session *s, bool training, struct loader **ret, struct err *e)
 {
     const struct loader_options o = session_loader(s, training);
@@ -78,13 +72,13 @@ static int open_pipeline(struct session *s, struct err *e)
     if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->part, sizeof *s->weights)))
         return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->part);
     if (!s->cfg->evaluate) {
-        TRY(open_plan(s, true, &s->train_plan, e));
+        TRY(session_open_plan(s, true, false, e));
         TRY(open_loader(s, true, &s->train_loader, e));
     }
     s->steps_per_epoch = sampler_steps(&order);
     if (!s->test_set)
         return 0;
-    TRY(open_plan(s, false, &s->test_plan, e));
+    TRY(session_open_plan(s, false, false, e));
     TRY(open_loader(s, false, &s->test_loader, e));
     order = session_order(s, false);
     s->test_steps = sampler_steps(&order);
@@ -157,10 +151,7 @@ void session_close(struct session *s)
         s->comm->ops->abort(s->comm); /* nobody may wait for us any more, nor we for them */
     loader_destroy(s->train_loader);
     loader_destroy(s->test_loader);
-    if (s->train_plan)
-        s->device->ops->plan_close(s->train_plan);
-    if (s->test_plan)
-        s->device->ops->plan_close(s->test_plan);
+    session_close_plans(s);
     ddp_destroy(s->ddp);
     groups_close(s->groups, s->comm);
     if (s->comm)

@@ -23,6 +23,7 @@ struct env_contract;
 struct err;
 struct loader;
 struct program;
+struct residency;
 struct train_config;
 
 struct session {
@@ -52,6 +53,7 @@ struct session {
     struct plan_group group;            /* what plans call over the tensor group, if there is one */
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;
+    struct residency *train_needs, *test_needs; /* of their parameters, where these come and go; else NULL */
     struct loader *train_loader, *test_loader;
     struct optimizer optimizer;
     float *weights;  /* --ignore-index: step.weights; NULL: no class is ignored */

@@ -44,7 +44,7 @@ def optimizer_mib(p):
     return float(re.search(r"memory a rank:.*optimizer ([0-9.]+) MiB", p.stderr + p.stdout)[1])
 
 
-@pytest.mark.parametrize("zero, name, more", [(1, "adam", []), (1, "lars", []), (2, "lars", []), (2, "adam", ["--accumulate", 2])])
+@pytest.mark.parametrize("zero, name, more", [(1, "adam", []), (1, "lars", []), (2, "lars", []), (2, "adam", ["--accumulate", 2]), (3, "adam", ["--accumulate", 2]), (3, "lars", [])])
 def test_ranks_with_cut_moments_are_one_rank(data, tmp_path, zero, name, more):
     whole = train(data, tmp_path / "1", *ROWS[name], *more)
     cut = train(data, tmp_path / "3", *ROWS[name], *more, "--zero", zero, world=3)
@@ -59,12 +59,12 @@ def test_checkpoints_go_from_layout_to_layout(data, tmp_path):
     train(data, tmp_path / "all", *args, steps=8)
     train(data, tmp_path / "a", *args, "--zero", 1, world=2, steps=4)
     before = "a"
-    for after, zero, world in (("b", 0, 1), ("c", 2, 3), ("d", 0, 2), ("e", 1, 1)):
+    for after, zero, world in (("b", 0, 1), ("c", 2, 3), ("d", 3, 2), ("e", 0, 2), ("f", 3, 3), ("g", 1, 1)):
         train(data, tmp_path / after, *args, "--zero", zero, "--resume", tmp_path / before, world=world, steps=4)
         for file in FILES:
             assert (newest(tmp_path / after) / file).read_bytes() == (newest(tmp_path / before) / file).read_bytes()
         before = after
-    train(data, tmp_path / "end", *args, "--zero", 1, "--resume", tmp_path / "e", world=3, steps=8)
+    train(data, tmp_path / "end", *args, "--zero", 1, "--resume", tmp_path / "g", world=3, steps=8)
     assert newest(tmp_path / "end").name == newest(tmp_path / "all").name
     assert distance(tmp_path / "end", tmp_path / "all") <= 1e-9
 
@@ -104,6 +104,7 @@ def test_saves_by_steps_and_by_time_take_all_ranks(data, tmp_path):
         assert json.loads((saved / "manifest.json").read_text())
 
 
-def test_levels_that_are_not_built_are_refused(data, tmp_path):
-    p = train(data, tmp_path / "out", "--zero", 3, refused=True)
-    assert p.returncode == 2 and "--zero" in p.stderr and not (tmp_path / "out").exists()
+def test_levels_that_there_are_not_are_refused(data, tmp_path):
+    for more in (["--zero", 4], ["--fsdp", "--zero", 1]):
+        p = train(data, tmp_path / "out", *more, refused=True)
+        assert p.returncode == 2 and "--zero" in p.stderr and not (tmp_path / "out").exists()
