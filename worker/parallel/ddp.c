@@ -231,14 +231,6 @@ static int alloc_half(struct ddp *d, size_t n, struct err *e)
     return 0;
 }
 
-static size_t largest_part(const struct ownership *own)
-{
-    size_t most = 0;
-    for (int k = 0; k < own->npieces; k++)
-        most = own->pieces[k].part > most ? own->pieces[k].part : most;
-    return most;
-}
-
 static int alloc_part(struct ddp *d, size_t n, struct err *e)
 {
     if (n == 0)
@@ -256,8 +248,8 @@ static int plan(struct ddp *d, struct err *e)
                        own->pieces[own->npieces - 1].part == 0;
     d->stats.buckets = d->buckets = own->npieces + (d->n_tail > 0 && !rides);
     d->sheds = ownership_is_cut(own, OWNERSHIP_GRADIENTS) && !d->async;
-    d->window = 2 * ownership_largest_piece(own);
-    TRY(alloc_part(d, largest_part(own), e));
+    d->window = ownership_window(own);
+    TRY(alloc_part(d, ownership_largest_part(own), e));
     return d->wire == DT_F16 || d->wire == DT_BF16 ? alloc_half(d, ownership_largest_piece(own), e) : 0;
 }
 

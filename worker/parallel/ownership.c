@@ -270,3 +270,17 @@ size_t ownership_largest_piece(const struct ownership *own)
         most = own->pieces[k].end - own->pieces[k].first > most ? own->pieces[k].end - own->pieces[k].first : most;
     return most;
 }
+
+size_t ownership_largest_part(const struct ownership *own)
+{
+    size_t most = 0;
+    for (int k = 0; k < own->npieces; k++)
+        most = own->pieces[k].part > most ? own->pieces[k].part : most;
+    return most;
+}
+
+/* Where parameters are gathered in the same order as gradients are reduced, more would only wait. */
+size_t ownership_window(const struct ownership *own)
+{
+    return (ownership_is_cut(own, OWNERSHIP_PARAMS) ? 1 : 2) * ownership_largest_piece(own);
+}

@@ -94,6 +94,9 @@ bool ownership_is_spread(const struct ownership *own);
 struct ownership_range ownership_part(const struct ownership_piece *piece, int index);
 
 size_t ownership_largest_piece(const struct ownership *own); /* elements, at least 1: what a buffer for any takes */
+size_t ownership_largest_part(const struct ownership *own);  /* of a rank; 0: nothing is cut */
+/* Elements of gradients that wait to be reduced, at most, where they are cut: then backward waits. */
+size_t ownership_window(const struct ownership *own);
 
 /* Where element i, which this rank keeps, is in its memory of the arena. */
 size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i);

@@ -77,13 +77,14 @@ static int gather_missing(struct residency *r, const struct read *v, bool *here,
     return 0;
 }
 
-/* The next read behind i that has a piece which is not here; r->n: none has. */
-static int next_missing(const struct residency *r, int i, const bool *here)
+/* The next read behind i that has a piece which read i does not have; r->n: none has. */
+static int next_other(const struct residency *r, int i)
 {
-    for (i++; i < r->n; i++)
-        for (int k = r->reads[i].first; k < r->reads[i].end; k++)
-            if (is_cut(r, k) && !here[k])
-                return i;
+    const struct read *v = &r->reads[i];
+    for (int j = i + 1; j < r->n; j++)
+        for (int k = r->reads[j].first; k < r->reads[j].end; k++)
+            if (is_cut(r, k) && (k < v->first || k >= v->end))
+                return j;
     return r->n;
 }
 
@@ -96,18 +97,22 @@ static bool is_read(const struct residency *r, int k, int i, int last)
     return false;
 }
 
-static int settle_read(struct residency *r, int i, bool *here, struct err *e)
+/* *far: what is here stays if a read up to that one is in it: those that were looked ahead to, and the one behind them,
+ * so that nothing goes and comes back for a single read in between. */
+static int settle_read(struct residency *r, int i, bool *here, int *far, struct err *e)
 {
     size_t held = 0;
     r->reads[i].gathers = r->gathers.n;
     r->reads[i].drops = r->drops.n;
     TRY(gather_missing(r, &r->reads[i], here, e));
-    const int next = next_missing(r, i, here);
+    const int next = next_other(r, i);
     if (next < r->n)
         TRY(gather_missing(r, &r->reads[next], here, e));
+    const int behind = next < r->n ? next_other(r, next) : r->n;
+    *far = behind > *far ? behind : *far;
     for (int k = 0; k < r->own->npieces; k++) {
         held += here[k] ? foreign(r, k) : 0;
-        if (!here[k] || is_read(r, k, i, next))
+        if (!here[k] || is_read(r, k, i, *far))
             continue;
         TRY(append(&r->drops, k, e));
         here[k] = false;
@@ -120,7 +125,7 @@ static int settle(void *ctx, const struct plan_range *reads, int n, struct err *
 {
     struct residency *r = ctx;
     bool *here = calloc((size_t)r->own->npieces + 1, sizeof *here);
-    int rc = 0;
+    int rc = 0, far = 0;
     r->reads = calloc((size_t)n + 1, sizeof *r->reads);
     r->n = n;
     if (!here || !r->reads)
@@ -128,7 +133,7 @@ static int settle(void *ctx, const struct plan_range *reads, int n, struct err *
     for (int i = 0; i < n && rc == 0; i++)
         r->reads[i] = find_pieces(r, &reads[i]);
     for (int i = 0; i < n && rc == 0; i++)
-        rc = settle_read(r, i, here, e);
+        rc = settle_read(r, i, here, &far, e);
     if (rc == 0)
         r->reads[n] = (struct read){.gathers = r->gathers.n, .drops = r->drops.n};
     free(here);

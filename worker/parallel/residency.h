@@ -2,9 +2,9 @@
  * before which read of a plan, and given back after which.
  *
  *   a plan says what it reads, in its order:   r0  r1  r2  r3 ...      (plan_needs.order)
- *   need(k)      what r_k is in and is not here is asked for, then what the next read is in that has something missing:
- *                it comes while r_k computes. Wait for r_k's.
- *   release(k)   pieces that no read up to that one is in are given back.
+ *   need(k)      what r_k is in and is not here is asked for, then what the next read is in that is not in the same
+ *                pieces: it comes while r_k computes. Wait for r_k's.
+ *   release(k)   pieces that no read up to that one is in, nor the one behind it, are given back.
  *
  * All of it is settled when the plan is made, so what is held at most is known without running. What this rank owns is
  * always there. Ranks with the same program ask for the same pieces in the same order, and between the same buckets of

@@ -20,13 +20,16 @@ static void add_plan(const struct plan *pl, struct memory_report *r)
     r->workspace += (int64_t)m.workspace;
 }
 
-/* Where they are cut: what is owned, the sums that travel along, two buckets that wait and one that fills (ddp.h). */
+/* Where they are cut: what is owned, the sums that travel along, and of buckets that wait and the one that fills
+ * (ddp.h) what others own. And what is received of a bucket that is cut, or sent of a piece. */
 static int64_t gradient_bytes(const struct session *s)
 {
     const struct state *st = &s->state;
-    const size_t all = s->program->n_reduce, tail = all - s->program->n_train;
-    const size_t some = ownership_elements(&s->own, OWNERSHIP_GRADIENTS) + tail + 3 * ownership_largest_piece(&s->own);
-    return (int64_t)state_bytes(st, state_sheds(st) && some < all ? some : all);
+    const size_t all = s->program->n_reduce, tail = all - s->program->n_train, part = ownership_largest_part(&s->own),
+                 most = ownership_largest_piece(&s->own);
+    const size_t some = ownership_elements(&s->own, OWNERSHIP_GRADIENTS) + tail +
+                        (ownership_window(&s->own) / most + 1) * (most - part);
+    return (int64_t)state_bytes(st, state_sheds(st) ? (some < all ? some : all) + part : all);
 }
 
 static int64_t batch_bytes(const struct session *s, bool training)

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from metrics_file import loss_curve
+from metrics_file import loss_curve, records
 from support import CRUN, TRAINER, faulty_disk, run
 from tensors import load, newest
 
@@ -102,6 +102,26 @@ def test_saves_by_steps_and_by_time_take_all_ranks(data, tmp_path):
     assert len(list((tmp_path / "time").glob("step-*"))) >= 2
     for saved in (tmp_path / "time").glob("step-*"):
         assert json.loads((saved / "manifest.json").read_text())
+
+
+def test_evaluation_gathers_parameters_and_averages(data, tmp_path):
+    """Of the same checkpoint, in training and by itself, with fewer steps than there are and with them all."""
+    found = {}
+    for zero, world in ((0, 1), (3, 3)):
+        out = tmp_path / str(zero)
+        args = [*ROWS["adam"], "--zero", zero, "--test-data", data / "val"]
+        train(data, out, *args, world=world, steps=20)
+        p = train(data, tmp_path / f"none-{zero}", *args, "--evaluate", "--resume", out, world=world, steps=20)
+        found[zero] = [r["test_loss"] for r in records(out) if "test_loss" in r] + [float(re.search(r"loss +([0-9.]+)", p.stdout + p.stderr)[1])]
+    assert len(found[0]) >= 2 and found[3] == pytest.approx(found[0], rel=1e-9)
+
+
+def test_a_run_that_diverges_names_a_tensor(data, tmp_path):
+    said = [train(data, tmp_path / str(zero), "--lr", 1e200, "--zero", zero, world=2, refused=True) for zero in (0, 3)]
+    for p in said:
+        assert p.returncode != 0
+    named = [re.search(r"training diverged: the loss is [-a-z]+, (.*?);", p.stdout + p.stderr) for p in said]
+    assert all(named) and named[0][1] == named[1][1], [p.stderr for p in said]
 
 
 def test_levels_that_there_are_not_are_refused(data, tmp_path):
