@@ -19,7 +19,7 @@ SMALL = ["--arch", "convnet", "--num-channels", 1]
 SHARED = [*SMALL, "--model-parallel-size", 2, "--model-parallel-dim", 1]  # four ranks are 2 x 2
 MODELS = {"small": (28, SMALL), "cut": (28, [*SMALL, "--zero", 1]), "resnet18": (32, ["--arch", "resnet18"]),
           "2x2": (28, SHARED), "2x2-zero-1": (28, [*SHARED, "--zero", 1]), "2x2-zero-2": (28, [*SHARED, "--zero", 2]),
-          "zero-3": (28, [*SMALL, "--zero", 3]), "2x2-zero-3": (28, [*SHARED, "--fsdp"])}
+          "zero-3": (32, ["--arch", "resnet18", "--zero", 3]), "2x2-zero-3": (28, [*SHARED, "--fsdp"])}
 
 
 def command(model, world, run_id, out, data):

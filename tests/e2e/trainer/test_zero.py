@@ -116,6 +116,17 @@ def test_evaluation_gathers_parameters_and_averages(data, tmp_path):
     assert len(found[0]) >= 2 and found[3] == pytest.approx(found[0], rel=1e-9)
 
 
+@pytest.mark.parametrize("like, more", [(0, []), (2, ["--amp", "bf16", "--accumulate", 2]), (0, ["--amp", "bf16", "--model-parallel-size", 2, "--model-parallel-dim", 1])],
+                         ids=["fp32", "bf16, parts", "bf16, split over classes"])
+def test_on_the_processor_two_ranks_keep_every_bit(data, tmp_path, like, more):
+    """Of two numbers there is one sum, whoever takes it, and whatever else is summed with it."""
+    weights = set()
+    for zero in (like, 3):
+        train(data, tmp_path / str(zero), "--device", "cpu", "--zero", zero, *more, world=2)
+        weights.add((newest(tmp_path / str(zero)) / "model.safetensors").read_bytes())
+    assert len(weights) == 1
+
+
 def test_a_run_that_diverges_names_a_tensor(data, tmp_path):
     said = [train(data, tmp_path / str(zero), "--lr", 1e200, "--zero", zero, world=2, refused=True) for zero in (0, 3)]
     for p in said:
