@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/crun/crun_page.h"
 #include "common/include/crun.h"
 #include "common/job/env_contract.h"
 #include "launcher/agent/member.h"
@@ -34,13 +36,22 @@ struct worker_setup {
 
 /* --- environment and arguments */
 
+/* In the folder of an earlier round there may be a record of who was there before. */
+static void name_after_round(char *path, size_t cap, uint64_t round)
+{
+    const size_t n = strlen(path);
+    snprintf(path + n, cap - n, ".round-%llu", (unsigned long long)round);
+}
+
 const char *worker_setup_error_path(struct run *r, int rank)
 {
     const struct rdzv_news *n = round_news(r);
     char *path = r->setup->error_file;
-    if (r->logs.root[0])
+    if (r->logs.root[0]) {
         log_layout_path(&r->logs, rank - n->rank_base, rank, LOG_FILE_ERROR, path);
-    else if (r->scratch[0] && logmux_has_scratch(r->mux))
+        if (!round_has_own_output(r))
+            name_after_round(path, sizeof r->setup->error_file, n->round);
+    } else if (r->scratch[0] && logmux_has_scratch(r->mux))
         snprintf(path, sizeof r->setup->error_file, "%s/round-%llu-rank-%d.error.json", r->scratch,
                  (unsigned long long)n->round, rank);
     else
@@ -115,6 +126,20 @@ int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err 
         extra[n_extra++] = device.hip[0] ? device.hip : NULL;
     }
     return spawn_env_build(environ, &c, extra, ret, e);
+}
+
+void worker_setup_round(void *arg, int local, struct crun_page_round *ret)
+{
+    const struct env_contract c = contract(arg, local);
+    *ret = (struct crun_page_round){.rank = (int32_t)c.rank,
+                                    .world_size = (int32_t)c.world_size,
+                                    .local_rank = (int32_t)c.local_rank,
+                                    .local_world_size = (int32_t)c.local_world_size,
+                                    .group_rank = (int32_t)c.group_rank,
+                                    .group_world_size = (int32_t)c.group_world_size,
+                                    .round = (int32_t)c.round,
+                                    .restart_count = (int32_t)c.restart_count};
+    snprintf(ret->store, sizeof ret->store, "%s", c.store_url);
 }
 
 int worker_setup_argv(void *arg, int local, char ***ret, struct err *e)

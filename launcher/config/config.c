@@ -225,6 +225,23 @@ static const struct arg_spec specs[] = {
      .env = "CRUN_RESTART_BACKOFF",
      .help = "wait before the second restart in a row of rounds that lived less than 10 s, doubled for each further "
              "one up to 30 s; 0: never wait"},
+    {.name = "recovery",
+     .type = ARG_CHOICE,
+     .at = offsetof(struct config, recovery),
+     .def = "inprocess",
+     .choices = "inprocess|restart",
+     .env = "CRUN_RECOVERY",
+     .help = "what becomes of healthy workers when another one failed. inprocess: those that ask for it (trainer does; "
+             "crun_stay() of libcrun) are held and go on in the next round, the others are started again; restart: all "
+             "are"},
+    {.name = "hold-timeout",
+     .type = ARG_SECONDS,
+     .at = offsetof(struct config, stops.hold),
+     .def = "2",
+     .min = 0,
+     .max = STOPS_GRACE_MAX,
+     .env = "CRUN_HOLD_TIMEOUT",
+     .help = "time that a worker which is held has to let go of the broken round; then it is killed and started again"},
     {.name = "shutdown-timeout",
      .type = ARG_SECONDS,
      .at = offsetof(struct config, stops.shutdown),
@@ -279,6 +296,23 @@ static const struct arg_spec specs[] = {
      .parse = stops_parse_signal,
      .help = "signal by which a scheduler says that this node will be taken away (Slurm: sbatch --signal=USR1@90): the "
              "job drains and crun exits with 75, so that it is started again"},
+    {.name = "preemption-file",
+     .type = ARG_STRING,
+     .at = offsetof(struct config, stops.notice_file),
+     .metavar = "PATH",
+     .env = "CRUN_PREEMPTION_FILE",
+     .help = "the same, said by a file: once PATH is there (looked for every second) this node will be taken away. One "
+             "that is there from the start counts too"},
+    {.name = "time-limit",
+     .type = ARG_CUSTOM,
+     .at = offsetof(struct config, stops.time_limit),
+     .def = "off",
+     .metavar = "TIME|auto|off",
+     .env = "CRUN_TIME_LIMIT",
+     .parse = stops_parse_limit,
+     .help =
+         "drain when crun has run for so long (90m, 4h), and exit with 75; auto: so that the job has stopped before "
+         "Slurm's own limit ends it (SLURM_JOB_END_TIME, less --drain-timeout and 5 s)"},
     {.name = "fatal-codes",
      .type = ARG_CUSTOM,
      .at = offsetof(struct config, stops.fatal),

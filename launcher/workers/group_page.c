@@ -1,7 +1,12 @@
 /* The page that crun shares with a worker (common/crun/crun_page.h). */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stddef.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
@@ -16,10 +21,11 @@ static int create_own_page(struct child *c)
     if (at == MAP_FAILED)
         return -errno;
     c->page = at;
+    c->page->wake_fd = c->wake_fd = -1;
     return 1;
 }
 
-int group_create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e)
+int group_create_page(struct child *c, int notify_fd, bool holds, int *ret_fd, struct err *e)
 {
     int fd = memfd_create("crun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
@@ -38,6 +44,8 @@ int group_create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e
     c->page = at;
     c->page->version = CRUN_PAGE_VERSION;
     c->page->notify_fd = notify_fd;
+    c->wake_fd = holds ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1; /* none left: it is not held */
+    c->page->wake_fd = c->wake_fd;
     c->page->magic = CRUN_PAGE_MAGIC;
     *ret_fd = fd;
     return 0;
@@ -47,5 +55,19 @@ void group_drop_page(struct child *c)
 {
     if (c->page)
         munmap(c->page, CRUN_PAGE_BYTES);
+    if (c->page && c->wake_fd >= 0)
+        close(c->wake_fd);
     c->page = NULL;
+    c->wake_fd = -1;
+}
+
+void group_wake(struct child *c)
+{
+    const uint64_t one = 1;
+    if (c->wake_fd < 0)
+        return;
+    atomic_fetch_add(&c->page->wake, 1);
+    syscall(SYS_futex, &c->page->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    ssize_t ignored = write(c->wake_fd, &one, sizeof one); /* full: it is readable, which is all it has to be */
+    (void)ignored;
 }

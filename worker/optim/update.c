@@ -59,6 +59,8 @@ int optimizer_slice(struct optimizer *o, const struct program *p, const struct o
 {
     const size_t most = (size_t)p->nparams + 1, cut = most + (size_t)own->nowned; /* a range cuts one slice more */
     struct update_slice *all = calloc(most, sizeof *all);
+    free(o->slices);
+    free(o->whole);
     o->slices = calloc(cut, sizeof *o->slices);
     o->whole = calloc(cut, sizeof *o->whole);
     o->nslices = 0;

@@ -47,6 +47,11 @@ void saver_close(struct saver *v, bool failed)
     v->writer = NULL;
 }
 
+bool saver_is_idle(const struct saver *v)
+{
+    return !v->writer || !snapshot_writer_busy(v->writer);
+}
+
 /* What became of the last save goes into the journal. < 0: it failed. */
 static int take_result(struct saver *v, struct err *e)
 {

@@ -29,6 +29,9 @@ int saver_open(struct saver *v, struct session *s, struct journal *j, const stru
 /* failed: a write that takes long is not waited for. */
 void saver_close(struct saver *v, bool failed);
 
+/* Nothing is being written. */
+bool saver_is_idle(const struct saver *v);
+
 /* Will saver_step() want to save at this position? For those who must see to it that the state is of that step. */
 bool saver_due(const struct saver *v, const struct position *at, bool over);
 

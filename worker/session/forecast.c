@@ -35,7 +35,8 @@ static void begin(struct session *s, const struct opened *o, int rank)
 
 static void end(struct session *s)
 {
-    session_close_plans(s);
+    session_close_plan(s, true);
+    session_close_plan(s, false);
     s->train_set = s->test_set = NULL; /* the first one's */
     s->device = NULL;
     session_close(s);

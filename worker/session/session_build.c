@@ -269,16 +269,15 @@ int session_open_plan(struct session *s, bool training, bool forecast, struct er
     return s->device->ops->plan(s->device, s->program, &o, training ? &s->train_plan : &s->test_plan, e);
 }
 
-void session_close_plans(struct session *s)
+void session_close_plan(struct session *s, bool training)
 {
-    struct plan *const plans[] = {s->train_plan, s->test_plan};
-    for (int i = 0; i < 2; i++)
-        if (plans[i])
-            s->device->ops->plan_close(plans[i]);
-    residency_destroy(s->train_needs);
-    residency_destroy(s->test_needs);
-    s->train_plan = s->test_plan = NULL;
-    s->train_needs = s->test_needs = NULL;
+    struct plan **plan = training ? &s->train_plan : &s->test_plan;
+    struct residency **needs = training ? &s->train_needs : &s->test_needs;
+    if (*plan)
+        s->device->ops->plan_close(*plan);
+    residency_destroy(*needs);
+    *plan = NULL;
+    *needs = NULL;
 }
 
 struct loader_options session_loader(const struct session *s, bool training)

@@ -25,7 +25,7 @@ MODELS = {"small": (28, SMALL), "cut": (28, [*SMALL, "--zero", 1]), "resnet18": 
 def command(model, world, run_id, out, data):
     size, args = MODELS[model]
     return [str(a) for a in (
-        CRUN, "--standalone", "--nproc_per_node", world, "--max-restarts", 3, "--run-id", run_id, "trainer",
+        CRUN, "--standalone", "--nproc_per_node", world, "--max-restarts", 3, "--recovery", "restart", "--run-id", run_id, "trainer",
         "--train-data", data / "train", *args, "--image-size", size, "--batch-size", BATCH,
         "--num-epochs", EPOCHS, "--device", "cpu", "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out,
         "--checkpoint-every", EVERY, "--resume", "auto", "--print-freq", 1, "--log-level", "info", "--seed", 7)]

@@ -146,7 +146,6 @@ struct cpu_plan {
     size_t scratch_bytes, partial_doubles, plane_floats;
     double *partial;
     float *plane;
-    double *logits;  /* threads * classes */
     double *metrics; /* batch * METRIC_N */
     char *memory;
     size_t memory_bytes;
@@ -216,8 +215,13 @@ int cpu_step_maxpool(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_maxpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_avgpool(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_avgpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+
+/* steps_xent.c */
 int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+/* dlogits of one row z[0..k), of all classes or of a part of them. label: its class' place in z, if it is there. */
+void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, double lse,
+                      int64_t label, void *out);
 
 /* steps_group.c, steps_split.c */
 int cpu_step_gather(struct cpu_plan *pl, struct step *s, struct err *e);
