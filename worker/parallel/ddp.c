@@ -42,8 +42,8 @@ static void *communicate(void *arg)
         pthread_mutex_unlock(&d->lock);
         struct err e = {0};
         int64_t start = clock_ns();
-        int rc = job.arena ? ddp_gather_piece(d, job.piece, job.arena, &e)
-                           : ddp_reduce_bucket(d, job.piece, d->side, &e);
+        int rc =
+            job.arena ? ddp_gather_piece(d, job.piece, job.arena, &e) : ddp_reduce_bucket(d, job.piece, d->side, &e);
         int64_t took = clock_ns() - start;
         tell_watch(d, job.arena ? DDP_WATCH_GATHER : job.piece, true, start, took);
         pthread_mutex_lock(&d->lock);

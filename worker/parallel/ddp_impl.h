@@ -43,7 +43,7 @@ struct ddp {
     size_t njobs, cap_jobs;
     uint64_t asked, served; /* jobs so far */
     int complete, done;     /* buckets of this step */
-    int captured;       /* buckets that the last captured run took along */
+    int captured;           /* buckets that the last captured run took along */
     bool leaving;
     struct err failed; /* code 0: none */
     struct ddp_stats stats;

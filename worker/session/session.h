@@ -58,7 +58,7 @@ struct session {
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;
     struct residency *train_needs, *test_needs; /* of their parameters, where these come and go; else NULL */
-    int plan_batch[2]; /* of test_plan, train_plan: what they were made for */
+    int plan_batch[2];                          /* of test_plan, train_plan: what they were made for */
     struct loader *train_loader, *test_loader;
     struct layout_ranks loader_batch; /* whose shares they make */
     struct optimizer optimizer;

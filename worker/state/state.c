@@ -125,8 +125,10 @@ static int measure(struct state *s, struct device *d, const struct program *p, c
                    struct err *e)
 {
     if (ownership_is_cut(own, OWNERSHIP_PARAMS) && d->ops->async)
-        return err_set(e, -ENOTSUP, "--zero 3 is not built for the %s device, whose plans need whole parameters: --zero 2 "
-                       "cuts what it can cut", d->ops->name);
+        return err_set(e, -ENOTSUP,
+                       "--zero 3 is not built for the %s device, whose plans need whole parameters: --zero 2 "
+                       "cuts what it can cut",
+                       d->ops->name);
     *s = (struct state){.device = d,
                         .program = p,
                         .own = own,

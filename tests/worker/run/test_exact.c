@@ -37,7 +37,16 @@ static const double BOUND = 1e-9; /* of |difference| / max(1, |value|) */
 /* --- a run */
 
 /* What can be got wrong: each must be noticed. */
-enum mutant { RIGHT, MISSING_SHARE, WRONG_GROUP, SKIPPED_BIAS, OWN_NORM, SMOOTHING_TWICE, RELEASED_TOO_EARLY, NOT_GATHERED };
+enum mutant {
+    RIGHT,
+    MISSING_SHARE,
+    WRONG_GROUP,
+    SKIPPED_BIAS,
+    OWN_NORM,
+    SMOOTHING_TWICE,
+    RELEASED_TOO_EARLY,
+    NOT_GATHERED
+};
 
 struct outcome {
     double loss[STEPS];

@@ -77,13 +77,12 @@ static int one_rank(struct rank *r, struct err *e)
     struct device *d;
     struct program *p;
     struct step_rig rig;
-    const struct model_options o = {
-        .arch = "convnet",
-        .classes = 3,
-        .channels = 1,
-        .image_size = 28,
-        .std = {1, 1, 1, 1},
-        .align = r->zero == 3 ? OWNERSHIP_ALIGN * (size_t)r->comm->world : 0};
+    const struct model_options o = {.arch = "convnet",
+                                    .classes = 3,
+                                    .channels = 1,
+                                    .image_size = 28,
+                                    .std = {1, 1, 1, 1},
+                                    .align = r->zero == 3 ? OWNERSHIP_ALIGN * (size_t)r->comm->world : 0};
     struct step_rig_options ro = {.optimizer = r->c->optimizer,
                                   .batch = BATCH,
                                   .steps = STEPS,

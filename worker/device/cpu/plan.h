@@ -137,7 +137,7 @@ struct cpu_plan {
     struct step **steps;
     struct dnn_kernel **kernels; /* all that must be destroyed */
     struct weight_copy *weights;
-    struct plan_range *reads; /* of parameters, by steps; where plan_options.needs wants to know */
+    struct plan_range *reads;  /* of parameters, by steps; where plan_options.needs wants to know */
     struct plan_block *blocks; /* what lives as long as the plan */
     int nbuffers, npatches, nsteps, nkernels, nweights, nreads, nblocks;
     size_t cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_reads, cap_blocks;

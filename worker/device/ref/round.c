@@ -78,8 +78,7 @@ static void round_weights(struct ref_plan *pl, const struct op *op)
     memcpy(r->weights + range.first, pl->params + range.first, (range.end - range.first) * sizeof(double));
     for (int k = 0; k < 2; k++)
         if (op->param[k] >= 0 && r->weight[op->param[k]])
-            round_all(r->weights + pl->p->params[op->param[k]].offset, pl->p->params[op->param[k]].count,
-                      r->o.compute);
+            round_all(r->weights + pl->p->params[op->param[k]].offset, pl->p->params[op->param[k]].count, r->o.compute);
 }
 
 /* What the op has put into r->part goes into the arena as halves do. */
