@@ -34,6 +34,7 @@ struct stops {
     double shutdown, resize,
         drain;   /* seconds between SIGTERM and SIGKILL: after a failure, for a resize, for a drain */
     double kill; /* seconds between SIGKILL and giving up */
+    double hold; /* seconds that a worker which outlives rounds has to let go of one */
     struct stops_signals {
         sigset_t set;
         char names[128]; /* "SIGTERM,SIGINT" */

@@ -214,6 +214,7 @@ void events_restart(struct events *ev, const struct timeline *t)
         return;
     json_int(w, "restart", t->restart);
     json_text(w, "cause", t->cause);
+    json_int(w, "kept", t->kept);
 #define X(field, name, from, to)                                                                                       \
     if (t->to)                                                                                                         \
         json_number(w, name "_s", f->field##_s);

@@ -43,6 +43,9 @@ void logmux_greet(struct logmux *m);
 
 void logmux_begin_round(struct logmux *m, const struct logmux_round *round);
 
+/* Instead of a round's end and the next one's beginning: its pipes and files go on, in the names of that round. */
+void logmux_go_on(struct logmux *m);
+
 /* Make the pipes of the next worker; ret_fds (stdout, stderr) are the worker's ends: closed by the caller after the
  * spawn. */
 int logmux_add(struct logmux *m, int local, int ret_fds[2], struct err *e);

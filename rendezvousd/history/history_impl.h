@@ -7,8 +7,8 @@
 #include "rendezvousd/history/history.h"
 #include "rendezvousd/history/node_figures.h"
 
-struct persist;
-struct persist_log;
+struct rdzv_dir;
+struct rdzv_home;
 
 /* Where a curve breaks: a restart, or another number of nodes. */
 struct mark {
@@ -43,7 +43,7 @@ struct record {
     uint32_t mark_count;
     char *failure, *logs;       /* JSON, checked; path. NULL: none. For its principal's eyes */
     struct node_figures *told;  /* by node; while it is not over */
-    struct persist_log *log;    /* while it is not over; NULL: none */
+    struct rdzv_home *home;     /* of its file; NULL: none is open */
     bool dirty;                 /* differs from what is on disk */
     struct record *prev, *next; /* history->live, newest first; history->finished, oldest first */
     UT_hash_handle hh;          /* by instance */
@@ -55,8 +55,8 @@ struct history {
     struct record *live, *finished;
     size_t n_finished;
     uint64_t last_number;
-    struct persist *persist; /* NULL: in memory only */
-    uv_timer_t *timer;       /* to write what is dirty; NULL with persist */
+    struct rdzv_dir *dir; /* NULL: in memory only */
+    uv_timer_t *timer;    /* to write what is dirty; NULL with dir */
     bool is_armed;
 };
 

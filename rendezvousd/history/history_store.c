@@ -1,4 +1,4 @@
-/* Records on disk: DIR/history is a state directory of its own (jobs/persist.h), with one file for each, which holds one
+/* Records on disk: DIR/history is a state directory of its own (common/rdzv/homes/rdzv_dir.h), with one file for each, which holds one
  * text: the record as JSON. */
 #include <errno.h>
 #include <math.h>
@@ -12,39 +12,44 @@
 #include "common/base/err.h"
 #include "common/json/json.h"
 #include "common/json/json_write.h"
+#include "common/rdzv/homes/rdzv_dir.h"
 #include "rendezvousd/history/history_impl.h"
-#include "rendezvousd/jobs/persist.h"
 
 /* --- writing */
 
-static bool begin_log(struct record *r)
+static bool begin_home(struct record *r)
 {
-    return r->log || persist_log_create(r->history->persist, r->instance, &r->log, NULL) == 0;
+    return r->home || rdzv_dir_home(r->history->dir, r->instance, &r->home, NULL) == 0;
+}
+
+static void close_home(struct record *r)
+{
+    if (r->home)
+        r->home->ops->close(r->home);
+    r->home = NULL;
 }
 
 void store_write_(struct record *r)
 {
-    struct buf b = {.max = PERSIST_RECORD_MAX};
+    struct buf b = {.max = RDZV_DIR_RECORD_MAX};
     struct json_write w = {.out = &b};
-    if (!r->history->persist || !begin_log(r))
+    if (!r->history->dir || !begin_home(r))
         return;
     record_write_(r, true, 0, &w);
     if (w.rc == 0)
-        persist_rewrite(r->log, b.data, b.len);
+        rdzv_home_append(r->home, &(struct rdzv_write){.decision = &b, .whole = true}, NULL);
     buf_free(&b);
     r->dirty = false;
-    if (!r->over)
-        return;
-    persist_log_close(r->log);
-    r->log = NULL;
+    if (r->over)
+        close_home(r);
 }
 
 void store_remove_(struct record *r)
 {
-    if (!r->history->persist || !begin_log(r))
+    if (!r->history->dir || !begin_home(r))
         return;
-    persist_log_remove(r->log);
-    r->log = NULL;
+    r->home->ops->forget(r->home, NULL);
+    close_home(r);
 }
 
 static void write_dirty(struct history *h)
@@ -64,7 +69,7 @@ static void on_timer(uv_timer_t *t)
 void store_touch_(struct record *r)
 {
     struct history *h = r->history;
-    if (!h->persist)
+    if (!h->dir)
         return;
     r->dirty = true;
     if (!h->is_armed)
@@ -73,12 +78,6 @@ void store_touch_(struct record *r)
 }
 
 /* --- reading */
-
-struct loading {
-    struct history *history;
-    struct persist_log *log;
-    struct record *record;
-};
 
 static double number_of(const cJSON *o, const char *name, double otherwise)
 {
@@ -219,58 +218,45 @@ static void load_finished(struct record *r, uint64_t number)
     h->last_number = number > h->last_number ? number : h->last_number;
 }
 
-static int on_begin(void *arg, struct persist_log *l, void **ret_log_arg, struct err *e)
+static int load_text(struct history *h, const struct buf *text, struct record **ret, struct err *e)
 {
-    struct loading *ld = arg;
-    (void)e;
-    ld->log = l;
-    ld->record = NULL;
-    *ret_log_arg = ld;
-    return 0;
-}
-
-static int on_record(void *log_arg, const char *text, size_t n, struct err *e)
-{
-    struct loading *ld = log_arg;
-    cJSON *o = cJSON_ParseWithLength(text, n);
-    const int rc = ld->record ? ERR_CORRUPT : load_record(ld->history, o, &ld->record);
+    cJSON *o = cJSON_ParseWithLength(text->len ? text->data : "", text->len);
+    const int rc = load_record(h, o, ret);
     if (rc == 0 && number_of(o, "number", 0) >= 1)
-        load_finished(ld->record, (uint64_t)number_of(o, "number", 0));
+        load_finished(*ret, (uint64_t)number_of(o, "number", 0));
     cJSON_Delete(o);
     return rc < 0 ? err_set(e, rc, "it holds no record of a job") : 0;
 }
 
-static int on_end(void *log_arg, struct err *e)
+/* A file that ends in the middle of its only record says nothing, and goes. */
+static int load(void *arg, struct rdzv_home *home, struct err *e)
 {
-    struct loading *ld = log_arg;
-    struct record *r = ld->record;
-    (void)e;
-    if (!r) {
-        persist_log_remove(ld->log);
-    } else if (r->over) {
-        persist_log_close(ld->log);
+    struct buf text = {.max = RDZV_DIR_RECORD_MAX};
+    struct record *r = NULL;
+    int rc = home->ops->load(home, &text, e);
+    if (rc == 0 && text.len > 0)
+        rc = load_text(arg, &text, &r, e);
+    buf_free(&text);
+    if (rc < 0) {
+        if (r)
+            record_free_(r);
+        return rc; /* the home is not ours then */
+    }
+    if (!r)
+        home->ops->forget(home, NULL);
+    if (!r || r->over) {
+        home->ops->close(home);
     } else { /* until jobs_load() speaks of it: history_settle() */
-        r->log = ld->log;
+        r->home = home;
         r->state[0] = 0;
     }
     return 0;
-}
-
-static void on_drop(void *log_arg)
-{
-    struct loading *ld = log_arg;
-    if (ld->record)
-        record_free_(ld->record);
-    ld->record = NULL;
 }
 
 /* --- life */
 
 int store_open_(struct history *h, struct err *e)
 {
-    struct loading ld = {.history = h};
-    const struct persist_reader reader = {
-        .begin = on_begin, .record = on_record, .end = on_end, .drop = on_drop, .arg = &ld};
     char dir[4096];
     uint64_t epoch;
     if (snprintf(dir, sizeof dir, "%s/history", h->o.state_dir) >= (int)sizeof dir)
@@ -279,8 +265,8 @@ int store_open_(struct history *h, struct err *e)
         return err_set(e, -ENOMEM, "no memory for the history of jobs");
     uv_timer_init(h->o.loop, h->timer);
     h->timer->data = h;
-    TRY(persist_open(&h->persist, h->o.loop, dir, &epoch, e));
-    TRY(persist_load(h->persist, &reader, e));
+    TRY(rdzv_dir_open(&h->dir, h->o.loop, dir, &epoch, e));
+    TRY(rdzv_dir_each(h->dir, load, h, e));
     while (h->n_finished > h->o.max_jobs) {
         store_remove_(h->finished);
         record_free_(h->finished);
@@ -295,15 +281,13 @@ static void on_timer_closed(uv_handle_t *t)
 
 void store_close_(struct history *h)
 {
-    if (h->persist) {
+    if (h->dir) {
         write_dirty(h);
-        for (struct record *r = h->live; r; r = r->next) {
-            persist_log_close(r->log);
-            r->log = NULL;
-        }
+        for (struct record *r = h->live; r; r = r->next)
+            close_home(r);
     }
     if (h->timer)
         uv_close((uv_handle_t *)h->timer, on_timer_closed);
-    persist_close(h->persist);
-    h->persist = NULL;
+    rdzv_dir_close(h->dir);
+    h->dir = NULL;
 }

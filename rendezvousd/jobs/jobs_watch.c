@@ -32,7 +32,7 @@ static void find_end(const struct leader *l, struct jobs_facts *f)
 void job_watch_(struct job *job)
 {
     const struct jobs_watcher *w = &job->jobs->watcher;
-    const struct leader *l = job->leader;
+    const struct leader *l = job->reign.leader;
     struct rdzv *machine = leader_machine(l);
     if (!w->changed || !machine)
         return;

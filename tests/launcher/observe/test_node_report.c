@@ -89,8 +89,8 @@ static void the_first_worker_of_group_rank_0_speaks_for_the_job(void **state)
     crun_page_set_real(&pages[0].figure[CRUN_FIGURE_LOSS], 2);
     crun_page_set_real(&pages[0].figure[CRUN_FIGURE_EVAL_ACCURACY], 0.5);
     pages[0].told = 1u << CRUN_FIGURE_LOSS | 1u << CRUN_FIGURE_EVAL_ACCURACY;
-    assert_string_equal(
-        write_it(&v), "step=3 base=4 steps=3,, loss=2 images_per_s=310.5 eval_accuracy=0.5 logs=/logs%20of/r");
+    assert_string_equal(write_it(&v),
+                        "step=3 base=4 steps=3,, loss=2 images_per_s=310.5 eval_accuracy=0.5 logs=/logs%20of/r");
     v.leads = false;
     assert_string_equal(write_it(&v), "step=3 base=4 steps=3,,");
 }

@@ -157,12 +157,9 @@ static void a_report_takes_no_more_than_it_may(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_points_are_kept_as_they_are),
-        cmocka_unit_test(many_points_keep_their_shape),
-        cmocka_unit_test(what_is_not_known_takes_no_part_in_a_mean),
-        cmocka_unit_test(a_restart_is_not_smoothed_away),
-        cmocka_unit_test(the_speed_is_that_of_the_newest_stretch),
-        cmocka_unit_test(a_report_is_taken_apart),
+        cmocka_unit_test(few_points_are_kept_as_they_are),           cmocka_unit_test(many_points_keep_their_shape),
+        cmocka_unit_test(what_is_not_known_takes_no_part_in_a_mean), cmocka_unit_test(a_restart_is_not_smoothed_away),
+        cmocka_unit_test(the_speed_is_that_of_the_newest_stretch),   cmocka_unit_test(a_report_is_taken_apart),
         cmocka_unit_test(a_report_takes_no_more_than_it_may),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
