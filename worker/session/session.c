@@ -162,6 +162,14 @@ fail:
     return rc;
 }
 
+int session_warm_up(struct session *s, struct err *e)
+{
+    s->rounds++; /* what follows from a rank is made anew */
+    if (!s->cfg->evaluate)
+        TRY(open_plan(s, true, &s->train_plan, e));
+    return s->test_set ? open_plan(s, false, &s->test_plan, e) : 0;
+}
+
 /* Another world: what follows from it, of the state that there is. */
 static int change_world(struct session *s, const struct env_contract *env, struct err *e)
 {

@@ -76,6 +76,9 @@ struct session {
 /* On failure everything is closed again. */
 int session_open_host(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e);
 
+/* Of a process that has no rank yet: make what needs none but takes long, the plans. */
+int session_warm_up(struct session *s, struct err *e);
+
 /* All ranks of the round. After a failure, too, it is closed by session_close_round(); `failed` is set then. */
 int session_open_round(struct session *s, const struct env_contract *env, struct err *e);
 void session_close_round(struct session *s);
