@@ -166,8 +166,8 @@ int session_warm_up(struct session *s, struct err *e)
 {
     s->rounds++; /* what follows from a rank is made anew */
     if (!s->cfg->evaluate)
-        TRY(open_plan(s, true, &s->train_plan, e));
-    return s->test_set ? open_plan(s, false, &s->test_plan, e) : 0;
+        TRY(open_plan(s, true, e));
+    return s->test_set ? open_plan(s, false, e) : 0;
 }
 
 /* Another world: what follows from it, of the state that there is. */
