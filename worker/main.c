@@ -21,6 +21,7 @@
 #include "worker/config/exit_code.h"
 #include "worker/data/db/make_db.h"
 #include "worker/data/sets/shapes.h"
+#include "worker/demo/demo.h"
 #include "worker/meet/ranks.h"
 #include "worker/meet/spawn.h"
 #include "worker/personality/personality.h"
@@ -183,7 +184,7 @@ static const struct {
     {"mnist", mnist_main},         {"make-data", shapes_main},  {"make-db", make_db_main},
     {"plot", plot_main},           {"convert", convert_main},   {"predict", predict_main},
     {"plan", plan_main},           {"gpu-info", gpu_info_main}, {"comm-bench", comm_bench_main},
-    {"comm-test", comm_test_main},
+    {"comm-test", comm_test_main}, {"demo", demo_main},
 };
 
 static int check_stdout(size_t command, int code)

@@ -26,6 +26,7 @@ struct env_contract;
 struct err;
 struct loader;
 struct program;
+struct residency;
 struct train_config;
 
 struct session {
@@ -56,7 +57,8 @@ struct session {
     struct plan_group group;            /* what plans call over the tensor group, if there is one */
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;
-    int plan_batch[2]; /* of test_plan, train_plan: what they were made for */
+    struct residency *train_needs, *test_needs; /* of their parameters, where these come and go; else NULL */
+    int plan_batch[2];                          /* of test_plan, train_plan: what they were made for */
     struct loader *train_loader, *test_loader;
     struct layout_ranks loader_batch; /* whose shares they make */
     struct optimizer optimizer;
