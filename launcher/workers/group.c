@@ -81,8 +81,8 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->workers = calloc((size_t)group_slots(g), sizeof *g->workers);
     g->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (int i = 0; i < group_slots(g) && g->children; i++)
-        g->children[i] = (struct child){
-            .local = i, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
+        g->children[i] =
+            (struct child){.local = i, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
     *ret = g;
     if (!g->children || !g->workers)
         return err_errno(e, ENOMEM, "%d workers", o->workers);

@@ -97,8 +97,7 @@ static void close_pipe_ends(struct child *c)
 /* Who has the terminal, who a terminal of its own, who reads what was given to crun. */
 static struct child place_child(const struct group *g, int local, int rank)
 {
-    struct child c = {
-        .local = local, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
+    struct child c = {.local = local, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
     const bool named = g->o.stdin_rank >= 0;
     c.pty = log_conf_has_pty(g->o.log, rank);
     c.reads = g->o.has_stdin && (named ? rank == g->o.stdin_rank : g->o.workers == 1 || c.pty);

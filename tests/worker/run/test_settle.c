@@ -51,8 +51,9 @@ static bool all_are(const struct state *s, double v)
     const struct {
         const void *at;
         size_t n;
-    } arenas[] = {{s->params, s->program->n_train}, {s->momentum, s->n_moments},       {s->second, s->n_moments},
-                  {s->stats, s->program->n_stats},  {s->ema_params, s->program->n_train}, {s->ema_stats, s->program->n_stats}};
+    } arenas[] = {
+        {s->params, s->program->n_train}, {s->momentum, s->n_moments},          {s->second, s->n_moments},
+        {s->stats, s->program->n_stats},  {s->ema_params, s->program->n_train}, {s->ema_stats, s->program->n_stats}};
     for (size_t a = 0; a < sizeof arenas / sizeof *arenas; a++)
         for (size_t i = 0; i < arenas[a].n; i++)
             if (((const double *)arenas[a].at)[i] != v)
