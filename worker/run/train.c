@@ -62,6 +62,7 @@ struct run {
     int64_t stop_at; /* ranks agreed to stop: at the latest after so many updates; 0: no */
     struct position at;
     bool has_state; /* what is in memory is of `at` */
+    struct step_result last_step;
     struct schedule schedule;
     struct step step;
     struct eval_result last; /* count 0: nothing evaluated yet */
@@ -140,6 +141,7 @@ static void tell_figures(const struct run *r, const struct step_result *res, dou
 /* Everything that is kept about a step. comm_wait: the share of it that was spent waiting for collectives. */
 static void account(struct run *r, const struct step_result *res, double comm_wait)
 {
+    r->last_step = *res;
     r->at.updates++;
     r->at.step++;
     r->at.lr = res->lr;
@@ -398,7 +400,9 @@ static bool outlives_rounds(const struct run *r)
 /* Of a rank that has it, where this is a round after another one; else from a checkpoint. > 0: it was taken up. */
 static int take_up(struct run *r, const struct env_contract *env, bool *ret_settled, struct err *e)
 {
-    struct settled mine = {.at = r->at, .scale = r->s.state.loss_scale, .epoch_bad = r->epoch_bad};
+    struct settled mine = {
+        .at = r->at, .scale = r->s.state.loss_scale, .epoch_bad = r->epoch_bad, .last = r->last_step};
+    const double seconds = r->at.seconds;
     const bool is_first = env->round <= 0 || env->restart_count == 0; /* without crun ranks may count differently */
     *ret_settled = false;
     if (is_first || !outlives_rounds(r))
@@ -408,7 +412,9 @@ static int take_up(struct run *r, const struct env_contract *env, bool *ret_sett
         return rc < 0 ? rc : resume(r, e);
     *ret_settled = true;
     r->at = mine.at;
+    r->at.seconds = fmax(seconds, r->at.seconds); /* each rank has a clock of its own, and none goes back */
     r->epoch_bad = mine.epoch_bad;
+    r->last_step = mine.last;
     return 1;
 }
 
@@ -485,6 +491,8 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
         journal_say(&r->journal, "%s step %lld (epoch %lld, step %lld of %lld)",
                     settled ? "goes on from" : "resumed from", (long long)r->at.updates, (long long)r->at.epoch + 1,
                     (long long)r->at.step, (long long)r->s.steps_per_epoch);
+    if (settled && journal_lacks(&r->journal, r->at.updates)) /* rank 0 was behind, or died before it told */
+        journal_step(&r->journal, &r->s, &r->at, &r->last_step, r->last_step.lr, 0);
     if (r->journal.active && loses_model(r))
         log_warn("train", "the model will not be saved: that takes --checkpoint-dir DIR");
     if (!r->started_ns)
