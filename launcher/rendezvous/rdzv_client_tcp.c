@@ -13,6 +13,7 @@
 #include "common/job/exitcode.h"
 #include "common/job/slurm.h"
 #include "common/net/tls_stream.h"
+#include "launcher/config/home.h"
 #include "launcher/rendezvous/rdzv_tcp.h"
 
 static const char *const mode_names[] = {TCP_MODES(CHOICE_NAME)};
@@ -244,7 +245,9 @@ static void tcp_close(struct rdzv_client *c)
 static int prepare(struct tcp *t, struct err *e)
 {
     enum auth_origin origin;
-    TRY(endpoint_parse(&t->to, t->o.endpoint, RDZV_PORT, e));
+    int port;
+    TRY(home_parse_endpoint(t->o.endpoint, RDZV_PORT, t->to.host, &port, e));
+    snprintf(t->to.port, sizeof t->to.port, "%d", port);
     if (t->o.tls)
         TRY(tls_context_client(&t->tls, t->o.tls_ca, NULL, NULL, e));
     if (t->o.insecure && !t->o.token_file)

@@ -75,7 +75,7 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->out_fd = o->terminal_group && o->terminal_out ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
     g->deaths_fd = epoll_create1(EPOLL_CLOEXEC);
     uv_timer_init(loop, &g->rescan);
-    uv_timer_init(loop, &g->open_late);
+    uv_timer_init(loop, &g->late);
     g->open_handles = 2;
     g->children = calloc((size_t)group_slots(g), sizeof *g->children);
     g->workers = calloc((size_t)group_slots(g), sizeof *g->workers);
@@ -196,10 +196,12 @@ void group_end_output(struct group *g)
 void group_finish_round(struct group *g, const char *left)
 {
     g->clearing = g->keeping = g->holding = false;
+    g->kept = true; /* no spare is started any more */
     uv_timer_stop(&g->rescan);
     group_on_status(g); /* workers may be gone before the loop came to these */
     group_on_notify(g);
     group_close_status(g);
+    uv_timer_stop(&g->late);
     g->kept = group_held(g) > 0;
     if (!g->kept)
         group_end_output(g);
@@ -378,7 +380,7 @@ void group_destroy(struct group *g)
         if (fd >= 0)
             close(fd);
     }
-    g->rescan.data = g->open_late.data = g;
+    g->rescan.data = g->late.data = g;
     uv_close((uv_handle_t *)&g->rescan, on_closed);
-    uv_close((uv_handle_t *)&g->open_late, on_closed);
+    uv_close((uv_handle_t *)&g->late, on_closed);
 }

@@ -38,9 +38,9 @@ struct group {
     int deaths_fd;    /* epoll of all pidfds, in the order of deaths */
     struct watch *deaths_watch;
     uv_timer_t rescan;
-    uv_timer_t open_late; /* its log files are not open yet */
-    bool opening;         /* and its workers wait for that */
-    int open_handles;     /* the timers */
+    uv_timer_t late;  /* its log files are not open yet; or, once its workers run, spares are not started yet */
+    bool opening;     /* and its workers wait for that */
+    int open_handles; /* the timers */
     struct spawn_thread *spawner;
     struct launch *launch;  /* the processes are being made; NULL: they are not */
     struct group_stop stop; /* once they are; reason -1: none */

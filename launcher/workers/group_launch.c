@@ -222,7 +222,7 @@ static int launch(struct group *g, struct err *e)
 int group_launch(struct group *g, struct err *e)
 {
     g->opening = g->warming = false;
-    uv_timer_stop(&g->open_late);
+    uv_timer_stop(&g->late);
     logmux_note_launch(g->o.mux);
     return launch(g, e);
 }
