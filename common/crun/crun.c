@@ -58,6 +58,8 @@ static struct crun_page *map_page(int fd)
     close_on_exec(p->notify_fd);
     if (p->version >= 2)
         close_on_exec(p->wake_fd);
+    if (p->version >= 2)
+        close_on_exec(p->stdio_fd);
     return p;
 }
 

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -105,11 +106,31 @@ static void restart_page(struct crun_page *p)
     atomic_flag_clear(&self.recorded);
 }
 
+/* A spare writes from now on where its rank writes. */
+static void take_stdio(struct crun_page *p)
+{
+    char byte, room[CMSG_SPACE(2 * sizeof(int))];
+    struct iovec v = {&byte, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    int fds[2];
+    if (p->stdio_fd < 0 || recvmsg(p->stdio_fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1)
+        return;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof fds))
+        return;
+    memcpy(fds, CMSG_DATA(c), sizeof fds);
+    for (int i = 0; i < 2; i++) {
+        dup2(fds[i], STDOUT_FILENO + i);
+        close(fds[i]);
+    }
+}
+
 static int enter(struct crun_page *p, const struct crun_page_round *r, struct crun_info *ret)
 {
     char *store = strndup(r->store, sizeof r->store);
     if (!store)
         return -ENOMEM;
+    take_stdio(p);
     libcrun_store_close();
     free(self.store);
     self.store = store;

@@ -45,6 +45,7 @@ enum crun_phase {
 };
 
 struct crun_info {
+    /* rank: -1 of a warm spare, which has no local_rank either */
     int rank, world_size, local_rank, local_world_size, group_rank, group_world_size;
     int round;          /* grows with every rendezvous; 0 without crun */
     int restart_count;  /* of the job */
@@ -85,7 +86,11 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
  *
  * It has --hold-timeout (2 s) to come to crun_next_round(): then it is killed and replaced, as one that is dead. Between
  * the two nothing of the job may be touched: until the round is told, another process may have this one's rank.
- * A wish that it should end may come at any time, also while it is held; then with a signal, as always. */
+ * A wish that it should end may come at any time, also while it is held; then with a signal, as always.
+ *
+ * A warm spare (crun --warm-spares) is a process that is held from its start: its rank is -1. It opens what needs no
+ * rank, calls crun_stay() and crun_next_round(), and from then on is as any other; until then its stdout and stderr are
+ * those of the node's first worker. */
 
 /* From now on hold this process. 0; -ENOTSUP: whoever started it does not hold anybody, all is as without. */
 int crun_stay(void);

@@ -70,8 +70,10 @@ int main(int argc, char **argv)
     int rc = crun_init(&me);
     if (rc == 0) {
         crun_stay(); /* where it is not supported all is as without */
+        if (me.rank < 0) /* a warm spare: the first round is the one in which it is needed */
+            rc = crun_next_round(&me, 1e6);
         crun_phase(CRUN_PHASE_STARTING);
-        rc = run_round(&me, &s, steps);
+        rc = rc == 0 ? run_round(&me, &s, steps) : rc;
     }
     /* A call failed: because a peer died? Then crun says so, and this process lets go: it has nothing else open. */
     while (rc < 0 && crun_wait_hold(5) == 0 && (rc = crun_next_round(&me, 600)) == 0)

@@ -140,6 +140,7 @@ static int open_group(struct run *r, struct err *e)
     const struct group_options o = {
         .workers = (int)c->nproc,
         .holds = c->recovery == CONFIG_RECOVERY_INPROCESS && c->max_restarts > 0,
+        .spares = (int)c->warm_spares,
         .terminal_group = isatty(STDIN_FILENO) ? getpgid(getppid()) : 0,
         .stdin_rank = (int)c->stdin_rank,
         .has_stdin = isatty(STDIN_FILENO) || c->stdin_rank >= 0,

@@ -234,6 +234,15 @@ static const struct arg_spec specs[] = {
      .help = "what becomes of healthy workers when another one failed. inprocess: those that ask for it (trainer does; "
              "crun_stay() of libcrun) are held and go on in the next round, the others are started again; restart: all "
              "are"},
+    {.name = "warm-spares",
+     .type = ARG_INT,
+     .at = offsetof(struct config, warm_spares),
+     .def = "0",
+     .min = 0,
+     .max = 64,
+     .env = "CRUN_WARM_SPARES",
+     .help = "processes of each node that start up beside its workers and take the places of those that fail; for "
+             "programs that know of them (trainer; crun_next_round() of libcrun)"},
     {.name = "hold-timeout",
      .type = ARG_SECONDS,
      .at = offsetof(struct config, stops.hold),

@@ -58,6 +58,7 @@ struct config {
     int cgroup;       /* enum config_cgroup */
     int numa_binding; /* enum binding_mode */
     int recovery;     /* enum config_recovery */
+    int64_t warm_spares;
     int64_t max_restarts;
     int64_t max_node_failures;              /* 0: none is too many */
     double restart_window, restart_backoff; /* seconds */

@@ -145,6 +145,7 @@ static const char *without_hosts(const struct config *c)
     X("restart-window", false, without_restarts)                                                                       \
     X("restart-backoff", false, without_restarts)                                                                      \
     X("recovery", false, without_restarts)                                                                             \
+    X("warm-spares", false, without_holds)                                                                             \
     X("hold-timeout", false, without_holds)                                                                            \
     X("log-layout", false, without_files)                                                                              \
     X("log-rotate-size", false, without_files)                                                                         \

@@ -77,11 +77,12 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     uv_timer_init(loop, &g->rescan);
     uv_timer_init(loop, &g->open_late);
     g->open_handles = 2;
-    g->children = calloc((size_t)o->workers, sizeof *g->children);
-    g->workers = calloc((size_t)o->workers, sizeof *g->workers);
+    g->children = calloc((size_t)group_slots(g), sizeof *g->children);
+    g->workers = calloc((size_t)group_slots(g), sizeof *g->workers);
     g->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    for (int i = 0; i < o->workers && g->children; i++)
-        g->children[i] = (struct child){.local = i, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1};
+    for (int i = 0; i < group_slots(g) && g->children; i++)
+        g->children[i] = (struct child){
+            .local = i, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
     *ret = g;
     if (!g->children || !g->workers)
         return err_errno(e, ENOMEM, "%d workers", o->workers);
@@ -104,7 +105,7 @@ void group_reap_orphans(struct group *g)
         siginfo_t info = {0};
         if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
             return;
-        for (int i = 0; i < g->n; i++)
+        for (int i = 0; i < group_slots(g); i++)
             if (g->workers[i].pid == info.si_pid && !g->workers[i].ended) {
                 group_watch_child(g, &g->children[i]);
                 return;
@@ -137,6 +138,10 @@ static void on_death(struct group *g, struct child *c)
     }
     w->ending = ending_of(&info);
     drop_pidfd(g, c);
+    if (c->local >= g->o.workers) {
+        group_spare_ended(g, c);
+        return;
+    }
     g->o.events.ended(g->o.arg, c->local, woken);
     c->held = false;
     if (g->kept && group_held(g) == 0) /* the last of those that waited for a round */
@@ -229,7 +234,7 @@ static bool only_held_dead_are_left(const struct group *g)
 
 static void drop_pidfds(struct group *g)
 {
-    for (int i = 0; i < g->n; i++)
+    for (int i = 0; i < group_slots(g); i++)
         drop_pidfd(g, &g->children[i]);
 }
 
@@ -271,8 +276,9 @@ void group_check_gone(struct group *g)
 
 void group_kill_children(struct group *g)
 {
-    for (int i = 0; i < g->n; i++) {
-        if (!group_is_there(&g->workers[i]) || (g->keeping && g->children[i].held) || group_is_dead(&g->workers[i]))
+    for (int i = 0; i < group_slots(g); i++) {
+        const bool stays = g->keeping && (i >= g->o.workers || g->children[i].held);
+        if (!group_is_there(&g->workers[i]) || stays || group_is_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
         kill_child(&g->children[i]);
@@ -302,6 +308,7 @@ void group_clear(struct group *g, bool keep)
 
 void group_dismiss(struct group *g)
 {
+    group_drop_spares(g);
     if (tree_empty() || !group_ask_to_go()) {
         group_clear(g, false);
         return;
@@ -381,7 +388,7 @@ void group_destroy(struct group *g)
     watch_close(g->deaths_watch);
     if (g->deaths_fd >= 0)
         close(g->deaths_fd);
-    for (int i = 0; i < g->o.workers && g->children; i++) {
+    for (int i = 0; i < group_slots(g) && g->children; i++) {
         group_drop_page(&g->children[i]);
         group_close_kept(&g->children[i]);
     }

@@ -16,6 +16,9 @@
  *   - group_hold: workers that outlive rounds (crun_stay() of libcrun) are told by their pages to let go of this one,
  *     the others are stopped. A cleared round that keeps who has let go leaves them, their pages, their pipes and its
  *     cgroup; the next group_start() tells them of the new round and starts the others beside them;
+ *   - spares are started once the workers are, held from their start (crun_page.h). They sit behind the workers in the
+ *     arrays; the next group_start() moves one into the place of each worker that is dead, as if that had been held, and
+ *     gives it its pipes. One that ends before is not started again in that round;
  *   - group_clear: SIGKILL to the whole tree below this process, daemons included, until nobody is left, or only dead
  *     ones that a debugger holds. */
 #ifndef CRUN_LAUNCHER_GROUP_H
@@ -49,9 +52,9 @@ struct group_events {
     void (*held)(void *arg); /* one more has let go of the round */
     void (*gone)(void *arg); /* nobody is left, all output is read; or nobody but those that are held */
     void (*unkillable)(void *arg, const char *who); /* instead of it: these are left, kill_ms after SIGKILL */
-    /* Environment of a worker; freed with free() by the group. */
+    /* Environment of a worker, local -1: of a spare; freed with free() by the group. */
     int (*make_env)(void *arg, int local, int page_fd, char ***ret, struct err *e);
-    /* Arguments of a worker that differ from group_options.argv, freed likewise; NULL in *ret: they do not. */
+    /* Arguments of a worker (-1: likewise) that differ from group_options.argv, freed likewise; NULL in *ret: they do not. */
     int (*make_argv)(void *arg, int local, char ***ret, struct err *e);
     /* What a worker that was held is told of the round. */
     void (*make_round)(void *arg, int local, struct crun_page_round *ret);
@@ -60,6 +63,7 @@ struct group_events {
 struct group_options {
     int workers;
     bool holds;           /* workers that outlive rounds may */
+    int spares;           /* processes that start up beside the workers, and take the places of those that died */
     pid_t terminal_group; /* of the job that has the terminal; 0: nobody is to have crun's */
     bool terminal_out;    /* and standard output is that terminal, which a worker then writes to past the multiplexer */
     /* Rank that reads crun's standard input: from a terminal it joins terminal_group, or has a pty. -1: a worker that

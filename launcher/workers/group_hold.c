@@ -29,7 +29,7 @@ static void hold(struct child *c)
         return;
     atomic_fetch_add(&c->page->holds, 1);
     atomic_store(&c->page->stop_reason, CRUN_STOP_HOLD);
-    group_wake(c);
+    group_wake(c, true);
 }
 
 /* One that hangs obeys nobody. */
@@ -92,7 +92,7 @@ void group_tell_round(struct group *g)
         c->held = false;
         crun_page_tell_round(c->page, &r);
         atomic_store(&c->page->stop_reason, CRUN_STOP_NONE);
-        group_wake(c);
+        group_wake(c, false);
     }
 }
 
@@ -111,6 +111,9 @@ int group_kept(const struct group *g, pid_t *ret)
     for (int i = 0; i < g->n; i++)
         if (g->children[i].held && !g->workers[i].ended)
             ret[n++] = g->workers[i].pid;
+    for (int i = g->o.workers; i < group_slots(g); i++)
+        if (group_is_there(&g->workers[i]))
+            ret[n++] = g->workers[i].pid;
     return n;
 }
 
@@ -125,7 +128,7 @@ static bool others_have_ended(const struct group *g)
 /* One look may miss who changes its parent meanwhile; without /proc nobody but the workers is known. */
 void group_check_rest(struct group *g)
 {
-    pid_t *kept = calloc((size_t)g->o.workers, sizeof *kept);
+    pid_t *kept = calloc((size_t)group_slots(g), sizeof *kept);
     const int64_t begun = clock_ms();
     const int others = kept ? tree_others(kept, group_kept(g, kept), true) : 1;
     free(kept);

@@ -21,6 +21,7 @@ struct child {
     int keep[2];            /* the same, for who takes its place in a later round; -1: none */
     int wake_fd;            /* eventfd that the worker waits for (crun_page.h); -1: none */
     bool held;              /* has let go of the round */
+    int stdio_fd;           /* of a spare: a socket that brings it pipes; -1: none */
 };
 
 struct group {
@@ -47,6 +48,7 @@ struct group {
     bool keeping; /* those that are held stay */
     bool kept;    /* some did: pipes and cgroup are of an earlier round */
     int looks;    /* in a row that found nobody else */
+    bool warming; /* what is being launched is spares */
     bool holding;
     bool dismissing; /* who is left was asked to go, and has not been killed yet */
     bool unshared;   /* and that is said */
@@ -64,8 +66,19 @@ struct group {
 /* A fresh page, shared with the worker; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as
  * file sizes are limited; *ret_fd is untouched. */
 int group_create_page(struct child *c, int notify_fd, bool holds, int *ret_fd, struct err *e);
+/* The page says that it is held, and its socket's other end is *ret_fd, the caller's. */
+int group_make_spare(struct child *c, int *ret_fd, struct err *e);
 void group_drop_page(struct child *c);
-void group_wake(struct child *c); /* it is to look at its page */
+/* It is to look at its page; its descriptor becomes readable where a reason of a stop is there. */
+void group_wake(struct child *c, bool has_reason);
+
+/* --- group_spare.c */
+
+int group_slots(const struct group *g);        /* workers and spares */
+void group_warm_up(struct group *g);           /* start the spares that are missing */
+void group_use_spares(struct group *g);        /* in the places of dead workers */
+void group_spare_ended(struct group *g, struct child *c);
+void group_drop_spares(struct group *g);       /* they are dead, or about to be */
 
 /* --- group_hold.c */
 
@@ -73,7 +86,7 @@ void group_take_acks(struct group *g);             /* of those that have let go 
 void group_tell_round(struct group *g);            /* to those that are held: then they are not any more */
 void group_keep_nobody(struct group *g);           /* those that are held end like the others */
 void group_check_rest(struct group *g);            /* group_check_gone(), where some are kept */
-int group_kept(const struct group *g, pid_t *ret); /* pids of those that are held; room for all workers */
+int group_kept(const struct group *g, pid_t *ret); /* pids of those that are held, and of spares; room for group_slots() */
 
 /* --- group_start.c */
 
@@ -85,10 +98,12 @@ void group_close_kept(struct child *c);
 void group_launch_now(struct group *g); /* if the workers wait for their log files: do not */
 void group_give_up_opening(struct group *g);
 void group_close_pipe_ends(struct group *g); /* the workers' */
+int group_copy_fds(const int from[2], int to[2], struct err *e);
 
 /* --- group_launch.c */
 
-int group_launch(struct group *g, struct err *e); /* all that are not held; their pipes are made */
+int group_launch(struct group *g, struct err *e);        /* all that are not held; their pipes are made */
+int group_launch_spares(struct group *g, struct err *e); /* those that are not there; g->warming */
 void group_cancel_launch(struct group *g);        /* those that are not made yet shall not be */
 
 /* --- group_stop.c */

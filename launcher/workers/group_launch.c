@@ -42,7 +42,7 @@ struct launch {
     char typist_number[16];
     struct prepared {
         char **env, **argv; /* argv NULL: that of all */
-        int page_fd;
+        int page_fd, stdio_fd; /* -1: none */
     } * prepared;
     struct spawn_request *requests;
     struct spawned *spawned;
@@ -55,6 +55,8 @@ static void free_launch(struct launch *l)
         free(l->prepared[i].argv);
         if (l->prepared[i].page_fd >= 0)
             close(l->prepared[i].page_fd);
+        if (l->prepared[i].stdio_fd >= 0)
+            close(l->prepared[i].stdio_fd);
     }
     group_close_pipe_ends(l->g);
     if (l->status_fd >= 0)
@@ -74,14 +76,20 @@ static int prepare_one(struct launch *l, int local, struct err *e)
     struct child *c = &g->children[local];
     struct prepared *p = &l->prepared[l->n];
     struct spawn_request *r = &l->requests[l->n];
-    p->page_fd = -1;
+    const bool is_spare = local >= g->o.workers;
+    const int named = is_spare ? -1 : local;
+    p->page_fd = p->stdio_fd = -1;
     l->locals[l->n++] = local;
     const int rc = group_create_page(c, g->notify_fd, g->o.holds, &p->page_fd, e);
     if (rc == 1)
         warn_unshared(g);
     TRY(rc);
-    TRY(g->o.events.make_env(g->o.arg, local, p->page_fd, &p->env, e));
-    TRY(g->o.events.make_argv(g->o.arg, local, &p->argv, e));
+    if (is_spare) {
+        TRY(group_make_spare(c, &p->stdio_fd, e));
+        TRY(group_copy_fds(g->children[0].keep, c->out, e));
+    }
+    TRY(g->o.events.make_env(g->o.arg, named, p->page_fd, &p->env, e));
+    TRY(g->o.events.make_argv(g->o.arg, named, &p->argv, e));
     *r = (struct spawn_request){.path = g->o.path,
                                 .argv = p->argv ? p->argv : g->o.argv,
                                 .envp = p->env,
@@ -91,15 +99,15 @@ static int prepare_one(struct launch *l, int local, struct err *e)
                                           c->guest && g->out_fd >= 0 ? g->out_fd : c->out[0], c->out[1]},
                                 .group = c->guest ? g->o.terminal_group : 0,
                                 .terminal = c->pty,
-                                .keep = {p->page_fd, g->notify_fd, c->wake_fd},
-                                .n_keep = c->wake_fd >= 0 ? 3 : 2,
+                                .keep = {p->page_fd, g->notify_fd, c->wake_fd, p->stdio_fd},
+                                .n_keep = c->wake_fd < 0 ? 2 : is_spare ? 4 : 3,
                                 .status_fd = l->status_fd,
                                 .tag = local,
                                 .mask = &g->o.mask,
                                 .on_pipe = &g->o.on_pipe,
                                 .on_ttou = &g->o.on_ttou,
                                 .nofile = &g->o.nofile,
-                                .binding = g->o.bindings ? &g->o.bindings[local] : NULL,
+                                .binding = g->o.bindings && !is_spare ? &g->o.bindings[local] : NULL,
                                 .cgroup_fd = cgroup_fd(g->o.cgroup),
                                 .cgroup_must = g->o.cgroup_must};
     return 0;
@@ -140,7 +148,7 @@ static void on_spawned(struct spawn_batch *b);
 
 static int create_launch(struct launch **ret, struct group *g, struct err *e)
 {
-    const size_t n = (size_t)g->o.workers;
+    const size_t n = (size_t)group_slots(g);
     struct launch *l = calloc(1, sizeof *l);
     if (!l)
         return err_errno(e, ENOMEM, "workers");
@@ -176,24 +184,22 @@ static void prepare_all(struct group *g, struct launch *l)
 {
     struct err e = {0};
     int rc = 0;
-    for (int i = 0; i < g->o.workers && rc == 0; i++) {
-        if (g->children[i].held)
+    const int first = g->warming ? g->o.workers : 0, end = g->warming ? group_slots(g) : g->o.workers;
+    for (int i = first; i < end && rc == 0; i++) {
+        if (g->children[i].held || (g->warming && g->children[i].page))
             continue;
         rc = prepare_one(l, i, &e);
         if (rc == 0)
             spawn_thread_add(g->spawner, &l->batch);
     }
-    if (rc == 0)
+    if (rc == 0 && !g->warming)
         prepare_typist(l);
     spawn_thread_complete(g->spawner, &l->batch, rc, &e);
 }
 
-int group_launch(struct group *g, struct err *e)
+static int launch(struct group *g, struct err *e)
 {
     struct launch *l = NULL;
-    g->opening = false;
-    uv_timer_stop(&g->open_late);
-    logmux_note_launch(g->o.mux);
     int rc = g->spawner ? 0 : spawn_thread_create(&g->spawner, g->loop, g->o.workers, e);
     if (rc == 0)
         rc = create_launch(&l, g, e);
@@ -209,6 +215,20 @@ int group_launch(struct group *g, struct err *e)
     spawn_thread_start(g->spawner, &l->batch);
     prepare_all(g, l);
     return 0;
+}
+
+int group_launch(struct group *g, struct err *e)
+{
+    g->opening = g->warming = false;
+    uv_timer_stop(&g->open_late);
+    logmux_note_launch(g->o.mux);
+    return launch(g, e);
+}
+
+int group_launch_spares(struct group *g, struct err *e)
+{
+    g->warming = true;
+    return launch(g, e);
 }
 
 /* After a failure some behind the first that is missing may be there: the round ends, and they with it. */
@@ -242,7 +262,7 @@ static int take_spawned(struct group *g, const struct launch *l, struct err *e)
         const int i = l->locals[k];
         g->children[i].pidfd = b->spawned[k].pidfd;
         g->workers[i].pid = b->spawned[k].pid;
-        g->n = i < g->n ? g->n : i + 1;
+        g->n = i < g->n || g->warming ? g->n : i + 1;
         const int watched = group_watch_child(g, &g->children[i]);
         if (watched < 0)
             rc = err_errno(e, -watched, "cannot watch process %d", (int)b->spawned[k].pid);
@@ -269,7 +289,9 @@ static void on_spawned(struct spawn_batch *b)
         group_check_gone(g);
         return;
     }
-    if (rc < 0)
+    if (rc < 0 && g->warming)
+        logmux_print(g->o.mux, "no warm spares: %s", e.text);
+    else if (rc < 0)
         g->o.events.failed(g->o.arg, rc, e.text);
     else if (g->holding)
         group_hold(g);

@@ -36,10 +36,14 @@ void group_on_status(void *arg)
     while (g->status_fd >= 0) {
         ssize_t n = read(g->status_fd, &f, sizeof f);
         if (n == sizeof f && f.tag >= 0) {
-            g->o.events.unstarted(g->o.arg, f.tag, f.error);
+            if (!g->warming) /* else the workers' own start has told */
+                g->o.events.unstarted(g->o.arg, f.tag, f.error);
         } else if (n == 0) {
             group_close_status(g);
-            g->o.events.started(g->o.arg);
+            if (!g->warming) {
+                g->o.events.started(g->o.arg);
+                group_warm_up(g);
+            }
         } else {
             return;
         }
@@ -93,7 +97,8 @@ static void close_pipe_ends(struct child *c)
 /* Who has the terminal, who a terminal of its own, who reads what was given to crun. */
 static struct child place_child(const struct group *g, int local, int rank)
 {
-    struct child c = {.local = local, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1};
+    struct child c = {
+        .local = local, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
     const bool named = g->o.stdin_rank >= 0;
     c.pty = log_conf_has_pty(g->o.log, rank);
     c.reads = g->o.has_stdin && (named ? rank == g->o.stdin_rank : g->o.workers == 1 || c.pty);
@@ -101,7 +106,7 @@ static struct child place_child(const struct group *g, int local, int rank)
     return c;
 }
 
-static int copy_fds(const int from[2], int to[2], struct err *e)
+int group_copy_fds(const int from[2], int to[2], struct err *e)
 {
     for (int i = 0; i < 2; i++)
         if ((to[i] = fcntl(from[i], F_DUPFD_CLOEXEC, 3)) < 0)
@@ -127,7 +132,7 @@ static int make_pipes(struct group *g, int rank_base, struct err *e)
         struct child *c = &g->children[i];
         TRY(logmux_add(g->o.mux, i, c->out, e));
         if (g->o.holds)
-            TRY(copy_fds(c->out, c->keep, e));
+            TRY(group_copy_fds(c->out, c->keep, e));
     }
     return 0;
 }
@@ -147,14 +152,14 @@ static int take_over(struct group *g, int rank_base, struct err *e)
         group_drop_page(c);
         *c = place_child(g, i, rank_base + i);
         memcpy(c->keep, keep, sizeof keep);
-        TRY(copy_fds(c->keep, c->out, e));
+        TRY(group_copy_fds(c->keep, c->out, e));
     }
     return 0;
 }
 
 void group_close_pipe_ends(struct group *g)
 {
-    for (int i = 0; i < g->o.workers; i++)
+    for (int i = 0; i < group_slots(g); i++)
         close_pipe_ends(&g->children[i]);
 }
 
@@ -198,11 +203,12 @@ static void on_opened(void *arg, int rc, const char *text)
 /* Beside those that are held: files are open, pipes are there. Who lost its parent while they waited goes. */
 static int resume(struct group *g, int rank_base, struct err *e)
 {
-    pid_t *kept = calloc((size_t)g->o.workers, sizeof *kept);
+    pid_t *kept = calloc((size_t)group_slots(g), sizeof *kept);
     if (!kept)
         return err_errno(e, ENOMEM, "workers");
     tree_others(kept, group_kept(g, kept), true);
     free(kept);
+    group_use_spares(g);
     TRY(take_over(g, rank_base, e));
     const int rc = group_launch(g, e);
     group_tell_round(g);
@@ -219,7 +225,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
     g->stop.reason = -1;
     if (goes_on)
         return resume(g, rank_base, e);
-    for (int i = 0; i < g->o.workers; i++)
+    for (int i = 0; i < group_slots(g); i++)
         group_drop_page(&g->children[i]);
     g->n = 0;
     const int rc = make_pipes(g, rank_base, e);

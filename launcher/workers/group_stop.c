@@ -34,7 +34,7 @@ static void signal_child(const struct child *c, pid_t pid, int signo)
 void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s)
 {
     atomic_store(&c->page->stop_reason, (uint32_t)s->reason);
-    group_wake(c);
+    group_wake(c, true);
     if (!c->guest || !s->typed)
         signal_child(c, pid, s->signo);
     signal_child(c, pid, SIGCONT);
@@ -54,7 +54,7 @@ void group_stop(struct group *g, const struct group_stop *s)
     group_keep_nobody(g);
     if (g->launch)
         g->stop = *s;
-    for (int i = 0; i < g->n; i++) {
+    for (int i = 0; i < group_slots(g); i++) {
         if (!group_is_there(&g->workers[i]) || group_is_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
@@ -64,7 +64,7 @@ void group_stop(struct group *g, const struct group_stop *s)
 
 void group_insist(struct group *g)
 {
-    for (int i = 0; i < g->n; i++)
+    for (int i = 0; i < group_slots(g); i++)
         if (g->workers[i].told_to_stop && group_is_there(&g->workers[i]))
             signal_child(&g->children[i], g->workers[i].pid, SIGTERM);
 }

@@ -1,9 +1,9 @@
 """How soon training goes on after a rank died: usage bench_recovery.py CRUN TRAINER [--kills N] [--image-size S] [--batch B]
 
-ResNet-18 over four ranks (gloo). A random rank is killed (kill -9) at a random moment, 5 s after training went on at the earliest;
-`--recovery inprocess` and `--recovery restart` (resume from a checkpoint every 10 steps) side by side. Of each recovery the parts of
-crun's line: from the kernel's word of the death to the first step that some rank finished. Then: steps done again, processes that
-were not kept, and whether the weights are those of an undisturbed run, bit for bit.
+ResNet-18 over four ranks (gloo). A random rank is killed (kill -9) at a random moment, 5 s after training went on at the earliest.
+Side by side: recovery in process with a warm spare, without one, and `--recovery restart` (resume from a checkpoint every 10 steps).
+Of each recovery the parts of crun's line: from the kernel's word of the death to the first step that some rank finished. Then: steps
+done again, processes that were not kept, and whether the weights are those of an undisturbed run, bit for bit.
 """
 import argparse
 import os
@@ -11,6 +11,7 @@ import pathlib
 import random
 import re
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,16 +23,24 @@ STEP = re.compile(r"Epoch (\d+)/\d+ \[ *(\d+)/(\d+)\]")
 WORLD = 4
 
 
-def pids(run_id):
-    """{rank: pid}"""
-    found = {}
+HELD = 5  # stop_reason of the page (common/crun/crun_page.h) of one that waits for a round, as spares do
+
+
+def stop_reason(proc):
+    for fd in (proc / "fd").iterdir():
+        if "crun-page" in os.readlink(fd):
+            return struct.unpack_from("I", fd.open("rb").read(20), 16)[0]
+
+
+def ranks(run_id):
+    """pids of the processes that are in the round"""
+    found = set()
     for p in pathlib.Path("/proc").iterdir():
         try:
-            env = (p / "environ").read_bytes().split(b"\0") if p.name.isdigit() else []
+            if p.name.isdigit() and f"TORCHELASTIC_RUN_ID={run_id}".encode() in (p / "environ").read_bytes().split(b"\0") and stop_reason(p) != HELD:
+                found.add(int(p.name))
         except OSError:
-            continue
-        if f"TORCHELASTIC_RUN_ID={run_id}".encode() in env:
-            found[int(next(v for v in env if v.startswith(b"RANK="))[5:])] = int(p.name)
+            pass
     return found
 
 
@@ -47,13 +56,12 @@ class Run:
 
     def read(self, kills, seed):
         """Kill `kills` times, and read to the end."""
-        rng, next_kill, killed, known, last, reached = random.Random(seed), 10 ** 9, 0, {}, None, 0
+        rng, next_kill, killed, known, last, reached = random.Random(seed), 10 ** 9, 0, set(), None, 0
         for line in self.p.stderr:
             now, m, at = time.monotonic(), LINE.search(line), STEP.search(line)
             if m:
                 self.restarts.append([float(v) for v in m.groups()[1:]])
-                kept = sum(pids(self.run_id).get(r) == known[r] for r in known)
-                self.lost += WORLD - 1 - kept
+                self.lost += WORLD - 1 - len(ranks(self.run_id) & known)
                 last, next_kill = None, now + 5 + rng.random()
             elif at:
                 step = (int(at[1]) - 1) * int(at[3]) + int(at[2])
@@ -64,9 +72,9 @@ class Run:
                 last = now
                 next_kill = now + 2 if next_kill == 10 ** 9 else next_kill
             if at and killed < kills and now >= next_kill and killed == len(self.restarts):
-                known = pids(self.run_id)
+                known = ranks(self.run_id)
                 time.sleep(rng.random() * (statistics.median(self.steps) if self.steps else 0.1))
-                os.kill(known[rng.randrange(WORLD)], 9)
+                os.kill(rng.choice(sorted(known)), 9)
                 killed += 1
         if self.p.wait() != 0 or killed < kills:
             sys.exit(f"bench_recovery: crun ended with {self.p.returncode} after {killed} kills")
@@ -98,10 +106,11 @@ def main():
     with tempfile.TemporaryDirectory() as tmp:
         alone = Run(args, f"{tmp}/alone")
         alone.read(0, 0)
-        for recovery in "inprocess", "restart":
-            run = Run(args, f"{tmp}/{recovery}", "--recovery", recovery)
+        ways = {"spare": ["--warm-spares", 1], "inprocess": [], "restart": ["--recovery", "restart"]}
+        for name, options in ways.items():
+            run = Run(args, f"{tmp}/{name}", *options)
             run.read(args.kills, args.seed)
-            tell(recovery, run, alone.weights)
+            tell(name, run, alone.weights)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
  *   update        params, momentum, second (n_train) from reduce[0, n_train)
  *   update_stats  running statistics of batch norm (n_stats) from the reduce[n_train, n_train + n_stats) of the step
  *   round         where there are no master weights: what was written becomes halves again
- *   gather        where moments are cut, each rank has updated what it owns: all get all of it
+ *   gather        where moments are cut, each rank has updated what it owns: all get all of it, unless parameters are
+ *                 cut, too, and gathered while they are read (parallel/residency.h)
  *   blend         moving averages of params and stats
  *
  * all of it by loops over slices, on the device. */

@@ -43,6 +43,8 @@ static int64_t patience_ms(const struct saver *v)
 
 void saver_close(struct saver *v, bool failed)
 {
+    if (!v->writer)
+        return;
     snapshot_writer_close(v->writer, failed ? LEAVE_MS : patience_ms(v));
     v->writer = NULL;
 }

@@ -26,7 +26,7 @@ struct saver {
 
 /* Takes the host memory of a copy of the state. */
 int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, struct err *e);
-/* failed: a write that takes long is not waited for. */
+/* failed: a write that takes long is not waited for. One that was never opened, too. */
 void saver_close(struct saver *v, bool failed);
 
 /* Nothing is being written. */

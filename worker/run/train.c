@@ -564,20 +564,31 @@ static int await_round(struct run *r, struct crun_info *ret, struct err *e)
     return 0;
 }
 
-static struct env_contract env_of_round(const struct env_contract *env, const struct crun_info *i)
+static void enter_round(const struct run *r, struct env_contract *env, const struct crun_info *i)
 {
-    struct env_contract next = *env;
-    next.rank = i->rank;
-    next.world_size = i->world_size;
-    next.local_rank = i->local_rank;
-    next.local_world_size = i->local_world_size;
-    next.group_rank = i->group_rank;
-    next.group_world_size = i->group_world_size;
-    next.round = i->round;
-    next.restart_count = i->restart_count;
-    next.store_url = i->store;
-    next.restart_reason = "failure";
-    return next;
+    char prefix[32];
+    env->rank = i->rank;
+    env->world_size = i->world_size;
+    env->local_rank = i->local_rank;
+    env->local_world_size = i->local_world_size;
+    env->group_rank = i->group_rank;
+    env->group_world_size = i->group_world_size;
+    env->round = i->round;
+    env->restart_count = i->restart_count;
+    env->store_url = i->store;
+    env->restart_reason = "failure";
+    snprintf(prefix, sizeof prefix, "rank=%d", i->rank);
+    log_init((enum log_level)r->cfg->log_level, prefix);
+}
+
+/* A spare: all is made that needs no rank. Then it is as one that has let go of a round. */
+static int warm_up(struct run *r, struct env_contract *env, struct err *e)
+{
+    struct crun_info info;
+    TRY(session_warm_up(&r->s, e));
+    TRY(await_round(r, &info, e));
+    enter_round(r, env, &info);
+    return 0;
 }
 
 /* Let go of the broken round. What is open of it is closed; the state stays. */
@@ -588,7 +599,7 @@ static int next_round(struct run *r, struct env_contract *env, struct err *e)
     journal_close(&r->journal);
     session_close_round(&r->s);
     TRY(await_round(r, &info, e));
-    *env = env_of_round(env, &info);
+    enter_round(r, env, &info);
     return 0;
 }
 
@@ -597,8 +608,17 @@ static int run_rounds(struct run *r, const struct env_contract *env, const char 
                       struct err *e)
 {
     struct env_contract now = *env;
+    const bool is_spare = env->rank < 0;
     TRY(outlives_rounds(r) ? hold_begin(e) : 0);
-    int rc = run_round(r, &now, command_line, ret_exit, e);
+    if (is_spare && !hold_is_on())
+        return err_set(e, ERR_USAGE, "--warm-spares: ranks of this run do not take one another's places");
+    int rc = is_spare ? warm_up(r, &now, e) : 0;
+    if (rc == -ECANCELED) { /* nobody needed it */
+        *ret_exit = EXIT_REQUEUE;
+        return 0;
+    }
+    if (rc == 0)
+        rc = run_round(r, &now, command_line, ret_exit, e);
     while (is_others(rc) && hold_await(VERDICT_MS)) {
         rc = next_round(r, &now, e);
         if (rc == -ECANCELED) { /* it is to end, and nobody is there to agree with: what was saved last counts */
@@ -618,10 +638,13 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
 {
     struct run r = {.cfg = cfg};
     bool spare;
-    TRY(spare_is(cfg, env, &spare, e));
+    struct env_contract host = *env;
+    if (env->rank < 0) /* a warm spare, made like the last rank */
+        host.rank = env->world_size - 1, host.local_rank = env->local_world_size - 1;
+    TRY(spare_is(cfg, &host, &spare, e));
     if (spare)
         return spare_wait(cfg, env, ret_exit, e);
-    TRY(session_open_host(&r.s, cfg, env, e));
+    TRY(session_open_host(&r.s, cfg, &host, e));
     const int rc = run_rounds(&r, env, command_line, ret_exit, e);
     r.s.failed = rc < 0;
     saver_close(&r.saver, rc < 0);

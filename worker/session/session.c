@@ -59,16 +59,14 @@ static int open_device(struct session *s, const struct env_contract *env, struct
 }
 
 /* The one there is goes on where it is of the same size. */
-static int open_plan(struct session *s, bool training, struct plan **plan, struct err *e)
+static int open_plan(struct session *s, bool training, struct err *e)
 {
-    const struct plan_options o = session_plan(s, training);
-    if (*plan && s->plan_batch[training] == o.batch)
+    const int batch = session_plan(s, training).batch;
+    if ((training ? s->train_plan : s->test_plan) && s->plan_batch[training] == batch)
         return 0;
-    if (*plan)
-        s->device->ops->plan_close(*plan);
-    *plan = NULL;
-    s->plan_batch[training] = o.batch;
-    return s->device->ops->plan(s->device, s->program, &o, plan, e);
+    session_close_plan(s, training);
+    s->plan_batch[training] = batch;
+    return session_open_plan(s, training, false, e);
 }
 
 static int open_loader(struct session *s, bool training, struct loader **loader, struct err *e)
@@ -92,12 +90,12 @@ static int open_pipeline(struct session *s, struct err *e)
     if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->part, sizeof *s->weights)))
         return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->part);
     if (!s->cfg->evaluate) {
-        TRY(open_plan(s, true, &s->train_plan, e));
+        TRY(open_plan(s, true, e));
         TRY(open_loader(s, true, &s->train_loader, e));
     }
     s->steps_per_epoch = sampler_steps(&order);
     if (s->test_set) {
-        TRY(open_plan(s, false, &s->test_plan, e));
+        TRY(open_plan(s, false, e));
         TRY(open_loader(s, false, &s->test_loader, e));
         order = session_order(s, false);
         s->test_steps = sampler_steps(&order);
@@ -164,6 +162,14 @@ fail:
     return rc;
 }
 
+int session_warm_up(struct session *s, struct err *e)
+{
+    s->rounds++; /* what follows from a rank is made anew */
+    if (!s->cfg->evaluate)
+        TRY(open_plan(s, true, e));
+    return s->test_set ? open_plan(s, false, e) : 0;
+}
+
 /* Another world: what follows from it, of the state that there is. */
 static int change_world(struct session *s, const struct env_contract *env, struct err *e)
 {
@@ -210,10 +216,8 @@ void session_close(struct session *s)
         s->comm->ops->abort(s->comm); /* before a loader is waited for */
     loader_destroy(s->train_loader);
     loader_destroy(s->test_loader);
-    if (s->train_plan)
-        s->device->ops->plan_close(s->train_plan);
-    if (s->test_plan)
-        s->device->ops->plan_close(s->test_plan);
+    session_close_plan(s, true);
+    session_close_plan(s, false);
     session_close_round(s);
     state_finish(&s->state);
     ownership_finish(&s->own);

@@ -26,6 +26,7 @@ struct env_contract;
 struct err;
 struct loader;
 struct program;
+struct residency;
 struct train_config;
 
 struct session {
@@ -56,7 +57,8 @@ struct session {
     struct plan_group group;            /* what plans call over the tensor group, if there is one */
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;
-    int plan_batch[2]; /* of test_plan, train_plan: what they were made for */
+    struct residency *train_needs, *test_needs; /* of their parameters, where these come and go; else NULL */
+    int plan_batch[2];                          /* of test_plan, train_plan: what they were made for */
     struct loader *train_loader, *test_loader;
     struct layout_ranks loader_batch; /* whose shares they make */
     struct optimizer optimizer;
@@ -73,6 +75,9 @@ struct session {
 
 /* On failure everything is closed again. */
 int session_open_host(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e);
+
+/* Of a process that has no rank yet: make what needs none but takes long, the plans. */
+int session_warm_up(struct session *s, struct err *e);
 
 /* All ranks of the round. After a failure, too, it is closed by session_close_round(); `failed` is set then. */
 int session_open_round(struct session *s, const struct env_contract *env, struct err *e);

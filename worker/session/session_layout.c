@@ -26,7 +26,7 @@ static void tell_useless(const struct session *s)
 
 int session_open_layout(struct session *s, int world, struct err *e)
 {
-    TRY(layout_plan(&s->layout, world, train_config_tensor(s->cfg, world), 1, (int)s->cfg->zero, e));
+    TRY(layout_plan(&s->layout, world, train_config_tensor(s->cfg, world), 1, train_config_zero(s->cfg), e));
     s->batch = layout_group(&s->layout, LAYOUT_BATCH, s->rank);
     s->leads = s->rank == layout_writer(&s->layout);
     tell_useless(s);

@@ -3,6 +3,7 @@ import collections
 import os
 import re
 import signal
+import struct
 
 import pytest
 
@@ -40,6 +41,13 @@ class Job:
         _, err = self.p.communicate(timeout=90)
         self.out.close()
         return self.p.returncode, (self.crun.tmp / "out").read_text(), err.decode()
+
+
+def steps_of(pid):
+    """What its shared page says (common/crun/crun_page.h)."""
+    for fd in os.scandir(f"/proc/{pid}/fd"):
+        if "crun-page" in os.readlink(fd.path):
+            return struct.unpack_from("Q", open(fd.path, "rb").read(32), 24)[0]
 
 
 def sums(out, steps, ranks=4):
@@ -95,6 +103,52 @@ def test_all_at_once_is_an_ordinary_restart(crun, rounds):
     assert "kept" not in err
 
 
+def test_a_warm_spare_takes_the_place_and_writes_where_its_rank_writes(crun, tmp_path, rounds):
+    job = Job(crun, "--max-restarts", 9, "--restart-backoff", 0, "--warm-spares", 1, "--log-dir", tmp_path / "logs", *rounds, 400)
+    known = set()
+    pids = job.in_round(1)
+    for n in range(3):
+        spare = wait_for_spare(crun)
+        os.kill(pids[n + 1], signal.SIGKILL)
+        after = job.in_round(n + 2)
+        assert {r for r in range(4) if pids[r] != after[r]} == {n + 1}
+        assert after[n + 1] == spare, "no process was started for it"
+        known |= set(after.values())
+        pids = after
+    rc, out, err = job.end()
+    assert rc == 0 and sums(out, 400), err
+    assert err.count("kept 3 workers") == 3
+    texts = {p.read_text() for p in (tmp_path / "logs").rglob("*") if p.is_file()}
+    for r in 1, 2, 3:
+        assert any(f"rank {r} of 4: 400 steps" in t and f"rank {r} (pid {pids[r]}): round" in t and f"rank {r % 3 + 1} of" not in t for t in texts), texts
+
+
+def wait_for_spare(crun):
+    """-> pid of one that waits for a round"""
+    def waits():
+        for pid in crun.processes():
+            try:
+                if b"CRUN_SPARE=1" in open(f"/proc/{pid}/environ", "rb").read() and "futex" in open(f"/proc/{pid}/wchan").read() and pid not in taken:
+                    return pid
+            except OSError:
+                pass
+        return None
+
+    wait("a warm spare", lambda: waits() is not None)
+    pid = waits()
+    taken.add(pid)
+    return pid
+
+
+taken = set()
+
+
+def test_a_spare_of_a_program_that_knows_of_none_harms_nobody(crun):
+    rc, out, err = crun.run("--nproc_per_node", 2, "--max-restarts", 3, "--warm-spares", 2, "--log-prefix=off", "sh", "-c",
+                            'test "$RANK" -ge 0 || exit 3; echo rank $RANK; sleep 0.5')
+    assert rc == 0 and sorted(out.split()) == ["0", "1", "rank", "rank"], err
+
+
 def test_with_recovery_restart_nobody_is_held(crun, rounds):
     job = Job(crun, "--max-restarts", 3, "--recovery", "restart", *rounds, 100)
     before = job.in_round(1)
@@ -120,6 +174,7 @@ def test_who_does_not_let_go_is_killed_and_replaced(crun, rounds):
 def test_a_worker_that_hangs_is_replaced(crun, rounds):
     job = Job(crun, "--max-restarts", 3, "--hang-timeout", 1, *rounds, 300)
     before = job.in_round(1)
+    wait("some steps", lambda: steps_of(before[2]) >= 10)  # before the first one nobody knows how long it may take
     os.kill(before[2], signal.SIGSTOP)
     after = job.in_round(2)
     rc, out, err = job.end()

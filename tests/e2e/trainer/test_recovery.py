@@ -6,13 +6,14 @@ import random
 import re
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
 
 import pytest
 
-from processes import children, wait
+from processes import children, marked, wait
 from support import CRUN, faulty_disk, free_port, worker_pid
 from tensors import newest
 
@@ -148,6 +149,45 @@ def test_random_ranks_at_random_moments(undisturbed, tmp_path, model):
     for before, after, victim in zip(job.pids, job.pids[1:], victims):
         assert [a == b for a, b in zip(before, after)] == [r != victim for r in range(WORLD)]
     check_no_step_is_lost(text, len(victims))
+    assert job.weights() == expected
+
+
+def held_spares(run_id):
+    """pids of spares that wait for a round: their pages say hold (common/crun/crun_page.h)."""
+    found = []
+    for pid in marked(f"TORCHELASTIC_RUN_ID={run_id}", "CRUN_SPARE=1"):
+        try:
+            for fd in os.scandir(f"/proc/{pid}/fd"):
+                if "crun-page" in os.readlink(fd.path):
+                    page = open(fd.path, "rb").read(4096)
+                    holds, held = struct.unpack_from("II", page, WAKE_FD + 12)
+                    if struct.unpack_from("I", page, 16)[0] == HOLD and held == holds:
+                        found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
+HOLD, WAKE_FD = 5, 2208
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_warm_spare_takes_the_place(undisturbed, tmp_path, victim):
+    data, expected = undisturbed()
+    job = Job(data, tmp_path / "out", crun=["--warm-spares", 1])
+    spares = []
+
+    def do():
+        wait("a spare that is ready", lambda: held_spares(job.run_id))
+        spares.extend(held_spares(job.run_id))
+        job.kill(victim)()
+
+    job.at_step(9, do)
+    job.at_step(STEPS - 5, lambda: spares.append(os.path.exists(f"/proc/{spares[0]}")))
+    text = job.finish()
+    assert spares[1], "the spare is a rank now"
+    assert "kept 3 workers" in text
+    check_no_step_is_lost(text, 1)
     assert job.weights() == expected
 
 

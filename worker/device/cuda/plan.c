@@ -180,7 +180,7 @@ int cuda_plan_gradients_ready(struct cuda_plan *pl, int op, struct err *e)
         if (i < 0)
             continue;
         const struct param *q = &pl->p->params[i];
-        const size_t end = q->offset + (q->count + 15) / 16 * 16;
+        const size_t end = program_param_end(pl->p, q);
         if (pl->npending == 0)
             pl->pending_first = q->offset;
         pl->pending[pl->npending++] = i;
@@ -319,6 +319,8 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
 int cuda_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
                      struct err *e)
 {
+    if (o->needs)
+        return err_set(e, -ENOTSUP, "parameters that are not there all the time: a plan of the cuda device needs them");
     for (;;) {
         struct cuda_plan *pl = calloc(1, sizeof *pl);
         if (!pl)
