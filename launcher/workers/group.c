@@ -337,26 +337,6 @@ bool group_attached(const struct group *g)
     return false;
 }
 
-bool group_progress(const struct group *g, struct group_progress *ret)
-{
-    *ret = (struct group_progress){.step = 0};
-    bool any = false;
-    for (int i = 0; i < g->n; i++) {
-        struct crun_page *p = g->children[i].page;
-        if (!p || atomic_load(&p->first_step_ns) == 0)
-            continue;
-        const uint64_t step = atomic_load(&p->step);
-        if (!any || step > ret->step)
-            ret->step = step;
-        any = true;
-        if (!ret->has_metrics && (ret->has_metrics = atomic_load(&p->has_metrics))) {
-            ret->images_per_s = crun_page_real(&p->images_per_s);
-            ret->loss = crun_page_real(&p->loss);
-        }
-    }
-    return any;
-}
-
 struct crun_page *group_page(const struct group *g, int local)
 {
     return local < g->n ? g->children[local].page : NULL;
