@@ -50,7 +50,8 @@ static int run_parts(struct step *t, const struct loader_batch *batch, double gr
         const size_t first = (size_t)i * part;
         struct run_args run = {.batch = {.images = batch->b.images + first * image,
                                          .labels = batch->b.labels + first,
-                                         .weights = weights + first},
+                                         .weights = weights + first,
+                                         .locked = batch->b.locked},
                                .grad_scale = grad_scale,
                                .smoothing = t->smoothing,
                                .accumulate = i > 0 && !each,
