@@ -63,6 +63,23 @@ static int open_plan(struct session *s, bool training, struct plan **ret, struct
     return s->device->ops->plan(s->device, s->program, &o, ret, e);
 }
 
+static int open_plans(struct session *s, struct err *e)
+{
+    if (!s->cfg->evaluate)
+        TRY(open_plan(s, true, &s->train_plan, e));
+    return s->test_set ? open_plan(s, false, &s->test_plan, e) : 0;
+}
+
+/* Rank 0 first where planning takes measurements: the others take up what it found. */
+static int plan_in_turn(struct session *s, struct err *e)
+{
+    if (s->comm->world == 1 || !s->device->ops->choices)
+        return open_plans(s, e);
+    const int rc = s->comm->rank == 0 ? open_plans(s, e) : 0;
+    TRY(choices_share(s->device, s->comm, rc, e));
+    return s->comm->rank == 0 ? 0 : open_plans(s, e);
+}
+
 static int open_loader(struct session *s, bool training, struct loader **ret, struct err *e)
 {
     const struct loader_options o = session_loader(s, training);
@@ -77,14 +94,12 @@ static int open_pipeline(struct session *s, struct err *e)
     s->parts = sampler_parts(&order);
     if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->part, sizeof *s->weights)))
         return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->part);
-    if (!s->cfg->evaluate) {
-        TRY(open_plan(s, true, &s->train_plan, e));
+    TRY(plan_in_turn(s, e));
+    if (!s->cfg->evaluate)
         TRY(open_loader(s, true, &s->train_loader, e));
-    }
     s->steps_per_epoch = sampler_steps(&order);
     if (!s->test_set)
         return 0;
-    TRY(open_plan(s, false, &s->test_plan, e));
     TRY(open_loader(s, false, &s->test_loader, e));
     order = session_order(s, false);
     s->test_steps = sampler_steps(&order);

@@ -30,12 +30,18 @@ struct cuda {
     struct cuda_options {
         bool graphs;            /* capture steps and launch them as a graph */
         bool tune;              /* time the candidates of every convolution; never where bits must repeat */
+        double tune_seconds;    /* in all; 0: no limit */
         bool tf32;              /* fp32 convolutions and products may round operands to TF32 */
+        bool check;             /* walk, wait after each step and look at what it wrote */
         bool fused_patterns;    /* cuDNN's conv+stats and its kin, where there are plans */
         size_t workspace_limit; /* bytes, 0: none */
-        const char *cache_dir;  /* of tuned plans, NULL: none */
     } options;
-    double *partial;    /* device memory (KERNEL_NORM_PARTIAL) */
+    int64_t tuned_ns;    /* of tune_seconds */
+    double *partial;     /* device memory (KERNEL_NORM_PARTIAL) */
+    double *bad;         /* check.c: likewise, (KERNEL_BAD_BLOCKS, 2); NULL before the first */
+    struct watch *watch; /* NULL before the first run */
+    int64_t watch_ms;    /* its period, 0: WATCH_PERIOD_MS */
+    uint64_t runs;
     size_t bytes, peak; /* of device memory taken through this device */
     struct cuda_block { /* what device_ops.alloc() gave out: its sizes */
         void *at;

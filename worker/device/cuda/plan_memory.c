@@ -292,6 +292,7 @@ void cuda_plan_release(struct cuda_plan *pl)
     for (int i = 0; pl->marks && i <= pl->nsteps; i++)
         g->ops->event_close(g, pl->marks[i]);
     free(pl->marks);
+    first_runs_close(&pl->first, pl->cuda);
     for (int i = 0; i < STAGES; i++) {
         g->ops->host_release(g, pl->stage[i].host);
         cuda_give(pl->cuda, pl->stage[i].device, pl->stage_bytes);
